@@ -171,7 +171,7 @@ static Status plan_run(Arena *arena, const Config *config, Device *device, StrBu
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_model(arena, config, &model);
-    if (status == OK) status = setup_settle(arena, config, model, device, true, &config);
+    if (status == OK) status = setup_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
     if (status == OK) status = setup_options(config, model, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     if (status == OK) plan_write_json(plan, out);

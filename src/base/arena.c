@@ -64,18 +64,13 @@ void arena_deinit(Arena *arena)
 
 void arena_reset(Arena *arena)
 {
-    ArenaChunk *keep = arena->chunk;
-    for (ArenaChunk *chunk = arena->chunk; chunk; chunk = chunk->next)
-        if (chunk->size > keep->size) keep = chunk;
-    for (ArenaChunk *chunk = arena->chunk, *next; chunk; chunk = next) {
-        next = chunk->next;
-        if (chunk != keep) free(chunk);
+    size_t      used = arena->used_bytes;
+    ArenaChunk *only = arena->chunk && !arena->chunk->next ? arena->chunk : NULL;
+    if (!only) {
+        arena_deinit(arena);
+        if (used) only = chunk_new(arena, used);
     }
-    if (keep) {
-        keep->next = NULL;
-        keep->used = 0;
-    }
-    arena->chunk = keep;
+    if (only) only->used = 0;
     arena->used_bytes = 0;
 }
 

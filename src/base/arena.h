@@ -17,7 +17,7 @@ typedef struct Arena {
 /* Zero-initialised is ready to use. */
 void arena_deinit(Arena *arena);
 
-/* Frees all but the largest chunk and starts again. */
+/* Starts again, with memory for as much as was handed out. */
 void arena_reset(Arena *arena);
 
 /* 16-byte aligned, zeroed. */

@@ -107,7 +107,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     Plan          *plan = NULL;
     TRY(setup_model(arena, config, &model));
     TRY(setup_device(config, e->gpu, &device));
-    Status status = setup_settle(arena, config, model, device, true, &config);
+    Status status = setup_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
     if (status == OK) status = setup_options(config, model, &options);
     if (status == OK && !compile_spec(&options, e->kind)) setup_add_program(config, model, e->kind, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);

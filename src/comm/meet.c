@@ -145,7 +145,7 @@ static void hear_proof(Host *host, Guest *guest)
     else if (hello->rank < 1 || hello->rank >= meeting->world_size)
         fail_meeting(host, "a process says it is rank %d; expected 1 to %d", hello->rank, meeting->world_size - 1);
     else if (hello->agreed != meeting->agreed)
-        fail_meeting(host, "rank %d runs something else than rank 0: run file, model, data or program differ", hello->rank);
+        fail_meeting(host, "rank %d runs something else than rank 0: start all ranks from the same program", hello->rank);
     else if (host->sockets->fd[hello->rank][hello->channel] >= 0)
         fail_meeting(host, "two processes say that they are rank %d", hello->rank);
     if (host->failure != OK) {
@@ -317,7 +317,7 @@ static Status reach(const CommMeeting *meeting, double until, int *out)
     TRY(find_address(meeting, &address));
     while ((*out = connect_to(address)) < 0 && pulse_now() < until) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     freeaddrinfo(address);
-    FAIL_IF(*out < 0, ERR_RANK, "rank 0: nobody listened at %s:%d within %.0f s: is rank 0 running, and is the address right?",
+    FAIL_IF(*out < 0, ERR_INVALID, "rank 0: nobody listened at %s:%d within %.0f s: is rank 0 running, and is the address right?",
             meeting->host, meeting->port, meeting->timeout);
     return OK;
 }

@@ -22,6 +22,8 @@ typedef struct DeviceFacts {
     double        vector_flops;         /* per second, fp32 */
     double        bandwidth;            /* bytes per second, read plus written */
     double        link_in, link_out;    /* bytes per second from and to the host's pinned memory; 0: unknown */
+    double        peer_link;            /* bytes per second to other GPUs of the host, and as many from them at once; 0: unknown */
+    double        peer_seconds;         /* what a collective costs beside */
     double        launch_seconds;       /* fixed cost of a step in a replayed program */
     int           num_workers;          /* CPU: threads */
     bool          fp8_blocks;           /* multiplies FP8 operands whose blocks have scales in their own format */
@@ -36,6 +38,9 @@ enum { DEVICE_MARKS = 8 };
 
 /* What a GPU's matrix products are given to work in; what its driver's context and the libraries take. */
 enum { GPU_GEMM_WORKSPACE = 32 << 20, GPU_DRIVER_BYTES = 1 << 30 };
+
+/* What a collective of GPUs costs beside the bytes that cross: as measured on H200s. */
+#define GPU_PEER_SECONDS 2.6e-5
 
 /* A launch's kernel with everything bound, owned by the program that asked for it. */
 typedef struct BoundKernel {

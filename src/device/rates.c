@@ -6,9 +6,11 @@
 static const OpRate h200[] = {
 #define RATE(op, tflops, gbytes_per_second, microseconds) {#op, (tflops)*1e12, (gbytes_per_second)*1e9, (microseconds)*1e-6},
 #define LINK(in, out)
+#define PEERS(gbytes_per_second, microseconds)
 #include "device/rates_h200.def"
 #undef RATE
 #undef LINK
+#undef PEERS
     {0},
 };
 
@@ -18,7 +20,9 @@ void device_use_rates(DeviceFacts *facts)
     facts->rates = h200;
 #define RATE(op, tflops, gbytes_per_second, microseconds)
 #define LINK(in, out) facts->link_in = (in)*1e9, facts->link_out = (out)*1e9;
+#define PEERS(gbytes_per_second, microseconds) facts->peer_link = (gbytes_per_second)*1e9, facts->peer_seconds = (microseconds)*1e-6;
 #include "device/rates_h200.def"
 #undef RATE
 #undef LINK
+#undef PEERS
 }

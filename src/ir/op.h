@@ -84,6 +84,7 @@ typedef struct OpCost {
     double flops;       /* multiply and add count two */
     double bytes;       /* moved through device memory: each input read once, each output written once */
     bool   matrix_unit; /* flops run at GEMM rate */
+    double peer_bytes;  /* that a rank sends to others; it receives as many */
 } OpCost;
 
 enum {
@@ -136,13 +137,16 @@ typedef struct OpResults {
     int8_t       out[NODE_MAX_OUT]; /* its output k is input out[k] of this op, for its num_out */
 } OpResults;
 
-/* What `op` makes of output `of` can be made where that is: as outputs from `out` on, of the same bits. Attribute `codes`, a dtype at
- * `attr`, says that they are made. */
+/* What another op makes of output `of` can be made where that is: as the last outputs, from `out` on, of the same bits. Attribute `codes`,
+ * a dtype at `attr`, says that they are made. With input `scale` the other op is `scaled`, whose inputs after the first are inputs from
+ * there on, else `op`. */
 typedef struct OpCodes {
-    const OpDef *op; /* NULL: no such outputs */
-    int8_t       of, out;
+    const OpDef *op, *scaled; /* NULL: no such outputs */
+    int8_t       of, out, scale;
+    bool         turns; /* makes what `scaled` makes of the transpose too */
     size_t       attr;
-    bool (*fits)(const Node *node); /* what a kernel wants of the operands, which `op` doesn't */
+    bool (*fits)(const Node *node,
+                 int64_t     whole); /* what a kernel wants of the operands; rows are to be of a multiple of `whole` numbers */
 } OpCodes;
 
 struct OpDef {
@@ -183,10 +187,17 @@ struct OpDef {
     int             num_large;
 };
 
-/* Whether output k is codes of another one, or their scales (OpCodes): its bits follow from that, and jump where that moves by a bit. */
+/* What would make the codes of the node (OpCodes) apart from it. */
+static inline const OpDef *op_codes_maker(const Node *node)
+{
+    const OpCodes *codes = &node->op->codes;
+    return codes->op && node->in[codes->scale] ? codes->scaled : codes->op;
+}
+
+/* Whether output k is codes of another one, or comes with them (OpCodes): its bits follow from that, and jump where that moves by a bit. */
 static inline bool op_makes_codes(const OpDef *op, int k)
 {
-    return op->codes.op && k >= op->codes.out && k < op->codes.out + op->codes.op->num_out;
+    return op->codes.op && k >= op->codes.out;
 }
 
 /* ---- for backward rules (ir/grad.c) ---- */

@@ -5,14 +5,15 @@
 
 static const AttrDef add_rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
-enum { OUT_S, OUT_Y, OUT_RSTD, OUT_CODES, OUT_SCALE };
+enum { IN_A, IN_B, IN_W, IN_SCALE, IN_AMAX };
+enum { OUT_S, OUT_Y, OUT_RSTD, OUT_CODES, OUT_MORE, OUT_AMAX };
 
-static bool add_rms_norm_codes_fit(const Node *node)
+static bool add_rms_norm_codes_fit(const Node *node, int64_t whole)
 {
-    return codes_fit(node, &node->in[0]->type, 1u << 0 | 1u << 1 | 1u << 2);
+    return codes_fit(node, &node->in[IN_A]->type, whole, 1u << IN_A | 1u << IN_B | 1u << IN_W);
 }
 
-/* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32, [codes and scale of y]. */
+/* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32, [what OpCodes says of y]. */
 static Status add_rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "a", 2));
@@ -88,7 +89,7 @@ static void add_rms_norm_task(void *context, int64_t task, int worker)
     const KernelArgs   *args = context;
     const RmsNormAttrs *attrs = args->attrs;
     const TensorView   *a = &args->in[0];
-    RowCodes            codes = row_codes(args, OUT_CODES, &a->type);
+    RowCodes            codes = row_codes(args, &op_add_rms_norm.codes, &a->type);
     float              *rstd = args->out[2].data;
     int64_t             cols = type_cols(&a->type), step = rows_per_task(cols);
     int64_t             end = min_i64(type_rows(&a->type), (task + 1) * step);
@@ -102,6 +103,7 @@ static void add_rms_norm_task(void *context, int64_t task, int worker)
         float r = rms_norm_row(&args->out[1], &codes, &s, &args->in[2], attrs->eps, at, s_at, cols);
         if (rstd) rstd[row] = r;
     }
+    row_codes_record(&codes);
 }
 
 static Status add_rms_norm_cpu(const KernelArgs *args)
@@ -117,21 +119,27 @@ static const OpSample add_rms_norm_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}},
     {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
     {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 384}}, {DT_F32, 1, {384}}}, .attrs = &add_rms_norm_to_codes},
+    {.in = {{DT_F32, 3, {2, 33, 80}}, {DT_F32, 3, {2, 33, 80}}, {DT_F32, 1, {80}}, CODES_SCALE, CODES_AMAX},
+     .attrs = &add_rms_norm_to_codes},
 };
 
 /* Shapes of real models. */
 static const OpSample add_rms_norm_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}, .attrs = &add_rms_norm_to_codes},
+    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, CODES_SCALE, CODES_AMAX},
+     .attrs = &add_rms_norm_to_codes},
 };
 
 const OpDef op_add_rms_norm = {
     .id = OP_ADD_RMS_NORM,
     .name = "add_rms_norm",
     .synopsis = "s = a + b, y = s rstd w, rstd = 1 / sqrt(mean(s^2) + eps)",
-    .num_in = 3,
-    .num_out = 5,
+    .num_in = 5,
+    .num_out = 6,
     .min_in = 3,
+    .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
+    .num_alias = 1,
     .flags = OP_INPLACE,
     .attrs_size = sizeof(RmsNormAttrs),
     .attrs = add_rms_norm_attrs,
@@ -140,8 +148,10 @@ const OpDef op_add_rms_norm = {
     .rebuild = add_rms_norm_rebuild,
     .cost = add_rms_norm_cost,
     .workspace = add_rms_norm_workspace,
-    .cpu = {{DT_SET_FLOAT, add_rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
-    .codes = {&op_fp8_rows_quantise, OUT_Y, OUT_CODES, offsetof(RmsNormAttrs, codes), add_rms_norm_codes_fit},
+    .cpu = {{DT_SET_FLOAT, add_rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_Y, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
+              add_rms_norm_codes_fit},
+    .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .params = 1u << 2,
     .grad_outputs = 1u << 1,
     .samples = add_rms_norm_samples,

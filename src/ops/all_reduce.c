@@ -15,7 +15,9 @@ static Status all_reduce_infer(Node *node)
 
 static OpCost all_reduce_cost(const Node *node)
 {
-    return cost_streaming(node, (double)type_numel(&node->in[0]->type));
+    const AllReduceAttrs *attrs = node->attrs;
+    const TensorType     *x = &node->in[0]->type;
+    return cost_collective(node, (double)type_numel(x), attrs->ranks, 2 * (double)type_bytes(x)); /* scattered, then gathered */
 }
 
 static Status all_reduce_cpu(const KernelArgs *args)

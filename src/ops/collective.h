@@ -11,6 +11,15 @@ NODISCARD static inline Status infer_ranks(int64_t ranks)
     return OK;
 }
 
+/* Of `whole_bytes` that are divided among the ranks, each sends all but one part, and receives as much: in a ring, or to each other rank
+ * directly. */
+static inline OpCost cost_collective(const Node *node, double flops, int64_t ranks, double whole_bytes)
+{
+    OpCost cost = cost_streaming(node, flops);
+    cost.peer_bytes = whole_bytes * (double)(ranks - 1) / (double)ranks;
+    return cost;
+}
+
 /* The device speaks for one of as many ranks as the program was made for. */
 NODISCARD static inline Status check_ranks(const KernelArgs *args, int64_t ranks)
 {

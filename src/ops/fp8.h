@@ -18,6 +18,9 @@
 /* A tensor's scale. The inverse is first: products read it through a pointer that cuBLASLt wants 16-byte aligned. */
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALE_FLOATS = 4 };
 
+/* Rows that ops make codes of beside their results are of a multiple of so many numbers: a thread's codes of a row lie well. */
+enum { FP8_WHOLE = 16 };
+
 enum { FP8_MOST_MARGIN = 32, FP8_SCALE_PART = 16384 /* elements that fp8_own_scale takes at a time */ };
 
 /* The format of codes that an attribute names. */

@@ -2,8 +2,7 @@
  *
  * Products of FP8 read their operands along the dim that is summed over, so that what is read by two of them is there in both
  * layouts. Elements that aren't finite are left out of the largest magnitude. */
-#include "ops/fp8.h"
-#include "ops/infer.h"
+#include "ops/fp8_rows.h"
 
 static const AttrDef fp8_quantise_attrs[] = {ATTR_DTYPE(Fp8QuantiseAttrs, dtype), {0}};
 
@@ -42,21 +41,10 @@ typedef struct Quantise {
 /* `count` elements from `at` on, EDGE at most. Returns the largest finite magnitude. */
 static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_t *codes)
 {
-    const TensorView       *x = &q->args->in[IN_X], *scale = &q->args->in[IN_SCALE];
     const Fp8QuantiseAttrs *attrs = q->args->attrs;
-    float                   scratch[EDGE], scaled[EDGE], factor = ((const float *)scale->data)[FP8_SCALE];
-    const float            *values = tile_load(x, at, count, scratch);
-    DType                   dtype = fp8_dtype(attrs->dtype);
-    float                   largest = fp8_most(dtype);
-    uint32_t                most = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t magnitude = small_magnitude(values[i]);
-        bool     is_finite = magnitude < FP8_INFINITE;
-        scaled[i] = is_finite ? fminf(fmaxf(values[i] * factor, -largest), largest) : NAN;
-        if (is_finite && magnitude > most) most = magnitude;
-    }
-    dtype_encode(dtype, scaled, count, codes);
-    return most;
+    const float            *scale = q->args->in[IN_SCALE].data;
+    float                   scratch[EDGE];
+    return fp8_encode_scaled(tile_load(&q->args->in[IN_X], at, count, scratch), count, scale[FP8_SCALE], fp8_dtype(attrs->dtype), codes);
 }
 
 static void quantise_task(void *context, int64_t task, int worker)
@@ -99,26 +87,18 @@ static Status fp8_quantise_cpu(const KernelArgs *args)
 
 static const Fp8QuantiseAttrs to_e5m2 = {.dtype = DTYPE_TO_ATTR(DT_E5M2)};
 
-#define SCALE \
-    { \
-        DT_F32, 1, \
-        { \
-            FP8_SCALE_FLOATS \
-        } \
-    }
-
 static const OpSample fp8_quantise_samples[] = {
-    {.in = {{DT_F32, 2, {1, 1}}, SCALE, {DT_F32, 1, {1}}}},
-    {.in = {{DT_F32, 2, {3, 50}}, SCALE, {DT_F32, 1, {1}}}, .attrs = &to_e5m2},
-    {.in = {{DT_F32, 3, {2, 100, 144}}, SCALE}},
-    {.in = {{DT_F32, 2, {208, 150}}, SCALE, {DT_F32, 1, {1}}}, .attrs = &to_e5m2},
-    {.in = {{DT_F32, 2, {144, 272}}, SCALE, {DT_F32, 1, {1}}}},
+    {.in = {{DT_F32, 2, {1, 1}}, CODES_SCALE, CODES_AMAX}},
+    {.in = {{DT_F32, 2, {3, 50}}, CODES_SCALE, CODES_AMAX}, .attrs = &to_e5m2},
+    {.in = {{DT_F32, 3, {2, 100, 144}}, CODES_SCALE}},
+    {.in = {{DT_F32, 2, {208, 150}}, CODES_SCALE, CODES_AMAX}, .attrs = &to_e5m2},
+    {.in = {{DT_F32, 2, {144, 272}}, CODES_SCALE, CODES_AMAX}},
 };
 
 /* Shapes of real models. */
 static const OpSample fp8_quantise_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 1024, 3072}}, SCALE, {DT_F32, 1, {1}}}},
-    {.in = {{DT_F32, 3, {2, 1024, 1024}}, SCALE, {DT_F32, 1, {1}}}, .attrs = &to_e5m2},
+    {.in = {{DT_F32, 3, {2, 1024, 3072}}, CODES_SCALE, CODES_AMAX}},
+    {.in = {{DT_F32, 3, {2, 1024, 1024}}, CODES_SCALE, CODES_AMAX}, .attrs = &to_e5m2},
 };
 
 const OpDef op_fp8_quantise = {

@@ -23,7 +23,11 @@ static void quantise_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
     const TensorView *x = &args->in[0];
-    RowCodes          q = row_codes(args, OUT_CODES, &x->type);
+    RowCodes          q = {.codes = args->out[OUT_CODES].data,
+                           .scales = args->out[OUT_SCALE].data,
+                           .rows = type_rows(&x->type),
+                           .cols = type_cols(&x->type),
+                           .dtype = x->type.dtype};
     int64_t           each = rows_per_task(q.cols), end = min_i64(q.rows, (task + 1) * each);
     float             scratch[TILE];
     (void)worker;

@@ -6,8 +6,14 @@
 enum { OUT_CODES, OUT_SCALE };
 enum { THREADS = 256, WARPS = THREADS / 32, ACROSS = FP8_TILE / COLS, PIECE = 32 * COLS };
 
+typedef struct BlockCodes {
+    uint8_t *codes;
+    float   *scales; /* each NULL: not wanted */
+    int64_t  rows, cols;
+} BlockCodes;
+
 /* WHOLE: rows of x and of codes are whole pieces of 16, well aligned. */
-template <typename T, bool WHOLE> static __global__ void __launch_bounds__(THREADS, 4) fp8_rows(const T *x, RowCodes q, unsigned pieces)
+template <typename T, bool WHOLE> static __global__ void __launch_bounds__(THREADS, 4) fp8_rows(const T *x, BlockCodes q, unsigned pieces)
 {
     enum { ROWS = 8 / sizeof(T) };
     int64_t row = (int64_t)(blockIdx.x / pieces) * WARPS * ROWS + threadIdx.x / 32 * ROWS;
@@ -39,10 +45,10 @@ template <typename T, bool WHOLE> static __global__ void __launch_bounds__(THREA
 static Status fp8_rows_quantise_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0];
-    RowCodes          q = row_codes(args, OUT_CODES, type_rows(&x->type), type_cols(&x->type));
-    int64_t           each = WARPS * 8 / dtype_bytes(x->type.dtype, 1), pieces = cuda_div_up(q.cols, PIECE);
-    int64_t           blocks = cuda_div_up(q.rows, each) * pieces;
-    bool              whole = q.cols % COLS == 0 && is_aligned16(x->data) && is_aligned16(q.codes);
+    BlockCodes q = {(uint8_t *)args->out[OUT_CODES].data, (float *)args->out[OUT_SCALE].data, type_rows(&x->type), type_cols(&x->type)};
+    int64_t    each = WARPS * 8 / dtype_bytes(x->type.dtype, 1), pieces = cuda_div_up(q.cols, PIECE);
+    int64_t    blocks = cuda_div_up(q.rows, each) * pieces;
+    bool       whole = q.cols % COLS == 0 && is_aligned16(x->data) && is_aligned16(q.codes);
     FAIL_IF(blocks > INT32_MAX, ERR_UNSUPPORTED, "fp8_rows_quantise is for at most %lld elements", (long long)INT32_MAX * each * PIECE);
     CUDA_FLOAT(x->type.dtype, T, {
         auto kernel = whole ? fp8_rows<T, true> : fp8_rows<T, false>;

@@ -16,7 +16,8 @@ static Status gather_infer(Node *node)
 
 static OpCost gather_cost(const Node *node)
 {
-    return cost_streaming(node, 0);
+    const RanksAttrs *attrs = node->attrs;
+    return cost_collective(node, 0, attrs->ranks, (double)type_bytes(&node->out[0]->type));
 }
 
 static Status gather_cpu(const KernelArgs *args)

@@ -1,6 +1,7 @@
 /* Checks of an op's inputs, and sums of partial sums. */
 #include "ops/infer.h"
 
+#include "ops/fp8.h"
 #include "ops/fp8_tiles.h"
 #include "ops/nvfp4.h"
 
@@ -69,28 +70,54 @@ Status infer_float(const Node *node, int k, const char *name, int min_ndim)
     return OK;
 }
 
-bool codes_fit(const Node *node, const TensorType *rows, uint32_t ins)
+bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t ins)
 {
-    bool fits = type_cols(rows) % FP8_TILE == 0;
+    bool fits = type_cols(rows) % whole == 0;
     for (int k = 0; k < node->num_in; k++)
         if (ins >> k & 1 && node->in[k]) fits = fits && node->in[k]->type.dtype == rows->dtype;
     return fits;
 }
 
-Status infer_codes(Node *node, int64_t codes)
+/* Codes under one scale, [of the transpose], [the largest magnitude]. */
+static Status infer_scaled_codes(const Node *node, DType dtype, TensorType *out)
 {
     const OpCodes    *c = &node->op->codes;
     const TensorType *y = &node->out[c->of]->type;
-    TensorType       *out = &node->out[c->out]->type, *scale = &node->out[c->out + 1]->type;
-    *out = *scale = (TensorType){0};
-    if (!codes) return OK;
-    FAIL_IF(ATTR_TO_DTYPE(codes) != DT_E4M3, ERR_INVALID, "codes is %s; expected e4m3", dtype_info(ATTR_TO_DTYPE(codes))->name);
-    char text[64];
-    FAIL_IF(!c->fits(node), ERR_INVALID,
+    const Value      *amax = node->in[c->scale + 1];
+    FAIL_IF(!(DT_SET(dtype) & DT_SET_FP8), ERR_INVALID, "codes is %s; expected e4m3 or e5m2", dtype_info(dtype)->name);
+    TRY(infer_input(node, c->scale, "scale", DT_SET_F32, DIMS(FP8_SCALE_FLOATS)));
+    if (amax) TRY(infer_input(node, c->scale + 1, "amax", DT_SET_F32, DIMS(1)));
+    out[0] = type_as(y, dtype);
+    if (c->turns) out[1] = type_make(dtype, 2, type_cols(y), type_rows(y));
+    if (amax) out[2] = amax->type;
+    return OK;
+}
+
+static Status infer_block_codes(const Node *node, DType dtype, TensorType *out)
+{
+    const OpCodes    *c = &node->op->codes;
+    const TensorType *y = &node->out[c->of]->type;
+    FAIL_IF(dtype != DT_E4M3, ERR_INVALID, "codes is %s; expected e4m3, or a scale for all", dtype_info(dtype)->name);
+    FAIL_IF(node->in[c->scale + 1], ERR_INVALID, "amax is that of codes under one scale, and there is no scale");
+    out[0] = type_as(y, dtype);
+    out[1] = type_make(DT_F32, 2, type_cols(y) / FP8_TILE, type_rows(y));
+    return OK;
+}
+
+Status infer_codes(Node *node, int64_t codes)
+{
+    enum { MOST = 3 };
+    const OpCodes *c = &node->op->codes;
+    bool           scaled = node->in[c->scale] != NULL;
+    int            whole = scaled ? FP8_WHOLE : FP8_TILE;
+    TensorType     out[MOST] = {0};
+    char           text[64];
+    FAIL_IF(!codes && (scaled || node->in[c->scale + 1]), ERR_INVALID, "scale and amax are for codes, which attribute codes asks for");
+    FAIL_IF(codes && !c->fits(node, whole), ERR_INVALID,
             "codes are made of rows of a multiple of %d numbers, all operands of one dtype; output %d is %s, or another operand differs",
-            FP8_TILE, c->of, type_text(y, text));
-    *out = type_as(y, DT_E4M3);
-    *scale = type_make(DT_F32, 2, type_cols(y) / FP8_TILE, type_rows(y));
+            whole, c->of, type_text(&node->out[c->of]->type, text));
+    if (codes) TRY((scaled ? infer_scaled_codes : infer_block_codes)(node, ATTR_TO_DTYPE(codes), out));
+    for (int k = 0; k < MOST; k++) node->out[c->out + k]->type = out[k];
     return OK;
 }
 

@@ -32,11 +32,28 @@ NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t d
  * -> y (...,M), which is of acc's dtype where there is one. */
 NODISCARD Status infer_product(Node *node, int b, int bias, int acc);
 
-/* The types of codes and scales of an output (OpCodes), whose type is set; absent where attribute `codes` is 0. */
+/* The types of what another op makes of an output (OpCodes), whose type is set; absent where attribute `codes` is 0. */
 NODISCARD Status infer_codes(Node *node, int64_t codes);
 
-/* Whether codes can be made of rows of output `of`: whole blocks, and inputs `ins` (a bit each, so far as present) of one dtype. */
-bool codes_fit(const Node *node, const TensorType *rows, uint32_t ins);
+/* Whether codes can be made of rows of output `of`: of a multiple of `whole` numbers, and inputs `ins` (a bit each, so far as present) of
+ * one dtype. */
+bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t ins);
+
+/* Samples' inputs for codes under one scale. */
+#define CODES_SCALE \
+    { \
+        DT_F32, 1, \
+        { \
+            FP8_SCALE_FLOATS \
+        } \
+    }
+#define CODES_AMAX \
+    { \
+        DT_F32, 1, \
+        { \
+            1 \
+        } \
+    }
 
 /* Attribute rows<m> of DequantiseAttrs. */
 #define DEQUANTISE_ATTR(m) \

@@ -14,21 +14,21 @@ static const AttrDef qkv_bwd_attrs[] = {
     {0},
 };
 
-enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK };
-enum { OUT_DX, OUT_DWQ, OUT_DWK, OUT_CODES };
+enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK, IN_SCALE, IN_AMAX };
+enum { OUT_DX, OUT_DWQ, OUT_DWK, OUT_CODES, OUT_MORE, OUT_AMAX };
 
 /* Heads that lanes of a warp hold, 16 bytes each: 4 to 32 of them. */
-static bool qkv_bwd_codes_fit(const Node *node)
+static bool qkv_bwd_codes_fit(const Node *node, int64_t all)
 {
     const TensorType *dy = &node->in[IN_DY]->type;
     int64_t           lanes = dtype_bytes(dy->dtype, ((const QkvAttrs *)node->attrs)->head_dim) / 16;
     bool              whole = lanes == 4 || lanes == 8 || lanes == 16 || lanes == 32;
-    return whole && codes_fit(node, dy, 1u << IN_DY | 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK);
+    return whole && codes_fit(node, dy, all, 1u << IN_DY | 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK);
 }
 
 /* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32,
  * positions i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D), in wq's and wk's dtype if not told
- * otherwise, [codes and scale of dqkv]. */
+ * otherwise, [what OpCodes says of dqkv]. */
 static Status qkv_norm_rope_bwd_infer(Node *node)
 {
     const QkvAttrs *attrs = node->attrs;
@@ -102,7 +102,7 @@ static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, c
 }
 
 /* A row of dx that is there from element dx_at on. */
-static void code_row(const RowCodes *codes, int64_t row, const TensorView *dx, int64_t dx_at)
+static void code_row(RowCodes *codes, int64_t row, const TensorView *dx, int64_t dx_at)
 {
     float scratch[TILE];
     for (int64_t c = 0; row_codes_wanted(codes) && c < codes->cols; c += TILE) {
@@ -117,7 +117,7 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
     const QkvAttrs   *attrs = args->attrs;
     const TensorView *dy = &args->in[IN_DY];
     TensorView        dx = args->out[OUT_DX];
-    RowCodes          codes = row_codes(args, OUT_CODES, &dy->type);
+    RowCodes          codes = row_codes(args, &op_qkv_norm_rope_bwd.codes, &dy->type);
     const float      *table = args->in[IN_TABLE].data, *rstd = args->in[IN_RSTD].data;
     const int32_t    *positions = args->in[IN_POSITIONS].data;
     int64_t           head_dim = attrs->head_dim, num_q = attrs->num_heads, turned = num_q + attrs->num_kv_heads;
@@ -144,6 +144,7 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
         if (dx.data) tile_copy(&dx, dx_at + values, dy, at + values, (heads - turned) * head_dim);
         code_row(&codes, row, &dx, dx_at);
     }
+    row_codes_record(&codes);
 }
 
 static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
@@ -163,6 +164,7 @@ static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
 static const QkvAttrs qkv_f32 = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
 static const QkvAttrs qkv_to_codes = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
+static const QkvAttrs qkv_to_e5m2 = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E5M2)};
 static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6};
 
 static const OpSample qkv_norm_rope_bwd_samples[] = {
@@ -210,6 +212,22 @@ static const OpSample qkv_norm_rope_bwd_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 256}}, {0}, {0}, {0}, {DT_F32, 2, {5, 64}}, {DT_I32, 2, {2, 3}}},
      .attrs = &qkv_to_codes,
      .int_range = {0, 0, 0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {2, 40, 192}},
+            {DT_F32, 3, {2, 40, 192}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 1, {64}},
+            {DT_F32, 2, {50, 64}},
+            {DT_I32, 2, {2, 40}},
+            {DT_F32, 3, {2, 40, 2}},
+            {0},
+            {0},
+            CODES_SCALE,
+            CODES_AMAX},
+     .attrs = &qkv_to_e5m2,
+     .int_range = {0, 0, 0, 0, 0, 50}},
+    {.in = {{DT_F32, 3, {2, 3, 192}}, {0}, {0}, {0}, {DT_F32, 2, {5, 64}}, {DT_I32, 2, {2, 3}}, {0}, {0}, {0}, CODES_SCALE, CODES_AMAX},
+     .attrs = &qkv_to_e5m2,
+     .int_range = {0, 0, 0, 0, 0, 5}},
 };
 
 static const QkvAttrs large_qkv_128 = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6};
@@ -235,26 +253,45 @@ static const OpSample qkv_norm_rope_bwd_large_samples[] = {
             {DT_F32, 3, {2, 200, 12}}},
      .attrs = &large_qkv_codes,
      .int_range = {0, 0, 0, 0, 0, 256}},
+    {.in = {{DT_F32, 3, {2, 200, 2048}},
+            {DT_F32, 3, {2, 200, 2048}},
+            {DT_F32, 1, {128}},
+            {DT_F32, 1, {128}},
+            {DT_F32, 2, {256, 128}},
+            {DT_I32, 2, {2, 200}},
+            {DT_F32, 3, {2, 200, 12}},
+            {0},
+            {0},
+            CODES_SCALE,
+            CODES_AMAX},
+     .attrs = &large_qkv_codes,
+     .int_range = {0, 0, 0, 0, 0, 256}},
 };
 
 const OpDef op_qkv_norm_rope_bwd = {
     .id = OP_QKV_NORM_ROPE_BWD,
     .name = "qkv_norm_rope_bwd",
     .synopsis = "gradients of qkv_norm_rope: heads turned back, then through their norms",
-    .num_in = 9,
-    .num_out = 5,
+    .num_in = 11,
+    .num_out = 6,
     .min_in = 6,
     .optional_in = 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK,
     .flags = OP_INPLACE,
-    .alias = {{.out = 1, .in = IN_ACC_DWQ, .accumulate = true}, {.out = 2, .in = IN_ACC_DWK, .accumulate = true}},
-    .num_alias = 2,
+    .alias = {{.out = OUT_DWQ, .in = IN_ACC_DWQ, .accumulate = true},
+              {.out = OUT_DWK, .in = IN_ACC_DWK, .accumulate = true},
+              {.out = OUT_AMAX, .in = IN_AMAX}},
+    .num_alias = 3,
     .attrs_size = sizeof(QkvAttrs),
     .attrs = qkv_bwd_attrs,
     .infer = qkv_norm_rope_bwd_infer,
     .cost = qkv_norm_rope_bwd_cost,
     .workspace = qkv_norm_rope_bwd_workspace,
-    .cpu = {{DT_SET_FLOAT, qkv_norm_rope_bwd_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
-    .codes = {&op_fp8_rows_quantise, OUT_DX, OUT_CODES, offsetof(QkvAttrs, codes), qkv_bwd_codes_fit},
+    .cpu = {{DT_SET_FLOAT,
+             qkv_norm_rope_bwd_cpu,
+             "reference",
+             {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DX, OUT_CODES, IN_SCALE, false, offsetof(QkvAttrs, codes), qkv_bwd_codes_fit},
+    .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .samples = qkv_norm_rope_bwd_samples,
     .num_samples = sizeof qkv_norm_rope_bwd_samples / sizeof qkv_norm_rope_bwd_samples[0],
     .large = qkv_norm_rope_bwd_large_samples,

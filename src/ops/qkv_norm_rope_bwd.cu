@@ -4,8 +4,8 @@
 #include "ops/fp8_rows.cuh"
 #include "ops/qkv.cuh"
 
-enum { OUT_DX, OUT_DWQ, OUT_DWK, OUT_CODES };
-enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD };
+enum { OUT_DX, OUT_DWQ, OUT_DWK, OUT_CODES, OUT_MORE };
+enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK, IN_SCALE };
 enum { THREADS = 256, AHEAD = 2 };
 
 typedef struct QkvBwd {
@@ -57,9 +57,9 @@ template <typename T> static __device__ __forceinline__ Pack<T> load_weight(cons
     return to_pack<T>(v);
 }
 
-/* The next heads are loaded before this turn's are worked on. CODES: those of dx are wanted. wide: wq and wk begin at multiples of 16
+/* The next heads are loaded before this turn's are worked on. CODES: those of dx. wide: wq and wk begin at multiples of 16
  * bytes. */
-template <typename T, int LANES, bool CODES>
+template <typename T, int LANES, int CODES>
 static __global__ void __launch_bounds__(THREADS, 2)
     qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, bool wide, T *dx, RowCodes codes)
 {
@@ -74,6 +74,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     Pack<T>          weight_q, weight_k;
     HeadBatch<T>     batch;
     QkvTableOf<N>    t;
+    RowState         state = row_state<CODES>(codes);
     dy += lane * N;
     if (!wq) x = NULL;
     if (wq) {
@@ -122,12 +123,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
             if (!(dx || CODES) || head >= heads) continue;
             Pack<T> result = head < turned ? to_pack<T>(v) : batch.grads[u];
             if (dx && (head < turned || dx != dy - lane * N)) *(uint4 *)(dx + first + head * d.head_dim) = result.words;
-            if (CODES) store_row_codes(codes, result, row, head * d.head_dim + lane * N);
+            if (CODES) store_row_codes<CODES>(codes, state, result, row, head * d.head_dim + lane * N);
         }
         batch = next;
         row = next_row;
         base = next_base;
     }
+    row_record<CODES>(codes, state);
     if (!q.partial) return;
     float *out = q.partial + (int64_t)blockIdx.x * 2 * d.head_dim;
     for (int k = 0; k < N; k++) sums[group * LANES * N + lane * N + k] = dq[k];
@@ -181,8 +183,12 @@ template <typename T, int LANES> static void launch_heads(const KernelArgs *args
 {
     unsigned          grid = (unsigned)cuda_div_up(q->d.rows, q->chunk_rows);
     const TensorView *in = args->in;
-    RowCodes          codes = row_codes(args, OUT_CODES, q->d.rows, type_cols(&in[IN_DY].type));
-    auto              kernel = row_codes_wanted(&codes) ? qkv_heads_bwd<T, LANES, true> : qkv_heads_bwd<T, LANES, false>;
+    int64_t           format = ((const QkvAttrs *)args->attrs)->codes;
+    RowCodes          codes = row_codes(args, OUT_CODES, IN_SCALE, format, q->d.rows, type_cols(&in[IN_DY].type));
+    int               kind = row_codes_kind(&codes);
+    auto              kernel = kind == CODES_SCALED   ? qkv_heads_bwd<T, LANES, CODES_SCALED>
+                               : kind == CODES_BLOCKS ? qkv_heads_bwd<T, LANES, CODES_BLOCKS>
+                                                      : qkv_heads_bwd<T, LANES, CODES_NONE>;
     bool              wide = is_aligned16(in[IN_WQ].data) && is_aligned16(in[IN_WK].data);
     kernel<<<grid, THREADS, 0, cuda_stream(args)>>>(*q, (const T *)in[IN_DY].data, (const T *)in[IN_QKV].data, (const T *)in[IN_WQ].data,
                                                     (const T *)in[IN_WK].data, wide, (T *)args->out[OUT_DX].data, codes);
@@ -235,4 +241,4 @@ CUDA_KERNELS(qkv_norm_rope_bwd, {.dtypes = DT_SET_FLOAT,
                                  .run = qkv_norm_rope_bwd_run,
                                  .name = "heads",
                                  .workspace = qkv_norm_rope_bwd_workspace,
-                                 .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}})
+                                 .except = {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}})

@@ -21,7 +21,9 @@ static Status reduce_scatter_infer(Node *node)
 
 static OpCost reduce_scatter_cost(const Node *node)
 {
-    return cost_streaming(node, (double)type_numel(&node->in[0]->type));
+    const RanksAttrs *attrs = node->attrs;
+    const TensorType *x = &node->in[0]->type;
+    return cost_collective(node, (double)type_numel(x), attrs->ranks, (double)type_bytes(x));
 }
 
 /* What is added to acc. */

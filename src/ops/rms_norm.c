@@ -5,14 +5,15 @@
 
 static const AttrDef rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
-enum { OUT_Y, OUT_RSTD, OUT_CODES };
+enum { IN_X, IN_W, IN_SCALE, IN_AMAX };
+enum { OUT_Y, OUT_RSTD, OUT_CODES, OUT_MORE, OUT_AMAX };
 
-static bool rms_norm_codes_fit(const Node *node)
+static bool rms_norm_codes_fit(const Node *node, int64_t whole)
 {
-    return codes_fit(node, &node->in[0]->type, 1u << 0 | 1u << 1);
+    return codes_fit(node, &node->in[IN_X]->type, whole, 1u << IN_X | 1u << IN_W);
 }
 
-/* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32, [codes and scale of y]. */
+/* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32, [what OpCodes says of y]. */
 static Status rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
@@ -47,7 +48,7 @@ static void rms_norm_task(void *context, int64_t task, int worker)
     const KernelArgs   *args = context;
     const RmsNormAttrs *attrs = args->attrs;
     const TensorView   *x = &args->in[0];
-    RowCodes            codes = row_codes(args, OUT_CODES, &x->type);
+    RowCodes            codes = row_codes(args, &op_rms_norm.codes, &x->type);
     float              *rstd = args->out[1].data;
     int64_t             cols = type_cols(&x->type), step = rows_per_task(cols);
     int64_t             end = min_i64(type_rows(&x->type), (task + 1) * step);
@@ -56,6 +57,7 @@ static void rms_norm_task(void *context, int64_t task, int worker)
         float r = rms_norm_row(&args->out[0], &codes, x, &args->in[1], attrs->eps, row * cols, row * cols, cols);
         if (rstd) rstd[row] = r;
     }
+    row_codes_record(&codes);
 }
 
 static Status rms_norm_cpu(const KernelArgs *args)
@@ -72,6 +74,7 @@ static const OpSample rms_norm_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}, .attrs = &rms_norm_large_eps},
     {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
     {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 1, {384}}}, .attrs = &rms_norm_to_codes},
+    {.in = {{DT_F32, 3, {2, 33, 80}}, {DT_F32, 1, {80}}, CODES_SCALE, CODES_AMAX}, .attrs = &rms_norm_to_codes},
 };
 
 /* Shapes of real models. */
@@ -79,23 +82,28 @@ static const OpSample rms_norm_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
     {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}},
     {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}, .attrs = &rms_norm_to_codes},
+    {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}, CODES_SCALE, CODES_AMAX}, .attrs = &rms_norm_to_codes},
 };
 
 const OpDef op_rms_norm = {
     .id = OP_RMS_NORM,
     .name = "rms_norm",
     .synopsis = "y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)",
-    .num_in = 2,
-    .num_out = 4,
+    .num_in = 4,
+    .num_out = 5,
     .min_in = 2,
+    .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
+    .num_alias = 1,
     .flags = OP_INPLACE,
     .attrs_size = sizeof(RmsNormAttrs),
     .attrs = rms_norm_attrs,
     .infer = rms_norm_infer,
     .backward = rms_norm_backward,
     .cost = rms_norm_cost,
-    .cpu = {{DT_SET_FLOAT, rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
-    .codes = {&op_fp8_rows_quantise, OUT_Y, OUT_CODES, offsetof(RmsNormAttrs, codes), rms_norm_codes_fit},
+    .cpu = {{DT_SET_FLOAT, rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_Y, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
+              rms_norm_codes_fit},
+    .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .params = 1u << 1,
     .samples = rms_norm_samples,
     .num_samples = sizeof rms_norm_samples / sizeof rms_norm_samples[0],

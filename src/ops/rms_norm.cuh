@@ -16,14 +16,15 @@ template <typename T, bool ADD> static __device__ __forceinline__ void load_row_
     for (int i = 0; i < N; i++) v[i] = to_float(from_float<T>(v[i] + u[i]));
 }
 
-/* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. CODES: those of y are wanted.
+/* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. CODES: those of y.
  * wide: w begins at a multiple of 16 bytes. */
-template <typename T, bool ADD, bool CODES>
+template <typename T, bool ADD, int CODES>
 static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, T *s, T *y, RowCodes q, float *rstd_out, float eps)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
-    int64_t          cols = q.cols, at = (int64_t)blockIdx.x * cols;
+    RowState         state = row_state<CODES>(q);
+    int64_t          cols = q.scaled.cols, at = (int64_t)blockIdx.x * cols;
     float            sum = 0, v[N], u[N];
     for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
         load_row_pack<T, ADD>(a, b, at + c, v);
@@ -42,8 +43,9 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
         load_pack_any(w + c, wide, u);
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = u[i] * (v[i] * rstd);
-        store_result<CODES>(y, v, q, blockIdx.x, c);
+        store_result<CODES>(y, v, q, state, blockIdx.x, c);
     }
+    row_record<CODES>(q, state);
 }
 
 /* Any dtypes and sizes. b absent: plain norm of a; the sum is rounded to `sum_dtype`, kept in s or not. */
@@ -84,22 +86,26 @@ template <typename T, bool ADD>
 static void launch_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
                             const TensorView *y, const RowCodes &q, float *rstd, float eps)
 {
-    unsigned threads = row_threads(q.cols / Pack<T>::N);
-    auto     kernel = row_codes_wanted(&q) ? rms_norm_packs<T, ADD, true> : rms_norm_packs<T, ADD, false>;
-    kernel<<<(unsigned)q.rows, threads, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data, (const T *)w->data,
-                                                                is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps);
+    unsigned threads = row_threads(q.scaled.cols / Pack<T>::N);
+    int      kind = row_codes_kind(&q);
+    auto     kernel = kind == CODES_SCALED   ? rms_norm_packs<T, ADD, CODES_SCALED>
+                      : kind == CODES_BLOCKS ? rms_norm_packs<T, ADD, CODES_BLOCKS>
+                                             : rms_norm_packs<T, ADD, CODES_NONE>;
+    kernel<<<(unsigned)q.scaled.rows, threads, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data, (const T *)w->data,
+                                                                       is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps);
 }
 
-/* y = norm of a, or with ADD of s = a + b. Its codes are outputs `codes` and the one after it. */
+/* y = norm of a, or with ADD of s = a + b. Its codes are outputs from `codes` on, inputs for one scale from `scale` on. */
 template <bool ADD>
 static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
-                           const TensorView *y, float *rstd, int codes)
+                           const TensorView *y, float *rstd, int codes, int scale)
 {
-    const TensorView *views[] = {a, b, w, s, y};
-    int64_t           cols = type_cols(&a->type), rows = type_rows(&a->type);
-    RowCodes          q = row_codes(args, codes, rows, cols);
-    float             eps = (float)((const RmsNormAttrs *)args->attrs)->eps;
-    bool              whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_wanted(&q));
+    const TensorView   *views[] = {a, b, w, s, y};
+    int64_t             cols = type_cols(&a->type), rows = type_rows(&a->type);
+    const RmsNormAttrs *attrs = (const RmsNormAttrs *)args->attrs;
+    RowCodes            q = row_codes(args, codes, scale, attrs->codes, rows, cols);
+    float               eps = (float)attrs->eps;
+    bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_kind(&q));
     if (whole && views_are(a->type.dtype, views, 5))
         CUDA_FLOAT(a->type.dtype, T, launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps));
     else

@@ -4,19 +4,19 @@
 static const AttrDef rms_norm_bwd_attrs[] = {
     ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, dw_dtype), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
-enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW };
-enum { OUT_DX, OUT_DW, OUT_CODES };
+enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_SCALE, IN_AMAX };
+enum { OUT_DX, OUT_DW, OUT_CODES, OUT_MORE, OUT_AMAX };
 
 enum { CODES_MOST_COLS = 16384 }; /* that a block on a GPU holds */
 
-static bool rms_norm_bwd_codes_fit(const Node *node)
+static bool rms_norm_bwd_codes_fit(const Node *node, int64_t whole)
 {
     const TensorType *x = &node->in[IN_X]->type;
-    return type_cols(x) <= CODES_MOST_COLS && codes_fit(node, x, 1u << IN_DY | 1u << IN_X | 1u << IN_W | 1u << IN_ACC_DX);
+    return type_cols(x) <= CODES_MOST_COLS && codes_fit(node, x, whole, 1u << IN_DY | 1u << IN_X | 1u << IN_W | 1u << IN_ACC_DX);
 }
 
 /* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
- * dw (C), in w's dtype if not told otherwise, [codes and scale of dx]. */
+ * dw (C), in w's dtype if not told otherwise, [what OpCodes says of dx]. */
 static Status rms_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -50,13 +50,12 @@ static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
 }
 
 /* Row [at, at + cols) of dx, its codes and its part of dw (NULL: not wanted). dx may share dy's memory. */
-static void rms_norm_bwd_row(const KernelArgs *args, float *dw, float rstd, int64_t at, int64_t cols)
+static void rms_norm_bwd_row(const KernelArgs *args, RowCodes *codes, float *dw, float rstd, int64_t at, int64_t cols)
 {
     const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
     const TensorView *acc = &args->in[IN_ACC_DX];
     float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE], scratch_dx[TILE], dot = 0;
-    RowCodes          codes = row_codes(args, OUT_CODES, &x->type);
-    bool              wanted = dx->data || row_codes_wanted(&codes), adds = dx->data ? args->accumulate & 1 : acc->data != NULL;
+    bool              wanted = dx->data || row_codes_wanted(codes), adds = dx->data ? args->accumulate & 1 : acc->data != NULL;
     for (int64_t c = 0; wanted && c < cols; c += TILE) {
         int64_t n = min_i64(TILE, cols - c);
         dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
@@ -71,7 +70,7 @@ static void rms_norm_bwd_row(const KernelArgs *args, float *dw, float rstd, int6
         rms_dx(result, dy_row, x_row, tile_load(w, c, n, scratch_w), rstd, pull, n);
         const float *old = adds ? tile_load(acc, at + c, n, scratch_w) : NULL;
         for (int64_t i = 0; i < n && old; i++) result[i] += old[i];
-        row_codes_store(&codes, at / cols, c, result, n);
+        row_codes_store(codes, at / cols, c, result, n);
         if (dx->data) tile_store(dx, at + c, result, n);
     }
 }
@@ -83,9 +82,11 @@ static void rms_norm_bwd_task(void *context, int64_t task, int worker)
     const float      *rstd = args->in[IN_RSTD].data;
     int64_t           rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
     float            *dw = args->out[1].data ? (float *)args->workspace + task * cols : NULL;
+    RowCodes          codes = row_codes(args, &op_rms_norm_bwd.codes, x);
     (void)worker;
     if (dw) memset(dw, 0, (size_t)cols * sizeof(float));
-    for (int64_t row = task * step; row < end; row++) rms_norm_bwd_row(args, dw, rstd[row], row * cols, cols);
+    for (int64_t row = task * step; row < end; row++) rms_norm_bwd_row(args, &codes, dw, rstd[row], row * cols, cols);
+    row_codes_record(&codes);
 }
 
 static Status rms_norm_bwd_cpu(const KernelArgs *args)
@@ -100,6 +101,7 @@ static Status rms_norm_bwd_cpu(const KernelArgs *args)
 static const RmsNormAttrs rms_norm_bwd_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 
 static const RmsNormAttrs rms_norm_bwd_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
+static const RmsNormAttrs rms_norm_bwd_to_e5m2 = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E5M2)};
 
 static const OpSample rms_norm_bwd_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 2, {2, 3}}}},
@@ -111,6 +113,8 @@ static const OpSample rms_norm_bwd_samples[] = {
             {DT_F32, 1, {1037}}}},
     {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_f32},
     {.in = {{DT_F32, 2, {70, 384}}, {DT_F32, 2, {70, 384}}, {DT_F32, 1, {384}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_to_codes},
+    {.in = {{DT_F32, 2, {70, 80}}, {DT_F32, 2, {70, 80}}, {DT_F32, 1, {80}}, {DT_F32, 1, {70}}, {0}, {0}, CODES_SCALE, CODES_AMAX},
+     .attrs = &rms_norm_bwd_to_e5m2},
 };
 
 static const RmsNormAttrs large_norm_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
@@ -120,25 +124,31 @@ static const OpSample rms_norm_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}},
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}, .attrs = &large_norm_f32},
     {.in = {{DT_F32, 2, {600, 4096}}, {DT_F32, 2, {600, 4096}}, {DT_F32, 1, {4096}}, {DT_F32, 1, {600}}}, .attrs = &rms_norm_bwd_to_codes},
+    {.in = {{DT_F32, 2, {600, 4096}}, {DT_F32, 2, {600, 4096}}, {DT_F32, 1, {4096}}, {DT_F32, 1, {600}}, {0}, {0}, CODES_SCALE, CODES_AMAX},
+     .attrs = &rms_norm_bwd_to_e5m2},
 };
 
 const OpDef op_rms_norm_bwd = {
     .id = OP_RMS_NORM_BWD,
     .name = "rms_norm_bwd",
     .synopsis = "dx = rstd dy w - x rstd^3 mean(dy w x), dw = sum of dy x rstd",
-    .num_in = 6,
-    .num_out = 4,
+    .num_in = 8,
+    .num_out = 5,
     .min_in = 4,
     .flags = OP_INPLACE,
-    .alias = {{.out = 0, .in = IN_ACC_DX, .accumulate = true}, {.out = 1, .in = IN_ACC_DW, .accumulate = true}},
-    .num_alias = 2,
+    .alias = {{.out = OUT_DX, .in = IN_ACC_DX, .accumulate = true},
+              {.out = OUT_DW, .in = IN_ACC_DW, .accumulate = true},
+              {.out = OUT_AMAX, .in = IN_AMAX}},
+    .num_alias = 3,
     .attrs_size = sizeof(RmsNormAttrs),
     .attrs = rms_norm_bwd_attrs,
     .infer = rms_norm_bwd_infer,
     .cost = rms_norm_bwd_cost,
     .workspace = rms_norm_bwd_workspace,
-    .cpu = {{DT_SET_FLOAT, rms_norm_bwd_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
-    .codes = {&op_fp8_rows_quantise, OUT_DX, OUT_CODES, offsetof(RmsNormAttrs, codes), rms_norm_bwd_codes_fit},
+    .cpu = {{DT_SET_FLOAT, rms_norm_bwd_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DX, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
+              rms_norm_bwd_codes_fit},
+    .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .samples = rms_norm_bwd_samples,
     .num_samples = sizeof rms_norm_bwd_samples / sizeof rms_norm_bwd_samples[0],
     .large = rms_norm_bwd_large_samples,

@@ -3,18 +3,19 @@
 #include "ops/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
-enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX };
-enum { OUT_DX, OUT_DW, OUT_CODES };
+enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_SCALE };
+enum { OUT_DX, OUT_DW, OUT_CODES, OUT_MORE };
 enum { MOST_PACKS = 4 }; /* a thread's columns: 4 packs of 1024 threads, C up to 32768 bf16 or 16384 f32 */
 
-/* dx may be dy's memory; dx NULL or dw NULL: not wanted. acc: what dx adds to, NULL: nothing. CODES: those of dx are wanted. wide: w
+/* dx may be dy's memory; dx NULL or dw NULL: not wanted. acc: what dx adds to, NULL: nothing. CODES: those of dx. wide: w
  * begins at a multiple of 16 bytes. */
-template <typename T, int PACKS, bool CODES>
+template <typename T, int PACKS, int CODES>
 static __global__ void __launch_bounds__(1024) rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in,
                                                                   T *dx, const T *acc, RowCodes q, float *dw, int64_t chunk_rows)
 {
     enum { N = Pack<T>::N };
-    int64_t          rows = q.rows, cols = q.cols;
+    int64_t          rows = q.scaled.rows, cols = q.scaled.cols;
+    RowState         state = row_state<CODES>(q);
     __shared__ float scratch[32];
     float            part[PACKS][N] = {}, weight[PACKS][N];
     for (int p = 0; p < PACKS; p++) {
@@ -46,9 +47,10 @@ static __global__ void __launch_bounds__(1024) rms_norm_bwd_packs(const T *dy, c
             if (acc) load_pack(acc + row * cols + c, old);
 #pragma unroll
             for (int i = 0; i < N; i++) old[i] += gy[p][i] * weight[p][i] * rstd - v[p][i] * pull;
-            store_result<CODES>(dx, old, q, row, c);
+            store_result<CODES>(dx, old, q, state, row, c);
         }
     }
+    row_record<CODES>(q, state);
     if (!dw) return;
     for (int p = 0; p < PACKS; p++) {
         int64_t c = ((int64_t)p * blockDim.x + threadIdx.x) * N;
@@ -83,15 +85,18 @@ template <typename T, int PACKS> static void launch(const KernelArgs *args, cons
 {
     const TensorView *w = &args->in[IN_W], *dx = &args->out[OUT_DX], *acc = &args->in[IN_ACC_DX];
     bool              adds = dx->data ? args->accumulate & 1 : acc->data != NULL;
-    auto              kernel = row_codes_wanted(&q) ? rms_norm_bwd_packs<T, PACKS, true> : rms_norm_bwd_packs<T, PACKS, false>;
-    kernel<<<(unsigned)cuda_div_up(q.rows, chunk), row_threads(q.cols / Pack<T>::N), 0, cuda_stream(args)>>>(
+    int               kind = row_codes_kind(&q);
+    auto              kernel = kind == CODES_SCALED   ? rms_norm_bwd_packs<T, PACKS, CODES_SCALED>
+                               : kind == CODES_BLOCKS ? rms_norm_bwd_packs<T, PACKS, CODES_BLOCKS>
+                                                      : rms_norm_bwd_packs<T, PACKS, CODES_NONE>;
+    kernel<<<(unsigned)cuda_div_up(q.scaled.rows, chunk), row_threads(q.scaled.cols / Pack<T>::N), 0, cuda_stream(args)>>>(
         (const T *)args->in[IN_DY].data, (const T *)args->in[IN_X].data, (const T *)w->data, is_aligned16(w->data),
         (const float *)args->in[IN_RSTD].data, (T *)dx->data, adds ? (const T *)acc->data : NULL, q, dw, chunk);
 }
 
 template <typename T> static bool launch_packs(const KernelArgs *args, const RowCodes &q, float *dw, int64_t chunk)
 {
-    int64_t packs = q.cols / Pack<T>::N, each = cuda_div_up(packs, row_threads(packs));
+    int64_t packs = q.scaled.cols / Pack<T>::N, each = cuda_div_up(packs, row_threads(packs));
     if (each == 1)
         launch<T, 1>(args, q, dw, chunk);
     else if (each == 2)
@@ -106,9 +111,9 @@ static Status rms_norm_bwd_run(const KernelArgs *args)
     const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[OUT_DX];
     int64_t           cols = type_cols(&x->type), rows = type_rows(&x->type), chunk = sum_chunk_rows(rows);
     float            *dw = args->out[OUT_DW].data ? (float *)args->workspace : NULL;
-    RowCodes          q = row_codes(args, OUT_CODES, rows, cols);
+    RowCodes          q = row_codes(args, OUT_CODES, IN_SCALE, ((const RmsNormAttrs *)args->attrs)->codes, rows, cols);
     const TensorView *views[] = {dy, x, w, dx};
-    bool              done = false, whole = is_aligned16(w->data) || row_codes_wanted(&q);
+    bool              done = false, whole = is_aligned16(w->data) || row_codes_kind(&q);
     if (cols % (16 / dtype_bytes(x->type.dtype, 1)) == 0 && whole && views_are(x->type.dtype, views, 4))
         CUDA_FLOAT(x->type.dtype, T, done = launch_packs<T>(args, q, dw, chunk));
     if (!done)
@@ -129,4 +134,4 @@ CUDA_KERNELS(rms_norm_bwd, {.dtypes = DT_SET_FLOAT,
                             .run = rms_norm_bwd_run,
                             .name = "chunks",
                             .workspace = rms_norm_bwd_workspace,
-                            .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}})
+                            .except = {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}})

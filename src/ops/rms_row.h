@@ -33,8 +33,8 @@ static inline void rms_dw(float *dw, const float *dy, const float *x, float rstd
 }
 
 /* One row of a tensor: elements [at, at + cols) of x to the same of y (data NULL: not wanted) and to their codes; returns rstd. */
-static inline float rms_norm_row(const TensorView *y, const RowCodes *codes, const TensorView *x, const TensorView *w, double eps,
-                                 int64_t at, int64_t x_at, int64_t cols)
+static inline float rms_norm_row(const TensorView *y, RowCodes *codes, const TensorView *x, const TensorView *w, double eps, int64_t at,
+                                 int64_t x_at, int64_t cols)
 {
     float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE], sum = 0;
     for (int64_t c = 0; c < cols; c += TILE) {

@@ -3,7 +3,8 @@
 
 static const AttrDef swiglu_attrs[] = {ATTR_DTYPE(CodesAttrs, codes), {0}};
 
-enum { OUT_H, OUT_CODES };
+enum { IN_GATE, IN_UP, IN_SCALE, IN_AMAX };
+enum { OUT_H, OUT_CODES, OUT_MORE, OUT_AMAX };
 
 /* h's type, from that of gate or of both packed. */
 static TensorType type_of_h(const TensorType *gate, bool packed)
@@ -13,13 +14,13 @@ static TensorType type_of_h(const TensorType *gate, bool packed)
     return h;
 }
 
-static bool swiglu_codes_fit(const Node *node)
+static bool swiglu_codes_fit(const Node *node, int64_t whole)
 {
     TensorType h = type_of_h(&node->in[0]->type, !node->in[1]);
-    return codes_fit(node, &h, 1u << 0 | 1u << 1);
+    return codes_fit(node, &h, whole, 1u << IN_GATE | 1u << IN_UP);
 }
 
-/* gate, up (...,F), or packed rows (gate F, then up F) (...,2F) alone -> h (...,F) of gate's dtype, [codes and scale of h]. */
+/* gate, up (...,F), or packed rows (gate F, then up F) (...,2F) alone -> h (...,F) of gate's dtype, [what OpCodes says of h]. */
 static Status swiglu_infer(Node *node)
 {
     TRY(infer_float(node, 0, "gate", 2));
@@ -58,7 +59,7 @@ static void swiglu_task(void *context, int64_t task, int worker)
     int64_t           cols = type_cols(&type), stride = type_cols(&gate->type), up_at = up == gate ? cols : 0;
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&type), (task + 1) * step);
     float             scratch_g[TILE], scratch_u[TILE], scratch_h[TILE];
-    RowCodes          codes = row_codes(args, OUT_CODES, &type);
+    RowCodes          codes = row_codes(args, &op_swiglu.codes, &type);
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
@@ -69,6 +70,7 @@ static void swiglu_task(void *context, int64_t task, int worker)
             row_codes_store(&codes, row, c, result, n);
             if (h->data) tile_store(h, row * cols + c, result, n);
         }
+    row_codes_record(&codes);
 }
 
 static Status swiglu_cpu(const KernelArgs *args)
@@ -79,6 +81,7 @@ static Status swiglu_cpu(const KernelArgs *args)
 }
 
 static const CodesAttrs swiglu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
+static const CodesAttrs swiglu_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
 
 static const OpSample swiglu_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 14}}}},
@@ -86,28 +89,35 @@ static const OpSample swiglu_samples[] = {
     {.in = {{DT_F32, 2, {70, 2070}}}},
     {.in = {{DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_to_codes},
     {.in = {{DT_F32, 2, {3, 128}}, {DT_F32, 2, {3, 128}}}, .attrs = &swiglu_to_codes},
+    {.in = {{DT_F32, 3, {2, 33, 288}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
+    {.in = {{DT_F32, 2, {160, 32}}, {DT_F32, 2, {160, 32}}, CODES_SCALE}, .attrs = &swiglu_to_e5m2},
 };
 
 /* Shapes of real models. */
 static const OpSample swiglu_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 6144}}}},
     {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_to_codes},
+    {.in = {{DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
+    {.in = {{DT_F32, 2, {2048, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
 };
 
 const OpDef op_swiglu = {
     .id = OP_SWIGLU,
     .name = "swiglu",
     .synopsis = "h = gate sigmoid(gate) up",
-    .num_in = 2,
-    .num_out = 3,
+    .num_in = 4,
+    .num_out = 4,
     .min_in = 1,
+    .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
+    .num_alias = 1,
     .attrs_size = sizeof(CodesAttrs),
     .attrs = swiglu_attrs,
     .infer = swiglu_infer,
     .backward = swiglu_backward,
     .cost = swiglu_cost,
-    .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
-    .codes = {&op_fp8_rows_quantise, OUT_H, OUT_CODES, offsetof(CodesAttrs, codes), swiglu_codes_fit},
+    .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_H, OUT_CODES, IN_SCALE, true, offsetof(CodesAttrs, codes), swiglu_codes_fit},
+    .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .samples = swiglu_samples,
     .num_samples = sizeof swiglu_samples / sizeof swiglu_samples[0],
     .large = swiglu_large_samples,

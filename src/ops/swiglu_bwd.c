@@ -3,15 +3,16 @@
 
 static const AttrDef swiglu_bwd_attrs[] = {ATTR_DTYPE(CodesAttrs, codes), {0}};
 
-enum { OUT_DGATE, OUT_DUP, OUT_CODES };
+enum { IN_DH, IN_GATE, IN_UP, IN_SCALE, IN_AMAX };
+enum { OUT_DGATE, OUT_DUP, OUT_CODES, OUT_MORE, OUT_AMAX };
 
-static bool swiglu_bwd_codes_fit(const Node *node)
+static bool swiglu_bwd_codes_fit(const Node *node, int64_t whole)
 {
-    return !node->in[2] && codes_fit(node, &node->in[0]->type, 1u << 0 | 1u << 1);
+    return !node->in[IN_UP] && codes_fit(node, &node->in[IN_DH]->type, whole, 1u << IN_DH | 1u << IN_GATE);
 }
 
 /* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of packed's,
- * [codes and scale of dpacked]. */
+ * [what OpCodes says of dpacked]. */
 static Status swiglu_bwd_infer(Node *node)
 {
     TRY(infer_float(node, 0, "dh", 2));
@@ -48,7 +49,7 @@ static void swiglu_bwd_task(void *context, int64_t task, int worker)
     int64_t           cols = type_cols(&dh->type), stride = packed ? 2 * cols : cols, up_at = packed ? cols : 0;
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
     float             scratch_dh[TILE], scratch_g[TILE], scratch_u[TILE], result_g[TILE], result_u[TILE];
-    RowCodes          codes = row_codes(args, OUT_CODES, &gate->type);
+    RowCodes          codes = row_codes(args, &op_swiglu_bwd.codes, &gate->type);
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
@@ -60,6 +61,7 @@ static void swiglu_bwd_task(void *context, int64_t task, int worker)
             if (dgate->data) tile_store(dgate, at, result_g, n);
             if (dup->data) tile_store(dup, at + up_at, result_u, n);
         }
+    row_codes_record(&codes);
 }
 
 static Status swiglu_bwd_cpu(const KernelArgs *args)
@@ -70,33 +72,42 @@ static Status swiglu_bwd_cpu(const KernelArgs *args)
 }
 
 static const CodesAttrs swiglu_bwd_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
+static const CodesAttrs swiglu_bwd_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
 
 static const OpSample swiglu_bwd_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 14}}}},
     {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}},
     {.in = {{DT_F32, 2, {70, 1035}}, {DT_F32, 2, {70, 2070}}}},
     {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_bwd_to_codes},
+    {.in = {{DT_F32, 3, {2, 33, 144}}, {DT_F32, 3, {2, 33, 288}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
+    {.in = {{DT_F32, 2, {160, 16}}, {DT_F32, 2, {160, 32}}, {0}, CODES_SCALE}, .attrs = &swiglu_bwd_to_codes},
 };
 
 /* Shapes of real models. */
 static const OpSample swiglu_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}},
     {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_to_codes},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
+    {.in = {{DT_F32, 2, {2048, 3072}}, {DT_F32, 2, {2048, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
 };
 
 const OpDef op_swiglu_bwd = {
     .id = OP_SWIGLU_BWD,
     .name = "swiglu_bwd",
     .synopsis = "s = sigmoid(gate): dgate = dh up s (1 + gate (1 - s)), dup = dh gate s",
-    .num_in = 3,
-    .num_out = 4,
+    .num_in = 5,
+    .num_out = 5,
     .min_in = 2,
+    .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
+    .num_alias = 1,
     .attrs_size = sizeof(CodesAttrs),
     .attrs = swiglu_bwd_attrs,
     .infer = swiglu_bwd_infer,
     .cost = swiglu_bwd_cost,
-    .cpu = {{DT_SET_FLOAT, swiglu_bwd_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
-    .codes = {&op_fp8_rows_quantise, OUT_DGATE, OUT_CODES, offsetof(CodesAttrs, codes), swiglu_bwd_codes_fit},
+    .cpu = {{DT_SET_FLOAT, swiglu_bwd_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DGATE, OUT_CODES, IN_SCALE, true, offsetof(CodesAttrs, codes),
+              swiglu_bwd_codes_fit},
+    .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .samples = swiglu_bwd_samples,
     .num_samples = sizeof swiglu_bwd_samples / sizeof swiglu_bwd_samples[0],
     .large = swiglu_bwd_large_samples,

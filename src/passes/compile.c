@@ -195,8 +195,10 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
     TRY(schedule_programs(&context, model));
     TRY(schedule_programs(&context, update));
     TRY(place_programs(&context, model | update));
-    TRY(schedule_programs(&context, load));
-    TRY(place_programs(&context, load));
+    if (!options->unplaced) {
+        TRY(schedule_programs(&context, load));
+        TRY(place_programs(&context, load));
+    }
     *out_plan = plan;
     return OK;
 }

@@ -1,7 +1,13 @@
 /* epilogue: what is quantised right after it is made is quantised where it is made, so that it isn't read again. Ops say which of their
- * outputs they make codes of (OpCodes); the bits are the same. */
+ * outputs they make codes of (OpCodes); the bits are the same. Codes of the transpose that the op doesn't make are made of its codes. */
+#include "ops/attrs.h"
+#include "ops/fp8.h"
+#include "ops/fp8_tiles.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
+
+enum { OUT_CODES, OUT_TURNED }; /* of fp8_quantise */
+enum { IN_AMAX = 2 };
 
 /* In one direction, so that codes don't live from the forward pass on which the backward pass makes. */
 static bool run_together(const Node *maker, const Node *quantise)
@@ -10,25 +16,62 @@ static bool run_together(const Node *maker, const Node *quantise)
     return !((maker->flags ^ quantise->flags) & SAME) && maker->stream == quantise->stream;
 }
 
+/* The scale and the largest magnitude that are brought to the maker are there already, and no one else reads the latter as it was. */
+static bool reads_before(const Node *maker, const Node *quantise)
+{
+    for (int i = 1; i < quantise->num_in; i++) {
+        const Value *in = quantise->in[i];
+        if (in && ((in->producer && !node_precedes(in->producer, maker)) || (i == IN_AMAX && in->num_uses > 1))) return false;
+    }
+    return true;
+}
+
+static int64_t *codes_attr(const Node *maker)
+{
+    return (int64_t *)(void *)((char *)maker->attrs + maker->op->codes.attr);
+}
+
 /* What makes the input of `node`, if that can make codes of it too; NULL: none. */
 static Node *maker_of(const Node *node)
 {
     const Value   *value = node->num_in ? node->in[0] : NULL;
     Node          *maker = value ? value->producer : NULL;
     const OpCodes *codes = maker ? &maker->op->codes : NULL;
-    if (!codes || !codes->op || codes->op != node->op || value->out_index != codes->of || !run_together(maker, node)) return NULL;
-    return *(int64_t *)(void *)((char *)maker->attrs + codes->attr) || !codes->fits(maker) ? NULL : maker;
+    bool           scaled = codes && codes->scaled == node->op;
+    if (!codes || !codes->op || !(scaled || codes->op == node->op) || value->out_index != codes->of) return NULL;
+    if (!run_together(maker, node) || !reads_before(maker, node) || *codes_attr(maker)) return NULL;
+    return codes->fits(maker, scaled ? FP8_WHOLE : FP8_TILE) ? maker : NULL;
+}
+
+/* The transpose of the codes that the maker makes, in place of `turned`, by a node that stands where `node` does. */
+static Status turn_codes(Graph *graph, const Node *maker, Node *node, Value *turned)
+{
+    Node *turn;
+    graph->cursor = node;
+    graph->layer = node->layer;
+    graph->part = node->part;
+    graph->source = node->source;
+    TRY(graph_add_node(graph, &op_fp8_turn, NULL, turned->name, &maker->out[maker->op->codes.out], 1, ~0u, &turn));
+    turn->flags |= node->flags;
+    turn->stream = node->stream;
+    graph_replace_uses(graph, turned, turn->out[0], NULL);
+    return OK;
 }
 
 static Status merge(Graph *graph, Node *maker, Node *node)
 {
-    const OpCodes *codes = &maker->op->codes;
-    *(int64_t *)(void *)((char *)maker->attrs + codes->attr) = DTYPE_TO_ATTR(DT_E4M3);
+    const OpCodes          *codes = &maker->op->codes;
+    const Fp8QuantiseAttrs *attrs = node->op == codes->scaled ? node->attrs : NULL;
+    Value                  *turned = attrs && !codes->turns ? node->out[OUT_TURNED] : NULL;
+    *codes_attr(maker) = DTYPE_TO_ATTR(attrs ? fp8_dtype(attrs->dtype) : DT_E4M3);
+    for (int i = 1; i < node->num_in; i++) node_set_input(maker, codes->scale + i - 1, node->in[i]);
     for (int k = 0; k < node->num_out; k++) {
-        if (!node->out[k]) continue;
+        if (!node->out[k] || node->out[k] == turned) continue;
         TRY(node_want_output(graph, maker, codes->out + k, node->out[k]->name));
         graph_replace_uses(graph, node->out[k], maker->out[codes->out + k], NULL);
     }
+    if (turned && !maker->out[codes->out]) TRY(node_want_output(graph, maker, codes->out + OUT_CODES, turned->name));
+    if (turned) TRY(turn_codes(graph, maker, node, turned));
     graph_remove_node(graph, node);
     if (!maker->out[codes->of]->num_uses && maker->out[codes->of]->sharing == STORAGE_OWN) node_drop_output(maker, codes->of);
     return OK;
@@ -42,5 +85,9 @@ Status pass_epilogue(PassContext *context, Graph **graph)
         next = node->next;
         if (maker) TRY(merge(*graph, maker, node));
     }
+    (*graph)->cursor = NULL;
+    (*graph)->layer = -1;
+    (*graph)->part = PART_NONE;
+    (*graph)->source = NULL;
     return OK;
 }

@@ -315,19 +315,24 @@ static Status reference(Doctor *d, const Case *c, Case *wide)
 static Status check_codes(Doctor *d, const Case *c, StrBuf *faults)
 {
     const OpCodes *codes = &c->node->op->codes;
+    const OpDef   *maker = op_codes_maker(c->node);
     TensorType     in[NODE_MAX_IN] = {0};
     Case           apart;
     BoundKernel    kernel;
     bool           same;
-    if (!codes->op || !c->out[codes->out]) return OK;
+    if (!maker || !c->out[codes->out]) return OK;
     in[0] = c->out[codes->of]->type;
-    Status status = case_make(&apart, codes->op, NULL, in);
+    for (int i = 1; i < maker->num_in; i++)
+        if (c->in[codes->scale + i - 1]) in[i] = c->node->in[codes->scale + i - 1]->type;
+    Status status = case_make(&apart, maker, (const char *)c->node->attrs + codes->attr, in); /* its one attribute is the codes' dtype */
     if (status == OK) memcpy(apart.in[0], c->result[codes->of], (size_t)type_bytes(&in[0]));
+    for (int i = 1; i < maker->num_in && status == OK; i++)
+        if (apart.in[i]) memcpy(apart.in[i], c->in[codes->scale + i - 1], (size_t)type_bytes(&in[i]));
     if (status == OK) status = d->device->api->bind(d->device, apart.node, &kernel);
     if (status == OK) status = run_on(d->device, &apart, &kernel, ~0u, 0xFF, false, &same, faults);
-    for (int k = 0; k < codes->op->num_out && status == OK; k++)
-        if (memcmp(apart.result[k], c->result[codes->out + k], (size_t)type_bytes(&apart.out[k]->type)) != 0)
-            strbuf_printf(faults, "; output %d isn't what %s makes of output %d", codes->out + k, codes->op->name, codes->of);
+    for (int k = 0; k < maker->num_out && status == OK; k++)
+        if (c->out[codes->out + k] && memcmp(apart.result[k], c->result[codes->out + k], (size_t)type_bytes(&apart.out[k]->type)) != 0)
+            strbuf_printf(faults, "; output %d isn't what %s makes of output %d", codes->out + k, maker->name, codes->of);
     arena_deinit(&apart.arena);
     return status;
 }

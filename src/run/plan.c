@@ -270,10 +270,12 @@ static double host_bytes(Value *const *values, int count)
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const Node *node = launch->node;
-    double      most = node->op->cost ? launch_cost(launch).bytes : INFINITY; /* of a table a few rows may be read */
+    OpCost      cost = launch_cost(launch);
+    double      most = node->op->cost ? cost.bytes : INFINITY; /* of a table a few rows may be read */
     double      in = facts->link_in > 0 ? fmin(most, host_bytes(node->in, node->num_in)) / facts->link_in : 0;
     double      out = facts->link_out > 0 ? fmin(most, host_bytes(node->out, node->num_out)) / facts->link_out : 0;
-    return fmax(in, out);
+    double      peers = facts->peer_link > 0 && cost.peer_bytes > 0 ? facts->peer_seconds + cost.peer_bytes / facts->peer_link : 0;
+    return fmax(fmax(in, out), peers);
 }
 
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share)

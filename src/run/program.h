@@ -260,7 +260,7 @@ int64_t plan_tiled_bytes(const Plan *plan); /* what is kept of tiled weights bes
 OpCost launch_cost(const Launch *launch);
 /* The dtype of the largest input but for what results are added to: what a matrix unit works on. */
 DType launch_operand_dtype(const Launch *launch);
-/* Seconds that the link is busy with what a launch reads and writes of the host's memory. */
+/* Seconds that links are busy with what a launch reads and writes of the host's memory, and sends to other ranks. */
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
 /* Seconds a launch takes at least on such a device: by arithmetic, traffic or the link, and what any launch costs. document_share: how much
  * of the arithmetic of rows of one document (OP_BY_DOCUMENT) the rows ask for, at most 1. */

@@ -1,6 +1,6 @@
 /* Timeline: a program's run on a device that may not be here, simulated. Each launch takes what its op's rates say (device/rates.def
- * where the GPU was measured, else the data sheet), and what it moves from or to the host the link's; it starts when the one before it on
- * its stream and those it waits for have ended. */
+ * where the GPU was measured, else the data sheet), and what it moves from or to the host, or between ranks, the links'; it starts when the
+ * one before it on its stream and those it waits for have ended. */
 #pragma once
 
 #include "run/program.h"

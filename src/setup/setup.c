@@ -10,6 +10,7 @@
 #include "passes/recipe_layers.h"
 #include "run/timeline.h"
 
+#include <stdio.h>
 #include <string.h>
 
 Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
@@ -209,7 +210,7 @@ int setup_world(const Config *config)
     return (int)(config->gpus * config->world_size);
 }
 
-static int zero_level(const Config *config)
+int setup_zero_level(const Config *config)
 {
     int least = config->shard_weights ? 3 : config->shard_gradients ? 2 : 1;
     return config->zero_level > least ? (int)config->zero_level : least;
@@ -230,7 +231,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     *out = compile_defaults();
     out->world = setup_world(config);
     out->rank = (int)config->rank;
-    out->zero_level = zero_level(config);
+    out->zero_level = setup_zero_level(config);
     TRY(config_at(config->origin, KEY_run_use_all_to_all_reduce, check_crossing(config)));
     out->dense = !config->sample_packing; /* then a sequence a row */
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
@@ -328,7 +329,7 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
 {
     TRY(setup_plan(arena, model, options, device, out_plan));
     int64_t limit = (*out_plan)->facts.memory_bytes, need = setup_needed_bytes(*out_plan);
-    TRY(setup_check_pinned(*out_plan, device_host_available()));
+    TRY(setup_check_pinned(*out_plan, 1, device_host_available()));
     if (config) TRY(setup_check_memory(config, model, device, *out_plan, true));
     FAIL_IF(!config && limit && need > limit, ERR_NO_FIT, "the model needs %.2f GiB of memory, the device has %.2f GiB",
             (double)need / (1 << 30), (double)limit / (1 << 30));
@@ -394,7 +395,7 @@ int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *ou
     const struct {
         ConfigKey key;
         int64_t   bytes, taken; /* of them by others */
-    } bounds[] = {{CONFIG_KEY_COUNT, plan->facts.memory_bytes, 0},
+    } bounds[] = {{CONFIG_KEY_COUNT, plan->facts.memory_bytes / (plan->facts.is_host ? config->gpus : 1), 0},
                   {KEY_run_memory_limit, config->memory_limit, 0},
                   {KEY_run_gpu_memory, config->gpu_memory, plan->facts.driver_bytes}};
     int64_t   limit = 0;
@@ -414,15 +415,15 @@ int64_t setup_needed_bytes(const Plan *plan)
     return plan_total_bytes(plan) + (plan->facts.is_host ? plan_host_bytes(plan) : 0);
 }
 
-Status setup_check_pinned(const Plan *plan, int64_t available)
+Status setup_check_pinned(const Plan *plan, int ranks_here, int64_t available)
 {
-    char    a[32], b[32];
-    int64_t need = plan_host_bytes(plan);
-    FAIL_IF(
-        !plan->facts.is_host && available && need > available, ERR_NO_FIT,
-        "the plan pins %s of the host's memory, which has %s to spare; leave some of offload_optimizer, offload_master, offload_weights, "
-        "offload_quants and offload_residual out",
-        size_text(need, a), size_text(available, b));
+    char    a[32], b[32], of[64] = "the plan pins";
+    int64_t need = plan_host_bytes(plan) * ranks_here;
+    if (ranks_here > 1) snprintf(of, sizeof of, "the plans of %d ranks pin", ranks_here);
+    FAIL_IF(!plan->facts.is_host && available && need > available, ERR_NO_FIT,
+            "%s %s of the host's memory, which has %s to spare; leave some of offload_optimizer, offload_master, offload_weights, "
+            "offload_quants and offload_residual out",
+            of, size_text(need, a), size_text(available, b));
     return OK;
 }
 

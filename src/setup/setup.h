@@ -2,6 +2,7 @@
  * other before anything is loaded. */
 #pragma once
 
+#include "comm/comm.h"
 #include "config/config.h"
 #include "model/hf_model.h"
 #include "passes/compile.h"
@@ -19,6 +20,8 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
 /* The ranks of a run. */
 int setup_world(const Config *config);
+/* What each of them has a part of alone: 1 the optimizer's state, 2 gradients too, 3 weights too. */
+int setup_zero_level(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
 void             setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options);
 NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
@@ -43,14 +46,15 @@ NODISCARD Status setup_session(Arena *arena, const Config *config, const HfModel
  * products, aren't there. */
 NODISCARD Status setup_fp8_bound(const Config *config, const HfModel *model, Device *device, double *out_seconds);
 
-/* Bytes the plan may take: the device's memory, or what memory_limit or gpu_memory leaves where that is less; 0: no bound is known.
+/* Bytes the plan may take: the device's memory, or this rank's part of the host's, or what memory_limit or gpu_memory leaves where that is
+ * less; 0: no bound is known.
  * *out_key: whose bound it is (NULL: not wanted); CONFIG_KEY_COUNT: the device's. */
 int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key);
 /* What the plan takes of it: where the device's memory is the host's, what is pinned too. */
 int64_t setup_needed_bytes(const Plan *plan);
 
-/* The plan's pinned memory against what the host has (0: unknown): ERR_NO_FIT. */
-NODISCARD Status setup_check_pinned(const Plan *plan, int64_t available);
+/* The pinned memory of the plans of as many ranks of one host against what that has (0: unknown): ERR_NO_FIT. */
+NODISCARD Status setup_check_pinned(const Plan *plan, int ranks_here, int64_t available);
 
 /* The plan against that bound: ERR_NO_FIT with settings that fit, found by planning them on the device, and, with_table, the plan. */
 NODISCARD Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);
@@ -66,15 +70,16 @@ typedef struct MemoryChoice {
 typedef struct MemoryChoices {
     MemoryChoice items[MEMORY_CHOICES];
     int          count;
-    int64_t      tokens; /* of an optimizer step */
+    int64_t      tokens; /* of an optimizer step, of all ranks */
 } MemoryChoices;
 NODISCARD Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out);
 /* A table of them, and the same as a list of JSON objects. */
 void setup_print_choices(const MemoryChoices *choices, StrBuf *out);
 void setup_write_choices(const MemoryChoices *choices, StrBuf *out);
-/* The settings to run with: the run file's, or, with memory: auto, the chosen ones, made in `arena`; `tell`: then a table on stderr tells
- * of them. */
-NODISCARD Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, bool tell, const Config **out);
+/* The settings to run with: the run file's, or, with memory: auto, the chosen ones, made in `arena`; then a table on stderr tells of them.
+ * comm: all ranks of the run call this, ranks_here of them on one host. Rank 0 searches, within what the poorest of them has. */
+NODISCARD Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here,
+                              const Config **out);
 
 /* A table of the plan for people: regions, programs, parameters. */
 void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out);

@@ -82,7 +82,7 @@ typedef struct Fit {
 
 static int64_t planned_bytes(const Fit *fit, const Config *config)
 {
-    return depths_size(&fit->depths, config, false).bytes;
+    return depths_size(&fit->depths, config, PLAN_MEMORY).bytes;
 }
 
 /* The bytes of these settings if they fit, else -1. Where the first layers' answer is within 1 % of the limit, all layers are planned. */
@@ -90,7 +90,7 @@ static int64_t fitting_bytes(Fit *fit, const Config *config)
 {
     int64_t bytes = planned_bytes(fit, config);
     if (bytes >= 0 && !fit->depths.whole && llabs(bytes - fit->limit) < fit->limit / 100)
-        bytes = depths_plan(&fit->depths, config, 0, false).bytes;
+        bytes = depths_plan(&fit->depths, config, 0, PLAN_MEMORY).bytes;
     return bytes > fit->limit ? -1 : bytes;
 }
 
@@ -175,7 +175,8 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     ConfigKey key;
     int64_t   limit = setup_memory_limit(config, plan, &key), need = setup_needed_bytes(plan);
     if (!limit || need <= limit) return OK;
-    Fit      fit = {.config = config, .depths = {.model = model, .device = device}, .limit = limit};
+    Arena    arena = {0};
+    Fit      fit = {.config = config, .depths = {.model = model, .device = device, .arena = &arena}, .limit = limit};
     PlanSize whole = plan_size(plan, config->gradient_accumulation_steps);
     StrBuf   text = {0}, said = {0};
     Config   least = *config;
@@ -201,5 +202,6 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     strbuf_deinit(&text);
     strbuf_deinit(&said);
     strbuf_deinit(&fit.lines);
+    arena_deinit(&arena);
     return is_device ? status : config_at(config->origin, key, status);
 }

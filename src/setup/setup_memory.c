@@ -1,10 +1,14 @@
 /* memory: auto. The settings that change memory and time but not what is learned make a grid; the fastest that fit are looked for by
  * compiling. Most of the grid is left out by bounds from plans of the model's first layers (depths.h): what has no chance of fitting, and
- * what can't be faster than enough others that fit. The rest is compiled as a run would be, the lowest bound first. */
+ * what can't be faster than enough others that fit. Of the rest, the lowest bound first, all layers are planned: their time tells whether
+ * it is among the fastest. Only then it is compiled as a run would be.
+ *
+ * Micro-steps and the update are planned apart, and each once for all settings that are the same to it. */
 #include "setup/depths.h"
 
 #include "base/json.h"
 #include "base/log.h"
+#include "comm/agree.h"
 #include "config/options.h"
 
 #include <stdlib.h>
@@ -19,8 +23,10 @@ typedef struct Dimension {
     bool      memory_only; /* launches and their times are the same for all values */
     bool      to_host;     /* moves what lasts, or what is_live says, to the host; the device computes no less */
     bool      is_live;
+    PlanPart  only;                        /* the part of a plan that it changes; PLAN_ALL: both */
     ConfigKey unless;                      /* another value than the first has no effect where this flag is set; 0: always */
     bool (*applies)(const Config *config); /* NULL: to all runs */
+    bool (*allows)(const Config *config);  /* another value than the first, of these settings; NULL: always */
 } Dimension;
 
 static bool has_master(const Config *config)
@@ -33,23 +39,36 @@ static bool has_codes(const Config *config)
     return config->qlora != OPT_QLORA_NONE || config->recipe == OPT_RECIPE_FP8_HYBRID;
 }
 
+static bool has_ranks(const Config *config)
+{
+    const char *const *origin = config->origin;
+    return setup_world(config) > 1 && !origin[KEY_run_shard_gradients] && !origin[KEY_run_shard_weights];
+}
+
+/* Trained weights of which each rank has its share alone (passes/offload.c says why), or frozen ones. */
+static bool can_send_weights(const Config *config)
+{
+    return setup_world(config) == 1 || setup_zero_level(config) == 3 || config->lora;
+}
+
 #define FLAG(name, ...) \
     { \
         .key = KEY_run_##name, .count = 2, .values = {false, true}, __VA_ARGS__ \
     }
 static const Dimension dims[] = {
-    FLAG(recompute_block),
-    FLAG(recompute_att, .unless = KEY_run_recompute_block),
-    FLAG(recompute_ffn, .unless = KEY_run_recompute_block),
-    FLAG(recompute_qkv, .unless = KEY_run_recompute_block),
-    FLAG(recompute_swiglu, .unless = KEY_run_recompute_block),
-    FLAG(recompute_rmsnorm, .unless = KEY_run_recompute_block),
-    FLAG(offload_residual, .to_host = true, .is_live = true),
-    FLAG(offload_optimizer, .to_host = true),
-    FLAG(offload_master, .to_host = true, .applies = has_master),
-    FLAG(offload_weights, .to_host = true),
+    {.key = KEY_run_zero_level, .count = 3, .values = {1, 2, 3}, .applies = has_ranks},
+    FLAG(recompute_block, .only = PLAN_MICRO),
+    FLAG(recompute_att, .only = PLAN_MICRO, .unless = KEY_run_recompute_block),
+    FLAG(recompute_ffn, .only = PLAN_MICRO, .unless = KEY_run_recompute_block),
+    FLAG(recompute_qkv, .only = PLAN_MICRO, .unless = KEY_run_recompute_block),
+    FLAG(recompute_swiglu, .only = PLAN_MICRO, .unless = KEY_run_recompute_block),
+    FLAG(recompute_rmsnorm, .only = PLAN_MICRO, .unless = KEY_run_recompute_block),
+    FLAG(offload_residual, .to_host = true, .is_live = true, .only = PLAN_MICRO),
+    FLAG(offload_optimizer, .to_host = true, .only = PLAN_UPDATE),
+    FLAG(offload_master, .to_host = true, .only = PLAN_UPDATE, .applies = has_master),
+    FLAG(offload_weights, .to_host = true, .allows = can_send_weights),
     FLAG(offload_quants, .to_host = true, .applies = has_codes),
-    {.key = KEY_run_head_chunks, .count = 6, .values = {0, 2, 4, 8, 16, 32}, .memory_only = true},
+    {.key = KEY_run_head_chunks, .count = 6, .values = {0, 2, 4, 8, 16, 32}, .only = PLAN_MICRO, .memory_only = true},
 };
 #undef FLAG
 enum { NUM_DIMS = sizeof dims / sizeof dims[0] };
@@ -64,15 +83,26 @@ typedef struct Candidate {
     PlanSize size;  /* bounds */
 } Candidate;
 
+/* What a part of a plan takes. */
+typedef struct Planned {
+    PlanPart part;
+    bool     is_whole; /* of all layers; else bounds from the first ones */
+    int64_t  batch;
+    int      at[NUM_DIMS]; /* 0 where the part doesn't depend on it */
+    PlanSize size;
+} Planned;
+
 typedef struct Search {
     const Config  *config;
     int64_t        rows; /* sequences of an optimizer step */
     Depths         depths;
-    int64_t        limit, host_limit; /* 0: unknown */
-    bool           is_host;           /* the device's memory is the host's */
-    Candidate     *items;             /* that may fit */
+    int64_t        limit, device_limit, host_limit; /* the first of all bounds; 0: unknown */
+    bool           is_host;                         /* the device's memory is the host's */
+    Candidate     *items;                           /* that may fit */
     size_t         count, capacity;
-    Candidate      smallest;
+    Candidate      smallest; /* where none fits */
+    Planned       *parts;    /* that were planned */
+    size_t         num_parts, cap_parts;
     int64_t        order[MEMORY_CHOICES]; /* of those in `found` */
     MemoryChoices *found;
 } Search;
@@ -110,7 +140,7 @@ static bool make_config(const Search *s, const Candidate *c, Config *out)
     for (int d = 0; d < NUM_DIMS; d++)
         if (!out->origin[dims[d].key]) set_value(out, dims[d].key, dims[d].values[c->at[d]]);
     for (int d = 0; d < NUM_DIMS; d++)
-        if (c->at[d] && dims[d].unless && get_value(out, dims[d].unless)) return false;
+        if (c->at[d] && ((dims[d].unless && get_value(out, dims[d].unless)) || (dims[d].allows && !dims[d].allows(out)))) return false;
     return true;
 }
 
@@ -141,10 +171,16 @@ static int64_t num_combinations(const Search *s, Kind kind)
     return count;
 }
 
+/* The last values of all dimensions of a kind that have an effect beside the others. */
 static void take_last(const Search *s, Candidate *c, Kind kind)
 {
-    for (int d = 0; d < NUM_DIMS; d++)
-        if (kind_of(d) == kind) c->at[d] = num_values(s, d) - 1;
+    Config config;
+    for (int d = 0; d < NUM_DIMS; d++) {
+        int before = c->at[d];
+        if (kind_of(d) != kind) continue;
+        c->at[d] = num_values(s, d) - 1;
+        if (!make_config(s, c, &config)) c->at[d] = before;
+    }
 }
 
 /* ---- bounds ---- */
@@ -154,45 +190,85 @@ static bool fits(const Search *s, int64_t bytes)
     return bytes >= 0 && (!s->limit || bytes <= s->limit);
 }
 
+/* Room for one more. */
+static void *grow(void *items, size_t count, size_t *capacity, size_t size)
+{
+    if (count < *capacity) return items;
+    *capacity = *capacity ? 2 * *capacity : 256;
+    items = realloc(items, *capacity * size);
+    if (!items) fatal_out_of_memory(*capacity * size);
+    return items;
+}
+
 static void add_candidate(Search *s, const Candidate *c)
 {
-    if (s->count == s->capacity) {
-        s->capacity = s->capacity ? 2 * s->capacity : 256;
-        s->items = realloc(s->items, s->capacity * sizeof *s->items);
-        if (!s->items) fatal_out_of_memory(s->capacity * sizeof *s->items);
-    }
+    s->items = grow(s->items, s->count, &s->capacity, sizeof *s->items);
     s->items[s->count++] = *c;
+}
+
+static bool is_same_part(const Planned *a, const Planned *b)
+{
+    return a->part == b->part && a->is_whole == b->is_whole && a->batch == b->batch && memcmp(a->at, b->at, sizeof a->at) == 0;
+}
+
+static PlanSize size_of_part(Search *s, const Candidate *c, PlanPart part, bool is_whole)
+{
+    Planned wanted = {.part = part, .is_whole = is_whole || s->depths.whole, .batch = c->batch};
+    Config  config;
+    for (int d = 0; d < NUM_DIMS; d++)
+        if (dims[d].only == PLAN_ALL || dims[d].only == part) wanted.at[d] = c->at[d];
+    for (size_t i = 0; i < s->num_parts; i++)
+        if (is_same_part(&s->parts[i], &wanted)) return s->parts[i].size;
+    Candidate alone = {.batch = c->batch};
+    memcpy(alone.at, wanted.at, sizeof alone.at);
+    if (!make_config(s, &alone, &config)) return (PlanSize){.bytes = -1};
+    wanted.size = wanted.is_whole ? depths_plan(&s->depths, &config, 0, part) : depths_size(&s->depths, &config, part);
+    s->parts = grow(s->parts, s->num_parts, &s->cap_parts, sizeof *s->parts);
+    s->parts[s->num_parts++] = wanted;
+    return wanted.size;
+}
+
+static PlanSize size_of(Search *s, const Candidate *c, bool is_whole)
+{
+    PlanSize micro = size_of_part(s, c, PLAN_MICRO, is_whole);
+    if (micro.bytes < 0) return micro;
+    PlanSize update = size_of_part(s, c, PLAN_UPDATE, is_whole);
+    return plan_join(&micro, &update);
 }
 
 /* Bounds of what settings take, whatever those of memory_only dimensions are: their last values take least. */
 static PlanSize bounds_of(Search *s, Candidate c)
 {
-    Config config;
     take_last(s, &c, OF_MEMORY);
-    if (!make_config(s, &c, &config)) return (PlanSize){.bytes = -1};
-    c.size = depths_size(&s->depths, &config, true);
-    bool is_smallest = !s->smallest.batch || c.size.least_bytes < s->smallest.size.least_bytes;
-    if (c.size.bytes >= 0 && is_smallest) s->smallest = c;
-    return c.size;
+    return size_of(s, &c, false);
 }
 
-/* Bounds of all combinations of to_host dimensions: no copies, what lasts without all that can leave, and of what is alive the least. */
-static PlanSize bounds_of_all(Search *s, const Candidate *c)
+/* Bounds of all combinations of to_host dimensions: no copies; if that doesn't fit, what lasts without all that can leave, and, with_live,
+ * of what is alive the least, which takes a plan more. */
+static PlanSize bounds_of_all(Search *s, const Candidate *c, bool with_live)
 {
     Candidate all = *c, live = *c;
-    PlanSize  size = bounds_of(s, *c);
     take_last(s, &all, OF_HOST);
-    if (size.bytes < 0 || num_combinations(s, OF_HOST) == 1) return size;
+    PlanSize update = size_of_part(s, &all, PLAN_UPDATE, false), without = {0}, size;
+    for (int i = 0; i < REGION_COUNT; i++) without.lasting[i] = update.lasting[i];
+    plan_bound(&without);
+    if (!fits(s, without.least_bytes)) return without;
+    size = bounds_of(s, *c);
+    if (size.bytes < 0 || fits(s, size.least_bytes)) return size;
     for (int d = 0; d < NUM_DIMS; d++)
         if (dims[d].is_live) live.at[d] = all.at[d];
-    PlanSize without = bounds_of(s, all), moved = bounds_of(s, live);
-    if (without.bytes < 0) return size;
-    int64_t alive = moved.bytes >= 0 && moved.live_bytes < size.live_bytes ? moved.live_bytes : size.live_bytes;
-    size.least_bytes = without.least_bytes - without.live_bytes + alive;
+    take_last(s, &live, OF_MEMORY);
+    if (with_live) {
+        PlanSize moved = size_of_part(s, &live, PLAN_MICRO, false);
+        without.live_bytes = moved.bytes >= 0 && moved.live_bytes < size.live_bytes ? moved.live_bytes : size.live_bytes;
+        plan_bound(&without);
+    }
+    size.least_bytes = without.least_bytes;
     return size;
 }
 
-static void bound_grid(Search *s)
+/* Visits all combinations but for dimensions that are to_host or memory_only. */
+static void visit_grid(Search *s, void (*visit)(Search *s, Candidate *c))
 {
     const int64_t most_batch = (int64_t)options[KEY_run_per_device_train_batch_size].limits.max,
                   most_steps = (int64_t)options[KEY_run_gradient_accumulation_steps].limits.max, step = num_combinations(s, OF_HOST);
@@ -203,15 +279,37 @@ static void bound_grid(Search *s)
         do {
             c.order = order;
             order += step;
-            c.size = bounds_of_all(s, &c);
-            if (fits(s, c.size.least_bytes) && c.size.bytes >= 0) add_candidate(s, &c);
+            visit(s, &c);
         } while (next_values(s, &c, OF_DEVICE));
     }
+}
+
+static void bound_candidate(Search *s, Candidate *c)
+{
+    c->size = bounds_of_all(s, c, false);
+    if (c->size.bytes >= 0 && fits(s, c->size.least_bytes)) add_candidate(s, c);
+}
+
+/* Whether it takes less than all before, with what can wait on the host there. */
+static void bound_smallest(Search *s, Candidate *c)
+{
+    Candidate last = *c;
+    int64_t   least = s->smallest.batch ? s->smallest.size.least_bytes : INT64_MAX;
+    take_last(s, &last, OF_HOST);
+    take_last(s, &last, OF_MEMORY);
+    last.size = size_of_part(s, &last, PLAN_UPDATE, false);
+    last.size.update_bytes = 0;
+    plan_bound(&last.size);
+    if (last.size.bytes < 0 || last.size.least_bytes >= least) return;
+    last.size = size_of(s, &last, false);
+    if (last.size.bytes >= 0 && last.size.least_bytes < least) s->smallest = last;
 }
 
 /* All combinations of to_host dimensions, each with bounds of its own. */
 static void split(Search *s, Candidate c)
 {
+    c.size = bounds_of_all(s, &c, true);
+    if (!fits(s, c.size.least_bytes)) return;
     c.is_split = true;
     do {
         c.size = bounds_of(s, c);
@@ -260,21 +358,27 @@ static void add_choice(Search *s, const MemoryChoice *choice, int64_t order)
 }
 
 /* All layers are compiled where the first ones leave it open whether they fit. */
-static bool compile_fits(const Search *s, const Config *config, PlanSize *out)
+static bool compile_fits(Search *s, const Candidate *c, const Config *config, PlanSize *out)
 {
-    *out = depths_size(&s->depths, config, true);
-    if (out->bytes < 0 || !fits(s, out->least_bytes)) return false;
-    if (!s->depths.whole) *out = depths_plan(&s->depths, config, 0, true);
+    PlanSize bounds = size_of(s, c, false);
+    if (bounds.bytes < 0 || !fits(s, bounds.least_bytes)) return false;
+    *out = depths_plan(&s->depths, config, 0, PLAN_ALL);
     return fits(s, out->bytes) && (!s->host_limit || out->host_bytes <= s->host_limit);
+}
+
+static bool is_enough(const Search *s, double seconds)
+{
+    return s->found->count == MEMORY_CHOICES && seconds > s->found->items[MEMORY_CHOICES - 1].seconds;
 }
 
 /* The first values of the memory_only dimensions with which all layers fit. */
 static void try_candidate(Search *s, Candidate *c)
 {
     MemoryChoice choice;
-    PlanSize     size;
+    PlanSize     size = size_of(s, c, true);
+    if (size.bytes < 0 || is_enough(s, size.seconds)) return;
     do {
-        if (!make_config(s, c, &choice.config) || !compile_fits(s, &choice.config, &size)) continue;
+        if (!make_config(s, c, &choice.config) || !compile_fits(s, c, &choice.config, &size)) continue;
         choice.bytes = size.bytes;
         choice.seconds = size.seconds;
         add_choice(s, &choice, c->order);
@@ -286,8 +390,7 @@ static void try_candidates(Search *s)
 {
     while (s->count) {
         Candidate c = take_first(s);
-        bool      enough = s->found->count == MEMORY_CHOICES;
-        if (enough && c.size.least_seconds > s->found->items[MEMORY_CHOICES - 1].seconds) break;
+        if (is_enough(s, c.size.least_seconds)) break;
         if (c.is_split)
             try_candidate(s, &c);
         else
@@ -298,48 +401,74 @@ static void try_candidates(Search *s)
 /* The size of the run file's own settings, which says how far the first layers can be trusted. */
 static Status open_search(Search *s)
 {
-    Arena          arena = {0};
     CompileOptions compile;
     Plan          *plan;
     const HfModel *model = s->depths.model;
+    Arena         *arena = s->depths.arena;
     TRY(setup_options(s->config, model, &compile));
-    Status status = compile_plan(&arena, model->module, &model->config, model->config_name, &compile, s->depths.device, &plan);
-    if (status == OK) {
-        PlanSize whole = plan_size(plan, s->config->gradient_accumulation_steps);
-        s->limit = setup_memory_limit(s->config, plan, NULL);
-        s->is_host = plan->facts.is_host;
-        depths_compare(&s->depths, s->config, &whole, true);
-    }
-    arena_deinit(&arena);
-    return status;
+    TRY(compile_plan(arena, model->module, &model->config, model->config_name, &compile, s->depths.device, &plan));
+    PlanSize whole = plan_size(plan, s->config->gradient_accumulation_steps);
+    s->limit = setup_memory_limit(s->config, plan, NULL);
+    if (s->device_limit && s->device_limit < s->limit) s->limit = s->device_limit;
+    s->is_host = plan->facts.is_host;
+    arena_reset(arena);
+    depths_compare(&s->depths, s->config, &whole, true);
+    return OK;
 }
 
 static Status search(Search *s)
 {
     TRY(open_search(s));
-    bound_grid(s);
+    visit_grid(s, bound_candidate);
     try_candidates(s);
-    if (!s->found->count && s->smallest.batch) make_config(s, &s->smallest, &s->found->items[0].config);
+    if (!s->found->count) visit_grid(s, bound_smallest);
+    if (s->smallest.batch) make_config(s, &s->smallest, &s->found->items[0].config);
     free(s->items);
+    free(s->parts);
     return OK;
 }
 
-Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out)
+/* What is there for a rank; 0: unknown. */
+typedef struct Room {
+    int64_t device, host;
+} Room;
+
+static Status find_room(Device *device, int ranks_here, Room *out)
 {
+    DeviceFacts facts;
+    TRY(device->api->facts(device, &facts));
+    bool is_gpu = strcmp(device->api->name, "cuda") == 0;
+    out->device = facts.memory_bytes;
+    if (is_gpu) out->host = device_host_available() / ranks_here;
+    return OK;
+}
+
+static Status search_within(const Config *config, const HfModel *model, Device *device, const Room *room, MemoryChoices *out)
+{
+    Arena  arena = {0};
     Search s = {.config = config,
                 .rows = config->per_device_train_batch_size * config->gradient_accumulation_steps,
-                .depths = {.model = model, .device = device},
+                .depths = {.model = model, .device = device, .arena = &arena},
+                .device_limit = room->device,
+                .host_limit = room->host,
                 .found = out};
-    *out = (MemoryChoices){.items[0].config = *config, .tokens = s.rows * setup_sequence_len(config, model)};
+    *out = (MemoryChoices){.items[0].config = *config, .tokens = s.rows * setup_world(config) * setup_sequence_len(config, model)};
     Device *null = NULL;
     if (strcmp(device->api->name, "cuda") == 0) { /* its kernels take long to choose; plans are the same */
         TRY(device_null_of(device, &null));
         s.depths.device = null;
-        s.host_limit = device_host_available();
     }
     Status status = search(&s);
+    arena_deinit(&arena);
     if (null) null->api->destroy(null);
     return status;
+}
+
+Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out)
+{
+    Room room = {0};
+    TRY(find_room(device, (int)config->gpus, &room));
+    return search_within(config, model, device, &room, out);
 }
 
 /* ---- for people ---- */
@@ -398,18 +527,47 @@ void setup_write_choices(const MemoryChoices *choices, StrBuf *out)
     strbuf_putc(out, ']');
 }
 
-Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, bool tell, const Config **out)
+/* ---- all ranks ---- */
+
+/* What the poorest rank has. */
+static Status agree_on_room(Comm *comm, Device *device, int ranks_here, Room *room)
 {
-    MemoryChoices choices;
+    int64_t device_lacks, host_lacks;
+    TRY(comm_agree(comm, find_room(device, ranks_here, room)));
+    device_lacks = -room->device, host_lacks = -room->host;
+    TRY(comm_agree_most(comm, &device_lacks));
+    TRY(comm_agree_most(comm, &host_lacks));
+    *room = (Room){-device_lacks, -host_lacks};
+    return OK;
+}
+
+/* Rank 0's choice becomes that of all. */
+static Status share_choice(Comm *comm, Config *chosen)
+{
+    int64_t values[NUM_DIMS + 2] = {chosen->per_device_train_batch_size, chosen->gradient_accumulation_steps};
+    for (int d = 0; d < NUM_DIMS; d++) values[d + 2] = get_value(chosen, dims[d].key);
+    TRY(comm_broadcast(comm, 0, values, sizeof values));
+    chosen->per_device_train_batch_size = values[0];
+    chosen->gradient_accumulation_steps = values[1];
+    for (int d = 0; d < NUM_DIMS; d++) set_value(chosen, dims[d].key, values[d + 2]);
+    return OK;
+}
+
+Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here,
+                    const Config **out)
+{
+    MemoryChoices choices = {.items[0].config = *config};
     StrBuf        table = {0};
+    Room          room = {0};
     *out = config;
     if (config->memory != OPT_MEMORY_AUTO) return OK;
-    TRY(setup_search(config, model, device, &choices));
+    TRY(agree_on_room(comm, device, ranks_here, &room));
+    TRY(comm_agree(comm, comm_rank(comm) == 0 ? search_within(config, model, device, &room, &choices) : OK));
     Config *settled = arena_new(arena, Config);
     *settled = choices.items[0].config;
     *out = settled;
     setup_print_choices(&choices, &table);
-    if (tell && table.len) log_info("%.*s", (int)table.len - 1, table.data);
+    if (table.len) log_info("%.*s", (int)table.len - 1, table.data);
     strbuf_deinit(&table);
-    return OK;
+    return share_choice(comm, settled);
 }

@@ -31,6 +31,7 @@ static Status open_run(Driven *d)
     TRY(trainer_open_model(t));
     TRY(trainer_open_tokenizer(t));
     TRY(trainer_open_device(t));
+    TRY(setup_settle(&t->arena, t->run_file, t->model, t->device, NULL, 1, &t->config));
     TRY(trainer_make_plan(t));
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     run_record_make(t->run_file, t->model, 1, run_record_began(t->run_file), &t->record);

@@ -2,9 +2,16 @@
 #define _GNU_SOURCE
 #include "train/keeper.h"
 
+#include "base/log.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
+
+#define LEAVE_SECONDS 2.0 /* that a rank has to end after all have ended */
+
+enum { LOOK_NANOSECONDS = 250000000 };
 
 struct Keeper {
     Comm           *comm;
@@ -23,15 +30,30 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Ends the process of a rank that stands still somewhere, or works on alone, after a failure has ended all. *ended: when that was; 0: it
+ * hasn't. Nothing is lost: what the run leaves is whole at every moment. */
+static void end_with_others(const Keeper *k, double *ended)
+{
+    if (comm_check(k->comm) == OK) return;
+    if (!*ended) *ended = now();
+    if (now() - *ended < LEAVE_SECONDS) return;
+    log_error("%s\nrank %d doesn't end by itself: its process is ended", status_message(), comm_rank(k->comm));
+    _exit(status_exit_code(comm_cause(k->comm)));
+}
+
 static void *keeper_main(void *context)
 {
     Keeper *k = context;
+    double  ended = 0;
     pthread_mutex_lock(&k->lock);
     while (!k->stop) {
         struct timespec until;
         if (k->phase && now() - k->begun <= k->seconds) comm_beat(k->comm, k->phase);
+        end_with_others(k, &ended);
         clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
+        until.tv_nsec += LOOK_NANOSECONDS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&k->changed, &k->lock, &until);
     }
     pthread_mutex_unlock(&k->lock);

@@ -1,6 +1,6 @@
-/* Keeper: a thread that tells the other ranks, each second, that this one is alive, while it does what may take its time: as long as it
+/* Keeper: a thread that tells the other ranks, again and again, that this one is alive, while it does what may take its time: as long as it
  * takes (downloads, tokenizing, loading weights), or so many seconds (a step, once steps were timed). A rank whose process ends is noticed
- * all the same. */
+ * all the same. Once a failure has ended all, the keeper ends the process of a rank that doesn't come back by itself within 2 s. */
 #pragma once
 
 #include "comm/comm.h"

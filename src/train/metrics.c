@@ -65,8 +65,8 @@ Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics 
     return OK;
 }
 
-/* All lines that wait or, where the disk fails, none of them: they go on waiting. */
-static Status write_waiting(Metrics *metrics)
+/* All lines that wait or, where the disk fails, none of them: they go on waiting, and errno says why. */
+static bool write_lines(Metrics *metrics)
 {
     size_t done = 0, len = metrics->waiting.len;
     while (done < len) {
@@ -76,19 +76,25 @@ static Status write_waiting(Metrics *metrics)
         done += (size_t)n;
     }
     if (done < len) {
-        Status status = file_fail("write", metrics->path);
+        int error = errno;
         (void)!ftruncate(metrics->fd, metrics->bytes); /* else the next attempt writes over the torn line */
-        return status;
+        errno = error;
+        return false;
     }
     metrics->bytes += (int64_t)len;
     metrics->waiting.len = 0;
-    return OK;
+    return true;
+}
+
+static Status write_waiting(Metrics *metrics)
+{
+    return write_lines(metrics) ? OK : file_fail("write", metrics->path);
 }
 
 void metrics_close(Metrics *metrics)
 {
     if (!metrics) return;
-    if (write_waiting(metrics) != OK) status_clear();
+    (void)write_lines(metrics); /* the message of what ended the run stays */
     close(metrics->fd);
     strbuf_deinit(&metrics->waiting);
     free(metrics);

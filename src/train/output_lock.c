@@ -15,12 +15,18 @@
 
 #define LOCK_NAME ".lock"
 
-static Status fail_held(const char *dir, int fd)
+/* The process that holds or held the lock; 0: not known, as on a full disk. */
+static long holder(int fd)
 {
     char    text[32] = "";
     ssize_t len = pread(fd, text, sizeof text - 1, 0);
-    long    pid = len > 0 ? strtol(text, NULL, 10) : 0;
-    char    who[48] = "another process";
+    return len > 0 ? strtol(text, NULL, 10) : 0;
+}
+
+static Status fail_held(const char *dir, int fd)
+{
+    long pid = holder(fd);
+    char who[48] = "another process";
     if (pid > 0) snprintf(who, sizeof who, "process %ld", pid);
     FAIL(ERR_INVALID, "output_dir %s is being written by %s; wait for its end, or name another output_dir", dir, who);
 }
@@ -55,6 +61,17 @@ Status output_lock_take(const char *dir, int *lock)
         }
         close(fd);
     }
+}
+
+bool output_lock_is_seen(const char *dir, long pid)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/" LOCK_NAME, dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    long found = holder(fd);
+    close(fd);
+    return found == 0 || found == pid;
 }
 
 void output_lock_release(const char *dir, int *lock)

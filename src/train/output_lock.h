@@ -9,5 +9,8 @@ enum { OUTPUT_LOCK_NONE = -1 };
  * holds the lock. A file system without locks is a warning. The folder must be there. */
 NODISCARD Status output_lock_take(const char *dir, int *lock);
 
+/* Whether `dir` is, as seen from here, the folder that process `pid`, of this host or another, took the lock of. */
+bool output_lock_is_seen(const char *dir, long pid);
+
 /* Removes the file. */
 void output_lock_release(const char *dir, int *lock);

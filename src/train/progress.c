@@ -86,6 +86,17 @@ static double rate(int64_t tokens, double seconds)
     return seconds > 0 ? (double)tokens / seconds : 0;
 }
 
+/* The share of the step in which the ranks, in the mean, waited for each other. */
+static double waiting(const StepMetrics *s)
+{
+    double seconds = 0, waited = 0;
+    for (int r = 0; r < s->num_ranks; r++) {
+        seconds += s->ranks[r].seconds;
+        waited += s->ranks[r].waited;
+    }
+    return seconds > 0 ? waited / seconds : 0;
+}
+
 /* ---- lines ---- */
 
 static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYTES])
@@ -98,7 +109,7 @@ static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYT
     snprintf(add_field(&line, 4), FIELD_BYTES, "norm %.3f", s->norm);
     snprintf(add_field(&line, 3), FIELD_BYTES, "lr %.2e", s->lr);
     snprintf(add_field(&line, 2), FIELD_BYTES, "%s tok/s", grouped(rate(s->step_tokens, s->seconds), number));
-    if (s->ranks) snprintf(add_field(&line, 7), FIELD_BYTES, "%d ranks", s->num_ranks);
+    if (s->ranks) snprintf(add_field(&line, 7), FIELD_BYTES, "%d ranks, %.0f%% waiting", s->num_ranks, 100 * waiting(s));
     if (s->ranks && s->slow_rank >= 0) snprintf(add_field(&line, 1), FIELD_BYTES, "rank %d is slow", s->slow_rank);
     if ((double)s->step_trained < MOST_TRAINED * (double)s->step_tokens)
         snprintf(add_field(&line, 6), FIELD_BYTES, "%s trained/s", grouped(rate(s->step_trained, s->seconds), number));

@@ -2,9 +2,8 @@
 #define _GNU_SOURCE
 #include "train/trainer_internal.h"
 
-#include "base/hash.h"
 #include "base/log.h"
-#include "base/version.h"
+#include "files/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,9 +64,9 @@ static Status run_process(const Config *config, const TrainHooks *hooks, Comm *c
 }
 
 /* Ranks of different programs don't meet. */
-static uint64_t program_hash(void)
+static Status program_hash(uint64_t *out)
 {
-    return hash_bytes(SUROGATE_VERSION, strlen(SUROGATE_VERSION), 0);
+    return file_hash("/proc/self/exe", out);
 }
 
 static Status run_alone(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
@@ -79,21 +78,23 @@ static Status meet(const Config *config, Comm **out)
 {
     char        host[256], *secret;
     const char *colon = strrchr(config->rendezvous, ':');
-    long        port = colon ? strtol(colon + 1, NULL, 10) : 0;
-    if (!colon || colon == config->rendezvous || port < 1 || port > 65535)
+    char       *end = NULL;
+    long        port = colon ? strtol(colon + 1, &end, 10) : 0;
+    uint64_t    program;
+    if (!colon || colon == config->rendezvous || *end || port < 1 || port > 65535)
         return config_at(config->origin, KEY_run_rendezvous,
                          status_fail(ERR_INVALID, "rendezvous %s; expected host:port", config->rendezvous));
-    FAIL_IF(config->rank >= config->world_size, ERR_INVALID, "rank %lld of world_size %lld; expected 0 to %lld", (long long)config->rank,
-            (long long)config->world_size, (long long)config->world_size - 1);
     snprintf(host, sizeof host, "%.*s", (int)(colon - config->rendezvous), config->rendezvous);
     TRY(config_at(config->origin, KEY_run_rendezvous_secret, comm_secret_read(config->rendezvous_secret, &secret)));
+    TRY(program_hash(&program));
+    if (config->rank == 0) log_info("rank 0 of %lld waits for the others at %s", (long long)config->world_size, config->rendezvous);
     CommLimits  limits = {.progress = config->comm_timeout};
     CommMeeting meeting = {.host = host,
                            .port = (int)port,
                            .rank = (int)config->rank,
                            .world_size = (int)config->world_size,
                            .secret = secret,
-                           .agreed = program_hash(),
+                           .agreed = program,
                            .timeout = config->comm_timeout};
     Status      status = comm_meet(&meeting, &limits, out);
     free(secret);
@@ -104,8 +105,10 @@ static Status meet(const Config *config, Comm **out)
 static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainOutcome *out)
 {
     Comm      *comm;
+    uint64_t   program;
     CommLimits limits = {.progress = given->comm_timeout};
-    TRY(comm_mpi_create(NULL, program_hash(), &limits, 1, &comm));
+    TRY(program_hash(&program));
+    TRY(comm_mpi_create(NULL, program, &limits, 1, &comm));
     Config config = *given;
     config.world_size = comm_size(comm);
     config.rank = comm_rank(comm);
@@ -120,6 +123,8 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     FAIL_IF(config->gpus > 1 && config->world_size > 1, ERR_INVALID,
             "gpus: %lld with world_size: %lld: ranks are threads of one process or processes of one rank each; leave one of them out",
             (long long)config->gpus, (long long)config->world_size);
+    FAIL_IF(config->rank >= config->world_size, ERR_INVALID, "rank %lld of world_size %lld; expected 0 to %lld", (long long)config->rank,
+            (long long)config->world_size, (long long)config->world_size - 1);
     FAIL_IF(config->gpus > 1 && comm_mpi_started(), ERR_INVALID,
             "gpus: %lld under mpirun: ranks are threads of one process or processes of one rank each; start mpirun -n %lld without gpus",
             (long long)config->gpus, (long long)config->gpus);

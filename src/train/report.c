@@ -48,6 +48,52 @@ static void write_rows(StrBuf *out, const MetricsHistory *history, const char *l
     strbuf_putc(out, ']');
 }
 
+/* Of a rank over the steps, which all have as many ranks as the last. */
+typedef struct RankSum {
+    double tokens, seconds, waited;
+} RankSum;
+
+static double element(const JsonValue *array, uint32_t index)
+{
+    const JsonValue *value = &array->items[index];
+    return value->type == JSON_INT ? (double)value->integer : value->type == JSON_DOUBLE ? value->number : NAN;
+}
+
+/* [[tokens per second, seconds of its own work in a step, share of the time in which it waited], ...] by rank; [] where there is one. */
+static void write_ranks(Arena *arena, StrBuf *out, const MetricsHistory *history)
+{
+    uint32_t count = 0;
+    size_t   steps = 0;
+    for (size_t i = 0; i < history->count; i++) {
+        const JsonValue *ranks = json_get(&history->lines[i], "ranks");
+        if (ranks && ranks->type == JSON_ARRAY) count = ranks->count;
+    }
+    RankSum *sums = arena_array(arena, RankSum, count + 1);
+    for (size_t i = 0; i < history->count; i++) {
+        const JsonValue *ranks = json_get(&history->lines[i], "ranks");
+        double           seconds = get(&history->lines[i], "duration_ms") / 1e3;
+        if (!ranks || ranks->type != JSON_ARRAY || ranks->count != count || !(seconds > 0)) continue;
+        steps++;
+        for (uint32_t r = 0; r < count; r++) {
+            if (ranks->items[r].type != JSON_ARRAY || ranks->items[r].count != 2) continue;
+            sums[r].tokens += element(&ranks->items[r], 0) * seconds;
+            sums[r].seconds += seconds;
+            sums[r].waited += element(&ranks->items[r], 1);
+        }
+    }
+    strbuf_putc(out, '[');
+    for (uint32_t r = 0; r < count && steps; r++) {
+        strbuf_puts(out, r ? ",[" : "[");
+        json_write_double(out, sums[r].tokens / sums[r].seconds);
+        strbuf_putc(out, ',');
+        json_write_double(out, (sums[r].seconds - sums[r].waited) / (double)steps);
+        strbuf_putc(out, ',');
+        json_write_double(out, sums[r].waited / sums[r].seconds);
+        strbuf_putc(out, ']');
+    }
+    strbuf_putc(out, ']');
+}
+
 static void write_samples(StrBuf *out, const MetricsHistory *history)
 {
     bool first = true;
@@ -105,6 +151,8 @@ static Status write_data(Trainer *t, bool finished, StrBuf *out)
         write_rows(out, &history, "step", steps);
         strbuf_puts(out, ",\"evals\":");
         write_rows(out, &history, "eval", evals);
+        strbuf_puts(out, ",\"ranks\":");
+        write_ranks(&arena, out, &history);
         strbuf_puts(out, ",\"samples\":");
         write_samples(out, &history);
         strbuf_putc(out, '}');

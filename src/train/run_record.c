@@ -66,33 +66,49 @@ static const char *const free_keys[] = {
     "rendezvous_secret",
 };
 
-static bool is_free(const char *line, size_t len)
+/* Keys that say where a rank is, and what its host has. */
+static const char *const own_keys[] = {"rank", "rendezvous", "rendezvous_secret", "device", "threads", "dataset_cache_dir"};
+
+#define NUM_KEYS(keys) (sizeof(keys) / sizeof *(keys))
+
+static bool is_among(const char *const *keys, size_t count, const char *line, size_t len)
 {
-    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++) {
-        size_t n = strlen(free_keys[i]);
-        if (len > n && strncmp(line, free_keys[i], n) == 0 && line[n] == ':') return true;
+    for (size_t i = 0; i < count; i++) {
+        size_t n = strlen(keys[i]);
+        if (len > n && strncmp(line, keys[i], n) == 0 && line[n] == ':') return true;
     }
     return false;
 }
 
-void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
+/* The resolved run file less some keys, with what belongs to them. */
+static void print_without(const Config *config, const char *const *keys, size_t count, StrBuf *out)
 {
     StrBuf all = {0};
-    Config alone = *config;
-    alone.gradient_accumulation_steps *= world;
-    *out = (RunRecord){.began = began};
-    config_print(&alone, &all);
-    bool keep = true;
+    bool   keep = true;
+    config_print(config, &all);
     for (const char *line = strbuf_cstr(&all); *line;) {
         size_t len = strcspn(line, "\n");
         len += line[len] == '\n';
         if (*line != ' ' && *line != '-')
-            keep = *line != '#' && *line != '\n' && !is_free(line, len); /* else it goes on with the key above */
-        if (keep) strbuf_append(&out->settings, line, len);
+            keep = *line != '#' && *line != '\n' && !is_among(keys, count, line, len); /* else it goes on with the key above */
+        if (keep) strbuf_append(out, line, len);
         line += len;
     }
-    out->hash = hash_bytes(model->config_text.data, model->config_text.len, hash_bytes(out->settings.data, out->settings.len, 0));
     strbuf_deinit(&all);
+}
+
+void run_record_shared(const Config *config, StrBuf *out)
+{
+    print_without(config, own_keys, NUM_KEYS(own_keys), out);
+}
+
+void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
+{
+    Config alone = *config;
+    alone.gradient_accumulation_steps *= world;
+    *out = (RunRecord){.began = began};
+    print_without(&alone, free_keys, NUM_KEYS(free_keys), &out->settings);
+    out->hash = hash_bytes(model->config_text.data, model->config_text.len, hash_bytes(out->settings.data, out->settings.len, 0));
 }
 
 void run_record_deinit(RunRecord *record)
@@ -100,7 +116,7 @@ void run_record_deinit(RunRecord *record)
     strbuf_deinit(&record->settings);
 }
 
-static void first_difference(const char *before, const char *now, StrBuf *out)
+void run_record_difference(const char *before, const char *now, StrBuf *out)
 {
     while (*before && *now) {
         size_t a = strcspn(before, "\n"), b = strcspn(now, "\n");
@@ -117,7 +133,7 @@ static void first_difference(const char *before, const char *now, StrBuf *out)
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference)
 {
     if (before->hash == now->hash) return true;
-    first_difference(strbuf_cstr(&before->settings), strbuf_cstr(&now->settings), difference);
+    run_record_difference(strbuf_cstr(&before->settings), strbuf_cstr(&now->settings), difference);
     return false;
 }
 

@@ -21,6 +21,11 @@ typedef struct RunRecord {
 void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
+/* The lines of a run file that its ranks must have in common: those but where a rank is, and what its host has. */
+void run_record_shared(const Config *config, StrBuf *out);
+/* The first line that differs, for a message. */
+void run_record_difference(const char *before, const char *now, StrBuf *out);
+
 /* Fills in `base`: from `before` where the files weren't touched since, else by reading them all on `threads` threads (0: all). Values that
  * aren't finite are then an error, before the data is tokenized. */
 NODISCARD Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out);

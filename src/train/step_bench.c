@@ -164,7 +164,7 @@ static Status create(StepBench *b)
     TRY(setup_model(&b->arena, &b->config, &b->model));
     TRY(setup_rank_device(&b->config, b->place.local, b->place.num_local, &b->device));
     if (b->comm) TRY(b->device->api->join(b->device, b->comm));
-    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, b->place.rank == 0, &settled));
+    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, b->comm, b->place.num_local, &settled));
     b->config = *settled;
     TRY(setup_options(&b->config, b->model, &b->options));
     b->options.rank = b->place.rank;
@@ -188,6 +188,7 @@ static Status create_rank(const Config *config, Comm *comm, RankPlace place, Ste
     b->place = place;
     Status status = create(b);
     if (status != OK) {
+        if (comm) comm_abort(comm, status, status_message()); /* before what others' devices may read is freed */
         step_bench_destroy(b);
         return status;
     }

@@ -141,16 +141,17 @@ typedef struct RankStep {
 } RankStep;
 _Static_assert(sizeof(RankStep) <= RANK_BYTES, "RANK_BYTES");
 
-/* A rank whose own work takes notably longer than the mean of all; -1: none. */
-static int slow_rank(const RankShare *shares, int count)
+/* A rank whose own work, smoothed over about ten steps, takes notably longer than the mean of all; -1: none. */
+static int slow_rank(Trainer *t)
 {
     double sum = 0, most = 0;
-    int    slowest = 0;
+    int    slowest = 0, count = t->place.world;
     for (int r = 0; r < count; r++) {
-        double own = shares[r].seconds - shares[r].waited;
-        sum += own;
-        if (own <= most) continue;
-        most = own;
+        double *own = &t->own_seconds[r], now = t->shares[r].seconds - t->shares[r].waited;
+        *own = *own > 0 ? 0.9 * *own + 0.1 * now : now;
+        sum += *own;
+        if (*own <= most) continue;
+        most = *own;
         slowest = r;
     }
     return most * count > NOTABLY * sum ? slowest : -1;
@@ -176,7 +177,7 @@ static Status share_step(Trainer *t, const float *result, StepMetrics *step)
     }
     step->ranks = t->shares;
     step->num_ranks = t->place.world;
-    step->slow_rank = slow_rank(t->shares, t->place.world);
+    step->slow_rank = slow_rank(t);
     return OK;
 }
 
@@ -377,7 +378,7 @@ Status trainer_save(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
-    Status      status = trainer_leads(t) ? metrics_sync(t->metrics) : OK;
+    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics) : OK);
     if (trainer_leads(t)) t->state.metrics_bytes = metrics_bytes(t->metrics);
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
@@ -504,8 +505,8 @@ Status train_loop(Trainer *t)
             TRY(between_steps(t));
             if (t->state.step >= t->schedule.total) break;
         }
-        if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
         trainer_beat(t, "training");
+        if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));
     }
     return OK;
 }

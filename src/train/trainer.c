@@ -53,6 +53,26 @@ static uint64_t programs_hash(const Plan *plan)
     return hash_bytes(plan->facts.name, strlen(plan->facts.name), plan_collectives(plan));
 }
 
+/* Rank 0's run file and arguments against this rank's. */
+static Status compare_run_files(Trainer *t)
+{
+    StrBuf own = {0}, difference = {0};
+    run_record_shared(t->run_file, &own);
+    int64_t bytes = (int64_t)own.len;
+    TRY(comm_broadcast(t->comm, 0, &bytes, sizeof bytes));
+    char *first = arena_alloc(&t->arena, (size_t)bytes + 1);
+    if (trainer_leads(t)) memcpy(first, own.data, own.len);
+    Status status = comm_broadcast(t->comm, 0, first, (size_t)bytes);
+    if (status == OK && strcmp(first, strbuf_cstr(&own)) != 0) {
+        run_record_difference(first, strbuf_cstr(&own), &difference);
+        status = status_fail(ERR_INVALID, "it has other settings than rank 0 (%s): start all ranks with the same run file and arguments",
+                             strbuf_cstr(&difference));
+    }
+    strbuf_deinit(&difference);
+    strbuf_deinit(&own);
+    return status;
+}
+
 /* ---- before anything is touched ---- */
 
 Status trainer_open_tokenizer(Trainer *t)
@@ -135,17 +155,21 @@ static void add_driven_programs(Trainer *t)
     if (generates) setup_add_program(t->config, t->model, PROGRAM_DECODE, &t->options);
 }
 
+static Status join_ranks(Trainer *t)
+{
+    return t->comm ? t->device->api->join(t->device, t->comm) : OK;
+}
+
 Status trainer_make_plan(Trainer *t)
 {
-    if (t->comm) TRY(t->device->api->join(t->device, t->comm));
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-    TRY(setup_settle(&t->arena, t->run_file, t->model, t->device, t->place.rank == 0, &t->config));
     TRY(setup_options(t->config, t->model, &t->options));
     if (t->is_driven) add_driven_programs(t);
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
+    TRY(setup_check_pinned(t->plan, t->place.num_local, device_host_available()));
     return setup_check_memory(t->config, t->model, t->device, t->plan, true);
 }
 
@@ -483,6 +507,23 @@ static Status open_data(Trainer *t)
     return status;
 }
 
+/* What ranks write together lies in one folder. File systems of several hosts show new files late. */
+static Status find_output(Trainer *t)
+{
+    enum { MOST_SECONDS = 30 };
+    int64_t pid = getpid();
+    if (!t->comm) return OK;
+    double until = trainer_seconds() + (t->comm->is_local ? 0 : MOST_SECONDS);
+    TRY(comm_broadcast(t->comm, 0, &pid, sizeof pid));
+    while (!output_lock_is_seen(t->config->output_dir, (long)pid)) {
+        FAIL_IF(trainer_seconds() > until, ERR_INVALID,
+                "output_dir %s is another folder here than for rank 0, which made a file there that isn't seen: all ranks must share it",
+                t->config->output_dir);
+        usleep(100000);
+    }
+    return OK;
+}
+
 static bool trains_turns(const RunData *data)
 {
     bool any = false;
@@ -584,6 +625,8 @@ static Status prepare(Trainer *t)
     const Config *c = t->config;
     trainer_beat(t, "opening the data");
     TRY(in_turn(t, open_data));
+    TRY(trainer_agree(t, find_output(t)));
+    TRY(trainer_agree(t, comm_agree_same(t->comm, t->data.hash, "data")));
     trainer_beat(t, "loading");
     TRY(trainer_agree(t, load(t)));
     TRY(trainer_agree(t, trainer_leads(t) ? begin_output(t) : OK));
@@ -681,7 +724,6 @@ static Status device_lost(Trainer *t)
 void trainer_destroy(Trainer *t)
 {
     if (!t) return;
-    keeper_stop(t->keeper);
     output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
     run_data_close(&t->data);
@@ -692,6 +734,7 @@ void trainer_destroy(Trainer *t)
     if (t->tokenizer) tokenizer_destroy(t->tokenizer);
     if (t->device) t->device->api->destroy(t->device);
     hf_model_close(t->model);
+    keeper_stop(t->keeper);
     arena_deinit(&t->arena);
     free(t);
 }
@@ -699,15 +742,18 @@ void trainer_destroy(Trainer *t)
 static Status train(Trainer *t, TrainOutcome *out)
 {
     TRY(keeper_start(t->comm, &t->keeper));
+    if (t->comm) TRY(trainer_agree(t, compare_run_files(t)));
     trainer_beat(t, "opening the model");
     TRY(in_turn(t, open_inputs));
     trainer_beat(t, "planning");
     TRY(trainer_agree(t, trainer_open_device(t)));
+    TRY(trainer_agree(t, join_ranks(t)));
+    TRY(trainer_agree(t, setup_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config)));
     TRY(trainer_agree(t, trainer_make_plan(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));
     trainer_beat(t, "looking at output_dir");
     TRY(share_output(t, &out->already_finished));
-    TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings")));
+    TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings of the model")));
     if (out->already_finished) return trainer_agree(t, trainer_leads(t) ? merge_finished(t) : OK);
     hf_model_tell(t->model, t->options.model_dtype, t->options.weight_format, true, &t->model_notes);
     TRY(prepare(t));
@@ -738,6 +784,7 @@ Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *com
     t->output_lock = OUTPUT_LOCK_NONE;
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
     t->shares = arena_array(&t->arena, RankShare, place.world);
+    t->own_seconds = arena_array(&t->arena, double, place.world);
     return t;
 }
 
@@ -750,7 +797,7 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
         comm_abort(comm, status, status_message());
         status = status_prefix(status, "rank %d", place.rank);
     }
-    if (status == ERR_RANK && comm_cause(comm) != OK) status = comm_cause(comm);
+    if (status == ERR_RANK && comm_check(comm) != OK) status = comm_cause(comm); /* with the failure's own message */
     out->rank = place.rank;
     out->steps = t->state.step;
     out->loss = t->last_loss;

@@ -67,14 +67,15 @@ typedef struct Trainer {
     int               output_lock;       /* of output_dir */
     double            start_seconds;     /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
-    int               signal;     /* that any rank got, as all know; 0: none */
-    int64_t           keep;       /* checkpoints that stay; 0: all */
-    int64_t           saved_step; /* of the newest checkpoint of this run; -1: none */
-    bool              has_scales; /* of a checkpoint; else they are measured before the first step */
-    void             *from_ranks; /* RANK_BYTES of each */
-    RankShare        *shares;     /* of the last step, by rank */
-    double            waited;     /* comm_waited when it began */
-    bool              log_waits;  /* lines of metrics.jsonl couldn't be written yet */
+    int               signal;      /* that any rank got, as all know; 0: none */
+    int64_t           keep;        /* checkpoints that stay; 0: all */
+    int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
+    bool              has_scales;  /* of a checkpoint; else they are measured before the first step */
+    void             *from_ranks;  /* RANK_BYTES of each */
+    RankShare        *shares;      /* of the last step, by rank */
+    double           *own_seconds; /* of a step, by rank, less what it waited; smoothed */
+    double            waited;      /* comm_waited when it began */
+    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
 } Trainer;
 
 /* One rank of a run; `comm` NULL: the only one. A failure that isn't common to all ranks ends the others too. */

@@ -75,4 +75,30 @@ for kind in full lora; do
         check "$kind, step $step: packed $a is single $b" near "$a" "$b" 1e-3
     done
 done
+
+# --- two GPUs, by copies and by NCCL
+two_gpus() {
+    local name=$1
+    shift
+    run pt "$dir/run.yaml" output_dir="$dir/$name" gpus=2 max_steps=20 save_steps=0 learning_rate=1e-3 "$@"
+    check "$name: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+}
+if [ "$(nvidia-smi -L | wc -l)" -ge 2 ]; then
+    two_gpus one gpus=1 gradient_accumulation_steps=2
+    two_gpus two
+    two_gpus again
+    check "twice the same bits" cmp "$dir/two/model.safetensors" "$dir/again/model.safetensors"
+    for level in 1 2 3; do
+        two_gpus copies-$level zero_level=$level memcpy_all_gather=true use_all_to_all_reduce=true
+        two_gpus nccl-$level zero_level=$level memcpy_all_gather=false use_all_to_all_reduce=false
+        two_gpus mixed-$level zero_level=$level memcpy_all_gather=false use_all_to_all_reduce=true
+        for way in copies nccl mixed; do
+            last=$(field loss "$dir/$way-$level/metrics.jsonl" | tail -1)
+            want=$(field loss "$dir/one/metrics.jsonl" | tail -1)
+            check "zero_level $level, $way: $last is $want" near "$last" "$want" 2e-2
+        done
+    done
+else
+    skip "fewer than two GPUs"
+fi
 finish

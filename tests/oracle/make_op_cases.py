@@ -564,6 +564,7 @@ def make_fp8_blocks():
     codes, scale = rand(150, 270).to(E4M3), f32(rand(2, 3).abs())
     turned = codes.view(torch.uint8).t().contiguous().view(E4M3)
     add("fp8_tiles_turn", "edges", [codes, scale], [turned, F.pad(scale.t(), (0, 2)), F.pad(scale, (0, 1))])
+    add("fp8_turn", "edges", [codes], [turned])
 
     a, b, bias, acc = rand(6, 300).to(E4M3), rand(140, 300).to(E4M3), rand(140), rand(6, 140)
     sa, sb = f32(rand(6, 3).abs()), f32(rand(2, 3).abs())

@@ -436,17 +436,21 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
     family_close(&b);
 }
 
+static const OpDef *const makers[] = {&op_rms_norm, &op_add_rms_norm, &op_swiglu, &op_rms_norm_bwd, &op_swiglu_bwd, &op_qkv_norm_rope_bwd};
+enum { ALL_MAKERS = 0x3F };
+
 /* Nothing is quantised by itself but what attention makes. */
-static void expect_codes_with_numbers(const Family *f)
+static void expect_codes_with_numbers(const Family *f, int expected)
 {
-    const OpDef *makers[] = {&op_rms_norm, &op_add_rms_norm, &op_swiglu, &op_rms_norm_bwd, &op_swiglu_bwd, &op_qkv_norm_rope_bwd};
-    int          made = 0;
+    int made = 0;
     for (const Node *node = plan_program(f->plan, PROGRAM_MICRO_NEXT)->graph->first; node; node = node->next) {
-        if (node->op == &op_fp8_rows_quantise) EXPECT(node->in[0]->producer->op == &op_reshape);
-        for (size_t i = 0; i < sizeof makers / sizeof *makers; i++)
+        bool         quantises = node->op == &op_fp8_rows_quantise || node->op == &op_fp8_quantise;
+        const OpDef *from = quantises && node->in[0]->producer ? node->in[0]->producer->op : &op_reshape;
+        EXPECT(from == &op_reshape);
+        for (int i = 0; i < (int)(sizeof makers / sizeof *makers); i++)
             if (node->op == makers[i] && node->out[node->op->codes.out]) made |= 1 << i;
     }
-    EXPECT_INT(made, f->plan->facts.fp8_blocks ? 63 : 0);
+    EXPECT_INT(made, expected);
 }
 
 /* Rows of whole blocks; the tiles of packed weights line up. */
@@ -460,11 +464,33 @@ static void codes_made_with_their_numbers_change_no_bit_when_recomputed(void)
     train_config("qwen3", "wide.json", &keep, 4, losses[0], &a);
     train_config("qwen3", "wide.json", &again, 4, losses[1], &b);
     EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
-    expect_codes_with_numbers(&a);
-    expect_codes_with_numbers(&b);
+    expect_codes_with_numbers(&a, a.plan->facts.fp8_blocks ? ALL_MAKERS : 0);
+    expect_codes_with_numbers(&b, a.plan->facts.fp8_blocks ? ALL_MAKERS : 0);
     expect_same(&a, &b, "codes made with their numbers");
     family_close(&a);
     family_close(&b);
+}
+
+/* Trained weights need codes of the transpose too. */
+static void codes_under_one_scale_are_made_with_their_numbers(void)
+{
+    for (int lora = 0; lora < 2; lora++) {
+        CompileOptions keep = make_options(true, ROWS / 2), again;
+        Family         a, b;
+        float          losses[2][4];
+        keep.no_fuse = 0;
+        if (lora) use_lora(&keep);
+        again = keep;
+        again.recompute = 1u << PART_BLOCK;
+        train_config("qwen3", "wide.json", &keep, 4, losses[0], &a);
+        train_config("qwen3", "wide.json", &again, 4, losses[1], &b);
+        EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
+        expect_codes_with_numbers(&a, ALL_MAKERS);
+        expect_codes_with_numbers(&b, ALL_MAKERS);
+        expect_same(&a, &b, "codes under one scale, made with their numbers");
+        family_close(&a);
+        family_close(&b);
+    }
 }
 
 /* ---- micro-batches, packing, the loss ---- */
@@ -537,5 +563,5 @@ TEST_MAIN(TEST(scales_follow_the_formula), TEST(the_first_gradients_are_near_tho
           TEST(adapters_over_fp8_tiles_have_the_gradients_of_bf16), TEST(the_first_gradients_of_nvfp4_are_near_those_of_bf16),
           TEST(products_by_fp4_codes_have_the_gradients_of_emulated_ones), TEST(recomputation_of_products_by_fp4_codes_changes_no_bit),
           TEST(recomputation_changes_no_bit), TEST(recomputation_over_fp8_tiles_changes_no_bit),
-          TEST(codes_made_with_their_numbers_change_no_bit_when_recomputed),
+          TEST(codes_made_with_their_numbers_change_no_bit_when_recomputed), TEST(codes_under_one_scale_are_made_with_their_numbers),
           TEST(micro_batches_leave_the_first_amax_and_hardly_change_the_rest), TEST(the_loss_is_near_that_of_bf16))

@@ -58,6 +58,7 @@ static void measured_rates_are_of_one_gpu(void)
     device_use_rates(&h200);
     device_use_rates(&other);
     EXPECT(h200.rates && h200.link_in < 64e9 && h200.link_in > 0 && h200.link_out > 0);
+    EXPECT(h200.peer_link > 300e9 && h200.peer_link < 450e9 && h200.peer_seconds > 1e-5);
     EXPECT(!other.rates && other.link_in == 64e9);
 }
 
@@ -92,6 +93,41 @@ static void copies_between_spaces_take_the_link(void)
     arena_deinit(&arena);
 }
 
+/* A collective of `ranks` ranks: of 4 GB in all. */
+static Launch collective(Graph *graph, const OpDef *op, int ranks)
+{
+    RanksAttrs     each = {.ranks = ranks};
+    AllReduceAttrs all = {.ranks = ranks};
+    bool           is_gather = op == &op_gather;
+    TensorType     type = type_make(DT_F32, 1, INT64_C(1000000000) / (is_gather ? ranks : 1));
+    Value         *x = graph_add_value(graph, VALUE_ACTIVATION, "x", &type);
+    Node          *node;
+    EXPECT_OK(graph_add_node(graph, op, op == &op_all_reduce ? (const void *)&all : &each, "y", &x, 1, ~0u, &node));
+    return (Launch){.node = node, .stream = STREAM_COMM};
+}
+
+/* Each rank sends (n-1)/n of the whole, and receives as much at the same time; a sum for all crosses twice. */
+static void collectives_take_the_links_between_gpus(void)
+{
+    Arena       arena = {0};
+    Graph      *graph = graph_create(&arena, "g", op_table, OP_COUNT);
+    DeviceFacts facts = {.bandwidth = 1e12, .peer_link = 1e9, .peer_seconds = 0.25};
+    Launch      gather = collective(graph, &op_gather, 4), scatter = collective(graph, &op_reduce_scatter, 4);
+    Launch      sum = collective(graph, &op_all_reduce, 2), alone = collective(graph, &op_gather, 1);
+    Launch      beside[] = {gather, work(graph, 4, STREAM_COMPUTE)};
+    Timeline    t;
+    EXPECT_NEAR(launch_seconds(&facts, &gather), 3.25, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &scatter), 3.25, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &sum), 4.25, 1e-6);
+    EXPECT_NEAR(launch_seconds(&facts, &alone), 8e-3, 1e-6); /* read and written */
+    timeline_simulate(&arena, &facts, beside, 2, &t);
+    EXPECT_NEAR(t.seconds, 3.25, 1e-6);
+    EXPECT(t.busy[STREAM_COMM] > 3 && t.busy[STREAM_COMPUTE] < 1);
+    facts.peer_link = 0; /* unknown */
+    EXPECT_NEAR(launch_seconds(&facts, &gather), 5e-3, 1e-6);
+    arena_deinit(&arena);
+}
+
 /* Of a table on the host a launch reads as much as its cost says. */
 static void a_few_rows_take_the_link_for_as_much(void)
 {
@@ -110,4 +146,5 @@ static void a_few_rows_take_the_link_for_as_much(void)
 }
 
 TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum), TEST(measured_rates_are_of_one_gpu),
-          TEST(copies_between_spaces_take_the_link), TEST(a_few_rows_take_the_link_for_as_much))
+          TEST(copies_between_spaces_take_the_link), TEST(collectives_take_the_links_between_gpus),
+          TEST(a_few_rows_take_the_link_for_as_much))

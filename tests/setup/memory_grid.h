@@ -54,11 +54,11 @@ static void close_run(Run *run)
 /* ---- brute force ---- */
 
 /* A combination of all but head_chunks, with the sizes of its plans for each of those. */
-enum { NUM_CHUNKS = 6, NUM_RECOMPUTE = 6, NUM_OFFLOAD = 5, MAX_GROUPS = 1024 };
+enum { NUM_CHUNKS = 6, NUM_RECOMPUTE = 6, NUM_OFFLOAD = 5, MAX_GROUPS = 4096 };
 static const int64_t chunk_counts[NUM_CHUNKS] = {0, 2, 4, 8, 16, 32};
 typedef struct Group {
     int64_t batch;
-    int     recompute, offload; /* bits, the first key the highest */
+    int     zero, recompute, offload; /* bits, the first key the highest */
     double  seconds;
     int64_t bytes[NUM_CHUNKS];
 } Group;
@@ -77,6 +77,7 @@ static bool set_group(Config *config, int64_t rows, const Group *group, int64_t 
     config->per_device_train_batch_size = group->batch;
     config->gradient_accumulation_steps = rows / group->batch;
     config->head_chunks = chunks;
+    config->zero_level = group->zero;
     may &= set_flag(config, KEY_run_recompute_block, &config->recompute_block, group->recompute, 5);
     may &= set_flag(config, KEY_run_recompute_att, &config->recompute_att, group->recompute, 4);
     may &= set_flag(config, KEY_run_recompute_ffn, &config->recompute_ffn, group->recompute, 3);
@@ -88,6 +89,7 @@ static bool set_group(Config *config, int64_t rows, const Group *group, int64_t 
     may &= set_flag(config, KEY_run_offload_master, &config->offload_master, group->offload, 2);
     may &= set_flag(config, KEY_run_offload_weights, &config->offload_weights, group->offload, 1);
     may &= set_flag(config, KEY_run_offload_quants, &config->offload_quants, group->offload, 0);
+    if (setup_world(config) > 1 && group->zero < 3 && !config->lora) may &= !config->offload_weights;
     return may && (has_master || !config->offload_master) && (has_codes || !config->offload_quants) && group->recompute <= 32;
 }
 
@@ -98,10 +100,10 @@ static void measure(const Run *run, const Config *config, int64_t *bytes, double
     Plan          *plan;
     EXPECT_OK(setup_options(config, run->model, &options));
     EXPECT_OK(setup_plan(&arena, run->model, &options, run->device, &plan));
-    const Program *next = plan_program(plan, PROGRAM_MICRO_NEXT);
     *bytes = setup_needed_bytes(plan);
-    *seconds = plan_program(plan, PROGRAM_MICRO_FIRST)->simulated_seconds + plan_program(plan, PROGRAM_OPTIMIZER)->simulated_seconds;
-    if (next) *seconds += (double)(config->gradient_accumulation_steps - 1) * next->simulated_seconds;
+    *seconds = plan_program(plan, PROGRAM_OPTIMIZER)->simulated_seconds;
+    for (int64_t i = 0; i < config->gradient_accumulation_steps; i++)
+        *seconds += plan_program(plan, program_of_micro(i, config->gradient_accumulation_steps, plan->world))->simulated_seconds;
     arena_deinit(&arena);
 }
 
@@ -109,10 +111,10 @@ static void measure(const Run *run, const Config *config, int64_t *bytes, double
 static int measure_grid(const Run *run, Group *groups)
 {
     int64_t rows = run->config.per_device_train_batch_size * run->config.gradient_accumulation_steps;
-    int     count = 0;
+    int     count = 0, flags = 1 << (NUM_RECOMPUTE + NUM_OFFLOAD), levels = setup_world(&run->config) > 1 ? 3 : 1;
     for (int64_t batch = rows; batch >= 1; batch--)
-        for (int flags = 0; flags < 1 << (NUM_RECOMPUTE + NUM_OFFLOAD) && rows % batch == 0; flags++) {
-            Group  group = {.batch = batch, .recompute = flags >> NUM_OFFLOAD, .offload = flags & ((1 << NUM_OFFLOAD) - 1)};
+        for (int i = 0; i < levels * flags && rows % batch == 0; i++) {
+            Group  group = {batch, 1 + i / flags, .recompute = i % flags >> NUM_OFFLOAD, .offload = i & ((1 << NUM_OFFLOAD) - 1)};
             Config config = run->config;
             if (!set_group(&config, rows, &group, 0)) continue;
             for (int k = 0; k < NUM_CHUNKS; k++) {
@@ -160,6 +162,7 @@ static void expect_choice(const Run *run, const MemoryChoice *choice, const Grou
     EXPECT(choice->config.recompute_swiglu == expected.recompute_swiglu);
     EXPECT(choice->config.recompute_rmsnorm == expected.recompute_rmsnorm);
     EXPECT(choice->config.head_chunks == expected.head_chunks);
+    EXPECT(choice->config.zero_level == expected.zero_level);
     EXPECT(choice->config.offload_residual == expected.offload_residual);
     EXPECT(choice->config.offload_optimizer == expected.offload_optimizer);
     EXPECT(choice->config.offload_master == expected.offload_master);

@@ -111,12 +111,15 @@ static void pinned_memory_is_what_the_host_has_at_most(void)
     Plan                 plan = {0};
     plan.region_bytes[SPACE_HOST][REGION_WEIGHTS] = 2 * gib;
     plan.region_bytes[SPACE_HOST][REGION_OPTIMIZER] = gib;
-    EXPECT_OK(setup_check_pinned(&plan, 3 * gib));
-    EXPECT_OK(setup_check_pinned(&plan, 0));
-    EXPECT_FAILS(setup_check_pinned(&plan, 3 * gib - 1), ERR_NO_FIT, "the plan pins 3.00 GiB of the host's memory, which has 3.00 GiB");
+    EXPECT_OK(setup_check_pinned(&plan, 1, 3 * gib));
+    EXPECT_OK(setup_check_pinned(&plan, 1, 0));
+    EXPECT_FAILS(setup_check_pinned(&plan, 1, 3 * gib - 1), ERR_NO_FIT, "the plan pins 3.00 GiB of the host's memory, which has 3.00 GiB");
+    EXPECT_OK(setup_check_pinned(&plan, 2, 6 * gib));
+    EXPECT_FAILS(setup_check_pinned(&plan, 2, 5 * gib), ERR_NO_FIT,
+                 "the plans of 2 ranks pin 6.00 GiB of the host's memory, which has 5.00 GiB");
     EXPECT_INT(setup_needed_bytes(&plan), 0);
     plan.facts.is_host = true;
-    EXPECT_OK(setup_check_pinned(&plan, gib));
+    EXPECT_OK(setup_check_pinned(&plan, 1, gib));
     EXPECT_INT(setup_needed_bytes(&plan), 3 * gib);
 }
 
@@ -184,6 +187,34 @@ static void fp8_has_a_bound(void)
     EXPECT(bound("recipe: fp8-hybrid\nskip_quant_first_layers: 2\n", &bf16) == 0);
 }
 
-TEST_MAIN(TEST(fp8_has_a_bound), TEST(a_large_model_is_answered_with_little_planning), TEST(a_large_grid_is_searched_with_little_planning),
-          TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered), TEST(pinned_memory_is_what_the_host_has_at_most),
-          TEST(the_smallest_bound_counts))
+/* What a device is told of how ranks send to one another, by these lines of a run file. */
+static void expect_crossing(const char *lines, CrossBy gather, CrossBy reduce)
+{
+    Arena       arena = {0};
+    Config      config;
+    Device     *device;
+    const char *text = arena_printf(&arena, "device: cpu\nthreads: 1\n%s", lines);
+    EXPECT_OK(config_parse("run.yaml", text, strlen(text), NULL, 0, &config, NULL));
+    for (int count = 1; count <= 2; count++) {
+        EXPECT_OK(setup_rank_device(&config, 0, count, &device));
+        EXPECT_INT(device->gather_by, gather);
+        EXPECT_INT(device->reduce_by, reduce);
+        device->api->destroy(device);
+    }
+    config_deinit(&config);
+    arena_deinit(&arena);
+}
+
+static void keys_say_how_ranks_send(void)
+{
+    expect_crossing("", CROSS_AUTO, CROSS_AUTO);
+    expect_crossing("memcpy_all_gather: true", CROSS_COPIES, CROSS_AUTO);
+    expect_crossing("memcpy_all_gather: off", CROSS_NCCL, CROSS_AUTO);
+    expect_crossing("memcpy_send_recv: false", CROSS_AUTO, CROSS_NCCL);
+    expect_crossing("use_all_to_all_reduce: true", CROSS_AUTO, CROSS_COPIES);
+    expect_crossing("memcpy_send_recv: true\nuse_all_to_all_reduce: true", CROSS_AUTO, CROSS_COPIES);
+}
+
+TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(a_large_model_is_answered_with_little_planning),
+          TEST(a_large_grid_is_searched_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered),
+          TEST(pinned_memory_is_what_the_host_has_at_most), TEST(the_smallest_bound_counts))

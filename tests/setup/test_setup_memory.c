@@ -8,6 +8,14 @@ static void the_choice_is_that_of_brute_force(void)
     expect_cells(QWEN3_06B(6), "rtx4090", NO_OFFLOAD "per_device_train_batch_size: 1\nsequence_len: 512\n");
 }
 
+static void what_ranks_divide_is_chosen(void)
+{
+    expect_cells(QWEN3_06B(6), "rtx4090",
+                 NO_OFFLOAD "recompute_att: false\nrecompute_qkv: false\ngpus: 4\nper_device_train_batch_size: 2\nsequence_len: 512\n");
+    expect_cells(LLAMA_8B(7), "h200",
+                 BLOCK_ALONE "gpus: 2\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 4\nsequence_len: 512\n");
+}
+
 /* ---- what the run file says ---- */
 
 static void what_the_run_file_sets_stays(void)
@@ -34,7 +42,7 @@ static void what_cannot_fit_is_answered(void)
     CompileOptions options;
     Plan          *plan;
     open_run(&run, LLAMA_8B(8), "rtx4090", NO_OFFLOAD "sequence_len: 4096\n");
-    EXPECT_OK(setup_settle(&run.arena, &run.config, run.model, run.device, true, &settled));
+    EXPECT_OK(setup_settle(&run.arena, &run.config, run.model, run.device, NULL, 1, &settled));
     EXPECT_OK(setup_options(settled, run.model, &options));
     EXPECT_OK(setup_plan(&run.arena, run.model, &options, run.device, &plan));
     EXPECT(settled->per_device_train_batch_size == 1 && settled->gradient_accumulation_steps == 8);
@@ -42,4 +50,5 @@ static void what_cannot_fit_is_answered(void)
     close_run(&run);
 }
 
-TEST_MAIN(TEST(the_choice_is_that_of_brute_force), TEST(what_the_run_file_sets_stays), TEST(what_cannot_fit_is_answered))
+TEST_MAIN(TEST(the_choice_is_that_of_brute_force), TEST(what_ranks_divide_is_chosen), TEST(what_the_run_file_sets_stays),
+          TEST(what_cannot_fit_is_answered))

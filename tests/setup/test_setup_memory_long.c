@@ -1,4 +1,4 @@
-/* memory: auto: the choice is brute force's, in four budgets each for fourteen runs. */
+/* memory: auto: the choice is brute force's, in four budgets each for twenty runs. */
 #include "memory_grid.h"
 
 static void shallow_models(void)
@@ -31,4 +31,17 @@ static void deep_models(void)
     expect_cells(LLAMA_8B(32), "h200", NO_OFFLOAD "sequence_len: 2048\nlora: true\nper_device_train_batch_size: 1\n");
 }
 
-TEST_MAIN(TEST(shallow_models), TEST(what_waits_on_the_host), TEST(scaled_products), TEST(deep_models))
+#define FEW_RECOMPUTE "recompute_att: false\nrecompute_qkv: false\n"
+
+static void what_ranks_divide(void)
+{
+    expect_cells(QWEN3_06B(9), "rtx4090", NO_OFFLOAD FEW_RECOMPUTE "gpus: 4\nsequence_len: 512\n");
+    expect_cells(LLAMA_8B(8), "h200", BLOCK_ALONE "gpus: 4\nsequence_len: 1024\noptimizer: adamw_8bit\n");
+    expect_cells(LLAMA_8B(9), "rtx4090",
+                 BLOCK_ALONE "gpus: 2\nsequence_len: 512\nlora: true\nqlora: nf4\nper_device_train_batch_size: 1\n");
+    expect_cells(LLAMA_8B(8), "b200", NO_OFFLOAD FEW_RECOMPUTE "gpus: 4\nsequence_len: 2048\noptimizer: normuon\nmaster_dtype: fp32\n");
+    expect_cells(QWEN3_06B(7), "rtx5090", NO_OFFLOAD FEW_RECOMPUTE "gpus: 3\nrecipe: fp8-hybrid\nskip_quant_last_layers: 1\n");
+    expect_cells(LLAMA_70B(12), "h200", BLOCK_ALONE "gpus: 4\nsequence_len: 2048\nper_device_train_batch_size: 1\n");
+}
+
+TEST_MAIN(TEST(shallow_models), TEST(what_waits_on_the_host), TEST(scaled_products), TEST(deep_models), TEST(what_ranks_divide))

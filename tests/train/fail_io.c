@@ -1,6 +1,8 @@
 /* Preloaded into a program, lets calls on files and folders whose path begins with FAIL_UNDER fail: those from the FAIL_AT-th on, FAIL_FOR
- * of them (1), as FAIL_AS says: EIO, ENOSPC, or short: a write takes half of its bytes. The number of calls there were is written
- * to the file FAIL_COUNT at the end. */
+ * of them (1), as FAIL_AS says: EIO, ENOSPC, or short: a write takes half of its bytes.
+ * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: this and later ones
+ * of its thread take a third of a millisecond.
+ * The numbers of both calls there were are written to the file FAIL_COUNT at the end. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static long num_calls;
+static long          num_calls, num_logs;
+static __thread char is_slow;
 
 enum { PASS, SHORT };
 
@@ -39,6 +42,7 @@ static int fate(const char *path)
     long call = __atomic_add_fetch(&num_calls, 1, __ATOMIC_RELAXED), first = at ? atol(at) : 0;
     if (!first || !as || call < first || call >= first + (times ? atol(times) : 1)) return PASS;
     if (strcmp(as, "short") == 0) return SHORT;
+    if (as[0] != 'E') return PASS;
     errno = strcmp(as, "ENOSPC") == 0 ? ENOSPC : EIO;
     return -1;
 }
@@ -125,11 +129,25 @@ int open(const char *path, int flags, ...)
     FAIL_BY_PATH(path, REAL(open)(path, flags, mode));
 }
 
+float logf(float x)
+{
+    static float (*real)(float);
+    const char *at = getenv("FAIL_AT"), *as = getenv("FAIL_AS");
+    long        call = __atomic_add_fetch(&num_logs, 1, __ATOMIC_RELAXED);
+    int         is_it = at && as && call == atol(at);
+    if (!real) real = REAL(logf);
+    if (is_it && strcmp(as, "nan") == 0) return 0.0f / 0.0f;
+    while (is_it && strcmp(as, "hang") == 0) pause();
+    if (is_it && strcmp(as, "slow") == 0) is_slow = 1;
+    if (is_slow) usleep(300);
+    return real(x);
+}
+
 __attribute__((destructor)) static void tell(void)
 {
     const char *name = getenv("FAIL_COUNT");
     FILE       *file = name ? fopen(name, "w") : NULL;
     if (!file) return;
-    fprintf(file, "%ld\n", num_calls);
+    fprintf(file, "%ld %ld\n", num_calls, num_logs);
     fclose(file);
 }

@@ -48,7 +48,7 @@ prepare() {
     rm -rf "$out"
     FAIL_COUNT=$dir/count LD_PRELOAD=$dir/fail_io.so go
     check "undisturbed, $kind: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
-    calls=$(cat "$dir/count")
+    read -r calls _ < "$dir/count"
     contents "$out" > "$dir/whole"
 }
 
@@ -74,6 +74,8 @@ for trial in $(seq "$trials"); do
         num_ends=$((num_ends + 1))
         [ "$status" = 0 ] || failed_runs=$((failed_runs + 1))
         [ "$status" -lt 128 ] || fail "trial $trial, $story $(tail -2 "$dir/err")"
+        [ "$status" = 0 ] || grep -q "^error: " "$dir/err" || fail "trial $trial, $story it doesn't say why: $(tail -2 "$dir/err")"
+        if grep "must make the same calls" "$dir/err"; then fail "trial $trial, $story ranks went different ways"; fi
     done
     go
     if [ "$status" != 0 ]; then

@@ -28,5 +28,9 @@ rm -rf "$dir/wide/checkpoint-4"
 run pt "$dir/run.yaml" output_dir="$dir/wide" memory_limit="${limit}B" resume_from_checkpoint="$dir/wide/checkpoint-2"
 check "another choice goes on ($status): $(cat "$dir/err")" [ "$status" = 0 ]
 check "with its losses" [ "$(losses wide)" = "$(losses narrow)" ]
+run pt "$dir/run.yaml" output_dir="$dir/ranks" gpus=2 gradient_accumulation_steps=2 device=cpu
+check "two ranks choose ($status): $(cat "$dir/err")" [ "$status" = 0 ]
+check "once for both: $(chosen)" [ "$(chosen | grep -cE '^4 x 1 ')" = 1 ]
+check "with the same losses: $(losses ranks)" [ "$(losses ranks)" = "$(losses wide)" ]
 refused "what can't fit" 3 "memory_limit" "no settings make it fit" -- pt "$dir/run.yaml" output_dir="$dir/none" memory_limit=1KiB
 finish

@@ -7,9 +7,9 @@ port=$((10000 + $$ * 7 % 20000)) # below those that systems hand out
 make_text_run "max_steps: 20" "save_steps: 4" "per_device_train_batch_size: 1" "gradient_accumulation_steps: 2" "validation_split_ratio: 0.1" \
     "eval_steps: 8" "device: cpu" "threads: 2" "dataset_cache_dir: $dir/cache" "eval_max_batches: 4"
 
-# start OUT ARGS...: rank 1 gets those behind "--" too.
+# start OUT ARGS...: rank 1 gets those behind "--" too, is the program $program_of_1 and starts in the folder $folder_of_1, if these are set.
 start() {
-    local out=$1 own=() more=() rank
+    local out=$1 own=() more=() rank program=$SUROGATE folder=.
     shift
     port=$((port + 1))
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -19,9 +19,12 @@ start() {
     [ $# -gt 0 ] && shift && more=("$@")
     for rank in 0 1; do
         [ $rank = 0 ] || own+=("${more[@]}")
-        "$SUROGATE" pt "$dir/run.yaml" output_dir="$out" gradient_accumulation_steps=1 world_size=2 rank=$rank rendezvous=127.0.0.1:$port \
+        [ $rank = 0 ] || program=${program_of_1:-$SUROGATE} folder=${folder_of_1:-.}
+        cd "$folder" || exit
+        "$program" pt "$dir/run.yaml" output_dir="$out" gradient_accumulation_steps=1 world_size=2 rank=$rank rendezvous=127.0.0.1:$port \
             comm_timeout=5 "${own[@]}" > /dev/null 2> "$dir/err$rank" &
         pid[rank]=$!
+        cd "$root" || exit
     done
 }
 await() {
@@ -81,10 +84,28 @@ check "the newest checkpoint is whole: $(tail -1 "$dir/err")" grep -qE "checkpoi
 start "$dir/differ" -- learning_rate=3e-3
 await
 check "other settings: exit ${ended[*]}" [ "${ended[*]}" = "2 2" ]
-check "are told by both: $(cat "$dir/err0" "$dir/err1")" [ "$(cat "$dir/err0" "$dir/err1" | grep -c "rank 1 has other settings than rank 0")" = 2 ]
+check "are told by both: $(cat "$dir/err0" "$dir/err1")" [ "$(cat "$dir/err0" "$dir/err1" | grep -c 'error: rank 1: it has other settings than rank 0 (there "learning_rate: [0-9.e-]*", here "learning_rate: 0.003")')" = 2 ]
+start "$dir/differ" -- eval_steps=5
+await
+check "a setting that changes no weight: exit ${ended[*]}" [ "${ended[*]}" = "2 2" ]
+cp "$SUROGATE" "$dir/surogate"
+echo >> "$dir/surogate"
+program_of_1=$dir/surogate start "$dir/differ"
+await
+check "another program: exit ${ended[*]}" [ "${ended[*]}" = "2 2" ]
+check "is told by both: $(cat "$dir/err0" "$dir/err1")" [ "$(cat "$dir/err0" "$dir/err1" | grep -c "rank 1 runs something else than rank 0")" = 2 ]
+mkdir "$dir/elsewhere"
+cd "$dir" || exit
+root=$dir folder_of_1=$dir/elsewhere start output
+cd "$root" || exit
+await
+check "another folder: exit ${ended[*]}" [ "${ended[*]}" = "2 2" ]
+check "is told by both: $(cat "$dir/err0" "$dir/err1")" [ "$(cat "$dir/err0" "$dir/err1" | grep -c "error: rank 1: output_dir output is another folder here than for rank 0")" = 2 ]
 SUROGATE_SECRET="" start "$dir/differ"
 await
 check "no secret: exit ${ended[*]}, $(tail -1 "$dir/err0")" [ "${ended[*]}" = "2 2" ]
 refused "no such rank" 2 "rank 2 of world_size 2" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2 rank=2
+refused "a rank of one" 2 "rank 1 of world_size 1" -- pt "$dir/run.yaml" output_dir="$dir/bad" rank=1
+refused "no port" 2 "expected host:port" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2 rendezvous=127.0.0.1:80x
 refused "no place" 2 "expected host:port" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2 rendezvous=here
 finish

@@ -33,6 +33,9 @@ go 4 "$dir/again"
 check "twice the same bits" cmp "$dir/4/model.safetensors" "$dir/again/model.safetensors"
 check "and the same log" cmp <(without_times "$dir/4/metrics.jsonl") <(without_times "$dir/again/metrics.jsonl")
 check "the log has a pair for each rank" grep -qE '"ranks":\[(\[[0-9.]+,[0-9.]+\],){3}\[[0-9.]+,[0-9.]+\]\]' "$dir/4/metrics.jsonl"
+check "the screen says how long they wait: $(grep "^step 40" "$dir/err")" grep -qE "^step 40/40 .* 4 ranks, [0-9]+% waiting" "$dir/err"
+check "the report has a row for each rank" grep -qE '"ranks":\[(\[[0-9.]+,[0-9.e-]+,[0-9.e-]+\],){3}\[[0-9.]+,[0-9.e-]+,[0-9.e-]+\]\]' "$dir/4/report.html"
+check "that of one rank has none" grep -q '"ranks":\[\]' "$dir/1/report.html"
 check "files have the size of one rank's" [ "$(stat -c %s "$dir"/1/checkpoint-40/*.safetensors | tr '\n' ' ')" = "$(stat -c %s "$dir"/4/checkpoint-40/*.safetensors | tr '\n' ' ')" ]
 run pt "$dir/run.yaml" output_dir="$dir/4" gpus=2 gradient_accumulation_steps=2
 check "a finished run is finished for any number of ranks: $(tail -1 "$dir/err")" grep -q "it is finished" "$dir/err"

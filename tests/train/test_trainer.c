@@ -366,7 +366,7 @@ static void a_rank_that_stands_still(void)
     EXPECT_INT(outcome.steps, 5);
     close_folder();
     open_folder();
-    seconds = 14; /* comm_timeout, and 10 s */
+    seconds = 12; /* more than comm_timeout and 10 s; 2 s later its process would be ended */
     EXPECT_FAILS(train_with(text, &hooks, &outcome), ERR_RANK, "rank 0: no progress");
     EXPECT_OK(checkpoint_verify(in_folder("out/checkpoint-2")));
     seconds = 0;

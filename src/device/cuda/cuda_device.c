@@ -48,9 +48,9 @@ static Status facts(Device *device, DeviceFacts *out)
 {
     static const struct {
         const char *name;
-        double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
+        double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second, peer_gbytes_per_second;
     } gpus[] = {
-#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link) {name, bf16, fp8, fp4, fp32, bandwidth, link},
+#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link, peers) {name, bf16, fp8, fp4, fp32, bandwidth, link, peers},
 #include "device/null/gpus.def"
 #undef GPU
     };
@@ -60,6 +60,7 @@ static Status facts(Device *device, DeviceFacts *out)
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
     *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes,
                          .driver_bytes = GPU_DRIVER_BYTES,
+                         .peer_seconds = GPU_PEER_SECONDS,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
                          .fp8_blocks = cuda_gemm_has_blocks(cuda),
@@ -73,6 +74,7 @@ static Status facts(Device *device, DeviceFacts *out)
         out->gemm_flops[DT_F32] = out->vector_flops = gpus[i].fp32_tflops * 1e12;
         out->bandwidth = gpus[i].gbytes_per_second * 1e9;
         out->link_in = out->link_out = gpus[i].link_gbytes_per_second * 1e9;
+        out->peer_link = gpus[i].peer_gbytes_per_second * 1e9;
     }
     return OK;
 }
@@ -140,8 +142,13 @@ static Status alloc(Device *device, Space space, size_t bytes, void **out)
     CudaDevice *cuda = cuda_of(device);
     TRY(enter(cuda));
     if (space == SPACE_HOST) return alloc_host(device->write_combined, bytes, out);
-    cudaError_t error = cudaMalloc(out, bytes ? bytes : 256);
-    if (error == cudaErrorMemoryAllocation) {
+    cudaError_t error = cudaSuccess;
+    Status      status = OK;
+    if (cuda->peers)
+        status = cuda_peers_alloc(cuda, bytes ? bytes : 256, out);
+    else
+        error = cudaMalloc(out, bytes ? bytes : 256);
+    if (error == cudaErrorMemoryAllocation || status == ERR_NO_FIT) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError();
         cudaMemGetInfo(&free_bytes, &total);
@@ -150,6 +157,7 @@ static Status alloc(Device *device, Space space, size_t bytes, void **out)
              "recomputation, needs less",
              (double)bytes / (1 << 30), cuda->name, (double)free_bytes / (1 << 30), (double)total / (1 << 30));
     }
+    TRY(status);
     CUDA_TRY(error);
     CUDA_TRY(cudaMemsetAsync(*out, 0, bytes ? bytes : 256, cuda->stream));
     return OK;
@@ -162,7 +170,7 @@ static void free_memory(Device *device, Space space, void *memory)
     if (!cuda_peers_settled(cuda_of(device))) return; /* it isn't taken away under another GPU */
     if (space == SPACE_HOST)
         cudaFreeHost(memory);
-    else
+    else if (!cuda_peers_free(cuda_of(device), memory))
         cudaFree(memory);
 }
 

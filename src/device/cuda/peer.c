@@ -8,6 +8,9 @@
  * after it had made DONE 0. No word is told twice before it is 0, and none is made 0 after it was told anew: the GPU makes its earlier
  * writes visible to all before each of these. This wants collectives to follow one another on every rank, as they do on one stream.
  *
+ * GPUs read one another's memory where it was allocated for that (cuda_peers_alloc), not by cudaDeviceEnablePeerAccess. That would tie the
+ * GPUs together in the driver: loading a kernel, or allocating, on one of them then waits for what the others run, which may wait for it.
+ *
  * When a rank has failed, a thread of each other rank tells it everything, again and again, until its GPU has nothing queued. What
  * collectives read then may be anything, but must be there: a rank that fails says so before it frees memory, and frees none before the
  * GPUs of all have ended (cuda_peers_settled). */
@@ -26,7 +29,25 @@
 enum { READY, DONE, PHASES };
 enum { FLAG_WORDS = 16 }; /* a flag has a cache line to itself */
 
-typedef CUresult (*BatchMemOp)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
+/* Of the driver. */
+typedef struct DriverCalls {
+    CUresult (*batch)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
+    CUresult (*granularity)(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
+    CUresult (*create)(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags);
+    CUresult (*release)(CUmemGenericAllocationHandle handle);
+    CUresult (*reserve)(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr at, unsigned long long flags);
+    CUresult (*map)(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+    CUresult (*set_access)(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count);
+    CUresult (*unmap)(CUdeviceptr at, size_t bytes);
+    CUresult (*unreserve)(CUdeviceptr at, size_t bytes);
+} DriverCalls;
+
+/* Memory that all ranks' GPUs read. */
+typedef struct PeerMemory {
+    struct PeerMemory *next;
+    CUdeviceptr        at;
+    size_t             bytes;
+} PeerMemory;
 
 /* What the ranks share. */
 typedef struct PeerGroup {
@@ -37,12 +58,14 @@ typedef struct PeerGroup {
 
 struct CudaPeers {
     PeerGroup  *group; /* NULL: not met */
-    BatchMemOp  batch;
-    int         rank, size;
+    DriverCalls driver;
+    PeerMemory *memory;
+    int         rank, size, gpus[CUDA_MOST_PEERS];
     atomic_bool queues; /* the rank's thread may be queuing launches */
     atomic_bool ended;  /* it mustn't any more */
     bool        drains;
     pthread_t   drainer;
+    int         polls; /* for others' GPUs to end, so far */
 };
 
 static uint32_t *flag(const CudaPeers *peers, int phase, int from, int to)
@@ -65,19 +88,38 @@ bool cuda_peers_reach(const int *gpus, int count)
     return true;
 }
 
-static BatchMemOp find_batch(void)
+static bool find_call(const char *name, void *out)
 {
     enum cudaDriverEntryPointQueryResult found;
     void                                *function = NULL;
-    BatchMemOp                           batch = NULL;
 #if CUDART_VERSION >= 12050
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &found);
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
 #else
-    cudaError_t error = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &found);
+    cudaError_t error = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
 #endif
     if (error != cudaSuccess) cudaGetLastError();
-    if (error == cudaSuccess && found == cudaDriverEntryPointSuccess) memcpy(&batch, &function, sizeof batch);
-    return batch;
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || !function) return false;
+    memcpy(out, &function, sizeof function);
+    return true;
+}
+
+static bool find_calls(DriverCalls *out)
+{
+    return find_call("cuStreamBatchMemOp", &out->batch) && find_call("cuMemGetAllocationGranularity", &out->granularity) &&
+           find_call("cuMemCreate", &out->create) && find_call("cuMemRelease", &out->release) &&
+           find_call("cuMemAddressReserve", &out->reserve) && find_call("cuMemMap", &out->map) &&
+           find_call("cuMemSetAccess", &out->set_access) && find_call("cuMemUnmap", &out->unmap) &&
+           find_call("cuMemAddressFree", &out->unreserve);
+}
+
+static CUmemAllocationProp memory_of(int gpu)
+{
+    CUmemAllocationProp prop;
+    memset(&prop, 0, sizeof prop);
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = gpu;
+    return prop;
 }
 
 static CUstreamBatchMemOpParams write_op(uint32_t *word, uint32_t value)
@@ -102,12 +144,93 @@ static CUstreamBatchMemOpParams wait_op(uint32_t *word, uint32_t value)
     return op;
 }
 
-bool cuda_peers_can_wait(CudaDevice *cuda)
+bool cuda_peers_can(CudaDevice *cuda)
 {
     uint32_t                *word = (uint32_t *)cuda->staging; /* copies from it that are queued come before */
     CUstreamBatchMemOpParams ops[] = {write_op(word, 1), wait_op(word, 1)};
-    BatchMemOp               batch = find_batch();
-    return batch && batch(cuda->stream, 2, ops, 0) == CUDA_SUCCESS && cudaStreamSynchronize(cuda->stream) == cudaSuccess;
+    CUmemAllocationProp      prop = memory_of(cuda->index);
+    DriverCalls              driver;
+    size_t                   unit;
+    return find_calls(&driver) && driver.granularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) == CUDA_SUCCESS &&
+           driver.batch(cuda->stream, 2, ops, 0) == CUDA_SUCCESS && cudaStreamSynchronize(cuda->stream) == cudaSuccess;
+}
+
+/* ---- memory ---- */
+
+static Status driver_failed(CUresult result, const char *call)
+{
+    FAIL(ERR_DEVICE, "CUDA: %s failed with error %d", call, (int)result);
+}
+#define DRIVER_TRY(call, ...) \
+    do { \
+        CUresult result_ = (call)(__VA_ARGS__); \
+        if (result_ != CUDA_SUCCESS) return driver_failed(result_, #call); \
+    } while (0)
+
+static Status map_for_all(const CudaPeers *peers, CUmemGenericAllocationHandle handle, PeerMemory *memory)
+{
+    CUmemAccessDesc access[CUDA_MOST_PEERS];
+    memset(access, 0, sizeof access);
+    for (int r = 0; r < peers->size; r++) {
+        access[r].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        access[r].location.id = peers->gpus[r];
+        access[r].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    }
+    DRIVER_TRY(peers->driver.reserve, &memory->at, memory->bytes, 0, 0, 0);
+    CUresult result = peers->driver.map(memory->at, memory->bytes, 0, handle, 0);
+    if (result != CUDA_SUCCESS) {
+        peers->driver.unreserve(memory->at, memory->bytes);
+        return driver_failed(result, "cuMemMap");
+    }
+    DRIVER_TRY(peers->driver.set_access, memory->at, memory->bytes, access, (size_t)peers->size);
+    return OK;
+}
+
+static void unmap(const CudaPeers *peers, PeerMemory *memory)
+{
+    if (memory->at) {
+        peers->driver.unmap(memory->at, memory->bytes);
+        peers->driver.unreserve(memory->at, memory->bytes);
+    }
+    free(memory);
+}
+
+Status cuda_peers_alloc(CudaDevice *cuda, size_t bytes, void **out)
+{
+    CudaPeers                   *peers = cuda->peers;
+    CUmemAllocationProp          prop = memory_of(cuda->index);
+    CUmemGenericAllocationHandle handle;
+    size_t                       unit;
+    DRIVER_TRY(peers->driver.granularity, &unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    bytes = (bytes + unit - 1) / unit * unit;
+    CUresult result = peers->driver.create(&handle, bytes, &prop, 0);
+    FAIL_IF(result == CUDA_ERROR_OUT_OF_MEMORY, ERR_NO_FIT, "no memory");
+    if (result != CUDA_SUCCESS) return driver_failed(result, "cuMemCreate");
+    PeerMemory *memory = calloc(1, sizeof *memory);
+    if (!memory) fatal_out_of_memory(sizeof *memory);
+    memory->bytes = bytes;
+    Status status = map_for_all(peers, handle, memory);
+    peers->driver.release(handle); /* the mapping holds it */
+    if (status != OK) {
+        unmap(peers, memory);
+        return status;
+    }
+    memory->next = peers->memory;
+    peers->memory = memory;
+    *out = (void *)(uintptr_t)memory->at;
+    return OK;
+}
+
+bool cuda_peers_free(CudaDevice *cuda, void *memory)
+{
+    for (PeerMemory **at = cuda->peers ? &cuda->peers->memory : NULL; at && *at; at = &(*at)->next) {
+        PeerMemory *found = *at;
+        if (found->at != (CUdeviceptr)(uintptr_t)memory) continue;
+        *at = found->next;
+        unmap(cuda->peers, found);
+        return true;
+    }
+    return false;
 }
 
 /* ---- meeting and leaving ---- */
@@ -135,35 +258,24 @@ static void group_free(PeerGroup *group)
     free(group);
 }
 
-static Status reach_others(const CudaPeers *peers, const int *gpus)
-{
-    for (int p = 0; p < peers->size; p++) {
-        if (p == peers->rank) continue;
-        cudaError_t error = cudaDeviceEnablePeerAccess(gpus[p], 0);
-        if (error == cudaErrorPeerAccessAlreadyEnabled)
-            cudaGetLastError();
-        else
-            CUDA_TRY(error);
-    }
-    return OK;
-}
-
 Status cuda_peers_open(CudaDevice *cuda, const int *gpus)
 {
     Comm      *comm = cuda->comm;
     CudaPeers *peers = calloc(1, sizeof *peers);
     PeerGroup *group = NULL;
     if (!peers) fatal_out_of_memory(sizeof *peers);
-    *peers = (CudaPeers){.batch = find_batch(), .rank = comm_rank(comm), .size = comm_size(comm)};
+    *peers = (CudaPeers){.rank = comm_rank(comm), .size = comm_size(comm)};
+    memcpy(peers->gpus, gpus, (size_t)peers->size * sizeof *gpus);
+    bool found = find_calls(&peers->driver); /* as cuda_peers_can has seen */
     cuda->peers = peers;
+    FAIL_IF(!found, ERR_INTERNAL, "the driver lacks a call that it had");
     TRY(comm_agree(comm, peers->rank == 0 ? group_create(peers->size, &group) : OK));
     Status status = comm_broadcast(comm, 0, &group, sizeof group); /* of threads: all get it, or none does */
     if (status == OK)
         peers->group = group;
     else if (peers->rank == 0)
         group_free(group);
-    TRY(status);
-    return comm_agree(comm, reach_others(peers, gpus));
+    return status;
 }
 
 void cuda_peers_close(CudaDevice *cuda)
@@ -171,6 +283,10 @@ void cuda_peers_close(CudaDevice *cuda)
     CudaPeers *peers = cuda->peers;
     if (!peers) return;
     if (peers->drains) pthread_join(peers->drainer, NULL);
+    for (PeerMemory *memory = peers->memory, *next; memory; memory = next) { /* what cuda_peers_settled kept */
+        next = memory->next;
+        free(memory);
+    }
     if (peers->group) {
         atomic_store(&peers->group->idle[peers->rank], true);
         if (atomic_fetch_sub(&peers->group->staying, 1) == 1) group_free(peers->group);
@@ -192,9 +308,8 @@ static Status meet(const CudaPeers *peers, int phase, cudaStream_t stream)
         ops[others + i] = wait_op(flag(peers, phase, other, peers->rank), 1);
         ops[2 * others + i] = write_op(flag(peers, phase, other, peers->rank), 0);
     }
-    CUresult result = peers->batch(stream, (unsigned)(3 * others), ops, 0);
-    FAIL_IF(result != CUDA_SUCCESS, ERR_DEVICE, "CUDA: cuStreamBatchMemOp failed with error %d", (int)result);
-    return OK;
+    CUresult result = peers->driver.batch(stream, (unsigned)(3 * others), ops, 0);
+    return result == CUDA_SUCCESS ? OK : driver_failed(result, "cuStreamBatchMemOp");
 }
 
 /* What a rank tells the others of a collective, once: a graph keeps the addresses. */
@@ -254,16 +369,13 @@ static Status try_out(CudaDevice *cuda, char *memory)
 
 Status cuda_peers_try(CudaDevice *cuda)
 {
-    char  *memory = NULL;
-    Status status = OK;
-    if (cudaMalloc((void **)&memory, ((size_t)cuda->peers->size + 1) * 4096) != cudaSuccess)
-        status = cuda_failed(cudaGetLastError(), "cudaMalloc", __FILE__, __LINE__);
-    TRY(comm_agree(cuda->comm, status));
-    status = cuda_peers_enter(cuda);
+    void *memory = NULL;
+    TRY(comm_agree(cuda->comm, cuda_peers_alloc(cuda, ((size_t)cuda->peers->size + 1) * 4096, &memory)));
+    Status status = cuda_peers_enter(cuda);
     if (status == OK) status = try_out(cuda, memory);
     cuda_peers_leave(cuda);
     status = comm_agree(cuda->comm, status);
-    if (cuda_peers_settled(cuda)) cudaFree(memory);
+    if (cuda_peers_settled(cuda)) cuda_peers_free(cuda, memory);
     return status;
 }
 
@@ -311,13 +423,12 @@ void cuda_peers_end(CudaDevice *cuda)
 
 bool cuda_peers_settled(CudaDevice *cuda)
 {
-    enum { MOST_POLLS = 10000 }; /* of 1 ms */
-    const CudaPeers *peers = cuda->peers;
+    enum { MOST_POLLS = 5000 }; /* of 1 ms, in all */
+    CudaPeers *peers = cuda->peers;
     if (!peers || !peers->group || comm_cause(cuda->comm) == OK) return true;
-    for (int poll = 0, r = 0; poll < MOST_POLLS; poll++) {
+    for (int r = 0;; peers->polls++) {
         while (r < peers->size && atomic_load(&peers->group->idle[r])) r++;
-        if (r == peers->size) return true;
+        if (r == peers->size || peers->polls >= MOST_POLLS) return r == peers->size;
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    return false;
 }

@@ -12,8 +12,8 @@ extern "C" {
 #endif
 /* Whether these GPUs are different ones, and each reaches the memory of all others. */
 bool cuda_peers_reach(const int *gpus, int count);
-/* Whether the driver lets a stream wait for a word of memory. */
-bool cuda_peers_can_wait(CudaDevice *cuda);
+/* Whether the driver lets a stream wait for a word of memory, and GPUs share memory. */
+bool cuda_peers_can(CudaDevice *cuda);
 
 /* Of cuda->comm's ranks, whose GPUs these are. */
 NODISCARD Status cuda_peers_open(CudaDevice *cuda, const int *gpus);
@@ -24,10 +24,15 @@ void cuda_peers_end(CudaDevice *cuda);
 /* After graphs that hold collectives were destroyed, and after the last cuda_peers_end. */
 void cuda_peers_close(CudaDevice *cuda);
 
+/* Memory of this GPU that the others read too; every collective's is of it, or pinned. ERR_NO_FIT: there is none left. */
+NODISCARD Status cuda_peers_alloc(CudaDevice *cuda, size_t bytes, void **out);
+/* false: it isn't from there. */
+bool cuda_peers_free(CudaDevice *cuda, void *memory);
+
 /* Around what queues launches; enter fails with ERR_RANK once a rank has. */
 NODISCARD Status cuda_peers_enter(CudaDevice *cuda);
 void             cuda_peers_leave(CudaDevice *cuda);
-/* Before memory is freed that others' GPUs may read. false: a rank has failed, and another's GPU still does after 10 s. */
+/* Before memory is freed that others' GPUs may read. false: a rank has failed, and another's GPU still does after 5 s. */
 bool cuda_peers_settled(CudaDevice *cuda);
 
 /* recv: all ranks' `bytes` in their order. send may be this rank's place in recv. */

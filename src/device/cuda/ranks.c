@@ -11,8 +11,8 @@
 
 /* What a rank brings to the choice. */
 typedef struct Offer {
-    int      gpu;
-    bool     can_wait;
+    int     gpu;
+    bool    can;
     CrossBy gather_by, reduce_by;
 } Offer;
 
@@ -23,7 +23,7 @@ static const char *what_copies_lack(const Comm *comm, const Offer *offers, int *
     if (comm->size > CUDA_MOST_PEERS) return "there are more than 16 ranks";
     for (int r = 0; r < comm->size; r++) {
         gpus[r] = offers[r].gpu;
-        if (!offers[r].can_wait) return "the driver doesn't let a GPU wait for a word of memory";
+        if (!offers[r].can) return "the driver doesn't let a GPU wait for a word of memory, or share its memory";
     }
     return cuda_peers_reach(gpus, comm->size) ? NULL : "not each of these GPUs reaches the memory of all others";
 }
@@ -37,7 +37,7 @@ static Status choose_one(CrossBy by, const char *lack, const char *keys, bool *o
 
 static Status choose(CudaDevice *cuda, int *gpus)
 {
-    Offer  own = {cuda->index, cuda_peers_can_wait(cuda), cuda->base.gather_by, cuda->base.reduce_by}, all[COMM_MOST_RANKS];
+    Offer  own = {cuda->index, cuda_peers_can(cuda), cuda->base.gather_by, cuda->base.reduce_by}, all[COMM_MOST_RANKS];
     Status status = comm_all_gather(cuda->comm, &own, all, sizeof own);
     for (int r = 0; r < cuda->comm->size && status == OK; r++)
         if (all[r].gather_by != all[0].gather_by || all[r].reduce_by != all[0].reduce_by)
@@ -47,6 +47,8 @@ static Status choose(CudaDevice *cuda, int *gpus)
                                  r);
     TRY(status);
     const char *lack = what_copies_lack(cuda->comm, all, gpus);
+    bool        is_news = own.gather_by != CROSS_NCCL || own.reduce_by != CROSS_NCCL;
+    if (lack && is_news && cuda->comm->is_one_process && cuda->comm->rank == 0) cuda_host_log("GPUs send by NCCL: %s", lack);
     TRY(choose_one(own.gather_by, lack, "memcpy_all_gather", &cuda->gathers_by_copies));
     return choose_one(own.reduce_by, lack, "memcpy_send_recv or use_all_to_all_reduce", &cuda->reduces_by_copies);
 }

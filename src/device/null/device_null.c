@@ -10,11 +10,12 @@
 typedef struct GpuFacts {
     const char *id, *name;
     int         sm, memory_mib;
-    double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second;
+    double      bf16_tflops, fp8_tflops, fp4_tflops, fp32_tflops, gbytes_per_second, link_gbytes_per_second, peer_gbytes_per_second;
 } GpuFacts;
 
 static const GpuFacts gpus[] = {
-#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link) {id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link},
+#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link, peers) \
+    {id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link, peers},
 #include "device/null/gpus.def"
 #undef GPU
 };
@@ -145,7 +146,7 @@ static const DeviceApi null_api = {
 const char *device_null_names(void)
 {
     static const char names[] =
-#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link) ", " id
+#define GPU(id, name, sm, memory, bf16, fp8, fp4, fp32, bandwidth, link, peers) ", " id
 #include "device/null/gpus.def"
 #undef GPU
         ;
@@ -160,6 +161,8 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
                          .bandwidth = gpu->gbytes_per_second * 1e9,
                          .link_in = gpu->link_gbytes_per_second * 1e9,
                          .link_out = gpu->link_gbytes_per_second * 1e9,
+                         .peer_link = gpu->peer_gbytes_per_second * 1e9,
+                         .peer_seconds = GPU_PEER_SECONDS,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
                          .fp8_blocks = gpu->sm == 90,
