@@ -68,8 +68,9 @@ SG_API sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome);
 typedef struct sg_trainer sg_trainer;
 
 /* A run whose steps the caller drives: settings as sg_run_open takes them (model, from_scratch, lora, recipe, optimizer, device, ...),
- * without what they say of data, logging, saving and evaluating. The same batches give the same bits as sg_run_train. One rank. Loads the
- * model and allocates all memory that it will take; prints nothing. generate_samples above 0: with what sg_trainer_generate needs. */
+ * without what they say of data, logging, saving, resuming and evaluating. The same batches give the same bits as sg_run_train. One rank.
+ * Loads the model and allocates all memory that it will take; prints nothing. generate_samples above 0: with what sg_trainer_generate
+ * needs. */
 SG_API sg_status sg_trainer_open(const char *const *args, size_t num_args, sg_trainer **out_trainer);
 SG_API void      sg_trainer_close(sg_trainer *trainer); /* NULL is fine */
 
@@ -98,6 +99,8 @@ typedef struct sg_batch {
 
 /* Takes a copy of a micro-batch of the next update. */
 SG_API sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch);
+/* Forgets what was taken of an unfinished step, unless its gradients are made. */
+SG_API sg_status sg_trainer_drop(sg_trainer *trainer);
 /* Queues the gradients of what was taken, of the mean loss of all trained targets; wanted only to look at them before the update. */
 SG_API sg_status sg_trainer_backward(sg_trainer *trainer);
 /* Queues gradients and update, and returns; lr NaN: the run file's, a function of max_steps. Two at most wait for sg_trainer_result. */

@@ -98,6 +98,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_trainer_get_info": [c_void_p, POINTER(TrainerInfo)],
     "sg_trainer_plan": [c_void_p, _OUT],
     "sg_trainer_step": [c_void_p, POINTER(Batch)],
+    "sg_trainer_drop": [c_void_p],
     "sg_trainer_backward": [c_void_p],
     "sg_trainer_update": [c_void_p, c_double],
     "sg_trainer_result": [c_void_p, POINTER(Step)],

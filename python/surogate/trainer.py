@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from surogate import _arrays, _native
 from surogate._native import Closes, Handle, check, lib
 from surogate.dataset import Dataset
+from surogate.errors import SurogateError
 
 PathLike = str | os.PathLike[str]
 
@@ -123,6 +125,11 @@ class Trainer(Closes):
         with self._handle.use() as trainer:
             check(lib.sg_trainer_step(trainer, byref(rows.batch)))
 
+    def drop(self) -> None:
+        """Forgets the micro-batches of an unfinished step, unless its gradients are made."""
+        with self._handle.use() as trainer:
+            check(lib.sg_trainer_drop(trainer))
+
     def backward(self) -> None:
         """Makes the gradients of what was handed in, so that they can be looked at before the update."""
         with self._handle.use() as trainer:
@@ -161,23 +168,38 @@ class Trainer(Closes):
         callback is printed, and training goes on.
         """
         last: Step | None = None
-        begin, waiting = self.steps, 0
-        dataset.seek(begin)
-        for index in range(begin, dataset.steps):
-            for _ in range(dataset.micro_batches):
-                with dataset._next() as batch, self._handle.use() as trainer:
-                    if batch is None:
-                        raise ValueError(f"the data ended within step {index + 1}")
-                    check(lib.sg_trainer_step(trainer, byref(batch)))
-            self.update_later(None if lr is None else lr(index))
-            waiting += 1
-            if waiting == 2:
-                waiting, last = 1, self.result()
+        first, waiting = self.steps, 0
+        dataset.seek(first)
+        try:
+            for index in range(first, dataset.steps):
+                self._take(dataset, index)
+                self.update_later(None if lr is None else lr(index))
+                waiting += 1
+                if waiting == 2:
+                    last, waiting = self.result(), 1
+                    _call(callbacks, last)
+            if waiting:
+                last, waiting = self.result(), 0
                 _call(callbacks, last)
-        if waiting:
-            last = self.result()
-            _call(callbacks, last)
+        except BaseException:
+            self._clear(waiting)
+            raise
         return last
+
+    def _take(self, dataset: Dataset, index: int) -> None:
+        """The micro-batches of a step, read where the library has them."""
+        for _ in range(dataset.micro_batches):
+            with dataset._next() as batch, self._handle.use() as trainer:
+                if batch is None:
+                    raise ValueError(f"the data ended within step {index + 1}")
+                check(lib.sg_trainer_step(trainer, byref(batch)))
+
+    def _clear(self, waiting: int) -> None:
+        """After an interruption: the trainer stands between two steps."""
+        with suppress(SurogateError, ValueError):
+            self.drop()
+            for _ in range(waiting):
+                self.result()
 
     def eval(self, input_ids: Any, targets: Any = None, segments: Any = None, positions: Any = None) -> float:
         """The mean loss (nats) of the targets; arrays as step() takes them, of any number of rows. NaN: there is no target."""

@@ -111,6 +111,26 @@ class Steps(InFolder):
             of_run, of_fit = (self.folder / output / "checkpoint-4" / name for output in ("run", "fit"))
             self.assertEqual(of_run.read_bytes(), of_fit.read_bytes(), name)
 
+    def test_an_interrupted_fit_goes_on(self) -> None:
+        def interrupt(step: surogate.Step) -> None:
+            if step.step == 2:
+                raise KeyboardInterrupt
+
+        def bad_rate(index: int) -> float:
+            return -1.0 if index == 3 else 1e-3
+
+        with Trainer(**self.settings("cut")) as trainer, Dataset(**self.settings("cut")) as dataset:
+            with self.assertRaises(KeyboardInterrupt):
+                trainer.fit(dataset, callbacks=[interrupt], lr=lambda _: 1e-3)
+            self.assertEqual(trainer.steps, 3)  # the third was queued
+            with self.assert_fails(Status.INVALID, "learning rate -1"):
+                trainer.fit(dataset, lr=bad_rate)
+            last = trainer.fit(dataset, lr=lambda _: 1e-3)
+            with Trainer(**self.settings("whole")) as whole:
+                want = whole.fit(dataset, lr=lambda _: 1e-3)
+            assert last and want
+            self.assertEqual((last.step, last.loss), (want.step, want.loss))
+
     def test_batches_of_the_dataset_do_the_same_by_hand(self) -> None:
         settings = self.settings("hand")
         losses = []

@@ -100,6 +100,12 @@ sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch)
     return (sg_status)take_step(trainer, batch);
 }
 
+sg_status sg_trainer_drop(sg_trainer *trainer)
+{
+    Status status = api_need(trainer, "trainer");
+    return (sg_status)(status == OK ? driven_drop(trainer->driven) : status);
+}
+
 sg_status sg_trainer_backward(sg_trainer *trainer)
 {
     log_mute(true);

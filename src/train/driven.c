@@ -174,6 +174,13 @@ Status driven_step(Driven *d, const DrivenBatch *in)
     return OK;
 }
 
+Status driven_drop(Driven *d)
+{
+    FAIL_IF(d->is_summed, ERR_INVALID, "this step's gradients are made; update, or load a checkpoint");
+    d->num_taken = 0;
+    return OK;
+}
+
 /* ---- steps ---- */
 
 static int64_t next_index(const Trainer *t)

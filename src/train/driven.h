@@ -24,6 +24,8 @@ void             driven_close(Driven *driven); /* NULL is fine */
 
 /* Takes a copy of a micro-batch of the next step; at most gradient_accumulation_steps of them, of rows and columns up to the run file's. */
 NODISCARD Status driven_step(Driven *driven, const DrivenBatch *batch);
+/* Forgets them. ERR_INVALID behind driven_backward. */
+NODISCARD Status driven_drop(Driven *driven);
 /* Queues the gradients of the micro-batches that were taken. No further one can be taken before the update. */
 NODISCARD Status driven_backward(Driven *driven);
 /* Queues the gradients, unless they were, and the update. Its result is asked for later; at most two may be waiting. */

@@ -322,6 +322,8 @@ static void wrong_batches_are_refused(void)
     for (int i = 0; i < 8; i++) targets[i] = targets[8 + i] = -100;
     OKAY(sg_trainer_step(trainer, &good));
     expect_refused(sg_trainer_backward(trainer), "no trained target");
+    OKAY(sg_trainer_drop(trainer));
+    expect_refused(sg_trainer_backward(trainer), "no micro-batch");
     EXPECT_INT(sg_trainer_load(trainer, under("no-checkpoint")), SG_CHECKPOINT);
     OKAY(sg_trainer_result(trainer, &step)); /* as before */
     sg_trainer_close(trainer);
@@ -341,6 +343,7 @@ static void null_is_refused_everywhere(void)
     expect_refused(sg_trainer_open(none, 1, &trainer), "argument 0 is NULL");
     expect_refused(sg_trainer_open(none, 0, NULL), "out_trainer is NULL");
     expect_refused(sg_trainer_step(NULL, &batch), "trainer is NULL");
+    expect_refused(sg_trainer_drop(NULL), "trainer is NULL");
     expect_refused(sg_trainer_backward(NULL), "trainer is NULL");
     expect_refused(sg_trainer_update(NULL, 0), "trainer is NULL");
     expect_refused(sg_trainer_result(NULL, NULL), "trainer is NULL");
