@@ -1,4 +1,4 @@
-/* The ranks of a run: threads of this process, or this process among others. */
+/* The ranks of a run: threads of this process, or of this process and others. */
 #define _GNU_SOURCE
 #include "train/trainer_internal.h"
 
@@ -20,17 +20,48 @@ typedef struct RankThread {
     const Config     *config;
     const TrainHooks *hooks;
     Comm             *comm;
-    RankPlace         place;
     pthread_t         thread;
     bool              is_started;
 } RankThread;
+
+/* This rank's place among those of its host. Where the launcher shows each process a GPU of its own, that is its first. */
+static Status find_place(const Config *config, Comm *comm, RankPlace *out)
+{
+    enum { NAME_BYTES = 256 };
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int         rank = comm_rank(comm), world = comm_size(comm);
+    char        own[NAME_BYTES] = "", *all = calloc((size_t)world, NAME_BYTES);
+    if (!all) fatal_out_of_memory((size_t)world * NAME_BYTES);
+    gethostname(own, sizeof own - 1);
+    Status status = comm_all_gather(comm, own, all, sizeof own);
+    *out = (RankPlace){.rank = rank, .world = world};
+    for (int r = 0; r < world && status == OK; r++) {
+        bool is_here = strcmp(all + (size_t)r * NAME_BYTES, own) == 0;
+        out->num_local += is_here;
+        out->local += is_here && r < rank;
+    }
+    if (config->gpus == 1 && visible && *visible && !strchr(visible, ',')) out->local = 0;
+    free(all);
+    return status;
+}
+
+/* Rank 0 speaks for all. is_first: of this process. */
+static Status run_rank(const Config *config, const TrainHooks *hooks, Comm *comm, bool is_first, TrainOutcome *out)
+{
+    RankPlace place;
+    log_mute(comm_rank(comm) > 0);
+    Status status = find_place(config, comm, &place);
+    place.is_first_here = is_first;
+    if (status == OK) status = trainer_run(config, hooks, comm, place, out);
+    log_mute(false);
+    return status;
+}
 
 static void *rank_main(void *context)
 {
     RankThread  *rank = context;
     TrainOutcome outcome;
-    log_mute(true); /* rank 0 speaks for all */
-    Status told = trainer_run(rank->config, rank->hooks, rank->comm, rank->place, &outcome);
+    Status       told = run_rank(rank->config, rank->hooks, rank->comm, false, &outcome);
     (void)told; /* by comm, to all */
     comm_destroy(rank->comm);
     return NULL;
@@ -61,61 +92,23 @@ static void join_threads(RankThread *ranks, int count, Status status)
     }
 }
 
-static Status run_threads(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
+/* The ranks of this process, each a thread; their ends of the group are taken over. */
+static Status run_here(const Config *config, const TrainHooks *hooks, Comm *const *comms, TrainOutcome *out)
 {
     int         count = (int)config->gpus;
-    CommLimits  limits = {.progress = config->comm_timeout};
-    Comm      **comms = calloc((size_t)count, sizeof *comms);
     RankThread *ranks = calloc((size_t)count, sizeof *ranks);
-    if (!comms || !ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
-    Status status = comm_threads_create(count, &limits, comms);
-    if (status == OK) {
-        for (int r = 0; r < count; r++)
-            ranks[r] = (RankThread){.config = config, .hooks = hooks, .comm = comms[r], .place = {r, count, r, count, r == 0}};
-        status = start_threads(ranks, count);
-        if (status != OK) comm_abort(comms[0], status, status_message());
-        if (status == OK) status = trainer_run(config, hooks, comms[0], ranks[0].place, out);
-        join_threads(ranks, count, status);
-        comm_destroy(comms[0]);
-    }
+    if (!ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
+    for (int r = 0; r < count; r++) ranks[r] = (RankThread){.config = config, .hooks = hooks, .comm = comms[r]};
+    Status status = start_threads(ranks, count);
+    if (status != OK) comm_abort(comms[0], status, status_message());
+    if (status == OK) status = run_rank(config, hooks, comms[0], true, out);
+    join_threads(ranks, count, status);
+    comm_destroy(comms[0]);
     free(ranks);
-    free(comms);
     return status;
 }
 
 /* ---- processes ---- */
-
-/* This rank's place among those of its host. Where the launcher shows each process a GPU of its own, that is its first. */
-static Status find_place(Comm *comm, RankPlace *out)
-{
-    enum { NAME_BYTES = 256 };
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int         rank = comm_rank(comm), world = comm_size(comm);
-    char        own[NAME_BYTES] = "", *all = calloc((size_t)world, NAME_BYTES);
-    if (!all) fatal_out_of_memory((size_t)world * NAME_BYTES);
-    gethostname(own, sizeof own - 1);
-    Status status = comm_all_gather(comm, own, all, sizeof own);
-    *out = (RankPlace){.rank = rank, .world = world, .is_first_here = true};
-    for (int r = 0; r < world && status == OK; r++) {
-        bool is_here = strcmp(all + (size_t)r * NAME_BYTES, own) == 0;
-        out->num_local += is_here;
-        out->local += is_here && r < rank;
-    }
-    if (visible && *visible && !strchr(visible, ',')) out->local = 0;
-    free(all);
-    return status;
-}
-
-static Status run_process(const Config *config, const TrainHooks *hooks, Comm *comm, TrainOutcome *out)
-{
-    RankPlace place;
-    Status    status = find_place(comm, &place);
-    log_mute(place.rank > 0); /* rank 0 speaks for all */
-    if (status == OK) status = trainer_run(config, hooks, comm, place, out);
-    log_mute(false);
-    comm_destroy(comm);
-    return status;
-}
 
 /* Ranks of different programs don't meet. */
 static uint64_t program_hash(void)
@@ -128,6 +121,7 @@ static Status run_alone(const Config *config, const TrainHooks *hooks, TrainOutc
     return trainer_run(config, hooks, NULL, (RankPlace){.world = 1, .num_local = 1, .is_first_here = true}, out);
 }
 
+/* Ranks are numbered process by process. */
 static Status meet(const Config *config, Comm **out)
 {
     char        host[256], *secret;
@@ -143,12 +137,12 @@ static Status meet(const Config *config, Comm **out)
     CommLimits  limits = {.progress = config->comm_timeout};
     CommMeeting meeting = {.host = host,
                            .port = (int)port,
-                           .rank = (int)config->rank,
-                           .world_size = (int)config->world_size,
+                           .rank = (int)(config->rank * config->gpus),
+                           .world_size = (int)(config->world_size * config->gpus),
                            .secret = secret,
                            .agreed = program_hash(),
                            .timeout = config->comm_timeout};
-    Status      status = comm_meet(&meeting, &limits, out);
+    Status      status = comm_meet_several(&meeting, &limits, (int)config->gpus, out);
     free(secret);
     return status;
 }
@@ -162,22 +156,26 @@ static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainO
     Config config = *given;
     config.world_size = comm_size(comm);
     config.rank = comm_rank(comm);
-    if (comm_size(comm) > 1) return run_process(&config, hooks, comm, out);
+    if (comm_size(comm) > 1) return run_here(&config, hooks, &comm, out);
     comm_destroy(comm);
     return run_alone(given, hooks, out);
 }
 
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
-    Comm *comm;
-    FAIL_IF(config->gpus > 1 && config->world_size > 1, ERR_INVALID,
-            "gpus: %lld with world_size: %lld: ranks are threads of one process or processes of one rank each; leave one of them out",
-            (long long)config->gpus, (long long)config->world_size);
+    bool       is_alone = config->world_size == 1;
+    CommLimits limits = {.progress = config->comm_timeout};
     FAIL_IF(config->gpus > 1 && comm_mpi_started(), ERR_INVALID,
             "gpus: %lld under mpirun: ranks are threads of one process or processes of one rank each; start mpirun -n %lld without gpus",
             (long long)config->gpus, (long long)config->gpus);
-    if (config->gpus > 1) return run_threads(config, hooks, out);
-    if (config->world_size == 1) return comm_mpi_started() ? run_under_mpi(config, hooks, out) : run_alone(config, hooks, out);
-    TRY(meet(config, &comm));
-    return run_process(config, hooks, comm, out);
+    FAIL_IF(config->gpus * config->world_size > COMM_MOST_RANKS, ERR_INVALID, "gpus: %lld with world_size: %lld: at most %d ranks",
+            (long long)config->gpus, (long long)config->world_size, COMM_MOST_RANKS);
+    if (is_alone && comm_mpi_started()) return run_under_mpi(config, hooks, out);
+    if (is_alone && config->gpus == 1) return run_alone(config, hooks, out);
+    Comm **comms = calloc((size_t)config->gpus, sizeof *comms);
+    if (!comms) fatal_out_of_memory((size_t)config->gpus * sizeof *comms);
+    Status status = is_alone ? comm_threads_create((int)config->gpus, &limits, comms) : meet(config, comms);
+    if (status == OK) status = run_here(config, hooks, comms, out);
+    free(comms);
+    return status;
 }
