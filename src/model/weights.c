@@ -359,7 +359,8 @@ static Status compare_all(Session *session, const HfModel *model, ThreadPool *po
             const char  *name = plan->scaled[i].params[k];
             const Param *param = find_param(plan, name);
             double       error;
-            if (plan_find(plan, name)->type.dtype != DT_E4M3 || !codes_of(model->weights, param)) continue;
+            bool         is_divided = plan_held(plan, name).numel < type_numel(&param->type); /* among ranks, of which none has all codes */
+            if (is_divided || plan_find(plan, name)->type.dtype != DT_E4M3 || !codes_of(model->weights, param)) continue;
             TRY(compare_codes(session, st_find(model->weights, param->hf.names[0]), name, scale[FP8_INVERSE], pool, &error));
             if (!count++ || error > largest) {
                 largest = error;

@@ -384,11 +384,9 @@ static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, Spac
     return OK;
 }
 
-/* Codes that recipes make of frozen weights stay whole: they are made of all of a weight. */
-static bool divides_frozen(const Plan *plan, const CompileOptions *options, const Value *value)
+static bool divides_frozen(const CompileOptions *options, const Value *value)
 {
-    bool has_codes = plan->num_scaled || plan->num_tiled || plan->num_fp4;
-    return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && !has_codes && is_divided(options, value);
+    return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && is_divided(options, value);
 }
 
 static Status append_shares(Plan *plan, const CompileOptions *options, const Value *value)
@@ -405,7 +403,7 @@ static Status append_shares(Plan *plan, const CompileOptions *options, const Val
 
 static Status append_frozen(Plan *plan, const CompileOptions *options, const Value *value)
 {
-    if (divides_frozen(plan, options, value)) return append_shares(plan, options, value);
+    if (divides_frozen(options, value)) return append_shares(plan, options, value);
     TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, layout_space(options, value)));
     const Placement base = plan_find(plan, value->name)->place;
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)

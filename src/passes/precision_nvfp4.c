@@ -172,10 +172,10 @@ static Status make_weight(const Nvfp4 *p, Value *weight, Node *reader, bool turn
     Value              **parts = turned ? made->turned : made->along;
     Nvfp4Attrs           attrs = {.two_d = true, .transposed = turned, .four_six = p->options->fp4_four_six};
     if (parts[0]) return OK;
-    const Fp4Weight *row = tell_plan(p, weight);
-    bool             is_made = row->params || program_accumulates(p->kind);
-    uint32_t         want = (1u << (turned ? GLOBAL : NUM_PARTS)) - 1;
-    attrs.tiled = by_codes(p, weight->type.dim[!turned]);
+    Fp4Weight *row = tell_plan(p, weight);
+    bool       is_made = row->params || program_accumulates(p->kind);
+    uint32_t   want = (1u << (turned ? GLOBAL : NUM_PARTS)) - 1;
+    attrs.tiled = row->is_tiled[turned] = by_codes(p, weight->type.dim[!turned]);
     if (row->params) become_codes(weight);
     if (!is_made) TRY(quantise(p, weight, reader, &attrs, want, parts));
     for (int k = 0; want >> k && (is_made || is_training(p)); k++) {

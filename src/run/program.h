@@ -176,6 +176,7 @@ typedef struct Fp4Weight {
     /* The parameters that a frozen weight consists of: its codes are made when it is loaded. NULL: it is trained. */
     const char *const *params;
     int                num_params;
+    bool               is_tiled[2]; /* the scales of its codes, and of its transpose's, lie in tiles (ops/nvfp4.h) */
 } Fp4Weight;
 
 /* The plan's values of such a weight, so far as a program reads them: codes of it and of its transpose, which have one number. */

@@ -16,16 +16,47 @@ typedef struct RankThread {
     RankWork  work;
     void     *context;
     Comm     *comm;
-    RankPlace place;
+    int       count; /* of this process */
+    bool      is_first;
     pthread_t thread;
     bool      is_started;
 } RankThread;
 
+/* This rank's place among those of its host. Where the launcher shows each process of one rank a GPU of its own, that is its first. */
+static Status find_place(const RankThread *rank, RankPlace *out)
+{
+    enum { NAME_BYTES = 256 };
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int         world = comm_size(rank->comm);
+    char        own[NAME_BYTES] = "", *all = calloc((size_t)world, NAME_BYTES);
+    if (!all) fatal_out_of_memory((size_t)world * NAME_BYTES);
+    gethostname(own, sizeof own - 1);
+    Status status = comm_all_gather(rank->comm, own, all, sizeof own);
+    *out = (RankPlace){.rank = comm_rank(rank->comm), .world = world, .is_first_here = rank->is_first};
+    for (int r = 0; r < world && status == OK; r++) {
+        bool is_here = strcmp(all + (size_t)r * NAME_BYTES, own) == 0;
+        out->num_local += is_here;
+        out->local += is_here && r < out->rank;
+    }
+    if (rank->count == 1 && visible && *visible && !strchr(visible, ',')) out->local = 0;
+    free(all);
+    return status;
+}
+
+static Status work_as(const RankThread *rank)
+{
+    RankPlace place;
+    log_mute(comm_rank(rank->comm) > 0); /* rank 0 speaks for all */
+    Status status = find_place(rank, &place);
+    if (status == OK) status = rank->work(rank->context, rank->comm, place);
+    log_mute(false);
+    return status;
+}
+
 static void *rank_main(void *context)
 {
     RankThread *rank = context;
-    log_mute(true); /* rank 0 speaks for all */
-    Status told = rank->work(rank->context, rank->comm, rank->place);
+    Status      told = work_as(rank);
     (void)told; /* by comm, to all */
     comm_destroy(rank->comm);
     return NULL;
@@ -55,23 +86,29 @@ static void join(RankThread *ranks, int count, Status status)
     }
 }
 
-Status rank_threads_run(const Config *config, RankWork work, void *context)
+Status rank_threads_run(Comm *const *comms, int count, RankWork work, void *context)
 {
-    int         count = (int)config->gpus;
-    CommLimits  limits = {.progress = config->comm_timeout};
-    Comm      **comms = calloc((size_t)count, sizeof *comms);
     RankThread *ranks = calloc((size_t)count, sizeof *ranks);
-    if (!comms || !ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
-    Status status = comm_threads_create(count, &limits, comms);
-    if (status == OK) {
-        for (int r = 0; r < count; r++) ranks[r] = (RankThread){work, context, comms[r], {r, count, r, count, r == 0}, 0, false};
-        status = start(ranks, count);
-        if (status != OK) comm_abort(comms[0], status, status_message());
-        if (status == OK) status = work(context, comms[0], ranks[0].place);
-        join(ranks, count, status);
-        comm_destroy(comms[0]);
-    }
+    if (!ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
+    for (int r = 0; r < count; r++)
+        ranks[r] = (RankThread){.work = work, .context = context, .comm = comms[r], .count = count, .is_first = r == 0};
+    Status status = start(ranks, count);
+    if (status != OK) comm_abort(comms[0], status, status_message());
+    if (status == OK) status = work_as(&ranks[0]);
+    join(ranks, count, status);
+    comm_destroy(comms[0]);
     free(ranks);
+    return status;
+}
+
+Status rank_threads_alone(const Config *config, RankWork work, void *context)
+{
+    int        count = (int)config->gpus;
+    CommLimits limits = {.progress = config->comm_timeout};
+    Comm     **comms = calloc((size_t)count, sizeof *comms);
+    if (!comms) fatal_out_of_memory((size_t)count * sizeof *comms);
+    Status status = comm_threads_create(count, &limits, comms);
+    if (status == OK) status = rank_threads_run(comms, count, work, context);
     free(comms);
     return status;
 }

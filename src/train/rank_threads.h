@@ -1,4 +1,4 @@
-/* Ranks that are threads of this process: each calls `work` with its end of their group. */
+/* The ranks of this process, each a thread, which calls `work` with its end of their group. */
 #pragma once
 
 #include "comm/comm.h"
@@ -14,6 +14,8 @@ typedef struct RankPlace {
 /* A failure that isn't common to all ranks is to end the others too (comm_abort). */
 typedef Status (*RankWork)(void *context, Comm *comm, RankPlace place);
 
-/* config->gpus ranks; rank 0 is the calling thread, and what its work returns is returned. Where a thread hangs in a
- * library after a failure, the program ends. */
-NODISCARD Status rank_threads_run(const Config *config, RankWork work, void *context);
+/* `count` ranks, whose ends of the group are taken over; the first is the calling thread's, and what its work returns is returned. Where a
+ * thread hangs in a library after a failure, the program ends. */
+NODISCARD Status rank_threads_run(Comm *const *comms, int count, RankWork work, void *context);
+/* The same of a group of this process's threads alone, config->gpus of them. */
+NODISCARD Status rank_threads_alone(const Config *config, RankWork work, void *context);

@@ -314,7 +314,7 @@ static Status bench_rank(void *context, Comm *comm, RankPlace place)
 
 Status step_bench_ranks(const Config *config, int num_steps, StepTimes *out_times)
 {
-    return rank_threads_run(config, bench_rank, &(RanksJob){config, num_steps, out_times});
+    return rank_threads_alone(config, bench_rank, &(RanksJob){config, num_steps, out_times});
 }
 
 Status step_bench_profile(StepBench *b, const Program *program, double *seconds, double *out_overhead)

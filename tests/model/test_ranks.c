@@ -23,7 +23,7 @@ typedef struct Case {
     DType         dtype, master;
     bool          fp32_grads;
     uint32_t      recompute;
-    bool          fp8;
+    bool          fp8, fp4;
     const char   *qlora;
     uint32_t      offload;
     bool          unclipped; /* and with Adam's own epsilon */
@@ -35,7 +35,7 @@ typedef struct Result {
     float  *weights; /* trained ones, one parameter after the other in the order of names */
     float  *begun;   /* what they were before */
     int64_t numel;
-    int64_t lasting; /* bytes of a rank's weights, gradients and optimizer */
+    int64_t lasting; /* bytes of a rank's weights, gradients and optimizer, but for FP8 scales and their history */
 } Result;
 
 typedef struct Rank {
@@ -94,6 +94,7 @@ static CompileOptions options_of(const Case *c, int rank, int world)
         options.precision.backward = DT_E5M2;
         compile_add(&options, PROGRAM_CALIBRATE, c->rows / world / c->accum, T);
     }
+    if (c->fp4) options.precision.forward = options.precision.backward = DT_E2M1;
     compile_add_training(&options, c->rows / world / c->accum, T);
     compile_add(&options, PROGRAM_EVAL, c->rows / world / c->accum, T);
     return options;
@@ -277,7 +278,7 @@ static Status run_rank(Rank *r, int rank)
 {
     TRY(open_rank(r, rank));
     const int64_t *bytes = r->plan->region_bytes[SPACE_DEVICE];
-    if (!rank) r->result->lasting = bytes[REGION_WEIGHTS] + bytes[REGION_GRADS] + bytes[REGION_OPTIMIZER];
+    if (!rank) r->result->lasting = bytes[REGION_WEIGHTS] + bytes[REGION_GRADS] + bytes[REGION_OPTIMIZER] - plan_scale_bytes(r->plan);
     if (!rank) {
         for (int i = 0; i < r->plan->num_trained; i++) r->result->numel += type_numel(&r->plan->trained_params[i]->type);
         r->result->weights = calloc((size_t)r->result->numel, sizeof(float));
@@ -472,12 +473,13 @@ static void offloaded(void)
 /* Codes of a base, and codes that products are made of. */
 static void formats(void)
 {
-    const Bound rounded = {1e-3, 2e-2, 0, 0.15};
+    const Bound rounded = {1e-3, 2e-2, 0, 0.15}, drawn = {2e-3, 6e-2, 0, 0.3}; /* FP4: a tensor's scale is that of a rank's rows */
     Case        c = plain;
-    c.name = "qlora";
     c.lora = true;
-    c.qlora = "nf4";
-    compare(c, 4, &fp32);
+    for (int i = 0; weight_format_at(i); i++) {
+        c.name = c.qlora = weight_format_at(i)->name;
+        compare(c, 4, &fp32);
+    }
     c = plain;
     c.name = "fp8";
     c.fp8 = true;
@@ -486,6 +488,10 @@ static void formats(void)
     c.name = "fp8 lora";
     c.lora = true;
     compare(c, 2, &rounded);
+    c.name = "nvfp4 lora";
+    c.fp8 = false;
+    c.fp4 = true;
+    compare(c, 2, &drawn);
 }
 
 static void expect_divided(const Case *c, int ranks, int64_t whole_bytes)
@@ -505,7 +511,17 @@ static void weights_and_states_are_divided(void)
     c.zero = 3;
     expect_divided(&c, 4, 24 << 10);
     c.lora = true;
-    c.qlora = "nf4";
+    for (int i = 0; weight_format_at(i); i++) {
+        c.name = c.qlora = weight_format_at(i)->name;
+        expect_divided(&c, 4, 24 << 10);
+    }
+    c.qlora = NULL;
+    c.name = "fp8 lora";
+    c.fp8 = true;
+    expect_divided(&c, 4, 24 << 10);
+    c.name = "nvfp4 lora";
+    c.fp8 = false;
+    c.fp4 = true;
     expect_divided(&c, 4, 24 << 10);
 }
 

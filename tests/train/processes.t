@@ -49,6 +49,16 @@ check "the run of one" awk '{ getline one < ARGV[2]; d = $1 - one; if (d < 0) d 
     <(losses "$dir/two") <(losses "$dir/one")
 check "rank 1 says nothing: $(cat "$dir/err1")" [ ! -s "$dir/err1" ]
 
+run pt "$dir/run.yaml" output_dir="$dir/threads" gpus=4 gradient_accumulation_steps=1
+start "$dir/both" gpus=2
+await
+check "two processes of two ranks: exit ${ended[*]}, $(tail -1 "$dir/err0") $(tail -1 "$dir/err1")" [ "${ended[*]}" = "0 0" ]
+check "the losses of four threads" [ -n "$(losses "$dir/both")" -a "$(losses "$dir/both")" = "$(losses "$dir/threads")" ]
+check "and their weights" cmp "$dir/both/model.safetensors" "$dir/threads/model.safetensors"
+start "$dir/unequal" -- gpus=2
+await
+check "gpus that differ: exit ${ended[*]}, $(tail -1 "$dir/err0") $(tail -1 "$dir/err1")" [ "${ended[*]}" = "2 2" ]
+
 for rank in 0 1; do
     start "$dir/signal$rank" max_steps=100000
     until_steps "$dir/signal$rank"

@@ -120,7 +120,6 @@ check "is told once" [ "$(grep -c "wasn't finite in 3 steps" "$dir/err")" = 1 ]
 
 # --- bad input
 refused "too many" 2 "gpus" "expected 1 to 64" -- pt "$dir/run.yaml" output_dir="$dir/bad" gpus=65
-refused "both kinds of ranks" 2 "gpus: 2 with world_size: 2" -- pt "$dir/run.yaml" output_dir="$dir/bad" gpus=2 world_size=2
 refused "two words for one thing" 2 "use_all_to_all_reduce: true with memcpy_send_recv: false" -- \
     pt "$dir/run.yaml" output_dir="$dir/bad" gpus=2 memcpy_send_recv=false use_all_to_all_reduce=true
 refused "no model" 2 "absent" -- pt "$dir/run.yaml" output_dir="$dir/bad" gpus=4 model="$dir/absent"
