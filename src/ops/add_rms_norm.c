@@ -35,6 +35,7 @@ static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
         Value       *in[] = {dy, node->out[0], w, node->out[2], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[NODE_MAX_OUT];
         uint32_t     want = want_bit(ds_wanted, 0) | want_bit(dw_wanted, 1);
         RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
+        attrs.codes = 0;
         if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
         TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
         if (dw_wanted) grad_set(grad, w, out[1]);
@@ -152,6 +153,7 @@ const OpDef op_add_rms_norm = {
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_Y, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
               add_rms_norm_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
+    .constants = 1u << IN_SCALE | 1u << IN_AMAX,
     .params = 1u << 2,
     .grad_outputs = 1u << 1,
     .samples = add_rms_norm_samples,

@@ -31,6 +31,7 @@ static Status rms_norm_backward(GradBuilder *grad, const Node *node)
     uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1);
     if (!dy || !want) return OK;
     RmsNormAttrs attrs = *(const RmsNormAttrs *)node->attrs;
+    attrs.codes = 0;
     if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
     Value *in[] = {dy, x, w, node->out[1], NULL, dw_wanted ? grad_accumulator(grad, w) : NULL}, *out[NODE_MAX_OUT];
     TRY(grad_emit(grad, OP_RMS_NORM_BWD, &attrs, in, 6, want, out));
@@ -104,6 +105,7 @@ const OpDef op_rms_norm = {
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_Y, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
               rms_norm_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
+    .constants = 1u << IN_SCALE | 1u << IN_AMAX,
     .params = 1u << 1,
     .samples = rms_norm_samples,
     .num_samples = sizeof rms_norm_samples / sizeof rms_norm_samples[0],

@@ -118,6 +118,7 @@ const OpDef op_swiglu = {
     .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_H, OUT_CODES, IN_SCALE, true, offsetof(CodesAttrs, codes), swiglu_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
+    .constants = 1u << IN_SCALE | 1u << IN_AMAX,
     .samples = swiglu_samples,
     .num_samples = sizeof swiglu_samples / sizeof swiglu_samples[0],
     .large = swiglu_large_samples,
