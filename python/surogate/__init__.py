@@ -1,0 +1,1 @@
+"""Surogate in Python."""
