@@ -580,7 +580,7 @@ static Status save_merged(Trainer *t)
     const char *dir = t->config->output_dir, *folder = arena_printf(&t->arena, "%s/merged", dir);
     const char *partial = arena_printf(&t->arena, "%s/.merged.partial", dir);
     TRY(file_remove_tree(partial));
-    TRY(hf_model_open(&t->arena, t->config->model, &base));
+    TRY(hf_model_open_as(&t->arena, t->config->model, t->config->ir, &base));
     Status status = peft_open(&t->arena, dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, false, partial, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
