@@ -89,6 +89,8 @@ WRONG = [
     (EPS, 'eps=Key("layer_norm_epsilon", "E")', '"E": unknown symbol E', None),
     (EPS, EPS + ', require={"C % 2": "odd", "Z": "no"}', '"Z": unknown symbol Z', None),
     (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
+    ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
+     " expected {i}", WEIGHT),
     (FORWARD, FORWARD.replace("labels", "classes"), "Tiny: there is no input classes; a model reads tokens, labels", "    @forward\n    " + FORWARD.replace("labels", "classes")),
     (RESULT, "return logits", "Tiny: its @forward gives (B, T, V), expected a dict of logits, losses, loss", "    @forward\n    " + FORWARD),
     ("@model\n" + TINY, "@abstract\n@model\n" + TINY, "Tiny is abstract; build a model that extends it", "@model\n" + TINY),

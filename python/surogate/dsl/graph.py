@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,7 +188,7 @@ class Builder:
                 return name
             child = module
             for attr in rest[:n]:
-                child = getattr(child, attr)
+                child = getattr(child.block if isinstance(child, Repeated) else child, attr)
             return self.folder_name(child, rest[n:], name)
         return prefix
 
@@ -198,6 +199,9 @@ class Builder:
         attrs = self.attrs[id(owner)]
         entry: dict[str, Any] = {"param": f"{owner._path}.{spec.name}".lstrip("."), "shape": [d.text for d in dims],
                                  "hf": self.folder_name(self.root, (*attrs, spec.name))}
+        for index in re.findall(r"\{.\}", owner._path):
+            if index not in str(entry["hf"]):
+                raise fail(f"{entry['param']} is {entry['hf']!r} in a model folder, the same in every turn; expected {index} in it", spec.where)
         for key, value in spec.options.items():
             if key != "init" and isinstance(value, str) and hasattr(owner, value):
                 value = getattr(owner, value)
@@ -235,7 +239,8 @@ class Builder:
             return None
         statement, dims = self.entry(owner, spec)
         then: list[dict[str, Any]] = [statement]
-        sink, ref = self.turns[path.count("{")].params, path
+        turn, ref = self.turns[path.count("{")], path
+        sink = self.sinks[-1] if turn is self.turns[-1] and self.sinks[-1] is not turn.ops else turn.params  # a branch has its own
         if isinstance(when, str):
             check_symbols(dim(when, spec.where), self.symbols, spec.where)
             sink.append({"if": when, "then": then, "else": []})
@@ -433,11 +438,13 @@ class Builder:
 
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Value:
         check_symbols(dim(when), self.symbols)
-        ref, values, bodies = self.name_of("select", name), [], []
+        ref, values, bodies = re.sub("[{}]", "", self.name_of("select", name)), [], []  # the name of a let has no index
         for branch in (then, otherwise):
+            before = dict(self.params)
             self.sinks.append([])
             values.append(self.readable("select", "a branch's result", branch()))
             bodies.append([*self.sinks.pop(), {"let": ref, "is": values[-1].ref}])
+            self.params = before
         if values[0].dims != values[1].dims or values[0].dtype != values[1].dtype:
             raise fail(f"select: its second branch gives {values[1]}, expected {values[0]} as its first")
         self.sinks[-1].append({"if": when, "then": bodies[0], "else": bodies[1]})
