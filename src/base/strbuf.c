@@ -146,7 +146,7 @@ int edit_distance(const char *a, const char *b)
 const char *nearest_name(const char *text, const char *const *names, size_t count)
 {
     const char  *best = NULL;
-    int          len = (int)strlen(text), least = len > 1 ? len / 5 + 2 : 0;
+    int          len = (int)strlen(text), least = len ? len / 5 + 2 : 0;
     LetterPlaces places;
     letter_places(text, &places);
     for (size_t i = 0; i < count; i++) {

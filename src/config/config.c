@@ -464,6 +464,7 @@ static void check_together(ConfigReader *reader, const Target *run, Config *conf
     check_scratch(reader, config);
     check_qlora(reader, config);
     check_path(reader, &config->model, config->origin[KEY_run_model], "model");
+    check_path(reader, &config->ir, config->origin[KEY_run_ir], "ir");
     check_path(reader, &config->tokenizer, config->origin[KEY_run_tokenizer], "tokenizer");
     check_path(reader, &config->output_dir, config->origin[KEY_run_output_dir], "output_dir");
     check_dataset_paths(reader, &config->datasets);

@@ -3,40 +3,21 @@
 
 #include "base/log.h"
 #include "files/hub.h"
+#include "model/model_ir.h"
 #include "model/peft.h"
 #include "ops/ops.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30 };
-
-static Status find_module(Arena *arena, HfModel *model)
-{
-    const JsonValue *list = json_get(&model->config, "architectures");
-    FAIL_IF(!list || list->type != JSON_ARRAY || list->count != 1 || list->items[0].type != JSON_STRING, ERR_INVALID,
-            "%s: expected one name under \"architectures\"; without it the model's layers aren't known", model->config_name);
-    const char *architecture = list->items[0].string.data;
-    size_t      len;
-    const char *text = ir_shipped_module(architecture, &len);
-    if (!text) {
-        StrBuf known = {0};
-        for (const char *const *name = ir_shipped_architectures(); *name; name++)
-            strbuf_printf(&known, "%s%s", known.len ? ", " : "", *name);
-        Status status = status_fail(ERR_UNSUPPORTED, "%s: architecture %s isn't supported; this version has %s", model->config_name,
-                                    architecture, strbuf_cstr(&known));
-        strbuf_deinit(&known);
-        return status;
-    }
-    return ir_module_parse(arena, arena_printf(arena, "the shipped IR of %s", architecture), text, len, &model->module);
-}
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30, ANY_POSITIONS = 1 << 30 };
 
 static Status read_facts(HfModel *model)
 {
     TRY(ir_module_dims(model->arena, model->module, &model->config, model->config_name, &model->dims));
     double value = 0;
     if (ir_dims_get(&model->dims, "V", &value)) model->vocab_size = (int64_t)value;
-    if (ir_dims_get(&model->dims, "max_positions", &value)) model->max_positions = (int64_t)value;
+    model->max_positions = ir_dims_get(&model->dims, "max_positions", &value) ? (int64_t)value : ANY_POSITIONS;
     model->tied_head = ir_dims_get(&model->dims, "tied", &value) && value != 0;
     json_get_double(&model->config, "attention_dropout", &model->attention_dropout);
     model->dtype = DT_F32;
@@ -70,7 +51,7 @@ static void take_quantization(HfModel *model)
     }
 }
 
-Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
+Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
     model->arena = arena;
@@ -93,10 +74,15 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
     if (model->config.type == JSON_OBJECT) take_quantization(model);
-    TRY(find_module(arena, model));
+    TRY(model_ir_find(arena, model->dir, &model->config, model->config_name, ir, &model->module));
     TRY(read_facts(model));
     *out_model = model;
     return OK;
+}
+
+Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
+{
+    return hf_model_open_as(arena, dir, NULL, out_model);
 }
 
 bool hf_model_has_weights(const HfModel *model)
@@ -234,6 +220,7 @@ static void tell_format(const HfModel *model, DType dtype, const WeightFormat *f
 
 void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes)
 {
+    model_ir_tell(model->module, notes);
     if (model->is_untied)
         log_note(notes, true,
                  "%s: config.json says tie_word_embeddings: true, but lm_head.weight is stored and differs from the embedding. The stored "
@@ -297,6 +284,7 @@ Status hf_model_write_config(const HfModel *model, DType dtype, const char *fold
     StrBuf text = {0};
     hf_model_config_text(&arena, model, dtype, &text);
     Status status = file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len);
+    if (status == OK) status = model_ir_write(model->module, folder);
     strbuf_deinit(&text);
     arena_deinit(&arena);
     return status;

@@ -11,7 +11,7 @@ typedef struct HfModel {
     const char *config_name; /* DIR/config.json, for errors */
     Str         config_text; /* as in the file, but for what is_untied says, and without quantization_config */
     JsonValue   config;
-    IrModule   *module; /* the shipped IR of its architecture */
+    IrModule   *module; /* the IR of its architecture: see model_ir.h */
     IrDims      dims;
     int64_t     vocab_size;
     int64_t     max_positions; /* longest sequence it was made for */
@@ -29,6 +29,8 @@ typedef struct HfModel {
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
  * setting we don't have) and ERR_INVALID say where and what to do. Lives in `arena`; hf_model_close drops the maps. */
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
+/* The same with the IR of that file; NULL: the one that is found. */
+NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel **out_model);
 /* Maps the weights. They may untie the head (is_untied), so this comes before the model is bound. Idempotent. */
 NODISCARD Status hf_model_open_weights(HfModel *model);
 /* Whether its matrices are stored in this format, or one that is decoded by the same op: NF4, its scales quantised or not. */
@@ -47,7 +49,7 @@ NODISCARD Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, 
 /* config.json for weights stored as `dtype`: the file's own bytes where that is already true, else only that key changes. */
 void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBuf *out);
 
-/* Writes config.json for weights of `dtype` into `folder`. */
+/* Writes config.json for weights of `dtype` into `folder`, and the IR unless it is a shipped one. */
 NODISCARD Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder);
 
 /* The files beside weights and config.json: tokenizer, chat template, generation. Byte for byte; those that aren't there are left

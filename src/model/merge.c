@@ -3,6 +3,7 @@
 #include "model/merge.h"
 
 #include "model/make_again.h"
+#include "model/model_ir.h"
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -305,6 +306,7 @@ static Status write_config(const Merger *merger, Arena *arena, const HfModel *ba
         strbuf_append(&text, base->config_text.data, base->config_text.len);
     }
     Status status = file_write_atomic(arena_printf(arena, "%s/config.json", folder), text.data, text.len);
+    if (status == OK) status = model_ir_write(base->module, folder);
     strbuf_deinit(&text);
     return status;
 }

@@ -1,12 +1,12 @@
 /* The CUDA plugin's kernels by op: each op's .cu defines its list; ops without one (views) have none. */
 #include "device/cuda/kernel.h"
 
-#define OP(id, name) extern const CudaKernelList cuda_kernels_##name __attribute__((weak));
+#define OP(id, name, signature) extern const CudaKernelList cuda_kernels_##name __attribute__((weak));
 #include "ops/ops.def"
 #undef OP
 
 const CudaTableEntry cuda_kernel_table[] = {
-#define OP(id, name) {#name, &cuda_kernels_##name},
+#define OP(id, name, signature) {#name, &cuda_kernels_##name},
 #include "ops/ops.def"
 #undef OP
 };

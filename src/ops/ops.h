@@ -4,15 +4,17 @@
 #include "ir/op.h"
 
 typedef enum OpId {
-#define OP(id, name) OP_##id,
+#define OP(id, name, signature) OP_##id,
 #include "ops/ops.def"
 #undef OP
     OP_COUNT
 } OpId;
 
-#define OP(id, name) extern const OpDef op_##name;
+#define OP(id, name, signature) extern const OpDef op_##name;
 #include "ops/ops.def"
 #undef OP
 
 /* By OpId; OP_COUNT entries. */
 extern const OpDef *const op_table[OP_COUNT];
+/* "inputs -> outputs" of each, as ops.def has it. */
+extern const char *const op_signatures[OP_COUNT];

@@ -36,7 +36,8 @@ int64_t setup_sequence_len(const Config *config, const HfModel *model)
 int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
 {
     HfModel *model;
-    Status   status = file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open(arena, dir, &model) : ERR_NOT_FOUND;
+    Status   status =
+        file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open_as(arena, dir, config->ir, &model) : ERR_NOT_FOUND;
     if (status == OK) return setup_sequence_len(config, model);
     status_clear(); /* a tokenizer's folder, or a model that we don't train */
     return config->sequence_len;
@@ -46,7 +47,7 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
 {
     TRY(config_require(config, KEY_run_model, "a run"));
     HfModel *model;
-    TRY(config_at(config->origin, KEY_run_model, hf_model_open(arena, config->model, &model)));
+    TRY(config_at(config->origin, config->ir ? KEY_run_ir : KEY_run_model, hf_model_open_as(arena, config->model, config->ir, &model)));
     *out_model = model;
     if (setup_sequence_len(config, model) > model->max_positions) {
         Status status = status_fail(

@@ -18,6 +18,7 @@ static const char *const outputs[] = {
     "model-*-of-*.safetensors",
     "model.safetensors.index.json",
     "config.json",
+    "surogate_ir.json",
     "adapter_model.safetensors",
     "adapter_model-*-of-*.safetensors",
     "adapter_model.safetensors.index.json",

@@ -49,7 +49,8 @@ static Status meet(const Config *config, Comm **out)
     snprintf(host, sizeof host, "%.*s", (int)(colon - config->rendezvous), config->rendezvous);
     TRY(config_at(config->origin, KEY_run_rendezvous_secret, comm_secret_read(config->rendezvous_secret, &secret)));
     TRY(program_hash(&program));
-    if (config->rank == 0) log_info("rank 0 of %lld waits for the others at %s", (long long)(config->world_size * config->gpus), config->rendezvous);
+    if (config->rank == 0)
+        log_info("rank 0 of %lld waits for the others at %s", (long long)(config->world_size * config->gpus), config->rendezvous);
     CommLimits  limits = {.progress = config->comm_timeout};
     CommMeeting meeting = {.host = host,
                            .port = (int)port,

@@ -4,6 +4,7 @@
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
+export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
 surogate() { "$SUROGATE" "$@"; }
 # replay FILE: the document again, its console blocks with what the commands print now.
 replay() {

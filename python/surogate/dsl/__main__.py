@@ -1,0 +1,64 @@
+"""python -m surogate.dsl build|check|show: see docs/dsl.md."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from surogate.dsl.graph import build
+from surogate.dsl.render import to_json, to_svg, to_text
+from surogate.dsl.spec import DslError, Module
+
+
+def load(name: str) -> type[Module]:
+    """The one model of FILE.py, or of a module such as surogate.models.llama; FILE.py:Name where there are several."""
+    path, _, wanted = name.partition(":")
+    if path.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        if not spec or not spec.loader or not Path(path).exists():
+            sys.exit(f"{path}: no such file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(path)
+    models = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Module) and v._kind == "model"
+              and v.__module__ == module.__name__ and wanted in ("", n)}
+    models = {n: v for n, v in models.items() if not v._abstract} or models
+    if len(models) != 1:
+        sys.exit(f"{path}: {len(models)} models{' named ' + wanted if wanted else ''} ({', '.join(models)}), expected one; say {path}:NAME")
+    return next(iter(models.values()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m surogate.dsl", description="Models in Python become the IR that the engine reads.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("build", "write the IR as JSON"), ("check", "check shapes; with --same also that FILE.json is what would be written"),
+                       ("show", "print the graph, or draw it")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("model", help="FILE.py, FILE.py:Name or a Python module")
+        if name != "check":
+            command.add_argument("-o", "--out", help="a file; else standard output")
+        if name == "check":
+            command.add_argument("--same", metavar="FILE.json")
+        if name == "show":
+            command.add_argument("--svg", action="store_true")
+    args = parser.parse_args()
+    try:
+        built = build(load(args.model))
+    except DslError as error:
+        sys.exit(str(error))
+    text = to_text(built) if args.command == "show" and not args.svg else to_svg(built) if args.command == "show" else to_json(built.ir) + "\n"
+    if args.command == "check":
+        if args.same and (not Path(args.same).exists() or Path(args.same).read_text() != text):
+            sys.exit(f"{args.same} isn't what {args.model} says: python -m surogate.dsl build {args.model} -o {args.same}")
+    elif args.out:
+        Path(args.out).write_text(text)
+    else:
+        sys.stdout.write(text)
+
+
+main()

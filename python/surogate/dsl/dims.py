@@ -1,0 +1,171 @@
+"""Dim: an expression over a model's symbols, kept as it was written and compared by value ("H * D" equals "D * H")."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:()]))")
+_LEVELS = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
+
+# A sum: product of symbols (sorted) -> factor.
+Sum = dict[tuple[str, ...], Fraction]
+
+
+def _combine(a: Sum, b: Sum, sign: int) -> Sum:
+    out = dict(a)
+    for key, factor in b.items():
+        out[key] = out.get(key, Fraction(0)) + sign * factor
+    return {key: factor for key, factor in out.items() if factor}
+
+
+def _product(a: Sum, b: Sum) -> Sum:
+    out: Sum = {}
+    for left, x in a.items():
+        for right, y in b.items():
+            out = _combine(out, {tuple(sorted(left + right)): x * y}, 1)
+    return out
+
+
+def _opaque(text: str) -> Sum:
+    return {(text,): Fraction(1)}
+
+
+def _show(value: Sum) -> str:
+    terms = ["*".join(([str(f)] if f != 1 or not key else []) + list(key)) for key, f in sorted(value.items())]
+    return "+".join(terms) or "0"
+
+
+class _Parser:
+    """The grammar of docs/ir.md; what isn't a sum of products stays a symbol of its own."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at, end = text, 0, 0
+        self.tokens: list[tuple[str, str, str]] = []  # number, name or operator
+        self.names: set[str] = set()
+        while text[end:].strip():
+            match = _TOKEN.match(text, end)
+            if not match:
+                raise ValueError(f'expression "{text}": unexpected "{text[end:].strip()[0]}"')
+            self.tokens.append((match[1] or "", match[2] or "", match[3] or ""))
+            end = match.end()
+
+    def accept(self, *operators: str) -> str:
+        if self.at < len(self.tokens) and self.tokens[self.at][2] in operators:
+            self.at += 1
+            return self.tokens[self.at - 1][2]
+        return ""
+
+    def parse(self) -> Sum:
+        value = self.choice()
+        if self.at < len(self.tokens):
+            raise ValueError(f'expression "{self.text}": unexpected "{"".join(self.tokens[self.at])}"')
+        return value
+
+    def choice(self) -> Sum:
+        condition = self.binary(0)
+        if not self.accept("?"):
+            return condition
+        yes = self.choice()
+        if not self.accept(":"):
+            raise ValueError(f'expression "{self.text}": expected ":"')
+        return _opaque(f"({_show(condition)}?{_show(yes)}:{_show(self.choice())})")
+
+    def binary(self, level: int) -> Sum:
+        if level == len(_LEVELS):
+            return self.unary()
+        left = self.binary(level + 1)
+        while operator := self.accept(*_LEVELS[level]):
+            right = self.binary(level + 1)
+            constant = right.get((), Fraction(0)) if set(right) <= {()} else Fraction(0)
+            if operator in "+-":
+                left = _combine(left, right, 1 if operator == "+" else -1)
+            elif operator == "*":
+                left = _product(left, right)
+            elif operator == "/" and constant:
+                left = _product(left, {(): 1 / constant})
+            else:
+                left = _opaque(f"({_show(left)}{operator}{_show(right)})")
+        return left
+
+    def unary(self) -> Sum:
+        if self.accept("-"):
+            return _product({(): Fraction(-1)}, self.unary())
+        if self.accept("!"):
+            return _opaque(f"!({_show(self.unary())})")
+        if self.accept("("):
+            inner = self.choice()
+            if not self.accept(")"):
+                raise ValueError(f'expression "{self.text}": expected ")"')
+            return inner
+        number, name, operator = self.tokens[self.at] if self.at < len(self.tokens) else ("", "", "")
+        if not number and not name:
+            raise ValueError(f'expression "{self.text}": expected a number, a symbol or "("' + (f', found "{operator}"' if operator else ""))
+        self.at += 1
+        if name:
+            self.names.add(name)
+            return _opaque(name)
+        value = Fraction(number)
+        return {(): value} if value else {}
+
+
+class Dim:
+    """One size, as H * D or C / H. Arithmetic gives expressions, which the engine evaluates."""
+
+    def __init__(self, value: str | int | float | Dim) -> None:
+        self.text: str = value.text if isinstance(value, Dim) else str(value)
+        parser = _Parser(self.text)
+        self.sum = parser.parse()
+        self.names = frozenset(parser.names)
+
+    def _with(self, operator: str, other: str | int | Dim, swap: bool = False) -> Dim:
+        left, right = Dim(self), Dim(other)
+        if swap:
+            left, right = right, left
+        wrap = [d.text if re.fullmatch(r"[\w.]+", d.text) else f"({d.text})" for d in (left, right)]
+        return Dim(f"{wrap[0]} {operator} {wrap[1]}")
+
+    def __add__(self, other: str | int | Dim) -> Dim:
+        return self._with("+", other)
+
+    def __sub__(self, other: str | int | Dim) -> Dim:
+        return self._with("-", other)
+
+    def __mul__(self, other: str | int | Dim) -> Dim:
+        return self._with("*", other)
+
+    def __truediv__(self, other: str | int | Dim) -> Dim:
+        return self._with("/", other)
+
+    def __mod__(self, other: str | int | Dim) -> Dim:
+        return self._with("%", other)
+
+    def __radd__(self, other: str | int) -> Dim:
+        return self._with("+", other, True)
+
+    def __rmul__(self, other: str | int) -> Dim:
+        return self._with("*", other, True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self.sum == other.sum
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.sum.items()))
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def show_dims(dims: tuple[Dim, ...]) -> str:
+    return "(" + ", ".join(d.text for d in dims) + ")"
+
+
+def same_size(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+    """Whether both have the same number of elements."""
+    sizes = []
+    for dims in (a, b):
+        size: Sum = {(): Fraction(1)}
+        for dim in dims:
+            size = _product(size, dim.sum)
+        sizes.append(size)
+    return sizes[0] == sizes[1]

@@ -1,0 +1,496 @@
+"""The graph builder: runs the forwards of a model once, checks every shape, and writes the statements of docs/ir.md."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from surogate.dsl.dims import Dim, same_size, show_dims
+from surogate.dsl.ops import OPS, Op, Operand
+from surogate.dsl.spec import ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
+
+Dims = tuple[Dim, ...]
+# What the engine gives every graph: docs/ir.md.
+INPUTS = {name: (("B", "T"), "i32") for name in ("tokens", "labels", "positions", "doc_start", "doc_id")}
+INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}  # type: ignore[dict-item]
+OUTPUTS = {"logits": ("B", "T", "vocab"), "losses": ("B", "T"), "loss": ("1",)}
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    ref: str
+    dims: Dims
+    dtype: str = ""  # "": the model's
+    when: str = ""  # a weight that is there only where this holds
+    others: tuple[Value, ...] = ()  # further outputs of its op
+
+    def __repr__(self) -> str:
+        return f"{self.dtype} {show_dims(self.dims)}".strip()
+
+
+@dataclass
+class Node:
+    op: str
+    inputs: list[str]
+    out: Value
+    where: Where
+    layer: bool
+
+
+@dataclass
+class Frame:
+    module: Module
+    part: str | None
+    alias: str
+
+
+@dataclass
+class Turn:
+    """A body of statements: weights first in a repeat, else each before its first use."""
+
+    params: list[dict[str, Any]]
+    ops: list[dict[str, Any]] = field(default_factory=list)
+
+
+_builders: list[Builder] = []
+
+
+def current(where: Where | None = None) -> Builder:
+    if not _builders:
+        raise fail("weights and modules are used inside of a model's @forward only", where)
+    return _builders[-1]
+
+
+@contextmanager
+def graph() -> Iterator[Graph]:
+    """`with graph() as g:` gives the ops of the engine as methods: g.linear(x, w)."""
+    yield Graph(current())
+
+
+class Graph:
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **more: self._builder.op(name, args, more)
+
+    def reshape(self, x: Any, *dims: Any, name: str | None = None, part: str | None = None) -> Any:
+        """x's elements as other dims: g.reshape(x, "B", "T", "H", "D")."""
+        return self._builder.reshape(x, dims, name, part)
+
+    def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Any:
+        """One of two values, by an expression of the config and the layer's index: g.select("i % 4 == 3", f, g, name="x")."""
+        return self._builder.select(when, then, otherwise, name)
+
+
+class Repeated(Module):
+    def __init__(self, count: Dim, block: Module, where: Where) -> None:
+        self.count, self.block, self._where = count, block, where
+
+
+def _join(prefix: str, name: Any) -> Any:
+    if isinstance(name, str):
+        return ".".join(p for p in (prefix, name) if p)
+    return {k: _join(prefix, v) if isinstance(v, str) and k in ("transpose", "slice") else [_join(prefix, n) for n in v] if k == "concat" else v
+            for k, v in name.items()}
+
+
+def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
+    dims: list[str] = []
+    for d in operand.dims:
+        value = bound.get(d, d)
+        dims += [x.text for x in value] if isinstance(value, tuple) else [value.text if isinstance(value, Dim) else d]
+    return f"{operand.dtype} ({', '.join(dims)})".strip()
+
+
+def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
+    """Binds letters of the pattern to dims; a dim that is no letter or number fits anything."""
+    if "..." in pattern:
+        rest = len(pattern) - 1
+        if len(dims) < rest:
+            return False
+        if not _match(tuple(p for p in pattern if p != "..."), dims[len(dims) - rest :], bound):
+            return False
+        lead = dims[: len(dims) - rest]
+        return bool(bound.setdefault("...", lead) == lead)
+    if len(pattern) != len(dims):
+        return False
+    for p, d in zip(pattern, dims, strict=True):
+        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d) if p.isidentifier() else d
+        if want != d:
+            return False
+    return True
+
+
+class Builder:
+    def __init__(self, root: Module, config: Config) -> None:
+        self.root, self.config = root, config
+        self.symbols = {"B", "T", "P", *config.symbols}
+        self.turns = [Turn([])]
+        self.turns[0].params = self.turns[0].ops
+        self.sinks = [self.turns[0].ops]
+        self.frames: list[Frame] = []
+        self.params: dict[str, Value | None] = {}
+        self.names: set[str] = set(INPUTS)
+        self.nodes: list[Node] = []
+        self.attrs: dict[int, tuple[str, ...]] = {}
+        self.place(root, (), "")
+        self.ties = {weight: (other, when) for weight, other, when in root._ties}
+
+    def place(self, module: Module, attrs: tuple[str, ...], path: str) -> None:
+        """Gives every module below its path, and makes the blocks of Arrays."""
+        if id(module) in self.attrs:
+            raise fail(f"{path}: the same module as {module._path}; every place needs one of its own", module._where)
+        self.attrs[id(module)] = attrs
+        module._path = path
+        for cls in reversed(type(module).__mro__):
+            for name, array in vars(cls).items():
+                if isinstance(array, ArrayType):
+                    setattr(module, name, Repeated(array.count, self.find_block(type(module), array), array.where))
+        children = {n: v for cls in reversed(type(module).__mro__) for n, v in vars(cls).items() if isinstance(v, Module)}
+        for name, child in {**children, **{n: v for n, v in vars(module).items() if isinstance(v, Module)}}.items():
+            if isinstance(module, Repeated):
+                self.place(child, attrs, f"{path}.{{{'ijkl'[path.count('{')]}}}")
+            else:
+                self.place(child, (*attrs, name), f"{path}.{name}".lstrip("."))
+
+    def find_block(self, owner: type, array: ArrayType) -> Module:
+        block = array.block
+        for cls in owner.__mro__ if isinstance(block, str) else ():
+            block = getattr(sys.modules.get(cls.__module__), array.block, block)
+            if not isinstance(block, str):
+                break
+        if not (isinstance(block, type) and issubclass(block, Module)):
+            raise fail(f"Array: {array.block!r} is no @block of this file", array.where)
+        return block()
+
+    # ---- weights ----
+
+    def folder_name(self, module: Any, rest: tuple[str, ...], prefix: str = "") -> Any:
+        """Where a model folder has what lies at the attributes `rest` below the module."""
+        if isinstance(module, Repeated):
+            module = module.block
+        if not rest:
+            return prefix
+        for n in range(len(rest), 0, -1):
+            key = ".".join(rest[:n])
+            name = module._mapping.get(key, module._indexed.get(key) if n == 1 else None)
+            if name is None and n > 1:
+                continue
+            name = _join(prefix, name if name is not None else key)
+            if n == len(rest):
+                return name
+            child = module
+            for attr in rest[:n]:
+                child = getattr(child.block if isinstance(child, Repeated) else child, attr)
+            return self.folder_name(child, rest[n:], name)
+        return prefix
+
+    def entry(self, owner: Module, spec: ParamSpec) -> tuple[dict[str, Any], Dims]:
+        dims = tuple(check_symbols(d, self.symbols, spec.where) for d in spec.shape.dims(owner) if isinstance(d, Dim))
+        if len(dims) != len(spec.shape.items):
+            raise fail('a weight has a whole shape, without "..."', spec.where)
+        attrs = self.attrs[id(owner)]
+        entry: dict[str, Any] = {"param": f"{owner._path}.{spec.name}".lstrip("."), "shape": [d.text for d in dims],
+                                 "hf": self.folder_name(self.root, (*attrs, spec.name))}
+        for index in re.findall(r"\{.\}", owner._path):
+            if index not in str(entry["hf"]):
+                raise fail(f"{entry['param']} is {entry['hf']!r} in a model folder, the same in every turn; expected {index} in it", spec.where)
+        for key, value in spec.options.items():
+            if key != "init" and isinstance(value, str) and hasattr(owner, value):
+                value = getattr(owner, value)
+            if key == "linear" and value and "module" not in spec.options:
+                entry["module"] = self.folder_name(self.root, attrs)
+            if not (key in ("linear", "head") and not value) and not (key == "decay" and value):
+                entry[key] = value
+        if spec.shape.dtype:
+            entry["dtype"] = spec.shape.dtype
+        return entry, dims
+
+    def spec_at(self, path: str) -> tuple[Module, ParamSpec]:
+        module: Any = self.root
+        *attrs, name = path.split(".")
+        for attr in attrs:
+            module = getattr(module, attr, None)
+        spec = inspect.getattr_static(type(module), name, None)
+        if not isinstance(module, Module) or not isinstance(spec, ParamSpec):
+            raise fail(f'@tied_to: the model has no weight "{path}"', self.root._where)
+        return module, spec
+
+    def param(self, owner: Module, spec: ParamSpec) -> Value | None:
+        if id(owner) not in self.attrs:
+            raise fail(f"{spec.name} is a weight of a module that isn't an attribute of the model", None)
+        path = f"{owner._path}.{spec.name}".lstrip(".")
+        if path not in self.params:
+            self.params[path] = self.make_param(owner, spec, path)
+        return self.params[path]
+
+    def make_param(self, owner: Module, spec: ParamSpec, path: str) -> Value | None:
+        when = spec.when
+        if isinstance(when, str) and hasattr(owner, when):
+            when = getattr(owner, when)
+        if when is False or when is None:
+            return None
+        statement, dims = self.entry(owner, spec)
+        then: list[dict[str, Any]] = [statement]
+        turn, ref = self.turns[path.count("{")], path
+        sink = self.sinks[-1] if turn is self.turns[-1] and self.sinks[-1] is not turn.ops else turn.params  # a branch has its own
+        if isinstance(when, str):
+            check_symbols(dim(when, spec.where), self.symbols, spec.where)
+            sink.append({"if": when, "then": then, "else": []})
+            return Value(path, dims, spec.shape.dtype, when)
+        readers = [(weight, cond) for weight, (other, cond) in self.ties.items() if other == path]
+        if path in self.ties:
+            other, cond = self.ties[path]
+            base, ref = self.param(*self.spec_at(other)), path.replace(".", "_")
+            if base is None or base.dims != dims:
+                raise fail(f"{path} is {show_dims(dims)}, expected {show_dims(base.dims) if base else 'none'} as {other}, which it is tied to", spec.where)
+            sink.append({"if": cond, "then": [{"let": ref, "is": other}], "else": [*then, {"let": ref, "is": path}]})
+        elif readers:
+            more = self.entry(*self.spec_at(readers[0][0]))[0]
+            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "init")}}
+            sink.append({"if": readers[0][1], "then": [both], "else": then})
+        else:
+            sink.append(statement)
+        return Value(ref, dims, spec.shape.dtype)
+
+    # ---- ops ----
+
+    def name_of(self, op: str, name: str | None) -> str:
+        frame = self.frames[-1]
+        prefix = f"{frame.module._path}." if frame.module._path else ""
+        own = frame.alias or frame.module._path
+        full = prefix + name if name else own if own and own not in self.names else prefix + op
+        if full in self.names:
+            raise fail(f'{op}: there is a value named "{full}"; give this one another: name="..."')
+        self.names.add(full)
+        return full
+
+    def readable(self, op: str, what: str, value: Any) -> Value:
+        if not isinstance(value, Value):
+            raise fail(f"{op}: {what} is {value!r}, expected a tensor")
+        if value.ref.count("{") > len(self.turns) - 1:
+            raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave")
+        return value
+
+    def inputs_of(self, op: Op, args: tuple[Any, ...], more: dict[str, Any]) -> list[Value | None]:
+        if not op.usable:
+            raise fail(f"{op.name}: the engine makes it; models don't apply it")
+        if len(args) > len(op.inputs):
+            raise fail(f"{op.name}: {len(args)} inputs, expected at most {len(op.inputs)}: {op.signature}")
+        values: list[Value | None] = []
+        for k, operand in enumerate(op.inputs):
+            given = args[k] if k < len(args) else more.pop(operand.name, None)
+            if given is None and not operand.optional:
+                raise fail(f"{op.name}: {operand.name} is missing; expected {op.signature}")
+            values.append(None if given is None else self.readable(op.name, operand.name, given))
+        while values and values[-1] is None:
+            values.pop()
+        return values
+
+    def bind(self, op: Op, values: list[Value | None]) -> dict[str, Any]:
+        bound: dict[str, Any] = {}
+        for operand, value in zip(op.inputs, values, strict=False):
+            if value is None:
+                continue
+            fits = value.dtype == operand.dtype if operand.dtype else value.dtype in ("", "f32", "bf16")
+            before = dict(bound)
+            if not _match(operand.dims, value.dims, bound) or not fits:
+                raise fail(f"{op.name}: {operand.name} is {value}, expected {_show(op, before, operand)}: {op.signature}")
+        return bound
+
+    def attr(self, op: Op, name: str, value: Any) -> Any:
+        if name not in op.attrs:
+            near = difflib.get_close_matches(name, op.attrs, 1)
+            raise fail(f"{op.name} has no attribute {name}" + (f"; did you mean {near[0]}?" if near else f"; it has {', '.join(op.attrs) or 'none'}"))
+        kind = op.attrs[name]["type"]
+        if kind == "dtype":
+            if value not in ("f32", "bf16"):
+                raise fail(f'{op.name}: {name} is {value!r}, expected "f32" or "bf16"')
+            return value
+        if isinstance(value, (str, Dim)):
+            return check_symbols(dim(value), self.symbols).text
+        if not isinstance(value, (bool, int) if kind == "bool" else int if kind == "int" else (int, float)) or isinstance(value, bool) != (kind == "bool"):
+            raise fail(f"{op.name}: {name} is {value!r}, expected {kind} or an expression")
+        return value
+
+    def op(self, name: str, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
+        op = OPS.get(name)
+        if op is None:
+            near = difflib.get_close_matches(name, OPS, 1)
+            raise fail(f"unknown op {name}" + (f"; did you mean {near[0]}?" if near else "; `surogate ops` lists them"))
+        label, part = more.pop("name", None), more.pop("part", None)
+        values = self.inputs_of(op, args, more)
+        bound = self.bind(op, values)
+        attrs = {k: self.attr(op, k, v) for k, v in more.items()}
+        outs = []
+        for operand in op.outputs:
+            dims: list[Dim] = []
+            for d in operand.dims:
+                got = bound.get(d, attrs.get(d) if d in op.attrs else None)
+                dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
+            outs.append((tuple(dims), attrs.get("dtype", operand.dtype) or (values[0].dtype if values and values[0] and values[0].dtype != "i32" else "")))
+        return self.emit(op, values, attrs, outs, label, part)
+
+    def emit(self, op: Op, values: list[Value | None], attrs: dict[str, Any], outs: list[tuple[Dims, str]], label: str | None,
+             part: str | None) -> Value:
+        ref = self.name_of(op.name, label)
+        part = part or next((f.part for f in reversed(self.frames) if f.part), None)
+
+        def statement(absent: str) -> dict[str, Any]:
+            names = [v.ref if v and v.when != absent else None for v in values] if absent else [v.ref if v else None for v in values]
+            return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {})
+
+        conditions = sorted({v.when for v in values if v and v.when})
+        if len(conditions) > 1:
+            raise fail(f"{op.name}: weights of several conditions ({', '.join(conditions)}); expected one")
+        for operand, value in zip(op.inputs, values, strict=False):
+            if value and value.when and not operand.optional:
+                raise fail(f"{op.name}: {operand.name} isn't there unless {value.when}; expected a weight that always is")
+        whole = statement("")
+        self.sinks[-1].append({"if": conditions[0], "then": [whole], "else": [statement(conditions[0])]} if conditions else whole)
+        others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
+        value = Value(ref, *outs[0], "", others)
+        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, caller(), len(self.turns) > 1))
+        return value
+
+    def reshape(self, x: Any, dims: tuple[Any, ...], name: str | None, part: str | None) -> Value:
+        x = self.readable("reshape", "x", x)
+        want = tuple(check_symbols(dim(d), self.symbols) for d in dims)
+        if not 1 <= len(want) <= 4 or not same_size(x.dims, want):
+            raise fail(f"reshape: x is {x}, expected as many elements as {show_dims(want)}, of 1 to 4 dims")
+        attrs: dict[str, Any] = {"ndim": len(want)} | {f"d{k}": d.text for k, d in enumerate(want)}
+        return self.emit(OPS["reshape"], [x], attrs, [(want, x.dtype)], name, part)
+
+    # ---- modules ----
+
+    def check(self, what: str, owner: Module, want: Any, value: Any, where: Where | None) -> None:
+        if not isinstance(want, TensorType):
+            return
+        dims = want.dims(owner)
+        for d in dims:
+            if isinstance(d, Dim):
+                check_symbols(d, self.symbols, want.where)
+        text = f"{want.dtype} ({', '.join(d if isinstance(d, str) else d.text for d in dims)})".strip()
+        if not isinstance(value, Value):
+            raise fail(f"{what} is {value!r}, expected a tensor {text}", where)
+        if not _match(dims, value.dims, {}) or (want.dtype and want.dtype != value.dtype):
+            raise fail(f"{what} is {value}, expected {text}", where)
+
+    def forward_of(self, module: Module) -> Any:
+        found = [f for n in dir(type(module)) if getattr(f := inspect.getattr_static(type(module), n), "_forward", False)]
+        if len(found) != 1:
+            raise fail(f"{type(module).__name__} has {len(found)} methods with @forward, expected 1", module._where)
+        return found[0]
+
+    def call(self, module: Module, args: tuple[Any, ...], more: dict[str, Any], name: str | None, part: str | None) -> Any:
+        if id(module) not in self.attrs:
+            raise fail(f"{type(module).__name__} isn't an attribute of the model; expected it to be set in __init__ or in the class")
+        if isinstance(module, Repeated):
+            return self.repeat(module, args, more)
+        function, label = self.forward_of(module), type(module).__name__
+        try:
+            bound = inspect.signature(function).bind(module, *args, **more)
+        except TypeError as error:
+            raise fail(f"{label}: {error}") from None
+        for key, value in list(bound.arguments.items())[1:]:
+            self.check(f"{label}: {key}", module, function.__annotations__.get(key), value, None)
+        alias = ".".join(p for p in (self.frames[-1].module._path, name) if p) if name and self.frames else ""
+        inherited = next((f.part for f in reversed(self.frames) if f.part), None)
+        self.frames.append(Frame(module, part or inherited or getattr(function, "_part", None), alias))
+        result = function(*bound.args, **bound.kwargs)
+        self.frames.pop()
+        code = function.__code__
+        self.check(f"{label}: its result", module, function.__annotations__.get("return"), result, (code.co_filename, code.co_firstlineno))
+        return result
+
+    def repeat(self, module: Repeated, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
+        if not args:
+            raise fail("blocks: expected the tensor that goes from one to the next")
+        first = self.readable("blocks", "the first argument", args[0])
+        check_symbols(module.count, self.symbols, module._where)
+        names = list(inspect.signature(self.forward_of(module.block)).parameters)
+        if len(names) < 2:
+            raise fail(f"{type(module.block).__name__}: its @forward takes no tensor", module.block._where)
+        carried, turn = names[1], Turn([])
+        while carried in self.names:
+            carried += "_"
+        self.names.add(carried)
+        index = "ijkl"[len(self.turns) - 1]
+        self.turns.append(turn)
+        self.sinks.append(turn.ops)
+        self.symbols.add(index)
+        result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
+        self.symbols.discard(index)
+        self.turns.pop()
+        self.sinks.pop()
+        if not isinstance(result, Value) or result.dims != first.dims:
+            raise fail(f"{type(module.block).__name__}: its result is {result!r}, expected {first} as its first input", module.block._where)
+        self.sinks[-1].append({"repeat": module.count.text, "index": index, "carry": {carried: first.ref}, "body": turn.params + turn.ops,
+                               "yield": {carried: result.ref}})
+        return Value(carried, first.dims, first.dtype)
+
+    def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Value:
+        check_symbols(dim(when), self.symbols)
+        ref, values, bodies = re.sub("[{}]", "", self.name_of("select", name)), [], []  # the name of a let has no index
+        for branch in (then, otherwise):
+            before = dict(self.params)
+            self.sinks.append([])
+            values.append(self.readable("select", "a branch's result", branch()))
+            bodies.append([*self.sinks.pop(), {"let": ref, "is": values[-1].ref}])
+            self.params = before
+        if values[0].dims != values[1].dims or values[0].dtype != values[1].dtype:
+            raise fail(f"select: its second branch gives {values[1]}, expected {values[0]} as its first")
+        self.sinks[-1].append({"if": when, "then": bodies[0], "else": bodies[1]})
+        return Value(ref, values[0].dims, values[0].dtype)
+
+
+@dataclass
+class Built:
+    ir: dict[str, Any]
+    nodes: list[Node]
+    outputs: dict[str, Value]
+
+
+def build(cls: type) -> Built:
+    """The IR of a @model: docs/ir.md."""
+    where = getattr(cls, "_where", ("", 0))
+    if not (isinstance(cls, type) and issubclass(cls, Module)) or cls._kind != "model":
+        raise fail(f"{getattr(cls, '__name__', cls)!s}: expected a class with @model")
+    if cls._abstract:
+        raise fail(f"{cls.__name__} is abstract; build a model that extends it", where)
+    if not isinstance(cls._config, Config):
+        raise fail(f"{cls.__name__} has no @hf_config, which says what its symbols are", where)
+    builder = Builder(cls(), cls._config)
+    _builders.append(builder)
+    try:
+        function = builder.forward_of(builder.root)
+        names = list(inspect.signature(function).parameters)[1:]
+        for name in names:
+            if name not in INPUTS:
+                raise fail(f"{cls.__name__}: there is no input {name}; a model reads {', '.join(INPUTS)}",
+                           (function.__code__.co_filename, function.__code__.co_firstlineno))
+        inputs = {n: Value(n, tuple(map(Dim, INPUTS[n][0])), INPUTS[n][1]) for n in names}
+        result = builder.call(builder.root, (), inputs, None, None)
+        line = (function.__code__.co_filename, function.__code__.co_firstlineno)
+        if not isinstance(result, dict) or set(OUTPUTS) - set(result):
+            raise fail(f"{cls.__name__}: its @forward gives {result!r}, expected a dict of {', '.join(OUTPUTS)}", line)
+        for name, value in result.items():
+            value = builder.readable("output", name, value)
+            if name in OUTPUTS and not _match(OUTPUTS[name], value.dims, {"B": Dim("B"), "T": Dim("T")}):
+                raise fail(f"{cls.__name__}: {name} is {value}, expected ({', '.join(OUTPUTS[name])})", line)
+            builder.sinks[0].append({"output": name, "is": value.ref})
+    except RecursionError:
+        raise DslError(where, f"{cls.__name__}: modules call one another without end") from None
+    finally:
+        _builders.pop()
+    config = cls._config
+    ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
+          "require": config.require, "ignored": config.ignored, "refused": config.refused, "graph": builder.sinks[0]}
+    return Built(ir, builder.nodes, result)

@@ -1,0 +1,322 @@
+"""What a model file declares: tensors, parameters, modules, config keys, names in a model folder."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from surogate.dsl.dims import Dim
+from surogate.dsl.ops import DTYPES
+
+_HERE = str(Path(__file__).parent)
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
+Where = tuple[str, int]
+
+
+class DslError(Exception):
+    """What is wrong with a model file, and where."""
+
+    def __init__(self, where: Where, message: str) -> None:
+        path, here = Path(where[0]), Path.cwd()
+        super().__init__(f"{path.relative_to(here) if path.is_relative_to(here) else path}:{where[1]}: {message}")
+        self.where = where
+
+
+def caller() -> Where:
+    """File and line of the model file that called into the DSL."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def fail(message: str, where: Where | None = None) -> DslError:
+    return DslError(where or caller(), message)
+
+
+def dim(value: Any, where: Where | None = None) -> Dim:
+    if isinstance(value, bool) or not isinstance(value, (str, int, Dim)):
+        raise fail(f"expected a dim (a symbol, number or expression), found {value!r}", where)
+    try:
+        return Dim(value)
+    except ValueError as error:
+        raise fail(str(error), where) from None
+
+
+class TensorType:
+    def __init__(self, items: tuple[Any, ...], where: Where) -> None:
+        self.where = where
+        self.dtype = items[-1] if items and items[-1] in DTYPES else ""
+        self.items = items[:-1] if self.dtype else items
+        for item in self.items:
+            if item != "...":
+                dim(item, where)
+
+    def dims(self, owner: Any) -> tuple[str | Dim, ...]:
+        """Dims, those that are named like an attribute of the module replaced by it. "..." stays."""
+        return tuple(d if d == "..." else dim(_of(owner, d), self.where) for d in self.items)
+
+
+def _of(owner: Any, item: Any) -> Any:
+    if isinstance(item, str) and isinstance(value := getattr(owner, item, None) if item.isidentifier() else None, (str, int, Dim)):
+        return value
+    return item
+
+
+class _TensorFactory:
+    """Tensor["B", "T", "C", "bf16"]: dims, and the dtype where it isn't the model's."""
+
+    def __getitem__(self, items: Any) -> TensorType:
+        return TensorType(items if isinstance(items, tuple) else (items,), caller())
+
+
+class ArrayType:
+    def __init__(self, items: Any, where: Where) -> None:
+        if not isinstance(items, tuple) or len(items) != 2:
+            raise fail('Array takes a count and a block: Array["n_layers", "Block"]', where)
+        self.where, self.count, self.block = where, dim(items[0], where), items[1]
+
+
+class _ArrayFactory:
+    """Array["n_layers", "Block"]: a block that many times, each turn fed what the one before gave."""
+
+    def __getitem__(self, items: Any) -> ArrayType:
+        return ArrayType(items, caller())
+
+
+__all__ = ["Array", "Tensor"]
+if TYPE_CHECKING:
+    from typing import Literal as Tensor  # a type checker takes the dims as words
+
+    Array: Any
+else:
+    Tensor, Array = _TensorFactory(), _ArrayFactory()
+
+
+_PARAM_OPTIONS = ("init", "linear", "head", "decay", "dtype", "module")
+
+
+class ParamSpec:
+    """A weight. `when`: a symbol or expression of the config, or an attribute of the module; else the weight is absent."""
+
+    def __init__(self, shape: Any, when: str | bool, options: dict[str, Any], where: Where) -> None:
+        if not isinstance(shape, TensorType):
+            raise fail(f'expected the shape as Tensor["M", "K"], found {shape!r}', where)
+        if shape.dtype not in ("", "f32", "bf16"):
+            raise fail(f"a weight of {shape.dtype}; expected f32 or bf16", where)
+        for name in options:
+            if name not in _PARAM_OPTIONS:
+                raise fail(f"a weight has no {name}; it may have {', '.join(_PARAM_OPTIONS)}, when", where)
+        if isinstance(init := options.get("init"), str) and init not in ("zeros", "ones"):
+            raise fail(f'init: expected "zeros", "ones" or normal(deviation), found "{init}"', where)
+        self.shape, self.when, self.options, self.where, self.name = shape, when, options, where, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, cls: type) -> Any:
+        from surogate.dsl.graph import current
+
+        return self if owner is None else current(self.where).param(owner, self)
+
+
+def Param(shape: Any, *, when: str | bool = True, **options: Any) -> Any:
+    """A weight as a class attribute: weight = Param(Tensor["M", "K"], init=normal(0.02))."""
+    return ParamSpec(shape, when, options, caller())
+
+
+def param(function: Any = None, *, when: str | bool = True, **options: Any) -> Any:
+    """A weight as a method: @param, or @param(init="ones"), over def weight(self) -> Tensor["C"]: ..."""
+
+    def declare(f: Any) -> ParamSpec:
+        where = f.__code__.co_filename, f.__code__.co_firstlineno
+        return ParamSpec(f.__annotations__.get("return"), when, options, where)
+
+    return declare if function is None else declare(function)
+
+
+def normal(deviation: str | float) -> dict[str, Any]:
+    """Normally distributed at the start."""
+    return {"normal": dim(deviation).text if isinstance(deviation, str) else deviation}
+
+
+class Module:
+    """What @module, @block and @model make of a class; derive from it for type checkers. Calling one applies its @forward."""
+
+    _path: str = ""
+    _kind: str = ""
+    _abstract: bool = False
+    _config: Any = None
+    _mapping: dict[str, Any] = {}  # path of a module or weight -> its name in a model folder
+    _indexed: dict[str, str] = {}
+    _ties: tuple[tuple[str, str, str], ...] = ()
+    _where: Where = ("", 0)
+
+    def __call__(self, *args: Any, name: str | None = None, part: str | None = None, **more: Any) -> Any:
+        from surogate.dsl.graph import current
+
+        return current(caller()).call(self, args, more, name, part)
+
+
+def _declare(kind: str) -> Callable[[C], C]:
+    def declare(cls: C) -> C:
+        if not isinstance(cls, type):
+            raise fail(f"@{kind} stands before a class")
+        members = {"_kind": kind, "_abstract": False, "_where": caller(), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        if not issubclass(cls, Module):
+            return type(cls.__name__, (cls, Module), members)  # type: ignore[return-value]
+        for key, value in members.items():
+            setattr(cls, key, value)
+        return cls
+
+    return declare
+
+
+module, block, model, primitive = _declare("module"), _declare("block"), _declare("model"), _declare("primitive")
+
+
+def abstract(cls: C) -> C:
+    """Only to be extended."""
+    setattr(cls, "_abstract", True)
+    return cls
+
+
+def extends(base: type) -> Callable[[C], C]:
+    """The base's weights, forward, config, names and ties; what the class says itself goes first."""
+
+    def merge(cls: C) -> C:
+        if not (isinstance(base, type) and issubclass(base, Module)):
+            raise fail(f"@extends: expected a @module, @block or @model, found {base!r}")
+        own = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
+        return type(cls.__name__, (base,), own)  # type: ignore[return-value]
+
+    return merge
+
+
+def forward(function: F) -> F:
+    setattr(function, "_forward", True)
+    return function
+
+
+PARTS = ("norm", "qkv", "att", "ffn", "swiglu")
+
+
+def recompute(part: str) -> Callable[[F], F]:
+    """Ops of this forward are recomputed where recompute_PART is on, unless a caller names another part."""
+    if part not in PARTS:
+        raise fail(f'@recompute: expected one of {", ".join(PARTS)}, found "{part}"')
+
+    def mark(function: F) -> F:
+        setattr(function, "_part", part)
+        return function
+
+    return mark
+
+
+class Key:
+    """A symbol's place in config.json: its key or spellings, its default, what it must satisfy."""
+
+    def __init__(self, key: str | list[str], default: str | None = None, **limits: Any) -> None:
+        for name in limits:
+            if name not in ("needed_if", "choices", "min", "max", "integer"):
+                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, max, integer")
+        self.where = caller()
+        self.entry = {"key": key} | ({} if default is None else {"default": default}) | limits
+
+
+def Size(key: str, default: str | None = None, most: int = 1 << 24) -> Key:
+    """A whole number from 1 on."""
+    return Key(key, default, min=1, max=most, integer=True)
+
+
+class Config:
+    def __init__(self, architecture: str, symbols: dict[str, Key], where: Where) -> None:
+        self.architecture, self.symbols, self.where = architecture, symbols, where
+        self.require: list[dict[str, str]] = []
+        self.ignored: list[str] = []
+        self.refused: list[str] = []
+
+
+def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
+              **symbols: Key) -> Callable[[C], C]:
+    """The model's symbols as keys of config.json; require: {expression: what else is wrong}."""
+    config = Config(architecture, symbols, caller())
+    for name, key in symbols.items():
+        if not isinstance(key, Key):
+            raise fail(f'{name}: expected Key("hidden_size") or Size("hidden_size"), found {key!r}')
+    known = {"B", "T", "P"}
+    for name, key in symbols.items():
+        for field in ("default", "needed_if"):
+            if isinstance(text := key.entry.get(field), str):
+                check_symbols(dim(text, key.where), known, key.where)
+        known.add(name)
+    for expression, message in (require or {}).items():
+        check_symbols(dim(expression), known, config.where)
+        config.require.append({"that": expression, "message": message})
+    config.ignored, config.refused = list(ignored), list(refused)
+
+    def attach(cls: C) -> C:
+        setattr(cls, "_config", config)
+        return cls
+
+    return attach
+
+
+def check_symbols(value: Dim, known: Any, where: Where | None = None) -> Dim:
+    for name in sorted(value.names - set(known)):
+        raise fail(f'"{value.text}": unknown symbol {name}; expected one of {", ".join(sorted(known))}', where)
+    return value
+
+
+class _Mapping:
+    """@hf_mapping(embed="model.embed_tokens"): the name in a model folder of a module, or of one weight ("q.weight")."""
+
+    def __call__(self, names: dict[str, Any] | None = None, **more: Any) -> Callable[[C], C]:
+        def attach(cls: C) -> C:
+            setattr(cls, "_mapping", {**getattr(cls, "_mapping", {}), **(names or {}), **more})
+            return cls
+
+        return attach
+
+    def indexed(self, array: str, prefix: str) -> Callable[[C], C]:
+        """The name of each turn of an Array: @hf_mapping.indexed("blocks", "model.layers.{i}")."""
+        if not re.search(r"\{.+\}", prefix):
+            raise fail(f'@hf_mapping.indexed: expected the index in the name, as "model.layers.{{i}}", found "{prefix}"')
+
+        def attach(cls: C) -> C:
+            setattr(cls, "_indexed", {**getattr(cls, "_indexed", {}), array: prefix})
+            return cls
+
+        return attach
+
+
+hf_mapping = _Mapping()
+
+
+def concat(*names: str) -> dict[str, Any]:
+    """Tensors of a model folder one below the other."""
+    return {"concat": list(names)}
+
+
+def transpose(name: str) -> dict[str, Any]:
+    return {"transpose": name}
+
+
+def rows(name: str, begin: str | int, total: str | int) -> dict[str, Any]:
+    """Rows of a packed tensor that has `total` of them, from `begin` on."""
+    return {"slice": name, "begin": begin, "total": total}
+
+
+def tied_to(weight: str, other: str, when: str = "1") -> Callable[[C], C]:
+    """`weight` is `other` where the expression holds: @tied_to("head.weight", "embed.weight", when="tied")."""
+    dim(when)
+
+    def attach(cls: C) -> C:
+        setattr(cls, "_ties", (*getattr(cls, "_ties", ()), (weight, other, when)))
+        return cls
+
+    return attach

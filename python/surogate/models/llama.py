@@ -1,0 +1,94 @@
+"""Llama 2 to 3.3: blocks of attention with rotary positions and of a gated MLP, each behind a norm and added to its input."""
+
+from typing import Any
+
+from surogate.dsl import Array, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, tied_to
+from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, Embedding, Linear, RMSNorm
+
+
+@hf_mapping(q="q_proj", k="k_proj", v="v_proj", o="o_proj")
+@module
+class Attention(Module):
+    """Each of H query heads attends with one of G key/value heads."""
+
+    def __init__(self, qkv_bias: bool, qk_norm: bool) -> None:
+        self.q = Linear("H * D", "C", qkv_bias)
+        self.k = Linear("G * D", "C", qkv_bias)
+        self.v = Linear("G * D", "C", qkv_bias)
+        self.o = Linear("C", "H * D")
+        self.q_norm = RMSNorm("D") if qk_norm else None
+        self.k_norm = RMSNorm("D") if qk_norm else None
+
+    @forward
+    def forward(self, x: Tensor["B", "T", "C"], rope: Tensor["P", "D"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
+        with graph() as g:
+            q = g.reshape(self.q(x, part="qkv"), "B", "T", "H", "D", name="q.heads", part="qkv")
+            k = g.reshape(self.k(x, part="qkv"), "B", "T", "G", "D", name="k.heads", part="qkv")
+            v = g.reshape(self.v(x, part="qkv"), "B", "T", "G", "D", name="v.heads", part="qkv")
+            q = self.q_norm(q, name="q.norm", part="qkv") if self.q_norm else q
+            q = g.rope(q, rope, positions, name="q.rope", part="qkv")
+            k = self.k_norm(k, name="k.norm", part="qkv") if self.k_norm else k
+            k = g.rope(k, rope, positions, name="k.rope", part="qkv")
+            y = g.attention(q, k, v, doc_start, num_heads="H", num_kv_heads="G", head_dim="D", name="heads", part="att")
+            return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
+
+
+@hf_mapping(gate="gate_proj", up="up_proj", down="down_proj")
+@module
+class MLP(Module):
+    """down(silu(gate(x)) * up(x))"""
+
+    def __init__(self) -> None:
+        self.gate = Linear("F", "C")
+        self.up = Linear("F", "C")
+        self.down = Linear("C", "F")
+
+    @forward
+    def forward(self, x: Tensor["B", "T", "C"]) -> Tensor["B", "T", "C"]:
+        with graph() as g:
+            gate, up = self.gate(x, part="ffn"), self.up(x, part="ffn")
+            return self.down(g.swiglu(gate, up, name="act", part="swiglu"))
+
+
+@hf_mapping(norm1="input_layernorm", attn="self_attn", norm2="post_attention_layernorm")
+@block
+class Block(Module):
+    qkv_bias = False
+    qk_norm = False
+
+    def __init__(self) -> None:
+        self.norm1 = RMSNorm("C")
+        self.attn = Attention(self.qkv_bias, self.qk_norm)
+        self.norm2 = RMSNorm("C")
+        self.mlp = MLP()
+
+    @forward
+    def forward(self, x: Tensor["B", "T", "C"], rope: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
+        with graph() as g:
+            x = g.add(x, self.attn(self.norm1(x), rope, positions, doc_start), name="res1")
+            return g.add(x, self.mlp(self.norm2(x)), name="res2")
+
+
+@hf_mapping.indexed("blocks", "model.layers.{i}")
+@hf_mapping(embed="model.embed_tokens", norm="model.norm", head="lm_head")
+@hf_config("LlamaForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **DECODER)
+@tied_to("head.weight", "embed.weight", when="tied")
+@model
+class Llama(Module):
+    blocks = Array["L", "Block"]
+
+    def __init__(self) -> None:
+        self.embed = Embedding()
+        self.norm = RMSNorm("C")
+        self.head = Linear("V", "C", head=True)
+
+    @forward
+    def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
+        with graph() as g:
+            x = self.embed(tokens)
+            rope = g.rope_table(len="P", head_dim="D", theta="theta", factor="llama3_rope ? rope_factor : 0", low_freq="rope_low",
+                                high_freq="rope_high", original_len="rope_original")
+            x = self.blocks(x, rope, positions, doc_start)
+            logits = self.head(self.norm(x), name="logits")
+            losses = g.cross_entropy(logits, labels, name="losses")
+            return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}

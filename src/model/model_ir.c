@@ -1,0 +1,112 @@
+/* The IR of a model folder. */
+#include "model/model_ir.h"
+
+#include "base/log.h"
+#include "base/sha256.h"
+#include "files/file.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char folder_file[] = "surogate_ir.json";
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t len = strlen(text), tail = strlen(end);
+    return len >= tail && strcmp(text + len - tail, end) == 0;
+}
+
+static Status read_module(Arena *arena, const char *path, IrModule **out_module)
+{
+    Str text;
+    FAIL_IF(ends_with(path, ".py"), ERR_INVALID,
+            "%s is Python; the IR that it builds is read: python3 -m surogate.dsl build %s -o model.json, then ir: model.json", path, path);
+    TRY(file_read(arena, path, IR_MAX_BYTES, &text));
+    return ir_module_parse(arena, path, text.data, text.len, out_module);
+}
+
+/* A file of that architecture in the folder that SUROGATE_MODELS names; *out_module stays NULL where there is none. */
+static Status find_in_folder(Arena *arena, const char *folder, const char *architecture, IrModule **out_module)
+{
+    struct dirent *entry;
+    Status         status = OK;
+    DIR           *dir = opendir(folder);
+    if (!dir) return status_prefix(file_fail("read the folder", folder), "SUROGATE_MODELS");
+    while (status == OK && (entry = readdir(dir))) {
+        IrModule *module;
+        if (!ends_with(entry->d_name, ".json")) continue;
+        status = read_module(arena, arena_printf(arena, "%s/%s", folder, entry->d_name), &module);
+        if (status != OK || strcmp(module->architecture, architecture) != 0) continue;
+        if (*out_module)
+            status = status_fail(ERR_INVALID, "%s and %s are both of %s; remove one", (*out_module)->file, module->file, architecture);
+        *out_module = module;
+    }
+    closedir(dir);
+    return status == OK ? OK : status_prefix(status, "SUROGATE_MODELS");
+}
+
+static Status find_shipped(Arena *arena, const char *architecture, const char *config_name, IrModule **out_module)
+{
+    size_t      len;
+    const char *text = ir_shipped_module(architecture, &len);
+    if (text) {
+        TRY(ir_module_parse(arena, arena_printf(arena, "the shipped IR of %s", architecture), text, len, out_module));
+        return OK;
+    }
+    StrBuf known = {0};
+    for (const char *const *name = ir_shipped_architectures(); *name; name++) strbuf_printf(&known, "%s%s", known.len ? ", " : "", *name);
+    Status status = status_fail(ERR_UNSUPPORTED,
+                                "%s: architecture %s isn't supported; this version has %s. Another one can be written in Python "
+                                "(docs/dsl.md) and named with ir:",
+                                config_name, architecture, strbuf_cstr(&known));
+    strbuf_deinit(&known);
+    return status;
+}
+
+Status model_ir_find(Arena *arena, const char *dir, const JsonValue *config, const char *config_name, const char *ir, IrModule **out_module)
+{
+    const JsonValue *list = json_get(config, "architectures");
+    FAIL_IF(!list || list->type != JSON_ARRAY || list->count != 1 || list->items[0].type != JSON_STRING, ERR_INVALID,
+            "%s: expected one name under \"architectures\"; without it the model's layers aren't known", config_name);
+    const char *architecture = list->items[0].string.data, *own = arena_printf(arena, "%s/%s", dir, folder_file);
+    const char *models = getenv("SUROGATE_MODELS"), *path = ir ? ir : file_exists(own) ? own : NULL;
+    *out_module = NULL;
+    if (path) {
+        TRY(read_module(arena, path, out_module));
+        FAIL_IF(strcmp((*out_module)->architecture, architecture) != 0, ERR_INVALID, "%s is of %s, but %s says %s", path,
+                (*out_module)->architecture, config_name, architecture);
+        return OK;
+    }
+    if (models && *models) TRY(find_in_folder(arena, models, architecture, out_module));
+    return *out_module ? OK : find_shipped(arena, architecture, config_name, out_module);
+}
+
+static bool is_shipped(const IrModule *module)
+{
+    size_t len;
+    return module->text == ir_shipped_module(module->architecture, &len);
+}
+
+void model_ir_tell(const IrModule *module, StrBuf *notes)
+{
+    Sha256  sha;
+    uint8_t hash[SHA256_BYTES];
+    char    hex[2 * SHA256_BYTES + 1];
+    if (is_shipped(module)) return;
+    sha256_init(&sha);
+    sha256_add(&sha, module->text, module->len);
+    sha256_end(&sha, hash);
+    for (int i = 0; i < SHA256_BYTES; i++) snprintf(hex + 2 * i, 3, "%02x", hash[i]);
+    log_note(notes, false, "%s says what %s computes (%zu bytes, SHA-256 %s)", module->file, module->architecture, module->len, hex);
+}
+
+Status model_ir_write(const IrModule *module, const char *folder)
+{
+    if (is_shipped(module)) return OK;
+    Arena  arena = {0};
+    Status status = file_write_atomic(arena_printf(&arena, "%s/%s", folder, folder_file), module->text, module->len);
+    arena_deinit(&arena);
+    return status;
+}

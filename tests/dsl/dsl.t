@@ -1,0 +1,27 @@
+#!/bin/bash
+# The DSL: models/*.json are what python/surogate/models say, ops.json is the engine's list, wrong files get one message at the right line.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
+
+command -v python3 > /dev/null || { skip "python3 isn't installed" && finish; }
+check "models/*.json and ops.json are current" tools/write-models --check
+
+python3 tests/dsl/wrong.py > "$dir/wrong" || cat "$dir/wrong"
+read -r good _ bad _ < <(tail -1 "$dir/wrong")
+num_passed=$((num_passed + ${good:-0}))
+num_failed=$((num_failed + ${bad:-1}))
+check "at least 60 wrong programs" [ "${good:-0}" -ge 60 ]
+
+python3 -m surogate.dsl show --svg surogate.models.llama -o "$dir/llama.svg"
+check "the drawing is XML with a box for each op" python3 -c "import sys, xml.dom.minidom as x
+assert len(x.parse(sys.argv[1]).getElementsByTagName('text')) == 25" "$dir/llama.svg"
+
+for tool in "mypy surogate" "ruff check surogate"; do
+    if command -v "${tool%% *}" > /dev/null; then
+        check "$tool" sh -c "cd python && $tool > '$dir/out' 2>&1 || { cat '$dir/out'; exit 1; }"
+    else
+        skip "$tool: not installed"
+    fi
+done
+finish

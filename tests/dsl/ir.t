@@ -1,0 +1,65 @@
+#!/bin/bash
+# A model that isn't built in: its IR by ir:, from the model folder, from SUROGATE_MODELS.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
+command -v python3 > /dev/null || { skip "python3 isn't installed" && finish; }
+
+tiny=$root/examples/dsl/tiny.py
+cd "$dir" || exit 1
+python3 -m surogate.dsl build "$tiny" -o tiny.json || fail "the example doesn't build"
+cp "$tiny" tiny.py
+seq 1 2000 | sed 's/^/The number is /' > text.txt
+"$SUROGATE" tokenizer train --vocab-size 300 --out model text.txt > /dev/null 2>&1
+echo '{"architectures": ["TinyForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3}' > model/config.json
+cat > run.yaml << END
+model: model
+from_scratch: true
+datasets: [{path: text.txt, type: text}]
+sequence_len: 32
+max_steps: 4
+logging_steps: 1
+device: cpu
+model_dtype: fp32
+output_dir: trained
+ir: tiny.json
+END
+
+run pt run.yaml
+check "a run with ir: $(tail -3 err)" [ "$status" = 0 ]
+hash=$(sha256sum tiny.json | cut -d' ' -f1)
+check "the IR is announced with its hash" grep -q "tiny.json says what TinyForCausalLM computes .*SHA-256 $hash" err
+check "the trained model has its IR" cmp -s tiny.json trained/surogate_ir.json
+run eval trained --text text.txt --json
+check "a folder with surogate_ir.json: $(tail -3 err)" [ "$status" = 0 ]
+cp -r trained bare && rm bare/surogate_ir.json
+refused "no IR" 2 "architecture TinyForCausalLM isn't supported" "docs/dsl.md" -- eval bare --text text.txt
+mkdir models && cp tiny.json models
+SUROGATE_MODELS=models run eval bare --text text.txt --json
+check "SUROGATE_MODELS: $(tail -3 err)" [ "$status" = 0 ]
+cp tiny.json models/again.json
+SUROGATE_MODELS=models refused "two of one architecture" 2 "are both of TinyForCausalLM; remove one" -- eval bare --text text.txt
+SUROGATE_MODELS=nowhere refused "no such folder" 2 "SUROGATE_MODELS" "nowhere" -- eval bare --text text.txt
+refused "Python isn't run" 2 "tiny.py is Python" "python3 -m surogate.dsl build tiny.py" -- plan run.yaml ir=tiny.py
+refused "another architecture" 2 "of LlamaForCausalLM, but" -- plan run.yaml "ir=$root/models/llama.json"
+cp tiny.py trained/surogate_ir.py
+run eval trained --text text.txt --json
+check "no Python of a model folder is run" [ "$status" = 0 ]
+head -c 17000000 /dev/zero > large.json
+refused "a large file" 2 "large.json" -- plan run.yaml ir=large.json
+sed 's/"op": "gelu"/"op": "gellu"/' tiny.json > unknown.json
+refused "an unknown op" 2 "unknown.json:" "unknown op gellu" -- plan run.yaml ir=unknown.json
+# Layers of two kinds: each has the weights that it reads, and biases are there where the config says so.
+python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
+for biased in true false; do
+    rm -rf trained
+    echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "use_bias": '$biased'}' > model/config.json
+    run pt run.yaml ir=kinds.json
+    names=$(python3 -c "import json, struct
+file = open('trained/model.safetensors', 'rb')
+print(*sorted(set(json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))) - {'__metadata__'}))")
+    want="h.0.a.weight h.0.norm h.1.b.weight h.1.norm h.2.a.weight h.2.norm wte"
+    [ $biased = true ] && want="h.0.a.bias h.0.a.weight h.0.norm h.1.b.bias h.1.b.weight h.1.norm h.2.a.bias h.2.a.weight h.2.norm wte"
+    check "use_bias $biased: $names" [ "$names" = "$want" ]
+done
+finish

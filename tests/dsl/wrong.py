@@ -1,0 +1,131 @@
+"""Wrong model files: what to replace in examples/dsl/tiny.py, by what, what the one message then says, and the text at whose line it must
+point; None: at the replacement."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BASE = Path("examples/dsl/tiny.py").read_text()
+LINEAR, UP, NORM = "return g.linear(x, self.weight)", 'self.up = Linear("4 * C", "C")', "g.rms_norm(x, self.norm, eps=\"eps\", name=\"normed\")"
+H, SUM, ACT = "h = self.up(" + NORM + ")", 'return g.add(x, self.down(g.gelu(h, name="act")), name="sum")', 'g.gelu(h, name="act")'
+X0, LOGITS, LOSSES = ('x = g.embedding(tokens, self.embed, name="x0")', 'logits = self.lm_head(self.blocks(x), name="logits")',
+                      'losses = g.cross_entropy(logits, labels, name="losses")')
+RESULT = 'return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}'
+WEIGHT, NORM_W = 'weight = Param(Tensor["out", "inner"], linear=True, init=normal(0.02))', 'norm = Param(Tensor["C"], init="ones", decay=False)'
+EMBED, ARRAY = 'embed = Param(Tensor["V", "C"], init=normal(0.02))', 'blocks = Array["L", "Block"]'
+INDEXED, HEAD, EPS = '@hf_mapping.indexed("blocks", "transformer.h.{i}")', 'self.lm_head = Linear("V", "C")', 'eps=Key("layer_norm_epsilon", "1e-5", min=0)'
+TINY = "class Tiny(Module):"
+FORWARD = 'def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, hyper: Any) -> dict[str, Any]:'
+
+WRONG = [
+    # shapes
+    (UP, 'self.up = Linear("3 * C", "C")', "Linear: x is (B, T, 3 * C), expected (..., 4 * C)", SUM),
+    (UP, 'self.up = Linear("4 * C", "V")', "Linear: x is (B, T, C), expected (..., V)", H),
+    (WEIGHT, 'weight = Param(Tensor["inner", "out"])', "linear: w is (C, 4 * C), expected (M, C): x (N,K), w (M,K)", LINEAR),
+    (WEIGHT, 'weight = Param(Tensor["out"])', "linear: w is (4 * C), expected (M, C)", LINEAR),
+    (WEIGHT, 'weight = Param(Tensor["...", "inner"])', 'a weight has a whole shape, without "..."', None),
+    (LINEAR, "return x", "Linear: its result is (B, T, C), expected (..., 4 * C)", "@forward"),
+    (LINEAR, "return None", "Linear: its result is None, expected a tensor (..., 4 * C)", "@forward"),
+    (NORM_W, 'norm = Param(Tensor["V"], init="ones")', "rms_norm: w is (V), expected (C): x (...,C), w (C)", H),
+    (SUM, 'return g.add(x, h, name="sum")', "add: b is (B, T, 4 * C), expected (B, T, C): a (...), b (...)", None),
+    (SUM, "return h", "Block: its result is (B, T, 4 * C), expected (B, T, C)", "    @forward\n    def forward(self, x: Tensor[\"B\", \"T\", \"C\"])"),
+    (EMBED, 'embed = Param(Tensor["C", "V"])', "Block: x is (B, T, V), expected (B, T, C)", LOGITS),
+    (EMBED, 'embed = Param(Tensor["V", "C", 2])', "embedding: w is (V, C, 2), expected (V, C)", X0),
+    (X0, "x = g.embedding(self.embed, tokens)", "embedding: tokens is (V, C), expected i32 (B, T)", None),
+    (LOGITS, 'logits = self.lm_head(x, name="logits", part="qkv")\n            logits = self.blocks(logits)',
+     "Block: x is (B, T, V), expected (B, T, C)", "logits = self.blocks(logits)"),
+    (LOSSES, 'losses = g.cross_entropy(labels, logits, name="losses")', "cross_entropy: logits is i32 (B, T), expected (B, T, V)", None),
+    (HEAD, 'self.lm_head = Linear("V", "2 * C")', "Linear: x is (B, T, C), expected (..., 2 * C)", LOGITS),
+    (ACT, 'g.reshape(h, "B", "T", "C", 3)', "reshape: x is (B, T, 4 * C), expected as many elements as (B, T, C, 3)", SUM[:-40]),
+    (ACT, 'g.reshape(h, "B", "T", "C", 2, 2)', "of 1 to 4 dims", None),
+    (ACT, 'g.swiglu(h, x, name="act")', "swiglu: up is (B, T, C), expected (B, T, 4 * C)", None),
+    (ACT, 'g.cast(h, dtype="i32")', "cast: dtype is 'i32', expected \"f32\" or \"bf16\"", None),
+    (ACT, 'g.dropout(h, h, h, h)', "dropout: doc_id is (B, T, 4 * C), expected i32 (B, T)", None),
+    (ACT, 'g.rope(h, h, h)', "rope: x is (B, T, 4 * C), expected (B, T, H, D)", None),
+    (RESULT, 'return {"logits": losses, "losses": losses, "loss": losses}', "Tiny: logits is f32 (B, T), expected (B, T, vocab)", "    @forward\n    " + FORWARD),
+    (RESULT, 'return {"logits": logits, "losses": losses, "loss": losses}', "Tiny: loss is f32 (B, T), expected (1)", "    @forward\n    " + FORWARD),
+    # ops
+    (ACT, "g.gellu(h)", "unknown op gellu; did you mean gelu?", None),
+    (ACT, "g.zzz(h)", "unknown op zzz; `surogate ops` lists them", None),
+    (ACT, "g.adamw(h)", "adamw: the engine makes it", None),
+    (ACT, "g.gelu()", "gelu: x is missing; expected x (...) -> y (...)", None),
+    (ACT, "g.gelu(h, h)", "gelu: 2 inputs, expected at most 1", None),
+    (ACT, "g.gelu(3)", "gelu: x is 3, expected a tensor", None),
+    (ACT, "g.gelu(h, tanhh=True)", "gelu has no attribute tanhh; did you mean tanh?", None),
+    (ACT, "g.gelu(h, tanh=3)", "gelu: tanh is 3, expected bool or an expression", None),
+    (ACT, "g.gelu(h, tanh=\"Q\")", '"Q": unknown symbol Q', None),
+    (ACT, "g.add(h)", "add: b is missing", None),
+    (NORM, 'g.rms_norm(x, self.norm, eps=True)', "rms_norm: eps is True, expected float or an expression", None),
+    (NORM, 'g.rms_norm(x, self.norm, eps="1 +")', 'expression "1 +": expected a number, a symbol or "("', None),
+    (NORM, 'g.rms_norm(x, self.norm, eps="eps $ 2")', 'expression "eps $ 2": unexpected "$"', None),
+    (NORM, 'g.rms_norm(x, self.norm, eps="(eps")', 'expression "(eps": expected ")"', None),
+    (NORM, 'g.rms_norm(x, self.norm, eps="eps ? 1")', 'expected ":"', None),
+    (NORM, 'g.rms_norm(x, self.norm, eps="eps", name="sum")', 'add: there is a value named "blocks.{i}.sum"', SUM),
+    # weights
+    (WEIGHT, 'weight = Param(["out", "inner"])', 'expected the shape as Tensor["M", "K"]', None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], colour=1)', "a weight has no colour; it may have init, linear", None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], init="one")', 'init: expected "zeros", "ones" or normal(deviation), found "one"', None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner", "i32"])', "a weight of i32; expected f32 or bf16", None),
+    (WEIGHT, 'weight = Param(Tensor["out", None])', "expected a dim (a symbol, number or expression), found None", None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner *"])', 'expression "inner *": expected a number, a symbol or "("', None),
+    (WEIGHT, 'weight = Param(Tensor["out", "W"])', '"W": unknown symbol W; expected one of B, C, L, P, T, V, eps, i', None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], when="biased")', '"biased": unknown symbol biased', None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], when="C > 8")', "linear: w isn't there unless C > 8; expected a weight that always is", LINEAR),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], when=False)', "linear: w is missing", LINEAR),
+    # modules
+    (ARRAY, 'blocks = Array["L"]', 'Array takes a count and a block: Array["n_layers", "Block"]', None),
+    (ARRAY, 'blocks = Array["L", "Blok"]', "Array: 'Blok' is no @block of this file", None),
+    (ARRAY, 'blocks = Array["M", "Block"]', '"M": unknown symbol M', None),
+    (LOGITS, "logits = self.blocks()", "blocks: expected the tensor that goes from one to the next", None),
+    (LOGITS, "logits = self.blocks(x, x)", "Block: too many positional arguments", None),
+    (LOGITS, 'logits = Linear("V", "C")(x)', "Linear isn't an attribute of the model", None),
+    (HEAD, HEAD + "\n        self.other = self.lm_head", "other: the same module as lm_head", "@module"),
+    ("    @forward\n    def forward(self, x: Tensor[\"...\"", "    def forward(self, x: Tensor[\"...\"",
+     "Linear has 0 methods with @forward, expected 1", "@module"),
+    # config and names
+    (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),
+    (EPS, 'eps=Key("layer_norm_epsilon", most=3)', "Key has no most; it may have default", None),
+    (EPS, 'eps=Key("layer_norm_epsilon", "E")', '"E": unknown symbol E', None),
+    (EPS, EPS + ', require={"C % 2": "odd", "Z": "no"}', '"Z": unknown symbol Z', None),
+    (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
+    ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
+     " expected {i}", WEIGHT),
+    (FORWARD, FORWARD.replace("labels", "classes"), "Tiny: there is no input classes; a model reads tokens, labels", "    @forward\n    " + FORWARD.replace("labels", "classes")),
+    (RESULT, "return logits", "Tiny: its @forward gives (B, T, V), expected a dict of logits, losses, loss", "    @forward\n    " + FORWARD),
+    ("@model\n" + TINY, "@abstract\n@model\n" + TINY, "Tiny is abstract; build a model that extends it", "@model\n" + TINY),
+    ("@model\n" + TINY, '@tied_to("embed", "lm_head.weigth")\n@model\n' + TINY, 'the model has no weight "lm_head.weigth"', "@model\n" + TINY),
+    ("@model\n" + TINY, '@tied_to("lm_head.weight", "blocks")\n@model\n' + TINY, 'the model has no weight "blocks"', "@model\n" + TINY),
+    ("@block\n", '@extends(3)\n@block\n', "@extends: expected a @module, @block or @model, found 3", None),
+    ("    @forward\n    def forward(self, x: Tensor[\"...\"", '    @recompute("attn")\n    @forward\n    def forward(self, x: Tensor["..."',
+     'expected one of norm, qkv, att, ffn, swiglu, found "attn"', None),
+]
+
+
+def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
+    if BASE.count(old) < 1:
+        return f"the example has no {old!r}"
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, recompute, tied_to,")
+    begin = text.find(at) if at else text.find(new)
+    want = text.count("\n", 0, begin) + 1
+    path = folder / "wrong.py"
+    path.write_text(text)
+    done = subprocess.run([sys.executable, "-m", "surogate.dsl", "check", str(path)], capture_output=True, text=True)
+    got = done.stderr.strip()
+    if done.returncode != 1 or "\n" in got or message not in got:
+        return f"expected one line with {message!r}, got {got}"
+    return "" if got.startswith(f"{path}:{want}: ") else f"expected line {want}, got {got}"
+
+
+def main() -> None:
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for old, new, message, at in WRONG:
+            if problem := run(old, new, message, at, Path(folder)):
+                failed += 1
+                print(f"FAILED: {new}: {problem}")
+    print(f"{len(WRONG) - failed} passed, {failed} failed, 0 skipped")
+    sys.exit(failed > 0)
+
+
+main()
