@@ -83,7 +83,9 @@ two_gpus() {
     run pt "$dir/run.yaml" output_dir="$dir/$name" gpus=2 max_steps=20 save_steps=0 learning_rate=1e-3 "$@"
     check "$name: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
 }
-if [ "$(nvidia-smi -L | wc -l)" -ge 2 ]; then
+gpus=$(nvidia-smi -L | wc -l)
+[ -n "${CUDA_VISIBLE_DEVICES+set}" ] && gpus=$(echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | grep -c .)
+if [ "$gpus" -ge 2 ]; then
     two_gpus one gpus=1 gradient_accumulation_steps=2
     two_gpus two
     two_gpus again
