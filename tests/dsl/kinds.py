@@ -41,7 +41,7 @@ class Block:
         self.a = Lin("C", Dim("C"))
         self.b = Lin("C", "C")
 
-    @param(init="ones", decay=False)
+    @param(init="ones", decay=False, frozen=True)
     def norm(self) -> Tensor["C"]: ...
 
     @recompute("ffn")

@@ -247,7 +247,7 @@ static void statements_become_a_graph(void)
         "{\"param\": \"w\", \"shape\": [\"2 * n\", 2], \"hf\": {\"transpose\": \"W\"}, \"module\": \"m.w\", "
         "\"linear\": true, \"head\": true, \"init\": {\"normal\": \"1 / 4\"}},\n"
         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"V\", \"begin\": \"n - 2\", \"total\": 8}, \"init\": "
-        "\"zeros\"},\n"
+        "\"zeros\", \"frozen\": true},\n"
         "{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": \"B * T + P\", \"scale\": 2, \"flip\": "
         "true}},\n"
         "{\"repeat\": \"n\", \"index\": \"i\", \"carry\": {\"x\": \"s\"}, \"body\": [\n"
@@ -277,7 +277,8 @@ static void statements_become_a_graph(void)
     const Param *w = graph->params[0], *v = graph->params[1];
     EXPECT(w->hf.kind == HF_TRANSPOSE && w->is_linear && w->is_head && w->decay && w->trained && w->layer == -1);
     EXPECT_NEAR(w->init_std, 0.25, 0);
-    EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay && v->init == INIT_ZEROS);
+    EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay && v->init == INIT_ZEROS &&
+           !v->trained);
     EXPECT_INT(graph_find(graph, "tokens")->type.dim[1], 3);
     arena_deinit(&arena);
 }
@@ -328,6 +329,15 @@ static void bad_statements_say_where(void)
         {PARAM(", \"linear\": 1"), "m.json:5: linear: expected true or false, found "},
         {PARAM(",\n \"decay\": \"no\""), "m.json:6: decay: expected true or false, found "},
         {PARAM("") ",\n" PARAM(""), "m.json:6: second value named w"},
+        {PARAM(", \"frozen\": 1"), "m.json:5: frozen: expected true or false, found "},
+        {PARAM("") ",\n{\"param\": \"v\", \"shape\": [4], \"hf\": \"W\"}",
+         "m.json:6: parameters w and v are both tensor W of a model folder"},
+        {"{\"param\": \"u\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 3, \"total\": 8}},\n"
+         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 0, \"total\": 8}}",
+         "m.json:5: parameters v and u are both tensor W of a model folder"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\", \"a\"]}}", "m.json:5: parameters w and w are both tensor a"},
+        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [\n{\"param\": \"w{i}\", \"shape\": [4], \"hf\": \"W\"}]}",
+         "m.json:6: parameters w0 and w1 are both tensor W"},
         {"{\"param\": \"tokens\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: second value named tokens"},
         {"{\"op\": \"nothing\", \"in\": [], \"out\": \"s\"}", "m.json:5: unknown op nothing"},
         {"{\"op\": 3, \"in\": [], \"out\": \"s\"}", "m.json:5: unknown op "},

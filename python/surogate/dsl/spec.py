@@ -97,7 +97,8 @@ else:
     Tensor, Array = _TensorFactory(), _ArrayFactory()
 
 
-_PARAM_OPTIONS = ("init", "linear", "head", "decay", "dtype", "module")
+PARAM_FLAGS = ("linear", "head", "decay", "frozen")
+_PARAM_OPTIONS = ("init", *PARAM_FLAGS, "dtype", "module")
 
 
 class ParamSpec:
