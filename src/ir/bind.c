@@ -25,6 +25,7 @@ typedef struct Binder {
     const char        *index_name[BIND_MAX_DEPTH];
     double             index[BIND_MAX_DEPTH];
     int                depth;
+    int64_t            num_layers; /* turns of the outermost repeats before this one */
     Scope              scope[BIND_MAX_NAMES];
     int                num_scope;
     int               *line_starts; /* byte offsets */
@@ -61,18 +62,24 @@ static Status spend(Binder *b, const JsonValue *at, int64_t work)
     return OK;
 }
 
-static bool lookup(const void *context, const char *name, double *out)
+static Status lookup(const void *context, const char *name, const double *index, double *out)
 {
     const Binder *b = context;
-    for (int i = b->depth - 1; i >= 0; i--) {
+    for (int i = b->depth - 1; i >= 0 && !index; i--) {
         if (strcmp(b->index_name[i], name) != 0) continue;
         *out = b->index[i];
-        return true;
+        return OK;
     }
-    if (strcmp(name, "B") == 0) return *out = (double)b->options->batch, true;
-    if (strcmp(name, "T") == 0) return *out = (double)b->options->seq, true;
-    if (strcmp(name, "P") == 0) return *out = (double)b->options->max_len, true;
-    return ir_dims_get(&b->dims, name, out);
+    const struct {
+        const char *name;
+        int64_t     value;
+    } shapes[] = {{"B", b->options->batch}, {"T", b->options->seq}, {"P", b->options->max_len}};
+    for (int i = 0; i < 3 && !index; i++) {
+        if (strcmp(name, shapes[i].name) != 0) continue;
+        *out = (double)shapes[i].value;
+        return OK;
+    }
+    return ir_dims_at(&b->dims, name, index, out);
 }
 
 /* A number, a boolean, or a text that is an expression. */
@@ -409,7 +416,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     for (int64_t i = 0; i < count; i++) {
         TRY(spend(b, s, 1 + (yield ? (int64_t)yield->count * (carried - first) : 0)));
         b->index[b->depth - 1] = (double)i;
-        if (b->depth == 1) b->graph->layer = (int)i;
+        if (b->depth == 1) b->graph->layer = (int)(b->num_layers + i);
         TRY(bind_list(b, body));
         Value *next[BIND_MAX_NAMES];
         for (int k = first; k < carried; k++) {
@@ -420,7 +427,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
         b->num_scope = carried;
         for (int k = first; k < carried; k++) b->scope[k].value = next[k];
     }
-    b->depth--;
+    if (!--b->depth) b->num_layers += count;
     b->graph->layer = outer_layer;
     return OK; /* the carried names stay, with their last values */
 }

@@ -131,7 +131,7 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
-        self.symbols = {"B", "T", "P", *config.symbols}
+        self.symbols = {"B": False, "T": False, "P": False} | config.known
         self.turns = [Turn([])]
         self.turns[0].params = self.turns[0].ops
         self.sinks = [self.turns[0].ops]
@@ -432,9 +432,9 @@ class Builder:
         index = "ijkl"[len(self.turns) - 1]
         self.turns.append(turn)
         self.sinks.append(turn.ops)
-        self.symbols.add(index)
+        self.symbols[index] = False
         result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
-        self.symbols.discard(index)
+        del self.symbols[index]
         self.turns.pop()
         self.sinks.pop()
         if not isinstance(result, Value) or result.dims != first.dims:
