@@ -116,6 +116,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
         }
         col += p[i].linear->in[1]->type.dim[0];
     }
+    for (int i = 0; i < count; i++) value_take_hint(*out, p[i].out);
     return OK;
 }
 
@@ -171,6 +172,7 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
     TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
                        q.norm ? ~0u : 1u, &node));
     graph->cursor = NULL;
+    for (int i = 0; i < 3; i++) value_take_hint(node->out[0], attention->in[i]);
     node_set_input(attention, 0, node->out[0]);
     node_set_input(attention, 1, NULL);
     node_set_input(attention, 2, NULL);

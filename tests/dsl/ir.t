@@ -49,6 +49,26 @@ head -c 17000000 /dev/zero > large.json
 refused "a large file" 2 "large.json" -- plan run.yaml ir=large.json
 sed 's/"op": "gelu"/"op": "gellu"/' tiny.json > unknown.json
 refused "an unknown op" 2 "unknown.json:" "unknown op gellu" -- plan run.yaml ir=unknown.json
+# Hints change what is computed again (nodes of the plan that are clones), and no bit of what is trained.
+trained_with() {
+    sed "$1" tiny.py > hints.py
+    sed -i 's/import Array,/import Array, save,/' hints.py
+    python3 -m surogate.dsl build hints.py -o hints.json || fail "$1 doesn't build"
+    rm -rf trained
+    run pt run.yaml ir=hints.json "${@:2}"
+    sha256sum trained/model.safetensors 2> err | cut -d' ' -f1
+    "$SUROGATE" ir run.yaml ir=hints.json "${@:2}" --after recompute 2> /dev/null | grep -c ' clone' > clones
+}
+plain=$(trained_with '')
+check "a model without hints: $plain, $(cat clones) clones" [ "${#plain} $(cat clones)" = "64 0" ]
+for case in "15|recompute_block|" "5|recompute_block|/class Block/,/class Tiny/s/@forward/@save(\"up\", \"normed\")\n    @forward/" "3|model|s/name=\"act\"/name=\"act\", save=False/"; do
+    IFS='|' read -r clones flag edit <<< "$case"
+    arguments=()
+    [ "$flag" = recompute_block ] && arguments=(recompute_block=true)
+    check "$case: the same bits" [ "$(trained_with "$edit" "${arguments[@]}")" = "$plain" ]
+    check "$case: $(cat clones) clones" [ "$(cat clones)" = "$clones" ]
+done
+
 # Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do
