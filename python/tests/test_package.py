@@ -220,15 +220,35 @@ class Steps(InFolder):
             with self.assert_fails(Status.INVALID, "no micro-batch"):
                 trainer.update(1e-3)
 
+    def test_train_step_tells_loss_and_accuracy(self) -> None:
+        ids = np.arange(32).reshape(2, 16)
+        targets = (ids + 1) % 32
+        targets[:, ::4] = -100
+        with Trainer(**self.settings("accuracy")) as trainer:
+            want = trainer.eval(ids, targets)
+            seen = []
+            for _ in range(60):
+                loss, accuracy = trainer.train_step(ids, targets, lr=1e-2)
+                seen.append(accuracy)
+                if len(seen) == 1:
+                    self.assertAlmostEqual(loss, want, places=5)
+                self.assertAlmostEqual(accuracy * 24, round(accuracy * 24), places=4)
+            self.assertLess(seen[0], 0.2)
+            self.assertAlmostEqual(seen[-1], 1, places=5)
+            trainer.step(ids, targets)
+            self.assertAlmostEqual(trainer.update(lr=0).accuracy, 1, places=5)
+
     def test_checkpoints_come_back(self) -> None:
         ids = np.arange(32).reshape(2, 16)
         with Trainer(**self.settings("back")) as trainer:
             trainer.train_step(ids, lr=1e-3)
             trainer.save_checkpoint(self.folder / "elsewhere")
-            want = trainer.train_step(ids, lr=1e-3)
+            trainer.step(ids)
+            want = trainer.update(lr=1e-3)
             trainer.load_checkpoint(self.folder / "elsewhere/checkpoint-1")
             self.assertEqual(trainer.steps, 1)
-            again = trainer.train_step(ids, lr=1e-3)
+            trainer.step(ids)
+            again = trainer.update(lr=1e-3)
             self.assertEqual((again.loss, again.norm), (want.loss, want.norm))
             with self.assert_fails(Status.CHECKPOINT, "no folder"):
                 trainer.load_checkpoint(self.folder / "nowhere")
