@@ -70,8 +70,8 @@ class Trainer(Closes):
     """A run whose steps are driven from Python, with the bits of the command on the same batches. One rank.
 
     Arguments are those of Run; what they say of data, logging, saving and evaluating has no effect. Micro-batches are handed in with
-    step(), at most micro_batches of them, and update() makes a train step of them. Arrays are NumPy's, DLPack tensors of the CPU, or
-    nested lists.
+    step(), at most micro_batches of them, and update() makes a train step of them. Arrays are NumPy's, DLPack tensors in the host's
+    memory, or nested lists.
     Opening loads the model and allocates all memory; SurogateError (NO_FIT) says which settings would fit.
     """
 

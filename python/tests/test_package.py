@@ -195,6 +195,24 @@ class Steps(InFolder):
 
         self.assertEqual(_arrays.rows(Tensor(), "ids").ctypes.data, ids.ctypes.data)
 
+        class OnGpu(Tensor):
+            def __dlpack_device__(self) -> tuple[int, int]:
+                return 2, 1
+
+        with self.assertRaisesRegex(TypeError, r"input_ids lies in the memory of cuda:1; expected the host's.*tensor.cpu\(\)"):
+            _arrays.Rows(OnGpu(), None, None, None)
+
+    def test_results_are_handed_on_without_a_copy(self) -> None:
+        with Trainer(**self.settings("out")) as trainer:
+            trainer.train_step([1, 2, 3, 4], lr=1e-3)
+            for out in (
+                trainer.logprobs([1, 2, 3, 4]),
+                trainer.gradients("model.norm.weight"),
+                trainer.weights("model.norm.weight"),
+            ):
+                self.assertEqual(np.from_dlpack(out).ctypes.data, out.ctypes.data)
+                out[...] = 0  # the caller's own
+
     def test_gradients_weights_and_updates(self) -> None:
         with Trainer(**self.settings("gradients")) as trainer:
             shapes = trainer.parameters()
