@@ -320,9 +320,11 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = head->source;
-    TRY(graph_add_node(graph, &op_lm_head_loss, NULL, loss->out[0]->name, in, 3, ~0u, &node));
+    LmHeadAttrs attrs = {.hits = loss->out[2] != NULL};
+    TRY(graph_add_node(graph, &op_lm_head_loss, &attrs, loss->out[0]->name, in, 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, loss->out[0], node->out[0], node);
+    if (loss->out[2]) graph_replace_uses(graph, loss->out[2], node->out[1], node);
     graph_remove_node(graph, loss);
     graph_remove_node(graph, head);
     *fired = true;
