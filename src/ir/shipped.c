@@ -16,6 +16,7 @@
     FAMILY(mistral, "MistralForCausalLM") \
     FAMILY(phi3, "Phi3ForCausalLM") \
     FAMILY(olmo2, "Olmo2ForCausalLM") \
+    FAMILY(smollm3, "SmolLM3ForCausalLM") \
     FAMILY(gpt2, "GPT2LMHeadModel")
 
 #define FAMILY(name, architecture) EMBED(ir_shipped_##name, #name ".json")

@@ -48,7 +48,7 @@ Status pass_bind(PassContext *context, Graph **graph)
     graph_add_output(*graph, want, value);
     for (Node *node = (*graph)->first; node; node = node->next)
         if (node->op->set_dense) node->op->set_dense(node, options->dense && spec->kind != PROGRAM_EVAL);
-    for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained = options->train_base;
+    for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained &= options->train_base;
     remove_dead_nodes(*graph);
     return OK;
 }

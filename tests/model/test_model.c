@@ -12,7 +12,7 @@
 
 #define FAMILIES "tests/fixtures/families/"
 
-static const char *const families[] = {"qwen3", "qwen3_untied", "qwen2", "llama", "llama3", "phi3", "olmo2", "gpt2"};
+static const char *const families[] = {"qwen3", "qwen3_untied", "qwen2", "llama", "llama3", "phi3", "olmo2", "smollm3", "gpt2"};
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
 /* ---- initialisation ---- */

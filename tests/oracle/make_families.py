@@ -16,7 +16,7 @@ import sys
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config
 from transformers.utils import logging
 
 from oracle_common import IGNORE, error, exact, forward, mean_loss
@@ -62,6 +62,11 @@ FAMILIES = {
         config=Olmo2Config(**COMMON, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
                            num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False, pad_token_id=0,
                            rope_parameters=dict(rope_type="default", rope_theta=5e5)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "smollm3": dict(  # a layer without rotary positions between two with
+        config=SmolLM3Config(**{**COMMON, "pad_token_id": None}, hidden_size=12, intermediate_size=14, num_hidden_layers=3,
+                             num_attention_heads=3, num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                             no_rope_layers=[1, 0, 1], rope_parameters=dict(rope_type="default", rope_theta=1e4)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
     "gpt2": dict(    # learned positions, layer norms, biases everywhere, weights that lie transposed, GELU by tanh
         config=GPT2Config(vocab_size=61, n_positions=256, bos_token_id=1, eos_token_id=2, dtype="float32", n_embd=16, n_layer=2,

@@ -131,7 +131,7 @@ static void fusions_fire_in_every_family(void)
         {"llama", 2, 1, 1, 2, 4},        {"llama3", 3, 1, 1, 2, 4}, {"qwen3", 2, 1, 1, 2, 4},
         {"qwen3_untied", 2, 1, 1, 2, 4}, {"qwen2", 2, 1, 1, 2, 4},  {"phi3", 2, 0, 0, 2, 4}, /* packed by itself */
         {"olmo2", 2, 0, 1, -1, 6}, /* norms stand before q's heads, and before the adds, but for the last norm */
-        {"gpt2", 2, 0, 0, 0, 4},   /* layer norms, and no gate */
+        {"smollm3", 3, 1, 1, 2, 4},      {"gpt2", 2, 0, 0, 0, 4}, /* layer norms, and no gate */
     };
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         for (int lora = 0; lora < 2; lora++) {
@@ -187,7 +187,7 @@ static void check_no_overlap(const Program *program, const char *what)
 
 static void generated_configs_plan_what_is_allocated(void)
 {
-    static const char *const families[] = {"llama", "llama3", "qwen3", "qwen3_untied", "qwen2", "phi3", "olmo2", "gpt2"};
+    static const char *const families[] = {"llama", "llama3", "qwen3", "qwen3_untied", "qwen2", "phi3", "olmo2", "smollm3", "gpt2"};
     for (uint32_t i = 0; i < 200; i++) {
         Arena          arena = {0};
         CompileOptions options = compile_defaults();

@@ -13,7 +13,7 @@ from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims
 from surogate.dsl.ops import OPS, Op, Operand
-from surogate.dsl.spec import ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
+from surogate.dsl.spec import PARAM_FLAGS, ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
 
 Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
@@ -133,13 +133,14 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
-        self.symbols = {"B", "T", "P", *config.symbols}
+        self.symbols = {"B": False, "T": False, "P": False} | config.known
         self.turns = [Turn([])]
         self.turns[0].params = self.turns[0].ops
         self.sinks = [self.turns[0].ops]
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
         self.names: set[str] = set(INPUTS)
+        self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
         self.nodes: list[Node] = []
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.place(root, (), "")
@@ -207,9 +208,11 @@ class Builder:
         for key, value in spec.options.items():
             if key != "init" and isinstance(value, str) and hasattr(owner, value):
                 value = getattr(owner, value)
+            if key in PARAM_FLAGS and not isinstance(value, bool):
+                raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
             if key == "linear" and value and "module" not in spec.options:
                 entry["module"] = self.folder_name(self.root, attrs)
-            if not (key in ("linear", "head") and not value) and not (key == "decay" and value):
+            if key not in PARAM_FLAGS or value != (key == "decay"):
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
@@ -243,6 +246,10 @@ class Builder:
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turns[path.count("{")], path
         sink = self.sinks[-1] if turn is self.turns[-1] and self.sinks[-1] is not turn.ops else turn.params  # a branch has its own
+        if sink is turn.params and when is True and path not in self.ties:  # what is always there
+            other = self.tensors.setdefault(str(statement["hf"]), path)
+            if other != path:
+                raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
         if isinstance(when, str):
             check_symbols(dim(when, spec.where), self.symbols, spec.where)
             sink.append({"if": when, "then": then, "else": []})
@@ -429,9 +436,9 @@ class Builder:
         index = "ijkl"[len(self.turns) - 1]
         self.turns.append(turn)
         self.sinks.append(turn.ops)
-        self.symbols.add(index)
+        self.symbols[index] = False
         result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
-        self.symbols.discard(index)
+        del self.symbols[index]
         self.turns.pop()
         self.sinks.pop()
         if not isinstance(result, Value) or result.dims != first.dims:
