@@ -110,7 +110,7 @@ def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
 
 
 def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
-    """Binds letters of the pattern to dims; a dim that is no letter or number fits anything."""
+    """Binds the pattern's dims to those that are there. An expression in it fits anything; of 2F, F is half."""
     if "..." in pattern:
         rest = len(pattern) - 1
         if len(dims) < rest:
@@ -122,9 +122,11 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
     if len(pattern) != len(dims):
         return False
     for p, d in zip(pattern, dims, strict=True):
-        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d) if p.isidentifier() else d
+        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d)
         if want != d:
             return False
+        if isinstance(p, str) and (times := re.fullmatch(r"(\d+)([A-Za-z]\w*)", p)):
+            bound.setdefault(times[2], d / int(times[1]))
     return True
 
 
@@ -294,7 +296,7 @@ class Builder:
             raise fail(f"{op.name}: {len(args)} inputs, expected at most {len(op.inputs)}: {op.signature}")
         values: list[Value | None] = []
         for k, operand in enumerate(op.inputs):
-            given = args[k] if k < len(args) else more.pop(operand.name, None)
+            given = args[k] if k < len(args) else more.pop(operand.name, more.pop(operand.other.name, None) if operand.other else None)
             if given is None and not operand.optional:
                 raise fail(f"{op.name}: {operand.name} is missing; expected {op.signature}")
             values.append(None if given is None else self.readable(op.name, operand.name, given))
@@ -304,9 +306,11 @@ class Builder:
 
     def bind(self, op: Op, values: list[Value | None]) -> dict[str, Any]:
         bound: dict[str, Any] = {}
-        for operand, value in zip(op.inputs, values, strict=False):
+        for operand, value, after in zip(op.inputs, values, [*values[1:], None], strict=False):
             if value is None:
                 continue
+            if operand.other and after is None:  # packed: one for several
+                operand = operand.other
             fits = value.dtype == operand.dtype if operand.dtype else value.dtype in ("", "f32", "bf16")
             before = dict(bound)
             if not _match(operand.dims, value.dims, bound) or not fits:
