@@ -649,7 +649,7 @@ Status trainer_merge(Trainer *t, const char *adapter_dir, const char *folder)
 {
     HfModel    *base;
     PeftAdapter adapter;
-    TRY(hf_model_open_as(&t->arena, t->config->model, t->config->ir, &base));
+    TRY(hf_model_open_as(&t->arena, t->config->model, setup_ir(t->config), &base));
     Status status = peft_open(&t->arena, adapter_dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, false, folder, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
