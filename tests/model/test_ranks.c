@@ -521,14 +521,18 @@ static void weights_and_states_are_divided(void)
     expect_divided(&c, 4, 36 << 10);
     c = plain;
     c.zero = 3;
+    c.name = "fp8";
+    c.fp8 = true;
+    expect_divided(&c, 4, 24 << 10);
+    c.fp8 = false;
     c.lora = true;
     for (int i = 0; weight_format_at(i); i++) {
         c.name = c.qlora = weight_format_at(i)->name;
         expect_divided(&c, 4, 24 << 10);
     }
     c.qlora = NULL;
-    c.name = "fp8 lora";
     c.fp8 = true;
+    c.name = "fp8 lora";
     expect_divided(&c, 4, 24 << 10);
     c.name = "nvfp4 lora";
     c.fp8 = false;
@@ -614,6 +618,29 @@ static void the_sums_of_one_rank(void)
         }
 }
 
+/* A scale is of a whole weight: the codes that ranks make of their shares are those of the whole. */
+static void codes_of_shares(void)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        Case c = plain;
+        c.name = "codes of shares";
+        c.fp8 = true;
+        c.zero = 2;
+        c.accum = kind ? 2 : 1;
+        c.recompute = kind == 1 ? 1u << PART_BLOCK : 0;
+        c.dtype = kind == 2 ? DT_BF16 : DT_F32;
+        Result whole = run_ranks(&c, 4);
+        c.zero = 3;
+        c.offload = kind == 2 ? 1u << OFFLOAD_WEIGHTS : 0;
+        Result shares = run_ranks(&c, 4);
+        EXPECT(memcmp(whole.loss, shares.loss, sizeof whole.loss) == 0 && memcmp(whole.norm, shares.norm, sizeof whole.norm) == 0);
+        EXPECT(memcmp(whole.weights, shares.weights, (size_t)whole.numel * sizeof *whole.weights) == 0);
+        EXPECT(shares.lasting < whole.lasting);
+        result_free(&whole);
+        result_free(&shares);
+    }
+}
+
 static const Case moved_cases[] = {
     {.name = "8 bits",
      .accum = 2,
@@ -655,4 +682,4 @@ static void offload_leaves_the_bits(void)
 
 TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats), TEST(offloaded),
           TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(an_offloaded_base_leaves_the_device),
-          TEST(two_runs_are_the_same_bits), TEST(the_sums_of_one_rank), TEST(offload_leaves_the_bits))
+          TEST(two_runs_are_the_same_bits), TEST(the_sums_of_one_rank), TEST(codes_of_shares), TEST(offload_leaves_the_bits))
