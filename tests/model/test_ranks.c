@@ -464,7 +464,12 @@ static void offloaded(void)
     c.optimizer = OPTIMIZER_NORMUON;
     c.offload = 1u << OFFLOAD_WEIGHTS | 1u << OFFLOAD_OPTIMIZER;
     compare_from(c, 3, 4, &loose);
+    c.name = "offloaded normuon and gradients";
+    c.offload = 1u << OFFLOAD_GRADS | 1u << OFFLOAD_OPTIMIZER;
+    c.accum = 2;
+    compare_from(c, 2, 4, &loose);
     c.optimizer = OPTIMIZER_ADAMW;
+    c.accum = 1;
     c.name = "offloaded base";
     c.offload = 1u << OFFLOAD_WEIGHTS;
     c.lora = true;
@@ -541,11 +546,12 @@ static void weights_and_states_are_divided(void)
 }
 
 /* Bytes of activations of a rank's plan with 4 rows; *out_layer: of a layer's weights, *out_ends: of the larger of embedding and head. */
-static int64_t activation_bytes(int world, int64_t *out_layer, int64_t *out_ends)
+static int64_t activation_bytes(int world, uint32_t offload, int64_t *out_layer, int64_t *out_ends)
 {
     Case c = plain;
     Rank r = {.test = &c, .world = world};
     c.zero = 3;
+    c.offload = offload;
     c.rows = 4 * world;
     c.layers = 8;
     EXPECT_OK(compile_rank(&r, 0));
@@ -565,8 +571,10 @@ static int64_t activation_bytes(int world, int64_t *out_layer, int64_t *out_ends
 /* The weights and the gradients that aren't this rank's are there of two layers at a time. */
 static void two_layers_are_there_at_a_time(void)
 {
-    int64_t layer, ends, one = activation_bytes(1, &layer, &ends), four = activation_bytes(4, &layer, &ends);
+    int64_t layer, ends, one = activation_bytes(1, 0, &layer, &ends), four = activation_bytes(4, 0, &layer, &ends);
     EXPECT(four - one <= 2 * layer + ends);
+    EXPECT(activation_bytes(1, 1u << OFFLOAD_GRADS, &layer, &ends) - one <= 2 * layer + ends + 4096); /* between values */
+    EXPECT(activation_bytes(4, 1u << OFFLOAD_GRADS, &layer, &ends) - four <= 2 * layer / 4 + ends / 4 + 4096);
 }
 
 /* Of an offloaded base a rank has its share in the host's memory. */
@@ -671,6 +679,7 @@ static void offload_leaves_the_bits(void)
             plain.zero = zero;
             moved = plain;
             moved.offload = zero == 3 || plain.lora ? states | weights : states;
+            if (zero > 1) moved.offload |= 1u << OFFLOAD_GRADS;
             Result a = run_ranks(&plain, 2), b = run_ranks(&moved, 2);
             EXPECT(memcmp(a.loss, b.loss, sizeof a.loss) == 0 && memcmp(a.norm, b.norm, sizeof a.norm) == 0);
             EXPECT(a.numel == b.numel && memcmp(a.weights, b.weights, (size_t)a.numel * sizeof *a.weights) == 0);
