@@ -167,8 +167,8 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
  * have as many of them. */
 static void choose_depths(const Config *config, int64_t *out_few, int64_t *out_more)
 {
-    int     world = setup_world(config);
-    bool    is_ahead = config->offload_residual || (world > 1 && (config->offload_weights || config->offload_quants));
+    int  world = setup_world(config);
+    bool is_ahead = config->offload_residual || config->offload_grads || (world > 1 && (config->offload_weights || config->offload_quants));
     int64_t each = config->optimizer == OPT_OPTIMIZER_NORMUON ? world : 1, few = world > 1 ? RANKS_LAYERS : FEW_LAYERS;
     if (is_ahead) few = AHEAD_LAYERS;
     *out_few = (few + each - 1) / each * each;
