@@ -90,6 +90,32 @@ for case in "15|recompute_block|" "5|recompute_block|/class Block/,/class Tiny/s
     check "$case: $(cat clones) clones" [ "$(cat clones)" = "$clones" ]
 done
 
+# Saved under other names and turned, loaded from there, gone on from, merged; the numbers are the same.
+sed 's/^@hf_config/@hf_export({"embed": transpose("words"), "lm_head.weight": "answer"})\n@hf_export.indexed("blocks", "layers.{i}")\n&/
+    s/import Array,/import Array, hf_export, transpose,/' tiny.py > export.py
+python3 -m surogate.dsl build export.py -o export.json || fail "export.py doesn't build"
+for ir in tiny export; do
+    run pt run.yaml ir=$ir.json output_dir=$ir save_steps=2
+    check "$ir: $(tail -2 err)" [ "$status" = 0 ]
+    run pt run.yaml ir=$ir.json output_dir=$ir.on resume_from_checkpoint=$ir/checkpoint-2
+    check "$ir: resumed, to the same weights: $(tail -2 err)" cmp $ir/model.safetensors $ir.on/model.safetensors
+    run eval $ir --text text.txt --json
+    grep -o '"mean":[^,}]*' out > $ir.loss
+    sed 's/from_scratch: true/lora: true/' run.yaml > lora.yaml
+    run pt lora.yaml model=$ir ir=$ir.json output_dir=$ir.lora merge_adapter=true lora_target_modules=up,down,lm_head
+    check "$ir: an adapter, merged: $(tail -2 err)" [ "$status" = 0 ]
+    run eval $ir.lora/merged --text text.txt --json
+    grep -o '"mean":[^,}]*' out >> $ir.loss
+done
+check "the same losses: $(cat export.loss)" cmp tiny.loss export.loss
+check "two losses" [ "$(sort -u export.loss | wc -l)" = 2 ]
+names_of() { python3 -c "import json, struct, sys
+file = open(sys.argv[1], 'rb')
+head = json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))
+print(*sorted(n + str(head[n]['shape']) for n in head if n != '__metadata__' and not n.startswith(('layers.1', 'layers.2'))))" "$1"; }
+names=$(names_of export/model.safetensors)
+check "names and shapes: $names" [ "$names" = "answer[320, 32] layers.0.down.weight[32, 128] layers.0.norm[32] layers.0.up.weight[128, 32] words[32, 320]" ]
+
 # Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do
