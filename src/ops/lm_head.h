@@ -13,6 +13,7 @@ typedef struct LmHead {
     const float   *dlosses;    /* (N); NULL: losses alone */
     float         *losses;     /* (N); NULL: not wanted */
     bool           accumulate; /* dw += */
+    float          softcap;    /* of logits; 0: none */
 } LmHead;
 
 /* Types alone are read. */

@@ -8,6 +8,7 @@ static LmHead head_of_args(const KernelArgs *args)
     h.labels = (const int32_t *)args->in[2].data;
     h.losses = (float *)args->out[0].data;
     h.chunks = ((const LmHeadAttrs *)args->attrs)->chunks;
+    h.softcap = (float)((const LmHeadAttrs *)args->attrs)->softcap;
     return h;
 }
 

@@ -5,7 +5,8 @@
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
 enum { OUT_LOSSES, OUT_DX, OUT_DW };
 
-static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype), ATTR_INT(LmHeadBwdAttrs, chunks, 0), {0}};
+static const AttrDef lm_head_loss_bwd_attrs[] = {
+    ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype), ATTR_INT(LmHeadBwdAttrs, chunks, 0), ATTR_FLOAT(LmHeadBwdAttrs, softcap, 0), {0}};
 
 /* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw in x's
  * dtype if not told otherwise. */
@@ -62,7 +63,8 @@ static LmHead lm_head_loss_bwd_bound(const KernelArgs *args)
                     .losses = args->out[OUT_LOSSES].data,
                     .dx = args->out[OUT_DX],
                     .dw = args->out[OUT_DW],
-                    .accumulate = args->accumulate >> OUT_DW & 1};
+                    .accumulate = args->accumulate >> OUT_DW & 1,
+                    .softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap};
 }
 
 static Status lm_head_loss_bwd_chunks(const KernelArgs *args)
@@ -80,6 +82,7 @@ static Status lm_head_loss_bwd_reference(const KernelArgs *args)
 }
 
 static const LmHeadBwdAttrs lm_head_loss_bwd_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+static const LmHeadBwdAttrs lm_head_loss_bwd_capped = {.softcap = 1.5};
 
 static const OpSample lm_head_loss_bwd_samples[] = {
     {.in = {{DT_F32, 2, {2, 3}}, {DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}, {DT_F32, 2, {7, 5}}},
@@ -88,6 +91,9 @@ static const OpSample lm_head_loss_bwd_samples[] = {
     {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {60, 12}}, {DT_I32, 2, {2, 40}}},
      .attrs = &lm_head_loss_bwd_f32,
      .int_range = {0, 0, 0, 60}},
+    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}},
+     .attrs = &lm_head_loss_bwd_capped,
+     .int_range = {0, 0, 0, 1100}},
 };
 
 static const LmHeadBwdAttrs large_head_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
@@ -100,6 +106,9 @@ static const OpSample lm_head_loss_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
      .attrs = &large_head_f32,
      .int_range = {0, 0, 0, 4000}},
+    {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
+     .attrs = &lm_head_loss_bwd_capped,
+     .int_range = {0, 0, 0, 4000}},
     {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}, {DT_F32, 2, {60, 32}}},
      .attrs = &two_chunks,
      .int_range = {0, 0, 0, 60}},
@@ -108,7 +117,7 @@ static const OpSample lm_head_loss_bwd_large_samples[] = {
 const OpDef op_lm_head_loss_bwd = {
     .id = OP_LM_HEAD_LOSS_BWD,
     .name = "lm_head_loss_bwd",
-    .synopsis = "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label))",
+    .synopsis = "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label)), with softcap times its slope",
     .num_in = 5,
     .num_out = 3,
     .min_in = 4,
