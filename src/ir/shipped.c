@@ -17,6 +17,8 @@
     FAMILY(phi3, "Phi3ForCausalLM") \
     FAMILY(olmo2, "Olmo2ForCausalLM") \
     FAMILY(smollm3, "SmolLM3ForCausalLM") \
+    FAMILY(gemma2, "Gemma2ForCausalLM") \
+    FAMILY(gemma3, "Gemma3ForCausalLM") \
     FAMILY(gpt2, "GPT2LMHeadModel")
 
 #define FAMILY(name, architecture) EMBED(ir_shipped_##name, #name ".json")

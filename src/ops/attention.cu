@@ -27,7 +27,8 @@ static CudaSdpa sdpa_of_node(const Node *node)
 
 static bool sdpa_match(const Node *node, CudaDevice *device)
 {
-    if (!((const AttentionAttrs *)node->attrs)->dense || !node->out[0] || !node->out[1]) return false;
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    if (!attrs->dense || !attention_plain(attrs) || !node->out[0] || !node->out[1]) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -40,7 +41,8 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
 
 static bool mma_match(const Node *node, CudaDevice *)
 {
-    return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim);
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    return attention_mma_dim(attrs->head_dim) && attention_plain(attrs);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)

@@ -7,9 +7,10 @@ enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
 /* The blocks of dk and dv take more shared memory than some GPUs have (8.6, 8.9, 12.0). */
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    int64_t dim = ((const AttentionAttrs *)node->attrs)->head_dim;
-    bool    fits = cuda_shared_bytes(device) >= (size_t)(6 * 64 * (dim + 8) * 2 + 2048);
-    return fits && attention_mma_dim(dim);
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    int64_t               dim = attrs->head_dim;
+    bool                  fits = cuda_shared_bytes(device) >= (size_t)(6 * 64 * (dim + 8) * 2 + 2048);
+    return fits && attention_mma_dim(dim) && attention_plain(attrs);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
@@ -77,7 +78,8 @@ static bool sdpa_match(const Node *node, CudaDevice *device)
 {
     bool all = node->out[0] != NULL;
     for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
-    if (!((const AttentionAttrs *)node->attrs)->dense || !all) return false;
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    if (!attrs->dense || !attention_plain(attrs) || !all) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
