@@ -19,8 +19,7 @@ template <typename T, typename F> static __global__ void map_packs(const T *a, c
     }
 }
 
-template <typename F>
-static __global__ void map_elements(TensorView a, TensorView b, TensorView y, int64_t begin, int64_t count, F f)
+template <typename F> static __global__ void map_elements(TensorView a, TensorView b, TensorView y, int64_t begin, int64_t count, F f)
 {
     for (int64_t i = begin + (int64_t)blockIdx.x * MAP_THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * MAP_THREADS)
         elem_set(y.data, y.type.dtype, i, f(elem_get(a.data, a.type.dtype, i), b.data ? elem_get(b.data, b.type.dtype, i) : 0.0f));
