@@ -118,15 +118,15 @@ typedef struct CrossEntropyAttrs {
  * tanh(l / softcap); 0: they stay. */
 typedef struct LmHeadAttrs {
     int64_t chunks;
-    bool    hits;
     double  softcap;
+    bool    hits;
 } LmHeadAttrs;
 
 typedef struct LmHeadBwdAttrs {
     int64_t dw_dtype;
     int64_t chunks;
-    bool    hits;
     double  softcap;
+    bool    hits;
 } LmHeadBwdAttrs;
 
 typedef struct SoftcapAttrs { /* softcap, softcap_bwd */
@@ -163,6 +163,13 @@ typedef struct AttentionAttrs {
     double  softcap;                           /* scores s become softcap tanh(s / softcap); 0: they stay */
     bool    dense; /* every row is one document: doc_start is 0 wherever it matters. A promise that faster kernels use */
 } AttentionAttrs;
+
+/* Whether kernels for whole rows of `len` do as well: rows are single documents, and a window is too long to gain much from what it leaves
+ * out, which they compute. */
+static inline bool attention_by_rows(const AttentionAttrs *attrs, int64_t len)
+{
+    return attrs->dense && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len / 2);
+}
 
 typedef struct LossSumBwdAttrs { /* dims of dlosses */
     int64_t rows, cols;

@@ -13,7 +13,7 @@ enum {
 };
 
 static const AttrDef lm_head_loss_attrs[] = {
-    ATTR_INT(LmHeadAttrs, chunks, 0), ATTR_BOOL(LmHeadAttrs, hits, false), ATTR_FLOAT(LmHeadAttrs, softcap, 0), {0}};
+    ATTR_INT(LmHeadAttrs, chunks, 0), ATTR_FLOAT(LmHeadAttrs, softcap, 0), ATTR_BOOL(LmHeadAttrs, hits, false), {0}};
 
 /* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32, [hits (...) f32]. */
 static Status lm_head_loss_infer(Node *node)
@@ -37,8 +37,8 @@ static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
     Value         *in[] = {dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL};
     LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0,
                             .chunks = ((const LmHeadAttrs *)node->attrs)->chunks,
-                            .hits = node->out[1] != NULL,
-                            .softcap = ((const LmHeadAttrs *)node->attrs)->softcap};
+                            .softcap = ((const LmHeadAttrs *)node->attrs)->softcap,
+                            .hits = node->out[1] != NULL};
     TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
     if (node->out[1]) grad_replace_forward(grad, node->out[1], out[3]);
@@ -273,8 +273,8 @@ static LmHead lm_head_loss_bound(const KernelArgs *args)
     head.w = args->in[1];
     head.labels = args->in[2].data;
     head.losses = args->out[0].data;
-    head.hits = args->out[1].data;
     head.softcap = (float)((const LmHeadAttrs *)args->attrs)->softcap;
+    head.hits = args->out[1].data;
     return head;
 }
 
@@ -292,14 +292,14 @@ static Status lm_head_loss_reference(const KernelArgs *args)
     return OK;
 }
 
-static const LmHeadAttrs with_hits = {.hits = true};
 static const LmHeadAttrs capped_head = {.softcap = 1.5};
+static const LmHeadAttrs with_hits = {.hits = true};
 
 static const OpSample lm_head_loss_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 7}},
     {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 1100}},
-    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {12, 12}}, {DT_I32, 2, {2, 40}}}, .attrs = &with_hits, .int_range = {0, 0, 12}},
     {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .attrs = &capped_head, .int_range = {0, 0, 7}},
+    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {12, 12}}, {DT_I32, 2, {2, 40}}}, .attrs = &with_hits, .int_range = {0, 0, 12}},
 };
 
 /* Shapes of real models. */

@@ -329,7 +329,7 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
     Node *head = loss->op == &op_cross_entropy ? producer_is(cap ? cap->in[0] : loss->in[0], &op_linear) : NULL;
     if (!head || head->in[2] || !read_once(head->out[0]) || (loss->out[1] && loss->out[1]->num_uses)) return OK;
     Value      *in[] = {head->in[0], head->in[1], loss->in[1]};
-    LmHeadAttrs attrs = {.hits = loss->out[2] != NULL, .softcap = cap ? ((const SoftcapAttrs *)cap->attrs)->cap : 0};
+    LmHeadAttrs attrs = {.softcap = cap ? ((const SoftcapAttrs *)cap->attrs)->cap : 0, .hits = loss->out[2] != NULL};
     Node       *node;
     graph->cursor = loss;
     graph->layer = -1;
