@@ -1,5 +1,5 @@
 #!/bin/bash
-# The Python package on the CPU, and what its code is checked by, where that is installed. PYTHON: which interpreter.
+# The Python package on the CPU. PYTHON: which interpreter.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 fits() { "$1" -c 'import sys, numpy; sys.exit(sys.version_info < (3, 10))' 2> /dev/null; }
@@ -23,16 +23,4 @@ else
     num_failed=$((num_failed + failed))
     num_skipped=$((num_skipped + skipped))
 fi
-
-for tool in "mypy" "ruff check" "ruff format --check"; do
-    name=${tool%% *}
-    if "$PYTHON" -m "$name" --version > /dev/null 2>&1; then
-        target=python
-        [ "$name" = mypy ] && target=
-        # shellcheck disable=SC2086
-        check "$tool" "$PYTHON" -m $tool $target
-    else
-        skip "no $name here"
-    fi
-done
 finish
