@@ -97,6 +97,9 @@ for command in "eval $dir/model --text" "tokenizer train --vocab-size 300 --out 
     refused "${command%% *} of NUL bytes" 2 "nul.txt: a NUL byte at offset 1" -- $command "$dir/nul.txt"
 done
 rm "$dir"/*.gz
+cp "$dir/short.txt" "$dir/rows.jsonl"
+run eval "$dir/model" --text "$dir/rows.jsonl"
+check "eval of rows: a warning" grep -q "^warning: .*rows.jsonl is read as plain text" "$dir/err"
 run eval "$dir/a" --text "$dir/short.txt"
 check "the trained folder evaluates" grep -q "bits per byte" "$dir/out"
 
