@@ -11,6 +11,7 @@ typedef struct Expr {
     ExprLookup  lookup;
     const void *context;
     int         depth;
+    int         unused; /* above 0: what is read doesn't count */
 } Expr;
 
 enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NAME = 128, EXPR_MAX_BYTES = 4096 };
@@ -29,6 +30,18 @@ static bool accept(Expr *e, const char *token)
     if (strncmp(e->p, token, n) != 0) return false;
     e->p += n;
     return true;
+}
+
+/* The value of a name, at an index where one follows. */
+static Status named(Expr *e, const char *name, double *out)
+{
+    double index;
+    bool   indexed = accept(e, "[");
+    if (indexed) TRY(ternary(e, &index));
+    FAIL_IF(indexed && !accept(e, "]"), ERR_INVALID, "expression \"%s\": expected ] at \"%s\"", e->text, e->p);
+    if (e->unused) index = 0; /* every list has that entry */
+    Status status = e->lookup(e->context, name, indexed ? &index : NULL, out);
+    return status == OK ? OK : status_prefix(status, "expression \"%s\"", e->text);
 }
 
 static Status primary(Expr *e, double *out)
@@ -51,8 +64,7 @@ static Status primary(Expr *e, double *out)
     while ((isalnum((unsigned char)*e->p) || *e->p == '_') && n + 1 < sizeof name) name[n++] = *e->p++;
     name[n] = 0;
     FAIL_IF(!n, ERR_INVALID, "expression \"%s\": expected a number, name or ( at \"%s\"", e->text, e->p);
-    FAIL_IF(!e->lookup(e->context, name, out), ERR_INVALID, "expression \"%s\": unknown symbol %s", e->text, name);
-    return OK;
+    return named(e, name, out);
 }
 
 static Status unary(Expr *e, double *out)
@@ -117,7 +129,10 @@ static Status binary(Expr *e, int level, double *out)
             if (operators[i].level == level && accept(e, operators[i].token)) token = operators[i].token;
         if (!token) return OK;
         double right;
+        bool   decided = (token[0] == '&' && *out == 0) || (token[0] == '|' && *out != 0);
+        e->unused += decided;
         TRY(binary(e, level + 1, &right));
+        e->unused -= decided;
         *out = apply(token, *out, right);
     }
 }
@@ -128,10 +143,14 @@ static Status ternary(Expr *e, double *out)
     TRY(binary(e, 0, out));
     if (accept(e, "?")) {
         double yes, no;
+        bool   holds = *out != 0;
+        e->unused += !holds;
         TRY(ternary(e, &yes));
+        e->unused += holds - !holds;
         FAIL_IF(!accept(e, ":"), ERR_INVALID, "expression \"%s\": expected : at \"%s\"", e->text, e->p);
         TRY(ternary(e, &no));
-        *out = *out != 0 ? yes : no;
+        e->unused -= holds;
+        *out = holds ? yes : no;
     }
     e->depth--;
     return OK;

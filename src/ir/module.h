@@ -24,13 +24,25 @@ const char *ir_shipped_module(const char *architecture, size_t *out_len);
 /* Names of the shipped architectures, NULL-terminated. */
 const char *const *ir_shipped_architectures(void);
 
-/* Symbols of one bound model: name -> number. */
+/* A number that a name stands for, or a list of them. */
+typedef struct IrSymbol {
+    const char *name;
+    double      value;
+    int64_t     count; /* of `list`; 0: it is one number */
+    double     *list;
+} IrSymbol;
+
+/* The symbols of one model. */
 typedef struct IrDims {
-    int          num;
-    const char **names;
-    double      *values;
+    int       num;
+    int64_t   num_listed; /* entries of all lists */
+    IrSymbol *symbols;
 } IrDims;
+
+/* The number of that name; false: there is none. */
 bool ir_dims_get(const IrDims *dims, const char *name, double *out);
+/* The same, or entry *index of a list; what an expression's names mean (ExprLookup). */
+NODISCARD Status ir_dims_at(const IrDims *dims, const char *name, const double *index, double *out);
 
 /* Evaluates the module's `config` section against a config.json: every symbol, every requirement. Errors name the key. */
 NODISCARD Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out);

@@ -13,10 +13,11 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* A tensor that is written. */
 typedef struct Source {
-    const StTensor *tensor;       /* whose numbers it holds; NULL: it is no part of a matrix */
-    bool            is_quantised; /* the adapter was trained over what a format makes of it */
-    const StTensor *stored;       /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
-    int             part;         /* of the format, that `stored` holds; -1: it stays as it is */
+    const StTensor *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
+    bool            is_quantised;  /* the adapter was trained over what a format makes of it */
+    bool            is_transposed; /* the model has its transpose */
+    const StTensor *stored;        /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
+    int             part;          /* of the format, that `stored` holds; -1: it stays as it is */
 } Source;
 
 typedef struct Merger {
@@ -93,9 +94,12 @@ static Status append_floats(const StTensor *like, const float *values, FileWrite
     return status;
 }
 
-static Status check_pair(const StTensor *w, const StTensor *a, const StTensor *b)
+static Status check_pair(const Source *source, const StTensor *a, const StTensor *b)
 {
-    bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] && a->dim[1] == w->dim[1];
+    const StTensor *w = source->tensor;
+    int             out = source->is_transposed, in = !out;
+    bool            fits =
+        a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[out] && a->dim[1] == w->dim[in];
     FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
     TRY(st_check_range(a, DT_F32));
     return st_check_range(b, DT_F32);
@@ -110,12 +114,20 @@ static Status read_base(const Merger *merger, const Source *source, float *value
     return source->is_quantised ? weight_make_again(merger->format, w->dim[0], w->dim[1], values, merger->pool) : OK;
 }
 
-/* values += scale b a; factors: room for both. */
-static Status add_product(const Merger *merger, const StTensor *w, const StTensor *a, const StTensor *b, float *values, float *factors)
+/* values += scale b a, or its transpose; factors: room for twice both. */
+static Status add_product(const Merger *merger, const Source *source, const StTensor *a, const StTensor *b, float *values, float *factors)
 {
-    Product product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
+    const StTensor *w = source->tensor;
+    Product         product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
     TRY(st_to_f32(a, 0, a->numel, factors));
     TRY(st_to_f32(b, 0, b->numel, factors + a->numel));
+    if (source->is_transposed) { /* (b a)^T = a^T b^T */
+        float *a_turned = factors + a->numel + b->numel, *b_turned = a_turned + a->numel;
+        transpose_floats(factors, a->dim[0], a->dim[1], a_turned);
+        transpose_floats(factors + a->numel, b->dim[0], b->dim[1], b_turned);
+        product.a = b_turned;
+        product.b = a_turned;
+    }
     pool_run(merger->pool, product.rows, product_row, &product);
     return OK;
 }
@@ -136,11 +148,11 @@ static Status quantise(Merger *merger, const StTensor *w, const float *values)
 static Status make_changed(Merger *merger, const Source *source, const StTensor *a, const StTensor *b, FileWriter *out)
 {
     const StTensor *w = source->tensor;
-    if (a) TRY(check_pair(w, a, b));
-    float *values = malloc((size_t)(w->numel + (a ? a->numel + b->numel : 0)) * sizeof *values);
+    if (a) TRY(check_pair(source, a, b));
+    float *values = malloc((size_t)(w->numel + (a ? 2 * (a->numel + b->numel) : 0)) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
     Status status = read_base(merger, source, values);
-    if (status == OK && a) status = add_product(merger, w, a, b, values, values + w->numel);
+    if (status == OK && a) status = add_product(merger, source, a, b, values, values + w->numel);
     if (status == OK) status = source->stored ? quantise(merger, w, values) : append_floats(w, values, out);
     free(values);
     return status;
@@ -214,6 +226,14 @@ static Status declare(Merger *merger, StDecl *decls)
     return OK;
 }
 
+/* The base's tensor that the parameter is, or is made of first. */
+static Source *source_of(Merger *merger, const Param *param)
+{
+    for (size_t k = 0; k < merger->num_sources; k++)
+        if (strcmp(merger->sources[k].tensor->name, param->hf.names[0]) == 0) return &merger->sources[k];
+    return NULL;
+}
+
 /* Marks the tensors that the format is for. */
 static Status mark_quantised(Merger *merger, const Graph *graph)
 {
@@ -223,9 +243,8 @@ static Status mark_quantised(Merger *merger, const Graph *graph)
         if (!weight_is_quantised(param)) continue;
         FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED,
                 "%s is a part of a tensor, or several, and its base is quantised: merging that isn't supported", param->name);
-        size_t k = 0;
-        while (k < merger->num_sources && strcmp(merger->sources[k].tensor->name, param->hf.names[0]) != 0) k++;
-        if (k < merger->num_sources) merger->sources[k].is_quantised = true;
+        Source *source = source_of(merger, param);
+        if (source) source->is_quantised = true;
     }
     return OK;
 }
@@ -243,6 +262,8 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
     if (merger->format) TRY(mark_quantised(merger, graph));
     for (int i = 0; i < graph->num_params; i++) {
         const Param *param = graph->params[i];
+        Source      *source = param->hf.kind == HF_TRANSPOSE ? source_of(merger, param) : NULL;
+        if (source) source->is_transposed = true;
         if (!param->is_head || !base->tied_head) continue;
         const StTensor *embedding;
         const char     *name = arena_printf(&merger->arena, "%s.weight", param->module);

@@ -2,6 +2,7 @@
 #include "model/new.h"
 
 #include "model/init.h"
+#include "model/weights.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -186,11 +187,29 @@ static void fill_task(void *context, int64_t task, int worker)
     dtype_encode(dtype, g->values + at, n, (char *)g->converted + dtype_bytes(dtype, at));
 }
 
+/* A matrix whose transpose the file has: whole, and then turned. */
+static Status append_transposed(Generator *g, int64_t numel, FileWriter *out)
+{
+    DType  dtype = g->param->type.dtype;
+    float *values = malloc((size_t)numel * sizeof *values), *turned = malloc((size_t)numel * sizeof *turned);
+    Status status = values && turned ? OK : status_fail(ERR_NO_FIT, "no memory to transpose %s", g->param->name);
+    if (status == OK) {
+        init_values(g->seed, g->param, 0, numel, values);
+        transpose_floats(values, g->param->type.dim[0], g->param->type.dim[1], turned);
+        dtype_encode(dtype, turned, numel, values);
+        status = file_writer_append(out, values, (size_t)dtype_bytes(dtype, numel));
+    }
+    free(values);
+    free(turned);
+    return status;
+}
+
 static Status append_values(void *context, size_t index, FileWriter *out)
 {
     Generator *g = context;
     g->param = g->graph->params[index];
     int64_t numel = type_numel(&g->param->type);
+    if (g->param->hf.kind == HF_TRANSPOSE) return append_transposed(g, numel, out);
     for (g->first = 0; g->first < numel; g->first += CHUNK_NUMEL) {
         g->count = numel - g->first < CHUNK_NUMEL ? numel - g->first : CHUNK_NUMEL;
         pool_run(g->pool, (g->count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, g);
@@ -206,10 +225,11 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
     StDecl *decls = arena_array(arena, StDecl, g.graph->num_params);
     for (int i = 0; i < g.graph->num_params; i++) {
         const Param *param = g.graph->params[i];
-        FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file", options->arch,
-                param->name);
+        bool         turned = param->hf.kind == HF_TRANSPOSE;
+        FAIL_IF(param->hf.kind != HF_WHOLE && !turned, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file",
+                options->arch, param->name);
         decls[i] = (StDecl){.name = param->hf.names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
-        for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[k];
+        for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[turned ? 1 - k : k];
     }
     g.values = malloc(CHUNK_NUMEL * sizeof *g.values);
     g.converted = malloc(CHUNK_NUMEL * sizeof *g.values);

@@ -40,7 +40,7 @@ static bool is_unused(const JsonValue *value)
     return false;
 }
 
-/* Settings that change what the adapter computes. */
+/* Settings that change what the adapter computes. fan_in_fan_out doesn't: PEFT goes by the kind of the layer. */
 static Status check_settings(const JsonValue *config, const char *name)
 {
     static const char *const unsupported[] = {
@@ -49,7 +49,6 @@ static Status check_settings(const JsonValue *config, const char *name)
         "use_bdlora",
         "bias",
         "lora_bias",
-        "fan_in_fan_out",
         "modules_to_save",
         "rank_pattern",
         "alpha_pattern",

@@ -51,3 +51,6 @@ size_t                    weight_list_count(const WeightList *list);
 const StDecl             *weight_list_at(const WeightList *list, size_t index); /* name, dtype in a file, shape */
 /* All elements, or (`gradient`) those of its gradient, of `numel` floats. ERR_UNSUPPORTED where they are kept in codes or not trained. */
 NODISCARD Status weight_list_read(WeightList *list, size_t index, bool gradient, float *out, int64_t numel);
+
+/* to (cols, rows) = from (rows, cols) turned. */
+void transpose_floats(const float *from, int64_t rows, int64_t cols, float *to);

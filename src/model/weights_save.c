@@ -326,19 +326,13 @@ static Status read_floats(WeightList *list, const Param *param, bool gradient, i
     return status;
 }
 
-static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++) to[c * rows + r] = from[r * cols + c];
-}
-
 static Status read_transposed(WeightList *list, const Param *param, bool gradient, float *out)
 {
     int64_t numel = type_numel(&param->type);
     float  *own = malloc((size_t)numel * sizeof *own);
     if (!own) fatal_out_of_memory((size_t)numel * sizeof *own);
     Status status = read_floats(list, param, gradient, 0, numel, own);
-    if (status == OK) transpose(own, param->type.dim[0], param->type.dim[1], out);
+    if (status == OK) transpose_floats(own, param->type.dim[0], param->type.dim[1], out);
     free(own);
     return status;
 }
@@ -357,4 +351,10 @@ Status weight_list_read(WeightList *list, size_t index, bool gradient, float *ou
         TRY(read_floats(list, piece->param, gradient, piece->row * cols, piece->rows * cols, out + piece->at * cols));
     }
     return OK;
+}
+
+void transpose_floats(const float *from, int64_t rows, int64_t cols, float *to)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) to[c * rows + r] = from[r * cols + c];
 }

@@ -107,14 +107,21 @@ typedef struct ColSumAttrs {
     int64_t dw_dtype;
 } ColSumAttrs;
 
+/* hits: the output that says whose label is the likeliest is there. */
+typedef struct CrossEntropyAttrs {
+    bool hits;
+} CrossEntropyAttrs;
+
 /* chunks: pieces of the rows on a GPU at the least, as far as lm_head_chunk_rows goes with it. */
 typedef struct LmHeadAttrs {
     int64_t chunks;
+    bool    hits;
 } LmHeadAttrs;
 
 typedef struct LmHeadBwdAttrs {
     int64_t dw_dtype;
     int64_t chunks;
+    bool    hits;
 } LmHeadBwdAttrs;
 
 /* Angles p * f_i, f_i = theta^(-2i/D). factor > 0: Llama 3's stretch: wavelengths over original_len / low_freq are divided by

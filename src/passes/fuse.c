@@ -149,29 +149,38 @@ static bool same_rope(const HeadPath *q, const HeadPath *k)
     return !q->norm || memcmp(q->norm->attrs, k->norm->attrs, sizeof(RmsNormAttrs)) == 0;
 }
 
+/* *packed, its query and key heads normed and turned. */
+static Status turn_heads(Graph *graph, const Node *attention, const HeadPath *q, const HeadPath *k, Value **packed)
+{
+    const AttentionAttrs *attrs = attention->attrs;
+    Node                 *node;
+    QkvAttrs              qkv = {.num_heads = attrs->num_heads,
+                                 .num_kv_heads = attrs->num_kv_heads,
+                                 .head_dim = attrs->head_dim,
+                                 .eps = q->norm ? ((const RmsNormAttrs *)q->norm->attrs)->eps : 0};
+    Value *in[] = {*packed, q->norm ? q->norm->in[1] : NULL, k->norm ? k->norm->in[1] : NULL, q->rope->in[1], q->rope->in[2]};
+    TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
+                       q->norm ? ~0u : 1u, &node));
+    *packed = node->out[0];
+    return OK;
+}
+
 static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
 {
     if (attention->op != &op_attention && attention->op != &op_attention_cached) return OK;
-    const AttentionAttrs *attrs = attention->attrs;
-    HeadPath              q, k, v;
-    if (!attention->in[1] || !match_heads(attention->in[0], true, &q) || !match_heads(attention->in[1], true, &k) ||
-        !match_heads(attention->in[2], false, &v) || !same_rope(&q, &k))
+    HeadPath q, k, v;
+    bool     rope = producer_is(attention->in[0], &op_rope);
+    if (!attention->in[1] || !match_heads(attention->in[0], rope, &q) || !match_heads(attention->in[1], rope, &k) ||
+        !match_heads(attention->in[2], false, &v) || (rope && !same_rope(&q, &k)))
         return OK;
     Projection p[] = {q.projection, k.projection, v.projection};
     if (!can_pack(p, 3)) return OK;
     Value *packed;
-    Node  *node;
     graph->cursor = attention;
     TRY(pack_projections(graph, p, 3, &packed));
-    QkvAttrs qkv = {.num_heads = attrs->num_heads,
-                    .num_kv_heads = attrs->num_kv_heads,
-                    .head_dim = attrs->head_dim,
-                    .eps = q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0};
-    Value   *in[] = {packed, q.norm ? q.norm->in[1] : NULL, k.norm ? k.norm->in[1] : NULL, q.rope->in[1], q.rope->in[2]};
-    TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
-                       q.norm ? ~0u : 1u, &node));
+    if (rope) TRY(turn_heads(graph, attention, &q, &k, &packed));
     graph->cursor = NULL;
-    node_set_input(attention, 0, node->out[0]);
+    node_set_input(attention, 0, packed);
     node_set_input(attention, 1, NULL);
     node_set_input(attention, 2, NULL);
     *fired = true;
@@ -320,9 +329,11 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = head->source;
-    TRY(graph_add_node(graph, &op_lm_head_loss, NULL, loss->out[0]->name, in, 3, ~0u, &node));
+    LmHeadAttrs attrs = {.hits = loss->out[2] != NULL};
+    TRY(graph_add_node(graph, &op_lm_head_loss, &attrs, loss->out[0]->name, in, 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, loss->out[0], node->out[0], node);
+    if (loss->out[2]) graph_replace_uses(graph, loss->out[2], node->out[1], node);
     graph_remove_node(graph, loss);
     graph_remove_node(graph, head);
     *fired = true;

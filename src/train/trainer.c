@@ -171,6 +171,7 @@ Status trainer_make_plan(Trainer *t)
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(setup_options(t->config, t->model, &t->options));
     if (t->is_driven) add_driven_programs(t);
+    t->options.accuracy = t->is_driven;
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));

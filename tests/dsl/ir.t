@@ -49,17 +49,24 @@ head -c 17000000 /dev/zero > large.json
 refused "a large file" 2 "large.json" -- plan run.yaml ir=large.json
 sed 's/"op": "gelu"/"op": "gellu"/' tiny.json > unknown.json
 refused "an unknown op" 2 "unknown.json:" "unknown op gellu" -- plan run.yaml ir=unknown.json
-# Layers of two kinds: each has the weights that it reads, and biases are there where the config says so.
+# Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do
+    kinds=null
+    [ $biased = true ] && kinds='["b", "b", "a"]'
     rm -rf trained
-    echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "use_bias": '$biased'}' > model/config.json
+    echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "kinds": '$kinds', "use_bias": '$biased'}' > model/config.json
     run pt run.yaml ir=kinds.json
     names=$(python3 -c "import json, struct
-file = open('trained/model.safetensors', 'rb')
-print(*sorted(set(json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))) - {'__metadata__'}))")
-    want="h.0.a.weight h.0.norm h.1.b.weight h.1.norm h.2.a.weight h.2.norm wte"
-    [ $biased = true ] && want="h.0.a.bias h.0.a.weight h.0.norm h.1.b.bias h.1.b.weight h.1.norm h.2.a.bias h.2.a.weight h.2.norm wte"
+file = open('trained/model.safetensors', 'rb').read()
+end = 8 + struct.unpack('<Q', file[:8])[0]
+head = json.loads(file[8:end])
+ones = {name for name in head if name != '__metadata__' and set(struct.iter_unpack('<f', file[end:][slice(*head[name]['data_offsets'])])) == {(1.0,)}}
+print(*sorted(name + '=1' * (name in ones) for name in set(head) - {'__metadata__'}))")
+    want="h.0.a.weight h.0.norm=1 h.1.b.weight h.1.norm=1 h.2.a.weight h.2.norm=1 wte"
+    [ $biased = true ] && want="h.0.b.bias h.0.b.weight h.0.norm=1 h.1.b.bias h.1.b.weight h.1.norm=1 h.2.a.bias h.2.a.weight h.2.norm=1 wte"
     check "use_bias $biased: $names" [ "$names" = "$want" ]
 done
+echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "kinds": ["a", "b"]}' > model/config.json
+refused "a list of another length" 2 "config.json: kinds: 2 entries; expected 3 (L)" -- plan run.yaml ir=kinds.json
 finish

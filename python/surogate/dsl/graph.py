@@ -13,7 +13,7 @@ from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims
 from surogate.dsl.ops import OPS, Op, Operand
-from surogate.dsl.spec import ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
+from surogate.dsl.spec import PARAM_FLAGS, ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
 
 Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
@@ -110,7 +110,7 @@ def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
 
 
 def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
-    """Binds letters of the pattern to dims; a dim that is no letter or number fits anything."""
+    """Binds the pattern's dims to those that are there. An expression in it fits anything; of 2F, F is half."""
     if "..." in pattern:
         rest = len(pattern) - 1
         if len(dims) < rest:
@@ -122,22 +122,25 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
     if len(pattern) != len(dims):
         return False
     for p, d in zip(pattern, dims, strict=True):
-        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d) if p.isidentifier() else d
+        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d)
         if want != d:
             return False
+        if isinstance(p, str) and (times := re.fullmatch(r"(\d+)([A-Za-z]\w*)", p)):
+            bound.setdefault(times[2], d / int(times[1]))
     return True
 
 
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
-        self.symbols = {"B", "T", "P", *config.symbols}
+        self.symbols = {"B": False, "T": False, "P": False} | config.known
         self.turns = [Turn([])]
         self.turns[0].params = self.turns[0].ops
         self.sinks = [self.turns[0].ops]
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
         self.names: set[str] = set(INPUTS)
+        self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
         self.nodes: list[Node] = []
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.place(root, (), "")
@@ -205,9 +208,11 @@ class Builder:
         for key, value in spec.options.items():
             if key != "init" and isinstance(value, str) and hasattr(owner, value):
                 value = getattr(owner, value)
+            if key in PARAM_FLAGS and not isinstance(value, bool):
+                raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
             if key == "linear" and value and "module" not in spec.options:
                 entry["module"] = self.folder_name(self.root, attrs)
-            if not (key in ("linear", "head") and not value) and not (key == "decay" and value):
+            if key not in PARAM_FLAGS or value != (key == "decay"):
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
@@ -241,6 +246,10 @@ class Builder:
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turns[path.count("{")], path
         sink = self.sinks[-1] if turn is self.turns[-1] and self.sinks[-1] is not turn.ops else turn.params  # a branch has its own
+        if sink is turn.params and when is True and path not in self.ties:  # what is always there
+            other = self.tensors.setdefault(str(statement["hf"]), path)
+            if other != path:
+                raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
         if isinstance(when, str):
             check_symbols(dim(when, spec.where), self.symbols, spec.where)
             sink.append({"if": when, "then": then, "else": []})
@@ -286,7 +295,7 @@ class Builder:
             raise fail(f"{op.name}: {len(args)} inputs, expected at most {len(op.inputs)}: {op.signature}")
         values: list[Value | None] = []
         for k, operand in enumerate(op.inputs):
-            given = args[k] if k < len(args) else more.pop(operand.name, None)
+            given = args[k] if k < len(args) else more.pop(operand.name, more.pop(operand.other.name, None) if operand.other else None)
             if given is None and not operand.optional:
                 raise fail(f"{op.name}: {operand.name} is missing; expected {op.signature}")
             values.append(None if given is None else self.readable(op.name, operand.name, given))
@@ -296,9 +305,11 @@ class Builder:
 
     def bind(self, op: Op, values: list[Value | None]) -> dict[str, Any]:
         bound: dict[str, Any] = {}
-        for operand, value in zip(op.inputs, values, strict=False):
+        for operand, value, after in zip(op.inputs, values, [*values[1:], None], strict=False):
             if value is None:
                 continue
+            if operand.other and after is None:  # packed: one for several
+                operand = operand.other
             fits = value.dtype == operand.dtype if operand.dtype else value.dtype in ("", "f32", "bf16")
             before = dict(bound)
             if not _match(operand.dims, value.dims, bound) or not fits:
@@ -425,9 +436,9 @@ class Builder:
         index = "ijkl"[len(self.turns) - 1]
         self.turns.append(turn)
         self.sinks.append(turn.ops)
-        self.symbols.add(index)
+        self.symbols[index] = False
         result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
-        self.symbols.discard(index)
+        del self.symbols[index]
         self.turns.pop()
         self.sinks.pop()
         if not isinstance(result, Value) or result.dims != first.dims:

@@ -41,7 +41,10 @@ class RMSNorm(Module):
 class Embedding(Module):
     """Row `token` of the weight."""
 
-    weight = Param(Tensor["V", "C"], init=normal("init_std"))
+    weight = Param(Tensor["rows", "C"], init=normal("init_std"))
+
+    def __init__(self, rows: str = "V") -> None:
+        self.rows = rows
 
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"]) -> Tensor["B", "T", "C"]:

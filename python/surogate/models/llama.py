@@ -19,6 +19,9 @@ class Attention(Module):
         self.q_norm = RMSNorm("D") if qk_norm else None
         self.k_norm = RMSNorm("D") if qk_norm else None
 
+    def turned(self, g: Any, x: Any, rope: Any, positions: Any, name: str) -> Any:
+        return g.rope(x, rope, positions, name=name, part="qkv")
+
     @forward
     def forward(self, x: Tensor["B", "T", "C"], rope: Tensor["P", "D"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
         with graph() as g:
@@ -26,9 +29,9 @@ class Attention(Module):
             k = g.reshape(self.k(x, part="qkv"), "B", "T", "G", "D", name="k.heads", part="qkv")
             v = g.reshape(self.v(x, part="qkv"), "B", "T", "G", "D", name="v.heads", part="qkv")
             q = self.q_norm(q, name="q.norm", part="qkv") if self.q_norm else q
-            q = g.rope(q, rope, positions, name="q.rope", part="qkv")
+            q = self.turned(g, q, rope, positions, "q.rope")
             k = self.k_norm(k, name="k.norm", part="qkv") if self.k_norm else k
-            k = g.rope(k, rope, positions, name="k.rope", part="qkv")
+            k = self.turned(g, k, rope, positions, "k.rope")
             y = g.attention(q, k, v, doc_start, num_heads="H", num_kv_heads="G", head_dim="D", name="heads", part="att")
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 
@@ -53,12 +56,13 @@ class MLP(Module):
 @hf_mapping(norm1="input_layernorm", attn="self_attn", norm2="post_attention_layernorm")
 @block
 class Block(Module):
+    attention = Attention
     qkv_bias = False
     qk_norm = False
 
     def __init__(self) -> None:
         self.norm1 = RMSNorm("C")
-        self.attn = Attention(self.qkv_bias, self.qk_norm)
+        self.attn = self.attention(self.qkv_bias, self.qk_norm)
         self.norm2 = RMSNorm("C")
         self.mlp = MLP()
 
