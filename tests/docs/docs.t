@@ -15,4 +15,5 @@ read -r passed _ failed _ skipped _ <<< "$(tail -1 "$dir/log")"
 num_passed=$((num_passed + passed))
 num_failed=$((num_failed + failed))
 num_skipped=$((num_skipped + skipped))
+for family in $("$SUROGATE" version | tail -n +3); do check "docs/models.md has $family" grep -q "^| .$family. |" docs/models.md; done
 finish
