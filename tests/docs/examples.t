@@ -17,7 +17,7 @@ echo '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "
 
 # trains COMMAND FILE [KEY=VALUE...]: two steps of it.
 trains() {
-    run "$@" max_steps=2 warmup_steps=0 cooldown_steps=0 generate_samples=0 sequence_len=32 device=cpu
+    run "$@" max_steps=2 warmup_steps=0 cooldown_steps=0 generate_samples=0 device=cpu
     check "$2: $(tail -3 err)" [ "$status" = 0 ]
 }
 # plans FILE: it fits the GPU that its second line names; the model is of that size, without weights.
