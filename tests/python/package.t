@@ -2,15 +2,10 @@
 # The Python package on the CPU. PYTHON: which interpreter.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
-fits() { "$1" -c 'import sys, numpy; sys.exit(sys.version_info < (3, 10))' 2> /dev/null; }
-if [ -z "${PYTHON:-}" ]; then
-    PYTHON=python3
-    fits python3 || ! fits /usr/bin/python3 || PYTHON=/usr/bin/python3
-fi
 SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so
 export SUROGATE_LIBRARY
 
-if ! fits "$PYTHON"; then
+if ! find_python; then
     skip "no Python 3.10 with NumPy here"
 elif [ ! -e "$SUROGATE_LIBRARY" ]; then
     skip "this build has no libsurogate.so"
