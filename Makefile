@@ -90,7 +90,7 @@ bench: build
 
 test-gpu: build
 	@$(BUILD)/tests/test_cuda
-	@for test in gpu bits curve memory; do SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/$$test.t || exit 1; done
+	@for test in gpu ranks bits curve memory; do SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/$$test.t || exit 1; done
 	@tools/cuda-stamp write
 
 gpu-bundle: build
