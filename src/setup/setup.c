@@ -57,9 +57,8 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
                   hf_model_open_as(arena, config->model, setup_ir(config), &model)));
     *out_model = model;
     if (setup_sequence_len(config, model) > model->max_positions) {
-        Status status = status_fail(
-            ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
-            (long long)config->sequence_len, config->model, (long long)model->max_positions);
+        Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (%s); lower sequence_len",
+                                    (long long)config->sequence_len, config->model, (long long)model->max_positions, model->positions_key);
         return config_at(config->origin, KEY_run_sequence_len, status);
     }
     return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);
