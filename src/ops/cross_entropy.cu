@@ -7,7 +7,7 @@ static Status cross_entropy_run(const KernelArgs *args)
     CUDA_FLOAT(logits->type.dtype, T,
                launch_loss_rows<T>((T *)logits->data, (const int32_t *)args->in[1].data, NULL, type_rows(&logits->type),
                                    type_cols(&logits->type), (float *)args->out[0].data, (float *)args->out[1].data,
-                                   (float *)args->out[2].data, cuda_stream(args)));
+                                   (float *)args->out[2].data, 0, cuda_stream(args)));
     return CUDA_LAUNCHED();
 }
 

@@ -14,6 +14,7 @@ typedef struct LmHead {
     float         *losses;     /* (N); NULL: not wanted */
     float         *hits;       /* (N), as cross_entropy's; NULL: not wanted */
     bool           accumulate; /* dw += */
+    float          softcap;    /* of logits; 0: none */
 } LmHead;
 
 /* Types alone are read. */

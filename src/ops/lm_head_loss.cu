@@ -9,6 +9,7 @@ static LmHead head_of_args(const KernelArgs *args)
     h.losses = (float *)args->out[0].data;
     h.hits = (float *)args->out[1].data;
     h.chunks = ((const LmHeadAttrs *)args->attrs)->chunks;
+    h.softcap = (float)((const LmHeadAttrs *)args->attrs)->softcap;
     return h;
 }
 

@@ -15,6 +15,7 @@ static LmHead head_of_args(const KernelArgs *args)
     h.dx = args->out[OUT_DX], h.dw = args->out[OUT_DW];
     h.accumulate = args->accumulate >> OUT_DW & 1;
     h.chunks = ((const LmHeadBwdAttrs *)args->attrs)->chunks;
+    h.softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap;
     return h;
 }
 

@@ -158,7 +158,8 @@ static Status turn_heads(Graph *graph, const Node *attention, const HeadPath *q,
     QkvAttrs              qkv = {.num_heads = attrs->num_heads,
                                  .num_kv_heads = attrs->num_kv_heads,
                                  .head_dim = attrs->head_dim,
-                                 .eps = q->norm ? ((const RmsNormAttrs *)q->norm->attrs)->eps : 0};
+                                 .eps = q->norm ? ((const RmsNormAttrs *)q->norm->attrs)->eps : 0,
+                                 .offset = q->norm ? ((const RmsNormAttrs *)q->norm->attrs)->offset : 0};
     Value *in[] = {*packed, q->norm ? q->norm->in[1] : NULL, k->norm ? k->norm->in[1] : NULL, q->rope->in[1], q->rope->in[2]};
     TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
                        q->norm ? ~0u : 1u, &node));
@@ -323,20 +324,23 @@ static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
 
 static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
 {
-    Node *head = loss->op == &op_cross_entropy ? producer_is(loss->in[0], &op_linear) : NULL;
+    Node *cap = loss->op == &op_cross_entropy ? producer_is(loss->in[0], &op_softcap) : NULL;
+    if (cap && !read_once(cap->out[0])) return OK;
+    Node *head = loss->op == &op_cross_entropy ? producer_is(cap ? cap->in[0] : loss->in[0], &op_linear) : NULL;
     if (!head || head->in[2] || !read_once(head->out[0]) || (loss->out[1] && loss->out[1]->num_uses)) return OK;
-    Value *in[] = {head->in[0], head->in[1], loss->in[1]};
-    Node  *node;
+    Value      *in[] = {head->in[0], head->in[1], loss->in[1]};
+    LmHeadAttrs attrs = {.softcap = cap ? ((const SoftcapAttrs *)cap->attrs)->cap : 0, .hits = loss->out[2] != NULL};
+    Node       *node;
     graph->cursor = loss;
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = head->source;
-    LmHeadAttrs attrs = {.hits = loss->out[2] != NULL};
     TRY(graph_add_node(graph, &op_lm_head_loss, &attrs, loss->out[0]->name, in, 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, loss->out[0], node->out[0], node);
     if (loss->out[2]) graph_replace_uses(graph, loss->out[2], node->out[1], node);
     graph_remove_node(graph, loss);
+    if (cap) graph_remove_node(graph, cap);
     graph_remove_node(graph, head);
     *fired = true;
     return OK;

@@ -53,7 +53,7 @@ static void shipped_families_are_listed(void)
         EXPECT(shipped(*name) != NULL);
         EXPECT_STR(shipped(*name)->architecture, *name);
     }
-    EXPECT_INT(count, 8);
+    EXPECT_INT(count, 10);
     EXPECT(!ir_shipped_module("MambaForCausalLM", &len));
     arena_deinit(&arena);
 }
@@ -120,9 +120,8 @@ static void every_family_refuses_what_it_does_not_compute(void)
          "rope_scaling.type: \"linear\" isn't supported for "},
         {", \"rope_parameters\": {\"rope_type\": \"longrope\"}", NULL, ERR_UNSUPPORTED, "rope_parameters.rope_type: \"longrope\""},
         {", \"partial_rotary_factor\": 0.5", NULL, ERR_UNSUPPORTED, "partial rotary embedding isn't supported"},
-        {", \"use_sliding_window\": true", NULL, ERR_UNSUPPORTED, "sliding window attention isn't supported"},
-        {", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", NULL, ERR_UNSUPPORTED,
-         "layer_types: \"sliding_attention\" isn't supported for "},
+        {", \"layer_types\": [\"full_attention\", \"chunked_attention\"]", NULL, ERR_UNSUPPORTED,
+         "layer_types: \"chunked_attention\" isn't supported for "},
         {", \"num_experts\": 8", NULL, ERR_UNSUPPORTED, "config.json: num_experts: this setting isn't supported for "},
         {", \"logit_scale\": 0.5", NULL, ERR_UNSUPPORTED, "config.json: logit_scale: this setting isn't supported for "},
         {", \"quantization_config\": {\"bits\": 4}", NULL, ERR_UNSUPPORTED, "quantization_config: this setting isn't supported"},
@@ -156,6 +155,13 @@ static void every_family_refuses_what_it_does_not_compute(void)
                 test_fail(__FILE__, __LINE__, "%s with %s: %s \"%s\", expected \"%s\"", families[f], cases[i].more,
                           test_status_names[status], status == OK ? "" : status_message(), cases[i].message);
         }
+    }
+    for (int f = 0; f < 2; f++) {
+        static const char *const full[] = {"LlamaForCausalLM", "Olmo2ForCausalLM"};
+        EXPECT_FAILS(dims_of(full[f], ", \"use_sliding_window\": true", NULL, &dims), ERR_UNSUPPORTED,
+                     "sliding window attention isn't supported");
+        EXPECT_FAILS(dims_of(full[f], ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", NULL, &dims), ERR_UNSUPPORTED,
+                     "layer_types: \"sliding_attention\" isn't supported for ");
     }
     EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "attention_bias isn't supported");
     EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"mlp_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "biases in the MLP aren't supported");

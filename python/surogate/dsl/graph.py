@@ -17,8 +17,8 @@ from surogate.dsl.spec import PARAM_FLAGS, ArrayType, Config, DslError, Module, 
 
 Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
-INPUTS = {name: (("B", "T"), "i32") for name in ("tokens", "labels", "positions", "doc_start", "doc_id")}
-INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}  # type: ignore[dict-item]
+INPUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(("tokens", "labels", "positions", "doc_start", "doc_id"), (("B", "T"), "i32"))
+INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}
 OUTPUTS = {"logits": ("B", "T", "vocab"), "losses": ("B", "T"), "loss": ("1",)}
 
 

@@ -2,8 +2,24 @@
 
 from typing import Any
 
-from surogate.dsl import Array, Key, Module, Param, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, recompute
-from surogate.dsl import extends, tied_to, transpose
+from surogate.dsl import (
+    Array,
+    Key,
+    Module,
+    Param,
+    Size,
+    Tensor,
+    block,
+    forward,
+    graph,
+    hf_config,
+    hf_mapping,
+    model,
+    module,
+    recompute,
+    tied_to,
+    transpose,
+)
 from surogate.models.layers import IGNORED, REFUSED, Embedding, Linear
 
 CONFIG = {
@@ -49,8 +65,7 @@ class LayerNorm(Module):
 
 @hf_mapping({"weight": transpose("weight")})
 @module
-@extends(Linear)
-class Conv1D:
+class Conv1D(Linear):
     """A linear layer whose weight lies transposed in the model folder."""
 
 
