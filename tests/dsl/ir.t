@@ -116,6 +116,17 @@ print(*sorted(n + str(head[n]['shape']) for n in head if n != '__metadata__' and
 names=$(names_of export/model.safetensors)
 check "names and shapes: $names" [ "$names" = "answer[320, 32] layers.0.down.weight[32, 128] layers.0.norm[32] layers.0.up.weight[128, 32] words[32, 320]" ]
 
+# A loss of two terms: that of the next token, and a quarter of that of the token itself, by the same head.
+sed 's/return {"logits"/again = g.loss_sum(g.cross_entropy(logits, tokens, name="again"), hyper, name="again.sum")\n            &/
+    s/"loss": g.loss_sum(losses, hyper, name="loss")/"loss": g.add(g.loss_sum(losses, hyper, name="loss"), g.scale(again, by=0.25), name="both")/' tiny.py > terms.py
+python3 -m surogate.dsl build terms.py -o terms.json || fail "terms.py doesn't build"
+for ir in tiny terms; do
+    run pt run.yaml ir=$ir.json output_dir=$ir.once max_steps=1 learning_rate=0
+    check "$ir: $(tail -2 err)" [ "$status" = 0 ]
+    grep -o '"loss":[^,}]*' $ir.once/metrics.jsonl | head -1 > $ir.loss
+done
+check "ln 320 and a quarter of it more: $(cat tiny.loss terms.loss)" awk -F: '{ loss[NR] = $2 } END { d = loss[2] / loss[1] - 1.25; exit !(d * d < 1e-5) }' tiny.loss terms.loss
+
 # Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do

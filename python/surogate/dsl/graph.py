@@ -13,7 +13,20 @@ from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims
 from surogate.dsl.ops import OPS, Op, Operand
-from surogate.dsl.spec import PARAM_FLAGS, ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
+from surogate.dsl.spec import (
+    PARAM_FLAGS,
+    ArrayType,
+    Config,
+    DslError,
+    Module,
+    ParamSpec,
+    TensorType,
+    Where,
+    caller,
+    check_symbols,
+    dim,
+    fail,
+)
 
 Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.

@@ -263,9 +263,9 @@ ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 
 def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
-              unread: tuple[str, ...] = (".rotary_emb.inv_freq",), roles: dict[str, str] | None = None, **symbols: Key) -> Callable[[C], C]:
+              unread: Any = (".rotary_emb.inv_freq",), roles: Any = None, **symbols: Key) -> Callable[[C], C]:
     """The model's symbols as keys of config.json; require: {expression: what else is wrong}; unread: ends of names of tensors that carry
-    nothing; roles: which symbols are vocabulary, positions and tied, where they aren't named as in ROLES."""
+    nothing; roles: {"vocabulary": SYMBOL}, which symbols are that, positions and tied, where they aren't named as in ROLES."""
     config = Config(architecture, symbols, caller())
     for name, key in symbols.items():
         if not isinstance(key, Key):
