@@ -52,6 +52,17 @@ for arguments in "run.yaml ir=tiny.py" "python.yaml --allow-python"; do
 done
 PYTHONPATH=nowhere run plan run.yaml ir=tiny.py
 check "the package of the build is found: $(tail -2 err)" [ "$status" = 0 ]
+mkdir -p elsewhere surogate && sed 's/^@block/from beside import STEP\n&/; s/"4 . C"/f"{STEP} * C"/g' tiny.py > elsewhere/apart.py && echo 'STEP = 4' > elsewhere/beside.py
+run plan run.yaml ir=elsewhere/apart.py
+check "a module beside the file: $(tail -2 err)" [ "$status" = 0 ]
+echo 'raise SystemExit("the current folder is imported")' > surogate/__init__.py
+if python3 -c "import sys; sys.exit(sys.version_info < (3, 11))"; then
+    run plan run.yaml ir=tiny.py
+    check "the current folder isn't imported: $(tail -2 err)" [ "$status" = 0 ]
+else
+    skip "Python 3.10 always imports from the current folder"
+fi
+rm -r surogate
 SUROGATE_PYTHON=no-python refused "no interpreter" 2 "can't run no-python" "SUROGATE_PYTHON" -- plan run.yaml ir=tiny.py
 sed 's/g.gelu/g.gellu/' tiny.py > wrong.py
 refused "a wrong model" 2 "wrong.py:33: unknown op gellu" "ended with status 1" -- plan run.yaml ir=wrong.py
