@@ -44,14 +44,17 @@ static Status named(Expr *e, const char *name, double *out)
     return status == OK ? OK : status_prefix(status, "expression \"%s\"", e->text);
 }
 
+static Status bracketed(Expr *e, double *out)
+{
+    TRY(ternary(e, out));
+    FAIL_IF(!accept(e, ")"), ERR_INVALID, "expression \"%s\": expected ) at \"%s\"", e->text, e->p);
+    return OK;
+}
+
 static Status primary(Expr *e, double *out)
 {
     blanks(e);
-    if (accept(e, "(")) {
-        TRY(ternary(e, out));
-        FAIL_IF(!accept(e, ")"), ERR_INVALID, "expression \"%s\": expected ) at \"%s\"", e->text, e->p);
-        return OK;
-    }
+    if (accept(e, "(")) return bracketed(e, out);
     if (isdigit((unsigned char)*e->p) || *e->p == '.') {
         char *end;
         *out = strtod(e->p, &end);
@@ -64,7 +67,11 @@ static Status primary(Expr *e, double *out)
     while ((isalnum((unsigned char)*e->p) || *e->p == '_') && n + 1 < sizeof name) name[n++] = *e->p++;
     name[n] = 0;
     FAIL_IF(!n, ERR_INVALID, "expression \"%s\": expected a number, name or ( at \"%s\"", e->text, e->p);
-    return named(e, name, out);
+    if (!accept(e, "(")) return named(e, name, out);
+    FAIL_IF(strcmp(name, "sqrt") != 0, ERR_INVALID, "expression \"%s\": unknown function %s; expected sqrt", e->text, name);
+    TRY(bracketed(e, out));
+    *out = sqrt(*out);
+    return OK;
 }
 
 static Status unary(Expr *e, double *out)

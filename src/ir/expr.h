@@ -1,4 +1,4 @@
-/* Expressions over symbols, as JSON IR writes dims, conditions and attributes: numbers, names, name[index], + - * / %,
+/* Expressions over symbols, as JSON IR writes dims, conditions and attributes: numbers, names, name[index], sqrt(x), + - * / %,
  * comparisons, && || !, c ? a : b, parentheses. All arithmetic is in double; dims must come out whole. */
 #pragma once
 

@@ -57,6 +57,7 @@ static void values(void)
         {"1 / 0 > 1e300", 1},
         {"((((1))))", 1},
         {"odd[3]", 7},
+        {"sqrt(H * 2) / 2 + sqrt (9)", 5},
         {"odd [ H / 8 + 1 ] * 2", 10},
         {"odd[odd[1]]", 7},
         {"H < 4 ? odd[H] : 2", 2},
@@ -100,6 +101,9 @@ static void errors_quote_what_they_mean(void)
         {"odd", "unknown symbol odd"},
         {"0 ? odd[K] : 1", "unknown symbol K"},
         {"1 || odd[H", "expected ]"},
+        {"sqrt(4", "expected ) at \"\""},
+        {"sqrt", "unknown symbol sqrt"},
+        {"root(4)", "unknown function root; expected sqrt"},
     };
     double value;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -16,10 +16,11 @@ import sys
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, Olmo2Config,
+                          Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 from transformers.utils import logging
 
-from oracle_common import IGNORE, error, exact, forward, mean_loss
+from oracle_common import IGNORE, error, exact, forward, implementation, mean_loss
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "families")
 B, T, STEPS = 2, 24, 10
@@ -53,6 +54,29 @@ FAMILIES = {
                            num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
                            rope_parameters=dict(rope_type="default", rope_theta=1e6)),
         lora=dict(target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], use_rslora=False)),
+    "qwen2_window": dict(  # the upper of two layers attends a window
+        config=Qwen2Config(**COMMON, hidden_size=12, intermediate_size=14, num_hidden_layers=2, num_attention_heads=2,
+                           num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True, use_sliding_window=True,
+                           sliding_window=4, max_window_layers=1, rope_parameters=dict(rope_type="default", rope_theta=1e6)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "mistral": dict(  # a window in every layer; heads x head_dim != hidden
+        config=MistralConfig(**COMMON, hidden_size=12, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
+                             num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=5,
+                             rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "gemma2": dict(  # norms on both sides, around 1; GELU gate; capped scores and logits; a window in every second layer
+        config=Gemma2Config(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=18, num_hidden_layers=3,
+                            num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
+                            sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+                            rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "gemma3": dict(  # a norm of each head, two rotary tables, the far one stretched; a window in two layers of three
+        config=Gemma3TextConfig(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=22, num_hidden_layers=3,
+                                num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
+                                sliding_window=5, sliding_window_pattern=2, rope_parameters=dict(
+                                    full_attention=dict(rope_type="linear", rope_theta=1e6, factor=4.0),
+                                    sliding_attention=dict(rope_type="default", rope_theta=1e4))),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
     "phi3": dict(    # one projection for q, k, v and one for gate, up
         config=Phi3Config(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
                           num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False,
@@ -76,13 +100,14 @@ FAMILIES = {
 
 
 def random_weights(model, rng):
-    """In name order: matrices std 0.2 (embedding 0.1, so that eps shows), norms 1 +- 0.2, biases std 0.2."""
+    """In name order: matrices std 0.2 (embedding 0.1, so that eps shows), norms 1 +- 0.2 (Gemma's 0 +- 0.2), biases std 0.2."""
+    centre = 0.0 if type(model).__name__.startswith("Gemma") else 1.0
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             noise = torch.randn(p.shape, generator=rng)
             std = 0.1 if any(word in name for word in ("embed_tokens", "wte", "wpe")) else 0.2
             is_norm = "norm" in name or ".ln_" in name
-            p.copy_(1 + 0.2 * noise.clamp(-2, 2) if is_norm and name.endswith("weight") else std * noise)
+            p.copy_(centre + 0.2 * noise.clamp(-2, 2) if is_norm and name.endswith("weight") else std * noise)
 
 
 def make_batch(rng, vocab, lengths, masked):
@@ -194,6 +219,9 @@ def spell_v4(config):
     c = dict(config)
     if "rope_parameters" in c:
         rope = dict(c.pop("rope_parameters"))
+        if "sliding_attention" in rope:
+            c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+            rope = dict(rope["full_attention"])
         c["rope_theta"] = rope.pop("rope_theta")
         c["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     c["torch_dtype"] = c.pop("dtype")
@@ -217,7 +245,7 @@ def strip(folder, keep):
 def make_model(folder, config, rng):
     """Writes the HF folder; returns a loader of the fp64 model."""
     def load(dtype=torch.float64):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=implementation(config))
         return exact(model) if dtype == torch.float64 else model
 
     model = AutoModelForCausalLM.from_config(config)

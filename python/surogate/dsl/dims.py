@@ -103,6 +103,11 @@ class _Parser:
         if not number and not name:
             raise ValueError(f'expression "{self.text}": expected a number, a symbol or "("' + (f', found "{operator}"' if operator else ""))
         self.at += 1
+        if name == "sqrt" and self.accept("("):
+            inner = self.choice()
+            if not self.accept(")"):
+                raise ValueError(f'expression "{self.text}": expected ")"')
+            return _opaque(f"sqrt({_show(inner)})")
         if name and self.accept("["):
             index = self.choice()
             if not self.accept("]"):

@@ -1,14 +1,23 @@
-"""Mistral: Llama under a name of its own."""
+"""Mistral: Llama, in which a token attends the last `window` ones."""
 
-from surogate.dsl import Key, extends, hf_config, model
+from surogate.dsl import block, hf_config, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE
+from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, WINDOW, changed
 
-CONFIG = DECODER | {"use_window": Key("sliding_window", "0")}
+CONFIG = changed(DECODER, window=WINDOW)
+
+
+@module
+class Attention(llama.Attention):
+    more = {"window": "window"}
+
+
+@block
+class Block(llama.Block):
+    attention = Attention
 
 
 @hf_config("MistralForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
-@extends(llama.Llama)
-class Mistral:
+class Mistral(llama.Llama):
     pass

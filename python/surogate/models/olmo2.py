@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from surogate.dsl import Module, Tensor, block, extends, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, Linear, RMSNorm
+from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, Linear, RMSNorm
 
 
 @hf_mapping(q="q_proj", k="k_proj", v="v_proj", o="o_proj")
@@ -50,8 +50,7 @@ class Block(Module):
             return g.add(x, self.norm2(self.mlp(x)), name="res2")
 
 
-@hf_config("Olmo2ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **DECODER)
+@hf_config("Olmo2ForCausalLM", require=FULL, ignored=IGNORED, refused=REFUSED, **DECODER)
 @model
-@extends(llama.Llama)
-class Olmo2:
+class Olmo2(llama.Llama):
     pass

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from surogate.dsl import Key, Module, Tensor, block, extends, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Key, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, Linear
+from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, WINDOW, Linear, changed
 
-CONFIG = DECODER | {
-    "use_window": Key("sliding_window", "0"),
-    "eps": Key("rms_norm_eps", "1e-5", min=0),
-}
+CONFIG = changed(DECODER, window=WINDOW, eps=Key("rms_norm_eps", "1e-5", min=0))
 HEADS = {"num_heads": "H", "num_kv_heads": "G", "head_dim": "D"}
 
 
@@ -26,7 +23,7 @@ class Attention(Module):
     def forward(self, x: Tensor["B", "T", "C"], rope: Tensor["P", "D"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
         with graph() as g:
             qkv = g.qkv_norm_rope(self.qkv(x, part="qkv"), table=rope, positions=positions, name="rope", part="qkv", **HEADS)
-            y = g.attention(qkv, doc_start=doc_start, name="heads", part="att", **HEADS)
+            y = g.attention(qkv, doc_start=doc_start, window="window", name="heads", part="att", **HEADS)
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 
 
@@ -46,17 +43,12 @@ class MLP(Module):
 
 
 @block
-@extends(llama.Block)
-class Block:
-    def __init__(self) -> None:
-        self.norm1 = llama.RMSNorm("C")
-        self.attn = Attention()
-        self.norm2 = llama.RMSNorm("C")
-        self.mlp = MLP()
+class Block(llama.Block):
+    attention = Attention
+    feed_forward = MLP
 
 
 @hf_config("Phi3ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
-@extends(llama.Llama)
-class Phi3:
+class Phi3(llama.Llama):
     pass
