@@ -112,6 +112,7 @@ typedef struct sg_step {
     double  lr, seconds;
     int64_t tokens, trained; /* without padding; targets */
     bool    is_applied;      /* false: loss or norm wasn't finite, and weights are as before */
+    double  accuracy;        /* share of the trained targets that were the likeliest token; NaN: the model's loss has no such */
 } sg_step;
 /* Awaits the oldest update whose result wasn't asked for. Asking for it after the next update is queued keeps the device busy. */
 SG_API sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step);

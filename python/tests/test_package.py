@@ -195,6 +195,24 @@ class Steps(InFolder):
 
         self.assertEqual(_arrays.rows(Tensor(), "ids").ctypes.data, ids.ctypes.data)
 
+        class OnGpu(Tensor):
+            def __dlpack_device__(self) -> tuple[int, int]:
+                return 2, 1
+
+        with self.assertRaisesRegex(TypeError, r"input_ids lies in the memory of cuda:1; expected the host's.*tensor.cpu\(\)"):
+            _arrays.Rows(OnGpu(), None, None, None)
+
+    def test_results_are_handed_on_without_a_copy(self) -> None:
+        with Trainer(**self.settings("out")) as trainer:
+            trainer.train_step([1, 2, 3, 4], lr=1e-3)
+            for out in (
+                trainer.logprobs([1, 2, 3, 4]),
+                trainer.gradients("model.norm.weight"),
+                trainer.weights("model.norm.weight"),
+            ):
+                self.assertEqual(np.from_dlpack(out).ctypes.data, out.ctypes.data)
+                out[...] = 0  # the caller's own
+
     def test_gradients_weights_and_updates(self) -> None:
         with Trainer(**self.settings("gradients")) as trainer:
             shapes = trainer.parameters()
@@ -220,15 +238,35 @@ class Steps(InFolder):
             with self.assert_fails(Status.INVALID, "no micro-batch"):
                 trainer.update(1e-3)
 
+    def test_train_step_tells_loss_and_accuracy(self) -> None:
+        ids = np.arange(32).reshape(2, 16)
+        targets = (ids + 1) % 32
+        targets[:, ::4] = -100
+        with Trainer(**self.settings("accuracy")) as trainer:
+            want = trainer.eval(ids, targets)
+            seen = []
+            for _ in range(60):
+                loss, accuracy = trainer.train_step(ids, targets, lr=1e-2)
+                seen.append(accuracy)
+                if len(seen) == 1:
+                    self.assertAlmostEqual(loss, want, places=5)
+                self.assertAlmostEqual(accuracy * 24, round(accuracy * 24), places=4)
+            self.assertLess(seen[0], 0.2)
+            self.assertAlmostEqual(seen[-1], 1, places=5)
+            trainer.step(ids, targets)
+            self.assertAlmostEqual(trainer.update(lr=0).accuracy, 1, places=5)
+
     def test_checkpoints_come_back(self) -> None:
         ids = np.arange(32).reshape(2, 16)
         with Trainer(**self.settings("back")) as trainer:
             trainer.train_step(ids, lr=1e-3)
             trainer.save_checkpoint(self.folder / "elsewhere")
-            want = trainer.train_step(ids, lr=1e-3)
+            trainer.step(ids)
+            want = trainer.update(lr=1e-3)
             trainer.load_checkpoint(self.folder / "elsewhere/checkpoint-1")
             self.assertEqual(trainer.steps, 1)
-            again = trainer.train_step(ids, lr=1e-3)
+            trainer.step(ids)
+            again = trainer.update(lr=1e-3)
             self.assertEqual((again.loss, again.norm), (want.loss, want.norm))
             with self.assert_fails(Status.CHECKPOINT, "no folder"):
                 trainer.load_checkpoint(self.folder / "nowhere")

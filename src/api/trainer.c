@@ -139,7 +139,8 @@ static Status result(sg_trainer *trainer, sg_step *out)
                      .seconds = step.seconds,
                      .tokens = step.step_tokens,
                      .trained = step.step_trained,
-                     .is_applied = !step.skipped};
+                     .is_applied = !step.skipped,
+                     .accuracy = step.accuracy};
     return OK;
 }
 

@@ -388,7 +388,13 @@ static Status bind_op(Binder *b, const JsonValue *s)
     /* The DSL's own line where it gave one, else the line of the JSON. */
     b->graph->source =
         json_get_str(s, "source", &source) ? source : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
-    return graph_add_node(b->graph, op, attrs, name, values, (int)in->count, ~0u, NULL);
+    Node *node;
+    bool  is_saved = false;
+    TRY(bind_flag(b, s, "save", &is_saved));
+    TRY(graph_add_node(b->graph, op, attrs, name, values, (int)in->count, ~0u, &node));
+    for (int k = 0; k < node->num_out && json_get(s, "save"); k++)
+        if (node->out[k]) node->out[k]->hint = is_saved ? HINT_SAVE : HINT_AGAIN;
+    return OK;
 }
 
 /* ---- control ---- */
@@ -474,7 +480,7 @@ static const struct {
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
     {"param", " shape hf init module linear head decay frozen dtype source ", bind_param},
-    {"op", " in out attrs part source ", bind_op},
+    {"op", " in out attrs part save source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},
     {"let", " is source ", bind_let},

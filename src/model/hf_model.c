@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "files/hub.h"
-#include "model/model_ir.h"
 #include "model/peft.h"
 #include "ops/ops.h"
 
@@ -51,7 +50,7 @@ static void take_quantization(HfModel *model)
     }
 }
 
-Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel **out_model)
+Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
     model->arena = arena;
@@ -82,7 +81,7 @@ Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel *
 
 Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 {
-    return hf_model_open_as(arena, dir, NULL, out_model);
+    return hf_model_open_as(arena, dir, (NamedIr){0}, out_model);
 }
 
 bool hf_model_has_weights(const HfModel *model)

@@ -3,6 +3,7 @@
 
 #include "files/safetensors.h"
 #include "ir/module.h"
+#include "model/model_ir.h"
 #include "model/quantised.h"
 
 typedef struct HfModel {
@@ -29,8 +30,8 @@ typedef struct HfModel {
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
  * setting we don't have) and ERR_INVALID say where and what to do. Lives in `arena`; hf_model_close drops the maps. */
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
-/* The same with the IR of that file; NULL: the one that is found. */
-NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel **out_model);
+/* The same with the IR of that file; none: the one that is found. */
+NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out_model);
 /* Maps the weights. They may untie the head (is_untied), so this comes before the model is bound. Idempotent. */
 NODISCARD Status hf_model_open_weights(HfModel *model);
 /* Whether its matrices are stored in this format, or one that is decoded by the same op: NF4, its scales quantised or not. */

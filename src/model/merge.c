@@ -3,7 +3,6 @@
 #include "model/merge.h"
 
 #include "model/make_again.h"
-#include "model/model_ir.h"
 #include "model/weights.h"
 
 #include <stdlib.h>

@@ -109,17 +109,24 @@ typedef struct ColSumAttrs {
     int64_t dw_dtype;
 } ColSumAttrs;
 
+/* hits: the output that says whose label is the likeliest is there. */
+typedef struct CrossEntropyAttrs {
+    bool hits;
+} CrossEntropyAttrs;
+
 /* chunks: pieces of the rows on a GPU at the least, as far as lm_head_chunk_rows goes with it. softcap: logits l become softcap
  * tanh(l / softcap); 0: they stay. */
 typedef struct LmHeadAttrs {
     int64_t chunks;
     double  softcap;
+    bool    hits;
 } LmHeadAttrs;
 
 typedef struct LmHeadBwdAttrs {
     int64_t dw_dtype;
     int64_t chunks;
     double  softcap;
+    bool    hits;
 } LmHeadBwdAttrs;
 
 typedef struct SoftcapAttrs { /* softcap, softcap_bwd */

@@ -60,12 +60,11 @@ static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, f
     *out_sum = block_sum(most == -INFINITY ? sum : sum * fast_exp(most - *out_most), scratch);
 }
 
-/* Row blockIdx.x: loss and lse (either NULL: not wanted), and where dlosses is given, logits become dlogits in place. CAP: of logits
- * capped, whose slope dlogits have as a factor.
- */
+/* Row blockIdx.x: loss, lse and hit (each NULL: not wanted), and where dlosses is given, logits become dlogits in place. CAP: of logits
+ * capped, whose slope dlogits have as a factor. */
 template <typename T, bool VEC, bool CAP>
 static __global__ void __launch_bounds__(ROW_THREADS)
-    loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse, float cap)
+    loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse, float *hits, float cap)
 {
     __shared__ float scratch[32];
     enum { N = VEC ? (int)Pack<T>::N : 1 };
@@ -80,6 +79,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     }
     if (threadIdx.x == 0 && losses) losses[blockIdx.x] = ignored ? 0 : most + logf(sum) - target;
     if (threadIdx.x == 0 && lse) lse[blockIdx.x] = most + logf(sum);
+    if (threadIdx.x == 0 && hits) hits[blockIdx.x] = target >= most ? 1 : 0;
     if (!dlosses) return;
     float dloss = known ? dlosses[blockIdx.x] : NAN, scale = dloss / sum;
     __syncthreads(); /* `target` was read by all */
@@ -101,12 +101,12 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 /* cap 0: logits as they are. */
 template <typename T>
 static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols, float *losses, float *lse,
-                             float cap, cudaStream_t stream)
+                             float *hits, float cap, cudaStream_t stream)
 {
     if (!rows) return;
     bool vec = cols % Pack<T>::N == 0 && is_aligned16(logits);
     auto kernel = cap > 0 ? vec ? loss_rows<T, true, true> : loss_rows<T, false, true>
                   : vec ? loss_rows<T, true, false>
                           : loss_rows<T, false, false>;
-    kernel<<<(unsigned)rows, ROW_THREADS, 0, stream>>>(logits, labels, dlosses, cols, losses, lse, cap);
+    kernel<<<(unsigned)rows, ROW_THREADS, 0, stream>>>(logits, labels, dlosses, cols, losses, lse, hits, cap);
 }

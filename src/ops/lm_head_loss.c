@@ -12,32 +12,36 @@ enum {
     ROWS_PER_TASK = 4,
 };
 
-static const AttrDef lm_head_loss_attrs[] = {ATTR_INT(LmHeadAttrs, chunks, 0), ATTR_FLOAT(LmHeadAttrs, softcap, 0), {0}};
+static const AttrDef lm_head_loss_attrs[] = {
+    ATTR_INT(LmHeadAttrs, chunks, 0), ATTR_FLOAT(LmHeadAttrs, softcap, 0), ATTR_BOOL(LmHeadAttrs, hits, false), {0}};
 
-/* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32. */
+/* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32, [hits (...) f32]. */
 static Status lm_head_loss_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
     const TensorType *x = &node->in[0]->type;
     TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
     TRY(infer_labels(node, 2, x));
-    node->out[0]->type = type_without_last(x, DT_F32);
+    int count = ((const LmHeadAttrs *)node->attrs)->hits ? 2 : 1;
+    for (int k = 0; k < count; k++) node->out[k]->type = type_without_last(x, DT_F32);
     return OK;
 }
 
-/* The backward op yields the losses as well: forward's are read from it and logits are computed once. */
+/* The backward op yields losses and hits as well: forward's are read from it and logits are computed once. */
 static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
 {
-    Value   *x = node->in[0], *w = node->in[1], *dlosses = grad_of(grad, node->out[0]), *out[3];
+    Value   *x = node->in[0], *w = node->in[1], *dlosses = grad_of(grad, node->out[0]), *out[4];
     bool     want_x = grad_wanted(grad, x), want_w = grad_wanted(grad, w);
-    uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2);
+    uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2) | want_bit(node->out[1] != NULL, 3);
     if (!dlosses || (!want_x && !want_w)) return OK;
     Value         *in[] = {dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL};
     LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0,
                             .chunks = ((const LmHeadAttrs *)node->attrs)->chunks,
-                            .softcap = ((const LmHeadAttrs *)node->attrs)->softcap};
+                            .softcap = ((const LmHeadAttrs *)node->attrs)->softcap,
+                            .hits = node->out[1] != NULL};
     TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
+    if (node->out[1]) grad_replace_forward(grad, node->out[1], out[3]);
     if (want_w) grad_set(grad, w, out[2]);
     return want_x ? grad_add(grad, x, out[1]) : OK;
 }
@@ -132,6 +136,7 @@ static void rows_task(void *context, int64_t task, int worker)
         if (h->softcap > 0) vec_softcap(logits, h->softcap, h->vocab);
         RowLoss row = row_loss(logits, DT_F32, h->vocab, label, h->softcap > 0 ? NULL : logits);
         if (h->losses) h->losses[job->row + i] = row.loss;
+        if (h->hits) h->hits[job->row + i] = row.hit;
         if (!h->dlosses) continue;
         if (label == IGNORE_INDEX) {
             memset(logits, 0, (size_t)h->vocab * sizeof(float));
@@ -183,6 +188,7 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
         ChunkJob job = {.head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits};
         if (chunk_ignored(h, row, job.rows)) {
             if (h->losses) memset(h->losses + row, 0, (size_t)job.rows * sizeof(float));
+            if (h->hits) memset(h->hits + row, 0, (size_t)job.rows * sizeof(float));
             if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(dtype_bytes(h->dx.type.dtype, job.rows * h->channels)));
             continue;
         }
@@ -227,6 +233,7 @@ void lm_head_reference(const LmHead *h, float *row_scratch)
         bool   valid = label >= 0 && label < h->vocab;
         double loss = label == IGNORE_INDEX ? 0 : valid ? most + log(total) - reference_logit(h, row_scratch[label]) : NAN;
         if (h->losses) h->losses[row] = (float)loss;
+        if (h->hits) h->hits[row] = valid && reference_logit(h, row_scratch[label]) >= most;
         if (!h->dlosses) continue;
         double dloss = label == IGNORE_INDEX ? 0 : valid ? h->dlosses[row] : NAN;
         for (int64_t j = 0; j < h->vocab; j++) {
@@ -267,6 +274,7 @@ static LmHead lm_head_loss_bound(const KernelArgs *args)
     head.labels = args->in[2].data;
     head.losses = args->out[0].data;
     head.softcap = (float)((const LmHeadAttrs *)args->attrs)->softcap;
+    head.hits = args->out[1].data;
     return head;
 }
 
@@ -285,11 +293,13 @@ static Status lm_head_loss_reference(const KernelArgs *args)
 }
 
 static const LmHeadAttrs capped_head = {.softcap = 1.5};
+static const LmHeadAttrs with_hits = {.hits = true};
 
 static const OpSample lm_head_loss_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 7}},
     {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 1100}},
     {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .attrs = &capped_head, .int_range = {0, 0, 7}},
+    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {12, 12}}, {DT_I32, 2, {2, 40}}}, .attrs = &with_hits, .int_range = {0, 0, 12}},
 };
 
 /* Shapes of real models. */
@@ -302,9 +312,9 @@ static const OpSample lm_head_loss_large_samples[] = {
 const OpDef op_lm_head_loss = {
     .id = OP_LM_HEAD_LOSS,
     .name = "lm_head_loss",
-    .synopsis = "losses = lse(l) - l[label], l = x w^T, or softcap tanh(x w^T / softcap); 0 where label = -100",
+    .synopsis = "losses = lse(l) - l[label], l = x w^T, or softcap tanh(x w^T / softcap); 0 where label = -100; hits as cross_entropy's",
     .num_in = 3,
-    .num_out = 1,
+    .num_out = 2,
     .min_in = 3,
     .attrs_size = sizeof(LmHeadAttrs),
     .attrs = lm_head_loss_attrs,

@@ -116,6 +116,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
         }
         col += p[i].linear->in[1]->type.dim[0];
     }
+    for (int i = 0; i < count; i++) value_take_hint(*out, p[i].out);
     return OK;
 }
 
@@ -181,6 +182,7 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
     TRY(pack_projections(graph, p, 3, &packed));
     if (rope) TRY(turn_heads(graph, attention, &q, &k, &packed));
     graph->cursor = NULL;
+    for (int i = 0; i < 3; i++) value_take_hint(packed, attention->in[i]);
     node_set_input(attention, 0, packed);
     node_set_input(attention, 1, NULL);
     node_set_input(attention, 2, NULL);
@@ -327,7 +329,7 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
     Node *head = loss->op == &op_cross_entropy ? producer_is(cap ? cap->in[0] : loss->in[0], &op_linear) : NULL;
     if (!head || head->in[2] || !read_once(head->out[0]) || (loss->out[1] && loss->out[1]->num_uses)) return OK;
     Value      *in[] = {head->in[0], head->in[1], loss->in[1]};
-    LmHeadAttrs attrs = {.softcap = cap ? ((const SoftcapAttrs *)cap->attrs)->cap : 0};
+    LmHeadAttrs attrs = {.softcap = cap ? ((const SoftcapAttrs *)cap->attrs)->cap : 0, .hits = loss->out[2] != NULL};
     Node       *node;
     graph->cursor = loss;
     graph->layer = -1;
@@ -336,6 +338,7 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
     TRY(graph_add_node(graph, &op_lm_head_loss, &attrs, loss->out[0]->name, in, 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, loss->out[0], node->out[0], node);
+    if (loss->out[2]) graph_replace_uses(graph, loss->out[2], node->out[1], node);
     graph_remove_node(graph, loss);
     if (cap) graph_remove_node(graph, cap);
     graph_remove_node(graph, head);

@@ -3,7 +3,11 @@
  *
  * With several ranks a bucket is cut into chunks of whole values, each a multiple of SHARE_ALIGN elements for each rank, and a rank owns
  * its share of each chunk. Shares begin with a block of moments, and a piece of a parameter knows its first element: an update has the
- * same blocks and draws the same numbers, whatever the number of ranks. */
+ * same blocks and draws the same numbers, whatever the number of ranks.
+ *
+ * Values that are updated as a whole stand in groups of as many of one type as there are ranks: rank r's is the one in place r. A group is
+ * a chunk where gradients and weights are whole on each rank. Else each of its values is one, and the shares that a rank has of all of them
+ * are one run of the size of a value. */
 #include "passes/layout.h"
 
 #include "base/philox.h"
@@ -78,16 +82,15 @@ static bool is_divided(const CompileOptions *options, const Value *whole)
     return type->ndim > 1 && !is_read && type_numel(type) % (SHARE_ALIGN * options->world) == 0 && type_bytes(type) >= options->whole_bytes;
 }
 
-static Division division_of(const CompileOptions *options, const OptimizerRule *rule, const Value *whole)
+static Division division_of(const CompileOptions *options, const Value *whole)
 {
-    bool divided = options->world > 1 && !rule->whole && is_divided(options, whole);
-    return divided ? (Division)options->zero_level : DIVIDE_STATES;
+    return options->world > 1 && is_divided(options, whole) ? (Division)options->zero_level : DIVIDE_STATES;
 }
 
 static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
     const OptimizerRule *rule = optimizer_rule(options, value);
-    Division             division = division_of(options, rule, value);
+    Division             division = division_of(options, value);
     bool                 gathered = options->world > 1 && division != DIVIDE_WEIGHTS; /* whole, by what ranks send to one another */
     return (Bucket){.weight = value->type.dtype,
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
@@ -105,7 +108,7 @@ static bool is_same_bucket(const Bucket *a, const Bucket *b)
 typedef struct Run {
     const Value *value;
     int64_t      at;
-    int          chunk;
+    int          chunk, group;
     int64_t      read;  /* Node.order of its first reader */
     int          index; /* in the order of the graph */
 } Run;
@@ -133,72 +136,106 @@ static void place_runs(const CompileOptions *options, Bucket *bucket, Run *runs,
     }
 }
 
-/* A value a rank: chunks of values of one shape. */
+/* What the next `count` matrices of one type are put in: `count` of the places that a group has for ranks, in their order. The ranks that
+ * have the least to do so far get one each; `work` is what each has. */
+static void choose_ranks(const TensorType *type, int world, int count, double *work, bool *is_chosen)
+{
+    double cost = (double)type_numel(type) * (double)(type->dim[0] < type->dim[1] ? type->dim[0] : type->dim[1]);
+    for (int r = 0; r < world; r++) is_chosen[r] = false;
+    for (int i = 0; i < count; i++) {
+        int least = -1;
+        for (int r = 0; r < world; r++)
+            if (!is_chosen[r] && (least < 0 || work[r] < work[least])) least = r;
+        is_chosen[least] = true;
+        work[least] += cost;
+    }
+}
+
+/* Of `count` values of one type a group, a value a rank. */
+static void place_group(Arena *arena, const CompileOptions *options, Bucket *bucket, Run *runs, int count, double *work)
+{
+    const TensorType *type = &runs[0].value->type;
+    const int         world = options->world;
+    int64_t           each = layout_align(type_numel(type), SHARE_ALIGN), first = bucket->numel;
+    bool             *is_chosen = arena_array(arena, bool, world);
+    choose_ranks(type, world, count, work, is_chosen);
+    for (int r = 0, i = 0; r < world; r++) {
+        if (!is_chosen[r]) continue;
+        runs[i].at = first + r * each;
+        runs[i].group = bucket->num_groups;
+        runs[i].chunk = bucket->num_chunks;
+        if (bucket->division != DIVIDE_STATES) bucket->chunks[bucket->num_chunks++] = (Chunk){.first = runs[i].at, .numel = each};
+        i++;
+    }
+    const Chunk group = {.first = first, .numel = each * world};
+    bucket->groups[bucket->num_groups++] = group;
+    if (bucket->division == DIVIDE_STATES) bucket->chunks[bucket->num_chunks++] = group;
+    bucket->numel = first + group.numel;
+}
+
+/* Values of one type after another, in groups of a value a rank. */
 static void place_whole_runs(Arena *arena, const CompileOptions *options, Bucket *bucket, Run *runs, int count)
 {
     Run    *sorted = arena_array(arena, Run, count + 1);
-    int     num = 0;
-    int64_t end = 0;
+    double *work = arena_array(arena, double, options->world);
+    int     num = 0, first;
+    bucket->groups = arena_array(arena, Chunk, count + 1);
     for (int i = 0; i < count; i++) {
-        const TensorType *type = &runs[i].value->type;
-        int64_t           each = layout_align(type_numel(type), SHARE_ALIGN), begin = end;
-        int               first = num;
+        if (!runs[i].value) continue;
+        const TensorType type = runs[i].value->type;
+        first = num;
         for (int k = i; k < count; k++) {
-            if (!runs[k].value || !type_same_dims(&runs[k].value->type, type)) continue;
-            if (num > first && (num - first) % options->world == 0) end_chunk(bucket, options->world, begin = end);
-            sorted[num] = runs[k];
-            sorted[num].at = end;
-            sorted[num++].chunk = bucket->num_chunks;
-            end += each;
-            if (k > i) runs[k].value = NULL;
+            if (!runs[k].value || !type_same_dims(&runs[k].value->type, &type)) continue;
+            sorted[num++] = runs[k];
+            runs[k].value = NULL;
         }
-        if (num > first) end_chunk(bucket, options->world, begin + each * options->world);
-        end = bucket->numel;
-        while (i + 1 < count && !runs[i + 1].value) i++;
+        for (; first < num; first += options->world)
+            place_group(arena, options, bucket, sorted + first, num - first < options->world ? num - first : options->world, work);
     }
     memcpy(runs, sorted, sizeof *runs * (size_t)count);
 }
 
 /* What of elements [at, at + numel) of the bucket, all in one chunk, this rank owns, as elements of its share. */
-static void own(const Plan *plan, const Chunk *chunk, int64_t at, int64_t *segment)
+static PlanPiece own(const Plan *plan, const Chunk *chunk, int64_t at, int64_t numel)
 {
     int64_t share = chunk->numel / plan->world, begin = chunk->first + plan->rank * share, end = begin + share;
-    int64_t first = at > begin ? at : begin, last = at + segment[SEGMENT_NUMEL] < end ? at + segment[SEGMENT_NUMEL] : end;
+    int64_t first = at > begin ? at : begin, last = at + numel < end ? at + numel : end;
     if (first >= last) first = last = at < begin ? begin : end;
-    segment[SEGMENT_OFFSET] = chunk->first / plan->world + first - begin;
-    segment[SEGMENT_FIRST] = first < last ? first - at : 0;
-    segment[SEGMENT_NUMEL] = last - first;
+    return (PlanPiece){.first = first < last ? first - at : 0, .numel = last - first, .at = chunk->first / plan->world + first - begin};
 }
 
 /* Where the value lies, or what this rank has of it. */
-static Status add_weight(Plan *plan, const Value *value, const Bucket *bucket, const Chunk *chunk, int64_t at)
+static Status add_weight(Plan *plan, const Value *value, const Bucket *bucket, const PlanPiece *share, int64_t at)
 {
     TensorType type = value->type;
     if (bucket->division != DIVIDE_WEIGHTS)
         return add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space, bucket->weight_offset + dtype_bytes(type.dtype, at));
-    int64_t segment[SEGMENT_COLUMNS] = {[SEGMENT_NUMEL] = type_numel(&type)};
-    own(plan, chunk, at, segment);
-    type = type_make(type.dtype, 1, segment[SEGMENT_NUMEL]);
-    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space,
-                  bucket->weight_offset + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
-    plan->entries[plan->num_entries - 1].first = segment[SEGMENT_FIRST];
+    type = type_make(type.dtype, 1, share->numel);
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space, bucket->weight_offset + dtype_bytes(type.dtype, share->at)));
+    plan->entries[plan->num_entries - 1].first = share->first;
     return OK;
 }
 
-static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, const Chunk *chunk, int64_t at)
+/* A value that begins at element `at` of the bucket, and is of this run or a part of it. */
+static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, const Run *run, int64_t at)
 {
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
     TensorType  type = value->type;
-    TRY(add_weight(plan, value, bucket, chunk, at));
+    PlanPiece   share = own(plan, &bucket->chunks[run->chunk], at, type_numel(&type));
+    share.value = bucket->weight_share;
+    TRY(add_weight(plan, value, bucket, &share, at));
     int entry = plan->num_entries - 1;
     type.dtype = bucket->grad;
     if (bucket->division == DIVIDE_STATES)
         TRY(add_entry(plan, grad, &type, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset + dtype_bytes(type.dtype, at)));
     if (!value->param) return OK;
-    int64_t *segment = plan->segments[plan->num_trained];
-    segment[SEGMENT_NUMEL] = type_numel(&value->type);
-    plan->trained_numel += segment[SEGMENT_NUMEL];
-    own(plan, chunk, at, segment);
+    int64_t  *segment = plan->segments[plan->num_trained];
+    PlanPiece updated = bucket->groups ? own(plan, &bucket->groups[run->group], at, type_numel(&type)) : share;
+    plan->trained_numel += type_numel(&type);
+    plan->shares[plan->num_trained] = share;
+    segment[SEGMENT_OFFSET] = updated.at;
+    segment[SEGMENT_NUMEL] = updated.numel;
+    segment[SEGMENT_FIRST] = updated.first;
     segment[SEGMENT_DECAY] = value->param->decay;
     segment[SEGMENT_KEY] = (int64_t)philox_name_key(value->param->name);
     plan->trained_params[plan->num_trained++] = value->param;
@@ -321,10 +358,9 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     for (int i = count - 1; i >= 0; i--) bucket->chunks[runs[i].chunk].read = runs[i].read;
     for (int i = 0; i < count; i++) {
         const Value *value = runs[i].value;
-        const Chunk *chunk = &bucket->chunks[runs[i].chunk];
-        TRY(add_trained(plan, value, bucket, chunk, runs[i].at));
+        TRY(add_trained(plan, value, bucket, &runs[i], runs[i].at));
         for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-            if (member->param) TRY(add_trained(plan, member, bucket, chunk, runs[i].at + member->offset));
+            if (member->param) TRY(add_trained(plan, member, bucket, &runs[i], runs[i].at + member->offset));
     }
     bucket->count = plan->num_trained - bucket->first;
     bucket->listed = list_params(plan->arena, runs, count, bucket->count);
@@ -376,11 +412,10 @@ static void find_buckets(Plan *plan, const CompileOptions *options, const Graph 
 /* What this rank has of elements [at, at + numel of `value`) of a frozen value, of which `chunk` is all. */
 static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, Space space, int64_t base, int64_t at)
 {
-    int64_t segment[SEGMENT_COLUMNS] = {[SEGMENT_NUMEL] = type_numel(&value->type)};
-    own(plan, chunk, at, segment);
-    TensorType type = type_make(value->type.dtype, 1, segment[SEGMENT_NUMEL]);
-    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, space, base + dtype_bytes(type.dtype, segment[SEGMENT_OFFSET])));
-    plan->entries[plan->num_entries - 1].first = segment[SEGMENT_FIRST];
+    PlanPiece  share = own(plan, chunk, at, type_numel(&value->type));
+    TensorType type = type_make(value->type.dtype, 1, share.numel);
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, space, base + dtype_bytes(type.dtype, share.at)));
+    plan->entries[plan->num_entries - 1].first = share.first;
     return OK;
 }
 
@@ -418,6 +453,7 @@ Status layout_params(Plan *plan, const CompileOptions *options, const Graph *gra
     plan->params = graph->params;
     plan->num_params = graph->num_params;
     plan->segments = arena_alloc(plan->arena, sizeof *plan->segments * (size_t)(graph->num_params + 1));
+    plan->shares = arena_array(plan->arena, PlanPiece, graph->num_params + 1);
     plan->trained_params = arena_array(plan->arena, Param *, graph->num_params + 1);
     find_buckets(plan, options, graph);
     for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, &plan->buckets[i]));

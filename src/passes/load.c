@@ -338,18 +338,41 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Of a parameter that ranks divide, the rows arrive that hold something of this rank's. */
-static Status load_piece(Plan *plan, Graph *graph, const Param *param, PlanPiece own)
+/* What this rank keeps of a parameter that ranks divide: of its weight, and of the wider copy of it. */
+static int list_kept(const Plan *plan, const Param *param, PlanPiece out[2])
 {
-    int64_t          cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(plan, cols), at, end = own.first + own.numel;
-    int64_t          row = own.first / cols / least_rows(cols) * least_rows(cols), last = own.numel ? (end + cols - 1) / cols : row;
-    const PlanEntry *master = plan_master(plan, param, &at);
-    Value           *share = own.numel ? lasting(graph, plan_find(plan, own.value), VALUE_PARAM) : NULL;
-    for (; row < last; row += rows) {
+    int           index, count = 0;
+    const Bucket *bucket = plan_bucket(plan, param, &index);
+    out[count] = bucket ? plan_owned(plan, bucket, index) : plan_held(plan, param->name);
+    count += out[count].numel > 0;
+    for (int k = 0; bucket && k < bucket->num_states; k++) {
+        if (!bucket->states[k].is_copy) continue;
+        out[count] = plan_owned_state(plan, bucket, index, &bucket->states[k]);
+        count += out[count].numel > 0;
+    }
+    return count;
+}
+
+/* Of a parameter that ranks divide, the rows arrive that hold something of this rank's. */
+static Status load_pieces(Plan *plan, Graph *graph, const Param *param)
+{
+    PlanPiece kept[2];
+    int       count = list_kept(plan, param, kept);
+    int64_t   cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(plan, cols), begin = type_numel(&param->type), end = 0;
+    for (int k = 0; k < count; k++) {
+        if (kept[k].first < begin) begin = kept[k].first;
+        if (kept[k].first + kept[k].numel > end) end = kept[k].first + kept[k].numel;
+    }
+    for (int64_t row = begin / cols / least_rows(cols) * least_rows(cols); row * cols < end; row += rows) {
         Value  *staged = add_arrival(plan, graph, param, row, least(rows, param->type.dim[0] - row));
-        int64_t first = row * cols, lo = own.first > first ? own.first : first, hi = least(end, first + type_numel(&staged->type));
-        TRY(keep_part(graph, staged, first, lo, hi, share, own.at + lo - own.first));
-        if (master) TRY(keep_part(graph, staged, first, lo, hi, lasting(graph, master, VALUE_STATE), own.at + lo - own.first));
+        int64_t first = row * cols;
+        for (int k = 0; k < count; k++) {
+            const PlanEntry *entry = plan_find(plan, kept[k].value);
+            int64_t          lo = kept[k].first > first ? kept[k].first : first;
+            int64_t          hi = least(kept[k].first + kept[k].numel, first + type_numel(&staged->type));
+            Value           *home = lasting(graph, entry, entry->place.region == REGION_WEIGHTS ? VALUE_PARAM : VALUE_STATE);
+            if (lo < hi) TRY(keep_part(graph, staged, first, lo, hi, home, kept[k].at + lo - kept[k].first));
+        }
     }
     return OK;
 }
@@ -360,9 +383,9 @@ static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph
     int           index;
     const Bucket *bucket = plan_bucket(plan, param, &index);
     if (param->format) return load_quantised(plan, graph, param, waiting);
-    if (bucket && plan->world > 1) return load_piece(plan, graph, param, plan_owned(plan, bucket, index));
+    if (bucket && plan->world > 1) return load_pieces(plan, graph, param);
     const Codes *codes = &all_codes[plan_find(plan, param->name) - plan->entries];
-    if (!codes->of && is_divided(plan, param->name, &param->type)) return load_piece(plan, graph, param, plan_held(plan, param->name));
+    if (!codes->of && is_divided(plan, param->name, &param->type)) return load_pieces(plan, graph, param);
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);
     Value           *kept = kept_value(plan, graph, param, codes);

@@ -3,7 +3,10 @@
  * updated as in a bucket without pieces.
  *
  * A piece begins where a block of 8-bit moments does (MOMENT_BLOCK), and at a multiple of one, so that states by block are cut like
- * the elements. */
+ * the elements.
+ *
+ * Where a rank has shares of values that are updated whole, it gets one of a group as a whole for that (all_to_all), beside the update of
+ * the group before. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/optimizers.h"
@@ -18,11 +21,20 @@ typedef struct Stretch {
     Value *staged; /* its copy on the device */
 } Stretch;
 
+/* A group of a bucket of which this rank has a share of each value, and updates one. */
+typedef struct Exchange {
+    Value  *flat[2];  /* weights and gradients: of the bucket */
+    Value  *whole[2]; /* of what this rank updates */
+    int64_t at;       /* where the group begins in the flat ones */
+    Node   *sent;
+} Exchange;
+
 /* Elements [begin, end) of a bucket, of its parameters [first, first + count). */
 typedef struct Piece {
     Update  update;
     int     first, count;
     int64_t begin, end;
+    int     exchange; /* index of what its weights and gradients are of; -1: they are the bucket's */
     Stretch stretches[MAX_FLAT];
     int     num_stretches;
     Node   *sent; /* the last copy back */
@@ -33,6 +45,8 @@ typedef struct Updates {
     Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat, of the bucket at hand */
     Piece        *pieces;
     int           num_pieces, cap_pieces;
+    Exchange     *exchanges;
+    int           num_exchanges;
 } Updates;
 
 /* ---- what a piece has of a flat value ---- */
@@ -60,10 +74,11 @@ static TensorType elements_type(const Piece *piece)
     return piece->update.bucket->rule->whole ? param_of(piece)->type : type_make(DT_F32, 1, piece->end - piece->begin);
 }
 
-static Value *elements_of(const Piece *piece, Value *flat)
+/* Its elements of weights or gradients, of which element 0 is the bucket's element `origin`. */
+static Value *elements_of(const Piece *piece, Value *flat, int64_t origin)
 {
     TensorType type = elements_type(piece);
-    return part_of(piece, flat, piece->begin, &type);
+    return part_of(piece, flat, piece->begin - origin, &type);
 }
 
 static Value *state_of(const Piece *piece, int k, Value *flat)
@@ -113,6 +128,7 @@ static Status stage(Piece *piece, Node *after, Value *home, Value **out)
 static Status fetch_piece(Piece *piece, Node *after)
 {
     Update *u = &piece->update;
+    if (!piece->count) return OK;
     TRY(stage(piece, after, u->weights, &u->weights));
     for (int k = 0; k < u->bucket->num_states; k++) TRY(stage(piece, after, u->state[k], &u->state[k]));
     return OK;
@@ -194,30 +210,53 @@ static Piece *add_piece(Updates *all, const Bucket *bucket, int first, int64_t b
         all->cap_pieces = bigger;
     }
     Piece *piece = &all->pieces[all->num_pieces++];
-    *piece = (Piece){.update = *all->shared, .first = first, .begin = begin};
+    *piece = (Piece){.update = *all->shared, .first = first, .begin = begin, .exchange = -1};
     piece->update.bucket = bucket;
     return piece;
 }
 
 static void fill_piece(const Updates *all, Piece *piece)
 {
-    Update *u = &piece->update;
+    Update         *u = &piece->update;
+    const Exchange *exchange = piece->exchange < 0 ? NULL : &all->exchanges[piece->exchange];
     cut_segments(piece);
-    u->weights = elements_of(piece, all->weights);
-    u->grads = elements_of(piece, all->grads);
+    u->weights = elements_of(piece, exchange ? exchange->whole[0] : all->weights, exchange ? exchange->at : 0);
+    u->grads = elements_of(piece, exchange ? exchange->whole[1] : all->grads, exchange ? exchange->at : 0);
     for (int k = 0; k < u->bucket->num_states; k++) u->state[k] = state_of(piece, k, all->state[k]);
 }
 
-/* A rank may have nothing of a parameter. */
-static void add_whole_parameters(Updates *all, const Bucket *bucket)
+/* Parameter `index`, if this rank updates it. */
+static void add_whole_parameter(Updates *all, const Bucket *bucket, int index, int exchange)
 {
-    for (int i = 0; i < bucket->count; i++) {
-        const int64_t *segment = segment_of(all, bucket, i);
-        if (!segment[SEGMENT_NUMEL]) continue;
-        Piece *piece = add_piece(all, bucket, i, segment[SEGMENT_OFFSET]);
-        piece->count = 1;
-        piece->end = piece->begin + segment[SEGMENT_NUMEL];
-        fill_piece(all, piece);
+    const int64_t *segment = segment_of(all, bucket, index);
+    if (!segment[SEGMENT_NUMEL]) return;
+    Piece *piece = add_piece(all, bucket, index, segment[SEGMENT_OFFSET]);
+    piece->count = 1;
+    piece->end = piece->begin + segment[SEGMENT_NUMEL];
+    piece->exchange = exchange;
+    fill_piece(all, piece);
+}
+
+/* A rank that has nothing to update of a group takes part with a piece of no parameters. */
+static void add_groups(Updates *all, const Bucket *bucket)
+{
+    int world = all->shared->plan->world, i = 0;
+    for (int g = 0; g < bucket->num_groups; g++) {
+        const Chunk *group = &bucket->groups[g];
+        int64_t      at = group->first / world, numel = group->numel / world;
+        int          index = all->num_exchanges++, before = all->num_pieces;
+        Exchange    *exchange = &all->exchanges[index];
+        *exchange = (Exchange){.flat = {all->weights, all->grads}, .at = at};
+        for (int k = 0; k < 2; k++) {
+            const char *name = arena_printf(all->shared->graph->arena, "%s.group%d", exchange->flat[k]->name, g);
+            exchange->whole[k] = flat_value(all, VALUE_STAGED, name, exchange->flat[k]->type.dtype, numel, SPACE_DEVICE);
+        }
+        for (; i < bucket->count; i++) {
+            const int64_t *segment = segment_of(all, bucket, i);
+            if (segment[SEGMENT_NUMEL] && segment[SEGMENT_OFFSET] >= at + numel) break;
+            add_whole_parameter(all, bucket, i, index);
+        }
+        if (all->num_pieces == before) add_piece(all, bucket, 0, at)->exchange = index;
     }
 }
 
@@ -248,8 +287,10 @@ static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
         const BucketState *state = &bucket->states[k];
         all->state[k] = flat_value(all, VALUE_STATE, state->value, state->dtype, state->numel, space_of(options, state));
     }
-    if (bucket->rule->whole) {
-        add_whole_parameters(all, bucket);
+    if (bucket->rule->whole && bucket->groups && bucket->division != DIVIDE_STATES) {
+        add_groups(all, bucket);
+    } else if (bucket->rule->whole) {
+        for (int i = 0; i < bucket->count; i++) add_whole_parameter(all, bucket, i, -1);
     } else if (is_staged(all, bucket)) {
         add_pieces(all, bucket);
     } else {
@@ -260,18 +301,94 @@ static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
     }
 }
 
+/* ---- from shares to what is updated and back ---- */
+
+static Status add_all_to_all(const Update *update, Value *x, Value *home, Node **out)
+{
+    RanksAttrs attrs = {.ranks = update->plan->world};
+    TRY(graph_add_node(update->graph, &op_all_to_all, &attrs, home->name, &x, 1, ~0u, out));
+    (*out)->stream = STREAM_COMM;
+    if (home->space == SPACE_DEVICE) value_place_in((*out)->out[0], home, 0);
+    return OK;
+}
+
+static Value *view_of(const Update *update, Value *flat, int64_t at, int64_t numel)
+{
+    TensorType type = type_make(flat->type.dtype, 1, numel);
+    Value     *view = graph_add_value(update->graph, flat->kind, flat->name, &type);
+    view->space = flat->space;
+    value_place_in(view, flat, at);
+    return view;
+}
+
+static Status add_link_copy(const Update *update, Stream stream, Value *from, Node **out)
+{
+    TRY(graph_add_node(update->graph, &op_copy, NULL, "exchange", &from, 1, ~0u, out));
+    (*out)->stream = stream;
+    return OK;
+}
+
+/* after: what has left the memory that this takes; NULL: nothing did. */
+static Status fetch_exchange(const Update *update, const Exchange *exchange, Node *after)
+{
+    for (int k = 0; k < 2; k++) {
+        int64_t numel = type_numel(&exchange->whole[k]->type);
+        Value  *shares = view_of(update, exchange->flat[k], exchange->at, numel);
+        Node   *node;
+        if (shares->space == SPACE_HOST) {
+            TRY(add_link_copy(update, STREAM_COPY_IN, shares, &node));
+            if (after) node_add_after(update->graph, node, after);
+            shares = node->out[0];
+        }
+        TRY(add_all_to_all(update, shares, view_of(update, exchange->whole[k], 0, numel), &node));
+    }
+    return OK;
+}
+
+static Status send_exchange(const Update *update, Exchange *exchange)
+{
+    Value *home = view_of(update, exchange->flat[0], exchange->at, type_numel(&exchange->whole[0]->type));
+    TRY(add_all_to_all(update, exchange->whole[0], home, &exchange->sent));
+    if (home->space == SPACE_DEVICE) return OK;
+    TRY(add_link_copy(update, STREAM_COPY_OUT, exchange->sent->out[0], &exchange->sent));
+    value_place_in(exchange->sent->out[0], home, 0);
+    return OK;
+}
+
+/* A group comes in while the one before it is updated. */
+static Status before_piece(const Updates *all, int i)
+{
+    int index = all->pieces[i].exchange;
+    if (index < 0 || (i && all->pieces[i - 1].exchange == index)) return OK;
+    if (!index) TRY(fetch_exchange(all->shared, &all->exchanges[0], NULL));
+    if (index + 1 == all->num_exchanges) return OK;
+    return fetch_exchange(all->shared, &all->exchanges[index + 1], index ? all->exchanges[index - 1].sent : NULL);
+}
+
+static Status after_piece(const Updates *all, int i)
+{
+    int index = all->pieces[i].exchange;
+    if (index < 0 || (i + 1 < all->num_pieces && all->pieces[i + 1].exchange == index)) return OK;
+    return send_exchange(all->shared, &all->exchanges[index]);
+}
+
 /* A piece comes in while the one before it is updated, into the memory of the one before that. */
 Status optimizer_updates(const Update *update, Value *const *grads)
 {
     const Plan *plan = update->plan;
     Updates     all = {.shared = update};
+    int         num_groups = 0;
+    for (int i = 0; i < plan->num_buckets; i++) num_groups += plan->buckets[i].num_groups;
+    all.exchanges = arena_array(update->graph->arena, Exchange, num_groups + 1);
     for (int i = 0; i < plan->num_buckets; i++) add_bucket(&all, &plan->buckets[i], grads[i]);
     if (all.num_pieces) TRY(fetch_piece(&all.pieces[0], NULL));
     for (int i = 0; i < all.num_pieces; i++) {
         Piece *piece = &all.pieces[i];
+        TRY(before_piece(&all, i));
         if (i + 1 < all.num_pieces) TRY(fetch_piece(&all.pieces[i + 1], i ? all.pieces[i - 1].sent : NULL));
-        TRY(piece->update.bucket->rule->emit(&piece->update));
+        if (piece->count) TRY(piece->update.bucket->rule->emit(&piece->update));
         TRY(send_piece(piece));
+        TRY(after_piece(&all, i));
     }
     return OK;
 }

@@ -110,7 +110,7 @@ static Status make_node(Collective *c, const What *what, int ranks)
 {
     RanksAttrs     attrs = {.ranks = ranks};
     AllReduceAttrs all = {.ranks = ranks, .max = what->max};
-    bool           whole = what->op == &op_reduce_scatter;
+    bool           whole = what->op == &op_reduce_scatter || what->op == &op_all_to_all;
     TensorType     share = type_make(what->dtype, 1, what->count), x = type_make(what->dtype, 1, what->count * (whole ? ranks : 1));
     Graph         *graph = graph_create(&c->arena, "collective", op_table, OP_COUNT);
     Value         *values[NODE_MAX_IN] = {graph_add_value(graph, VALUE_INPUT, "x", &x)};
@@ -159,11 +159,25 @@ static void draw(void *data, const TensorType *type, unsigned seed)
     }
 }
 
+static Status expect_parts(Comm *comm, const void *x, size_t bytes, char *out)
+{
+    int    ranks = comm_size(comm);
+    size_t part = bytes / (size_t)ranks;
+    char  *all = malloc((size_t)ranks * bytes);
+    if (!all) fatal_out_of_memory((size_t)ranks * bytes);
+    Status status = comm_all_gather(comm, x, all, bytes);
+    for (int r = 0; r < ranks && status == OK; r++)
+        memcpy(out + (size_t)r * part, all + (size_t)r * bytes + (size_t)comm_rank(comm) * part, part);
+    free(all);
+    return status;
+}
+
 /* By the collectives of host memory: exact sums in the order of ranks. */
 static Status make_expected(Comm *comm, const What *what, const Collective *c, const void *x, const void *acc, void *out)
 {
     int64_t count = type_numel(&c->out[0].type);
     if (what->op == &op_gather) return comm_all_gather(comm, x, out, (size_t)type_bytes(&c->in[0].type));
+    if (what->op == &op_all_to_all) return expect_parts(comm, x, (size_t)type_bytes(&c->in[0].type), out);
     if (what->op == &op_all_reduce) {
         memcpy(out, x, (size_t)type_bytes(&c->out[0].type));
         return comm_all_reduce(comm, out, count, what->dtype, what->max ? COMM_MAX : COMM_SUM);
@@ -254,12 +268,12 @@ static Status check_what(RankRun *run, const What *what)
 static Status check_work(RankRun *run)
 {
     const What                large = {&op_reduce_scatter, DT_F32, 9 << 20, .accumulate = true}; /* which a GPU may divide */
-    static const OpDef *const ops[] = {&op_gather, &op_reduce_scatter, &op_all_reduce};
+    static const OpDef *const ops[] = {&op_gather, &op_reduce_scatter, &op_all_reduce, &op_all_to_all};
     static const int64_t      counts[] = {1, 1003, 1 << 17};
-    for (int i = 0; i < 3 * 3 * 2 * 2; i++) {
-        bool second = i / 18; /* the op's other form */
-        What what = {ops[i % 3], i / 9 % 2 ? DT_BF16 : DT_F32, counts[i / 3 % 3], .max = second, .accumulate = false};
-        if (what.op == &op_gather && second) continue;
+    for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
+        bool second = i / 24; /* the op's other form */
+        What what = {ops[i % 4], i / 12 % 2 ? DT_BF16 : DT_F32, counts[i / 4 % 3], .max = second, .accumulate = false};
+        if ((what.op == &op_gather || what.op == &op_all_to_all) && second) continue;
         if (what.op == &op_reduce_scatter) what.accumulate = second, what.max = false;
         TRY(check_what(run, &what));
     }

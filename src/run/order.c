@@ -24,7 +24,7 @@ struct Order {
     int32_t (*wait)[STREAM_COUNT];  /* as Launch.wait */
     int32_t (*clock)[STREAM_COUNT]; /* 1 + the last launch of each stream that has finished when this one starts, itself included */
     Life *life;                     /* by value id; NULL: not of a graph */
-    int  *makers[STREAM_COUNT];     /* launches of a stream that make an activation */
+    int  *makers[STREAM_COUNT];     /* launches of a stream that make an activation, or touch a staged value first */
     int   num_makers[STREAM_COUNT];
 };
 
@@ -131,8 +131,10 @@ static void read_streams(Order *order, const Graph *graph)
 static void find_makers(Order *order, Arena *arena, const Graph *graph)
 {
     bool *makes = arena_array(arena, bool, order->count + 1);
-    for (int i = 0; i < graph->num_values; i++)
-        if (graph->values[i]->kind == VALUE_ACTIVATION && order->life[i].first >= 0) makes[order->life[i].first] = true;
+    for (int i = 0; i < graph->num_values; i++) {
+        ValueKind kind = graph->values[i]->kind;
+        if ((kind == VALUE_ACTIVATION || kind == VALUE_STAGED) && order->life[i].first >= 0) makes[order->life[i].first] = true;
+    }
     for (int s = 0; s < STREAM_COUNT; s++) order->makers[s] = arena_array(arena, int, order->count + 1);
     for (int i = 0; i < order->count; i++)
         if (makes[i]) order->makers[order->stream[i]][order->num_makers[order->stream[i]]++] = i;

@@ -86,17 +86,16 @@ TensorType state_type(const BucketState *state, const Param *param)
 
 PlanPiece plan_owned(const Plan *plan, const Bucket *bucket, int index)
 {
-    const int64_t *segment = plan->segments[bucket->first + index];
-    return (PlanPiece){bucket->weight_share, segment[SEGMENT_FIRST], segment[SEGMENT_NUMEL], segment[SEGMENT_OFFSET]};
+    return plan->shares[bucket->first + index];
 }
 
 PlanPiece plan_owned_state(const Plan *plan, const Bucket *bucket, int index, const BucketState *state)
 {
-    const Param *param = plan->trained_params[bucket->first + index];
-    PlanPiece    of = plan_owned(plan, bucket, index);
-    int64_t      each = state->extent == STATE_BLOCKS ? MOMENT_BLOCK : state->extent == STATE_ROWS ? type_cols(&param->type) : 1;
+    const Param   *param = plan->trained_params[bucket->first + index];
+    const int64_t *segment = plan->segments[bucket->first + index];
+    int64_t        each = state->extent == STATE_BLOCKS ? MOMENT_BLOCK : state->extent == STATE_ROWS ? type_cols(&param->type) : 1;
     if (state->extent == STATE_ROWS && param->type.ndim == 1) each = 1;
-    return (PlanPiece){state->value, of.first / each, (of.numel + each - 1) / each, state->at[index]};
+    return (PlanPiece){state->value, segment[SEGMENT_FIRST] / each, (segment[SEGMENT_NUMEL] + each - 1) / each, state->at[index]};
 }
 
 PlanPiece plan_held(const Plan *plan, const char *name)
@@ -120,8 +119,9 @@ const PlanEntry *plan_master(const Plan *plan, const Param *param, int64_t *out_
     int           index;
     const Bucket *bucket = plan_bucket(plan, param, &index);
     for (int k = 0; bucket && k < bucket->num_states; k++) {
-        *out_at = plan_owned(plan, bucket, index).at;
-        if (bucket->states[k].is_copy) return plan_find(plan, bucket->states[k].value);
+        if (!bucket->states[k].is_copy) continue;
+        *out_at = plan_owned_state(plan, bucket, index, &bucket->states[k]).at;
+        return plan_find(plan, bucket->states[k].value);
     }
     return NULL;
 }

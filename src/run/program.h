@@ -132,10 +132,14 @@ typedef struct Bucket {
     Division                    division;
     Chunk                      *chunks;
     int                         num_chunks;
-    int64_t                     share_numel;
-    const char                 *weight_share, *grad_share;
-    BucketState                 states[BUCKET_MAX_STATES];
-    int                         num_states;
+    Chunk                      *groups; /* of a rule that updates whole values: as many of one type as there are ranks, a rank has the
+                                           states of one. Where they aren't the chunks too, shares of a group become the value that a
+                                           rank updates, and shares again (passes/updates.c). Else NULL: states are divided as chunks */
+    int         num_groups;
+    int64_t     share_numel;
+    const char *weight_share, *grad_share;
+    BucketState states[BUCKET_MAX_STATES];
+    int         num_states;
 } Bucket;
 
 /* Elements [first, first + numel of `staged`) of a parameter arrive in the value `staged` of the load program. The launches that
@@ -183,6 +187,12 @@ typedef struct Fp4Weight {
 typedef enum Fp4Part { FP4_CODES, FP4_SCALE, FP4_GLOBAL, FP4_TURNED, FP4_TURNED_SCALE, FP4_PART_COUNT } Fp4Part;
 const char *fp4_part_name(Arena *arena, const Fp4Weight *weight, Fp4Part part);
 
+/* Elements [first, first + numel) of a tensor lie in value `value` of the plan from element `at` on. numel 0: this rank has none of it. */
+typedef struct PlanPiece {
+    const char *value;
+    int64_t     first, numel, at;
+} PlanPiece;
+
 typedef struct Plan {
     Arena      *arena;
     Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
@@ -202,7 +212,8 @@ typedef struct Plan {
     int         rank, world;    /* of world ranks this one */
     Param     **trained_params; /* bucket by bucket */
     int         num_trained;
-    int64_t (*segments)[SEGMENT_COLUMNS]; /* of trained_params[i]: what of it lies where in its bucket's shares on this rank */
+    PlanPiece  *shares;                   /* of trained_params[i]: what of its weight and its gradient is this rank's */
+    int64_t (*segments)[SEGMENT_COLUMNS]; /* of it: what this rank updates, laid out in its states as in the shares */
     Bucket       *buckets;
     int           num_buckets;
     const char   *optimizer; /* its name, which checkpoints keep */
@@ -222,18 +233,16 @@ const Program *plan_program(const Plan *plan, ProgramKind kind);
 const Program *plan_program_of(const Plan *plan, ProgramKind kind, int64_t batch, int64_t seq);
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
- * program's own names there are those of the buckets and "loss.sum". */
+ * program's own names there are those of the buckets and these. */
+#define STATE_LOSS "loss.sum"         /* f32 (1): of this step so far */
+#define STATE_ACCURACY "accuracy.sum" /* f32 (1): the same; there where CompileOptions.accuracy asked for it and the model has it */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
 /* Elements of a state of a parameter of its bucket, as a tensor of its own. */
 TensorType state_type(const BucketState *state, const Param *param);
 
-/* Elements [first, first + numel) of a tensor lie in value `value` of the plan from element `at` on. numel 0: this rank has none of it. */
-typedef struct PlanPiece {
-    const char *value;
-    int64_t     first, numel, at;
-} PlanPiece;
 /* What this rank owns of a trained parameter: of its weight and its gradient (the same elements, in the bucket's grad_share), and of a
- * state of it, by index in the bucket. All ranks' pieces together are the tensor. With one rank a piece is all of it. */
+ * state of it, by index in the bucket. All ranks' pieces together are the tensor. With one rank a piece is all of it. What is owned of the
+ * states is what the rank updates: other elements than of the weight where a whole matrix is one rank's to update. */
 PlanPiece plan_owned(const Plan *plan, const Bucket *bucket, int index);
 PlanPiece plan_owned_state(const Plan *plan, const Bucket *bucket, int index, const BucketState *state);
 /* What this rank has of a parameter's value, or of a part of its stored form, once weights were gathered: all of it, where it isn't

@@ -200,6 +200,7 @@ Status trainer_await_step(Trainer *t, StepMetrics *out)
     *out = step->metrics;
     out->loss = unsigned_nan(result[RESULT_LOSS]);
     out->norm = unsigned_nan(sqrt(result[RESULT_NORM2]));
+    out->accuracy = plan_find(t->plan, STATE_ACCURACY) ? (double)result[RESULT_ACCURACY] : (double)NAN;
     out->total_tokens = t->state.total_tokens;
     out->total_trained = t->state.total_trained;
     out->skipped = !good;

@@ -171,6 +171,7 @@ Status trainer_make_plan(Trainer *t)
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(setup_options(t->config, t->model, &t->options));
     if (t->is_driven) add_driven_programs(t);
+    t->options.accuracy = t->is_driven;
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
@@ -648,7 +649,7 @@ Status trainer_merge(Trainer *t, const char *adapter_dir, const char *folder)
 {
     HfModel    *base;
     PeftAdapter adapter;
-    TRY(hf_model_open_as(&t->arena, t->config->model, t->config->ir, &base));
+    TRY(hf_model_open_as(&t->arena, t->config->model, setup_ir(t->config), &base));
     Status status = peft_open(&t->arena, adapter_dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, false, folder, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);

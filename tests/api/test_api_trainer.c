@@ -216,6 +216,51 @@ static void gradients_are_those_of_the_mean_loss(void)
     sg_trainer_close(trainer);
 }
 
+/* How many targets are what the trainer itself would say next. */
+static int64_t count_hits(sg_trainer *trainer, const sg_batch *batch)
+{
+    sg_sampling greedy = {0};
+    int64_t     hits = 0;
+    for (int64_t i = 0; i < batch->rows * batch->cols; i++) {
+        int64_t  col = i % batch->cols;
+        int32_t *out = NULL;
+        size_t   num = 0;
+        if (batch->targets[i] == -100) continue;
+        OKAY(sg_trainer_generate(trainer, batch->ids + i - col, (size_t)col + 1, 1, &greedy, &out, &num));
+        hits += num == 1 && out[0] == batch->targets[i];
+        sg_free(out);
+    }
+    return hits;
+}
+
+static void accuracy_is_of_the_likeliest_tokens(void)
+{
+    Args        args = args_of("accuracy", NULL);
+    sg_trainer *trainer = open_trainer(&args);
+    sg_batch    batch = batch_of(2, 9), other;
+    sg_step     step;
+    double      least = 1, most = 0;
+    int32_t     wrong[CELLS];
+    memcpy(wrong, targets, sizeof wrong);
+    for (int i = 0; i < 8; i += 4) wrong[i] = 50;
+    other = batch;
+    other.targets = wrong;
+    other.rows = 1;
+    for (int s = 0; s < 12; s++) {
+        int64_t hits = count_hits(trainer, &batch) + count_hits(trainer, &other);
+        OKAY(sg_trainer_step(trainer, &batch));
+        OKAY(sg_trainer_step(trainer, &other));
+        OKAY(sg_trainer_update(trainer, 5e-3));
+        OKAY(sg_trainer_result(trainer, &step));
+        EXPECT_INT(step.trained, 24);
+        EXPECT_NEAR(step.accuracy * 24, (double)hits, 1e-4);
+        least = step.accuracy < least ? step.accuracy : least;
+        most = step.accuracy > most ? step.accuracy : most;
+    }
+    EXPECT(least < 0.2 && most > 0.5);
+    sg_trainer_close(trainer);
+}
+
 /* Two documents in one row are two rows of one. */
 static void segments_keep_documents_apart(void)
 {
@@ -380,12 +425,18 @@ static void null_is_refused_everywhere(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = {
-        TEST(a_driven_run_has_the_bits_of_a_run),  TEST(so_has_one_of_bf16_weights_and_padded_rows), TEST(so_has_one_in_fp8),
-        TEST(so_has_one_of_adapters_with_dropout), TEST(gradients_are_those_of_the_mean_loss),       TEST(segments_keep_documents_apart),
-        TEST(it_generates_plans_and_exports),      TEST(an_adapter_is_exported_alone_and_merged),    TEST(wrong_batches_are_refused),
-        TEST(null_is_refused_everywhere)};
-    char command[300];
+    static const TestCase cases[] = {TEST(a_driven_run_has_the_bits_of_a_run),
+                                     TEST(so_has_one_of_bf16_weights_and_padded_rows),
+                                     TEST(so_has_one_in_fp8),
+                                     TEST(so_has_one_of_adapters_with_dropout),
+                                     TEST(gradients_are_those_of_the_mean_loss),
+                                     TEST(accuracy_is_of_the_likeliest_tokens),
+                                     TEST(segments_keep_documents_apart),
+                                     TEST(it_generates_plans_and_exports),
+                                     TEST(an_adapter_is_exported_alone_and_merged),
+                                     TEST(wrong_batches_are_refused),
+                                     TEST(null_is_refused_everywhere)};
+    char                  command[300];
     if (!mkdtemp(dir)) return 1;
     write_run_file();
     int status = test_run(cases, sizeof cases / sizeof cases[0], argc, argv);

@@ -85,6 +85,9 @@ WRONG = [
     (HEAD, HEAD + "\n        self.other = self.lm_head", "other: the same module as lm_head", "@module"),
     ("    @forward\n    def forward(self, x: Tensor[\"...\"", "    def forward(self, x: Tensor[\"...\"",
      "Linear has 0 methods with @forward, expected 1", "@module"),
+    ("    @forward\n    def forward(self, x: Tensor[\"B\"", '    @save("act", "atc")\n    @forward\n    def forward(self, x: Tensor["B"',
+     "@save: Block makes no 'atc'; it makes normed, up, act, down, sum", None),
+    (ACT, 'g.gelu(h, name="act", save="yes")', "gelu: save is 'yes', expected True", None),
     # config and names
     (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),
     (EPS, 'eps=Key("layer_norm_epsilon", most=3)', "Key has no most; it may have default", None),
@@ -112,7 +115,7 @@ WRONG = [
 def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
     if BASE.count(old) < 1:
         return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, recompute, tied_to,")
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, recompute, save, tied_to,")
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"

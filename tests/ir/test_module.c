@@ -410,6 +410,7 @@ static void bad_statements_say_where(void)
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"q\"}}", "m.json:5: expression \"q\": unknown symbol q"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": -3}}", "m.json:5: s = source(): a dim would be -3"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": \"tail\"}", "m.json:5: unknown part tail"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"save\": 1}", "m.json:5: save: expected true or false, found "},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": 3}", "m.json:5: unknown part "},
         {"{\"op\": \"add\", \"in\": [\"tokens\", \"step\"], \"out\": \"s\", \"source\": \"my.py:3\"}",
          "my.py:3: s = add(tokens: i32[2,3], step: i64[4]): a and b differ"},

@@ -338,7 +338,7 @@ typedef struct Bound {
     double mean; /* weights: the root of the mean square, of that of the updates */
 } Bound;
 
-static const Bound fp32 = {1e-6, 1e-5, 1e-5, 1e-5};
+static const Bound fp32 = {1e-6, 1e-5, 1e-5, 1e-5}, loose = {1e-6, 1e-5, 1e-4, 1e-4};
 
 static void expect_same(const Case *c, int world, const Result *one, const Result *many, const Bound *bound)
 {
@@ -440,7 +440,7 @@ static void types(void)
 
 static void optimizers(void)
 {
-    const Bound rounded = {1e-5, 1e-4, 0, 0.01}, loose = {1e-6, 1e-5, 1e-4, 1e-4};
+    const Bound rounded = {1e-5, 1e-4, 0, 0.01};
     Case        c = plain;
     c.name = "adamw_8bit";
     c.optimizer = OPTIMIZER_ADAMW_8BIT;
@@ -460,6 +460,11 @@ static void offloaded(void)
     c.name = "offloaded weights";
     c.offload = 1u << OFFLOAD_WEIGHTS;
     compare_from(c, 3, 4, &fp32);
+    c.name = "offloaded normuon";
+    c.optimizer = OPTIMIZER_NORMUON;
+    c.offload = 1u << OFFLOAD_WEIGHTS | 1u << OFFLOAD_OPTIMIZER;
+    compare_from(c, 3, 4, &loose);
+    c.optimizer = OPTIMIZER_ADAMW;
     c.name = "offloaded base";
     c.offload = 1u << OFFLOAD_WEIGHTS;
     c.lora = true;
@@ -510,6 +515,12 @@ static void weights_and_states_are_divided(void)
     Case c = plain;
     c.zero = 3;
     expect_divided(&c, 4, 24 << 10);
+    c.optimizer = OPTIMIZER_NORMUON;
+    c.name = "normuon";
+    c.layers = 4; /* a matrix of each shape for each rank */
+    expect_divided(&c, 4, 36 << 10);
+    c = plain;
+    c.zero = 3;
     c.lora = true;
     for (int i = 0; weight_format_at(i); i++) {
         c.name = c.qlora = weight_format_at(i)->name;
@@ -582,13 +593,14 @@ static void two_runs_are_the_same_bits(void)
  * twice in a micro-step, so that one rank adds up in another order.) */
 static void the_sums_of_one_rank(void)
 {
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < 4; kind++)
         for (int world = 2; world <= 8; world *= 2) {
             Case c = plain;
             c.unclipped = true;
             c.lora = kind == 1;
             c.dropout = 0.1;
             c.packed = kind == 2;
+            c.optimizer = kind == 3 ? OPTIMIZER_NORMUON : OPTIMIZER_ADAMW;
             c.accum = world;
             Result one = run_ranks(&c, 1);
             c.accum = 1;

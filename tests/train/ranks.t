@@ -76,7 +76,7 @@ for kind in "" "lora=true lora_dropout=0.1" "optimizer=normuon" "optimizer=adamw
     # shellcheck disable=SC2086
     go 1 "$dir/level" $settings $kind resume_from_checkpoint=false
     losses "$dir/level" > "$dir/level.losses"
-    for level in 2 3; do
+    for level in 1 2 3; do
         rm -rf "$dir/levels"
         # shellcheck disable=SC2086
         go 4 "$dir/levels" $settings $kind zero_level=$level

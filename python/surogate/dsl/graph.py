@@ -142,6 +142,7 @@ class Builder:
         self.names: set[str] = set(INPUTS)
         self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
         self.nodes: list[Node] = []
+        self.statements: dict[str, list[dict[str, Any]]] = {}  # that make a value
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.place(root, (), "")
         self.ties = {weight: (other, when) for weight, other, when in root._ties}
@@ -336,7 +337,7 @@ class Builder:
         if op is None:
             near = difflib.get_close_matches(name, OPS, 1)
             raise fail(f"unknown op {name}" + (f"; did you mean {near[0]}?" if near else "; `surogate ops` lists them"))
-        label, part = more.pop("name", None), more.pop("part", None)
+        label, part, keep = more.pop("name", None), more.pop("part", None), more.pop("save", None)
         values = self.inputs_of(op, args, more)
         bound = self.bind(op, values)
         attrs = {k: self.attr(op, k, v) for k, v in more.items()}
@@ -347,16 +348,19 @@ class Builder:
                 got = bound.get(d, attrs.get(d) if d in op.attrs else None)
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
             outs.append((tuple(dims), attrs.get("dtype", operand.dtype) or (values[0].dtype if values and values[0] and values[0].dtype != "i32" else "")))
-        return self.emit(op, values, attrs, outs, label, part)
+        return self.emit(op, values, attrs, outs, label, part, keep)
 
     def emit(self, op: Op, values: list[Value | None], attrs: dict[str, Any], outs: list[tuple[Dims, str]], label: str | None,
-             part: str | None) -> Value:
+             part: str | None, keep: bool | None = None) -> Value:
+        if keep not in (None, True, False):
+            raise fail(f"{op.name}: save is {keep!r}, expected True (kept for the backward pass) or False (computed again)")
         ref = self.name_of(op.name, label)
         part = part or next((f.part for f in reversed(self.frames) if f.part), None)
 
         def statement(absent: str) -> dict[str, Any]:
             names = [v.ref if v and v.when != absent else None for v in values] if absent else [v.ref if v else None for v in values]
-            return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {})
+            return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {}) | (
+                {} if keep is None else {"save": keep})
 
         conditions = sorted({v.when for v in values if v and v.when})
         if len(conditions) > 1:
@@ -364,8 +368,9 @@ class Builder:
         for operand, value in zip(op.inputs, values, strict=False):
             if value and value.when and not operand.optional:
                 raise fail(f"{op.name}: {operand.name} isn't there unless {value.when}; expected a weight that always is")
-        whole = statement("")
-        self.sinks[-1].append({"if": conditions[0], "then": [whole], "else": [statement(conditions[0])]} if conditions else whole)
+        forms = [statement(absent) for absent in ("", *conditions)]
+        self.sinks[-1].append({"if": conditions[0], "then": forms[:1], "else": forms[1:]} if conditions else forms[0])
+        self.statements[ref] = forms
         others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
         value = Value(ref, *outs[0], "", others)
         self.nodes.append(Node(op.name, [v.ref for v in values if v], value, caller(), len(self.turns) > 1))
@@ -417,9 +422,20 @@ class Builder:
         self.frames.append(Frame(module, part or inherited or getattr(function, "_part", None), alias))
         result = function(*bound.args, **bound.kwargs)
         self.frames.pop()
+        self.save(module, *getattr(function, "_save", ((), None)))
         code = function.__code__
         self.check(f"{label}: its result", module, function.__annotations__.get("return"), result, (code.co_filename, code.co_firstlineno))
         return result
+
+    def save(self, module: Module, names: tuple[str, ...], where: Where | None) -> None:
+        prefix = f"{module._path}." if module._path else ""
+        for name in names:
+            forms = self.statements.get(prefix + name)
+            if forms is None:
+                made = [ref.removeprefix(prefix) for ref in self.statements if ref.startswith(prefix)]
+                raise fail(f"@save: {type(module).__name__} makes no {name!r}; it makes {', '.join(made)}", where)
+            for form in forms:
+                form.setdefault("save", True)
 
     def repeat(self, module: Repeated, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
         if not args:

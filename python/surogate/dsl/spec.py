@@ -218,6 +218,17 @@ def recompute(part: str) -> Callable[[F], F]:
     return mark
 
 
+def save(*names: str) -> Callable[[F], F]:
+    """Values of this forward, by their names in the module, that are kept for the backward pass whatever the recomputation flags say."""
+    where = caller()
+
+    def mark(function: F) -> F:
+        setattr(function, "_save", (names, where))
+        return function
+
+    return mark
+
+
 class Key:
     """A symbol's place in config.json: its key or spellings, its default, what it must satisfy. With per="L" it is a list of L values."""
 
