@@ -309,13 +309,14 @@ static Status bind_param(Binder *b, const JsonValue *s)
     param->type.dtype = b->options->dtype;
     param->layer = b->graph->layer;
     bool             frozen = false;
-    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module");
+    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module"), *untied = json_get(s, "untied");
     TRY(expand(b, json_get(s, "param"), &param->name));
     TRY(bind_shape(b, s, &param->type));
     if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
     if (module) TRY(expand(b, module, &param->module));
+    if (untied) TRY(expand(b, untied, &param->untied));
     TRY(bind_init(b, json_get(s, "init"), param));
     param->decay = param->type.ndim > 1;
     TRY(bind_flag(b, s, "decay", &param->decay));
@@ -479,7 +480,7 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape hf init module linear head decay frozen dtype source ", bind_param},
+    {"param", " shape hf untied init module linear head decay frozen dtype source ", bind_param},
     {"op", " in out attrs part save source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},

@@ -85,6 +85,7 @@ struct Param {
     const char *name; /* blocks.3.attn.q.weight */
     TensorType  type; /* storage dtype */
     HfSource    hf;
+    const char *untied;    /* the tensor that its second use would be, if it had one of its own: the head's of a tied model; NULL: none */
     const char *module;    /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
     bool        is_linear; /* weight of a linear layer: LoRA may wrap it */
     bool        is_head;   /* the output head: `all-linear` leaves it alone */

@@ -10,6 +10,27 @@
 
 enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64, IR_MAX_LISTED = 1 << 16 };
 
+static const char *const role_names[IR_ROLE_COUNT] = {"vocabulary", "positions", "tied"};
+
+/* "roles": texts under names that have a meaning; "unread": texts. */
+static Status check_names(const IrModule *module)
+{
+    const JsonValue *roles = json_get(&module->root, "roles"), *unread = json_get(&module->root, "unread");
+    FAIL_IF(roles && roles->type != JSON_OBJECT, ERR_INVALID, "%s: roles: expected an object", module->file);
+    for (uint32_t i = 0; roles && i < roles->count; i++) {
+        const JsonMember *role = &roles->members[i];
+        int               known = 0;
+        while (known < IR_ROLE_COUNT && !str_equal(role->key, role_names[known])) known++;
+        FAIL_IF(known == IR_ROLE_COUNT || role->value.type != JSON_STRING, ERR_INVALID,
+                "%s: roles: %.100s; expected symbols under vocabulary, positions, tied", module->file, role->key.data);
+    }
+    FAIL_IF(unread && unread->type != JSON_ARRAY, ERR_INVALID, "%s: unread: expected an array of ends of tensors' names", module->file);
+    for (uint32_t i = 0; unread && i < unread->count; i++)
+        FAIL_IF(unread->items[i].type != JSON_STRING || !unread->items[i].string.len, ERR_INVALID,
+                "%s: unread: expected ends of tensors' names", module->file);
+    return OK;
+}
+
 Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
 {
     FAIL_IF(len > IR_MAX_BYTES, ERR_INVALID, "%s: a module of %zu bytes; at most %d are read", file, len, IR_MAX_BYTES);
@@ -28,6 +49,7 @@ Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t 
         const JsonValue *section = json_get(&module->root, sections[i]);
         FAIL_IF(!section || section->type != JSON_ARRAY, ERR_INVALID, "%s: expected an array under \"%s\"", file, sections[i]);
     }
+    TRY(check_names(module));
     *out_module = module;
     return OK;
 }
@@ -37,6 +59,29 @@ static const IrSymbol *find_symbol(const IrDims *dims, const char *name)
     for (int i = 0; i < dims->num; i++)
         if (strcmp(dims->symbols[i].name, name) == 0) return &dims->symbols[i];
     return NULL;
+}
+
+Status ir_module_role(const IrModule *module, const IrDims *dims, IrRole role, const IrSymbol **out)
+{
+    const JsonValue *roles = json_get(&module->root, "roles");
+    const char      *name;
+    *out = NULL;
+    if (!roles || !json_get_str(roles, role_names[role], &name)) return OK;
+    *out = find_symbol(dims, name);
+    FAIL_IF(!*out || (*out)->count, ERR_INVALID, "%s: roles: %s is %.100s, which is no symbol of one number", module->file,
+            role_names[role], name);
+    return OK;
+}
+
+bool ir_module_is_unread(const IrModule *module, const char *tensor)
+{
+    const JsonValue *unread = json_get(&module->root, "unread");
+    size_t           len = strlen(tensor);
+    for (uint32_t i = 0; unread && i < unread->count; i++) {
+        const Str *end = &unread->items[i].string;
+        if (len >= end->len && memcmp(tensor + len - end->len, end->data, end->len) == 0) return true;
+    }
+    return false;
 }
 
 bool ir_dims_get(const IrDims *dims, const char *name, double *out)
@@ -242,7 +287,11 @@ static Status read_setting(Arena *arena, const IrModule *module, const JsonValue
     FAIL_IF(!json_get_str(entry, "symbol", &symbol.name), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
     TRY(check_symbol(module, symbol.name, dims));
     FAIL_IF(dims->num == IR_MAX_SYMBOLS, ERR_INVALID, "%s: more than %d config entries", module->file, IR_MAX_SYMBOLS);
-    const JsonValue *value = setting_find(&s, config);
+    const JsonValue *value = setting_find(&s, config), *keys = json_get(entry, "key");
+    symbol.key = value || !keys || keys->type != JSON_ARRAY || !keys->count || keys->items[0].type != JSON_STRING
+                     ? s.key
+                     : keys->items[0].string.data;
+    json_get_str(entry, "unused", &symbol.unused);
     if (json_get_str(entry, "per", &per))
         TRY(read_list(arena, &s, per, value, dims, &symbol));
     else

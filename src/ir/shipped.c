@@ -1,4 +1,4 @@
-/* The shipped families: models/ *.json, in the program's read-only data. */
+/* The shipped families: models/ *.json that models/families.def lists, in the program's read-only data. */
 #include "ir/module.h"
 
 #include <string.h>
@@ -8,31 +8,22 @@
             "\"\n" #symbol "_end:\n.byte 0\n.previous\n"); \
     extern const char symbol[], symbol##_end[];
 
-/* FAMILY(models/NAME.json, its architecture) */
-#define FAMILIES \
-    FAMILY(qwen3, "Qwen3ForCausalLM") \
-    FAMILY(qwen2, "Qwen2ForCausalLM") \
-    FAMILY(llama, "LlamaForCausalLM") \
-    FAMILY(mistral, "MistralForCausalLM") \
-    FAMILY(phi3, "Phi3ForCausalLM") \
-    FAMILY(olmo2, "Olmo2ForCausalLM") \
-    FAMILY(smollm3, "SmolLM3ForCausalLM") \
-    FAMILY(gemma2, "Gemma2ForCausalLM") \
-    FAMILY(gemma3, "Gemma3ForCausalLM") \
-    FAMILY(gpt2, "GPT2LMHeadModel")
-
 #define FAMILY(name, architecture) EMBED(ir_shipped_##name, #name ".json")
-FAMILIES
+#include SUROGATE_FAMILIES
 #undef FAMILY
 
 #define FAMILY(name, architecture) architecture,
-static const char *const names[] = {FAMILIES NULL};
+static const char *const names[] = {
+#include SUROGATE_FAMILIES
+    NULL};
 #undef FAMILY
 
 const char *ir_shipped_module(const char *architecture, size_t *out_len)
 {
 #define FAMILY(name, architecture) {ir_shipped_##name, ir_shipped_##name##_end},
-    const char *const texts[][2] = {FAMILIES};
+    const char *const texts[][2] = {
+#include SUROGATE_FAMILIES
+    };
 #undef FAMILY
     for (int i = 0; names[i]; i++) {
         if (strcmp(names[i], architecture) != 0) continue;

@@ -13,7 +13,7 @@ __asm__(".section .rodata\n.global model_presets\n.global model_presets_end\nmod
         "/presets.json\"\nmodel_presets_end:\n.byte 0\n.previous\n");
 extern const char model_presets[], model_presets_end[];
 
-enum { CHUNK_NUMEL = 1 << 20, TASK_NUMEL = 1 << 14, MAX_NAMES = 128, NUM_TOKENIZER_KEYS = 4 };
+enum { CHUNK_NUMEL = 1 << 20, TASK_NUMEL = 1 << 14, MAX_NAMES = 256, NUM_TOKENIZER_KEYS = 4 };
 
 static Status parse_presets(Arena *arena, JsonValue *out)
 {
@@ -73,21 +73,35 @@ static Status find_preset(Arena *arena, const JsonValue *presets, const char *ar
          near ? near : "", near ? "?" : "");
 }
 
-/* Keys of config.json that a preset may lack. */
-static const char *const further_keys[] = {
-    "attention_bias",    "attention_dropout",  "bos_token_id",      "dtype",          "eos_token_id",        "head_dim",
-    "initializer_range", "layer_types",        "max_window_layers", "mlp_bias",       "pad_token_id",        "partial_rotary_factor",
-    "rope_parameters",   "rope_scaling",       "rope_theta",        "sliding_window", "tie_word_embeddings", "torch_dtype",
-    "use_cache",         "use_sliding_window",
-};
-enum { NUM_FURTHER = sizeof further_keys / sizeof further_keys[0] };
+/* The IR of a preset's architecture. */
+static Status find_module(Arena *arena, const JsonValue *config, IrModule **out)
+{
+    const JsonValue *list = json_get(config, "architectures");
+    size_t           len;
+    const char      *name = list->items[0].string.data, *text = ir_shipped_module(name, &len);
+    CHECK(text);
+    return ir_module_parse(arena, name, text, len, out);
+}
 
-static Status check_key(const JsonValue *config, const char *key)
+/* Adds the keys of config.json that the IR reads or passes over: texts, or the "key" of entries, which may be `a.b`. */
+static void add_keys(Arena *arena, const JsonValue *list, const char **names, size_t *count)
+{
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->count; i++) {
+        const JsonValue *item = list->items[i].type == JSON_OBJECT ? json_get(&list->items[i], "key") : &list->items[i];
+        if (item->type == JSON_ARRAY) add_keys(arena, item, names, count);
+        if (item->type != JSON_STRING || *count == MAX_NAMES) continue;
+        const char *key = item->string.data, *dot = strchr(key, '.');
+        names[(*count)++] = dot ? arena_strndup(arena, key, (size_t)(dot - key)) : key;
+    }
+}
+
+static Status check_key(Arena *arena, const JsonValue *config, const IrModule *module, const char *key)
 {
     const char *names[MAX_NAMES];
     size_t      count = 0;
-    for (uint32_t i = 0; i < config->count && count < MAX_NAMES - NUM_FURTHER; i++) names[count++] = config->members[i].key.data;
-    for (int i = 0; i < NUM_FURTHER; i++) names[count++] = further_keys[i];
+    for (uint32_t i = 0; i < config->count && count < MAX_NAMES; i++) names[count++] = config->members[i].key.data;
+    add_keys(arena, json_get(&module->root, "config"), names, &count);
+    add_keys(arena, json_get(&module->root, "ignored"), names, &count);
     for (size_t i = 0; i < count; i++)
         if (strcmp(names[i], key) == 0) return OK;
     const char *near = nearest_name(key, names, count);
@@ -95,13 +109,13 @@ static Status check_key(const JsonValue *config, const char *key)
          near ? "?" : "");
 }
 
-static Status apply_setting(Arena *arena, JsonValue *config, const char *setting)
+static Status apply_setting(Arena *arena, JsonValue *config, const IrModule *module, const char *setting)
 {
     const char *equals = strchr(setting, '=');
     FAIL_IF(!equals || equals == setting, ERR_INVALID, "%s: expected key=value, a setting of config.json", setting);
     Str       key = {arena_strndup(arena, setting, (size_t)(equals - setting)), (size_t)(equals - setting)};
     JsonValue value;
-    TRY(check_key(config, key.data));
+    TRY(check_key(arena, config, module, key.data));
     if (json_parse(arena, "setting", equals + 1, strlen(equals + 1), &value) != OK) {
         status_clear();
         value = (JsonValue){.type = JSON_STRING, .string = str_of(arena_strdup(arena, equals + 1))};
@@ -111,14 +125,19 @@ static Status apply_setting(Arena *arena, JsonValue *config, const char *setting
 }
 
 /* What the tokenizer decides: the size of the vocabulary and which ids begin, end and pad. */
-static Status apply_tokenizer(JsonValue *config, const char *dir)
+static Status apply_tokenizer(Arena *arena, JsonValue *config, const IrModule *module, const char *dir)
 {
-    Tokenizer *tokenizer;
+    Tokenizer      *tokenizer;
+    IrDims          dims;
+    const IrSymbol *vocabulary;
+    TRY(ir_module_dims(arena, module, config, "the preset", &dims));
+    TRY(ir_module_role(module, &dims, IR_ROLE_VOCABULARY, &vocabulary));
+    CHECK(vocabulary);
     TRY(tokenizer_load(dir, &tokenizer));
     const struct {
         const char *key;
         int64_t     value; /* -1: none */
-    } ids[] = {{"vocab_size", tokenizer_vocab_size(tokenizer)},
+    } ids[] = {{vocabulary->key, tokenizer_vocab_size(tokenizer)},
                {"bos_token_id", tokenizer_bos_id(tokenizer)},
                {"eos_token_id", tokenizer_eos_id(tokenizer)},
                {"pad_token_id", tokenizer_pad_id(tokenizer)}};
@@ -139,10 +158,12 @@ static int compare_members(const void *a, const void *b)
 static Status write_config(Arena *arena, const NewOptions *options, const char *folder)
 {
     JsonValue presets, config;
+    IrModule *module;
     TRY(parse_presets(arena, &presets));
     TRY(find_preset(arena, &presets, options->arch, options->num_settings + NUM_TOKENIZER_KEYS, &config));
-    if (options->tokenizer) TRY(apply_tokenizer(&config, options->tokenizer));
-    for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, options->settings[i]));
+    TRY(find_module(arena, &config, &module));
+    if (options->tokenizer) TRY(apply_tokenizer(arena, &config, module, options->tokenizer));
+    for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, module, options->settings[i]));
     qsort(config.members, config.count, sizeof *config.members, compare_members);
     const char *path = arena_printf(arena, "%s/config.json", folder);
     StrBuf      text = {0}, generation = {0};

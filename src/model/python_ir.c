@@ -77,8 +77,7 @@ static Status read_all(int from, StrBuf *out)
 static Status await(pid_t pid, const char *command)
 {
     int state;
-    while (waitpid(pid, &state, 0) < 0)
-        FAIL_IF(errno != EINTR, ERR_IO, "%s: %s", command, strerror(errno));
+    while (waitpid(pid, &state, 0) < 0) FAIL_IF(errno != EINTR, ERR_IO, "%s: %s", command, strerror(errno));
     FAIL_IF(!WIFEXITED(state) || WEXITSTATUS(state) != 0, ERR_INVALID, "%s ended with %s %d; what it says stands above", command,
             WIFEXITED(state) ? "status" : "signal", WIFEXITED(state) ? WEXITSTATUS(state) : WTERMSIG(state));
     return OK;

@@ -3,10 +3,8 @@
 
 #include "model/hf_model.h"
 #include "passes/compile.h"
+#include "passes/peft_names.h"
 #include "run/session.h"
-
-/* PEFT writes an adapter's tensors under the path of the wrapped model. */
-#define ADAPTER_PREFIX "base_model.model."
 
 /* Names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads headers only. Errors name the
  * tensor: missing, unexpected, of another shape. */

@@ -125,7 +125,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters) continue;
         const char *name = param->hf.names[0];
-        if (adapters) name = arena_printf(&saver->arena, ADAPTER_PREFIX "%s", name);
+        if (adapters) name = arena_printf(&saver->arena, PEFT_PREFIX "%s", name);
         switch (param->hf.kind) {
         case HF_CONCAT:
             TRY(add_concat(saver, param));

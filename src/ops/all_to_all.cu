@@ -1,8 +1,8 @@
 /* all_to_all on CUDA.
  *
  * copies: each rank copies its parts of the others' memory.
- * nccl: all ranks gather the parts of one rank after the other, which that rank alone keeps. More crosses than has to, over connections that
- * are there: NCCL would make others, with buffers of their own, to send from rank to rank. */
+ * nccl: all ranks gather the parts of one rank after the other, which that rank alone keeps. More crosses than has to, over connections
+ * that are there: NCCL would make others, with buffers of their own, to send from rank to rank. */
 #include "device/cuda/peer.h"
 #include "device/cuda/ranks.h"
 #include "ops/attrs.h"

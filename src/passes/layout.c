@@ -87,6 +87,13 @@ static Division division_of(const CompileOptions *options, const Value *whole)
     return options->world > 1 && is_divided(options, whole) ? (Division)options->zero_level : DIVIDE_STATES;
 }
 
+/* On the device where it crosses whole at the end of a step, or is an adapter's. */
+Space layout_grad_space(const CompileOptions *options, const Value *whole)
+{
+    bool stays = first_param(whole)->is_adapter || (options->world > 1 && division_of(options, whole) == DIVIDE_STATES);
+    return options->offload >> OFFLOAD_GRADS & 1 && !stays ? SPACE_HOST : SPACE_DEVICE;
+}
+
 static Bucket bucket_of(const CompileOptions *options, const Value *value)
 {
     const OptimizerRule *rule = optimizer_rule(options, value);
@@ -96,12 +103,14 @@ static Bucket bucket_of(const CompileOptions *options, const Value *value)
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
                     .rule = rule,
                     .division = division,
-                    .space = gathered ? SPACE_DEVICE : layout_space(options, value)};
+                    .space = gathered ? SPACE_DEVICE : layout_space(options, value),
+                    .grad_space = layout_grad_space(options, value)};
 }
 
 static bool is_same_bucket(const Bucket *a, const Bucket *b)
 {
-    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule && a->division == b->division && a->space == b->space;
+    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule && a->division == b->division && a->space == b->space &&
+           a->grad_space == b->grad_space;
 }
 
 /* One trained value, or the packed memory of several, in the flat run. */
@@ -227,7 +236,7 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
     int entry = plan->num_entries - 1;
     type.dtype = bucket->grad;
     if (bucket->division == DIVIDE_STATES)
-        TRY(add_entry(plan, grad, &type, REGION_GRADS, SPACE_DEVICE, bucket->grad_offset + dtype_bytes(type.dtype, at)));
+        TRY(add_entry(plan, grad, &type, REGION_GRADS, bucket->grad_space, bucket->grad_offset + dtype_bytes(type.dtype, at)));
     if (!value->param) return OK;
     int64_t  *segment = plan->segments[plan->num_trained];
     PlanPiece updated = bucket->groups ? own(plan, &bucket->groups[run->group], at, type_numel(&type)) : share;
@@ -348,7 +357,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     int  count = list_runs(options, graph, bucket, runs);
     bucket->first = plan->num_trained;
     bucket->weight_offset = plan->region_bytes[bucket->space][REGION_WEIGHTS];
-    bucket->grad_offset = plan->region_bytes[SPACE_DEVICE][REGION_GRADS];
+    bucket->grad_offset = plan->region_bytes[bucket->grad_space][REGION_GRADS];
     bucket->chunks = arena_array(plan->arena, Chunk, count + 1);
     if (bucket->rule->whole && options->world > 1)
         place_whole_runs(plan->arena, options, bucket, runs, count);
@@ -365,10 +374,10 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     bucket->count = plan->num_trained - bucket->first;
     bucket->listed = list_params(plan->arena, runs, count, bucket->count);
     TRY(add_flat(plan, bucket->weights, bucket->weight, bucket->numel, REGION_WEIGHTS, bucket->space));
-    TRY(add_flat(plan, bucket->grads, bucket->grad, bucket->numel, REGION_GRADS, SPACE_DEVICE));
+    TRY(add_flat(plan, bucket->grads, bucket->grad, bucket->numel, REGION_GRADS, bucket->grad_space));
     if (options->world > 1) {
         TRY(add_flat(plan, bucket->weight_share, bucket->weight, bucket->share_numel, REGION_WEIGHTS, bucket->space));
-        TRY(add_flat(plan, bucket->grad_share, bucket->grad, bucket->share_numel, REGION_GRADS, SPACE_DEVICE));
+        TRY(add_flat(plan, bucket->grad_share, bucket->grad, bucket->share_numel, REGION_GRADS, bucket->grad_space));
     }
     for (int k = 0; k < bucket->num_states; k++) TRY(layout_state(plan, bucket, &bucket->states[k]));
     return OK;

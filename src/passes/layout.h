@@ -12,6 +12,8 @@ bool layout_is_whole(const Value *value);
 
 /* Where such a value waits. */
 Space layout_space(const CompileOptions *options, const Value *whole);
+/* Where its gradient waits between micro-steps. */
+Space layout_grad_space(const CompileOptions *options, const Value *whole);
 
 /* Fixes where parameters and their gradients lie, and what of them is this rank's; nothing to do where an earlier program did. */
 NODISCARD Status layout_params(Plan *plan, const CompileOptions *options, const Graph *graph);

@@ -1,6 +1,7 @@
-/* offload: what waits in pinned memory of the host. Weights of the base model are kept there, and activations at the borders of blocks
- * go there until the backward pass reads them. A copy brings each to the device for the forward or the backward pass of its layer; it
- * may start as soon as the layer before begins. Two layers' copies are there at a time, and the link works beside the kernels.
+/* offload: what waits in pinned memory of the host. Weights of the base model are kept there, activations at the borders of blocks go there
+ * until the backward pass reads them, and gradients until something is added to them or the optimizer reads them. A copy brings each to the
+ * device for the forward or the backward pass of its layer; it may start as soon as the layer before begins. Two layers' copies are there
+ * at a time, and the link works beside the kernels.
  *
  * What the optimizer keeps there it updates by itself (updates.c). */
 #include "ops/ops.h"
@@ -38,6 +39,22 @@ static Status add_copy(Graph *graph, Value *value, Stream stream, Space space, u
     (*out)->flags |= flags;
     (*out)->out[0]->space = space;
     return OK;
+}
+
+/* Whether the node reads more than inputs and constants: else pass schedule may move it. */
+static bool stays(const Node *node)
+{
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i] && node->in[i]->kind != VALUE_INPUT && node->in[i]->kind != VALUE_CONST) return true;
+    return false;
+}
+
+/* The last launch of the compute stream before a node; NULL: none. */
+static Node *launch_before(const Node *node)
+{
+    Node *before = node->prev;
+    while (before && (before->op->flags & OP_VIEW || before->stream != STREAM_COMPUTE || !stays(before))) before = before->prev;
+    return before;
 }
 
 /* ---- activations at the borders of blocks ---- */
@@ -83,6 +100,94 @@ static Status send_borders(Graph *graph)
                 if (is_backward(use->node)) node_set_input(use->node, use->index, copy->out[0]);
             }
             sent[count++ % BESIDE] = copy;
+        }
+    }
+    return OK;
+}
+
+/* ---- gradients ---- */
+
+/* A gradient that waits on the host, and the nodes that make it here. */
+typedef struct Gradient {
+    Value *home;
+    Node  *first, *last;
+} Gradient;
+
+/* The gradient on the host whose memory an output is to be made in; NULL: none. */
+static Value *home_of(const Value *out)
+{
+    Value *home = out->storage;
+    while (home && home->producer) home = home->storage;
+    return home && home->kind == VALUE_GRAD && value_root(home, NULL)->space == SPACE_HOST ? home : NULL;
+}
+
+/* By id of each version of a gradient, and of its home. */
+static Gradient **find_gradients(const Graph *graph)
+{
+    Gradient **of = arena_array(graph->arena, Gradient *, graph->num_values + 1);
+    for (Node *node = graph->first; node; node = node->next)
+        for (int k = 0; k < node->num_out; k++) {
+            Value *home = node->out[k] ? home_of(node->out[k]) : NULL;
+            if (!home) continue;
+            if (!of[home->id]) {
+                of[home->id] = arena_new(graph->arena, Gradient);
+                *of[home->id] = (Gradient){.home = home, .first = node};
+            }
+            of[home->id]->last = node;
+            of[node->out[k]->id] = of[home->id];
+        }
+    return of;
+}
+
+/* Gradients that nodes in a row begin to make are a layer's. Two layers' are on the device at a time. */
+typedef struct LayerGradients {
+    Node *begin, *begin_before; /* the first node of this layer, and of the one before; NULL: there is none */
+    Node *sent, *sent_before;   /* the last copy to the host when each of them began */
+} LayerGradients;
+
+/* It is made in memory of the device. What is added to comes there first, while the layer before is at work. */
+static Status begin_gradient(Graph *graph, const Gradient *gradient, Value *out, const LayerGradients *layer)
+{
+    Node *node = gradient->first, *stand = layer->begin_before ? layer->begin_before : node, *copy, *after = launch_before(stand);
+    if (out->sharing == STORAGE_HOME) {
+        value_leave_home(out);
+        if (layer->sent_before) node_add_after(graph, node, layer->sent_before);
+        return OK;
+    }
+    set_place(graph, node, stand);
+    TRY(add_copy(graph, gradient->home, STREAM_COPY_IN, SPACE_DEVICE, NODE_BACKWARD, &copy));
+    if (after) node_add_after(graph, copy, after);
+    if (layer->sent_before) node_add_after(graph, copy, layer->sent_before);
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i] == gradient->home) node_set_input(node, i, copy->out[0]);
+    return OK;
+}
+
+static Status send_gradient(Graph *graph, const Gradient *gradient, Value *out, Node **sent)
+{
+    set_place(graph, gradient->last, gradient->last->next);
+    TRY(add_copy(graph, out, STREAM_COPY_OUT, SPACE_DEVICE, NODE_BACKWARD, sent));
+    value_place_in((*sent)->out[0], gradient->home, 0);
+    return OK;
+}
+
+static Status send_gradients(Graph *graph)
+{
+    Gradient     **of = find_gradients(graph);
+    LayerGradients layer = {0};
+    Node          *sent = NULL;
+    for (Node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        for (int k = 0; k < node->num_out && node->op != &op_copy; k++) {
+            Value          *out = node->out[k];
+            const Gradient *gradient = out ? of[out->id] : NULL;
+            if (!gradient) continue;
+            if (gradient->first == node && (!layer.begin || node->layer != layer.begin->layer))
+                layer = (LayerGradients){node, layer.begin, sent, layer.sent};
+            if (gradient->first == node) TRY(begin_gradient(graph, gradient, out, &layer));
+            for (int i = 0; i < node->num_in; i++) /* a version whose own input has moved is an activation too */
+                if (out->storage && node->in[i] == out->storage) node_set_input(node, i, out->storage);
+            if (gradient->last == node) TRY(send_gradient(graph, gradient, out, &sent));
         }
     }
     return OK;
@@ -171,22 +276,6 @@ static void merge_small(Offloading *o)
     }
 }
 
-/* Whether the node reads more than inputs and constants: else pass schedule may move it. */
-static bool stays(const Node *node)
-{
-    for (int i = 0; i < node->num_in; i++)
-        if (node->in[i] && node->in[i]->kind != VALUE_INPUT && node->in[i]->kind != VALUE_CONST) return true;
-    return false;
-}
-
-/* The last launch of the compute stream before a node; NULL: none. */
-static Node *launch_before(const Node *node)
-{
-    Node *before = node->prev;
-    while (before && (before->op->flags & OP_VIEW || before->stream != STREAM_COMPUTE || !stays(before))) before = before->prev;
-    return before;
-}
-
 /* Copies of a group stand at a node, behind what makes their values, and wait for what runs before that. */
 static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 {
@@ -226,12 +315,14 @@ static Status fetch_all(Graph *graph)
     return OK;
 }
 
-/* Weights that each rank has whole are sent from rank to rank, which takes the device's memory. */
+/* Weights and gradients that each rank has whole are sent from rank to rank, which takes the device's memory. */
 static Status check_ranks(const CompileOptions *options)
 {
-    bool whole = options->world > 1 && options->zero_level < 3 && options->train_base;
-    FAIL_IF(whole && options->offload >> OFFLOAD_WEIGHTS & 1, ERR_INVALID,
+    int whole = options->world > 1 && options->train_base ? options->zero_level : 3;
+    FAIL_IF(whole < 3 && options->offload >> OFFLOAD_WEIGHTS & 1, ERR_INVALID,
             "offload_weights: on several GPUs trained weights wait on the host where each has its share alone; set shard_weights: true");
+    FAIL_IF(whole < 2 && options->offload >> OFFLOAD_GRADS & 1, ERR_INVALID,
+            "offload_grads: on several GPUs gradients wait on the host where each has its share alone; set shard_gradients: true");
     return OK;
 }
 
@@ -242,6 +333,20 @@ static void set_space(const PassContext *context, Value *value)
     value->space = entry ? entry->place.space : layout_space(context->options, value);
 }
 
+static void set_grad_spaces(const PassContext *context, Graph *graph)
+{
+    const Plan *plan = context->plan;
+    for (int i = 0, count = graph->num_values; i < count; i++) {
+        const Value *whole = graph->values[i];
+        Value       *grad = layout_is_whole(whole) ? graph_find(graph, arena_printf(graph->arena, "grad.%s", whole->name)) : NULL;
+        if (grad && !grad->storage) grad->space = layout_grad_space(context->options, whole);
+    }
+    for (int b = 0; b < plan->num_buckets; b++) {
+        Value *share = graph_find(graph, plan->buckets[b].grad_share);
+        if (share) share->space = plan->buckets[b].grad_space;
+    }
+}
+
 Status pass_offload(PassContext *context, Graph **graph_ref)
 {
     Graph   *graph = *graph_ref;
@@ -250,6 +355,10 @@ Status pass_offload(PassContext *context, Graph **graph_ref)
     TRY(check_ranks(context->options));
     for (int i = 0; i < graph->num_values; i++)
         if (layout_is_whole(graph->values[i])) set_space(context, graph->values[i]);
+    if (offload >> OFFLOAD_GRADS & 1) {
+        set_grad_spaces(context, graph);
+        TRY(send_gradients(graph));
+    }
     if (offload >> OFFLOAD_RESIDUAL & 1) TRY(send_borders(graph));
     TRY(fetch_all(graph));
     graph->cursor = NULL;

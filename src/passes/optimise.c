@@ -132,8 +132,10 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     Graph      *graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
     FAIL_IF(!plan->num_trained, ERR_INVALID, "nothing to train: no parameter is trained");
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
-    for (int i = 0; i < plan->num_buckets; i++)
+    for (int i = 0; i < plan->num_buckets; i++) {
         grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grad_share, plan->buckets[i].grad, plan->buckets[i].share_numel);
+        grads[i]->space = plan->buckets[i].grad_space; /* the norm is taken there */
+    }
     Update update = {.options = context->options,
                      .plan = plan,
                      .graph = graph,

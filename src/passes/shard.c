@@ -4,7 +4,8 @@
  * A bucket's division says what crosses when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program of a
  * step, beside its forward pass. Gradients that are whole cross at the end of a step, each chunk as soon as its last gradient is there;
  * where a rank keeps its share alone, a gradient is an activation, and is added to the share in every micro-step. Weights of which a rank
- * has its share alone are gathered at use (NODE_AT_USE).
+ * has its share alone are gathered at use (NODE_AT_USE); of trained ones that products read in FP8, the codes that each rank made of its
+ * share at the beginning of the step.
  *
  * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs
  * of all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
@@ -324,27 +325,42 @@ static Node *first_reader(const Value *value)
     return first;
 }
 
+static Status add_at_use(const Shard *s, const OpDef *op, const void *attrs, Value **x)
+{
+    Node *node;
+    TRY(graph_add_node(s->graph, op, attrs, (*x)->name, x, 1, ~0u, &node));
+    node->flags |= NODE_AT_USE;
+    *x = node->out[0];
+    return OK;
+}
+
+/* What is gathered from `share`, of this type, right before a node that reads it; turned: its transpose, of codes. */
+static Status gather_before(const Shard *s, Node *reader, Value *share, const char *name, const TensorType *type, bool turned, Value **out)
+{
+    ReshapeAttrs dims = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
+    s->graph->cursor = reader;
+    s->graph->layer = share->layer;
+    TRY(add_gather(s, share, name, NODE_AT_USE, out));
+    TRY(add_at_use(s, &op_reshape, &dims, out));
+    if (turned) TRY(add_at_use(s, &op_fp8_turn, NULL, out));
+    s->graph->cursor = NULL;
+    s->graph->layer = -1;
+    return OK;
+}
+
 /* What reads the value reads what is gathered from `share` in its place, at use. */
 static Status gather_at_use(const Shard *s, Value *whole, Value *share)
 {
-    const TensorType *type = &whole->type;
-    ReshapeAttrs      dims = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
-    Node             *reader = first_reader(whole), *view;
+    Node  *reader = first_reader(whole);
+    Value *made;
     while (whole->first_member) {
         FAIL_IF(whole->first_member->num_uses, ERR_INTERNAL, "shard: %s is read by itself, and %s is divided", whole->first_member->name,
                 whole->name);
         value_drop(whole->first_member);
     }
     if (reader) {
-        Value *made;
-        s->graph->cursor = reader;
-        s->graph->layer = whole->layer;
-        TRY(add_gather(s, share, whole->name, NODE_AT_USE, &made));
-        TRY(graph_add_node(s->graph, &op_reshape, &dims, whole->name, &made, 1, ~0u, &view));
-        view->flags |= NODE_AT_USE;
-        graph_replace_uses(s->graph, whole, view->out[0], NULL);
-        s->graph->cursor = NULL;
-        s->graph->layer = -1;
+        TRY(gather_before(s, reader, share, whole->name, &whole->type, false, &made));
+        graph_replace_uses(s->graph, whole, made, NULL);
     }
     value_drop(whole);
     return OK;
@@ -360,16 +376,92 @@ static Value *frozen_share(const Shard *s, Value *whole)
     return share;
 }
 
+/* The share that this rank has of a divided weight; NULL: it isn't one. */
+static Value *divided_share(const Shard *s, const Value *whole)
+{
+    const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
+    if (!bucket || bucket->weights) return NULL;
+    Value *share = weight_share(s, bucket, chunk_at(bucket, place_in_bucket(s->plan, bucket, whole)));
+    share->layer = whole->layer;
+    return share;
+}
+
 static Status gather_divided(const Shard *s)
 {
     for (int i = 0, count = s->graph->num_values; i < count; i++) {
-        Value        *whole = s->graph->values[i], *share = NULL;
-        const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
-        if (bucket && !bucket->weights) share = weight_share(s, bucket, chunk_at(bucket, place_in_bucket(s->plan, bucket, whole)));
-        if (!bucket && layout_is_whole(whole)) share = frozen_share(s, whole);
+        Value *whole = s->graph->values[i], *share = divided_share(s, whole);
+        if (!share && layout_is_whole(whole) && !bucket_of(s->plan, whole)) share = frozen_share(s, whole);
         if (share) share->layer = whole->layer;
         if (share) TRY(gather_at_use(s, whole, share));
     }
+    return OK;
+}
+
+/* ---- codes of weights of which each rank has a share ---- */
+
+/* The node that makes codes of the weight for the step; NULL: an earlier program has made them. */
+static Node *quantiser_of(const Value *weight)
+{
+    for (const Use *use = weight->first_use; use; use = use->next)
+        if (use->node && use->node->op == &op_fp8_quantise) return use->node;
+    return NULL;
+}
+
+/* Before anything is gathered, this rank quantises its share in place of the whole. */
+static Status quantise_share(const Shard *s, Node *old, Value *share, Value *codes)
+{
+    int64_t    numel = type_numel(&share->type);
+    TensorType rows = type_make(share->type.dtype, 2, numel / MOMENT_BLOCK, (int64_t)MOMENT_BLOCK);
+    Value     *x = graph_add_value(s->graph, VALUE_PARAM, share->name, &rows), *base = value_root(share, NULL), *home, *in[3];
+    Node      *node;
+    home = graph_add_value(s->graph, VALUE_STATE, codes->name, &codes->type);
+    value_place_in(x, base, share->offset);
+    value_place_in(home, codes, 0);
+    x->layer = share->layer;
+    for (int i = 0; i < 3; i++) in[i] = i ? old->in[i] : x;
+    s->graph->cursor = s->graph->first;
+    s->graph->layer = share->layer;
+    TRY(graph_add_node(s->graph, &op_fp8_quantise, old->attrs, codes->name, in, 3, in[2] ? 5u : 1u, &node));
+    value_place_in(node->out[0], home, 0);
+    if (in[2]) graph_replace_uses(s->graph, old->out[2], node->out[2], NULL);
+    s->graph->cursor = NULL;
+    s->graph->layer = -1;
+    return OK;
+}
+
+/* The codes that are read as `read`, or turned, are gathered from the shares. */
+static Status gather_codes(const Shard *s, Value *read, Value *share, const TensorType *type, bool turned)
+{
+    Node  *reader = read ? first_reader(read) : NULL;
+    Value *made;
+    if (!reader) return OK;
+    TRY(gather_before(s, reader, share, share->name, type, turned, &made));
+    graph_replace_uses(s->graph, read, made, NULL);
+    return OK;
+}
+
+/* One scale is of the whole weight, so that codes of a share are a share of the codes. Each rank has the largest magnitude of its share
+ * only: the optimizer's program makes that of all. */
+static Status divide_codes(const Shard *s, ScaledTensor *scaled)
+{
+    Value *weight = graph_find(s->graph, scaled->name), *share = weight ? divided_share(s, weight) : NULL;
+    Value *whole[] = {scaled->codes ? graph_find(s->graph, scaled->codes) : NULL,
+                      scaled->transposed ? graph_find(s->graph, scaled->transposed) : NULL};
+    TensorType type, part;
+    if (!share || (!whole[0] && !whole[1])) return OK;
+    type = weight->type;
+    type.dtype = scaled->dtype;
+    part = type_make(scaled->dtype, 1, type_numel(&share->type));
+    if (!scaled->codes) scaled->codes = arena_printf(s->plan->arena, "fp8.codes.%s", weight->name);
+    if (whole[0]) graph_rename(s->graph, whole[0], arena_printf(s->graph->arena, "%s.whole", scaled->codes));
+    Value *codes = graph_add_value(s->graph, VALUE_STATE, scaled->codes, &part);
+    codes->layer = weight->layer;
+    Node *quantiser = quantiser_of(weight);
+    if (quantiser) TRY(quantise_share(s, quantiser, share, codes));
+    for (int k = 0; k < 2; k++) TRY(gather_codes(s, quantiser ? quantiser->out[k] : whole[k], codes, &type, k == 1));
+    if (quantiser) graph_remove_node(s->graph, quantiser);
+    for (int k = 0; k < 2; k++)
+        if (whole[k]) value_drop(whole[k]);
     return OK;
 }
 
@@ -409,6 +501,7 @@ Status pass_shard(PassContext *context, Graph **graph)
     TRY(layout_params(context->plan, context->options, *graph));
     if (program_is_micro(kind)) TRY(shard_micro(&s));
     if (kind == PROGRAM_CALIBRATE) TRY(shard_calibrate(&s));
+    for (int i = 0; i < context->plan->num_scaled; i++) TRY(divide_codes(&s, &context->plan->scaled[i]));
     TRY(gather_divided(&s));
     (*graph)->cursor = NULL;
     (*graph)->layer = -1;

@@ -110,18 +110,24 @@ static void cut_segments(Piece *piece)
 
 /* ---- to the device and back ---- */
 
-/* The value that a piece's update works on. */
-static Status stage(Piece *piece, Node *after, Value *home, Value **out)
+/* What a piece's update reads. */
+static Status fetch(const Update *u, Node *after, Value *home, Value **out)
 {
-    const Update *u = &piece->update;
-    Node         *node;
+    Node *node;
     *out = home;
     if (u->options->zero_copy || value_root(home, NULL)->space == SPACE_DEVICE) return OK;
     TRY(graph_add_node(u->graph, &op_copy, NULL, "piece", &home, 1, ~0u, &node));
     node->stream = STREAM_COPY_IN;
     if (after) node_add_after(u->graph, node, after);
     *out = node->out[0];
-    piece->stretches[piece->num_stretches++] = (Stretch){home, *out};
+    return OK;
+}
+
+/* The same of what it writes too. */
+static Status stage(Piece *piece, Node *after, Value *home, Value **out)
+{
+    TRY(fetch(&piece->update, after, home, out));
+    if (*out != home) piece->stretches[piece->num_stretches++] = (Stretch){home, *out};
     return OK;
 }
 
@@ -129,6 +135,7 @@ static Status fetch_piece(Piece *piece, Node *after)
 {
     Update *u = &piece->update;
     if (!piece->count) return OK;
+    TRY(fetch(u, after, u->grads, &u->grads));
     TRY(stage(piece, after, u->weights, &u->weights));
     for (int k = 0; k < u->bucket->num_states; k++) TRY(stage(piece, after, u->state[k], &u->state[k]));
     return OK;
@@ -175,7 +182,7 @@ static Space space_of(const CompileOptions *options, const BucketState *state)
 /* Whether copies of the bucket's values are updated. */
 static bool is_staged(const Updates *all, const Bucket *bucket)
 {
-    bool on_host = all->weights->space == SPACE_HOST;
+    bool on_host = all->weights->space == SPACE_HOST || all->grads->space == SPACE_HOST;
     for (int k = 0; k < bucket->num_states; k++) on_host = on_host || all->state[k]->space == SPACE_HOST;
     return on_host && !all->shared->options->zero_copy;
 }

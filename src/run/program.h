@@ -122,11 +122,12 @@ typedef enum Division {
 enum { BUCKET_MAX_STATES = 6 };
 typedef struct Bucket {
     DType                       weight, grad;
-    const struct OptimizerRule *rule;                       /* passes/optimizers.h */
-    int                         first, count;               /* trained_params[first, first + count) */
-    const int                  *listed;                     /* their indices in the order of the graph, which doesn't depend on ranks */
-    int64_t                     numel;                      /* with the padding between parameters */
-    Space                       space;                      /* of the weights */
+    const struct OptimizerRule *rule;         /* passes/optimizers.h */
+    int                         first, count; /* trained_params[first, first + count) */
+    const int                  *listed;       /* their indices in the order of the graph, which doesn't depend on ranks */
+    int64_t                     numel;        /* with the padding between parameters */
+    Space                       space;        /* of the weights */
+    Space                       grad_space;
     int64_t                     weight_offset, grad_offset; /* bytes into their regions */
     const char                 *weights, *grads;            /* NULL: no rank has them whole */
     Division                    division;

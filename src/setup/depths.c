@@ -27,15 +27,17 @@ static double least_launch_seconds(const DeviceFacts *facts, const Launch *launc
     return fmax(0, (1 - padded) * seconds);
 }
 
+/* Or what power lets the program take, if that is more. */
 static double busiest_stream(const DeviceFacts *facts, const Program *program)
 {
-    double busy[STREAM_COUNT] = {0}, most = 0;
+    double busy[STREAM_COUNT] = {0}, power = 0, most = 0;
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
         busy[launch->stream] += least_launch_seconds(facts, launch);
+        power += launch_power_seconds(facts, launch);
         most = fmax(most, busy[launch->stream]);
     }
-    return most;
+    return fmax(most, power);
 }
 
 static int64_t times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps)
@@ -165,8 +167,8 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
  * have as many of them. */
 static void choose_depths(const Config *config, int64_t *out_few, int64_t *out_more)
 {
-    int     world = setup_world(config);
-    bool    is_ahead = config->offload_residual || (world > 1 && (config->offload_weights || config->offload_quants));
+    int  world = setup_world(config);
+    bool is_ahead = config->offload_residual || config->offload_grads || (world > 1 && (config->offload_weights || config->offload_quants));
     int64_t each = config->optimizer == OPT_OPTIMIZER_NORMUON ? world : 1, few = world > 1 ? RANKS_LAYERS : FEW_LAYERS;
     if (is_ahead) few = AHEAD_LAYERS;
     *out_few = (few + each - 1) / each * each;

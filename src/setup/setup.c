@@ -57,9 +57,8 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
                   hf_model_open_as(arena, config->model, setup_ir(config), &model)));
     *out_model = model;
     if (setup_sequence_len(config, model) > model->max_positions) {
-        Status status = status_fail(
-            ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
-            (long long)config->sequence_len, config->model, (long long)model->max_positions);
+        Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (%s); lower sequence_len",
+                                    (long long)config->sequence_len, config->model, (long long)model->max_positions, model->positions_key);
         return config_at(config->origin, KEY_run_sequence_len, status);
     }
     return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);
@@ -195,7 +194,7 @@ static void choose_offload(const Config *config, CompileOptions *out)
 {
     out->offload = (uint32_t)config->offload_optimizer << OFFLOAD_OPTIMIZER | (uint32_t)config->offload_master << OFFLOAD_MASTER |
                    (uint32_t)config->offload_residual << OFFLOAD_RESIDUAL | (uint32_t)config->offload_weights << OFFLOAD_WEIGHTS |
-                   (uint32_t)config->offload_quants << OFFLOAD_QUANTS;
+                   (uint32_t)config->offload_quants << OFFLOAD_QUANTS | (uint32_t)config->offload_grads << OFFLOAD_GRADS;
     out->zero_copy = config->use_zero_copy;
 }
 
@@ -234,6 +233,15 @@ static Status check_crossing(const Config *config)
     return OK;
 }
 
+/* Adapters' gradients stay. */
+static Status check_grads(const Config *config)
+{
+    FAIL_IF(config->offload_grads && !config->lora && setup_zero_level(config) < 2, ERR_INVALID,
+            "offload_grads: true: gradients go to the host layer by layer, and none is whole on a GPU then; set shard_gradients: true, on "
+            "one GPU too");
+    return OK;
+}
+
 Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
@@ -241,6 +249,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     out->rank = (int)config->rank;
     out->zero_level = setup_zero_level(config);
     TRY(config_at(config->origin, KEY_run_use_all_to_all_reduce, check_crossing(config)));
+    TRY(config_at(config->origin, KEY_run_offload_grads, check_grads(config)));
     out->dense = !config->sample_packing; /* then a sequence a row */
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
@@ -430,7 +439,7 @@ Status setup_check_pinned(const Plan *plan, int ranks_here, int64_t available)
     if (ranks_here > 1) snprintf(of, sizeof of, "the plans of %d ranks pin", ranks_here);
     FAIL_IF(!plan->facts.is_host && available && need > available, ERR_NO_FIT,
             "%s %s of the host's memory, which has %s to spare; leave some of offload_optimizer, offload_master, offload_weights, "
-            "offload_quants and offload_residual out",
+            "offload_quants, offload_grads and offload_residual out",
             of, size_text(need, a), size_text(available, b));
     return OK;
 }

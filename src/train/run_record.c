@@ -39,6 +39,7 @@ static const char *const free_keys[] = {
     "offload_master",
     "offload_weights",
     "offload_quants",
+    "offload_grads",
     "offload_residual",
     "use_zero_copy",
     "use_write_combined",

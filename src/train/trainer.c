@@ -83,8 +83,8 @@ Status trainer_open_tokenizer(Trainer *t)
     TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
     FAIL_IF(t->tokenizer && tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
-            "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
-            t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size);
+            "the tokenizer of %s has %d tokens, the model's embedding only %lld (%s of config.json); they don't belong together",
+            t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size, t->model->vocab_key);
     return OK;
 }
 

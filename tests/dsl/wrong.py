@@ -98,6 +98,9 @@ WRONG = [
     (EPS, EPS + ', near=Key("near", "1", per="L"), require={"near": "no"}', "near is a list; expected the index of one value, as near[i]", None),
     (NORM, 'g.rms_norm(x, self.norm, eps="eps[i]")', '"eps[i]": eps is one number; expected it without [ ]', None),
     (NORM, 'g.rms_norm(x, self.norm, eps="eps[i")', 'expression "eps[i": expected "]"', None),
+    (EPS, EPS + ', roles={"vocabulary": "W"}', "roles: vocabulary is W; expected one number's symbol", None),
+    (EPS, EPS + ', roles={"size": "V"}', "roles: size is V; expected one number's symbol under vocabulary, positions, tied", None),
+    ('V=Size("vocab_size"), ', 'Z=Size("vocab_size"), ', "no symbol says how many tokens there are; expected V, or roles=", None),
     (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
     ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
      " expected {i}", WEIGHT),

@@ -176,6 +176,7 @@ static void every_family_refuses_what_it_does_not_compute(void)
 
 static void what_is_no_module_is_refused(void)
 {
+#define MODULE(rest) "{\"surogate_ir\": 1, \"architecture\": \"X\", \"config\": [], \"graph\": [], " rest "}"
     static const struct {
         const char *text, *message;
     } cases[] = {
@@ -185,6 +186,12 @@ static void what_is_no_module_is_refused(void)
         {"{\"surogate_ir\": 1}", "m.json: expected a text under \"architecture\""},
         {"{\"surogate_ir\": 1, \"architecture\": \"X\"}", "m.json: expected an array under \"config\""},
         {"{\"surogate_ir\": 1, \"architecture\": \"X\", \"config\": []}", "m.json: expected an array under \"graph\""},
+        {MODULE("\"roles\": []"), "m.json: roles: expected an object"},
+        {MODULE("\"roles\": {\"size\": \"V\"}"), "m.json: roles: size; expected symbols under vocabulary, positions, tied"},
+        {MODULE("\"roles\": {\"tied\": 1}"), "m.json: roles: tied; expected symbols"},
+        {MODULE("\"unread\": {}"), "m.json: unread: expected an array of ends of tensors' names"},
+        {MODULE("\"unread\": [3]"), "m.json: unread: expected ends of tensors' names"},
+        {MODULE("\"unread\": [\"\"]"), "m.json: unread: expected ends of tensors' names"},
     };
     IrModule *module;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -267,6 +274,34 @@ static void config_sections_are_checked(void)
     for (int i = 0; i < 65; i++) strbuf_printf(&many, "%s{\"symbol\": \"s%d\", \"key\": \"a\"}", i ? ", " : "", i);
     EXPECT_FAILS(bind_text(many.data, "", "", "{\"a\": 3}", &graph), ERR_INVALID, "m.json: more than 64 config entries");
     strbuf_deinit(&many);
+    arena_deinit(&arena);
+}
+
+static void roles_name_symbols(void)
+{
+    static const char text[] =
+        "{\"surogate_ir\": 1, \"architecture\": \"X\", \"graph\": [], \"unread\": [\".freq\", \"mask\"], \"config\": ["
+        "{\"symbol\": \"n\", \"key\": [\"a.b\", \"c\"], \"unused\": \"no matter\"}, {\"symbol\": \"l\", \"key\": \"c\", \"per\": \"2\"},"
+        "{\"symbol\": \"m\", \"key\": [\"d\", \"e\"], \"default\": \"0\"}], "
+        "\"roles\": {\"vocabulary\": \"n\", \"positions\": \"l\", \"tied\": \"m\"}}";
+    static const char config_text[] = "{\"c\": 7}";
+    IrModule         *module;
+    JsonValue         config;
+    IrDims            dims;
+    const IrSymbol   *symbol;
+    EXPECT_OK(ir_module_parse(&arena, "m.json", text, strlen(text), &module));
+    EXPECT_OK(json_parse(&arena, "c.json", config_text, strlen(config_text), &config));
+    EXPECT_OK(ir_module_dims(&arena, module, &config, "c.json", &dims));
+    EXPECT_OK(ir_module_role(module, &dims, IR_ROLE_VOCABULARY, &symbol));
+    EXPECT_STR(symbol->key, "c");
+    EXPECT_STR(symbol->unused, "no matter");
+    EXPECT_INT(symbol->value, 7);
+    EXPECT_FAILS(ir_module_role(module, &dims, IR_ROLE_POSITIONS, &symbol), ERR_INVALID,
+                 "m.json: roles: positions is l, which is no symbol of one number");
+    EXPECT_OK(ir_module_role(module, &dims, IR_ROLE_TIED, &symbol));
+    EXPECT_STR(symbol->key, "d"); /* none is there: the first */
+    EXPECT(ir_module_is_unread(module, "h.0.freq") && ir_module_is_unread(module, "mask"));
+    EXPECT(!ir_module_is_unread(module, "freq") && !ir_module_is_unread(module, "mask.0") && !ir_module_is_unread(module, ""));
     arena_deinit(&arena);
 }
 
@@ -492,5 +527,6 @@ static void what_a_module_may_cost_is_bounded(void)
 }
 
 TEST_MAIN(TEST(shipped_families_are_listed), TEST(symbols_come_from_either_spelling), TEST(every_family_refuses_what_it_does_not_compute),
-          TEST(what_is_no_module_is_refused), TEST(config_sections_are_checked), TEST(lists_have_a_value_for_each_layer),
-          TEST(statements_become_a_graph), TEST(bad_statements_say_where), TEST(what_a_module_may_cost_is_bounded))
+          TEST(what_is_no_module_is_refused), TEST(config_sections_are_checked), TEST(roles_name_symbols),
+          TEST(lists_have_a_value_for_each_layer), TEST(statements_become_a_graph), TEST(bad_statements_say_where),
+          TEST(what_a_module_may_cost_is_bounded))

@@ -248,7 +248,7 @@ static void a_stored_head_wins_over_the_config(void)
         make_headed(&arena, FAMILIES "qwen3", differs ? 1.0f : 0.0f);
         strcpy(headed, folder);
         EXPECT_OK(load(&l, headed, DT_F32, NULL));
-        EXPECT_INT(l.model->is_untied, differs);
+        EXPECT_INT(l.model->own_head != NULL, differs);
         EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(differs ? headed : FAMILIES "qwen3", folder);
@@ -274,8 +274,8 @@ static void check_merged(const char *family, const char *matrix, bool transposed
     EXPECT_OK(merge_adapter(base, &adapter, false, make_folder(), 1 << 30, NULL));
     EXPECT_OK(st_open(adapter_dir, &a_file));
     EXPECT_OK(st_open(folder, &merged));
-    const StTensor *a = st_find(a_file, arena_printf(&arena, ADAPTER_PREFIX "%s.lora_A.weight", matrix));
-    const StTensor *b = st_find(a_file, arena_printf(&arena, ADAPTER_PREFIX "%s.lora_B.weight", matrix));
+    const StTensor *a = st_find(a_file, arena_printf(&arena, PEFT_PREFIX PEFT_TENSOR, matrix, PEFT_A));
+    const StTensor *b = st_find(a_file, arena_printf(&arena, PEFT_PREFIX PEFT_TENSOR, matrix, PEFT_B));
     const StTensor *w = st_find(base->weights, arena_printf(&arena, "%s.weight", matrix));
     const StTensor *m = st_find(merged, arena_printf(&arena, "%s.weight", matrix));
     EXPECT(a && b && w && m);

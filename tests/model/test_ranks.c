@@ -464,7 +464,12 @@ static void offloaded(void)
     c.optimizer = OPTIMIZER_NORMUON;
     c.offload = 1u << OFFLOAD_WEIGHTS | 1u << OFFLOAD_OPTIMIZER;
     compare_from(c, 3, 4, &loose);
+    c.name = "offloaded normuon and gradients";
+    c.offload = 1u << OFFLOAD_GRADS | 1u << OFFLOAD_OPTIMIZER;
+    c.accum = 2;
+    compare_from(c, 2, 4, &loose);
     c.optimizer = OPTIMIZER_ADAMW;
+    c.accum = 1;
     c.name = "offloaded base";
     c.offload = 1u << OFFLOAD_WEIGHTS;
     c.lora = true;
@@ -521,14 +526,18 @@ static void weights_and_states_are_divided(void)
     expect_divided(&c, 4, 36 << 10);
     c = plain;
     c.zero = 3;
+    c.name = "fp8";
+    c.fp8 = true;
+    expect_divided(&c, 4, 24 << 10);
+    c.fp8 = false;
     c.lora = true;
     for (int i = 0; weight_format_at(i); i++) {
         c.name = c.qlora = weight_format_at(i)->name;
         expect_divided(&c, 4, 24 << 10);
     }
     c.qlora = NULL;
-    c.name = "fp8 lora";
     c.fp8 = true;
+    c.name = "fp8 lora";
     expect_divided(&c, 4, 24 << 10);
     c.name = "nvfp4 lora";
     c.fp8 = false;
@@ -537,11 +546,12 @@ static void weights_and_states_are_divided(void)
 }
 
 /* Bytes of activations of a rank's plan with 4 rows; *out_layer: of a layer's weights, *out_ends: of the larger of embedding and head. */
-static int64_t activation_bytes(int world, int64_t *out_layer, int64_t *out_ends)
+static int64_t activation_bytes(int world, uint32_t offload, int64_t *out_layer, int64_t *out_ends)
 {
     Case c = plain;
     Rank r = {.test = &c, .world = world};
     c.zero = 3;
+    c.offload = offload;
     c.rows = 4 * world;
     c.layers = 8;
     EXPECT_OK(compile_rank(&r, 0));
@@ -561,8 +571,10 @@ static int64_t activation_bytes(int world, int64_t *out_layer, int64_t *out_ends
 /* The weights and the gradients that aren't this rank's are there of two layers at a time. */
 static void two_layers_are_there_at_a_time(void)
 {
-    int64_t layer, ends, one = activation_bytes(1, &layer, &ends), four = activation_bytes(4, &layer, &ends);
+    int64_t layer, ends, one = activation_bytes(1, 0, &layer, &ends), four = activation_bytes(4, 0, &layer, &ends);
     EXPECT(four - one <= 2 * layer + ends);
+    EXPECT(activation_bytes(1, 1u << OFFLOAD_GRADS, &layer, &ends) - one <= 2 * layer + ends + 4096); /* between values */
+    EXPECT(activation_bytes(4, 1u << OFFLOAD_GRADS, &layer, &ends) - four <= 2 * layer / 4 + ends / 4 + 4096);
 }
 
 /* Of an offloaded base a rank has its share in the host's memory. */
@@ -614,6 +626,29 @@ static void the_sums_of_one_rank(void)
         }
 }
 
+/* A scale is of a whole weight: the codes that ranks make of their shares are those of the whole. */
+static void codes_of_shares(void)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        Case c = plain;
+        c.name = "codes of shares";
+        c.fp8 = true;
+        c.zero = 2;
+        c.accum = kind ? 2 : 1;
+        c.recompute = kind == 1 ? 1u << PART_BLOCK : 0;
+        c.dtype = kind == 2 ? DT_BF16 : DT_F32;
+        Result whole = run_ranks(&c, 4);
+        c.zero = 3;
+        c.offload = kind == 2 ? 1u << OFFLOAD_WEIGHTS : 0;
+        Result shares = run_ranks(&c, 4);
+        EXPECT(memcmp(whole.loss, shares.loss, sizeof whole.loss) == 0 && memcmp(whole.norm, shares.norm, sizeof whole.norm) == 0);
+        EXPECT(memcmp(whole.weights, shares.weights, (size_t)whole.numel * sizeof *whole.weights) == 0);
+        EXPECT(shares.lasting < whole.lasting);
+        result_free(&whole);
+        result_free(&shares);
+    }
+}
+
 static const Case moved_cases[] = {
     {.name = "8 bits",
      .accum = 2,
@@ -644,6 +679,7 @@ static void offload_leaves_the_bits(void)
             plain.zero = zero;
             moved = plain;
             moved.offload = zero == 3 || plain.lora ? states | weights : states;
+            if (zero > 1) moved.offload |= 1u << OFFLOAD_GRADS;
             Result a = run_ranks(&plain, 2), b = run_ranks(&moved, 2);
             EXPECT(memcmp(a.loss, b.loss, sizeof a.loss) == 0 && memcmp(a.norm, b.norm, sizeof a.norm) == 0);
             EXPECT(a.numel == b.numel && memcmp(a.weights, b.weights, (size_t)a.numel * sizeof *a.weights) == 0);
@@ -655,4 +691,4 @@ static void offload_leaves_the_bits(void)
 
 TEST_MAIN(TEST(all_parameters), TEST(adapters), TEST(recomputed), TEST(types), TEST(optimizers), TEST(formats), TEST(offloaded),
           TEST(weights_and_states_are_divided), TEST(two_layers_are_there_at_a_time), TEST(an_offloaded_base_leaves_the_device),
-          TEST(two_runs_are_the_same_bits), TEST(the_sums_of_one_rank), TEST(offload_leaves_the_bits))
+          TEST(two_runs_are_the_same_bits), TEST(the_sums_of_one_rank), TEST(codes_of_shares), TEST(offload_leaves_the_bits))

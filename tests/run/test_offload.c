@@ -206,7 +206,8 @@ static bool moves(const Case *c, uint32_t offload)
 {
     bool codes = c->lora && (c->format || c->forward == DT_E4M3);
     return offload & (1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_RESIDUAL | 1u << OFFLOAD_WEIGHTS) ||
-           (c->masters && offload >> OFFLOAD_MASTER & 1) || (codes && offload >> OFFLOAD_QUANTS & 1);
+           (c->masters && offload >> OFFLOAD_MASTER & 1) || (!c->lora && offload >> OFFLOAD_GRADS & 1) ||
+           (codes && offload >> OFFLOAD_QUANTS & 1);
 }
 
 static void every_option_leaves_the_bits(void)

@@ -34,6 +34,12 @@ for optimizer in adamw_8bit normuon; do
     # shellcheck disable=SC2086
     same $optimizer $optimizer-all $files
 done
+for optimizer in adamw_8bit normuon; do
+    # shellcheck disable=SC2086
+    train $optimizer-grads 6 optimizer=$optimizer $all offload_grads=true shard_gradients=true
+    # shellcheck disable=SC2086
+    same $optimizer $optimizer-grads $files
+done
 train masters 6 master_dtype=fp32
 # shellcheck disable=SC2086
 train masters-all 6 master_dtype=fp32 $all offload_master=true use_zero_copy=true
@@ -63,11 +69,20 @@ says "(gpu_memory)"
 # shellcheck disable=SC2086
 run plan "$dir/8b.yaml" --gpu h200 $all
 check "but it does with its weights and states on the host: $(cat "$dir/err")" [ "$status" = 0 ]
+# shellcheck disable=SC2086
+run plan "$dir/8b.yaml" --gpu h200 $all shard_gradients=true offload_grads=true
+check "and with gradients there too: $(cat "$dir/err")" [ "$status" = 0 ]
+check "no gradients are on the GPU" [ "$(grep -c "^  grads " "$dir/out")" = 0 ]
+# shellcheck disable=SC2086
+run plan "$dir/8b.yaml" --gpu h200 $all
 check "which the plan shows" grep -qE "^  pinned +3[0-9]\.[0-9]+ GiB   of the host's memory" "$dir/out"
 
 # ---- refused ----
 
 refused "gradients" 2 "offload_grads" "shard_gradients" -- plan "$dir/run.yaml" --gpu h200 offload_grads=true
+refused "whole gradients" 2 "offload_grads" "set shard_gradients: true" -- plan "$dir/run.yaml" --gpu h200 --gpus 2 offload_grads=true
+refused "whole gradients, searched" 2 "offload_grads" "set shard_gradients: true" -- \
+    plan "$dir/run.yaml" --gpu h200 --gpus 2 offload_grads=true memory=auto
 run plan "$dir/run.yaml" --gpu h200 use_zero_copy=true
 says "use_zero_copy"
 finish

@@ -264,7 +264,8 @@ class Builder:
             sink.append({"if": cond, "then": [{"let": ref, "is": other}], "else": [*then, {"let": ref, "is": path}]})
         elif readers:
             more = self.entry(*self.spec_at(readers[0][0]))[0]
-            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "init")}}
+            own = {"untied": more["hf"]} if isinstance(more["hf"], str) else {}
+            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "init")}, **own}
             sink.append({"if": readers[0][1], "then": [both], "else": then})
         else:
             sink.append(statement)
@@ -519,5 +520,5 @@ def build(cls: type) -> Built:
         _builders.pop()
     config = cls._config
     ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
-          "require": config.require, "ignored": config.ignored, "refused": config.refused, "graph": builder.sinks[0]}
+          "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread, "graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)

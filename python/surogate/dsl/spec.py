@@ -234,8 +234,8 @@ class Key:
 
     def __init__(self, key: str | list[str], default: str | None = None, **limits: Any) -> None:
         for name in limits:
-            if name not in ("needed_if", "choices", "min", "max", "integer", "per"):
-                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, max, integer, per")
+            if name not in ("needed_if", "choices", "min", "max", "integer", "per", "unused"):
+                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, max, integer, per, unused")
         self.where = caller()
         self.entry = {"key": key} | ({} if default is None else {"default": default}) | limits
 
@@ -252,11 +252,18 @@ class Config:
         self.known: dict[str, bool] = {}  # symbols, and whether each is a list
         self.ignored: list[str] = []
         self.refused: list[str] = []
+        self.unread: list[str] = []
+        self.roles: dict[str, str] = {}
+
+
+# What the engine asks for, and the symbols that answer unless a model names others.
+ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 
 def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
-              **symbols: Key) -> Callable[[C], C]:
-    """The model's symbols as keys of config.json; require: {expression: what else is wrong}."""
+              unread: tuple[str, ...] = (".rotary_emb.inv_freq",), roles: dict[str, str] | None = None, **symbols: Key) -> Callable[[C], C]:
+    """The model's symbols as keys of config.json; require: {expression: what else is wrong}; unread: ends of names of tensors that carry
+    nothing; roles: which symbols are vocabulary, positions and tied, where they aren't named as in ROLES."""
     config = Config(architecture, symbols, caller())
     for name, key in symbols.items():
         if not isinstance(key, Key):
@@ -271,7 +278,13 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
     for expression, message in (require or {}).items():
         check_symbols(dim(expression), known, config.where)
         config.require.append({"that": expression, "message": message})
-    config.ignored, config.refused = list(ignored), list(refused)
+    config.ignored, config.refused, config.unread = list(ignored), list(refused), list(unread)
+    config.roles = {role: name for role, name in ROLES.items() if name in known} | (roles or {})
+    for role, name in config.roles.items():
+        if role not in ROLES or known.get(name, True):
+            raise fail(f"roles: {role} is {name}; expected one number's symbol under {', '.join(ROLES)}")
+    if "vocabulary" not in config.roles:
+        raise fail(f'no symbol says how many tokens there are; expected {ROLES["vocabulary"]}, or roles={{"vocabulary": SYMBOL}}')
 
     def attach(cls: C) -> C:
         setattr(cls, "_config", config)

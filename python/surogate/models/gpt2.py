@@ -37,6 +37,7 @@ CONFIG = {
     "scaled": Key("scale_attn_weights", "1"),
     "scaled_by_layer": Key("scale_attn_by_inverse_layer_idx", "0"),
     "cross_attention": Key("add_cross_attention", "0"),
+    **{f"{place}_dropout": Key(f"{place}_pdrop", "0", unused="it is trained without dropout") for place in ("attn", "resid", "embd")},
 }
 REQUIRE_GPT2 = {
     "C % H == 0": "n_embd must be a multiple of n_head",
@@ -44,7 +45,7 @@ REQUIRE_GPT2 = {
     "scaled_by_layer == 0": "scale_attn_by_inverse_layer_idx isn't supported",
     "cross_attention == 0": "add_cross_attention isn't supported",
 }
-IGNORED_GPT2 = (*IGNORED, "attn_pdrop", "resid_pdrop", "embd_pdrop", "n_ctx", "reorder_and_upcast_attn", "summary_activation",
+IGNORED_GPT2 = (*IGNORED, "n_ctx", "reorder_and_upcast_attn", "summary_activation",
                 "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj")
 
 
@@ -111,7 +112,8 @@ class Block(Module):
 
 @hf_mapping.indexed("blocks", "transformer.h.{i}")
 @hf_mapping(embed="transformer.wte", places="transformer.wpe", norm="transformer.ln_f", head="lm_head")
-@hf_config("GPT2LMHeadModel", require=REQUIRE_GPT2, ignored=IGNORED_GPT2, refused=REFUSED, **CONFIG)
+@hf_config("GPT2LMHeadModel", require=REQUIRE_GPT2, ignored=IGNORED_GPT2, refused=REFUSED,
+           unread=(".attn.bias", ".attn.masked_bias"), **CONFIG)
 @tied_to("head.weight", "embed.weight", when="tied")
 @model
 class GPT2(Module):

@@ -62,6 +62,8 @@ def rope_key(name: str, default: str, **limits: Any) -> Key:
     return Key([f"{place}.{name}" for place in ("rope_parameters", "rope_scaling")], default, **limits)
 
 
+ATTENTION_DROPOUT = Key("attention_dropout", "0", unused="attention is trained without dropout")
+
 DECODER: dict[str, Key] = {
     "V": Size("vocab_size"),
     "C": Size("hidden_size"),
@@ -87,6 +89,7 @@ DECODER: dict[str, Key] = {
     "use_window": Key("use_sliding_window", "0"),
     "attention_bias": Key("attention_bias", "0"),
     "mlp_bias": Key("mlp_bias", "0"),
+    "attention_dropout": ATTENTION_DROPOUT,
 }
 
 KINDS = {"full_attention": 0, "sliding_attention": 1}
@@ -108,7 +111,7 @@ FULL = REQUIRE | {"use_window == 0": "sliding window attention isn't supported"}
 
 # Keys of config.json that change nothing here, and parts of names of keys that would if they were set.
 IGNORED = ("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "bos_token_id", "eos_token_id",
-           "pad_token_id", "use_cache", "attention_dropout", "pretraining_tp", "_name_or_path", "auto_map", "id2label",
+           "pad_token_id", "use_cache", "pretraining_tp", "_name_or_path", "auto_map", "id2label",
            "label2id", "max_window_layers", "sliding_window", "unsloth_version", "unsloth_fixed", "tokenizer_class",
            "return_dict", "output_attentions", "output_hidden_states", "is_encoder_decoder", "chunk_size_feed_forward",
            "problem_type", "finetuning_task", "task_specific_params")
