@@ -359,6 +359,16 @@ static const OpSample attention_large_samples[] = {
      .attrs = &large_mha_96},
     {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &large_dense_128},
     {.in = {{DT_F32, 3, {2, 300, 768}}, {0}, {0}, {DT_I32, 2, {2, 300}}}, .attrs = &large_dense_64},
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[0]},
+    {.in = {{DT_F32, 3, {2, 512, 768}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[1]},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[2]},
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[3]},
+    {.in = {{DT_F32, 3, {1, 600, 1536}}, {0}, {0}, {DT_I32, 2, {1, 600}}}, .attrs = &attention_large_attrs[4]},
+    {.in = {{DT_F32, 3, {1, 333, 2048}}, {0}, {0}, {DT_I32, 2, {1, 333}}}, .attrs = &attention_large_attrs[5]},
+    {.in = {{DT_F32, 3, {1, 512, 1024}}, {0}, {0}, {DT_I32, 2, {1, 512}}}, .attrs = &attention_large_attrs[6]},
+    {.in = {{DT_F32, 3, {1, 200, 1280}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[7]},
+    {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}}, .attrs = &attention_large_attrs[8]},
+    {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[9]},
 };
 
 const OpDef op_attention = {

@@ -70,12 +70,6 @@ static __device__ __forceinline__ int attention_first_key(const AttentionDims &a
     return max(first, own - a.window + 1);
 }
 
-/* Every key from the document's first on, by scores as they are. */
-static inline bool attention_plain(const AttentionAttrs *attrs)
-{
-    return !attrs->window && !(attrs->softcap > 0);
-}
-
 /* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own).
  * The workspace of backward holds delta. */
 enum { ATTENTION_MOST_DIM = 256 };

@@ -41,6 +41,20 @@ static inline int64_t attention_first_key(const Attention *a, int64_t b, int64_t
 
 extern const AttrDef attention_attrs[]; /* of all three */
 
+/* What large samples of all three add to shapes: windows that begin inside of tiles, in documents and in whole rows; caps; head dims. */
+static const AttentionAttrs attention_large_attrs[] = {
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 100},
+    {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128, .window = 64, .dense = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 300, .dense = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .softcap = 0.8},
+    {.num_heads = 4, .num_kv_heads = 4, .head_dim = 128, .window = 129, .softcap = 0.8, .dense = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 256},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .dense = true},
+    {.num_heads = 3, .num_kv_heads = 1, .head_dim = 256, .window = 1, .dense = true},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .scale = 0.1, .window = 130, .softcap = 0.8, .dense = true},
+    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77, .softcap = 0.8, .dense = true},
+};
+
 /* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k, v (B,T,G,D), or packed (B,T,(H+2G)D) alone. */
 NODISCARD Status attention_infer_qkv(const Node *node, int at);
 

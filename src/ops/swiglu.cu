@@ -118,7 +118,7 @@ template <bool GELU> static Status launch(const KernelArgs *args)
     int               kind = row_codes_kind(&q);
     const TensorView *views[] = {gate, up, h};
     if (kind == CODES_SCALED)
-        CUDA_FLOAT(gate->type.dtype, T, TRY(launch_tiles<T, GELU>(args, up, q.scaled)));
+        CUDA_FLOAT(gate->type.dtype, T, TRY((launch_tiles<T, GELU>(args, up, q.scaled))));
     else if (kind == CODES_BLOCKS)
         CUDA_FLOAT(gate->type.dtype, T, launch_packs<T, GELU>(args, up, q));
     else if (cols % 8 == 0 && views_are(DT_BF16, views, 3))

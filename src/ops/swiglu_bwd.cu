@@ -148,7 +148,7 @@ template <bool GELU> static Status launch(const KernelArgs *args)
     RowCodes          q = row_codes(args, OUT_CODES, IN_SCALE, ((const SwigluAttrs *)args->attrs)->codes, rows, stride);
     int               kind = row_codes_kind(&q);
     if (kind == CODES_SCALED) {
-        CUDA_FLOAT(dh->type.dtype, T, TRY(launch_tiles<T, GELU>(args, q.scaled, cols)));
+        CUDA_FLOAT(dh->type.dtype, T, TRY((launch_tiles<T, GELU>(args, q.scaled, cols))));
     } else if (kind == CODES_BLOCKS) {
         CUDA_FLOAT(dh->type.dtype, T, launch_packs<T, GELU>(args, up, dup, q, rows, cols));
     } else if (cols % 8 == 0 && views_are(DT_BF16, views, 5)) {
