@@ -11,12 +11,25 @@ from numpy.typing import NDArray
 from surogate import _native
 
 IGNORED = -100
+_ON_HOST = (1, 3, 11, 13)  # DLPack's names of memory that the CPU reads: its own, pinned for CUDA or ROCm, managed by CUDA
+
+
+def _of_dlpack(value: Any, name: str) -> Any:
+    """The tensor's own memory."""
+    kind, index = value.__dlpack_device__()
+    if kind not in _ON_HOST:
+        place = {2: "cuda", 10: "rocm"}.get(kind, f"DLPack device {int(kind)}")
+        raise TypeError(f"{name} lies in the memory of {place}:{index}; expected the host's: hand in a copy there, such as tensor.cpu()")
+    return np.from_dlpack(value)
 
 
 def int32(value: Any, name: str) -> NDArray[np.int32]:
-    """A NumPy array, a DLPack tensor of the CPU, or nested lists, of integers. TypeError for other dtypes, ValueError beyond 32 bits."""
+    """A NumPy array, a DLPack tensor in the host's memory, or nested lists, of integers.
+
+    TypeError for other dtypes or memory, ValueError beyond 32 bits.
+    """
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
-        value = np.from_dlpack(value)
+        value = _of_dlpack(value, name)
     array = np.asarray(value)
     if array.ndim == 0 and array.dtype.kind in "iu":
         raise ValueError(f"{name} is one number; expected an array")

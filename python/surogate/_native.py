@@ -54,6 +54,7 @@ class Step(Structure):
         ("tokens", c_int64),
         ("trained", c_int64),
         ("is_applied", c_bool),
+        ("accuracy", c_double),
     ]
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class Step:
 
     step: from 1. loss: the mean of the trained targets, nats. norm: of all gradients, before clipping. seconds: that the device took.
     tokens: without padding; trained: targets of them. is_applied: False where loss or norm wasn't finite; weights are then as before.
+    accuracy: the share of the trained targets that were the likeliest token, before the update; NaN where the model's loss has no such.
     """
 
     step: int
@@ -42,6 +43,14 @@ class Step:
     tokens: int
     trained: int
     is_applied: bool
+    accuracy: float
+
+
+class LossAndAccuracy(NamedTuple):
+    """Of a train step: loss (nats) and accuracy (0 to 1), as Step has them."""
+
+    loss: float
+    accuracy: float
 
 
 Callback = Callable[[Step], object]
@@ -58,11 +67,13 @@ def _call(callbacks: Sequence[Callback], step: Step) -> None:
 
 
 class Trainer(Closes):
-    """A run whose steps are driven from Python, with the bits of the command on the same batches. One rank.
+    """A run whose steps are driven from Python, with the bits of the command on the same batches.
+
+    Several ranks (gpus) are threads of this process; a micro-batch has the rows of all of them, rank after rank.
 
     Arguments are those of Run; what they say of data, logging, saving and evaluating has no effect. Micro-batches are handed in with
-    step(), at most micro_batches of them, and update() makes a train step of them. Arrays are NumPy's, DLPack tensors of the CPU, or
-    nested lists.
+    step(), at most micro_batches of them, and update() makes a train step of them. Arrays are NumPy's, DLPack tensors in the host's
+    memory, or nested lists.
     Opening loads the model and allocates all memory; SurogateError (NO_FIT) says which settings would fit.
     """
 
@@ -70,13 +81,13 @@ class Trainer(Closes):
         self._handle = Handle(lib.sg_trainer_open, lib.sg_trainer_close, *_native.arguments(args, settings))
         self._shapes: dict[str, tuple[int, tuple[int, ...]]] = {}
         info = self._info()
-        self.rows: int = info.rows  #: of a micro-batch, at most (per_device_train_batch_size)
+        self.rows: int = info.rows  #: of a micro-batch, at most (per_device_train_batch_size of each rank)
         self.cols: int = info.cols  #: tokens of a row, at most (sequence_len)
         self.micro_batches: int = info.micro_batches  #: of a step, at most (gradient_accumulation_steps)
         self.vocab_size: int = info.vocab_size
         self.num_parameters: int = info.parameters
         self.num_trained_parameters: int = info.trained_parameters
-        self.device_bytes: int = info.device_bytes
+        self.device_bytes: int = info.device_bytes  #: of each rank
 
     @classmethod
     def from_pretrained(cls, model: PathLike, *args: PathLike, **settings: Any) -> Trainer:
@@ -153,13 +164,16 @@ class Trainer(Closes):
         step = _native.Step()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_result(trainer, byref(step)))
-        return Step(step.step, step.loss, step.norm, step.lr, step.seconds, step.tokens, step.trained, step.is_applied)
+        return Step(step.step, step.loss, step.norm, step.lr, step.seconds, step.tokens, step.trained, step.is_applied, step.accuracy)
 
-    def train_step(self, input_ids: Any, targets: Any = None, lr: float | None = None, segments: Any = None, positions: Any = None) -> Step:
-        """step() and update() in one, for steps of one micro-batch."""
+    def train_step(
+        self, input_ids: Any, target_ids: Any = None, lr: float | None = None, segments: Any = None, positions: Any = None
+    ) -> LossAndAccuracy:
+        """step() and update() in one, for steps of one micro-batch: (loss, accuracy) of the batch before the update."""
         with self._handle.use():
-            self.step(input_ids, targets, segments, positions)
-            return self.update(lr)
+            self.step(input_ids, target_ids, segments, positions)
+            step = self.update(lr)
+        return LossAndAccuracy(step.loss, step.accuracy)
 
     def fit(self, dataset: Dataset, callbacks: Sequence[Callback] = (), lr: Callable[[int], float] | None = None) -> Step | None:
         """Trains from the present step to the end of the dataset, as the command does; callbacks get each Step, one step late.

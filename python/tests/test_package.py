@@ -111,6 +111,22 @@ class Steps(InFolder):
             of_run, of_fit = (self.folder / output / "checkpoint-4" / name for output in ("run", "fit"))
             self.assertEqual(of_run.read_bytes(), of_fit.read_bytes(), name)
 
+    def test_several_ranks_are_driven_as_one(self) -> None:
+        ranks = {"device": "cpu", "gpus": 2, "zero_level": 3}
+        with quiet():
+            outcome = Run(**self.settings("ranks-run", **ranks)).train()
+        with Trainer(**self.settings("ranks", **ranks)) as trainer, Dataset(**self.settings("ranks", **ranks)) as dataset:
+            self.assertEqual((trainer.rows, dataset.micro_batches), (8, 2))
+            last = trainer.fit(dataset)
+            assert last is not None
+            self.assertEqual(last.loss, outcome.loss)
+            shapes = trainer.parameters()
+            squares = sum(float((trainer.gradients(name).astype(float) ** 2).sum()) for name in shapes)
+            self.assertAlmostEqual(last.norm, squares**0.5, places=3)
+            trainer.save_checkpoint()
+        of_run, of_fit = (self.folder / output / "checkpoint-4/model.safetensors" for output in ("ranks-run", "ranks"))
+        self.assertEqual(of_run.read_bytes(), of_fit.read_bytes())
+
     def test_an_interrupted_fit_goes_on(self) -> None:
         def interrupt(step: surogate.Step) -> None:
             if step.step == 2:
@@ -195,6 +211,24 @@ class Steps(InFolder):
 
         self.assertEqual(_arrays.rows(Tensor(), "ids").ctypes.data, ids.ctypes.data)
 
+        class OnGpu(Tensor):
+            def __dlpack_device__(self) -> tuple[int, int]:
+                return 2, 1
+
+        with self.assertRaisesRegex(TypeError, r"input_ids lies in the memory of cuda:1; expected the host's.*tensor.cpu\(\)"):
+            _arrays.Rows(OnGpu(), None, None, None)
+
+    def test_results_are_handed_on_without_a_copy(self) -> None:
+        with Trainer(**self.settings("out")) as trainer:
+            trainer.train_step([1, 2, 3, 4], lr=1e-3)
+            for out in (
+                trainer.logprobs([1, 2, 3, 4]),
+                trainer.gradients("model.norm.weight"),
+                trainer.weights("model.norm.weight"),
+            ):
+                self.assertEqual(np.from_dlpack(out).ctypes.data, out.ctypes.data)
+                out[...] = 0  # the caller's own
+
     def test_gradients_weights_and_updates(self) -> None:
         with Trainer(**self.settings("gradients")) as trainer:
             shapes = trainer.parameters()
@@ -220,15 +254,35 @@ class Steps(InFolder):
             with self.assert_fails(Status.INVALID, "no micro-batch"):
                 trainer.update(1e-3)
 
+    def test_train_step_tells_loss_and_accuracy(self) -> None:
+        ids = np.arange(32).reshape(2, 16)
+        targets = (ids + 1) % 32
+        targets[:, ::4] = -100
+        with Trainer(**self.settings("accuracy")) as trainer:
+            want = trainer.eval(ids, targets)
+            seen = []
+            for _ in range(60):
+                loss, accuracy = trainer.train_step(ids, targets, lr=1e-2)
+                seen.append(accuracy)
+                if len(seen) == 1:
+                    self.assertAlmostEqual(loss, want, places=5)
+                self.assertAlmostEqual(accuracy * 24, round(accuracy * 24), places=4)
+            self.assertLess(seen[0], 0.2)
+            self.assertAlmostEqual(seen[-1], 1, places=5)
+            trainer.step(ids, targets)
+            self.assertAlmostEqual(trainer.update(lr=0).accuracy, 1, places=5)
+
     def test_checkpoints_come_back(self) -> None:
         ids = np.arange(32).reshape(2, 16)
         with Trainer(**self.settings("back")) as trainer:
             trainer.train_step(ids, lr=1e-3)
             trainer.save_checkpoint(self.folder / "elsewhere")
-            want = trainer.train_step(ids, lr=1e-3)
+            trainer.step(ids)
+            want = trainer.update(lr=1e-3)
             trainer.load_checkpoint(self.folder / "elsewhere/checkpoint-1")
             self.assertEqual(trainer.steps, 1)
-            again = trainer.train_step(ids, lr=1e-3)
+            trainer.step(ids)
+            again = trainer.update(lr=1e-3)
             self.assertEqual((again.loss, again.norm), (want.loss, want.norm))
             with self.assert_fails(Status.CHECKPOINT, "no folder"):
                 trainer.load_checkpoint(self.folder / "nowhere")

@@ -20,7 +20,10 @@ static void print_help(const CliArgs *args, const Flag *flags, size_t num_flags,
         snprintf(name, sizeof name, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
         printf("  %-24s %s\n", name, flags[i].help);
     }
-    if (config) printf("\nA run file may also be given with --config; key=value overrides its keys (docs/reference/config.md).\n");
+    if (config)
+        printf(
+            "\nA run file may also be given with --config; key=value overrides its keys (docs/reference/config.md).\n" CONFIG_ALLOW_PYTHON
+            ": its model may be a Python file, which is run (docs/dsl.md).\n");
 }
 
 /* For --max-steps, a key of the run file and no flag: "max_steps=VALUE". NULL: there is no such key. value: what follows, or NULL. */
@@ -111,7 +114,8 @@ Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config
             TRY(read_flag(args, flag, &i));
         } else if (!only_words && strcmp(word, "--") == 0 && !config) {
             only_words = true;
-        } else if (config && strncmp(word, "--", 2) == 0 && !strchr(word, '=') && strcmp(word, "--config") != 0) {
+        } else if (config && strncmp(word, "--", 2) == 0 && !strchr(word, '=') && strcmp(word, "--config") != 0 &&
+                   strcmp(word, CONFIG_ALLOW_PYTHON) != 0) {
             const char *key = key_for_flag(&args->arena, word, i + 1 < args->argc ? args->argv[i + 1] : NULL);
             FAIL_IF(key, ERR_INVALID, "surogate %s has no flag %s; write %s", args->command, word, key);
             return unknown_flag(args, flags, num_flags, word);

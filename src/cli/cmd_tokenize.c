@@ -31,7 +31,8 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
     TRY(config_require(config, KEY_run_datasets, "tokenizing"));
     const char *dir;
     TRY(setup_tokenizer_dir(arena, config, &dir));
-    if (file_exists(arena_printf(arena, "%s/config.json", config->model))) TRY(hf_model_open_as(arena, config->model, config->ir, &model));
+    if (file_exists(arena_printf(arena, "%s/config.json", config->model)))
+        TRY(hf_model_open_as(arena, config->model, setup_ir(config), &model));
     TRY(tokenizer_load(dir, &tokenizer));
     Status status = run_data_tokenize(config, tokenizer, dir, run_record_began(config));
     if (status == OK && debug) status = show(config, tokenizer, dir, setup_run_length(arena, config, config->model));

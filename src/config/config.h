@@ -72,6 +72,8 @@ struct Dataset {
     const char *origin[CONFIG_KEY_COUNT]; /* "run.yaml:3:8" of the value; NULL: the default */
 };
 
+#define CONFIG_ALLOW_PYTHON "--allow-python"
+
 typedef struct Config {
 #define CONFIG_FIELD_run CONFIG_FIELD
 #define CONFIG_FIELD_dataset CONFIG_NO_FIELD
@@ -79,9 +81,10 @@ typedef struct Config {
 #undef CONFIG_FIELD_run
 #undef CONFIG_FIELD_dataset
     const char *origin[CONFIG_KEY_COUNT];
-    const char *notes;    /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
-    StrList     warnings; /* each a line: keys that have no effect beside the others, and why */
-    Arena       arena;    /* of everything above */
+    const char *notes;        /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
+    bool        allow_python; /* --allow-python was among the arguments */
+    StrList     warnings;     /* each a line: keys that have no effect beside the others, and why */
+    Arena       arena;        /* of everything above */
 } Config;
 
 #undef OPTION
@@ -97,12 +100,15 @@ typedef struct Config {
 NODISCARD Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides,
                               Config *out, StrBuf *problems);
 
-/* The same from command line arguments: run.yaml, --config run.yaml, --config=run.yaml, key=value, --key=value. */
+/* The same from command line arguments: run.yaml, --config run.yaml, --config=run.yaml, key=value, --key=value, --allow-python. */
 NODISCARD Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems);
 void             config_deinit(Config *config);
 
 /* ERR_INVALID that tells how to set the key, unless a file or override sets it. */
 NODISCARD Status config_require(const Config *config, ConfigKey key, const char *what_for);
+
+/* Whether that origin of a value is the command line. */
+bool config_is_argument(const char *origin);
 
 /* Puts "run.yaml:3:8: ", the place of the key's value, before the message of a failed status where a run file gave it. `origin` is
  * that of a Config or Dataset. Returns `status`. */

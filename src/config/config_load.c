@@ -30,6 +30,7 @@ Status config_load_args(const char *const *args, size_t count, Config *out, StrB
     Arena       scratch = {0};
     const char *path = NULL, **overrides = arena_array(&scratch, const char *, count);
     size_t      num_overrides = 0;
+    bool        allow_python = false;
     Status      status = OK;
     for (size_t i = 0; i < count && status == OK; i++) {
         const char *arg = args[i], *file = NULL;
@@ -40,6 +41,8 @@ Status config_load_args(const char *const *args, size_t count, Config *out, StrB
                 status = status_fail(ERR_INVALID, "--config: a file name must follow");
         } else if (strncmp(arg, "--config=", 9) == 0) {
             file = arg + 9;
+        } else if (strcmp(arg, CONFIG_ALLOW_PYTHON) == 0) {
+            allow_python = true;
         } else if (strchr(arg, '=')) {
             overrides[num_overrides++] = arg + (strncmp(arg, "--", 2) == 0 ? 2 : 0);
         } else if (is_yaml_name(arg)) {
@@ -50,10 +53,12 @@ Status config_load_args(const char *const *args, size_t count, Config *out, StrB
         if (file && path) status = status_fail(ERR_INVALID, "two run files, %s and %s; give one", path, file);
         if (file) path = file;
     }
-    if (status == OK)
+    if (status == OK) {
         status = load(path, overrides, num_overrides, out, problems);
-    else if (problems)
+        if (status == OK) out->allow_python = allow_python;
+    } else if (problems) {
         strbuf_printf(problems, "%s\n", status_message());
+    }
     arena_deinit(&scratch);
     return status;
 }
@@ -66,9 +71,14 @@ Status config_require(const Config *config, ConfigKey key, const char *what_for)
     return OK;
 }
 
+bool config_is_argument(const char *origin)
+{
+    return strncmp(origin, ARGUMENT_SOURCE, strlen(ARGUMENT_SOURCE)) == 0;
+}
+
 Status config_at(const char *const *origin, ConfigKey key, Status status)
 {
     const char *place = origin[key];
-    if (status == OK || !place || strncmp(place, ARGUMENT_SOURCE, strlen(ARGUMENT_SOURCE)) == 0) return status;
+    if (status == OK || !place || config_is_argument(place)) return status;
     return status_prefix(status, "%s", place);
 }

@@ -14,21 +14,24 @@ typedef struct OpRate {
 
 /* What planning needs to know; known for named GPUs without having one. */
 typedef struct DeviceFacts {
-    char          name[64];
-    int64_t       memory_bytes;         /* what programs may take; 0: unknown */
-    int64_t       driver_bytes;         /* what driver and libraries take beside */
-    bool          is_host;              /* its memory is the host's */
-    double        gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
-    double        vector_flops;         /* per second, fp32 */
-    double        bandwidth;            /* bytes per second, read plus written */
-    double        link_in, link_out;    /* bytes per second from and to the host's pinned memory; 0: unknown */
-    double        peer_link;            /* bytes per second to other GPUs of the host, and as many from them at once; 0: unknown */
-    double        peer_seconds;         /* what a collective costs beside */
-    double        launch_seconds;       /* fixed cost of a step in a replayed program */
-    int           num_workers;          /* CPU: threads */
-    bool          fp8_blocks;           /* multiplies FP8 operands whose blocks have scales in their own format */
-    bool          fp4_blocks;           /* multiplies FP4 operands with scales of blocks (op fp4_linear) */
-    const OpRate *rates;                /* NULL: none were measured */
+    char    name[64];
+    int64_t memory_bytes;         /* what programs may take; 0: unknown */
+    int64_t driver_bytes;         /* what driver and libraries take beside */
+    bool    is_host;              /* its memory is the host's */
+    double  gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
+    double  vector_flops;         /* per second, fp32 */
+    double  bandwidth;            /* bytes per second, read plus written */
+    double  link_in, link_out;    /* bytes per second from and to the host's pinned memory; 0: unknown */
+    double  peer_link;            /* bytes per second to other GPUs of the host, and as many from them at once; 0: unknown */
+    double  peer_seconds;         /* what a collective costs beside */
+    /* What the limit of its power lets a GPU do for long, a second, of 16-bit products, of 8-bit ones, of memory traffic, each alone: what
+     * it does of them together takes the sum of their times. 0: unknown. */
+    double        power_flops, power_fp8_flops, power_bytes;
+    double        launch_seconds; /* fixed cost of a step in a replayed program */
+    int           num_workers;    /* CPU: threads */
+    bool          fp8_blocks;     /* multiplies FP8 operands whose blocks have scales in their own format */
+    bool          fp4_blocks;     /* multiplies FP4 operands with scales of blocks (op fp4_linear) */
+    const OpRate *rates;          /* NULL: none were measured */
 } DeviceFacts;
 
 /* What was measured on the GPU of that name takes the data sheet's place (device/rates.c). */

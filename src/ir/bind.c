@@ -5,6 +5,7 @@
 #include "ir/module.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BIND_MAX_DEPTH = 16, BIND_MAX_NAMES = 64, BIND_MAX_PIECES = 4096 };
@@ -24,11 +25,14 @@ typedef struct Binder {
     const char        *index_name[BIND_MAX_DEPTH];
     double             index[BIND_MAX_DEPTH];
     int                depth;
+    int64_t            num_layers; /* turns of the outermost repeats before this one */
     Scope              scope[BIND_MAX_NAMES];
     int                num_scope;
     int               *line_starts; /* byte offsets */
     int                num_lines;
     int64_t            work; /* left */
+    struct Rows       *rows; /* of tensors of a model folder, that parameters are */
+    int                num_rows, cap_rows;
 } Binder;
 
 static Status bind_list(Binder *b, const JsonValue *list);
@@ -58,18 +62,24 @@ static Status spend(Binder *b, const JsonValue *at, int64_t work)
     return OK;
 }
 
-static bool lookup(const void *context, const char *name, double *out)
+static Status lookup(const void *context, const char *name, const double *index, double *out)
 {
     const Binder *b = context;
-    for (int i = b->depth - 1; i >= 0; i--) {
+    for (int i = b->depth - 1; i >= 0 && !index; i--) {
         if (strcmp(b->index_name[i], name) != 0) continue;
         *out = b->index[i];
-        return true;
+        return OK;
     }
-    if (strcmp(name, "B") == 0) return *out = (double)b->options->batch, true;
-    if (strcmp(name, "T") == 0) return *out = (double)b->options->seq, true;
-    if (strcmp(name, "P") == 0) return *out = (double)b->options->max_len, true;
-    return ir_dims_get(&b->dims, name, out);
+    const struct {
+        const char *name;
+        int64_t     value;
+    } shapes[] = {{"B", b->options->batch}, {"T", b->options->seq}, {"P", b->options->max_len}};
+    for (int i = 0; i < 3 && !index; i++) {
+        if (strcmp(name, shapes[i].name) != 0) continue;
+        *out = (double)shapes[i].value;
+        return OK;
+    }
+    return ir_dims_at(&b->dims, name, index, out);
 }
 
 /* A number, a boolean, or a text that is an expression. */
@@ -250,26 +260,73 @@ static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *
     return OK;
 }
 
+/* Rows [begin, end) of a tensor of a model folder, and the statement whose parameter they are. */
+typedef struct Rows {
+    const char      *tensor;
+    int64_t          begin, end;
+    const Param     *param;
+    const JsonValue *statement;
+} Rows;
+
+static void note_rows(Binder *b, const Param *param, const JsonValue *s)
+{
+    const HfSource *hf = &param->hf;
+    for (int i = 0; i < hf->num_names; i++) {
+        if (b->num_rows == b->cap_rows) {
+            Rows *more = arena_array(b->arena, Rows, b->cap_rows = b->cap_rows ? 2 * b->cap_rows : 256);
+            if (b->num_rows) memcpy(more, b->rows, (size_t)b->num_rows * sizeof *more);
+            b->rows = more;
+        }
+        bool slice = hf->kind == HF_SLICE;
+        b->rows[b->num_rows++] = (Rows){hf->names[i], slice ? hf->begin : 0, slice ? hf->begin + hf->rows : INT64_MAX, param, s};
+    }
+}
+
+static int compare_rows(const void *a, const void *b)
+{
+    const Rows *x = a, *y = b;
+    int         order = strcmp(x->tensor, y->tensor);
+    if (!order) order = (x->begin > y->begin) - (x->begin < y->begin);
+    return order ? order : (x->statement->offset > y->statement->offset) - (x->statement->offset < y->statement->offset);
+}
+
+/* A tensor that two parameters were saved in would hold one of them. */
+static Status check_rows(Binder *b)
+{
+    if (b->num_rows) qsort(b->rows, (size_t)b->num_rows, sizeof *b->rows, compare_rows);
+    for (int i = 1; i < b->num_rows; i++) {
+        const Rows *first = &b->rows[i - 1], *second = &b->rows[i];
+        if (strcmp(first->tensor, second->tensor) != 0 || second->begin >= first->end) continue;
+        BIND_FAIL(b, second->statement, "parameters %s and %s are both tensor %s of a model folder; give each its own name, or tie them",
+                  first->param->name, second->param->name, second->tensor);
+    }
+    return OK;
+}
+
 static Status bind_param(Binder *b, const JsonValue *s)
 {
     Param *param = arena_new(b->arena, Param);
     param->type.dtype = b->options->dtype;
     param->layer = b->graph->layer;
-    param->trained = true;
-    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module");
+    bool             frozen = false;
+    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module"), *untied = json_get(s, "untied");
     TRY(expand(b, json_get(s, "param"), &param->name));
     TRY(bind_shape(b, s, &param->type));
     if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
     if (module) TRY(expand(b, module, &param->module));
+    if (untied) TRY(expand(b, untied, &param->untied));
     TRY(bind_init(b, json_get(s, "init"), param));
     param->decay = param->type.ndim > 1;
     TRY(bind_flag(b, s, "decay", &param->decay));
     TRY(bind_flag(b, s, "linear", &param->is_linear));
     TRY(bind_flag(b, s, "head", &param->is_head));
+    TRY(bind_flag(b, s, "frozen", &frozen));
+    param->trained = !frozen;
     if (find_value(b, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
     graph_add_param(b->graph, param);
+    note_rows(b, param, s);
     return OK;
 }
 
@@ -332,7 +389,13 @@ static Status bind_op(Binder *b, const JsonValue *s)
     /* The DSL's own line where it gave one, else the line of the JSON. */
     b->graph->source =
         json_get_str(s, "source", &source) ? source : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
-    return graph_add_node(b->graph, op, attrs, name, values, (int)in->count, ~0u, NULL);
+    Node *node;
+    bool  is_saved = false;
+    TRY(bind_flag(b, s, "save", &is_saved));
+    TRY(graph_add_node(b->graph, op, attrs, name, values, (int)in->count, ~0u, &node));
+    for (int k = 0; k < node->num_out && json_get(s, "save"); k++)
+        if (node->out[k]) node->out[k]->hint = is_saved ? HINT_SAVE : HINT_AGAIN;
+    return OK;
 }
 
 /* ---- control ---- */
@@ -360,7 +423,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     for (int64_t i = 0; i < count; i++) {
         TRY(spend(b, s, 1 + (yield ? (int64_t)yield->count * (carried - first) : 0)));
         b->index[b->depth - 1] = (double)i;
-        if (b->depth == 1) b->graph->layer = (int)i;
+        if (b->depth == 1) b->graph->layer = (int)(b->num_layers + i);
         TRY(bind_list(b, body));
         Value *next[BIND_MAX_NAMES];
         for (int k = first; k < carried; k++) {
@@ -371,7 +434,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
         b->num_scope = carried;
         for (int k = first; k < carried; k++) b->scope[k].value = next[k];
     }
-    b->depth--;
+    if (!--b->depth) b->num_layers += count;
     b->graph->layer = outer_layer;
     return OK; /* the carried names stay, with their last values */
 }
@@ -417,8 +480,8 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape hf init module linear head decay dtype source ", bind_param},
-    {"op", " in out attrs part source ", bind_op},
+    {"param", " shape hf untied init module linear head decay frozen dtype source ", bind_param},
+    {"op", " in out attrs part save source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},
     {"let", " is source ", bind_let},
@@ -478,6 +541,7 @@ Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *con
     b.graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
     add_inputs(&b);
     TRY(bind_list(&b, json_get(&module->root, "graph")));
+    TRY(check_rows(&b));
     b.graph->part = PART_NONE;
     b.graph->source = NULL;
     *out_graph = b.graph;

@@ -11,6 +11,7 @@ typedef struct Expr {
     ExprLookup  lookup;
     const void *context;
     int         depth;
+    int         unused; /* above 0: what is read doesn't count */
 } Expr;
 
 enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NAME = 128, EXPR_MAX_BYTES = 4096 };
@@ -31,14 +32,29 @@ static bool accept(Expr *e, const char *token)
     return true;
 }
 
+/* The value of a name, at an index where one follows. */
+static Status named(Expr *e, const char *name, double *out)
+{
+    double index;
+    bool   indexed = accept(e, "[");
+    if (indexed) TRY(ternary(e, &index));
+    FAIL_IF(indexed && !accept(e, "]"), ERR_INVALID, "expression \"%s\": expected ] at \"%s\"", e->text, e->p);
+    if (e->unused) index = 0; /* every list has that entry */
+    Status status = e->lookup(e->context, name, indexed ? &index : NULL, out);
+    return status == OK ? OK : status_prefix(status, "expression \"%s\"", e->text);
+}
+
+static Status bracketed(Expr *e, double *out)
+{
+    TRY(ternary(e, out));
+    FAIL_IF(!accept(e, ")"), ERR_INVALID, "expression \"%s\": expected ) at \"%s\"", e->text, e->p);
+    return OK;
+}
+
 static Status primary(Expr *e, double *out)
 {
     blanks(e);
-    if (accept(e, "(")) {
-        TRY(ternary(e, out));
-        FAIL_IF(!accept(e, ")"), ERR_INVALID, "expression \"%s\": expected ) at \"%s\"", e->text, e->p);
-        return OK;
-    }
+    if (accept(e, "(")) return bracketed(e, out);
     if (isdigit((unsigned char)*e->p) || *e->p == '.') {
         char *end;
         *out = strtod(e->p, &end);
@@ -51,7 +67,10 @@ static Status primary(Expr *e, double *out)
     while ((isalnum((unsigned char)*e->p) || *e->p == '_') && n + 1 < sizeof name) name[n++] = *e->p++;
     name[n] = 0;
     FAIL_IF(!n, ERR_INVALID, "expression \"%s\": expected a number, name or ( at \"%s\"", e->text, e->p);
-    FAIL_IF(!e->lookup(e->context, name, out), ERR_INVALID, "expression \"%s\": unknown symbol %s", e->text, name);
+    if (!accept(e, "(")) return named(e, name, out);
+    FAIL_IF(strcmp(name, "sqrt") != 0, ERR_INVALID, "expression \"%s\": unknown function %s; expected sqrt", e->text, name);
+    TRY(bracketed(e, out));
+    *out = sqrt(*out);
     return OK;
 }
 
@@ -117,7 +136,10 @@ static Status binary(Expr *e, int level, double *out)
             if (operators[i].level == level && accept(e, operators[i].token)) token = operators[i].token;
         if (!token) return OK;
         double right;
+        bool   decided = (token[0] == '&' && *out == 0) || (token[0] == '|' && *out != 0);
+        e->unused += decided;
         TRY(binary(e, level + 1, &right));
+        e->unused -= decided;
         *out = apply(token, *out, right);
     }
 }
@@ -128,10 +150,14 @@ static Status ternary(Expr *e, double *out)
     TRY(binary(e, 0, out));
     if (accept(e, "?")) {
         double yes, no;
+        bool   holds = *out != 0;
+        e->unused += !holds;
         TRY(ternary(e, &yes));
+        e->unused += holds - !holds;
         FAIL_IF(!accept(e, ":"), ERR_INVALID, "expression \"%s\": expected : at \"%s\"", e->text, e->p);
         TRY(ternary(e, &no));
-        *out = *out != 0 ? yes : no;
+        e->unused -= holds;
+        *out = holds ? yes : no;
     }
     e->depth--;
     return OK;

@@ -99,6 +99,12 @@ const char *stream_name(Stream stream)
     return names[stream];
 }
 
+const char *hint_name(Hint hint)
+{
+    static const char *const names[HINT_COUNT] = {"none", "again", "save"};
+    return names[hint];
+}
+
 static const char *const part_names[PART_COUNT] = {"none", "norm", "qkv", "att", "ffn", "swiglu", "block"};
 
 const char *part_name(Part part)
@@ -587,9 +593,15 @@ bool node_precedes(const Node *a, const Node *b)
     return a->order < b->order;
 }
 
+void value_take_hint(Value *to, const Value *from)
+{
+    if (from->hint > to->hint) to->hint = from->hint;
+}
+
 void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start)
 {
     if (from == to) return;
+    value_take_hint(to, from);
     for (Use *use = from->first_use, *next; use; use = next) {
         next = use->next;
         if (!use->node) {

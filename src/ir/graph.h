@@ -85,6 +85,7 @@ struct Param {
     const char *name; /* blocks.3.attn.q.weight */
     TensorType  type; /* storage dtype */
     HfSource    hf;
+    const char *untied;    /* the tensor that its second use would be, if it had one of its own: the head's of a tied model; NULL: none */
     const char *module;    /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
     bool        is_linear; /* weight of a linear layer: LoRA may wrap it */
     bool        is_head;   /* the output head: `all-linear` leaves it alone */
@@ -115,6 +116,15 @@ typedef enum Sharing {
     STORAGE_HOME,   /* an output: made straight into a value from outside (a gradient, a sum), or into a part of it */
 } Sharing;
 
+/* What a model says of keeping an activation for the backward pass. The stronger one comes later. */
+typedef enum Hint {
+    HINT_NONE,  /* recomputation flags decide */
+    HINT_AGAIN, /* it is computed again, whatever they say */
+    HINT_SAVE,  /* it is kept, whatever they say */
+    HINT_COUNT
+} Hint;
+const char *hint_name(Hint hint);
+
 struct Value {
     int32_t     id;            /* index in graph->values */
     int32_t     layer;         /* -1: none */
@@ -126,6 +136,7 @@ struct Value {
     Node       *producer;  /* NULL: from outside */
     int         out_index; /* which output of producer */
     Param      *param;     /* of a PARAM; NULL for the packed base of several */
+    Hint        hint;
     Sharing     sharing;
     Value      *storage; /* its elements are storage's [offset, offset + numel); NULL: it has memory of its own */
     int64_t     offset;  /* 0 except in a member or a home */
@@ -230,7 +241,9 @@ void node_drop_output(Node *node, int k);
 /* The node makes output `k` too, which the op has here. The name is made unique. */
 NODISCARD Status node_want_output(Graph *graph, Node *node, int k, const char *name);
 void             graph_move_before(Graph *graph, Node *node, Node *before); /* NULL: to the end */
-/* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`. */
+/* `to` stands for `from` from here on: the stronger hint of the two is its. */
+void value_take_hint(Value *to, const Value *from);
+/* All readers of `from` at and after `start` (NULL: the first node), and graph outputs, read `to`, which takes its hint. */
 void graph_replace_uses(Graph *graph, Value *from, Value *to, Node *start);
 
 /* The value with memory of its own in which this one lives. *out_offset: elements into it (NULL: not wanted). */

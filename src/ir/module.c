@@ -8,7 +8,28 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64 };
+enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64, IR_MAX_LISTED = 1 << 16 };
+
+static const char *const role_names[IR_ROLE_COUNT] = {"vocabulary", "positions", "tied"};
+
+/* "roles": texts under names that have a meaning; "unread": texts. */
+static Status check_names(const IrModule *module)
+{
+    const JsonValue *roles = json_get(&module->root, "roles"), *unread = json_get(&module->root, "unread");
+    FAIL_IF(roles && roles->type != JSON_OBJECT, ERR_INVALID, "%s: roles: expected an object", module->file);
+    for (uint32_t i = 0; roles && i < roles->count; i++) {
+        const JsonMember *role = &roles->members[i];
+        int               known = 0;
+        while (known < IR_ROLE_COUNT && !str_equal(role->key, role_names[known])) known++;
+        FAIL_IF(known == IR_ROLE_COUNT || role->value.type != JSON_STRING, ERR_INVALID,
+                "%s: roles: %.100s; expected symbols under vocabulary, positions, tied", module->file, role->key.data);
+    }
+    FAIL_IF(unread && unread->type != JSON_ARRAY, ERR_INVALID, "%s: unread: expected an array of ends of tensors' names", module->file);
+    for (uint32_t i = 0; unread && i < unread->count; i++)
+        FAIL_IF(unread->items[i].type != JSON_STRING || !unread->items[i].string.len, ERR_INVALID,
+                "%s: unread: expected ends of tensors' names", module->file);
+    return OK;
+}
 
 Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
 {
@@ -28,23 +49,74 @@ Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t 
         const JsonValue *section = json_get(&module->root, sections[i]);
         FAIL_IF(!section || section->type != JSON_ARRAY, ERR_INVALID, "%s: expected an array under \"%s\"", file, sections[i]);
     }
+    TRY(check_names(module));
     *out_module = module;
     return OK;
 }
 
-bool ir_dims_get(const IrDims *dims, const char *name, double *out)
+static const IrSymbol *find_symbol(const IrDims *dims, const char *name)
 {
-    for (int i = 0; i < dims->num; i++) {
-        if (strcmp(dims->names[i], name) != 0) continue;
-        *out = dims->values[i];
-        return true;
+    for (int i = 0; i < dims->num; i++)
+        if (strcmp(dims->symbols[i].name, name) == 0) return &dims->symbols[i];
+    return NULL;
+}
+
+Status ir_module_role(const IrModule *module, const IrDims *dims, IrRole role, const IrSymbol **out)
+{
+    const JsonValue *roles = json_get(&module->root, "roles");
+    const char      *name;
+    *out = NULL;
+    if (!roles || !json_get_str(roles, role_names[role], &name)) return OK;
+    *out = find_symbol(dims, name);
+    FAIL_IF(!*out || (*out)->count, ERR_INVALID, "%s: roles: %s is %.100s, which is no symbol of one number", module->file,
+            role_names[role], name);
+    return OK;
+}
+
+bool ir_module_is_unread(const IrModule *module, const char *tensor)
+{
+    const JsonValue *unread = json_get(&module->root, "unread");
+    size_t           len = strlen(tensor);
+    for (uint32_t i = 0; unread && i < unread->count; i++) {
+        const Str *end = &unread->items[i].string;
+        if (len >= end->len && memcmp(tensor + len - end->len, end->data, end->len) == 0) return true;
     }
     return false;
 }
 
-static bool lookup_dims(const void *context, const char *name, double *out)
+bool ir_dims_get(const IrDims *dims, const char *name, double *out)
 {
-    return ir_dims_get(context, name, out);
+    const IrSymbol *symbol = find_symbol(dims, name);
+    if (!symbol || symbol->count) return false;
+    *out = symbol->value;
+    return true;
+}
+
+Status ir_dims_at(const IrDims *dims, const char *name, const double *index, double *out)
+{
+    const IrSymbol *symbol = find_symbol(dims, name);
+    FAIL_IF(!symbol, ERR_INVALID, "unknown symbol %s", name);
+    FAIL_IF(index && !symbol->count, ERR_INVALID, "%s is one number; expected it without [ ]", name);
+    FAIL_IF(!index && symbol->count, ERR_INVALID, "%s is a list of %lld; expected the index of one, as %s[i]", name,
+            (long long)symbol->count, name);
+    FAIL_IF(index && !(*index >= 0 && *index < (double)symbol->count && *index == floor(*index)), ERR_INVALID,
+            "%s[%g]: expected an index from 0 to %lld", name, *index, (long long)symbol->count - 1);
+    *out = index ? symbol->list[(int64_t)*index] : symbol->value;
+    return OK;
+}
+
+/* Symbols, and `i` of the entry of a list that is worked on. */
+typedef struct EntryNames {
+    const IrDims *dims;
+    const double *entry; /* NULL: none is */
+} EntryNames;
+
+static Status lookup_names(const void *context, const char *name, const double *index, double *out)
+{
+    const EntryNames *names = context;
+    if (!names->entry || index || strcmp(name, "i") != 0) return ir_dims_at(names->dims, name, index, out);
+    *out = *names->entry;
+    return OK;
 }
 
 /* "a.b" reads config["a"]["b"]; null counts as absent. */
@@ -150,45 +222,81 @@ static const JsonValue *setting_find(Setting *s, const JsonValue *config)
 static Status check_symbol(const IrModule *module, const char *symbol, const IrDims *dims)
 {
     static const char *const reserved[] = {"B", "T", "P"};
-    double                   value;
     for (int i = 0; i < 3; i++)
         FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID, "%s: symbol %s has a meaning already (rows, tokens, positions)",
                 module->file, symbol);
-    FAIL_IF(ir_dims_get(dims, symbol, &value), ERR_INVALID, "%s: second symbol %s", module->file, symbol);
+    FAIL_IF(find_symbol(dims, symbol), ERR_INVALID, "%s: second symbol %s", module->file, symbol);
     return OK;
 }
 
 /* What stands for a key that isn't there: its default, unless others say that it must be. */
-static Status setting_absent(const Setting *s, const IrDims *dims, const char *symbol, double *out)
+static Status setting_absent(const Setting *s, const EntryNames *names, const char *symbol, double *out)
 {
     const char *fallback, *needed;
     double      is_needed = 0;
     Status      status = OK;
-    if (json_get_str(s->entry, "needed_if", &needed)) status = expr_eval(needed, lookup_dims, dims, &is_needed);
+    if (json_get_str(s->entry, "needed_if", &needed)) status = expr_eval(needed, lookup_names, names, &is_needed);
     if (status != OK) return status_prefix(status, "%s: needed_if of %s", s->module->file, symbol);
     bool has_default = json_get_str(s->entry, "default", &fallback);
     FAIL_IF(is_needed != 0 || !has_default, ERR_INVALID, "%s: %s: missing; %s needs it%s%s", s->config_name, s->key,
             s->module->architecture, is_needed != 0 ? " with " : "", is_needed != 0 ? needed : "");
-    status = expr_eval(fallback, lookup_dims, dims, out);
+    status = expr_eval(fallback, lookup_names, names, out);
     return status == OK ? OK : status_prefix(status, "%s: default of %s", s->module->file, symbol);
 }
 
-static Status read_setting(const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name, IrDims *dims)
+/* value NULL: the key isn't there. */
+static Status read_number(const Setting *s, const JsonValue *value, const EntryNames *names, const char *symbol, double *out)
+{
+    if (value)
+        TRY(setting_value(s, value, out));
+    else
+        TRY(setting_absent(s, names, symbol, out));
+    return check_range(s, *out);
+}
+
+/* One number for each index below `per`: those of an array, one value for all, or the default of each. */
+static Status read_list(Arena *arena, const Setting *s, const char *per, const JsonValue *value, IrDims *dims, IrSymbol *symbol)
+{
+    EntryNames names = {.dims = dims};
+    double     count, most = IR_MAX_LISTED - (double)dims->num_listed;
+    Status     status = expr_eval(per, lookup_names, &names, &count);
+    if (status != OK) return status_prefix(status, "%s: per of %s", s->module->file, symbol->name);
+    FAIL_IF(!(count >= 1 && count <= most && count == floor(count)), ERR_INVALID, "%s: %s has %g values (%s); expected 1 to %g",
+            s->module->file, symbol->name, count, per, most);
+    bool is_array = value && value->type == JSON_ARRAY;
+    FAIL_IF(is_array && value->count != count, ERR_INVALID, "%s: %s: %u entries; expected %g (%s)", s->config_name, s->key, value->count,
+            count, per);
+    symbol->count = (int64_t)count;
+    symbol->list = arena_array(arena, double, symbol->count);
+    dims->num_listed += symbol->count;
+    for (int64_t i = 0; i < symbol->count; i++) {
+        double entry = (double)i;
+        names.entry = &entry;
+        TRY(read_number(s, is_array ? &value->items[i] : value, &names, symbol->name, &symbol->list[i]));
+    }
+    return OK;
+}
+
+static Status read_setting(Arena *arena, const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name,
+                           IrDims *dims)
 {
     Setting     s = {.module = module, .entry = entry, .config_name = config_name};
-    const char *symbol;
-    FAIL_IF(!json_get_str(entry, "symbol", &symbol), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
-    TRY(check_symbol(module, symbol, dims));
+    EntryNames  names = {.dims = dims};
+    IrSymbol    symbol = {0};
+    const char *per;
+    FAIL_IF(!json_get_str(entry, "symbol", &symbol.name), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
+    TRY(check_symbol(module, symbol.name, dims));
     FAIL_IF(dims->num == IR_MAX_SYMBOLS, ERR_INVALID, "%s: more than %d config entries", module->file, IR_MAX_SYMBOLS);
-    const JsonValue *value = setting_find(&s, config);
-    double           number = 0;
-    if (value)
-        TRY(setting_value(&s, value, &number));
+    const JsonValue *value = setting_find(&s, config), *keys = json_get(entry, "key");
+    symbol.key = value || !keys || keys->type != JSON_ARRAY || !keys->count || keys->items[0].type != JSON_STRING
+                     ? s.key
+                     : keys->items[0].string.data;
+    json_get_str(entry, "unused", &symbol.unused);
+    if (json_get_str(entry, "per", &per))
+        TRY(read_list(arena, &s, per, value, dims, &symbol));
     else
-        TRY(setting_absent(&s, dims, symbol, &number));
-    TRY(check_range(&s, number));
-    dims->names[dims->num] = symbol;
-    dims->values[dims->num++] = number;
+        TRY(read_number(&s, value, &names, symbol.name, &symbol.value));
+    dims->symbols[dims->num++] = symbol;
     return OK;
 }
 
@@ -248,18 +356,18 @@ static Status check_unknown_keys(const IrModule *module, const JsonValue *config
 Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out)
 {
     *out = (IrDims){0};
-    out->names = arena_array(arena, const char *, IR_MAX_SYMBOLS);
-    out->values = arena_array(arena, double, IR_MAX_SYMBOLS);
+    EntryNames names = {.dims = out};
+    out->symbols = arena_array(arena, IrSymbol, IR_MAX_SYMBOLS);
     FAIL_IF(config->type != JSON_OBJECT, ERR_INVALID, "%s: expected an object", config_name);
     const JsonValue *settings = json_get(&module->root, "config");
-    for (uint32_t i = 0; i < settings->count; i++) TRY(read_setting(module, &settings->items[i], config, config_name, out));
+    for (uint32_t i = 0; i < settings->count; i++) TRY(read_setting(arena, module, &settings->items[i], config, config_name, out));
     const JsonValue *rules = json_get(&module->root, "require");
     for (uint32_t i = 0; rules && rules->type == JSON_ARRAY && i < rules->count; i++) {
         const char *that, *message;
         double      holds = 0;
         FAIL_IF(!json_get_str(&rules->items[i], "that", &that) || !json_get_str(&rules->items[i], "message", &message), ERR_INVALID,
                 "%s: a rule needs \"that\" and \"message\"", module->file);
-        Status status = expr_eval(that, lookup_dims, out, &holds);
+        Status status = expr_eval(that, lookup_names, &names, &holds);
         if (status != OK) return status_prefix(status, "%s: rule", module->file);
         FAIL_IF(holds == 0, ERR_UNSUPPORTED, "%s: %s (%s: %s)", config_name, message, module->architecture, that);
     }

@@ -24,13 +24,27 @@ const char *ir_shipped_module(const char *architecture, size_t *out_len);
 /* Names of the shipped architectures, NULL-terminated. */
 const char *const *ir_shipped_architectures(void);
 
-/* Symbols of one bound model: name -> number. */
+/* A number that a name stands for, or a list of them. */
+typedef struct IrSymbol {
+    const char *name;
+    const char *key;    /* of config.json: the spelling found there, else the first */
+    const char *unused; /* why another value than 0 changes nothing; NULL: it does */
+    double      value;
+    int64_t     count; /* of `list`; 0: it is one number */
+    double     *list;
+} IrSymbol;
+
+/* The symbols of one model. */
 typedef struct IrDims {
-    int          num;
-    const char **names;
-    double      *values;
+    int       num;
+    int64_t   num_listed; /* entries of all lists */
+    IrSymbol *symbols;
 } IrDims;
+
+/* The number of that name; false: there is none. */
 bool ir_dims_get(const IrDims *dims, const char *name, double *out);
+/* The same, or entry *index of a list; what an expression's names mean (ExprLookup). */
+NODISCARD Status ir_dims_at(const IrDims *dims, const char *name, const double *index, double *out);
 
 /* Evaluates the module's `config` section against a config.json: every symbol, every requirement. Errors name the key. */
 NODISCARD Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out);
@@ -48,6 +62,19 @@ typedef struct BindOptions {
 
 /* Much more than any model takes: 100 layers of 128 experts are a tenth of it. */
 #define IR_MAX_WORK ((int64_t)1 << 22)
+
+/* What the engine asks of a model's symbols. */
+typedef enum IrRole {
+    IR_ROLE_VOCABULARY, /* how many tokens it knows */
+    IR_ROLE_POSITIONS,  /* the longest sequence it was made for */
+    IR_ROLE_TIED,       /* whether the output head is the embedding */
+    IR_ROLE_COUNT
+} IrRole;
+/* The symbol of `dims` that the module's "roles" name for it; *out NULL: they name none. */
+NODISCARD Status ir_module_role(const IrModule *module, const IrDims *dims, IrRole role, const IrSymbol **out);
+
+/* Whether the module's "unread" says that a tensor of a model folder carries nothing: that its name ends so. */
+bool ir_module_is_unread(const IrModule *module, const char *tensor);
 
 /* Instantiates the template: a Graph with inputs, parameters, nodes and outputs, every shape checked. */
 NODISCARD Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,

@@ -238,7 +238,7 @@ enum {
     HYPER_COUNT = 8
 };
 /* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */
-enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_COUNT = 4, RESULT_ROWS = 4 };
+enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_ACCURACY, RESULT_COUNT, RESULT_ROWS = 4 };
 
 /* A launch of a node as far as the node says: types of what is there, which outputs are added to; no data, no workspace. */
 typedef struct NodeArgs {

@@ -293,6 +293,16 @@ static Status parse_stream(Parser *parser, Stream *out)
     SYNTAX(parser, "unknown stream %s; expected compute, copy_in, copy_out or comm", name ? name : "");
 }
 
+static Status parse_hint(Parser *parser, Hint *out)
+{
+    const char *name = word(parser);
+    for (int i = HINT_NONE + 1; i < HINT_COUNT && name; i++) {
+        *out = (Hint)i;
+        if (strcmp(name, hint_name(*out)) == 0) return OK;
+    }
+    SYNTAX(parser, "unknown hint %s; expected again or save", name ? name : "");
+}
+
 static Status parse_value_tail(Parser *parser, Value *value)
 {
     while (!at_line_end(parser)) {
@@ -445,6 +455,7 @@ typedef struct Outputs {
     Value      *home[NODE_MAX_OUT];   /* NULL: none */
     int64_t     offset[NODE_MAX_OUT]; /* into home */
     Space       space[NODE_MAX_OUT];
+    Hint        hint[NODE_MAX_OUT];
     int         count;
     uint32_t    want;
 } Outputs;
@@ -465,6 +476,7 @@ static Status parse_output(Parser *parser, Outputs *outputs)
     TRY(parse_type(parser, &outputs->type[index]));
     outputs->space[index] = SPACE_DEVICE;
     if (take_word(parser, "space") && take(parser, '=')) TRY(parse_space(parser, &outputs->space[index]));
+    if (take_word(parser, "hint") && take(parser, '=')) TRY(parse_hint(parser, &outputs->hint[index]));
     if (take_word(parser, "home") && take(parser, '=')) {
         const char *home = word(parser);
         outputs->home[index] = home ? graph_find(parser->graph, home) : NULL;
@@ -481,6 +493,7 @@ static void add_outputs(Graph *graph, Node *node, const Outputs *outputs)
         if (!(outputs->want >> k & 1)) continue;
         Value *value = node_add_output(graph, node, k, outputs->name[k], &outputs->type[k]);
         if (!value->storage) value->space = outputs->space[k];
+        value->hint = outputs->hint[k];
         if (outputs->home[k]) value_place_in(value, outputs->home[k], outputs->offset[k]);
     }
 }

@@ -143,6 +143,7 @@ void node_print(const Node *node, StrBuf *out)
         if (!value) continue;
         strbuf_printf(out, "%s: %s", value->name, type_text(&value->type, buf));
         if (value->space && !value->storage) strbuf_printf(out, " space=%s", space_name(value->space));
+        if (value->hint) strbuf_printf(out, " hint=%s", hint_name(value->hint));
         if (value->sharing != STORAGE_HOME) continue;
         strbuf_printf(out, " home=%s", value->storage->name);
         if (value->offset) strbuf_printf(out, "@%lld", (long long)value->offset);

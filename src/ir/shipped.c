@@ -1,4 +1,4 @@
-/* The shipped families: models/ *.json, in the program's read-only data. */
+/* The shipped families: models/ *.json that models/families.def lists, in the program's read-only data. */
 #include "ir/module.h"
 
 #include <string.h>
@@ -8,20 +8,27 @@
             "\"\n" #symbol "_end:\n.byte 0\n.previous\n"); \
     extern const char symbol[], symbol##_end[];
 
-EMBED(ir_shipped_qwen3, "qwen3.json")
-EMBED(ir_shipped_qwen2, "qwen2.json")
-EMBED(ir_shipped_llama, "llama.json")
+#define FAMILY(name, architecture) EMBED(ir_shipped_##name, #name ".json")
+#include SUROGATE_FAMILIES
+#undef FAMILY
 
-static const char *const names[] = {"Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", NULL};
+#define FAMILY(name, architecture) architecture,
+static const char *const names[] = {
+#include SUROGATE_FAMILIES
+    NULL};
+#undef FAMILY
 
 const char *ir_shipped_module(const char *architecture, size_t *out_len)
 {
-    const char *const begins[] = {ir_shipped_qwen3, ir_shipped_qwen2, ir_shipped_llama};
-    const char *const ends[] = {ir_shipped_qwen3_end, ir_shipped_qwen2_end, ir_shipped_llama_end};
+#define FAMILY(name, architecture) {ir_shipped_##name, ir_shipped_##name##_end},
+    const char *const texts[][2] = {
+#include SUROGATE_FAMILIES
+    };
+#undef FAMILY
     for (int i = 0; names[i]; i++) {
         if (strcmp(names[i], architecture) != 0) continue;
-        *out_len = (size_t)(ends[i] - begins[i]);
-        return begins[i];
+        *out_len = (size_t)(texts[i][1] - texts[i][0]);
+        return texts[i][0];
     }
     return NULL;
 }

@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "files/hub.h"
-#include "model/model_ir.h"
 #include "model/peft.h"
 #include "ops/ops.h"
 
@@ -12,14 +11,30 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30, ANY_POSITIONS = 1 << 30 };
 
+/* The number that a role's symbol stands for. *out_key NULL: no symbol has the role, and then it is `fallback`. */
+static Status read_role(const HfModel *model, IrRole role, double fallback, const char **out_key, double *out)
+{
+    const IrSymbol *symbol;
+    TRY(ir_module_role(model->module, &model->dims, role, &symbol));
+    *out_key = symbol ? symbol->key : NULL;
+    *out = symbol ? symbol->value : fallback;
+    return OK;
+}
+
 static Status read_facts(HfModel *model)
 {
+    double vocabulary, positions, tied;
     TRY(ir_module_dims(model->arena, model->module, &model->config, model->config_name, &model->dims));
-    double value = 0;
-    if (ir_dims_get(&model->dims, "V", &value)) model->vocab_size = (int64_t)value;
-    model->max_positions = ir_dims_get(&model->dims, "max_positions", &value) ? (int64_t)value : ANY_POSITIONS;
-    model->tied_head = ir_dims_get(&model->dims, "tied", &value) && value != 0;
-    json_get_double(&model->config, "attention_dropout", &model->attention_dropout);
+    TRY(read_role(model, IR_ROLE_VOCABULARY, 0, &model->vocab_key, &vocabulary));
+    TRY(read_role(model, IR_ROLE_POSITIONS, ANY_POSITIONS, &model->positions_key, &positions));
+    TRY(read_role(model, IR_ROLE_TIED, 0, &model->tied_key, &tied));
+    FAIL_IF(!(vocabulary >= 1 && vocabulary <= INT32_MAX && positions >= 1 && positions <= ANY_POSITIONS), ERR_INVALID,
+            "%s: \"roles\" gives a vocabulary of %g and %g positions; expected the symbols of both, or of the vocabulary alone. Build it "
+            "again with this version's surogate.dsl",
+            model->module->file, vocabulary, positions);
+    model->vocab_size = (int64_t)vocabulary;
+    model->max_positions = (int64_t)positions;
+    model->tied_head = tied != 0;
     model->dtype = DT_F32;
     const char *dtype = NULL;
     if (json_get_str(&model->config, "dtype", &dtype) || json_get_str(&model->config, "torch_dtype", &dtype)) {
@@ -51,7 +66,7 @@ static void take_quantization(HfModel *model)
     }
 }
 
-Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel **out_model)
+Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
     model->arena = arena;
@@ -82,7 +97,7 @@ Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel *
 
 Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
 {
-    return hf_model_open_as(arena, dir, NULL, out_model);
+    return hf_model_open_as(arena, dir, (NamedIr){0}, out_model);
 }
 
 bool hf_model_has_weights(const HfModel *model)
@@ -125,17 +140,40 @@ static bool same_values(const StTensor *a, const StTensor *b)
            memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) == 0 && memcmp(a->data, b->data, a->bytes) == 0;
 }
 
+/* Which tensors stand for two. */
+static Status find_ties(HfModel *model)
+{
+    Graph *graph;
+    Arena  arena = {0};
+    Status status = hf_model_bind(&arena, model, DT_F32, &graph);
+    for (int i = 0; status == OK && i < graph->num_params; i++) {
+        const Param *param = graph->params[i];
+        if (!param->untied) continue;
+        HfTie *more = arena_array(model->arena, HfTie, model->num_ties + 1);
+        if (model->num_ties) memcpy(more, model->ties, (size_t)model->num_ties * sizeof *more);
+        more[model->num_ties++] = (HfTie){arena_strdup(model->arena, param->hf.names[0]), arena_strdup(model->arena, param->untied)};
+        model->ties = more;
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
 /* A head that is stored and differs from the embedding is the model's, whatever config.json says: so does transformers. */
 static Status settle_head(HfModel *model)
 {
-    const StTensor *embedding = st_find(model->weights, "model.embed_tokens.weight"), *head = st_find(model->weights, "lm_head.weight");
-    if (!model->tied_head || !embedding || !head || same_values(embedding, head)) return OK;
-    for (uint32_t i = 0; i < model->config.count; i++) {
-        JsonMember *member = &model->config.members[i];
-        if (str_equal(member->key, "tie_word_embeddings")) member->value = (JsonValue){.type = JSON_BOOL, .boolean = false};
+    if (!model->tied_head) return OK;
+    TRY(find_ties(model));
+    for (int i = 0; i < model->num_ties && !model->own_head; i++) {
+        const StTensor *shared = st_find(model->weights, model->ties[i].tensor), *own = st_find(model->weights, model->ties[i].untied);
+        if (shared && own && !same_values(shared, own)) model->own_head = own->name;
     }
+    if (!model->own_head) return OK;
+    JsonMember *members = arena_array(model->arena, JsonMember, model->config.count + 1);
+    memcpy(members, model->config.members, model->config.count * sizeof *members);
+    model->config.members = members;
+    hf_model_untie(model, &model->config);
     write_config_text(model);
-    model->is_untied = true;
+    model->num_ties = 0;
     return read_facts(model);
 }
 
@@ -221,14 +259,17 @@ static void tell_format(const HfModel *model, DType dtype, const WeightFormat *f
 void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes)
 {
     model_ir_tell(model->module, notes);
-    if (model->is_untied)
+    if (model->own_head)
         log_note(notes, true,
-                 "%s: config.json says tie_word_embeddings: true, but lm_head.weight is stored and differs from the embedding. The stored "
-                 "one is used, as transformers does",
-                 model->dir);
-    if (training && model->attention_dropout > 0)
-        log_note(notes, true, "%s: attention_dropout %g of config.json is ignored: attention is trained without dropout",
-                 model->config_name, model->attention_dropout);
+                 "%s: config.json says %s: true, but %s is stored and differs from the embedding. The stored one is used, as transformers "
+                 "does",
+                 model->dir, model->tied_key, model->own_head);
+    for (int i = 0; i < model->dims.num && training; i++) {
+        const IrSymbol *symbol = &model->dims.symbols[i];
+        if (symbol->unused && symbol->value != 0)
+            log_note(notes, true, "%s: %s %g of config.json is ignored: %s", model->config_name, symbol->key, symbol->value,
+                     symbol->unused);
+    }
     if (!model->weights) return;
     tell_format(model, dtype, format, notes);
     tell_conversion(model, dtype, training, notes);
@@ -239,6 +280,14 @@ void hf_model_close(HfModel *model)
     if (!model) return;
     st_close(model->weights);
     model->weights = NULL;
+}
+
+void hf_model_untie(const HfModel *model, JsonValue *config)
+{
+    uint32_t i = 0;
+    while (i < config->count && !str_equal(config->members[i].key, model->tied_key)) i++;
+    if (i == config->count) config->members[config->count++].key = str_of(model->tied_key);
+    config->members[i].value = (JsonValue){.type = JSON_BOOL};
 }
 
 Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph)

@@ -3,22 +3,30 @@
 
 #include "files/safetensors.h"
 #include "ir/module.h"
+#include "model/model_ir.h"
 #include "model/quantised.h"
+
+/* A tensor that stands for two, and the name that the second would have. */
+typedef struct HfTie {
+    const char *tensor, *untied;
+} HfTie;
 
 typedef struct HfModel {
     Arena      *arena;
     const char *dir;
     const char *config_name; /* DIR/config.json, for errors */
-    Str         config_text; /* as in the file, but for what is_untied says, and without quantization_config */
+    Str         config_text; /* as in the file, but for what own_head says, and without quantization_config */
     JsonValue   config;
     IrModule   *module; /* the IR of its architecture: see model_ir.h */
     IrDims      dims;
     int64_t     vocab_size;
-    int64_t     max_positions; /* longest sequence it was made for */
-    DType       dtype;         /* what config.json says; F32 when it says nothing */
+    int64_t     max_positions;                        /* longest sequence it was made for */
+    const char *vocab_key, *positions_key, *tied_key; /* of config.json, that say so; NULL: none does */
+    DType       dtype;                                /* what config.json says; F32 when it says nothing */
     bool        tied_head;
-    bool        is_untied; /* the file ties the head, but the folder has another one: config says tie_word_embeddings: false */
-    double      attention_dropout;
+    HfTie      *ties; /* of a tied one, once its weights are open */
+    int         num_ties;
+    const char *own_head;     /* the file ties the head, but the folder has this tensor: `config` says that it isn't tied; NULL: none */
     JsonValue   quantization; /* quantization_config; null: there is none */
     StFile     *weights;      /* NULL until hf_model_open_weights */
 
@@ -29,9 +37,9 @@ typedef struct HfModel {
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
  * setting we don't have) and ERR_INVALID say where and what to do. Lives in `arena`; hf_model_close drops the maps. */
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
-/* The same with the IR of that file; NULL: the one that is found. */
-NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, const char *ir, HfModel **out_model);
-/* Maps the weights. They may untie the head (is_untied), so this comes before the model is bound. Idempotent. */
+/* The same with the IR of that file; none: the one that is found. */
+NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out_model);
+/* Maps the weights. They may untie the head (own_head), so this comes before the model is bound. Idempotent. */
 NODISCARD Status hf_model_open_weights(HfModel *model);
 /* Whether its matrices are stored in this format, or one that is decoded by the same op: NF4, its scales quantised or not. */
 bool             hf_model_has_format(const HfModel *model, const WeightFormat *format);
@@ -45,6 +53,9 @@ void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format
 
 /* An instantiation of the model just to see its parameters: batch 1, one token. */
 NODISCARD Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph);
+
+/* Has `config`, that of the model or a copy with room for a member more, say that the head isn't tied. */
+void hf_model_untie(const HfModel *model, JsonValue *config);
 
 /* config.json for weights stored as `dtype`: the file's own bytes where that is already true, else only that key changes. */
 void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBuf *out);

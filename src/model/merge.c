@@ -3,7 +3,6 @@
 #include "model/merge.h"
 
 #include "model/make_again.h"
-#include "model/model_ir.h"
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -13,10 +12,12 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* A tensor that is written. */
 typedef struct Source {
-    const StTensor *tensor;       /* whose numbers it holds; NULL: it is no part of a matrix */
-    bool            is_quantised; /* the adapter was trained over what a format makes of it */
-    const StTensor *stored;       /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
-    int             part;         /* of the format, that `stored` holds; -1: it stays as it is */
+    const StTensor *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
+    const char     *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
+    bool            is_quantised;  /* the adapter was trained over what a format makes of it */
+    bool            is_transposed; /* the model has its transpose */
+    const StTensor *stored;        /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
+    int             part;          /* of the format, that `stored` holds; -1: it stays as it is */
 } Source;
 
 typedef struct Merger {
@@ -54,12 +55,10 @@ static void product_row(void *context, int64_t row, int worker)
     }
 }
 
-/* "x.weight" has its pair under "base_model.model.x.lora_A.weight". */
-static const StTensor *find_half(Merger *merger, const char *name, const char *half)
+/* NULL: the adapter has none for this tensor. */
+static const StTensor *find_half(Merger *merger, const char *module, const char *half)
 {
-    size_t len = strlen(name), tail = strlen(".weight");
-    if (len <= tail || strcmp(name + len - tail, ".weight") != 0) return NULL;
-    return st_find(merger->adapter, arena_printf(&merger->arena, ADAPTER_PREFIX "%.*s.%s.weight", (int)(len - tail), name, half));
+    return module ? st_find(merger->adapter, arena_printf(&merger->arena, PEFT_PREFIX PEFT_TENSOR, module, half)) : NULL;
 }
 
 /* What a merged tensor is stored as: the base's dtype, or F32 for those of doubles. */
@@ -93,9 +92,12 @@ static Status append_floats(const StTensor *like, const float *values, FileWrite
     return status;
 }
 
-static Status check_pair(const StTensor *w, const StTensor *a, const StTensor *b)
+static Status check_pair(const Source *source, const StTensor *a, const StTensor *b)
 {
-    bool fits = a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[0] && a->dim[1] == w->dim[1];
+    const StTensor *w = source->tensor;
+    int             out = source->is_transposed, in = !out;
+    bool            fits =
+        a->ndim == 2 && b->ndim == 2 && w->ndim == 2 && a->dim[0] == b->dim[1] && b->dim[0] == w->dim[out] && a->dim[1] == w->dim[in];
     FAIL_IF(!fits, ERR_INVALID, "%s: the shapes of %s and its pair don't fit tensor %s of the base", a->path, a->name, w->name);
     TRY(st_check_range(a, DT_F32));
     return st_check_range(b, DT_F32);
@@ -110,12 +112,20 @@ static Status read_base(const Merger *merger, const Source *source, float *value
     return source->is_quantised ? weight_make_again(merger->format, w->dim[0], w->dim[1], values, merger->pool) : OK;
 }
 
-/* values += scale b a; factors: room for both. */
-static Status add_product(const Merger *merger, const StTensor *w, const StTensor *a, const StTensor *b, float *values, float *factors)
+/* values += scale b a, or its transpose; factors: room for twice both. */
+static Status add_product(const Merger *merger, const Source *source, const StTensor *a, const StTensor *b, float *values, float *factors)
 {
-    Product product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
+    const StTensor *w = source->tensor;
+    Product         product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
     TRY(st_to_f32(a, 0, a->numel, factors));
     TRY(st_to_f32(b, 0, b->numel, factors + a->numel));
+    if (source->is_transposed) { /* (b a)^T = a^T b^T */
+        float *a_turned = factors + a->numel + b->numel, *b_turned = a_turned + a->numel;
+        transpose_floats(factors, a->dim[0], a->dim[1], a_turned);
+        transpose_floats(factors + a->numel, b->dim[0], b->dim[1], b_turned);
+        product.a = b_turned;
+        product.b = a_turned;
+    }
     pool_run(merger->pool, product.rows, product_row, &product);
     return OK;
 }
@@ -136,11 +146,11 @@ static Status quantise(Merger *merger, const StTensor *w, const float *values)
 static Status make_changed(Merger *merger, const Source *source, const StTensor *a, const StTensor *b, FileWriter *out)
 {
     const StTensor *w = source->tensor;
-    if (a) TRY(check_pair(w, a, b));
-    float *values = malloc((size_t)(w->numel + (a ? a->numel + b->numel : 0)) * sizeof *values);
+    if (a) TRY(check_pair(source, a, b));
+    float *values = malloc((size_t)(w->numel + (a ? 2 * (a->numel + b->numel) : 0)) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
     Status status = read_base(merger, source, values);
-    if (status == OK && a) status = add_product(merger, w, a, b, values, values + w->numel);
+    if (status == OK && a) status = add_product(merger, source, a, b, values, values + w->numel);
     if (status == OK) status = source->stored ? quantise(merger, w, values) : append_floats(w, values, out);
     free(values);
     return status;
@@ -166,7 +176,7 @@ static Status append_made(const StTensor *w, FileWriter *out)
 static bool is_changed(Merger *merger, const Source *source)
 {
     if (!source->tensor || (source->stored && source->part < 0)) return false;
-    return source->is_quantised || find_half(merger, source->tensor->name, "lora_A");
+    return source->is_quantised || find_half(merger, source->module, PEFT_A);
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -175,10 +185,25 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     const Source   *source = &merger->sources[index];
     const StTensor *w = source->tensor, *as_is = source->stored ? source->stored : w;
     if (!is_changed(merger, source)) return as_is->made ? append_made(w, out) : file_writer_append(out, as_is->data, as_is->bytes);
-    const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
+    const StTensor *a = find_half(merger, source->module, PEFT_A), *b = find_half(merger, source->module, PEFT_B);
     if (!source->stored) return make_changed(merger, source, a, b, out);
     if (merger->made != w) TRY(make_changed(merger, source, a, b, out));
     return quantised_append(quantised_of(w), source->stored, source->part, merger->parts[source->part], out);
+}
+
+/* Names a tensor of the adapter that wraps no layer of the base. */
+static Status unknown_half(Merger *merger)
+{
+    for (size_t i = 0; i < st_count(merger->adapter); i++) {
+        const StTensor *half = st_at(merger->adapter, i);
+        size_t          k = 0;
+        while (k < merger->num_sources && find_half(merger, merger->sources[k].module, PEFT_A) != half &&
+               find_half(merger, merger->sources[k].module, PEFT_B) != half)
+            k++;
+        FAIL_IF(k == merger->num_sources, ERR_INVALID, "%s: %s belongs to no tensor of the base; is this the model that was adapted?",
+                half->path, half->name);
+    }
+    return OK;
 }
 
 /* Tensors as the base has them, changed ones of merged_dtype or the matrix's format. */
@@ -192,7 +217,7 @@ static Status declare(Merger *merger, StDecl *decls)
         *decl = (StDecl){.name = like->name, .dtype = like->dtype, .ndim = like->ndim};
         memcpy(decl->dim, like->dim, sizeof decl->dim);
         if (!w) continue;
-        const StTensor *a = find_half(merger, w->name, "lora_A"), *b = find_half(merger, w->name, "lora_B");
+        const StTensor *a = find_half(merger, source->module, PEFT_A), *b = find_half(merger, source->module, PEFT_B);
         FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
         pairs += a && source->part == 0;
         if (!is_changed(merger, source)) continue;
@@ -201,17 +226,14 @@ static Status declare(Merger *merger, StDecl *decls)
         else
             decl->dtype = st_dtype_from(merged_dtype(w));
     }
-    if (2 * pairs == st_count(merger->adapter)) return OK;
-    for (size_t i = 0; i < st_count(merger->adapter); i++) {
-        const char *name = st_at(merger->adapter, i)->name;
-        const char *end = strstr(name, ".lora_");
-        size_t      skip = strlen(ADAPTER_PREFIX);
-        bool        known = end && strncmp(name, ADAPTER_PREFIX, skip) == 0 &&
-                     st_find(merger->base, arena_printf(&merger->arena, "%.*s.weight", (int)(end - name - (long)skip), name + skip));
-        FAIL_IF(!known, ERR_INVALID, "%s: %s belongs to no tensor of the base; is this the model that was adapted?",
-                st_at(merger->adapter, i)->path, name);
-    }
-    return OK;
+    return 2 * pairs == st_count(merger->adapter) ? OK : unknown_half(merger);
+}
+
+/* The base's tensor that the parameter is, or is made of first. */
+static Source *source_of(Merger *merger, const Param *param)
+{
+    const StTensor *tensor = st_find(merger->base, param->hf.names[0]);
+    return tensor ? &merger->sources[tensor - st_at(merger->base, 0)] : NULL;
 }
 
 /* Marks the tensors that the format is for. */
@@ -223,10 +245,26 @@ static Status mark_quantised(Merger *merger, const Graph *graph)
         if (!weight_is_quantised(param)) continue;
         FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED,
                 "%s is a part of a tensor, or several, and its base is quantised: merging that isn't supported", param->name);
-        size_t k = 0;
-        while (k < merger->num_sources && strcmp(merger->sources[k].tensor->name, param->hf.names[0]) != 0) k++;
-        if (k < merger->num_sources) merger->sources[k].is_quantised = true;
+        Source *source = source_of(merger, param);
+        if (source) source->is_quantised = true;
     }
+    return OK;
+}
+
+/* The head of a tied model: where it is adapted, a tensor of its own. A copy that is in the files is merged as any tensor. */
+static Status find_head(Merger *merger, const Param *param, bool *out_untied)
+{
+    const StTensor *embedding, *copy = st_find(merger->base, param->untied);
+    if (!find_half(merger, param->module, PEFT_A)) return OK;
+    FAIL_IF(*out_untied, ERR_UNSUPPORTED, "%s: a second tied weight with an adapter", param->name);
+    *out_untied = true;
+    Source *source = copy ? &merger->sources[copy - st_at(merger->base, 0)] : &merger->sources[merger->num_sources++];
+    source->module = param->module;
+    if (copy) return OK;
+    TRY(st_require(merger->base, param->hf.names[0], &embedding));
+    merger->head = *embedding;
+    merger->head.name = param->untied;
+    source->tensor = &merger->head;
     return OK;
 }
 
@@ -243,15 +281,11 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
     if (merger->format) TRY(mark_quantised(merger, graph));
     for (int i = 0; i < graph->num_params; i++) {
         const Param *param = graph->params[i];
-        if (!param->is_head || !base->tied_head) continue;
-        const StTensor *embedding;
-        const char     *name = arena_printf(&merger->arena, "%s.weight", param->module);
-        *out_untied = find_half(merger, name, "lora_A") != NULL;
-        if (!*out_untied || st_find(merger->base, name)) continue; /* a copy is in the files: it is merged as any tensor */
-        TRY(st_require(merger->base, param->hf.names[0], &embedding));
-        merger->head = *embedding;
-        merger->head.name = name;
-        merger->sources[merger->num_sources++].tensor = &merger->head;
+        Source      *source = source_of(merger, param);
+        if (source && param->hf.kind == HF_TRANSPOSE) source->is_transposed = true;
+        if (source && !param->untied && param->is_linear && (param->hf.kind == HF_WHOLE || source->is_transposed))
+            source->module = param->module;
+        if (param->untied) TRY(find_head(merger, param, out_untied));
     }
     return OK;
 }
@@ -293,11 +327,9 @@ static Status write_config(const Merger *merger, Arena *arena, const HfModel *ba
     StrBuf    text = {0};
     JsonValue config = base->config;
     bool      is_told = merger->folder && base->quantization.type != JSON_NULL;
-    config.members = arena_array(arena, JsonMember, config.count + 1);
-    for (uint32_t i = 0; i < config.count; i++) {
-        config.members[i] = base->config.members[i];
-        if (untied && str_equal(config.members[i].key, "tie_word_embeddings")) config.members[i].value = (JsonValue){.type = JSON_BOOL};
-    }
+    config.members = arena_array(arena, JsonMember, config.count + 2);
+    memcpy(config.members, base->config.members, config.count * sizeof *config.members);
+    if (untied) hf_model_untie(base, &config);
     if (is_told) config.members[config.count++] = (JsonMember){str_of("quantization_config"), base->quantization};
     if (untied || is_told) {
         json_write(&text, &config, 2);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "files/file.h"
+#include "model/python_ir.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -11,6 +12,8 @@
 #include <string.h>
 
 static const char folder_file[] = "surogate_ir.json";
+
+enum { HEX_BYTES = 2 * SHA256_BYTES + 1 };
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -21,10 +24,34 @@ static bool ends_with(const char *text, const char *end)
 static Status read_module(Arena *arena, const char *path, IrModule **out_module)
 {
     Str text;
-    FAIL_IF(ends_with(path, ".py"), ERR_INVALID,
-            "%s is Python; the IR that it builds is read: python3 -m surogate.dsl build %s -o model.json, then ir: model.json", path, path);
     TRY(file_read(arena, path, IR_MAX_BYTES, &text));
     return ir_module_parse(arena, path, text.data, text.len, out_module);
+}
+
+static const char *hash_text(const char *text, size_t len, char hex[HEX_BYTES])
+{
+    Sha256  sha;
+    uint8_t hash[SHA256_BYTES];
+    sha256_init(&sha);
+    sha256_add(&sha, text, len);
+    sha256_end(&sha, hash);
+    for (int i = 0; i < SHA256_BYTES; i++) snprintf(hex + 2 * i, 3, "%02x", hash[i]);
+    return hex;
+}
+
+static Status read_named(Arena *arena, NamedIr ir, IrModule **out_module)
+{
+    Str  text;
+    char hex[HEX_BYTES];
+    if (!ends_with(ir.file, ".py")) return read_module(arena, ir.file, out_module);
+    FAIL_IF(
+        !ir.may_be_run, ERR_INVALID,
+        "%s is Python, which is run only where the command line says so: with ir=%s or --allow-python. Or build the IR once, python3 -m "
+        "surogate.dsl build %s -o model.json, and set ir: model.json",
+        ir.file, ir.file, ir.file);
+    TRY(python_ir_build(arena, ir.file, &text));
+    log_info("%s made an IR of %zu bytes, SHA-256 %s", ir.file, text.len, hash_text(text.data, text.len, hex));
+    return ir_module_parse(arena, ir.file, text.data, text.len, out_module);
 }
 
 /* A file of that architecture in the folder that SUROGATE_MODELS names; *out_module stays NULL where there is none. */
@@ -65,16 +92,16 @@ static Status find_shipped(Arena *arena, const char *architecture, const char *c
     return status;
 }
 
-Status model_ir_find(Arena *arena, const char *dir, const JsonValue *config, const char *config_name, const char *ir, IrModule **out_module)
+Status model_ir_find(Arena *arena, const char *dir, const JsonValue *config, const char *config_name, NamedIr ir, IrModule **out_module)
 {
     const JsonValue *list = json_get(config, "architectures");
     FAIL_IF(!list || list->type != JSON_ARRAY || list->count != 1 || list->items[0].type != JSON_STRING, ERR_INVALID,
             "%s: expected one name under \"architectures\"; without it the model's layers aren't known", config_name);
     const char *architecture = list->items[0].string.data, *own = arena_printf(arena, "%s/%s", dir, folder_file);
-    const char *models = getenv("SUROGATE_MODELS"), *path = ir ? ir : file_exists(own) ? own : NULL;
+    const char *models = getenv("SUROGATE_MODELS"), *path = ir.file ? ir.file : file_exists(own) ? own : NULL;
     *out_module = NULL;
     if (path) {
-        TRY(read_module(arena, path, out_module));
+        TRY(ir.file ? read_named(arena, ir, out_module) : read_module(arena, path, out_module));
         FAIL_IF(strcmp((*out_module)->architecture, architecture) != 0, ERR_INVALID, "%s is of %s, but %s says %s", path,
                 (*out_module)->architecture, config_name, architecture);
         return OK;
@@ -91,15 +118,10 @@ static bool is_shipped(const IrModule *module)
 
 void model_ir_tell(const IrModule *module, StrBuf *notes)
 {
-    Sha256  sha;
-    uint8_t hash[SHA256_BYTES];
-    char    hex[2 * SHA256_BYTES + 1];
+    char hex[HEX_BYTES];
     if (is_shipped(module)) return;
-    sha256_init(&sha);
-    sha256_add(&sha, module->text, module->len);
-    sha256_end(&sha, hash);
-    for (int i = 0; i < SHA256_BYTES; i++) snprintf(hex + 2 * i, 3, "%02x", hash[i]);
-    log_note(notes, false, "%s says what %s computes (%zu bytes, SHA-256 %s)", module->file, module->architecture, module->len, hex);
+    log_note(notes, false, "%s says what %s computes (%zu bytes, SHA-256 %s)", module->file, module->architecture, module->len,
+             hash_text(module->text, module->len, hex));
 }
 
 Status model_ir_write(const IrModule *module, const char *folder)

@@ -2,6 +2,7 @@
 #include "model/new.h"
 
 #include "model/init.h"
+#include "model/weights.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@ __asm__(".section .rodata\n.global model_presets\n.global model_presets_end\nmod
         "/presets.json\"\nmodel_presets_end:\n.byte 0\n.previous\n");
 extern const char model_presets[], model_presets_end[];
 
-enum { CHUNK_NUMEL = 1 << 20, TASK_NUMEL = 1 << 14, MAX_NAMES = 128, NUM_TOKENIZER_KEYS = 4 };
+enum { CHUNK_NUMEL = 1 << 20, TASK_NUMEL = 1 << 14, MAX_NAMES = 256, NUM_TOKENIZER_KEYS = 4 };
 
 static Status parse_presets(Arena *arena, JsonValue *out)
 {
@@ -72,21 +73,35 @@ static Status find_preset(Arena *arena, const JsonValue *presets, const char *ar
          near ? near : "", near ? "?" : "");
 }
 
-/* Keys of config.json that a preset may lack. */
-static const char *const further_keys[] = {
-    "attention_bias",    "attention_dropout",  "bos_token_id",      "dtype",          "eos_token_id",        "head_dim",
-    "initializer_range", "layer_types",        "max_window_layers", "mlp_bias",       "pad_token_id",        "partial_rotary_factor",
-    "rope_parameters",   "rope_scaling",       "rope_theta",        "sliding_window", "tie_word_embeddings", "torch_dtype",
-    "use_cache",         "use_sliding_window",
-};
-enum { NUM_FURTHER = sizeof further_keys / sizeof further_keys[0] };
+/* The IR of a preset's architecture. */
+static Status find_module(Arena *arena, const JsonValue *config, IrModule **out)
+{
+    const JsonValue *list = json_get(config, "architectures");
+    size_t           len;
+    const char      *name = list->items[0].string.data, *text = ir_shipped_module(name, &len);
+    CHECK(text);
+    return ir_module_parse(arena, name, text, len, out);
+}
 
-static Status check_key(const JsonValue *config, const char *key)
+/* Adds the keys of config.json that the IR reads or passes over: texts, or the "key" of entries, which may be `a.b`. */
+static void add_keys(Arena *arena, const JsonValue *list, const char **names, size_t *count)
+{
+    for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->count; i++) {
+        const JsonValue *item = list->items[i].type == JSON_OBJECT ? json_get(&list->items[i], "key") : &list->items[i];
+        if (item->type == JSON_ARRAY) add_keys(arena, item, names, count);
+        if (item->type != JSON_STRING || *count == MAX_NAMES) continue;
+        const char *key = item->string.data, *dot = strchr(key, '.');
+        names[(*count)++] = dot ? arena_strndup(arena, key, (size_t)(dot - key)) : key;
+    }
+}
+
+static Status check_key(Arena *arena, const JsonValue *config, const IrModule *module, const char *key)
 {
     const char *names[MAX_NAMES];
     size_t      count = 0;
-    for (uint32_t i = 0; i < config->count && count < MAX_NAMES - NUM_FURTHER; i++) names[count++] = config->members[i].key.data;
-    for (int i = 0; i < NUM_FURTHER; i++) names[count++] = further_keys[i];
+    for (uint32_t i = 0; i < config->count && count < MAX_NAMES; i++) names[count++] = config->members[i].key.data;
+    add_keys(arena, json_get(&module->root, "config"), names, &count);
+    add_keys(arena, json_get(&module->root, "ignored"), names, &count);
     for (size_t i = 0; i < count; i++)
         if (strcmp(names[i], key) == 0) return OK;
     const char *near = nearest_name(key, names, count);
@@ -94,13 +109,13 @@ static Status check_key(const JsonValue *config, const char *key)
          near ? "?" : "");
 }
 
-static Status apply_setting(Arena *arena, JsonValue *config, const char *setting)
+static Status apply_setting(Arena *arena, JsonValue *config, const IrModule *module, const char *setting)
 {
     const char *equals = strchr(setting, '=');
     FAIL_IF(!equals || equals == setting, ERR_INVALID, "%s: expected key=value, a setting of config.json", setting);
     Str       key = {arena_strndup(arena, setting, (size_t)(equals - setting)), (size_t)(equals - setting)};
     JsonValue value;
-    TRY(check_key(config, key.data));
+    TRY(check_key(arena, config, module, key.data));
     if (json_parse(arena, "setting", equals + 1, strlen(equals + 1), &value) != OK) {
         status_clear();
         value = (JsonValue){.type = JSON_STRING, .string = str_of(arena_strdup(arena, equals + 1))};
@@ -110,14 +125,19 @@ static Status apply_setting(Arena *arena, JsonValue *config, const char *setting
 }
 
 /* What the tokenizer decides: the size of the vocabulary and which ids begin, end and pad. */
-static Status apply_tokenizer(JsonValue *config, const char *dir)
+static Status apply_tokenizer(Arena *arena, JsonValue *config, const IrModule *module, const char *dir)
 {
-    Tokenizer *tokenizer;
+    Tokenizer      *tokenizer;
+    IrDims          dims;
+    const IrSymbol *vocabulary;
+    TRY(ir_module_dims(arena, module, config, "the preset", &dims));
+    TRY(ir_module_role(module, &dims, IR_ROLE_VOCABULARY, &vocabulary));
+    CHECK(vocabulary);
     TRY(tokenizer_load(dir, &tokenizer));
     const struct {
         const char *key;
         int64_t     value; /* -1: none */
-    } ids[] = {{"vocab_size", tokenizer_vocab_size(tokenizer)},
+    } ids[] = {{vocabulary->key, tokenizer_vocab_size(tokenizer)},
                {"bos_token_id", tokenizer_bos_id(tokenizer)},
                {"eos_token_id", tokenizer_eos_id(tokenizer)},
                {"pad_token_id", tokenizer_pad_id(tokenizer)}};
@@ -138,10 +158,12 @@ static int compare_members(const void *a, const void *b)
 static Status write_config(Arena *arena, const NewOptions *options, const char *folder)
 {
     JsonValue presets, config;
+    IrModule *module;
     TRY(parse_presets(arena, &presets));
     TRY(find_preset(arena, &presets, options->arch, options->num_settings + NUM_TOKENIZER_KEYS, &config));
-    if (options->tokenizer) TRY(apply_tokenizer(&config, options->tokenizer));
-    for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, options->settings[i]));
+    TRY(find_module(arena, &config, &module));
+    if (options->tokenizer) TRY(apply_tokenizer(arena, &config, module, options->tokenizer));
+    for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, module, options->settings[i]));
     qsort(config.members, config.count, sizeof *config.members, compare_members);
     const char *path = arena_printf(arena, "%s/config.json", folder);
     StrBuf      text = {0}, generation = {0};
@@ -186,11 +208,29 @@ static void fill_task(void *context, int64_t task, int worker)
     dtype_encode(dtype, g->values + at, n, (char *)g->converted + dtype_bytes(dtype, at));
 }
 
+/* A matrix whose transpose the file has: whole, and then turned. */
+static Status append_transposed(Generator *g, int64_t numel, FileWriter *out)
+{
+    DType  dtype = g->param->type.dtype;
+    float *values = malloc((size_t)numel * sizeof *values), *turned = malloc((size_t)numel * sizeof *turned);
+    Status status = values && turned ? OK : status_fail(ERR_NO_FIT, "no memory to transpose %s", g->param->name);
+    if (status == OK) {
+        init_values(g->seed, g->param, 0, numel, values);
+        transpose_floats(values, g->param->type.dim[0], g->param->type.dim[1], turned);
+        dtype_encode(dtype, turned, numel, values);
+        status = file_writer_append(out, values, (size_t)dtype_bytes(dtype, numel));
+    }
+    free(values);
+    free(turned);
+    return status;
+}
+
 static Status append_values(void *context, size_t index, FileWriter *out)
 {
     Generator *g = context;
     g->param = g->graph->params[index];
     int64_t numel = type_numel(&g->param->type);
+    if (g->param->hf.kind == HF_TRANSPOSE) return append_transposed(g, numel, out);
     for (g->first = 0; g->first < numel; g->first += CHUNK_NUMEL) {
         g->count = numel - g->first < CHUNK_NUMEL ? numel - g->first : CHUNK_NUMEL;
         pool_run(g->pool, (g->count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, g);
@@ -206,10 +246,11 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
     StDecl *decls = arena_array(arena, StDecl, g.graph->num_params);
     for (int i = 0; i < g.graph->num_params; i++) {
         const Param *param = g.graph->params[i];
-        FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file", options->arch,
-                param->name);
+        bool         turned = param->hf.kind == HF_TRANSPOSE;
+        FAIL_IF(param->hf.kind != HF_WHOLE && !turned, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file",
+                options->arch, param->name);
         decls[i] = (StDecl){.name = param->hf.names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
-        for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[k];
+        for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[turned ? 1 - k : k];
     }
     g.values = malloc(CHUNK_NUMEL * sizeof *g.values);
     g.converted = malloc(CHUNK_NUMEL * sizeof *g.values);

@@ -40,7 +40,7 @@ static bool is_unused(const JsonValue *value)
     return false;
 }
 
-/* Settings that change what the adapter computes. */
+/* Settings that change what the adapter computes. fan_in_fan_out doesn't: PEFT goes by the kind of the layer. */
 static Status check_settings(const JsonValue *config, const char *name)
 {
     static const char *const unsupported[] = {
@@ -49,7 +49,6 @@ static Status check_settings(const JsonValue *config, const char *name)
         "use_bdlora",
         "bias",
         "lora_bias",
-        "fan_in_fan_out",
         "modules_to_save",
         "rank_pattern",
         "alpha_pattern",
@@ -141,6 +140,7 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     const char *name = arena_printf(arena, "%s/adapter_config.json", dir);
     Str         text;
     JsonValue   config;
+    FAIL_IF(!peft_is_adapter_dir(dir), ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &config));
     TRY(check_settings(&config, name));

@@ -210,13 +210,12 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Tensors that files of these families may hold and that carry nothing: buffers of old versions, the copy of a tied head. */
+/* Tensors that a folder may hold and that carry nothing: what the IR says isn't read, the copy of a tied head. */
 static bool is_harmless(const HfModel *model, const char *name)
 {
-    static const char inv_freq[] = ".rotary_emb.inv_freq";
-    size_t            len = strlen(name), tail = sizeof inv_freq - 1;
-    if (len > tail && strcmp(name + len - tail, inv_freq) == 0) return true;
-    return model->tied_head && strcmp(name, "lm_head.weight") == 0;
+    for (int i = 0; i < model->num_ties; i++)
+        if (strcmp(name, model->ties[i].untied) == 0) return true;
+    return ir_module_is_unread(model->module, name);
 }
 
 static Status check_unexpected(const Plan *plan, const HfModel *model)
@@ -405,7 +404,7 @@ Status weights_load_adapter(Session *session, const char *folder)
 {
     StFile *file;
     TRY(st_open(folder, &file));
-    FileSource source = {.file = file, .prefix = ADAPTER_PREFIX};
+    FileSource source = {.file = file, .prefix = PEFT_PREFIX};
     Status     status = check_adapter(session_plan(session), &source, folder);
     if (status == OK) status = load_from(session, true, &source);
     st_close(file);

@@ -3,10 +3,8 @@
 
 #include "model/hf_model.h"
 #include "passes/compile.h"
+#include "passes/peft_names.h"
 #include "run/session.h"
-
-/* PEFT writes an adapter's tensors under the path of the wrapped model. */
-#define ADAPTER_PREFIX "base_model.model."
 
 /* Names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads headers only. Errors name the
  * tensor: missing, unexpected, of another shape. */
@@ -43,11 +41,15 @@ NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapt
 /* Loads adapter parameters from a PEFT folder's safetensors. */
 NODISCARD Status weights_load_adapter(Session *session, const char *folder);
 
-/* The tensors that weights_save writes, to be read one by one as floats, of one rank. */
+/* The tensors that weights_save writes, to be read one by one as floats. */
 typedef struct WeightList WeightList;
 NODISCARD Status          weight_list_create(Session *session, const HfModel *model, bool adapters, WeightList **out);
 void                      weight_list_destroy(WeightList *list); /* NULL is fine */
 size_t                    weight_list_count(const WeightList *list);
 const StDecl             *weight_list_at(const WeightList *list, size_t index); /* name, dtype in a file, shape */
-/* All elements, or (`gradient`) those of its gradient, of `numel` floats. ERR_UNSUPPORTED where they are kept in codes or not trained. */
+/* All elements, or (`gradient`) those of its gradient, of `numel` floats; with several ranks those that are this one's to tell: together
+ * they fill it. ERR_UNSUPPORTED where they are kept in codes or not trained. */
 NODISCARD Status weight_list_read(WeightList *list, size_t index, bool gradient, float *out, int64_t numel);
+
+/* to (cols, rows) = from (rows, cols) turned. */
+void transpose_floats(const float *from, int64_t rows, int64_t cols, float *to);

@@ -125,7 +125,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters) continue;
         const char *name = param->hf.names[0];
-        if (adapters) name = arena_printf(&saver->arena, ADAPTER_PREFIX "%s", name);
+        if (adapters) name = arena_printf(&saver->arena, PEFT_PREFIX "%s", name);
         switch (param->hf.kind) {
         case HF_CONCAT:
             TRY(add_concat(saver, param));
@@ -300,45 +300,45 @@ static Status gradient_of(const Plan *plan, const Param *param, Source *out)
     const Bucket *bucket = plan_bucket(plan, param, &index);
     FAIL_IF(!bucket, ERR_UNSUPPORTED, "%s isn't trained: it has no gradient", param->name);
     PlanPiece own = plan_owned(plan, bucket, index);
-    *out = (Source){bucket->grad_share, bucket->grad, own.first, own.numel, own.at, false};
+    *out = (Source){bucket->grad_share, bucket->grad, own.first, own.numel, own.at, plan->world > 1};
     return OK;
 }
 
-/* Elements [first, first + numel) of a parameter as floats. */
-static Status read_floats(WeightList *list, const Param *param, bool gradient, int64_t first, int64_t numel, float *out)
+/* Of elements [first, end) of a parameter, those that this rank writes, as floats for the caller to free: [*lo, *hi). */
+static Status read_floats(WeightList *list, const Param *param, bool gradient, int64_t first, int64_t end, int64_t *lo, int64_t *hi,
+                          float **out)
 {
     Session    *session = list->saver.session;
     const Plan *plan = session_plan(session);
     Source      source;
+    *out = NULL;
     FAIL_IF(param->format && !gradient, ERR_UNSUPPORTED, "%s is kept in codes", param->name);
     if (gradient)
         TRY(gradient_of(plan, param, &source));
     else
         source = source_of(plan, param);
-    FAIL_IF(first < source.first || first + numel > source.first + source.numel, ERR_UNSUPPORTED, "%s is divided among ranks", param->name);
-    size_t bytes = (size_t)dtype_bytes(source.dtype, numel);
+    *lo = clamp(source.first, first, end);
+    *hi = clamp(source.first + source.numel, first, end);
+    if (*lo == *hi || (!source.is_divided && plan->rank > 0)) return OK;
+    size_t bytes = (size_t)dtype_bytes(source.dtype, *hi - *lo);
     void  *stored = malloc(bytes);
-    if (!stored) fatal_out_of_memory(bytes);
+    *out = malloc((size_t)(*hi - *lo) * sizeof **out);
+    if (!stored || !*out) fatal_out_of_memory(bytes);
     Status status =
-        session_read_range(session, source.name, (size_t)dtype_bytes(source.dtype, source.at + first - source.first), stored, bytes);
-    if (status == OK) dtype_convert(out, DT_F32, stored, source.dtype, numel);
+        session_read_range(session, source.name, (size_t)dtype_bytes(source.dtype, source.at + *lo - source.first), stored, bytes);
+    if (status == OK) dtype_convert(*out, DT_F32, stored, source.dtype, *hi - *lo);
     free(stored);
     return status;
 }
 
-static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
+static Status read_piece(WeightList *list, const Piece *piece, bool gradient, bool transposed, float *out)
 {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++) to[c * rows + r] = from[r * cols + c];
-}
-
-static Status read_transposed(WeightList *list, const Param *param, bool gradient, float *out)
-{
-    int64_t numel = type_numel(&param->type);
-    float  *own = malloc((size_t)numel * sizeof *own);
-    if (!own) fatal_out_of_memory((size_t)numel * sizeof *own);
-    Status status = read_floats(list, param, gradient, 0, numel, own);
-    if (status == OK) transpose(own, param->type.dim[0], param->type.dim[1], out);
+    const Param *param = piece->param;
+    int64_t      rows = param->type.dim[0], cols = type_numel(&param->type) / rows, first = piece->row * cols, lo, hi;
+    float       *own;
+    Status       status = read_floats(list, param, gradient, first, first + piece->rows * cols, &lo, &hi, &own);
+    for (int64_t i = lo; own && status == OK && i < hi; i++)
+        out[transposed ? i % cols * rows + i / cols : piece->at * cols + i - first] = own[i - lo];
     free(own);
     return status;
 }
@@ -350,11 +350,12 @@ Status weight_list_read(WeightList *list, size_t index, bool gradient, float *ou
     int64_t            want = 1;
     for (int i = 0; i < decl->ndim; i++) want *= decl->dim[i];
     FAIL_IF(numel != want, ERR_INVALID, "%s has %lld elements; the room is for %lld", decl->name, (long long)want, (long long)numel);
-    if (tensor->transposed) return read_transposed(list, tensor->pieces[0].param, gradient, out);
-    for (int i = 0; i < tensor->num_pieces; i++) {
-        const Piece *piece = &tensor->pieces[i];
-        int64_t      cols = type_numel(&piece->param->type) / piece->param->type.dim[0];
-        TRY(read_floats(list, piece->param, gradient, piece->row * cols, piece->rows * cols, out + piece->at * cols));
-    }
+    for (int i = 0; i < tensor->num_pieces; i++) TRY(read_piece(list, &tensor->pieces[i], gradient, tensor->transposed, out));
     return OK;
+}
+
+void transpose_floats(const float *from, int64_t rows, int64_t cols, float *to)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) to[c * rows + r] = from[r * cols + c];
 }

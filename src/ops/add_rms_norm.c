@@ -3,7 +3,8 @@
  * y is the norm of s as stored, so that rms_norm(s, w) gives the same bits again. */
 #include "ops/rms_row.h"
 
-static const AttrDef add_rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
+static const AttrDef add_rms_norm_attrs[] = {
+    ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_FLOAT(RmsNormAttrs, offset, 0), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
 enum { IN_A, IN_B, IN_W, IN_SCALE, IN_AMAX };
 enum { OUT_S, OUT_Y, OUT_RSTD, OUT_CODES, OUT_MORE, OUT_AMAX };
@@ -101,7 +102,7 @@ static void add_rms_norm_task(void *context, int64_t task, int worker)
         int64_t at = row * cols, s_at = keep ? at : 0;
         add_row(&s, s_at, a, &args->in[1], at, cols);
         if (!args->out[1].data && !rstd && !row_codes_wanted(&codes)) continue;
-        float r = rms_norm_row(&args->out[1], &codes, &s, &args->in[2], attrs->eps, at, s_at, cols);
+        float r = rms_norm_row(&args->out[1], &codes, &s, &args->in[2], attrs, at, s_at, cols);
         if (rstd) rstd[row] = r;
     }
     row_codes_record(&codes);

@@ -1,16 +1,19 @@
 /* attention: o = softmax(scale q k^T) v per head; a query attends the keys of its own document up to itself.
  *
+ * Of a window, only its last keys. With softcap scores are softcap tanh(scale q k / softcap).
+ *
  * Scores are never whole: a task takes a block of queries of all heads that share a key/value head, and goes over
  * blocks of keys with the largest score and the sum of exponentials so far (Milakov and Gimelshein 2018; Dao et al.
- * 2022), in fp32. Blocks of keys before the document or after the queries are not looked at. lse =
+ * 2022), in fp32. Blocks of keys before the document or window, or after the queries, are not looked at. lse =
  * log(sum(exp(scores))) is kept for backward. */
 #include "ops/attention.h"
 
 #include "device/cpu/sgemm.h"
 
-static const AttrDef attention_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                          ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
-                                          ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
+const AttrDef attention_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+                                   ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_INT(AttentionAttrs, window, 0),
+                                   ATTR_FLOAT(AttentionAttrs, scale, 0),   ATTR_FLOAT(AttentionAttrs, softcap, 0),
+                                   ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
 
 Status attention_infer_qkv(const Node *node, int at)
 {
@@ -20,6 +23,8 @@ Status attention_infer_qkv(const Node *node, int at)
             "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected at least 1 and a multiple of "
             "num_kv_heads heads",
             (long long)heads, (long long)kv_heads, (long long)dim);
+    FAIL_IF(attrs->window < 0 || !(attrs->softcap >= 0), ERR_INVALID,
+            "attributes window %lld, softcap %g: expected 0 (none) or a positive number", (long long)attrs->window, attrs->softcap);
     TRY(infer_float(node, at, "q", 3));
     if (node->in[at]->type.ndim == 3) {
         FAIL_IF(node->in[at + 1] || node->in[at + 2], ERR_INVALID, "packed q comes with k or v, expected it alone");
@@ -65,6 +70,8 @@ Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
                    .num_heads = attrs->num_heads,
                    .num_kv_heads = attrs->num_kv_heads,
                    .dim = attrs->head_dim,
+                   .window = attrs->window,
+                   .softcap = (float)attrs->softcap,
                    .group = attrs->num_heads / attrs->num_kv_heads};
     a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
     a.q.dtype = q->dtype;
@@ -93,7 +100,10 @@ void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Hea
 
 double attention_macs(const Attention *a)
 {
-    double pairs = (double)a->len * (double)a->first + (double)a->len * (double)(a->len + 1) / 2;
+    /* queries whose window has no beginning yet, then those of whole windows */
+    int64_t growing = a->window ? min_i64(a->len, max_i64(0, a->window - a->first)) : a->len;
+    double  pairs = (double)growing * (double)a->first + (double)growing * (double)(growing + 1) / 2;
+    pairs += (double)(a->len - growing) * (double)a->window;
     return (double)(a->batch * a->num_heads * a->dim) * pairs;
 }
 
@@ -143,23 +153,19 @@ typedef struct QueryBlock {
     float  *q, *sum, *score, *most, *total;
 } QueryBlock;
 
-static int64_t first_key(const Attention *a, int64_t b, int64_t t)
-{
-    return a->doc_start ? max_i64(0, a->doc_start[b * a->len + t]) : 0;
-}
-
-/* Scores of keys [key, key + keys) become exponentials, 0 outside the query's document; sums so far are scaled to the
+/* Scores of keys [key, key + keys) become exponentials, 0 outside the query's document and window; sums so far are scaled to the
  * new largest. */
 static void block_softmax(const Attention *a, const QueryBlock *block, int64_t key, int64_t keys, bool is_first)
 {
     for (int64_t r = 0; r < a->group * block->rows; r++) {
         int64_t t = block->row + r % block->rows;
-        int64_t begin = max_i64(first_key(a, block->b, t) - key, 0), end = min_i64(a->first + t + 1 - key, keys);
+        int64_t begin = max_i64(attention_first_key(a, block->b, t) - key, 0), end = min_i64(a->first + t + 1 - key, keys);
         float  *p = block->score + r * keys;
         if (begin >= end) {
             memset(p, 0, (size_t)keys * sizeof(float));
             continue;
         }
+        if (a->softcap > 0) vec_softcap(p + begin, a->softcap, end - begin);
         float most = vec_max(p + begin, end - begin), before = block->most[r];
         if (most > before) {
             float shrink = vec_expf(before - most);
@@ -230,7 +236,7 @@ static void forward_task(void *context, int64_t task, int worker)
     block.most = block.score + most_rows * ATTENTION_BLOCK_K;
     block.total = block.most + most_rows;
     float  *panels = block.total + most_rows, *v_scratch = panels + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim);
-    int64_t rows = a->group * block.rows, begin = first_key(a, block.b, row), end = a->first + row + block.rows;
+    int64_t rows = a->group * block.rows, begin = attention_first_key(a, block.b, row), end = a->first + row + block.rows;
     block_start(a, &block);
     for (int64_t key = begin; key < end; key += ATTENTION_BLOCK_K) {
         int64_t      keys = min_i64(ATTENTION_BLOCK_K, end - key);
@@ -257,13 +263,14 @@ static double reference_score(const Attention *a, int64_t b, int64_t t, int64_t 
     const void *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group);
     double      dot = 0;
     for (int64_t d = 0; d < a->dim; d++) dot += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
-    return dot * a->scale;
+    double score = dot * a->scale, cap = a->softcap;
+    return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
 /* One query of one head, in fp64. */
 static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
 {
-    int64_t begin = first_key(a, b, t), end = a->first + t + 1;
+    int64_t begin = attention_first_key(a, b, t), end = a->first + t + 1;
     double  most = -INFINITY, total = 0;
     for (int64_t key = begin; key < end; key++) most = fmax(most, reference_score(a, b, t, h, key));
     for (int64_t key = begin; key < end; key++) total += exp(reference_score(a, b, t, h, key) - most);
@@ -324,12 +331,18 @@ static void attention_set_dense(Node *node, bool dense)
 
 static const AttentionAttrs attention_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
 static const AttentionAttrs attention_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
+static const AttentionAttrs attention_capped = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7};
+static const AttentionAttrs attention_window = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 70};
 
 static const OpSample attention_samples[] = {
     {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
      .attrs = &attention_small,
      .int_range = {0, 0, 0, 1}},
     {.in = {{DT_F32, 3, {1, 150, 80}}, {0}, {0}, {DT_I32, 2, {1, 150}}}, .attrs = &attention_packed, .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
+     .attrs = &attention_capped,
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 3, {1, 300, 80}}, {0}, {0}, {DT_I32, 2, {1, 300}}}, .attrs = &attention_window, .int_range = {0, 0, 0, 1}},
 };
 
 static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
@@ -346,12 +359,23 @@ static const OpSample attention_large_samples[] = {
      .attrs = &large_mha_96},
     {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &large_dense_128},
     {.in = {{DT_F32, 3, {2, 300, 768}}, {0}, {0}, {DT_I32, 2, {2, 300}}}, .attrs = &large_dense_64},
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[0]},
+    {.in = {{DT_F32, 3, {2, 512, 768}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[1]},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[2]},
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[3]},
+    {.in = {{DT_F32, 3, {1, 600, 1536}}, {0}, {0}, {DT_I32, 2, {1, 600}}}, .attrs = &attention_large_attrs[4]},
+    {.in = {{DT_F32, 3, {1, 333, 2048}}, {0}, {0}, {DT_I32, 2, {1, 333}}}, .attrs = &attention_large_attrs[5]},
+    {.in = {{DT_F32, 3, {1, 512, 1024}}, {0}, {0}, {DT_I32, 2, {1, 512}}}, .attrs = &attention_large_attrs[6]},
+    {.in = {{DT_F32, 3, {1, 200, 1280}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[7]},
+    {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}}, .attrs = &attention_large_attrs[8]},
+    {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[9]},
 };
 
 const OpDef op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
-    .synopsis = "o = softmax(scale q k^T) v over keys doc_start..t; lse = log sum exp",
+    .synopsis =
+        "o = softmax(scale q k^T) v over keys doc_start..t, the last `window` of them; softcap: scores s are softcap tanh(s / softcap); lse = log sum exp",
     .num_in = 4,
     .num_out = 2,
     .min_in = 4,

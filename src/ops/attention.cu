@@ -7,6 +7,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     CudaSdpa s = {};
     s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
     s.scale = a->scale;
+    s.window = a->window < a->len ? a->window : 0;
     s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride;
     s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data;
     s.lse = a->lse;
@@ -27,7 +28,8 @@ static CudaSdpa sdpa_of_node(const Node *node)
 
 static bool sdpa_match(const Node *node, CudaDevice *device)
 {
-    if (!((const AttentionAttrs *)node->attrs)->dense || !node->out[0] || !node->out[1]) return false;
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    if (!attention_by_rows(attrs, node->in[0]->type.dim[1]) || !node->out[0] || !node->out[1]) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -38,15 +40,14 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
     return cuda_sdpa_workspace(device, &s);
 }
 
-static bool mma_match(const Node *node, CudaDevice *)
+static bool mma_match(const Node *node, CudaDevice *device)
 {
-    return attention_mma_dim(((const AttentionAttrs *)node->attrs)->head_dim);
+    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    bool serves = mma_match(node, device) && attention_wgmma_dim(((const AttentionAttrs *)node->attrs)->head_dim);
-    return serves && cuda_sm(device) == 90 && attention_wgmma_there();
+    return attention_wgmma_serves((const AttentionAttrs *)node->attrs) && cuda_sm(device) == 90 && attention_wgmma_there();
 }
 
 static bool simt_match(const Node *node, CudaDevice *)

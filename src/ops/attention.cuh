@@ -13,13 +13,14 @@ typedef struct Heads {
 
 typedef struct AttentionDims {
     int            batch, len, num_heads, num_kv_heads, dim, group;
-    float          scale;
-    DType          dtype;      /* of q and all others but lse */
-    Heads          q, k, v, o; /* k, v: the cache where there is one */
-    float         *lse;        /* (B,H,T); NULL: not wanted */
-    const int32_t *doc_start;  /* (B,T); NULL: 0 */
-    const int64_t *step;       /* query t is key number step[STEP_POSITION] + t; NULL: t */
-    int            key_len;    /* rows of k and v */
+    float          scale, softcap; /* softcap 0: none */
+    int            window;         /* keys a query attends; INT_MAX: all before it */
+    DType          dtype;          /* of q and all others but lse */
+    Heads          q, k, v, o;     /* k, v: the cache where there is one */
+    float         *lse;            /* (B,H,T); NULL: not wanted */
+    const int32_t *doc_start;      /* (B,T); NULL: 0 */
+    const int64_t *step;           /* query t is key number step[STEP_POSITION] + t; NULL: t */
+    int            key_len;        /* rows of k and v */
     /* backward */
     Heads        grad_o, dq, dk, dv; /* data NULL: not wanted */
     const float *delta;              /* (B,H,T) sum over D of do o */
@@ -32,6 +33,8 @@ static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const Te
     a.num_heads = (int)attrs->num_heads, a.num_kv_heads = (int)attrs->num_kv_heads, a.dim = (int)attrs->head_dim;
     a.group = a.num_heads / a.num_kv_heads;
     a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
+    a.softcap = (float)attrs->softcap;
+    a.window = attrs->window && attrs->window < INT_MAX ? (int)attrs->window : INT_MAX;
     a.dtype = q->dtype;
     return a;
 }
@@ -58,6 +61,13 @@ static inline void heads_of_qkv(const AttentionDims *a, const TensorView *views,
     *q = *k = *v = h;
     k->data = (char *)h.data + a->num_heads * a->dim * size;
     v->data = (char *)h.data + (a->num_heads + a->num_kv_heads) * a->dim * size;
+}
+
+/* The first key that query t attends, itself key number `own`. */
+static __device__ __forceinline__ int attention_first_key(const AttentionDims &a, int b, int t, int own)
+{
+    int first = a.doc_start ? max(0, a.doc_start[b * a.len + t]) : 0;
+    return max(first, own - a.window + 1);
 }
 
 /* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own).

@@ -25,11 +25,35 @@ typedef struct Attention {
     int64_t        batch, len;                          /* of queries */
     int64_t        num_heads, num_kv_heads, dim, group; /* group: query heads of one key/value head */
     int64_t        first;                               /* query t is key number first + t: attends keys up to it */
-    float          scale;
+    int64_t        window;                              /* the last keys up to its own that a query attends; 0: all */
+    float          scale, softcap;                      /* softcap 0: none */
     Heads          q, k, v, o;
     const int32_t *doc_start; /* (batch, len) first key of each query; NULL: 0 */
     float         *lse;       /* (batch, num_heads, len); NULL: not wanted */
 } Attention;
+
+/* The first key that query t attends. */
+static inline int64_t attention_first_key(const Attention *a, int64_t b, int64_t t)
+{
+    int64_t first = a->doc_start ? max_i64(0, a->doc_start[b * a->len + t]) : 0;
+    return a->window ? max_i64(first, a->first + t + 1 - a->window) : first;
+}
+
+extern const AttrDef attention_attrs[]; /* of all three */
+
+/* What large samples of all three add to shapes: windows that begin inside of tiles, in documents and in whole rows; caps; head dims. */
+static const AttentionAttrs attention_large_attrs[] = {
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 100},
+    {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128, .window = 64, .dense = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 300, .dense = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .softcap = 0.8},
+    {.num_heads = 4, .num_kv_heads = 4, .head_dim = 128, .window = 129, .softcap = 0.8, .dense = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 256},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .dense = true},
+    {.num_heads = 3, .num_kv_heads = 1, .head_dim = 256, .window = 1, .dense = true},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .scale = 0.1, .window = 130, .softcap = 0.8, .dense = true},
+    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77, .softcap = 0.8, .dense = true},
+};
 
 /* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k, v (B,T,G,D), or packed (B,T,(H+2G)D) alone. */
 NODISCARD Status attention_infer_qkv(const Node *node, int at);
@@ -43,7 +67,7 @@ void attention_bind_qkv(Attention *a, const TensorView *q, Heads *out_q, Heads *
 /* A dense tensor (B,T,heads,D). */
 Heads heads_of_view(const TensorView *view, int64_t dim);
 
-/* Multiplications of q k^T where every query attends from key 0. */
+/* Multiplications of q k^T where rows are single documents. */
 double attention_macs(const Attention *a);
 
 /* Queries of a block: blocks of all heads of a group are stacked to about 128 rows. */

@@ -1,5 +1,6 @@
 /* attention_bwd: gradients of attention from o and lse, which forward kept: p = exp(scale q k^T - lse),
- * delta = sum over D of do o, ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k.
+ * delta = sum over D of do o, ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k. With softcap the
+ * scores in p are softcap t, t = tanh(scale q k^T / softcap), and ds has the factor 1 - t^2.
  *
  * A task is a key/value head of a batch row with all its query heads: no two tasks write the same place, and a task
  * adds up in one order. It holds its queries, do and dq in fp32 (T, group, D), and scores in tiles: block of queries x
@@ -7,10 +8,6 @@
 #include "ops/attention.h"
 
 #include "device/cpu/sgemm.h"
-
-static const AttrDef attention_bwd_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                              ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
-                                              ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
 
@@ -115,11 +112,17 @@ static void load_inputs(const BackwardJob *job, const Scratch *s, int64_t b, int
 static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t row, int64_t rows, int64_t key, int64_t keys)
 {
     for (int64_t r = 0; r < a->group * rows; r++) {
-        int64_t t = row + r % rows, begin = max_i64((int64_t)a->doc_start[b * a->len + t] - key, 0), end = min_i64(t + 1 - key, keys);
+        int64_t t = row + r % rows, begin = max_i64(attention_first_key(a, b, t) - key, 0), end = min_i64(t + 1 - key, keys);
         float  *p = s->p + r * keys, *ds = s->ds + r * keys, lse = s->lse[row * a->group + r], delta = s->delta[row * a->group + r];
         begin = min_i64(begin, keys);
         end = max_i64(end, begin);
         for (int64_t j = 0; j < begin; j++) p[j] = ds[j] = 0;
+        for (int64_t j = begin; j < end && a->softcap > 0; j++) {
+            float t = vec_tanhf(p[j] / a->softcap);
+            p[j] = a->softcap * t;
+            ds[j] = (ds[j] - delta) * (1.0f - t * t);
+        }
+        if (a->softcap > 0) delta = 0; /* it is in ds */
         for (int64_t j = begin; j < end; j++) {
             p[j] = vec_expf(p[j] - lse);
             ds[j] = p[j] * (ds[j] - delta);
@@ -146,7 +149,7 @@ static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64
     memset(s->dk, 0, (size_t)(block_keys * dim) * sizeof(float));
     memset(s->dv, 0, (size_t)(block_keys * dim) * sizeof(float));
     for (int64_t row = key / job->block_q * job->block_q; row < a->len; row += job->block_q) {
-        if (a->doc_start[b * a->len + row] >= key + block_keys) break;
+        if (attention_first_key(a, b, row) >= key + block_keys) break;
         int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group, keys = min_i64(block_keys, row + rows - key);
         float  *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim, *dq = s->dq + row * a->group * dim;
         sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, q, dim), kt, s->p, keys, false);
@@ -223,7 +226,9 @@ static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t
         score += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
         grad_p += (double)vec_get(grad_o, job->grad_o.dtype, d) * vec_get(v, a->v.dtype, d);
     }
-    double p = exp(score * a->scale - a->lse[(b * a->num_heads + h) * a->len + t]), ds = p * (grad_p - delta) * a->scale;
+    double cap = a->softcap, capped = cap > 0 ? tanh(score * a->scale / cap) : 0;
+    double p = exp((cap > 0 ? cap * capped : score * a->scale) - a->lse[(b * a->num_heads + h) * a->len + t]);
+    double ds = p * (grad_p - delta) * (1 - capped * capped) * a->scale;
     for (int64_t d = 0; d < a->dim; d++) {
         sums->dq[t * a->dim + d] += (float)(ds * vec_get(k, a->k.dtype, d));
         sums->dk[key * a->dim + d] += (float)(ds * vec_get(q, a->q.dtype, d));
@@ -254,8 +259,7 @@ static Status attention_bwd_reference(const KernelArgs *args)
                 for (int64_t d = 0; d < a->dim; d++)
                     delta += (double)vec_get(heads_at(&a->o, b, t, h), a->o.dtype, d) *
                              vec_get(heads_at(&job.grad_o, b, t, h), job.grad_o.dtype, d);
-                for (int64_t key = max_i64(0, a->doc_start[b * a->len + t]); key <= t; key++)
-                    reference_pair(&job, b, h, t, key, delta, &sums);
+                for (int64_t key = attention_first_key(a, b, t); key <= t; key++) reference_pair(&job, b, h, t, key, delta, &sums);
             }
             reference_store(&job.dq, b, h, a->len, sums.dq);
             if (h % a->group < a->group - 1) continue;
@@ -267,6 +271,8 @@ static Status attention_bwd_reference(const KernelArgs *args)
 
 static const AttentionAttrs attention_bwd_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
 static const AttentionAttrs attention_bwd_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
+static const AttentionAttrs attention_bwd_window = {
+    .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 70, .softcap = 0.7};
 
 /* cuDNN's deterministic backward holds a T x T score of 16 bits a head, and dk, dv a query head where heads share keys. */
 static size_t attention_bwd_gpu_workspace(const Node *node)
@@ -275,7 +281,8 @@ static size_t attention_bwd_gpu_workspace(const Node *node)
     const TensorType     *q = &node->in[IN_Q]->type;
     Attention             a = attention_dims(attrs, q);
     size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
-    if (!attrs->dense || q->dtype != DT_BF16 || a.len % 128 || (a.dim != 64 && a.dim != 128)) return sums;
+    bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256;
+    if (!attention_by_rows(attrs, a.len) || q->dtype != DT_BF16 || a.len % 128 || !dim) return sums;
     return sums + rows * (size_t)a.len * 2 + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
 }
 
@@ -297,6 +304,15 @@ static const OpSample attention_bwd_samples[] = {
             {DT_F32, 3, {1, 3, 150}},
             {DT_I32, 2, {1, 150}}},
      .attrs = &attention_bwd_packed,
+     .int_range = {0, 0, 0, 0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {1, 300, 3, 16}},
+            {DT_F32, 3, {1, 300, 80}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 300, 3, 16}},
+            {DT_F32, 3, {1, 3, 300}},
+            {DT_I32, 2, {1, 300}}},
+     .attrs = &attention_bwd_window,
      .int_range = {0, 0, 0, 0, 0, 0, 1}},
 };
 
@@ -348,6 +364,86 @@ static const OpSample attention_bwd_large_samples[] = {
             {DT_F32, 3, {2, 4, 300}},
             {DT_I32, 2, {2, 300}}},
      .attrs = &large_dense_64},
+    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 333, 512}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 4, 333}},
+            {DT_I32, 2, {2, 333}}},
+     .attrs = &attention_large_attrs[0]},
+    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 512, 768}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 4, 512}},
+            {DT_I32, 2, {2, 512}}},
+     .attrs = &attention_large_attrs[1]},
+    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 512, 1024}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 4, 512}},
+            {DT_I32, 2, {2, 512}}},
+     .attrs = &attention_large_attrs[2]},
+    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 333, 512}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 4, 333}},
+            {DT_I32, 2, {2, 333}}},
+     .attrs = &attention_large_attrs[3]},
+    {.in = {{DT_F32, 4, {1, 600, 4, 128}},
+            {DT_F32, 3, {1, 600, 1536}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 600, 4, 128}},
+            {DT_F32, 3, {1, 4, 600}},
+            {DT_I32, 2, {1, 600}}},
+     .attrs = &attention_large_attrs[4]},
+    {.in = {{DT_F32, 4, {1, 333, 4, 256}},
+            {DT_F32, 3, {1, 333, 2048}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 333, 4, 256}},
+            {DT_F32, 3, {1, 4, 333}},
+            {DT_I32, 2, {1, 333}}},
+     .attrs = &attention_large_attrs[5]},
+    {.in = {{DT_F32, 4, {1, 512, 2, 256}},
+            {DT_F32, 3, {1, 512, 1024}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 512, 2, 256}},
+            {DT_F32, 3, {1, 2, 512}},
+            {DT_I32, 2, {1, 512}}},
+     .attrs = &attention_large_attrs[6]},
+    {.in = {{DT_F32, 4, {1, 200, 3, 256}},
+            {DT_F32, 3, {1, 200, 1280}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 200, 3, 256}},
+            {DT_F32, 3, {1, 3, 200}},
+            {DT_I32, 2, {1, 200}}},
+     .attrs = &attention_large_attrs[7]},
+    {.in = {{DT_F32, 4, {1, 500, 2, 256}},
+            {DT_F32, 3, {1, 500, 1024}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 500, 2, 256}},
+            {DT_F32, 3, {1, 2, 500}},
+            {DT_I32, 2, {1, 500}}},
+     .attrs = &attention_large_attrs[8]},
+    {.in = {{DT_F32, 4, {1, 200, 2, 80}},
+            {DT_F32, 3, {1, 200, 480}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 200, 2, 80}},
+            {DT_F32, 3, {1, 2, 200}},
+            {DT_I32, 2, {1, 200}}},
+     .attrs = &attention_large_attrs[9]},
 };
 
 const OpDef op_attention_bwd = {
@@ -359,7 +455,7 @@ const OpDef op_attention_bwd = {
     .min_in = 7,
     .optional_in = 1u << IN_K | 1u << IN_V,
     .attrs_size = sizeof(AttentionAttrs),
-    .attrs = attention_bwd_attrs,
+    .attrs = attention_attrs,
     .infer = attention_bwd_infer,
     .flags = OP_BY_DOCUMENT,
     .cost = attention_bwd_cost,

@@ -4,18 +4,14 @@
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
 
-/* The blocks of dk and dv take more shared memory than some GPUs have (8.6, 8.9, 12.0). */
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    int64_t dim = ((const AttentionAttrs *)node->attrs)->head_dim;
-    bool    fits = cuda_shared_bytes(device) >= (size_t)(6 * 64 * (dim + 8) * 2 + 2048);
-    return fits && attention_mma_dim(dim);
+    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), true);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    bool serves = mma_match(node, device) && attention_wgmma_dim(((const AttentionAttrs *)node->attrs)->head_dim);
-    return serves && cuda_sm(device) == 90 && attention_wgmma_there();
+    return attention_wgmma_serves((const AttentionAttrs *)node->attrs) && cuda_sm(device) == 90 && attention_wgmma_there();
 }
 
 static bool simt_match(const Node *node, CudaDevice *)
@@ -53,6 +49,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     s.backward = true;
     s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
     s.scale = a->scale;
+    s.window = a->window < a->len ? a->window : 0;
     s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride, s.dkv_stride = a->dk.token_stride;
     s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data, s.grad_o = a->grad_o.data;
     s.dq = a->dq.data, s.dk = a->dk.data, s.dv = a->dv.data;
@@ -77,7 +74,8 @@ static bool sdpa_match(const Node *node, CudaDevice *device)
 {
     bool all = node->out[0] != NULL;
     for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
-    if (!((const AttentionAttrs *)node->attrs)->dense || !all) return false;
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    if (!attention_by_rows(attrs, node->in[IN_Q]->type.dim[1]) || !all) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }

@@ -1,10 +1,6 @@
 /* attention_cached: attention of new tokens over a key/value cache: their keys and values are written at `position`,
- * then token t attends keys 0..position+t. The same position for all batch rows. */
+ * then token t attends keys 0..position+t, of a window the last ones. The same position for all batch rows. */
 #include "ops/attention.h"
-
-static const AttrDef attention_cached_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                                 ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_FLOAT(AttentionAttrs, scale, 0),
-                                                 ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STEP };
 
@@ -91,6 +87,8 @@ static Status attention_cached_reference(const KernelArgs *args)
 
 static const AttentionAttrs attention_cached_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
 static const AttentionAttrs attention_cached_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
+static const AttentionAttrs attention_cached_window = {
+    .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 60, .softcap = 0.7};
 
 static const OpSample attention_cached_samples[] = {
     {.in = {{DT_F32, 4, {2, 1, 4, 6}},
@@ -103,6 +101,9 @@ static const OpSample attention_cached_samples[] = {
      .int_range = {0, 0, 0, 0, 0, 9}},
     {.in = {{DT_F32, 3, {1, 70, 80}}, {0}, {0}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_I64, 1, {STEP_COUNT}}},
      .attrs = &attention_cached_packed,
+     .int_range = {0, 0, 0, 0, 0, 231}},
+    {.in = {{DT_F32, 3, {1, 70, 80}}, {0}, {0}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_cached_window,
      .int_range = {0, 0, 0, 0, 0, 231}},
 };
 
@@ -117,6 +118,27 @@ static const OpSample attention_cached_large_samples[] = {
     {.in = {{DT_F32, 3, {1, 200, 512}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_I64, 1, {STEP_COUNT}}},
      .attrs = &large_gqa_64,
      .int_range = {0, 0, 0, 0, 0, 500}},
+    {.in = {{DT_F32, 3, {1, 200, 512}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_large_attrs[0],
+     .int_range = {0, 0, 0, 0, 0, 500}},
+    {.in = {{DT_F32, 3, {1, 1, 512}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_large_attrs[0],
+     .int_range = {0, 0, 0, 0, 0, 500}},
+    {.in = {{DT_F32, 3, {1, 150, 1536}}, {0}, {0}, {DT_F32, 4, {1, 700, 4, 128}}, {DT_F32, 4, {1, 700, 4, 128}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_large_attrs[4],
+     .int_range = {0, 0, 0, 0, 0, 500}},
+    {.in = {{DT_F32, 3, {1, 90, 2048}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 256}}, {DT_F32, 4, {1, 700, 2, 256}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_large_attrs[5],
+     .int_range = {0, 0, 0, 0, 0, 500}},
+    {.in = {{DT_F32, 3, {1, 70, 1024}}, {0}, {0}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_large_attrs[8],
+     .int_range = {0, 0, 0, 0, 0, 500}},
+    {.in = {{DT_F32, 3, {1, 1, 1024}}, {0}, {0}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_large_attrs[8],
+     .int_range = {0, 0, 0, 0, 0, 500}},
+    {.in = {{DT_F32, 3, {1, 3, 480}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 80}}, {DT_F32, 4, {1, 700, 2, 80}}, {DT_I64, 1, {STEP_COUNT}}},
+     .attrs = &attention_large_attrs[9],
+     .int_range = {0, 0, 0, 0, 0, 500}},
 };
 
 const OpDef op_attention_cached = {
@@ -130,7 +152,7 @@ const OpDef op_attention_cached = {
     .alias = {{.out = 1, .in = IN_KC}, {.out = 2, .in = IN_VC}},
     .num_alias = 2,
     .attrs_size = sizeof(AttentionAttrs),
-    .attrs = attention_cached_attrs,
+    .attrs = attention_attrs,
     .infer = attention_cached_infer,
     .cost = attention_cached_cost,
     .workspace = attention_cached_workspace,

@@ -33,7 +33,9 @@ static Status run(const KernelArgs *args)
     append_rows<<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>(a, k, v, a.dtype, args->out[1].type.dtype);
     TRY(CUDA_LAUNCHED());
     /* one token: a tile of queries would be nearly empty */
-    if (a.dtype == DT_BF16 && a.len > 1 && attention_mma_dim(a.dim)) return attention_mma_forward(&a, cuda_stream(args));
+    size_t shared = cuda_shared_bytes((CudaDevice *)args->device);
+    if (a.dtype == DT_BF16 && a.len > 1 && attention_mma_serves((const AttentionAttrs *)args->attrs, shared, false))
+        return attention_mma_forward(&a, cuda_stream(args));
     return attention_simt_forward(&a, cuda_stream(args));
 }
 

@@ -5,7 +5,7 @@
 #include "ops/attention_mma.cuh"
 #include "ops/attention_tile.cuh"
 
-template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forward(AttentionDims a)
+template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_forward(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
     __shared__ int          range[4];
@@ -14,7 +14,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forwa
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
     int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = a.step ? (int)a.step[STEP_POSITION] : 0;
     int   least, latest, end = min(position + row + TILE_ROWS, position + a.len);
-    document_range(a, b, row, range, &least, &latest);
+    document_range(a, b, row, position, range, &least, &latest);
     if (position < 0 || position + a.len > a.key_len) least = end = 0; /* outside the cache: NaN */
     int      begin = least / TILE_ROWS * TILE_ROWS;
     uint32_t q[D / 16][4];
@@ -27,12 +27,14 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forwa
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < D / 16; k++) load_left<D>(q[k], k_tiles + ELEMENTS, warp * 16, k * 16);
-    float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, scale2 = a.scale * LOG2E;
+    float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     int   last[2], first[2];
+
+    const ScoreOf<CAP> score(a);
     for (int half = 0; half < 2; half++) {
         int t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
         last[half] = position + t;
-        first[half] = a.doc_start ? max(0, a.doc_start[b * a.len + t]) : 0;
+        first[half] = attention_first_key(a, b, t, position + t);
     }
     int stage = 0;
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
@@ -48,9 +50,9 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forwa
 #pragma unroll
         for (int k = 0; k < D / 16; k++) mma_transposed<D>(s, q[k], k_tiles + stage * ELEMENTS, k);
         if (key + TILE_ROWS - 1 > position + row || key < latest)
-            softmax_step<D, true>(s, o, most, total, scale2, key, last, first);
+            softmax_step<D, true>(s, o, most, total, score, key, last, first);
         else
-            softmax_step<D, false>(s, o, most, total, scale2, key, last, first);
+            softmax_step<D, false>(s, o, most, total, score, key, last, first);
         uint32_t p[4][4];
         as_left(p, s);
         mma_straight<D>(o, p, v_tiles + stage * ELEMENTS);
@@ -61,11 +63,11 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_forwa
     for (int half = 0; half < 2 && a.lse; half++) {
         int t = row + warp * 16 + (lane >> 2) + half * 8;
         if ((lane & 3) == 0 && t < a.len)
-            a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * a.scale + log2f(total[half]) * LN2;
+            a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * score.factor + log2f(total[half]) * LN2;
     }
 }
 
-template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(AttentionDims a)
+template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
     __shared__ int          range[4];
@@ -73,7 +75,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(At
     bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
     int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
-    document_range(a, b, row, range, &least, &latest);
+    document_range(a, b, row, 0, range, &least, &latest);
     int      begin = least / TILE_ROWS * TILE_ROWS;
     uint32_t q[D / 16][4], grad_o[D / 16][4];
     load_tile<D>(k_tiles + ELEMENTS, a.q, b, row, a.len, head);
@@ -89,13 +91,15 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(At
         load_left<D>(q[k], k_tiles + ELEMENTS, warp * 16, k * 16);
         load_left<D>(grad_o[k], v_tiles + ELEMENTS, warp * 16, k * 16);
     }
-    float dq[D / 8][4] = {}, lse2[2], delta[2], scale2 = a.scale * LOG2E;
+    float dq[D / 8][4] = {}, lse2[2], delta[2];
     int   last[2], first[2];
+
+    const ScoreOf<CAP> score(a);
     for (int half = 0; half < 2; half++) {
         int     t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
         int64_t at = ((int64_t)b * a.num_heads + head) * a.len + t;
         last[half] = t;
-        first[half] = a.doc_start ? max(0, a.doc_start[b * a.len + t]) : 0;
+        first[half] = attention_first_key(a, b, t, t);
         lse2[half] = a.lse[at] * LOG2E;
         delta[half] = a.delta[at];
     }
@@ -116,9 +120,9 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(At
             mma_transposed<D>(dp, grad_o[k], v_tiles + stage * ELEMENTS, k);
         }
         if (key + TILE_ROWS - 1 > row || key < latest)
-            query_gradients<true>(s, dp, scale2, lse2, delta, key, last, first);
+            query_gradients<true>(s, dp, score, lse2, delta, key, last, first);
         else
-            query_gradients<false>(s, dp, scale2, lse2, delta, key, last, first);
+            query_gradients<false>(s, dp, score, lse2, delta, key, last, first);
         uint32_t ds[4][4];
         as_left(ds, dp);
         mma_straight<D>(dq, ds, k_tiles + stage * ELEMENTS);
@@ -127,7 +131,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(At
     store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
 }
 
-template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(AttentionDims a)
+template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
     __shared__ QueryColumns columns;
@@ -135,8 +139,10 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(A
     bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tiles = v_tile + ELEMENTS, *o_tiles = q_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int   head = g * a.group, end = last_query(a, b, row), query = row, stage = 0;
-    float dk[D / 8][4] = {}, dv[D / 8][4] = {}, scale2 = a.scale * LOG2E;
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
     (void)lane;
+
+    const ScoreOf<CAP> score(a);
     load_tile<D>(k_tile, a.k, b, row, a.len, g);
     load_tile<D>(v_tile, a.v, b, row, a.len, g);
     load_tile<D>(q_tiles, a.q, b, query, a.len, head);
@@ -163,7 +169,7 @@ template <int D> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(A
             load_left<D>(left, v_tile, warp * 16, k * 16);
             mma_transposed<D>(dp, left, o_tiles + stage * ELEMENTS, k);
         }
-        key_gradients(s, dp, scale2, &columns, stage, query, row + warp * 16);
+        key_gradients(s, dp, score, &columns, stage, query, row + warp * 16);
         uint32_t left[4][4];
         as_left(left, s);
         mma_straight<D>(dv, left, o_tiles + stage * ELEMENTS);
@@ -184,49 +190,57 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
     return OK;
 }
 
-template <int D> static Status forward(const AttentionDims *a, cudaStream_t stream)
+template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
     size_t bytes = 4 * TileOf<D>::ELEMENTS * sizeof(bf16);
-    TRY(allow_shared(mma_forward<D>, bytes));
-    mma_forward<D><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    TRY(allow_shared((mma_forward<D, CAP>), bytes));
+    mma_forward<D, CAP><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
-template <int D> static Status backward(const AttentionDims *a, cudaStream_t stream)
+template <int D, bool CAP> static Status backward(const AttentionDims *a, cudaStream_t stream)
 {
     size_t   tile = TileOf<D>::ELEMENTS * sizeof(bf16);
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
-    TRY(allow_shared(mma_dq<D>, 4 * tile));
-    TRY(allow_shared(mma_dkv<D>, 6 * tile));
-    if (a->dk.data || a->dv.data) mma_dkv<D><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
-    if (a->dq.data) mma_dq<D><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
+    TRY(allow_shared((mma_dq<D, CAP>), 4 * tile));
+    TRY(allow_shared((mma_dkv<D, CAP>), 6 * tile));
+    if (a->dk.data || a->dv.data) mma_dkv<D, CAP><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
+    if (a->dq.data) mma_dq<D, CAP><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
+/* Those that attention_mma_serves says. */
 #define WITH_DIM(call) \
-    switch (a->dim) { \
+    bool cap = a->softcap > 0; \
+    switch (a->dim + cap) { \
     case 16: \
-        return call<16>(a, stream); \
+        return call<16, false>(a, stream); \
     case 32: \
-        return call<32>(a, stream); \
+        return call<32, false>(a, stream); \
     case 64: \
-        return call<64>(a, stream); \
+        return call<64, false>(a, stream); \
+    case 64 + 1: \
+        return call<64, true>(a, stream); \
     case 96: \
-        return call<96>(a, stream); \
+        return call<96, false>(a, stream); \
     case 128: \
-        return call<128>(a, stream); \
+        return call<128, false>(a, stream); \
+    case 128 + 1: \
+        return call<128, true>(a, stream); \
     default: \
-        FAIL(ERR_INTERNAL, "no matrix kernel for head_dim %d", a->dim); \
+        FAIL(ERR_INTERNAL, "no matrix kernel for head_dim %d%s", a->dim, cap ? " with a cap" : ""); \
     }
 
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream)
 {
     if (!a->batch || !a->len) return OK;
+    if (a->dim == 256) return attention_wide_forward(a, stream);
     WITH_DIM(forward)
 }
 
 Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream)
 {
     if (!a->batch || !a->len) return OK;
+    if (a->dim == 256) return attention_wide_backward(a, stream);
     WITH_DIM(backward)
 }

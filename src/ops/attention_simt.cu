@@ -27,17 +27,28 @@ static __device__ void load_rows(float *to, int stride, const Heads &h, int b, i
     }
 }
 
-static __device__ __forceinline__ int first_key(const AttentionDims &a, int b, int t)
-{
-    return a.doc_start ? max(0, a.doc_start[b * a.len + t]) : 0;
-}
-
-/* The least first_key of queries [t, t + rows): every thread gets it. */
-static __device__ int least_first_key(const AttentionDims &a, int b, int t, int rows)
+/* The first key that any of queries [t, t + rows) attends; query t is key number `own`. */
+static __device__ int least_first_key(const AttentionDims &a, int b, int t, int rows, int own)
 {
     int least = INT_MAX;
-    for (int i = 0; i < rows; i++) least = min(least, first_key(a, b, t + i));
+    for (int i = 0; i < rows; i++) least = min(least, attention_first_key(a, b, t + i, own + i));
     return least;
+}
+
+static __device__ __forceinline__ float score_of(const AttentionDims &a, float product)
+{
+    float score = a.scale * product;
+    return a.softcap > 0 ? a.softcap * tanhf(score / a.softcap) : score;
+}
+
+/* exp(score - lse); *slope: of the cap there. */
+static __device__ __forceinline__ float probability(const AttentionDims &a, float product, float lse, float *slope)
+{
+    *slope = 1;
+    if (a.softcap <= 0) return expf(a.scale * product - lse);
+    float t = tanhf(a.scale * product / a.softcap);
+    *slope = 1.0f - t * t;
+    return expf(a.softcap * t - lse);
 }
 
 static __device__ __forceinline__ float dot(const float *x, const float *y, int dim)
@@ -61,7 +72,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
         for (int i = 0; i < DIMS; i++) sum[r][i] = 0;
     }
     load_rows<T>(q, a.dim, a.q, b, row, rows, BLOCK, head, a.dim);
-    int begin = least_first_key(a, b, row, rows), end = first + row + rows;
+    int begin = least_first_key(a, b, row, rows, first + row), end = first + row + rows;
     if (first < 0 || first + a.len > a.key_len) begin = end; /* positions outside the cache: NaN */
     for (int key = begin; key < end; key += TILE) {
         int keys = min(TILE, end - key);
@@ -71,8 +82,8 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
         __syncthreads();
         for (int r = 0; r < ROWS; r++) {
             int   t = row + warp * ROWS + r;
-            bool  seen = t < row + rows && key + lane <= first + t && key + lane >= first_key(a, b, t);
-            float score = seen ? a.scale * dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim) : -INFINITY;
+            bool  seen = t < row + rows && key + lane <= first + t && key + lane >= attention_first_key(a, b, t, first + t);
+            float score = seen ? score_of(a, dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim)) : -INFINITY;
             float before = most[r], now = fmaxf(before, warp_max(score));
             bool  poisoned = __any_sync(0xFFFFFFFFu, isnan(score));
             if (now == -INFINITY && !poisoned) continue;
@@ -122,7 +133,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
         for (int i = 0; i < DIMS; i++) sum[r][i] = 0;
     load_rows<T>(q, a.dim, a.q, b, row, rows, BLOCK, head, a.dim);
     load_rows<T>(grad_o, a.dim, a.grad_o, b, row, rows, BLOCK, head, a.dim);
-    int begin = least_first_key(a, b, row, rows), end = row + rows;
+    int begin = least_first_key(a, b, row, rows, row), end = row + rows;
     for (int key = begin; key < end; key += TILE) {
         int keys = min(TILE, end - key);
         __syncthreads();
@@ -131,12 +142,12 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
         __syncthreads();
         for (int r = 0; r < ROWS; r++) {
             int     t = row + warp * ROWS + r;
-            bool    seen = t < row + rows && key + lane <= t && key + lane >= first_key(a, b, t);
+            bool    seen = t < row + rows && key + lane <= t && key + lane >= attention_first_key(a, b, t, t);
             int64_t at = ((int64_t)b * a.num_heads + head) * a.len + min(t, a.len - 1);
             float   ds = 0;
             if (seen) {
-                float p = expf(a.scale * dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim) - a.lse[at]);
-                ds = p * (dot(grad_o + (warp * ROWS + r) * a.dim, v + lane * stride, a.dim) - a.delta[at]) * a.scale;
+                float slope, p = probability(a, dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim), a.lse[at], &slope);
+                ds = p * (dot(grad_o + (warp * ROWS + r) * a.dim, v + lane * stride, a.dim) - a.delta[at]) * a.scale * slope;
             }
             for (int j = 0; j < keys; j++) {
                 float dsj = __shfl_sync(0xFFFFFFFFu, ds, j);
@@ -167,20 +178,21 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
     for (int head = g * a.group; head < (g + 1) * a.group; head++)
         for (int query = row; query < a.len; query += TILE) {
             int queries = min(TILE, a.len - query);
-            if (least_first_key(a, b, query, 1) >= row + rows) break; /* documents follow each other */
+            if (attention_first_key(a, b, query, query) >= row + rows) break; /* documents and windows follow each other */
             __syncthreads();
             load_rows<T>(q, stride, a.q, b, query, queries, TILE, head, a.dim);
             load_rows<T>(grad_o, stride, a.grad_o, b, query, queries, TILE, head, a.dim);
             __syncthreads();
-            int     t = min(query + lane, a.len - 1), begin = first_key(a, b, t);
+            int     t = min(query + lane, a.len - 1), begin = attention_first_key(a, b, t, t);
             int64_t at = ((int64_t)b * a.num_heads + head) * a.len + t;
             for (int r = 0; r < ROWS; r++) {
                 int   key = row + warp * ROWS + r;
                 bool  seen = lane < queries && key < row + rows && key <= t && key >= begin;
                 float p = 0, ds = 0;
                 if (seen) {
-                    p = expf(a.scale * dot(k + (warp * ROWS + r) * a.dim, q + lane * stride, a.dim) - a.lse[at]);
-                    ds = p * (dot(v + (warp * ROWS + r) * a.dim, grad_o + lane * stride, a.dim) - a.delta[at]) * a.scale;
+                    float slope;
+                    p = probability(a, dot(k + (warp * ROWS + r) * a.dim, q + lane * stride, a.dim), a.lse[at], &slope);
+                    ds = p * (dot(v + (warp * ROWS + r) * a.dim, grad_o + lane * stride, a.dim) - a.delta[at]) * a.scale * slope;
                 }
                 for (int j = 0; j < queries; j++) {
                     float pj = __shfl_sync(0xFFFFFFFFu, p, j), dsj = __shfl_sync(0xFFFFFFFFu, ds, j);

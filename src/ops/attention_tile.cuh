@@ -19,11 +19,28 @@ static __device__ __forceinline__ float quad_sum(float x)
 
 static const float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
+/* Kernels work on products s = q k. The score is factor * s; with CAP s is made t = tanh(inner s) first and the score is softcap * t, so
+ * that all but this and a slope is the same. */
+template <bool CAP> struct ScoreOf {
+    float factor, inner;
+
+    __device__ __forceinline__ ScoreOf(const AttentionDims &a) : factor(CAP ? a.softcap : a.scale), inner(CAP ? a.scale / a.softcap : 1.0f)
+    {
+    }
+
+    /* tanh within 3e-7: 1 - 2 / (e^2x + 1) */
+    __device__ __forceinline__ float operator()(float s) const
+    {
+        return CAP ? 1.0f - __fdividef(2.0f, exp2f(s * inner * (2 * LOG2E)) + 1.0f) : s;
+    }
+};
+
 /* One tile's scores into the running softmax. most: of raw scores; o is scaled to the new one. */
-template <int D, bool MASK>
+template <int D, bool MASK, bool CAP>
 static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)[D / 8][4], float (&most)[2], float (&total)[2],
-                                                    float scale2, int key, const int (&last)[2], const int (&first)[2])
+                                                    const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])
 {
+    float scale2 = score.factor * LOG2E;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float top = most[half];
@@ -31,6 +48,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
+                s[n][2 * half + e] = score(s[n][2 * half + e]);
                 if (MASK) {
                     int k = key + n * 8 + (threadIdx.x & 3) * 2 + e;
                     if (k > last[half] || k < first[half]) s[n][2 * half + e] = -INFINITY;
@@ -57,19 +75,22 @@ static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)
     }
 }
 
-/* p = exp(scale s - lse) and ds = p (dp - delta), in place of s and dp; rows are queries. */
-template <bool MASK>
-static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (&dp)[8][4], float scale2, const float (&lse2)[2],
-                                                       const float (&delta)[2], int key, const int (&last)[2], const int (&first)[2])
+/* p = exp(score - lse) and ds = p (dp - delta) times the cap's slope, the latter in place of dp; rows are queries. */
+template <bool MASK, bool CAP>
+static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (&dp)[8][4], const ScoreOf<CAP> &score,
+                                                       const float (&lse2)[2], const float (&delta)[2], int     key, const int (&last)[2],
+                                                       const int (&first)[2])
 {
+    float scale2 = score.factor * LOG2E;
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int   half = e >> 1, k = key + n * 8 + (threadIdx.x & 3) * 2 + (e & 1);
-            float p = exp2f(s[n][e] * scale2 - lse2[half]);
+            float t = score(s[n][e]), p = exp2f(t * scale2 - lse2[half]);
             if (MASK && (k > last[half] || k < first[half])) p = 0;
             dp[n][e] = p == 0 ? 0 : p * (dp[n][e] - delta[half]);
+            if (CAP) dp[n][e] *= 1.0f - t * t;
         }
 }
 
@@ -86,33 +107,35 @@ static __device__ __forceinline__ void load_columns(const AttentionDims &a, Quer
     int64_t at = ((int64_t)b * a.num_heads + head) * a.len + min(t, a.len - 1);
     c->lse2[stage][i] = a.lse[at] * LOG2E;
     c->delta[stage][i] = a.delta[at];
-    c->first[stage][i] = t >= a.len ? INT_MAX : a.doc_start ? max(0, a.doc_start[b * a.len + t]) : 0;
+    c->first[stage][i] = t >= a.len ? INT_MAX : attention_first_key(a, b, t, t);
 }
 
 /* s -> p, dp -> ds; s and dp are (keys, queries). */
-static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&dp)[8][4], float scale2, const QueryColumns *c, int stage,
-                                                     int query, int key)
+template <bool CAP>
+static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&dp)[8][4], const ScoreOf<CAP> &score, const QueryColumns *c,
+                                                     int stage, int query, int key)
 {
-    int lane = threadIdx.x & 31;
+    int   lane = threadIdx.x & 31;
+    float scale2 = score.factor * LOG2E;
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int   col = n * 8 + (lane & 3) * 2 + (e & 1), k = key + (lane >> 2) + (e >> 1) * 8;
-            float p = exp2f(s[n][e] * scale2 - c->lse2[stage][col]);
+            float t = score(s[n][e]), p = exp2f(t * scale2 - c->lse2[stage][col]);
             if (k > query + col || k < c->first[stage][col]) p = 0;
             s[n][e] = p;
             dp[n][e] = p == 0 ? 0 : p * (dp[n][e] - c->delta[stage][col]);
+            if (CAP) dp[n][e] *= 1.0f - t * t;
         }
 }
 
-/* Queries that attend keys [row, row + 64): tiles from `row` on while their documents begin before the keys end. */
+/* Queries that attend keys [row, row + 64): tiles from `row` on while their documents and windows begin before the keys end. */
 static __device__ __forceinline__ int last_query(const AttentionDims &a, int b, int row)
 {
     int end = row;
     for (int t = row; t < a.len; t += TILE_ROWS) {
-        int first = a.doc_start ? a.doc_start[b * a.len + t] : 0;
-        if (first >= row + TILE_ROWS) break;
+        if (attention_first_key(a, b, t, t) >= row + TILE_ROWS) break;
         end = t + TILE_ROWS;
     }
     return min(end, a.len);

@@ -93,12 +93,14 @@ typedef struct ReshapeAttrs {
 } ReshapeAttrs;
 
 /* codes: the dtype that an output is quantised to as well (OpCodes): e4m3; 0: it isn't. */
-typedef struct CodesAttrs { /* swiglu, swiglu_bwd */
+typedef struct SwigluAttrs { /* swiglu, swiglu_bwd */
     int64_t codes;
-} CodesAttrs;
+    bool    gelu; /* the gate's function is gelu by tanh; else silu */
+} SwigluAttrs;
 
 typedef struct RmsNormAttrs { /* rms_norm, add_rms_norm, rms_norm_bwd */
     double  eps;
+    double  offset;   /* added to w */
     int64_t dw_dtype; /* rms_norm_bwd */
     int64_t codes;
 } RmsNormAttrs;
@@ -107,15 +109,33 @@ typedef struct ColSumAttrs {
     int64_t dw_dtype;
 } ColSumAttrs;
 
-/* chunks: pieces of the rows on a GPU at the least, as far as lm_head_chunk_rows goes with it. */
+/* hits: the output that says whose label is the likeliest is there. */
+typedef struct CrossEntropyAttrs {
+    bool hits;
+} CrossEntropyAttrs;
+
+/* chunks: pieces of the rows on a GPU at the least, as far as lm_head_chunk_rows goes with it. softcap: logits l become softcap
+ * tanh(l / softcap); 0: they stay. */
 typedef struct LmHeadAttrs {
     int64_t chunks;
+    double  softcap;
+    bool    hits;
 } LmHeadAttrs;
 
 typedef struct LmHeadBwdAttrs {
     int64_t dw_dtype;
     int64_t chunks;
+    double  softcap;
+    bool    hits;
 } LmHeadBwdAttrs;
+
+typedef struct SoftcapAttrs { /* softcap, softcap_bwd */
+    double cap;
+} SoftcapAttrs;
+
+typedef struct ScaleAttrs {
+    double by;
+} ScaleAttrs;
 
 /* Angles p * f_i, f_i = theta^(-2i/D). factor > 0: Llama 3's stretch: wavelengths over original_len / low_freq are divided by
  * factor, those under original_len / high_freq kept, between them blended linearly. */
@@ -131,15 +151,25 @@ typedef struct RopeAttrs { /* half-split pairs (i, i + D/2), as Hugging Face */
 typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G values, D each */
     int64_t num_heads, num_kv_heads, head_dim;
     double  eps;      /* qkv_norm_rope */
+    double  offset;   /* added to wq and wk */
     int64_t dw_dtype; /* qkv_norm_rope_bwd: of dwq and dwk */
     int64_t codes;    /* qkv_norm_rope_bwd */
 } QkvAttrs;
 
 typedef struct AttentionAttrs {
     int64_t num_heads, num_kv_heads, head_dim; /* needed when packed; always set */
+    int64_t window;                            /* a query attends that many keys, itself the last; 0: all before it */
     double  scale;                             /* of q k^T; 0: 1/sqrt(head_dim) */
+    double  softcap;                           /* scores s become softcap tanh(s / softcap); 0: they stay */
     bool    dense; /* every row is one document: doc_start is 0 wherever it matters. A promise that faster kernels use */
 } AttentionAttrs;
+
+/* Whether kernels for whole rows of `len` do as well: rows are single documents, and a window is too long to gain much from what it leaves
+ * out, which they compute. */
+static inline bool attention_by_rows(const AttentionAttrs *attrs, int64_t len)
+{
+    return attrs->dense && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len / 2);
+}
 
 typedef struct LossSumBwdAttrs { /* dims of dlosses */
     int64_t rows, cols;

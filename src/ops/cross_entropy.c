@@ -1,4 +1,5 @@
-/* cross_entropy: losses = log(sum(exp(logits))) - logits[label] per token, 0 where the label is IGNORE_INDEX. */
+/* cross_entropy: losses = log(sum(exp(logits))) - logits[label] per token, 0 where the label is IGNORE_INDEX. hits, where asked
+ * for: 1 where no logit is above the label's, else 0. */
 #include "ops/cross_entropy.h"
 
 RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, float *exps)
@@ -17,6 +18,7 @@ RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, 
     }
     row.lse = row.shift + logf(row.total);
     row.loss = label == IGNORE_INDEX ? 0 : row.lse - target;
+    row.hit = target >= row.shift ? 1 : 0;
     return row;
 }
 
@@ -26,12 +28,15 @@ Status infer_labels(const Node *node, int k, const TensorType *x)
     return infer_like(node, k, "labels", DT_SET(DT_I32), &labels);
 }
 
-/* logits (...,V), labels i32 (...) -> losses (...) f32, lse (...) f32. */
+static const AttrDef cross_entropy_attrs[] = {ATTR_BOOL(CrossEntropyAttrs, hits, false), {0}};
+
+/* logits (...,V), labels i32 (...) -> losses (...) f32, lse (...) f32, [hits (...) f32]. */
 static Status cross_entropy_infer(Node *node)
 {
     TRY(infer_float(node, 0, "logits", 2));
     TRY(infer_labels(node, 1, &node->in[0]->type));
-    for (int k = 0; k < 2; k++) node->out[k]->type = type_without_last(&node->in[0]->type, DT_F32);
+    int count = ((const CrossEntropyAttrs *)node->attrs)->hits ? 3 : 2;
+    for (int k = 0; k < count; k++) node->out[k]->type = type_without_last(&node->in[0]->type, DT_F32);
     return OK;
 }
 
@@ -55,13 +60,14 @@ static void cross_entropy_task(void *context, int64_t task, int worker)
     const TensorView *logits = &args->in[0];
     int64_t           rows = type_rows(&logits->type), vocab = type_cols(&logits->type), step = rows_per_task(vocab);
     int64_t           end = min_i64(rows, (task + 1) * step);
-    float            *losses = args->out[0].data, *lse = args->out[1].data;
+    float            *losses = args->out[0].data, *lse = args->out[1].data, *hits = args->out[2].data;
     (void)worker;
     for (int64_t row = task * step; row < end; row++) {
         RowLoss result = row_loss(vec_at(logits->data, logits->type.dtype, row * vocab), logits->type.dtype, vocab,
                                   ((const int32_t *)args->in[1].data)[row], NULL);
         if (losses) losses[row] = result.loss;
         if (lse) lse[row] = result.lse;
+        if (hits) hits[row] = result.hit;
     }
 }
 
@@ -86,13 +92,17 @@ static Status cross_entropy_reference(const KernelArgs *args)
         double  target = label >= 0 && label < vocab ? vec_get(logits->data, logits->type.dtype, row * vocab + label) : NAN;
         if (args->out[0].data) ((float *)args->out[0].data)[row] = label == IGNORE_INDEX ? 0 : (float)(lse - target);
         if (args->out[1].data) ((float *)args->out[1].data)[row] = (float)lse;
+        if (args->out[2].data) ((float *)args->out[2].data)[row] = target >= most;
     }
     return OK;
 }
 
+static const CrossEntropyAttrs with_hits = {.hits = true};
+
 static const OpSample cross_entropy_samples[] = {
     {.in = {{DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}}, .int_range = {0, 7}},
     {.in = {{DT_F32, 3, {2, 3, 2100}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 2100}},
+    {.in = {{DT_F32, 2, {200, 3}}, {DT_I32, 1, {200}}}, .attrs = &with_hits, .int_range = {0, 3}},
 };
 
 /* Shapes of real models. */
@@ -103,10 +113,12 @@ static const OpSample cross_entropy_large_samples[] = {
 const OpDef op_cross_entropy = {
     .id = OP_CROSS_ENTROPY,
     .name = "cross_entropy",
-    .synopsis = "losses = lse - logits[label], lse = log sum exp(logits); 0 where label = -100",
+    .synopsis = "losses = lse - logits[label], lse = log sum exp(logits); 0 where label = -100; hits = logits[label] is the largest",
     .num_in = 2,
-    .num_out = 2,
+    .num_out = 3,
     .min_in = 2,
+    .attrs_size = sizeof(CrossEntropyAttrs),
+    .attrs = cross_entropy_attrs,
     .infer = cross_entropy_infer,
     .backward = cross_entropy_backward,
     .cost = cross_entropy_cost,

@@ -27,13 +27,23 @@ template <typename T, bool VEC, typename F> static __device__ __forceinline__ vo
     }
 }
 
-/* The largest element and the sum of exp(x - largest), for every thread. */
-template <typename T, bool VEC>
-static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float *scratch, float *out_most, float *out_sum)
+/* cap tanh(x / cap), or x itself. */
+template <bool CAP> static __device__ __forceinline__ float capped(float x, float cap)
+{
+    return CAP ? cap * tanhf(x / cap) : x;
+}
+
+/* The largest element and the sum of exp(x - largest), for every thread; CAP: of capped ones. */
+template <typename T, bool VEC, bool CAP>
+static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float cap, float *scratch, float *out_most, float *out_sum)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     float most = -INFINITY, sum = 0;
-    each_piece<T, VEC>(row, cols, [&](int64_t, const float *x) {
+    each_piece<T, VEC>(row, cols, [&](int64_t, float *x) {
+        if (CAP) {
+#pragma unroll
+            for (int i = 0; i < N; i++) x[i] = capped<CAP>(x[i], cap);
+        }
         float piece = x[0];
 #pragma unroll
         for (int i = 1; i < N; i++) piece = fmaxf(piece, x[i]);
@@ -50,33 +60,37 @@ static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, f
     *out_sum = block_sum(most == -INFINITY ? sum : sum * fast_exp(most - *out_most), scratch);
 }
 
-/* Row blockIdx.x: loss and lse (either NULL: not wanted), and where dlosses is given, logits become dlogits in place.
+/* Row blockIdx.x: loss, lse and hit (each NULL: not wanted), and where dlosses is given, logits become dlogits in place. CAP: of logits
+ * capped, whose slope dlogits have as a factor.
  */
-template <typename T, bool VEC>
+template <typename T, bool VEC, bool CAP>
 static __global__ void __launch_bounds__(ROW_THREADS)
-    loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse)
+    loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse, float *hits, float cap)
 {
     __shared__ float scratch[32];
     enum { N = VEC ? (int)Pack<T>::N : 1 };
     T      *row = logits + (int64_t)blockIdx.x * cols;
     int32_t label = labels[blockIdx.x];
     bool    known = label >= 0 && label < cols, ignored = label == IGNORE_INDEX;
-    float   most, sum, target = known ? to_float(row[label]) : NAN;
+    float   most, sum, target = known ? capped<CAP>(to_float(row[label]), cap) : NAN;
     if (ignored && !lse && dlosses) {
         most = sum = 1; /* only zeros are to be written */
     } else {
-        row_softmax<T, VEC>(row, cols, scratch, &most, &sum);
+        row_softmax<T, VEC, CAP>(row, cols, cap, scratch, &most, &sum);
     }
     if (threadIdx.x == 0 && losses) losses[blockIdx.x] = ignored ? 0 : most + logf(sum) - target;
     if (threadIdx.x == 0 && lse) lse[blockIdx.x] = most + logf(sum);
+    if (threadIdx.x == 0 && hits) hits[blockIdx.x] = target >= most ? 1 : 0;
     if (!dlosses) return;
     float dloss = known ? dlosses[blockIdx.x] : NAN, scale = dloss / sum;
     __syncthreads(); /* `target` was read by all */
     each_piece<T, VEC>(row, cols, [&](int64_t c, float *x) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            x[i] = ignored ? 0 : scale * fast_exp(x[i] - most);
+            float t = CAP ? tanhf(x[i] / cap) : 0;
+            x[i] = ignored ? 0 : scale * fast_exp((CAP ? cap * t : x[i]) - most);
             if (c + i == label) x[i] -= dloss;
+            if (CAP) x[i] *= 1.0f - t * t;
         }
         if (VEC)
             store_n<VEC ? (int)N : (int)Pack<T>::N>(row + c, x);
@@ -85,14 +99,15 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     });
 }
 
+/* cap 0: logits as they are. */
 template <typename T>
 static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols, float *losses, float *lse,
-                             cudaStream_t stream)
+                             float *hits, float cap, cudaStream_t stream)
 {
     if (!rows) return;
     bool vec = cols % Pack<T>::N == 0 && is_aligned16(logits);
-    if (vec)
-        loss_rows<T, true><<<(unsigned)rows, ROW_THREADS, 0, stream>>>(logits, labels, dlosses, cols, losses, lse);
-    else
-        loss_rows<T, false><<<(unsigned)rows, ROW_THREADS, 0, stream>>>(logits, labels, dlosses, cols, losses, lse);
+    auto kernel = cap > 0 ? vec ? loss_rows<T, true, true> : loss_rows<T, false, true>
+                  : vec ? loss_rows<T, true, false>
+                          : loss_rows<T, false, false>;
+    kernel<<<(unsigned)rows, ROW_THREADS, 0, stream>>>(logits, labels, dlosses, cols, losses, lse, hits, cap);
 }

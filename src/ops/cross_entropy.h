@@ -8,6 +8,7 @@ typedef struct RowLoss {
     float lse;   /* log of the sum of exponentials */
     float shift; /* exps are e^(logits - shift) */
     float total; /* their sum */
+    float hit;   /* 1 where no logit is above the label's, else 0 */
 } RowLoss;
 
 /* exps (vocab) receives the exponentials and may be logits itself; NULL: not wanted. Sums by tiles, in order. */

@@ -57,16 +57,10 @@ static inline float bell_of(float x)
     return vec_expf(-0.5f * x * x);
 }
 
-/* sigmoid(2 u), u the argument of tanh. */
-static inline float tanh_gate(float x)
-{
-    return vec_sigmoid(1.5957691216f * (x + 0.044715f * (x * x * x)));
-}
-
 static void gelu_tile(float *y, const float *x, bool tanh, int64_t count)
 {
     if (tanh)
-        for (int64_t i = 0; i < count; i++) y[i] = x[i] * tanh_gate(x[i]);
+        for (int64_t i = 0; i < count; i++) y[i] = x[i] * vec_sigmoid(gelu_argument(x[i]));
     else
         for (int64_t i = 0; i < count; i++) y[i] = x[i] * normal_cdf(x[i], bell_of(x[i]));
 }
@@ -76,7 +70,7 @@ static void gelu_bwd_tile(float *dx, const float *dy, const float *x, bool tanh,
 {
     if (tanh) {
         for (int64_t i = 0; i < count; i++) {
-            float s = tanh_gate(x[i]), slope = 1.5957691216f * (1.0f + 0.134145f * (x[i] * x[i]));
+            float s = vec_sigmoid(gelu_argument(x[i])), slope = gelu_argument_slope(x[i]);
             dx[i] = dy[i] * (s + x[i] * s * (1.0f - s) * slope);
         }
     } else {

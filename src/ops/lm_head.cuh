@@ -11,8 +11,10 @@ typedef struct LmHead {
     const int32_t *labels;
     const float   *dlosses; /* NULL: losses alone */
     float         *losses;  /* NULL: not wanted */
+    float         *hits;    /* NULL: not wanted */
     bool           accumulate;
     int64_t        chunks; /* at the least */
+    float          softcap;
 } LmHead;
 
 /* Prepares or runs the products of each chunk; losses between them where it runs. */
@@ -38,7 +40,8 @@ static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_ru
             if (i > 0) continue;
             CUDA_FLOAT(dtype, T,
                        launch_loss_rows<T>((T *)logits.data, h->labels + row, h->dlosses ? h->dlosses + row : NULL, count, vocab,
-                                           h->losses ? h->losses + row : NULL, NULL, cuda_stream(args)));
+                                           h->losses ? h->losses + row : NULL, NULL, h->hits ? h->hits + row : NULL, h->softcap,
+                                           cuda_stream(args)));
             TRY(CUDA_LAUNCHED());
         }
     }

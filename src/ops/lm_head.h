@@ -12,7 +12,9 @@ typedef struct LmHead {
     const int32_t *labels;
     const float   *dlosses;    /* (N); NULL: losses alone */
     float         *losses;     /* (N); NULL: not wanted */
+    float         *hits;       /* (N), as cross_entropy's; NULL: not wanted */
     bool           accumulate; /* dw += */
+    float          softcap;    /* of logits; 0: none */
 } LmHead;
 
 /* Types alone are read. */

@@ -12,31 +12,36 @@ enum {
     ROWS_PER_TASK = 4,
 };
 
-static const AttrDef lm_head_loss_attrs[] = {ATTR_INT(LmHeadAttrs, chunks, 0), {0}};
+static const AttrDef lm_head_loss_attrs[] = {
+    ATTR_INT(LmHeadAttrs, chunks, 0), ATTR_FLOAT(LmHeadAttrs, softcap, 0), ATTR_BOOL(LmHeadAttrs, hits, false), {0}};
 
-/* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32. */
+/* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32, [hits (...) f32]. */
 static Status lm_head_loss_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
     const TensorType *x = &node->in[0]->type;
     TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
     TRY(infer_labels(node, 2, x));
-    node->out[0]->type = type_without_last(x, DT_F32);
+    int count = ((const LmHeadAttrs *)node->attrs)->hits ? 2 : 1;
+    for (int k = 0; k < count; k++) node->out[k]->type = type_without_last(x, DT_F32);
     return OK;
 }
 
-/* The backward op yields the losses as well: forward's are read from it and logits are computed once. */
+/* The backward op yields losses and hits as well: forward's are read from it and logits are computed once. */
 static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
 {
-    Value   *x = node->in[0], *w = node->in[1], *dlosses = grad_of(grad, node->out[0]), *out[3];
+    Value   *x = node->in[0], *w = node->in[1], *dlosses = grad_of(grad, node->out[0]), *out[4];
     bool     want_x = grad_wanted(grad, x), want_w = grad_wanted(grad, w);
-    uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2);
+    uint32_t want = 1u | want_bit(want_x, 1) | want_bit(want_w, 2) | want_bit(node->out[1] != NULL, 3);
     if (!dlosses || (!want_x && !want_w)) return OK;
     Value         *in[] = {dlosses, x, w, node->in[2], want_w ? grad_accumulator(grad, w) : NULL};
     LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0,
-                            .chunks = ((const LmHeadAttrs *)node->attrs)->chunks};
+                            .chunks = ((const LmHeadAttrs *)node->attrs)->chunks,
+                            .softcap = ((const LmHeadAttrs *)node->attrs)->softcap,
+                            .hits = node->out[1] != NULL};
     TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
+    if (node->out[1]) grad_replace_forward(grad, node->out[1], out[3]);
     if (want_w) grad_set(grad, w, out[2]);
     return want_x ? grad_add(grad, x, out[1]) : OK;
 }
@@ -104,6 +109,20 @@ typedef struct ChunkJob {
     float        *logits;
 } ChunkJob;
 
+/* Capped logits become gradients of those before; `scale` times the exponentials are the gradients of the capped ones. */
+static void cap_gradients(float *logits, float cap, float shift, float scale, int64_t vocab, int32_t label, float dloss)
+{
+    for (int64_t c = 0; c < vocab; c += TILE) {
+        int64_t n = min_i64(TILE, vocab - c);
+        float   exps[TILE], *x = logits + c;
+        vec_exp_sum(exps, x, shift, n);
+        for (int64_t i = 0; i < n; i++) {
+            float t = x[i] / cap;
+            x[i] = (scale * exps[i] - (c + i == label ? dloss : 0)) * (1.0f - t * t);
+        }
+    }
+}
+
 /* Losses of a few rows; logits become dlogits where they are wanted. */
 static void rows_task(void *context, int64_t task, int worker)
 {
@@ -114,14 +133,20 @@ static void rows_task(void *context, int64_t task, int worker)
     for (int64_t i = task * ROWS_PER_TASK; i < end; i++) {
         float  *logits = job->logits + i * h->vocab;
         int32_t label = h->labels[job->row + i];
-        RowLoss row = row_loss(logits, DT_F32, h->vocab, label, logits);
+        if (h->softcap > 0) vec_softcap(logits, h->softcap, h->vocab);
+        RowLoss row = row_loss(logits, DT_F32, h->vocab, label, h->softcap > 0 ? NULL : logits);
         if (h->losses) h->losses[job->row + i] = row.loss;
+        if (h->hits) h->hits[job->row + i] = row.hit;
         if (!h->dlosses) continue;
         if (label == IGNORE_INDEX) {
             memset(logits, 0, (size_t)h->vocab * sizeof(float));
             continue;
         }
         float dloss = label >= 0 && label < h->vocab ? h->dlosses[job->row + i] : NAN;
+        if (h->softcap > 0) {
+            cap_gradients(logits, h->softcap, row.shift, dloss / row.total, h->vocab, label, dloss);
+            continue;
+        }
         vec_scale(logits, dloss / row.total, h->vocab);
         if (label >= 0 && label < h->vocab) logits[label] -= dloss;
     }
@@ -163,6 +188,7 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
         ChunkJob job = {.head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits};
         if (chunk_ignored(h, row, job.rows)) {
             if (h->losses) memset(h->losses + row, 0, (size_t)job.rows * sizeof(float));
+            if (h->hits) memset(h->hits + row, 0, (size_t)job.rows * sizeof(float));
             if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(dtype_bytes(h->dx.type.dtype, job.rows * h->channels)));
             continue;
         }
@@ -185,6 +211,12 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
     if (sums_apart(h)) pool_run(pool, h->vocab, store_task, &store);
 }
 
+static double reference_logit(const LmHead *h, float logit)
+{
+    double cap = h->softcap;
+    return cap > 0 ? cap * tanh(logit / cap) : logit;
+}
+
 /* Row by row, sums in the order of rows. */
 void lm_head_reference(const LmHead *h, float *row_scratch)
 {
@@ -196,15 +228,18 @@ void lm_head_reference(const LmHead *h, float *row_scratch)
         int32_t    label = h->labels[row];
         double     most = -INFINITY, total = 0;
         gemm_reference(&gemm);
-        for (int64_t j = 0; j < h->vocab; j++) most = fmax(most, row_scratch[j]);
-        for (int64_t j = 0; j < h->vocab; j++) total += exp(row_scratch[j] - most);
+        for (int64_t j = 0; j < h->vocab; j++) most = fmax(most, reference_logit(h, row_scratch[j]));
+        for (int64_t j = 0; j < h->vocab; j++) total += exp(reference_logit(h, row_scratch[j]) - most);
         bool   valid = label >= 0 && label < h->vocab;
-        double loss = label == IGNORE_INDEX ? 0 : valid ? most + log(total) - row_scratch[label] : NAN;
+        double loss = label == IGNORE_INDEX ? 0 : valid ? most + log(total) - reference_logit(h, row_scratch[label]) : NAN;
         if (h->losses) h->losses[row] = (float)loss;
+        if (h->hits) h->hits[row] = valid && reference_logit(h, row_scratch[label]) >= most;
         if (!h->dlosses) continue;
         double dloss = label == IGNORE_INDEX ? 0 : valid ? h->dlosses[row] : NAN;
-        for (int64_t j = 0; j < h->vocab; j++)
-            row_scratch[j] = dloss == 0 ? 0 : (float)(dloss * (exp(row_scratch[j] - most) / total - (j == label)));
+        for (int64_t j = 0; j < h->vocab; j++) {
+            double logit = reference_logit(h, row_scratch[j]), t = h->softcap > 0 ? logit / h->softcap : 0;
+            row_scratch[j] = dloss == 0 ? 0 : (float)(dloss * (exp(logit - most) / total - (j == label)) * (1 - t * t));
+        }
         if (h->dx.data) {
             gemm = head_dx_product(&chunk, &h->w, row, 1, &h->dx);
             gemm_reference(&gemm);
@@ -238,6 +273,8 @@ static LmHead lm_head_loss_bound(const KernelArgs *args)
     head.w = args->in[1];
     head.labels = args->in[2].data;
     head.losses = args->out[0].data;
+    head.softcap = (float)((const LmHeadAttrs *)args->attrs)->softcap;
+    head.hits = args->out[1].data;
     return head;
 }
 
@@ -255,23 +292,29 @@ static Status lm_head_loss_reference(const KernelArgs *args)
     return OK;
 }
 
+static const LmHeadAttrs capped_head = {.softcap = 1.5};
+static const LmHeadAttrs with_hits = {.hits = true};
+
 static const OpSample lm_head_loss_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 7}},
     {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 1100}},
+    {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .attrs = &capped_head, .int_range = {0, 0, 7}},
+    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {12, 12}}, {DT_I32, 2, {2, 40}}}, .attrs = &with_hits, .int_range = {0, 0, 12}},
 };
 
 /* Shapes of real models. */
 static const OpSample lm_head_loss_large_samples[] = {
     /* few channels: bf16 logits as large as sqrt(channels) times these inputs are further from those in fp32 than models' are */
     {.in = {{DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {5003, 32}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 5003}},
+    {.in = {{DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}}, .attrs = &capped_head, .int_range = {0, 0, 4000}},
 };
 
 const OpDef op_lm_head_loss = {
     .id = OP_LM_HEAD_LOSS,
     .name = "lm_head_loss",
-    .synopsis = "losses = lse(x w^T) - (x w^T)[label]; 0 where label = -100",
+    .synopsis = "losses = lse(l) - l[label], l = x w^T, or softcap tanh(x w^T / softcap); 0 where label = -100; hits as cross_entropy's",
     .num_in = 3,
-    .num_out = 1,
+    .num_out = 2,
     .min_in = 3,
     .attrs_size = sizeof(LmHeadAttrs),
     .attrs = lm_head_loss_attrs,

@@ -7,7 +7,9 @@ static LmHead head_of_args(const KernelArgs *args)
     h.x = args->in[0], h.w = args->in[1];
     h.labels = (const int32_t *)args->in[2].data;
     h.losses = (float *)args->out[0].data;
+    h.hits = (float *)args->out[1].data;
     h.chunks = ((const LmHeadAttrs *)args->attrs)->chunks;
+    h.softcap = (float)((const LmHeadAttrs *)args->attrs)->softcap;
     return h;
 }
 

@@ -1,14 +1,18 @@
-/* lm_head_loss_bwd: losses again, with dx and dw, in one pass over chunks of rows (lm_head_loss.c has them). */
+/* lm_head_loss_bwd: losses and hits again, with dx and dw, in one pass over chunks of rows (lm_head_loss.c has them). */
 #include "ops/lm_head.h"
 #include "ops/lm_head_chunks.h"
 
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
-enum { OUT_LOSSES, OUT_DX, OUT_DW };
+enum { OUT_LOSSES, OUT_DX, OUT_DW, OUT_HITS };
 
-static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype), ATTR_INT(LmHeadBwdAttrs, chunks, 0), {0}};
+static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype),
+                                                 ATTR_INT(LmHeadBwdAttrs, chunks, 0),
+                                                 ATTR_FLOAT(LmHeadBwdAttrs, softcap, 0),
+                                                 ATTR_BOOL(LmHeadBwdAttrs, hits, false),
+                                                 {0}};
 
 /* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw in x's
- * dtype if not told otherwise. */
+ * dtype if not told otherwise, [hits (...) f32]. */
 static Status lm_head_loss_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -22,6 +26,7 @@ static Status lm_head_loss_bwd_infer(Node *node)
     node->out[OUT_LOSSES]->type = losses;
     node->out[OUT_DX]->type = *x;
     node->out[OUT_DW]->type = dw;
+    if (((const LmHeadBwdAttrs *)node->attrs)->hits) node->out[OUT_HITS]->type = losses;
     return OK;
 }
 
@@ -60,9 +65,11 @@ static LmHead lm_head_loss_bwd_bound(const KernelArgs *args)
                     .labels = args->in[IN_LABELS].data,
                     .dlosses = args->in[IN_DLOSSES].data,
                     .losses = args->out[OUT_LOSSES].data,
+                    .hits = args->out[OUT_HITS].data,
                     .dx = args->out[OUT_DX],
                     .dw = args->out[OUT_DW],
-                    .accumulate = args->accumulate >> OUT_DW & 1};
+                    .accumulate = args->accumulate >> OUT_DW & 1,
+                    .softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap};
 }
 
 static Status lm_head_loss_bwd_chunks(const KernelArgs *args)
@@ -80,6 +87,9 @@ static Status lm_head_loss_bwd_reference(const KernelArgs *args)
 }
 
 static const LmHeadBwdAttrs lm_head_loss_bwd_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+static const LmHeadBwdAttrs lm_head_loss_bwd_capped = {.softcap = 1.5};
+
+static const LmHeadBwdAttrs with_hits = {.dw_dtype = DTYPE_TO_ATTR(DT_F32), .hits = true};
 
 static const OpSample lm_head_loss_bwd_samples[] = {
     {.in = {{DT_F32, 2, {2, 3}}, {DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}, {DT_F32, 2, {7, 5}}},
@@ -88,6 +98,12 @@ static const OpSample lm_head_loss_bwd_samples[] = {
     {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {60, 12}}, {DT_I32, 2, {2, 40}}},
      .attrs = &lm_head_loss_bwd_f32,
      .int_range = {0, 0, 0, 60}},
+    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}},
+     .attrs = &lm_head_loss_bwd_capped,
+     .int_range = {0, 0, 0, 1100}},
+    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {12, 12}}, {DT_I32, 2, {2, 40}}},
+     .attrs = &with_hits,
+     .int_range = {0, 0, 0, 12}},
 };
 
 static const LmHeadBwdAttrs large_head_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
@@ -100,6 +116,9 @@ static const OpSample lm_head_loss_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
      .attrs = &large_head_f32,
      .int_range = {0, 0, 0, 4000}},
+    {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
+     .attrs = &lm_head_loss_bwd_capped,
+     .int_range = {0, 0, 0, 4000}},
     {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}, {DT_F32, 2, {60, 32}}},
      .attrs = &two_chunks,
      .int_range = {0, 0, 0, 60}},
@@ -108,9 +127,10 @@ static const OpSample lm_head_loss_bwd_large_samples[] = {
 const OpDef op_lm_head_loss_bwd = {
     .id = OP_LM_HEAD_LOSS_BWD,
     .name = "lm_head_loss_bwd",
-    .synopsis = "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label))",
+    .synopsis =
+        "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label)), with softcap times its slope; hits as cross_entropy's",
     .num_in = 5,
-    .num_out = 3,
+    .num_out = 4,
     .min_in = 4,
     .alias = {{.out = OUT_DW, .in = IN_ACC, .accumulate = true}},
     .num_alias = 1,

@@ -1,8 +1,8 @@
-/* lm_head_loss_bwd: losses again, with dx and dw, in one pass over chunks of rows. */
+/* lm_head_loss_bwd: losses and hits again, with dx and dw, in one pass over chunks of rows. */
 #include "ops/lm_head.cuh"
 
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
-enum { OUT_LOSSES, OUT_DX, OUT_DW };
+enum { OUT_LOSSES, OUT_DX, OUT_DW, OUT_HITS };
 
 static LmHead head_of_args(const KernelArgs *args)
 {
@@ -11,9 +11,11 @@ static LmHead head_of_args(const KernelArgs *args)
     h.labels = (const int32_t *)args->in[IN_LABELS].data;
     h.dlosses = (const float *)args->in[IN_DLOSSES].data;
     h.losses = (float *)args->out[OUT_LOSSES].data;
+    h.hits = (float *)args->out[OUT_HITS].data;
     h.dx = args->out[OUT_DX], h.dw = args->out[OUT_DW];
     h.accumulate = args->accumulate >> OUT_DW & 1;
     h.chunks = ((const LmHeadBwdAttrs *)args->attrs)->chunks;
+    h.softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap;
     return h;
 }
 

@@ -60,13 +60,14 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
     return *reinterpret_cast<uint32_t *>(&pair);
 }
 
-/* Begins to copy rows [t, t + 64) of one head; rows at `end` and after are zeros. */
-template <int D> static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int b, int t, int end, int head)
+/* Begins to copy rows [t, t + 64) of one head by a block of THREADS; rows at `end` and after are zeros. */
+template <int D, int THREADS = MMA_THREADS>
+static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int b, int t, int end, int head)
 {
     enum { CHUNKS = D / 8 };
     const bf16 *base = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D;
 #pragma unroll
-    for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += MMA_THREADS) {
+    for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += THREADS) {
         int  row = i / CHUNKS, chunk = i % CHUNKS;
         bool there = t + row < end;
         copy_async(tile + row * TileOf<D>::STRIDE + chunk * 8, base + (there ? t + row : 0) * h.token_stride + chunk * 8, there);
@@ -138,11 +139,12 @@ static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, 
     }
 }
 
-/* Least and largest first key of 64 queries from t; every thread gets them. scratch: 4 ints. */
-static __device__ __forceinline__ void document_range(const AttentionDims &a, int b, int t, int *scratch, int *out_least, int *out_most)
+/* Least and largest first key of 64 queries from t, query t being key number position + t; every thread gets them. scratch: 4 ints. */
+static __device__ __forceinline__ void document_range(const AttentionDims &a, int b, int t, int position, int *scratch, int *out_least,
+                                                      int *out_most)
 {
     int lane = threadIdx.x & 31, query = min(t + (int)threadIdx.x % TILE_ROWS, a.len - 1);
-    int first = a.doc_start ? max(0, a.doc_start[b * a.len + query]) : 0;
+    int first = attention_first_key(a, b, query, position + query);
     int least = __reduce_min_sync(0xFFFFFFFFu, first), most = __reduce_max_sync(0xFFFFFFFFu, first);
     if (lane == 0 && threadIdx.x < TILE_ROWS) {
         scratch[threadIdx.x >> 5] = least;

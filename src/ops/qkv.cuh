@@ -8,12 +8,13 @@
 
 typedef struct QkvDims {
     int64_t rows, num_q, num_kv, head_dim, table_len;
-    float   eps;
+    float   eps, offset; /* offset: added to wq and wk */
 } QkvDims;
 
 static inline QkvDims qkv_dims(const QkvAttrs *attrs, const TensorType *qkv, const TensorType *table)
 {
-    QkvDims d = {type_rows(qkv), attrs->num_heads, attrs->num_kv_heads, attrs->head_dim, table->dim[0], (float)attrs->eps};
+    QkvDims d = {type_rows(qkv), attrs->num_heads,  attrs->num_kv_heads, attrs->head_dim,
+                 table->dim[0],  (float)attrs->eps, (float)attrs->offset};
     return d;
 }
 

@@ -6,11 +6,8 @@
 #include "ops/rope_row.h"
 
 static const AttrDef qkv_attrs[] = {
-    ATTR_INT(QkvAttrs, num_heads, 0),
-    ATTR_INT(QkvAttrs, num_kv_heads, 0),
-    ATTR_INT(QkvAttrs, head_dim, 0),
-    ATTR_FLOAT(QkvAttrs, eps, 1e-6),
-    {0},
+    ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0),
+    ATTR_FLOAT(QkvAttrs, eps, 1e-6),  ATTR_FLOAT(QkvAttrs, offset, 0),     {0},
 };
 
 enum { IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS };
@@ -109,8 +106,8 @@ static void qkv_norm_rope_task(void *context, int64_t task, int worker)
     const float      *wq = NULL, *wk = NULL;
     (void)worker;
     if (args->in[IN_WQ].data) {
-        wq = tile_load(&args->in[IN_WQ], 0, attrs->head_dim, scratch_q);
-        wk = tile_load(&args->in[IN_WK], 0, attrs->head_dim, scratch_k);
+        wq = rms_weights(&args->in[IN_WQ], attrs->offset, 0, attrs->head_dim, scratch_q);
+        wk = rms_weights(&args->in[IN_WK], attrs->offset, 0, attrs->head_dim, scratch_k);
     }
     for (int64_t row = task * step; row < end; row++) qkv_norm_rope_row(args, row, wq, wk);
 }
@@ -126,7 +123,12 @@ static Status qkv_norm_rope_cpu(const KernelArgs *args)
 static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
 static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-2};
 
+static const QkvAttrs qkv_offset = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6, .offset = 1};
+
 static const OpSample qkv_norm_rope_samples[] = {
+    {.in = {{DT_F32, 3, {2, 3, 64}}, {DT_F32, 1, {8}}, {DT_F32, 1, {8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
+     .attrs = &qkv_offset,
+     .int_range = {0, 0, 0, 0, 5}},
     {.in = {{DT_F32, 3, {2, 3, 64}}, {DT_F32, 1, {8}}, {DT_F32, 1, {8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
      .attrs = &qkv_small,
      .int_range = {0, 0, 0, 0, 5}},
@@ -150,7 +152,7 @@ static const OpSample qkv_norm_rope_large_samples[] = {
 const OpDef op_qkv_norm_rope = {
     .id = OP_QKV_NORM_ROPE,
     .name = "qkv_norm_rope",
-    .synopsis = "q and k heads of packed rows: rope(rms_norm(head) w), or rope(head) without weights; v heads pass",
+    .synopsis = "q and k heads of packed rows: rope(rms_norm(head) (w + offset)), or rope(head) without weights; v heads pass",
     .num_in = 5,
     .num_out = 2,
     .min_in = 5,

@@ -48,7 +48,7 @@ static __global__ void __launch_bounds__(THREADS)
                 for (int k = 0; k < N; k++) sum += v[k] * v[k];
                 rstd = rsqrtf(group_sum<LANES>(sum) / (float)d.head_dim + d.eps);
 #pragma unroll
-                for (int k = 0; k < N; k++) v[k] = (head < num_q ? weight_q[k] : weight_k[k]) * (v[k] * rstd);
+                for (int k = 0; k < N; k++) v[k] = ((head < num_q ? weight_q[k] : weight_k[k]) + d.offset) * (v[k] * rstd);
             }
             turn<LANES, N>(v, t, lane, 1.0f);
             if (rstd_out && lane == 0 && head < turned) rstd_out[row * turned + head] = rstd;
@@ -84,8 +84,8 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
         for (int64_t i = lane; y.data && i < half; i += 32) {
             float a = elem_get(x.data, x.type.dtype, at + i), b = elem_get(x.data, x.type.dtype, at + half + i);
             if (norm) {
-                a = elem_get(w.data, w.type.dtype, i) * (a * rstd);
-                b = elem_get(w.data, w.type.dtype, half + i) * (b * rstd);
+                a = (elem_get(w.data, w.type.dtype, i) + d.offset) * (a * rstd);
+                b = (elem_get(w.data, w.type.dtype, half + i) + d.offset) * (b * rstd);
             }
             float c = inside ? table[position * d.head_dim + i] : NAN, s = inside ? table[position * d.head_dim + half + i] : NAN;
             elem_set(y.data, y.type.dtype, at + i, head < turned ? a * c - b * s : a);

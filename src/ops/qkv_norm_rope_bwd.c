@@ -5,13 +5,8 @@
 #include "ops/rope_row.h"
 
 static const AttrDef qkv_bwd_attrs[] = {
-    ATTR_INT(QkvAttrs, num_heads, 0),
-    ATTR_INT(QkvAttrs, num_kv_heads, 0),
-    ATTR_INT(QkvAttrs, head_dim, 0),
-    ATTR_FLOAT(QkvAttrs, eps, 1e-6),
-    ATTR_DTYPE(QkvAttrs, dw_dtype),
-    ATTR_DTYPE(QkvAttrs, codes),
-    {0},
+    ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0), ATTR_FLOAT(QkvAttrs, eps, 1e-6),
+    ATTR_FLOAT(QkvAttrs, offset, 0),  ATTR_DTYPE(QkvAttrs, dw_dtype),      ATTR_DTYPE(QkvAttrs, codes),     {0},
 };
 
 enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK, IN_SCALE, IN_AMAX };
@@ -129,8 +124,8 @@ static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
     int64_t           partial = partial_floats(attrs, &dy->type, args->out[OUT_DWQ].data || args->out[OUT_DWK].data);
     if (!dx.data && row_codes_wanted(&codes)) dx = (TensorView){(float *)args->workspace + partial + worker * codes.cols, dy->type};
     if (args->in[IN_WQ].data) {
-        wq = tile_load(&args->in[IN_WQ], 0, head_dim, scratch_q);
-        wk = tile_load(&args->in[IN_WK], 0, head_dim, scratch_k);
+        wq = rms_weights(&args->in[IN_WQ], attrs->offset, 0, head_dim, scratch_q);
+        wk = rms_weights(&args->in[IN_WK], attrs->offset, 0, head_dim, scratch_k);
         if (args->out[1].data) dwq = (float *)args->workspace + task * 2 * head_dim;
         if (args->out[2].data) dwk = (float *)args->workspace + task * 2 * head_dim + head_dim;
         if (dwq) memset(dwq, 0, (size_t)head_dim * sizeof(float));
@@ -167,7 +162,18 @@ static const QkvAttrs qkv_to_codes = {.num_heads = 2, .num_kv_heads = 1, .head_d
 static const QkvAttrs qkv_to_e5m2 = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E5M2)};
 static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6};
 
+static const QkvAttrs qkv_offset = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .eps = 1e-6, .offset = 1};
+
 static const OpSample qkv_norm_rope_bwd_samples[] = {
+    {.in = {{DT_F32, 3, {2, 40, 128}},
+            {DT_F32, 3, {2, 40, 128}},
+            {DT_F32, 1, {32}},
+            {DT_F32, 1, {32}},
+            {DT_F32, 2, {50, 32}},
+            {DT_I32, 2, {2, 40}},
+            {DT_F32, 3, {2, 40, 3}}},
+     .attrs = &qkv_offset,
+     .int_range = {0, 0, 0, 0, 0, 50}},
     {.in = {{DT_F32, 3, {2, 3, 64}},
             {DT_F32, 3, {2, 3, 64}},
             {DT_F32, 1, {8}},

@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
                 for (int k = 0; k < N; k++) {
                     float input = to_float(batch.inputs[u].v[k]), part = v[k] * (input * rstd);
-                    v[k] *= to_float(w.v[k]);
+                    v[k] *= to_float(w.v[k]) + d.offset;
                     dot += v[k] * input;
                     if (is_q)
                         dq[k] += part;
@@ -161,7 +161,7 @@ static __global__ void qkv_pairs_bwd(QkvBwd q, TensorView dy, TensorView x, Tens
                 float first = head < turned ? a * c + b * s : a, second = head < turned ? b * c - a * s : b;
                 if (norm) {
                     float u = elem_get(x.data, x.type.dtype, at + i), v = elem_get(x.data, x.type.dtype, at + half + i);
-                    float wu = elem_get(w.data, w.type.dtype, i), wv = elem_get(w.data, w.type.dtype, half + i);
+                    float wu = elem_get(w.data, w.type.dtype, i) + d.offset, wv = elem_get(w.data, w.type.dtype, half + i) + d.offset;
                     if (pass == 0) {
                         dot += first * wu * u + second * wv * v;
                         if (dw) dw[i] += first * (u * rstd), dw[half + i] += second * (v * rstd);

@@ -1,9 +1,10 @@
-/* rms_norm: y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
+/* rms_norm: y = x * rstd * (w + offset),  rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
  *
  * rstd is a second output so that backward reads it instead of recomputing it. */
 #include "ops/rms_row.h"
 
-static const AttrDef rms_norm_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
+static const AttrDef rms_norm_attrs[] = {
+    ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_FLOAT(RmsNormAttrs, offset, 0), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
 
 enum { IN_X, IN_W, IN_SCALE, IN_AMAX };
 enum { OUT_Y, OUT_RSTD, OUT_CODES, OUT_MORE, OUT_AMAX };
@@ -55,7 +56,7 @@ static void rms_norm_task(void *context, int64_t task, int worker)
     int64_t             end = min_i64(type_rows(&x->type), (task + 1) * step);
     (void)worker;
     for (int64_t row = task * step; row < end; row++) {
-        float r = rms_norm_row(&args->out[0], &codes, x, &args->in[1], attrs->eps, row * cols, row * cols, cols);
+        float r = rms_norm_row(&args->out[0], &codes, x, &args->in[1], attrs, row * cols, row * cols, cols);
         if (rstd) rstd[row] = r;
     }
     row_codes_record(&codes);
@@ -71,7 +72,10 @@ static Status rms_norm_cpu(const KernelArgs *args)
 static const RmsNormAttrs rms_norm_large_eps = {.eps = 0.1};
 static const RmsNormAttrs rms_norm_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
 
+static const RmsNormAttrs rms_norm_offset = {.eps = 1e-6, .offset = 1};
+
 static const OpSample rms_norm_samples[] = {
+    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}, .attrs = &rms_norm_offset},
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}, .attrs = &rms_norm_large_eps},
     {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
     {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 1, {384}}}, .attrs = &rms_norm_to_codes},
@@ -81,6 +85,7 @@ static const OpSample rms_norm_samples[] = {
 /* Shapes of real models. */
 static const OpSample rms_norm_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
+    {.in = {{DT_F32, 2, {600, 2304}}, {DT_F32, 1, {2304}}}, .attrs = &rms_norm_offset},
     {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}},
     {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}, .attrs = &rms_norm_to_codes},
     {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}, CODES_SCALE, CODES_AMAX}, .attrs = &rms_norm_to_codes},
@@ -89,7 +94,7 @@ static const OpSample rms_norm_large_samples[] = {
 const OpDef op_rms_norm = {
     .id = OP_RMS_NORM,
     .name = "rms_norm",
-    .synopsis = "y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)",
+    .synopsis = "y = x rstd (w + offset), rstd = 1 / sqrt(mean(x^2) + eps)",
     .num_in = 4,
     .num_out = 5,
     .min_in = 2,

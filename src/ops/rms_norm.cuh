@@ -19,7 +19,8 @@ template <typename T, bool ADD> static __device__ __forceinline__ void load_row_
 /* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. CODES: those of y.
  * wide: w begins at a multiple of 16 bytes. */
 template <typename T, bool ADD, int CODES>
-static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, T *s, T *y, RowCodes q, float *rstd_out, float eps)
+static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, T *s, T *y, RowCodes q, float *rstd_out, float eps,
+                                      float offset)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
@@ -42,7 +43,7 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
             load_row_pack<T, ADD>(a, b, at + c, v);
         load_pack_any(w + c, wide, u);
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] = u[i] * (v[i] * rstd);
+        for (int i = 0; i < N; i++) v[i] = (u[i] + offset) * (v[i] * rstd);
         store_result<CODES>(y, v, q, state, blockIdx.x, c);
     }
     row_record<CODES>(q, state);
@@ -50,7 +51,7 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
 
 /* Any dtypes and sizes. b absent: plain norm of a; the sum is rounded to `sum_dtype`, kept in s or not. */
 static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView w, TensorView s, TensorView y, float *rstd_out,
-                                         int64_t cols, int sum_dtype, float eps)
+                                         int64_t cols, int sum_dtype, float eps, float offset)
 {
     __shared__ float scratch[32];
     int64_t          at = (int64_t)blockIdx.x * cols;
@@ -69,7 +70,7 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
                 }
             }
             if (pass) {
-                elem_set(y.data, y.type.dtype, at + c, elem_get(w.data, w.type.dtype, c) * (v * rstd));
+                elem_set(y.data, y.type.dtype, at + c, (elem_get(w.data, w.type.dtype, c) + offset) * (v * rstd));
                 continue;
             }
             if (s.data) elem_set(s.data, sum_dtype, at + c, v);
@@ -84,7 +85,7 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
 
 template <typename T, bool ADD>
 static void launch_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
-                            const TensorView *y, const RowCodes &q, float *rstd, float eps)
+                            const TensorView *y, const RowCodes &q, float *rstd, float eps, float offset)
 {
     unsigned threads = row_threads(q.scaled.cols / Pack<T>::N);
     int      kind = row_codes_kind(&q);
@@ -92,7 +93,8 @@ static void launch_rms_norm(const KernelArgs *args, const TensorView *a, const T
                       : kind == CODES_BLOCKS ? rms_norm_packs<T, ADD, CODES_BLOCKS>
                                              : rms_norm_packs<T, ADD, CODES_NONE>;
     kernel<<<(unsigned)q.scaled.rows, threads, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data, (const T *)w->data,
-                                                                       is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps);
+                                                                       is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps,
+                                                                       offset);
 }
 
 /* y = norm of a, or with ADD of s = a + b. Its codes are outputs from `codes` on, inputs for one scale from `scale` on. */
@@ -104,11 +106,11 @@ static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const Te
     int64_t             cols = type_cols(&a->type), rows = type_rows(&a->type);
     const RmsNormAttrs *attrs = (const RmsNormAttrs *)args->attrs;
     RowCodes            q = row_codes(args, codes, scale, attrs->codes, rows, cols);
-    float               eps = (float)attrs->eps;
+    float               eps = (float)attrs->eps, offset = (float)attrs->offset;
     bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_kind(&q));
     if (whole && views_are(a->type.dtype, views, 5))
-        CUDA_FLOAT(a->type.dtype, T, launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps));
+        CUDA_FLOAT(a->type.dtype, T, launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps, offset));
     else
-        rms_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*a, *b, *w, *s, *y, rstd, cols, a->type.dtype, eps);
+        rms_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*a, *b, *w, *s, *y, rstd, cols, a->type.dtype, eps, offset);
     return CUDA_LAUNCHED();
 }

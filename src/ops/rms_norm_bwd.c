@@ -1,8 +1,11 @@
 /* rms_norm_bwd: with g = dy w:  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
 #include "ops/rms_row.h"
 
-static const AttrDef rms_norm_bwd_attrs[] = {
-    ATTR_FLOAT(RmsNormAttrs, eps, 1e-6), ATTR_DTYPE(RmsNormAttrs, dw_dtype), ATTR_DTYPE(RmsNormAttrs, codes), {0}};
+static const AttrDef rms_norm_bwd_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6),
+                                             ATTR_FLOAT(RmsNormAttrs, offset, 0),
+                                             ATTR_DTYPE(RmsNormAttrs, dw_dtype),
+                                             ATTR_DTYPE(RmsNormAttrs, codes),
+                                             {0}};
 
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_SCALE, IN_AMAX };
 enum { OUT_DX, OUT_DW, OUT_CODES, OUT_MORE, OUT_AMAX };
@@ -54,11 +57,13 @@ static void rms_norm_bwd_row(const KernelArgs *args, RowCodes *codes, float *dw,
 {
     const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
     const TensorView *acc = &args->in[IN_ACC_DX];
+    double            offset = ((const RmsNormAttrs *)args->attrs)->offset;
     float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE], scratch_dx[TILE], dot = 0;
     bool              wanted = dx->data || row_codes_wanted(codes), adds = dx->data ? args->accumulate & 1 : acc->data != NULL;
     for (int64_t c = 0; wanted && c < cols; c += TILE) {
         int64_t n = min_i64(TILE, cols - c);
-        dot += vec_dot3(tile_load(dy, at + c, n, scratch_dy), tile_load(w, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
+        dot +=
+            vec_dot3(tile_load(dy, at + c, n, scratch_dy), rms_weights(w, offset, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
     }
     float pull = rms_pull(rstd, dot, cols);
     for (int64_t c = 0; c < cols; c += TILE) {
@@ -67,7 +72,7 @@ static void rms_norm_bwd_row(const KernelArgs *args, RowCodes *codes, float *dw,
         if (dw) rms_dw(dw + c, dy_row, x_row, rstd, n);
         if (!wanted) continue;
         float *result = adds || !dx->data ? scratch_dx : tile_result(dx, at + c, scratch_dx);
-        rms_dx(result, dy_row, x_row, tile_load(w, c, n, scratch_w), rstd, pull, n);
+        rms_dx(result, dy_row, x_row, rms_weights(w, offset, c, n, scratch_w), rstd, pull, n);
         const float *old = adds ? tile_load(acc, at + c, n, scratch_w) : NULL;
         for (int64_t i = 0; i < n && old; i++) result[i] += old[i];
         row_codes_store(codes, at / cols, c, result, n);
@@ -103,7 +108,10 @@ static const RmsNormAttrs rms_norm_bwd_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_
 static const RmsNormAttrs rms_norm_bwd_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
 static const RmsNormAttrs rms_norm_bwd_to_e5m2 = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E5M2)};
 
+static const RmsNormAttrs rms_norm_bwd_offset = {.eps = 1e-6, .offset = 1};
+
 static const OpSample rms_norm_bwd_samples[] = {
+    {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_offset},
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 2, {2, 3}}}},
     {.in = {{DT_F32, 2, {70, 1037}},
             {DT_F32, 2, {70, 1037}},
@@ -122,6 +130,7 @@ static const RmsNormAttrs large_norm_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_AT
 /* Shapes of real models. */
 static const OpSample rms_norm_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}},
+    {.in = {{DT_F32, 2, {600, 2304}}, {DT_F32, 2, {600, 2304}}, {DT_F32, 1, {2304}}, {DT_F32, 1, {600}}}, .attrs = &rms_norm_bwd_offset},
     {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}, .attrs = &large_norm_f32},
     {.in = {{DT_F32, 2, {600, 4096}}, {DT_F32, 2, {600, 4096}}, {DT_F32, 1, {4096}}, {DT_F32, 1, {600}}}, .attrs = &rms_norm_bwd_to_codes},
     {.in = {{DT_F32, 2, {600, 4096}}, {DT_F32, 2, {600, 4096}}, {DT_F32, 1, {4096}}, {DT_F32, 1, {600}}, {0}, {0}, CODES_SCALE, CODES_AMAX},
@@ -131,7 +140,7 @@ static const OpSample rms_norm_bwd_large_samples[] = {
 const OpDef op_rms_norm_bwd = {
     .id = OP_RMS_NORM_BWD,
     .name = "rms_norm_bwd",
-    .synopsis = "dx = rstd dy w - x rstd^3 mean(dy w x), dw = sum of dy x rstd",
+    .synopsis = "dx = rstd dy w - x rstd^3 mean(dy w x), dw = sum of dy x rstd; w stands for w + offset",
     .num_in = 8,
     .num_out = 5,
     .min_in = 4,

@@ -10,8 +10,9 @@ enum { MOST_PACKS = 4 }; /* a thread's columns: 4 packs of 1024 threads, C up to
 /* dx may be dy's memory; dx NULL or dw NULL: not wanted. acc: what dx adds to, NULL: nothing. CODES: those of dx. wide: w
  * begins at a multiple of 16 bytes. */
 template <typename T, int PACKS, int CODES>
-static __global__ void __launch_bounds__(1024) rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in,
-                                                                  T *dx, const T *acc, RowCodes q, float *dw, int64_t chunk_rows)
+static __global__ void __launch_bounds__(1024)
+    rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in, T *dx, const T *acc, RowCodes q, float *dw,
+                       int64_t chunk_rows, float offset)
 {
     enum { N = Pack<T>::N };
     int64_t          rows = q.scaled.rows, cols = q.scaled.cols;
@@ -21,6 +22,7 @@ static __global__ void __launch_bounds__(1024) rms_norm_bwd_packs(const T *dy, c
     for (int p = 0; p < PACKS; p++) {
         int64_t c = ((int64_t)p * blockDim.x + threadIdx.x) * N;
         if (c < cols) load_pack_any(w + c, wide, weight[p]);
+        for (int i = 0; i < N; i++) weight[p][i] += offset;
     }
     int64_t end = ((int64_t)blockIdx.x + 1) * chunk_rows;
     for (int64_t row = (int64_t)blockIdx.x * chunk_rows; row < rows && row < end; row++) {
@@ -59,7 +61,7 @@ static __global__ void __launch_bounds__(1024) rms_norm_bwd_packs(const T *dy, c
 }
 
 static __global__ void rms_norm_bwd_elements(TensorView dy, TensorView x, TensorView w, const float *rstd_in, TensorView dx, bool add,
-                                             float *dw, int64_t rows, int64_t cols, int64_t chunk_rows)
+                                             float *dw, int64_t rows, int64_t cols, int64_t chunk_rows, float offset)
 {
     __shared__ float scratch[32];
     int64_t          end = ((int64_t)blockIdx.x + 1) * chunk_rows;
@@ -69,13 +71,13 @@ static __global__ void rms_norm_bwd_elements(TensorView dy, TensorView x, Tensor
         float rstd = rstd_in[row], dot = 0;
         for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
             float g = elem_get(dy.data, dy.type.dtype, row * cols + c), v = elem_get(x.data, x.type.dtype, row * cols + c);
-            dot += g * elem_get(w.data, w.type.dtype, c) * v;
+            dot += g * (elem_get(w.data, w.type.dtype, c) + offset) * v;
             if (part) part[c] += g * (v * rstd);
         }
         float pull = rstd * rstd * rstd * block_sum(dot, scratch) / (float)cols;
         for (int64_t c = threadIdx.x; dx.data && c < cols; c += blockDim.x) {
             float g = elem_get(dy.data, dy.type.dtype, row * cols + c), v = elem_get(x.data, x.type.dtype, row * cols + c);
-            float d = g * elem_get(w.data, w.type.dtype, c) * rstd - v * pull;
+            float d = g * (elem_get(w.data, w.type.dtype, c) + offset) * rstd - v * pull;
             elem_set(dx.data, dx.type.dtype, row * cols + c, add ? elem_get(dx.data, dx.type.dtype, row * cols + c) + d : d);
         }
     }
@@ -91,7 +93,8 @@ template <typename T, int PACKS> static void launch(const KernelArgs *args, cons
                                                       : rms_norm_bwd_packs<T, PACKS, CODES_NONE>;
     kernel<<<(unsigned)cuda_div_up(q.scaled.rows, chunk), row_threads(q.scaled.cols / Pack<T>::N), 0, cuda_stream(args)>>>(
         (const T *)args->in[IN_DY].data, (const T *)args->in[IN_X].data, (const T *)w->data, is_aligned16(w->data),
-        (const float *)args->in[IN_RSTD].data, (T *)dx->data, adds ? (const T *)acc->data : NULL, q, dw, chunk);
+        (const float *)args->in[IN_RSTD].data, (T *)dx->data, adds ? (const T *)acc->data : NULL, q, dw, chunk,
+        (float)((const RmsNormAttrs *)args->attrs)->offset);
 }
 
 template <typename T> static bool launch_packs(const KernelArgs *args, const RowCodes &q, float *dw, int64_t chunk)
@@ -118,7 +121,8 @@ static Status rms_norm_bwd_run(const KernelArgs *args)
         CUDA_FLOAT(x->type.dtype, T, done = launch_packs<T>(args, q, dw, chunk));
     if (!done)
         rms_norm_bwd_elements<<<(unsigned)cuda_div_up(rows, chunk), 256, 0, cuda_stream(args)>>>(
-            *dy, *x, *w, (const float *)args->in[IN_RSTD].data, *dx, args->accumulate & 1, dw, rows, cols, chunk);
+            *dy, *x, *w, (const float *)args->in[IN_RSTD].data, *dx, args->accumulate & 1, dw, rows, cols, chunk,
+            (float)((const RmsNormAttrs *)args->attrs)->offset);
     if (dw) launch_combine(args, OUT_DW, dw, cuda_div_up(rows, chunk), cols, cols);
     return CUDA_LAUNCHED();
 }

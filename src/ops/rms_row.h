@@ -32,9 +32,18 @@ static inline void rms_dw(float *dw, const float *dy, const float *x, float rstd
     for (int64_t i = 0; i < count; i++) dw[i] += dy[i] * (x[i] * rstd);
 }
 
+/* Columns [c, c + n) of w + offset; scratch (n). */
+static inline const float *rms_weights(const TensorView *w, double offset, int64_t c, int64_t n, float *scratch)
+{
+    const float *row = tile_load(w, c, n, scratch);
+    if (offset == 0) return row;
+    for (int64_t i = 0; i < n; i++) scratch[i] = row[i] + (float)offset;
+    return scratch;
+}
+
 /* One row of a tensor: elements [at, at + cols) of x to the same of y (data NULL: not wanted) and to their codes; returns rstd. */
-static inline float rms_norm_row(const TensorView *y, RowCodes *codes, const TensorView *x, const TensorView *w, double eps, int64_t at,
-                                 int64_t x_at, int64_t cols)
+static inline float rms_norm_row(const TensorView *y, RowCodes *codes, const TensorView *x, const TensorView *w, const RmsNormAttrs *attrs,
+                                 int64_t at, int64_t x_at, int64_t cols)
 {
     float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE], sum = 0;
     for (int64_t c = 0; c < cols; c += TILE) {
@@ -42,12 +51,12 @@ static inline float rms_norm_row(const TensorView *y, RowCodes *codes, const Ten
         const float *row = tile_load(x, x_at + c, n, scratch_x);
         sum += vec_dot(row, row, n);
     }
-    float rstd = rms_rstd(sum, cols, eps);
+    float rstd = rms_rstd(sum, cols, attrs->eps);
     for (int64_t c = 0; (y->data || row_codes_wanted(codes)) && c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
         const float *row = cols <= TILE && x->type.dtype != DT_F32 ? scratch_x : tile_load(x, x_at + c, n, scratch_x);
         float       *result = y->data ? tile_result(y, at + c, scratch_y) : scratch_y;
-        rms_scale(result, row, tile_load(w, c, n, scratch_w), rstd, n);
+        rms_scale(result, row, rms_weights(w, attrs->offset, c, n, scratch_w), rstd, n);
         row_codes_store(codes, at / cols, c, result, n);
         if (y->data) tile_store(y, at + c, result, n);
     }

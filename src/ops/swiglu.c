@@ -1,7 +1,8 @@
-/* swiglu: silu(gate) * up, silu(x) = x / (1 + e^-x). */
+/* swiglu: silu(gate) * up, silu(x) = x / (1 + e^-x); with attribute gelu gelu(gate) * up, by tanh. */
 #include "ops/fp8_rows.h"
+#include "ops/gelu.h"
 
-static const AttrDef swiglu_attrs[] = {ATTR_DTYPE(CodesAttrs, codes), {0}};
+static const AttrDef swiglu_attrs[] = {ATTR_DTYPE(SwigluAttrs, codes), ATTR_BOOL(SwigluAttrs, gelu, false), {0}};
 
 enum { IN_GATE, IN_UP, IN_SCALE, IN_AMAX };
 enum { OUT_H, OUT_CODES, OUT_MORE, OUT_AMAX };
@@ -32,15 +33,16 @@ static Status swiglu_infer(Node *node)
         FAIL_IF(type_cols(gate) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim", type_text(gate, got));
     }
     node->out[0]->type = type_of_h(gate, !node->in[1]);
-    return infer_codes(node, ((const CodesAttrs *)node->attrs)->codes);
+    return infer_codes(node, ((const SwigluAttrs *)node->attrs)->codes);
 }
 
 static Status swiglu_backward(GradBuilder *grad, const Node *node)
 {
-    Value   *gate = node->in[0], *up = node->in[1], *in[] = {grad_of(grad, node->out[0]), gate, up}, *out[NODE_MAX_OUT];
-    uint32_t want = want_bit(grad_wanted(grad, gate), 0) | want_bit(up && grad_wanted(grad, up), 1);
+    Value      *gate = node->in[0], *up = node->in[1], *in[] = {grad_of(grad, node->out[0]), gate, up}, *out[NODE_MAX_OUT];
+    uint32_t    want = want_bit(grad_wanted(grad, gate), 0) | want_bit(up && grad_wanted(grad, up), 1);
+    SwigluAttrs attrs = {.gelu = ((const SwigluAttrs *)node->attrs)->gelu};
     if (!want) return OK;
-    TRY(grad_emit(grad, OP_SWIGLU_BWD, NULL, in, 3, want, out));
+    TRY(grad_emit(grad, OP_SWIGLU_BWD, &attrs, in, 3, want, out));
     if (want & 1) TRY(grad_add(grad, gate, out[0]));
     return want & 2 ? grad_add(grad, up, out[1]) : OK;
 }
@@ -49,6 +51,14 @@ static OpCost swiglu_cost(const Node *node)
 {
     TensorType h = type_of_h(&node->in[0]->type, !node->in[1]);
     return cost_streaming(node, 12.0 * (double)type_numel(&h));
+}
+
+static void swiglu_tile(float *h, const float *gate, const float *up, bool gelu, int64_t count)
+{
+    if (gelu)
+        for (int64_t i = 0; i < count; i++) h[i] = gate[i] * vec_sigmoid(gelu_argument(gate[i])) * up[i];
+    else
+        for (int64_t i = 0; i < count; i++) h[i] = gate[i] * vec_sigmoid(gate[i]) * up[i];
 }
 
 static void swiglu_task(void *context, int64_t task, int worker)
@@ -60,13 +70,14 @@ static void swiglu_task(void *context, int64_t task, int worker)
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&type), (task + 1) * step);
     float             scratch_g[TILE], scratch_u[TILE], scratch_h[TILE];
     RowCodes          codes = row_codes(args, &op_swiglu.codes, &type);
+    bool              gelu = ((const SwigluAttrs *)args->attrs)->gelu;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c);
             const float *g = tile_load(gate, row * stride + c, n, scratch_g), *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
             float       *result = h->data ? tile_result(h, row * cols + c, scratch_h) : scratch_h;
-            for (int64_t i = 0; i < n; i++) result[i] = g[i] * vec_sigmoid(g[i]) * u[i];
+            swiglu_tile(result, g, u, gelu, n);
             row_codes_store(&codes, row, c, result, n);
             if (h->data) tile_store(h, row * cols + c, result, n);
         }
@@ -80,8 +91,10 @@ static Status swiglu_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const CodesAttrs swiglu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
-static const CodesAttrs swiglu_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
+static const SwigluAttrs swiglu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
+static const SwigluAttrs swiglu_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
+static const SwigluAttrs swiglu_gelu = {.gelu = true};
+static const SwigluAttrs swiglu_gelu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3), .gelu = true};
 
 static const OpSample swiglu_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 14}}}},
@@ -91,6 +104,8 @@ static const OpSample swiglu_samples[] = {
     {.in = {{DT_F32, 2, {3, 128}}, {DT_F32, 2, {3, 128}}}, .attrs = &swiglu_to_codes},
     {.in = {{DT_F32, 3, {2, 33, 288}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
     {.in = {{DT_F32, 2, {160, 32}}, {DT_F32, 2, {160, 32}}, CODES_SCALE}, .attrs = &swiglu_to_e5m2},
+    {.in = {{DT_F32, 3, {2, 3, 14}}}, .attrs = &swiglu_gelu},
+    {.in = {{DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_gelu_to_codes},
 };
 
 /* Shapes of real models. */
@@ -99,24 +114,27 @@ static const OpSample swiglu_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_to_codes},
     {.in = {{DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
     {.in = {{DT_F32, 2, {2048, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
+    {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_gelu},
+    {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_gelu_to_codes},
+    {.in = {{DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_gelu_to_codes},
 };
 
 const OpDef op_swiglu = {
     .id = OP_SWIGLU,
     .name = "swiglu",
-    .synopsis = "h = gate sigmoid(gate) up",
+    .synopsis = "h = gate sigmoid(gate) up; with gelu: gelu(gate) up, by tanh",
     .num_in = 4,
     .num_out = 4,
     .min_in = 1,
     .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
     .num_alias = 1,
-    .attrs_size = sizeof(CodesAttrs),
+    .attrs_size = sizeof(SwigluAttrs),
     .attrs = swiglu_attrs,
     .infer = swiglu_infer,
     .backward = swiglu_backward,
     .cost = swiglu_cost,
     .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
-    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_H, OUT_CODES, IN_SCALE, true, offsetof(CodesAttrs, codes), swiglu_codes_fit},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_H, OUT_CODES, IN_SCALE, true, offsetof(SwigluAttrs, codes), swiglu_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .constants = 1u << IN_SCALE | 1u << IN_AMAX,
     .samples = swiglu_samples,

@@ -1,21 +1,23 @@
-/* swiglu on CUDA: h = silu(gate) up, 16 bytes a thread and turn. Gate and up beside each other in a packed row, or apart. With codes of h
- * under one scale a block takes a tile of 128 rows and 64 columns of it, a thread 4 rows of 8 columns. */
+/* swiglu on CUDA: h = silu(gate) up, or gelu(gate) up, 16 bytes a thread and turn. Gate and up beside each other in a packed row, or apart.
+ * With codes of h under one scale a block takes a tile of 128 rows and 64 columns of it, a thread 4 rows of 8 columns. */
 #include "ops/fp8_rows.cuh"
+#include "ops/gelu.h"
 #include "ops/rows.cuh"
 
 enum { IN_GATE, IN_UP, IN_SCALE };
 enum { OUT_H, OUT_CODES, OUT_MORE };
 enum { PER = 8 };
 
-/* silu(g) u, to u. */
-template <typename T, int N> static __device__ __forceinline__ void gated(const float *g, float *u)
+/* silu(g) u, or gelu(g) u, to u. */
+template <typename T, int N, bool GELU> static __device__ __forceinline__ void gated(const float *g, float *u)
 {
 #pragma unroll
-    for (int k = 0; k < N; k++) u[k] *= g[k] / (1.0f + exp_for<T>(-g[k]));
+    for (int k = 0; k < N; k++) u[k] *= g[k] / (1.0f + exp_for<T>(-(GELU ? gelu_argument(g[k]) : g[k])));
 }
 
 /* Element (row, f) of gate is at row * stride + f, of up the same from `up`. CODES: those of h, of blocks; h needn't be wanted then. */
-template <typename T, int CODES> static __global__ void swiglu_packs(const T *gate, const T *up, T *h, RowCodes q, int64_t stride)
+template <typename T, int CODES, bool GELU>
+static __global__ void swiglu_packs(const T *gate, const T *up, T *h, RowCodes q, int64_t stride)
 {
     enum { N = Pack<T>::N };
     RowState state = {};
@@ -25,13 +27,13 @@ template <typename T, int CODES> static __global__ void swiglu_packs(const T *ga
         float   g[N], u[N];
         load_pack(gate + row * stride + c, g);
         load_pack(up + row * stride + c, u);
-        gated<T, N>(g, u);
+        gated<T, N, GELU>(g, u);
         store_result<CODES>(h, u, q, state, row, c);
     }
 }
 
 /* The same, with codes of h under one scale. tiles: beside each other. */
-template <typename T>
+template <typename T, bool GELU>
 static __global__ void __launch_bounds__(SCALED_THREADS, 3)
     swiglu_tiles(const T *gate, const T *up, T *h, ScaledCodes q, int64_t stride, unsigned tiles)
 {
@@ -58,7 +60,7 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 3)
         bool    inside = row + r < q.rows && col < q.cols;
 #pragma unroll
         for (int k = 0; k < PER; k++) g[k] = gates[r].get(k), u[k] = ups[r].get(k);
-        gated<T, PER>(g, u);
+        gated<T, PER, GELU>(g, u);
 #pragma unroll
         for (int k = 0; k < PER; k++) u[k] = to_float(from_float<T>(u[k]));
         if (h && inside) store_n<PER>(h + at, u);
@@ -73,56 +75,63 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 3)
     record_most(q, most, seen);
 }
 
+template <bool GELU>
 static __global__ void swiglu_elements(TensorView gate, TensorView up, int64_t up_at, TensorView h, int64_t rows, int64_t cols,
                                        int64_t stride)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / cols, c = i - row * cols;
         float   g = elem_get(gate.data, gate.type.dtype, row * stride + c), u = elem_get(up.data, up.type.dtype, row * stride + up_at + c);
-        elem_set(h.data, h.type.dtype, i, g / (1.0f + expf(-g)) * u);
+        elem_set(h.data, h.type.dtype, i, g / (1.0f + expf(-(GELU ? gelu_argument(g) : g))) * u);
     }
 }
 
-template <typename T> static void launch_packs(const KernelArgs *args, const TensorView *up, const RowCodes &q)
+template <typename T, bool GELU> static void launch_packs(const KernelArgs *args, const TensorView *up, const RowCodes &q)
 {
     const TensorView *gate = &args->in[IN_GATE];
     bool              packed = up == gate;
     int64_t           cols = q.scaled.cols;
     const T          *g = (const T *)gate->data, *u = packed ? g + cols : (const T *)up->data;
-    auto              kernel = row_codes_kind(&q) ? swiglu_packs<T, CODES_BLOCKS> : swiglu_packs<T, CODES_NONE>;
+    auto              kernel = row_codes_kind(&q) ? swiglu_packs<T, CODES_BLOCKS, GELU> : swiglu_packs<T, CODES_NONE, GELU>;
     kernel<<<cuda_grid(q.scaled.rows * cols / Pack<T>::N, 256), 256, 0, cuda_stream(args)>>>(g, u, (T *)args->out[OUT_H].data, q,
                                                                                              packed ? 2 * cols : cols);
 }
 
-template <typename T> static Status launch_tiles(const KernelArgs *args, const TensorView *up, const ScaledCodes &q)
+template <typename T, bool GELU> static Status launch_tiles(const KernelArgs *args, const TensorView *up, const ScaledCodes &q)
 {
     const TensorView *gate = &args->in[IN_GATE];
     bool              packed = up == gate;
     const T          *g = (const T *)gate->data;
     unsigned          blocks, tiles;
     TRY(scaled_grid(q.rows, q.cols, PER, &blocks, &tiles));
-    swiglu_tiles<T><<<blocks, SCALED_THREADS, 0, cuda_stream(args)>>>(g, packed ? g + q.cols : (const T *)up->data,
-                                                                      (T *)args->out[OUT_H].data, q, packed ? 2 * q.cols : q.cols, tiles);
+    swiglu_tiles<T, GELU><<<blocks, SCALED_THREADS, 0, cuda_stream(args)>>>(
+        g, packed ? g + q.cols : (const T *)up->data, (T *)args->out[OUT_H].data, q, packed ? 2 * q.cols : q.cols, tiles);
     return OK;
 }
 
-static Status swiglu_run(const KernelArgs *args)
+template <bool GELU> static Status launch(const KernelArgs *args)
 {
     const TensorView *gate = &args->in[IN_GATE], *h = &args->out[OUT_H], *up = args->in[IN_UP].data ? &args->in[IN_UP] : gate;
     bool              packed = up == gate;
     int64_t           stride = type_cols(&gate->type), cols = packed ? stride / 2 : stride, rows = type_rows(&gate->type);
-    RowCodes          q = row_codes(args, OUT_CODES, IN_SCALE, ((const CodesAttrs *)args->attrs)->codes, rows, cols);
+    RowCodes          q = row_codes(args, OUT_CODES, IN_SCALE, ((const SwigluAttrs *)args->attrs)->codes, rows, cols);
     int               kind = row_codes_kind(&q);
     const TensorView *views[] = {gate, up, h};
     if (kind == CODES_SCALED)
-        CUDA_FLOAT(gate->type.dtype, T, TRY(launch_tiles<T>(args, up, q.scaled)));
+        CUDA_FLOAT(gate->type.dtype, T, TRY((launch_tiles<T, GELU>(args, up, q.scaled))));
     else if (kind == CODES_BLOCKS)
-        CUDA_FLOAT(gate->type.dtype, T, launch_packs<T>(args, up, q));
+        CUDA_FLOAT(gate->type.dtype, T, launch_packs<T, GELU>(args, up, q));
     else if (cols % 8 == 0 && views_are(DT_BF16, views, 3))
-        launch_packs<__nv_bfloat16>(args, up, q);
+        launch_packs<__nv_bfloat16, GELU>(args, up, q);
     else
-        swiglu_elements<<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*gate, *up, packed ? cols : 0, *h, rows, cols, stride);
+        swiglu_elements<GELU>
+            <<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*gate, *up, packed ? cols : 0, *h, rows, cols, stride);
     return CUDA_LAUNCHED();
+}
+
+static Status swiglu_run(const KernelArgs *args)
+{
+    return ((const SwigluAttrs *)args->attrs)->gelu ? launch<true>(args) : launch<false>(args);
 }
 
 CUDA_KERNELS(swiglu, {.dtypes = DT_SET_FLOAT,

@@ -1,7 +1,9 @@
-/* swiglu_bwd: with s = sigmoid(gate):  dgate = dh up s (1 + gate (1 - s)),  dup = dh gate s. */
+/* swiglu_bwd: with s = sigmoid(gate):  dgate = dh up s (1 + gate (1 - s)),  dup = dh gate s. With attribute gelu s is the
+ * sigmoid of gelu's argument u(gate), and the 1 - s has the factor du / dgate. */
 #include "ops/fp8_rows.h"
+#include "ops/gelu.h"
 
-static const AttrDef swiglu_bwd_attrs[] = {ATTR_DTYPE(CodesAttrs, codes), {0}};
+static const AttrDef swiglu_bwd_attrs[] = {ATTR_DTYPE(SwigluAttrs, codes), ATTR_BOOL(SwigluAttrs, gelu, false), {0}};
 
 enum { IN_DH, IN_GATE, IN_UP, IN_SCALE, IN_AMAX };
 enum { OUT_DGATE, OUT_DUP, OUT_CODES, OUT_MORE, OUT_AMAX };
@@ -23,12 +25,21 @@ static Status swiglu_bwd_infer(Node *node)
     if (node->in[2]) TRY(infer_like(node, 2, "up", DT_SET_FLOAT, &gate));
     node->out[0]->type = node->in[1]->type;
     node->out[1]->type = node->in[2] ? node->in[2]->type : (TensorType){0};
-    return infer_codes(node, ((const CodesAttrs *)node->attrs)->codes);
+    return infer_codes(node, ((const SwigluAttrs *)node->attrs)->codes);
 }
 
 static OpCost swiglu_bwd_cost(const Node *node)
 {
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
+}
+
+static void geglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float s = vec_sigmoid(gelu_argument(gate[i])), gelu = gate[i] * s;
+        dgate[i] = dh[i] * up[i] * (s + gelu * (1.0f - s) * gelu_argument_slope(gate[i]));
+        dup[i] = dh[i] * gelu;
+    }
 }
 
 static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count)
@@ -40,6 +51,8 @@ static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const flo
     }
 }
 
+typedef void (*GatedTile)(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count);
+
 static void swiglu_bwd_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
@@ -50,12 +63,13 @@ static void swiglu_bwd_task(void *context, int64_t task, int worker)
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
     float             scratch_dh[TILE], scratch_g[TILE], scratch_u[TILE], result_g[TILE], result_u[TILE];
     RowCodes          codes = row_codes(args, &op_swiglu_bwd.codes, &gate->type);
+    GatedTile         tile = ((const SwigluAttrs *)args->attrs)->gelu ? geglu_bwd_tile : swiglu_bwd_tile;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c), at = row * stride + c;
             const float *g = tile_load(gate, at, n, scratch_g), *u = tile_load(up, at + up_at, n, scratch_u);
-            swiglu_bwd_tile(result_g, result_u, tile_load(dh, row * cols + c, n, scratch_dh), g, u, n);
+            tile(result_g, result_u, tile_load(dh, row * cols + c, n, scratch_dh), g, u, n);
             row_codes_store(&codes, row, c, result_g, n);
             row_codes_store(&codes, row, cols + c, result_u, n);
             if (dgate->data) tile_store(dgate, at, result_g, n);
@@ -71,8 +85,10 @@ static Status swiglu_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const CodesAttrs swiglu_bwd_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
-static const CodesAttrs swiglu_bwd_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
+static const SwigluAttrs swiglu_bwd_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
+static const SwigluAttrs swiglu_bwd_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
+static const SwigluAttrs swiglu_bwd_gelu = {.gelu = true};
+static const SwigluAttrs swiglu_bwd_gelu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3), .gelu = true};
 
 static const OpSample swiglu_bwd_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 14}}}},
@@ -81,6 +97,8 @@ static const OpSample swiglu_bwd_samples[] = {
     {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_bwd_to_codes},
     {.in = {{DT_F32, 3, {2, 33, 144}}, {DT_F32, 3, {2, 33, 288}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
     {.in = {{DT_F32, 2, {160, 16}}, {DT_F32, 2, {160, 32}}, {0}, CODES_SCALE}, .attrs = &swiglu_bwd_to_codes},
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 14}}}, .attrs = &swiglu_bwd_gelu},
+    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_bwd_gelu_to_codes},
 };
 
 /* Shapes of real models. */
@@ -89,23 +107,27 @@ static const OpSample swiglu_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_to_codes},
     {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
     {.in = {{DT_F32, 2, {2048, 3072}}, {DT_F32, 2, {2048, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_gelu},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_gelu_to_codes},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_gelu_to_codes},
 };
 
 const OpDef op_swiglu_bwd = {
     .id = OP_SWIGLU_BWD,
     .name = "swiglu_bwd",
-    .synopsis = "s = sigmoid(gate): dgate = dh up s (1 + gate (1 - s)), dup = dh gate s",
+    .synopsis =
+        "s = sigmoid(gate): dgate = dh up s (1 + gate (1 - s)), dup = dh gate s; with gelu s = sigmoid(u(gate)), 1 - s times du / dgate",
     .num_in = 5,
     .num_out = 5,
     .min_in = 2,
     .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
     .num_alias = 1,
-    .attrs_size = sizeof(CodesAttrs),
+    .attrs_size = sizeof(SwigluAttrs),
     .attrs = swiglu_bwd_attrs,
     .infer = swiglu_bwd_infer,
     .cost = swiglu_bwd_cost,
     .cpu = {{DT_SET_FLOAT, swiglu_bwd_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
-    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DGATE, OUT_CODES, IN_SCALE, true, offsetof(CodesAttrs, codes),
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DGATE, OUT_CODES, IN_SCALE, true, offsetof(SwigluAttrs, codes),
               swiglu_bwd_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .samples = swiglu_bwd_samples,

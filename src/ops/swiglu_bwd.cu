@@ -1,6 +1,7 @@
-/* swiglu_bwd on CUDA: with s = sigmoid(gate): dup = dh gate s, dgate = dh up s (1 + gate (1 - s)). With codes
- * under one scale a block takes a tile of 128 rows and 64 columns of dh, a thread 4 rows of 8 columns. */
+/* swiglu_bwd on CUDA: with s = sigmoid(gate): dup = dh gate s, dgate = dh up s (1 + gate (1 - s)), with gelu as swiglu_bwd.c says. With
+ * codes under one scale a block takes a tile of 128 rows and 64 columns of dh, a thread 4 rows of 8 columns. */
 #include "ops/fp8_rows.cuh"
+#include "ops/gelu.h"
 #include "ops/rows.cuh"
 
 enum { IN_DH, IN_GATE, IN_UP, IN_SCALE };
@@ -8,19 +9,20 @@ enum { OUT_DGATE, OUT_DUP, OUT_CODES, OUT_MORE };
 enum { PER = 8 };
 
 /* dgate to dg, dup to u. */
-template <typename T, int N> static __device__ __forceinline__ void gated_bwd(const float *d, const float *g, float *u, float *dg)
+template <typename T, int N, bool GELU>
+static __device__ __forceinline__ void gated_bwd(const float *d, const float *g, float *u, float *dg)
 {
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        float s = 1.0f / (1.0f + exp_for<T>(-g[k]));
-        dg[k] = d[k] * u[k] * s * (1.0f + g[k] * (1.0f - s));
+        float s = 1.0f / (1.0f + exp_for<T>(-(GELU ? gelu_argument(g[k]) : g[k])));
+        dg[k] = d[k] * u[k] * s * (1.0f + g[k] * (1.0f - s) * (GELU ? gelu_argument_slope(g[k]) : 1.0f));
         u[k] = d[k] * g[k] * s;
     }
 }
 
 /* Element (row, f) of gate and dgate is at row * stride + f, of up and dup the same from there. CODES: those of rows of dgate and dup
  * beside each other, of blocks; dgate and dup, which are packed then, needn't be wanted. */
-template <typename T, int CODES>
+template <typename T, int CODES, bool GELU>
 static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up, T *dgate, T *dup, RowCodes q, int64_t rows, int64_t cols,
                                         int64_t stride)
 {
@@ -33,7 +35,7 @@ static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up,
         load_pack(dh + row * cols + c, d);
         load_pack(gate + row * stride + c, g);
         load_pack(up + row * stride + c, u);
-        gated_bwd<T, N>(d, g, u, dg);
+        gated_bwd<T, N, GELU>(d, g, u, dg);
         if (CODES) {
             store_result<CODES>(dgate, dg, q, state, row, c);
             store_result<CODES>(dgate, u, q, state, row, cols + c);
@@ -58,7 +60,7 @@ static __device__ __forceinline__ uint32_t store_coded(T *y, float *v, const Sca
 }
 
 /* dgate and dup beside each other in rows of `packed`, `cols` each, and their codes under one scale. tiles: beside each other. */
-template <typename T>
+template <typename T, bool GELU>
 static __global__ void __launch_bounds__(SCALED_THREADS, 2)
     swiglu_bwd_tiles(const T *dh, const T *gate, T *packed, ScaledCodes q, int64_t cols, unsigned tiles)
 {
@@ -86,7 +88,7 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 2)
         bool    inside = row + r < q.rows && col < cols;
 #pragma unroll
         for (int k = 0; k < PER; k++) d[k] = grads[r].get(k), g[k] = gates[r].get(k), u[k] = ups[r].get(k);
-        gated_bwd<T, PER>(d, g, u, dg);
+        gated_bwd<T, PER, GELU>(d, g, u, dg);
         most = max(most, store_coded(packed, dg, q, factor, at, inside, words[0][r]));
         most = max(most, store_coded(packed, u, q, factor, at + cols, inside, words[1][r]));
     }
@@ -100,59 +102,67 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 2)
     record_most(q, most, seen);
 }
 
+template <bool GELU>
 static __global__ void swiglu_bwd_elements(TensorView dh, TensorView gate, TensorView up, TensorView dgate, TensorView dup, int64_t up_at,
                                            int64_t rows, int64_t cols, int64_t stride)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / cols, c = i - row * cols;
         float   g = elem_get(gate.data, gate.type.dtype, row * stride + c), u = elem_get(up.data, up.type.dtype, row * stride + up_at + c);
-        float   d = elem_get(dh.data, dh.type.dtype, i), s = 1.0f / (1.0f + expf(-g));
-        if (dgate.data) elem_set(dgate.data, dgate.type.dtype, row * stride + c, d * u * s * (1.0f + g * (1.0f - s)));
+        float   d = elem_get(dh.data, dh.type.dtype, i), s = 1.0f / (1.0f + expf(-(GELU ? gelu_argument(g) : g)));
+        if (dgate.data)
+            elem_set(dgate.data, dgate.type.dtype, row * stride + c,
+                     d * u * s * (1.0f + g * (1.0f - s) * (GELU ? gelu_argument_slope(g) : 1.0f)));
         if (dup.data) elem_set(dup.data, dup.type.dtype, row * stride + up_at + c, d * g * s);
     }
 }
 
-template <typename T>
+template <typename T, bool GELU>
 static void launch_packs(const KernelArgs *args, const TensorView *up, const TensorView *dup, const RowCodes &q, int64_t rows, int64_t cols)
 {
     const TensorView *gate = &args->in[IN_GATE];
     bool              packed = up == gate;
     const T          *g = (const T *)gate->data;
     T                *dg = (T *)args->out[OUT_DGATE].data, *du = packed && dg ? dg + cols : (T *)dup->data;
-    auto              kernel = row_codes_kind(&q) ? swiglu_bwd_packs<T, CODES_BLOCKS> : swiglu_bwd_packs<T, CODES_NONE>;
+    auto              kernel = row_codes_kind(&q) ? swiglu_bwd_packs<T, CODES_BLOCKS, GELU> : swiglu_bwd_packs<T, CODES_NONE, GELU>;
     kernel<<<cuda_grid(rows * cols / Pack<T>::N, 256), 256, 0, cuda_stream(args)>>>(
         (const T *)args->in[IN_DH].data, g, packed ? g + cols : (const T *)up->data, dg, du, q, rows, cols, packed ? 2 * cols : cols);
 }
 
-template <typename T> static Status launch_tiles(const KernelArgs *args, const ScaledCodes &q, int64_t cols)
+template <typename T, bool GELU> static Status launch_tiles(const KernelArgs *args, const ScaledCodes &q, int64_t cols)
 {
     unsigned blocks, tiles;
     TRY(scaled_grid(q.rows, cols, PER, &blocks, &tiles));
-    swiglu_bwd_tiles<T><<<blocks, SCALED_THREADS, 0, cuda_stream(args)>>>(
+    swiglu_bwd_tiles<T, GELU><<<blocks, SCALED_THREADS, 0, cuda_stream(args)>>>(
         (const T *)args->in[IN_DH].data, (const T *)args->in[IN_GATE].data, (T *)args->out[OUT_DGATE].data, q, cols, tiles);
     return OK;
 }
 
-static Status swiglu_bwd_run(const KernelArgs *args)
+template <bool GELU> static Status launch(const KernelArgs *args)
 {
     const TensorView *dh = &args->in[IN_DH], *gate = &args->in[IN_GATE], *up = args->in[IN_UP].data ? &args->in[IN_UP] : gate;
     bool              packed = up == gate;
     const TensorView *dgate = &args->out[0], *dup = packed ? dgate : &args->out[1];
     int64_t           cols = type_cols(&dh->type), rows = type_rows(&dh->type), stride = packed ? 2 * cols : cols;
     const TensorView *views[] = {dh, gate, up, dgate, dup};
-    RowCodes          q = row_codes(args, OUT_CODES, IN_SCALE, ((const CodesAttrs *)args->attrs)->codes, rows, stride);
+    RowCodes          q = row_codes(args, OUT_CODES, IN_SCALE, ((const SwigluAttrs *)args->attrs)->codes, rows, stride);
     int               kind = row_codes_kind(&q);
     if (kind == CODES_SCALED) {
-        CUDA_FLOAT(dh->type.dtype, T, TRY(launch_tiles<T>(args, q.scaled, cols)));
+        CUDA_FLOAT(dh->type.dtype, T, TRY((launch_tiles<T, GELU>(args, q.scaled, cols))));
     } else if (kind == CODES_BLOCKS) {
-        CUDA_FLOAT(dh->type.dtype, T, launch_packs<T>(args, up, dup, q, rows, cols));
+        CUDA_FLOAT(dh->type.dtype, T, launch_packs<T, GELU>(args, up, dup, q, rows, cols));
     } else if (cols % 8 == 0 && views_are(DT_BF16, views, 5)) {
-        launch_packs<__nv_bfloat16>(args, up, dup, q, rows, cols);
+        launch_packs<__nv_bfloat16, GELU>(args, up, dup, q, rows, cols);
     } else {
-        swiglu_bwd_elements<<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*dh, *gate, *up, *dgate, *dup, packed ? cols : 0,
-                                                                                        rows, cols, stride);
+        swiglu_bwd_elements<GELU><<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*dh, *gate, *up, *dgate, *dup,
+                                                                                              packed ? cols : 0, rows, cols, stride);
     }
     return CUDA_LAUNCHED();
+}
+
+static Status swiglu_bwd_run(const KernelArgs *args)
+{
+    return ((const SwigluAttrs *)args->attrs)->gelu ? launch<true>(args) : launch<false>(args);
 }
 
 CUDA_KERNELS(swiglu_bwd, {.dtypes = DT_SET_FLOAT,

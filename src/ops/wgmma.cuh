@@ -54,13 +54,14 @@ static __device__ __forceinline__ void publish_tiles()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Begins to copy rows [t, t + 64) of one head; rows at `end` and after are zeros. */
-template <int D> static __device__ __forceinline__ void load_swizzled(char *tile, const Heads &h, int b, int t, int end, int head)
+/* Begins to copy rows [t, t + 64) of one head by a block of THREADS; rows at `end` and after are zeros. */
+template <int D, int THREADS = MMA_THREADS>
+static __device__ __forceinline__ void load_swizzled(char *tile, const Heads &h, int b, int t, int end, int head)
 {
     enum { CHUNKS = D / 8 };
     const bf16 *base = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D;
 #pragma unroll
-    for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += MMA_THREADS) {
+    for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += THREADS) {
         int  row = i / CHUNKS, chunk = i % CHUNKS;
         bool there = t + row < end;
         copy_async(tile + chunk / 8 * PIECE_BYTES + row * 128 + ((chunk % 8) ^ (row & 7)) * 16,
@@ -115,4 +116,11 @@ static __device__ __forceinline__ void wgmma_straight(float (&c)[16][4], const u
                    "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]),
                    "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* c (64 x 256) += a (in registers) times b, rows_of a tile. */
+static __device__ __forceinline__ void wgmma_straight(float (&c)[32][4], const uint32_t (&a)[4], uint64_t b)
+{
+    wgmma_straight(reinterpret_cast<float(&)[16][4]>(c[0]), a, b);
+    wgmma_straight(reinterpret_cast<float(&)[16][4]>(c[16]), a, b + (2 * PIECE_BYTES >> 4)); /* the next two pieces */
 }

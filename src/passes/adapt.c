@@ -5,6 +5,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
+#include "passes/peft_names.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,14 +31,14 @@ static bool is_target(const LoraOptions *lora, const Param *param, char *matched
     return found;
 }
 
-static Value *add_adapter(Graph *graph, const Param *base, const char *suffix, int64_t rows, int64_t cols, InitKind init)
+static Value *add_adapter(Graph *graph, const Param *base, const char *half, int64_t rows, int64_t cols, InitKind init)
 {
     Param *param = arena_new(graph->arena, Param);
-    param->name = arena_printf(graph->arena, "%s.%s", base->name, suffix);
+    param->name = arena_printf(graph->arena, "%s.%s", base->name, half);
     param->type = type_make(base->type.dtype, 2, rows, cols);
     param->hf.num_names = 1;
     param->hf.names = arena_array(graph->arena, const char *, 1);
-    param->hf.names[0] = arena_printf(graph->arena, "%s.%s.weight", base->module, suffix);
+    param->hf.names[0] = arena_printf(graph->arena, PEFT_TENSOR, base->module, half);
     param->module = base->module;
     param->decay = param->trained = param->is_adapter = true;
     param->layer = base->layer;
@@ -50,8 +51,8 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
 {
     Value       *x = linear->in[0], *w = linear->in[1], *y = linear->out[0];
     const Param *base = w->param;
-    Value       *a = add_adapter(graph, base, "lora_A", lora->r, type_cols(&w->type), INIT_UNIFORM);
-    Value       *b = add_adapter(graph, base, "lora_B", w->type.dim[0], lora->r, INIT_ZEROS);
+    Value       *a = add_adapter(graph, base, PEFT_A, lora->r, type_cols(&w->type), INIT_UNIFORM);
+    Value       *b = add_adapter(graph, base, PEFT_B, w->type.dim[0], lora->r, INIT_ZEROS);
     Node        *after = linear->next, *node;
     graph->cursor = after;
     graph->layer = linear->layer;

@@ -85,12 +85,12 @@ static int accumulator_of(const Value *value)
     return -1;
 }
 
-/* The loss of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind it. */
-static Status settle_loss(GradBuilder *grad)
+/* An output (the loss) of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind it. */
+static Status settle_sum(GradBuilder *grad, const char *output, const char *state)
 {
     static const float zero = 0;
     Graph             *graph = grad->graph;
-    Value             *loss = graph_output(graph, "loss"), *sum = graph_add_value(graph, VALUE_STATE, "loss.sum", &loss->type);
+    Value             *loss = graph_output(graph, output), *sum = graph_add_value(graph, VALUE_STATE, state, &loss->type);
     int                slot = accumulator_of(loss);
     if (grad->accumulate && slot >= 0 && !loss->producer->in[slot] && loss->num_uses == 1) {
         node_set_input(loss->producer, slot, sum);
@@ -181,7 +181,8 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
     const Node **forward = arena_array(graph->arena, const Node *, count);
     for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;
     while (i--) TRY(node_backward(&grad, forward[i], loss));
-    TRY(settle_loss(&grad));
+    TRY(settle_sum(&grad, "loss", STATE_LOSS));
+    if (graph_output(graph, "accuracy")) TRY(settle_sum(&grad, "accuracy", STATE_ACCURACY));
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = NULL;

@@ -23,6 +23,22 @@ static int64_t longest_sequence(const CompileOptions *options)
     return longest;
 }
 
+/* The share of the step's trained tokens whose label was the likeliest. NULL: the model's token losses aren't of a cross_entropy. */
+static Status add_accuracy(Graph *graph, Value **out)
+{
+    Value *losses = graph_output(graph, "losses"), *hyper = graph_find(graph, "hyper");
+    Node  *loss = losses ? losses->producer : NULL, *node;
+    if (!loss || loss->op != &op_cross_entropy || !hyper) return OK;
+    ((CrossEntropyAttrs *)loss->attrs)->hits = true;
+    TRY(node_want_output(graph, loss, 2, "hits"));
+    graph->source = loss->source;
+    Value *in[] = {loss->out[2], hyper};
+    TRY(graph_add_node(graph, &op_loss_sum, NULL, "accuracy", in, 2, ~0u, &node));
+    graph->source = NULL;
+    *out = node->out[0];
+    return OK;
+}
+
 Status pass_bind(PassContext *context, Graph **graph)
 {
     const CompileOptions *options = context->options;
@@ -42,13 +58,16 @@ Status pass_bind(PassContext *context, Graph **graph)
     };
     TRY(ir_module_bind(context->arena, context->module, context->config, context->config_name, &bind, graph));
     const char *want = wanted[spec->kind];
-    Value      *value = graph_output(*graph, want);
+    Value      *value = graph_output(*graph, want), *accuracy = NULL;
     FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want, program_kind_name(spec->kind));
+    if (options->accuracy && program_is_micro(spec->kind)) TRY(add_accuracy(*graph, &accuracy));
+    value = graph_output(*graph, want);
     graph_clear_outputs(*graph);
     graph_add_output(*graph, want, value);
+    if (accuracy) graph_add_output(*graph, "accuracy", accuracy);
     for (Node *node = (*graph)->first; node; node = node->next)
         if (node->op->set_dense) node->op->set_dense(node, options->dense && spec->kind != PROGRAM_EVAL);
-    for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained = options->train_base;
+    for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained &= options->train_base;
     remove_dead_nodes(*graph);
     return OK;
 }

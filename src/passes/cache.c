@@ -16,23 +16,39 @@ static Status use_cache(PassContext *context, Graph *graph, Node *node)
     return OK;
 }
 
+/* What the logits may go through behind the head, element by element. */
+static bool is_over_head(const Node *node)
+{
+    return node && (node->op == &op_softcap || node->op == &op_scale);
+}
+
+/* The logits again of one row. */
 static Status one_row(PassContext *context, Graph *graph)
 {
-    Value *logits = graph_output(graph, "logits");
-    Node  *head = logits ? logits->producer : NULL;
-    FAIL_IF(!head || head->op != &op_linear, ERR_UNSUPPORTED, "%s: \"logits\" isn't a linear layer's output; generation needs that",
-            context->file);
+    enum { MAX_OVER = 4 };
+    Value *logits = graph_output(graph, "logits"), *value;
+    Node  *head = logits ? logits->producer : NULL, *over[MAX_OVER], *last = head, *node;
+    int    num_over = 0;
+    for (; is_over_head(head) && num_over < MAX_OVER; head = head->in[0]->producer) over[num_over++] = head;
+    FAIL_IF(!head || head->op != &op_linear, ERR_UNSUPPORTED,
+            "%s: \"logits\" isn't a linear layer's output, or softcap or scale of it; generation needs that", context->file);
     TensorType type = type_make(DT_I32, 1, context->program->spec.batch);
     Value     *in[] = {head->in[0], graph_add_value(graph, VALUE_INPUT, "row", &type)};
-    Node      *row, *last;
     graph->layer = -1;
     graph->part = PART_NONE;
-    graph->cursor = head;
-    TRY(graph_add_node(graph, &op_gather_row, NULL, "last_row", in, 2, ~0u, &row));
-    Value *head_in[] = {row->out[0], head->in[1], head->in[2]};
-    TRY(graph_add_node(graph, &op_linear, NULL, "last_logits", head_in, 3, ~0u, &last));
+    graph->cursor = last;
+    TRY(graph_add_node(graph, &op_gather_row, NULL, "last_row", in, 2, ~0u, &node));
+    Value *head_in[] = {node->out[0], head->in[1], head->in[2]};
+    TRY(graph_add_node(graph, &op_linear, NULL, "last_logits", head_in, 3, ~0u, &node));
+    value = node->out[0];
+    for (int i = num_over - 1; i >= 0; i--) {
+        TRY(graph_add_node(graph, over[i]->op, over[i]->attrs, arena_printf(graph->arena, "last_%s", over[i]->out[0]->name), &value, 1, ~0u,
+                           &node));
+        value = node->out[0];
+    }
     graph->cursor = NULL;
-    graph_replace_uses(graph, logits, last->out[0], head);
+    graph_replace_uses(graph, logits, value, last);
+    for (int i = 0; i < num_over; i++) graph_remove_node(graph, over[i]);
     graph_remove_node(graph, head);
     return OK;
 }

@@ -84,6 +84,7 @@ typedef struct CompileOptions {
     double           beta1, beta2, adam_eps, weight_decay, max_grad_norm;
     NormuonOptions   normuon; /* without what others say: dtype and max_grad_norm */
     PrecisionOptions precision;
+    bool             accuracy;   /* a step also tells the share of its trained tokens whose label was the likeliest */
     bool             dense;      /* every training row is one document (padding behind it at most) */
     bool             train_base; /* false with LoRA */
     bool unplaced; /* activations get no offsets: their bytes are what a perfect placement would take; nothing loads weights. Never run */

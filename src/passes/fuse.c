@@ -116,6 +116,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
         }
         col += p[i].linear->in[1]->type.dim[0];
     }
+    for (int i = 0; i < count; i++) value_take_hint(*out, p[i].out);
     return OK;
 }
 
@@ -149,29 +150,40 @@ static bool same_rope(const HeadPath *q, const HeadPath *k)
     return !q->norm || memcmp(q->norm->attrs, k->norm->attrs, sizeof(RmsNormAttrs)) == 0;
 }
 
+/* *packed, its query and key heads normed and turned. */
+static Status turn_heads(Graph *graph, const Node *attention, const HeadPath *q, const HeadPath *k, Value **packed)
+{
+    const AttentionAttrs *attrs = attention->attrs;
+    Node                 *node;
+    QkvAttrs              qkv = {.num_heads = attrs->num_heads,
+                                 .num_kv_heads = attrs->num_kv_heads,
+                                 .head_dim = attrs->head_dim,
+                                 .eps = q->norm ? ((const RmsNormAttrs *)q->norm->attrs)->eps : 0,
+                                 .offset = q->norm ? ((const RmsNormAttrs *)q->norm->attrs)->offset : 0};
+    Value *in[] = {*packed, q->norm ? q->norm->in[1] : NULL, k->norm ? k->norm->in[1] : NULL, q->rope->in[1], q->rope->in[2]};
+    TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
+                       q->norm ? ~0u : 1u, &node));
+    *packed = node->out[0];
+    return OK;
+}
+
 static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
 {
     if (attention->op != &op_attention && attention->op != &op_attention_cached) return OK;
-    const AttentionAttrs *attrs = attention->attrs;
-    HeadPath              q, k, v;
-    if (!attention->in[1] || !match_heads(attention->in[0], true, &q) || !match_heads(attention->in[1], true, &k) ||
-        !match_heads(attention->in[2], false, &v) || !same_rope(&q, &k))
+    HeadPath q, k, v;
+    bool     rope = producer_is(attention->in[0], &op_rope);
+    if (!attention->in[1] || !match_heads(attention->in[0], rope, &q) || !match_heads(attention->in[1], rope, &k) ||
+        !match_heads(attention->in[2], false, &v) || (rope && !same_rope(&q, &k)))
         return OK;
     Projection p[] = {q.projection, k.projection, v.projection};
     if (!can_pack(p, 3)) return OK;
     Value *packed;
-    Node  *node;
     graph->cursor = attention;
     TRY(pack_projections(graph, p, 3, &packed));
-    QkvAttrs qkv = {.num_heads = attrs->num_heads,
-                    .num_kv_heads = attrs->num_kv_heads,
-                    .head_dim = attrs->head_dim,
-                    .eps = q.norm ? ((const RmsNormAttrs *)q.norm->attrs)->eps : 0};
-    Value   *in[] = {packed, q.norm ? q.norm->in[1] : NULL, k.norm ? k.norm->in[1] : NULL, q.rope->in[1], q.rope->in[2]};
-    TRY(graph_add_node(graph, &op_qkv_norm_rope, &qkv, arena_printf(graph->arena, "%s.packed", attention->in[0]->name), in, 5,
-                       q.norm ? ~0u : 1u, &node));
+    if (rope) TRY(turn_heads(graph, attention, &q, &k, &packed));
     graph->cursor = NULL;
-    node_set_input(attention, 0, node->out[0]);
+    for (int i = 0; i < 3; i++) value_take_hint(packed, attention->in[i]);
+    node_set_input(attention, 0, packed);
     node_set_input(attention, 1, NULL);
     node_set_input(attention, 2, NULL);
     *fired = true;
@@ -312,18 +324,23 @@ static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
 
 static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
 {
-    Node *head = loss->op == &op_cross_entropy ? producer_is(loss->in[0], &op_linear) : NULL;
+    Node *cap = loss->op == &op_cross_entropy ? producer_is(loss->in[0], &op_softcap) : NULL;
+    if (cap && !read_once(cap->out[0])) return OK;
+    Node *head = loss->op == &op_cross_entropy ? producer_is(cap ? cap->in[0] : loss->in[0], &op_linear) : NULL;
     if (!head || head->in[2] || !read_once(head->out[0]) || (loss->out[1] && loss->out[1]->num_uses)) return OK;
-    Value *in[] = {head->in[0], head->in[1], loss->in[1]};
-    Node  *node;
+    Value      *in[] = {head->in[0], head->in[1], loss->in[1]};
+    LmHeadAttrs attrs = {.softcap = cap ? ((const SoftcapAttrs *)cap->attrs)->cap : 0, .hits = loss->out[2] != NULL};
+    Node       *node;
     graph->cursor = loss;
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = head->source;
-    TRY(graph_add_node(graph, &op_lm_head_loss, NULL, loss->out[0]->name, in, 3, ~0u, &node));
+    TRY(graph_add_node(graph, &op_lm_head_loss, &attrs, loss->out[0]->name, in, 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, loss->out[0], node->out[0], node);
+    if (loss->out[2]) graph_replace_uses(graph, loss->out[2], node->out[1], node);
     graph_remove_node(graph, loss);
+    if (cap) graph_remove_node(graph, cap);
     graph_remove_node(graph, head);
     *fired = true;
     return OK;

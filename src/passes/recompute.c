@@ -1,5 +1,6 @@
 /* recompute: what the flags name isn't kept for the backward pass; its forward nodes are cloned right before their first use
  * there. Cheapest form of Chen et al. 2016. Clones draw the same random numbers (they are keyed) and give the same bits.
+ * A hint of the model goes before them: what it saves is kept, what it has computed again is dropped, whatever the flags.
  *
  * What is materialised at use (NODE_AT_USE: uploaded, gathered, dequantised) is made right before each reader, whatever the flags. */
 #include "ops/ops.h"
@@ -61,12 +62,23 @@ static bool has_part(const Recompute *r, const Node *node)
     return (r->parts >> node->part & 1) || (r->parts >> PART_BLOCK & 1);
 }
 
-/* A forward value that the flags drop. */
+/* The model has it saved, or it is a smaller one, as statistics of rows, that comes with what is. */
+static bool is_saved(const Value *value)
+{
+    const Node *node = value->producer;
+    for (int k = 0; k < node->num_out; k++) {
+        const Value *out = node->out[k];
+        if (out && out->hint == HINT_SAVE && (out == value || type_bytes(&value->type) < type_bytes(&out->type))) return true;
+    }
+    return false;
+}
+
+/* A forward value that the flags or its hint drop. */
 static bool is_dropped(const Recompute *r, const Value *value)
 {
     const Node *node = value->producer;
     if (!node || value->id >= r->num_values || (node->flags & (NODE_BACKWARD | NODE_ONCE))) return false;
-    if (value->kind != VALUE_ACTIVATION || !has_part(r, node)) return false;
+    if (value->kind != VALUE_ACTIVATION || is_saved(value) || (value->hint != HINT_AGAIN && !has_part(r, node))) return false;
     /* An output that is recomputed from another output of the same node needn't be kept, even at a boundary. */
     if (node->op->rebuild && value->out_index == 1) return true;
     return !r->boundary[value->id] && !(node->op->rebuild && !(r->parts >> PART_BLOCK & 1));
@@ -221,18 +233,26 @@ static void drop_unread_codes(Graph *graph)
             if (node->out[k] && !node->out[k]->num_uses && node->out[k]->sharing == STORAGE_OWN) node_drop_output(node, k);
 }
 
+static bool any_again(const Graph *graph)
+{
+    for (int i = 0; i < graph->num_values; i++)
+        if (graph->values[i]->hint == HINT_AGAIN) return true;
+    return false;
+}
+
 Status pass_recompute(PassContext *context, Graph **graph_ref)
 {
     Graph   *graph = *graph_ref;
     uint32_t parts = context->options->recompute;
-    if (parts) TRY(drop_parts(graph, parts));
+    bool     drops = parts || any_again(graph);
+    if (drops) TRY(drop_parts(graph, parts));
     bool at_use = mark_views(graph);
     if (at_use) TRY(materialise_all(graph));
     graph->cursor = NULL;
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = NULL;
-    if (parts || at_use) remove_dead_nodes(graph);
-    if (parts) drop_unread_codes(graph);
+    if (drops || at_use) remove_dead_nodes(graph);
+    if (drops) drop_unread_codes(graph);
     return OK;
 }

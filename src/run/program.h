@@ -234,7 +234,9 @@ const Program *plan_program(const Plan *plan, ProgramKind kind);
 const Program *plan_program_of(const Plan *plan, ProgramKind kind, int64_t batch, int64_t seq);
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
- * program's own names there are those of the buckets and "loss.sum". */
+ * program's own names there are those of the buckets and these. */
+#define STATE_LOSS "loss.sum"         /* f32 (1): of this step so far */
+#define STATE_ACCURACY "accuracy.sum" /* f32 (1): the same; there where CompileOptions.accuracy asked for it and the model has it */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
 /* Elements of a state of a parameter of its bucket, as a tensor of its own. */
 TensorType state_type(const BucketState *state, const Param *param);

@@ -15,6 +15,14 @@ double launch_seconds(const DeviceFacts *facts, const Launch *launch)
     return rate->seconds + fmax(fmax(compute, memory), launch_link_seconds(facts, launch));
 }
 
+double launch_power_seconds(const DeviceFacts *facts, const Launch *launch)
+{
+    if (!(facts->power_bytes > 0)) return 0;
+    OpCost cost = launch_cost(launch);
+    double rate = DT_SET(launch_operand_dtype(launch)) & DT_SET_FP8 ? facts->power_fp8_flops : facts->power_flops;
+    return (cost.matrix_unit ? cost.flops / rate : 0) + cost.bytes / facts->power_bytes;
+}
+
 /* What ends last among those that launch `index` starts after; -1: none. */
 static int latest_before(const Timeline *t, const Launch *launches, int index, const int last[STREAM_COUNT])
 {
@@ -39,10 +47,11 @@ void timeline_simulate(Arena *arena, const DeviceFacts *facts, const Launch *lau
         out->start[i] = before[i] < 0 ? 0 : out->end[before[i]];
         out->end[i] = out->start[i] + seconds;
         out->busy[launches[i].stream] += seconds;
+        out->power_seconds += launch_power_seconds(facts, &launches[i]);
         last[launches[i].stream] = i + 1;
         if (final < 0 || out->end[i] > out->end[final]) final = i;
     }
-    if (final >= 0) out->seconds = out->end[final];
+    if (final >= 0) out->seconds = fmax(out->end[final], out->power_seconds);
     for (int i = final; i >= 0; i = before[i]) out->num_critical++;
     for (int i = final, k = out->num_critical; i >= 0; i = before[i]) out->critical[--k] = i;
 }
@@ -51,6 +60,8 @@ void timeline_print_streams(const Timeline *timeline, const Launch *launches, St
 {
     double critical[STREAM_COUNT] = {0};
     int    streams = 0;
+    if (timeline->power_seconds > 0 && timeline->power_seconds >= timeline->seconds)
+        strbuf_printf(out, "power lets it take no less than %10.3f ms\n", 1e3 * timeline->power_seconds);
     for (int s = 0; s < STREAM_COUNT; s++) streams += timeline->busy[s] > 0;
     if (streams < 2) return;
     for (int i = 0; i < timeline->num_critical; i++) {

@@ -27,15 +27,17 @@ static double least_launch_seconds(const DeviceFacts *facts, const Launch *launc
     return fmax(0, (1 - padded) * seconds);
 }
 
+/* Or what power lets the program take, if that is more. */
 static double busiest_stream(const DeviceFacts *facts, const Program *program)
 {
-    double busy[STREAM_COUNT] = {0}, most = 0;
+    double busy[STREAM_COUNT] = {0}, power = 0, most = 0;
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
         busy[launch->stream] += least_launch_seconds(facts, launch);
+        power += launch_power_seconds(facts, launch);
         most = fmax(most, busy[launch->stream]);
     }
-    return most;
+    return fmax(most, power);
 }
 
 static int64_t times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps)

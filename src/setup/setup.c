@@ -27,6 +27,12 @@ Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_
     return config_at(config->origin, key, status);
 }
 
+NamedIr setup_ir(const Config *config)
+{
+    const char *origin = config->origin[KEY_run_ir];
+    return (NamedIr){config->ir, config->allow_python || (origin && config_is_argument(origin))};
+}
+
 int64_t setup_sequence_len(const Config *config, const HfModel *model)
 {
     bool is_default = !config->origin[KEY_run_sequence_len];
@@ -37,7 +43,7 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
 {
     HfModel *model;
     Status   status =
-        file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open_as(arena, dir, config->ir, &model) : ERR_NOT_FOUND;
+        file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open_as(arena, dir, setup_ir(config), &model) : ERR_NOT_FOUND;
     if (status == OK) return setup_sequence_len(config, model);
     status_clear(); /* a tokenizer's folder, or a model that we don't train */
     return config->sequence_len;
@@ -47,12 +53,12 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
 {
     TRY(config_require(config, KEY_run_model, "a run"));
     HfModel *model;
-    TRY(config_at(config->origin, config->ir ? KEY_run_ir : KEY_run_model, hf_model_open_as(arena, config->model, config->ir, &model)));
+    TRY(config_at(config->origin, config->ir ? KEY_run_ir : KEY_run_model,
+                  hf_model_open_as(arena, config->model, setup_ir(config), &model)));
     *out_model = model;
     if (setup_sequence_len(config, model) > model->max_positions) {
-        Status status = status_fail(
-            ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (max_position_embeddings); lower sequence_len",
-            (long long)config->sequence_len, config->model, (long long)model->max_positions);
+        Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (%s); lower sequence_len",
+                                    (long long)config->sequence_len, config->model, (long long)model->max_positions, model->positions_key);
         return config_at(config->origin, KEY_run_sequence_len, status);
     }
     return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);

@@ -11,6 +11,9 @@
 /* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
 NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
 
+/* The file that says what the model computes; as Python it is run if it is named, or Python allowed, on the command line. */
+NamedIr setup_ir(const Config *config);
+
 /* Tokens of a sequence: sequence_len, or its default where the model was made for as many. */
 int64_t setup_sequence_len(const Config *config, const HfModel *model);
 /* The same where a folder need not hold a model: then the key alone counts. */

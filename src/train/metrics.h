@@ -28,6 +28,7 @@ typedef struct StepMetrics {
     double           loss, norm, lr;
     int64_t          step_tokens, step_trained;   /* read, and of them trained: docs/metrics.md */
     int64_t          total_tokens, total_trained; /* of the run so far */
+    double           accuracy;                    /* of a run driven from outside: 0 to 1; else NaN. Not in the file */
     bool             skipped;                     /* not finite: weights were left alone */
     double           seconds;                     /* of the step */
     double           limit_seconds;               /* that it would take at the machine's limit; 0: unknown. Not in the file */

@@ -40,8 +40,7 @@ Status trainer_agree(Trainer *t, Status mine)
     return status;
 }
 
-/* Rank 0 first: what it downloads or tokenizes is there when the others look. */
-static Status in_turn(Trainer *t, Status (*work)(Trainer *t))
+Status trainer_in_turn(Trainer *t, Status (*work)(Trainer *t))
 {
     TRY(trainer_agree(t, trainer_leads(t) ? work(t) : OK));
     return trainer_agree(t, trainer_leads(t) ? OK : work(t));
@@ -83,8 +82,8 @@ Status trainer_open_tokenizer(Trainer *t)
     TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
     FAIL_IF(t->tokenizer && tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
-            "the tokenizer of %s has %d tokens, the model's embedding only %lld (vocab_size of config.json); they don't belong together",
-            t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size);
+            "the tokenizer of %s has %d tokens, the model's embedding only %lld (%s of config.json); they don't belong together",
+            t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size, t->model->vocab_key);
     return OK;
 }
 
@@ -143,7 +142,7 @@ Status trainer_open_device(Trainer *t)
     return OK;
 }
 
-static Status join_ranks(Trainer *t)
+Status trainer_join(Trainer *t)
 {
     return t->comm ? t->device->api->join(t->device, t->comm) : OK;
 }
@@ -156,13 +155,14 @@ Status trainer_settle(Trainer *t)
 /* Who drives the steps may ask for any program between them. */
 static void add_driven_programs(Trainer *t)
 {
-    bool generates = t->config->generate_samples > 0;
+    bool generates = t->config->generate_samples > 0, has_only = t->config->gradient_accumulation_steps == 1;
     compile_drop(&t->options, PROGRAM_EVAL);
     compile_drop(&t->options, PROGRAM_PREFILL);
     compile_drop(&t->options, PROGRAM_DECODE);
     setup_add_program(t->config, t->model, PROGRAM_EVAL, &t->options);
     if (generates) setup_add_program(t->config, t->model, PROGRAM_PREFILL, &t->options);
     if (generates) setup_add_program(t->config, t->model, PROGRAM_DECODE, &t->options);
+    if (t->comm && !has_only) setup_add_program(t->config, t->model, PROGRAM_MICRO_ONLY, &t->options);
 }
 
 Status trainer_make_plan(Trainer *t)
@@ -171,6 +171,7 @@ Status trainer_make_plan(Trainer *t)
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(setup_options(t->config, t->model, &t->options));
     if (t->is_driven) add_driven_programs(t);
+    t->options.accuracy = t->is_driven;
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
@@ -505,7 +506,7 @@ static Status open_data(Trainer *t)
         TRY(file_make_dirs(c->output_dir));
         TRY(output_lock_take(c->output_dir, &t->output_lock));
     }
-    RowShare share = {t->place.rank, t->place.world};
+    RowShare share = {.rank = t->place.rank, .world = t->place.world};
     Status   status =
         run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
     if (status != OK && trainer_leads(t) && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
@@ -629,7 +630,7 @@ static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
     trainer_beat(t, "opening the data");
-    TRY(in_turn(t, open_data));
+    TRY(trainer_in_turn(t, open_data));
     TRY(trainer_agree(t, find_output(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->data.hash, "data")));
     trainer_beat(t, "loading");
@@ -648,7 +649,7 @@ Status trainer_merge(Trainer *t, const char *adapter_dir, const char *folder)
 {
     HfModel    *base;
     PeftAdapter adapter;
-    TRY(hf_model_open_as(&t->arena, t->config->model, t->config->ir, &base));
+    TRY(hf_model_open_as(&t->arena, t->config->model, setup_ir(t->config), &base));
     Status status = peft_open(&t->arena, adapter_dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, false, folder, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
@@ -749,10 +750,10 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(keeper_start(t->comm, &t->keeper));
     if (t->comm) TRY(trainer_agree(t, compare_run_files(t)));
     trainer_beat(t, "opening the model");
-    TRY(in_turn(t, open_inputs));
+    TRY(trainer_in_turn(t, open_inputs));
     trainer_beat(t, "planning");
     TRY(trainer_agree(t, trainer_open_device(t)));
-    TRY(trainer_agree(t, join_ranks(t)));
+    TRY(trainer_agree(t, trainer_join(t)));
     TRY(trainer_agree(t, trainer_settle(t)));
     TRY(trainer_agree(t, trainer_make_plan(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));

@@ -40,7 +40,28 @@ check "SUROGATE_MODELS: $(tail -3 err)" [ "$status" = 0 ]
 cp tiny.json models/again.json
 SUROGATE_MODELS=models refused "two of one architecture" 2 "are both of TinyForCausalLM; remove one" -- eval bare --text text.txt
 SUROGATE_MODELS=nowhere refused "no such folder" 2 "SUROGATE_MODELS" "nowhere" -- eval bare --text text.txt
-refused "Python isn't run" 2 "tiny.py is Python" "python3 -m surogate.dsl build tiny.py" -- plan run.yaml ir=tiny.py
+# Python is run where the command line says so.
+sed 's/tiny.json/tiny.py/' run.yaml > python.yaml
+refused "Python isn't run" 2 "python.yaml:10:5: tiny.py is Python" "--allow-python" "python3 -m surogate.dsl build tiny.py" -- plan python.yaml
+for arguments in "run.yaml ir=tiny.py" "python.yaml --allow-python"; do
+    # shellcheck disable=SC2086
+    run plan $arguments
+    check "$arguments: $(tail -2 err)" [ "$status" = 0 ]
+    check "$arguments: what is run, and the hash of what it prints" grep -q "runs python3 -m surogate.dsl build tiny.py" err
+    check "$arguments: the same IR" grep -q "tiny.py made an IR of .* bytes, SHA-256 $hash" err
+done
+PYTHONPATH=nowhere run plan run.yaml ir=tiny.py
+check "the package of the build is found: $(tail -2 err)" [ "$status" = 0 ]
+SUROGATE_PYTHON=no-python refused "no interpreter" 2 "can't run no-python" "SUROGATE_PYTHON" -- plan run.yaml ir=tiny.py
+sed 's/g.gelu/g.gellu/' tiny.py > wrong.py
+refused "a wrong model" 2 "wrong.py:33: unknown op gellu" "ended with status 1" -- plan run.yaml ir=wrong.py
+printf '#!/bin/sh\nkill -9 $$\n' > killed
+printf '#!/bin/sh\nhead -c 20000000 /dev/zero\n' > endless
+printf '#!/bin/sh\necho no\n' > talk
+chmod +x killed endless talk
+SUROGATE_PYTHON=./killed refused "one that is killed" 2 "ended with signal 9" -- plan run.yaml ir=tiny.py
+SUROGATE_PYTHON=./endless refused "one that prints too much" 2 "at most 16777216 are read" -- plan run.yaml ir=tiny.py
+SUROGATE_PYTHON=./talk refused "one that prints no JSON" 2 "tiny.py:1:1" -- plan run.yaml ir=tiny.py
 refused "another architecture" 2 "of LlamaForCausalLM, but" -- plan run.yaml "ir=$root/models/llama.json"
 cp tiny.py trained/surogate_ir.py
 run eval trained --text text.txt --json
@@ -49,17 +70,44 @@ head -c 17000000 /dev/zero > large.json
 refused "a large file" 2 "large.json" -- plan run.yaml ir=large.json
 sed 's/"op": "gelu"/"op": "gellu"/' tiny.json > unknown.json
 refused "an unknown op" 2 "unknown.json:" "unknown op gellu" -- plan run.yaml ir=unknown.json
-# Layers of two kinds: each has the weights that it reads, and biases are there where the config says so.
+# Hints change what is computed again (nodes of the plan that are clones), and no bit of what is trained.
+trained_with() {
+    sed "$1" tiny.py > hints.py
+    sed -i 's/import Array,/import Array, save,/' hints.py
+    python3 -m surogate.dsl build hints.py -o hints.json || fail "$1 doesn't build"
+    rm -rf trained
+    run pt run.yaml ir=hints.json "${@:2}"
+    sha256sum trained/model.safetensors 2> err | cut -d' ' -f1
+    "$SUROGATE" ir run.yaml ir=hints.json "${@:2}" --after recompute 2> /dev/null | grep -c ' clone' > clones
+}
+plain=$(trained_with '')
+check "a model without hints: $plain, $(cat clones) clones" [ "${#plain} $(cat clones)" = "64 0" ]
+for case in "15|recompute_block|" "5|recompute_block|/class Block/,/class Tiny/s/@forward/@save(\"up\", \"normed\")\n    @forward/" "3|model|s/name=\"act\"/name=\"act\", save=False/"; do
+    IFS='|' read -r clones flag edit <<< "$case"
+    arguments=()
+    [ "$flag" = recompute_block ] && arguments=(recompute_block=true)
+    check "$case: the same bits" [ "$(trained_with "$edit" "${arguments[@]}")" = "$plain" ]
+    check "$case: $(cat clones) clones" [ "$(cat clones)" = "$clones" ]
+done
+
+# Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do
+    kinds=null
+    [ $biased = true ] && kinds='["b", "b", "a"]'
     rm -rf trained
-    echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "use_bias": '$biased'}' > model/config.json
+    echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "kinds": '$kinds', "use_bias": '$biased'}' > model/config.json
     run pt run.yaml ir=kinds.json
     names=$(python3 -c "import json, struct
-file = open('trained/model.safetensors', 'rb')
-print(*sorted(set(json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))) - {'__metadata__'}))")
-    want="h.0.a.weight h.0.norm h.1.b.weight h.1.norm h.2.a.weight h.2.norm wte"
-    [ $biased = true ] && want="h.0.a.bias h.0.a.weight h.0.norm h.1.b.bias h.1.b.weight h.1.norm h.2.a.bias h.2.a.weight h.2.norm wte"
+file = open('trained/model.safetensors', 'rb').read()
+end = 8 + struct.unpack('<Q', file[:8])[0]
+head = json.loads(file[8:end])
+ones = {name for name in head if name != '__metadata__' and set(struct.iter_unpack('<f', file[end:][slice(*head[name]['data_offsets'])])) == {(1.0,)}}
+print(*sorted(name + '=1' * (name in ones) for name in set(head) - {'__metadata__'}))")
+    want="h.0.a.weight h.0.norm=1 h.1.b.weight h.1.norm=1 h.2.a.weight h.2.norm=1 wte"
+    [ $biased = true ] && want="h.0.b.bias h.0.b.weight h.0.norm=1 h.1.b.bias h.1.b.weight h.1.norm=1 h.2.a.bias h.2.a.weight h.2.norm=1 wte"
     check "use_bias $biased: $names" [ "$names" = "$want" ]
 done
+echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "kinds": ["a", "b"]}' > model/config.json
+refused "a list of another length" 2 "config.json: kinds: 2 entries; expected 3 (L)" -- plan run.yaml ir=kinds.json
 finish

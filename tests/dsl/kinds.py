@@ -41,7 +41,7 @@ class Block:
         self.a = Lin("C", Dim("C"))
         self.b = Lin("C", "C")
 
-    @param(init="ones", decay=False)
+    @param(init="ones", decay=False, frozen=True)
     def norm(self) -> Tensor["C"]: ...
 
     @recompute("ffn")
@@ -49,10 +49,11 @@ class Block:
     def forward(self, x):
         with graph() as g:
             h = g.rms_norm(x, self.norm, name="n")
-            return g.add(x, g.select("i % 2 == 0", lambda: self.a(h), lambda: self.b(h), name="pick"), name="s")
+            return g.add(x, g.select("first[i]", lambda: self.a(h), lambda: self.b(h), name="pick"), name="s")
 
 
-@hf_config("KindsForCausalLM", V=Size("vocab_size"), C=Size("n_embd"), L=Size("n_layer"), use_bias=Key("use_bias", "0"))
+@hf_config("KindsForCausalLM", V=Size("vocab_size"), C=Size("n_embd"), L=Size("n_layer"), use_bias=Key("use_bias", "0"),
+           first=Key("kinds", "i % 2 == 0", per="L", choices={"a": 1, "b": 0}))
 @hf_mapping({"embed": "wte"})
 @hf_mapping.indexed("blocks", "h.{i}")
 @abstract

@@ -73,6 +73,8 @@ WRONG = [
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when="biased")', '"biased": unknown symbol biased', None),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when="C > 8")', "linear: w isn't there unless C > 8; expected a weight that always is", LINEAR),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when=False)', "linear: w is missing", LINEAR),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], frozen="no")', "weight: frozen is 'no', expected True or False", None),
+    ('{"embed": "transformer.wte.weight"}', '{"embed": "lm_head.weight"}', "lm_head.weight is 'lm_head.weight' in a model folder, as embed is", WEIGHT),
     # modules
     (ARRAY, 'blocks = Array["L"]', 'Array takes a count and a block: Array["n_layers", "Block"]', None),
     (ARRAY, 'blocks = Array["L", "Blok"]', "Array: 'Blok' is no @block of this file", None),
@@ -83,11 +85,22 @@ WRONG = [
     (HEAD, HEAD + "\n        self.other = self.lm_head", "other: the same module as lm_head", "@module"),
     ("    @forward\n    def forward(self, x: Tensor[\"...\"", "    def forward(self, x: Tensor[\"...\"",
      "Linear has 0 methods with @forward, expected 1", "@module"),
+    ("    @forward\n    def forward(self, x: Tensor[\"B\"", '    @save("act", "atc")\n    @forward\n    def forward(self, x: Tensor["B"',
+     "@save: Block makes no 'atc'; it makes normed, up, act, down, sum", None),
+    (ACT, 'g.gelu(h, name="act", save="yes")', "gelu: save is 'yes', expected True", None),
     # config and names
     (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),
     (EPS, 'eps=Key("layer_norm_epsilon", most=3)', "Key has no most; it may have default", None),
     (EPS, 'eps=Key("layer_norm_epsilon", "E")', '"E": unknown symbol E', None),
     (EPS, EPS + ', require={"C % 2": "odd", "Z": "no"}', '"Z": unknown symbol Z', None),
+    (EPS, EPS + ', near=Key("near", "i % 2", per="M")', '"M": unknown symbol M', None),
+    (EPS, EPS + ', near=Key("near", "j", per="L")', '"j": unknown symbol j; expected one of C, L, V, eps, i', None),
+    (EPS, EPS + ', near=Key("near", "1", per="L"), require={"near": "no"}', "near is a list; expected the index of one value, as near[i]", None),
+    (NORM, 'g.rms_norm(x, self.norm, eps="eps[i]")', '"eps[i]": eps is one number; expected it without [ ]', None),
+    (NORM, 'g.rms_norm(x, self.norm, eps="eps[i")', 'expression "eps[i": expected "]"', None),
+    (EPS, EPS + ', roles={"vocabulary": "W"}', "roles: vocabulary is W; expected one number's symbol", None),
+    (EPS, EPS + ', roles={"size": "V"}', "roles: size is V; expected one number's symbol under vocabulary, positions, tied", None),
+    ('V=Size("vocab_size"), ', 'Z=Size("vocab_size"), ', "no symbol says how many tokens there are; expected V, or roles=", None),
     (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
     ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
      " expected {i}", WEIGHT),
@@ -105,7 +118,7 @@ WRONG = [
 def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
     if BASE.count(old) < 1:
         return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, recompute, tied_to,")
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, recompute, save, tied_to,")
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"

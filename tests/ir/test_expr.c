@@ -3,13 +3,19 @@
 
 #include "test.h"
 
-static bool lookup(const void *context, const char *name, double *out)
+/* "odd" is a list of 4. */
+static Status lookup(const void *context, const char *name, const double *index, double *out)
 {
     const char *known = context;
     const char *at = strstr(known, name);
-    if (!at || at[strlen(name)] != '=') return false;
+    if (strcmp(name, "odd") == 0 && index) {
+        FAIL_IF(!(*index >= 0 && *index < 4), ERR_INVALID, "odd[%g]", *index);
+        *out = 2 * *index + 1;
+        return OK;
+    }
+    FAIL_IF(index || !at || at[strlen(name)] != '=', ERR_INVALID, "unknown symbol %s", name);
     *out = strtod(at + strlen(name) + 1, NULL);
-    return true;
+    return OK;
 }
 
 static void values(void)
@@ -50,6 +56,15 @@ static void values(void)
         {"H == 8 ? H / 2 : 0", 4},
         {"1 / 0 > 1e300", 1},
         {"((((1))))", 1},
+        {"odd[3]", 7},
+        {"sqrt(H * 2) / 2 + sqrt (9)", 5},
+        {"odd [ H / 8 + 1 ] * 2", 10},
+        {"odd[odd[1]]", 7},
+        {"H < 4 ? odd[H] : 2", 2},
+        {"H > 4 ? 2 : odd[H]", 2},
+        {"H < 4 && odd[H]", 0},
+        {"(H > 4 || odd[H] == 3) + odd[2]", 6},
+        {"0 ? odd[0 ? odd[7] : 9] : odd[1]", 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double value = -77;
@@ -79,6 +94,16 @@ static void errors_quote_what_they_mean(void)
         {"\xff", "expected a number, name or ("},
         {"1 ? : 2", "expected a number, name or ("},
         {"*", "expected a number, name or ("},
+        {"odd[4]", "expression \"odd[4]\": odd[4]"},
+        {"odd[-1]", "odd[-1]"},
+        {"odd[0", "expected ] at \"\""},
+        {"odd[]", "expected a number, name or ( at \"]\""},
+        {"odd", "unknown symbol odd"},
+        {"0 ? odd[K] : 1", "unknown symbol K"},
+        {"1 || odd[H", "expected ]"},
+        {"sqrt(4", "expected ) at \"\""},
+        {"sqrt", "unknown symbol sqrt"},
+        {"root(4)", "unknown function root; expected sqrt"},
     };
     double value;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -87,10 +112,10 @@ static void errors_quote_what_they_mean(void)
 
 static void depth_and_length_are_bounded(void)
 {
-    static const char *const openings[] = {"(", "-", "!", "1?", "1?1:"};
+    static const char *const openings[] = {"(", "-", "!", "1?", "1?1:", "odd["};
     char                     text[6000];
     double                   value;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         size_t n = strlen(openings[i]);
         for (size_t at = 0; at < 1000; at++) memcpy(text + n * at, openings[i], n);
         strcpy(text + n * 1000, "1");

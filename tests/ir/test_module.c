@@ -41,7 +41,9 @@ static double dim(const IrDims *dims, const char *name)
 
 /* ---- config.json ---- */
 
-static const char *const families[] = {"Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM"};
+/* Those whose config.json has Llama's keys. */
+static const char *const families[] = {"Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "Olmo2ForCausalLM",
+                                       "SmolLM3ForCausalLM"};
 
 static void shipped_families_are_listed(void)
 {
@@ -51,8 +53,8 @@ static void shipped_families_are_listed(void)
         EXPECT(shipped(*name) != NULL);
         EXPECT_STR(shipped(*name)->architecture, *name);
     }
-    EXPECT_INT(count, 3);
-    EXPECT(!ir_shipped_module("GPT2LMHeadModel", &len));
+    EXPECT_INT(count, 10);
+    EXPECT(!ir_shipped_module("MambaForCausalLM", &len));
     arena_deinit(&arena);
 }
 
@@ -118,9 +120,8 @@ static void every_family_refuses_what_it_does_not_compute(void)
          "rope_scaling.type: \"linear\" isn't supported for "},
         {", \"rope_parameters\": {\"rope_type\": \"longrope\"}", NULL, ERR_UNSUPPORTED, "rope_parameters.rope_type: \"longrope\""},
         {", \"partial_rotary_factor\": 0.5", NULL, ERR_UNSUPPORTED, "partial rotary embedding isn't supported"},
-        {", \"use_sliding_window\": true", NULL, ERR_UNSUPPORTED, "sliding window attention isn't supported"},
-        {", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", NULL, ERR_UNSUPPORTED,
-         "layer_types: \"sliding_attention\" isn't supported for "},
+        {", \"layer_types\": [\"full_attention\", \"chunked_attention\"]", NULL, ERR_UNSUPPORTED,
+         "layer_types: \"chunked_attention\" isn't supported for "},
         {", \"num_experts\": 8", NULL, ERR_UNSUPPORTED, "config.json: num_experts: this setting isn't supported for "},
         {", \"logit_scale\": 0.5", NULL, ERR_UNSUPPORTED, "config.json: logit_scale: this setting isn't supported for "},
         {", \"quantization_config\": {\"bits\": 4}", NULL, ERR_UNSUPPORTED, "quantization_config: this setting isn't supported"},
@@ -140,7 +141,7 @@ static void every_family_refuses_what_it_does_not_compute(void)
          "rope_parameters.full_attention: this setting"},
     };
     IrDims dims;
-    for (int f = 0; f < 3; f++) {
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         EXPECT_OK(dims_of(families[f], "", NULL, &dims));
         EXPECT_OK(dims_of(families[f],
                           ", \"layer_types\": [\"full_attention\", \"full_attention\"], \"num_experts\": 0, \"logit_scale\": null, "
@@ -155,6 +156,13 @@ static void every_family_refuses_what_it_does_not_compute(void)
                           test_status_names[status], status == OK ? "" : status_message(), cases[i].message);
         }
     }
+    for (int f = 0; f < 2; f++) {
+        static const char *const full[] = {"LlamaForCausalLM", "Olmo2ForCausalLM"};
+        EXPECT_FAILS(dims_of(full[f], ", \"use_sliding_window\": true", NULL, &dims), ERR_UNSUPPORTED,
+                     "sliding window attention isn't supported");
+        EXPECT_FAILS(dims_of(full[f], ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]", NULL, &dims), ERR_UNSUPPORTED,
+                     "layer_types: \"sliding_attention\" isn't supported for ");
+    }
     EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "attention_bias isn't supported");
     EXPECT_FAILS(dims_of("LlamaForCausalLM", ", \"mlp_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "biases in the MLP aren't supported");
     EXPECT_FAILS(dims_of("Qwen3ForCausalLM", ", \"attention_bias\": true", NULL, &dims), ERR_UNSUPPORTED, "attention_bias");
@@ -168,6 +176,7 @@ static void every_family_refuses_what_it_does_not_compute(void)
 
 static void what_is_no_module_is_refused(void)
 {
+#define MODULE(rest) "{\"surogate_ir\": 1, \"architecture\": \"X\", \"config\": [], \"graph\": [], " rest "}"
     static const struct {
         const char *text, *message;
     } cases[] = {
@@ -177,6 +186,12 @@ static void what_is_no_module_is_refused(void)
         {"{\"surogate_ir\": 1}", "m.json: expected a text under \"architecture\""},
         {"{\"surogate_ir\": 1, \"architecture\": \"X\"}", "m.json: expected an array under \"config\""},
         {"{\"surogate_ir\": 1, \"architecture\": \"X\", \"config\": []}", "m.json: expected an array under \"graph\""},
+        {MODULE("\"roles\": []"), "m.json: roles: expected an object"},
+        {MODULE("\"roles\": {\"size\": \"V\"}"), "m.json: roles: size; expected symbols under vocabulary, positions, tied"},
+        {MODULE("\"roles\": {\"tied\": 1}"), "m.json: roles: tied; expected symbols"},
+        {MODULE("\"unread\": {}"), "m.json: unread: expected an array of ends of tensors' names"},
+        {MODULE("\"unread\": [3]"), "m.json: unread: expected ends of tensors' names"},
+        {MODULE("\"unread\": [\"\"]"), "m.json: unread: expected ends of tensors' names"},
     };
     IrModule *module;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -211,6 +226,8 @@ static Status bind_text(const char *config_section, const char *rules, const cha
 
 static void config_sections_are_checked(void)
 {
+#define LIST(key, per, more) "{\"symbol\": \"l\", \"key\": \"" key "\", \"per\": " per more "}"
+#define RULE(that) "{\"that\": \"" that "\", \"message\": \"no\"}"
     static const struct {
         const char *section, *rules, *message;
     } cases[] = {
@@ -227,10 +244,29 @@ static void config_sections_are_checked(void)
         {"", "{\"that\": \"1\"}", "m.json: a rule needs \"that\" and \"message\""},
         {"", "{\"that\": \"q\", \"message\": \"m\"}", "m.json: rule: expression \"q\": unknown symbol q"},
         {"{\"symbol\": \"n\", \"key\": \"a\"}", "{\"that\": \"n == 4\", \"message\": \"n isn't 4\"}", "c.json: n isn't 4 (X: n == 4)"},
+        {LIST("a", "\"n\"", ""), "", "m.json: per of l: expression \"n\": unknown symbol n"},
+        {LIST("a", "\"0\"", ""), "", "m.json: l has 0 values (0); expected 1 to 65536"},
+        {LIST("a", "\"1 / 0\"", ""), "", "m.json: l has inf values"},
+        {LIST("a", "\"2.5\"", ""), "", "m.json: l has 2.5 values"},
+        {LIST("a", "\"65537\"", ""), "", "m.json: l has 65537 values"},
+        {LIST("a", "\"65536\"", "") ", {\"symbol\": \"m\", \"key\": \"a\", \"per\": \"1\"}", "",
+         "m.json: m has 1 values (1); expected 1 to 0"},
+        {LIST("kinds", "\"3\"", ""), "", "c.json: kinds: 4 entries; expected 3 (3)"},
+        {LIST("kinds", "\"4\"", ", \"choices\": {\"near\": 1}"), "", "c.json: kinds: \"far\" isn't supported for X; supported: near"},
+        {LIST("b", "\"4\"", ", \"default\": \"i - 1\", \"min\": 0"), "", "c.json: b: -1; expected at least 0"},
+        {LIST("b", "\"4\"", ", \"default\": \"j\""), "", "m.json: default of l: expression \"j\": unknown symbol j"},
+        {LIST("b", "\"4\"", ""), "", "c.json: b: missing"},
+        {LIST("a", "\"4\"", ""), RULE("l[4]"), "m.json: rule: expression \"l[4]\": l[4]: expected an index from 0 to 3"},
+        {LIST("a", "\"4\"", ""), RULE("l[0/0]"), "expected an index from 0 to 3"},
+        {LIST("a", "\"4\"", ""), RULE("l[0.5]"), "l[0.5]: expected an index from 0 to 3"},
+        {LIST("a", "\"4\"", ""), RULE("l"), "l is a list of 4; expected the index of one, as l[i]"},
+        {"{\"symbol\": \"n\", \"key\": \"a\"}", RULE("n[0]"), "n is one number; expected it without [ ]"},
+        {"{\"symbol\": \"n\", \"key\": \"a\"}", RULE("k[0]"), "unknown symbol k"},
     };
     Graph *graph;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Status status = bind_text(cases[i].section, cases[i].rules, "", "{\"a\": 3, \"t\": \"odd\"}", &graph);
+        static const char config[] = "{\"a\": 3, \"t\": \"odd\", \"kinds\": [\"near\", \"near\", \"near\", \"far\"]}";
+        Status            status = bind_text(cases[i].section, cases[i].rules, "", config, &graph);
         if (status == OK || !strstr(status_message(), cases[i].message))
             test_fail(__FILE__, __LINE__, "case %zu: \"%s\", expected \"%s\"", i, status == OK ? "OK" : status_message(), cases[i].message);
     }
@@ -241,13 +277,68 @@ static void config_sections_are_checked(void)
     arena_deinit(&arena);
 }
 
+static void roles_name_symbols(void)
+{
+    static const char text[] =
+        "{\"surogate_ir\": 1, \"architecture\": \"X\", \"graph\": [], \"unread\": [\".freq\", \"mask\"], \"config\": ["
+        "{\"symbol\": \"n\", \"key\": [\"a.b\", \"c\"], \"unused\": \"no matter\"}, {\"symbol\": \"l\", \"key\": \"c\", \"per\": \"2\"},"
+        "{\"symbol\": \"m\", \"key\": [\"d\", \"e\"], \"default\": \"0\"}], "
+        "\"roles\": {\"vocabulary\": \"n\", \"positions\": \"l\", \"tied\": \"m\"}}";
+    static const char config_text[] = "{\"c\": 7}";
+    IrModule         *module;
+    JsonValue         config;
+    IrDims            dims;
+    const IrSymbol   *symbol;
+    EXPECT_OK(ir_module_parse(&arena, "m.json", text, strlen(text), &module));
+    EXPECT_OK(json_parse(&arena, "c.json", config_text, strlen(config_text), &config));
+    EXPECT_OK(ir_module_dims(&arena, module, &config, "c.json", &dims));
+    EXPECT_OK(ir_module_role(module, &dims, IR_ROLE_VOCABULARY, &symbol));
+    EXPECT_STR(symbol->key, "c");
+    EXPECT_STR(symbol->unused, "no matter");
+    EXPECT_INT(symbol->value, 7);
+    EXPECT_FAILS(ir_module_role(module, &dims, IR_ROLE_POSITIONS, &symbol), ERR_INVALID,
+                 "m.json: roles: positions is l, which is no symbol of one number");
+    EXPECT_OK(ir_module_role(module, &dims, IR_ROLE_TIED, &symbol));
+    EXPECT_STR(symbol->key, "d"); /* none is there: the first */
+    EXPECT(ir_module_is_unread(module, "h.0.freq") && ir_module_is_unread(module, "mask"));
+    EXPECT(!ir_module_is_unread(module, "freq") && !ir_module_is_unread(module, "mask.0") && !ir_module_is_unread(module, ""));
+    arena_deinit(&arena);
+}
+
+/* A value for each layer: from an array, one for all, or made of the layer's index. */
+static void lists_have_a_value_for_each_layer(void)
+{
+    static const char section[] = "{\"symbol\": \"L\", \"key\": \"L\"},"
+                                  "{\"symbol\": \"near\", \"key\": \"kinds\", \"per\": \"L\", \"default\": \"(i + 1) % 3 != 0\", "
+                                  "\"choices\": {\"near\": 1, \"far\": 0}},"
+                                  "{\"symbol\": \"wide\", \"key\": \"w\", \"per\": \"L\", \"default\": \"2 + near[i]\"}";
+    static const char statements[] = "{\"repeat\": \"L\", \"index\": \"i\", \"body\": [{\"op\": \"source\", \"in\": [], \"out\": \"s{i}\", "
+                                     "\"attrs\": {\"len\": \"10 * near[i] + wide[i] + (i > 0 ? near[i - 1] : 5)\"}}]}";
+    static const struct {
+        const char *config;
+        int         len[4];
+    } cases[] = {
+        {"{\"L\": 4}", {18, 14, 3, 13}},
+        {"{\"L\": 4, \"kinds\": null, \"w\": 1}", {16, 12, 2, 11}},
+        {"{\"L\": 4, \"kinds\": [\"far\", \"far\", \"near\", \"far\"]}", {7, 2, 13, 3}},
+        {"{\"L\": 4, \"kinds\": \"near\", \"w\": [1, 2, 3, 4]}", {16, 13, 14, 15}},
+        {"{\"L\": 4, \"kinds\": [true, 0, 0, 1]}", {18, 3, 2, 13}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Graph *graph;
+        EXPECT_OK(bind_text(section, "", statements, cases[i].config, &graph));
+        for (int k = 0; k < 4; k++) EXPECT_INT(graph_find(graph, (char[]){'s', (char)('0' + k), 0})->type.dim[0], cases[i].len[k]);
+        arena_deinit(&arena);
+    }
+}
+
 static void statements_become_a_graph(void)
 {
     static const char statements[] =
         "{\"param\": \"w\", \"shape\": [\"2 * n\", 2], \"hf\": {\"transpose\": \"W\"}, \"module\": \"m.w\", "
         "\"linear\": true, \"head\": true, \"init\": {\"normal\": \"1 / 4\"}},\n"
         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"V\", \"begin\": \"n - 2\", \"total\": 8}, \"init\": "
-        "\"zeros\"},\n"
+        "\"zeros\", \"frozen\": true},\n"
         "{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": \"B * T + P\", \"scale\": 2, \"flip\": "
         "true}},\n"
         "{\"repeat\": \"n\", \"index\": \"i\", \"carry\": {\"x\": \"s\"}, \"body\": [\n"
@@ -259,12 +350,14 @@ static void statements_become_a_graph(void)
         "* 10}\"}]}],\n"
         " \"yield\": {\"x\": \"b.{i}.o.1\"}},\n"
         "{\"if\": 0, \"then\": [{\"no\": \"statement\"}]},\n"
+        "{\"repeat\": 2, \"index\": \"i\", \"body\": [{\"op\": \"flat\", \"in\": [\"s\"], \"out\": \"late.{i}\"}]},\n"
         "{\"output\": \"y\", \"is\": \"x\"}";
     Graph *graph = NULL;
     EXPECT_OK(bind_text("{\"symbol\": \"n\", \"key\": \"n\"}", "", statements, "{\"n\": 3}", &graph));
     if (!graph) return;
     EXPECT_OK(graph_verify(graph));
-    EXPECT_INT(graph->num_nodes, 1 + 3 * 3);
+    EXPECT_INT(graph->num_nodes, 1 + 3 * 3 + 2);
+    EXPECT_INT(graph_find(graph, "late.1")->layer, 4); /* behind the layers of the first repeat */
     EXPECT(graph_output(graph, "y") == graph_find(graph, "b.2.o.1"));
     EXPECT_INT(graph_find(graph, "s")->type.dim[0], 12);
     const Node *first = graph_find(graph, "b.0.o")->producer, *second = graph_find(graph, "b.1.o")->producer;
@@ -277,7 +370,8 @@ static void statements_become_a_graph(void)
     const Param *w = graph->params[0], *v = graph->params[1];
     EXPECT(w->hf.kind == HF_TRANSPOSE && w->is_linear && w->is_head && w->decay && w->trained && w->layer == -1);
     EXPECT_NEAR(w->init_std, 0.25, 0);
-    EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay && v->init == INIT_ZEROS);
+    EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay && v->init == INIT_ZEROS &&
+           !v->trained);
     EXPECT_INT(graph_find(graph, "tokens")->type.dim[1], 3);
     arena_deinit(&arena);
 }
@@ -328,6 +422,15 @@ static void bad_statements_say_where(void)
         {PARAM(", \"linear\": 1"), "m.json:5: linear: expected true or false, found "},
         {PARAM(",\n \"decay\": \"no\""), "m.json:6: decay: expected true or false, found "},
         {PARAM("") ",\n" PARAM(""), "m.json:6: second value named w"},
+        {PARAM(", \"frozen\": 1"), "m.json:5: frozen: expected true or false, found "},
+        {PARAM("") ",\n{\"param\": \"v\", \"shape\": [4], \"hf\": \"W\"}",
+         "m.json:6: parameters w and v are both tensor W of a model folder"},
+        {"{\"param\": \"u\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 3, \"total\": 8}},\n"
+         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 0, \"total\": 8}}",
+         "m.json:5: parameters v and u are both tensor W of a model folder"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\", \"a\"]}}", "m.json:5: parameters w and w are both tensor a"},
+        {"{\"repeat\": 2, \"index\": \"i\", \"body\": [\n{\"param\": \"w{i}\", \"shape\": [4], \"hf\": \"W\"}]}",
+         "m.json:6: parameters w0 and w1 are both tensor W"},
         {"{\"param\": \"tokens\", \"shape\": [4], \"hf\": \"W\"}", "m.json:5: second value named tokens"},
         {"{\"op\": \"nothing\", \"in\": [], \"out\": \"s\"}", "m.json:5: unknown op nothing"},
         {"{\"op\": 3, \"in\": [], \"out\": \"s\"}", "m.json:5: unknown op "},
@@ -342,6 +445,7 @@ static void bad_statements_say_where(void)
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"q\"}}", "m.json:5: expression \"q\": unknown symbol q"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": -3}}", "m.json:5: s = source(): a dim would be -3"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": \"tail\"}", "m.json:5: unknown part tail"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"save\": 1}", "m.json:5: save: expected true or false, found "},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": 3}", "m.json:5: unknown part "},
         {"{\"op\": \"add\", \"in\": [\"tokens\", \"step\"], \"out\": \"s\", \"source\": \"my.py:3\"}",
          "my.py:3: s = add(tokens: i32[2,3], step: i64[4]): a and b differ"},
@@ -423,5 +527,6 @@ static void what_a_module_may_cost_is_bounded(void)
 }
 
 TEST_MAIN(TEST(shipped_families_are_listed), TEST(symbols_come_from_either_spelling), TEST(every_family_refuses_what_it_does_not_compute),
-          TEST(what_is_no_module_is_refused), TEST(config_sections_are_checked), TEST(statements_become_a_graph),
-          TEST(bad_statements_say_where), TEST(what_a_module_may_cost_is_bounded))
+          TEST(what_is_no_module_is_refused), TEST(config_sections_are_checked), TEST(roles_name_symbols),
+          TEST(lists_have_a_value_for_each_layer), TEST(statements_become_a_graph), TEST(bad_statements_say_where),
+          TEST(what_a_module_may_cost_is_bounded))

@@ -12,7 +12,8 @@
 
 #define FAMILIES "tests/fixtures/families/"
 
-static const char *const families[] = {"qwen3", "qwen3_untied", "qwen2", "llama", "llama3"};
+static const char *const families[] = {"qwen3",   "qwen3_untied", "qwen2",        "llama",   "llama3", "phi3",  "olmo2",
+                                       "smollm3", "gpt2",         "qwen2_window", "mistral", "gemma2", "gemma3"};
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
 /* ---- initialisation ---- */
@@ -247,7 +248,7 @@ static void a_stored_head_wins_over_the_config(void)
         make_headed(&arena, FAMILIES "qwen3", differs ? 1.0f : 0.0f);
         strcpy(headed, folder);
         EXPECT_OK(load(&l, headed, DT_F32, NULL));
-        EXPECT_INT(l.model->is_untied, differs);
+        EXPECT_INT(l.model->own_head != NULL, differs);
         EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(differs ? headed : FAMILIES "qwen3", folder);
@@ -260,31 +261,34 @@ static void a_stored_head_wins_over_the_config(void)
     }
 }
 
-/* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)) in double. */
-static void merging_adds_the_product(void)
+/* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)) in double; or its transpose. */
+static void check_merged(const char *family, const char *matrix, bool transposed)
 {
     Arena       arena = {0};
     HfModel    *base;
     PeftAdapter adapter;
     StFile     *a_file, *merged;
-    EXPECT_OK(hf_model_open(&arena, FAMILIES "qwen3", &base));
-    EXPECT_OK(peft_open(&arena, FAMILIES "qwen3/adapter", &adapter));
+    const char *adapter_dir = arena_printf(&arena, FAMILIES "%s/adapter", family);
+    EXPECT_OK(hf_model_open(&arena, arena_printf(&arena, FAMILIES "%s", family), &base));
+    EXPECT_OK(peft_open(&arena, adapter_dir, &adapter));
     EXPECT_OK(merge_adapter(base, &adapter, false, make_folder(), 1 << 30, NULL));
-    EXPECT_OK(st_open(FAMILIES "qwen3/adapter", &a_file));
+    EXPECT_OK(st_open(adapter_dir, &a_file));
     EXPECT_OK(st_open(folder, &merged));
-    const StTensor *a = st_find(a_file, "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight");
-    const StTensor *b = st_find(a_file, "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight");
-    const StTensor *w = st_find(base->weights, "model.layers.1.self_attn.q_proj.weight");
-    const StTensor *m = st_find(merged, "model.layers.1.self_attn.q_proj.weight");
+    const StTensor *a = st_find(a_file, arena_printf(&arena, PEFT_PREFIX PEFT_TENSOR, matrix, PEFT_A));
+    const StTensor *b = st_find(a_file, arena_printf(&arena, PEFT_PREFIX PEFT_TENSOR, matrix, PEFT_B));
+    const StTensor *w = st_find(base->weights, arena_printf(&arena, "%s.weight", matrix));
+    const StTensor *m = st_find(merged, arena_printf(&arena, "%s.weight", matrix));
     EXPECT(a && b && w && m);
     if (a && b && w && m) {
-        double       scale = adapter.lora.alpha / sqrt((double)adapter.lora.r);
+        double       scale = adapter.lora.alpha / (adapter.lora.use_rslora ? sqrt((double)adapter.lora.r) : (double)adapter.lora.r);
         const float *pa = a->data, *pb = b->data, *pw = w->data, *pm = m->data;
-        for (int64_t r = 0; r < w->dim[0]; r++)
-            for (int64_t c = 0; c < w->dim[1]; c++) {
-                double want = pw[r * w->dim[1] + c];
-                for (int64_t k = 0; k < a->dim[0]; k++) want += scale * pb[r * a->dim[0] + k] * pa[k * w->dim[1] + c];
-                EXPECT_NEAR(pm[r * w->dim[1] + c], want, 1e-5);
+        int64_t      rows = b->dim[0], cols = a->dim[1];
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++) {
+                int64_t at = transposed ? c * rows + r : r * cols + c;
+                double  want = pw[at];
+                for (int64_t k = 0; k < a->dim[0]; k++) want += scale * pb[r * a->dim[0] + k] * pa[k * cols + c];
+                EXPECT_NEAR(pm[at], want, 1e-5);
             }
     }
     st_close(a_file);
@@ -292,6 +296,12 @@ static void merging_adds_the_product(void)
     hf_model_close(base);
     EXPECT_OK(file_remove_tree(folder));
     arena_deinit(&arena);
+}
+
+static void merging_adds_the_product(void)
+{
+    check_merged("qwen3", "model.layers.1.self_attn.q_proj", false);
+    check_merged("gpt2", "transformer.h.1.mlp.c_fc", true);
 }
 
 /* The fixture's tensors in F16, with its config.json. */
@@ -350,21 +360,42 @@ static void a_merged_half_is_one(void)
     arena_deinit(&arena);
 }
 
-static void new_models_load_and_are_what_from_scratch_gives(void)
+static void check_new(const char *arch)
 {
-    NewOptions options = {.arch = "qwen2.5-tiny", .weights = true, .seed = 3, .max_shard_bytes = 1 << 30};
+    NewOptions options = {.arch = arch, .weights = true, .seed = 3, .max_shard_bytes = 1 << 30};
     Loaded     l;
     char       path[128];
     snprintf(path, sizeof path, "%s/m", make_folder());
     EXPECT_OK(new_model(&options, path));
     EXPECT_OK(load(&l, path, DT_F32, NULL));
-    const Param *param = l.plan->params[0];
-    float        loaded[256], fresh[256];
-    EXPECT_OK(session_read(l.session, param->name, loaded, sizeof loaded));
-    init_values(3, param, 0, 256, fresh);
-    EXPECT(memcmp(loaded, fresh, sizeof fresh) == 0);
+    for (int i = 0; i < l.plan->num_params; i++) {
+        const Param *param = l.plan->params[i];
+        int64_t      n = type_numel(&param->type);
+        float       *loaded = arena_array(&l.arena, float, n), *fresh = arena_array(&l.arena, float, n);
+        EXPECT_OK(session_read(l.session, param->name, loaded, (size_t)n * sizeof *loaded));
+        init_values(3, param, 0, n, fresh);
+        if (memcmp(loaded, fresh, (size_t)n * sizeof *fresh) != 0) test_fail(__FILE__, __LINE__, "%s: %s differs", arch, param->name);
+    }
     unload(&l);
     EXPECT_OK(file_remove_tree(folder));
+}
+
+static void new_models_load_and_are_what_from_scratch_gives(void)
+{
+    check_new("qwen2.5-tiny");
+    check_new("gpt2-tiny"); /* its matrices lie transposed */
+}
+
+/* What a preset's name says, or is known to mean; 0: nothing. */
+static double named_billions(const char *name)
+{
+    static const struct {
+        const char *name;
+        double      billions;
+    } known[] = {{"phi-4", 14.66}, {"olmo-2-1b", 1.48}, {"gemma-2-2b", 2.61}, {"gemma-3-270m", 0.268}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(name, known[i].name) == 0) return known[i].billions;
+    return atof(strrchr(name, '-') + 1);
 }
 
 /* Every preset is a config its family takes, and has about as many parameters as its name says. */
@@ -382,10 +413,9 @@ static void presets_bind(void)
         EXPECT_OK(new_model(&options, path));
         EXPECT_OK(hf_model_open(&arena, path, &model));
         EXPECT_OK(hf_model_bind(&arena, model, DT_BF16, &graph));
-        double numel = 0, billions = 0;
+        double numel = 0, billions;
         for (int i = 0; i < graph->num_params; i++) numel += (double)type_numel(&graph->params[i]->type);
-        const char *size = strrchr(name, '-');
-        billions = atof(size + 1);
+        billions = named_billions(name);
         if (billions > 0 && !(fabs(numel * 1e-9 / billions - 1) < 0.26))
             test_fail(__FILE__, __LINE__, "%s has %.3f billion parameters", name, numel * 1e-9);
         arena_deinit(&arena);

@@ -7,11 +7,16 @@
 
 typedef struct Problem {
     int64_t batch, len, heads, kv_heads, dim, doc; /* doc: tokens of a document; the last is followed by padding */
+    int64_t window;
+    double  softcap;
 } Problem;
 
 static const Problem problems[] = {
-    {1, 1, 1, 1, 8, 100},    {2, 63, 2, 1, 12, 100}, {1, 129, 4, 2, 16, 1000}, {2, 300, 3, 3, 8, 70},
-    {1, 257, 8, 1, 64, 128}, {1, 200, 2, 2, 5, 1},   {1, 520, 2, 1, 32, 250},
+    {1, 1, 1, 1, 8, 100, 0, 0},       {2, 63, 2, 1, 12, 100, 0, 0},     {1, 129, 4, 2, 16, 1000, 0, 0},
+    {2, 300, 3, 3, 8, 70, 0, 0},      {1, 257, 8, 1, 64, 128, 0, 0},    {1, 200, 2, 2, 5, 1, 0, 0},
+    {1, 520, 2, 1, 32, 250, 0, 0},    {1, 130, 2, 1, 8, 1000, 2, 0},    {2, 300, 4, 2, 16, 1000, 70, 0},
+    {1, 520, 2, 1, 32, 250, 128, 0},  {1, 520, 2, 2, 8, 400, 127, 2.0}, {1, 300, 2, 2, 256, 1000, 1000, 50.0},
+    {2, 129, 3, 1, 12, 1000, 0, 0.5},
 };
 enum { NUM_PROBLEMS = sizeof problems / sizeof problems[0] };
 
@@ -35,10 +40,13 @@ static int64_t at(const Problem *p, int64_t heads, int64_t b, int64_t t, int64_t
 static void exact_row(const Exact *e, double scale, int64_t b, int64_t t, int64_t h)
 {
     const Problem *p = e->p;
-    int64_t        first = e->doc_start[b * p->len + t], g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h);
-    double        *w = doubles(t + 1), most = -INFINITY, total = 0, delta = 0;
+    int64_t        doc_start = e->doc_start[b * p->len + t], begin = t - p->window + 1;
+    int64_t first = p->window && begin > doc_start ? begin : doc_start, g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h);
+    double *w = doubles(t + 1), *slope = doubles(t + 1), most = -INFINITY, total = 0, delta = 0;
     for (int64_t j = first; j <= t; j++) {
         for (int64_t d = 0; d < p->dim; d++) w[j] += e->q[row + d] * e->k[at(p, p->kv_heads, b, j, g) + d] * scale;
+        slope[j] = 1 - (p->softcap > 0 ? pow(tanh(w[j] / p->softcap), 2) : 0);
+        if (p->softcap > 0) w[j] = p->softcap * tanh(w[j] / p->softcap);
         most = fmax(most, w[j]);
     }
     for (int64_t j = first; j <= t; j++) total += w[j] = exp(w[j] - most);
@@ -54,11 +62,11 @@ static void exact_row(const Exact *e, double scale, int64_t b, int64_t t, int64_
         for (int64_t d = 0; d < p->dim; d++) dp += e->grad_o[row + d] * e->v[key + d];
         for (int64_t d = 0; d < p->dim; d++) {
             e->dv[key + d] += w[j] * e->grad_o[row + d];
-            e->dq[row + d] += w[j] * dp * scale * e->k[key + d];
-            e->dk[key + d] += w[j] * dp * scale * e->q[row + d];
+            e->dq[row + d] += w[j] * dp * slope[j] * scale * e->k[key + d];
+            e->dk[key + d] += w[j] * dp * slope[j] * scale * e->q[row + d];
         }
     }
-    free(w);
+    free(w), free(slope);
 }
 
 static double draw(uint64_t key, int64_t index)
@@ -136,7 +144,8 @@ static void qkv_types(const Problem *p, bool packed, TensorType types[3])
 
 static AttentionAttrs attrs_of(const Problem *p)
 {
-    return (AttentionAttrs){.num_heads = p->heads, .num_kv_heads = p->kv_heads, .head_dim = p->dim};
+    return (AttentionAttrs){
+        .num_heads = p->heads, .num_kv_heads = p->kv_heads, .head_dim = p->dim, .window = p->window, .softcap = p->softcap};
 }
 
 static void check_forward(const Exact *e, bool packed, const char *what)
@@ -201,7 +210,7 @@ static void forward_and_backward_match_the_definition(void)
 /* Scores of thousands: exponentials are of differences, so nothing overflows. */
 static void large_scores_stay_finite(void)
 {
-    const Problem  p = {1, 140, 1, 1, 4, 1000};
+    const Problem  p = {1, 140, 1, 1, 4, 1000, 0, 0};
     AttentionAttrs attrs = attrs_of(&p);
     TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
@@ -221,7 +230,7 @@ static void large_scores_stay_finite(void)
 /* One run of attention_cached over tokens [position, position + len) of the problem; kc and vc are updated. */
 static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, int64_t cache_len, bool packed, float *o)
 {
-    const Problem *p = e->p, part = {p->batch, len, p->heads, p->kv_heads, p->dim, 0};
+    const Problem *p = e->p, part = {p->batch, len, p->heads, p->kv_heads, p->dim, 0, p->window, p->softcap};
     AttentionAttrs attrs = attrs_of(p);
     TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
@@ -251,9 +260,9 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
     free(piece.q), free(piece.k), free(piece.v);
 }
 
-static void cache_filled_in_pieces_equals_attention_at_once(void)
+static void fill_in_pieces(int64_t window, double softcap)
 {
-    const Problem p = {2, 150, 4, 2, 16, 1000};
+    const Problem p = {2, 150, 4, 2, 16, 1000, window, softcap};
     const int64_t pieces[] = {70, 1, 1, 64, 13, 1}, cache_len = 160;
     Exact         e = exact_make(&p);
     memset((void *)e.doc_start, 0, (size_t)(p.batch * p.len) * sizeof(int32_t));
@@ -274,9 +283,17 @@ static void cache_filled_in_pieces_equals_attention_at_once(void)
     exact_free(&e);
 }
 
+static void cache_filled_in_pieces_equals_attention_at_once(void)
+{
+    fill_in_pieces(0, 0);
+    fill_in_pieces(1, 0);
+    fill_in_pieces(66, 0);
+    fill_in_pieces(20, 3);
+}
+
 static void positions_outside_the_cache_are_refused(void)
 {
-    const Problem  p = {1, 3, 1, 1, 4, 1000};
+    const Problem  p = {1, 3, 1, 1, 4, 1000, 0, 0};
     const int64_t  bad[] = {-1, 6, 1000000, INT64_MAX};
     AttentionAttrs attrs = attrs_of(&p);
     TensorType     in[NODE_MAX_IN] = {0};
@@ -294,5 +311,19 @@ static void positions_outside_the_cache_are_refused(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(forward_and_backward_match_the_definition), TEST(large_scores_stay_finite),
+static void wrong_attributes_are_refused(void)
+{
+    const Problem wrong[] = {{1, 3, 1, 1, 4, 1000, -1, 0}, {1, 3, 1, 1, 4, 1000, 0, -2}, {1, 3, 1, 1, 4, 1000, 0, NAN}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        AttentionAttrs attrs = attrs_of(&wrong[i]);
+        TensorType     in[NODE_MAX_IN] = {0};
+        OpCase         c;
+        qkv_types(&wrong[i], false, in);
+        in[3] = type_make(DT_I32, 2, (int64_t)1, (int64_t)3);
+        EXPECT_FAILS(op_case_make(&c, &op_attention, &attrs, in), ERR_INVALID, "attributes window");
+        op_case_free(&c);
+    }
+}
+
+TEST_MAIN(TEST(wrong_attributes_are_refused), TEST(forward_and_backward_match_the_definition), TEST(large_scores_stay_finite),
           TEST(cache_filled_in_pieces_equals_attention_at_once), TEST(positions_outside_the_cache_are_refused))

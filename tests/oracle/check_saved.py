@@ -12,10 +12,10 @@ import json
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from oracle_common import error, exact
+from oracle_common import error, exact, implementation
 
 
 def parser(text):
@@ -30,8 +30,8 @@ def load_exact(folder):
     """The fp64 model. Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa",
-                                                       output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
+                                                       attn_implementation=implementation(AutoConfig.from_pretrained(folder)))
     problems = {k: v for k, v in info.items() if k.endswith("_keys") and v}
     if problems:
         sys.exit("FAIL %s: %s" % (folder, problems))

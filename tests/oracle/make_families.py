@@ -16,10 +16,11 @@ import sys
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, LlamaConfig, MistralConfig, Olmo2Config,
+                          Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 from transformers.utils import logging
 
-from oracle_common import IGNORE, error, exact, forward, mean_loss
+from oracle_common import IGNORE, error, exact, forward, implementation, mean_loss
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "families")
 B, T, STEPS = 2, 24, 10
@@ -53,16 +54,60 @@ FAMILIES = {
                            num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
                            rope_parameters=dict(rope_type="default", rope_theta=1e6)),
         lora=dict(target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], use_rslora=False)),
+    "qwen2_window": dict(  # the upper of two layers attends a window
+        config=Qwen2Config(**COMMON, hidden_size=12, intermediate_size=14, num_hidden_layers=2, num_attention_heads=2,
+                           num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True, use_sliding_window=True,
+                           sliding_window=4, max_window_layers=1, rope_parameters=dict(rope_type="default", rope_theta=1e6)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "mistral": dict(  # a window in every layer; heads x head_dim != hidden
+        config=MistralConfig(**COMMON, hidden_size=12, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
+                             num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=5,
+                             rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "gemma2": dict(  # norms on both sides, around 1; GELU gate; capped scores and logits; a window in every second layer
+        config=Gemma2Config(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=18, num_hidden_layers=3,
+                            num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
+                            sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+                            rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "gemma3": dict(  # a norm of each head, two rotary tables, the far one stretched; a window in two layers of three
+        config=Gemma3TextConfig(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=22, num_hidden_layers=3,
+                                num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
+                                sliding_window=5, sliding_window_pattern=2, rope_parameters=dict(
+                                    full_attention=dict(rope_type="linear", rope_theta=1e6, factor=4.0),
+                                    sliding_attention=dict(rope_type="default", rope_theta=1e4))),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "phi3": dict(    # one projection for q, k, v and one for gate, up
+        config=Phi3Config(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
+                          num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False,
+                          rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "olmo2": dict(   # norms behind attention and MLP, and of all heads of q and of k at once
+        config=Olmo2Config(**COMMON, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
+                           num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False, pad_token_id=0,
+                           rope_parameters=dict(rope_type="default", rope_theta=5e5)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "smollm3": dict(  # a layer without rotary positions between two with
+        config=SmolLM3Config(**{**COMMON, "pad_token_id": None}, hidden_size=12, intermediate_size=14, num_hidden_layers=3,
+                             num_attention_heads=3, num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                             no_rope_layers=[1, 0, 1], rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "gpt2": dict(    # learned positions, layer norms, biases everywhere, weights that lie transposed, GELU by tanh
+        config=GPT2Config(vocab_size=61, n_positions=256, bos_token_id=1, eos_token_id=2, dtype="float32", n_embd=16, n_layer=2,
+                          n_head=2, n_inner=None, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0),
+        lora=dict(target_modules="all-linear", use_rslora=False, fan_in_fan_out=True)),
 }
 
 
 def random_weights(model, rng):
-    """In name order: matrices std 0.2 (embedding 0.1, so that eps shows), norms 1 +- 0.2, biases std 0.2."""
+    """In name order: matrices std 0.2 (embedding 0.1, so that eps shows), norms 1 +- 0.2 (Gemma's 0 +- 0.2), biases std 0.2."""
+    centre = 0.0 if type(model).__name__.startswith("Gemma") else 1.0
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             noise = torch.randn(p.shape, generator=rng)
-            std = 0.1 if "embed_tokens" in name else 0.2
-            p.copy_(1 + 0.2 * noise.clamp(-2, 2) if "norm" in name else std * noise)
+            std = 0.1 if any(word in name for word in ("embed_tokens", "wte", "wpe")) else 0.2
+            is_norm = "norm" in name or ".ln_" in name
+            p.copy_(centre + 0.2 * noise.clamp(-2, 2) if is_norm and name.endswith("weight") else std * noise)
 
 
 def make_batch(rng, vocab, lengths, masked):
@@ -172,9 +217,13 @@ def check_packing(model, batch, logits):
 def spell_v4(config):
     """config.json of transformers 5 in the spelling that 4.x wrote."""
     c = dict(config)
-    rope = dict(c.pop("rope_parameters"))
-    c["rope_theta"] = rope.pop("rope_theta")
-    c["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    if "rope_parameters" in c:
+        rope = dict(c.pop("rope_parameters"))
+        if "sliding_attention" in rope:
+            c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+            rope = dict(rope["full_attention"])
+        c["rope_theta"] = rope.pop("rope_theta")
+        c["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.51.3"
     c.pop("layer_types", None)
@@ -196,7 +245,7 @@ def strip(folder, keep):
 def make_model(folder, config, rng):
     """Writes the HF folder; returns a loader of the fp64 model."""
     def load(dtype=torch.float64):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=implementation(config))
         return exact(model) if dtype == torch.float64 else model
 
     model = AutoModelForCausalLM.from_config(config)
@@ -210,7 +259,7 @@ def make_model(folder, config, rng):
     write_json(os.path.join(old, "config.json"), spell_v4(written))
     shutil.copy(os.path.join(folder, "model.safetensors"), old)
     from_old = AutoModelForCausalLM.from_pretrained(old, dtype=torch.float32)
-    assert from_old.config.rope_parameters == load(torch.float32).config.rope_parameters
+    assert getattr(from_old.config, "rope_parameters", None) == getattr(load(torch.float32).config, "rope_parameters", None)
     os.rename(os.path.join(old, "config.json"), os.path.join(folder, "config_v4.json"))
     shutil.rmtree(old)
     return load

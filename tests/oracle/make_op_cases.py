@@ -105,18 +105,22 @@ def rope(x, table, positions):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def scores(q, k, doc_start):
-    """q (B,T,H,D), k (B,T,G,D) -> (B,H,T,T), -inf where t must not see."""
+def scores(q, k, doc_start, window=0, softcap=0.0):
+    """q (B,T,H,D), k (B,T,G,D) -> (B,H,T,T), -inf where t must not see. The window as transformers' sliding_window has it."""
     b, t, h, d = q.shape
     k = k.repeat_interleave(h // k.shape[2], dim=2)
     s = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(d)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
     at = torch.arange(t)
     seen = (at[None, None, :] <= at[None, :, None]) & (at[None, None, :] >= doc_start[:, :, None])
+    if window:
+        seen &= at[None, None, :] > at[None, :, None] - window
     return s.masked_fill(~seen[:, None], -torch.inf)
 
 
-def attention(q, k, v, doc_start):
-    p = scores(q, k, doc_start).softmax(-1)
+def attention(q, k, v, doc_start, **how):
+    p = scores(q, k, doc_start, **how).softmax(-1)
     return torch.einsum("bhts,bshd->bthd", p, v.repeat_interleave(q.shape[2] // v.shape[2], dim=2))
 
 
@@ -281,6 +285,65 @@ def make_cached_attention():
         add("attention_cached", case, [q, k, v, kc, vc, step], [o, kc_after, vc_after], **attrs)
         add("attention_cached", case + "_packed", [join_qkv(q, k, v), None, None, kc, vc, step],
             [o, kc_after, vc_after], **attrs)
+
+
+def make_local_attention():
+    """A window, a cap of the scores, both; a cache longer than the window."""
+    for case, rows, how in (("window", [[4, 1, 6], [11]], dict(window=3)), ("softcap", [[9]], dict(softcap=0.8)),
+                            ("window_softcap", [[20, 1, 45]], dict(window=17, softcap=2.0))):
+        b, t, h, g, d = len(rows), sum(rows[0]), 4, 2, 4
+        doc_start = doc_starts(rows)
+        q, k, v, do = rand(b, t, h, d, std=2.0), rand(b, t, g, d), rand(b, t, g, d), rand(b, t, h, d)
+        o, lse = attention(q, k, v, doc_start, **how), scores(q, k, doc_start, **how).logsumexp(-1)
+        attrs = dict(num_heads=h, num_kv_heads=g, head_dim=d, scale=0.0, **how)
+        dq, dk, dv = grads(lambda q, k, v: attention(q, k, v, doc_start, **how), [q, k, v], do)
+        add("attention", case, [join_qkv(q, k, v), None, None, doc_start], [o, lse], **attrs)
+        add("attention_bwd", case, [do, q, k, v, f32(o), f32(lse), doc_start], [dq, dk, dv], **attrs)
+    b, position, t, h, g, d = 1, 7, 3, 2, 1, 4
+    q, k, v = rand(b, position + t, h, d), rand(b, position + t, g, d), rand(b, position + t, g, d)
+    noise = torch.full((b, 2, g, d), 9.0, dtype=torch.float64)
+    how = dict(window=4, softcap=1.5)
+    o = attention(q, k, v, torch.zeros(b, position + t, dtype=torch.int64), **how)[:, position:]
+    cache = [torch.cat((x[:, :position], torch.zeros(b, t, g, d), noise), 1) for x in (k, v)]
+    after = [torch.cat((x, noise), 1) for x in (k, v)]
+    add("attention_cached", "window_softcap",
+        [q[:, position:], k[:, position:], v[:, position:], *cache, torch.tensor([0, 0, position, 0])], [o, *after],
+        num_heads=h, num_kv_heads=g, head_dim=d, **how)
+
+
+def make_softcap():
+    make_local_attention()
+    x, dy = rand(3, 5, 13, std=40.0), rand(3, 5, 13)
+    x[0, 0, :4] = torch.tensor([0.0, 1e-6, 3000.0, -3000.0])
+
+    def softcap(x):
+        return 30 * torch.tanh(x / 30)
+    add("softcap", "thirty", [x], [softcap(x)], cap=30.0)
+    add("softcap_bwd", "thirty", [dy, f32(softcap(x))], grads(softcap, [x], dy), cap=30.0)
+    add("scale", "by", [x], [-45.25 * x], by=-45.25)
+    gate, up, dh = rand(3, 5, 13, std=3.0), rand(3, 5, 13), rand(3, 5, 13)
+
+    def geglu(gate, up):
+        return F.gelu(gate, approximate="tanh") * up
+    add("swiglu", "gelu", [gate, up], [geglu(gate, up)], gelu=True)
+    add("swiglu_bwd", "gelu", [dh, torch.cat((gate, up), -1)], [torch.cat(grads(geglu, [gate, up], dh), -1)], gelu=True)
+    x, w, dy, eps = rand(2, 3, 19), rand(19), rand(2, 3, 19), 1e-6
+
+    def norm(x, w):
+        return rms_norm(x, 1 + w, eps)
+    rstd = rms_rstd(x, eps)
+    add("rms_norm", "offset", [x, w], [norm(x, w), rstd], eps=eps, offset=1.0)
+    add("rms_norm_bwd", "offset", [dy, x, w, f32(rstd)], grads(norm, [x, w], dy), eps=eps, offset=1.0)
+    s = f32(x + dy)
+    add("add_rms_norm", "offset", [x, dy, w], [x + dy, norm(s, w), rms_rstd(s, eps)], eps=eps, offset=1.0)
+    b, t, c, v, cap = 2, 6, 10, 37, 5.0
+    labels, x, w, dlosses = ints(0, v, b, t), rand(b, t, c), rand(v, c, std=2.0), rand(b, t)
+    labels[0, 2] = IGNORE
+
+    def losses(x, w):
+        return token_losses(cap * torch.tanh(x @ w.T / cap), labels)
+    add("lm_head_loss", "softcap", [x, w, labels], [losses(x, w)], softcap=cap)
+    add("lm_head_loss_bwd", "softcap", [dlosses, x, w, labels], [losses(x, w), *grads(losses, [x, w], dlosses)], softcap=cap)
 
 
 def make_swiglu():
@@ -599,7 +662,7 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_softcap):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

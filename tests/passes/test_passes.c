@@ -126,17 +126,24 @@ static void fusions_fire_in_every_family(void)
 {
     static const struct {
         const char *family;
-        int         layers;
-    } families[] = {{"llama", 2}, {"llama3", 3}, {"qwen3", 2}, {"qwen3_untied", 2}, {"qwen2", 2}};
+        int         layers, qkv, gate_up, residual_norm, lora; /* fusions of a layer; negative: of all layers */
+    } families[] = {
+        {"llama", 2, 1, 1, 2, 4},        {"llama3", 3, 1, 1, 2, 4}, {"qwen3", 2, 1, 1, 2, 4},
+        {"qwen3_untied", 2, 1, 1, 2, 4}, {"qwen2", 2, 1, 1, 2, 4},  {"phi3", 2, 0, 0, 2, 4}, /* packed by itself */
+        {"olmo2", 2, 0, 1, -1, 6}, /* norms stand before q's heads, and before the adds, but for the last norm */
+        {"smollm3", 3, 1, 1, 2, 4},      {"gpt2", 2, 0, 0, 0, 4}, /* layer norms, and no gate */
+    };
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         for (int lora = 0; lora < 2; lora++) {
             int counts[FUSION_COUNT];
+            int layers = families[i].layers, residual_norm = families[i].residual_norm;
             count_fusions(families[i].family, lora, counts);
-            EXPECT_INT(counts[FUSE_QKV], families[i].layers);
-            EXPECT_INT(counts[FUSE_GATE_UP], families[i].layers);
-            EXPECT_INT(counts[FUSE_RESIDUAL_NORM], 2 * families[i].layers); /* all norms but the first follow an add */
+            EXPECT_INT(counts[FUSE_QKV], families[i].qkv * layers);
+            EXPECT_INT(counts[FUSE_GATE_UP], families[i].gate_up * layers);
+            /* Of Llama all norms but the first follow an add. */
+            EXPECT_INT(counts[FUSE_RESIDUAL_NORM], residual_norm < 0 ? -residual_norm : residual_norm * layers);
             EXPECT_INT(counts[FUSE_LM_HEAD], 1);
-            EXPECT_INT(counts[FUSE_LORA], lora ? 4 * families[i].layers : 0); /* on q, k, v; o; gate, up; down */
+            EXPECT_INT(counts[FUSE_LORA], lora ? families[i].lora * layers : 0); /* of Llama on q, k, v; o; gate, up; down */
         }
     }
 }
@@ -180,7 +187,8 @@ static void check_no_overlap(const Program *program, const char *what)
 
 static void generated_configs_plan_what_is_allocated(void)
 {
-    static const char *const families[] = {"llama", "llama3", "qwen3", "qwen3_untied", "qwen2"};
+    static const char *const families[] = {"llama",   "llama3", "qwen3",        "qwen3_untied", "qwen2",  "phi3",  "olmo2",
+                                           "smollm3", "gpt2",   "qwen2_window", "mistral",      "gemma2", "gemma3"};
     for (uint32_t i = 0; i < 200; i++) {
         Arena          arena = {0};
         CompileOptions options = compile_defaults();
@@ -208,13 +216,13 @@ static void generated_configs_plan_what_is_allocated(void)
             options.train_base = false;
         }
         EXPECT_OK(device_cpu_create(1 + (int)draw(i, 16, 3), &device));
-        Plan *plan = compile_family(&arena, families[i % 5], &options, device);
+        Plan *plan = compile_family(&arena, families[i % (sizeof families / sizeof families[0])], &options, device);
         EXPECT_OK(session_create(plan, device, &session));
         EXPECT_INT(session_allocated_bytes(session), plan_total_bytes(plan));
         int64_t most = 0, live = 0, loading = plan_program(plan, PROGRAM_LOAD)->activation_bytes;
         for (int k = 0; k < plan->num_programs; k++) {
             const Program *program = &plan->programs[k];
-            check_no_overlap(program, families[i % 5]);
+            check_no_overlap(program, families[i % (sizeof families / sizeof families[0])]);
             if (program->spec.kind == PROGRAM_LOAD) continue; /* shares what the others have */
             if (program->activation_bytes > most) most = program->activation_bytes;
             if (program->live_bytes > live) live = program->live_bytes;

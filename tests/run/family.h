@@ -18,8 +18,15 @@ typedef struct Family {
     Session *session;
 } Family;
 
-static const char *const family_names[] = {"llama", "llama3", "qwen3", "qwen3_untied", "qwen2"};
-enum { NUM_FAMILIES = 5, FAMILY_B = 2, FAMILY_T = 24, FAMILY_V = 61, FAMILY_TOKENS = FAMILY_B * FAMILY_T };
+static const char *const family_names[] = {"llama",   "llama3", "qwen3",        "qwen3_untied", "qwen2",  "phi3",  "olmo2",
+                                           "smollm3", "gpt2",   "qwen2_window", "mistral",      "gemma2", "gemma3"};
+enum {
+    NUM_FAMILIES = sizeof family_names / sizeof family_names[0],
+    FAMILY_B = 2,
+    FAMILY_T = 24,
+    FAMILY_V = 61,
+    FAMILY_TOKENS = FAMILY_B * FAMILY_T
+};
 
 /* max |got - want| / max |want| */
 __attribute__((unused)) static double max_error(const float *got, const float *want, int64_t n)
@@ -160,6 +167,18 @@ __attribute__((unused)) static const StTensor *family_tensor(const Family *f, co
     return st_find(param->is_adapter ? f->adapter : f->weights, name);
 }
 
+/* Numbers of the parameter, which a file's tensor has in its own order. */
+__attribute__((unused)) static float *family_values(Family *f, const Param *param, const StTensor *tensor)
+{
+    float *values = arena_array(&f->arena, float, tensor->numel), *turned;
+    EXPECT_OK(st_to_f32(tensor, 0, tensor->numel, values));
+    if (param->hf.kind != HF_TRANSPOSE) return values;
+    int64_t rows = param->type.dim[0], cols = param->type.dim[1];
+    turned = arena_array(&f->arena, float, tensor->numel);
+    for (int64_t i = 0; i < rows * cols; i++) turned[i] = values[i % cols * rows + i / cols];
+    return turned;
+}
+
 /* Writes every parameter, in its storage dtype. */
 __attribute__((unused)) static void family_load(Family *f)
 {
@@ -170,9 +189,8 @@ __attribute__((unused)) static void family_load(Family *f)
             test_fail(__FILE__, __LINE__, "%s: %s isn't in the fixture", f->dir, param->hf.names[0]);
             continue;
         }
-        float *values = arena_array(&f->arena, float, t->numel);
+        float *values = family_values(f, param, t);
         void  *stored = arena_alloc(&f->arena, (size_t)type_bytes(&param->type));
-        EXPECT_OK(st_to_f32(t, 0, t->numel, values));
         dtype_convert(stored, param->type.dtype, values, DT_F32, t->numel);
         EXPECT_OK(session_write(f->session, param->name, stored, (size_t)type_bytes(&param->type)));
         int64_t          at;

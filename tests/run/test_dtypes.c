@@ -125,12 +125,19 @@ static DType dtype_of(const Family *f, const char *prefix, const Param *param)
     return plan_find(f->plan, name)->type.dtype;
 }
 
+/* Weights around 1 alone: "norm_dtype" finds them by that. */
+static bool has_plain_norms(const char *family)
+{
+    return strcmp(family, "gpt2") != 0 && strncmp(family, "gemma", 5) != 0;
+}
+
 static void fp32_norms_train_beside_bf16_matrices(void)
 {
     for (int i = 0; i < NUM_FAMILIES; i++) {
         CompileOptions options = bf16_options();
         Family         f;
         double         norm, squares = 0;
+        if (!has_plain_norms(family_names[i])) continue;
         family_open_mixed(&f, family_names[i], "config.json", &options, 2, "f32");
         family_load(&f);
         EXPECT_INT(f.plan->num_buckets, 2);

@@ -52,6 +52,22 @@ static void one_stream_takes_the_sum(void)
     arena_deinit(&arena);
 }
 
+static void power_takes_the_sum_over_streams(void)
+{
+    Arena       arena = {0};
+    Graph      *graph = graph_create(&arena, "g", op_table, OP_COUNT);
+    DeviceFacts facts = {.rates = rates, .bandwidth = 1, .power_flops = 1, .power_fp8_flops = 1, .power_bytes = 2e9};
+    Launch      launches[] = {work(graph, SLOW, STREAM_COMPUTE), work(graph, SLOW, STREAM_COPY_IN), work(graph, SLOW, STREAM_COMM)};
+    Timeline    t;
+    timeline_simulate(&arena, &facts, launches, 3, &t);
+    EXPECT_NEAR(t.power_seconds, 3 * SLOW / 2.0, 1e-6);
+    EXPECT_NEAR(t.seconds, 3 * SLOW / 2.0, 1e-6);
+    facts.power_bytes = 6e9; /* less than the streams take */
+    timeline_simulate(&arena, &facts, launches, 3, &t);
+    EXPECT_NEAR(t.seconds, SLOW, 1e-6);
+    arena_deinit(&arena);
+}
+
 static void measured_rates_are_of_one_gpu(void)
 {
     DeviceFacts h200 = {.name = "NVIDIA H200", .link_in = 64e9}, other = {.name = "no GPU of this name", .link_in = 64e9};
@@ -59,6 +75,7 @@ static void measured_rates_are_of_one_gpu(void)
     device_use_rates(&other);
     EXPECT(h200.rates && h200.link_in < 64e9 && h200.link_in > 0 && h200.link_out > 0);
     EXPECT(h200.peer_link > 300e9 && h200.peer_link < 450e9 && h200.peer_seconds > 1e-5);
+    EXPECT(h200.power_flops > 400e12 && h200.power_fp8_flops > h200.power_flops && h200.power_bytes > 4e12);
     EXPECT(!other.rates && other.link_in == 64e9);
 }
 
@@ -145,6 +162,6 @@ static void a_few_rows_take_the_link_for_as_much(void)
     arena_deinit(&arena);
 }
 
-TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum), TEST(measured_rates_are_of_one_gpu),
-          TEST(copies_between_spaces_take_the_link), TEST(collectives_take_the_links_between_gpus),
+TEST_MAIN(TEST(streams_overlap_but_for_waits), TEST(one_stream_takes_the_sum), TEST(power_takes_the_sum_over_streams),
+          TEST(measured_rates_are_of_one_gpu), TEST(copies_between_spaces_take_the_link), TEST(collectives_take_the_links_between_gpus),
           TEST(a_few_rows_take_the_link_for_as_much))

@@ -24,5 +24,6 @@ from surogate.dsl.spec import param as param
 from surogate.dsl.spec import primitive as primitive
 from surogate.dsl.spec import recompute as recompute
 from surogate.dsl.spec import rows as rows
+from surogate.dsl.spec import save as save
 from surogate.dsl.spec import tied_to as tied_to
 from surogate.dsl.spec import transpose as transpose

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:()]))")
+_TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:()\[\]]))")
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
 
 # A sum: product of symbols (sorted) -> factor.
@@ -43,6 +43,7 @@ class _Parser:
         self.text, self.at, end = text, 0, 0
         self.tokens: list[tuple[str, str, str]] = []  # number, name or operator
         self.names: set[str] = set()
+        self.lists: set[str] = set()  # names with an index behind them
         while text[end:].strip():
             match = _TOKEN.match(text, end)
             if not match:
@@ -102,6 +103,17 @@ class _Parser:
         if not number and not name:
             raise ValueError(f'expression "{self.text}": expected a number, a symbol or "("' + (f', found "{operator}"' if operator else ""))
         self.at += 1
+        if name == "sqrt" and self.accept("("):
+            inner = self.choice()
+            if not self.accept(")"):
+                raise ValueError(f'expression "{self.text}": expected ")"')
+            return _opaque(f"sqrt({_show(inner)})")
+        if name and self.accept("["):
+            index = self.choice()
+            if not self.accept("]"):
+                raise ValueError(f'expression "{self.text}": expected "]"')
+            self.lists.add(name)
+            return _opaque(f"{name}[{_show(index)}]")
         if name:
             self.names.add(name)
             return _opaque(name)
@@ -116,13 +128,13 @@ class Dim:
         self.text: str = value.text if isinstance(value, Dim) else str(value)
         parser = _Parser(self.text)
         self.sum = parser.parse()
-        self.names = frozenset(parser.names)
+        self.names, self.lists = frozenset(parser.names), frozenset(parser.lists)
 
     def _with(self, operator: str, other: str | int | Dim, swap: bool = False) -> Dim:
         left, right = Dim(self), Dim(other)
         if swap:
             left, right = right, left
-        wrap = [d.text if re.fullmatch(r"[\w.]+", d.text) else f"({d.text})" for d in (left, right)]
+        wrap = [d.text if re.fullmatch(r"[\w.]+(\[\w+\])?", d.text) else f"({d.text})" for d in (left, right)]
         return Dim(f"{wrap[0]} {operator} {wrap[1]}")
 
     def __add__(self, other: str | int | Dim) -> Dim:

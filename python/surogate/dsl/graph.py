@@ -13,12 +13,12 @@ from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims
 from surogate.dsl.ops import OPS, Op, Operand
-from surogate.dsl.spec import ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
+from surogate.dsl.spec import PARAM_FLAGS, ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
 
 Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
-INPUTS = {name: (("B", "T"), "i32") for name in ("tokens", "labels", "positions", "doc_start", "doc_id")}
-INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}  # type: ignore[dict-item]
+INPUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(("tokens", "labels", "positions", "doc_start", "doc_id"), (("B", "T"), "i32"))
+INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}
 OUTPUTS = {"logits": ("B", "T", "vocab"), "losses": ("B", "T"), "loss": ("1",)}
 
 
@@ -110,7 +110,7 @@ def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
 
 
 def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
-    """Binds letters of the pattern to dims; a dim that is no letter or number fits anything."""
+    """Binds the pattern's dims to those that are there. An expression in it fits anything; of 2F, F is half."""
     if "..." in pattern:
         rest = len(pattern) - 1
         if len(dims) < rest:
@@ -122,23 +122,27 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
     if len(pattern) != len(dims):
         return False
     for p, d in zip(pattern, dims, strict=True):
-        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d) if p.isidentifier() else d
+        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d)
         if want != d:
             return False
+        if isinstance(p, str) and (times := re.fullmatch(r"(\d+)([A-Za-z]\w*)", p)):
+            bound.setdefault(times[2], d / int(times[1]))
     return True
 
 
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
-        self.symbols = {"B", "T", "P", *config.symbols}
+        self.symbols = {"B": False, "T": False, "P": False} | config.known
         self.turns = [Turn([])]
         self.turns[0].params = self.turns[0].ops
         self.sinks = [self.turns[0].ops]
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
         self.names: set[str] = set(INPUTS)
+        self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
         self.nodes: list[Node] = []
+        self.statements: dict[str, list[dict[str, Any]]] = {}  # that make a value
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.place(root, (), "")
         self.ties = {weight: (other, when) for weight, other, when in root._ties}
@@ -205,9 +209,11 @@ class Builder:
         for key, value in spec.options.items():
             if key != "init" and isinstance(value, str) and hasattr(owner, value):
                 value = getattr(owner, value)
+            if key in PARAM_FLAGS and not isinstance(value, bool):
+                raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
             if key == "linear" and value and "module" not in spec.options:
                 entry["module"] = self.folder_name(self.root, attrs)
-            if not (key in ("linear", "head") and not value) and not (key == "decay" and value):
+            if key not in PARAM_FLAGS or value != (key == "decay"):
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
@@ -241,6 +247,10 @@ class Builder:
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turns[path.count("{")], path
         sink = self.sinks[-1] if turn is self.turns[-1] and self.sinks[-1] is not turn.ops else turn.params  # a branch has its own
+        if sink is turn.params and when is True and path not in self.ties:  # what is always there
+            other = self.tensors.setdefault(str(statement["hf"]), path)
+            if other != path:
+                raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
         if isinstance(when, str):
             check_symbols(dim(when, spec.where), self.symbols, spec.where)
             sink.append({"if": when, "then": then, "else": []})
@@ -254,7 +264,8 @@ class Builder:
             sink.append({"if": cond, "then": [{"let": ref, "is": other}], "else": [*then, {"let": ref, "is": path}]})
         elif readers:
             more = self.entry(*self.spec_at(readers[0][0]))[0]
-            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "init")}}
+            own = {"untied": more["hf"]} if isinstance(more["hf"], str) else {}
+            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "init")}, **own}
             sink.append({"if": readers[0][1], "then": [both], "else": then})
         else:
             sink.append(statement)
@@ -286,7 +297,7 @@ class Builder:
             raise fail(f"{op.name}: {len(args)} inputs, expected at most {len(op.inputs)}: {op.signature}")
         values: list[Value | None] = []
         for k, operand in enumerate(op.inputs):
-            given = args[k] if k < len(args) else more.pop(operand.name, None)
+            given = args[k] if k < len(args) else more.pop(operand.name, more.pop(operand.other.name, None) if operand.other else None)
             if given is None and not operand.optional:
                 raise fail(f"{op.name}: {operand.name} is missing; expected {op.signature}")
             values.append(None if given is None else self.readable(op.name, operand.name, given))
@@ -296,9 +307,11 @@ class Builder:
 
     def bind(self, op: Op, values: list[Value | None]) -> dict[str, Any]:
         bound: dict[str, Any] = {}
-        for operand, value in zip(op.inputs, values, strict=False):
+        for operand, value, after in zip(op.inputs, values, [*values[1:], None], strict=False):
             if value is None:
                 continue
+            if operand.other and after is None:  # packed: one for several
+                operand = operand.other
             fits = value.dtype == operand.dtype if operand.dtype else value.dtype in ("", "f32", "bf16")
             before = dict(bound)
             if not _match(operand.dims, value.dims, bound) or not fits:
@@ -325,7 +338,7 @@ class Builder:
         if op is None:
             near = difflib.get_close_matches(name, OPS, 1)
             raise fail(f"unknown op {name}" + (f"; did you mean {near[0]}?" if near else "; `surogate ops` lists them"))
-        label, part = more.pop("name", None), more.pop("part", None)
+        label, part, keep = more.pop("name", None), more.pop("part", None), more.pop("save", None)
         values = self.inputs_of(op, args, more)
         bound = self.bind(op, values)
         attrs = {k: self.attr(op, k, v) for k, v in more.items()}
@@ -336,16 +349,19 @@ class Builder:
                 got = bound.get(d, attrs.get(d) if d in op.attrs else None)
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
             outs.append((tuple(dims), attrs.get("dtype", operand.dtype) or (values[0].dtype if values and values[0] and values[0].dtype != "i32" else "")))
-        return self.emit(op, values, attrs, outs, label, part)
+        return self.emit(op, values, attrs, outs, label, part, keep)
 
     def emit(self, op: Op, values: list[Value | None], attrs: dict[str, Any], outs: list[tuple[Dims, str]], label: str | None,
-             part: str | None) -> Value:
+             part: str | None, keep: bool | None = None) -> Value:
+        if keep not in (None, True, False):
+            raise fail(f"{op.name}: save is {keep!r}, expected True (kept for the backward pass) or False (computed again)")
         ref = self.name_of(op.name, label)
         part = part or next((f.part for f in reversed(self.frames) if f.part), None)
 
         def statement(absent: str) -> dict[str, Any]:
             names = [v.ref if v and v.when != absent else None for v in values] if absent else [v.ref if v else None for v in values]
-            return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {})
+            return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {}) | (
+                {} if keep is None else {"save": keep})
 
         conditions = sorted({v.when for v in values if v and v.when})
         if len(conditions) > 1:
@@ -353,8 +369,9 @@ class Builder:
         for operand, value in zip(op.inputs, values, strict=False):
             if value and value.when and not operand.optional:
                 raise fail(f"{op.name}: {operand.name} isn't there unless {value.when}; expected a weight that always is")
-        whole = statement("")
-        self.sinks[-1].append({"if": conditions[0], "then": [whole], "else": [statement(conditions[0])]} if conditions else whole)
+        forms = [statement(absent) for absent in ("", *conditions)]
+        self.sinks[-1].append({"if": conditions[0], "then": forms[:1], "else": forms[1:]} if conditions else forms[0])
+        self.statements[ref] = forms
         others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
         value = Value(ref, *outs[0], "", others)
         self.nodes.append(Node(op.name, [v.ref for v in values if v], value, caller(), len(self.turns) > 1))
@@ -406,9 +423,20 @@ class Builder:
         self.frames.append(Frame(module, part or inherited or getattr(function, "_part", None), alias))
         result = function(*bound.args, **bound.kwargs)
         self.frames.pop()
+        self.save(module, *getattr(function, "_save", ((), None)))
         code = function.__code__
         self.check(f"{label}: its result", module, function.__annotations__.get("return"), result, (code.co_filename, code.co_firstlineno))
         return result
+
+    def save(self, module: Module, names: tuple[str, ...], where: Where | None) -> None:
+        prefix = f"{module._path}." if module._path else ""
+        for name in names:
+            forms = self.statements.get(prefix + name)
+            if forms is None:
+                made = [ref.removeprefix(prefix) for ref in self.statements if ref.startswith(prefix)]
+                raise fail(f"@save: {type(module).__name__} makes no {name!r}; it makes {', '.join(made)}", where)
+            for form in forms:
+                form.setdefault("save", True)
 
     def repeat(self, module: Repeated, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
         if not args:
@@ -425,9 +453,9 @@ class Builder:
         index = "ijkl"[len(self.turns) - 1]
         self.turns.append(turn)
         self.sinks.append(turn.ops)
-        self.symbols.add(index)
+        self.symbols[index] = False
         result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
-        self.symbols.discard(index)
+        del self.symbols[index]
         self.turns.pop()
         self.sinks.pop()
         if not isinstance(result, Value) or result.dims != first.dims:
@@ -492,5 +520,5 @@ def build(cls: type) -> Built:
         _builders.pop()
     config = cls._config
     ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
-          "require": config.require, "ignored": config.ignored, "refused": config.refused, "graph": builder.sinks[0]}
+          "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread, "graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 DTYPES = ("f32", "bf16", "i32", "i64", "u8", "i8", "f16", "e4m3", "e5m2", "e2m1", "nf4")
-_OPERAND = re.compile(r"^(?:(\w+) )?(?:(" + "|".join(DTYPES) + r") )?\(([^()]*)\)")
+_OPERAND = re.compile(r"^(?:(\w+) )?(?:(" + "|".join(DTYPES) + r") )?\(((?:[^()]|\([^()]*\))*)\)")
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Operand:
     dtype: str  # "": f32 or bf16
     dims: tuple[str, ...]  # "...": any number of them
     optional: bool = False
+    other: Operand | None = None  # what may stand there instead
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,18 @@ def _split(text: str) -> list[str]:
 
 def _operand(text: str) -> Operand | None:
     optional = text.startswith("[")
+    text, _, other = text.partition("|")
     match = _OPERAND.match(text.strip("[]").strip())
     if not match:
         return None
     dims = tuple(d.strip() for d in match[3].split(","))
     dims = tuple("..." if d == "N" and k == 0 and len(dims) > 1 else d for k, d in enumerate(dims))
-    return Operand(match[1] or "", match[2] or "", dims, optional)
+    return Operand(match[1] or "", match[2] or "", dims, optional, _operand(other.strip()) if other else None)
 
 
 def _parse(entry: dict[str, Any]) -> Op:
     left, _, right = entry["signature"].partition("->")
-    inputs = [_operand(part.split("|")[0]) for part in _split(left)]
+    inputs = [_operand(part) for part in _split(left)]
     outputs = [_operand(part) for part in _split(right.partition(";")[0])]
     first = outputs[0] if outputs else None
     return Op(entry["name"], entry["signature"], tuple(o for o in inputs if o), tuple(o for o in outputs if o),

@@ -97,7 +97,8 @@ else:
     Tensor, Array = _TensorFactory(), _ArrayFactory()
 
 
-_PARAM_OPTIONS = ("init", "linear", "head", "decay", "dtype", "module")
+PARAM_FLAGS = ("linear", "head", "decay", "frozen")
+_PARAM_OPTIONS = ("init", *PARAM_FLAGS, "dtype", "module")
 
 
 class ParamSpec:
@@ -217,13 +218,24 @@ def recompute(part: str) -> Callable[[F], F]:
     return mark
 
 
+def save(*names: str) -> Callable[[F], F]:
+    """Values of this forward, by their names in the module, that are kept for the backward pass whatever the recomputation flags say."""
+    where = caller()
+
+    def mark(function: F) -> F:
+        setattr(function, "_save", (names, where))
+        return function
+
+    return mark
+
+
 class Key:
-    """A symbol's place in config.json: its key or spellings, its default, what it must satisfy."""
+    """A symbol's place in config.json: its key or spellings, its default, what it must satisfy. With per="L" it is a list of L values."""
 
     def __init__(self, key: str | list[str], default: str | None = None, **limits: Any) -> None:
         for name in limits:
-            if name not in ("needed_if", "choices", "min", "max", "integer"):
-                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, max, integer")
+            if name not in ("needed_if", "choices", "min", "max", "integer", "per", "unused"):
+                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, max, integer, per, unused")
         self.where = caller()
         self.entry = {"key": key} | ({} if default is None else {"default": default}) | limits
 
@@ -237,27 +249,42 @@ class Config:
     def __init__(self, architecture: str, symbols: dict[str, Key], where: Where) -> None:
         self.architecture, self.symbols, self.where = architecture, symbols, where
         self.require: list[dict[str, str]] = []
+        self.known: dict[str, bool] = {}  # symbols, and whether each is a list
         self.ignored: list[str] = []
         self.refused: list[str] = []
+        self.unread: list[str] = []
+        self.roles: dict[str, str] = {}
+
+
+# What the engine asks for, and the symbols that answer unless a model names others.
+ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 
 def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
-              **symbols: Key) -> Callable[[C], C]:
-    """The model's symbols as keys of config.json; require: {expression: what else is wrong}."""
+              unread: tuple[str, ...] = (".rotary_emb.inv_freq",), roles: dict[str, str] | None = None, **symbols: Key) -> Callable[[C], C]:
+    """The model's symbols as keys of config.json; require: {expression: what else is wrong}; unread: ends of names of tensors that carry
+    nothing; roles: which symbols are vocabulary, positions and tied, where they aren't named as in ROLES."""
     config = Config(architecture, symbols, caller())
     for name, key in symbols.items():
         if not isinstance(key, Key):
             raise fail(f'{name}: expected Key("hidden_size") or Size("hidden_size"), found {key!r}')
-    known = {"B", "T", "P"}
+    known = config.known  # at first those before it, which an expression of a key may name
     for name, key in symbols.items():
-        for field in ("default", "needed_if"):
+        for field in ("per", "default", "needed_if"):
             if isinstance(text := key.entry.get(field), str):
-                check_symbols(dim(text, key.where), known, key.where)
-        known.add(name)
+                entry = {"i": False} if "per" in key.entry and field != "per" else {}
+                check_symbols(dim(text, key.where), known | entry, key.where)
+        known[name] = "per" in key.entry
     for expression, message in (require or {}).items():
         check_symbols(dim(expression), known, config.where)
         config.require.append({"that": expression, "message": message})
-    config.ignored, config.refused = list(ignored), list(refused)
+    config.ignored, config.refused, config.unread = list(ignored), list(refused), list(unread)
+    config.roles = {role: name for role, name in ROLES.items() if name in known} | (roles or {})
+    for role, name in config.roles.items():
+        if role not in ROLES or known.get(name, True):
+            raise fail(f"roles: {role} is {name}; expected one number's symbol under {', '.join(ROLES)}")
+    if "vocabulary" not in config.roles:
+        raise fail(f'no symbol says how many tokens there are; expected {ROLES["vocabulary"]}, or roles={{"vocabulary": SYMBOL}}')
 
     def attach(cls: C) -> C:
         setattr(cls, "_config", config)
@@ -266,9 +293,16 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
     return attach
 
 
-def check_symbols(value: Dim, known: Any, where: Where | None = None) -> Dim:
-    for name in sorted(value.names - set(known)):
+def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None) -> Dim:
+    """known: symbols, and whether each is a list."""
+    for name in sorted((value.names | value.lists) - set(known)):
         raise fail(f'"{value.text}": unknown symbol {name}; expected one of {", ".join(sorted(known))}', where)
+    for name in sorted(value.names):
+        if known[name]:
+            raise fail(f'"{value.text}": {name} is a list; expected the index of one value, as {name}[i]', where)
+    for name in sorted(value.lists):
+        if not known[name]:
+            raise fail(f'"{value.text}": {name} is one number; expected it without [ ]', where)
     return value
 
 

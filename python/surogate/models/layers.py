@@ -26,6 +26,7 @@ class RMSNorm(Module):
     """y = x / rms(x) * weight"""
 
     weight = Param(Tensor["size"], init="ones", decay=False)
+    more: dict[str, Any] = {}
 
     def __init__(self, size: str) -> None:
         self.size = size
@@ -34,14 +35,17 @@ class RMSNorm(Module):
     @forward
     def forward(self, x: Tensor["...", "size"]) -> Tensor["...", "size"]:
         with graph() as g:
-            return g.rms_norm(x, self.weight, eps="eps")
+            return g.rms_norm(x, self.weight, eps="eps", **self.more)
 
 
 @module
 class Embedding(Module):
     """Row `token` of the weight."""
 
-    weight = Param(Tensor["V", "C"], init=normal("init_std"))
+    weight = Param(Tensor["rows", "C"], init=normal("init_std"))
+
+    def __init__(self, rows: str = "V") -> None:
+        self.rows = rows
 
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"]) -> Tensor["B", "T", "C"]:
@@ -49,9 +53,16 @@ class Embedding(Module):
             return g.embedding(tokens, self.weight)
 
 
+def changed(config: dict[str, Key], *without: str, **keys: Key) -> dict[str, Key]:
+    """Other keys of config.json: some left out, some new or in place of others."""
+    return {name: key for name, key in config.items() if name not in (*without, *keys)} | keys
+
+
 def rope_key(name: str, default: str, **limits: Any) -> Key:
     return Key([f"{place}.{name}" for place in ("rope_parameters", "rope_scaling")], default, **limits)
 
+
+ATTENTION_DROPOUT = Key("attention_dropout", "0", unused="attention is trained without dropout")
 
 DECODER: dict[str, Key] = {
     "V": Size("vocab_size"),
@@ -78,20 +89,29 @@ DECODER: dict[str, Key] = {
     "use_window": Key("use_sliding_window", "0"),
     "attention_bias": Key("attention_bias", "0"),
     "mlp_bias": Key("mlp_bias", "0"),
+    "attention_dropout": ATTENTION_DROPOUT,
 }
+
+KINDS = {"full_attention": 0, "sliding_attention": 1}
+
+# The same, where layers may attend a window: those from max_window_layers on, or which layer_types names.
+WINDOW = Key("sliding_window", "0", min=0, integer=True)
+WINDOWED = changed(DECODER, "windows", window=WINDOW, full_layers=Key("max_window_layers", "L"),
+                   near=Key("layer_types", "i >= full_layers", per="L", choices=KINDS))
 
 REQUIRE = {
     "D % 2 == 0": "head_dim must be even for rotary embedding",
     "H % G == 0": "num_attention_heads must be a multiple of num_key_value_heads",
     "rotary_share == 1": "partial rotary embedding isn't supported",
-    "use_window == 0": "sliding window attention isn't supported",
     "mlp_bias == 0": "biases in the MLP aren't supported",
     "attention_bias == 0": "attention_bias isn't supported",
 }
 
+FULL = REQUIRE | {"use_window == 0": "sliding window attention isn't supported"}
+
 # Keys of config.json that change nothing here, and parts of names of keys that would if they were set.
 IGNORED = ("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "bos_token_id", "eos_token_id",
-           "pad_token_id", "use_cache", "attention_dropout", "pretraining_tp", "_name_or_path", "auto_map", "id2label",
+           "pad_token_id", "use_cache", "pretraining_tp", "_name_or_path", "auto_map", "id2label",
            "label2id", "max_window_layers", "sliding_window", "unsloth_version", "unsloth_fixed", "tokenizer_class",
            "return_dict", "output_attentions", "output_hidden_states", "is_encoder_decoder", "chunk_size_feed_forward",
            "problem_type", "finetuning_task", "task_specific_params")

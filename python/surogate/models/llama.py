@@ -3,7 +3,7 @@
 from typing import Any
 
 from surogate.dsl import Array, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, tied_to
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, Embedding, Linear, RMSNorm
+from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, Embedding, Linear, RMSNorm
 
 
 @hf_mapping(q="q_proj", k="k_proj", v="v_proj", o="o_proj")
@@ -11,13 +11,20 @@ from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, Embedding
 class Attention(Module):
     """Each of H query heads attends with one of G key/value heads."""
 
-    def __init__(self, qkv_bias: bool, qk_norm: bool) -> None:
-        self.q = Linear("H * D", "C", qkv_bias)
-        self.k = Linear("G * D", "C", qkv_bias)
-        self.v = Linear("G * D", "C", qkv_bias)
+    qkv_bias = False
+    norm: Any = None  # of each query and key head
+    more: dict[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.q = Linear("H * D", "C", self.qkv_bias)
+        self.k = Linear("G * D", "C", self.qkv_bias)
+        self.v = Linear("G * D", "C", self.qkv_bias)
         self.o = Linear("C", "H * D")
-        self.q_norm = RMSNorm("D") if qk_norm else None
-        self.k_norm = RMSNorm("D") if qk_norm else None
+        self.q_norm = self.norm("D") if self.norm else None
+        self.k_norm = self.norm("D") if self.norm else None
+
+    def turned(self, g: Any, x: Any, rope: Any, positions: Any, name: str) -> Any:
+        return g.rope(x, rope, positions, name=name, part="qkv")
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], rope: Tensor["P", "D"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
@@ -26,10 +33,10 @@ class Attention(Module):
             k = g.reshape(self.k(x, part="qkv"), "B", "T", "G", "D", name="k.heads", part="qkv")
             v = g.reshape(self.v(x, part="qkv"), "B", "T", "G", "D", name="v.heads", part="qkv")
             q = self.q_norm(q, name="q.norm", part="qkv") if self.q_norm else q
-            q = g.rope(q, rope, positions, name="q.rope", part="qkv")
+            q = self.turned(g, q, rope, positions, "q.rope")
             k = self.k_norm(k, name="k.norm", part="qkv") if self.k_norm else k
-            k = g.rope(k, rope, positions, name="k.rope", part="qkv")
-            y = g.attention(q, k, v, doc_start, num_heads="H", num_kv_heads="G", head_dim="D", name="heads", part="att")
+            k = self.turned(g, k, rope, positions, "k.rope")
+            y = g.attention(q, k, v, doc_start, num_heads="H", num_kv_heads="G", head_dim="D", name="heads", part="att", **self.more)
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 
 
@@ -37,6 +44,8 @@ class Attention(Module):
 @module
 class MLP(Module):
     """down(silu(gate(x)) * up(x))"""
+
+    more: dict[str, Any] = {}
 
     def __init__(self) -> None:
         self.gate = Linear("F", "C")
@@ -47,20 +56,20 @@ class MLP(Module):
     def forward(self, x: Tensor["B", "T", "C"]) -> Tensor["B", "T", "C"]:
         with graph() as g:
             gate, up = self.gate(x, part="ffn"), self.up(x, part="ffn")
-            return self.down(g.swiglu(gate, up, name="act", part="swiglu"))
+            return self.down(g.swiglu(gate, up, name="act", part="swiglu", **self.more))
 
 
 @hf_mapping(norm1="input_layernorm", attn="self_attn", norm2="post_attention_layernorm")
 @block
 class Block(Module):
-    qkv_bias = False
-    qk_norm = False
+    attention: Any = Attention
+    feed_forward: Any = MLP
 
     def __init__(self) -> None:
         self.norm1 = RMSNorm("C")
-        self.attn = Attention(self.qkv_bias, self.qk_norm)
+        self.attn = self.attention()
         self.norm2 = RMSNorm("C")
-        self.mlp = MLP()
+        self.mlp = self.feed_forward()
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], rope: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
@@ -71,7 +80,7 @@ class Block(Module):
 
 @hf_mapping.indexed("blocks", "model.layers.{i}")
 @hf_mapping(embed="model.embed_tokens", norm="model.norm", head="lm_head")
-@hf_config("LlamaForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **DECODER)
+@hf_config("LlamaForCausalLM", require=FULL, ignored=IGNORED, refused=REFUSED, **DECODER)
 @tied_to("head.weight", "embed.weight", when="tied")
 @model
 class Llama(Module):

@@ -1,17 +1,22 @@
-"""Qwen2.5: Llama with biases in the query, key and value projections."""
+"""Qwen2.5: Llama with biases in the query, key and value projections. Its upper layers may attend a window."""
 
-from surogate.dsl import block, extends, hf_config, model
+from surogate.dsl import block, hf_config, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE
+from surogate.models.layers import IGNORED, REFUSED, REQUIRE, WINDOWED
+
+
+@module
+class Attention(llama.Attention):
+    qkv_bias = True
+    more = {"window": "use_window && near[i] ? window : 0"}
 
 
 @block
 class Block(llama.Block):
-    qkv_bias = True
+    attention = Attention
 
 
-@hf_config("Qwen2ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **DECODER)
+@hf_config("Qwen2ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **WINDOWED)
 @model
-@extends(llama.Llama)
-class Qwen2:
+class Qwen2(llama.Llama):
     pass

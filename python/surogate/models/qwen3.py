@@ -1,17 +1,22 @@
-"""Qwen3: Llama with a norm of each query and key head."""
+"""Qwen3: Llama with a norm of each query and key head. Its upper layers may attend a window."""
 
-from surogate.dsl import block, extends, hf_config, model
+from surogate.dsl import block, hf_config, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE
+from surogate.models.layers import IGNORED, REFUSED, REQUIRE, WINDOWED, RMSNorm
+
+
+@module
+class Attention(llama.Attention):
+    norm = RMSNorm
+    more = {"window": "use_window && near[i] ? window : 0"}
 
 
 @block
 class Block(llama.Block):
-    qk_norm = True
+    attention = Attention
 
 
-@hf_config("Qwen3ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **DECODER)
+@hf_config("Qwen3ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **WINDOWED)
 @model
-@extends(llama.Llama)
-class Qwen3:
+class Qwen3(llama.Llama):
     pass

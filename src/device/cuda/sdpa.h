@@ -1,5 +1,5 @@
-/* Causal attention of whole rows (one document a row) through cuDNN's graph interface: bf16, head dims of 64 and 128.
- */
+/* Causal attention of whole rows (one document a row) through cuDNN's graph interface: bf16, head dims of 64 and 128, and of 256 on
+ * compute capability 9.0. */
 #pragma once
 
 #include "device/cuda/kernel.h"
@@ -10,6 +10,7 @@ typedef struct CudaSdpa {
     int64_t     q_stride, kv_stride;   /* from a token to the next; batch rows are len tokens apart */
     int64_t     dq_stride, dkv_stride; /* backward */
     float       scale;
+    int32_t     window; /* keys a query attends; 0: all before it */
     bool        backward;
     const void *q, *k, *v;
     void       *o;   /* (B,T,H,D); backward: read */

@@ -1,0 +1,23 @@
+"""Mistral: Llama, in which a token attends the last `window` ones."""
+
+from surogate.dsl import block, hf_config, model, module
+from surogate.models import llama
+from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, WINDOW, changed
+
+CONFIG = changed(DECODER, window=WINDOW)
+
+
+@module
+class Attention(llama.Attention):
+    more = {"window": "window"}
+
+
+@block
+class Block(llama.Block):
+    attention = Attention
+
+
+@hf_config("MistralForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **CONFIG)
+@model
+class Mistral(llama.Llama):
+    pass

@@ -1,0 +1,46 @@
+/* Ops that make each element of one tensor from those of one or two others at the same place: 16 bytes a thread and turn. */
+#pragma once
+
+#include "ops/rows.cuh"
+
+enum { MAP_THREADS = 256 };
+
+/* `packs` whole packs of T; y may be a's or b's memory. b NULL: 0 in its place. */
+template <typename T, typename F> static __global__ void map_packs(const T *a, const T *b, T *y, int64_t packs, F f)
+{
+    enum { N = Pack<T>::N };
+    for (int64_t i = (int64_t)blockIdx.x * MAP_THREADS + threadIdx.x; i < packs; i += (int64_t)gridDim.x * MAP_THREADS) {
+        float u[N], v[N] = {};
+        load_pack(a + i * N, u);
+        if (b) load_pack(b + i * N, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) u[k] = f(u[k], v[k]);
+        store_pack(y + i * N, u);
+    }
+}
+
+template <typename F> static __global__ void map_elements(TensorView a, TensorView b, TensorView y, int64_t begin, int64_t count, F f)
+{
+    for (int64_t i = begin + (int64_t)blockIdx.x * MAP_THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * MAP_THREADS)
+        elem_set(y.data, y.type.dtype, i, f(elem_get(a.data, a.type.dtype, i), b.data ? elem_get(b.data, b.type.dtype, i) : 0.0f));
+}
+
+/* out[0] = f(in[0], in[1]) of each element; without a second input f's second number is 0. F: __device__ float operator()(float, float). */
+template <typename F> static Status map_run(const KernelArgs *args, F f)
+{
+    TensorView        none = {};
+    const TensorView *a = &args->in[0], *b = args->num_in > 1 ? &args->in[1] : &none, *y = &args->out[0], *views[] = {a, b, y};
+    int64_t           count = type_numel(&y->type), begin = 0;
+    if (views_are(y->type.dtype, views, 3)) {
+        CUDA_FLOAT(y->type.dtype, T, {
+            int64_t packs = count / Pack<T>::N;
+            begin = packs * Pack<T>::N;
+            if (packs)
+                map_packs<T><<<cuda_grid(packs, MAP_THREADS), MAP_THREADS, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data,
+                                                                                                   (T *)y->data, packs, f);
+        });
+    }
+    if (begin < count)
+        map_elements<<<cuda_grid(count - begin, MAP_THREADS), MAP_THREADS, 0, cuda_stream(args)>>>(*a, *b, *y, begin, count, f);
+    return CUDA_LAUNCHED();
+}

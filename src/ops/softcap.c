@@ -1,0 +1,135 @@
+/* softcap: y = cap tanh(x / cap): small x pass, large ones end at cap. softcap_bwd: dx = dy (1 - (y / cap)^2), from y. */
+#include "ops/infer.h"
+
+static const AttrDef softcap_attrs[] = {ATTR_FLOAT(SoftcapAttrs, cap, 0), {0}};
+
+/* x (...) -> y of x's type; backward dy, y (...) -> dx of y's type. */
+static Status softcap_infer(Node *node)
+{
+    int    last = node->num_in - 1;
+    double cap = ((const SoftcapAttrs *)node->attrs)->cap;
+    FAIL_IF(!(cap > 0), ERR_INVALID, "attribute cap %g, expected a positive number", cap);
+    TRY(infer_float(node, last, last ? "y" : "x", 1));
+    if (last) TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[last]->type));
+    node->out[0]->type = node->in[last]->type;
+    return OK;
+}
+
+static Status softcap_backward(GradBuilder *grad, const Node *node)
+{
+    Value *in[] = {grad_of(grad, node->out[0]), node->out[0]}, *dx;
+    TRY(grad_emit(grad, OP_SOFTCAP_BWD, node->attrs, in, 2, ~0u, &dx));
+    return grad_add(grad, node->in[0], dx);
+}
+
+static OpCost softcap_cost(const Node *node)
+{
+    return cost_streaming(node, (node->num_in > 1 ? 4.0 : 30.0) * (double)type_numel(&node->in[0]->type));
+}
+
+enum { SOFTCAP_PER_TASK = 16 * TILE };
+
+static void softcap_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    float             cap = (float)((const SoftcapAttrs *)args->attrs)->cap, scratch_x[TILE], scratch_y[TILE];
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * SOFTCAP_PER_TASK);
+    (void)worker;
+    for (int64_t at = task * SOFTCAP_PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *x = tile_load(&args->in[0], at, n, scratch_x);
+        float       *y = tile_result(&args->out[0], at, scratch_y);
+        for (int64_t i = 0; i < n; i++) y[i] = cap * vec_tanhf(x[i] / cap);
+        tile_store(&args->out[0], at, y, n);
+    }
+}
+
+static void softcap_bwd_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    float             cap = (float)((const SoftcapAttrs *)args->attrs)->cap, scratch_dy[TILE], scratch_y[TILE], scratch_dx[TILE];
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * SOFTCAP_PER_TASK);
+    (void)worker;
+    for (int64_t at = task * SOFTCAP_PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *dy = tile_load(&args->in[0], at, n, scratch_dy), *y = tile_load(&args->in[1], at, n, scratch_y);
+        float       *dx = tile_result(&args->out[0], at, scratch_dx);
+        for (int64_t i = 0; i < n; i++) {
+            float t = y[i] / cap;
+            dx[i] = dy[i] * (1.0f - t * t);
+        }
+        tile_store(&args->out[0], at, dx, n);
+    }
+}
+
+static Status softcap_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), SOFTCAP_PER_TASK), softcap_task, (void *)args);
+    return OK;
+}
+
+static Status softcap_bwd_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), SOFTCAP_PER_TASK), softcap_bwd_task, (void *)args);
+    return OK;
+}
+
+static const SoftcapAttrs softcap_one = {.cap = 1}, softcap_thirty = {.cap = 30};
+
+static const OpSample softcap_samples[] = {
+    {.in = {{DT_F32, 1, {9}}}, .attrs = &softcap_one},
+    {.in = {{DT_F32, 3, {3, 35, 333}}}, .attrs = &softcap_thirty},
+};
+
+static const OpSample softcap_bwd_samples[] = {
+    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}, .attrs = &softcap_one},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}, .attrs = &softcap_thirty},
+};
+
+/* Shapes of real models. */
+static const OpSample softcap_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}}, .attrs = &softcap_one},
+};
+
+static const OpSample softcap_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}, {DT_F32, 2, {70, 32000}}}, .attrs = &softcap_thirty},
+};
+
+const OpDef op_softcap = {
+    .id = OP_SOFTCAP,
+    .name = "softcap",
+    .synopsis = "y = cap tanh(x / cap)",
+    .num_in = 1,
+    .num_out = 1,
+    .min_in = 1,
+    .flags = OP_INPLACE,
+    .attrs_size = sizeof(SoftcapAttrs),
+    .attrs = softcap_attrs,
+    .infer = softcap_infer,
+    .backward = softcap_backward,
+    .cost = softcap_cost,
+    .cpu = {{DT_SET_FLOAT, softcap_cpu, "reference"}},
+    .samples = softcap_samples,
+    .num_samples = sizeof softcap_samples / sizeof softcap_samples[0],
+    .large = softcap_large_samples,
+    .num_large = sizeof softcap_large_samples / sizeof softcap_large_samples[0],
+};
+
+const OpDef op_softcap_bwd = {
+    .id = OP_SOFTCAP_BWD,
+    .name = "softcap_bwd",
+    .synopsis = "dx = dy (1 - (y / cap)^2)",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .flags = OP_INPLACE,
+    .attrs_size = sizeof(SoftcapAttrs),
+    .attrs = softcap_attrs,
+    .infer = softcap_infer,
+    .cost = softcap_cost,
+    .cpu = {{DT_SET_FLOAT, softcap_bwd_cpu, "reference"}},
+    .samples = softcap_bwd_samples,
+    .num_samples = sizeof softcap_bwd_samples / sizeof softcap_bwd_samples[0],
+    .large = softcap_bwd_large_samples,
+    .num_large = sizeof softcap_bwd_large_samples / sizeof softcap_bwd_large_samples[0],
+};

@@ -1,0 +1,40 @@
+/* softcap and softcap_bwd on CUDA. */
+#include "ops/attrs.h"
+#include "ops/map.cuh"
+
+struct Softcap {
+    float cap;
+
+    __device__ float operator()(float x, float) const
+    {
+        return cap * tanhf(x / cap);
+    }
+};
+
+struct SoftcapBwd {
+    float cap;
+
+    __device__ float operator()(float dy, float y) const
+    {
+        float t = y / cap;
+        return dy * (1.0f - t * t);
+    }
+};
+
+static float cap_of(const KernelArgs *args)
+{
+    return (float)((const SoftcapAttrs *)args->attrs)->cap;
+}
+
+static Status softcap_run(const KernelArgs *args)
+{
+    return map_run(args, Softcap{cap_of(args)});
+}
+
+static Status softcap_bwd_run(const KernelArgs *args)
+{
+    return map_run(args, SoftcapBwd{cap_of(args)});
+}
+
+CUDA_KERNELS(softcap, {.dtypes = DT_SET_FLOAT, .run = softcap_run, .name = "packs"})
+CUDA_KERNELS(softcap_bwd, {.dtypes = DT_SET_FLOAT, .run = softcap_bwd_run, .name = "packs"})

@@ -1,0 +1,7 @@
+/* How PEFT names an adapter's tensors. */
+#pragma once
+
+#define PEFT_PREFIX "base_model.model." /* the wrapped model's, before the path of a module */
+#define PEFT_A "lora_A"
+#define PEFT_B "lora_B"
+#define PEFT_TENSOR "%s.%s.weight" /* the module's path, a half */
