@@ -192,6 +192,8 @@ static void what_is_no_module_is_refused(void)
         {MODULE("\"unread\": {}"), "m.json: unread: expected an array of ends of tensors' names"},
         {MODULE("\"unread\": [3]"), "m.json: unread: expected ends of tensors' names"},
         {MODULE("\"unread\": [\"\"]"), "m.json: unread: expected ends of tensors' names"},
+        {MODULE("\"prefix\": \"\""), "m.json: prefix: expected a text of 1 to 64 bytes"},
+        {MODULE("\"prefix\": [\"a\"]"), "m.json: prefix: expected a text of 1 to 64 bytes"},
     };
     IrModule *module;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
