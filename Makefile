@@ -11,6 +11,7 @@
 #   make format        lays out the C and CUDA sources as .clang-format says
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
 #   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
+#   make docs          build/site: the documents as a site with search (mkdocs of PyPI, in a folder of its own)
 #   make help          this text
 #   make release       the plugin for all GPUs from compute capability 8.0 on
 #
@@ -30,7 +31,7 @@ PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^
 
 PREFIX ?= /usr/local
 
-.PHONY: help install wheel build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+.PHONY: docs help install wheel build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -67,6 +68,9 @@ quickstart-build: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target surogate $(PLUGIN)
 	@echo "built $(BUILD)/surogate"
 
+docs:
+	@tools/site $(BUILD)
+
 # The comment at the head of this file.
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -86,7 +90,7 @@ bench: build
 
 test-gpu: build
 	@$(BUILD)/tests/test_cuda
-	@for test in gpu bits curve memory; do SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/$$test.t || exit 1; done
+	@for test in gpu ranks bits curve memory; do SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/$$test.t || exit 1; done
 	@tools/cuda-stamp write
 
 gpu-bundle: build

@@ -68,19 +68,20 @@ SG_API sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome);
 typedef struct sg_trainer sg_trainer;
 
 /* A run whose steps the caller drives: settings as sg_run_open takes them (model, from_scratch, lora, recipe, optimizer, device, ...),
- * without what they say of data, logging, saving, resuming and evaluating. The same batches give the same bits as sg_run_train. One rank.
+ * without what they say of data, logging, saving, resuming and evaluating. The same batches give the same bits as sg_run_train. Several
+ * ranks (gpus) are threads of this process, and a micro-batch has the rows of all of them, rank after rank.
  * Loads the model and allocates all memory that it will take; prints nothing. generate_samples above 0: with what sg_trainer_generate
  * needs. */
 SG_API sg_status sg_trainer_open(const char *const *args, size_t num_args, sg_trainer **out_trainer);
 SG_API void      sg_trainer_close(sg_trainer *trainer); /* NULL is fine */
 
 typedef struct sg_trainer_info {
-    int64_t rows, cols;    /* of a micro-batch, at most: per_device_train_batch_size, sequence_len */
+    int64_t rows, cols;    /* of a micro-batch, at most: per_device_train_batch_size of each rank, sequence_len */
     int64_t micro_batches; /* of a step, at most: gradient_accumulation_steps */
     int64_t vocab_size;
     int64_t steps; /* updates queued so far, those of the checkpoint it goes on from included */
     int64_t parameters, trained_parameters;
-    int64_t device_bytes;
+    int64_t device_bytes; /* of each rank */
 } sg_trainer_info;
 SG_API sg_status sg_trainer_get_info(sg_trainer *trainer, sg_trainer_info *out_info);
 

@@ -65,6 +65,16 @@ refused() {
     pass
 }
 
+# $PYTHON: that of the caller, or one of Python 3.10 with NumPy; fails where that isn't there.
+find_python() {
+    local python fits='import sys, numpy; sys.exit(sys.version_info < (3, 10))'
+    for python in ${PYTHON:-python3 /usr/bin/python3}; do
+        "$python" -c "$fits" 2> /dev/null && PYTHON=$python && return
+    done
+    PYTHON=${PYTHON:-python3}
+    return 1
+}
+
 # without_times FILE: a log less its timing fields.
 without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g; s/,"ranks":\[[][0-9.,]+\]//g' "$1"; }
 

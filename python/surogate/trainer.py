@@ -67,7 +67,9 @@ def _call(callbacks: Sequence[Callback], step: Step) -> None:
 
 
 class Trainer(Closes):
-    """A run whose steps are driven from Python, with the bits of the command on the same batches. One rank.
+    """A run whose steps are driven from Python, with the bits of the command on the same batches.
+
+    Several ranks (gpus) are threads of this process; a micro-batch has the rows of all of them, rank after rank.
 
     Arguments are those of Run; what they say of data, logging, saving and evaluating has no effect. Micro-batches are handed in with
     step(), at most micro_batches of them, and update() makes a train step of them. Arrays are NumPy's, DLPack tensors in the host's
@@ -79,13 +81,13 @@ class Trainer(Closes):
         self._handle = Handle(lib.sg_trainer_open, lib.sg_trainer_close, *_native.arguments(args, settings))
         self._shapes: dict[str, tuple[int, tuple[int, ...]]] = {}
         info = self._info()
-        self.rows: int = info.rows  #: of a micro-batch, at most (per_device_train_batch_size)
+        self.rows: int = info.rows  #: of a micro-batch, at most (per_device_train_batch_size of each rank)
         self.cols: int = info.cols  #: tokens of a row, at most (sequence_len)
         self.micro_batches: int = info.micro_batches  #: of a step, at most (gradient_accumulation_steps)
         self.vocab_size: int = info.vocab_size
         self.num_parameters: int = info.parameters
         self.num_trained_parameters: int = info.trained_parameters
-        self.device_bytes: int = info.device_bytes
+        self.device_bytes: int = info.device_bytes  #: of each rank
 
     @classmethod
     def from_pretrained(cls, model: PathLike, *args: PathLike, **settings: Any) -> Trainer:

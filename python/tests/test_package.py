@@ -111,6 +111,22 @@ class Steps(InFolder):
             of_run, of_fit = (self.folder / output / "checkpoint-4" / name for output in ("run", "fit"))
             self.assertEqual(of_run.read_bytes(), of_fit.read_bytes(), name)
 
+    def test_several_ranks_are_driven_as_one(self) -> None:
+        ranks = {"device": "cpu", "gpus": 2, "zero_level": 3}
+        with quiet():
+            outcome = Run(**self.settings("ranks-run", **ranks)).train()
+        with Trainer(**self.settings("ranks", **ranks)) as trainer, Dataset(**self.settings("ranks", **ranks)) as dataset:
+            self.assertEqual((trainer.rows, dataset.micro_batches), (8, 2))
+            last = trainer.fit(dataset)
+            assert last is not None
+            self.assertEqual(last.loss, outcome.loss)
+            shapes = trainer.parameters()
+            squares = sum(float((trainer.gradients(name).astype(float) ** 2).sum()) for name in shapes)
+            self.assertAlmostEqual(last.norm, squares**0.5, places=3)
+            trainer.save_checkpoint()
+        of_run, of_fit = (self.folder / output / "checkpoint-4/model.safetensors" for output in ("ranks-run", "ranks"))
+        self.assertEqual(of_run.read_bytes(), of_fit.read_bytes())
+
     def test_an_interrupted_fit_goes_on(self) -> None:
         def interrupt(step: surogate.Step) -> None:
             if step.step == 2:

@@ -21,7 +21,7 @@ static Status open_data(sg_dataset *d, sg_part part)
     const Config  *config = &d->config;
     const char    *tokenizer_dir;
     CompileOptions options;
-    FAIL_IF(setup_world(config) > 1, ERR_UNSUPPORTED, "a data set is of one rank; leave gpus and world_size out");
+    FAIL_IF(config->world_size > 1, ERR_UNSUPPORTED, "a data set is of the ranks of one process: leave world_size out");
     TRY(config_require(config, KEY_run_datasets, "a data set"));
     TRY(setup_model(&d->arena, config, &d->model));
     TRY(setup_options(config, d->model, &options));
@@ -29,7 +29,7 @@ static Status open_data(sg_dataset *d, sg_part part)
     TRY(setup_tokenizer_dir(&d->arena, config, &tokenizer_dir));
     TRY(tokenizer_load(tokenizer_dir, &d->tokenizer));
     TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, run_record_began(config), (int32_t)d->model->vocab_size,
-                      (RowShare){0, 1}, &d->data));
+                      (RowShare){.world = 1, .together = (int)config->gpus}, &d->data));
     bool trains = part == SG_TRAIN;
     FAIL_IF(!trains && !d->data.eval, ERR_INVALID, "there is no validation data: set validation_datasets or validation_split_ratio");
     d->loader = trains ? d->data.train : d->data.eval;

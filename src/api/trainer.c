@@ -2,15 +2,16 @@
 #include "api/api.h"
 
 #include "base/log.h"
+#include "data/loader.h"
 #include "train/driven.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct sg_trainer {
-    Config      config;
-    Driven     *driven;
-    WeightList *tensors; /* made when first asked for; of the present session */
+    Config  config;
+    Driven *driven;
 };
 
 static Status open_trainer(const char *const *args, size_t num_args, sg_trainer **out)
@@ -40,7 +41,6 @@ sg_status sg_trainer_open(const char *const *args, size_t num_args, sg_trainer *
 void sg_trainer_close(sg_trainer *trainer)
 {
     if (!trainer) return;
-    weight_list_destroy(trainer->tensors);
     driven_close(trainer->driven);
     config_deinit(&trainer->config);
     sg_free(trainer);
@@ -52,8 +52,8 @@ static Status tell_info(sg_trainer *trainer, sg_trainer_info *out)
     TRY(api_need(out, "out_info"));
     const Config  *config = driven_config(trainer->driven);
     const Plan    *plan = driven_plan(trainer->driven);
-    const Program *micro = plan_program(plan, program_of_micro(0, config->gradient_accumulation_steps, 1));
-    *out = (sg_trainer_info){.rows = micro->spec.batch,
+    const Program *micro = plan_program(plan, program_of_micro(0, config->gradient_accumulation_steps, plan->world));
+    *out = (sg_trainer_info){.rows = micro->spec.batch * plan->world,
                              .cols = micro->spec.seq,
                              .micro_batches = config->gradient_accumulation_steps,
                              .vocab_size = driven_vocab_size(trainer->driven),
@@ -155,11 +155,18 @@ sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step)
 static Status tell_losses(sg_trainer *trainer, const sg_batch *batch, float *losses, double *out_loss, int64_t *out_trained)
 {
     DrivenBatch taken;
-    double      sum;
-    int64_t     trained;
+    double      sum = 0;
+    int64_t     trained = 0, cells = batch && batch->rows > 0 && batch->cols > 0 ? batch->rows * batch->cols : 0;
     TRY(api_need(trainer, "trainer"));
     TRY(take_batch(batch, &taken));
-    TRY(driven_losses(trainer->driven, &taken, losses, &sum, &trained));
+    float *own = losses ? NULL : api_allocate((size_t)(cells + 1) * sizeof *own), *all = losses ? losses : own;
+    Status status = driven_losses(trainer->driven, &taken, all);
+    for (int64_t i = 0; i < cells && status == OK; i++) {
+        sum += (double)all[i];
+        trained += taken.labels[i] != LABEL_IGNORE && !(taken.documents && taken.documents[i] < 0);
+    }
+    sg_free(own);
+    TRY(status);
     if (out_loss) *out_loss = trained ? sum / (double)trained : (double)NAN;
     if (out_trained) *out_trained = trained;
     return OK;
@@ -171,10 +178,25 @@ sg_status sg_trainer_losses(sg_trainer *trainer, const sg_batch *batch, float *l
     return api_end(tell_losses(trainer, batch, losses, out_loss, out_trained));
 }
 
+typedef struct GenerateCall {
+    GenerateJob        job;
+    const sg_sampling *sampling;
+    TokenIds          *out; /* of rank 0 */
+} GenerateCall;
+
+static Status generate_on(void *context, Session *session, int rank)
+{
+    const GenerateCall *call = context;
+    GenerateJob         job = call->job;
+    TokenIds            other = {0};
+    Status              status = api_generate(session, &job, call->sampling, rank ? &other : call->out);
+    free(other.data);
+    return status;
+}
+
 static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
                            TokenIds *out)
 {
-    Session *session;
     TRY(api_need(trainer, "trainer"));
     FAIL_IF(!plan_program(driven_plan(trainer->driven), PROGRAM_DECODE), ERR_INVALID,
             "this trainer was opened without memory to generate: set generate_samples: 1, and sample_max_tokens");
@@ -184,8 +206,7 @@ static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, 
     GenerateJob      job = {.prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = &eos, .num_eos = eos >= 0};
     job.vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : vocab;
     TRY(api_check_generate(&job, vocab, sampling));
-    TRY(driven_settle(trainer->driven, &session));
-    return api_generate(session, &job, sampling, out);
+    return driven_with_sessions(trainer->driven, generate_on, &(GenerateCall){job, sampling, out});
 }
 
 sg_status sg_trainer_generate(sg_trainer *trainer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
@@ -199,26 +220,26 @@ sg_status sg_trainer_generate(sg_trainer *trainer, const int32_t *ids, size_t nu
 
 /* ---- tensors ---- */
 
-static Status open_tensors(sg_trainer *trainer)
+static Status list_tensors(sg_trainer *trainer, const WeightList **out)
 {
-    Session *session;
     TRY(api_need(trainer, "trainer"));
-    TRY(driven_settle(trainer->driven, &session));
-    return trainer->tensors ? OK : driven_tensors(trainer->driven, &trainer->tensors);
+    return driven_tensors(trainer->driven, out);
 }
 
 size_t sg_trainer_num_tensors(sg_trainer *trainer)
 {
-    return open_tensors(trainer) == OK ? weight_list_count(trainer->tensors) : 0;
+    const WeightList *list;
+    return list_tensors(trainer, &list) == OK ? weight_list_count(list) : 0;
 }
 
 static Status tell_tensor(sg_trainer *trainer, size_t index, sg_tensor *out)
 {
-    TRY(open_tensors(trainer));
+    const WeightList *list;
+    TRY(list_tensors(trainer, &list));
     TRY(api_need(out, "out_tensor"));
-    size_t count = weight_list_count(trainer->tensors);
+    size_t count = weight_list_count(list);
     FAIL_IF(index >= count, ERR_INVALID, "tensor %zu of %zu", index, count);
-    const StDecl *decl = weight_list_at(trainer->tensors, index);
+    const StDecl *decl = weight_list_at(list, index);
     *out = (sg_tensor){.name = decl->name, .ndim = decl->ndim, .numel = 1};
     for (int i = 0; i < decl->ndim; i++) out->numel *= out->dim[i] = decl->dim[i];
     return OK;
@@ -234,8 +255,7 @@ static Status read_tensor(sg_trainer *trainer, size_t index, bool gradient, floa
     sg_tensor tensor;
     TRY(tell_tensor(trainer, index, &tensor));
     TRY(api_need(values, "values"));
-    FAIL_IF(gradient && !driven_has_gradients(trainer->driven), ERR_INVALID, "there are no gradients yet: call backward or update first");
-    return weight_list_read(trainer->tensors, index, gradient, values, (int64_t)numel);
+    return driven_read(trainer->driven, index, gradient, values, (int64_t)numel);
 }
 
 sg_status sg_trainer_weight(sg_trainer *trainer, size_t index, float *values, size_t numel)
@@ -261,8 +281,6 @@ static Status load(sg_trainer *trainer, const char *checkpoint)
 {
     TRY(api_need(trainer, "trainer"));
     TRY(api_need(checkpoint, "checkpoint"));
-    weight_list_destroy(trainer->tensors); /* of the session that goes */
-    trainer->tensors = NULL;
     return driven_load(trainer->driven, checkpoint);
 }
 

@@ -1,5 +1,7 @@
 #include "data/text_file.h"
 
+#include "base/log.h"
+#include "data/record_internal.h"
 #include "data/stream.h"
 
 #include <string.h>
@@ -34,6 +36,15 @@ static Status check_text(const char *path, Str text)
     return OK;
 }
 
+/* Rows of data are legal text, but seldom what is meant. */
+static void warn_of_rows(const char *path)
+{
+    bool       is_known;
+    FileFormat format = file_format(path, &is_known);
+    if (is_known && format != FILE_TEXT)
+        log_warn("%s is read as plain text, with its field names and quotes; write its texts to a .txt file to leave them out", path);
+}
+
 /* What can't be mapped: standard input, a pipe. */
 static bool is_stream(const char *path)
 {
@@ -57,7 +68,10 @@ Status text_file_open(const char *path, TextFile *out)
     }
     if (starts_with(out->text, "\xef\xbb\xbf", 3)) out->text = (Str){out->text.data + 3, out->text.len - 3};
     if (status == OK) status = check_text(path, out->text);
-    if (status != OK) text_file_close(out);
+    if (status != OK)
+        text_file_close(out);
+    else
+        warn_of_rows(path);
     return status;
 }
 

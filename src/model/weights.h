@@ -6,6 +6,9 @@
 #include "passes/peft_names.h"
 #include "run/session.h"
 
+/* How the file holds a parameter: as a model folder does, or as it is written where the file has that alone. */
+const HfSource *weights_source(const StFile *file, const Param *param);
+
 /* Names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads headers only. Errors name the
  * tensor: missing, unexpected, of another shape. */
 NODISCARD Status weights_check(const Plan *plan, HfModel *model);
@@ -41,13 +44,14 @@ NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapt
 /* Loads adapter parameters from a PEFT folder's safetensors. */
 NODISCARD Status weights_load_adapter(Session *session, const char *folder);
 
-/* The tensors that weights_save writes, to be read one by one as floats, of one rank. */
+/* The tensors that weights_save writes, to be read one by one as floats. */
 typedef struct WeightList WeightList;
 NODISCARD Status          weight_list_create(Session *session, const HfModel *model, bool adapters, WeightList **out);
 void                      weight_list_destroy(WeightList *list); /* NULL is fine */
 size_t                    weight_list_count(const WeightList *list);
 const StDecl             *weight_list_at(const WeightList *list, size_t index); /* name, dtype in a file, shape */
-/* All elements, or (`gradient`) those of its gradient, of `numel` floats. ERR_UNSUPPORTED where they are kept in codes or not trained. */
+/* All elements, or (`gradient`) those of its gradient, of `numel` floats; with several ranks those that are this one's to tell: together
+ * they fill it. ERR_UNSUPPORTED where they are kept in codes or not trained. */
 NODISCARD Status weight_list_read(WeightList *list, size_t index, bool gradient, float *out, int64_t numel);
 
 /* to (cols, rows) = from (rows, cols) turned. */

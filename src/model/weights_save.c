@@ -81,7 +81,7 @@ static void add_piece(Saver *saver, SavedTensor *tensor, Piece piece, int max_pi
 /* The pieces of a concatenation: as many rows as the loaded file has, else equal shares. */
 static Status add_concat(Saver *saver, const Param *param)
 {
-    const HfSource *hf = &param->hf;
+    const HfSource *hf = param_saved(param);
     int64_t         row = 0;
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, hf->names[i]) : NULL;
@@ -97,20 +97,20 @@ static Status add_concat(Saver *saver, const Param *param)
 static Status add_slices(Saver *saver, const Plan *plan, int first)
 {
     const Param *param = plan->params[first];
-    const char  *name = param->hf.names[0];
+    const char  *name = param_saved(param)->names[0];
     for (size_t i = 0; i < saver->count; i++)
         if (strcmp(saver->decls[i].name, name) == 0) return OK;
-    SavedTensor *tensor = add_tensor(saver, name, param, param->hf.total_rows, false);
+    SavedTensor *tensor = add_tensor(saver, name, param, param_saved(param)->total_rows, false);
     int64_t      at = 0;
-    while (at < param->hf.total_rows) {
+    while (at < param_saved(param)->total_rows) {
         const Param *next = NULL;
         for (int i = first; i < plan->num_params && !next; i++) {
-            const HfSource *hf = &plan->params[i]->hf;
+            const HfSource *hf = param_saved(plan->params[i]);
             if (hf->kind == HF_SLICE && strcmp(hf->names[0], name) == 0 && hf->begin == at) next = plan->params[i];
         }
         FAIL_IF(!next, ERR_UNSUPPORTED, "tensor %s: no parameter holds its rows from %lld on", name, (long long)at);
-        add_piece(saver, tensor, (Piece){next, 0, next->hf.rows, at}, plan->num_params - first);
-        at += next->hf.rows;
+        add_piece(saver, tensor, (Piece){next, 0, param_saved(next)->rows, at}, plan->num_params - first);
+        at += param_saved(next)->rows;
     }
     return OK;
 }
@@ -118,15 +118,16 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
 static Status collect(Saver *saver, const Plan *plan, bool adapters)
 {
     size_t capacity = 0;
-    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)plan->params[i]->hf.num_names;
+    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)param_saved(plan->params[i])->num_names;
     saver->decls = arena_array(&saver->arena, StDecl, capacity + 1);
     saver->tensors = arena_array(&saver->arena, SavedTensor, capacity + 1);
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters) continue;
-        const char *name = param->hf.names[0];
+        const HfSource *hf = param_saved(param);
+        const char     *name = hf->names[0];
         if (adapters) name = arena_printf(&saver->arena, PEFT_PREFIX "%s", name);
-        switch (param->hf.kind) {
+        switch (hf->kind) {
         case HF_CONCAT:
             TRY(add_concat(saver, param));
             break;
@@ -135,7 +136,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
             break;
         case HF_WHOLE:
         case HF_TRANSPOSE:
-            add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], param->hf.kind == HF_TRANSPOSE),
+            add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], hf->kind == HF_TRANSPOSE),
                       (Piece){param, 0, param->type.dim[0], 0}, 1);
         }
     }
@@ -300,39 +301,45 @@ static Status gradient_of(const Plan *plan, const Param *param, Source *out)
     const Bucket *bucket = plan_bucket(plan, param, &index);
     FAIL_IF(!bucket, ERR_UNSUPPORTED, "%s isn't trained: it has no gradient", param->name);
     PlanPiece own = plan_owned(plan, bucket, index);
-    *out = (Source){bucket->grad_share, bucket->grad, own.first, own.numel, own.at, false};
+    *out = (Source){bucket->grad_share, bucket->grad, own.first, own.numel, own.at, plan->world > 1};
     return OK;
 }
 
-/* Elements [first, first + numel) of a parameter as floats. */
-static Status read_floats(WeightList *list, const Param *param, bool gradient, int64_t first, int64_t numel, float *out)
+/* Of elements [first, end) of a parameter, those that this rank writes, as floats for the caller to free: [*lo, *hi). */
+static Status read_floats(WeightList *list, const Param *param, bool gradient, int64_t first, int64_t end, int64_t *lo, int64_t *hi,
+                          float **out)
 {
     Session    *session = list->saver.session;
     const Plan *plan = session_plan(session);
     Source      source;
+    *out = NULL;
     FAIL_IF(param->format && !gradient, ERR_UNSUPPORTED, "%s is kept in codes", param->name);
     if (gradient)
         TRY(gradient_of(plan, param, &source));
     else
         source = source_of(plan, param);
-    FAIL_IF(first < source.first || first + numel > source.first + source.numel, ERR_UNSUPPORTED, "%s is divided among ranks", param->name);
-    size_t bytes = (size_t)dtype_bytes(source.dtype, numel);
+    *lo = clamp(source.first, first, end);
+    *hi = clamp(source.first + source.numel, first, end);
+    if (*lo == *hi || (!source.is_divided && plan->rank > 0)) return OK;
+    size_t bytes = (size_t)dtype_bytes(source.dtype, *hi - *lo);
     void  *stored = malloc(bytes);
-    if (!stored) fatal_out_of_memory(bytes);
+    *out = malloc((size_t)(*hi - *lo) * sizeof **out);
+    if (!stored || !*out) fatal_out_of_memory(bytes);
     Status status =
-        session_read_range(session, source.name, (size_t)dtype_bytes(source.dtype, source.at + first - source.first), stored, bytes);
-    if (status == OK) dtype_convert(out, DT_F32, stored, source.dtype, numel);
+        session_read_range(session, source.name, (size_t)dtype_bytes(source.dtype, source.at + *lo - source.first), stored, bytes);
+    if (status == OK) dtype_convert(*out, DT_F32, stored, source.dtype, *hi - *lo);
     free(stored);
     return status;
 }
 
-static Status read_transposed(WeightList *list, const Param *param, bool gradient, float *out)
+static Status read_piece(WeightList *list, const Piece *piece, bool gradient, bool transposed, float *out)
 {
-    int64_t numel = type_numel(&param->type);
-    float  *own = malloc((size_t)numel * sizeof *own);
-    if (!own) fatal_out_of_memory((size_t)numel * sizeof *own);
-    Status status = read_floats(list, param, gradient, 0, numel, own);
-    if (status == OK) transpose_floats(own, param->type.dim[0], param->type.dim[1], out);
+    const Param *param = piece->param;
+    int64_t      rows = param->type.dim[0], cols = type_numel(&param->type) / rows, first = piece->row * cols, lo, hi;
+    float       *own;
+    Status       status = read_floats(list, param, gradient, first, first + piece->rows * cols, &lo, &hi, &own);
+    for (int64_t i = lo; own && status == OK && i < hi; i++)
+        out[transposed ? i % cols * rows + i / cols : piece->at * cols + i - first] = own[i - lo];
     free(own);
     return status;
 }
@@ -344,12 +351,7 @@ Status weight_list_read(WeightList *list, size_t index, bool gradient, float *ou
     int64_t            want = 1;
     for (int i = 0; i < decl->ndim; i++) want *= decl->dim[i];
     FAIL_IF(numel != want, ERR_INVALID, "%s has %lld elements; the room is for %lld", decl->name, (long long)want, (long long)numel);
-    if (tensor->transposed) return read_transposed(list, tensor->pieces[0].param, gradient, out);
-    for (int i = 0; i < tensor->num_pieces; i++) {
-        const Piece *piece = &tensor->pieces[i];
-        int64_t      cols = type_numel(&piece->param->type) / piece->param->type.dim[0];
-        TRY(read_floats(list, piece->param, gradient, piece->row * cols, piece->rows * cols, out + piece->at * cols));
-    }
+    for (int i = 0; i < tensor->num_pieces; i++) TRY(read_piece(list, &tensor->pieces[i], gradient, tensor->transposed, out));
     return OK;
 }
 

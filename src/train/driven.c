@@ -1,52 +1,179 @@
-/* See driven.h. Micro-batches wait on the host until the step is whole, as the loss's divisor, their trained tokens, must be known before
- * the first backward pass. */
-#include "train/driven.h"
+/* See driven.h: the ranks of a run, which all do what the caller asks for. */
+#include "train/driven_rank.h"
 
 #include "base/log.h"
-#include "run/scales.h"
-#include "train/output_dir.h"
-#include "train/trainer_internal.h"
 
+#include <errno.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_WAITING = STEPS_AHEAD + 1 };
+typedef struct Member {
+    Driven     *driven;
+    DrivenRank *rank;
+    Comm       *comm; /* NULL: there is one rank */
+    RankPlace   place;
+    pthread_t   thread; /* but of rank 0, which the caller's is */
+    bool        is_started;
+    Status      status; /* of the last work */
+    char        message[STATUS_MESSAGE_BYTES];
+} Member;
+
+typedef Status (*MemberWork)(Member *member, void *context);
 
 struct Driven {
-    Trainer    *trainer;
-    Batch      *taken; /* (num_taken) of gradient_accumulation_steps; memory of each stays */
-    int64_t     num_taken;
-    StepMetrics results[MOST_WAITING]; /* awaited, and not asked for yet */
-    int         num_results;
-    bool        is_summed;     /* the gradients of what was taken are queued */
-    bool        has_gradients; /* of a step, summed or updated with */
-    bool        is_broken;     /* the device failed within a step, or a checkpoint was loaded in part */
+    const Config *config;
+    int           world;
+    Member       *members;
+    /* What all are to do, guarded by `lock`. */
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    MemberWork      work;
+    void           *context;
+    const char     *phase; /* of work that may take long; NULL: it doesn't */
+    int64_t         round;
+    int             num_busy;
+    bool            ends;
 };
 
-static Status open_run(Driven *d)
+/* ---- all ranks ---- */
+
+/* A device that fails leaves others waiting in its collectives: that ends all. Other failures are told behind the work, and ranks that
+ * still wait for this one then see that its call is another. */
+static void work_as(Member *m)
 {
-    Trainer *t = d->trainer;
-    FAIL_IF(setup_world(t->config) > 1, ERR_UNSUPPORTED, "steps driven from outside are of one rank; leave gpus and world_size out");
-    TRY(trainer_open_model(t));
-    TRY(trainer_open_tokenizer(t));
-    TRY(trainer_open_device(t));
-    TRY(trainer_settle(t));
-    TRY(trainer_make_plan(t));
-    if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
-    run_record_make(t->run_file, t->model, 1, run_record_began(t->run_file), &t->record);
-    t->keep = t->config->save_total_limit;
-    d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
-    return trainer_start_session(t);
+    const Driven *d = m->driven;
+    Keeper       *keeper = NULL;
+    Status        status = d->phase ? keeper_start(m->comm, &keeper) : OK;
+    if (d->phase) keeper_phase(keeper, d->phase, INFINITY);
+    if (status == OK) status = d->work(m, d->context);
+    if (status == ERR_DEVICE || status == ERR_INTERNAL)
+        comm_abort(m->comm, status, status_message());
+    else
+        status = comm_agree(m->comm, status);
+    keeper_stop(keeper);
+    m->status = status;
+    snprintf(m->message, sizeof m->message, "%s", status == OK ? "" : status_message());
+}
+
+static void *member_main(void *context)
+{
+    Member *m = context;
+    Driven *d = m->driven;
+    int64_t done = 0;
+    log_mute(true); /* rank 0 speaks for all */
+    pthread_mutex_lock(&d->lock);
+    while (true) {
+        while (d->round == done && !d->ends) pthread_cond_wait(&d->changed, &d->lock);
+        if (d->round == done) break;
+        done = d->round;
+        pthread_mutex_unlock(&d->lock);
+        work_as(m);
+        pthread_mutex_lock(&d->lock);
+        d->num_busy--;
+        pthread_cond_broadcast(&d->changed);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+/* The failure of the rank that failed by itself, if any did. */
+static Status first_failure(const Driven *d)
+{
+    const Member *found = NULL;
+    for (int r = 0; r < d->world; r++) {
+        const Member *m = &d->members[r];
+        if (m->status != OK && (!found || (found->status == ERR_RANK && m->status != ERR_RANK))) found = m;
+    }
+    if (!found) return OK;
+    FAIL_IF(found->status == ERR_RANK, ERR_RANK, "%s; open another trainer", found->message);
+    FAIL(found->status, "%s", found->message);
+}
+
+/* phase: of work that may take longer than ranks wait for one another; NULL: it doesn't. */
+static Status on_all(Driven *d, MemberWork work, void *context, const char *phase)
+{
+    if (d->world == 1) return work(&d->members[0], context);
+    for (int r = 0; r < d->world; r++) comm_beat(d->members[r].comm, "driven"); /* nobody was waited for until here */
+    pthread_mutex_lock(&d->lock);
+    d->work = work;
+    d->context = context;
+    d->phase = phase;
+    d->round++;
+    d->num_busy = d->world - 1;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    work_as(&d->members[0]);
+    pthread_mutex_lock(&d->lock);
+    while (d->num_busy) pthread_cond_wait(&d->changed, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+    return first_failure(d);
+}
+
+static DrivenRank *first_of(const Driven *d)
+{
+    return d->members[0].rank;
+}
+
+/* ---- open and close ---- */
+
+static Status open_member(Member *m, void *context)
+{
+    (void)context;
+    return driven_rank_open(m->driven->config, m->comm, m->place, &m->rank);
+}
+
+static Status close_member(Member *m, void *context)
+{
+    (void)context;
+    driven_rank_close(m->rank);
+    m->rank = NULL;
+    return OK;
+}
+
+static Status start_threads(Driven *d)
+{
+    CommLimits limits = {.progress = d->config->comm_timeout};
+    Comm     **comms = calloc((size_t)d->world, sizeof *comms);
+    if (!comms) fatal_out_of_memory((size_t)d->world * sizeof *comms);
+    Status status = comm_threads_create(d->world, &limits, comms);
+    for (int r = 0; r < d->world && status == OK; r++) d->members[r].comm = comms[r];
+    free(comms);
+    TRY(status);
+    for (int r = 1; r < d->world; r++) {
+        Member *m = &d->members[r];
+        int     error = pthread_create(&m->thread, NULL, member_main, m);
+        m->is_started = error == 0;
+        FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, d->world, strerror(error));
+    }
+    return OK;
+}
+
+static Status open_all(Driven *d)
+{
+    FAIL_IF(d->config->world_size > 1, ERR_UNSUPPORTED,
+            "steps driven from outside are of one process: leave world_size out; gpus are the ranks that it has");
+    FAIL_IF(d->world > COMM_MOST_RANKS, ERR_INVALID, "gpus: %d: at most %d ranks", d->world, COMM_MOST_RANKS);
+    if (d->world > 1) TRY(start_threads(d));
+    return on_all(d, open_member, NULL, "opening");
 }
 
 Status driven_open(const Config *config, Driven **out)
 {
     Driven *d = calloc(1, sizeof *d);
     if (!d) fatal_out_of_memory(sizeof *d);
-    d->trainer = trainer_create(config, NULL, NULL, RANK_ALONE);
-    d->trainer->is_driven = true;
-    Status status = open_run(d);
+    d->config = config;
+    d->world = (int)config->gpus;
+    d->members = calloc((size_t)d->world, sizeof *d->members);
+    if (!d->members) fatal_out_of_memory((size_t)d->world * sizeof *d->members);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->changed, NULL);
+    for (int r = 0; r < d->world; r++)
+        d->members[r] =
+            (Member){.driven = d, .place = {.rank = r, .world = d->world, .local = r, .num_local = d->world, .is_first_here = r == 0}};
+    Status status = open_all(d);
     if (status == OK)
         *out = d;
     else
@@ -57,393 +184,210 @@ Status driven_open(const Config *config, Driven **out)
 void driven_close(Driven *d)
 {
     if (!d) return;
-    trainer_destroy(d->trainer);
+    bool all_run = true;
+    for (int r = 1; r < d->world; r++) all_run &= d->members[r].is_started;
+    Status told = all_run ? on_all(d, close_member, NULL, NULL) : OK; /* else nothing was opened */
+    (void)told;
+    pthread_mutex_lock(&d->lock);
+    d->ends = true;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    for (int r = 1; r < d->world; r++)
+        if (d->members[r].is_started) pthread_join(d->members[r].thread, NULL);
+    for (int r = 0; r < d->world; r++) comm_destroy(d->members[r].comm);
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+    free(d->members);
     free(d);
 }
 
-/* ---- micro-batches ---- */
+/* ---- steps ---- */
 
-static Status check_cell(const Trainer *t, const DrivenBatch *in, int64_t r, int64_t c)
-{
-    int64_t i = r * in->cols + c, vocab = t->model->vocab_size, row = (long long)r, col = (long long)c;
-    int32_t label = in->labels[i], position = in->positions ? in->positions[i] : 0;
-    FAIL_IF(in->tokens[i] < 0 || in->tokens[i] >= vocab, ERR_INVALID, "token %d of row %lld, column %lld; expected 0 to %lld",
-            in->tokens[i], (long long)row, (long long)col, (long long)vocab - 1);
-    FAIL_IF(label != LABEL_IGNORE && (label < 0 || label >= vocab), ERR_INVALID,
-            "target %d of row %lld, column %lld; expected 0 to %lld, or %d where nothing is trained", label, (long long)row, (long long)col,
-            (long long)vocab - 1, LABEL_IGNORE);
-    if (!position) return OK;
-    bool goes_on = c > 0 && position == in->positions[i - 1] + 1 && (!in->documents || in->documents[i] == in->documents[i - 1]);
-    FAIL_IF(!goes_on && !(in->documents && in->documents[i] < 0), ERR_INVALID,
-            "position %d of row %lld, column %lld; expected 0, where a document begins, or one more than before it", position,
-            (long long)row, (long long)col);
-    return OK;
-}
-
-static Status check_batch(const Trainer *t, const DrivenBatch *in, const ProgramSpec *spec, bool any_rows)
-{
-    FAIL_IF(!in->tokens || !in->labels, ERR_INVALID, "a micro-batch without tokens or targets");
-    FAIL_IF(in->rows < 1 || (!any_rows && in->rows > spec->batch), ERR_INVALID,
-            "a micro-batch of %lld rows; expected 1 to %lld (per_device_train_batch_size)", (long long)in->rows, (long long)spec->batch);
-    FAIL_IF(in->cols < 1 || in->cols > spec->seq, ERR_INVALID, "rows of %lld tokens; expected 1 to %lld (sequence_len)",
-            (long long)in->cols, (long long)spec->seq);
-    for (int64_t r = 0; r < in->rows; r++)
-        for (int64_t c = 0; c < in->cols; c++) TRY(check_cell(t, in, r, c));
-    return OK;
-}
-
-static void fill_padding(Batch *out, int64_t seq, int64_t row, int64_t from)
-{
-    for (int64_t c = from, i = row * seq + from; c < seq; c++, i++) {
-        out->tokens[i] = out->positions[i] = 0;
-        out->labels[i] = LABEL_IGNORE;
-        out->doc_start[i] = (int32_t)c;
-        out->doc_id[i] = -1;
-    }
-}
-
-/* Row `from` of the input becomes row `to`; id: of its document where the input names none. */
-static void fill_row(const DrivenBatch *in, int64_t from, Batch *out, int64_t seq, int64_t to, int64_t id)
-{
-    const int32_t *documents = in->documents ? in->documents + from * in->cols : NULL;
-    int32_t        start = 0;
-    for (int64_t c = 0, i = to * seq; c < in->cols; c++, i++) {
-        bool    is_padding = documents && documents[c] < 0;
-        int32_t position = in->positions ? in->positions[from * in->cols + c] : -1;
-        bool    begins = in->positions ? position == 0 : documents && c > 0 && documents[c] != documents[c - 1];
-        if (is_padding || begins) start = (int32_t)c;
-        out->tokens[i] = in->tokens[from * in->cols + c];
-        out->labels[i] = is_padding ? LABEL_IGNORE : in->labels[from * in->cols + c];
-        out->positions[i] = (int32_t)c - start;
-        out->doc_start[i] = start;
-        out->doc_id[i] = is_padding ? -1 : documents ? documents[c] : (int32_t)id;
-        out->num_tokens += !is_padding;
-        out->num_trained += out->labels[i] != LABEL_IGNORE;
-    }
-    fill_padding(out, seq, to, in->cols);
-}
-
-/* Rows [first, first + spec->batch) of the input, as far as it has them. */
-static void fill_batch(const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
-{
-    out->num_tokens = out->num_trained = 0;
-    for (int64_t r = 0; r < spec->batch; r++)
-        if (first + r < in->rows)
-            fill_row(in, first + r, out, spec->seq, r, first_id + first + r);
-        else
-            fill_padding(out, spec->seq, r, 0);
-}
-
-/* Programs of dense rows see a row as one document. */
-static Status check_dense(const Trainer *t, const Batch *batch, const ProgramSpec *spec)
-{
-    for (int64_t i = 0; t->options.dense && i < spec->batch * spec->seq; i++)
-        FAIL_IF(batch->doc_id[i] >= 0 && batch->doc_start[i] > 0, ERR_INVALID,
-                "row %lld has more than one document; set sample_packing: true", (long long)(i / spec->seq));
-    return OK;
-}
-
-static void make_batch(Arena *arena, const ProgramSpec *spec, Batch *out)
-{
-    int64_t  cells = spec->batch * spec->seq;
-    int32_t *at = arena_array(arena, int32_t, 5 * cells);
-    *out = (Batch){.tokens = at, .labels = at + cells, .positions = at + 2 * cells, .doc_start = at + 3 * cells, .doc_id = at + 4 * cells};
-}
-
-static Status refuse_broken(const Driven *d)
-{
-    FAIL_IF(d->is_broken, ERR_DEVICE, "an earlier step or load of this trainer failed; load a checkpoint, or open another trainer");
-    return OK;
-}
-
+/* In the caller's thread: devices aren't touched. */
 Status driven_step(Driven *d, const DrivenBatch *in)
 {
-    Trainer           *t = d->trainer;
-    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
-    int64_t            most = t->config->gradient_accumulation_steps;
-    TRY(refuse_broken(d));
-    FAIL_IF(d->is_summed, ERR_INVALID, "this step's gradients are made; update before the next micro-batch");
-    FAIL_IF(d->num_taken == most, ERR_INVALID, "the step has %lld micro-batches already; update, or raise gradient_accumulation_steps",
-            (long long)most);
-    TRY(check_batch(t, in, spec, false));
-    Batch *batch = &d->taken[d->num_taken];
-    if (!batch->tokens) make_batch(&t->arena, spec, batch);
-    fill_batch(in, 0, spec, d->num_taken * spec->batch, batch);
-    TRY(check_dense(t, batch, spec));
-    d->num_taken++;
+    int64_t trained = first_of(d)->num_trained;
+    TRY(driven_rank_check(first_of(d), in));
+    for (int r = 0; r < d->world; r++) TRY(driven_rank_step(d->members[r].rank, in, &trained));
+    for (int r = 0; r < d->world; r++) {
+        d->members[r].rank->num_taken++;
+        d->members[r].rank->num_trained = trained;
+    }
     return OK;
 }
 
 Status driven_drop(Driven *d)
 {
-    FAIL_IF(d->is_summed, ERR_INVALID, "this step's gradients are made; update, or load a checkpoint");
-    d->num_taken = 0;
+    for (int r = 0; r < d->world; r++) TRY(driven_rank_drop(d->members[r].rank));
     return OK;
 }
 
-/* ---- steps ---- */
-
-static int64_t next_index(const Trainer *t)
+static Status backward_member(Member *m, void *context)
 {
-    return t->state.step + t->num_queued;
-}
-
-static int64_t trained_tokens(const Driven *d)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < d->num_taken; i++) count += d->taken[i].num_trained;
-    return count;
-}
-
-/* What the first step's scales follow from, measured on its micro-batches. */
-static Status calibrate(Driven *d)
-{
-    Trainer       *t = d->trainer;
-    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
-    if (!t->plan->num_scaled || t->has_scales) return OK;
-    TRY(trainer_write_scalars(t, next_index(t), trained_tokens(d), 0));
-    for (int64_t i = 0; i < d->num_taken; i++) {
-        TRY(trainer_write_batch(t, &d->taken[i], (size_t)(program->spec.batch * program->spec.seq)));
-        TRY(session_run(t->session, program));
-    }
-    TRY(scales_begin(t->session, t->comm, t->config->fp8_margin));
-    t->has_scales = true;
-    return OK;
-}
-
-static Status run_micros(Driven *d)
-{
-    Trainer           *t = d->trainer;
-    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
-    QueuedStep        *step = &t->queued[next_index(t) % (STEPS_AHEAD + 1)];
-    TRY(calibrate(d));
-    *step = (QueuedStep){0};
-    TRY(session_begin_step(t->session, next_index(t)));
-    TRY(trainer_write_scalars(t, next_index(t), trained_tokens(d), 0));
-    for (int64_t i = 0; i < d->num_taken; i++) {
-        step_work_add(&step->work, &d->taken[i], spec->batch, spec->seq);
-        TRY(trainer_write_batch(t, &d->taken[i], (size_t)(spec->batch * spec->seq)));
-        TRY(session_run(t->session, trainer_micro(t, i)));
-    }
-    return OK;
+    (void)context;
+    return driven_rank_backward(m->rank);
 }
 
 Status driven_backward(Driven *d)
 {
-    Trainer *t = d->trainer;
-    TRY(refuse_broken(d));
-    FAIL_IF(d->num_taken == 0, ERR_INVALID, "there is no micro-batch to make gradients of; call step first");
-    if (d->is_summed) return OK;
-    FAIL_IF(trained_tokens(d) == 0, ERR_INVALID, "the step has no trained target: all are %d", LABEL_IGNORE);
-    FAIL_IF(t->num_queued + d->num_results == MOST_WAITING, ERR_INVALID, "%d steps wait for their result to be asked for", MOST_WAITING);
-    Status status = run_micros(d);
-    d->is_broken = status != OK;
-    d->is_summed = d->has_gradients = status == OK;
-    return status;
+    return on_all(d, backward_member, NULL, NULL);
 }
 
-static Status queue_update(Driven *d, double lr)
+static Status update_member(Member *m, void *context)
 {
-    Trainer    *t = d->trainer;
-    int64_t     index = next_index(t);
-    QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
-    TRY(trainer_write_scalars(t, index, trained_tokens(d), lr));
-    step->metrics = (StepMetrics){.step = index + 1, .lr = lr, .step_tokens = step->work.tokens, .step_trained = step->work.trained};
-    return trainer_queue_update(t, index);
+    return driven_rank_update(m->rank, *(const double *)context);
 }
 
 Status driven_update(Driven *d, double lr)
 {
-    FAIL_IF(!(lr >= 0 && lr <= 1e6), ERR_INVALID, "learning rate %g; expected a number from 0 on", lr);
-    TRY(driven_backward(d));
-    Status status = queue_update(d, lr);
-    d->is_broken = status != OK;
-    d->num_taken = 0;
-    d->is_summed = false;
-    return status;
+    return on_all(d, update_member, &lr, NULL);
 }
 
-static Status await_one(Driven *d)
+static Status result_member(Member *m, void *context)
 {
-    Status status = trainer_await_step(d->trainer, &d->results[d->num_results]);
-    d->is_broken |= status != OK;
-    d->num_results += status == OK;
-    return status;
+    StepMetrics other;
+    return driven_rank_result(m->rank, m->place.rank ? &other : context);
 }
 
 Status driven_result(Driven *d, StepMetrics *out)
 {
-    TRY(refuse_broken(d));
-    FAIL_IF(d->trainer->num_queued + d->num_results == 0, ERR_INVALID, "no step waits for its result to be asked for; update first");
-    if (d->num_results == 0) TRY(await_one(d));
-    *out = d->results[0];
-    memmove(d->results, d->results + 1, (size_t)--d->num_results * sizeof *d->results);
-    return OK;
-}
-
-Status driven_settle(Driven *d, Session **out_session)
-{
-    TRY(refuse_broken(d));
-    while (d->trainer->num_queued) TRY(await_one(d));
-    *out_session = d->trainer->session;
-    return OK;
+    return on_all(d, result_member, out, NULL);
 }
 
 Status driven_lr(const Driven *d, double *out)
 {
-    const Trainer *t = d->trainer;
-    FAIL_IF(!t->schedule.total, ERR_INVALID, "the learning rate follows from max_steps, which isn't set: set it, or give a rate");
-    FAIL_IF(next_index(t) >= t->schedule.total, ERR_INVALID, "step %lld is behind max_steps: give a rate, or raise it",
-            (long long)next_index(t) + 1);
-    *out = schedule_lr(&t->schedule, next_index(t));
-    return OK;
+    return driven_rank_lr(first_of(d), out);
 }
 
 int64_t driven_steps(const Driven *d)
 {
-    return next_index(d->trainer);
+    return driven_rank_steps(first_of(d));
 }
 
-/* ---- evaluation ---- */
+/* ---- between steps ---- */
 
-Status driven_losses(Driven *d, const DrivenBatch *in, float *losses, double *out_sum, int64_t *out_trained)
+typedef struct LossesJob {
+    const DrivenBatch *in;
+    float             *losses;
+} LossesJob;
+
+static Status losses_member(Member *m, void *context)
 {
-    Trainer           *t = d->trainer;
-    Session           *session;
-    const Program     *program = plan_program(t->plan, PROGRAM_EVAL);
-    const ProgramSpec *spec = &program->spec;
-    size_t             cells = (size_t)(spec->batch * spec->seq);
-    Arena              arena = {0};
-    Batch              batch;
-    TRY(check_batch(t, in, spec, true));
-    TRY(driven_settle(d, &session));
-    make_batch(&arena, spec, &batch);
-    float *all = arena_array(&arena, float, (int64_t)cells);
-    Status status = OK;
-    *out_sum = 0;
-    *out_trained = 0;
-    for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch) {
-        fill_batch(in, first, spec, 0, &batch);
-        status = trainer_write_batch(t, &batch, cells);
-        if (status == OK) status = session_run(session, program);
-        if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);
-        for (size_t i = 0; i < cells && status == OK; i++) {
-            int64_t row = first + (int64_t)i / spec->seq, col = (int64_t)i % spec->seq;
-            bool    counts = batch.labels[i] != LABEL_IGNORE;
-            *out_sum += counts ? (double)all[i] : 0;
-            if (losses && row < in->rows && col < in->cols) losses[row * in->cols + col] = counts ? all[i] : 0;
-        }
-        *out_trained += batch.num_trained;
-    }
-    arena_deinit(&arena);
-    return status;
+    const LossesJob *job = context;
+    return driven_rank_losses(m->rank, job->in, job->losses);
+}
+
+Status driven_losses(Driven *d, const DrivenBatch *in, float *losses)
+{
+    return on_all(d, losses_member, &(LossesJob){in, losses}, "evaluating");
+}
+
+typedef struct SessionJob {
+    Status (*work)(void *context, Session *session, int rank);
+    void *context;
+} SessionJob;
+
+static Status session_member(Member *m, void *context)
+{
+    const SessionJob *job = context;
+    Session          *session;
+    TRY(driven_rank_settle(m->rank, &session));
+    TRY(trainer_gather_weights(m->rank->trainer));
+    return job->work(job->context, session, m->place.rank);
+}
+
+Status driven_with_sessions(Driven *d, Status (*work)(void *context, Session *session, int rank), void *context)
+{
+    return on_all(d, session_member, &(SessionJob){work, context}, "generating");
+}
+
+static Status tensors_member(Member *m, void *context)
+{
+    (void)context;
+    return driven_rank_tensors(m->rank);
+}
+
+Status driven_tensors(Driven *d, const WeightList **out)
+{
+    TRY(on_all(d, tensors_member, NULL, NULL));
+    *out = first_of(d)->tensors;
+    return OK;
+}
+
+typedef struct ReadJob {
+    size_t  index;
+    bool    gradient;
+    float  *values;
+    int64_t numel;
+} ReadJob;
+
+static Status read_member(Member *m, void *context)
+{
+    const ReadJob *job = context;
+    return driven_rank_read(m->rank, job->index, job->gradient, job->values, job->numel);
+}
+
+Status driven_read(Driven *d, size_t index, bool gradient, float *values, int64_t numel)
+{
+    return on_all(d, read_member, &(ReadJob){index, gradient, values, numel}, NULL);
 }
 
 /* ---- files ---- */
 
-static Status save_context(Driven *d, const char *dir, StrBuf *text, SaveContext *out)
+static Status save_member(Member *m, void *context)
 {
-    Session *session;
-    TRY(driven_settle(d, &session));
-    TRY(trainer_context(d->trainer, false, text, out));
-    if (dir) out->output_dir = dir;
-    return output_dir_check_source(out->output_dir, d->trainer->model->dir);
+    return driven_rank_save(m->rank, context);
 }
 
 Status driven_save(Driven *d, const char *dir)
 {
-    Trainer    *t = d->trainer;
-    SaveContext context;
-    StrBuf      text = {0};
-    Status      status = save_context(d, dir, &text, &context);
-    t->state.settings_hash = t->record.hash;
-    if (status == OK) status = checkpoint_save(&context, &t->state);
-    strbuf_deinit(&text);
-    return status;
+    return on_all(d, save_member, (void *)dir, "saving");
 }
 
-static Status load(Driven *d)
+static Status load_member(Member *m, void *context)
 {
-    Trainer *t = d->trainer;
-    session_destroy(t->session);
-    t->session = NULL;
-    t->has_scales = false;
-    return trainer_start_session(t);
+    return driven_rank_load(m->rank, context);
 }
 
 Status driven_load(Driven *d, const char *path)
 {
-    Trainer   *t = d->trainer;
-    TrainState state;
-    FAIL_IF(strlen(path) >= sizeof t->resume_path, ERR_INVALID, "the path of the checkpoint is too long");
-    FAIL_IF(!file_is_dir(path), ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
-    TRY(checkpoint_verify(path));
-    TRY(checkpoint_read_state(path, &state));
-    strcpy(t->resume_path, path);
-    if (t->options.lora.enabled) TRY(trainer_refuse_other_format(t));
-    t->state = state;
-    t->num_queued = d->num_results = 0;
-    d->num_taken = 0;
-    d->is_summed = d->has_gradients = false;
-    Status status = load(d);
-    d->is_broken = status != OK;
-    return status;
+    return on_all(d, load_member, (void *)path, "loading");
 }
 
-/* By way of an adapter's folder beside it. */
-static Status export_merged(Driven *d, const SaveContext *context, const char *dir)
+typedef struct ExportJob {
+    const char *dir;
+    bool        whole;
+} ExportJob;
+
+static Status export_member(Member *m, void *context)
 {
-    Arena       arena = {0};
-    const char *adapter = arena_printf(&arena, "%s/.adapter.partial", dir);
-    Status      status = file_make_dirs(adapter);
-    if (status == OK) status = checkpoint_save_model(context, adapter);
-    if (status == OK) status = trainer_merge(d->trainer, adapter, dir);
-    if (status == OK) status = file_remove_tree(adapter);
-    arena_deinit(&arena);
-    return status;
+    const ExportJob *job = context;
+    return driven_rank_export(m->rank, job->dir, job->whole);
 }
 
 Status driven_export(Driven *d, const char *dir, bool whole)
 {
-    bool        has_adapter = d->trainer->options.lora.enabled;
-    SaveContext context;
-    StrBuf      text = {0};
-    FAIL_IF(!whole && !has_adapter, ERR_INVALID, "this run trains no adapter: export the model, or set lora: true");
-    Status status = save_context(d, dir, &text, &context);
-    if (status == OK) status = file_make_dirs(dir);
-    if (status == OK && whole && has_adapter) status = export_merged(d, &context, dir);
-    if (status == OK && !(whole && has_adapter)) status = checkpoint_save_model(&context, dir);
-    strbuf_deinit(&text);
-    return status;
+    return on_all(d, export_member, &(ExportJob){dir, whole}, "saving");
 }
 
-Status driven_tensors(Driven *d, WeightList **out)
-{
-    Trainer *t = d->trainer;
-    return weight_list_create(t->session, t->model, t->options.lora.enabled, out);
-}
+/* ---- what it is ---- */
 
 const Plan *driven_plan(const Driven *d)
 {
-    return d->trainer->plan;
+    return first_of(d)->trainer->plan;
 }
 
 const Config *driven_config(const Driven *d)
 {
-    return d->trainer->config;
+    return first_of(d)->trainer->config;
 }
 
 const Tokenizer *driven_tokenizer(const Driven *d)
 {
-    return d->trainer->tokenizer;
+    return first_of(d)->trainer->tokenizer;
 }
 
 int64_t driven_vocab_size(const Driven *d)
 {
-    return d->trainer->model->vocab_size;
-}
-
-bool driven_has_gradients(const Driven *d)
-{
-    return d->has_gradients;
+    return first_of(d)->trainer->model->vocab_size;
 }

@@ -1,5 +1,6 @@
 /* A run whose steps come from outside: the caller hands in micro-batches and says when to update. Model, plan, programs and checkpoints are
- * those of the run file, so that the same batches give the same bits as train_run. It has one rank, and no data or log of its own. */
+ * those of the run file, so that the same batches give the same bits as train_run. It has no data or log of its own. Several ranks (gpus)
+ * are threads of this process, the caller's that of rank 0; micro-batches are of all of them. */
 #pragma once
 
 #include "config/config.h"
@@ -22,7 +23,8 @@ typedef struct DrivenBatch {
 NODISCARD Status driven_open(const Config *config, Driven **out);
 void             driven_close(Driven *driven); /* NULL is fine */
 
-/* Takes a copy of a micro-batch of the next step; at most gradient_accumulation_steps of them, of rows and columns up to the run file's. */
+/* Takes a copy of a micro-batch of the next step; at most gradient_accumulation_steps of them, of columns up to
+ * the run file's, and of rows up to its own for each rank. */
 NODISCARD Status driven_step(Driven *driven, const DrivenBatch *batch);
 /* Forgets them. ERR_INVALID behind driven_backward. */
 NODISCARD Status driven_drop(Driven *driven);
@@ -36,8 +38,8 @@ NODISCARD Status driven_result(Driven *driven, StepMetrics *out);
 NODISCARD Status driven_lr(const Driven *driven, double *out);
 int64_t          driven_steps(const Driven *driven); /* done, results of all of them asked for or not */
 
-/* losses (rows, cols): -ln p of each label, 0 where there is none. NULL: not wanted. Any number of rows. */
-NODISCARD Status driven_losses(Driven *driven, const DrivenBatch *batch, float *losses, double *out_sum, int64_t *out_trained);
+/* losses (rows, cols): -ln p of each label, 0 where there is none. Any number of rows. */
+NODISCARD Status driven_losses(Driven *driven, const DrivenBatch *batch, float *losses);
 
 /* OUTPUT/checkpoint-N, as a run leaves it; dir NULL: the run file's output_dir. */
 NODISCARD Status driven_save(Driven *driven, const char *dir);
@@ -47,13 +49,14 @@ NODISCARD Status driven_load(Driven *driven, const char *path);
 /* The adapter alone, or (`whole`) a model, with the adapter merged into it, into a folder. */
 NODISCARD Status driven_export(Driven *driven, const char *dir, bool whole);
 
-/* Awaits what is queued; the session may be used for other programs then. */
-NODISCARD Status driven_settle(Driven *driven, Session **out_session);
-/* What is trained, by the names that a file of it has. gradients: those of the last step, as driven_backward made them. */
-NODISCARD Status driven_tensors(Driven *driven, WeightList **out);
+/* Awaits what is queued; then each rank calls `work` with its session, for programs that don't train. `work` does the same on all. */
+NODISCARD Status driven_with_sessions(Driven *driven, Status (*work)(void *context, Session *session, int rank), void *context);
+/* What is trained, by the names that a file of it has; valid until driven_load. */
+NODISCARD Status driven_tensors(Driven *driven, const WeightList **out);
+/* All elements of one as floats, or (`gradient`) of its gradient in the last step, as driven_backward made it. */
+NODISCARD Status driven_read(Driven *driven, size_t index, bool gradient, float *values, int64_t numel);
 
 const Plan      *driven_plan(const Driven *driven);
 const Config    *driven_config(const Driven *driven);    /* with what memory: auto chose */
 const Tokenizer *driven_tokenizer(const Driven *driven); /* NULL: its folder has none */
 int64_t          driven_vocab_size(const Driven *driven);
-bool             driven_has_gradients(const Driven *driven);

@@ -375,7 +375,7 @@ static void tell_cuts(StrBuf *notes, const LoaderStats *stats)
 static Status open_train(const Config *config, const LoaderOptions *base, RunData *data)
 {
     LoaderOptions options = *base;
-    options.batch_size = (int32_t)config->per_device_train_batch_size;
+    options.batch_size *= (int32_t)config->per_device_train_batch_size;
     options.grad_accum_steps = (int32_t)config->gradient_accumulation_steps;
     options.num_epochs = config->max_steps > 0 ? 0 : (int64_t)ceil(config->num_epochs);
     options.shuffle = true;
@@ -402,7 +402,7 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     bool          split = config->validation_datasets.count == 0;
     if (split && !(config->validation_split_ratio > 0)) return OK;
     const ProgramSpec *spec = compile_spec(compile, PROGRAM_EVAL);
-    options.batch_size = (int32_t)spec->batch;
+    options.batch_size *= (int32_t)spec->batch;
     options.grad_accum_steps = 1;
     options.num_epochs = 1;
     options.part = split ? PART_VALIDATION : PART_ALL;
@@ -427,6 +427,7 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     TRY(status);
     int32_t       pad = tokenizer_pad_id(tokenizer);
     LoaderOptions base = {.mode = loader_mode(config, out->train_sets, out->num_train_sets),
+                          .batch_size = share.together ? share.together : 1,
                           .long_samples = long_samples(config->on_long_sample),
                           .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
                           .seq_len =

@@ -24,6 +24,7 @@ typedef struct RunData {
 /* Which of how many ranks the rows are for. */
 typedef struct RowShare {
     int rank, world;
+    int together; /* ranks whose rows, one after the other, make a batch; 0 means 1 */
 } RowShare;
 
 /* Tokenizes what isn't yet; says on stderr what was found. now_unix: for chat templates. vocab_size: of the model. */

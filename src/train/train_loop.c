@@ -48,8 +48,7 @@ const Program *trainer_micro(const Trainer *t, int64_t micro)
     return plan_program(t->plan, program_of_micro(micro, t->config->gradient_accumulation_steps, t->place.world));
 }
 
-/* Weights that a step would gather at its beginning. */
-static Status gather_weights(Trainer *t)
+Status trainer_gather_weights(Trainer *t)
 {
     if (!t->comm) return OK;
     Status status = session_run(t->session, plan_program(t->plan, PROGRAM_GATHER));
@@ -67,7 +66,7 @@ static Status calibrate(Trainer *t)
     loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
     TRY(trainer_write_scalars(t, step, trained, 0));
-    TRY(gather_weights(t));
+    TRY(trainer_gather_weights(t));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
@@ -255,7 +254,7 @@ static Status eval_batches(Trainer *t, EvalSum *out)
     size_t         cells = (size_t)(program->spec.batch * program->spec.seq);
     int64_t        most = t->config->eval_max_batches;
     loader_seek(loader, 0);
-    TRY(gather_weights(t));
+    TRY(trainer_gather_weights(t));
     for (int64_t first = 0; most == 0 || first < most; first += t->place.world) {
         const Batch *batch;
         TRY(loader_next(loader, &batch));
@@ -384,7 +383,7 @@ Status trainer_save(Trainer *t)
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
     t->state.data_hash = t->data.hash;
-    if (status == OK) status = gather_weights(t);
+    if (status == OK) status = trainer_gather_weights(t);
     if (status == OK) status = trainer_context(t, false, &text, &context);
     status = trainer_agree(t, status);
     if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));

@@ -40,8 +40,7 @@ Status trainer_agree(Trainer *t, Status mine)
     return status;
 }
 
-/* Rank 0 first: what it downloads or tokenizes is there when the others look. */
-static Status in_turn(Trainer *t, Status (*work)(Trainer *t))
+Status trainer_in_turn(Trainer *t, Status (*work)(Trainer *t))
 {
     TRY(trainer_agree(t, trainer_leads(t) ? work(t) : OK));
     return trainer_agree(t, trainer_leads(t) ? OK : work(t));
@@ -143,7 +142,7 @@ Status trainer_open_device(Trainer *t)
     return OK;
 }
 
-static Status join_ranks(Trainer *t)
+Status trainer_join(Trainer *t)
 {
     return t->comm ? t->device->api->join(t->device, t->comm) : OK;
 }
@@ -156,13 +155,14 @@ Status trainer_settle(Trainer *t)
 /* Who drives the steps may ask for any program between them. */
 static void add_driven_programs(Trainer *t)
 {
-    bool generates = t->config->generate_samples > 0;
+    bool generates = t->config->generate_samples > 0, has_only = t->config->gradient_accumulation_steps == 1;
     compile_drop(&t->options, PROGRAM_EVAL);
     compile_drop(&t->options, PROGRAM_PREFILL);
     compile_drop(&t->options, PROGRAM_DECODE);
     setup_add_program(t->config, t->model, PROGRAM_EVAL, &t->options);
     if (generates) setup_add_program(t->config, t->model, PROGRAM_PREFILL, &t->options);
     if (generates) setup_add_program(t->config, t->model, PROGRAM_DECODE, &t->options);
+    if (t->comm && !has_only) setup_add_program(t->config, t->model, PROGRAM_MICRO_ONLY, &t->options);
 }
 
 Status trainer_make_plan(Trainer *t)
@@ -506,7 +506,7 @@ static Status open_data(Trainer *t)
         TRY(file_make_dirs(c->output_dir));
         TRY(output_lock_take(c->output_dir, &t->output_lock));
     }
-    RowShare share = {t->place.rank, t->place.world};
+    RowShare share = {.rank = t->place.rank, .world = t->place.world};
     Status   status =
         run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
     if (status != OK && trainer_leads(t) && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
@@ -630,7 +630,7 @@ static Status prepare(Trainer *t)
 {
     const Config *c = t->config;
     trainer_beat(t, "opening the data");
-    TRY(in_turn(t, open_data));
+    TRY(trainer_in_turn(t, open_data));
     TRY(trainer_agree(t, find_output(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->data.hash, "data")));
     trainer_beat(t, "loading");
@@ -750,10 +750,10 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(keeper_start(t->comm, &t->keeper));
     if (t->comm) TRY(trainer_agree(t, compare_run_files(t)));
     trainer_beat(t, "opening the model");
-    TRY(in_turn(t, open_inputs));
+    TRY(trainer_in_turn(t, open_inputs));
     trainer_beat(t, "planning");
     TRY(trainer_agree(t, trainer_open_device(t)));
-    TRY(trainer_agree(t, join_ranks(t)));
+    TRY(trainer_agree(t, trainer_join(t)));
     TRY(trainer_agree(t, trainer_settle(t)));
     TRY(trainer_agree(t, trainer_make_plan(t)));
     TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));

@@ -86,6 +86,7 @@ Trainer         *trainer_create(const Config *config, const TrainHooks *hooks, C
 NODISCARD Status trainer_open_model(Trainer *trainer);
 NODISCARD Status trainer_open_tokenizer(Trainer *trainer);
 NODISCARD Status trainer_open_device(Trainer *trainer);
+NODISCARD Status trainer_join(Trainer *trainer); /* the devices of all ranks */
 NODISCARD Status trainer_settle(Trainer *trainer);
 NODISCARD Status trainer_make_plan(Trainer *trainer);
 NODISCARD Status trainer_refuse_other_format(Trainer *trainer);
@@ -100,6 +101,8 @@ NODISCARD Status trainer_merge(Trainer *trainer, const char *adapter_dir, const 
 bool trainer_leads(const Trainer *trainer);
 /* comm_agree; a failure is common then. */
 NODISCARD Status trainer_agree(Trainer *trainer, Status mine);
+/* Rank 0 first: what it downloads or tokenizes is there when the others look. */
+NODISCARD Status trainer_in_turn(Trainer *trainer, Status (*work)(Trainer *trainer));
 /* Tells the other ranks that this one is alive, and does this (a constant). */
 void trainer_beat(Trainer *trainer, const char *phase);
 
@@ -112,6 +115,8 @@ NODISCARD Status trainer_write_batch(Trainer *trainer, const Batch *batch, size_
 NODISCARD Status trainer_write_scalars(Trainer *trainer, int64_t index, int64_t tokens, double lr);
 NODISCARD Status trainer_queue_update(Trainer *trainer, int64_t index);
 NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
+/* Weights that a step would gather at its beginning, for programs outside of training and for saving. */
+NODISCARD Status trainer_gather_weights(Trainer *trainer);
 
 /* A checkpoint of the present state, made by all ranks. */
 NODISCARD Status trainer_save(Trainer *trainer);

@@ -150,6 +150,16 @@ static void so_has_one_in_fp8(void)
     compare_with_run("fp8", "model.safetensors", more);
 }
 
+/* A micro-batch is then of both ranks. */
+static void so_has_one_of_several_ranks(void)
+{
+    const char *more[] = {"device=cpu", "gpus=2", NULL}, *divided[] = {"device=cpu", "gpus=2", "zero_level=3", "model_dtype=bf16", NULL};
+    const char *three[] = {"device=cpu", "gpus=3", "zero_level=2", "gradient_accumulation_steps=2", "recipe=fp8_hybrid", NULL};
+    compare_with_run("ranks", "model.safetensors", more);
+    compare_with_run("divided", "model.safetensors", divided);
+    compare_with_run("three", "model.safetensors", three);
+}
+
 /* The settings of an adapter over what the first case trained. */
 static const char *const *adapter_settings(void)
 {
@@ -162,6 +172,13 @@ static const char *const *adapter_settings(void)
 static void so_has_one_of_adapters_with_dropout(void)
 {
     compare_with_run("lora", "adapter_model.safetensors", adapter_settings());
+}
+
+static void so_has_one_of_adapters_on_several_ranks(void)
+{
+    static const char *more[7] = {"device=cpu", "gpus=2"};
+    memcpy(more + 2, adapter_settings(), 4 * sizeof *more);
+    compare_with_run("lora-ranks", "adapter_model.safetensors", more);
 }
 
 /* ---- one trainer for what follows ---- */
@@ -214,6 +231,82 @@ static void gradients_are_those_of_the_mean_loss(void)
     EXPECT_NEAR(sqrt(squares), step.norm, 1e-4 * step.norm);
     EXPECT_INT(step.trained, 16);
     sg_trainer_close(trainer);
+}
+
+/* What a trainer tells of a step of few rows: `micros` micro-batches of `rows`. */
+typedef struct Told {
+    sg_step step;
+    double  loss; /* of sg_trainer_losses */
+    float   losses[CELLS], *gradients[2], *weights[2];
+    int32_t next;
+} Told;
+
+static const char *const told_names[] = {"model.embed_tokens.weight", "model.layers.0.mlp.down_proj.weight"};
+
+static void tell(sg_trainer *trainer, Told *told)
+{
+    sg_batch    batch = batch_of(3, 9);
+    sg_sampling greedy = {0};
+    sg_tensor   tensor;
+    int32_t    *out;
+    size_t      num;
+    OKAY(sg_trainer_losses(trainer, &batch, told->losses, &told->loss, NULL));
+    OKAY(sg_trainer_step(trainer, &batch));
+    OKAY(sg_trainer_backward(trainer));
+    for (size_t i = 0; i < sg_trainer_num_tensors(trainer); i++) {
+        OKAY(sg_trainer_tensor(trainer, i, &tensor));
+        for (int k = 0; k < 2; k++) {
+            if (strcmp(tensor.name, told_names[k]) != 0) continue;
+            told->gradients[k] = calloc((size_t)tensor.numel, sizeof(float));
+            told->weights[k] = calloc((size_t)tensor.numel, sizeof(float));
+            OKAY(sg_trainer_gradient(trainer, i, told->gradients[k], (size_t)tensor.numel));
+            OKAY(sg_trainer_weight(trainer, i, told->weights[k], (size_t)tensor.numel));
+        }
+    }
+    OKAY(sg_trainer_update(trainer, 1e-3));
+    OKAY(sg_trainer_result(trainer, &told->step));
+    OKAY(sg_trainer_generate(trainer, ids, 4, 1, &greedy, &out, &num));
+    told->next = num ? out[0] : -1;
+    sg_free(out);
+}
+
+/* What several ranks tell is what one tells: rows beyond a batch of each, gradients and weights that lie divided, an incomplete step. */
+static void ranks_tell_what_one_tells(void)
+{
+    const char *one[] = {"device=cpu", "per_device_train_batch_size=4", NULL};
+    const char *many[] = {"device=cpu", "gpus=2", "zero_level=3", "per_device_train_batch_size=2", NULL};
+    Args        args = args_of("told-one", one);
+    Told        want = {0}, told = {0};
+    sg_trainer *trainer = open_trainer(&args);
+    sg_batch    batch = batch_of(5, 9);
+    tell(trainer, &want);
+    sg_trainer_close(trainer);
+    args = args_of("told-many", many);
+    trainer = open_trainer(&args);
+    EXPECT_INT(sg_trainer_step(trainer, &batch), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "5 rows; expected 1 to 4 (per_device_train_batch_size of each rank)");
+    EXPECT_INT(sg_trainer_update(trainer, 1e-3), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "no micro-batch");
+    EXPECT_INT(sg_trainer_load(trainer, "/nowhere"), SG_CHECKPOINT);
+    EXPECT_CONTAINS(sg_message(), "no folder /nowhere");
+    tell(trainer, &told); /* which such mistakes don't hinder */
+    sg_trainer_close(trainer);
+    EXPECT_INT(told.step.trained, want.step.trained);
+    EXPECT_INT(told.step.tokens, want.step.tokens);
+    EXPECT_INT(told.next, want.next);
+    EXPECT_NEAR(told.loss, want.loss, 1e-6);
+    EXPECT_NEAR(told.step.loss, want.step.loss, 1e-5);
+    EXPECT_NEAR(told.step.norm, want.step.norm, 1e-4 * want.step.norm);
+    EXPECT_NEAR(told.step.accuracy, want.step.accuracy, 1e-6);
+    for (int i = 0; i < 27; i++) EXPECT_NEAR(told.losses[i], want.losses[i], 1e-5);
+    for (int k = 0; k < 2; k++) {
+        EXPECT(want.weights[k] && told.weights[k]);
+        for (int i = 0; i < 2000; i++) {
+            EXPECT_NEAR(told.weights[k][i], want.weights[k][i], 0);
+            EXPECT_NEAR(told.gradients[k][i], want.gradients[k][i], 1e-5);
+        }
+        free(told.weights[k]), free(want.weights[k]), free(told.gradients[k]), free(want.gradients[k]);
+    }
 }
 
 /* How many targets are what the trainer itself would say next. */
@@ -428,6 +521,9 @@ int main(int argc, char **argv)
     static const TestCase cases[] = {TEST(a_driven_run_has_the_bits_of_a_run),
                                      TEST(so_has_one_of_bf16_weights_and_padded_rows),
                                      TEST(so_has_one_in_fp8),
+                                     TEST(so_has_one_of_several_ranks),
+                                     TEST(so_has_one_of_adapters_on_several_ranks),
+                                     TEST(ranks_tell_what_one_tells),
                                      TEST(so_has_one_of_adapters_with_dropout),
                                      TEST(gradients_are_those_of_the_mean_loss),
                                      TEST(accuracy_is_of_the_likeliest_tokens),

@@ -97,6 +97,9 @@ for command in "eval $dir/model --text" "tokenizer train --vocab-size 300 --out 
     refused "${command%% *} of NUL bytes" 2 "nul.txt: a NUL byte at offset 1" -- $command "$dir/nul.txt"
 done
 rm "$dir"/*.gz
+cp "$dir/short.txt" "$dir/rows.jsonl"
+run eval "$dir/model" --text "$dir/rows.jsonl"
+check "eval of rows: a warning" grep -q "^warning: .*rows.jsonl is read as plain text" "$dir/err"
 run eval "$dir/a" --text "$dir/short.txt"
 check "the trained folder evaluates" grep -q "bits per byte" "$dir/out"
 
@@ -109,6 +112,7 @@ check "64 threads" cmp "$dir/t1/model.safetensors" "$dir/t64/model.safetensors"
 
 run pt "$dir/run.yaml" output_dir="$dir/lora" lora=true lora_rank=4 learning_rate=0.02 max_steps=5
 check "LoRA trains" [ "$status" = 0 -a -s "$dir/lora/adapter_model.safetensors" ]
+refused "merge of what is no adapter" 2 "a holds no adapter" -- merge "$dir/model" "$dir/a" "$dir/none"
 run merge "$dir/model" "$dir/lora" "$dir/merged"
 difference=$(sed -n 's/^largest logit difference \([^ ]*\).*/\1/p' "$dir/out")
 check "merge: logit difference $difference" awk "BEGIN { exit !(\"$difference\" != \"\" && $difference < 1e-5) }"

@@ -1,16 +1,11 @@
 #!/bin/bash
-# The Python package on the CPU, and what its code is checked by, where that is installed. PYTHON: which interpreter.
+# The Python package on the CPU. PYTHON: which interpreter.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
-fits() { "$1" -c 'import sys, numpy; sys.exit(sys.version_info < (3, 10))' 2> /dev/null; }
-if [ -z "${PYTHON:-}" ]; then
-    PYTHON=python3
-    fits python3 || ! fits /usr/bin/python3 || PYTHON=/usr/bin/python3
-fi
 SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so
 export SUROGATE_LIBRARY
 
-if ! fits "$PYTHON"; then
+if ! find_python; then
     skip "no Python 3.10 with NumPy here"
 elif [ ! -e "$SUROGATE_LIBRARY" ]; then
     skip "this build has no libsurogate.so"
@@ -23,16 +18,4 @@ else
     num_failed=$((num_failed + failed))
     num_skipped=$((num_skipped + skipped))
 fi
-
-for tool in "mypy" "ruff check" "ruff format --check"; do
-    name=${tool%% *}
-    if "$PYTHON" -m "$name" --version > /dev/null 2>&1; then
-        target=python
-        [ "$name" = mypy ] && target=
-        # shellcheck disable=SC2086
-        check "$tool" "$PYTHON" -m $tool $target
-    else
-        skip "no $name here"
-    fi
-done
 finish

@@ -1,0 +1,428 @@
+/* See driven_rank.h. Micro-batches wait on the host until the step is whole, as the loss's divisor, their trained tokens, must be known
+ * before the first backward pass. */
+#include "train/driven_rank.h"
+
+#include "base/log.h"
+#include "run/scales.h"
+#include "train/output_dir.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Status open_inputs(Trainer *t)
+{
+    TRY(trainer_open_model(t));
+    return trainer_open_tokenizer(t);
+}
+
+static Status open_plan(Trainer *t)
+{
+    TRY(trainer_settle(t));
+    TRY(trainer_make_plan(t));
+    if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
+    return OK;
+}
+
+Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, DrivenRank **out)
+{
+    DrivenRank *d = *out = calloc(1, sizeof *d);
+    if (!d) fatal_out_of_memory(sizeof *d);
+    Trainer *t = d->trainer = trainer_create(config, NULL, comm, place);
+    t->is_driven = true;
+    TRY(trainer_in_turn(t, open_inputs));
+    TRY(trainer_agree(t, trainer_open_device(t)));
+    TRY(trainer_agree(t, trainer_join(t)));
+    TRY(trainer_agree(t, open_plan(t)));
+    run_record_make(t->run_file, t->model, place.world, run_record_began(t->run_file), &t->record);
+    t->keep = t->config->save_total_limit;
+    d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
+    return trainer_agree(t, trainer_start_session(t));
+}
+
+void driven_rank_close(DrivenRank *d)
+{
+    if (!d) return;
+    weight_list_destroy(d->tensors);
+    trainer_destroy(d->trainer);
+    free(d);
+}
+
+/* ---- micro-batches ---- */
+
+static Status check_cell(const Trainer *t, const DrivenBatch *in, int64_t r, int64_t c)
+{
+    int64_t i = r * in->cols + c, vocab = t->model->vocab_size, row = (long long)r, col = (long long)c;
+    int32_t label = in->labels[i], position = in->positions ? in->positions[i] : 0;
+    FAIL_IF(in->tokens[i] < 0 || in->tokens[i] >= vocab, ERR_INVALID, "token %d of row %lld, column %lld; expected 0 to %lld",
+            in->tokens[i], (long long)row, (long long)col, (long long)vocab - 1);
+    FAIL_IF(label != LABEL_IGNORE && (label < 0 || label >= vocab), ERR_INVALID,
+            "target %d of row %lld, column %lld; expected 0 to %lld, or %d where nothing is trained", label, (long long)row, (long long)col,
+            (long long)vocab - 1, LABEL_IGNORE);
+    if (!position) return OK;
+    bool goes_on = c > 0 && position == in->positions[i - 1] + 1 && (!in->documents || in->documents[i] == in->documents[i - 1]);
+    FAIL_IF(!goes_on && !(in->documents && in->documents[i] < 0), ERR_INVALID,
+            "position %d of row %lld, column %lld; expected 0, where a document begins, or one more than before it", position,
+            (long long)row, (long long)col);
+    return OK;
+}
+
+static Status check_batch(const Trainer *t, const DrivenBatch *in, const ProgramSpec *spec, bool any_rows)
+{
+    int64_t most = spec->batch * t->place.world;
+    FAIL_IF(!in->tokens || !in->labels, ERR_INVALID, "a micro-batch without tokens or targets");
+    FAIL_IF(in->rows < 1 || (!any_rows && in->rows > most), ERR_INVALID, "a micro-batch of %lld rows; expected 1 to %lld (%s)",
+            (long long)in->rows, (long long)most,
+            t->place.world > 1 ? "per_device_train_batch_size of each rank" : "per_device_train_batch_size");
+    FAIL_IF(in->cols < 1 || in->cols > spec->seq, ERR_INVALID, "rows of %lld tokens; expected 1 to %lld (sequence_len)",
+            (long long)in->cols, (long long)spec->seq);
+    for (int64_t r = 0; r < in->rows; r++)
+        for (int64_t c = 0; c < in->cols; c++) TRY(check_cell(t, in, r, c));
+    return OK;
+}
+
+static void fill_padding(Batch *out, int64_t seq, int64_t row, int64_t from)
+{
+    for (int64_t c = from, i = row * seq + from; c < seq; c++, i++) {
+        out->tokens[i] = out->positions[i] = 0;
+        out->labels[i] = LABEL_IGNORE;
+        out->doc_start[i] = (int32_t)c;
+        out->doc_id[i] = -1;
+    }
+}
+
+/* Row `from` of the input becomes row `to`; id: of its document where the input names none. */
+static void fill_row(const DrivenBatch *in, int64_t from, Batch *out, int64_t seq, int64_t to, int64_t id)
+{
+    const int32_t *documents = in->documents ? in->documents + from * in->cols : NULL;
+    int32_t        start = 0;
+    for (int64_t c = 0, i = to * seq; c < in->cols; c++, i++) {
+        bool    is_padding = documents && documents[c] < 0;
+        int32_t position = in->positions ? in->positions[from * in->cols + c] : -1;
+        bool    begins = in->positions ? position == 0 : documents && c > 0 && documents[c] != documents[c - 1];
+        if (is_padding || begins) start = (int32_t)c;
+        out->tokens[i] = in->tokens[from * in->cols + c];
+        out->labels[i] = is_padding ? LABEL_IGNORE : in->labels[from * in->cols + c];
+        out->positions[i] = (int32_t)c - start;
+        out->doc_start[i] = start;
+        out->doc_id[i] = is_padding ? -1 : documents ? documents[c] : (int32_t)id;
+        out->num_tokens += !is_padding;
+        out->num_trained += out->labels[i] != LABEL_IGNORE;
+    }
+    fill_padding(out, seq, to, in->cols);
+}
+
+/* Rows [first, first + spec->batch) of the input, as far as it has them. */
+static void fill_batch(const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
+{
+    out->num_tokens = out->num_trained = 0;
+    for (int64_t r = 0; r < spec->batch; r++)
+        if (first + r < in->rows)
+            fill_row(in, first + r, out, spec->seq, r, first_id + first + r);
+        else
+            fill_padding(out, spec->seq, r, 0);
+}
+
+/* Programs of dense rows see a row as one document. */
+static Status check_dense(const Trainer *t, const Batch *batch, const ProgramSpec *spec)
+{
+    for (int64_t i = 0; t->options.dense && i < spec->batch * spec->seq; i++)
+        FAIL_IF(batch->doc_id[i] >= 0 && batch->doc_start[i] > 0, ERR_INVALID,
+                "row %lld has more than one document; set sample_packing: true", (long long)(i / spec->seq));
+    return OK;
+}
+
+static void make_batch(Arena *arena, const ProgramSpec *spec, Batch *out)
+{
+    int64_t  cells = spec->batch * spec->seq;
+    int32_t *at = arena_array(arena, int32_t, 5 * cells);
+    *out = (Batch){.tokens = at, .labels = at + cells, .positions = at + 2 * cells, .doc_start = at + 3 * cells, .doc_id = at + 4 * cells};
+}
+
+static Status refuse_broken(const DrivenRank *d)
+{
+    FAIL_IF(d->is_broken, ERR_DEVICE, "an earlier step or load of this trainer failed; load a checkpoint, or open another trainer");
+    return OK;
+}
+
+Status driven_rank_check(const DrivenRank *d, const DrivenBatch *in)
+{
+    int64_t most = d->trainer->config->gradient_accumulation_steps;
+    TRY(refuse_broken(d));
+    FAIL_IF(d->is_summed, ERR_INVALID, "this step's gradients are made; update before the next micro-batch");
+    FAIL_IF(d->num_taken == most, ERR_INVALID, "the step has %lld micro-batches already; update, or raise gradient_accumulation_steps",
+            (long long)most);
+    return check_batch(d->trainer, in, &trainer_micro(d->trainer, 0)->spec, false);
+}
+
+Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, int64_t *out_trained)
+{
+    Trainer           *t = d->trainer;
+    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
+    int64_t            most = spec->batch * t->place.world; /* rows of all ranks */
+    Batch             *batch = &d->taken[d->num_taken];
+    if (!batch->tokens) make_batch(&t->arena, spec, batch);
+    fill_batch(in, t->place.rank * spec->batch, spec, d->num_taken * most, batch);
+    TRY(check_dense(t, batch, spec));
+    *out_trained += batch->num_trained;
+    return OK;
+}
+
+Status driven_rank_drop(DrivenRank *d)
+{
+    FAIL_IF(d->is_summed, ERR_INVALID, "this step's gradients are made; update, or load a checkpoint");
+    d->num_taken = d->num_trained = 0;
+    return OK;
+}
+
+/* ---- steps ---- */
+
+static int64_t next_index(const Trainer *t)
+{
+    return t->state.step + t->num_queued;
+}
+
+/* What the first step's scales follow from, measured on its micro-batches. */
+static Status calibrate(DrivenRank *d)
+{
+    Trainer       *t = d->trainer;
+    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
+    if (!t->plan->num_scaled || t->has_scales) return OK;
+    TRY(trainer_write_scalars(t, next_index(t), d->num_trained, 0));
+    TRY(trainer_gather_weights(t));
+    for (int64_t i = 0; i < d->num_taken; i++) {
+        TRY(trainer_write_batch(t, &d->taken[i], (size_t)(program->spec.batch * program->spec.seq)));
+        TRY(session_run(t->session, program));
+    }
+    TRY(scales_begin(t->session, t->comm, t->config->fp8_margin));
+    t->has_scales = true;
+    return OK;
+}
+
+static const Program *micro_of(const DrivenRank *d, int64_t i)
+{
+    return plan_program(d->trainer->plan, program_of_micro(i, d->num_taken, d->trainer->place.world));
+}
+
+static Status run_micros(DrivenRank *d)
+{
+    Trainer           *t = d->trainer;
+    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
+    QueuedStep        *step = &t->queued[next_index(t) % (STEPS_AHEAD + 1)];
+    TRY(calibrate(d));
+    *step = (QueuedStep){0};
+    t->waited = comm_waited(t->comm);
+    TRY(session_begin_step(t->session, next_index(t)));
+    TRY(trainer_write_scalars(t, next_index(t), d->num_trained, 0));
+    for (int64_t i = 0; i < d->num_taken; i++) {
+        step_work_add(&step->work, &d->taken[i], spec->batch, spec->seq);
+        TRY(trainer_write_batch(t, &d->taken[i], (size_t)(spec->batch * spec->seq)));
+        TRY(session_run(t->session, micro_of(d, i)));
+    }
+    return OK;
+}
+
+Status driven_rank_backward(DrivenRank *d)
+{
+    Trainer *t = d->trainer;
+    TRY(refuse_broken(d));
+    FAIL_IF(d->num_taken == 0, ERR_INVALID, "there is no micro-batch to make gradients of; call step first");
+    if (d->is_summed) return OK;
+    FAIL_IF(d->num_trained == 0, ERR_INVALID, "the step has no trained target: all are %d", LABEL_IGNORE);
+    FAIL_IF(t->num_queued + d->num_results == MOST_WAITING, ERR_INVALID, "%d steps wait for their result to be asked for", MOST_WAITING);
+    Status status = run_micros(d);
+    d->is_broken = status != OK;
+    d->is_summed = d->has_gradients = status == OK;
+    return status;
+}
+
+static Status queue_update(DrivenRank *d, double lr)
+{
+    Trainer    *t = d->trainer;
+    int64_t     index = next_index(t);
+    QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
+    TRY(trainer_write_scalars(t, index, d->num_trained, lr));
+    step->metrics = (StepMetrics){.step = index + 1, .lr = lr, .step_tokens = step->work.tokens, .step_trained = d->num_trained};
+    return trainer_queue_update(t, index);
+}
+
+Status driven_rank_update(DrivenRank *d, double lr)
+{
+    FAIL_IF(!(lr >= 0 && lr <= 1e6), ERR_INVALID, "learning rate %g; expected a number from 0 on", lr);
+    TRY(driven_rank_backward(d));
+    Status status = queue_update(d, lr);
+    d->is_broken = status != OK;
+    d->num_taken = d->num_trained = 0;
+    d->is_summed = false;
+    return status;
+}
+
+static Status await_one(DrivenRank *d)
+{
+    Status status = trainer_await_step(d->trainer, &d->results[d->num_results]);
+    d->is_broken |= status != OK;
+    d->num_results += status == OK;
+    return status;
+}
+
+Status driven_rank_result(DrivenRank *d, StepMetrics *out)
+{
+    TRY(refuse_broken(d));
+    FAIL_IF(d->trainer->num_queued + d->num_results == 0, ERR_INVALID, "no step waits for its result to be asked for; update first");
+    if (d->num_results == 0) TRY(await_one(d));
+    *out = d->results[0];
+    memmove(d->results, d->results + 1, (size_t)--d->num_results * sizeof *d->results);
+    return OK;
+}
+
+Status driven_rank_settle(DrivenRank *d, Session **out_session)
+{
+    TRY(refuse_broken(d));
+    while (d->trainer->num_queued) TRY(await_one(d));
+    *out_session = d->trainer->session;
+    return OK;
+}
+
+Status driven_rank_lr(const DrivenRank *d, double *out)
+{
+    const Trainer *t = d->trainer;
+    FAIL_IF(!t->schedule.total, ERR_INVALID, "the learning rate follows from max_steps, which isn't set: set it, or give a rate");
+    FAIL_IF(next_index(t) >= t->schedule.total, ERR_INVALID, "step %lld is behind max_steps: give a rate, or raise it",
+            (long long)next_index(t) + 1);
+    *out = schedule_lr(&t->schedule, next_index(t));
+    return OK;
+}
+
+int64_t driven_rank_steps(const DrivenRank *d)
+{
+    return next_index(d->trainer);
+}
+
+/* ---- evaluation ---- */
+
+Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
+{
+    Trainer           *t = d->trainer;
+    Session           *session;
+    const Program     *program = plan_program(t->plan, PROGRAM_EVAL);
+    const ProgramSpec *spec = &program->spec;
+    int64_t            own = t->place.rank * spec->batch;
+    size_t             cells = (size_t)(spec->batch * spec->seq);
+    Arena              arena = {0};
+    Batch              batch;
+    TRY(check_batch(t, in, spec, true));
+    TRY(driven_rank_settle(d, &session));
+    make_batch(&arena, spec, &batch);
+    float *all = arena_array(&arena, float, (int64_t)cells);
+    Status status = trainer_gather_weights(t);
+    for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
+        fill_batch(in, first + own, spec, 0, &batch);
+        status = trainer_write_batch(t, &batch, cells);
+        if (status == OK) status = session_run(session, program);
+        if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);
+        for (size_t i = 0; i < cells && status == OK; i++) {
+            int64_t row = first + own + (int64_t)i / spec->seq, col = (int64_t)i % spec->seq;
+            if (row < in->rows && col < in->cols) losses[row * in->cols + col] = batch.labels[i] == LABEL_IGNORE ? 0 : all[i];
+        }
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+/* ---- files ---- */
+
+static Status save_context(DrivenRank *d, const char *dir, StrBuf *text, SaveContext *out)
+{
+    Session *session;
+    TRY(driven_rank_settle(d, &session));
+    TRY(trainer_context(d->trainer, false, text, out));
+    if (dir) out->output_dir = dir;
+    TRY(trainer_agree(d->trainer, output_dir_check_source(out->output_dir, d->trainer->model->dir)));
+    return trainer_gather_weights(d->trainer);
+}
+
+Status driven_rank_save(DrivenRank *d, const char *dir)
+{
+    Trainer    *t = d->trainer;
+    SaveContext context;
+    StrBuf      text = {0};
+    Status      status = save_context(d, dir, &text, &context);
+    t->state.settings_hash = t->record.hash;
+    if (status == OK) status = checkpoint_save(&context, &t->state);
+    strbuf_deinit(&text);
+    return status;
+}
+
+static Status load(DrivenRank *d)
+{
+    Trainer *t = d->trainer;
+    weight_list_destroy(d->tensors);
+    d->tensors = NULL;
+    session_destroy(t->session);
+    t->session = NULL;
+    t->has_scales = false;
+    return trainer_start_session(t);
+}
+
+Status driven_rank_load(DrivenRank *d, const char *path)
+{
+    Trainer   *t = d->trainer;
+    TrainState state;
+    FAIL_IF(strlen(path) >= sizeof t->resume_path, ERR_INVALID, "the path of the checkpoint is too long");
+    FAIL_IF(!file_is_dir(path), ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
+    TRY(checkpoint_verify(path));
+    TRY(trainer_agree(t, checkpoint_read_state(path, &state)));
+    strcpy(t->resume_path, path);
+    if (t->options.lora.enabled) TRY(trainer_refuse_other_format(t));
+    t->state = state;
+    t->num_queued = d->num_results = 0;
+    d->num_taken = d->num_trained = 0;
+    d->is_summed = d->has_gradients = false;
+    Status status = trainer_agree(t, load(d));
+    d->is_broken = status != OK;
+    return status;
+}
+
+/* By way of an adapter's folder beside it. */
+static Status export_merged(DrivenRank *d, const SaveContext *context, const char *dir)
+{
+    Trainer    *t = d->trainer;
+    Arena       arena = {0};
+    const char *adapter = arena_printf(&arena, "%s/.adapter.partial", dir);
+    Status      status = trainer_agree(t, file_make_dirs(adapter));
+    if (status == OK) status = checkpoint_save_model(context, adapter);
+    if (status == OK && trainer_leads(t)) status = trainer_merge(t, adapter, dir);
+    if (status == OK && trainer_leads(t)) status = file_remove_tree(adapter);
+    arena_deinit(&arena);
+    return status;
+}
+
+Status driven_rank_export(DrivenRank *d, const char *dir, bool whole)
+{
+    Trainer    *t = d->trainer;
+    bool        has_adapter = t->options.lora.enabled;
+    SaveContext context;
+    StrBuf      text = {0};
+    FAIL_IF(!whole && !has_adapter, ERR_INVALID, "this run trains no adapter: export the model, or set lora: true");
+    Status status = save_context(d, dir, &text, &context);
+    if (status == OK) status = trainer_agree(t, file_make_dirs(dir));
+    if (status == OK && whole && has_adapter) status = export_merged(d, &context, dir);
+    if (status == OK && !(whole && has_adapter)) status = checkpoint_save_model(&context, dir);
+    strbuf_deinit(&text);
+    return status;
+}
+
+Status driven_rank_tensors(DrivenRank *d)
+{
+    Trainer *t = d->trainer;
+    Session *session;
+    TRY(driven_rank_settle(d, &session));
+    return d->tensors ? OK : weight_list_create(session, t->model, t->options.lora.enabled, &d->tensors);
+}
+
+Status driven_rank_read(DrivenRank *d, size_t index, bool gradient, float *values, int64_t numel)
+{
+    TRY(driven_rank_tensors(d));
+    FAIL_IF(gradient && !d->has_gradients, ERR_INVALID, "there are no gradients yet: call backward or update first");
+    return weight_list_read(d->tensors, index, gradient, values, numel);
+}
