@@ -264,7 +264,7 @@ ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 
 def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
-              unread: Any = (".rotary_emb.inv_freq",), roles: Any = None, prefix: str = "", **symbols: Key) -> Callable[[C], C]:
+              unread: Any = (".rotary_emb.inv_freq",), roles: Any = None, prefix: Any = "", **symbols: Key) -> Callable[[C], C]:
     """The model's symbols as keys of config.json; require: {expression: what else is wrong}; unread: ends of names of tensors that carry
     nothing; roles: {"vocabulary": SYMBOL}, which symbols are that, positions and tied, where they aren't named as in ROLES; prefix: what
     the names of all tensors of a model folder may lack in front."""
