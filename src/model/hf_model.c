@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "files/hub.h"
 #include "model/peft.h"
+#include "model/weights.h"
 #include "ops/ops.h"
 
 #include <stdio.h>
@@ -151,7 +152,8 @@ static Status find_ties(HfModel *model)
         if (!param->untied) continue;
         HfTie *more = arena_array(model->arena, HfTie, model->num_ties + 1);
         if (model->num_ties) memcpy(more, model->ties, (size_t)model->num_ties * sizeof *more);
-        more[model->num_ties++] = (HfTie){arena_strdup(model->arena, param->hf.names[0]), arena_strdup(model->arena, param->untied)};
+        more[model->num_ties++] =
+            (HfTie){arena_strdup(model->arena, weights_source(model->weights, param)->names[0]), arena_strdup(model->arena, param->untied)};
         model->ties = more;
     }
     arena_deinit(&arena);

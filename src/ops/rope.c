@@ -1,17 +1,20 @@
-/* rope: rotary position embedding of heads, half-split as Hugging Face: pair (i, i + D/2) turns by position * f_i. */
+/* rope: rotary position embedding of heads, half-split as Hugging Face: pair (i, i + R/2) of the first R elements turns by position * f_i;
+ * the others pass. */
 #include "ops/rope_row.h"
 
 static const AttrDef rope_attrs[] = {ATTR_BOOL(RopeAttrs, inverse, false), {0}};
 
-/* x (B,T,H,D), table (P,D) f32, positions i32 (B,T) -> y (B,T,H,D) of x's dtype. */
+/* x (B,T,H,D), table (P,R) f32, positions i32 (B,T) -> y (B,T,H,D) of x's dtype. */
 static Status rope_infer(Node *node)
 {
     TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1, -1, -1, -1)));
     const TensorType *x = &node->in[0]->type;
-    TRY(infer_input(node, 1, "table", DT_SET_F32, DIMS(-1, x->dim[3])));
+    TRY(infer_input(node, 1, "table", DT_SET_F32, DIMS(-1, -1)));
+    int64_t turned = node->in[1]->type.dim[1];
     TRY(infer_input(node, 2, "positions", DT_SET(DT_I32), DIMS(x->dim[0], x->dim[1])));
-    FAIL_IF(x->dim[3] % 2 || x->dim[3] > ROPE_MAX_HEAD_DIM, ERR_INVALID, "heads have %lld elements, expected an even number up to %d",
-            (long long)x->dim[3], ROPE_MAX_HEAD_DIM);
+    FAIL_IF(turned % 2 || x->dim[3] % 2 || turned < 2 || turned > x->dim[3] || x->dim[3] > ROPE_MAX_HEAD_DIM, ERR_INVALID,
+            "heads have %lld elements and the table turns %lld, expected even numbers, up to %d of them, all turned or the first",
+            (long long)x->dim[3], (long long)turned, ROPE_MAX_HEAD_DIM);
     node->out[0]->type = *x;
     return OK;
 }
@@ -37,15 +40,18 @@ static void rope_task(void *context, int64_t task, int worker)
     const TensorView *x = &args->in[0];
     const float      *table = args->in[1].data;
     const int32_t    *positions = args->in[2].data;
-    int64_t           heads = x->type.dim[2], head_dim = x->type.dim[3], step = rows_per_task(heads * head_dim);
-    int64_t           end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
-    float             scratch_x[ROPE_MAX_HEAD_DIM], scratch_y[ROPE_MAX_HEAD_DIM];
+    int64_t heads = x->type.dim[2], head_dim = x->type.dim[3], turned = args->in[1].type.dim[1], step = rows_per_task(heads * head_dim);
+    int64_t end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
+    float   scratch_x[ROPE_MAX_HEAD_DIM], scratch_y[ROPE_MAX_HEAD_DIM];
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t h = 0; h < heads; h++) {
             int64_t at = (row * heads + h) * head_dim;
             float  *y = tile_result(&args->out[0], at, scratch_y);
-            rope_turn(y, tile_load(x, at, head_dim, scratch_x), table + positions[row] * head_dim, head_dim / 2, attrs->inverse);
+
+            const float *head = tile_load(x, at, head_dim, scratch_x);
+            rope_turn(y, head, table + positions[row] * turned, turned / 2, attrs->inverse);
+            if (y != head) memcpy(y + turned, head + turned, (size_t)(head_dim - turned) * sizeof(float));
             tile_store(&args->out[0], at, y, head_dim);
         }
 }
@@ -62,18 +68,20 @@ static const RopeAttrs rope_inverse = {.inverse = true};
 
 static const OpSample rope_samples[] = {
     {.in = {{DT_F32, 4, {2, 3, 2, 8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 5}},
+    {.in = {{DT_F32, 4, {2, 3, 2, 10}}, {DT_F32, 2, {5, 4}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 5}},
     {.in = {{DT_F32, 4, {2, 40, 6, 64}}, {DT_F32, 2, {50, 64}}, {DT_I32, 2, {2, 40}}}, .attrs = &rope_inverse, .int_range = {0, 0, 50}},
 };
 
 /* Shapes of real models. */
 static const OpSample rope_large_samples[] = {
     {.in = {{DT_F32, 4, {2, 200, 8, 128}}, {DT_F32, 2, {256, 128}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 256}},
+    {.in = {{DT_F32, 4, {2, 200, 8, 96}}, {DT_F32, 2, {256, 24}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 256}},
 };
 
 const OpDef op_rope = {
     .id = OP_ROPE,
     .name = "rope",
-    .synopsis = "pairs (x_i, x_{i+D/2}) of each head turn by the angle of their position; inverse: back",
+    .synopsis = "pairs (x_i, x_{i+R/2}) of the first R elements of each head turn by the angle of their position; inverse: back",
     .num_in = 3,
     .num_out = 1,
     .min_in = 3,

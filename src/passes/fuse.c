@@ -134,6 +134,7 @@ static bool match_heads(Value *value, bool rope, HeadPath *h)
         h->rope = producer_is(value, &op_rope);
         if (!h->rope || ((const RopeAttrs *)h->rope->attrs)->inverse || !read_once(value)) return false;
         value = h->rope->in[0];
+        if (h->rope->in[1]->type.dim[1] != value->type.dim[3]) return false; /* a part of each head turns */
         h->norm = producer_is(value, &op_rms_norm);
         if (h->norm) {
             if (!read_once(value)) return false;

@@ -428,6 +428,9 @@ static void bad_statements_say_where(void)
         {"{\"param\": \"u\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 3, \"total\": 8}},\n"
          "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 0, \"total\": 8}}",
          "m.json:5: parameters v and u are both tensor W of a model folder"},
+        {PARAM(", \"export\": 3"), "m.json:5: hf: expected a name, concat, transpose or slice"},
+        {PARAM(", \"export\": \"V\"") ",\n{\"param\": \"v\", \"shape\": [4], \"hf\": \"V\"}",
+         "m.json:6: parameters w and v are both tensor V of a model folder"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\", \"a\"]}}", "m.json:5: parameters w and w are both tensor a"},
         {"{\"repeat\": 2, \"index\": \"i\", \"body\": [\n{\"param\": \"w{i}\", \"shape\": [4], \"hf\": \"W\"}]}",
          "m.json:6: parameters w0 and w1 are both tensor W"},

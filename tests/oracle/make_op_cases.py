@@ -311,8 +311,10 @@ def make_local_attention():
         num_heads=h, num_kv_heads=g, head_dim=d, **how)
 
 
-def make_softcap():
+def make_later():
     make_local_attention()
+    positions, table, x = positions_of([[5, 1, 3], [9]]), f32(rope_table(12, 4, 1e4)), rand(2, 9, 3, 10)
+    add("rope", "part", [x, table, positions], [torch.cat((rope(x[..., :4], table, positions), x[..., 4:]), -1)])
     x, dy = rand(3, 5, 13, std=40.0), rand(3, 5, 13)
     x[0, 0, :4] = torch.tensor([0.0, 1e-6, 3000.0, -3000.0])
 
@@ -662,7 +664,7 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_softcap):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
