@@ -2,6 +2,7 @@
 #include "config/options.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,7 +179,9 @@ static bool need_holds(const OptionNeed *need, const void *base)
     bool              is_on = option_is_on(other, field);
     if (strcmp(need->values, ON) == 0) return is_on;
     if (strcmp(need->values, OFF) == 0 || !is_on) return !is_on;
-    const char *word = choice_text(*(const Choice *)field), *found = strstr(need->values, word);
+    char number[24] = "";
+    if (other->kind == KIND_INT) snprintf(number, sizeof number, "%lld", (long long)*(const int64_t *)field);
+    const char *word = number[0] ? number : choice_text(*(const Choice *)field), *found = strstr(need->values, word);
     for (size_t len = strlen(word); found; found = strstr(found + 1, word))
         if ((found == need->values || found[-1] == ' ') && (found[len] == ' ' || !found[len])) return true;
     return false;

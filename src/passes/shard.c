@@ -407,23 +407,46 @@ static Node *quantiser_of(const Value *weight)
     return NULL;
 }
 
-/* Before anything is gathered, this rank quantises its share in place of the whole. */
-static Status quantise_share(const Shard *s, Node *old, Value *share, Value *codes)
+/* Codes that wait on the host leave as soon as they are made: there are those of two weights on the device at a time. */
+typedef struct Quantising {
+    Node *begin; /* codes are made before this node */
+    Node *sent[2];
+    int   count;
+} Quantising;
+
+static Status send_codes(const Shard *s, Quantising *q, Node *made, Value *home, Value **out)
+{
+    ReshapeAttrs flat = {.ndim = 1, .d0 = type_numel(&home->type)};
+    Node       **sent = &q->sent[q->count++ % 2], *node;
+    if (*sent) node_add_after(s->graph, made, *sent);
+    TRY(graph_add_node(s->graph, &op_reshape, &flat, home->name, &made->out[0], 1, ~0u, &node));
+    TRY(graph_add_node(s->graph, &op_copy, NULL, home->name, &node->out[0], 1, ~0u, sent));
+    (*sent)->stream = STREAM_COPY_OUT;
+    value_place_in((*sent)->out[0], home, 0);
+    *out = (*sent)->out[0];
+    return OK;
+}
+
+/* Before anything is gathered, this rank quantises its share in place of the whole. *codes becomes what is to be read. */
+static Status quantise_share(const Shard *s, Quantising *q, Node *old, Value *share, Value **codes)
 {
     int64_t    numel = type_numel(&share->type);
     TensorType rows = type_make(share->type.dtype, 2, numel / MOMENT_BLOCK, (int64_t)MOMENT_BLOCK);
-    Value     *x = graph_add_value(s->graph, VALUE_PARAM, share->name, &rows), *base = value_root(share, NULL), *home, *in[3];
+    Value     *x = graph_add_value(s->graph, VALUE_PARAM, share->name, &rows), *in[3];
+    Value     *home = graph_add_value(s->graph, VALUE_PARAM, (*codes)->name, &(*codes)->type);
     Node      *node;
-    home = graph_add_value(s->graph, VALUE_STATE, codes->name, &codes->type);
-    value_place_in(x, base, share->offset);
-    value_place_in(home, codes, 0);
+    value_place_in(x, value_root(share, NULL), share->offset);
+    value_place_in(home, *codes, 0);
     x->layer = share->layer;
     for (int i = 0; i < 3; i++) in[i] = i ? old->in[i] : x;
-    s->graph->cursor = s->graph->first;
+    s->graph->cursor = q->begin;
     s->graph->layer = share->layer;
-    TRY(graph_add_node(s->graph, &op_fp8_quantise, old->attrs, codes->name, in, 3, in[2] ? 5u : 1u, &node));
-    value_place_in(node->out[0], home, 0);
+    TRY(graph_add_node(s->graph, &op_fp8_quantise, old->attrs, (*codes)->name, in, 3, in[2] ? 5u : 1u, &node));
     if (in[2]) graph_replace_uses(s->graph, old->out[2], node->out[2], NULL);
+    if (layout_space(s->options, *codes) == SPACE_HOST)
+        TRY(send_codes(s, q, node, home, codes));
+    else
+        value_place_in(node->out[0], home, 0);
     s->graph->cursor = NULL;
     s->graph->layer = -1;
     return OK;
@@ -442,7 +465,7 @@ static Status gather_codes(const Shard *s, Value *read, Value *share, const Tens
 
 /* One scale is of the whole weight, so that codes of a share are a share of the codes. Each rank has the largest magnitude of its share
  * only: the optimizer's program makes that of all. */
-static Status divide_codes(const Shard *s, ScaledTensor *scaled)
+static Status divide_codes(const Shard *s, Quantising *q, ScaledTensor *scaled)
 {
     Value *weight = graph_find(s->graph, scaled->name), *share = weight ? divided_share(s, weight) : NULL;
     Value *whole[] = {scaled->codes ? graph_find(s->graph, scaled->codes) : NULL,
@@ -454,11 +477,12 @@ static Status divide_codes(const Shard *s, ScaledTensor *scaled)
     part = type_make(scaled->dtype, 1, type_numel(&share->type));
     if (!scaled->codes) scaled->codes = arena_printf(s->plan->arena, "fp8.codes.%s", weight->name);
     if (whole[0]) graph_rename(s->graph, whole[0], arena_printf(s->graph->arena, "%s.whole", scaled->codes));
-    Value *codes = graph_add_value(s->graph, VALUE_STATE, scaled->codes, &part);
+    Value *codes = graph_add_value(s->graph, VALUE_PARAM, scaled->codes, &part);
     codes->layer = weight->layer;
     Node *quantiser = quantiser_of(weight);
-    if (quantiser) TRY(quantise_share(s, quantiser, share, codes));
+    if (quantiser) TRY(quantise_share(s, q, quantiser, share, &codes));
     for (int k = 0; k < 2; k++) TRY(gather_codes(s, quantiser ? quantiser->out[k] : whole[k], codes, &type, k == 1));
+    if (quantiser == q->begin && quantiser) q->begin = quantiser->next;
     if (quantiser) graph_remove_node(s->graph, quantiser);
     for (int k = 0; k < 2; k++)
         if (whole[k]) value_drop(whole[k]);
@@ -501,7 +525,8 @@ Status pass_shard(PassContext *context, Graph **graph)
     TRY(layout_params(context->plan, context->options, *graph));
     if (program_is_micro(kind)) TRY(shard_micro(&s));
     if (kind == PROGRAM_CALIBRATE) TRY(shard_calibrate(&s));
-    for (int i = 0; i < context->plan->num_scaled; i++) TRY(divide_codes(&s, &context->plan->scaled[i]));
+    Quantising q = {.begin = (*graph)->first};
+    for (int i = 0; i < context->plan->num_scaled; i++) TRY(divide_codes(&s, &q, &context->plan->scaled[i]));
     TRY(gather_divided(&s));
     (*graph)->cursor = NULL;
     (*graph)->layer = -1;

@@ -234,7 +234,7 @@ static void keys_without_effect_are_named_and_why(void)
 }
 
 /* The table's words are choices of the other key, and other key and key are of one scope. */
-static void needs_name_choices(void)
+static void needs_name_values(void)
 {
     for (size_t i = 0; i < num_option_needs; i++) {
         const OptionNeed *need = &option_needs[i];
@@ -247,6 +247,10 @@ static void needs_name_choices(void)
             for (size_t k = 0; k < num_choices && !known; k++)
                 known = options[need->other].limits.words && strcmp(choices[k].set, options[need->other].limits.words) == 0 &&
                         strcmp(choices[k].text, word) == 0;
+            char *end; /* of a number that the key takes */
+            long  number = strtol(word, &end, 10);
+            if (options[need->other].kind == KIND_INT && !*end)
+                known = (double)number >= options[need->other].limits.min && (double)number <= options[need->other].limits.max;
             if (!known) test_fail(__FILE__, __LINE__, "%s needs %s: %s", options[need->key].name, options[need->other].name, word);
         }
     }
@@ -541,7 +545,7 @@ static void the_reference_is_current(void)
 
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
           TEST(overrides_win), TEST(a_leading_tilde_is_the_home_folder), TEST(keys_without_effect_are_named_and_why),
-          TEST(needs_name_choices), TEST(names_of_one_key_agree), TEST(other_tools_names_are_read_and_noted),
+          TEST(needs_name_values), TEST(names_of_one_key_agree), TEST(other_tools_names_are_read_and_noted),
           TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
           TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
           TEST(help_answers_every_name), TEST(the_reference_is_current))

@@ -644,8 +644,14 @@ static void codes_of_shares(void)
         EXPECT(memcmp(whole.loss, shares.loss, sizeof whole.loss) == 0 && memcmp(whole.norm, shares.norm, sizeof whole.norm) == 0);
         EXPECT(memcmp(whole.weights, shares.weights, (size_t)whole.numel * sizeof *whole.weights) == 0);
         EXPECT(shares.lasting < whole.lasting);
+        c.offload = 1u << OFFLOAD_QUANTS;
+        Result away = run_ranks(&c, 4);
+        EXPECT(memcmp(away.loss, shares.loss, sizeof away.loss) == 0);
+        EXPECT(memcmp(away.weights, shares.weights, (size_t)away.numel * sizeof *away.weights) == 0);
+        EXPECT(kind == 2 || shares.lasting - away.lasting >= 3 * (64 * (128 + 64 + 192) + 96 * 64) / 4); /* a rank's share of the codes */
         result_free(&whole);
         result_free(&shares);
+        result_free(&away);
     }
 }
 
