@@ -262,15 +262,15 @@ static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *
 
 /* Rows [begin, end) of a tensor of a model folder, and the statement whose parameter they are. */
 typedef struct Rows {
+    bool             is_saved; /* of one that is written */
     const char      *tensor;
     int64_t          begin, end;
     const Param     *param;
     const JsonValue *statement;
 } Rows;
 
-static void note_rows(Binder *b, const Param *param, const JsonValue *s)
+static void note_rows(Binder *b, const Param *param, const HfSource *hf, bool is_saved, const JsonValue *s)
 {
-    const HfSource *hf = &param->hf;
     for (int i = 0; i < hf->num_names; i++) {
         if (b->num_rows == b->cap_rows) {
             Rows *more = arena_array(b->arena, Rows, b->cap_rows = b->cap_rows ? 2 * b->cap_rows : 256);
@@ -278,14 +278,14 @@ static void note_rows(Binder *b, const Param *param, const JsonValue *s)
             b->rows = more;
         }
         bool slice = hf->kind == HF_SLICE;
-        b->rows[b->num_rows++] = (Rows){hf->names[i], slice ? hf->begin : 0, slice ? hf->begin + hf->rows : INT64_MAX, param, s};
+        b->rows[b->num_rows++] = (Rows){is_saved, hf->names[i], slice ? hf->begin : 0, slice ? hf->begin + hf->rows : INT64_MAX, param, s};
     }
 }
 
 static int compare_rows(const void *a, const void *b)
 {
     const Rows *x = a, *y = b;
-    int         order = strcmp(x->tensor, y->tensor);
+    int         order = x->is_saved != y->is_saved ? x->is_saved - y->is_saved : strcmp(x->tensor, y->tensor);
     if (!order) order = (x->begin > y->begin) - (x->begin < y->begin);
     return order ? order : (x->statement->offset > y->statement->offset) - (x->statement->offset < y->statement->offset);
 }
@@ -296,7 +296,7 @@ static Status check_rows(Binder *b)
     if (b->num_rows) qsort(b->rows, (size_t)b->num_rows, sizeof *b->rows, compare_rows);
     for (int i = 1; i < b->num_rows; i++) {
         const Rows *first = &b->rows[i - 1], *second = &b->rows[i];
-        if (strcmp(first->tensor, second->tensor) != 0 || second->begin >= first->end) continue;
+        if (first->is_saved != second->is_saved || strcmp(first->tensor, second->tensor) != 0 || second->begin >= first->end) continue;
         BIND_FAIL(b, second->statement, "parameters %s and %s are both tensor %s of a model folder; give each its own name, or tie them",
                   first->param->name, second->param->name, second->tensor);
     }
@@ -309,12 +309,14 @@ static Status bind_param(Binder *b, const JsonValue *s)
     param->type.dtype = b->options->dtype;
     param->layer = b->graph->layer;
     bool             frozen = false;
-    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module"), *untied = json_get(s, "untied");
+    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module"), *untied = json_get(s, "untied"),
+                    *saved = json_get(s, "export");
     TRY(expand(b, json_get(s, "param"), &param->name));
     TRY(bind_shape(b, s, &param->type));
     if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
+    if (saved) TRY(bind_hf(b, saved, &param->type, &param->saved));
     if (module) TRY(expand(b, module, &param->module));
     if (untied) TRY(expand(b, untied, &param->untied));
     TRY(bind_init(b, json_get(s, "init"), param));
@@ -326,7 +328,8 @@ static Status bind_param(Binder *b, const JsonValue *s)
     param->trained = !frozen;
     if (find_value(b, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
     graph_add_param(b->graph, param);
-    note_rows(b, param, s);
+    note_rows(b, param, &param->hf, false, s);
+    note_rows(b, param, param_saved(param), true, s);
     return OK;
 }
 
@@ -480,7 +483,7 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape hf untied init module linear head decay frozen dtype source ", bind_param},
+    {"param", " shape hf export untied init module linear head decay frozen dtype source ", bind_param},
     {"op", " in out attrs part save source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},

@@ -85,6 +85,7 @@ struct Param {
     const char *name; /* blocks.3.attn.q.weight */
     TensorType  type; /* storage dtype */
     HfSource    hf;
+    HfSource    saved;     /* how it is written, where that is otherwise; without names: like hf */
     const char *untied;    /* the tensor that its second use would be, if it had one of its own: the head's of a tied model; NULL: none */
     const char *module;    /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
     bool        is_linear; /* weight of a linear layer: LoRA may wrap it */
@@ -98,6 +99,12 @@ struct Param {
     InitKind                   init;
     float                      init_std;
 };
+
+/* How a parameter is written. */
+static inline const HfSource *param_saved(const Param *param)
+{
+    return param->saved.num_names ? &param->saved : &param->hf;
+}
 
 /* One place that reads a value: input `index` of `node`, or the graph's output `index` where node is NULL. */
 struct Use {

@@ -232,7 +232,7 @@ static Status declare(Merger *merger, StDecl *decls)
 /* The base's tensor that the parameter is, or is made of first. */
 static Source *source_of(Merger *merger, const Param *param)
 {
-    const StTensor *tensor = st_find(merger->base, param->hf.names[0]);
+    const StTensor *tensor = st_find(merger->base, weights_source(merger->base, param)->names[0]);
     return tensor ? &merger->sources[tensor - st_at(merger->base, 0)] : NULL;
 }
 
@@ -243,7 +243,7 @@ static Status mark_quantised(Merger *merger, const Graph *graph)
         Param *param = graph->params[i];
         param->trained = false;
         if (!weight_is_quantised(param)) continue;
-        FAIL_IF(param->hf.kind != HF_WHOLE, ERR_UNSUPPORTED,
+        FAIL_IF(weights_source(merger->base, param)->kind != HF_WHOLE, ERR_UNSUPPORTED,
                 "%s is a part of a tensor, or several, and its base is quantised: merging that isn't supported", param->name);
         Source *source = source_of(merger, param);
         if (source) source->is_quantised = true;
@@ -261,7 +261,7 @@ static Status find_head(Merger *merger, const Param *param, bool *out_untied)
     Source *source = copy ? &merger->sources[copy - st_at(merger->base, 0)] : &merger->sources[merger->num_sources++];
     source->module = param->module;
     if (copy) return OK;
-    TRY(st_require(merger->base, param->hf.names[0], &embedding));
+    TRY(st_require(merger->base, weights_source(merger->base, param)->names[0], &embedding));
     merger->head = *embedding;
     merger->head.name = param->untied;
     source->tensor = &merger->head;
@@ -282,9 +282,9 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
     for (int i = 0; i < graph->num_params; i++) {
         const Param *param = graph->params[i];
         Source      *source = source_of(merger, param);
-        if (source && param->hf.kind == HF_TRANSPOSE) source->is_transposed = true;
-        if (source && !param->untied && param->is_linear && (param->hf.kind == HF_WHOLE || source->is_transposed))
-            source->module = param->module;
+        HfKind       kind = weights_source(merger->base, param)->kind;
+        if (source && kind == HF_TRANSPOSE) source->is_transposed = true;
+        if (source && !param->untied && param->is_linear && (kind == HF_WHOLE || source->is_transposed)) source->module = param->module;
         if (param->untied) TRY(find_head(merger, param, out_untied));
     }
     return OK;

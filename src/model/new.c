@@ -230,7 +230,7 @@ static Status append_values(void *context, size_t index, FileWriter *out)
     Generator *g = context;
     g->param = g->graph->params[index];
     int64_t numel = type_numel(&g->param->type);
-    if (g->param->hf.kind == HF_TRANSPOSE) return append_transposed(g, numel, out);
+    if (param_saved(g->param)->kind == HF_TRANSPOSE) return append_transposed(g, numel, out);
     for (g->first = 0; g->first < numel; g->first += CHUNK_NUMEL) {
         g->count = numel - g->first < CHUNK_NUMEL ? numel - g->first : CHUNK_NUMEL;
         pool_run(g->pool, (g->count + TASK_NUMEL - 1) / TASK_NUMEL, fill_task, g);
@@ -246,10 +246,10 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
     StDecl *decls = arena_array(arena, StDecl, g.graph->num_params);
     for (int i = 0; i < g.graph->num_params; i++) {
         const Param *param = g.graph->params[i];
-        bool         turned = param->hf.kind == HF_TRANSPOSE;
-        FAIL_IF(param->hf.kind != HF_WHOLE && !turned, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file",
+        bool         turned = param_saved(param)->kind == HF_TRANSPOSE;
+        FAIL_IF(param_saved(param)->kind != HF_WHOLE && !turned, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file",
                 options->arch, param->name);
-        decls[i] = (StDecl){.name = param->hf.names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
+        decls[i] = (StDecl){.name = param_saved(param)->names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
         for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[turned ? 1 - k : k];
     }
     g.values = malloc(CHUNK_NUMEL * sizeof *g.values);

@@ -35,15 +35,16 @@ static const char *package_path(Arena *arena)
     return NULL;
 }
 
-/* Our environment, with that PYTHONPATH in place of its own. */
+/* Our environment, with that PYTHONPATH in place of its own. What lies in the current folder isn't imported: it may be a model's. */
 static char **make_environment(Arena *arena)
 {
     const char *package = package_path(arena);
     size_t      count = 0, kept = 0;
     while (environ[count]) count++;
-    char **out = arena_array(arena, char *, count + 2);
+    char **out = arena_array(arena, char *, count + 3);
     for (size_t i = 0; i < count; i++)
         if (!package || strncmp(environ[i], "PYTHONPATH=", strlen("PYTHONPATH=")) != 0) out[kept++] = environ[i];
+    out[kept++] = arena_strdup(arena, "PYTHONSAFEPATH=1");
     if (package) out[kept] = arena_strdup(arena, package);
     return out;
 }

@@ -56,11 +56,17 @@ typedef struct FileSource {
     float        *column; /* scratch of a transposed one, or of scales */
 } FileSource;
 
+const HfSource *weights_source(const StFile *file, const Param *param)
+{
+    bool is_saved = param->saved.num_names && !st_find(file, param->hf.names[0]) && st_find(file, param->saved.names[0]);
+    return is_saved ? &param->saved : &param->hf;
+}
+
 /* The tensor `index` of those that make up the parameter. */
 static Status find_tensor(const FileSource *source, const Param *param, int index, const StTensor **out)
 {
     StrBuf name = {0};
-    strbuf_printf(&name, "%s%s", source->prefix, param->hf.names[index]);
+    strbuf_printf(&name, "%s%s", source->prefix, weights_source(source->file, param)->names[index]);
     Status status = st_require(source->file, strbuf_cstr(&name), out);
     strbuf_deinit(&name);
     return status;
@@ -69,7 +75,7 @@ static Status find_tensor(const FileSource *source, const Param *param, int inde
 /* Whether the file's tensors make up the parameter. */
 static Status check_param(const FileSource *source, const Param *param)
 {
-    const HfSource *hf = &param->hf;
+    const HfSource *hf = weights_source(source->file, param);
     int64_t         at = 0; /* rows */
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
@@ -92,7 +98,8 @@ static Status check_param(const FileSource *source, const Param *param)
 
 static Status begin_param(void *context, const Param *param)
 {
-    for (int i = 0; i < param->hf.num_names; i++) {
+    const FileSource *source = context;
+    for (int i = 0; i < weights_source(source->file, param)->num_names; i++) {
         const StTensor *tensor;
         TRY(find_tensor(context, param, i, &tensor));
         TRY(st_check_range(tensor, param->type.dtype));
@@ -109,7 +116,7 @@ typedef struct Run {
 /* Elements of the parameter from `first` on, at most `most`, as far as one tensor has them. */
 static Status find_run(const FileSource *source, const Param *param, int64_t first, int64_t most, Run *out)
 {
-    const HfSource *hf = &param->hf;
+    const HfSource *hf = weights_source(source->file, param);
     int64_t         cols = type_numel(&param->type) / param->type.dim[0], at = 0;
     for (int i = 0; i < hf->num_names; i++) {
         TRY(find_tensor(source, param, i, &out->tensor));
@@ -142,9 +149,10 @@ static Status read_transposed(FileSource *source, const Param *param, int64_t ro
 
 static Status read_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
 {
-    Run     run;
-    int64_t cols = type_numel(&param->type) / param->type.dim[0];
-    if (param->hf.kind == HF_TRANSPOSE) return read_transposed(context, param, first / cols, count / cols, out);
+    Run               run;
+    const FileSource *source = context;
+    int64_t           cols = type_numel(&param->type) / param->type.dim[0];
+    if (weights_source(source->file, param)->kind == HF_TRANSPOSE) return read_transposed(context, param, first / cols, count / cols, out);
     for (; count > 0; first += run.count, count -= run.count, out += run.count) {
         TRY(find_run(context, param, first, count, &run));
         TRY(st_to_f32(run.tensor, run.first, run.count, out));
@@ -154,9 +162,10 @@ static Status read_values(void *context, const Param *param, int64_t first, int6
 
 static const void *find_stored(void *context, const Param *param, int64_t first, int64_t count)
 {
-    Run   run;
-    DType dtype;
-    if (param->hf.kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
+    Run               run;
+    DType             dtype;
+    const FileSource *source = context;
+    if (weights_source(source->file, param)->kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
     if (run.count < count || run.tensor->made || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
     return (const char *)run.tensor->data + dtype_bytes(dtype, run.first);
 }
@@ -164,7 +173,8 @@ static const void *find_stored(void *context, const Param *param, int64_t first,
 /* NULL: its tensor isn't stored as codes. */
 static const QuantisedTensor *codes_of(const StFile *file, const Param *param)
 {
-    const StTensor *tensor = param->hf.kind == HF_WHOLE && !param->is_adapter ? st_find(file, param->hf.names[0]) : NULL;
+    const HfSource *hf = weights_source(file, param);
+    const StTensor *tensor = hf->kind == HF_WHOLE && !param->is_adapter ? st_find(file, hf->names[0]) : NULL;
     return tensor ? quantised_of(tensor) : NULL;
 }
 
@@ -222,12 +232,13 @@ static Status check_unexpected(const Plan *plan, const HfModel *model)
 {
     size_t       count = 0, capacity = 0;
     const char **names = NULL;
-    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)plan->params[i]->hf.num_names;
+    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)weights_source(model->weights, plan->params[i])->num_names;
     names = malloc((capacity + 1) * sizeof *names);
     CHECK(names);
-    for (int i = 0; i < plan->num_params; i++)
-        for (int k = 0; k < plan->params[i]->hf.num_names && !plan->params[i]->is_adapter; k++)
-            names[count++] = plan->params[i]->hf.names[k];
+    for (int i = 0; i < plan->num_params; i++) {
+        const HfSource *hf = weights_source(model->weights, plan->params[i]);
+        for (int k = 0; k < hf->num_names && !plan->params[i]->is_adapter; k++) names[count++] = hf->names[k];
+    }
     qsort(names, count, sizeof *names, compare_names);
     StrBuf list = {0};
     int    unexpected = 0;
@@ -360,7 +371,8 @@ static Status compare_all(Session *session, const HfModel *model, ThreadPool *po
             double       error;
             bool         is_divided = plan_held(plan, name).numel < type_numel(&param->type); /* among ranks, of which none has all codes */
             if (is_divided || plan_find(plan, name)->type.dtype != DT_E4M3 || !codes_of(model->weights, param)) continue;
-            TRY(compare_codes(session, st_find(model->weights, param->hf.names[0]), name, scale[FP8_INVERSE], pool, &error));
+            TRY(compare_codes(session, st_find(model->weights, weights_source(model->weights, param)->names[0]), name, scale[FP8_INVERSE],
+                              pool, &error));
             if (!count++ || error > largest) {
                 largest = error;
                 worst = name;

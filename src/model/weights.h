@@ -6,6 +6,9 @@
 #include "passes/peft_names.h"
 #include "run/session.h"
 
+/* How the file holds a parameter: as a model folder does, or as it is written where the file has that alone. */
+const HfSource *weights_source(const StFile *file, const Param *param);
+
 /* Names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads headers only. Errors name the
  * tensor: missing, unexpected, of another shape. */
 NODISCARD Status weights_check(const Plan *plan, HfModel *model);

@@ -81,7 +81,7 @@ static void add_piece(Saver *saver, SavedTensor *tensor, Piece piece, int max_pi
 /* The pieces of a concatenation: as many rows as the loaded file has, else equal shares. */
 static Status add_concat(Saver *saver, const Param *param)
 {
-    const HfSource *hf = &param->hf;
+    const HfSource *hf = param_saved(param);
     int64_t         row = 0;
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, hf->names[i]) : NULL;
@@ -97,20 +97,20 @@ static Status add_concat(Saver *saver, const Param *param)
 static Status add_slices(Saver *saver, const Plan *plan, int first)
 {
     const Param *param = plan->params[first];
-    const char  *name = param->hf.names[0];
+    const char  *name = param_saved(param)->names[0];
     for (size_t i = 0; i < saver->count; i++)
         if (strcmp(saver->decls[i].name, name) == 0) return OK;
-    SavedTensor *tensor = add_tensor(saver, name, param, param->hf.total_rows, false);
+    SavedTensor *tensor = add_tensor(saver, name, param, param_saved(param)->total_rows, false);
     int64_t      at = 0;
-    while (at < param->hf.total_rows) {
+    while (at < param_saved(param)->total_rows) {
         const Param *next = NULL;
         for (int i = first; i < plan->num_params && !next; i++) {
-            const HfSource *hf = &plan->params[i]->hf;
+            const HfSource *hf = param_saved(plan->params[i]);
             if (hf->kind == HF_SLICE && strcmp(hf->names[0], name) == 0 && hf->begin == at) next = plan->params[i];
         }
         FAIL_IF(!next, ERR_UNSUPPORTED, "tensor %s: no parameter holds its rows from %lld on", name, (long long)at);
-        add_piece(saver, tensor, (Piece){next, 0, next->hf.rows, at}, plan->num_params - first);
-        at += next->hf.rows;
+        add_piece(saver, tensor, (Piece){next, 0, param_saved(next)->rows, at}, plan->num_params - first);
+        at += param_saved(next)->rows;
     }
     return OK;
 }
@@ -118,15 +118,16 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
 static Status collect(Saver *saver, const Plan *plan, bool adapters)
 {
     size_t capacity = 0;
-    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)plan->params[i]->hf.num_names;
+    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)param_saved(plan->params[i])->num_names;
     saver->decls = arena_array(&saver->arena, StDecl, capacity + 1);
     saver->tensors = arena_array(&saver->arena, SavedTensor, capacity + 1);
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters) continue;
-        const char *name = param->hf.names[0];
+        const HfSource *hf = param_saved(param);
+        const char     *name = hf->names[0];
         if (adapters) name = arena_printf(&saver->arena, PEFT_PREFIX "%s", name);
-        switch (param->hf.kind) {
+        switch (hf->kind) {
         case HF_CONCAT:
             TRY(add_concat(saver, param));
             break;
@@ -135,7 +136,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
             break;
         case HF_WHOLE:
         case HF_TRANSPOSE:
-            add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], param->hf.kind == HF_TRANSPOSE),
+            add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], hf->kind == HF_TRANSPOSE),
                       (Piece){param, 0, param->type.dim[0], 0}, 1);
         }
     }

@@ -61,8 +61,7 @@ static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, f
 }
 
 /* Row blockIdx.x: loss, lse and hit (each NULL: not wanted), and where dlosses is given, logits become dlogits in place. CAP: of logits
- * capped, whose slope dlogits have as a factor.
- */
+ * capped, whose slope dlogits have as a factor. */
 template <typename T, bool VEC, bool CAP>
 static __global__ void __launch_bounds__(ROW_THREADS)
     loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse, float *hits, float cap)

@@ -128,7 +128,8 @@ const OpDef op_lm_head_loss_bwd = {
     .id = OP_LM_HEAD_LOSS_BWD,
     .name = "lm_head_loss_bwd",
     .synopsis =
-        "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label)), with softcap times its slope; hits as cross_entropy's",
+        "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label)), with softcap times its slope; "
+        "hits as cross_entropy's",
     .num_in = 5,
     .num_out = 4,
     .min_in = 4,

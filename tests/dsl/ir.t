@@ -52,6 +52,17 @@ for arguments in "run.yaml ir=tiny.py" "python.yaml --allow-python"; do
 done
 PYTHONPATH=nowhere run plan run.yaml ir=tiny.py
 check "the package of the build is found: $(tail -2 err)" [ "$status" = 0 ]
+mkdir -p elsewhere surogate && sed 's/^@block/from beside import STEP\n&/; s/"4 . C"/f"{STEP} * C"/g' tiny.py > elsewhere/apart.py && echo 'STEP = 4' > elsewhere/beside.py
+run plan run.yaml ir=elsewhere/apart.py
+check "a module beside the file: $(tail -2 err)" [ "$status" = 0 ]
+echo 'raise SystemExit("the current folder is imported")' > surogate/__init__.py
+if python3 -c "import sys; sys.exit(sys.version_info < (3, 11))"; then
+    run plan run.yaml ir=tiny.py
+    check "the current folder isn't imported: $(tail -2 err)" [ "$status" = 0 ]
+else
+    skip "Python 3.10 always imports from the current folder"
+fi
+rm -r surogate
 SUROGATE_PYTHON=no-python refused "no interpreter" 2 "can't run no-python" "SUROGATE_PYTHON" -- plan run.yaml ir=tiny.py
 sed 's/g.gelu/g.gellu/' tiny.py > wrong.py
 refused "a wrong model" 2 "wrong.py:33: unknown op gellu" "ended with status 1" -- plan run.yaml ir=wrong.py
@@ -89,6 +100,43 @@ for case in "15|recompute_block|" "5|recompute_block|/class Block/,/class Tiny/s
     check "$case: the same bits" [ "$(trained_with "$edit" "${arguments[@]}")" = "$plain" ]
     check "$case: $(cat clones) clones" [ "$(cat clones)" = "$clones" ]
 done
+
+# Saved under other names and turned, loaded from there, gone on from, merged; the numbers are the same.
+sed 's/^@hf_config/@hf_export({"embed": transpose("words"), "lm_head.weight": "answer"})\n@hf_export.indexed("blocks", "layers.{i}")\n&/
+    s/import Array,/import Array, hf_export, transpose,/' tiny.py > export.py
+python3 -m surogate.dsl build export.py -o export.json || fail "export.py doesn't build"
+for ir in tiny export; do
+    run pt run.yaml ir=$ir.json output_dir=$ir save_steps=2
+    check "$ir: $(tail -2 err)" [ "$status" = 0 ]
+    run pt run.yaml ir=$ir.json output_dir=$ir.on resume_from_checkpoint=$ir/checkpoint-2
+    check "$ir: resumed, to the same weights: $(tail -2 err)" cmp $ir/model.safetensors $ir.on/model.safetensors
+    run eval $ir --text text.txt --json
+    grep -o '"mean":[^,}]*' out > $ir.loss
+    sed 's/from_scratch: true/lora: true/' run.yaml > lora.yaml
+    run pt lora.yaml model=$ir ir=$ir.json output_dir=$ir.lora merge_adapter=true lora_target_modules=up,down,lm_head
+    check "$ir: an adapter, merged: $(tail -2 err)" [ "$status" = 0 ]
+    run eval $ir.lora/merged --text text.txt --json
+    grep -o '"mean":[^,}]*' out >> $ir.loss
+done
+check "the same losses: $(cat export.loss)" cmp tiny.loss export.loss
+check "two losses" [ "$(sort -u export.loss | wc -l)" = 2 ]
+names_of() { python3 -c "import json, struct, sys
+file = open(sys.argv[1], 'rb')
+head = json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))
+print(*sorted(n + str(head[n]['shape']) for n in head if n != '__metadata__' and not n.startswith(('layers.1', 'layers.2'))))" "$1"; }
+names=$(names_of export/model.safetensors)
+check "names and shapes: $names" [ "$names" = "answer[320, 32] layers.0.down.weight[32, 128] layers.0.norm[32] layers.0.up.weight[128, 32] words[32, 320]" ]
+
+# A loss of two terms: that of the next token, and a quarter of that of the token itself, by the same head.
+sed 's/return {"logits"/again = g.loss_sum(g.cross_entropy(logits, tokens, name="again"), hyper, name="again.sum")\n            &/
+    s/"loss": g.loss_sum(losses, hyper, name="loss")/"loss": g.add(g.loss_sum(losses, hyper, name="loss"), g.scale(again, by=0.25), name="both")/' tiny.py > terms.py
+python3 -m surogate.dsl build terms.py -o terms.json || fail "terms.py doesn't build"
+for ir in tiny terms; do
+    run pt run.yaml ir=$ir.json output_dir=$ir.once max_steps=1 learning_rate=0
+    check "$ir: $(tail -2 err)" [ "$status" = 0 ]
+    grep -o '"loss":[^,}]*' $ir.once/metrics.jsonl | head -1 > $ir.loss
+done
+check "ln 320 and a quarter of it more: $(cat tiny.loss terms.loss)" awk -F: '{ loss[NR] = $2 } END { d = loss[2] / loss[1] - 1.25; exit !(d * d < 1e-5) }' tiny.loss terms.loss
 
 # Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"

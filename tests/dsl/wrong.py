@@ -101,6 +101,9 @@ WRONG = [
     (EPS, EPS + ', roles={"vocabulary": "W"}', "roles: vocabulary is W; expected one number's symbol", None),
     (EPS, EPS + ', roles={"size": "V"}', "roles: size is V; expected one number's symbol under vocabulary, positions, tied", None),
     ('V=Size("vocab_size"), ', 'Z=Size("vocab_size"), ', "no symbol says how many tokens there are; expected V, or roles=", None),
+    (INDEXED, INDEXED + '\n@hf_export.indexed("blocks", "h")', '@hf_export.indexed: expected the index in the name, as "model.layers.{i}", found "h"',
+     "@hf_export"),
+    (INDEXED, INDEXED + '\n@hf_export({"blocks.up": "up"})', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn", WEIGHT),
     (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
     ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
      " expected {i}", WEIGHT),
@@ -118,7 +121,7 @@ WRONG = [
 def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
     if BASE.count(old) < 1:
         return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, recompute, save, tied_to,")
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, hf_export, recompute, save, tied_to,")
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"

@@ -16,6 +16,7 @@ from surogate.dsl.spec import concat as concat
 from surogate.dsl.spec import extends as extends
 from surogate.dsl.spec import forward as forward
 from surogate.dsl.spec import hf_config as hf_config
+from surogate.dsl.spec import hf_export as hf_export
 from surogate.dsl.spec import hf_mapping as hf_mapping
 from surogate.dsl.spec import model as model
 from surogate.dsl.spec import module as module

@@ -22,6 +22,7 @@ def load(name: str) -> type[Module]:
             sys.exit(f"{path}: no such file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
+        sys.path.append(str(Path(path).resolve().parent))  # what it imports may lie beside it
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(path)

@@ -13,7 +13,20 @@ from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims
 from surogate.dsl.ops import OPS, Op, Operand
-from surogate.dsl.spec import PARAM_FLAGS, ArrayType, Config, DslError, Module, ParamSpec, TensorType, Where, caller, check_symbols, dim, fail
+from surogate.dsl.spec import (
+    PARAM_FLAGS,
+    ArrayType,
+    Config,
+    DslError,
+    Module,
+    ParamSpec,
+    TensorType,
+    Where,
+    caller,
+    check_symbols,
+    dim,
+    fail,
+)
 
 Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
@@ -176,15 +189,16 @@ class Builder:
 
     # ---- weights ----
 
-    def folder_name(self, module: Any, rest: tuple[str, ...], prefix: str = "") -> Any:
-        """Where a model folder has what lies at the attributes `rest` below the module."""
+    def folder_name(self, module: Any, rest: tuple[str, ...], prefix: str = "", saved: bool = False) -> Any:
+        """Where a model folder has what lies at the attributes `rest` below the module; saved: one that is written."""
         if isinstance(module, Repeated):
             module = module.block
         if not rest:
             return prefix
         for n in range(len(rest), 0, -1):
             key = ".".join(rest[:n])
-            name = module._mapping.get(key, module._indexed.get(key) if n == 1 else None)
+            maps = [module._mapping, module._indexed] if not saved else [module._export, module._export_indexed, module._mapping, module._indexed]
+            name = next((names[key] for names in maps if key in names), None)
             if name is None and n > 1:
                 continue
             name = _join(prefix, name if name is not None else key)
@@ -193,7 +207,7 @@ class Builder:
             child = module
             for attr in rest[:n]:
                 child = getattr(child.block if isinstance(child, Repeated) else child, attr)
-            return self.folder_name(child, rest[n:], name)
+            return self.folder_name(child, rest[n:], name, saved)
         return prefix
 
     def entry(self, owner: Module, spec: ParamSpec) -> tuple[dict[str, Any], Dims]:
@@ -203,9 +217,12 @@ class Builder:
         attrs = self.attrs[id(owner)]
         entry: dict[str, Any] = {"param": f"{owner._path}.{spec.name}".lstrip("."), "shape": [d.text for d in dims],
                                  "hf": self.folder_name(self.root, (*attrs, spec.name))}
+        saved = self.folder_name(self.root, (*attrs, spec.name), "", True)
+        entry |= {"export": saved} if saved != entry["hf"] else {}
         for index in re.findall(r"\{.\}", owner._path):
-            if index not in str(entry["hf"]):
-                raise fail(f"{entry['param']} is {entry['hf']!r} in a model folder, the same in every turn; expected {index} in it", spec.where)
+            for name in (entry["hf"], saved):
+                if index not in str(name):
+                    raise fail(f"{entry['param']} is {name!r} in a model folder, the same in every turn; expected {index} in it", spec.where)
         for key, value in spec.options.items():
             if key != "init" and isinstance(value, str) and hasattr(owner, value):
                 value = getattr(owner, value)
@@ -265,7 +282,7 @@ class Builder:
         elif readers:
             more = self.entry(*self.spec_at(readers[0][0]))[0]
             own = {"untied": more["hf"]} if isinstance(more["hf"], str) else {}
-            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "init")}, **own}
+            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "export", "init")}, **own}
             sink.append({"if": readers[0][1], "then": [both], "else": then})
         else:
             sink.append(statement)
@@ -520,5 +537,6 @@ def build(cls: type) -> Built:
         _builders.pop()
     config = cls._config
     ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
-          "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread, "graph": builder.sinks[0]}
+          "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread}
+    ir |= ({"prefix": config.prefix} if config.prefix else {}) | {"graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)

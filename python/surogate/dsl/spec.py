@@ -154,6 +154,8 @@ class Module:
     _config: Any = None
     _mapping: dict[str, Any] = {}  # path of a module or weight -> its name in a model folder
     _indexed: dict[str, str] = {}
+    _export: dict[str, Any] = {}  # the same where saving differs
+    _export_indexed: dict[str, str] = {}
     _ties: tuple[tuple[str, str, str], ...] = ()
     _where: Where = ("", 0)
 
@@ -253,6 +255,7 @@ class Config:
         self.ignored: list[str] = []
         self.refused: list[str] = []
         self.unread: list[str] = []
+        self.prefix = ""
         self.roles: dict[str, str] = {}
 
 
@@ -261,9 +264,10 @@ ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 
 def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
-              unread: tuple[str, ...] = (".rotary_emb.inv_freq",), roles: dict[str, str] | None = None, **symbols: Key) -> Callable[[C], C]:
+              unread: Any = (".rotary_emb.inv_freq",), roles: Any = None, prefix: str = "", **symbols: Key) -> Callable[[C], C]:
     """The model's symbols as keys of config.json; require: {expression: what else is wrong}; unread: ends of names of tensors that carry
-    nothing; roles: which symbols are vocabulary, positions and tied, where they aren't named as in ROLES."""
+    nothing; roles: {"vocabulary": SYMBOL}, which symbols are that, positions and tied, where they aren't named as in ROLES; prefix: what
+    the names of all tensors of a model folder may lack in front."""
     config = Config(architecture, symbols, caller())
     for name, key in symbols.items():
         if not isinstance(key, Key):
@@ -279,6 +283,7 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
         check_symbols(dim(expression), known, config.where)
         config.require.append({"that": expression, "message": message})
     config.ignored, config.refused, config.unread = list(ignored), list(refused), list(unread)
+    config.prefix = prefix
     config.roles = {role: name for role, name in ROLES.items() if name in known} | (roles or {})
     for role, name in config.roles.items():
         if role not in ROLES or known.get(name, True):
@@ -309,26 +314,29 @@ def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None
 class _Mapping:
     """@hf_mapping(embed="model.embed_tokens"): the name in a model folder of a module, or of one weight ("q.weight")."""
 
-    def __call__(self, names: dict[str, Any] | None = None, **more: Any) -> Callable[[C], C]:
+    def __init__(self, name: str, field: str, indexed: str) -> None:
+        self._name, self._field, self._indexed = name, field, indexed
+
+    def _add(self, field: str, names: dict[str, Any]) -> Callable[[C], C]:
         def attach(cls: C) -> C:
-            setattr(cls, "_mapping", {**getattr(cls, "_mapping", {}), **(names or {}), **more})
+            setattr(cls, field, {**getattr(cls, field, {}), **names})
             return cls
 
         return attach
+
+    def __call__(self, names: dict[str, Any] | None = None, **more: Any) -> Callable[[C], C]:
+        return self._add(self._field, {**(names or {}), **more})
 
     def indexed(self, array: str, prefix: str) -> Callable[[C], C]:
         """The name of each turn of an Array: @hf_mapping.indexed("blocks", "model.layers.{i}")."""
         if not re.search(r"\{.+\}", prefix):
-            raise fail(f'@hf_mapping.indexed: expected the index in the name, as "model.layers.{{i}}", found "{prefix}"')
-
-        def attach(cls: C) -> C:
-            setattr(cls, "_indexed", {**getattr(cls, "_indexed", {}), array: prefix})
-            return cls
-
-        return attach
+            raise fail(f'@{self._name}.indexed: expected the index in the name, as "model.layers.{{i}}", found "{prefix}"')
+        return self._add(self._indexed, {array: prefix})
 
 
-hf_mapping = _Mapping()
+hf_mapping = _Mapping("hf_mapping", "_mapping", "_indexed")
+# How what is trained is saved, where that differs from how it is loaded. It is loaded from there too.
+hf_export = _Mapping("hf_export", "_export", "_export_indexed")
 
 
 def concat(*names: str) -> dict[str, Any]:
