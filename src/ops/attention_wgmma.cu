@@ -13,6 +13,11 @@
 
 enum { SPLIT_THREADS = 2 * MMA_THREADS };
 
+/* Forward: warpgroups of a block, 64 queries each. Of heads of 256 only one block fits a multiprocessor: its two share tiles of keys. */
+template <int D> struct ForwardOf {
+    enum { GROUPS = D > 128 ? 2 : 1, THREADS = GROUPS * MMA_THREADS, ROWS = GROUPS * TILE_ROWS };
+};
+
 #if HAS_WGMMA
 
 /* Tiles begin at multiples of 1024 bytes. */
@@ -23,15 +28,23 @@ static __device__ __forceinline__ char *aligned_shared(void *p)
 
 template <int D, bool CAP> static __device__ __forceinline__ void forward_block(const AttentionDims &a, char *shared, int *range)
 {
-    enum { BYTES = SwizzledTile<D>::BYTES };
-    char *q_tile = shared, *k_tiles = q_tile + BYTES, *v_tiles = k_tiles + 2 * BYTES;
-    int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
-    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
-    document_range(a, b, row, 0, range, &least, &latest);
+    enum { BYTES = SwizzledTile<D>::BYTES, GROUPS = ForwardOf<D>::GROUPS, THREADS = ForwardOf<D>::THREADS, ROWS = ForwardOf<D>::ROWS };
+    int   group = GROUPS > 1 ? __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0) : 0; /* as the compiler knows: the same in a warp */
+    char *q_tile = shared + group * BYTES, *k_tiles = shared + GROUPS * BYTES, *v_tiles = k_tiles + 2 * BYTES;
+    int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, block_row = (int)(gridDim.x - 1 - blockIdx.x) * ROWS;
+    int   lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % MMA_WARPS, row = block_row + group * TILE_ROWS, least, latest;
+    int   end = min(block_row + ROWS, a.len);
+    document_range(a, b, block_row, 0, range, &least, &latest);
+    if (GROUPS > 1) {
+        int second_least, second_latest;
+        document_range(a, b, block_row + TILE_ROWS, 0, range, &second_least, &second_latest);
+        least = min(least, second_least);
+        if (group) latest = second_latest;
+    }
     int begin = least / TILE_ROWS * TILE_ROWS;
-    load_swizzled<D>(q_tile, a.q, b, row, a.len, head);
-    load_swizzled<D>(k_tiles, a.k, b, begin, end, g);
-    load_swizzled<D>(v_tiles, a.v, b, begin, end, g);
+    for (int i = 0; i < GROUPS; i++) load_swizzled<D, THREADS>(shared + i * BYTES, a.q, b, block_row + i * TILE_ROWS, a.len, head);
+    load_swizzled<D, THREADS>(k_tiles, a.k, b, begin, end, g);
+    load_swizzled<D, THREADS>(v_tiles, a.v, b, begin, end, g);
     copy_commit();
     float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     int   last[2], first[2];
@@ -45,8 +58,8 @@ template <int D, bool CAP> static __device__ __forceinline__ void forward_block(
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
         __syncthreads(); /* the other stage was read */
         if (key + TILE_ROWS < end) {
-            load_swizzled<D>(k_tiles + (stage ^ 1) * BYTES, a.k, b, key + TILE_ROWS, end, g);
-            load_swizzled<D>(v_tiles + (stage ^ 1) * BYTES, a.v, b, key + TILE_ROWS, end, g);
+            load_swizzled<D, THREADS>(k_tiles + (stage ^ 1) * BYTES, a.k, b, key + TILE_ROWS, end, g);
+            load_swizzled<D, THREADS>(v_tiles + (stage ^ 1) * BYTES, a.v, b, key + TILE_ROWS, end, g);
         }
         copy_commit();
         copy_wait<1>();
@@ -274,7 +287,7 @@ template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const
 
 #endif
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS, D > 128 ? 1 : 2) wgmma_forward(AttentionDims a)
+template <int D, bool CAP> static __global__ void __launch_bounds__(ForwardOf<D>::THREADS, D > 128 ? 1 : 2) wgmma_forward(AttentionDims a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared[];
@@ -318,9 +331,10 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
 
 template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
-    size_t bytes = 5 * SwizzledTile<D>::BYTES + 1024;
+    size_t bytes = (ForwardOf<D>::GROUPS + 4) * SwizzledTile<D>::BYTES + 1024;
+    dim3   grid((unsigned)cuda_div_up(a->len, ForwardOf<D>::ROWS), a->num_heads, a->batch);
     TRY(allow_shared((wgmma_forward<D, CAP>), bytes));
-    wgmma_forward<D, CAP><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    wgmma_forward<D, CAP><<<grid, ForwardOf<D>::THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
