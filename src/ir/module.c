@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64, IR_MAX_LISTED = 1 << 16 };
+enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64, IR_MAX_LISTED = 1 << 16, IR_MAX_PREFIX = 64 };
 
 static const char *const role_names[IR_ROLE_COUNT] = {"vocabulary", "positions", "tied"};
 
-/* "roles": texts under names that have a meaning; "unread": texts. */
+/* "roles": texts under names that have a meaning; "unread": texts; "prefix": a text. */
 static Status check_names(const IrModule *module)
 {
     const JsonValue *roles = json_get(&module->root, "roles"), *unread = json_get(&module->root, "unread");
@@ -28,6 +28,9 @@ static Status check_names(const IrModule *module)
     for (uint32_t i = 0; unread && i < unread->count; i++)
         FAIL_IF(unread->items[i].type != JSON_STRING || !unread->items[i].string.len, ERR_INVALID,
                 "%s: unread: expected ends of tensors' names", module->file);
+    const JsonValue *prefix = json_get(&module->root, "prefix");
+    FAIL_IF(prefix && (prefix->type != JSON_STRING || !prefix->string.len || prefix->string.len > IR_MAX_PREFIX), ERR_INVALID,
+            "%s: prefix: expected a text of 1 to %d bytes", module->file, IR_MAX_PREFIX);
     return OK;
 }
 
@@ -82,6 +85,13 @@ bool ir_module_is_unread(const IrModule *module, const char *tensor)
         if (len >= end->len && memcmp(tensor + len - end->len, end->data, end->len) == 0) return true;
     }
     return false;
+}
+
+const char *ir_module_prefix(const IrModule *module)
+{
+    const char *prefix = NULL;
+    json_get_str(&module->root, "prefix", &prefix);
+    return prefix;
 }
 
 bool ir_dims_get(const IrDims *dims, const char *name, double *out)

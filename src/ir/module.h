@@ -76,6 +76,9 @@ NODISCARD Status ir_module_role(const IrModule *module, const IrDims *dims, IrRo
 /* Whether the module's "unread" says that a tensor of a model folder carries nothing: that its name ends so. */
 bool ir_module_is_unread(const IrModule *module, const char *tensor);
 
+/* What the names of all tensors of a model folder may lack in front: "prefix"; NULL: nothing. */
+const char *ir_module_prefix(const IrModule *module);
+
 /* Instantiates the template: a Graph with inputs, parameters, nodes and outputs, every shape checked. */
 NODISCARD Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                                 const BindOptions *options, Graph **out_graph);

@@ -202,13 +202,28 @@ static StDType dtype_of_codes(const HfModel *model)
     return is_half ? ST_F16 : st_dtype_from(model->dtype);
 }
 
+/* Names without the module's prefix get it, where all lack it. */
+static Status add_prefix(HfModel *model)
+{
+    const char *prefix = ir_module_prefix(model->module);
+    size_t      count = st_count(model->weights);
+    StTensor   *tensors = arena_array(model->arena, StTensor, count + 1);
+    for (size_t i = 0; prefix && i < count; i++) {
+        tensors[i] = *st_at(model->weights, i);
+        if (strncmp(tensors[i].name, prefix, strlen(prefix)) == 0) return OK;
+        tensors[i].name = arena_printf(model->arena, "%s%s", prefix, tensors[i].name);
+    }
+    return prefix ? st_set_tensors(model->weights, tensors, count) : OK;
+}
+
 Status hf_model_open_weights(HfModel *model)
 {
     if (model->weights) return OK;
     TRY(hf_model_require_weights(model));
     TRY(find_format(model));
     TRY(st_open(model->dir, &model->weights));
-    Status status = quantised_open(model->arena, model->weights, model->format, dtype_of_codes(model));
+    Status status = add_prefix(model);
+    if (status == OK) status = quantised_open(model->arena, model->weights, model->format, dtype_of_codes(model));
     for (size_t i = 0; status == OK && i < st_count(model->weights) && !model->weight_format; i++) {
         const QuantisedTensor *codes = quantised_of(st_at(model->weights, i));
         if (codes) model->weight_format = quantised_weight_format(codes);

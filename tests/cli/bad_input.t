@@ -78,9 +78,9 @@ untouched "unsupported architecture" 2 "config.json" "MambaForCausalLM" "Qwen3Fo
 model_with rope
 sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "yarn", "factor": 4.0}/' "$dir/rope/config.json"
 untouched "unknown rope type" 2 "config.json" "yarn" -- pt "$dir/run.yaml" model="$dir/rope"
-model_with window
-sed -i 's/"use_sliding_window": false/"use_sliding_window": true/' "$dir/window/config.json"
-untouched "sliding window" 2 "config.json" "sliding window" -- pt "$dir/run.yaml" model="$dir/window"
+model_with bias
+sed -i 's/"attention_bias": false/"attention_bias": true/' "$dir/bias/config.json"
+untouched "a setting that isn't supported" 2 "config.json" "attention_bias" -- pt "$dir/run.yaml" model="$dir/bias"
 model_with bias
 sed -i 's/"attention_bias": false/"attention_bias": true/' "$dir/bias/config.json"
 untouched "attention bias" 2 "config.json" "attention_bias" -- pt "$dir/run.yaml" model="$dir/bias"

@@ -172,6 +172,133 @@ static void every_family_refuses_what_it_does_not_compute(void)
     arena_deinit(&arena);
 }
 
+/* A config.json as it lies on the hub, with other members in front. */
+static Status hub_dims(const char *architecture, const char *more, IrDims *out)
+{
+    static const struct {
+        const char *architecture, *text;
+    } hub[] = {
+        {"MistralForCausalLM",
+         "\"architectures\": [\"MistralForCausalLM\"], \"bos_token_id\": 1, \"eos_token_id\": 2, \"hidden_act\": \"silu\", \"hidden_size\": 4096, "
+         "\"initializer_range\": 0.02, \"intermediate_size\": 14336, \"max_position_embeddings\": 32768, \"model_type\": \"mistral\", "
+         "\"num_attention_heads\": 32, \"num_hidden_layers\": 32, \"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-05, "
+         "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\", \"transformers_version\": \"4.34.0.dev0\", "
+         "\"use_cache\": true, \"vocab_size\": 32000"},
+        {"Phi3ForCausalLM",
+         "\"_name_or_path\": \"Phi-3-mini-4k-instruct\", \"architectures\": [\"Phi3ForCausalLM\"], \"attention_dropout\": 0.0, "
+         "\"auto_map\": {\"AutoConfig\": \"configuration_phi3.Phi3Config\"}, \"embd_pdrop\": 0.0, \"hidden_act\": \"silu\", "
+         "\"hidden_size\": 3072, \"intermediate_size\": 8192, \"max_position_embeddings\": 4096, \"model_type\": \"phi3\", "
+         "\"num_attention_heads\": 32, \"num_hidden_layers\": 32, \"num_key_value_heads\": 32, "
+         "\"original_max_position_embeddings\": 4096, \"pad_token_id\": 32000, \"resid_pdrop\": 0.0, \"rms_norm_eps\": 1e-05, "
+         "\"rope_theta\": 10000.0, \"sliding_window\": 2047, \"tie_word_embeddings\": false, \"attention_bias\": false, "
+         "\"vocab_size\": 32064"},
+        {"SmolLM3ForCausalLM",
+         "\"architectures\": [\"SmolLM3ForCausalLM\"], \"attention_bias\": false, \"hidden_act\": \"silu\", \"hidden_size\": 2048, "
+         "\"intermediate_size\": 11008, \"max_position_embeddings\": 65536, \"max_window_layers\": 28, \"mlp_bias\": false, "
+         "\"num_attention_heads\": 16, \"num_hidden_layers\": 4, \"num_key_value_heads\": 4, \"pretraining_tp\": 2, "
+         "\"rms_norm_eps\": 1e-06, \"rope_scaling\": null, \"rope_theta\": 5000000.0, \"sliding_window\": null, "
+         "\"use_sliding_window\": false, \"no_rope_layer_interval\": 4, \"vocab_size\": 128256"},
+        {"Gemma2ForCausalLM",
+         "\"architectures\": [\"Gemma2ForCausalLM\"], \"attention_bias\": false, \"attention_dropout\": 0.0, "
+         "\"attn_logit_softcapping\": 50.0, \"cache_implementation\": \"hybrid\", \"final_logit_softcapping\": 30.0, \"head_dim\": 256, "
+         "\"hidden_act\": \"gelu_pytorch_tanh\", \"hidden_activation\": \"gelu_pytorch_tanh\", \"hidden_size\": 2304, "
+         "\"intermediate_size\": 9216, \"max_position_embeddings\": 8192, \"model_type\": \"gemma2\", \"num_attention_heads\": 8, "
+         "\"num_hidden_layers\": 3, \"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"rms_norm_eps\": 1e-06, "
+         "\"rope_theta\": 10000.0, \"sliding_window\": 4096, \"vocab_size\": 256000"},
+        {"Gemma3ForCausalLM",
+         "\"architectures\": [\"Gemma3ForCausalLM\"], \"attention_bias\": false, \"attn_logit_softcapping\": null, "
+         "\"cache_implementation\": \"hybrid\", \"final_logit_softcapping\": null, \"head_dim\": 256, "
+         "\"hidden_activation\": \"gelu_pytorch_tanh\", \"hidden_size\": 1152, \"intermediate_size\": 6912, "
+         "\"max_position_embeddings\": 32768, \"model_type\": \"gemma3_text\", \"num_attention_heads\": 4, \"num_hidden_layers\": 7, "
+         "\"num_key_value_heads\": 1, \"query_pre_attn_scalar\": 256, \"rms_norm_eps\": 1e-06, \"rope_local_base_freq\": 10000, "
+         "\"rope_theta\": 1000000, \"sliding_window\": 512, \"sliding_window_pattern\": 6, \"vocab_size\": 262144"},
+        {"GPT2LMHeadModel",
+         "\"activation_function\": \"gelu_new\", \"architectures\": [\"GPT2LMHeadModel\"], \"attn_pdrop\": 0.1, \"bos_token_id\": 50256, "
+         "\"embd_pdrop\": 0.1, \"eos_token_id\": 50256, \"initializer_range\": 0.02, \"layer_norm_epsilon\": 1e-05, "
+         "\"model_type\": \"gpt2\", \"n_ctx\": 1024, \"n_embd\": 768, \"n_head\": 12, \"n_layer\": 12, \"n_positions\": 1024, "
+         "\"resid_pdrop\": 0.1, \"summary_activation\": null, \"summary_first_dropout\": 0.1, \"summary_proj_to_labels\": true, "
+         "\"summary_type\": \"cls_index\", \"summary_use_proj\": true, \"task_specific_params\": {\"text-generation\": "
+         "{\"do_sample\": true, \"max_length\": 50}}, \"vocab_size\": 50257"},
+    };
+    JsonValue *config = arena_new(&arena, JsonValue);
+    size_t     k = 0;
+    while (strcmp(hub[k].architecture, architecture) != 0) k++;
+    const char *text = arena_printf(&arena, "{%s%s}", more, hub[k].text);
+    TRY(json_parse(&arena, "config.json", text, strlen(text), config));
+    return ir_module_dims(&arena, shipped(architecture), config, "config.json", out);
+}
+
+static double entry(const IrDims *dims, const char *name, double index)
+{
+    double value = -1e9;
+    EXPECT_OK(ir_dims_at(dims, name, &index, &value));
+    return value;
+}
+
+static void configs_of_the_hub_are_read(void)
+{
+    IrDims dims;
+    EXPECT_OK(hub_dims("MistralForCausalLM", "\"sliding_window\": 4096, ", &dims));
+    EXPECT_NEAR(dim(&dims, "window"), 4096, 0);
+    EXPECT_NEAR(dim(&dims, "D"), 128, 0);
+    EXPECT_OK(hub_dims("MistralForCausalLM", "\"sliding_window\": null, \"head_dim\": 64, ", &dims));
+    EXPECT_NEAR(dim(&dims, "window"), 0, 0);
+    EXPECT_NEAR(dim(&dims, "D"), 64, 0);
+    EXPECT_OK(hub_dims("Phi3ForCausalLM", "\"rope_scaling\": null, ", &dims));
+    EXPECT_NEAR(dim(&dims, "window"), 2047, 0);
+    EXPECT_OK(hub_dims("SmolLM3ForCausalLM", "", &dims));
+    EXPECT_NEAR(dim(&dims, "tied"), 1, 0);
+    EXPECT(entry(&dims, "has_rope", 2) == 1 && entry(&dims, "has_rope", 3) == 0);
+    EXPECT_OK(hub_dims("SmolLM3ForCausalLM", "\"no_rope_layers\": [0, 1, 1, 1], ", &dims));
+    EXPECT(entry(&dims, "has_rope", 0) == 0 && entry(&dims, "has_rope", 3) == 1);
+    EXPECT_OK(hub_dims("Gemma2ForCausalLM", "", &dims));
+    EXPECT(entry(&dims, "near", 0) == 1 && entry(&dims, "near", 1) == 0 && entry(&dims, "near", 2) == 1);
+    EXPECT_NEAR(dim(&dims, "tied"), 1, 0);
+    EXPECT_OK(hub_dims("Gemma3ForCausalLM", "\"rope_scaling\": null, ", &dims));
+    EXPECT(entry(&dims, "near", 4) == 1 && entry(&dims, "near", 5) == 0 && entry(&dims, "near", 6) == 1);
+    EXPECT_NEAR(dim(&dims, "theta"), 1e6, 0);
+    EXPECT_NEAR(dim(&dims, "near_theta"), 1e4, 0);
+    EXPECT_NEAR(dim(&dims, "logit_cap"), 0, 0);
+    EXPECT_OK(hub_dims("Gemma3ForCausalLM", "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, ", &dims));
+    EXPECT_NEAR(dim(&dims, "rope_factor"), 8, 0);
+    EXPECT_OK(hub_dims("GPT2LMHeadModel", "", &dims));
+    EXPECT_NEAR(dim(&dims, "F"), 3072, 0);
+    EXPECT_NEAR(dim(&dims, "tied"), 1, 0);
+    arena_deinit(&arena);
+}
+
+static void what_a_family_lacks_is_refused_by_name(void)
+{
+    static const struct {
+        const char *architecture, *more, *message;
+    } cases[] = {
+        {"Phi3ForCausalLM", "\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1.0], \"short_factor\": [1.0]}, ",
+         "rope_scaling.type: \"longrope\" isn't supported for Phi3ForCausalLM"},
+        {"Phi3ForCausalLM", "\"partial_rotary_factor\": 0.75, ", "partial rotary embedding isn't supported"},
+        {"Phi3ForCausalLM", "\"layer_types\": [\"sliding_attention\"], ", "layer_types: \"sliding_attention\" isn't supported"},
+        {"MistralForCausalLM", "\"sliding_window\": -1, ", "sliding_window: -1; expected at least 0"},
+        {"MistralForCausalLM", "\"sliding_window\": 2.5, ", "sliding_window: 2.5; expected a whole number"},
+        {"SmolLM3ForCausalLM", "\"no_rope_layers\": [1, 0], ", "no_rope_layers: "},
+        {"Gemma2ForCausalLM", "\"use_bidirectional_attention\": true, ", "use_bidirectional_attention isn't supported"},
+        {"Gemma2ForCausalLM", "\"layer_types\": [\"full_attention\"], ", "layer_types: "},
+        {"Gemma3ForCausalLM", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 8.0}, ",
+         "rope_scaling.rope_type: \"yarn\" isn't supported"},
+        {"Gemma3ForCausalLM", "\"rope_scaling\": {\"rope_type\": \"linear\"}, ", "rope_scaling.factor: missing"},
+        {"Gemma3ForCausalLM", "\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\"}}, ",
+         "rope_parameters.sliding_attention.rope_type: \"linear\" isn't supported"},
+        {"GPT2LMHeadModel", "\"scale_attn_by_inverse_layer_idx\": true, ", "scale_attn_by_inverse_layer_idx isn't supported"},
+        {"GPT2LMHeadModel", "\"add_cross_attention\": true, ", "add_cross_attention isn't supported"},
+    };
+    IrDims dims;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Status status = hub_dims(cases[i].architecture, cases[i].more, &dims);
+        if (status == OK || !strstr(status_message(), cases[i].message))
+            test_fail(__FILE__, __LINE__, "%s with %s: \"%s\", expected \"%s\"", cases[i].architecture, cases[i].more,
+                      status == OK ? "OK" : status_message(), cases[i].message);
+    }
+    arena_deinit(&arena);
+}
+
 /* ---- modules ---- */
 
 static void what_is_no_module_is_refused(void)
@@ -192,6 +319,8 @@ static void what_is_no_module_is_refused(void)
         {MODULE("\"unread\": {}"), "m.json: unread: expected an array of ends of tensors' names"},
         {MODULE("\"unread\": [3]"), "m.json: unread: expected ends of tensors' names"},
         {MODULE("\"unread\": [\"\"]"), "m.json: unread: expected ends of tensors' names"},
+        {MODULE("\"prefix\": \"\""), "m.json: prefix: expected a text of 1 to 64 bytes"},
+        {MODULE("\"prefix\": [\"a\"]"), "m.json: prefix: expected a text of 1 to 64 bytes"},
     };
     IrModule *module;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -530,6 +659,6 @@ static void what_a_module_may_cost_is_bounded(void)
 }
 
 TEST_MAIN(TEST(shipped_families_are_listed), TEST(symbols_come_from_either_spelling), TEST(every_family_refuses_what_it_does_not_compute),
-          TEST(what_is_no_module_is_refused), TEST(config_sections_are_checked), TEST(roles_name_symbols),
-          TEST(lists_have_a_value_for_each_layer), TEST(statements_become_a_graph), TEST(bad_statements_say_where),
-          TEST(what_a_module_may_cost_is_bounded))
+          TEST(configs_of_the_hub_are_read), TEST(what_a_family_lacks_is_refused_by_name), TEST(what_is_no_module_is_refused),
+          TEST(config_sections_are_checked), TEST(roles_name_symbols), TEST(lists_have_a_value_for_each_layer),
+          TEST(statements_become_a_graph), TEST(bad_statements_say_where), TEST(what_a_module_may_cost_is_bounded))

@@ -148,6 +148,36 @@ static void a_saved_model_holds_the_same_tensors(void)
     }
 }
 
+/* As openai-community/gpt2 has them: without "transformer." in front, and with masks. */
+static void names_without_their_prefix_are_read(void)
+{
+    Arena   arena = {0};
+    Loaded  l;
+    StFile *file;
+    char    bare[64];
+    EXPECT_OK(st_open(FAMILIES "gpt2", &file));
+    size_t  count = st_count(file);
+    StDecl *decls = arena_array(&arena, StDecl, count + 1);
+    uint8_t mask[4] = {1};
+    for (size_t i = 0; i < count; i++) {
+        const StTensor *t = st_at(file, i);
+        decls[i] = (StDecl){.name = t->name + strlen("transformer."), .dtype = t->dtype, .ndim = t->ndim, .data = t->data};
+        memcpy(decls[i].dim, t->dim, sizeof t->dim);
+    }
+    decls[count] = (StDecl){.name = "h.0.attn.bias", .dtype = ST_U8, .ndim = 2, .dim = {2, 2}, .data = mask};
+    strcpy(bare, make_folder());
+    EXPECT_OK(st_write(arena_printf(&arena, "%s/model.safetensors", bare), decls, count + 1, NULL, NULL, NULL));
+    test_copy(FAMILIES "gpt2/config.json", arena_printf(&arena, "%s/config.json", bare));
+    EXPECT_OK(load(&l, bare, DT_F32, NULL));
+    EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
+    expect_equal_files(FAMILIES "gpt2", folder);
+    unload(&l);
+    st_close(file);
+    EXPECT_OK(file_remove_tree(folder));
+    EXPECT_OK(file_remove_tree(bare));
+    arena_deinit(&arena);
+}
+
 static void shards_hold_the_same_tensors(void)
 {
     Loaded l;
@@ -425,7 +455,7 @@ static void presets_bind(void)
 }
 
 TEST_MAIN(TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone), TEST(init_is_what_the_documents_say),
-          TEST(a_saved_model_holds_the_same_tensors), TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype),
-          TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config),
-          TEST(merging_adds_the_product), TEST(a_merged_half_is_one), TEST(new_models_load_and_are_what_from_scratch_gives),
-          TEST(presets_bind))
+          TEST(a_saved_model_holds_the_same_tensors), TEST(names_without_their_prefix_are_read), TEST(shards_hold_the_same_tensors),
+          TEST(config_tells_the_truth_about_the_dtype), TEST(adapters_go_in_and_out_key_for_key),
+          TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config), TEST(merging_adds_the_product),
+          TEST(a_merged_half_is_one), TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))

@@ -537,5 +537,6 @@ def build(cls: type) -> Built:
         _builders.pop()
     config = cls._config
     ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
-          "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread, "graph": builder.sinks[0]}
+          "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread}
+    ir |= ({"prefix": config.prefix} if config.prefix else {}) | {"graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)

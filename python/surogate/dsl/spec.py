@@ -255,6 +255,7 @@ class Config:
         self.ignored: list[str] = []
         self.refused: list[str] = []
         self.unread: list[str] = []
+        self.prefix = ""
         self.roles: dict[str, str] = {}
 
 
@@ -263,9 +264,10 @@ ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 
 def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
-              unread: Any = (".rotary_emb.inv_freq",), roles: Any = None, **symbols: Key) -> Callable[[C], C]:
+              unread: Any = (".rotary_emb.inv_freq",), roles: Any = None, prefix: Any = "", **symbols: Key) -> Callable[[C], C]:
     """The model's symbols as keys of config.json; require: {expression: what else is wrong}; unread: ends of names of tensors that carry
-    nothing; roles: {"vocabulary": SYMBOL}, which symbols are that, positions and tied, where they aren't named as in ROLES."""
+    nothing; roles: {"vocabulary": SYMBOL}, which symbols are that, positions and tied, where they aren't named as in ROLES; prefix: what
+    the names of all tensors of a model folder may lack in front."""
     config = Config(architecture, symbols, caller())
     for name, key in symbols.items():
         if not isinstance(key, Key):
@@ -281,6 +283,7 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
         check_symbols(dim(expression), known, config.where)
         config.require.append({"that": expression, "message": message})
     config.ignored, config.refused, config.unread = list(ignored), list(refused), list(unread)
+    config.prefix = prefix
     config.roles = {role: name for role, name in ROLES.items() if name in known} | (roles or {})
     for role, name in config.roles.items():
         if role not in ROLES or known.get(name, True):

@@ -113,7 +113,7 @@ class Block(Module):
 @hf_mapping.indexed("blocks", "transformer.h.{i}")
 @hf_mapping(embed="transformer.wte", places="transformer.wpe", norm="transformer.ln_f", head="lm_head")
 @hf_config("GPT2LMHeadModel", require=REQUIRE_GPT2, ignored=IGNORED_GPT2, refused=REFUSED,
-           unread=(".attn.bias", ".attn.masked_bias"), **CONFIG)
+           unread=(".attn.bias", ".attn.masked_bias"), prefix="transformer.", **CONFIG)
 @tied_to("head.weight", "embed.weight", when="tied")
 @model
 class GPT2(Module):
