@@ -1,4 +1,4 @@
-"""The package on the CPU: what it does on arrays of all kinds, that its loop has the command's bits, and that docs/python.md runs.
+"""The package on the CPU: what it does on arrays of all kinds, and that its loop has the command's bits.
 
 Run from the root of the source tree; the last line counts the tests. The library is that of SUROGATE_LIBRARY or of build/.
 """
@@ -414,18 +414,6 @@ class Around(InFolder):
         for thread in threads:
             thread.join()
         self.assertEqual(wrong, [])
-
-    def test_the_docs_run(self) -> None:
-        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
-        self.assertGreater(len(blocks), 3)
-        (self.folder / "examples").symlink_to(ROOT / "examples")
-        here = Path.cwd()
-        os.chdir(self.folder)
-        try:
-            with quiet(), contextlib.redirect_stdout(io.StringIO()):
-                exec(compile("".join(blocks), "docs/python.md", "exec"), {})
-        finally:
-            os.chdir(here)
 
 
 def main() -> int:

@@ -78,7 +78,8 @@ def shell(command: str, folder: Path) -> tuple[int, str]:
 
 # What a run says of losses and speed may differ in the last digits from machine to machine.
 MEASURED = re.compile(
-    r"^(step \d+/\d+|first step|eval at step \d+|done: \d+ steps|evaluation loss|largest logit difference|loss|perplexity|bits per byte|speed|device)\b.*"
+    r"^(step \d+/\d+|first step|eval at step \d+|done: \d+ steps|evaluation loss|largest logit difference"
+    r"|loss|perplexity|bits per byte|speed|device)\b.*"
 )
 
 

@@ -1,5 +1,5 @@
-"""Links of all *.md files lead somewhere: files and headings are there, pages of docs/ are in the site's menu, files of the tree that name a
-page of docs/ name one that is there. Prints what isn't; the last line counts the links."""
+"""Links of all *.md files lead somewhere: files and headings are there, pages of docs/ are in the site's menu, and every file of the tree that
+names a page of docs/ names one that is there. Prints what isn't; the last line counts the links."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def main() -> int:
     menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     for name in sorted(menu | pages):
-        tell(f"docs/{name}", "" if name in menu & pages else "not in the menu of mkdocs.yml" if name in pages else "only in the menu of mkdocs.yml")
+        wrong = "not" if name not in menu else "only" if name not in pages else ""
+        tell(f"docs/{name}", wrong and f"{wrong} in the menu of mkdocs.yml")
     for file in files:
         if file.suffix in (".svg", ".png", ".safetensors", ".md") or "fixtures" in file.parts or "corpus" in file.parts:
             continue
