@@ -100,6 +100,25 @@ if [ "$gpus" -ge 2 ]; then
             check "zero_level $level, $way: $last is $want" near "$last" "$want" 2e-2
         done
     done
+    # matrices large enough to be divided
+    "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/model" "$dir/large" hidden_size=512 intermediate_size=2048 head_dim=128 2> /dev/null
+    for kind in optimizer=normuon recipe=fp8-hybrid; do
+        two_gpus "$kind" model="$dir/large" gpus=1 gradient_accumulation_steps=2 $kind
+        want=$(field loss "$dir/$kind/metrics.jsonl" | tail -1)
+        for way in true false; do
+            both="memcpy_all_gather=$way use_all_to_all_reduce=$way"
+            for level in 2 3; do
+                # shellcheck disable=SC2086
+                two_gpus "$kind-$way-$level" model="$dir/large" zero_level=$level $kind $both
+                # shellcheck disable=SC2086
+                two_gpus "$kind-$way-$level-host" model="$dir/large" zero_level=$level $kind $both offload_grads=true
+                last=$(field loss "$dir/$kind-$way-$level/metrics.jsonl" | tail -1)
+                check "$kind, zero_level $level, copies $way: $last is $want" near "$last" "$want" 2e-2
+                check "$kind, zero_level $level, copies $way: gradients on the host leave the bits" \
+                    cmp "$dir/$kind-$way-$level/model.safetensors" "$dir/$kind-$way-$level-host/model.safetensors"
+            done
+        done
+    done
 else
     skip "fewer than two GPUs"
 fi
