@@ -88,6 +88,11 @@ WRONG = [
     ("    @forward\n    def forward(self, x: Tensor[\"B\"", '    @save("act", "atc")\n    @forward\n    def forward(self, x: Tensor["B"',
      "@save: Block makes no 'atc'; it makes normed, up, act, down, sum", None),
     (ACT, 'g.gelu(h, name="act", save="yes")', "gelu: save is 'yes', expected True", None),
+    # what Python itself refuses
+    (UP, 'self.up = Linear("4 * C", "C", bias=True)', "TypeError: Linear.__init__() got an unexpected keyword argument 'bias'", None),
+    (ACT, 'g.gelu(hh, name="act")', "NameError: name 'hh' is not defined", None),
+    (ACT, 'g.gelu(h, name="act"', "SyntaxError: ", None),
+    (SUM, "return g.add(x, self.dwn(h))", "AttributeError: 'Block' object has no attribute 'dwn'", None),
     # config and names
     (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),
     (EPS, 'eps=Key("layer_norm_epsilon", most=3)', "Key has no most; it may have default", None),

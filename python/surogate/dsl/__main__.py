@@ -6,11 +6,12 @@ import argparse
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 
 from surogate.dsl.graph import build
 from surogate.dsl.render import to_json, to_svg, to_text
-from surogate.dsl.spec import DslError, Module
+from surogate.dsl.spec import DslError, Module, Where
 
 
 def load(name: str) -> type[Module]:
@@ -34,6 +35,14 @@ def load(name: str) -> type[Module]:
     return next(iter(models.values()))
 
 
+def place_of(error: Exception) -> Where | None:
+    """Where a model file raised what isn't the DSL's own message; None: the DSL did."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno or 1
+    name, line = traceback.extract_tb(error.__traceback__)[-1][:2]
+    return None if name.startswith((str(Path(__file__).parent), "<")) else (name, line or 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m surogate.dsl", description="Models in Python become the IR that the engine reads.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -52,6 +61,10 @@ def main() -> None:
         built = build(load(args.model))
     except DslError as error:
         sys.exit(str(error))
+    except Exception as error:
+        if not (where := place_of(error)):
+            raise
+        sys.exit(str(DslError(where, f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}")))
     text = to_text(built) if args.command == "show" and not args.svg else to_svg(built) if args.command == "show" else to_json(built.ir) + "\n"
     if args.command == "check":
         if args.same and (not Path(args.same).exists() or Path(args.same).read_text() != text):
