@@ -12,7 +12,7 @@ from surogate.models.layers import DECODER, RMSNorm
 class Block(Module):
     def __init__(self) -> None:
         self.norm = RMSNorm("C")
-        self.attn = llama.Attention(qkv_bias=False, qk_norm=False)
+        self.attn = llama.Attention()
         self.mlp = llama.MLP()
 
     @forward
