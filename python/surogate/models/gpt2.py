@@ -6,7 +6,6 @@ from surogate.dsl import (
     Array,
     Key,
     Module,
-    Param,
     Size,
     Tensor,
     block,
@@ -16,11 +15,10 @@ from surogate.dsl import (
     hf_mapping,
     model,
     module,
-    recompute,
     tied_to,
     transpose,
 )
-from surogate.models.layers import IGNORED, REFUSED, Embedding, Linear
+from surogate.models.layers import IGNORED, REFUSED, Embedding, LayerNorm, Linear
 
 CONFIG = {
     "V": Size("vocab_size"),
@@ -47,20 +45,6 @@ REQUIRE_GPT2 = {
 }
 IGNORED_GPT2 = (*IGNORED, "n_ctx", "reorder_and_upcast_attn", "summary_activation",
                 "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj")
-
-
-@module
-class LayerNorm(Module):
-    """y = (x - mean(x)) / deviation(x) * weight + bias"""
-
-    weight = Param(Tensor["C"], init="ones", decay=False)
-    bias = Param(Tensor["C"], init="zeros", decay=False)
-
-    @recompute("norm")
-    @forward
-    def forward(self, x: Tensor["B", "T", "C"]) -> Tensor["B", "T", "C"]:
-        with graph() as g:
-            return g.layer_norm(x, self.weight, self.bias, eps="eps")
 
 
 @hf_mapping({"weight": transpose("weight")})
@@ -100,8 +84,8 @@ class MLP(Module):
 @block
 class Block(Module):
     def __init__(self) -> None:
-        self.norm1, self.attn = LayerNorm(), Attention()
-        self.norm2, self.mlp = LayerNorm(), MLP()
+        self.norm1, self.attn = LayerNorm("C"), Attention()
+        self.norm2, self.mlp = LayerNorm("C"), MLP()
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], doc_start: Any) -> Tensor["B", "T", "C"]:
@@ -121,7 +105,7 @@ class GPT2(Module):
 
     def __init__(self) -> None:
         self.embed, self.places = Embedding(), Embedding("max_positions")
-        self.norm, self.head = LayerNorm(), Linear("V", "C", head=True)
+        self.norm, self.head = LayerNorm("C"), Linear("V", "C", head=True)
 
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:

@@ -39,6 +39,23 @@ class RMSNorm(Module):
 
 
 @module
+class LayerNorm(Module):
+    """y = (x - mean(x)) / deviation(x) * weight + bias"""
+
+    weight = Param(Tensor["size"], init="ones", decay=False)
+    bias = Param(Tensor["size"], init="zeros", decay=False)
+
+    def __init__(self, size: str) -> None:
+        self.size = size
+
+    @recompute("norm")
+    @forward
+    def forward(self, x: Tensor["...", "size"]) -> Tensor["...", "size"]:
+        with graph() as g:
+            return g.layer_norm(x, self.weight, self.bias, eps="eps")
+
+
+@module
 class Embedding(Module):
     """Row `token` of the weight."""
 
