@@ -72,6 +72,7 @@ class Worker:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._process: subprocess.Popen[str] | None = None
         self._status: int | None = None
+        self._is_stopped = False
         self._libc = ctypes.CDLL(None)
 
     def look(self, program: str, folder: str) -> dict[str, Any]:
@@ -111,6 +112,8 @@ class Worker:
                     start_new_session=True,
                     preexec_fn=end_with_parent,
                 )
+                if self._is_stopped:
+                    self._process.send_signal(signal.SIGTERM)
                 assert self._process.stdout
                 for text in self._process.stdout:
                     self._lines.put(text)
@@ -136,6 +139,7 @@ class Worker:
 
     def stop(self) -> None:
         """All ranks finish the step, save and end when one of them gets this signal."""
+        self._is_stopped = True
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -224,7 +228,7 @@ class Attempt:
         actor = ray.remote(Worker)
         for index in range(self.nodes):
             where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
-            options = actor.options(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), scheduling_strategy=where, max_concurrency=4, max_restarts=0)
+            options = actor.options(num_cpus=1, num_gpus=needs.get("GPU", 0), scheduling_strategy=where, max_concurrency=4, max_restarts=0)
             self.workers.append(options.remote())
         looks = [worker.look.remote(self.cluster.settings.program, str(Path.cwd())) for worker in self.workers]
         self.found = [self.answer(index, look) for index, look in enumerate(looks)]
@@ -380,7 +384,7 @@ def _train(settings: Settings, command: str, arguments: list[str]) -> int:
             if interrupt.number:
                 raise Failure(f"{loss}. It was to end; the same command goes on", INTERRUPTED) from loss
             if restart == settings.max_restarts:
-                raise Failure(f"{loss}. max_restarts is {settings.max_restarts}: the same command goes on from the newest checkpoint") from loss
+                raise Failure(f"{loss}. max_restarts is {settings.max_restarts}: the same command goes on") from loss
             _say(f"warning: {loss}")
         finally:
             attempt.end()
@@ -406,6 +410,9 @@ def _handed_over(settings: Settings, command: str, arguments: list[str]) -> int:
     except Failure as failure:
         _say(f"error: {failure}")
         return failure.status
+    except ray.exceptions.RayError as error:
+        _say(f"error: Ray at {settings.address}: {_brief(error)}. The same command goes on from the newest checkpoint")
+        return 1
     finally:
         ray.shutdown()
 
