@@ -58,6 +58,8 @@ Status ray_start(CliArgs *args, const Config *config)
     line[count] = NULL;
     log_info("starting on Ray: %s -m surogate.ray", python);
     execvp(python, (char *const *)line);
-    FAIL(ERR_NOT_FOUND, "ray_address: cannot start %s: %s. A run on Ray needs Python with Ray on this machine: pip install surogate[ray], "
-                        "or set SUROGATE_PYTHON to a Python that has it", python, strerror(errno));
+    FAIL(ERR_NOT_FOUND,
+         "ray_address: cannot start %s: %s. A run on Ray needs Python with Ray on this machine: pip install surogate[ray], "
+         "or set SUROGATE_PYTHON to a Python that has it",
+         python, strerror(errno));
 }
