@@ -10,4 +10,5 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     program = Path(__file__).resolve().parent / "lib" / "surogate"
+    os.environ.setdefault("SUROGATE_PYTHON", sys.executable)  # for runs on Ray
     os.execv(program, [sys.argv[0], *sys.argv[1:]])

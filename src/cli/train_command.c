@@ -2,6 +2,7 @@
 #include "cli/train_command.h"
 
 #include "base/log.h"
+#include "cli/ray.h"
 #include "infer/samples.h"
 
 #include <math.h>
@@ -70,11 +71,17 @@ static Status with_command(const CliArgs *args, Status status)
 
 Status cli_train(CliArgs *args)
 {
-    bool done;
-    TRY(cli_parse(args, NULL, 0, true, &done));
+    bool       done, is_on_ray = false;
+    const Flag flags[] = {{RAY_FLAG, FLAG_SWITCH, &is_on_ray, NULL, "train on the nodes of a Ray cluster, as the keys of distributed say"}};
+    TRY(cli_parse(args, flags, 1, true, &done));
     if (done) return OK;
     Config config;
     TRY(cli_config(args, &config));
+    if (is_on_ray || config.ray_address) {
+        Status status = ray_start(args, &config);
+        config_deinit(&config);
+        return status;
+    }
     TrainOutcome outcome;
     Status       status = train_with_samples(&config, &outcome);
     if (status == OK && outcome.rank == 0) tell_outcome(&config, &outcome);

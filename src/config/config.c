@@ -247,11 +247,46 @@ static void read_option(ConfigReader *reader, const Target *target, const YamlNo
         option_read(reader, option, label, value, field_of(target, option));
 }
 
+/* A key of `distributed`; NULL after a problem. */
+static const OptionInfo *find_distributed(ConfigReader *reader, const YamlNode *key, const char *name)
+{
+    StrBuf names = {0};
+    for (int i = DISTRIBUTED_FIRST; i <= DISTRIBUTED_LAST; i++) {
+        if (strcmp(options[i].name, name) == 0) {
+            strbuf_deinit(&names);
+            return &options[i];
+        }
+        strbuf_printf(&names, "%s%s", names.len ? ", " : "", options[i].name);
+    }
+    reader_problem(reader, key, "unknown key " DISTRIBUTED_NAME ".%.100s; it takes %s", name, names.data);
+    strbuf_deinit(&names);
+    return NULL;
+}
+
+static void read_distributed(ConfigReader *reader, const Target *target, const YamlNode *map, bool overriding)
+{
+    if (yaml_is_null(map)) return;
+    if (map->type != YAML_MAPPING) {
+        reader_problem(reader, map, DISTRIBUTED_NAME ": expected a mapping, found %s", yaml_type_name(map));
+        return;
+    }
+    for (size_t i = 0; i < map->count; i++) {
+        const YamlNode   *key = map->keys[i];
+        const char       *name = key->type == YAML_SCALAR ? key->text.data : yaml_type_name(key);
+        const OptionInfo *option = find_distributed(reader, key, name);
+        if (option) read_option(reader, target, key, map->items[i], option, NULL, is_inert(map->items[i]), overriding);
+    }
+}
+
 /* One key and its value. overriding: a second value replaces the first instead of being a problem. */
 static void read_pair(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, bool overriding)
 {
     if (key->type != YAML_SCALAR) {
         reader_problem(reader, key, "expected a key, found %s", yaml_type_name(key));
+        return;
+    }
+    if (target->scope == SCOPE_run && strcmp(key->text.data, DISTRIBUTED_NAME) == 0) {
+        read_distributed(reader, target, value, overriding);
         return;
     }
     const OptionAlias *alias;
@@ -365,7 +400,10 @@ static void read_override(ConfigReader *reader, const Target *run, const char *t
     const char       *rest = NULL;
     const OptionInfo *list = split_nested(key.text.data, &index, &rest);
     if (!list) {
-        read_pair(reader, run, &key, value, true);
+        size_t prefix = strlen(DISTRIBUTED_NAME ".");
+        bool   is_member = strncmp(key.text.data, DISTRIBUTED_NAME ".", prefix) == 0;
+        if (is_member) key.text = str_of(key.text.data + prefix);
+        if (!is_member || find_distributed(reader, &key, key.text.data)) read_pair(reader, run, &key, value, true);
         return;
     }
     Dataset *dataset = dataset_at(reader, field_of(run, list), &key, list->name, index);

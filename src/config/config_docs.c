@@ -150,27 +150,45 @@ static void schema_type(StrBuf *out, const OptionInfo *option)
     }
 }
 
-/* The properties of a scope's keys, then those of other tools' names for them. A key may always be null. */
+/* A key may always be null. */
+static void schema_property(StrBuf *out, const OptionInfo *option)
+{
+    strbuf_printf(out, "    \"%s\": {\"description\": ", option->name);
+    json_write_string(out, option->help, strlen(option->help));
+    if (option->fallback) {
+        strbuf_puts(out, ", \"default\": ");
+        if (option->kind == KIND_BOOL || option->kind == KIND_INT || option->kind == KIND_FLOAT)
+            strbuf_puts(out, option->fallback);
+        else
+            json_write_string(out, option->fallback, strlen(option->fallback));
+    }
+    strbuf_puts(out, ", \"anyOf\": [");
+    schema_type(out, option);
+    strbuf_puts(out, ", {\"type\": \"null\"}]}");
+}
+
+static void schema_distributed(StrBuf *out)
+{
+    strbuf_puts(out,
+                ",\n    \"" DISTRIBUTED_NAME "\": {\"type\": [\"object\", \"null\"], \"additionalProperties\": false, \"properties\": {");
+    for (int key = DISTRIBUTED_FIRST; key <= DISTRIBUTED_LAST; key++) {
+        strbuf_puts(out, key > DISTRIBUTED_FIRST ? ",\n" : "\n");
+        schema_property(out, &options[key]);
+    }
+    strbuf_puts(out, "}}");
+}
+
+/* The properties of a scope's keys, then those of other tools' names for them. */
 static void schema_properties(StrBuf *out, OptionScope scope)
 {
     const char *separator = "\n";
     for (int key = 0; key < CONFIG_KEY_COUNT; key++) {
-        const OptionInfo *option = &options[key];
-        if (option->scope != scope) continue;
-        strbuf_printf(out, "%s    \"%s\": {\"description\": ", separator, option->name);
-        json_write_string(out, option->help, strlen(option->help));
-        if (option->fallback) {
-            strbuf_puts(out, ", \"default\": ");
-            if (option->kind == KIND_BOOL || option->kind == KIND_INT || option->kind == KIND_FLOAT)
-                strbuf_puts(out, option->fallback);
-            else
-                json_write_string(out, option->fallback, strlen(option->fallback));
-        }
-        strbuf_puts(out, ", \"anyOf\": [");
-        schema_type(out, option);
-        strbuf_puts(out, ", {\"type\": \"null\"}]}");
+        if (options[key].scope != scope) continue;
+        strbuf_puts(out, separator);
+        schema_property(out, &options[key]);
         separator = ",\n";
     }
+    if (scope == SCOPE_run) schema_distributed(out);
     for (size_t i = 0; i < num_option_aliases; i++) {
         const OptionAlias *alias = &option_aliases[i];
         bool               repeated = i > 0 && strcmp(option_aliases[i - 1].name, alias->name) == 0;

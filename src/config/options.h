@@ -69,6 +69,10 @@ typedef struct ChoiceInfo {
     bool        is_spelling;
 } ChoiceInfo;
 
+/* The keys of a run that its mapping `distributed` may hold. */
+#define DISTRIBUTED_NAME "distributed"
+enum { DISTRIBUTED_FIRST = KEY_run_ray_address, DISTRIBUTED_LAST = KEY_run_max_restarts };
+
 extern const OptionInfo  options[CONFIG_KEY_COUNT];
 extern const OptionAlias option_aliases[];
 extern const size_t      num_option_aliases;

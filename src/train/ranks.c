@@ -84,6 +84,8 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
 {
     bool     is_alone = config->world_size == 1;
     TrainJob job = {config, hooks, out};
+    FAIL_IF(config->ray_address, ERR_INVALID,
+            "ray_address: a run on Ray's nodes is started by the commands pt and sft, or by surogate.ray");
     FAIL_IF(config->rank >= config->world_size, ERR_INVALID, "rank %lld of world_size %lld; expected 0 to %lld", (long long)config->rank,
             (long long)config->world_size, (long long)config->world_size - 1);
     FAIL_IF(config->gpus > 1 && comm_mpi_started(), ERR_INVALID,

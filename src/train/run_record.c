@@ -65,6 +65,11 @@ static const char *const free_keys[] = {
     "rendezvous",
     "comm_timeout",
     "rendezvous_secret",
+    "ray_address",
+    "num_nodes",
+    "gpus_per_node",
+    "worker_output_dir",
+    "max_restarts",
 };
 
 /* Keys that say where a rank is, and what its host has. */

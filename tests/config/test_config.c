@@ -173,6 +173,20 @@ static void overrides_win(void)
     EXPECT_INT(config.seed, 42);
 }
 
+static void distributed_holds_keys_of_the_run(void)
+{
+    EXPECT_OK(parse("distributed: {ray_address: auto, num_nodes: 3}\n", "distributed.gpus_per_node=8", "distributed={num_nodes: 4}"));
+    EXPECT_STR(config.ray_address, "auto");
+    EXPECT_INT(config.num_nodes, 4);
+    EXPECT_INT(config.gpus_per_node, 8);
+    EXPECT_OK(parse("distributed:\nray_address: auto\n", "distributed.ray_address=", NULL));
+    EXPECT(config.ray_address == NULL);
+    EXPECT_FAILS(parse("num_nodes: 2\ndistributed: {num_nodes: 3}\n", NULL, NULL), ERR_INVALID, "num_nodes is given twice");
+    EXPECT_FAILS(parse("distributed: [auto]\n", NULL, NULL), ERR_INVALID, "distributed: expected a mapping");
+    EXPECT_FAILS(parse("distributed: {seed: 3}\n", NULL, NULL), ERR_INVALID, "unknown key distributed.seed; it takes ray_address, ");
+    EXPECT_FAILS(parse("", "distributed.seed=3", NULL), ERR_INVALID, "unknown key distributed.seed");
+}
+
 static void a_leading_tilde_is_the_home_folder(void)
 {
     setenv("HOME", "/home/someone", 1);
@@ -544,8 +558,8 @@ static void the_reference_is_current(void)
 }
 
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
-          TEST(overrides_win), TEST(a_leading_tilde_is_the_home_folder), TEST(keys_without_effect_are_named_and_why),
-          TEST(needs_name_values), TEST(names_of_one_key_agree), TEST(other_tools_names_are_read_and_noted),
-          TEST(other_tools_keys_are_answered), TEST(every_typo_is_an_error_that_suggests_the_key),
-          TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
-          TEST(help_answers_every_name), TEST(the_reference_is_current))
+          TEST(overrides_win), TEST(distributed_holds_keys_of_the_run), TEST(a_leading_tilde_is_the_home_folder),
+          TEST(keys_without_effect_are_named_and_why), TEST(needs_name_values), TEST(names_of_one_key_agree),
+          TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered),
+          TEST(every_typo_is_an_error_that_suggests_the_key), TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files),
+          TEST(the_schema_is_json_and_complete), TEST(help_answers_every_name), TEST(the_reference_is_current))

@@ -1,0 +1,461 @@
+"""Training on the nodes of a Ray cluster.
+
+`surogate sft run.yaml` with `distributed: {ray_address: ...}` ends up here, as do `python -m surogate.ray sft run.yaml` and `launch`. Ray
+starts one actor a node, which starts the native program there; the programs meet and train by themselves. Python only passes on what they
+print, and starts them anew on the nodes that are left when one was lost. Ray is imported where it is needed: `pip install surogate[ray]`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import queue
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+JOIN_SECONDS = 60.0  # that nodes have to come, and actors to start
+LEAVE_SECONDS = 20.0  # that programs have to end after one of them failed
+READ_SECONDS = 1.0
+INTERRUPTED = 75  # the program's exit status after a signal: it has saved
+LOST_SECONDS = 30.0  # that a node that was lost is left out: by then Ray knows whether it is there
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the native program hands over (src/cli/ray.c)."""
+
+    program: str
+    address: str
+    num_nodes: int  # 0: all
+    ranks_per_node: int
+    micro_batches: int  # of a rank in a step, on num_nodes nodes
+    max_restarts: int
+    worker_output_dir: str | None
+    dataset_cache_dir: str | None
+    resume: str
+    device: str
+    output_dir: str
+
+
+class Failure(Exception):
+    """Ends the run. status: the exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NodeLost(Exception):
+    """The run may go on without it. node: its id in Ray, where one is to be left out."""
+
+    def __init__(self, message: str, node: str | None = None) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class Worker:
+    """The actor of a node: it runs the native program, and hands out what that prints."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._process: subprocess.Popen[str] | None = None
+        self._status: int | None = None
+        self._is_stopped = False
+        self._libc = ctypes.CDLL(None)
+
+    def look(self, program: str, folder: str) -> dict[str, Any]:
+        """Where this node is, a port that is free there, and what is missing there ("": nothing)."""
+        import ray
+
+        found = program if os.access(program, os.X_OK) else shutil.which("surogate")
+        problem = "" if found else f"there is no program {program}, and no surogate on PATH"
+        if not Path(folder).is_dir():
+            problem = f"there is no folder {folder}, in which the run was started: nodes must share it"
+        address = ray.util.get_node_ip_address()
+        context = ray.get_runtime_context()
+        return {"node": context.get_node_id(), "address": address, "port": _free_port(), "program": found, "problem": problem}
+
+    def start(self, line: list[str], folder: str, secret: str, log: str | None) -> None:
+        environment = {**os.environ, "SUROGATE_SECRET": secret}
+        threading.Thread(target=self._run, args=(line, folder, environment, log), daemon=True).start()
+
+    def _run(self, line: list[str], folder: str, environment: dict[str, str], log: str | None) -> None:
+        """Starts the program and waits for it in one thread: Linux ends the program with the thread that started it."""
+        libc = self._libc
+
+        def end_with_parent() -> None:
+            libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+        try:
+            with _open_log(log) as copy:
+                self._process = subprocess.Popen(
+                    line,
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    preexec_fn=end_with_parent,
+                )
+                if self._is_stopped:
+                    self._process.send_signal(signal.SIGTERM)
+                assert self._process.stdout
+                for text in self._process.stdout:
+                    self._lines.put(text)
+                    copy.write(text)
+                    copy.flush()
+                self._status = self._process.wait()
+        except OSError as error:
+            self._lines.put(f"error: {error}\n")
+            self._status = 1
+
+    def read(self, seconds: float) -> tuple[list[str], int | None]:
+        """What was printed since, after a while at the latest, and the program's status once it has ended and all is read."""
+        lines: list[str] = []
+        until = time.monotonic() + seconds
+        while not lines and time.monotonic() < until:
+            status = self._status
+            while not self._lines.empty():
+                lines.append(self._lines.get())
+            if status is not None:
+                return lines, status
+            time.sleep(0.02)
+        return lines, None
+
+    def stop(self) -> None:
+        """All ranks finish the step, save and end when one of them gets this signal."""
+        self._is_stopped = True
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+
+def _open_log(path: str | None) -> Any:
+    if path is None:
+        return Path(os.devnull).open("w")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return Path(path).open("a")
+
+
+def _free_port() -> int:
+    """Below those that systems hand out by themselves, so that none is taken before rank 0 listens."""
+    for _ in range(1000):
+        port = random.randrange(10000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise OSError("no port from 10000 to 31999 is free")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Cluster:
+    """The nodes of the cluster, less those that were lost."""
+
+    def __init__(self, settings: Settings, needs: dict[str, float]) -> None:
+        self.settings = settings
+        self.needs = needs
+        self.lost: dict[str, float] = {}  # until when each is left out
+
+    def lose(self, node: str | None) -> None:
+        if node:
+            self.lost[node] = time.monotonic() + LOST_SECONDS
+
+    def count(self) -> int:
+        import ray
+
+        def fits(node: dict[str, Any]) -> bool:
+            return all(node["Resources"].get(kind, 0) >= amount for kind, amount in self.needs.items())
+
+        now = time.monotonic()
+        return sum(node["Alive"] and self.lost.get(node["NodeID"], 0) < now and fits(node) for node in ray.nodes())
+
+    def wait_for(self, least: int) -> int:
+        """How many nodes there are, once there are that many."""
+        until = time.monotonic() + JOIN_SECONDS
+        while (count := self.count()) < least:
+            if time.monotonic() > until:
+                needs = ", ".join(f"{amount:g} {kind}" for kind, amount in self.needs.items())
+                raise Failure(
+                    f"the Ray cluster has {count} nodes with {needs}, and the run needs {least}: start `ray start` on more of them, "
+                    "or lower num_nodes",
+                    2,
+                )
+            time.sleep(0.2)
+        return count
+
+
+class Attempt:
+    """The run from its start or newest checkpoint until it ends or a node is lost."""
+
+    def __init__(self, cluster: Cluster, nodes: int, interrupt: Interrupt) -> None:
+        self.cluster = cluster
+        self.nodes = nodes
+        self.interrupt = interrupt
+        self.workers: list[Any] = []
+        self.found: list[dict[str, Any]] = []
+        self.group: Any = None
+
+    def place(self) -> None:
+        """An actor on each of as many nodes."""
+        import ray
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        needs = self.cluster.needs
+        self.group = placement_group([needs] * self.nodes, strategy="STRICT_SPREAD")
+        if not self.group.wait(JOIN_SECONDS):
+            raise NodeLost(f"{self.nodes} nodes had no room within {JOIN_SECONDS:g} s")
+        actor = ray.remote(Worker)
+        for index in range(self.nodes):
+            where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
+            options = actor.options(num_cpus=1, num_gpus=needs.get("GPU", 0), scheduling_strategy=where, max_concurrency=4, max_restarts=0)
+            self.workers.append(options.remote())
+        looks = [worker.look.remote(self.cluster.settings.program, str(Path.cwd())) for worker in self.workers]
+        self.found = [self.answer(index, look) for index, look in enumerate(looks)]
+        for index, found in enumerate(self.found):
+            if found["problem"]:
+                raise Failure(f"{self.name(index)}: {found['problem']}", 2)
+
+    def name(self, index: int) -> str:
+        return f"node {index} ({self.found[index]['address']})" if index < len(self.found) else f"node {index}"
+
+    def lose(self, index: int, why: str) -> NodeLost:
+        return NodeLost(f"{self.name(index)} was lost: {why}", self.found[index]["node"] if index < len(self.found) else None)
+
+    def answer(self, index: int, call: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(call, timeout=JOIN_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise self.lose(index, _brief(error)) from error
+
+    def start(self, command: str, arguments: list[str], more: list[str]) -> None:
+        settings = self.cluster.settings
+        secret = secrets.token_urlsafe(32)
+        own = settings.worker_output_dir
+        if own and not settings.dataset_cache_dir:
+            more = [*more, f"dataset_cache_dir={own}/data"]
+        more = [
+            *more,
+            "ray_address=",
+            f"gpus={settings.ranks_per_node}",
+            f"world_size={self.nodes}",
+            f"rendezvous={self.found[0]['address']}:{self.found[0]['port']}",
+        ]
+        calls = []
+        for index, worker in enumerate(self.workers):
+            line = [self.found[index]["program"], command, *arguments, *more, f"rank={index}"]
+            calls.append(worker.start.remote(line, str(Path.cwd()), secret, f"{own}/node-{index}.log" if own else None))
+        for index, call in enumerate(calls):
+            self.answer(index, call)
+
+    def follow(self) -> int:
+        """Passes on what the programs print until all have ended; their exit status. A node that is lost is one after all."""
+        import ray
+
+        calls = {worker.read.remote(READ_SECONDS): index for index, worker in enumerate(self.workers)}
+        lost: list[NodeLost] = []
+        failed: list[int] = []
+        until = float("inf")
+        while calls and time.monotonic() < until:
+            self.interrupt.pass_on(self.workers)
+            ready, _ = ray.wait(list(calls), timeout=READ_SECONDS)
+            for call in ready:
+                index = calls.pop(call)
+                try:
+                    lines, status = ray.get(call)
+                except ray.exceptions.RayError as error:
+                    lost.append(self.lose(index, _brief(error)))
+                    until = min(until, time.monotonic() + LEAVE_SECONDS)
+                    continue
+                for line in lines:
+                    _say(line.rstrip("\n") if index == 0 else f"{self.name(index)}: {line.rstrip()}")
+                if status is None:
+                    calls[self.workers[index].read.remote(READ_SECONDS)] = index
+                elif status < 0:
+                    lost.append(NodeLost(f"the program of {self.name(index)} was ended by signal {-status}"))
+                elif status:
+                    failed.append(status)
+                if status:
+                    until = min(until, time.monotonic() + LEAVE_SECONDS)
+        lost += [self.lose(index, f"nothing came from it for {LEAVE_SECONDS:g} s") for index in calls.values()]
+        if lost:
+            for each in lost:
+                self.cluster.lose(each.node)
+            raise lost[0]
+        return failed[0] if failed else 0
+
+    def end(self) -> None:
+        """Ends what is left of it."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        for worker in self.workers:
+            ray.kill(worker)
+        if self.group is not None:
+            remove_placement_group(self.group)
+
+
+class Interrupt:
+    """SIGINT and SIGTERM: the first is passed on, so that the run saves; a second one ends this process at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.is_told = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            os._exit(128 + number)
+        self.number = number
+
+    def pass_on(self, workers: list[Any]) -> None:
+        if self.number and not self.is_told:
+            self.is_told = True
+            for worker in workers:
+                worker.stop.remote()
+
+
+def _brief(error: BaseException) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _share(total: int, settings: Settings, most: int) -> tuple[int, int]:
+    """Of at most that many nodes: how many can share the micro-batches of a step evenly, and how many each of their ranks has then."""
+    for nodes in range(most, 0, -1):
+        if total % (nodes * settings.ranks_per_node) == 0:
+            return nodes, total // (nodes * settings.ranks_per_node)
+    raise Failure(f"{total} micro-batches of a step can't be divided among {settings.ranks_per_node} ranks of a node", 2)
+
+
+def _again(settings: Settings) -> list[str]:
+    """From where a start after a loss goes on: from what the run itself has saved."""
+    if settings.resume in ("auto", "true"):
+        return []
+    has_saved = any(Path(settings.output_dir).glob("checkpoint-*/manifest.json"))
+    return ["resume_from_checkpoint=auto"] if settings.resume == "false" or has_saved else []
+
+
+def _train(settings: Settings, command: str, arguments: list[str]) -> int:
+    import ray
+
+    needs: dict[str, float] = {"CPU": 1}
+    if settings.device != "cpu" and ray.cluster_resources().get("GPU"):
+        needs["GPU"] = settings.ranks_per_node
+    cluster = Cluster(settings, needs)
+    interrupt = Interrupt()
+    wanted = settings.num_nodes or cluster.wait_for(1)
+    total = wanted * settings.ranks_per_node * settings.micro_batches
+    cluster.wait_for(wanted)
+    nodes, more = wanted, list[str]()
+    for restart in range(settings.max_restarts + 1):
+        attempt = Attempt(cluster, nodes, interrupt)
+        try:
+            attempt.place()
+            _say(f"Ray: {nodes} nodes of {settings.ranks_per_node} ranks: {', '.join(found['address'] for found in attempt.found)}")
+            attempt.start(command, arguments, more)
+            return attempt.follow()
+        except NodeLost as loss:
+            cluster.lose(loss.node)
+            if interrupt.number:
+                raise Failure(f"{loss}. It was to end; the same command goes on", INTERRUPTED) from loss
+            if restart == settings.max_restarts:
+                raise Failure(f"{loss}. max_restarts is {settings.max_restarts}: the same command goes on") from loss
+            _say(f"warning: {loss}")
+        finally:
+            attempt.end()
+        nodes, micro_batches = _share(total, settings, min(wanted, cluster.wait_for(1)))
+        more = [f"gradient_accumulation_steps={micro_batches}", *_again(settings)]
+        _say(f"going on with {nodes} nodes, restart {restart + 1} of {settings.max_restarts}")
+    raise AssertionError("a loop that returns or raises")
+
+
+def _handed_over(settings: Settings, command: str, arguments: list[str]) -> int:
+    try:
+        import ray
+    except ModuleNotFoundError:
+        _say(f"error: ray_address: {sys.executable} has no Ray: pip install surogate[ray], or set SUROGATE_PYTHON to a Python that has it")
+        return 2
+    try:
+        ray.init(settings.address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        _say(f"error: ray_address {settings.address}: {_brief(error)}: is `ray start --head` running there?")
+        return 2
+    try:
+        return _train(settings, command, arguments)
+    except Failure as failure:
+        _say(f"error: {failure}")
+        return failure.status
+    except ray.exceptions.RayError as error:
+        _say(f"error: Ray at {settings.address}: {_brief(error)}. The same command goes on from the newest checkpoint")
+        return 1
+    finally:
+        ray.shutdown()
+
+
+def _program() -> str:
+    """The native program of the wheel, beside the library that SUROGATE_LIBRARY names, of a source tree, or on PATH."""
+    here = Path(__file__).resolve().parent
+    places = [here / "lib" / "surogate", here.parents[1] / "build" / "surogate"]
+    if told := os.environ.get("SUROGATE_LIBRARY"):
+        places.insert(0, Path(told).parent / "surogate")
+    found = next((str(place) for place in places if place.exists()), None) or shutil.which("surogate")
+    if not found:
+        raise FileNotFoundError("there is no program surogate: install the wheel, or run make build in the source tree")
+    return found
+
+
+def _line(command: str, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The native command, which reads the run file and hands over to this Python, and its environment."""
+    return [_program(), command, *arguments, "--ray"], {**os.environ, "SUROGATE_PYTHON": sys.executable}
+
+
+def launch(command: str, *args: str | os.PathLike[str], **settings: Any) -> None:
+    """Trains on the nodes of a Ray cluster, as `surogate COMMAND ARGS... --ray` does, and waits for the end.
+
+    command: "pt" or "sft"; args: a run file's path and "key=value" texts; settings: keys by keyword (ray_address, num_nodes, ...).
+    Progress is shown on stderr. subprocess.CalledProcessError has the exit status of a run that failed.
+    """
+    texts = [os.fspath(arg) for arg in args]
+    texts += [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
+    line, environment = _line(command, texts)
+    subprocess.run(line, env=environment, check=True)
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if len(arguments) > 2 and arguments[0] == "--settings":
+        return _handed_over(Settings(**json.loads(arguments[1])), arguments[2], arguments[3:])
+    if not arguments or arguments[0] not in ("pt", "sft"):
+        _say("usage: python -m surogate.ray pt|sft run.yaml [key=value ...]")
+        return 2
+    line, environment = _line(arguments[0], arguments[1:])
+    os.execve(line[0], line, environment)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+#!/bin/bash
+# Runs on a Ray cluster of three nodes on this machine: the losses of one process of three ranks, whatever is killed. RAY_PYTHON: a Python with
+# Ray; default: of the folder that tools/install-deps ray makes. KILLS: raylets that are killed.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+RAY_PYTHON=${RAY_PYTHON:-$(dirname "$SUROGATE")/ray-venv/bin/python}
+SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so
+export SUROGATE_LIBRARY PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1 RAY_USAGE_STATS_ENABLED=0
+make_text_run "max_steps: 60" "save_steps: 5" "per_device_train_batch_size: 4" "gradient_accumulation_steps: 2" "device: cpu" "threads: 1" \
+    "learning_rate: 1e-3" "dataset_cache_dir: $dir/cache"
+sed -i "s/^sequence_len: .*/sequence_len: 128/" "$dir/run.yaml"
+
+# --- what needs no Ray
+printf '%s\n' "model: $dir/model" "distributed: {ray_address: auto, num_nodes: 2, gpus_per_node: 1}" > "$dir/ray.yaml"
+SUROGATE_PYTHON=$dir/absent refused "no Python" 2 "cannot start $dir/absent" "pip install surogate[ray]" -- sft "$dir/ray.yaml"
+refused "world_size" 2 "world_size: 2 on Ray" -- sft "$dir/ray.yaml" world_size=2
+refused "no such key" 2 "unknown key distributed.nodes; it takes ray_address, num_nodes, " -- sft "$dir/run.yaml" distributed.nodes=2
+refused "no mapping" 2 "distributed: expected a mapping" -- sft "$dir/run.yaml" distributed=2
+for python in /usr/bin/python3 python3; do
+    "$python" -c 'import ray' 2> /dev/null && continue
+    SUROGATE_PYTHON=$python refused "no Ray" 2 "$python -m surogate.ray" "has no Ray: pip install surogate[ray]" -- sft "$dir/ray.yaml"
+    break
+done
+
+"$RAY_PYTHON" -c 'import ray' 2> /dev/null || {
+    skip "no Python with Ray here: tools/install-deps ray installs it"
+    finish
+}
+export SUROGATE_PYTHON=$RAY_PYTHON
+losses() { sed -nE 's/.*"log":"step".*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl"; }
+same_losses() {
+    paste <(losses "$1") <(losses "$2") | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $1)) { print; bad = 1 } } END { exit bad || NR != 60 }'
+}
+# cluster KIND...: status and what was printed.
+cluster() {
+    status=0
+    timeout "${RAY_TIMEOUT:-500}" "$RAY_PYTHON" python/tests/ray_cluster.py "$@" > "$dir/out" 2> "$dir/err" || status=$?
+}
+
+run pt "$dir/run.yaml" output_dir="$dir/one" gpus=3
+check "one process: exit $status" [ "$status" = 0 ]
+# block KIND: the first block of that kind of the document, as far as this machine can.
+block() { awk -v begin="\`\`\`$1" '$0 == begin { on = 1; next } /^```/ { if (on) exit } on' docs/multi_node.md | sed "s,/local/run,$dir/own,; s/gpus_per_node: 8/gpus_per_node: 1/"; }
+block yaml | cat "$dir/run.yaml" - > "$dir/documented.yaml"
+cluster whole "$SUROGATE" pt "$dir/documented.yaml" output_dir="$dir/three"
+check "three nodes: exit $status, $(tail -3 "$dir/err")" [ "$status" = 0 ]
+check "the losses of one process" same_losses "$dir/one" "$dir/three"
+check "what each prints is kept" [ -s "$dir/own/node-0.log" -a -e "$dir/own/node-1.log" -a -e "$dir/own/node-2.log" ]
+
+mkdir "$dir/python"
+cat "$dir/run.yaml" - <<< "output_dir: out" > "$dir/python/run.yaml"
+cluster whole env -C "$dir/python" "$RAY_PYTHON" -c "$(block python)"
+check "from Python: exit $status, $(tail -3 "$dir/err")" [ "$status" = 0 ]
+check "its losses" same_losses "$dir/one" "$dir/python/out"
+
+cluster stop "$RAY_PYTHON" -m surogate.ray pt "$dir/run.yaml" output_dir="$dir/stopped" max_steps=10000 num_nodes=2
+check "SIGTERM: exit $status, $(tail -1 "$dir/err")" [ "$status" = 75 ]
+check "and a checkpoint" compgen -G "$dir/stopped/checkpoint-*/manifest.json" > /dev/null
+
+cluster whole "$SUROGATE" pt "$dir/run.yaml" output_dir="$dir/bad" num_nodes=2 datasets="$dir/absent.txt"
+check "a failure of the run itself: exit $status, $(tail -3 "$dir/err")" [ "$status" = 2 ]
+check "isn't tried again" [ "$(grep -c "absent.txt" "$dir/err")" -ge 1 -a "$(grep -c "going on with" "$dir/err")" = 0 ]
+
+cluster kill "${KILLS:-2}" "${SEED:-7}" "$dir/killed" "$SUROGATE" pt "$dir/run.yaml" num_nodes=3 max_restarts=100
+check "kills: exit $status, $(tail -3 "$dir/err")" [ "$status" = 0 ]
+check "the run went on: $(grep -m1 "was lost" "$dir/err")" [ "$(grep -c "going on with" "$dir/err")" -ge 1 ]
+read -r kills runs < <(sed -nE 's/^(.*) kills in (.*) runs$/\1 \2/p' "$dir/out")
+echo "${kills:-no} kills in ${runs:-no} runs"
+check "enough kills" [ "${kills:-0}" -ge "${KILLS:-2}" ]
+for turn in $(seq "${runs:-1}"); do
+    check "run $turn of those killed: the losses of one process" same_losses "$dir/one" "$dir/killed/$turn"
+done
+finish
