@@ -7,7 +7,6 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     CudaSdpa s = {};
     s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
     s.scale = a->scale;
-    s.window = a->window < a->len ? a->window : 0;
     s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride;
     s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data;
     s.lse = a->lse;

@@ -49,7 +49,6 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     s.backward = true;
     s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
     s.scale = a->scale;
-    s.window = a->window < a->len ? a->window : 0;
     s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride, s.dkv_stride = a->dk.token_stride;
     s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data, s.grad_o = a->grad_o.data;
     s.dq = a->dq.data, s.dk = a->dk.data, s.dv = a->dv.data;

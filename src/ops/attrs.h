@@ -164,11 +164,10 @@ typedef struct AttentionAttrs {
     bool    dense; /* every row is one document: doc_start is 0 wherever it matters. A promise that faster kernels use */
 } AttentionAttrs;
 
-/* Whether kernels for whole rows of `len` do as well: rows are single documents, and a window is too long to gain much from what it leaves
- * out, which they compute. */
+/* Whether kernels for whole rows of `len` do as well: rows are single documents, and a query attends all before it. */
 static inline bool attention_by_rows(const AttentionAttrs *attrs, int64_t len)
 {
-    return attrs->dense && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len / 2);
+    return attrs->dense && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len);
 }
 
 typedef struct LossSumBwdAttrs { /* dims of dlosses */

@@ -1,6 +1,6 @@
 /* Preloaded into a program, makes a rank's step go wrong: the FAIL_AT-th copy of what a step is told (8 floats, the first of which is the
  * learning rate FAIL_RATE) on its way to the device. FAIL_AS nan: the second float becomes NaN, and the rank's loss with it; hang: the copy
- * never returns. Built with -fno-builtin: memmove is to stay memmove. */
+ * never returns. It calls nothing while it copies: the dynamic linker and drivers copy where not every function can be called. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,25 +8,33 @@
 
 enum { FLOATS = 8 };
 
-static long num_copies;
+static float fail_rate = -1;
+static long  fail_at, num_copies;
+static int   hangs;
 
-static int is_the_one(const float *floats)
+__attribute__((constructor)) static void read_environment(void)
 {
-    const char *rate = getenv("FAIL_RATE"), *at = getenv("FAIL_AT");
-    if (!rate || !at || floats[0] != (float)atof(rate)) return 0;
-    return __atomic_add_fetch(&num_copies, 1, __ATOMIC_RELAXED) == atol(at);
+    const char *rate = getenv("FAIL_RATE"), *at = getenv("FAIL_AT"), *as = getenv("FAIL_AS");
+    if (!rate || !at || !as) return;
+    fail_at = atol(at);
+    hangs = strcmp(as, "hang") == 0;
+    fail_rate = (float)atof(rate);
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
 void *memcpy(void *restrict to, const void *restrict from, size_t bytes)
 {
-    float       floats[FLOATS];
-    const char *as = getenv("FAIL_AS");
-    memmove(to, from, bytes);
-    if (bytes != sizeof floats) return to;
-    memmove(floats, from, bytes);
-    if (!is_the_one(floats)) return to;
-    while (strcmp(as, "hang") == 0) pause();
+    float floats[FLOATS];
+    copy(to, from, bytes);
+    if (bytes != sizeof floats || fail_rate < 0) return to;
+    copy(floats, from, bytes);
+    if (floats[0] != fail_rate || __atomic_add_fetch(&num_copies, 1, __ATOMIC_RELAXED) != fail_at) return to;
+    while (hangs) pause();
     floats[1] = NAN;
-    memmove(to, floats, bytes);
+    copy(to, floats, bytes);
     return to;
 }

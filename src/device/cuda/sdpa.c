@@ -24,7 +24,6 @@ typedef enum DataId {
     DATA_SCALE,
     DATA_MINUS_INF,
     DATA_ONE,
-    DATA_WINDOW,
     DATA_GRAD_O,
     DATA_SUM,
     DATA_DQ,
@@ -38,7 +37,7 @@ typedef struct SdpaPlan {
     bool                     works;
     cudnnBackendDescriptor_t plan;
     size_t                   workspace_bytes;
-    float                    scale, minus_inf, one; /* these and key.window: by-value operands are read through host pointers */
+    float                    scale, minus_inf, one; /* by-value operands are read through host pointers */
     cudnnBackendDescriptor_t descriptors[MAX_DESCRIPTORS];
     int                      num_descriptors;
     cudnnBackendDescriptor_t ops[MAX_OPS];
@@ -108,8 +107,7 @@ static Desc tensor(const Build *b, DataId id, cudnnDataType_t dtype, Shape shape
 {
     Desc    desc = make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     int64_t uid = id ? (int64_t)id : b->p->next_id++, alignment = 16;
-    bool    is_virtual = id == 0;
-    bool    by_value = id == DATA_SCALE || id == DATA_MINUS_INF || id == DATA_ONE || id == DATA_WINDOW;
+    bool    is_virtual = id == 0, by_value = id == DATA_SCALE || id == DATA_MINUS_INF || id == DATA_ONE;
     set(b, desc, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
     set(b, desc, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype);
     set(b, desc, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, shape.dim);
@@ -123,7 +121,7 @@ static Desc tensor(const Build *b, DataId id, cudnnDataType_t dtype, Shape shape
 
 static Desc scalar(const Build *b, DataId id)
 {
-    return tensor(b, id, id == DATA_WINDOW ? CUDNN_DATA_INT32 : CUDNN_DATA_FLOAT, packed(1, 1, 1, 1));
+    return tensor(b, id, CUDNN_DATA_FLOAT, packed(1, 1, 1, 1));
 }
 
 /* ---- operations ---- */
@@ -210,24 +208,17 @@ static Desc reshape(const Build *b, Desc x, cudnnDataType_t dtype, Shape shape)
     return y;
 }
 
-/* x where row >= column, and with a window column + window > row, else -inf. */
+/* x where row >= column, else -inf. */
 static Desc causal(const Build *b, Desc x, Shape scores)
 {
-    Desc index[2], minus_inf = scalar(b, DATA_MINUS_INF), mask = tensor(b, 0, CUDNN_DATA_BOOLEAN, scores),
-                   y = tensor(b, 0, CUDNN_DATA_FLOAT, scores);
+    Desc index[2], mask = tensor(b, 0, CUDNN_DATA_BOOLEAN, scores), y = tensor(b, 0, CUDNN_DATA_FLOAT, scores);
     for (int axis = 2; axis < 4; axis++) {
         index[axis - 2] = tensor(b, 0, CUDNN_DATA_INT32, scores);
         pointwise(b, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, axis, x, NULL, NULL, index[axis - 2]);
     }
     pointwise(b, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, index[0], index[1], NULL, mask);
-    pointwise(b, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, x, minus_inf, mask, y);
-    if (!b->p->key.window) return y;
-    Desc reach = tensor(b, 0, CUDNN_DATA_INT32, scores), near = tensor(b, 0, CUDNN_DATA_BOOLEAN, scores);
-    Desc z = tensor(b, 0, CUDNN_DATA_FLOAT, scores);
-    pointwise(b, CUDNN_POINTWISE_ADD, CUDNN_DATA_INT32, -1, index[1], scalar(b, DATA_WINDOW), NULL, reach);
-    pointwise(b, CUDNN_POINTWISE_CMP_GT, CUDNN_DATA_BOOLEAN, -1, reach, index[0], NULL, near);
-    pointwise(b, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, y, minus_inf, near, z);
-    return z;
+    pointwise(b, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, x, scalar(b, DATA_MINUS_INF), mask, y);
+    return y;
 }
 
 static Shape strided(int64_t b, int64_t h, int64_t t, int64_t d, int64_t token_stride)
@@ -364,7 +355,7 @@ static bool same_key(const CudaSdpa *a, const CudaSdpa *b)
 {
     return a->batch == b->batch && a->len == b->len && a->num_heads == b->num_heads && a->num_kv_heads == b->num_kv_heads &&
            a->dim == b->dim && a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->dq_stride == b->dq_stride &&
-           a->dkv_stride == b->dkv_stride && a->scale == b->scale && a->window == b->window && a->backward == b->backward;
+           a->dkv_stride == b->dkv_stride && a->scale == b->scale && a->backward == b->backward;
 }
 
 static SdpaPlan *plan_of(CudaDevice *device, const CudaSdpa *s)
@@ -423,23 +414,22 @@ Status cuda_sdpa_run(CudaDevice *device, const CudaSdpa *s, void *workspace, voi
     const struct {
         DataId      id;
         const void *data;
-        bool        there;
-    } all[] = {{DATA_Q, s->q, true},
-               {DATA_K, s->k, true},
-               {DATA_V, s->v, true},
-               {DATA_O, s->o, true},
-               {DATA_STATS, s->lse, true},
-               {DATA_SCALE, &p->scale, true},
-               {DATA_MINUS_INF, &p->minus_inf, true},
-               {DATA_WINDOW, &p->key.window, s->window != 0},
-               {DATA_ONE, &p->one, s->backward},
-               {DATA_GRAD_O, s->grad_o, s->backward},
-               {DATA_SUM, workspace, s->backward},
-               {DATA_DQ, s->dq, s->backward},
-               {DATA_DK, s->dk, s->backward},
-               {DATA_DV, s->dv, s->backward}};
+        bool        backward_only;
+    } all[] = {{DATA_Q, s->q, false},
+               {DATA_K, s->k, false},
+               {DATA_V, s->v, false},
+               {DATA_O, s->o, false},
+               {DATA_STATS, s->lse, false},
+               {DATA_SCALE, &p->scale, false},
+               {DATA_MINUS_INF, &p->minus_inf, false},
+               {DATA_ONE, &p->one, true},
+               {DATA_GRAD_O, s->grad_o, true},
+               {DATA_SUM, workspace, true},
+               {DATA_DQ, s->dq, true},
+               {DATA_DK, s->dk, true},
+               {DATA_DV, s->dv, true}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!all[i].there) continue;
+        if (all[i].backward_only && !s->backward) continue;
         ids[count] = all[i].id;
         memcpy(&data[count++], &all[i].data, sizeof(void *));
     }

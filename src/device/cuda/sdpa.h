@@ -10,7 +10,6 @@ typedef struct CudaSdpa {
     int64_t     q_stride, kv_stride;   /* from a token to the next; batch rows are len tokens apart */
     int64_t     dq_stride, dkv_stride; /* backward */
     float       scale;
-    int32_t     window; /* keys a query attends; 0: all before it */
     bool        backward;
     const void *q, *k, *v;
     void       *o;   /* (B,T,H,D); backward: read */
