@@ -22,7 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ["SUROGATE"])
 
 # A page's blocks of a language that another test runs.
-ELSEWHERE = {("docs/c_api.md", "c"): "tests/api/install.t"}
+ELSEWHERE = {
+    ("docs/c_api.md", "c"): "tests/api/install.t",
+    ("docs/multi_node.md", "python"): "tests/python/ray.t",
+    ("docs/multi_node.md", "yaml"): "tests/python/ray.t",
+}
 
 # In `sh` blocks make only checks that its targets are there.
 PRELUDE = f'set -e; make() {{ command make -n -C "{ROOT}" "$@" > /dev/null; }}\n'
