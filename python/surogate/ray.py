@@ -49,7 +49,7 @@ class Settings:
     output_dir: str
 
 
-class Failure(Exception):
+class RunError(Exception):
     """Ends the run. status: the exit status."""
 
     def __init__(self, message: str, status: int = 1) -> None:
@@ -57,7 +57,7 @@ class Failure(Exception):
         self.status = status
 
 
-class NodeLost(Exception):
+class NodeLostError(Exception):
     """The run may go on without it. node: its id in Ray, where one is to be left out."""
 
     def __init__(self, message: str, node: str | None = None) -> None:
@@ -195,7 +195,7 @@ class Cluster:
         while (count := self.count()) < least:
             if time.monotonic() > until:
                 needs = ", ".join(f"{amount:g} {kind}" for kind, amount in self.needs.items())
-                raise Failure(
+                raise RunError(
                     f"the Ray cluster has {count} nodes with {needs}, and the run needs {least}: start `ray start` on more of them, "
                     "or lower num_nodes",
                     2,
@@ -224,7 +224,7 @@ class Attempt:
         needs = self.cluster.needs
         self.group = placement_group([needs] * self.nodes, strategy="STRICT_SPREAD")
         if not self.group.wait(JOIN_SECONDS):
-            raise NodeLost(f"{self.nodes} nodes had no room within {JOIN_SECONDS:g} s")
+            raise NodeLostError(f"{self.nodes} nodes had no room within {JOIN_SECONDS:g} s")
         actor = ray.remote(Worker)
         for index in range(self.nodes):
             where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=index)
@@ -234,13 +234,13 @@ class Attempt:
         self.found = [self.answer(index, look) for index, look in enumerate(looks)]
         for index, found in enumerate(self.found):
             if found["problem"]:
-                raise Failure(f"{self.name(index)}: {found['problem']}", 2)
+                raise RunError(f"{self.name(index)}: {found['problem']}", 2)
 
     def name(self, index: int) -> str:
         return f"node {index} ({self.found[index]['address']})" if index < len(self.found) else f"node {index}"
 
-    def lose(self, index: int, why: str) -> NodeLost:
-        return NodeLost(f"{self.name(index)} was lost: {why}", self.found[index]["node"] if index < len(self.found) else None)
+    def lose(self, index: int, why: str) -> NodeLostError:
+        return NodeLostError(f"{self.name(index)} was lost: {why}", self.found[index]["node"] if index < len(self.found) else None)
 
     def answer(self, index: int, call: Any) -> Any:
         import ray
@@ -275,7 +275,7 @@ class Attempt:
         import ray
 
         calls = {worker.read.remote(READ_SECONDS): index for index, worker in enumerate(self.workers)}
-        lost: list[NodeLost] = []
+        lost: list[NodeLostError] = []
         failed: list[int] = []
         until = float("inf")
         while calls and time.monotonic() < until:
@@ -294,7 +294,7 @@ class Attempt:
                 if status is None:
                     calls[self.workers[index].read.remote(READ_SECONDS)] = index
                 elif status < 0:
-                    lost.append(NodeLost(f"the program of {self.name(index)} was ended by signal {-status}"))
+                    lost.append(NodeLostError(f"the program of {self.name(index)} was ended by signal {-status}"))
                 elif status:
                     failed.append(status)
                 if status:
@@ -349,7 +349,7 @@ def _share(total: int, settings: Settings, most: int) -> tuple[int, int]:
     for nodes in range(most, 0, -1):
         if total % (nodes * settings.ranks_per_node) == 0:
             return nodes, total // (nodes * settings.ranks_per_node)
-    raise Failure(f"{total} micro-batches of a step can't be divided among {settings.ranks_per_node} ranks of a node", 2)
+    raise RunError(f"{total} micro-batches of a step can't be divided among {settings.ranks_per_node} ranks of a node", 2)
 
 
 def _again(settings: Settings) -> list[str]:
@@ -379,12 +379,12 @@ def _train(settings: Settings, command: str, arguments: list[str]) -> int:
             _say(f"Ray: {nodes} nodes of {settings.ranks_per_node} ranks: {', '.join(found['address'] for found in attempt.found)}")
             attempt.start(command, arguments, more)
             return attempt.follow()
-        except NodeLost as loss:
+        except NodeLostError as loss:
             cluster.lose(loss.node)
             if interrupt.number:
-                raise Failure(f"{loss}. It was to end; the same command goes on", INTERRUPTED) from loss
+                raise RunError(f"{loss}. It was to end; the same command goes on", INTERRUPTED) from loss
             if restart == settings.max_restarts:
-                raise Failure(f"{loss}. max_restarts is {settings.max_restarts}: the same command goes on") from loss
+                raise RunError(f"{loss}. max_restarts is {settings.max_restarts}: the same command goes on") from loss
             _say(f"warning: {loss}")
         finally:
             attempt.end()
@@ -407,7 +407,7 @@ def _handed_over(settings: Settings, command: str, arguments: list[str]) -> int:
         return 2
     try:
         return _train(settings, command, arguments)
-    except Failure as failure:
+    except RunError as failure:
         _say(f"error: {failure}")
         return failure.status
     except ray.exceptions.RayError as error:
@@ -446,7 +446,7 @@ def launch(command: str, *args: str | os.PathLike[str], **settings: Any) -> None
     subprocess.run(line, env=environment, check=True)
 
 
-def main() -> int:
+def main() -> int:  # noqa: RET503 execve doesn't return
     arguments = sys.argv[1:]
     if len(arguments) > 2 and arguments[0] == "--settings":
         return _handed_over(Settings(**json.loads(arguments[1])), arguments[2], arguments[3:])

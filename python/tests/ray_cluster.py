@@ -1,8 +1,11 @@
 """Runs of a command on a Ray cluster of three nodes on this machine, which tests/python/ray.t drives.
 
-ray_cluster.py whole COMMAND...: once. ray_cluster.py kill COUNT SEED FOLDER COMMAND...: output_dir FOLDER/1, FOLDER/2, ... until that many
-raylets were killed at random moments; of each run at most four, and some get a successor. ray_cluster.py stop COMMAND...: SIGTERM at step 5.
-The commands get ray_address, and RAY_ADDRESS, which is what auto means. The secret of each run must be in no command line and no file of Ray's.
+ray_cluster.py whole COMMAND...: once.
+ray_cluster.py kill COUNT SEED FOLDER COMMAND...: output_dir FOLDER/1, FOLDER/2, ... until that many raylets were killed at random moments;
+of each run at most four, and some get a successor.
+ray_cluster.py stop COMMAND...: SIGTERM at step 5.
+The commands get ray_address, and RAY_ADDRESS, which is what auto means. The secret of each run must be in no command line and in no file
+of Ray's.
 """
 
 from __future__ import annotations
