@@ -7,13 +7,14 @@
 #   make train         just the native program
 #   make install       program, library, header, pkg-config file and man page into PREFIX (/usr/local)
 #   make wheel         dist/surogate-VERSION-...whl: the Python package with program, library and, where built, CUDA plugin
+#   make wheel-dev     dist/surogate-VERSION+dev-...whl: makes an environment use the package of this tree, over BUILD
 #   make rebuild clean bench fuzz
 #   make format        lays out the C and CUDA sources as .clang-format says
 #   make test-gpu      the tests that need a GPU; leaves a stamp of what they ran on, which CI compares with the tree
 #   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
 #   make docs          build/site: the documents as a site with search (mkdocs of PyPI, in a folder of its own)
 #   make help          this text
-#   make release       the plugin for all GPUs from compute capability 8.0 on
+#   make release       build-release: program, library, and the plugin for all GPUs from compute capability 8.0 on
 #
 # BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang   BUILD=folder
 BUILD_TYPE ?= Release
@@ -31,7 +32,7 @@ PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^
 
 PREFIX ?= /usr/local
 
-.PHONY: docs help install wheel build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+.PHONY: docs help install wheel wheel-dev build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -55,6 +56,9 @@ install: build
 
 wheel: build
 	@tools/wheel $(BUILD)
+
+wheel-dev: build
+	@tools/wheel --dev $(BUILD)
 
 test-long: build
 	@TEST_LONG=1 TEST_TIMEOUT=$${TEST_TIMEOUT:-86400} tools/run-tests $(BUILD)
@@ -98,7 +102,7 @@ gpu-bundle: build
 
 release: deps
 	@cmake -S . -B $(BUILD)-release $(CMAKE_ARGS) "-DCUDA_ARCHS=80;86;89;90a;100;103;120;121" -DCUDA_PTX=121 > /dev/null
-	@cmake --build $(BUILD)-release -j $(JOBS) --target surogate surogate_cuda
+	@cmake --build $(BUILD)-release -j $(JOBS) --target surogate surogate_library surogate_cuda
 	@echo "built $(BUILD)-release/surogate and libsurogate_cuda.so"
 
 # Each target of tests/fuzz runs FUZZ_SECONDS from its seed corpus, two at once.

@@ -84,6 +84,18 @@ static void look_in_site_packages(Search *search, const char *prefix)
     look(search, folder);
 }
 
+/* The environment that the plugin was installed into: it lies in site-packages/surogate/lib. */
+static void look_beside_plugin(Search *search)
+{
+    char    folder[PATH_MAX];
+    Dl_info info;
+    if (!dladdr((const void *)look_beside_plugin, &info) || !info.dli_fname) return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    if (!slash) return;
+    snprintf(folder, sizeof folder, "%.*s/../../nvidia/*/lib", (int)(slash - info.dli_fname), info.dli_fname);
+    look(search, folder);
+}
+
 /* The environment of the python3 that PATH finds. */
 static void look_beside_python(Search *search)
 {
@@ -117,6 +129,7 @@ static void look_everywhere(Search *search)
     if (cuda) snprintf(folder, sizeof folder, "%.1024s/lib64", cuda), look(search, folder);
     look(search, "/usr/local/cuda*/lib64");
     look(search, "/usr/lib/x86_64-linux-gnu");
+    look_beside_plugin(search);
     if (venv) look_in_site_packages(search, venv);
     look_beside_python(search);
     look_in_site_packages(search, "/usr");
