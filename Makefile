@@ -14,7 +14,7 @@
 #   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
 #   make docs          build/site: the documents as a site with search (mkdocs of PyPI, in a folder of its own)
 #   make help          this text
-#   make release       build-release: program, library, and the plugin for all GPUs from compute capability 8.0 on
+#   make release       dist/release: install.sh, archive and wheel, with the plugin for all GPUs from compute capability 8.0 on
 #
 # BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang   BUILD=folder
 BUILD_TYPE ?= Release
@@ -103,7 +103,7 @@ gpu-bundle: build
 release: deps
 	@cmake -S . -B $(BUILD)-release $(CMAKE_ARGS) "-DCUDA_ARCHS=80;86;89;90a;100;103;120;121" -DCUDA_PTX=121 > /dev/null
 	@cmake --build $(BUILD)-release -j $(JOBS) --target surogate surogate_library surogate_cuda
-	@echo "built $(BUILD)-release/surogate and libsurogate_cuda.so"
+	@tools/release $(BUILD)-release
 
 # Each target of tests/fuzz runs FUZZ_SECONDS from its seed corpus, two at once.
 fuzz:
