@@ -14,6 +14,7 @@
 #   make gpu-bundle    build/gpu-bundle: program, plugin and GPU tests for a machine with nothing installed (BUNDLE/check runs them)
 #   make docs          build/site: the documents as a site with search (mkdocs of PyPI, in a folder of its own)
 #   make help          this text
+#   make cuda12        BUILD/libsurogate_cuda12.so: the plugin for drivers of CUDA 12, which wheel and release take along
 #   make release       dist/release: install.sh, archive and wheel, with the plugin for all GPUs from compute capability 8.0 on
 #
 # BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang   BUILD=folder
@@ -32,7 +33,7 @@ PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^
 
 PREFIX ?= /usr/local
 
-.PHONY: docs help install wheel wheel-dev build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+.PHONY: docs help install wheel wheel-dev cuda12 build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -74,6 +75,19 @@ quickstart-build: configure
 
 docs:
 	@tools/site $(BUILD)
+
+# BUILD/libsurogate_cuda12.so, of the sources that BUILD's own plugin is of. cub asks for the headers of its compiler's version.
+CUDA12_ARCHS ?= 90a
+CUDA12_PTX   ?= 80
+cuda12: deps
+	@nvcc=$$(tools/cuda12-toolkit $(BUILD)-cuda12/toolkit | tail -1) && \
+	NVCC_APPEND_FLAGS=-DCCCL_DISABLE_CTK_COMPATIBILITY_CHECK && export NVCC_APPEND_FLAGS && \
+	cmake -S . -B $(BUILD)-cuda12 $(CMAKE_ARGS) -DNVCC=$$nvcc -DCUDA_PLUGIN=surogate_cuda12 \
+	    "-DCUDA_ARCHS=$(CUDA12_ARCHS)" "-DCUDA_PTX=$(CUDA12_PTX)" > /dev/null && \
+	cmake --build $(BUILD)-cuda12 -j $(JOBS) --target surogate_cuda
+	@mkdir -p $(BUILD)
+	@cp $(BUILD)-cuda12/libsurogate_cuda12.so $(BUILD)/
+	@echo "built $(BUILD)/libsurogate_cuda12.so"
 
 # The comment at the head of this file.
 help:

@@ -86,7 +86,7 @@ link() { # TARGET NAME
 }
 
 tell_gpu() {
-    if [ ! -e "$prefix/current/lib/libsurogate_cuda.so" ]; then
+    if ! ls "$prefix"/current/lib/libsurogate_cuda*.so > /dev/null 2>&1; then
         say "GPUs: this release has no CUDA plugin; it runs on the CPU"
     elif [ ! -e /dev/nvidiactl ]; then
         say "GPUs: there is no NVIDIA driver here; it runs on the CPU"

@@ -1,5 +1,5 @@
 /* Opens the CUDA plugin at run time: beside the program or the library that this is part of, in ../lib beside it, or where
- * SUROGATE_CUDA_PLUGIN says. */
+ * SUROGATE_CUDA_PLUGIN says. There may be one of CUDA 13 and one of CUDA 12, for drivers that know no more. */
 #include "device/cuda/plugin.h"
 
 #include "base/log.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PLUGIN_FILE "libsurogate_cuda.so"
+static const char *const plugin_files[] = {"libsurogate_cuda.so", "libsurogate_cuda12.so"};
 
 static Status host_fail(Status status, const char *text)
 {
@@ -49,31 +49,56 @@ static bool own_folder(char *out, size_t size)
     return true;
 }
 
-/* The first of the places where the file is; NULL: nowhere, and `searched` lists them. */
-static void *open_plugin(char *searched, size_t size)
+/* What the driver knows, as 13000; 0: there is none. */
+static int driver_version(void)
+{
+    int   version = 0, (*get)(int *) = NULL;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver) *(void **)&get = dlsym(driver, "cuDriverGetVersion");
+    if (get && get(&version) != 0) version = 0;
+    dlerror(); /* without a driver it has something to say */
+    return version;
+}
+
+/* Opens the file (NULL: it can't be) in the first of the places that have it, which `searched` is then; false: none has, and it lists them.
+ */
+static bool open_file(const char *folder, const char *file, char *searched, size_t size, void **out)
 {
     static const char *const beside[] = {"", "../", "../lib/"}; /* tests and benches lie in folders of the build folder */
-    char                     folder[PATH_MAX / 2], path[PATH_MAX];
-    const char              *given = getenv("SUROGATE_CUDA_PLUGIN");
-    size_t                   used = 0;
+    char                     path[PATH_MAX];
+    size_t                   used = strlen(searched);
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s%s", folder, beside[i], file);
+        int n = snprintf(searched + used, size - used, "%s%s", used ? ", " : "", path);
+        if (n > 0 && (size_t)n < size - used) used += (size_t)n;
+        if (access(path, F_OK) != 0) continue;
+        snprintf(searched, size, "%s", path);
+        *out = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        return true;
+    }
+    return false;
+}
+
+/* The plugin of the driver's generation, else the other. What was opened is `searched`, or where it was looked for. */
+static void *open_plugin(char *searched, size_t size)
+{
+    char        folder[PATH_MAX / 2];
+    const char *given = getenv("SUROGATE_CUDA_PLUGIN");
+    int         driver = driver_version(), first = driver > 0 && driver < 13000;
     searched[0] = 0;
     if (given && given[0]) {
         snprintf(searched, size, "%s", given);
         return dlopen(given, RTLD_NOW | RTLD_LOCAL);
     }
     if (!own_folder(folder, sizeof folder)) snprintf(folder, sizeof folder, ".");
-    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
-        snprintf(path, sizeof path, "%s/%s%s", folder, beside[i], PLUGIN_FILE);
-        int n = snprintf(searched + used, size - used, "%s%s", i ? ", " : "", path);
-        if (n > 0 && (size_t)n < size - used) used += (size_t)n;
-        if (access(path, F_OK) == 0) return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    }
-    return NULL;
+    void *handle = NULL;
+    if (!open_file(folder, plugin_files[first], searched, size, &handle)) open_file(folder, plugin_files[!first], searched, size, &handle);
+    return handle;
 }
 
 Status device_cuda_create(int index, Device **out)
 {
-    char             searched[4 * PATH_MAX];
+    char             searched[8 * PATH_MAX];
     void            *handle = open_plugin(searched, sizeof searched);
     CudaPluginCreate create = NULL;
     if (!handle) {
@@ -89,7 +114,7 @@ Status device_cuda_create(int index, Device **out)
 
 void device_cuda_describe(Device *device, char *out, size_t size)
 {
-    char               searched[4 * PATH_MAX];
+    char               searched[8 * PATH_MAX];
     void              *handle = open_plugin(searched, sizeof searched);
     CudaPluginDescribe describe = NULL;
     out[0] = 0;
@@ -99,7 +124,7 @@ void device_cuda_describe(Device *device, char *out, size_t size)
 
 Status device_cuda_links(Device *device, char *out, size_t size)
 {
-    char            searched[4 * PATH_MAX];
+    char            searched[8 * PATH_MAX];
     void           *handle = open_plugin(searched, sizeof searched);
     CudaPluginLinks links = NULL;
     out[0] = 0;
