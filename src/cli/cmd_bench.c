@@ -105,6 +105,9 @@ static void print_times(const Config *config, const StepTimes *t, bool json, Str
             (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps, (long long)t->sequence_len,
             config->sample_packing ? "true" : "false", (double)t->tokens / t->median, 1e3 * t->median, 1e3 * t->best, 1e3 * t->first,
             100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, (long long)config->gpus, t->first_loss, t->loss);
+        if (config->gpus > 1)
+            strbuf_printf(out, ", \"comm_ms\": %.4f, \"exposed_ms\": %.4f, \"without_comm_ms\": [%.4f, %.4f]", 1e3 * t->comm,
+                          1e3 * (t->median - t->without), 1e3 * t->fastest, 1e3 * t->without);
         return;
     }
     char ranks[48] = "";
@@ -119,6 +122,9 @@ static void print_times(const Config *config, const StepTimes *t, bool json, Str
     strbuf_printf(out,
                   "time          %.3f ms (best %.3f, first %.3f); between steps the device idles %.2f %% of it\nmemory        %.2f GiB\n",
                   1e3 * t->median, 1e3 * t->best, 1e3 * t->first, 100 * t->idle, memory);
+    if (config->gpus > 1)
+        strbuf_printf(out, "communication %.3f ms alone; a step without it takes %.3f ms on the slowest rank, %.3f ms on the fastest\n",
+                      1e3 * t->comm, 1e3 * t->without, 1e3 * t->fastest);
     if (t->fp8_bound > 0)
         strbuf_printf(out, "bound         %.3f ms: expected of bf16, less what FP8's rate takes off the products\n", 1e3 * t->fp8_bound);
 }

@@ -6,6 +6,7 @@
 #include "ops/ops.h"
 #include "run/scales.h"
 #include "setup/setup.h"
+#include "train/keeper.h"
 #include "train/rank_threads.h"
 
 #include <math.h>
@@ -27,6 +28,9 @@ struct StepBench {
     Device        *device;
     Plan          *plan;
     Session       *session;
+    Keeper        *keeper;         /* NULL: one rank */
+    double         allowed;        /* seconds for a step; INFINITY before the first */
+    Program       *parts;          /* what a step runs in place of the plan's programs; NULL: these */
     int32_t       *batch;          /* array_names, (B, T) each */
     int64_t        trained;        /* labels of a micro-batch */
     double         document_share; /* pairs of queries and keys, over those of rows of one document */
@@ -139,13 +143,18 @@ static Status write_scalars(StepBench *b)
     return session_write(b->session, "step", step, sizeof step);
 }
 
+static Status run_program(StepBench *b, const Program *program)
+{
+    return session_run(b->session, b->parts ? &b->parts[program - b->plan->programs] : program);
+}
+
 static Status run_micro(StepBench *b, const Program *program)
 {
     int64_t cells = micro_spec(b)->batch * micro_spec(b)->seq;
     for (int i = 0; i < NUM_ARRAYS; i++)
         if (plan_find(b->plan, array_names[i]))
             TRY(session_write(b->session, array_names[i], b->batch + i * cells, (size_t)cells * sizeof(int32_t)));
-    return session_run(b->session, program);
+    return run_program(b, program);
 }
 
 /* The first scales of what is kept in codes. */
@@ -186,7 +195,10 @@ static Status create_rank(const Config *config, Comm *comm, RankPlace place, Ste
     b->config = *config;
     b->comm = comm;
     b->place = place;
-    Status status = create(b);
+    b->allowed = INFINITY;
+    Status status = keeper_start(comm, &b->keeper);
+    keeper_phase(b->keeper, "starting", b->allowed);
+    if (status == OK) status = create(b);
     if (status != OK) {
         if (comm) comm_abort(comm, status, status_message()); /* before what others' devices may read is freed */
         step_bench_destroy(b);
@@ -209,6 +221,7 @@ void step_bench_destroy(StepBench *b)
     session_destroy(b->session);
     if (b->device) b->device->api->destroy(b->device);
     hf_model_close(b->model);
+    keeper_stop(b->keeper);
     arena_deinit(&b->arena);
     free(b);
 }
@@ -219,7 +232,7 @@ static Status queue_step(StepBench *b)
     TRY(session_begin_step(b->session, b->step));
     TRY(write_scalars(b));
     for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) TRY(run_micro(b, micro_program(b, micro)));
-    TRY(session_run(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER)));
+    TRY(run_program(b, plan_program(b->plan, PROGRAM_OPTIMIZER)));
     return session_end_step(b->session, b->step++);
 }
 
@@ -235,18 +248,20 @@ static Status slowest(const StepBench *b, double *seconds)
 }
 
 /* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. A step takes from the end of
- * the one before it to its own; *out_idle: the part of all that in which the device had nothing to do. */
-static Status time_steps(StepBench *b, int count, double *seconds, double *out_idle)
+ * the one before it to its own; own: on this rank, or NULL; *out_idle: the part of all that in which the device had nothing to do. */
+static Status time_steps(StepBench *b, int count, double *seconds, double *own, double *out_idle)
 {
     bool    ahead = !b->device->api->is_synchronous;
     int64_t first = b->step;
     double  idle = 0, sum = 0;
     for (int i = 0; i < count; i++) {
         double gap = 0;
+        keeper_phase(b->keeper, "timing steps", b->allowed);
         while (b->step <= first + i + ahead && b->step < first + count) TRY(queue_step(b));
         TRY(session_await_step(b->session, first + i, &seconds[i]));
         if (i > 0) TRY(session_idle_before(b->session, first + i, &gap));
         seconds[i] += gap;
+        if (own) own[i] = seconds[i];
         TRY(slowest(b, &seconds[i]));
         sum += seconds[i];
         idle += gap;
@@ -259,6 +274,13 @@ static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+/* Changes the order of `seconds`. */
+static double median(double *seconds, int count)
+{
+    qsort(seconds, (size_t)count, sizeof *seconds, by_value);
+    return seconds[count / 2];
 }
 
 static Status read_loss(StepBench *b, double *out)
@@ -277,11 +299,11 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
                              .create_seconds = b->create_seconds,
                              .bytes = plan_total_bytes(b->plan)};
     snprintf(out_times->device, sizeof out_times->device, "%s", b->plan->facts.name);
-    TRY(time_steps(b, 1, &out_times->first, &out_times->idle));
+    TRY(time_steps(b, 1, &out_times->first, NULL, &out_times->idle));
+    b->allowed = 5 * out_times->first;
     TRY(read_loss(b, &out_times->first_loss));
-    TRY(time_steps(b, num_steps, seconds, &out_times->idle));
-    qsort(seconds, (size_t)num_steps, sizeof *seconds, by_value);
-    out_times->median = seconds[num_steps / 2];
+    TRY(time_steps(b, num_steps, seconds, NULL, &out_times->idle));
+    out_times->median = median(seconds, num_steps);
     out_times->best = seconds[0];
     TRY(read_loss(b, &out_times->loss));
     TRY(setup_fp8_bound(&b->config, b->model, b->device, &out_times->fp8_bound));
@@ -290,6 +312,63 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
         for (int i = 0; i < program->num_launches; i++)
             out_times->flops += b->place.world * step_bench_times(b, program) * step_bench_flops(b, &program->launches[i]);
     }
+    return OK;
+}
+
+/* ---- several ranks ---- */
+
+/* The program's collectives alone, or all but these. What waited for a launch that is left out doesn't wait. Without collectives the
+ * arithmetic is on what was gathered and summed last, as costly as before; with zero_level 3 on whatever lies where weights would. */
+static void take_part(Arena *arena, const Program *whole, bool collectives, Program *out)
+{
+    int *index = arena_array(arena, int, whole->num_launches + 1); /* of a launch among those that are taken, from 1; 0: it isn't */
+    *out = *whole;
+    out->launches = arena_array(arena, Launch, whole->num_launches + 1);
+    out->num_launches = 0;
+    out->replay = NULL;
+    for (int i = 0; i < whole->num_launches; i++) {
+        if (!!(whole->launches[i].node->op->flags & OP_COLLECTIVE) != collectives) continue;
+        Launch *launch = &out->launches[out->num_launches++];
+        *launch = whole->launches[i];
+        for (int s = 0; s < STREAM_COUNT; s++)
+            if (launch->wait[s]) launch->wait[s] = index[launch->wait[s] - 1];
+        index[i] = out->num_launches;
+    }
+}
+
+/* A step's median seconds with a part of each program alone, *out_own: on this rank. Numbers go wrong from here on. */
+static Status time_part(StepBench *b, bool collectives, int num_steps, double *out, double *out_own)
+{
+    const DeviceApi *api = b->device->api;
+    Program         *parts = arena_array(&b->arena, Program, b->plan->num_programs);
+    double          *seconds = arena_array(&b->arena, double, 2 * num_steps), *own = seconds + num_steps, idle;
+    Status           status = OK;
+    for (int i = 0; i < b->plan->num_programs && status == OK; i++) {
+        const Program *whole = &b->plan->programs[i];
+        if (!step_bench_times(b, whole)) continue;
+        take_part(&b->arena, whole, collectives, &parts[i]);
+        status = api->prepare(b->device, parts[i].launches, parts[i].num_launches, &parts[i].replay);
+    }
+    b->parts = parts;
+    if (status == OK) status = time_steps(b, num_steps, seconds, own, &idle);
+    b->parts = NULL;
+    for (int i = 0; i < b->plan->num_programs; i++)
+        if (parts[i].replay) api->release(b->device, parts[i].replay);
+    TRY(status);
+    *out = median(seconds, num_steps);
+    *out_own = median(own, num_steps);
+    return OK;
+}
+
+static Status time_parts(StepBench *b, int num_steps, StepTimes *times)
+{
+    double own, all[COMM_MOST_RANKS];
+    TRY(time_part(b, true, num_steps, &times->comm, &own));
+    TRY(time_part(b, false, num_steps, &times->without, &own));
+    TRY(comm_all_gather(b->comm, &own, all, sizeof own));
+    times->fastest = times->without;
+    for (int r = 0; r < b->place.world; r++)
+        if (all[r] < times->fastest) times->fastest = all[r];
     return OK;
 }
 
@@ -303,9 +382,10 @@ static Status bench_rank(void *context, Comm *comm, RankPlace place)
 {
     RanksJob  *job = context;
     StepBench *b = NULL;
-    StepTimes  own;
+    StepTimes  other, *times = place.rank ? &other : job->times;
     Status     status = create_rank(job->config, comm, place, &b);
-    if (status == OK) status = step_bench_run(b, job->num_steps, place.rank ? &own : job->times);
+    if (status == OK) status = step_bench_run(b, job->num_steps, times);
+    if (status == OK) status = time_parts(b, (job->num_steps + 1) / 2, times);
     if (status == OK) status = comm_barrier(comm); /* none leaves while another's device may wait for it */
     if (status != OK) comm_abort(comm, status, status_message());
     step_bench_destroy(b);

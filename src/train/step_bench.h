@@ -17,7 +17,10 @@ typedef struct StepTimes {
     double  first_loss, loss;
     double  fp8_bound;      /* seconds, as setup_fp8_bound has it */
     double  create_seconds; /* compiling, allocating, choosing algorithms */
-    int64_t bytes;          /* that the plan takes of the device; of rank 0 */
+    /* With several ranks, medians of half as many steps: a step's collectives alone; a step without any, on the slowest and on the fastest
+     * rank. */
+    double  comm, without, fastest;
+    int64_t bytes; /* that the plan takes of the device; of rank 0 */
     char    device[128];
 } StepTimes;
 
@@ -27,7 +30,7 @@ NODISCARD Status step_bench_create(const Config *config, StepBench **out_bench);
 void             step_bench_destroy(StepBench *bench);
 
 NODISCARD Status step_bench_run(StepBench *bench, int num_steps, StepTimes *out_times);
-/* The same of all config->gpus ranks together. */
+/* The same of all config->gpus ranks together, which a rank that hangs doesn't hold up for ever. */
 NODISCARD Status step_bench_ranks(const Config *config, int num_steps, StepTimes *out_times);
 
 /* Seconds of each launch of the program, in order (DeviceApi.profile). The array is the caller's: num_launches entries. */

@@ -162,6 +162,14 @@ hang_thread() {
     say "a thread that hangs, $2: exit ${ended[*]}, $(words)" grep -qE "rank [01]: no progress" "$out/err0"
     goes_on "a thread that hangs, $2"
 }
+hang_bench() {
+    local since
+    since=$(date +%s.%N)
+    # shellcheck disable=SC2086
+    LD_PRELOAD=$fail_step FAIL_RATE=1e-5 FAIL_AS=hang FAIL_AT=401 "$SUROGATE" bench "$dir/run.yaml" --steps 100000 gpus=2 ${!2} > /dev/null 2> "$out/err0"
+    say "bench with a thread that hangs, $2: exit $?, $(words)" grep -qE "rank [01]: no progress" "$out/err0"
+    say "bench with a thread that hangs, $2: ends after $(seconds_since "$since") s" least "$(seconds_since "$since")" 60
+}
 nan_thread() {
     # shellcheck disable=SC2086
     LD_PRELOAD=$fail_step FAIL_RATE=1e-3 FAIL_AS=nan FAIL_AT=21 "$SUROGATE" pt "$dir/run.yaml" output_dir="$out/run" max_steps=20 save_steps=0 \
@@ -170,7 +178,7 @@ nan_thread() {
     say "NaN on a rank, $2: one step of 20 is left out" [ "$(grep -c '"skipped":true' "$out/run/metrics.jsonl")" = 1 ]
 }
 failures=("kill_one 0" "kill_one 1" "stop_one" "end_one" "end_threads copies" "end_threads nccl")
-[ -n "$fail_step" ] && failures+=("hang_thread copies" "hang_thread nccl" "nan_thread copies" "nan_thread nccl")
+[ -n "$fail_step" ] && failures+=("hang_thread copies" "hang_thread nccl" "hang_bench copies" "nan_thread copies" "nan_thread nccl")
 [ -n "$fail_step" ] || skip "no C compiler to make a step fail with"
 for failure in "${failures[@]}"; do
     port=$((port + 1))
