@@ -273,6 +273,9 @@ OpCost launch_cost(const Launch *launch);
 DType launch_operand_dtype(const Launch *launch);
 /* Seconds that links are busy with what a launch reads and writes of the host's memory, and sends to other ranks. */
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
+/* Bytes, divided among `world` ranks, of a collective that reaches this part of the speed of the ranks' links: the rest of its time is what
+ * any takes. 0: the links aren't known. */
+int64_t link_bytes_at(const DeviceFacts *facts, int world, double part);
 /* Seconds a launch takes at least on such a device: by arithmetic, traffic or the link, and what any launch costs. document_share: how much
  * of the arithmetic of rows of one document (OP_BY_DOCUMENT) the rows ask for, at most 1. */
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share);
