@@ -144,6 +144,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "sg_message": (c_char_p, []),
     "sg_exit_code": (c_int, [c_int]),
     "sg_free": (None, [c_void_p]),
+    "sg_interrupt": (None, []),
     "sg_run_close": (None, [c_void_p]),
     "sg_trainer_close": (None, [c_void_p]),
     "sg_trainer_num_tensors": (c_size_t, [c_void_p]),
