@@ -130,8 +130,8 @@ static void end_chunk(Bucket *bucket, int world, int64_t end)
     chunk[1].first = bucket->numel;
 }
 
-/* Bytes of a chunk at least. What crosses first and last has nothing to cross beside, so that a chunk is a sixteenth of all; but not so
- * small that it crosses at less than half of the links' speed, nor larger than it takes for nine tenths of it. */
+/* Bytes of a chunk at least. The last gradients have nothing to cross beside, so that a chunk is a sixteenth of all; but not so small that
+ * it crosses at less than half of the links' speed, nor larger than it takes for nine tenths of it. */
 static int64_t least_chunk(const Plan *plan, const CompileOptions *options, int64_t all)
 {
     enum { PARTS = 16, UNKNOWN_LINKS = 32 << 20 };
@@ -483,6 +483,20 @@ Status layout_params(Plan *plan, const CompileOptions *options, const Graph *gra
         if (layout_is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, options, graph->values[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
+}
+
+const Chunk *layout_first_chunk(const Plan *plan, const Bucket **out_bucket)
+{
+    const Chunk *first = NULL;
+    for (int b = 0; b < plan->num_buckets && plan->world > 1; b++) {
+        const Bucket *bucket = &plan->buckets[b];
+        for (int c = 0; bucket->weights && c < bucket->num_chunks; c++) {
+            if (first && bucket->chunks[c].read >= first->read) continue;
+            first = &bucket->chunks[c];
+            *out_bucket = bucket;
+        }
+    }
+    return first;
 }
 
 /* ---- other values ---- */

@@ -31,7 +31,8 @@ typedef enum ProgramKind {
     PROGRAM_MICRO_ONLY,  /* with several ranks: of a step of one micro-step. As micro_first; ends with gradients summed over the ranks */
     PROGRAM_MICRO_LAST,  /* with several ranks: the last of a step, as micro_next; ends with gradients summed over the ranks */
     PROGRAM_OPTIMIZER,
-    PROGRAM_GATHER,    /* with several ranks: weights from the ranks' shares, as micro_first and micro_only do at their beginning */
+    PROGRAM_GATHER,    /* with several ranks: all weights from the ranks' shares. micro_first and micro_only do that at their beginning, but
+                          for what the optimizer has gathered: it runs once before the first step */
     PROGRAM_CALIBRATE, /* forward and backward before the first step, which only measures what scales are made from */
     PROGRAM_EVAL,      /* per-token losses */
     PROGRAM_PREFILL,   /* a chunk of a prompt into the KV cache, logits of one row */
