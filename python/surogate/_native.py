@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import operator
 import os
 import signal
@@ -33,6 +32,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from surogate import _settings
 from surogate.errors import Status, SurogateError
 
 Result = TypeVar("Result")
@@ -213,32 +213,14 @@ def check(status: int) -> None:
 
 def arguments(args: tuple[str | os.PathLike[str], ...], settings: Mapping[str, Any]) -> tuple[Any, int]:
     """Run files, "key=value" texts and keyword settings as the library takes them."""
-    texts = [text(arg, "an argument") for arg in args] + [text(f"{key}={_value(key, value)}", key) for key, value in settings.items()]
-    array = (c_char_p * max(len(texts), 1))(*texts)
+    texts = _settings.texts(args, settings)
+    array = (c_char_p * max(len(texts), 1))(*[text.encode() for text in texts])
     return array, len(texts)
-
-
-def _value(key: str, value: Any) -> str:
-    """A text as it is, all else as JSON: paths and NumPy's numbers too."""
-
-    def plain(inner: Any) -> Any:
-        if isinstance(inner, os.PathLike):
-            return os.fspath(inner)
-        if hasattr(inner, "tolist"):
-            return inner.tolist()
-        raise TypeError(f"{key} has {inner!r} ({type(inner).__name__}); expected texts, numbers, booleans, lists and dicts of them")
-
-    return value if isinstance(value, str) else os.fspath(value) if isinstance(value, os.PathLike) else json.dumps(value, default=plain)
 
 
 def text(value: str | os.PathLike[str], name: str) -> bytes:
     """A text or path for the library. TypeError for anything else, ValueError for one that is empty or has a NUL."""
-    found = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(found, str):
-        raise TypeError(f"{name} is {value!r}; expected a text or path")
-    if not found or "\0" in found:
-        raise ValueError(f"{name} is {found!r}; expected a text or path that isn't empty and has no NUL")
-    return found.encode()
+    return _settings.text(value, name).encode()
 
 
 def optional(value: str | os.PathLike[str] | None, name: str) -> bytes | None:
