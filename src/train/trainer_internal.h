@@ -75,7 +75,8 @@ typedef struct Trainer {
     RankShare        *shares;      /* of the last step, by rank */
     double           *own_seconds; /* of a step, by rank, less what it waited; smoothed */
     double            waited;      /* comm_waited when it began */
-    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
+    bool              has_told_beside;
+    bool              log_waits; /* lines of metrics.jsonl couldn't be written yet */
 } Trainer;
 
 /* One rank of a run; `comm` NULL: the only one. A failure that isn't common to all ranks ends the others too. */
