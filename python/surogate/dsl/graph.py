@@ -191,11 +191,11 @@ class Builder:
     def check_names(self, module: Module) -> None:
         """What the class itself names in a model folder is there."""
         cls, base = type(module), type(module).__mro__[1]
-        for field in ("_mapping", "_indexed", "_export", "_export_indexed"):
-            for key in set(vars(cls).get(field, {})) - set(getattr(base, field, {})):
+        for kind in ("_mapping", "_indexed", "_export", "_export_indexed"):
+            for key in set(vars(cls).get(kind, {})) - set(getattr(base, kind, {})):
                 if not hasattr(cls, first := key.split(".")[0]) and first not in vars(module):
                     near = difflib.get_close_matches(first, [n for n in (*vars(module), *vars(cls)) if not n.startswith("_")], 1)
-                    raise fail(f"@hf_{'export' if 'export' in field else 'mapping'}: {cls.__name__} has no {first}"
+                    raise fail(f"@hf_{'export' if 'export' in kind else 'mapping'}: {cls.__name__} has no {first}"
                                + (f"; did you mean {near[0]}?" if near else ""), module._where)
 
     def find_block(self, owner: type, array: ArrayType) -> Module:
