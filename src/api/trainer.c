@@ -194,6 +194,19 @@ static Status generate_on(void *context, Session *session, int rank)
     return status;
 }
 
+/* Scales of the prompt, where there are none. */
+static Status measure_prompt(sg_trainer *trainer, const int32_t *ids, size_t num)
+{
+    const ProgramSpec *spec = &plan_program(driven_plan(trainer->driven), PROGRAM_EVAL)->spec;
+    int64_t            cols = (int64_t)num < spec->seq ? (int64_t)num : spec->seq;
+    DrivenBatch        prompt = {.rows = 1, .cols = cols, .tokens = ids, .labels = ids};
+    if (driven_has_scales(trainer->driven)) return OK;
+    float *losses = api_allocate((size_t)cols * sizeof *losses);
+    Status status = driven_losses(trainer->driven, &prompt, losses);
+    sg_free(losses);
+    return status;
+}
+
 static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
                            TokenIds *out)
 {
@@ -206,6 +219,7 @@ static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, 
     GenerateJob      job = {.prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = &eos, .num_eos = eos >= 0};
     job.vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : vocab;
     TRY(api_check_generate(&job, vocab, sampling));
+    TRY(measure_prompt(trainer, ids, num));
     return driven_with_sessions(trainer->driven, generate_on, &(GenerateCall){job, sampling, out});
 }
 

@@ -115,7 +115,9 @@ static Status eval_int(Binder *b, const JsonValue *value, int64_t *out)
 {
     double number;
     TRY(eval(b, value, &number));
-    if (!(number == floor(number) && fabs(number) < 9e15)) BIND_FAIL(b, value, "%g isn't a whole number", number);
+    if (!(number == floor(number) && fabs(number) < 9e15))
+        BIND_FAIL(b, value, "%g isn't a whole number%s%s", number, value->type == JSON_STRING ? ": " : "",
+                  value->type == JSON_STRING ? value->string.data : "");
     *out = (int64_t)number;
     return OK;
 }

@@ -41,6 +41,9 @@ int64_t          driven_steps(const Driven *driven); /* done, results of all of 
 /* losses (rows, cols): -ln p of each label, 0 where there is none. Any number of rows. */
 NODISCARD Status driven_losses(Driven *driven, const DrivenBatch *batch, float *losses);
 
+/* Whether sessions can be used as they are: products by FP8 codes need scales, which the first step or driven_losses measures. */
+bool driven_has_scales(const Driven *driven);
+
 /* OUTPUT/checkpoint-N, as a run leaves it; dir NULL: the run file's output_dir. */
 NODISCARD Status driven_save(Driven *driven, const char *dir);
 /* The state of a checkpoint in place of this one; micro-batches that were taken are forgotten. If it fails behind the check of the

@@ -305,6 +305,33 @@ int64_t driven_rank_steps(const DrivenRank *d)
 
 /* ---- evaluation ---- */
 
+bool driven_rank_has_scales(const DrivenRank *d)
+{
+    return !d->trainer->plan->num_scaled || d->trainer->has_scales;
+}
+
+/* Scales of these rows, where no step has measured any. The first one measures its own, as if these had never been. */
+static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
+{
+    Trainer       *t = d->trainer;
+    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
+    Arena          arena = {0};
+    Batch          batch;
+    if (driven_rank_has_scales(d)) return OK;
+    int64_t rows = program->spec.batch;
+    make_batch(&arena, &program->spec, &batch);
+    Status status = trainer_write_scalars(t, next_index(t), in->rows * in->cols, 0);
+    for (int64_t first = 0; first < in->rows && status == OK; first += rows * t->place.world) {
+        fill_batch(in, first + t->place.rank * rows, &program->spec, 0, &batch);
+        status = trainer_write_batch(t, &batch, (size_t)(rows * program->spec.seq));
+        if (status == OK) status = session_run(t->session, program);
+    }
+    arena_deinit(&arena);
+    TRY(status);
+    TRY(scales_begin(t->session, t->comm, t->config->fp8_margin));
+    return scales_forget(t->session);
+}
+
 Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
 {
     Trainer           *t = d->trainer;
@@ -320,6 +347,7 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
     make_batch(&arena, spec, &batch);
     float *all = arena_array(&arena, float, (int64_t)cells);
     Status status = trainer_gather_weights(t);
+    if (status == OK) status = measure_rows(d, in);
     for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
         fill_batch(in, first + own, spec, 0, &batch);
         status = trainer_write_batch(t, &batch, cells);

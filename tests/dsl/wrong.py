@@ -92,6 +92,10 @@ WRONG = [
     (UP, 'self.up = Linear("4 * C", "C", bias=True)', "TypeError: Linear.__init__() got an unexpected keyword argument 'bias'", None),
     (ACT, 'g.gelu(hh, name="act")', "NameError: name 'hh' is not defined", None),
     (ACT, 'g.gelu(h, name="act"', "SyntaxError: ", None),
+    (SUM, "return x + self.down(h)", "tensors have no operators; expected g.add(a, b)", None),
+    (SUM, "return 2 * x", "tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)", None),
+    (SUM, 'return x.view("B")', "a tensor has no view; ops are methods of the graph, as g.reshape(", None),
+    (INDEXED, INDEXED + '\n@hf_mapping(embd="wte")', "@hf_mapping: Tiny has no embd; did you mean embed?", "@model\n" + TINY),
     (SUM, "return g.add(x, self.dwn(h))", "AttributeError: 'Block' object has no attribute 'dwn'", None),
     # config and names
     (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),

@@ -47,6 +47,16 @@ class Value:
     def __repr__(self) -> str:
         return f"{self.dtype} {show_dims(self.dims)}".strip()
 
+    def _operator(self, *_: Any) -> Any:
+        raise fail("tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = __pow__ = __matmul__ = __getitem__ = _operator
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise fail(f"a tensor has no {name}; ops are methods of the graph, as g.reshape(x, \"B\", \"T\", \"H\", \"D\")")
+
 
 @dataclass
 class Node:
@@ -167,6 +177,7 @@ class Builder:
             raise fail(f"{path}: the same module as {module._path}; every place needs one of its own", module._where)
         self.attrs[id(module)] = attrs
         module._path = path
+        self.check_names(module)
         for cls in reversed(type(module).__mro__):
             for name, array in vars(cls).items():
                 if isinstance(array, ArrayType):
@@ -177,6 +188,16 @@ class Builder:
                 self.place(child, attrs, f"{path}.{{{'ijkl'[path.count('{')]}}}")
             else:
                 self.place(child, (*attrs, name), f"{path}.{name}".lstrip("."))
+
+    def check_names(self, module: Module) -> None:
+        """What the class itself names in a model folder is there."""
+        cls, base = type(module), type(module).__mro__[1]
+        for kind in ("_mapping", "_indexed", "_export", "_export_indexed"):
+            for key in set(vars(cls).get(kind, {})) - set(getattr(base, kind, {})):
+                if not hasattr(cls, first := key.split(".")[0]) and first not in vars(module):
+                    near = difflib.get_close_matches(first, [n for n in (*vars(module), *vars(cls)) if not n.startswith("_")], 1)
+                    raise fail(f"@hf_{'export' if 'export' in kind else 'mapping'}: {cls.__name__} has no {first}"
+                               + (f"; did you mean {near[0]}?" if near else ""), module._where)
 
     def find_block(self, owner: type, array: ArrayType) -> Module:
         block = array.block
