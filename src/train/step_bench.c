@@ -162,7 +162,6 @@ static Status calibrate(StepBench *b)
 {
     if (!b->plan->num_scaled) return OK;
     TRY(write_scalars(b));
-    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, PROGRAM_GATHER)));
     TRY(run_micro(b, plan_program(b->plan, PROGRAM_CALIBRATE)));
     return scales_begin(b->session, b->comm, b->options.precision.margin);
 }
@@ -185,6 +184,7 @@ static Status create(StepBench *b)
     b->create_seconds = now() - before;
     make_batch(b);
     TRY(fill_weights(b));
+    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, PROGRAM_GATHER)));
     return calibrate(b);
 }
 

@@ -66,7 +66,6 @@ static Status calibrate(Trainer *t)
     loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
     TRY(trainer_write_scalars(t, step, trained, 0));
-    TRY(trainer_gather_weights(t));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
@@ -497,6 +496,7 @@ Status train_loop(Trainer *t)
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     if (t->place.is_first_here) signals_set_resumable(true);
     trainer_beat(t, "training");
+    TRY(trainer_gather_weights(t));
     TRY(calibrate(t));
     for (;;) {
         TRY(finish_steps(t, must_finish(t) ? 0 : most_queued));

@@ -115,7 +115,7 @@ NODISCARD Status trainer_write_batch(Trainer *trainer, const Batch *batch, size_
 NODISCARD Status trainer_write_scalars(Trainer *trainer, int64_t index, int64_t tokens, double lr);
 NODISCARD Status trainer_queue_update(Trainer *trainer, int64_t index);
 NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
-/* Weights that a step would gather at its beginning, for programs outside of training and for saving. */
+/* Weights that ranks gather, for the first step, for programs outside of training and for saving. */
 NODISCARD Status trainer_gather_weights(Trainer *trainer);
 
 /* A checkpoint of the present state, made by all ranks. */
