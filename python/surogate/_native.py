@@ -306,10 +306,16 @@ def interruptible(call: Callable[[], Result]) -> Result:
 
 
 class Handle:
-    """What the library has open. Calls of several threads take turns; a closed one raises ValueError. It is closed when it is forgotten."""
+    """What the library has open. Calls of several threads take turns; a closed one raises ValueError. It is closed when it is forgotten.
 
-    def __init__(self, what: str, open_it: Callable[..., int], close_it: Callable[[c_void_p], None], *args: Any) -> None:
+    A fork has its memory without its threads and device: there it raises RuntimeError, unless it has neither (`forks`).
+    """
+
+    def __init__(
+        self, what: str, open_it: Callable[..., int], close_it: Callable[[c_void_p], None], *args: Any, forks: bool = False
+    ) -> None:
         self._what = what
+        self._process = None if forks else os.getpid()
         self._lock = threading.RLock()
         self._close_it = close_it
         self._pointer: c_void_p | None = None
@@ -319,13 +325,17 @@ class Handle:
 
     @contextmanager
     def use(self) -> Iterator[c_void_p]:
+        if self._process not in (None, os.getpid()):
+            raise RuntimeError(f"the {self._what} was opened by process {self._process}, before a fork; open another in this process")
         with self._lock:
             if self._pointer is None:
                 raise ValueError(f"the {self._what} is closed; open another")
             yield self._pointer
 
     def close(self) -> None:
-        """Frees it; a second time is fine."""
+        """Frees it; a second time is fine. A fork leaves it to the process that opened it."""
+        if self._process not in (None, os.getpid()):
+            return
         with self._lock:
             pointer, self._pointer = self._pointer, None
             if pointer is not None:

@@ -29,7 +29,7 @@ class Run(Closes):
     """
 
     def __init__(self, *args: str | os.PathLike[str], **settings: Any) -> None:
-        self._handle = Handle("Run", lib.sg_run_open, lib.sg_run_close, *_native.arguments(args, settings))
+        self._handle = Handle("Run", lib.sg_run_open, lib.sg_run_close, *_native.arguments(args, settings), forks=True)
 
     def plan(self, gpu: str | None = None) -> dict[str, Any]:
         """Memory (bytes), work (FLOPs) and time (seconds) of a step, for a named GPU or this machine's device. Loads nothing."""

@@ -21,7 +21,7 @@ class Tokenizer(Closes):
     """The tokenizer of a model's folder, or of a repository of the hub."""
 
     def __init__(self, model: str | os.PathLike[str]) -> None:
-        self._handle = Handle("Tokenizer", lib.sg_tokenizer_open, lib.sg_tokenizer_close, _native.text(model, "model"))
+        self._handle = Handle("Tokenizer", lib.sg_tokenizer_open, lib.sg_tokenizer_close, _native.text(model, "model"), forks=True)
         info = _native.TokenizerInfo()
         with self._handle.use() as tokenizer:
             check(lib.sg_tokenizer_get_info(tokenizer, byref(info)))
@@ -55,6 +55,7 @@ class ChatTemplate(Closes):
             lib.sg_chat_template_close,
             _native.optional(model, "model"),
             _native.optional(source, "source"),
+            forks=True,
         )
 
     def render(self, messages: Messages, tools: Sequence[Any] | None = None, add_generation_prompt: bool = False) -> str:

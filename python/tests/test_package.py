@@ -465,20 +465,27 @@ class Around(InFolder):
         error = pickle.loads(pickle.dumps(SurogateError(Status.IO, "what")))
         self.assertEqual((error.status, error.message, str(error)), (Status.IO, "what", "what"))
 
-    def test_a_fork_has_a_trainer_of_its_own(self) -> None:
-        with Trainer(**self.settings("fork")) as trainer:
+    def test_a_fork_opens_its_own(self) -> None:
+        settings = self.settings("fork", device="cpu", gpus=2)
+        tokenizer, dataset = Tokenizer(SHAKESPEARE), Dataset(**settings)
+        with Trainer(**settings) as trainer:
             trainer.train_step([1, 2, 3, 4], lr=1e-3)
             child = os.fork()
             if child == 0:
                 status = 1
                 with contextlib.suppress(BaseException):
                     faulthandler.dump_traceback_later(100, exit=True)
-                    trainer.train_step([5, 6, 7], lr=1e-3)
+                    for call in (lambda: trainer.eval([5, 6]), lambda: next(iter(dataset))):
+                        with self.assertRaisesRegex(RuntimeError, "was opened by process .* open another"):
+                            call()
                     trainer.close()
+                    dataset.close()
+                    self.assertEqual(tokenizer.encode("To be").size, 5)
+                    with Trainer(**settings) as own:
+                        own.train_step([1, 2, 3], lr=1e-3)
                     status = 0
                 os._exit(status)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
-            self.assertEqual(trainer.steps, 1)
             trainer.train_step([1, 2, 3, 4], lr=1e-3)
 
 
