@@ -33,6 +33,7 @@ typedef struct Binder {
     int64_t            work; /* left */
     struct Rows       *rows; /* of tensors of a model folder, that parameters are */
     int                num_rows, cap_rows;
+    const char        *source; /* of the op that is bound, where the DSL says it: file:line */
 } Binder;
 
 static Status bind_list(Binder *b, const JsonValue *list);
@@ -47,10 +48,16 @@ static int line_of(const Binder *b, size_t offset)
     return low + 1;
 }
 
+/* The DSL's own line where it gave one, else the line of the JSON. */
+static const char *place_of(const Binder *b, size_t offset)
+{
+    return b->source ? b->source : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, offset));
+}
+
 #define BIND_FAIL(b, at, ...) \
     do { \
         status_fail(ERR_INVALID, __VA_ARGS__); \
-        return status_prefix(ERR_INVALID, "%s:%d", (b)->module->file, line_of((b), (at)->offset)); \
+        return status_prefix(ERR_INVALID, "%s", place_of((b), (at)->offset)); \
     } while (0)
 
 /* Statements and turns of repeats cost work, so that no module of a few lines fills the memory or runs for ever. */
@@ -98,7 +105,7 @@ static Status eval(Binder *b, const JsonValue *value, double *out)
         status = expr_eval(value->string.data, lookup, b, out);
     else
         status = status_fail(ERR_INVALID, "expected a number or an expression, found %s", json_type_name(value->type));
-    if (status != OK) return status_prefix(status, "%s:%d", b->module->file, line_of(b, value->offset));
+    if (status != OK) return status_prefix(status, "%s", place_of(b, value->offset));
     return OK;
 }
 
@@ -130,8 +137,7 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         const char *close = strchr(p, '}');
         JsonValue   inner = {.type = JSON_STRING, .offset = value->offset};
         if (!close) {
-            status =
-                status_fail(ERR_INVALID, "%s:%d: { without } in \"%s\"", b->module->file, line_of(b, value->offset), value->string.data);
+            status = status_fail(ERR_INVALID, "%s: { without } in \"%s\"", place_of(b, value->offset), value->string.data);
             break;
         }
         inner.string.len = (size_t)(close - p - 1);
@@ -142,9 +148,8 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         p = close + 1;
     }
     if (status == OK && !name_is_plain(strbuf_cstr(&text), MODULE_NAME_BYTES))
-        status =
-            status_fail(ERR_INVALID, "%s:%d: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
-                        b->module->file, line_of(b, value->offset), strbuf_cstr(&text));
+        status = status_fail(ERR_INVALID, "%s: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
+                             place_of(b, value->offset), strbuf_cstr(&text));
     *out = arena_strdup(b->arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
@@ -372,18 +377,16 @@ static const OpDef *find_op(const Binder *b, const JsonValue *name)
     return NULL;
 }
 
-static Status bind_op(Binder *b, const JsonValue *s)
+static Status bind_known_op(Binder *b, const JsonValue *s, const OpDef *op)
 {
-    const JsonValue *op_name = json_get(s, "op"), *in = json_get(s, "in"), *out = json_get(s, "out");
-    const OpDef     *op = find_op(b, op_name);
-    if (!op) BIND_FAIL(b, op_name, "unknown op %s", op_name->type == JSON_STRING ? op_name->string.data : "");
+    const JsonValue *in = json_get(s, "in"), *out = json_get(s, "out");
     if (!in || in->type != JSON_ARRAY || in->count > op->num_in)
         BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names", op->name, op->num_in);
     if (!out || out->type != JSON_STRING) BIND_FAIL(b, s, "%s: expected \"out\", a name", op->name);
     Value *values[NODE_MAX_IN] = {0};
     for (uint32_t i = 0; i < in->count; i++)
         if (in->items[i].type != JSON_NULL) TRY(bind_value(b, &in->items[i], &values[i]));
-    const char *name, *part = NULL, *source = NULL;
+    const char *name, *part = NULL;
     TRY(expand(b, out, &name));
     if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
     char *attrs = attrs_defaults(b->arena, op);
@@ -391,9 +394,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
     if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
         BIND_FAIL(b, json_get(s, "part"), "unknown part %s", part ? part : "");
-    /* The DSL's own line where it gave one, else the line of the JSON. */
-    b->graph->source =
-        json_get_str(s, "source", &source) ? source : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
+    b->graph->source = place_of(b, s->offset);
     Node *node;
     bool  is_saved = false;
     TRY(bind_flag(b, s, "save", &is_saved));
@@ -401,6 +402,17 @@ static Status bind_op(Binder *b, const JsonValue *s)
     for (int k = 0; k < node->num_out && json_get(s, "save"); k++)
         if (node->out[k]) node->out[k]->hint = is_saved ? HINT_SAVE : HINT_AGAIN;
     return OK;
+}
+
+static Status bind_op(Binder *b, const JsonValue *s)
+{
+    const JsonValue *name = json_get(s, "op");
+    const OpDef     *op = find_op(b, name);
+    if (!op) BIND_FAIL(b, name, "unknown op %s", name->type == JSON_STRING ? name->string.data : "");
+    json_get_str(s, "source", &b->source);
+    Status status = bind_known_op(b, s, op);
+    b->source = NULL;
+    return status;
 }
 
 /* ---- control ---- */
