@@ -32,7 +32,7 @@ typedef enum sg_status {
     SG_DIVERGED, /* loss or norm not finite */
     SG_CHECKPOINT,
     SG_SAVE,
-    SG_INTERRUPTED, /* a signal came; a resumable checkpoint was saved */
+    SG_INTERRUPTED, /* sg_interrupt, or of the program a signal; a resumable checkpoint was saved */
     SG_RANK,        /* another rank of the run failed */
 } sg_status;
 
@@ -40,6 +40,10 @@ SG_API const char *sg_version(void); /* "0.1.0" */
 SG_API const char *sg_message(void); /* of this thread's last failure; valid until the next */
 SG_API int         sg_exit_code(sg_status status);
 SG_API void        sg_free(void *memory); /* what calls below hand out */
+
+/* From any thread or signal handler. Every sg_run_train of this process ends with SG_INTERRUPTED after its step and a resumable
+ * checkpoint, every sg_dataset_open that tokenizes after its piece of work. It asks what runs: what begins later isn't stopped. */
+SG_API void sg_interrupt(void);
 
 /* ---- training runs ---- */
 

@@ -30,7 +30,10 @@ def int32(value: Any, name: str) -> NDArray[np.int32]:
     """
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         value = _of_dlpack(value, name)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is no array of integers: {error}") from None
     if array.ndim == 0 and array.dtype.kind in "iu":
         raise ValueError(f"{name} is one number; expected an array")
     if array.size == 0 and array.dtype == np.float64:
@@ -100,4 +103,9 @@ def next_ids(input_ids: NDArray[np.int32], segments: Any = None) -> NDArray[np.i
 
 
 def sampling(temperature: float, top_k: int, top_p: float, seed: int) -> _native.Sampling:
-    return _native.Sampling(temperature, top_k, top_p, seed)
+    return _native.Sampling(
+        _native.real(temperature, "temperature"),
+        _native.whole(top_k, "top_k"),
+        _native.real(top_p, "top_p"),
+        _native.whole(seed, "seed", 0, 2**64 - 1),
+    )

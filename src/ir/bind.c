@@ -30,10 +30,10 @@ typedef struct Binder {
     int                num_scope;
     int               *line_starts; /* byte offsets */
     int                num_lines;
-    int64_t            work; /* left */
-    struct Rows       *rows; /* of tensors of a model folder, that parameters are */
+    const char        *source; /* file:line of the DSL that the statement was made of; NULL: it doesn't say */
+    int64_t            work;   /* left */
+    struct Rows       *rows;   /* of tensors of a model folder, that parameters are */
     int                num_rows, cap_rows;
-    const char        *source; /* of the op that is bound, where the DSL says it: file:line */
 } Binder;
 
 static Status bind_list(Binder *b, const JsonValue *list);
@@ -48,16 +48,18 @@ static int line_of(const Binder *b, size_t offset)
     return low + 1;
 }
 
-/* The DSL's own line where it gave one, else the line of the JSON. */
-static const char *place_of(const Binder *b, size_t offset)
+/* For messages: "model.json:12", or "model.py:7 (model.json:12)". */
+static const char *place_of(const Binder *b, const JsonValue *at)
 {
-    return b->source ? b->source : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, offset));
+    int line = line_of(b, at->offset);
+    return b->source ? arena_printf(b->arena, "%s (%s:%d)", b->source, b->module->file, line)
+                     : arena_printf(b->arena, "%s:%d", b->module->file, line);
 }
 
 #define BIND_FAIL(b, at, ...) \
     do { \
         status_fail(ERR_INVALID, __VA_ARGS__); \
-        return status_prefix(ERR_INVALID, "%s", place_of((b), (at)->offset)); \
+        return status_prefix(ERR_INVALID, "%s", place_of((b), (at))); \
     } while (0)
 
 /* Statements and turns of repeats cost work, so that no module of a few lines fills the memory or runs for ever. */
@@ -105,7 +107,7 @@ static Status eval(Binder *b, const JsonValue *value, double *out)
         status = expr_eval(value->string.data, lookup, b, out);
     else
         status = status_fail(ERR_INVALID, "expected a number or an expression, found %s", json_type_name(value->type));
-    if (status != OK) return status_prefix(status, "%s", place_of(b, value->offset));
+    if (status != OK) return status_prefix(status, "%s", place_of(b, value));
     return OK;
 }
 
@@ -137,7 +139,7 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         const char *close = strchr(p, '}');
         JsonValue   inner = {.type = JSON_STRING, .offset = value->offset};
         if (!close) {
-            status = status_fail(ERR_INVALID, "%s: { without } in \"%s\"", place_of(b, value->offset), value->string.data);
+            status = status_fail(ERR_INVALID, "%s: { without } in \"%s\"", place_of(b, value), value->string.data);
             break;
         }
         inner.string.len = (size_t)(close - p - 1);
@@ -149,7 +151,7 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
     }
     if (status == OK && !name_is_plain(strbuf_cstr(&text), MODULE_NAME_BYTES))
         status = status_fail(ERR_INVALID, "%s: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
-                             place_of(b, value->offset), strbuf_cstr(&text));
+                             place_of(b, value), strbuf_cstr(&text));
     *out = arena_strdup(b->arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
@@ -248,7 +250,7 @@ static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
     type->ndim = (uint8_t)shape->count;
     for (uint32_t i = 0; i < shape->count; i++) TRY(eval_int(b, &shape->items[i], &type->dim[i]));
     Status status = type_check(type);
-    if (status != OK) return status_prefix(status, "%s:%d", b->module->file, line_of(b, shape->offset));
+    if (status != OK) return status_prefix(status, "%s", place_of(b, shape));
     return OK;
 }
 
@@ -297,6 +299,19 @@ static int compare_rows(const void *a, const void *b)
     return order ? order : (x->statement->offset > y->statement->offset) - (x->statement->offset < y->statement->offset);
 }
 
+/* Where the DSL gave a line, messages have it, and no more of a file than a name. */
+static Status read_source(Binder *b, const JsonValue *s)
+{
+    const JsonValue *source = json_get(s, "source");
+    if (!source) return OK;
+    bool is_plain = source->type == JSON_STRING && source->string.len > 0 && source->string.len <= GRAPH_NAME_BYTES;
+    for (size_t i = 0; is_plain && i < source->string.len; i++)
+        is_plain = (unsigned char)source->string.data[i] >= ' ' && source->string.data[i] != 127;
+    if (!is_plain) BIND_FAIL(b, source, "source: expected FILE:LINE, of at most %d bytes without control characters", GRAPH_NAME_BYTES);
+    b->source = source->string.data;
+    return OK;
+}
+
 /* A tensor that two parameters were saved in would hold one of them. */
 static Status check_rows(Binder *b)
 {
@@ -304,6 +319,8 @@ static Status check_rows(Binder *b)
     for (int i = 1; i < b->num_rows; i++) {
         const Rows *first = &b->rows[i - 1], *second = &b->rows[i];
         if (first->is_saved != second->is_saved || strcmp(first->tensor, second->tensor) != 0 || second->begin >= first->end) continue;
+        b->source = NULL;
+        TRY(read_source(b, second->statement));
         BIND_FAIL(b, second->statement, "parameters %s and %s are both tensor %s of a model folder; give each its own name, or tie them",
                   first->param->name, second->param->name, second->tensor);
     }
@@ -377,9 +394,11 @@ static const OpDef *find_op(const Binder *b, const JsonValue *name)
     return NULL;
 }
 
-static Status bind_known_op(Binder *b, const JsonValue *s, const OpDef *op)
+static Status bind_op(Binder *b, const JsonValue *s)
 {
-    const JsonValue *in = json_get(s, "in"), *out = json_get(s, "out");
+    const JsonValue *op_name = json_get(s, "op"), *in = json_get(s, "in"), *out = json_get(s, "out");
+    const OpDef     *op = find_op(b, op_name);
+    if (!op) BIND_FAIL(b, op_name, "unknown op %s", op_name->type == JSON_STRING ? op_name->string.data : "");
     if (!in || in->type != JSON_ARRAY || in->count > op->num_in)
         BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names", op->name, op->num_in);
     if (!out || out->type != JSON_STRING) BIND_FAIL(b, s, "%s: expected \"out\", a name", op->name);
@@ -394,7 +413,7 @@ static Status bind_known_op(Binder *b, const JsonValue *s, const OpDef *op)
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
     if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
         BIND_FAIL(b, json_get(s, "part"), "unknown part %s", part ? part : "");
-    b->graph->source = place_of(b, s->offset);
+    b->graph->source = b->source ? b->source : place_of(b, s);
     Node *node;
     bool  is_saved = false;
     TRY(bind_flag(b, s, "save", &is_saved));
@@ -402,17 +421,6 @@ static Status bind_known_op(Binder *b, const JsonValue *s, const OpDef *op)
     for (int k = 0; k < node->num_out && json_get(s, "save"); k++)
         if (node->out[k]) node->out[k]->hint = is_saved ? HINT_SAVE : HINT_AGAIN;
     return OK;
-}
-
-static Status bind_op(Binder *b, const JsonValue *s)
-{
-    const JsonValue *name = json_get(s, "op");
-    const OpDef     *op = find_op(b, name);
-    if (!op) BIND_FAIL(b, name, "unknown op %s", name->type == JSON_STRING ? name->string.data : "");
-    json_get_str(s, "source", &b->source);
-    Status status = bind_known_op(b, s, op);
-    b->source = NULL;
-    return status;
 }
 
 /* ---- control ---- */
@@ -524,7 +532,11 @@ static Status bind_statement(Binder *b, const JsonValue *s)
             if (strcmp(key, statements[i].kind) != 0 && !is_listed(statements[i].members, key))
                 BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key, statements[i].members);
         }
-        return statements[i].bind(b, s);
+        const char *outer = b->source;
+        TRY(read_source(b, s));
+        TRY(statements[i].bind(b, s));
+        b->source = outer;
+        return OK;
     }
     BIND_FAIL(b, s, "unknown statement; expected param, op, repeat, if, let or output");
 }

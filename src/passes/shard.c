@@ -2,10 +2,10 @@
  * over the ranks, and each updates the parameters that are its share (layout.c).
  *
  * A bucket's division says what crosses when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program of a
- * step, beside its forward pass. Gradients that are whole cross at the end of a step, each chunk as soon as its last gradient is there;
- * where a rank keeps its share alone, a gradient is an activation, and is added to the share in every micro-step. Weights of which a rank
- * has its share alone are gathered at use (NODE_AT_USE); of trained ones that products read in FP8, the codes that each rank made of its
- * share at the beginning of the step.
+ * step, beside its forward pass; the chunk that is read first by the optimizer's, beside its updates (updates.c). Gradients that are whole
+ * cross at the end of a step, each chunk as soon as its last gradient is there; where a rank keeps its share alone, a gradient is an
+ * activation, and is added to the share in every micro-step. Weights of which a rank has its share alone are gathered at use (NODE_AT_USE);
+ * of trained ones that products read in FP8, the codes that each rank made of its share at the beginning of the step.
  *
  * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs
  * of all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
@@ -171,16 +171,19 @@ static int list_gathers(const Shard *s, Gathering **out)
     return count;
 }
 
-/* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. */
-static Status gather_all(const Shard *s)
+/* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. is_there: what is read first. */
+static Status gather_all(const Shard *s, bool is_there)
 {
-    Gathering *list;
-    int        count = list_gathers(s, &list);
+    Gathering    *list;
+    int           count = list_gathers(s, &list);
+    const Bucket *of_first = NULL;
+    const Chunk  *first = is_there ? layout_first_chunk(s->plan, &of_first) : NULL;
     s->graph->cursor = s->graph->first;
     for (int i = 0; i < count; i++) {
         const Bucket *bucket = list[i].bucket;
         int           c = list[i].chunk;
-        Value        *to = chunk_of(weights_of(s, bucket), s->graph, &bucket->chunks[c], c, 1), *made;
+        if (&bucket->chunks[c] == first) continue;
+        Value *to = chunk_of(weights_of(s, bucket), s->graph, &bucket->chunks[c], c, 1), *made;
         TRY(add_gather(s, weight_share(s, bucket, c), to->name, 0, &made));
         value_place_in(made, to, 0);
     }
@@ -497,7 +500,7 @@ static Status make_gather(PassContext *context, Graph **out_graph)
     Shard s = {.options = context->options, .plan = context->plan};
     s.graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
     *out_graph = s.graph;
-    return gather_all(&s);
+    return gather_all(&s, false);
 }
 
 static Status shard_micro(const Shard *s)
@@ -513,7 +516,7 @@ static Status shard_micro(const Shard *s)
     }
     for (int b = 0; b < s->plan->num_buckets && ends; b++)
         if (s->plan->buckets[b].grads) TRY(reduce_chunks(s, &s->plan->buckets[b]));
-    return begins ? gather_all(s) : OK;
+    return begins ? gather_all(s, true) : OK;
 }
 
 Status pass_shard(PassContext *context, Graph **graph)

@@ -24,6 +24,12 @@ static Status open_plan(Trainer *t)
     return OK;
 }
 
+static Status start_session(DrivenRank *d)
+{
+    TRY(trainer_agree(d->trainer, trainer_start_session(d->trainer)));
+    return trainer_gather_weights(d->trainer);
+}
+
 Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, DrivenRank **out)
 {
     DrivenRank *d = *out = calloc(1, sizeof *d);
@@ -37,7 +43,7 @@ Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, Drive
     run_record_make(t->run_file, t->model, place.world, run_record_began(t->run_file), &t->record);
     t->keep = t->config->save_total_limit;
     d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
-    return trainer_agree(t, trainer_start_session(t));
+    return start_session(d);
 }
 
 void driven_rank_close(DrivenRank *d)
@@ -189,7 +195,6 @@ static Status calibrate(DrivenRank *d)
     const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
     if (!t->plan->num_scaled || t->has_scales) return OK;
     TRY(trainer_write_scalars(t, next_index(t), d->num_trained, 0));
-    TRY(trainer_gather_weights(t));
     for (int64_t i = 0; i < d->num_taken; i++) {
         TRY(trainer_write_batch(t, &d->taken[i], (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
@@ -389,7 +394,7 @@ static Status load(DrivenRank *d)
     session_destroy(t->session);
     t->session = NULL;
     t->has_scales = false;
-    return trainer_start_session(t);
+    return start_session(d);
 }
 
 Status driven_rank_load(DrivenRank *d, const char *path)
@@ -406,7 +411,7 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     t->num_queued = d->num_results = 0;
     d->num_taken = d->num_trained = 0;
     d->is_summed = d->has_gradients = false;
-    Status status = trainer_agree(t, load(d));
+    Status status = load(d);
     d->is_broken = status != OK;
     return status;
 }

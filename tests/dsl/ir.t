@@ -67,7 +67,7 @@ SUROGATE_PYTHON=no-python refused "no interpreter" 2 "can't run no-python" "SURO
 sed 's/g.gelu/g.gellu/' tiny.py > wrong.py
 refused "a wrong model" 2 "wrong.py:33: unknown op gellu" "ended with status 1" -- plan run.yaml ir=wrong.py
 sed '50i\            g.rope_table(len="P", head_dim="C / 5", name="r")' tiny.py > wrong.py
-refused "what the engine finds wrong" 2 "wrong.py:50: 6.4 isn't a whole number: C / 5" -- plan run.yaml ir=wrong.py
+refused "what the engine finds wrong" 2 "wrong.py:50 (the IR of wrong.py:" "6.4 isn't a whole number: C / 5" -- plan run.yaml ir=wrong.py
 printf '#!/bin/sh\nkill -9 $$\n' > killed
 printf '#!/bin/sh\nhead -c 20000000 /dev/zero\n' > endless
 printf '#!/bin/sh\necho no\n' > talk
@@ -83,6 +83,17 @@ head -c 17000000 /dev/zero > large.json
 refused "a large file" 2 "large.json" -- plan run.yaml ir=large.json
 sed 's/"op": "gelu"/"op": "gellu"/' tiny.json > unknown.json
 refused "an unknown op" 2 "unknown.json:" "unknown op gellu" -- plan run.yaml ir=unknown.json
+# What the engine refuses has the line of the Python file.
+line=$(grep -n 'self.down(g.gelu' tiny.py | cut -d: -f1)
+sed 's/"op": "add", "in": \["x", "blocks.{i}.down"\]/"op": "add", "in": ["x", "blocks.{i}.up"]/' tiny.json > shape.json
+refused "a shape that doesn't fit" 2 "tiny.py:$line: blocks.0.sum = add(" "expected" -- plan run.yaml ir=shape.json
+sed 's/g.gelu(h, name="act")/g.reshape(g.reshape(h, "B", "T", "4 * C \/ 3", 3, name="a"), "B", "T", "4 * C", name="b")/' tiny.py > odd.py
+python3 -m surogate.dsl build odd.py -o odd.json || fail "odd.py doesn't build"
+refused "a dim that isn't whole" 2 "odd.py:$line (odd.json:" "42.6667 isn't a whole number" -- plan run.yaml ir=odd.json
+sed "s/\"source\": \"tiny.py:$line\"/\"source\": \"\\\\u001b[2J\"/" tiny.json > escape.json
+refused "a line that isn't one" 2 "escape.json:" "source: expected FILE:LINE" -- plan run.yaml ir=escape.json
+python3 -m surogate.dsl build --plain tiny.py -o plain.json
+check "a plain one has none" [ "$(grep -c '"source"' tiny.json plain.json | paste -sd' ')" = "tiny.json:$(grep -c '"op"\|"param"' tiny.json) plain.json:0" ]
 # Hints change what is computed again (nodes of the plan that are clones), and no bit of what is trained.
 trained_with() {
     sed "$1" tiny.py > hints.py

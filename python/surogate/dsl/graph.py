@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims
@@ -27,6 +26,7 @@ from surogate.dsl.spec import (
     check_symbols,
     dim,
     fail,
+    source_of,
 )
 
 Dims = tuple[Dim, ...]
@@ -156,8 +156,6 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
 
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
-        # Errors of the engine then name the line; the shipped models would change with every line.
-        self.tells_source = not type(root).__module__.startswith("surogate.")
         self.root, self.config = root, config
         self.symbols = {"B": False, "T": False, "P": False} | config.known
         self.turns = [Turn([])]
@@ -258,6 +256,7 @@ class Builder:
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
+        entry["source"] = source_of(spec.where)
         return entry, dims
 
     def spec_at(self, path: str) -> tuple[Module, ParamSpec]:
@@ -306,7 +305,7 @@ class Builder:
         elif readers:
             more = self.entry(*self.spec_at(readers[0][0]))[0]
             own = {"untied": more["hf"]} if isinstance(more["hf"], str) else {}
-            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "export", "init")}, **own}
+            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "export", "init", "source")}, **own}
             sink.append({"if": readers[0][1], "then": [both], "else": then})
         else:
             sink.append(statement)
@@ -397,12 +396,12 @@ class Builder:
         if keep not in (None, True, False):
             raise fail(f"{op.name}: save is {keep!r}, expected True (kept for the backward pass) or False (computed again)")
         ref = self.name_of(op.name, label)
-        part = part or next((f.part for f in reversed(self.frames) if f.part), None)
+        part, where = part or next((f.part for f in reversed(self.frames) if f.part), None), caller()
 
         def statement(absent: str) -> dict[str, Any]:
             names = [v.ref if v and v.when != absent else None for v in values] if absent else [v.ref if v else None for v in values]
             return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {}) | (
-                {} if keep is None else {"save": keep}) | ({"source": f"{Path(caller()[0]).name}:{caller()[1]}"} if self.tells_source else {})
+                {} if keep is None else {"save": keep}) | {"source": source_of(where)}
 
         conditions = sorted({v.when for v in values if v and v.when})
         if len(conditions) > 1:
@@ -415,7 +414,7 @@ class Builder:
         self.statements[ref] = forms
         others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
         value = Value(ref, *outs[0], "", others)
-        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, caller(), len(self.turns) > 1))
+        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, where, len(self.turns) > 1))
         return value
 
     def reshape(self, x: Any, dims: tuple[Any, ...], name: str | None, part: str | None) -> Value:

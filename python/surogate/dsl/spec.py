@@ -34,6 +34,11 @@ def caller() -> Where:
     return frame.f_code.co_filename, frame.f_lineno
 
 
+def source_of(where: Where) -> str:
+    """FILE:LINE as the IR has it: of whatever folder, so that a model has one IR."""
+    return f"{Path(where[0]).name}:{where[1]}"
+
+
 def fail(message: str, where: Where | None = None) -> DslError:
     return DslError(where or caller(), message)
 
