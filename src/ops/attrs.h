@@ -143,6 +143,11 @@ typedef struct ColumnsAttrs {
     int64_t cols; /* columns_bwd: of dx */
 } ColumnsAttrs;
 
+typedef struct FullAttrs {
+    int64_t size;
+    double  value;
+} FullAttrs;
+
 typedef struct ScaleAttrs {
     double by;
 } ScaleAttrs;

@@ -66,6 +66,8 @@ rm -r surogate
 SUROGATE_PYTHON=no-python refused "no interpreter" 2 "can't run no-python" "SUROGATE_PYTHON" -- plan run.yaml ir=tiny.py
 sed 's/g.gelu/g.gellu/' tiny.py > wrong.py
 refused "a wrong model" 2 "wrong.py:33: unknown op gellu" "ended with status 1" -- plan run.yaml ir=wrong.py
+sed '50i\            g.rope_table(len="P", head_dim="C / 5", name="r")' tiny.py > wrong.py
+refused "what the engine finds wrong" 2 "wrong.py:50 (the IR of wrong.py:" "6.4 isn't a whole number: C / 5" -- plan run.yaml ir=wrong.py
 printf '#!/bin/sh\nkill -9 $$\n' > killed
 printf '#!/bin/sh\nhead -c 20000000 /dev/zero\n' > endless
 printf '#!/bin/sh\necho no\n' > talk

@@ -349,7 +349,7 @@ def make_later():
 
 
 def make_parts():
-    """What shipped models don't apply: neighbours that turn, norms without weights or of w + 1, relu, products, some columns of rows."""
+    """What shipped models do not apply: neighbours that turn, norms without weights or of w + 1, relu, products, some columns, vectors of one number."""
     positions, table, x, dy = positions_of([[5, 1, 3], [9]]), f32(rope_table(12, 4, 1e4)), rand(2, 9, 3, 10), rand(2, 9, 3, 10)
 
     def turned(x):
@@ -375,6 +375,7 @@ def make_parts():
         add("relu", case, [x], [relu(x)], squared=squared)
         add("relu_bwd", case, [dy, x], grads(relu, [x], dy), squared=squared)
     add("mul", "small", [x, dy], [x * dy])
+    add("full", "quarter", [], [torch.full((7,), 0.25, dtype=torch.float64)], size=7, value=0.25)
     acc, dy = rand(3, 5, 13), rand(3, 5, 4)
     dx, = grads(lambda x: x[..., 6:10], [x], dy)
     add("columns", "middle", [x], [x[..., 6:10]], begin=6, size=4)
