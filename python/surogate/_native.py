@@ -38,6 +38,10 @@ from surogate.errors import Status, SurogateError
 Result = TypeVar("Result")
 
 
+class Input(Structure):
+    _fields_ = [("name", c_char_p), ("ids", POINTER(c_int32)), ("values", POINTER(c_float))]
+
+
 class Batch(Structure):
     _fields_ = [
         ("rows", c_int64),
@@ -46,6 +50,8 @@ class Batch(Structure):
         ("targets", POINTER(c_int32)),
         ("segments", POINTER(c_int32)),
         ("positions", POINTER(c_int32)),
+        ("inputs", POINTER(Input)),
+        ("num_inputs", c_size_t),
     ]
 
 

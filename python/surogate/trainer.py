@@ -125,14 +125,22 @@ class Trainer(Closes):
         plan: dict[str, Any] = json.loads(_native.take_text(text))
         return plan
 
-    def step(self, input_ids: Any, targets: Any = None, segments: Any = None, positions: Any = None) -> None:
+    def step(
+        self,
+        input_ids: Any,
+        targets: Any = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
         """Takes a micro-batch of the next update; all arrays (rows, cols), or (cols) for one row.
 
         targets: the id that comes after each token, -100 where nothing is trained; None: the next one of the row. segments: which document
         a token is of, -1 in padding; equal neighbours see one another. None: a row is one document. positions: from 0 in each document;
-        None: counted. Fewer rows or columns than the trainer's are padded.
+        None: counted. Fewer rows or columns than the trainer's are padded. inputs: what the model reads
+        besides, by name, integers or floats.
         """
-        rows = _arrays.Rows(input_ids, targets, segments, positions)
+        rows = _arrays.Rows(input_ids, targets, segments, positions, inputs)
         with self._handle.use() as trainer:
             check(lib.sg_trainer_step(trainer, byref(rows.batch)))
 
@@ -173,11 +181,17 @@ class Trainer(Closes):
         return Step(step.step, step.loss, step.norm, step.lr, step.seconds, step.tokens, step.trained, step.is_applied, step.accuracy)
 
     def train_step(
-        self, input_ids: Any, target_ids: Any = None, lr: float | None = None, segments: Any = None, positions: Any = None
+        self,
+        input_ids: Any,
+        target_ids: Any = None,
+        lr: float | None = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
     ) -> LossAndAccuracy:
         """step() and update() in one, for steps of one micro-batch: (loss, accuracy) of the batch before the update."""
         with self._handle.use():
-            self.step(input_ids, target_ids, segments, positions)
+            self.step(input_ids, target_ids, segments, positions, inputs)
             try:
                 step = self.update(lr)
             except BaseException:
@@ -230,16 +244,30 @@ class Trainer(Closes):
             for _ in range(waiting):
                 self.result()
 
-    def eval(self, input_ids: Any, targets: Any = None, segments: Any = None, positions: Any = None) -> float:
+    def eval(
+        self,
+        input_ids: Any,
+        targets: Any = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> float:
         """The mean loss (nats) of the targets; arrays as step() takes them, of any number of rows. NaN: there is no target."""
-        rows, loss = _arrays.Rows(input_ids, targets, segments, positions), c_double()
+        rows, loss = _arrays.Rows(input_ids, targets, segments, positions, inputs), c_double()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), None, byref(loss), None))
         return float(loss.value)
 
-    def logprobs(self, input_ids: Any, targets: Any = None, segments: Any = None, positions: Any = None) -> NDArray[np.float32]:
+    def logprobs(
+        self,
+        input_ids: Any,
+        targets: Any = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> NDArray[np.float32]:
         """(rows, cols) ln p of each target, 0 where it is -100; arrays as eval() takes them."""
-        rows = _arrays.Rows(input_ids, targets, segments, positions)
+        rows = _arrays.Rows(input_ids, targets, segments, positions, inputs)
         losses = np.zeros(rows.ids.shape, np.float32)
         with self._handle.use() as trainer:
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), _arrays.floats(losses), None, byref(c_int64())))

@@ -344,6 +344,7 @@ class Around(InFolder):
     @unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
     def test_structures_are_the_headers(self) -> None:
         pairs = {
+            "sg_input": _native.Input,
             "sg_batch": _native.Batch,
             "sg_step": _native.Step,
             "sg_trainer_info": _native.TrainerInfo,
@@ -487,6 +488,76 @@ class Around(InFolder):
                 os._exit(status)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
             trainer.train_step([1, 2, 3, 4], lr=1e-3)
+
+
+class OwnInputs(InFolder):
+    """tests/dsl/inputs.py: a kind and a volume of each token, and a verdict that a second term of the loss trains."""
+
+    config = {"architectures": ["InputsForCausalLM"], "vocab_size": 20, "n_embd": 8, "num_kinds": 3}
+    shape = {"sequence_len": 8, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "device": "cpu", "model_dtype": "fp32"}
+
+    def open(self, **more: Any) -> Trainer:
+        ir = self.folder / "inputs.json"
+        if not ir.exists():
+            environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+            line = [sys.executable, "-m", "surogate.dsl", "build", str(ROOT / "tests/dsl/inputs.py"), "-o", str(ir)]
+            subprocess.run(line, env=environment, check=True)
+        return Trainer.from_config(self.config, ir=ir, output_dir=self.folder / "own", **{**self.shape, **more})
+
+    def test_losses_are_of_what_was_given(self) -> None:
+        def losses(logits: Any, labels: Any) -> Any:
+            sums = np.log(np.exp(logits).sum(-1))
+            return np.where(labels < 0, 0, sums - np.take_along_axis(logits, np.maximum(labels, 0)[..., None], -1)[..., 0])
+
+        random = np.random.default_rng(3)
+        for rows, cols, ranks in ((2, 8, 1), (1, 5, 1), (3, 8, 2)):
+            with self.open(gpus=ranks) as trainer:
+                weights = {name: trainer.weights(name).astype(float) for name in trainer.parameters()}
+                ids, targets = random.integers(0, 20, (2, rows, cols))
+                kind, volume, verdict = (
+                    random.integers(0, 2, (rows, cols)),
+                    random.normal(size=(rows, cols)),
+                    random.integers(0, 3, (rows, cols)),
+                )
+                verdict[0, 2] = -100
+                x = weights["words"][ids] + weights["kinds"][kind] + volume[..., None] * weights["loud"][:, 0]
+                first, second = losses(x @ weights["head"].T, targets), losses(x @ weights["judge"].T, verdict)
+                inputs = {"kind": kind, "volume": volume, "verdict": verdict}
+                np.testing.assert_allclose(-trainer.logprobs(ids, targets, inputs=inputs), first, atol=2e-6)
+                self.assertAlmostEqual(trainer.eval(ids, targets, inputs=inputs), float(first.mean()), places=5)
+                trainer.step(ids, targets, inputs=inputs)
+                trainer.backward()
+                gradient = trainer.gradients("kinds")
+                self.assertEqual((float(np.abs(gradient[2]).max()), bool(np.abs(gradient[:2]).min() > 0)), (0, True))
+                self.assertAlmostEqual(trainer.update(lr=1e-2).loss, float((first.sum() + second.sum()) / ids.size), places=5)
+
+    def test_wrong_ones_are_named(self) -> None:
+        right = {"kind": [1, 2], "volume": [0.5, 1], "verdict": [-100, 1]}
+        with self.open(gpus=2) as trainer:
+            for inputs, says in (
+                (None, "reads the input kind, which the batch lacks"),
+                ({**right, "kind": [1.0, 2.0]}, "input kind: expected whole numbers"),
+                ({**right, "volume": [1, 2]}, "input volume: expected floats"),
+                ({**right, "other": [1, 2]}, "no input other of its own"),
+                ({**right, "kind": [1, 3]}, "input kind: 3 of row 0, column 1; expected 0 to 2"),
+                ({**right, "verdict": [-1, 1]}, "input verdict: -1 of row 0, column 0; expected 0 to 2, or -100"),
+                ({f"a{k}": [1, 2] for k in range(9)}, "9 inputs; expected at most 8"),
+            ):
+                with self.assert_fails(Status.INVALID, says):
+                    trainer.train_step([1, 2], lr=1e-3, inputs=inputs)
+            with self.assertRaisesRegex(ValueError, r"kind has shape \(1, 1\)"):
+                trainer.eval([1, 2], inputs={**right, "kind": [1]})
+            with self.assertRaisesRegex(TypeError, "inputs is 3"):
+                trainer.eval([1, 2], inputs=3)
+            trainer.train_step([1, 2], lr=1e-3, inputs=right)
+            trainer.export_model(self.folder / "own/model")
+        with self.assert_fails(Status.UNSUPPORTED, "the logits need the input kind"):
+            self.open(generate_samples=1)
+        model = Model(self.folder / "own/model", device="cpu")
+        with self.assert_fails(Status.UNSUPPORTED, "InputsForCausalLM needs the input kind"):
+            model.logprobs([1, 2, 3])
+        with Trainer(**self.settings("none")) as trainer, self.assert_fails(Status.INVALID, "no input kind of its own"):
+            trainer.eval([1, 2], inputs={"kind": [1, 2]})
 
 
 class Interrupted(InFolder):

@@ -548,7 +548,7 @@ static Status bind_list(Binder *b, const JsonValue *list)
     return OK;
 }
 
-static void add_inputs(Binder *b)
+static Status add_inputs(Binder *b)
 {
     static const char *const rows[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
     TensorType               type = type_make(DT_I32, 2, b->options->batch, b->options->seq);
@@ -556,6 +556,14 @@ static void add_inputs(Binder *b)
     TensorType step = type_make(DT_I64, 1, (int64_t)STEP_COUNT), hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
     graph_add_value(b->graph, VALUE_INPUT, "step", &step);
     graph_add_value(b->graph, VALUE_INPUT, "hyper", &hyper);
+    for (int i = 0; i < b->module->num_inputs; i++) {
+        const IrInput *own = &b->module->inputs[i];
+        FAIL_IF(graph_find(b->graph, own->name) || strcmp(own->name, "row") == 0, ERR_INVALID,
+                "%s: inputs: %s is there already, or the engine's; give it another name", b->module->file, own->name);
+        type.dtype = own->dtype;
+        graph_add_value(b->graph, VALUE_INPUT, own->name, &type);
+    }
+    return OK;
 }
 
 Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, const BindOptions *options,
@@ -568,7 +576,7 @@ Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *con
         if (module->text[i] == '\n') b.line_starts[b.num_lines++] = (int)i + 1;
     TRY(ir_module_dims(arena, module, config, config_name, &b.dims));
     b.graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
-    add_inputs(&b);
+    TRY(add_inputs(&b));
     TRY(bind_list(&b, json_get(&module->root, "graph")));
     TRY(check_rows(&b));
     b.graph->part = PART_NONE;

@@ -106,6 +106,9 @@ void compile_drop(CompileOptions *options, ProgramKind kind);
 /* What was asked for first of a kind; NULL: nothing. */
 const ProgramSpec *compile_spec(const CompileOptions *options, ProgramKind kind);
 
+/* An input of the model's own that is an index is less than this everywhere; INT64_MAX: nothing looks it up. */
+int64_t compile_index_bound(const Plan *plan, const char *input);
+
 /* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */
 NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                               const CompileOptions *options, Device *device, Plan **out_plan);

@@ -73,6 +73,46 @@ static Status check_cell(const Trainer *t, const DrivenBatch *in, int64_t r, int
     return OK;
 }
 
+static const DrivenInput *find_input(const DrivenBatch *in, const char *name)
+{
+    for (size_t i = 0; i < in->num_inputs; i++)
+        if (in->inputs[i].name && strcmp(in->inputs[i].name, name) == 0) return &in->inputs[i];
+    return NULL;
+}
+
+static Status check_indices(const Trainer *t, const DrivenBatch *in, const IrInput *own, const int32_t *ids)
+{
+    int64_t most = compile_index_bound(t->plan, own->name);
+    for (int64_t i = 0; i < in->rows * in->cols; i++)
+        FAIL_IF(ids[i] != own->pad && (ids[i] < 0 || ids[i] >= most), ERR_INVALID,
+                "input %s: %d of row %lld, column %lld; expected 0 to %lld, or %d in padding", own->name, ids[i], (long long)(i / in->cols),
+                (long long)(i % in->cols), (long long)most - 1, own->pad);
+    return OK;
+}
+
+/* Each input that the model's programs read is there, as its dtype asks for, and no other. */
+static Status check_inputs(const Trainer *t, const DrivenBatch *in)
+{
+    const IrModule *module = t->model->module;
+    for (int i = 0; i < module->num_inputs; i++) {
+        const IrInput     *own = &module->inputs[i];
+        const DrivenInput *given = find_input(in, own->name);
+        bool               is_whole = own->dtype == DT_I32;
+        if (!given && !plan_find(t->plan, own->name)) continue;
+        FAIL_IF(!given, ERR_INVALID, "the model reads the input %s, which the batch lacks", own->name);
+        FAIL_IF(is_whole ? !given->ids : !given->values, ERR_INVALID, "input %s: expected %s", own->name,
+                is_whole ? "whole numbers (int32)" : "floats (float32)");
+        if (is_whole) TRY(check_indices(t, in, own, given->ids));
+    }
+    for (size_t k = 0; k < in->num_inputs; k++) {
+        int i = 0;
+        while (i < module->num_inputs && in->inputs[k].name && strcmp(module->inputs[i].name, in->inputs[k].name) != 0) i++;
+        FAIL_IF(!in->inputs[k].name || i == module->num_inputs, ERR_INVALID, "the model has no input %s of its own",
+                in->inputs[k].name ? in->inputs[k].name : "NULL");
+    }
+    return OK;
+}
+
 static Status check_batch(const Trainer *t, const DrivenBatch *in, const ProgramSpec *spec, bool any_rows)
 {
     int64_t most = spec->batch * t->place.world;
@@ -82,6 +122,7 @@ static Status check_batch(const Trainer *t, const DrivenBatch *in, const Program
             t->place.world > 1 ? "per_device_train_batch_size of each rank" : "per_device_train_batch_size");
     FAIL_IF(in->cols < 1 || in->cols > spec->seq, ERR_INVALID, "rows of %lld tokens; expected 1 to %lld (sequence_len)",
             (long long)in->cols, (long long)spec->seq);
+    TRY(check_inputs(t, in));
     for (int64_t r = 0; r < in->rows; r++)
         for (int64_t c = 0; c < in->cols; c++) TRY(check_cell(t, in, r, c));
     return OK;
@@ -118,8 +159,24 @@ static void fill_row(const DrivenBatch *in, int64_t from, Batch *out, int64_t se
     fill_padding(out, seq, to, in->cols);
 }
 
+/* Of what the model reads besides. Floats are copied as they are. */
+static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, Batch *out)
+{
+    int32_t *to = out->own;
+    for (int k = 0; k < module->num_inputs; k++) {
+        const DrivenInput *given = find_input(in, module->inputs[k].name);
+        const void        *from = !given ? NULL : given->ids ? (const void *)given->ids : given->values;
+        for (int64_t i = 0; i < spec->batch * spec->seq; i++, to++) {
+            int64_t row = first + i / spec->seq, col = i % spec->seq;
+            *to = module->inputs[k].pad;
+            if (from && row < in->rows && col < in->cols && out->doc_id[i] >= 0)
+                memcpy(to, (const int32_t *)from + row * in->cols + col, sizeof *to);
+        }
+    }
+}
+
 /* Rows [first, first + spec->batch) of the input, as far as it has them. */
-static void fill_batch(const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
+static void fill_batch(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
 {
     out->num_tokens = out->num_trained = 0;
     for (int64_t r = 0; r < spec->batch; r++)
@@ -127,6 +184,7 @@ static void fill_batch(const DrivenBatch *in, int64_t first, const ProgramSpec *
             fill_row(in, first + r, out, spec->seq, r, first_id + first + r);
         else
             fill_padding(out, spec->seq, r, 0);
+    fill_own(module, in, first, spec, out);
 }
 
 /* Programs of dense rows see a row as one document. */
@@ -138,11 +196,16 @@ static Status check_dense(const Trainer *t, const Batch *batch, const ProgramSpe
     return OK;
 }
 
-static void make_batch(Arena *arena, const ProgramSpec *spec, Batch *out)
+static void make_batch(Arena *arena, const IrModule *module, const ProgramSpec *spec, Batch *out)
 {
     int64_t  cells = spec->batch * spec->seq;
-    int32_t *at = arena_array(arena, int32_t, 5 * cells);
-    *out = (Batch){.tokens = at, .labels = at + cells, .positions = at + 2 * cells, .doc_start = at + 3 * cells, .doc_id = at + 4 * cells};
+    int32_t *at = arena_array(arena, int32_t, (5 + module->num_inputs) * cells);
+    *out = (Batch){.tokens = at,
+                   .labels = at + cells,
+                   .positions = at + 2 * cells,
+                   .doc_start = at + 3 * cells,
+                   .doc_id = at + 4 * cells,
+                   .own = at + 5 * cells};
 }
 
 static Status refuse_broken(const DrivenRank *d)
@@ -167,8 +230,8 @@ Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, int64_t *out_train
     const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
     int64_t            most = spec->batch * t->place.world; /* rows of all ranks */
     Batch             *batch = &d->taken[d->num_taken];
-    if (!batch->tokens) make_batch(&t->arena, spec, batch);
-    fill_batch(in, t->place.rank * spec->batch, spec, d->num_taken * most, batch);
+    if (!batch->tokens) make_batch(&t->arena, t->model->module, spec, batch);
+    fill_batch(t->model->module, in, t->place.rank * spec->batch, spec, d->num_taken * most, batch);
     TRY(check_dense(t, batch, spec));
     *out_trained += batch->num_trained;
     return OK;
@@ -344,12 +407,12 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
     Batch              batch;
     TRY(check_batch(t, in, spec, true));
     TRY(driven_rank_settle(d, &session));
-    make_batch(&arena, spec, &batch);
+    make_batch(&arena, t->model->module, spec, &batch);
     float *all = arena_array(&arena, float, (int64_t)cells);
     Status status = trainer_gather_weights(t);
     if (status == OK) status = measure_rows(d, in);
     for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
-        fill_batch(in, first + own, spec, 0, &batch);
+        fill_batch(t->model->module, in, first + own, spec, 0, &batch);
         status = trainer_write_batch(t, &batch, cells);
         if (status == OK) status = session_run(session, program);
         if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);

@@ -181,6 +181,7 @@ static Status create(StepBench *b)
     compile_drop(&b->options, PROGRAM_DECODE);
     double before = now();
     TRY(setup_session(&b->arena, &b->config, b->model, &b->options, b->device, &b->plan, &b->session));
+    TRY(setup_refuse_inputs(b->model, b->plan));
     b->create_seconds = now() - before;
     make_batch(b);
     TRY(fill_weights(b));

@@ -32,6 +32,13 @@ Status trainer_write_batch(Trainer *t, const Batch *batch, size_t cells)
     const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
     for (int i = 0; i < 5; i++)
         if (plan_find(t->plan, names[i])) TRY(session_write(t->session, names[i], data[i], cells * sizeof(int32_t)));
+    for (int i = 0; i < t->model->module->num_inputs; i++) {
+        const char      *name = t->model->module->inputs[i].name;
+        const PlanEntry *entry = plan_find(t->plan, name);
+        /* a program of more rows that doesn't read it has no room for it */
+        if (!entry || entry->place.bytes < (int64_t)(cells * sizeof(int32_t))) continue;
+        TRY(session_write(t->session, name, batch->own + (size_t)i * cells, cells * sizeof(int32_t)));
+    }
     return OK;
 }
 

@@ -151,6 +151,25 @@ for ir in tiny terms; do
 done
 check "ln 320 and a quarter of it more: $(cat tiny.loss terms.loss)" awk -F: '{ loss[NR] = $2 } END { d = loss[2] / loss[1] - 1.25; exit !(d * d < 1e-5) }' tiny.loss terms.loss
 
+# Inputs of a model's own: no data set has them.
+python3 -m surogate.dsl build "$root/tests/dsl/inputs.py" -o inputs.json || fail "tests/dsl/inputs.py doesn't build"
+echo '{"architectures": ["InputsForCausalLM"], "vocab_size": 320, "n_embd": 32, "num_kinds": 3}' > model/config.json
+refused "a run of them" 2 "needs the input kind, which no text has" "Trainer.step" -- pt run.yaml ir=inputs.json output_dir=own
+while IFS='|' read -r edit text; do
+    sed "$edit" inputs.json > wrong.json
+    cmp -s inputs.json wrong.json && fail "$edit changes nothing"
+    refused "$edit" 2 "wrong.json" "$text" -- plan run.yaml ir=wrong.json
+done << 'END'
+s/"name": "kind"/"name": "a b"/|inputs: number 1 has no name
+s/"name": "kind"/"name": "tokens"/|inputs: tokens is there already
+s/"name": "kind"/"name": "row"/|inputs: row is there already
+s/"name": "volume"/"name": "kind"/|inputs: kind is there already
+s/"name": "kind", "dtype": "i32"/"name": "kind", "dtype": "i64"/|inputs: kind: expected the dtype i32 or f32
+s/"name": "kind", "dtype": "i32"/"name": "kind", "dtype": "i32", "pad": 1e9/|inputs: kind: pad
+s/"name": "kind", "dtype": "i32"/"name": "kind", "dtype": "i32", "pad": -100/|kind is padded with -100; embedding expects 0 to 2
+s/"name": "volume", "dtype": "f32"/"name": "volume", "dtype": "f32", "pad": 1/|inputs: volume: pad
+s/"inputs": \[/"inputs": 3, "notes": [/|inputs: expected an array
+END
 # Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do

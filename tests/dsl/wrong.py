@@ -116,6 +116,9 @@ WRONG = [
     (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
     ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
      " expected {i}", WEIGHT),
+    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input["i64"]'), "Input['i64', 0]: expected \"i32\" or \"f32\"", None),
+    (FORWARD, FORWARD.replace("labels: Any", 'labels: Input["i32"]'), "Tiny: labels is an input of the engine", "    @forward\n    "
+     + FORWARD.replace("labels: Any", 'labels: Input["i32"]')),
     (FORWARD, FORWARD.replace("labels", "classes"), "Tiny: there is no input classes; a model reads tokens, labels", "    @forward\n    " + FORWARD.replace("labels", "classes")),
     (RESULT, "return logits", "Tiny: its @forward gives (B, T, V), expected a dict of logits, losses, loss", "    @forward\n    " + FORWARD),
     ("@model\n" + TINY, "@abstract\n@model\n" + TINY, "Tiny is abstract; build a model that extends it", "@model\n" + TINY),
@@ -130,7 +133,7 @@ WRONG = [
 def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
     if BASE.count(old) < 1:
         return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, hf_export, recompute, save, tied_to,")
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, Input, abstract, extends, hf_export, recompute, save, tied_to,")
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"

@@ -18,6 +18,7 @@ from surogate.dsl.spec import (
     ArrayType,
     Config,
     DslError,
+    InputType,
     Module,
     ParamSpec,
     TensorType,
@@ -540,11 +541,17 @@ def build(cls: type) -> Built:
     try:
         function = builder.forward_of(builder.root)
         names = list(inspect.signature(function).parameters)[1:]
+        own = {n: t for n, t in function.__annotations__.items() if isinstance(t, InputType)}
         for name in names:
-            if name not in INPUTS:
-                raise fail(f"{cls.__name__}: there is no input {name}; a model reads {', '.join(INPUTS)}",
+            if name not in INPUTS and name not in own:
+                raise fail(f"{cls.__name__}: there is no input {name}; a model reads {', '.join(INPUTS)}; or its own: {name}: Input[\"i32\"]",
                            (function.__code__.co_filename, function.__code__.co_firstlineno))
-        inputs = {n: Value(n, tuple(map(Dim, INPUTS[n][0])), INPUTS[n][1]) for n in names}
+            if name in own and (name in INPUTS or name == "row"):
+                raise fail(f"{cls.__name__}: {name} is an input of the engine; give the model's own another name",
+                           (function.__code__.co_filename, function.__code__.co_firstlineno))
+        builder.names |= set(own)
+        kinds = INPUTS | {n: (("B", "T"), t.dtype) for n, t in own.items()}
+        inputs = {n: Value(n, tuple(map(Dim, kinds[n][0])), kinds[n][1]) for n in names}
         result = builder.call(builder.root, (), inputs, None, None)
         line = (function.__code__.co_filename, function.__code__.co_firstlineno)
         if not isinstance(result, dict) or set(OUTPUTS) - set(result):
@@ -561,5 +568,6 @@ def build(cls: type) -> Built:
     config = cls._config
     ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
           "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread}
+    ir |= {"inputs": [{"name": n, "dtype": t.dtype} | ({"pad": t.pad} if t.pad else {}) for n, t in own.items()]} if own else {}
     ir |= ({"prefix": config.prefix} if config.prefix else {}) | {"graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)
