@@ -64,9 +64,19 @@ static double seconds_now(const ThreadPool *pool)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+enum { COPY_TASK = 1 << 18 };
+
+static void copy_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    int64_t           at = task * COPY_TASK, left = type_bytes(&args->in[0].type) - at;
+    (void)worker;
+    memcpy((char *)args->out[0].data + at, (const char *)args->in[0].data + at, (size_t)(left < COPY_TASK ? left : COPY_TASK));
+}
+
 static Status copy_run(const KernelArgs *args)
 {
-    memcpy(args->out[0].data, args->in[0].data, (size_t)type_bytes(&args->in[0].type));
+    pool_run(args->pool, (type_bytes(&args->in[0].type) + COPY_TASK - 1) / COPY_TASK, copy_task, (void *)args);
     return OK;
 }
 
@@ -153,11 +163,11 @@ static double case_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
     return moved / seconds * 1e-9;
 }
 
-static double copy_bandwidth(int64_t bytes)
+static double copy_bandwidth(int64_t bytes, ThreadPool *pool)
 {
     TensorType type = type_make(DT_F32, 1, bytes / 8);
     TensorView in = {filled(&type), type}, out = {filled(&type), type};
-    KernelArgs args = {.in = &in, .out = &out};
+    KernelArgs args = {.in = &in, .out = &out, .pool = pool};
     double     seconds = fastest_seconds(copy_run, &args);
     free(in.data);
     free(out.data);
@@ -169,7 +179,8 @@ int main(int argc, char **argv)
     ThreadPool *pool;
     if (pool_create(argc > 1 ? atoi(argv[1]) : 0, &pool) != OK) return 1;
     int workers = pool_num_workers(pool);
-    printf("memcpy, 1 thread: %.1f GB/s of 9 MiB, %.1f of 128 MiB (read + written)\n", copy_bandwidth(9 << 20), copy_bandwidth(128 << 20));
+    printf("memcpy, 1 and %d threads: %.1f and %.1f GB/s of 9 MiB, %.1f and %.1f of 128 MiB (read + written)\n", workers,
+           copy_bandwidth(9 << 20, NULL), copy_bandwidth(9 << 20, pool), copy_bandwidth(128 << 20, NULL), copy_bandwidth(128 << 20, pool));
     printf("%-20s %18s %18s   GB/s\n%-20s %9s %8d %9s %8d\n", "", "f32", "bf16", "threads", "1", workers, "1", workers);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (argc > 2 && strcmp(argv[2], cases[i].op->name) != 0) continue;

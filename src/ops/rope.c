@@ -33,7 +33,7 @@ static OpCost rope_cost(const Node *node)
     return cost_streaming(node, 3.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static void rope_task(void *context, int64_t task, int worker)
+VEC_TASK(rope_task)
 {
     const KernelArgs *args = context;
     const RopeAttrs  *attrs = args->attrs;
