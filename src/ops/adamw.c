@@ -86,7 +86,7 @@ static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t co
     if (out[OUT_MASTER].data) tile_store(&out[OUT_MASTER], at, w, count);
 }
 
-static void adamw_task(void *context, int64_t task, int worker)
+VEC_TASK(adamw_task)
 {
     const AdamwStep *s = context;
     const int64_t(*segments)[SEGMENT_COLUMNS] = s->args->in[IN_SEGMENTS].data;

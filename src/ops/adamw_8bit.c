@@ -94,7 +94,7 @@ static void update_block(const Step8 *s, int64_t block, int64_t at, int64_t firs
     }
 }
 
-static void adamw_8bit_task(void *context, int64_t task, int worker)
+VEC_TASK(adamw_8bit_task)
 {
     const Step8 *s = context;
     const int64_t(*segments)[SEGMENT_COLUMNS] = s->args->in[IN_SEGMENTS].data;

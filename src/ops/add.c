@@ -24,7 +24,7 @@ static OpCost add_cost(const Node *node)
 
 enum { ADD_PER_TASK = 16 * TILE };
 
-static void add_task(void *context, int64_t task, int worker)
+VEC_TASK(add_task)
 {
     const KernelArgs *args = context;
     int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * ADD_PER_TASK);

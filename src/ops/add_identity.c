@@ -19,7 +19,7 @@ static OpCost add_identity_cost(const Node *node)
     return cost_streaming(node, (double)type_numel(&node->in[0]->type));
 }
 
-static void add_identity_task(void *context, int64_t task, int worker)
+VEC_TASK(add_identity_task)
 {
     const KernelArgs       *args = context;
     const AddIdentityAttrs *attrs = args->attrs;

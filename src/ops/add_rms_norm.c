@@ -86,7 +86,7 @@ static void add_row(const TensorView *s, int64_t s_at, const TensorView *a, cons
     }
 }
 
-static void add_rms_norm_task(void *context, int64_t task, int worker)
+VEC_TASK(add_rms_norm_task)
 {
     const KernelArgs   *args = context;
     const RmsNormAttrs *attrs = args->attrs;

@@ -217,7 +217,7 @@ static void block_finish(const Attention *a, const QueryBlock *block)
         }
 }
 
-static void forward_task(void *context, int64_t task, int worker)
+VEC_TASK(forward_task)
 {
     const ForwardJob  *job = context;
     const Attention   *a = job->a;

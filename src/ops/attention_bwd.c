@@ -166,7 +166,7 @@ static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64
     }
 }
 
-static void backward_task(void *context, int64_t task, int worker)
+VEC_TASK(backward_task)
 {
     const BackwardJob *job = context;
     const Attention   *a = &job->a;

@@ -27,7 +27,7 @@ static OpCost cast_cost(const Node *node)
 
 enum { CAST_PER_TASK = 64 * TILE };
 
-static void cast_task(void *context, int64_t task, int worker)
+VEC_TASK(cast_task)
 {
     const KernelArgs *args = context;
     int64_t           at = task * CAST_PER_TASK, count = type_numel(&args->out[0].type) - at;

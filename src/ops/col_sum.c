@@ -26,7 +26,7 @@ static size_t col_sum_workspace(const Node *node, int num_workers)
     return (size_t)(num_chunks(type_rows(dy)) * type_cols(dy)) * sizeof(float);
 }
 
-static void col_sum_task(void *context, int64_t task, int worker)
+VEC_TASK(col_sum_task)
 {
     const KernelArgs *args = context;
     const TensorView *dy = &args->in[0];

@@ -2,26 +2,6 @@
  * for: 1 where no logit is above the label's, else 0. */
 #include "ops/cross_entropy.h"
 
-RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, float *exps)
-{
-    RowLoss row = {.shift = -INFINITY};
-    float   scratch[TILE], tile[TILE];
-    for (int64_t c = 0; c < vocab; c += TILE) {
-        int64_t n = min_i64(TILE, vocab - c);
-        float   most = vec_max(vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), n);
-        row.shift = most > row.shift ? most : row.shift;
-    }
-    float target = label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN;
-    for (int64_t c = 0; c < vocab; c += TILE) {
-        int64_t n = min_i64(TILE, vocab - c);
-        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), row.shift, n);
-    }
-    row.lse = row.shift + logf(row.total);
-    row.loss = label == IGNORE_INDEX ? 0 : row.lse - target;
-    row.hit = target >= row.shift ? 1 : 0;
-    return row;
-}
-
 Status infer_labels(const Node *node, int k, const TensorType *x)
 {
     TensorType labels = type_without_last(x, DT_I32);
@@ -54,7 +34,7 @@ static OpCost cross_entropy_cost(const Node *node)
     return cost_streaming(node, 16.0 * (double)type_numel(&node->in[0]->type)); /* about 16 an exponential */
 }
 
-static void cross_entropy_task(void *context, int64_t task, int worker)
+VEC_TASK(cross_entropy_task)
 {
     const KernelArgs *args = context;
     const TensorView *logits = &args->in[0];

@@ -12,7 +12,25 @@ typedef struct RowLoss {
 } RowLoss;
 
 /* exps (vocab) receives the exponentials and may be logits itself; NULL: not wanted. Sums by tiles, in order. */
-RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, float *exps);
+static inline RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, float *exps)
+{
+    RowLoss row = {.shift = -INFINITY};
+    float   scratch[TILE], tile[TILE];
+    for (int64_t c = 0; c < vocab; c += TILE) {
+        int64_t n = min_i64(TILE, vocab - c);
+        float   most = vec_max(vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), n);
+        row.shift = most > row.shift ? most : row.shift;
+    }
+    float target = label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN;
+    for (int64_t c = 0; c < vocab; c += TILE) {
+        int64_t n = min_i64(TILE, vocab - c);
+        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), row.shift, n);
+    }
+    row.lse = row.shift + logf(row.total);
+    row.loss = label == IGNORE_INDEX ? 0 : row.lse - target;
+    row.hit = target >= row.shift ? 1 : 0;
+    return row;
+}
 
 /* Labels, checked against rows: i32 of x's dims without the last. */
 NODISCARD Status infer_labels(const Node *node, int k, const TensorType *x);

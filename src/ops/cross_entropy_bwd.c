@@ -43,7 +43,7 @@ static void gradient_row(const KernelArgs *args, int64_t row)
     }
 }
 
-static void cross_entropy_bwd_task(void *context, int64_t task, int worker)
+VEC_TASK(cross_entropy_bwd_task)
 {
     const KernelArgs *args = context;
     int64_t           step = rows_per_task(type_cols(&args->in[1].type)), end = min_i64(type_rows(&args->in[1].type), (task + 1) * step);

@@ -43,7 +43,7 @@ static void dropout_tile(float *y, const float *x, const uint32_t *random, doubl
     for (int64_t i = 0; i < count; i++) y[i] = philox_uniform(random[i]) >= chance ? x[i] * kept : 0.0f;
 }
 
-static void dropout_task(void *context, int64_t task, int worker)
+VEC_TASK(dropout_task)
 {
     const KernelArgs   *args = context;
     const DropoutAttrs *attrs = args->attrs;

@@ -31,7 +31,7 @@ static OpCost embedding_cost(const Node *node)
     return (OpCost){.bytes = rows * (4 + 2 * row_bytes)};
 }
 
-static void embedding_task(void *context, int64_t task, int worker)
+VEC_TASK(embedding_task)
 {
     const KernelArgs *args = context;
     const TensorView *w = &args->in[1], *x = &args->out[0];

@@ -54,7 +54,7 @@ static void embedding_dw_row(const KernelArgs *args, int64_t v, const int32_t *p
     }
 }
 
-static void embedding_dw_task(void *context, int64_t task, int worker)
+VEC_TASK(embedding_dw_task)
 {
     const KernelArgs *args = context;
     int64_t           vocab = args->out[0].type.dim[0], end = min_i64(vocab, (task + 1) * VOCAB_PER_TASK);

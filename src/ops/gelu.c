@@ -83,7 +83,7 @@ static void gelu_bwd_tile(float *dx, const float *dy, const float *x, bool tanh,
 
 enum { GELU_PER_TASK = 16 * TILE };
 
-static void gelu_task(void *context, int64_t task, int worker)
+VEC_TASK(gelu_task)
 {
     const KernelArgs *args = context;
     const GeluAttrs  *attrs = args->attrs;
@@ -98,7 +98,7 @@ static void gelu_task(void *context, int64_t task, int worker)
     }
 }
 
-static void gelu_bwd_task(void *context, int64_t task, int worker)
+VEC_TASK(gelu_bwd_task)
 {
     const KernelArgs *args = context;
     const GeluAttrs  *attrs = args->attrs;

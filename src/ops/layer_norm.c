@@ -149,7 +149,7 @@ static void write_row(const KernelArgs *args, int64_t at, float mean, float rstd
     }
 }
 
-static void layer_norm_task(void *context, int64_t task, int worker)
+VEC_TASK(layer_norm_task)
 {
     const KernelArgs     *args = context;
     const LayerNormAttrs *attrs = args->attrs;
@@ -218,7 +218,7 @@ static void layer_norm_bwd_row(const KernelArgs *args, float *dw, float *db, int
     }
 }
 
-static void layer_norm_bwd_task(void *context, int64_t task, int worker)
+VEC_TASK(layer_norm_bwd_task)
 {
     const KernelArgs *args = context;
     const TensorType *x = &args->in[IN_X].type;

@@ -124,7 +124,7 @@ static void cap_gradients(float *logits, float cap, float shift, float scale, in
 }
 
 /* Losses of a few rows; logits become dlogits where they are wanted. */
-static void rows_task(void *context, int64_t task, int worker)
+VEC_TASK(rows_task)
 {
     const ChunkJob *job = context;
     const LmHead   *h = job->head;
@@ -164,7 +164,7 @@ typedef struct StoreJob {
     const float  *sum;
 } StoreJob;
 
-static void store_task(void *context, int64_t task, int worker)
+VEC_TASK(store_task)
 {
     const StoreJob *job = context;
     const LmHead   *h = job->head;

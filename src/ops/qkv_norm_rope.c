@@ -96,7 +96,7 @@ static void qkv_norm_rope_row(const KernelArgs *args, int64_t row, const float *
     if (y->data) tile_copy(y, values, qkv, values, (heads - turned) * head_dim);
 }
 
-static void qkv_norm_rope_task(void *context, int64_t task, int worker)
+VEC_TASK(qkv_norm_rope_task)
 {
     const KernelArgs *args = context;
     const QkvAttrs   *attrs = args->attrs;

@@ -106,7 +106,7 @@ static void code_row(RowCodes *codes, int64_t row, const TensorView *dx, int64_t
     }
 }
 
-static void qkv_norm_rope_bwd_task(void *context, int64_t task, int worker)
+VEC_TASK(qkv_norm_rope_bwd_task)
 {
     const KernelArgs *args = context;
     const QkvAttrs   *attrs = args->attrs;

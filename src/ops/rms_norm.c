@@ -45,7 +45,7 @@ static OpCost rms_norm_cost(const Node *node)
     return cost_streaming(node, 4.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static void rms_norm_task(void *context, int64_t task, int worker)
+VEC_TASK(rms_norm_task)
 {
     const KernelArgs   *args = context;
     const RmsNormAttrs *attrs = args->attrs;

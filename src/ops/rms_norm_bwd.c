@@ -80,7 +80,7 @@ static void rms_norm_bwd_row(const KernelArgs *args, RowCodes *codes, float *dw,
     }
 }
 
-static void rms_norm_bwd_task(void *context, int64_t task, int worker)
+VEC_TASK(rms_norm_bwd_task)
 {
     const KernelArgs *args = context;
     const TensorType *x = &args->in[IN_X].type;

@@ -45,7 +45,7 @@ static void turn_neighbours(float *y, const float *x, const float *cosines, int6
     }
 }
 
-static void rope_task(void *context, int64_t task, int worker)
+VEC_TASK(rope_task)
 {
     const KernelArgs *args = context;
     const RopeAttrs  *attrs = args->attrs;

@@ -25,7 +25,7 @@ static OpCost scale_cost(const Node *node)
 
 enum { SCALE_PER_TASK = 16 * TILE };
 
-static void scale_task(void *context, int64_t task, int worker)
+VEC_TASK(scale_task)
 {
     const KernelArgs *args = context;
     float             by = (float)((const ScaleAttrs *)args->attrs)->by, scratch_x[TILE], scratch_y[TILE];

@@ -29,7 +29,7 @@ static OpCost softcap_cost(const Node *node)
 
 enum { SOFTCAP_PER_TASK = 16 * TILE };
 
-static void softcap_task(void *context, int64_t task, int worker)
+VEC_TASK(softcap_task)
 {
     const KernelArgs *args = context;
     float             cap = (float)((const SoftcapAttrs *)args->attrs)->cap, scratch_x[TILE], scratch_y[TILE];
@@ -44,7 +44,7 @@ static void softcap_task(void *context, int64_t task, int worker)
     }
 }
 
-static void softcap_bwd_task(void *context, int64_t task, int worker)
+VEC_TASK(softcap_bwd_task)
 {
     const KernelArgs *args = context;
     float             cap = (float)((const SoftcapAttrs *)args->attrs)->cap, scratch_dy[TILE], scratch_y[TILE], scratch_dx[TILE];

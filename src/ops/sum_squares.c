@@ -24,7 +24,7 @@ static size_t sum_squares_workspace(const Node *node, int num_workers)
     return (size_t)div_up(type_numel(&node->in[0]->type), SQUARES_PER_TASK) * sizeof(double);
 }
 
-static void sum_squares_task(void *context, int64_t task, int worker)
+VEC_TASK(sum_squares_task)
 {
     const KernelArgs *args = context;
     int64_t           end = min_i64(type_numel(&args->in[0].type), (task + 1) * SQUARES_PER_TASK);

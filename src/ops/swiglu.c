@@ -61,7 +61,7 @@ static void swiglu_tile(float *h, const float *gate, const float *up, bool gelu,
         for (int64_t i = 0; i < count; i++) h[i] = gate[i] * vec_sigmoid(gate[i]) * up[i];
 }
 
-static void swiglu_task(void *context, int64_t task, int worker)
+VEC_TASK(swiglu_task)
 {
     const KernelArgs *args = context;
     const TensorView *gate = &args->in[0], *h = &args->out[0], *up = args->in[1].data ? &args->in[1] : gate;

@@ -51,9 +51,7 @@ static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const flo
     }
 }
 
-typedef void (*GatedTile)(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count);
-
-static void swiglu_bwd_task(void *context, int64_t task, int worker)
+VEC_TASK(swiglu_bwd_task)
 {
     const KernelArgs *args = context;
     const TensorView *dh = &args->in[0], *gate = &args->in[1];
@@ -63,13 +61,17 @@ static void swiglu_bwd_task(void *context, int64_t task, int worker)
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
     float             scratch_dh[TILE], scratch_g[TILE], scratch_u[TILE], result_g[TILE], result_u[TILE];
     RowCodes          codes = row_codes(args, &op_swiglu_bwd.codes, &gate->type);
-    GatedTile         tile = ((const SwigluAttrs *)args->attrs)->gelu ? geglu_bwd_tile : swiglu_bwd_tile;
+    bool              gelu = ((const SwigluAttrs *)args->attrs)->gelu;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c), at = row * stride + c;
             const float *g = tile_load(gate, at, n, scratch_g), *u = tile_load(up, at + up_at, n, scratch_u);
-            tile(result_g, result_u, tile_load(dh, row * cols + c, n, scratch_dh), g, u, n);
+            const float *grad = tile_load(dh, row * cols + c, n, scratch_dh);
+            if (gelu)
+                geglu_bwd_tile(result_g, result_u, grad, g, u, n);
+            else
+                swiglu_bwd_tile(result_g, result_u, grad, g, u, n);
             row_codes_store(&codes, row, c, result_g, n);
             row_codes_store(&codes, row, cols + c, result_u, n);
             if (dgate->data) tile_store(dgate, at, result_g, n);

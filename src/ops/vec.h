@@ -7,6 +7,35 @@
 
 #include <math.h>
 
+/* What a function marked so calls is compiled for AVX-512 within it. Only on processors of which wide_vectors() is true. */
+#ifdef __clang__
+#define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), flatten))
+#else
+#define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), flatten))
+#endif
+
+/* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`, that is compiled for AVX-512 too. Its bits are the
+ * same: elements are apart from each other, and sums have their lanes in the source. */
+#define VEC_TASK(name) \
+    static inline void   name##_any(void *context, int64_t task, int worker); \
+    VEC_WIDE static void name##_wide(void *context, int64_t task, int worker) \
+    { \
+        name##_any(context, task, worker); \
+    } \
+    static void name(void *context, int64_t task, int worker) \
+    { \
+        (wide_vectors() ? name##_wide : name##_any)(context, task, worker); \
+    } \
+    static inline void name##_any(void *context, int64_t task, int worker)
+
+extern bool wide_vectors_off; /* tests set it */
+
+static inline bool wide_vectors(void)
+{
+    return !wide_vectors_off && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
 typedef float   Vec8 __attribute__((vector_size(32)));
 typedef int32_t Int8 __attribute__((vector_size(32)));
 
@@ -173,7 +202,7 @@ static inline float vec_dot(const float *x, const float *y, int64_t count)
     }
     for (; i + 8 <= count; i += 8) s0 += vec8_load(x + i) * vec8_load(y + i);
     float tail = 0;
-    for (; i < count; i++) tail += x[i] * y[i];
+    for (; i < count; i++) tail = fmaf(x[i], y[i], tail);
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
 }
 
@@ -187,7 +216,7 @@ static inline float vec_dot3(const float *x, const float *y, const float *z, int
         s1 += vec8_load(x + i + 8) * vec8_load(y + i + 8) * vec8_load(z + i + 8);
     }
     float tail = 0;
-    for (; i < count; i++) tail += x[i] * y[i] * z[i];
+    for (; i < count; i++) tail = fmaf(x[i] * y[i], z[i], tail);
     return vec8_sum(s0 + s1) + tail;
 }
 

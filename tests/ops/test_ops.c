@@ -1,6 +1,6 @@
 /* Every op by its descriptor: what infer accepts and rejects, the text form, each kernel against the reference, and
- * that results depend neither on threads, nor on what memory held, nor on which outputs are wanted, nor on sharing
- * memory where that's allowed.
+ * that results depend neither on threads, nor on the width of vectors, nor on what memory held, nor on which outputs are
+ * wanted, nor on sharing memory where that's allowed.
  *
  *   test_ops [op]
  */
@@ -187,6 +187,9 @@ static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
         run.pool = pools[i];
         check_same_bits(c, kernel, &expected, &run, what);
     }
+    wide_vectors_off = true;
+    check_same_bits(c, kernel, &expected, &run, what);
+    wide_vectors_off = false;
     uint32_t always = inplace_outputs(c);
     for (run.want = 1; run.want < c->all; run.want++)
         if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);
