@@ -382,10 +382,10 @@ static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
     Batch          batch;
     if (driven_rank_has_scales(d)) return OK;
     int64_t rows = program->spec.batch;
-    make_batch(&arena, &program->spec, &batch);
+    make_batch(&arena, t->model->module, &program->spec, &batch);
     Status status = trainer_write_scalars(t, next_index(t), in->rows * in->cols, 0);
     for (int64_t first = 0; first < in->rows && status == OK; first += rows * t->place.world) {
-        fill_batch(in, first + t->place.rank * rows, &program->spec, 0, &batch);
+        fill_batch(t->model->module, in, first + t->place.rank * rows, &program->spec, 0, &batch);
         status = trainer_write_batch(t, &batch, (size_t)(rows * program->spec.seq));
         if (status == OK) status = session_run(t->session, program);
     }
