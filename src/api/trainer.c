@@ -83,6 +83,7 @@ sg_status sg_trainer_plan(sg_trainer *trainer, char **out_json)
 static Status take_batch(const sg_batch *batch, DrivenInput *inputs, DrivenBatch *out)
 {
     TRY(api_need(batch, "batch"));
+    if (batch->num_inputs) TRY(api_need(batch->inputs, "inputs"));
     FAIL_IF(batch->num_inputs > IR_MOST_INPUTS, ERR_INVALID, "%zu inputs; expected at most %d", batch->num_inputs, IR_MOST_INPUTS);
     *out =
         (DrivenBatch){batch->rows, batch->cols, batch->ids, batch->targets, batch->segments, batch->positions, inputs, batch->num_inputs};

@@ -467,6 +467,14 @@ static void wrong_batches_are_refused(void)
     expect_refused(sg_trainer_step(trainer, &bad), "token 1073741824 of row 0, column 3");
     bad = good, bad.targets = other, other[3] = -7;
     expect_refused(sg_trainer_step(trainer, &bad), "target -7");
+    sg_input input = {.name = "kind", .ids = ids};
+    bad = good;
+    bad.num_inputs = 1;
+    expect_refused(sg_trainer_step(trainer, &bad), "inputs is NULL");
+    bad.inputs = &input;
+    expect_refused(sg_trainer_step(trainer, &bad), "no input kind of its own");
+    input.name = NULL;
+    expect_refused(sg_trainer_losses(trainer, &bad, NULL, NULL, NULL), "no input NULL");
     expect_refused(sg_trainer_update(trainer, 1e-3), "no micro-batch");
     expect_refused(sg_trainer_result(trainer, &step), "no step waits");
     OKAY(sg_trainer_step(trainer, &good));
