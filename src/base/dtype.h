@@ -56,13 +56,14 @@ static inline float bf16_to_f32(uint16_t bits)
     return out;
 }
 
-/* Round to nearest, ties to even; NaN stays NaN (quiet), the largest finite values round to infinity. */
+/* Round to nearest, ties to even; NaN stays NaN (quiet), the largest finite values round to infinity. Masks instead
+ * of a choice: loops over it vectorise. */
 static inline uint16_t bf16_from_f32(float value)
 {
     uint32_t word;
     memcpy(&word, &value, 4);
-    uint32_t rounded = (word + 0x7FFFu + ((word >> 16) & 1u)) >> 16;
-    return (word & 0x7FFFFFFFu) > 0x7F800000u ? (uint16_t)((word >> 16) | 0x40u) : (uint16_t)rounded;
+    uint32_t nan = -(uint32_t)((word & 0x7FFFFFFFu) > 0x7F800000u);
+    return (uint16_t)(((word + ((0x7FFFu + ((word >> 16) & 1u)) & ~nan)) | (nan & 0x400000u)) >> 16);
 }
 
 /* Stochastic rounding: up with a chance equal to the fraction cut off; `random` is 32 random bits, the low 16 are used. */
@@ -70,8 +71,8 @@ static inline uint16_t bf16_from_f32_stochastic(float value, uint32_t random)
 {
     uint32_t word;
     memcpy(&word, &value, 4);
-    if ((word & 0x7F800000u) == 0x7F800000u) return bf16_from_f32(value);
-    return (uint16_t)((word + (random & 0xFFFFu)) >> 16);
+    uint32_t unrounded = (word & 0x7FFFFFFFu) > 0x7F800000u ? word | 0x400000u : word; /* infinity stays */
+    return (uint16_t)(((word & 0x7F800000u) == 0x7F800000u ? unrounded : word + (random & 0xFFFFu)) >> 16);
 }
 
 void bf16_to_f32_row(float *dst, const uint16_t *src, int64_t count);

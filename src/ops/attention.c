@@ -173,9 +173,9 @@ static void block_softmax(const Attention *a, const QueryBlock *block, int64_t k
             block->total[r] *= shrink;
             if (!is_first) vec_scale(block->sum + r * a->dim, shrink, a->dim);
         }
+        block->total[r] += vec_exp_sum_within(p + begin, p + begin, block->most[r], end - begin, keys - begin);
         memset(p, 0, (size_t)begin * sizeof(float));
         memset(p + end, 0, (size_t)(keys - end) * sizeof(float));
-        block->total[r] += vec_exp_sum(p + begin, p + begin, block->most[r], end - begin);
     }
 }
 

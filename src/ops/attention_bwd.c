@@ -122,8 +122,10 @@ static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int
             p[j] = a->softcap * t;
             ds[j] = (ds[j] - delta) * (1.0f - t * t);
         }
-        if (a->softcap > 0) delta = 0; /* it is in ds */
-        for (int64_t j = begin; j < end; j++) {
+        if (a->softcap > 0) delta = 0;                               /* it is in ds */
+        int64_t whole = begin + ((end - begin + 15) & ~(int64_t)15); /* whole vectors; what is after end becomes 0 below */
+        if (whole > keys) whole = end;
+        for (int64_t j = begin; j < whole; j++) {
             p[j] = vec_expf(p[j] - lse);
             ds[j] = p[j] * (ds[j] - delta);
         }

@@ -245,11 +245,19 @@ static inline float vec_max(const float *x, int64_t count)
     return most;
 }
 
-/* y[i] = e^(x[i] - shift); returns their sum. x may be y. */
+/* y[i] = e^(x[i] - shift); returns the sum of the first `count`. x may be y. `room`, at least count: elements that are there, of which
+ * those after count may become anything, so that whole vectors are computed. */
+static inline float vec_exp_sum_within(float *y, const float *x, float shift, int64_t count, int64_t room)
+{
+    int64_t whole = (count + 15) & ~(int64_t)15;
+    if (whole > room) whole = count;
+    for (int64_t i = 0; i < whole; i++) y[i] = vec_expf(x[i] - shift);
+    return vec_sum(y, count);
+}
+
 static inline float vec_exp_sum(float *y, const float *x, float shift, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) y[i] = vec_expf(x[i] - shift);
-    return vec_sum(y, count);
+    return vec_exp_sum_within(y, x, shift, count, count);
 }
 
 static inline void vec_scale(float *y, float a, int64_t count)
