@@ -115,9 +115,7 @@ static void print_times(const Config *config, const StepTimes *t, bool json, Str
             config->sample_packing ? "true" : "false", (double)t->tokens / t->median, 1e3 * t->median, 1e3 * t->best, 1e3 * t->first,
             100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, (long long)config->gpus, t->first_loss, t->loss);
         print_beside(t, config->gpus, ", \"context_gib\": [", "]", out);
-        if (config->gpus > 1)
-            strbuf_printf(out, ", \"comm_ms\": %.4f, \"exposed_ms\": %.4f, \"without_comm_ms\": [%.4f, %.4f]", 1e3 * t->comm,
-                          1e3 * (t->median - t->without), 1e3 * t->fastest, 1e3 * t->without);
+        if (config->gpus > 1) strbuf_printf(out, ", \"comm_ms\": %.4f, \"exposed_ms\": %.4f", 1e3 * t->comm, 1e3 * t->exposed);
         return;
     }
     char ranks[48] = "";
@@ -134,8 +132,7 @@ static void print_times(const Config *config, const StepTimes *t, bool json, Str
                   1e3 * t->median, 1e3 * t->best, 1e3 * t->first, 100 * t->idle, memory);
     print_beside(t, config->gpus, "context and libraries beside it: ", " GiB\n", out);
     if (config->gpus > 1)
-        strbuf_printf(out, "communication %.3f ms alone; a step without it takes %.3f ms on the slowest rank, %.3f ms on the fastest\n",
-                      1e3 * t->comm, 1e3 * t->without, 1e3 * t->fastest);
+        strbuf_printf(out, "communication %.3f ms alone, of which a step waits for %.3f ms\n", 1e3 * t->comm, 1e3 * t->exposed);
     if (t->fp8_bound > 0)
         strbuf_printf(out, "bound         %.3f ms: expected of bf16, less what FP8's rate takes off the products\n", 1e3 * t->fp8_bound);
 }

@@ -85,6 +85,9 @@ typedef struct DeviceApi {
      * run() makes them, several of them (so what the program changes moves on). What measuring a launch costs is taken off, and is
      * *out_overhead. NULL: not offered. */
     Status (*profile)(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead);
+    /* How long the compute stream stands and waits for other streams, other ranks or the host in a run of the program: of several, the
+     * mean. All ranks call it together. NULL: not offered. */
+    Status (*profile_waits)(Device *device, const Launch *launches, int count, double *out_seconds);
     void (*release)(Device *device, void *replay);
     Status (*sync)(Device *device); /* waits; returns the sticky error */
     /* A mark stands behind everything queued before it: `mark` sets the one numbered `slot` (0 to DEVICE_MARKS - 1) anew, `await` waits

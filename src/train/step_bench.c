@@ -249,8 +249,8 @@ static Status slowest(const StepBench *b, double *seconds)
 }
 
 /* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. A step takes from the end of
- * the one before it to its own; own: on this rank, or NULL; *out_idle: the part of all that in which the device had nothing to do. */
-static Status time_steps(StepBench *b, int count, double *seconds, double *own, double *out_idle)
+ * the one before it to its own; *out_idle: the part of all that in which the device had nothing to do. */
+static Status time_steps(StepBench *b, int count, double *seconds, double *out_idle)
 {
     bool    ahead = !b->device->api->is_synchronous;
     int64_t first = b->step;
@@ -262,7 +262,6 @@ static Status time_steps(StepBench *b, int count, double *seconds, double *own, 
         TRY(session_await_step(b->session, first + i, &seconds[i]));
         if (i > 0) TRY(session_idle_before(b->session, first + i, &gap));
         seconds[i] += gap;
-        if (own) own[i] = seconds[i];
         TRY(slowest(b, &seconds[i]));
         sum += seconds[i];
         idle += gap;
@@ -300,10 +299,10 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
                              .create_seconds = b->create_seconds,
                              .bytes = plan_total_bytes(b->plan)};
     snprintf(out_times->device, sizeof out_times->device, "%s", b->plan->facts.name);
-    TRY(time_steps(b, 1, &out_times->first, NULL, &out_times->idle));
+    TRY(time_steps(b, 1, &out_times->first, &out_times->idle));
     b->allowed = 5 * out_times->first;
     TRY(read_loss(b, &out_times->first_loss));
-    TRY(time_steps(b, num_steps, seconds, NULL, &out_times->idle));
+    TRY(time_steps(b, num_steps, seconds, &out_times->idle));
     out_times->median = median(seconds, num_steps);
     out_times->best = seconds[0];
     TRY(read_loss(b, &out_times->loss));
@@ -318,9 +317,8 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 
 /* ---- several ranks ---- */
 
-/* The program's collectives alone, or all but these. What waited for a launch that is left out doesn't wait. Without collectives the
- * arithmetic is on what was gathered and summed last, as costly as before; with zero_level 3 on whatever lies where weights would. */
-static void take_part(Arena *arena, const Program *whole, bool collectives, Program *out)
+/* The program's collectives alone. What waited for another launch doesn't wait. */
+static void take_collectives(Arena *arena, const Program *whole, Program *out)
 {
     int *index = arena_array(arena, int, whole->num_launches + 1); /* of a launch among those that are taken, from 1; 0: it isn't */
     *out = *whole;
@@ -328,7 +326,7 @@ static void take_part(Arena *arena, const Program *whole, bool collectives, Prog
     out->num_launches = 0;
     out->replay = NULL;
     for (int i = 0; i < whole->num_launches; i++) {
-        if (!!(whole->launches[i].node->op->flags & OP_COLLECTIVE) != collectives) continue;
+        if (!(whole->launches[i].node->op->flags & OP_COLLECTIVE)) continue;
         Launch *launch = &out->launches[out->num_launches++];
         *launch = whole->launches[i];
         for (int s = 0; s < STREAM_COUNT; s++)
@@ -337,39 +335,42 @@ static void take_part(Arena *arena, const Program *whole, bool collectives, Prog
     }
 }
 
-/* A step's median seconds with a part of each program alone, *out_own: on this rank. Numbers go wrong from here on. */
-static Status time_part(StepBench *b, bool collectives, int num_steps, double *out, double *out_own)
+/* A step's median seconds with its collectives alone. Numbers go wrong from here on. */
+static Status time_collectives(StepBench *b, int num_steps, double *out)
 {
     const DeviceApi *api = b->device->api;
     Program         *parts = arena_array(&b->arena, Program, b->plan->num_programs);
-    double          *seconds = arena_array(&b->arena, double, 2 * num_steps), *own = seconds + num_steps, idle;
+    double          *seconds = arena_array(&b->arena, double, num_steps), idle;
     Status           status = OK;
     for (int i = 0; i < b->plan->num_programs && status == OK; i++) {
         const Program *whole = &b->plan->programs[i];
         if (!step_bench_times(b, whole)) continue;
-        take_part(&b->arena, whole, collectives, &parts[i]);
+        take_collectives(&b->arena, whole, &parts[i]);
         status = api->prepare(b->device, parts[i].launches, parts[i].num_launches, &parts[i].replay);
     }
     b->parts = parts;
-    if (status == OK) status = time_steps(b, num_steps, seconds, own, &idle);
+    if (status == OK) status = time_steps(b, num_steps, seconds, &idle);
     b->parts = NULL;
     for (int i = 0; i < b->plan->num_programs; i++)
         if (parts[i].replay) api->release(b->device, parts[i].replay);
-    TRY(status);
-    *out = median(seconds, num_steps);
-    *out_own = median(own, num_steps);
-    return OK;
+    if (status == OK) *out = median(seconds, num_steps);
+    return status;
 }
 
-static Status time_parts(StepBench *b, int num_steps, StepTimes *times)
+/* What a step's arithmetic waits for its collectives, on the rank that waits longest. A device of one stream waits for each. */
+static Status time_waits(StepBench *b, StepTimes *times)
 {
-    double own, all[COMM_MOST_RANKS];
-    TRY(time_part(b, true, num_steps, &times->comm, &own));
-    TRY(time_part(b, false, num_steps, &times->without, &own));
-    TRY(comm_all_gather(b->comm, &own, all, sizeof own));
-    times->fastest = times->without;
-    for (int r = 0; r < b->place.world; r++)
-        if (all[r] < times->fastest) times->fastest = all[r];
+    double own = 0;
+    for (int i = 0; i < b->plan->num_programs && b->device->api->profile_waits; i++) {
+        const Program *program = &b->plan->programs[i];
+        double         seconds = 0;
+        int            runs = step_bench_times(b, program);
+        keeper_phase(b->keeper, "timing waits", b->allowed);
+        if (runs) TRY(b->device->api->profile_waits(b->device, program->launches, program->num_launches, &seconds));
+        own += runs * seconds;
+    }
+    TRY(slowest(b, &own));
+    times->exposed = b->device->api->profile_waits ? own : times->comm;
     return OK;
 }
 
@@ -393,7 +394,8 @@ static Status bench_rank(void *context, Comm *comm, RankPlace place)
     StepTimes  other, *times = place.rank ? &other : job->times;
     Status     status = create_rank(job->config, comm, place, &b);
     if (status == OK) status = step_bench_run(b, job->num_steps, times);
-    if (status == OK) status = time_parts(b, (job->num_steps + 1) / 2, times);
+    if (status == OK) status = time_collectives(b, (job->num_steps + 1) / 2, &times->comm);
+    if (status == OK) status = time_waits(b, times);
     if (status == OK) status = share_beside(b, times);
     if (status == OK) status = comm_barrier(comm); /* none leaves while another's device may wait for it */
     if (status != OK) comm_abort(comm, status, status_message());

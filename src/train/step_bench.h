@@ -16,11 +16,9 @@ typedef struct StepTimes {
     double  idle;                /* share of the time in which the device waited for the next step */
     double  flops;               /* of a step on all ranks, attention by the documents there are */
     double  first_loss, loss;
-    double  fp8_bound;      /* seconds, as setup_fp8_bound has it */
-    double  create_seconds; /* compiling, allocating, choosing algorithms */
-    /* With several ranks, medians of half as many steps: a step's collectives alone; a step without any, on the slowest and on the fastest
-     * rank. */
-    double  comm, without, fastest;
+    double  fp8_bound;               /* seconds, as setup_fp8_bound has it */
+    double  create_seconds;          /* compiling, allocating, choosing algorithms */
+    double  comm, exposed;           /* with several ranks: a step's collectives alone; what its arithmetic waits for them */
     int64_t bytes;                   /* that the plan takes of the device; of rank 0 */
     int64_t beside[COMM_MOST_RANKS]; /* by rank: session_beside_bytes */
     char    device[128];

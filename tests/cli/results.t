@@ -90,8 +90,7 @@ run bench "$dir/run.yaml" device=cpu --steps 2 --json gpus=2
 import json
 d = json.load(open('$dir/out'))
 assert d['gpus'] == 2 and d['loss'] < d['first_loss'], d
-assert d['comm_ms'] > 0 and abs(d['step_ms'] - d['without_comm_ms'][1] - d['exposed_ms']) < 1e-3, d
-assert 0 < d['without_comm_ms'][0] <= d['without_comm_ms'][1], d"
+assert d['comm_ms'] > 0 and d['exposed_ms'] == d['comm_ms'], d"
 
 run pt "$dir/run.yaml" --output_dir="$dir/a" max_steps=2
 check "pt takes overrides, prints nothing on stdout" [ "$status" = 0 -a ! -s "$dir/out" ]

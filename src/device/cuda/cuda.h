@@ -56,6 +56,9 @@ NODISCARD Status cuda_capture(CudaDevice *cuda, const Launch *launches, int coun
 /* DeviceApi.profile (profile.c). */
 NODISCARD Status cuda_profile(CudaDevice *cuda, const Launch *launches, int count, double *seconds, double *out_overhead);
 
+/* DeviceApi.profile_waits (launch.c). */
+NODISCARD Status cuda_profile_waits(CudaDevice *cuda, const Launch *launches, int count, double *out_seconds);
+
 /* Lines of what copies over each link reach (links.c). */
 NODISCARD Status cuda_measure_links(CudaDevice *cuda, StrBuf *out);
 

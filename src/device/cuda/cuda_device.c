@@ -300,6 +300,16 @@ static Status profile(Device *device, const Launch *launches, int count, double 
     return keep(cuda, status, "profile");
 }
 
+static Status profile_waits(Device *device, const Launch *launches, int count, double *out_seconds)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    Status status = cuda_peers_enter(cuda);
+    if (status == OK) status = cuda_profile_waits(cuda, launches, count, out_seconds);
+    cuda_peers_leave(cuda);
+    return keep(cuda, status, "profile_waits");
+}
+
 static void release(Device *device, void *replay)
 {
     cudaSetDevice(cuda_of(device)->index);
@@ -392,6 +402,7 @@ const DeviceApi cuda_device_api = {
     .prepare = prepare,
     .run = run,
     .profile = profile,
+    .profile_waits = profile_waits,
     .release = release,
     .sync = sync_device,
     .mark = mark,

@@ -1,9 +1,16 @@
 /* Launches on the device's streams, as they are or captured into one CUDA graph. The compute stream is where a program begins and
  * ends: the others fork off it at their first launch and join it at the end, so that programs follow one another. */
+#include "comm/comm.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernel.h"
 
 #include <stdlib.h>
+
+/* Events before and behind each place where the compute stream waits for another, in turn. */
+typedef struct Waits {
+    cudaEvent_t *events;
+    int          count, most;
+} Waits;
 
 typedef struct Run {
     CudaDevice   *cuda;
@@ -12,6 +19,7 @@ typedef struct Run {
     cudaEvent_t  *done;    /* behind each launch that another stream waits for; the one more is where the program begins, then ends */
     bool         *awaited; /* by launch */
     bool          forked[STREAM_COUNT];
+    Waits        *waits; /* NULL: not timed */
 } Run;
 
 static Status run_launch(CudaDevice *cuda, const Launch *launch, cudaStream_t stream)
@@ -70,13 +78,28 @@ static Status fork_stream(Run *r, Stream stream)
     return OK;
 }
 
+/* Before the compute stream waits, and behind. */
+static Status mark_wait(Run *r)
+{
+    Waits *w = r->waits;
+    if (!w) return OK;
+    FAIL_IF(w->count == w->most, ERR_INTERNAL, "more than %d events", w->most);
+    CUDA_TRY(cudaEventCreate(&w->events[w->count]));
+    CUDA_TRY(cudaEventRecordWithFlags(w->events[w->count++], r->cuda->stream, cudaEventRecordExternal));
+    return OK;
+}
+
 static Status queue_one(Run *r, int index)
 {
     const Launch *launch = &r->launches[index];
     TRY(fork_stream(r, launch->stream));
     cudaStream_t stream = stream_of(r->cuda, launch->stream);
+    bool         stands = false;
+    for (int s = 0; s < STREAM_COUNT; s++) stands = stands || (launch->stream == STREAM_COMPUTE && launch->wait[s]);
+    if (stands) TRY(mark_wait(r));
     for (int s = 0; s < STREAM_COUNT; s++)
         if (launch->wait[s]) CUDA_TRY(cudaStreamWaitEvent(stream, r->done[launch->wait[s] - 1], 0));
+    if (stands) TRY(mark_wait(r));
     Status status = run_launch(r->cuda, launch, stream);
     if (status != OK) return name_failure(status, launch, index, r->count);
     return r->awaited[index] ? record(r, index, stream) : OK;
@@ -87,20 +110,21 @@ static Status queue_all(Run *r)
     find_awaited(r);
     TRY(record(r, r->count, r->cuda->stream));
     for (int i = 0; i < r->count; i++) TRY(queue_one(r, i));
+    TRY(mark_wait(r));
     for (int s = 0; s < STREAM_COUNT; s++) {
         if (!r->forked[s]) continue;
         TRY(record(r, r->count, r->cuda->side[s]));
         CUDA_TRY(cudaStreamWaitEvent(r->cuda->stream, r->done[r->count], 0));
     }
-    return OK;
+    return mark_wait(r);
 }
 
-Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count)
+static Status launch_all(CudaDevice *cuda, const Launch *launches, int count, Waits *waits)
 {
     bool single = true;
     for (int i = 0; i < count; i++) single = single && launches[i].stream == STREAM_COMPUTE;
     if (single) return cuda_launch_in_turn(cuda, launches, count, false);
-    Run r = {.cuda = cuda, .launches = launches, .count = count};
+    Run r = {.cuda = cuda, .launches = launches, .count = count, .waits = waits};
     r.done = calloc((size_t)count + 1, sizeof *r.done);
     r.awaited = calloc((size_t)count + 1, sizeof *r.awaited);
     Status status = r.done && r.awaited ? queue_all(&r) : status_fail(ERR_NO_FIT, "no memory for %d events", count);
@@ -109,6 +133,11 @@ Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count)
     free(r.done);
     free(r.awaited);
     return status;
+}
+
+Status cuda_launch_all(CudaDevice *cuda, const Launch *launches, int count)
+{
+    return launch_all(cuda, launches, count, NULL);
 }
 
 static Status end_capture(CudaDevice *cuda, Status status, cudaGraphExec_t *out)
@@ -124,11 +153,53 @@ static Status end_capture(CudaDevice *cuda, Status status, cudaGraphExec_t *out)
     return status;
 }
 
-Status cuda_capture(CudaDevice *cuda, const Launch *launches, int count, cudaGraphExec_t *out)
+static Status capture(CudaDevice *cuda, const Launch *launches, int count, Waits *waits, cudaGraphExec_t *out)
 {
     CUDA_TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
-    Status status = cuda_launch_all(cuda, launches, count);
-    TRY(end_capture(cuda, status, out));
+    return end_capture(cuda, launch_all(cuda, launches, count, waits), out);
+}
+
+Status cuda_capture(CudaDevice *cuda, const Launch *launches, int count, cudaGraphExec_t *out)
+{
+    TRY(capture(cuda, launches, count, NULL, out));
     CUDA_TRY(cudaGraphUpload(*out, cuda->stream));
     return OK;
+}
+
+/* ---- waits ---- */
+
+/* A run; all ranks begin it together. */
+static Status time_run(CudaDevice *cuda, const Waits *waits, cudaGraphExec_t graph, double *out_seconds)
+{
+    *out_seconds = 0;
+    if (cuda->comm) TRY(comm_barrier(cuda->comm));
+    CUDA_TRY(cudaGraphLaunch(graph, cuda->stream));
+    CUDA_TRY(cudaStreamSynchronize(cuda->stream));
+    for (int i = 0; i + 1 < waits->count; i += 2) {
+        float ms = 0;
+        CUDA_TRY(cudaEventElapsedTime(&ms, waits->events[i], waits->events[i + 1]));
+        *out_seconds += 1e-3 * (double)ms;
+    }
+    return OK;
+}
+
+Status cuda_profile_waits(CudaDevice *cuda, const Launch *launches, int count, double *out_seconds)
+{
+    enum { RUNS = 3 };
+    cudaGraphExec_t graph = NULL;
+    Waits           waits = {.most = 2 * count + 2};
+    double          each = 0, sum = 0;
+    waits.events = calloc((size_t)waits.most, sizeof *waits.events);
+    FAIL_IF(!waits.events, ERR_NO_FIT, "no memory for %d events", waits.most);
+    Status status = capture(cuda, launches, count, &waits, &graph);
+    if (status == OK) status = time_run(cuda, &waits, graph, &each); /* the first loads what it needs */
+    for (int i = 0; i < RUNS && status == OK; i++) {
+        status = time_run(cuda, &waits, graph, &each);
+        sum += each;
+    }
+    if (graph) cudaGraphExecDestroy(graph);
+    for (int i = 0; i < waits.count; i++) cudaEventDestroy(waits.events[i]);
+    free(waits.events);
+    *out_seconds = sum / RUNS;
+    return status;
 }
