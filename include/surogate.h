@@ -32,7 +32,7 @@ typedef enum sg_status {
     SG_DIVERGED, /* loss or norm not finite */
     SG_CHECKPOINT,
     SG_SAVE,
-    SG_INTERRUPTED, /* a signal came; a resumable checkpoint was saved */
+    SG_INTERRUPTED, /* sg_interrupt, or of the program a signal; a resumable checkpoint was saved */
     SG_RANK,        /* another rank of the run failed */
 } sg_status;
 
@@ -40,6 +40,10 @@ SG_API const char *sg_version(void); /* "0.1.0" */
 SG_API const char *sg_message(void); /* of this thread's last failure; valid until the next */
 SG_API int         sg_exit_code(sg_status status);
 SG_API void        sg_free(void *memory); /* what calls below hand out */
+
+/* From any thread or signal handler. Every sg_run_train of this process ends with SG_INTERRUPTED after its step and a resumable
+ * checkpoint, every sg_dataset_open that tokenizes after its piece of work. It asks what runs: what begins later isn't stopped. */
+SG_API void sg_interrupt(void);
 
 /* ---- training runs ---- */
 
@@ -88,6 +92,13 @@ SG_API sg_status sg_trainer_get_info(sg_trainer *trainer, sg_trainer_info *out_i
 /* What sg_run_plan tells, of this trainer. *out_json is the caller's, for sg_free. */
 SG_API sg_status sg_trainer_plan(sg_trainer *trainer, char **out_json);
 
+/* An input that a model's IR has of its own, by its name: whole numbers in ids, or floats in values, as the IR says. */
+typedef struct sg_input {
+    const char    *name;
+    const int32_t *ids;
+    const float   *values;
+} sg_input;
+
 /* All arrays are (rows, cols), row by row. Fewer rows or columns than the trainer's are padded. */
 typedef struct sg_batch {
     int64_t        rows, cols;
@@ -96,6 +107,9 @@ typedef struct sg_batch {
     const int32_t *segments; /* >= 0: which document of the data set the token is of (draws of dropout follow from it); equal neighbours see
                               * one another; -1: padding. NULL: a row is a document. Several in a row need sample_packing: true */
     const int32_t *positions; /* of the token in its document, from 0; NULL: counted */
+
+    const sg_input *inputs; /* each that the model reads; data sets have none */
+    size_t          num_inputs;
 } sg_batch;
 
 /* Takes a copy of a micro-batch of the next update. */

@@ -65,6 +65,24 @@ fetch() { # FILE
     esac || fail "$source/$archive couldn't be fetched whole; nothing was changed"
 }
 
+# ours NAME PATTERN: it isn't there, or is a link to PATTERN, as this script makes it.
+ours() {
+    if [ -L "$1" ]; then
+        # shellcheck disable=SC2254
+        case $(readlink "$1") in $2) return ;; esac
+    elif [ ! -e "$1" ]; then
+        return
+    fi
+    fail "$1 is there already, and isn't install.sh's: name another folder with --prefix; nothing was changed"
+}
+
+# Two at once would each remove what the other has just installed.
+lock() {
+    has flock || return 0
+    exec 9< "$prefix/releases"
+    flock -n 9 || fail "another install.sh is at work in $prefix: wait for its end"
+}
+
 # What installers left that were killed.
 remove_leftovers() {
     for left in "$prefix"/.partial.*; do
@@ -74,7 +92,7 @@ remove_leftovers() {
 }
 
 remove_other_releases() {
-    for other in "$prefix"/releases/*; do
+    for other in "$prefix"/releases/surogate-*; do
         [ "$other" = "$release" ] || rm -rf "$other"
     done
 }
@@ -119,7 +137,10 @@ main() {
     check_source
     check_machine
     partial=$prefix/.partial.$$
+    ours "$prefix/current" 'releases/surogate-*'
+    ours "$prefix/bin/surogate" ../current/bin/surogate
     mkdir -p "$prefix/releases" "$prefix/bin" || fail "$prefix can't be written"
+    lock
     remove_leftovers
     trap 'rm -rf "$partial"' EXIT
     trap 'exit 130' HUP INT TERM
@@ -132,7 +153,7 @@ main() {
     mkdir "$partial/new"
     tar -xzf "$partial/archive" -C "$partial/new" --no-same-owner || fail "$archive couldn't be unpacked; nothing was changed"
     told=$("$partial/new/bin/surogate" version 2>&1) || fail "the program doesn't run here: $told; nothing was changed"
-    release=$(mktemp -d "$prefix/releases/$version.XXXXXX")
+    release=$(mktemp -d "$prefix/releases/surogate-$version.XXXXXX")
     mv -T "$partial/new" "$release"
     link "releases/${release##*/}" "$prefix/current"
     link "../current/bin/surogate" "$prefix/bin/surogate"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import POINTER, c_float, c_int32
 from typing import Any
 
@@ -23,14 +24,19 @@ def _of_dlpack(value: Any, name: str) -> Any:
     return np.from_dlpack(value)
 
 
-def int32(value: Any, name: str) -> NDArray[np.int32]:
-    """A NumPy array, a DLPack tensor in the host's memory, or nested lists, of integers.
-
-    TypeError for other dtypes or memory, ValueError beyond 32 bits.
-    """
+def _array(value: Any, name: str) -> NDArray[Any]:
+    """A NumPy array, a DLPack tensor in the host's memory, or nested lists."""
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         value = _of_dlpack(value, name)
-    array = np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is no array: {error}") from None
+
+
+def int32(value: Any, name: str) -> NDArray[np.int32]:
+    """The same, of integers. TypeError for other dtypes or memory, ValueError beyond 32 bits."""
+    array = _array(value, name)
     if array.ndim == 0 and array.dtype.kind in "iu":
         raise ValueError(f"{name} is one number; expected an array")
     if array.size == 0 and array.dtype == np.float64:
@@ -71,20 +77,46 @@ def floats(array: NDArray[np.float32]) -> Any:
     return array.ctypes.data_as(POINTER(c_float))
 
 
+def _own(value: Any, name: str) -> NDArray[Any]:
+    """(rows, cols) integers or floats; one dimension is one row."""
+    array = _array(value, name)
+    if array.dtype.kind != "f":
+        return rows(array, name)
+    return np.ascontiguousarray(array[None] if array.ndim == 1 else array, np.float32)
+
+
 class Rows:
     """A micro-batch for the library; it keeps the arrays alive."""
 
-    def __init__(self, input_ids: Any, targets: Any, segments: Any, positions: Any) -> None:
+    def __init__(
+        self, input_ids: Any, targets: Any, segments: Any = None, positions: Any = None, inputs: Mapping[str, Any] | None = None
+    ) -> None:
         self.ids = rows(input_ids, "input_ids")
         self.targets = next_ids(self.ids, segments) if targets is None else rows(targets, "targets")
         self.segments = None if segments is None else rows(segments, "segments")
         self.positions = None if positions is None else rows(positions, "positions")
-        for name, array in (("targets", self.targets), ("segments", self.segments), ("positions", self.positions)):
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise TypeError(f"inputs is {inputs!r}; expected arrays by name")
+        self.own = {name: _own(value, name) for name, value in (inputs or {}).items()}
+        for name, array in (("targets", self.targets), ("segments", self.segments), ("positions", self.positions), *self.own.items()):
             if array is not None and array.shape != self.ids.shape:
                 raise ValueError(f"{name} has shape {array.shape}, input_ids {self.ids.shape}; expected the same")
         shape = self.ids.shape
+        given = [
+            _native.Input(
+                _native.text(name, "an input's name"), *((None, floats(array)) if array.dtype == np.float32 else (pointer(array),))
+            )
+            for name, array in self.own.items()
+        ]
         self.batch = _native.Batch(
-            shape[0], shape[1], pointer(self.ids), pointer(self.targets), pointer(self.segments), pointer(self.positions)
+            shape[0],
+            shape[1],
+            pointer(self.ids),
+            pointer(self.targets),
+            pointer(self.segments),
+            pointer(self.positions),
+            (_native.Input * len(given))(*given),
+            len(given),
         )
 
 
@@ -100,4 +132,9 @@ def next_ids(input_ids: NDArray[np.int32], segments: Any = None) -> NDArray[np.i
 
 
 def sampling(temperature: float, top_k: int, top_p: float, seed: int) -> _native.Sampling:
-    return _native.Sampling(temperature, top_k, top_p, seed)
+    return _native.Sampling(
+        _native.real(temperature, "temperature"),
+        _native.whole(top_k, "top_k"),
+        _native.real(top_p, "top_p"),
+        _native.whole(seed, "seed", 0, 2**64 - 1),
+    )

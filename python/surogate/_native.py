@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import json
+import operator
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,12 +27,19 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from surogate import _settings
 from surogate.errors import Status, SurogateError
+
+Result = TypeVar("Result")
+
+
+class Input(Structure):
+    _fields_ = [("name", c_char_p), ("ids", POINTER(c_int32)), ("values", POINTER(c_float))]
 
 
 class Batch(Structure):
@@ -41,6 +50,8 @@ class Batch(Structure):
         ("targets", POINTER(c_int32)),
         ("segments", POINTER(c_int32)),
         ("positions", POINTER(c_int32)),
+        ("inputs", POINTER(Input)),
+        ("num_inputs", c_size_t),
     ]
 
 
@@ -144,6 +155,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "sg_message": (c_char_p, []),
     "sg_exit_code": (c_int, [c_int]),
     "sg_free": (None, [c_void_p]),
+    "sg_interrupt": (None, []),
     "sg_run_close": (None, [c_void_p]),
     "sg_trainer_close": (None, [c_void_p]),
     "sg_trainer_num_tensors": (c_size_t, [c_void_p]),
@@ -207,27 +219,44 @@ def check(status: int) -> None:
 
 def arguments(args: tuple[str | os.PathLike[str], ...], settings: Mapping[str, Any]) -> tuple[Any, int]:
     """Run files, "key=value" texts and keyword settings as the library takes them."""
-    texts = [os.fspath(arg) for arg in args] + [f"{key}={_value(value)}" for key, value in settings.items()]
-    array = (c_char_p * max(len(texts), 1))(*[_text(text) for text in texts])
+    texts = _settings.texts(args, settings)
+    array = (c_char_p * max(len(texts), 1))(*[text.encode() for text in texts])
     return array, len(texts)
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, (str, os.PathLike)):
-        return os.fspath(value)
-    return json.dumps(value)
+def text(value: str | os.PathLike[str], name: str) -> bytes:
+    """A text or path for the library. TypeError for anything else, ValueError for one that is empty or has a NUL."""
+    return _settings.text(value, name).encode()
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    if b"\0" in data:
-        raise ValueError(f"a NUL within {text!r}")
-    return data
+def optional(value: str | os.PathLike[str] | None, name: str) -> bytes | None:
+    """The same; None: NULL."""
+    return None if value is None else text(value, name)
 
 
-def text(value: str | os.PathLike[str] | None) -> bytes | None:
-    """A text or path for the library; None: NULL."""
-    return None if value is None else _text(os.fspath(value))
+def utf8(value: str, name: str) -> bytes:
+    """Any str for the library, NULs and all."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__}; expected str")
+    return value.encode()
+
+
+def whole(value: Any, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+    """A whole number that the library's type holds."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; expected a whole number") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name} is {number}; expected {low} to {high}")
+    return number
+
+
+def real(value: Any, name: str) -> float:
+    """A number."""
+    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}; expected a number")
+    return float(value)
 
 
 def take_text(memory: c_void_p, length: int | None = None) -> str:
@@ -247,10 +276,52 @@ def take_ids(ids: Any, count: int) -> NDArray[np.int32]:
         lib.sg_free(ctypes.cast(ids, c_void_p))
 
 
-class Handle:
-    """What the library has open. Calls of several threads take turns; a closed one raises ValueError."""
+def interruptible(call: Callable[[], Result]) -> Result:
+    """A call that looks at sg_interrupt. Ctrl+C in the main thread asks it to end, and is raised when it has; once more ends the process.
 
-    def __init__(self, open_it: Callable[..., int], close_it: Callable[[c_void_p], None], *args: Any) -> None:
+    Elsewhere than in the main thread Ctrl+C raises nothing, so the call runs as any other.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    results: list[Result] = []
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    try:
+        threading.Thread(target=work, daemon=True).start()
+        done.wait()
+    except KeyboardInterrupt:
+        print("\nfinishing this step, then saving; once more to stop at once", file=sys.stderr)
+        try:
+            while not done.wait(0.1):
+                lib.sg_interrupt()
+        except KeyboardInterrupt:
+            os._exit(128 + signal.SIGINT)
+        raise KeyboardInterrupt(*map(str, failures)) from None
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+class Handle:
+    """What the library has open. Calls of several threads take turns; a closed one raises ValueError. It is closed when it is forgotten.
+
+    A fork has its memory without its threads and device: there it raises RuntimeError, unless it has neither (`forks`).
+    """
+
+    def __init__(
+        self, what: str, open_it: Callable[..., int], close_it: Callable[[c_void_p], None], *args: Any, forks: bool = False
+    ) -> None:
+        self._what = what
+        self._process = None if forks else os.getpid()
         self._lock = threading.RLock()
         self._close_it = close_it
         self._pointer: c_void_p | None = None
@@ -260,21 +331,28 @@ class Handle:
 
     @contextmanager
     def use(self) -> Iterator[c_void_p]:
+        if self._process not in (None, os.getpid()):
+            raise RuntimeError(f"the {self._what} was opened by process {self._process}, before a fork; open another in this process")
         with self._lock:
             if self._pointer is None:
-                raise ValueError("it is closed")
+                raise ValueError(f"the {self._what} is closed; open another")
             yield self._pointer
 
     def close(self) -> None:
-        """Frees it; a second time is fine."""
+        """Frees it; a second time is fine. A fork leaves it to the process that opened it."""
+        if self._process not in (None, os.getpid()):
+            return
         with self._lock:
             pointer, self._pointer = self._pointer, None
             if pointer is not None:
                 self._close_it(pointer)
 
+    def __del__(self) -> None:
+        self.close()
+
 
 class Closes:
-    """What owns a Handle: it is closed by close(), at the end of a `with`, or when it is forgotten."""
+    """What owns a Handle: it is closed by close(), at the end of a `with`, or when it is forgotten. There is no copy of it."""
 
     _handle: Handle
 
@@ -288,7 +366,5 @@ class Closes:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)
-        if handle is not None:
-            handle.close()
+    def __reduce__(self) -> str:
+        raise TypeError(f"a {type(self).__name__} can't be copied or pickled; open another with the same arguments")

@@ -33,7 +33,8 @@ class Batch:
 class Dataset(Closes):
     """The micro-batches that a run of these settings trains on (part "train") or is evaluated on ("validation"), in its order.
 
-    Arguments are those of Run. Tokenizes what isn't yet. Iterating goes on from the present place to the end of the last step.
+    Arguments are those of Run. Tokenizes what isn't yet; Ctrl+C stops that after the present piece, and the
+    next time goes on from there. Iterating goes on from the present place to the end of the last step.
     """
 
     def __init__(self, *args: str | os.PathLike[str], part: Literal["train", "validation"] = "train", **settings: Any) -> None:
@@ -41,7 +42,9 @@ class Dataset(Closes):
         if part not in parts:
             raise ValueError(f"part {part!r}; expected one of {parts}")
         array, count = _native.arguments(args, settings)
-        self._handle = Handle(lib.sg_dataset_open, lib.sg_dataset_close, array, count, parts.index(part))
+        self._handle = _native.interruptible(
+            lambda: Handle("Dataset", lib.sg_dataset_open, lib.sg_dataset_close, array, count, parts.index(part))
+        )
         info = _native.DatasetInfo()
         with self._handle.use() as dataset:
             check(lib.sg_dataset_get_info(dataset, byref(info)))
@@ -55,7 +58,7 @@ class Dataset(Closes):
     def seek(self, step: int) -> None:
         """The next micro-batch is the first of `step`, 0 to steps."""
         with self._handle.use() as dataset:
-            check(lib.sg_dataset_seek(dataset, step))
+            check(lib.sg_dataset_seek(dataset, _native.whole(step, "step")))
 
     @contextmanager
     def _next(self) -> Iterator[_native.Batch | None]:

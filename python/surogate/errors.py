@@ -33,3 +33,6 @@ class SurogateError(RuntimeError):
         super().__init__(message)
         self.status = status
         self.message = message
+
+    def __reduce__(self) -> tuple[type[SurogateError], tuple[Status, str]]:
+        return type(self), (self.status, self.message)

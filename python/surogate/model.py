@@ -27,12 +27,18 @@ class Model(Closes):
         threads: int = 0,
     ) -> None:
         self._handle = Handle(
-            lib.sg_model_open, lib.sg_model_close, _native.text(model), _native.text(adapter), _native.text(device), threads
+            "Model",
+            lib.sg_model_open,
+            lib.sg_model_close,
+            _native.text(model, "model"),
+            _native.optional(adapter, "adapter"),
+            _native.optional(device, "device"),
+            _native.whole(threads, "threads", -(2**31), 2**31 - 1),
         )
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """(count) ids of a text as the model is fed it."""
-        data, ids, count = text.encode(), POINTER(c_int32)(), c_size_t()
+        data, ids, count = _native.utf8(text, "text"), POINTER(c_int32)(), c_size_t()
         with self._handle.use() as model:
             check(lib.sg_model_encode(model, data, len(data), byref(ids), byref(count)))
         return _native.take_ids(ids, count.value)
@@ -60,7 +66,7 @@ class Model(Closes):
         temperature 0: the likeliest token; top_k 0 and top_p 1: of all tokens.
         """
         array, out, count = _arrays.ids(ids, "ids"), POINTER(c_int32)(), c_size_t()
-        chosen = _arrays.sampling(temperature, top_k, top_p, seed)
+        chosen, most = _arrays.sampling(temperature, top_k, top_p, seed), _native.whole(max_tokens, "max_tokens")
         with self._handle.use() as model:
-            check(lib.sg_model_generate(model, _arrays.pointer(array), array.size, max_tokens, byref(chosen), byref(out), byref(count)))
+            check(lib.sg_model_generate(model, _arrays.pointer(array), array.size, most, byref(chosen), byref(out), byref(count)))
         return _native.take_ids(out, count.value)

@@ -25,6 +25,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from surogate import _settings
+
 JOIN_SECONDS = 60.0  # that nodes have to come, and actors to start
 LEAVE_SECONDS = 20.0  # that programs have to end after one of them failed
 READ_SECONDS = 1.0
@@ -440,9 +442,7 @@ def launch(command: str, *args: str | os.PathLike[str], **settings: Any) -> None
     command: "pt" or "sft"; args: a run file's path and "key=value" texts; settings: keys by keyword (ray_address, num_nodes, ...).
     Progress is shown on stderr. subprocess.CalledProcessError has the exit status of a run that failed.
     """
-    texts = [os.fspath(arg) for arg in args]
-    texts += [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
-    line, environment = _line(command, texts)
+    line, environment = _line(command, _settings.texts(args, settings))
     subprocess.run(line, env=environment, check=True)
 
 

@@ -29,19 +29,22 @@ class Run(Closes):
     """
 
     def __init__(self, *args: str | os.PathLike[str], **settings: Any) -> None:
-        self._handle = Handle(lib.sg_run_open, lib.sg_run_close, *_native.arguments(args, settings))
+        self._handle = Handle("Run", lib.sg_run_open, lib.sg_run_close, *_native.arguments(args, settings), forks=True)
 
     def plan(self, gpu: str | None = None) -> dict[str, Any]:
         """Memory (bytes), work (FLOPs) and time (seconds) of a step, for a named GPU or this machine's device. Loads nothing."""
         json_text = c_void_p()
         with self._handle.use() as run:
-            check(lib.sg_run_plan(run, _native.text(gpu), byref(json_text)))
+            check(lib.sg_run_plan(run, _native.optional(gpu, "gpu"), byref(json_text)))
         plan: dict[str, Any] = json.loads(_native.take_text(json_text))
         return plan
 
     def train(self) -> Outcome:
-        """Trains to the end, or goes on with what an earlier call left; the model is in output_dir then. Progress is shown on stderr."""
+        """Trains to the end, or goes on with what an earlier call left; the model is in output_dir then. Progress is shown on stderr.
+
+        Ctrl+C saves a checkpoint after the step and raises KeyboardInterrupt; a second one ends the process at once.
+        """
         outcome = _native.Outcome()
         with self._handle.use() as run:
-            check(lib.sg_run_train(run, byref(outcome)))
+            _native.interruptible(lambda: check(lib.sg_run_train(run, byref(outcome))))
         return Outcome(outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss)

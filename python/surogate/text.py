@@ -21,7 +21,7 @@ class Tokenizer(Closes):
     """The tokenizer of a model's folder, or of a repository of the hub."""
 
     def __init__(self, model: str | os.PathLike[str]) -> None:
-        self._handle = Handle(lib.sg_tokenizer_open, lib.sg_tokenizer_close, _native.text(model))
+        self._handle = Handle("Tokenizer", lib.sg_tokenizer_open, lib.sg_tokenizer_close, _native.text(model, "model"), forks=True)
         info = _native.TokenizerInfo()
         with self._handle.use() as tokenizer:
             check(lib.sg_tokenizer_get_info(tokenizer, byref(info)))
@@ -32,7 +32,7 @@ class Tokenizer(Closes):
 
     def encode(self, text: str, add_special: bool = True) -> NDArray[np.int32]:
         """(count) ids; add_special: with what the tokenizer puts around a text (BOS, EOS)."""
-        data, ids, count = text.encode(), POINTER(c_int32)(), c_size_t()
+        data, ids, count = _native.utf8(text, "text"), POINTER(c_int32)(), c_size_t()
         with self._handle.use() as tokenizer:
             check(lib.sg_tokenizer_encode(tokenizer, data, len(data), add_special, byref(ids), byref(count)))
         return _native.take_ids(ids, count.value)
@@ -49,7 +49,14 @@ class ChatTemplate(Closes):
     """The chat template of a model's folder; or `source`, in Jinja, with the special tokens of the folder, if one is named."""
 
     def __init__(self, model: str | os.PathLike[str] | None = None, source: str | None = None) -> None:
-        self._handle = Handle(lib.sg_chat_template_open, lib.sg_chat_template_close, _native.text(model), _native.text(source))
+        self._handle = Handle(
+            "ChatTemplate",
+            lib.sg_chat_template_open,
+            lib.sg_chat_template_close,
+            _native.optional(model, "model"),
+            _native.optional(source, "source"),
+            forks=True,
+        )
 
     def render(self, messages: Messages, tools: Sequence[Any] | None = None, add_generation_prompt: bool = False) -> str:
         """The text of a conversation; messages are {"role", "content", ...}. SurogateError (INVALID) if the template refuses it."""
@@ -69,6 +76,8 @@ class ChatTemplate(Closes):
         choices = ("assistant", "last_turn", "all")
         if train_on not in choices:
             raise ValueError(f"train_on {train_on!r}; expected one of {choices}")
+        if not isinstance(tokenizer, Tokenizer):
+            raise TypeError(f"tokenizer is {tokenizer!r}; expected a Tokenizer")
         ids, mask, count = POINTER(c_int32)(), POINTER(c_uint8)(), c_size_t()
         data = _conversation(messages, tools)
         with self._handle.use() as template, tokenizer._handle.use() as with_tokenizer:
@@ -83,6 +92,11 @@ class ChatTemplate(Closes):
 
 
 def _conversation(messages: Messages, tools: Sequence[Any] | None) -> bytes:
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise TypeError(f"messages is {messages!r}; expected a list of dicts with role and content")
+    for k, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"messages[{k}] is {message!r}; expected a dict with role and content")
     row: dict[str, Any] = {"messages": list(messages)}
     if tools is not None:
         row["tools"] = list(tools)

@@ -78,7 +78,7 @@ class Trainer(Closes):
     """
 
     def __init__(self, *args: PathLike, **settings: Any) -> None:
-        self._handle = Handle(lib.sg_trainer_open, lib.sg_trainer_close, *_native.arguments(args, settings))
+        self._handle = Handle("Trainer", lib.sg_trainer_open, lib.sg_trainer_close, *_native.arguments(args, settings))
         self._shapes: dict[str, tuple[int, tuple[int, ...]]] = {}
         info = self._info()
         self.rows: int = info.rows  #: of a micro-batch, at most (per_device_train_batch_size of each rank)
@@ -125,14 +125,22 @@ class Trainer(Closes):
         plan: dict[str, Any] = json.loads(_native.take_text(text))
         return plan
 
-    def step(self, input_ids: Any, targets: Any = None, segments: Any = None, positions: Any = None) -> None:
+    def step(
+        self,
+        input_ids: Any,
+        targets: Any = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
         """Takes a micro-batch of the next update; all arrays (rows, cols), or (cols) for one row.
 
         targets: the id that comes after each token, -100 where nothing is trained; None: the next one of the row. segments: which document
         a token is of, -1 in padding; equal neighbours see one another. None: a row is one document. positions: from 0 in each document;
-        None: counted. Fewer rows or columns than the trainer's are padded.
+        None: counted. Fewer rows or columns than the trainer's are padded. inputs: what the model reads
+        besides, by name, integers or floats.
         """
-        rows = _arrays.Rows(input_ids, targets, segments, positions)
+        rows = _arrays.Rows(input_ids, targets, segments, positions, inputs)
         with self._handle.use() as trainer:
             check(lib.sg_trainer_step(trainer, byref(rows.batch)))
 
@@ -147,17 +155,23 @@ class Trainer(Closes):
             check(lib.sg_trainer_backward(trainer))
 
     def update(self, lr: float | None = None) -> Step:
-        """Updates with what was handed in, and awaits the result. lr None: the run's schedule, which max_steps decides."""
+        """Updates with what was handed in, and awaits its result; older ones that wait are passed over, as after a Ctrl+C.
+
+        lr None: the run's schedule, which max_steps decides.
+        """
         with self._handle.use():
             self.update_later(lr)
-            return self.result()
+            while (step := self.result()).step < self.steps:
+                pass
+            return step
 
     def update_later(self, lr: float | None = None) -> None:
         """The same without waiting; two at most wait for result(), which keeps the device busy when called behind the next update."""
-        if lr is not None and not math.isfinite(lr):
-            raise ValueError(f"lr {lr}; expected a number from 0 on")
+        rate = math.nan if lr is None else _native.real(lr, "lr")
+        if lr is not None and not math.isfinite(rate):
+            raise ValueError(f"lr is {lr}; expected a number from 0 on")
         with self._handle.use() as trainer:
-            check(lib.sg_trainer_update(trainer, math.nan if lr is None else lr))
+            check(lib.sg_trainer_update(trainer, rate))
 
     def result(self) -> Step:
         """Awaits the oldest update of which no result was asked for."""
@@ -167,12 +181,22 @@ class Trainer(Closes):
         return Step(step.step, step.loss, step.norm, step.lr, step.seconds, step.tokens, step.trained, step.is_applied, step.accuracy)
 
     def train_step(
-        self, input_ids: Any, target_ids: Any = None, lr: float | None = None, segments: Any = None, positions: Any = None
+        self,
+        input_ids: Any,
+        target_ids: Any = None,
+        lr: float | None = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
     ) -> LossAndAccuracy:
         """step() and update() in one, for steps of one micro-batch: (loss, accuracy) of the batch before the update."""
         with self._handle.use():
-            self.step(input_ids, target_ids, segments, positions)
-            step = self.update(lr)
+            self.step(input_ids, target_ids, segments, positions, inputs)
+            try:
+                step = self.update(lr)
+            except BaseException:
+                self._clear(0)
+                raise
         return LossAndAccuracy(step.loss, step.accuracy)
 
     def fit(self, dataset: Dataset, callbacks: Sequence[Callback] = (), lr: Callable[[int], float] | None = None) -> Step | None:
@@ -181,6 +205,11 @@ class Trainer(Closes):
         lr: of the step, counted from 0; None: the run's schedule. Returns the last Step; None: nothing was left to do. An exception in a
         callback is printed, and training goes on.
         """
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"dataset is {dataset!r}; expected a Dataset")
+        for callback in callbacks:
+            if not callable(callback):
+                raise TypeError(f"a callback is {callback!r}; expected a function of a Step")
         last: Step | None = None
         first, waiting = self.steps, 0
         dataset.seek(first)
@@ -215,16 +244,30 @@ class Trainer(Closes):
             for _ in range(waiting):
                 self.result()
 
-    def eval(self, input_ids: Any, targets: Any = None, segments: Any = None, positions: Any = None) -> float:
+    def eval(
+        self,
+        input_ids: Any,
+        targets: Any = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> float:
         """The mean loss (nats) of the targets; arrays as step() takes them, of any number of rows. NaN: there is no target."""
-        rows, loss = _arrays.Rows(input_ids, targets, segments, positions), c_double()
+        rows, loss = _arrays.Rows(input_ids, targets, segments, positions, inputs), c_double()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), None, byref(loss), None))
         return float(loss.value)
 
-    def logprobs(self, input_ids: Any, targets: Any = None, segments: Any = None, positions: Any = None) -> NDArray[np.float32]:
+    def logprobs(
+        self,
+        input_ids: Any,
+        targets: Any = None,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> NDArray[np.float32]:
         """(rows, cols) ln p of each target, 0 where it is -100; arrays as eval() takes them."""
-        rows = _arrays.Rows(input_ids, targets, segments, positions)
+        rows = _arrays.Rows(input_ids, targets, segments, positions, inputs)
         losses = np.zeros(rows.ids.shape, np.float32)
         with self._handle.use() as trainer:
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), _arrays.floats(losses), None, byref(c_int64())))
@@ -235,9 +278,9 @@ class Trainer(Closes):
     ) -> NDArray[np.int32]:
         """(at most max_tokens) ids that go on from (count) ids, as Model.generate does. Needs the setting generate_samples=1."""
         array, out, count = _arrays.ids(ids, "ids"), POINTER(c_int32)(), c_size_t()
-        chosen = _arrays.sampling(temperature, top_k, top_p, seed)
+        chosen, most = _arrays.sampling(temperature, top_k, top_p, seed), _native.whole(max_tokens, "max_tokens")
         with self._handle.use() as trainer:
-            check(lib.sg_trainer_generate(trainer, _arrays.pointer(array), array.size, max_tokens, byref(chosen), byref(out), byref(count)))
+            check(lib.sg_trainer_generate(trainer, _arrays.pointer(array), array.size, most, byref(chosen), byref(out), byref(count)))
         return _native.take_ids(out, count.value)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
@@ -274,19 +317,19 @@ class Trainer(Closes):
     def save_checkpoint(self, folder: PathLike | None = None) -> None:
         """folder/checkpoint-STEP (None: output_dir), whole or not at all; the command goes on from it with resume_from_checkpoint: true."""
         with self._handle.use() as trainer:
-            check(lib.sg_trainer_save(trainer, _native.text(folder)))
+            check(lib.sg_trainer_save(trainer, _native.optional(folder, "folder")))
 
     def load_checkpoint(self, path: PathLike) -> None:
         """Weights, optimizer and step count of a checkpoint, in place of the present ones. SurogateError (CHECKPOINT): it is damaged."""
         with self._handle.use() as trainer:
-            check(lib.sg_trainer_load(trainer, _native.text(path)))
+            check(lib.sg_trainer_load(trainer, _native.text(path, "path")))
 
     def export_model(self, folder: PathLike) -> None:
         """A folder as Hugging Face reads it; with lora, its adapters merged in."""
         with self._handle.use() as trainer:
-            check(lib.sg_trainer_export_model(trainer, _native.text(folder)))
+            check(lib.sg_trainer_export_model(trainer, _native.text(folder, "folder")))
 
     def export_adapter(self, folder: PathLike) -> None:
         """The adapter as PEFT reads it. SurogateError (INVALID) if none is trained."""
         with self._handle.use() as trainer:
-            check(lib.sg_trainer_export_adapter(trainer, _native.text(folder)))
+            check(lib.sg_trainer_export_adapter(trainer, _native.text(folder, "folder")))

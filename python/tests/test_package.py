@@ -6,17 +6,23 @@ Run from the root of the source tree; the last line counts the tests. The librar
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
+import faulthandler
 import gc
 import io
 import os
+import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -338,6 +344,7 @@ class Around(InFolder):
     @unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
     def test_structures_are_the_headers(self) -> None:
         pairs = {
+            "sg_input": _native.Input,
             "sg_batch": _native.Batch,
             "sg_step": _native.Step,
             "sg_trainer_info": _native.TrainerInfo,
@@ -414,6 +421,197 @@ class Around(InFolder):
         for thread in threads:
             thread.join()
         self.assertEqual(wrong, [])
+
+    def test_wrong_arguments_are_named(self) -> None:
+        trainer = Trainer(**self.settings("wrong", generate_samples=1, sample_max_tokens=4))
+        dataset, tokenizer = Dataset(**self.settings("wrong")), Tokenizer(SHAKESPEARE)
+        chat = ChatTemplate(source="{{ messages[0].content }}")
+        hidden: Any = trainer  # calls that type checkers refuse
+        wrong: list[tuple[type[Exception], str, Any]] = [
+            (ValueError, "input_ids is no array", lambda: trainer.step([[1, 2], [3]])),
+            (TypeError, "lr is '3'", lambda: hidden.train_step([1, 2], lr="3")),
+            (TypeError, "max_tokens is 1.5", lambda: hidden.generate([1], max_tokens=1.5)),
+            (ValueError, "max_tokens is 1180591620717411303424", lambda: trainer.generate([1], max_tokens=2**70)),
+            (TypeError, "temperature is 'a'", lambda: hidden.generate([1], temperature="a")),
+            (TypeError, "top_k is None", lambda: hidden.generate([1], top_k=None)),
+            (ValueError, "seed is -1; expected 0 to", lambda: trainer.generate([1], seed=-1)),
+            (SurogateError, "id -1 at index 0", lambda: trainer.generate([-1])),
+            (SurogateError, "the prompt has 50000000 tokens", lambda: trainer.generate(np.zeros(50_000_000, np.int32))),
+            (TypeError, "path is None", lambda: hidden.load_checkpoint(None)),
+            (ValueError, "folder is ''", lambda: trainer.export_model("")),
+            (TypeError, "folder is b'a'", lambda: hidden.export_model(b"a")),
+            (TypeError, "dataset is None", lambda: hidden.fit(None)),
+            (TypeError, "a callback is 3", lambda: hidden.fit(dataset, callbacks=[3])),
+            (TypeError, "step is '1'", lambda: dataset.seek("1")),  # type: ignore[arg-type]
+            (ValueError, "step is 1180591620717411303424", lambda: dataset.seek(2**70)),
+            (ValueError, "threads is 1099511627776", lambda: Model(SHAKESPEARE, threads=2**40)),
+            (TypeError, "model is None", lambda: Tokenizer(None)),  # type: ignore[arg-type]
+            (TypeError, "text is bytes; expected str", lambda: tokenizer.encode(b"a")),  # type: ignore[arg-type]
+            (TypeError, "messages is 'a'", lambda: chat.render("a")),  # type: ignore[arg-type]
+            (TypeError, r"messages\[1\] is 3", lambda: chat.render([{"role": "user"}, 3])),  # type: ignore[list-item]
+            (TypeError, "tokenizer is None", lambda: chat.encode([{"role": "user"}], None)),  # type: ignore[arg-type]
+            (TypeError, "lora_target_modules has {'q_proj'}", lambda: Run(lora_target_modules={"q_proj"})),
+            (TypeError, "an argument is 3", lambda: Run(3)),  # type: ignore[arg-type]
+        ]
+        for kind, says, call in wrong:
+            with self.assertRaisesRegex(kind, says):
+                call()
+        trainer.train_step([1, 2], lr=1e-3)  # what a wrong one had handed in is gone
+
+    def test_nothing_open_is_copied(self) -> None:
+        tokenizer = Tokenizer(SHAKESPEARE)
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with self.assertRaisesRegex(TypeError, "a Tokenizer can't be copied or pickled"):
+                copied(tokenizer)
+        error = pickle.loads(pickle.dumps(SurogateError(Status.IO, "what")))
+        self.assertEqual((error.status, error.message, str(error)), (Status.IO, "what", "what"))
+
+    def test_a_fork_opens_its_own(self) -> None:
+        settings = self.settings("fork", device="cpu", gpus=2)
+        tokenizer, dataset = Tokenizer(SHAKESPEARE), Dataset(**settings)
+        with Trainer(**settings) as trainer:
+            trainer.train_step([1, 2, 3, 4], lr=1e-3)
+            child = os.fork()
+            if child == 0:
+                status = 1
+                with contextlib.suppress(BaseException):
+                    faulthandler.dump_traceback_later(100, exit=True)
+                    for call in (lambda: trainer.eval([5, 6]), lambda: next(iter(dataset))):
+                        with self.assertRaisesRegex(RuntimeError, "was opened by process .* open another"):
+                            call()
+                    trainer.close()
+                    dataset.close()
+                    self.assertEqual(tokenizer.encode("To be").size, 5)
+                    with Trainer(**settings) as own:
+                        own.train_step([1, 2, 3], lr=1e-3)
+                    status = 0
+                os._exit(status)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            trainer.train_step([1, 2, 3, 4], lr=1e-3)
+
+
+class OwnInputs(InFolder):
+    """tests/dsl/inputs.py: a kind and a volume of each token, and a verdict that a second term of the loss trains."""
+
+    config = {"architectures": ["InputsForCausalLM"], "vocab_size": 20, "n_embd": 8, "num_kinds": 3}
+    shape = {"sequence_len": 8, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "device": "cpu", "model_dtype": "fp32"}
+
+    def open(self, **more: Any) -> Trainer:
+        ir = self.folder / "inputs.json"
+        if not ir.exists():
+            environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+            line = [sys.executable, "-m", "surogate.dsl", "build", str(ROOT / "tests/dsl/inputs.py"), "-o", str(ir)]
+            subprocess.run(line, env=environment, check=True)
+        return Trainer.from_config(self.config, ir=ir, output_dir=self.folder / "own", **{**self.shape, **more})
+
+    def test_losses_are_of_what_was_given(self) -> None:
+        def losses(logits: Any, labels: Any) -> Any:
+            sums = np.log(np.exp(logits).sum(-1))
+            return np.where(labels < 0, 0, sums - np.take_along_axis(logits, np.maximum(labels, 0)[..., None], -1)[..., 0])
+
+        random = np.random.default_rng(3)
+        for rows, cols, ranks in ((2, 8, 1), (1, 5, 1), (3, 8, 2)):
+            with self.open(gpus=ranks) as trainer:
+                weights = {name: trainer.weights(name).astype(float) for name in trainer.parameters()}
+                ids, targets = random.integers(0, 20, (2, rows, cols))
+                kind, volume, verdict = (
+                    random.integers(0, 2, (rows, cols)),
+                    random.normal(size=(rows, cols)),
+                    random.integers(0, 3, (rows, cols)),
+                )
+                verdict[0, 2] = -100
+                x = weights["words"][ids] + weights["kinds"][kind] + volume[..., None] * weights["loud"][:, 0]
+                first, second = losses(x @ weights["head"].T, targets), losses(x @ weights["judge"].T, verdict)
+                inputs = {"kind": kind, "volume": volume, "verdict": verdict}
+                np.testing.assert_allclose(-trainer.logprobs(ids, targets, inputs=inputs), first, atol=2e-6)
+                self.assertAlmostEqual(trainer.eval(ids, targets, inputs=inputs), float(first.mean()), places=5)
+                trainer.step(ids, targets, inputs=inputs)
+                trainer.backward()
+                gradient = trainer.gradients("kinds")
+                self.assertEqual((float(np.abs(gradient[2]).max()), bool(np.abs(gradient[:2]).min() > 0)), (0, True))
+                self.assertAlmostEqual(trainer.update(lr=1e-2).loss, float((first.sum() + second.sum()) / ids.size), places=5)
+
+    def test_wrong_ones_are_named(self) -> None:
+        right = {"kind": [1, 2], "volume": [0.5, 1], "verdict": [-100, 1]}
+        with self.open(gpus=2) as trainer:
+            for inputs, says in (
+                (None, "reads the input kind, which the batch lacks"),
+                ({**right, "kind": [1.0, 2.0]}, "input kind: expected whole numbers"),
+                ({**right, "volume": [1, 2]}, "input volume: expected floats"),
+                ({**right, "other": [1, 2]}, "no input other of its own"),
+                ({**right, "kind": [1, 3]}, "input kind: 3 of row 0, column 1; expected 0 to 2"),
+                ({**right, "verdict": [-1, 1]}, "input verdict: -1 of row 0, column 0; expected 0 to 2, or -100"),
+                ({f"a{k}": [1, 2] for k in range(9)}, "9 inputs; expected at most 8"),
+            ):
+                with self.assert_fails(Status.INVALID, says):
+                    trainer.train_step([1, 2], lr=1e-3, inputs=inputs)
+            with self.assertRaisesRegex(ValueError, r"kind has shape \(1, 1\)"):
+                trainer.eval([1, 2], inputs={**right, "kind": [1]})
+            with self.assertRaisesRegex(TypeError, "inputs is 3"):
+                trainer.eval([1, 2], inputs=3)
+            trainer.train_step([1, 2], lr=1e-3, inputs=right)
+            trainer.export_model(self.folder / "own/model")
+        with self.assert_fails(Status.UNSUPPORTED, "the logits need the input kind"):
+            self.open(generate_samples=1)
+        model = Model(self.folder / "own/model", device="cpu")
+        with self.assert_fails(Status.UNSUPPORTED, "InputsForCausalLM needs the input kind"):
+            model.logprobs([1, 2, 3])
+        with Trainer(**self.settings("none")) as trainer, self.assert_fails(Status.INVALID, "no input kind of its own"):
+            trainer.eval([1, 2], inputs={"kind": [1, 2]})
+
+
+class Interrupted(InFolder):
+    def test_ctrl_c_ends_a_run_with_a_checkpoint(self) -> None:
+        settings = self.settings("stopped", max_steps=1_000_000, logging_steps=1)
+        metrics = self.folder / "stopped/metrics.jsonl"
+
+        def interrupt() -> None:
+            while not metrics.exists() or '"step":2' not in metrics.read_text():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with quiet(), self.assertRaisesRegex(KeyboardInterrupt, "interrupted after step .* goes on from there"):
+            Run(**settings).train()
+        thread.join()
+        (checkpoint,) = (self.folder / "stopped").glob("checkpoint-*")
+        with Trainer(**settings) as trainer:
+            trainer.load_checkpoint(checkpoint)
+            self.assertEqual(checkpoint.name, f"checkpoint-{trainer.steps}")
+
+    def test_what_was_asked_for_before_stops_nothing(self) -> None:
+        _native.lib.sg_interrupt()
+        with quiet():
+            self.assertEqual(Run(**self.settings("asked")).train().steps, 4)
+
+    def test_an_update_gives_its_own_result(self) -> None:
+        with Trainer(**self.settings("own")) as trainer:
+            with unittest.mock.patch.object(trainer, "result", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+                trainer.train_step([1, 2, 3, 4], lr=1e-3)
+            with unittest.mock.patch.object(trainer, "update", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+                trainer.train_step([1, 2, 3, 4], lr=1e-3)
+            trainer.step([5, 6])
+            step = trainer.update(lr=1e-3)
+            self.assertEqual((step.step, step.tokens), (2, 2))
+
+    def test_one_that_another_thread_closes(self) -> None:
+        trainer, refused = Trainer(**self.settings("closed")), [False]
+        started = threading.Event()
+
+        def work() -> None:
+            with self.assertRaisesRegex(ValueError, "the Trainer is closed"):
+                while True:
+                    trainer.train_step([1, 2, 3, 4], lr=1e-3)
+                    started.set()
+            refused[0] = True
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        started.wait()
+        trainer.close()
+        thread.join()
+        self.assertTrue(refused[0])
 
 
 def main() -> int:

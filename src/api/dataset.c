@@ -5,6 +5,7 @@
 #include "setup/setup.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
+#include "train/signals.h"
 
 struct sg_dataset {
     Config     config;
@@ -60,6 +61,7 @@ static Status open_dataset(const char *const *args, size_t num_args, sg_part par
 sg_status sg_dataset_open(const char *const *args, size_t num_args, sg_part part, sg_dataset **out_dataset)
 {
     log_mute(true);
+    signals_clear();
     return api_end(open_dataset(args, num_args, part, out_dataset));
 }
 

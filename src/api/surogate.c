@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "infer/evaluate.h"
 #include "infer/samples.h"
+#include "train/signals.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,11 @@ int sg_exit_code(sg_status status)
 void sg_free(void *memory)
 {
     free(memory);
+}
+
+void sg_interrupt(void)
+{
+    signals_ask();
 }
 
 void *api_allocate(size_t bytes)
@@ -198,6 +204,7 @@ static Status train(sg_run *run, sg_outcome *out)
     TrainOutcome outcome;
     TRY(api_need(run, "run"));
     TRY(api_need(out, "out_outcome"));
+    signals_clear();
     TRY(train_with_samples(&run->config, &outcome));
     *out = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
     return OK;

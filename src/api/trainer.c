@@ -80,18 +80,24 @@ sg_status sg_trainer_plan(sg_trainer *trainer, char **out_json)
 
 /* ---- steps ---- */
 
-static Status take_batch(const sg_batch *batch, DrivenBatch *out)
+static Status take_batch(const sg_batch *batch, DrivenInput *inputs, DrivenBatch *out)
 {
     TRY(api_need(batch, "batch"));
-    *out = (DrivenBatch){batch->rows, batch->cols, batch->ids, batch->targets, batch->segments, batch->positions};
+    if (batch->num_inputs) TRY(api_need(batch->inputs, "inputs"));
+    FAIL_IF(batch->num_inputs > IR_MOST_INPUTS, ERR_INVALID, "%zu inputs; expected at most %d", batch->num_inputs, IR_MOST_INPUTS);
+    *out =
+        (DrivenBatch){batch->rows, batch->cols, batch->ids, batch->targets, batch->segments, batch->positions, inputs, batch->num_inputs};
+    for (size_t i = 0; i < batch->num_inputs; i++)
+        inputs[i] = (DrivenInput){batch->inputs[i].name, batch->inputs[i].ids, batch->inputs[i].values};
     return OK;
 }
 
 static Status take_step(sg_trainer *trainer, const sg_batch *batch)
 {
+    DrivenInput inputs[IR_MOST_INPUTS];
     DrivenBatch taken;
     TRY(api_need(trainer, "trainer"));
-    TRY(take_batch(batch, &taken));
+    TRY(take_batch(batch, inputs, &taken));
     return driven_step(trainer->driven, &taken);
 }
 
@@ -154,11 +160,12 @@ sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step)
 
 static Status tell_losses(sg_trainer *trainer, const sg_batch *batch, float *losses, double *out_loss, int64_t *out_trained)
 {
+    DrivenInput inputs[IR_MOST_INPUTS];
     DrivenBatch taken;
     double      sum = 0;
     int64_t     trained = 0, cells = batch && batch->rows > 0 && batch->cols > 0 ? batch->rows * batch->cols : 0;
     TRY(api_need(trainer, "trainer"));
-    TRY(take_batch(batch, &taken));
+    TRY(take_batch(batch, inputs, &taken));
     float *own = losses ? NULL : api_allocate((size_t)(cells + 1) * sizeof *own), *all = losses ? losses : own;
     Status status = driven_losses(trainer->driven, &taken, all);
     for (int64_t i = 0; i < cells && status == OK; i++) {
@@ -194,6 +201,19 @@ static Status generate_on(void *context, Session *session, int rank)
     return status;
 }
 
+/* Scales of the prompt, where there are none. */
+static Status measure_prompt(sg_trainer *trainer, const int32_t *ids, size_t num)
+{
+    const ProgramSpec *spec = &plan_program(driven_plan(trainer->driven), PROGRAM_EVAL)->spec;
+    int64_t            cols = (int64_t)num < spec->seq ? (int64_t)num : spec->seq;
+    DrivenBatch        prompt = {.rows = 1, .cols = cols, .tokens = ids, .labels = ids};
+    if (driven_has_scales(trainer->driven)) return OK;
+    float *losses = api_allocate((size_t)cols * sizeof *losses);
+    Status status = driven_losses(trainer->driven, &prompt, losses);
+    sg_free(losses);
+    return status;
+}
+
 static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
                            TokenIds *out)
 {
@@ -206,6 +226,7 @@ static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, 
     GenerateJob      job = {.prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = &eos, .num_eos = eos >= 0};
     job.vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : vocab;
     TRY(api_check_generate(&job, vocab, sampling));
+    TRY(measure_prompt(trainer, ids, num));
     return driven_with_sessions(trainer->driven, generate_on, &(GenerateCall){job, sampling, out});
 }
 

@@ -89,6 +89,15 @@ static void print_sums_json(const OpSums *sums, StrBuf *out)
     strbuf_puts(out, "]");
 }
 
+/* What contexts and libraries take, by rank, in GiB; nothing where it isn't known. */
+static void print_beside(const StepTimes *t, int64_t ranks, const char *before, const char *behind, StrBuf *out)
+{
+    if (!t->beside[0]) return;
+    strbuf_puts(out, before);
+    for (int64_t r = 0; r < ranks; r++) strbuf_printf(out, "%s%.3f", r ? ", " : "", (double)t->beside[r] / (1 << 30));
+    strbuf_puts(out, behind);
+}
+
 static void print_times(const Config *config, const StepTimes *t, bool json, StrBuf *out)
 {
     double memory = (double)t->bytes / (1 << 30);
@@ -105,6 +114,7 @@ static void print_times(const Config *config, const StepTimes *t, bool json, Str
             (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps, (long long)t->sequence_len,
             config->sample_packing ? "true" : "false", (double)t->tokens / t->median, 1e3 * t->median, 1e3 * t->best, 1e3 * t->first,
             100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, (long long)config->gpus, t->first_loss, t->loss);
+        print_beside(t, config->gpus, ", \"context_gib\": [", "]", out);
         if (config->gpus > 1)
             strbuf_printf(out, ", \"comm_ms\": %.4f, \"exposed_ms\": %.4f, \"without_comm_ms\": [%.4f, %.4f]", 1e3 * t->comm,
                           1e3 * (t->median - t->without), 1e3 * t->fastest, 1e3 * t->without);
@@ -122,6 +132,7 @@ static void print_times(const Config *config, const StepTimes *t, bool json, Str
     strbuf_printf(out,
                   "time          %.3f ms (best %.3f, first %.3f); between steps the device idles %.2f %% of it\nmemory        %.2f GiB\n",
                   1e3 * t->median, 1e3 * t->best, 1e3 * t->first, 100 * t->idle, memory);
+    print_beside(t, config->gpus, "context and libraries beside it: ", " GiB\n", out);
     if (config->gpus > 1)
         strbuf_printf(out, "communication %.3f ms alone; a step without it takes %.3f ms on the slowest rank, %.3f ms on the fastest\n",
                       1e3 * t->comm, 1e3 * t->without, 1e3 * t->fastest);

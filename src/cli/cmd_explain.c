@@ -68,6 +68,27 @@ static void print_fp4(Explain *e, const Program *program)
     strbuf_printf(&e->out, "%d emulated in model_dtype\n", emulated);
 }
 
+/* How the weights that ranks divide are cut for their links. */
+static void print_chunks(Explain *e)
+{
+    const Plan        *plan = e->plan;
+    const DeviceFacts *facts = &plan->facts;
+    for (int b = 0; b < plan->num_buckets && plan->world > 1; b++) {
+        const Bucket *bucket = &plan->buckets[b];
+        int64_t       most = 0;
+        for (int c = 0; c < bucket->num_chunks; c++)
+            if (bucket->chunks[c].numel > most) most = bucket->chunks[c].numel;
+        strbuf_printf(&e->out, "bucket %d: %.2f MiB of %s cross in %d chunks of at most %.2f MiB\n", b,
+                      (double)dtype_bytes(bucket->weight, bucket->numel) / (1 << 20), dtype_info(bucket->weight)->name, bucket->num_chunks,
+                      (double)dtype_bytes(bucket->weight, most) / (1 << 20));
+    }
+    if (plan->world > 1 && facts->peer_link > 0)
+        strbuf_printf(&e->out,
+                      "links: %.0f GB/s and %.0f us a collective: half of that speed from %.2f MiB on, nine tenths from %.2f MiB\n",
+                      facts->peer_link * 1e-9, facts->peer_seconds * 1e6, (double)link_bytes_at(facts, plan->world, 0.5) / (1 << 20),
+                      (double)link_bytes_at(facts, plan->world, 0.9) / (1 << 20));
+}
+
 static Status print_program(Explain *e)
 {
     const Program *program = plan_program(e->plan, e->kind);
@@ -94,6 +115,7 @@ static Status print_program(Explain *e)
         strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
     print_fp4(e, program);
+    print_chunks(e);
     if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);
     return cli_print(&e->out);
 }

@@ -51,6 +51,7 @@ typedef struct Batch {
     int32_t *positions;   /* from 0 in each document (or its part in this row); 0 in padding */
     int32_t *doc_start;   /* index in the row of the first token of this token's document: attention sees doc_start..t */
     int32_t *doc_id;      /* >= 0: identity of the sample, the same however rows and batches are laid out; -1: padding */
+    int32_t *own;         /* inputs of a model's own, one array behind the other, or floats in their place; the loader has none: NULL */
     int64_t  step;        /* train step, from 0 */
     int64_t  num_tokens;  /* not padding */
     int64_t  num_trained; /* labels that aren't LABEL_IGNORE */

@@ -17,6 +17,7 @@ typedef struct DeviceFacts {
     char    name[64];
     int64_t memory_bytes;         /* what programs may take; 0: unknown */
     int64_t driver_bytes;         /* what driver and libraries take beside */
+    int64_t taken_bytes;          /* of the device's memory, by all that run there at the moment; 0: unknown */
     bool    is_host;              /* its memory is the host's */
     double  gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
     double  vector_flops;         /* per second, fp32 */

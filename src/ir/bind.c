@@ -30,8 +30,9 @@ typedef struct Binder {
     int                num_scope;
     int               *line_starts; /* byte offsets */
     int                num_lines;
-    int64_t            work; /* left */
-    struct Rows       *rows; /* of tensors of a model folder, that parameters are */
+    const char        *source; /* file:line of the DSL that the statement was made of; NULL: it doesn't say */
+    int64_t            work;   /* left */
+    struct Rows       *rows;   /* of tensors of a model folder, that parameters are */
     int                num_rows, cap_rows;
 } Binder;
 
@@ -47,10 +48,18 @@ static int line_of(const Binder *b, size_t offset)
     return low + 1;
 }
 
+/* For messages: "model.json:12", or "model.py:7 (model.json:12)". */
+static const char *place_of(const Binder *b, const JsonValue *at)
+{
+    int line = line_of(b, at->offset);
+    return b->source ? arena_printf(b->arena, "%s (%s:%d)", b->source, b->module->file, line)
+                     : arena_printf(b->arena, "%s:%d", b->module->file, line);
+}
+
 #define BIND_FAIL(b, at, ...) \
     do { \
         status_fail(ERR_INVALID, __VA_ARGS__); \
-        return status_prefix(ERR_INVALID, "%s:%d", (b)->module->file, line_of((b), (at)->offset)); \
+        return status_prefix(ERR_INVALID, "%s", place_of((b), (at))); \
     } while (0)
 
 /* Statements and turns of repeats cost work, so that no module of a few lines fills the memory or runs for ever. */
@@ -98,7 +107,7 @@ static Status eval(Binder *b, const JsonValue *value, double *out)
         status = expr_eval(value->string.data, lookup, b, out);
     else
         status = status_fail(ERR_INVALID, "expected a number or an expression, found %s", json_type_name(value->type));
-    if (status != OK) return status_prefix(status, "%s:%d", b->module->file, line_of(b, value->offset));
+    if (status != OK) return status_prefix(status, "%s", place_of(b, value));
     return OK;
 }
 
@@ -106,7 +115,9 @@ static Status eval_int(Binder *b, const JsonValue *value, int64_t *out)
 {
     double number;
     TRY(eval(b, value, &number));
-    if (!(number == floor(number) && fabs(number) < 9e15)) BIND_FAIL(b, value, "%g isn't a whole number", number);
+    if (!(number == floor(number) && fabs(number) < 9e15))
+        BIND_FAIL(b, value, "%g isn't a whole number%s%s", number, value->type == JSON_STRING ? ": " : "",
+                  value->type == JSON_STRING ? value->string.data : "");
     *out = (int64_t)number;
     return OK;
 }
@@ -128,8 +139,7 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         const char *close = strchr(p, '}');
         JsonValue   inner = {.type = JSON_STRING, .offset = value->offset};
         if (!close) {
-            status =
-                status_fail(ERR_INVALID, "%s:%d: { without } in \"%s\"", b->module->file, line_of(b, value->offset), value->string.data);
+            status = status_fail(ERR_INVALID, "%s: { without } in \"%s\"", place_of(b, value), value->string.data);
             break;
         }
         inner.string.len = (size_t)(close - p - 1);
@@ -140,9 +150,8 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         p = close + 1;
     }
     if (status == OK && !name_is_plain(strbuf_cstr(&text), MODULE_NAME_BYTES))
-        status =
-            status_fail(ERR_INVALID, "%s:%d: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
-                        b->module->file, line_of(b, value->offset), strbuf_cstr(&text));
+        status = status_fail(ERR_INVALID, "%s: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
+                             place_of(b, value), strbuf_cstr(&text));
     *out = arena_strdup(b->arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
@@ -241,7 +250,7 @@ static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
     type->ndim = (uint8_t)shape->count;
     for (uint32_t i = 0; i < shape->count; i++) TRY(eval_int(b, &shape->items[i], &type->dim[i]));
     Status status = type_check(type);
-    if (status != OK) return status_prefix(status, "%s:%d", b->module->file, line_of(b, shape->offset));
+    if (status != OK) return status_prefix(status, "%s", place_of(b, shape));
     return OK;
 }
 
@@ -290,6 +299,19 @@ static int compare_rows(const void *a, const void *b)
     return order ? order : (x->statement->offset > y->statement->offset) - (x->statement->offset < y->statement->offset);
 }
 
+/* Where the DSL gave a line, messages have it, and no more of a file than a name. */
+static Status read_source(Binder *b, const JsonValue *s)
+{
+    const JsonValue *source = json_get(s, "source");
+    if (!source) return OK;
+    bool is_plain = source->type == JSON_STRING && source->string.len > 0 && source->string.len <= GRAPH_NAME_BYTES;
+    for (size_t i = 0; is_plain && i < source->string.len; i++)
+        is_plain = (unsigned char)source->string.data[i] >= ' ' && source->string.data[i] != 127;
+    if (!is_plain) BIND_FAIL(b, source, "source: expected FILE:LINE, of at most %d bytes without control characters", GRAPH_NAME_BYTES);
+    b->source = source->string.data;
+    return OK;
+}
+
 /* A tensor that two parameters were saved in would hold one of them. */
 static Status check_rows(Binder *b)
 {
@@ -297,6 +319,8 @@ static Status check_rows(Binder *b)
     for (int i = 1; i < b->num_rows; i++) {
         const Rows *first = &b->rows[i - 1], *second = &b->rows[i];
         if (first->is_saved != second->is_saved || strcmp(first->tensor, second->tensor) != 0 || second->begin >= first->end) continue;
+        b->source = NULL;
+        TRY(read_source(b, second->statement));
         BIND_FAIL(b, second->statement, "parameters %s and %s are both tensor %s of a model folder; give each its own name, or tie them",
                   first->param->name, second->param->name, second->tensor);
     }
@@ -381,7 +405,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     Value *values[NODE_MAX_IN] = {0};
     for (uint32_t i = 0; i < in->count; i++)
         if (in->items[i].type != JSON_NULL) TRY(bind_value(b, &in->items[i], &values[i]));
-    const char *name, *part = NULL, *source = NULL;
+    const char *name, *part = NULL;
     TRY(expand(b, out, &name));
     if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
     char *attrs = attrs_defaults(b->arena, op);
@@ -389,9 +413,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
     if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
         BIND_FAIL(b, json_get(s, "part"), "unknown part %s", part ? part : "");
-    /* The DSL's own line where it gave one, else the line of the JSON. */
-    b->graph->source =
-        json_get_str(s, "source", &source) ? source : arena_printf(b->arena, "%s:%d", b->module->file, line_of(b, s->offset));
+    b->graph->source = b->source ? b->source : place_of(b, s);
     Node *node;
     bool  is_saved = false;
     TRY(bind_flag(b, s, "save", &is_saved));
@@ -510,7 +532,11 @@ static Status bind_statement(Binder *b, const JsonValue *s)
             if (strcmp(key, statements[i].kind) != 0 && !is_listed(statements[i].members, key))
                 BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key, statements[i].members);
         }
-        return statements[i].bind(b, s);
+        const char *outer = b->source;
+        TRY(read_source(b, s));
+        TRY(statements[i].bind(b, s));
+        b->source = outer;
+        return OK;
     }
     BIND_FAIL(b, s, "unknown statement; expected param, op, repeat, if, let or output");
 }
@@ -522,7 +548,7 @@ static Status bind_list(Binder *b, const JsonValue *list)
     return OK;
 }
 
-static void add_inputs(Binder *b)
+static Status add_inputs(Binder *b)
 {
     static const char *const rows[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
     TensorType               type = type_make(DT_I32, 2, b->options->batch, b->options->seq);
@@ -530,6 +556,14 @@ static void add_inputs(Binder *b)
     TensorType step = type_make(DT_I64, 1, (int64_t)STEP_COUNT), hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
     graph_add_value(b->graph, VALUE_INPUT, "step", &step);
     graph_add_value(b->graph, VALUE_INPUT, "hyper", &hyper);
+    for (int i = 0; i < b->module->num_inputs; i++) {
+        const IrInput *own = &b->module->inputs[i];
+        FAIL_IF(graph_find(b->graph, own->name) || strcmp(own->name, "row") == 0, ERR_INVALID,
+                "%s: inputs: %s is there already, or the engine's; give it another name", b->module->file, own->name);
+        type.dtype = own->dtype;
+        graph_add_value(b->graph, VALUE_INPUT, own->name, &type);
+    }
+    return OK;
 }
 
 Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, const BindOptions *options,
@@ -542,7 +576,7 @@ Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *con
         if (module->text[i] == '\n') b.line_starts[b.num_lines++] = (int)i + 1;
     TRY(ir_module_dims(arena, module, config, config_name, &b.dims));
     b.graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
-    add_inputs(&b);
+    TRY(add_inputs(&b));
     TRY(bind_list(&b, json_get(&module->root, "graph")));
     TRY(check_rows(&b));
     b.graph->part = PART_NONE;

@@ -3,6 +3,7 @@
 #include "ir/module.h"
 
 #include "ir/expr.h"
+#include "ir/graph_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,6 +35,32 @@ static Status check_names(const IrModule *module)
     return OK;
 }
 
+/* "inputs": [{"name": text, "dtype": "i32" or "f32", "pad": whole number}]. */
+static Status read_inputs(IrModule *module)
+{
+    const JsonValue *inputs = json_get(&module->root, "inputs");
+    if (!inputs) return OK;
+    FAIL_IF(inputs->type != JSON_ARRAY || inputs->count > IR_MOST_INPUTS, ERR_INVALID, "%s: inputs: expected an array of at most %d",
+            module->file, IR_MOST_INPUTS);
+    for (uint32_t i = 0; i < inputs->count; i++) {
+        IrInput    *input = &module->inputs[i];
+        const char *dtype = NULL;
+        int64_t     pad = 0;
+        bool        is_named = json_get_str(&inputs->items[i], "name", &input->name) && name_is_plain(input->name, MODULE_NAME_BYTES);
+        FAIL_IF(!is_named, ERR_INVALID, "%s: inputs: number %u has no name, or one with blanks or one of ,()[]{}=\"@:#\\", module->file,
+                i + 1);
+        bool is_typed = json_get_str(&inputs->items[i], "dtype", &dtype) && dtype_parse(dtype, &input->dtype) &&
+                        (input->dtype == DT_I32 || input->dtype == DT_F32);
+        FAIL_IF(!is_typed, ERR_INVALID, "%s: inputs: %s: expected the dtype i32 or f32", module->file, input->name);
+        bool is_padded = !json_get(&inputs->items[i], "pad") || json_get_int(&inputs->items[i], "pad", &pad);
+        FAIL_IF(!is_padded || pad != (int32_t)pad || (pad && input->dtype == DT_F32), ERR_INVALID,
+                "%s: inputs: %s: pad: expected a whole number of 32 bits, for i32 alone", module->file, input->name);
+        input->pad = (int32_t)pad;
+    }
+    module->num_inputs = (int)inputs->count;
+    return OK;
+}
+
 Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
 {
     FAIL_IF(len > IR_MAX_BYTES, ERR_INVALID, "%s: a module of %zu bytes; at most %d are read", file, len, IR_MAX_BYTES);
@@ -53,6 +80,7 @@ Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t 
         FAIL_IF(!section || section->type != JSON_ARRAY, ERR_INVALID, "%s: expected an array under \"%s\"", file, sections[i]);
     }
     TRY(check_names(module));
+    TRY(read_inputs(module));
     *out_module = module;
     return OK;
 }

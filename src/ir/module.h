@@ -5,11 +5,22 @@
 #include "base/json.h"
 #include "ir/graph.h"
 
+/* A number for each token that a model reads besides what the engine gives: (B, T). */
+typedef struct IrInput {
+    const char *name;
+    DType       dtype; /* DT_I32, DT_F32 */
+    int32_t     pad;   /* where rows have no token */
+} IrInput;
+
+enum { IR_MOST_INPUTS = 8 };
+
 typedef struct IrModule {
     const char *file; /* for errors */
     const char *text; /* the JSON, for positions */
     size_t      len;
     const char *architecture; /* Qwen3ForCausalLM */
+    IrInput     inputs[IR_MOST_INPUTS];
+    int         num_inputs;
     JsonValue   root;
 } IrModule;
 

@@ -51,7 +51,7 @@ static Status read_named(Arena *arena, NamedIr ir, IrModule **out_module)
         ir.file, ir.file, ir.file);
     TRY(python_ir_build(arena, ir.file, &text));
     log_info("%s made an IR of %zu bytes, SHA-256 %s", ir.file, text.len, hash_text(text.data, text.len, hex));
-    return ir_module_parse(arena, ir.file, text.data, text.len, out_module);
+    return ir_module_parse(arena, arena_printf(arena, "the IR of %s", ir.file), text.data, text.len, out_module);
 }
 
 /* A file of that architecture in the folder that SUROGATE_MODELS names; *out_module stays NULL where there is none. */

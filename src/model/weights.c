@@ -228,6 +228,25 @@ static bool is_harmless(const HfModel *model, const char *name)
     return ir_module_is_unread(model->module, name);
 }
 
+/* The first tensor that the model reads and the folder hasn't; NULL: there is none. */
+static const char *first_missing(const Plan *plan, const HfModel *model)
+{
+    for (int i = 0; i < plan->num_params; i++) {
+        const HfSource *hf = weights_source(model->weights, plan->params[i]);
+        for (int k = 0; k < hf->num_names && !plan->params[i]->is_adapter; k++)
+            if (!st_find(model->weights, hf->names[k])) return hf->names[k];
+    }
+    return NULL;
+}
+
+static Status refuse_unexpected(const Plan *plan, const HfModel *model, int count, const char *names)
+{
+    const char *missing = first_missing(plan, model);
+    return status_fail(ERR_INVALID, "%s: %d tensor%s that this model doesn't have: %s%s%s%s; is config.json the one of these weights?",
+                       model->dir, count, count == 1 ? "" : "s", names, missing ? "; it looks for " : "", missing ? missing : "",
+                       missing ? ", which isn't there" : "");
+}
+
 static Status check_unexpected(const Plan *plan, const HfModel *model)
 {
     size_t       count = 0, capacity = 0;
@@ -248,10 +267,8 @@ static Status check_unexpected(const Plan *plan, const HfModel *model)
         if (unexpected++ < 5) strbuf_printf(&list, "%s%s", list.len ? ", " : "", name);
     }
     free(names);
-    Status status = OK;
-    if (unexpected)
-        status = status_fail(ERR_INVALID, "%s: %d tensor%s that this model doesn't have: %s%s; is config.json the one of these weights?",
-                             model->dir, unexpected, unexpected == 1 ? "" : "s", strbuf_cstr(&list), unexpected > 5 ? ", ..." : "");
+    if (unexpected > 5) strbuf_puts(&list, ", ...");
+    Status status = unexpected ? refuse_unexpected(plan, model, unexpected, strbuf_cstr(&list)) : OK;
     strbuf_deinit(&list);
     return status;
 }

@@ -133,6 +133,21 @@ typedef struct SoftcapAttrs { /* softcap, softcap_bwd */
     double cap;
 } SoftcapAttrs;
 
+typedef struct ReluAttrs { /* relu, relu_bwd */
+    bool squared;
+} ReluAttrs;
+
+typedef struct ColumnsAttrs {
+    int64_t begin;
+    int64_t size; /* columns: of y */
+    int64_t cols; /* columns_bwd: of dx */
+} ColumnsAttrs;
+
+typedef struct FullAttrs {
+    int64_t size;
+    double  value;
+} FullAttrs;
+
 typedef struct ScaleAttrs {
     double by;
 } ScaleAttrs;
@@ -144,8 +159,9 @@ typedef struct RopeTableAttrs {
     double  theta, factor, low_freq, high_freq, original_len;
 } RopeTableAttrs;
 
-typedef struct RopeAttrs { /* half-split pairs (i, i + D/2), as Hugging Face */
+typedef struct RopeAttrs {
     bool inverse;
+    bool interleaved; /* pairs (2i, 2i + 1); else half-split ones (i, i + R/2), as Hugging Face */
 } RopeAttrs;
 
 typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G values, D each */

@@ -1,32 +1,32 @@
-/* layer_norm: y = (x - mean) rstd w + b over the last dim, rstd = 1 / sqrt(mean((x - mean)^2) + eps) (Ba et al. 2016). mean and rstd
- * are outputs so that backward reads them instead of computing them again.
+/* layer_norm: y = (x - mean) rstd (w + offset) + b over the last dim, rstd = 1 / sqrt(mean((x - mean)^2) + eps) (Ba et al. 2016). Without
+ * w it is 1. mean and rstd are outputs so that backward reads them instead of computing them again.
  *
- * layer_norm_bwd: with g = dy w and h = (x - mean) rstd:  dx = rstd (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,
+ * layer_norm_bwd: with g = dy (w + offset) and h = (x - mean) rstd:  dx = rstd (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,
  * db = sum over rows of dy. */
 #include "ops/layer_norm.h"
 #include "ops/infer.h"
 
-static const AttrDef layer_norm_attrs[] = {ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), {0}};
-static const AttrDef layer_norm_bwd_attrs[] = {ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), ATTR_DTYPE(LayerNormAttrs, dw_dtype), {0}};
+static const AttrDef layer_norm_attrs[] = {ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), ATTR_FLOAT(LayerNormAttrs, offset, 0), {0}};
+static const AttrDef layer_norm_bwd_attrs[] = {
+    ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), ATTR_FLOAT(LayerNormAttrs, offset, 0), ATTR_DTYPE(LayerNormAttrs, dw_dtype), {0}};
 
 enum { X, W, B }; /* inputs of layer_norm */
 enum { IN_DY, IN_X, IN_W, IN_MEAN, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_ACC_DB };
 
-/* x (..., C), w (C), [b (C)] of w's dtype -> y (..., C) of x's dtype, mean (...) f32, rstd (...) f32. */
+/* x (..., C), [w (C)], [b (C)] of w's dtype -> y (..., C) of x's dtype, mean (...) f32, rstd (...) f32. */
 static Status layer_norm_infer(Node *node)
 {
     TRY(infer_float(node, X, "x", 2));
     const TensorType *x = &node->in[X]->type;
-    TRY(infer_input(node, W, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
-    const TensorType *w = &node->in[W]->type;
-    if (node->in[B]) TRY(infer_like(node, B, "b", DT_SET(w->dtype), w));
+    if (node->in[W]) TRY(infer_input(node, W, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
+    if (node->in[B]) TRY(infer_input(node, B, "b", node->in[W] ? DT_SET(node->in[W]->type.dtype) : DT_SET_FLOAT, DIMS(type_cols(x))));
     node->out[0]->type = *x;
     node->out[1]->type = node->out[2]->type = type_without_last(x, DT_F32);
     return OK;
 }
 
-/* dy, x (..., C), w (C), mean, rstd (...) f32, [acc (..., C)], [acc (C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
- * dw and db (C), in w's dtype if not told otherwise. */
+/* dy, x (..., C), [w (C)], mean, rstd (...) f32, [acc (..., C)], [acc (C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
+ * dw and db (C), in w's dtype, else x's, if not told otherwise. */
 static Status layer_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -34,10 +34,10 @@ static Status layer_norm_bwd_infer(Node *node)
     int64_t           dw_dtype = ((const LayerNormAttrs *)node->attrs)->dw_dtype;
     TensorType        dx = *x, dw, db, row = type_without_last(x, DT_F32);
     TRY(infer_like(node, IN_DY, "dy", DT_SET_FLOAT, x));
-    TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
+    if (node->in[IN_W]) TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
     TRY(infer_like(node, IN_MEAN, "mean", DT_SET_F32, &row));
     TRY(infer_like(node, IN_RSTD, "rstd", DT_SET_F32, &row));
-    dw = db = node->in[IN_W]->type;
+    dw = db = type_make(node->in[IN_W] ? node->in[IN_W]->type.dtype : x->dtype, 1, type_cols(x));
     if (node->in[IN_ACC_DX]) {
         TRY(infer_like(node, IN_ACC_DX, "acc dx", DT_SET_FLOAT, &dx));
         dx = node->in[IN_ACC_DX]->type;
@@ -57,7 +57,7 @@ static Status layer_norm_backward(GradBuilder *grad, const Node *node)
     uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1) | want_bit(db_wanted, 2);
     if (!dy || !want) return OK;
     LayerNormAttrs attrs = *(const LayerNormAttrs *)node->attrs;
-    attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
+    if (w || b) attrs.dw_dtype = grad_dw_dtype(grad, w ? w : b, (w ? w : b)->type.dtype);
     Value *in[] = {dy,
                    x,
                    w,
@@ -90,6 +90,15 @@ static size_t layer_norm_bwd_workspace(const Node *node, int num_workers)
     int64_t           sums = (node->out[1] != NULL) + (node->out[2] != NULL);
     (void)num_workers;
     return (size_t)(num_chunks(type_rows(x)) * type_cols(x) * sums) * sizeof(float);
+}
+
+/* Elements [at, at + count) of w + offset; 1 + offset where there is no w. */
+static const float *tile_weights(const TensorView *w, int64_t at, int64_t count, float offset, float *scratch)
+{
+    if (w->data && offset == 0) return tile_load(w, at, count, scratch);
+    const float *from = w->data ? tile_load(w, at, count, scratch) : NULL;
+    for (int64_t i = 0; i < count; i++) scratch[i] = (from ? from[i] : 1.0f) + offset;
+    return scratch;
 }
 
 /* ---- forward ---- */
@@ -127,10 +136,11 @@ static float row_rstd(const TensorView *x, int64_t at, float mean, double eps, i
 static void write_row(const KernelArgs *args, int64_t at, float mean, float rstd, int64_t cols)
 {
     const TensorView *b = &args->in[B], *y = &args->out[0];
+    float             offset = (float)((const LayerNormAttrs *)args->attrs)->offset;
     float             centred[TILE], scratch_w[TILE], scratch_b[TILE], scratch_y[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
-        const float *w = tile_load(&args->in[W], c, n, scratch_w), *bias = b->data ? tile_load(b, c, n, scratch_b) : NULL;
+        const float *w = tile_weights(&args->in[W], c, n, offset, scratch_w), *bias = b->data ? tile_load(b, c, n, scratch_b) : NULL;
         float       *result = tile_result(y, at + c, scratch_y);
         tile_centre(centred, &args->in[X], at + c, mean, n);
         for (int64_t i = 0; i < n; i++) result[i] = w[i] * (centred[i] * rstd);
@@ -172,11 +182,12 @@ typedef struct RowSums {
 
 static RowSums row_sums(const KernelArgs *args, int64_t row, int64_t cols)
 {
-    float scratch_dy[TILE], scratch_w[TILE], centred[TILE], sum = 0, dot = 0;
+    float scratch_dy[TILE], scratch_w[TILE], centred[TILE], sum = 0, dot = 0, offset = (float)((const LayerNormAttrs *)args->attrs)->offset;
     float mean = ((const float *)args->in[IN_MEAN].data)[row], rstd = ((const float *)args->in[IN_RSTD].data)[row];
     for (int64_t c = 0; args->out[0].data && c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
-        const float *dy = tile_load(&args->in[IN_DY], row * cols + c, n, scratch_dy), *w = tile_load(&args->in[IN_W], c, n, scratch_w);
+        const float *dy = tile_load(&args->in[IN_DY], row * cols + c, n, scratch_dy);
+        const float *w = tile_weights(&args->in[IN_W], c, n, offset, scratch_w);
         tile_centre(centred, &args->in[IN_X], row * cols + c, mean, n);
         sum += vec_dot(dy, w, n);
         dot += vec_dot3(dy, w, centred, n);
@@ -189,10 +200,11 @@ static void layer_norm_bwd_row(const KernelArgs *args, float *dw, float *db, int
 {
     const TensorView *dx = &args->out[0];
     RowSums           s = row_sums(args, row, cols);
+    float             offset = (float)((const LayerNormAttrs *)args->attrs)->offset;
     float             scratch_dy[TILE], scratch_w[TILE], scratch_dx[TILE], centred[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c), at = row * cols + c;
-        const float *dy = tile_load(&args->in[IN_DY], at, n, scratch_dy), *w = tile_load(&args->in[IN_W], c, n, scratch_w);
+        const float *dy = tile_load(&args->in[IN_DY], at, n, scratch_dy), *w = tile_weights(&args->in[IN_W], c, n, offset, scratch_w);
         tile_centre(centred, &args->in[IN_X], at, s.mean, n);
         for (int64_t i = 0; dw && i < n; i++) dw[c + i] += dy[i] * (centred[i] * s.rstd);
         for (int64_t i = 0; db && i < n; i++) db[c + i] += dy[i];
@@ -233,12 +245,15 @@ static Status layer_norm_bwd_cpu(const KernelArgs *args)
 
 /* ---- samples ---- */
 
-static const LayerNormAttrs large_eps = {.eps = 0.1}, sums_f32 = {.eps = 1e-5, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
+static const LayerNormAttrs large_eps = {.eps = 0.1}, sums_f32 = {.eps = 1e-5, .dw_dtype = DTYPE_TO_ATTR(DT_F32)},
+                            by_one = {.eps = 1e-5, .offset = 1};
 
 static const OpSample layer_norm_samples[] = {
     {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 1, {16}}}, .attrs = &large_eps},
     {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}, {DT_F32, 1, {1037}}}},
     {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 1, {24}}}},
+    {.in = {{DT_F32, 2, {5, 24}}}},
+    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 1, {24}}, {DT_F32, 1, {24}}}, .attrs = &by_one},
 };
 
 static const OpSample layer_norm_bwd_samples[] = {
@@ -252,27 +267,34 @@ static const OpSample layer_norm_bwd_samples[] = {
             {DT_F32, 1, {1037}},
             {DT_F32, 1, {1037}}}},
     {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}, {DT_F32, 1, {70}}}, .attrs = &sums_f32},
+    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 2, {5, 24}}, {0}, {DT_F32, 1, {5}}, {DT_F32, 1, {5}}}},
+    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 2, {5, 24}}, {DT_F32, 1, {24}}, {DT_F32, 1, {5}}, {DT_F32, 1, {5}}}, .attrs = &by_one},
 };
 
 /* Shapes of real models. */
 static const OpSample layer_norm_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 768}}, {DT_F32, 1, {768}}, {DT_F32, 1, {768}}}},
     {.in = {{DT_F32, 2, {100, 8192}}, {DT_F32, 1, {8192}}, {DT_F32, 1, {8192}}}},
+    {.in = {{DT_F32, 2, {100, 2048}}}},
+    {.in = {{DT_F32, 2, {100, 2048}}, {DT_F32, 1, {2048}}, {DT_F32, 1, {2048}}}, .attrs = &by_one},
 };
 
 static const OpSample layer_norm_bwd_large_samples[] = {
     {.in = {{DT_F32, 2, {600, 768}}, {DT_F32, 2, {600, 768}}, {DT_F32, 1, {768}}, {DT_F32, 1, {600}}, {DT_F32, 1, {600}}}},
     {.in = {{DT_F32, 2, {100, 8192}}, {DT_F32, 2, {100, 8192}}, {DT_F32, 1, {8192}}, {DT_F32, 1, {100}}, {DT_F32, 1, {100}}},
      .attrs = &sums_f32},
+    {.in = {{DT_F32, 2, {100, 2048}}, {DT_F32, 2, {100, 2048}}, {0}, {DT_F32, 1, {100}}, {DT_F32, 1, {100}}}},
+    {.in = {{DT_F32, 2, {100, 2048}}, {DT_F32, 2, {100, 2048}}, {DT_F32, 1, {2048}}, {DT_F32, 1, {100}}, {DT_F32, 1, {100}}},
+     .attrs = &by_one},
 };
 
 const OpDef op_layer_norm = {
     .id = OP_LAYER_NORM,
     .name = "layer_norm",
-    .synopsis = "y = (x - mean) rstd w + b, rstd = 1 / sqrt(mean((x - mean)^2) + eps)",
+    .synopsis = "y = (x - mean) rstd (w + offset) + b, rstd = 1 / sqrt(mean((x - mean)^2) + eps)",
     .num_in = 3,
     .num_out = 3,
-    .min_in = 2,
+    .min_in = 1,
     .flags = OP_INPLACE,
     .attrs_size = sizeof(LayerNormAttrs),
     .attrs = layer_norm_attrs,
@@ -290,10 +312,11 @@ const OpDef op_layer_norm = {
 const OpDef op_layer_norm_bwd = {
     .id = OP_LAYER_NORM_BWD,
     .name = "layer_norm_bwd",
-    .synopsis = "g = dy w, h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)), dw = sum of dy h, db = sum of dy",
+    .synopsis = "g = dy (w + offset), h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)), dw = sum of dy h, db = sum of dy",
     .num_in = 8,
     .num_out = 3,
     .min_in = 5,
+    .optional_in = 1u << IN_W,
     .flags = OP_INPLACE,
     .alias = {{.out = 0, .in = IN_ACC_DX, .accumulate = true},
               {.out = 1, .in = IN_ACC_DW, .accumulate = true},

@@ -5,5 +5,6 @@
 
 typedef struct LayerNormAttrs {
     double  eps;
+    double  offset;   /* added to w */
     int64_t dw_dtype; /* layer_norm_bwd: of dw and db */
 } LayerNormAttrs;

@@ -1,8 +1,8 @@
-/* rope: rotary position embedding of heads, half-split as Hugging Face: pair (i, i + R/2) of the first R elements turns by position * f_i;
- * the others pass. */
+/* rope: rotary position embedding of heads: pair i of the first R elements turns by position * f_i; the others pass. Pairs are half-split
+ * as Hugging Face, (i, i + R/2), or neighbours, (2i, 2i + 1). */
 #include "ops/rope_row.h"
 
-static const AttrDef rope_attrs[] = {ATTR_BOOL(RopeAttrs, inverse, false), {0}};
+static const AttrDef rope_attrs[] = {ATTR_BOOL(RopeAttrs, inverse, false), ATTR_BOOL(RopeAttrs, interleaved, false), {0}};
 
 /* x (B,T,H,D), table (P,R) f32, positions i32 (B,T) -> y (B,T,H,D) of x's dtype. */
 static Status rope_infer(Node *node)
@@ -21,9 +21,9 @@ static Status rope_infer(Node *node)
 
 static Status rope_backward(GradBuilder *grad, const Node *node)
 {
-    const RopeAttrs *attrs = node->attrs;
-    RopeAttrs        back = {.inverse = !attrs->inverse};
-    Value           *in[] = {grad_of(grad, node->out[0]), node->in[1], node->in[2]}, *out[1];
+    RopeAttrs back = *(const RopeAttrs *)node->attrs;
+    back.inverse = !back.inverse;
+    Value *in[] = {grad_of(grad, node->out[0]), node->in[1], node->in[2]}, *out[1];
     TRY(grad_emit(grad, OP_ROPE, &back, in, 3, 1, out));
     return grad_add(grad, node->in[0], out[0]);
 }
@@ -31,6 +31,18 @@ static Status rope_backward(GradBuilder *grad, const Node *node)
 static OpCost rope_cost(const Node *node)
 {
     return cost_streaming(node, 3.0 * (double)type_numel(&node->in[0]->type));
+}
+
+/* As rope_turn, of pairs (2i, 2i + 1). */
+static void turn_neighbours(float *y, const float *x, const float *cosines, int64_t half, bool inverse)
+{
+    const float *sines = cosines + half;
+    float        sign = inverse ? -1.0f : 1.0f;
+    for (int64_t i = 0; i < half; i++) {
+        float c = cosines[i], s = sign * sines[i], first = x[2 * i], second = x[2 * i + 1];
+        y[2 * i] = first * c - second * s;
+        y[2 * i + 1] = second * c + first * s;
+    }
 }
 
 VEC_TASK(rope_task)
@@ -43,6 +55,7 @@ VEC_TASK(rope_task)
     int64_t heads = x->type.dim[2], head_dim = x->type.dim[3], turned = args->in[1].type.dim[1], step = rows_per_task(heads * head_dim);
     int64_t end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
     float   scratch_x[ROPE_MAX_HEAD_DIM], scratch_y[ROPE_MAX_HEAD_DIM];
+    void (*turn)(float *, const float *, const float *, int64_t, bool) = attrs->interleaved ? turn_neighbours : rope_turn;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t h = 0; h < heads; h++) {
@@ -50,7 +63,7 @@ VEC_TASK(rope_task)
             float  *y = tile_result(&args->out[0], at, scratch_y);
 
             const float *head = tile_load(x, at, head_dim, scratch_x);
-            rope_turn(y, head, table + positions[row] * turned, turned / 2, attrs->inverse);
+            turn(y, head, table + positions[row] * turned, turned / 2, attrs->inverse);
             if (y != head) memcpy(y + turned, head + turned, (size_t)(head_dim - turned) * sizeof(float));
             tile_store(&args->out[0], at, y, head_dim);
         }
@@ -64,11 +77,12 @@ static Status rope_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RopeAttrs rope_inverse = {.inverse = true};
+static const RopeAttrs rope_inverse = {.inverse = true}, rope_neighbours = {.interleaved = true};
 
 static const OpSample rope_samples[] = {
     {.in = {{DT_F32, 4, {2, 3, 2, 8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 5}},
     {.in = {{DT_F32, 4, {2, 3, 2, 10}}, {DT_F32, 2, {5, 4}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 5}},
+    {.in = {{DT_F32, 4, {2, 3, 2, 10}}, {DT_F32, 2, {5, 4}}, {DT_I32, 2, {2, 3}}}, .attrs = &rope_neighbours, .int_range = {0, 0, 5}},
     {.in = {{DT_F32, 4, {2, 40, 6, 64}}, {DT_F32, 2, {50, 64}}, {DT_I32, 2, {2, 40}}}, .attrs = &rope_inverse, .int_range = {0, 0, 50}},
 };
 
@@ -76,12 +90,16 @@ static const OpSample rope_samples[] = {
 static const OpSample rope_large_samples[] = {
     {.in = {{DT_F32, 4, {2, 200, 8, 128}}, {DT_F32, 2, {256, 128}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 256}},
     {.in = {{DT_F32, 4, {2, 200, 8, 96}}, {DT_F32, 2, {256, 24}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 256}},
+    {.in = {{DT_F32, 4, {2, 200, 8, 128}}, {DT_F32, 2, {256, 64}}, {DT_I32, 2, {2, 200}}},
+     .attrs = &rope_neighbours,
+     .int_range = {0, 0, 256}},
 };
 
 const OpDef op_rope = {
     .id = OP_ROPE,
     .name = "rope",
-    .synopsis = "pairs (x_i, x_{i+R/2}) of the first R elements of each head turn by the angle of their position; inverse: back",
+    .synopsis =
+        "pairs (x_i, x_{i+R/2}), or interleaved (x_{2i}, x_{2i+1}), of the first R elements of each head turn by the angle of their position; inverse: back",
     .num_in = 3,
     .num_out = 1,
     .min_in = 3,

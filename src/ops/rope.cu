@@ -3,9 +3,9 @@
 #include "ops/rows.cuh"
 
 static __global__ void rope_pairs(TensorView x, const float *table, const int32_t *positions, TensorView y, int64_t pairs, int64_t heads,
-                                  int64_t head_dim, int64_t turned, int64_t len, float sign)
+                                  int64_t head_dim, int64_t turned, int64_t len, bool interleaved, float sign)
 {
-    int64_t half = turned / 2;
+    int64_t half = turned / 2, apart = interleaved ? 1 : half;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < pairs; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t head = 2 * i / head_dim, k = i - head * (head_dim / 2), row = head / heads, at = head * head_dim + k;
         if (k >= half) { /* what follows the turned pairs passes, two elements a thread */
@@ -13,22 +13,24 @@ static __global__ void rope_pairs(TensorView x, const float *table, const int32_
                 elem_set(y.data, y.type.dtype, from, elem_get(x.data, x.type.dtype, from));
             continue;
         }
+        if (interleaved) at += k;
         int32_t position = positions[row];
         bool    inside = position >= 0 && position < len;
         float   c = inside ? table[position * turned + k] : NAN, s = inside ? sign * table[position * turned + half + k] : NAN;
-        float   first = elem_get(x.data, x.type.dtype, at), second = elem_get(x.data, x.type.dtype, at + half);
+        float   first = elem_get(x.data, x.type.dtype, at), second = elem_get(x.data, x.type.dtype, at + apart);
         elem_set(y.data, y.type.dtype, at, first * c - second * s);
-        elem_set(y.data, y.type.dtype, at + half, second * c + first * s);
+        elem_set(y.data, y.type.dtype, at + apart, second * c + first * s);
     }
 }
 
 static Status rope_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0], *table = &args->in[1];
+    const RopeAttrs  *attrs = (const RopeAttrs *)args->attrs;
     int64_t           pairs = type_numel(&x->type) / 2;
     rope_pairs<<<cuda_grid(pairs, 256), 256, 0, cuda_stream(args)>>>(
         *x, (const float *)table->data, (const int32_t *)args->in[2].data, args->out[0], pairs, x->type.dim[2], x->type.dim[3],
-        table->type.dim[1], table->type.dim[0], ((const RopeAttrs *)args->attrs)->inverse ? -1.0f : 1.0f);
+        table->type.dim[1], table->type.dim[0], attrs->interleaved, attrs->inverse ? -1.0f : 1.0f);
     return CUDA_LAUNCHED();
 }
 

@@ -1,5 +1,6 @@
 /* bind: the module becomes a graph for this program's shapes, with only the outputs that the program is run for. */
 #include "ops/ops.h"
+#include "passes/compile.h"
 #include "passes/pass.h"
 
 #include <string.h>
@@ -39,6 +40,53 @@ static Status add_accuracy(Graph *graph, Value **out)
     return OK;
 }
 
+/* How many rows there are where the op looks an index up; 0: it doesn't. */
+static int64_t table_of(const Node *node)
+{
+    if (node->op == &op_embedding || node->op == &op_lm_head_loss) return node->in[1]->type.dim[0];
+    if (node->op == &op_lm_head_loss_bwd) return node->in[2]->type.dim[0]; /* fusing may leave this one alone */
+    return node->op == &op_cross_entropy ? type_cols(&node->in[0]->type) : 0;
+}
+
+int64_t compile_index_bound(const Plan *plan, const char *input)
+{
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < plan->num_programs; i++) {
+        const Value *value = plan->programs[i].graph ? graph_find(plan->programs[i].graph, input) : NULL;
+        for (const Use *use = value ? value->first_use : NULL; use; use = use->next) {
+            int64_t rows = use->node ? table_of(use->node) : 0;
+            if (rows && rows < least) least = rows;
+        }
+    }
+    return least;
+}
+
+/* An index is looked up, and nothing else: then the caller's numbers can be checked. */
+static Status check_index(const PassContext *context, const IrInput *own, const Node *node)
+{
+    int64_t rows = node ? table_of(node) : 0;
+    bool    ignores = own->pad == IGNORE_INDEX && rows && node->op != &op_embedding;
+    FAIL_IF(!rows, ERR_UNSUPPORTED, "%s: %s reads the input %s; whole numbers go to embedding and cross_entropy alone", context->file,
+            node ? node->op->name : "an output", own->name);
+    FAIL_IF(!ignores && (own->pad < 0 || own->pad >= rows), ERR_INVALID, "%s: inputs: %s is padded with %d; %s expects 0 to %lld%s",
+            context->file, own->name, own->pad, node->op->name, (long long)rows - 1, node->op == &op_embedding ? "" : ", or -100");
+    return OK;
+}
+
+static Status check_own_inputs(const PassContext *context, const Graph *graph)
+{
+    ProgramKind kind = context->program->spec.kind;
+    for (int i = 0; i < context->module->num_inputs; i++) {
+        const IrInput *own = &context->module->inputs[i];
+        const Value   *value = graph_find(graph, own->name);
+        if (!value || !value->first_use) continue;
+        FAIL_IF(kind == PROGRAM_PREFILL || kind == PROGRAM_DECODE, ERR_UNSUPPORTED,
+                "%s: the logits need the input %s, which nobody gives where text is generated", context->file, own->name);
+        for (const Use *use = value->first_use; use && own->dtype == DT_I32; use = use->next) TRY(check_index(context, own, use->node));
+    }
+    return OK;
+}
+
 Status pass_bind(PassContext *context, Graph **graph)
 {
     const CompileOptions *options = context->options;
@@ -69,5 +117,5 @@ Status pass_bind(PassContext *context, Graph **graph)
         if (node->op->set_dense) node->op->set_dense(node, options->dense && spec->kind != PROGRAM_EVAL);
     for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained &= options->train_base;
     remove_dead_nodes(*graph);
-    return OK;
+    return check_own_inputs(context, *graph);
 }

@@ -80,7 +80,6 @@ CompileOptions compile_defaults(void)
         .world = 1,
         .zero_level = DIVIDE_STATES,
         .whole_bytes = 512 << 10,
-        .chunk_bytes = 32 << 20,
         .beta1 = 0.9,
         .beta2 = 0.999,
         .adam_eps = 1e-8,

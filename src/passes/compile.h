@@ -58,26 +58,26 @@ const char *offload_name(Offload offload);
 enum { MAX_PROGRAMS = 32 };
 
 typedef struct CompileOptions {
-    ProgramSpec         programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of a kind differ in shape */
-    int                 num_programs;
-    int64_t             cache_len;    /* tokens of a row of the KV cache */
-    DType               model_dtype;  /* parameters and activations */
-    bool                fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
-    DType               master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
-    DType               moment_dtype;
-    bool                master_weights;
-    uint32_t            recompute;   /* bit per Part */
-    uint32_t            no_fuse;     /* bit per Fusion: switched off */
-    int64_t             head_chunks; /* pieces of the head's rows at the least (ops/lm_head_chunks.h) */
-    uint32_t            offload;     /* bit per Offload */
-    bool                zero_copy;   /* updates read and write states in the host's memory themselves */
-    int64_t             piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
-    LoraOptions         lora;
-    int                 rank, world;   /* of so many ranks that train one model this one is compiled for */
-    int                 zero_level;    /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
-    int64_t             whole_bytes;   /* weights of fewer bytes stay whole on each rank */
-    int64_t             chunk_bytes;   /* of weights or gradients that cross between ranks at once, where there is a choice */
-    const WeightFormat *weight_format; /* of the frozen matrices of blocks; NULL: model_dtype */
+    ProgramSpec programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of a kind differ in shape */
+    int         num_programs;
+    int64_t     cache_len;    /* tokens of a row of the KV cache */
+    DType       model_dtype;  /* parameters and activations */
+    bool        fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
+    DType       master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
+    DType       moment_dtype;
+    bool        master_weights;
+    uint32_t    recompute;   /* bit per Part */
+    uint32_t    no_fuse;     /* bit per Fusion: switched off */
+    int64_t     head_chunks; /* pieces of the head's rows at the least (ops/lm_head_chunks.h) */
+    uint32_t    offload;     /* bit per Offload */
+    bool        zero_copy;   /* updates read and write states in the host's memory themselves */
+    int64_t     piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
+    LoraOptions lora;
+    int         rank, world; /* of so many ranks that train one model this one is compiled for */
+    int         zero_level;  /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
+    int64_t     whole_bytes; /* weights of fewer bytes stay whole on each rank */
+    int64_t     chunk_bytes; /* of weights or gradients that cross between ranks at once, where there is a choice; 0: by the links */
+    const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
     const void      *keeps_format_model;
     OptimizerKind    optimizer;
@@ -105,6 +105,9 @@ void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq);
 void compile_drop(CompileOptions *options, ProgramKind kind);
 /* What was asked for first of a kind; NULL: nothing. */
 const ProgramSpec *compile_spec(const CompileOptions *options, ProgramKind kind);
+
+/* An input of the model's own that is an index is less than this everywhere; INT64_MAX: nothing looks it up. */
+int64_t compile_index_bound(const Plan *plan, const char *input);
 
 /* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */
 NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,

@@ -132,7 +132,8 @@ static bool match_heads(Value *value, bool rope, HeadPath *h)
     *h = (HeadPath){0};
     if (rope) {
         h->rope = producer_is(value, &op_rope);
-        if (!h->rope || ((const RopeAttrs *)h->rope->attrs)->inverse || !read_once(value)) return false;
+        const RopeAttrs *attrs = h->rope ? h->rope->attrs : NULL;
+        if (!attrs || attrs->inverse || attrs->interleaved || !read_once(value)) return false;
         value = h->rope->in[0];
         if (h->rope->in[1]->type.dim[1] != value->type.dim[3]) return false; /* a part of each head turns */
         h->norm = producer_is(value, &op_rms_norm);

@@ -130,15 +130,28 @@ static void end_chunk(Bucket *bucket, int world, int64_t end)
     chunk[1].first = bucket->numel;
 }
 
-/* Values one after the other. A chunk is one value where gradients cross as soon as they are there, else about chunk_bytes. */
-static void place_runs(const CompileOptions *options, Bucket *bucket, Run *runs, int count)
+/* Bytes of a chunk at least. The last gradients have nothing to cross beside, so that a chunk is a sixteenth of all; but not so small that
+ * it crosses at less than half of the links' speed, nor larger than it takes for nine tenths of it. */
+static int64_t least_chunk(const Plan *plan, const CompileOptions *options, int64_t all)
 {
-    int64_t end = 0, align = options->world > 1 ? SHARE_ALIGN : FLAT_ALIGN;
+    enum { PARTS = 16, UNKNOWN_LINKS = 32 << 20 };
+    int64_t part = all / PARTS, least = link_bytes_at(&plan->facts, plan->world, 0.5), most = link_bytes_at(&plan->facts, plan->world, 0.9);
+    if (options->chunk_bytes) return options->chunk_bytes;
+    if (!most) return UNKNOWN_LINKS;
+    return part < least ? least : part > most ? most : part;
+}
+
+/* Values one after the other. A chunk is one value where gradients cross as soon as they are there, else a few. */
+static void place_runs(const Plan *plan, const CompileOptions *options, Bucket *bucket, Run *runs, int count)
+{
+    int64_t all = 0;
+    for (int i = 0; i < count; i++) all += type_bytes(&runs[i].value->type);
+    int64_t least = least_chunk(plan, options, all), end = 0, align = options->world > 1 ? SHARE_ALIGN : FLAT_ALIGN;
     for (int i = 0; i < count; i++) {
         runs[i].at = layout_align(end, align);
         runs[i].chunk = bucket->num_chunks;
         end = runs[i].at + type_numel(&runs[i].value->type);
-        bool is_large = dtype_bytes(bucket->weight, end - bucket->chunks[bucket->num_chunks].first) >= options->chunk_bytes;
+        bool is_large = dtype_bytes(bucket->weight, end - bucket->chunks[bucket->num_chunks].first) >= least;
         if (i + 1 < count && (options->world == 1 || (bucket->division == DIVIDE_STATES && !is_large))) continue;
         end_chunk(bucket, options->world, end);
         end = bucket->numel;
@@ -362,7 +375,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     if (bucket->rule->whole && options->world > 1)
         place_whole_runs(plan->arena, options, bucket, runs, count);
     else
-        place_runs(options, bucket, runs, count);
+        place_runs(plan, options, bucket, runs, count);
     bucket->share_numel = bucket->numel / options->world;
     for (int i = count - 1; i >= 0; i--) bucket->chunks[runs[i].chunk].read = runs[i].read;
     for (int i = 0; i < count; i++) {
@@ -470,6 +483,20 @@ Status layout_params(Plan *plan, const CompileOptions *options, const Graph *gra
         if (layout_is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, options, graph->values[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);
     return OK;
+}
+
+const Chunk *layout_first_chunk(const Plan *plan, const Bucket **out_bucket)
+{
+    const Chunk *first = NULL;
+    for (int b = 0; b < plan->num_buckets && plan->world > 1; b++) {
+        const Bucket *bucket = &plan->buckets[b];
+        for (int c = 0; bucket->weights && c < bucket->num_chunks; c++) {
+            if (first && bucket->chunks[c].read >= first->read) continue;
+            first = &bucket->chunks[c];
+            *out_bucket = bucket;
+        }
+    }
+    return first;
 }
 
 /* ---- other values ---- */

@@ -7,6 +7,10 @@ enum { PLACE_ALIGN = 256 }; /* bytes: what vector loads, cuBLASLt and cuDNN ask 
 
 int64_t layout_align(int64_t n, int64_t to);
 
+/* Of all chunks that are gathered whole for a step, the one that is read first: the optimizer's program gathers it as soon as it is
+ * updated, beside the other updates, so that the step that follows begins at once. NULL: there is none. */
+const Chunk *layout_first_chunk(const Plan *plan, const Bucket **out_bucket);
+
 /* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
 bool layout_is_whole(const Value *value);
 

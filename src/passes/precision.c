@@ -63,7 +63,7 @@ typedef struct Precision {
     bool                    codes_alone;       /* nothing else is kept of frozen weights */
     RecipeLayers            layers;
     int                    *operand;         /* by value id: one past its number among the scaled tensors; 0: it is none */
-    int                    *gradient;        /* by id of a weight: the same of the gradient of its layer's output */
+    int                    *gradient;        /* by id of a weight: the same of the gradient of its layer's output, if no layer shares it */
     Value                 **codes, **turned; /* by value id: its codes, and those of its transpose */
     char                   *measured;        /* by value id, for calibrate */
     ScaledTensor           *scaled;
@@ -279,10 +279,17 @@ static Status rewrite_forward(Precision *p, Node *node)
     return add_product(p, node, in, 1);
 }
 
+/* The number of dy. Layers whose outputs are added, as attention and MLP side by side, share it: it is the first reader's. */
+static int gradient_of(Precision *p, const Value *dy, const Value *w)
+{
+    if (!p->operand[dy->id]) p->operand[dy->id] = p->gradient[w->id];
+    return p->operand[dy->id] - 1;
+}
+
 static Status rewrite_dx(Precision *p, Node *node)
 {
     Value *dy = node->in[0], *w = node->in[1];
-    int    of_dy = p->gradient[w->id] - 1;
+    int    of_dy = gradient_of(p, dy, w);
     TRY(quantise(p, dy, of_dy, node, ~0u));
     Value *in[] = {p->codes[dy->id], p->turned[w->id], scale_of(p, of_dy), scale_of(p, p->operand[w->id] - 1), NULL, node->in[2]};
     return add_product(p, node, in, ((const LinearAttrs *)node->attrs)->alpha);
@@ -291,7 +298,7 @@ static Status rewrite_dx(Precision *p, Node *node)
 static Status rewrite_dw(Precision *p, Node *node, const Value *w)
 {
     Value *dy = node->in[0], *x = node->in[1];
-    int    of_dy = p->gradient[w->id] - 1;
+    int    of_dy = gradient_of(p, dy, w);
     TRY(quantise(p, dy, of_dy, node, ~0u));
     Value *in[] = {p->turned[dy->id], p->turned[x->id], scale_of(p, of_dy), scale_of(p, p->operand[x->id] - 1), NULL, node->in[2]};
     return add_product(p, node, in, ((const LinearAttrs *)node->attrs)->alpha);
@@ -339,7 +346,7 @@ static Status calibrate_node(Precision *p, Node *node)
     }
     if (!p->backward || (!w && !layers_is_dx(&p->layers, node))) return OK;
     if (!w) w = node->in[1];
-    return is_measured(p, w) ? measure(p, read, p->gradient[w->id] - 1, node) : rewrite_dx(p, node);
+    return is_measured(p, w) ? measure(p, read, gradient_of(p, read, w), node) : rewrite_dx(p, node);
 }
 
 static Status calibrate_all(Precision *p)

@@ -2,10 +2,11 @@
  * over the ranks, and each updates the parameters that are its share (layout.c).
  *
  * A bucket's division says what crosses when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program of a
- * step, beside its forward pass. Gradients that are whole cross at the end of a step, each chunk as soon as its last gradient is there;
- * where a rank keeps its share alone, a gradient is an activation, and is added to the share in every micro-step. Weights of which a rank
- * has its share alone are gathered at use (NODE_AT_USE); of trained ones that products read in FP8, the codes that each rank made of its
- * share at the beginning of the step.
+ * step, beside its forward pass; the chunk that is read first by the optimizer's, beside its updates (updates.c). Gradients that are whole
+ * cross at the end of a step, beside the last part of the backward pass: links that carry something now and then never fall asleep, and
+ * the power that they take is the arithmetic's (docs/multi_gpu.md). Where a rank keeps its share alone, a gradient is an activation, and is
+ * added to the share in every micro-step. Weights of which a rank has its share alone are gathered at use (NODE_AT_USE); of trained ones
+ * that products read in FP8, the codes that each rank made of its share at the beginning of the step.
  *
  * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs
  * of all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
@@ -70,7 +71,7 @@ static Status add_gather(const Shard *s, Value *share, const char *name, uint32_
     return OK;
 }
 
-/* The sum over the ranks of x, made by `last`, is written or added to the bucket's share of chunk c. */
+/* The sum over the ranks of x is written or added, after the node `last`, to the bucket's share of chunk c. */
 static Status add_reduce(const Shard *s, Value *x, const Bucket *bucket, int c, Node *last, bool accumulate, Node **out)
 {
     RanksAttrs attrs = {.ranks = s->plan->world};
@@ -171,16 +172,19 @@ static int list_gathers(const Shard *s, Gathering **out)
     return count;
 }
 
-/* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. */
-static Status gather_all(const Shard *s)
+/* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. is_there: what is read first. */
+static Status gather_all(const Shard *s, bool is_there)
 {
-    Gathering *list;
-    int        count = list_gathers(s, &list);
+    Gathering    *list;
+    int           count = list_gathers(s, &list);
+    const Bucket *of_first = NULL;
+    const Chunk  *first = is_there ? layout_first_chunk(s->plan, &of_first) : NULL;
     s->graph->cursor = s->graph->first;
     for (int i = 0; i < count; i++) {
         const Bucket *bucket = list[i].bucket;
         int           c = list[i].chunk;
-        Value        *to = chunk_of(weights_of(s, bucket), s->graph, &bucket->chunks[c], c, 1), *made;
+        if (&bucket->chunks[c] == first) continue;
+        Value *to = chunk_of(weights_of(s, bucket), s->graph, &bucket->chunks[c], c, 1), *made;
         TRY(add_gather(s, weight_share(s, bucket, c), to->name, 0, &made));
         value_place_in(made, to, 0);
     }
@@ -200,12 +204,75 @@ static Node **last_makers(const Shard *s, const Bucket *bucket)
     return last;
 }
 
-static Status reduce_chunks(const Shard *s, const Bucket *bucket)
+/* A chunk of gradients that crosses: `ready` makes the last of it, `after` is what it waits for. */
+typedef struct Reduction {
+    const Bucket *bucket;
+    int           chunk;
+    Node         *ready, *after;
+} Reduction;
+
+static int by_readiness(const void *a, const void *b)
 {
-    Value *flat = graph_find(s->graph, bucket->grads);
-    Node **last = flat ? last_makers(s, bucket) : NULL, *made;
-    for (int c = 0; last && c < bucket->num_chunks; c++)
-        if (last[c]) TRY(add_reduce(s, chunk_of(flat, s->graph, &bucket->chunks[c], c, 1), bucket, c, last[c], false, &made));
+    const Reduction *x = a, *y = b;
+    if (x->ready != y->ready) return node_precedes(x->ready, y->ready) ? -1 : 1;
+    return x->bucket != y->bucket ? (x->bucket < y->bucket ? -1 : 1) : x->chunk - y->chunk;
+}
+
+static int list_reductions(const Shard *s, Reduction **out)
+{
+    int count = 0, most = 0;
+    for (int b = 0; b < s->plan->num_buckets; b++) most += s->plan->buckets[b].num_chunks;
+    *out = arena_array(s->graph->arena, Reduction, most + 1);
+    for (int b = 0; b < s->plan->num_buckets; b++) {
+        const Bucket *bucket = &s->plan->buckets[b];
+        Node        **last = bucket->grads && graph_find(s->graph, bucket->grads) ? last_makers(s, bucket) : NULL;
+        for (int c = 0; last && c < bucket->num_chunks; c++)
+            if (last[c]) (*out)[count++] = (Reduction){bucket, c, last[c], last[c]};
+    }
+    qsort(*out, (size_t)count, sizeof **out, by_readiness);
+    return count;
+}
+
+static bool is_product(const Node *node)
+{
+    return node->op->cost && node->op->cost(node).matrix_unit;
+}
+
+/* Each chunk waits as long as it may: until what is left before the last one takes LEAD times as long as it and those after it need on the
+ * links, since links and memory are shared with the arithmetic. It waits for a product, which no later pass removes. */
+static void delay_reductions(const Shard *s, Reduction *list, int count)
+{
+    enum { LEAD = 3 };
+    const DeviceFacts *facts = &s->plan->facts;
+    double             left = 0, needed = 0; /* seconds */
+    if (facts->peer_link <= 0 || count == 0) return;
+    Node *node = list[count - 1].ready;
+    for (int i = count - 2; i >= 0; i--) {
+        const Bucket *bucket = list[i].bucket;
+        int64_t       numel = bucket->chunks[list[i].chunk].numel, away = numel - numel / s->plan->world;
+        needed += LEAD * (facts->peer_seconds + (double)dtype_bytes(bucket->grad, away) / facts->peer_link);
+        for (; node != list[i].ready && (left < needed || !is_product(node)); node = node->prev) {
+            Launch launch = {.node = node};
+            left += launch_limit_seconds(facts, &launch, 1);
+        }
+        list[i].after = node;
+    }
+}
+
+static Status reduce_chunks(const Shard *s)
+{
+    Reduction *list;
+    int        count = list_reductions(s, &list);
+    Node      *made = NULL;
+    delay_reductions(s, list, count);
+    for (int i = 0; i < count; i++) {
+        const Reduction *r = &list[i];
+        Value           *flat = graph_find(s->graph, r->bucket->grads);
+        Value           *chunk = chunk_of(flat, s->graph, &r->bucket->chunks[r->chunk], r->chunk, 1);
+        bool             is_next = made && r->after == list[i - 1].after;
+        TRY(add_reduce(s, chunk, r->bucket, r->chunk, is_next ? made : r->after, false, &made));
+        if (r->after != r->ready) node_add_after(s->graph, made, r->after);
+    }
     return OK;
 }
 
@@ -497,7 +564,7 @@ static Status make_gather(PassContext *context, Graph **out_graph)
     Shard s = {.options = context->options, .plan = context->plan};
     s.graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
     *out_graph = s.graph;
-    return gather_all(&s);
+    return gather_all(&s, false);
 }
 
 static Status shard_micro(const Shard *s)
@@ -511,9 +578,8 @@ static Status shard_micro(const Shard *s)
         const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
         if (bucket && (bucket->weights || bucket->grads)) join_bucket(s, whole, bucket, begins, ends);
     }
-    for (int b = 0; b < s->plan->num_buckets && ends; b++)
-        if (s->plan->buckets[b].grads) TRY(reduce_chunks(s, &s->plan->buckets[b]));
-    return begins ? gather_all(s) : OK;
+    if (ends) TRY(reduce_chunks(s));
+    return begins ? gather_all(s, true) : OK;
 }
 
 Status pass_shard(PassContext *context, Graph **graph)

@@ -6,9 +6,12 @@
  * the elements.
  *
  * Where a rank has shares of values that are updated whole, it gets one of a group as a whole for that (all_to_all), beside the update of
- * the group before. */
+ * the group before.
+ *
+ * With several ranks the weights that the next step reads first are gathered as soon as they are updated. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/layout.h"
 #include "passes/optimizers.h"
 
 #include <string.h>
@@ -47,6 +50,9 @@ typedef struct Updates {
     int           num_pieces, cap_pieces;
     Exchange     *exchanges;
     int           num_exchanges;
+    const Chunk  *first; /* what is gathered (layout_first_chunk); NULL: nothing */
+    const Bucket *of_first;
+    int           gather_before; /* index of a piece: those that have something of it come earlier */
 } Updates;
 
 /* ---- what a piece has of a flat value ---- */
@@ -56,14 +62,14 @@ static const Param *param_of(const Piece *piece)
     return piece->update.plan->trained_params[piece->update.bucket->first + piece->first];
 }
 
-/* A part of a flat value, which may be all of it. */
+/* A part of a flat value, which may be all of it: with several ranks another value then too, as the flat one is gathered from. */
 static Value *part_of(const Piece *piece, Value *flat, int64_t at, const TensorType *dims)
 {
     const Update *u = &piece->update;
     TensorType    type = *dims;
     const char   *name = arena_printf(u->graph->arena, "%s.%s", flat->name, param_of(piece)->name);
     type.dtype = flat->type.dtype;
-    if (type_equal(&type, &flat->type)) return flat;
+    if (u->plan->world == 1 && type_equal(&type, &flat->type)) return flat;
     Value *part = graph_add_value(u->graph, flat->kind, name, &type);
     value_place_in(part, flat, at);
     return part;
@@ -285,9 +291,32 @@ static void add_pieces(Updates *all, const Bucket *bucket)
     }
 }
 
+/* Where this rank's share of what is gathered ends; at 0 in other buckets. */
+static int64_t end_of_first(const Updates *all, const Bucket *bucket)
+{
+    return bucket == all->of_first ? (all->first->first + all->first->numel) / all->shared->plan->world : 0;
+}
+
+/* What is gathered is a piece of its own. */
+static void add_flat(Updates *all, const Bucket *bucket)
+{
+    const int64_t ends[] = {end_of_first(all, bucket), bucket->share_numel};
+    int64_t       begin = 0;
+    int           i = 0;
+    for (int k = 0; k < 2; k++) {
+        if (ends[k] == begin) continue;
+        Piece *piece = add_piece(all, bucket, i, begin);
+        while (i < bucket->count && (ends[k] == bucket->share_numel || segment_of(all, bucket, i)[SEGMENT_OFFSET] < ends[k])) i++;
+        piece->count = i - piece->first;
+        piece->end = begin = ends[k];
+        fill_piece(all, piece);
+    }
+}
+
 static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
 {
     const CompileOptions *options = all->shared->options;
+    int                   before = all->num_pieces;
     all->weights = flat_value(all, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel, bucket->space);
     all->grads = grads;
     for (int k = 0; k < bucket->num_states; k++) {
@@ -301,11 +330,11 @@ static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
     } else if (is_staged(all, bucket)) {
         add_pieces(all, bucket);
     } else {
-        Piece *piece = add_piece(all, bucket, 0, 0);
-        piece->count = bucket->count;
-        piece->end = bucket->share_numel;
-        fill_piece(all, piece);
+        add_flat(all, bucket);
     }
+    if (bucket != all->of_first) return;
+    while (before < all->num_pieces && all->pieces[before].begin < end_of_first(all, bucket)) before++;
+    all->gather_before = before;
 }
 
 /* ---- from shares to what is updated and back ---- */
@@ -379,6 +408,21 @@ static Status after_piece(const Updates *all, int i)
     return send_exchange(all->shared, &all->exchanges[index]);
 }
 
+static Status gather_first(const Updates *all)
+{
+    const Update *u = all->shared;
+    const Bucket *bucket = all->of_first;
+    RanksAttrs    attrs = {.ranks = u->plan->world};
+    Value        *flat = flat_value(all, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel, SPACE_DEVICE);
+    Value        *whole = view_of(u, flat, all->first->first, all->first->numel);
+    Value *share = view_of(u, graph_find(u->graph, bucket->weight_share), all->first->first / attrs.ranks, all->first->numel / attrs.ranks);
+    Node  *node;
+    TRY(graph_add_node(u->graph, &op_gather, &attrs, whole->name, &share, 1, ~0u, &node));
+    node->stream = STREAM_COMM;
+    value_place_in(node->out[0], whole, 0);
+    return OK;
+}
+
 /* A piece comes in while the one before it is updated, into the memory of the one before that. */
 Status optimizer_updates(const Update *update, Value *const *grads)
 {
@@ -387,15 +431,17 @@ Status optimizer_updates(const Update *update, Value *const *grads)
     int         num_groups = 0;
     for (int i = 0; i < plan->num_buckets; i++) num_groups += plan->buckets[i].num_groups;
     all.exchanges = arena_array(update->graph->arena, Exchange, num_groups + 1);
+    all.first = layout_first_chunk(plan, &all.of_first);
     for (int i = 0; i < plan->num_buckets; i++) add_bucket(&all, &plan->buckets[i], grads[i]);
     if (all.num_pieces) TRY(fetch_piece(&all.pieces[0], NULL));
     for (int i = 0; i < all.num_pieces; i++) {
         Piece *piece = &all.pieces[i];
+        if (all.first && i == all.gather_before) TRY(gather_first(&all));
         TRY(before_piece(&all, i));
         if (i + 1 < all.num_pieces) TRY(fetch_piece(&all.pieces[i + 1], i ? all.pieces[i - 1].sent : NULL));
         if (piece->count) TRY(piece->update.bucket->rule->emit(&piece->update));
         TRY(send_piece(piece));
         TRY(after_piece(&all, i));
     }
-    return OK;
+    return all.first && all.gather_before == all.num_pieces ? gather_first(&all) : OK;
 }

@@ -278,6 +278,12 @@ double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
     return fmax(fmax(in, out), peers);
 }
 
+int64_t link_bytes_at(const DeviceFacts *facts, int world, double part)
+{
+    double crossing = part / (1 - part) * facts->peer_seconds * facts->peer_link;
+    return world > 1 ? (int64_t)(crossing * world / (world - 1)) : 0;
+}
+
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share)
 {
     const Node *node = launch->node;

@@ -31,7 +31,8 @@ typedef enum ProgramKind {
     PROGRAM_MICRO_ONLY,  /* with several ranks: of a step of one micro-step. As micro_first; ends with gradients summed over the ranks */
     PROGRAM_MICRO_LAST,  /* with several ranks: the last of a step, as micro_next; ends with gradients summed over the ranks */
     PROGRAM_OPTIMIZER,
-    PROGRAM_GATHER,    /* with several ranks: weights from the ranks' shares, as micro_first and micro_only do at their beginning */
+    PROGRAM_GATHER,    /* with several ranks: all weights from the ranks' shares. micro_first and micro_only do that at their beginning, but
+                          for what the optimizer has gathered: it runs once before the first step */
     PROGRAM_CALIBRATE, /* forward and backward before the first step, which only measures what scales are made from */
     PROGRAM_EVAL,      /* per-token losses */
     PROGRAM_PREFILL,   /* a chunk of a prompt into the KV cache, logits of one row */
@@ -273,6 +274,9 @@ OpCost launch_cost(const Launch *launch);
 DType launch_operand_dtype(const Launch *launch);
 /* Seconds that links are busy with what a launch reads and writes of the host's memory, and sends to other ranks. */
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
+/* Bytes, divided among `world` ranks, of a collective that reaches this part of the speed of the ranks' links: the rest of its time is what
+ * any takes. 0: the links aren't known. */
+int64_t link_bytes_at(const DeviceFacts *facts, int world, double part);
 /* Seconds a launch takes at least on such a device: by arithmetic, traffic or the link, and what any launch costs. document_share: how much
  * of the arithmetic of rows of one document (OP_BY_DOCUMENT) the rows ask for, at most 1. */
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share);

@@ -29,3 +29,13 @@ Status scales_begin(Session *session, Comm *comm, int64_t margin)
     free(values);
     return status;
 }
+
+Status scales_forget(Session *session)
+{
+    size_t num = (size_t)session_plan(session)->num_scaled;
+    float *zeros = calloc(num, sizeof *zeros);
+    if (!zeros) fatal_out_of_memory(num * sizeof *zeros);
+    Status status = session_write(session, PRECISION_NOW, zeros, num * sizeof *zeros);
+    free(zeros);
+    return status;
+}

@@ -8,3 +8,6 @@
  * any rank's rows have, 1 where all was 0. What was measured counts with the first step's values. Frozen weights have theirs. comm NULL:
  * one rank. */
 NODISCARD Status scales_begin(Session *session, Comm *comm, int64_t margin);
+
+/* Forgets what was measured; the scales stay until others are made. */
+NODISCARD Status scales_forget(Session *session);

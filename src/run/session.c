@@ -288,3 +288,11 @@ int64_t session_allocated_bytes(const Session *s)
 {
     return s->allocated_bytes;
 }
+
+Status session_beside_bytes(Session *s, int64_t *out_bytes)
+{
+    DeviceFacts facts;
+    TRY(s->device->api->facts(s->device, &facts));
+    *out_bytes = facts.taken_bytes > s->allocated_bytes ? facts.taken_bytes - s->allocated_bytes : 0;
+    return OK;
+}

@@ -52,3 +52,5 @@ void *session_pointer(Session *session, const char *name);
 const Plan *session_plan(const Session *session);
 Device     *session_device(Session *session);
 int64_t     session_allocated_bytes(const Session *session); /* of the device: equals the plan's total */
+/* What is taken of the device's memory beside that, at the moment: by the driver's context, libraries, and other programs. 0: unknown. */
+NODISCARD Status session_beside_bytes(Session *session, int64_t *out_bytes);

@@ -3,6 +3,7 @@
  * KiB of work memory grow by less. */
 #include "setup/depths.h"
 
+#include "ops/ops.h"
 #include "run/timeline.h"
 
 #include <math.h>
@@ -27,12 +28,13 @@ static double least_launch_seconds(const DeviceFacts *facts, const Launch *launc
     return fmax(0, (1 - padded) * seconds);
 }
 
-/* Or what power lets the program take, if that is more. */
+/* Or what power lets the program take, if that is more. What the optimizer gathers is one chunk, however many layers there are. */
 static double busiest_stream(const DeviceFacts *facts, const Program *program)
 {
     double busy[STREAM_COUNT] = {0}, power = 0, most = 0;
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
+        if (launch->node->op == &op_gather && !program_is_micro(program->spec.kind)) continue;
         busy[launch->stream] += least_launch_seconds(facts, launch);
         power += launch_power_seconds(facts, launch);
         most = fmax(most, busy[launch->stream]);

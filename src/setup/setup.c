@@ -353,6 +353,16 @@ Status setup_session(Arena *arena, const Config *config, const HfModel *model, c
     return session_create(*out_plan, device, out_session);
 }
 
+Status setup_refuse_inputs(const HfModel *model, const Plan *plan)
+{
+    for (int i = 0; i < model->module->num_inputs; i++)
+        FAIL_IF(
+            plan_find(plan, model->module->inputs[i].name), ERR_UNSUPPORTED,
+            "%s needs the input %s, which no text has; the steps of a trainer have it (Python: Trainer.step(..., inputs={\"%s\": ...}))",
+            model->module->architecture, model->module->inputs[i].name, model->module->inputs[i].name);
+    return OK;
+}
+
 /* ---- what FP8 could reach ---- */
 
 /* Seconds that FP8's rate takes off the products of a program in bf16. */

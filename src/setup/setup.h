@@ -44,6 +44,9 @@ NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOpt
 NODISCARD Status setup_session(Arena *arena, const Config *config, const HfModel *model, const CompileOptions *options, Device *device,
                                Plan **out_plan, Session **out_session);
 
+/* ERR_UNSUPPORTED if the plan reads an input of the model's own, which only a caller's batches have. */
+NODISCARD Status setup_refuse_inputs(const HfModel *model, const Plan *plan);
+
 /* How short a step could be if FP8 changed nothing but the time of the products that it multiplies: what the same step is expected to take
  * under recipe bf16, less bf16's time of these products x (1 - rate of bf16 / rate of FP8). *out_seconds 0: the device's rates, or those
  * products, aren't there. */

@@ -282,6 +282,11 @@ Status driven_losses(Driven *d, const DrivenBatch *in, float *losses)
     return on_all(d, losses_member, &(LossesJob){in, losses}, "evaluating");
 }
 
+bool driven_has_scales(const Driven *d)
+{
+    return driven_rank_has_scales(first_of(d));
+}
+
 typedef struct SessionJob {
     Status (*work)(void *context, Session *session, int rank);
     void *context;

@@ -10,6 +10,13 @@
 
 typedef struct Driven Driven;
 
+/* An input of the model's own, by name: whole numbers or floats, as it asks for. */
+typedef struct DrivenInput {
+    const char    *name;
+    const int32_t *ids;
+    const float   *values;
+} DrivenInput;
+
 /* All arrays are (rows, cols). */
 typedef struct DrivenBatch {
     int64_t        rows, cols;
@@ -17,6 +24,9 @@ typedef struct DrivenBatch {
     const int32_t *labels;    /* the token after each; LABEL_IGNORE: not trained */
     const int32_t *documents; /* which one a token is of, equal neighbours see one another; negative: padding. NULL: a row is one */
     const int32_t *positions; /* in the document, from 0; NULL: counted */
+
+    const DrivenInput *inputs;
+    size_t             num_inputs;
 } DrivenBatch;
 
 /* The config is borrowed until driven_close. What the run file says of data, logging and evaluating has no effect. */
@@ -40,6 +50,9 @@ int64_t          driven_steps(const Driven *driven); /* done, results of all of 
 
 /* losses (rows, cols): -ln p of each label, 0 where there is none. Any number of rows. */
 NODISCARD Status driven_losses(Driven *driven, const DrivenBatch *batch, float *losses);
+
+/* Whether sessions can be used as they are: products by FP8 codes need scales, which the first step or driven_losses measures. */
+bool driven_has_scales(const Driven *driven);
 
 /* OUTPUT/checkpoint-N, as a run leaves it; dir NULL: the run file's output_dir. */
 NODISCARD Status driven_save(Driven *driven, const char *dir);

@@ -24,6 +24,12 @@ static Status open_plan(Trainer *t)
     return OK;
 }
 
+static Status start_session(DrivenRank *d)
+{
+    TRY(trainer_agree(d->trainer, trainer_start_session(d->trainer)));
+    return trainer_gather_weights(d->trainer);
+}
+
 Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, DrivenRank **out)
 {
     DrivenRank *d = *out = calloc(1, sizeof *d);
@@ -37,7 +43,7 @@ Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, Drive
     run_record_make(t->run_file, t->model, place.world, run_record_began(t->run_file), &t->record);
     t->keep = t->config->save_total_limit;
     d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
-    return trainer_agree(t, trainer_start_session(t));
+    return start_session(d);
 }
 
 void driven_rank_close(DrivenRank *d)
@@ -67,6 +73,46 @@ static Status check_cell(const Trainer *t, const DrivenBatch *in, int64_t r, int
     return OK;
 }
 
+static const DrivenInput *find_input(const DrivenBatch *in, const char *name)
+{
+    for (size_t i = 0; i < in->num_inputs; i++)
+        if (in->inputs[i].name && strcmp(in->inputs[i].name, name) == 0) return &in->inputs[i];
+    return NULL;
+}
+
+static Status check_indices(const Trainer *t, const DrivenBatch *in, const IrInput *own, const int32_t *ids)
+{
+    int64_t most = compile_index_bound(t->plan, own->name);
+    for (int64_t i = 0; i < in->rows * in->cols; i++)
+        FAIL_IF(ids[i] != own->pad && (ids[i] < 0 || ids[i] >= most), ERR_INVALID,
+                "input %s: %d of row %lld, column %lld; expected 0 to %lld, or %d in padding", own->name, ids[i], (long long)(i / in->cols),
+                (long long)(i % in->cols), (long long)most - 1, own->pad);
+    return OK;
+}
+
+/* Each input that the model's programs read is there, as its dtype asks for, and no other. */
+static Status check_inputs(const Trainer *t, const DrivenBatch *in)
+{
+    const IrModule *module = t->model->module;
+    for (int i = 0; i < module->num_inputs; i++) {
+        const IrInput     *own = &module->inputs[i];
+        const DrivenInput *given = find_input(in, own->name);
+        bool               is_whole = own->dtype == DT_I32;
+        if (!given && !plan_find(t->plan, own->name)) continue;
+        FAIL_IF(!given, ERR_INVALID, "the model reads the input %s, which the batch lacks", own->name);
+        FAIL_IF(is_whole ? !given->ids : !given->values, ERR_INVALID, "input %s: expected %s", own->name,
+                is_whole ? "whole numbers (int32)" : "floats (float32)");
+        if (is_whole) TRY(check_indices(t, in, own, given->ids));
+    }
+    for (size_t k = 0; k < in->num_inputs; k++) {
+        int i = 0;
+        while (i < module->num_inputs && in->inputs[k].name && strcmp(module->inputs[i].name, in->inputs[k].name) != 0) i++;
+        FAIL_IF(!in->inputs[k].name || i == module->num_inputs, ERR_INVALID, "the model has no input %s of its own",
+                in->inputs[k].name ? in->inputs[k].name : "NULL");
+    }
+    return OK;
+}
+
 static Status check_batch(const Trainer *t, const DrivenBatch *in, const ProgramSpec *spec, bool any_rows)
 {
     int64_t most = spec->batch * t->place.world;
@@ -76,6 +122,7 @@ static Status check_batch(const Trainer *t, const DrivenBatch *in, const Program
             t->place.world > 1 ? "per_device_train_batch_size of each rank" : "per_device_train_batch_size");
     FAIL_IF(in->cols < 1 || in->cols > spec->seq, ERR_INVALID, "rows of %lld tokens; expected 1 to %lld (sequence_len)",
             (long long)in->cols, (long long)spec->seq);
+    TRY(check_inputs(t, in));
     for (int64_t r = 0; r < in->rows; r++)
         for (int64_t c = 0; c < in->cols; c++) TRY(check_cell(t, in, r, c));
     return OK;
@@ -112,8 +159,24 @@ static void fill_row(const DrivenBatch *in, int64_t from, Batch *out, int64_t se
     fill_padding(out, seq, to, in->cols);
 }
 
+/* Of what the model reads besides. Floats are copied as they are. */
+static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, Batch *out)
+{
+    int32_t *to = out->own;
+    for (int k = 0; k < module->num_inputs; k++) {
+        const DrivenInput *given = find_input(in, module->inputs[k].name);
+        const void        *from = !given ? NULL : given->ids ? (const void *)given->ids : given->values;
+        for (int64_t i = 0; i < spec->batch * spec->seq; i++, to++) {
+            int64_t row = first + i / spec->seq, col = i % spec->seq;
+            *to = module->inputs[k].pad;
+            if (from && row < in->rows && col < in->cols && out->doc_id[i] >= 0)
+                memcpy(to, (const int32_t *)from + row * in->cols + col, sizeof *to);
+        }
+    }
+}
+
 /* Rows [first, first + spec->batch) of the input, as far as it has them. */
-static void fill_batch(const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
+static void fill_batch(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
 {
     out->num_tokens = out->num_trained = 0;
     for (int64_t r = 0; r < spec->batch; r++)
@@ -121,6 +184,7 @@ static void fill_batch(const DrivenBatch *in, int64_t first, const ProgramSpec *
             fill_row(in, first + r, out, spec->seq, r, first_id + first + r);
         else
             fill_padding(out, spec->seq, r, 0);
+    fill_own(module, in, first, spec, out);
 }
 
 /* Programs of dense rows see a row as one document. */
@@ -132,11 +196,16 @@ static Status check_dense(const Trainer *t, const Batch *batch, const ProgramSpe
     return OK;
 }
 
-static void make_batch(Arena *arena, const ProgramSpec *spec, Batch *out)
+static void make_batch(Arena *arena, const IrModule *module, const ProgramSpec *spec, Batch *out)
 {
     int64_t  cells = spec->batch * spec->seq;
-    int32_t *at = arena_array(arena, int32_t, 5 * cells);
-    *out = (Batch){.tokens = at, .labels = at + cells, .positions = at + 2 * cells, .doc_start = at + 3 * cells, .doc_id = at + 4 * cells};
+    int32_t *at = arena_array(arena, int32_t, (5 + module->num_inputs) * cells);
+    *out = (Batch){.tokens = at,
+                   .labels = at + cells,
+                   .positions = at + 2 * cells,
+                   .doc_start = at + 3 * cells,
+                   .doc_id = at + 4 * cells,
+                   .own = at + 5 * cells};
 }
 
 static Status refuse_broken(const DrivenRank *d)
@@ -161,8 +230,8 @@ Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, int64_t *out_train
     const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
     int64_t            most = spec->batch * t->place.world; /* rows of all ranks */
     Batch             *batch = &d->taken[d->num_taken];
-    if (!batch->tokens) make_batch(&t->arena, spec, batch);
-    fill_batch(in, t->place.rank * spec->batch, spec, d->num_taken * most, batch);
+    if (!batch->tokens) make_batch(&t->arena, t->model->module, spec, batch);
+    fill_batch(t->model->module, in, t->place.rank * spec->batch, spec, d->num_taken * most, batch);
     TRY(check_dense(t, batch, spec));
     *out_trained += batch->num_trained;
     return OK;
@@ -189,7 +258,6 @@ static Status calibrate(DrivenRank *d)
     const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
     if (!t->plan->num_scaled || t->has_scales) return OK;
     TRY(trainer_write_scalars(t, next_index(t), d->num_trained, 0));
-    TRY(trainer_gather_weights(t));
     for (int64_t i = 0; i < d->num_taken; i++) {
         TRY(trainer_write_batch(t, &d->taken[i], (size_t)(program->spec.batch * program->spec.seq)));
         TRY(session_run(t->session, program));
@@ -300,6 +368,33 @@ int64_t driven_rank_steps(const DrivenRank *d)
 
 /* ---- evaluation ---- */
 
+bool driven_rank_has_scales(const DrivenRank *d)
+{
+    return !d->trainer->plan->num_scaled || d->trainer->has_scales;
+}
+
+/* Scales of these rows, where no step has measured any. The first one measures its own, as if these had never been. */
+static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
+{
+    Trainer       *t = d->trainer;
+    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
+    Arena          arena = {0};
+    Batch          batch;
+    if (driven_rank_has_scales(d)) return OK;
+    int64_t rows = program->spec.batch;
+    make_batch(&arena, t->model->module, &program->spec, &batch);
+    Status status = trainer_write_scalars(t, next_index(t), in->rows * in->cols, 0);
+    for (int64_t first = 0; first < in->rows && status == OK; first += rows * t->place.world) {
+        fill_batch(t->model->module, in, first + t->place.rank * rows, &program->spec, 0, &batch);
+        status = trainer_write_batch(t, &batch, (size_t)(rows * program->spec.seq));
+        if (status == OK) status = session_run(t->session, program);
+    }
+    arena_deinit(&arena);
+    TRY(status);
+    TRY(scales_begin(t->session, t->comm, t->config->fp8_margin));
+    return scales_forget(t->session);
+}
+
 Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
 {
     Trainer           *t = d->trainer;
@@ -312,11 +407,12 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
     Batch              batch;
     TRY(check_batch(t, in, spec, true));
     TRY(driven_rank_settle(d, &session));
-    make_batch(&arena, spec, &batch);
+    make_batch(&arena, t->model->module, spec, &batch);
     float *all = arena_array(&arena, float, (int64_t)cells);
     Status status = trainer_gather_weights(t);
+    if (status == OK) status = measure_rows(d, in);
     for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
-        fill_batch(in, first + own, spec, 0, &batch);
+        fill_batch(t->model->module, in, first + own, spec, 0, &batch);
         status = trainer_write_batch(t, &batch, cells);
         if (status == OK) status = session_run(session, program);
         if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);
@@ -361,7 +457,7 @@ static Status load(DrivenRank *d)
     session_destroy(t->session);
     t->session = NULL;
     t->has_scales = false;
-    return trainer_start_session(t);
+    return start_session(d);
 }
 
 Status driven_rank_load(DrivenRank *d, const char *path)
@@ -378,7 +474,7 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     t->num_queued = d->num_results = 0;
     d->num_taken = d->num_trained = 0;
     d->is_summed = d->has_gradients = false;
-    Status status = trainer_agree(t, load(d));
+    Status status = load(d);
     d->is_broken = status != OK;
     return status;
 }

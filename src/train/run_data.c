@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "data/tokenize.h"
 #include "files/file.h"
+#include "train/signals.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -145,10 +146,11 @@ static bool show_progress(void *context, int64_t rows, int64_t tokens, double fr
 {
     char line[128];
     (void)context;
-    if (!log_is_terminal()) return true;
-    snprintf(line, sizeof line, "tokenizing: %.0f%%, %lld rows, %lld tokens", 100 * fraction, (long long)rows, (long long)tokens);
-    log_status(fraction < 1 ? line : "");
-    return true;
+    if (log_is_terminal()) {
+        snprintf(line, sizeof line, "tokenizing: %.0f%%, %lld rows, %lld tokens", 100 * fraction, (long long)rows, (long long)tokens);
+        log_status(fraction < 1 ? line : "");
+    }
+    return !signals_pending();
 }
 
 static void report(StrBuf *notes, const char *path, const TokenizeReport *r)

@@ -2,10 +2,11 @@
 #include "train/signals.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t pending_signal, is_resumable;
+static atomic_int pending_signal, is_resumable;
 
 static void handle(int signo)
 {
@@ -21,6 +22,11 @@ static void handle(int signo)
     (void)ignored;
 }
 
+void signals_clear(void)
+{
+    pending_signal = 0;
+}
+
 void signals_install(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
@@ -32,7 +38,12 @@ void signals_install(void)
         bool is_ignored = sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN;
         if (!(is_ignored && signals[i] == SIGHUP)) sigaction(signals[i], &action, NULL); /* nohup: a closed terminal is no matter */
     }
-    pending_signal = 0;
+    signals_clear();
+}
+
+void signals_ask(void)
+{
+    pending_signal = SIGINT;
 }
 
 void signals_set_resumable(bool resumable)

@@ -8,3 +8,5 @@
 void signals_install(void);
 void signals_set_resumable(bool resumable); /* from now on the loop looks at signals_pending */
 int  signals_pending(void);                 /* the signal's number; 0: none */
+void signals_ask(void);                     /* what the first SIGINT does while training; from any thread or handler */
+void signals_clear(void);                   /* none is pending */

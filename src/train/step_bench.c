@@ -162,7 +162,6 @@ static Status calibrate(StepBench *b)
 {
     if (!b->plan->num_scaled) return OK;
     TRY(write_scalars(b));
-    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, PROGRAM_GATHER)));
     TRY(run_micro(b, plan_program(b->plan, PROGRAM_CALIBRATE)));
     return scales_begin(b->session, b->comm, b->options.precision.margin);
 }
@@ -182,9 +181,11 @@ static Status create(StepBench *b)
     compile_drop(&b->options, PROGRAM_DECODE);
     double before = now();
     TRY(setup_session(&b->arena, &b->config, b->model, &b->options, b->device, &b->plan, &b->session));
+    TRY(setup_refuse_inputs(b->model, b->plan));
     b->create_seconds = now() - before;
     make_batch(b);
     TRY(fill_weights(b));
+    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, PROGRAM_GATHER)));
     return calibrate(b);
 }
 
@@ -312,7 +313,7 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
         for (int i = 0; i < program->num_launches; i++)
             out_times->flops += b->place.world * step_bench_times(b, program) * step_bench_flops(b, &program->launches[i]);
     }
-    return OK;
+    return b->comm ? OK : session_beside_bytes(b->session, out_times->beside);
 }
 
 /* ---- several ranks ---- */
@@ -372,6 +373,13 @@ static Status time_parts(StepBench *b, int num_steps, StepTimes *times)
     return OK;
 }
 
+static Status share_beside(StepBench *b, StepTimes *times)
+{
+    int64_t own;
+    TRY(session_beside_bytes(b->session, &own));
+    return comm_all_gather(b->comm, &own, times->beside, sizeof own);
+}
+
 typedef struct RanksJob {
     const Config *config;
     int           num_steps;
@@ -386,6 +394,7 @@ static Status bench_rank(void *context, Comm *comm, RankPlace place)
     Status     status = create_rank(job->config, comm, place, &b);
     if (status == OK) status = step_bench_run(b, job->num_steps, times);
     if (status == OK) status = time_parts(b, (job->num_steps + 1) / 2, times);
+    if (status == OK) status = share_beside(b, times);
     if (status == OK) status = comm_barrier(comm); /* none leaves while another's device may wait for it */
     if (status != OK) comm_abort(comm, status, status_message());
     step_bench_destroy(b);

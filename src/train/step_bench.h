@@ -2,6 +2,7 @@
  * folder only config.json is read. */
 #pragma once
 
+#include "comm/comm.h"
 #include "config/config.h"
 #include "run/session.h"
 
@@ -20,7 +21,8 @@ typedef struct StepTimes {
     /* With several ranks, medians of half as many steps: a step's collectives alone; a step without any, on the slowest and on the fastest
      * rank. */
     double  comm, without, fastest;
-    int64_t bytes; /* that the plan takes of the device; of rank 0 */
+    int64_t bytes;                   /* that the plan takes of the device; of rank 0 */
+    int64_t beside[COMM_MOST_RANKS]; /* by rank: session_beside_bytes */
     char    device[128];
 } StepTimes;
 

@@ -32,6 +32,13 @@ Status trainer_write_batch(Trainer *t, const Batch *batch, size_t cells)
     const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
     for (int i = 0; i < 5; i++)
         if (plan_find(t->plan, names[i])) TRY(session_write(t->session, names[i], data[i], cells * sizeof(int32_t)));
+    for (int i = 0; i < t->model->module->num_inputs; i++) {
+        const char      *name = t->model->module->inputs[i].name;
+        const PlanEntry *entry = plan_find(t->plan, name);
+        /* a program of more rows that doesn't read it has no room for it */
+        if (!entry || entry->place.bytes < (int64_t)(cells * sizeof(int32_t))) continue;
+        TRY(session_write(t->session, name, batch->own + (size_t)i * cells, cells * sizeof(int32_t)));
+    }
     return OK;
 }
 
@@ -66,7 +73,6 @@ static Status calibrate(Trainer *t)
     loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
     TRY(trainer_write_scalars(t, step, trained, 0));
-    TRY(trainer_gather_weights(t));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
@@ -436,6 +442,21 @@ static void tell_step(Trainer *t, const StepMetrics *step)
     if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step->step - 1);
 }
 
+/* What GPUs hold beside the plan, once all has run there. */
+static Status tell_beside(Trainer *t)
+{
+    StrBuf  text = {0};
+    int64_t own, world = t->place.world, *all = arena_array(&t->arena, int64_t, world);
+    t->has_told_beside = true;
+    TRY(session_beside_bytes(t->session, &own));
+    all[0] = own;
+    if (t->comm) TRY(comm_all_gather(t->comm, &own, all, sizeof own));
+    for (int64_t r = 0; r < world; r++) strbuf_printf(&text, "%s%.2f", r ? ", " : "", (double)all[r] / (1 << 30));
+    if (trainer_leads(t) && all[0]) log_info("context and libraries take %s GiB beside the plan", text.data);
+    strbuf_deinit(&text);
+    return OK;
+}
+
 /* How long a rank may seem to do nothing follows from the longest step, once there was one. */
 static void allow_seconds(Trainer *t, double step_seconds)
 {
@@ -448,6 +469,7 @@ static Status finish_step(Trainer *t)
 {
     StepMetrics step;
     TRY(trainer_await_step(t, &step));
+    if (!t->has_told_beside) TRY(tell_beside(t));
     allow_seconds(t, step.seconds);
     if (trainer_leads(t)) tell_step(t, &step);
     if (t->limit.is_beaten) step_limit_measure(&t->limit);
@@ -497,6 +519,7 @@ Status train_loop(Trainer *t)
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     if (t->place.is_first_here) signals_set_resumable(true);
     trainer_beat(t, "training");
+    TRY(trainer_gather_weights(t));
     TRY(calibrate(t));
     for (;;) {
         TRY(finish_steps(t, must_finish(t) ? 0 : most_queued));

@@ -75,7 +75,8 @@ typedef struct Trainer {
     RankShare        *shares;      /* of the last step, by rank */
     double           *own_seconds; /* of a step, by rank, less what it waited; smoothed */
     double            waited;      /* comm_waited when it began */
-    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
+    bool              has_told_beside;
+    bool              log_waits; /* lines of metrics.jsonl couldn't be written yet */
 } Trainer;
 
 /* One rank of a run; `comm` NULL: the only one. A failure that isn't common to all ranks ends the others too. */
@@ -115,7 +116,7 @@ NODISCARD Status trainer_write_batch(Trainer *trainer, const Batch *batch, size_
 NODISCARD Status trainer_write_scalars(Trainer *trainer, int64_t index, int64_t tokens, double lr);
 NODISCARD Status trainer_queue_update(Trainer *trainer, int64_t index);
 NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
-/* Weights that a step would gather at its beginning, for programs outside of training and for saving. */
+/* Weights that ranks gather, for the first step, for programs outside of training and for saving. */
 NODISCARD Status trainer_gather_weights(Trainer *trainer);
 
 /* A checkpoint of the present state, made by all ranks. */

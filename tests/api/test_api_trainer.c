@@ -103,12 +103,16 @@ static void compare_with_run(const char *name, const char *model_file, const cha
 {
     char        run_dir[64], driven_dir[64], x[160], y[160];
     sg_dataset *data = NULL;
+    sg_batch    batch;
+    double      loss;
     snprintf(run_dir, sizeof run_dir, "%s-run", name);
     snprintf(driven_dir, sizeof driven_dir, "%s-driven", name);
     Args of_run = args_of(run_dir, more), of_driven = args_of(driven_dir, more);
     run(&of_run);
     sg_trainer *trainer = open_trainer(&of_driven);
     OKAY(sg_dataset_open(of_driven.items, of_driven.count, SG_TRAIN, &data));
+    OKAY(sg_dataset_next(data, &batch));
+    OKAY(sg_trainer_losses(trainer, &batch, NULL, &loss, NULL)); /* which changes nothing */
     drive(trainer, data, 0, 3);
     OKAY(sg_trainer_save(trainer, NULL));
     drive(trainer, data, 3, STEPS);
@@ -326,6 +330,25 @@ static int64_t count_hits(sg_trainer *trainer, const sg_batch *batch)
     return hits;
 }
 
+/* In FP8, before a step has made scales, and of the same rows after one that changes nothing. */
+static void it_evaluates_before_the_first_step(void)
+{
+    const char *more[] = {"recipe=fp8_hybrid", "model_dtype=bf16", NULL};
+    Args        args = args_of("before", more);
+    sg_trainer *trainer = open_trainer(&args);
+    sg_batch    batch = batch_of(2, 9);
+    sg_step     step;
+    double      before, after;
+    OKAY(sg_trainer_losses(trainer, &batch, NULL, &before, NULL));
+    OKAY(sg_trainer_step(trainer, &batch));
+    OKAY(sg_trainer_update(trainer, 0));
+    OKAY(sg_trainer_result(trainer, &step));
+    OKAY(sg_trainer_losses(trainer, &batch, NULL, &after, NULL));
+    EXPECT_NEAR(before, step.loss, 1e-5);
+    EXPECT_NEAR(before, after, 1e-2);
+    sg_trainer_close(trainer);
+}
+
 static void accuracy_is_of_the_likeliest_tokens(void)
 {
     Args        args = args_of("accuracy", NULL);
@@ -444,6 +467,14 @@ static void wrong_batches_are_refused(void)
     expect_refused(sg_trainer_step(trainer, &bad), "token 1073741824 of row 0, column 3");
     bad = good, bad.targets = other, other[3] = -7;
     expect_refused(sg_trainer_step(trainer, &bad), "target -7");
+    sg_input input = {.name = "kind", .ids = ids};
+    bad = good;
+    bad.num_inputs = 1;
+    expect_refused(sg_trainer_step(trainer, &bad), "inputs is NULL");
+    bad.inputs = &input;
+    expect_refused(sg_trainer_step(trainer, &bad), "no input kind of its own");
+    input.name = NULL;
+    expect_refused(sg_trainer_losses(trainer, &bad, NULL, NULL, NULL), "no input NULL");
     expect_refused(sg_trainer_update(trainer, 1e-3), "no micro-batch");
     expect_refused(sg_trainer_result(trainer, &step), "no step waits");
     OKAY(sg_trainer_step(trainer, &good));
@@ -526,6 +557,7 @@ int main(int argc, char **argv)
                                      TEST(ranks_tell_what_one_tells),
                                      TEST(so_has_one_of_adapters_with_dropout),
                                      TEST(gradients_are_those_of_the_mean_loss),
+                                     TEST(it_evaluates_before_the_first_step),
                                      TEST(accuracy_is_of_the_likeliest_tokens),
                                      TEST(segments_keep_documents_apart),
                                      TEST(it_generates_plans_and_exports),

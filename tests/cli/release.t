@@ -87,6 +87,19 @@ check "a C program finds header and library where they lie" grep -qF "prefix=\${
 rm home/.surogate/current/bin/surogate
 installs "over a damaged one, from file://" "file://$dir/release"
 
+mkdir -p "home/it's here/releases/mine"
+installs "into a folder with blanks, from one" --prefix "home/it's here" "$(cp -r release "home/re lease" && echo "home/re lease")"
+check "it runs there" "home/it's here/bin/surogate" version
+sh release/install.sh --prefix "home/it's here" release > out 2> err || fail "again: $(cat err)"
+check "what others have beside it stays" test "$(ls "home/it's here/releases" | wc -l) $(ls -d "home/it's here/releases/mine" | wc -l)" = "2 1"
+for name in current bin/surogate; do
+    mkdir -p "home/theirs/$(dirname $name)" && echo mine > home/theirs/$name
+    refuses "$name of somebody else" "isn't install.sh's" --prefix home/theirs release
+    rm home/theirs/$name && ln -s /usr/bin home/theirs/$name
+    refuses "a link $name of somebody else" "isn't install.sh's" --prefix home/theirs release
+    rm home/theirs/$name
+done
+
 refuses "http of another machine" "isn't https" http://example.org/surogate
 refuses "a name that begins like this machine's" "isn't https" http://localhost.example.org/surogate
 refuses "a name behind an @" "isn't https" http://localhost@example.org/surogate
@@ -112,6 +125,15 @@ refuses "a file that isn't there" "couldn't be fetched whole" "$url/nowhere"
 refuses "the archive of another release" "expected" first
 if (ulimit -f 1000 && sh release/install.sh "$url/release") > out 2> err; then fail "a full disk: it was installed"; else pass; fi
 check "a full disk: what was there stays" test "$(readlink home/.surogate/current)" = "$old" -a -z "$(find home -name '.partial*')"
+setsid sh release/install.sh "$url/slow" > slow.out 2> slow.err &
+first=$!
+for _ in $(seq 100); do
+    [ -e "home/.surogate/.partial.$first/archive" ] && break
+    sleep 0.1
+done
+refuses "a second one at once" "another install.sh is at work" release
+kill -KILL -- -$first
+wait $first 2> /dev/null
 for signal in TERM KILL; do
     setsid sh release/install.sh "$url/slow" > out 2> err & # a group of its own
     victim=$!

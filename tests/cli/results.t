@@ -59,6 +59,20 @@ check "ir prints the optimizer" grep -q "adamw" "$dir/out"
 run explain "$dir/run.yaml" --gpu h200
 check "explain: a line a launch, their limit in all" grep -qE '^micro_first: [0-9]+ launches, .* at the limit [0-9.]+ ms, expected [0-9.]+ ms \(rates measured on this GPU\)$' "$dir/out"
 check "explain: each launch once" [ "$(grep -cE '^ *[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$dir/out")" = "$(sed -n 's/^micro_first: \([0-9]*\) launches.*/\1/p' "$dir/out")" ]
+run new --arch qwen3-0.6b "$dir/large"
+printf '%s\n' "model: $dir/large" 'model_dtype: bf16' > "$dir/large.yaml"
+# chunks_for GPU: how many chunks weights cross in between four of them.
+chunks_for() {
+    run explain "$dir/large.yaml" gpus=4 --gpu "$1"
+    sed -nE 's/^bucket 0: 1136.[0-9]+ MiB of bf16 cross in ([0-9]+) chunks of at most 296.75 MiB$/\1/p' "$dir/out"
+}
+slow=$(chunks_for rtx4090)
+fast=$(chunks_for h200)
+check "explain: the links' speed" grep -qE '^links: [0-9]+ GB/s and [0-9]+ us a collective: half of that speed from [0-9.]+ MiB on, nine tenths from [0-9.]+ MiB$' "$dir/out"
+check "explain: chunks of about a sixteenth where links are fast, smaller ones where small ones cross as well: $fast, $slow" \
+    [ "${fast:-0}" -ge 10 -a "${fast:-99}" -le 16 -a "${slow:-0}" -gt 32 ]
+run explain "$dir/large.yaml" --gpu h200
+check "explain: nothing of it with one rank" [ "$(grep -cE '^(bucket|links)' "$dir/out")" = 0 ]
 run explain "$dir/run.yaml" --measure --program optimizer device=cpu
 check "explain --measure: a time for each" grep -qE 'adamw' "$dir/out"
 run explain "$dir/run.yaml" --measure --program decode device=cpu

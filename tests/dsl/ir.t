@@ -66,6 +66,8 @@ rm -r surogate
 SUROGATE_PYTHON=no-python refused "no interpreter" 2 "can't run no-python" "SUROGATE_PYTHON" -- plan run.yaml ir=tiny.py
 sed 's/g.gelu/g.gellu/' tiny.py > wrong.py
 refused "a wrong model" 2 "wrong.py:33: unknown op gellu" "ended with status 1" -- plan run.yaml ir=wrong.py
+sed '50i\            g.rope_table(len="P", head_dim="C / 5", name="r")' tiny.py > wrong.py
+refused "what the engine finds wrong" 2 "wrong.py:50 (the IR of wrong.py:" "6.4 isn't a whole number: C / 5" -- plan run.yaml ir=wrong.py
 printf '#!/bin/sh\nkill -9 $$\n' > killed
 printf '#!/bin/sh\nhead -c 20000000 /dev/zero\n' > endless
 printf '#!/bin/sh\necho no\n' > talk
@@ -81,6 +83,17 @@ head -c 17000000 /dev/zero > large.json
 refused "a large file" 2 "large.json" -- plan run.yaml ir=large.json
 sed 's/"op": "gelu"/"op": "gellu"/' tiny.json > unknown.json
 refused "an unknown op" 2 "unknown.json:" "unknown op gellu" -- plan run.yaml ir=unknown.json
+# What the engine refuses has the line of the Python file.
+line=$(grep -n 'self.down(g.gelu' tiny.py | cut -d: -f1)
+sed 's/"op": "add", "in": \["x", "blocks.{i}.down"\]/"op": "add", "in": ["x", "blocks.{i}.up"]/' tiny.json > shape.json
+refused "a shape that doesn't fit" 2 "tiny.py:$line: blocks.0.sum = add(" "expected" -- plan run.yaml ir=shape.json
+sed 's/g.gelu(h, name="act")/g.reshape(g.reshape(h, "B", "T", "4 * C \/ 3", 3, name="a"), "B", "T", "4 * C", name="b")/' tiny.py > odd.py
+python3 -m surogate.dsl build odd.py -o odd.json || fail "odd.py doesn't build"
+refused "a dim that isn't whole" 2 "odd.py:$line (odd.json:" "42.6667 isn't a whole number" -- plan run.yaml ir=odd.json
+sed "s/\"source\": \"tiny.py:$line\"/\"source\": \"\\\\u001b[2J\"/" tiny.json > escape.json
+refused "a line that isn't one" 2 "escape.json:" "source: expected FILE:LINE" -- plan run.yaml ir=escape.json
+python3 -m surogate.dsl build --plain tiny.py -o plain.json
+check "a plain one has none" [ "$(grep -c '"source"' tiny.json plain.json | paste -sd' ')" = "tiny.json:$(grep -c '"op"\|"param"' tiny.json) plain.json:0" ]
 # Hints change what is computed again (nodes of the plan that are clones), and no bit of what is trained.
 trained_with() {
     sed "$1" tiny.py > hints.py
@@ -138,6 +151,25 @@ for ir in tiny terms; do
 done
 check "ln 320 and a quarter of it more: $(cat tiny.loss terms.loss)" awk -F: '{ loss[NR] = $2 } END { d = loss[2] / loss[1] - 1.25; exit !(d * d < 1e-5) }' tiny.loss terms.loss
 
+# Inputs of a model's own: no data set has them.
+python3 -m surogate.dsl build "$root/tests/dsl/inputs.py" -o inputs.json || fail "tests/dsl/inputs.py doesn't build"
+echo '{"architectures": ["InputsForCausalLM"], "vocab_size": 320, "n_embd": 32, "num_kinds": 3}' > model/config.json
+refused "a run of them" 2 "needs the input kind, which no text has" "Trainer.step" -- pt run.yaml ir=inputs.json output_dir=own
+while IFS='|' read -r edit text; do
+    sed "$edit" inputs.json > wrong.json
+    cmp -s inputs.json wrong.json && fail "$edit changes nothing"
+    refused "$edit" 2 "wrong.json" "$text" -- plan run.yaml ir=wrong.json
+done << 'END'
+s/"name": "kind"/"name": "a b"/|inputs: number 1 has no name
+s/"name": "kind"/"name": "tokens"/|inputs: tokens is there already
+s/"name": "kind"/"name": "row"/|inputs: row is there already
+s/"name": "volume"/"name": "kind"/|inputs: kind is there already
+s/"name": "kind", "dtype": "i32"/"name": "kind", "dtype": "i64"/|inputs: kind: expected the dtype i32 or f32
+s/"name": "kind", "dtype": "i32"/"name": "kind", "dtype": "i32", "pad": 1e9/|inputs: kind: pad
+s/"name": "kind", "dtype": "i32"/"name": "kind", "dtype": "i32", "pad": -100/|kind is padded with -100; embedding expects 0 to 2
+s/"name": "volume", "dtype": "f32"/"name": "volume", "dtype": "f32", "pad": 1/|inputs: volume: pad
+s/"inputs": \[/"inputs": 3, "notes": [/|inputs: expected an array
+END
 # Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do

@@ -92,6 +92,10 @@ WRONG = [
     (UP, 'self.up = Linear("4 * C", "C", bias=True)', "TypeError: Linear.__init__() got an unexpected keyword argument 'bias'", None),
     (ACT, 'g.gelu(hh, name="act")', "NameError: name 'hh' is not defined", None),
     (ACT, 'g.gelu(h, name="act"', "SyntaxError: ", None),
+    (SUM, "return x + self.down(h)", "tensors have no operators; expected g.add(a, b)", None),
+    (SUM, "return 2 * x", "tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)", None),
+    (SUM, 'return x.view("B")', "a tensor has no view; ops are methods of the graph, as g.reshape(", None),
+    (INDEXED, INDEXED + '\n@hf_mapping(embd="wte")', "@hf_mapping: Tiny has no embd; did you mean embed?", "@model\n" + TINY),
     (SUM, "return g.add(x, self.dwn(h))", "AttributeError: 'Block' object has no attribute 'dwn'", None),
     # config and names
     (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),
@@ -112,6 +116,9 @@ WRONG = [
     (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
     ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
      " expected {i}", WEIGHT),
+    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input["i64"]'), "Input['i64', 0]: expected \"i32\" or \"f32\"", None),
+    (FORWARD, FORWARD.replace("labels: Any", 'labels: Input["i32"]'), "Tiny: labels is an input of the engine", "    @forward\n    "
+     + FORWARD.replace("labels: Any", 'labels: Input["i32"]')),
     (FORWARD, FORWARD.replace("labels", "classes"), "Tiny: there is no input classes; a model reads tokens, labels", "    @forward\n    " + FORWARD.replace("labels", "classes")),
     (RESULT, "return logits", "Tiny: its @forward gives (B, T, V), expected a dict of logits, losses, loss", "    @forward\n    " + FORWARD),
     ("@model\n" + TINY, "@abstract\n@model\n" + TINY, "Tiny is abstract; build a model that extends it", "@model\n" + TINY),
@@ -126,7 +133,7 @@ WRONG = [
 def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
     if BASE.count(old) < 1:
         return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, abstract, extends, hf_export, recompute, save, tied_to,")
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, Input, abstract, extends, hf_export, recompute, save, tied_to,")
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"

@@ -527,7 +527,7 @@ static void bad_statements_say_where(void)
         {"{\"param\": \"w\", \"hf\": \"W\"}", "m.json:5: expected a shape of 1 to 4 dims"},
         {"{\"param\": \"w\", \"shape\": [], \"hf\": \"W\"}", "m.json:5: expected a shape of 1 to 4 dims"},
         {"{\"param\": \"w\", \"shape\": [1,1,1,1,1], \"hf\": \"W\"}", "m.json:5: expected a shape of 1 to 4 dims"},
-        {"{\"param\": \"w\", \"shape\": [\"T / 2\"], \"hf\": \"W\"}", "m.json:5: 1.5 isn't a whole number"},
+        {"{\"param\": \"w\", \"shape\": [\"T / 2\"], \"hf\": \"W\"}", "m.json:5: 1.5 isn't a whole number: T / 2"},
         {"{\"param\": \"w\", \"shape\": [\"0/0\"], \"hf\": \"W\"}", "m.json:5: "},
         {"{\"param\": \"w\", \"shape\": [1e300], \"hf\": \"W\"}", "m.json:5: 1e+300 isn't a whole number"},
         {"{\"param\": \"w\", \"shape\": [-1], \"hf\": \"W\"}", "m.json:5: a dim would be -1"},

@@ -454,8 +454,42 @@ static void presets_bind(void)
     strbuf_deinit(&names);
 }
 
-TEST_MAIN(TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone), TEST(init_is_what_the_documents_say),
-          TEST(a_saved_model_holds_the_same_tensors), TEST(names_without_their_prefix_are_read), TEST(shards_hold_the_same_tensors),
-          TEST(config_tells_the_truth_about_the_dtype), TEST(adapters_go_in_and_out_key_for_key),
+/* ---- what a device holds ---- */
+
+static int64_t   taken;
+static DeviceApi telling_api; /* a device that says so */
+
+static Status tell_taken(Device *device, DeviceFacts *out)
+{
+    (void)device;
+    *out = (DeviceFacts){.taken_bytes = taken};
+    return OK;
+}
+
+static void what_others_take_is_beside_the_plan(void)
+{
+    Loaded           l;
+    int64_t          beside = -1;
+    const DeviceApi *own;
+    EXPECT_OK(load(&l, FAMILIES "qwen3", DT_F32, NULL));
+    EXPECT_OK(session_beside_bytes(l.session, &beside));
+    EXPECT_INT(beside, 0); /* a CPU doesn't know */
+    own = l.device->api;
+    telling_api = *own;
+    telling_api.facts = tell_taken;
+    l.device->api = &telling_api;
+    taken = plan_total_bytes(l.plan) + 12345;
+    EXPECT_OK(session_beside_bytes(l.session, &beside));
+    EXPECT_INT(beside, 12345);
+    taken = 1;
+    EXPECT_OK(session_beside_bytes(l.session, &beside));
+    EXPECT_INT(beside, 0);
+    l.device->api = own;
+    unload(&l);
+}
+
+TEST_MAIN(TEST(what_others_take_is_beside_the_plan), TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone),
+          TEST(init_is_what_the_documents_say), TEST(a_saved_model_holds_the_same_tensors), TEST(names_without_their_prefix_are_read),
+          TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype), TEST(adapters_go_in_and_out_key_for_key),
           TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config), TEST(merging_adds_the_product),
           TEST(a_merged_half_is_one), TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))

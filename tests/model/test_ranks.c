@@ -156,7 +156,6 @@ static float inv_tokens(void)
 static Status calibrate(Rank *r, int rank)
 {
     int rows = r->test->rows / r->world / r->test->accum;
-    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, PROGRAM_GATHER)));
     for (int micro = 0; micro < r->test->accum; micro++) {
         TRY(write_rows(r, 0, (micro * r->world + rank) * rows, rows, inv_tokens()));
         TRY(session_run(r->session, plan_program(r->plan, PROGRAM_CALIBRATE)));
@@ -177,7 +176,7 @@ static Status check_races(Rank *r)
     return OK;
 }
 
-/* Weights cross in the order in which they are read: the first layer waits for the first chunks alone. */
+/* Weights cross in the order in which they are read: the first launch waits for none, the first layer for the first chunks alone. */
 static Status check_waits(Rank *r)
 {
     const Program *program = plan_program(r->plan, PROGRAM_MICRO_ONLY);
@@ -188,6 +187,10 @@ static Status check_waits(Rank *r)
         count += launch->node->op == &op_gather;
         if (is_first && launch->wait[STREAM_COMM] > begun) begun = launch->wait[STREAM_COMM];
     }
+    const Launch *first = program->launches;
+    while (first->stream != STREAM_COMPUTE) first++;
+    FAIL_IF(r->test->zero < DIVIDE_WEIGHTS && first->wait[STREAM_COMM], ERR_INTERNAL,
+            "what is read first isn't gathered when the step begins");
     bool mixed = r->test->optimizer == OPTIMIZER_NORMUON; /* a chunk is matrices of as many layers as there are ranks */
     FAIL_IF(r->test->zero == 1 && !mixed && count > 4 && begun > count / 2, ERR_INTERNAL, "the first layer waits for %d of %d gathers",
             begun, count);
@@ -289,6 +292,7 @@ static Status run_rank(Rank *r, int rank)
     TRY(check_collectives(r));
     if (!rank) TRY(check_races(r));
     if (r->world > 1) TRY(check_waits(r));
+    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, PROGRAM_GATHER)));
     if (r->test->fp8) TRY(calibrate(r, rank));
     for (int step = 0; step < STEPS; step++) TRY(train_step(r, rank, step));
     TRY(read_owned(r, r->result->weights));

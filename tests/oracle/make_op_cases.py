@@ -348,6 +348,41 @@ def make_later():
     add("lm_head_loss_bwd", "softcap", [dlosses, x, w, labels], [losses(x, w), *grads(losses, [x, w], dlosses)], softcap=cap)
 
 
+def make_parts():
+    """What shipped models do not apply: neighbours that turn, norms without weights or of w + 1, relu, products, some columns, vectors of one number."""
+    positions, table, x, dy = positions_of([[5, 1, 3], [9]]), f32(rope_table(12, 4, 1e4)), rand(2, 9, 3, 10), rand(2, 9, 3, 10)
+
+    def turned(x):
+        halves = torch.cat((x[..., 0:4:2], x[..., 1:4:2]), -1)
+        y = rope(halves, table, positions)
+        return torch.cat((torch.stack((y[..., :2], y[..., 2:]), -1).flatten(-2), x[..., 4:]), -1)
+    add("rope", "neighbours", [x, table, positions], [turned(x)], interleaved=True)
+    add("rope", "neighbours_gradient", [dy, table, positions], grads(turned, [x], dy), interleaved=True, inverse=True)
+    x, w, b, dy, eps = rand(4, 19), rand(19), rand(19), rand(4, 19), 1e-5
+    mu, rstd = x.mean(-1), 1 / torch.sqrt(x.var(-1, correction=0) + eps)
+
+    def norm(x, w, b):
+        return F.layer_norm(x, (19,), w + 1, b, eps)
+    add("layer_norm", "offset", [x, w, b], [norm(x, w, b), mu, rstd], eps=eps, offset=1.0)
+    add("layer_norm_bwd", "offset", [dy, x, w, f32(mu), f32(rstd)], grads(norm, [x, w, b], dy), eps=eps, offset=1.0)
+    add("layer_norm", "no_weight", [x], [F.layer_norm(x, (19,), None, None, eps), mu, rstd], eps=eps)
+    add("layer_norm_bwd", "no_weight", [dy, x, None, f32(mu), f32(rstd)], grads(lambda x: F.layer_norm(x, (19,), None, None, eps), [x], dy), eps=eps)
+    x, dy = rand(3, 5, 13, std=3.0), rand(3, 5, 13)
+    x[0, 0, :3] = torch.tensor([0.0, -90.0, 90.0])
+    for case, squared in (("plain", False), ("squared", True)):
+        def relu(x):
+            return F.relu(x).pow(2) if squared else F.relu(x)
+        add("relu", case, [x], [relu(x)], squared=squared)
+        add("relu_bwd", case, [dy, x], grads(relu, [x], dy), squared=squared)
+    add("mul", "small", [x, dy], [x * dy])
+    add("full", "quarter", [], [torch.full((7,), 0.25, dtype=torch.float64)], size=7, value=0.25)
+    acc, dy = rand(3, 5, 13), rand(3, 5, 4)
+    dx, = grads(lambda x: x[..., 6:10], [x], dy)
+    add("columns", "middle", [x], [x[..., 6:10]], begin=6, size=4)
+    add("columns_bwd", "middle", [dy], [dx], begin=6, cols=13)
+    add("columns_bwd", "acc", [dy, acc], [dx + acc], begin=6, cols=13)
+
+
 def make_swiglu():
     gate, up, dh = rand(3, 5, 13, std=3.0), rand(3, 5, 13), rand(3, 5, 13)
     gate[0, 0, :4] = torch.tensor([90.0, -90.0, 0.0, -20.0])
@@ -664,7 +699,7 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -5,6 +5,7 @@ from surogate.dsl.graph import build as build
 from surogate.dsl.graph import graph as graph
 from surogate.dsl.spec import Array as Array
 from surogate.dsl.spec import DslError as DslError
+from surogate.dsl.spec import Input as Input
 from surogate.dsl.spec import Key as Key
 from surogate.dsl.spec import Module as Module
 from surogate.dsl.spec import Param as Param

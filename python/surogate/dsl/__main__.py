@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from surogate.dsl.graph import build
-from surogate.dsl.render import to_json, to_svg, to_text
+from surogate.dsl.render import to_json, to_svg, to_text, without_source
 from surogate.dsl.spec import DslError, Module, Where
 
 
@@ -54,6 +54,8 @@ def main() -> None:
             command.add_argument("-o", "--out", help="a file; else standard output")
         if name == "check":
             command.add_argument("--same", metavar="FILE.json")
+        if name == "build":
+            command.add_argument("--plain", action="store_true", help="without the file and line of each statement")
         if name == "show":
             command.add_argument("--svg", action="store_true")
     args = parser.parse_args()
@@ -65,7 +67,8 @@ def main() -> None:
         if not (where := place_of(error)):
             raise
         sys.exit(str(DslError(where, f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}")))
-    text = to_text(built) if args.command == "show" and not args.svg else to_svg(built) if args.command == "show" else to_json(built.ir) + "\n"
+    text = to_text(built) if args.command == "show" and not args.svg else to_svg(built) if args.command == "show" else to_json(
+        without_source(built.ir) if args.command == "build" and args.plain else built.ir) + "\n"
     if args.command == "check":
         if args.same and (not Path(args.same).exists() or Path(args.same).read_text() != text):
             sys.exit(f"{args.same} isn't what {args.model} says: python -m surogate.dsl build {args.model} -o {args.same}")

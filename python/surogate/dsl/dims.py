@@ -8,7 +8,7 @@ from fractions import Fraction
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:()\[\]]))")
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
 
-# A sum: product of symbols (sorted) -> factor.
+# A sum: product of symbols (sorted) -> factor. Of a quotient "1/H" is such a symbol.
 Sum = dict[tuple[str, ...], Fraction]
 
 
@@ -19,11 +19,25 @@ def _combine(a: Sum, b: Sum, sign: int) -> Sum:
     return {key: factor for key, factor in out.items() if factor}
 
 
+def _inverse(symbol: str) -> str:
+    return symbol[2:] if symbol.startswith("1/") else "1/" + symbol
+
+
+def _reduced(symbols: tuple[str, ...]) -> tuple[str, ...]:
+    left: list[str] = []
+    for symbol in symbols:
+        if _inverse(symbol) in left:
+            left.remove(_inverse(symbol))
+        else:
+            left.append(symbol)
+    return tuple(sorted(left))
+
+
 def _product(a: Sum, b: Sum) -> Sum:
     out: Sum = {}
     for left, x in a.items():
         for right, y in b.items():
-            out = _combine(out, {tuple(sorted(left + right)): x * y}, 1)
+            out = _combine(out, {_reduced(left + right): x * y}, 1)
     return out
 
 
@@ -78,13 +92,13 @@ class _Parser:
         left = self.binary(level + 1)
         while operator := self.accept(*_LEVELS[level]):
             right = self.binary(level + 1)
-            constant = right.get((), Fraction(0)) if set(right) <= {()} else Fraction(0)
             if operator in "+-":
                 left = _combine(left, right, 1 if operator == "+" else -1)
             elif operator == "*":
                 left = _product(left, right)
-            elif operator == "/" and constant:
-                left = _product(left, {(): 1 / constant})
+            elif operator == "/" and len(right) == 1:
+                ((symbols, factor),) = right.items()
+                left = _product(left, {tuple(map(_inverse, symbols)): 1 / factor})
             else:
                 left = _opaque(f"({_show(left)}{operator}{_show(right)})")
         return left

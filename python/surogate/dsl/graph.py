@@ -18,6 +18,7 @@ from surogate.dsl.spec import (
     ArrayType,
     Config,
     DslError,
+    InputType,
     Module,
     ParamSpec,
     TensorType,
@@ -26,6 +27,7 @@ from surogate.dsl.spec import (
     check_symbols,
     dim,
     fail,
+    source_of,
 )
 
 Dims = tuple[Dim, ...]
@@ -45,6 +47,16 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{self.dtype} {show_dims(self.dims)}".strip()
+
+    def _operator(self, *_: Any) -> Any:
+        raise fail("tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = __pow__ = __matmul__ = __getitem__ = _operator
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise fail(f"a tensor has no {name}; ops are methods of the graph, as g.reshape(x, \"B\", \"T\", \"H\", \"D\")")
 
 
 @dataclass
@@ -166,6 +178,7 @@ class Builder:
             raise fail(f"{path}: the same module as {module._path}; every place needs one of its own", module._where)
         self.attrs[id(module)] = attrs
         module._path = path
+        self.check_names(module)
         for cls in reversed(type(module).__mro__):
             for name, array in vars(cls).items():
                 if isinstance(array, ArrayType):
@@ -176,6 +189,16 @@ class Builder:
                 self.place(child, attrs, f"{path}.{{{'ijkl'[path.count('{')]}}}")
             else:
                 self.place(child, (*attrs, name), f"{path}.{name}".lstrip("."))
+
+    def check_names(self, module: Module) -> None:
+        """What the class itself names in a model folder is there."""
+        cls, base = type(module), type(module).__mro__[1]
+        for kind in ("_mapping", "_indexed", "_export", "_export_indexed"):
+            for key in set(vars(cls).get(kind, {})) - set(getattr(base, kind, {})):
+                if not hasattr(cls, first := key.split(".")[0]) and first not in vars(module):
+                    near = difflib.get_close_matches(first, [n for n in (*vars(module), *vars(cls)) if not n.startswith("_")], 1)
+                    raise fail(f"@hf_{'export' if 'export' in kind else 'mapping'}: {cls.__name__} has no {first}"
+                               + (f"; did you mean {near[0]}?" if near else ""), module._where)
 
     def find_block(self, owner: type, array: ArrayType) -> Module:
         block = array.block
@@ -234,6 +257,7 @@ class Builder:
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
+        entry["source"] = source_of(spec.where)
         return entry, dims
 
     def spec_at(self, path: str) -> tuple[Module, ParamSpec]:
@@ -282,7 +306,7 @@ class Builder:
         elif readers:
             more = self.entry(*self.spec_at(readers[0][0]))[0]
             own = {"untied": more["hf"]} if isinstance(more["hf"], str) else {}
-            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "export", "init")}, **own}
+            both = {**statement, **{k: v for k, v in more.items() if k not in ("param", "shape", "hf", "export", "init", "source")}, **own}
             sink.append({"if": readers[0][1], "then": [both], "else": then})
         else:
             sink.append(statement)
@@ -373,12 +397,12 @@ class Builder:
         if keep not in (None, True, False):
             raise fail(f"{op.name}: save is {keep!r}, expected True (kept for the backward pass) or False (computed again)")
         ref = self.name_of(op.name, label)
-        part = part or next((f.part for f in reversed(self.frames) if f.part), None)
+        part, where = part or next((f.part for f in reversed(self.frames) if f.part), None), caller()
 
         def statement(absent: str) -> dict[str, Any]:
             names = [v.ref if v and v.when != absent else None for v in values] if absent else [v.ref if v else None for v in values]
             return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {}) | (
-                {} if keep is None else {"save": keep})
+                {} if keep is None else {"save": keep}) | {"source": source_of(where)}
 
         conditions = sorted({v.when for v in values if v and v.when})
         if len(conditions) > 1:
@@ -391,7 +415,7 @@ class Builder:
         self.statements[ref] = forms
         others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
         value = Value(ref, *outs[0], "", others)
-        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, caller(), len(self.turns) > 1))
+        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, where, len(self.turns) > 1))
         return value
 
     def reshape(self, x: Any, dims: tuple[Any, ...], name: str | None, part: str | None) -> Value:
@@ -517,11 +541,17 @@ def build(cls: type) -> Built:
     try:
         function = builder.forward_of(builder.root)
         names = list(inspect.signature(function).parameters)[1:]
+        own = {n: t for n, t in function.__annotations__.items() if isinstance(t, InputType)}
         for name in names:
-            if name not in INPUTS:
-                raise fail(f"{cls.__name__}: there is no input {name}; a model reads {', '.join(INPUTS)}",
+            if name not in INPUTS and name not in own:
+                raise fail(f"{cls.__name__}: there is no input {name}; a model reads {', '.join(INPUTS)}; or its own: {name}: Input[\"i32\"]",
                            (function.__code__.co_filename, function.__code__.co_firstlineno))
-        inputs = {n: Value(n, tuple(map(Dim, INPUTS[n][0])), INPUTS[n][1]) for n in names}
+            if name in own and (name in INPUTS or name == "row"):
+                raise fail(f"{cls.__name__}: {name} is an input of the engine; give the model's own another name",
+                           (function.__code__.co_filename, function.__code__.co_firstlineno))
+        builder.names |= set(own)
+        kinds = INPUTS | {n: (("B", "T"), t.dtype) for n, t in own.items()}
+        inputs = {n: Value(n, tuple(map(Dim, kinds[n][0])), kinds[n][1]) for n in names}
         result = builder.call(builder.root, (), inputs, None, None)
         line = (function.__code__.co_filename, function.__code__.co_firstlineno)
         if not isinstance(result, dict) or set(OUTPUTS) - set(result):
@@ -538,5 +568,6 @@ def build(cls: type) -> Built:
     config = cls._config
     ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
           "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread}
+    ir |= {"inputs": [{"name": n, "dtype": t.dtype} | ({"pad": t.pad} if t.pad else {}) for n, t in own.items()]} if own else {}
     ir |= ({"prefix": config.prefix} if config.prefix else {}) | {"graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)

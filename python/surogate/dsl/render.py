@@ -9,6 +9,12 @@ from typing import Any
 from surogate.dsl.graph import Built
 
 
+def without_source(value: Any) -> Any:
+    if isinstance(value, list):
+        return [without_source(v) for v in value]
+    return {k: without_source(v) for k, v in value.items() if k != "source"} if isinstance(value, dict) else value
+
+
 def to_json(value: Any, depth: int = 0) -> str:
     """A statement a line, so that line numbers in errors point at one."""
     pad = "  " * depth

@@ -34,6 +34,11 @@ def caller() -> Where:
     return frame.f_code.co_filename, frame.f_lineno
 
 
+def source_of(where: Where) -> str:
+    """FILE:LINE as the IR has it: of whatever folder, so that a model has one IR."""
+    return f"{Path(where[0]).name}:{where[1]}"
+
+
 def fail(message: str, where: Where | None = None) -> DslError:
     return DslError(where or caller(), message)
 
@@ -72,6 +77,24 @@ class _TensorFactory:
 
     def __getitem__(self, items: Any) -> TensorType:
         return TensorType(items if isinstance(items, tuple) else (items,), caller())
+
+
+class InputType:
+    def __init__(self, dtype: Any, pad: Any, where: Where) -> None:
+        if dtype not in ("i32", "f32") or isinstance(pad, bool) or not isinstance(pad, int) or (pad and dtype == "f32"):
+            raise fail(f'Input[{dtype!r}, {pad!r}]: expected "i32" or "f32", and for i32 what padding holds', where)
+        self.dtype, self.pad = dtype, pad
+
+
+class _InputFactory:
+    """Input["i32"], Input["i32", -100]: a number for each token, (B, T), that the caller of a trainer gives."""
+
+    def __getitem__(self, items: Any) -> Any:
+        dtype, pad = items if isinstance(items, tuple) and len(items) == 2 else (items, 0)
+        return InputType(dtype, pad, caller())
+
+
+Input: Any = _InputFactory()
 
 
 class ArrayType:

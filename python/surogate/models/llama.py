@@ -11,7 +11,8 @@ from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, Embedding, L
 class Attention(Module):
     """Each of H query heads attends with one of G key/value heads."""
 
-    qkv_bias = False
+    qkv_bias: Any = False  # or an expression of the config
+    o_bias: Any = False
     norm: Any = None  # of each query and key head
     more: dict[str, Any] = {}
 
@@ -19,7 +20,7 @@ class Attention(Module):
         self.q = Linear("H * D", "C", self.qkv_bias)
         self.k = Linear("G * D", "C", self.qkv_bias)
         self.v = Linear("G * D", "C", self.qkv_bias)
-        self.o = Linear("C", "H * D")
+        self.o = Linear("C", "H * D", self.o_bias)
         self.q_norm = self.norm("D") if self.norm else None
         self.k_norm = self.norm("D") if self.norm else None
 
@@ -27,7 +28,7 @@ class Attention(Module):
         return g.rope(x, rope, positions, name=name, part="qkv")
 
     @forward
-    def forward(self, x: Tensor["B", "T", "C"], rope: Tensor["P", "D"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
+    def forward(self, x: Tensor["B", "T", "C"], rope: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
         with graph() as g:
             q = g.reshape(self.q(x, part="qkv"), "B", "T", "H", "D", name="q.heads", part="qkv")
             k = g.reshape(self.k(x, part="qkv"), "B", "T", "G", "D", name="k.heads", part="qkv")
@@ -45,12 +46,13 @@ class Attention(Module):
 class MLP(Module):
     """down(silu(gate(x)) * up(x))"""
 
+    bias: Any = False
     more: dict[str, Any] = {}
 
     def __init__(self) -> None:
-        self.gate = Linear("F", "C")
-        self.up = Linear("F", "C")
-        self.down = Linear("C", "F")
+        self.gate = Linear("F", "C", self.bias)
+        self.up = Linear("F", "C", self.bias)
+        self.down = Linear("C", "F", self.bias)
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"]) -> Tensor["B", "T", "C"]:
@@ -64,11 +66,12 @@ class MLP(Module):
 class Block(Module):
     attention: Any = Attention
     feed_forward: Any = MLP
+    norm: Any = RMSNorm
 
     def __init__(self) -> None:
-        self.norm1 = RMSNorm("C")
+        self.norm1 = self.norm("C")
         self.attn = self.attention()
-        self.norm2 = RMSNorm("C")
+        self.norm2 = self.norm("C")
         self.mlp = self.feed_forward()
 
     @forward
@@ -85,19 +88,23 @@ class Block(Module):
 @model
 class Llama(Module):
     blocks = Array["L", "Block"]
+    last_norm: Any = RMSNorm
+    rotary = "D"  # elements of a head that turn
 
     def __init__(self) -> None:
         self.embed = Embedding()
-        self.norm = RMSNorm("C")
+        self.norm = self.last_norm("C")
         self.head = Linear("V", "C", head=True)
+
+    def rope(self, g: Any) -> Any:
+        return g.rope_table(len="P", head_dim=self.rotary, theta="theta", factor="llama3_rope ? rope_factor : 0", low_freq="rope_low",
+                            high_freq="rope_high", original_len="rope_original")
 
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
         with graph() as g:
             x = self.embed(tokens)
-            rope = g.rope_table(len="P", head_dim="D", theta="theta", factor="llama3_rope ? rope_factor : 0", low_freq="rope_low",
-                                high_freq="rope_high", original_len="rope_original")
-            x = self.blocks(x, rope, positions, doc_start)
+            x = self.blocks(x, self.rope(g), positions, doc_start)
             logits = self.head(self.norm(x), name="logits")
             losses = g.cross_entropy(logits, labels, name="losses")
             return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}

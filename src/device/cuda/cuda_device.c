@@ -60,6 +60,7 @@ static Status facts(Device *device, DeviceFacts *out)
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
     *out = (DeviceFacts){.memory_bytes = (int64_t)free_bytes,
                          .driver_bytes = GPU_DRIVER_BYTES,
+                         .taken_bytes = (int64_t)(total - free_bytes),
                          .peer_seconds = GPU_PEER_SECONDS,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,

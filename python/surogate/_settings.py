@@ -1,0 +1,36 @@
+"""Settings as the command line takes them. Needs neither NumPy nor the native library."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def text(value: Any, name: str) -> str:
+    """A text or path. TypeError for anything else, ValueError for one that is empty or has a NUL."""
+    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(found, str):
+        raise TypeError(f"{name} is {value!r}; expected a text or path")
+    if not found or "\0" in found:
+        raise ValueError(f"{name} is {found!r}; expected a text or path that isn't empty and has no NUL")
+    return found
+
+
+def _value(key: str, value: Any) -> str:
+    """A text as it is, all else as JSON: paths and NumPy's numbers too."""
+
+    def plain(inner: Any) -> Any:
+        if isinstance(inner, os.PathLike):
+            return os.fspath(inner)
+        if hasattr(inner, "tolist"):
+            return inner.tolist()
+        raise TypeError(f"{key} has {inner!r} ({type(inner).__name__}); expected texts, numbers, booleans, lists and dicts of them")
+
+    return value if isinstance(value, str) else os.fspath(value) if isinstance(value, os.PathLike) else json.dumps(value, default=plain)
+
+
+def texts(args: Iterable[str | os.PathLike[str]], settings: Mapping[str, Any]) -> list[str]:
+    """Run files, "key=value" texts and keyword settings."""
+    return [text(arg, "an argument") for arg in args] + [text(f"{key}={_value(key, value)}", key) for key, value in settings.items()]

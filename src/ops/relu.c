@@ -1,0 +1,135 @@
+/* relu: y = max(x, 0) (Nair and Hinton 2010), squared: its square (So et al. 2021). NaN stays. relu_bwd: dx = dy d relu / d x, from x. */
+#include "ops/infer.h"
+
+static const AttrDef relu_attrs[] = {ATTR_BOOL(ReluAttrs, squared, false), {0}};
+
+/* x (...) -> y of x's type; backward dy, x (...) -> dx of x's type. */
+static Status relu_infer(Node *node)
+{
+    int last = node->num_in - 1;
+    TRY(infer_float(node, last, "x", 1));
+    if (last) TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[last]->type));
+    node->out[0]->type = node->in[last]->type;
+    return OK;
+}
+
+static Status relu_backward(GradBuilder *grad, const Node *node)
+{
+    Value *in[] = {grad_of(grad, node->out[0]), node->in[0]}, *dx;
+    TRY(grad_emit(grad, OP_RELU_BWD, node->attrs, in, 2, ~0u, &dx));
+    return grad_add(grad, node->in[0], dx);
+}
+
+static OpCost relu_cost(const Node *node)
+{
+    return cost_streaming(node, 2.0 * (double)type_numel(&node->in[0]->type));
+}
+
+enum { RELU_PER_TASK = 16 * TILE };
+
+static void relu_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    bool              squared = ((const ReluAttrs *)args->attrs)->squared;
+    float             scratch_x[TILE], scratch_y[TILE];
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * RELU_PER_TASK);
+    (void)worker;
+    for (int64_t at = task * RELU_PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *x = tile_load(&args->in[0], at, n, scratch_x);
+        float       *y = tile_result(&args->out[0], at, scratch_y);
+        for (int64_t i = 0; i < n; i++) {
+            float r = x[i] < 0 ? 0 : x[i];
+            y[i] = squared ? r * r : r;
+        }
+        tile_store(&args->out[0], at, y, n);
+    }
+}
+
+static void relu_bwd_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    bool              squared = ((const ReluAttrs *)args->attrs)->squared;
+    float             scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE];
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * RELU_PER_TASK);
+    (void)worker;
+    for (int64_t at = task * RELU_PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *dy = tile_load(&args->in[0], at, n, scratch_dy), *x = tile_load(&args->in[1], at, n, scratch_x);
+        float       *dx = tile_result(&args->out[0], at, scratch_dx);
+        for (int64_t i = 0; i < n; i++) dx[i] = x[i] <= 0 ? 0 : squared ? 2.0f * x[i] * dy[i] : dy[i];
+        tile_store(&args->out[0], at, dx, n);
+    }
+}
+
+static Status relu_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), RELU_PER_TASK), relu_task, (void *)args);
+    return OK;
+}
+
+static Status relu_bwd_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), RELU_PER_TASK), relu_bwd_task, (void *)args);
+    return OK;
+}
+
+static const ReluAttrs relu_squared = {.squared = true};
+
+static const OpSample relu_samples[] = {
+    {.in = {{DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {3, 35, 333}}}, .attrs = &relu_squared},
+};
+
+static const OpSample relu_bwd_samples[] = {
+    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}, .attrs = &relu_squared},
+};
+
+/* Shapes of real models. */
+static const OpSample relu_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}}},
+};
+
+static const OpSample relu_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}, {DT_F32, 2, {70, 32000}}}, .attrs = &relu_squared},
+};
+
+const OpDef op_relu = {
+    .id = OP_RELU,
+    .name = "relu",
+    .synopsis = "y = max(x, 0), squared: max(x, 0)^2",
+    .num_in = 1,
+    .num_out = 1,
+    .min_in = 1,
+    .flags = OP_INPLACE,
+    .attrs_size = sizeof(ReluAttrs),
+    .attrs = relu_attrs,
+    .infer = relu_infer,
+    .backward = relu_backward,
+    .cost = relu_cost,
+    .cpu = {{DT_SET_FLOAT, relu_cpu, "reference"}},
+    .samples = relu_samples,
+    .num_samples = sizeof relu_samples / sizeof relu_samples[0],
+    .large = relu_large_samples,
+    .num_large = sizeof relu_large_samples / sizeof relu_large_samples[0],
+};
+
+const OpDef op_relu_bwd = {
+    .id = OP_RELU_BWD,
+    .name = "relu_bwd",
+    .synopsis = "dx = dy where x > 0, else 0; squared: 2 x dy there",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .flags = OP_INPLACE,
+    .attrs_size = sizeof(ReluAttrs),
+    .attrs = relu_attrs,
+    .infer = relu_infer,
+    .cost = relu_cost,
+    .cpu = {{DT_SET_FLOAT, relu_bwd_cpu, "reference"}},
+    .samples = relu_bwd_samples,
+    .num_samples = sizeof relu_bwd_samples / sizeof relu_bwd_samples[0],
+    .large = relu_bwd_large_samples,
+    .num_large = sizeof relu_bwd_large_samples / sizeof relu_bwd_large_samples[0],
+};

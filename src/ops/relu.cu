@@ -1,0 +1,40 @@
+/* relu and relu_bwd on CUDA. NaN stays. */
+#include "ops/attrs.h"
+#include "ops/map.cuh"
+
+struct Relu {
+    bool squared;
+
+    __device__ float operator()(float x, float) const
+    {
+        float r = x < 0 ? 0 : x;
+        return squared ? r * r : r;
+    }
+};
+
+struct ReluBwd {
+    bool squared;
+
+    __device__ float operator()(float dy, float x) const
+    {
+        return x <= 0 ? 0 : squared ? 2.0f * x * dy : dy;
+    }
+};
+
+static bool is_squared(const KernelArgs *args)
+{
+    return ((const ReluAttrs *)args->attrs)->squared;
+}
+
+static Status relu_run(const KernelArgs *args)
+{
+    return map_run(args, Relu{is_squared(args)});
+}
+
+static Status relu_bwd_run(const KernelArgs *args)
+{
+    return map_run(args, ReluBwd{is_squared(args)});
+}
+
+CUDA_KERNELS(relu, {.dtypes = DT_SET_FLOAT, .run = relu_run, .name = "packs"})
+CUDA_KERNELS(relu_bwd, {.dtypes = DT_SET_FLOAT, .run = relu_bwd_run, .name = "packs"})

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Do the models of examples/dsl compute what transformers does? Each one tiny and random: log-probabilities, gradients, AdamW steps, greedy
+generation, the trained model loaded by AutoModelForCausalLM, an adapter by PEFT. Needs torch, transformers, peft and the built library.
+
+  SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/architectures.py [NAME...]
+  python3 tests/oracle/architectures.py --write [NAME...]    writes tests/fixtures/architectures, which tests/python/architectures.t reads
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers as hf
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "..", "..")
+FIXTURES = os.path.join(HERE, "..", "fixtures", "architectures")
+sys.path.insert(0, os.path.join(ROOT, "python"))
+
+V, B, T, STEPS, LIMIT = 61, 2, 24, 4, 1e-5
+COMMON = dict(vocab_size=V, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0, num_hidden_layers=2, hidden_size=16,
+              num_attention_heads=2)
+LLAMA = dict(**COMMON, intermediate_size=20, num_key_value_heads=1)
+# Name of the file in examples/dsl, with what is special behind a "+": what transformers is given.
+MODELS = {
+    "arcee": hf.ArceeConfig(**LLAMA),
+    "cohere": hf.CohereConfig(**LLAMA),
+    "ernie4_5": hf.Ernie4_5Config(**LLAMA, head_dim=8, use_bias=True),
+    "exaone4": hf.Exaone4Config(**{**LLAMA, "num_hidden_layers": 3}, sliding_window=5, sliding_window_pattern=2),
+    "falcon": hf.FalconConfig(**COMMON, ffn_hidden_size=20),
+    "falcon+groups": hf.FalconConfig(**{**COMMON, "num_attention_heads": 4}, ffn_hidden_size=20, num_kv_heads=2, new_decoder_architecture=True,
+                                     bias=True),
+    "glm4": hf.Glm4Config(**LLAMA, head_dim=8),
+    "gpt_neox": hf.GPTNeoXConfig(**COMMON, intermediate_size=20),
+    "gpt_neox+serial": hf.GPTNeoXConfig(**COMMON, intermediate_size=20, use_parallel_residual=False, attention_bias=False),
+    "granite": hf.GraniteConfig(**LLAMA, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0),
+    "hunyuan": hf.HunYuanDenseV1Config(**LLAMA, head_dim=8),
+    "nemotron": hf.NemotronConfig(**LLAMA),
+    "olmo": hf.OlmoConfig(**LLAMA),
+    "phi": hf.PhiConfig(**LLAMA),
+    "seed_oss": hf.SeedOssConfig(**LLAMA, head_dim=8, attention_dropout=0.0, residual_dropout=0.0),
+    "stablelm": hf.StableLmConfig(**LLAMA, use_qkv_bias=True),
+    "starcoder2": hf.Starcoder2Config(**LLAMA, sliding_window=5),
+}
+# What transformers calls a weight that its files, and so Surogate, call otherwise.
+IN_FILES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
+# Norms whose weights lie around 0.
+AROUND_0 = ("nemotron",)
+
+
+def error(ours, reference):
+    ours, reference = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
+    return float(np.abs(ours - reference).max() / max(np.abs(reference).max(), 1e-30))
+
+
+def make_model(name, folder):
+    """A folder of bf16 numbers, the model in fp32."""
+    rng = torch.Generator().manual_seed(sum(name.encode()))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MODELS[name])
+    with torch.no_grad():
+        for n, p in sorted(model.named_parameters()):
+            is_norm = p.dim() == 1 and n.endswith("weight")
+            p.copy_((is_norm and name not in AROUND_0) + 0.2 * torch.randn(p.shape, generator=rng))
+    model.bfloat16().save_pretrained(folder)
+    return load(folder)
+
+
+def load(folder):
+    """Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    problems = {k: v for k, v in info.items() if k.endswith("_keys") and v}
+    if problems:
+        sys.exit("FAIL %s: %s" % (folder, problems))
+    return model.eval()
+
+
+def log_probabilities(model, ids):
+    with torch.no_grad():
+        return torch.log_softmax(model(input_ids=torch.from_numpy(ids).long(), use_cache=False).logits.double(), -1).numpy()
+
+
+def mean_loss(model, ids):
+    ids = torch.from_numpy(ids).long()
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, V), ids[:, 1:].reshape(-1))
+
+
+def reference(name, model):
+    """ids (STEPS + 1, B, T + 1); of the first: log-probabilities of the tokens, gradients; the losses of AdamW on the others, and what the
+    model then generates after the first's beginning."""
+    rng = np.random.default_rng(sum(name.encode()))
+    ids = rng.integers(3, V, (STEPS + 1, B, T + 1), dtype=np.int32)
+    everything = log_probabilities(model, ids[0, :, :-1])
+    mean_loss(model, ids[0]).backward()
+    renamed = IN_FILES.get(name.split("+")[0], {})
+    gradients = {renamed.get(n, n): p.grad.numpy().copy() for n, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    losses = []
+    for batch in ids[1:]:
+        loss = mean_loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    text = model.generate(torch.from_numpy(ids[0, :1, :8]).long(), max_new_tokens=8, do_sample=False, use_cache=False, eos_token_id=None)
+    return ids, everything, gradients, losses, text[0, 8:].tolist()
+
+
+def probe(values):
+    """Two numbers that a gradient is known by: its norm, and its product with a wave."""
+    values = np.asarray(values, np.float64).ravel()
+    return [float(np.sqrt((values**2).sum())), float((values * np.cos(np.arange(values.size))).sum())]
+
+
+def write(name):
+    folder = os.path.join(FIXTURES, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    model = make_model(name, folder)
+    ids, everything, gradients, losses, text = reference(name, model)
+    picked = np.take_along_axis(everything, ids[0, :, 1:, None].astype(np.int64), 2)[..., 0]
+    for other in set(os.listdir(folder)) - {"config.json", "model.safetensors"}:
+        os.remove(os.path.join(folder, other))
+    with open(os.path.join(folder, "expected.json"), "w") as f:
+        json.dump(dict(ids=ids.tolist(), logprobs=picked.round(9).tolist(), losses=losses, generated=text,
+                       gradients={n: probe(g) for n, g in sorted(gradients.items())}), f)
+        f.write("\n")
+
+
+def build_ir(name, folder):
+    path = os.path.join(folder, "ir.json")
+    subprocess.run([sys.executable, "-m", "surogate.dsl", "build", os.path.join(ROOT, "examples", "dsl", name.split("+")[0] + ".py"), "-o", path],
+                   check=True, env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")})
+    return path
+
+
+def of_all_tokens(trainer, ids):
+    return np.stack([trainer.logprobs(ids, np.full(ids.shape, v, np.int32)).reshape(ids.shape) for v in range(V)], -1)
+
+
+def check(name, folder):
+    from surogate import Trainer
+    base = os.path.join(folder, "base")
+    model = make_model(name, base)
+    ids, everything, gradients, losses, text = reference(name, model)
+    settings = dict(sequence_len=T, per_device_train_batch_size=B, gradient_accumulation_steps=1, max_steps=STEPS, warmup_steps=0, device="cpu",
+                    weight_decay=0.0, max_grad_norm=1.0, model_dtype="fp32", output_dir=os.path.join(folder, "out"), ir=build_ir(name, folder))
+    found = {}
+    with Trainer.from_pretrained(base, **settings) as trainer:
+        found["logits"] = error(of_all_tokens(trainer, ids[0, :, :-1]), everything)
+        trainer.step(ids[0, :, :-1], ids[0, :, 1:])
+        trainer.backward()
+        assert set(trainer.parameters()) == set(gradients), set(trainer.parameters()) ^ set(gradients)
+        found["gradients / 10"] = max(error(trainer.gradients(n), g) for n, g in gradients.items() if np.abs(g).max() > 1e-9) / 10
+    with Trainer.from_pretrained(base, generate_samples=1, sample_max_tokens=8, **settings) as trainer:
+        found["steps"] = max(abs(trainer.train_step(b[:, :-1], b[:, 1:], lr=1e-3)[0] / loss - 1) for b, loss in zip(ids[1:], losses))
+        found["generated"] = float(list(map(int, trainer.generate(ids[0, 0, :8], max_tokens=8, temperature=0))) != text)
+        ours = of_all_tokens(trainer, ids[0, :, :-1])
+        trainer.export_model(os.path.join(folder, "saved"))
+    found["saved"] = error(ours, log_probabilities(load(os.path.join(folder, "saved")), ids[0, :, :-1]))
+    with Trainer.from_pretrained(base, lora=True, lora_rank=4, **settings) as trainer:
+        for batch in ids[1:]:
+            trainer.train_step(batch[:, :-1], batch[:, 1:], lr=1e-2)
+        ours = of_all_tokens(trainer, ids[0, :, :-1])
+        trainer.export_adapter(os.path.join(folder, "adapter"))
+    adapted = PeftModel.from_pretrained(load(base), os.path.join(folder, "adapter")).eval()
+    found["adapter"] = error(ours, log_probabilities(adapted, ids[0, :, :-1]))
+    good = all(e <= LIMIT for e in found.values())
+    print("%-4s %-16s %s" % ("ok" if good else "FAIL", name, "  ".join("%s %.1e" % each for each in found.items())), flush=True)
+    return good
+
+
+def main():
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    names = [name for name in sys.argv[1:] if name != "--write"] or list(MODELS)
+    if "--write" in sys.argv[1:]:
+        for name in names:
+            write(name)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        results = [check(name, os.path.join(folder, name)) for name in names]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
