@@ -33,7 +33,7 @@ static OpCost swiglu_bwd_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static void geglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count)
+static void geglu_bwd_tile(float *restrict dgate, float *restrict dup, const float *dh, const float *gate, const float *up, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         float s = vec_sigmoid(gelu_argument(gate[i])), gelu = gate[i] * s;
@@ -42,7 +42,7 @@ static void geglu_bwd_tile(float *dgate, float *dup, const float *dh, const floa
     }
 }
 
-static void swiglu_bwd_tile(float *dgate, float *dup, const float *dh, const float *gate, const float *up, int64_t count)
+static void swiglu_bwd_tile(float *restrict dgate, float *restrict dup, const float *dh, const float *gate, const float *up, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         float s = vec_sigmoid(gate[i]), silu = gate[i] * s;
@@ -68,14 +68,16 @@ VEC_TASK(swiglu_bwd_task)
             int64_t      n = min_i64(TILE, cols - c), at = row * stride + c;
             const float *g = tile_load(gate, at, n, scratch_g), *u = tile_load(up, at + up_at, n, scratch_u);
             const float *grad = tile_load(dh, row * cols + c, n, scratch_dh);
+            float       *to_g = dgate->data ? tile_result(dgate, at, result_g) : result_g;
+            float       *to_u = dup->data ? tile_result(dup, at + up_at, result_u) : result_u;
             if (gelu)
-                geglu_bwd_tile(result_g, result_u, grad, g, u, n);
+                geglu_bwd_tile(to_g, to_u, grad, g, u, n);
             else
-                swiglu_bwd_tile(result_g, result_u, grad, g, u, n);
-            row_codes_store(&codes, row, c, result_g, n);
-            row_codes_store(&codes, row, cols + c, result_u, n);
-            if (dgate->data) tile_store(dgate, at, result_g, n);
-            if (dup->data) tile_store(dup, at + up_at, result_u, n);
+                swiglu_bwd_tile(to_g, to_u, grad, g, u, n);
+            row_codes_store(&codes, row, c, to_g, n);
+            row_codes_store(&codes, row, cols + c, to_u, n);
+            if (dgate->data) tile_store(dgate, at, to_g, n);
+            if (dup->data) tile_store(dup, at + up_at, to_u, n);
         }
     row_codes_record(&codes);
 }
