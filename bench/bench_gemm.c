@@ -1,7 +1,7 @@
 /* GEMMs at the shapes of two small models, through gemm_run as ops call it, beside one big GEMM on the same threads:
- * GFLOP/s for 1 thread and for all (argv[1]: how many). Attention, the head's loss and decoding rows after them.
+ * GFLOP/s for 1 thread and for all (argv[1]: how many). Attention and the head's loss after them; attention alone if asked.
  *
- *   build/bench/bench_gemm [threads] */
+ *   build/bench/bench_gemm [threads [attention]] */
 #include "base/pool.h"
 #include "device/cpu/sgemm.h"
 #include "device/device.h"
@@ -177,21 +177,43 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
     return seconds * 1e3;
 }
 
-static void bench_ops(ThreadPool *pools[2])
+typedef struct AttentionShape {
+    int64_t batch, len, heads, kv_heads, dim, window;
+} AttentionShape;
+
+static const AttentionShape attentions[] = {
+    {8, 512, 4, 2, 64, 0}, {4, 512, 6, 6, 48, 0}, {1, 512, 8, 2, 128, 0}, {1, 4096, 4, 2, 64, 0}, {1, 2048, 4, 2, 64, 256}};
+
+/* GFLOP/s count pairs of a query and a key that it attends. */
+static void bench_attention(const AttentionShape *s, ThreadPool *pools[2])
 {
-    const AttentionAttrs attention = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
-    const TensorType     f32 = {DT_F32, 4, {8, 512, 4, 64}}, packed = {DT_F32, 3, {8, 512, 512}};
-    const TensorType     lse = {DT_F32, 3, {8, 4, 512}}, starts = {DT_I32, 2, {8, 512}}, none = {0};
-    const TensorType     forward[] = {packed, none, none, starts}, backward[] = {f32, packed, none, none, f32, lse, starts};
-    const TensorType     losses = {DT_F32, 2, {8, 512}}, x = {DT_F32, 3, {8, 512, 256}}, w = {DT_F32, 2, {4096, 256}};
-    const TensorType     head[] = {losses, x, w, starts, none};
-    const TensorType     losses4 = {DT_F32, 2, {4, 512}}, x4 = {DT_F32, 3, {4, 512, 288}}, w4 = {DT_F32, 2, {32000, 288}};
-    const TensorType     labels4 = {DT_I32, 2, {4, 512}}, head4[] = {losses4, x4, w4, labels4, none};
+    const AttentionAttrs attrs = {.num_heads = s->heads, .num_kv_heads = s->kv_heads, .head_dim = s->dim, .window = s->window};
+    const TensorType     packed = {DT_F32, 3, {s->batch, s->len, (s->heads + 2 * s->kv_heads) * s->dim}}, none = {0};
+    const TensorType     o = {DT_F32, 4, {s->batch, s->len, s->heads, s->dim}}, lse = {DT_F32, 3, {s->batch, s->heads, s->len}};
+    const TensorType     starts = {DT_I32, 2, {s->batch, s->len}};
+    const TensorType     forward[] = {packed, none, none, starts}, backward[] = {o, packed, none, none, o, lse, starts};
+    Attention            a = attention_dims(&attrs, &packed);
+    double               macs = attention_macs(&a);
+    printf("attention B%lld T%-4lld H%lld G%lld D%-3lld W%-3lld", (long long)s->batch, (long long)s->len, (long long)s->heads,
+           (long long)s->kv_heads, (long long)s->dim, (long long)s->window);
     for (int i = 0; i < 2; i++) {
-        printf("%d threads: attention B8 T512 H4 G2 D64: forward %.2f ms", pool_num_workers(pools[i]),
-               bench_op(&op_attention, &attention, forward, 3, pools[i]));
-        printf(", backward %.2f ms", bench_op(&op_attention_bwd, &attention, backward, 1, pools[i]));
-        printf("; head's loss N4096 C256 V4096 with dx, dw %.2f ms", bench_op(&op_lm_head_loss_bwd, NULL, head, 7, pools[i]));
+        double ms = bench_op(&op_attention, &attrs, forward, 3, pools[i]);
+        printf("  %d threads: forward %7.2f ms %6.1f", pool_num_workers(pools[i]), ms, 4e-6 * macs / ms);
+        ms = bench_op(&op_attention_bwd, &attrs, backward, 1, pools[i]);
+        printf(", backward %7.2f ms %6.1f", ms, 10e-6 * macs / ms);
+    }
+    printf("\n");
+}
+
+static void bench_heads(ThreadPool *pools[2])
+{
+    const TensorType losses = {DT_F32, 2, {8, 512}}, x = {DT_F32, 3, {8, 512, 256}}, w = {DT_F32, 2, {4096, 256}};
+    const TensorType labels = {DT_I32, 2, {8, 512}}, none = {0}, head[] = {losses, x, w, labels, none};
+    const TensorType losses4 = {DT_F32, 2, {4, 512}}, x4 = {DT_F32, 3, {4, 512, 288}}, w4 = {DT_F32, 2, {32000, 288}};
+    const TensorType labels4 = {DT_I32, 2, {4, 512}}, head4[] = {losses4, x4, w4, labels4, none};
+    for (int i = 0; i < 2; i++) {
+        printf("%d threads: head's loss N4096 C256 V4096 with dx, dw %.2f ms", pool_num_workers(pools[i]),
+               bench_op(&op_lm_head_loss_bwd, NULL, head, 7, pools[i]));
         printf(", N2048 C288 V32000 %.2f ms\n", bench_op(&op_lm_head_loss_bwd, NULL, head4, 7, pools[i]));
     }
 }
@@ -208,9 +230,11 @@ int main(int argc, char **argv)
     pools[1] = device_cpu_pool(device);
     printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", sgemm_kernel()->name, pool_num_workers(pools[1]), flops * 1e-9,
            bytes * 1e-9);
-    printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all\n");
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench_shape(&shapes[i], pools);
-    bench_ops(pools);
+    bool all = argc < 3;
+    if (all) printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all\n");
+    for (size_t i = 0; all && i < sizeof shapes / sizeof shapes[0]; i++) bench_shape(&shapes[i], pools);
+    for (size_t i = 0; i < sizeof attentions / sizeof attentions[0]; i++) bench_attention(&attentions[i], pools);
+    if (all) bench_heads(pools);
     device->api->destroy(device);
     return 0;
 }

@@ -10,6 +10,8 @@
 
 #include "device/cpu/sgemm.h"
 
+#include <float.h>
+
 const AttrDef attention_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
                                    ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_INT(AttentionAttrs, window, 0),
                                    ATTR_FLOAT(AttentionAttrs, scale, 0),   ATTR_FLOAT(AttentionAttrs, softcap, 0),
@@ -115,18 +117,37 @@ static OpCost attention_cost(const Node *node)
     return cost;
 }
 
-int64_t attention_block_q(const Attention *a)
+enum {
+    PANEL = SGEMM_COLS, /* queries */
+    BLOCK_Q = 64,
+    BLOCK_K = 144, /* whole tiles; scores of a panel stay in the first cache */
+};
+
+/* Queries t, t + 1, .. of one head, a column each. Columns after `count` repeat the last query. */
+typedef struct Panel {
+    int64_t head, t, count;
+    int64_t begin, end;         /* keys that any of them attends */
+    int64_t all_begin, all_end; /* keys that all of them attend */
+    int32_t first[PANEL], after[PANEL];
+    float   most[PANEL], total[PANEL]; /* the largest score so far, the sum of exponentials */
+    float  *sum;                       /* (D, PANEL): of exponentials times values */
+    SgemmB  q;                         /* (D, PANEL) */
+} Panel;
+
+/* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys and values (K,D) where bf16; results turned. */
+static int64_t panels_of_block(const Attention *a)
 {
-    int64_t block = max_i64(16, min_i64(64, 128 / a->group));
-    return min_i64(block, a->len);
+    return a->group * div_up(min_i64(BLOCK_Q, a->len), PANEL);
 }
 
-/* A worker's scratch: queries (R,D), sums (R,D), scores (R,K), largest and total (R); keys as panels; values (K,D) where
- * bf16. */
+static int64_t panel_floats(const Attention *a)
+{
+    return div_up(sizeof(Panel), 64) * 16 + PANEL * a->dim + sgemm_packed(PANEL, SGEMM_COLS, a->dim);
+}
+
 static int64_t forward_floats(const Attention *a)
 {
-    int64_t rows = a->group * attention_block_q(a);
-    return rows * (2 * a->dim + ATTENTION_BLOCK_K + 2) + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim) + ATTENTION_BLOCK_K * a->dim;
+    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + 2 * a->dim) + sgemm_packed(a->dim, SGEMM_COLS, PANEL);
 }
 
 size_t attention_forward_workspace(const Attention *a, int num_workers)
@@ -143,40 +164,72 @@ static size_t attention_workspace(const Node *node, int num_workers)
 typedef struct ForwardJob {
     const Attention *a;
     float           *scratch;
-    int64_t          scratch_floats, block_q, blocks;
+    int64_t          blocks;
 } ForwardJob;
 
-/* A block of queries of one batch row and key/value head; R = group * rows, row h * rows + i is query `row + i` of head
- * h. */
-typedef struct QueryBlock {
-    int64_t b, g, row, rows;
-    float  *q, *sum, *score, *most, *total;
-} QueryBlock;
-
-/* Scores of keys [key, key + keys) become exponentials, 0 outside the query's document and window; sums so far are scaled to the
- * new largest. */
-static void block_softmax(const Attention *a, const QueryBlock *block, int64_t key, int64_t keys, bool is_first)
+static Panel *panel_start(const Attention *a, const SgemmKernel *kernel, int64_t b, int64_t head, int64_t t, int64_t count, float *memory)
 {
-    for (int64_t r = 0; r < a->group * block->rows; r++) {
-        int64_t t = block->row + r % block->rows;
-        int64_t begin = max_i64(attention_first_key(a, block->b, t) - key, 0), end = min_i64(a->first + t + 1 - key, keys);
-        float  *p = block->score + r * keys;
-        if (begin >= end) {
-            memset(p, 0, (size_t)keys * sizeof(float));
-            continue;
-        }
-        if (a->softcap > 0) vec_softcap(p + begin, a->softcap, end - begin);
-        float most = vec_max(p + begin, end - begin), before = block->most[r];
-        if (most > before) {
-            float shrink = vec_expf(before - most);
-            block->most[r] = most;
-            block->total[r] *= shrink;
-            if (!is_first) vec_scale(block->sum + r * a->dim, shrink, a->dim);
-        }
-        block->total[r] += vec_exp_sum_within(p + begin, p + begin, block->most[r], end - begin, keys - begin);
-        memset(p, 0, (size_t)begin * sizeof(float));
-        memset(p + end, 0, (size_t)(keys - end) * sizeof(float));
+    Panel *p = (Panel *)memory;
+    *p = (Panel){.head = head, .t = t, .count = count, .begin = INT64_MAX, .all_end = INT64_MAX};
+    p->sum = memory + div_up(sizeof(Panel), 64) * 16;
+    p->q = sgemm_pack_b(kernel, true, count, a->dim, heads_at(&a->q, b, t, head), a->q.dtype, a->q.token_stride, p->sum + PANEL * a->dim);
+    for (int64_t i = 0; i < PANEL; i++) {
+        int64_t query = t + min_i64(i, count - 1), first = attention_first_key(a, b, query), after = a->first + query + 1;
+        p->first[i] = (int32_t)first;
+        p->after[i] = (int32_t)after;
+        p->begin = min_i64(p->begin, first);
+        p->end = max_i64(p->end, after);
+        p->all_begin = max_i64(p->all_begin, first);
+        p->all_end = min_i64(p->all_end, after);
+        p->most[i] = -FLT_MAX; /* so that differences from it are numbers */
     }
+    memset(p->sum, 0, (size_t)(PANEL * a->dim) * sizeof(float));
+    return p;
+}
+
+/* Scores (keys, PANEL) of keys from `key` on become exponentials, 0 where a query doesn't attend; sums so far are scaled to the new
+ * largest. A query's sums are over its keys in order. */
+static void panel_softmax(const Attention *a, Panel *panel, float *restrict score, int64_t key, int64_t keys)
+{
+    float most[PANEL], total[PANEL], shrink[PANEL];
+    if (a->softcap > 0) vec_softcap(score, a->softcap, keys * PANEL);
+    if (key < panel->all_begin || key + keys > panel->all_end)
+        for (int64_t j = 0; j < keys; j++)
+            for (int i = 0; i < PANEL; i++) {
+                bool attends = (int32_t)(key + j) >= panel->first[i] && (int32_t)(key + j) < panel->after[i];
+                score[j * PANEL + i] = attends ? score[j * PANEL + i] : -INFINITY;
+            }
+    memcpy(most, panel->most, sizeof most);
+    for (int64_t j = 0; j < keys; j++)
+        for (int i = 0; i < PANEL; i++) most[i] = score[j * PANEL + i] > most[i] ? score[j * PANEL + i] : most[i];
+    for (int i = 0; i < PANEL; i++) {
+        shrink[i] = vec_expf(panel->most[i] - most[i]);
+        total[i] = panel->total[i] * shrink[i];
+    }
+    for (int64_t j = 0; j < keys; j++)
+        for (int i = 0; i < PANEL; i++) {
+            score[j * PANEL + i] = vec_expf(score[j * PANEL + i] - most[i]);
+            total[i] += score[j * PANEL + i];
+        }
+    memcpy(panel->most, most, sizeof most);
+    memcpy(panel->total, total, sizeof total);
+    for (int64_t d = 0; d < a->dim; d++)
+        for (int i = 0; i < PANEL; i++) panel->sum[d * PANEL + i] *= shrink[i];
+}
+
+/* Turned back through sgemm's panels of sums: those are rows of queries. */
+static void panel_finish(const Attention *a, const SgemmKernel *kernel, int64_t b, const Panel *p, float *turned)
+{
+    float *lse = a->lse ? a->lse + (b * a->num_heads + p->head) * a->len + p->t : NULL;
+    for (int64_t d = 0; d < a->dim; d++)
+        for (int i = 0; i < PANEL; i++) p->sum[d * PANEL + i] /= p->total[i];
+    SgemmB rows = sgemm_pack_b(kernel, true, a->dim, PANEL, p->sum, DT_F32, PANEL, turned);
+    for (int64_t i = 0; a->o.data && i < p->count; i++)
+        for (int64_t d = 0; d < a->dim; d += rows.row) {
+            void *o = vec_at_mut(heads_at_mut(&a->o, b, p->t + i, p->head), a->o.dtype, d);
+            vec_store_row(o, a->o.dtype, rows.data + d / rows.row * rows.panel + i * rows.row, min_i64(rows.row, a->dim - d));
+        }
+    for (int64_t i = 0; lse && i < p->count; i++) lse[i] = p->most[i] + logf(p->total[i]);
 }
 
 /* Rows [t, t + rows) of one head as f32, converted into scratch where bf16. */
@@ -191,70 +244,45 @@ static const float *load_rows(const Heads *heads, int64_t b, int64_t t, int64_t 
     return scratch;
 }
 
-static void block_start(const Attention *a, const QueryBlock *block)
-{
-    for (int64_t h = 0; h < a->group; h++)
-        for (int64_t i = 0; i < block->rows; i++) {
-            float *q = block->q + (h * block->rows + i) * a->dim;
-            vec_copy_in(q, heads_at(&a->q, block->b, block->row + i, block->g * a->group + h), a->q.dtype, a->dim);
-            vec_scale(q, a->scale, a->dim);
-        }
-    for (int64_t r = 0; r < a->group * block->rows; r++) {
-        block->most[r] = -INFINITY;
-        block->total[r] = 0;
-    }
-}
-
-static void block_finish(const Attention *a, const QueryBlock *block)
-{
-    for (int64_t h = 0; h < a->group; h++)
-        for (int64_t i = 0; i < block->rows; i++) {
-            int64_t r = h * block->rows + i, head = block->g * a->group + h, t = block->row + i;
-            float  *sum = block->sum + r * a->dim;
-            vec_scale(sum, 1.0f / block->total[r], a->dim);
-            if (a->o.data) vec_store_row(heads_at_mut(&a->o, block->b, t, head), a->o.dtype, sum, a->dim);
-            if (a->lse) a->lse[(block->b * a->num_heads + head) * a->len + t] = block->most[r] + logf(block->total[r]);
-        }
-}
-
 VEC_TASK(forward_task)
 {
     const ForwardJob  *job = context;
     const Attention   *a = job->a;
     const SgemmKernel *kernel = sgemm_kernel();
-    float             *scratch = job->scratch + worker * job->scratch_floats;
-    int64_t            most_rows = a->group * job->block_q, v_stride;
+    float             *panels = job->scratch + worker * forward_floats(a), *score = panels + panels_of_block(a) * panel_floats(a);
+    float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim, *turned = v_scratch + BLOCK_K * a->dim;
     /* the last blocks are the longest: they go first */
-    int64_t    row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * job->block_q;
-    QueryBlock block = {.b = task / a->num_kv_heads % a->batch,
-                        .g = task % a->num_kv_heads,
-                        .row = row,
-                        .rows = min_i64(job->block_q, a->len - row),
-                        .q = scratch,
-                        .sum = scratch + most_rows * a->dim};
-    block.score = block.sum + most_rows * a->dim;
-    block.most = block.score + most_rows * ATTENTION_BLOCK_K;
-    block.total = block.most + most_rows;
-    float  *panels = block.total + most_rows, *v_scratch = panels + sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim);
-    int64_t rows = a->group * block.rows, begin = attention_first_key(a, block.b, row), end = a->first + row + block.rows;
-    block_start(a, &block);
-    for (int64_t key = begin; key < end; key += ATTENTION_BLOCK_K) {
-        int64_t      keys = min_i64(ATTENTION_BLOCK_K, end - key);
-        const float *v = load_rows(&a->v, block.b, key, keys, block.g, v_scratch, &v_stride);
-        SgemmB k = sgemm_pack_b(kernel, true, keys, a->dim, heads_at(&a->k, block.b, key, block.g), a->k.dtype, a->k.token_stride, panels);
-        sgemm_run(kernel, rows, keys, a->dim, 1, sgemm_a(kernel, false, block.q, a->dim), k, block.score, keys, false);
-        block_softmax(a, &block, key, keys, key == begin);
-        sgemm_run(kernel, rows, a->dim, keys, 1, sgemm_a(kernel, false, block.score, keys), sgemm_b(kernel, v, v_stride), block.sum, a->dim,
-                  key > begin);
+    int64_t row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * BLOCK_Q, rows = min_i64(BLOCK_Q, a->len - row);
+    int64_t b = task / a->num_kv_heads % a->batch, g = task % a->num_kv_heads, k_stride, v_stride, count = 0, begin = INT64_MAX, end = 0;
+    for (int64_t h = g * a->group; h < (g + 1) * a->group; h++)
+        for (int64_t i = 0; i < rows; i += PANEL) {
+            Panel *p = panel_start(a, kernel, b, h, row + i, min_i64(PANEL, rows - i), panels + count++ * panel_floats(a));
+            begin = min_i64(begin, p->begin);
+            end = max_i64(end, p->end);
+        }
+    /* blocks begin at multiples of their size, so that a query's bits don't depend on its neighbours */
+    for (int64_t next, key = begin; key < end; key = next) {
+        next = min_i64(end, (key / BLOCK_K + 1) * BLOCK_K);
+        const float *k = load_rows(&a->k, b, key, next - key, g, k_scratch, &k_stride);
+        const float *v = load_rows(&a->v, b, key, next - key, g, v_scratch, &v_stride);
+        for (int64_t i = 0; i < count; i++) {
+            Panel  *p = (Panel *)(panels + i * panel_floats(a));
+            int64_t from = max_i64(key, p->begin), keys = min_i64(next, p->end) - from;
+            if (keys <= 0) continue;
+            SgemmA k_a = sgemm_a(kernel, false, k + (from - key) * k_stride, k_stride);
+            SgemmA v_a = sgemm_a(kernel, true, v + (from - key) * v_stride, v_stride);
+            sgemm_run(kernel, keys, PANEL, a->dim, a->scale, k_a, p->q, score, PANEL, false);
+            panel_softmax(a, p, score, from, keys);
+            sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, true);
+        }
     }
-    block_finish(a, &block);
+    for (int64_t i = 0; i < count; i++) panel_finish(a, kernel, b, (Panel *)(panels + i * panel_floats(a)), turned);
 }
 
 void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
 {
-    ForwardJob job = {.a = a, .scratch = workspace, .scratch_floats = forward_floats(a), .block_q = attention_block_q(a)};
+    ForwardJob job = {.a = a, .scratch = workspace, .blocks = div_up(a->len, BLOCK_Q)};
     if (!a->batch || !a->len) return;
-    job.blocks = div_up(a->len, job.block_q);
     pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
 }
 

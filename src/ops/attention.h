@@ -70,8 +70,6 @@ Heads heads_of_view(const TensorView *view, int64_t dim);
 /* Multiplications of q k^T where rows are single documents. */
 double attention_macs(const Attention *a);
 
-/* Queries of a block: blocks of all heads of a group are stacked to about 128 rows. */
-int64_t attention_block_q(const Attention *a);
 enum { ATTENTION_BLOCK_K = 128 };
 
 size_t attention_forward_workspace(const Attention *a, int num_workers);

@@ -35,6 +35,12 @@ static OpCost attention_bwd_cost(const Node *node)
     return cost;
 }
 
+static int64_t attention_block_q(const Attention *a)
+{
+    int64_t block = max_i64(16, min_i64(64, 128 / a->group));
+    return min_i64(block, a->len);
+}
+
 /* A worker's scratch. Queries lie in blocks: block i holds [head of the group][query of the block][D] from i * group *
  * block_q. */
 typedef struct Scratch {
