@@ -119,7 +119,6 @@ static OpCost attention_cost(const Node *node)
 
 enum {
     PANEL = SGEMM_COLS, /* queries */
-    BLOCK_Q = 64,
     BLOCK_K = 144, /* whole tiles; scores of a panel stay in the first cache */
 };
 
@@ -134,10 +133,15 @@ typedef struct Panel {
     SgemmB  q;                         /* (D, PANEL) */
 } Panel;
 
+static int64_t block_q(const Attention *a)
+{
+    return div_up(max_i64(1, 128 / a->group), PANEL) * PANEL;
+}
+
 /* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys and values (K,D) where bf16; results turned. */
 static int64_t panels_of_block(const Attention *a)
 {
-    return a->group * div_up(min_i64(BLOCK_Q, a->len), PANEL);
+    return a->group * div_up(min_i64(block_q(a), a->len), PANEL);
 }
 
 static int64_t panel_floats(const Attention *a)
@@ -147,7 +151,7 @@ static int64_t panel_floats(const Attention *a)
 
 static int64_t forward_floats(const Attention *a)
 {
-    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + 2 * a->dim) + sgemm_packed(a->dim, SGEMM_COLS, PANEL);
+    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + a->dim) + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K) + sgemm_packed(a->dim, SGEMM_COLS, PANEL);
 }
 
 size_t attention_forward_workspace(const Attention *a, int num_workers)
@@ -203,12 +207,12 @@ static void panel_softmax(const Attention *a, Panel *panel, float *restrict scor
     for (int64_t j = 0; j < keys; j++)
         for (int i = 0; i < PANEL; i++) most[i] = score[j * PANEL + i] > most[i] ? score[j * PANEL + i] : most[i];
     for (int i = 0; i < PANEL; i++) {
-        shrink[i] = vec_expf(panel->most[i] - most[i]);
+        shrink[i] = vec_exp_below(panel->most[i] - most[i]);
         total[i] = panel->total[i] * shrink[i];
     }
     for (int64_t j = 0; j < keys; j++)
         for (int i = 0; i < PANEL; i++) {
-            score[j * PANEL + i] = vec_expf(score[j * PANEL + i] - most[i]);
+            score[j * PANEL + i] = vec_exp_below(score[j * PANEL + i] - most[i]);
             total[i] += score[j * PANEL + i];
         }
     memcpy(panel->most, most, sizeof most);
@@ -250,9 +254,9 @@ VEC_TASK(forward_task)
     const Attention   *a = job->a;
     const SgemmKernel *kernel = sgemm_kernel();
     float             *panels = job->scratch + worker * forward_floats(a), *score = panels + panels_of_block(a) * panel_floats(a);
-    float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim, *turned = v_scratch + BLOCK_K * a->dim;
+    float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim, *turned = v_scratch + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K);
     /* the last blocks are the longest: they go first */
-    int64_t row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * BLOCK_Q, rows = min_i64(BLOCK_Q, a->len - row);
+    int64_t row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * block_q(a), rows = min_i64(block_q(a), a->len - row);
     int64_t b = task / a->num_kv_heads % a->batch, g = task % a->num_kv_heads, k_stride, v_stride, count = 0, begin = INT64_MAX, end = 0;
     for (int64_t h = g * a->group; h < (g + 1) * a->group; h++)
         for (int64_t i = 0; i < rows; i += PANEL) {
@@ -281,7 +285,7 @@ VEC_TASK(forward_task)
 
 void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
 {
-    ForwardJob job = {.a = a, .scratch = workspace, .blocks = div_up(a->len, BLOCK_Q)};
+    ForwardJob job = {.a = a, .scratch = workspace, .blocks = div_up(a->len, block_q(a))};
     if (!a->batch || !a->len) return;
     pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
 }

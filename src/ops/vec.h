@@ -129,18 +129,17 @@ static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(bf16_to_f32(dst[i]) + src[i]);
 }
 
-/* e^x within 2 ulp: x = n ln2 + r, |r| <= ln2/2, e^r by its series to r^7, times 2^n. From 2^127.5 on inf, below 2^-126.5
- * 0, NaN stays NaN. No branches: loops over it vectorise. */
-static inline float vec_expf(float x)
+/* e^x within 2 ulp for x up to 88.8: x = n ln2 + r, |r| <= ln2/2, e^r by its series to r^7, times 2^n. Below 2^-126.5 0, NaN
+ * stays NaN. No branches: loops over it vectorise. */
+static inline float vec_exp_below(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, held in the low bits */
-    float       clamped = x > 88.8f ? 88.8f : x;
-    clamped = clamped < -88.1f ? -88.1f : clamped;
-    float    shifted = clamped * 1.44269504088896341f + magic;
-    float    n = shifted - magic;
-    float    r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f, scale;
-    float    p = 1.0f / 5040;
-    uint32_t bits;
+    float       clamped = x < -88.1f ? -88.1f : x;
+    float       shifted = clamped * 1.44269504088896341f + magic;
+    float       n = shifted - magic;
+    float       r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f, scale;
+    float       p = 1.0f / 5040;
+    uint32_t    bits;
     memcpy(&bits, &shifted, 4);
     p = p * r + 1.0f / 720;
     p = p * r + 1.0f / 120;
@@ -151,6 +150,12 @@ static inline float vec_expf(float x)
     bits = (bits - 0x4B400000u + 127) << 23; /* 0 where n is -127, inf where it is 128 */
     memcpy(&scale, &bits, 4);
     return p * scale;
+}
+
+/* The same for every x: from 2^127.5 on inf. */
+static inline float vec_expf(float x)
+{
+    return vec_exp_below(x > 88.8f ? 88.8f : x);
 }
 
 static inline float vec_sigmoid(float x)
