@@ -117,6 +117,29 @@ static OpCost attention_cost(const Node *node)
     return cost;
 }
 
+const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride)
+{
+    if (heads->dtype == DT_F32) {
+        *out_stride = heads->token_stride;
+        return heads_at(heads, b, t, h);
+    }
+    *out_stride = heads->dim;
+    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
+    return scratch;
+}
+
+/* sgemm's panels of b turned are rows of them. */
+void attention_store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride,
+                            float *scratch)
+{
+    SgemmB turned = sgemm_pack_b(sgemm_kernel(), true, heads->dim, rows, x, DT_F32, stride, scratch);
+    for (int64_t d = 0; d < heads->dim; d += turned.row)
+        for (int64_t i = 0; i < rows; i++) {
+            void *to = vec_at_mut(heads_at_mut(heads, b, t + i, h), heads->dtype, d);
+            vec_store_row(to, heads->dtype, turned.data + d / turned.row * turned.panel + i * turned.row, min_i64(turned.row, heads->dim - d));
+        }
+}
+
 enum {
     PANEL = SGEMM_COLS, /* queries */
     BLOCK_K = 144, /* whole tiles; scores of a panel stay in the first cache */
@@ -221,31 +244,13 @@ static void panel_softmax(const Attention *a, Panel *panel, float *restrict scor
         for (int i = 0; i < PANEL; i++) panel->sum[d * PANEL + i] *= shrink[i];
 }
 
-/* Turned back through sgemm's panels of sums: those are rows of queries. */
-static void panel_finish(const Attention *a, const SgemmKernel *kernel, int64_t b, const Panel *p, float *turned)
+static void panel_finish(const Attention *a, int64_t b, const Panel *p, float *scratch)
 {
     float *lse = a->lse ? a->lse + (b * a->num_heads + p->head) * a->len + p->t : NULL;
     for (int64_t d = 0; d < a->dim; d++)
         for (int i = 0; i < PANEL; i++) p->sum[d * PANEL + i] /= p->total[i];
-    SgemmB rows = sgemm_pack_b(kernel, true, a->dim, PANEL, p->sum, DT_F32, PANEL, turned);
-    for (int64_t i = 0; a->o.data && i < p->count; i++)
-        for (int64_t d = 0; d < a->dim; d += rows.row) {
-            void *o = vec_at_mut(heads_at_mut(&a->o, b, p->t + i, p->head), a->o.dtype, d);
-            vec_store_row(o, a->o.dtype, rows.data + d / rows.row * rows.panel + i * rows.row, min_i64(rows.row, a->dim - d));
-        }
+    if (a->o.data) attention_store_turned(&a->o, b, p->t, p->count, p->head, p->sum, PANEL, scratch);
     for (int64_t i = 0; lse && i < p->count; i++) lse[i] = p->most[i] + logf(p->total[i]);
-}
-
-/* Rows [t, t + rows) of one head as f32, converted into scratch where bf16. */
-static const float *load_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride)
-{
-    if (heads->dtype == DT_F32) {
-        *out_stride = heads->token_stride;
-        return heads_at(heads, b, t, h);
-    }
-    *out_stride = heads->dim;
-    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
-    return scratch;
 }
 
 VEC_TASK(forward_task)
@@ -267,8 +272,8 @@ VEC_TASK(forward_task)
     /* blocks begin at multiples of their size, so that a query's bits don't depend on its neighbours */
     for (int64_t next, key = begin; key < end; key = next) {
         next = min_i64(end, (key / BLOCK_K + 1) * BLOCK_K);
-        const float *k = load_rows(&a->k, b, key, next - key, g, k_scratch, &k_stride);
-        const float *v = load_rows(&a->v, b, key, next - key, g, v_scratch, &v_stride);
+        const float *k = attention_rows(&a->k, b, key, next - key, g, k_scratch, &k_stride);
+        const float *v = attention_rows(&a->v, b, key, next - key, g, v_scratch, &v_stride);
         for (int64_t i = 0; i < count; i++) {
             Panel  *p = (Panel *)(panels + i * panel_floats(a));
             int64_t from = max_i64(key, p->begin), keys = min_i64(next, p->end) - from;
@@ -280,7 +285,7 @@ VEC_TASK(forward_task)
             sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, true);
         }
     }
-    for (int64_t i = 0; i < count; i++) panel_finish(a, kernel, b, (Panel *)(panels + i * panel_floats(a)), turned);
+    for (int64_t i = 0; i < count; i++) panel_finish(a, b, (Panel *)(panels + i * panel_floats(a)), turned);
 }
 
 void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)

@@ -35,42 +35,73 @@ static OpCost attention_bwd_cost(const Node *node)
     return cost;
 }
 
-static int64_t attention_block_q(const Attention *a)
+enum {
+    STRIPS = 4, /* of keys */
+    BLOCK_K = 128,
+    BLOCK_Q = 64,      /* queries of a tile of scores */
+    DIAGONAL_Q = 32,   /* of one with keys after its first query */
+    STRIP_STEP = SGEMM_COLS, /* keys of a strip are a multiple of it */
+};
+
+/* Keys [key, key_end) and the queries [key, row_end) that may attend them. */
+typedef struct Strip {
+    int64_t key, key_end, row_end;
+    int64_t sums; /* where its sums of dq (group, row_end - key, D) begin among those of a key/value head */
+} Strip;
+
+/* Pairs of a query and a key before `end` that it attends, of a single document. */
+static int64_t pairs_before(const Attention *a, int64_t end)
 {
-    int64_t block = max_i64(16, min_i64(64, 128 / a->group));
-    return min_i64(block, a->len);
+    int64_t last = min_i64(end, a->len), whole = a->window ? max_i64(0, min_i64(last, a->len - a->window)) : 0;
+    return whole * a->window + (last - whole) * (2 * a->len - whole - last + 1) / 2;
 }
 
-/* A worker's scratch. Queries lie in blocks: block i holds [head of the group][query of the block][D] from i * group *
- * block_q. */
+/* About as many pairs in each strip. Returns the sums of a key/value head. */
+static int64_t make_strips(const Attention *a, Strip *strips)
+{
+    int64_t end = 0, sums = 0, all = pairs_before(a, a->len);
+    for (int i = 0; i < STRIPS; i++) {
+        Strip *strip = &strips[i];
+        strip->key = end;
+        while (end < a->len && (i == STRIPS - 1 || pairs_before(a, end + STRIP_STEP / 2) * STRIPS < all * (i + 1))) end += STRIP_STEP;
+        strip->key_end = end = min_i64(end, a->len);
+        strip->row_end = a->window ? min_i64(a->len, end + a->window - 1) : a->len;
+        strip->sums = sums;
+        if (strip->key < end) sums += (strip->row_end - strip->key) * a->group * a->dim;
+    }
+    return sums;
+}
+
+/* A worker's scratch. */
 typedef struct Scratch {
-    float *q, *grad_o, *dq; /* (T, group, D); q times scale */
-    float *lse, *delta;     /* (T, group) */
-    float *kt, *vt;         /* a block of keys and values as panels, turned */
-    float *k;               /* (K, D), where k is bf16 */
-    float *dk, *dv;         /* (K, D) */
-    float *p, *ds;          /* (R, K) */
+    float *lse, *delta;          /* (group, T) */
+    float *kt, *vt;              /* a block of keys and values as panels, turned */
+    float *k, *q, *grad_o;       /* (K,D), (R,D), (R,D), where they are bf16 */
+    float *dkt, *dvt;            /* (D,K) */
+    float *p, *ds;               /* (R,K) */
+    float *turned, *dq;          /* a block of dk or dv, (D): on the way to results */
 } Scratch;
 
 static int64_t carve(const Attention *a, float *memory, Scratch *out)
 {
-    int64_t queries = a->len * a->group, rows = attention_block_q(a) * a->group, at = 0;
+    int64_t at = 0;
     struct {
         float **field;
         int64_t count;
     } parts[] = {
-        {&out->q, queries * a->dim},
-        {&out->grad_o, queries * a->dim},
-        {&out->dq, queries * a->dim},
-        {&out->lse, queries},
-        {&out->delta, queries},
-        {&out->kt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim)},
-        {&out->vt, sgemm_packed(ATTENTION_BLOCK_K, SGEMM_COLS, a->dim)},
-        {&out->k, ATTENTION_BLOCK_K * a->dim},
-        {&out->dk, ATTENTION_BLOCK_K * a->dim},
-        {&out->dv, ATTENTION_BLOCK_K * a->dim},
-        {&out->p, rows * ATTENTION_BLOCK_K},
-        {&out->ds, rows * ATTENTION_BLOCK_K},
+        {&out->lse, a->len * a->group},
+        {&out->delta, a->len * a->group},
+        {&out->kt, sgemm_packed(BLOCK_K, SGEMM_COLS, a->dim)},
+        {&out->vt, sgemm_packed(BLOCK_K, SGEMM_COLS, a->dim)},
+        {&out->k, BLOCK_K * a->dim},
+        {&out->q, BLOCK_Q * a->dim},
+        {&out->grad_o, BLOCK_Q * a->dim},
+        {&out->dkt, BLOCK_K * a->dim},
+        {&out->dvt, BLOCK_K * a->dim},
+        {&out->p, BLOCK_Q * BLOCK_K},
+        {&out->ds, BLOCK_Q * BLOCK_K},
+        {&out->turned, sgemm_packed(a->dim, SGEMM_COLS, BLOCK_K)},
+        {&out->dq, a->dim},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i].field = memory ? memory + at : NULL;
@@ -79,47 +110,56 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
     return at;
 }
 
-static size_t attention_bwd_workspace(const Node *node, int num_workers)
-{
-    Attention a = attention_dims(node->attrs, &node->in[IN_Q]->type);
-    Scratch   scratch;
-    return (size_t)(num_workers * carve(&a, NULL, &scratch)) * sizeof(float);
-}
-
 typedef struct BackwardJob {
     Attention a; /* lse is read */
     Heads     grad_o, dq, dk, dv;
-    float    *scratch;
-    int64_t   scratch_floats, block_q;
+    Strip     strips[STRIPS];
+    float    *sums, *scratch;
+    int64_t   strip_sums, scratch_floats; /* of a key/value head; of a worker */
 } BackwardJob;
 
-/* Fills q, grad_o, lse, delta of the scratch and clears dq. */
-static void load_inputs(const BackwardJob *job, const Scratch *s, int64_t b, int64_t g)
+/* Returns the floats of its workspace. */
+static int64_t job_divide(BackwardJob *job, float *workspace, int num_workers)
 {
     const Attention *a = &job->a;
-    int64_t          dim = a->dim;
-    for (int64_t row = 0; row < a->len; row += job->block_q) {
-        int64_t rows = min_i64(job->block_q, a->len - row);
-        for (int64_t h = 0; h < a->group; h++)
-            for (int64_t i = 0; i < rows; i++) {
-                int64_t r = row * a->group + h * rows + i, head = g * a->group + h, t = row + i;
-                vec_copy_in(s->dq + r * dim, heads_at(&a->o, b, t, head), a->o.dtype, dim);
-                vec_copy_in(s->grad_o + r * dim, heads_at(&job->grad_o, b, t, head), job->grad_o.dtype, dim);
-                vec_copy_in(s->q + r * dim, heads_at(&a->q, b, t, head), a->q.dtype, dim);
-                vec_scale(s->q + r * dim, a->scale, dim);
-                s->delta[r] = vec_dot(s->dq + r * dim, s->grad_o + r * dim, dim); /* dq lent for o */
-                s->lse[r] = a->lse[(b * a->num_heads + head) * a->len + t];
-            }
-    }
-    memset(s->dq, 0, (size_t)(a->len * a->group * dim) * sizeof(float));
+    Scratch          scratch;
+    job->strip_sums = (make_strips(a, job->strips) + 15) & ~(int64_t)15;
+    job->scratch_floats = carve(a, NULL, &scratch);
+    job->sums = workspace;
+    int64_t sums = a->batch * a->num_kv_heads * job->strip_sums;
+    if (workspace) job->scratch = workspace + sums;
+    return sums + num_workers * job->scratch_floats;
 }
 
-/* p and ds of queries [row, row + rows) x keys [key, key + keys), from scores in p and do v^T in ds. */
-static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t row, int64_t rows, int64_t key, int64_t keys)
+static size_t attention_bwd_workspace(const Node *node, int num_workers)
 {
-    for (int64_t r = 0; r < a->group * rows; r++) {
-        int64_t t = row + r % rows, begin = max_i64(attention_first_key(a, b, t) - key, 0), end = min_i64(t + 1 - key, keys);
-        float  *p = s->p + r * keys, *ds = s->ds + r * keys, lse = s->lse[row * a->group + r], delta = s->delta[row * a->group + r];
+    BackwardJob job = {.a = attention_dims(node->attrs, &node->in[IN_Q]->type)};
+    int64_t     reference = 3 * job.a.len * job.a.dim;
+    return (size_t)max_i64(reference, job_divide(&job, NULL, num_workers)) * sizeof(float);
+}
+
+/* lse and delta of a strip's queries. */
+static void load_sums(const BackwardJob *job, const Scratch *s, const Strip *strip, int64_t b, int64_t g)
+{
+    const Attention *a = &job->a;
+    for (int64_t h = 0; h < a->group; h++) {
+        int64_t head = g * a->group + h, o_stride, grad_stride;
+        memcpy(s->lse + h * a->len + strip->key, a->lse + (b * a->num_heads + head) * a->len + strip->key,
+               (size_t)(strip->row_end - strip->key) * sizeof(float));
+        for (int64_t t = strip->key; t < strip->row_end; t++) {
+            const float *o = attention_rows(&a->o, b, t, 1, head, s->q, &o_stride);
+            const float *grad_o = attention_rows(&job->grad_o, b, t, 1, head, s->grad_o, &grad_stride);
+            s->delta[h * a->len + t] = vec_dot(o, grad_o, a->dim);
+        }
+    }
+}
+
+/* p and ds of queries [row, row + rows) of head h of a group x keys [key, key + keys), from scores in p and do v^T in ds. */
+static void tile_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t key, int64_t keys)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t t = row + i, begin = max_i64(attention_first_key(a, b, t) - key, 0), end = min_i64(t + 1 - key, keys);
+        float  *restrict p = s->p + i * keys, *restrict ds = s->ds + i * keys, lse = s->lse[h * a->len + t], delta = s->delta[h * a->len + t];
         begin = min_i64(begin, keys);
         end = max_i64(end, begin);
         for (int64_t j = 0; j < begin; j++) p[j] = ds[j] = 0;
@@ -132,64 +172,89 @@ static void block_gradients(const Attention *a, const Scratch *s, int64_t b, int
         int64_t whole = begin + ((end - begin + 15) & ~(int64_t)15); /* whole vectors; what is after end becomes 0 below */
         if (whole > keys) whole = end;
         for (int64_t j = begin; j < whole; j++) {
-            p[j] = vec_expf(p[j] - lse);
+            p[j] = vec_exp_below(p[j] - lse);
             ds[j] = p[j] * (ds[j] - delta);
         }
         for (int64_t j = end; j < keys; j++) p[j] = ds[j] = 0;
     }
 }
 
-/* dk and dv of one block of keys, and what it adds to dq. */
-static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64_t g, int64_t key, int64_t block_keys)
+/* A block of keys with what its tiles read. */
+typedef struct KeyBlock {
+    int64_t b, g, key, keys, k_stride;
+    const float *k;
+    SgemmB kt, vt;
+} KeyBlock;
+
+/* What queries [row, row + rows) of head h of the group add to dk and dv of the block, and to dq (rows,D). */
+static void tile(const BackwardJob *job, const Scratch *s, const KeyBlock *block, int64_t h, int64_t row, int64_t rows, float *dq)
 {
     const Attention   *a = &job->a;
     const SgemmKernel *kernel = sgemm_kernel();
-    int64_t            dim = a->dim, k_stride = dim;
-    const float       *k = s->k;
-    const void        *keys_at = heads_at(&a->k, b, key, g), *values_at = heads_at(&a->v, b, key, g);
-    if (a->k.dtype == DT_F32)
-        k = keys_at, k_stride = a->k.token_stride;
-    else
-        for (int64_t i = 0; i < block_keys; i++) vec_copy_in(s->k + i * dim, heads_at(&a->k, b, key + i, g), a->k.dtype, dim);
-    SgemmB k_b = sgemm_b(kernel, k, k_stride),
-           kt = sgemm_pack_b(kernel, true, block_keys, dim, keys_at, a->k.dtype, a->k.token_stride, s->kt),
-           vt = sgemm_pack_b(kernel, true, block_keys, dim, values_at, a->v.dtype, a->v.token_stride, s->vt);
-    memset(s->dk, 0, (size_t)(block_keys * dim) * sizeof(float));
-    memset(s->dv, 0, (size_t)(block_keys * dim) * sizeof(float));
-    for (int64_t row = key / job->block_q * job->block_q; row < a->len; row += job->block_q) {
-        if (attention_first_key(a, b, row) >= key + block_keys) break;
-        int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group, keys = min_i64(block_keys, row + rows - key);
-        float  *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim, *dq = s->dq + row * a->group * dim;
-        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, q, dim), kt, s->p, keys, false);
-        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, grad_o, dim), vt, s->ds, keys, false);
-        block_gradients(a, s, b, row, rows, key, keys);
-        SgemmA pt = sgemm_a(kernel, true, s->p, keys), dst = sgemm_a(kernel, true, s->ds, keys);
-        sgemm_run(kernel, keys, dim, all, 1, pt, sgemm_b(kernel, grad_o, dim), s->dv, dim, true);
-        sgemm_run(kernel, keys, dim, all, 1, dst, sgemm_b(kernel, q, dim), s->dk, dim, true);
-        sgemm_run(kernel, all, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), k_b, dq, dim, true);
-    }
-    for (int64_t i = 0; i < block_keys; i++) {
-        if (job->dk.data) vec_store_row(heads_at_mut(&job->dk, b, key + i, g), job->dk.dtype, s->dk + i * dim, dim);
-        if (job->dv.data) vec_store_row(heads_at_mut(&job->dv, b, key + i, g), job->dv.dtype, s->dv + i * dim, dim);
-    }
+    int64_t            head = block->g * a->group + h, keys = min_i64(block->keys, row + rows - block->key), dim = a->dim, q_stride, grad_stride;
+    const float       *q = attention_rows(&a->q, block->b, row, rows, head, s->q, &q_stride);
+    const float       *grad_o = attention_rows(&job->grad_o, block->b, row, rows, head, s->grad_o, &grad_stride);
+    sgemm_run(kernel, rows, keys, dim, a->scale, sgemm_a(kernel, false, q, q_stride), block->kt, s->p, keys, false);
+    sgemm_run(kernel, rows, keys, dim, 1, sgemm_a(kernel, false, grad_o, grad_stride), block->vt, s->ds, keys, false);
+    tile_gradients(a, s, block->b, h, row, rows, block->key, keys);
+    SgemmB p = sgemm_b(kernel, s->p, keys), ds = sgemm_b(kernel, s->ds, keys);
+    sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, true);
+    sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, true);
+    sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim, true);
 }
 
-VEC_TASK(backward_task)
+VEC_TASK(strip_task)
 {
     const BackwardJob *job = context;
     const Attention   *a = &job->a;
-    int64_t            b = task / a->num_kv_heads, g = task % a->num_kv_heads;
+    const SgemmKernel *kernel = sgemm_kernel();
+    const Strip       *strip = &job->strips[task % STRIPS];
+    int64_t            pair = task / STRIPS, b = pair / a->num_kv_heads, g = pair % a->num_kv_heads, dim = a->dim;
+    int64_t            queries = strip->row_end - strip->key;
+    float             *sums = job->sums + pair * job->strip_sums + strip->sums;
+    Scratch            s;
+    if (strip->key == strip->key_end) return;
+    carve(a, job->scratch + worker * job->scratch_floats, &s);
+    load_sums(job, &s, strip, b, g);
+    memset(sums, 0, (size_t)(queries * a->group * dim) * sizeof(float));
+    for (int64_t key = strip->key; key < strip->key_end; key += BLOCK_K) {
+        KeyBlock    block = {.b = b, .g = g, .key = key, .keys = min_i64(BLOCK_K, strip->key_end - key)};
+        const void *k = heads_at(&a->k, b, key, g), *v = heads_at(&a->v, b, key, g);
+        block.k = attention_rows(&a->k, b, key, block.keys, g, s.k, &block.k_stride);
+        block.kt = sgemm_pack_b(kernel, true, block.keys, dim, k, a->k.dtype, a->k.token_stride, s.kt);
+        block.vt = sgemm_pack_b(kernel, true, block.keys, dim, v, a->v.dtype, a->v.token_stride, s.vt);
+        memset(s.dkt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
+        memset(s.dvt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
+        for (int64_t rows, row = key; row < strip->row_end && attention_first_key(a, b, row) < key + block.keys; row += rows) {
+            rows = min_i64(row < key + block.keys ? DIAGONAL_Q : BLOCK_Q, strip->row_end - row);
+            for (int64_t h = 0; h < a->group; h++)
+                tile(job, &s, &block, h, row, rows, sums + (h * queries + row - strip->key) * dim);
+        }
+        if (job->dk.data) attention_store_turned(&job->dk, b, key, block.keys, g, s.dkt, BLOCK_K, s.turned);
+        if (job->dv.data) attention_store_turned(&job->dv, b, key, block.keys, g, s.dvt, BLOCK_K, s.turned);
+    }
+}
+
+/* dq of BLOCK_Q queries of a batch row: sums of the strips, in their order. */
+VEC_TASK(sum_task)
+{
+    const BackwardJob *job = context;
+    const Attention   *a = &job->a;
+    int64_t            blocks = div_up(a->len, BLOCK_Q), b = task / blocks, begin = task % blocks * BLOCK_Q, dim = a->dim;
     Scratch            s;
     carve(a, job->scratch + worker * job->scratch_floats, &s);
-    load_inputs(job, &s, b, g);
-    for (int64_t key = 0; key < a->len; key += ATTENTION_BLOCK_K) key_block(job, &s, b, g, key, min_i64(ATTENTION_BLOCK_K, a->len - key));
-    if (!job->dq.data) return;
-    for (int64_t row = 0; row < a->len; row += job->block_q) {
-        int64_t rows = min_i64(job->block_q, a->len - row);
-        for (int64_t r = 0; r < a->group * rows; r++)
-            vec_store_row(heads_at_mut(&job->dq, b, row + r % rows, g * a->group + r / rows), job->dq.dtype,
-                          s.dq + (row * a->group + r) * a->dim, a->dim);
-    }
+    for (int64_t t = begin; t < min_i64(begin + BLOCK_Q, a->len); t++)
+        for (int64_t head = 0; head < a->num_heads; head++) {
+            const float *sums = job->sums + (b * a->num_kv_heads + head / a->group) * job->strip_sums;
+            memset(s.dq, 0, (size_t)dim * sizeof(float));
+            for (int i = 0; i < STRIPS; i++) {
+                const Strip *strip = &job->strips[i];
+                if (strip->key == strip->key_end || t < strip->key || t >= strip->row_end) continue;
+                const float *sum = sums + strip->sums + (head % a->group * (strip->row_end - strip->key) + t - strip->key) * dim;
+                for (int64_t d = 0; d < dim; d++) s.dq[d] += sum[d];
+            }
+            vec_store_row(heads_at_mut(&job->dq, b, t, head), job->dq.dtype, s.dq, dim);
+        }
 }
 
 static BackwardJob attention_bwd_bound(const KernelArgs *args)
@@ -201,7 +266,6 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
     a->lse = args->in[IN_LSE].data;
     a->doc_start = args->in[IN_DOC_START].data;
     job.grad_o = heads_of_view(&args->in[IN_DO], a->dim);
-    job.block_q = attention_block_q(a);
     if (args->in[IN_Q].type.ndim == 3) {
         attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv);
     } else {
@@ -215,16 +279,21 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
 static Status attention_bwd_blocks(const KernelArgs *args)
 {
     BackwardJob job = attention_bwd_bound(args);
-    Scratch     scratch;
-    job.scratch = args->workspace;
-    job.scratch_floats = carve(&job.a, NULL, &scratch);
-    if (job.a.len) pool_run(args->pool, job.a.batch * job.a.num_kv_heads, backward_task, &job);
+    job_divide(&job, args->workspace, pool_num_workers(args->pool));
+    if (!job.a.len) return OK;
+    pool_run(args->pool, job.a.batch * job.a.num_kv_heads * STRIPS, strip_task, &job);
+    if (job.dq.data) pool_run(args->pool, job.a.batch * div_up(job.a.len, BLOCK_Q), sum_task, &job);
     return OK;
 }
 
+/* (T,D) of a batch row and head. */
+typedef struct Sums {
+    float *dq, *dk, *dv;
+} Sums;
+
 /* One pair of query and key of one head: what it adds to dq[t], dk[key], dv[key], in fp32 sums (T,D) of a batch row and
  * head. */
-static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta, const Scratch *sums)
+static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta, const Sums *sums)
 {
     const Attention *a = &job->a;
     const void      *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group), *v = heads_at(&a->v, b, key, h / a->group);
@@ -254,10 +323,10 @@ static Status attention_bwd_reference(const KernelArgs *args)
 {
     BackwardJob job = attention_bwd_bound(args);
     Attention  *a = &job.a;
-    Scratch     sums;
-    size_t      bytes = (size_t)(a->len * a->dim) * sizeof(float);
-    carve(a, args->workspace, &sums);
-    sums.dk = sums.q, sums.dv = sums.grad_o; /* lent: sums of all keys */
+    int64_t     count = a->len * a->dim;
+    float      *memory = args->workspace;
+    Sums        sums = {memory, memory + count, memory + 2 * count};
+    size_t      bytes = (size_t)count * sizeof(float);
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t h = 0; h < a->num_heads; h++) {
             if (h % a->group == 0) memset(sums.dk, 0, bytes), memset(sums.dv, 0, bytes);
