@@ -79,7 +79,7 @@ typedef struct Scratch {
     float *k, *q, *grad_o;       /* (K,D), (R,D), (R,D), where they are bf16 */
     float *dkt, *dvt;            /* (D,K) */
     float *p, *ds;               /* (R,K) */
-    float *turned, *dq;          /* a block of dk or dv, (D): on the way to results */
+    float *turned;               /* a block of dk or dv on the way to results */
 } Scratch;
 
 static int64_t carve(const Attention *a, float *memory, Scratch *out)
@@ -101,7 +101,6 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
         {&out->p, BLOCK_Q * BLOCK_K},
         {&out->ds, BLOCK_Q * BLOCK_K},
         {&out->turned, sgemm_packed(a->dim, SGEMM_COLS, BLOCK_K)},
-        {&out->dq, a->dim},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i].field = memory ? memory + at : NULL;
@@ -184,6 +183,7 @@ typedef struct KeyBlock {
     int64_t b, g, key, keys, k_stride;
     const float *k;
     SgemmB kt, vt;
+    bool first; /* of a strip: sums of dq begin */
 } KeyBlock;
 
 /* What queries [row, row + rows) of head h of the group add to dk and dv of the block, and to dq (rows,D). */
@@ -200,7 +200,7 @@ static void tile(const BackwardJob *job, const Scratch *s, const KeyBlock *block
     SgemmB p = sgemm_b(kernel, s->p, keys), ds = sgemm_b(kernel, s->ds, keys);
     sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, true);
     sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, true);
-    sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim, true);
+    sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim, !block->first);
 }
 
 VEC_TASK(strip_task)
@@ -216,45 +216,45 @@ VEC_TASK(strip_task)
     if (strip->key == strip->key_end) return;
     carve(a, job->scratch + worker * job->scratch_floats, &s);
     load_sums(job, &s, strip, b, g);
-    memset(sums, 0, (size_t)(queries * a->group * dim) * sizeof(float));
     for (int64_t key = strip->key; key < strip->key_end; key += BLOCK_K) {
-        KeyBlock    block = {.b = b, .g = g, .key = key, .keys = min_i64(BLOCK_K, strip->key_end - key)};
+        KeyBlock    block = {.b = b, .g = g, .key = key, .keys = min_i64(BLOCK_K, strip->key_end - key), .first = key == strip->key};
         const void *k = heads_at(&a->k, b, key, g), *v = heads_at(&a->v, b, key, g);
         block.k = attention_rows(&a->k, b, key, block.keys, g, s.k, &block.k_stride);
         block.kt = sgemm_pack_b(kernel, true, block.keys, dim, k, a->k.dtype, a->k.token_stride, s.kt);
         block.vt = sgemm_pack_b(kernel, true, block.keys, dim, v, a->v.dtype, a->v.token_stride, s.vt);
         memset(s.dkt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
         memset(s.dvt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
-        for (int64_t rows, row = key; row < strip->row_end && attention_first_key(a, b, row) < key + block.keys; row += rows) {
+        int64_t rows, row = key;
+        for (; row < strip->row_end && attention_first_key(a, b, row) < key + block.keys; row += rows) {
             rows = min_i64(row < key + block.keys ? DIAGONAL_Q : BLOCK_Q, strip->row_end - row);
             for (int64_t h = 0; h < a->group; h++)
                 tile(job, &s, &block, h, row, rows, sums + (h * queries + row - strip->key) * dim);
         }
+        for (int64_t h = 0; block.first && h < a->group; h++)
+            memset(sums + (h * queries + row - key) * dim, 0, (size_t)((strip->row_end - row) * dim) * sizeof(float));
         if (job->dk.data) attention_store_turned(&job->dk, b, key, block.keys, g, s.dkt, BLOCK_K, s.turned);
         if (job->dv.data) attention_store_turned(&job->dv, b, key, block.keys, g, s.dvt, BLOCK_K, s.turned);
     }
 }
 
-/* dq of BLOCK_Q queries of a batch row: sums of the strips, in their order. */
+/* dq of BLOCK_Q queries of a head: sums of the strips, in their order. */
 VEC_TASK(sum_task)
 {
     const BackwardJob *job = context;
     const Attention   *a = &job->a;
-    int64_t            blocks = div_up(a->len, BLOCK_Q), b = task / blocks, begin = task % blocks * BLOCK_Q, dim = a->dim;
+    int64_t            blocks = div_up(a->len, BLOCK_Q), head = task / blocks % a->num_heads, b = task / blocks / a->num_heads, dim = a->dim;
+    int64_t            begin = task % blocks * BLOCK_Q, end = min_i64(begin + BLOCK_Q, a->len);
+    const float       *sums = job->sums + (b * a->num_kv_heads + head / a->group) * job->strip_sums;
     Scratch            s;
     carve(a, job->scratch + worker * job->scratch_floats, &s);
-    for (int64_t t = begin; t < min_i64(begin + BLOCK_Q, a->len); t++)
-        for (int64_t head = 0; head < a->num_heads; head++) {
-            const float *sums = job->sums + (b * a->num_kv_heads + head / a->group) * job->strip_sums;
-            memset(s.dq, 0, (size_t)dim * sizeof(float));
-            for (int i = 0; i < STRIPS; i++) {
-                const Strip *strip = &job->strips[i];
-                if (strip->key == strip->key_end || t < strip->key || t >= strip->row_end) continue;
-                const float *sum = sums + strip->sums + (head % a->group * (strip->row_end - strip->key) + t - strip->key) * dim;
-                for (int64_t d = 0; d < dim; d++) s.dq[d] += sum[d];
-            }
-            vec_store_row(heads_at_mut(&job->dq, b, t, head), job->dq.dtype, s.dq, dim);
-        }
+    memset(s.q, 0, (size_t)((end - begin) * dim) * sizeof(float));
+    for (const Strip *strip = job->strips; strip < job->strips + STRIPS; strip++) {
+        int64_t      from = max_i64(begin, strip->key), to = strip->key < strip->key_end ? min_i64(end, strip->row_end) : from;
+        const float *sum = sums + strip->sums + (head % a->group * (strip->row_end - strip->key) + from - strip->key) * dim;
+        float       *dq = s.q + (from - begin) * dim;
+        for (int64_t i = 0; i < (to - from) * dim; i++) dq[i] += sum[i];
+    }
+    for (int64_t t = begin; t < end; t++) vec_store_row(heads_at_mut(&job->dq, b, t, head), job->dq.dtype, s.q + (t - begin) * dim, dim);
 }
 
 static BackwardJob attention_bwd_bound(const KernelArgs *args)
@@ -282,7 +282,7 @@ static Status attention_bwd_blocks(const KernelArgs *args)
     job_divide(&job, args->workspace, pool_num_workers(args->pool));
     if (!job.a.len) return OK;
     pool_run(args->pool, job.a.batch * job.a.num_kv_heads * STRIPS, strip_task, &job);
-    if (job.dq.data) pool_run(args->pool, job.a.batch * div_up(job.a.len, BLOCK_Q), sum_task, &job);
+    if (job.dq.data) pool_run(args->pool, job.a.batch * job.a.num_heads * div_up(job.a.len, BLOCK_Q), sum_task, &job);
     return OK;
 }
 
