@@ -5,7 +5,11 @@
 #include <immintrin.h>
 #include <string.h>
 
-enum { BLOCK = 8 };
+enum {
+    BLOCK = 8,
+    LINES = 32,     /* elements of a row read at once: two cache lines of f32 */
+    ROWS_AHEAD = 8, /* fetched while a row is copied */
+};
 
 #define NAME(function) avx2_##function
 #define TARGET
@@ -117,54 +121,87 @@ static inline void turn8(__m256 x[BLOCK])
     memcpy(x, y, sizeof y);
 }
 
-/* A panel of `width`, `count` of them there, whose elements are side by side in memory, `readable` in a row: rows are copied. */
-static inline __attribute__((always_inline)) void copy_panel(DType dtype, int width, int64_t count, int64_t readable, int64_t k,
-                                                             const void *data, int64_t at, int64_t stride, float *panel)
+/* The first `count` floats of x, a constant: 4, 6 or 8. */
+static inline __attribute__((always_inline)) void store_first(float *to, __m256 x, int count)
 {
-    for (int64_t l = 0; l < k; l++, at += stride, panel += width) {
-        if (dtype == DT_F32 && count == width) {
-            memcpy(panel, (const float *)data + at, (size_t)width * sizeof(float));
-        } else if (readable >= (width + BLOCK - 1) / BLOCK * BLOCK) {
-            /* what the last one writes too much is the next row's or panel's, which come after it */
-            for (int i = 0; i < width; i += BLOCK) _mm256_storeu_ps(panel + i, load8(data, dtype, at + i));
-        } else {
-            for (int64_t i = 0; i < width; i++) panel[i] = i < count ? load1(data, dtype, at + i) : 0;
+    if (count == BLOCK) {
+        _mm256_storeu_ps(to, x);
+        return;
+    }
+    _mm_storeu_ps(to, _mm256_castps256_ps128(x));
+    if (count == 6) _mm_storel_pi((__m64 *)(to + 4), _mm256_extractf128_ps(x, 1));
+}
+
+static inline int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static inline __attribute__((always_inline)) void fetch(const void *data, DType dtype, int64_t at)
+{
+    __builtin_prefetch((const char *)data + at * (dtype == DT_F32 ? 4 : DT_SET(dtype) & DT_SET_FP8 ? 1 : 2));
+}
+
+/* Panels of `width` whose elements of one l are side by side in memory: rows are copied, each to all panels. */
+static inline __attribute__((always_inline)) void copy_panels(DType dtype, int width, int64_t total, int64_t k, const void *data,
+                                                              int64_t stride, float *panels)
+{
+    for (int64_t l = 0; l < k; l++, panels += width) {
+        int64_t at = l * stride, i = 0;
+        float  *to = panels;
+        for (; total - i >= (width + BLOCK - 1) / BLOCK * BLOCK; i += width, to += width * k) {
+            if (l + ROWS_AHEAD < k) fetch(data, dtype, at + ROWS_AHEAD * stride + i);
+            for (int j = 0; j < width; j += BLOCK) store_first(to + j, load8(data, dtype, at + i + j), least(width - j, BLOCK));
         }
+        for (; i < total; i += width, to += width * k)
+            for (int64_t j = 0; j < width; j++) to[j] = i + j < total ? load1(data, dtype, at + i + j) : 0;
     }
 }
 
-/* The same where elements of one l are `stride` apart and those of one row are side by side. */
+/* `rows` rows of a panel, 8 at most, `count` of them there: 8 elements of each from `at` on. */
+static inline __attribute__((always_inline)) void turn_block(DType dtype, int width, int rows, int64_t count, const void *data, int64_t at,
+                                                             int64_t stride, float *to)
+{
+    __m256 x[BLOCK];
+    for (int j = 0; j < BLOCK; j++) x[j] = j < count ? load8(data, dtype, at + j * stride) : _mm256_setzero_ps();
+    turn8(x);
+    for (int j = 0; j < BLOCK; j++) store_first(to + j * width, x[j], rows);
+}
+
+/* The same where elements of one l are `stride` apart and those of one row are side by side. Whole cache lines of a row are
+ * read before the next row: rows that are a power of two apart would push each other out. */
 static inline __attribute__((always_inline)) void turn_panel(DType dtype, int width, int64_t count, int64_t k, const void *data, int64_t at,
                                                              int64_t stride, float *panel)
 {
     int64_t l = 0;
-    for (; l + BLOCK <= k; l += BLOCK)
+    for (; l + BLOCK <= k; l += LINES) {
+        int64_t end = l + LINES < k ? l + LINES : k;
         for (int i = 0; i < width; i += BLOCK) {
-            __m256 x[BLOCK];
-            for (int j = 0; j < BLOCK; j++) x[j] = i + j < count ? load8(data, dtype, at + (i + j) * stride + l) : _mm256_setzero_ps();
-            turn8(x);
-            for (int j = 0; j < BLOCK; j++) {
-                float *to = panel + (l + j) * width + i;
-                if (width - i >= BLOCK)
-                    _mm256_storeu_ps(to, x[j]);
-                else
-                    memcpy(to, &x[j], (size_t)(width - i) * sizeof(float));
+            for (int64_t j = i; j < least(i + BLOCK, width) && j < count; j++) {
+                fetch(data, dtype, at + j * stride + l + 2 * LINES);
+                if (dtype == DT_F32) fetch(data, dtype, at + j * stride + l + 2 * LINES + LINES / 2);
             }
+            int rows = least(width - i, BLOCK);
+            for (int64_t from = l; from + BLOCK <= end; from += BLOCK)
+                if (count >= width)
+                    turn_block(dtype, width, rows, rows, data, at + i * stride + from, stride, panel + from * width + i);
+                else
+                    turn_block(dtype, width, rows, count - i, data, at + i * stride + from, stride, panel + from * width + i);
         }
-    for (; l < k; l++)
+    }
+    for (l = k / BLOCK * BLOCK; l < k; l++)
         for (int64_t i = 0; i < width; i++) panel[l * width + i] = i < count ? load1(data, dtype, at + i * stride + l) : 0;
 }
 
 static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data,
                                                           int64_t stride, float *panels)
 {
-    for (int64_t i = 0; i < total; i += width, panels += width * k) {
-        int64_t count = total - i < width ? total - i : width;
-        if (turn)
-            turn_panel(dtype, width, count, k, data, i * stride, stride, panels);
-        else
-            copy_panel(dtype, width, count, total - i, k, data, i, stride, panels);
+    if (!turn) {
+        copy_panels(dtype, width, total, k, data, stride, panels);
+        return;
     }
+    for (int64_t i = 0; i < total; i += width)
+        turn_panel(dtype, width, total - i, k, data, i * stride, stride, panels + i * k);
 }
 
 static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels)
