@@ -36,7 +36,7 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     Grid    grid = {.depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS)};
     grid.block_n = even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
-    if (g->c.dtype == DT_F32) grid.block_k = min_i64(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth);
+    if (g->c.dtype == DT_F32) grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
     grid.tile_n = grid.block_n;
     while (div_up(m, grid.tile_m) * div_up(min_i64(n, grid.block_n), grid.tile_n) < TASKS_PER_WORKER * num_workers) {
         if (grid.tile_m / 2 >= LEAST_M)
@@ -68,6 +68,7 @@ typedef struct GemmJob {
     float             *block;             /* its panels */
     float             *scratch;           /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
+    int                workers;
 } GemmJob;
 
 static int64_t block_floats(const Grid *grid)
@@ -167,9 +168,19 @@ static void pack_task(void *context, int64_t task, int worker)
     scale_panels(&g->b, job->kernel->cols, job->n + col, cols, job->k, job->depth, panels);
 }
 
-/* A tile of c over the depth of the block. */
+/* Where a's numbers lie for `rows` rows of op(a) from `row` on, depth [l, l + depth). */
+static SgemmAhead a_ahead(const Gemm *g, int64_t row, int64_t rows, int64_t l, int64_t depth)
+{
+    int64_t side = g->a.trans ? rows : depth; /* elements side by side */
+    return (SgemmAhead){.data = element(&g->a, row, l),
+                        .rows = g->a.trans ? depth : rows,
+                        .bytes = dtype_bytes(g->a.dtype, side),
+                        .stride = dtype_bytes(g->a.dtype, g->a.stride)};
+}
+
+/* A tile of c over the depth of the block. `next_row`: of the tile that this worker makes next, most probably. */
 static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
-                     bool adds)
+                     bool adds, int64_t next_row)
 {
     const Gemm *g = job->gemm;
     int64_t     l = 0;
@@ -180,9 +191,13 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
                              ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
                              : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
         const float *b = job->block + col * job->depth + l * job->kernel->cols;
+        bool       last = l + depth >= job->depth;
+        int64_t    from_row = last ? next_row : row, from_l = last ? 0 : l + depth;
+        SgemmAhead ahead =
+            a_ahead(g, from_row, min_i64(rows, g->m - from_row), job->k + from_l, min_i64(job->grid.depth, job->depth - from_l));
         scale_panels(&g->a, job->kernel->rows, row, rows, job->k + l, depth, panels);
         sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, (SgemmB){b, job->kernel->cols * job->depth, job->kernel->cols}, c,
-                  c_stride, adds || l > 0);
+                  c_stride, adds || l > 0, &ahead);
         l += depth;
     } while (l < job->depth);
 }
@@ -203,8 +218,8 @@ static void tile_task(void *context, int64_t task, int worker)
     float         *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
     bool           direct = g->c.dtype == DT_F32;
     float         *c = direct ? element_of_c(g, row, job->n + col) : tile;
-    int64_t        c_stride = direct ? g->c.stride : cols;
-    tile_sum(job, row, rows, col, cols, panels, c, c_stride, job->k > 0 || (direct && g->accumulate));
+    int64_t        c_stride = direct ? g->c.stride : cols, next_row = (task + job->workers) % tiles_m * grid->tile_m;
+    tile_sum(job, row, rows, col, cols, panels, c, c_stride, job->k > 0 || (direct && g->accumulate), next_row);
     if (g->epilogue == GEMM_BIAS && job->k + job->depth == g->k) add_bias(g, c, c_stride, rows, job->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) {
@@ -221,6 +236,7 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
     GemmJob job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace};
     job.scratch = workspace + block_floats(&job.grid);
     job.scratch_floats = scratch_floats(g, &job.grid);
+    job.workers = pool_num_workers(pool);
     for (job.k = 0; job.k < max_i64(g->k, 1); job.k += job.grid.block_k)
         for (job.n = 0; job.n < g->n; job.n += job.grid.block_n) {
             job.depth = min_i64(job.grid.block_k, g->k - job.k);

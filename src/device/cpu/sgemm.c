@@ -7,6 +7,7 @@
 
 enum {
     BLOCK = 8,
+    LINE = 16,      /* floats of a cache line */
     LINES = 32,     /* elements of a row read at once: two cache lines of f32 */
     ROWS_AHEAD = 8, /* fetched while a row is copied */
 };
@@ -177,9 +178,10 @@ static inline __attribute__((always_inline)) void turn_panel(DType dtype, int wi
     for (; l + BLOCK <= k; l += LINES) {
         int64_t end = l + LINES < k ? l + LINES : k;
         for (int i = 0; i < width; i += BLOCK) {
+            int64_t ahead = at + (l + 2 * LINES < k ? l + 2 * LINES : width * stride + l + 2 * LINES - (k + LINES - 1) / LINES * LINES);
             for (int64_t j = i; j < least(i + BLOCK, width) && j < count; j++) {
-                fetch(data, dtype, at + j * stride + l + 2 * LINES);
-                if (dtype == DT_F32) fetch(data, dtype, at + j * stride + l + 2 * LINES + LINES / 2);
+                fetch(data, dtype, ahead + j * stride);
+                if (dtype == DT_F32) fetch(data, dtype, ahead + j * stride + LINE);
             }
             int rows = least(width - i, BLOCK);
             for (int64_t from = l; from + BLOCK <= end; from += BLOCK)
@@ -237,17 +239,28 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, kernel->cols * k, kernel->cols};
 }
 
+/* The next `count` cache lines of `ahead`, from line *done on. */
+static void fetch_ahead(const SgemmAhead *ahead, int64_t count, int64_t *done)
+{
+    int64_t lines = (ahead->bytes + 63) / 64;
+    for (int64_t end = *done + count; *done < end && *done < lines * ahead->rows; ++*done)
+        __builtin_prefetch(ahead->data + *done / lines * ahead->stride + *done % lines * 64, 0, 2);
+}
+
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add)
+               bool add, const SgemmAhead *ahead)
 {
     bool      along_rows = a.row == 1;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
-    int64_t   a_stride = along_rows ? a.col : a.row;
+    int64_t   a_stride = along_rows ? a.col : a.row, fetched = 0;
+    int64_t   tiles = (m + kernel->rows - 1) / kernel->rows * ((n + kernel->cols - 1) / kernel->cols);
+    int64_t   share = ahead ? (ahead->bytes + 63) / 64 * ahead->rows / tiles + 1 : 0;
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = n - j < kernel->cols ? (int)(n - j) : kernel->cols;
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
+            if (ahead) fetch_ahead(ahead, share, &fetched);
             tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add);
         }
     }

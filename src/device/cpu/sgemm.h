@@ -58,6 +58,12 @@ static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
     return (count + measure - 1) / measure * measure * k + 16;
 }
 
-/* c (m,n) = alpha a b, or += with `add`. */
+/* What is read after a product, and comes into the caches meanwhile: `rows` of `bytes`, `stride` bytes apart. */
+typedef struct SgemmAhead {
+    const char *data;
+    int64_t     rows, bytes, stride;
+} SgemmAhead;
+
+/* c (m,n) = alpha a b, or += with `add`; ahead may be NULL. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add);
+               bool add, const SgemmAhead *ahead);
