@@ -146,8 +146,8 @@ static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64
     else
         for (int64_t i = 0; i < block_keys; i++) vec_copy_in(s->k + i * dim, heads_at(&a->k, b, key + i, g), a->k.dtype, dim);
     SgemmB k_b = sgemm_b(kernel, k, k_stride),
-           kt = sgemm_pack_b(kernel, true, block_keys, dim, keys_at, a->k.dtype, a->k.token_stride, s->kt),
-           vt = sgemm_pack_b(kernel, true, block_keys, dim, values_at, a->v.dtype, a->v.token_stride, s->vt);
+           kt = sgemm_pack_b(kernel, true, block_keys, dim, keys_at, a->k.dtype, a->k.token_stride, s->kt, kernel->cols * dim),
+           vt = sgemm_pack_b(kernel, true, block_keys, dim, values_at, a->v.dtype, a->v.token_stride, s->vt, kernel->cols * dim);
     memset(s->dk, 0, (size_t)(block_keys * dim) * sizeof(float));
     memset(s->dv, 0, (size_t)(block_keys * dim) * sizeof(float));
     for (int64_t row = key / job->block_q * job->block_q; row < a->len; row += job->block_q) {

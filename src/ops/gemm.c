@@ -1,6 +1,7 @@
 /* b is packed a block at a time, shared by all workers; a task then makes a tile of c from rows of a that it packs for
- * itself, depth by depth. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products
- * of a few rows (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
+ * itself, depth by depth. The next block is packed by whoever finds no tile left of this one. What is bf16 or FP8 becomes fp32
+ * as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows (decoding) are dot products instead: they
+ * are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
 #include "device/cpu/sgemm.h"
@@ -14,6 +15,7 @@ enum {
     BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
     BLOCK_N = 512,              /* columns that a block has at least */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
+    PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c for which a is read where it lies: packing it takes longer than using it */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
@@ -60,13 +62,19 @@ static int64_t dot_floats(const Gemm *g)
     return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
 }
 
+/* Rows [k, k + depth) and columns [n, n + cols) of op(b), in panels. */
+typedef struct Block {
+    int64_t k, depth, n, cols;
+    float  *panels;
+} Block;
+
 typedef struct GemmJob {
     const Gemm        *gemm;
     const SgemmKernel *kernel;
     Grid               grid;
-    int64_t            k, depth, n, cols; /* the block of b: rows [k, k + depth) and columns [n, n + cols) of op(b) */
-    float             *block;             /* its panels */
-    float             *scratch;           /* per worker: panels of a, tile of a bf16 c */
+    Block              block, next; /* next: without columns at the end */
+    int64_t            tiles;       /* tasks of the block; those after them pack the next one */
+    float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
     int                workers;
 } GemmJob;
@@ -74,6 +82,12 @@ typedef struct GemmJob {
 static int64_t block_floats(const Grid *grid)
 {
     return sgemm_packed(grid->block_n, SGEMM_COLS, grid->block_k);
+}
+
+/* In memory at a time. */
+static int64_t num_blocks(const Gemm *g, const Grid *grid)
+{
+    return grid->block_n < g->n || grid->block_k < g->k ? 2 : 1;
 }
 
 static int64_t a_floats(const Grid *grid)
@@ -91,7 +105,7 @@ size_t gemm_workspace(const Gemm *g, int num_workers)
     if (by_dots(g)) return (size_t)(num_workers * dot_floats(g)) * sizeof(float);
     if (!g->m || !g->n) return 0;
     Grid grid = gemm_grid(g, num_workers);
-    return (size_t)(block_floats(&grid) + num_workers * scratch_floats(g, &grid)) * sizeof(float);
+    return (size_t)(num_blocks(g, &grid) * block_floats(&grid) + num_workers * scratch_floats(g, &grid)) * sizeof(float);
 }
 
 /* Which element of memory is at (row, col) of the matrix. */
@@ -156,16 +170,29 @@ static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *n
     scale_panels(x, 1, row, 1, 0, count, numbers);
 }
 
+static int64_t pack_tasks(const Gemm *g, const Block *block)
+{
+    return g->b.trans ? div_up(block->cols, PACK_COLS) : block->cols ? div_up(block->depth, PACK_ROWS) : 0;
+}
+
+/* One of them: columns of op(b), or rows, whichever lie side by side. */
+static void pack_part(const GemmJob *job, const Block *block, int64_t part)
+{
+    const Gemm *g = job->gemm;
+    int64_t     col = g->b.trans ? part * PACK_COLS : 0, cols = g->b.trans ? min_i64(PACK_COLS, block->cols - col) : block->cols;
+    int64_t     row = g->b.trans ? 0 : part * PACK_ROWS, rows = g->b.trans ? block->depth : min_i64(PACK_ROWS, block->depth - row);
+    int64_t     width = job->kernel->cols, panel = width * block->depth;
+    float      *panels = block->panels + col * block->depth + row * width;
+    sgemm_pack_b(job->kernel, g->b.trans, cols, rows, element(&g->b, block->k + row, block->n + col), g->b.dtype, g->b.stride, panels, panel);
+    for (int64_t j = 0; j < cols; j += width, panels += panel)
+        scale_panels(&g->b, (int)width, block->n + col + j, min_i64(width, cols - j), block->k + row, rows, panels);
+}
+
 static void pack_task(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
-    const Gemm    *g = job->gemm;
-    int64_t        col = task * PACK_COLS, cols = min_i64(PACK_COLS, job->cols - col);
-    const void    *b = element(&g->b, job->k, job->n + col);
-    float         *panels = job->block + col * job->depth;
     (void)worker;
-    sgemm_pack_b(job->kernel, g->b.trans, cols, job->depth, b, g->b.dtype, g->b.stride, panels);
-    scale_panels(&g->b, job->kernel->cols, job->n + col, cols, job->k, job->depth, panels);
+    pack_part(job, &job->next, task);
 }
 
 /* Where a's numbers lie for `rows` rows of op(a) from `row` on, depth [l, l + depth). */
@@ -182,24 +209,23 @@ static SgemmAhead a_ahead(const Gemm *g, int64_t row, int64_t rows, int64_t l, i
 static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
                      bool adds, int64_t next_row)
 {
-    const Gemm *g = job->gemm;
-    int64_t     l = 0;
+    const Gemm  *g = job->gemm;
+    const Block *block = &job->block;
+    int64_t      l = 0, width = job->kernel->cols;
     do { /* once where k is 0, too */
-        int64_t      depth = min_i64(job->grid.depth, job->depth - l);
-        const void  *from = element(&g->a, row, job->k + l);
-        SgemmA       a = cols <= NARROW && g->a.dtype == DT_F32
-                             ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
-                             : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
-        const float *b = job->block + col * job->depth + l * job->kernel->cols;
-        bool       last = l + depth >= job->depth;
-        int64_t    from_row = last ? next_row : row, from_l = last ? 0 : l + depth;
-        SgemmAhead ahead =
-            a_ahead(g, from_row, min_i64(rows, g->m - from_row), job->k + from_l, min_i64(job->grid.depth, job->depth - from_l));
-        scale_panels(&g->a, job->kernel->rows, row, rows, job->k + l, depth, panels);
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, (SgemmB){b, job->kernel->cols * job->depth, job->kernel->cols}, c,
-                  c_stride, adds || l > 0, &ahead);
+        int64_t     depth = min_i64(job->grid.depth, block->depth - l);
+        const void *from = element(&g->a, row, block->k + l);
+        SgemmA      a = (cols <= NARROW || g->a.trans) && g->a.dtype == DT_F32
+                            ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
+                            : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
+        bool        last = l + depth >= block->depth;
+        int64_t     from_row = last ? next_row : row, from_l = last ? 0 : l + depth;
+        SgemmAhead  ahead = a_ahead(g, from_row, min_i64(rows, g->m - from_row), block->k + from_l, min_i64(depth, block->depth - from_l));
+        scale_panels(&g->a, job->kernel->rows, row, rows, block->k + l, depth, panels);
+        SgemmB b = {block->panels + col * block->depth + l * width, width * block->depth, width};
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, b, c, c_stride, adds || l > 0, &ahead);
         l += depth;
-    } while (l < job->depth);
+    } while (l < block->depth);
 }
 
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
@@ -213,17 +239,22 @@ static void tile_task(void *context, int64_t task, int worker)
     const GemmJob *job = context;
     const Gemm    *g = job->gemm;
     const Grid    *grid = &job->grid;
-    int64_t        tiles_m = div_up(g->m, grid->tile_m), row = task % tiles_m * grid->tile_m, col = task / tiles_m * grid->tile_n;
-    int64_t        rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, job->cols - col);
-    float         *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
-    bool           direct = g->c.dtype == DT_F32;
-    float         *c = direct ? element_of_c(g, row, job->n + col) : tile;
-    int64_t        c_stride = direct ? g->c.stride : cols, next_row = (task + job->workers) % tiles_m * grid->tile_m;
-    tile_sum(job, row, rows, col, cols, panels, c, c_stride, job->k > 0 || (direct && g->accumulate), next_row);
-    if (g->epilogue == GEMM_BIAS && job->k + job->depth == g->k) add_bias(g, c, c_stride, rows, job->n + col, cols);
+    const Block   *block = &job->block;
+    if (task >= job->tiles) {
+        pack_part(job, &job->next, task - job->tiles);
+        return;
+    }
+    int64_t tiles_m = div_up(g->m, grid->tile_m), row = task % tiles_m * grid->tile_m, col = task / tiles_m * grid->tile_n;
+    int64_t rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, block->cols - col);
+    float  *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
+    bool    direct = g->c.dtype == DT_F32;
+    float  *c = direct ? element_of_c(g, row, block->n + col) : tile;
+    int64_t c_stride = direct ? g->c.stride : cols, next_row = (task + job->workers) % tiles_m * grid->tile_m;
+    tile_sum(job, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate), next_row);
+    if (g->epilogue == GEMM_BIAS && block->k + block->depth == g->k) add_bias(g, c, c_stride, rows, block->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) {
-        void *to = element_of_c(g, row + i, job->n + col);
+        void *to = element_of_c(g, row + i, block->n + col);
         if (g->accumulate)
             vec_add_row(to, g->c.dtype, c + i * cols, cols);
         else
@@ -231,19 +262,29 @@ static void tile_task(void *context, int64_t task, int worker)
     }
 }
 
+/* The block with the number, over columns first; past the last without columns. */
+static Block block_at(const Gemm *g, const Grid *grid, int64_t number, float *memory)
+{
+    int64_t across = div_up(g->n, grid->block_n), k = number / across * grid->block_k, n = number % across * grid->block_n;
+    if (number && k >= g->k) return (Block){0};
+    return (Block){k, min_i64(grid->block_k, g->k - k), n, min_i64(grid->block_n, g->n - n), memory + number % 2 * block_floats(grid)};
+}
+
 static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 {
-    GemmJob job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace};
-    job.scratch = workspace + block_floats(&job.grid);
-    job.scratch_floats = scratch_floats(g, &job.grid);
+    GemmJob     job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool))};
+    const Grid *grid = &job.grid;
+    job.scratch = workspace + num_blocks(g, grid) * block_floats(grid);
+    job.scratch_floats = scratch_floats(g, grid);
     job.workers = pool_num_workers(pool);
-    for (job.k = 0; job.k < max_i64(g->k, 1); job.k += job.grid.block_k)
-        for (job.n = 0; job.n < g->n; job.n += job.grid.block_n) {
-            job.depth = min_i64(job.grid.block_k, g->k - job.k);
-            job.cols = min_i64(job.grid.block_n, g->n - job.n);
-            pool_run(pool, div_up(job.cols, PACK_COLS), pack_task, &job);
-            pool_run(pool, div_up(g->m, job.grid.tile_m) * div_up(job.cols, job.grid.tile_n), tile_task, &job);
-        }
+    job.next = block_at(g, grid, 0, workspace);
+    pool_run(pool, pack_tasks(g, &job.next), pack_task, &job);
+    for (int64_t number = 1; job.next.cols; number++) {
+        job.block = job.next;
+        job.next = block_at(g, grid, number, workspace);
+        job.tiles = div_up(g->m, grid->tile_m) * div_up(job.block.cols, grid->tile_n);
+        pool_run(pool, job.tiles + pack_tasks(g, &job.next), tile_task, &job);
+    }
 }
 
 static void gemm_dots(void *context, int64_t task, int worker)

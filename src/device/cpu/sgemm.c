@@ -145,16 +145,17 @@ static inline __attribute__((always_inline)) void fetch(const void *data, DType 
 
 /* Panels of `width` whose elements of one l are side by side in memory: rows are copied, each to all panels. */
 static inline __attribute__((always_inline)) void copy_panels(DType dtype, int width, int64_t total, int64_t k, const void *data,
-                                                              int64_t stride, float *panels)
+                                                              int64_t stride, float *panels, int64_t panel)
 {
     for (int64_t l = 0; l < k; l++, panels += width) {
         int64_t at = l * stride, i = 0;
         float  *to = panels;
-        for (; total - i >= (width + BLOCK - 1) / BLOCK * BLOCK; i += width, to += width * k) {
-            if (l + ROWS_AHEAD < k) fetch(data, dtype, at + ROWS_AHEAD * stride + i);
+        for (; total - i >= (width + BLOCK - 1) / BLOCK * BLOCK; i += width, to += panel) {
+            for (int j = 0; j < width && l + ROWS_AHEAD < k; j += dtype == DT_F32 ? LINE : 2 * LINE)
+                fetch(data, dtype, at + ROWS_AHEAD * stride + i + j);
             for (int j = 0; j < width; j += BLOCK) store_first(to + j, load8(data, dtype, at + i + j), least(width - j, BLOCK));
         }
-        for (; i < total; i += width, to += width * k)
+        for (; i < total; i += width, to += panel)
             for (int64_t j = 0; j < width; j++) to[j] = i + j < total ? load1(data, dtype, at + i + j) : 0;
     }
 }
@@ -196,21 +197,20 @@ static inline __attribute__((always_inline)) void turn_panel(DType dtype, int wi
 }
 
 static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data,
-                                                          int64_t stride, float *panels)
+                                                          int64_t stride, float *panels, int64_t panel)
 {
     if (!turn) {
-        copy_panels(dtype, width, total, k, data, stride, panels);
+        copy_panels(dtype, width, total, k, data, stride, panels, panel);
         return;
     }
-    for (int64_t i = 0; i < total; i += width)
-        turn_panel(dtype, width, total - i, k, data, i * stride, stride, panels + i * k);
+    for (int64_t i = 0; i < total; i += width, panels += panel) turn_panel(dtype, width, total - i, k, data, i * stride, stride, panels);
 }
 
-static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels)
+static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels, int64_t panel)
 {
     /* constants, for the compiler */
 #define PACK_CASE(type, turned, wide) \
-    if (dtype == (type) && turn == (turned) && width == (wide)) pack_as(type, turned, wide, total, k, data, stride, panels);
+    if (dtype == (type) && turn == (turned) && width == (wide)) pack_as(type, turned, wide, total, k, data, stride, panels, panel);
 #define PACK_TURNS(type, wide) \
     PACK_CASE(type, false, wide) \
     PACK_CASE(type, true, wide)
@@ -228,15 +228,15 @@ static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, co
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels)
 {
-    pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels);
+    pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels, kernel->rows * k);
     return (SgemmA){panels, kernel->rows * k, 1, kernel->rows};
 }
 
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
-                    float *panels)
+                    float *panels, int64_t panel)
 {
-    pack(dtype, trans, kernel->cols, cols, k, b, stride, panels);
-    return (SgemmB){panels, kernel->cols * k, kernel->cols};
+    pack(dtype, trans, kernel->cols, cols, k, b, stride, panels, panel);
+    return (SgemmB){panels, panel, kernel->cols};
 }
 
 /* The next `count` cache lines of `ahead`, from line *done on. */

@@ -49,9 +49,10 @@ SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t
                     float *panels);
 
 /* Copies `cols` columns of op(b), f32, bf16 or FP8, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
- * trans: b is stored (n,k). */
+ * trans: b is stored (n,k). `panel` floats from one panel to the next: the kernel's cols * k, or more where k is a part of
+ * what they hold. */
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
-                    float *panels);
+                    float *panels, int64_t panel);
 
 static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
 {
