@@ -154,13 +154,13 @@ static void key_block(const BackwardJob *job, const Scratch *s, int64_t b, int64
         if (attention_first_key(a, b, row) >= key + block_keys) break;
         int64_t rows = min_i64(job->block_q, a->len - row), all = rows * a->group, keys = min_i64(block_keys, row + rows - key);
         float  *q = s->q + row * a->group * dim, *grad_o = s->grad_o + row * a->group * dim, *dq = s->dq + row * a->group * dim;
-        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, q, dim), kt, s->p, keys, false, NULL);
-        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, grad_o, dim), vt, s->ds, keys, false, NULL);
+        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, q, dim), kt, s->p, keys, false, NULL, 0);
+        sgemm_run(kernel, all, keys, dim, 1, sgemm_a(kernel, false, grad_o, dim), vt, s->ds, keys, false, NULL, 0);
         block_gradients(a, s, b, row, rows, key, keys);
         SgemmA pt = sgemm_a(kernel, true, s->p, keys), dst = sgemm_a(kernel, true, s->ds, keys);
-        sgemm_run(kernel, keys, dim, all, 1, pt, sgemm_b(kernel, grad_o, dim), s->dv, dim, true, NULL);
-        sgemm_run(kernel, keys, dim, all, 1, dst, sgemm_b(kernel, q, dim), s->dk, dim, true, NULL);
-        sgemm_run(kernel, all, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), k_b, dq, dim, true, NULL);
+        sgemm_run(kernel, keys, dim, all, 1, pt, sgemm_b(kernel, grad_o, dim), s->dv, dim, true, NULL, 0);
+        sgemm_run(kernel, keys, dim, all, 1, dst, sgemm_b(kernel, q, dim), s->dk, dim, true, NULL, 0);
+        sgemm_run(kernel, all, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), k_b, dq, dim, true, NULL, 0);
     }
     for (int64_t i = 0; i < block_keys; i++) {
         if (job->dk.data) vec_store_row(heads_at_mut(&job->dk, b, key + i, g), job->dk.dtype, s->dk + i * dim, dim);

@@ -195,37 +195,52 @@ static void pack_task(void *context, int64_t task, int worker)
     pack_part(job, &job->next, task);
 }
 
-/* Where a's numbers lie for `rows` rows of op(a) from `row` on, depth [l, l + depth). */
-static SgemmAhead a_ahead(const Gemm *g, int64_t row, int64_t rows, int64_t l, int64_t depth)
+/* Where the numbers of an operand lie: rows [row, row + rows) and columns [col, col + cols) of op(x). */
+static SgemmAhead where(const GemmOperand *x, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
-    int64_t side = g->a.trans ? rows : depth; /* elements side by side */
-    return (SgemmAhead){.data = element(&g->a, row, l),
-                        .rows = g->a.trans ? depth : rows,
-                        .bytes = dtype_bytes(g->a.dtype, side),
-                        .stride = dtype_bytes(g->a.dtype, g->a.stride)};
+    int64_t along = x->trans ? rows : cols; /* side by side */
+    return (SgemmAhead){.data = element(x, row, col),
+                        .rows = x->trans ? cols : rows,
+                        .bytes = dtype_bytes(x->dtype, along),
+                        .stride = dtype_bytes(x->dtype, x->stride)};
 }
 
-/* A tile of c over the depth of the block. `next_row`: of the tile that this worker makes next, most probably. */
-static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
-                     bool adds, int64_t next_row)
+/* Part `part` of `parts` of the next block of b, where it lies. */
+static SgemmAhead next_block(const GemmJob *job, int64_t part, int64_t parts)
+{
+    const Block *next = &job->next;
+    if (!next->cols) return (SgemmAhead){0};
+    SgemmAhead all = where(&job->gemm->b, next->k, next->depth, next->n, next->cols);
+    int64_t    begin = all.rows * part / parts, end = all.rows * (part + 1) / parts;
+    all.data += begin * all.stride;
+    all.rows = end - begin;
+    return all;
+}
+
+/* A tile of c over the depth of the block. Meanwhile it fetches a for the next depth or, most probably, the worker's next tile,
+ * and this task's part of the next block. */
+static void tile_sum(const GemmJob *job, int64_t task, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c,
+                     int64_t c_stride, bool adds)
 {
     const Gemm  *g = job->gemm;
     const Block *block = &job->block;
-    int64_t      l = 0, width = job->kernel->cols;
-    do { /* once where k is 0, too */
-        int64_t     depth = min_i64(job->grid.depth, block->depth - l);
+    int64_t      width = job->kernel->cols, runs = max_i64(1, div_up(block->depth, job->grid.depth));
+    for (int64_t run = 0; run < runs; run++) {
+        int64_t     l = run * job->grid.depth, depth = min_i64(job->grid.depth, block->depth - l);
         const void *from = element(&g->a, row, block->k + l);
         SgemmA      a = (cols <= NARROW || g->a.trans) && g->a.dtype == DT_F32
                             ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
                             : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
-        bool        last = l + depth >= block->depth;
-        int64_t     from_row = last ? next_row : row, from_l = last ? 0 : l + depth;
-        SgemmAhead  ahead = a_ahead(g, from_row, min_i64(rows, g->m - from_row), block->k + from_l, min_i64(depth, block->depth - from_l));
+        int64_t     next_row = run + 1 < runs ? row : (task + job->workers) % div_up(g->m, job->grid.tile_m) * job->grid.tile_m;
+        int64_t     next_l = run + 1 < runs ? l + depth : 0;
+        SgemmAhead  ahead[] = {
+            where(&g->a, next_row, min_i64(rows, g->m - next_row), block->k + next_l, min_i64(depth, block->depth - next_l)),
+            next_block(job, task * runs + run, job->tiles * runs),
+        };
         scale_panels(&g->a, job->kernel->rows, row, rows, block->k + l, depth, panels);
         SgemmB b = {block->panels + col * block->depth + l * width, width * block->depth, width};
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, b, c, c_stride, adds || l > 0, &ahead);
-        l += depth;
-    } while (l < block->depth);
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, b, c, c_stride, adds || run > 0, ahead, 2);
+    }
 }
 
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
@@ -249,8 +264,8 @@ static void tile_task(void *context, int64_t task, int worker)
     float  *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
     bool    direct = g->c.dtype == DT_F32;
     float  *c = direct ? element_of_c(g, row, block->n + col) : tile;
-    int64_t c_stride = direct ? g->c.stride : cols, next_row = (task + job->workers) % tiles_m * grid->tile_m;
-    tile_sum(job, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate), next_row);
+    int64_t c_stride = direct ? g->c.stride : cols;
+    tile_sum(job, task, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
     if (g->epilogue == GEMM_BIAS && block->k + block->depth == g->k) add_bias(g, c, c_stride, rows, block->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) {

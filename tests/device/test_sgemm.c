@@ -67,7 +67,7 @@ static void check(const SgemmKernel *kernel, const Case *t)
                             : sgemm_a(kernel, t->trans_a, a->numbers, STRIDE);
     SgemmB of_b =
         t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b->data, dtype, STRIDE, panels_b, kernel->cols * t->k) : sgemm_b(kernel, b->numbers, STRIDE);
-    sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, t->add, NULL);
+    sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, t->add, NULL, 0);
     chain(t, 0.75f);
     if (memcmp(got, expected, sizeof got) != 0)
         test_fail(__FILE__, __LINE__, "%s: %lldx%lldx%lld trans %d %d, packed %d %d, %s, add %d", kernel->name, (long long)t->m,

@@ -239,28 +239,41 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, panel, kernel->cols};
 }
 
-/* The next `count` cache lines of `ahead`, from line *done on. */
-static void fetch_ahead(const SgemmAhead *ahead, int64_t count, int64_t *done)
+/* The lines of `ahead` are fetched in even shares, one before each tile. */
+typedef struct Fetch {
+    const SgemmAhead *ahead;
+    int64_t           lines, share, done; /* lines of a row; the others of all rows */
+} Fetch;
+
+static Fetch fetch_of(const SgemmAhead *ahead, int64_t tiles)
 {
     int64_t lines = (ahead->bytes + 63) / 64;
-    for (int64_t end = *done + count; *done < end && *done < lines * ahead->rows; ++*done)
-        __builtin_prefetch(ahead->data + *done / lines * ahead->stride + *done % lines * 64, 0, 2);
+    return (Fetch){ahead, lines, lines * ahead->rows / tiles + 1, 0};
+}
+
+static void fetch_share(Fetch *f)
+{
+    int64_t end = f->done + f->share;
+    if (end > f->lines * f->ahead->rows) end = f->lines * f->ahead->rows;
+    for (; f->done < end; f->done++)
+        __builtin_prefetch(f->ahead->data + f->done / f->lines * f->ahead->stride + f->done % f->lines * 64, 0, 2);
 }
 
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add, const SgemmAhead *ahead)
+               bool add, const SgemmAhead *ahead, int num_ahead)
 {
     bool      along_rows = a.row == 1;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
-    int64_t   a_stride = along_rows ? a.col : a.row, fetched = 0;
-    int64_t   tiles = (m + kernel->rows - 1) / kernel->rows * ((n + kernel->cols - 1) / kernel->cols);
-    int64_t   share = ahead ? (ahead->bytes + 63) / 64 * ahead->rows / tiles + 1 : 0;
+    int64_t   a_stride = along_rows ? a.col : a.row;
+    Fetch     fetch[SGEMM_MOST_AHEAD];
+    for (int f = 0; f < num_ahead; f++)
+        fetch[f] = fetch_of(&ahead[f], (m + kernel->rows - 1) / kernel->rows * ((n + kernel->cols - 1) / kernel->cols));
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = n - j < kernel->cols ? (int)(n - j) : kernel->cols;
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
-            if (ahead) fetch_ahead(ahead, share, &fetched);
+            for (int f = 0; f < num_ahead; f++) fetch_share(&fetch[f]);
             tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add);
         }
     }

@@ -8,6 +8,7 @@
 enum {
     SGEMM_ROWS = 24, /* a multiple of the rows of every kernel's tile: blocks of a in this measure fill whole panels */
     SGEMM_COLS = 32, /* the same of columns */
+    SGEMM_MOST_AHEAD = 2,
 };
 
 /* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, with the kernel's rows; row or
@@ -65,6 +66,6 @@ typedef struct SgemmAhead {
     int64_t     rows, bytes, stride;
 } SgemmAhead;
 
-/* c (m,n) = alpha a b, or += with `add`; ahead may be NULL. */
+/* c (m,n) = alpha a b, or += with `add`; num_ahead: SGEMM_MOST_AHEAD at most. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add, const SgemmAhead *ahead);
+               bool add, const SgemmAhead *ahead, int num_ahead);
