@@ -1,16 +1,38 @@
 /* GEMMs at the shapes of two small models, through gemm_run as ops call it, beside one big GEMM on the same threads:
- * GFLOP/s for 1 thread and for all (argv[1]: how many). Attention and the head's loss after them; attention alone if asked.
+ * GFLOP/s for 1 thread and for all (argv[1]: how many), and of the fastest of some libraries, called whole. Attention,
+ * the head's loss and decoding rows after them.
  *
- *   build/bench/bench_gemm [threads [attention]] */
+ *   build/bench/bench_gemm [threads [attention]]        attention alone
+ *   build/bench/bench_gemm [threads [library ...]]      OpenBLAS, MKL or oneDNN: libopenblas.so.0 libmkl_rt.so.3 libdnnl.so.2 */
 #include "base/pool.h"
 #include "device/cpu/sgemm.h"
 #include "device/device.h"
 #include "ops/attention.h"
 #include "ops/gemm.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
+
+/* Their sgemm for C, and its numbers for row-major, plain and transposed matrices; oneDNN's takes letters. */
+enum { CBLAS_ROWS = 101, CBLAS_PLAIN = 111, CBLAS_TRANS = 112 };
+typedef void (*Cblas)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                      float beta, float *c, int ldc);
+typedef int (*Dnnl)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
+                    int64_t ldb, float beta, float *c, int64_t ldc);
+
+typedef struct Peer {
+    const char *name;
+    Cblas       cblas;
+    Dnnl        dnnl;
+    void (*set_threads)(int threads);
+} Peer;
+
+enum { MOST_PEERS = 4, PEER_ROUNDS = 3 };
+static Peer peers[MOST_PEERS];
+static int  num_peers;
 
 typedef struct Shape {
     const char *name;
@@ -54,12 +76,12 @@ static double seconds_now(const ThreadPool *pool)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The fastest of what fits in a quarter of a second, at least 5 runs. */
-static double fastest_seconds(void (*run)(void *context), void *context, const ThreadPool *pool)
+/* The fastest of what fits in `seconds`, at least 5 runs. */
+static double fastest_seconds(void (*run)(void *context), void *context, const ThreadPool *pool, double seconds)
 {
     double best = 1e9, begin = seconds_now(pool);
     run(context);
-    for (int count = 0; count < 5 || seconds_now(pool) - begin < 0.25; count++) {
+    for (int count = 0; count < 5 || seconds_now(pool) - begin < seconds; count++) {
         double start = seconds_now(pool), taken;
         run(context);
         taken = seconds_now(pool) - start;
@@ -80,12 +102,55 @@ typedef struct GemmRun {
     Gemm        gemm;
     ThreadPool *pool;
     void       *workspace;
+    const Peer *peer;
 } GemmRun;
 
 static void run_gemm(void *context)
 {
     GemmRun *run = context;
     gemm_run(&run->gemm, run->pool, run->workspace);
+}
+
+static void run_peer(void *context)
+{
+    const GemmRun *run = context;
+    const Gemm    *g = &run->gemm;
+    int            m = (int)g->m, n = (int)g->n, k = (int)g->k;
+    if (run->peer->cblas)
+        run->peer->cblas(CBLAS_ROWS, g->a.trans ? CBLAS_TRANS : CBLAS_PLAIN, g->b.trans ? CBLAS_TRANS : CBLAS_PLAIN, m, n, k, g->alpha,
+                         g->a.data, (int)g->a.stride, g->b.data, (int)g->b.stride, 0, g->c.data, (int)g->c.stride);
+    else
+        run->peer->dnnl(g->a.trans ? 'T' : 'N', g->b.trans ? 'T' : 'N', m, n, k, g->alpha, g->a.data, g->a.stride, g->b.data, g->b.stride, 0,
+                        g->c.data, g->c.stride);
+}
+
+static bool open_peer(const char *path)
+{
+    static const char *const threads[] = {"openblas_set_num_threads", "MKL_Set_Num_Threads", "omp_set_num_threads"};
+    void                    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    Peer                     peer = {.name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path};
+    if (!library || num_peers == MOST_PEERS) return false;
+    *(void **)&peer.cblas = dlsym(library, "cblas_sgemm");
+    *(void **)&peer.dnnl = dlsym(library, "dnnl_sgemm");
+    for (int i = 0; i < 3 && !peer.set_threads; i++) *(void **)&peer.set_threads = dlsym(library, threads[i]);
+    if ((!peer.cblas && !peer.dnnl) || !peer.set_threads) return false;
+    peers[num_peers++] = peer;
+    return true;
+}
+
+/* Ours and each library in turn, in rounds: seconds of ours, and of the fastest library and which. */
+static void compare(GemmRun *run, double *out_ours, double *out_best, const Peer **out_peer)
+{
+    *out_ours = *out_best = 1e9;
+    for (int round = 0; round < PEER_ROUNDS; round++)
+        for (int i = -1; i < num_peers; i++) {
+            usleep(20000); /* until threads of the one before have stopped spinning */
+            run->peer = i < 0 ? NULL : &peers[i];
+            if (run->peer) run->peer->set_threads(pool_num_workers(run->pool));
+            double taken = fastest_seconds(i < 0 ? run_gemm : run_peer, run, run->pool, 0.1);
+            if (i < 0 && taken < *out_ours) *out_ours = taken;
+            if (i >= 0 && taken < *out_best) *out_best = taken, *out_peer = run->peer;
+        }
 }
 
 static Gemm gemm_of_shape(const Shape *s, DType dtype)
@@ -114,13 +179,20 @@ static void bench_shape(const Shape *s, ThreadPool *pools[2])
     double flops = 2.0 * (double)s->rows * (double)s->k * (double)s->m;
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < 2; i++) {
-            GemmRun run = {gemm_of_shape(s, d ? DT_BF16 : DT_F32), pools[i], NULL};
+            GemmRun run = {.gemm = gemm_of_shape(s, d ? DT_BF16 : DT_F32), .pool = pools[i]};
             void   *a = filled((size_t)(run.gemm.m * run.gemm.k)), *b = filled((size_t)(run.gemm.n * run.gemm.k));
             run.gemm.a.data = a;
             run.gemm.b.data = b;
             run.gemm.c.data = filled((size_t)(run.gemm.m * run.gemm.n));
             run.workspace = filled(gemm_workspace(&run.gemm, pool_num_workers(pools[i])) / sizeof(float) + 1);
-            printf(" %9.1f", flops / fastest_seconds(run_gemm, &run, pools[i]) * 1e-9);
+            if (d || !num_peers) {
+                printf(" %9.1f", flops / fastest_seconds(run_gemm, &run, pools[i], 0.25) * 1e-9);
+            } else {
+                double      ours, best;
+                const Peer *peer = NULL;
+                compare(&run, &ours, &best, &peer);
+                printf(" %9.1f (%5.1f %.5s: %.2f)", flops / ours * 1e-9, flops / best * 1e-9, peer ? peer->name + 3 : "", best / ours);
+            }
             free(a), free(b), free(run.gemm.c.data), free(run.workspace);
         }
     printf("\n");
@@ -169,7 +241,7 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
                    .workspace = filled(bytes / 4 + 1),
                    .workspace_bytes = bytes,
                    .pool = pool}};
-    double seconds = fastest_seconds(run_op, &run, pool);
+    double seconds = fastest_seconds(run_op, &run, pool, 0.25);
     for (int i = 0; i < op->num_in; i++) free(views[i].data);
     for (int k = 0; k < op->num_out; k++) free(out[k].data);
     free(run.args.workspace);
@@ -228,10 +300,14 @@ int main(int argc, char **argv)
         return 1;
     }
     pools[1] = device_cpu_pool(device);
+    bool all = argc < 3 || strcmp(argv[2], "attention");
+    for (int i = 2; i < argc && all; i++)
+        if (!open_peer(argv[i])) printf("no peer: %s has no sgemm that is known here\n", argv[i]);
     printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", sgemm_kernel()->name, pool_num_workers(pools[1]), flops * 1e-9,
            bytes * 1e-9);
-    bool all = argc < 3;
-    if (all) printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all\n");
+    if (all)
+        printf("GFLOP/s                     rows      k      m   f32 1 th   f32 all  bf16 1 th  bf16 all%s\n",
+               num_peers ? "   (the fastest library's, and ours as a part of it)" : "");
     for (size_t i = 0; all && i < sizeof shapes / sizeof shapes[0]; i++) bench_shape(&shapes[i], pools);
     for (size_t i = 0; i < sizeof attentions / sizeof attentions[0]; i++) bench_attention(&attentions[i], pools);
     if (all) bench_heads(pools);

@@ -132,7 +132,8 @@ const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t ro
 void attention_store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride,
                             float *scratch)
 {
-    SgemmB turned = sgemm_pack_b(sgemm_kernel(), true, heads->dim, rows, x, DT_F32, stride, scratch);
+    const SgemmKernel *kernel = sgemm_kernel();
+    SgemmB turned = sgemm_pack_b(kernel, true, heads->dim, rows, x, DT_F32, stride, scratch, kernel->cols * rows);
     for (int64_t d = 0; d < heads->dim; d += turned.row)
         for (int64_t i = 0; i < rows; i++) {
             void *to = vec_at_mut(heads_at_mut(heads, b, t + i, h), heads->dtype, d);
@@ -199,7 +200,8 @@ static Panel *panel_start(const Attention *a, const SgemmKernel *kernel, int64_t
     Panel *p = (Panel *)memory;
     *p = (Panel){.head = head, .t = t, .count = count, .begin = INT64_MAX, .all_end = INT64_MAX};
     p->sum = memory + div_up(sizeof(Panel), 64) * 16;
-    p->q = sgemm_pack_b(kernel, true, count, a->dim, heads_at(&a->q, b, t, head), a->q.dtype, a->q.token_stride, p->sum + PANEL * a->dim);
+    p->q = sgemm_pack_b(kernel, true, count, a->dim, heads_at(&a->q, b, t, head), a->q.dtype, a->q.token_stride, p->sum + PANEL * a->dim,
+                        kernel->cols * a->dim);
     for (int64_t i = 0; i < PANEL; i++) {
         int64_t query = t + min_i64(i, count - 1), first = attention_first_key(a, b, query), after = a->first + query + 1;
         p->first[i] = (int32_t)first;
@@ -280,9 +282,9 @@ VEC_TASK(forward_task)
             if (keys <= 0) continue;
             SgemmA k_a = sgemm_a(kernel, false, k + (from - key) * k_stride, k_stride);
             SgemmA v_a = sgemm_a(kernel, true, v + (from - key) * v_stride, v_stride);
-            sgemm_run(kernel, keys, PANEL, a->dim, a->scale, k_a, p->q, score, PANEL, false);
+            sgemm_run(kernel, keys, PANEL, a->dim, a->scale, k_a, p->q, score, PANEL, false, NULL, 0);
             panel_softmax(a, p, score, from, keys);
-            sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, true);
+            sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, true, NULL, 0);
         }
     }
     for (int64_t i = 0; i < count; i++) panel_finish(a, b, (Panel *)(panels + i * panel_floats(a)), turned);

@@ -194,13 +194,13 @@ static void tile(const BackwardJob *job, const Scratch *s, const KeyBlock *block
     int64_t            head = block->g * a->group + h, keys = min_i64(block->keys, row + rows - block->key), dim = a->dim, q_stride, grad_stride;
     const float       *q = attention_rows(&a->q, block->b, row, rows, head, s->q, &q_stride);
     const float       *grad_o = attention_rows(&job->grad_o, block->b, row, rows, head, s->grad_o, &grad_stride);
-    sgemm_run(kernel, rows, keys, dim, a->scale, sgemm_a(kernel, false, q, q_stride), block->kt, s->p, keys, false);
-    sgemm_run(kernel, rows, keys, dim, 1, sgemm_a(kernel, false, grad_o, grad_stride), block->vt, s->ds, keys, false);
+    sgemm_run(kernel, rows, keys, dim, a->scale, sgemm_a(kernel, false, q, q_stride), block->kt, s->p, keys, false, NULL, 0);
+    sgemm_run(kernel, rows, keys, dim, 1, sgemm_a(kernel, false, grad_o, grad_stride), block->vt, s->ds, keys, false, NULL, 0);
     tile_gradients(a, s, block->b, h, row, rows, block->key, keys);
     SgemmB p = sgemm_b(kernel, s->p, keys), ds = sgemm_b(kernel, s->ds, keys);
-    sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, true);
-    sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, true);
-    sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim, !block->first);
+    sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, true, NULL, 0);
+    sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, true, NULL, 0);
+    sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim, !block->first, NULL, 0);
 }
 
 VEC_TASK(strip_task)
@@ -220,8 +220,8 @@ VEC_TASK(strip_task)
         KeyBlock    block = {.b = b, .g = g, .key = key, .keys = min_i64(BLOCK_K, strip->key_end - key), .first = key == strip->key};
         const void *k = heads_at(&a->k, b, key, g), *v = heads_at(&a->v, b, key, g);
         block.k = attention_rows(&a->k, b, key, block.keys, g, s.k, &block.k_stride);
-        block.kt = sgemm_pack_b(kernel, true, block.keys, dim, k, a->k.dtype, a->k.token_stride, s.kt);
-        block.vt = sgemm_pack_b(kernel, true, block.keys, dim, v, a->v.dtype, a->v.token_stride, s.vt);
+        block.kt = sgemm_pack_b(kernel, true, block.keys, dim, k, a->k.dtype, a->k.token_stride, s.kt, kernel->cols * dim);
+        block.vt = sgemm_pack_b(kernel, true, block.keys, dim, v, a->v.dtype, a->v.token_stride, s.vt, kernel->cols * dim);
         memset(s.dkt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
         memset(s.dvt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
         int64_t rows, row = key;

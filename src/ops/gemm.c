@@ -1,6 +1,7 @@
 /* b is packed a block at a time, shared by all workers; a task then makes a tile of c from rows of a that it packs for
- * itself, depth by depth. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products
- * of a few rows (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
+ * itself, depth by depth. The next block is packed by whoever finds no tile left of this one. What is bf16 or FP8 becomes fp32
+ * as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows (decoding) are dot products instead: they
+ * are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
 #include "device/cpu/sgemm.h"
@@ -14,6 +15,7 @@ enum {
     BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
     BLOCK_N = 512,              /* columns that a block has at least */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
+    PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c for which a is read where it lies: packing it takes longer than using it */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
@@ -36,7 +38,7 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     Grid    grid = {.depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS)};
     grid.block_n = even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
-    if (g->c.dtype == DT_F32) grid.block_k = min_i64(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth);
+    if (g->c.dtype == DT_F32) grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
     grid.tile_n = grid.block_n;
     while (div_up(m, grid.tile_m) * div_up(min_i64(n, grid.block_n), grid.tile_n) < TASKS_PER_WORKER * num_workers) {
         if (grid.tile_m / 2 >= LEAST_M)
@@ -60,19 +62,32 @@ static int64_t dot_floats(const Gemm *g)
     return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
 }
 
+/* Rows [k, k + depth) and columns [n, n + cols) of op(b), in panels. */
+typedef struct Block {
+    int64_t k, depth, n, cols;
+    float  *panels;
+} Block;
+
 typedef struct GemmJob {
     const Gemm        *gemm;
     const SgemmKernel *kernel;
     Grid               grid;
-    int64_t            k, depth, n, cols; /* the block of b: rows [k, k + depth) and columns [n, n + cols) of op(b) */
-    float             *block;             /* its panels */
-    float             *scratch;           /* per worker: panels of a, tile of a bf16 c */
+    Block              block, next; /* next: without columns at the end */
+    int64_t            tiles;       /* tasks of the block; those after them pack the next one */
+    float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
+    int                workers;
 } GemmJob;
 
 static int64_t block_floats(const Grid *grid)
 {
     return sgemm_packed(grid->block_n, SGEMM_COLS, grid->block_k);
+}
+
+/* In memory at a time. */
+static int64_t num_blocks(const Gemm *g, const Grid *grid)
+{
+    return grid->block_n < g->n || grid->block_k < g->k ? 2 : 1;
 }
 
 static int64_t a_floats(const Grid *grid)
@@ -90,7 +105,7 @@ size_t gemm_workspace(const Gemm *g, int num_workers)
     if (by_dots(g)) return (size_t)(num_workers * dot_floats(g)) * sizeof(float);
     if (!g->m || !g->n) return 0;
     Grid grid = gemm_grid(g, num_workers);
-    return (size_t)(block_floats(&grid) + num_workers * scratch_floats(g, &grid)) * sizeof(float);
+    return (size_t)(num_blocks(g, &grid) * block_floats(&grid) + num_workers * scratch_floats(g, &grid)) * sizeof(float);
 }
 
 /* Which element of memory is at (row, col) of the matrix. */
@@ -155,36 +170,77 @@ static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *n
     scale_panels(x, 1, row, 1, 0, count, numbers);
 }
 
+static int64_t pack_tasks(const Gemm *g, const Block *block)
+{
+    return g->b.trans ? div_up(block->cols, PACK_COLS) : block->cols ? div_up(block->depth, PACK_ROWS) : 0;
+}
+
+/* One of them: columns of op(b), or rows, whichever lie side by side. */
+static void pack_part(const GemmJob *job, const Block *block, int64_t part)
+{
+    const Gemm *g = job->gemm;
+    int64_t     col = g->b.trans ? part * PACK_COLS : 0, cols = g->b.trans ? min_i64(PACK_COLS, block->cols - col) : block->cols;
+    int64_t     row = g->b.trans ? 0 : part * PACK_ROWS, rows = g->b.trans ? block->depth : min_i64(PACK_ROWS, block->depth - row);
+    int64_t     width = job->kernel->cols, panel = width * block->depth;
+    float      *panels = block->panels + col * block->depth + row * width;
+    sgemm_pack_b(job->kernel, g->b.trans, cols, rows, element(&g->b, block->k + row, block->n + col), g->b.dtype, g->b.stride, panels, panel);
+    for (int64_t j = 0; j < cols; j += width, panels += panel)
+        scale_panels(&g->b, (int)width, block->n + col + j, min_i64(width, cols - j), block->k + row, rows, panels);
+}
+
 static void pack_task(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
-    const Gemm    *g = job->gemm;
-    int64_t        col = task * PACK_COLS, cols = min_i64(PACK_COLS, job->cols - col);
-    const void    *b = element(&g->b, job->k, job->n + col);
-    float         *panels = job->block + col * job->depth;
     (void)worker;
-    sgemm_pack_b(job->kernel, g->b.trans, cols, job->depth, b, g->b.dtype, g->b.stride, panels);
-    scale_panels(&g->b, job->kernel->cols, job->n + col, cols, job->k, job->depth, panels);
+    pack_part(job, &job->next, task);
 }
 
-/* A tile of c over the depth of the block. */
-static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
-                     bool adds)
+/* Where the numbers of an operand lie: rows [row, row + rows) and columns [col, col + cols) of op(x). */
+static SgemmAhead where(const GemmOperand *x, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
-    const Gemm *g = job->gemm;
-    int64_t     l = 0;
-    do { /* once where k is 0, too */
-        int64_t      depth = min_i64(job->grid.depth, job->depth - l);
-        const void  *from = element(&g->a, row, job->k + l);
-        SgemmA       a = cols <= NARROW && g->a.dtype == DT_F32
-                             ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
-                             : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
-        const float *b = job->block + col * job->depth + l * job->kernel->cols;
-        scale_panels(&g->a, job->kernel->rows, row, rows, job->k + l, depth, panels);
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, (SgemmB){b, job->kernel->cols * job->depth, job->kernel->cols}, c,
-                  c_stride, adds || l > 0);
-        l += depth;
-    } while (l < job->depth);
+    int64_t along = x->trans ? rows : cols; /* side by side */
+    return (SgemmAhead){.data = element(x, row, col),
+                        .rows = x->trans ? cols : rows,
+                        .bytes = dtype_bytes(x->dtype, along),
+                        .stride = dtype_bytes(x->dtype, x->stride)};
+}
+
+/* Part `part` of `parts` of the next block of b, where it lies. */
+static SgemmAhead next_block(const GemmJob *job, int64_t part, int64_t parts)
+{
+    const Block *next = &job->next;
+    if (!next->cols) return (SgemmAhead){0};
+    SgemmAhead all = where(&job->gemm->b, next->k, next->depth, next->n, next->cols);
+    int64_t    begin = all.rows * part / parts, end = all.rows * (part + 1) / parts;
+    all.data += begin * all.stride;
+    all.rows = end - begin;
+    return all;
+}
+
+/* A tile of c over the depth of the block. Meanwhile it fetches a for the next depth or, most probably, the worker's next tile,
+ * and this task's part of the next block. */
+static void tile_sum(const GemmJob *job, int64_t task, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c,
+                     int64_t c_stride, bool adds)
+{
+    const Gemm  *g = job->gemm;
+    const Block *block = &job->block;
+    int64_t      width = job->kernel->cols, runs = max_i64(1, div_up(block->depth, job->grid.depth));
+    for (int64_t run = 0; run < runs; run++) {
+        int64_t     l = run * job->grid.depth, depth = min_i64(job->grid.depth, block->depth - l);
+        const void *from = element(&g->a, row, block->k + l);
+        SgemmA      a = (cols <= NARROW || g->a.trans) && g->a.dtype == DT_F32
+                            ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
+                            : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
+        int64_t     next_row = run + 1 < runs ? row : (task + job->workers) % div_up(g->m, job->grid.tile_m) * job->grid.tile_m;
+        int64_t     next_l = run + 1 < runs ? l + depth : 0;
+        SgemmAhead  ahead[] = {
+            where(&g->a, next_row, min_i64(rows, g->m - next_row), block->k + next_l, min_i64(depth, block->depth - next_l)),
+            next_block(job, task * runs + run, job->tiles * runs),
+        };
+        scale_panels(&g->a, job->kernel->rows, row, rows, block->k + l, depth, panels);
+        SgemmB b = {block->panels + col * block->depth + l * width, width * block->depth, width};
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, b, c, c_stride, adds || run > 0, ahead, 2);
+    }
 }
 
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
@@ -198,17 +254,22 @@ static void tile_task(void *context, int64_t task, int worker)
     const GemmJob *job = context;
     const Gemm    *g = job->gemm;
     const Grid    *grid = &job->grid;
-    int64_t        tiles_m = div_up(g->m, grid->tile_m), row = task % tiles_m * grid->tile_m, col = task / tiles_m * grid->tile_n;
-    int64_t        rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, job->cols - col);
-    float         *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
-    bool           direct = g->c.dtype == DT_F32;
-    float         *c = direct ? element_of_c(g, row, job->n + col) : tile;
-    int64_t        c_stride = direct ? g->c.stride : cols;
-    tile_sum(job, row, rows, col, cols, panels, c, c_stride, job->k > 0 || (direct && g->accumulate));
-    if (g->epilogue == GEMM_BIAS && job->k + job->depth == g->k) add_bias(g, c, c_stride, rows, job->n + col, cols);
+    const Block   *block = &job->block;
+    if (task >= job->tiles) {
+        pack_part(job, &job->next, task - job->tiles);
+        return;
+    }
+    int64_t tiles_m = div_up(g->m, grid->tile_m), row = task % tiles_m * grid->tile_m, col = task / tiles_m * grid->tile_n;
+    int64_t rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, block->cols - col);
+    float  *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
+    bool    direct = g->c.dtype == DT_F32;
+    float  *c = direct ? element_of_c(g, row, block->n + col) : tile;
+    int64_t c_stride = direct ? g->c.stride : cols;
+    tile_sum(job, task, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
+    if (g->epilogue == GEMM_BIAS && block->k + block->depth == g->k) add_bias(g, c, c_stride, rows, block->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) {
-        void *to = element_of_c(g, row + i, job->n + col);
+        void *to = element_of_c(g, row + i, block->n + col);
         if (g->accumulate)
             vec_add_row(to, g->c.dtype, c + i * cols, cols);
         else
@@ -216,18 +277,29 @@ static void tile_task(void *context, int64_t task, int worker)
     }
 }
 
+/* The block with the number, over columns first; past the last without columns. */
+static Block block_at(const Gemm *g, const Grid *grid, int64_t number, float *memory)
+{
+    int64_t across = div_up(g->n, grid->block_n), k = number / across * grid->block_k, n = number % across * grid->block_n;
+    if (number && k >= g->k) return (Block){0};
+    return (Block){k, min_i64(grid->block_k, g->k - k), n, min_i64(grid->block_n, g->n - n), memory + number % 2 * block_floats(grid)};
+}
+
 static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 {
-    GemmJob job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool)), .block = workspace};
-    job.scratch = workspace + block_floats(&job.grid);
-    job.scratch_floats = scratch_floats(g, &job.grid);
-    for (job.k = 0; job.k < max_i64(g->k, 1); job.k += job.grid.block_k)
-        for (job.n = 0; job.n < g->n; job.n += job.grid.block_n) {
-            job.depth = min_i64(job.grid.block_k, g->k - job.k);
-            job.cols = min_i64(job.grid.block_n, g->n - job.n);
-            pool_run(pool, div_up(job.cols, PACK_COLS), pack_task, &job);
-            pool_run(pool, div_up(g->m, job.grid.tile_m) * div_up(job.cols, job.grid.tile_n), tile_task, &job);
-        }
+    GemmJob     job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool))};
+    const Grid *grid = &job.grid;
+    job.scratch = workspace + num_blocks(g, grid) * block_floats(grid);
+    job.scratch_floats = scratch_floats(g, grid);
+    job.workers = pool_num_workers(pool);
+    job.next = block_at(g, grid, 0, workspace);
+    pool_run(pool, pack_tasks(g, &job.next), pack_task, &job);
+    for (int64_t number = 1; job.next.cols; number++) {
+        job.block = job.next;
+        job.next = block_at(g, grid, number, workspace);
+        job.tiles = div_up(g->m, grid->tile_m) * div_up(job.block.cols, grid->tile_n);
+        pool_run(pool, job.tiles + pack_tasks(g, &job.next), tile_task, &job);
+    }
 }
 
 static void gemm_dots(void *context, int64_t task, int worker)

@@ -66,8 +66,8 @@ static void check(const SgemmKernel *kernel, const Case *t)
     SgemmA of_a = t->pack_a ? sgemm_pack_a(kernel, t->trans_a, t->m, t->k, a->data, dtype, STRIDE, panels_a)
                             : sgemm_a(kernel, t->trans_a, a->numbers, STRIDE);
     SgemmB of_b =
-        t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b->data, dtype, STRIDE, panels_b) : sgemm_b(kernel, b->numbers, STRIDE);
-    sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, t->add);
+        t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b->data, dtype, STRIDE, panels_b, kernel->cols * t->k) : sgemm_b(kernel, b->numbers, STRIDE);
+    sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, t->add, NULL, 0);
     chain(t, 0.75f);
     if (memcmp(got, expected, sizeof got) != 0)
         test_fail(__FILE__, __LINE__, "%s: %lldx%lldx%lld trans %d %d, packed %d %d, %s, add %d", kernel->name, (long long)t->m,
@@ -113,7 +113,7 @@ static void every_code_is_packed_as_its_number(void)
         for (int trans = 0; trans < 2; trans++)
             for (int64_t cols = kernel->cols - 1; cols <= kernel->cols; cols++) {
                 int64_t depth = 256 / kernel->cols;
-                sgemm_pack_b(kernel, trans, cols, depth, codes, formats[f], trans ? depth : cols, panels_b);
+                sgemm_pack_b(kernel, trans, cols, depth, codes, formats[f], trans ? depth : cols, panels_b, kernel->cols * depth);
                 for (int64_t i = 0; i < depth * cols; i++) {
                     float got_one = trans ? panels_b[i % depth * kernel->cols + i / depth] : panels_b[i / cols * kernel->cols + i % cols];
                     float want;

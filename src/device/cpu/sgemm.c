@@ -5,7 +5,12 @@
 #include <immintrin.h>
 #include <string.h>
 
-enum { BLOCK = 8 };
+enum {
+    BLOCK = 8,
+    LINE = 16,      /* floats of a cache line */
+    LINES = 32,     /* elements of a row read at once: two cache lines of f32 */
+    ROWS_AHEAD = 8, /* fetched while a row is copied */
+};
 
 #define NAME(function) avx2_##function
 #define TARGET
@@ -117,61 +122,95 @@ static inline void turn8(__m256 x[BLOCK])
     memcpy(x, y, sizeof y);
 }
 
-/* A panel of `width`, `count` of them there, whose elements are side by side in memory, `readable` in a row: rows are copied. */
-static inline __attribute__((always_inline)) void copy_panel(DType dtype, int width, int64_t count, int64_t readable, int64_t k,
-                                                             const void *data, int64_t at, int64_t stride, float *panel)
+/* The first `count` floats of x, a constant: 4, 6 or 8. */
+static inline __attribute__((always_inline)) void store_first(float *to, __m256 x, int count)
 {
-    for (int64_t l = 0; l < k; l++, at += stride, panel += width) {
-        if (dtype == DT_F32 && count == width) {
-            memcpy(panel, (const float *)data + at, (size_t)width * sizeof(float));
-        } else if (readable >= (width + BLOCK - 1) / BLOCK * BLOCK) {
-            /* what the last one writes too much is the next row's or panel's, which come after it */
-            for (int i = 0; i < width; i += BLOCK) _mm256_storeu_ps(panel + i, load8(data, dtype, at + i));
-        } else {
-            for (int64_t i = 0; i < width; i++) panel[i] = i < count ? load1(data, dtype, at + i) : 0;
+    if (count == BLOCK) {
+        _mm256_storeu_ps(to, x);
+        return;
+    }
+    _mm_storeu_ps(to, _mm256_castps256_ps128(x));
+    if (count == 6) _mm_storel_pi((__m64 *)(to + 4), _mm256_extractf128_ps(x, 1));
+}
+
+static inline int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static inline __attribute__((always_inline)) void fetch(const void *data, DType dtype, int64_t at)
+{
+    __builtin_prefetch((const char *)data + at * (dtype == DT_F32 ? 4 : DT_SET(dtype) & DT_SET_FP8 ? 1 : 2));
+}
+
+/* Panels of `width` whose elements of one l are side by side in memory: rows are copied, each to all panels. */
+static inline __attribute__((always_inline)) void copy_panels(DType dtype, int width, int64_t total, int64_t k, const void *data,
+                                                              int64_t stride, float *panels, int64_t panel)
+{
+    for (int64_t l = 0; l < k; l++, panels += width) {
+        int64_t at = l * stride, i = 0;
+        float  *to = panels;
+        for (; total - i >= (width + BLOCK - 1) / BLOCK * BLOCK; i += width, to += panel) {
+            for (int j = 0; j < width && l + ROWS_AHEAD < k; j += dtype == DT_F32 ? LINE : 2 * LINE)
+                fetch(data, dtype, at + ROWS_AHEAD * stride + i + j);
+            for (int j = 0; j < width; j += BLOCK) store_first(to + j, load8(data, dtype, at + i + j), least(width - j, BLOCK));
         }
+        for (; i < total; i += width, to += panel)
+            for (int64_t j = 0; j < width; j++) to[j] = i + j < total ? load1(data, dtype, at + i + j) : 0;
     }
 }
 
-/* The same where elements of one l are `stride` apart and those of one row are side by side. */
+/* `rows` rows of a panel, 8 at most, `count` of them there: 8 elements of each from `at` on. */
+static inline __attribute__((always_inline)) void turn_block(DType dtype, int width, int rows, int64_t count, const void *data, int64_t at,
+                                                             int64_t stride, float *to)
+{
+    __m256 x[BLOCK];
+    for (int j = 0; j < BLOCK; j++) x[j] = j < count ? load8(data, dtype, at + j * stride) : _mm256_setzero_ps();
+    turn8(x);
+    for (int j = 0; j < BLOCK; j++) store_first(to + j * width, x[j], rows);
+}
+
+/* The same where elements of one l are `stride` apart and those of one row are side by side. Whole cache lines of a row are
+ * read before the next row: rows that are a power of two apart would push each other out. */
 static inline __attribute__((always_inline)) void turn_panel(DType dtype, int width, int64_t count, int64_t k, const void *data, int64_t at,
                                                              int64_t stride, float *panel)
 {
     int64_t l = 0;
-    for (; l + BLOCK <= k; l += BLOCK)
+    for (; l + BLOCK <= k; l += LINES) {
+        int64_t end = l + LINES < k ? l + LINES : k;
         for (int i = 0; i < width; i += BLOCK) {
-            __m256 x[BLOCK];
-            for (int j = 0; j < BLOCK; j++) x[j] = i + j < count ? load8(data, dtype, at + (i + j) * stride + l) : _mm256_setzero_ps();
-            turn8(x);
-            for (int j = 0; j < BLOCK; j++) {
-                float *to = panel + (l + j) * width + i;
-                if (width - i >= BLOCK)
-                    _mm256_storeu_ps(to, x[j]);
-                else
-                    memcpy(to, &x[j], (size_t)(width - i) * sizeof(float));
+            int64_t ahead = at + (l + 2 * LINES < k ? l + 2 * LINES : width * stride + l + 2 * LINES - (k + LINES - 1) / LINES * LINES);
+            for (int64_t j = i; j < least(i + BLOCK, width) && j < count; j++) {
+                fetch(data, dtype, ahead + j * stride);
+                if (dtype == DT_F32) fetch(data, dtype, ahead + j * stride + LINE);
             }
+            int rows = least(width - i, BLOCK);
+            for (int64_t from = l; from + BLOCK <= end; from += BLOCK)
+                if (count >= width)
+                    turn_block(dtype, width, rows, rows, data, at + i * stride + from, stride, panel + from * width + i);
+                else
+                    turn_block(dtype, width, rows, count - i, data, at + i * stride + from, stride, panel + from * width + i);
         }
-    for (; l < k; l++)
+    }
+    for (l = k / BLOCK * BLOCK; l < k; l++)
         for (int64_t i = 0; i < width; i++) panel[l * width + i] = i < count ? load1(data, dtype, at + i * stride + l) : 0;
 }
 
 static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data,
-                                                          int64_t stride, float *panels)
+                                                          int64_t stride, float *panels, int64_t panel)
 {
-    for (int64_t i = 0; i < total; i += width, panels += width * k) {
-        int64_t count = total - i < width ? total - i : width;
-        if (turn)
-            turn_panel(dtype, width, count, k, data, i * stride, stride, panels);
-        else
-            copy_panel(dtype, width, count, total - i, k, data, i, stride, panels);
+    if (!turn) {
+        copy_panels(dtype, width, total, k, data, stride, panels, panel);
+        return;
     }
+    for (int64_t i = 0; i < total; i += width, panels += panel) turn_panel(dtype, width, total - i, k, data, i * stride, stride, panels);
 }
 
-static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels)
+static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels, int64_t panel)
 {
     /* constants, for the compiler */
 #define PACK_CASE(type, turned, wide) \
-    if (dtype == (type) && turn == (turned) && width == (wide)) pack_as(type, turned, wide, total, k, data, stride, panels);
+    if (dtype == (type) && turn == (turned) && width == (wide)) pack_as(type, turned, wide, total, k, data, stride, panels, panel);
 #define PACK_TURNS(type, wide) \
     PACK_CASE(type, false, wide) \
     PACK_CASE(type, true, wide)
@@ -189,28 +228,52 @@ static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, co
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels)
 {
-    pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels);
+    pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels, kernel->rows * k);
     return (SgemmA){panels, kernel->rows * k, 1, kernel->rows};
 }
 
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
-                    float *panels)
+                    float *panels, int64_t panel)
 {
-    pack(dtype, trans, kernel->cols, cols, k, b, stride, panels);
-    return (SgemmB){panels, kernel->cols * k, kernel->cols};
+    pack(dtype, trans, kernel->cols, cols, k, b, stride, panels, panel);
+    return (SgemmB){panels, panel, kernel->cols};
+}
+
+/* The lines of `ahead` are fetched in even shares, one before each tile. */
+typedef struct Fetch {
+    const SgemmAhead *ahead;
+    int64_t           lines, share, done; /* lines of a row; the others of all rows */
+} Fetch;
+
+static Fetch fetch_of(const SgemmAhead *ahead, int64_t tiles)
+{
+    int64_t lines = (ahead->bytes + 63) / 64;
+    return (Fetch){ahead, lines, lines * ahead->rows / tiles + 1, 0};
+}
+
+static void fetch_share(Fetch *f)
+{
+    int64_t end = f->done + f->share;
+    if (end > f->lines * f->ahead->rows) end = f->lines * f->ahead->rows;
+    for (; f->done < end; f->done++)
+        __builtin_prefetch(f->ahead->data + f->done / f->lines * f->ahead->stride + f->done % f->lines * 64, 0, 2);
 }
 
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add)
+               bool add, const SgemmAhead *ahead, int num_ahead)
 {
     bool      along_rows = a.row == 1;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
     int64_t   a_stride = along_rows ? a.col : a.row;
+    Fetch     fetch[SGEMM_MOST_AHEAD];
+    for (int f = 0; f < num_ahead; f++)
+        fetch[f] = fetch_of(&ahead[f], (m + kernel->rows - 1) / kernel->rows * ((n + kernel->cols - 1) / kernel->cols));
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = n - j < kernel->cols ? (int)(n - j) : kernel->cols;
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
+            for (int f = 0; f < num_ahead; f++) fetch_share(&fetch[f]);
             tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add);
         }
     }

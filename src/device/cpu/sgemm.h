@@ -8,6 +8,7 @@
 enum {
     SGEMM_ROWS = 24, /* a multiple of the rows of every kernel's tile: blocks of a in this measure fill whole panels */
     SGEMM_COLS = 32, /* the same of columns */
+    SGEMM_MOST_AHEAD = 2,
 };
 
 /* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, with the kernel's rows; row or
@@ -49,15 +50,22 @@ SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t
                     float *panels);
 
 /* Copies `cols` columns of op(b), f32, bf16 or FP8, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
- * trans: b is stored (n,k). */
+ * trans: b is stored (n,k). `panel` floats from one panel to the next: the kernel's cols * k, or more where k is a part of
+ * what they hold. */
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
-                    float *panels);
+                    float *panels, int64_t panel);
 
 static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
 {
     return (count + measure - 1) / measure * measure * k + 16;
 }
 
-/* c (m,n) = alpha a b, or += with `add`. */
+/* What is read after a product, and comes into the caches meanwhile: `rows` of `bytes`, `stride` bytes apart. */
+typedef struct SgemmAhead {
+    const char *data;
+    int64_t     rows, bytes, stride;
+} SgemmAhead;
+
+/* c (m,n) = alpha a b, or += with `add`; num_ahead: SGEMM_MOST_AHEAD at most. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add);
+               bool add, const SgemmAhead *ahead, int num_ahead);

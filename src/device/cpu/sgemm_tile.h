@@ -2,10 +2,12 @@
  * NAME, TARGET (its instruction set), ROW_CASES, and on vectors: ALL, FMA, LOAD, STORE, LOAD_PART, STORE_PART; PARTS(cols)
  * declares what the last two need as part0, part1. */
 
-/* rows and the three flags are constants where it is inlined: accumulators stay in registers. Whole: all columns are there. */
-TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole, int cols,
-                                                                    int64_t k, float alpha, const float *a, int64_t a_stride,
-                                                                    const float *b, int64_t b_stride, float *c, int64_t c_stride, bool add)
+/* rows and the three flags are constants where it is inlined: accumulators stay in registers. Whole: all columns are there.
+ * Narrow: only the first vector's. */
+TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole,
+                                                                    const bool narrow, int cols, int64_t k, float alpha, const float *a,
+                                                                    int64_t a_stride, const float *b, int64_t b_stride, float *c,
+                                                                    int64_t c_stride, bool add)
 {
     VECTOR sum[ROWS][2];
     PARTS(cols);
@@ -14,14 +16,15 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     for (int i = 0; i < ROWS / 3; i++) row[i] = 3 * i < rows ? a + 3 * i * a_stride : a;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = ALL(0);
-    for (int i = 0; i < rows; i++) __builtin_prefetch(c + i * c_stride, 1);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
     for (int64_t l = 0; l < k; l++) {
-        VECTOR b0 = whole ? LOAD(b) : LOAD_PART(b, part0), b1 = whole ? LOAD(b + LANES) : LOAD_PART(b + LANES, part1);
+        VECTOR b0 = whole ? LOAD(b) : LOAD_PART(b, part0), b1 = narrow ? b0 : whole ? LOAD(b + LANES) : LOAD_PART(b + LANES, part1);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             VECTOR x = along_rows ? ALL(a[i]) : ALL(row[i / 3][i % 3 * a_stride]);
             sum[i][0] = FMA(x, b0, sum[i][0]);
-            sum[i][1] = FMA(x, b1, sum[i][1]);
+            if (!narrow) sum[i][1] = FMA(x, b1, sum[i][1]);
         }
         b += b_stride;
         a += a_stride;
@@ -32,19 +35,13 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         float *to = c + i * c_stride;
-        VECTOR c0 = ALL(0), c1 = ALL(0);
-        if (add) {
-            c0 = whole ? LOAD(to) : LOAD_PART(to, part0);
-            c1 = whole ? LOAD(to + LANES) : LOAD_PART(to + LANES, part1);
-        }
-        c0 = FMA(sum[i][0], scale, c0);
-        c1 = FMA(sum[i][1], scale, c1);
-        if (whole) {
-            STORE(to, c0);
-            STORE(to + LANES, c1);
-        } else {
-            STORE_PART(to, part0, c0);
-            STORE_PART(to + LANES, part1, c1);
+        for (int j = 0; j < (narrow ? 1 : 2); j++, to += LANES) {
+            VECTOR old = !add ? ALL(0) : whole ? LOAD(to) : LOAD_PART(to, j ? part1 : part0);
+            VECTOR all = FMA(sum[i][j], scale, old);
+            if (whole)
+                STORE(to, all);
+            else
+                STORE_PART(to, j ? part1 : part0, all);
         }
     }
 }
@@ -52,9 +49,11 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
 #define ROW_CASE(rows) \
     case rows: \
         if (cols == 2 * LANES) \
-            NAME(tile)(rows, ALONG_ROWS, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
+            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
+        else if (cols > LANES) \
+            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
         else \
-            NAME(tile)(rows, ALONG_ROWS, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
+            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
         break;
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
