@@ -241,7 +241,8 @@ VEC_TASK(forward_task)
     for (int64_t key = begin; key < end; key += ATTENTION_BLOCK_K) {
         int64_t      keys = min_i64(ATTENTION_BLOCK_K, end - key);
         const float *v = load_rows(&a->v, block.b, key, keys, block.g, v_scratch, &v_stride);
-        SgemmB k = sgemm_pack_b(kernel, true, keys, a->dim, heads_at(&a->k, block.b, key, block.g), a->k.dtype, a->k.token_stride, panels, kernel->cols * a->dim);
+        SgemmB k = sgemm_pack_b(kernel, true, keys, a->dim, heads_at(&a->k, block.b, key, block.g), a->k.dtype, a->k.token_stride, panels,
+                                kernel->cols * a->dim);
         sgemm_run(kernel, rows, keys, a->dim, 1, sgemm_a(kernel, false, block.q, a->dim), k, block.score, keys, false, NULL, 0);
         block_softmax(a, &block, key, keys, key == begin);
         sgemm_run(kernel, rows, a->dim, keys, 1, sgemm_a(kernel, false, block.score, keys), sgemm_b(kernel, v, v_stride), block.sum, a->dim,
