@@ -18,8 +18,8 @@
 
 /* Their sgemm for C, and its numbers for row-major, plain and transposed matrices; oneDNN's takes letters. */
 enum { CBLAS_ROWS = 101, CBLAS_PLAIN = 111, CBLAS_TRANS = 112 };
-typedef void (*Cblas)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                      float beta, float *c, int ldc);
+typedef void (*Cblas)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
+                      int ldb, float beta, float *c, int ldc);
 typedef int (*Dnnl)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
                     int64_t ldb, float beta, float *c, int64_t ldc);
 
@@ -120,8 +120,8 @@ static void run_peer(void *context)
         run->peer->cblas(CBLAS_ROWS, g->a.trans ? CBLAS_TRANS : CBLAS_PLAIN, g->b.trans ? CBLAS_TRANS : CBLAS_PLAIN, m, n, k, g->alpha,
                          g->a.data, (int)g->a.stride, g->b.data, (int)g->b.stride, 0, g->c.data, (int)g->c.stride);
     else
-        run->peer->dnnl(g->a.trans ? 'T' : 'N', g->b.trans ? 'T' : 'N', m, n, k, g->alpha, g->a.data, g->a.stride, g->b.data, g->b.stride, 0,
-                        g->c.data, g->c.stride);
+        run->peer->dnnl(g->a.trans ? 'T' : 'N', g->b.trans ? 'T' : 'N', m, n, k, g->alpha, g->a.data, g->a.stride, g->b.data, g->b.stride,
+                        0, g->c.data, g->c.stride);
 }
 
 static bool open_peer(const char *path)

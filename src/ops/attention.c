@@ -133,17 +133,18 @@ void attention_store_turned(const Heads *heads, int64_t b, int64_t t, int64_t ro
                             float *scratch)
 {
     const SgemmKernel *kernel = sgemm_kernel();
-    SgemmB turned = sgemm_pack_b(kernel, true, heads->dim, rows, x, DT_F32, stride, scratch, kernel->cols * rows);
+    SgemmB             turned = sgemm_pack_b(kernel, true, heads->dim, rows, x, DT_F32, stride, scratch, kernel->cols * rows);
     for (int64_t d = 0; d < heads->dim; d += turned.row)
         for (int64_t i = 0; i < rows; i++) {
             void *to = vec_at_mut(heads_at_mut(heads, b, t + i, h), heads->dtype, d);
-            vec_store_row(to, heads->dtype, turned.data + d / turned.row * turned.panel + i * turned.row, min_i64(turned.row, heads->dim - d));
+            vec_store_row(to, heads->dtype, turned.data + d / turned.row * turned.panel + i * turned.row,
+                          min_i64(turned.row, heads->dim - d));
         }
 }
 
 enum {
     PANEL = SGEMM_COLS, /* queries */
-    BLOCK_K = 144, /* whole tiles; scores of a panel stay in the first cache */
+    BLOCK_K = 144,      /* whole tiles; scores of a panel stay in the first cache */
 };
 
 /* Queries t, t + 1, .. of one head, a column each. Columns after `count` repeat the last query. */
@@ -175,7 +176,8 @@ static int64_t panel_floats(const Attention *a)
 
 static int64_t forward_floats(const Attention *a)
 {
-    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + a->dim) + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K) + sgemm_packed(a->dim, SGEMM_COLS, PANEL);
+    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + a->dim) + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K) +
+           sgemm_packed(a->dim, SGEMM_COLS, PANEL);
 }
 
 size_t attention_forward_workspace(const Attention *a, int num_workers)
@@ -261,7 +263,8 @@ VEC_TASK(forward_task)
     const Attention   *a = job->a;
     const SgemmKernel *kernel = sgemm_kernel();
     float             *panels = job->scratch + worker * forward_floats(a), *score = panels + panels_of_block(a) * panel_floats(a);
-    float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim, *turned = v_scratch + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K);
+    float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim,
+          *turned = v_scratch + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K);
     /* the last blocks are the longest: they go first */
     int64_t row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * block_q(a), rows = min_i64(block_q(a), a->len - row);
     int64_t b = task / a->num_kv_heads % a->batch, g = task % a->num_kv_heads, k_stride, v_stride, count = 0, begin = INT64_MAX, end = 0;

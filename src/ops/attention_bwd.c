@@ -38,8 +38,8 @@ static OpCost attention_bwd_cost(const Node *node)
 enum {
     STRIPS = 4, /* of keys */
     BLOCK_K = 128,
-    BLOCK_Q = 64,      /* queries of a tile of scores */
-    DIAGONAL_Q = 32,   /* of one with keys after its first query */
+    BLOCK_Q = 64,            /* queries of a tile of scores */
+    DIAGONAL_Q = 32,         /* of one with keys after its first query */
     STRIP_STEP = SGEMM_COLS, /* keys of a strip are a multiple of it */
 };
 
@@ -74,12 +74,12 @@ static int64_t make_strips(const Attention *a, Strip *strips)
 
 /* A worker's scratch. */
 typedef struct Scratch {
-    float *lse, *delta;          /* (group, T) */
-    float *kt, *vt;              /* a block of keys and values as panels, turned */
-    float *k, *q, *grad_o;       /* (K,D), (R,D), (R,D), where they are bf16 */
-    float *dkt, *dvt;            /* (D,K) */
-    float *p, *ds;               /* (R,K) */
-    float *turned;               /* a block of dk or dv on the way to results */
+    float *lse, *delta;    /* (group, T) */
+    float *kt, *vt;        /* a block of keys and values as panels, turned */
+    float *k, *q, *grad_o; /* (K,D), (R,D), (R,D), where they are bf16 */
+    float *dkt, *dvt;      /* (D,K) */
+    float *p, *ds;         /* (R,K) */
+    float *turned;         /* a block of dk or dv on the way to results */
 } Scratch;
 
 static int64_t carve(const Attention *a, float *memory, Scratch *out)
@@ -158,7 +158,8 @@ static void tile_gradients(const Attention *a, const Scratch *s, int64_t b, int6
 {
     for (int64_t i = 0; i < rows; i++) {
         int64_t t = row + i, begin = max_i64(attention_first_key(a, b, t) - key, 0), end = min_i64(t + 1 - key, keys);
-        float  *restrict p = s->p + i * keys, *restrict ds = s->ds + i * keys, lse = s->lse[h * a->len + t], delta = s->delta[h * a->len + t];
+        float *restrict p = s->p + i * keys, *restrict ds = s->ds + i * keys, lse = s->lse[h * a->len + t],
+                        delta = s->delta[h * a->len + t];
         begin = min_i64(begin, keys);
         end = max_i64(end, begin);
         for (int64_t j = 0; j < begin; j++) p[j] = ds[j] = 0;
@@ -180,10 +181,10 @@ static void tile_gradients(const Attention *a, const Scratch *s, int64_t b, int6
 
 /* A block of keys with what its tiles read. */
 typedef struct KeyBlock {
-    int64_t b, g, key, keys, k_stride;
+    int64_t      b, g, key, keys, k_stride;
     const float *k;
-    SgemmB kt, vt;
-    bool first; /* of a strip: sums of dq begin */
+    SgemmB       kt, vt;
+    bool         first; /* of a strip: sums of dq begin */
 } KeyBlock;
 
 /* What queries [row, row + rows) of head h of the group add to dk and dv of the block, and to dq (rows,D). */
@@ -191,16 +192,17 @@ static void tile(const BackwardJob *job, const Scratch *s, const KeyBlock *block
 {
     const Attention   *a = &job->a;
     const SgemmKernel *kernel = sgemm_kernel();
-    int64_t            head = block->g * a->group + h, keys = min_i64(block->keys, row + rows - block->key), dim = a->dim, q_stride, grad_stride;
-    const float       *q = attention_rows(&a->q, block->b, row, rows, head, s->q, &q_stride);
-    const float       *grad_o = attention_rows(&job->grad_o, block->b, row, rows, head, s->grad_o, &grad_stride);
+    int64_t      head = block->g * a->group + h, keys = min_i64(block->keys, row + rows - block->key), dim = a->dim, q_stride, grad_stride;
+    const float *q = attention_rows(&a->q, block->b, row, rows, head, s->q, &q_stride);
+    const float *grad_o = attention_rows(&job->grad_o, block->b, row, rows, head, s->grad_o, &grad_stride);
     sgemm_run(kernel, rows, keys, dim, a->scale, sgemm_a(kernel, false, q, q_stride), block->kt, s->p, keys, false, NULL, 0);
     sgemm_run(kernel, rows, keys, dim, 1, sgemm_a(kernel, false, grad_o, grad_stride), block->vt, s->ds, keys, false, NULL, 0);
     tile_gradients(a, s, block->b, h, row, rows, block->key, keys);
     SgemmB p = sgemm_b(kernel, s->p, keys), ds = sgemm_b(kernel, s->ds, keys);
     sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, true, NULL, 0);
     sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, true, NULL, 0);
-    sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim, !block->first, NULL, 0);
+    sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim,
+              !block->first, NULL, 0);
 }
 
 VEC_TASK(strip_task)
@@ -227,8 +229,7 @@ VEC_TASK(strip_task)
         int64_t rows, row = key;
         for (; row < strip->row_end && attention_first_key(a, b, row) < key + block.keys; row += rows) {
             rows = min_i64(row < key + block.keys ? DIAGONAL_Q : BLOCK_Q, strip->row_end - row);
-            for (int64_t h = 0; h < a->group; h++)
-                tile(job, &s, &block, h, row, rows, sums + (h * queries + row - strip->key) * dim);
+            for (int64_t h = 0; h < a->group; h++) tile(job, &s, &block, h, row, rows, sums + (h * queries + row - strip->key) * dim);
         }
         for (int64_t h = 0; block.first && h < a->group; h++)
             memset(sums + (h * queries + row - key) * dim, 0, (size_t)((strip->row_end - row) * dim) * sizeof(float));
@@ -242,10 +243,10 @@ VEC_TASK(sum_task)
 {
     const BackwardJob *job = context;
     const Attention   *a = &job->a;
-    int64_t            blocks = div_up(a->len, BLOCK_Q), head = task / blocks % a->num_heads, b = task / blocks / a->num_heads, dim = a->dim;
-    int64_t            begin = task % blocks * BLOCK_Q, end = min_i64(begin + BLOCK_Q, a->len);
-    const float       *sums = job->sums + (b * a->num_kv_heads + head / a->group) * job->strip_sums;
-    Scratch            s;
+    int64_t      blocks = div_up(a->len, BLOCK_Q), head = task / blocks % a->num_heads, b = task / blocks / a->num_heads, dim = a->dim;
+    int64_t      begin = task % blocks * BLOCK_Q, end = min_i64(begin + BLOCK_Q, a->len);
+    const float *sums = job->sums + (b * a->num_kv_heads + head / a->group) * job->strip_sums;
+    Scratch      s;
     carve(a, job->scratch + worker * job->scratch_floats, &s);
     memset(s.q, 0, (size_t)((end - begin) * dim) * sizeof(float));
     for (const Strip *strip = job->strips; strip < job->strips + STRIPS; strip++) {

@@ -9,9 +9,9 @@
 enum {
     DEPTH = 320,  /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
     TILE_M = 120, /* rows of a that a task packs at a time, 150 KiB */
-    LEAST_M = 48, /* fewer reuse b too little */
-    LEAST_N = 128,
-    TASKS_PER_WORKER = 4,
+    LEAST_M = 24, /* fewer reuse b too little */
+    LEAST_N = 256,
+    TASKS_PER_WORKER = 8,
     BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
     BLOCK_N = 512,              /* columns that a block has at least */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
@@ -183,7 +183,8 @@ static void pack_part(const GemmJob *job, const Block *block, int64_t part)
     int64_t     row = g->b.trans ? 0 : part * PACK_ROWS, rows = g->b.trans ? block->depth : min_i64(PACK_ROWS, block->depth - row);
     int64_t     width = job->kernel->cols, panel = width * block->depth;
     float      *panels = block->panels + col * block->depth + row * width;
-    sgemm_pack_b(job->kernel, g->b.trans, cols, rows, element(&g->b, block->k + row, block->n + col), g->b.dtype, g->b.stride, panels, panel);
+    sgemm_pack_b(job->kernel, g->b.trans, cols, rows, element(&g->b, block->k + row, block->n + col), g->b.dtype, g->b.stride, panels,
+                 panel);
     for (int64_t j = 0; j < cols; j += width, panels += panel)
         scale_panels(&g->b, (int)width, block->n + col + j, min_i64(width, cols - j), block->k + row, rows, panels);
 }
@@ -234,8 +235,8 @@ static void tile_sum(const GemmJob *job, int64_t task, int64_t row, int64_t rows
         int64_t     next_row = run + 1 < runs ? row : (task + job->workers) % div_up(g->m, job->grid.tile_m) * job->grid.tile_m;
         int64_t     next_l = run + 1 < runs ? l + depth : 0;
         SgemmAhead  ahead[] = {
-            where(&g->a, next_row, min_i64(rows, g->m - next_row), block->k + next_l, min_i64(depth, block->depth - next_l)),
-            next_block(job, task * runs + run, job->tiles * runs),
+             where(&g->a, next_row, min_i64(rows, g->m - next_row), block->k + next_l, min_i64(depth, block->depth - next_l)),
+             next_block(job, task * runs + run, job->tiles * runs),
         };
         scale_panels(&g->a, job->kernel->rows, row, rows, block->k + l, depth, panels);
         SgemmB b = {block->panels + col * block->depth + l * width, width * block->depth, width};

@@ -65,8 +65,8 @@ static void check(const SgemmKernel *kernel, const Case *t)
     memcpy(got, before, sizeof got);
     SgemmA of_a = t->pack_a ? sgemm_pack_a(kernel, t->trans_a, t->m, t->k, a->data, dtype, STRIDE, panels_a)
                             : sgemm_a(kernel, t->trans_a, a->numbers, STRIDE);
-    SgemmB of_b =
-        t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b->data, dtype, STRIDE, panels_b, kernel->cols * t->k) : sgemm_b(kernel, b->numbers, STRIDE);
+    SgemmB of_b = t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b->data, dtype, STRIDE, panels_b, kernel->cols * t->k)
+                            : sgemm_b(kernel, b->numbers, STRIDE);
     sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, t->add, NULL, 0);
     chain(t, 0.75f);
     if (memcmp(got, expected, sizeof got) != 0)

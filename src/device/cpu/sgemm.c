@@ -206,7 +206,8 @@ static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn
     for (int64_t i = 0; i < total; i += width, panels += panel) turn_panel(dtype, width, total - i, k, data, i * stride, stride, panels);
 }
 
-static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels, int64_t panel)
+static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels,
+                 int64_t panel)
 {
     /* constants, for the compiler */
 #define PACK_CASE(type, turned, wide) \
