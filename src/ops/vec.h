@@ -150,6 +150,13 @@ static inline void vec_store_row(void *row, DType dtype, const float *src, int64
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(src[i]);
 }
 
+/* sum += row. */
+VEC_ROW void vec_sum_row(DType dtype, float *sum, const void *row, int64_t count)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) sum[i] += vec_get(row, dtype, i);
+}
+
 /* row += src, added in fp32. */
 static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t count)
 {
