@@ -56,14 +56,12 @@ static inline float bf16_to_f32(uint16_t bits)
     return out;
 }
 
-/* Round to nearest, ties to even; NaN stays NaN (quiet), the largest finite values round to infinity. Masks instead
- * of a choice: loops over it vectorise. */
+/* Round to nearest, ties to even; NaN stays NaN (quiet), the largest finite values round to infinity. Loops over it vectorise. */
 static inline uint16_t bf16_from_f32(float value)
 {
     uint32_t word;
     memcpy(&word, &value, 4);
-    uint32_t nan = -(uint32_t)((word & 0x7FFFFFFFu) > 0x7F800000u);
-    return (uint16_t)(((word + ((0x7FFFu + ((word >> 16) & 1u)) & ~nan)) | (nan & 0x400000u)) >> 16);
+    return (uint16_t)((value != value ? word | 0x400000u : word + 0x7FFFu + ((word >> 16) & 1u)) >> 16);
 }
 
 /* Stochastic rounding: up with a chance equal to the fraction cut off; `random` is 32 random bits, the low 16 are used. */

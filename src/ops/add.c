@@ -24,18 +24,25 @@ static OpCost add_cost(const Node *node)
 
 enum { ADD_PER_TASK = 16 * TILE };
 
+VEC_ROW void add_tile(DType dtype, void *y, const void *a, const void *b, int64_t count)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) vec_set(y, dtype, i, vec_get(a, dtype, i) + vec_get(b, dtype, i));
+}
+
 VEC_TASK(add_task)
 {
     const KernelArgs *args = context;
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * ADD_PER_TASK);
+    const TensorView *a = &args->in[0], *b = &args->in[1], *y = &args->out[0];
+    int64_t           end = min_i64(type_numel(&y->type), (task + 1) * ADD_PER_TASK);
     float             scratch_a[TILE], scratch_b[TILE], scratch_y[TILE];
+    DType             dtype = TILE_DTYPE(a, b, y);
     (void)worker;
     for (int64_t at = task * ADD_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *a = tile_load(&args->in[0], at, n, scratch_a), *b = tile_load(&args->in[1], at, n, scratch_b);
-        float       *y = tile_result(&args->out[0], at, scratch_y);
-        for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
-        tile_store(&args->out[0], at, y, n);
+        int64_t n = min_i64(TILE, end - at);
+        void   *result = tile_out(y, dtype, at, scratch_y);
+        VEC_OF(dtype, add_tile, result, tile_in(a, dtype, at, n, scratch_a), tile_in(b, dtype, at, n, scratch_b), n);
+        tile_done(y, dtype, at, result, n);
     }
 }
 

@@ -68,21 +68,28 @@ static OpCost add_rms_norm_cost(const Node *node)
     return cost_streaming(node, 5.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* A row of s for each worker, for when s isn't wanted. */
+/* Rows of s for each worker, for when s isn't wanted. */
 static size_t add_rms_norm_workspace(const Node *node, int num_workers)
 {
-    return (size_t)num_workers * (size_t)type_cols(&node->in[0]->type) * sizeof(float);
+    return (size_t)num_workers * RMS_ROWS * (size_t)type_cols(&node->in[0]->type) * sizeof(float);
 }
 
-static void add_row(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at, int64_t cols)
+VEC_ROW void add_tile(DType dtype, void *s, const void *a, const void *b, int64_t count)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) vec_set(s, dtype, i, vec_get(a, dtype, i) + vec_get(b, dtype, i));
+}
+
+/* Elements [at, at + count) of a and b, to those from s_at on of s. */
+static void add_elements(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at, int64_t count)
 {
     float scratch_a[TILE], scratch_b[TILE], scratch_s[TILE];
-    for (int64_t c = 0; c < cols; c += TILE) {
-        int64_t      n = min_i64(TILE, cols - c);
-        const float *a_row = tile_load(a, at + c, n, scratch_a), *b_row = tile_load(b, at + c, n, scratch_b);
-        float       *result = tile_result(s, s_at + c, scratch_s);
-        for (int64_t i = 0; i < n; i++) result[i] = a_row[i] + b_row[i];
-        tile_store(s, s_at + c, result, n);
+    DType dtype = TILE_DTYPE(a, b, s);
+    for (int64_t i = 0; i < count; i += TILE) {
+        int64_t n = min_i64(TILE, count - i);
+        void   *result = tile_out(s, dtype, s_at + i, scratch_s);
+        VEC_OF(dtype, add_tile, result, tile_in(a, dtype, at + i, n, scratch_a), tile_in(b, dtype, at + i, n, scratch_b), n);
+        tile_done(s, dtype, s_at + i, result, n);
     }
 }
 
@@ -96,14 +103,15 @@ VEC_TASK(add_rms_norm_task)
     int64_t             cols = type_cols(&a->type), step = rows_per_task(cols);
     int64_t             end = min_i64(type_rows(&a->type), (task + 1) * step);
     bool                keep = args->out[0].data != NULL;
-    TensorView          s = {(float *)args->workspace + worker * cols, a->type};
+    TensorView          s = {(float *)args->workspace + worker * RMS_ROWS * cols, a->type};
     if (keep) s = args->out[0];
-    for (int64_t row = task * step; row < end; row++) {
-        int64_t at = row * cols, s_at = keep ? at : 0;
-        add_row(&s, s_at, a, &args->in[1], at, cols);
+    for (int64_t row = task * step; row < end; row += RMS_ROWS) {
+        int64_t rows = min_i64(RMS_ROWS, end - row), at = row * cols, s_at = keep ? at : 0;
+        float   r[RMS_ROWS];
+        add_elements(&s, s_at, a, &args->in[1], at, rows * cols);
         if (!args->out[1].data && !rstd && !row_codes_wanted(&codes)) continue;
-        float r = rms_norm_row(&args->out[1], &codes, &s, &args->in[2], attrs, at, s_at, cols);
-        if (rstd) rstd[row] = r;
+        rms_norm_rows(&args->out[1], &codes, &s, &args->in[2], attrs, at, s_at, rows, cols, r);
+        if (rstd) memcpy(rstd + row, r, (size_t)rows * sizeof(float));
     }
     row_codes_record(&codes);
 }

@@ -32,15 +32,11 @@ VEC_TASK(col_sum_task)
     const TensorView *dy = &args->in[0];
     int64_t           rows = type_rows(&dy->type), cols = type_cols(&dy->type), step = chunk_rows(rows);
     int64_t           end = min_i64(rows, (task + 1) * step);
-    float            *sum = (float *)args->workspace + task * cols, scratch[TILE];
+    float            *sum = (float *)args->workspace + task * cols;
     (void)worker;
     memset(sum, 0, (size_t)cols * sizeof(float));
     for (int64_t row = task * step; row < end; row++)
-        for (int64_t c = 0; c < cols; c += TILE) {
-            int64_t      n = min_i64(TILE, cols - c);
-            const float *x = tile_load(dy, row * cols + c, n, scratch);
-            for (int64_t i = 0; i < n; i++) sum[c + i] += x[i];
-        }
+        VEC_OF(dy->type.dtype, vec_sum_row, sum, vec_at(dy->data, dy->type.dtype, row * cols), cols);
 }
 
 static Status col_sum_cpu(const KernelArgs *args)

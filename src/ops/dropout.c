@@ -36,11 +36,12 @@ static OpCost dropout_cost(const Node *node)
     return cost_streaming(node, 26.0 * (double)type_numel(&node->in[IN_X]->type));
 }
 
-/* y = x / (1 - p) where an element is kept, else 0: elements [c, c + count) of a row, c % 4 = 0. */
-static void dropout_tile(float *y, const float *x, const uint32_t *random, double p, int64_t count)
+/* y = x / (1 - p) where an element is kept, else 0. */
+VEC_ROW void dropout_tile(DType dtype, void *y, const void *x, const uint32_t *random, double p, int64_t count)
 {
     float kept = (float)(1 / (1 - p)), chance = (float)p;
-    for (int64_t i = 0; i < count; i++) y[i] = philox_uniform(random[i]) >= chance ? x[i] * kept : 0.0f;
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) vec_set(y, dtype, i, philox_uniform(random[i]) >= chance ? vec_get(x, dtype, i) * kept : 0.0f);
 }
 
 VEC_TASK(dropout_task)
@@ -52,17 +53,14 @@ VEC_TASK(dropout_task)
     const int64_t      *now = args->in[IN_STEP].data;
     uint64_t            key = random_key(now[STEP_SEED], now[STEP_INDEX], RANDOM_DROPOUT, attrs->site);
     int64_t             cols = type_cols(&x->type), step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
-    float               scratch_x[TILE], scratch_y[TILE];
     uint32_t            random[TILE];
+    DType               dtype = x->type.dtype;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
-            int64_t      n = min_i64(TILE, cols - c);
-            const float *in = tile_load(x, row * cols + c, n, scratch_x);
-            float       *out = tile_result(y, row * cols + c, scratch_y);
+            int64_t n = min_i64(TILE, cols - c), at = row * cols + c;
             random_row(random, key, (uint32_t)(c / 4), (uint32_t)position[row], (uint32_t)doc_id[row], n);
-            dropout_tile(out, in, random, attrs->p, n);
-            tile_store(y, row * cols + c, out, n);
+            VEC_OF(dtype, dropout_tile, vec_at_mut(y->data, dtype, at), vec_at(x->data, dtype, at), random, attrs->p, n);
         }
 }
 

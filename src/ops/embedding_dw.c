@@ -39,14 +39,12 @@ static void embedding_dw_row(const KernelArgs *args, int64_t v, const int32_t *p
 {
     const TensorView *dx = &args->in[1], *dw = &args->out[0];
     int64_t           cols = dw->type.dim[1];
-    float             sum[TILE], scratch[TILE];
+    float             sum[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {
         int64_t n = min_i64(TILE, cols - c);
         memset(sum, 0, (size_t)n * sizeof(float));
-        for (int64_t k = 0; k < count; k++) {
-            const float *row = tile_load(dx, places[k] * cols + c, n, scratch);
-            for (int64_t i = 0; i < n; i++) sum[i] += row[i];
-        }
+        for (int64_t k = 0; k < count; k++)
+            VEC_OF(dx->type.dtype, vec_sum_row, sum, vec_at(dx->data, dx->type.dtype, places[k] * cols + c), n);
         if (args->accumulate & 1)
             tile_add(dw, v * cols + c, sum, n);
         else

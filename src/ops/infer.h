@@ -118,6 +118,40 @@ static inline void tile_add(const TensorView *t, int64_t at, const float *src, i
     vec_add_row(vec_at_mut(t->data, t->type.dtype, at), t->type.dtype, src, count);
 }
 
+/* What loops over elements of these tensors compute on (VEC_OF): bf16 if each that is there is bf16, else f32. */
+#define TILE_DTYPE(...) \
+    tile_dtype((const TensorView *const[]){__VA_ARGS__}, (int)(sizeof((const TensorView *const[]){__VA_ARGS__}) / sizeof(void *)))
+static inline DType tile_dtype(const TensorView *const *of, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (of[i]->data && of[i]->type.dtype != DT_BF16) return DT_F32;
+    return DT_BF16;
+}
+
+/* As tile_load and tile_result, for loops on tile_dtype: only where that is f32 scratch is used. */
+static inline const void *tile_in(const TensorView *t, DType dtype, int64_t at, int64_t count, float *scratch)
+{
+    return dtype == DT_F32 ? tile_load(t, at, count, scratch) : vec_at(t->data, dtype, at);
+}
+
+static inline void *tile_out(const TensorView *t, DType dtype, int64_t at, float *scratch)
+{
+    return dtype == DT_F32 ? tile_result(t, at, scratch) : vec_at_mut(t->data, dtype, at);
+}
+
+/* Ends what tile_out began. */
+static inline void tile_done(const TensorView *t, DType dtype, int64_t at, const void *result, int64_t count)
+{
+    if (dtype == DT_F32) tile_store(t, at, result, count);
+}
+
+/* Asks for elements that are read soon: from row to row a processor guesses late what comes next. They may be past the end. */
+static inline void tile_ahead(const TensorView *t, int64_t at, int64_t count)
+{
+    const char *from = vec_at(t->data, t->type.dtype, at);
+    for (int64_t i = 0; i < dtype_bytes(t->type.dtype, count); i += 64) __builtin_prefetch(from + i);
+}
+
 /* Elements of one tensor to another. */
 static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at, int64_t count)
 {

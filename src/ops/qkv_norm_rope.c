@@ -67,33 +67,38 @@ static OpCost qkv_norm_rope_cost(const Node *node)
     return cost_streaming(node, (node->in[IN_WQ] ? 7.0 : 3.0) * (double)type_numel(&node->in[IN_QKV]->type));
 }
 
+/* Heads that are normed together: the square roots and divisions of one don't wait for those of another. */
+enum { HEADS = 8 };
+
+/* `heads` query or key heads beside each other, at most HEADS, from element `at` on; w NULL: no norm; rstd NULL: not wanted. */
+VEC_ROW void turn_heads(DType dtype, const KernelArgs *args, int64_t at, int64_t heads, const float *w, const float *cosines, float *rstd)
+{
+    const QkvAttrs *attrs = args->attrs;
+    int64_t         head_dim = attrs->head_dim;
+    const void     *x = vec_at(args->in[IN_QKV].data, dtype, at);
+    float           r[HEADS];
+    for (int64_t h = 0; h < heads; h++)
+        r[h] = w ? rms_rstd(vec_row_squares(dtype, vec_at(x, dtype, h * head_dim), head_dim), head_dim, attrs->eps) : 1;
+    if (rstd) memcpy(rstd, r, (size_t)heads * sizeof(float));
+    if (!args->out[0].data) return;
+    for (int64_t h = 0; h < heads; h++)
+        rope_turn(dtype, vec_at(x, dtype, h * head_dim), dtype, vec_at_mut(args->out[0].data, dtype, at + h * head_dim), w, r[h], cosines,
+                  head_dim / 2, false);
+}
+
 static void qkv_norm_rope_row(const KernelArgs *args, int64_t row, const float *wq, const float *wk)
 {
     const QkvAttrs   *attrs = args->attrs;
     const TensorView *qkv = &args->in[IN_QKV], *y = &args->out[0];
-    const float      *table = args->in[IN_TABLE].data;
-    int64_t           head_dim = attrs->head_dim, turned = attrs->num_heads + attrs->num_kv_heads;
-    int64_t           heads = turned + attrs->num_kv_heads;
-    const float      *cosines = table + ((const int32_t *)args->in[IN_POSITIONS].data)[row] * head_dim;
+    int64_t           head_dim = attrs->head_dim, queries = attrs->num_heads, turned = queries + attrs->num_kv_heads;
+    int64_t           at = row * (turned + attrs->num_kv_heads) * head_dim, n;
+    const float      *cosines = (const float *)args->in[IN_TABLE].data + ((const int32_t *)args->in[IN_POSITIONS].data)[row] * head_dim;
     float            *rstd = args->out[1].data ? (float *)args->out[1].data + row * turned : NULL;
-    float             scratch_x[ROPE_MAX_HEAD_DIM], scratch_y[ROPE_MAX_HEAD_DIM], normed[ROPE_MAX_HEAD_DIM];
-    for (int64_t h = 0; h < turned; h++) {
-        int64_t      at = (row * heads + h) * head_dim;
-        const float *x = tile_load(qkv, at, head_dim, scratch_x);
-        float        r = 1;
-        if (wq) {
-            r = rms_rstd(vec_dot(x, x, head_dim), head_dim, attrs->eps);
-            rms_scale(normed, x, h < attrs->num_heads ? wq : wk, r, head_dim);
-            x = normed;
-        }
-        if (rstd) rstd[h] = r;
-        if (!y->data) continue;
-        float *result = tile_result(y, at, scratch_y);
-        rope_turn(result, x, cosines, head_dim / 2, false);
-        tile_store(y, at, result, head_dim);
+    for (int64_t h = 0; h < turned; h += n) {
+        n = min_i64(HEADS, (h < queries ? queries : turned) - h);
+        VEC_OF(qkv->type.dtype, turn_heads, args, at + h * head_dim, n, h < queries ? wq : wk, cosines, rstd ? rstd + h : NULL);
     }
-    int64_t values = (row * heads + turned) * head_dim;
-    if (y->data) tile_copy(y, values, qkv, values, (heads - turned) * head_dim);
+    if (y->data) tile_copy(y, at + turned * head_dim, qkv, at + turned * head_dim, attrs->num_kv_heads * head_dim);
 }
 
 VEC_TASK(qkv_norm_rope_task)

@@ -72,28 +72,41 @@ static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
     return (size_t)(partial_floats(attrs, dy, node->out[OUT_DWQ] || node->out[OUT_DWK]) + rows) * sizeof(float);
 }
 
-/* A head in fp32; `turned`: its gradient before the rotation. */
-typedef struct HeadScratch {
-    float dy[ROPE_MAX_HEAD_DIM], x[ROPE_MAX_HEAD_DIM], dx[ROPE_MAX_HEAD_DIM], turned[ROPE_MAX_HEAD_DIM];
-} HeadScratch;
+/* A head, at an element of dy and qkv; a norm's w NULL: there is none; dw NULL: not wanted. */
+typedef struct Head {
+    int64_t      at;
+    const float *cosines, *w;
+    float       *dw, rstd;
+} Head;
 
-/* One query or key head, to element dx_at of dx, which may share dy's memory. dw NULL: not wanted. */
-static void head_bwd(const KernelArgs *args, int64_t at, const float *cosines, const float *w, float rstd, float *dw, HeadScratch *s,
-                     const TensorView *dx, int64_t dx_at)
+/* dx of a head, which may share dy's memory. */
+VEC_ROW void head_bwd(DType dtype, const Head *head, void *dx, const void *dy, const void *x, int64_t head_dim)
 {
-    const QkvAttrs *attrs = args->attrs;
-    int64_t         head_dim = attrs->head_dim;
-    const float    *dy = tile_load(&args->in[IN_DY], at, head_dim, s->dy);
-    float          *result = dx->data ? tile_result(dx, dx_at, s->dx) : s->dx;
+    float        turned[ROPE_MAX_HEAD_DIM], rstd = head->rstd;
+    const float *w = head->w;
     if (!w) {
-        rope_turn(result, dy, cosines, head_dim / 2, true);
-    } else {
-        const float *x = tile_load(&args->in[IN_QKV], at, head_dim, s->x);
-        rope_turn(s->turned, dy, cosines, head_dim / 2, true);
-        if (dw) rms_dw(dw, s->turned, x, rstd, head_dim);
-        rms_dx(result, s->turned, x, w, rstd, rms_pull(rstd, vec_dot3(s->turned, w, x, head_dim), head_dim), head_dim);
+        rope_turn(dtype, dy, dtype, dx, NULL, 1, head->cosines, head_dim / 2, true);
+        return;
     }
-    if (dx->data) tile_store(dx, dx_at, result, head_dim);
+    rope_turn(dtype, dy, DT_F32, turned, NULL, 1, head->cosines, head_dim / 2, true);
+    for (int64_t i = 0; head->dw && i < head_dim; i++) head->dw[i] += turned[i] * (vec_get(x, dtype, i) * rstd);
+    float pull = rms_pull(rstd, vec_row_dot3(dtype, x, DT_F32, turned, w, head_dim), head_dim);
+    VEC_LOOP
+    for (int64_t i = 0; i < head_dim; i++) vec_set(dx, dtype, i, turned[i] * w[i] * rstd - vec_get(x, dtype, i) * pull);
+}
+
+/* The same, to element dx_at of dx, whatever the dtypes. */
+static void head_bwd_any(const KernelArgs *args, const Head *head, const TensorView *dx, int64_t dx_at)
+{
+    int64_t           head_dim = ((const QkvAttrs *)args->attrs)->head_dim;
+    const TensorView *qkv = &args->in[IN_QKV];
+    float             scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
+    DType             dtype = TILE_DTYPE(&args->in[IN_DY], qkv, dx);
+    const void       *dy = tile_in(&args->in[IN_DY], dtype, head->at, head_dim, scratch_dy);
+    const void       *x = head->w ? tile_in(qkv, dtype, head->at, head_dim, scratch_x) : NULL;
+    void             *result = dx->data ? tile_out(dx, dtype, dx_at, scratch_dx) : scratch_dx;
+    VEC_OF(dtype, head_bwd, head, result, dy, x, head_dim);
+    if (dx->data) tile_done(dx, dtype, dx_at, result, head_dim);
 }
 
 /* A row of dx that is there from element dx_at on. */
@@ -120,7 +133,6 @@ VEC_TASK(qkv_norm_rope_bwd_task)
     float             scratch_q[ROPE_MAX_HEAD_DIM], scratch_k[ROPE_MAX_HEAD_DIM];
     const float      *wq = NULL, *wk = NULL;
     float            *dwq = NULL, *dwk = NULL;
-    HeadScratch       scratch;
     int64_t           partial = partial_floats(attrs, &dy->type, args->out[OUT_DWQ].data || args->out[OUT_DWK].data);
     if (!dx.data && row_codes_wanted(&codes)) dx = (TensorView){(float *)args->workspace + partial + worker * codes.cols, dy->type};
     if (args->in[IN_WQ].data) {
@@ -133,9 +145,12 @@ VEC_TASK(qkv_norm_rope_bwd_task)
     }
     for (int64_t row = task * step; row < min_i64(rows, (task + 1) * step); row++) {
         int64_t at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
-        for (int64_t h = 0; h < turned; h++)
-            head_bwd(args, at + h * head_dim, table + positions[row] * head_dim, h < num_q ? wq : wk, wq ? rstd[row * turned + h] : 1,
-                     h < num_q ? dwq : dwk, &scratch, &dx, dx_at + h * head_dim);
+        for (int64_t h = 0; h < turned; h++) {
+            bool query = h < num_q;
+            Head head = {at + h * head_dim, table + positions[row] * head_dim, query ? wq : wk, query ? dwq : dwk,
+                         wq ? rstd[row * turned + h] : 1};
+            head_bwd_any(args, &head, &dx, dx_at + h * head_dim);
+        }
         if (dx.data) tile_copy(&dx, dx_at + values, dy, at + values, (heads - turned) * head_dim);
         code_row(&codes, row, &dx, dx_at);
     }

@@ -52,32 +52,57 @@ static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
     return node->out[1] ? (size_t)(num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
 }
 
-/* Row [at, at + cols) of dx, its codes and its part of dw (NULL: not wanted). dx may share dy's memory. */
-static void rms_norm_bwd_row(const KernelArgs *args, RowCodes *codes, float *dw, float rstd, int64_t at, int64_t cols)
+/* A task's part: dw NULL: not wanted. dtype: that of dy, x and dx, else f32. */
+typedef struct BwdRows {
+    const KernelArgs *args;
+    RowCodes          codes;
+    float            *dw;
+    DType             dtype;
+    bool              adds;
+} BwdRows;
+
+VEC_ROW float row_dot(DType dtype, const void *dy, const void *x, const float *w, int64_t count)
 {
-    const TensorView *dy = &args->in[IN_DY], *x = &args->in[IN_X], *w = &args->in[IN_W], *dx = &args->out[0];
-    const TensorView *acc = &args->in[IN_ACC_DX];
-    double            offset = ((const RmsNormAttrs *)args->attrs)->offset;
-    float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE], scratch_dx[TILE], dot = 0;
-    bool              wanted = dx->data || row_codes_wanted(codes), adds = dx->data ? args->accumulate & 1 : acc->data != NULL;
-    for (int64_t c = 0; wanted && c < cols; c += TILE) {
-        int64_t n = min_i64(TILE, cols - c);
-        dot +=
-            vec_dot3(tile_load(dy, at + c, n, scratch_dy), rms_weights(w, offset, c, n, scratch_w), tile_load(x, at + c, n, scratch_x), n);
-    }
-    float pull = rms_pull(rstd, dot, cols);
+    return vec_row_dot3(dtype, x, dtype, dy, w, count);
+}
+
+/* sum(dy w x) of each of `rows` rows from element `at` on. */
+static void rms_norm_bwd_dots(const BwdRows *s, int64_t at, int64_t rows, int64_t cols, float *dot)
+{
+    const TensorView *dy = &s->args->in[IN_DY], *x = &s->args->in[IN_X];
+    double            offset = ((const RmsNormAttrs *)s->args->attrs)->offset;
+    float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE];
+    DType             dtype = TILE_DTYPE(dy, x);
+    for (int64_t r = 0; r < rows; r++) dot[r] = 0;
     for (int64_t c = 0; c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
-        const float *dy_row = tile_load(dy, at + c, n, scratch_dy), *x_row = tile_load(x, at + c, n, scratch_x);
-        if (dw) rms_dw(dw + c, dy_row, x_row, rstd, n);
-        if (!wanted) continue;
-        float *result = adds || !dx->data ? scratch_dx : tile_result(dx, at + c, scratch_dx);
-        rms_dx(result, dy_row, x_row, rms_weights(w, offset, c, n, scratch_w), rstd, pull, n);
-        const float *old = adds ? tile_load(acc, at + c, n, scratch_w) : NULL;
-        for (int64_t i = 0; i < n && old; i++) result[i] += old[i];
-        row_codes_store(codes, at / cols, c, result, n);
-        if (dx->data) tile_store(dx, at + c, result, n);
+        const float *w = rms_weights(&s->args->in[IN_W], offset, c, n, scratch_w);
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t from = at + r * cols + c;
+            dot[r] += VEC_OF(dtype, row_dot, tile_in(dy, dtype, from, n, scratch_dy), tile_in(x, dtype, from, n, scratch_x), w, n);
+        }
     }
+}
+
+/* Columns [c, c + n) of a row: of dx, its codes and its part of dw. dx may share dy's memory. */
+static void rms_norm_bwd_tile(BwdRows *s, const float *w, float rstd, float pull, int64_t row, int64_t c, int64_t n)
+{
+    const TensorView *dx = &s->args->out[0], *acc = dx->data ? dx : &s->args->in[IN_ACC_DX];
+    int64_t           at = row * type_cols(&s->args->in[IN_X].type) + c;
+    float             scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE];
+    DType             dtype = s->dtype;
+    const void *dy = tile_in(&s->args->in[IN_DY], dtype, at, n, scratch_dy), *x = tile_in(&s->args->in[IN_X], dtype, at, n, scratch_x);
+    void       *result = dx->data ? tile_out(dx, dtype, at, scratch_dx) : scratch_dx;
+    if (s->dw) VEC_OF(dtype, rms_dw, s->dw + c, dy, x, rstd, n);
+    if (!dx->data && !row_codes_wanted(&s->codes)) return;
+    if (s->adds) {
+        if (result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, at), acc->type.dtype, n);
+        VEC_OF(dtype, rms_dx_add, result, dy, x, w, rstd, pull, n);
+    } else {
+        VEC_OF(dtype, rms_dx, result, dy, x, w, rstd, pull, n);
+    }
+    row_codes_store(&s->codes, row, c, result, n);
+    if (dx->data) tile_done(dx, dtype, at, result, n);
 }
 
 VEC_TASK(rms_norm_bwd_task)
@@ -86,12 +111,24 @@ VEC_TASK(rms_norm_bwd_task)
     const TensorType *x = &args->in[IN_X].type;
     const float      *rstd = args->in[IN_RSTD].data;
     int64_t           rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
-    float            *dw = args->out[1].data ? (float *)args->workspace + task * cols : NULL;
-    RowCodes          codes = row_codes(args, &op_rms_norm_bwd.codes, x);
+    BwdRows           s = {args, row_codes(args, &op_rms_norm_bwd.codes, x), NULL, DT_F32, false};
+    float             scratch_w[TILE], dot[RMS_ROWS];
     (void)worker;
-    if (dw) memset(dw, 0, (size_t)cols * sizeof(float));
-    for (int64_t row = task * step; row < end; row++) rms_norm_bwd_row(args, &codes, dw, rstd[row], row * cols, cols);
-    row_codes_record(&codes);
+    if (args->out[1].data) s.dw = (float *)args->workspace + task * cols;
+    if (s.dw) memset(s.dw, 0, (size_t)cols * sizeof(float));
+    if (!row_codes_wanted(&s.codes)) s.dtype = TILE_DTYPE(&args->in[IN_DY], &args->in[IN_X], &args->out[0]);
+    s.adds = args->out[0].data ? args->accumulate & 1 : args->in[IN_ACC_DX].data != NULL;
+    for (int64_t row = task * step; row < end; row += RMS_ROWS) {
+        int64_t count = min_i64(RMS_ROWS, end - row);
+        rms_norm_bwd_dots(&s, row * cols, count, cols, dot);
+        for (int64_t c = 0; c < cols; c += TILE) {
+            int64_t      n = min_i64(TILE, cols - c);
+            const float *w = rms_weights(&args->in[IN_W], ((const RmsNormAttrs *)args->attrs)->offset, c, n, scratch_w);
+            for (int64_t r = 0; r < count; r++)
+                rms_norm_bwd_tile(&s, w, rstd[row + r], rms_pull(rstd[row + r], dot[r], cols), row + r, c, n);
+        }
+    }
+    row_codes_record(&s.codes);
 }
 
 static Status rms_norm_bwd_cpu(const KernelArgs *args)

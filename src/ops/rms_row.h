@@ -11,9 +11,10 @@ static inline float rms_rstd(float sum_squares, int64_t cols, double eps)
 }
 
 /* y = w (x rstd); y may be x. */
-static inline void rms_scale(float *y, const float *x, const float *w, float rstd, int64_t count)
+VEC_ROW void rms_scale(DType dtype, void *y, const void *x, const float *w, float rstd, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) y[i] = w[i] * (x[i] * rstd);
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) vec_set(y, dtype, i, w[i] * (vec_get(x, dtype, i) * rstd));
 }
 
 /* dx = rstd dy w - pull x, where pull = rstd^3 / C sum(dy w x); dx may be dy. */
@@ -21,15 +22,25 @@ static inline float rms_pull(float rstd, float dot, int64_t cols)
 {
     return rstd * rstd * rstd * dot / (float)cols;
 }
-static inline void rms_dx(float *dx, const float *dy, const float *x, const float *w, float rstd, float pull, int64_t count)
+VEC_ROW void rms_dx(DType dtype, void *dx, const void *dy, const void *x, const float *w, float rstd, float pull, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) dx[i] = dy[i] * w[i] * rstd - x[i] * pull;
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) vec_set(dx, dtype, i, vec_get(dy, dtype, i) * w[i] * rstd - vec_get(x, dtype, i) * pull);
+}
+
+/* The same, added to what dx is. */
+VEC_ROW void rms_dx_add(DType dtype, void *dx, const void *dy, const void *x, const float *w, float rstd, float pull, int64_t count)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++)
+        vec_set(dx, dtype, i, vec_get(dx, dtype, i) + (vec_get(dy, dtype, i) * w[i] * rstd - vec_get(x, dtype, i) * pull));
 }
 
 /* dw += dy (x rstd) */
-static inline void rms_dw(float *dw, const float *dy, const float *x, float rstd, int64_t count)
+VEC_ROW void rms_dw(DType dtype, float *dw, const void *dy, const void *x, float rstd, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) dw[i] += dy[i] * (x[i] * rstd);
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) dw[i] += vec_get(dy, dtype, i) * (vec_get(x, dtype, i) * rstd);
 }
 
 /* Columns [c, c + n) of w + offset; scratch (n). */
@@ -41,24 +52,32 @@ static inline const float *rms_weights(const TensorView *w, double offset, int64
     return scratch;
 }
 
-/* One row of a tensor: elements [at, at + cols) of x to the same of y (data NULL: not wanted) and to their codes; returns rstd. */
-static inline float rms_norm_row(const TensorView *y, RowCodes *codes, const TensorView *x, const TensorView *w, const RmsNormAttrs *attrs,
-                                 int64_t at, int64_t x_at, int64_t cols)
+/* Rows that are normed together: the square roots and divisions of one don't wait for those of another. */
+enum { RMS_ROWS = 4 };
+
+/* `rows` rows of a tensor, at most RMS_ROWS: elements from x_at on of x to those from `at` on of y (data NULL: not wanted) and to their
+ * codes, and their rstd. */
+static inline void rms_norm_rows(const TensorView *y, RowCodes *codes, const TensorView *x, const TensorView *w, const RmsNormAttrs *attrs,
+                                 int64_t at, int64_t x_at, int64_t rows, int64_t cols, float *rstd)
 {
-    float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE], sum = 0;
-    for (int64_t c = 0; c < cols; c += TILE) {
-        int64_t      n = min_i64(TILE, cols - c);
-        const float *row = tile_load(x, x_at + c, n, scratch_x);
-        sum += vec_dot(row, row, n);
+    float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE];
+    DType dtype = row_codes_wanted(codes) ? DT_F32 : x->type.dtype;
+    for (int64_t r = 0; r < rows; r++) {
+        float sum = 0;
+        for (int64_t c = 0; c < cols; c += TILE)
+            sum += VEC_OF(x->type.dtype, vec_row_squares, vec_at(x->data, x->type.dtype, x_at + r * cols + c), min_i64(TILE, cols - c));
+        rstd[r] = rms_rstd(sum, cols, attrs->eps);
     }
-    float rstd = rms_rstd(sum, cols, attrs->eps);
     for (int64_t c = 0; (y->data || row_codes_wanted(codes)) && c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
-        const float *row = cols <= TILE && x->type.dtype != DT_F32 ? scratch_x : tile_load(x, x_at + c, n, scratch_x);
-        float       *result = y->data ? tile_result(y, at + c, scratch_y) : scratch_y;
-        rms_scale(result, row, rms_weights(w, attrs->offset, c, n, scratch_w), rstd, n);
-        row_codes_store(codes, at / cols, c, result, n);
-        if (y->data) tile_store(y, at + c, result, n);
+        const float *weights = rms_weights(w, attrs->offset, c, n, scratch_w);
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t     to = at + r * cols + c;
+            const void *row = tile_in(x, dtype, x_at + r * cols + c, n, scratch_x);
+            void       *result = y->data ? tile_out(y, dtype, to, scratch_y) : scratch_y;
+            VEC_OF(dtype, rms_scale, result, row, weights, rstd[r], n);
+            row_codes_store(codes, to / cols, c, result, n);
+            if (y->data) tile_done(y, dtype, to, result, n);
+        }
     }
-    return rstd;
 }

@@ -34,39 +34,43 @@ static OpCost rope_cost(const Node *node)
 }
 
 /* As rope_turn, of pairs (2i, 2i + 1). */
-static void turn_neighbours(float *y, const float *x, const float *cosines, int64_t half, bool inverse)
+VEC_ROW void turn_neighbours(DType dtype, void *y, const void *x, const float *cosines, int64_t half, bool inverse)
 {
     const float *sines = cosines + half;
     float        sign = inverse ? -1.0f : 1.0f;
+    VEC_LOOP
     for (int64_t i = 0; i < half; i++) {
-        float c = cosines[i], s = sign * sines[i], first = x[2 * i], second = x[2 * i + 1];
-        y[2 * i] = first * c - second * s;
-        y[2 * i + 1] = second * c + first * s;
+        float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, 2 * i), second = vec_get(x, dtype, 2 * i + 1);
+        vec_set(y, dtype, 2 * i, first * c - second * s);
+        vec_set(y, dtype, 2 * i + 1, second * c + first * s);
+    }
+}
+
+/* The heads of one position, of which the first `turned` elements turn by a row of the table. */
+VEC_ROW void turn_heads(DType dtype, const KernelArgs *args, int64_t row, int64_t heads, int64_t head_dim, int64_t turned)
+{
+    const RopeAttrs *attrs = args->attrs;
+    const float     *cosines = (const float *)args->in[1].data + ((const int32_t *)args->in[2].data)[row] * turned;
+    for (int64_t at = row * heads * head_dim, end = at + heads * head_dim; at < end; at += head_dim) {
+        const void *x = vec_at(args->in[0].data, dtype, at);
+        void       *y = vec_at_mut(args->out[0].data, dtype, at);
+        if (attrs->interleaved)
+            turn_neighbours(dtype, y, x, cosines, turned / 2, attrs->inverse);
+        else
+            rope_turn(dtype, x, dtype, y, NULL, 1, cosines, turned / 2, attrs->inverse);
+        if (turned < head_dim && y != x)
+            memcpy(vec_at_mut(y, dtype, turned), vec_at(x, dtype, turned), (size_t)dtype_bytes(dtype, head_dim - turned));
     }
 }
 
 VEC_TASK(rope_task)
 {
     const KernelArgs *args = context;
-    const RopeAttrs  *attrs = args->attrs;
-    const TensorView *x = &args->in[0];
-    const float      *table = args->in[1].data;
-    const int32_t    *positions = args->in[2].data;
-    int64_t heads = x->type.dim[2], head_dim = x->type.dim[3], turned = args->in[1].type.dim[1], step = rows_per_task(heads * head_dim);
-    int64_t end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
-    float   scratch_x[ROPE_MAX_HEAD_DIM], scratch_y[ROPE_MAX_HEAD_DIM];
-    void (*turn)(float *, const float *, const float *, int64_t, bool) = attrs->interleaved ? turn_neighbours : rope_turn;
+    const TensorType *x = &args->in[0].type;
+    int64_t           heads = x->dim[2], head_dim = x->dim[3], turned = args->in[1].type.dim[1], step = rows_per_task(heads * head_dim);
+    int64_t           end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
     (void)worker;
-    for (int64_t row = task * step; row < end; row++)
-        for (int64_t h = 0; h < heads; h++) {
-            int64_t at = (row * heads + h) * head_dim;
-            float  *y = tile_result(&args->out[0], at, scratch_y);
-
-            const float *head = tile_load(x, at, head_dim, scratch_x);
-            turn(y, head, table + positions[row] * turned, turned / 2, attrs->inverse);
-            if (y != head) memcpy(y + turned, head + turned, (size_t)(head_dim - turned) * sizeof(float));
-            tile_store(&args->out[0], at, y, head_dim);
-        }
+    for (int64_t row = task * step; row < end; row++) VEC_OF(x->dtype, turn_heads, args, row, heads, head_dim, turned);
 }
 
 static Status rope_cpu(const KernelArgs *args)

@@ -5,15 +5,32 @@
 
 enum { ROPE_MAX_HEAD_DIM = 1024 };
 
-/* Pairs (i, i + half) of x turn by their angle, or back; y may be x. cosines: half of them, then the sines. */
-static inline void rope_turn(float *y, const float *x, const float *cosines, int64_t half, bool inverse)
+/* Pairs (i, i + half) of x, times `scale` w if w is there, turn by their angle, or back; y, of dtype `to`, may be x. cosines: half of
+ * them, then the sines. */
+VEC_ROW void rope_turn(DType dtype, const void *x, DType to, void *y, const float *w, float scale, const float *cosines, int64_t half,
+                       bool inverse)
 {
     const float *sines = cosines + half;
     float        sign = inverse ? -1.0f : 1.0f;
-    for (int64_t i = 0; i < half; i++) {
-        float c = cosines[i], s = sign * sines[i], first = x[i], second = x[i + half];
-        y[i] = first * c - second * s;
-        y[i + half] = second * c + first * s;
+    int64_t      i = 0;
+    for (; i + 8 <= half; i += 8) {
+        Vec8 c = vec8_load(cosines + i), s = sign * vec8_load(sines + i), first = vec8_get(dtype, x, i),
+             second = vec8_get(dtype, x, i + half);
+        if (w) {
+            first = vec8_load(w + i) * (first * scale);
+            second = vec8_load(w + i + half) * (second * scale);
+        }
+        vec8_set(to, y, i, first * c - second * s);
+        vec8_set(to, y, i + half, second * c + first * s);
+    }
+    for (; i < half; i++) {
+        float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, i), second = vec_get(x, dtype, i + half);
+        if (w) {
+            first = w[i] * (first * scale);
+            second = w[i + half] * (second * scale);
+        }
+        vec_set(y, to, i, first * c - second * s);
+        vec_set(y, to, i + half, second * c + first * s);
     }
 }
 

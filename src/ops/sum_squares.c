@@ -29,13 +29,10 @@ VEC_TASK(sum_squares_task)
     const KernelArgs *args = context;
     int64_t           end = min_i64(type_numel(&args->in[0].type), (task + 1) * SQUARES_PER_TASK);
     double            sum = 0;
-    float             scratch[TILE];
+    DType             dtype = args->in[0].type.dtype;
     (void)worker;
-    for (int64_t at = task * SQUARES_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *x = tile_load(&args->in[0], at, n, scratch);
-        sum += (double)vec_dot(x, x, n);
-    }
+    for (int64_t at = task * SQUARES_PER_TASK; at < end; at += TILE)
+        sum += (double)VEC_OF(dtype, vec_row_squares, vec_at(args->in[0].data, dtype, at), min_i64(TILE, end - at));
     ((double *)args->workspace)[task] = sum;
 }
 

@@ -53,13 +53,25 @@ static OpCost swiglu_cost(const Node *node)
     return cost_streaming(node, 12.0 * (double)type_numel(&h));
 }
 
-static void swiglu_tile(float *h, const float *gate, const float *up, bool gelu, int64_t count)
+VEC_ROW void swiglu_tile(DType dtype, void *h, const void *gate, const void *up, int64_t count)
 {
-    if (gelu)
-        for (int64_t i = 0; i < count; i++) h[i] = gate[i] * vec_sigmoid(gelu_argument(gate[i])) * up[i];
-    else
-        for (int64_t i = 0; i < count; i++) h[i] = gate[i] * vec_sigmoid(gate[i]) * up[i];
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) {
+        float g = vec_get(gate, dtype, i);
+        vec_set(h, dtype, i, g * vec_sigmoid(g) * vec_get(up, dtype, i));
+    }
 }
+
+VEC_ROW void geglu_tile(DType dtype, void *h, const void *gate, const void *up, int64_t count)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) {
+        float g = vec_get(gate, dtype, i);
+        vec_set(h, dtype, i, g * vec_sigmoid(gelu_argument(g)) * vec_get(up, dtype, i));
+    }
+}
+
+enum { PIECE = 256 }; /* of a row: while one is computed the next row's comes */
 
 VEC_TASK(swiglu_task)
 {
@@ -68,18 +80,24 @@ VEC_TASK(swiglu_task)
     TensorType        type = type_of_h(&gate->type, up == gate);
     int64_t           cols = type_cols(&type), stride = type_cols(&gate->type), up_at = up == gate ? cols : 0;
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&type), (task + 1) * step);
-    float             scratch_g[TILE], scratch_u[TILE], scratch_h[TILE];
+    float             scratch_g[PIECE], scratch_u[PIECE], scratch_h[PIECE];
     RowCodes          codes = row_codes(args, &op_swiglu.codes, &type);
+    DType             dtype = row_codes_wanted(&codes) ? DT_F32 : TILE_DTYPE(gate, up, h);
     bool              gelu = ((const SwigluAttrs *)args->attrs)->gelu;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
-        for (int64_t c = 0; c < cols; c += TILE) {
-            int64_t      n = min_i64(TILE, cols - c);
-            const float *g = tile_load(gate, row * stride + c, n, scratch_g), *u = tile_load(up, row * stride + up_at + c, n, scratch_u);
-            float       *result = h->data ? tile_result(h, row * cols + c, scratch_h) : scratch_h;
-            swiglu_tile(result, g, u, gelu, n);
+        for (int64_t c = 0; c < cols; c += PIECE) {
+            int64_t     n = min_i64(PIECE, cols - c), at = row * stride + c;
+            const void *g = tile_in(gate, dtype, at, n, scratch_g), *u = tile_in(up, dtype, at + up_at, n, scratch_u);
+            void       *result = h->data ? tile_out(h, dtype, row * cols + c, scratch_h) : scratch_h;
+            tile_ahead(gate, at + stride, n);
+            tile_ahead(up, at + stride + up_at, n);
+            if (gelu)
+                VEC_OF(dtype, geglu_tile, result, g, u, n);
+            else
+                VEC_OF(dtype, swiglu_tile, result, g, u, n);
             row_codes_store(&codes, row, c, result, n);
-            if (h->data) tile_store(h, row * cols + c, result, n);
+            if (h->data) tile_done(h, dtype, row * cols + c, result, n);
         }
     row_codes_record(&codes);
 }

@@ -33,23 +33,29 @@ static OpCost swiglu_bwd_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static void geglu_bwd_tile(float *restrict dgate, float *restrict dup, const float *dh, const float *gate, const float *up, int64_t count)
+VEC_ROW void geglu_bwd_tile(DType dtype, void *restrict dgate, void *restrict dup, const void *dh, const void *gate, const void *up,
+                            int64_t count)
 {
+    VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
-        float s = vec_sigmoid(gelu_argument(gate[i])), gelu = gate[i] * s;
-        dgate[i] = dh[i] * up[i] * (s + gelu * (1.0f - s) * gelu_argument_slope(gate[i]));
-        dup[i] = dh[i] * gelu;
+        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = vec_sigmoid(gelu_argument(g)), gelu = g * s;
+        vec_set(dgate, dtype, i, d * vec_get(up, dtype, i) * (s + gelu * (1.0f - s) * gelu_argument_slope(g)));
+        vec_set(dup, dtype, i, d * gelu);
     }
 }
 
-static void swiglu_bwd_tile(float *restrict dgate, float *restrict dup, const float *dh, const float *gate, const float *up, int64_t count)
+VEC_ROW void swiglu_bwd_tile(DType dtype, void *restrict dgate, void *restrict dup, const void *dh, const void *gate, const void *up,
+                             int64_t count)
 {
+    VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
-        float s = vec_sigmoid(gate[i]), silu = gate[i] * s;
-        dgate[i] = dh[i] * up[i] * (s + silu * (1.0f - s));
-        dup[i] = dh[i] * silu;
+        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = vec_sigmoid(g), silu = g * s;
+        vec_set(dgate, dtype, i, d * vec_get(up, dtype, i) * (s + silu * (1.0f - s)));
+        vec_set(dup, dtype, i, d * silu);
     }
 }
+
+enum { PIECE = 256 }; /* of a row: while one is computed the next row's comes */
 
 VEC_TASK(swiglu_bwd_task)
 {
@@ -59,25 +65,28 @@ VEC_TASK(swiglu_bwd_task)
     const TensorView *up = packed ? gate : &args->in[2], *dgate = &args->out[0], *dup = packed ? dgate : &args->out[1];
     int64_t           cols = type_cols(&dh->type), stride = packed ? 2 * cols : cols, up_at = packed ? cols : 0;
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
-    float             scratch_dh[TILE], scratch_g[TILE], scratch_u[TILE], result_g[TILE], result_u[TILE];
+    float             scratch_dh[PIECE], scratch_g[PIECE], scratch_u[PIECE], result_g[PIECE], result_u[PIECE];
     RowCodes          codes = row_codes(args, &op_swiglu_bwd.codes, &gate->type);
+    DType             dtype = row_codes_wanted(&codes) || !dgate->data || !dup->data ? DT_F32 : TILE_DTYPE(dh, gate, up, dgate, dup);
     bool              gelu = ((const SwigluAttrs *)args->attrs)->gelu;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
-        for (int64_t c = 0; c < cols; c += TILE) {
-            int64_t      n = min_i64(TILE, cols - c), at = row * stride + c;
-            const float *g = tile_load(gate, at, n, scratch_g), *u = tile_load(up, at + up_at, n, scratch_u);
-            const float *grad = tile_load(dh, row * cols + c, n, scratch_dh);
-            float       *to_g = dgate->data ? tile_result(dgate, at, result_g) : result_g;
-            float       *to_u = dup->data ? tile_result(dup, at + up_at, result_u) : result_u;
+        for (int64_t c = 0; c < cols; c += PIECE) {
+            int64_t     n = min_i64(PIECE, cols - c), at = row * stride + c;
+            const void *g = tile_in(gate, dtype, at, n, scratch_g), *u = tile_in(up, dtype, at + up_at, n, scratch_u);
+            const void *d = tile_in(dh, dtype, row * cols + c, n, scratch_dh);
+            void       *to_g = dgate->data ? tile_out(dgate, dtype, at, result_g) : result_g;
+            void       *to_u = dup->data ? tile_out(dup, dtype, at + up_at, result_u) : result_u;
+            tile_ahead(gate, at + stride, n);
+            tile_ahead(up, at + stride + up_at, n);
             if (gelu)
-                geglu_bwd_tile(to_g, to_u, grad, g, u, n);
+                VEC_OF(dtype, geglu_bwd_tile, to_g, to_u, d, g, u, n);
             else
-                swiglu_bwd_tile(to_g, to_u, grad, g, u, n);
+                VEC_OF(dtype, swiglu_bwd_tile, to_g, to_u, d, g, u, n);
             row_codes_store(&codes, row, c, to_g, n);
             row_codes_store(&codes, row, cols + c, to_u, n);
-            if (dgate->data) tile_store(dgate, at, to_g, n);
-            if (dup->data) tile_store(dup, at + up_at, to_u, n);
+            if (dgate->data) tile_done(dgate, dtype, at, to_g, n);
+            if (dup->data) tile_done(dup, dtype, at + up_at, to_u, n);
         }
     row_codes_record(&codes);
 }

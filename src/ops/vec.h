@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 
+#include <immintrin.h>
 #include <math.h>
 
 /* What a function marked so calls is compiled for AVX-512 within it. Only on processors of which wide_vectors() is true. */
@@ -36,6 +37,18 @@ static inline bool wide_vectors(void)
            __builtin_cpu_supports("avx512vl");
 }
 
+/* A loop after it may have its results where its operands are, element by element, and vectorises all the same. */
+#ifdef __clang__
+#define VEC_LOOP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define VEC_LOOP _Pragma("GCC ivdep")
+#endif
+
+/* A function over rows, the first argument of which says their dtype: f32 or bf16. VEC_OF calls it with either as a constant, so that
+ * vec_get and vec_set in its loops have no choice to make and whole vectors are converted in registers. */
+#define VEC_ROW static inline __attribute__((always_inline))
+#define VEC_OF(dtype, row, ...) ((dtype) == DT_F32 ? row(DT_F32, __VA_ARGS__) : row(DT_BF16, __VA_ARGS__))
+
 typedef float   Vec8 __attribute__((vector_size(32)));
 typedef int32_t Int8 __attribute__((vector_size(32)));
 
@@ -44,6 +57,26 @@ static inline Vec8 vec8_load(const float *p)
     Vec8 v;
     memcpy(&v, p, sizeof v);
     return v;
+}
+
+/* Elements [i, i + 8) of a row. */
+VEC_ROW Vec8 vec8_get(DType dtype, const void *row, int64_t i)
+{
+    if (dtype == DT_F32) return vec8_load((const float *)row + i);
+    return (Vec8)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)((const uint16_t *)row + i))), 16);
+}
+
+/* Stored as vec_set stores each. */
+VEC_ROW void vec8_set(DType dtype, void *row, int64_t i, Vec8 v)
+{
+    if (dtype == DT_F32) {
+        memcpy((float *)row + i, &v, sizeof v);
+        return;
+    }
+    Int8    word = (Int8)v, nan = v != v, rounded = word + 0x7FFF + (word >> 16 & 1);
+    Int8    high = ((nan & (word | 0x400000)) | (~nan & rounded)) >> 16 & 0xFFFF;
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)high, (__m256i)high), 0x08);
+    _mm_storeu_si128((void *)((uint16_t *)row + i), _mm256_castsi256_si128(packed));
 }
 
 static inline Vec8 vec8_all(float x)
@@ -117,6 +150,13 @@ static inline void vec_store_row(void *row, DType dtype, const float *src, int64
     for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(src[i]);
 }
 
+/* sum += row. */
+VEC_ROW void vec_sum_row(DType dtype, float *sum, const void *row, int64_t count)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) sum[i] += vec_get(row, dtype, i);
+}
+
 /* row += src, added in fp32. */
 static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t count)
 {
@@ -179,20 +219,25 @@ static inline void vec_softcap(float *x, float cap, int64_t count)
     for (int64_t i = 0; i < count; i++) x[i] = cap * vec_tanhf(x[i] / cap);
 }
 
-static inline float vec_sum(const float *x, int64_t count)
+VEC_ROW float vec_row_sum(DType dtype, const void *x, int64_t count)
 {
     Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
-        s0 += vec8_load(x + i);
-        s1 += vec8_load(x + i + 8);
-        s2 += vec8_load(x + i + 16);
-        s3 += vec8_load(x + i + 24);
+        s0 += vec8_get(dtype, x, i);
+        s1 += vec8_get(dtype, x, i + 8);
+        s2 += vec8_get(dtype, x, i + 16);
+        s3 += vec8_get(dtype, x, i + 24);
     }
-    for (; i + 8 <= count; i += 8) s0 += vec8_load(x + i);
+    for (; i + 8 <= count; i += 8) s0 += vec8_get(dtype, x, i);
     float tail = 0;
-    for (; i < count; i++) tail += x[i];
+    for (; i < count; i++) tail += vec_get(x, dtype, i);
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
+}
+
+static inline float vec_sum(const float *x, int64_t count)
+{
+    return vec_row_sum(DT_F32, x, count);
 }
 
 static inline float vec_dot(const float *x, const float *y, int64_t count)
@@ -211,18 +256,44 @@ static inline float vec_dot(const float *x, const float *y, int64_t count)
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
 }
 
-/* sum of x y z: what norms need going backward. */
-static inline float vec_dot3(const float *x, const float *y, const float *z, int64_t count)
+/* vec_dot of a row and itself. */
+VEC_ROW float vec_row_squares(DType dtype, const void *x, int64_t count)
+{
+    Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        Vec8 a = vec8_get(dtype, x, i), b = vec8_get(dtype, x, i + 8), c = vec8_get(dtype, x, i + 16), d = vec8_get(dtype, x, i + 24);
+        s0 += a * a;
+        s1 += b * b;
+        s2 += c * c;
+        s3 += d * d;
+    }
+    for (; i + 8 <= count; i += 8) {
+        Vec8 a = vec8_get(dtype, x, i);
+        s0 += a * a;
+    }
+    float tail = 0;
+    for (; i < count; i++) tail = fmaf(vec_get(x, dtype, i), vec_get(x, dtype, i), tail);
+    return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
+}
+
+/* sum of x w y: what norms need going backward. x may be of another dtype than y; w is f32. */
+VEC_ROW float vec_row_dot3(DType dtype, const void *y, DType x_dtype, const void *x, const float *w, int64_t count)
 {
     Vec8    s0 = {0}, s1 = {0};
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
-        s0 += vec8_load(x + i) * vec8_load(y + i) * vec8_load(z + i);
-        s1 += vec8_load(x + i + 8) * vec8_load(y + i + 8) * vec8_load(z + i + 8);
+        s0 += vec8_get(x_dtype, x, i) * vec8_load(w + i) * vec8_get(dtype, y, i);
+        s1 += vec8_get(x_dtype, x, i + 8) * vec8_load(w + i + 8) * vec8_get(dtype, y, i + 8);
     }
     float tail = 0;
-    for (; i < count; i++) tail = fmaf(x[i] * y[i], z[i], tail);
+    for (; i < count; i++) tail = fmaf(vec_get(x, x_dtype, i) * w[i], vec_get(y, dtype, i), tail);
     return vec8_sum(s0 + s1) + tail;
+}
+
+static inline float vec_dot3(const float *x, const float *w, const float *y, int64_t count)
+{
+    return vec_row_dot3(DT_F32, y, DT_F32, x, w, count);
 }
 
 static inline Vec8 vec8_max(Vec8 a, Vec8 b)
