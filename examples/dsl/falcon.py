@@ -4,11 +4,10 @@ from typing import Any
 
 from surogate.dsl import Key, Module, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, LayerNorm, Linear, changed
+from surogate.models.layers import DECODER, IGNORED, REFUSED, ROPE, LayerNorm, Linear, changed
 
 CONFIG = changed(
-    DECODER, "G", "D", "F", "rotary_share", "attention_bias", "mlp_bias", "activation",
-    D=Size("head_dim", "C / H"),
+    DECODER, "G", "attention_bias", "mlp_bias", "activation",
     F=Size("ffn_hidden_size", "4 * C"),
     eps=Key("layer_norm_epsilon", "1e-5", min=0),
     tied=Key("tie_word_embeddings", "1"),
@@ -16,7 +15,7 @@ CONFIG = changed(
     many=Key("multi_query", "1"),
     new=Key("new_decoder_architecture", "0"),
     kv_heads=Size("num_kv_heads", "H"),
-    G=Size("no_such_key", "new ? kv_heads : many ? 1 : H"),
+    G=Key(None, "new ? kv_heads : many ? 1 : H"),
     num_norms=Key("num_ln_in_parallel_attn", "new ? 2 : 1"),
     parallel=Key("parallel_attn", "1"),
     has_bias=Key("bias", "0"),
@@ -24,7 +23,9 @@ CONFIG = changed(
     hidden_dropout=Key("hidden_dropout", "0", unused="it is trained without dropout"),
 )
 REQUIRE_FALCON = {
+    **ROPE,
     "H % G == 0": "num_attention_heads must be a multiple of num_kv_heads",
+    "rotary_share == 1": "partial rotary embedding isn't supported",
     "alibi == 0": "alibi isn't supported",
     "parallel == 1": "parallel_attn: false isn't supported",
     "num_norms == 1 || new": "num_ln_in_parallel_attn is for new_decoder_architecture",

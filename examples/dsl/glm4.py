@@ -12,7 +12,7 @@ CONFIG = changed(
     attention_bias=Key("attention_bias", "1"),
 )
 REQUIRE_GLM = changed(REQUIRE, "rotary_share == 1", "attention_bias == 0") | {
-    "D * rotary_share % 2 == 0": "partial_rotary_factor must give an even number of a head's elements"}
+    "R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements"}
 
 
 @module
@@ -41,4 +41,4 @@ class Block(Module):
 @hf_config("Glm4ForCausalLM", require=REQUIRE_GLM, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
 class Glm4(llama.Llama):
-    rotary = "D * rotary_share"
+    rotary = "R"

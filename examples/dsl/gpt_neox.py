@@ -2,21 +2,20 @@
 
 from typing import Any
 
-from surogate.dsl import Key, Module, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Key, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, LayerNorm, Linear, changed
+from surogate.models.layers import DECODER, IGNORED, REFUSED, ROPE, LayerNorm, Linear, changed
 
 CONFIG = changed(
-    DECODER, "G", "activation", "rotary_share", "attention_bias", "mlp_bias",
-    D=Size("head_dim", "C / H", most=65536),
+    DECODER, "G", "activation", "attention_bias", "mlp_bias",
     eps=Key("layer_norm_eps", "1e-5", min=0),
     tanh=Key("hidden_act", "0", choices={"gelu": 0, "gelu_new": 1, "gelu_fast": 1, "gelu_pytorch_tanh": 1}),
     theta=Key(["rope_parameters.rope_theta", "rotary_emb_base"], "10000", min=1),
-    turned_share=Key(["rope_parameters.partial_rotary_factor", "rotary_pct"], "0.25"),
+    rotary_share=Key(["rope_parameters.partial_rotary_factor", "rotary_pct"], "0.25"),
     parallel=Key("use_parallel_residual", "1"),
     has_bias=Key("attention_bias", "1"),
 )
-REQUIRE_NEOX = {"D * turned_share % 2 == 0": "rotary_pct must give an even number of a head's elements"}
+REQUIRE_NEOX = ROPE | {"R % 2 == 0": "rotary_pct must give an even number of a head's elements"}
 HEADS = {"num_heads": "H", "num_kv_heads": "H", "head_dim": "D"}
 
 
@@ -69,4 +68,4 @@ class Block(llama.Block):
            unread=(".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"), **CONFIG)
 @model
 class GPTNeoX(llama.Llama):
-    last_norm, rotary = LayerNorm, "D * turned_share"
+    last_norm, rotary = LayerNorm, "R"

@@ -13,7 +13,7 @@ CONFIG = changed(
     rotary_share=Key(["rope_parameters.partial_rotary_factor", "partial_rotary_factor"], "0.5"),
 )
 REQUIRE_NEMOTRON = changed(REQUIRE, "rotary_share == 1", "attention_bias == 0", "mlp_bias == 0") | {
-    "D * rotary_share % 2 == 0": "partial_rotary_factor must give an even number of a head's elements"}
+    "R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements"}
 
 
 @module
@@ -56,4 +56,4 @@ class Block(llama.Block):
 @hf_config("NemotronForCausalLM", require=REQUIRE_NEMOTRON, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
 class Nemotron(llama.Llama):
-    last_norm, rotary = LayerNorm, "D * rotary_share"
+    last_norm, rotary = LayerNorm, "R"

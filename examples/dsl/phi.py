@@ -15,7 +15,7 @@ CONFIG = changed(
     **{f"{place}_dropout": Key(f"{place}_pdrop", "0", unused="it is trained without dropout") for place in ("resid", "embd")},
 )
 REQUIRE_PHI = changed(REQUIRE, "rotary_share == 1") | {
-    "D * rotary_share % 2 == 0": "partial_rotary_factor must give an even number of a head's elements",
+    "R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements",
     "qk_norm == 0": "qk_layernorm isn't supported",
 }
 
@@ -56,7 +56,7 @@ class Block(Module):
 @hf_config("PhiForCausalLM", require=REQUIRE_PHI, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
 class Phi(llama.Llama):
-    rotary = "D * rotary_share"
+    rotary = "R"
 
     def __init__(self) -> None:
         self.embed, self.norm, self.head = Embedding(), LayerNorm("C"), Linear("V", "C", True, head=True)

@@ -15,7 +15,7 @@ CONFIG = changed(
     parallel=Key("use_parallel_residual", "0"),
 )
 REQUIRE_STABLELM = changed(REQUIRE, "rotary_share == 1") | {
-    "D * rotary_share % 2 == 0": "partial_rotary_factor must give an even number of a head's elements",
+    "R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements",
     "qk_norm == 0": "qk_layernorm isn't supported",
     "parallel == 0": "use_parallel_residual isn't supported",
 }
@@ -34,4 +34,4 @@ class Block(llama.Block):
 @hf_config("StableLmForCausalLM", require=REQUIRE_STABLELM, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
 class StableLM(llama.Llama):
-    last_norm, rotary = LayerNorm, "D * rotary_share"
+    last_norm, rotary = LayerNorm, "R"

@@ -5,14 +5,19 @@
 
 #include <string.h>
 
-static const char *const attr_types[] = {
-    [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool", [ATTR_TYPE_DTYPE] = "dtype"};
+static const char *const attr_types[] = {[ATTR_TYPE_INT] = "int",
+                                         [ATTR_TYPE_FLOAT] = "float",
+                                         [ATTR_TYPE_BOOL] = "bool",
+                                         [ATTR_TYPE_DTYPE] = "dtype",
+                                         [ATTR_TYPE_LIST] = "list"};
 
 static void write_attr(StrBuf *out, const AttrDef *a)
 {
     strbuf_printf(out, "{\"name\": \"%s\", \"type\": \"%s\", \"default\": ", a->name, attr_types[a->type]);
     if (a->type == ATTR_TYPE_DTYPE)
         strbuf_puts(out, "null");
+    else if (a->type == ATTR_TYPE_LIST)
+        strbuf_puts(out, "[]");
     else if (a->type == ATTR_TYPE_BOOL)
         strbuf_puts(out, a->default_value != 0 ? "true" : "false");
     else

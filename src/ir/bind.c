@@ -82,8 +82,8 @@ static Status lookup(const void *context, const char *name, const double *index,
     const struct {
         const char *name;
         int64_t     value;
-    } shapes[] = {{"B", b->options->batch}, {"T", b->options->seq}, {"P", b->options->max_len}};
-    for (int i = 0; i < 3 && !index; i++) {
+    } shapes[] = {{"B", b->options->batch}, {"T", b->options->seq}, {"P", b->options->max_len}, {"reach", b->options->reach}};
+    for (int i = 0; i < 4 && !index; i++) {
         if (strcmp(name, shapes[i].name) != 0) continue;
         *out = (double)shapes[i].value;
         return OK;
@@ -359,6 +359,25 @@ static Status bind_param(Binder *b, const JsonValue *s)
 
 /* ---- nodes ---- */
 
+/* {"per": e, "value": e}: that many numbers; `value` may name the index i. */
+static Status bind_attr_list(Binder *b, const JsonValue *json, const char *name, AttrList *list)
+{
+    const JsonValue *per = json_get(json, "per"), *value = json_get(json, "value");
+    if (!per || !value || json->count != 2) BIND_FAIL(b, json, "attribute %s: expected {\"per\": e, \"value\": e}", name);
+    TRY(eval_int(b, per, &list->count));
+    if (list->count < 0 || list->count > ATTR_LIST_MOST)
+        BIND_FAIL(b, per, "attribute %s: %lld numbers; expected 0 to %d", name, (long long)list->count, ATTR_LIST_MOST);
+    if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, json, "attribute %s: repeats nested deeper than %d", name, BIND_MAX_DEPTH - 1);
+    TRY(spend(b, json, list->count));
+    b->index_name[b->depth++] = "i";
+    for (int64_t i = 0; i < list->count; i++) {
+        b->index[b->depth - 1] = (double)i;
+        TRY(eval(b, value, &list->values[i]));
+    }
+    b->depth--;
+    return OK;
+}
+
 static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char *attrs)
 {
     if (json && json->type != JSON_OBJECT) BIND_FAIL(b, json, "attrs: expected an object, found %s", json_type_name(json->type));
@@ -378,6 +397,10 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
             DType dtype;
             TRY(bind_dtype(b, json, name, &dtype));
             *(int64_t *)(void *)(attrs + a->offset) = DTYPE_TO_ATTR(dtype);
+            continue;
+        }
+        if (a->type == ATTR_TYPE_LIST) {
+            TRY(bind_attr_list(b, &json->members[i].value, name, (AttrList *)(void *)(attrs + a->offset)));
             continue;
         }
         TRY(eval(b, &json->members[i].value, &number));
@@ -408,6 +431,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     const char *name, *part = NULL;
     TRY(expand(b, out, &name));
     if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
+    TRY(spend(b, s, (int64_t)op->attrs_size / 64)); /* lists make some large */
     char *attrs = attrs_defaults(b->arena, op);
     TRY(bind_attrs(b, json_get(s, "attrs"), op, attrs));
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;

@@ -51,6 +51,30 @@ static Status bracketed(Expr *e, double *out)
     return OK;
 }
 
+/* Of one number or of two. */
+static const struct {
+    const char *name;
+    double (*of_one)(double), (*of_two)(double, double);
+} functions[] = {{"sqrt", sqrt, NULL}, {"log", log, NULL},  {"floor", floor, NULL}, {"ceil", ceil, NULL},
+                 {"pow", NULL, pow},   {"min", NULL, fmin}, {"max", NULL, fmax}};
+enum { EXPR_FUNCTIONS = sizeof functions / sizeof *functions };
+
+static Status called(Expr *e, const char *name, double *out)
+{
+    double first = 0;
+    int    k = 0;
+    while (k < EXPR_FUNCTIONS && strcmp(functions[k].name, name) != 0) k++;
+    FAIL_IF(k == EXPR_FUNCTIONS, ERR_INVALID, "expression \"%s\": unknown function %s; expected sqrt, log, floor, ceil, pow, min or max",
+            e->text, name);
+    if (functions[k].of_two) {
+        TRY(ternary(e, &first));
+        FAIL_IF(!accept(e, ","), ERR_INVALID, "expression \"%s\": expected , at \"%s\"", e->text, e->p);
+    }
+    TRY(bracketed(e, out));
+    *out = functions[k].of_two ? functions[k].of_two(first, *out) : functions[k].of_one(*out);
+    return OK;
+}
+
 static Status primary(Expr *e, double *out)
 {
     blanks(e);
@@ -67,11 +91,7 @@ static Status primary(Expr *e, double *out)
     while ((isalnum((unsigned char)*e->p) || *e->p == '_') && n + 1 < sizeof name) name[n++] = *e->p++;
     name[n] = 0;
     FAIL_IF(!n, ERR_INVALID, "expression \"%s\": expected a number, name or ( at \"%s\"", e->text, e->p);
-    if (!accept(e, "(")) return named(e, name, out);
-    FAIL_IF(strcmp(name, "sqrt") != 0, ERR_INVALID, "expression \"%s\": unknown function %s; expected sqrt", e->text, name);
-    TRY(bracketed(e, out));
-    *out = sqrt(*out);
-    return OK;
+    return accept(e, "(") ? called(e, name, out) : named(e, name, out);
 }
 
 static Status unary(Expr *e, double *out)

@@ -1,5 +1,5 @@
-/* Expressions over symbols, as JSON IR writes dims, conditions and attributes: numbers, names, name[index], sqrt(x), + - * / %,
- * comparisons, && || !, c ? a : b, parentheses. All arithmetic is in double; dims must come out whole. */
+/* Expressions over symbols, as JSON IR writes dims, conditions and attributes: numbers, names, name[index], sqrt log floor ceil(x), pow min
+ * max(x, y), + - * / %, comparisons, && || !, c ? a : b, parentheses. All arithmetic is in double; dims must come out whole. */
 #pragma once
 
 #include "base/status.h"

@@ -231,6 +231,9 @@ static Status check_range(const Setting *s, double value)
     FAIL_IF(!isfinite(value), ERR_INVALID, "%s: %s: %g; expected a finite number", s->config_name, s->key, value);
     FAIL_IF(json_get_double(s->entry, "min", &least) && value < least, ERR_INVALID, "%s: %s: %g; expected at least %g", s->config_name,
             s->key, value, least);
+    double above = 0;
+    FAIL_IF(json_get_double(s->entry, "above", &above) && value <= above, ERR_INVALID, "%s: %s: %g; expected more than %g", s->config_name,
+            s->key, value, above);
     FAIL_IF(json_get_double(s->entry, "max", &most) && value > most, ERR_INVALID, "%s: %s: %g; expected at most %g", s->config_name, s->key,
             value, most);
     bool integer = false;
@@ -245,6 +248,7 @@ static const JsonValue *setting_find(Setting *s, const JsonValue *config)
     const JsonValue *key = json_get(s->entry, "key");
     const JsonValue *found = NULL;
     s->key = "";
+    if (!key) json_get_str(s->entry, "symbol", &s->key); /* what follows from other symbols */
     if (key && key->type == JSON_STRING) {
         s->key = key->string.data;
         return config_get(config, s->key);
@@ -259,9 +263,9 @@ static const JsonValue *setting_find(Setting *s, const JsonValue *config)
 
 static Status check_symbol(const IrModule *module, const char *symbol, const IrDims *dims)
 {
-    static const char *const reserved[] = {"B", "T", "P"};
-    for (int i = 0; i < 3; i++)
-        FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID, "%s: symbol %s has a meaning already (rows, tokens, positions)",
+    static const char *const reserved[] = {"B", "T", "P", "reach"};
+    for (int i = 0; i < 4; i++)
+        FAIL_IF(strcmp(symbol, reserved[i]) == 0, ERR_INVALID, "%s: symbol %s has a meaning already (rows, tokens, positions, longest row)",
                 module->file, symbol);
     FAIL_IF(find_symbol(dims, symbol), ERR_INVALID, "%s: second symbol %s", module->file, symbol);
     return OK;

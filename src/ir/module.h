@@ -64,6 +64,7 @@ typedef struct BindOptions {
     const char         *graph_name;
     int64_t             batch, seq; /* symbols B and T */
     int64_t             max_len;    /* symbol P: positions the rotary table covers */
+    int64_t             reach;      /* symbol reach: tokens of the longest row trained or evaluated, else of the KV cache */
     DType               dtype;      /* of parameters and activations */
     const OpDef *const *ops;
     int                 num_ops;

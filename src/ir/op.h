@@ -2,6 +2,7 @@
  * answer. The list of ops is ops/ops.def; each op is a file there that ends with its descriptor. */
 #pragma once
 
+#include "ir/attr_list.h"
 #include "ir/graph.h"
 
 typedef struct ThreadPool ThreadPool;
@@ -49,10 +50,10 @@ typedef struct CpuKernel {
     OperandTypes except[KERNEL_MAX_EXCEPT]; /* one without operands ends it */
 } CpuKernel;
 
-typedef enum AttrType { ATTR_TYPE_END, ATTR_TYPE_INT, ATTR_TYPE_FLOAT, ATTR_TYPE_BOOL, ATTR_TYPE_DTYPE } AttrType;
+typedef enum AttrType { ATTR_TYPE_END, ATTR_TYPE_INT, ATTR_TYPE_FLOAT, ATTR_TYPE_BOOL, ATTR_TYPE_DTYPE, ATTR_TYPE_LIST } AttrType;
 
-/* An attribute: int64_t, double or bool at `offset` of the op's struct. A dtype is an int64_t: 0 says nothing, and then it
- * isn't printed either; else DTYPE_TO_ATTR(dtype). */
+/* An attribute: int64_t, double, bool or AttrList at `offset` of the op's struct. A dtype is an int64_t: 0 says nothing, and then it
+ * isn't printed either; else DTYPE_TO_ATTR(dtype). Nor is a list without numbers, which is every list's default. */
 typedef struct AttrDef {
     const char *name;
     AttrType    type;
@@ -75,6 +76,11 @@ typedef struct AttrDef {
 #define ATTR_DTYPE(Struct, field) \
     { \
 #field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0 \
+    }
+
+#define ATTR_LIST(Struct, field) \
+    { \
+#field, ATTR_TYPE_LIST, offsetof(Struct, field), 0 \
     }
 
 #define DTYPE_TO_ATTR(dtype) ((int64_t)(dtype) + 1)

@@ -373,6 +373,20 @@ static Status parse_value(Parser *parser, ValueKind kind)
     return parse_value_tail(parser, value);
 }
 
+/* [numbers], in place of those there. */
+static Status parse_list(Parser *parser, const char *name, AttrList *list)
+{
+    if (!take(parser, '[')) SYNTAX(parser, "attribute %s: expected [numbers]", name);
+    *list = (AttrList){0};
+    while (!take(parser, ']')) {
+        const char *text = word(parser);
+        if (!text) SYNTAX(parser, "attribute %s: expected a number", name);
+        if (list->count == ATTR_LIST_MOST) SYNTAX(parser, "attribute %s: more than %d numbers", name, ATTR_LIST_MOST);
+        TRY(parse_double(parser, text, &list->values[list->count++]));
+    }
+    return OK;
+}
+
 static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
 {
     while (!take(parser, '}')) {
@@ -381,6 +395,10 @@ static Status parse_attrs(Parser *parser, const OpDef *op, char *attrs)
         if (!name || !take(parser, '=')) SYNTAX(parser, "expected attribute=value");
         while (a && a->type != ATTR_TYPE_END && strcmp(a->name, name) != 0) a++;
         if (!a || a->type == ATTR_TYPE_END) return syntax_error(parser, at, "%s has no attribute %s", op->name, name);
+        if (a->type == ATTR_TYPE_LIST) {
+            TRY(parse_list(parser, name, (AttrList *)(void *)(attrs + a->offset)));
+            continue;
+        }
         const char *text = word(parser);
         if (!text) SYNTAX(parser, "attribute %s has no value", name);
         if (a->type == ATTR_TYPE_INT) {

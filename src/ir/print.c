@@ -93,19 +93,30 @@ static void print_value(StrBuf *out, const Value *value)
     strbuf_putc(out, '\n');
 }
 
+static void print_list(StrBuf *out, const AttrList *list)
+{
+    for (int64_t i = 0; i < list->count; i++) {
+        strbuf_puts(out, i ? ", " : "[");
+        print_number(out, list->values[i]);
+    }
+    strbuf_putc(out, ']');
+}
+
 static void print_attrs(StrBuf *out, const Node *node)
 {
     const char *attrs = node->attrs;
     const char *separator = " {";
     for (const AttrDef *a = node->op->attrs; a && a->type != ATTR_TYPE_END; a++) {
-        int64_t dtype = a->type == ATTR_TYPE_DTYPE ? *(const int64_t *)(const void *)(attrs + a->offset) : 0;
-        if (a->type == ATTR_TYPE_DTYPE && !dtype) continue;
+        int64_t         dtype = a->type == ATTR_TYPE_DTYPE ? *(const int64_t *)(const void *)(attrs + a->offset) : 0;
+        const AttrList *list = a->type == ATTR_TYPE_LIST ? (const AttrList *)(const void *)(attrs + a->offset) : NULL;
+        if ((a->type == ATTR_TYPE_DTYPE && !dtype) || (list && !list->count)) continue;
         strbuf_printf(out, "%s%s=", separator, a->name);
         separator = ", ";
         if (a->type == ATTR_TYPE_INT) strbuf_printf(out, "%lld", (long long)*(const int64_t *)(const void *)(attrs + a->offset));
         if (a->type == ATTR_TYPE_FLOAT) print_number(out, *(const double *)(const void *)(attrs + a->offset));
         if (a->type == ATTR_TYPE_BOOL) strbuf_puts(out, *(const bool *)(attrs + a->offset) ? "true" : "false");
         if (dtype) strbuf_puts(out, dtype_info(ATTR_TO_DTYPE(dtype))->name);
+        if (list) print_list(out, list);
     }
     if (separator[0] == ',') strbuf_putc(out, '}');
 }

@@ -1,8 +1,9 @@
 /* The attributes of the ops that have any: what passes write and kernels read. Shared by CPU and CUDA. */
 #pragma once
 
+#include "ir/attr_list.h"
+
 #include <stdbool.h>
-#include <stdint.h>
 
 /* dw_dtype: dtype of a parameter's gradient where nothing is there to add to; 0: the operands' (see OpAlias). */
 typedef struct EmbeddingDwAttrs {
@@ -152,11 +153,12 @@ typedef struct ScaleAttrs {
     double by;
 } ScaleAttrs;
 
-/* Angles p * f_i, f_i = theta^(-2i/D). factor > 0: Llama 3's stretch: wavelengths over original_len / low_freq are divided by
- * factor, those under original_len / high_freq kept, between them blended linearly. */
+/* Angles p * f_i. */
 typedef struct RopeTableAttrs {
-    int64_t len, head_dim;
-    double  theta, factor, low_freq, high_freq, original_len;
+    int64_t  len, head_dim;
+    double   theta;
+    double   scale;       /* of cosines and sines */
+    AttrList frequencies; /* f_i; empty: theta^(-2i/D) */
 } RopeTableAttrs;
 
 typedef struct RopeAttrs {

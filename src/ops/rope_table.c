@@ -3,14 +3,8 @@
 #include "ops/infer.h"
 
 static const AttrDef rope_table_attrs[] = {
-    ATTR_INT(RopeTableAttrs, len, 0),
-    ATTR_INT(RopeTableAttrs, head_dim, 0),
-    ATTR_FLOAT(RopeTableAttrs, theta, 10000),
-    ATTR_FLOAT(RopeTableAttrs, factor, 0),
-    ATTR_FLOAT(RopeTableAttrs, low_freq, 1),
-    ATTR_FLOAT(RopeTableAttrs, high_freq, 4),
-    ATTR_FLOAT(RopeTableAttrs, original_len, 8192),
-    {0},
+    ATTR_INT(RopeTableAttrs, len, 0),     ATTR_INT(RopeTableAttrs, head_dim, 0),  ATTR_FLOAT(RopeTableAttrs, theta, 10000),
+    ATTR_FLOAT(RopeTableAttrs, scale, 1), ATTR_LIST(RopeTableAttrs, frequencies), {0},
 };
 
 /* -> table (len, head_dim) f32. */
@@ -21,9 +15,14 @@ static Status rope_table_infer(Node *node)
     FAIL_IF(attrs->head_dim < 2 || attrs->head_dim % 2, ERR_INVALID, "attribute head_dim is %lld, expected an even number",
             (long long)attrs->head_dim);
     FAIL_IF(!(attrs->theta > 0), ERR_INVALID, "attribute theta is %g, expected a positive number", attrs->theta);
-    FAIL_IF(attrs->factor > 0 && !(attrs->low_freq > 0 && attrs->high_freq > attrs->low_freq && attrs->original_len > 0), ERR_INVALID,
-            "attributes low_freq %g, high_freq %g, original_len %g: expected 0 < low_freq < high_freq and a length", attrs->low_freq,
-            attrs->high_freq, attrs->original_len);
+    FAIL_IF(!(attrs->scale > 0 && isfinite(attrs->scale)), ERR_INVALID, "attribute scale is %g, expected a positive number", attrs->scale);
+    const AttrList *given = &attrs->frequencies;
+    FAIL_IF(given->count && given->count != attrs->head_dim / 2, ERR_INVALID,
+            "attribute frequencies has %lld numbers, expected one for each of %lld pairs", (long long)given->count,
+            (long long)(attrs->head_dim / 2));
+    for (int64_t i = 0; i < given->count; i++)
+        FAIL_IF(!(given->values[i] > 0 && isfinite(given->values[i])), ERR_INVALID,
+                "attribute frequencies has %g for pair %lld, expected a positive number", given->values[i], (long long)i);
     node->out[0]->type = type_make(DT_F32, 2, attrs->len, attrs->head_dim);
     return OK;
 }
@@ -36,13 +35,7 @@ static OpCost rope_table_cost(const Node *node)
 /* Radians a position of pair i. */
 static double rope_frequency(const RopeTableAttrs *attrs, int64_t i)
 {
-    double frequency = pow(attrs->theta, -2.0 * (double)i / (double)attrs->head_dim);
-    if (!(attrs->factor > 0)) return frequency;
-    double turns = attrs->original_len * frequency / 6.283185307179586; /* within the original length */
-    if (turns < attrs->low_freq) return frequency / attrs->factor;
-    if (turns > attrs->high_freq) return frequency;
-    double keep = (turns - attrs->low_freq) / (attrs->high_freq - attrs->low_freq);
-    return (1 - keep) * frequency / attrs->factor + keep * frequency;
+    return attrs->frequencies.count ? attrs->frequencies.values[i] : pow(attrs->theta, -2.0 * (double)i / (double)attrs->head_dim);
 }
 
 static void rope_table_task(void *context, int64_t task, int worker)
@@ -55,8 +48,8 @@ static void rope_table_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < half; i++) {
         double frequency = rope_frequency(attrs, i);
         for (int64_t p = task * step; p < end; p++) {
-            table[p * 2 * half + i] = (float)cos((double)p * frequency);
-            table[p * 2 * half + half + i] = (float)sin((double)p * frequency);
+            table[p * 2 * half + i] = (float)(attrs->scale * cos((double)p * frequency));
+            table[p * 2 * half + half + i] = (float)(attrs->scale * sin((double)p * frequency));
         }
     }
 }
@@ -68,16 +61,16 @@ static Status rope_table_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RopeTableAttrs rope_table_plain = {.len = 40, .head_dim = 16, .theta = 10000};
-static const RopeTableAttrs rope_table_llama3 = {
-    .len = 300, .head_dim = 64, .theta = 500000, .factor = 8, .low_freq = 1, .high_freq = 4, .original_len = 8192};
+static const RopeTableAttrs rope_table_plain = {.len = 40, .head_dim = 16, .theta = 10000, .scale = 1};
+static const RopeTableAttrs rope_table_given = {
+    .len = 300, .head_dim = 12, .theta = 500000, .scale = 1.19, .frequencies = {6, {1, 0.3, 0.05, 4e-3, 2e-4, 3e-6}}};
 
-static const OpSample rope_table_samples[] = {{.attrs = &rope_table_plain}, {.attrs = &rope_table_llama3}};
+static const OpSample rope_table_samples[] = {{.attrs = &rope_table_plain}, {.attrs = &rope_table_given}};
 
 const OpDef op_rope_table = {
     .id = OP_ROPE_TABLE,
     .name = "rope_table",
-    .synopsis = "row p: cos(p f_i) for i < D/2, then sin(p f_i); f_i = theta^(-2i/D), stretched as Llama 3 where factor > 0",
+    .synopsis = "row p: scale cos(p f_i) for i < D/2, then scale sin(p f_i); f_i = theta^(-2i/D) unless frequencies are given",
     .num_out = 1,
     .attrs_size = sizeof(RopeTableAttrs),
     .attrs = rope_table_attrs,

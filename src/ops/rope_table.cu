@@ -7,15 +7,9 @@ static __global__ void rope_table_fill(RopeTableAttrs a, float *table)
     int64_t half = a.head_dim / 2, at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= a.len * half) return;
     int64_t p = at / half, i = at - p * half;
-    double  frequency = pow(a.theta, -2.0 * (double)i / (double)a.head_dim);
-    if (a.factor > 0) {
-        double turns = a.original_len * frequency / 6.283185307179586;
-        double keep = (turns - a.low_freq) / (a.high_freq - a.low_freq);
-        keep = keep < 0 ? 0 : keep > 1 ? 1 : keep;
-        frequency = (1 - keep) * frequency / a.factor + keep * frequency;
-    }
-    table[p * 2 * half + i] = (float)cos((double)p * frequency);
-    table[p * 2 * half + half + i] = (float)sin((double)p * frequency);
+    double  frequency = a.frequencies.count ? a.frequencies.values[i] : pow(a.theta, -2.0 * (double)i / (double)a.head_dim);
+    table[p * 2 * half + i] = (float)(a.scale * cos((double)p * frequency));
+    table[p * 2 * half + half + i] = (float)(a.scale * sin((double)p * frequency));
 }
 
 static Status rope_table_run(const KernelArgs *args)

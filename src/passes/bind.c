@@ -11,15 +11,15 @@ static const char *const wanted[PROGRAM_KIND_COUNT] = {
     [PROGRAM_CALIBRATE] = "loss",   [PROGRAM_EVAL] = "losses",     [PROGRAM_PREFILL] = "logits",  [PROGRAM_DECODE] = "logits",
 };
 
-/* One rotary table serves all programs of the session. */
-static int64_t longest_sequence(const CompileOptions *options)
+/* The longest sequence of the programs that generate from a cache, or of the others; 0: there are none. */
+static int64_t longest_sequence(const CompileOptions *options, bool with_cache)
 {
-    int64_t longest = 1;
+    int64_t longest = 0;
     for (int i = 0; i < options->num_programs; i++) {
         const ProgramSpec *spec = &options->programs[i];
         bool               cached = spec->kind == PROGRAM_PREFILL || spec->kind == PROGRAM_DECODE;
         int64_t            len = cached ? options->cache_len : spec->seq;
-        if (len > longest) longest = len;
+        if (cached == with_cache && len > longest) longest = len;
     }
     return longest;
 }
@@ -94,11 +94,14 @@ Status pass_bind(PassContext *context, Graph **graph)
     FAIL_IF(!context->module, ERR_INVALID,
             "it makes the graph of a model, and this is a graph already; surogate ir run.yaml --after bind prints "
             "a model's");
+    /* One rotary table serves all programs of the session. Samples that a run generates change nothing that it trains. */
+    int64_t     rows = longest_sequence(options, false), cache = longest_sequence(options, true);
     BindOptions bind = {
         .graph_name = context->program->name,
         .batch = spec->batch,
         .seq = spec->seq,
-        .max_len = longest_sequence(options),
+        .max_len = rows > cache ? rows : cache,
+        .reach = rows ? rows : cache,
         .dtype = options->model_dtype,
         .max_layers = options->max_layers,
         .ops = op_table,

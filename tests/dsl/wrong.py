@@ -55,6 +55,10 @@ WRONG = [
     (ACT, "g.gelu(h, tanhh=True)", "gelu has no attribute tanhh; did you mean tanh?", None),
     (ACT, "g.gelu(h, tanh=3)", "gelu: tanh is 3, expected bool or an expression", None),
     (ACT, "g.gelu(h, tanh=\"Q\")", '"Q": unknown symbol Q', None),
+    (ACT, 'g.gelu(h, tanh=each("C", "i"))', "gelu: tanh is a list, expected bool or an expression", None),
+    (ACT, 'g.rope_table(len="P", head_dim="C", frequencies=2)', 'rope_table: frequencies is 2, expected a list, as each("D / 2", "i + 1")', None),
+    (ACT, 'g.rope_table(len="P", head_dim="C", frequencies=each("C / 2", "j"))', '"j": unknown symbol j', None),
+    (ACT, 'g.rope_table(len="P", head_dim="C", frequencies=each("j", "i"))', '"j": unknown symbol j', None),
     (ACT, "g.add(h)", "add: b is missing", None),
     (NORM, 'g.rms_norm(x, self.norm, eps=True)', "rms_norm: eps is True, expected float or an expression", None),
     (NORM, 'g.rms_norm(x, self.norm, eps="1 +")', 'expression "1 +": expected a number, a symbol or "("', None),
@@ -133,7 +137,7 @@ WRONG = [
 def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
     if BASE.count(old) < 1:
         return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, Input, abstract, extends, hf_export, recompute, save, tied_to,")
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, Input, abstract, each, extends, hf_export, recompute, save, tied_to,")
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"

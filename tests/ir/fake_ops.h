@@ -5,13 +5,14 @@
 #include "test.h"
 
 typedef struct SourceAttrs {
-    int64_t len;
-    double  scale;
-    bool    flip;
+    int64_t  len;
+    double   scale;
+    bool     flip;
+    AttrList list;
 } SourceAttrs;
 
 static const AttrDef source_attrs[] = {
-    ATTR_INT(SourceAttrs, len, 4), ATTR_FLOAT(SourceAttrs, scale, 0.5), ATTR_BOOL(SourceAttrs, flip, 0), {0}};
+    ATTR_INT(SourceAttrs, len, 4), ATTR_FLOAT(SourceAttrs, scale, 0.5), ATTR_BOOL(SourceAttrs, flip, 0), ATTR_LIST(SourceAttrs, list), {0}};
 
 static Status source_infer(Node *node)
 {

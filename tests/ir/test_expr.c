@@ -65,6 +65,9 @@ static void values(void)
         {"H < 4 && odd[H]", 0},
         {"(H > 4 || odd[H] == 3) + odd[2]", 6},
         {"0 ? odd[0 ? odd[7] : 9] : odd[1]", 3},
+        {"log(1) + floor(-1.5) + ceil(1.25)", 0},
+        {"pow(2, H / 2) + min(3, 4) * max(-1, H)", 40},
+        {"max ( min(1, 2) , 0 ? 3 : pow(H, 0.5 * 2) )", 8},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double value = -77;
@@ -103,7 +106,10 @@ static void errors_quote_what_they_mean(void)
         {"1 || odd[H", "expected ]"},
         {"sqrt(4", "expected ) at \"\""},
         {"sqrt", "unknown symbol sqrt"},
-        {"root(4)", "unknown function root; expected sqrt"},
+        {"root(4)", "unknown function root; expected sqrt, log, floor, ceil, pow, min or max"},
+        {"pow(4)", "expected , at \")\""},
+        {"sqrt(4, 2)", "expected ) at \", 2)\""},
+        {"min(4, 2, 1)", "expected ) at \", 1)\""},
     };
     double value;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -582,7 +582,7 @@ static const char every_feature[] =
     "const table: f32[3]\n"
     "const segments: i64[2,2] data=[0,-4,9223372036854775807,-9223372036854775808]\n"
     "s: f32[4] = source() {len=4, scale=0.1, flip=true} layer=0 part=norm stream=copy_out source=\"a \\\"b\\\".py:3\"\n"
-    "output: f32[4] = source() {len=4, scale=-1e-300, flip=false} once\n"
+    "output: f32[4] = source() {len=4, scale=-1e-300, flip=false, list=[1, -0.1, 1e+300]} once\n"
     "x: f32[4], _, x.2: f32[1] = split(s, _, output) layer=3 part=block backward clone\n"
     "v: f32[4] = flat(x)\n"
     "g.1: f32[4] = sum(v, g) after=output after=x\n"
@@ -723,6 +723,9 @@ static void syntax_errors_say_where(void)
         {"y: f32[4] = source() {scale=big}", "f:3: expected a number, found big"},
         {"y: f32[4] = source() {flip=maybe}", "f:3: attribute flip: expected true or false, found maybe"},
         {"y: f32[4] = source() {flip=true", "f:3: expected attribute=value"},
+        {"y: f32[4] = source() {list=3}", "f:3: attribute list: expected [numbers]"},
+        {"y: f32[4] = source() {list=[3}", "f:3: attribute list: expected a number"},
+        {"y: f32[4] = source() {list=[3, x]}", "f:3: expected a number, found x"},
         {"y: f32[4] = add(x, x) part=odd", "f:3: unknown part odd"},
         {"y: f32[4] = add(x, x) stream=64", "f:3: unknown stream 64; expected compute, copy_in, copy_out or comm"},
         {"y: f32[4] space=disk = add(x, x)", "f:3: unknown space disk; expected device or host"},

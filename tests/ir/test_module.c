@@ -75,7 +75,7 @@ static void symbols_come_from_either_spelling(void)
                       "\"low_freq_factor\": 1.0, "
                       "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 4096}",
                       NULL, &dims));
-    EXPECT_NEAR(dim(&dims, "llama3_rope"), 1, 0);
+    EXPECT_NEAR(dim(&dims, "rope_kind"), 1, 0);
     EXPECT_NEAR(dim(&dims, "rope_factor"), 32, 0);
     EXPECT_NEAR(dim(&dims, "rope_original"), 4096, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM",
@@ -85,7 +85,7 @@ static void symbols_come_from_either_spelling(void)
     EXPECT_NEAR(dim(&dims, "rope_factor"), 16, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM", ", \"rope_scaling\": null, \"head_dim\": null", "head_dim", &dims));
     EXPECT_NEAR(dim(&dims, "D"), 8, 0); /* C / H */
-    EXPECT_NEAR(dim(&dims, "llama3_rope"), 0, 0);
+    EXPECT_NEAR(dim(&dims, "rope_kind"), 0, 0);
     EXPECT_OK(dims_of("LlamaForCausalLM", "", "num_key_value_heads", &dims));
     EXPECT_NEAR(dim(&dims, "G"), 4, 0);
     double none;
@@ -94,6 +94,9 @@ static void symbols_come_from_either_spelling(void)
 }
 
 #define LLAMA3_FIELDS ", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192"
+
+#define POSITIONS ", \"max_position_embeddings\": 64"
+#define LONGROPE POSITIONS ", \"original_max_position_embeddings\": 16, \"rope_scaling\": {\"type\": \"longrope\""
 
 static void every_family_refuses_what_it_does_not_compute(void)
 {
@@ -114,11 +117,35 @@ static void every_family_refuses_what_it_does_not_compute(void)
         {", \"vocab_size\": [64, 65]", "vocab_size", ERR_UNSUPPORTED, "vocab_size: entries differ from layer to layer"},
         {", \"head_dim\": 7", "head_dim", ERR_UNSUPPORTED, "head_dim must be even"},
         {", \"num_key_value_heads\": 3", "num_key_value_heads", ERR_UNSUPPORTED, "num_attention_heads must be a multiple"},
-        {", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}", NULL, ERR_UNSUPPORTED,
-         "rope_scaling.rope_type: \"yarn\" isn't supported for "},
-        {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}", NULL, ERR_UNSUPPORTED,
-         "rope_scaling.type: \"linear\" isn't supported for "},
-        {", \"rope_parameters\": {\"rope_type\": \"longrope\"}", NULL, ERR_UNSUPPORTED, "rope_parameters.rope_type: \"longrope\""},
+        {", \"rope_scaling\": {\"rope_type\": \"ntk\", \"factor\": 4}", NULL, ERR_UNSUPPORTED,
+         "rope_scaling.rope_type: \"ntk\" isn't supported for "},
+        {", \"rope_scaling\": {\"type\": \"linear\"}", NULL, ERR_INVALID, "rope_scaling.factor: missing; "},
+        {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}", NULL, ERR_INVALID, "rope_scaling.factor: 0; expected at least 1"},
+        {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}", NULL, ERR_UNSUPPORTED,
+         "rope_scaling.factor: \"2\" isn't supported"},
+        {", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}", NULL, ERR_INVALID, "max_position_embeddings: missing; "},
+        {", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 4}", NULL, ERR_INVALID, "max_position_embeddings: missing; "},
+        {POSITIONS ", \"rope_scaling\": {\"type\": \"yarn\"}", NULL, ERR_INVALID, "rope_scaling.factor: missing; "},
+        {POSITIONS ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": -4}", NULL, ERR_INVALID,
+         "rope_scaling.factor: -4; expected at least 1"},
+        {POSITIONS ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"attention_factor\": 0}", NULL, ERR_INVALID,
+         "rope_scaling.attention_factor: 0; expected more than 0"},
+        {POSITIONS ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"beta_fast\": -1}", NULL, ERR_INVALID,
+         "rope_scaling.beta_fast: -1; expected at least 0"},
+        {POSITIONS ", \"rope_theta\": 1, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
+                   "\"original_max_position_embeddings\": 4096}",
+         NULL, ERR_INVALID, "rope_first: inf; expected a finite number"},
+        {POSITIONS ", \"rope_parameters\": {\"rope_type\": \"longrope\"}", NULL, ERR_INVALID,
+         "original_max_position_embeddings: missing; "},
+        {LONGROPE ", \"long_factor\": [1, 2, 3, 4]}", NULL, ERR_INVALID, "rope_scaling.short_factor: missing; "},
+        {LONGROPE ", \"short_factor\": [1, 2, 3, 4]}", NULL, ERR_INVALID, "rope_scaling.long_factor: missing; "},
+        {LONGROPE ", \"short_factor\": [1, 2, 3], \"long_factor\": [1, 2, 3, 4]}", NULL, ERR_INVALID,
+         "rope_scaling.short_factor: 3 entries; expected 4 "},
+        {LONGROPE ", \"short_factor\": [1, 2, 3, 4], \"long_factor\": [1, 2, 3, 4, 5]}", NULL, ERR_INVALID,
+         "rope_scaling.long_factor: 5 entries; expected 4 "},
+        {LONGROPE ", \"short_factor\": [1, 2, 3, 4], \"long_factor\": [1, 0, 3, 4]}", NULL, ERR_INVALID,
+         "rope_scaling.long_factor: 0; expected more than 0"},
+        {", \"partial_rotary_factor\": 1.5", NULL, ERR_INVALID, "partial_rotary_factor: 1.5; expected at most 1"},
         {", \"partial_rotary_factor\": 0.5", NULL, ERR_UNSUPPORTED, "partial rotary embedding isn't supported"},
         {", \"layer_types\": [\"full_attention\", \"chunked_attention\"]", NULL, ERR_UNSUPPORTED,
          "layer_types: \"chunked_attention\" isn't supported for "},
@@ -127,14 +154,19 @@ static void every_family_refuses_what_it_does_not_compute(void)
         {", \"quantization_config\": {\"bits\": 4}", NULL, ERR_UNSUPPORTED, "quantization_config: this setting isn't supported"},
         {", \"final_logit_softcapping\": 30.0", NULL, ERR_UNSUPPORTED, "final_logit_softcapping: this setting"},
         {", \"hidden_size\": 64", NULL, ERR_INVALID, "config.json:1:193: the key \"hidden_size\" occurs twice"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"beta_fast\": 32" LLAMA3_FIELDS "}", NULL, ERR_UNSUPPORTED,
-         "config.json: rope_scaling.beta_fast: this setting"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\"}", NULL, ERR_INVALID, "rope_scaling.factor: missing; "},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 0}", NULL, ERR_INVALID,
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"sharpness\": 32" LLAMA3_FIELDS "}", NULL, ERR_UNSUPPORTED,
+         "config.json: rope_scaling.sharpness: this setting"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
+         "\"original_max_position_embeddings\": 64}",
+         NULL, ERR_UNSUPPORTED, "high_freq_factor must be greater than low_freq_factor"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"original_max_position_embeddings\": 64}", NULL, ERR_INVALID,
+         "rope_scaling.factor: missing; "},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"original_max_position_embeddings\": 64, \"factor\": 0}", NULL, ERR_INVALID,
          "rope_scaling.factor: 0; expected at least 1"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", NULL, ERR_INVALID, "rope_scaling.low_freq_factor: missing; "},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}", NULL, ERR_INVALID,
-         "rope_scaling.high_freq_factor: missing; "},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"original_max_position_embeddings\": 64, \"factor\": 8}", NULL, ERR_INVALID,
+         "rope_scaling.low_freq_factor: missing; "},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"original_max_position_embeddings\": 64, \"factor\": 8, \"low_freq_factor\": 1}",
+         NULL, ERR_INVALID, "rope_scaling.high_freq_factor: missing; "},
         {", \"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}", NULL,
          ERR_INVALID, "original_max_position_embeddings: missing; "},
         {", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}", NULL, ERR_UNSUPPORTED,
@@ -273,8 +305,10 @@ static void what_a_family_lacks_is_refused_by_name(void)
         const char *architecture, *more, *message;
     } cases[] = {
         {"Phi3ForCausalLM", "\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1.0], \"short_factor\": [1.0]}, ",
-         "rope_scaling.type: \"longrope\" isn't supported for Phi3ForCausalLM"},
-        {"Phi3ForCausalLM", "\"partial_rotary_factor\": 0.75, ", "partial rotary embedding isn't supported"},
+         "rope_scaling.short_factor: 1 entries; expected 48 "},
+        {"Phi3ForCausalLM", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, ",
+         "rope_scaling.type: \"linear\" isn't supported for Phi3ForCausalLM; supported: default, longrope, su, yarn"},
+        {"Phi3ForCausalLM", "\"partial_rotary_factor\": 0.33, ", "partial_rotary_factor must give an even number of a head's elements"},
         {"Phi3ForCausalLM", "\"layer_types\": [\"sliding_attention\"], ", "layer_types: \"sliding_attention\" isn't supported"},
         {"MistralForCausalLM", "\"sliding_window\": -1, ", "sliding_window: -1; expected at least 0"},
         {"MistralForCausalLM", "\"sliding_window\": 2.5, ", "sliding_window: 2.5; expected a whole number"},
@@ -339,6 +373,7 @@ static Status bind_text(const char *config_section, const char *rules, const cha
                            .batch = 2,
                            .seq = 3,
                            .max_len = 6,
+                           .reach = 5,
                            .dtype = DT_F32,
                            .ops = fake_ops,
                            .num_ops = NUM_FAKE_OPS,
@@ -366,7 +401,9 @@ static void config_sections_are_checked(void)
         {"{\"symbol\": \"n\", \"key\": \"b\", \"default\": \"m + 1\"}", "", "m.json: default of n: expression \"m + 1\": unknown symbol m"},
         {"{\"symbol\": \"n\", \"key\": \"b\", \"default\": \"1 / 0\"}", "", "c.json: b: inf; expected a finite number"},
         {"{\"symbol\": \"n\", \"key\": [\"b\", 3, \"c.d\"]}", "", "c.json: c.d: missing; X needs it"},
-        {"{\"symbol\": \"n\"}", "", "c.json: : missing"},
+        {"{\"symbol\": \"n\"}", "", "c.json: n: missing"},
+        {"{\"symbol\": \"n\", \"key\": \"a\", \"above\": 3}", "", "c.json: a: 3; expected more than 3"},
+        {"{\"symbol\": \"reach\", \"key\": \"a\"}", "", "m.json: symbol reach has a meaning already"},
         {"{\"symbol\": \"n\", \"key\": \"t\", \"choices\": {\"on\": 1, \"off\": 0}}", "",
          "c.json: t: \"odd\" isn't supported for X; supported: on, off"},
         {"{\"symbol\": \"n\", \"key\": \"t\"}", "", "c.json: t: \"odd\" isn't supported for X; supported: a number"},
@@ -469,7 +506,7 @@ static void statements_become_a_graph(void)
         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"V\", \"begin\": \"n - 2\", \"total\": 8}, \"init\": "
         "\"zeros\", \"frozen\": true},\n"
         "{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": \"B * T + P\", \"scale\": 2, \"flip\": "
-        "true}},\n"
+        "true, \"list\": {\"per\": \"n\", \"value\": \"reach * i + n\"}}},\n"
         "{\"repeat\": \"n\", \"index\": \"i\", \"carry\": {\"x\": \"s\"}, \"body\": [\n"
         "  {\"if\": \"i % 2\", \"then\": [{\"let\": \"y\", \"is\": \"x\"}], \"else\": [{\"let\": \"y\", \"is\": "
         "\"s\"}]},\n"
@@ -489,6 +526,8 @@ static void statements_become_a_graph(void)
     EXPECT_INT(graph_find(graph, "late.1")->layer, 4); /* behind the layers of the first repeat */
     EXPECT(graph_output(graph, "y") == graph_find(graph, "b.2.o.1"));
     EXPECT_INT(graph_find(graph, "s")->type.dim[0], 12);
+    const AttrList *list = &((const SourceAttrs *)graph_find(graph, "s")->producer->attrs)->list;
+    EXPECT(list->count == 3 && list->values[0] == 3 && list->values[1] == 8 && list->values[2] == 13 && list->values[3] == 0);
     const Node *first = graph_find(graph, "b.0.o")->producer, *second = graph_find(graph, "b.1.o")->producer;
     EXPECT(first->in[0] == graph_find(graph, "s") && first->in[2] == graph_find(graph, "s") && !first->in[1]);
     EXPECT(second->in[0] == graph_find(graph, "b.0.o.1") && second->in[2] == second->in[0]);
@@ -504,6 +543,8 @@ static void statements_become_a_graph(void)
     EXPECT_INT(graph_find(graph, "tokens")->type.dim[1], 3);
     arena_deinit(&arena);
 }
+
+#define LIST_ATTR(list) "{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"list\": " list "}}"
 
 static void bad_statements_say_where(void)
 {
@@ -576,6 +617,13 @@ static void bad_statements_say_where(void)
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": 0.5}}", "m.json:5: 0.5 isn't a whole number"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"q\"}}", "m.json:5: expression \"q\": unknown symbol q"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": -3}}", "m.json:5: s = source(): a dim would be -3"},
+        {LIST_ATTR("3"), "m.json:5: attribute list: expected {\"per\": e, \"value\": e}"},
+        {LIST_ATTR("{\"per\": 3}"), "m.json:5: attribute list: expected {\"per\""},
+        {LIST_ATTR("{\"per\": 3, \"value\": 1, \"more\": 2}"), "m.json:5: attribute list: expected {\"per\""},
+        {LIST_ATTR("{\"per\": \"5 / 2\", \"value\": 1}"), "m.json:5: 2.5 isn't a whole number: 5 / 2"},
+        {LIST_ATTR("{\"per\": 257, \"value\": 1}"), "m.json:5: attribute list: 257 numbers; expected 0 to 256"},
+        {LIST_ATTR("{\"per\": -1, \"value\": 1}"), "m.json:5: attribute list: -1 numbers"},
+        {LIST_ATTR("{\"per\": 2, \"value\": \"j\"}"), "m.json:5: expression \"j\": unknown symbol j"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": \"tail\"}", "m.json:5: unknown part tail"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"save\": 1}", "m.json:5: save: expected true or false, found "},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"part\": 3}", "m.json:5: unknown part "},

@@ -12,8 +12,9 @@
 
 #define FAMILIES "tests/fixtures/families/"
 
-static const char *const families[] = {"qwen3",   "qwen3_untied", "qwen2",        "llama",   "llama3", "phi3",  "olmo2",
-                                       "smollm3", "gpt2",         "qwen2_window", "mistral", "gemma2", "gemma3"};
+static const char *const families[] = {"qwen3",  "qwen3_untied", "qwen2",      "llama",        "llama3",    "phi3",
+                                       "olmo2",  "smollm3",      "gpt2",       "qwen2_window", "mistral",   "gemma2",
+                                       "gemma3", "llama_linear", "qwen3_yarn", "phi3_long",    "phi3_short"};
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
 /* ---- initialisation ---- */

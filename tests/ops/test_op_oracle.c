@@ -8,6 +8,12 @@
 
 static const char fixture_path[] = "tests/fixtures/ops.safetensors";
 
+/* json NULL: none. */
+static void read_list(const JsonValue *json, AttrList *list)
+{
+    for (uint32_t i = 0; json && i < json->count && i < ATTR_LIST_MOST; i++) list->values[list->count++] = json->items[i].number;
+}
+
 /* Attributes of a case over the op's defaults; false: one the op doesn't have. */
 static bool read_attrs(const OpDef *op, const JsonValue *json, char *attrs)
 {
@@ -23,6 +29,7 @@ static bool read_attrs(const OpDef *op, const JsonValue *json, char *attrs)
         if (a->type == ATTR_TYPE_INT) json_get_int(json, a->name, &whole);
         if (a->type == ATTR_TYPE_BOOL) json_get_bool(json, a->name, &flag);
         if (a->type == ATTR_TYPE_DTYPE && json_get_str(json, a->name, &text) && dtype_parse(text, &dtype)) whole = DTYPE_TO_ATTR(dtype);
+        if (a->type == ATTR_TYPE_LIST) read_list(json_get(json, a->name), (AttrList *)(void *)(attrs + a->offset));
         if (a->type == ATTR_TYPE_FLOAT) memcpy(attrs + a->offset, &number, sizeof number);
         if (a->type == ATTR_TYPE_INT || a->type == ATTR_TYPE_DTYPE) memcpy(attrs + a->offset, &whole, sizeof whole);
         if (a->type == ATTR_TYPE_BOOL) memcpy(attrs + a->offset, &flag, sizeof flag);

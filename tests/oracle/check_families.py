@@ -43,7 +43,7 @@ def check(name, folder, lora):
         ids = rng.integers(3, 61, (B, T), dtype=np.int32)
         ours = trainer.logprobs(ids)
         (trainer.export_adapter if lora else trainer.export_model)(saved)
-    model = PeftModel.from_pretrained(load_exact(base), saved).double() if lora else load_exact(saved)
+    model = PeftModel.from_pretrained(load_exact(base, T), saved).double() if lora else load_exact(saved, T)
     e = error(torch.from_numpy(np.array(ours)).reshape(B, -1)[:, :T - 1], reference(model, ids))
     print("%-4s %-12s %-4s %.1e" % ("ok" if e <= LIMIT else "FAIL", name, "lora" if lora else "full", e))
     return e <= LIMIT

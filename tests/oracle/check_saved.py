@@ -26,8 +26,8 @@ def parser(text):
     return ap
 
 
-def load_exact(folder):
-    """The fp64 model. Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
+def load_exact(folder, reach=0):
+    """The fp64 model, for rows of `reach` tokens. Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
@@ -35,7 +35,7 @@ def load_exact(folder):
     problems = {k: v for k, v in info.items() if k.endswith("_keys") and v}
     if problems:
         sys.exit("FAIL %s: %s" % (folder, problems))
-    return exact(model)
+    return exact(model, reach)
 
 
 def compare(model, args):

@@ -82,6 +82,29 @@ FAMILIES = {
                           num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False,
                           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
+    "llama_linear": dict(  # all angles slowed alike
+        config=LlamaConfig(**COMMON, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2,
+                           num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False,
+                           rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "qwen3_yarn": dict(  # of eight pairs some kept, some blended, some slowed; scaled by both mscales; the ramp's ends aren't whole
+        config=Qwen3Config(**COMMON, hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2,
+                           num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                           rope_parameters=dict(rope_type="yarn", rope_theta=1e3, factor=4.0, original_max_position_embeddings=64,
+                                                beta_fast=4.0, beta_slow=0.5, mscale=1.2, mscale_all_dim=0.4, truncate=False)),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "phi3_long": dict(   # rows are longer than the original length
+        config=Phi3Config(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=2,
+                          num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False, original_max_position_embeddings=6,
+                          rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=1.0,
+                                               short_factor=[1.0, 1.1, 1.25, 1.7], long_factor=[1.05, 1.9, 6.5, 41.0])),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
+    "phi3_short": dict(  # rows are shorter than that, and three quarters of each head turn
+        config=Phi3Config(**{**COMMON, "pad_token_id": 0}, hidden_size=32, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
+                          num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False, original_max_position_embeddings=64,
+                          rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.75,
+                                               short_factor=[1.0, 1.1, 1.7], long_factor=[1.05, 6.5, 41.0])),
+        lora=dict(target_modules="all-linear", use_rslora=False)),
     "olmo2": dict(   # norms behind attention and MLP, and of all heads of q and of k at once
         config=Olmo2Config(**COMMON, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
                            num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False, pad_token_id=0,
@@ -223,6 +246,8 @@ def spell_v4(config):
             c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
             rope = dict(rope["full_attention"])
         c["rope_theta"] = rope.pop("rope_theta")
+        if rope["rope_type"] != "default" and "partial_rotary_factor" in rope:
+            c["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         c["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.51.3"
@@ -246,7 +271,7 @@ def make_model(folder, config, rng):
     """Writes the HF folder; returns a loader of the fp64 model."""
     def load(dtype=torch.float64):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=implementation(config))
-        return exact(model) if dtype == torch.float64 else model
+        return exact(model, T) if dtype == torch.float64 else model
 
     model = AutoModelForCausalLM.from_config(config)
     random_weights(model, rng)

@@ -76,25 +76,11 @@ def rms_rstd(x, eps):
     return 1 / torch.sqrt(x.pow(2).mean(-1) + eps)
 
 
-def frequencies(dim, theta, factor=0.0, low=1.0, high=4.0, original=8192.0):
-    out = []
-    for i in range(dim // 2):
-        f = theta ** (-2 * i / dim)
-        if factor > 0:
-            wavelength = 2 * math.pi / f
-            if wavelength > original / low:
-                f /= factor
-            elif wavelength > original / high:
-                s = (original / wavelength - low) / (high - low)
-                f = (1 - s) * f / factor + s * f
-        out.append(f)
-    return out
-
-
-def rope_table(length, dim, theta, **scaling):
-    angle = torch.outer(torch.arange(length, dtype=torch.float64),
-                        torch.tensor(frequencies(dim, theta, **scaling), dtype=torch.float64))
-    return torch.cat((angle.cos(), angle.sin()), -1)
+def rope_table(length, dim, theta, frequencies=None, scale=1.0):
+    plain = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    frequencies = torch.tensor(frequencies, dtype=torch.float64) if frequencies else plain
+    angle = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
+    return torch.cat((angle.cos(), angle.sin()), -1) * scale
 
 
 def rope(x, table, positions):
@@ -211,10 +197,9 @@ def make_norms():
 
 
 def make_rope():
-    scaling = dict(factor=8.0, low=1.0, high=4.0, original=128.0)
-    written = dict(factor=8.0, low_freq=1.0, high_freq=4.0, original_len=128.0)
+    scaling = dict(frequencies=[1.0, 0.31, 0.09, 0.02, 4e-3, 5e-4, 4e-5, 3e-6], scale=1.19)
     add("rope_table", "plain", [], [rope_table(40, 16, 1e6)], len=40, head_dim=16, theta=1e6)
-    add("rope_table", "llama3", [], [rope_table(40, 16, 1e4, **scaling)], len=40, head_dim=16, theta=1e4, **written)
+    add("rope_table", "given", [], [rope_table(40, 16, 1e4, **scaling)], len=40, head_dim=16, theta=1e4, **scaling)
     rows = [[5, 1, 3], [9]]
     positions = positions_of(rows)
     table = f32(rope_table(12, 6, 1e4))

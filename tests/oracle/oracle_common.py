@@ -9,17 +9,55 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 IGNORE = -100
 
 
-def inverse_frequencies(config, layer_type=None):
-    """Rotary inverse frequencies [head_dim / 2] in fp64 for the rope types `default`, `linear` and `llama3`."""
+def yarn_frequencies(rope, inv):
+    """Peng et al. 2023: pairs that turn more than beta_fast times within the original length are kept, those that turn less than beta_slow
+    times are slowed by the factor, between them a ramp over the pairs."""
+    pairs, length, base = len(inv), rope["original_max_position_embeddings"], rope["rope_theta"]
+
+    def place(turns):
+        return 2 * pairs * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+    first, last = place(rope.get("beta_fast") or 32), place(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    slowed = [min(1.0, max(0.0, (i - first) / (last - first if last != first else 0.001))) for i in range(pairs)]
+    return torch.tensor([f * (1 - s) + f / rope["factor"] * s for f, s in zip(inv.tolist(), slowed)], dtype=torch.float64)
+
+
+def rotary_scale(config, rope):
+    """What cosines and sines are multiplied by."""
+    if rope["rope_type"] not in ("yarn", "longrope"):
+        return 1.0
+    if rope.get("attention_factor") is not None:
+        return rope["attention_factor"]
+    length = rope["original_max_position_embeddings"]
+    factor = rope.get("factor") or config.max_position_embeddings / length
+    if rope["rope_type"] == "longrope":  # Ding et al. 2024
+        return math.sqrt(1 + math.log(factor) / math.log(length)) if factor > 1 else 1.0
+    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
+    above, below = (above, below) if above and below else (1.0, 0.0)
+    return (0.1 * above * math.log(factor) + 1) / (0.1 * below * math.log(factor) + 1)
+
+
+def inverse_frequencies(config, layer_type=None, reach=0):
+    """Rotary inverse frequencies, of half the elements that turn, in fp64. reach: tokens of a row, by which longrope chooses."""
     rope = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    dim = int(dim * rope.get("partial_rotary_factor", 1.0))
     inv = torch.tensor([rope["rope_theta"] ** (-i / dim) for i in range(0, dim, 2)], dtype=torch.float64)
     if rope["rope_type"] in ("default", "linear"):
         return inv / rope.get("factor", 1.0)
+    if rope["rope_type"] == "yarn":
+        return yarn_frequencies(rope, inv)
+    if rope["rope_type"] == "longrope":
+        which = "long_factor" if reach > rope["original_max_position_embeddings"] else "short_factor"
+        return inv / torch.tensor(rope[which], dtype=torch.float64)
     assert rope["rope_type"] == "llama3", rope
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     out = []
@@ -56,23 +94,27 @@ def exact_norm(module):
     return lambda x: (offset + module.weight) * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
 
 
-def exact_rotary(module, theirs):
+def exact_rotary(module, theirs, reach):
     """theirs: its frequencies, by the name of their buffer."""
     kinds = module.layer_types if isinstance(getattr(module, "layer_types", None), list) else [None]
-    inv = {kind: inverse_frequencies(module.config, kind) for kind in kinds}
+    inv = {kind: inverse_frequencies(module.config, kind, reach) for kind in kinds}
+    scale = 1.0
     for kind in kinds:
         near = theirs["%sinv_freq" % (kind + "_" if kind else "")]
-        assert torch.allclose(inv[kind], near, rtol=1e-6, atol=0), "rope differs from transformers"
+        if kind is None and module.rope_type != "default":
+            near, scale = ROPE_INIT_FUNCTIONS[module.rope_type](module.config, "cpu", seq_len=reach)
+            assert abs(scale / rotary_scale(module.config, module.config.rope_parameters) - 1) < 1e-12, "rope's scale differs"
+        assert torch.allclose(inv[kind], near.double(), rtol=1e-6, atol=0), "rope differs from transformers"
 
     def rotary(x, position_ids, layer_type=None):
         angle = position_ids[..., None].double() * inv[layer_type]
         angle = torch.cat((angle, angle), dim=-1)
-        return angle.cos(), angle.sin()
+        return angle.cos() * scale, angle.sin() * scale
     return rotary
 
 
-def exact(model):
-    """Turns a freshly loaded model into its fp64 self, in place. Checks the frequencies against its own."""
+def exact(model, reach=0):
+    """Turns a freshly loaded model into its fp64 self for rows of `reach` tokens, in place. Checks the frequencies against its own."""
     theirs = {n: b.double() for n, b in model.named_buffers()}
     model.double()
     if implementation(model.config) == "eager":
@@ -82,7 +124,7 @@ def exact(model):
         if kind.endswith("RMSNorm"):
             module.forward = exact_norm(module)
         elif kind.endswith("RotaryEmbedding"):
-            module.forward = exact_rotary(module, {n[len(name) + 1:]: b for n, b in theirs.items() if n.startswith(name + ".")})
+            module.forward = exact_rotary(module, {n[len(name) + 1:]: b for n, b in theirs.items() if n.startswith(name + ".")}, reach)
         elif kind.endswith("ScaledWordEmbedding"):
             module.embed_scale = torch.tensor(module.scalar_embed_scale, dtype=torch.float64)
     return model

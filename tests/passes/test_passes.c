@@ -187,8 +187,9 @@ static void check_no_overlap(const Program *program, const char *what)
 
 static void generated_configs_plan_what_is_allocated(void)
 {
-    static const char *const families[] = {"llama",   "llama3", "qwen3",        "qwen3_untied", "qwen2",  "phi3",  "olmo2",
-                                           "smollm3", "gpt2",   "qwen2_window", "mistral",      "gemma2", "gemma3"};
+    static const char *const families[] = {"llama",  "llama3",       "qwen3",      "qwen3_untied", "qwen2",     "phi3",
+                                           "olmo2",  "smollm3",      "gpt2",       "qwen2_window", "mistral",   "gemma2",
+                                           "gemma3", "llama_linear", "qwen3_yarn", "phi3_long",    "phi3_short"};
     for (uint32_t i = 0; i < 200; i++) {
         Arena          arena = {0};
         CompileOptions options = compile_defaults();

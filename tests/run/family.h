@@ -18,8 +18,9 @@ typedef struct Family {
     Session *session;
 } Family;
 
-static const char *const family_names[] = {"llama",   "llama3", "qwen3",        "qwen3_untied", "qwen2",  "phi3",  "olmo2",
-                                           "smollm3", "gpt2",   "qwen2_window", "mistral",      "gemma2", "gemma3"};
+static const char *const family_names[] = {"llama",  "llama3",       "qwen3",      "qwen3_untied", "qwen2",     "phi3",
+                                           "olmo2",  "smollm3",      "gpt2",       "qwen2_window", "mistral",   "gemma2",
+                                           "gemma3", "llama_linear", "qwen3_yarn", "phi3_long",    "phi3_short"};
 enum {
     NUM_FAMILIES = sizeof family_names / sizeof family_names[0],
     FAMILY_B = 2,

@@ -14,6 +14,7 @@ from surogate.dsl.spec import Tensor as Tensor
 from surogate.dsl.spec import abstract as abstract
 from surogate.dsl.spec import block as block
 from surogate.dsl.spec import concat as concat
+from surogate.dsl.spec import each as each
 from surogate.dsl.spec import extends as extends
 from surogate.dsl.spec import forward as forward
 from surogate.dsl.spec import hf_config as hf_config

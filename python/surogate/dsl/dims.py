@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:()\[\]]))")
+_TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:(),\[\]]))")
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
+
+_FUNCTIONS = {"sqrt": 1, "log": 1, "floor": 1, "ceil": 1, "pow": 2, "min": 2, "max": 2}  # and how many numbers each takes
 
 # A sum: product of symbols (sorted) -> factor. Of a quotient "1/H" is such a symbol.
 Sum = dict[tuple[str, ...], Fraction]
@@ -117,11 +119,13 @@ class _Parser:
         if not number and not name:
             raise ValueError(f'expression "{self.text}": expected a number, a symbol or "("' + (f', found "{operator}"' if operator else ""))
         self.at += 1
-        if name == "sqrt" and self.accept("("):
-            inner = self.choice()
-            if not self.accept(")"):
-                raise ValueError(f'expression "{self.text}": expected ")"')
-            return _opaque(f"sqrt({_show(inner)})")
+        if name in _FUNCTIONS and self.accept("("):
+            given = [_show(self.choice())]
+            while len(given) < _FUNCTIONS[name] and self.accept(","):
+                given.append(_show(self.choice()))
+            if len(given) < _FUNCTIONS[name] or not self.accept(")"):
+                raise ValueError(f'expression "{self.text}": expected "{"," if len(given) < _FUNCTIONS[name] else ")"}"')
+            return _opaque(f"{name}({','.join(given)})")
         if name and self.accept("["):
             index = self.choice()
             if not self.accept("]"):

@@ -18,6 +18,7 @@ from surogate.dsl.spec import (
     ArrayType,
     Config,
     DslError,
+    Each,
     InputType,
     Module,
     ParamSpec,
@@ -158,7 +159,7 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
-        self.symbols = {"B": False, "T": False, "P": False} | config.known
+        self.symbols = {"B": False, "T": False, "P": False, "reach": False} | config.known
         self.turns = [Turn([])]
         self.turns[0].params = self.turns[0].ops
         self.sinks = [self.turns[0].ops]
@@ -368,6 +369,12 @@ class Builder:
             if value not in ("f32", "bf16"):
                 raise fail(f'{op.name}: {name} is {value!r}, expected "f32" or "bf16"')
             return value
+        if isinstance(value, Each) or kind == "list":
+            if not isinstance(value, Each) or kind != "list":
+                raise fail(f"{op.name}: {name} is {'a list' if isinstance(value, Each) else repr(value)}, expected "
+                           + ('a list, as each("D / 2", "i + 1")' if kind == "list" else f"{kind} or an expression"))
+            return {"per": check_symbols(dim(value.per), self.symbols).text,
+                    "value": check_symbols(dim(value.value), self.symbols | {"i": False}).text}
         if isinstance(value, (str, Dim)):
             return check_symbols(dim(value), self.symbols).text
         if not isinstance(value, (bool, int) if kind == "bool" else int if kind == "int" else (int, float)) or isinstance(value, bool) != (kind == "bool"):

@@ -255,14 +255,27 @@ def save(*names: str) -> Callable[[F], F]:
 
 
 class Key:
-    """A symbol's place in config.json: its key or spellings, its default, what it must satisfy. With per="L" it is a list of L values."""
+    """A symbol's place in config.json: its key or spellings, its default, what it must satisfy. With per="L" it is a list of L values.
+    Without a key, Key(None, "C / H"), it is what follows from the symbols before it."""
 
-    def __init__(self, key: str | list[str], default: str | None = None, **limits: Any) -> None:
+    def __init__(self, key: str | list[str] | None, default: str | None = None, **limits: Any) -> None:
         for name in limits:
-            if name not in ("needed_if", "choices", "min", "max", "integer", "per", "unused"):
-                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, max, integer, per, unused")
+            if name not in ("needed_if", "choices", "min", "above", "max", "integer", "per", "unused"):
+                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, above, max, integer, per, unused")
+        if key is None and default is None:
+            raise fail("Key(None) says nothing; expected what the symbol is, as in Key(None, \"C / H\")")
         self.where = caller()
-        self.entry = {"key": key} | ({} if default is None else {"default": default}) | limits
+        self.entry: dict[str, Any] = ({} if key is None else {"key": key}) | ({} if default is None else {"default": default}) | limits
+
+
+class Each:
+    def __init__(self, per: str, value: str) -> None:
+        self.per, self.value = per, value
+
+
+def each(per: str, value: str) -> Any:
+    """A list among an op's attributes: `per` numbers, of the expression `value`, in which i is their index."""
+    return Each(per, value)
 
 
 def Size(key: str, default: str | None = None, most: int = 1 << 24) -> Key:

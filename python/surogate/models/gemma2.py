@@ -70,8 +70,7 @@ class Gemma2(llama.Llama):
         self.embed, self.norm, self.head = layers.Embedding(), RMSNorm("C"), layers.Linear("V", "C", head=True)
 
     def ropes(self, g: Any) -> tuple[Any, Any]:
-        rope = g.rope_table(len="P", head_dim="D", theta="theta", factor="llama3_rope ? rope_factor : 0", low_freq="rope_low",
-                            high_freq="rope_high", original_len="rope_original")
+        rope = layers.rope_table(g)
         return rope, rope
 
     @forward

@@ -4,17 +4,16 @@ from typing import Any
 
 from surogate.dsl import Key, block, hf_config, model, module
 from surogate.models import gemma2
-from surogate.models.layers import IGNORED, KINDS, REFUSED, changed
+from surogate.models.layers import IGNORED, KINDS, LINEAR, REFUSED, changed, rope_table
 
 PLACES = ("rope_parameters.full_attention.", "rope_scaling.")
 CONFIG = changed(
-    gemma2.CONFIG,
-    *("llama3_rope", "rope_low", "rope_high", "rope_original"),
+    gemma2.CONFIG, "near",
     theta=Key(["rope_parameters.full_attention.rope_theta", "rope_theta"], "1000000", min=1),
     near_theta=Key(["rope_parameters.sliding_attention.rope_theta", "rope_local_base_freq"], "10000", min=1),
-    stretched=Key([place + key for place in PLACES for key in ("rope_type", "type")], "0", choices={"default": 0, "linear": 1}),
+    rope_kind=Key([place + key for place in PLACES for key in ("rope_type", "type")], "0", choices={"default": 0, "linear": LINEAR}),
     near_stretched=Key("rope_parameters.sliding_attention.rope_type", "0", choices={"default": 0}),
-    rope_factor=Key([place + "factor" for place in PLACES], "1", needed_if="stretched", min=1),
+    rope_factor=Key([place + "factor" for place in PLACES], "1", needed_if="rope_kind", min=1),
     pattern=Key(["sliding_window_pattern", "_sliding_window_pattern"], "6", min=1, integer=True),
     near=Key("layer_types", "(i + 1) % pattern != 0", per="L", choices=KINDS),
 )
@@ -38,6 +37,4 @@ class Block(gemma2.Block):
 @model
 class Gemma3(gemma2.Gemma2):
     def ropes(self, g: Any) -> tuple[Any, Any]:
-        # All wavelengths are beyond low_freq, and so divided by the factor.
-        far = g.rope_table(len="P", head_dim="D", theta="theta", factor="stretched ? rope_factor : 0", low_freq=1e12, high_freq=2e12, name="far")
-        return far, g.rope_table(len="P", head_dim="D", theta="near_theta", name="near")
+        return rope_table(g), g.rope_table(len="P", head_dim="D", theta="near_theta", name="near")

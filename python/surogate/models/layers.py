@@ -1,8 +1,8 @@
 """What the shipped decoders share: layers, keys of config.json, what isn't supported."""
 
-from typing import Any
+from typing import Any, TypeVar
 
-from surogate.dsl import Key, Module, Param, Size, Tensor, forward, graph, module, normal, recompute
+from surogate.dsl import Key, Module, Param, Size, Tensor, each, forward, graph, module, normal, recompute
 
 
 @module
@@ -70,13 +70,31 @@ class Embedding(Module):
             return g.embedding(tokens, self.weight)
 
 
-def changed(config: dict[str, Key], *without: str, **keys: Key) -> dict[str, Key]:
-    """Other keys of config.json: some left out, some new or in place of others."""
-    return {name: key for name, key in config.items() if name not in (*without, *keys)} | keys
+V = TypeVar("V")
 
 
-def rope_key(name: str, default: str, **limits: Any) -> Key:
-    return Key([f"{place}.{name}" for place in ("rope_parameters", "rope_scaling")], default, **limits)
+def changed(config: dict[str, V], *without: str, **keys: V) -> dict[str, V]:
+    """Other keys of config.json, or rules: some left out, some in place of others, some new behind them."""
+    return {name: keys.get(name, key) for name, key in config.items() if name not in without} | keys
+
+
+def rope_key(name: str, default: str, *above: str, **limits: Any) -> Key:
+    """above: keys that go first."""
+    return Key([*above, *(f"{place}.{name}" for place in ("rope_parameters", "rope_scaling"))], default, **limits)
+
+
+def rope_kind(**choices: int) -> Key:
+    return Key([f"{place}.{name}" for place in ("rope_parameters", "rope_scaling") for name in ("rope_type", "type")], "0", choices=choices)
+
+
+# How the angles of rotary positions are scaled. DYNAMIC is for sequences beyond max_position_embeddings, which there are none of here.
+LLAMA3, LINEAR, DYNAMIC, YARN, LONGROPE = range(1, 6)
+TAU = "6.283185307179586"
+
+
+def turns_so_often(place: str, turns: str) -> str:
+    """place: an expression of {0}, the pair that makes so many turns within the original length, as yarn asks."""
+    return "yarn ? " + place.format(f"R * log(rope_original / ({turns} * {TAU})) / (2 * log(theta))") + " : 0"
 
 
 ATTENTION_DROPOUT = Key("attention_dropout", "0", unused="attention is trained without dropout")
@@ -89,25 +107,58 @@ DECODER: dict[str, Key] = {
     "H": Size("num_attention_heads", most=65536),
     "G": Size("num_key_value_heads", "H", most=65536),
     "D": Size("head_dim", "C / H", most=65536),
-    "max_positions": Size("max_position_embeddings", "1073741824", most=1 << 30),
+    "rope_kind": rope_kind(default=0, llama3=LLAMA3, linear=LINEAR, dynamic=DYNAMIC, yarn=YARN, longrope=LONGROPE),
+    "llama3": Key(None, f"rope_kind == {LLAMA3}"),
+    "dynamic": Key(None, f"rope_kind == {DYNAMIC}"),
+    "yarn": Key(None, f"rope_kind == {YARN}"),
+    "longrope": Key(None, f"rope_kind == {LONGROPE}"),
+    "max_positions": Key("max_position_embeddings", "1073741824", needed_if="dynamic || yarn || longrope", min=1, max=1 << 30, integer=True),
     "eps": Key("rms_norm_eps", "1e-6", min=0),
     "init_std": Key("initializer_range", "0.02", min=0),
     "tied": Key("tie_word_embeddings", "0"),
     "activation": Key("hidden_act", "0", choices={"silu": 0, "swish": 0}),
     "theta": Key(["rope_parameters.rope_theta", "rope_theta"], "10000", min=1),
-    "llama3_rope": Key([f"{place}.{name}" for place in ("rope_parameters", "rope_scaling") for name in ("rope_type", "type")], "0",
-                       choices={"default": 0, "llama3": 1}),
-    "rope_factor": rope_key("factor", "1", needed_if="llama3_rope", min=1),
-    "rope_low": rope_key("low_freq_factor", "1", needed_if="llama3_rope", min=0),
-    "rope_high": rope_key("high_freq_factor", "4", needed_if="llama3_rope", min=0),
-    "rope_original": rope_key("original_max_position_embeddings", "8192", needed_if="llama3_rope", min=1),
-    "rotary_share": Key(["rope_parameters.partial_rotary_factor", "partial_rotary_factor"], "1"),
+    "rotary_share": Key(["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"], "1",
+                        above=0, max=1),
+    "R": Key(None, "floor(D * rotary_share)"),  # elements of a head that turn
+    "rope_original": rope_key("original_max_position_embeddings", "yarn ? max_positions : 8192",
+                              "original_max_position_embeddings", needed_if="llama3 || longrope", min=1),
+    "rope_factor": rope_key("factor", "longrope ? max(1, max_positions / rope_original) : 1",
+                            needed_if="rope_kind && !longrope", min=1),
+    "rope_low": rope_key("low_freq_factor", "1", needed_if="llama3", min=0),
+    "rope_high": rope_key("high_freq_factor", "4", needed_if="llama3", min=0),
+    "rope_fast": rope_key("beta_fast", "32", min=0),
+    "rope_slow": rope_key("beta_slow", "1", min=0),
+    "rope_whole": rope_key("truncate", "1"),
+    "mscale": rope_key("mscale", "0"),
+    "mscale_all": rope_key("mscale_all_dim", "0"),
+    "rope_first": Key(None, turns_so_often("max(0, rope_whole ? floor({0}) : {0})", "(rope_fast ? rope_fast : 32)")),
+    "rope_last": Key(None, turns_so_often("min(R - 1, rope_whole ? ceil({0}) : {0})", "(rope_slow ? rope_slow : 1)")),
+    "rope_plain": Key(None, "pow(theta, -2 * i / R)", per="floor(R / 2)"),  # the frequency of pair i, if it isn't scaled
+    # How much of it pair i keeps, where the rest is divided by the factor: by its turns within the original length, or by its place.
+    "rope_keep": Key(None, f"min(1, max(0, llama3 ? (rope_original * rope_plain[i] / {TAU} - rope_low) / (rope_high - rope_low)"
+                     " : yarn ? 1 - (i - rope_first) / (rope_last == rope_first ? 0.001 : rope_last - rope_first) : 0))", per="floor(R / 2)"),
+    "rope_short": rope_key("short_factor", "1", needed_if="longrope", per="floor(R / 2)", above=0),
+    "rope_long": rope_key("long_factor", "1", needed_if="longrope", per="floor(R / 2)", above=0),
+    "rope_scale": rope_key("attention_factor",
+                           "yarn ? mscale && mscale_all ? (0.1 * mscale * log(rope_factor) + 1) /"
+                           " (0.1 * mscale_all * log(rope_factor) + 1) : 0.1 * log(rope_factor) + 1"
+                           " : longrope && rope_factor > 1 ? sqrt(1 + log(rope_factor) / log(rope_original)) : 1", above=0),
     "windows": Key("layer_types", "0", choices={"full_attention": 0}),
     "use_window": Key("use_sliding_window", "0"),
     "attention_bias": Key("attention_bias", "0"),
     "mlp_bias": Key("mlp_bias", "0"),
     "attention_dropout": ATTENTION_DROPOUT,
 }
+
+
+def rope_table(g: Any, size: str = "D") -> Any:
+    """The table of rotary positions, of `size` elements of a head: R, or D where all turn."""
+    scaled = ("longrope ? rope_plain[i] / (reach > rope_original ? rope_long[i] : rope_short[i])"
+              " : (1 - rope_keep[i]) * rope_plain[i] / rope_factor + rope_keep[i] * rope_plain[i]")
+    return g.rope_table(len="P", head_dim=size, theta="theta", scale="yarn || longrope ? rope_scale : 1",
+                        frequencies=each("rope_kind && !dynamic ? R / 2 : 0", scaled))
+
 
 KINDS = {"full_attention": 0, "sliding_attention": 1}
 
@@ -116,9 +167,11 @@ WINDOW = Key("sliding_window", "0", min=0, integer=True)
 WINDOWED = changed(DECODER, "windows", window=WINDOW, full_layers=Key("max_window_layers", "L"),
                    near=Key("layer_types", "i >= full_layers", per="L", choices=KINDS))
 
+ROPE = {"!llama3 || rope_high > rope_low": "high_freq_factor must be greater than low_freq_factor"}
 REQUIRE = {
     "D % 2 == 0": "head_dim must be even for rotary embedding",
     "H % G == 0": "num_attention_heads must be a multiple of num_key_value_heads",
+    **ROPE,
     "rotary_share == 1": "partial rotary embedding isn't supported",
     "mlp_bias == 0": "biases in the MLP aren't supported",
     "attention_bias == 0": "attention_bias isn't supported",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from surogate.dsl import Array, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, tied_to
-from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, Embedding, Linear, RMSNorm
+from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, Embedding, Linear, RMSNorm, rope_table
 
 
 @hf_mapping(q="q_proj", k="k_proj", v="v_proj", o="o_proj")
@@ -97,8 +97,7 @@ class Llama(Module):
         self.head = Linear("V", "C", head=True)
 
     def rope(self, g: Any) -> Any:
-        return g.rope_table(len="P", head_dim=self.rotary, theta="theta", factor="llama3_rope ? rope_factor : 0", low_freq="rope_low",
-                            high_freq="rope_high", original_len="rope_original")
+        return rope_table(g, self.rotary)
 
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:

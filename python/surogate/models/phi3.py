@@ -4,9 +4,12 @@ from typing import Any
 
 from surogate.dsl import Key, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, WINDOW, Linear, changed
+from surogate.models.layers import DECODER, IGNORED, LONGROPE, REFUSED, REQUIRE, WINDOW, Linear, changed, rope_kind
 
-CONFIG = changed(DECODER, window=WINDOW, eps=Key("rms_norm_eps", "1e-5", min=0))
+# Older spellings of longrope are among them.
+CONFIG = changed(DECODER, window=WINDOW, eps=Key("rms_norm_eps", "1e-5", min=0),
+                 rope_kind=rope_kind(default=0, longrope=LONGROPE, su=LONGROPE, yarn=LONGROPE))
+REQUIRE_PHI3 = changed(REQUIRE, "rotary_share == 1") | {"R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements"}
 HEADS = {"num_heads": "H", "num_kv_heads": "G", "head_dim": "D"}
 
 
@@ -19,11 +22,27 @@ class Attention(Module):
         self.qkv = Linear("(H + 2 * G) * D", "C")
         self.o = Linear("C", "H * D")
 
+    def whole(self, g: Any, qkv: Any, rope: Any, positions: Any, doc_start: Any) -> Any:
+        turned = g.qkv_norm_rope(qkv, table=rope, positions=positions, name="rope", part="qkv", **HEADS)
+        return g.attention(turned, doc_start=doc_start, window="window", name="att", part="att", **HEADS)
+
+    def partial(self, g: Any, qkv: Any, rope: Any, positions: Any, doc_start: Any) -> Any:
+        """Where a part of each head turns, each of q, k and v is taken out of their rows."""
+        def heads(name: str, begin: str, count: str) -> Any:
+            part = g.columns(qkv, begin=begin, size=f"{count} * D", name=name, part="qkv")
+            return g.reshape(part, "B", "T", count, "D", name=name + ".heads", part="qkv")
+
+        q, k, v = heads("q", "0", "H"), heads("k", "H * D", "G"), heads("v", "(H + G) * D", "G")
+        q = g.rope(q, rope, positions, name="q.rope", part="qkv")
+        k = g.rope(k, rope, positions, name="k.rope", part="qkv")
+        return g.attention(q, k, v, doc_start, window="window", name="att.part", part="att", **HEADS)
+
     @forward
-    def forward(self, x: Tensor["B", "T", "C"], rope: Tensor["P", "D"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
+    def forward(self, x: Tensor["B", "T", "C"], rope: Tensor["P", "R"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
         with graph() as g:
-            qkv = g.qkv_norm_rope(self.qkv(x, part="qkv"), table=rope, positions=positions, name="rope", part="qkv", **HEADS)
-            y = g.attention(qkv, doc_start=doc_start, window="window", name="heads", part="att", **HEADS)
+            qkv = self.qkv(x, part="qkv")
+            y = g.select("R == D", lambda: self.whole(g, qkv, rope, positions, doc_start),
+                         lambda: self.partial(g, qkv, rope, positions, doc_start), name="heads")
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 
 
@@ -48,7 +67,7 @@ class Block(llama.Block):
     feed_forward = MLP
 
 
-@hf_config("Phi3ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **CONFIG)
+@hf_config("Phi3ForCausalLM", require=REQUIRE_PHI3, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
 class Phi3(llama.Llama):
-    pass
+    rotary = "R"

@@ -7,7 +7,7 @@ from surogate.models import llama
 from surogate.models.layers import IGNORED, KINDS, REFUSED, REQUIRE, WINDOWED, changed
 
 CONFIG = changed(
-    WINDOWED,
+    WINDOWED, "near",
     tied=Key("tie_word_embeddings", "1"),
     theta=Key(["rope_parameters.rope_theta", "rope_theta"], "2000000", min=1),
     rope_interval=Key("no_rope_layer_interval", "4", min=1, integer=True),
