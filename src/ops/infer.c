@@ -7,8 +7,6 @@
 
 #include <stdio.h>
 
-bool wide_vectors_off;
-
 static void dims_text(char *buf, size_t size, int ndim, const int64_t *dims)
 {
     size_t used = (size_t)snprintf(buf, size, "(");

@@ -3,12 +3,13 @@
  */
 #pragma once
 
+#include "base/cpu.h"
 #include "base/dtype.h"
 
 #include <immintrin.h>
 #include <math.h>
 
-/* What a function marked so calls is compiled for AVX-512 within it. Only on processors of which wide_vectors() is true. */
+/* What a function marked so calls is compiled for AVX-512 within it. Only where cpu_avx512(). */
 #ifdef __clang__
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), flatten))
 #else
@@ -25,17 +26,9 @@
     } \
     static void name(void *context, int64_t task, int worker) \
     { \
-        (wide_vectors() ? name##_wide : name##_any)(context, task, worker); \
+        (cpu_avx512() ? name##_wide : name##_any)(context, task, worker); \
     } \
     static inline void name##_any(void *context, int64_t task, int worker)
-
-extern bool wide_vectors_off; /* tests set it */
-
-static inline bool wide_vectors(void)
-{
-    return !wide_vectors_off && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-}
 
 /* A loop after it may have its results where its operands are, element by element, and vectorises all the same. */
 #ifdef __clang__

@@ -187,9 +187,9 @@ static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
         run.pool = pools[i];
         check_same_bits(c, kernel, &expected, &run, what);
     }
-    wide_vectors_off = true;
+    cpu_avx512_forbid(true);
     check_same_bits(c, kernel, &expected, &run, what);
-    wide_vectors_off = false;
+    cpu_avx512_forbid(false);
     uint32_t always = inplace_outputs(c);
     for (run.want = 1; run.want < c->all; run.want++)
         if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);

@@ -2,6 +2,8 @@
  * matrix so, by blocks of 8 x 8 where it has to be turned. */
 #include "device/cpu/sgemm.h"
 
+#include "base/cpu.h"
+
 #include <immintrin.h>
 #include <string.h>
 
@@ -55,14 +57,14 @@ static const SgemmKernel avx512 = {"AVX-512", 12, 32, avx512_along_rows, avx512_
 int sgemm_kernels(const SgemmKernel **out)
 {
     int count = 0;
-    if (__builtin_cpu_supports("avx512f")) out[count++] = &avx512;
+    if (cpu_avx512()) out[count++] = &avx512;
     out[count++] = &avx2;
     return count;
 }
 
 const SgemmKernel *sgemm_kernel(void)
 {
-    return __builtin_cpu_supports("avx512f") ? &avx512 : &avx2;
+    return cpu_avx512() ? &avx512 : &avx2;
 }
 
 SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t stride)

@@ -1,0 +1,28 @@
+#include "base/cpu.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool           there;
+static atomic_bool    off;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void look(void)
+{
+    const char *given = getenv("SUROGATE_AVX512");
+    there = !(given && strcmp(given, "0") == 0) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool cpu_avx512(void)
+{
+    pthread_once(&once, look);
+    return there && !atomic_load_explicit(&off, memory_order_relaxed);
+}
+
+void cpu_avx512_forbid(bool forbidden)
+{
+    atomic_store(&off, forbidden);
+}
