@@ -23,6 +23,7 @@ if __name__ == "__main__" and "--stock-malloc" not in sys.argv and "MALLOC_MMAP_
     os.execve(sys.executable, [sys.executable] + sys.argv, {**os.environ, **KEEP_MEMORY})
 
 import torch
+import torch._inductor.config
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -153,6 +154,7 @@ def main():
     ap.add_argument("--seq", type=int, default=512)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--modes", default="eager,compile")
+    ap.add_argument("--simdlen", type=int, help="bits of the vectors that torch.compile writes; default: the processor's")
     ap.add_argument("--warmup", type=int, default=2, help="steps not counted")
     ap.add_argument("--steps", type=int, default=20, help="most steps timed")
     ap.add_argument("--seconds", type=float, default=20, help="stop timing after this long, but not before 3 steps")
@@ -164,6 +166,7 @@ def main():
         with open(os.path.join(args.model, "config.json")) as f:
             raw = json.load(f)
     torch.set_num_threads(args.threads)
+    torch._inductor.config.cpp.simdlen = args.simdlen
     for mode in args.modes.split(","):
         if mode not in ("eager", "compile"):
             sys.exit("error: --modes takes eager and compile, not %r" % mode)
