@@ -1,7 +1,8 @@
 /* b is packed a block at a time, shared by all workers; a task then makes a tile of c from rows of a that it packs for
- * itself, depth by depth. The next block is packed by whoever finds no tile left of this one. What is bf16 or FP8 becomes fp32
- * as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows (decoding) are dot products instead: they
- * are bound by reading b, which packing would copy first. */
+ * itself, depth by depth. The next block is packed by whoever finds no tile left of this one. Where there are fewer tiles than
+ * workers, each depth is a task of its own: its sums stay apart until all are there, and are then added in the same order. What is bf16 or
+ * FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows (decoding) are dot products instead:
+ * they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
 #include "device/cpu/sgemm.h"
@@ -17,6 +18,8 @@ enum {
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c for which a is read where it lies: packing it takes longer than using it */
+    PART_FLOATS = 1 << 22,      /* of sums that stay apart, 16 MiB */
+    ALIASED = 2048,             /* bytes: rows so far apart, or a multiple, share few places of the caches and are packed */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
 };
@@ -24,6 +27,7 @@ enum {
 /* How a product is cut. Bits depend on `depth` and on nothing else of it. */
 typedef struct Grid {
     int64_t depth, block_k, block_n, tile_m, tile_n;
+    bool    apart; /* each depth is a task */
 } Grid;
 
 /* About `tile`, so that all tiles are of nearly one size. */
@@ -32,21 +36,39 @@ static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
     return div_up(div_up(size, div_up(size, tile)), multiple) * multiple;
 }
 
+static int64_t num_runs(const Grid *grid, int64_t depth)
+{
+    return max_i64(1, div_up(depth, grid->depth));
+}
+
+/* Tiles of a block; they are made smaller until there are enough tasks of `runs` depths each. */
+static int64_t cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t runs, int64_t enough)
+{
+    grid->tile_m = even_tile(m, TILE_M, SGEMM_ROWS);
+    grid->tile_n = grid->block_n;
+    for (;;) {
+        int64_t tiles = div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
+        if (tiles * runs >= enough) return tiles;
+        if (grid->tile_m / 2 >= LEAST_M)
+            grid->tile_m = even_tile(m, grid->tile_m / 2, SGEMM_ROWS);
+        else if (grid->tile_n / 2 >= LEAST_N)
+            grid->tile_n = even_tile(grid->block_n, grid->tile_n / 2, SGEMM_COLS);
+        else
+            return tiles;
+    }
+}
+
 static Grid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    Grid    grid = {.depth = even_tile(k, DEPTH, 8), .tile_m = even_tile(m, TILE_M, SGEMM_ROWS)};
+    Grid    grid = {.depth = even_tile(k, DEPTH, 8)};
     grid.block_n = even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
     if (g->c.dtype == DT_F32) grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
-    grid.tile_n = grid.block_n;
-    while (div_up(m, grid.tile_m) * div_up(min_i64(n, grid.block_n), grid.tile_n) < TASKS_PER_WORKER * num_workers) {
-        if (grid.tile_m / 2 >= LEAST_M)
-            grid.tile_m = even_tile(m, grid.tile_m / 2, SGEMM_ROWS);
-        else if (grid.tile_n / 2 >= LEAST_N)
-            grid.tile_n = even_tile(grid.block_n, grid.tile_n / 2, SGEMM_COLS);
-        else
-            break;
+    int64_t enough = TASKS_PER_WORKER * num_workers, runs = num_runs(&grid, min_i64(k, grid.block_k));
+    if (cut_tiles(&grid, m, n, 1, enough) < 2 * num_workers && num_workers > 1 && runs > 1 && runs * m * grid.block_n <= PART_FLOATS) {
+        grid.apart = true;
+        cut_tiles(&grid, m, n, runs, enough);
     }
     return grid;
 }
@@ -74,6 +96,7 @@ typedef struct GemmJob {
     Grid               grid;
     Block              block, next; /* next: without columns at the end */
     int64_t            tiles;       /* tasks of the block; those after them pack the next one */
+    float             *parts;       /* sums that stay apart: (depths of a block, m, columns of a block) */
     float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
     int                workers;
@@ -97,7 +120,12 @@ static int64_t a_floats(const Grid *grid)
 
 static int64_t scratch_floats(const Gemm *g, const Grid *grid)
 {
-    return a_floats(grid) + (g->c.dtype == DT_F32 ? 0 : grid->tile_m * grid->tile_n);
+    return a_floats(grid) + (g->c.dtype == DT_F32 || grid->apart ? 0 : grid->tile_m * grid->tile_n);
+}
+
+static int64_t part_floats(const Gemm *g, const Grid *grid)
+{
+    return grid->apart ? num_runs(grid, min_i64(g->k, grid->block_k)) * g->m * grid->block_n : 0;
 }
 
 size_t gemm_workspace(const Gemm *g, int num_workers)
@@ -105,7 +133,8 @@ size_t gemm_workspace(const Gemm *g, int num_workers)
     if (by_dots(g)) return (size_t)(num_workers * dot_floats(g)) * sizeof(float);
     if (!g->m || !g->n) return 0;
     Grid grid = gemm_grid(g, num_workers);
-    return (size_t)(num_blocks(g, &grid) * block_floats(&grid) + num_workers * scratch_floats(g, &grid)) * sizeof(float);
+    return (size_t)(num_blocks(g, &grid) * block_floats(&grid) + part_floats(g, &grid) + num_workers * scratch_floats(g, &grid)) *
+           sizeof(float);
 }
 
 /* Which element of memory is at (row, col) of the matrix. */
@@ -218,36 +247,94 @@ static SgemmAhead next_block(const GemmJob *job, int64_t part, int64_t parts)
     return all;
 }
 
-/* A tile of c over the depth of the block. Meanwhile it fetches a for the next depth or, most probably, the worker's next tile,
- * and this task's part of the next block. */
+static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k, int64_t depth, int64_t cols, float *panels)
+{
+    const Gemm *g = job->gemm;
+    const void *from = element(&g->a, row, k);
+    bool        aliased = dtype_bytes(g->a.dtype, g->a.stride) % ALIASED == 0;
+    if (g->a.dtype == DT_F32 && (cols <= NARROW || (g->a.trans && !aliased))) return sgemm_a(job->kernel, g->a.trans, from, g->a.stride);
+    SgemmA a = sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
+    scale_panels(&g->a, job->kernel->rows, row, rows, k, depth, panels);
+    return a;
+}
+
+static SgemmB operand_b(const GemmJob *job, int64_t l, int64_t col)
+{
+    int64_t width = job->kernel->cols;
+    return (SgemmB){job->block.panels + col * job->block.depth + l * width, width * job->block.depth, width};
+}
+
+/* A tile of c over the depth of the block. Where a is read across its rows, it fetches meanwhile a for the next depth or, most
+ * probably, the worker's next tile, and this task's part of the next block. */
 static void tile_sum(const GemmJob *job, int64_t task, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c,
                      int64_t c_stride, bool adds)
 {
     const Gemm  *g = job->gemm;
     const Block *block = &job->block;
-    int64_t      width = job->kernel->cols, runs = max_i64(1, div_up(block->depth, job->grid.depth));
+    int64_t      runs = num_runs(&job->grid, block->depth);
     for (int64_t run = 0; run < runs; run++) {
-        int64_t     l = run * job->grid.depth, depth = min_i64(job->grid.depth, block->depth - l);
-        const void *from = element(&g->a, row, block->k + l);
-        SgemmA      a = (cols <= NARROW || g->a.trans) && g->a.dtype == DT_F32
-                            ? sgemm_a(job->kernel, g->a.trans, from, g->a.stride)
-                            : sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
-        int64_t     next_row = run + 1 < runs ? row : (task + job->workers) % div_up(g->m, job->grid.tile_m) * job->grid.tile_m;
-        int64_t     next_l = run + 1 < runs ? l + depth : 0;
-        SgemmAhead  ahead[] = {
-             where(&g->a, next_row, min_i64(rows, g->m - next_row), block->k + next_l, min_i64(depth, block->depth - next_l)),
-             next_block(job, task * runs + run, job->tiles * runs),
+        int64_t    l = run * job->grid.depth, depth = min_i64(job->grid.depth, block->depth - l);
+        SgemmA     a = operand_a(job, row, rows, block->k + l, depth, cols, panels);
+        int64_t    next_row = run + 1 < runs ? row : (task + job->workers) % div_up(g->m, job->grid.tile_m) * job->grid.tile_m;
+        int64_t    next_l = run + 1 < runs ? l + depth : 0;
+        SgemmAhead ahead[] = {
+            where(&g->a, next_row, min_i64(rows, g->m - next_row), block->k + next_l, min_i64(depth, block->depth - next_l)),
+            next_block(job, task * runs + run, job->tiles * runs),
         };
-        scale_panels(&g->a, job->kernel->rows, row, rows, block->k + l, depth, panels);
-        SgemmB b = {block->panels + col * block->depth + l * width, width * block->depth, width};
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, b, c, c_stride, adds || run > 0, ahead, 2);
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride, adds || run > 0, ahead,
+                  g->a.trans ? 2 : 0);
     }
+}
+
+static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
+{
+    return job->parts + (run * job->gemm->m + row) * job->grid.block_n + col;
+}
+
+/* A tile over one depth. */
+static void part_task(const GemmJob *job, int64_t run, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels)
+{
+    int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
+    SgemmA  a = operand_a(job, row, rows, job->block.k + l, depth, cols, panels);
+    sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part_of(job, run, row, col), job->grid.block_n, false, NULL, 0);
 }
 
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
+}
+
+/* Sums of a part of c's row, in fp32, to where c lies. */
+static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums, int64_t count)
+{
+    void *to = element_of_c(g, row, col);
+    if (g->accumulate)
+        vec_add_row(to, g->c.dtype, sums, count);
+    else
+        vec_store_row(to, g->c.dtype, sums, count);
+}
+
+/* Adds up a row of the parts as tile_sum would have. */
+static void add_parts(void *context, int64_t row, int worker)
+{
+    const GemmJob *job = context;
+    const Gemm    *g = job->gemm;
+    const Block   *block = &job->block;
+    bool           direct = g->c.dtype == DT_F32, adds = direct && (block->k > 0 || g->accumulate), ends = block->k + block->depth == g->k;
+    float          factor = factor_of(g), sums[TILE];
+    (void)worker;
+    for (int64_t col = 0; col < block->cols; col += TILE) {
+        int64_t cols = min_i64(TILE, block->cols - col);
+        float  *c = direct ? element_of_c(g, row, block->n + col) : sums;
+        for (int64_t run = 0; run < num_runs(&job->grid, block->depth); run++) {
+            const float *part = part_of(job, run, row, col);
+            bool         first = run == 0 && !adds;
+            for (int64_t j = 0; j < cols; j++) c[j] = fmaf(part[j], factor, first ? 0 : c[j]);
+        }
+        if (g->epilogue == GEMM_BIAS && ends) add_bias(g, c, cols, 1, block->n + col, cols);
+        if (!direct) store_row(g, row, block->n + col, c, cols);
+    }
 }
 
 static void tile_task(void *context, int64_t task, int worker)
@@ -260,22 +347,21 @@ static void tile_task(void *context, int64_t task, int worker)
         pack_part(job, &job->next, task - job->tiles);
         return;
     }
-    int64_t tiles_m = div_up(g->m, grid->tile_m), row = task % tiles_m * grid->tile_m, col = task / tiles_m * grid->tile_n;
+    int64_t tiles_m = div_up(g->m, grid->tile_m), across = div_up(block->cols, grid->tile_n), run = task / (tiles_m * across);
+    int64_t row = task % tiles_m * grid->tile_m, col = task / tiles_m % across * grid->tile_n;
     int64_t rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, block->cols - col);
     float  *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
+    if (grid->apart) {
+        part_task(job, run, row, rows, col, cols, panels);
+        return;
+    }
     bool    direct = g->c.dtype == DT_F32;
     float  *c = direct ? element_of_c(g, row, block->n + col) : tile;
     int64_t c_stride = direct ? g->c.stride : cols;
     tile_sum(job, task, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
     if (g->epilogue == GEMM_BIAS && block->k + block->depth == g->k) add_bias(g, c, c_stride, rows, block->n + col, cols);
     if (direct) return;
-    for (int64_t i = 0; i < rows; i++) {
-        void *to = element_of_c(g, row + i, block->n + col);
-        if (g->accumulate)
-            vec_add_row(to, g->c.dtype, c + i * cols, cols);
-        else
-            vec_store_row(to, g->c.dtype, c + i * cols, cols);
-    }
+    for (int64_t i = 0; i < rows; i++) store_row(g, row + i, block->n + col, c + i * cols, cols);
 }
 
 /* The block with the number, over columns first; past the last without columns. */
@@ -290,7 +376,8 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 {
     GemmJob     job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool))};
     const Grid *grid = &job.grid;
-    job.scratch = workspace + num_blocks(g, grid) * block_floats(grid);
+    job.parts = workspace + num_blocks(g, grid) * block_floats(grid);
+    job.scratch = job.parts + part_floats(g, grid);
     job.scratch_floats = scratch_floats(g, grid);
     job.workers = pool_num_workers(pool);
     job.next = block_at(g, grid, 0, workspace);
@@ -298,8 +385,9 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
     for (int64_t number = 1; job.next.cols; number++) {
         job.block = job.next;
         job.next = block_at(g, grid, number, workspace);
-        job.tiles = div_up(g->m, grid->tile_m) * div_up(job.block.cols, grid->tile_n);
+        job.tiles = div_up(g->m, grid->tile_m) * div_up(job.block.cols, grid->tile_n) * (grid->apart ? num_runs(grid, job.block.depth) : 1);
         pool_run(pool, job.tiles + pack_tasks(g, &job.next), tile_task, &job);
+        if (grid->apart) pool_run(pool, g->m, add_parts, &job);
     }
 }
 
