@@ -6,7 +6,7 @@
 #include "ops/lm_head_chunks.h"
 
 enum {
-    CHUNK_FLOATS = 1 << 23, /* logits of a chunk, 32 MiB: few enough for caches, rows enough to pack w for */
+    CHUNK_FLOATS = 1 << 24, /* logits of a chunk, 64 MiB: rows enough to read w for, by many workers too */
     LEAST_ROWS = 64,
     MOST_ROWS = 1024,
     ROWS_PER_TASK = 4,
