@@ -100,6 +100,11 @@ untouched "weights as several pickles" 2 "pytorch_model.bin only" -- pt "$dir/ru
 mkdir "$dir/pickled_adapter" && echo PK > "$dir/pickled_adapter/adapter_model.bin"
 echo '{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}' > "$dir/pickled_adapter/adapter_config.json"
 refused "an adapter as a pickle" 2 "pickled_adapter has its weights as adapter_model.bin only" "PEFT" -- generate "$dir/model" --adapter "$dir/pickled_adapter" --prompt a
+model_with wordless
+rm "$dir/wordless/tokenizer.json"
+untouched "no tokenizer" 2 "wordless: no tokenizer.json in this folder" "(key tokenizer)" -- pt "$dir/run.yaml" model="$dir/wordless"
+touch "$dir/wordless/tokenizer.model"
+untouched "a tokenizer of another kind" 2 "has its tokenizer as tokenizer.model only" "save_pretrained" -- pt "$dir/run.yaml" model="$dir/wordless"
 for file in config.json tokenizer.json model.safetensors; do
     rm -rf "$dir/lfs"
     model_with lfs
