@@ -76,8 +76,8 @@ model_with other
 sed -i 's/Qwen3ForCausalLM/MambaForCausalLM/' "$dir/other/config.json"
 untouched "unsupported architecture" 2 "config.json" "MambaForCausalLM" "Qwen3ForCausalLM" -- pt "$dir/run.yaml" model="$dir/other"
 model_with rope
-sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "yarn", "factor": 4.0}/' "$dir/rope/config.json"
-untouched "unknown rope type" 2 "config.json" "yarn" -- pt "$dir/run.yaml" model="$dir/rope"
+sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "twisted", "factor": 4.0}/' "$dir/rope/config.json"
+untouched "unknown rope type" 2 "config.json" "rope_type" "twisted" -- pt "$dir/run.yaml" model="$dir/rope"
 model_with bias
 sed -i 's/"attention_bias": false/"attention_bias": true/' "$dir/bias/config.json"
 untouched "a setting that isn't supported" 2 "config.json" "attention_bias" -- pt "$dir/run.yaml" model="$dir/bias"
