@@ -74,7 +74,7 @@ sed -i 's/"vocab_size": 300/"vocab_size": 260/' "$dir/small/config.json"
 untouched "vocabulary larger than the embedding" 2 "260" "vocab_size" -- pt "$dir/run.yaml" model="$dir/small" from_scratch=true
 model_with other
 sed -i 's/Qwen3ForCausalLM/MambaForCausalLM/' "$dir/other/config.json"
-untouched "unsupported architecture" 2 "config.json" "MambaForCausalLM" "Qwen3ForCausalLM" -- pt "$dir/run.yaml" model="$dir/other"
+untouched "unsupported architecture" 2 "config.json" "MambaForCausalLM" "Qwen3ForCausalLM" "examples/dsl" -- pt "$dir/run.yaml" model="$dir/other"
 model_with rope
 sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "twisted", "factor": 4.0}/' "$dir/rope/config.json"
 untouched "unknown rope type" 2 "config.json" "rope_type" "twisted" -- pt "$dir/run.yaml" model="$dir/rope"
