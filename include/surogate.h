@@ -64,7 +64,7 @@ typedef struct sg_outcome {
 } sg_outcome;
 
 /* Trains as the run file says, samples and all; the model ends up in its output_dir. Resumes by itself what an earlier call left
- * unfinished. */
+ * unfinished. out_outcome NULL: it isn't asked for. */
 SG_API sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome);
 
 /* ---- training, step by step ---- */

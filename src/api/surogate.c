@@ -203,10 +203,9 @@ static Status train(sg_run *run, sg_outcome *out)
 {
     TrainOutcome outcome;
     TRY(api_need(run, "run"));
-    TRY(api_need(out, "out_outcome"));
     signals_clear();
     TRY(train_with_samples(&run->config, &outcome));
-    *out = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
+    if (out) *out = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
     return OK;
 }
 

@@ -251,7 +251,6 @@ Status cli_find_program(const char *name, ProgramKind *out)
         if (strcmp(names[i], name) == 0) return OK;
     }
     const char *near = nearest_name(name, names, PROGRAM_KIND_COUNT);
-    FAIL(ERR_INVALID,
-         "--program %s: there is none of that name%s%s%s; expected micro_first, micro_next, optimizer, eval, prefill, decode or load", name,
-         near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    FAIL(ERR_INVALID, "--program %s: there is none of that name%s%s%s; expected " CLI_PROGRAMS, name, near ? ", did you mean " : "",
+         near ? near : "", near ? "?" : "");
 }

@@ -46,6 +46,8 @@ NODISCARD Status cli_want_words(const CliArgs *args, size_t count);
 NODISCARD Status cli_config(const CliArgs *args, Config *out_config);
 
 /* The program of that name; --program is what the message names. */
+#define CLI_PROGRAMS \
+    "micro_first, micro_next, optimizer, calibrate, eval, prefill, decode, load, or of ranks micro_last, micro_only, gather"
 NODISCARD Status cli_find_program(const char *name, ProgramKind *out);
 
 /* NAME=VALUE texts as an object of a template's variables: a value that reads as JSON is that (true, 3, ["a"]), any other is

@@ -165,8 +165,7 @@ Status cmd_explain(CliArgs *args)
     Explain    e = {.program = "micro_first", .document_share = 1};
     bool       done;
     const Flag flags[] = {
-        {"--program", FLAG_TEXT, &e.program, "NAME",
-         "micro_first, micro_next, optimizer, calibrate, eval, prefill, decode or load (micro_first)"},
+        {"--program", FLAG_TEXT, &e.program, "NAME", CLI_PROGRAMS " (micro_first)"},
         {"--gpu", FLAG_TEXT, &e.gpu, "NAME", "as for this GPU: h200, h100, rtx4090, ..."},
         {"--measure", FLAG_SWITCH, &e.measure, NULL, "run it here, on random weights and tokens, and time every launch"},
     };

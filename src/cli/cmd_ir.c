@@ -71,8 +71,7 @@ Status cmd_ir(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         {"--after", FLAG_TEXT, &wanted.pass, "PASS", "bind, adapt, fuse, ... (the last one)"},
-        {"--program", FLAG_TEXT, &wanted.program, "NAME",
-         "micro_first, micro_next, optimizer, calibrate, eval, prefill, decode or load (micro_first)"},
+        {"--program", FLAG_TEXT, &wanted.program, "NAME", CLI_PROGRAMS " (micro_first)"},
         {"--pass", FLAG_LIST, &passes, "PASS",
          "reads the text of a graph (FILE.ir, or -) in place of a run file, and prints it after this pass; may be given several times"},
     };

@@ -27,8 +27,7 @@ Status cmd_new(CliArgs *args)
         strbuf_deinit(&out);
         return status;
     }
-    FAIL_IF(args->num_words < 1 || !options.arch, ERR_INVALID,
-            "usage: surogate new --arch NAME [--random] DIR [key=value of config.json ...]");
+    FAIL_IF(args->num_words < 1 || !options.arch, ERR_INVALID, "usage: surogate new %s", args->arguments);
     options.settings = args->words + 1;
     options.num_settings = args->num_words - 1;
     options.seed = (uint64_t)seed;

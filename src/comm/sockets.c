@@ -593,7 +593,9 @@ Status comm_secret_read(const char *path, char **out)
                 (unsigned)(info.st_mode & 0777), path);
     } else {
         const char *given = getenv(COMM_SECRET_VARIABLE);
-        FAIL_IF(!given, ERR_INVALID, "ranks need a secret: name a file of it, or set %s", COMM_SECRET_VARIABLE);
+        FAIL_IF(!given, ERR_INVALID,
+                "ranks of several processes need a secret, the same for all: export %s, or name a file of it (key rendezvous_secret)",
+                COMM_SECRET_VARIABLE);
         len = (ssize_t)strnlen(given, sizeof text);
         memcpy(text, given, (size_t)len);
     }

@@ -44,9 +44,16 @@ static const char *origin_of(Arena *arena, const YamlNode *node)
 
 static void unknown_key(ConfigReader *reader, const Target *target, const YamlNode *key)
 {
-    StrBuf near = {0};
-    option_suggest(&near, target->scope, key->text.data);
-    reader_problem(reader, key, "unknown key %s%.100s%s", target->prefix, key->text.data, near.data);
+    const char *name = key->text.data;
+    bool        of_run = target->scope == SCOPE_run;
+    StrBuf      near = {0};
+    if (!option_find(of_run ? SCOPE_dataset : SCOPE_run, name))
+        option_suggest(&near, target->scope, name);
+    else if (of_run)
+        strbuf_printf(&near, "; it is one of a dataset: datasets.0.%s", name);
+    else
+        strbuf_puts(&near, "; it is one of the whole run");
+    reader_problem(reader, key, "unknown key %s%.100s%s", target->prefix, name, near.data);
     strbuf_deinit(&near);
 }
 

@@ -342,17 +342,17 @@ static Status read_setting(Arena *arena, const IrModule *module, const JsonValue
     return OK;
 }
 
-/* Whether some entry of `list` (texts, or objects with "key") is this key or lies under it. */
-static bool is_listed(const JsonValue *list, const char *key)
+/* Whether some entry of `list` (texts, or objects with "key") is this key or, of an object, lies under it. */
+static bool is_listed(const JsonValue *list, const char *key, bool is_object)
 {
     size_t n = strlen(key);
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->count; i++) {
         const JsonValue *item = &list->items[i];
         if (item->type == JSON_OBJECT) item = json_get(item, "key");
         if (!item) continue;
-        if (item->type == JSON_ARRAY && is_listed(item, key)) return true;
+        if (item->type == JSON_ARRAY && is_listed(item, key, is_object)) return true;
         if (item->type != JSON_STRING || strncmp(item->string.data, key, n) != 0) continue;
-        if (item->string.data[n] == 0 || item->string.data[n] == '.') return true;
+        if (item->string.data[n] == 0 || (is_object && item->string.data[n] == '.')) return true;
     }
     return false;
 }
@@ -385,11 +385,12 @@ static Status check_unknown_keys(const IrModule *module, const JsonValue *config
         const char      *key = config->members[i].key.data;
         const JsonValue *value = &config->members[i].value;
         char             path[256];
-        if (is_listed(ignored, key)) continue;
-        if (!is_listed(settings, key)) TRY(check_unknown_key(module, key, value, config_name));
-        for (uint32_t k = 0; is_listed(settings, key) && value->type == JSON_OBJECT && k < value->count; k++) {
+        bool             is_object = value->type == JSON_OBJECT, is_known = is_listed(settings, key, is_object);
+        if (is_listed(ignored, key, true)) continue;
+        if (!is_known) TRY(check_unknown_key(module, key, value, config_name));
+        for (uint32_t k = 0; is_known && is_object && k < value->count; k++) {
             snprintf(path, sizeof path, "%s.%s", key, value->members[k].key.data);
-            if (!is_listed(settings, path)) TRY(check_unknown_key(module, path, &value->members[k].value, config_name));
+            if (!is_listed(settings, path, true)) TRY(check_unknown_key(module, path, &value->members[k].value, config_name));
         }
     }
     return OK;

@@ -85,8 +85,8 @@ static Status find_shipped(Arena *arena, const char *architecture, const char *c
     StrBuf known = {0};
     for (const char *const *name = ir_shipped_architectures(); *name; name++) strbuf_printf(&known, "%s%s", known.len ? ", " : "", *name);
     Status status = status_fail(ERR_UNSUPPORTED,
-                                "%s: architecture %s isn't supported; this version has %s. Another one can be written in Python "
-                                "(docs/dsl.md) and named with ir:",
+                                "%s: architecture %s isn't supported; this version has %s. Others are files of examples/dsl, or can be "
+                                "written in Python (docs/new_model.md); name the file with ir:",
                                 config_name, architecture, strbuf_cstr(&known));
     strbuf_deinit(&known);
     return status;

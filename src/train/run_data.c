@@ -391,7 +391,8 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     }
     const LoaderStats *stats = loader_stats(data->train);
     FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
-            "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate or drop",
+            "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate, split or drop "
+            "(surogate inspect shows how long rows are)",
             (long long)stats->num_truncated, (long long)base->seq_len);
     tell_rows(data, base->seq_len);
     tell_cuts(&data->notes, stats);

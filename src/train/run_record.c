@@ -140,6 +140,8 @@ bool run_record_same_settings(const RunRecord *before, const RunRecord *now, Str
 {
     if (before->hash == now->hash) return true;
     run_record_difference(strbuf_cstr(&before->settings), strbuf_cstr(&now->settings), difference);
+    if (strstr(strbuf_cstr(difference), "\"gradient_accumulation_steps:"))
+        strbuf_puts(difference, ", each that of all ranks: gpus times the key; change both");
     return false;
 }
 

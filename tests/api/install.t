@@ -14,9 +14,15 @@ for file in bin/surogate lib/libsurogate.so lib/pkgconfig/surogate.pc include/su
     check "$file" test -s "$dir/usr/$file"
 done
 "$dir/usr/bin/surogate" version > "$dir/out" 2>&1 || fail "the installed program: $(cat "$dir/out")"
-check "the man page lists the commands" grep -q 'surogate sft' "$dir/usr/share/man/man1/surogate.1"
+page=$dir/usr/share/man/man1/surogate.1
+check "the man page lists the commands" grep -q 'surogate sft' "$page"
+check "and what each takes" grep -q -F -e '\-\-prompt\-file FILE' "$page"
+check "and how a run may end" grep -q -x 75 "$page"
+version=$(sed -n 's/^#define SUROGATE_VERSION "\(.*\)"$/\1/p' src/base/version.h)
+check "the man page's version" grep -q -F "\"surogate $version\"" "$page"
+check "pkg-config's version" grep -q -x -F "Version: $version" "$dir/usr/lib/pkgconfig/surogate.pc"
 if command -v man > /dev/null; then
-    check "the man page is laid out without a warning" test -z "$(man --warnings -l "$dir/usr/share/man/man1/surogate.1" 2>&1 > /dev/null)"
+    check "the man page is laid out without a warning" test -z "$(man --warnings -l "$page" 2>&1 > /dev/null)"
 fi
 shown=$(nm -D --defined-only "$dir/usr/lib/libsurogate.so" | awk '{ print $3 }' | sort)
 declared=$(sed -n 's/^SG_API .*[ *]\(sg_[a-z_]*\)(.*/\1/p' include/surogate.h | sort)

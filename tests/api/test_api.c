@@ -45,6 +45,7 @@ static void a_run_plans_trains_and_finishes_once(void)
     EXPECT(outcome.loss > 0 && outcome.loss < 5);
     EXPECT_INT(sg_run_train(run, &outcome), SG_OK);
     EXPECT(outcome.already_finished);
+    EXPECT_INT(sg_run_train(run, NULL), SG_OK);
     sg_run_close(run);
 }
 

@@ -74,10 +74,10 @@ sed -i 's/"vocab_size": 300/"vocab_size": 260/' "$dir/small/config.json"
 untouched "vocabulary larger than the embedding" 2 "260" "vocab_size" -- pt "$dir/run.yaml" model="$dir/small" from_scratch=true
 model_with other
 sed -i 's/Qwen3ForCausalLM/MambaForCausalLM/' "$dir/other/config.json"
-untouched "unsupported architecture" 2 "config.json" "MambaForCausalLM" "Qwen3ForCausalLM" -- pt "$dir/run.yaml" model="$dir/other"
+untouched "unsupported architecture" 2 "config.json" "MambaForCausalLM" "Qwen3ForCausalLM" "examples/dsl" -- pt "$dir/run.yaml" model="$dir/other"
 model_with rope
-sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "spiral", "factor": 4.0}/' "$dir/rope/config.json"
-untouched "unknown rope type" 2 "config.json" "spiral" -- pt "$dir/run.yaml" model="$dir/rope"
+sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "twisted", "factor": 4.0}/' "$dir/rope/config.json"
+untouched "unknown rope type" 2 "config.json" "rope_type" "twisted" -- pt "$dir/run.yaml" model="$dir/rope"
 model_with bias
 sed -i 's/"attention_bias": false/"attention_bias": true/' "$dir/bias/config.json"
 untouched "a setting that isn't supported" 2 "config.json" "attention_bias" -- pt "$dir/run.yaml" model="$dir/bias"
@@ -100,6 +100,11 @@ untouched "weights as several pickles" 2 "pytorch_model.bin only" -- pt "$dir/ru
 mkdir "$dir/pickled_adapter" && echo PK > "$dir/pickled_adapter/adapter_model.bin"
 echo '{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}' > "$dir/pickled_adapter/adapter_config.json"
 refused "an adapter as a pickle" 2 "pickled_adapter has its weights as adapter_model.bin only" "PEFT" -- generate "$dir/model" --adapter "$dir/pickled_adapter" --prompt a
+model_with wordless
+rm "$dir/wordless/tokenizer.json"
+untouched "no tokenizer" 2 "wordless: no tokenizer.json in this folder" "(key tokenizer)" -- pt "$dir/run.yaml" model="$dir/wordless"
+touch "$dir/wordless/tokenizer.model"
+untouched "a tokenizer of another kind" 2 "has its tokenizer as tokenizer.model only" "save_pretrained" -- pt "$dir/run.yaml" model="$dir/wordless"
 for file in config.json tokenizer.json model.safetensors; do
     rm -rf "$dir/lfs"
     model_with lfs

@@ -152,6 +152,16 @@ run help keys --markdown
 check "help keys --markdown is the reference" cmp "$dir/out" docs/reference/config.md
 run help plan
 check "help of a command" grep -q "^surogate plan run.yaml" "$dir/out"
+run new --help
+check "new says that keys of config.json may follow" grep -q "^surogate new --arch NAME DIR \[key=value" "$dir/out"
+run explain --help
+cp "$dir/out" "$dir/explain_help"
+run plan "$dir/run.yaml" gpus=2 gradient_accumulation_steps=2
+programs=$(sed -nE 's/^  ([a-z_]+) +[0-9]+ +[0-9.]+ +.*B  .*/\1/p' "$dir/out")
+check "plan shows programs of ranks: $programs" grep -qw gather <<< "$programs"
+for program in $programs; do
+    check "explain --help names $program" grep -qw "$program" "$dir/explain_help"
+done
 run new --arch qwen3-tiny --tokenizer "$dir/tokenizer" "$dir/fresh"
 check "new takes vocabulary and special ids from the tokenizer" grep -q '"vocab_size": 278' "$dir/fresh/config.json"
 run --help

@@ -119,6 +119,8 @@ static void more_problems(void)
         {"memory_limit: 8\n", "run.yaml:1:15: memory_limit: 8 means that many bytes; give a unit: 8GB or 8GiB"},
         {"finetuning_type: [x]\n", "finetuning_type: expected lora or full, found a list"},
         {"qqqqqqqqqqqq: 1\n", "unknown key qqqqqqqqqqqq; `surogate help keys` lists all"},
+        {"on_bad_row: skip\n", "run.yaml:1:1: unknown key on_bad_row; it is one of a dataset: datasets.0.on_bad_row"},
+        {"datasets: [{path: x, seed: 3}]\n", "unknown key datasets[0].seed; it is one of the whole run"},
         {"lora_rank: 8\nlora_r: 16\n", "run.yaml:2:1: lora_r and lora_rank (at run.yaml:1:12) both set lora_rank; keep one of them"},
         {"train_on: all\ntrain_on_prompt: false\n", "train_on_prompt and train_on (at run.yaml:1:11) both set train_on"},
         {"train_on_prompt: true\nmask_history: true\n", "mask_history and train_on_prompt (at run.yaml:1:18) both set train_on"},

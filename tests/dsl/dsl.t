@@ -16,4 +16,8 @@ check "at least 60 wrong programs" [ "${good:-0}" -ge 60 ]
 python3 -m surogate.dsl show --svg surogate.models.llama -o "$dir/llama.svg"
 check "the drawing is XML with a box for each op" python3 -c "import sys, xml.dom.minidom as x
 assert len(x.parse(sys.argv[1]).getElementsByTagName('text')) == 25" "$dir/llama.svg"
+for name in llama surogate.models.lama; do
+    python3 -m surogate.dsl show "$name" > "$dir/out" 2> "$dir/err" && fail "$name was shown"
+    check "$name: $(tail -1 "$dir/err")" [ "$(cat "$dir/err")" = "$name: no Python module of that name; expected FILE.py or a module, as surogate.models.llama" ]
+done
 finish

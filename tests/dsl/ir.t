@@ -33,7 +33,7 @@ check "the trained model has its IR" cmp -s tiny.json trained/surogate_ir.json
 run eval trained --text text.txt --json
 check "a folder with surogate_ir.json: $(tail -3 err)" [ "$status" = 0 ]
 cp -r trained bare && rm bare/surogate_ir.json
-refused "no IR" 2 "architecture TinyForCausalLM isn't supported" "docs/dsl.md" -- eval bare --text text.txt
+refused "no IR" 2 "architecture TinyForCausalLM isn't supported" "docs/new_model.md" -- eval bare --text text.txt
 mkdir models && cp tiny.json models
 SUROGATE_MODELS=models run eval bare --text text.txt --json
 check "SUROGATE_MODELS: $(tail -3 err)" [ "$status" = 0 ]

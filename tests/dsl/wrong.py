@@ -105,6 +105,7 @@ WRONG = [
     (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),
     (EPS, 'eps=Key("layer_norm_epsilon", most=3)', "Key has no most; it may have default", None),
     (EPS, 'eps=Key("layer_norm_epsilon", "E")', '"E": unknown symbol E', None),
+    ('V=Size("vocab_size"), ', 'near=Key("near", "1", per="L"), V=Size("vocab_size"), ', '"L": L is named below; a key reads symbols above it', None),
     (EPS, EPS + ', require={"C % 2": "odd", "Z": "no"}', '"Z": unknown symbol Z', None),
     (EPS, EPS + ', near=Key("near", "i % 2", per="M")', '"M": unknown symbol M', None),
     (EPS, EPS + ', near=Key("near", "j", per="L")', '"j": unknown symbol j; expected one of C, L, V, eps, i', None),

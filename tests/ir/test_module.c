@@ -119,6 +119,7 @@ static void every_family_refuses_what_it_does_not_compute(void)
         {", \"num_key_value_heads\": 3", "num_key_value_heads", ERR_UNSUPPORTED, "num_attention_heads must be a multiple"},
         {", \"rope_scaling\": {\"rope_type\": \"ntk\", \"factor\": 4}", NULL, ERR_UNSUPPORTED,
          "rope_scaling.rope_type: \"ntk\" isn't supported for "},
+        {", \"rope_scaling\": \"yarn\"", NULL, ERR_UNSUPPORTED, "config.json: rope_scaling: this setting isn't supported for "},
         {", \"rope_scaling\": {\"type\": \"linear\"}", NULL, ERR_INVALID, "rope_scaling.factor: missing; "},
         {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}", NULL, ERR_INVALID, "rope_scaling.factor: 0; expected at least 1"},
         {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}", NULL, ERR_UNSUPPORTED,

@@ -10,7 +10,7 @@ value() { sed 's/.*"mean"://; s/}//' "$1"; }
 # The folder with other names of symbols, tensors and keys of config.json, as its own IR says them.
 rename_all() {
     local edit='s/"V"/"Words"/g; s/"tied"/"shared"/g; s/"shared": "shared"/"tied": "shared"/
-        s/max_positions/longest/g; s/tie_word_embeddings/one_table/g; s/vocab_size/num_words/g; s/lm_head/answer/g; s/model.embed_tokens/words/g'
+        s/max_positions/farthest/g; s/tie_word_embeddings/one_table/g; s/vocab_size/num_words/g; s/lm_head/answer/g; s/model.embed_tokens/words/g'
     sed "$edit" models/qwen3.json > "$dir/model/surogate_ir.json"
     sed -i "$edit" "$dir/model/config.json"
     python3 -c "import json, struct, sys

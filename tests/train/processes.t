@@ -114,6 +114,10 @@ check "is told by both: $(cat "$dir/err0" "$dir/err1")" [ "$(cat "$dir/err0" "$d
 SUROGATE_SECRET="" start "$dir/differ"
 await
 check "no secret: exit ${ended[*]}, $(tail -1 "$dir/err0")" [ "${ended[*]}" = "2 2" ]
+secret=$SUROGATE_SECRET
+unset SUROGATE_SECRET
+refused "no secret at all" 2 "export SUROGATE_SECRET" "key rendezvous_secret" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2
+export SUROGATE_SECRET=$secret
 refused "no such rank" 2 "rank 2 of world_size 2" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2 rank=2
 refused "a rank of one" 2 "rank 1 of world_size 1" -- pt "$dir/run.yaml" output_dir="$dir/bad" rank=1
 refused "no port" 2 "expected host:port" -- pt "$dir/run.yaml" output_dir="$dir/bad" world_size=2 rendezvous=127.0.0.1:80x

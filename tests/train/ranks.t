@@ -39,6 +39,9 @@ check "that of one rank has none" grep -q '"ranks":\[\]' "$dir/1/report.html"
 check "files have the size of one rank's" [ "$(stat -c %s "$dir"/1/checkpoint-40/*.safetensors | tr '\n' ' ')" = "$(stat -c %s "$dir"/4/checkpoint-40/*.safetensors | tr '\n' ' ')" ]
 run pt "$dir/run.yaml" output_dir="$dir/4" gpus=2 gradient_accumulation_steps=2
 check "a finished run is finished for any number of ranks: $(tail -1 "$dir/err")" grep -q "it is finished" "$dir/err"
+run pt "$dir/run.yaml" output_dir="$dir/4" gpus=2 gradient_accumulation_steps=1
+check "fewer rows a step are another run: $(tail -1 "$dir/err")" \
+    grep -q 'there "gradient_accumulation_steps: 4", here "gradient_accumulation_steps: 2", each that of all ranks: gpus times the key' "$dir/err"
 
 # --- kills, and other ranks after each
 elastic() {

@@ -208,7 +208,7 @@ done
 run sft "$dir/run.yaml" output_dir="$dir/weighed" max_steps=2 datasets.0.weight=0.5 sequence_len=40 on_long_sample=drop datasets.1.path="$dir/text.jsonl"
 check "weights count, and what is left out doesn't: $(cat "$dir/err")" grep -qE 'training on ([0-9]+) documents.*, by weight [0-9]+ of them an epoch: 2 steps of 4$' "$dir/err"
 check "the report says what the data is" grep -q 'conversation (messages.*were cut and [1-9][0-9]* left out' "$dir/weighed/report.html"
-refused "on_long_sample: error" 2 "longer than sequence_len 40" -- sft "$dir/run.yaml" output_dir="$dir/error" max_steps=1 sequence_len=40 on_long_sample=error
+refused "on_long_sample: error" 2 "longer than sequence_len 40" "truncate, split or drop" -- sft "$dir/run.yaml" output_dir="$dir/error" max_steps=1 sequence_len=40 on_long_sample=error
 refused "no validation rows" 2 "no validation data left" "Raise validation_split_ratio" -- sft "$dir/run.yaml" output_dir="$dir/none" max_steps=1 \
     datasets.0.samples=1 validation_split_ratio=0.01
 tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl"

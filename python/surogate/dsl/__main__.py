@@ -26,7 +26,12 @@ def load(name: str) -> type[Module]:
         sys.path.append(str(Path(path).resolve().parent))  # what it imports may lie beside it
         spec.loader.exec_module(module)
     else:
-        module = importlib.import_module(path)
+        try:
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if not f"{path}.".startswith(f"{error.name}."):
+                raise
+            sys.exit(f"{path}: no Python module of that name; expected FILE.py or a module, as surogate.models.llama")
     models = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Module) and v._kind == "model"
               and v.__module__ == module.__name__ and wanted in ("", n)}
     models = {n: v for n, v in models.items() if not v._abstract} or models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -313,7 +313,7 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
         for field in ("per", "default", "needed_if"):
             if isinstance(text := key.entry.get(field), str):
                 entry = {"i": False} if "per" in key.entry and field != "per" else {}
-                check_symbols(dim(text, key.where), known | entry, key.where)
+                check_symbols(dim(text, key.where), known | entry, key.where, later=symbols)
         known[name] = "per" in key.entry
     for expression, message in (require or {}).items():
         check_symbols(dim(expression), known, config.where)
@@ -334,9 +334,11 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
     return attach
 
 
-def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None) -> Dim:
-    """known: symbols, and whether each is a list."""
+def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None, later: Container[str] = ()) -> Dim:
+    """known: symbols, and whether each is a list; later: those that are named behind it."""
     for name in sorted((value.names | value.lists) - set(known)):
+        if name in later:
+            raise fail(f'"{value.text}": {name} is named below; a key reads symbols above it', where)
         raise fail(f'"{value.text}": unknown symbol {name}; expected one of {", ".join(sorted(known))}', where)
     for name in sorted(value.names):
         if known[name]:
