@@ -121,9 +121,10 @@ static void count_row(Unit *unit, const UnitContext *context, Status status)
 {
     unit->num_rows++;
     if (status == OK) return;
-    if (!context->dataset->skip_bad_rows || (status != ERR_INVALID && status != ERR_UNSUPPORTED)) {
+    bool is_bad = status == ERR_INVALID || status == ERR_UNSUPPORTED;
+    if (!context->dataset->skip_bad_rows || !is_bad) {
         unit->status = status;
-        snprintf(unit->message, sizeof unit->message, "%s", status_message());
+        snprintf(unit->message, sizeof unit->message, "%s%s", status_message(), is_bad ? "; on_bad_row: skip leaves such rows out" : "");
         return;
     }
     if (unit->num_examples < 5) snprintf(unit->examples[unit->num_examples++], 512, "%.511s", status_message());

@@ -140,6 +140,7 @@ prints "a prompt format" "Q: why? A:[[because<|im_end|>]]"
 for command in "inspect $dir/bad.jsonl --model $model --rows 0" "tokenize model=$model datasets.0.path=$dir/bad.jsonl output_dir=$dir/t0"; do
     refused "a bad row stops: ${command%% *}" 2 "bad.jsonl:3:" -- $command
 done
+refused "and says how to go on without it" 2 "on_bad_row: skip" -- tokenize model="$model" datasets.0.path="$dir/bad.jsonl" output_dir="$dir/t0"
 run inspect "$dir/bad.jsonl" --model "$model" --json on_bad_row=skip
 check "bad rows are skipped" [ "$status$(wc -l < "$dir/out")" = 04 ]
 check "five are shown: $(cat "$dir/err")" [ "$(grep -c 'bad.jsonl:[0-9]*:' "$dir/err")" = 5 ]
