@@ -32,6 +32,7 @@
 
 /* A loop after it may have its results where its operands are, element by element, and vectorises all the same. */
 #ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed" /* with sanitizers it doesn't */
 #define VEC_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define VEC_LOOP _Pragma("GCC ivdep")

@@ -21,15 +21,20 @@ static StrBuf read_file(const char *path)
 
 static void write_attrs(StrBuf *out, const OpDef *op)
 {
-    static const char *const types[] = {
-        [ATTR_TYPE_INT] = "int", [ATTR_TYPE_FLOAT] = "float", [ATTR_TYPE_BOOL] = "bool", [ATTR_TYPE_DTYPE] = "dtype"};
-    const char *separator = "\nAttributes: ";
+    static const char *const types[] = {[ATTR_TYPE_INT] = "int",
+                                        [ATTR_TYPE_FLOAT] = "float",
+                                        [ATTR_TYPE_BOOL] = "bool",
+                                        [ATTR_TYPE_DTYPE] = "dtype",
+                                        [ATTR_TYPE_LIST] = "numbers"};
+    const char              *separator = "\nAttributes: ";
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++, separator = ", ") {
         strbuf_printf(out, "%s`%s` (%s, ", separator, a->name, types[a->type]);
         if (a->type == ATTR_TYPE_BOOL)
             strbuf_puts(out, a->default_value != 0 ? "true)" : "false)");
         else if (a->type == ATTR_TYPE_DTYPE)
             strbuf_puts(out, "the operands')");
+        else if (a->type == ATTR_TYPE_LIST)
+            strbuf_puts(out, "none)");
         else
             strbuf_printf(out, "%.12g)", a->default_value);
     }
