@@ -169,7 +169,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
             load_left<D>(left, v_tile, warp * 16, k * 16);
             mma_transposed<D>(dp, left, o_tiles + stage * ELEMENTS, k);
         }
-        key_gradients(s, dp, score, &columns, stage, query, row + warp * 16);
+        key_gradients<true>(s, dp, score, &columns, stage, query, row + warp * 16);
         uint32_t left[4][4];
         as_left(left, s);
         mma_straight<D>(dv, left, o_tiles + stage * ELEMENTS);

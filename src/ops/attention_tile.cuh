@@ -17,6 +17,14 @@ static __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
+/* 2^x within 2 units in the last place; less than 2^-126 is 0. */
+static __device__ __forceinline__ float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 static const float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
 /* Kernels work on products s = q k. The score is factor * s; with CAP s is made t = tanh(inner s) first and the score is softcap * t, so
@@ -31,14 +39,15 @@ template <bool CAP> struct ScoreOf {
     /* tanh within 3e-7: 1 - 2 / (e^2x + 1) */
     __device__ __forceinline__ float operator()(float s) const
     {
-        return CAP ? 1.0f - __fdividef(2.0f, exp2f(s * inner * (2 * LOG2E)) + 1.0f) : s;
+        return CAP ? 1.0f - __fdividef(2.0f, power_of_two(s * inner * (2 * LOG2E)) + 1.0f) : s;
     }
 };
 
-/* One tile's scores into the running softmax. most: of raw scores; o is scaled to the new one. */
-template <int D, bool MASK, bool CAP>
-static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)[D / 8][4], float (&most)[2], float (&total)[2],
-                                                    const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])
+/* One tile's scores into the running softmax: they become exponentials. most: of raw scores. What was summed before is to be scaled by
+ * `shrink`. */
+template <bool MASK, bool CAP>
+static __device__ __forceinline__ void softmax_scores(float (&s)[8][4], float (&most)[2], float (&total)[2], float (&shrink)[2],
+                                                      const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])
 {
     float scale2 = score.factor * LOG2E;
 #pragma unroll
@@ -56,23 +65,37 @@ static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)
                 top = fmaxf(top, s[n][2 * half + e]);
             }
         top = quad_max(top);
-        float base = top == -INFINITY ? 0 : top * scale2, shrink = exp2f(most[half] * scale2 - base), sum = 0;
+        float base = top == -INFINITY ? 0 : top * scale2, sum = 0; /* of nothing but masked keys: 0 */
+        shrink[half] = power_of_two(most[half] * scale2 - base);
         most[half] = top;
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float p = exp2f(s[n][2 * half + e] * scale2 - base);
+                float p = power_of_two(s[n][2 * half + e] * scale2 - base);
                 s[n][2 * half + e] = p;
                 sum += p;
             }
-        total[half] = total[half] * shrink + sum;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            o[n][2 * half] *= shrink;
-            o[n][2 * half + 1] *= shrink;
-        }
+        total[half] = total[half] * shrink[half] + sum;
     }
+}
+
+template <int D> static __device__ __forceinline__ void scale_rows(float (&o)[D / 8][4], const float (&shrink)[2])
+{
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) o[n][e] *= shrink[e >> 1];
+}
+
+/* Both: scores, and o, scaled to them. */
+template <int D, bool MASK, bool CAP>
+static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)[D / 8][4], float (&most)[2], float (&total)[2],
+                                                    const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])
+{
+    float shrink[2];
+    softmax_scores<MASK>(s, most, total, shrink, score, key, last, first);
+    scale_rows<D>(o, shrink);
 }
 
 /* p = exp(score - lse) and ds = p (dp - delta) times the cap's slope, the latter in place of dp; rows are queries. */
@@ -87,7 +110,7 @@ static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int   half = e >> 1, k = key + n * 8 + (threadIdx.x & 3) * 2 + (e & 1);
-            float t = score(s[n][e]), p = exp2f(t * scale2 - lse2[half]);
+            float t = score(s[n][e]), p = power_of_two(t * scale2 - lse2[half]);
             if (MASK && (k > last[half] || k < first[half])) p = 0;
             dp[n][e] = p == 0 ? 0 : p * (dp[n][e] - delta[half]);
             if (CAP) dp[n][e] *= 1.0f - t * t;
@@ -110,8 +133,8 @@ static __device__ __forceinline__ void load_columns(const AttentionDims &a, Quer
     c->first[stage][i] = t >= a.len ? INT_MAX : attention_first_key(a, b, t, t);
 }
 
-/* s -> p, dp -> ds; s and dp are (keys, queries). */
-template <bool CAP>
+/* s -> p, dp -> ds; s and dp are (keys, queries). Without MASK each query attends each key. */
+template <bool MASK, bool CAP>
 static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&dp)[8][4], const ScoreOf<CAP> &score, const QueryColumns *c,
                                                      int stage, int query, int key)
 {
@@ -122,8 +145,8 @@ static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&d
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int   col = n * 8 + (lane & 3) * 2 + (e & 1), k = key + (lane >> 2) + (e >> 1) * 8;
-            float t = score(s[n][e]), p = exp2f(t * scale2 - c->lse2[stage][col]);
-            if (k > query + col || k < c->first[stage][col]) p = 0;
+            float t = score(s[n][e]), p = power_of_two(t * scale2 - c->lse2[stage][col]);
+            if (MASK && (k > query + col || k < c->first[stage][col])) p = 0;
             s[n][e] = p;
             dp[n][e] = p == 0 ? 0 : p * (dp[n][e] - c->delta[stage][col]);
             if (CAP) dp[n][e] *= 1.0f - t * t;

@@ -138,7 +138,7 @@ template <bool CAP> static __global__ void __launch_bounds__(DKV_THREADS) wide_d
             float s[8][4] = {}, dp[8][4] = {};
             products(s, k_tile, q_tile, warp * 16);
             if (makes_dk) products(dp, v_tile, o_tile, warp * 16);
-            key_gradients(s, dp, score, &columns, 0, query, row + warp * 16);
+            key_gradients<true>(s, dp, score, &columns, 0, query, row + warp * 16);
             uint32_t left[4][4];
             if (makes_dk)
                 as_left(left, dp);

@@ -34,6 +34,15 @@ static __device__ __forceinline__ void wgmma_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+static __device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* Until at most N groups of products are under way. */
+template <int N> static __device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 static __device__ __forceinline__ void wgmma_end()
 {
     asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -54,19 +63,37 @@ static __device__ __forceinline__ void publish_tiles()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Begins to copy rows [t, t + 64) of one head by a block of THREADS; rows at `end` and after are zeros. */
+/* Copies tiles of one head by a block of THREADS, each of which has the same 16 bytes of some rows. */
+template <int D, int THREADS = MMA_THREADS> struct TileCopy {
+    enum { CHUNKS = D / 8, ROWS = THREADS / CHUNKS };
+    const bf16 *from;
+    int64_t     stride;
+    int         row, to;
+
+    __device__ __forceinline__ TileCopy(const Heads &h, int b, int head) : stride(h.token_stride), row(threadIdx.x / CHUNKS)
+    {
+        int chunk = threadIdx.x % CHUNKS;
+        from = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D + row * stride + chunk * 8;
+        to = chunk / 8 * PIECE_BYTES + row * 128 + ((chunk % 8) ^ (row & 7)) * 16;
+    }
+
+    /* Begins to copy rows [t, t + 64); rows at `end` and after are zeros. */
+    __device__ __forceinline__ void begin(char *tile, int t, int end) const
+    {
+        static_assert(ROWS % 4 == 0, "rows i and i + ROWS have chunks in the same order, or with their halves exchanged");
+        const bf16 *p = from + t * stride;
+#pragma unroll
+        for (int i = 0; i < TILE_ROWS; i += ROWS, p += ROWS * stride) {
+            bool there = t + row + i < end;
+            copy_async(tile + (to ^ (i & 4) * 16) + i * 128, there ? p : from, there);
+        }
+    }
+};
+
 template <int D, int THREADS = MMA_THREADS>
 static __device__ __forceinline__ void load_swizzled(char *tile, const Heads &h, int b, int t, int end, int head)
 {
-    enum { CHUNKS = D / 8 };
-    const bf16 *base = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D;
-#pragma unroll
-    for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += THREADS) {
-        int  row = i / CHUNKS, chunk = i % CHUNKS;
-        bool there = t + row < end;
-        copy_async(tile + chunk / 8 * PIECE_BYTES + row * 128 + ((chunk % 8) ^ (row & 7)) * 16,
-                   base + (there ? t + row : 0) * h.token_stride + chunk * 8, there);
-    }
+    TileCopy<D, THREADS>(h, b, head).begin(tile, t, end);
 }
 
 /* c (64 x 64) += a times the transpose of b, both columns_of a tile. */
@@ -81,6 +108,37 @@ static __device__ __forceinline__ void wgmma_tiles(float (&c)[8][4], uint64_t a,
                    "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
                    "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
                  : "l"(a), "l"(b));
+}
+
+/* c (64 x 64) += a (in registers) times the transpose of b, columns_of a tile. */
+static __device__ __forceinline__ void wgmma_turned(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
+                   "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
+                   "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
+                   "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* Rows of a matrix product's left operand, 16 a warp from t on: columns [16k, 16k + 16) of one head in a[k]. Rows at `end` and after
+ * are zeros. */
+template <int D> static __device__ __forceinline__ void load_rows(uint32_t (&a)[D / 16][4], const Heads &h, int b, int t, int end, int head)
+{
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int         row = t + (lane >> 2) + half * 8;
+        const bf16 *from = (const bf16 *)h.data + b * h.batch_stride + row * h.token_stride + (int64_t)head * D + (lane & 3) * 2;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+#pragma unroll
+            for (int right = 0; right < 2; right++)
+                a[k][2 * right + half] = row < end ? *reinterpret_cast<const uint32_t *>(from + k * 16 + right * 8) : 0;
+    }
 }
 
 /* c (64 x 64) += a (in registers) times b, rows_of a tile. */
