@@ -112,7 +112,7 @@ static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (
             int   half = e >> 1, k = key + n * 8 + (threadIdx.x & 3) * 2 + (e & 1);
             float t = score(s[n][e]), p = power_of_two(t * scale2 - lse2[half]);
             if (MASK && (k > last[half] || k < first[half])) p = 0;
-            dp[n][e] = p == 0 ? 0 : p * (dp[n][e] - delta[half]);
+            dp[n][e] = MASK && p == 0 ? 0 : p * (dp[n][e] - delta[half]);
             if (CAP) dp[n][e] *= 1.0f - t * t;
         }
 }
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&d
             float t = score(s[n][e]), p = power_of_two(t * scale2 - c->lse2[stage][col]);
             if (MASK && (k > query + col || k < c->first[stage][col])) p = 0;
             s[n][e] = p;
-            dp[n][e] = p == 0 ? 0 : p * (dp[n][e] - c->delta[stage][col]);
+            dp[n][e] = MASK && p == 0 ? 0 : p * (dp[n][e] - c->delta[stage][col]);
             if (CAP) dp[n][e] *= 1.0f - t * t;
         }
 }

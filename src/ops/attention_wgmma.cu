@@ -88,14 +88,13 @@ template <int D, bool CAP> static __device__ __forceinline__ void forward_block(
         __syncthreads(); /* this stage is there, the other was read */
         if (key + 2 * TILE_ROWS < end) copy.begin(k_tiles + (stage ^ 1) * PAIR, v_tiles + (stage ^ 1) * PAIR, key + 2 * TILE_ROWS, end);
         copy_commit();
-        float s[2][8][4] = {};
+        float s[2][8][4];
         hold(s[0]);
         hold(s[1]);
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-#pragma unroll
-            for (int c = 0; c < D / 16; c++) wgmma_turned(s[i], q[c], columns_of(k + i * BYTES, c));
+            wgmma_all_turned<D>(s[i], q, k + i * BYTES);
             wgmma_commit();
         }
         wgmma_wait<1>();
@@ -171,11 +170,10 @@ template <bool CAP> static __device__ __forceinline__ void wide_forward_block(co
         copy_wait<1>();
         publish_tiles();
         __syncthreads();
-        float s[8][4] = {};
+        float s[8][4];
         hold(s);
         wgmma_begin();
-#pragma unroll
-        for (int k = 0; k < D / 16; k++) wgmma_tiles(s, columns_of(q_tile, k), columns_of(k_tiles + stage * BYTES, k));
+        wgmma_all_tiles<D>(s, q_tile, k_tiles + stage * BYTES);
         wgmma_end();
         hold(s);
         if (key + TILE_ROWS - 1 > row || key < latest)
@@ -236,15 +234,13 @@ template <int D, bool CAP> static __device__ __forceinline__ void dq_block(const
         copy_wait<0>();
         publish_tiles();
         __syncthreads();
-        float s[8][4] = {}, dp[8][4] = {};
+        float s[8][4], dp[8][4];
         hold(s);
         hold(dp);
         wgmma_begin();
         if (live) {
-#pragma unroll
-            for (int c = 0; c < D / 16; c++) wgmma_turned(s, q[c], columns_of(k, c));
-#pragma unroll
-            for (int c = 0; c < D / 16; c++) wgmma_turned(dp, grad_o[c], columns_of(v, c));
+            wgmma_all_turned<D>(s, q, k);
+            wgmma_all_turned<D>(dp, grad_o, v);
         }
         wgmma_end();
         hold(s);
@@ -310,14 +306,12 @@ template <bool CAP> static __device__ __forceinline__ void wide_dq_block(const A
         copy_wait<1>();
         publish_tiles();
         __syncthreads();
-        float s[8][4] = {}, dp[8][4] = {};
+        float s[8][4], dp[8][4];
         hold(s);
         hold(dp);
         wgmma_begin();
-#pragma unroll
-        for (int k = 0; k < D / 16; k++) wgmma_tiles(s, columns_of(q_tile, k), columns_of(k_tiles + stage * BYTES, k));
-#pragma unroll
-        for (int k = 0; k < D / 16; k++) wgmma_tiles(dp, columns_of(o_tile, k), columns_of(v_tiles + stage * BYTES, k));
+        wgmma_all_tiles<D>(s, q_tile, k_tiles + stage * BYTES);
+        wgmma_all_tiles<D>(dp, o_tile, v_tiles + stage * BYTES);
         wgmma_end();
         hold(s);
         hold(dp);
@@ -353,8 +347,9 @@ template <int D, bool CAP> static __device__ __forceinline__ void dkv_block(cons
         load_swizzled<D, THREADS>(shared + i * 2 * BYTES, a.k, b, block_row + i * TILE_ROWS, a.len, g);
         load_swizzled<D, THREADS>(shared + i * 2 * BYTES + BYTES, a.v, b, block_row + i * TILE_ROWS, a.len, g);
     }
-    load_swizzled<D, THREADS>(q_tiles, a.q, b, query, a.len, head);
-    load_swizzled<D, THREADS>(o_tiles, a.grad_o, b, query, a.len, head);
+    const TileCopy<D, THREADS> copy_q(a.q, b, 0), copy_o(a.grad_o, b, 0);
+    copy_q.begin(q_tiles, query, a.len, (int64_t)head * D);
+    copy_o.begin(o_tiles, query, a.len, (int64_t)head * D);
     copy_commit();
     load_columns(a, columns, 0, b, head, query);
     while (head < (g + 1) * a.group) {
@@ -364,15 +359,13 @@ template <int D, bool CAP> static __device__ __forceinline__ void dkv_block(cons
         copy_wait<0>();
         publish_tiles();
         __syncthreads();
-        float s[8][4] = {}, dp[8][4] = {};
+        float s[8][4], dp[8][4];
         hold(s);
         hold(dp);
         wgmma_begin();
         if (live) {
-#pragma unroll
-            for (int c = 0; c < D / 16; c++) wgmma_tiles(s, columns_of(k_tile, c), columns_of(q, c));
-#pragma unroll
-            for (int c = 0; c < D / 16; c++) wgmma_tiles(dp, columns_of(v_tile, c), columns_of(o, c));
+            wgmma_all_tiles<D>(s, k_tile, q);
+            wgmma_all_tiles<D>(dp, v_tile, o);
         }
         wgmma_end();
         hold(s);
@@ -381,8 +374,8 @@ template <int D, bool CAP> static __device__ __forceinline__ void dkv_block(cons
         hold(dv);
         __syncthreads(); /* the other stage was read */
         if (next_head < (g + 1) * a.group) {
-            load_swizzled<D, THREADS>(q_tiles + (stage ^ 1) * BYTES, a.q, b, next_query, a.len, next_head);
-            load_swizzled<D, THREADS>(o_tiles + (stage ^ 1) * BYTES, a.grad_o, b, next_query, a.len, next_head);
+            copy_q.begin(q_tiles + (stage ^ 1) * BYTES, next_query, a.len, (int64_t)next_head * D);
+            copy_o.begin(o_tiles + (stage ^ 1) * BYTES, next_query, a.len, (int64_t)next_head * D);
             load_columns(a, columns, stage ^ 1, b, next_head, next_query);
         }
         copy_commit();
@@ -443,17 +436,15 @@ template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const
         copy_wait<1>();
         publish_tiles();
         __syncthreads();
-        float    s[8][4] = {}, dp[8][4] = {};
+        float    s[8][4], dp[8][4];
         uint32_t left[4][4];
         hold(s);
         hold(dp);
         wgmma_begin();
-#pragma unroll
-        for (int k = 0; k < D / 16; k++) wgmma_tiles(s, columns_of(k_tile, k), columns_of(q_tiles + stage * BYTES, k));
+        wgmma_all_tiles<D>(s, k_tile, q_tiles + stage * BYTES);
         if (makes_dk) {
             wgmma_begin();
-#pragma unroll
-            for (int k = 0; k < D / 16; k++) wgmma_tiles(dp, columns_of(v_tile, k), columns_of(o_tiles + stage * BYTES, k));
+            wgmma_all_tiles<D>(dp, v_tile, o_tiles + stage * BYTES);
         }
         wgmma_end();
         hold(s);
@@ -493,11 +484,11 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(PAIR_THREADS
 #endif
 }
 
-template <int D> struct DqOf {
-    enum { THREADS = D > 128 ? MMA_THREADS : PAIR_THREADS, ROWS = D > 128 ? TILE_ROWS : PAIR_ROWS };
+template <int D> struct BackwardOf {
+    enum { GROUPS = D > 128 ? 1 : 2, THREADS = GROUPS * MMA_THREADS, ROWS = GROUPS * TILE_ROWS };
 };
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(DqOf<D>::THREADS, 1) wgmma_dq(AttentionDims a)
+template <int D, bool CAP> static __global__ void __launch_bounds__(BackwardOf<D>::THREADS, 1) wgmma_dq(AttentionDims a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared[];
@@ -545,7 +536,7 @@ template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStr
 template <int D, bool CAP> static Status backward_dkv(const AttentionDims *a, cudaStream_t stream)
 {
     size_t bytes = (D > 128 ? 6 : 8) * SwizzledTile<D>::BYTES + 1024;
-    dim3   grid((unsigned)cuda_div_up(a->len, D > 128 ? TILE_ROWS : PAIR_ROWS), a->num_kv_heads, a->batch);
+    dim3   grid((unsigned)cuda_div_up(a->len, BackwardOf<D>::ROWS), a->num_kv_heads, a->batch);
     if constexpr (D > 128) {
         TRY(allow_shared(wgmma_split_dkv<CAP>, bytes));
         wgmma_split_dkv<CAP><<<grid, PAIR_THREADS, bytes, stream>>>(*a);
@@ -559,11 +550,11 @@ template <int D, bool CAP> static Status backward_dkv(const AttentionDims *a, cu
 template <int D, bool CAP> static Status backward(const AttentionDims *a, cudaStream_t stream)
 {
     size_t bytes = (D > 128 ? 6 : 4) * SwizzledTile<D>::BYTES + 1024;
-    dim3   grid((unsigned)cuda_div_up(a->len, DqOf<D>::ROWS), a->num_heads, a->batch);
+    dim3   grid((unsigned)cuda_div_up(a->len, BackwardOf<D>::ROWS), a->num_heads, a->batch);
     if (a->dk.data || a->dv.data) TRY((backward_dkv<D, CAP>(a, stream)));
     if (!a->dq.data) return OK;
     TRY(allow_shared((wgmma_dq<D, CAP>), bytes));
-    wgmma_dq<D, CAP><<<grid, DqOf<D>::THREADS, bytes, stream>>>(*a);
+    wgmma_dq<D, CAP><<<grid, BackwardOf<D>::THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 

@@ -77,11 +77,11 @@ template <int D, int THREADS = MMA_THREADS> struct TileCopy {
         to = chunk / 8 * PIECE_BYTES + row * 128 + ((chunk % 8) ^ (row & 7)) * 16;
     }
 
-    /* Begins to copy rows [t, t + 64); rows at `end` and after are zeros. */
-    __device__ __forceinline__ void begin(char *tile, int t, int end) const
+    /* Begins to copy rows [t, t + 64), `ahead` elements on; rows at `end` and after are zeros. */
+    __device__ __forceinline__ void begin(char *tile, int t, int end, int64_t ahead = 0) const
     {
         static_assert(ROWS % 4 == 0, "rows i and i + ROWS have chunks in the same order, or with their halves exchanged");
-        const bf16 *p = from + t * stride;
+        const bf16 *p = from + t * stride + ahead;
 #pragma unroll
         for (int i = 0; i < TILE_ROWS; i += ROWS, p += ROWS * stride) {
             bool there = t + row + i < end;
@@ -96,32 +96,47 @@ static __device__ __forceinline__ void load_swizzled(char *tile, const Heads &h,
     TileCopy<D, THREADS>(h, b, head).begin(tile, t, end);
 }
 
-/* c (64 x 64) += a times the transpose of b, both columns_of a tile. */
-static __device__ __forceinline__ void wgmma_tiles(float (&c)[8][4], uint64_t a, uint64_t b)
+/* c (64 x 64) = a times the transpose of b, both columns_of a tile; ADD: += */
+template <int ADD> static __device__ __forceinline__ void wgmma_tiles(float (&c)[8][4], uint64_t a, uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, %32, %33, 1, 1, 1, 0, 0;"
+                 "}, %32, %33, %34, 1, 1, 0, 0;"
                  : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
                    "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
                    "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
                    "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-                 : "l"(a), "l"(b));
+                 : "l"(a), "l"(b), "n"(ADD));
 }
 
-/* c (64 x 64) += a (in registers) times the transpose of b, columns_of a tile. */
-static __device__ __forceinline__ void wgmma_turned(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
+/* c (64 x 64) = a (in registers) times the transpose of b, columns_of a tile; ADD: += */
+template <int ADD> static __device__ __forceinline__ void wgmma_turned(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+                 "}, {%32, %33, %34, %35}, %36, %37, 1, 1, 0;"
                  : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
                    "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
                    "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
                    "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
+}
+
+/* All columns of a and b. */
+template <int D> static __device__ __forceinline__ void wgmma_all_tiles(float (&c)[8][4], const char *a, const char *b)
+{
+    wgmma_tiles<0>(c, columns_of(a, 0), columns_of(b, 0));
+#pragma unroll
+    for (int k = 1; k < D / 16; k++) wgmma_tiles<1>(c, columns_of(a, k), columns_of(b, k));
+}
+
+template <int D> static __device__ __forceinline__ void wgmma_all_turned(float (&c)[8][4], const uint32_t (&a)[D / 16][4], const char *b)
+{
+    wgmma_turned<0>(c, a[0], columns_of(b, 0));
+#pragma unroll
+    for (int k = 1; k < D / 16; k++) wgmma_turned<1>(c, a[k], columns_of(b, k));
 }
 
 /* Rows of a matrix product's left operand, 16 a warp from t on: columns [16k, 16k + 16) of one head in a[k]. Rows at `end` and after
