@@ -174,9 +174,10 @@ struct OpDef {
     Status (*rebuild)(Graph *graph, const Node *node, int k, Value **out_value);
     OpCost (*cost)(const Node *node);
     size_t (*workspace)(const Node *node, int num_workers); /* CPU kernels' scratch, bytes; NULL: none */
-    size_t (*gpu_workspace)(const Node *node);              /* CUDA kernels' where it is large, for plans of a GPU that isn't here */
-    CpuKernel cpu[OP_MAX_KERNELS];                          /* first match wins, reference last */
-    uint8_t   holds[NODE_MAX_IN];                           /* InputHolds of each input */
+    /* CUDA kernels' where it is large, for plans of a GPU that isn't here; sm: its compute capability times 10 */
+    size_t (*gpu_workspace)(const Node *node, int sm);
+    CpuKernel cpu[OP_MAX_KERNELS]; /* first match wins, reference last */
+    uint8_t   holds[NODE_MAX_IN];  /* InputHolds of each input */
     OpResults results;
     OpCodes   codes;
     uint32_t  params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */

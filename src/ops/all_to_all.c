@@ -30,8 +30,9 @@ static size_t all_to_all_workspace(const Node *node, int num_workers)
     return (size_t)type_bytes(&node->out[0]->type);
 }
 
-static size_t all_to_all_gpu_workspace(const Node *node)
+static size_t all_to_all_gpu_workspace(const Node *node, int sm)
 {
+    (void)sm;
     const RanksAttrs *attrs = node->attrs;
     return attrs->ranks > 1 ? all_to_all_workspace(node, 1) : 0;
 }

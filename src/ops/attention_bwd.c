@@ -6,6 +6,7 @@
  * adds up in one order. It holds its queries, do and dq in fp32 (T, group, D), and scores in tiles: block of queries x
  * block of keys. */
 #include "ops/attention.h"
+#include "ops/attention_turns.h"
 
 #include "device/cpu/sgemm.h"
 
@@ -353,13 +354,17 @@ static const AttentionAttrs attention_bwd_window = {
     .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 70, .softcap = 0.7};
 
 /* cuDNN's deterministic backward holds a T x T score of 16 bits a head, and dk, dv a query head where heads share keys. */
-static size_t attention_bwd_gpu_workspace(const Node *node)
+static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
 {
     const AttentionAttrs *attrs = node->attrs;
     const TensorType     *q = &node->in[IN_Q]->type;
     Attention             a = attention_dims(attrs, q);
     size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
     bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256;
+    if (sm == TURNS_SM && q->dtype == DT_BF16 && attention_in_turns(attrs, a.len, true)) {
+        TurnsBytes n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
+        return n.delta + n.taken + n.sum;
+    }
     if (!attention_by_rows(attrs, a.len) || q->dtype != DT_BF16 || a.len % 128 || !dim) return sums;
     return sums + rows * (size_t)a.len * 2 + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
 }

@@ -1,6 +1,7 @@
 /* attention_bwd: which kernel serves which node. */
 #include "device/cuda/sdpa.h"
 #include "ops/attention_mma.cuh"
+#include "ops/attention_turns.h"
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
 
@@ -74,7 +75,8 @@ static bool sdpa_match(const Node *node, CudaDevice *device)
     bool all = node->out[0] != NULL;
     for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
     const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
-    if (!attention_by_rows(attrs, node->in[IN_Q]->type.dim[1]) || !all) return false;
+    int64_t               len = node->in[IN_Q]->type.dim[1];
+    if (!attention_by_rows(attrs, len) || !all || (wgmma_match(node, device) && attention_in_turns(attrs, len, true))) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -93,9 +95,18 @@ static Status simt_run(const KernelArgs *args)
     return attention_simt_backward(&a, cuda_stream(args));
 }
 
+static size_t wgmma_workspace(const Node *node, CudaDevice *)
+{
+    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
+    TurnsBytes    n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
+    return attention_in_turns((const AttentionAttrs *)node->attrs, a.len, false) ? n.delta + n.taken + n.sum : attention_delta_bytes(&a);
+}
+
 static Status wgmma_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
+    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.len, false))
+        return attention_turns_backward(&a, args->workspace, cuda_stream(args));
     a.delta = (const float *)args->workspace;
     TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
     return attention_wgmma_backward(&a, cuda_stream(args));
@@ -129,7 +140,7 @@ CUDA_KERNELS(attention_bwd,
               .min_sm = 90,
               .run = wgmma_run,
               .name = "wgmma",
-              .workspace = simt_workspace,
+              .workspace = wgmma_workspace,
               .match = wgmma_match,
               .except = LSE_F32},
              {.dtypes = DT_SET_BF16,

@@ -25,4 +25,7 @@ static inline bool attention_wgmma_serves(const AttentionAttrs *attrs)
 }
 bool   attention_wgmma_there(void); /* whether this build has code for them */
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream);
-Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream);
+Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream); /* heads of 256; a->delta is there */
+
+/* The backward pass of heads of 64 and 128, delta included. */
+Status attention_turns_backward(const AttentionDims *a, void *workspace, cudaStream_t stream);

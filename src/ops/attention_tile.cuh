@@ -45,8 +45,8 @@ template <bool CAP> struct ScoreOf {
 
 /* One tile's scores into the running softmax: they become exponentials. most: of raw scores. What was summed before is to be scaled by
  * `shrink`. */
-template <bool MASK, bool CAP>
-static __device__ __forceinline__ void softmax_scores(float (&s)[8][4], float (&most)[2], float (&total)[2], float (&shrink)[2],
+template <bool MASK, bool CAP, int N>
+static __device__ __forceinline__ void softmax_scores(float (&s)[N][4], float (&most)[2], float (&total)[2], float (&shrink)[2],
                                                       const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])
 {
     float scale2 = score.factor * LOG2E;
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void softmax_scores(float (&s)[8][4], float (&
     for (int half = 0; half < 2; half++) {
         float top = most[half];
 #pragma unroll
-        for (int n = 0; n < 8; n++)
+        for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 s[n][2 * half + e] = score(s[n][2 * half + e]);
@@ -69,7 +69,7 @@ static __device__ __forceinline__ void softmax_scores(float (&s)[8][4], float (&
         shrink[half] = power_of_two(most[half] * scale2 - base);
         most[half] = top;
 #pragma unroll
-        for (int n = 0; n < 8; n++)
+        for (int n = 0; n < N; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float p = power_of_two(s[n][2 * half + e] * scale2 - base);
@@ -156,10 +156,13 @@ static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&d
 /* Queries that attend keys [row, row + 64): tiles from `row` on while their documents and windows begin before the keys end. */
 static __device__ __forceinline__ int last_query(const AttentionDims &a, int b, int row)
 {
-    int end = row;
-    for (int t = row; t < a.len; t += TILE_ROWS) {
-        if (attention_first_key(a, b, t, t) >= row + TILE_ROWS) break;
-        end = t + TILE_ROWS;
+    int least = 1, most = (a.len - row + TILE_ROWS - 1) / TILE_ROWS; /* tiles; a tile attends its own keys */
+    while (least < most) {
+        int tiles = (least + most + 1) / 2, t = row + (tiles - 1) * TILE_ROWS;
+        if (attention_first_key(a, b, t, t) < row + TILE_ROWS)
+            least = tiles;
+        else
+            most = tiles - 1;
     }
-    return min(end, a.len);
+    return min(row + most * TILE_ROWS, a.len);
 }

@@ -6,13 +6,17 @@
 #include "ops/attention_tile.cuh"
 #include "ops/wgmma.cuh"
 
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1
-#else
-#define HAS_WGMMA 0
-#endif
-
 enum { PAIR_THREADS = 2 * MMA_THREADS, PAIR_ROWS = 2 * TILE_ROWS };
+
+/* ---- forward, heads of 64 and 128 ---- */
+
+enum { STREAM_STAGES = 3, STREAM_KEYS = 2 * TILE_ROWS, STREAM_THREADS = PAIR_THREADS + MMA_THREADS, COPYING = MMA_THREADS / 2 };
+
+template <int D> struct StreamShared {
+    enum { BYTES = SwizzledTile<D>::BYTES };
+    char     keys[STREAM_STAGES][2][BYTES], values[STREAM_STAGES][2][BYTES];
+    uint64_t full[2][STREAM_STAGES], free[2][STREAM_STAGES]; /* of keys, of values */
+};
 
 #if HAS_WGMMA
 
@@ -39,100 +43,131 @@ static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, 
     return min(least[0], least[1]) / TILE_ROWS * TILE_ROWS;
 }
 
-/* Two tiles of keys from `key` on, and of their values. */
-template <int D> struct PairCopy {
-    TileCopy<D, PAIR_THREADS> k, v;
+/* Two warps load keys, two load values, two warpgroups multiply, 64 queries each. */
 
-    __device__ __forceinline__ PairCopy(const AttentionDims &a, int b, int g) : k(a.k, b, g), v(a.v, b, g) {}
+template <int D>
+static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (*tiles)[2][SwizzledTile<D>::BYTES], uint64_t *full,
+                                                    uint64_t *free, int begin, int end)
+{
+    const TileCopy<D, COPYING> copy(h, b, g, threadIdx.x % COPYING);
+    Ring<STREAM_STAGES>        at;
+    for (int key = begin; key < end; key += STREAM_KEYS, at.next()) {
+        phase_wait(&free[at.stage], at.round ^ 1);
+        for (int i = 0; i < 2; i++) copy.begin(tiles[at.stage][i], key + i * TILE_ROWS, end);
+        copy_commit();
+        copy_wait<0>();
+        publish_tiles();
+        phase_arrive(&full[at.stage]);
+    }
+}
 
-    __device__ __forceinline__ void begin(char *k_tiles, char *v_tiles, int key, int end) const
-    {
+/* 64 queries and 128 keys. */
+template <int D>
+static __device__ __forceinline__ void begin_scores(float (&s)[16][4], const uint32_t (&q)[D / 16][4],
+                                                    const char (*keys)[SwizzledTile<D>::BYTES])
+{
+    hold(s);
+    wgmma_begin();
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            k.begin(k_tiles + i * SwizzledTile<D>::BYTES, key + i * TILE_ROWS, end);
-            v.begin(v_tiles + i * SwizzledTile<D>::BYTES, key + i * TILE_ROWS, end);
+    for (int i = 0; i < 2; i++) wgmma_all_turned<D>(reinterpret_cast<float(&)[8][4]>(s[8 * i]), q, keys[i]);
+    wgmma_commit();
+}
+
+template <int D>
+static __device__ __forceinline__ void begin_values(float (&o)[D / 8][4], const uint32_t (&p)[8][4],
+                                                    const char (*values)[SwizzledTile<D>::BYTES])
+{
+    hold(o);
+    wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < 8; c++) wgmma_straight(o, p[c], rows_of(values[c / 4], c % 4));
+    wgmma_commit();
+}
+
+/* A warp's 16 queries: the keys that each of a thread's two attends, and what all 64 of the warpgroup attend at most and at least. */
+struct Reach {
+    int first[2], last[2], row, latest;
+
+    __device__ __forceinline__ Reach(const AttentionDims &a, int b, int row_) : row(row_)
+    {
+        for (int half = 0; half < 2; half++) {
+            last[half] = min(row + (int)(threadIdx.x >> 5) % MMA_WARPS * 16 + (int)(threadIdx.x & 31) / 4 + half * 8, a.len - 1);
+            first[half] = attention_first_key(a, b, last[half], last[half]);
         }
+        int end = min(row + TILE_ROWS, a.len) - 1;
+        latest = attention_first_key(a, b, max(end, 0), end);
+    }
+    __device__ __forceinline__ bool masks(int key) const
+    {
+        return key + STREAM_KEYS - 1 > row || key < latest;
     }
 };
 
-/* Scores of both tiles are begun together: one tile's become exponentials while the other's are made, and the second's while values
- * are summed by the first's. */
-template <int D, bool CAP> static __device__ __forceinline__ void forward_block(const AttentionDims &a, char *shared, int *range)
+/* Scores of a tile become exponentials, while the sum of values by the tile before is made. */
+template <int D, bool CAP> static __device__ __forceinline__ void forward_block(const AttentionDims &a, StreamShared<D> *shared)
 {
-    enum { BYTES = SwizzledTile<D>::BYTES, PAIR = 2 * BYTES };
-    char             *k_tiles = shared, *v_tiles = k_tiles + 2 * PAIR;
-    int               group = own_group(), b = blockIdx.z, head = blockIdx.y, g = head / a.group;
-    int               block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS, row = block_row + group * TILE_ROWS;
-    int               lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % MMA_WARPS, least, latest;
-    int               end = min(block_row + PAIR_ROWS, a.len), begin = pair_range(a, b, block_row, group, range, &least, &latest);
-    const PairCopy<D> copy(a, b, g);
-    copy.begin(k_tiles, v_tiles, begin, end);
-    copy_commit();
-    uint32_t q[D / 16][4];
-    load_rows<D>(q, a.q, b, row + warp * 16, a.len, head);
-    float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
-    int   last[2], first[2];
-
-    const ScoreOf<CAP> score(a);
-    for (int half = 0; half < 2; half++) {
-        last[half] = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
-        first[half] = attention_first_key(a, b, last[half], last[half]);
+    int b = blockIdx.z, head = blockIdx.y, g = head / a.group, block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS;
+    int begin = attention_first_key(a, b, block_row, block_row) / TILE_ROWS * TILE_ROWS, end = min(block_row + PAIR_ROWS, a.len);
+    int group = own_group();
+    if (threadIdx.x < 2 * STREAM_STAGES) {
+        phases_init(&shared->full[0][threadIdx.x], COPYING);
+        phases_init(&shared->free[0][threadIdx.x], 2 * MMA_WARPS);
     }
-    int stage = 0;
-    for (int key = begin; key < end; key += 2 * TILE_ROWS, stage ^= 1) {
-        const char *k = k_tiles + stage * PAIR, *v = v_tiles + stage * PAIR;
-        copy_wait<0>();
-        publish_tiles();
+    __syncthreads();
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (__shfl_sync(0xFFFFFFFFu, threadIdx.x / COPYING, 0) == 0)
+            stream_tiles<D>(a.k, b, g, shared->keys, shared->full[0], shared->free[0], begin, end);
+        else
+            stream_tiles<D>(a.v, b, g, shared->values, shared->full[1], shared->free[1], begin, end);
+        return;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % MMA_WARPS, row = block_row + (group - 1) * TILE_ROWS,
+        first_row = row + warp * 16;
+    bool     leads = lane == 0;
+    uint32_t q[D / 16][4], p[8][4];
+    load_rows<D>(q, a.q, b, first_row, a.len, head);
+    float o[D / 8][4] = {}, s[16][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, shrink[2];
+
+    const ScoreOf<CAP>  score(a);
+    const Reach         reach(a, b, row);
+    Ring<STREAM_STAGES> of_keys, of_values;
+    phase_wait(&shared->full[0][0], 0);
+    begin_scores<D>(s, q, shared->keys[0]);
+    wgmma_wait<0>();
+    hold(s);
+    if (leads) phase_arrive(&shared->free[0][0]);
+    softmax_scores<true>(s, most, total, shrink, score, begin, reach.last, reach.first);
+    as_left(p, s);
+    for (int key = begin + STREAM_KEYS; key < end; key += STREAM_KEYS) {
+        of_keys.next();
+        phase_wait(&shared->full[0][of_keys.stage], of_keys.round);
+        begin_scores<D>(s, q, shared->keys[of_keys.stage]);
+        phase_wait(&shared->full[1][of_values.stage], of_values.round);
+        begin_values<D>(o, p, shared->values[of_values.stage]);
+        wgmma_wait<1>();
+        hold(s);
+        if (leads) phase_arrive(&shared->free[0][of_keys.stage]);
+        if (reach.masks(key))
+            softmax_scores<true>(s, most, total, shrink, score, key, reach.last, reach.first);
+        else
+            softmax_scores<false>(s, most, total, shrink, score, key, reach.last, reach.first);
         wgmma_wait<0>();
         hold(o);
-        __syncthreads(); /* this stage is there, the other was read */
-        if (key + 2 * TILE_ROWS < end) copy.begin(k_tiles + (stage ^ 1) * PAIR, v_tiles + (stage ^ 1) * PAIR, key + 2 * TILE_ROWS, end);
-        copy_commit();
-        float s[2][8][4];
-        hold(s[0]);
-        hold(s[1]);
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            wgmma_all_turned<D>(s[i], q, k + i * BYTES);
-            wgmma_commit();
-        }
-        wgmma_wait<1>();
-        hold(s[0]);
-        uint32_t p[2][4][4];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int   from = key + i * TILE_ROWS;
-            float shrink[2];
-            if (i == 1) {
-                wgmma_wait<1>();
-                hold(s[1]);
-            }
-            if (from < row + TILE_ROWS && from + TILE_ROWS > least) {
-                if (from + TILE_ROWS - 1 > row || from < latest)
-                    softmax_scores<true>(s[i], most, total, shrink, score, from, last, first);
-                else
-                    softmax_scores<false>(s[i], most, total, shrink, score, from, last, first);
-                as_left(p[i], s[i]);
-                if (i == 1) {
-                    wgmma_wait<0>();
-                    hold(o);
-                }
-                if (__any_sync(0xFFFFFFFFu, shrink[0] != 1 || shrink[1] != 1)) scale_rows<D>(o, shrink);
-                hold(o);
-                wgmma_begin();
-#pragma unroll
-                for (int c = 0; c < 4; c++) wgmma_straight(o, p[i][c], rows_of(v + i * BYTES, c));
-            }
-            wgmma_commit();
-        }
+        if (leads) phase_arrive(&shared->free[1][of_values.stage]);
+        of_values.next();
+        as_left(p, s);
+        if (__any_sync(0xFFFFFFFFu, shrink[0] != 1 || shrink[1] != 1)) scale_rows<D>(o, shrink);
     }
+    phase_wait(&shared->full[1][of_values.stage], of_values.round);
+    begin_values<D>(o, p, shared->values[of_values.stage]);
     wgmma_wait<0>();
     hold(o);
     for (int half = 0; half < 2; half++) total[half] = quad_sum(total[half]);
-    if (a.o.data) store_rows<D>(a.o, b, row + warp * 16, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
+    if (a.o.data) store_rows<D>(a.o, b, first_row, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
     for (int half = 0; half < 2 && a.lse; half++) {
-        int t = row + warp * 16 + (lane >> 2) + half * 8;
+        int t = first_row + (lane >> 2) + half * 8;
         if ((lane & 3) == 0 && t < a.len)
             a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * score.factor + log2f(total[half]) * LN2;
     }
@@ -199,76 +234,6 @@ template <bool CAP> static __device__ __forceinline__ void wide_forward_block(co
     }
 }
 
-/* A tile's products with values and keys begin while dq of the tile before is still summed. */
-template <int D, bool CAP> static __device__ __forceinline__ void dq_block(const AttentionDims &a, char *shared, int *range)
-{
-    enum { BYTES = SwizzledTile<D>::BYTES, THREADS = PAIR_THREADS };
-    char                      *k_tiles = shared, *v_tiles = k_tiles + 2 * BYTES;
-    int                        group = own_group(), b = blockIdx.z, head = blockIdx.y, g = head / a.group;
-    int                        block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS, row = block_row + group * TILE_ROWS;
-    int                        lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % MMA_WARPS, least, latest;
-    int                        end = min(block_row + PAIR_ROWS, a.len), begin = pair_range(a, b, block_row, group, range, &least, &latest);
-    const TileCopy<D, THREADS> copy_k(a.k, b, g), copy_v(a.v, b, g);
-    copy_k.begin(k_tiles, begin, end);
-    copy_v.begin(v_tiles, begin, end);
-    copy_commit();
-    uint32_t q[D / 16][4], grad_o[D / 16][4], ds[4][4];
-    load_rows<D>(q, a.q, b, row + warp * 16, a.len, head);
-    load_rows<D>(grad_o, a.grad_o, b, row + warp * 16, a.len, head);
-    float dq[D / 8][4] = {}, lse2[2], delta[2];
-    int   last[2], first[2];
-
-    const ScoreOf<CAP> score(a);
-    for (int half = 0; half < 2; half++) {
-        int     t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
-        int64_t at = ((int64_t)b * a.num_heads + head) * a.len + t;
-        last[half] = t;
-        first[half] = attention_first_key(a, b, t, t);
-        lse2[half] = a.lse[at] * LOG2E;
-        delta[half] = a.delta[at];
-    }
-    int stage = 0;
-    for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
-        const char *k = k_tiles + stage * BYTES, *v = v_tiles + stage * BYTES;
-        bool        live = key < row + TILE_ROWS && key + TILE_ROWS > least;
-        copy_wait<0>();
-        publish_tiles();
-        __syncthreads();
-        float s[8][4], dp[8][4];
-        hold(s);
-        hold(dp);
-        wgmma_begin();
-        if (live) {
-            wgmma_all_turned<D>(s, q, k);
-            wgmma_all_turned<D>(dp, grad_o, v);
-        }
-        wgmma_end();
-        hold(s);
-        hold(dp);
-        hold(dq);
-        __syncthreads(); /* the other stage was read */
-        if (key + TILE_ROWS < end) {
-            copy_k.begin(k_tiles + (stage ^ 1) * BYTES, key + TILE_ROWS, end);
-            copy_v.begin(v_tiles + (stage ^ 1) * BYTES, key + TILE_ROWS, end);
-        }
-        copy_commit();
-        if (!live) continue;
-        if (key + TILE_ROWS - 1 > row || key < latest)
-            query_gradients<true>(s, dp, score, lse2, delta, key, last, first);
-        else
-            query_gradients<false>(s, dp, score, lse2, delta, key, last, first);
-        as_left(ds, dp);
-        hold(dq);
-        wgmma_begin();
-#pragma unroll
-        for (int c = 0; c < 4; c++) wgmma_straight(dq, ds[c], rows_of(k, c));
-        wgmma_commit();
-    }
-    wgmma_wait<0>();
-    hold(dq);
-    store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
-}
-
 /* Heads of 256: one warpgroup, q and do in shared memory. */
 template <bool CAP> static __device__ __forceinline__ void wide_dq_block(const AttentionDims &a, char *shared, int *range)
 {
@@ -330,81 +295,6 @@ template <bool CAP> static __device__ __forceinline__ void wide_dq_block(const A
     }
     copy_wait<0>();
     store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
-}
-
-/* 64 keys a warpgroup. A tile's products begin while dk and dv of the tile before are still summed. */
-template <int D, bool CAP> static __device__ __forceinline__ void dkv_block(const AttentionDims &a, char *shared, QueryColumns *columns)
-{
-    enum { BYTES = SwizzledTile<D>::BYTES, THREADS = PAIR_THREADS };
-    int   group = own_group(), b = blockIdx.z, g = blockIdx.y, block_row = (int)blockIdx.x * PAIR_ROWS, row = block_row + group * TILE_ROWS;
-    char *k_tile = shared + group * 2 * BYTES, *v_tile = k_tile + BYTES, *q_tiles = shared + 4 * BYTES, *o_tiles = q_tiles + 2 * BYTES;
-    int   warp = (threadIdx.x >> 5) % MMA_WARPS, head = g * a.group, query = block_row, stage = 0;
-    int   ends[2] = {last_query(a, b, block_row), last_query(a, b, block_row + TILE_ROWS)}, end = max(ends[0], ends[1]);
-    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-
-    const ScoreOf<CAP> score(a);
-    for (int i = 0; i < 2; i++) {
-        load_swizzled<D, THREADS>(shared + i * 2 * BYTES, a.k, b, block_row + i * TILE_ROWS, a.len, g);
-        load_swizzled<D, THREADS>(shared + i * 2 * BYTES + BYTES, a.v, b, block_row + i * TILE_ROWS, a.len, g);
-    }
-    const TileCopy<D, THREADS> copy_q(a.q, b, 0), copy_o(a.grad_o, b, 0);
-    copy_q.begin(q_tiles, query, a.len, (int64_t)head * D);
-    copy_o.begin(o_tiles, query, a.len, (int64_t)head * D);
-    copy_commit();
-    load_columns(a, columns, 0, b, head, query);
-    while (head < (g + 1) * a.group) {
-        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : block_row, next_head = next_query == block_row ? head + 1 : head;
-        const char *q = q_tiles + stage * BYTES, *o = o_tiles + stage * BYTES;
-        bool        live = query + TILE_ROWS > row && query < ends[group];
-        copy_wait<0>();
-        publish_tiles();
-        __syncthreads();
-        float s[8][4], dp[8][4];
-        hold(s);
-        hold(dp);
-        wgmma_begin();
-        if (live) {
-            wgmma_all_tiles<D>(s, k_tile, q);
-            wgmma_all_tiles<D>(dp, v_tile, o);
-        }
-        wgmma_end();
-        hold(s);
-        hold(dp);
-        hold(dk);
-        hold(dv);
-        __syncthreads(); /* the other stage was read */
-        if (next_head < (g + 1) * a.group) {
-            copy_q.begin(q_tiles + (stage ^ 1) * BYTES, next_query, a.len, (int64_t)next_head * D);
-            copy_o.begin(o_tiles + (stage ^ 1) * BYTES, next_query, a.len, (int64_t)next_head * D);
-            load_columns(a, columns, stage ^ 1, b, next_head, next_query);
-        }
-        copy_commit();
-        if (live) {
-            if (query < row + TILE_ROWS || columns->first[stage][TILE_ROWS - 1] > row)
-                key_gradients<true>(s, dp, score, columns, stage, query, row + warp * 16);
-            else
-                key_gradients<false>(s, dp, score, columns, stage, query, row + warp * 16);
-            uint32_t p[4][4], ds[4][4];
-            as_left(p, s);
-            as_left(ds, dp);
-            hold(dv);
-            hold(dk);
-            wgmma_begin();
-#pragma unroll
-            for (int c = 0; c < 4; c++) wgmma_straight(dv, p[c], rows_of(o, c));
-#pragma unroll
-            for (int c = 0; c < 4; c++) wgmma_straight(dk, ds[c], rows_of(q, c));
-            wgmma_commit();
-        }
-        query = next_query;
-        head = next_head;
-        stage ^= 1;
-    }
-    wgmma_wait<0>();
-    hold(dv);
-    hold(dk);
-    if (a.dk.data) store_rows<D>(a.dk, b, row + warp * 16, a.len, g, dk, a.scale, a.scale);
-    if (a.dv.data) store_rows<D>(a.dv, b, row + warp * 16, a.len, g, dv, 1, 1);
 }
 
 /* Heads of 256: sums of dk and dv take the registers of a warpgroup each. The first makes dv, the second dk. */
@@ -472,44 +362,33 @@ template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const
 
 #endif
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(PAIR_THREADS, 1) wgmma_forward(AttentionDims a)
+template <int D, bool CAP> static __global__ void __launch_bounds__(STREAM_THREADS, 1) wgmma_forward(AttentionDims a)
+{
+#if HAS_WGMMA
+    extern __shared__ __align__(1024) char stream[];
+    forward_block<D, CAP>(a, (StreamShared<D> *)stream);
+#endif
+}
+
+template <bool CAP> static __global__ void __launch_bounds__(PAIR_THREADS, 1) wgmma_wide_forward(AttentionDims a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared[];
     __shared__ int          range[4];
-    if constexpr (D > 128)
-        wide_forward_block<CAP>(a, aligned_shared(shared), range);
-    else
-        forward_block<D, CAP>(a, aligned_shared(shared), range);
+    wide_forward_block<CAP>(a, aligned_shared(shared), range);
 #endif
 }
 
-template <int D> struct BackwardOf {
-    enum { GROUPS = D > 128 ? 1 : 2, THREADS = GROUPS * MMA_THREADS, ROWS = GROUPS * TILE_ROWS };
-};
-
-template <int D, bool CAP> static __global__ void __launch_bounds__(BackwardOf<D>::THREADS, 1) wgmma_dq(AttentionDims a)
+template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS, 1) wgmma_dq(AttentionDims a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared[];
     __shared__ int          range[4];
-    if constexpr (D > 128)
-        wide_dq_block<CAP>(a, aligned_shared(shared), range);
-    else
-        dq_block<D, CAP>(a, aligned_shared(shared), range);
+    wide_dq_block<CAP>(a, aligned_shared(shared), range);
 #endif
 }
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(PAIR_THREADS, 1) wgmma_dkv(AttentionDims a)
-{
-#if HAS_WGMMA
-    extern __shared__ uint4 shared[];
-    __shared__ QueryColumns columns;
-    dkv_block<D, CAP>(a, aligned_shared(shared), &columns);
-#endif
-}
-
-template <bool CAP> static __global__ void __launch_bounds__(PAIR_THREADS, 1) wgmma_split_dkv(AttentionDims a)
+template <bool CAP> static __global__ void __launch_bounds__(PAIR_THREADS, 1) wgmma_dkv(AttentionDims a)
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared[];
@@ -526,35 +405,30 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
 
 template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
-    size_t bytes = (D > 128 ? 6 : 8) * SwizzledTile<D>::BYTES + 1024;
-    dim3   grid((unsigned)cuda_div_up(a->len, PAIR_ROWS), a->num_heads, a->batch);
-    TRY(allow_shared((wgmma_forward<D, CAP>), bytes));
-    wgmma_forward<D, CAP><<<grid, PAIR_THREADS, bytes, stream>>>(*a);
-    return CUDA_LAUNCHED();
-}
-
-template <int D, bool CAP> static Status backward_dkv(const AttentionDims *a, cudaStream_t stream)
-{
-    size_t bytes = (D > 128 ? 6 : 8) * SwizzledTile<D>::BYTES + 1024;
-    dim3   grid((unsigned)cuda_div_up(a->len, BackwardOf<D>::ROWS), a->num_kv_heads, a->batch);
+    dim3 grid((unsigned)cuda_div_up(a->len, PAIR_ROWS), a->num_heads, a->batch);
     if constexpr (D > 128) {
-        TRY(allow_shared(wgmma_split_dkv<CAP>, bytes));
-        wgmma_split_dkv<CAP><<<grid, PAIR_THREADS, bytes, stream>>>(*a);
+        size_t bytes = 6 * SwizzledTile<D>::BYTES + 1024;
+        TRY(allow_shared(wgmma_wide_forward<CAP>, bytes));
+        wgmma_wide_forward<CAP><<<grid, PAIR_THREADS, bytes, stream>>>(*a);
     } else {
-        TRY(allow_shared((wgmma_dkv<D, CAP>), bytes));
-        wgmma_dkv<D, CAP><<<grid, PAIR_THREADS, bytes, stream>>>(*a);
+        TRY(allow_shared((wgmma_forward<D, CAP>), sizeof(StreamShared<D>)));
+        wgmma_forward<D, CAP><<<grid, STREAM_THREADS, sizeof(StreamShared<D>), stream>>>(*a);
     }
     return CUDA_LAUNCHED();
 }
 
-template <int D, bool CAP> static Status backward(const AttentionDims *a, cudaStream_t stream)
+template <bool CAP> static Status backward(const AttentionDims *a, cudaStream_t stream)
 {
-    size_t bytes = (D > 128 ? 6 : 4) * SwizzledTile<D>::BYTES + 1024;
-    dim3   grid((unsigned)cuda_div_up(a->len, BackwardOf<D>::ROWS), a->num_heads, a->batch);
-    if (a->dk.data || a->dv.data) TRY((backward_dkv<D, CAP>(a, stream)));
+    size_t   bytes = 6 * SwizzledTile<256>::BYTES + 1024;
+    unsigned blocks = (unsigned)cuda_div_up(a->len, TILE_ROWS);
+    if (a->dk.data || a->dv.data) {
+        TRY(allow_shared(wgmma_dkv<CAP>, bytes));
+        wgmma_dkv<CAP><<<dim3(blocks, a->num_kv_heads, a->batch), PAIR_THREADS, bytes, stream>>>(*a);
+        TRY(CUDA_LAUNCHED());
+    }
     if (!a->dq.data) return OK;
-    TRY(allow_shared((wgmma_dq<D, CAP>), bytes));
-    wgmma_dq<D, CAP><<<grid, BackwardOf<D>::THREADS, bytes, stream>>>(*a);
+    TRY(allow_shared(wgmma_dq<CAP>, bytes));
+    wgmma_dq<CAP><<<dim3(blocks, a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
@@ -579,5 +453,5 @@ Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream)
 Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream)
 {
     if (!a->batch || !a->len) return OK;
-    WITH_DIM(backward)
+    return a->softcap > 0 ? backward<true>(a, stream) : backward<false>(a, stream);
 }

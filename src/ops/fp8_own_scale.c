@@ -28,15 +28,16 @@ static OpCost fp8_own_scale_cost(const Node *node)
 }
 
 /* The largest magnitude of each part of x, on the CPU and CUDA. */
-static size_t fp8_own_scale_gpu_workspace(const Node *node)
+static size_t fp8_own_scale_gpu_workspace(const Node *node, int sm)
 {
+    (void)sm;
     return (size_t)div_up(type_numel(&node->in[IN_X]->type), FP8_SCALE_PART) * sizeof(uint32_t);
 }
 
 static size_t fp8_own_scale_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
-    return fp8_own_scale_gpu_workspace(node);
+    return fp8_own_scale_gpu_workspace(node, 0);
 }
 
 static void largest_task(void *context, int64_t task, int worker)

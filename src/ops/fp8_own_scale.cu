@@ -48,7 +48,7 @@ static __global__ void __launch_bounds__(THREADS)
 static size_t fp8_own_scale_workspace(const Node *node, CudaDevice *device)
 {
     (void)device;
-    return node->op->gpu_workspace(node);
+    return node->op->gpu_workspace(node, 0);
 }
 
 static Status fp8_own_scale_run(const KernelArgs *args)

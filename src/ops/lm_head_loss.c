@@ -255,8 +255,9 @@ static LmHead lm_head_loss_of_types(const TensorType *x, const TensorType *w)
     return (LmHead){.rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w};
 }
 
-static size_t lm_head_loss_gpu_workspace(const Node *node)
+static size_t lm_head_loss_gpu_workspace(const Node *node, int sm)
 {
+    (void)sm;
     return lm_head_gpu_workspace(&node->in[0]->type, node->in[1]->type.dim[0], false, ((const LmHeadAttrs *)node->attrs)->chunks);
 }
 

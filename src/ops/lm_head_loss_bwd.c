@@ -38,8 +38,9 @@ static OpCost lm_head_loss_bwd_cost(const Node *node)
     return cost;
 }
 
-static size_t lm_head_loss_bwd_gpu_workspace(const Node *node)
+static size_t lm_head_loss_bwd_gpu_workspace(const Node *node, int sm)
 {
+    (void)sm;
     return lm_head_gpu_workspace(&node->in[IN_X]->type, node->in[IN_W]->type.dim[0], node->out[OUT_DW] != NULL,
                                  ((const LmHeadBwdAttrs *)node->attrs)->chunks);
 }

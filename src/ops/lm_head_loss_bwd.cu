@@ -21,7 +21,7 @@ static LmHead head_of_args(const KernelArgs *args)
 
 static size_t workspace(const Node *node, CudaDevice *)
 {
-    return node->op->gpu_workspace(node);
+    return node->op->gpu_workspace(node, 0);
 }
 
 static Status prepare(const KernelArgs *args)

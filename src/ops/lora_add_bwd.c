@@ -25,8 +25,9 @@ static OpCost lora_add_bwd_cost(const Node *node)
     return cost;
 }
 
-static size_t lora_add_bwd_gpu_workspace(const Node *node)
+static size_t lora_add_bwd_gpu_workspace(const Node *node, int sm)
 {
+    (void)sm;
     int64_t r = type_cols(&node->in[2]->type);
     bool    mma = node->in[0]->type.dtype == DT_BF16 && (r == 8 || r == 16 || r == 32 || r == 64);
     return mma ? lora_sums_bytes(node->attrs, &node->in[0]->type, &node->in[2]->type) : GPU_GEMM_WORKSPACE;

@@ -109,11 +109,11 @@ template <int D> static __device__ __forceinline__ void mma_straight(float (&c)[
         }
 }
 
-/* A result (16 x 64) as left operands of a product over its 64 columns. */
-static __device__ __forceinline__ void as_left(uint32_t (&a)[4][4], const float (&c)[8][4])
+/* A result (16 x 16K) as left operands of a product over its columns. */
+template <int K> static __device__ __forceinline__ void as_left(uint32_t (&a)[K][4], const float (&c)[2 * K][4])
 {
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < K; k++) {
         a[k][0] = pack_bf16(c[2 * k][0], c[2 * k][1]);
         a[k][1] = pack_bf16(c[2 * k][2], c[2 * k][3]);
         a[k][2] = pack_bf16(c[2 * k + 1][0], c[2 * k + 1][1]);

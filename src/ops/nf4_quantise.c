@@ -30,15 +30,16 @@ static OpCost nf4_quantise_cost(const Node *node)
 }
 
 /* The scales in fp32 and, on CUDA, the offset. */
-static size_t nf4_quantise_gpu_workspace(const Node *node)
+static size_t nf4_quantise_gpu_workspace(const Node *node, int sm)
 {
+    (void)sm;
     return (size_t)(div_up(type_numel(&node->in[0]->type), NF4_BLOCK) + 1) * sizeof(float);
 }
 
 static size_t nf4_quantise_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
-    return nf4_quantise_gpu_workspace(node);
+    return nf4_quantise_gpu_workspace(node, 0);
 }
 
 typedef struct Quantise {

@@ -61,7 +61,7 @@ static __global__ void nf4_scale_codes(const float *scales, const float *mean, u
 static size_t nf4_quantise_workspace(const Node *node, CudaDevice *device)
 {
     (void)device;
-    return node->op->gpu_workspace(node);
+    return node->op->gpu_workspace(node, 0);
 }
 
 static Status nf4_quantise_run(const KernelArgs *args)

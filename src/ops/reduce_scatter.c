@@ -34,8 +34,9 @@ static size_t reduce_scatter_workspace(const Node *node, int num_workers)
 }
 
 /* Of the larger of a GPU's kernels: which one runs follows from the machine. */
-static size_t reduce_scatter_gpu_workspace(const Node *node)
+static size_t reduce_scatter_gpu_workspace(const Node *node, int sm)
 {
+    (void)sm;
     const RanksAttrs *attrs = node->attrs;
     size_t            adds = reduce_scatter_workspace(node, 1), pieces = attrs->ranks > 1 ? reduce_pieces_bytes(node, attrs->ranks) : 0;
     return adds > pieces ? adds : pieces;

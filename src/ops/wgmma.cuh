@@ -5,6 +5,12 @@
 
 #include "ops/mma.cuh"
 
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
 enum { PIECE_BYTES = TILE_ROWS * 128 };
 template <int D> struct SwizzledTile {
     enum { BYTES = D / 64 * PIECE_BYTES };
@@ -63,6 +69,37 @@ static __device__ __forceinline__ void publish_tiles()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* Barriers in shared memory: a phase is over when `count` arrivals have come. Phases are told apart by their parity, the first being 0. */
+static __device__ __forceinline__ void phases_init(uint64_t *barrier, int count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+static __device__ __forceinline__ void phase_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/* Until the phase of this parity is over; that of parity 1 before the first is. */
+static __device__ __forceinline__ void phase_wait(uint64_t *barrier, int parity)
+{
+    asm volatile("{\n\t.reg .pred over;\n\t"
+                 "again: mbarrier.try_wait.parity.shared.b64 over, [%0], %1;\n\t"
+                 "@!over bra again;\n\t}" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Which of a ring of STAGES buffers, and how often the ring was gone round. */
+template <int STAGES> struct Ring {
+    int stage = 0, round = 0;
+
+    __device__ __forceinline__ void next()
+    {
+        if (++stage < STAGES) return;
+        stage = 0;
+        round ^= 1;
+    }
+};
+
 /* Copies tiles of one head by a block of THREADS, each of which has the same 16 bytes of some rows. */
 template <int D, int THREADS = MMA_THREADS> struct TileCopy {
     enum { CHUNKS = D / 8, ROWS = THREADS / CHUNKS };
@@ -70,9 +107,11 @@ template <int D, int THREADS = MMA_THREADS> struct TileCopy {
     int64_t     stride;
     int         row, to;
 
-    __device__ __forceinline__ TileCopy(const Heads &h, int b, int head) : stride(h.token_stride), row(threadIdx.x / CHUNKS)
+    /* thread: of those that copy */
+    __device__ __forceinline__ TileCopy(const Heads &h, int b, int head, int thread = threadIdx.x)
+        : stride(h.token_stride), row(thread / CHUNKS)
     {
-        int chunk = threadIdx.x % CHUNKS;
+        int chunk = thread % CHUNKS;
         from = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D + row * stride + chunk * 8;
         to = chunk / 8 * PIECE_BYTES + row * 128 + ((chunk % 8) ^ (row & 7)) * 16;
     }

@@ -26,6 +26,7 @@ typedef struct NullDevice {
     Device      base;
     DeviceFacts facts;
     bool        is_gpu; /* kernels get the workspace that CUDA's would */
+    int         sm;     /* its compute capability times 10; 0: not in the list */
 } NullDevice;
 
 static Status null_facts(Device *device, DeviceFacts *out)
@@ -47,9 +48,10 @@ static Status null_kernel(const KernelArgs *args)
 static Status null_bind(Device *device, const Node *node, BoundKernel *out)
 {
     *out = (BoundKernel){.run = null_kernel, .name = "null"};
-    if (!((NullDevice *)device)->is_gpu) return OK;
+    NullDevice *null = (NullDevice *)device;
+    if (!null->is_gpu) return OK;
     if (node->op->gpu_workspace)
-        out->workspace_bytes = node->op->gpu_workspace(node);
+        out->workspace_bytes = node->op->gpu_workspace(node, null->sm);
     else if (node->op->cost && node->op->cost(node).matrix_unit)
         out->workspace_bytes = GPU_GEMM_WORKSPACE;
     return OK;
@@ -189,6 +191,8 @@ Status device_null_of(Device *gpu, Device **out)
     NullDevice *null = create();
     null->facts = facts;
     null->is_gpu = true;
+    for (int i = 0; i < NUM_GPUS; i++)
+        if (strcmp(gpus[i].name, facts.name) == 0) null->sm = gpus[i].sm;
     *out = &null->base;
     return OK;
 }
@@ -201,6 +205,7 @@ Status device_null_create(const char *gpu, Device **out)
     FAIL_IF(gpu && found < 0, ERR_INVALID, "GPU \"%s\" is not known; known are %s", gpu, device_null_names());
     NullDevice *null = create();
     null->is_gpu = gpu != NULL;
+    null->sm = gpu ? gpus[found].sm : 0;
     if (gpu)
         gpu_facts(&gpus[found], &null->facts);
     else

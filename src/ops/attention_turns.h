@@ -1,0 +1,32 @@
+/* attention_bwd in one pass (attention_turns.cu): for which nodes, and its workspace, which plans want to know without a GPU. */
+#pragma once
+
+#include "ops/attrs.h"
+
+#include <stddef.h>
+
+enum {
+    TURNS_SM = 90,
+    TURNS_TILE = 64,          /* queries */
+    TURNS_LEAST_DENSE = 4096, /* cuDNN's is as fast, and holds a score of 16 bits for each pair of a row's tokens */
+};
+
+/* bf16, rows of `len`; cudnn: whether it's there. */
+static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t len, bool cudnn)
+{
+    bool dim = attrs->head_dim == 128 || (attrs->head_dim == 64 && !(attrs->softcap > 0));
+    return dim && (!cudnn || !attention_by_rows(attrs, len) || len % 128 || len >= TURNS_LEAST_DENSE);
+}
+
+/* Parts of the workspace, in this order: delta (B,H,T) f32; how many blocks began, and turns taken of each tile of queries, int;
+ * dq of these tiles, f32. */
+typedef struct TurnsBytes {
+    size_t delta, taken, sum;
+} TurnsBytes;
+
+static inline TurnsBytes attention_turns_bytes(int64_t batch, int64_t num_heads, int64_t len, int64_t dim)
+{
+    size_t heads = (size_t)(batch * num_heads), tiles = heads * (size_t)((len + TURNS_TILE - 1) / TURNS_TILE);
+    return (TurnsBytes){(heads * (size_t)len * sizeof(float) + 255) / 256 * 256, ((tiles + 1) * sizeof(int) + 255) / 256 * 256,
+                        tiles * (size_t)(TURNS_TILE * dim) * sizeof(float)};
+}
