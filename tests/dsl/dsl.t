@@ -16,6 +16,14 @@ check "at least 60 wrong programs" [ "${good:-0}" -ge 60 ]
 python3 -m surogate.dsl show --svg surogate.models.llama -o "$dir/llama.svg"
 check "the drawing is XML with a box for each op" python3 -c "import sys, xml.dom.minidom as x
 assert len(x.parse(sys.argv[1]).getElementsByTagName('text')) == 25" "$dir/llama.svg"
+shown() { # shown MODEL LINE: the line is there, but for its runs of spaces
+    python3 -m surogate.dsl show "surogate.models.$1" | tr -s ' ' > "$dir/shown"
+    check "$1: $2" grep -qxF " $2" "$dir/shown"
+}
+shown gemma2 "blocks.{i}.norm1 (B, T, C) rms_norm(x, blocks.{i}.norm1.weight, eps=eps, offset=1)"
+shown gemma2 "blocks.{i}.mlp.act (B, T, F) swiglu(blocks.{i}.mlp.gate, blocks.{i}.mlp.up, gelu=True)"
+shown gemma2 "blocks.{i}.attn.k.heads (B, T, G, D) reshape(blocks.{i}.attn.k)"
+check "a list is shown by its length" sh -c "python3 -m surogate.dsl show surogate.models.llama | grep -qF ', frequencies=each(rope_kind && !dynamic ? R / 2 : 0, ...))'"
 for name in llama surogate.models.lama; do
     python3 -m surogate.dsl show "$name" > "$dir/out" 2> "$dir/err" && fail "$name was shown"
     check "$name: $(tail -1 "$dir/err")" [ "$(cat "$dir/err")" = "$name: no Python module of that name; expected FILE.py or a module, as surogate.models.llama" ]

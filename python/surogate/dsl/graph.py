@@ -67,6 +67,7 @@ class Node:
     out: Value
     where: Where
     layer: bool
+    attrs: dict[str, Any]
 
 
 @dataclass
@@ -422,7 +423,7 @@ class Builder:
         self.statements[ref] = forms
         others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
         value = Value(ref, *outs[0], "", others)
-        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, where, len(self.turns) > 1))
+        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, where, len(self.turns) > 1, attrs))
         return value
 
     def reshape(self, x: Any, dims: tuple[Any, ...], name: str | None, part: str | None) -> Value:

@@ -6,7 +6,8 @@ import json
 from html import escape
 from typing import Any
 
-from surogate.dsl.graph import Built
+from surogate.dsl.graph import Built, Node
+from surogate.dsl.ops import OPS
 
 
 def without_source(value: Any) -> Any:
@@ -25,8 +26,15 @@ def to_json(value: Any, depth: int = 0) -> str:
     return json.dumps(value)
 
 
+def _attrs(node: Node) -> list[str]:
+    """The attributes that aren't the op's defaults; of a list only how many. Those of a reshape are the dims, which stand beside it."""
+    own = {} if node.op == "reshape" else {k: v for k, v in node.attrs.items() if v != OPS[node.op].attrs[k]["default"]}
+    return [f"{k}={'each(' + v['per'] + ', ...)' if isinstance(v, dict) else v}" for k, v in own.items()]
+
+
 def to_text(built: Built) -> str:
-    rows = [(f"{'  ' * node.layer}{node.out.ref}", str(node.out), f"{node.op}({', '.join(node.inputs)})") for node in built.nodes]
+    rows = [(f"{'  ' * node.layer}{node.out.ref}", str(node.out), f"{node.op}({', '.join([*node.inputs, *_attrs(node)])})")
+            for node in built.nodes]
     widths = [max(len(row[k]) for row in rows) for k in (0, 1)]
     return "".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}\n" for a, b, c in rows)
 
