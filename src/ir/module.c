@@ -175,6 +175,7 @@ static const JsonValue *config_get(const JsonValue *config, const char *path)
 typedef struct Setting {
     const IrModule  *module;
     const JsonValue *entry;
+    const JsonValue *config;
     const char      *config_name;
     const char      *key; /* the spelling found */
 } Setting;
@@ -243,7 +244,7 @@ static Status check_range(const Setting *s, double value)
 }
 
 /* Finds the first spelling present in config; `entry.key` is a text or an array of texts. */
-static const JsonValue *setting_find(Setting *s, const JsonValue *config)
+static const JsonValue *setting_find(Setting *s)
 {
     const JsonValue *key = json_get(s->entry, "key");
     const JsonValue *found = NULL;
@@ -251,12 +252,12 @@ static const JsonValue *setting_find(Setting *s, const JsonValue *config)
     if (!key) json_get_str(s->entry, "symbol", &s->key); /* what follows from other symbols */
     if (key && key->type == JSON_STRING) {
         s->key = key->string.data;
-        return config_get(config, s->key);
+        return config_get(s->config, s->key);
     }
     for (uint32_t i = 0; key && key->type == JSON_ARRAY && i < key->count && !found; i++) {
         if (key->items[i].type != JSON_STRING) continue;
         s->key = key->items[i].string.data;
-        found = config_get(config, s->key);
+        found = config_get(s->config, s->key);
     }
     return found;
 }
@@ -271,29 +272,133 @@ static Status check_symbol(const IrModule *module, const char *symbol, const IrD
     return OK;
 }
 
+/* What made an expression what it is, as a user may look it up: keys of config.json with their values. */
+typedef struct Reasons {
+    const IrModule  *module;
+    const IrDims    *dims;
+    const JsonValue *config;
+    StrBuf          *text;
+    bool            *is_told; /* of each symbol */
+} Reasons;
+
+/* ExprLookup that writes down what each name comes from: its key, or what its default names. */
+static Status lookup_reasons(const void *context, const char *name, const double *index, double *out)
+{
+    const Reasons  *r = context;
+    const IrSymbol *symbol = find_symbol(r->dims, name);
+    if (symbol && !r->is_told[symbol - r->dims->symbols]) {
+        Setting          s = {.config = r->config, .entry = &json_get(&r->module->root, "config")->items[symbol - r->dims->symbols]};
+        const JsonValue *value = setting_find(&s);
+        const char      *fallback;
+        double           unused;
+        r->is_told[symbol - r->dims->symbols] = true;
+        if (value) {
+            strbuf_printf(r->text, "%s%s is ", r->text->len ? ", " : "", s.key);
+            if (value->type == JSON_STRING)
+                strbuf_printf(r->text, "\"%.100s\"", value->string.data);
+            else if (value->type == JSON_ARRAY || value->type == JSON_OBJECT)
+                strbuf_puts(r->text, json_type_name(value->type));
+            else
+                json_write(r->text, value, -1);
+        } else if (!symbol->count && json_get_str(s.entry, "default", &fallback)) {
+            TRY(expr_eval(fallback, lookup_reasons, r, &unused));
+        }
+    }
+    return ir_dims_at(r->dims, name, index, out);
+}
+
+/* "rope_scaling.rope_type is \"yarn\"": of the names that count in an expression; nothing where none comes from a key. */
+static void write_reasons(StrBuf *out, const IrModule *module, const IrDims *dims, const JsonValue *config, const char *expr)
+{
+    bool    is_told[IR_MAX_SYMBOLS] = {0};
+    Reasons reasons = {.module = module, .dims = dims, .config = config, .text = out, .is_told = is_told};
+    double  unused;
+    if (expr_eval(expr, lookup_reasons, &reasons, &unused) != OK) strbuf_clear(out);
+}
+
+/* "a list of 8 numbers above 0": what an entry may be. count 0: it is one value. */
+static void write_expected(StrBuf *out, const JsonValue *entry, int64_t count)
+{
+    const JsonValue *choices = json_get(entry, "choices");
+    double           limit;
+    bool             is_whole = false;
+    if (choices && choices->type == JSON_OBJECT) {
+        for (uint32_t i = 0; i < choices->count; i++) strbuf_printf(out, "%s\"%s\"", i ? " or " : "", choices->members[i].key.data);
+        if (count) strbuf_printf(out, ", %lld times", (long long)count);
+        return;
+    }
+    json_get_bool(entry, "integer", &is_whole);
+    if (count)
+        strbuf_printf(out, "a list of %lld%s numbers", (long long)count, is_whole ? " whole" : "");
+    else
+        strbuf_printf(out, "a %snumber", is_whole ? "whole " : "");
+    if (json_get_double(entry, "min", &limit)) strbuf_printf(out, " of at least %g", limit);
+    if (json_get_double(entry, "above", &limit)) strbuf_printf(out, " above %g", limit);
+}
+
+/* Of several spellings of a key that isn't there: the first in an object that is, else the first. */
+static const char *spelling_to_add(const JsonValue *entry, const JsonValue *config, const char *otherwise)
+{
+    const JsonValue *key = json_get(entry, "key");
+    if (!key || key->type != JSON_ARRAY || !key->count || key->items[0].type != JSON_STRING) return otherwise;
+    for (uint32_t i = 0; i < key->count; i++) {
+        const char *text = key->items[i].type == JSON_STRING ? key->items[i].string.data : "", *dot = strrchr(text, '.');
+        char        object[128];
+        if (!dot || (size_t)(dot - text) >= sizeof object) continue;
+        memcpy(object, text, (size_t)(dot - text));
+        object[dot - text] = 0;
+        if (config_get(config, object)) return text;
+    }
+    return key->items[0].string.data;
+}
+
+static Status fail_missing(const Setting *s, const IrDims *dims, const IrSymbol *symbol, const char *needed)
+{
+    StrBuf why = {0}, expected = {0};
+    if (needed) write_reasons(&why, s->module, dims, s->config, needed);
+    write_expected(&expected, s->entry, symbol->count);
+    Status status = status_fail(ERR_INVALID,
+                                "%s: %s: missing; %s needs it%s%s; expected %s: copy it from the config.json that the model was "
+                                "published with",
+                                s->config_name, spelling_to_add(s->entry, s->config, s->key), s->module->architecture,
+                                why.len ? ", as " : "", strbuf_cstr(&why), strbuf_cstr(&expected));
+    strbuf_deinit(&why);
+    strbuf_deinit(&expected);
+    return status;
+}
+
 /* What stands for a key that isn't there: its default, unless others say that it must be. */
-static Status setting_absent(const Setting *s, const EntryNames *names, const char *symbol, double *out)
+static Status setting_absent(const Setting *s, const EntryNames *names, const IrSymbol *symbol, double *out)
 {
     const char *fallback, *needed;
     double      is_needed = 0;
     Status      status = OK;
     if (json_get_str(s->entry, "needed_if", &needed)) status = expr_eval(needed, lookup_names, names, &is_needed);
-    if (status != OK) return status_prefix(status, "%s: needed_if of %s", s->module->file, symbol);
+    if (status != OK) return status_prefix(status, "%s: needed_if of %s", s->module->file, symbol->name);
     bool has_default = json_get_str(s->entry, "default", &fallback);
-    FAIL_IF(is_needed != 0 || !has_default, ERR_INVALID, "%s: %s: missing; %s needs it%s%s", s->config_name, s->key,
-            s->module->architecture, is_needed != 0 ? " with " : "", is_needed != 0 ? needed : "");
+    if (is_needed != 0 || !has_default) return fail_missing(s, names->dims, symbol, is_needed != 0 ? needed : NULL);
     status = expr_eval(fallback, lookup_names, names, out);
-    return status == OK ? OK : status_prefix(status, "%s: default of %s", s->module->file, symbol);
+    return status == OK ? OK : status_prefix(status, "%s: default of %s", s->module->file, symbol->name);
 }
 
 /* value NULL: the key isn't there. */
-static Status read_number(const Setting *s, const JsonValue *value, const EntryNames *names, const char *symbol, double *out)
+static Status read_number(const Setting *s, const JsonValue *value, const EntryNames *names, const IrSymbol *symbol, double *out)
 {
     if (value)
         TRY(setting_value(s, value, out));
     else
         TRY(setting_absent(s, names, symbol, out));
     return check_range(s, *out);
+}
+
+static Status fail_count(const Setting *s, const IrDims *dims, uint32_t found, double count, const char *per)
+{
+    StrBuf why = {0};
+    write_reasons(&why, s->module, dims, s->config, per);
+    Status status = status_fail(ERR_INVALID, "%s: %s: %u entries; expected %g%s%s", s->config_name, s->key, found, count,
+                                why.len ? ", as " : "", strbuf_cstr(&why));
+    strbuf_deinit(&why);
+    return status;
 }
 
 /* One number for each index below `per`: those of an array, one value for all, or the default of each. */
@@ -306,15 +411,14 @@ static Status read_list(Arena *arena, const Setting *s, const char *per, const J
     FAIL_IF(!(count >= 1 && count <= most && count == floor(count)), ERR_INVALID, "%s: %s has %g values (%s); expected 1 to %g",
             s->module->file, symbol->name, count, per, most);
     bool is_array = value && value->type == JSON_ARRAY;
-    FAIL_IF(is_array && value->count != count, ERR_INVALID, "%s: %s: %u entries; expected %g (%s)", s->config_name, s->key, value->count,
-            count, per);
+    if (is_array && value->count != count) return fail_count(s, dims, value->count, count, per);
     symbol->count = (int64_t)count;
     symbol->list = arena_array(arena, double, symbol->count);
     dims->num_listed += symbol->count;
     for (int64_t i = 0; i < symbol->count; i++) {
         double entry = (double)i;
         names.entry = &entry;
-        TRY(read_number(s, is_array ? &value->items[i] : value, &names, symbol->name, &symbol->list[i]));
+        TRY(read_number(s, is_array ? &value->items[i] : value, &names, symbol, &symbol->list[i]));
     }
     return OK;
 }
@@ -322,14 +426,14 @@ static Status read_list(Arena *arena, const Setting *s, const char *per, const J
 static Status read_setting(Arena *arena, const IrModule *module, const JsonValue *entry, const JsonValue *config, const char *config_name,
                            IrDims *dims)
 {
-    Setting     s = {.module = module, .entry = entry, .config_name = config_name};
+    Setting     s = {.module = module, .entry = entry, .config = config, .config_name = config_name};
     EntryNames  names = {.dims = dims};
     IrSymbol    symbol = {0};
     const char *per;
     FAIL_IF(!json_get_str(entry, "symbol", &symbol.name), ERR_INVALID, "%s: a config entry has no \"symbol\"", module->file);
     TRY(check_symbol(module, symbol.name, dims));
     FAIL_IF(dims->num == IR_MAX_SYMBOLS, ERR_INVALID, "%s: more than %d config entries", module->file, IR_MAX_SYMBOLS);
-    const JsonValue *value = setting_find(&s, config), *keys = json_get(entry, "key");
+    const JsonValue *value = setting_find(&s), *keys = json_get(entry, "key");
     symbol.key = value || !keys || keys->type != JSON_ARRAY || !keys->count || keys->items[0].type != JSON_STRING
                      ? s.key
                      : keys->items[0].string.data;
@@ -337,7 +441,7 @@ static Status read_setting(Arena *arena, const IrModule *module, const JsonValue
     if (json_get_str(entry, "per", &per))
         TRY(read_list(arena, &s, per, value, dims, &symbol));
     else
-        TRY(read_number(&s, value, &names, symbol.name, &symbol.value));
+        TRY(read_number(&s, value, &names, &symbol, &symbol.value));
     dims->symbols[dims->num++] = symbol;
     return OK;
 }
@@ -387,6 +491,8 @@ static Status check_unknown_keys(const IrModule *module, const JsonValue *config
         char             path[256];
         bool             is_object = value->type == JSON_OBJECT, is_known = is_listed(settings, key, is_object);
         if (is_listed(ignored, key, true)) continue;
+        FAIL_IF(!is_known && !is_off(value) && is_listed(settings, key, true), ERR_INVALID, "%s: %.200s: expected an object, found %s",
+                config_name, key, json_type_name(value->type));
         if (!is_known) TRY(check_unknown_key(module, key, value, config_name));
         for (uint32_t k = 0; is_known && is_object && k < value->count; k++) {
             snprintf(path, sizeof path, "%s.%s", key, value->members[k].key.data);
@@ -394,6 +500,17 @@ static Status check_unknown_keys(const IrModule *module, const JsonValue *config
         }
     }
     return OK;
+}
+
+static Status fail_rule(const IrModule *module, const IrDims *dims, const JsonValue *config, const char *config_name, const char *that,
+                        const char *message)
+{
+    StrBuf why = {0};
+    write_reasons(&why, module, dims, config, that);
+    Status status =
+        status_fail(ERR_UNSUPPORTED, "%s: %s (%s%s%s)", config_name, message, module->architecture, why.len ? ": " : "", strbuf_cstr(&why));
+    strbuf_deinit(&why);
+    return status;
 }
 
 Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, IrDims *out)
@@ -412,7 +529,7 @@ Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *con
                 "%s: a rule needs \"that\" and \"message\"", module->file);
         Status status = expr_eval(that, lookup_names, &names, &holds);
         if (status != OK) return status_prefix(status, "%s: rule", module->file);
-        FAIL_IF(holds == 0, ERR_UNSUPPORTED, "%s: %s (%s: %s)", config_name, message, module->architecture, that);
+        if (holds == 0) return fail_rule(module, out, config, config_name, that, message);
     }
     return check_unknown_keys(module, config, config_name);
 }

@@ -189,5 +189,5 @@ print(*sorted(name + '=1' * (name in ones) for name in set(head) - {'__metadata_
     check "use_bias $biased: $names" [ "$names" = "$want" ]
 done
 echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "kinds": ["a", "b"]}' > model/config.json
-refused "a list of another length" 2 "config.json: kinds: 2 entries; expected 3 (L)" -- plan run.yaml ir=kinds.json
+refused "a list of another length" 2 "config.json: kinds: 2 entries; expected 3, as n_layer is 3" -- plan run.yaml ir=kinds.json
 finish
