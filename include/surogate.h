@@ -86,6 +86,7 @@ typedef struct sg_trainer_info {
     int64_t steps; /* updates queued so far, those of the checkpoint it goes on from included */
     int64_t parameters, trained_parameters;
     int64_t device_bytes; /* of each rank */
+    int64_t seed;
 } sg_trainer_info;
 SG_API sg_status sg_trainer_get_info(sg_trainer *trainer, sg_trainer_info *out_info);
 
@@ -181,6 +182,8 @@ typedef struct sg_dataset_info {
     int64_t steps, micro_batches; /* as max_steps or num_epochs say; of each */
     int64_t documents, rows;      /* one epoch */
     int64_t tokens, trained;      /* in these rows; of them, targets */
+    int64_t batch_rows, cols;     /* of a micro-batch */
+    int64_t seed;
 } sg_dataset_info;
 SG_API sg_status sg_dataset_get_info(sg_dataset *dataset, sg_dataset_info *out_info);
 /* The next micro-batch is the first of `step`, counted from 0. */

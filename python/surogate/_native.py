@@ -72,7 +72,7 @@ class Step(Structure):
 class TrainerInfo(Structure):
     _fields_ = [
         (name, c_int64)
-        for name in ("rows", "cols", "micro_batches", "vocab_size", "steps", "parameters", "trained_parameters", "device_bytes")
+        for name in ("rows", "cols", "micro_batches", "vocab_size", "steps", "parameters", "trained_parameters", "device_bytes", "seed")
     ]
 
 
@@ -89,7 +89,9 @@ class Outcome(Structure):
 
 
 class DatasetInfo(Structure):
-    _fields_ = [(name, c_int64) for name in ("steps", "micro_batches", "documents", "rows", "tokens", "trained")]
+    _fields_ = [
+        (name, c_int64) for name in ("steps", "micro_batches", "documents", "rows", "tokens", "trained", "batch_rows", "cols", "seed")
+    ]
 
 
 class TokenizerInfo(Structure):

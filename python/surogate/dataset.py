@@ -54,6 +54,9 @@ class Dataset(Closes):
         self.rows: int = info.rows
         self.tokens: int = info.tokens
         self.trained_tokens: int = info.trained
+        self.batch_rows: int = info.batch_rows  #: of a micro-batch
+        self.cols: int = info.cols  #: tokens of a row
+        self.seed: int = info.seed
 
     def seek(self, step: int) -> None:
         """The next micro-batch is the first of `step`, 0 to steps."""

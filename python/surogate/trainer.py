@@ -88,6 +88,7 @@ class Trainer(Closes):
         self.num_parameters: int = info.parameters
         self.num_trained_parameters: int = info.trained_parameters
         self.device_bytes: int = info.device_bytes  #: of each rank
+        self.seed: int = info.seed
 
     @classmethod
     def from_pretrained(cls, model: PathLike, *args: PathLike, **settings: Any) -> Trainer:
@@ -202,6 +203,7 @@ class Trainer(Closes):
     def fit(self, dataset: Dataset, callbacks: Sequence[Callback] = (), lr: Callable[[int], float] | None = None) -> Step | None:
         """Trains from the present step to the end of the dataset, as the command does; callbacks get each Step, one step late.
 
+        A dataset whose micro-batches or seed aren't the trainer's is a ValueError that has both values.
         lr: of the step, counted from 0; None: the run's schedule. Returns the last Step; None: nothing was left to do. An exception in a
         callback is printed, and training goes on.
         """
@@ -210,6 +212,7 @@ class Trainer(Closes):
         for callback in callbacks:
             if not callable(callback):
                 raise TypeError(f"a callback is {callback!r}; expected a function of a Step")
+        self._check_same(dataset)
         last: Step | None = None
         first, waiting = self.steps, 0
         dataset.seek(first)
@@ -228,6 +231,21 @@ class Trainer(Closes):
             self._clear(waiting)
             raise
         return last
+
+    def _check_same(self, dataset: Dataset) -> None:
+        """Others would train in silence as neither of the two was asked to."""
+        both = {
+            "rows of a micro-batch (per_device_train_batch_size of each rank)": (dataset.batch_rows, self.rows),
+            "sequence_len": (dataset.cols, self.cols),
+            "gradient_accumulation_steps": (dataset.micro_batches, self.micro_batches),
+            "seed": (dataset.seed, self.seed),
+        }
+        differ = [f"{name}: {its}, the trainer's {own}" for name, (its, own) in both.items() if its != own]
+        if differ:
+            raise ValueError(
+                f"the dataset has {'; '.join(differ)}. Open it with the trainer's (memory: auto may have chosen them), "
+                "or hand its batches in with step()"
+            )
 
     def _take(self, dataset: Dataset, index: int) -> None:
         """The micro-batches of a step, read where the library has them."""

@@ -117,6 +117,21 @@ class Steps(InFolder):
             of_run, of_fit = (self.folder / output / "checkpoint-4" / name for output in ("run", "fit"))
             self.assertEqual(of_run.read_bytes(), of_fit.read_bytes(), name)
 
+    def test_fit_refuses_a_dataset_of_other_settings(self) -> None:
+        with Trainer(**self.settings("same")) as trainer:
+            for name, said, value in (
+                ("per_device_train_batch_size", "rows of a micro-batch (per_device_train_batch_size of each rank): 2, the trainer's 4", 2),
+                ("sequence_len", "sequence_len: 16, the trainer's 32", 16),
+                ("gradient_accumulation_steps", "gradient_accumulation_steps: 1, the trainer's 2", 1),
+                ("seed", "seed: 7, the trainer's 42", 7),
+            ):
+                with Dataset(**self.settings("same", **{name: value})) as dataset, self.assertRaisesRegex(ValueError, re.escape(said)):
+                    trainer.fit(dataset)
+            self.assertEqual(trainer.steps, 0)
+            both = "sequence_len: 16, the trainer's 32; seed: 7, the trainer's 42"
+            with Dataset(**self.settings("same", sequence_len=16, seed=7)) as dataset, self.assertRaisesRegex(ValueError, both):
+                trainer.fit(dataset)
+
     def test_several_ranks_are_driven_as_one(self) -> None:
         ranks = {"device": "cpu", "gpus": 2, "zero_level": 3}
         with quiet():

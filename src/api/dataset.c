@@ -86,7 +86,10 @@ static Status tell_info(const sg_dataset *dataset, sg_dataset_info *out)
                              .documents = stats->num_used,
                              .rows = stats->num_rows,
                              .tokens = stats->num_tokens,
-                             .trained = stats->num_trained};
+                             .trained = stats->num_trained,
+                             .batch_rows = loader_rows_per_step(dataset->loader) / dataset->micro_batches,
+                             .cols = loader_row_len(dataset->loader),
+                             .seed = dataset->config.seed};
     return OK;
 }
 

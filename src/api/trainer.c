@@ -60,7 +60,8 @@ static Status tell_info(sg_trainer *trainer, sg_trainer_info *out)
                              .steps = driven_steps(trainer->driven),
                              .parameters = plan->total_numel,
                              .trained_parameters = plan->trained_numel,
-                             .device_bytes = plan_total_bytes(plan)};
+                             .device_bytes = plan_total_bytes(plan),
+                             .seed = config->seed};
     return OK;
 }
 
