@@ -16,7 +16,7 @@ typedef struct OpRate {
 typedef struct DeviceFacts {
     char    name[64];
     int64_t memory_bytes;         /* what programs may take; 0: unknown */
-    int64_t driver_bytes;         /* what driver and libraries take beside */
+    int64_t driver_bytes;         /* what is left to driver and libraries beside; 0: it is no GPU */
     int64_t taken_bytes;          /* of the device's memory, by all that run there at the moment; 0: unknown */
     bool    is_host;              /* its memory is the host's */
     double  gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
@@ -40,8 +40,9 @@ void device_use_rates(DeviceFacts *facts);
 
 enum { DEVICE_MARKS = 8 };
 
-/* What a GPU's matrix products are given to work in; what its driver's context and the libraries take. */
-enum { GPU_GEMM_WORKSPACE = 32 << 20, GPU_DRIVER_BYTES = 1 << 30 };
+/* What a GPU's matrix products are given to work in; what is left to its driver's context and the libraries; what these were seen to take
+ * on an H200, without NCCL. */
+enum { GPU_GEMM_WORKSPACE = 32 << 20, GPU_DRIVER_BYTES = 1 << 30, GPU_CONTEXT_BYTES = 543 << 20 };
 
 /* What a collective of GPUs costs beside the bytes that cross: as measured on H200s. */
 #define GPU_PEER_SECONDS 2.6e-5

@@ -303,6 +303,7 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     for (int i = 0; i < REGION_COUNT; i++)
         strbuf_printf(out, "%s\"%s\": %lld", i ? ", " : "", region_name((Region)i), (long long)plan->region_bytes[SPACE_DEVICE][i]);
     strbuf_printf(out, "}, \"pinned_bytes\": %lld, ", (long long)plan_host_bytes(plan));
+    if (plan->facts.driver_bytes) strbuf_printf(out, "\"estimated_context_bytes\": %d, ", GPU_CONTEXT_BYTES);
     if (plan->num_scaled)
         strbuf_printf(out, "\"fp8\": {\"tensors\": %d, \"code_bytes\": %lld, \"scale_bytes\": %lld}, ", plan->num_scaled,
                       (long long)plan_code_bytes(plan), (long long)plan_scale_bytes(plan));

@@ -518,7 +518,10 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
     strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
     if (limit) strbuf_printf(out, "   of %s", size_text(limit, text));
     if (key != CONFIG_KEY_COUNT) strbuf_printf(out, " (%s)", options[key].name);
-    if (key == KEY_run_gpu_memory) strbuf_printf(out, "; driver and libraries take about %s", size_text(plan->facts.driver_bytes, text));
+    if (key == KEY_run_gpu_memory) strbuf_printf(out, "; %s is left to driver and libraries", size_text(plan->facts.driver_bytes, text));
+    if (plan->facts.driver_bytes)
+        strbuf_printf(out, "\n  %-12s %12s   estimated, for context and libraries%s", "beside it", size_text(GPU_CONTEXT_BYTES, text),
+                      plan->world > 1 ? " but NCCL's buffers" : "");
     if (plan_host_bytes(plan) > LEAST_PINNED)
         strbuf_printf(out, "\n  %-12s %12s   of the host's memory", "pinned", size_text(plan_host_bytes(plan), text));
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");

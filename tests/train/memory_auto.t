@@ -41,7 +41,15 @@ run plan "$dir/run.yaml" --json memory=manual --gpu h200 --gpus 4
 check "tokens/s of all ranks: $(number tokens_per_second), $one of one" awk "BEGIN { exit !($(number tokens_per_second) > $one) }"
 check "their number" [ "$(number ranks)" = 4 ]
 run plan "$dir/run.yaml" --gpu h200 --gpus 4
+beside='^  beside it      543\.00 MiB   estimated, for context and libraries'
+check "what NCCL takes isn't known: $(grep beside "$dir/out")" grep -qE "$beside but NCCL's buffers\$" "$dir/out"
 check "each rank chooses what it divides: $(head -2 "$dir/out")" grep -qE '^an optimizer step: .* of 4 ranks' "$dir/out"
+run plan "$dir/run.yaml" --gpu h200
+check "context and libraries are estimated: $(grep beside "$dir/out")" grep -qE "$beside\$" "$dir/out"
+run plan "$dir/run.yaml" --json memory=manual --gpu h200
+check "for scripts too" [ "$(number estimated_context_bytes)" = 569376768 ]
+run plan "$dir/run.yaml" device=cpu
+check "a CPU has no context: $(tail -1 "$dir/err")" [ "$status/$(grep -c beside "$dir/out")" = 0/0 ]
 refused "a number of GPUs that isn't one" 2 "gpus" "expected an integer" -- plan "$dir/run.yaml" --gpu h200 --gpus few
 refused "what can't fit" 3 "memory_limit" "no settings make it fit" -- pt "$dir/run.yaml" output_dir="$dir/none" memory_limit=1KiB
 finish
