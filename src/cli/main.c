@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "base/variables.h"
 #include "train/signals.h"
 
 #include <signal.h>
@@ -70,6 +71,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
     signals_install();
+    variables_check();
     if (argc < 2) {
         print_usage(stderr);
         return 2;
