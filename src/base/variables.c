@@ -7,9 +7,9 @@
 
 #define PREFIX "SUROGATE_"
 
-static const char *const known[] = {"SUROGATE_AVX512",      "SUROGATE_CUDA_EAGER", "SUROGATE_CUDA_LIBS", "SUROGATE_CUDA_PLUGIN",
-                                    "SUROGATE_LIBRARY",     "SUROGATE_MODELS",     "SUROGATE_PYTHON",    "SUROGATE_SECRET",
-                                    "SUROGATE_TEST_SHARED"};
+static const char *const known[] = {"SUROGATE_AVX512",      "SUROGATE_CUDA_EAGER", "SUROGATE_CUDA_LIBS",
+                                    "SUROGATE_CUDA_PLUGIN", "SUROGATE_LIBRARY",    "SUROGATE_MODELS",
+                                    "SUROGATE_PYTHON",      "SUROGATE_SECRET",     "SUROGATE_TEST_SHARED"};
 enum { NUM_KNOWN = sizeof known / sizeof *known };
 
 static void check(const char *entry)

@@ -1,4 +1,5 @@
-/* The state of a training run, shared by trainer.c (start and end) and train_loop.c (steps). */
+/* The state of a training run, shared by trainer.c (start and end), trainer_output.c (what an earlier start left) and
+ * train_loop.c (steps). */
 #pragma once
 
 #include "comm/agree.h"
@@ -90,10 +91,22 @@ NODISCARD Status trainer_open_device(Trainer *trainer);
 NODISCARD Status trainer_join(Trainer *trainer); /* the devices of all ranks */
 NODISCARD Status trainer_settle(Trainer *trainer);
 NODISCARD Status trainer_make_plan(Trainer *trainer);
-NODISCARD Status trainer_refuse_other_format(Trainer *trainer);
 /* The session, with the weights and the optimizer's state that the run starts from, or goes on with (resume_path). */
 NODISCARD Status trainer_start_session(Trainer *trainer);
 void             trainer_destroy(Trainer *trainer);
+
+/* Parts of it that have to do with output_dir, in their order. Whether the run goes on (resume_path), starts anew or was finished before;
+ * by rank 0, told to all. */
+NODISCARD Status trainer_look_at_output(Trainer *trainer, bool *out_finished);
+/* The base's format in memory is the one that the adapter of resume_path was trained over. */
+NODISCARD Status trainer_refuse_other_format(Trainer *trainer);
+/* Makes the folder; one that it made is removed where the data can't be opened. */
+NODISCARD Status trainer_open_data(Trainer *trainer);
+NODISCARD Status trainer_find_output(Trainer *trainer); /* all ranks see the same folder */
+NODISCARD Status trainer_load_state(Trainer *trainer);  /* of resume_path */
+NODISCARD Status trainer_check_disk(const Trainer *trainer);
+/* The folder becomes this run's: until here nothing of an earlier one was touched. */
+NODISCARD Status trainer_begin_output(Trainer *trainer);
 
 /* The base with the adapter of a folder merged in, into `folder`, which need not be there. */
 NODISCARD Status trainer_merge(Trainer *trainer, const char *adapter_dir, const char *folder);
