@@ -108,7 +108,7 @@ tell_gpu() {
         say "GPUs: this release has no CUDA plugin; it runs on the CPU"
     elif [ ! -e /dev/nvidiactl ]; then
         say "GPUs: there is no NVIDIA driver here; it runs on the CPU"
-    elif ! told=$("$prefix/bin/surogate" doctor 2>&1); then
+    elif ! told=$("$prefix/bin/surogate" doctor --gpu 0 2>&1); then
         say "GPUs can't be used yet: $(printf '%s\n' "$told" | tail -1)"
     else
         say "GPUs can be used (surogate doctor)"

@@ -61,15 +61,19 @@ Status cmd_doctor(CliArgs *args)
 {
     const char *op = NULL;
     bool        no_speed = false, done;
-    int64_t     gpu = 0;
+    int64_t     gpu = -1; /* none was named */
     const Flag  flags[] = {{"--op", FLAG_TEXT, &op, "NAME", "check only this op; NAME:KERNEL: only this kernel of it"},
-                           {"--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0)"},
+                           {"--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0); without a driver that is an error"},
                            {"--no-speed", FLAG_SWITCH, &no_speed, NULL, "leave out the measurements"}};
     TRY(cli_parse(args, flags, 3, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 0));
+    if (gpu < 0 && !op && !device_has_driver()) {
+        printf("there is no NVIDIA driver here (libcuda.so.1) and no GPU to check: runs use the CPU\n");
+        return OK;
+    }
     Device *cpu, *cuda;
-    TRY(device_cuda_create((int)gpu, &cuda)); /* says what is missing */
+    TRY(device_cuda_create(gpu < 0 ? 0 : (int)gpu, &cuda)); /* says what is missing */
     Status status = device_cpu_create(0, &cpu);
     if (status == OK) {
         status = check_gpu(cuda, cpu, op, !no_speed && !op);

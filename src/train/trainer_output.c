@@ -1,5 +1,5 @@
-/* output_dir when a run starts. What an earlier start left there decides whether the run goes on, starts anew or is refused; then the folder
- * becomes this run's. */
+/* output_dir when a run starts. What an earlier start left there decides whether the run goes on, starts anew or is refused; then the
+ * folder becomes this run's. */
 #include "train/trainer_internal.h"
 
 #include "base/log.h"

@@ -21,4 +21,12 @@ for command in "generate $dir/made --prompt line --max-tokens 3" "eval $dir/made
     check "${command%% *} doesn't say it: $(cat "$dir/err")" [ "$(said)" = 0 ]
 done
 refused "a GPU that was asked for" 2 "device cuda" -- eval "$dir/made" --text "$dir/short.txt" --device cuda
+for flags in "" --no-speed; do
+    # shellcheck disable=SC2086
+    run doctor $flags
+    check "doctor $flags has nothing to check: $(cat "$dir/err")" [ "$status/$(cat "$dir/err")" = 0/ ]
+    check "and says so" grep -q "^there is no NVIDIA driver here (libcuda.so.1) and no GPU to check: runs use the CPU$" "$dir/out"
+done
+refused "a GPU that is to be checked" 2 "device cuda" -- doctor --gpu 0
+refused "an op of a GPU" 2 "device cuda" -- doctor --op rms_norm
 finish

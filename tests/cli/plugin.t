@@ -21,7 +21,7 @@ plugins() { # FILE...: those that are there
     for file; do echo "int nothing;" | "$CC" -shared -fPIC -x c -o "$dir/bin/$file" -; done
 }
 opens() { # NAME FILE
-    "$dir/bin/surogate" doctor > "$dir/out" 2> "$dir/err"
+    "$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
     if grep -qF "/bin/$2 lacks surogate_cuda_create" "$dir/err"; then pass; else fail "$1: $(cat "$dir/err")"; fi
 }
 
@@ -41,9 +41,9 @@ plugins libsurogate_cuda.so
 driver 12090
 opens "CUDA 13's says what it lacks on a driver of CUDA 12" libsurogate_cuda.so
 plugins
-"$dir/bin/surogate" doctor > "$dir/out" 2> "$dir/err"
+"$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
 check "both are looked for" grep -q "no plugin (looked for .*libsurogate_cuda12.so, .*libsurogate_cuda.so" "$dir/err"
 echo broken > "$dir/bin/libsurogate_cuda12.so"
-"$dir/bin/surogate" doctor > "$dir/out" 2> "$dir/err"
+"$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
 check "one that can't be opened is named" grep -q "cannot open the plugin: .*libsurogate_cuda12.so" "$dir/err"
 finish
