@@ -469,7 +469,7 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     TRY(checkpoint_verify(path));
     TRY(trainer_agree(t, checkpoint_read_state(path, &state)));
     strcpy(t->resume_path, path);
-    if (t->options.lora.enabled) TRY(trainer_refuse_other_format(t));
+    TRY(trainer_refuse_other_kind(t));
     t->state = state;
     t->num_queued = d->num_results = 0;
     d->num_taken = d->num_trained = 0;

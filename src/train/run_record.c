@@ -122,18 +122,46 @@ void run_record_deinit(RunRecord *record)
     strbuf_deinit(&record->settings);
 }
 
+static size_t line_length(const char *text)
+{
+    size_t len = strcspn(text, "\n");
+    return len + (text[len] == '\n');
+}
+
+/* A key with what belongs to it. */
+static const char *entry_end(const char *text)
+{
+    do text += line_length(text);
+    while (*text == ' ' || *text == '-');
+    return text;
+}
+
+static void tell_line(StrBuf *out, const char *where, const char *line, const char *end)
+{
+    while (*line == ' ') line++;
+    if (line < end)
+        strbuf_printf(out, "%s \"%.*s\"", where, (int)strcspn(line, "\n"), line);
+    else
+        strbuf_printf(out, "%s nothing", where);
+}
+
 void run_record_difference(const char *before, const char *now, StrBuf *out)
 {
-    while (*before && *now) {
-        size_t a = strcspn(before, "\n"), b = strcspn(now, "\n");
-        if (a != b || memcmp(before, now, a) != 0) {
-            strbuf_printf(out, "there \"%.*s\", here \"%.*s\"", (int)a, before, (int)b, now);
-            return;
+    while (*before || *now) {
+        const char *key = *before ? before : now, *begin = before, *end_before = entry_end(before), *end_now = entry_end(now);
+        while (before < end_before && now < end_now) {
+            size_t len = line_length(before);
+            if (len != line_length(now) || memcmp(before, now, len) != 0) break;
+            before += len;
+            now += len;
         }
-        before += a + (before[a] == '\n');
-        now += b + (now[b] == '\n');
+        if (before == end_before && now == end_now) continue;
+        if (before != begin) strbuf_printf(out, "%.*s: ", (int)strcspn(key, ":"), key);
+        tell_line(out, "there", before, end_before);
+        tell_line(out, ", here", now, end_now);
+        return;
     }
-    strbuf_puts(out, *before || *now ? "the settings differ" : "the model's config.json differs");
+    strbuf_puts(out, "the model's config.json differs");
 }
 
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference)

@@ -98,8 +98,8 @@ void             trainer_destroy(Trainer *trainer);
 /* Parts of it that have to do with output_dir, in their order. Whether the run goes on (resume_path), starts anew or was finished before;
  * by rank 0, told to all. */
 NODISCARD Status trainer_look_at_output(Trainer *trainer, bool *out_finished);
-/* The base's format in memory is the one that the adapter of resume_path was trained over. */
-NODISCARD Status trainer_refuse_other_format(Trainer *trainer);
+/* resume_path is of an adapter, over a base in the same format, where this run trains one, else of all parameters. */
+NODISCARD Status trainer_refuse_other_kind(Trainer *trainer);
 /* Makes the folder; one that it made is removed where the data can't be opened. */
 NODISCARD Status trainer_open_data(Trainer *trainer);
 NODISCARD Status trainer_find_output(Trainer *trainer); /* all ranks see the same folder */

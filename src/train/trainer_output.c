@@ -78,10 +78,16 @@ static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
     return status;
 }
 
-/* The same weights in another format are other weights. */
-Status trainer_refuse_other_format(Trainer *t)
+/* All parameters go on from all parameters, an adapter from an adapter, over weights of the same format: in another they are other weights.
+ */
+Status trainer_refuse_other_kind(Trainer *t)
 {
     const WeightFormat *here = weights_made_format(&t->options), *there;
+    bool                lora = t->options.lora.enabled;
+    FAIL_IF(peft_is_adapter_dir(t->resume_path) != lora, ERR_INVALID,
+            "%s is of a run with lora: %s, here it is %s. Set lora: %s; or start anew: set resume_from_checkpoint: false", t->resume_path,
+            lora ? "false" : "true", lora ? "true" : "false", lora ? "false" : "true");
+    if (!lora) return OK;
     TRY(peft_read_base_format(&t->arena, t->resume_path, &there));
     FAIL_IF(here != there, ERR_INVALID,
             "the adapter of %s was trained over a base with qlora: %s, here it is %s. Set qlora: %s; or start a new adapter: name another "
@@ -104,7 +110,7 @@ static Status refuse_other_base(Trainer *t)
             "the adapter of %s was trained on other weights than %s holds: they were changed since. Put the old ones back; or start a new "
             "adapter: name another output_dir, or set resume_from_checkpoint: false",
             t->resume_path, t->config->model);
-    return trainer_refuse_other_format(t);
+    return OK;
 }
 
 /* run.json is damaged: a checkpoint knows the settings too. */
@@ -144,6 +150,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
     if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
+    if (status == OK && t->resume_path[0]) status = trainer_refuse_other_kind(t);
     if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
         status = status_fail(
             ERR_INVALID,

@@ -201,6 +201,16 @@ rm "$out/run.json"
 run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=true max_steps=14 learning_rate=5e-4
 check "resume_from_checkpoint: true takes other settings: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
+# --- an adapter's checkpoint and one of all parameters; a dataset more
+checkpoint() { find "$dir/$1" -maxdepth 1 -name 'checkpoint-*' | tail -1; }
+refused "an adapter from a checkpoint of all parameters" 2 "$(checkpoint whole) is of a run with lora: false, here it is true. Set lora: false" -- \
+    pt "$dir/run.yaml" output_dir="$dir/kind" lora=true resume_from_checkpoint="$(checkpoint whole)"
+refused "all parameters from an adapter's" 2 "$(checkpoint finished) is of a run with lora: true, here it is false. Set lora: true" -- \
+    pt "$dir/run.yaml" output_dir="$dir/kind" resume_from_checkpoint="$(checkpoint finished)"
+cp "$dir/text.txt" "$dir/more.txt"
+refused "a dataset more" 2 "(datasets: there nothing, here \"- path: $dir/more.txt\")" -- pt "$dir/run.yaml" output_dir="$dir/whole" datasets.1.path="$dir/more.txt"
+refused "another rate" 2 '(there "learning_rate: 0.0002", here "learning_rate: 0.002")' -- pt "$dir/run.yaml" output_dir="$dir/whole" learning_rate=2e-3
+
 # --- merge_adapter after the run
 again "$dir/finished" merge_adapter=true
 check "a finished run is merged: $(tail -1 "$dir/err")" [ "$status" = 0 -a -e "$dir/tuned/merged/model.safetensors" ]
