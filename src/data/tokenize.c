@@ -309,12 +309,18 @@ static bool adds_up(const Pipeline *p)
     return does;
 }
 
+static Status fail_nothing(const Pipeline *p)
+{
+    const TokenizeReport *r = p->report;
+    FAIL(ERR_INVALID, "%s: nothing to train on: %lld rows (%lld bad, %lld without a trained token)%s%s%s%s", p->job->dataset->path,
+         (long long)p->done.num_rows, (long long)r->num_bad_rows, (long long)r->num_untrained, r->num_examples ? "; the first: " : "",
+         r->num_examples ? r->examples[0] : "", r->num_unprinted ? "; the chat template doesn't print the content of " : "",
+         r->num_unprinted ? r->first_unprinted : "");
+}
+
 static Status finish(Pipeline *p)
 {
-    FAIL_IF(p->report->num_tokens == 0 || p->report->num_trained == 0, ERR_INVALID,
-            "%s: nothing to train on: %lld rows (%lld bad, %lld without a trained token)%s%s", p->job->dataset->path,
-            (long long)p->done.num_rows, (long long)p->report->num_bad_rows, (long long)p->report->num_untrained,
-            p->report->num_examples ? "; the first: " : "", p->report->num_examples ? p->report->examples[0] : "");
+    if (p->report->num_tokens == 0 || p->report->num_trained == 0) return fail_nothing(p);
     FAIL_IF(p->is_damaged && !adds_up(p), ERR_INVALID,
             "%s: its shards don't add up to what it counts; remove this folder, then it is made anew", p->report->dir);
     TRY(tokenize_report_save(dir_path(p, "dataset.json"), p->report, &p->done));

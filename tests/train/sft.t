@@ -213,4 +213,7 @@ refused "no validation rows" 2 "no validation data left" "Raise validation_split
     datasets.0.samples=1 validation_split_ratio=0.01
 tail -1 "$dir/some.jsonl" > "$dir/tail.jsonl"
 refused "all rows untrained" 2 "nothing to train on" -- sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/tail.jsonl"
+echo '{% for m in messages %}{{ m.contents }}{% endfor %}' > "$dir/prints_none.jinja"
+refused "a template that prints nothing" 2 "nothing to train on" "; the chat template doesn't print the content of $dir/some.jsonl:1" -- \
+    sft "$dir/run.yaml" output_dir="$dir/none" datasets.0.path="$dir/some.jsonl" chat_template="$dir/prints_none.jinja"
 finish
