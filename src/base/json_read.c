@@ -421,6 +421,8 @@ static bool read_document(Parser *parser, JsonValue *out)
 static Status parse(Arena *arena, const char *name, const char *text, size_t len, bool is_row, JsonValue *out)
 {
     FAIL_IF(len > UINT32_MAX, ERR_INVALID, "%s: JSON texts above 4 GiB are not read", name);
+    FAIL_IF(len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0, ERR_INVALID,
+            "%s:1:1: a byte order mark, which JSON doesn't have; save the file as UTF-8 without one", name);
     Parser parser; /* `few` needs no zeros */
     parser.begin = parser.at = len ? text : "";
     parser.end = parser.begin + len;

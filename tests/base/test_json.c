@@ -119,6 +119,7 @@ static void malformed_texts_are_named_with_their_place(void)
     EXPECT(json_parse(&arena, "t", "[1]\0", 4, &v) == ERR_INVALID);
     EXPECT(json_parse(&arena, "t", "[1\0]", 4, &v) == ERR_INVALID);
     EXPECT(json_parse(&arena, "t", NULL, 0, &v) == ERR_INVALID);
+    EXPECT_FAILS(json_parse(&arena, "t", "\xef\xbb\xbf{}", 5, &v), ERR_INVALID, "t:1:1: a byte order mark");
 }
 
 static void nul_escapes_are_kept(void)
