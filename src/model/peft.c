@@ -140,6 +140,7 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     const char *name = arena_printf(arena, "%s/adapter_config.json", dir);
     Str         text;
     JsonValue   config;
+    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
     FAIL_IF(!peft_is_adapter_dir(dir), ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &config));

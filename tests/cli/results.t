@@ -128,6 +128,7 @@ check "64 threads" cmp "$dir/t1/model.safetensors" "$dir/t64/model.safetensors"
 run pt "$dir/run.yaml" output_dir="$dir/lora" lora=true lora_rank=4 learning_rate=0.02 max_steps=5
 check "LoRA trains" [ "$status" = 0 -a -s "$dir/lora/adapter_model.safetensors" ]
 refused "merge of what is no adapter" 2 "a holds no adapter" -- merge "$dir/model" "$dir/a" "$dir/none"
+refused "merge of an adapter that isn't there" 2 "nonesuch: there is no such folder" -- merge "$dir/model" "$dir/nonesuch" "$dir/none"
 run merge "$dir/model" "$dir/lora" "$dir/merged"
 difference=$(sed -n 's/^largest logit difference \([^ ]*\).*/\1/p' "$dir/out")
 check "merge: logit difference $difference" awk "BEGIN { exit !(\"$difference\" != \"\" && $difference < 1e-5) }"
