@@ -188,11 +188,12 @@ static Status setting_from_choice(const Setting *s, const JsonValue *value, doub
         *out = (double)choice->integer;
         return OK;
     }
+    FAIL_IF(!choices || choices->type != JSON_OBJECT, ERR_INVALID, "%s: %s: expected a number, found the text \"%.100s\"", s->config_name,
+            s->key, value->string.data);
     StrBuf known = {0};
-    for (uint32_t i = 0; choices && choices->type == JSON_OBJECT && i < choices->count; i++)
-        strbuf_printf(&known, "%s%s", i ? ", " : "", choices->members[i].key.data);
+    for (uint32_t i = 0; i < choices->count; i++) strbuf_printf(&known, "%s%s", i ? ", " : "", choices->members[i].key.data);
     Status status = status_fail(ERR_UNSUPPORTED, "%s: %s: \"%.100s\" isn't supported for %s; supported: %s", s->config_name, s->key,
-                                value->string.data, s->module->architecture, known.len ? strbuf_cstr(&known) : "a number");
+                                value->string.data, s->module->architecture, strbuf_cstr(&known));
     strbuf_deinit(&known);
     return status;
 }
