@@ -358,7 +358,7 @@ Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *
     FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
     if (format->type == DATASET_TEXT) return text_of(arena, row, format->text_field, true, &out->text);
     if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
-    FAIL_IF(!tmpl, ERR_INVALID,
+    FAIL_IF(!tmpl, ERR_NOT_FOUND, /* no row's fault */
             "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
     Str system;
     TRY(system_of(arena, options, format, row, &system));

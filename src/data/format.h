@@ -57,6 +57,6 @@ enum { NUM_REASONING_KEYS = 3 };
 extern const char *const reasoning_keys[NUM_REASONING_KEYS];
 
 /* In the arena (parts borrow from row). tmpl NULL: there is no chat template, so that instructions are laid out by
- * prompt_format, or Alpaca's text. ERR_INVALID says which field is wrong, without a place. */
+ * prompt_format, or Alpaca's text. ERR_INVALID says which field is wrong, without a place. ERR_NOT_FOUND: it must be there. */
 NODISCARD Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                             const TemplateTraits *tmpl, Sample *out);

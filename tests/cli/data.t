@@ -149,6 +149,14 @@ run tokenize model="$model" datasets.0.path="$dir/bad.jsonl" output_dir="$dir/t1
 check "tokenize counts skipped rows: $(cat "$dir/err")" grep -q "8 bad rows were skipped" "$dir/err"
 check "and shows five" [ "$(grep -c 'bad.jsonl:[0-9]*:' "$dir/err")" = 5 ]
 echo '{"messages": [{"role": "user", "content": "x"}]}' > "$dir/untrained.jsonl"
+mkdir "$dir/no_template"
+for file in "$model"/*; do case $file in *chat_template*) ;; *) cp "$file" "$dir/no_template" ;; esac; done
+for skip in "" datasets.0.on_bad_row=skip; do
+    # shellcheck disable=SC2086
+    refused "a model without a template, $skip" 2 "conversations need a chat template" -- tokenize model="$dir/no_template" \
+        datasets.0.path="$dir/chats.jsonl" output_dir="$dir/t3" $skip
+    check "which is no row's fault: $(cat "$dir/err")" [ "$(grep -c on_bad_row "$dir/err")" = 0 ]
+done
 refused "nothing to train on" 2 "untrained.jsonl" "nothing to train on" -- tokenize model="$model" datasets.0.path="$dir/untrained.jsonl" output_dir="$dir/t2"
 echo '{"messages": "hello"}' > "$dir/wrong.jsonl"
 refused "a field of the wrong kind" 2 "wrong.jsonl:1" "list of messages" -- inspect "$dir/wrong.jsonl" --model "$model" type=conversation
