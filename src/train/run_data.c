@@ -424,6 +424,11 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     *out = (RunData){0};
     Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
     t.notes = &out->notes;
+    if (status == OK && !t.tmpl && tokenizer_eos_id(tokenizer) < 0)
+        log_note(t.notes, true,
+                 "the tokenizer of %s has no EOS: documents end without one, and the model won't learn to stop; set eos_token in "
+                 "tokenizer_config.json",
+                 tokenizer_dir);
     if (status == OK) status = open_sets(out, &t, &config->datasets, &out->train_sets, &out->num_train_sets);
     if (status == OK) status = open_sets(out, &t, &config->validation_datasets, &out->eval_sets, &out->num_eval_sets);
     close_tokenizing(&t);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# metrics.jsonl on a disk that fails for a while, and one that was cut.
+# metrics.jsonl on a disk that fails for a while, and one that was cut; a tokenizer without EOS is told of.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 24" "save_steps: 8" "save_total_limit: 3"
@@ -64,4 +64,13 @@ for lines in 5 9 12; do
     check "$lines lines: the same log" cmp <(without_times "$dir/before") <(without_times "$out/metrics.jsonl")
 done
 check "the report is written" grep -q '"step":24' <(cat "$out/report.html")
+
+# --- a tokenizer without EOS
+endless() { grep -c "warning: the tokenizer of $dir/model has no EOS: documents end without one, and the model won't learn to stop" "$dir/err"; }
+run pt "$dir/run.yaml" output_dir="$dir/eos" max_steps=1
+check "one with EOS isn't warned of" [ "$status/$(endless)" = 0/0 ]
+rm -f "$dir/model/generation_config.json"
+sed -i 's/"eos_token": .*,/"eos_token": null,/' "$dir/model/tokenizer_config.json"
+run pt "$dir/run.yaml" output_dir="$dir/no_eos" max_steps=1
+check "one without is: $(cat "$dir/err")" [ "$status/$(endless)" = 0/1 ]
 finish
