@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -31,6 +31,9 @@ def _value(key: str, value: Any) -> str:
     return value if isinstance(value, str) else os.fspath(value) if isinstance(value, os.PathLike) else json.dumps(value, default=plain)
 
 
-def texts(args: Iterable[str | os.PathLike[str]], settings: Mapping[str, Any]) -> list[str]:
+def texts(args: Sequence[str | os.PathLike[str]], settings: Mapping[str, Any]) -> list[str]:
     """Run files, "key=value" texts and keyword settings."""
+    for arg in args:
+        if isinstance(arg, Mapping):
+            raise TypeError("settings are a dict; expected them as keywords: **settings")
     return [text(arg, "an argument") for arg in args] + [text(f"{key}={_value(key, value)}", key) for key, value in settings.items()]

@@ -467,6 +467,7 @@ class Around(InFolder):
             (TypeError, "tokenizer is None", lambda: chat.encode([{"role": "user"}], None)),  # type: ignore[arg-type]
             (TypeError, "lora_target_modules has {'q_proj'}", lambda: Run(lora_target_modules={"q_proj"})),
             (TypeError, "an argument is 3", lambda: Run(3)),  # type: ignore[arg-type]
+            (TypeError, r"settings are a dict; expected them as keywords: \*\*settings", lambda: Run({"seed": 1})),  # type: ignore[arg-type]
         ]
         for kind, says, call in wrong:
             with self.assertRaisesRegex(kind, says):
