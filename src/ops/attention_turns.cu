@@ -13,21 +13,21 @@ enum { GROUPS = 2, THREADS = (1 + GROUPS) * MMA_THREADS, BLOCK_KEYS = GROUPS * T
 
 /* Beside AttentionDims, in the workspace. */
 typedef struct Turns {
-    int   *next_block;  /* blocks are numbered as they begin: those that a block waits for began before it */
-    int   *taken;       /* (B,H,tiles of queries): turns that are over */
-    float *sum;         /* dq of these tiles, (64,D) as registers hold them */
+    int   *next_block; /* blocks are numbered as they begin: those that a block waits for began before it */
+    int   *taken;      /* (B,H,tiles of queries): turns that are over */
+    float *sum;        /* dq of these tiles, (64,D) as registers hold them */
     int    key_blocks, query_tiles;
 } Turns;
 
 template <int D> struct TurnsShared {
     enum { BYTES = SwizzledTile<D>::BYTES, DS_BYTES = GROUPS * PIECE_BYTES };
-    char  keys[GROUPS][BYTES], values[GROUPS][BYTES];
-    char  q[STAGES][BYTES], grad_o[STAGES][BYTES];
-    char  ds[2][DS_BYTES];              /* (keys, queries) */
-    float dq[TILE_ROWS * D];            /* this block's part of a tile, as registers hold it */
-    float lse2[STAGES][TILE_ROWS], delta[STAGES][TILE_ROWS];
-    int   first[STAGES][TILE_ROWS]; /* the first key a query attends; past the end: none */
-    int   block;
+    char     keys[GROUPS][BYTES], values[GROUPS][BYTES];
+    char     q[STAGES][BYTES], grad_o[STAGES][BYTES];
+    char     ds[2][DS_BYTES];   /* (keys, queries) */
+    float    dq[TILE_ROWS * D]; /* this block's part of a tile, as registers hold it */
+    float    lse2[STAGES][TILE_ROWS], delta[STAGES][TILE_ROWS];
+    int      first[STAGES][TILE_ROWS]; /* the first key a query attends; past the end: none */
+    int      block;
     uint64_t full[STAGES], free[STAGES];
 };
 
@@ -136,12 +136,13 @@ template <int D> static __device__ __forceinline__ void bring_columns(const Atte
 
 /* At each tile waits for the block's turn, adds what the warpgroups leave in shared memory, by bulk copies, and ends the turn. Who is last
  * adds by itself. */
-template <int D> static __device__ __forceinline__ void keep_turns(const AttentionDims &a, const Turns &turns, TurnsShared<D> *shared, Work w)
+template <int D>
+static __device__ __forceinline__ void keep_turns(const AttentionDims &a, const Turns &turns, TurnsShared<D> *shared, Work w)
 {
     barrier_arrive<TURN_COUNT>(BARRIER_DQ_FREE);
     for (; w.left; w.next()) {
-        int  *taken = turns.taken + tile_of(a, turns, w), turn = w.turn(attention_first_key(a, w.b, w.query, w.query)), seen = 0;
-        bool  last = w.last_turn(), leads = (threadIdx.x & 31) == 0;
+        int *taken = turns.taken + tile_of(a, turns, w), turn = w.turn(attention_first_key(a, w.b, w.query, w.query)), seen = 0;
+        bool last = w.last_turn(), leads = (threadIdx.x & 31) == 0;
         if (!last) barrier_wait<TURN_COUNT>(BARRIER_ADDED);
         while (seen < turn) asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(seen) : "l"(taken) : "memory");
         __syncwarp();
@@ -215,8 +216,8 @@ struct Place {
     int group, warp, row, key, col; /* row: the warpgroup's first key; key: the thread's, and 8 on; col: its first query */
 
     __device__ __forceinline__ Place(int begin, int group_)
-        : group(group_), warp((threadIdx.x >> 5) % MMA_WARPS), row(begin + group * TILE_ROWS), key(row + warp * 16 + (threadIdx.x >> 2) % 8),
-          col((threadIdx.x & 3) * 2)
+        : group(group_), warp((threadIdx.x >> 5) % MMA_WARPS), row(begin + group * TILE_ROWS),
+          key(row + warp * 16 + (threadIdx.x >> 2) % 8), col((threadIdx.x & 3) * 2)
     {
     }
 };
@@ -258,7 +259,8 @@ static __device__ __forceinline__ void differentiate(float (&dp)[8][4], const fl
 {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        float2 delta = *(const float2 *)&shared->delta[w.ring.stage][n * 8 + at.col], lse2 = *(const float2 *)&shared->lse2[w.ring.stage][n * 8 + at.col];
+        float2 delta = *(const float2 *)&shared->delta[w.ring.stage][n * 8 + at.col],
+               lse2 = *(const float2 *)&shared->lse2[w.ring.stage][n * 8 + at.col];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             dp[n][e] = p[n][e] * (dp[n][e] - (e & 1 ? delta.y : delta.x));
@@ -438,9 +440,9 @@ template <int D> static __global__ void __launch_bounds__(256) turns_prelude(Att
     if (thread < (int64_t)a.batch * a.num_heads * turns.query_tiles) turns.taken[thread] = 0;
     float sum = 0;
     if (at < rows) {
-        int         t = (int)(at % a.len), head = (int)(at / a.len % a.num_heads), b = (int)(at / a.len / a.num_heads);
-        int64_t     column = (int64_t)head * D + thread % LANES * 8;
-        float       x[8], y[8];
+        int     t = (int)(at % a.len), head = (int)(at / a.len % a.num_heads), b = (int)(at / a.len / a.num_heads);
+        int64_t column = (int64_t)head * D + thread % LANES * 8;
+        float   x[8], y[8];
         load_pack((const bf16 *)a.o.data + b * a.o.batch_stride + t * a.o.token_stride + column, x);
         load_pack((const bf16 *)a.grad_o.data + b * a.grad_o.batch_stride + t * a.grad_o.token_stride + column, y);
 #pragma unroll

@@ -10,11 +10,18 @@ enum { PAIR_THREADS = 2 * MMA_THREADS, PAIR_ROWS = 2 * TILE_ROWS };
 
 /* ---- forward, heads of 64 and 128 ---- */
 
-enum { STREAM_STAGES = 3, STREAM_KEYS = 2 * TILE_ROWS, STREAM_THREADS = PAIR_THREADS + MMA_THREADS, COPYING = MMA_THREADS / 2 };
+enum {
+    STREAM_STAGES = 3,
+    STREAM_KEYS = 2 * TILE_ROWS,
+    STREAM_PIECE = 2 * PIECE_BYTES,
+    STREAM_THREADS = PAIR_THREADS + MMA_THREADS,
+    COPYING = MMA_THREADS / 2
+};
 
+/* Tiles of 128 rows: pieces of 64 columns and 16 KiB. */
 template <int D> struct StreamShared {
-    enum { BYTES = SwizzledTile<D>::BYTES };
-    char     keys[STREAM_STAGES][2][BYTES], values[STREAM_STAGES][2][BYTES];
+    enum { BYTES = 2 * SwizzledTile<D>::BYTES };
+    char     keys[STREAM_STAGES][BYTES], values[STREAM_STAGES][BYTES];
     uint64_t full[2][STREAM_STAGES], free[2][STREAM_STAGES]; /* of keys, of values */
 };
 
@@ -46,14 +53,14 @@ static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, 
 /* Two warps load keys, two load values, two warpgroups multiply, 64 queries each. */
 
 template <int D>
-static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (*tiles)[2][SwizzledTile<D>::BYTES], uint64_t *full,
+static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (*tiles)[StreamShared<D>::BYTES], uint64_t *full,
                                                     uint64_t *free, int begin, int end)
 {
-    const TileCopy<D, COPYING> copy(h, b, g, threadIdx.x % COPYING);
-    Ring<STREAM_STAGES>        at;
+    const TileCopy<D, COPYING, STREAM_PIECE> copy(h, b, g, threadIdx.x % COPYING);
+    Ring<STREAM_STAGES>                      at;
     for (int key = begin; key < end; key += STREAM_KEYS, at.next()) {
         phase_wait(&free[at.stage], at.round ^ 1);
-        for (int i = 0; i < 2; i++) copy.begin(tiles[at.stage][i], key + i * TILE_ROWS, end);
+        for (int i = 0; i < 2; i++) copy.begin(tiles[at.stage] + i * PIECE_BYTES, key + i * TILE_ROWS, end);
         copy_commit();
         copy_wait<0>();
         publish_tiles();
@@ -62,25 +69,22 @@ static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g
 }
 
 /* 64 queries and 128 keys. */
-template <int D>
-static __device__ __forceinline__ void begin_scores(float (&s)[16][4], const uint32_t (&q)[D / 16][4],
-                                                    const char (*keys)[SwizzledTile<D>::BYTES])
+template <int D> static __device__ __forceinline__ void begin_scores(float (&s)[16][4], const uint32_t (&q)[D / 16][4], const char *keys)
 {
     hold(s);
     wgmma_begin();
+    wgmma_turned<0>(s, q[0], tile_descriptor(keys, 16));
 #pragma unroll
-    for (int i = 0; i < 2; i++) wgmma_all_turned<D>(reinterpret_cast<float(&)[8][4]>(s[8 * i]), q, keys[i]);
+    for (int k = 1; k < D / 16; k++) wgmma_turned<1>(s, q[k], tile_descriptor(keys + k / 4 * STREAM_PIECE + k % 4 * 32, 16));
     wgmma_commit();
 }
 
-template <int D>
-static __device__ __forceinline__ void begin_values(float (&o)[D / 8][4], const uint32_t (&p)[8][4],
-                                                    const char (*values)[SwizzledTile<D>::BYTES])
+template <int D> static __device__ __forceinline__ void begin_values(float (&o)[D / 8][4], const uint32_t (&p)[8][4], const char *values)
 {
     hold(o);
     wgmma_begin();
 #pragma unroll
-    for (int c = 0; c < 8; c++) wgmma_straight(o, p[c], rows_of(values[c / 4], c % 4));
+    for (int c = 0; c < 8; c++) wgmma_straight(o, p[c], tile_descriptor(values + c * 2048, STREAM_PIECE));
     wgmma_commit();
 }
 

@@ -57,18 +57,19 @@ template <typename T> static __device__ __forceinline__ Pack<T> load_weight(cons
     return to_pack<T>(v);
 }
 
-/* The next heads are loaded before this turn's are worked on. CODES: those of dx. wide: wq and wk begin at multiples of 16
- * bytes. */
-template <typename T, int LANES, int CODES>
-static __global__ void __launch_bounds__(THREADS, 2)
+/* The next heads are loaded before this turn's are worked on. NORM: there are wq and wk. CODES: those of dx. wide: wq and wk begin at
+ * multiples of 16 bytes. */
+template <typename T, int LANES, int CODES, bool NORM>
+static __global__ void __launch_bounds__(THREADS, NORM ? 2 : 4)
     qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, bool wide, T *dx, RowCodes codes)
 {
     enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
     __shared__ float sums[GROUPS * LANES * N];
     const QkvDims    d = q.d;
-    int              num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
+    int              num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, all = turned + (int)d.num_kv;
+    int              heads = (dx && dx != dy) || CODES ? all : turned; /* values that stay where they are aren't looked at */
     int64_t          row = (int64_t)blockIdx.x * q.chunk_rows, end = row + q.chunk_rows < d.rows ? row + q.chunk_rows : d.rows;
-    int64_t          row_size = heads * d.head_dim;
+    int64_t          row_size = all * d.head_dim;
     int              lane = threadIdx.x % LANES, group = threadIdx.x / LANES, base = group;
     float            dq[N] = {}, dk[N] = {};
     Pack<T>          weight_q, weight_k;
@@ -76,8 +77,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     QkvTableOf<N>    t;
     RowState         state = row_state<CODES>(codes);
     dy += lane * N;
-    if (!wq) x = NULL;
-    if (wq) {
+    if (!NORM) x = NULL;
+    if (NORM) {
         x += lane * N;
         weight_q = load_weight(wq + lane * N, wide);
         weight_k = load_weight(wk + lane * N, wide);
@@ -100,7 +101,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int k = 0; k < N; k++) v[k] = to_float(batch.grads[u].v[k]);
             turn<LANES, N>(v, t, lane, -1.0f);
-            if (wq) {
+            if (NORM) {
                 bool    is_q = head < num_q;
                 float   rstd = batch.rstds[u], dot = 0; /* 0 for values: they add nothing */
                 Pack<T> w;
@@ -122,7 +123,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             }
             if (!(dx || CODES) || head >= heads) continue;
             Pack<T> result = head < turned ? to_pack<T>(v) : batch.grads[u];
-            if (dx && (head < turned || dx != dy - lane * N)) *(uint4 *)(dx + first + head * d.head_dim) = result.words;
+            if (dx) *(uint4 *)(dx + first + head * d.head_dim) = result.words;
             if (CODES) store_row_codes<CODES>(codes, state, result, row, head * d.head_dim + lane * N);
         }
         batch = next;
@@ -179,31 +180,31 @@ static __global__ void qkv_pairs_bwd(QkvBwd q, TensorView dy, TensorView x, Tens
     }
 }
 
-template <typename T, int LANES> static void launch_heads(const KernelArgs *args, const QkvBwd *q)
+template <typename T, int LANES, bool NORM> static void launch_heads(const KernelArgs *args, const QkvBwd *q)
 {
     unsigned          grid = (unsigned)cuda_div_up(q->d.rows, q->chunk_rows);
     const TensorView *in = args->in;
     int64_t           format = ((const QkvAttrs *)args->attrs)->codes;
     RowCodes          codes = row_codes(args, OUT_CODES, IN_SCALE, format, q->d.rows, type_cols(&in[IN_DY].type));
     int               kind = row_codes_kind(&codes);
-    auto              kernel = kind == CODES_SCALED   ? qkv_heads_bwd<T, LANES, CODES_SCALED>
-                               : kind == CODES_BLOCKS ? qkv_heads_bwd<T, LANES, CODES_BLOCKS>
-                                                      : qkv_heads_bwd<T, LANES, CODES_NONE>;
+    auto              kernel = kind == CODES_SCALED   ? qkv_heads_bwd<T, LANES, CODES_SCALED, NORM>
+                               : kind == CODES_BLOCKS ? qkv_heads_bwd<T, LANES, CODES_BLOCKS, NORM>
+                                                      : qkv_heads_bwd<T, LANES, CODES_NONE, NORM>;
     bool              wide = is_aligned16(in[IN_WQ].data) && is_aligned16(in[IN_WK].data);
     kernel<<<grid, THREADS, 0, cuda_stream(args)>>>(*q, (const T *)in[IN_DY].data, (const T *)in[IN_QKV].data, (const T *)in[IN_WQ].data,
                                                     (const T *)in[IN_WK].data, wide, (T *)args->out[OUT_DX].data, codes);
 }
 
-template <typename T> static bool launch_fitting(const KernelArgs *args, const QkvBwd *q, int lanes)
+template <typename T, bool NORM> static bool launch_fitting(const KernelArgs *args, const QkvBwd *q, int lanes)
 {
     if (lanes == 4)
-        launch_heads<T, 4>(args, q);
+        launch_heads<T, 4, NORM>(args, q);
     else if (lanes == 8)
-        launch_heads<T, 8>(args, q);
+        launch_heads<T, 8, NORM>(args, q);
     else if (lanes == 16)
-        launch_heads<T, 16>(args, q);
+        launch_heads<T, 16, NORM>(args, q);
     else if (lanes == 32)
-        launch_heads<T, 32>(args, q);
+        launch_heads<T, 32, NORM>(args, q);
     else
         return false;
     return true;
@@ -220,8 +221,10 @@ static Status qkv_norm_rope_bwd_run(const KernelArgs *args)
     q.chunk_rows = sum_chunk_rows(q.d.rows);
     const TensorView *views[] = {dy, x, wq, wk, dx};
     bool              done = false;
+    int               lanes = head_lanes(q.d.head_dim, dy->type.dtype);
     if (views_are(dy->type.dtype, views, 5))
-        CUDA_FLOAT(dy->type.dtype, T, done = launch_fitting<T>(args, &q, head_lanes(q.d.head_dim, dy->type.dtype)));
+        CUDA_FLOAT(dy->type.dtype, T,
+                   done = wq->data ? launch_fitting<T, true>(args, &q, lanes) : launch_fitting<T, false>(args, &q, lanes));
     int64_t chunks = cuda_div_up(q.d.rows, q.chunk_rows);
     if (!done) qkv_pairs_bwd<<<(unsigned)chunks, 32, 0, cuda_stream(args)>>>(q, *dy, *x, *wq, *wk, *dx);
     for (int k = 1; k <= 2; k++)

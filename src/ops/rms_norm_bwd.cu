@@ -14,7 +14,7 @@ static __global__ void __launch_bounds__(1024)
     rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in, T *dx, const T *acc, RowCodes q, float *dw,
                        int64_t chunk_rows, float offset)
 {
-    enum { N = Pack<T>::N };
+    enum { N = Pack<T>::N, EARLY = PACKS == 1 /* registers are left to load what dx adds to before the block adds up */ };
     int64_t          rows = q.scaled.rows, cols = q.scaled.cols;
     RowState         state = row_state<CODES>(q);
     __shared__ float scratch[32];
@@ -26,13 +26,15 @@ static __global__ void __launch_bounds__(1024)
     }
     int64_t end = ((int64_t)blockIdx.x + 1) * chunk_rows;
     for (int64_t row = (int64_t)blockIdx.x * chunk_rows; row < rows && row < end; row++) {
-        float gy[PACKS][N], v[PACKS][N], rstd = rstd_in[row], dot = 0;
+        float   gy[PACKS][N], v[PACKS][N], rstd = rstd_in[row], dot = 0;
+        Pack<T> before[PACKS];
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
             int64_t c = ((int64_t)p * blockDim.x + threadIdx.x) * N;
             if (c >= cols) continue;
             load_pack(dy + row * cols + c, gy[p]);
             load_pack(x + row * cols + c, v[p]);
+            if (EARLY && acc) before[p].words = *(const uint4 *)(acc + row * cols + c);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 dot += gy[p][i] * weight[p][i] * v[p][i];
@@ -46,7 +48,8 @@ static __global__ void __launch_bounds__(1024)
             int64_t c = ((int64_t)p * blockDim.x + threadIdx.x) * N;
             if (c >= cols) continue;
             float old[N] = {};
-            if (acc) load_pack(acc + row * cols + c, old);
+            if (!EARLY && acc) before[p].words = *(const uint4 *)(acc + row * cols + c);
+            for (int i = 0; i < N && acc; i++) old[i] = to_float(before[p].v[i]);
 #pragma unroll
             for (int i = 0; i < N; i++) old[i] += gy[p][i] * weight[p][i] * rstd - v[p][i] * pull;
             store_result<CODES>(dx, old, q, state, row, c);
