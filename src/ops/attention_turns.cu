@@ -390,7 +390,7 @@ template <int D, bool CAP> struct Multiplier {
             wgmma_wait<1>();
             hold(dq);
             add_dq(now);
-            if ((threadIdx.x & 31) == 0) phase_arrive(&shared->free[now.ring.stage]);
+            phase_arrive(&shared->free[now.ring.stage]);
             make_weights();
         } while (w.left);
         if (a.dq.data) barrier_wait<TURN_COUNT>(BARRIER_DQ_FREE); /* each arrival is waited for */
@@ -410,7 +410,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(THREADS, 1) 
     if (threadIdx.x == 0) shared->block = atomicAdd(turns.next_block, 1);
     if (threadIdx.x < STAGES) {
         phases_init(&shared->full[threadIdx.x], LOADING_WARPS * 32);
-        phases_init(&shared->free[threadIdx.x], GROUPS * MMA_WARPS);
+        phases_init(&shared->free[threadIdx.x], GROUPS * MMA_THREADS);
     }
     __syncthreads();
     Work work(a, shared->block);
