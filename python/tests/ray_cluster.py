@@ -31,6 +31,7 @@ os.environ |= {  # a node that is gone is noticed within two seconds
 }
 MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
 KILLS_OF_A_RUN = 4
+STEPS_UNTIL_KILLED = 12  # at most, since the kill before: four kills hit a run of 60 steps however fast those are
 
 
 class Nodes:
@@ -112,9 +113,10 @@ def run_killed(nodes: Nodes, line: list[str], most: int, chance: random.Random) 
     command, kills = Command(line), 0
     while kills < most:
         steps = command.steps
-        if chance.random() < 0.7 and not command.until_step(steps + 1):
+        if chance.random() < 0.7 and not command.until_step(steps + chance.randrange(1, STEPS_UNTIL_KILLED + 1)):
             break
-        time.sleep(chance.random() * 1.5)
+        if command.steps == steps:  # while programs start, or end after the kill before
+            time.sleep(chance.random() * 1.5)
         if command.process.poll() is not None:
             break
         nodes.kill(chance)

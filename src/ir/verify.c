@@ -79,9 +79,11 @@ static Status verify_node(Verify *v, const Node *node)
         message[sizeof message - 1] = 0;
         return node_failed(node, message, NULL);
     }
+    bool is_wanted = false;
     for (int k = 0; k < node->num_out; k++) {
         Value *out = node->out[k];
         if (!out) continue;
+        is_wanted = true;
         if (out->producer != node || out->out_index != k) return node_failed(node, "output not its own:", out);
         if (v->defined[out->id]) return node_failed(node, "produced twice:", out);
         if (!type_equal(&out->type, &types[k])) return node_failed(node, "type differs from what the op infers:", out);
@@ -91,6 +93,7 @@ static Status verify_node(Verify *v, const Node *node)
         if (overwrites) mark_dead(v, out->storage);
         v->defined[out->id] = 1;
     }
+    if (!is_wanted) return node_failed(node, "none of its outputs is wanted", NULL);
     return OK;
 }
 

@@ -378,6 +378,9 @@ static void what_does_not_hold_together_is_refused(void)
     graph_move_before(s.graph, s.a, NULL);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "read before it is produced: a: b: f32[4] = add(a, x)");
     s = sample();
+    node_drop_output(s.newer, 0);
+    EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "none of its outputs is wanted: _ = sum(b, state)");
+    s = sample();
     s.b->out[0]->type.dim[0] = 5;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "type differs from what the op infers: b: b: f32[5]");
     s = sample();
@@ -589,7 +592,6 @@ static const char every_feature[] =
     "h: f32[4] home=input = add(x, v)\n"
     "w: f32[4] space=host = add(x, v)\n"
     "p: f32[2] home=input@2 = source() {len=2, scale=0.5, flip=false}\n"
-    "_ = add(x, v)\n"
     "n: f32[4] = sum(h)\n"
     "output loss = h\n"
     "output output = n\n";
