@@ -1,8 +1,9 @@
-/* b is packed a block at a time, shared by all workers; a task then makes a tile of c from rows of a that it packs for
- * itself, depth by depth. The next block is packed by whoever finds no tile left of this one. Where there are fewer tiles than
- * workers, each depth is a task of its own: its sums stay apart until all are there, and are then added in the same order. What is bf16 or
- * FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows (decoding) are dot products instead:
- * they are bound by reading b, which packing would copy first. */
+/* A task makes a tile of c, depth by depth, from rows of a and columns of b. An operand is read where it lies unless its place in memory
+ * costs more than packing it: a is then packed by each task for itself, b a block at a time for all workers; the next block is packed by
+ * whoever finds no tile left of this one. While a tile is made, what it reads next comes into the caches, a line with each step along k.
+ * Where there are fewer tiles than workers, each depth is a task of its own: its sums stay apart until all are there, and are then added in
+ * the same order. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows
+ * (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
 #include "device/cpu/sgemm.h"
@@ -11,15 +12,15 @@ enum {
     DEPTH = 320,  /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
     TILE_M = 120, /* rows of a that a task packs at a time, 150 KiB */
     LEAST_M = 24, /* fewer reuse b too little */
-    LEAST_N = 256,
-    TASKS_PER_WORKER = 8,
+    LEAST_N = 64,
+    TASKS_PER_WORKER = 4,
     BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
     BLOCK_N = 512,              /* columns that a block has at least */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
-    NARROW = 64,                /* columns of c for which a is read where it lies: packing it takes longer than using it */
+    NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
     PART_FLOATS = 1 << 22,      /* of sums that stay apart, 16 MiB */
-    ALIASED = 2048,             /* bytes: rows so far apart, or a multiple, share few places of the caches and are packed */
+    WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
 };
@@ -27,8 +28,22 @@ enum {
 /* How a product is cut. Bits depend on `depth` and on nothing else of it. */
 typedef struct Grid {
     int64_t depth, block_k, block_n, tile_m, tile_n;
-    bool    apart; /* each depth is a task */
+    int64_t large, small_m; /* of the tiles side by side in the last columns of a block: how many have tile_m rows; rows of the others */
+    bool    a_lies, b_lies; /* read where it lies, not packed */
+    bool    apart;          /* each depth is a task */
 } Grid;
+
+/* Whether an operand is read where it lies. */
+static bool a_lies(const Gemm *g)
+{
+    return g->a.dtype == DT_F32 && (g->n <= NARROW || dtype_bytes(DT_F32, g->a.stride) % sgemm_kernel()->aliased != 0);
+}
+
+static bool b_lies(const Gemm *g)
+{
+    const SgemmKernel *kernel = sgemm_kernel();
+    return g->b.dtype == DT_F32 && !g->b.trans && kernel->b_is_far && dtype_bytes(DT_F32, g->b.stride) % kernel->aliased != 0;
+}
 
 /* About `tile`, so that all tiles are of nearly one size. */
 static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
@@ -41,35 +56,49 @@ static int64_t num_runs(const Grid *grid, int64_t depth)
     return max_i64(1, div_up(depth, grid->depth));
 }
 
-/* Tiles of a block; they are made smaller until there are enough tasks of `runs` depths each. */
-static int64_t cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t runs, int64_t enough)
+static int64_t num_tiles(const Grid *grid, int64_t m, int64_t n)
+{
+    return div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
+}
+
+/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each. */
+static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t enough)
 {
     grid->tile_m = even_tile(m, TILE_M, SGEMM_ROWS);
-    grid->tile_n = grid->block_n;
-    for (;;) {
-        int64_t tiles = div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
-        if (tiles * runs >= enough) return tiles;
-        if (grid->tile_m / 2 >= LEAST_M)
+    grid->tile_n = grid->b_lies ? even_tile(n, WIDE, SGEMM_COLS) : grid->block_n;
+    while (num_tiles(grid, m, n) < enough) {
+        bool by_columns = grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && grid->tile_n > grid->tile_m));
+        if (by_columns)
+            grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
+        else if (grid->tile_m / 2 >= LEAST_M)
             grid->tile_m = even_tile(m, grid->tile_m / 2, SGEMM_ROWS);
-        else if (grid->tile_n / 2 >= LEAST_N)
-            grid->tile_n = even_tile(grid->block_n, grid->tile_n / 2, SGEMM_COLS);
         else
-            return tiles;
+            return;
     }
+}
+
+/* Workers that end with small tiles end at nearly the same time. */
+static void cut_last(Grid *grid, int64_t m, int num_workers)
+{
+    grid->small_m = max_i64(SGEMM_ROWS, grid->tile_m / 4 / SGEMM_ROWS * SGEMM_ROWS);
+    grid->large = num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
 }
 
 static Grid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    Grid    grid = {.depth = even_tile(k, DEPTH, 8)};
-    grid.block_n = even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
+    Grid    grid = {.depth = even_tile(k, DEPTH, 8), .a_lies = a_lies(g), .b_lies = b_lies(g)};
+    grid.block_n = grid.b_lies ? even_tile(n, n, SGEMM_COLS) : even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
-    if (g->c.dtype == DT_F32) grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
+    if (g->c.dtype == DT_F32 && !grid.b_lies)
+        grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
     int64_t enough = TASKS_PER_WORKER * num_workers, runs = num_runs(&grid, min_i64(k, grid.block_k));
-    if (cut_tiles(&grid, m, n, 1, enough) < 2 * num_workers && num_workers > 1 && runs > 1 && runs * m * grid.block_n <= PART_FLOATS) {
+    cut_tiles(&grid, m, n, enough);
+    if (num_tiles(&grid, m, n) < 2 * num_workers && num_workers > 1 && runs > 1 && runs * m * grid.block_n <= PART_FLOATS) {
         grid.apart = true;
-        cut_tiles(&grid, m, n, runs, enough);
+        cut_tiles(&grid, m, n, div_up(enough, runs));
     }
+    cut_last(&grid, m, grid.apart ? 1 : num_workers);
     return grid;
 }
 
@@ -99,12 +128,11 @@ typedef struct GemmJob {
     float             *parts;       /* sums that stay apart: (depths of a block, m, columns of a block) */
     float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
-    int                workers;
 } GemmJob;
 
 static int64_t block_floats(const Grid *grid)
 {
-    return sgemm_packed(grid->block_n, SGEMM_COLS, grid->block_k);
+    return grid->b_lies ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, grid->block_k);
 }
 
 /* In memory at a time. */
@@ -199,8 +227,9 @@ static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *n
     scale_panels(x, 1, row, 1, 0, count, numbers);
 }
 
-static int64_t pack_tasks(const Gemm *g, const Block *block)
+static int64_t pack_tasks(const Gemm *g, const Grid *grid, const Block *block)
 {
+    if (grid->b_lies) return 0;
     return g->b.trans ? div_up(block->cols, PACK_COLS) : block->cols ? div_up(block->depth, PACK_ROWS) : 0;
 }
 
@@ -225,34 +254,11 @@ static void pack_task(void *context, int64_t task, int worker)
     pack_part(job, &job->next, task);
 }
 
-/* Where the numbers of an operand lie: rows [row, row + rows) and columns [col, col + cols) of op(x). */
-static SgemmAhead where(const GemmOperand *x, int64_t row, int64_t rows, int64_t col, int64_t cols)
-{
-    int64_t along = x->trans ? rows : cols; /* side by side */
-    return (SgemmAhead){.data = element(x, row, col),
-                        .rows = x->trans ? cols : rows,
-                        .bytes = dtype_bytes(x->dtype, along),
-                        .stride = dtype_bytes(x->dtype, x->stride)};
-}
-
-/* Part `part` of `parts` of the next block of b, where it lies. */
-static SgemmAhead next_block(const GemmJob *job, int64_t part, int64_t parts)
-{
-    const Block *next = &job->next;
-    if (!next->cols) return (SgemmAhead){0};
-    SgemmAhead all = where(&job->gemm->b, next->k, next->depth, next->n, next->cols);
-    int64_t    begin = all.rows * part / parts, end = all.rows * (part + 1) / parts;
-    all.data += begin * all.stride;
-    all.rows = end - begin;
-    return all;
-}
-
-static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k, int64_t depth, int64_t cols, float *panels)
+static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k, int64_t depth, float *panels)
 {
     const Gemm *g = job->gemm;
     const void *from = element(&g->a, row, k);
-    bool        aliased = dtype_bytes(g->a.dtype, g->a.stride) % ALIASED == 0;
-    if (g->a.dtype == DT_F32 && (cols <= NARROW || (g->a.trans && !aliased))) return sgemm_a(job->kernel, g->a.trans, from, g->a.stride);
+    if (job->grid.a_lies) return sgemm_a(job->kernel, g->a.trans, from, g->a.stride);
     SgemmA a = sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
     scale_panels(&g->a, job->kernel->rows, row, rows, k, depth, panels);
     return a;
@@ -260,29 +266,42 @@ static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k
 
 static SgemmB operand_b(const GemmJob *job, int64_t l, int64_t col)
 {
-    int64_t width = job->kernel->cols;
+    const Gemm *g = job->gemm;
+    int64_t     width = job->kernel->cols;
+    if (job->grid.b_lies) return sgemm_b(job->kernel, element(&g->b, job->block.k + l, job->block.n + col), g->b.stride);
     return (SgemmB){job->block.panels + col * job->block.depth + l * width, width * job->block.depth, width};
 }
 
-/* A tile of c over the depth of the block. Where a is read across its rows, it fetches meanwhile a for the next depth or, most
- * probably, the worker's next tile, and this task's part of the next block. */
-static void tile_sum(const GemmJob *job, int64_t task, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c,
-                     int64_t c_stride, bool adds)
+/* Columns [col, col + cols) of op(x) from row k on, where rows lie across them. */
+static SgemmAhead across(const void *data, int64_t stride, int64_t cols)
+{
+    return (SgemmAhead){data, div_up(cols, 16), stride * (int64_t)sizeof(float)};
+}
+
+/* What a tile reads first from depth l of the block on: returns how many. What lies along the depth comes by itself. */
+static int read_next(const GemmJob *job, int64_t row, int64_t rows, int64_t l, int64_t col, SgemmAhead *ahead)
+{
+    const Gemm *g = job->gemm;
+    int         count = 0;
+    if (l >= job->block.depth) return 0;
+    SgemmB b = operand_b(job, l, col);
+    ahead[count++] = across(b.data, b.row, job->kernel->cols);
+    if (job->grid.a_lies && g->a.trans) ahead[count++] = across(element(&g->a, row, job->block.k + l), g->a.stride, rows);
+    return count;
+}
+
+/* A tile of c over the depth of the block. */
+static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
+                     bool adds)
 {
     const Gemm  *g = job->gemm;
     const Block *block = &job->block;
-    int64_t      runs = num_runs(&job->grid, block->depth);
-    for (int64_t run = 0; run < runs; run++) {
-        int64_t    l = run * job->grid.depth, depth = min_i64(job->grid.depth, block->depth - l);
-        SgemmA     a = operand_a(job, row, rows, block->k + l, depth, cols, panels);
-        int64_t    next_row = run + 1 < runs ? row : (task + job->workers) % div_up(g->m, job->grid.tile_m) * job->grid.tile_m;
-        int64_t    next_l = run + 1 < runs ? l + depth : 0;
-        SgemmAhead ahead[] = {
-            where(&g->a, next_row, min_i64(rows, g->m - next_row), block->k + next_l, min_i64(depth, block->depth - next_l)),
-            next_block(job, task * runs + run, job->tiles * runs),
-        };
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride, adds || run > 0, ahead,
-                  g->a.trans ? 2 : 0);
+    for (int64_t l = 0; l < max_i64(1, block->depth); l += job->grid.depth) {
+        int64_t    depth = min_i64(job->grid.depth, block->depth - l);
+        SgemmA     a = operand_a(job, row, rows, block->k + l, depth, panels);
+        SgemmAhead ahead[SGEMM_MOST_AHEAD];
+        int        num_ahead = read_next(job, row, rows, l + depth, col, ahead);
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride, adds || l > 0, ahead, num_ahead);
     }
 }
 
@@ -295,7 +314,7 @@ static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
 static void part_task(const GemmJob *job, int64_t run, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels)
 {
     int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
-    SgemmA  a = operand_a(job, row, rows, job->block.k + l, depth, cols, panels);
+    SgemmA  a = operand_a(job, row, rows, job->block.k + l, depth, panels);
     sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part_of(job, run, row, col), job->grid.block_n, false, NULL, 0);
 }
 
@@ -337,6 +356,27 @@ static void add_parts(void *context, int64_t row, int worker)
     }
 }
 
+/* Tiles over one depth of a block. */
+static int64_t tiles_of(const Gemm *g, const Grid *grid, int64_t cols)
+{
+    int64_t last = grid->large + div_up(max_i64(0, g->m - grid->large * grid->tile_m), grid->small_m);
+    return (div_up(cols, grid->tile_n) - 1) * div_up(g->m, grid->tile_m) + last;
+}
+
+static void place_tile(const Gemm *g, const Grid *grid, int64_t cols, int64_t tile, int64_t *out_row, int64_t *out_rows, int64_t *out_col)
+{
+    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n), column = min_i64(tile / down, across - 1);
+    int64_t number = tile - column * down, size = grid->tile_m, first = 0;
+    if (column == across - 1 && number >= grid->large) {
+        first = grid->large * grid->tile_m;
+        number -= grid->large;
+        size = grid->small_m;
+    }
+    *out_row = first + number * size;
+    *out_rows = min_i64(size, g->m - *out_row);
+    *out_col = column * grid->tile_n;
+}
+
 static void tile_task(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
@@ -347,10 +387,10 @@ static void tile_task(void *context, int64_t task, int worker)
         pack_part(job, &job->next, task - job->tiles);
         return;
     }
-    int64_t tiles_m = div_up(g->m, grid->tile_m), across = div_up(block->cols, grid->tile_n), run = task / (tiles_m * across);
-    int64_t row = task % tiles_m * grid->tile_m, col = task / tiles_m % across * grid->tile_n;
-    int64_t rows = min_i64(grid->tile_m, g->m - row), cols = min_i64(grid->tile_n, block->cols - col);
-    float  *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
+    int64_t tiles = tiles_of(g, grid, block->cols), run = task / tiles, row, rows, col, cols;
+    place_tile(g, grid, block->cols, task % tiles, &row, &rows, &col);
+    cols = min_i64(grid->tile_n, block->cols - col);
+    float *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
     if (grid->apart) {
         part_task(job, run, row, rows, col, cols, panels);
         return;
@@ -358,7 +398,7 @@ static void tile_task(void *context, int64_t task, int worker)
     bool    direct = g->c.dtype == DT_F32;
     float  *c = direct ? element_of_c(g, row, block->n + col) : tile;
     int64_t c_stride = direct ? g->c.stride : cols;
-    tile_sum(job, task, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
+    tile_sum(job, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
     if (g->epilogue == GEMM_BIAS && block->k + block->depth == g->k) add_bias(g, c, c_stride, rows, block->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) store_row(g, row + i, block->n + col, c + i * cols, cols);
@@ -379,14 +419,13 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
     job.parts = workspace + num_blocks(g, grid) * block_floats(grid);
     job.scratch = job.parts + part_floats(g, grid);
     job.scratch_floats = scratch_floats(g, grid);
-    job.workers = pool_num_workers(pool);
     job.next = block_at(g, grid, 0, workspace);
-    pool_run(pool, pack_tasks(g, &job.next), pack_task, &job);
+    pool_run(pool, pack_tasks(g, grid, &job.next), pack_task, &job);
     for (int64_t number = 1; job.next.cols; number++) {
         job.block = job.next;
         job.next = block_at(g, grid, number, workspace);
-        job.tiles = div_up(g->m, grid->tile_m) * div_up(job.block.cols, grid->tile_n) * (grid->apart ? num_runs(grid, job.block.depth) : 1);
-        pool_run(pool, job.tiles + pack_tasks(g, &job.next), tile_task, &job);
+        job.tiles = tiles_of(g, grid, job.block.cols) * (grid->apart ? num_runs(grid, job.block.depth) : 1);
+        pool_run(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
         if (grid->apart) pool_run(pool, g->m, add_parts, &job);
     }
 }

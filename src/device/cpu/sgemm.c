@@ -9,9 +9,10 @@
 
 enum {
     BLOCK = 8,
-    LINE = 16,      /* floats of a cache line */
-    LINES = 32,     /* elements of a row read at once: two cache lines of f32 */
-    ROWS_AHEAD = 8, /* fetched while a row is copied */
+    LINE_BYTES = 64,
+    LINE = LINE_BYTES / 4, /* floats of a cache line */
+    LINES = 32,            /* elements of a row read at once: two cache lines of f32 */
+    ROWS_AHEAD = 8,        /* fetched while a row is copied */
 };
 
 #define NAME(function) avx2_##function
@@ -51,8 +52,8 @@ enum {
     ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) ROW_CASE(10) ROW_CASE(11) ROW_CASE(12)
 #include "device/cpu/sgemm_tile.h"
 
-static const SgemmKernel avx2 = {"AVX2", 6, 16, avx2_along_rows, avx2_along_depth};
-static const SgemmKernel avx512 = {"AVX-512", 12, 32, avx512_along_rows, avx512_along_depth};
+static const SgemmKernel avx2 = {"AVX2", 6, 16, avx2_along_rows, avx2_along_depth, false, 2048};
+static const SgemmKernel avx512 = {"AVX-512", 12, 32, avx512_along_rows, avx512_along_depth, true, 4096};
 
 int sgemm_kernels(const SgemmKernel **out)
 {
@@ -242,24 +243,19 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, panel, kernel->cols};
 }
 
-/* The lines of `ahead` are fetched in even shares, one before each tile. */
+/* What a product fetches, in columns of one cache line a row: the next panel of b, and what its caller names. */
 typedef struct Fetch {
     const SgemmAhead *ahead;
-    int64_t           lines, share, done; /* lines of a row; the others of all rows */
+    int64_t           column; /* of ahead that comes next */
+    int               left;   /* of ahead */
 } Fetch;
 
-static Fetch fetch_of(const SgemmAhead *ahead, int64_t tiles)
+/* The next column of what the caller names; without one `idle` with a step of 0. */
+static const char *fetch_column(Fetch *f, const void *idle, int64_t *out_step)
 {
-    int64_t lines = (ahead->bytes + 63) / 64;
-    return (Fetch){ahead, lines, lines * ahead->rows / tiles + 1, 0};
-}
-
-static void fetch_share(Fetch *f)
-{
-    int64_t end = f->done + f->share;
-    if (end > f->lines * f->ahead->rows) end = f->lines * f->ahead->rows;
-    for (; f->done < end; f->done++)
-        __builtin_prefetch(f->ahead->data + f->done / f->lines * f->ahead->stride + f->done % f->lines * 64, 0, 2);
+    while (f->left && f->column >= f->ahead->lines) f->ahead++, f->left--, f->column = 0;
+    *out_step = f->left ? f->ahead->stride : 0;
+    return f->left ? (const char *)f->ahead->data + f->column++ * LINE_BYTES : idle;
 }
 
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
@@ -267,17 +263,17 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
 {
     bool      along_rows = a.row == 1;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
-    int64_t   a_stride = along_rows ? a.col : a.row;
-    Fetch     fetch[SGEMM_MOST_AHEAD];
-    for (int f = 0; f < num_ahead; f++)
-        fetch[f] = fetch_of(&ahead[f], (m + kernel->rows - 1) / kernel->rows * ((n + kernel->cols - 1) / kernel->cols));
+    int64_t   a_stride = along_rows ? a.col : a.row, lines = kernel->cols / LINE;
+    Fetch     fetch = {ahead, 0, num_ahead};
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = n - j < kernel->cols ? (int)(n - j) : kernel->cols;
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
-            int rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
-            for (int f = 0; f < num_ahead; f++) fetch_share(&fetch[f]);
-            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add);
+            int         rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
+            int64_t     line = i / kernel->rows, step = b.row * (int64_t)sizeof(float);
+            const char *fetched = (const char *)(b_panel + b.panel + line * LINE);
+            if (line >= lines || j + kernel->cols >= n) fetched = fetch_column(&fetch, b_panel, &step);
+            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add, fetched, step);
         }
     }
 }

@@ -24,15 +24,18 @@ typedef struct SgemmB {
     int64_t      panel, row;
 } SgemmB;
 
-/* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. */
+/* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each l comes a cache line from
+ * ahead + l * step into the caches. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                          float *c, int64_t c_stride, bool add);
+                          float *c, int64_t c_stride, bool add, const char *ahead, int64_t step);
 
 typedef struct SgemmKernel {
     const char *name;
     int         rows, cols;  /* of a tile */
     SgemmTile   along_rows;  /* a's rows lie side by side, a_stride from one l to the next */
     SgemmTile   along_depth; /* a's depth lies side by side, a_stride from one row to the next */
+    bool        b_is_far;    /* panels of b are too large for the first cache: packing them gains little */
+    int         aliased; /* bytes: where rows are so far apart, or a multiple, packing gains much: they share few places of the caches */
 } SgemmKernel;
 
 /* The fastest kernel that this CPU runs. */
@@ -60,10 +63,10 @@ static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
     return (count + measure - 1) / measure * measure * k + 16;
 }
 
-/* What is read after a product, and comes into the caches meanwhile: `rows` of `bytes`, `stride` bytes apart. */
+/* What is read after a product of depth k, and comes into the caches meanwhile: of k rows, `stride` bytes apart, so many cache lines. */
 typedef struct SgemmAhead {
-    const char *data;
-    int64_t     rows, bytes, stride;
+    const void *data;
+    int64_t     lines, stride;
 } SgemmAhead;
 
 /* c (m,n) = alpha a b, or += with `add`; num_ahead: SGEMM_MOST_AHEAD at most. */

@@ -7,7 +7,7 @@
 TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, int cols, int64_t k, float alpha, const float *a,
                                                                     int64_t a_stride, const float *b, int64_t b_stride, float *c,
-                                                                    int64_t c_stride, bool add)
+                                                                    int64_t c_stride, bool add, const char *ahead, int64_t step)
 {
     VECTOR sum[ROWS][2];
     PARTS(cols);
@@ -26,6 +26,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
             sum[i][0] = FMA(x, b0, sum[i][0]);
             if (!narrow) sum[i][1] = FMA(x, b1, sum[i][1]);
         }
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += step;
         b += b_stride;
         a += a_stride;
 #pragma GCC unroll 16
@@ -49,15 +51,15 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
 #define ROW_CASE(rows) \
     case rows: \
         if (cols == 2 * LANES) \
-            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
+            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step); \
         else if (cols > LANES) \
-            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
+            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step); \
         else \
-            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add); \
+            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step); \
         break;
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                    int64_t b_stride, float *c, int64_t c_stride, bool add)
+                                    int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step)
 {
 #define ALONG_ROWS true
     switch (rows) {
@@ -67,7 +69,7 @@ TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, 
 }
 
 TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                     int64_t b_stride, float *c, int64_t c_stride, bool add)
+                                     int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step)
 {
 #define ALONG_ROWS false
     switch (rows) {
