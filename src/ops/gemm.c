@@ -33,16 +33,21 @@ typedef struct Grid {
     bool    apart;          /* each depth is a task */
 } Grid;
 
-/* Whether an operand is read where it lies. */
+/* Whether an operand is read where it lies, which is along the depth or across it. */
+static bool may_lie(const GemmOperand *x, bool across)
+{
+    const SgemmKernel *kernel = sgemm_kernel();
+    return x->dtype == DT_F32 && (kernel->far || !across) && dtype_bytes(DT_F32, x->stride) % kernel->aliased != 0;
+}
+
 static bool a_lies(const Gemm *g)
 {
-    return g->a.dtype == DT_F32 && (g->n <= NARROW || dtype_bytes(DT_F32, g->a.stride) % sgemm_kernel()->aliased != 0);
+    return may_lie(&g->a, g->a.trans) || (g->a.dtype == DT_F32 && g->n <= NARROW);
 }
 
 static bool b_lies(const Gemm *g)
 {
-    const SgemmKernel *kernel = sgemm_kernel();
-    return g->b.dtype == DT_F32 && !g->b.trans && kernel->b_is_far && dtype_bytes(DT_F32, g->b.stride) % kernel->aliased != 0;
+    return !g->b.trans && may_lie(&g->b, true);
 }
 
 /* About `tile`, so that all tiles are of nearly one size. */
