@@ -303,6 +303,11 @@ static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
 {
     Node *add = norm->op == &op_rms_norm ? producer_is(norm->in[0], &op_add) : NULL;
     if (!add || norm->in[1]->type.ndim != 1) return OK;
+    Node *weight = norm->in[1]->producer;
+    if (weight && !node_precedes(weight, add)) { /* ones, as a norm without a weight reads, may be made earlier */
+        if (weight->num_in) return OK;
+        graph_move_before(graph, weight, add);
+    }
     Value *in[] = {add->in[0], add->in[1], norm->in[1]};
     Node  *node;
     /* Where the add stood: its sum may be read before the norm is. The layer is the add's, so that what the next layer
