@@ -166,6 +166,8 @@ class Builder:
         self.sinks = [self.turns[0].ops]
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
+        self.branches: list[tuple[str, bool]] = []  # of selects, that this turn is in: condition, and whether it holds
+        self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
         self.names: set[str] = set(INPUTS)
         self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
         self.nodes: list[Node] = []
@@ -280,6 +282,18 @@ class Builder:
             self.params[path] = self.make_param(owner, spec, path)
         return self.params[path]
 
+    def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
+        """Where to make a weight: the sink, or where branches that may hold have made it, its part without them."""
+        made = [m for m in self.declared.get(path, []) if not any((when, not holds) in here for when, holds in m)]
+        self.declared.setdefault(path, []).append(here)
+        if any(m <= here for m in made):
+            return []
+        rest: list[dict[str, Any]] = []
+        if made:
+            either = ["(" + " && ".join(f"({when})" if holds else f"!({when})" for when, holds in sorted(m - here)) + ")" for m in made]
+            sink.append({"if": " || ".join(either), "then": [], "else": rest})
+        return rest if made else sink
+
     def make_param(self, owner: Module, spec: ParamSpec, path: str) -> Value | None:
         when = spec.when
         if isinstance(when, str) and hasattr(owner, when):
@@ -289,8 +303,9 @@ class Builder:
         statement, dims = self.entry(owner, spec)
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turns[path.count("{")], path
-        sink = self.sinks[-1] if turn is self.turns[-1] and self.sinks[-1] is not turn.ops else turn.params  # a branch has its own
-        if sink is turn.params and when is True and path not in self.ties:  # what is always there
+        in_branch = turn is self.turns[-1] and bool(self.branches)  # which has its own
+        sink = self.unless_declared(path, self.sinks[-1] if in_branch else turn.params, frozenset(self.branches if in_branch else ()))
+        if not in_branch and when is True and path not in self.ties:  # what is always there
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
                 raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
@@ -472,10 +487,17 @@ class Builder:
         self.frames.append(Frame(module, part or inherited or getattr(function, "_part", None), alias))
         result = function(*bound.args, **bound.kwargs)
         self.frames.pop()
+        self.read_frozen(module)
         self.save(module, *getattr(function, "_save", ((), None)))
         code = function.__code__
         self.check(f"{label}: its result", module, function.__annotations__.get("return"), result, (code.co_filename, code.co_firstlineno))
         return result
+
+    def read_frozen(self, module: Module) -> None:
+        """Weights that are only loaded and saved are there without an op that reads them."""
+        for name in dir(type(module)):
+            if isinstance(spec := inspect.getattr_static(type(module), name), ParamSpec) and spec.options.get("frozen") is True:
+                self.param(module, spec)
 
     def save(self, module: Module, names: tuple[str, ...], where: Where | None) -> None:
         prefix = f"{module._path}." if module._path else ""
@@ -503,8 +525,10 @@ class Builder:
         self.turns.append(turn)
         self.sinks.append(turn.ops)
         self.symbols[index] = False
+        outside, self.branches = self.branches, []
         result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
         del self.symbols[index]
+        self.branches = outside
         self.turns.pop()
         self.sinks.pop()
         if not isinstance(result, Value) or result.dims != first.dims:
@@ -516,10 +540,12 @@ class Builder:
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Value:
         check_symbols(dim(when), self.symbols)
         ref, values, bodies = re.sub("[{}]", "", self.name_of("select", name)), [], []  # the name of a let has no index
-        for branch in (then, otherwise):
+        for holds, branch in ((True, then), (False, otherwise)):
             before = dict(self.params)
             self.sinks.append([])
+            self.branches.append((dim(when).text, holds))
             values.append(self.readable("select", "a branch's result", branch()))
+            self.branches.pop()
             bodies.append([*self.sinks.pop(), {"let": ref, "is": values[-1].ref}])
             self.params = before
         if values[0].dims != values[1].dims or values[0].dtype != values[1].dtype:
