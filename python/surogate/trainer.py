@@ -308,7 +308,7 @@ class Trainer(Closes):
     def _tensors(self) -> dict[str, tuple[int, tuple[int, ...]]]:
         with self._handle.use() as trainer:
             if not self._shapes:
-                for index in range(lib.sg_trainer_num_tensors(trainer)):
+                for index in range(max(1, lib.sg_trainer_num_tensors(trainer))):  # 0 is a failure, which the first one's tells
                     tensor = _native.Tensor()
                     check(lib.sg_trainer_tensor(trainer, index, byref(tensor)))
                     self._shapes[tensor.name.decode()] = (index, tuple(tensor.dim[: tensor.ndim]))
