@@ -35,6 +35,7 @@ def load(name: str) -> type[Module]:
     models = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Module) and v._kind == "model"
               and v.__module__ == module.__name__ and wanted in ("", n)}
     models = {n: v for n, v in models.items() if not v._abstract} or models
+    models = {n: v for v, n in {v: n for n, v in models.items()}.items()}  # one name of each
     if len(models) != 1:
         sys.exit(f"{path}: {len(models)} models{' named ' + wanted if wanted else ''} ({', '.join(models)}), expected one; say {path}:NAME")
     return next(iter(models.values()))

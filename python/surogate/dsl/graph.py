@@ -256,13 +256,21 @@ class Builder:
             if key in PARAM_FLAGS and not isinstance(value, bool):
                 raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
             if key == "linear" and value and "module" not in spec.options:
-                entry["module"] = self.folder_name(self.root, attrs)
+                entry["module"] = self.module_name(entry["hf"], self.folder_name(self.root, attrs), spec)
             if key not in PARAM_FLAGS or value != (key == "decay"):
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
         entry["source"] = source_of(spec.where)
         return entry, dims
+
+    def module_name(self, tensor: Any, owner: str, spec: ParamSpec) -> str:
+        """The linear layer of a model folder whose weight the tensor is, as LoRA names it."""
+        name = tensor.removesuffix(".weight") if isinstance(tensor, str) and tensor.endswith(".weight") else owner
+        if not name:
+            raise fail(f'{spec.name}: no linear layer has this name; expected "weight" of a module of its own, a name in a model folder that ends'
+                       ' in ".weight", or module="NAME"', spec.where)
+        return name
 
     def spec_at(self, path: str) -> tuple[Module, ParamSpec]:
         module: Any = self.root
