@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from surogate.dsl.dims import Dim, same_size, show_dims
 from surogate.dsl.ops import OPS, Op, Operand
 from surogate.dsl.spec import (
     PARAM_FLAGS,
+    PARTS,
     ArrayType,
     Config,
     DslError,
@@ -175,6 +177,9 @@ class Builder:
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.place(root, (), "")
         self.ties = {weight: (other, when) for weight, other, when in root._ties}
+        for weight, (other, _) in self.ties.items():
+            if other in self.ties:
+                raise fail(f"@tied_to: {weight} is tied to {other}, which is tied itself; expected the weight that both are", root._where)
 
     def place(self, module: Module, attrs: tuple[str, ...], path: str) -> None:
         """Gives every module below its path, and makes the blocks of Arrays."""
@@ -190,6 +195,8 @@ class Builder:
         children = {n: v for cls in reversed(type(module).__mro__) for n, v in vars(cls).items() if isinstance(v, Module)}
         for name, child in {**children, **{n: v for n, v in vars(module).items() if isinstance(v, Module)}}.items():
             if isinstance(module, Repeated):
+                if path.count("{") == 4:
+                    raise fail(f"{path}: more than 4 Arrays inside of one another", module._where)
                 self.place(child, attrs, f"{path}.{{{'ijkl'[path.count('{')]}}}")
             else:
                 self.place(child, (*attrs, name), f"{path}.{name}".lstrip("."))
@@ -212,6 +219,10 @@ class Builder:
                 break
         if not (isinstance(block, type) and issubclass(block, Module)):
             raise fail(f"Array: {array.block!r} is no @block of this file", array.where)
+        try:
+            inspect.signature(block).bind()
+        except TypeError as error:
+            raise fail(f"Array: {block.__name__} takes arguments ({error}); expected a @block whose __init__ has none", array.where) from None
         return block()
 
     # ---- weights ----
@@ -245,6 +256,8 @@ class Builder:
         entry: dict[str, Any] = {"param": f"{owner._path}.{spec.name}".lstrip("."), "shape": [d.text for d in dims],
                                  "hf": self.folder_name(self.root, (*attrs, spec.name))}
         saved = self.folder_name(self.root, (*attrs, spec.name), "", True)
+        for source in (entry["hf"], saved):
+            self.check_source(entry["param"], source, spec)
         entry |= {"export": saved} if saved != entry["hf"] else {}
         for index in re.findall(r"\{.\}", owner._path):
             for name in (entry["hf"], saved):
@@ -253,6 +266,8 @@ class Builder:
         for key, value in spec.options.items():
             if key != "init" and isinstance(value, str) and hasattr(owner, value):
                 value = getattr(owner, value)
+            if key == "init" and isinstance(value, dict):
+                check_symbols(dim(text, spec.where) if isinstance(text := value.get("normal", 0), str) else Dim(0), self.symbols, spec.where)
             if key in PARAM_FLAGS and not isinstance(value, bool):
                 raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
             if key == "linear" and value and "module" not in spec.options:
@@ -263,6 +278,17 @@ class Builder:
             entry["dtype"] = spec.shape.dtype
         entry["source"] = source_of(spec.where)
         return entry, dims
+
+    def check_source(self, path: str, source: Any, spec: ParamSpec) -> None:
+        """Where a weight is in a model folder."""
+        names = [source] if isinstance(source, str) else [n for k in ("concat", "transpose", "slice") if k in source
+                                                          for n in (source[k] if k == "concat" else [source[k]])]
+        for name in names:
+            if not isinstance(name, str) or not re.fullmatch(r"(\{[^{}]+\}|[^\s,()\[\]{}=\"@:#\\])+", name):
+                raise fail(f'{path} is {name!r} in a model folder, expected a name without blanks or any of ,()[]="@:#\\', spec.where)
+        for key in ("begin", "total"):
+            if not isinstance(source, str) and key in source:
+                check_symbols(dim(source[key], spec.where), self.symbols, spec.where)
 
     def module_name(self, tensor: Any, owner: str, spec: ParamSpec) -> str:
         """The linear layer of a model folder whose weight the tensor is, as LoRA names it."""
@@ -343,17 +369,19 @@ class Builder:
         frame = self.frames[-1]
         prefix = f"{frame.module._path}." if frame.module._path else ""
         own = frame.alias or frame.module._path
+        if name is not None and (not isinstance(name, str) or not re.fullmatch(r"[^\s,()\[\]{}=\"@:#\\]{1,200}", name)):
+            raise fail(f'{op}: name is {name!r}, expected a text without blanks or any of ,()[]{{}}="@:#\\')
         full = prefix + name if name else own if own and own not in self.names else prefix + op
         if full in self.names:
             raise fail(f'{op}: there is a value named "{full}"; give this one another: name="..."')
         self.names.add(full)
         return full
 
-    def readable(self, op: str, what: str, value: Any) -> Value:
+    def readable(self, op: str, what: str, value: Any, where: Where | None = None) -> Value:
         if not isinstance(value, Value):
-            raise fail(f"{op}: {what} is {value!r}, expected a tensor")
+            raise fail(f"{op}: {what} is {value!r}, expected a tensor", where)
         if value.ref.count("{") > len(self.turns) - 1:
-            raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave")
+            raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave", where)
         return value
 
     def inputs_of(self, op: Op, args: tuple[Any, ...], more: dict[str, Any]) -> list[Value | None]:
@@ -401,6 +429,8 @@ class Builder:
                     "value": check_symbols(dim(value.value), self.symbols | {"i": False}).text}
         if isinstance(value, (str, Dim)):
             return check_symbols(dim(value), self.symbols).text
+        if isinstance(value, float) and not math.isfinite(value):
+            raise fail(f"{op.name}: {name} is {value!r}, expected a finite number")
         if not isinstance(value, (bool, int) if kind == "bool" else int if kind == "int" else (int, float)) or isinstance(value, bool) != (kind == "bool"):
             raise fail(f"{op.name}: {name} is {value!r}, expected {kind} or an expression")
         return value
@@ -427,6 +457,8 @@ class Builder:
              part: str | None, keep: bool | None = None) -> Value:
         if keep not in (None, True, False):
             raise fail(f"{op.name}: save is {keep!r}, expected True (kept for the backward pass) or False (computed again)")
+        if part is not None and part not in (*PARTS, "block"):
+            raise fail(f"{op.name}: part is {part!r}, expected one of {', '.join(PARTS)}, block")
         ref = self.name_of(op.name, label)
         part, where = part or next((f.part for f in reversed(self.frames) if f.part), None), caller()
 
@@ -547,6 +579,8 @@ class Builder:
 
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Value:
         check_symbols(dim(when), self.symbols)
+        if not callable(then) or not callable(otherwise):
+            raise fail("select: expected two functions, as lambda: self.full(x)")
         ref, values, bodies = re.sub("[{}]", "", self.name_of("select", name)), [], []  # the name of a let has no index
         for holds, branch in ((True, then), (False, otherwise)):
             before = dict(self.params)
@@ -578,7 +612,10 @@ def build(cls: type) -> Built:
         raise fail(f"{cls.__name__} is abstract; build a model that extends it", where)
     if not isinstance(cls._config, Config):
         raise fail(f"{cls.__name__} has no @hf_config, which says what its symbols are", where)
-    builder = Builder(cls(), cls._config)
+    try:
+        builder = Builder(cls(), cls._config)
+    except RecursionError:
+        raise DslError(where, f"{cls.__name__}: modules hold one another without end") from None
     _builders.append(builder)
     try:
         function = builder.forward_of(builder.root)
@@ -599,7 +636,7 @@ def build(cls: type) -> Built:
         if not isinstance(result, dict) or set(OUTPUTS) - set(result):
             raise fail(f"{cls.__name__}: its @forward gives {result!r}, expected a dict of {', '.join(OUTPUTS)}", line)
         for name, value in result.items():
-            value = builder.readable("output", name, value)
+            value = builder.readable("output", name, value, line)
             if name in OUTPUTS and not _match(OUTPUTS[name], value.dims, {"B": Dim("B"), "T": Dim("T")}):
                 raise fail(f"{cls.__name__}: {name} is {value}, expected ({', '.join(OUTPUTS[name])})", line)
             builder.sinks[0].append({"output": name, "is": value.ref})
