@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -209,6 +209,9 @@ class Trainer(Closes):
         """
         if not isinstance(dataset, Dataset):
             raise TypeError(f"dataset is {dataset!r}; expected a Dataset")
+        if not isinstance(callbacks, Iterable):
+            raise TypeError(f"callbacks is {callbacks!r}; expected a list of functions of a Step")
+        callbacks = list(callbacks)
         for callback in callbacks:
             if not callable(callback):
                 raise TypeError(f"a callback is {callback!r}; expected a function of a Step")
