@@ -32,6 +32,8 @@ check "the IR is announced with its hash" grep -q "tiny.json says what TinyForCa
 check "the trained model has its IR" cmp -s tiny.json trained/surogate_ir.json
 run eval trained --text text.txt --json
 check "a folder with surogate_ir.json: $(tail -3 err)" [ "$status" = 0 ]
+run generate trained --prompt "The number" --max-tokens 3 --temperature 0
+check "a model without attention writes, too: $(tail -3 err)" [ "$status" = 0 ]
 cp -r trained bare && rm bare/surogate_ir.json
 refused "no IR" 2 "architecture TinyForCausalLM isn't supported" "docs/new_model.md" -- eval bare --text text.txt
 mkdir models && cp tiny.json models
