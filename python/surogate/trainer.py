@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -209,6 +209,9 @@ class Trainer(Closes):
         """
         if not isinstance(dataset, Dataset):
             raise TypeError(f"dataset is {dataset!r}; expected a Dataset")
+        if not isinstance(callbacks, Iterable):
+            raise TypeError(f"callbacks is {callbacks!r}; expected a list of functions of a Step")
+        callbacks = list(callbacks)
         for callback in callbacks:
             if not callable(callback):
                 raise TypeError(f"a callback is {callback!r}; expected a function of a Step")
@@ -308,7 +311,7 @@ class Trainer(Closes):
     def _tensors(self) -> dict[str, tuple[int, tuple[int, ...]]]:
         with self._handle.use() as trainer:
             if not self._shapes:
-                for index in range(lib.sg_trainer_num_tensors(trainer)):
+                for index in range(max(1, lib.sg_trainer_num_tensors(trainer))):  # 0 is a failure, which the first one's tells
                     tensor = _native.Tensor()
                     check(lib.sg_trainer_tensor(trainer, index, byref(tensor)))
                     self._shapes[tensor.name.decode()] = (index, tuple(tensor.dim[: tensor.ndim]))

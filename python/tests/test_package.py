@@ -456,6 +456,7 @@ class Around(InFolder):
             (ValueError, "folder is ''", lambda: trainer.export_model("")),
             (TypeError, "folder is b'a'", lambda: hidden.export_model(b"a")),
             (TypeError, "dataset is None", lambda: hidden.fit(None)),
+            (TypeError, "callbacks is", lambda: hidden.fit(dataset, callbacks=print)),
             (TypeError, "a callback is 3", lambda: hidden.fit(dataset, callbacks=[3])),
             (TypeError, "step is '1'", lambda: dataset.seek("1")),  # type: ignore[arg-type]
             (ValueError, "step is 1180591620717411303424", lambda: dataset.seek(2**70)),

@@ -21,9 +21,7 @@ static Status open_decoder(Session *session, Decoder *d)
     const Graph *decode = d->decode->graph;
     d->chunk = d->prefill->spec.seq;
     d->vocab_size = type_cols(&graph_output(decode, "logits")->type);
-    d->cache_len = 0;
-    for (int i = 0; i < decode->num_values && !d->cache_len; i++)
-        if (decode->values[i]->kind == VALUE_CACHE) d->cache_len = decode->values[i]->type.dim[1];
+    d->cache_len = plan->cache_len;
     d->tokens = calloc((size_t)d->chunk * 2, sizeof *d->tokens);
     d->logits = malloc((size_t)d->vocab_size * sizeof *d->logits);
     CHECK(d->tokens && d->logits);

@@ -273,7 +273,7 @@ static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *
 typedef struct Rows {
     bool             is_saved; /* of one that is written */
     const char      *tensor;
-    int64_t          begin, end;
+    int64_t          begin, end, total; /* total: all of a tensor of which these are a part, else 0 */
     const Param     *param;
     const JsonValue *statement;
 } Rows;
@@ -287,7 +287,13 @@ static void note_rows(Binder *b, const Param *param, const HfSource *hf, bool is
             b->rows = more;
         }
         bool slice = hf->kind == HF_SLICE;
-        b->rows[b->num_rows++] = (Rows){is_saved, hf->names[i], slice ? hf->begin : 0, slice ? hf->begin + hf->rows : INT64_MAX, param, s};
+        b->rows[b->num_rows++] = (Rows){.is_saved = is_saved,
+                                        .tensor = hf->names[i],
+                                        .begin = slice ? hf->begin : 0,
+                                        .end = slice ? hf->begin + hf->rows : INT64_MAX,
+                                        .total = slice ? hf->total_rows : 0,
+                                        .param = param,
+                                        .statement = s};
     }
 }
 
@@ -312,17 +318,41 @@ static Status read_source(Binder *b, const JsonValue *s)
     return OK;
 }
 
-/* A tensor that two parameters were saved in would hold one of them. */
+static bool same_tensor(const Rows *a, const Rows *b)
+{
+    return a && b && a->is_saved == b->is_saved && strcmp(a->tensor, b->tensor) == 0;
+}
+
+/* Rows of one tensor are `rows` and those before and behind it, in their order; NULL: none. */
+static Status check_gap(Binder *b, const Rows *before, const Rows *rows, const Rows *behind)
+{
+    if (!rows->is_saved || !rows->total) return OK;
+    int64_t total = before ? before->total : rows->total, at = before ? before->end : 0;
+    if (total && total != rows->total)
+        BIND_FAIL(b, rows->statement, "tensor %s of a model folder: %s says that it has %lld rows, %s %lld", rows->tensor,
+                  before->param->name, (long long)total, rows->param->name, (long long)rows->total);
+    if (rows->begin == at && !behind) at = rows->end;
+    if (rows->begin > at || (!behind && at < rows->total))
+        BIND_FAIL(b, rows->statement,
+                  "tensor %s of a model folder has %lld rows, and no parameter those from %lld on; make one for them, which may be frozen",
+                  rows->tensor, (long long)rows->total, (long long)at);
+    return OK;
+}
+
+/* A tensor that two parameters were saved in would hold one of them; one of which no parameter has some rows can't be saved. */
 static Status check_rows(Binder *b)
 {
     if (b->num_rows) qsort(b->rows, (size_t)b->num_rows, sizeof *b->rows, compare_rows);
-    for (int i = 1; i < b->num_rows; i++) {
-        const Rows *first = &b->rows[i - 1], *second = &b->rows[i];
-        if (first->is_saved != second->is_saved || strcmp(first->tensor, second->tensor) != 0 || second->begin >= first->end) continue;
+    for (int i = 0; i < b->num_rows; i++) {
+        const Rows *rows = &b->rows[i], *before = i ? rows - 1 : NULL, *behind = i + 1 < b->num_rows ? rows + 1 : NULL;
+        if (!same_tensor(before, rows)) before = NULL;
+        if (!same_tensor(rows, behind)) behind = NULL;
         b->source = NULL;
-        TRY(read_source(b, second->statement));
-        BIND_FAIL(b, second->statement, "parameters %s and %s are both tensor %s of a model folder; give each its own name, or tie them",
-                  first->param->name, second->param->name, second->tensor);
+        TRY(read_source(b, rows->statement));
+        if (before && rows->begin < before->end)
+            BIND_FAIL(b, rows->statement, "parameters %s and %s are both tensor %s of a model folder; give each its own name, or tie them",
+                      before->param->name, rows->param->name, rows->tensor);
+        TRY(check_gap(b, before, rows, behind));
     }
     return OK;
 }

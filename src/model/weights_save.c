@@ -332,6 +332,19 @@ static Status read_floats(WeightList *list, const Param *param, bool gradient, i
     return status;
 }
 
+static bool is_trained(const WeightList *list, const Param *param)
+{
+    int index;
+    return plan_bucket(session_plan(list->saver.session), param, &index);
+}
+
+/* Rows that are never trained, of a tensor others of which are: nothing falls on them. */
+static void clear_piece(const WeightList *list, const Piece *piece, float *out)
+{
+    int64_t cols = type_numel(&piece->param->type) / piece->param->type.dim[0];
+    if (session_plan(list->saver.session)->rank == 0) memset(out + piece->at * cols, 0, (size_t)(piece->rows * cols) * sizeof *out);
+}
+
 static Status read_piece(WeightList *list, const Piece *piece, bool gradient, bool transposed, float *out)
 {
     const Param *param = piece->param;
@@ -351,7 +364,15 @@ Status weight_list_read(WeightList *list, size_t index, bool gradient, float *ou
     int64_t            want = 1;
     for (int i = 0; i < decl->ndim; i++) want *= decl->dim[i];
     FAIL_IF(numel != want, ERR_INVALID, "%s has %lld elements; the room is for %lld", decl->name, (long long)want, (long long)numel);
-    for (int i = 0; i < tensor->num_pieces; i++) TRY(read_piece(list, &tensor->pieces[i], gradient, tensor->transposed, out));
+    bool trained = false;
+    for (int i = 0; i < tensor->num_pieces; i++) trained |= is_trained(list, tensor->pieces[i].param);
+    for (int i = 0; i < tensor->num_pieces; i++) {
+        const Piece *piece = &tensor->pieces[i];
+        if (gradient && trained && !is_trained(list, piece->param))
+            clear_piece(list, piece, out);
+        else
+            TRY(read_piece(list, piece, gradient, tensor->transposed, out));
+    }
     return OK;
 }
 

@@ -31,10 +31,14 @@ static bool is_target(const LoraOptions *lora, const Param *param, char *matched
     return found;
 }
 
+/* Half of the weight's adapter: one for all that read the weight. */
 static Value *add_adapter(Graph *graph, const Param *base, const char *half, int64_t rows, int64_t cols, InitKind init)
 {
+    const char *name = arena_printf(graph->arena, "%s.%s", base->name, half);
+    Value      *made = graph_find(graph, name);
+    if (made && made->param && made->param->is_adapter) return made;
     Param *param = arena_new(graph->arena, Param);
-    param->name = arena_printf(graph->arena, "%s.%s", base->name, half);
+    param->name = name;
     param->type = type_make(base->type.dtype, 2, rows, cols);
     param->hf.num_names = 1;
     param->hf.names = arena_array(graph->arena, const char *, 1);

@@ -31,6 +31,10 @@ static Status check_inputs(GradBuilder *grad, const Node *node)
     for (int i = 0; i < node->num_in; i++) {
         const Value *in = node->in[i];
         bool         weight = in && in->kind == VALUE_PARAM && !in->producer, expected = node->op->params >> i & 1;
+        for (int k = 0; weight && grad_wanted(grad, in) && k < i; k++)
+            FAIL_IF(node->in[k] == in, ERR_UNSUPPORTED,
+                    "%s: %s is both input %d and input %d of %s; a trained weight can be only one of them", source, in->name, k, i,
+                    node->op->name);
         if (!grad_wanted(grad, in) || weight == expected) continue;
         FAIL_IF(weight, ERR_UNSUPPORTED, "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
                 source, i, node->op->name, in->name);

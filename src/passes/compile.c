@@ -61,6 +61,7 @@ Status plan_start(Arena *arena, const CompileOptions *options, Device *device, P
     Plan *plan = arena_new(arena, Plan);
     plan->arena = arena;
     plan->optimizer = optimizer_name(options->optimizer);
+    plan->cache_len = options->cache_len;
     plan->rank = options->rank;
     plan->world = options->world;
     TRY(device->api->facts(device, &plan->facts));

@@ -43,13 +43,19 @@ static bool is_plain(const Value *w)
     return w->kind == VALUE_PARAM && w->param && !w->storage;
 }
 
+/* Nobody else reads it: its gradient is a part of that of the packed one. */
+static bool is_plain_once(const Value *w)
+{
+    return is_plain(w) && read_once(w);
+}
+
 static bool match_projection(Value *out, Projection *p)
 {
     *p = (Projection){.out = out, .lora = producer_is(out, &op_linear_add)};
     Value *plain = p->lora ? p->lora->in[0] : out;
     p->linear = producer_is(plain, &op_linear);
     if (!p->linear || !read_once(out) || !read_once(plain)) return false;
-    return is_plain(p->linear->in[1]) && (!p->linear->in[2] || is_plain(p->linear->in[2]));
+    return is_plain_once(p->linear->in[1]) && (!p->linear->in[2] || is_plain_once(p->linear->in[2]));
 }
 
 /* Two weights of one kind, or two that aren't there. */
@@ -149,7 +155,8 @@ static bool match_heads(Value *value, bool rope, HeadPath *h)
 static bool same_rope(const HeadPath *q, const HeadPath *k)
 {
     if (q->rope->in[1] != k->rope->in[1] || q->rope->in[2] != k->rope->in[2] || !q->norm != !k->norm) return false;
-    return !q->norm || memcmp(q->norm->attrs, k->norm->attrs, sizeof(RmsNormAttrs)) == 0;
+    if (!q->norm) return true;
+    return q->norm->in[1] != k->norm->in[1] && memcmp(q->norm->attrs, k->norm->attrs, sizeof(RmsNormAttrs)) == 0;
 }
 
 /* *packed, its query and key heads normed and turned. */
@@ -216,11 +223,6 @@ typedef struct Adapters { /* of one result, in the order of their adds */
     int   count;
     Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
 } Adapters;
-
-static bool is_plain_once(const Value *w)
-{
-    return is_plain(w) && read_once(w);
-}
 
 /* Puts `add` first in the list: in the chain it stands before those already there. */
 static bool match_adapter(Node *add, Adapters *a)
@@ -303,6 +305,11 @@ static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
 {
     Node *add = norm->op == &op_rms_norm ? producer_is(norm->in[0], &op_add) : NULL;
     if (!add || norm->in[1]->type.ndim != 1) return OK;
+    Node *weight = norm->in[1]->producer;
+    if (weight && !node_precedes(weight, add)) { /* ones, as a norm without a weight reads, may be made earlier */
+        if (weight->num_in) return OK;
+        graph_move_before(graph, weight, add);
+    }
     Value *in[] = {add->in[0], add->in[1], norm->in[1]};
     Node  *node;
     /* Where the add stood: its sum may be read before the norm is. The layer is the add's, so that what the next layer

@@ -219,6 +219,7 @@ typedef struct Plan {
     Bucket       *buckets;
     int           num_buckets;
     const char   *optimizer; /* its name, which checkpoints keep */
+    int64_t       cache_len; /* of the programs that generate: tokens of prompt and text together */
     ScaledTensor *scaled;
     int           num_scaled;
     TiledWeight  *tiled;

@@ -32,6 +32,8 @@ check "the IR is announced with its hash" grep -q "tiny.json says what TinyForCa
 check "the trained model has its IR" cmp -s tiny.json trained/surogate_ir.json
 run eval trained --text text.txt --json
 check "a folder with surogate_ir.json: $(tail -3 err)" [ "$status" = 0 ]
+run generate trained --prompt "The number" --max-tokens 3 --temperature 0
+check "a model without attention writes, too: $(tail -3 err)" [ "$status" = 0 ]
 cp -r trained bare && rm bare/surogate_ir.json
 refused "no IR" 2 "architecture TinyForCausalLM isn't supported" "docs/new_model.md" -- eval bare --text text.txt
 mkdir models && cp tiny.json models
@@ -184,8 +186,8 @@ end = 8 + struct.unpack('<Q', file[:8])[0]
 head = json.loads(file[8:end])
 ones = {name for name in head if name != '__metadata__' and set(struct.iter_unpack('<f', file[end:][slice(*head[name]['data_offsets'])])) == {(1.0,)}}
 print(*sorted(name + '=1' * (name in ones) for name in set(head) - {'__metadata__'}))")
-    want="h.0.a.weight h.0.norm=1 h.1.b.weight h.1.norm=1 h.2.a.weight h.2.norm=1 wte"
-    [ $biased = true ] && want="h.0.b.bias h.0.b.weight h.0.norm=1 h.1.b.bias h.1.b.weight h.1.norm=1 h.2.a.bias h.2.a.weight h.2.norm=1 wte"
+    want="h.0.a.weight h.0.c.weight h.0.norm=1 h.1.b.weight h.1.c.weight h.1.norm=1 h.2.a.weight h.2.c.weight h.2.norm=1 wte"
+    [ $biased = true ] && want="h.0.b.bias h.0.b.weight h.0.c.bias h.0.c.weight h.0.norm=1 h.1.b.bias h.1.b.weight h.1.c.bias h.1.c.weight h.1.norm=1 h.2.a.bias h.2.a.weight h.2.c.bias h.2.c.weight h.2.norm=1 wte"
     check "use_bias $biased: $names" [ "$names" = "$want" ]
 done
 echo '{"architectures": ["KindsForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 3, "kinds": ["a", "b"]}' > model/config.json

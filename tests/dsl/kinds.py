@@ -40,6 +40,7 @@ class Block:
     def __init__(self):
         self.a = Lin("C", Dim("C"))
         self.b = Lin("C", "C")
+        self.c = Lin("C", "C")
 
     @param(init="ones", decay=False, frozen=True)
     def norm(self) -> Tensor["C"]: ...
@@ -49,7 +50,10 @@ class Block:
     def forward(self, x):
         with graph() as g:
             h = g.rms_norm(x, self.norm, name="n")
-            return g.add(x, g.select("first[i]", lambda: self.a(h), lambda: self.b(h), name="pick"), name="s")
+            h = g.select("first[i]", lambda: self.c(h, name="c1"), lambda: h, name="h")
+            h = g.select("first[i]", lambda: self.a(h), lambda: self.b(h), name="pick")
+            h = g.select("i < 2", lambda: self.c(h, name="c2"), lambda: h, name="h2")
+            return g.add(x, h, name="s")
 
 
 @hf_config("KindsForCausalLM", V=Size("vocab_size"), C=Size("n_embd"), L=Size("n_layer"), use_bias=Key("use_bias", "0"),

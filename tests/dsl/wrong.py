@@ -132,13 +132,44 @@ WRONG = [
     ("@block\n", '@extends(3)\n@block\n', "@extends: expected a @module, @block or @model, found 3", None),
     ("    @forward\n    def forward(self, x: Tensor[\"...\"", '    @recompute("attn")\n    @forward\n    def forward(self, x: Tensor["..."',
      'expected one of norm, qkv, att, ffn, swiglu, found "attn"', None),
+    # wrong types and names
+    (ACT, 'g.gelu(h, name=3)', "gelu: name is 3, expected a text without blanks", None),
+    (ACT, 'g.gelu(h, name="a b")', "gelu: name is 'a b', expected a text without blanks", None),
+    (ACT, 'g.gelu(h, part="mlp")', "gelu: part is 'mlp', expected one of norm, qkv, att, ffn, swiglu, block", None),
+    (ACT, 'g.scale(h, by=float("nan"))', "scale: by is nan, expected a finite number", None),
+    (ACT, 'g.select("C > 1", h, h, name="act")', "select: expected two functions, as lambda: self.full(x)", None),
+    (ARRAY, 'blocks = Array["L", "Linear"]', "Array: Linear takes arguments (missing a required argument: 'out')", None),
+    (ARRAY, 'blocks = Array["L", "Tiny"]', "more than 4 Arrays inside of one another", None),
+    (ARRAY, 'blocks = Array[-1, "Block"]', "Array: -1 times; expected 0 to 65536, or a symbol", None),
+    (UP, UP + "; self.me = Block()", "Tiny: modules hold one another without end", "@model\n" + TINY),
+    (UP, 'self.up = Linear("(" * 5000 + "C" + ")" * 5000, "C")', "longer than 4,096 bytes", "weight = Param"),
+    (UP, 'self.up = Linear("(" * 100 + "C" + ")" * 100, "C")', "deeper than 64 levels", "weight = Param"),
+    (INDEXED, INDEXED + "\n@hf_mapping(embed=3)", "@hf_mapping: embed is 3, expected a name, concat(...), transpose(...) or rows(...)", "@hf_mapping(embed=3)"),
+    (INDEXED, INDEXED + '\n@hf_mapping(["embed"])', '@hf_mapping: expected names as q="q_proj"', '@hf_mapping(["embed"])'),
+    (INDEXED, INDEXED + '\n@hf_export(embed="a b")', "embed is 'a b' in a model folder, expected a name without blanks", EMBED),
+    (INDEXED, INDEXED + '\n@hf_export(embed=rows("w", "Q", 8))', '"Q": unknown symbol Q', EMBED),
+    (INDEXED, INDEXED + "\n@hf_export(embed=concat())", "concat: expected the names of tensors", "@hf_export(embed=concat())"),
+    (INDEXED, INDEXED + '\n@tied_to("lm_head.weight", "embed")\n@tied_to("embed", "lm_head.weight")', "is tied to lm_head.weight, which is tied itself",
+     "@model\n" + TINY),
+    (EPS, 'eps=Key(7, "1")', "Key: expected texts in a tuple", None),
+    (EPS, 'eps=Key("layer_norm_epsilon", "1e-5", min="0")', "Key: min is '0', expected a number", None),
+    (EPS, 'eps=Key("layer_norm_epsilon", "1e-5", choices=["a"])', "Key: choices: expected a dict from texts to whole numbers", None),
+    (EPS, EPS + ', ignored="rope"', "hf_config: ignored: expected texts in a tuple, as", None),
+    (EPS, EPS + ', require=["C > 1"]', "hf_config: require: expected a dict from texts to texts", None),
+    (EPS, EPS + ', Größe=Size("size")', "Größe: not a name for a symbol; expected ASCII letters", None),
+    (EPS, EPS + ', B=Size("size")', "B: not a name for a symbol", None),
+    (EMBED, "embed = Param(Tensor[\"V\", \"C\"], init=0.02)", "init: expected \"zeros\", \"ones\" or normal(deviation), found 0.02", None),
+    (EMBED, "embed = Param(Tensor[\"V\", \"C\"], init=normal(-1))", "normal: a deviation of -1, expected a number from 0 on", None),
+    (EMBED, "embed = Param(Tensor[\"V\", \"C\"], init=normal(\"std\"))", '"std": unknown symbol std', None),
+    (RESULT, 'return {"logits": logits, "losses": None, "loss": logits}', "output: losses is None, expected a tensor", "    @forward\n    " + FORWARD),
+    (SUM, "return [1][2]", "IndexError: list index out of range", None),
 ]
 
 
 def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
     if BASE.count(old) < 1:
         return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, Input, abstract, each, extends, hf_export, recompute, save, tied_to,")
+    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, Input, abstract, concat, each, extends, hf_export, recompute, rows, save, tied_to,")
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"

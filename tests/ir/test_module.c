@@ -524,6 +524,8 @@ static void statements_become_a_graph(void)
         " \"yield\": {\"x\": \"b.{i}.o.1\"}},\n"
         "{\"if\": 0, \"then\": [{\"no\": \"statement\"}]},\n"
         "{\"repeat\": 2, \"index\": \"i\", \"body\": [{\"op\": \"flat\", \"in\": [\"s\"], \"out\": \"late.{i}\"}]},\n"
+        "{\"param\": \"v0\", \"shape\": [1], \"hf\": {\"slice\": \"V\", \"begin\": 0, \"total\": 8}},\n"
+        "{\"param\": \"v5\", \"shape\": [3], \"hf\": {\"slice\": \"V\", \"begin\": 5, \"total\": 8}},\n"
         "{\"output\": \"y\", \"is\": \"x\"}";
     Graph *graph = NULL;
     EXPECT_OK(bind_text("{\"symbol\": \"n\", \"key\": \"n\"}", "", statements, "{\"n\": 3}", &graph));
@@ -605,6 +607,16 @@ static void bad_statements_say_where(void)
         {"{\"param\": \"u\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 3, \"total\": 8}},\n"
          "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 0, \"total\": 8}}",
          "m.json:5: parameters v and u are both tensor W of a model folder"},
+        {"{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 2, \"total\": 6}}",
+         "m.json:5: tensor W of a model folder has 6 rows, and no parameter those from 0 on; make one for them"},
+        {"{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 0, \"total\": 6}}",
+         "m.json:5: tensor W of a model folder has 6 rows, and no parameter those from 4 on"},
+        {"{\"param\": \"u\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 5, \"total\": 9}},\n"
+         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 0, \"total\": 9}}",
+         "m.json:5: tensor W of a model folder has 9 rows, and no parameter those from 4 on"},
+        {"{\"param\": \"u\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 4, \"total\": 8}},\n"
+         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"W\", \"begin\": 0, \"total\": 9}}",
+         "m.json:5: tensor W of a model folder: v says that it has 9 rows, u 8"},
         {PARAM(", \"export\": 3"), "m.json:5: hf: expected a name, concat, transpose or slice"},
         {PARAM(", \"export\": \"V\"") ",\n{\"param\": \"v\", \"shape\": [4], \"hf\": \"V\"}",
          "m.json:6: parameters w and v are both tensor V of a model folder"},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from pathlib import Path
@@ -35,17 +37,21 @@ def load(name: str) -> type[Module]:
     models = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Module) and v._kind == "model"
               and v.__module__ == module.__name__ and wanted in ("", n)}
     models = {n: v for n, v in models.items() if not v._abstract} or models
+    models = {n: v for v, n in {v: n for n, v in models.items()}.items()}  # one name of each
+    if not models:
+        sys.exit(f"{path}: no class{' ' + wanted if wanted else ''} with @model in it")
     if len(models) != 1:
         sys.exit(f"{path}: {len(models)} models{' named ' + wanted if wanted else ''} ({', '.join(models)}), expected one; say {path}:NAME")
     return next(iter(models.values()))
 
 
-def place_of(error: Exception) -> Where | None:
+def place_of(error: Exception, model: str) -> Where | None:
     """Where a model file raised what isn't the DSL's own message; None: the DSL did."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return error.filename, error.lineno or 1
-    name, line = traceback.extract_tb(error.__traceback__)[-1][:2]
-    return None if name.startswith((str(Path(__file__).parent), "<")) else (name, line or 1)
+    if isinstance(error, SyntaxError):
+        return error.filename or model, error.lineno or 1
+    outside = [(name, line) for name, line, *_ in traceback.extract_tb(error.__traceback__)
+               if not name.startswith((str(Path(__file__).parent), "<")) and Path(name) != Path(inspect.__file__)]
+    return outside[-1][:2] if outside else None
 
 
 def main() -> None:
@@ -65,11 +71,12 @@ def main() -> None:
             command.add_argument("--svg", action="store_true")
     args = parser.parse_args()
     try:
-        built = build(load(args.model))
+        with contextlib.redirect_stdout(sys.stderr):  # what a model file prints is no IR
+            built = build(load(args.model))
     except DslError as error:
         sys.exit(str(error))
     except Exception as error:
-        if not (where := place_of(error)):
+        if not (where := place_of(error, args.model)):
             raise
         sys.exit(str(DslError(where, f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}")))
     text = to_text(built) if args.command == "show" and not args.svg else to_svg(built) if args.command == "show" else to_json(

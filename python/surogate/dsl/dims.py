@@ -8,7 +8,7 @@ from fractions import Fraction
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:(),\[\]]))")
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
 
-_FUNCTIONS = {"sqrt": 1, "log": 1, "floor": 1, "ceil": 1, "pow": 2, "min": 2, "max": 2}  # and how many numbers each takes
+FUNCTIONS = {"sqrt": 1, "log": 1, "floor": 1, "ceil": 1, "pow": 2, "min": 2, "max": 2}  # and how many numbers each takes
 
 # A sum: product of symbols (sorted) -> factor. Of a quotient "1/H" is such a symbol.
 Sum = dict[tuple[str, ...], Fraction]
@@ -56,7 +56,9 @@ class _Parser:
     """The grammar of docs/ir.md; what isn't a sum of products stays a symbol of its own."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at, end = text, 0, 0
+        self.text, self.at, self.depth, end = text, 0, 0, 0
+        if len(text.encode()) > 4096:
+            raise ValueError(f'expression "{text[:40]}...": longer than 4,096 bytes')
         self.tokens: list[tuple[str, str, str]] = []  # number, name or operator
         self.names: set[str] = set()
         self.lists: set[str] = set()  # names with an index behind them
@@ -111,20 +113,24 @@ class _Parser:
         if self.accept("!"):
             return _opaque(f"!({_show(self.unary())})")
         if self.accept("("):
+            self.depth += 1
+            if self.depth > 64:
+                raise ValueError(f'expression "{self.text[:40]}...": deeper than 64 levels')
             inner = self.choice()
             if not self.accept(")"):
                 raise ValueError(f'expression "{self.text}": expected ")"')
+            self.depth -= 1
             return inner
         number, name, operator = self.tokens[self.at] if self.at < len(self.tokens) else ("", "", "")
         if not number and not name:
             raise ValueError(f'expression "{self.text}": expected a number, a symbol or "("' + (f', found "{operator}"' if operator else ""))
         self.at += 1
-        if name in _FUNCTIONS and self.accept("("):
+        if name in FUNCTIONS and self.accept("("):
             given = [_show(self.choice())]
-            while len(given) < _FUNCTIONS[name] and self.accept(","):
+            while len(given) < FUNCTIONS[name] and self.accept(","):
                 given.append(_show(self.choice()))
-            if len(given) < _FUNCTIONS[name] or not self.accept(")"):
-                raise ValueError(f'expression "{self.text}": expected "{"," if len(given) < _FUNCTIONS[name] else ")"}"')
+            if len(given) < FUNCTIONS[name] or not self.accept(")"):
+                raise ValueError(f'expression "{self.text}": expected "{"," if len(given) < FUNCTIONS[name] else ")"}"')
             return _opaque(f"{name}({','.join(given)})")
         if name and self.accept("["):
             index = self.choice()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from surogate.dsl.dims import Dim, same_size, show_dims
 from surogate.dsl.ops import OPS, Op, Operand
 from surogate.dsl.spec import (
     PARAM_FLAGS,
+    PARTS,
     ArrayType,
     Config,
     DslError,
@@ -166,6 +168,8 @@ class Builder:
         self.sinks = [self.turns[0].ops]
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
+        self.branches: list[tuple[str, bool]] = []  # of selects, that this turn is in: condition, and whether it holds
+        self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
         self.names: set[str] = set(INPUTS)
         self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
         self.nodes: list[Node] = []
@@ -173,6 +177,9 @@ class Builder:
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.place(root, (), "")
         self.ties = {weight: (other, when) for weight, other, when in root._ties}
+        for weight, (other, _) in self.ties.items():
+            if other in self.ties:
+                raise fail(f"@tied_to: {weight} is tied to {other}, which is tied itself; expected the weight that both are", root._where)
 
     def place(self, module: Module, attrs: tuple[str, ...], path: str) -> None:
         """Gives every module below its path, and makes the blocks of Arrays."""
@@ -188,6 +195,8 @@ class Builder:
         children = {n: v for cls in reversed(type(module).__mro__) for n, v in vars(cls).items() if isinstance(v, Module)}
         for name, child in {**children, **{n: v for n, v in vars(module).items() if isinstance(v, Module)}}.items():
             if isinstance(module, Repeated):
+                if path.count("{") == 4:
+                    raise fail(f"{path}: more than 4 Arrays inside of one another", module._where)
                 self.place(child, attrs, f"{path}.{{{'ijkl'[path.count('{')]}}}")
             else:
                 self.place(child, (*attrs, name), f"{path}.{name}".lstrip("."))
@@ -210,6 +219,10 @@ class Builder:
                 break
         if not (isinstance(block, type) and issubclass(block, Module)):
             raise fail(f"Array: {array.block!r} is no @block of this file", array.where)
+        try:
+            inspect.signature(block).bind()
+        except TypeError as error:
+            raise fail(f"Array: {block.__name__} takes arguments ({error}); expected a @block whose __init__ has none", array.where) from None
         return block()
 
     # ---- weights ----
@@ -243,6 +256,8 @@ class Builder:
         entry: dict[str, Any] = {"param": f"{owner._path}.{spec.name}".lstrip("."), "shape": [d.text for d in dims],
                                  "hf": self.folder_name(self.root, (*attrs, spec.name))}
         saved = self.folder_name(self.root, (*attrs, spec.name), "", True)
+        for source in (entry["hf"], saved):
+            self.check_source(entry["param"], source, spec)
         entry |= {"export": saved} if saved != entry["hf"] else {}
         for index in re.findall(r"\{.\}", owner._path):
             for name in (entry["hf"], saved):
@@ -251,16 +266,37 @@ class Builder:
         for key, value in spec.options.items():
             if key != "init" and isinstance(value, str) and hasattr(owner, value):
                 value = getattr(owner, value)
+            if key == "init" and isinstance(value, dict):
+                check_symbols(dim(text, spec.where) if isinstance(text := value.get("normal", 0), str) else Dim(0), self.symbols, spec.where)
             if key in PARAM_FLAGS and not isinstance(value, bool):
                 raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
             if key == "linear" and value and "module" not in spec.options:
-                entry["module"] = self.folder_name(self.root, attrs)
+                entry["module"] = self.module_name(entry["hf"], self.folder_name(self.root, attrs), spec)
             if key not in PARAM_FLAGS or value != (key == "decay"):
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
         entry["source"] = source_of(spec.where)
         return entry, dims
+
+    def check_source(self, path: str, source: Any, spec: ParamSpec) -> None:
+        """Where a weight is in a model folder."""
+        names = [source] if isinstance(source, str) else [n for k in ("concat", "transpose", "slice") if k in source
+                                                          for n in (source[k] if k == "concat" else [source[k]])]
+        for name in names:
+            if not isinstance(name, str) or not re.fullmatch(r"(\{[^{}]+\}|[^\s,()\[\]{}=\"@:#\\])+", name):
+                raise fail(f'{path} is {name!r} in a model folder, expected a name without blanks or any of ,()[]="@:#\\', spec.where)
+        for key in ("begin", "total"):
+            if not isinstance(source, str) and key in source:
+                check_symbols(dim(source[key], spec.where), self.symbols, spec.where)
+
+    def module_name(self, tensor: Any, owner: str, spec: ParamSpec) -> str:
+        """The linear layer of a model folder whose weight the tensor is, as LoRA names it."""
+        name = tensor.removesuffix(".weight") if isinstance(tensor, str) and tensor.endswith(".weight") else owner
+        if not name:
+            raise fail(f'{spec.name}: no linear layer has this name; expected "weight" of a module of its own, a name in a model folder that ends'
+                       ' in ".weight", or module="NAME"', spec.where)
+        return name
 
     def spec_at(self, path: str) -> tuple[Module, ParamSpec]:
         module: Any = self.root
@@ -280,6 +316,18 @@ class Builder:
             self.params[path] = self.make_param(owner, spec, path)
         return self.params[path]
 
+    def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
+        """Where to make a weight: the sink, or where branches that may hold have made it, its part without them."""
+        made = [m for m in self.declared.get(path, []) if not any((when, not holds) in here for when, holds in m)]
+        self.declared.setdefault(path, []).append(here)
+        if any(m <= here for m in made):
+            return []
+        rest: list[dict[str, Any]] = []
+        if made:
+            either = ["(" + " && ".join(f"({when})" if holds else f"!({when})" for when, holds in sorted(m - here)) + ")" for m in made]
+            sink.append({"if": " || ".join(either), "then": [], "else": rest})
+        return rest if made else sink
+
     def make_param(self, owner: Module, spec: ParamSpec, path: str) -> Value | None:
         when = spec.when
         if isinstance(when, str) and hasattr(owner, when):
@@ -289,8 +337,9 @@ class Builder:
         statement, dims = self.entry(owner, spec)
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turns[path.count("{")], path
-        sink = self.sinks[-1] if turn is self.turns[-1] and self.sinks[-1] is not turn.ops else turn.params  # a branch has its own
-        if sink is turn.params and when is True and path not in self.ties:  # what is always there
+        in_branch = turn is self.turns[-1] and bool(self.branches)  # which has its own
+        sink = self.unless_declared(path, self.sinks[-1] if in_branch else turn.params, frozenset(self.branches if in_branch else ()))
+        if not in_branch and when is True and path not in self.ties:  # what is always there
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
                 raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
@@ -320,17 +369,19 @@ class Builder:
         frame = self.frames[-1]
         prefix = f"{frame.module._path}." if frame.module._path else ""
         own = frame.alias or frame.module._path
+        if name is not None and (not isinstance(name, str) or not re.fullmatch(r"[^\s,()\[\]{}=\"@:#\\]{1,200}", name)):
+            raise fail(f'{op}: name is {name!r}, expected a text without blanks or any of ,()[]{{}}="@:#\\')
         full = prefix + name if name else own if own and own not in self.names else prefix + op
         if full in self.names:
             raise fail(f'{op}: there is a value named "{full}"; give this one another: name="..."')
         self.names.add(full)
         return full
 
-    def readable(self, op: str, what: str, value: Any) -> Value:
+    def readable(self, op: str, what: str, value: Any, where: Where | None = None) -> Value:
         if not isinstance(value, Value):
-            raise fail(f"{op}: {what} is {value!r}, expected a tensor")
+            raise fail(f"{op}: {what} is {value!r}, expected a tensor", where)
         if value.ref.count("{") > len(self.turns) - 1:
-            raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave")
+            raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave", where)
         return value
 
     def inputs_of(self, op: Op, args: tuple[Any, ...], more: dict[str, Any]) -> list[Value | None]:
@@ -378,6 +429,8 @@ class Builder:
                     "value": check_symbols(dim(value.value), self.symbols | {"i": False}).text}
         if isinstance(value, (str, Dim)):
             return check_symbols(dim(value), self.symbols).text
+        if isinstance(value, float) and not math.isfinite(value):
+            raise fail(f"{op.name}: {name} is {value!r}, expected a finite number")
         if not isinstance(value, (bool, int) if kind == "bool" else int if kind == "int" else (int, float)) or isinstance(value, bool) != (kind == "bool"):
             raise fail(f"{op.name}: {name} is {value!r}, expected {kind} or an expression")
         return value
@@ -404,6 +457,8 @@ class Builder:
              part: str | None, keep: bool | None = None) -> Value:
         if keep not in (None, True, False):
             raise fail(f"{op.name}: save is {keep!r}, expected True (kept for the backward pass) or False (computed again)")
+        if part is not None and part not in (*PARTS, "block"):
+            raise fail(f"{op.name}: part is {part!r}, expected one of {', '.join(PARTS)}, block")
         ref = self.name_of(op.name, label)
         part, where = part or next((f.part for f in reversed(self.frames) if f.part), None), caller()
 
@@ -472,10 +527,17 @@ class Builder:
         self.frames.append(Frame(module, part or inherited or getattr(function, "_part", None), alias))
         result = function(*bound.args, **bound.kwargs)
         self.frames.pop()
+        self.read_frozen(module)
         self.save(module, *getattr(function, "_save", ((), None)))
         code = function.__code__
         self.check(f"{label}: its result", module, function.__annotations__.get("return"), result, (code.co_filename, code.co_firstlineno))
         return result
+
+    def read_frozen(self, module: Module) -> None:
+        """Weights that are only loaded and saved are there without an op that reads them."""
+        for name in dir(type(module)):
+            if isinstance(spec := inspect.getattr_static(type(module), name), ParamSpec) and spec.options.get("frozen") is True:
+                self.param(module, spec)
 
     def save(self, module: Module, names: tuple[str, ...], where: Where | None) -> None:
         prefix = f"{module._path}." if module._path else ""
@@ -503,8 +565,10 @@ class Builder:
         self.turns.append(turn)
         self.sinks.append(turn.ops)
         self.symbols[index] = False
+        outside, self.branches = self.branches, []
         result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
         del self.symbols[index]
+        self.branches = outside
         self.turns.pop()
         self.sinks.pop()
         if not isinstance(result, Value) or result.dims != first.dims:
@@ -515,11 +579,15 @@ class Builder:
 
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Value:
         check_symbols(dim(when), self.symbols)
+        if not callable(then) or not callable(otherwise):
+            raise fail("select: expected two functions, as lambda: self.full(x)")
         ref, values, bodies = re.sub("[{}]", "", self.name_of("select", name)), [], []  # the name of a let has no index
-        for branch in (then, otherwise):
+        for holds, branch in ((True, then), (False, otherwise)):
             before = dict(self.params)
             self.sinks.append([])
+            self.branches.append((dim(when).text, holds))
             values.append(self.readable("select", "a branch's result", branch()))
+            self.branches.pop()
             bodies.append([*self.sinks.pop(), {"let": ref, "is": values[-1].ref}])
             self.params = before
         if values[0].dims != values[1].dims or values[0].dtype != values[1].dtype:
@@ -544,7 +612,10 @@ def build(cls: type) -> Built:
         raise fail(f"{cls.__name__} is abstract; build a model that extends it", where)
     if not isinstance(cls._config, Config):
         raise fail(f"{cls.__name__} has no @hf_config, which says what its symbols are", where)
-    builder = Builder(cls(), cls._config)
+    try:
+        builder = Builder(cls(), cls._config)
+    except RecursionError:
+        raise DslError(where, f"{cls.__name__}: modules hold one another without end") from None
     _builders.append(builder)
     try:
         function = builder.forward_of(builder.root)
@@ -565,7 +636,7 @@ def build(cls: type) -> Built:
         if not isinstance(result, dict) or set(OUTPUTS) - set(result):
             raise fail(f"{cls.__name__}: its @forward gives {result!r}, expected a dict of {', '.join(OUTPUTS)}", line)
         for name, value in result.items():
-            value = builder.readable("output", name, value)
+            value = builder.readable("output", name, value, line)
             if name in OUTPUTS and not _match(OUTPUTS[name], value.dims, {"B": Dim("B"), "T": Dim("T")}):
                 raise fail(f"{cls.__name__}: {name} is {value}, expected ({', '.join(OUTPUTS[name])})", line)
             builder.sinks[0].append({"output": name, "is": value.ref})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from surogate.dsl.dims import Dim
+from surogate.dsl.dims import FUNCTIONS, Dim
 from surogate.dsl.ops import DTYPES
 
 _HERE = str(Path(__file__).parent)
@@ -41,6 +41,20 @@ def source_of(where: Where) -> str:
 
 def fail(message: str, where: Where | None = None) -> DslError:
     return DslError(where or caller(), message)
+
+
+def texts(what: str, value: Any) -> list[str]:
+    """value, which must be texts in a tuple or list."""
+    if not isinstance(value, (tuple, list)) or not all(isinstance(v, str) for v in value):
+        raise fail(f'{what}: expected texts in a tuple, as ("rope", "bias"), found {value!r}')
+    return list(value)
+
+
+def pairs(what: str, value: Any, kind: type = str) -> dict[str, Any]:
+    """value, which must be a dict from texts to the kind."""
+    if not isinstance(value, dict) or not all(isinstance(k, str) and isinstance(v, kind) for k, v in value.items()):
+        raise fail(f"{what}: expected a dict from texts to {'texts' if kind is str else 'whole numbers'}, found {value!r}")
+    return value
 
 
 def dim(value: Any, where: Where | None = None) -> Dim:
@@ -101,6 +115,8 @@ class ArrayType:
     def __init__(self, items: Any, where: Where) -> None:
         if not isinstance(items, tuple) or len(items) != 2:
             raise fail('Array takes a count and a block: Array["n_layers", "Block"]', where)
+        if isinstance(items[0], int) and not 0 <= items[0] <= 65536:
+            raise fail(f"Array: {items[0]} times; expected 0 to 65536, or a symbol", where)
         self.where, self.count, self.block = where, dim(items[0], where), items[1]
 
 
@@ -135,8 +151,9 @@ class ParamSpec:
         for name in options:
             if name not in _PARAM_OPTIONS:
                 raise fail(f"a weight has no {name}; it may have {', '.join(_PARAM_OPTIONS)}, when", where)
-        if isinstance(init := options.get("init"), str) and init not in ("zeros", "ones"):
-            raise fail(f'init: expected "zeros", "ones" or normal(deviation), found "{init}"', where)
+        if (init := options.get("init", "ones")) not in ("zeros", "ones") and not isinstance(init, dict):
+            found = f'"{init}"' if isinstance(init, str) else repr(init)
+            raise fail(f'init: expected "zeros", "ones" or normal(deviation), found {found}', where)
         self.shape, self.when, self.options, self.where, self.name = shape, when, options, where, ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -165,7 +182,11 @@ def param(function: Any = None, *, when: str | bool = True, **options: Any) -> A
 
 def normal(deviation: str | float) -> dict[str, Any]:
     """Normally distributed at the start."""
-    return {"normal": dim(deviation).text if isinstance(deviation, str) else deviation}
+    if isinstance(deviation, str):
+        return {"normal": dim(deviation).text}
+    if not isinstance(deviation, (int, float)) or not 0 <= deviation < float("inf"):
+        raise fail(f"normal: a deviation of {deviation!r}, expected a number from 0 on, or an expression")
+    return {"normal": deviation}
 
 
 class Module:
@@ -233,7 +254,7 @@ PARTS = ("norm", "qkv", "att", "ffn", "swiglu")
 
 def recompute(part: str) -> Callable[[F], F]:
     """Ops of this forward are recomputed where recompute_PART is on, unless a caller names another part."""
-    if part not in PARTS:
+    if not isinstance(part, str) or part not in PARTS:
         raise fail(f'@recompute: expected one of {", ".join(PARTS)}, found "{part}"')
 
     def mark(function: F) -> F:
@@ -245,6 +266,7 @@ def recompute(part: str) -> Callable[[F], F]:
 
 def save(*names: str) -> Callable[[F], F]:
     """Values of this forward, by their names in the module, that are kept for the backward pass whatever the recomputation flags say."""
+    texts("@save", names)
     where = caller()
 
     def mark(function: F) -> F:
@@ -258,14 +280,33 @@ class Key:
     """A symbol's place in config.json: its key or spellings, its default, what it must satisfy. With per="L" it is a list of L values.
     Without a key, Key(None, "C / H"), it is what follows from the symbols before it."""
 
-    def __init__(self, key: str | list[str] | None, default: str | None = None, **limits: Any) -> None:
+    def __init__(self, key: str | list[str] | None, default: str | float | None = None, **limits: Any) -> None:
         for name in limits:
             if name not in ("needed_if", "choices", "min", "above", "max", "integer", "per", "unused"):
                 raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, above, max, integer, per, unused")
         if key is None and default is None:
             raise fail("Key(None) says nothing; expected what the symbol is, as in Key(None, \"C / H\")")
+        if key is not None and not isinstance(key, str):
+            texts("Key", key)
+        if isinstance(default, (int, float)):
+            default = str(default + 0)  # True is 1
+        if default is not None and not isinstance(default, str):
+            raise fail(f"Key: default is {default!r}, expected a number or an expression")
+        for name in limits:
+            self.check_limit(name, limits[name])
         self.where = caller()
         self.entry: dict[str, Any] = ({} if key is None else {"key": key}) | ({} if default is None else {"default": default}) | limits
+
+    @staticmethod
+    def check_limit(name: str, value: Any) -> None:
+        if name == "choices":
+            pairs("Key: choices", value, int)
+        elif name == "integer" and not isinstance(value, bool):
+            raise fail(f"Key: integer is {value!r}, expected True or False")
+        elif name in ("min", "above", "max") and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise fail(f"Key: {name} is {value!r}, expected a number")
+        elif name in ("needed_if", "per", "unused") and not isinstance(value, str):
+            raise fail(f"Key: {name} is {value!r}, expected a text")
 
 
 class Each:
@@ -278,7 +319,7 @@ def each(per: str, value: str) -> Any:
     return Each(per, value)
 
 
-def Size(key: str, default: str | None = None, most: int = 1 << 24) -> Key:
+def Size(key: str, default: str | int | None = None, most: int = 1 << 24) -> Key:
     """A whole number from 1 on."""
     return Key(key, default, min=1, max=most, integer=True)
 
@@ -305,7 +346,12 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
     nothing; roles: {"vocabulary": SYMBOL}, which symbols are that, positions and tied, where they aren't named as in ROLES; prefix: what
     the names of all tensors of a model folder may lack in front."""
     config = Config(architecture, symbols, caller())
+    if not isinstance(architecture, str) or not architecture or not isinstance(prefix, str):
+        raise fail(f"hf_config: the architecture is {architecture!r} and the prefix {prefix!r}, expected texts")
     for name, key in symbols.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or name in ("B", "T", "P", "reach", "i", "j", "k", "l") or name in FUNCTIONS:
+            raise fail(f"{name}: not a name for a symbol; expected ASCII letters, digits and _, and another than B, T, P, reach, i, j, k, l and those of"
+                       " functions")
         if not isinstance(key, Key):
             raise fail(f'{name}: expected Key("hidden_size") or Size("hidden_size"), found {key!r}')
     known = config.known  # at first those before it, which an expression of a key may name
@@ -315,12 +361,13 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
                 entry = {"i": False} if "per" in key.entry and field != "per" else {}
                 check_symbols(dim(text, key.where), known | entry, key.where, later=symbols)
         known[name] = "per" in key.entry
-    for expression, message in (require or {}).items():
+    for expression, message in pairs("hf_config: require", require or {}).items():
         check_symbols(dim(expression), known, config.where)
         config.require.append({"that": expression, "message": message})
-    config.ignored, config.refused, config.unread = list(ignored), list(refused), list(unread)
+    config.ignored, config.refused, config.unread = (texts(f"hf_config: {what}", value) for what, value in
+                                                     (("ignored", ignored), ("refused", refused), ("unread", unread)))
     config.prefix = prefix
-    config.roles = {role: name for role, name in ROLES.items() if name in known} | (roles or {})
+    config.roles = {role: name for role, name in ROLES.items() if name in known} | pairs("hf_config: roles", roles or {})
     for role, name in config.roles.items():
         if role not in ROLES or known.get(name, True):
             raise fail(f"roles: {role} is {name}; expected one number's symbol under {', '.join(ROLES)}")
@@ -363,6 +410,11 @@ class _Mapping:
         return attach
 
     def __call__(self, names: dict[str, Any] | None = None, **more: Any) -> Callable[[C], C]:
+        if not isinstance(names or {}, dict):
+            raise fail(f'@{self._name}: expected names as q="q_proj" or {{"q.weight": "q_proj.weight"}}, found {names!r}')
+        for key, name in {**(names or {}), **more}.items():
+            if not isinstance(name, (str, dict)):
+                raise fail(f"@{self._name}: {key} is {name!r}, expected a name, concat(...), transpose(...) or rows(...)")
         return self._add(self._field, {**(names or {}), **more})
 
     def indexed(self, array: str, prefix: str) -> Callable[[C], C]:
@@ -379,6 +431,8 @@ hf_export = _Mapping("hf_export", "_export", "_export_indexed")
 
 def concat(*names: str) -> dict[str, Any]:
     """Tensors of a model folder one below the other."""
+    if not names or not texts("concat", names):
+        raise fail("concat: expected the names of tensors")
     return {"concat": list(names)}
 
 
@@ -388,12 +442,14 @@ def transpose(name: str) -> dict[str, Any]:
 
 def rows(name: str, begin: str | int, total: str | int) -> dict[str, Any]:
     """Rows of a packed tensor that has `total` of them, from `begin` on."""
-    return {"slice": name, "begin": begin, "total": total}
+    return {"slice": name, "begin": dim(begin).text if isinstance(begin, str) else begin, "total": dim(total).text if isinstance(total, str) else total}
 
 
 def tied_to(weight: str, other: str, when: str = "1") -> Callable[[C], C]:
     """`weight` is `other` where the expression holds: @tied_to("head.weight", "embed.weight", when="tied")."""
     dim(when)
+    if weight == other:
+        raise fail(f"@tied_to: {weight} is tied to itself")
 
     def attach(cls: C) -> C:
         setattr(cls, "_ties", (*getattr(cls, "_ties", ()), (weight, other, when)))
