@@ -76,8 +76,7 @@ static size_t add_rms_norm_workspace(const Node *node, int num_workers)
 
 VEC_ROW void add_tile(DType dtype, void *s, const void *a, const void *b, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(s, dtype, i, vec_get(a, dtype, i) + vec_get(b, dtype, i));
+    VEC_EACH(dtype, s, count, i, n, vec8_some(dtype, a, i, n) + vec8_some(dtype, b, i, n));
 }
 
 /* Elements [at, at + count) of a and b, to those from s_at on of s. */

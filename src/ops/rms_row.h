@@ -13,8 +13,7 @@ static inline float rms_rstd(float sum_squares, int64_t cols, double eps)
 /* y = w (x rstd); y may be x. */
 VEC_ROW void rms_scale(DType dtype, void *y, const void *x, const float *w, float rstd, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(y, dtype, i, w[i] * (vec_get(x, dtype, i) * rstd));
+    VEC_EACH(dtype, y, count, i, n, vec8_some(DT_F32, w, i, n) * (vec8_some(dtype, x, i, n) * rstd));
 }
 
 /* dx = rstd dy w - pull x, where pull = rstd^3 / C sum(dy w x); dx may be dy. */
@@ -24,23 +23,21 @@ static inline float rms_pull(float rstd, float dot, int64_t cols)
 }
 VEC_ROW void rms_dx(DType dtype, void *dx, const void *dy, const void *x, const float *w, float rstd, float pull, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(dx, dtype, i, vec_get(dy, dtype, i) * w[i] * rstd - vec_get(x, dtype, i) * pull);
+    VEC_EACH(dtype, dx, count, i, n, vec8_some(dtype, dy, i, n) * vec8_some(DT_F32, w, i, n) * rstd - vec8_some(dtype, x, i, n) * pull);
 }
 
 /* The same, added to what dx is. */
 VEC_ROW void rms_dx_add(DType dtype, void *dx, const void *dy, const void *x, const float *w, float rstd, float pull, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++)
-        vec_set(dx, dtype, i, vec_get(dx, dtype, i) + (vec_get(dy, dtype, i) * w[i] * rstd - vec_get(x, dtype, i) * pull));
+    VEC_EACH(dtype, dx, count, i, n,
+             vec8_some(dtype, dx, i, n) +
+                 (vec8_some(dtype, dy, i, n) * vec8_some(DT_F32, w, i, n) * rstd - vec8_some(dtype, x, i, n) * pull));
 }
 
 /* dw += dy (x rstd) */
 VEC_ROW void rms_dw(DType dtype, float *dw, const void *dy, const void *x, float rstd, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) dw[i] += vec_get(dy, dtype, i) * (vec_get(x, dtype, i) * rstd);
+    VEC_EACH(DT_F32, dw, count, i, n, vec8_some(DT_F32, dw, i, n) + vec8_some(dtype, dy, i, n) * (vec8_some(dtype, x, i, n) * rstd));
 }
 
 /* Columns [c, c + n) of w + offset; scratch (n). */
