@@ -104,8 +104,8 @@ VEC_TASK(add_rms_norm_task)
     bool                keep = args->out[0].data != NULL;
     TensorView          s = {(float *)args->workspace + worker * RMS_ROWS * cols, a->type};
     if (keep) s = args->out[0];
-    for (int64_t row = task * step; row < end; row += RMS_ROWS) {
-        int64_t rows = min_i64(RMS_ROWS, end - row), at = row * cols, s_at = keep ? at : 0;
+    for (int64_t row = task * step; row < end; row += rms_rows(cols)) {
+        int64_t rows = min_i64(rms_rows(cols), end - row), at = row * cols, s_at = keep ? at : 0;
         float   r[RMS_ROWS];
         add_elements(&s, s_at, a, &args->in[1], at, rows * cols);
         if (!args->out[1].data && !rstd && !row_codes_wanted(&codes)) continue;
