@@ -1,10 +1,14 @@
 /* Which of the CPU's vectors are used. Results have the same bits with any. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 /* Whether code that is compiled for AVX-512 runs: where the processor has it, and SUROGATE_AVX512=0 doesn't forbid it. */
 bool cpu_avx512(void);
+
+/* Whether that processor rounds to bf16 by itself (AVX512_BF16), to be read in inner loops. False until cpu_avx512 is called first. */
+extern atomic_bool cpu_bf16;
 
 /* For tests: as if it were forbidden, until called with false. */
 void cpu_avx512_forbid(bool forbidden);

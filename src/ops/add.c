@@ -26,8 +26,7 @@ enum { ADD_PER_TASK = 16 * TILE };
 
 VEC_ROW void add_tile(DType dtype, void *y, const void *a, const void *b, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(y, dtype, i, vec_get(a, dtype, i) + vec_get(b, dtype, i));
+    VEC_EACH(dtype, y, count, i, n, vec8_some(dtype, a, i, n) + vec8_some(dtype, b, i, n));
 }
 
 VEC_TASK(add_task)

@@ -76,8 +76,7 @@ static size_t add_rms_norm_workspace(const Node *node, int num_workers)
 
 VEC_ROW void add_tile(DType dtype, void *s, const void *a, const void *b, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(s, dtype, i, vec_get(a, dtype, i) + vec_get(b, dtype, i));
+    VEC_EACH(dtype, s, count, i, n, vec8_some(dtype, a, i, n) + vec8_some(dtype, b, i, n));
 }
 
 /* Elements [at, at + count) of a and b, to those from s_at on of s. */
@@ -105,8 +104,8 @@ VEC_TASK(add_rms_norm_task)
     bool                keep = args->out[0].data != NULL;
     TensorView          s = {(float *)args->workspace + worker * RMS_ROWS * cols, a->type};
     if (keep) s = args->out[0];
-    for (int64_t row = task * step; row < end; row += RMS_ROWS) {
-        int64_t rows = min_i64(RMS_ROWS, end - row), at = row * cols, s_at = keep ? at : 0;
+    for (int64_t row = task * step; row < end; row += rms_rows(cols)) {
+        int64_t rows = min_i64(rms_rows(cols), end - row), at = row * cols, s_at = keep ? at : 0;
         float   r[RMS_ROWS];
         add_elements(&s, s_at, a, &args->in[1], at, rows * cols);
         if (!args->out[1].data && !rstd && !row_codes_wanted(&codes)) continue;

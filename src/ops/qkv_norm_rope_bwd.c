@@ -91,8 +91,8 @@ VEC_ROW void head_bwd(DType dtype, const Head *head, void *dx, const void *dy, c
     rope_turn(dtype, dy, DT_F32, turned, NULL, 1, head->cosines, head_dim / 2, true);
     for (int64_t i = 0; head->dw && i < head_dim; i++) head->dw[i] += turned[i] * (vec_get(x, dtype, i) * rstd);
     float pull = rms_pull(rstd, vec_row_dot3(dtype, x, DT_F32, turned, w, head_dim), head_dim);
-    VEC_LOOP
-    for (int64_t i = 0; i < head_dim; i++) vec_set(dx, dtype, i, turned[i] * w[i] * rstd - vec_get(x, dtype, i) * pull);
+    VEC_EACH(dtype, dx, head_dim, i, n,
+             vec8_some(DT_F32, turned, i, n) * vec8_some(DT_F32, w, i, n) * rstd - vec8_some(dtype, x, i, n) * pull);
 }
 
 /* The same, to element dx_at of dx, whatever the dtypes. */

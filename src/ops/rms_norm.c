@@ -55,9 +55,9 @@ VEC_TASK(rms_norm_task)
     int64_t             cols = type_cols(&x->type), step = rows_per_task(cols);
     int64_t             end = min_i64(type_rows(&x->type), (task + 1) * step);
     (void)worker;
-    for (int64_t row = task * step; row < end; row += RMS_ROWS) {
+    for (int64_t row = task * step; row < end; row += rms_rows(cols)) {
         float   r[RMS_ROWS];
-        int64_t rows = min_i64(RMS_ROWS, end - row);
+        int64_t rows = min_i64(rms_rows(cols), end - row);
         rms_norm_rows(&args->out[0], &codes, x, &args->in[1], attrs, row * cols, row * cols, rows, cols, r);
         if (rstd) memcpy(rstd + row, r, (size_t)rows * sizeof(float));
     }

@@ -93,14 +93,9 @@ static void rms_norm_bwd_tile(BwdRows *s, const float *w, float rstd, float pull
     DType             dtype = s->dtype;
     const void *dy = tile_in(&s->args->in[IN_DY], dtype, at, n, scratch_dy), *x = tile_in(&s->args->in[IN_X], dtype, at, n, scratch_x);
     void       *result = dx->data ? tile_out(dx, dtype, at, scratch_dx) : scratch_dx;
-    if (s->dw) VEC_OF(dtype, rms_dw, s->dw + c, dy, x, rstd, n);
-    if (!dx->data && !row_codes_wanted(&s->codes)) return;
-    if (s->adds) {
-        if (result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, at), acc->type.dtype, n);
-        VEC_OF(dtype, rms_dx_add, result, dy, x, w, rstd, pull, n);
-    } else {
-        VEC_OF(dtype, rms_dx, result, dy, x, w, rstd, pull, n);
-    }
+    RmsBwd      bwd = {dy, x, s->adds ? result : NULL, w, s->dw ? s->dw + c : NULL, rstd, pull};
+    if (s->adds && result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, at), acc->type.dtype, n);
+    VEC_OF(dtype, rms_bwd_row, result, &bwd, n);
     row_codes_store(&s->codes, row, c, result, n);
     if (dx->data) tile_done(dx, dtype, at, result, n);
 }
@@ -118,8 +113,8 @@ VEC_TASK(rms_norm_bwd_task)
     if (s.dw) memset(s.dw, 0, (size_t)cols * sizeof(float));
     if (!row_codes_wanted(&s.codes)) s.dtype = TILE_DTYPE(&args->in[IN_DY], &args->in[IN_X], &args->out[0]);
     s.adds = args->out[0].data ? args->accumulate & 1 : args->in[IN_ACC_DX].data != NULL;
-    for (int64_t row = task * step; row < end; row += RMS_ROWS) {
-        int64_t count = min_i64(RMS_ROWS, end - row);
+    for (int64_t row = task * step; row < end; row += rms_rows(cols)) {
+        int64_t count = min_i64(rms_rows(cols), end - row);
         rms_norm_bwd_dots(&s, row * cols, count, cols, dot);
         for (int64_t c = 0; c < cols; c += TILE) {
             int64_t      n = min_i64(TILE, cols - c);

@@ -13,34 +13,35 @@ static inline float rms_rstd(float sum_squares, int64_t cols, double eps)
 /* y = w (x rstd); y may be x. */
 VEC_ROW void rms_scale(DType dtype, void *y, const void *x, const float *w, float rstd, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(y, dtype, i, w[i] * (vec_get(x, dtype, i) * rstd));
+    VEC_EACH(dtype, y, count, i, n, vec8_some(DT_F32, w, i, n) * (vec8_some(dtype, x, i, n) * rstd));
 }
 
-/* dx = rstd dy w - pull x, where pull = rstd^3 / C sum(dy w x); dx may be dy. */
+/* pull of dx = rstd dy w - pull x, where it is rstd^3 / C sum(dy w x) */
 static inline float rms_pull(float rstd, float dot, int64_t cols)
 {
     return rstd * rstd * rstd * dot / (float)cols;
 }
-VEC_ROW void rms_dx(DType dtype, void *dx, const void *dy, const void *x, const float *w, float rstd, float pull, int64_t count)
+
+/* A norm's row backward. before: what dx is added to; dw: what dy (x rstd) is added to; either NULL: nothing. */
+typedef struct RmsBwd {
+    const void  *dy, *x, *before;
+    const float *w;
+    float       *dw, rstd, pull;
+} RmsBwd;
+
+/* Elements [i, i + n) of dw and, to be stored, dx. */
+VEC_ROW Vec8 rms_bwd_some(DType dtype, const RmsBwd *row, int64_t i, int64_t n)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(dx, dtype, i, vec_get(dy, dtype, i) * w[i] * rstd - vec_get(x, dtype, i) * pull);
+    Vec8 dy = vec8_some(dtype, row->dy, i, n), x = vec8_some(dtype, row->x, i, n);
+    Vec8 dx = dy * vec8_some(DT_F32, row->w, i, n) * row->rstd - x * row->pull;
+    if (row->dw) vec8_set(DT_F32, row->dw, i, n, vec8_some(DT_F32, row->dw, i, n) + dy * (x * row->rstd));
+    return row->before ? vec8_some(dtype, row->before, i, n) + dx : dx;
 }
 
-/* The same, added to what dx is. */
-VEC_ROW void rms_dx_add(DType dtype, void *dx, const void *dy, const void *x, const float *w, float rstd, float pull, int64_t count)
+/* dx may be what is read of the row. */
+VEC_ROW void rms_bwd_row(DType dtype, void *dx, const RmsBwd *row, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++)
-        vec_set(dx, dtype, i, vec_get(dx, dtype, i) + (vec_get(dy, dtype, i) * w[i] * rstd - vec_get(x, dtype, i) * pull));
-}
-
-/* dw += dy (x rstd) */
-VEC_ROW void rms_dw(DType dtype, float *dw, const void *dy, const void *x, float rstd, int64_t count)
-{
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) dw[i] += vec_get(dy, dtype, i) * (vec_get(x, dtype, i) * rstd);
+    VEC_EACH(dtype, dx, count, i, n, rms_bwd_some(dtype, row, i, n));
 }
 
 /* Columns [c, c + n) of w + offset; scratch (n). */
@@ -52,32 +53,50 @@ static inline const float *rms_weights(const TensorView *w, double offset, int64
     return scratch;
 }
 
-/* Rows that are normed together: the square roots and divisions of one don't wait for those of another. */
-enum { RMS_ROWS = 4 };
+/* Rows that are normed together: those of one don't wait for the square roots and divisions of another. Not so many that the second pass
+ * over them finds them gone from the nearest cache. */
+enum { RMS_ROWS = 8 };
+static inline int64_t rms_rows(int64_t cols)
+{
+    return max_i64(1, min_i64(RMS_ROWS, 2 * TILE / max_i64(cols, 1)));
+}
+
+/* sum[r] += the squares of the first n elements of each of `rows` rows, `cols` apart. */
+VEC_ROW void rms_squares(DType dtype, float *sum, const void *x, int64_t rows, int64_t cols, int64_t n)
+{
+    for (int64_t r = 0; r < rows; r++) sum[r] += vec_row_squares(dtype, vec_at(x, dtype, r * cols), n);
+}
+
+VEC_ROW void rms_scale_rows(DType dtype, void *y, const void *x, const float *w, const float *rstd, int64_t rows, int64_t cols, int64_t n)
+{
+    for (int64_t r = 0; r < rows; r++) rms_scale(dtype, vec_at_mut(y, dtype, r * cols), vec_at(x, dtype, r * cols), w, rstd[r], n);
+}
 
 /* `rows` rows of a tensor, at most RMS_ROWS: elements from x_at on of x to those from `at` on of y (data NULL: not wanted) and to their
  * codes, and their rstd. */
 static inline void rms_norm_rows(const TensorView *y, RowCodes *codes, const TensorView *x, const TensorView *w, const RmsNormAttrs *attrs,
                                  int64_t at, int64_t x_at, int64_t rows, int64_t cols, float *rstd)
 {
-    float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE];
-    DType dtype = row_codes_wanted(codes) ? DT_F32 : x->type.dtype;
-    for (int64_t r = 0; r < rows; r++) {
-        float sum = 0;
-        for (int64_t c = 0; c < cols; c += TILE)
-            sum += VEC_OF(x->type.dtype, vec_row_squares, vec_at(x->data, x->type.dtype, x_at + r * cols + c), min_i64(TILE, cols - c));
-        rstd[r] = rms_rstd(sum, cols, attrs->eps);
-    }
-    for (int64_t c = 0; (y->data || row_codes_wanted(codes)) && c < cols; c += TILE) {
+    float scratch_x[TILE], scratch_w[TILE], scratch_y[TILE], sum[RMS_ROWS] = {0};
+    DType dtype = x->type.dtype;
+    bool  coded = row_codes_wanted(codes);
+    for (int64_t c = 0; c < cols; c += TILE)
+        VEC_OF(dtype, rms_squares, sum, vec_at(x->data, dtype, x_at + c), rows, cols, min_i64(TILE, cols - c));
+    for (int64_t r = 0; r < rows; r++) rstd[r] = rms_rstd(sum[r], cols, attrs->eps);
+    for (int64_t c = 0; (y->data || coded) && c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
         const float *weights = rms_weights(w, attrs->offset, c, n, scratch_w);
+        if (!coded) {
+            VEC_OF(dtype, rms_scale_rows, vec_at_mut(y->data, dtype, at + c), vec_at(x->data, dtype, x_at + c), weights, rstd, rows, cols,
+                   n);
+            continue;
+        }
         for (int64_t r = 0; r < rows; r++) {
-            int64_t     to = at + r * cols + c;
-            const void *row = tile_in(x, dtype, x_at + r * cols + c, n, scratch_x);
-            void       *result = y->data ? tile_out(y, dtype, to, scratch_y) : scratch_y;
-            VEC_OF(dtype, rms_scale, result, row, weights, rstd[r], n);
+            int64_t to = at + r * cols + c;
+            float  *result = y->data ? tile_result(y, to, scratch_y) : scratch_y;
+            rms_scale(DT_F32, result, tile_load(x, x_at + r * cols + c, n, scratch_x), weights, rstd[r], n);
             row_codes_store(codes, to / cols, c, result, n);
-            if (y->data) tile_done(y, dtype, to, result, n);
+            if (y->data) tile_store(y, to, result, n);
         }
     }
 }

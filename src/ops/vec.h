@@ -43,46 +43,6 @@
 #define VEC_ROW static inline __attribute__((always_inline))
 #define VEC_OF(dtype, row, ...) ((dtype) == DT_F32 ? row(DT_F32, __VA_ARGS__) : row(DT_BF16, __VA_ARGS__))
 
-typedef float   Vec8 __attribute__((vector_size(32)));
-typedef int32_t Int8 __attribute__((vector_size(32)));
-
-static inline Vec8 vec8_load(const float *p)
-{
-    Vec8 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-/* Elements [i, i + 8) of a row. */
-VEC_ROW Vec8 vec8_get(DType dtype, const void *row, int64_t i)
-{
-    if (dtype == DT_F32) return vec8_load((const float *)row + i);
-    return (Vec8)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)((const uint16_t *)row + i))), 16);
-}
-
-/* Stored as vec_set stores each. */
-VEC_ROW void vec8_set(DType dtype, void *row, int64_t i, Vec8 v)
-{
-    if (dtype == DT_F32) {
-        memcpy((float *)row + i, &v, sizeof v);
-        return;
-    }
-    Int8    word = (Int8)v, nan = v != v, rounded = word + 0x7FFF + (word >> 16 & 1);
-    Int8    high = ((nan & (word | 0x400000)) | (~nan & rounded)) >> 16 & 0xFFFF;
-    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)high, (__m256i)high), 0x08);
-    _mm_storeu_si128((void *)((uint16_t *)row + i), _mm256_castsi256_si128(packed));
-}
-
-static inline Vec8 vec8_all(float x)
-{
-    return (Vec8){x, x, x, x, x, x, x, x};
-}
-
-static inline float vec8_sum(Vec8 v)
-{
-    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
-}
-
 /* The element at `index` of a tensor. */
 static inline const void *vec_at(const void *data, DType dtype, int64_t index)
 {
@@ -107,6 +67,101 @@ static inline void vec_set(void *data, DType dtype, int64_t index, float value)
         ((uint16_t *)data)[index] = bf16_from_f32(value);
 }
 
+typedef float   Vec8 __attribute__((vector_size(32)));
+typedef int32_t Int8 __attribute__((vector_size(32)));
+
+static inline Vec8 vec8_load(const float *p)
+{
+    Vec8 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Elements [i, i + 8) of a row. */
+VEC_ROW Vec8 vec8_get(DType dtype, const void *row, int64_t i)
+{
+    if (dtype == DT_F32) return vec8_load((const float *)row + i);
+    const __m256i high_halves = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, -1, -1, 8, 9, -1, -1, 10, 11, -1,
+                                                 -1, 12, 13, -1, -1, 14, 15);
+    __m128i       words = _mm_loadu_si128((const void *)((const uint16_t *)row + i));
+    return (Vec8)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(words), high_halves);
+}
+
+/* Those below i + n, in the first lanes; n at most 8. */
+VEC_ROW Vec8 vec8_some(DType dtype, const void *row, int64_t i, int64_t n)
+{
+    float lanes[8] = {0};
+    if (n == 8) return vec8_get(dtype, row, i);
+    for (int64_t k = 0; k < n; k++) lanes[k] = vec_get(row, dtype, i + k);
+    return vec8_load(lanes);
+}
+
+/* Each in the low half of its lane, as bf16_from_f32 rounds it. */
+static inline __m256i vec8_rounded(Vec8 v)
+{
+    Int8 word = (Int8)v, nan = v != v, rounded = word + ((word >> 16 & 1) + 0x7FFF);
+    return _mm256_srli_epi32((__m256i)((nan & (word | 0x400000)) | (~nan & rounded)), 16);
+}
+
+/* 16 floats as bf16. The processor's own rounding takes denormals for 0: where there is a 0 it is done by hand. */
+static inline __m256i vec16_bf16(Vec8 low, Vec8 high)
+{
+    if (atomic_load_explicit(&cpu_bf16, memory_order_relaxed)) {
+        __m256i words;
+        __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=x"(words) : "x"(low), "x"(high));
+        if (!_mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_add_epi16(words, words), _mm256_setzero_si256()))) return words;
+    }
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(vec8_rounded(low), vec8_rounded(high)), 0xD8);
+}
+
+/* Elements [i, i + 16), as vec_set stores each. */
+VEC_ROW void vec16_set(DType dtype, void *row, int64_t i, Vec8 low, Vec8 high)
+{
+    if (dtype == DT_F32) {
+        memcpy((float *)row + i, &low, sizeof low);
+        memcpy((float *)row + i + 8, &high, sizeof high);
+    } else {
+        _mm256_storeu_si256((void *)((uint16_t *)row + i), vec16_bf16(low, high));
+    }
+}
+
+/* Those below i + n; n at most 8. */
+VEC_ROW void vec8_set(DType dtype, void *row, int64_t i, int64_t n, Vec8 v)
+{
+    Vec8 rounded = dtype == DT_F32 ? v : (Vec8)vec16_bf16(v, v);
+    if (n == 8)
+        memcpy(vec_at_mut(row, dtype, i), &rounded, dtype == DT_F32 ? 32 : 16);
+    else
+        memcpy(vec_at_mut(row, dtype, i), &rounded, (size_t)n * (dtype == DT_F32 ? 4 : 2));
+}
+
+/* row[i] = value for `count` elements. `value` is a Vec8, of those from i on, n of them; it may read the row there. */
+#define VEC_EACH(dtype, row, count, i, n, value) \
+    do { \
+        int64_t vec_at = 0; \
+        for (; vec_at + 16 <= (count); vec_at += 16) { \
+            Vec8 vec_pair[2]; \
+            for (int64_t i = vec_at, n = 8; i < vec_at + 16; i += 8) vec_pair[(i - vec_at) / 8] = (value); \
+            vec16_set(dtype, row, vec_at, vec_pair[0], vec_pair[1]); \
+        } \
+        for (int64_t i = vec_at, n = 8; i < (count); i += 8) { \
+            n = (count)-i < 8 ? (count)-i : 8; \
+            vec8_set(dtype, row, i, n, value); \
+        } \
+    } while (0)
+
+static inline Vec8 vec8_all(float x)
+{
+    return (Vec8){x, x, x, x, x, x, x, x};
+}
+
+static inline float vec8_sum(Vec8 v)
+{
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1)); /* v[0] + v[4], v[1] + v[5], ... */
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
 /* dst[i] = src[i] of a row in f32 or bf16. */
 static inline void vec_copy_in(float *dst, const void *row, DType dtype, int64_t count)
 {
@@ -114,8 +169,7 @@ static inline void vec_copy_in(float *dst, const void *row, DType dtype, int64_t
         memcpy(dst, row, (size_t)count * sizeof(float));
         return;
     }
-    const uint16_t *src = row;
-    for (int64_t i = 0; i < count; i++) dst[i] = bf16_to_f32(src[i]);
+    VEC_EACH(DT_F32, dst, count, i, n, vec8_some(DT_BF16, row, i, n));
 }
 
 /* The row as f32: itself, or converted into `scratch` (count floats). */
@@ -140,27 +194,22 @@ static inline void vec_store_row(void *row, DType dtype, const float *src, int64
         memcpy(row, src, (size_t)count * sizeof(float));
         return;
     }
-    uint16_t *dst = row;
-    for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(src[i]);
+    VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_F32, src, i, n));
 }
 
 /* sum += row. */
 VEC_ROW void vec_sum_row(DType dtype, float *sum, const void *row, int64_t count)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) sum[i] += vec_get(row, dtype, i);
+    VEC_EACH(DT_F32, sum, count, i, n, vec8_some(DT_F32, sum, i, n) + vec8_some(dtype, row, i, n));
 }
 
 /* row += src, added in fp32. */
 static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t count)
 {
-    if (dtype == DT_F32) {
-        float *dst = row;
-        for (int64_t i = 0; i < count; i++) dst[i] += src[i];
-        return;
-    }
-    uint16_t *dst = row;
-    for (int64_t i = 0; i < count; i++) dst[i] = bf16_from_f32(bf16_to_f32(dst[i]) + src[i]);
+    if (dtype == DT_F32)
+        VEC_EACH(DT_F32, row, count, i, n, vec8_some(DT_F32, row, i, n) + vec8_some(DT_F32, src, i, n));
+    else
+        VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_BF16, row, i, n) + vec8_some(DT_F32, src, i, n));
 }
 
 /* e^x within 2 ulp for x up to 88.8: x = n ln2 + r, |r| <= ln2/2, e^r by its series to r^7, times 2^n. Below 2^-126.5 0, NaN
