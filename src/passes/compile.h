@@ -89,7 +89,7 @@ typedef struct CompileOptions {
     bool             train_base; /* false with LoRA */
     bool unplaced; /* activations get no offsets: their bytes are what a perfect placement would take; nothing loads weights. Never run */
     int64_t max_layers; /* a plan of the model's first layers alone; 0: of all */
-    bool    verify;     /* graph_verify after every pass */
+    bool    verify;     /* graph_verify after every pass, not only before placing */
     /* called after each pass of each program; NULL: nobody */
     void (*after_pass)(void *context, const char *pass, const Graph *graph);
     void *after_pass_context;
