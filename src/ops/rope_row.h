@@ -20,8 +20,12 @@ VEC_ROW void rope_turn(DType dtype, const void *x, DType to, void *y, const floa
             first = vec8_load(w + i) * (first * scale);
             second = vec8_load(w + i + half) * (second * scale);
         }
-        vec8_set(to, y, i, 8, first * c - second * s);
-        vec8_set(to, y, i + half, 8, second * c + first * s);
+        if (to == DT_F32) {
+            vec8_set(to, y, i, 8, first * c - second * s);
+            vec8_set(to, y, i + half, 8, second * c + first * s);
+        } else {
+            vec8_set_bf16(y, i, first * c - second * s, i + half, second * c + first * s);
+        }
     }
     for (; i < half; i++) {
         float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, i), second = vec_get(x, dtype, i + half);

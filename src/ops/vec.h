@@ -135,6 +135,14 @@ VEC_ROW void vec8_set(DType dtype, void *row, int64_t i, int64_t n, Vec8 v)
         memcpy(vec_at_mut(row, dtype, i), &rounded, (size_t)n * (dtype == DT_F32 ? 4 : 2));
 }
 
+/* Elements [i, i + 8) and [k, k + 8) of a row of bf16, rounded together. */
+static inline void vec8_set_bf16(uint16_t *row, int64_t i, Vec8 at_i, int64_t k, Vec8 at_k)
+{
+    __m256i words = vec16_bf16(at_i, at_k);
+    _mm_storeu_si128((void *)(row + i), _mm256_castsi256_si128(words));
+    _mm_storeu_si128((void *)(row + k), _mm256_extracti128_si256(words, 1));
+}
+
 /* row[i] = value for `count` elements. `value` is a Vec8, of those from i on, n of them; it may read the row there. */
 #define VEC_EACH(dtype, row, count, i, n, value) \
     do { \
