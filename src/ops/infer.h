@@ -145,13 +145,6 @@ static inline void tile_done(const TensorView *t, DType dtype, int64_t at, const
     if (dtype == DT_F32) tile_store(t, at, result, count);
 }
 
-/* Asks for elements that are read soon: from row to row a processor guesses late what comes next. They may be past the end. */
-static inline void tile_ahead(const TensorView *t, int64_t at, int64_t count)
-{
-    const char *from = vec_at(t->data, t->type.dtype, at);
-    for (int64_t i = 0; i < dtype_bytes(t->type.dtype, count); i += 64) __builtin_prefetch(from + i);
-}
-
 /* Elements of one tensor to another. */
 static inline void tile_copy(const TensorView *to, int64_t to_at, const TensorView *from, int64_t from_at, int64_t count)
 {

@@ -53,25 +53,29 @@ static OpCost swiglu_cost(const Node *node)
     return cost_streaming(node, 12.0 * (double)type_numel(&h));
 }
 
-VEC_ROW void swiglu_tile(DType dtype, void *h, const void *gate, const void *up, int64_t count)
+/* What is read is of dtype, h f32. */
+VEC_ROW void swiglu_some(DType dtype, bool gelu, float *h, const void *gate, const void *up, int64_t count)
 {
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
         float g = vec_get(gate, dtype, i);
-        vec_set(h, dtype, i, g * vec_sigmoid(g) * vec_get(up, dtype, i));
+        h[i] = g / (1.0f + vec_expf(-(gelu ? gelu_argument(g) : g))) * vec_get(up, dtype, i);
     }
 }
 
-VEC_ROW void geglu_tile(DType dtype, void *h, const void *gate, const void *up, int64_t count)
+/* The same, asking for what lies `ahead` elements further on. */
+VEC_ROW void swiglu_tile(DType dtype, bool gelu, float *h, const void *gate, const void *up, int64_t count, int64_t ahead)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) {
-        float g = vec_get(gate, dtype, i);
-        vec_set(h, dtype, i, g * vec_sigmoid(gelu_argument(g)) * vec_get(up, dtype, i));
+    int64_t i = 0;
+    for (; i + VEC_BLOCK <= count; i += VEC_BLOCK) {
+        vec_ahead(gate, dtype, i + ahead);
+        vec_ahead(up, dtype, i + ahead);
+        swiglu_some(dtype, gelu, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), VEC_BLOCK);
     }
+    swiglu_some(dtype, gelu, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
-enum { PIECE = 256 }; /* of a row: while one is computed the next row's comes */
+enum { PIECE = 256 }; /* of a row */
 
 VEC_TASK(swiglu_task)
 {
@@ -82,22 +86,20 @@ VEC_TASK(swiglu_task)
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&type), (task + 1) * step);
     float             scratch_g[PIECE], scratch_u[PIECE], scratch_h[PIECE];
     RowCodes          codes = row_codes(args, &op_swiglu.codes, &type);
-    DType             dtype = row_codes_wanted(&codes) ? DT_F32 : TILE_DTYPE(gate, up, h);
+    DType             dtype = TILE_DTYPE(gate, up);
     bool              gelu = ((const SwigluAttrs *)args->attrs)->gelu;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += PIECE) {
             int64_t     n = min_i64(PIECE, cols - c), at = row * stride + c;
             const void *g = tile_in(gate, dtype, at, n, scratch_g), *u = tile_in(up, dtype, at + up_at, n, scratch_u);
-            void       *result = h->data ? tile_out(h, dtype, row * cols + c, scratch_h) : scratch_h;
-            tile_ahead(gate, at + stride, n);
-            tile_ahead(up, at + stride + up_at, n);
+            float      *result = h->data ? tile_result(h, row * cols + c, scratch_h) : scratch_h;
             if (gelu)
-                VEC_OF(dtype, geglu_tile, result, g, u, n);
+                VEC_OF(dtype, swiglu_tile, true, result, g, u, n, stride);
             else
-                VEC_OF(dtype, swiglu_tile, result, g, u, n);
+                VEC_OF(dtype, swiglu_tile, false, result, g, u, n, stride);
             row_codes_store(&codes, row, c, result, n);
-            if (h->data) tile_done(h, dtype, row * cols + c, result, n);
+            if (h->data) tile_store(h, row * cols + c, result, n);
         }
     row_codes_record(&codes);
 }

@@ -33,29 +33,32 @@ static OpCost swiglu_bwd_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
 }
 
-VEC_ROW void geglu_bwd_tile(DType dtype, void *restrict dgate, void *restrict dup, const void *dh, const void *gate, const void *up,
-                            int64_t count)
+/* What is read is of dtype, results are f32. */
+VEC_ROW void swiglu_bwd_some(DType dtype, bool gelu, float *restrict dgate, float *restrict dup, const void *dh, const void *gate,
+                             const void *up, int64_t count)
 {
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
-        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = vec_sigmoid(gelu_argument(g)), gelu = g * s;
-        vec_set(dgate, dtype, i, d * vec_get(up, dtype, i) * (s + gelu * (1.0f - s) * gelu_argument_slope(g)));
-        vec_set(dup, dtype, i, d * gelu);
+        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = vec_sigmoid(gelu ? gelu_argument(g) : g), act = g * s;
+        dgate[i] = d * vec_get(up, dtype, i) * (s + act * (1.0f - s) * (gelu ? gelu_argument_slope(g) : 1.0f));
+        dup[i] = d * act;
     }
 }
 
-VEC_ROW void swiglu_bwd_tile(DType dtype, void *restrict dgate, void *restrict dup, const void *dh, const void *gate, const void *up,
-                             int64_t count)
+/* The same, asking for what lies `ahead` elements further on in gate and up. */
+VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, float *restrict dgate, float *restrict dup, const void *dh, const void *gate,
+                             const void *up, int64_t count, int64_t ahead)
 {
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) {
-        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = vec_sigmoid(g), silu = g * s;
-        vec_set(dgate, dtype, i, d * vec_get(up, dtype, i) * (s + silu * (1.0f - s)));
-        vec_set(dup, dtype, i, d * silu);
+    int64_t i = 0;
+    for (; i + VEC_BLOCK <= count; i += VEC_BLOCK) {
+        vec_ahead(gate, dtype, i + ahead);
+        vec_ahead(up, dtype, i + ahead);
+        swiglu_bwd_some(dtype, gelu, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), VEC_BLOCK);
     }
+    swiglu_bwd_some(dtype, gelu, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
-enum { PIECE = 256 }; /* of a row: while one is computed the next row's comes */
+enum { PIECE = 256 }; /* of a row */
 
 VEC_TASK(swiglu_bwd_task)
 {
@@ -67,7 +70,7 @@ VEC_TASK(swiglu_bwd_task)
     int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
     float             scratch_dh[PIECE], scratch_g[PIECE], scratch_u[PIECE], result_g[PIECE], result_u[PIECE];
     RowCodes          codes = row_codes(args, &op_swiglu_bwd.codes, &gate->type);
-    DType             dtype = row_codes_wanted(&codes) || !dgate->data || !dup->data ? DT_F32 : TILE_DTYPE(dh, gate, up, dgate, dup);
+    DType             dtype = TILE_DTYPE(dh, gate, up);
     bool              gelu = ((const SwigluAttrs *)args->attrs)->gelu;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
@@ -75,18 +78,16 @@ VEC_TASK(swiglu_bwd_task)
             int64_t     n = min_i64(PIECE, cols - c), at = row * stride + c;
             const void *g = tile_in(gate, dtype, at, n, scratch_g), *u = tile_in(up, dtype, at + up_at, n, scratch_u);
             const void *d = tile_in(dh, dtype, row * cols + c, n, scratch_dh);
-            void       *to_g = dgate->data ? tile_out(dgate, dtype, at, result_g) : result_g;
-            void       *to_u = dup->data ? tile_out(dup, dtype, at + up_at, result_u) : result_u;
-            tile_ahead(gate, at + stride, n);
-            tile_ahead(up, at + stride + up_at, n);
+            float      *to_g = dgate->data ? tile_result(dgate, at, result_g) : result_g;
+            float      *to_u = dup->data ? tile_result(dup, at + up_at, result_u) : result_u;
             if (gelu)
-                VEC_OF(dtype, geglu_bwd_tile, to_g, to_u, d, g, u, n);
+                VEC_OF(dtype, swiglu_bwd_tile, true, to_g, to_u, d, g, u, n, stride);
             else
-                VEC_OF(dtype, swiglu_bwd_tile, to_g, to_u, d, g, u, n);
+                VEC_OF(dtype, swiglu_bwd_tile, false, to_g, to_u, d, g, u, n, stride);
             row_codes_store(&codes, row, c, to_g, n);
             row_codes_store(&codes, row, cols + c, to_u, n);
-            if (dgate->data) tile_done(dgate, dtype, at, to_g, n);
-            if (dup->data) tile_done(dup, dtype, at + up_at, to_u, n);
+            if (dgate->data) tile_store(dgate, at, to_g, n);
+            if (dup->data) tile_store(dup, at + up_at, to_u, n);
         }
     row_codes_record(&codes);
 }

@@ -67,6 +67,14 @@ static inline void vec_set(void *data, DType dtype, int64_t index, float value)
         ((uint16_t *)data)[index] = bf16_from_f32(value);
 }
 
+/* Asks for a block of elements that is read soon: from row to row a processor guesses late what comes next. It may be past the end. */
+enum { VEC_BLOCK = 64 };
+VEC_ROW void vec_ahead(const void *row, DType dtype, int64_t i)
+{
+    const char *from = vec_at(row, dtype, i);
+    for (int k = 0; k < VEC_BLOCK * (dtype == DT_F32 ? 4 : 2); k += 64) __builtin_prefetch(from + k);
+}
+
 typedef float   Vec8 __attribute__((vector_size(32)));
 typedef int32_t Int8 __attribute__((vector_size(32)));
 
@@ -220,33 +228,41 @@ static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t
         VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_BF16, row, i, n) + vec8_some(DT_F32, src, i, n));
 }
 
-/* e^x within 2 ulp for x up to 88.8: x = n ln2 + r, |r| <= ln2/2, e^r by its series to r^7, times 2^n. Below 2^-126.5 0, NaN
- * stays NaN. No branches: loops over it vectorise. */
-static inline float vec_exp_below(float x)
+/* The range of vec_exp_within. Loads, not constants: only with the former compilers make one instruction, max or min, of a comparison. */
+extern const float vec_exp_least, vec_exp_most;
+
+/* e^x within 1 ulp: x = n ln2 + r, |r| <= ln2/2, e^r by a polynomial fitted to 7e-9, times 2^n. Below 2^-126.5 0, from 2^127.5 on inf,
+ * NaN stays NaN. No branches: loops over it vectorise. */
+static inline float vec_exp_within(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, held in the low bits */
-    float       clamped = x < -88.1f ? -88.1f : x;
-    float       shifted = clamped * 1.44269504088896341f + magic;
+    const float magic = 12582912.0f + 127; /* 1.5 * 2^23, and the bias: adding it rounds to a whole number, held in the low bits */
+    float       shifted = x * 1.44269504088896341f + magic;
     float       n = shifted - magic;
-    float       r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f, scale;
-    float       p = 1.0f / 5040;
+    float       r = (x - n * 0.693359375f) + n * 2.12194440e-4f, scale;
+    float       p = 0.00138105662f;
     uint32_t    bits;
     memcpy(&bits, &shifted, 4);
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = (p * r) * r + r + 1.0f;
-    bits = (bits - 0x4B400000u + 127) << 23; /* 0 where n is -127, inf where it is 128 */
+    p = p * r + 0.0083680721f;
+    p = p * r + 0.0416682065f;
+    p = p * r + 0.166665226f;
+    p = p * r + 0.49999994f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    bits <<= 23; /* 0 where n is -127, inf where it is 128 */
     memcpy(&scale, &bits, 4);
     return p * scale;
 }
 
-/* The same for every x: from 2^127.5 on inf. */
+/* e^x for x up to vec_exp_most. */
+static inline float vec_exp_below(float x)
+{
+    return vec_exp_within(x < vec_exp_least ? vec_exp_least : x);
+}
+
+/* e^x for every x. */
 static inline float vec_expf(float x)
 {
-    return vec_exp_below(x > 88.8f ? 88.8f : x);
+    return vec_exp_below(x > vec_exp_most ? vec_exp_most : x);
 }
 
 static inline float vec_sigmoid(float x)
