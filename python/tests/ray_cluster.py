@@ -50,10 +50,13 @@ class Nodes:
         while len(self.nodes) < 3:
             self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=MEMORY))
 
-    def kill(self, chance: random.Random) -> None:
-        """One raylet, as a node that loses its power; now and then another node comes."""
+    def kill(self, chance: random.Random, whole: bool) -> None:
+        """One raylet; whole: and all that it runs, as a node that loses its power. Now and then another node comes."""
         node = self.nodes.pop(chance.randrange(len(self.nodes)))
-        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+        raylet = node.all_processes["raylet"][0].process.pid
+        workers = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split() if whole else []
+        for process in (raylet, *map(int, workers)):
+            os.kill(process, signal.SIGKILL)
         if not self.nodes or chance.random() < 0.5:
             self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=MEMORY))
 
@@ -119,7 +122,7 @@ def run_killed(nodes: Nodes, line: list[str], most: int, chance: random.Random) 
             time.sleep(chance.random() * 1.5)
         if command.process.poll() is not None:
             break
-        nodes.kill(chance)
+        nodes.kill(chance, whole=kills == 0)  # programs outlive their raylet for seconds: a short run might end well
         kills += 1
         print(f"kill {kills}", file=sys.stderr, flush=True)
     return command, kills
