@@ -75,8 +75,9 @@ VEC_ROW void vec_ahead(const void *row, DType dtype, int64_t i)
     for (int k = 0; k < VEC_BLOCK * (dtype == DT_F32 ? 4 : 2); k += 64) __builtin_prefetch(from + k);
 }
 
-typedef float   Vec8 __attribute__((vector_size(32)));
-typedef int32_t Int8 __attribute__((vector_size(32)));
+typedef float    Vec8 __attribute__((vector_size(32)));
+typedef int32_t  Int8 __attribute__((vector_size(32)));
+typedef uint32_t Word8 __attribute__((vector_size(32)));
 
 static inline Vec8 vec8_load(const float *p)
 {
@@ -107,7 +108,7 @@ VEC_ROW Vec8 vec8_some(DType dtype, const void *row, int64_t i, int64_t n)
 /* Each in the low half of its lane, as bf16_from_f32 rounds it. */
 static inline __m256i vec8_rounded(Vec8 v)
 {
-    Int8 word = (Int8)v, nan = v != v, rounded = word + ((word >> 16 & 1) + 0x7FFF);
+    Word8 word = (Word8)v, nan = (Word8)(v != v), rounded = word + ((word >> 16 & 1) + 0x7FFF);
     return _mm256_srli_epi32((__m256i)((nan & (word | 0x400000)) | (~nan & rounded)), 16);
 }
 
