@@ -116,9 +116,9 @@ def run_killed(nodes: Nodes, line: list[str], most: int, chance: random.Random) 
     command, kills = Command(line), 0
     while kills < most:
         steps = command.steps
-        if chance.random() < 0.7 and not command.until_step(steps + chance.randrange(1, STEPS_UNTIL_KILLED + 1)):
+        if (kills == 0 or chance.random() < 0.7) and not command.until_step(steps + chance.randrange(1, STEPS_UNTIL_KILLED + 1)):
             break
-        if command.steps == steps:  # while programs start, or end after the kill before
+        if command.steps == steps:  # while programs end and start again after the kill before
             time.sleep(chance.random() * 1.5)
         if command.process.poll() is not None:
             break
