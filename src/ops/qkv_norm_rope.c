@@ -70,51 +70,57 @@ static OpCost qkv_norm_rope_cost(const Node *node)
 /* Heads that are normed together: the square roots and divisions of one don't wait for those of another. */
 enum { HEADS = 8 };
 
-/* `heads` query or key heads beside each other, at most HEADS, from element `at` on; w NULL: no norm; rstd NULL: not wanted. */
-VEC_ROW void turn_heads(DType dtype, const KernelArgs *args, int64_t at, int64_t heads, const float *w, const float *cosines, float *rstd)
+/* Query and key heads beside each other in a row, HEADS at most, the first `queries` of them by wq. y, rstd NULL: not wanted. */
+VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x, void *y, int64_t queries, int64_t heads, const float *wq,
+                        const float *wk, double eps, float *rstd, const float *cosines)
 {
-    const QkvAttrs *attrs = args->attrs;
-    int64_t         head_dim = attrs->head_dim;
-    const void     *x = vec_at(args->in[IN_QKV].data, dtype, at);
-    float           r[HEADS];
+    float r[HEADS];
     for (int64_t h = 0; h < heads; h++)
-        r[h] = w ? rms_rstd(vec_row_squares(dtype, vec_at(x, dtype, h * head_dim), head_dim), head_dim, attrs->eps) : 1;
+        r[h] = norms ? rms_rstd(vec_row_squares(dtype, vec_at(x, dtype, h * head_dim), head_dim), head_dim, eps) : 1;
     if (rstd) memcpy(rstd, r, (size_t)heads * sizeof(float));
-    if (!args->out[0].data) return;
-    for (int64_t h = 0; h < heads; h++)
-        rope_turn(dtype, vec_at(x, dtype, h * head_dim), dtype, vec_at_mut(args->out[0].data, dtype, at + h * head_dim), w, r[h], cosines,
-                  head_dim / 2, false);
+    if (!y) return;
+    rope_heads(dtype, dtype, false, norms, x, y, wq, r, queries, head_dim, cosines, head_dim / 2);
+    rope_heads(dtype, dtype, false, norms, vec_at(x, dtype, queries * head_dim), vec_at_mut(y, dtype, queries * head_dim), wk, r + queries,
+               heads - queries, head_dim, cosines, head_dim / 2);
 }
 
-static void qkv_norm_rope_row(const KernelArgs *args, int64_t row, const float *wq, const float *wk)
+/* Rows [row, end). */
+VEC_ROW void turn_rows(DType dtype, int64_t head_dim, bool norms, const KernelArgs *args, int64_t row, int64_t end, const float *wq,
+                       const float *wk)
 {
-    const QkvAttrs   *attrs = args->attrs;
-    const TensorView *qkv = &args->in[IN_QKV], *y = &args->out[0];
-    int64_t           head_dim = attrs->head_dim, queries = attrs->num_heads, turned = queries + attrs->num_kv_heads;
-    int64_t           at = row * (turned + attrs->num_kv_heads) * head_dim, n;
-    const float      *cosines = (const float *)args->in[IN_TABLE].data + ((const int32_t *)args->in[IN_POSITIONS].data)[row] * head_dim;
-    float            *rstd = args->out[1].data ? (float *)args->out[1].data + row * turned : NULL;
-    for (int64_t h = 0; h < turned; h += n) {
-        n = min_i64(HEADS, (h < queries ? queries : turned) - h);
-        VEC_OF(qkv->type.dtype, turn_heads, args, at + h * head_dim, n, h < queries ? wq : wk, cosines, rstd ? rstd + h : NULL);
+    const QkvAttrs *attrs = args->attrs;
+    const int32_t  *positions = args->in[IN_POSITIONS].data;
+    int64_t         turned = attrs->num_heads + attrs->num_kv_heads, values = attrs->num_kv_heads * head_dim;
+    int64_t         cols = turned * head_dim + values;
+    for (; row < end; row++) {
+        const void  *x = vec_at(args->in[IN_QKV].data, dtype, row * cols);
+        void        *y = args->out[0].data ? vec_at_mut(args->out[0].data, dtype, row * cols) : NULL;
+        float       *rstd = args->out[1].data ? (float *)args->out[1].data + row * turned : NULL;
+        const float *cosines = (const float *)args->in[IN_TABLE].data + positions[row] * head_dim;
+        for (int64_t h = 0; h < turned; h += HEADS) {
+            int64_t heads = min_i64(HEADS, turned - h), queries = max_i64(0, min_i64(heads, attrs->num_heads - h));
+            turn_heads(dtype, head_dim, norms, vec_at(x, dtype, h * head_dim), y ? vec_at_mut(y, dtype, h * head_dim) : NULL, queries,
+                       heads, wq, wk, attrs->eps, rstd ? rstd + h : NULL, cosines);
+        }
+        if (y && y != x) memcpy(vec_at_mut(y, dtype, cols - values), vec_at(x, dtype, cols - values), (size_t)dtype_bytes(dtype, values));
     }
-    if (y->data) tile_copy(y, at + turned * head_dim, qkv, at + turned * head_dim, attrs->num_kv_heads * head_dim);
 }
 
 VEC_TASK(qkv_norm_rope_task)
 {
     const KernelArgs *args = context;
     const QkvAttrs   *attrs = args->attrs;
-    int64_t           step = rows_per_task(type_cols(&args->in[IN_QKV].type));
-    int64_t           end = min_i64(type_numel(&args->in[IN_POSITIONS].type), (task + 1) * step);
+    const TensorType *qkv = &args->in[IN_QKV].type;
+    int64_t           step = rows_per_task(type_cols(qkv)), row = task * step, end = min_i64(type_rows(qkv), row + step);
     float             scratch_q[ROPE_MAX_HEAD_DIM], scratch_k[ROPE_MAX_HEAD_DIM];
-    const float      *wq = NULL, *wk = NULL;
     (void)worker;
     if (args->in[IN_WQ].data) {
-        wq = rms_weights(&args->in[IN_WQ], attrs->offset, 0, attrs->head_dim, scratch_q);
-        wk = rms_weights(&args->in[IN_WK], attrs->offset, 0, attrs->head_dim, scratch_k);
+        const float *wq = rms_weights(&args->in[IN_WQ], attrs->offset, 0, attrs->head_dim, scratch_q);
+        const float *wk = rms_weights(&args->in[IN_WK], attrs->offset, 0, attrs->head_dim, scratch_k);
+        ROPE_OF(attrs->head_dim, turn_rows, qkv->dtype, true, args, row, end, wq, wk);
+    } else {
+        ROPE_OF(attrs->head_dim, turn_rows, qkv->dtype, false, args, row, end, NULL, NULL);
     }
-    for (int64_t row = task * step; row < end; row++) qkv_norm_rope_row(args, row, wq, wk);
 }
 
 static Status qkv_norm_rope_cpu(const KernelArgs *args)
@@ -128,6 +134,7 @@ static Status qkv_norm_rope_cpu(const KernelArgs *args)
 static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
 static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-2};
 
+static const QkvAttrs qkv_many = {.num_heads = 10, .num_kv_heads = 3, .head_dim = 8, .eps = 1e-6};
 static const QkvAttrs qkv_offset = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6, .offset = 1};
 
 static const OpSample qkv_norm_rope_samples[] = {
@@ -139,6 +146,9 @@ static const OpSample qkv_norm_rope_samples[] = {
      .int_range = {0, 0, 0, 0, 5}},
     {.in = {{DT_F32, 3, {2, 3, 64}}, {0}, {0}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
      .attrs = &qkv_small,
+     .int_range = {0, 0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {2, 2, 128}}, {DT_F32, 1, {8}}, {DT_F32, 1, {8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 2}}},
+     .attrs = &qkv_many,
      .int_range = {0, 0, 0, 0, 5}},
     {.in = {{DT_F32, 3, {2, 90, 320}}, {DT_F32, 1, {64}}, {DT_F32, 1, {64}}, {DT_F32, 2, {50, 64}}, {DT_I32, 2, {2, 90}}},
      .attrs = &qkv_large,

@@ -72,41 +72,56 @@ static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
     return (size_t)(partial_floats(attrs, dy, node->out[OUT_DWQ] || node->out[OUT_DWK]) + rows) * sizeof(float);
 }
 
-/* A head, at an element of dy and qkv; a norm's w NULL: there is none; dw NULL: not wanted. */
-typedef struct Head {
-    int64_t      at;
-    const float *cosines, *w;
-    float       *dw, rstd;
-} Head;
+/* Heads that go through together: none waits for the sum of another. */
+enum { HEADS = 8 };
 
-/* dx of a head, which may share dy's memory. */
-VEC_ROW void head_bwd(DType dtype, const Head *head, void *dx, const void *dy, const void *x, int64_t head_dim)
+/* Heads beside each other; with norms: their x, w and rstd; dw NULL: not wanted. dx may share dy's memory. */
+typedef struct Heads {
+    const void  *dy, *x;
+    void        *dx;
+    const float *cosines, *w, *rstd;
+    float       *dw;
+} Heads;
+
+/* dx of `count` of them, at most HEADS. */
+VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, const Heads *heads, int64_t count)
 {
-    float        turned[ROPE_MAX_HEAD_DIM], rstd = head->rstd;
-    const float *w = head->w;
-    if (!w) {
-        rope_turn(dtype, dy, dtype, dx, NULL, 1, head->cosines, head_dim / 2, true);
+    float turned[HEADS * ROPE_MAX_HEAD_DIM], pull[HEADS];
+    if (!heads->w) {
+        rope_heads(dtype, dtype, true, false, heads->dy, heads->dx, NULL, NULL, count, head_dim, heads->cosines, head_dim / 2);
         return;
     }
-    rope_turn(dtype, dy, DT_F32, turned, NULL, 1, head->cosines, head_dim / 2, true);
-    for (int64_t i = 0; head->dw && i < head_dim; i++) head->dw[i] += turned[i] * (vec_get(x, dtype, i) * rstd);
-    float pull = rms_pull(rstd, vec_row_dot3(dtype, x, DT_F32, turned, w, head_dim), head_dim);
-    VEC_EACH(dtype, dx, head_dim, i, n,
-             vec8_some(DT_F32, turned, i, n) * vec8_some(DT_F32, w, i, n) * rstd - vec8_some(dtype, x, i, n) * pull);
+    rope_heads(dtype, DT_F32, true, false, heads->dy, turned, NULL, NULL, count, head_dim, heads->cosines, head_dim / 2);
+    for (int64_t h = 0; h < count; h++) {
+        float dot = vec_row_dot3(dtype, vec_at(heads->x, dtype, h * head_dim), DT_F32, turned + h * head_dim, heads->w, head_dim);
+        pull[h] = rms_pull(heads->rstd[h], dot, head_dim);
+    }
+    for (int64_t h = 0; h < count; h++) {
+        RmsBwd row = {turned + h * head_dim, vec_at(heads->x, dtype, h * head_dim), NULL, heads->w, heads->dw, heads->rstd[h], pull[h]};
+        rms_bwd_row(DT_F32, dtype, vec_at_mut(heads->dx, dtype, h * head_dim), &row, head_dim);
+    }
 }
 
-/* The same, to element dx_at of dx, whatever the dtypes. */
-static void head_bwd_any(const KernelArgs *args, const Head *head, const TensorView *dx, int64_t dx_at)
+/* The same from element `at` on of dy and qkv to dx_at of dx: heads of one dtype where they lie. */
+static void heads_bwd_here(const KernelArgs *args, Heads heads, int64_t at, const TensorView *dx, int64_t dx_at, int64_t count)
 {
-    int64_t           head_dim = ((const QkvAttrs *)args->attrs)->head_dim;
-    const TensorView *qkv = &args->in[IN_QKV];
-    float             scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
-    DType             dtype = TILE_DTYPE(&args->in[IN_DY], qkv, dx);
-    const void       *dy = tile_in(&args->in[IN_DY], dtype, head->at, head_dim, scratch_dy);
-    const void       *x = head->w ? tile_in(qkv, dtype, head->at, head_dim, scratch_x) : NULL;
-    void             *result = dx->data ? tile_out(dx, dtype, dx_at, scratch_dx) : scratch_dx;
-    VEC_OF(dtype, head_bwd, head, result, dy, x, head_dim);
-    if (dx->data) tile_done(dx, dtype, dx_at, result, head_dim);
+    DType dtype = dx->type.dtype;
+    heads.dy = vec_at(args->in[IN_DY].data, dtype, at);
+    heads.x = heads.w ? vec_at(args->in[IN_QKV].data, dtype, at) : NULL;
+    heads.dx = vec_at_mut(dx->data, dtype, dx_at);
+    ROPE_OF(((const QkvAttrs *)args->attrs)->head_dim, heads_bwd, dtype, &heads, count);
+}
+
+/* One head, whatever the dtypes. */
+static void head_bwd_any(const KernelArgs *args, Heads head, int64_t at, const TensorView *dx, int64_t dx_at)
+{
+    int64_t head_dim = ((const QkvAttrs *)args->attrs)->head_dim;
+    float   scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
+    head.dy = tile_load(&args->in[IN_DY], at, head_dim, scratch_dy);
+    head.x = head.w ? tile_load(&args->in[IN_QKV], at, head_dim, scratch_x) : NULL;
+    head.dx = dx->data ? tile_result(dx, dx_at, scratch_dx) : scratch_dx;
+    heads_bwd(DT_F32, head_dim, &head, 1);
+    if (dx->data) tile_store(dx, dx_at, head.dx, head_dim);
 }
 
 /* A row of dx that is there from element dx_at on. */
@@ -143,13 +158,20 @@ VEC_TASK(qkv_norm_rope_bwd_task)
         if (dwq) memset(dwq, 0, (size_t)head_dim * sizeof(float));
         if (dwk) memset(dwk, 0, (size_t)head_dim * sizeof(float));
     }
+    bool same = dx.data && dx.type.dtype == dy->type.dtype && (!wq || args->in[IN_QKV].type.dtype == dy->type.dtype);
     for (int64_t row = task * step; row < min_i64(rows, (task + 1) * step); row++) {
         int64_t at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
-        for (int64_t h = 0; h < turned; h++) {
-            bool query = h < num_q;
-            Head head = {at + h * head_dim, table + positions[row] * head_dim, query ? wq : wk, query ? dwq : dwk,
-                         wq ? rstd[row * turned + h] : 1};
-            head_bwd_any(args, &head, &dx, dx_at + h * head_dim);
+        for (int64_t h = 0, n; h < turned; h += n) {
+            bool  query = h < num_q;
+            Heads next = {.cosines = table + positions[row] * head_dim,
+                          .w = query ? wq : wk,
+                          .rstd = wq ? rstd + row * turned + h : NULL,
+                          .dw = query ? dwq : dwk};
+            n = same ? min_i64(HEADS, (query ? num_q : turned) - h) : 1;
+            if (same)
+                heads_bwd_here(args, next, at + h * head_dim, &dx, dx_at + h * head_dim, n);
+            else
+                head_bwd_any(args, next, at + h * head_dim, &dx, dx_at + h * head_dim);
         }
         if (dx.data) tile_copy(&dx, dx_at + values, dy, at + values, (heads - turned) * head_dim);
         code_row(&codes, row, &dx, dx_at);
@@ -173,6 +195,7 @@ static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
 
 static const QkvAttrs qkv_f32 = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
+static const QkvAttrs qkv_many = {.num_heads = 10, .num_kv_heads = 3, .head_dim = 8, .eps = 1e-6};
 static const QkvAttrs qkv_to_codes = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
 static const QkvAttrs qkv_to_e5m2 = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E5M2)};
 static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6};
@@ -199,6 +222,15 @@ static const OpSample qkv_norm_rope_bwd_samples[] = {
             {DT_F32, 1, {8}},
             {DT_F32, 1, {8}}},
      .attrs = &qkv_small,
+     .int_range = {0, 0, 0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {2, 2, 128}},
+            {DT_F32, 3, {2, 2, 128}},
+            {DT_F32, 1, {8}},
+            {DT_F32, 1, {8}},
+            {DT_F32, 2, {5, 8}},
+            {DT_I32, 2, {2, 2}},
+            {DT_F32, 3, {2, 2, 13}}},
+     .attrs = &qkv_many,
      .int_range = {0, 0, 0, 0, 0, 5}},
     {.in = {{DT_F32, 3, {2, 3, 64}}, {0}, {0}, {0}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
      .attrs = &qkv_small,

@@ -66,6 +66,11 @@ VEC_ROW float row_dot(DType dtype, const void *dy, const void *x, const float *w
     return vec_row_dot3(dtype, x, dtype, dy, w, count);
 }
 
+VEC_ROW void row_bwd(DType dtype, void *dx, const RmsBwd *row, int64_t count)
+{
+    rms_bwd_row(dtype, dtype, dx, row, count);
+}
+
 /* sum(dy w x) of each of `rows` rows from element `at` on. */
 static void rms_norm_bwd_dots(const BwdRows *s, int64_t at, int64_t rows, int64_t cols, float *dot)
 {
@@ -95,7 +100,7 @@ static void rms_norm_bwd_tile(BwdRows *s, const float *w, float rstd, float pull
     void       *result = dx->data ? tile_out(dx, dtype, at, scratch_dx) : scratch_dx;
     RmsBwd      bwd = {dy, x, s->adds ? result : NULL, w, s->dw ? s->dw + c : NULL, rstd, pull};
     if (s->adds && result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, at), acc->type.dtype, n);
-    VEC_OF(dtype, rms_bwd_row, result, &bwd, n);
+    VEC_OF(dtype, row_bwd, result, &bwd, n);
     row_codes_store(&s->codes, row, c, result, n);
     if (dx->data) tile_done(dx, dtype, at, result, n);
 }

@@ -29,19 +29,19 @@ typedef struct RmsBwd {
     float       *dw, rstd, pull;
 } RmsBwd;
 
-/* Elements [i, i + n) of dw and, to be stored, dx. */
-VEC_ROW Vec8 rms_bwd_some(DType dtype, const RmsBwd *row, int64_t i, int64_t n)
+/* Elements [i, i + n) of dw and, to be stored, dx; dy is of dy_dtype. */
+VEC_ROW Vec8 rms_bwd_some(DType dy_dtype, DType dtype, const RmsBwd *row, int64_t i, int64_t n)
 {
-    Vec8 dy = vec8_some(dtype, row->dy, i, n), x = vec8_some(dtype, row->x, i, n);
+    Vec8 dy = vec8_some(dy_dtype, row->dy, i, n), x = vec8_some(dtype, row->x, i, n);
     Vec8 dx = dy * vec8_some(DT_F32, row->w, i, n) * row->rstd - x * row->pull;
     if (row->dw) vec8_set(DT_F32, row->dw, i, n, vec8_some(DT_F32, row->dw, i, n) + dy * (x * row->rstd));
     return row->before ? vec8_some(dtype, row->before, i, n) + dx : dx;
 }
 
 /* dx may be what is read of the row. */
-VEC_ROW void rms_bwd_row(DType dtype, void *dx, const RmsBwd *row, int64_t count)
+VEC_ROW void rms_bwd_row(DType dy_dtype, DType dtype, void *dx, const RmsBwd *row, int64_t count)
 {
-    VEC_EACH(dtype, dx, count, i, n, rms_bwd_some(dtype, row, i, n));
+    VEC_EACH(dtype, dx, count, i, n, rms_bwd_some(dy_dtype, dtype, row, i, n));
 }
 
 /* Columns [c, c + n) of w + offset; scratch (n). */

@@ -33,44 +33,54 @@ static OpCost rope_cost(const Node *node)
     return cost_streaming(node, 3.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* As rope_turn, of pairs (2i, 2i + 1). */
-VEC_ROW void turn_neighbours(DType dtype, void *y, const void *x, const float *cosines, int64_t half, bool inverse)
+/* As rope_heads, of pairs (2i, 2i + 1). */
+VEC_ROW void turn_neighbours(DType dtype, bool inverse, const void *x, void *y, int64_t heads, int64_t head_dim, const float *cosines,
+                             int64_t half)
 {
     const float *sines = cosines + half;
     float        sign = inverse ? -1.0f : 1.0f;
-    VEC_LOOP
-    for (int64_t i = 0; i < half; i++) {
-        float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, 2 * i), second = vec_get(x, dtype, 2 * i + 1);
-        vec_set(y, dtype, 2 * i, first * c - second * s);
-        vec_set(y, dtype, 2 * i + 1, second * c + first * s);
+    for (int64_t h = 0; h < heads; h++, x = vec_at(x, dtype, head_dim), y = vec_at_mut(y, dtype, head_dim)) {
+        VEC_LOOP
+        for (int64_t i = 0; i < half; i++) {
+            float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, 2 * i), second = vec_get(x, dtype, 2 * i + 1);
+            vec_set(y, dtype, 2 * i, first * c - second * s);
+            vec_set(y, dtype, 2 * i + 1, second * c + first * s);
+        }
     }
 }
 
-/* The heads of one position, of which the first `turned` elements turn by a row of the table. */
-VEC_ROW void turn_heads(DType dtype, const KernelArgs *args, int64_t row, int64_t heads, int64_t head_dim, int64_t turned)
+/* Positions [row, end). */
+VEC_ROW void turn_rows(DType dtype, bool interleaved, bool inverse, const KernelArgs *args, int64_t row, int64_t end)
 {
-    const RopeAttrs *attrs = args->attrs;
-    const float     *cosines = (const float *)args->in[1].data + ((const int32_t *)args->in[2].data)[row] * turned;
-    for (int64_t at = row * heads * head_dim, end = at + heads * head_dim; at < end; at += head_dim) {
-        const void *x = vec_at(args->in[0].data, dtype, at);
-        void       *y = vec_at_mut(args->out[0].data, dtype, at);
-        if (attrs->interleaved)
-            turn_neighbours(dtype, y, x, cosines, turned / 2, attrs->inverse);
+    const int32_t *positions = args->in[2].data;
+    const float   *table = args->in[1].data;
+    int64_t        heads = args->in[0].type.dim[2], head_dim = args->in[0].type.dim[3], turned = args->in[1].type.dim[1];
+    for (; row < end; row++) {
+        const void  *x = vec_at(args->in[0].data, dtype, row * heads * head_dim);
+        void        *y = vec_at_mut(args->out[0].data, dtype, row * heads * head_dim);
+        const float *cosines = table + positions[row] * turned;
+        for (int64_t at = turned; turned < head_dim && y != x && at < heads * head_dim; at += head_dim)
+            memcpy(vec_at_mut(y, dtype, at), vec_at(x, dtype, at), (size_t)dtype_bytes(dtype, head_dim - turned));
+        if (interleaved)
+            turn_neighbours(dtype, inverse, x, y, heads, head_dim, cosines, turned / 2);
         else
-            rope_turn(dtype, x, dtype, y, NULL, 1, cosines, turned / 2, attrs->inverse);
-        if (turned < head_dim && y != x)
-            memcpy(vec_at_mut(y, dtype, turned), vec_at(x, dtype, turned), (size_t)dtype_bytes(dtype, head_dim - turned));
+            rope_heads(dtype, dtype, inverse, false, x, y, NULL, NULL, heads, head_dim, cosines, turned / 2);
     }
 }
 
 VEC_TASK(rope_task)
 {
     const KernelArgs *args = context;
+    const RopeAttrs  *attrs = args->attrs;
     const TensorType *x = &args->in[0].type;
-    int64_t           heads = x->dim[2], head_dim = x->dim[3], turned = args->in[1].type.dim[1], step = rows_per_task(heads * head_dim);
-    int64_t           end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
+    int64_t           step = rows_per_task(x->dim[2] * x->dim[3]), end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
     (void)worker;
-    for (int64_t row = task * step; row < end; row++) VEC_OF(x->dtype, turn_heads, args, row, heads, head_dim, turned);
+    if (attrs->interleaved)
+        VEC_OF(x->dtype, turn_rows, true, attrs->inverse, args, task * step, end);
+    else if (attrs->inverse)
+        VEC_OF(x->dtype, turn_rows, false, true, args, task * step, end);
+    else
+        VEC_OF(x->dtype, turn_rows, false, false, args, task * step, end);
 }
 
 static Status rope_cpu(const KernelArgs *args)

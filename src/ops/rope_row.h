@@ -5,45 +5,61 @@
 
 enum { ROPE_MAX_HEAD_DIM = 1024 };
 
-/* Pairs (i, i + half) of x, times `scale` w if w is there, turn by their angle, or back; y, of dtype `to`, may be x. cosines: half of
- * them, then the sines. */
-VEC_ROW void rope_turn(DType dtype, const void *x, DType to, void *y, const float *w, float scale, const float *cosines, int64_t half,
-                       bool inverse)
+/* Pairs (i, i + half) of `heads` heads beside each other, with `norm` times w rstd[head], turn by their angle, or back; y, of dtype `to`,
+ * may be x. cosines: half of them, then the sines. With head_dim a constant the loops unroll, which is a third of the time. */
+VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const void *x, void *y, const float *w, const float *rstd,
+                        int64_t heads, int64_t head_dim, const float *cosines, int64_t half)
 {
     const float *sines = cosines + half;
     float        sign = inverse ? -1.0f : 1.0f;
-    int64_t      i = 0;
-    for (; i + 8 <= half; i += 8) {
-        Vec8 c = vec8_load(cosines + i), s = sign * vec8_load(sines + i), first = vec8_get(dtype, x, i),
-             second = vec8_get(dtype, x, i + half);
-        if (w) {
-            first = vec8_load(w + i) * (first * scale);
-            second = vec8_load(w + i + half) * (second * scale);
+    for (int64_t h = 0; h < heads; h++, x = vec_at(x, dtype, head_dim), y = vec_at_mut(y, to, head_dim)) {
+        float   scale = norm ? rstd[h] : 1;
+        int64_t i = 0;
+        for (; i + 8 <= half; i += 8) {
+            Vec8 c = vec8_load(cosines + i), s = sign * vec8_load(sines + i), first = vec8_get(dtype, x, i),
+                 second = vec8_get(dtype, x, i + half);
+            if (norm) {
+                first = vec8_load(w + i) * (first * scale);
+                second = vec8_load(w + i + half) * (second * scale);
+            }
+            if (to == DT_F32) {
+                vec8_set(to, y, i, 8, first * c - second * s);
+                vec8_set(to, y, i + half, 8, second * c + first * s);
+            } else {
+                vec8_set_bf16(y, i, first * c - second * s, i + half, second * c + first * s);
+            }
         }
-        if (to == DT_F32) {
-            vec8_set(to, y, i, 8, first * c - second * s);
-            vec8_set(to, y, i + half, 8, second * c + first * s);
-        } else {
-            vec8_set_bf16(y, i, first * c - second * s, i + half, second * c + first * s);
+        for (; i < half; i++) {
+            float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, i), second = vec_get(x, dtype, i + half);
+            if (norm) {
+                first = w[i] * (first * scale);
+                second = w[i + half] * (second * scale);
+            }
+            vec_set(y, to, i, first * c - second * s);
+            vec_set(y, to, i + half, second * c + first * s);
         }
-    }
-    for (; i < half; i++) {
-        float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, i), second = vec_get(x, dtype, i + half);
-        if (w) {
-            first = w[i] * (first * scale);
-            second = w[i + half] * (second * scale);
-        }
-        vec_set(y, to, i, first * c - second * s);
-        vec_set(y, to, i + half, second * c + first * s);
     }
 }
+
+/* As VEC_OF, of a function whose second argument is head_dim: a constant too, where it is a usual one. */
+#define ROPE_OF(head_dim, row, dtype, ...) \
+    do { \
+        if ((head_dim) == 64) \
+            VEC_OF(dtype, row, 64, __VA_ARGS__); \
+        else if ((head_dim) == 128) \
+            VEC_OF(dtype, row, 128, __VA_ARGS__); \
+        else \
+            VEC_OF(dtype, row, head_dim, __VA_ARGS__); \
+    } while (0)
 
 /* Every position has a row in the table. */
 static inline Status rope_check_positions(const TensorView *positions, const TensorView *table)
 {
     const int32_t *position = positions->data;
     int64_t        rows = type_numel(&positions->type), len = table->type.dim[0];
-    for (int64_t i = 0; i < rows; i++)
+    int64_t        outside = 0;
+    for (int64_t i = 0; i < rows; i++) outside += position[i] < 0 || position[i] >= len;
+    for (int64_t i = 0; outside && i < rows; i++)
         FAIL_IF(position[i] < 0 || position[i] >= len, ERR_INVALID, "position %d is outside the rotary table of %lld positions",
                 position[i], (long long)len);
     return OK;
