@@ -90,11 +90,12 @@ static double fastest_seconds(void (*run)(void *context), void *context, const T
     return best;
 }
 
-static void *filled(size_t floats)
+static void *filled(DType dtype, int64_t numel)
 {
-    float *data = aligned_alloc(256, (floats * sizeof(float) + 255) / 256 * 256);
-    if (!data) fatal_out_of_memory(floats * sizeof(float));
-    for (size_t i = 0; i < floats; i++) data[i] = (float)(i * 2654435761u >> 8 & 0xFFFF) / 65536.0f - 0.5f;
+    size_t bytes = ((size_t)dtype_bytes(dtype, numel) + 255) / 256 * 256;
+    void  *data = aligned_alloc(256, bytes);
+    if (!data) fatal_out_of_memory(bytes);
+    for (int64_t i = 0; i < numel; i++) vec_set(data, dtype, i, (float)((size_t)i * 2654435761u >> 8 & 0xFFFF) / 65536.0f - 0.5f);
     return data;
 }
 
@@ -179,12 +180,13 @@ static void bench_shape(const Shape *s, ThreadPool *pools[2])
     double flops = 2.0 * (double)s->rows * (double)s->k * (double)s->m;
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < 2; i++) {
-            GemmRun run = {.gemm = gemm_of_shape(s, d ? DT_BF16 : DT_F32), .pool = pools[i]};
-            void   *a = filled((size_t)(run.gemm.m * run.gemm.k)), *b = filled((size_t)(run.gemm.n * run.gemm.k));
+            DType   dtype = d ? DT_BF16 : DT_F32;
+            GemmRun run = {.gemm = gemm_of_shape(s, dtype), .pool = pools[i]};
+            void   *a = filled(dtype, run.gemm.m * run.gemm.k), *b = filled(dtype, run.gemm.n * run.gemm.k);
             run.gemm.a.data = a;
             run.gemm.b.data = b;
-            run.gemm.c.data = filled((size_t)(run.gemm.m * run.gemm.n));
-            run.workspace = filled(gemm_workspace(&run.gemm, pool_num_workers(pools[i])) / sizeof(float) + 1);
+            run.gemm.c.data = filled(dtype, run.gemm.m * run.gemm.n);
+            run.workspace = filled(DT_F32, (int64_t)(gemm_workspace(&run.gemm, pool_num_workers(pools[i])) / sizeof(float)) + 1);
             if (d || !num_peers) {
                 printf(" %9.1f", flops / fastest_seconds(run_gemm, &run, pools[i], 0.25) * 1e-9);
             } else {
@@ -225,12 +227,12 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
     }
     for (int i = 0; i < op->num_in; i++) {
         if (!values[i]) continue;
-        views[i] = (TensorView){filled((size_t)type_bytes(&in[i]) / 4 + 1), in[i]};
+        views[i] = (TensorView){filled(DT_F32, type_bytes(&in[i]) / 4 + 1), in[i]};
         if (in[i].dtype == DT_I32)
             for (int64_t k = 0; k < type_numel(&in[i]); k++) ((int32_t *)views[i].data)[k] = op->id == OP_LM_HEAD_LOSS_BWD;
     }
     for (int k = 0; k < op->num_out; k++)
-        if (node->out[k]) out[k] = (TensorView){filled((size_t)type_bytes(&node->out[k]->type) / 4 + 1), node->out[k]->type};
+        if (node->out[k]) out[k] = (TensorView){filled(DT_F32, type_bytes(&node->out[k]->type) / 4 + 1), node->out[k]->type};
     size_t bytes = op->workspace(node, pool_num_workers(pool));
     OpRun  run = {op,
                   {.in = views,
@@ -238,7 +240,7 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
                    .num_in = op->num_in,
                    .num_out = op->num_out,
                    .attrs = node->attrs,
-                   .workspace = filled(bytes / 4 + 1),
+                   .workspace = filled(DT_F32, (int64_t)bytes / 4 + 1),
                    .workspace_bytes = bytes,
                    .pool = pool}};
     double seconds = fastest_seconds(run_op, &run, pool, 0.25);
