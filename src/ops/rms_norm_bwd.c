@@ -52,80 +52,96 @@ static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
     return node->out[1] ? (size_t)(num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
 }
 
-/* A task's part: dw NULL: not wanted. dtype: that of dy, x and dx, else f32. */
+/* A task's part: dw NULL: not wanted. */
 typedef struct BwdRows {
     const KernelArgs *args;
     RowCodes          codes;
     float            *dw;
-    DType             dtype;
+    DType             dtype; /* that of dy, x and dx, else f32 */
     bool              adds;
+    bool              lie; /* all rows are read and written where they lie */
 } BwdRows;
 
-VEC_ROW float row_dot(DType dtype, const void *dy, const void *x, const float *w, int64_t count)
+/* dot[r] += sum(dy w x) over the first n columns of each of `rows` rows. */
+VEC_ROW void add_dots(DType dtype, float *dot, const void *dy, const void *x, const float *w, int64_t rows, int64_t cols, int64_t n)
 {
-    return vec_row_dot3(dtype, x, dtype, dy, w, count);
+    for (int64_t r = 0; r < rows; r++) dot[r] += vec_row_dot3(dtype, vec_at(x, dtype, r * cols), dtype, vec_at(dy, dtype, r * cols), w, n);
 }
 
-VEC_ROW void row_bwd(DType dtype, void *dx, const RmsBwd *row, int64_t count)
+/* The same columns of dx, and what they add to dw. */
+VEC_ROW void rows_bwd(DType dtype, void *dx, const void *dy, const void *x, const float *w, float *dw, const float *rstd, const float *pull,
+                      bool adds, int64_t rows, int64_t cols, int64_t n)
 {
-    rms_bwd_row(dtype, dtype, dx, row, count);
-}
-
-/* sum(dy w x) of each of `rows` rows from element `at` on. */
-static void rms_norm_bwd_dots(const BwdRows *s, int64_t at, int64_t rows, int64_t cols, float *dot)
-{
-    const TensorView *dy = &s->args->in[IN_DY], *x = &s->args->in[IN_X];
-    double            offset = ((const RmsNormAttrs *)s->args->attrs)->offset;
-    float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE];
-    DType             dtype = TILE_DTYPE(dy, x);
-    for (int64_t r = 0; r < rows; r++) dot[r] = 0;
-    for (int64_t c = 0; c < cols; c += TILE) {
-        int64_t      n = min_i64(TILE, cols - c);
-        const float *w = rms_weights(&s->args->in[IN_W], offset, c, n, scratch_w);
-        for (int64_t r = 0; r < rows; r++) {
-            int64_t from = at + r * cols + c;
-            dot[r] += VEC_OF(dtype, row_dot, tile_in(dy, dtype, from, n, scratch_dy), tile_in(x, dtype, from, n, scratch_x), w, n);
-        }
+    for (int64_t r = 0; r < rows; r++) {
+        void  *to = vec_at_mut(dx, dtype, r * cols);
+        RmsBwd row = {vec_at(dy, dtype, r * cols), vec_at(x, dtype, r * cols), adds ? to : NULL, w, dw, rstd[r], pull[r]};
+        rms_bwd_row(dtype, dtype, to, &row, n);
     }
 }
 
-/* Columns [c, c + n) of a row: of dx, its codes and its part of dw. dx may share dy's memory. */
-static void rms_norm_bwd_tile(BwdRows *s, const float *w, float rstd, float pull, int64_t row, int64_t c, int64_t n)
+/* sum(dy w x) over columns [c, c + n) of rows, n at most TILE. */
+static void tile_dots(const BwdRows *s, const float *w, int64_t row, int64_t rows, int64_t cols, int64_t c, int64_t n, float *dot)
 {
-    const TensorView *dx = &s->args->out[0], *acc = dx->data ? dx : &s->args->in[IN_ACC_DX];
-    int64_t           at = row * type_cols(&s->args->in[IN_X].type) + c;
-    float             scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE];
-    DType             dtype = s->dtype;
-    const void *dy = tile_in(&s->args->in[IN_DY], dtype, at, n, scratch_dy), *x = tile_in(&s->args->in[IN_X], dtype, at, n, scratch_x);
-    void       *result = dx->data ? tile_out(dx, dtype, at, scratch_dx) : scratch_dx;
-    RmsBwd      bwd = {dy, x, s->adds ? result : NULL, w, s->dw ? s->dw + c : NULL, rstd, pull};
-    if (s->adds && result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, at), acc->type.dtype, n);
-    VEC_OF(dtype, row_bwd, result, &bwd, n);
-    row_codes_store(&s->codes, row, c, result, n);
-    if (dx->data) tile_done(dx, dtype, at, result, n);
+    const TensorView *dy = &s->args->in[IN_DY], *x = &s->args->in[IN_X];
+    float             scratch_dy[TILE], scratch_x[TILE];
+    int64_t           at = row * cols + c;
+    if (s->lie) {
+        VEC_OF(s->dtype, add_dots, dot, vec_at(dy->data, s->dtype, at), vec_at(x->data, s->dtype, at), w, rows, cols, n);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++, at += cols)
+        add_dots(DT_F32, dot + r, tile_load(dy, at, n, scratch_dy), tile_load(x, at, n, scratch_x), w, 1, cols, n);
+}
+
+/* The same columns of dx, its codes and its part of dw. dx may share dy's memory. */
+static void tile_bwd(BwdRows *s, const float *w, const float *rstd, const float *pull, int64_t row, int64_t rows, int64_t cols, int64_t c,
+                     int64_t n)
+{
+    const TensorView *dy = &s->args->in[IN_DY], *x = &s->args->in[IN_X], *dx = &s->args->out[0],
+                     *acc = dx->data ? dx : &s->args->in[IN_ACC_DX];
+    float   scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE], *dw = s->dw ? s->dw + c : NULL;
+    int64_t at = row * cols + c;
+    if (s->lie) {
+        VEC_OF(s->dtype, rows_bwd, vec_at_mut(dx->data, s->dtype, at), vec_at(dy->data, s->dtype, at), vec_at(x->data, s->dtype, at), w, dw,
+               rstd, pull, s->adds, rows, cols, n);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++, at += cols) {
+        float *result = dx->data ? tile_result(dx, at, scratch_dx) : scratch_dx;
+        if (s->adds && result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, at), acc->type.dtype, n);
+        rows_bwd(DT_F32, result, tile_load(dy, at, n, scratch_dy), tile_load(x, at, n, scratch_x), w, dw, rstd + r, pull + r, s->adds, 1,
+                 cols, n);
+        row_codes_store(&s->codes, row + r, c, result, n);
+        if (dx->data) tile_store(dx, at, result, n);
+    }
 }
 
 VEC_TASK(rms_norm_bwd_task)
 {
-    const KernelArgs *args = context;
-    const TensorType *x = &args->in[IN_X].type;
-    const float      *rstd = args->in[IN_RSTD].data;
-    int64_t           rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
-    BwdRows           s = {args, row_codes(args, &op_rms_norm_bwd.codes, x), NULL, DT_F32, false};
-    float             scratch_w[TILE], dot[RMS_ROWS];
+    const KernelArgs   *args = context;
+    const RmsNormAttrs *attrs = args->attrs;
+    const TensorType   *x = &args->in[IN_X].type;
+    const TensorView   *dx = &args->out[0];
+    const float        *rstd = args->in[IN_RSTD].data;
+    int64_t             rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
+    BwdRows             s = {.args = args, .codes = row_codes(args, &op_rms_norm_bwd.codes, x), .dtype = x->dtype};
+    float               scratch_w[TILE];
     (void)worker;
     if (args->out[1].data) s.dw = (float *)args->workspace + task * cols;
     if (s.dw) memset(s.dw, 0, (size_t)cols * sizeof(float));
-    if (!row_codes_wanted(&s.codes)) s.dtype = TILE_DTYPE(&args->in[IN_DY], &args->in[IN_X], &args->out[0]);
-    s.adds = args->out[0].data ? args->accumulate & 1 : args->in[IN_ACC_DX].data != NULL;
+    s.lie = !row_codes_wanted(&s.codes) && dx->data && dx->type.dtype == x->dtype && args->in[IN_DY].type.dtype == x->dtype;
+    s.adds = dx->data ? args->accumulate & 1 : args->in[IN_ACC_DX].data != NULL;
     for (int64_t row = task * step; row < end; row += rms_rows(cols)) {
         int64_t count = min_i64(rms_rows(cols), end - row);
-        rms_norm_bwd_dots(&s, row * cols, count, cols, dot);
-        for (int64_t c = 0; c < cols; c += TILE) {
-            int64_t      n = min_i64(TILE, cols - c);
-            const float *w = rms_weights(&args->in[IN_W], ((const RmsNormAttrs *)args->attrs)->offset, c, n, scratch_w);
-            for (int64_t r = 0; r < count; r++)
-                rms_norm_bwd_tile(&s, w, rstd[row + r], rms_pull(rstd[row + r], dot[r], cols), row + r, c, n);
+        float   pull[RMS_ROWS] = {0};
+        for (int64_t c = 0, n; c < cols; c += n) {
+            n = min_i64(TILE, cols - c);
+            tile_dots(&s, rms_weights(&args->in[IN_W], attrs->offset, c, n, scratch_w), row, count, cols, c, n, pull);
+        }
+        for (int64_t r = 0; r < count; r++) pull[r] = rms_pull(rstd[row + r], pull[r], cols);
+        for (int64_t c = 0, n; c < cols; c += n) {
+            n = min_i64(TILE, cols - c);
+            tile_bwd(&s, rms_weights(&args->in[IN_W], attrs->offset, c, n, scratch_w), rstd + row, pull, row, count, cols, c, n);
         }
     }
     row_codes_record(&s.codes);
