@@ -243,7 +243,8 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, panel, kernel->cols};
 }
 
-/* What a product fetches, in columns of one cache line a row: the next panel of b, and what its caller names. */
+/* What a product fetches, a cache line with each l: the next panel of b, the next of a where its rows lie one behind the other, and what
+ * its caller names. */
 typedef struct Fetch {
     const SgemmAhead *ahead;
     int64_t           column; /* of ahead that comes next */
@@ -261,18 +262,24 @@ static const char *fetch_column(Fetch *f, const void *idle, int64_t *out_step)
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
                bool add, const SgemmAhead *ahead, int num_ahead)
 {
-    bool      along_rows = a.row == 1;
+    bool      along_rows = a.row == 1, a_streams = !along_rows && a.row == k;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
     int64_t   a_stride = along_rows ? a.col : a.row, lines = kernel->cols / LINE;
     Fetch     fetch = {ahead, 0, num_ahead};
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = n - j < kernel->cols ? (int)(n - j) : kernel->cols;
+        int64_t      b_lines = j + kernel->cols < n ? lines : 0; /* of the next panel */
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int         rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
             int64_t     line = i / kernel->rows, step = b.row * (int64_t)sizeof(float);
             const char *fetched = (const char *)(b_panel + b.panel + line * LINE);
-            if (line >= lines || j + kernel->cols >= n) fetched = fetch_column(&fetch, b_panel, &step);
+            if (line >= b_lines && a_streams && j == 0 && i + kernel->rows < m) {
+                fetched = (const char *)(a_panel + a.panel);
+                step = LINE_BYTES;
+            } else if (line >= b_lines) {
+                fetched = fetch_column(&fetch, b_panel, &step);
+            }
             tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add, fetched, step);
         }
     }
