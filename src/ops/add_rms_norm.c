@@ -99,7 +99,7 @@ VEC_TASK(add_rms_norm_task)
     const TensorView   *a = &args->in[0];
     RowCodes            codes = row_codes(args, &op_add_rms_norm.codes, &a->type);
     float              *rstd = args->out[2].data;
-    int64_t             cols = type_cols(&a->type), step = rows_per_task(cols);
+    int64_t             cols = type_cols(&a->type), step = rows_moved(args, type_rows(&a->type), cols);
     int64_t             end = min_i64(type_rows(&a->type), (task + 1) * step);
     bool                keep = args->out[0].data != NULL;
     TensorView          s = {(float *)args->workspace + worker * RMS_ROWS * cols, a->type};
@@ -118,7 +118,7 @@ VEC_TASK(add_rms_norm_task)
 static Status add_rms_norm_cpu(const KernelArgs *args)
 {
     const TensorType *a = &args->in[0].type;
-    pool_run(args->pool, div_up(type_rows(a), rows_per_task(type_cols(a))), add_rms_norm_task, (void *)args);
+    pool_run(args->pool, div_up(type_rows(a), rows_moved(args, type_rows(a), type_cols(a))), add_rms_norm_task, (void *)args);
     return OK;
 }
 

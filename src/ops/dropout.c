@@ -52,9 +52,10 @@ VEC_TASK(dropout_task)
     const int32_t      *doc_id = args->in[IN_DOC_ID].data, *position = args->in[IN_POSITIONS].data;
     const int64_t      *now = args->in[IN_STEP].data;
     uint64_t            key = random_key(now[STEP_SEED], now[STEP_INDEX], RANDOM_DROPOUT, attrs->site);
-    int64_t             cols = type_cols(&x->type), step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
-    uint32_t            random[TILE];
-    DType               dtype = x->type.dtype;
+    int64_t             cols = type_cols(&x->type), step = rows_moved(args, type_rows(&x->type), cols),
+            end = min_i64(type_rows(&x->type), (task + 1) * step);
+    uint32_t random[TILE];
+    DType    dtype = x->type.dtype;
     (void)worker;
     for (int64_t row = task * step; row < end; row++)
         for (int64_t c = 0; c < cols; c += TILE) {
@@ -67,7 +68,7 @@ VEC_TASK(dropout_task)
 static Status dropout_cpu(const KernelArgs *args)
 {
     const TensorType *x = &args->in[IN_X].type;
-    pool_run(args->pool, div_up(type_rows(x), rows_per_task(type_cols(x))), dropout_task, (void *)args);
+    pool_run(args->pool, div_up(type_rows(x), rows_moved(args, type_rows(x), type_cols(x))), dropout_task, (void *)args);
     return OK;
 }
 

@@ -36,7 +36,8 @@ VEC_TASK(embedding_task)
     const KernelArgs *args = context;
     const TensorView *w = &args->in[1], *x = &args->out[0];
     const int32_t    *tokens = args->in[0].data;
-    int64_t           cols = w->type.dim[1], step = rows_per_task(cols), end = min_i64(type_rows(&x->type), (task + 1) * step);
+    int64_t           cols = w->type.dim[1], step = rows_moved(args, type_rows(&x->type), cols),
+            end = min_i64(type_rows(&x->type), (task + 1) * step);
     (void)worker;
     for (int64_t row = task * step; row < end; row++) tile_copy(x, row * cols, w, tokens[row] * cols, cols);
 }
@@ -50,7 +51,7 @@ static Status embedding_cpu(const KernelArgs *args)
                 "token %d at position %lld of the batch is outside the vocabulary of %lld; was the data tokenized for "
                 "another model?",
                 tokens[i], (long long)i, (long long)vocab);
-    pool_run(args->pool, div_up(rows, rows_per_task(args->in[1].type.dim[1])), embedding_task, (void *)args);
+    pool_run(args->pool, div_up(rows, rows_moved(args, rows, args->in[1].type.dim[1])), embedding_task, (void *)args);
     return OK;
 }
 

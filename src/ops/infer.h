@@ -180,6 +180,14 @@ static inline int64_t rows_per_task(int64_t cols)
     return max_i64(1, 16384 / max_i64(cols, 1));
 }
 
+/* The same of an op that only moves memory: up to 64 Ki elements, as long as each worker has several tasks. Where two workers write beside
+ * each other, each fetches lines of the other. */
+static inline int64_t rows_moved(const KernelArgs *args, int64_t rows, int64_t cols)
+{
+    int64_t share = rows * cols / (8 * pool_num_workers(args->pool));
+    return max_i64(1, max_i64(16384, min_i64(65536, share)) / max_i64(cols, 1));
+}
+
 /* Sums over rows: rows go in at most MAX_CHUNKS fixed chunks, one task and one partial sum (cols f32 in workspace)
  * each; partial sums are added in order. */
 enum { MAX_CHUNKS = 64, MIN_CHUNK_ROWS = 32 };
@@ -190,6 +198,12 @@ static inline int64_t chunk_rows(int64_t rows)
 static inline int64_t num_chunks(int64_t rows)
 {
     return div_up(rows, chunk_rows(rows));
+}
+
+/* Chunks a task, as rows_moved of rows. */
+static inline int64_t chunks_moved(const KernelArgs *args, int64_t rows)
+{
+    return max_i64(1, min_i64(4, num_chunks(rows) / (8 * pool_num_workers(args->pool))));
 }
 
 /* out[0, cols) (+)= the sum of `count` rows of partial sums, `stride` floats apart, in order of rows. */

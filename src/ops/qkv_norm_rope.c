@@ -111,7 +111,7 @@ VEC_TASK(qkv_norm_rope_task)
     const KernelArgs *args = context;
     const QkvAttrs   *attrs = args->attrs;
     const TensorType *qkv = &args->in[IN_QKV].type;
-    int64_t           step = rows_per_task(type_cols(qkv)), row = task * step, end = min_i64(type_rows(qkv), row + step);
+    int64_t           step = rows_moved(args, type_rows(qkv), type_cols(qkv)), row = task * step, end = min_i64(type_rows(qkv), row + step);
     float             scratch_q[ROPE_MAX_HEAD_DIM], scratch_k[ROPE_MAX_HEAD_DIM];
     (void)worker;
     if (args->in[IN_WQ].data) {
@@ -127,7 +127,7 @@ static Status qkv_norm_rope_cpu(const KernelArgs *args)
 {
     const TensorType *qkv = &args->in[IN_QKV].type;
     TRY(rope_check_positions(&args->in[IN_POSITIONS], &args->in[IN_TABLE]));
-    pool_run(args->pool, div_up(type_rows(qkv), rows_per_task(type_cols(qkv))), qkv_norm_rope_task, (void *)args);
+    pool_run(args->pool, div_up(type_rows(qkv), rows_moved(args, type_rows(qkv), type_cols(qkv))), qkv_norm_rope_task, (void *)args);
     return OK;
 }
 

@@ -134,9 +134,8 @@ static void code_row(RowCodes *codes, int64_t row, const TensorView *dx, int64_t
     }
 }
 
-VEC_TASK(qkv_norm_rope_bwd_task)
+static void chunk_bwd(const KernelArgs *args, int64_t chunk, int worker)
 {
-    const KernelArgs *args = context;
     const QkvAttrs   *attrs = args->attrs;
     const TensorView *dy = &args->in[IN_DY];
     TensorView        dx = args->out[OUT_DX];
@@ -153,13 +152,13 @@ VEC_TASK(qkv_norm_rope_bwd_task)
     if (args->in[IN_WQ].data) {
         wq = rms_weights(&args->in[IN_WQ], attrs->offset, 0, head_dim, scratch_q);
         wk = rms_weights(&args->in[IN_WK], attrs->offset, 0, head_dim, scratch_k);
-        if (args->out[1].data) dwq = (float *)args->workspace + task * 2 * head_dim;
-        if (args->out[2].data) dwk = (float *)args->workspace + task * 2 * head_dim + head_dim;
+        if (args->out[1].data) dwq = (float *)args->workspace + chunk * 2 * head_dim;
+        if (args->out[2].data) dwk = (float *)args->workspace + chunk * 2 * head_dim + head_dim;
         if (dwq) memset(dwq, 0, (size_t)head_dim * sizeof(float));
         if (dwk) memset(dwk, 0, (size_t)head_dim * sizeof(float));
     }
     bool same = dx.data && dx.type.dtype == dy->type.dtype && (!wq || args->in[IN_QKV].type.dtype == dy->type.dtype);
-    for (int64_t row = task * step; row < min_i64(rows, (task + 1) * step); row++) {
+    for (int64_t row = chunk * step; row < min_i64(rows, (chunk + 1) * step); row++) {
         int64_t at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
         for (int64_t h = 0, n; h < turned; h += n) {
             bool  query = h < num_q;
@@ -179,12 +178,19 @@ VEC_TASK(qkv_norm_rope_bwd_task)
     row_codes_record(&codes);
 }
 
+VEC_TASK(qkv_norm_rope_bwd_task)
+{
+    const KernelArgs *args = context;
+    int64_t           rows = type_rows(&args->in[IN_DY].type), each = chunks_moved(args, rows);
+    for (int64_t chunk = task * each; chunk < min_i64(num_chunks(rows), (task + 1) * each); chunk++) chunk_bwd(args, chunk, worker);
+}
+
 static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
 {
     const QkvAttrs *attrs = args->attrs;
-    int64_t         chunks = num_chunks(type_rows(&args->in[IN_DY].type)), head_dim = attrs->head_dim;
+    int64_t         rows = type_rows(&args->in[IN_DY].type), chunks = num_chunks(rows), head_dim = attrs->head_dim;
     TRY(rope_check_positions(&args->in[IN_POSITIONS], &args->in[IN_TABLE]));
-    pool_run(args->pool, chunks, qkv_norm_rope_bwd_task, (void *)args);
+    pool_run(args->pool, div_up(chunks, chunks_moved(args, rows)), qkv_norm_rope_bwd_task, (void *)args);
     for (int k = 1; k <= 2; k++) {
         if (!args->out[k].data) continue;
         const float *partial = (const float *)args->workspace + (k - 1) * head_dim;

@@ -52,7 +52,7 @@ VEC_TASK(rms_norm_task)
     const TensorView   *x = &args->in[0];
     RowCodes            codes = row_codes(args, &op_rms_norm.codes, &x->type);
     float              *rstd = args->out[1].data;
-    int64_t             cols = type_cols(&x->type), step = rows_per_task(cols);
+    int64_t             cols = type_cols(&x->type), step = rows_moved(args, type_rows(&x->type), cols);
     int64_t             end = min_i64(type_rows(&x->type), (task + 1) * step);
     (void)worker;
     for (int64_t row = task * step; row < end; row += rms_rows(cols)) {
@@ -67,7 +67,7 @@ VEC_TASK(rms_norm_task)
 static Status rms_norm_cpu(const KernelArgs *args)
 {
     const TensorType *x = &args->in[0].type;
-    pool_run(args->pool, div_up(type_rows(x), rows_per_task(type_cols(x))), rms_norm_task, (void *)args);
+    pool_run(args->pool, div_up(type_rows(x), rows_moved(args, type_rows(x), type_cols(x))), rms_norm_task, (void *)args);
     return OK;
 }
 

@@ -116,22 +116,20 @@ static void tile_bwd(BwdRows *s, const float *w, const float *rstd, const float 
     }
 }
 
-VEC_TASK(rms_norm_bwd_task)
+static void chunk_bwd(const KernelArgs *args, int64_t chunk)
 {
-    const KernelArgs   *args = context;
     const RmsNormAttrs *attrs = args->attrs;
     const TensorType   *x = &args->in[IN_X].type;
     const TensorView   *dx = &args->out[0];
     const float        *rstd = args->in[IN_RSTD].data;
-    int64_t             rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (task + 1) * step);
+    int64_t             rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (chunk + 1) * step);
     BwdRows             s = {.args = args, .codes = row_codes(args, &op_rms_norm_bwd.codes, x), .dtype = x->dtype};
     float               scratch_w[TILE];
-    (void)worker;
-    if (args->out[1].data) s.dw = (float *)args->workspace + task * cols;
+    if (args->out[1].data) s.dw = (float *)args->workspace + chunk * cols;
     if (s.dw) memset(s.dw, 0, (size_t)cols * sizeof(float));
     s.lie = !row_codes_wanted(&s.codes) && dx->data && dx->type.dtype == x->dtype && args->in[IN_DY].type.dtype == x->dtype;
     s.adds = dx->data ? args->accumulate & 1 : args->in[IN_ACC_DX].data != NULL;
-    for (int64_t row = task * step; row < end; row += rms_rows(cols)) {
+    for (int64_t row = chunk * step; row < end; row += rms_rows(cols)) {
         int64_t count = min_i64(rms_rows(cols), end - row);
         float   pull[RMS_ROWS] = {0};
         for (int64_t c = 0, n; c < cols; c += n) {
@@ -147,11 +145,19 @@ VEC_TASK(rms_norm_bwd_task)
     row_codes_record(&s.codes);
 }
 
+VEC_TASK(rms_norm_bwd_task)
+{
+    const KernelArgs *args = context;
+    int64_t           rows = type_rows(&args->in[IN_X].type), each = chunks_moved(args, rows);
+    (void)worker;
+    for (int64_t chunk = task * each; chunk < min_i64(num_chunks(rows), (task + 1) * each); chunk++) chunk_bwd(args, chunk);
+}
+
 static Status rms_norm_bwd_cpu(const KernelArgs *args)
 {
     const TensorType *x = &args->in[IN_X].type;
-    int64_t           chunks = num_chunks(type_rows(x)), cols = type_cols(x);
-    pool_run(args->pool, chunks, rms_norm_bwd_task, (void *)args);
+    int64_t           rows = type_rows(x), cols = type_cols(x), chunks = num_chunks(rows);
+    pool_run(args->pool, div_up(chunks, chunks_moved(args, rows)), rms_norm_bwd_task, (void *)args);
     if (args->out[1].data) chunks_combine(&args->out[1], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
     return OK;
 }

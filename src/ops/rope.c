@@ -73,7 +73,8 @@ VEC_TASK(rope_task)
     const KernelArgs *args = context;
     const RopeAttrs  *attrs = args->attrs;
     const TensorType *x = &args->in[0].type;
-    int64_t           step = rows_per_task(x->dim[2] * x->dim[3]), end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
+    int64_t           step = rows_moved(args, x->dim[0] * x->dim[1], x->dim[2] * x->dim[3]),
+            end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
     (void)worker;
     if (attrs->interleaved)
         VEC_OF(x->dtype, turn_rows, true, attrs->inverse, args, task * step, end);
@@ -87,7 +88,8 @@ static Status rope_cpu(const KernelArgs *args)
 {
     const TensorType *x = &args->in[0].type;
     TRY(rope_check_positions(&args->in[2], &args->in[1]));
-    pool_run(args->pool, div_up(x->dim[0] * x->dim[1], rows_per_task(x->dim[2] * x->dim[3])), rope_task, (void *)args);
+    pool_run(args->pool, div_up(x->dim[0] * x->dim[1], rows_moved(args, x->dim[0] * x->dim[1], x->dim[2] * x->dim[3])), rope_task,
+             (void *)args);
     return OK;
 }
 

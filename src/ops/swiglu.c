@@ -83,7 +83,7 @@ VEC_TASK(swiglu_task)
     const TensorView *gate = &args->in[0], *h = &args->out[0], *up = args->in[1].data ? &args->in[1] : gate;
     TensorType        type = type_of_h(&gate->type, up == gate);
     int64_t           cols = type_cols(&type), stride = type_cols(&gate->type), up_at = up == gate ? cols : 0;
-    int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&type), (task + 1) * step);
+    int64_t           step = rows_moved(args, type_rows(&type), cols), end = min_i64(type_rows(&type), (task + 1) * step);
     float             scratch_g[PIECE], scratch_u[PIECE], scratch_h[PIECE];
     RowCodes          codes = row_codes(args, &op_swiglu.codes, &type);
     DType             dtype = TILE_DTYPE(gate, up);
@@ -107,7 +107,7 @@ VEC_TASK(swiglu_task)
 static Status swiglu_cpu(const KernelArgs *args)
 {
     TensorType h = type_of_h(&args->in[0].type, !args->in[1].data);
-    pool_run(args->pool, div_up(type_rows(&h), rows_per_task(type_cols(&h))), swiglu_task, (void *)args);
+    pool_run(args->pool, div_up(type_rows(&h), rows_moved(args, type_rows(&h), type_cols(&h))), swiglu_task, (void *)args);
     return OK;
 }
 

@@ -67,7 +67,7 @@ VEC_TASK(swiglu_bwd_task)
     bool              packed = !args->in[2].data;
     const TensorView *up = packed ? gate : &args->in[2], *dgate = &args->out[0], *dup = packed ? dgate : &args->out[1];
     int64_t           cols = type_cols(&dh->type), stride = packed ? 2 * cols : cols, up_at = packed ? cols : 0;
-    int64_t           step = rows_per_task(cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
+    int64_t           step = rows_moved(args, type_rows(&dh->type), cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
     float             scratch_dh[PIECE], scratch_g[PIECE], scratch_u[PIECE], result_g[PIECE], result_u[PIECE];
     RowCodes          codes = row_codes(args, &op_swiglu_bwd.codes, &gate->type);
     DType             dtype = TILE_DTYPE(dh, gate, up);
@@ -95,7 +95,7 @@ VEC_TASK(swiglu_bwd_task)
 static Status swiglu_bwd_cpu(const KernelArgs *args)
 {
     const TensorType *dh = &args->in[0].type;
-    pool_run(args->pool, div_up(type_rows(dh), rows_per_task(type_cols(dh))), swiglu_bwd_task, (void *)args);
+    pool_run(args->pool, div_up(type_rows(dh), rows_moved(args, type_rows(dh), type_cols(dh))), swiglu_bwd_task, (void *)args);
     return OK;
 }
 
