@@ -12,7 +12,9 @@ enum {
     DEPTH = 320,  /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
     TILE_M = 144, /* rows of a that a task packs at a time, 180 KiB */
     DEEP_M = 264, /* the same where each tile reads b from where it lies, in more runs than caches hold */
-    LEAST_M = 24, /* fewer reuse b too little */
+    SHALLOW_K = 32,
+    SHALLOW_M = 1056, /* of a product so shallow: what a worker writes is mostly what it wrote the last time */
+    LEAST_M = 24,     /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
     BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
@@ -68,9 +70,9 @@ static int64_t num_tiles(const Grid *grid, int64_t m, int64_t n)
 }
 
 /* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each. */
-static void cut_tiles(Grid *grid, int64_t m, int64_t n, bool deep, int64_t enough)
+static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough)
 {
-    grid->tile_m = even_tile(m, grid->b_lies && deep ? DEEP_M : TILE_M, SGEMM_ROWS);
+    grid->tile_m = even_tile(m, tile_m, SGEMM_ROWS);
     grid->tile_n = grid->b_lies ? even_tile(n, WIDE, SGEMM_COLS) : grid->block_n;
     while (num_tiles(grid, m, n) < enough) {
         bool by_columns = grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && grid->tile_n > grid->tile_m));
@@ -99,10 +101,11 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     if (g->c.dtype == DT_F32 && !grid.b_lies)
         grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
-    cut_tiles(&grid, m, n, runs > 1, enough);
+    bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32;
+    cut_tiles(&grid, m, n, shallow ? SHALLOW_M : grid.b_lies && runs > 1 ? DEEP_M : TILE_M, shallow ? div_up(enough, 2) : enough);
     if (num_tiles(&grid, m, n) < 2 * num_workers && num_workers > 1 && runs > 1 && runs * m * grid.block_n <= PART_FLOATS) {
         grid.apart = true;
-        cut_tiles(&grid, m, n, false, div_up(enough, runs));
+        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs));
     }
     cut_last(&grid, m, grid.apart ? 1 : num_workers);
     return grid;
