@@ -145,7 +145,7 @@ static void compare(GemmRun *run, double *out_ours, double *out_best, const Peer
     *out_ours = *out_best = 1e9;
     for (int round = 0; round < PEER_ROUNDS; round++)
         for (int i = -1; i < num_peers; i++) {
-            usleep(20000); /* until threads of the one before have stopped spinning */
+            usleep(run->pool ? 250000 : 1000); /* until threads of the one before have stopped spinning: those of OpenMP take 200 ms */
             run->peer = i < 0 ? NULL : &peers[i];
             if (run->peer) run->peer->set_threads(pool_num_workers(run->pool));
             double taken = fastest_seconds(i < 0 ? run_gemm : run_peer, run, run->pool, 0.1);
