@@ -9,11 +9,11 @@
 #include "device/cpu/sgemm.h"
 
 enum {
-    DEPTH = 320,  /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
-    TILE_M = 144, /* rows of a that a task packs at a time, 180 KiB */
-    DEEP_M = 264, /* the same where each tile reads b from where it lies, in more runs than caches hold */
-    SHALLOW_K = 32,
-    SHALLOW_M = 1056, /* of a product so shallow: what a worker writes is mostly what it wrote the last time */
+    DEPTH = 320,      /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
+    TILE_M = 144,     /* rows of a that a task packs at a time, 180 KiB */
+    DEEP_M = 264,     /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
+    SHALLOW_K = 32,   /* such a product is bound by writing c: */
+    SHALLOW_M = 1056, /* with few, tall tiles a worker mostly writes what it wrote the last time */
     LEAST_M = 24,     /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
