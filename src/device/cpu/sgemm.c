@@ -15,6 +15,9 @@ enum {
     ROWS_AHEAD = 8,        /* fetched while a row is copied */
 };
 
+/* The compiler no longer sees where a pointer comes from: it keeps that one, instead of one for each address reached from it. */
+#define OPAQUE(x) __asm__("" : "+r"(x))
+
 #define NAME(function) avx2_##function
 #define TARGET
 #define VECTOR __m256
@@ -22,6 +25,8 @@ enum {
 #define ROWS 6
 #define ALL _mm256_set1_ps
 #define FMA _mm256_fmadd_ps
+#define ADD_PRODUCT(sum, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(x), "x"(y))
+#define PART __m256i
 #define LOAD _mm256_loadu_ps
 #define STORE _mm256_storeu_ps
 #define PARTS(cols) \
@@ -40,6 +45,8 @@ enum {
 #define ROWS 12
 #define ALL _mm512_set1_ps
 #define FMA _mm512_fmadd_ps
+#define ADD_PRODUCT(sum, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
+#define PART __mmask16
 #define LOAD _mm512_loadu_ps
 #define STORE _mm512_storeu_ps
 #define PARTS(cols) \
@@ -243,44 +250,45 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, panel, kernel->cols};
 }
 
-/* What a product fetches, a cache line with each l: the next panel of b, the next of a where its rows lie one behind the other, and what
- * its caller names. */
+/* What comes into the caches while a product is made: of rows of cache lines a column at a time, a part of it with each tile. */
 typedef struct Fetch {
     const SgemmAhead *ahead;
-    int64_t           column; /* of ahead that comes next */
-    int               left;   /* of ahead */
+    int               left;        /* of ahead */
+    int64_t           column, row; /* of the first: what comes next */
 } Fetch;
 
-/* The next column of what the caller names; without one `idle` with a step of 0. */
-static const char *fetch_column(Fetch *f, const void *idle, int64_t *out_step)
+/* Where a tile of depth k begins to fetch, and how far apart its lines are; when nothing is left `idle` and 0. */
+static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *out_step)
 {
-    while (f->left && f->column >= f->ahead->lines) f->ahead++, f->left--, f->column = 0;
-    *out_step = f->left ? f->ahead->stride : 0;
-    return f->left ? (const char *)f->ahead->data + f->column++ * LINE_BYTES : idle;
+    *out_step = 0;
+    if (!f->left) return idle;
+    const char *from = (const char *)f->ahead->data + f->column * LINE_BYTES + f->row * f->ahead->stride;
+    *out_step = f->ahead->stride;
+    f->row += k / SGEMM_STEPS;
+    if (f->row + SGEMM_STEPS > k) f->row = 0, f->column++;
+    if (f->column == f->ahead->lines) f->column = 0, f->ahead++, f->left--;
+    return from;
 }
 
+/* The next panel of b comes first, then of a where its rows lie one behind the other, then what the caller names. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
                bool add, const SgemmAhead *ahead, int num_ahead)
 {
     bool      along_rows = a.row == 1, a_streams = !along_rows && a.row == k;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
-    int64_t   a_stride = along_rows ? a.col : a.row, lines = kernel->cols / LINE;
-    Fetch     fetch = {ahead, 0, num_ahead};
+    int64_t   a_stride = along_rows ? a.col : a.row;
+    Fetch     after = {ahead, num_ahead, 0, 0};
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = n - j < kernel->cols ? (int)(n - j) : kernel->cols;
-        int64_t      b_lines = j + kernel->cols < n ? lines : 0; /* of the next panel */
+        SgemmAhead   next_b = {b_panel + b.panel, kernel->cols / LINE, b.row * (int64_t)sizeof(float)};
+        Fetch        panel = {&next_b, j + kernel->cols < n, 0, 0};
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int         rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
-            int64_t     line = i / kernel->rows, step = b.row * (int64_t)sizeof(float);
-            const char *fetched = (const char *)(b_panel + b.panel + line * LINE);
-            if (line >= b_lines && a_streams && j == 0 && i + kernel->rows < m) {
-                fetched = (const char *)(a_panel + a.panel);
-                step = LINE_BYTES;
-            } else if (line >= b_lines) {
-                fetched = fetch_column(&fetch, b_panel, &step);
-            }
-            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add, fetched, step);
+            bool        dense = !panel.left && a_streams && j == 0 && i + kernel->rows < m;
+            int64_t     step = SGEMM_STEPS * LINE_BYTES;
+            const char *from = dense ? (const char *)(a_panel + a.panel) : fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
+            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add, from, step, dense);
         }
     }
 }

@@ -9,6 +9,7 @@ enum {
     SGEMM_ROWS = 24, /* a multiple of the rows of every kernel's tile: blocks of a in this measure fill whole panels */
     SGEMM_COLS = 32, /* the same of columns */
     SGEMM_MOST_AHEAD = 2,
+    SGEMM_STEPS = 4, /* along the depth that a tile takes at a time: counting costs as much as a product */
 };
 
 /* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, with the kernel's rows; row or
@@ -24,10 +25,10 @@ typedef struct SgemmB {
     int64_t      panel, row;
 } SgemmB;
 
-/* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each l comes a cache line from
- * ahead + l * step into the caches. */
+/* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each SGEMM_STEPS of
+ * them comes a cache line into the caches, from `ahead` on, `step` bytes further each time; dense: so many lines behind each other. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                          float *c, int64_t c_stride, bool add, const char *ahead, int64_t step);
+                          float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense);
 
 typedef struct SgemmKernel {
     const char *name;

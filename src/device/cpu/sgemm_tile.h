@@ -1,37 +1,65 @@
 /* One kernel of sgemm.c, for the vectors it defines: VECTOR of LANES floats, tiles of ROWS x 2 vectors.
  * NAME, TARGET (its instruction set), ROW_CASES, and on vectors: ALL, FMA, LOAD, STORE, LOAD_PART, STORE_PART; PARTS(cols)
- * declares what the last two need as part0, part1. */
+ * declares what the last two need as part0, part1, of type PART. ADD_PRODUCT(sum, x, y) adds in the sum's own register.
+ *
+ * Whatever else the innermost loop does takes the place of multiply-adds: an addition, and a copy or spill of a sum. So it takes several
+ * steps at a time, and what compilers make of addresses and sums is held down by OPAQUE and ADD_PRODUCT. */
+
+/* sum += a b over `count` steps along the depth. Where rows lie apart every third has a pointer, and the others are reached from it. */
+TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int count, const int rows, const bool along_rows,
+                                                                     const bool whole, const bool narrow, PART part0, PART part1,
+                                                                     VECTOR sum[ROWS][2], const float *const a[ROWS / 3], int64_t a_stride,
+                                                                     const float *b, int64_t b_stride)
+{
+#pragma GCC unroll 4
+    for (int l = 0; l < count; l++) {
+        const float *from = b + l * b_stride, *rows_from = a[0] + l * a_stride;
+        if (along_rows) OPAQUE(rows_from);
+        VECTOR b0 = whole ? LOAD(from) : LOAD_PART(from, part0);
+        VECTOR b1 = narrow ? b0 : whole ? LOAD(from + LANES) : LOAD_PART(from + LANES, part1);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            VECTOR x = along_rows ? ALL(rows_from[i]) : ALL(a[i / 3][i % 3 * a_stride + l]);
+            ADD_PRODUCT(sum[i][0], x, b0);
+            if (!narrow) ADD_PRODUCT(sum[i][1], x, b1);
+        }
+    }
+}
 
 /* rows and the three flags are constants where it is inlined: accumulators stay in registers. Whole: all columns are there.
  * Narrow: only the first vector's. */
 TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, int cols, int64_t k, float alpha, const float *a,
                                                                     int64_t a_stride, const float *b, int64_t b_stride, float *c,
-                                                                    int64_t c_stride, bool add, const char *ahead, int64_t step)
+                                                                    int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense)
 {
     VECTOR sum[ROWS][2];
     PARTS(cols);
-    /* of rows that lie apart, every third has a pointer: the others are reached from it */
-    const float *row[ROWS / 3];
-    for (int i = 0; i < ROWS / 3; i++) row[i] = 3 * i < rows ? a + 3 * i * a_stride : a;
+    const int    pointers = along_rows ? 1 : ROWS / 3;
+    const float *from[ROWS / 3];
+    for (int i = 0; i < ROWS / 3; i++) from[i] = i < pointers && 3 * i < rows ? a + 3 * i * a_stride : a;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = ALL(0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
-    for (int64_t l = 0; l < k; l++) {
-        VECTOR b0 = whole ? LOAD(b) : LOAD_PART(b, part0), b1 = narrow ? b0 : whole ? LOAD(b + LANES) : LOAD_PART(b + LANES, part1);
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            VECTOR x = along_rows ? ALL(a[i]) : ALL(row[i / 3][i % 3 * a_stride]);
-            sum[i][0] = FMA(x, b0, sum[i][0]);
-            if (!narrow) sum[i][1] = FMA(x, b1, sum[i][1]);
-        }
+    int64_t l = 0;
+    for (; l + SGEMM_STEPS <= k; l += SGEMM_STEPS) {
         __builtin_prefetch(ahead, 0, 2);
+        if (dense)
+            for (int i = 1; i < SGEMM_STEPS; i++) __builtin_prefetch(ahead + i * LINE_BYTES, 0, 2);
         ahead += step;
+        NAME(steps)(SGEMM_STEPS, rows, along_rows, whole, narrow, part0, part1, sum, from, a_stride, b, b_stride);
+        b += SGEMM_STEPS * b_stride;
+        for (int i = 0; i < pointers; i++) {
+            from[i] += along_rows ? SGEMM_STEPS * a_stride : SGEMM_STEPS;
+            OPAQUE(from[i]);
+        }
+        OPAQUE(b);
+    }
+    for (; l < k; l++) {
+        NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, sum, from, a_stride, b, b_stride);
         b += b_stride;
-        a += a_stride;
-#pragma GCC unroll 16
-        for (int i = 0; i < ROWS / 3; i++) row[i]++;
+        for (int i = 0; i < pointers; i++) from[i] += along_rows ? a_stride : 1;
     }
     VECTOR scale = ALL(alpha);
 #pragma GCC unroll 16
@@ -51,15 +79,15 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
 #define ROW_CASE(rows) \
     case rows: \
         if (cols == 2 * LANES) \
-            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step); \
+            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, dense); \
         else if (cols > LANES) \
-            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step); \
+            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, dense); \
         else \
-            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step); \
+            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, dense); \
         break;
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                    int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step)
+                                    int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense)
 {
 #define ALONG_ROWS true
     switch (rows) {
@@ -69,7 +97,7 @@ TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, 
 }
 
 TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                     int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step)
+                                     int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense)
 {
 #define ALONG_ROWS false
     switch (rows) {
@@ -86,6 +114,8 @@ TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha,
 #undef ROWS
 #undef ALL
 #undef FMA
+#undef ADD_PRODUCT
+#undef PART
 #undef LOAD
 #undef STORE
 #undef PARTS
