@@ -270,7 +270,7 @@ static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *ou
     return from;
 }
 
-/* The next panel of b comes first, then of a where its rows lie one behind the other, then what the caller names. */
+/* The next panel of b is fetched, then what the caller names; and the next of a where its rows lie one behind the other. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
                bool add, const SgemmAhead *ahead, int num_ahead)
 {
@@ -285,10 +285,10 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
         Fetch        panel = {&next_b, j + kernel->cols < n, 0, 0};
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int         rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
-            bool        dense = !panel.left && a_streams && j == 0 && i + kernel->rows < m;
-            int64_t     step = SGEMM_STEPS * LINE_BYTES;
-            const char *from = dense ? (const char *)(a_panel + a.panel) : fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
-            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add, from, step, dense);
+            int64_t     step;
+            const char *from = fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
+            const char *next_a = a_streams && j == 0 && i + kernel->rows < m ? (const char *)(a_panel + a.panel) : NULL;
+            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add, from, step, next_a);
         }
     }
 }

@@ -26,9 +26,9 @@ typedef struct SgemmB {
 } SgemmB;
 
 /* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each SGEMM_STEPS of
- * them comes a cache line into the caches, from `ahead` on, `step` bytes further each time; dense: so many lines behind each other. */
+ * them comes a cache line into the caches, from `ahead` on, `step` bytes further each time, and so many from `stream` on if not NULL. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                          float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense);
+                          float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, const char *stream);
 
 typedef struct SgemmKernel {
     const char *name;

@@ -31,7 +31,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
 TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, int cols, int64_t k, float alpha, const float *a,
                                                                     int64_t a_stride, const float *b, int64_t b_stride, float *c,
-                                                                    int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense)
+                                                                    int64_t c_stride, bool add, const char *ahead, int64_t step,
+                                                                    const char *stream)
 {
     VECTOR sum[ROWS][2];
     PARTS(cols);
@@ -45,9 +46,11 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     int64_t l = 0;
     for (; l + SGEMM_STEPS <= k; l += SGEMM_STEPS) {
         __builtin_prefetch(ahead, 0, 2);
-        if (dense)
-            for (int i = 1; i < SGEMM_STEPS; i++) __builtin_prefetch(ahead + i * LINE_BYTES, 0, 2);
         ahead += step;
+        if (stream) {
+            for (int i = 0; i < SGEMM_STEPS; i++) __builtin_prefetch(stream + i * LINE_BYTES, 0, 2);
+            stream += SGEMM_STEPS * LINE_BYTES;
+        }
         NAME(steps)(SGEMM_STEPS, rows, along_rows, whole, narrow, part0, part1, sum, from, a_stride, b, b_stride);
         b += SGEMM_STEPS * b_stride;
         for (int i = 0; i < pointers; i++) {
@@ -79,15 +82,16 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
 #define ROW_CASE(rows) \
     case rows: \
         if (cols == 2 * LANES) \
-            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, dense); \
+            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, stream); \
         else if (cols > LANES) \
-            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, dense); \
+            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, stream); \
         else \
-            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, dense); \
+            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, stream); \
         break;
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                    int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense)
+                                    int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step,
+                                    const char *stream)
 {
 #define ALONG_ROWS true
     switch (rows) {
@@ -97,7 +101,8 @@ TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, 
 }
 
 TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                     int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, bool dense)
+                                     int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step,
+                                     const char *stream)
 {
 #define ALONG_ROWS false
     switch (rows) {
