@@ -69,13 +69,15 @@ static int64_t num_tiles(const Grid *grid, int64_t m, int64_t n)
     return div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
 }
 
-/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each. */
-static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough)
+/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each, and first where they are
+ * `tall`: what a tile has read of b it uses for all its rows. */
+static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool tall)
 {
     grid->tile_m = even_tile(m, tile_m, SGEMM_ROWS);
     grid->tile_n = grid->b_lies ? even_tile(n, WIDE, SGEMM_COLS) : grid->block_n;
     while (num_tiles(grid, m, n) < enough) {
-        bool by_columns = grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && grid->tile_n > grid->tile_m));
+        bool by_columns =
+            grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && (tall || grid->tile_n > grid->tile_m)));
         if (by_columns)
             grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
         else if (grid->tile_m / 2 >= LEAST_M)
@@ -85,11 +87,13 @@ static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t 
     }
 }
 
-/* Workers that end with small tiles end at nearly the same time. */
-static void cut_last(Grid *grid, int64_t m, int num_workers)
+/* Workers that end with small tiles end at nearly the same time; so they do with a few tiles each, as many for all. */
+static void cut_last(Grid *grid, int64_t m, int64_t n, int num_workers)
 {
+    int64_t tiles = num_tiles(grid, m, n);
+    bool    alike = tiles % num_workers == 0 && tiles <= TASKS_PER_WORKER * num_workers;
     grid->small_m = max_i64(SGEMM_ROWS, grid->tile_m / 4 / SGEMM_ROWS * SGEMM_ROWS);
-    grid->large = num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
+    grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
 }
 
 static Grid gemm_grid(const Gemm *g, int num_workers)
@@ -101,13 +105,13 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     if (g->c.dtype == DT_F32 && !grid.b_lies)
         grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
-    bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32;
-    cut_tiles(&grid, m, n, shallow ? SHALLOW_M : grid.b_lies && runs > 1 ? DEEP_M : TILE_M, shallow ? div_up(enough, 2) : enough);
+    bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
+    cut_tiles(&grid, m, n, shallow ? SHALLOW_M : deep ? DEEP_M : TILE_M, shallow || deep ? div_up(enough, 2) : enough, deep);
     if (num_tiles(&grid, m, n) < 2 * num_workers && num_workers > 1 && runs > 1 && runs * m * grid.block_n <= PART_FLOATS) {
         grid.apart = true;
-        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs));
+        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
     }
-    cut_last(&grid, m, grid.apart ? 1 : num_workers);
+    cut_last(&grid, m, n, grid.apart ? 1 : num_workers);
     return grid;
 }
 
