@@ -18,7 +18,7 @@ enum {
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
     BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
-    BLOCK_N = 512,              /* columns that a block has at least */
+    BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
@@ -100,7 +100,8 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
     Grid    grid = {.depth = even_tile(k, DEPTH, 8), .a_lies = a_lies(g), .b_lies = b_lies(g)};
-    grid.block_n = grid.b_lies ? even_tile(n, n, SGEMM_COLS) : even_tile(n, max_i64(BLOCK_N, BLOCK_FLOATS / k), SGEMM_COLS);
+    int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N;
+    grid.block_n = even_tile(n, grid.b_lies ? n : max_i64(least_n, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
     if (g->c.dtype == DT_F32 && !grid.b_lies)
         grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
