@@ -87,11 +87,11 @@ static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t 
     }
 }
 
-/* Workers that end with small tiles end at nearly the same time; so they do with a few tiles each, as many for all. */
+/* Workers that end with small tiles end at nearly the same time; so they do with as many for all, a few of nearly one size. */
 static void cut_last(Grid *grid, int64_t m, int64_t n, int num_workers)
 {
-    int64_t tiles = num_tiles(grid, m, n);
-    bool    alike = tiles % num_workers == 0 && tiles <= TASKS_PER_WORKER * num_workers;
+    int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
+    bool    alike = tiles % num_workers == 0 && tiles < TASKS_PER_WORKER * num_workers && whole <= m + m / 32;
     grid->small_m = max_i64(SGEMM_ROWS, grid->tile_m / 4 / SGEMM_ROWS * SGEMM_ROWS);
     grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
 }
