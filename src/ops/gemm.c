@@ -1,6 +1,6 @@
 /* A task makes a tile of c, depth by depth, from rows of a and columns of b. An operand is read where it lies unless its place in memory
  * costs more than packing it: a is then packed by each task for itself, b a block at a time for all workers; the next block is packed by
- * whoever finds no tile left of this one. While a tile is made, what it reads next comes into the caches, a line with every few steps along k.
+ * whoever finds no tile left of this one. While a tile is made, what it reads next comes into the caches, a line every few steps along k.
  * Where there are fewer tiles than workers, each depth is a task of its own: its sums stay apart until all are there, and are then added in
  * the same order. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows
  * (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
