@@ -81,7 +81,7 @@ typedef uint32_t Word8 __attribute__((vector_size(32)));
 
 static inline Vec8 vec8_load(const float *p)
 {
-    return (Vec8)_mm256_loadu_ps(p); /* not memcpy: what it loads, GCC loads again for each use */
+    return (Vec8)_mm256_loadu_ps(p);
 }
 
 /* Elements [i, i + 8) of a row. */

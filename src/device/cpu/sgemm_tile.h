@@ -20,8 +20,12 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             VECTOR x = along_rows ? ALL(rows_from[i]) : ALL(a[i / 3][i % 3 * a_stride + l]);
+            if (narrow) { /* x is used once: the multiply-add may load it itself */
+                sum[i][0] = FMA(x, b0, sum[i][0]);
+                continue;
+            }
             ADD_PRODUCT(sum[i][0], x, b0);
-            if (!narrow) ADD_PRODUCT(sum[i][1], x, b1);
+            ADD_PRODUCT(sum[i][1], x, b1);
         }
     }
 }
