@@ -87,7 +87,7 @@ static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t 
     }
 }
 
-/* Workers that end with small tiles end at nearly the same time; so they do with as many for all, a few of nearly one size. */
+/* Workers end at nearly the same time when the last tiles are small, or when each has as many, all of nearly one size. */
 static void cut_last(Grid *grid, int64_t m, int64_t n, int num_workers)
 {
     int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;

@@ -250,7 +250,7 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, panel, kernel->cols};
 }
 
-/* What comes into the caches while a product is made: of rows of cache lines a column at a time, a part of it with each tile. */
+/* What comes into the caches while a product is made. Each tile fetches a part of a column of cache lines, one line of each row. */
 typedef struct Fetch {
     const SgemmAhead *ahead;
     int               left;        /* of ahead */

@@ -9,7 +9,7 @@ enum {
     SGEMM_ROWS = 24, /* a multiple of the rows of every kernel's tile: blocks of a in this measure fill whole panels */
     SGEMM_COLS = 32, /* the same of columns */
     SGEMM_MOST_AHEAD = 2,
-    SGEMM_STEPS = 4, /* along the depth that a tile takes at a time: counting costs as much as a product */
+    SGEMM_STEPS = 4, /* along the depth that a tile takes at a time, since counting them costs multiply-adds */
 };
 
 /* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, with the kernel's rows; row or
