@@ -10,5 +10,9 @@ bool cpu_avx512(void);
 /* Whether that processor rounds to bf16 by itself (AVX512_BF16), to be read in inner loops. False until cpu_avx512 is called first. */
 extern atomic_bool cpu_bf16;
 
+/* Whether it has instructions of AVX512_BF16, and whether this process may use AMX's of bf16. As cpu_avx512, and only with it. */
+bool cpu_has_bf16(void);
+bool cpu_amx(void);
+
 /* For tests: as if it were forbidden, until called with false. */
 void cpu_avx512_forbid(bool forbidden);

@@ -6,6 +6,7 @@
  * (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
+#include "device/cpu/bgemm.h"
 #include "device/cpu/sgemm.h"
 
 enum {
@@ -30,7 +31,9 @@ enum {
 
 /* How a product is cut. Bits depend on `depth` and on nothing else of it. */
 typedef struct Grid {
-    int64_t depth, block_k, block_n, tile_m, tile_n;
+    const BgemmKernel *pairs; /* of two bf16 operands; else NULL */
+    int64_t            rows;  /* that tile_m is a multiple of */
+    int64_t            depth, block_k, block_n, tile_m, tile_n;
     int64_t large, small_m; /* of the tiles side by side in the last columns of a block: how many have tile_m rows; rows of the others */
     bool    a_lies, b_lies; /* read where it lies, not packed */
     bool    apart;          /* each depth is a task */
@@ -73,7 +76,7 @@ static int64_t num_tiles(const Grid *grid, int64_t m, int64_t n)
  * `tall`: what a tile has read of b it uses for all its rows. */
 static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool tall)
 {
-    grid->tile_m = even_tile(m, tile_m, SGEMM_ROWS);
+    grid->tile_m = even_tile(m, tile_m, grid->rows);
     grid->tile_n = grid->b_lies ? even_tile(n, WIDE, SGEMM_COLS) : grid->block_n;
     while (num_tiles(grid, m, n) < enough) {
         bool by_columns =
@@ -81,7 +84,7 @@ static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t 
         if (by_columns)
             grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
         else if (grid->tile_m / 2 >= LEAST_M)
-            grid->tile_m = even_tile(m, grid->tile_m / 2, SGEMM_ROWS);
+            grid->tile_m = even_tile(m, grid->tile_m / 2, grid->rows);
         else
             return;
     }
@@ -92,14 +95,16 @@ static void cut_last(Grid *grid, int64_t m, int64_t n, int num_workers)
 {
     int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
     bool    alike = tiles % num_workers == 0 && tiles < TASKS_PER_WORKER * num_workers && whole <= m + m / 32;
-    grid->small_m = max_i64(SGEMM_ROWS, grid->tile_m / 4 / SGEMM_ROWS * SGEMM_ROWS);
+    grid->small_m = max_i64(grid->rows, grid->tile_m / 4 / grid->rows * grid->rows);
     grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
 }
 
 static Grid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    Grid    grid = {.depth = even_tile(k, DEPTH, 8), .a_lies = a_lies(g), .b_lies = b_lies(g)};
+    Grid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b_lies = b_lies(g)};
+    grid.depth = even_tile(k, DEPTH, grid.pairs ? BGEMM_BLOCK : 8);
+    grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
     int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N;
     grid.block_n = even_tile(n, grid.b_lies ? n : max_i64(least_n, BLOCK_FLOATS / k), SGEMM_COLS);
     grid.block_k = k; /* a bf16 tile adds up over all of it */
@@ -144,9 +149,15 @@ typedef struct GemmJob {
     int64_t            scratch_floats;
 } GemmJob;
 
+/* That panels have for `depth`. */
+static int64_t panel_depth(const Grid *grid, int64_t depth)
+{
+    return grid->pairs ? bgemm_depth(depth) : depth;
+}
+
 static int64_t block_floats(const Grid *grid)
 {
-    return grid->b_lies ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, grid->block_k);
+    return grid->b_lies ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, panel_depth(grid, grid->block_k));
 }
 
 /* In memory at a time. */
@@ -157,7 +168,7 @@ static int64_t num_blocks(const Gemm *g, const Grid *grid)
 
 static int64_t a_floats(const Grid *grid)
 {
-    return sgemm_packed(grid->tile_m, SGEMM_ROWS, grid->depth);
+    return sgemm_packed(grid->tile_m, grid->rows, grid->depth);
 }
 
 static int64_t scratch_floats(const Gemm *g, const Grid *grid)
@@ -247,16 +258,33 @@ static int64_t pack_tasks(const Gemm *g, const Grid *grid, const Block *block)
     return g->b.trans ? div_up(block->cols, PACK_COLS) : block->cols ? div_up(block->depth, PACK_ROWS) : 0;
 }
 
+/* Bytes of a panel of the block, of bf16 operands, and where that of column `col` has its depth l. */
+static size_t pairs_panel(const GemmJob *job, const Block *block)
+{
+    return bgemm_panel(job->grid.pairs, job->grid.pairs->cols, block->depth);
+}
+
+static char *pairs_panels(const GemmJob *job, const Block *block, int64_t col, int64_t l)
+{
+    const BgemmKernel *kernel = job->grid.pairs;
+    return (char *)block->panels + col / kernel->cols * (int64_t)pairs_panel(job, block) + l * kernel->cols * kernel->bytes;
+}
+
 /* One of them: columns of op(b), or rows, whichever lie side by side. */
 static void pack_part(const GemmJob *job, const Block *block, int64_t part)
 {
     const Gemm *g = job->gemm;
     int64_t     col = g->b.trans ? part * PACK_COLS : 0, cols = g->b.trans ? min_i64(PACK_COLS, block->cols - col) : block->cols;
     int64_t     row = g->b.trans ? 0 : part * PACK_ROWS, rows = g->b.trans ? block->depth : min_i64(PACK_ROWS, block->depth - row);
-    int64_t     width = job->kernel->cols, panel = width * block->depth;
-    float      *panels = block->panels + col * block->depth + row * width;
-    sgemm_pack_b(job->kernel, g->b.trans, cols, rows, element(&g->b, block->k + row, block->n + col), g->b.dtype, g->b.stride, panels,
-                 panel);
+    const void *from = element(&g->b, block->k + row, block->n + col);
+    if (job->grid.pairs) {
+        BgemmSource b = {from, g->b.stride, g->b.trans, cols, rows};
+        job->grid.pairs->pack_b(&b, pairs_panels(job, block, col, row), pairs_panel(job, block));
+        return;
+    }
+    int64_t width = job->kernel->cols, panel = width * block->depth;
+    float  *panels = block->panels + col * block->depth + row * width;
+    sgemm_pack_b(job->kernel, g->b.trans, cols, rows, from, g->b.dtype, g->b.stride, panels, panel);
     for (int64_t j = 0; j < cols; j += width, panels += panel)
         scale_panels(&g->b, (int)width, block->n + col + j, min_i64(width, cols - j), block->k + row, rows, panels);
 }
@@ -266,6 +294,18 @@ static void pack_task(void *context, int64_t task, int worker)
     const GemmJob *job = context;
     (void)worker;
     pack_part(job, &job->next, task);
+}
+
+/* c (+)= rows of a times columns of the block, from depth l on, of bf16 operands. */
+static void pairs_run(const GemmJob *job, int64_t row, int64_t rows, int64_t l, int64_t depth, int64_t col, int64_t cols, char *panels,
+                      float factor, float *c, int64_t c_stride, bool adds)
+{
+    const BgemmKernel *kernel = job->grid.pairs;
+    const GemmOperand *a = &job->gemm->a;
+    BgemmSource        of_a = {element(a, row, job->block.k + l), a->stride, !a->trans, rows, depth};
+    kernel->pack_a(&of_a, panels, bgemm_panel(kernel, kernel->rows, depth));
+    bgemm_run(kernel, rows, cols, depth, factor, panels, pairs_panels(job, &job->block, col, l), pairs_panel(job, &job->block), c, c_stride,
+              adds);
 }
 
 static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k, int64_t depth, float *panels)
@@ -312,7 +352,11 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
     const Gemm  *g = job->gemm;
     const Block *block = &job->block;
     for (int64_t l = 0; l < max_i64(1, block->depth); l += job->grid.depth) {
-        int64_t    depth = min_i64(job->grid.depth, block->depth - l);
+        int64_t depth = min_i64(job->grid.depth, block->depth - l);
+        if (job->grid.pairs) {
+            pairs_run(job, row, rows, l, depth, col, cols, (char *)panels, factor_of(g), c, c_stride, adds || l > 0);
+            continue;
+        }
         SgemmA     a = operand_a(job, row, rows, block->k + l, depth, panels);
         SgemmAhead ahead[SGEMM_MOST_AHEAD];
         int        num_ahead = read_next(job, row, rows, l + depth, col, ahead);
@@ -329,8 +373,13 @@ static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
 static void part_task(const GemmJob *job, int64_t run, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels)
 {
     int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
-    SgemmA  a = operand_a(job, row, rows, job->block.k + l, depth, panels);
-    sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part_of(job, run, row, col), job->grid.block_n, false, NULL, 0);
+    float  *part = part_of(job, run, row, col);
+    if (job->grid.pairs) {
+        pairs_run(job, row, rows, l, depth, col, cols, (char *)panels, 1, part, job->grid.block_n, false);
+        return;
+    }
+    SgemmA a = operand_a(job, row, rows, job->block.k + l, depth, panels);
+    sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part, job->grid.block_n, false, NULL, 0);
 }
 
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)

@@ -15,6 +15,7 @@ typedef struct LmHead {
     float         *hits;       /* (N), as cross_entropy's; NULL: not wanted */
     bool           accumulate; /* dw += */
     float          softcap;    /* of logits; 0: none */
+    bool           narrow;     /* dlogits are rounded to bf16, as x and w are: the products of two bf16 operands are faster */
 } LmHead;
 
 /* Types alone are read. */

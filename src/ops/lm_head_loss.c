@@ -59,10 +59,16 @@ static int64_t rows_of_chunk(const LmHead *head)
     return min_i64(head->rows, max_i64(LEAST_ROWS, min_i64(MOST_ROWS, rows)));
 }
 
-/* The chunk's logits, then dlogits: (rows, V) f32. */
+/* The chunk's logits: (rows, V) f32. */
 static TensorView chunk_view(const LmHead *h, int64_t rows, float *logits)
 {
     return (TensorView){logits, type_make(DT_F32, 2, rows, h->vocab)};
+}
+
+/* They take the place of logits, each row from its beginning on. */
+static TensorView dlogits_view(const LmHead *h, int64_t rows, float *logits)
+{
+    return h->narrow ? (TensorView){logits, type_make(DT_BF16, 2, rows, 2 * h->vocab)} : chunk_view(h, rows, logits);
 }
 
 static void *dx_row(const LmHead *h, int64_t row)
@@ -95,10 +101,10 @@ size_t lm_head_workspace(const LmHead *h, int num_workers)
     int        count = 0;
     for (int turn = 0; turn < 2; turn++) {
         int64_t    n = turn ? last : rows;
-        TensorView logits = chunk_view(h, n, NULL);
+        TensorView logits = chunk_view(h, n, NULL), dlogits = dlogits_view(h, n, NULL);
         gemms[count++] = head_logits_product(&h->x, &h->w, 0, n, &logits);
-        gemms[count++] = head_dw_product(&logits, &h->x, 0, n, &sum, false);
-        if (h->dx.data) gemms[count++] = head_dx_product(&logits, &h->w, 0, n, &h->dx);
+        gemms[count++] = head_dw_product(&dlogits, &h->x, 0, n, &sum, false);
+        if (h->dx.data) gemms[count++] = head_dx_product(&dlogits, &h->w, 0, n, &h->dx);
     }
     return (size_t)(logits_floats(h) + sum_floats(h)) * sizeof(float) + gemms_workspace(gemms, count, num_workers);
 }
@@ -123,6 +129,24 @@ static void cap_gradients(float *logits, float cap, float shift, float scale, in
     }
 }
 
+/* row = scale row in bf16, from its beginning on. */
+static void narrow_row(float *row, float scale, int64_t count)
+{
+    VEC_EACH(DT_BF16, (void *)row, count, i, n, vec8_some(DT_F32, row, i, n) * scale);
+}
+
+/* A row's exponentials become dlogits in place. */
+static void row_gradients(const LmHead *h, float *exps, float scale, int32_t label, float dloss)
+{
+    bool  valid = label >= 0 && label < h->vocab;
+    float own = valid ? exps[label] * scale - dloss : 0;
+    if (h->narrow)
+        narrow_row(exps, scale, h->vocab);
+    else
+        vec_scale(exps, scale, h->vocab);
+    if (valid) vec_set(exps, h->narrow ? DT_BF16 : DT_F32, label, own);
+}
+
 /* Losses of a few rows; logits become dlogits where they are wanted. */
 VEC_TASK(rows_task)
 {
@@ -139,16 +163,16 @@ VEC_TASK(rows_task)
         if (h->hits) h->hits[job->row + i] = row.hit;
         if (!h->dlosses) continue;
         if (label == IGNORE_INDEX) {
-            memset(logits, 0, (size_t)h->vocab * sizeof(float));
+            memset(logits, 0, (size_t)h->vocab * sizeof(float)); /* zeros in bf16 as well */
             continue;
         }
         float dloss = label >= 0 && label < h->vocab ? h->dlosses[job->row + i] : NAN;
         if (h->softcap > 0) {
             cap_gradients(logits, h->softcap, row.shift, dloss / row.total, h->vocab, label, dloss);
+            if (h->narrow) narrow_row(logits, 1, h->vocab);
             continue;
         }
-        vec_scale(logits, dloss / row.total, h->vocab);
-        if (label >= 0 && label < h->vocab) logits[label] -= dloss;
+        row_gradients(h, logits, dloss / row.total, label, dloss);
     }
 }
 
@@ -192,16 +216,16 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
             if (h->dx.data) memset(dx_row(h, row), 0, (size_t)(dtype_bytes(h->dx.type.dtype, job.rows * h->channels)));
             continue;
         }
-        TensorView chunk = chunk_view(h, job.rows, logits);
+        TensorView chunk = chunk_view(h, job.rows, logits), dlogits = dlogits_view(h, job.rows, logits);
         Gemm       gemm = head_logits_product(&h->x, &h->w, row, job.rows, &chunk);
         gemm_run(&gemm, pool, scratch);
         pool_run(pool, div_up(job.rows, ROWS_PER_TASK), rows_task, &job);
         if (h->dx.data) {
-            gemm = head_dx_product(&chunk, &h->w, row, job.rows, &h->dx);
+            gemm = head_dx_product(&dlogits, &h->w, row, job.rows, &h->dx);
             gemm_run(&gemm, pool, scratch);
         }
         if (!h->dw.data) continue;
-        gemm = head_dw_product(&chunk, &h->x, row, job.rows, &total, holds);
+        gemm = head_dw_product(&dlogits, &h->x, row, job.rows, &total, holds);
         gemm_run(&gemm, pool, scratch);
         holds = true;
     }

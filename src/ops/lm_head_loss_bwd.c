@@ -45,10 +45,17 @@ static size_t lm_head_loss_bwd_gpu_workspace(const Node *node, int sm)
                                  ((const LmHeadBwdAttrs *)node->attrs)->chunks);
 }
 
+/* Where dw is wanted in fp32 dlogits have its precision. */
+static bool narrow(const TensorType *x, const TensorType *w, const LmHeadBwdAttrs *attrs)
+{
+    return x->dtype == DT_BF16 && w->dtype == DT_BF16 && attrs->dw_dtype != DTYPE_TO_ATTR(DT_F32);
+}
+
 static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
 {
     const TensorType *x = &node->in[IN_X]->type, *w = &node->in[IN_W]->type;
     LmHead            head = {.rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w};
+    head.narrow = narrow(x, w, node->attrs);
     /* data is only compared with NULL */
     if (node->out[OUT_DX]) head.dx = (TensorView){&head, node->out[OUT_DX]->type};
     if (node->out[OUT_DW]) head.dw = (TensorView){&head, node->out[OUT_DW]->type};
@@ -57,10 +64,10 @@ static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
 
 static LmHead lm_head_loss_bwd_bound(const KernelArgs *args)
 {
-    const TensorType *x = &args->in[IN_X].type;
+    const TensorType *x = &args->in[IN_X].type, *w = &args->in[IN_W].type;
     return (LmHead){.rows = type_rows(x),
                     .channels = type_cols(x),
-                    .vocab = args->in[IN_W].type.dim[0],
+                    .vocab = w->dim[0],
                     .x = args->in[IN_X],
                     .w = args->in[IN_W],
                     .labels = args->in[IN_LABELS].data,
@@ -70,7 +77,8 @@ static LmHead lm_head_loss_bwd_bound(const KernelArgs *args)
                     .dx = args->out[OUT_DX],
                     .dw = args->out[OUT_DW],
                     .accumulate = args->accumulate >> OUT_DW & 1,
-                    .softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap};
+                    .softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap,
+                    .narrow = narrow(x, w, args->attrs)};
 }
 
 static Status lm_head_loss_bwd_chunks(const KernelArgs *args)

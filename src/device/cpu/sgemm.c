@@ -216,8 +216,7 @@ static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn
     for (int64_t i = 0; i < total; i += width, panels += panel) turn_panel(dtype, width, total - i, k, data, i * stride, stride, panels);
 }
 
-static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels,
-                 int64_t panel)
+void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels, int64_t panel)
 {
     /* constants, for the compiler */
 #define PACK_CASE(type, turned, wide) \
@@ -239,14 +238,14 @@ static void pack(DType dtype, bool turn, int width, int64_t total, int64_t k, co
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels)
 {
-    pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels, kernel->rows * k);
+    sgemm_pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels, kernel->rows * k);
     return (SgemmA){panels, kernel->rows * k, 1, kernel->rows};
 }
 
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
                     float *panels, int64_t panel)
 {
-    pack(dtype, trans, kernel->cols, cols, k, b, stride, panels, panel);
+    sgemm_pack(dtype, trans, kernel->cols, cols, k, b, stride, panels, panel);
     return (SgemmB){panels, panel, kernel->cols};
 }
 

@@ -49,6 +49,11 @@ int sgemm_kernels(const SgemmKernel **out);
 SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t stride);
 SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride);
 
+/* Copies `total` rows or columns, f32, bf16 or FP8, depth k, to panels of `width`: 6, 12, 16 or 32. turn: the depth lies side by side.
+ * `panel` floats from one panel to the next. */
+void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels,
+                int64_t panel);
+
 /* Copies `rows` rows of op(a), f32, bf16 or FP8, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels);

@@ -1,0 +1,316 @@
+/* Panels by kernel. fp32: of each l the numbers of all rows or columns, as sgemm.h's, filled up with 0. Pairs: the same of pairs, first one
+ * of the even chain, then one of the odd chain; the upper half of a pair is added first. AMX: of each block 2 x 16 rows of a, all 32
+ * elements side by side, or 2 x 16 columns of b, of each pair of l those of all 16. */
+#include "device/cpu/bgemm.h"
+
+#include "base/cpu.h"
+#include "device/cpu/sgemm.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    GROUP = 16,   /* rows or columns packed together */
+    UNROLLED = 4, /* steps */
+};
+
+#define OPAQUE(x) __asm__("" : "+r"(x))
+
+#define NAME(function) avx2_##function
+#define TARGET
+#define VECTOR __m256
+#define LANES 8
+#define ROWS 3
+#define PANEL 6
+#define STEPS 32
+#define ALL _mm256_set1_ps
+#define LOAD _mm256_loadu_ps
+#define STORE _mm256_storeu_ps
+#define ADD _mm256_add_ps
+#define ADD_PRODUCT(sum, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(x), "x"(y))
+#include "device/cpu/bgemm_tile.h"
+
+#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+#define NAME(function) avx512_##function
+#define TARGET WIDE
+#define VECTOR __m512
+#define LANES 16
+#define ROWS 4
+#define PANEL 12
+#define STEPS 32
+#define ALL _mm512_set1_ps
+#define LOAD _mm512_loadu_ps
+#define STORE _mm512_storeu_ps
+#define ADD _mm512_add_ps
+#define ADD_PRODUCT(sum, x, y) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
+#include "device/cpu/bgemm_tile.h"
+
+#define NAME(function) pairs_##function
+#define TARGET WIDE
+#define VECTOR __m512
+#define LANES 16
+#define ROWS 4
+#define PANEL 12
+#define STEPS 16
+#define ALL _mm512_set1_ps
+#define LOAD _mm512_loadu_ps
+#define STORE _mm512_storeu_ps
+#define ADD _mm512_add_ps
+#define ADD_PRODUCT(sum, x, y) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
+#include "device/cpu/bgemm_tile.h"
+
+#define AMX __attribute__((target("amx-tile,amx-bf16")))
+
+enum { TILE_ROWS = 16, TILE_BYTES = 64, HALF = TILE_ROWS * TILE_BYTES /* of a block of a panel */ };
+
+/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
+AMX static void amx_begin(void)
+{
+    struct {
+        uint8_t  palette, start_row, zero[14];
+        uint16_t row_bytes[16];
+        uint8_t  rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = TILE_BYTES;
+        config.rows[i] = TILE_ROWS;
+    }
+    _tile_loadconfig(&config);
+}
+
+AMX static void amx_end(void)
+{
+    _tile_release();
+}
+
+AMX static void amx_tile(int64_t depth, const void *a, const void *b, float *sums)
+{
+    const char *x = a, *y = b;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t l = 0; l < depth; l += BGEMM_BLOCK, x += 2 * HALF, y += 2 * HALF) {
+        _tile_loadd(4, x, TILE_BYTES);
+        _tile_loadd(6, y, TILE_BYTES);
+        _tile_loadd(7, y + HALF, TILE_BYTES);
+        _tile_loadd(5, x + HALF, TILE_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    const int stride = 2 * TILE_BYTES;
+    _tile_stored(0, sums, stride);
+    _tile_stored(1, sums + 16, stride);
+    _tile_stored(2, sums + 16 * 32, stride);
+    _tile_stored(3, sums + 16 * 32 + 16, stride);
+}
+
+/* Column i of 16 x 16 becomes row i. */
+WIDE static inline __attribute__((always_inline)) void turn16(__m512i x[GROUP])
+{
+    __m512i y[GROUP];
+#pragma GCC unroll 16
+    for (int i = 0; i < GROUP; i += 2) {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < GROUP; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + j + 2]);
+            x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + j + 2]);
+        }
+#pragma GCC unroll 16
+    for (int i = 0; i < GROUP; i += 8)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            y[i + j] = _mm512_shuffle_i32x4(x[i + j], x[i + j + 4], 0x88);
+            y[i + j + 4] = _mm512_shuffle_i32x4(x[i + j], x[i + j + 4], 0xdd);
+        }
+#pragma GCC unroll 16
+    for (int j = 0; j < 8; j++) {
+        x[j] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0x88);
+        x[j + 8] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0xdd);
+    }
+}
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Which elements of a block are pairs: low half, high half. */
+static const uint16_t neighbours[BGEMM_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+static const uint16_t chained[BGEMM_BLOCK] = {2,  0,  3,  1,  6,  4,  7,  5,  10, 8,  11, 9,  14, 12, 15, 13,
+                                              18, 16, 19, 17, 22, 20, 23, 21, 26, 24, 27, 25, 30, 28, 31, 29};
+
+/* How the pairs of a kernel's panels lie, in 32-bit words. */
+typedef struct Layout {
+    int             width;       /* of a panel */
+    int             step_words;  /* from a step to the next; by_rows: from a row */
+    int             group_words; /* from a group of rows or columns to the next within a block */
+    bool            by_rows;     /* a row's pairs are side by side; else those of a step */
+    const uint16_t *order;
+} Layout;
+
+/* `count` rows of `depth` elements side by side, a block at most. */
+WIDE static inline __attribute__((always_inline)) void load_along(const Layout *layout, const uint16_t *from, int64_t stride, int64_t count,
+                                                                  int64_t depth, __m512i x[GROUP])
+{
+    __mmask32 there = depth >= BGEMM_BLOCK ? UINT32_MAX : (1u << depth) - 1;
+    __m512i   order = _mm512_loadu_si512(layout->order);
+#pragma GCC unroll 16
+    for (int i = 0; i < GROUP; i++) {
+        x[i] = i < count ? _mm512_maskz_loadu_epi16(there, from + i * stride) : _mm512_setzero_si512();
+        if (layout->order != neighbours) x[i] = _mm512_permutexvar_epi16(order, x[i]);
+    }
+}
+
+/* The pairs of `count` elements side by side, of rows that lie along the depth. */
+WIDE static inline __attribute__((always_inline)) void load_across(const Layout *layout, const uint16_t *from, int64_t stride, int64_t count,
+                                                                   int64_t depth, __m512i x[GROUP])
+{
+    __mmask16 there = count >= GROUP ? UINT16_MAX : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
+#pragma GCC unroll 16
+    for (int step = 0; step < GROUP; step++) {
+        int     l = layout->order[2 * step], k = layout->order[2 * step + 1];
+        __m256i low = _mm256_maskz_loadu_epi16(l < depth ? there : 0, from + (l < depth ? l : 0) * stride);
+        __m256i high = _mm256_maskz_loadu_epi16(k < depth ? there : 0, from + (k < depth ? k : 0) * stride);
+        x[step] = _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+    }
+}
+
+/* A group over a block of the depth. */
+WIDE static inline __attribute__((always_inline)) void pack_group(const Layout *layout, const BgemmSource *s, int64_t at, int64_t l,
+                                                                  int64_t count, uint32_t *to)
+{
+    __m512i   x[GROUP];
+    int       width = layout->width < GROUP ? layout->width : GROUP;
+    __mmask16 store = (__mmask16)((1u << width) - 1);
+    int64_t   there = least(width, count), depth = least(BGEMM_BLOCK, s->depth - l);
+    if (s->along)
+        load_along(layout, s->data + at * s->stride + l, s->stride, there, depth, x);
+    else
+        load_across(layout, s->data + l * s->stride + at, s->stride, there, depth, x);
+    if (s->along != layout->by_rows) turn16(x);
+#pragma GCC unroll 16
+    for (int i = 0; i < GROUP; i++) _mm512_mask_storeu_epi32(to + i * layout->step_words, store, x[i]);
+}
+
+WIDE static inline __attribute__((always_inline)) void pack_panel(const Layout *layout, const BgemmSource *s, int64_t at, int64_t l,
+                                                                  char *panel)
+{
+    char *block = panel + l * layout->width * 2;
+    for (int g = 0; g * GROUP < layout->width; g++)
+        pack_group(layout, s, at + g * GROUP, l, least(GROUP, s->count - at - g * GROUP), (uint32_t *)block + g * layout->group_words);
+}
+
+/* Memory is read along its rows. */
+WIDE static inline __attribute__((always_inline)) void pack(const Layout *layout, const BgemmSource *s, char *panels, size_t panel)
+{
+    int width = layout->width;
+    if (s->along) {
+        for (int64_t i = 0; i < s->count; i += width)
+            for (int64_t l = 0; l < s->depth; l += BGEMM_BLOCK) pack_panel(layout, s, i, l, panels + (size_t)(i / width) * panel);
+        return;
+    }
+    for (int64_t l = 0; l < s->depth; l += BGEMM_BLOCK)
+        for (int64_t i = 0; i < s->count; i += width) pack_panel(layout, s, i, l, panels + (size_t)(i / width) * panel);
+}
+
+#define PACK(name, ...) \
+    WIDE static void name(const BgemmSource *s, char *panels, size_t panel) \
+    { \
+        static const Layout layout = {__VA_ARGS__}; \
+        pack(&layout, s, panels, panel); \
+    }
+
+PACK(amx_pack_a, 32, .step_words = 16, .group_words = 256, .by_rows = true, .order = neighbours)
+PACK(amx_pack_b, 32, .step_words = 16, .group_words = 256, .order = neighbours)
+PACK(pairs_pack_a, 12, .step_words = 12, .order = chained)
+PACK(pairs_pack_b, 32, .step_words = 32, .group_words = 16, .order = chained)
+
+static void pack_fp32(int width, const BgemmSource *s, char *panels, size_t panel)
+{
+    int64_t floats = (int64_t)(panel / sizeof(float)), end = width * bgemm_depth(s->depth);
+    float  *to = (float *)panels;
+    sgemm_pack(DT_BF16, s->along, width, s->count, s->depth, s->data, s->stride, to, floats);
+    for (int64_t i = 0; i < s->count; i += width, to += floats)
+        memset(to + width * s->depth, 0, (size_t)(end - width * s->depth) * sizeof(float));
+}
+
+#define PACK_FP32(name, wide) \
+    static void name(const BgemmSource *s, char *panels, size_t panel) \
+    { \
+        pack_fp32(wide, s, panels, panel); \
+    }
+
+PACK_FP32(pack_6, 6)
+PACK_FP32(pack_12, 12)
+PACK_FP32(pack_16, 16)
+PACK_FP32(pack_32, 32)
+
+/* Denormals are taken for 0, on this thread until _mm_setcsr of what this returns. */
+static unsigned flush_denormals(void)
+{
+    const unsigned to_zero = 0x8000, are_zero = 0x40;
+    unsigned       before = _mm_getcsr();
+    _mm_setcsr(before | to_zero | are_zero);
+    return before;
+}
+
+static const BgemmKernel avx2 = {"AVX2", 6, 16, 4, pack_6, pack_16, avx2_tile, NULL, NULL};
+static const BgemmKernel avx512 = {"AVX-512", 12, 32, 4, pack_12, pack_32, avx512_tile, NULL, NULL};
+static const BgemmKernel pairs = {"AVX512_BF16", 12, 32, 2, pairs_pack_a, pairs_pack_b, pairs_tile, NULL, NULL};
+static const BgemmKernel amx = {"AMX", 32, 32, 2, amx_pack_a, amx_pack_b, amx_tile, amx_begin, amx_end};
+
+/* Intel's processors take four times as long for a VDPBF16PS as for a multiply-add, AMD's as long. */
+int bgemm_kernels(const BgemmKernel **out)
+{
+    int  count = 0;
+    bool has_pairs = cpu_has_bf16(), fast_pairs = __builtin_cpu_is("amd");
+    if (cpu_amx()) out[count++] = &amx;
+    if (has_pairs && fast_pairs) out[count++] = &pairs;
+    if (cpu_avx512()) out[count++] = &avx512;
+    if (has_pairs && !fast_pairs) out[count++] = &pairs;
+    out[count++] = &avx2;
+    return count;
+}
+
+const BgemmKernel *bgemm_kernel(void)
+{
+    const BgemmKernel *kernels[BGEMM_KERNELS];
+    bgemm_kernels(kernels);
+    return kernels[0];
+}
+
+static void add_sums(const float *sums, int width, int rows, int cols, float alpha, float *c, int64_t c_stride, bool add)
+{
+    for (int i = 0; i < rows; i++, sums += width, c += c_stride)
+        for (int j = 0; j < cols; j++) c[j] = fmaf(sums[j], alpha, add ? c[j] : 0);
+}
+
+void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, const char *a, const char *b, size_t panel,
+               float *c, int64_t c_stride, bool add)
+{
+    float  sums[BGEMM_MOST * BGEMM_MOST] __attribute__((aligned(64)));
+    size_t a_panel = bgemm_panel(kernel, kernel->rows, k);
+    if (kernel->begin) kernel->begin();
+    for (int64_t j = 0; j < n; j += kernel->cols, b += panel) {
+        const char *rows = a;
+        for (int64_t i = 0; i < m; i += kernel->rows, rows += a_panel) {
+            unsigned before = flush_denormals();
+            kernel->tile(bgemm_depth(k), rows, b, sums);
+            _mm_setcsr(before);
+            add_sums(sums, kernel->cols, (int)least(kernel->rows, m - i), (int)least(kernel->cols, n - j), alpha, c + i * c_stride + j,
+                     c_stride, add);
+        }
+    }
+    if (kernel->end) kernel->end();
+}

@@ -1,0 +1,55 @@
+/* Products of bf16 matrices on one thread, in tiles, as sgemm.h's of fp32. An element is a sum over blocks of 32 along the
+ * depth. In a block its even and its odd products are two chains of fused multiply-adds from 0; the block's sum is that of
+ * both. Denormals are taken for 0. That is what AMX's TDPBF16PS does (Intel, Software Developer's Manual); VDPBF16PS
+ * does the same where pairs lie in its order, and so do multiply-adds of fp32. The bits are those of any kernel. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    BGEMM_BLOCK = 32,  /* along the depth; panels are filled up to it with 0 */
+    BGEMM_MOST = 32,   /* rows, or columns, of a tile */
+    BGEMM_KERNELS = 4, /* at most */
+};
+
+/* Where a part of an operand lies: `count` rows of a or columns of b, over a depth. */
+typedef struct BgemmSource {
+    const uint16_t *data;
+    int64_t         stride; /* elements from a stored row to the next */
+    bool            along;  /* what lies side by side is the depth */
+    int64_t         count, depth;
+} BgemmSource;
+
+typedef struct BgemmKernel {
+    const char *name;
+    int         rows, cols; /* of a tile */
+    int         bytes;      /* of an element in panels */
+    void (*pack_a)(const BgemmSource *a, char *panels, size_t panel); /* bytes from one panel to the next */
+    void (*pack_b)(const BgemmSource *b, char *panels, size_t panel);
+    void (*tile)(int64_t depth, const void *a, const void *b, float *sums); /* sums (rows, cols) of one panel each */
+    void (*begin)(void); /* before tiles on a thread, and after; NULL: nothing to do */
+    void (*end)(void);
+} BgemmKernel;
+
+/* The fastest kernel that this CPU runs. */
+const BgemmKernel *bgemm_kernel(void);
+
+/* Those it runs, the fastest first: fills out (room for BGEMM_KERNELS) and returns how many. */
+int bgemm_kernels(const BgemmKernel **out);
+
+static inline int64_t bgemm_depth(int64_t depth)
+{
+    return (depth + BGEMM_BLOCK - 1) / BGEMM_BLOCK * BGEMM_BLOCK;
+}
+
+/* Bytes of a panel of `width` rows or columns. */
+static inline size_t bgemm_panel(const BgemmKernel *kernel, int width, int64_t depth)
+{
+    return (size_t)(width * bgemm_depth(depth)) * (size_t)kernel->bytes;
+}
+
+/* c (m,n) = alpha a b, or += with `add`, of panels of depth k; `panel` bytes from one panel of b to the next. */
+void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, const char *a, const char *b, size_t panel,
+               float *c, int64_t c_stride, bool add);
