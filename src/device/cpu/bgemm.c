@@ -65,18 +65,14 @@ enum {
 
 enum { TILE_ROWS = 16, TILE_BYTES = 64, HALF = TILE_ROWS * TILE_BYTES /* of a block of a panel */ };
 
-/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
+/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. A constant, as GCC sees only the first bytes of it used. */
 AMX static void amx_begin(void)
 {
-    struct {
+    static const struct {
         uint8_t  palette, start_row, zero[14];
         uint16_t row_bytes[16];
         uint8_t  rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = TILE_BYTES;
-        config.rows[i] = TILE_ROWS;
-    }
+    } config = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
     _tile_loadconfig(&config);
 }
 
@@ -173,8 +169,8 @@ WIDE static inline __attribute__((always_inline)) void load_along(const Layout *
 }
 
 /* The pairs of `count` elements side by side, of rows that lie along the depth. */
-WIDE static inline __attribute__((always_inline)) void load_across(const Layout *layout, const uint16_t *from, int64_t stride, int64_t count,
-                                                                   int64_t depth, __m512i x[GROUP])
+WIDE static inline __attribute__((always_inline)) void load_across(const Layout *layout, const uint16_t *from, int64_t stride,
+                                                                   int64_t count, int64_t depth, __m512i x[GROUP])
 {
     __mmask16 there = count >= GROUP ? UINT16_MAX : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 #pragma GCC unroll 16

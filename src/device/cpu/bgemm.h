@@ -24,12 +24,12 @@ typedef struct BgemmSource {
 
 typedef struct BgemmKernel {
     const char *name;
-    int         rows, cols; /* of a tile */
-    int         bytes;      /* of an element in panels */
+    int         rows, cols;                                           /* of a tile */
+    int         bytes;                                                /* of an element in panels */
     void (*pack_a)(const BgemmSource *a, char *panels, size_t panel); /* bytes from one panel to the next */
     void (*pack_b)(const BgemmSource *b, char *panels, size_t panel);
     void (*tile)(int64_t depth, const void *a, const void *b, float *sums); /* sums (rows, cols) of one panel each */
-    void (*begin)(void); /* before tiles on a thread, and after; NULL: nothing to do */
+    void (*begin)(void);                                                    /* before tiles on a thread, and after; NULL: nothing to do */
     void (*end)(void);
 } BgemmKernel;
 
