@@ -296,18 +296,6 @@ static void pack_task(void *context, int64_t task, int worker)
     pack_part(job, &job->next, task);
 }
 
-/* c (+)= rows of a times columns of the block, from depth l on, of bf16 operands. */
-static void pairs_run(const GemmJob *job, int64_t row, int64_t rows, int64_t l, int64_t depth, int64_t col, int64_t cols, char *panels,
-                      float factor, float *c, int64_t c_stride, bool adds)
-{
-    const BgemmKernel *kernel = job->grid.pairs;
-    const GemmOperand *a = &job->gemm->a;
-    BgemmSource        of_a = {element(a, row, job->block.k + l), a->stride, !a->trans, rows, depth};
-    kernel->pack_a(&of_a, panels, bgemm_panel(kernel, kernel->rows, depth));
-    bgemm_run(kernel, rows, cols, depth, factor, panels, pairs_panels(job, &job->block, col, l), pairs_panel(job, &job->block), c, c_stride,
-              adds);
-}
-
 static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k, int64_t depth, float *panels)
 {
     const Gemm *g = job->gemm;
@@ -345,6 +333,54 @@ static int read_next(const GemmJob *job, int64_t row, int64_t rows, int64_t l, i
     return count;
 }
 
+static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
+}
+
+/* Sums of a part of c's row, in fp32, to where c lies. */
+static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums, int64_t count)
+{
+    void *to = element_of_c(g, row, col);
+    if (g->accumulate)
+        vec_add_row(to, g->c.dtype, sums, count);
+    else
+        vec_store_row(to, g->c.dtype, sums, count);
+}
+
+/* Where sums over a depth of a tile of two bf16 operands go. */
+typedef struct SumsTo {
+    const Gemm *gemm;
+    float      *c;
+    int64_t     c_stride, row, col; /* of the tile in the gemm's c */
+    float       factor;
+    bool        adds, ends; /* ends: c is scratch, and its last sums go on to the gemm's */
+} SumsTo;
+
+static void take_sums(void *context, int64_t row, int64_t col, const float *sums, int64_t stride, int64_t rows, int64_t cols)
+{
+    const SumsTo *to = context;
+    for (int64_t i = row; i < row + rows; i++, sums += stride) {
+        float *c = to->c + i * to->c_stride + col, last[BGEMM_COLS], *out = to->ends ? last : c;
+        for (int64_t j = 0; j < cols; j++) out[j] = fmaf(sums[j], to->factor, to->adds ? c[j] : 0);
+        if (!to->ends) continue;
+        if (to->gemm->epilogue == GEMM_BIAS) add_bias(to->gemm, out, cols, 1, to->col + col, cols);
+        store_row(to->gemm, to->row + i, to->col + col, out, cols);
+    }
+}
+
+/* Rows of a times columns of the block, from depth l on, of bf16 operands. */
+static void pairs_run(const GemmJob *job, int64_t rows, int64_t l, int64_t depth, int64_t cols, float *panels, SumsTo *to)
+{
+    const BgemmKernel *kernel = job->grid.pairs;
+    const GemmOperand *a = &job->gemm->a;
+    BgemmSource        of_a = {element(a, to->row, job->block.k + l), a->stride, !a->trans, rows, depth};
+    kernel->pack_a(&of_a, (char *)panels, bgemm_panel(kernel, kernel->rows, depth));
+    bgemm_run(kernel, rows, cols, depth, (const char *)panels, pairs_panels(job, &job->block, to->col - job->block.n, l),
+              pairs_panel(job, &job->block), take_sums, to);
+}
+
 /* A tile of c over the depth of the block. */
 static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
                      bool adds)
@@ -354,7 +390,9 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
     for (int64_t l = 0; l < max_i64(1, block->depth); l += job->grid.depth) {
         int64_t depth = min_i64(job->grid.depth, block->depth - l);
         if (job->grid.pairs) {
-            pairs_run(job, row, rows, l, depth, col, cols, (char *)panels, factor_of(g), c, c_stride, adds || l > 0);
+            bool   ends = g->c.dtype != DT_F32 && l + depth == block->depth;
+            SumsTo to = {g, c, c_stride, row, block->n + col, factor_of(g), adds || l > 0, ends};
+            pairs_run(job, rows, l, depth, cols, panels, &to);
             continue;
         }
         SgemmA     a = operand_a(job, row, rows, block->k + l, depth, panels);
@@ -375,27 +413,12 @@ static void part_task(const GemmJob *job, int64_t run, int64_t row, int64_t rows
     int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
     float  *part = part_of(job, run, row, col);
     if (job->grid.pairs) {
-        pairs_run(job, row, rows, l, depth, col, cols, (char *)panels, 1, part, job->grid.block_n, false);
+        SumsTo to = {job->gemm, part, job->grid.block_n, row, job->block.n + col, 1, false, false};
+        pairs_run(job, rows, l, depth, cols, panels, &to);
         return;
     }
     SgemmA a = operand_a(job, row, rows, job->block.k + l, depth, panels);
     sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part, job->grid.block_n, false, NULL, 0);
-}
-
-static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
-{
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
-}
-
-/* Sums of a part of c's row, in fp32, to where c lies. */
-static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums, int64_t count)
-{
-    void *to = element_of_c(g, row, col);
-    if (g->accumulate)
-        vec_add_row(to, g->c.dtype, sums, count);
-    else
-        vec_store_row(to, g->c.dtype, sums, count);
 }
 
 /* Adds up a row of the parts as tile_sum would have. */
@@ -463,6 +486,7 @@ static void tile_task(void *context, int64_t task, int worker)
     float  *c = direct ? element_of_c(g, row, block->n + col) : tile;
     int64_t c_stride = direct ? g->c.stride : cols;
     tile_sum(job, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
+    if (grid->pairs && !direct) return;
     if (g->epilogue == GEMM_BIAS && block->k + block->depth == g->k) add_bias(g, c, c_stride, rows, block->n + col, cols);
     if (direct) return;
     for (int64_t i = 0; i < rows; i++) store_row(g, row + i, block->n + col, c + i * cols, cols);

@@ -7,12 +7,12 @@
 #include "device/cpu/sgemm.h"
 
 #include <immintrin.h>
-#include <math.h>
 #include <string.h>
 
 enum {
     GROUP = 16,   /* rows or columns packed together */
     UNROLLED = 4, /* steps */
+    SUM_ROWS = 48,
 };
 
 #define OPAQUE(x) __asm__("" : "+r"(x))
@@ -286,26 +286,22 @@ const BgemmKernel *bgemm_kernel(void)
     return kernels[0];
 }
 
-static void add_sums(const float *sums, int width, int rows, int cols, float alpha, float *c, int64_t c_stride, bool add)
+/* Of several panels of a together, since a change of what denormals are takes as long as a hundred multiply-adds. */
+void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const char *a, const char *b, size_t panel, BgemmTake take,
+               void *context)
 {
-    for (int i = 0; i < rows; i++, sums += width, c += c_stride)
-        for (int j = 0; j < cols; j++) c[j] = fmaf(sums[j], alpha, add ? c[j] : 0);
-}
-
-void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, const char *a, const char *b, size_t panel,
-               float *c, int64_t c_stride, bool add)
-{
-    float  sums[BGEMM_MOST * BGEMM_MOST] __attribute__((aligned(64)));
-    size_t a_panel = bgemm_panel(kernel, kernel->rows, k);
+    float   sums[SUM_ROWS * BGEMM_COLS] __attribute__((aligned(64)));
+    size_t  a_panel = bgemm_panel(kernel, kernel->rows, k);
+    int64_t together = SUM_ROWS / kernel->rows * kernel->rows;
     if (kernel->begin) kernel->begin();
     for (int64_t j = 0; j < n; j += kernel->cols, b += panel) {
         const char *rows = a;
-        for (int64_t i = 0; i < m; i += kernel->rows, rows += a_panel) {
+        for (int64_t i = 0; i < m; i += together) {
+            int64_t  end = least(together, m - i);
             unsigned before = flush_denormals();
-            kernel->tile(bgemm_depth(k), rows, b, sums);
+            for (int64_t r = 0; r < end; r += kernel->rows, rows += a_panel) kernel->tile(bgemm_depth(k), rows, b, sums + r * kernel->cols);
             _mm_setcsr(before);
-            add_sums(sums, kernel->cols, (int)least(kernel->rows, m - i), (int)least(kernel->cols, n - j), alpha, c + i * c_stride + j,
-                     c_stride, add);
+            take(context, i, j, sums, kernel->cols, end, least(kernel->cols, n - j));
         }
     }
     if (kernel->end) kernel->end();

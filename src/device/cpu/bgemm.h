@@ -10,7 +10,7 @@
 
 enum {
     BGEMM_BLOCK = 32,  /* along the depth; panels are filled up to it with 0 */
-    BGEMM_MOST = 32,   /* rows, or columns, of a tile */
+    BGEMM_COLS = 32,   /* of a tile, at most */
     BGEMM_KERNELS = 4, /* at most */
 };
 
@@ -50,6 +50,10 @@ static inline size_t bgemm_panel(const BgemmKernel *kernel, int width, int64_t d
     return (size_t)(width * bgemm_depth(depth)) * (size_t)kernel->bytes;
 }
 
-/* c (m,n) = alpha a b, or += with `add`, of panels of depth k; `panel` bytes from one panel of b to the next. */
-void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, const char *a, const char *b, size_t panel,
-               float *c, int64_t c_stride, bool add);
+/* Takes sums [row, row + rows) x [col, col + cols) of a product, `stride` floats from one row to the next. */
+typedef void (*BgemmTake)(void *context, int64_t row, int64_t col, const float *sums, int64_t stride, int64_t rows, int64_t cols);
+
+/* a b (m,n) of panels of depth k, which `take` gets in parts, at most BGEMM_COLS columns each; `panel` bytes from one panel of b to
+ * the next. */
+void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const char *a, const char *b, size_t panel, BgemmTake take,
+               void *context);
