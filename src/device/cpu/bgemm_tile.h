@@ -2,41 +2,41 @@
  * set), STEPS (in a block, of both chains in turn), and on vectors: ALL (a lane of a, for all), LOAD, STORE, ADD and ADD_PRODUCT, which
  * adds in the sum's own register. */
 
-/* So few rows at a time that both chains stay in registers. */
-TARGET static inline __attribute__((always_inline)) void NAME(rows)(int64_t depth, const float *a, const float *b, float *sums)
+/* A block of the depth. So few rows at a time that both chains stay in registers. */
+TARGET static inline __attribute__((always_inline)) void NAME(block)(const float *a, const float *b, float *sums)
 {
-    for (int64_t l = 0; l < depth; l += BGEMM_BLOCK) {
-        VECTOR chain[2][ROWS][2];
+    VECTOR chain[2][ROWS][2];
 #pragma GCC unroll 16
-        for (int i = 0; i < ROWS; i++) chain[0][i][0] = chain[0][i][1] = chain[1][i][0] = chain[1][i][1] = ALL(0);
-        for (int step = 0; step < STEPS; step += UNROLLED) {
+    for (int i = 0; i < ROWS; i++) chain[0][i][0] = chain[0][i][1] = chain[1][i][0] = chain[1][i][1] = ALL(0);
+    for (int step = 0; step < STEPS; step += UNROLLED) {
 #pragma GCC unroll 4
-            for (int s = 0; s < UNROLLED; s++) {
-                VECTOR b0 = LOAD(b + s * 2 * LANES), b1 = LOAD(b + s * 2 * LANES + LANES);
+        for (int s = 0; s < UNROLLED; s++) {
+            VECTOR b0 = LOAD(b + s * 2 * LANES), b1 = LOAD(b + s * 2 * LANES + LANES);
 #pragma GCC unroll 16
-                for (int i = 0; i < ROWS; i++) {
-                    VECTOR x = ALL(a[s * PANEL + i]);
-                    ADD_PRODUCT(chain[s % 2][i][0], x, b0);
-                    ADD_PRODUCT(chain[s % 2][i][1], x, b1);
-                }
+            for (int i = 0; i < ROWS; i++) {
+                VECTOR x = ALL(a[s * PANEL + i]);
+                ADD_PRODUCT(chain[s % 2][i][0], x, b0);
+                ADD_PRODUCT(chain[s % 2][i][1], x, b1);
             }
-            a += UNROLLED * PANEL;
-            b += UNROLLED * 2 * LANES;
-            OPAQUE(a);
-            OPAQUE(b);
         }
+        a += UNROLLED * PANEL;
+        b += UNROLLED * 2 * LANES;
+        OPAQUE(a);
+        OPAQUE(b);
+    }
 #pragma GCC unroll 16
-        for (int i = 0; i < 2 * ROWS; i++) {
-            float *sum = sums + i * LANES;
-            STORE(sum, ADD(LOAD(sum), ADD(chain[0][i / 2][i % 2], chain[1][i / 2][i % 2])));
-        }
+    for (int i = 0; i < 2 * ROWS; i++) {
+        float *sum = sums + i * LANES;
+        STORE(sum, ADD(LOAD(sum), ADD(chain[0][i / 2][i % 2], chain[1][i / 2][i % 2])));
     }
 }
 
 TARGET static void NAME(tile)(int64_t depth, const void *a, const void *b, float *sums)
 {
+    const float *x = a, *y = b;
     memset(sums, 0, sizeof(float) * PANEL * 2 * LANES);
-    for (int i = 0; i < PANEL; i += ROWS) NAME(rows)(depth, (const float *)a + i, b, sums + i * 2 * LANES);
+    for (int64_t l = 0; l < depth; l += BGEMM_BLOCK, x += STEPS * PANEL, y += STEPS * 2 * LANES)
+        for (int i = 0; i < PANEL; i += ROWS) NAME(block)(x + i, y, sums + i * 2 * LANES);
 }
 
 #undef NAME
