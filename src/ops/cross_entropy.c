@@ -44,7 +44,7 @@ VEC_TASK(cross_entropy_task)
     (void)worker;
     for (int64_t row = task * step; row < end; row++) {
         RowLoss result = row_loss(vec_at(logits->data, logits->type.dtype, row * vocab), logits->type.dtype, vocab,
-                                  ((const int32_t *)args->in[1].data)[row], NULL);
+                                  ((const int32_t *)args->in[1].data)[row]);
         if (losses) losses[row] = result.loss;
         if (lse) lse[row] = result.lse;
         if (hits) hits[row] = result.hit;

@@ -11,25 +11,26 @@ typedef struct RowLoss {
     float hit;   /* 1 where no logit is above the label's, else 0 */
 } RowLoss;
 
-/* exps (vocab) receives the exponentials and may be logits itself; NULL: not wanted. Sums by tiles, in order. */
-static inline RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label, float *exps)
+static inline RowLoss row_loss_of(float shift, float total, float target, int32_t label)
 {
-    RowLoss row = {.shift = -INFINITY};
-    float   scratch[TILE], tile[TILE];
+    float lse = shift + logf(total);
+    return (RowLoss){label == IGNORE_INDEX ? 0 : lse - target, lse, shift, total, target >= shift ? 1 : 0};
+}
+
+/* Sums by tiles, in order. */
+static inline RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label)
+{
+    float shift = -INFINITY, total = 0, scratch[TILE], tile[TILE];
     for (int64_t c = 0; c < vocab; c += TILE) {
         int64_t n = min_i64(TILE, vocab - c);
         float   most = vec_max(vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), n);
-        row.shift = most > row.shift ? most : row.shift;
+        shift = most > shift ? most : shift;
     }
-    float target = label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN;
     for (int64_t c = 0; c < vocab; c += TILE) {
         int64_t n = min_i64(TILE, vocab - c);
-        row.total += vec_exp_sum(exps ? exps + c : tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), row.shift, n);
+        total += vec_exp_sum(tile, vec_load_row(vec_at(logits, dtype, c), dtype, n, scratch), shift, n);
     }
-    row.lse = row.shift + logf(row.total);
-    row.loss = label == IGNORE_INDEX ? 0 : row.lse - target;
-    row.hit = target >= row.shift ? 1 : 0;
-    return row;
+    return row_loss_of(shift, total, label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN, label);
 }
 
 /* Labels, checked against rows: i32 of x's dims without the last. */

@@ -5,11 +5,14 @@
 #include "ops/lm_head.h"
 #include "ops/lm_head_chunks.h"
 
+#include <float.h>
+
 enum {
-    CHUNK_FLOATS = 1 << 24, /* logits of a chunk, 64 MiB: rows enough to read w for, by many workers too */
+    CHUNK_FLOATS = 1 << 25, /* logits of a chunk, 128 MiB: rows enough to read w for, by many workers too */
     LEAST_ROWS = 64,
     MOST_ROWS = 1024,
     ROWS_PER_TASK = 4,
+    MOST_STRETCHES = 256,
 };
 
 static const AttrDef lm_head_loss_attrs[] = {
@@ -129,22 +132,68 @@ static void cap_gradients(float *logits, float cap, float shift, float scale, in
     }
 }
 
-/* row = scale row in bf16, from its beginning on. */
-static void narrow_row(float *row, float scale, int64_t count)
+/* A row's exponentials, by stretches: each relative to the largest logit up to its end, so that logits are read once. */
+typedef struct RowExps {
+    int64_t stretch;
+    float   shifts[MOST_STRETCHES]; /* exps are e^(logits - shift) */
+    float   shift, total;           /* the largest logit, and the sum of exponentials relative to it */
+} RowExps;
+
+/* Logits become exponentials in place. */
+static void row_exps(RowExps *row, float *logits, int64_t vocab)
 {
-    VEC_EACH(DT_BF16, (void *)row, count, i, n, vec8_some(DT_F32, row, i, n) * scale);
+    row->stretch = TILE * div_up(vocab, TILE * MOST_STRETCHES);
+    row->shift = -FLT_MAX; /* not -inf, from which nothing can be subtracted */
+    row->total = 0;
+    for (int64_t c = 0; c < vocab; c += row->stretch) {
+        int64_t n = min_i64(row->stretch, vocab - c);
+        float   most = vec_max(logits + c, n);
+        if (most > row->shift) {
+            row->total *= vec_expf(row->shift - most);
+            row->shift = most;
+        }
+        row->total += vec_exp_sum(logits + c, logits + c, row->shift, n);
+        row->shifts[c / row->stretch] = row->shift;
+    }
 }
 
-/* A row's exponentials become dlogits in place. */
-static void row_gradients(const LmHead *h, float *exps, float scale, int32_t label, float dloss)
+/* row = scale row in bf16, from element `at` of its beginning on. */
+static void narrow_row(float *row, int64_t at, float scale, int64_t count)
+{
+    uint16_t *to = (uint16_t *)row + at;
+    VEC_EACH(DT_BF16, to, count, i, n, vec8_some(DT_F32, row + at, i, n) * scale);
+}
+
+/* Exponentials become dlogits in place. */
+static void row_gradients(const LmHead *h, const RowExps *row, float *exps, int32_t label, float dloss)
 {
     bool  valid = label >= 0 && label < h->vocab;
-    float own = valid ? exps[label] * scale - dloss : 0;
-    if (h->narrow)
-        narrow_row(exps, scale, h->vocab);
-    else
-        vec_scale(exps, scale, h->vocab);
+    float own = 0;
+    for (int64_t c = 0; c < h->vocab; c += row->stretch) {
+        int64_t n = min_i64(row->stretch, h->vocab - c);
+        float   scale = dloss / row->total * vec_expf(row->shifts[c / row->stretch] - row->shift);
+        if (valid && label >= c && label < c + n) own = exps[label] * scale - dloss;
+        if (h->narrow)
+            narrow_row(exps, c, scale, n);
+        else
+            vec_scale(exps + c, scale, n);
+    }
     if (valid) vec_set(exps, h->narrow ? DT_BF16 : DT_F32, label, own);
+}
+
+/* The same of logits that are capped, which were not made exponentials. */
+static void capped_gradients(const LmHead *h, const RowLoss *row, float *logits, int32_t label, float dloss)
+{
+    cap_gradients(logits, h->softcap, row->shift, dloss / row->total, h->vocab, label, dloss);
+    if (h->narrow) narrow_row(logits, 0, 1, h->vocab);
+}
+
+/* As row_loss, of logits that become exponentials. */
+static RowLoss row_loss_of_exps(RowExps *row, float *logits, int64_t vocab, int32_t label)
+{
+    float target = label >= 0 && label < vocab ? logits[label] : NAN;
+    row_exps(row, logits, vocab);
+    return row_loss_of(row->shift, row->total, target, label);
 }
 
 /* Losses of a few rows; logits become dlogits where they are wanted. */
@@ -157,8 +206,9 @@ VEC_TASK(rows_task)
     for (int64_t i = task * ROWS_PER_TASK; i < end; i++) {
         float  *logits = job->logits + i * h->vocab;
         int32_t label = h->labels[job->row + i];
+        RowExps exps = {0};
         if (h->softcap > 0) vec_softcap(logits, h->softcap, h->vocab);
-        RowLoss row = row_loss(logits, DT_F32, h->vocab, label, h->softcap > 0 ? NULL : logits);
+        RowLoss row = h->softcap > 0 ? row_loss(logits, DT_F32, h->vocab, label) : row_loss_of_exps(&exps, logits, h->vocab, label);
         if (h->losses) h->losses[job->row + i] = row.loss;
         if (h->hits) h->hits[job->row + i] = row.hit;
         if (!h->dlosses) continue;
@@ -167,12 +217,10 @@ VEC_TASK(rows_task)
             continue;
         }
         float dloss = label >= 0 && label < h->vocab ? h->dlosses[job->row + i] : NAN;
-        if (h->softcap > 0) {
-            cap_gradients(logits, h->softcap, row.shift, dloss / row.total, h->vocab, label, dloss);
-            if (h->narrow) narrow_row(logits, 1, h->vocab);
-            continue;
-        }
-        row_gradients(h, logits, dloss / row.total, label, dloss);
+        if (h->softcap > 0)
+            capped_gradients(h, &row, logits, label, dloss);
+        else
+            row_gradients(h, &exps, logits, label, dloss);
     }
 }
 
