@@ -10,12 +10,13 @@
 #include "device/cpu/sgemm.h"
 
 enum {
-    DEPTH = 320,      /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
-    TILE_M = 144,     /* rows of a that a task packs at a time, 180 KiB */
-    DEEP_M = 264,     /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
-    SHALLOW_K = 32,   /* such a product is bound by writing c: */
-    SHALLOW_M = 1056, /* with few, tall tiles a worker mostly writes what it wrote the last time */
-    LEAST_M = 24,     /* fewer reuse b too little */
+    DEPTH = 320,       /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
+    PAIRS_DEPTH = 640, /* the same of two bf16 operands, which take half the room */
+    TILE_M = 144,      /* rows of a that a task packs at a time, 180 KiB */
+    DEEP_M = 264,      /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
+    SHALLOW_K = 32,    /* such a product is bound by writing c: */
+    SHALLOW_M = 1056,  /* with few, tall tiles a worker mostly writes what it wrote the last time */
+    LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
     BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
@@ -103,7 +104,7 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
     Grid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b_lies = b_lies(g)};
-    grid.depth = even_tile(k, DEPTH, grid.pairs ? BGEMM_BLOCK : 8);
+    grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
     grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
     int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N;
     grid.block_n = even_tile(n, grid.b_lies ? n : max_i64(least_n, BLOCK_FLOATS / k), SGEMM_COLS);
