@@ -72,10 +72,7 @@ static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
     return (size_t)(partial_floats(attrs, dy, node->out[OUT_DWQ] || node->out[OUT_DWK]) + rows) * sizeof(float);
 }
 
-/* Heads that go through together: none waits for the sum of another. */
-enum { HEADS = 8 };
-
-/* Heads beside each other; with norms: their x, w and rstd; dw NULL: not wanted. dx may share dy's memory. */
+/* Heads beside each other. With norms: their x, w and rstd, and dw, which is added to where sums are wanted. dx may share dy's memory. */
 typedef struct Heads {
     const void  *dy, *x;
     void        *dx;
@@ -83,44 +80,62 @@ typedef struct Heads {
     float       *dw;
 } Heads;
 
-/* dx of `count` of them, at most HEADS. */
-VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, const Heads *heads, int64_t count)
+/* Heads that go through together. Of floats one: where head_dim is a constant it stays in registers. What is rounded takes so many
+ * instructions that the processor doesn't reach the next head while one waits for its sum. */
+enum { HEADS = 8 };
+#define HEADS_OF(dtype) ((dtype) == DT_F32 ? 1 : HEADS)
+
+/* dx of `count` of them. */
+VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, const Heads *heads, int64_t count)
 {
     float turned[HEADS * ROPE_MAX_HEAD_DIM], pull[HEADS];
-    if (!heads->w) {
+    if (!norms) {
         rope_heads(dtype, dtype, true, false, heads->dy, heads->dx, NULL, NULL, count, head_dim, heads->cosines, head_dim / 2);
         return;
     }
-    rope_heads(dtype, DT_F32, true, false, heads->dy, turned, NULL, NULL, count, head_dim, heads->cosines, head_dim / 2);
-    for (int64_t h = 0; h < count; h++) {
-        float dot = vec_row_dot3(dtype, vec_at(heads->x, dtype, h * head_dim), DT_F32, turned + h * head_dim, heads->w, head_dim);
-        pull[h] = rms_pull(heads->rstd[h], dot, head_dim);
-    }
-    for (int64_t h = 0; h < count; h++) {
-        RmsBwd row = {turned + h * head_dim, vec_at(heads->x, dtype, h * head_dim), NULL, heads->w, heads->dw, heads->rstd[h], pull[h]};
-        rms_bwd_row(DT_F32, dtype, vec_at_mut(heads->dx, dtype, h * head_dim), &row, head_dim);
+    for (int64_t h = 0, n; h < count; h += n) {
+        const void *x = vec_at(heads->x, dtype, h * head_dim), *dy = vec_at(heads->dy, dtype, h * head_dim);
+        n = min_i64(HEADS_OF(dtype), count - h);
+        rope_heads(dtype, DT_F32, true, false, dy, turned, NULL, NULL, n, head_dim, heads->cosines, head_dim / 2);
+        for (int64_t k = 0; k < n; k++) {
+            float dot = vec_row_dot3(dtype, vec_at(x, dtype, k * head_dim), DT_F32, turned + k * head_dim, heads->w, head_dim);
+            pull[k] = rms_pull(heads->rstd[h + k], dot, head_dim);
+        }
+        for (int64_t k = 0; k < n; k++) {
+            RmsBwd row = {
+                turned + k * head_dim, vec_at(x, dtype, k * head_dim), heads->w, heads->dw, heads->rstd[h + k], pull[k], false, sums};
+            rms_bwd_row(DT_F32, dtype, vec_at_mut(heads->dx, dtype, (h + k) * head_dim), &row, head_dim);
+        }
     }
 }
 
-/* The same from element `at` on of dy and qkv to dx_at of dx: heads of one dtype where they lie. */
-static void heads_bwd_here(const KernelArgs *args, Heads heads, int64_t at, const TensorView *dx, int64_t dx_at, int64_t count)
+/* The query heads and the key heads of a row of one dtype, from element `at` on of dy and qkv to dx_at of dx. */
+VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, const KernelArgs *args, Heads queries, Heads keys, int64_t at,
+                     const TensorView *dx, int64_t dx_at)
 {
-    DType dtype = dx->type.dtype;
-    heads.dy = vec_at(args->in[IN_DY].data, dtype, at);
-    heads.x = heads.w ? vec_at(args->in[IN_QKV].data, dtype, at) : NULL;
-    heads.dx = vec_at_mut(dx->data, dtype, dx_at);
-    ROPE_OF(((const QkvAttrs *)args->attrs)->head_dim, heads_bwd, dtype, &heads, count);
+    const QkvAttrs *attrs = args->attrs;
+    int64_t         after = attrs->num_heads * head_dim;
+    queries.dy = vec_at(args->in[IN_DY].data, dtype, at);
+    queries.x = vec_at(args->in[IN_QKV].data, dtype, at);
+    queries.dx = vec_at_mut(dx->data, dtype, dx_at);
+    keys.dy = vec_at(queries.dy, dtype, after);
+    keys.x = vec_at(queries.x, dtype, after);
+    keys.dx = vec_at_mut(queries.dx, dtype, after);
+    heads_bwd(dtype, head_dim, norms, sums, &queries, attrs->num_heads);
+    heads_bwd(dtype, head_dim, norms, sums, &keys, attrs->num_kv_heads);
 }
 
-/* One head, whatever the dtypes. */
-static void head_bwd_any(const KernelArgs *args, Heads head, int64_t at, const TensorView *dx, int64_t dx_at)
+/* Head h of these, whatever the dtypes. */
+static void head_bwd_any(const KernelArgs *args, const Heads *heads, int64_t h, int64_t at, const TensorView *dx, int64_t dx_at)
 {
+    Heads   head = *heads;
     int64_t head_dim = ((const QkvAttrs *)args->attrs)->head_dim;
     float   scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
     head.dy = tile_load(&args->in[IN_DY], at, head_dim, scratch_dy);
     head.x = head.w ? tile_load(&args->in[IN_QKV], at, head_dim, scratch_x) : NULL;
     head.dx = dx->data ? tile_result(dx, dx_at, scratch_dx) : scratch_dx;
-    heads_bwd(DT_F32, head_dim, &head, 1);
+    if (head.w) head.rstd += h;
+    heads_bwd(DT_F32, head_dim, head.w != NULL, head.dw != NULL, &head, 1);
     if (dx->data) tile_store(dx, dx_at, head.dx, head_dim);
 }
 
@@ -140,38 +155,39 @@ static void chunk_bwd(const KernelArgs *args, int64_t chunk, int worker)
     const TensorView *dy = &args->in[IN_DY];
     TensorView        dx = args->out[OUT_DX];
     RowCodes          codes = row_codes(args, &op_qkv_norm_rope_bwd.codes, &dy->type);
-    const float      *table = args->in[IN_TABLE].data, *rstd = args->in[IN_RSTD].data;
+    const float      *table = args->in[IN_TABLE].data;
     const int32_t    *positions = args->in[IN_POSITIONS].data;
     int64_t           head_dim = attrs->head_dim, num_q = attrs->num_heads, turned = num_q + attrs->num_kv_heads;
     int64_t           heads = turned + attrs->num_kv_heads, rows = type_rows(&dy->type), step = chunk_rows(rows);
     float             scratch_q[ROPE_MAX_HEAD_DIM], scratch_k[ROPE_MAX_HEAD_DIM];
     const float      *wq = NULL, *wk = NULL;
-    float            *dwq = NULL, *dwk = NULL;
-    int64_t           partial = partial_floats(attrs, &dy->type, args->out[OUT_DWQ].data || args->out[OUT_DWK].data);
+    float            *dw = NULL;
+    bool              sums = args->out[OUT_DWQ].data || args->out[OUT_DWK].data;
+    int64_t           partial = partial_floats(attrs, &dy->type, sums);
     if (!dx.data && row_codes_wanted(&codes)) dx = (TensorView){(float *)args->workspace + partial + worker * codes.cols, dy->type};
     if (args->in[IN_WQ].data) {
         wq = rms_weights(&args->in[IN_WQ], attrs->offset, 0, head_dim, scratch_q);
         wk = rms_weights(&args->in[IN_WK], attrs->offset, 0, head_dim, scratch_k);
-        if (args->out[1].data) dwq = (float *)args->workspace + chunk * 2 * head_dim;
-        if (args->out[2].data) dwk = (float *)args->workspace + chunk * 2 * head_dim + head_dim;
-        if (dwq) memset(dwq, 0, (size_t)head_dim * sizeof(float));
-        if (dwk) memset(dwk, 0, (size_t)head_dim * sizeof(float));
+    }
+    if (sums) {
+        dw = (float *)args->workspace + chunk * 2 * head_dim;
+        memset(dw, 0, (size_t)(2 * head_dim) * sizeof(float));
     }
     bool same = dx.data && dx.type.dtype == dy->type.dtype && (!wq || args->in[IN_QKV].type.dtype == dy->type.dtype);
     for (int64_t row = chunk * step; row < min_i64(rows, (chunk + 1) * step); row++) {
-        int64_t at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
-        for (int64_t h = 0, n; h < turned; h += n) {
-            bool  query = h < num_q;
-            Heads next = {.cosines = table + positions[row] * head_dim,
-                          .w = query ? wq : wk,
-                          .rstd = wq ? rstd + row * turned + h : NULL,
-                          .dw = query ? dwq : dwk};
-            n = same ? min_i64(HEADS, (query ? num_q : turned) - h) : 1;
-            if (same)
-                heads_bwd_here(args, next, at + h * head_dim, &dx, dx_at + h * head_dim, n);
-            else
-                head_bwd_any(args, next, at + h * head_dim, &dx, dx_at + h * head_dim);
-        }
+        int64_t      at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
+        const float *cosines = table + positions[row] * head_dim, *rstd = wq ? (const float *)args->in[IN_RSTD].data + row * turned : NULL;
+        Heads        queries = {.cosines = cosines, .w = wq, .rstd = rstd, .dw = dw};
+        Heads        keys = {.cosines = cosines, .w = wk, .rstd = wq ? rstd + num_q : NULL, .dw = sums ? dw + head_dim : NULL};
+        if (!same)
+            for (int64_t h = 0; h < turned; h++)
+                head_bwd_any(args, h < num_q ? &queries : &keys, h < num_q ? h : h - num_q, at + h * head_dim, &dx, dx_at + h * head_dim);
+        else if (sums)
+            ROPE_OF(head_dim, row_bwd, dy->type.dtype, true, true, args, queries, keys, at, &dx, dx_at);
+        else if (wq)
+            ROPE_OF(head_dim, row_bwd, dy->type.dtype, true, false, args, queries, keys, at, &dx, dx_at);
+        else
+            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, false, args, queries, keys, at, &dx, dx_at);
         if (dx.data) tile_copy(&dx, dx_at + values, dy, at + values, (heads - turned) * head_dim);
         code_row(&codes, row, &dx, dx_at);
     }

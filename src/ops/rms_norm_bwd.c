@@ -52,97 +52,92 @@ static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
     return node->out[1] ? (size_t)(num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
 }
 
-/* A task's part: dw NULL: not wanted. */
-typedef struct BwdRows {
+/* Rows [row, end), whose sum dw is. dw NULL: not wanted. */
+typedef struct Chunk {
     const KernelArgs *args;
     RowCodes          codes;
+    int64_t           row, end, cols;
     float            *dw;
-    DType             dtype; /* that of dy, x and dx, else f32 */
     bool              adds;
-    bool              lie; /* all rows are read and written where they lie */
-} BwdRows;
+} Chunk;
 
-/* dot[r] += sum(dy w x) over the first n columns of each of `rows` rows. */
-VEC_ROW void add_dots(DType dtype, float *dot, const void *dy, const void *x, const float *w, int64_t rows, int64_t cols, int64_t n)
+static Chunk chunk_begin(const KernelArgs *args, int64_t chunk)
 {
-    for (int64_t r = 0; r < rows; r++) dot[r] += vec_row_dot3(dtype, vec_at(x, dtype, r * cols), dtype, vec_at(dy, dtype, r * cols), w, n);
+    const TensorType *x = &args->in[IN_X].type;
+    int64_t           rows = type_rows(x), step = chunk_rows(rows);
+    Chunk             c = {.args = args, .codes = row_codes(args, &op_rms_norm_bwd.codes, x), .row = chunk * step, .cols = type_cols(x)};
+    c.end = min_i64(rows, c.row + step);
+    if (args->out[OUT_DW].data) c.dw = memset((float *)args->workspace + chunk * c.cols, 0, (size_t)c.cols * sizeof(float));
+    c.adds = args->out[OUT_DX].data ? args->accumulate & 1 : args->in[IN_ACC_DX].data != NULL;
+    return c;
 }
 
-/* The same columns of dx, and what they add to dw. */
-VEC_ROW void rows_bwd(DType dtype, void *dx, const void *dy, const void *x, const float *w, float *dw, const float *rstd, const float *pull,
-                      bool adds, int64_t rows, int64_t cols, int64_t n)
+/* Whole rows beside each other, each read again right after its sum: the processor begins to sum the next one meanwhile. `adds` and
+ * `sums` are constants, so that the loop has no choice to make. */
+VEC_ROW void rows_bwd(DType dtype, bool adds, bool sums, void *dx, const void *dy, const void *x, const float *w, float *dw,
+                      const float *rstd, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++) {
-        void  *to = vec_at_mut(dx, dtype, r * cols);
-        RmsBwd row = {vec_at(dy, dtype, r * cols), vec_at(x, dtype, r * cols), adds ? to : NULL, w, dw, rstd[r], pull[r]};
-        rms_bwd_row(dtype, dtype, to, &row, n);
+        RmsBwd row = {vec_at(dy, dtype, r * cols), vec_at(x, dtype, r * cols), w, dw, rstd[r], 0, adds, sums};
+        row.pull = rms_pull(row.rstd, vec_row_dot3(dtype, row.x, dtype, row.dy, w, cols), cols);
+        rms_bwd_row(dtype, dtype, vec_at_mut(dx, dtype, r * cols), &row, cols);
     }
 }
 
-/* sum(dy w x) over columns [c, c + n) of rows, n at most TILE. */
-static void tile_dots(const BwdRows *s, const float *w, int64_t row, int64_t rows, int64_t cols, int64_t c, int64_t n, float *dot)
+/* Rows of one dtype that lie where they are read and written. */
+VEC_ROW void chunk_bwd_here(DType dtype, const Chunk *c, const float *w)
 {
-    const TensorView *dy = &s->args->in[IN_DY], *x = &s->args->in[IN_X];
-    float             scratch_dy[TILE], scratch_x[TILE];
-    int64_t           at = row * cols + c;
-    if (s->lie) {
-        VEC_OF(s->dtype, add_dots, dot, vec_at(dy->data, s->dtype, at), vec_at(x->data, s->dtype, at), w, rows, cols, n);
-        return;
-    }
-    for (int64_t r = 0; r < rows; r++, at += cols)
-        add_dots(DT_F32, dot + r, tile_load(dy, at, n, scratch_dy), tile_load(x, at, n, scratch_x), w, 1, cols, n);
+    int64_t      at = c->row * c->cols, rows = c->end - c->row;
+    const float *rstd = (const float *)c->args->in[IN_RSTD].data + c->row;
+    void        *dx = vec_at_mut(c->args->out[OUT_DX].data, dtype, at);
+    const void  *dy = vec_at(c->args->in[IN_DY].data, dtype, at), *x = vec_at(c->args->in[IN_X].data, dtype, at);
+    if (c->adds && c->dw)
+        rows_bwd(dtype, true, true, dx, dy, x, w, c->dw, rstd, rows, c->cols);
+    else if (c->adds)
+        rows_bwd(dtype, true, false, dx, dy, x, w, c->dw, rstd, rows, c->cols);
+    else if (c->dw)
+        rows_bwd(dtype, false, true, dx, dy, x, w, c->dw, rstd, rows, c->cols);
+    else
+        rows_bwd(dtype, false, false, dx, dy, x, w, c->dw, rstd, rows, c->cols);
 }
 
-/* The same columns of dx, its codes and its part of dw. dx may share dy's memory. */
-static void tile_bwd(BwdRows *s, const float *w, const float *rstd, const float *pull, int64_t row, int64_t rows, int64_t cols, int64_t c,
-                     int64_t n)
+/* Columns [at, at + n) of the chunk's first row of dx, n at most TILE, its codes and its part of dw. dx may share dy's memory. */
+static void tile_bwd(Chunk *c, const float *w, float rstd, float pull, int64_t at, int64_t n)
 {
-    const TensorView *dy = &s->args->in[IN_DY], *x = &s->args->in[IN_X], *dx = &s->args->out[0],
-                     *acc = dx->data ? dx : &s->args->in[IN_ACC_DX];
-    float   scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE], *dw = s->dw ? s->dw + c : NULL;
-    int64_t at = row * cols + c;
-    if (s->lie) {
-        VEC_OF(s->dtype, rows_bwd, vec_at_mut(dx->data, s->dtype, at), vec_at(dy->data, s->dtype, at), vec_at(x->data, s->dtype, at), w, dw,
-               rstd, pull, s->adds, rows, cols, n);
-        return;
-    }
-    for (int64_t r = 0; r < rows; r++, at += cols) {
-        float *result = dx->data ? tile_result(dx, at, scratch_dx) : scratch_dx;
-        if (s->adds && result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, at), acc->type.dtype, n);
-        rows_bwd(DT_F32, result, tile_load(dy, at, n, scratch_dy), tile_load(x, at, n, scratch_x), w, dw, rstd + r, pull + r, s->adds, 1,
-                 cols, n);
-        row_codes_store(&s->codes, row + r, c, result, n);
-        if (dx->data) tile_store(dx, at, result, n);
-    }
+    const TensorView *dx = &c->args->out[OUT_DX], *acc = dx->data ? dx : &c->args->in[IN_ACC_DX];
+    float             scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE];
+    int64_t           from = c->row * c->cols + at;
+    float            *result = dx->data ? tile_result(dx, from, scratch_dx) : scratch_dx;
+    RmsBwd            tile = {.dy = tile_load(&c->args->in[IN_DY], from, n, scratch_dy),
+                              .x = tile_load(&c->args->in[IN_X], from, n, scratch_x),
+                              .w = w,
+                              .dw = c->dw ? c->dw + at : NULL,
+                              .rstd = rstd,
+                              .pull = pull,
+                              .adds = c->adds,
+                              .sums = c->dw != NULL};
+    if (c->adds && result == scratch_dx) vec_copy_in(scratch_dx, vec_at(acc->data, acc->type.dtype, from), acc->type.dtype, n);
+    rms_bwd_row(DT_F32, DT_F32, result, &tile, n);
+    row_codes_store(&c->codes, c->row, at, result, n);
+    if (dx->data) tile_store(dx, from, result, n);
 }
 
-static void chunk_bwd(const KernelArgs *args, int64_t chunk)
+/* The chunk's first row, of any length and dtypes. */
+static void row_bwd(Chunk *c)
 {
-    const RmsNormAttrs *attrs = args->attrs;
-    const TensorType   *x = &args->in[IN_X].type;
-    const TensorView   *dx = &args->out[0];
-    const float        *rstd = args->in[IN_RSTD].data;
-    int64_t             rows = type_rows(x), cols = type_cols(x), step = chunk_rows(rows), end = min_i64(rows, (chunk + 1) * step);
-    BwdRows             s = {.args = args, .codes = row_codes(args, &op_rms_norm_bwd.codes, x), .dtype = x->dtype};
-    float               scratch_w[TILE];
-    if (args->out[1].data) s.dw = (float *)args->workspace + chunk * cols;
-    if (s.dw) memset(s.dw, 0, (size_t)cols * sizeof(float));
-    s.lie = !row_codes_wanted(&s.codes) && dx->data && dx->type.dtype == x->dtype && args->in[IN_DY].type.dtype == x->dtype;
-    s.adds = dx->data ? args->accumulate & 1 : args->in[IN_ACC_DX].data != NULL;
-    for (int64_t row = chunk * step; row < end; row += rms_rows(cols)) {
-        int64_t count = min_i64(rms_rows(cols), end - row);
-        float   pull[RMS_ROWS] = {0};
-        for (int64_t c = 0, n; c < cols; c += n) {
-            n = min_i64(TILE, cols - c);
-            tile_dots(&s, rms_weights(&args->in[IN_W], attrs->offset, c, n, scratch_w), row, count, cols, c, n, pull);
-        }
-        for (int64_t r = 0; r < count; r++) pull[r] = rms_pull(rstd[row + r], pull[r], cols);
-        for (int64_t c = 0, n; c < cols; c += n) {
-            n = min_i64(TILE, cols - c);
-            tile_bwd(&s, rms_weights(&args->in[IN_W], attrs->offset, c, n, scratch_w), rstd + row, pull, row, count, cols, c, n);
-        }
+    const TensorView *dy = &c->args->in[IN_DY], *x = &c->args->in[IN_X], *w = &c->args->in[IN_W];
+    double            offset = ((const RmsNormAttrs *)c->args->attrs)->offset;
+    float             rstd = ((const float *)c->args->in[IN_RSTD].data)[c->row], dot = 0;
+    float             scratch_dy[TILE], scratch_x[TILE], scratch_w[TILE];
+    for (int64_t at = 0; at < c->cols; at += TILE) {
+        int64_t      n = min_i64(TILE, c->cols - at), from = c->row * c->cols + at;
+        const float *weights = rms_weights(w, offset, at, n, scratch_w);
+        dot += vec_dot3(tile_load(dy, from, n, scratch_dy), weights, tile_load(x, from, n, scratch_x), n);
     }
-    row_codes_record(&s.codes);
+    for (int64_t at = 0; at < c->cols; at += TILE) {
+        int64_t n = min_i64(TILE, c->cols - at);
+        tile_bwd(c, rms_weights(w, offset, at, n, scratch_w), rstd, rms_pull(rstd, dot, c->cols), at, n);
+    }
 }
 
 VEC_TASK(rms_norm_bwd_task)
@@ -150,15 +145,40 @@ VEC_TASK(rms_norm_bwd_task)
     const KernelArgs *args = context;
     int64_t           rows = type_rows(&args->in[IN_X].type), each = chunks_moved(args, rows);
     (void)worker;
-    for (int64_t chunk = task * each; chunk < min_i64(num_chunks(rows), (task + 1) * each); chunk++) chunk_bwd(args, chunk);
+    for (int64_t chunk = task * each; chunk < min_i64(num_chunks(rows), (task + 1) * each); chunk++) {
+        Chunk c = chunk_begin(args, chunk);
+        for (; c.row < c.end; c.row++) row_bwd(&c);
+        row_codes_record(&c.codes);
+    }
+}
+
+enum { MOST_COLS_HERE = 8 * TILE };
+
+/* Of rows that lie where they are read and written. A task of its own, so that its loops have registers enough. */
+VEC_TASK(rms_norm_bwd_here_task)
+{
+    const KernelArgs *args = context;
+    const TensorType *x = &args->in[IN_X].type;
+    int64_t           rows = type_rows(x), each = chunks_moved(args, rows);
+    float             scratch_w[MOST_COLS_HERE];
+    const float      *w = rms_weights(&args->in[IN_W], ((const RmsNormAttrs *)args->attrs)->offset, 0, type_cols(x), scratch_w);
+    (void)worker;
+    for (int64_t chunk = task * each; chunk < min_i64(num_chunks(rows), (task + 1) * each); chunk++) {
+        Chunk c = chunk_begin(args, chunk);
+        VEC_OF(x->dtype, chunk_bwd_here, &c, w);
+    }
 }
 
 static Status rms_norm_bwd_cpu(const KernelArgs *args)
 {
     const TensorType *x = &args->in[IN_X].type;
+    const TensorView *dx = &args->out[OUT_DX];
+    RowCodes          codes = row_codes(args, &op_rms_norm_bwd.codes, x);
     int64_t           rows = type_rows(x), cols = type_cols(x), chunks = num_chunks(rows);
-    pool_run(args->pool, div_up(chunks, chunks_moved(args, rows)), rms_norm_bwd_task, (void *)args);
-    if (args->out[1].data) chunks_combine(&args->out[1], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
+    bool              here = cols <= MOST_COLS_HERE && dx->data && dx->type.dtype == x->dtype && args->in[IN_DY].type.dtype == x->dtype;
+    pool_run(args->pool, div_up(chunks, chunks_moved(args, rows)),
+             here && !row_codes_wanted(&codes) ? rms_norm_bwd_here_task : rms_norm_bwd_task, (void *)args);
+    if (args->out[OUT_DW].data) chunks_combine(&args->out[OUT_DW], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
     return OK;
 }
 

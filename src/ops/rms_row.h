@@ -22,26 +22,27 @@ static inline float rms_pull(float rstd, float dot, int64_t cols)
     return rstd * rstd * rstd * dot / (float)cols;
 }
 
-/* A norm's row backward. before: what dx is added to; dw: what dy (x rstd) is added to; either NULL: nothing. */
+/* A norm's row backward. adds: dx is added to what is there; sums: so is dy (x rstd) to dw. */
 typedef struct RmsBwd {
-    const void  *dy, *x, *before;
+    const void  *dy, *x;
     const float *w;
     float       *dw, rstd, pull;
+    bool         adds, sums;
 } RmsBwd;
 
 /* Elements [i, i + n) of dw and, to be stored, dx; dy is of dy_dtype. */
-VEC_ROW Vec8 rms_bwd_some(DType dy_dtype, DType dtype, const RmsBwd *row, int64_t i, int64_t n)
+VEC_ROW Vec8 rms_bwd_some(DType dy_dtype, DType dtype, const void *dx, const RmsBwd *row, int64_t i, int64_t n)
 {
-    Vec8 dy = vec8_some(dy_dtype, row->dy, i, n), x = vec8_some(dtype, row->x, i, n);
-    Vec8 dx = dy * vec8_some(DT_F32, row->w, i, n) * row->rstd - x * row->pull;
-    if (row->dw) vec8_set(DT_F32, row->dw, i, n, vec8_some(DT_F32, row->dw, i, n) + dy * (x * row->rstd));
-    return row->before ? vec8_some(dtype, row->before, i, n) + dx : dx;
+    Vec8 dy = vec8_held(vec8_some(dy_dtype, row->dy, i, n)), x = vec8_held(vec8_some(dtype, row->x, i, n));
+    Vec8 result = dy * vec8_some(DT_F32, row->w, i, n) * row->rstd - x * row->pull;
+    if (row->sums) vec8_set(DT_F32, row->dw, i, n, vec8_some(DT_F32, row->dw, i, n) + dy * (x * row->rstd));
+    return row->adds ? vec8_some(dtype, dx, i, n) + result : result;
 }
 
 /* dx may be what is read of the row. */
 VEC_ROW void rms_bwd_row(DType dy_dtype, DType dtype, void *dx, const RmsBwd *row, int64_t count)
 {
-    VEC_EACH(dtype, dx, count, i, n, rms_bwd_some(dy_dtype, dtype, row, i, n));
+    VEC_EACH(dtype, dx, count, i, n, rms_bwd_some(dy_dtype, dtype, dx, row, i, n));
 }
 
 /* Columns [c, c + n) of w + offset; scratch (n). */
