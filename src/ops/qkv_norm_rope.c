@@ -75,9 +75,10 @@ VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x
                         const float *wk, double eps, float *rstd, const float *cosines)
 {
     float r[HEADS];
-    for (int64_t h = 0; h < heads; h++)
+    for (int64_t h = 0; h < heads; h++) {
         r[h] = norms ? rms_rstd(vec_row_squares(dtype, vec_at(x, dtype, h * head_dim), head_dim), head_dim, eps) : 1;
-    if (rstd) memcpy(rstd, r, (size_t)heads * sizeof(float));
+        if (rstd) rstd[h] = r[h]; /* copied all at once it would wait for the last to be stored */
+    }
     if (!y) return;
     rope_heads(dtype, dtype, false, norms, x, y, wq, r, queries, head_dim, cosines, head_dim / 2);
     rope_heads(dtype, dtype, false, norms, vec_at(x, dtype, queries * head_dim), vec_at_mut(y, dtype, queries * head_dim), wk, r + queries,
