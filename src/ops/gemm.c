@@ -24,7 +24,7 @@ enum {
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
-    PART_FLOATS = 1 << 22,      /* of sums that stay apart, 16 MiB */
+    PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
     WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
@@ -38,6 +38,7 @@ typedef struct Grid {
     int64_t large, small_m; /* of the tiles side by side in the last columns of a block: how many have tile_m rows; rows of the others */
     bool    a_lies, b_lies; /* read where it lies, not packed */
     bool    apart;          /* each depth is a task */
+    bool    kept;           /* fp32 sums of a bf16 c are kept from block to block; else its tiles add up over all of k */
 } Grid;
 
 /* Whether an operand is read where it lies, which is along the depth or across it. */
@@ -108,9 +109,8 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
     int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N;
     grid.block_n = even_tile(n, grid.b_lies ? n : max_i64(least_n, BLOCK_FLOATS / k), SGEMM_COLS);
-    grid.block_k = k; /* a bf16 tile adds up over all of it */
-    if (g->c.dtype == DT_F32 && !grid.b_lies)
-        grid.block_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
+    int64_t blocked_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
+    grid.block_k = g->c.dtype == DT_F32 && !grid.b_lies ? blocked_k : k;
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
     bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
     cut_tiles(&grid, m, n, shallow ? SHALLOW_M : deep ? DEEP_M : TILE_M, shallow || deep ? div_up(enough, 2) : enough, deep);
@@ -118,6 +118,8 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
         grid.apart = true;
         cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
     }
+    grid.kept = g->c.dtype != DT_F32 && !grid.b_lies && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
+    if (grid.kept) grid.block_k = blocked_k;
     cut_last(&grid, m, n, grid.apart ? 1 : num_workers);
     return grid;
 }
@@ -145,7 +147,7 @@ typedef struct GemmJob {
     Grid               grid;
     Block              block, next; /* next: without columns at the end */
     int64_t            tiles;       /* tasks of the block; those after them pack the next one */
-    float             *parts;       /* sums that stay apart: (depths of a block, m, columns of a block) */
+    float             *parts;       /* sums that stay apart: (depths of a block, m, columns of a block); those kept: (m, n) */
     float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
 } GemmJob;
@@ -174,11 +176,12 @@ static int64_t a_floats(const Grid *grid)
 
 static int64_t scratch_floats(const Gemm *g, const Grid *grid)
 {
-    return a_floats(grid) + (g->c.dtype == DT_F32 || grid->apart ? 0 : grid->tile_m * grid->tile_n);
+    return a_floats(grid) + (g->c.dtype == DT_F32 || grid->apart || grid->kept ? 0 : grid->tile_m * grid->tile_n);
 }
 
 static int64_t part_floats(const Gemm *g, const Grid *grid)
 {
+    if (grid->kept) return g->m * g->n;
     return grid->apart ? num_runs(grid, min_i64(g->k, grid->block_k)) * g->m * grid->block_n : 0;
 }
 
@@ -391,7 +394,7 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
     for (int64_t l = 0; l < max_i64(1, block->depth); l += job->grid.depth) {
         int64_t depth = min_i64(job->grid.depth, block->depth - l);
         if (job->grid.pairs) {
-            bool   ends = g->c.dtype != DT_F32 && l + depth == block->depth;
+            bool   ends = g->c.dtype != DT_F32 && block->k + l + depth == g->k;
             SumsTo to = {g, c, c_stride, row, block->n + col, factor_of(g), adds || l > 0, ends};
             pairs_run(job, rows, l, depth, cols, panels, &to);
             continue;
@@ -483,14 +486,14 @@ static void tile_task(void *context, int64_t task, int worker)
         part_task(job, run, row, rows, col, cols, panels);
         return;
     }
-    bool    direct = g->c.dtype == DT_F32;
-    float  *c = direct ? element_of_c(g, row, block->n + col) : tile;
-    int64_t c_stride = direct ? g->c.stride : cols;
+    bool    direct = g->c.dtype == DT_F32, ends = block->k + block->depth == g->k;
+    float  *c = direct ? element_of_c(g, row, block->n + col) : grid->kept ? job->parts + row * g->n + block->n + col : tile;
+    int64_t c_stride = direct ? g->c.stride : grid->kept ? g->n : cols;
     tile_sum(job, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
-    if (grid->pairs && !direct) return;
-    if (g->epilogue == GEMM_BIAS && block->k + block->depth == g->k) add_bias(g, c, c_stride, rows, block->n + col, cols);
+    if (!ends || (grid->pairs && !direct)) return;
+    if (g->epilogue == GEMM_BIAS) add_bias(g, c, c_stride, rows, block->n + col, cols);
     if (direct) return;
-    for (int64_t i = 0; i < rows; i++) store_row(g, row + i, block->n + col, c + i * cols, cols);
+    for (int64_t i = 0; i < rows; i++) store_row(g, row + i, block->n + col, c + i * c_stride, cols);
 }
 
 /* The block with the number, over columns first; past the last without columns. */
