@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peer of the CPU benchmark: fp32 training with PyTorch, eager and torch.compile, one JSON line each.
+"""The peer of the CPU benchmark: training with PyTorch, in fp32 or bf16, eager and torch.compile, one JSON line each.
 
 A decoder of the Llama/Qwen2/Qwen3 kind written out and tuned as a careful PyTorch user would: fused q/k/v and gate/up
 projections, scaled_dot_product_attention, one cross entropy over all tokens, fused AdamW, gradient clipping, no copies
@@ -114,7 +114,7 @@ class Decoder(nn.Module):
 def measure(c, mode, args):
     """Median tokens/s over the timed steps of one mode."""
     torch.manual_seed(0)
-    model = Decoder(c, args.seq)
+    model = Decoder(c, args.seq).to({"fp32": torch.float32, "bf16": torch.bfloat16}[args.dtype])
     run = torch.compile(model, dynamic=False) if mode == "compile" else model
     decay = [p for p in model.parameters() if p.dim() == 2]
     rest = [p for p in model.parameters() if p.dim() != 2]
@@ -138,7 +138,7 @@ def measure(c, mode, args):
         sys.exit("error: the loss is not finite")
     timed = times[args.warmup:]
     median = statistics.median(timed)
-    return dict(peer="torch", mode=mode, model=args.model, parameters=sum(p.numel() for p in model.parameters()),
+    return dict(peer="torch", mode=mode, dtype=args.dtype, model=args.model, parameters=sum(p.numel() for p in model.parameters()),
                 batch=args.batch, seq=args.seq, threads=args.threads, stock_malloc=args.stock_malloc, steps=len(timed),
                 step_ms=round(1e3 * median, 2), best_step_ms=round(1e3 * min(timed), 2),
                 tokens_per_second=round(args.batch * args.seq / median, 1),
@@ -154,6 +154,7 @@ def main():
     ap.add_argument("--seq", type=int, default=512)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--modes", default="eager,compile")
+    ap.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="of weights, activations and moments")
     ap.add_argument("--simdlen", type=int, help="bits of the vectors that torch.compile writes; default: the processor's")
     ap.add_argument("--warmup", type=int, default=2, help="steps not counted")
     ap.add_argument("--steps", type=int, default=20, help="most steps timed")
