@@ -1,6 +1,7 @@
 /* Every kernel this CPU runs, over every way operands may lie, against plain chains of multiply-adds: equal bits. */
 #include "device/cpu/bgemm.h"
 
+#include "base/cpu.h"
 #include "base/dtype.h"
 #include "base/philox.h"
 #include "test.h"
@@ -116,6 +117,37 @@ static void products_have_the_bits_of_two_chains_a_block(void)
     }
 }
 
+/* What AMX's tiles do (Intel, Software Developer's Manual, TDPBF16PS), where there may be none. */
+static void plain_amx_tile(int64_t depth, const void *panel_a, const void *panel_b, float *sums)
+{
+    enum { ROWS = 16, PAIRS = 16, HALF = ROWS * PAIRS * 2 /* elements of a tile */ };
+    const uint16_t *x = panel_a, *y = panel_b;
+    memset(sums, 0, sizeof(float) * 32 * 32);
+    for (int64_t l = 0; l < depth; l += BGEMM_BLOCK, x += 2 * HALF, y += 2 * HALF)
+        for (int i = 0; i < 32; i++)
+            for (int j = 0; j < 32; j++) {
+                const uint16_t *row = x + i / 16 * HALF + i % 16 * 32, *col = y + j / 16 * HALF + j % 16 * 2;
+                float           chain[2] = {0};
+                for (int s = 0; s < 32; s++)
+                    chain[s % 2] = multiply_add(bf16_to_f32(row[s]), bf16_to_f32(col[s / 2 * 32 + s % 2]), chain[s % 2]);
+                sums[i * 32 + j] += chain[0] + chain[1];
+            }
+}
+
+static void panels_of_amx_lie_as_its_tiles_read_them(void)
+{
+    BgemmKernel kernel = *bgemm_amx();
+    if (!cpu_avx512()) SKIP("no AVX-512");
+    kernel.tile = plain_amx_tile;
+    kernel.begin = kernel.end = NULL;
+    fill(a, 1, false);
+    fill(b, 2, false);
+    for (int64_t m = 1; m <= 34; m += 3) each_way(&kernel, m, 33, 9);
+    for (int64_t n = 1; n <= 66; n += 3) each_way(&kernel, 7, n, 17);
+    for (int64_t k = 0; k <= MOST; k++) each_way(&kernel, 13, 35, k);
+    each_way(&kernel, MOST, MOST, MOST);
+}
+
 static void control_of_denormals_is_given_back(void)
 {
     unsigned before_all = _mm_getcsr();
@@ -123,4 +155,5 @@ static void control_of_denormals_is_given_back(void)
     EXPECT(_mm_getcsr() == before_all);
 }
 
-TEST_MAIN(TEST(products_have_the_bits_of_two_chains_a_block), TEST(control_of_denormals_is_given_back))
+TEST_MAIN(TEST(products_have_the_bits_of_two_chains_a_block), TEST(panels_of_amx_lie_as_its_tiles_read_them),
+          TEST(control_of_denormals_is_given_back))

@@ -279,6 +279,11 @@ int bgemm_kernels(const BgemmKernel **out)
     return count;
 }
 
+const BgemmKernel *bgemm_amx(void)
+{
+    return &amx;
+}
+
 const BgemmKernel *bgemm_kernel(void)
 {
     const BgemmKernel *kernels[BGEMM_KERNELS];

@@ -39,6 +39,9 @@ const BgemmKernel *bgemm_kernel(void);
 /* Those it runs, the fastest first: fills out (room for BGEMM_KERNELS) and returns how many. */
 int bgemm_kernels(const BgemmKernel **out);
 
+/* AMX's, whether this CPU runs it or not; packing takes AVX-512 alone. */
+const BgemmKernel *bgemm_amx(void);
+
 static inline int64_t bgemm_depth(int64_t depth)
 {
     return (depth + BGEMM_BLOCK - 1) / BGEMM_BLOCK * BGEMM_BLOCK;
