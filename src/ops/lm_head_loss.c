@@ -71,7 +71,14 @@ static TensorView chunk_view(const LmHead *h, int64_t rows, float *logits)
 /* They take the place of logits, each row from its beginning on. */
 static TensorView dlogits_view(const LmHead *h, int64_t rows, float *logits)
 {
-    return h->narrow ? (TensorView){logits, type_make(DT_BF16, 2, rows, 2 * h->vocab)} : chunk_view(h, rows, logits);
+    return (TensorView){logits, type_make(h->narrow ? DT_BF16 : DT_F32, 2, rows, h->vocab)};
+}
+
+/* A product of dlogits: rows of bf16 are as far apart as those of f32. */
+static Gemm of_dlogits(const LmHead *h, Gemm gemm)
+{
+    if (h->narrow) gemm.a.stride = 2 * h->vocab;
+    return gemm;
 }
 
 static void *dx_row(const LmHead *h, int64_t row)
@@ -106,8 +113,8 @@ size_t lm_head_workspace(const LmHead *h, int num_workers)
         int64_t    n = turn ? last : rows;
         TensorView logits = chunk_view(h, n, NULL), dlogits = dlogits_view(h, n, NULL);
         gemms[count++] = head_logits_product(&h->x, &h->w, 0, n, &logits);
-        gemms[count++] = head_dw_product(&dlogits, &h->x, 0, n, &sum, false);
-        if (h->dx.data) gemms[count++] = head_dx_product(&dlogits, &h->w, 0, n, &h->dx);
+        gemms[count++] = of_dlogits(h, head_dw_product(&dlogits, &h->x, 0, n, &sum, false));
+        if (h->dx.data) gemms[count++] = of_dlogits(h, head_dx_product(&dlogits, &h->w, 0, n, &h->dx));
     }
     return (size_t)(logits_floats(h) + sum_floats(h)) * sizeof(float) + gemms_workspace(gemms, count, num_workers);
 }
@@ -269,11 +276,11 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
         gemm_run(&gemm, pool, scratch);
         pool_run(pool, div_up(job.rows, ROWS_PER_TASK), rows_task, &job);
         if (h->dx.data) {
-            gemm = head_dx_product(&dlogits, &h->w, row, job.rows, &h->dx);
+            gemm = of_dlogits(h, head_dx_product(&dlogits, &h->w, row, job.rows, &h->dx));
             gemm_run(&gemm, pool, scratch);
         }
         if (!h->dw.data) continue;
-        gemm = head_dw_product(&dlogits, &h->x, row, job.rows, &total, holds);
+        gemm = of_dlogits(h, head_dw_product(&dlogits, &h->x, row, job.rows, &total, holds));
         gemm_run(&gemm, pool, scratch);
         holds = true;
     }

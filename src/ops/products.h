@@ -137,7 +137,7 @@ static inline int lora_add_bwd_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
-/* The output head's three, of `rows` rows of x from `row` on; logits (rows, V), dlogits within rows that may be wider. */
+/* The output head's three, of `rows` rows of x from `row` on; logits (rows, V). */
 static inline Gemm head_logits_product(const TensorView *x, const TensorView *w, int64_t row, int64_t rows, const TensorView *logits)
 {
     int64_t channels = type_cols(&x->type), vocab = w->type.dim[0];
@@ -156,6 +156,6 @@ static inline Gemm head_dw_product(const TensorView *dlogits, const TensorView *
                                    bool accumulate)
 {
     int64_t channels = type_cols(&x->type);
-    return gemm_of(dw->type.dim[0], channels, rows, gemm_operand(dlogits, true, 0), gemm_operand(x, false, row * channels),
+    return gemm_of(type_cols(&dlogits->type), channels, rows, gemm_operand(dlogits, true, 0), gemm_operand(x, false, row * channels),
                    gemm_operand(dw, false, 0), 1, accumulate);
 }
