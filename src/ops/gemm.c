@@ -30,6 +30,8 @@ enum {
     DOT_COLS = 32, /* columns of c a task, by dot products */
 };
 
+_Static_assert(PACK_ROWS % BGEMM_BLOCK == 0, "parts of a panel are whole blocks");
+
 /* How a product is cut. Bits depend on `depth` and on nothing else of it. */
 typedef struct Grid {
     const BgemmKernel *pairs; /* of two bf16 operands; else NULL */

@@ -10,9 +10,9 @@
 #include <string.h>
 
 enum {
-    GROUP = 16,   /* rows or columns packed together */
-    UNROLLED = 4, /* steps */
-    SUM_ROWS = 48,
+    GROUP = 16,    /* rows or columns packed together */
+    UNROLLED = 4,  /* steps */
+    SUM_ROWS = 48, /* of sums that are taken together, at most */
 };
 
 #define OPAQUE(x) __asm__("" : "+r"(x))
@@ -291,7 +291,7 @@ const BgemmKernel *bgemm_kernel(void)
     return kernels[0];
 }
 
-/* Of several panels of a together, since a change of what denormals are takes as long as a hundred multiply-adds. */
+/* Denormals are switched once for several panels of a. */
 void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const char *a, const char *b, size_t panel, BgemmTake take,
                void *context)
 {
