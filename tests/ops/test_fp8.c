@@ -226,7 +226,10 @@ static void quantised_make(Quantised *q, DType dtype, int64_t rows, int64_t cols
     q->c = quantise(dtype, rows, cols, x, scale, 0);
     fp8_scale_set(q->scale, scale);
     dtype_decode(dtype, q->c.out[0].data, rows * cols, x);
-    for (int64_t i = 0; i < rows * cols; i++) q->decoded[i] = x[i] / scale;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        q->decoded[i] = x[i] / scale;
+        EXPECT(bf16_to_f32(bf16_from_f32(q->decoded[i])) == q->decoded[i]);
+    }
 }
 
 /* scaled_linear on codes or their transposes against another op on the decoded numbers: the same bits, of a bf16 result once rounded. */
@@ -243,7 +246,8 @@ static void expect_product(const Quantised *a, bool a_turned, const Quantised *b
     OpCase            want = run_op(op, op_attrs, plain, (const void *const[]){first->decoded, second->decoded, third});
     const TensorType *type = &got.all_out[0]->type;
     static float      encoded[OUT * IN]; /* room for either dtype */
-    EXPECT(type_numel(type) == type_numel(&want.all_out[0]->type));
+    TensorType        same = type_as(&want.all_out[0]->type, type->dtype);
+    EXPECT(type_equal(type, &same));
     dtype_encode(type->dtype, (const float *)want.out[0].data, type_numel(type), encoded);
     if (memcmp(got.out[0].data, encoded, got.out[0].bytes) != 0)
         test_fail(__FILE__, __LINE__, "scaled_linear in place of %s: off by %.3g of the largest", op->name,
