@@ -285,9 +285,9 @@ VEC_TASK(forward_task)
             if (keys <= 0) continue;
             SgemmA k_a = sgemm_a(kernel, false, k + (from - key) * k_stride, k_stride);
             SgemmA v_a = sgemm_a(kernel, true, v + (from - key) * v_stride, v_stride);
-            sgemm_run(kernel, keys, PANEL, a->dim, a->scale, k_a, p->q, score, PANEL, false, NULL, 0);
+            sgemm_run(kernel, keys, PANEL, a->dim, a->scale, k_a, p->q, score, PANEL, 0, NULL, 0);
             panel_softmax(a, p, score, from, keys);
-            sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, true, NULL, 0);
+            sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, SGEMM_ADD, NULL, 0);
         }
     }
     for (int64_t i = 0; i < count; i++) panel_finish(a, b, (Panel *)(panels + i * panel_floats(a)), turned);

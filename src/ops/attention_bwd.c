@@ -196,14 +196,14 @@ static void tile(const BackwardJob *job, const Scratch *s, const KeyBlock *block
     int64_t      head = block->g * a->group + h, keys = min_i64(block->keys, row + rows - block->key), dim = a->dim, q_stride, grad_stride;
     const float *q = attention_rows(&a->q, block->b, row, rows, head, s->q, &q_stride);
     const float *grad_o = attention_rows(&job->grad_o, block->b, row, rows, head, s->grad_o, &grad_stride);
-    sgemm_run(kernel, rows, keys, dim, a->scale, sgemm_a(kernel, false, q, q_stride), block->kt, s->p, keys, false, NULL, 0);
-    sgemm_run(kernel, rows, keys, dim, 1, sgemm_a(kernel, false, grad_o, grad_stride), block->vt, s->ds, keys, false, NULL, 0);
+    sgemm_run(kernel, rows, keys, dim, a->scale, sgemm_a(kernel, false, q, q_stride), block->kt, s->p, keys, 0, NULL, 0);
+    sgemm_run(kernel, rows, keys, dim, 1, sgemm_a(kernel, false, grad_o, grad_stride), block->vt, s->ds, keys, 0, NULL, 0);
     tile_gradients(a, s, block->b, h, row, rows, block->key, keys);
     SgemmB p = sgemm_b(kernel, s->p, keys), ds = sgemm_b(kernel, s->ds, keys);
-    sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, true, NULL, 0);
-    sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, true, NULL, 0);
+    sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, SGEMM_ADD, NULL, 0);
+    sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, SGEMM_ADD, NULL, 0);
     sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim,
-              !block->first, NULL, 0);
+              block->first ? 0 : SGEMM_ADD, NULL, 0);
 }
 
 VEC_TASK(strip_task)

@@ -25,6 +25,7 @@ enum {
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
     PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
+    FAR_APART = 1 << 16,        /* bytes: each of so distant rows may cost an address translation, which packing pays once a tile */
     WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
@@ -52,7 +53,8 @@ static bool may_lie(const GemmOperand *x, bool across)
 
 static bool a_lies(const Gemm *g)
 {
-    return may_lie(&g->a, g->a.trans) || (g->a.dtype == DT_F32 && g->n <= NARROW);
+    bool far_apart = g->a.trans && dtype_bytes(g->a.dtype, g->a.stride) >= FAR_APART;
+    return (may_lie(&g->a, g->a.trans) && !far_apart) || (g->a.dtype == DT_F32 && g->n <= NARROW);
 }
 
 static bool b_lies(const Gemm *g)
@@ -404,7 +406,8 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
         SgemmA     a = operand_a(job, row, rows, block->k + l, depth, panels);
         SgemmAhead ahead[SGEMM_MOST_AHEAD];
         int        num_ahead = read_next(job, row, rows, l + depth, col, ahead);
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride, adds || l > 0, ahead, num_ahead);
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride,
+                  (adds || l > 0 ? SGEMM_ADD : 0) | (l == 0 ? SGEMM_FAR : 0), ahead, num_ahead);
     }
 }
 
@@ -424,7 +427,7 @@ static void part_task(const GemmJob *job, int64_t run, int64_t row, int64_t rows
         return;
     }
     SgemmA a = operand_a(job, row, rows, job->block.k + l, depth, panels);
-    sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part, job->grid.block_n, false, NULL, 0);
+    sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part, job->grid.block_n, 0, NULL, 0);
 }
 
 /* Adds up a row of the parts as tile_sum would have. */

@@ -40,6 +40,7 @@ typedef struct Case {
     int64_t m, n, k;
     bool    trans_a, trans_b, add, pack_a, pack_b;
     int     format; /* of `formats` */
+    bool    far;
 } Case;
 
 static void chain(const Case *t, float alpha)
@@ -60,6 +61,7 @@ static void check(const SgemmKernel *kernel, const Case *t)
 {
     DType         dtype = formats[t->format];
     const Stored *a = &stored_a[t->format], *b = &stored_b[t->format];
+    int           how = (t->add ? SGEMM_ADD : 0) | (t->far ? SGEMM_FAR : 0);
     memset(panels_a, 0xff, sizeof panels_a); /* NaN */
     memset(panels_b, 0xff, sizeof panels_b);
     memcpy(got, before, sizeof got);
@@ -67,7 +69,7 @@ static void check(const SgemmKernel *kernel, const Case *t)
                             : sgemm_a(kernel, t->trans_a, a->numbers, STRIDE);
     SgemmB of_b = t->pack_b ? sgemm_pack_b(kernel, t->trans_b, t->n, t->k, b->data, dtype, STRIDE, panels_b, kernel->cols * t->k)
                             : sgemm_b(kernel, b->numbers, STRIDE);
-    sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, t->add, NULL, 0);
+    sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, how, NULL, 0);
     chain(t, 0.75f);
     if (memcmp(got, expected, sizeof got) != 0)
         test_fail(__FILE__, __LINE__, "%s: %lldx%lldx%lld trans %d %d, packed %d %d, %s, add %d", kernel->name, (long long)t->m,
@@ -80,8 +82,10 @@ static void check(const SgemmKernel *kernel, const Case *t)
 static void each_way(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k)
 {
     for (int way = 0; way < 32 * FORMATS; way++) {
-        Case t = {m, n, k, way & 1, way & 2, way & 4, way & 8, way & 16, way / 32};
+        Case t = {m, n, k, way & 1, way & 2, way & 4, way & 8, way & 16, way / 32, false};
         if ((formats[t.format] != DT_F32 && (!t.pack_a || !t.pack_b)) || (t.trans_b && !t.pack_b)) continue;
+        check(kernel, &t);
+        t.far = true;
         check(kernel, &t);
     }
 }

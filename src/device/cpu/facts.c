@@ -85,7 +85,8 @@ static void peak_gemm(void *context, int64_t task, int worker)
         for (int64_t i = 0; i < PEAK_SIZE; i += PEAK_ROWS)
             sgemm_run(kernel, PEAK_ROWS, PEAK_SIZE, PEAK_DEPTH, 1,
                       (SgemmA){a + i * PEAK_SIZE + l * PEAK_ROWS, kernel->rows * PEAK_DEPTH, 1, kernel->rows},
-                      (SgemmB){b + l * PEAK_SIZE, kernel->cols * PEAK_DEPTH, kernel->cols}, c + i * PEAK_SIZE, PEAK_SIZE, l > 0, NULL, 0);
+                      (SgemmB){b + l * PEAK_SIZE, kernel->cols * PEAK_DEPTH, kernel->cols}, c + i * PEAK_SIZE, PEAK_SIZE,
+                      l > 0 ? SGEMM_ADD : 0, NULL, 0);
 }
 
 static void peak_stream(void *context, int64_t task, int worker)

@@ -271,7 +271,7 @@ static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *ou
 
 /* The next panel of b is fetched, then what the caller names; and the next of a where its rows lie one behind the other. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add, const SgemmAhead *ahead, int num_ahead)
+               int how, const SgemmAhead *ahead, int num_ahead)
 {
     bool      along_rows = a.row == 1, a_streams = !along_rows && a.row == k;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
@@ -287,7 +287,7 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
             int64_t     step;
             const char *from = fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
             const char *next_a = a_streams && j == 0 && i + kernel->rows < m ? (const char *)(a_panel + a.panel) : NULL;
-            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, add, from, step, next_a);
+            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, how, from, step, next_a);
         }
     }
 }

@@ -25,10 +25,15 @@ typedef struct SgemmB {
     int64_t      panel, row;
 } SgemmB;
 
+enum {
+    SGEMM_ADD = 1, /* to c */
+    SGEMM_FAR = 2, /* c is in memory, not in caches: a tile's rows are fetched while the one before is made */
+};
+
 /* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each SGEMM_STEPS of
  * them comes a cache line into the caches, from `ahead` on, `step` bytes further each time, and so many from `stream` on if not NULL. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                          float *c, int64_t c_stride, bool add, const char *ahead, int64_t step, const char *stream);
+                          float *c, int64_t c_stride, int how, const char *ahead, int64_t step, const char *stream);
 
 typedef struct SgemmKernel {
     const char *name;
@@ -75,6 +80,6 @@ typedef struct SgemmAhead {
     int64_t     lines, stride;
 } SgemmAhead;
 
-/* c (m,n) = alpha a b, or += with `add`; num_ahead: SGEMM_MOST_AHEAD at most. */
+/* c (m,n) = alpha a b, or += with SGEMM_ADD in `how`; num_ahead: SGEMM_MOST_AHEAD at most. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
-               bool add, const SgemmAhead *ahead, int num_ahead);
+               int how, const SgemmAhead *ahead, int num_ahead);

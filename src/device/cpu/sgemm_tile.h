@@ -30,51 +30,72 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
     }
 }
 
+/* The sums of a tile while they are made: where a, b and what is fetched come from next. */
+typedef struct NAME(Sums) {
+    VECTOR       sum[ROWS][2];
+    const float *a[ROWS / 3], *b;
+    const char  *ahead, *stream;
+} NAME(Sums);
+
+/* Sums until b is at `end`, SGEMM_STEPS at a time. far: with each comes a row of the next tile's c. */
+TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int rows, const bool along_rows, const bool whole,
+                                                                    const bool narrow, const bool far, PART part0, PART part1,
+                                                                    NAME(Sums) * s, const float *end, int64_t a_stride, int64_t b_stride,
+                                                                    int64_t step, const float *next_c, int64_t c_stride)
+{
+    while (s->b != end) {
+        __builtin_prefetch(s->ahead, 0, 2);
+        s->ahead += step;
+        if (s->stream) {
+            for (int i = 0; i < SGEMM_STEPS; i++) __builtin_prefetch(s->stream + i * LINE_BYTES, 0, 2);
+            s->stream += SGEMM_STEPS * LINE_BYTES;
+        }
+        for (int j = 0; far && j < 2 * LANES; j += LINE) __builtin_prefetch(next_c + j, 1, 2);
+        if (far) next_c += c_stride;
+        NAME(steps)(SGEMM_STEPS, rows, along_rows, whole, narrow, part0, part1, s->sum, s->a, a_stride, s->b, b_stride);
+        s->b += SGEMM_STEPS * b_stride;
+        for (int i = 0; i < (along_rows ? 1 : ROWS / 3); i++) {
+            s->a[i] += along_rows ? SGEMM_STEPS * a_stride : SGEMM_STEPS;
+            OPAQUE(s->a[i]);
+        }
+        OPAQUE(s->b);
+    }
+}
+
 /* rows and the three flags are constants where it is inlined: accumulators stay in registers. Whole: all columns are there.
  * Narrow: only the first vector's. */
 TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, int cols, int64_t k, float alpha, const float *a,
                                                                     int64_t a_stride, const float *b, int64_t b_stride, float *c,
-                                                                    int64_t c_stride, bool add, const char *ahead, int64_t step,
+                                                                    int64_t c_stride, int how, const char *ahead, int64_t step,
                                                                     const char *stream)
 {
-    VECTOR sum[ROWS][2];
+    NAME(Sums) s = {.b = b, .ahead = ahead, .stream = stream};
     PARTS(cols);
-    const int    pointers = along_rows ? 1 : ROWS / 3;
-    const float *from[ROWS / 3];
-    for (int i = 0; i < ROWS / 3; i++) from[i] = i < pointers && 3 * i < rows ? a + 3 * i * a_stride : a;
+    for (int i = 0; i < ROWS / 3; i++) s.a[i] = !along_rows && 3 * i < rows ? a + 3 * i * a_stride : a;
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = ALL(0);
+    for (int i = 0; i < rows; i++) s.sum[i][0] = s.sum[i][1] = ALL(0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
-    int64_t l = 0;
-    for (; l + SGEMM_STEPS <= k; l += SGEMM_STEPS) {
-        __builtin_prefetch(ahead, 0, 2);
-        ahead += step;
-        if (stream) {
-            for (int i = 0; i < SGEMM_STEPS; i++) __builtin_prefetch(stream + i * LINE_BYTES, 0, 2);
-            stream += SGEMM_STEPS * LINE_BYTES;
-        }
-        NAME(steps)(SGEMM_STEPS, rows, along_rows, whole, narrow, part0, part1, sum, from, a_stride, b, b_stride);
-        b += SGEMM_STEPS * b_stride;
-        for (int i = 0; i < pointers; i++) {
-            from[i] += along_rows ? SGEMM_STEPS * a_stride : SGEMM_STEPS;
-            OPAQUE(from[i]);
-        }
-        OPAQUE(b);
-    }
+    int64_t      many = k / SGEMM_STEPS, l = many * SGEMM_STEPS;
+    const float *end = b + l * b_stride;
+    if (rows == ROWS && whole && how & SGEMM_FAR && many > rows)
+        NAME(sums)
+        (rows, along_rows, whole, narrow, true, part0, part1, &s, b + rows * SGEMM_STEPS * b_stride, a_stride, b_stride, step,
+         c + rows * c_stride, c_stride);
+    NAME(sums)(rows, along_rows, whole, narrow, false, part0, part1, &s, end, a_stride, b_stride, step, NULL, 0);
     for (; l < k; l++) {
-        NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, sum, from, a_stride, b, b_stride);
-        b += b_stride;
-        for (int i = 0; i < pointers; i++) from[i] += along_rows ? a_stride : 1;
+        NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, s.sum, s.a, a_stride, s.b, b_stride);
+        s.b += b_stride;
+        for (int i = 0; i < (along_rows ? 1 : ROWS / 3); i++) s.a[i] += along_rows ? a_stride : 1;
     }
     VECTOR scale = ALL(alpha);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         float *to = c + i * c_stride;
         for (int j = 0; j < (narrow ? 1 : 2); j++, to += LANES) {
-            VECTOR old = !add ? ALL(0) : whole ? LOAD(to) : LOAD_PART(to, j ? part1 : part0);
-            VECTOR all = FMA(sum[i][j], scale, old);
+            VECTOR old = !(how & SGEMM_ADD) ? ALL(0) : whole ? LOAD(to) : LOAD_PART(to, j ? part1 : part0);
+            VECTOR all = FMA(s.sum[i][j], scale, old);
             if (whole)
                 STORE(to, all);
             else
@@ -83,18 +104,23 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     }
 }
 
+/* Strides of packed operands are constants: without additions to reach the next step */
 #define ROW_CASE(rows) \
     case rows: \
-        if (cols == 2 * LANES) \
-            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, stream); \
+        if (rows == ROWS && cols == 2 * LANES && b_stride == 2 * LANES && (!ALONG_ROWS || a_stride == ROWS)) \
+            NAME(tile) \
+            (rows, ALONG_ROWS, true, false, cols, k, alpha, a, ALONG_ROWS ? ROWS : a_stride, b, 2 * LANES, c, c_stride, how, ahead, step, \
+             stream); \
+        else if (cols == 2 * LANES) \
+            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
         else if (cols > LANES) \
-            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, stream); \
+            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
         else \
-            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, add, ahead, step, stream); \
+            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
         break;
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                    int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step,
+                                    int64_t b_stride, float *c, int64_t c_stride, int how, const char *ahead, int64_t step,
                                     const char *stream)
 {
 #define ALONG_ROWS true
@@ -105,7 +131,7 @@ TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, 
 }
 
 TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
-                                     int64_t b_stride, float *c, int64_t c_stride, bool add, const char *ahead, int64_t step,
+                                     int64_t b_stride, float *c, int64_t c_stride, int how, const char *ahead, int64_t step,
                                      const char *stream)
 {
 #define ALONG_ROWS false
