@@ -79,10 +79,9 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
         for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
     int64_t      many = k / SGEMM_STEPS, l = many * SGEMM_STEPS;
     const float *end = b + l * b_stride;
-    if (rows == ROWS && whole && how & SGEMM_FAR && many > rows)
-        NAME(sums)
-        (rows, along_rows, whole, narrow, true, part0, part1, &s, b + rows * SGEMM_STEPS * b_stride, a_stride, b_stride, step,
-         c + rows * c_stride, c_stride);
+    if (rows == ROWS && whole && how & SGEMM_FAR && many > rows) NAME(sums)
+    (rows, along_rows, whole, narrow, true, part0, part1, &s, b + rows * SGEMM_STEPS * b_stride, a_stride, b_stride, step,
+     c + rows * c_stride, c_stride);
     NAME(sums)(rows, along_rows, whole, narrow, false, part0, part1, &s, end, a_stride, b_stride, step, NULL, 0);
     for (; l < k; l++) {
         NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, s.sum, s.a, a_stride, s.b, b_stride);
@@ -107,16 +106,14 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
 /* Strides of packed operands are constants: without additions to reach the next step */
 #define ROW_CASE(rows) \
     case rows: \
-        if (rows == ROWS && cols == 2 * LANES && b_stride == 2 * LANES && (!ALONG_ROWS || a_stride == ROWS)) \
-            NAME(tile) \
-            (rows, ALONG_ROWS, true, false, cols, k, alpha, a, ALONG_ROWS ? ROWS : a_stride, b, 2 * LANES, c, c_stride, how, ahead, step, \
-             stream); \
+        if (rows == ROWS && cols == 2 * LANES && b_stride == 2 * LANES && (!ALONG_ROWS || a_stride == ROWS)) NAME(tile) \
+        (rows, ALONG_ROWS, true, false, cols, k, alpha, a, ALONG_ROWS ? ROWS : a_stride, b, 2 * LANES, c, c_stride, how, ahead, step, \
+         stream); \
         else if (cols == 2 * LANES) \
             NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
         else if (cols > LANES) \
             NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
-        else \
-            NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
+        else NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
         break;
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
