@@ -25,7 +25,7 @@ enum {
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
     PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
-    FAR_APART = 1 << 16,        /* bytes: each of so distant rows may cost an address translation, which packing pays once a tile */
+    FAR_APART = 1 << 16,        /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
     WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c a task, by dot products */
@@ -406,8 +406,8 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
         SgemmA     a = operand_a(job, row, rows, block->k + l, depth, panels);
         SgemmAhead ahead[SGEMM_MOST_AHEAD];
         int        num_ahead = read_next(job, row, rows, l + depth, col, ahead);
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride,
-                  (adds || l > 0 ? SGEMM_ADD : 0) | (l == 0 ? SGEMM_FAR : 0), ahead, num_ahead);
+        int        how = (adds || l > 0 ? SGEMM_ADD : 0) | (l == 0 && g->c.dtype == DT_F32 ? SGEMM_FAR : 0);
+        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride, how, ahead, num_ahead);
     }
 }
 

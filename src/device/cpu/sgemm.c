@@ -284,10 +284,11 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
         Fetch        panel = {&next_b, j + kernel->cols < n, 0, 0};
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int         rows = m - i < kernel->rows ? (int)(m - i) : kernel->rows;
+            int         tile_how = i + 2 * kernel->rows <= m ? how : how & ~SGEMM_FAR; /* what follows may be another thread's */
             int64_t     step;
             const char *from = fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
             const char *next_a = a_streams && j == 0 && i + kernel->rows < m ? (const char *)(a_panel + a.panel) : NULL;
-            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, how, from, step, next_a);
+            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, tile_how, from, step, next_a);
         }
     }
 }

@@ -30,18 +30,19 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
     }
 }
 
-/* The sums of a tile while they are made: where a, b and what is fetched come from next. */
-typedef struct NAME(Sums) {
+/* A tile while its sums are made. The pointers are at the next step: of a, of b, of what is fetched. */
+#define SUMS NAME(Sums)
+typedef struct SUMS {
     VECTOR       sum[ROWS][2];
     const float *a[ROWS / 3], *b;
     const char  *ahead, *stream;
-} NAME(Sums);
+} SUMS;
 
-/* Sums until b is at `end`, SGEMM_STEPS at a time. far: with each comes a row of the next tile's c. */
+/* Goes on until b is at `end`, SGEMM_STEPS at a time. far: each time a row of the next tile's c is fetched. */
 TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int rows, const bool along_rows, const bool whole,
-                                                                    const bool narrow, const bool far, PART part0, PART part1,
-                                                                    NAME(Sums) * s, const float *end, int64_t a_stride, int64_t b_stride,
-                                                                    int64_t step, const float *next_c, int64_t c_stride)
+                                                                    const bool narrow, const bool far, PART part0, PART part1, SUMS *s,
+                                                                    const float *end, int64_t a_stride, int64_t b_stride, int64_t step,
+                                                                    const float *next_c, int64_t c_stride)
 {
     while (s->b != end) {
         __builtin_prefetch(s->ahead, 0, 2);
@@ -70,7 +71,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
                                                                     int64_t c_stride, int how, const char *ahead, int64_t step,
                                                                     const char *stream)
 {
-    NAME(Sums) s = {.b = b, .ahead = ahead, .stream = stream};
+    SUMS s = {.b = b, .ahead = ahead, .stream = stream};
     PARTS(cols);
     for (int i = 0; i < ROWS / 3; i++) s.a[i] = !along_rows && 3 * i < rows ? a + 3 * i * a_stride : a;
 #pragma GCC unroll 16
@@ -78,10 +79,9 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
     int64_t      many = k / SGEMM_STEPS, l = many * SGEMM_STEPS;
-    const float *end = b + l * b_stride;
-    if (rows == ROWS && whole && how & SGEMM_FAR && many > rows) NAME(sums)
-    (rows, along_rows, whole, narrow, true, part0, part1, &s, b + rows * SGEMM_STEPS * b_stride, a_stride, b_stride, step,
-     c + rows * c_stride, c_stride);
+    bool         far = rows == ROWS && whole && how & SGEMM_FAR && many > rows;
+    const float *end = b + l * b_stride, *next_c = c + rows * c_stride, *end_far = b + rows * SGEMM_STEPS * b_stride;
+    if (far) NAME(sums)(rows, along_rows, whole, narrow, true, part0, part1, &s, end_far, a_stride, b_stride, step, next_c, c_stride);
     NAME(sums)(rows, along_rows, whole, narrow, false, part0, part1, &s, end, a_stride, b_stride, step, NULL, 0);
     for (; l < k; l++) {
         NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, s.sum, s.a, a_stride, s.b, b_stride);
@@ -103,17 +103,20 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     }
 }
 
-/* Strides of packed operands are constants: without additions to reach the next step */
+#define TILE(rows, whole, narrow, a_stride, b_stride) \
+    NAME(tile)(rows, ALONG_ROWS, whole, narrow, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream)
+
+/* Of packed operands strides are constants: the loop needs no additions to go from one step to the next. */
 #define ROW_CASE(rows) \
     case rows: \
-        if (rows == ROWS && cols == 2 * LANES && b_stride == 2 * LANES && (!ALONG_ROWS || a_stride == ROWS)) NAME(tile) \
-        (rows, ALONG_ROWS, true, false, cols, k, alpha, a, ALONG_ROWS ? ROWS : a_stride, b, 2 * LANES, c, c_stride, how, ahead, step, \
-         stream); \
+        if (rows == ROWS && cols == 2 * LANES && b_stride == 2 * LANES && (!ALONG_ROWS || a_stride == ROWS)) \
+            TILE(rows, true, false, ALONG_ROWS ? ROWS : a_stride, 2 * LANES); \
         else if (cols == 2 * LANES) \
-            NAME(tile)(rows, ALONG_ROWS, true, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
+            TILE(rows, true, false, a_stride, b_stride); \
         else if (cols > LANES) \
-            NAME(tile)(rows, ALONG_ROWS, false, false, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
-        else NAME(tile)(rows, ALONG_ROWS, false, true, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream); \
+            TILE(rows, false, false, a_stride, b_stride); \
+        else \
+            TILE(rows, false, true, a_stride, b_stride); \
         break;
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
@@ -139,6 +142,8 @@ TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha,
 }
 
 #undef ROW_CASE
+#undef TILE
+#undef SUMS
 #undef NAME
 #undef TARGET
 #undef VECTOR
