@@ -40,7 +40,7 @@ enum {
     STRIPS = 4, /* of keys */
     BLOCK_K = 128,
     BLOCK_Q = 64,            /* queries of a tile of scores */
-    DIAGONAL_Q = 32,         /* of one with keys after its first query */
+    DIAGONAL_Q = 32,         /* of those within BLOCK_K of the block's first key */
     STRIP_STEP = SGEMM_COLS, /* keys of a strip are a multiple of it */
 };
 
@@ -75,12 +75,10 @@ static int64_t make_strips(const Attention *a, Strip *strips)
 
 /* A worker's scratch. */
 typedef struct Scratch {
-    float *lse, *delta;    /* (group, T) */
     float *kt, *vt;        /* a block of keys and values as panels, turned */
     float *k, *q, *grad_o; /* (K,D), (R,D), (R,D), where they are bf16 */
-    float *dkt, *dvt;      /* (D,K) */
+    float *dk, *dv;        /* (K,D), where results are bf16 */
     float *p, *ds;         /* (R,K) */
-    float *turned;         /* a block of dk or dv on the way to results */
 } Scratch;
 
 static int64_t carve(const Attention *a, float *memory, Scratch *out)
@@ -90,18 +88,15 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
         float **field;
         int64_t count;
     } parts[] = {
-        {&out->lse, a->len * a->group},
-        {&out->delta, a->len * a->group},
         {&out->kt, sgemm_packed(BLOCK_K, SGEMM_COLS, a->dim)},
         {&out->vt, sgemm_packed(BLOCK_K, SGEMM_COLS, a->dim)},
         {&out->k, BLOCK_K * a->dim},
         {&out->q, BLOCK_Q * a->dim},
         {&out->grad_o, BLOCK_Q * a->dim},
-        {&out->dkt, BLOCK_K * a->dim},
-        {&out->dvt, BLOCK_K * a->dim},
+        {&out->dk, BLOCK_K * a->dim},
+        {&out->dv, BLOCK_K * a->dim},
         {&out->p, BLOCK_Q * BLOCK_K},
         {&out->ds, BLOCK_Q * BLOCK_K},
-        {&out->turned, sgemm_packed(a->dim, SGEMM_COLS, BLOCK_K)},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         *parts[i].field = memory ? memory + at : NULL;
@@ -114,9 +109,12 @@ typedef struct BackwardJob {
     Attention a; /* lse is read */
     Heads     grad_o, dq, dk, dv;
     Strip     strips[STRIPS];
+    float    *delta; /* (B,H,T) */
     float    *sums, *scratch;
     int64_t   strip_sums, scratch_floats; /* of a key/value head; of a worker */
 } BackwardJob;
+
+_Static_assert(BLOCK_K % DIAGONAL_Q == 0, "tiles are the same counted from the last on");
 
 /* Returns the floats of its workspace. */
 static int64_t job_divide(BackwardJob *job, float *workspace, int num_workers)
@@ -125,10 +123,13 @@ static int64_t job_divide(BackwardJob *job, float *workspace, int num_workers)
     Scratch          scratch;
     job->strip_sums = (make_strips(a, job->strips) + 15) & ~(int64_t)15;
     job->scratch_floats = carve(a, NULL, &scratch);
-    job->sums = workspace;
-    int64_t sums = a->batch * a->num_kv_heads * job->strip_sums;
-    if (workspace) job->scratch = workspace + sums;
-    return sums + num_workers * job->scratch_floats;
+    int64_t sums = a->batch * a->num_kv_heads * job->strip_sums, rows = (a->batch * a->num_heads * a->len + 15) & ~(int64_t)15;
+    if (workspace) {
+        job->sums = workspace;
+        job->delta = job->sums + sums;
+        job->scratch = job->delta + rows;
+    }
+    return sums + rows + num_workers * job->scratch_floats;
 }
 
 static size_t attention_bwd_workspace(const Node *node, int num_workers)
@@ -138,29 +139,32 @@ static size_t attention_bwd_workspace(const Node *node, int num_workers)
     return (size_t)max_i64(reference, job_divide(&job, NULL, num_workers)) * sizeof(float);
 }
 
-/* lse and delta of a strip's queries. */
-static void load_sums(const BackwardJob *job, const Scratch *s, const Strip *strip, int64_t b, int64_t g)
+/* delta of BLOCK_Q tokens. */
+VEC_TASK(delta_task)
 {
-    const Attention *a = &job->a;
-    for (int64_t h = 0; h < a->group; h++) {
-        int64_t head = g * a->group + h, o_stride, grad_stride;
-        memcpy(s->lse + h * a->len + strip->key, a->lse + (b * a->num_heads + head) * a->len + strip->key,
-               (size_t)(strip->row_end - strip->key) * sizeof(float));
-        for (int64_t t = strip->key; t < strip->row_end; t++) {
-            const float *o = attention_rows(&a->o, b, t, 1, head, s->q, &o_stride);
-            const float *grad_o = attention_rows(&job->grad_o, b, t, 1, head, s->grad_o, &grad_stride);
-            s->delta[h * a->len + t] = vec_dot(o, grad_o, a->dim);
+    const BackwardJob *job = context;
+    const Attention   *a = &job->a;
+    int64_t            blocks = div_up(a->len, BLOCK_Q), b = task / blocks, begin = task % blocks * BLOCK_Q;
+    Scratch            s;
+    carve(a, job->scratch + worker * job->scratch_floats, &s);
+    for (int64_t t = begin; t < min_i64(begin + BLOCK_Q, a->len); t++)
+        for (int64_t h = 0; h < a->num_heads; h++) {
+            int64_t      o_stride, grad_stride;
+            const float *o = attention_rows(&a->o, b, t, 1, h, s.q, &o_stride);
+            const float *grad_o = attention_rows(&job->grad_o, b, t, 1, h, s.grad_o, &grad_stride);
+            job->delta[(b * a->num_heads + h) * a->len + t] = vec_dot(o, grad_o, a->dim);
         }
-    }
 }
 
-/* p and ds of queries [row, row + rows) of head h of a group x keys [key, key + keys), from scores in p and do v^T in ds. */
-static void tile_gradients(const Attention *a, const Scratch *s, int64_t b, int64_t h, int64_t row, int64_t rows, int64_t key, int64_t keys)
+/* p and ds of queries [row, row + rows) of a head x keys [key, key + keys), from scores in p and do v^T in ds. */
+static void tile_gradients(const BackwardJob *job, const Scratch *s, int64_t b, int64_t head, int64_t row, int64_t rows, int64_t key,
+                           int64_t keys)
 {
+    const Attention *a = &job->a;
+    int64_t          first = (b * a->num_heads + head) * a->len;
     for (int64_t i = 0; i < rows; i++) {
         int64_t t = row + i, begin = max_i64(attention_first_key(a, b, t) - key, 0), end = min_i64(t + 1 - key, keys);
-        float *restrict p = s->p + i * keys, *restrict ds = s->ds + i * keys, lse = s->lse[h * a->len + t],
-                        delta = s->delta[h * a->len + t];
+        float *restrict p = s->p + i * keys, *restrict ds = s->ds + i * keys, lse = a->lse[first + t], delta = job->delta[first + t];
         begin = min_i64(begin, keys);
         end = max_i64(end, begin);
         for (int64_t j = 0; j < begin; j++) p[j] = ds[j] = 0;
@@ -185,11 +189,30 @@ typedef struct KeyBlock {
     int64_t      b, g, key, keys, k_stride;
     const float *k;
     SgemmB       kt, vt;
+    float       *dk, *dv; /* where their sums are; NULL: not wanted */
+    int64_t      dk_stride, dv_stride;
     bool         first; /* of a strip: sums of dq begin */
+    bool         begun; /* sums of dk and dv */
 } KeyBlock;
 
+/* Where sums of a block's dk or dv are: in the result, or in scratch. */
+static float *sums_of(const Heads *result, const KeyBlock *block, float *scratch, int64_t *out_stride)
+{
+    bool direct = result->dtype == DT_F32;
+    *out_stride = direct ? result->token_stride : result->dim;
+    if (!result->data) return NULL;
+    return direct ? heads_at_mut(result, block->b, block->key, block->g) : scratch;
+}
+
+static void store_sums(const Heads *result, const KeyBlock *block, const float *sums)
+{
+    if (!sums || result->dtype == DT_F32) return;
+    for (int64_t i = 0; i < block->keys; i++)
+        vec_store_row(heads_at_mut(result, block->b, block->key + i, block->g), result->dtype, sums + i * result->dim, result->dim);
+}
+
 /* What queries [row, row + rows) of head h of the group add to dk and dv of the block, and to dq (rows,D). */
-static void tile(const BackwardJob *job, const Scratch *s, const KeyBlock *block, int64_t h, int64_t row, int64_t rows, float *dq)
+static void tile(const BackwardJob *job, const Scratch *s, KeyBlock *block, int64_t h, int64_t row, int64_t rows, float *dq)
 {
     const Attention   *a = &job->a;
     const SgemmKernel *kernel = sgemm_kernel();
@@ -198,10 +221,13 @@ static void tile(const BackwardJob *job, const Scratch *s, const KeyBlock *block
     const float *grad_o = attention_rows(&job->grad_o, block->b, row, rows, head, s->grad_o, &grad_stride);
     sgemm_run(kernel, rows, keys, dim, a->scale, sgemm_a(kernel, false, q, q_stride), block->kt, s->p, keys, 0, NULL, 0);
     sgemm_run(kernel, rows, keys, dim, 1, sgemm_a(kernel, false, grad_o, grad_stride), block->vt, s->ds, keys, 0, NULL, 0);
-    tile_gradients(a, s, block->b, h, row, rows, block->key, keys);
-    SgemmB p = sgemm_b(kernel, s->p, keys), ds = sgemm_b(kernel, s->ds, keys);
-    sgemm_run(kernel, dim, keys, rows, 1, sgemm_a(kernel, true, grad_o, grad_stride), p, s->dvt, BLOCK_K, SGEMM_ADD, NULL, 0);
-    sgemm_run(kernel, dim, keys, rows, a->scale, sgemm_a(kernel, true, q, q_stride), ds, s->dkt, BLOCK_K, SGEMM_ADD, NULL, 0);
+    tile_gradients(job, s, block->b, head, row, rows, block->key, keys);
+    SgemmA pt = sgemm_a(kernel, true, s->p, keys), dst = sgemm_a(kernel, true, s->ds, keys);
+    SgemmB grad_b = sgemm_b(kernel, grad_o, grad_stride), q_b = sgemm_b(kernel, q, q_stride);
+    if (block->dv) sgemm_run(kernel, keys, dim, rows, 1, pt, grad_b, block->dv, block->dv_stride, block->begun ? SGEMM_ADD : 0, NULL, 0);
+    if (block->dk)
+        sgemm_run(kernel, keys, dim, rows, a->scale, dst, q_b, block->dk, block->dk_stride, block->begun ? SGEMM_ADD : 0, NULL, 0);
+    block->begun = true;
     sgemm_run(kernel, rows, dim, keys, a->scale, sgemm_a(kernel, false, s->ds, keys), sgemm_b(kernel, block->k, block->k_stride), dq, dim,
               block->first ? 0 : SGEMM_ADD, NULL, 0);
 }
@@ -218,24 +244,27 @@ VEC_TASK(strip_task)
     Scratch            s;
     if (strip->key == strip->key_end) return;
     carve(a, job->scratch + worker * job->scratch_floats, &s);
-    load_sums(job, &s, strip, b, g);
     for (int64_t key = strip->key; key < strip->key_end; key += BLOCK_K) {
         KeyBlock    block = {.b = b, .g = g, .key = key, .keys = min_i64(BLOCK_K, strip->key_end - key), .first = key == strip->key};
         const void *k = heads_at(&a->k, b, key, g), *v = heads_at(&a->v, b, key, g);
         block.k = attention_rows(&a->k, b, key, block.keys, g, s.k, &block.k_stride);
         block.kt = sgemm_pack_b(kernel, true, block.keys, dim, k, a->k.dtype, a->k.token_stride, s.kt, kernel->cols * dim);
         block.vt = sgemm_pack_b(kernel, true, block.keys, dim, v, a->v.dtype, a->v.token_stride, s.vt, kernel->cols * dim);
-        memset(s.dkt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
-        memset(s.dvt, 0, (size_t)(BLOCK_K * dim) * sizeof(float));
-        int64_t rows, row = key;
-        for (; row < strip->row_end && attention_first_key(a, b, row) < key + block.keys; row += rows) {
-            rows = min_i64(row < key + block.keys ? DIAGONAL_Q : BLOCK_Q, strip->row_end - row);
+        block.dk = sums_of(&job->dk, &block, s.dk, &block.dk_stride);
+        block.dv = sums_of(&job->dv, &block, s.dv, &block.dv_stride);
+        int64_t end = key, rows;
+        while (end < strip->row_end && attention_first_key(a, b, end) < key + block.keys) end += end < key + BLOCK_K ? DIAGONAL_Q : BLOCK_Q;
+        for (int64_t h = 0; block.first && end < strip->row_end && h < a->group; h++)
+            memset(sums + (h * queries + end - key) * dim, 0, (size_t)((strip->row_end - end) * dim) * sizeof(float));
+        /* from the last queries on, which attend all of the block: they begin its sums */
+        for (int64_t row = end; row > key;) {
+            rows = row > key + BLOCK_K ? BLOCK_Q : DIAGONAL_Q;
+            row -= rows;
+            rows = min_i64(rows, strip->row_end - row);
             for (int64_t h = 0; h < a->group; h++) tile(job, &s, &block, h, row, rows, sums + (h * queries + row - strip->key) * dim);
         }
-        for (int64_t h = 0; block.first && h < a->group; h++)
-            memset(sums + (h * queries + row - key) * dim, 0, (size_t)((strip->row_end - row) * dim) * sizeof(float));
-        if (job->dk.data) attention_store_turned(&job->dk, b, key, block.keys, g, s.dkt, BLOCK_K, s.turned);
-        if (job->dv.data) attention_store_turned(&job->dv, b, key, block.keys, g, s.dvt, BLOCK_K, s.turned);
+        store_sums(&job->dk, &block, block.dk);
+        store_sums(&job->dv, &block, block.dv);
     }
 }
 
@@ -283,6 +312,7 @@ static Status attention_bwd_blocks(const KernelArgs *args)
     BackwardJob job = attention_bwd_bound(args);
     job_divide(&job, args->workspace, pool_num_workers(args->pool));
     if (!job.a.len) return OK;
+    pool_run(args->pool, job.a.batch * div_up(job.a.len, BLOCK_Q), delta_task, &job);
     pool_run(args->pool, job.a.batch * job.a.num_kv_heads * STRIPS, strip_task, &job);
     if (job.dq.data) pool_run(args->pool, job.a.batch * job.a.num_heads * div_up(job.a.len, BLOCK_Q), sum_task, &job);
     return OK;

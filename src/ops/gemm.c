@@ -145,10 +145,16 @@ typedef struct Block {
     float  *panels;
 } Block;
 
+/* Of c; columns are counted from the block's first. */
+typedef struct Tile {
+    int64_t row, rows, col, cols;
+} Tile;
+
 typedef struct GemmJob {
     const Gemm        *gemm;
     const SgemmKernel *kernel;
     Grid               grid;
+    int                num_workers;
     Block              block, next; /* next: without columns at the end */
     int64_t            tiles;       /* tasks of the block; those after them pack the next one */
     float             *parts;       /* sums that stay apart: (depths of a block, m, columns of a block); those kept: (m, n) */
@@ -243,11 +249,13 @@ static float factor_of(const Gemm *g)
     return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);
 }
 
-/* Multiplies numbers in panels of `width` rows by the scales of their blocks: `count` rows from `row` on, `depth` from `k` on. */
-static void scale_panels(const GemmOperand *x, int width, int64_t row, int64_t count, int64_t k, int64_t depth, float *panels)
+/* Multiplies numbers in panels of `width` rows, `panel` floats apart, by the scales of their blocks: `count` rows from `row` on, `depth`
+ * from `k` on. */
+static void scale_panels(const GemmOperand *x, int64_t width, int64_t row, int64_t count, int64_t k, int64_t depth, float *panels,
+                         int64_t panel)
 {
     if (x->scaling == GEMM_SCALE_WHOLE) return;
-    for (int64_t i = 0; i < count; i += width, panels += width * depth) {
+    for (int64_t i = 0; i < count; i += width, panels += panel) {
         int64_t rows = min_i64(width, count - i);
         for (int64_t l = 0; l < depth; l++)
             for (int64_t j = 0; j < rows; j++) panels[l * width + j] *= gemm_block_scale(x, row + i + j, k + l);
@@ -257,7 +265,7 @@ static void scale_panels(const GemmOperand *x, int width, int64_t row, int64_t c
 /* The same of a row, from its beginning on. */
 static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *numbers)
 {
-    scale_panels(x, 1, row, 1, 0, count, numbers);
+    scale_panels(x, 1, row, 1, 0, count, numbers, count);
 }
 
 static int64_t pack_tasks(const Gemm *g, const Grid *grid, const Block *block)
@@ -293,8 +301,7 @@ static void pack_part(const GemmJob *job, const Block *block, int64_t part)
     int64_t width = job->kernel->cols, panel = width * block->depth;
     float  *panels = block->panels + col * block->depth + row * width;
     sgemm_pack_b(job->kernel, g->b.trans, cols, rows, from, g->b.dtype, g->b.stride, panels, panel);
-    for (int64_t j = 0; j < cols; j += width, panels += panel)
-        scale_panels(&g->b, (int)width, block->n + col + j, min_i64(width, cols - j), block->k + row, rows, panels);
+    scale_panels(&g->b, width, block->n + col, cols, block->k + row, rows, panels, panel);
 }
 
 static void pack_task(void *context, int64_t task, int worker)
@@ -310,7 +317,7 @@ static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k
     const void *from = element(&g->a, row, k);
     if (job->grid.a_lies) return sgemm_a(job->kernel, g->a.trans, from, g->a.stride);
     SgemmA a = sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
-    scale_panels(&g->a, job->kernel->rows, row, rows, k, depth, panels);
+    scale_panels(&g->a, job->kernel->rows, row, rows, k, depth, panels, a.panel);
     return a;
 }
 
@@ -328,16 +335,15 @@ static SgemmAhead across(const void *data, int64_t stride, int64_t cols)
     return (SgemmAhead){data, div_up(cols, 16), stride * (int64_t)sizeof(float)};
 }
 
-/* What a tile reads first from depth l of the block on: returns how many. What lies along the depth comes by itself, or with the rows
- * before. */
-static int read_next(const GemmJob *job, int64_t row, int64_t rows, int64_t l, int64_t col, SgemmAhead *ahead)
+/* What a tile of sgemm reads first from depth l of the block on, after `now`: returns how many. What lies along the depth comes by itself,
+ * or with the rows before. */
+static int read_next(const GemmJob *job, const Tile *now, const Tile *tile, int64_t l, SgemmAhead *ahead)
 {
     const Gemm *g = job->gemm;
     int         count = 0;
-    if (l >= job->block.depth) return 0;
-    SgemmB b = operand_b(job, l, col);
-    ahead[count++] = across(b.data, b.row, job->kernel->cols);
-    if (job->grid.a_lies && g->a.trans) ahead[count++] = across(element(&g->a, row, job->block.k + l), g->a.stride, rows);
+    SgemmB      b = operand_b(job, l, tile->col);
+    if (tile == now || tile->col != now->col) ahead[count++] = across(b.data, b.row, job->kernel->cols);
+    if (g->a.trans) ahead[count++] = across(element(&g->a, tile->row, job->block.k + l), g->a.stride, tile->rows);
     return count;
 }
 
@@ -389,9 +395,8 @@ static void pairs_run(const GemmJob *job, int64_t rows, int64_t l, int64_t depth
               pairs_panel(job, &job->block), take_sums, to);
 }
 
-/* A tile of c over the depth of the block. */
-static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels, float *c, int64_t c_stride,
-                     bool adds)
+/* A tile of c over the depth of the block. `next`: what the worker probably makes after it, or NULL. */
+static void tile_sum(const GemmJob *job, const Tile *tile, const Tile *next, float *panels, float *c, int64_t c_stride, bool adds)
 {
     const Gemm  *g = job->gemm;
     const Block *block = &job->block;
@@ -399,15 +404,19 @@ static void tile_sum(const GemmJob *job, int64_t row, int64_t rows, int64_t col,
         int64_t depth = min_i64(job->grid.depth, block->depth - l);
         if (job->grid.pairs) {
             bool   ends = g->c.dtype != DT_F32 && block->k + l + depth == g->k;
-            SumsTo to = {g, c, c_stride, row, block->n + col, factor_of(g), adds || l > 0, ends};
-            pairs_run(job, rows, l, depth, cols, panels, &to);
+            SumsTo to = {g, c, c_stride, tile->row, block->n + tile->col, factor_of(g), adds || l > 0, ends};
+            pairs_run(job, tile->rows, l, depth, tile->cols, panels, &to);
             continue;
         }
-        SgemmA     a = operand_a(job, row, rows, block->k + l, depth, panels);
+        SgemmA     a = operand_a(job, tile->row, tile->rows, block->k + l, depth, panels);
         SgemmAhead ahead[SGEMM_MOST_AHEAD];
-        int        num_ahead = read_next(job, row, rows, l + depth, col, ahead);
-        int        how = (adds || l > 0 ? SGEMM_ADD : 0) | (l == 0 && g->c.dtype == DT_F32 ? SGEMM_FAR : 0);
-        sgemm_run(job->kernel, rows, cols, depth, factor_of(g), a, operand_b(job, l, col), c, c_stride, how, ahead, num_ahead);
+        int        num_ahead = 0, how = (adds || l > 0 ? SGEMM_ADD : 0) | (l == 0 && g->c.dtype == DT_F32 ? SGEMM_FAR : 0);
+        if (l + depth < block->depth)
+            num_ahead = read_next(job, tile, tile, l + depth, ahead);
+        else if (next)
+            num_ahead = read_next(job, tile, next, 0, ahead);
+        sgemm_run(job->kernel, tile->rows, tile->cols, depth, factor_of(g), a, operand_b(job, l, tile->col), c, c_stride, how, ahead,
+                  num_ahead);
     }
 }
 
@@ -417,17 +426,17 @@ static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
 }
 
 /* A tile over one depth. */
-static void part_task(const GemmJob *job, int64_t run, int64_t row, int64_t rows, int64_t col, int64_t cols, float *panels)
+static void part_task(const GemmJob *job, int64_t run, const Tile *tile, float *panels)
 {
     int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
-    float  *part = part_of(job, run, row, col);
+    float  *part = part_of(job, run, tile->row, tile->col);
     if (job->grid.pairs) {
-        SumsTo to = {job->gemm, part, job->grid.block_n, row, job->block.n + col, 1, false, false};
-        pairs_run(job, rows, l, depth, cols, panels, &to);
+        SumsTo to = {job->gemm, part, job->grid.block_n, tile->row, job->block.n + tile->col, 1, false, false};
+        pairs_run(job, tile->rows, l, depth, tile->cols, panels, &to);
         return;
     }
-    SgemmA a = operand_a(job, row, rows, job->block.k + l, depth, panels);
-    sgemm_run(job->kernel, rows, cols, depth, 1, a, operand_b(job, l, col), part, job->grid.block_n, 0, NULL, 0);
+    SgemmA a = operand_a(job, tile->row, tile->rows, job->block.k + l, depth, panels);
+    sgemm_run(job->kernel, tile->rows, tile->cols, depth, 1, a, operand_b(job, l, tile->col), part, job->grid.block_n, 0, NULL, 0);
 }
 
 /* Adds up a row of the parts as tile_sum would have. */
@@ -459,18 +468,18 @@ static int64_t tiles_of(const Gemm *g, const Grid *grid, int64_t cols)
     return (div_up(cols, grid->tile_n) - 1) * div_up(g->m, grid->tile_m) + last;
 }
 
-static void place_tile(const Gemm *g, const Grid *grid, int64_t cols, int64_t tile, int64_t *out_row, int64_t *out_rows, int64_t *out_col)
+static Tile place_tile(const Gemm *g, const Grid *grid, int64_t cols, int64_t number)
 {
-    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n), column = min_i64(tile / down, across - 1);
-    int64_t number = tile - column * down, size = grid->tile_m, first = 0;
+    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n), column = min_i64(number / down, across - 1);
+    int64_t size = grid->tile_m, first = 0;
+    number -= column * down;
     if (column == across - 1 && number >= grid->large) {
         first = grid->large * grid->tile_m;
         number -= grid->large;
         size = grid->small_m;
     }
-    *out_row = first + number * size;
-    *out_rows = min_i64(size, g->m - *out_row);
-    *out_col = column * grid->tile_n;
+    int64_t row = first + number * size, col = column * grid->tile_n;
+    return (Tile){row, min_i64(size, g->m - row), col, min_i64(grid->tile_n, cols - col)};
 }
 
 static void tile_task(void *context, int64_t task, int worker)
@@ -483,22 +492,22 @@ static void tile_task(void *context, int64_t task, int worker)
         pack_part(job, &job->next, task - job->tiles);
         return;
     }
-    int64_t tiles = tiles_of(g, grid, block->cols), run = task / tiles, row, rows, col, cols;
-    place_tile(g, grid, block->cols, task % tiles, &row, &rows, &col);
-    cols = min_i64(grid->tile_n, block->cols - col);
-    float *panels = job->scratch + worker * job->scratch_floats, *tile = panels + a_floats(grid);
+    int64_t tiles = tiles_of(g, grid, block->cols), after = task + job->num_workers;
+    Tile    tile = place_tile(g, grid, block->cols, task % tiles);
+    float  *panels = job->scratch + worker * job->scratch_floats, *scratch = panels + a_floats(grid);
     if (grid->apart) {
-        part_task(job, run, row, rows, col, cols, panels);
+        part_task(job, task / tiles, &tile, panels);
         return;
     }
+    Tile    next = place_tile(g, grid, block->cols, min_i64(after, tiles - 1));
     bool    direct = g->c.dtype == DT_F32, ends = block->k + block->depth == g->k;
-    float  *c = direct ? element_of_c(g, row, block->n + col) : grid->kept ? job->parts + row * g->n + block->n + col : tile;
-    int64_t c_stride = direct ? g->c.stride : grid->kept ? g->n : cols;
-    tile_sum(job, row, rows, col, cols, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
+    int64_t col = block->n + tile.col, c_stride = direct ? g->c.stride : grid->kept ? g->n : tile.cols;
+    float  *c = direct ? element_of_c(g, tile.row, col) : grid->kept ? job->parts + tile.row * g->n + col : scratch;
+    tile_sum(job, &tile, after < tiles ? &next : NULL, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
     if (!ends || (grid->pairs && !direct)) return;
-    if (g->epilogue == GEMM_BIAS) add_bias(g, c, c_stride, rows, block->n + col, cols);
+    if (g->epilogue == GEMM_BIAS) add_bias(g, c, c_stride, tile.rows, col, tile.cols);
     if (direct) return;
-    for (int64_t i = 0; i < rows; i++) store_row(g, row + i, block->n + col, c + i * c_stride, cols);
+    for (int64_t i = 0; i < tile.rows; i++) store_row(g, tile.row + i, col, c + i * c_stride, tile.cols);
 }
 
 /* The block with the number, over columns first; past the last without columns. */
@@ -511,7 +520,8 @@ static Block block_at(const Gemm *g, const Grid *grid, int64_t number, float *me
 
 static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 {
-    GemmJob     job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, pool_num_workers(pool))};
+    int         workers = pool_num_workers(pool);
+    GemmJob     job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, workers), .num_workers = workers};
     const Grid *grid = &job.grid;
     job.parts = workspace + num_blocks(g, grid) * block_floats(grid);
     job.scratch = job.parts + part_floats(g, grid);

@@ -69,9 +69,10 @@ SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
                     float *panels, int64_t panel);
 
+/* Floats of panels of so many rows or columns, with what lies between them. */
 static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
 {
-    return (count + measure - 1) / measure * measure * k + 16;
+    return (count + measure - 1) / measure * measure * (k + 16) + 16;
 }
 
 /* What is read after a product of depth k, and comes into the caches meanwhile: of k rows, `stride` bytes apart, so many cache lines. */
