@@ -25,6 +25,7 @@ enum {
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
     PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
+    ALIASED = 2048,             /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
     FAR_APART = 1 << 16,        /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
     WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
@@ -48,7 +49,7 @@ typedef struct Grid {
 static bool may_lie(const GemmOperand *x, bool across)
 {
     const SgemmKernel *kernel = sgemm_kernel();
-    return x->dtype == DT_F32 && (kernel->far || !across) && dtype_bytes(DT_F32, x->stride) % kernel->aliased != 0;
+    return x->dtype == DT_F32 && (kernel->far || !across) && dtype_bytes(DT_F32, x->stride) % ALIASED != 0;
 }
 
 static bool a_lies(const Gemm *g)

@@ -59,8 +59,8 @@ enum {
     ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) ROW_CASE(10) ROW_CASE(11) ROW_CASE(12)
 #include "device/cpu/sgemm_tile.h"
 
-static const SgemmKernel avx2 = {"AVX2", 6, 16, avx2_along_rows, avx2_along_depth, false, 2048};
-static const SgemmKernel avx512 = {"AVX-512", 12, 32, avx512_along_rows, avx512_along_depth, true, 4096};
+static const SgemmKernel avx2 = {"AVX2", 6, 16, avx2_along_rows, avx2_along_depth, false};
+static const SgemmKernel avx512 = {"AVX-512", 12, 32, avx512_along_rows, avx512_along_depth, true};
 
 int sgemm_kernels(const SgemmKernel **out)
 {

@@ -41,7 +41,6 @@ typedef struct SgemmKernel {
     SgemmTile   along_rows;  /* a's rows lie side by side, a_stride from one l to the next */
     SgemmTile   along_depth; /* a's depth lies side by side, a_stride from one row to the next */
     bool        far;         /* panels are too large for the first cache: an operand that lies across the depth needn't be packed */
-    int         aliased; /* bytes: where rows are so far apart, or a multiple, packing gains much: they share few places of the caches */
 } SgemmKernel;
 
 /* The fastest kernel that this CPU runs. */
