@@ -83,15 +83,15 @@ static int64_t num_tiles(const Grid *grid, int64_t m, int64_t n)
  * `tall`: what a tile has read of b it uses for all its rows. */
 static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool tall)
 {
+    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3; /* nearly equal halves matter more than whole panels */
     grid->tile_m = even_tile(m, tile_m, grid->rows);
     grid->tile_n = grid->b_lies ? even_tile(n, WIDE, SGEMM_COLS) : grid->block_n;
     while (num_tiles(grid, m, n) < enough) {
-        bool by_columns =
-            grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && (tall || grid->tile_n > grid->tile_m)));
-        if (by_columns)
+        bool wide = tall ? grid->tile_n >= 4 * LEAST_N : grid->tile_n > grid->tile_m;
+        if (grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && wide)))
             grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
         else if (grid->tile_m / 2 >= LEAST_M)
-            grid->tile_m = even_tile(m, grid->tile_m / 2, grid->rows);
+            grid->tile_m = even_tile(m, grid->tile_m / 2, rows);
         else
             return;
     }
