@@ -1,9 +1,9 @@
 /* A task makes a tile of c, depth by depth, from rows of a and columns of b. An operand is read where it lies unless its place in memory
  * costs more than packing it: a is then packed by each task for itself, b a block at a time for all workers; the next block is packed by
  * whoever finds no tile left of this one. While a tile is made, what it reads next comes into the caches, a line every few steps along k.
- * Where there are fewer tiles than workers, each depth is a task of its own: its sums stay apart until all are there, and are then added in
- * the same order. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows
- * (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
+ * Where there are few tiles for the workers, or only thin ones, each depth is a task of its own: its sums stay apart until those of a block
+ * are there, and are then added in the same order. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32
+ * scratch. Products of a few rows (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
 #include "device/cpu/bgemm.h"
@@ -119,9 +119,12 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
     bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
     cut_tiles(&grid, m, n, shallow ? SHALLOW_M : deep ? DEEP_M : TILE_M, shallow || deep ? div_up(enough, 2) : enough, deep);
-    if (num_tiles(&grid, m, n) < 2 * num_workers && num_workers > 1 && runs > 1 && runs * m * grid.block_n <= PART_FLOATS) {
+    int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
+    bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = deep && grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
+    if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
         grid.apart = true;
-        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
+        if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
+        cut_tiles(&grid, m, n, TILE_M, div_up(enough, min_i64(runs, most)), false);
     }
     grid.kept = g->c.dtype != DT_F32 && !grid.b_lies && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
     if (grid.kept) grid.block_k = blocked_k;
