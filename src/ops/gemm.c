@@ -19,7 +19,8 @@ enum {
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
-    BLOCK_FLOATS = 1 << 19,     /* of b packed at a time, 2 MiB */
+    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
+    BLOCK_WORKERS = 4,
     BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
@@ -112,15 +113,15 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     Grid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b_lies = b_lies(g)};
     grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
     grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
-    int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N;
-    grid.block_n = even_tile(n, grid.b_lies ? n : max_i64(least_n, BLOCK_FLOATS / k), SGEMM_COLS);
-    int64_t blocked_k = even_tile(k, max_i64(1, BLOCK_FLOATS / grid.block_n / grid.depth) * grid.depth, grid.depth);
+    int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
+    grid.block_n = even_tile(n, grid.b_lies ? n : max_i64(least_n, block / k), SGEMM_COLS);
+    int64_t blocked_k = even_tile(k, max_i64(1, block / grid.block_n / grid.depth) * grid.depth, grid.depth);
     grid.block_k = g->c.dtype == DT_F32 && !grid.b_lies ? blocked_k : k;
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
     bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
     cut_tiles(&grid, m, n, shallow ? SHALLOW_M : deep ? DEEP_M : TILE_M, shallow || deep ? div_up(enough, 2) : enough, deep);
     int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
-    bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = deep && grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
+    bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
     if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
         grid.apart = true;
         if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
