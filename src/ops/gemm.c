@@ -348,7 +348,7 @@ static int read_next(const GemmJob *job, const Tile *now, const Tile *tile, int6
     int         count = 0;
     SgemmB      b = operand_b(job, l, tile->col);
     if (tile == now || tile->col != now->col) ahead[count++] = across(b.data, b.row, job->kernel->cols);
-    if (g->a.trans) ahead[count++] = across(element(&g->a, tile->row, job->block.k + l), g->a.stride, tile->rows);
+    if (g->a.trans && g->a.dtype == DT_F32) ahead[count++] = across(element(&g->a, tile->row, job->block.k + l), g->a.stride, tile->rows);
     return count;
 }
 
