@@ -128,9 +128,9 @@ const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t ro
     return scratch;
 }
 
-/* sgemm's panels of b turned are rows of them. */
-void attention_store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride,
-                            float *scratch)
+/* Columns of x (D, rows), `stride` floats apart from one d to the next, become rows [t, t + rows) of one head: they are those of sgemm's
+ * panels of b turned. scratch: sgemm_packed(D, SGEMM_COLS, rows) floats. */
+static void store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride, float *scratch)
 {
     const SgemmKernel *kernel = sgemm_kernel();
     SgemmB             turned = sgemm_pack_b(kernel, true, heads->dim, rows, x, DT_F32, stride, scratch, kernel->cols * rows);
@@ -253,7 +253,7 @@ static void panel_finish(const Attention *a, int64_t b, const Panel *p, float *s
     float *lse = a->lse ? a->lse + (b * a->num_heads + p->head) * a->len + p->t : NULL;
     for (int64_t d = 0; d < a->dim; d++)
         for (int i = 0; i < PANEL; i++) p->sum[d * PANEL + i] /= p->total[i];
-    if (a->o.data) attention_store_turned(&a->o, b, p->t, p->count, p->head, p->sum, PANEL, scratch);
+    if (a->o.data) store_turned(&a->o, b, p->t, p->count, p->head, p->sum, PANEL, scratch);
     for (int64_t i = 0; lse && i < p->count; i++) lse[i] = p->most[i] + logf(p->total[i]);
 }
 

@@ -73,11 +73,6 @@ double attention_macs(const Attention *a);
 /* Rows [t, t + rows) of one head as f32, converted into scratch (rows, D) where bf16. */
 const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride);
 
-/* Columns of x (D, rows), `stride` floats apart from one d to the next, become rows [t, t + rows) of one head. scratch:
- * sgemm_packed(D, SGEMM_COLS, rows) floats. */
-void attention_store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride,
-                            float *scratch);
-
 size_t attention_forward_workspace(const Attention *a, int num_workers);
 void   attention_forward(const Attention *a, ThreadPool *pool, void *workspace);
 void   attention_forward_reference(const Attention *a);

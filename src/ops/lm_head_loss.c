@@ -155,6 +155,7 @@ static void row_exps(RowExps *row, float *logits, int64_t vocab)
     for (int64_t c = 0; c < vocab; c += row->stretch) {
         int64_t n = min_i64(row->stretch, vocab - c);
         float   most = vec_max(logits + c, n);
+        /* the next stretch comes into the cache while these become exponentials */
         for (int64_t next = c + n; next < min_i64(vocab, c + 2 * n); next += 16) __builtin_prefetch(logits + next);
         if (most > row->shift) {
             row->total *= vec_expf(row->shift - most);

@@ -238,8 +238,8 @@ void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, con
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels)
 {
-    int64_t panel =
-        kernel->rows * k + LINE; /* not a multiple of 4 KiB: rows are copied to all panels, whose places in the cache are apart */
+    /* a line apart: panels of whole pages would share one place of the cache, and a row is copied to all of them */
+    int64_t panel = kernel->rows * k + LINE;
     sgemm_pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels, panel);
     return (SgemmA){panels, panel, 1, kernel->rows};
 }
