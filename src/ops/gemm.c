@@ -19,6 +19,7 @@ enum {
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
+    MANY_WORKERS = 8, /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
     BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
@@ -126,6 +127,8 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
         grid.apart = true;
         if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
         cut_tiles(&grid, m, n, TILE_M, div_up(enough, min_i64(runs, most)), false);
+    } else if (num_workers >= MANY_WORKERS) {
+        cut_tiles(&grid, m, n, grid.tile_m, 2 * enough, deep);
     }
     grid.kept = g->c.dtype != DT_F32 && !grid.b_lies && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
     if (grid.kept) grid.block_k = blocked_k;

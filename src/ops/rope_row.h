@@ -5,8 +5,21 @@
 
 enum { ROPE_MAX_HEAD_DIM = 1024 };
 
-/* Pairs (i, i + half) of `heads` heads beside each other, with `norm` times w rstd[head], turn by their angle, or back; y, of dtype `to`,
- * may be x. cosines: half of them, then the sines. With head_dim a constant the loops unroll, which is a third of the time. */
+/* A head's pair (i, i + half) turns by its angle, with `norm` times w scale. */
+VEC_ROW void rope_pair(DType dtype, DType to, bool norm, const void *x, void *y, const float *w, float scale, float cosine, float sine,
+                       int64_t i, int64_t half)
+{
+    float first = vec_get(x, dtype, i), second = vec_get(x, dtype, i + half);
+    if (norm) {
+        first = w[i] * (first * scale);
+        second = w[i + half] * (second * scale);
+    }
+    vec_set(y, to, i, first * cosine - second * sine);
+    vec_set(y, to, i + half, second * cosine + first * sine);
+}
+
+/* Pairs of `heads` heads beside each other turn, with `norm` times w rstd[head], or turn back; y, of dtype `to`, may be x. cosines: half of
+ * them, then the sines. With head_dim a constant the loops unroll, which is a third of the time. */
 VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const void *x, void *y, const float *w, const float *rstd,
                         int64_t heads, int64_t head_dim, const float *cosines, int64_t half)
 {
@@ -15,6 +28,11 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
     for (int64_t h = 0; h < heads; h++, x = vec_at(x, dtype, head_dim), y = vec_at_mut(y, to, head_dim)) {
         float   scale = norm ? rstd[h] : 1;
         int64_t i = 0;
+        if (dtype == DT_F32 && to == DT_F32) {
+            VEC_LOOP
+            for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);
+            continue;
+        }
         for (; i + 8 <= half; i += 8) {
             Vec8 c = vec8_load(cosines + i), s = sign * vec8_load(sines + i), first = vec8_get(dtype, x, i),
                  second = vec8_get(dtype, x, i + half);
@@ -29,15 +47,7 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
                 vec8_set_bf16(y, i, first * c - second * s, i + half, second * c + first * s);
             }
         }
-        for (; i < half; i++) {
-            float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, i), second = vec_get(x, dtype, i + half);
-            if (norm) {
-                first = w[i] * (first * scale);
-                second = w[i + half] * (second * scale);
-            }
-            vec_set(y, to, i, first * c - second * s);
-            vec_set(y, to, i + half, second * c + first * s);
-        }
+        for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);
     }
 }
 
