@@ -19,7 +19,7 @@ enum {
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
-    MANY_WORKERS = 8, /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it */
+    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
     BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
