@@ -120,15 +120,16 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     grid.block_k = g->c.dtype == DT_F32 && !grid.b_lies ? blocked_k : k;
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
     bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
-    cut_tiles(&grid, m, n, shallow ? SHALLOW_M : deep ? DEEP_M : TILE_M, shallow || deep ? div_up(enough, 2) : enough, deep);
+    int64_t wanted = shallow || deep ? div_up(enough, 2) : enough;
+    cut_tiles(&grid, m, n, shallow ? SHALLOW_M : deep ? DEEP_M : TILE_M, wanted, deep);
     int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
     bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
     if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
         grid.apart = true;
         if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
         cut_tiles(&grid, m, n, TILE_M, div_up(enough, min_i64(runs, most)), false);
-    } else if (num_workers >= MANY_WORKERS) {
-        cut_tiles(&grid, m, n, grid.tile_m, 2 * enough, deep);
+    } else if (num_workers >= MANY_WORKERS && !shallow) {
+        cut_tiles(&grid, m, n, grid.tile_m, 2 * wanted, deep);
     }
     grid.kept = g->c.dtype != DT_F32 && !grid.b_lies && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
     if (grid.kept) grid.block_k = blocked_k;
