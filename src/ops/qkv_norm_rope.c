@@ -70,12 +70,14 @@ static OpCost qkv_norm_rope_cost(const Node *node)
 /* Heads that are normed together: the square roots and divisions of one don't wait for those of another. */
 enum { HEADS = 8 };
 
-/* Query and key heads beside each other in a row, HEADS at most, the first `queries` of them by wq. y, rstd NULL: not wanted. */
+/* Query and key heads beside each other in a row, HEADS at most, the first `queries` of them by wq. y, rstd NULL: not wanted. What lies
+ * `ahead` elements further on comes into the caches. */
 VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x, void *y, int64_t queries, int64_t heads, const float *wq,
-                        const float *wk, double eps, float *rstd, const float *cosines)
+                        const float *wk, double eps, float *rstd, const float *cosines, int64_t ahead)
 {
     float r[HEADS];
     for (int64_t h = 0; h < heads; h++) {
+        vec_ahead_floats(dtype, x, h * head_dim + ahead, head_dim);
         r[h] = norms ? rms_rstd(vec_row_squares(dtype, vec_at(x, dtype, h * head_dim), head_dim), head_dim, eps) : 1;
         if (rstd) rstd[h] = r[h]; /* copied all at once it would wait for the last to be stored */
     }
@@ -101,7 +103,7 @@ VEC_ROW void turn_rows(DType dtype, int64_t head_dim, bool norms, const KernelAr
         for (int64_t h = 0; h < turned; h += HEADS) {
             int64_t heads = min_i64(HEADS, turned - h), queries = max_i64(0, min_i64(heads, attrs->num_heads - h));
             turn_heads(dtype, head_dim, norms, vec_at(x, dtype, h * head_dim), y ? vec_at_mut(y, dtype, h * head_dim) : NULL, queries,
-                       heads, wq, wk, attrs->eps, rstd ? rstd + h : NULL, cosines);
+                       heads, wq, wk, attrs->eps, rstd ? rstd + h : NULL, cosines, cols);
         }
         if (y && y != x) memcpy(vec_at_mut(y, dtype, cols - values), vec_at(x, dtype, cols - values), (size_t)dtype_bytes(dtype, values));
     }

@@ -78,17 +78,19 @@ typedef struct Heads {
     void        *dx;
     const float *cosines, *w, *rstd;
     float       *dw;
+    int64_t      ahead; /* elements from these to what is fetched meanwhile */
 } Heads;
 
 /* Heads that go through together. Of floats one: where head_dim is a constant it stays in registers. What is rounded takes so many
  * instructions that the processor doesn't reach the next head while one waits for its sum. */
-enum { HEADS = 8 };
+enum { HEADS = 8, ROWS_AHEAD = 2 };
 #define HEADS_OF(dtype) ((dtype) == DT_F32 ? 1 : HEADS)
 
 /* dx of `count` of them. */
 VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, const Heads *heads, int64_t count)
 {
-    float turned[HEADS * ROPE_MAX_HEAD_DIM], pull[HEADS];
+    _Alignas(64) float turned[HEADS * ROPE_MAX_HEAD_DIM];
+    float              pull[HEADS];
     if (!norms) {
         rope_heads(dtype, dtype, true, false, heads->dy, heads->dx, NULL, NULL, count, head_dim, heads->cosines, head_dim / 2);
         return;
@@ -96,6 +98,8 @@ VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, con
     for (int64_t h = 0, n; h < count; h += n) {
         const void *x = vec_at(heads->x, dtype, h * head_dim), *dy = vec_at(heads->dy, dtype, h * head_dim);
         n = min_i64(HEADS_OF(dtype), count - h);
+        vec_ahead_floats(dtype, x, heads->ahead, head_dim);
+        vec_ahead_floats(dtype, dy, heads->ahead, head_dim);
         rope_heads(dtype, DT_F32, true, false, dy, turned, NULL, NULL, n, head_dim, heads->cosines, head_dim / 2);
         for (int64_t k = 0; k < n; k++) {
             float dot = vec_row_dot3(dtype, vec_at(x, dtype, k * head_dim), DT_F32, turned + k * head_dim, heads->w, head_dim);
@@ -177,8 +181,9 @@ static void chunk_bwd(const KernelArgs *args, int64_t chunk, int worker)
     for (int64_t row = chunk * step; row < min_i64(rows, (chunk + 1) * step); row++) {
         int64_t      at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
         const float *cosines = table + positions[row] * head_dim, *rstd = wq ? (const float *)args->in[IN_RSTD].data + row * turned : NULL;
-        Heads        queries = {.cosines = cosines, .w = wq, .rstd = rstd, .dw = dw};
-        Heads        keys = {.cosines = cosines, .w = wk, .rstd = wq ? rstd + num_q : NULL, .dw = sums ? dw + head_dim : NULL};
+        Heads        queries = {.cosines = cosines, .w = wq, .rstd = rstd, .dw = dw, .ahead = ROWS_AHEAD * heads * head_dim};
+        Heads        keys = {
+                   .cosines = cosines, .w = wk, .rstd = wq ? rstd + num_q : NULL, .dw = sums ? dw + head_dim : NULL, .ahead = queries.ahead};
         if (!same)
             for (int64_t h = 0; h < turned; h++)
                 head_bwd_any(args, h < num_q ? &queries : &keys, h < num_q ? h : h - num_q, at + h * head_dim, &dx, dx_at + h * head_dim);

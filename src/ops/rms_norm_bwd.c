@@ -72,33 +72,36 @@ static Chunk chunk_begin(const KernelArgs *args, int64_t chunk)
     return c;
 }
 
-/* Whole rows beside each other, each read again right after its sum: the processor begins to sum the next one meanwhile. `adds` and
- * `sums` are constants, so that the loop has no choice to make. */
-VEC_ROW void rows_bwd(DType dtype, bool adds, bool sums, void *dx, const void *dy, const void *x, const float *w, float *dw,
+/* Whole rows beside each other, each read again right after its sum: the processor begins to sum the next one meanwhile. `wide` (of floats,
+ * in a task for AVX-512), `adds` and `sums` are constants, so that the loop has no choice to make. */
+VEC_ROW void rows_bwd(DType dtype, bool wide, bool adds, bool sums, void *dx, const void *dy, const void *x, const float *w, float *dw,
                       const float *rstd, int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++) {
         RmsBwd row = {vec_at(dy, dtype, r * cols), vec_at(x, dtype, r * cols), w, dw, rstd[r], 0, adds, sums};
         row.pull = rms_pull(row.rstd, vec_row_dot3(dtype, row.x, dtype, row.dy, w, cols), cols);
-        rms_bwd_row(dtype, dtype, vec_at_mut(dx, dtype, r * cols), &row, cols);
+        if (wide)
+            rms_bwd_floats(vec_at_mut(dx, dtype, r * cols), &row, cols);
+        else
+            rms_bwd_row(dtype, dtype, vec_at_mut(dx, dtype, r * cols), &row, cols);
     }
 }
 
 /* Rows of one dtype that lie where they are read and written. */
-VEC_ROW void chunk_bwd_here(DType dtype, const Chunk *c, const float *w)
+VEC_ROW void chunk_bwd_here(DType dtype, bool wide, const Chunk *c, const float *w)
 {
     int64_t      at = c->row * c->cols, rows = c->end - c->row;
     const float *rstd = (const float *)c->args->in[IN_RSTD].data + c->row;
     void        *dx = vec_at_mut(c->args->out[OUT_DX].data, dtype, at);
     const void  *dy = vec_at(c->args->in[IN_DY].data, dtype, at), *x = vec_at(c->args->in[IN_X].data, dtype, at);
     if (c->adds && c->dw)
-        rows_bwd(dtype, true, true, dx, dy, x, w, c->dw, rstd, rows, c->cols);
+        rows_bwd(dtype, wide, true, true, dx, dy, x, w, c->dw, rstd, rows, c->cols);
     else if (c->adds)
-        rows_bwd(dtype, true, false, dx, dy, x, w, c->dw, rstd, rows, c->cols);
+        rows_bwd(dtype, wide, true, false, dx, dy, x, w, c->dw, rstd, rows, c->cols);
     else if (c->dw)
-        rows_bwd(dtype, false, true, dx, dy, x, w, c->dw, rstd, rows, c->cols);
+        rows_bwd(dtype, wide, false, true, dx, dy, x, w, c->dw, rstd, rows, c->cols);
     else
-        rows_bwd(dtype, false, false, dx, dy, x, w, c->dw, rstd, rows, c->cols);
+        rows_bwd(dtype, wide, false, false, dx, dy, x, w, c->dw, rstd, rows, c->cols);
 }
 
 /* Columns [at, at + n) of the chunk's first row of dx, n at most TILE, its codes and its part of dw. dx may share dy's memory. */
@@ -154,19 +157,30 @@ VEC_TASK(rms_norm_bwd_task)
 
 enum { MOST_COLS_HERE = 8 * TILE };
 
-/* Of rows that lie where they are read and written. A task of its own, so that its loops have registers enough. */
-VEC_TASK(rms_norm_bwd_here_task)
+/* Of rows that lie where they are read and written. Tasks of their own, so that their loops have registers enough. */
+VEC_ROW void chunks_bwd_here(DType dtype, bool wide, const KernelArgs *args, int64_t task)
 {
-    const KernelArgs *args = context;
     const TensorType *x = &args->in[IN_X].type;
     int64_t           rows = type_rows(x), each = chunks_moved(args, rows);
     float             scratch_w[MOST_COLS_HERE];
     const float      *w = rms_weights(&args->in[IN_W], ((const RmsNormAttrs *)args->attrs)->offset, 0, type_cols(x), scratch_w);
-    (void)worker;
     for (int64_t chunk = task * each; chunk < min_i64(num_chunks(rows), (task + 1) * each); chunk++) {
         Chunk c = chunk_begin(args, chunk);
-        VEC_OF(x->dtype, chunk_bwd_here, &c, w);
+        chunk_bwd_here(dtype, wide, &c, w);
     }
+}
+
+VEC_TASK(here_task)
+{
+    const KernelArgs *args = context;
+    (void)worker;
+    VEC_OF(args->in[IN_X].type.dtype, chunks_bwd_here, false, args, task);
+}
+
+VEC_WIDE static void here_wide_task(void *context, int64_t task, int worker)
+{
+    (void)worker;
+    chunks_bwd_here(DT_F32, true, context, task);
 }
 
 static Status rms_norm_bwd_cpu(const KernelArgs *args)
@@ -176,8 +190,9 @@ static Status rms_norm_bwd_cpu(const KernelArgs *args)
     RowCodes          codes = row_codes(args, &op_rms_norm_bwd.codes, x);
     int64_t           rows = type_rows(x), cols = type_cols(x), chunks = num_chunks(rows);
     bool              here = cols <= MOST_COLS_HERE && dx->data && dx->type.dtype == x->dtype && args->in[IN_DY].type.dtype == x->dtype;
-    pool_run(args->pool, div_up(chunks, chunks_moved(args, rows)),
-             here && !row_codes_wanted(&codes) ? rms_norm_bwd_here_task : rms_norm_bwd_task, (void *)args);
+    PoolTask          task = rms_norm_bwd_task;
+    if (here && !row_codes_wanted(&codes)) task = x->dtype == DT_F32 && cpu_avx512() ? here_wide_task : here_task;
+    pool_run(args->pool, div_up(chunks, chunks_moved(args, rows)), task, (void *)args);
     if (args->out[OUT_DW].data) chunks_combine(&args->out[OUT_DW], args->accumulate >> 1 & 1, args->workspace, chunks, cols, cols);
     return OK;
 }

@@ -75,6 +75,12 @@ VEC_ROW void vec_ahead(const void *row, DType dtype, int64_t i)
     for (int k = 0; k < VEC_BLOCK * (dtype == DT_F32 ? 4 : 2); k += 64) __builtin_prefetch(from + k);
 }
 
+/* The same of `count` elements, where they are floats: what is bf16 takes so many instructions that it comes by itself. */
+VEC_ROW void vec_ahead_floats(DType dtype, const void *row, int64_t i, int64_t count)
+{
+    for (int64_t k = 0; dtype == DT_F32 && k < count; k += 16) __builtin_prefetch((const float *)row + i + k);
+}
+
 typedef float    Vec8 __attribute__((vector_size(32)));
 typedef int32_t  Int8 __attribute__((vector_size(32)));
 typedef uint32_t Word8 __attribute__((vector_size(32)));
@@ -170,6 +176,17 @@ static inline void vec8_set_bf16(uint16_t *row, int64_t i, Vec8 at_i, int64_t k,
             n = (count)-i < 8 ? (count)-i : 8; \
             vec8_set(dtype, row, i, n, value); \
         } \
+    } while (0)
+
+/* For each i below `count` a statement on floats, in vectors as wide as the task is compiled for. */
+#define VEC_FLOATS(count, i, ...) \
+    do { \
+        int64_t vec_at = 0; \
+        for (; vec_at + 16 <= (count); vec_at += 16) { \
+            VEC_LOOP \
+            for (int64_t i = vec_at; i < vec_at + 16; i++) __VA_ARGS__ \
+        } \
+        for (int64_t i = vec_at; i < (count); i++) __VA_ARGS__ \
     } while (0)
 
 static inline Vec8 vec8_all(float x)
