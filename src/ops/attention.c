@@ -345,6 +345,7 @@ static Attention attention_bound(const KernelArgs *args)
 static Status attention_blocks(const KernelArgs *args)
 {
     Attention a = attention_bound(args);
+    TRY(attention_check_starts(&a));
     attention_forward(&a, args->pool, args->workspace);
     return OK;
 }

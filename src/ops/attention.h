@@ -39,6 +39,16 @@ static inline int64_t attention_first_key(const Attention *a, int64_t b, int64_t
     return a->window ? max_i64(first, a->first + t + 1 - a->window) : first;
 }
 
+/* Each query attends its own key at least: kernels store nothing else for keys that none attends. */
+static inline Status attention_check_starts(const Attention *a)
+{
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t t = 0; t < a->len; t++)
+            FAIL_IF(a->doc_start[b * a->len + t] > t, ERR_INVALID, "doc_start of row %lld, position %lld is %d, expected no later position",
+                    (long long)b, (long long)t, a->doc_start[b * a->len + t]);
+    return OK;
+}
+
 extern const AttrDef attention_attrs[]; /* of all three */
 
 /* What large samples of all three add to shapes: windows that begin inside of tiles, in documents and in whole rows; caps; head dims. */

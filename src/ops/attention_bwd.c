@@ -310,6 +310,7 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
 static Status attention_bwd_blocks(const KernelArgs *args)
 {
     BackwardJob job = attention_bwd_bound(args);
+    TRY(attention_check_starts(&job.a));
     job_divide(&job, args->workspace, pool_num_workers(args->pool));
     if (!job.a.len) return OK;
     pool_run(args->pool, job.a.batch * div_up(job.a.len, BLOCK_Q), delta_task, &job);

@@ -311,6 +311,29 @@ static void positions_outside_the_cache_are_refused(void)
     op_case_free(&c);
 }
 
+static void documents_that_begin_later_are_refused(void)
+{
+    static const AttentionAttrs attrs = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 4};
+    const TensorType            packed = type_make(DT_F32, 3, (int64_t)2, (int64_t)3, (int64_t)12);
+    const TensorType            o = type_make(DT_F32, 4, (int64_t)2, (int64_t)3, (int64_t)1, (int64_t)4);
+    const TensorType            lse = type_make(DT_F32, 3, (int64_t)2, (int64_t)1, (int64_t)3);
+    const TensorType            starts = type_make(DT_I32, 2, (int64_t)2, (int64_t)3), none = {0};
+    const TensorType            forward[NODE_MAX_IN] = {packed, none, none, starts};
+    const TensorType            backward[NODE_MAX_IN] = {o, packed, none, none, o, lse, starts};
+    for (int i = 0; i < 2; i++) {
+        const OpDef *op = i ? &op_attention_bwd : &op_attention;
+        OpCase       c;
+        EXPECT_OK(op_case_make(&c, op, &attrs, i ? backward : forward));
+        Buffer    *at = &c.in[i ? 6 : 3];
+        RunOptions run = {.want = ~0u, .poison = 0xFF};
+        memset(at->data, 0, at->bytes);
+        EXPECT_OK(op_case_run(&c, &op->cpu[0], &run, "inside"));
+        ((int32_t *)at->data)[4] = 2;
+        EXPECT_FAILS(op_case_run(&c, &op->cpu[0], &run, "outside"), ERR_INVALID, "doc_start of row 1, position 1 is 2");
+        op_case_free(&c);
+    }
+}
+
 static void wrong_attributes_are_refused(void)
 {
     const Problem wrong[] = {{1, 3, 1, 1, 4, 1000, -1, 0}, {1, 3, 1, 1, 4, 1000, 0, -2}, {1, 3, 1, 1, 4, 1000, 0, NAN}};
@@ -326,4 +349,5 @@ static void wrong_attributes_are_refused(void)
 }
 
 TEST_MAIN(TEST(wrong_attributes_are_refused), TEST(forward_and_backward_match_the_definition), TEST(large_scores_stay_finite),
-          TEST(cache_filled_in_pieces_equals_attention_at_once), TEST(positions_outside_the_cache_are_refused))
+          TEST(cache_filled_in_pieces_equals_attention_at_once), TEST(positions_outside_the_cache_are_refused),
+          TEST(documents_that_begin_later_are_refused))
