@@ -31,7 +31,7 @@ enum {
     FAR_APART = 1 << 16,        /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
     WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
-    DOT_COLS = 32, /* columns of c a task, by dot products */
+    DOT_COLS = 32, /* columns of c that a task of dot products has at least */
 };
 
 _Static_assert(PACK_ROWS % BGEMM_BLOCK == 0, "parts of a panel are whole blocks");
@@ -546,18 +546,24 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
     }
 }
 
+/* Columns a task. A worker has few tasks, so that it reads b in long pieces. */
+static int64_t dot_cols(const Gemm *g, int num_workers)
+{
+    return max_i64(DOT_COLS, div_up(g->n, 2 * TASKS_PER_WORKER * num_workers));
+}
+
 static void gemm_dots(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
     const Gemm    *g = job->gemm;
-    int64_t        end = min_i64(g->n, (task + 1) * DOT_COLS);
+    int64_t        cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
     float         *scratch = job->scratch + worker * job->scratch_floats;
     const float   *a[FEW_ROWS];
     for (int64_t i = 0; i < g->m; i++) {
         a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
         scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
     }
-    for (int64_t j = task * DOT_COLS; j < end; j++) {
+    for (int64_t j = task * cols; j < end; j++) {
         const float *b = numbers_from(&g->b, 0, j, g->k, scratch);
         scale_row(&g->b, j, g->k, scratch);
         for (int64_t i = 0; i < g->m; i++) {
@@ -576,8 +582,8 @@ void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
         run_blocks(g, pool, workspace);
         return;
     }
-    GemmJob job = {.gemm = g, .scratch = workspace, .scratch_floats = dot_floats(g)};
-    pool_run(pool, div_up(g->n, DOT_COLS), gemm_dots, &job);
+    GemmJob job = {.gemm = g, .num_workers = pool_num_workers(pool), .scratch = workspace, .scratch_floats = dot_floats(g)};
+    pool_run(pool, div_up(g->n, dot_cols(g, job.num_workers)), gemm_dots, &job);
 }
 
 void gemm_reference(const Gemm *g)

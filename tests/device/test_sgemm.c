@@ -99,8 +99,14 @@ static void products_have_the_bits_of_a_chain(void)
     EXPECT(count >= 1 && kernels[0] == sgemm_kernel());
     for (int kernel = 0; kernel < count; kernel++) {
         EXPECT(SGEMM_ROWS % kernels[kernel]->rows == 0 && SGEMM_COLS % kernels[kernel]->cols == 0);
-        for (int64_t m = 1; m <= 26; m++) each_way(kernels[kernel], m, 33, 9);
-        for (int64_t n = 1; n <= 66; n++) each_way(kernels[kernel], 7, n, 17);
+        for (int64_t m = 1; m <= 26; m++) {
+            each_way(kernels[kernel], m, 33, 9);
+            each_way(kernels[kernel], m, 33, MOST); /* deep: column by column */
+        }
+        for (int64_t n = 1; n <= 66; n++) {
+            each_way(kernels[kernel], 7, n, 17);
+            each_way(kernels[kernel], 7, n, MOST);
+        }
         for (int64_t k = 0; k <= 18; k++) each_way(kernels[kernel], 13, 35, k);
         each_way(kernels[kernel], MOST, MOST, MOST);
     }
