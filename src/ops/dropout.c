@@ -41,7 +41,14 @@ VEC_ROW void dropout_tile(DType dtype, void *y, const void *x, const uint32_t *r
 {
     float kept = (float)(1 / (1 - p)), chance = (float)p;
     VEC_LOOP
-    for (int64_t i = 0; i < count; i++) vec_set(y, dtype, i, philox_uniform(random[i]) >= chance ? vec_get(x, dtype, i) * kept : 0.0f);
+    for (int64_t i = 0; i < count; i++) {
+        float    value = vec_get(x, dtype, i) * kept;
+        uint32_t word, mask = 0u - (philox_uniform(random[i]) >= chance); /* with a choice of values the loop wouldn't vectorise */
+        memcpy(&word, &value, 4);
+        word &= mask;
+        memcpy(&value, &word, 4);
+        vec_set(y, dtype, i, value);
+    }
 }
 
 VEC_TASK(dropout_task)

@@ -116,11 +116,12 @@ VEC_ROW Vec8 vec8_some(DType dtype, const void *row, int64_t i, int64_t n)
     return vec8_load(lanes);
 }
 
-/* Each in the low half of its lane, as bf16_from_f32 rounds it. */
-static inline __m256i vec8_rounded(Vec8 v)
+/* Each in the low half of its lane, as bf16_from_f32 rounds it; without `nans` none is NaN. */
+VEC_ROW __m256i vec8_rounded(Vec8 v, bool nans)
 {
-    Word8 word = (Word8)v, nan = (Word8)(v != v), rounded = word + ((word >> 16 & 1) + 0x7FFF);
-    return _mm256_srli_epi32((__m256i)((nan & (word | 0x400000)) | (~nan & rounded)), 16);
+    Word8 word = (Word8)v, rounded = word + ((word >> 16 & 1) + 0x7FFF), nan = (Word8)(v != v);
+    if (nans) rounded = (nan & (word | 0x400000)) | (~nan & rounded);
+    return _mm256_srli_epi32((__m256i)rounded, 16);
 }
 
 /* 16 floats as bf16. The processor's own rounding takes denormals for 0: where there is a 0 it is done by hand. */
@@ -131,7 +132,12 @@ static inline __m256i vec16_bf16(Vec8 low, Vec8 high)
         __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=x"(words) : "x"(low), "x"(high));
         if (!_mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_add_epi16(words, words), _mm256_setzero_si256()))) return words;
     }
-    return _mm256_permute4x64_epi64(_mm256_packus_epi32(vec8_rounded(low), vec8_rounded(high)), 0xD8);
+    __m256i first = vec8_rounded(low, false), second = vec8_rounded(high, false);
+    if (_mm256_movemask_ps(_mm256_cmp_ps((__m256)low, (__m256)high, _CMP_UNORD_Q))) {
+        first = vec8_rounded(low, true);
+        second = vec8_rounded(high, true);
+    }
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(first, second), 0xD8);
 }
 
 /* Elements [i, i + 16), as vec_set stores each. */
