@@ -38,7 +38,7 @@ typedef struct RmsBwd {
 VEC_ROW Vec8 rms_bwd_some(DType dy_dtype, DType dtype, const void *dx, const RmsBwd *row, int64_t i, int64_t n)
 {
     Vec8 dy = vec8_held(vec8_some(dy_dtype, row->dy, i, n)), x = vec8_held(vec8_some(dtype, row->x, i, n));
-    Vec8 result = dy * vec8_some(DT_F32, row->w, i, n) * row->rstd - x * row->pull;
+    Vec8 result = vec8_fms(dy * vec8_some(DT_F32, row->w, i, n), vec8_all(row->rstd), x * row->pull);
     if (row->sums) vec8_set(DT_F32, row->dw, i, n, vec8_some(DT_F32, row->dw, i, n) + dy * (x * row->rstd));
     return row->adds ? vec8_some(dtype, dx, i, n) + result : result;
 }

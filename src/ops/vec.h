@@ -200,6 +200,12 @@ static inline Vec8 vec8_all(float x)
     return (Vec8){x, x, x, x, x, x, x, x};
 }
 
+/* x y - z, rounded once: of a difference of two products compilers fuse either, as they like. */
+static inline Vec8 vec8_fms(Vec8 x, Vec8 y, Vec8 z)
+{
+    return (Vec8)_mm256_fmsub_ps((__m256)x, (__m256)y, (__m256)z);
+}
+
 static inline float vec8_sum(Vec8 v)
 {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1)); /* v[0] + v[4], v[1] + v[5], ... */
