@@ -39,7 +39,7 @@ static inline int64_t attention_first_key(const Attention *a, int64_t b, int64_t
     return a->window ? max_i64(first, a->first + t + 1 - a->window) : first;
 }
 
-/* Each query attends its own key at least: kernels store nothing else for keys that none attends. */
+/* Each query attends its own key at least. Backward relies on it: dk and dv of a key that no query attends would stay unwritten. */
 static inline Status attention_check_starts(const Attention *a)
 {
     for (int64_t b = 0; b < a->batch; b++)

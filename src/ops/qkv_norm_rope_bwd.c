@@ -137,6 +137,7 @@ static void head_bwd_any(const KernelArgs *args, const Heads *heads, int64_t h, 
     float   scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
     head.dy = tile_load(&args->in[IN_DY], at, head_dim, scratch_dy);
     head.x = head.w ? tile_load(&args->in[IN_QKV], at, head_dim, scratch_x) : NULL;
+    head.ahead = 0; /* these may be scratch */
     head.dx = dx->data ? tile_result(dx, dx_at, scratch_dx) : scratch_dx;
     if (head.w) head.rstd += h;
     heads_bwd(DT_F32, head_dim, head.w != NULL, head.dw != NULL, &head, 1);

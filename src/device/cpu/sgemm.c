@@ -13,7 +13,7 @@ enum {
     LINE = LINE_BYTES / 4, /* floats of a cache line */
     LINES = 32,            /* elements of a row read at once: two cache lines of f32 */
     ROWS_AHEAD = 8,        /* fetched while a row is copied */
-    SHALLOW = 64,          /* depth: no deeper products wait for c rather than for b (measured with 16 to 128) */
+    SHALLOW = 64,          /* depth up to which a product waits for c rather than for b (measured with 16 to 128) */
 };
 
 /* The compiler no longer sees where a pointer comes from: it keeps that one, instead of one for each address reached from it. */
@@ -281,8 +281,8 @@ static void run_shallow(const SgemmKernel *kernel, SgemmTile tile, int64_t m, in
         const char *next_a = a.row == k && i + kernel->rows < m ? (const char *)(a.data + a.panel) : NULL;
         for (int64_t j = 0; j < n; j += kernel->cols, next_a = NULL) {
             const float *b_panel = b.data + j / kernel->cols * b.panel;
-            tile(rows, least(n - j, kernel->cols), k, alpha, a.data, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, how,
-                 (const char *)b_panel, 0, next_a);
+            tile(rows, least(n - j, kernel->cols), k, alpha, a.data, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride,
+                 how & ~SGEMM_FAR, (const char *)b_panel, 0, next_a);
         }
     }
 }
