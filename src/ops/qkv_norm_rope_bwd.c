@@ -86,6 +86,45 @@ typedef struct Heads {
 enum { HEADS = 8, ROWS_AHEAD = 2 };
 #define HEADS_OF(dtype) ((dtype) == DT_F32 ? 1 : HEADS)
 
+/* One of floats; head_dim is a constant, 64 or 128. The bits of heads_bwd. */
+VEC_WIDE static inline __attribute__((always_inline)) void head_bwd_wide(int64_t head_dim, const Heads *heads, int64_t h)
+{
+    enum { LANES = 16, MOST = 128 / LANES };
+    const float *dys = (const float *)heads->dy + h * head_dim, *xs = (const float *)heads->x + h * head_dim;
+    const float *cosines = heads->cosines, *sines = cosines + head_dim / 2;
+    float       *dx = (float *)heads->dx + h * head_dim;
+    int64_t      count = head_dim / LANES, half = count / 2;
+    __m512       dy[MOST], x[MOST], scaled[MOST], sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    __m512       rstd = _mm512_set1_ps(heads->rstd[h]);
+    vec_ahead_floats(DT_F32, xs, heads->ahead, head_dim);
+    vec_ahead_floats(DT_F32, dys, heads->ahead, head_dim);
+    for (int64_t k = 0; k < half; k++) {
+        __m512 c = _mm512_loadu_ps(cosines + k * LANES), s = _mm512_loadu_ps(sines + k * LANES);
+        __m512 first = _mm512_loadu_ps(dys + k * LANES), second = _mm512_loadu_ps(dys + (k + half) * LANES);
+        dy[k] = _mm512_fmadd_ps(first, c, _mm512_mul_ps(second, s));
+        dy[k + half] = _mm512_fmsub_ps(second, c, _mm512_mul_ps(first, s));
+    }
+    for (int64_t k = 0; k < count; k++) {
+        x[k] = _mm512_loadu_ps(xs + k * LANES);
+        scaled[k] = _mm512_mul_ps(dy[k], _mm512_loadu_ps(heads->w + k * LANES));
+        sums[k % 2] = _mm512_fmadd_ps(scaled[k], x[k], sums[k % 2]);
+    }
+    Vec8   low = (Vec8)_mm512_castps512_ps256(sums[0]) + (Vec8)_mm512_extractf32x8_ps(sums[0], 1);
+    Vec8   high = (Vec8)_mm512_castps512_ps256(sums[1]) + (Vec8)_mm512_extractf32x8_ps(sums[1], 1);
+    __m512 pull = _mm512_set1_ps(rms_pull(heads->rstd[h], vec8_sum(low + high), head_dim));
+    for (int64_t k = 0; k < count; k++) {
+        float *dw = heads->dw + k * LANES;
+        if (heads->dw) _mm512_storeu_ps(dw, _mm512_fmadd_ps(dy[k], _mm512_mul_ps(x[k], rstd), _mm512_loadu_ps(dw)));
+        _mm512_storeu_ps(dx + k * LANES, _mm512_fmsub_ps(scaled[k], rstd, _mm512_mul_ps(x[k], pull)));
+    }
+}
+
+VEC_WIDE static void heads_bwd_wide(int64_t head_dim, const Heads *heads, int64_t count)
+{
+    for (int64_t h = 0; h < count && head_dim == 64; h++) head_bwd_wide(64, heads, h);
+    for (int64_t h = 0; h < count && head_dim == 128; h++) head_bwd_wide(128, heads, h);
+}
+
 /* dx of `count` of them. */
 VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, const Heads *heads, int64_t count)
 {
@@ -93,6 +132,10 @@ VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, con
     float              pull[HEADS];
     if (!norms) {
         rope_heads(dtype, dtype, true, false, heads->dy, heads->dx, NULL, NULL, count, head_dim, heads->cosines, head_dim / 2);
+        return;
+    }
+    if (dtype == DT_F32 && (head_dim == 64 || head_dim == 128) && cpu_avx512()) {
+        heads_bwd_wide(head_dim, heads, count);
         return;
     }
     for (int64_t h = 0, n; h < count; h += n) {

@@ -43,8 +43,8 @@ VEC_ROW void turn_neighbours(DType dtype, bool inverse, const void *x, void *y, 
         VEC_LOOP
         for (int64_t i = 0; i < half; i++) {
             float c = cosines[i], s = sign * sines[i], first = vec_get(x, dtype, 2 * i), second = vec_get(x, dtype, 2 * i + 1);
-            vec_set(y, dtype, 2 * i, first * c - second * s);
-            vec_set(y, dtype, 2 * i + 1, second * c + first * s);
+            vec_set(y, dtype, 2 * i, fmaf(first, c, -(second * s)));
+            vec_set(y, dtype, 2 * i + 1, fmaf(second, c, first * s));
         }
     }
 }

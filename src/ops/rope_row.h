@@ -14,8 +14,8 @@ VEC_ROW void rope_pair(DType dtype, DType to, bool norm, const void *x, void *y,
         first = w[i] * (first * scale);
         second = w[i + half] * (second * scale);
     }
-    vec_set(y, to, i, first * cosine - second * sine);
-    vec_set(y, to, i + half, second * cosine + first * sine);
+    vec_set(y, to, i, fmaf(first, cosine, -(second * sine)));
+    vec_set(y, to, i + half, fmaf(second, cosine, first * sine));
 }
 
 /* Pairs of `heads` heads beside each other turn, with `norm` times w rstd[head], or turn back; y, of dtype `to`, may be x. cosines: half of
@@ -40,11 +40,12 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
                 first = vec8_load(w + i) * (first * scale);
                 second = vec8_load(w + i + half) * (second * scale);
             }
+            Vec8 turned = vec8_fms(first, c, second * s), other = vec8_fma(second, c, first * s);
             if (to == DT_F32) {
-                vec8_set(to, y, i, 8, first * c - second * s);
-                vec8_set(to, y, i + half, 8, second * c + first * s);
+                vec8_set(to, y, i, 8, turned);
+                vec8_set(to, y, i + half, 8, other);
             } else {
-                vec8_set_bf16(y, i, first * c - second * s, i + half, second * c + first * s);
+                vec8_set_bf16(y, i, turned, i + half, other);
             }
         }
         for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);

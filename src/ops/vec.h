@@ -200,10 +200,15 @@ static inline Vec8 vec8_all(float x)
     return (Vec8){x, x, x, x, x, x, x, x};
 }
 
-/* x y - z, rounded once: of a difference of two products compilers fuse either, as they like. */
+/* x y - z and x y + z, rounded once: of two products compilers fuse either, as they like. */
 static inline Vec8 vec8_fms(Vec8 x, Vec8 y, Vec8 z)
 {
     return (Vec8)_mm256_fmsub_ps((__m256)x, (__m256)y, (__m256)z);
+}
+
+static inline Vec8 vec8_fma(Vec8 x, Vec8 y, Vec8 z)
+{
+    return (Vec8)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
 }
 
 static inline float vec8_sum(Vec8 v)
