@@ -376,15 +376,21 @@ static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums
 typedef struct SumsTo {
     const Gemm *gemm;
     float      *c;
-    int64_t     c_stride, row, col; /* of the tile in the gemm's c */
+    int64_t     c_stride, row, col, rows; /* of the tile in the gemm's c */
     float       factor;
     bool        adds, ends; /* ends: c is scratch, and its last sums go on to the gemm's */
 } SumsTo;
 
+/* What is written after these comes into the caches meanwhile: rows below, or the tile's first of the next columns. */
 static void take_sums(void *context, int64_t row, int64_t col, const float *sums, int64_t stride, int64_t rows, int64_t cols)
 {
     const SumsTo *to = context;
+    int64_t       ahead = row + rows < to->rows ? rows : -row, next = col + (row + rows < to->rows ? 0 : cols);
     for (int64_t i = row; i < row + rows; i++, sums += stride) {
+        if (i + ahead < to->rows) {
+            if (to->ends) __builtin_prefetch(element_of_c(to->gemm, to->row + i + ahead, to->col + next), 1);
+            if (to->adds || !to->ends) __builtin_prefetch(to->c + (i + ahead) * to->c_stride + next, 1);
+        }
         float *c = to->c + i * to->c_stride + col, last[BGEMM_COLS], *out = to->ends ? last : c;
         for (int64_t j = 0; j < cols; j++) out[j] = fmaf(sums[j], to->factor, to->adds ? c[j] : 0);
         if (!to->ends) continue;
@@ -413,7 +419,7 @@ static void tile_sum(const GemmJob *job, const Tile *tile, const Tile *next, flo
         int64_t depth = min_i64(job->grid.depth, block->depth - l);
         if (job->grid.pairs) {
             bool   ends = g->c.dtype != DT_F32 && block->k + l + depth == g->k;
-            SumsTo to = {g, c, c_stride, tile->row, block->n + tile->col, factor_of(g), adds || l > 0, ends};
+            SumsTo to = {g, c, c_stride, tile->row, block->n + tile->col, tile->rows, factor_of(g), adds || l > 0, ends};
             pairs_run(job, tile->rows, l, depth, tile->cols, panels, &to);
             continue;
         }
@@ -440,7 +446,7 @@ static void part_task(const GemmJob *job, int64_t run, const Tile *tile, float *
     int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
     float  *part = part_of(job, run, tile->row, tile->col);
     if (job->grid.pairs) {
-        SumsTo to = {job->gemm, part, job->grid.block_n, tile->row, job->block.n + tile->col, 1, false, false};
+        SumsTo to = {job->gemm, part, job->grid.block_n, tile->row, job->block.n + tile->col, tile->rows, 1, false, false};
         pairs_run(job, tile->rows, l, depth, tile->cols, panels, &to);
         return;
     }

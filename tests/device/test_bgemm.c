@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #include <math.h>
 
-enum { MOST = 100, PAD = 3, STRIDE = MOST + PAD, COUNT = STRIDE * STRIDE, ROOM = 128 * 128 * 4 };
+enum { MOST = 100, PAD = 3, STRIDE = MOST + PAD, COUNT = STRIDE * STRIDE, ROOM = 128 * (128 + 16) * 4 };
 
 static uint16_t a[COUNT], b[COUNT];
 static float    before[COUNT], got[COUNT], expected[COUNT];

@@ -47,10 +47,11 @@ static inline int64_t bgemm_depth(int64_t depth)
     return (depth + BGEMM_BLOCK - 1) / BGEMM_BLOCK * BGEMM_BLOCK;
 }
 
-/* Bytes of a panel of `width` rows or columns. */
+/* Bytes from a panel of `width` rows or columns to the next: a line apart, since panels of whole pages would share one place of the
+ * cache, and what lies across the depth is copied to all of them. */
 static inline size_t bgemm_panel(const BgemmKernel *kernel, int width, int64_t depth)
 {
-    return (size_t)(width * bgemm_depth(depth)) * (size_t)kernel->bytes;
+    return (size_t)(width * bgemm_depth(depth)) * (size_t)kernel->bytes + 64;
 }
 
 /* Takes sums [row, row + rows) x [col, col + cols) of a product, `stride` floats from one row to the next. */
