@@ -134,10 +134,6 @@ VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, con
         rope_heads(dtype, dtype, true, false, heads->dy, heads->dx, NULL, NULL, count, head_dim, heads->cosines, head_dim / 2);
         return;
     }
-    if (dtype == DT_F32 && (head_dim == 64 || head_dim == 128) && cpu_avx512()) {
-        heads_bwd_wide(head_dim, heads, count);
-        return;
-    }
     for (int64_t h = 0, n; h < count; h += n) {
         const void *x = vec_at(heads->x, dtype, h * head_dim), *dy = vec_at(heads->dy, dtype, h * head_dim);
         n = min_i64(HEADS_OF(dtype), count - h);
@@ -157,8 +153,8 @@ VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, con
 }
 
 /* The query heads and the key heads of a row of one dtype, from element `at` on of dy and qkv to dx_at of dx. */
-VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, const KernelArgs *args, Heads queries, Heads keys, int64_t at,
-                     const TensorView *dx, int64_t dx_at)
+VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool wide, bool norms, bool sums, const KernelArgs *args, Heads queries, Heads keys,
+                     int64_t at, const TensorView *dx, int64_t dx_at)
 {
     const QkvAttrs *attrs = args->attrs;
     int64_t         after = attrs->num_heads * head_dim;
@@ -168,6 +164,11 @@ VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, const
     keys.dy = vec_at(queries.dy, dtype, after);
     keys.x = vec_at(queries.x, dtype, after);
     keys.dx = vec_at_mut(queries.dx, dtype, after);
+    if (wide) {
+        heads_bwd_wide(head_dim, &queries, attrs->num_heads);
+        heads_bwd_wide(head_dim, &keys, attrs->num_kv_heads);
+        return;
+    }
     heads_bwd(dtype, head_dim, norms, sums, &queries, attrs->num_heads);
     heads_bwd(dtype, head_dim, norms, sums, &keys, attrs->num_kv_heads);
 }
@@ -222,6 +223,7 @@ static void chunk_bwd(const KernelArgs *args, int64_t chunk, int worker)
         memset(dw, 0, (size_t)(2 * head_dim) * sizeof(float));
     }
     bool same = dx.data && dx.type.dtype == dy->type.dtype && (!wq || args->in[IN_QKV].type.dtype == dy->type.dtype);
+    bool wide = same && wq && dy->type.dtype == DT_F32 && (head_dim == 64 || head_dim == 128) && cpu_avx512();
     for (int64_t row = chunk * step; row < min_i64(rows, (chunk + 1) * step); row++) {
         int64_t      at = row * heads * head_dim, dx_at = args->out[OUT_DX].data ? at : 0, values = turned * head_dim;
         const float *cosines = table + positions[row] * head_dim, *rstd = wq ? (const float *)args->in[IN_RSTD].data + row * turned : NULL;
@@ -231,12 +233,14 @@ static void chunk_bwd(const KernelArgs *args, int64_t chunk, int worker)
         if (!same)
             for (int64_t h = 0; h < turned; h++)
                 head_bwd_any(args, h < num_q ? &queries : &keys, h < num_q ? h : h - num_q, at + h * head_dim, &dx, dx_at + h * head_dim);
+        else if (wide)
+            row_bwd(DT_F32, head_dim, true, true, sums, args, queries, keys, at, &dx, dx_at);
         else if (sums)
-            ROPE_OF(head_dim, row_bwd, dy->type.dtype, true, true, args, queries, keys, at, &dx, dx_at);
+            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, true, true, args, queries, keys, at, &dx, dx_at);
         else if (wq)
-            ROPE_OF(head_dim, row_bwd, dy->type.dtype, true, false, args, queries, keys, at, &dx, dx_at);
+            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, true, false, args, queries, keys, at, &dx, dx_at);
         else
-            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, false, args, queries, keys, at, &dx, dx_at);
+            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, false, false, args, queries, keys, at, &dx, dx_at);
         if (dx.data) tile_copy(&dx, dx_at + values, dy, at + values, (heads - turned) * head_dim);
         code_row(&codes, row, &dx, dx_at);
     }

@@ -40,12 +40,11 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
                 first = vec8_load(w + i) * (first * scale);
                 second = vec8_load(w + i + half) * (second * scale);
             }
-            Vec8 turned = vec8_fms(first, c, second * s), other = vec8_fma(second, c, first * s);
             if (to == DT_F32) {
-                vec8_set(to, y, i, 8, turned);
-                vec8_set(to, y, i + half, 8, other);
+                vec8_set(to, y, i, 8, vec8_fms(first, c, second * s));
+                vec8_set(to, y, i + half, 8, vec8_fma(second, c, first * s));
             } else {
-                vec8_set_bf16(y, i, turned, i + half, other);
+                vec8_set_bf16(y, i, vec8_fms(first, c, second * s), i + half, vec8_fma(second, c, first * s));
             }
         }
         for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);
