@@ -39,7 +39,7 @@ VEC_ROW Vec8 rms_bwd_some(DType dy_dtype, DType dtype, const void *dx, const Rms
 {
     Vec8 dy = vec8_held(vec8_some(dy_dtype, row->dy, i, n)), x = vec8_held(vec8_some(dtype, row->x, i, n));
     Vec8 result = vec8_fms(dy * vec8_some(DT_F32, row->w, i, n), vec8_all(row->rstd), x * row->pull);
-    if (row->sums) vec8_set(DT_F32, row->dw, i, n, vec8_some(DT_F32, row->dw, i, n) + dy * (x * row->rstd));
+    if (row->sums) vec8_set(DT_F32, row->dw, i, n, vec8_fma(dy, x * row->rstd, vec8_some(DT_F32, row->dw, i, n)));
     return row->adds ? vec8_some(dtype, dx, i, n) + result : result;
 }
 
@@ -55,7 +55,7 @@ VEC_ROW void rms_bwd_floats(float *dx, const RmsBwd *row, int64_t count)
     const float *dys = row->dy, *xs = row->x;
     VEC_FLOATS(count, i, {
         float dy = dys[i], x = xs[i], result = fmaf(dy * row->w[i], row->rstd, -(x * row->pull));
-        if (row->sums) row->dw[i] += dy * (x * row->rstd);
+        if (row->sums) row->dw[i] = fmaf(dy, x * row->rstd, row->dw[i]);
         dx[i] = row->adds ? dx[i] + result : result;
     });
 }

@@ -384,18 +384,19 @@ VEC_ROW float vec_row_squares(DType dtype, const void *x, int64_t count)
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
 }
 
-/* sum of x w y: what norms need going backward. x may be of another dtype than y; w is f32. */
+/* sum of x w y: what norms need going backward. x may be of another dtype than y; w is f32. What is fused is said, since kernels for
+ * AVX-512 alone do the same. */
 VEC_ROW float vec_row_dot3(DType dtype, const void *y, DType x_dtype, const void *x, const float *w, int64_t count)
 {
     Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
-        s0 += vec8_get(x_dtype, x, i) * vec8_load(w + i) * vec8_get(dtype, y, i);
-        s1 += vec8_get(x_dtype, x, i + 8) * vec8_load(w + i + 8) * vec8_get(dtype, y, i + 8);
-        s2 += vec8_get(x_dtype, x, i + 16) * vec8_load(w + i + 16) * vec8_get(dtype, y, i + 16);
-        s3 += vec8_get(x_dtype, x, i + 24) * vec8_load(w + i + 24) * vec8_get(dtype, y, i + 24);
+        s0 = vec8_fma(vec8_get(x_dtype, x, i) * vec8_load(w + i), vec8_get(dtype, y, i), s0);
+        s1 = vec8_fma(vec8_get(x_dtype, x, i + 8) * vec8_load(w + i + 8), vec8_get(dtype, y, i + 8), s1);
+        s2 = vec8_fma(vec8_get(x_dtype, x, i + 16) * vec8_load(w + i + 16), vec8_get(dtype, y, i + 16), s2);
+        s3 = vec8_fma(vec8_get(x_dtype, x, i + 24) * vec8_load(w + i + 24), vec8_get(dtype, y, i + 24), s3);
     }
-    for (; i + 8 <= count; i += 8) s0 += vec8_get(x_dtype, x, i) * vec8_load(w + i) * vec8_get(dtype, y, i);
+    for (; i + 8 <= count; i += 8) s0 = vec8_fma(vec8_get(x_dtype, x, i) * vec8_load(w + i), vec8_get(dtype, y, i), s0);
     float tail = 0;
     for (; i < count; i++) tail = fmaf(vec_get(x, x_dtype, i) * w[i], vec_get(y, dtype, i), tail);
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
