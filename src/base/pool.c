@@ -1,6 +1,7 @@
-/* Workers claim tasks from one atomic counter. A job is announced by bumping a generation number; idle workers spin on it
- * for a few microseconds, since the next job mostly follows at once, then sleep on it as a futex. The caller never waits
- * for a worker that is still waking up: a job is closed when its tasks are claimed, and whoever comes later stays out. */
+/* A worker claims tasks of its own share, then of the others', each from an atomic counter. A job is announced by bumping a generation
+ * number; idle workers spin on it for a few microseconds, since the next job mostly follows at once, then sleep on it as a futex. The
+ * caller never waits for a worker that is still waking up: a job is closed when its tasks are claimed, and whoever comes later stays out.
+ */
 #include "base/pool.h"
 
 #include <immintrin.h>
@@ -19,6 +20,8 @@ enum {
 };
 
 typedef struct Worker {
+    _Alignas(64) int64_t next_task; /* of its share of the job, and where that ends */
+    int64_t     end;
     ThreadPool *pool;
     pthread_t   thread;
     int         index;
@@ -29,9 +32,8 @@ struct ThreadPool {
     int      spins; /* 0 where there are more workers than cores: spinning would take the core from one at work */
     PoolTask task;
     void    *context;
-    int64_t  num_tasks;
+    int      num_shares; /* of the job: one for each of the first workers */
     bool     stopping;
-    _Alignas(64) int64_t next_task;
     _Alignas(64) uint32_t generation; /* of the job; futex */
     uint32_t sleepers;
     _Alignas(64) uint32_t active; /* workers inside the job, the caller aside; futex */
@@ -65,10 +67,12 @@ static void wait_change(uint32_t *word, uint32_t value, uint32_t *sleepers, int 
 
 static void work(ThreadPool *pool, int worker)
 {
-    for (;;) {
-        int64_t task = __atomic_fetch_add(&pool->next_task, 1, __ATOMIC_RELAXED);
-        if (task >= pool->num_tasks) return;
-        pool->task(pool->context, task, worker);
+    for (int i = 0; i < pool->num_shares; i++) {
+        Worker *share = &pool->workers[(worker + i) % pool->num_shares];
+        while (__atomic_load_n(&share->next_task, __ATOMIC_RELAXED) < share->end) {
+            int64_t task = __atomic_fetch_add(&share->next_task, 1, __ATOMIC_RELAXED);
+            if (task < share->end) pool->task(pool->context, task, worker);
+        }
     }
 }
 
@@ -115,7 +119,8 @@ Status pool_create(int num_workers, ThreadPool **out_pool)
     pool->spins = num_workers <= cores ? SPINS : 0;
     for (int i = 1; i < num_workers; i++) {
         Worker *worker = &pool->workers[i];
-        *worker = (Worker){.pool = pool, .index = i};
+        worker->pool = pool;
+        worker->index = i;
         int error = pthread_create(&worker->thread, NULL, worker_main, worker);
         if (error) {
             pool_destroy(pool);
@@ -141,7 +146,7 @@ int pool_num_workers(const ThreadPool *pool)
     return pool ? pool->num_workers : 1;
 }
 
-void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context)
+static void run(ThreadPool *pool, int num_shares, int64_t num_tasks, PoolTask task, void *context)
 {
     if (!pool || pool->num_workers == 1 || num_tasks <= 1) {
         for (int64_t i = 0; i < num_tasks; i++) task(context, i, 0);
@@ -149,8 +154,11 @@ void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context)
     }
     pool->task = task;
     pool->context = context;
-    pool->num_tasks = num_tasks;
-    __atomic_store_n(&pool->next_task, 0, __ATOMIC_RELAXED);
+    pool->num_shares = num_shares;
+    for (int i = 0; i < num_shares; i++) {
+        pool->workers[i].end = num_tasks * (i + 1) / num_shares;
+        __atomic_store_n(&pool->workers[i].next_task, num_tasks * i / num_shares, __ATOMIC_RELAXED);
+    }
     __atomic_store_n(&pool->open, true, __ATOMIC_SEQ_CST);
     announce(pool);
     work(pool, 0);
@@ -158,4 +166,14 @@ void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context)
     uint32_t left;
     while ((left = __atomic_load_n(&pool->active, __ATOMIC_SEQ_CST)) != 0)
         wait_change(&pool->active, left, &pool->caller_sleeps, pool->spins);
+}
+
+void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context)
+{
+    run(pool, pool_num_workers(pool), num_tasks, task, context);
+}
+
+void pool_run_in_order(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context)
+{
+    run(pool, 1, num_tasks, task, context);
 }

@@ -20,3 +20,7 @@ int              pool_num_workers(const ThreadPool *pool); /* 1 for NULL */
 /* Runs tasks 0..num_tasks-1 and returns when all are done. The caller works too. pool may be NULL: runs here, in order.
  * Not re-entrant: a task must not call pool_run on its own pool. Allocates nothing. */
 void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context);
+
+/* The same; a task begins when all before it have begun. pool_run gives each worker tasks side by side first, so that it mostly finds the
+ * rows of a tensor in its own caches that it wrote in the job before. */
+void pool_run_in_order(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context);

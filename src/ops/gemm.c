@@ -19,7 +19,8 @@ enum {
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
-    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it */
+    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it. They
+                             * lose more by reading what another wrote than they gain from small tiles at the end. */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
     BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
@@ -43,6 +44,7 @@ typedef struct Grid {
     int64_t            depth, block_k, block_n, tile_m, tile_n;
     int64_t large, small_m; /* of the tiles side by side in the last columns of a block: how many have tile_m rows; rows of the others */
     bool    a_lies, b_lies; /* read where it lies, not packed */
+    bool    by_rows;        /* tiles of the same rows come one after another, and all have tile_m; else those of the same columns */
     bool    apart;          /* each depth is a task */
     bool    kept;           /* fp32 sums of a bf16 c are kept from block to block; else its tiles add up over all of k */
 } Grid;
@@ -133,7 +135,8 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     }
     grid.kept = g->c.dtype != DT_F32 && !grid.b_lies && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
     if (grid.kept) grid.block_k = blocked_k;
-    cut_last(&grid, m, n, grid.apart ? 1 : num_workers);
+    grid.by_rows = num_workers >= MANY_WORKERS;
+    cut_last(&grid, m, n, grid.apart || grid.by_rows ? 1 : num_workers);
     return grid;
 }
 
@@ -485,9 +488,9 @@ static int64_t tiles_of(const Gemm *g, const Grid *grid, int64_t cols)
 
 static Tile place_tile(const Gemm *g, const Grid *grid, int64_t cols, int64_t number)
 {
-    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n), column = min_i64(number / down, across - 1);
-    int64_t size = grid->tile_m, first = 0;
-    number -= column * down;
+    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n);
+    int64_t column = grid->by_rows ? number % across : min_i64(number / down, across - 1), size = grid->tile_m, first = 0;
+    number = grid->by_rows ? number / across : number - column * down;
     if (column == across - 1 && number >= grid->large) {
         first = grid->large * grid->tile_m;
         number -= grid->large;
@@ -507,7 +510,7 @@ static void tile_task(void *context, int64_t task, int worker)
         pack_part(job, &job->next, task - job->tiles);
         return;
     }
-    int64_t tiles = tiles_of(g, grid, block->cols), after = task + job->num_workers;
+    int64_t tiles = tiles_of(g, grid, block->cols), after = task + (grid->by_rows ? 1 : job->num_workers);
     Tile    tile = place_tile(g, grid, block->cols, task % tiles);
     float  *panels = job->scratch + worker * job->scratch_floats, *scratch = panels + a_floats(grid);
     if (grid->apart) {
@@ -547,7 +550,7 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
         job.block = job.next;
         job.next = block_at(g, grid, number, workspace);
         job.tiles = tiles_of(g, grid, job.block.cols) * (grid->apart ? num_runs(grid, job.block.depth) : 1);
-        pool_run(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
+        (grid->by_rows ? pool_run : pool_run_in_order)(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
         if (grid->apart) pool_run(pool, g->m, add_parts, &job);
     }
 }

@@ -196,7 +196,7 @@ static void every_task_runs_once(void)
         for (int job = 0; job < 300; job++) {
             int num_tasks = job < 4 ? job : job * 7 % 64;
             for (int t = 0; t < num_tasks; t++) expected++;
-            pool_run(pool, num_tasks, count_task, &one);
+            (job % 2 ? pool_run : pool_run_in_order)(pool, num_tasks, count_task, &one);
             int sum = 0;
             for (int t = 0; t < 64; t++) sum += counts[t];
             EXPECT_INT(sum, expected);
@@ -204,12 +204,13 @@ static void every_task_runs_once(void)
         }
         memset(counts, 0, sizeof counts);
         pool_run(pool, MOST_TASKS, count_task, &one);
-        for (int t = 0; t < MOST_TASKS; t++) EXPECT_INT(counts[t], 1);
+        pool_run_in_order(pool, MOST_TASKS, count_task, &one);
+        for (int t = 0; t < MOST_TASKS; t++) EXPECT_INT(counts[t], 2);
         for (int w = workers; w < 64; w++) EXPECT_INT(used_workers[w], 0);
         pool_destroy(pool);
     }
     pool_run(NULL, 3, count_task, &one);
-    EXPECT_INT(counts[2], 2);
+    EXPECT_INT(counts[2], 3);
     EXPECT_INT(pool_num_workers(NULL), 1);
     pool_destroy(NULL);
     ThreadPool *pool;
