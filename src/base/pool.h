@@ -21,6 +21,6 @@ int              pool_num_workers(const ThreadPool *pool); /* 1 for NULL */
  * Not re-entrant: a task must not call pool_run on its own pool. Allocates nothing. */
 void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context);
 
-/* The same; a task begins when all before it have begun. pool_run gives each worker tasks side by side first, so that it mostly finds the
- * rows of a tensor in its own caches that it wrote in the job before. */
+/* The same, but tasks are taken in their order. In pool_run each worker begins with a share of tasks that lie side by side: from job to job
+ * it has mostly the same rows of tensors, which are in its caches. */
 void pool_run_in_order(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context);

@@ -19,8 +19,8 @@ enum {
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
-    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it. They
-                             * lose more by reading what another wrote than they gain from small tiles at the end. */
+    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it.
+                             * Each keeps to its own rows, since what another worker wrote is slow to read. */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
     BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */

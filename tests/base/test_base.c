@@ -176,12 +176,20 @@ static void philox_gives_the_published_words(void)
 }
 
 enum { MOST_TASKS = 5000 };
-static int counts[MOST_TASKS], used_workers[64];
+static int     counts[MOST_TASKS], used_workers[64];
+static int64_t last_tasks[64];
 
 static void count_task(void *context, int64_t task, int worker)
 {
     __atomic_fetch_add(&counts[task], 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&used_workers[worker], *(int *)context, __ATOMIC_RELAXED);
+}
+
+static void ordered_task(void *context, int64_t task, int worker)
+{
+    EXPECT(task > last_tasks[worker]);
+    last_tasks[worker] = task;
+    count_task(context, task, worker);
 }
 
 static void every_task_runs_once(void)
@@ -204,7 +212,8 @@ static void every_task_runs_once(void)
         }
         memset(counts, 0, sizeof counts);
         pool_run(pool, MOST_TASKS, count_task, &one);
-        pool_run_in_order(pool, MOST_TASKS, count_task, &one);
+        for (int w = 0; w < workers; w++) last_tasks[w] = -1;
+        pool_run_in_order(pool, MOST_TASKS, ordered_task, &one);
         for (int t = 0; t < MOST_TASKS; t++) EXPECT_INT(counts[t], 2);
         for (int w = workers; w < 64; w++) EXPECT_INT(used_workers[w], 0);
         pool_destroy(pool);

@@ -12,6 +12,7 @@ enum {
     BGEMM_BLOCK = 32,  /* along the depth; panels are filled up to it with 0 */
     BGEMM_COLS = 32,   /* of a tile, at most */
     BGEMM_KERNELS = 4, /* at most */
+    BGEMM_LINE = 64,   /* bytes of a cache line */
 };
 
 /* Where a part of an operand lies: `count` rows of a or columns of b, over a depth. */
@@ -51,7 +52,7 @@ static inline int64_t bgemm_depth(int64_t depth)
  * cache, and what lies across the depth is copied to all of them. */
 static inline size_t bgemm_panel(const BgemmKernel *kernel, int width, int64_t depth)
 {
-    return (size_t)(width * bgemm_depth(depth)) * (size_t)kernel->bytes + 64;
+    return (size_t)(width * bgemm_depth(depth)) * (size_t)kernel->bytes + BGEMM_LINE;
 }
 
 /* Takes sums [row, row + rows) x [col, col + cols) of a product, `stride` floats from one row to the next. */
