@@ -14,8 +14,8 @@ enum {
     PAIRS_DEPTH = 640, /* the same of two bf16 operands, which take half the room */
     TILE_M = 144,      /* rows of a that a task packs at a time, 180 KiB */
     DEEP_M = 264,      /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
-    SHALLOW_K = 32,    /* such a product is bound by writing c: */
-    SHALLOW_M = 1056,  /* with few, tall tiles a worker mostly writes what it wrote the last time */
+    SHALLOW_K = 32,    /* such a product is bound by writing c: with few, tall tiles a worker mostly writes what it wrote the last time */
+    TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
     TASKS_PER_WORKER = 4,
@@ -29,6 +29,7 @@ enum {
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
     PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
     ALIASED = 2048,             /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,        /* the same of rows of a along the depth, of which a tile reads few at a time */
     FAR_APART = 1 << 16,        /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
     WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
@@ -52,8 +53,9 @@ typedef struct Grid {
 /* Whether an operand is read where it lies, which is along the depth or across it. */
 static bool may_lie(const GemmOperand *x, bool across)
 {
-    const SgemmKernel *kernel = sgemm_kernel();
-    return x->dtype == DT_F32 && (kernel->far || !across) && dtype_bytes(DT_F32, x->stride) % ALIASED != 0;
+    int64_t stride = dtype_bytes(DT_F32, x->stride);
+    if (x->dtype != DT_F32) return false;
+    return across ? sgemm_kernel()->far && stride % ALIASED != 0 : stride % ALIASED_ROWS != 0;
 }
 
 static bool a_lies(const Gemm *g)
@@ -84,14 +86,14 @@ static int64_t num_tiles(const Grid *grid, int64_t m, int64_t n)
 }
 
 /* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each, and first where they are
- * `tall`: what a tile has read of b it uses for all its rows. */
-static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool tall)
+ * `deep`: what a tile has read of b it uses for all its rows. */
+static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool deep)
 {
     int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3; /* nearly equal halves matter more than whole panels */
-    grid->tile_m = even_tile(m, tile_m, grid->rows);
+    grid->tile_m = even_tile(m, tile_m, deep ? rows : grid->rows);
     grid->tile_n = grid->b_lies ? even_tile(n, WIDE, SGEMM_COLS) : grid->block_n;
     while (num_tiles(grid, m, n) < enough) {
-        bool wide = tall ? grid->tile_n >= 4 * LEAST_N : grid->tile_n > grid->tile_m;
+        bool wide = deep ? grid->tile_n >= 4 * LEAST_N : grid->tile_n > grid->tile_m;
         if (grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && wide)))
             grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
         else if (grid->tile_m / 2 >= LEAST_M)
@@ -122,8 +124,9 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     grid.block_k = g->c.dtype == DT_F32 && !grid.b_lies ? blocked_k : k;
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
     bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
+    bool    tall = shallow || (grid.a_lies && !g->a.trans && n <= SGEMM_COLS);
     int64_t wanted = shallow || deep ? div_up(enough, 2) : enough;
-    cut_tiles(&grid, m, n, shallow ? SHALLOW_M : deep ? DEEP_M : TILE_M, wanted, deep);
+    cut_tiles(&grid, m, n, tall ? TALL_M : deep ? DEEP_M : TILE_M, wanted, deep);
     int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
     bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
     if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {

@@ -252,14 +252,15 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, panel, kernel->cols};
 }
 
-/* What comes into the caches while a product is made. Each tile fetches a part of a column of cache lines, one line of each row. */
+/* What comes into the caches while a product is made. Each tile fetches a part of a column of cache lines, one line of each row, or two. */
 typedef struct Fetch {
     const SgemmAhead *ahead;
     int               left;        /* of ahead */
+    int               lines;       /* of a row at once */
     int64_t           column, row; /* of the first: what comes next */
 } Fetch;
 
-/* Where a tile of depth k begins to fetch, and how far apart its lines are; when nothing is left `idle` and 0. */
+/* Where a tile of depth k begins to fetch, and how far apart its rows are; when nothing is left `idle` and 0. */
 static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *out_step)
 {
     *out_step = 0;
@@ -267,8 +268,8 @@ static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *ou
     const char *from = (const char *)f->ahead->data + f->column * LINE_BYTES + f->row * f->ahead->stride;
     *out_step = f->ahead->stride;
     f->row += k / SGEMM_STEPS;
-    if (f->row + SGEMM_STEPS > k) f->row = 0, f->column++;
-    if (f->column == f->ahead->lines) f->column = 0, f->ahead++, f->left--;
+    if (f->row + SGEMM_STEPS > k) f->row = 0, f->column += f->lines;
+    if (f->column >= f->ahead->lines) f->column = 0, f->ahead++, f->left--;
     return from;
 }
 
@@ -293,17 +294,19 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
 {
     bool      along_rows = a.row == 1, a_streams = !along_rows && a.row == k;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
-    int64_t   a_stride = along_rows ? a.col : a.row;
-    Fetch     after = {ahead, num_ahead, 0, 0};
+    int64_t   a_stride = along_rows ? a.col : a.row, panel_lines = kernel->cols / LINE;
+    bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* with a line at a time the next panel of b would hardly be there */
+    Fetch     after = {ahead, num_ahead, few ? 2 : 1, 0, 0};
     if (k <= SHALLOW) {
         run_shallow(kernel, tile, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
         return;
     }
+    if (few) how |= SGEMM_TWO_LINES;
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = least(n - j, kernel->cols);
-        SgemmAhead   next_b = {b_panel + b.panel, kernel->cols / LINE, b.row * (int64_t)sizeof(float)};
-        Fetch        panel = {&next_b, j + kernel->cols < n, 0, 0};
+        SgemmAhead   next_b = {b_panel + b.panel, panel_lines, b.row * (int64_t)sizeof(float)};
+        Fetch        panel = {&next_b, j + kernel->cols < n, after.lines, 0, 0};
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int         rows = least(m - i, kernel->rows);
             int         tile_how = i + 2 * kernel->rows <= m ? how : how & ~SGEMM_FAR; /* what follows may be another thread's */

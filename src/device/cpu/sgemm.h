@@ -26,12 +26,14 @@ typedef struct SgemmB {
 } SgemmB;
 
 enum {
-    SGEMM_ADD = 1, /* to c */
-    SGEMM_FAR = 2, /* c is in memory, not in caches: rows of a tile are fetched while the tile above it is made */
+    SGEMM_ADD = 1,       /* to c */
+    SGEMM_FAR = 2,       /* c is in memory, not in caches: rows of a tile are fetched while the tile above it is made */
+    SGEMM_TWO_LINES = 4, /* of a tile */
 };
 
 /* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each SGEMM_STEPS of
- * them comes a cache line into the caches, from `ahead` on, `step` bytes further each time, and so many from `stream` on if not NULL. */
+ * them comes a cache line into the caches, or with SGEMM_TWO_LINES two, from `ahead` on, `step` bytes further each time; from `stream` on,
+ * if not NULL, as many bytes as the tile reads of an a that isn't packed. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                           float *c, int64_t c_stride, int how, const char *ahead, int64_t step, const char *stream);
 

@@ -32,6 +32,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
 
 /* A tile while its sums are made. The pointers are at the next step: of a, of b, of what is fetched. */
 #define SUMS NAME(Sums)
+#define STREAM_LINES ((ROWS * SGEMM_STEPS + LINE - 1) / LINE)
 typedef struct SUMS {
     VECTOR       sum[ROWS][2];
     const float *a[ROWS / 3], *b;
@@ -42,14 +43,15 @@ typedef struct SUMS {
 TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, const bool far, PART part0, PART part1, SUMS *s,
                                                                     const float *end, int64_t a_stride, int64_t b_stride, int64_t step,
-                                                                    const float *next_c, int64_t c_stride)
+                                                                    bool two_lines, const float *next_c, int64_t c_stride)
 {
     while (s->b != end) {
         __builtin_prefetch(s->ahead, 0, 2);
+        if (two_lines) __builtin_prefetch(s->ahead + LINE_BYTES, 0, 2);
         s->ahead += step;
         if (s->stream) {
-            for (int i = 0; i < SGEMM_STEPS; i++) __builtin_prefetch(s->stream + i * LINE_BYTES, 0, 2);
-            s->stream += SGEMM_STEPS * LINE_BYTES;
+            for (int i = 0; i < STREAM_LINES; i++) __builtin_prefetch(s->stream + i * LINE_BYTES, 0, 2);
+            s->stream += STREAM_LINES * LINE_BYTES;
         }
         for (int j = 0; far && j < 2 * LANES; j += LINE) __builtin_prefetch(next_c + j, 1, 2);
         if (far) next_c += c_stride;
@@ -79,10 +81,10 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
     int64_t      many = k / SGEMM_STEPS, l = many * SGEMM_STEPS;
-    bool         far = rows == ROWS && whole && how & SGEMM_FAR && many > rows;
+    bool         far = rows == ROWS && whole && how & SGEMM_FAR && many > rows, two = how & SGEMM_TWO_LINES;
     const float *end = b + l * b_stride, *next_c = c + rows * c_stride, *end_far = b + rows * SGEMM_STEPS * b_stride;
-    if (far) NAME(sums)(rows, along_rows, whole, narrow, true, part0, part1, &s, end_far, a_stride, b_stride, step, next_c, c_stride);
-    NAME(sums)(rows, along_rows, whole, narrow, false, part0, part1, &s, end, a_stride, b_stride, step, NULL, 0);
+    if (far) NAME(sums)(rows, along_rows, whole, narrow, true, part0, part1, &s, end_far, a_stride, b_stride, step, two, next_c, c_stride);
+    NAME(sums)(rows, along_rows, whole, narrow, false, part0, part1, &s, end, a_stride, b_stride, step, two, NULL, 0);
     for (; l < k; l++) {
         NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, s.sum, s.a, a_stride, s.b, b_stride);
         s.b += b_stride;
@@ -144,6 +146,7 @@ TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha,
 #undef ROW_CASE
 #undef TILE
 #undef SUMS
+#undef STREAM_LINES
 #undef NAME
 #undef TARGET
 #undef VECTOR
