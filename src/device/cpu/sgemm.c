@@ -18,6 +18,8 @@ enum {
 
 /* The compiler no longer sees where a pointer comes from: it keeps that one, instead of one for each address reached from it. */
 #define OPAQUE(x) __asm__("" : "+r"(x))
+/* The same of what a loop leaves as it is: else its sums with constants are made before the loop, more than there are registers for. */
+#define OPAQUE_HERE(x) __asm__ volatile("" : "+r"(x))
 
 #define NAME(function) avx2_##function
 #define TARGET

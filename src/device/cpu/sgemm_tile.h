@@ -14,12 +14,16 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
 #pragma GCC unroll 4
     for (int l = 0; l < count; l++) {
         const float *from = b + l * b_stride, *rows_from = a[0] + l * a_stride;
-        if (along_rows) OPAQUE(rows_from);
+        int64_t      apart = a_stride;
+        if (along_rows)
+            OPAQUE(rows_from);
+        else
+            OPAQUE_HERE(apart);
         VECTOR b0 = whole ? LOAD(from) : LOAD_PART(from, part0);
         VECTOR b1 = narrow ? b0 : whole ? LOAD(from + LANES) : LOAD_PART(from + LANES, part1);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            VECTOR x = along_rows ? ALL(rows_from[i]) : ALL(a[i / 3][i % 3 * a_stride + l]);
+            VECTOR x = along_rows ? ALL(rows_from[i]) : ALL(a[i / 3][i % 3 * apart + l]);
             if (narrow) { /* x is used once: the multiply-add may load it itself */
                 sum[i][0] = FMA(x, b0, sum[i][0]);
                 continue;
@@ -27,6 +31,19 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
             ADD_PRODUCT(sum[i][0], x, b0);
             ADD_PRODUCT(sum[i][1], x, b1);
         }
+    }
+}
+
+/* The pointers to a go on by so many elements. */
+static inline __attribute__((always_inline)) void NAME(advance)(const bool along_rows, const float *a[ROWS / 3], int64_t by)
+{
+    a[0] += by;
+    OPAQUE(a[0]);
+    if (along_rows) return;
+#pragma GCC unroll 4
+    for (int i = 1; i < ROWS / 3; i++) {
+        a[i] += by;
+        OPAQUE(a[i]);
     }
 }
 
@@ -45,22 +62,20 @@ TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int ro
                                                                     const float *end, int64_t a_stride, int64_t b_stride, int64_t step,
                                                                     bool two_lines, const float *next_c, int64_t c_stride)
 {
+    bool more = two_lines || s->stream;
     while (s->b != end) {
         __builtin_prefetch(s->ahead, 0, 2);
-        if (two_lines) __builtin_prefetch(s->ahead + LINE_BYTES, 0, 2);
-        s->ahead += step;
-        if (s->stream) {
-            for (int i = 0; i < STREAM_LINES; i++) __builtin_prefetch(s->stream + i * LINE_BYTES, 0, 2);
-            s->stream += STREAM_LINES * LINE_BYTES;
+        if (more) {
+            if (two_lines) __builtin_prefetch(s->ahead + LINE_BYTES, 0, 2);
+            for (int i = 0; s->stream && i < STREAM_LINES; i++) __builtin_prefetch(s->stream + i * LINE_BYTES, 0, 2);
+            if (s->stream) s->stream += STREAM_LINES * LINE_BYTES;
         }
+        s->ahead += step;
         for (int j = 0; far && j < 2 * LANES; j += LINE) __builtin_prefetch(next_c + j, 1, 2);
         if (far) next_c += c_stride;
         NAME(steps)(SGEMM_STEPS, rows, along_rows, whole, narrow, part0, part1, s->sum, s->a, a_stride, s->b, b_stride);
         s->b += SGEMM_STEPS * b_stride;
-        for (int i = 0; i < (along_rows ? 1 : ROWS / 3); i++) {
-            s->a[i] += along_rows ? SGEMM_STEPS * a_stride : SGEMM_STEPS;
-            OPAQUE(s->a[i]);
-        }
+        NAME(advance)(along_rows, s->a, along_rows ? SGEMM_STEPS * a_stride : SGEMM_STEPS);
         OPAQUE(s->b);
     }
 }
@@ -75,6 +90,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
 {
     SUMS s = {.b = b, .ahead = ahead, .stream = stream};
     PARTS(cols);
+    /* unrolled, so that the pointers come into registers */
+#pragma GCC unroll 4
     for (int i = 0; i < ROWS / 3; i++) s.a[i] = !along_rows && 3 * i < rows ? a + 3 * i * a_stride : a;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) s.sum[i][0] = s.sum[i][1] = ALL(0);
@@ -88,7 +105,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     for (; l < k; l++) {
         NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, s.sum, s.a, a_stride, s.b, b_stride);
         s.b += b_stride;
-        for (int i = 0; i < (along_rows ? 1 : ROWS / 3); i++) s.a[i] += along_rows ? a_stride : 1;
+        NAME(advance)(along_rows, s.a, along_rows ? a_stride : 1);
     }
     VECTOR scale = ALL(alpha);
 #pragma GCC unroll 16
