@@ -18,7 +18,7 @@ enum {
 
 /* The compiler no longer sees where a pointer comes from: it keeps that one, instead of one for each address reached from it. */
 #define OPAQUE(x) __asm__("" : "+r"(x))
-/* The same of what a loop leaves as it is: else its sums with constants are made before the loop, more than there are registers for. */
+/* The same for a value that a loop doesn't change: it is kept, not its sums with constants, for which there are too few registers. */
 #define OPAQUE_HERE(x) __asm__ volatile("" : "+r"(x))
 
 #define NAME(function) avx2_##function
@@ -297,7 +297,7 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
     bool      along_rows = a.row == 1, a_streams = !along_rows && a.row == k;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
     int64_t   a_stride = along_rows ? a.col : a.row, panel_lines = kernel->cols / LINE;
-    bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* with a line at a time the next panel of b would hardly be there */
+    bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* tiles: one line each time wouldn't fetch a whole panel of b */
     Fetch     after = {ahead, num_ahead, few ? 2 : 1, 0, 0};
     if (k <= SHALLOW) {
         run_shallow(kernel, tile, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
