@@ -31,7 +31,8 @@ typedef struct Peer {
     void (*set_threads)(int threads);
 } Peer;
 
-enum { MOST_PEERS = 4, PEER_ROUNDS = 3 };
+/* Many short turns: other guests of a machine slow some of them, and whoever has the longer ones gets fewer of the quiet. */
+enum { MOST_PEERS = 4, TURNS = 25, TURN_MS = 50, REST_US = 30000 };
 static Peer peers[MOST_PEERS];
 static int  num_peers;
 
@@ -80,12 +81,12 @@ static double seconds_now(const ThreadPool *pool)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The fastest of what fits in `seconds`, at least 5 runs. */
-static double fastest_seconds(void (*run)(void *context), void *context, const ThreadPool *pool, double seconds)
+/* The fastest of what fits in `seconds`, at least `least` runs; the first isn't counted. */
+static double fastest_seconds(void (*run)(void *context), void *context, const ThreadPool *pool, double seconds, int least)
 {
     double best = 1e9, begin = seconds_now(pool);
     run(context);
-    for (int count = 0; count < 5 || seconds_now(pool) - begin < seconds; count++) {
+    for (int count = 0; count < least || seconds_now(pool) - begin < seconds; count++) {
         double start = seconds_now(pool), taken;
         run(context);
         taken = seconds_now(pool) - start;
@@ -146,16 +147,16 @@ static bool open_peer(const char *path)
     return true;
 }
 
-/* Ours and each library in turn, in rounds: seconds of ours, and of the fastest library and which. */
+/* Ours and each library in turn: seconds of ours, and of the fastest library and which. */
 static void compare(GemmRun *run, double *out_ours, double *out_best, const Peer **out_peer)
 {
     *out_ours = *out_best = 1e9;
-    for (int round = 0; round < PEER_ROUNDS; round++)
+    for (int turn = 0; turn < TURNS; turn++)
         for (int i = -1; i < num_peers; i++) {
-            usleep(run->pool ? 250000 : 1000); /* until threads of the one before have stopped spinning: those of OpenMP take 200 ms */
+            if (run->pool) usleep(REST_US); /* until threads of the one before have stopped spinning */
             run->peer = i < 0 ? NULL : &peers[i];
             if (run->peer) run->peer->set_threads(pool_num_workers(run->pool));
-            double taken = fastest_seconds(i < 0 ? run_gemm : run_peer, run, run->pool, 0.1);
+            double taken = fastest_seconds(i < 0 ? run_gemm : run_peer, run, run->pool, 1e-3 * TURN_MS, 1);
             if (i < 0 && taken < *out_ours) *out_ours = taken;
             if (i >= 0 && taken < *out_best) *out_best = taken, *out_peer = run->peer;
         }
@@ -195,7 +196,7 @@ static void bench_shape(const Shape *s, ThreadPool *pools[2])
             run.gemm.c.data = filled(dtype, run.gemm.m * run.gemm.n);
             run.workspace = filled(DT_F32, (int64_t)(gemm_workspace(&run.gemm, pool_num_workers(pools[i])) / sizeof(float)) + 1);
             if (d || !num_peers) {
-                printf(" %9.1f", flops / fastest_seconds(run_gemm, &run, pools[i], 0.25) * 1e-9);
+                printf(" %9.1f", flops / fastest_seconds(run_gemm, &run, pools[i], 0.25, 5) * 1e-9);
             } else {
                 double      ours, best;
                 const Peer *peer = NULL;
@@ -250,7 +251,7 @@ static double bench_op(const OpDef *op, const void *attrs, const TensorType *in,
                    .workspace = filled(DT_F32, (int64_t)bytes / 4 + 1),
                    .workspace_bytes = bytes,
                    .pool = pool}};
-    double seconds = fastest_seconds(run_op, &run, pool, 0.25);
+    double seconds = fastest_seconds(run_op, &run, pool, 0.25, 5);
     for (int i = 0; i < op->num_in; i++) free(views[i].data);
     for (int k = 0; k < op->num_out; k++) free(out[k].data);
     free(run.args.workspace);
@@ -310,6 +311,8 @@ int main(int argc, char **argv)
     }
     pools[1] = device_cpu_pool(device);
     bool all = argc < 3 || strcmp(argv[2], "attention");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    setenv("KMP_BLOCKTIME", "10", 0); /* ms for which Intel's threads spin after their work; else 200, longer than a turn */
     for (int i = 2; i < argc && all; i++)
         if (!open_peer(argv[i])) printf("no peer: %s has no sgemm that is known here\n", argv[i]);
     printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", sgemm_kernel()->name, pool_num_workers(pools[1]), flops * 1e-9,

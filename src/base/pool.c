@@ -1,7 +1,7 @@
 /* A worker claims tasks of its own share, then of the others', each from an atomic counter. A job is announced by bumping a generation
- * number; idle workers spin on it for a few microseconds, since the next job mostly follows at once, then sleep on it as a futex. The
- * caller never waits for a worker that is still waking up: a job is closed when its tasks are claimed, and whoever comes later stays out.
- */
+ * number; idle workers watch it for some milliseconds, since the next job mostly follows at once and waking a core takes long (a virtual
+ * machine's most of all); then they sleep on it as a futex. The caller never waits for a worker that is still waking up: a job is closed
+ * when its tasks are claimed, and whoever comes later stays out. */
 #include "base/pool.h"
 
 #include <immintrin.h>
@@ -12,10 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
-    SPINS = 4000, /* about 40 us at 10 ns a pause: longer than the serial code between two jobs of a step */
+    SPINS = 1000,               /* 10 to 50 us: longer than the serial code between two jobs of a step */
+    YIELD_NS = 5 * 1000 * 1000, /* after it, cores go to whoever else wants one; longer than most workers are late */
     MOST_WORKERS = 1024,
 };
 
@@ -29,7 +31,7 @@ typedef struct Worker {
 
 struct ThreadPool {
     int      num_workers;
-    int      spins; /* 0 where there are more workers than cores: spinning would take the core from one at work */
+    bool     watches; /* not where there are more workers than cores: it would take the core from one at work */
     PoolTask task;
     void    *context;
     int      num_shares; /* of the job: one for each of the first workers */
@@ -52,14 +54,30 @@ static void futex_wake(uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Waits while *word is `value`; *sleepers counts those for whom a change needs a system call. Sequential consistency
- * orders "counted as sleeper, then look at the word" against the waker's "change the word, then look for sleepers". */
-static void wait_change(uint32_t *word, uint32_t value, uint32_t *sleepers, int spins)
+static int64_t now_ns(void)
 {
-    for (int i = 0; i < spins; i++) {
-        if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* Whether *word changed from `value` meanwhile. */
+static bool watch_change(const uint32_t *word, uint32_t value)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return true;
         _mm_pause();
     }
+    for (int64_t end = now_ns() + YIELD_NS; now_ns() < end; sched_yield())
+        if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return true;
+    return false;
+}
+
+/* Waits while *word is `value`; *sleepers counts those for whom a change needs a system call. Sequential consistency
+ * orders "counted as sleeper, then look at the word" against the waker's "change the word, then look for sleepers". */
+static void wait_change(uint32_t *word, uint32_t value, uint32_t *sleepers, bool watches)
+{
+    if (watches && watch_change(word, value)) return;
     __atomic_fetch_add(sleepers, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) futex_wait(word, value);
     __atomic_fetch_sub(sleepers, 1, __ATOMIC_SEQ_CST);
@@ -81,7 +99,7 @@ static void *worker_main(void *argument)
     Worker     *worker = argument;
     ThreadPool *pool = worker->pool;
     for (uint32_t seen = 0;;) {
-        wait_change(&pool->generation, seen, &pool->sleepers, pool->spins);
+        wait_change(&pool->generation, seen, &pool->sleepers, pool->watches);
         seen = __atomic_load_n(&pool->generation, __ATOMIC_ACQUIRE);
         if (__atomic_load_n(&pool->stopping, __ATOMIC_ACQUIRE)) return NULL;
         __atomic_fetch_add(&pool->active, 1, __ATOMIC_SEQ_CST);
@@ -116,7 +134,7 @@ Status pool_create(int num_workers, ThreadPool **out_pool)
     if (!pool) fatal_out_of_memory(bytes);
     memset(pool, 0, bytes);
     pool->num_workers = 1;
-    pool->spins = num_workers <= cores ? SPINS : 0;
+    pool->watches = num_workers <= cores;
     for (int i = 1; i < num_workers; i++) {
         Worker *worker = &pool->workers[i];
         worker->pool = pool;
@@ -165,7 +183,7 @@ static void run(ThreadPool *pool, int num_shares, int64_t num_tasks, PoolTask ta
     __atomic_store_n(&pool->open, false, __ATOMIC_SEQ_CST);
     uint32_t left;
     while ((left = __atomic_load_n(&pool->active, __ATOMIC_SEQ_CST)) != 0)
-        wait_change(&pool->active, left, &pool->caller_sleeps, pool->spins);
+        wait_change(&pool->active, left, &pool->caller_sleeps, pool->watches);
 }
 
 void pool_run(ThreadPool *pool, int64_t num_tasks, PoolTask task, void *context)

@@ -18,6 +18,7 @@ enum {
     TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
+    TILE_ROWS = 6, /* of a tile take as long as its first reads do (about) */
     TASKS_PER_WORKER = 4,
     MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it.
                              * Each keeps to its own rows, since what another worker wrote is slow to read. */
@@ -108,8 +109,20 @@ static void cut_last(Grid *grid, int64_t m, int64_t n, int num_workers)
 {
     int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
     bool    alike = tiles % num_workers == 0 && tiles < TASKS_PER_WORKER * num_workers && whole <= m + m / 32;
-    grid->small_m = max_i64(grid->rows, grid->tile_m / 4 / grid->rows * grid->rows);
+    grid->small_m = min_i64(grid->tile_m, max_i64(grid->rows, grid->tile_m / 4 / grid->rows * grid->rows));
     grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
+}
+
+/* Cuts a tile's rows down to half, if all workers then end sooner; `beside`: tiles with the same rows. What a tile reads first takes as
+ * long as TILE_ROWS more, a last panel that isn't whole as a row, and whoever is late is so by half a tile. */
+static void level_tiles(Grid *grid, int64_t m, int64_t beside, int num_workers)
+{
+    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3, panel = grid->pairs ? grid->rows : sgemm_kernel()->rows, best = INT64_MAX;
+    for (int64_t tile_m = grid->tile_m, least = max_i64(LEAST_M, tile_m / 2); tile_m >= least; tile_m -= rows) {
+        int64_t most = div_up(div_up(m, tile_m) * beside, num_workers);
+        int64_t time = (2 * most + 1) * (tile_m + (tile_m % panel != 0) + TILE_ROWS);
+        if (time < best) best = time, grid->tile_m = tile_m;
+    }
 }
 
 static Grid gemm_grid(const Gemm *g, int num_workers)
@@ -126,16 +139,18 @@ static Grid gemm_grid(const Gemm *g, int num_workers)
     bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
     bool    tall = shallow || (grid.a_lies && !g->a.trans && n <= SGEMM_COLS);
     int64_t wanted = shallow || deep ? div_up(enough, 2) : enough;
+    if (num_workers >= MANY_WORKERS && !shallow) wanted *= 2;
     cut_tiles(&grid, m, n, tall ? TALL_M : deep ? DEEP_M : TILE_M, wanted, deep);
     int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
     bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
     if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
         grid.apart = true;
         if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
-        cut_tiles(&grid, m, n, TILE_M, div_up(enough, min_i64(runs, most)), false);
-    } else if (num_workers >= MANY_WORKERS && !shallow) {
-        cut_tiles(&grid, m, n, grid.tile_m, 2 * wanted, deep);
+        runs = num_runs(&grid, min_i64(k, grid.block_k));
+        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
     }
+    if (num_workers >= MANY_WORKERS && !shallow)
+        level_tiles(&grid, m, div_up(min_i64(n, grid.block_n), grid.tile_n) * (grid.apart ? runs : 1), num_workers);
     grid.kept = g->c.dtype != DT_F32 && !grid.b_lies && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
     if (grid.kept) grid.block_k = blocked_k;
     grid.by_rows = num_workers >= MANY_WORKERS;

@@ -56,11 +56,18 @@ static void *product(const Operands *o, ThreadPool *pool)
 {
     Gemm   gemm = o->gemm;
     size_t bytes = gemm_workspace(&gemm, pool_num_workers(pool));
-    void  *workspace = malloc(bytes + 1), *c = malloc(o->c_bytes + 1);
-    memset(workspace, 0xFF, bytes); /* NaN: scratch is never read before it is written */
+    enum { BEYOND = 4096 };
+    uint8_t *workspace = malloc(bytes + BEYOND), *c = malloc(o->c_bytes + 1);
+    memset(workspace, 0xFF, bytes + BEYOND); /* NaN: scratch is never read before it is written */
     memcpy(c, o->c, o->c_bytes);
     gemm.c.data = c;
     gemm_run(&gemm, pool, workspace);
+    for (size_t i = bytes; i < bytes + BEYOND; i++)
+        if (workspace[i] != 0xFF) {
+            test_fail(__FILE__, __LINE__, "%lldx%lldx%lld wrote beyond its workspace", (long long)gemm.m, (long long)gemm.n,
+                      (long long)gemm.k);
+            break;
+        }
     free(workspace);
     return c;
 }
@@ -215,6 +222,58 @@ static void bits_do_not_depend_on_threads(void)
         }
 }
 
+/* Sizes, layouts, dtypes and threads as they come. */
+static void any_product_has_its_bits_on_any_threads(void)
+{
+    static const DType   dtypes[] = {DT_F32, DT_F32, DT_BF16, DT_E4M3}, results[] = {DT_F32, DT_BF16};
+    static const int     threads[] = {2, 3, 5, 8, 9, 16, 40};
+    static const int64_t most_m[] = {8, 48, 700}, most_n[] = {8, 400, 700}, most_k[] = {16, 1500, 2500};
+    enum { POOLS = sizeof threads / sizeof threads[0], CASES = 400 };
+    ThreadPool *pools[POOLS];
+    for (int i = 0; i < POOLS; i++) EXPECT_OK(pool_create(threads[i], &pools[i]));
+    for (uint32_t number = 0; number < CASES; number++) {
+        Philox4  x = philox4x32(number, 0, 0, 0, 5), y = philox4x32(number, 1, 0, 0, 5), z = philox4x32(number, 2, 0, 0, 5);
+        int64_t  m = 1 + x.v[0] % most_m[y.v[0] % 3], n = 1 + x.v[1] % most_n[y.v[1] % 3], k = 1 + x.v[2] % most_k[y.v[2] % 3];
+        DType    a = dtypes[z.v[0] % 4], b = z.v[0] & 4 ? a : dtypes[z.v[1] % 4], c = results[z.v[2] % 2];
+        int64_t  pad = z.v[3] & 4 ? 512 - m % 512 : z.v[3] & 8 ? 3 : 0;
+        Operands o = operands(m, n, k, z.v[3] & 1, z.v[3] & 2, a, b, c, pad);
+        int      pool = (int)(y.v[3] % POOLS);
+        o.gemm.accumulate = z.v[3] & 16;
+        void *one = product(&o, NULL);
+        for (int again = 0; again < 3; again++) { /* the first wakes workers, so that others make tiles too */
+            void *got = product(&o, pools[pool]);
+            if (memcmp(one, got, o.c_bytes) != 0)
+                test_fail(__FILE__, __LINE__, "case %u, %lldx%lldx%lld of %s and %s to %s: %d threads give other bits", number,
+                          (long long)m, (long long)n, (long long)k, dtype_info(a)->name, dtype_info(b)->name, dtype_info(c)->name,
+                          threads[pool]);
+            free(got);
+        }
+        free(one);
+        operands_free(&o);
+    }
+    for (int i = 0; i < POOLS; i++) pool_destroy(pools[i]);
+}
+
+/* Where a tile has fewer rows than the smallest that workers end with. */
+static void few_rows_keep_to_their_scratch(void)
+{
+    ThreadPool *pool;
+    EXPECT_OK(pool_create(2, &pool));
+    for (int64_t m = 20; m < 64; m++) {
+        Operands o = operands(m, 382, 138, false, true, DT_E4M3, DT_E4M3, DT_BF16, 0);
+        void    *one = product(&o, NULL);
+        for (int again = 0; again < 8; again++) {
+            void *got = product(&o, pool);
+            EXPECT(memcmp(one, got, o.c_bytes) == 0);
+            free(got);
+        }
+        free(one);
+        operands_free(&o);
+    }
+    pool_destroy(pool);
+}
+
 TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(codes_of_8_bits_are_numbers_in_units_of_their_scale),
           TEST(offsets_and_scales_apply), TEST(plain_store_does_not_read_what_was_there), TEST(empty_sum_is_zero_or_what_was_there),
-          TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads))
+          TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads), TEST(any_product_has_its_bits_on_any_threads),
+          TEST(few_rows_keep_to_their_scratch))
