@@ -28,11 +28,14 @@ enum {
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
-    PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
-    ALIASED = 2048,             /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
-    ALIASED_ROWS = 4096,        /* the same of rows of a along the depth, of which a tile reads few at a time */
-    FAR_APART = 1 << 16,        /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
-    WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
+    PACK_ALIASED_FAR = 100,     /* rows of c for which it pays to pack a b across the depth: of aliased rows, where the kernel */
+    PACK_ALIASED = 32,          /* is far or isn't; and of others, where it isn't */
+    PACK_NEAR = 200,
+    PART_FLOATS = 1 << 22, /* of sums that stay apart, or are kept, 16 MiB */
+    ALIASED = 2048,        /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,   /* the same of rows of a along the depth, of which a tile reads few at a time */
+    FAR_APART = 1 << 16,   /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
+    WIDE = 512,            /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c that a task of dot products has at least */
 };
@@ -51,23 +54,20 @@ typedef struct Grid {
     bool    kept;           /* fp32 sums of a bf16 c are kept from block to block; else its tiles add up over all of k */
 } Grid;
 
-/* Whether an operand is read where it lies, which is along the depth or across it. */
-static bool may_lie(const GemmOperand *x, bool across)
-{
-    int64_t stride = dtype_bytes(DT_F32, x->stride);
-    if (x->dtype != DT_F32) return false;
-    return across ? sgemm_kernel()->far && stride % ALIASED != 0 : stride % ALIASED_ROWS != 0;
-}
-
+/* Whether an operand is read where it lies. */
 static bool a_lies(const Gemm *g)
 {
-    bool far_apart = g->a.trans && dtype_bytes(g->a.dtype, g->a.stride) >= FAR_APART;
-    return (may_lie(&g->a, g->a.trans) && !far_apart) || (g->a.dtype == DT_F32 && g->n <= NARROW);
+    int64_t bytes = dtype_bytes(DT_F32, g->a.stride);
+    if (g->a.dtype != DT_F32) return false;
+    if (g->n <= NARROW) return true;
+    return g->a.trans ? sgemm_kernel()->far && bytes % ALIASED != 0 && bytes < FAR_APART : bytes % ALIASED_ROWS != 0;
 }
 
 static bool b_lies(const Gemm *g)
 {
-    return !g->b.trans && may_lie(&g->b, true);
+    bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
+    int64_t fewest = aliased ? (far ? PACK_ALIASED_FAR : PACK_ALIASED) : far ? INT64_MAX : PACK_NEAR;
+    return g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest;
 }
 
 /* About `tile`, so that all tiles are of nearly one size. */
