@@ -68,6 +68,8 @@ static const Shape shapes[] = {
     {"few rows of a head", 'w', 128, 288, 32000},
     {"lora a", 'y', 4096, 256, 16},
     {"lora b", 'y', 4096, 16, 256},
+    {"lora a", 'w', 2048, 1024, 16},
+    {"lora b", 'w', 2048, 16, 1024},
     {"decode 1 row", 'y', 1, 256, 4096},
     {"decode 4 rows", 'y', 4, 256, 4096},
     {"decode 8 rows", 'y', 8, 256, 4096},

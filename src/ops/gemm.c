@@ -28,14 +28,14 @@ enum {
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
-    PACK_ALIASED_FAR = 100,     /* rows of c for which it pays to pack a b across the depth: of aliased rows, where the kernel */
-    PACK_ALIASED = 32,          /* is far or isn't; and of others, where it isn't */
-    PACK_NEAR = 200,
-    PART_FLOATS = 1 << 22, /* of sums that stay apart, or are kept, 16 MiB */
-    ALIASED = 2048,        /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
-    ALIASED_ROWS = 4096,   /* the same of rows of a along the depth, of which a tile reads few at a time */
-    FAR_APART = 1 << 16,   /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
-    WIDE = 512,            /* columns of a tile at most where b is read where it lies */
+    PACK_FAR_ALIASED = 100,     /* rows of c from which on packing a b across the depth pays: aliased rows, and a kernel that is far */
+    PACK_ALIASED = 32,          /* the same with another kernel */
+    PACK = 200,                 /* and with it and other rows; a far kernel reads those where they lie */
+    PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
+    ALIASED = 2048,             /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,        /* the same of rows of a along the depth, of which a tile reads few at a time */
+    FAR_APART = 1 << 16,        /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
+    WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c that a task of dot products has at least */
 };
@@ -66,7 +66,7 @@ static bool a_lies(const Gemm *g)
 static bool b_lies(const Gemm *g)
 {
     bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
-    int64_t fewest = aliased ? (far ? PACK_ALIASED_FAR : PACK_ALIASED) : far ? INT64_MAX : PACK_NEAR;
+    int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
     return g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest;
 }
 
