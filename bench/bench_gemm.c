@@ -31,7 +31,7 @@ typedef struct Peer {
     void (*set_threads)(int threads);
 } Peer;
 
-/* Many short turns: other guests of a machine slow some of them, and whoever has the longer ones gets fewer of the quiet. */
+/* Many short turns, of which the fastest counts: a busy machine slows most of them down, but hardly all. */
 enum { MOST_PEERS = 4, TURNS = 25, TURN_MS = 50, REST_US = 30000 };
 static Peer peers[MOST_PEERS];
 static int  num_peers;

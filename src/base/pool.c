@@ -17,7 +17,7 @@
 
 enum {
     SPINS = 1000,               /* 10 to 50 us: longer than the serial code between two jobs of a step */
-    YIELD_NS = 5 * 1000 * 1000, /* after it, cores go to whoever else wants one; longer than most workers are late */
+    YIELD_NS = 5 * 1000 * 1000, /* then so long, while others may have the core: few workers are later than that */
     MOST_WORKERS = 1024,
 };
 

@@ -18,7 +18,7 @@ enum {
     TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
     LEAST_M = 24,      /* fewer reuse b too little */
     LEAST_N = 64,
-    TILE_ROWS = 6, /* of a tile take as long as its first reads do (about) */
+    TILE_ROWS = 6, /* what a tile reads first takes about as long as so many of its rows */
     TASKS_PER_WORKER = 4,
     MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it.
                              * Each keeps to its own rows, since what another worker wrote is slow to read. */
@@ -28,14 +28,14 @@ enum {
     PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
-    PACK_FAR_ALIASED = 100,     /* rows of c from which on packing a b across the depth pays: aliased rows, and a kernel that is far */
-    PACK_ALIASED = 32,          /* the same with another kernel */
-    PACK = 200,                 /* and with it and other rows; a far kernel reads those where they lie */
-    PART_FLOATS = 1 << 22,      /* of sums that stay apart, or are kept, 16 MiB */
-    ALIASED = 2048,             /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
-    ALIASED_ROWS = 4096,        /* the same of rows of a along the depth, of which a tile reads few at a time */
-    FAR_APART = 1 << 16,        /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
-    WIDE = 512,                 /* columns of a tile at most where b is read where it lies */
+    PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
+    PACK_ALIASED = 32,      /* if they alias and it isn't, */
+    PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
+    PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
+    ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
+    FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
+    WIDE = 512,             /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c that a task of dot products has at least */
 };
@@ -113,8 +113,8 @@ static void cut_last(Grid *grid, int64_t m, int64_t n, int num_workers)
     grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
 }
 
-/* Cuts a tile's rows down to half, if all workers then end sooner; `beside`: tiles with the same rows. What a tile reads first takes as
- * long as TILE_ROWS more, a last panel that isn't whole as a row, and whoever is late is so by half a tile. */
+/* Gives tiles fewer rows, half as many at least, if all workers then end sooner; `beside`: tiles with the same rows. A tile takes as long
+ * as its rows and TILE_ROWS, and a row more where its last panel isn't whole. The last worker is late by half a tile. */
 static void level_tiles(Grid *grid, int64_t m, int64_t beside, int num_workers)
 {
     int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3, panel = grid->pairs ? grid->rows : sgemm_kernel()->rows, best = INT64_MAX;
