@@ -1,162 +1,24 @@
 /* A task makes a tile of c, depth by depth, from rows of a and columns of b. An operand is read where it lies unless its place in memory
  * costs more than packing it: a is then packed by each task for itself, b a block at a time for all workers; the next block is packed by
- * whoever finds no tile left of this one. While a tile is made, what it reads next comes into the caches, a line every few steps along k.
+ * whoever finds no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the panel then lies in the
+ * first caches. While a tile is made, what it reads next comes into the caches, a line every few steps along k.
  * Where there are few tiles for the workers, or only thin ones, each depth is a task of its own: its sums stay apart until those of a block
  * are there, and are then added in the same order. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32
  * scratch. Products of a few rows (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
-#include "device/cpu/bgemm.h"
 #include "device/cpu/sgemm.h"
+#include "ops/gemm_grid.h"
 
 enum {
-    DEPTH = 320,       /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
-    PAIRS_DEPTH = 640, /* the same of two bf16 operands, which take half the room */
-    TILE_M = 144,      /* rows of a that a task packs at a time, 180 KiB */
-    DEEP_M = 264,      /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
-    SHALLOW_K = 32,    /* such a product is bound by writing c: with few, tall tiles a worker mostly writes what it wrote the last time */
-    TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
-    LEAST_M = 24,      /* fewer reuse b too little */
-    LEAST_N = 64,
-    TILE_ROWS = 6, /* what a tile reads first takes about as long as so many of its rows */
-    TASKS_PER_WORKER = 4,
-    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it.
-                             * Each keeps to its own rows, since what another worker wrote is slow to read. */
-    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
-    BLOCK_WORKERS = 4,
-    BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
-    PACK_COLS = 2 * SGEMM_COLS, /* packed by a task */
+    PACK_COLS = 2 * SGEMM_COLS, /* of b packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
-    NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
-    PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
-    PACK_ALIASED = 32,      /* if they alias and it isn't, */
-    PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
-    PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
-    ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
-    ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
-    FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
-    WIDE = 512,             /* columns of a tile at most where b is read where it lies */
     FEW_ROWS = 4,
     DOT_COLS = 32, /* columns of c that a task of dot products has at least */
+    DOT_TASKS = 8, /* a worker */
 };
 
 _Static_assert(PACK_ROWS % BGEMM_BLOCK == 0, "parts of a panel are whole blocks");
-
-/* How a product is cut. Bits depend on `depth` and on nothing else of it. */
-typedef struct Grid {
-    const BgemmKernel *pairs; /* of two bf16 operands; else NULL */
-    int64_t            rows;  /* that tile_m is a multiple of */
-    int64_t            depth, block_k, block_n, tile_m, tile_n;
-    int64_t large, small_m; /* of the tiles side by side in the last columns of a block: how many have tile_m rows; rows of the others */
-    bool    a_lies, b_lies; /* read where it lies, not packed */
-    bool    by_rows;        /* tiles of the same rows come one after another, and all have tile_m; else those of the same columns */
-    bool    apart;          /* each depth is a task */
-    bool    kept;           /* fp32 sums of a bf16 c are kept from block to block; else its tiles add up over all of k */
-} Grid;
-
-/* Whether an operand is read where it lies. */
-static bool a_lies(const Gemm *g)
-{
-    int64_t bytes = dtype_bytes(DT_F32, g->a.stride);
-    if (g->a.dtype != DT_F32) return false;
-    if (g->n <= NARROW) return true;
-    return g->a.trans ? sgemm_kernel()->far && bytes % ALIASED != 0 && bytes < FAR_APART : bytes % ALIASED_ROWS != 0;
-}
-
-static bool b_lies(const Gemm *g)
-{
-    bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
-    int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
-    return g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest;
-}
-
-/* About `tile`, so that all tiles are of nearly one size. */
-static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
-{
-    return div_up(div_up(size, div_up(size, tile)), multiple) * multiple;
-}
-
-static int64_t num_runs(const Grid *grid, int64_t depth)
-{
-    return max_i64(1, div_up(depth, grid->depth));
-}
-
-static int64_t num_tiles(const Grid *grid, int64_t m, int64_t n)
-{
-    return div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
-}
-
-/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each, and first where they are
- * `deep`: what a tile has read of b it uses for all its rows. */
-static void cut_tiles(Grid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool deep)
-{
-    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3; /* nearly equal halves matter more than whole panels */
-    grid->tile_m = even_tile(m, tile_m, deep ? rows : grid->rows);
-    grid->tile_n = grid->b_lies ? even_tile(n, WIDE, SGEMM_COLS) : grid->block_n;
-    while (num_tiles(grid, m, n) < enough) {
-        bool wide = deep ? grid->tile_n >= 4 * LEAST_N : grid->tile_n > grid->tile_m;
-        if (grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || (grid->a_lies && wide)))
-            grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
-        else if (grid->tile_m / 2 >= LEAST_M)
-            grid->tile_m = even_tile(m, grid->tile_m / 2, rows);
-        else
-            return;
-    }
-}
-
-/* Workers end at nearly the same time when the last tiles are small, or when each has as many, all of nearly one size. */
-static void cut_last(Grid *grid, int64_t m, int64_t n, int num_workers)
-{
-    int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
-    bool    alike = tiles % num_workers == 0 && tiles < TASKS_PER_WORKER * num_workers && whole <= m + m / 32;
-    grid->small_m = min_i64(grid->tile_m, max_i64(grid->rows, grid->tile_m / 4 / grid->rows * grid->rows));
-    grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
-}
-
-/* Gives tiles fewer rows, half as many at least, if all workers then end sooner; `beside`: tiles with the same rows. A tile takes as long
- * as its rows and TILE_ROWS, and a row more where its last panel isn't whole. The last worker is late by half a tile. */
-static void level_tiles(Grid *grid, int64_t m, int64_t beside, int num_workers)
-{
-    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3, panel = grid->pairs ? grid->rows : sgemm_kernel()->rows, best = INT64_MAX;
-    for (int64_t tile_m = grid->tile_m, least = max_i64(LEAST_M, tile_m / 2); tile_m >= least; tile_m -= rows) {
-        int64_t most = div_up(div_up(m, tile_m) * beside, num_workers);
-        int64_t time = (2 * most + 1) * (tile_m + (tile_m % panel != 0) + TILE_ROWS);
-        if (time < best) best = time, grid->tile_m = tile_m;
-    }
-}
-
-static Grid gemm_grid(const Gemm *g, int num_workers)
-{
-    int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    Grid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b_lies = b_lies(g)};
-    grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
-    grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
-    int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
-    grid.block_n = even_tile(n, grid.b_lies ? n : max_i64(least_n, block / k), SGEMM_COLS);
-    int64_t blocked_k = even_tile(k, max_i64(1, block / grid.block_n / grid.depth) * grid.depth, grid.depth);
-    grid.block_k = g->c.dtype == DT_F32 && !grid.b_lies ? blocked_k : k;
-    int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = num_runs(&grid, min_i64(k, grid.block_k));
-    bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, deep = grid.b_lies && runs > 1;
-    bool    tall = shallow || (grid.a_lies && !g->a.trans && n <= SGEMM_COLS);
-    int64_t wanted = shallow || deep ? div_up(enough, 2) : enough;
-    if (num_workers >= MANY_WORKERS && !shallow) wanted *= 2;
-    cut_tiles(&grid, m, n, tall ? TALL_M : deep ? DEEP_M : TILE_M, wanted, deep);
-    int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
-    bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
-    if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
-        grid.apart = true;
-        if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
-        runs = num_runs(&grid, min_i64(k, grid.block_k));
-        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
-    }
-    if (num_workers >= MANY_WORKERS && !shallow)
-        level_tiles(&grid, m, div_up(min_i64(n, grid.block_n), grid.tile_n) * (grid.apart ? runs : 1), num_workers);
-    grid.kept = g->c.dtype != DT_F32 && !grid.b_lies && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
-    if (grid.kept) grid.block_k = blocked_k;
-    grid.by_rows = num_workers >= MANY_WORKERS;
-    cut_last(&grid, m, n, grid.apart || grid.by_rows ? 1 : num_workers);
-    return grid;
-}
 
 static bool by_dots(const Gemm *g)
 {
@@ -175,15 +37,10 @@ typedef struct Block {
     float  *panels;
 } Block;
 
-/* Of c; columns are counted from the block's first. */
-typedef struct Tile {
-    int64_t row, rows, col, cols;
-} Tile;
-
 typedef struct GemmJob {
     const Gemm        *gemm;
     const SgemmKernel *kernel;
-    Grid               grid;
+    GemmGrid           grid;
     int                num_workers;
     Block              block, next; /* next: without columns at the end */
     int64_t            tiles;       /* tasks of the block; those after them pack the next one */
@@ -192,45 +49,13 @@ typedef struct GemmJob {
     int64_t            scratch_floats;
 } GemmJob;
 
-/* That panels have for `depth`. */
-static int64_t panel_depth(const Grid *grid, int64_t depth)
-{
-    return grid->pairs ? bgemm_depth(depth) : depth;
-}
-
-static int64_t block_floats(const Grid *grid)
-{
-    return grid->b_lies ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, panel_depth(grid, grid->block_k));
-}
-
-/* In memory at a time. */
-static int64_t num_blocks(const Gemm *g, const Grid *grid)
-{
-    return grid->block_n < g->n || grid->block_k < g->k ? 2 : 1;
-}
-
-static int64_t a_floats(const Grid *grid)
-{
-    return sgemm_packed(grid->tile_m, grid->rows, grid->depth);
-}
-
-static int64_t scratch_floats(const Gemm *g, const Grid *grid)
-{
-    return a_floats(grid) + (g->c.dtype == DT_F32 || grid->apart || grid->kept ? 0 : grid->tile_m * grid->tile_n);
-}
-
-static int64_t part_floats(const Gemm *g, const Grid *grid)
-{
-    if (grid->kept) return g->m * g->n;
-    return grid->apart ? num_runs(grid, min_i64(g->k, grid->block_k)) * g->m * grid->block_n : 0;
-}
-
 size_t gemm_workspace(const Gemm *g, int num_workers)
 {
     if (by_dots(g)) return (size_t)(num_workers * dot_floats(g)) * sizeof(float);
     if (!g->m || !g->n) return 0;
-    Grid grid = gemm_grid(g, num_workers);
-    return (size_t)(num_blocks(g, &grid) * block_floats(&grid) + part_floats(g, &grid) + num_workers * scratch_floats(g, &grid)) *
+    GemmGrid grid = gemm_grid(g, num_workers);
+    return (size_t)(grid_blocks(g, &grid) * grid_block_floats(&grid) + grid_part_floats(g, &grid) +
+                    num_workers * grid_scratch_floats(g, &grid)) *
            sizeof(float);
 }
 
@@ -298,40 +123,48 @@ static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *n
     scale_panels(x, 1, row, 1, 0, count, numbers, count);
 }
 
-static int64_t pack_tasks(const Gemm *g, const Grid *grid, const Block *block)
+static int64_t pack_tasks(const Gemm *g, const GemmGrid *grid, const Block *block)
 {
-    if (grid->b_lies) return 0;
+    if (grid->b != B_BLOCKS) return 0;
     return g->b.trans ? div_up(block->cols, PACK_COLS) : block->cols ? div_up(block->depth, PACK_ROWS) : 0;
 }
 
-/* Bytes of a panel of the block, of bf16 operands, and where that of column `col` has its depth l. */
-static size_t pairs_panel(const GemmJob *job, const Block *block)
+/* Bytes of a panel of b of bf16 operands, and where in such panels that of column `col` has its depth l. */
+static size_t pairs_panel(const GemmJob *job, int64_t depth)
 {
-    return bgemm_panel(job->grid.pairs, job->grid.pairs->cols, block->depth);
+    return bgemm_panel(job->grid.pairs, job->grid.pairs->cols, depth);
 }
 
 static char *pairs_panels(const GemmJob *job, const Block *block, int64_t col, int64_t l)
 {
     const BgemmKernel *kernel = job->grid.pairs;
-    return (char *)block->panels + col / kernel->cols * (int64_t)pairs_panel(job, block) + l * kernel->cols * kernel->bytes;
+    return (char *)block->panels + col / kernel->cols * (int64_t)pairs_panel(job, block->depth) + l * kernel->cols * kernel->bytes;
 }
 
-/* One of them: columns of op(b), or rows, whichever lie side by side. */
-static void pack_part(const GemmJob *job, const Block *block, int64_t part)
+/* Packs rows [row, row + rows) of the block's columns [col, col + cols) to where their panels have these rows. */
+static void pack_b(const GemmJob *job, const Block *block, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
     const Gemm *g = job->gemm;
-    int64_t     col = g->b.trans ? part * PACK_COLS : 0, cols = g->b.trans ? min_i64(PACK_COLS, block->cols - col) : block->cols;
-    int64_t     row = g->b.trans ? 0 : part * PACK_ROWS, rows = g->b.trans ? block->depth : min_i64(PACK_ROWS, block->depth - row);
     const void *from = element(&g->b, block->k + row, block->n + col);
     if (job->grid.pairs) {
         BgemmSource b = {from, g->b.stride, g->b.trans, cols, rows};
-        job->grid.pairs->pack_b(&b, pairs_panels(job, block, col, row), pairs_panel(job, block));
+        job->grid.pairs->pack_b(&b, pairs_panels(job, block, col, row), pairs_panel(job, block->depth));
         return;
     }
     int64_t width = job->kernel->cols, panel = width * block->depth;
     float  *panels = block->panels + col * block->depth + row * width;
     sgemm_pack_b(job->kernel, g->b.trans, cols, rows, from, g->b.dtype, g->b.stride, panels, panel);
     scale_panels(&g->b, width, block->n + col, cols, block->k + row, rows, panels, panel);
+}
+
+/* One of pack_tasks: columns of op(b), or rows, whichever lie side by side. */
+static void pack_part(const GemmJob *job, const Block *block, int64_t part)
+{
+    int64_t at = part * (job->gemm->b.trans ? PACK_COLS : PACK_ROWS);
+    if (job->gemm->b.trans)
+        pack_b(job, block, 0, block->depth, at, min_i64(PACK_COLS, block->cols - at));
+    else
+        pack_b(job, block, at, min_i64(PACK_ROWS, block->depth - at), 0, block->cols);
 }
 
 static void pack_task(void *context, int64_t task, int worker)
@@ -355,26 +188,42 @@ static SgemmB operand_b(const GemmJob *job, int64_t l, int64_t col)
 {
     const Gemm *g = job->gemm;
     int64_t     width = job->kernel->cols;
-    if (job->grid.b_lies) return sgemm_b(job->kernel, element(&g->b, job->block.k + l, job->block.n + col), g->b.stride);
+    if (job->grid.b == B_LIES) return sgemm_b(job->kernel, element(&g->b, job->block.k + l, job->block.n + col), g->b.stride);
     return (SgemmB){job->block.panels + col * job->block.depth + l * width, width * job->block.depth, width};
 }
 
-/* Columns [col, col + cols) of op(x) from row k on, where rows lie across them. */
-static SgemmAhead across(const void *data, int64_t stride, int64_t cols)
+/* `rows` rows of so many floats from there on. */
+static SgemmAhead rows_ahead(const void *data, int64_t stride, int64_t floats, int64_t rows)
 {
-    return (SgemmAhead){data, div_up(cols, 16), stride * (int64_t)sizeof(float)};
+    return (SgemmAhead){data, div_up(floats, 16), stride * (int64_t)sizeof(float), rows};
 }
 
 /* What a tile of sgemm reads first from depth l of the block on, after `now`: returns how many. What lies along the depth comes by itself,
  * or with the rows before. */
-static int read_next(const GemmJob *job, const Tile *now, const Tile *tile, int64_t l, SgemmAhead *ahead)
+static int read_next(const GemmJob *job, const GemmTile *now, const GemmTile *tile, int64_t l, SgemmAhead *ahead)
 {
     const Gemm *g = job->gemm;
     int         count = 0;
-    SgemmB      b = operand_b(job, l, tile->col);
-    if (tile == now || tile->col != now->col) ahead[count++] = across(b.data, b.row, job->kernel->cols);
-    if (g->a.trans && g->a.dtype == DT_F32) ahead[count++] = across(element(&g->a, tile->row, job->block.k + l), g->a.stride, tile->rows);
+    int64_t     depth = min_i64(job->grid.depth, job->block.depth - l);
+    if (job->grid.b != B_PANELS && (tile == now || tile->col != now->col)) {
+        SgemmB b = operand_b(job, l, tile->col);
+        ahead[count++] = rows_ahead(b.data, b.row, job->kernel->cols, depth);
+    }
+    if (g->a.trans && g->a.dtype == DT_F32)
+        ahead[count++] = rows_ahead(element(&g->a, tile->row, job->block.k + l), g->a.stride, tile->rows, depth);
     return count;
+}
+
+/* The same while a product with a task's own panel of b is made: what the next panel is packed from, where `left` columns are left. */
+static int read_next_panel(const GemmJob *job, const Block *own, int64_t left, SgemmAhead *ahead)
+{
+    const GemmOperand *b = &job->gemm->b;
+    if (b->dtype != DT_F32 || !left) return 0;
+    const void *from = element(b, own->k, own->n + own->cols);
+    int64_t     cols = min_i64(left, own->cols);
+    /* columns one behind the other are one row, which may be taken for many short ones */
+    *ahead = b->stride == own->depth ? rows_ahead(from, cols, cols, own->depth) : rows_ahead(from, b->stride, own->depth, cols);
+    return 1;
 }
 
 static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
@@ -393,13 +242,15 @@ static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums
         vec_store_row(to, g->c.dtype, sums, count);
 }
 
-/* Where sums over a depth of a tile of two bf16 operands go. */
+/* Where sums over a depth of a tile go. */
 typedef struct SumsTo {
     const Gemm *gemm;
     float      *c;
     int64_t     c_stride, row, col, rows; /* of the tile in the gemm's c */
     float       factor;
-    bool        adds, ends; /* ends: c is scratch, and its last sums go on to the gemm's */
+    bool        adds;
+    bool        far;  /* c isn't in the caches */
+    bool        ends; /* c is scratch, and its last sums go on to the gemm's */
 } SumsTo;
 
 /* What is written after these comes into the caches meanwhile: rows below, or the tile's first of the next columns. */
@@ -420,39 +271,80 @@ static void take_sums(void *context, int64_t row, int64_t col, const float *sums
     }
 }
 
-/* Rows of a times columns of the block, from depth l on, of bf16 operands. */
-static void pairs_run(const GemmJob *job, int64_t rows, int64_t l, int64_t depth, int64_t cols, float *panels, SumsTo *to)
+/* A panel of columns of the tile from depth l of the block on, for the task to pack where its panels of a end. */
+static Block own_panel(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels)
+{
+    return (Block){job->block.k + l, depth, job->block.n + tile->col, 0, panels + grid_a_floats(&job->grid)};
+}
+
+/* A tile over the depth from l of the block on, of bf16 operands. */
+static void pairs_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels, SumsTo *to)
 {
     const BgemmKernel *kernel = job->grid.pairs;
     const GemmOperand *a = &job->gemm->a;
-    BgemmSource        of_a = {element(a, to->row, job->block.k + l), a->stride, !a->trans, rows, depth};
+    BgemmSource        of_a = {element(a, tile->row, job->block.k + l), a->stride, !a->trans, tile->rows, depth};
+    const char        *rows = (const char *)panels;
     kernel->pack_a(&of_a, (char *)panels, bgemm_panel(kernel, kernel->rows, depth));
-    bgemm_run(kernel, rows, cols, depth, (const char *)panels, pairs_panels(job, &job->block, to->col - job->block.n, l),
-              pairs_panel(job, &job->block), take_sums, to);
+    if (job->grid.b == B_BLOCKS) {
+        bgemm_run(kernel, tile->rows, tile->cols, depth, rows, pairs_panels(job, &job->block, tile->col, l),
+                  pairs_panel(job, job->block.depth), take_sums, to);
+        return;
+    }
+    Block own = own_panel(job, tile, l, depth, panels);
+    for (int64_t col = 0; col < tile->cols; col += own.cols, own.n += own.cols, to->c += own.cols, to->col += own.cols) {
+        own.cols = min_i64(kernel->cols, tile->cols - col);
+        pack_b(job, &own, 0, depth, 0, own.cols);
+        bgemm_run(kernel, tile->rows, own.cols, depth, rows, (const char *)own.panels, 0, take_sums, to);
+    }
+}
+
+/* The same of others. What `next` needs first, if not NULL, from depth next_l on comes into the caches meanwhile. */
+static void fp32_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels, const SumsTo *to,
+                     const GemmTile *next, int64_t next_l)
+{
+    const SgemmKernel *kernel = job->kernel;
+    SgemmA             a = operand_a(job, tile->row, tile->rows, job->block.k + l, depth, panels);
+    SgemmAhead         ahead[SGEMM_MOST_AHEAD];
+    int                how = (to->adds ? SGEMM_ADD : 0) | (to->far ? SGEMM_FAR : 0), num_ahead = 0;
+    if (job->grid.b != B_PANELS) {
+        if (next) num_ahead = read_next(job, tile, next, next_l, ahead);
+        sgemm_run(kernel, tile->rows, tile->cols, depth, to->factor, a, operand_b(job, l, tile->col), to->c, to->c_stride, how, ahead,
+                  num_ahead);
+        return;
+    }
+    Block own = own_panel(job, tile, l, depth, panels);
+    for (int64_t col = 0; col < tile->cols; col += own.cols, own.n += own.cols) {
+        own.cols = min_i64(kernel->cols, tile->cols - col);
+        pack_b(job, &own, 0, depth, 0, own.cols);
+        num_ahead = read_next_panel(job, &own, tile->cols - col - own.cols, ahead);
+        sgemm_run(kernel, tile->rows, own.cols, depth, to->factor, a, (SgemmB){own.panels, 0, kernel->cols}, to->c + col, to->c_stride, how,
+                  ahead, num_ahead);
+    }
+}
+
+static void tile_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels, SumsTo *to, const GemmTile *next,
+                     int64_t next_l)
+{
+    if (job->grid.pairs)
+        pairs_run(job, tile, l, depth, panels, to);
+    else
+        fp32_run(job, tile, l, depth, panels, to, next, next_l);
 }
 
 /* A tile of c over the depth of the block. `next`: what the worker probably makes after it, or NULL. */
-static void tile_sum(const GemmJob *job, const Tile *tile, const Tile *next, float *panels, float *c, int64_t c_stride, bool adds)
+static void tile_sum(const GemmJob *job, const GemmTile *tile, const GemmTile *next, float *panels, float *c, int64_t c_stride, bool adds)
 {
     const Gemm  *g = job->gemm;
     const Block *block = &job->block;
+    bool         direct = g->c.dtype == DT_F32;
     for (int64_t l = 0; l < max_i64(1, block->depth); l += job->grid.depth) {
-        int64_t depth = min_i64(job->grid.depth, block->depth - l);
-        if (job->grid.pairs) {
-            bool   ends = g->c.dtype != DT_F32 && block->k + l + depth == g->k;
-            SumsTo to = {g, c, c_stride, tile->row, block->n + tile->col, tile->rows, factor_of(g), adds || l > 0, ends};
-            pairs_run(job, tile->rows, l, depth, tile->cols, panels, &to);
-            continue;
-        }
-        SgemmA     a = operand_a(job, tile->row, tile->rows, block->k + l, depth, panels);
-        SgemmAhead ahead[SGEMM_MOST_AHEAD];
-        int        num_ahead = 0, how = (adds || l > 0 ? SGEMM_ADD : 0) | (l == 0 && g->c.dtype == DT_F32 ? SGEMM_FAR : 0);
-        if (l + depth < block->depth)
-            num_ahead = read_next(job, tile, tile, l + depth, ahead);
-        else if (next)
-            num_ahead = read_next(job, tile, next, 0, ahead);
-        sgemm_run(job->kernel, tile->rows, tile->cols, depth, factor_of(g), a, operand_b(job, l, tile->col), c, c_stride, how, ahead,
-                  num_ahead);
+        int64_t depth = min_i64(job->grid.depth, block->depth - l), end = l + depth;
+        SumsTo  to = {.gemm = g, .c = c, .c_stride = c_stride, .row = tile->row, .col = block->n + tile->col, .rows = tile->rows};
+        to.factor = factor_of(g);
+        to.adds = adds || l > 0;
+        to.far = l == 0 && direct;
+        to.ends = job->grid.pairs && !direct && block->k + end == g->k;
+        tile_run(job, tile, l, depth, panels, &to, end < block->depth ? tile : next, end < block->depth ? end : 0);
     }
 }
 
@@ -462,17 +354,12 @@ static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
 }
 
 /* A tile over one depth. */
-static void part_task(const GemmJob *job, int64_t run, const Tile *tile, float *panels)
+static void part_task(const GemmJob *job, int64_t run, const GemmTile *tile, float *panels)
 {
     int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
     float  *part = part_of(job, run, tile->row, tile->col);
-    if (job->grid.pairs) {
-        SumsTo to = {job->gemm, part, job->grid.block_n, tile->row, job->block.n + tile->col, tile->rows, 1, false, false};
-        pairs_run(job, tile->rows, l, depth, tile->cols, panels, &to);
-        return;
-    }
-    SgemmA a = operand_a(job, tile->row, tile->rows, job->block.k + l, depth, panels);
-    sgemm_run(job->kernel, tile->rows, tile->cols, depth, 1, a, operand_b(job, l, tile->col), part, job->grid.block_n, 0, NULL, 0);
+    SumsTo  to = {.gemm = job->gemm, .c = part, .c_stride = job->grid.block_n, .row = tile->row, .rows = tile->rows, .factor = 1};
+    tile_run(job, tile, l, depth, panels, &to, NULL, 0);
 }
 
 /* Adds up a row of the parts as tile_sum would have. */
@@ -487,7 +374,7 @@ static void add_parts(void *context, int64_t row, int worker)
     for (int64_t col = 0; col < block->cols; col += TILE) {
         int64_t cols = min_i64(TILE, block->cols - col);
         float  *c = direct ? element_of_c(g, row, block->n + col) : sums;
-        for (int64_t run = 0; run < num_runs(&job->grid, block->depth); run++) {
+        for (int64_t run = 0; run < grid_runs(&job->grid, block->depth); run++) {
             const float *part = part_of(job, run, row, col);
             bool         first = run == 0 && !adds;
             for (int64_t j = 0; j < cols; j++) c[j] = fmaf(part[j], factor, first ? 0 : c[j]);
@@ -497,48 +384,27 @@ static void add_parts(void *context, int64_t row, int worker)
     }
 }
 
-/* Tiles over one depth of a block. */
-static int64_t tiles_of(const Gemm *g, const Grid *grid, int64_t cols)
-{
-    int64_t last = grid->large + div_up(max_i64(0, g->m - grid->large * grid->tile_m), grid->small_m);
-    return (div_up(cols, grid->tile_n) - 1) * div_up(g->m, grid->tile_m) + last;
-}
-
-static Tile place_tile(const Gemm *g, const Grid *grid, int64_t cols, int64_t number)
-{
-    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n);
-    int64_t column = grid->by_rows ? number % across : min_i64(number / down, across - 1), size = grid->tile_m, first = 0;
-    number = grid->by_rows ? number / across : number - column * down;
-    if (column == across - 1 && number >= grid->large) {
-        first = grid->large * grid->tile_m;
-        number -= grid->large;
-        size = grid->small_m;
-    }
-    int64_t row = first + number * size, col = column * grid->tile_n;
-    return (Tile){row, min_i64(size, g->m - row), col, min_i64(grid->tile_n, cols - col)};
-}
-
 static void tile_task(void *context, int64_t task, int worker)
 {
-    const GemmJob *job = context;
-    const Gemm    *g = job->gemm;
-    const Grid    *grid = &job->grid;
-    const Block   *block = &job->block;
+    const GemmJob  *job = context;
+    const Gemm     *g = job->gemm;
+    const GemmGrid *grid = &job->grid;
+    const Block    *block = &job->block;
     if (task >= job->tiles) {
         pack_part(job, &job->next, task - job->tiles);
         return;
     }
-    int64_t tiles = tiles_of(g, grid, block->cols), after = task + (grid->by_rows ? 1 : job->num_workers);
-    Tile    tile = place_tile(g, grid, block->cols, task % tiles);
-    float  *panels = job->scratch + worker * job->scratch_floats, *scratch = panels + a_floats(grid);
+    int64_t  tiles = grid_tiles(g, grid, block->cols), after = task + (grid->by_rows ? 1 : job->num_workers);
+    GemmTile tile = grid_tile(g, grid, block->cols, task % tiles);
+    float   *panels = job->scratch + worker * job->scratch_floats, *scratch = panels + grid_a_floats(grid) + grid_b_floats(grid);
     if (grid->apart) {
         part_task(job, task / tiles, &tile, panels);
         return;
     }
-    Tile    next = place_tile(g, grid, block->cols, min_i64(after, tiles - 1));
-    bool    direct = g->c.dtype == DT_F32, ends = block->k + block->depth == g->k;
-    int64_t col = block->n + tile.col, c_stride = direct ? g->c.stride : grid->kept ? g->n : tile.cols;
-    float  *c = direct ? element_of_c(g, tile.row, col) : grid->kept ? job->parts + tile.row * g->n + col : scratch;
+    GemmTile next = grid_tile(g, grid, block->cols, min_i64(after, tiles - 1));
+    bool     direct = g->c.dtype == DT_F32, ends = block->k + block->depth == g->k;
+    int64_t  col = block->n + tile.col, c_stride = direct ? g->c.stride : grid->kept ? g->n : tile.cols;
+    float   *c = direct ? element_of_c(g, tile.row, col) : grid->kept ? job->parts + tile.row * g->n + col : scratch;
     tile_sum(job, &tile, after < tiles ? &next : NULL, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
     if (!ends || (grid->pairs && !direct)) return;
     if (g->epilogue == GEMM_BIAS) add_bias(g, c, c_stride, tile.rows, col, tile.cols);
@@ -547,27 +413,27 @@ static void tile_task(void *context, int64_t task, int worker)
 }
 
 /* The block with the number, over columns first; past the last without columns. */
-static Block block_at(const Gemm *g, const Grid *grid, int64_t number, float *memory)
+static Block block_at(const Gemm *g, const GemmGrid *grid, int64_t number, float *memory)
 {
     int64_t across = div_up(g->n, grid->block_n), k = number / across * grid->block_k, n = number % across * grid->block_n;
     if (number && k >= g->k) return (Block){0};
-    return (Block){k, min_i64(grid->block_k, g->k - k), n, min_i64(grid->block_n, g->n - n), memory + number % 2 * block_floats(grid)};
+    return (Block){k, min_i64(grid->block_k, g->k - k), n, min_i64(grid->block_n, g->n - n), memory + number % 2 * grid_block_floats(grid)};
 }
 
 static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 {
-    int         workers = pool_num_workers(pool);
-    GemmJob     job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, workers), .num_workers = workers};
-    const Grid *grid = &job.grid;
-    job.parts = workspace + num_blocks(g, grid) * block_floats(grid);
-    job.scratch = job.parts + part_floats(g, grid);
-    job.scratch_floats = scratch_floats(g, grid);
+    int             workers = pool_num_workers(pool);
+    GemmJob         job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, workers), .num_workers = workers};
+    const GemmGrid *grid = &job.grid;
+    job.parts = workspace + grid_blocks(g, grid) * grid_block_floats(grid);
+    job.scratch = job.parts + grid_part_floats(g, grid);
+    job.scratch_floats = grid_scratch_floats(g, grid);
     job.next = block_at(g, grid, 0, workspace);
     pool_run(pool, pack_tasks(g, grid, &job.next), pack_task, &job);
     for (int64_t number = 1; job.next.cols; number++) {
         job.block = job.next;
         job.next = block_at(g, grid, number, workspace);
-        job.tiles = tiles_of(g, grid, job.block.cols) * (grid->apart ? num_runs(grid, job.block.depth) : 1);
+        job.tiles = grid_tiles(g, grid, job.block.cols) * (grid->apart ? grid_runs(grid, job.block.depth) : 1);
         (grid->by_rows ? pool_run : pool_run_in_order)(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
         if (grid->apart) pool_run(pool, g->m, add_parts, &job);
     }
@@ -576,7 +442,7 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
 /* Columns a task. A worker has few tasks, so that it reads b in long pieces. */
 static int64_t dot_cols(const Gemm *g, int num_workers)
 {
-    return max_i64(DOT_COLS, div_up(g->n, 2 * TASKS_PER_WORKER * num_workers));
+    return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
 }
 
 static void gemm_dots(void *context, int64_t task, int worker)

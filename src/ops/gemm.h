@@ -5,7 +5,7 @@
 #include "ops/infer.h"
 #include "ops/products.h"
 
-/* Scratch that gemm_run needs: 0 where all are f32. Only dims, dtypes and trans are read. */
+/* Bytes of scratch that gemm_run needs. Dims, strides, dtypes and trans are read, no numbers. */
 size_t gemm_workspace(const Gemm *gemm, int num_workers);
 
 void gemm_run(const Gemm *gemm, ThreadPool *pool, void *workspace);

@@ -270,7 +270,7 @@ static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *ou
     const char *from = (const char *)f->ahead->data + f->column * LINE_BYTES + f->row * f->ahead->stride;
     *out_step = f->ahead->stride;
     f->row += k / SGEMM_STEPS;
-    if (f->row + SGEMM_STEPS > k) f->row = 0, f->column += f->lines;
+    if (f->row + SGEMM_STEPS > f->ahead->rows) f->row = 0, f->column += f->lines;
     if (f->column >= f->ahead->lines) f->column = 0, f->ahead++, f->left--;
     return from;
 }
@@ -307,7 +307,7 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
     for (int64_t j = 0; j < n; j += kernel->cols) {
         const float *b_panel = b.data + j / kernel->cols * b.panel, *a_panel = a.data;
         int          cols = least(n - j, kernel->cols);
-        SgemmAhead   next_b = {b_panel + b.panel, panel_lines, b.row * (int64_t)sizeof(float)};
+        SgemmAhead   next_b = {b_panel + b.panel, panel_lines, b.row * (int64_t)sizeof(float), k};
         Fetch        panel = {&next_b, j + kernel->cols < n, after.lines, 0, 0};
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int         rows = least(m - i, kernel->rows);

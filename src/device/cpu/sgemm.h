@@ -76,10 +76,10 @@ static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
     return (count + measure - 1) / measure * measure * (k + 16) + 16;
 }
 
-/* What is read after a product of depth k, and comes into the caches meanwhile: of k rows, `stride` bytes apart, so many cache lines. */
+/* What is read after a product, and comes into the caches meanwhile: of `rows` rows, `stride` bytes apart, so many cache lines. */
 typedef struct SgemmAhead {
     const void *data;
-    int64_t     lines, stride;
+    int64_t     lines, stride, rows;
 } SgemmAhead;
 
 /* c (m,n) = alpha a b, or += with SGEMM_ADD; how: SGEMM_ADD | SGEMM_FAR; num_ahead: SGEMM_MOST_AHEAD at most. */

@@ -1,0 +1,195 @@
+#include "ops/gemm_grid.h"
+
+#include "device/cpu/sgemm.h"
+
+enum {
+    DEPTH = 320,       /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
+    PAIRS_DEPTH = 640, /* the same of two bf16 operands, which take half the room */
+    TILE_M = 144,      /* rows of a that a task packs at a time, 180 KiB */
+    DEEP_M = 264,      /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
+    SHALLOW_K = 32,    /* such a product is bound by writing c: with few, tall tiles a worker mostly writes what it wrote the last time */
+    TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
+    LEAST_M = 24,      /* fewer reuse b too little */
+    LEAST_N = 64,
+    TILE_ROWS = 6, /* what a tile reads first takes about as long as so many of its rows */
+    TASKS_PER_WORKER = 4,
+    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it.
+                             * Each keeps to its own rows, since what another worker wrote is slow to read. */
+    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
+    BLOCK_WORKERS = 4,
+    BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
+    NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
+    PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
+    PACK_ALIASED = 32,      /* if they alias and it isn't, */
+    PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
+    PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
+    ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
+    FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
+    WIDE = 512,             /* columns of a tile at most where b is read where it lies */
+    FEW_PANEL_ROWS = 256, /* for so many rows of c a task packs its own panels of b, */
+    FEW_PANEL_COLS = 12,  /* and where it packs a too, for as many columns of c for each row at least */
+};
+
+/* Whether an operand is read where it lies. */
+static bool a_lies(const Gemm *g)
+{
+    int64_t bytes = dtype_bytes(DT_F32, g->a.stride);
+    if (g->a.dtype != DT_F32) return false;
+    if (g->n <= NARROW) return true;
+    return g->a.trans ? sgemm_kernel()->far && bytes % ALIASED != 0 && bytes < FAR_APART : bytes % ALIASED_ROWS != 0;
+}
+
+static BPlace place_b(const Gemm *g)
+{
+    bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
+    int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
+    if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest) return B_LIES;
+    bool few = g->m <= FEW_PANEL_ROWS && (a_lies(g) || g->n >= FEW_PANEL_COLS * g->m);
+    return g->b.trans && few && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
+}
+
+/* About `tile`, so that all tiles are of nearly one size. */
+static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
+{
+    return div_up(div_up(size, div_up(size, tile)), multiple) * multiple;
+}
+
+int64_t grid_runs(const GemmGrid *grid, int64_t depth)
+{
+    return max_i64(1, div_up(depth, grid->depth));
+}
+
+static int64_t num_tiles(const GemmGrid *grid, int64_t m, int64_t n)
+{
+    return div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
+}
+
+/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each, and first where they are
+ * `reused`: what a tile has read or packed of b it uses for all its rows. */
+static void cut_tiles(GemmGrid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool reused)
+{
+    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3; /* nearly equal halves matter more than whole panels */
+    grid->tile_m = even_tile(m, tile_m, reused ? rows : grid->rows);
+    grid->tile_n = grid->b == B_BLOCKS ? grid->block_n : even_tile(n, WIDE, SGEMM_COLS);
+    while (num_tiles(grid, m, n) < enough) {
+        bool flat = grid->tile_n > grid->tile_m, wide = reused && grid->b == B_LIES ? grid->tile_n >= 4 * LEAST_N : flat;
+        if (grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || ((grid->a_lies || grid->b == B_PANELS) && wide)))
+            grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
+        else if (grid->tile_m / 2 >= LEAST_M)
+            grid->tile_m = even_tile(m, grid->tile_m / 2, rows);
+        else
+            return;
+    }
+}
+
+/* Workers end at nearly the same time when the last tiles are small, or when each has as many, all of nearly one size. */
+static void cut_last(GemmGrid *grid, int64_t m, int64_t n, int num_workers)
+{
+    int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
+    bool    alike = tiles % num_workers == 0 && tiles < TASKS_PER_WORKER * num_workers && whole <= m + m / 32;
+    grid->small_m = min_i64(grid->tile_m, max_i64(grid->rows, grid->tile_m / 4 / grid->rows * grid->rows));
+    grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
+}
+
+/* Gives tiles fewer rows, half as many at least, if all workers then end sooner; `beside`: tiles with the same rows. A tile takes as long
+ * as its rows and TILE_ROWS, and a row more where its last panel isn't whole. The last worker is late by half a tile. */
+static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_workers)
+{
+    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3, panel = grid->pairs ? grid->rows : sgemm_kernel()->rows, best = INT64_MAX;
+    for (int64_t tile_m = grid->tile_m, least = max_i64(LEAST_M, tile_m / 2); tile_m >= least; tile_m -= rows) {
+        int64_t most = div_up(div_up(m, tile_m) * beside, num_workers);
+        int64_t time = (2 * most + 1) * (tile_m + (tile_m % panel != 0) + TILE_ROWS);
+        if (time < best) best = time, grid->tile_m = tile_m;
+    }
+}
+
+GemmGrid gemm_grid(const Gemm *g, int num_workers)
+{
+    int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
+    GemmGrid    grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b = place_b(g)};
+    grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
+    grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
+    int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
+    grid.block_n = even_tile(n, grid.b != B_BLOCKS ? n : max_i64(least_n, block / k), SGEMM_COLS);
+    int64_t blocked_k = even_tile(k, max_i64(1, block / grid.block_n / grid.depth) * grid.depth, grid.depth);
+    grid.block_k = g->c.dtype == DT_F32 && grid.b == B_BLOCKS ? blocked_k : k;
+    int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = grid_runs(&grid, min_i64(k, grid.block_k));
+    bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, reused = grid.b == B_PANELS || (grid.b == B_LIES && runs > 1);
+    bool    tall = shallow || (grid.a_lies && !g->a.trans && n <= SGEMM_COLS);
+    int64_t wanted = shallow || reused ? div_up(enough, 2) : enough;
+    if (num_workers >= MANY_WORKERS && !shallow) wanted *= 2;
+    cut_tiles(&grid, m, n, tall ? TALL_M : reused ? DEEP_M : TILE_M, wanted, reused);
+    int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
+    bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
+    if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
+        grid.apart = true;
+        if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
+        runs = grid_runs(&grid, min_i64(k, grid.block_k));
+        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
+    }
+    if (num_workers >= MANY_WORKERS && !shallow)
+        level_tiles(&grid, m, div_up(min_i64(n, grid.block_n), grid.tile_n) * (grid.apart ? runs : 1), num_workers);
+    grid.kept = g->c.dtype != DT_F32 && grid.b == B_BLOCKS && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
+    if (grid.kept) grid.block_k = blocked_k;
+    grid.by_rows = num_workers >= MANY_WORKERS;
+    cut_last(&grid, m, n, grid.apart || grid.by_rows ? 1 : num_workers);
+    return grid;
+}
+
+/* That panels have for `depth`. */
+static int64_t panel_depth(const GemmGrid *grid, int64_t depth)
+{
+    return grid->pairs ? bgemm_depth(depth) : depth;
+}
+
+int64_t grid_block_floats(const GemmGrid *grid)
+{
+    return grid->b != B_BLOCKS ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, panel_depth(grid, grid->block_k));
+}
+
+int64_t grid_blocks(const Gemm *g, const GemmGrid *grid)
+{
+    return grid->block_n < g->n || grid->block_k < g->k ? 2 : 1;
+}
+
+int64_t grid_a_floats(const GemmGrid *grid)
+{
+    return sgemm_packed(grid->tile_m, grid->rows, grid->depth);
+}
+
+int64_t grid_b_floats(const GemmGrid *grid)
+{
+    return grid->b == B_PANELS ? sgemm_packed(SGEMM_COLS, SGEMM_COLS, panel_depth(grid, grid->depth)) : 0;
+}
+
+int64_t grid_scratch_floats(const Gemm *g, const GemmGrid *grid)
+{
+    return grid_a_floats(grid) + grid_b_floats(grid) + (g->c.dtype == DT_F32 || grid->apart || grid->kept ? 0 : grid->tile_m * grid->tile_n);
+}
+
+int64_t grid_part_floats(const Gemm *g, const GemmGrid *grid)
+{
+    if (grid->kept) return g->m * g->n;
+    return grid->apart ? grid_runs(grid, min_i64(g->k, grid->block_k)) * g->m * grid->block_n : 0;
+}
+
+int64_t grid_tiles(const Gemm *g, const GemmGrid *grid, int64_t cols)
+{
+    int64_t last = grid->large + div_up(max_i64(0, g->m - grid->large * grid->tile_m), grid->small_m);
+    return (div_up(cols, grid->tile_n) - 1) * div_up(g->m, grid->tile_m) + last;
+}
+
+GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t number)
+{
+    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n);
+    int64_t column = grid->by_rows ? number % across : min_i64(number / down, across - 1), size = grid->tile_m, first = 0;
+    number = grid->by_rows ? number / across : number - column * down;
+    if (column == across - 1 && number >= grid->large) {
+        first = grid->large * grid->tile_m;
+        number -= grid->large;
+        size = grid->small_m;
+    }
+    int64_t row = first + number * size, col = column * grid->tile_n;
+    return (GemmTile){row, min_i64(size, g->m - row), col, min_i64(grid->tile_n, cols - col)};
+}
