@@ -17,8 +17,8 @@ enum {
                              * Each keeps to its own rows, since what another worker wrote is slow to read. */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
-    BLOCK_N = 512,              /* columns that a block has at least; twice as many where a is packed for each block */
-    NARROW = 64,                /* columns of c: packing a for no more takes longer than using it */
+    BLOCK_N = 512,          /* columns that a block has at least; twice as many where a is packed for each block */
+    NARROW = 64,            /* columns of c: packing a for no more takes longer than using it */
     PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
     PACK_ALIASED = 32,      /* if they alias and it isn't, */
     PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
@@ -27,8 +27,8 @@ enum {
     ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
     FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
     WIDE = 512,             /* columns of a tile at most where b is read where it lies */
-    FEW_PANEL_ROWS = 256, /* for so many rows of c a task packs its own panels of b, */
-    FEW_PANEL_COLS = 12,  /* and where it packs a too, for as many columns of c for each row at least */
+    FEW_PANEL_ROWS = 256,   /* for so many rows of c a task packs its own panels of b, */
+    FEW_PANEL_COLS = 12,    /* and where it packs a too, for as many columns of c for each row at least */
 };
 
 /* Whether an operand is read where it lies. */
@@ -106,8 +106,8 @@ static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_worke
 
 GemmGrid gemm_grid(const Gemm *g, int num_workers)
 {
-    int64_t m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    GemmGrid    grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b = place_b(g)};
+    int64_t  m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
+    GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b = place_b(g)};
     grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
     grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
     int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
@@ -165,7 +165,8 @@ int64_t grid_b_floats(const GemmGrid *grid)
 
 int64_t grid_scratch_floats(const Gemm *g, const GemmGrid *grid)
 {
-    return grid_a_floats(grid) + grid_b_floats(grid) + (g->c.dtype == DT_F32 || grid->apart || grid->kept ? 0 : grid->tile_m * grid->tile_n);
+    return grid_a_floats(grid) + grid_b_floats(grid) +
+           (g->c.dtype == DT_F32 || grid->apart || grid->kept ? 0 : grid->tile_m * grid->tile_n);
 }
 
 int64_t grid_part_floats(const Gemm *g, const GemmGrid *grid)

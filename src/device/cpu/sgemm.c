@@ -62,8 +62,9 @@ enum {
     ROW_CASE(2) ROW_CASE(3) ROW_CASE(4) ROW_CASE(5) ROW_CASE(6) ROW_CASE(7) ROW_CASE(8) ROW_CASE(9) ROW_CASE(10) ROW_CASE(11) ROW_CASE(12)
 #include "device/cpu/sgemm_tile.h"
 
-static const SgemmKernel avx2 = {"AVX2", 6, 16, avx2_along_rows, avx2_along_depth, false};
-static const SgemmKernel avx512 = {"AVX-512", 12, 32, avx512_along_rows, avx512_along_depth, true};
+static const SgemmKernel avx2 = {"AVX2", 6, 16, avx2_along_rows, avx2_along_depth, avx2_band_along_rows, avx2_band_along_depth, false};
+static const SgemmKernel avx512 = {
+    "AVX-512", 12, 32, avx512_along_rows, avx512_along_depth, avx512_band_along_rows, avx512_band_along_depth, true};
 
 int sgemm_kernels(const SgemmKernel **out)
 {
@@ -276,16 +277,19 @@ static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *ou
 }
 
 /* Tiles of a shallow product, row by row: so c is written in the order that it lies in memory, and comes by itself. */
-static void run_shallow(const SgemmKernel *kernel, SgemmTile tile, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, int64_t a_stride,
-                        SgemmB b, float *c, int64_t c_stride, int how)
+static void run_shallow(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, int64_t a_stride, SgemmB b,
+                        float *c, int64_t c_stride, int how)
 {
-    for (int64_t i = 0; i < m; i += kernel->rows, a.data += a.panel) {
-        int         rows = least(m - i, kernel->rows);
-        const char *next_a = a.row == k && i + kernel->rows < m ? (const char *)(a.data + a.panel) : NULL;
-        for (int64_t j = 0; j < n; j += kernel->cols, next_a = NULL) {
+    SgemmTile tile = a.row == 1 ? kernel->along_rows : kernel->along_depth;
+    SgemmBand band = a.row == 1 ? kernel->band_along_rows : kernel->band_along_depth;
+    for (int64_t i = 0; i < m; i += kernel->rows, a.data += a.panel, c += kernel->rows * c_stride) {
+        int     rows = least(m - i, kernel->rows);
+        int64_t whole = rows == kernel->rows ? n / kernel->cols : 0;
+        band(whole, k, alpha, a.data, a_stride, b.data, b.panel, b.row, c, c_stride, how);
+        for (int64_t j = whole * kernel->cols; j < n; j += kernel->cols) {
             const float *b_panel = b.data + j / kernel->cols * b.panel;
-            tile(rows, least(n - j, kernel->cols), k, alpha, a.data, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride,
-                 how & ~SGEMM_FAR, (const char *)b_panel, 0, next_a);
+            tile(rows, least(n - j, kernel->cols), k, alpha, a.data, a_stride, b_panel, b.row, c + j, c_stride, how & ~SGEMM_FAR,
+                 (const char *)b_panel, 0, NULL);
         }
     }
 }
@@ -300,7 +304,7 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
     bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* tiles: one line each time wouldn't fetch a whole panel of b */
     Fetch     after = {ahead, num_ahead, few ? 2 : 1, 0, 0};
     if (k <= SHALLOW) {
-        run_shallow(kernel, tile, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
+        run_shallow(kernel, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
         return;
     }
     if (few) how |= SGEMM_TWO_LINES;

@@ -37,12 +37,17 @@ enum {
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                           float *c, int64_t c_stride, int how, const char *ahead, int64_t step, const char *stream);
 
+/* The same of so many whole tiles side by side, whose panels of b lie `b_panel` apart; nothing is fetched. */
+typedef void (*SgemmBand)(int64_t tiles, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_panel,
+                          int64_t b_stride, float *c, int64_t c_stride, int how);
+
 typedef struct SgemmKernel {
     const char *name;
     int         rows, cols;  /* of a tile */
     SgemmTile   along_rows;  /* a's rows lie side by side, a_stride from one l to the next */
     SgemmTile   along_depth; /* a's depth lies side by side, a_stride from one row to the next */
-    bool        far;         /* panels are too large for the first cache: an operand that lies across the depth needn't be packed */
+    SgemmBand   band_along_rows, band_along_depth;
+    bool        far; /* panels are too large for the first cache: an operand that lies across the depth needn't be packed */
 } SgemmKernel;
 
 /* The fastest kernel that this CPU runs. */

@@ -80,6 +80,47 @@ TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int ro
     }
 }
 
+/* The steps that are left of a depth after SGEMM_STEPS at a time. */
+TARGET static inline __attribute__((always_inline)) void NAME(last_steps)(const int rows, const bool along_rows, const bool whole,
+                                                                          const bool narrow, PART part0, PART part1, SUMS *s, int64_t count,
+                                                                          int64_t a_stride, int64_t b_stride)
+{
+    for (int64_t l = 0; l < count; l++) {
+        NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, s->sum, s->a, a_stride, s->b, b_stride);
+        s->b += b_stride;
+        NAME(advance)(along_rows, s->a, along_rows ? a_stride : 1);
+    }
+}
+
+/* Where a tile begins: its sums 0, its pointers at a and b. Unrolled, so that all come into registers. */
+TARGET static inline __attribute__((always_inline)) void NAME(begin)(const int rows, const bool along_rows, SUMS *s, const float *a,
+                                                                     int64_t a_stride, const float *b)
+{
+    s->b = b;
+#pragma GCC unroll 4
+    for (int i = 0; i < ROWS / 3; i++) s->a[i] = !along_rows && 3 * i < rows ? a + 3 * i * a_stride : a;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) s->sum[i][0] = s->sum[i][1] = ALL(0);
+}
+
+TARGET static inline __attribute__((always_inline)) void NAME(store)(const int rows, const bool whole, const bool narrow, PART part0,
+                                                                     PART part1, SUMS *s, VECTOR alpha, bool add, float *c,
+                                                                     int64_t c_stride)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        float *to = c + i * c_stride;
+        for (int j = 0; j < (narrow ? 1 : 2); j++, to += LANES) {
+            VECTOR old = !add ? ALL(0) : whole ? LOAD(to) : LOAD_PART(to, j ? part1 : part0);
+            VECTOR all = FMA(s->sum[i][j], alpha, old);
+            if (whole)
+                STORE(to, all);
+            else
+                STORE_PART(to, j ? part1 : part0, all);
+        }
+    }
+}
+
 /* rows and the three flags are constants where it is inlined: accumulators stay in registers. Whole: all columns are there.
  * Narrow: only the first vector's. */
 TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole,
@@ -88,37 +129,40 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
                                                                     int64_t c_stride, int how, const char *ahead, int64_t step,
                                                                     const char *stream)
 {
-    SUMS s = {.b = b, .ahead = ahead, .stream = stream};
+    SUMS s = {.ahead = ahead, .stream = stream};
     PARTS(cols);
-    /* unrolled, so that the pointers come into registers */
-#pragma GCC unroll 4
-    for (int i = 0; i < ROWS / 3; i++) s.a[i] = !along_rows && 3 * i < rows ? a + 3 * i * a_stride : a;
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) s.sum[i][0] = s.sum[i][1] = ALL(0);
+    NAME(begin)(rows, along_rows, &s, a, a_stride, b);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
-    int64_t      many = k / SGEMM_STEPS, l = many * SGEMM_STEPS;
+    int64_t      many = k / SGEMM_STEPS;
     bool         far = rows == ROWS && whole && how & SGEMM_FAR && many > rows, two = how & SGEMM_TWO_LINES;
-    const float *end = b + l * b_stride, *next_c = c + rows * c_stride, *end_far = b + rows * SGEMM_STEPS * b_stride;
+    const float *end = b + many * SGEMM_STEPS * b_stride, *next_c = c + rows * c_stride, *end_far = b + rows * SGEMM_STEPS * b_stride;
     if (far) NAME(sums)(rows, along_rows, whole, narrow, true, part0, part1, &s, end_far, a_stride, b_stride, step, two, next_c, c_stride);
     NAME(sums)(rows, along_rows, whole, narrow, false, part0, part1, &s, end, a_stride, b_stride, step, two, NULL, 0);
-    for (; l < k; l++) {
-        NAME(steps)(1, rows, along_rows, whole, narrow, part0, part1, s.sum, s.a, a_stride, s.b, b_stride);
-        s.b += b_stride;
-        NAME(advance)(along_rows, s.a, along_rows ? a_stride : 1);
-    }
-    VECTOR scale = ALL(alpha);
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-        float *to = c + i * c_stride;
-        for (int j = 0; j < (narrow ? 1 : 2); j++, to += LANES) {
-            VECTOR old = !(how & SGEMM_ADD) ? ALL(0) : whole ? LOAD(to) : LOAD_PART(to, j ? part1 : part0);
-            VECTOR all = FMA(s.sum[i][j], scale, old);
-            if (whole)
-                STORE(to, all);
-            else
-                STORE_PART(to, j ? part1 : part0, all);
+    NAME(last_steps)(rows, along_rows, whole, narrow, part0, part1, &s, k % SGEMM_STEPS, a_stride, b_stride);
+    NAME(store)(rows, whole, narrow, part0, part1, &s, ALL(alpha), how & SGEMM_ADD, c, c_stride);
+}
+
+/* Whole tiles side by side. Nothing is fetched: of a shallow product the fetches, and a call for each tile, would take a tenth of the time.
+ */
+TARGET static inline __attribute__((always_inline)) void NAME(band)(const bool along_rows, int64_t tiles, int64_t k, float alpha,
+                                                                    const float *a, int64_t a_stride, const float *b, int64_t b_panel,
+                                                                    int64_t b_stride, float *c, int64_t c_stride, int how)
+{
+    const int cols = 2 * LANES;
+    PARTS(cols);
+    for (int64_t j = 0; j < tiles; j++, b += b_panel, c += cols) {
+        SUMS         s;
+        const float *end = b + k / SGEMM_STEPS * SGEMM_STEPS * b_stride;
+        NAME(begin)(ROWS, along_rows, &s, a, a_stride, b);
+        while (s.b != end) {
+            NAME(steps)(SGEMM_STEPS, ROWS, along_rows, true, false, part0, part1, s.sum, s.a, a_stride, s.b, b_stride);
+            s.b += SGEMM_STEPS * b_stride;
+            NAME(advance)(along_rows, s.a, along_rows ? SGEMM_STEPS * a_stride : SGEMM_STEPS);
+            OPAQUE(s.b);
         }
+        NAME(last_steps)(ROWS, along_rows, true, false, part0, part1, &s, k % SGEMM_STEPS, a_stride, b_stride);
+        NAME(store)(ROWS, true, false, part0, part1, &s, ALL(alpha), how & SGEMM_ADD, c, c_stride);
     }
 }
 
@@ -160,6 +204,27 @@ TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha,
 #undef ALONG_ROWS
 }
 
+#define BAND(along_rows, a_stride, b_stride) NAME(band)(along_rows, tiles, k, alpha, a, a_stride, b, b_panel, b_stride, c, c_stride, how)
+
+TARGET static void NAME(band_along_rows)(int64_t tiles, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
+                                         int64_t b_panel, int64_t b_stride, float *c, int64_t c_stride, int how)
+{
+    if (a_stride == ROWS && b_stride == 2 * LANES)
+        BAND(true, ROWS, 2 * LANES);
+    else
+        BAND(true, a_stride, b_stride);
+}
+
+TARGET static void NAME(band_along_depth)(int64_t tiles, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
+                                          int64_t b_panel, int64_t b_stride, float *c, int64_t c_stride, int how)
+{
+    if (b_stride == 2 * LANES)
+        BAND(false, a_stride, 2 * LANES);
+    else
+        BAND(false, a_stride, b_stride);
+}
+
+#undef BAND
 #undef ROW_CASE
 #undef TILE
 #undef SUMS
