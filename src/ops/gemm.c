@@ -253,21 +253,34 @@ typedef struct SumsTo {
     bool        ends; /* c is scratch, and its last sums go on to the gemm's */
 } SumsTo;
 
+/* out = factor sums, or added to what was `before`. */
+VEC_ROW void take_row(DType dtype, void *out, const float *sums, float factor, const float *before, int64_t count)
+{
+    Vec8 factors = vec8_all(factor), zeros = vec8_all(0);
+    VEC_EACH(dtype, out, count, i, n, vec8_fma(vec8_some(DT_F32, sums, i, n), factors, before ? vec8_some(DT_F32, before, i, n) : zeros));
+}
+
 /* What is written after these comes into the caches meanwhile: rows below, or the tile's first of the next columns. */
 static void take_sums(void *context, int64_t row, int64_t col, const float *sums, int64_t stride, int64_t rows, int64_t cols)
 {
     const SumsTo *to = context;
+    const Gemm   *g = to->gemm;
+    bool          as_is = g->epilogue != GEMM_BIAS && !g->accumulate;
     int64_t       ahead = row + rows < to->rows ? rows : -row, next = col + (row + rows < to->rows ? 0 : cols);
     for (int64_t i = row; i < row + rows; i++, sums += stride) {
         if (i + ahead < to->rows) {
-            if (to->ends) __builtin_prefetch(element_of_c(to->gemm, to->row + i + ahead, to->col + next), 1);
+            if (to->ends) __builtin_prefetch(element_of_c(g, to->row + i + ahead, to->col + next), 1);
             if (to->adds || !to->ends) __builtin_prefetch(to->c + (i + ahead) * to->c_stride + next, 1);
         }
-        float *c = to->c + i * to->c_stride + col, last[BGEMM_COLS], *out = to->ends ? last : c;
-        for (int64_t j = 0; j < cols; j++) out[j] = fmaf(sums[j], to->factor, to->adds ? c[j] : 0);
+        float *c = to->c + i * to->c_stride + col, last[BGEMM_COLS];
+        if (to->ends && as_is) {
+            take_row(DT_BF16, element_of_c(g, to->row + i, to->col + col), sums, to->factor, to->adds ? c : NULL, cols);
+            continue;
+        }
+        take_row(DT_F32, to->ends ? last : c, sums, to->factor, to->adds ? c : NULL, cols);
         if (!to->ends) continue;
-        if (to->gemm->epilogue == GEMM_BIAS) add_bias(to->gemm, out, cols, 1, to->col + col, cols);
-        store_row(to->gemm, to->row + i, to->col + col, out, cols);
+        if (g->epilogue == GEMM_BIAS) add_bias(g, last, cols, 1, to->col + col, cols);
+        store_row(g, to->row + i, to->col + col, last, cols);
     }
 }
 

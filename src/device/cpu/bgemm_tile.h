@@ -2,8 +2,8 @@
  * set), STEPS (in a block, of both chains in turn), and on vectors: ALL (a lane of a, for all), LOAD, STORE, ADD and ADD_PRODUCT, which
  * adds in the sum's own register. */
 
-/* A block of the depth. So few rows at a time that both chains stay in registers. */
-TARGET static inline __attribute__((always_inline)) void NAME(block)(const float *a, const float *b, float *sums)
+/* A block of the depth, the first or added to its sums. So few rows at a time that both chains stay in registers. */
+TARGET static inline __attribute__((always_inline)) void NAME(block)(const bool first, const float *a, const float *b, float *sums)
 {
     VECTOR chain[2][ROWS][2];
 #pragma GCC unroll 16
@@ -27,16 +27,22 @@ TARGET static inline __attribute__((always_inline)) void NAME(block)(const float
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * ROWS; i++) {
         float *sum = sums + i * LANES;
-        STORE(sum, ADD(LOAD(sum), ADD(chain[0][i / 2][i % 2], chain[1][i / 2][i % 2])));
+        STORE(sum, ADD(first ? ALL(0) : LOAD(sum), ADD(chain[0][i / 2][i % 2], chain[1][i / 2][i % 2])));
     }
 }
 
 TARGET static void NAME(tile)(int64_t depth, const void *a, const void *b, float *sums)
 {
     const float *x = a, *y = b;
-    memset(sums, 0, sizeof(float) * PANEL * 2 * LANES);
+    if (!depth) memset(sums, 0, sizeof(float) * PANEL * 2 * LANES);
     for (int64_t l = 0; l < depth; l += BGEMM_BLOCK, x += STEPS * PANEL, y += STEPS * 2 * LANES)
-        for (int i = 0; i < PANEL; i += ROWS) NAME(block)(x + i, y, sums + i * 2 * LANES);
+        for (int i = 0; i < PANEL; i += ROWS) {
+            float *sum = sums + i * 2 * LANES;
+            if (l)
+                NAME(block)(false, x + i, y, sum);
+            else
+                NAME(block)(true, x + i, y, sum);
+        }
 }
 
 #undef NAME
