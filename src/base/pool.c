@@ -9,6 +9,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -115,12 +116,34 @@ static void announce(ThreadPool *pool)
     if (__atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST)) futex_wake(&pool->generation);
 }
 
+/* The numbers a file in `dir` begins with, at most `most` of them: returns how many. */
+static int read_numbers(const char *dir, const char *name, int most, long long *out)
+{
+    char path[PATH_MAX];
+    int  count = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "re");
+    while (file && count < most && fscanf(file, "%lld", &out[count]) == 1) count++;
+    if (file) fclose(file);
+    return count;
+}
+
+int pool_quota_cores(const char *cgroup)
+{
+    long long of[2]; /* us, and of how many */
+    bool      known = read_numbers(cgroup, "cpu.max", 2, of) == 2 ||
+                 (read_numbers(cgroup, "cpu/cpu.cfs_quota_us", 1, &of[0]) && read_numbers(cgroup, "cpu/cpu.cfs_period_us", 1, &of[1]));
+    if (!known || of[0] <= 0 || of[1] <= 0 || of[0] / of[1] >= INT_MAX) return INT_MAX;
+    return (int)(of[0] / of[1] + (of[0] % of[1] > 0));
+}
+
 int pool_usable_cores(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (int)online : 1;
+    long      online = sysconf(_SC_NPROCESSORS_ONLN);
+    int       cores = online > 0 ? (int)online : 1, quota = pool_quota_cores("/sys/fs/cgroup");
+    if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+    return cores < quota ? cores : quota;
 }
 
 Status pool_create(int num_workers, ThreadPool **out_pool)

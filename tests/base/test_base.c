@@ -8,6 +8,8 @@
 #include "base/strbuf.h"
 #include "test.h"
 
+#include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static Status fails(int code)
@@ -229,6 +231,46 @@ static void every_task_runs_once(void)
     pool_destroy(pool);
 }
 
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "w");
+    EXPECT(file && fputs(text, file) >= 0);
+    if (file) fclose(file);
+}
+
+static void quotas_make_up_cores(void)
+{
+    static const struct {
+        const char *text;
+        int         cores;
+    } cases[] = {{"max 100000\n", INT_MAX}, {"200000 100000\n", 2}, {"150000 100000\n", 2},
+                 {"5000 100000\n", 1},      {"100000", INT_MAX},    {"", INT_MAX},
+                 {"0 100000", INT_MAX},     {"100000 0", INT_MAX},  {"9000000000000000000 1", INT_MAX}};
+    char dir[] = "/tmp/surogate-test-XXXXXX", path[64];
+    EXPECT(mkdtemp(dir) != NULL);
+    EXPECT_INT(pool_quota_cores(dir), INT_MAX);
+    snprintf(path, sizeof path, "%s/cpu", dir);
+    EXPECT_INT(mkdir(path, 0700), 0);
+    write_text(path, "cpu.cfs_quota_us", "-1\n");
+    write_text(path, "cpu.cfs_period_us", "100000\n");
+    EXPECT_INT(pool_quota_cores(dir), INT_MAX);
+    write_text(path, "cpu.cfs_quota_us", "350000\n");
+    EXPECT_INT(pool_quota_cores(dir), 4);
+    write_text(path, "cpu.cfs_quota_us", "-1\n");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_text(dir, "cpu.max", cases[i].text);
+        EXPECT_INT(pool_quota_cores(dir), cases[i].cores);
+    }
+    EXPECT(pool_usable_cores() >= 1);
+    static const char *const names[] = {"cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cpu", "."};
+    for (int i = 0; i < 5; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        EXPECT_INT(remove(i == 4 ? dir : path), 0);
+    }
+}
+
 static void log_lines_go_to_stderr(void)
 {
     char path[] = "/tmp/surogate-test-XXXXXX", text[4096], expected[2100];
@@ -299,5 +341,5 @@ static void sha256_gives_the_published_sums(void)
 
 TEST_MAIN(TEST(find_gives_what_memmem_gives), TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
           TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(edits_are_counted_as_defined),
-          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(log_lines_go_to_stderr),
-          TEST(sha256_gives_the_published_sums))
+          TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(quotas_make_up_cores),
+          TEST(log_lines_go_to_stderr), TEST(sha256_gives_the_published_sums))
