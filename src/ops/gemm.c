@@ -447,7 +447,7 @@ static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
         job.block = job.next;
         job.next = block_at(g, grid, number, workspace);
         job.tiles = grid_tiles(g, grid, job.block.cols) * (grid->apart ? grid_runs(grid, job.block.depth) : 1);
-        (grid->by_rows ? pool_run : pool_run_in_order)(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
+        (grid->shares ? pool_run : pool_run_in_order)(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
         if (grid->apart) pool_run(pool, g->m, add_parts, &job);
     }
 }

@@ -19,6 +19,7 @@ typedef struct GemmGrid {
     int64_t large, small_m; /* of the tiles side by side in the last columns of a block: how many have tile_m rows; rows of the others */
     bool    a_lies;         /* read where it lies, not packed */
     BPlace  b;
+    bool    shares;  /* each worker begins with tiles that lie side by side: it wrote them the last time, and has them in its caches */
     bool    by_rows; /* tiles of the same rows come one after another, and all have tile_m; else those of the same columns */
     bool    apart;   /* each depth is a task */
     bool    kept;    /* fp32 sums of a bf16 c are kept from block to block; else its tiles add up over all of k */
