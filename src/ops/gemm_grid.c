@@ -27,8 +27,9 @@ enum {
     ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
     FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
     WIDE = 512,             /* columns of a tile at most where b is read where it lies */
-    FEW_PANEL_ROWS = 256,   /* for so many rows of c a task packs its own panels of b, */
-    FEW_PANEL_COLS = 12,    /* and where it packs a too, for as many columns of c for each row at least */
+    PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
+    PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
+    PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */
 };
 
 /* Whether an operand is read where it lies. */
@@ -45,8 +46,8 @@ static BPlace place_b(const Gemm *g)
     bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
     int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
     if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest) return B_LIES;
-    bool few = g->m <= FEW_PANEL_ROWS && (a_lies(g) || g->n >= FEW_PANEL_COLS * g->m);
-    return g->b.trans && few && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
+    bool few = g->m <= PANEL_ROWS && (a_lies(g) || g->n >= PANEL_COLS_A * g->m), wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
+    return g->b.trans && few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
 }
 
 /* About `tile`, so that all tiles are of nearly one size. */
