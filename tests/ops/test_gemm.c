@@ -94,8 +94,8 @@ static void check_product(const Operands *o, const char *what)
 
 static void all_layouts_and_dtypes_match_three_loops(void)
 {
-    static const int64_t sizes[][3] = {{1, 1, 1},     {1, 70, 33},  {4, 65, 1100},  {5, 40, 20},
-                                       {130, 70, 40}, {17, 600, 9}, {40, 24, 2100}, {5, 520, 1300}};
+    static const int64_t sizes[][3] = {{1, 1, 1},    {1, 70, 33},    {4, 65, 1100},  {5, 40, 20},    {130, 70, 40},
+                                       {17, 600, 9}, {40, 24, 2100}, {5, 520, 1300}, {60, 1040, 340}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int bits = 0; bits < 64; bits++) {
             DType    a = bits & 1 ? DT_BF16 : DT_F32, b = bits & 2 ? DT_BF16 : DT_F32, c = bits & 4 ? DT_BF16 : DT_F32;
@@ -195,8 +195,8 @@ static void nan_and_infinity_reach_their_rows_alone(void)
 
 static void bits_do_not_depend_on_threads(void)
 {
-    static const int64_t sizes[][3] = {{1000, 512, 64}, {300, 520, 200}, {3, 4000, 100},   {500, 260, 1030},
-                                       {100, 60, 9000}, {13, 7, 700},    {1500, 100, 9000}};
+    static const int64_t sizes[][3] = {{1000, 512, 64}, {300, 520, 200}, {3, 4000, 100},    {500, 260, 1030},
+                                       {100, 60, 9000}, {13, 7, 700},    {1500, 100, 9000}, {100, 1100, 700}};
     static const int     threads[] = {1, 2, 3, 4, 5, 6, 40}; /* with 40 sums of runs stay apart: those of the last size in several blocks */
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int d = 0; d < 3; d++) {
