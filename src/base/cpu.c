@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 atomic_bool           cpu_bf16;
-static bool           there, there_bf16, there_amx;
+static bool           there, there_bf16, there_amx, there_ways;
 static atomic_bool    off;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -29,6 +29,7 @@ static void look(void)
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     there_bf16 = there && __builtin_cpu_supports("avx512bf16");
     there_amx = there && ask_for_amx();
+    there_ways = there && __builtin_cpu_is("amd") && sysconf(_SC_LEVEL1_DCACHE_ASSOC) >= 12;
     atomic_store(&cpu_bf16, there_bf16);
 }
 
@@ -46,6 +47,11 @@ bool cpu_has_bf16(void)
 bool cpu_amx(void)
 {
     return cpu_avx512() && there_amx;
+}
+
+bool cpu_reads_aliased(void)
+{
+    return cpu_avx512() && there_ways;
 }
 
 void cpu_avx512_forbid(bool forbidden)

@@ -1,5 +1,6 @@
 #include "ops/gemm_grid.h"
 
+#include "base/cpu.h"
 #include "device/cpu/sgemm.h"
 
 enum {
@@ -36,9 +37,11 @@ enum {
 static bool a_lies(const Gemm *g)
 {
     int64_t bytes = dtype_bytes(DT_F32, g->a.stride);
+    bool    aliased = cpu_reads_aliased();
     if (g->a.dtype != DT_F32) return false;
     if (g->n <= NARROW) return true;
-    return g->a.trans ? sgemm_kernel()->far && bytes % ALIASED != 0 && bytes < FAR_APART : bytes % ALIASED_ROWS != 0;
+    if (!g->a.trans) return aliased || bytes % ALIASED_ROWS != 0;
+    return sgemm_kernel()->far && bytes % (aliased ? ALIASED_ROWS : ALIASED) != 0 && bytes < FAR_APART;
 }
 
 static BPlace place_b(const Gemm *g)
@@ -66,8 +69,8 @@ static int64_t num_tiles(const GemmGrid *grid, int64_t m, int64_t n)
     return div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
 }
 
-/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each, and first where they are
- * `reused`: what a tile has read or packed of b it uses for all its rows. */
+/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each or tasks pack b anyway, and first
+ * where they are `reused`: what a tile has read or packed of b it uses for all its rows. */
 static void cut_tiles(GemmGrid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool reused)
 {
     int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3; /* nearly equal halves matter more than whole panels */
