@@ -14,9 +14,9 @@ extern atomic_bool cpu_bf16;
 bool cpu_has_bf16(void);
 bool cpu_amx(void);
 
-/* Whether 12 rows, each a multiple of 4 KiB from the next, are read side by side about as fast as others: their lines share one place of
- * the first cache, which has ways for all in AMD's newer processors. In Intel's too, but there it takes up to half as long again. As
- * cpu_avx512, and only with it. */
+/* Whether 12 rows that lie a multiple of 4 KiB apart are read side by side as fast as others. Their lines share one place of the first
+ * cache. AMD's newer processors have ways for 12 there, and are as fast (measured on Zen 5). Intel's have them too, but take up to half as
+ * long again. As cpu_avx512, and only with it. */
 bool cpu_reads_aliased(void);
 
 /* For tests: as if it were forbidden, until called with false. */

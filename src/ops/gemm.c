@@ -205,7 +205,7 @@ static int read_next(const GemmJob *job, const GemmTile *now, const GemmTile *ti
     const Gemm *g = job->gemm;
     int         count = 0;
     int64_t     depth = min_i64(job->grid.depth, job->block.depth - l);
-    if (job->grid.b != B_PANELS && (tile == now || tile->col != now->col)) {
+    if (tile == now || tile->col != now->col) {
         SgemmB b = operand_b(job, l, tile->col);
         ahead[count++] = rows_ahead(b.data, b.row, job->kernel->cols, depth);
     }
@@ -221,7 +221,7 @@ static int read_next_panel(const GemmJob *job, const Block *own, int64_t left, S
     if (b->dtype != DT_F32 || !left) return 0;
     const void *from = element(b, own->k, own->n + own->cols);
     int64_t     cols = min_i64(left, own->cols);
-    /* columns one behind the other are one row, which may be taken for many short ones */
+    /* columns that lie one behind the other are read as one piece, in short rows */
     *ahead = b->stride == own->depth ? rows_ahead(from, cols, cols, own->depth) : rows_ahead(from, b->stride, own->depth, cols);
     return 1;
 }

@@ -143,8 +143,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     NAME(store)(rows, whole, narrow, part0, part1, &s, ALL(alpha), how & SGEMM_ADD, c, c_stride);
 }
 
-/* Whole tiles side by side. Nothing is fetched: of a shallow product the fetches, and a call for each tile, would take a tenth of the time.
- */
+/* Whole tiles side by side. Nothing is fetched: fetches, and a call for each tile, would take a tenth of a shallow product's time. */
 TARGET static inline __attribute__((always_inline)) void NAME(band)(const bool along_rows, int64_t tiles, int64_t k, float alpha,
                                                                     const float *a, int64_t a_stride, const float *b, int64_t b_panel,
                                                                     int64_t b_stride, float *c, int64_t c_stride, int how)
