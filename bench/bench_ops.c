@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 enum { N = 4096, C = 288, F = 768, V = 4096, E = 4 << 20, B = 8, T = 512 };
@@ -96,12 +97,14 @@ static double fastest_seconds(KernelFn run, const KernelArgs *args)
     return best;
 }
 
-/* Numbers as drawn at random, or those of i32 in order. */
+/* Numbers as drawn at random, or those of i32 in order. In huge pages, as a training's memory is. */
 static void *filled(const TensorType *type, bool ordered)
 {
-    size_t bytes = ((size_t)type_bytes(type) + 255) / 256 * 256;
-    void  *data = aligned_alloc(256, bytes);
+    enum { HUGE_PAGE = 1 << 21 };
+    size_t bytes = ((size_t)type_bytes(type) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    void  *data = aligned_alloc(HUGE_PAGE, bytes);
     if (!data) fatal_out_of_memory(bytes);
+    madvise(data, bytes, MADV_HUGEPAGE);
     for (int64_t i = 0; i < type_numel(type); i++) {
         uint32_t random = (uint32_t)i * 2654435761u >> 8;
         if (type->dtype == DT_I32)
@@ -125,10 +128,11 @@ static double copy_bandwidth(int64_t bytes, ThreadPool *pool)
     return (double)bytes / seconds * 1e-9;
 }
 
-/* Whether a training of these models has the result where in[0] was. */
-static bool lies_over(const OpDef *op)
+/* The input where a training of these models has the result; -1: none. */
+static int lies_over(const OpDef *op)
 {
-    return op == &op_rms_norm_bwd || op == &op_rope || op == &op_qkv_norm_rope_bwd;
+    if (op == &op_swiglu_bwd) return 1;
+    return op == &op_rms_norm_bwd || op == &op_rope || op == &op_qkv_norm_rope_bwd ? 0 : -1;
 }
 
 /* Prints GB/s of the case with floats in `dtype`, and as a part of memcpy's. */
@@ -153,13 +157,14 @@ static void print_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
         fprintf(stderr, "%s\n", status_message());
         exit(1);
     }
+    int over = lies_over(c->op);
     for (int k = 0; k < node->num_out; k++) {
         if (!node->out[k]) continue;
         outs[k] = (TensorView){NULL, node->out[k]->type};
         const Value *storage = node->out[k]->storage;
         for (int i = 0; storage && i < node->num_in; i++)
             if (node->in[i] == storage) outs[k].data = views[i].data;
-        if (!storage && k == 0 && lies_over(c->op)) outs[k].data = views[0].data;
+        if (!storage && k == 0 && over >= 0) outs[k].data = views[over].data;
         if (!outs[k].data) outs[k].data = filled(&outs[k].type, false);
     }
     size_t     bytes = c->op->workspace ? c->op->workspace(node, pool_num_workers(pool)) : 0;
@@ -174,7 +179,7 @@ static void print_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
                        .pool = pool};
     double     seconds = fastest_seconds(op_cpu_kernel(node)->run, &args), moved = c->op->cost(node).bytes;
     for (int k = 0; k < node->num_out; k++)
-        if (outs[k].data && !node->out[k]->storage && outs[k].data != views[0].data) free(outs[k].data);
+        if (outs[k].data && !node->out[k]->storage && (k || over < 0)) free(outs[k].data);
     for (int i = 0; i < node->num_in; i++) free(views[i].data);
     free(args.workspace);
     arena_deinit(&arena);

@@ -96,8 +96,6 @@ typedef struct OpCost {
 enum {
     OP_VIEW = 1 << 0,        /* out[0] is in[0]'s memory under another shape: no kernel */
     OP_RANDOM = 1 << 1,      /* draws random numbers (keyed, so that a clone draws the same) */
-    OP_INPLACE = 1 << 2,     /* out[0] may share in[0]'s memory when that dies here */
-    OP_COMMUTES = 1 << 3,    /* in[0] and in[1] may be swapped */
     OP_BY_DOCUMENT = 1 << 4, /* cost is of rows of one document: shorter ones take less */
     OP_BY_LABEL = 1 << 5,    /* cost is of rows that all have a label: others may be passed over */
     OP_COLLECTIVE = 1 << 7,  /* all ranks run it together */
@@ -163,6 +161,7 @@ struct OpDef {
     uint8_t        min_in;      /* inputs [0, min_in) may not be absent, unless in optional_in */
     uint32_t       optional_in; /* bit k: input k may be absent */
     uint32_t       flags;
+    uint32_t       inplace;             /* bit k: output 0 may share input k's memory where that dies here */
     OpAlias        alias[NODE_MAX_OUT]; /* ended by {0, 0} unless first; see num_alias */
     uint8_t        num_alias;
     size_t         attrs_size;

@@ -58,20 +58,29 @@ typedef struct AdamwStep {
     AdamwScalars      scalars;
 } AdamwStep;
 
+/* Elements [at, at + count) of what is updated: where they are, if they are f32 and wanted there, else copied to `scratch`. */
+static float *updated(const TensorView *in, const TensorView *out, int64_t at, int64_t count, float *scratch)
+{
+    if (out->data && in->type.dtype == DT_F32) return (float *)out->data + at;
+    vec_copy_in(scratch, vec_at(in->data, in->type.dtype, at), in->type.dtype, count);
+    return scratch;
+}
+
 /* Elements [at, at + count) of the flat tensors, the first of which is element `first` of its parameter. */
 static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t count, float decay, uint64_t key)
 {
     const KernelArgs *args = s->args;
     const AdamwAttrs *attrs = args->attrs;
-    const TensorView *out = args->out, *source = args->in[IN_MASTER].data ? &args->in[IN_MASTER] : &args->in[IN_W];
-    float             w[TILE], m[TILE], v[TILE], scratch_g[TILE];
+    const TensorView *in = args->in, *out = args->out;
+    int               kept_in = in[IN_MASTER].data ? IN_MASTER : IN_W, kept_out = in[IN_MASTER].data ? OUT_MASTER : OUT_W;
+    float             scratch_w[TILE], scratch_m[TILE], scratch_v[TILE], scratch_g[TILE];
+    float            *w = updated(&in[kept_in], &out[kept_out], at, count, scratch_w);
+    float            *m = updated(&in[IN_M], &out[OUT_M], at, count, scratch_m), *v = updated(&in[IN_V], &out[OUT_V], at, count, scratch_v);
+    const float      *g = tile_load(&in[IN_G], at, count, scratch_g);
     uint32_t          random[UPDATE_RANDOM];
-    bool              random_w = args->in[IN_W].type.dtype == DT_BF16 && !args->in[IN_MASTER].data && attrs->stochastic;
-    bool              random_v = args->in[IN_V].type.dtype == DT_BF16;
-    vec_copy_in(w, vec_at(source->data, source->type.dtype, at), source->type.dtype, count);
-    vec_copy_in(m, vec_at(args->in[IN_M].data, args->in[IN_M].type.dtype, at), args->in[IN_M].type.dtype, count);
-    vec_copy_in(v, vec_at(args->in[IN_V].data, args->in[IN_V].type.dtype, at), args->in[IN_V].type.dtype, count);
-    const float *g = tile_load(&args->in[IN_G], at, count, scratch_g);
+    bool              random_w = in[IN_W].type.dtype == DT_BF16 && !in[IN_MASTER].data && attrs->stochastic;
+    bool              random_v = in[IN_V].type.dtype == DT_BF16;
+    VEC_LOOP
     for (int64_t i = 0; i < count; i++) adamw_element(&s->scalars, decay, g[i], &w[i], &m[i], &v[i]);
     if (random_w || random_v) update_random(random, key, first, count);
     if (out[OUT_W].data && random_w)

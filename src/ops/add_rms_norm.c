@@ -149,7 +149,7 @@ const OpDef op_add_rms_norm = {
     .min_in = 3,
     .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
     .num_alias = 1,
-    .flags = OP_INPLACE,
+    .inplace = 1u << 0,
     .attrs_size = sizeof(RmsNormAttrs),
     .attrs = add_rms_norm_attrs,
     .infer = add_rms_norm_infer,

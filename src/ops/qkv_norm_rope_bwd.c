@@ -404,7 +404,7 @@ const OpDef op_qkv_norm_rope_bwd = {
     .num_out = 6,
     .min_in = 6,
     .optional_in = 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK,
-    .flags = OP_INPLACE,
+    .inplace = 1u << 0,
     .alias = {{.out = OUT_DWQ, .in = IN_ACC_DWQ, .accumulate = true},
               {.out = OUT_DWK, .in = IN_ACC_DWK, .accumulate = true},
               {.out = OUT_AMAX, .in = IN_AMAX}},

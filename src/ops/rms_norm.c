@@ -102,7 +102,7 @@ const OpDef op_rms_norm = {
     .min_in = 2,
     .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
     .num_alias = 1,
-    .flags = OP_INPLACE,
+    .inplace = 1u << 0,
     .attrs_size = sizeof(RmsNormAttrs),
     .attrs = rms_norm_attrs,
     .infer = rms_norm_infer,

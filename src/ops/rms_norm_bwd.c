@@ -238,7 +238,7 @@ const OpDef op_rms_norm_bwd = {
     .num_in = 8,
     .num_out = 5,
     .min_in = 4,
-    .flags = OP_INPLACE,
+    .inplace = 1u << 0,
     .alias = {{.out = OUT_DX, .in = IN_ACC_DX, .accumulate = true},
               {.out = OUT_DW, .in = IN_ACC_DW, .accumulate = true},
               {.out = OUT_AMAX, .in = IN_AMAX}},

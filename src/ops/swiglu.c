@@ -75,7 +75,7 @@ VEC_ROW void swiglu_tile(DType dtype, bool gelu, float *h, const void *gate, con
     swiglu_some(dtype, gelu, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
-enum { PIECE = 256 }; /* of a row */
+enum { PIECE = 256 /* of a row */, AHEAD = 3072 /* at least, in whole rows */ };
 
 VEC_TASK(swiglu_task)
 {
@@ -84,6 +84,7 @@ VEC_TASK(swiglu_task)
     TensorType        type = type_of_h(&gate->type, up == gate);
     int64_t           cols = type_cols(&type), stride = type_cols(&gate->type), up_at = up == gate ? cols : 0;
     int64_t           step = rows_moved(args, type_rows(&type), cols), end = min_i64(type_rows(&type), (task + 1) * step);
+    int64_t           ahead = div_up(AHEAD, max_i64(stride, 1)) * stride;
     float             scratch_g[PIECE], scratch_u[PIECE], scratch_h[PIECE];
     RowCodes          codes = row_codes(args, &op_swiglu.codes, &type);
     DType             dtype = TILE_DTYPE(gate, up);
@@ -95,9 +96,9 @@ VEC_TASK(swiglu_task)
             const void *g = tile_in(gate, dtype, at, n, scratch_g), *u = tile_in(up, dtype, at + up_at, n, scratch_u);
             float      *result = h->data ? tile_result(h, row * cols + c, scratch_h) : scratch_h;
             if (gelu)
-                VEC_OF(dtype, swiglu_tile, true, result, g, u, n, stride);
+                VEC_OF(dtype, swiglu_tile, true, result, g, u, n, ahead);
             else
-                VEC_OF(dtype, swiglu_tile, false, result, g, u, n, stride);
+                VEC_OF(dtype, swiglu_tile, false, result, g, u, n, ahead);
             row_codes_store(&codes, row, c, result, n);
             if (h->data) tile_store(h, row * cols + c, result, n);
         }

@@ -34,8 +34,8 @@ static OpCost swiglu_bwd_cost(const Node *node)
 }
 
 /* What is read is of dtype, results are f32. */
-VEC_ROW void swiglu_bwd_some(DType dtype, bool gelu, float *restrict dgate, float *restrict dup, const void *dh, const void *gate,
-                             const void *up, int64_t count)
+VEC_ROW void swiglu_bwd_some(DType dtype, bool gelu, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
+                             int64_t count)
 {
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
@@ -46,8 +46,8 @@ VEC_ROW void swiglu_bwd_some(DType dtype, bool gelu, float *restrict dgate, floa
 }
 
 /* The same, asking for what lies `ahead` elements further on in gate and up. */
-VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, float *restrict dgate, float *restrict dup, const void *dh, const void *gate,
-                             const void *up, int64_t count, int64_t ahead)
+VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
+                             int64_t count, int64_t ahead)
 {
     int64_t i = 0;
     for (; i + VEC_BLOCK <= count; i += VEC_BLOCK) {
@@ -134,6 +134,7 @@ const OpDef op_swiglu_bwd = {
     .num_in = 5,
     .num_out = 5,
     .min_in = 2,
+    .inplace = 1u << IN_GATE,
     .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
     .num_alias = 1,
     .attrs_size = sizeof(SwigluAttrs),

@@ -46,7 +46,8 @@ static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up,
     }
 }
 
-/* PER numbers of a row from `at` on, as T has them: to y (NULL: not wanted) and to their codes. Returns the largest finite magnitude. */
+/* PER numbers of a row from `at` on, as T has them: to y (NULL: not wanted) and to their codes. Returns the largest finite magnitude,
+ * of those not inside 0. */
 template <typename T>
 static __device__ __forceinline__ uint32_t store_coded(T *y, float *v, const ScaledCodes &q, float factor, int64_t at, bool inside,
                                                        uint32_t *words)
@@ -56,7 +57,7 @@ static __device__ __forceinline__ uint32_t store_coded(T *y, float *v, const Sca
     if (y && inside) store_n<PER>(y + at, v);
     uint32_t most = encode_scaled<PER>(v, factor, q.format, words);
     if (q.codes && inside) store_words<PER / 4>(q.codes + at, words);
-    return most;
+    return inside ? most : 0;
 }
 
 /* dgate and dup beside each other in rows of `packed`, `cols` each, and their codes under one scale. tiles: beside each other. */
@@ -73,7 +74,8 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 2)
     unsigned                   seen = seen_most(q);
     Eight<T>                   grads[SCALED_EACH], gates[SCALED_EACH], ups[SCALED_EACH];
     uint32_t                   words[2][SCALED_EACH][PER / 4], most = 0;
-    /* Beyond the last row or column it is that one's numbers again, so that all loads are under way at once. */
+    /* Beyond the last row or column it is that one's numbers again, or what another thread has written over them: for nothing, but so
+     * all loads are under way at once. */
 #pragma unroll
     for (int r = 0; r < SCALED_EACH; r++) {
         int64_t from = min(row + r, q.rows - 1), c = min(col, cols - PER);

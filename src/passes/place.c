@@ -118,9 +118,9 @@ static void share_in_place(Placer *p)
         index++;
         launch += node_is_launch(node);
         Value *out = node->out[0];
-        if (!(node->op->flags & OP_INPLACE) || !out || p->interval_of[out->id] < 0) continue;
-        int sides = node->op->flags & OP_COMMUTES ? 2 : 1;
-        for (int i = 0; i < sides; i++) {
+        if (!out || p->interval_of[out->id] < 0) continue;
+        for (int i = 0; i < node->num_in; i++) {
+            if (!(node->op->inplace >> i & 1)) continue;
             const Value *in = node->in[i], *root = in ? p->roots[in->id].value : NULL;
             Interval    *from = in ? find_interval(p, in) : NULL, *to = &p->intervals[p->interval_of[out->id]];
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;

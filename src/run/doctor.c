@@ -29,11 +29,12 @@ typedef struct Doctor {
 
 /* A graph of one node with its inputs' contents. */
 typedef struct Case {
-    Arena  arena;
-    Node  *node;
-    Value *out[NODE_MAX_OUT]; /* all the op has here */
-    void  *in[NODE_MAX_IN];   /* contents, type_bytes each */
-    void  *result[NODE_MAX_OUT];
+    Arena        arena;
+    Node        *node;
+    Value       *out[NODE_MAX_OUT]; /* all the op has here */
+    void        *in[NODE_MAX_IN];   /* contents, type_bytes each */
+    void        *result[NODE_MAX_OUT];
+    const Value *over; /* the input whose memory output 0 takes; NULL: none but what the op says */
 } Case;
 
 static bool is_float(const TensorType *type)
@@ -142,7 +143,7 @@ static Layout lay_out(const Case *c, uint32_t want)
         l.taken[k] = -1;
         if (!c->out[k] || !(want >> k & 1)) continue;
         for (int i = 0; i < c->node->num_in; i++)
-            if (c->node->in[i] && c->out[k]->storage == c->node->in[i]) l.taken[k] = i;
+            if (c->node->in[i] && (c->out[k]->storage == c->node->in[i] || (k == 0 && c->over == c->node->in[i]))) l.taken[k] = i;
         l.out[k] = l.taken[k] >= 0 ? l.in[l.taken[k]] : place(&l, type_bytes(&c->out[k]->type));
     }
     l.bytes += GUARD;
@@ -346,12 +347,26 @@ static bool serves_still(Device *device, const Node *node, const BoundKernel *ke
     return false;
 }
 
-/* Each output alone must have the bits it has among all (outputs that update state are always wanted). */
-static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBuf *faults)
+/* A run that makes `want`, output 0 in the place of `over`, must leave the bits that were kept. */
+static Status check_same(Doctor *d, Case *c, const BoundKernel *kernel, uint32_t want, const Value *over, void *const *kept, StrBuf *faults)
+{
+    bool same;
+    c->over = over;
+    TRY(run_on(d->device, c, kernel, want, 0xFF, false, &same, faults));
+    for (int k = 0; k < c->node->num_out; k++) {
+        if (!c->out[k] || !(want >> k & 1) || memcmp(kept[k], c->result[k], (size_t)type_bytes(&c->out[k]->type)) == 0) continue;
+        strbuf_printf(faults, "; output %d has other bits when %s", k, over ? "output 0 takes an input's memory" : "it alone is wanted");
+    }
+    c->over = NULL;
+    return OK;
+}
+
+/* Each output must have the bits it has among all when it alone is wanted (outputs that update state always are), and each where output
+ * 0 takes the memory of an input. */
+static Status check_bits(Doctor *d, Case *c, const BoundKernel *kernel, StrBuf *faults)
 {
     uint32_t all = 0, always = 0;
     void    *kept[NODE_MAX_OUT] = {0};
-    bool     same;
     Status   status = OK;
     for (int k = 0; k < c->node->num_out; k++) {
         if (!c->out[k]) continue;
@@ -366,15 +381,18 @@ static Status check_subsets(Doctor *d, Case *c, const BoundKernel *kernel, StrBu
         if (!(all >> k & 1) || want == all) continue;
         for (int i = 0; i < c->node->num_out; i++) c->node->out[i] = want >> i & 1 ? c->out[i] : NULL;
         if (!serves_still(d->device, c->node, kernel)) continue; /* another kernel is for that */
-        status = run_on(d->device, c, kernel, want, 0xFF, false, &same, faults);
-        if (status == OK && memcmp(kept[k], c->result[k], (size_t)type_bytes(&c->out[k]->type)) != 0)
-            strbuf_printf(faults, "; output %d has other bits when it alone is wanted", k);
+        status = check_same(d, c, kernel, want, NULL, kept, faults);
+    }
+    for (int k = 0; k < c->node->num_out; k++) c->node->out[k] = c->out[k];
+    for (int i = 0; i < c->node->num_in && status == OK && !faults->len; i++) {
+        const Value *in = c->node->op->inplace >> i & 1 ? c->node->in[i] : NULL;
+        if (!in || c->out[0]->storage || !type_equal(&in->type, &c->out[0]->type)) continue;
+        status = check_same(d, c, kernel, all, in, kept, faults);
     }
     for (int k = 0; k < NODE_MAX_OUT; k++) {
         if (kept[k]) memcpy(c->result[k], kept[k], (size_t)type_bytes(&c->out[k]->type));
         free(kept[k]);
     }
-    for (int k = 0; k < c->node->num_out; k++) c->node->out[k] = c->out[k];
     return status;
 }
 
@@ -393,7 +411,7 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
         if (!(error <= tolerance)) strbuf_printf(&faults, "; output %d is off by %.3g", k, error);
     }
     if (!faults.len) TRY(check_codes(d, c, &faults));
-    if (!faults.len) TRY(check_subsets(d, c, kernel, &faults));
+    if (!faults.len) TRY(check_bits(d, c, kernel, &faults));
     *(faults.len ? &record->failed : &record->passed) += 1;
     *(faults.len ? &d->counts->failed : &d->counts->passed) += 1;
     if (faults.len) fprintf(d->out, "FAILED %s, %s (%s): %s\n", c->node->op->name, kernel->name, what, strbuf_cstr(&faults) + 2);

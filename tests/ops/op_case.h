@@ -91,7 +91,7 @@ __attribute__((unused)) static void op_case_fill(OpCase *c, uint64_t seed, const
 
 typedef struct RunOptions {
     uint32_t    want;    /* outputs to make */
-    bool        inplace; /* out[0] in in[0]'s memory */
+    uint32_t    inplace; /* bit i: out[0] in in[i]'s memory */
     bool        plain;   /* accumulate inputs connected but not added to */
     int         poison;  /* byte that fills outputs and workspace before */
     ThreadPool *pool;
@@ -112,7 +112,7 @@ __attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *ke
         memset(c->out[k].data, options->poison, c->out[k].bytes);
         out[k] = (TensorView){c->out[k].data, c->all_out[k]->type};
         for (int i = 0; i < op->num_in; i++) {
-            if (c->all_out[k]->storage != c->node->in[i] && !(options->inplace && k == 0 && i == 0)) continue;
+            if (c->all_out[k]->storage != c->node->in[i] && !(k == 0 && options->inplace >> i & 1)) continue;
             if (!c->node->in[i]) continue;
             if (!(options->plain && node_accumulate_mask(c->node) >> k & 1)) memcpy(c->out[k].data, c->in[i].data, c->out[k].bytes);
             in[i].data = c->out[k].data;

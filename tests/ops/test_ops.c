@@ -194,9 +194,12 @@ static void check_kernel(OpCase *c, const CpuKernel *kernel, const char *what)
     for (run.want = 1; run.want < c->all; run.want++)
         if ((run.want & c->all) == run.want && (run.want & always) == always) check_same_bits(c, kernel, &expected, &run, what);
     run.want = ~0u;
-    bool shares = c->node->in[0] && c->all_out[0] && type_equal(&c->node->in[0]->type, &c->all_out[0]->type) && !c->all_out[0]->storage;
-    run.inplace = true;
-    if ((op->flags & OP_INPLACE) && shares) check_same_bits(c, kernel, &expected, &run, what);
+    for (int i = 0; i < op->num_in; i++) {
+        bool shares = c->node->in[i] && c->all_out[0] && type_equal(&c->node->in[i]->type, &c->all_out[0]->type) && !c->all_out[0]->storage;
+        run.inplace = op->inplace & 1u << i;
+        if (run.inplace && shares) check_same_bits(c, kernel, &expected, &run, what);
+    }
+    run.inplace = 0;
     check_accumulates(c, kernel, &expected, what);
     outputs_free(&expected);
 }
