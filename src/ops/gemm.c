@@ -14,8 +14,9 @@ enum {
     PACK_COLS = 2 * SGEMM_COLS, /* of b packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     FEW_ROWS = 4,
-    DOT_COLS = 32, /* columns of c that a task of dot products has at least */
-    DOT_TASKS = 8, /* a worker */
+    DOT_COLS = 32,    /* columns of c that a task of dot products has at least */
+    DOT_TASKS = 8,    /* a worker */
+    DOT_AHEAD = 8192, /* bytes; rows of b along the depth follow each other */
 };
 
 _Static_assert(PACK_ROWS % BGEMM_BLOCK == 0, "parts of a panel are whole blocks");
@@ -458,6 +459,85 @@ static int64_t dot_cols(const Gemm *g, int num_workers)
     return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
 }
 
+typedef float    Vec16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t Half16 __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint32_t Word16 __attribute__((vector_size(64)));
+
+/* Elements [i, i + 16) of a row in f32 or bf16. Not a function: without AVX-512 these have no registers to return it in. */
+#define VEC16_GET(dtype, row, i) \
+    ((dtype) == DT_F32 ? *(const Vec16 *)vec_at(row, DT_F32, i) \
+                       : (Vec16)(__builtin_convertvector(*(const Half16 *)vec_at(row, DT_BF16, i), Word16) << 16))
+
+#define FIRST_HALF(v) __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7)
+#define LAST_HALF(v) __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)
+
+/* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
+VEC_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
+{
+    Vec16   low[FEW_ROWS] = {0}, high[FEW_ROWS] = {0};
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        Vec16 b_low = VEC16_GET(dtype, b, i), b_high = VEC16_GET(dtype, b, i + 16);
+        for (int64_t k = 0; k < 32; k += dtype == DT_F32 ? 16 : 32) __builtin_prefetch((const char *)vec_at(b, dtype, i + k) + DOT_AHEAD);
+        for (int r = 0; r < rows; r++) {
+            low[r] += VEC16_GET(DT_F32, a[r], i) * b_low;
+            high[r] += VEC16_GET(DT_F32, a[r], i + 16) * b_high;
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        Vec8    first = FIRST_HALF(low[r]);
+        int64_t k = i;
+        float   tail = 0;
+        for (; k + 8 <= count; k += 8) first += vec8_load(a[r] + k) * vec8_get(dtype, b, k);
+        for (; k < count; k++) tail = fmaf(a[r][k], vec_get(b, dtype, k), tail);
+        sums[r] = vec8_sum((first + LAST_HALF(low[r])) + (FIRST_HALF(high[r]) + LAST_HALF(high[r]))) + tail;
+    }
+}
+
+/* The same of `cols` rows of b, `stride` elements apart. */
+VEC_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                          float (*sums)[FEW_ROWS])
+{
+    for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, vec_at(b, dtype, j * stride), count, sums[j]);
+}
+
+VEC_WIDE static void dots_wide(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                               float (*sums)[FEW_ROWS])
+{
+    switch (rows) {
+    case 1:
+        VEC_OF(dtype, dots_of_cols, 1, a, b, stride, cols, count, sums);
+        return;
+    case 2:
+        VEC_OF(dtype, dots_of_cols, 2, a, b, stride, cols, count, sums);
+        return;
+    case 3:
+        VEC_OF(dtype, dots_of_cols, 3, a, b, stride, cols, count, sums);
+        return;
+    default:
+        VEC_OF(dtype, dots_of_cols, FEW_ROWS, a, b, stride, cols, count, sums);
+    }
+}
+
+/* Sums of the rows of a and `cols` columns of c from j on. */
+static void dots(const Gemm *g, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
+{
+    bool in_place = g->b.scaling == GEMM_SCALE_WHOLE && (DT_SET(g->b.dtype) & DT_SET_FLOAT);
+    if (cpu_avx512() && in_place) {
+        dots_wide(g->b.dtype, g->m, a, element(&g->b, 0, j), g->b.stride, cols, g->k, sums);
+        return;
+    }
+    for (int64_t col = 0; col < cols; col++) {
+        const float *b = numbers_from(&g->b, 0, j + col, g->k, scratch);
+        scale_row(&g->b, j + col, g->k, scratch);
+        if (cpu_avx512())
+            dots_wide(DT_F32, g->m, a, b, 0, 1, g->k, sums + col);
+        else
+            for (int64_t i = 0; i < g->m; i++) sums[col][i] = vec_dot(a[i], b, g->k);
+    }
+}
+
 static void gemm_dots(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
@@ -465,19 +545,21 @@ static void gemm_dots(void *context, int64_t task, int worker)
     int64_t        cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
     float         *scratch = job->scratch + worker * job->scratch_floats;
     const float   *a[FEW_ROWS];
+    float          sums[DOT_COLS][FEW_ROWS], factor = factor_of(g);
     for (int64_t i = 0; i < g->m; i++) {
         a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
         scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
     }
-    for (int64_t j = task * cols; j < end; j++) {
-        const float *b = numbers_from(&g->b, 0, j, g->k, scratch);
-        scale_row(&g->b, j, g->k, scratch);
-        for (int64_t i = 0; i < g->m; i++) {
-            float value = factor_of(g) * vec_dot(a[i], b, g->k);
-            if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
-            if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, j));
-            vec_set(g->c.data, g->c.dtype, index_of(&g->c, i, j), value);
-        }
+    for (int64_t from = task * cols; from < end; from += DOT_COLS) {
+        int64_t few = min_i64(DOT_COLS, end - from);
+        dots(g, a, from, few, scratch, sums);
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < few; j++) {
+                float value = factor * sums[j][i];
+                if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + from + j);
+                if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, from + j));
+                vec_set(g->c.data, g->c.dtype, index_of(&g->c, i, from + j), value);
+            }
     }
 }
 
