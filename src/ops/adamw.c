@@ -58,6 +58,8 @@ typedef struct AdamwStep {
     AdamwScalars      scalars;
 } AdamwStep;
 
+enum { AHEAD = 512 }; /* elements */
+
 /* Elements [at, at + count) of what is updated: where they are, if they are f32 and wanted there, else copied to `scratch`. */
 static float *updated(const TensorView *in, const TensorView *out, int64_t at, int64_t count, float *scratch)
 {
@@ -80,8 +82,15 @@ static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t co
     uint32_t          random[UPDATE_RANDOM];
     bool              random_w = in[IN_W].type.dtype == DT_BF16 && !in[IN_MASTER].data && attrs->stochastic;
     bool              random_v = in[IN_V].type.dtype == DT_BF16;
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) adamw_element(&s->scalars, decay, g[i], &w[i], &m[i], &v[i]);
+    for (int64_t i = 0; i < count; i += VEC_BLOCK) {
+        int64_t block_end = min_i64(count, i + VEC_BLOCK);
+        vec_ahead(g, DT_F32, i + AHEAD);
+        vec_ahead(w, DT_F32, i + AHEAD);
+        vec_ahead(m, DT_F32, i + AHEAD);
+        vec_ahead(v, DT_F32, i + AHEAD);
+        VEC_LOOP
+        for (int64_t k = i; k < block_end; k++) adamw_element(&s->scalars, decay, g[k], &w[k], &m[k], &v[k]);
+    }
     if (random_w || random_v) update_random(random, key, first, count);
     if (out[OUT_W].data && random_w)
         store_stochastic(&out[OUT_W], at, w, random, 0, count);
