@@ -459,45 +459,53 @@ static int64_t dot_cols(const Gemm *g, int num_workers)
     return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
 }
 
-typedef float    Vec16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t Half16 __attribute__((vector_size(32), aligned(2), may_alias));
-typedef uint32_t Word16 __attribute__((vector_size(64)));
+#define WIDE_ROW VEC_WIDE static inline __attribute__((always_inline))
 
-/* Elements [i, i + 16) of a row in f32 or bf16. Not a function: without AVX-512 these have no registers to return it in. */
-#define VEC16_GET(dtype, row, i) \
-    ((dtype) == DT_F32 ? *(const Vec16 *)vec_at(row, DT_F32, i) \
-                       : (Vec16)(__builtin_convertvector(*(const Half16 *)vec_at(row, DT_BF16, i), Word16) << 16))
+/* Elements [i, i + 16) of a row in f32 or bf16. */
+WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
+{
+    const void *at = vec_at(row, dtype, i);
+    if (dtype == DT_F32) return _mm512_loadu_ps(at);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
+}
 
-#define FIRST_HALF(v) __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7)
-#define LAST_HALF(v) __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)
+/* Half 0 or 1 of the lanes. */
+WIDE_ROW Vec8 vec16_half(__m512 v, const int half)
+{
+    return (Vec8)(half ? _mm512_extractf32x8_ps(v, 1) : _mm512_castps512_ps256(v));
+}
 
 /* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
-VEC_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
+WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
 {
-    Vec16   low[FEW_ROWS] = {0}, high[FEW_ROWS] = {0};
-    int64_t i = 0;
-    for (; i + 32 <= count; i += 32) {
-        Vec16 b_low = VEC16_GET(dtype, b, i), b_high = VEC16_GET(dtype, b, i + 16);
+    __m512  low[FEW_ROWS], high[FEW_ROWS];
+    int64_t whole = count / 32 * 32;
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) low[r] = high[r] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < whole; i += 32) {
+        __m512 b_low = vec16_get(dtype, b, i), b_high = vec16_get(dtype, b, i + 16);
+        __asm__("" : "+v"(b_low), "+v"(b_high)); /* in registers: not loaded again for each row */
         for (int64_t k = 0; k < 32; k += dtype == DT_F32 ? 16 : 32) __builtin_prefetch((const char *)vec_at(b, dtype, i + k) + DOT_AHEAD);
+#pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            low[r] += VEC16_GET(DT_F32, a[r], i) * b_low;
-            high[r] += VEC16_GET(DT_F32, a[r], i + 16) * b_high;
+            low[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i), b_low, low[r]);
+            high[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i + 16), b_high, high[r]);
         }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
-        Vec8    first = FIRST_HALF(low[r]);
-        int64_t k = i;
+        Vec8    first = vec16_half(low[r], 0);
+        int64_t i = whole;
         float   tail = 0;
-        for (; k + 8 <= count; k += 8) first += vec8_load(a[r] + k) * vec8_get(dtype, b, k);
-        for (; k < count; k++) tail = fmaf(a[r][k], vec_get(b, dtype, k), tail);
-        sums[r] = vec8_sum((first + LAST_HALF(low[r])) + (FIRST_HALF(high[r]) + LAST_HALF(high[r]))) + tail;
+        for (; i + 8 <= count; i += 8) first = vec8_fma(vec8_load(a[r] + i), vec8_get(dtype, b, i), first);
+        for (; i < count; i++) tail = fmaf(a[r][i], vec_get(b, dtype, i), tail);
+        sums[r] = vec8_sum((first + vec16_half(low[r], 1)) + (vec16_half(high[r], 0) + vec16_half(high[r], 1))) + tail;
     }
 }
 
 /* The same of `cols` rows of b, `stride` elements apart. */
-VEC_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
-                          float (*sums)[FEW_ROWS])
+WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                           float (*sums)[FEW_ROWS])
 {
     for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, vec_at(b, dtype, j * stride), count, sums[j]);
 }
@@ -520,21 +528,26 @@ VEC_WIDE static void dots_wide(DType dtype, int64_t rows, const float *const *a,
     }
 }
 
+static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                        float (*sums)[FEW_ROWS])
+{
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
+}
+
 /* Sums of the rows of a and `cols` columns of c from j on. */
 static void dots(const Gemm *g, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
 {
-    bool in_place = g->b.scaling == GEMM_SCALE_WHOLE && (DT_SET(g->b.dtype) & DT_SET_FLOAT);
-    if (cpu_avx512() && in_place) {
-        dots_wide(g->b.dtype, g->m, a, element(&g->b, 0, j), g->b.stride, cols, g->k, sums);
+    const GemmOperand *b = &g->b;
+    bool               wide = cpu_avx512();
+    if (b->scaling == GEMM_SCALE_WHOLE && (DT_SET(b->dtype) & DT_SET_FLOAT)) {
+        (wide ? dots_wide : dots_narrow)(b->dtype, g->m, a, element(b, 0, j), b->stride, cols, g->k, sums);
         return;
     }
     for (int64_t col = 0; col < cols; col++) {
-        const float *b = numbers_from(&g->b, 0, j + col, g->k, scratch);
-        scale_row(&g->b, j + col, g->k, scratch);
-        if (cpu_avx512())
-            dots_wide(DT_F32, g->m, a, b, 0, 1, g->k, sums + col);
-        else
-            for (int64_t i = 0; i < g->m; i++) sums[col][i] = vec_dot(a[i], b, g->k);
+        const float *numbers = numbers_from(b, 0, j + col, g->k, scratch);
+        scale_row(b, j + col, g->k, scratch);
+        (wide ? dots_wide : dots_narrow)(DT_F32, g->m, a, numbers, 0, 1, g->k, sums + col);
     }
 }
 

@@ -347,20 +347,25 @@ static inline float vec_sum(const float *x, int64_t count)
     return vec_row_sum(DT_F32, x, count);
 }
 
-static inline float vec_dot(const float *x, const float *y, int64_t count)
+VEC_ROW float vec_row_dot(DType dtype, const float *x, const void *y, int64_t count)
 {
     Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
-        s0 += vec8_load(x + i) * vec8_load(y + i);
-        s1 += vec8_load(x + i + 8) * vec8_load(y + i + 8);
-        s2 += vec8_load(x + i + 16) * vec8_load(y + i + 16);
-        s3 += vec8_load(x + i + 24) * vec8_load(y + i + 24);
+        s0 += vec8_load(x + i) * vec8_get(dtype, y, i);
+        s1 += vec8_load(x + i + 8) * vec8_get(dtype, y, i + 8);
+        s2 += vec8_load(x + i + 16) * vec8_get(dtype, y, i + 16);
+        s3 += vec8_load(x + i + 24) * vec8_get(dtype, y, i + 24);
     }
-    for (; i + 8 <= count; i += 8) s0 += vec8_load(x + i) * vec8_load(y + i);
+    for (; i + 8 <= count; i += 8) s0 += vec8_load(x + i) * vec8_get(dtype, y, i);
     float tail = 0;
-    for (; i < count; i++) tail = fmaf(x[i], y[i], tail);
+    for (; i < count; i++) tail = fmaf(x[i], vec_get(y, dtype, i), tail);
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
+}
+
+static inline float vec_dot(const float *x, const float *y, int64_t count)
+{
+    return vec_row_dot(DT_F32, x, y, count);
 }
 
 /* vec_dot of a row and itself. */
