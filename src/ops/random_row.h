@@ -2,8 +2,7 @@
 #pragma once
 
 #include "ops/random.h"
-
-#include <immintrin.h>
+#include "ops/vec.h"
 
 enum { RANDOM_GROUP = 32 }; /* words */
 
@@ -32,10 +31,40 @@ static inline void philox_lanes_store(uint32_t *out, const PhiloxLanes *s)
     _mm256_storeu_si256((__m256i *)(out + 8), _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
+/* random_row in registers of eight counters. */
+VEC_WIDE static void random_row_wide(uint32_t *out, uint64_t key, uint32_t first, uint32_t c1, uint32_t c2, int64_t count)
+{
+    const __m512i first_half = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), last_half = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m2 = _mm512_set1_epi64(0xCD9E8D57),
+                  numbers = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    for (int64_t i = 0; i < count; i += RANDOM_GROUP) {
+        __m512i  x0 = _mm512_add_epi64(_mm512_set1_epi64((int64_t)first + i / 4), numbers), x1 = _mm512_set1_epi64(c1);
+        __m512i  x2 = _mm512_set1_epi64(c2), x3 = _mm512_setzero_si512();
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+#pragma GCC unroll 10
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+            __m512i p0 = _mm512_mul_epu32(x0, m0), p2 = _mm512_mul_epu32(x2, m2);
+            x0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p2, 32), x1, _mm512_set1_epi64(k0), 0x96); /* all three xored */
+            x2 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), x3, _mm512_set1_epi64(k1), 0x96);
+            x1 = p2;
+            x3 = p0;
+        }
+        __m512i low = _mm512_mask_blend_epi32(0xAAAA, x0, _mm512_slli_epi64(x1, 32));
+        __m512i high = _mm512_mask_blend_epi32(0xAAAA, x2, _mm512_slli_epi64(x3, 32));
+        __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high); /* counters 0 2 4 6, 1 3 5 7 */
+        _mm512_storeu_si512(out + i, _mm512_permutex2var_epi64(even, first_half, odd));
+        _mm512_storeu_si512(out + i + 16, _mm512_permutex2var_epi64(even, last_half, odd));
+    }
+}
+
 /* Words of the draws (first, c1, c2, 0), (first + 1, c1, c2, 0), ...: at least `count` of them, in groups of
  * RANDOM_GROUP, which `out` has room for. */
 static inline void random_row(uint32_t *out, uint64_t key, uint32_t first, uint32_t c1, uint32_t c2, int64_t count)
 {
+    if (cpu_avx512()) {
+        random_row_wide(out, key, first, c1, c2, count);
+        return;
+    }
     for (int64_t i = 0; i < count; i += RANDOM_GROUP) {
         __m256i     begin = _mm256_add_epi64(_mm256_set1_epi64x((int64_t)first + i / 4), _mm256_setr_epi64x(0, 1, 2, 3));
         PhiloxLanes a = {begin, _mm256_set1_epi64x(c1), _mm256_set1_epi64x(c2), _mm256_setzero_si256()}, b = a;
