@@ -352,12 +352,12 @@ VEC_ROW float vec_row_dot(DType dtype, const float *x, const void *y, int64_t co
     Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
-        s0 += vec8_load(x + i) * vec8_get(dtype, y, i);
-        s1 += vec8_load(x + i + 8) * vec8_get(dtype, y, i + 8);
-        s2 += vec8_load(x + i + 16) * vec8_get(dtype, y, i + 16);
-        s3 += vec8_load(x + i + 24) * vec8_get(dtype, y, i + 24);
+        s0 = vec8_fma(vec8_load(x + i), vec8_get(dtype, y, i), s0);
+        s1 = vec8_fma(vec8_load(x + i + 8), vec8_get(dtype, y, i + 8), s1);
+        s2 = vec8_fma(vec8_load(x + i + 16), vec8_get(dtype, y, i + 16), s2);
+        s3 = vec8_fma(vec8_load(x + i + 24), vec8_get(dtype, y, i + 24), s3);
     }
-    for (; i + 8 <= count; i += 8) s0 += vec8_load(x + i) * vec8_get(dtype, y, i);
+    for (; i + 8 <= count; i += 8) s0 = vec8_fma(vec8_load(x + i), vec8_get(dtype, y, i), s0);
     float tail = 0;
     for (; i < count; i++) tail = fmaf(x[i], vec_get(y, dtype, i), tail);
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
@@ -375,14 +375,14 @@ VEC_ROW float vec_row_squares(DType dtype, const void *x, int64_t count)
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
         Vec8 a = vec8_get(dtype, x, i), b = vec8_get(dtype, x, i + 8), c = vec8_get(dtype, x, i + 16), d = vec8_get(dtype, x, i + 24);
-        s0 += a * a;
-        s1 += b * b;
-        s2 += c * c;
-        s3 += d * d;
+        s0 = vec8_fma(a, a, s0);
+        s1 = vec8_fma(b, b, s1);
+        s2 = vec8_fma(c, c, s2);
+        s3 = vec8_fma(d, d, s3);
     }
     for (; i + 8 <= count; i += 8) {
         Vec8 a = vec8_get(dtype, x, i);
-        s0 += a * a;
+        s0 = vec8_fma(a, a, s0);
     }
     float tail = 0;
     for (; i < count; i++) tail = fmaf(vec_get(x, dtype, i), vec_get(x, dtype, i), tail);
