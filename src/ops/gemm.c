@@ -14,7 +14,7 @@ enum {
     PACK_COLS = 2 * SGEMM_COLS, /* of b packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
     FEW_ROWS = 4,
-    DOT_COLS = 32,    /* columns of c that a task of dot products has at least */
+    DOT_COLS = 32,    /* columns of c that a task of dot products has at least, and makes together */
     DOT_TASKS = 8,    /* a worker */
     DOT_AHEAD = 8192, /* bytes; rows of b along the depth follow each other */
 };
