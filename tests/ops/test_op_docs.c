@@ -45,8 +45,10 @@ static void write_facts(StrBuf *out, const OpDef *op)
 {
     strbuf_puts(out, op->backward ? "\nDifferentiable." : "\nNo gradient.");
     if (op->flags & OP_VIEW) strbuf_puts(out, " A view: no kernel runs.");
-    for (int i = 0; i < op->num_in; i++)
-        if (op->inplace >> i & 1) strbuf_printf(out, " Output 0 may share input %d's memory.", i);
+    if (op->inplace) strbuf_puts(out, " Output 0 may share the memory of input");
+    for (int i = 0, before = 0; i < op->num_in; i++)
+        if (op->inplace >> i & 1) strbuf_printf(out, before++ ? " or %d" : " %d", i);
+    if (op->inplace) strbuf_puts(out, ".");
     if (op->flags & OP_RANDOM) strbuf_puts(out, " Draws random numbers.");
     for (int i = 0; i < op->num_alias; i++)
         strbuf_printf(out, op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
