@@ -254,11 +254,36 @@ typedef struct SumsTo {
     bool        ends; /* c is scratch, and its last sums go on to the gemm's */
 } SumsTo;
 
+/* Rows of a matrix from one on, `step` bytes apart. */
+typedef struct Rows {
+    char   *at;
+    int64_t step;
+} Rows;
+
 /* out = factor sums, or added to what was `before`. */
-VEC_ROW void take_row(DType dtype, void *out, const float *sums, float factor, const float *before, int64_t count)
+VEC_ROW void take_rows(DType dtype, bool adds, Rows out, Rows before, const float *sums, int64_t stride, float factor, int64_t rows,
+                       int64_t cols)
 {
     Vec8 factors = vec8_all(factor), zeros = vec8_all(0);
-    VEC_EACH(dtype, out, count, i, n, vec8_fma(vec8_some(DT_F32, sums, i, n), factors, before ? vec8_some(DT_F32, before, i, n) : zeros));
+    for (int64_t i = 0; i < rows; i++, sums += stride, out.at += out.step, before.at += before.step)
+        VEC_EACH(dtype, out.at, cols, j, n,
+                 vec8_fma(vec8_some(DT_F32, sums, j, n), factors, adds ? vec8_some(DT_F32, before.at, j, n) : zeros));
+}
+
+static Rows rows_of_sums(const SumsTo *to, int64_t row, int64_t col)
+{
+    return (Rows){(char *)(to->c + row * to->c_stride + col), (int64_t)sizeof(float) * to->c_stride};
+}
+
+static Rows rows_of_c(const SumsTo *to, int64_t row, int64_t col)
+{
+    const Gemm *g = to->gemm;
+    return (Rows){element_of_c(g, to->row + row, to->col + col), dtype_bytes(g->c.dtype, g->c.stride)};
+}
+
+static void fetch_rows(Rows r, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++, r.at += r.step) __builtin_prefetch(r.at, 1);
 }
 
 /* What is written after these comes into the caches meanwhile: rows below, or the tile's first of the next columns. */
@@ -266,22 +291,24 @@ static void take_sums(void *context, int64_t row, int64_t col, const float *sums
 {
     const SumsTo *to = context;
     const Gemm   *g = to->gemm;
-    bool          as_is = g->epilogue != GEMM_BIAS && !g->accumulate;
-    int64_t       ahead = row + rows < to->rows ? rows : -row, next = col + (row + rows < to->rows ? 0 : cols);
-    for (int64_t i = row; i < row + rows; i++, sums += stride) {
-        if (i + ahead < to->rows) {
-            if (to->ends) __builtin_prefetch(element_of_c(g, to->row + i + ahead, to->col + next), 1);
-            if (to->adds || !to->ends) __builtin_prefetch(to->c + (i + ahead) * to->c_stride + next, 1);
-        }
-        float *c = to->c + i * to->c_stride + col, last[BGEMM_COLS];
-        if (to->ends && as_is) {
-            take_row(DT_BF16, element_of_c(g, to->row + i, to->col + col), sums, to->factor, to->adds ? c : NULL, cols);
-            continue;
-        }
-        take_row(DT_F32, to->ends ? last : c, sums, to->factor, to->adds ? c : NULL, cols);
-        if (!to->ends) continue;
+    bool          below = row + rows < to->rows, as_is = g->epilogue != GEMM_BIAS && !g->accumulate;
+    int64_t       next_row = below ? row + rows : 0, next_col = below ? col : col + cols, next_rows = min_i64(rows, to->rows - next_row);
+    Rows          before = rows_of_sums(to, row, col), out = to->ends ? rows_of_c(to, row, col) : before;
+    if (to->ends) fetch_rows(rows_of_c(to, next_row, next_col), next_rows);
+    if (to->adds || !to->ends) fetch_rows(rows_of_sums(to, next_row, next_col), next_rows);
+    if (!to->ends || as_is) {
+        DType dtype = to->ends ? DT_BF16 : DT_F32;
+        if (to->adds)
+            VEC_OF(dtype, take_rows, true, out, before, sums, stride, to->factor, rows, cols);
+        else
+            VEC_OF(dtype, take_rows, false, out, before, sums, stride, to->factor, rows, cols);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++, sums += stride, before.at += before.step) {
+        float last[BGEMM_COLS];
+        take_rows(DT_F32, to->adds, (Rows){(char *)last, 0}, before, sums, stride, to->factor, 1, cols);
         if (g->epilogue == GEMM_BIAS) add_bias(g, last, cols, 1, to->col + col, cols);
-        store_row(g, to->row + i, to->col + col, last, cols);
+        store_row(g, to->row + row + i, to->col + col, last, cols);
     }
 }
 

@@ -53,26 +53,30 @@ static OpCost swiglu_cost(const Node *node)
     return cost_streaming(node, 12.0 * (double)type_numel(&h));
 }
 
-/* What is read is of dtype, h f32. */
-VEC_ROW void swiglu_some(DType dtype, bool gelu, float *h, const void *gate, const void *up, int64_t count)
+/* What is read is of dtype, h f32; count: VEC_BLOCK at most. */
+VEC_ROW void swiglu_block(DType dtype, bool gelu, bool wide, float *h, const void *gate, const void *up, int64_t count)
 {
+    float e[VEC_BLOCK];
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
         float g = vec_get(gate, dtype, i);
-        h[i] = g / (1.0f + vec_expf(-(gelu ? gelu_argument(g) : g))) * vec_get(up, dtype, i);
+        e[i] = -(gelu ? gelu_argument(g) : g);
     }
+    vec_exps(e, count, wide);
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) h[i] = vec_get(gate, dtype, i) / (1.0f + e[i]) * vec_get(up, dtype, i);
 }
 
-/* The same, asking for what lies `ahead` elements further on. */
-VEC_ROW void swiglu_tile(DType dtype, bool gelu, float *h, const void *gate, const void *up, int64_t count, int64_t ahead)
+/* The same of any count, asking for what lies `ahead` elements further on. */
+VEC_ROW void swiglu_tile(DType dtype, bool gelu, bool wide, float *h, const void *gate, const void *up, int64_t count, int64_t ahead)
 {
     int64_t i = 0;
     for (; i + VEC_BLOCK <= count; i += VEC_BLOCK) {
         vec_ahead(gate, dtype, i + ahead);
         vec_ahead(up, dtype, i + ahead);
-        swiglu_some(dtype, gelu, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), VEC_BLOCK);
+        swiglu_block(dtype, gelu, wide, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), VEC_BLOCK);
     }
-    swiglu_some(dtype, gelu, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
+    swiglu_block(dtype, gelu, wide, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
 enum { PIECE = 256 /* of a row */, AHEAD = 3072 /* at least, in whole rows */ };
@@ -96,9 +100,9 @@ VEC_TASK(swiglu_task)
             const void *g = tile_in(gate, dtype, at, n, scratch_g), *u = tile_in(up, dtype, at + up_at, n, scratch_u);
             float      *result = h->data ? tile_result(h, row * cols + c, scratch_h) : scratch_h;
             if (gelu)
-                VEC_OF(dtype, swiglu_tile, true, result, g, u, n, ahead);
+                VEC_OF(dtype, swiglu_tile, true, wide, result, g, u, n, ahead);
             else
-                VEC_OF(dtype, swiglu_tile, false, result, g, u, n, ahead);
+                VEC_OF(dtype, swiglu_tile, false, wide, result, g, u, n, ahead);
             row_codes_store(&codes, row, c, result, n);
             if (h->data) tile_store(h, row * cols + c, result, n);
         }

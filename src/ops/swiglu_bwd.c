@@ -33,29 +33,37 @@ static OpCost swiglu_bwd_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* What is read is of dtype, results are f32. */
-VEC_ROW void swiglu_bwd_some(DType dtype, bool gelu, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
-                             int64_t count)
+/* What is read is of dtype, results are f32; count: VEC_BLOCK at most. */
+VEC_ROW void swiglu_bwd_block(DType dtype, bool gelu, bool wide, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
+                              int64_t count)
 {
+    float e[VEC_BLOCK];
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
-        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = vec_sigmoid(gelu ? gelu_argument(g) : g), act = g * s;
+        float g = vec_get(gate, dtype, i);
+        e[i] = -(gelu ? gelu_argument(g) : g);
+    }
+    vec_exps(e, count, wide);
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) {
+        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = 1.0f / (1.0f + e[i]), act = g * s;
         dgate[i] = d * vec_get(up, dtype, i) * (s + act * (1.0f - s) * (gelu ? gelu_argument_slope(g) : 1.0f));
         dup[i] = d * act;
     }
 }
 
-/* The same, asking for what lies `ahead` elements further on in gate and up. */
-VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
+/* The same of any count, asking for what lies `ahead` elements further on in gate and up. */
+VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, bool wide, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
                              int64_t count, int64_t ahead)
 {
     int64_t i = 0;
     for (; i + VEC_BLOCK <= count; i += VEC_BLOCK) {
         vec_ahead(gate, dtype, i + ahead);
         vec_ahead(up, dtype, i + ahead);
-        swiglu_bwd_some(dtype, gelu, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), VEC_BLOCK);
+        swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i),
+                         VEC_BLOCK);
     }
-    swiglu_bwd_some(dtype, gelu, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
+    swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
 enum { PIECE = 256 }; /* of a row */
@@ -81,9 +89,9 @@ VEC_TASK(swiglu_bwd_task)
             float      *to_g = dgate->data ? tile_result(dgate, at, result_g) : result_g;
             float      *to_u = dup->data ? tile_result(dup, at + up_at, result_u) : result_u;
             if (gelu)
-                VEC_OF(dtype, swiglu_bwd_tile, true, to_g, to_u, d, g, u, n, stride);
+                VEC_OF(dtype, swiglu_bwd_tile, true, wide, to_g, to_u, d, g, u, n, stride);
             else
-                VEC_OF(dtype, swiglu_bwd_tile, false, to_g, to_u, d, g, u, n, stride);
+                VEC_OF(dtype, swiglu_bwd_tile, false, wide, to_g, to_u, d, g, u, n, stride);
             row_codes_store(&codes, row, c, to_g, n);
             row_codes_store(&codes, row, cols + c, to_u, n);
             if (dgate->data) tile_store(dgate, at, to_g, n);

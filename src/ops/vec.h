@@ -16,19 +16,22 @@
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), flatten))
 #endif
 
-/* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`, that is compiled for AVX-512 too. Its bits are the
- * same: elements are apart from each other, and sums have their lanes in the source. */
+/* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`, that is compiled for AVX-512 too: there the constant
+ * `wide` is true. Its bits are the same: elements are apart from each other, and sums have their lanes in the source. */
 #define VEC_TASK(name) \
-    static inline void   name##_any(void *context, int64_t task, int worker); \
+    static inline void   name##_any(void *context, int64_t task, int worker, bool wide); \
     VEC_WIDE static void name##_wide(void *context, int64_t task, int worker) \
     { \
-        name##_any(context, task, worker); \
+        name##_any(context, task, worker, true); \
     } \
     static void name(void *context, int64_t task, int worker) \
     { \
-        (cpu_avx512() ? name##_wide : name##_any)(context, task, worker); \
+        if (cpu_avx512()) \
+            name##_wide(context, task, worker); \
+        else \
+            name##_any(context, task, worker, false); \
     } \
-    static inline void name##_any(void *context, int64_t task, int worker)
+    static inline void name##_any(void *context, int64_t task, int worker, bool wide __attribute__((unused)))
 
 /* A loop after it may have its results where its operands are, element by element, and vectorises all the same. */
 #ifdef __clang__
@@ -272,25 +275,45 @@ static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t
 extern const float vec_exp_least, vec_exp_most;
 
 /* e^x within 1 ulp: x = n ln2 + r, |r| <= ln2/2, e^r by a polynomial fitted to 7e-9, times 2^n. Below 2^-126.5 0, from 2^127.5 on inf,
- * NaN stays NaN. No branches: loops over it vectorise. */
-static inline float vec_exp_within(float x)
+ * NaN stays NaN. No branches: loops over its steps vectorise. */
+static const float vec_exp_fit[] = {0.00138105662f, 0.0083680721f, 0.0416682065f, 0.166665226f, 0.49999994f, 1.0f, 1.0f};
+enum { VEC_EXP_DEGREE = 6 };
+
+/* 1.5 * 2^23, and the bias: adding it rounds to a whole number, held in the low bits. */
+#define VEC_EXP_MAGIC (12582912.0f + 127)
+
+static inline float vec_exp_clamped(float x)
 {
-    const float magic = 12582912.0f + 127; /* 1.5 * 2^23, and the bias: adding it rounds to a whole number, held in the low bits */
-    float       shifted = x * 1.44269504088896341f + magic;
-    float       n = shifted - magic;
-    float       r = (x - n * 0.693359375f) + n * 2.12194440e-4f, scale;
-    float       p = 0.00138105662f;
-    uint32_t    bits;
+    x = x > vec_exp_most ? vec_exp_most : x;
+    return x < vec_exp_least ? vec_exp_least : x;
+}
+
+static inline float vec_exp_shifted(float x)
+{
+    return x * 1.44269504088896341f + VEC_EXP_MAGIC;
+}
+
+static inline float vec_exp_rest(float x, float shifted)
+{
+    float n = shifted - VEC_EXP_MAGIC;
+    return (x - n * 0.693359375f) + n * 2.12194440e-4f;
+}
+
+static inline float vec_exp_scaled(float p, float shifted)
+{
+    uint32_t bits;
+    float    scale;
     memcpy(&bits, &shifted, 4);
-    p = p * r + 0.0083680721f;
-    p = p * r + 0.0416682065f;
-    p = p * r + 0.166665226f;
-    p = p * r + 0.49999994f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
     bits <<= 23; /* 0 where n is -127, inf where it is 128 */
     memcpy(&scale, &bits, 4);
     return p * scale;
+}
+
+static inline float vec_exp_within(float x)
+{
+    float shifted = vec_exp_shifted(x), r = vec_exp_rest(x, shifted), p = vec_exp_fit[0];
+    for (int k = 1; k <= VEC_EXP_DEGREE; k++) p = p * r + vec_exp_fit[k];
+    return vec_exp_scaled(p, shifted);
 }
 
 /* e^x for x up to vec_exp_most. */
@@ -302,7 +325,40 @@ static inline float vec_exp_below(float x)
 /* e^x for every x. */
 static inline float vec_expf(float x)
 {
-    return vec_exp_below(x > vec_exp_most ? vec_exp_most : x);
+    return vec_exp_within(vec_exp_clamped(x));
+}
+
+/* x[i] = e^x[i] for VEC_BLOCK numbers, which fill 4 registers of AVX-512. All take a step before the next one: a number's steps wait for
+ * each other, and one after the other they would fill the processor's queues before it comes to those of the next numbers. */
+VEC_ROW void vec_exp_block(float *x)
+{
+    float shifted[VEC_BLOCK], r[VEC_BLOCK], p[VEC_BLOCK];
+    VEC_LOOP
+    for (int i = 0; i < VEC_BLOCK; i++) x[i] = vec_exp_clamped(x[i]);
+    VEC_LOOP
+    for (int i = 0; i < VEC_BLOCK; i++) shifted[i] = vec_exp_shifted(x[i]);
+    VEC_LOOP
+    for (int i = 0; i < VEC_BLOCK; i++) r[i] = vec_exp_rest(x[i], shifted[i]);
+    VEC_LOOP
+    for (int i = 0; i < VEC_BLOCK; i++) p[i] = vec_exp_fit[0];
+#pragma GCC unroll 8
+    for (int k = 1; k <= VEC_EXP_DEGREE; k++) {
+        VEC_LOOP
+        for (int i = 0; i < VEC_BLOCK; i++) p[i] = p[i] * r[i] + vec_exp_fit[k];
+    }
+    VEC_LOOP
+    for (int i = 0; i < VEC_BLOCK; i++) x[i] = vec_exp_scaled(p[i], shifted[i]);
+}
+
+/* The same of `count`, VEC_BLOCK at most; wide: with AVX-512. */
+VEC_ROW void vec_exps(float *x, int64_t count, bool wide)
+{
+    if (wide && count == VEC_BLOCK) {
+        vec_exp_block(x);
+        return;
+    }
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) x[i] = vec_expf(x[i]);
 }
 
 static inline float vec_sigmoid(float x)

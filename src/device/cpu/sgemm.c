@@ -136,15 +136,14 @@ static inline void turn8(__m256 x[BLOCK])
     memcpy(x, y, sizeof y);
 }
 
-/* The first `count` floats of x, a constant: 4, 6 or 8. */
+/* The first `count` floats of x, a constant: 4, 6 or 8. After 6 come two more: where the next row of the panel, written later, or the room
+ * after the panel begins. */
 static inline __attribute__((always_inline)) void store_first(float *to, __m256 x, int count)
 {
-    if (count == BLOCK) {
+    if (count == BLOCK / 2)
+        _mm_storeu_ps(to, _mm256_castps256_ps128(x));
+    else
         _mm256_storeu_ps(to, x);
-        return;
-    }
-    _mm_storeu_ps(to, _mm256_castps256_ps128(x));
-    if (count == 6) _mm_storel_pi((__m64 *)(to + 4), _mm256_extractf128_ps(x, 1));
 }
 
 static inline int least(int64_t a, int b)

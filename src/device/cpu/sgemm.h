@@ -61,7 +61,7 @@ SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t st
 SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride);
 
 /* Copies `total` rows or columns, f32, bf16 or FP8, depth k, to panels of `width`: 6, 12, 16 or 32. turn: the depth lies side by side.
- * `panel` floats from one panel to the next. */
+ * `panel` floats from one panel to the next; with a width of 6 the 2 after each panel's depth may be written. */
 void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels,
                 int64_t panel);
 
