@@ -7,6 +7,7 @@ enum {
     DEPTH = 320,       /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
     PAIRS_DEPTH = 640, /* the same of two bf16 operands, which take half the room */
     TILE_M = 144,      /* rows of a that a task packs at a time, 180 KiB */
+    FAR_M = 288,       /* the same where they lie in rows that are FAR_APART, and come sooner in longer pieces */
     DEEP_M = 264,      /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
     SHALLOW_K = 32,    /* such a product is bound by writing c: with few, tall tiles a worker mostly writes what it wrote the last time */
     TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
@@ -18,7 +19,8 @@ enum {
                              * Each keeps to its own rows, since what another worker wrote is slow to read. */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
-    BLOCK_N = 512,          /* columns that a block has at least; twice as many where a is packed for each block */
+    BLOCK_N = 512,          /* columns that a block has at least, */
+    BLOCK_N_A = 2048,       /* and where a is packed for each block */
     NARROW = 64,            /* columns of c: packing a for no more takes longer than using it */
     PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
     PACK_ALIASED = 32,      /* if they alias and it isn't, */
@@ -51,6 +53,14 @@ static BPlace place_b(const Gemm *g)
     if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest) return B_LIES;
     bool few = g->m <= PANEL_ROWS && (a_lies(g) || g->n >= PANEL_COLS_A * g->m), wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
     return g->b.trans && few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
+}
+
+/* Rows of a tile at most. */
+static int64_t most_rows(const Gemm *g, bool lies, bool tall, bool reused)
+{
+    if (tall) return TALL_M;
+    if (reused) return DEEP_M;
+    return !lies && g->a.trans && dtype_bytes(DT_F32, g->a.stride) >= FAR_APART ? FAR_M : TILE_M;
 }
 
 /* About `tile`, so that all tiles are of nearly one size. */
@@ -114,7 +124,7 @@ GemmGrid gemm_grid(const Gemm *g, int num_workers)
     GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b = place_b(g)};
     grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
     grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
-    int64_t least_n = grid.a_lies ? BLOCK_N : 2 * BLOCK_N, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
+    int64_t least_n = grid.a_lies ? BLOCK_N : BLOCK_N_A, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
     grid.block_n = even_tile(n, grid.b != B_BLOCKS ? n : max_i64(least_n, block / k), SGEMM_COLS);
     int64_t blocked_k = even_tile(k, max_i64(1, block / grid.block_n / grid.depth) * grid.depth, grid.depth);
     grid.block_k = g->c.dtype == DT_F32 && grid.b == B_BLOCKS ? blocked_k : k;
@@ -123,7 +133,7 @@ GemmGrid gemm_grid(const Gemm *g, int num_workers)
     bool    tall = shallow || (grid.a_lies && !g->a.trans && n <= SGEMM_COLS);
     int64_t wanted = shallow || reused ? div_up(enough, 2) : enough;
     if (num_workers >= MANY_WORKERS && !shallow) wanted *= 2;
-    cut_tiles(&grid, m, n, tall ? TALL_M : reused ? DEEP_M : TILE_M, wanted, reused);
+    cut_tiles(&grid, m, n, most_rows(g, grid.a_lies, tall, reused), wanted, reused);
     int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
     bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
     if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
