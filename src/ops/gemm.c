@@ -348,6 +348,7 @@ static void fp32_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_
     SgemmAhead         ahead[SGEMM_MOST_AHEAD];
     int                how = (to->adds ? SGEMM_ADD : 0) | (to->far ? SGEMM_FAR : 0), num_ahead = 0;
     if (job->grid.b != B_PANELS) {
+        if (job->grid.a_stays) how |= SGEMM_BY_ROWS;
         if (next) num_ahead = read_next(job, tile, next, next_l, ahead);
         sgemm_run(kernel, tile->rows, tile->cols, depth, to->factor, a, operand_b(job, l, tile->col), to->c, to->c_stride, how, ahead,
                   num_ahead);

@@ -18,6 +18,7 @@ typedef struct GemmGrid {
     int64_t            block_k, block_n, tile_m, tile_n;
     int64_t large, small_m; /* of the tiles side by side in the last columns of a block: how many have tile_m rows; rows of the others */
     bool    a_lies;         /* read where it lies, not packed */
+    bool    a_stays;        /* in the first cache, since tiles are made row by row */
     BPlace  b;
     bool    shares;  /* each worker begins with tiles that lie side by side: it wrote them the last time, and has them in its caches */
     bool    by_rows; /* tiles of the same rows come one after another, and all have tile_m; else those of the same columns */

@@ -38,7 +38,7 @@ static void fill_stored(Stored *stored, uint32_t key)
 
 typedef struct Case {
     int64_t m, n, k;
-    bool    trans_a, trans_b, add, pack_a, pack_b, far;
+    bool    trans_a, trans_b, add, pack_a, pack_b, far, by_rows;
     int     format; /* of `formats` */
 } Case;
 
@@ -60,7 +60,7 @@ static void check(const SgemmKernel *kernel, const Case *t)
 {
     DType         dtype = formats[t->format];
     const Stored *a = &stored_a[t->format], *b = &stored_b[t->format];
-    int           how = (t->add ? SGEMM_ADD : 0) | (t->far ? SGEMM_FAR : 0);
+    int           how = (t->add ? SGEMM_ADD : 0) | (t->far ? SGEMM_FAR : 0) | (t->by_rows ? SGEMM_BY_ROWS : 0);
     memset(panels_a, 0xff, sizeof panels_a); /* NaN */
     memset(panels_b, 0xff, sizeof panels_b);
     memcpy(got, before, sizeof got);
@@ -71,8 +71,9 @@ static void check(const SgemmKernel *kernel, const Case *t)
     sgemm_run(kernel, t->m, t->n, t->k, 0.75f, of_a, of_b, got, STRIDE, how, NULL, 0);
     chain(t, 0.75f);
     if (memcmp(got, expected, sizeof got) != 0)
-        test_fail(__FILE__, __LINE__, "%s: %lldx%lldx%lld trans %d %d, packed %d %d, %s, add %d, far %d", kernel->name, (long long)t->m,
-                  (long long)t->n, (long long)t->k, t->trans_a, t->trans_b, t->pack_a, t->pack_b, dtype_info(dtype)->name, t->add, t->far);
+        test_fail(__FILE__, __LINE__, "%s: %lldx%lldx%lld trans %d %d, packed %d %d, %s, add %d, far %d, by rows %d", kernel->name,
+                  (long long)t->m, (long long)t->n, (long long)t->k, t->trans_a, t->trans_b, t->pack_a, t->pack_b, dtype_info(dtype)->name,
+                  t->add, t->far, t->by_rows);
     int64_t room_a = sgemm_packed(t->m, SGEMM_ROWS, t->k), room_b = sgemm_packed(t->n, SGEMM_COLS, t->k);
     for (int64_t i = room_a; i < FLOATS * 2; i++) EXPECT(isnan(panels_a[i]));
     for (int64_t i = room_b; i < FLOATS * 2; i++) EXPECT(isnan(panels_b[i]));
@@ -81,10 +82,12 @@ static void check(const SgemmKernel *kernel, const Case *t)
 static void each_way(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k)
 {
     for (int way = 0; way < 32 * FORMATS; way++) {
-        Case t = {m, n, k, way & 1, way & 2, way & 4, way & 8, way & 16, false, way / 32};
+        Case t = {m, n, k, way & 1, way & 2, way & 4, way & 8, way & 16, false, false, way / 32};
         if ((formats[t.format] != DT_F32 && (!t.pack_a || !t.pack_b)) || (t.trans_b && !t.pack_b)) continue;
         check(kernel, &t);
         t.far = true;
+        check(kernel, &t);
+        t.by_rows = true;
         check(kernel, &t);
     }
 }

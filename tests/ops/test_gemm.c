@@ -258,13 +258,13 @@ static void any_product_has_its_bits_on_any_threads(void)
 {
     static const DType   dtypes[] = {DT_F32, DT_F32, DT_BF16, DT_E4M3}, results[] = {DT_F32, DT_BF16};
     static const int     threads[] = {2, 3, 5, 8, 9, 16, 40};
-    static const int64_t most_m[] = {8, 48, 700}, most_n[] = {8, 400, 700}, most_k[] = {16, 1500, 2500};
+    static const int64_t most_m[] = {8, 48, 700, 1400}, most_n[] = {8, 400, 700}, most_k[] = {16, 1500, 2500};
     enum { POOLS = sizeof threads / sizeof threads[0], CASES = 400 };
     ThreadPool *pools[POOLS];
     for (int i = 0; i < POOLS; i++) EXPECT_OK(pool_create(threads[i], &pools[i]));
     for (uint32_t number = 0; number < CASES; number++) {
         Philox4  x = philox4x32(number, 0, 0, 0, 5), y = philox4x32(number, 1, 0, 0, 5), z = philox4x32(number, 2, 0, 0, 5);
-        int64_t  m = 1 + x.v[0] % most_m[y.v[0] % 3], n = 1 + x.v[1] % most_n[y.v[1] % 3], k = 1 + x.v[2] % most_k[y.v[2] % 3];
+        int64_t  m = 1 + x.v[0] % most_m[y.v[0] % 4], n = 1 + x.v[1] % most_n[y.v[1] % 3], k = 1 + x.v[2] % most_k[y.v[2] % 3];
         DType    a = dtypes[z.v[0] % 4], b = z.v[0] & 4 ? a : dtypes[z.v[1] % 4], c = results[z.v[2] % 2];
         int64_t  pad = z.v[3] & 4 ? 512 - m % 512 : z.v[3] & 8 ? 3 : 0;
         Operands o = operands(m, n, k, z.v[3] & 1, z.v[3] & 2, a, b, c, pad);

@@ -275,8 +275,8 @@ static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *ou
     return from;
 }
 
-/* Tiles of a shallow product, row by row: so c is written in the order that it lies in memory, and comes by itself. */
-static void run_shallow(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, int64_t a_stride, SgemmB b,
+/* Tiles row by row: so c is written in the order that it lies in memory, and comes by itself. */
+static void run_by_rows(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, int64_t a_stride, SgemmB b,
                         float *c, int64_t c_stride, int how)
 {
     SgemmTile tile = a.row == 1 ? kernel->along_rows : kernel->along_depth;
@@ -302,8 +302,8 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
     int64_t   a_stride = along_rows ? a.col : a.row, panel_lines = kernel->cols / LINE;
     bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* tiles: one line each time wouldn't fetch a whole panel of b */
     Fetch     after = {ahead, num_ahead, few ? 2 : 1, 0, 0};
-    if (k <= SHALLOW) {
-        run_shallow(kernel, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
+    if (k <= SHALLOW || how & SGEMM_BY_ROWS) {
+        run_by_rows(kernel, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
         return;
     }
     if (few) how |= SGEMM_TWO_LINES;

@@ -28,7 +28,8 @@ typedef struct SgemmB {
 enum {
     SGEMM_ADD = 1,       /* to c */
     SGEMM_FAR = 2,       /* c is in memory, not in caches: rows of a tile are fetched while the tile above it is made */
-    SGEMM_TWO_LINES = 4, /* of a tile */
+    SGEMM_BY_ROWS = 4,   /* tiles row by row: a's rows of a tile stay in the first cache, and panels of b come one after the other */
+    SGEMM_TWO_LINES = 8, /* of a tile */
 };
 
 /* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each SGEMM_STEPS of
@@ -87,6 +88,6 @@ typedef struct SgemmAhead {
     int64_t     lines, stride, rows;
 } SgemmAhead;
 
-/* c (m,n) = alpha a b, or += with SGEMM_ADD; how: SGEMM_ADD | SGEMM_FAR; num_ahead: SGEMM_MOST_AHEAD at most. */
+/* c (m,n) = alpha a b, or += with SGEMM_ADD; how: SGEMM_ADD | SGEMM_FAR | SGEMM_BY_ROWS; num_ahead: SGEMM_MOST_AHEAD at most. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
                int how, const SgemmAhead *ahead, int num_ahead);
