@@ -30,8 +30,8 @@ enum {
     ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
     FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
     WIDE = 512,             /* columns of a tile at most where b is read where it lies */
-    STAYS_ROWS = 1024,      /* that c has at least where an a in place stays in the first cache: with fewer b isn't in the others yet, */
-    STAYS_FLOATS = 1 << 18, /* and of b over a run at most, which come from the second */
+    STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
+    STAYS_FLOATS = 1 << 18, /* of b over a run at most, then: they come from the second cache */
     PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
     PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
     PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */
@@ -57,7 +57,7 @@ static BPlace place_b(const Gemm *g)
     return g->b.trans && few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
 }
 
-/* Only where aliased rows are read as fast: Zen 5 is up to 7 % faster so, and no other was measured. */
+/* Zen 5 is up to 7 % faster so; cpu_reads_aliased stands for it. No other processor was measured. */
 static bool a_stays(const Gemm *g, const GemmGrid *grid)
 {
     bool fits = g->m >= STAYS_ROWS && min_i64(g->n, grid->block_n) * grid->depth <= STAYS_FLOATS;

@@ -43,7 +43,7 @@ VEC_ROW void swiglu_bwd_block(DType dtype, bool gelu, bool wide, float *dgate, f
         float g = vec_get(gate, dtype, i);
         e[i] = -(gelu ? gelu_argument(g) : g);
     }
-    vec_exps(e, count, wide && dtype == DT_BF16); /* f32 waits for memory, and longer so */
+    vec_exps(e, count, wide && dtype == DT_BF16); /* in f32 memory is what it waits for, and blocks take longer */
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
         float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = 1.0f / (1.0f + e[i]), act = g * s;
