@@ -211,7 +211,8 @@ static int read_next(const GemmJob *job, const GemmTile *now, const GemmTile *ti
         ahead[count++] = rows_ahead(b.data, b.row, job->kernel->cols, depth);
     }
     if (g->a.trans && g->a.dtype == DT_F32)
-        ahead[count++] = rows_ahead(element(&g->a, tile->row, job->block.k + l), g->a.stride, tile->rows, depth);
+        ahead[count++] =
+            rows_ahead(element(&g->a, tile->row, job->block.k + l), g->a.stride, job->grid.a_stays ? job->kernel->rows : tile->rows, depth);
     return count;
 }
 

@@ -19,49 +19,68 @@ enum {
                              * Each keeps to its own rows, since what another worker wrote is slow to read. */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
-    BLOCK_N = 512,          /* columns that a block has at least, */
-    BLOCK_N_A = 2048,       /* and where a is packed for each block */
-    NARROW = 64,            /* columns of c: packing a for no more takes longer than using it */
-    PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
-    PACK_ALIASED = 32,      /* if they alias and it isn't, */
-    PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
-    PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
-    ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
-    ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
-    FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
-    WIDE = 512,             /* columns of a tile at most where b is read where it lies */
-    STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
-    STAYS_FLOATS = 1 << 18, /* of b over a run at most, then: they come from the second cache */
-    PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
-    PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
-    PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */
+    BLOCK_N = 512,           /* columns that a block has at least, */
+    BLOCK_N_A = 2048,        /* and where a is packed for each block */
+    NARROW = 64,             /* columns of c: packing a for no more takes longer than using it */
+    PACK_FAR_ALIASED = 100,  /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
+    PACK_ALIASED = 32,       /* if they alias and it isn't, */
+    PACK = 200,              /* if neither. A far kernel reads rows that don't alias where they lie. */
+    PART_FLOATS = 1 << 22,   /* of sums that stay apart, or are kept, 16 MiB */
+    ALIASED = 2048,          /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,     /* the same of rows of a along the depth, of which a tile reads few at a time */
+    FAR_APART = 1 << 16,     /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
+    WIDE = 512,              /* columns of a tile at most where b is read where it lies */
+    STAYS_ROWS = 1024,       /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
+    STAYS_FLOATS = 1 << 18,  /* of b over a run at most, then: they come from the second cache */
+    ACROSS_FLOATS = 1 << 17, /* the same where a lies across the depth and FAR_APART, */
+    ACROSS_N = 128,          /* and columns at least, so that its next rows can be fetched meanwhile */
+    PANEL_ROWS = 256,        /* for so many rows of c at most a task packs its own panels of b, */
+    PANEL_COLS = 1024,       /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
+    PANEL_COLS_A = 12,       /* and so many columns for each row if the task packs a too */
 };
 
-/* Whether an operand is read where it lies. */
-static bool a_lies(const Gemm *g)
+/* Whether an a across the depth can be read in place: its rows don't share few places of the caches. */
+static bool spread_across(const Gemm *g)
 {
-    int64_t bytes = dtype_bytes(DT_F32, g->a.stride);
-    bool    aliased = cpu_reads_aliased();
-    if (g->a.dtype != DT_F32) return false;
-    if (g->n <= NARROW) return true;
-    if (!g->a.trans) return aliased || bytes % ALIASED_ROWS != 0;
-    return sgemm_kernel()->far && bytes % (aliased ? ALIASED_ROWS : ALIASED) != 0 && bytes < FAR_APART;
+    bool alias = dtype_bytes(DT_F32, g->a.stride) % (cpu_reads_aliased() ? ALIASED_ROWS : ALIASED) == 0;
+    return g->a.trans && g->a.dtype == DT_F32 && sgemm_kernel()->far && !alias;
 }
 
-static BPlace place_b(const Gemm *g)
+static bool far_apart(const Gemm *g)
 {
-    bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
-    int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
-    if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest) return B_LIES;
-    bool few = g->m <= PANEL_ROWS && (a_lies(g) || g->n >= PANEL_COLS_A * g->m), wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
-    return g->b.trans && few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
+    return dtype_bytes(DT_F32, g->a.stride) >= FAR_APART;
 }
 
-/* Zen 5 is up to 7 % faster so; cpu_reads_aliased stands for it. No other processor was measured. */
-static bool a_stays(const Gemm *g, const GemmGrid *grid)
+/* Whether such an a stays in the first cache: each piece of its rows is then read once, and needn't be packed. */
+static bool stays_across(const Gemm *g, int64_t depth)
+{
+    return spread_across(g) && far_apart(g) && depth > SGEMM_SHALLOW && g->m >= STAYS_ROWS && g->n >= ACROSS_N &&
+           g->n * depth <= ACROSS_FLOATS;
+}
+
+/* The same of an a along the depth. Zen 5 is up to 7 % faster so; cpu_reads_aliased stands for it. No other processor was measured. */
+static bool stays_along(const Gemm *g, const GemmGrid *grid)
 {
     bool fits = g->m >= STAYS_ROWS && min_i64(g->n, grid->block_n) * grid->depth <= STAYS_FLOATS;
     return grid->a_lies && !g->a.trans && grid->b != B_PANELS && fits && cpu_reads_aliased();
+}
+
+/* Whether an operand is read where it lies. */
+static bool a_lies(const Gemm *g, bool stays)
+{
+    if (g->a.dtype != DT_F32) return false;
+    if (g->n <= NARROW) return true;
+    if (g->a.trans) return spread_across(g) && (stays || !far_apart(g));
+    return cpu_reads_aliased() || dtype_bytes(DT_F32, g->a.stride) % ALIASED_ROWS != 0;
+}
+
+static BPlace place_b(const Gemm *g, bool lies, bool stays)
+{
+    bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
+    int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
+    if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest && !stays) return B_LIES;
+    bool few = g->m <= PANEL_ROWS && (lies || g->n >= PANEL_COLS_A * g->m), wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
+    return g->b.trans && few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
 }
 
 /* Rows of a tile at most. */
@@ -69,7 +88,7 @@ static int64_t most_rows(const Gemm *g, bool lies, bool tall, bool reused)
 {
     if (tall) return TALL_M;
     if (reused) return DEEP_M;
-    return !lies && g->a.trans && dtype_bytes(DT_F32, g->a.stride) >= FAR_APART ? FAR_M : TILE_M;
+    return !lies && g->a.trans && far_apart(g) ? FAR_M : TILE_M;
 }
 
 /* About `tile`, so that all tiles are of nearly one size. */
@@ -130,12 +149,15 @@ static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_worke
 GemmGrid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t  m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL, .a_lies = a_lies(g), .b = place_b(g)};
+    GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL};
     grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
+    grid.a_stays = stays_across(g, grid.depth);
+    grid.a_lies = a_lies(g, grid.a_stays);
+    grid.b = place_b(g, grid.a_lies, grid.a_stays);
     grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
     int64_t least_n = grid.a_lies ? BLOCK_N : BLOCK_N_A, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
     grid.block_n = even_tile(n, grid.b != B_BLOCKS ? n : max_i64(least_n, block / k), SGEMM_COLS);
-    grid.a_stays = a_stays(g, &grid);
+    grid.a_stays = grid.a_stays || stays_along(g, &grid);
     int64_t blocked_k = even_tile(k, max_i64(1, block / grid.block_n / grid.depth) * grid.depth, grid.depth);
     grid.block_k = g->c.dtype == DT_F32 && grid.b == B_BLOCKS ? blocked_k : k;
     int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = grid_runs(&grid, min_i64(k, grid.block_k));

@@ -253,6 +253,25 @@ static void bits_do_not_depend_on_threads(void)
         }
 }
 
+/* Rows that lie far apart are read in another order than close ones. */
+static void bits_do_not_depend_on_where_rows_lie(void)
+{
+    enum { M = 1100, N = 140, K = 370, FAR_STRIDE = 16500 };
+    Operands close = operands(M, N, K, true, false, DT_F32, DT_F32, DT_F32, 0), far = close;
+    float   *rows = calloc((size_t)K * FAR_STRIDE, sizeof *rows);
+    for (int64_t k = 0; k < K; k++) memcpy(rows + k * FAR_STRIDE, (float *)close.a + k * M, M * sizeof *rows);
+    far.gemm.a.data = rows, far.gemm.a.stride = FAR_STRIDE;
+    for (int adds = 0; adds < 2; adds++) {
+        close.gemm.accumulate = far.gemm.accumulate = adds;
+        float *expected = product(&close, NULL), *got = product(&far, NULL);
+        check_product(&far, "rows far apart");
+        EXPECT(memcmp(got, expected, far.c_bytes) == 0);
+        free(expected), free(got);
+    }
+    free(rows);
+    operands_free(&close);
+}
+
 /* Sizes, layouts, dtypes and threads as they come. */
 static void any_product_has_its_bits_on_any_threads(void)
 {
@@ -307,5 +326,5 @@ static void few_rows_keep_to_their_scratch(void)
 TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(few_rows_have_the_bits_of_vec_dot),
           TEST(codes_of_8_bits_are_numbers_in_units_of_their_scale), TEST(offsets_and_scales_apply),
           TEST(plain_store_does_not_read_what_was_there), TEST(empty_sum_is_zero_or_what_was_there),
-          TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads), TEST(any_product_has_its_bits_on_any_threads),
-          TEST(few_rows_keep_to_their_scratch))
+          TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads), TEST(bits_do_not_depend_on_where_rows_lie),
+          TEST(any_product_has_its_bits_on_any_threads), TEST(few_rows_keep_to_their_scratch))

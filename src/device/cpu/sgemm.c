@@ -13,7 +13,6 @@ enum {
     LINE = LINE_BYTES / 4, /* floats of a cache line */
     LINES = 32,            /* elements of a row read at once: two cache lines of f32 */
     ROWS_AHEAD = 8,        /* fetched while a row is copied */
-    SHALLOW = 64,          /* depth up to which a product waits for c rather than for b (measured with 16 to 128) */
 };
 
 /* The compiler no longer sees where a pointer comes from: it keeps that one, instead of one for each address reached from it. */
@@ -287,8 +286,29 @@ static void run_by_rows(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t
         band(whole, k, alpha, a.data, a_stride, b.data, b.panel, b.row, c, c_stride, how);
         for (int64_t j = whole * kernel->cols; j < n; j += kernel->cols) {
             const float *b_panel = b.data + j / kernel->cols * b.panel;
-            tile(rows, least(n - j, kernel->cols), k, alpha, a.data, a_stride, b_panel, b.row, c + j, c_stride, how & ~SGEMM_FAR,
-                 (const char *)b_panel, 0, NULL);
+            tile(rows, least(n - j, kernel->cols), k, alpha, a.data, a_stride, b_panel, b.row, c + j, c_stride, how, (const char *)b_panel,
+                 0, NULL, NULL);
+        }
+    }
+}
+
+/* The same of an a that lies across the depth. Neither its rows for the next tiles nor c come by themselves: both are fetched, one line of
+ * each row of a, since its first elements came with those before them. */
+static void run_across(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c,
+                       int64_t c_stride, int how, const SgemmAhead *ahead, int num_ahead)
+{
+    Fetch after = {ahead, num_ahead, 1, 0, 0};
+    for (int64_t i = 0; i < m; i += kernel->rows, a.data += a.panel, c += kernel->rows * c_stride) {
+        int        rows = least(m - i, kernel->rows), next_rows = least(m - i - rows, kernel->rows);
+        SgemmAhead next_a = {a.data + a.panel + next_rows - 1, 1, a.col * (int64_t)sizeof(float), k};
+        Fetch      panel = {&next_a, next_rows > 0, 1, 0, 0};
+        float     *below = next_rows == kernel->rows ? c + kernel->rows * c_stride : NULL;
+        for (int64_t j = 0; j < n; j += kernel->cols) {
+            const float *b_panel = b.data + j / kernel->cols * b.panel, *next_c = j + 2 * kernel->cols <= n ? c + j + kernel->cols : below;
+            int64_t      step;
+            const char  *from = fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
+            kernel->along_rows(rows, least(n - j, kernel->cols), k, alpha, a.data, a.col, b_panel, b.row, c + j, c_stride, how, from, step,
+                               NULL, how & SGEMM_FAR ? next_c : NULL);
         }
     }
 }
@@ -302,8 +322,11 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
     int64_t   a_stride = along_rows ? a.col : a.row, panel_lines = kernel->cols / LINE;
     bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* tiles: one line each time wouldn't fetch a whole panel of b */
     Fetch     after = {ahead, num_ahead, few ? 2 : 1, 0, 0};
-    if (k <= SHALLOW || how & SGEMM_BY_ROWS) {
-        run_by_rows(kernel, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
+    if (k <= SGEMM_SHALLOW || how & SGEMM_BY_ROWS) {
+        if (k > SGEMM_SHALLOW && along_rows)
+            run_across(kernel, m, n, k, alpha, a, b, c, c_stride, how, ahead, num_ahead);
+        else
+            run_by_rows(kernel, m, n, k, alpha, a, a_stride, b, c, c_stride, how);
         return;
     }
     if (few) how |= SGEMM_TWO_LINES;
@@ -314,11 +337,13 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
         Fetch        panel = {&next_b, j + kernel->cols < n, after.lines, 0, 0};
         for (int64_t i = 0; i < m; i += kernel->rows, a_panel += a.panel) {
             int         rows = least(m - i, kernel->rows);
-            int         tile_how = i + 2 * kernel->rows <= m ? how : how & ~SGEMM_FAR; /* what follows may be another thread's */
             int64_t     step;
             const char *from = fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
             const char *next_a = a_streams && j == 0 && i + kernel->rows < m ? (const char *)(a_panel + a.panel) : NULL;
-            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, c + i * c_stride + j, c_stride, tile_how, from, step, next_a);
+            float      *tile_c = c + i * c_stride + j;
+            bool        fetch_c = how & SGEMM_FAR && i + 2 * kernel->rows <= m; /* what follows may be another thread's */
+            tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, tile_c, c_stride, how, from, step, next_a,
+                 fetch_c ? tile_c + kernel->rows * c_stride : NULL);
         }
     }
 }

@@ -9,7 +9,8 @@ enum {
     SGEMM_ROWS = 24, /* a multiple of the rows of every kernel's tile: blocks of a in this measure fill whole panels */
     SGEMM_COLS = 32, /* the same of columns */
     SGEMM_MOST_AHEAD = 2,
-    SGEMM_STEPS = 4, /* along the depth that a tile takes at a time, since counting them costs multiply-adds */
+    SGEMM_SHALLOW = 64, /* depth up to which a product waits for c rather than for b (measured with 16 to 128) */
+    SGEMM_STEPS = 4,    /* along the depth that a tile takes at a time, since counting them costs multiply-adds */
 };
 
 /* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, with the kernel's rows; row or
@@ -27,16 +28,16 @@ typedef struct SgemmB {
 
 enum {
     SGEMM_ADD = 1,       /* to c */
-    SGEMM_FAR = 2,       /* c is in memory, not in caches: rows of a tile are fetched while the tile above it is made */
+    SGEMM_FAR = 2,       /* c is in memory, not in caches: a tile's is fetched while the one before it is made */
     SGEMM_BY_ROWS = 4,   /* tiles row by row: a's rows of a tile stay in the first cache, and panels of b come one after the other */
     SGEMM_TWO_LINES = 8, /* of a tile */
 };
 
 /* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each SGEMM_STEPS of
  * them comes a cache line into the caches, or with SGEMM_TWO_LINES two, from `ahead` on, `step` bytes further each time; from `stream` on,
- * if not NULL, as many bytes as the tile reads of an a that isn't packed. */
+ * if not NULL, as many bytes as the tile reads of an a that isn't packed; and a tile of c at next_c, if not NULL. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                          float *c, int64_t c_stride, int how, const char *ahead, int64_t step, const char *stream);
+                          float *c, int64_t c_stride, int how, const char *ahead, int64_t step, const char *stream, const float *next_c);
 
 /* The same of so many whole tiles side by side, whose panels of b lie `b_panel` apart; nothing is fetched. */
 typedef void (*SgemmBand)(int64_t tiles, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_panel,

@@ -127,7 +127,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
                                                                     const bool narrow, int cols, int64_t k, float alpha, const float *a,
                                                                     int64_t a_stride, const float *b, int64_t b_stride, float *c,
                                                                     int64_t c_stride, int how, const char *ahead, int64_t step,
-                                                                    const char *stream)
+                                                                    const char *stream, const float *next_c)
 {
     SUMS s = {.ahead = ahead, .stream = stream};
     PARTS(cols);
@@ -135,8 +135,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < (narrow ? LANES : 2 * LANES); j += LINE) __builtin_prefetch(c + i * c_stride + j, 1);
     int64_t      many = k / SGEMM_STEPS;
-    bool         far = rows == ROWS && whole && how & SGEMM_FAR && many > rows, two = how & SGEMM_TWO_LINES;
-    const float *end = b + many * SGEMM_STEPS * b_stride, *next_c = c + rows * c_stride, *end_far = b + rows * SGEMM_STEPS * b_stride;
+    bool         far = rows == ROWS && whole && next_c && many > rows, two = how & SGEMM_TWO_LINES;
+    const float *end = b + many * SGEMM_STEPS * b_stride, *end_far = b + rows * SGEMM_STEPS * b_stride;
     if (far) NAME(sums)(rows, along_rows, whole, narrow, true, part0, part1, &s, end_far, a_stride, b_stride, step, two, next_c, c_stride);
     NAME(sums)(rows, along_rows, whole, narrow, false, part0, part1, &s, end, a_stride, b_stride, step, two, NULL, 0);
     NAME(last_steps)(rows, along_rows, whole, narrow, part0, part1, &s, k % SGEMM_STEPS, a_stride, b_stride);
@@ -166,7 +166,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(band)(const bool a
 }
 
 #define TILE(rows, whole, narrow, a_stride, b_stride) \
-    NAME(tile)(rows, ALONG_ROWS, whole, narrow, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream)
+    NAME(tile)(rows, ALONG_ROWS, whole, narrow, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream, next_c)
 
 /* Of packed operands strides are constants: the loop needs no additions to go from one step to the next. */
 #define ROW_CASE(rows) \
@@ -183,7 +183,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(band)(const bool a
 
 TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
                                     int64_t b_stride, float *c, int64_t c_stride, int how, const char *ahead, int64_t step,
-                                    const char *stream)
+                                    const char *stream, const float *next_c)
 {
 #define ALONG_ROWS true
     switch (rows) {
@@ -194,7 +194,7 @@ TARGET static void NAME(along_rows)(int rows, int cols, int64_t k, float alpha, 
 
 TARGET static void NAME(along_depth)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b,
                                      int64_t b_stride, float *c, int64_t c_stride, int how, const char *ahead, int64_t step,
-                                     const char *stream)
+                                     const char *stream, const float *next_c)
 {
 #define ALONG_ROWS false
     switch (rows) {
