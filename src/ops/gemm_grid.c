@@ -19,24 +19,23 @@ enum {
                              * Each keeps to its own rows, since what another worker wrote is slow to read. */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
-    BLOCK_N = 512,           /* columns that a block has at least, */
-    BLOCK_N_A = 2048,        /* and where a is packed for each block */
-    NARROW = 64,             /* columns of c: packing a for no more takes longer than using it */
-    PACK_FAR_ALIASED = 100,  /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
-    PACK_ALIASED = 32,       /* if they alias and it isn't, */
-    PACK = 200,              /* if neither. A far kernel reads rows that don't alias where they lie. */
-    PART_FLOATS = 1 << 22,   /* of sums that stay apart, or are kept, 16 MiB */
-    ALIASED = 2048,          /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
-    ALIASED_ROWS = 4096,     /* the same of rows of a along the depth, of which a tile reads few at a time */
-    FAR_APART = 1 << 16,     /* bytes: rows of an a across the depth that are so far apart are packed (measured) */
-    WIDE = 512,              /* columns of a tile at most where b is read where it lies */
-    STAYS_ROWS = 1024,       /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
-    STAYS_FLOATS = 1 << 18,  /* of b over a run at most, then: they come from the second cache */
-    ACROSS_FLOATS = 1 << 17, /* the same where a lies across the depth and FAR_APART, */
-    ACROSS_N = 128,          /* and columns at least, so that its next rows can be fetched meanwhile */
-    PANEL_ROWS = 256,        /* for so many rows of c at most a task packs its own panels of b, */
-    PANEL_COLS = 1024,       /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
-    PANEL_COLS_A = 12,       /* and so many columns for each row if the task packs a too */
+    BLOCK_N = 512,          /* columns that a block has at least, */
+    BLOCK_N_A = 2048,       /* and where a is packed for each block */
+    NARROW = 64,            /* columns of c: packing a for no more takes longer than using it */
+    PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
+    PACK_ALIASED = 32,      /* if they alias and it isn't, */
+    PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
+    PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
+    ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
+    FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed unless they stay in the first cache */
+    WIDE = 512,             /* columns of a tile at most where b is read where it lies */
+    STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
+    STAYS_FLOATS = 1 << 17, /* of b over a run at most, then: they come from the second cache */
+    ACROSS_N = 128,         /* columns at least where a lies across the depth: meanwhile its next rows are fetched */
+    PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
+    PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
+    PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */
 };
 
 /* Whether an a across the depth can be read in place: its rows don't share few places of the caches. */
@@ -55,10 +54,10 @@ static bool far_apart(const Gemm *g)
 static bool stays_across(const Gemm *g, int64_t depth)
 {
     return spread_across(g) && far_apart(g) && depth > SGEMM_SHALLOW && g->m >= STAYS_ROWS && g->n >= ACROSS_N &&
-           g->n * depth <= ACROSS_FLOATS;
+           g->n * depth <= STAYS_FLOATS;
 }
 
-/* The same of an a along the depth. Zen 5 is up to 7 % faster so; cpu_reads_aliased stands for it. No other processor was measured. */
+/* The same of an a along the depth. Zen 5 is up to 7 % faster so, an Intel a sixth slower; cpu_reads_aliased tells one from the other. */
 static bool stays_along(const Gemm *g, const GemmGrid *grid)
 {
     bool fits = g->m >= STAYS_ROWS && min_i64(g->n, grid->block_n) * grid->depth <= STAYS_FLOATS;
