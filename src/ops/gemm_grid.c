@@ -32,7 +32,7 @@ enum {
     WIDE = 512,             /* columns of a tile at most where b is read where it lies */
     STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
     STAYS_FLOATS = 1 << 17, /* of b over a run at most, then: they come from the second cache */
-    ACROSS_N = 128,         /* columns at least where a lies across the depth: meanwhile its next rows are fetched */
+    ACROSS_N = 128,         /* columns of c at least where a lies across the depth: with fewer its next rows aren't all fetched in time */
     PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
     PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
     PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */

@@ -292,8 +292,8 @@ static void run_by_rows(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t
     }
 }
 
-/* The same of an a that lies across the depth. Neither its rows for the next tiles nor c come by themselves: both are fetched, one line of
- * each row of a, since its first elements came with those before them. */
+/* The same where a lies across the depth. Neither c nor what the next tiles read of a come by themselves, so both are fetched. Of each row
+ * of a that is the line of the last element: the first came with the tile before. */
 static void run_across(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c,
                        int64_t c_stride, int how, const SgemmAhead *ahead, int num_ahead)
 {
