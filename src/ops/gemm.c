@@ -488,24 +488,16 @@ static int64_t dot_cols(const Gemm *g, int num_workers)
     return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
 }
 
-#define WIDE_ROW VEC_WIDE static inline __attribute__((always_inline))
-
 /* Elements [i, i + 16) of a row in f32 or bf16. */
-WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
+VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
 {
     const void *at = vec_at(row, dtype, i);
     if (dtype == DT_F32) return _mm512_loadu_ps(at);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
 }
 
-/* Half 0 or 1 of the lanes. */
-WIDE_ROW Vec8 vec16_half(__m512 v, const int half)
-{
-    return (Vec8)(half ? _mm512_extractf32x8_ps(v, 1) : _mm512_castps512_ps256(v));
-}
-
 /* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
-WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
+VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
 {
     __m512  low[FEW_ROWS], high[FEW_ROWS];
     int64_t whole = count / 32 * 32;
@@ -533,8 +525,8 @@ WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const v
 }
 
 /* The same of `cols` rows of b, `stride` elements apart. */
-WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
-                           float (*sums)[FEW_ROWS])
+VEC_WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                               float (*sums)[FEW_ROWS])
 {
     for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, vec_at(b, dtype, j * stride), count, sums[j]);
 }

@@ -109,6 +109,97 @@ VEC_ROW void turn_rows(DType dtype, int64_t head_dim, bool norms, const KernelAr
     }
 }
 
+/* Heads of rows that AVX-512 takes together, of floats with norms: all of them are normed before the first is turned. What waits for a
+ * square root fills the processor's queues, so that it doesn't reach what it has to read next. */
+enum { WIDE_HEADS = 40, LANES = 16, MOST = 128 / LANES };
+
+VEC_WIDE_ROW float head_rstd(int64_t head_dim, const float *x, double eps)
+{
+    __m512 first = _mm512_setzero_ps(), second = first;
+    for (int64_t i = 0; i < head_dim; i += 2 * LANES) {
+        __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + LANES);
+        first = _mm512_fmadd_ps(a, a, first);
+        second = _mm512_fmadd_ps(b, b, second);
+    }
+    return rms_rstd(vec16_sum(first, second), head_dim, eps);
+}
+
+/* In registers: compilers would load it for each head. */
+VEC_WIDE_ROW void hold(int64_t head_dim, const float *row, __m512 *held)
+{
+    for (int64_t k = 0; k < head_dim / LANES; k++) {
+        held[k] = _mm512_loadu_ps(row + k * LANES);
+        __asm__("" : "+v"(held[k]));
+    }
+}
+
+/* Heads beside each other, as rope_heads turns them; angles: cosines, then sines. */
+VEC_WIDE_ROW void rope_heads_wide(int64_t head_dim, const float *x, float *y, const float *w, const float *rstd, int64_t heads,
+                                  const __m512 *angles)
+{
+    int64_t half = head_dim / 2 / LANES;
+    __m512  weights[MOST];
+    hold(head_dim, w, weights);
+#pragma GCC unroll 1
+    for (int64_t h = 0; h < heads; h++, x += head_dim, y += head_dim) {
+        __m512 scale = _mm512_set1_ps(rstd[h]);
+        for (int64_t k = 0; k < half; k++) {
+            __m512 first = _mm512_mul_ps(weights[k], _mm512_mul_ps(_mm512_loadu_ps(x + k * LANES), scale));
+            __m512 second = _mm512_mul_ps(weights[k + half], _mm512_mul_ps(_mm512_loadu_ps(x + (k + half) * LANES), scale));
+            _mm512_storeu_ps(y + k * LANES, _mm512_fmsub_ps(first, angles[k], _mm512_mul_ps(second, angles[k + half])));
+            _mm512_storeu_ps(y + (k + half) * LANES, _mm512_fmadd_ps(second, angles[k], _mm512_mul_ps(first, angles[k + half])));
+        }
+    }
+}
+
+/* head_dim is a constant, 64 or 128. */
+VEC_WIDE_ROW void turn_rows_wide(int64_t head_dim, const KernelArgs *args, int64_t row, int64_t end, const float *wq, const float *wk)
+{
+    const QkvAttrs *attrs = args->attrs;
+    const int32_t  *positions = args->in[IN_POSITIONS].data;
+    int64_t         num_q = attrs->num_heads, num_k = attrs->num_kv_heads, turned = num_q + num_k, values = num_k * head_dim;
+    int64_t         cols = turned * head_dim + values, rows;
+    float           r[WIDE_HEADS];
+    for (; row < end; row += rows) {
+        const float *x = (const float *)args->in[IN_QKV].data + row * cols;
+        float       *y = (float *)args->out[0].data + row * cols;
+        float       *rstd = args->out[1].data ? (float *)args->out[1].data + row * turned : NULL;
+        rows = min_i64(end - row, WIDE_HEADS / turned);
+#pragma GCC unroll 1
+        for (int64_t k = 0, n = 0; k < rows; k++) {
+#pragma GCC unroll 1
+            for (int64_t h = 0; h < turned; h++, n++) {
+                r[n] = head_rstd(head_dim, x + k * cols + h * head_dim, attrs->eps);
+                if (rstd) rstd[n] = r[n];
+            }
+            vec_ahead_floats(DT_F32, x, (k + 1) * cols - values, values); /* memory is read in order */
+        }
+#pragma GCC unroll 1
+        for (int64_t k = 0; k < rows; k++, x += cols, y += cols) {
+            __m512 angles[MOST];
+            hold(head_dim, (const float *)args->in[IN_TABLE].data + positions[row + k] * head_dim, angles);
+            rope_heads_wide(head_dim, x, y, wq, r + k * turned, num_q, angles);
+            rope_heads_wide(head_dim, x + num_q * head_dim, y + num_q * head_dim, wk, r + k * turned + num_q, num_k, angles);
+            for (int64_t i = cols - values; i < cols; i += LANES) _mm512_storeu_ps(y + i, _mm512_loadu_ps(x + i));
+        }
+    }
+}
+
+static bool wide_fits(const KernelArgs *args)
+{
+    const QkvAttrs *attrs = args->attrs;
+    return args->in[IN_QKV].type.dtype == DT_F32 && args->out[0].data && (attrs->head_dim == 64 || attrs->head_dim == 128) &&
+           attrs->num_heads + attrs->num_kv_heads <= WIDE_HEADS;
+}
+
+VEC_WIDE static void turn_floats_wide(const KernelArgs *args, int64_t row, int64_t end, const float *wq, const float *wk)
+{
+    if (((const QkvAttrs *)args->attrs)->head_dim == 64)
+        turn_rows_wide(64, args, row, end, wq, wk);
+    else
+        turn_rows_wide(128, args, row, end, wq, wk);
+}
+
 VEC_TASK(qkv_norm_rope_task)
 {
     const KernelArgs *args = context;
@@ -120,7 +211,10 @@ VEC_TASK(qkv_norm_rope_task)
     if (args->in[IN_WQ].data) {
         const float *wq = rms_weights(&args->in[IN_WQ], attrs->offset, 0, attrs->head_dim, scratch_q);
         const float *wk = rms_weights(&args->in[IN_WK], attrs->offset, 0, attrs->head_dim, scratch_k);
-        ROPE_OF(attrs->head_dim, turn_rows, qkv->dtype, true, args, row, end, wq, wk);
+        if (wide && wide_fits(args))
+            turn_floats_wide(args, row, end, wq, wk);
+        else
+            ROPE_OF(attrs->head_dim, turn_rows, qkv->dtype, true, args, row, end, wq, wk);
     } else {
         ROPE_OF(attrs->head_dim, turn_rows, qkv->dtype, false, args, row, end, NULL, NULL);
     }

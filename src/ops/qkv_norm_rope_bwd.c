@@ -87,7 +87,7 @@ enum { HEADS = 8, ROWS_AHEAD = 2 };
 #define HEADS_OF(dtype) ((dtype) == DT_F32 ? 1 : HEADS)
 
 /* One of floats; head_dim is a constant, 64 or 128. The bits of heads_bwd. */
-VEC_WIDE static inline __attribute__((always_inline)) void head_bwd_wide(int64_t head_dim, const Heads *heads, int64_t h)
+VEC_WIDE_ROW void head_bwd_wide(int64_t head_dim, const Heads *heads, int64_t h)
 {
     enum { LANES = 16, MOST = 128 / LANES };
     const float *dys = (const float *)heads->dy + h * head_dim, *xs = (const float *)heads->x + h * head_dim;
@@ -109,9 +109,7 @@ VEC_WIDE static inline __attribute__((always_inline)) void head_bwd_wide(int64_t
         scaled[k] = _mm512_mul_ps(dy[k], _mm512_loadu_ps(heads->w + k * LANES));
         sums[k % 2] = _mm512_fmadd_ps(scaled[k], x[k], sums[k % 2]);
     }
-    Vec8   low = (Vec8)_mm512_castps512_ps256(sums[0]) + (Vec8)_mm512_extractf32x8_ps(sums[0], 1);
-    Vec8   high = (Vec8)_mm512_castps512_ps256(sums[1]) + (Vec8)_mm512_extractf32x8_ps(sums[1], 1);
-    __m512 pull = _mm512_set1_ps(rms_pull(heads->rstd[h], vec8_sum(low + high), head_dim));
+    __m512 pull = _mm512_set1_ps(rms_pull(heads->rstd[h], vec16_sum(sums[0], sums[1]), head_dim));
     for (int64_t k = 0; k < count; k++) {
         float *dw = heads->dw + k * LANES;
         if (heads->dw) _mm512_storeu_ps(dw, _mm512_fmadd_ps(dy[k], _mm512_mul_ps(x[k], rstd), _mm512_loadu_ps(dw)));

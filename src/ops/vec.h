@@ -16,6 +16,9 @@
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), flatten))
 #endif
 
+/* The same, of a part of such a function. */
+#define VEC_WIDE_ROW VEC_WIDE static inline __attribute__((always_inline))
+
 /* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`, that is compiled for AVX-512 too: there the constant
  * `wide` is true. Its bits are the same: elements are apart from each other, and sums have their lanes in the source. */
 #define VEC_TASK(name) \
@@ -219,6 +222,18 @@ static inline float vec8_sum(Vec8 v)
     __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1)); /* v[0] + v[4], v[1] + v[5], ... */
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+/* Half 0 or 1 of the lanes. */
+VEC_WIDE_ROW Vec8 vec16_half(__m512 v, const int half)
+{
+    return (Vec8)(half ? _mm512_extractf32x8_ps(v, 1) : _mm512_castps512_ps256(v));
+}
+
+/* The sum of 4 groups of 8 lanes, which are 2 of 16 here. */
+VEC_WIDE_ROW float vec16_sum(__m512 first, __m512 second)
+{
+    return vec8_sum((vec16_half(first, 0) + vec16_half(first, 1)) + (vec16_half(second, 0) + vec16_half(second, 1)));
 }
 
 /* dst[i] = src[i] of a row in f32 or bf16. */
