@@ -76,10 +76,12 @@ VEC_ROW void swiglu_tile(DType dtype, bool gelu, bool wide, float *h, const void
         vec_ahead(up, dtype, i + ahead);
         swiglu_block(dtype, gelu, wide, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), VEC_BLOCK);
     }
+    for (; i + VEC_PART <= count; i += VEC_PART)
+        swiglu_block(dtype, gelu, wide, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), VEC_PART);
     swiglu_block(dtype, gelu, wide, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
-enum { PIECE = 256 /* of a row */, AHEAD = 3072 /* at least, in whole rows */ };
+enum { PIECE = 8 * VEC_BLOCK /* of a row */, AHEAD = 3072 /* at least, in whole rows */ };
 
 VEC_TASK(swiglu_task)
 {

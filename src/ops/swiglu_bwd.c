@@ -43,7 +43,7 @@ VEC_ROW void swiglu_bwd_block(DType dtype, bool gelu, bool wide, float *dgate, f
         float g = vec_get(gate, dtype, i);
         e[i] = -(gelu ? gelu_argument(g) : g);
     }
-    vec_exps(e, count, wide && dtype == DT_BF16); /* in f32 memory is what it waits for, and blocks take longer */
+    vec_exps(e, count, wide);
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
         float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = 1.0f / (1.0f + e[i]), act = g * s;
@@ -63,10 +63,13 @@ VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, bool wide, float *dgate, fl
         swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i),
                          VEC_BLOCK);
     }
+    for (; i + VEC_PART <= count; i += VEC_PART)
+        swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i),
+                         VEC_PART);
     swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
-enum { PIECE = 256 }; /* of a row */
+enum { PIECE = 8 * VEC_BLOCK }; /* of a row */
 
 VEC_TASK(swiglu_bwd_task)
 {

@@ -73,8 +73,10 @@ static inline void vec_set(void *data, DType dtype, int64_t index, float value)
         ((uint16_t *)data)[index] = bf16_from_f32(value);
 }
 
+/* Elements that are computed side by side, 6 registers of AVX-512; and of what a row has left over. */
+enum { VEC_BLOCK = 96, VEC_PART = 32 };
+
 /* Asks for a block of elements that is read soon: from row to row a processor guesses late what comes next. It may be past the end. */
-enum { VEC_BLOCK = 64 };
 VEC_ROW void vec_ahead(const void *row, DType dtype, int64_t i)
 {
     const char *from = vec_at(row, dtype, i);
@@ -343,37 +345,39 @@ static inline float vec_expf(float x)
     return vec_exp_within(vec_exp_clamped(x));
 }
 
-/* x[i] = e^x[i] for VEC_BLOCK numbers, which fill 4 registers of AVX-512. All take a step before the next one: a number's steps wait for
- * each other, and one after the other they would fill the processor's queues before it comes to those of the next numbers. */
-VEC_ROW void vec_exp_block(float *x)
+/* x[i] = e^x[i]; count is a constant. All take a step before the next one: a number's steps wait for each other, and one after the other
+ * they would fill the processor's queues before it comes to those of the next numbers. Of 64 numbers, each waits a little. */
+VEC_ROW void vec_exp_block(float *x, const int count)
 {
     float shifted[VEC_BLOCK], r[VEC_BLOCK], p[VEC_BLOCK];
     VEC_LOOP
-    for (int i = 0; i < VEC_BLOCK; i++) x[i] = vec_exp_clamped(x[i]);
+    for (int i = 0; i < count; i++) x[i] = vec_exp_clamped(x[i]);
     VEC_LOOP
-    for (int i = 0; i < VEC_BLOCK; i++) shifted[i] = vec_exp_shifted(x[i]);
+    for (int i = 0; i < count; i++) shifted[i] = vec_exp_shifted(x[i]);
     VEC_LOOP
-    for (int i = 0; i < VEC_BLOCK; i++) r[i] = vec_exp_rest(x[i], shifted[i]);
+    for (int i = 0; i < count; i++) r[i] = vec_exp_rest(x[i], shifted[i]);
     VEC_LOOP
-    for (int i = 0; i < VEC_BLOCK; i++) p[i] = vec_exp_fit[0];
+    for (int i = 0; i < count; i++) p[i] = vec_exp_fit[0];
 #pragma GCC unroll 8
     for (int k = 1; k <= VEC_EXP_DEGREE; k++) {
         VEC_LOOP
-        for (int i = 0; i < VEC_BLOCK; i++) p[i] = p[i] * r[i] + vec_exp_fit[k];
+        for (int i = 0; i < count; i++) p[i] = p[i] * r[i] + vec_exp_fit[k];
     }
     VEC_LOOP
-    for (int i = 0; i < VEC_BLOCK; i++) x[i] = vec_exp_scaled(p[i], shifted[i]);
+    for (int i = 0; i < count; i++) x[i] = vec_exp_scaled(p[i], shifted[i]);
 }
 
 /* The same of `count`, VEC_BLOCK at most; wide: with AVX-512. */
 VEC_ROW void vec_exps(float *x, int64_t count, bool wide)
 {
     if (wide && count == VEC_BLOCK) {
-        vec_exp_block(x);
-        return;
+        vec_exp_block(x, VEC_BLOCK);
+    } else if (wide && count == VEC_PART) {
+        vec_exp_block(x, VEC_PART);
+    } else {
+        VEC_LOOP
+        for (int64_t i = 0; i < count; i++) x[i] = vec_expf(x[i]);
     }
-    VEC_LOOP
-    for (int64_t i = 0; i < count; i++) x[i] = vec_expf(x[i]);
 }
 
 static inline float vec_sigmoid(float x)
