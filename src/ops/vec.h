@@ -346,7 +346,8 @@ static inline float vec_expf(float x)
 }
 
 /* x[i] = e^x[i]; count is a constant. All take a step before the next one: a number's steps wait for each other, and one after the other
- * they would fill the processor's queues before it comes to those of the next numbers. Of 64 numbers, each waits a little. */
+ * they would fill the processor's queues before it comes to those of the next numbers. With six registers a step is done before the next.
+ */
 VEC_ROW void vec_exp_block(float *x, const int count)
 {
     float shifted[VEC_BLOCK], r[VEC_BLOCK], p[VEC_BLOCK];
