@@ -109,8 +109,9 @@ VEC_ROW void turn_rows(DType dtype, int64_t head_dim, bool norms, const KernelAr
     }
 }
 
-/* Heads of rows that AVX-512 takes together, of floats with norms: all of them are normed before the first is turned. What waits for a
- * square root fills the processor's queues, so that it doesn't reach what it has to read next. */
+/* With AVX-512 so many heads of floats, of several rows, are normed before the first of them is turned; 40 are a row of a model with 8
+ * billion parameters. One head after the other would wait for its square root, and fill the processor's queues before it comes to what has
+ * to be read next. */
 enum { WIDE_HEADS = 40, LANES = 16, MOST = 128 / LANES };
 
 VEC_WIDE_ROW float head_rstd(int64_t head_dim, const float *x, double eps)
@@ -157,8 +158,8 @@ VEC_WIDE_ROW void turn_rows_wide(int64_t head_dim, const KernelArgs *args, int64
 {
     const QkvAttrs *attrs = args->attrs;
     const int32_t  *positions = args->in[IN_POSITIONS].data;
-    int64_t         num_q = attrs->num_heads, num_k = attrs->num_kv_heads, turned = num_q + num_k, values = num_k * head_dim;
-    int64_t         cols = turned * head_dim + values, rows;
+    int64_t         num_q = attrs->num_heads, num_k = attrs->num_kv_heads, turned = num_q + num_k, cols = (turned + num_k) * head_dim;
+    int64_t         moved = args->out[0].data == args->in[IN_QKV].data ? 0 : num_k * head_dim /* values of a row */, rows;
     float           r[WIDE_HEADS];
     for (; row < end; row += rows) {
         const float *x = (const float *)args->in[IN_QKV].data + row * cols;
@@ -172,7 +173,7 @@ VEC_WIDE_ROW void turn_rows_wide(int64_t head_dim, const KernelArgs *args, int64
                 r[n] = head_rstd(head_dim, x + k * cols + h * head_dim, attrs->eps);
                 if (rstd) rstd[n] = r[n];
             }
-            vec_ahead_floats(DT_F32, x, (k + 1) * cols - values, values); /* memory is read in order */
+            vec_ahead_floats(DT_F32, x, (k + 1) * cols - moved, moved); /* memory that is read in order comes by itself */
         }
 #pragma GCC unroll 1
         for (int64_t k = 0; k < rows; k++, x += cols, y += cols) {
@@ -180,7 +181,7 @@ VEC_WIDE_ROW void turn_rows_wide(int64_t head_dim, const KernelArgs *args, int64
             hold(head_dim, (const float *)args->in[IN_TABLE].data + positions[row + k] * head_dim, angles);
             rope_heads_wide(head_dim, x, y, wq, r + k * turned, num_q, angles);
             rope_heads_wide(head_dim, x + num_q * head_dim, y + num_q * head_dim, wk, r + k * turned + num_q, num_k, angles);
-            for (int64_t i = cols - values; i < cols; i += LANES) _mm512_storeu_ps(y + i, _mm512_loadu_ps(x + i));
+            for (int64_t i = cols - moved; i < cols; i += LANES) _mm512_storeu_ps(y + i, _mm512_loadu_ps(x + i));
         }
     }
 }
