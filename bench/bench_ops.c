@@ -81,7 +81,7 @@ static Status copy_run(const KernelArgs *args)
     return OK;
 }
 
-/* The fastest run, and at least 5, of what fits in a turn of TURN_SECONDS; the first finds the caches as others left them. */
+/* The fastest of the runs that fit in a turn, at least 5. The first isn't counted: it finds the caches as others left them. */
 enum { TURNS = 4 };
 #define TURN_SECONDS 0.025
 static double fastest_seconds(KernelFn run, const KernelArgs *args)

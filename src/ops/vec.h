@@ -16,7 +16,7 @@
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), flatten))
 #endif
 
-/* The same, of a part of such a function. */
+/* As VEC_ROW, for parts of such a function. */
 #define VEC_WIDE_ROW VEC_WIDE static inline __attribute__((always_inline))
 
 /* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`, that is compiled for AVX-512 too: there the constant
@@ -73,7 +73,7 @@ static inline void vec_set(void *data, DType dtype, int64_t index, float value)
         ((uint16_t *)data)[index] = bf16_from_f32(value);
 }
 
-/* Elements that are computed side by side, 6 registers of AVX-512; and of what a row has left over. */
+/* Elements that are computed side by side, in 6 registers of AVX-512; where a row has fewer left, VEC_PART at a time. */
 enum { VEC_BLOCK = 96, VEC_PART = 32 };
 
 /* Asks for a block of elements that is read soon: from row to row a processor guesses late what comes next. It may be past the end. */
