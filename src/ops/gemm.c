@@ -50,14 +50,19 @@ typedef struct GemmJob {
     int64_t            scratch_floats;
 } GemmJob;
 
+/* That `num_workers` need for columns that they make together. */
+static int64_t workspace_floats(const Gemm *g, const GemmGrid *grid, int num_workers)
+{
+    return grid_blocks(g, grid) * grid_block_floats(grid) + grid_part_floats(g, grid) + num_workers * grid_scratch_floats(g, grid);
+}
+
 size_t gemm_workspace(const Gemm *g, int num_workers)
 {
     if (by_dots(g)) return (size_t)(num_workers * dot_floats(g)) * sizeof(float);
     if (!g->m || !g->n) return 0;
     GemmGrid grid = gemm_grid(g, num_workers);
-    return (size_t)(grid_blocks(g, &grid) * grid_block_floats(&grid) + grid_part_floats(g, &grid) +
-                    num_workers * grid_scratch_floats(g, &grid)) *
-           sizeof(float);
+    bool     alone = grid.cols < g->n;
+    return (size_t)((alone ? num_workers : 1) * workspace_floats(g, &grid, alone ? 1 : num_workers)) * sizeof(float);
 }
 
 /* Which element of memory is at (row, col) of the matrix. */
@@ -467,31 +472,57 @@ static void tile_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < tile.rows; i++) store_row(g, tile.row + i, col, c + i * c_stride, tile.cols);
 }
 
-/* The block with the number, over columns first; past the last without columns. */
-static Block block_at(const Gemm *g, const GemmGrid *grid, int64_t number, float *memory)
+/* The block with the number of columns [from, from + grid->cols), over columns first; past the last without columns. */
+static Block block_at(const Gemm *g, const GemmGrid *grid, int64_t from, int64_t number, float *memory)
 {
-    int64_t across = div_up(g->n, grid->block_n), k = number / across * grid->block_k, n = number % across * grid->block_n;
+    int64_t cols = min_i64(grid->cols, g->n - from), across = div_up(cols, grid->block_n);
+    int64_t k = number / across * grid->block_k, n = number % across * grid->block_n;
     if (number && k >= g->k) return (Block){0};
-    return (Block){k, min_i64(grid->block_k, g->k - k), n, min_i64(grid->block_n, g->n - n), memory + number % 2 * grid_block_floats(grid)};
+    memory += number % 2 * grid_block_floats(grid);
+    return (Block){k, min_i64(grid->block_k, g->k - k), from + n, min_i64(grid->block_n, cols - n), memory};
 }
 
-static void run_blocks(const Gemm *g, ThreadPool *pool, float *workspace)
+/* Makes columns of c from `from` on, as many as workers make together. */
+static void run_columns(const Gemm *g, const GemmGrid *grid, int64_t from, ThreadPool *pool, float *workspace)
 {
-    int             workers = pool_num_workers(pool);
-    GemmJob         job = {.gemm = g, .kernel = sgemm_kernel(), .grid = gemm_grid(g, workers), .num_workers = workers};
-    const GemmGrid *grid = &job.grid;
+    GemmJob job = {.gemm = g, .kernel = sgemm_kernel(), .grid = *grid, .num_workers = pool_num_workers(pool)};
     job.parts = workspace + grid_blocks(g, grid) * grid_block_floats(grid);
     job.scratch = job.parts + grid_part_floats(g, grid);
     job.scratch_floats = grid_scratch_floats(g, grid);
-    job.next = block_at(g, grid, 0, workspace);
+    job.next = block_at(g, grid, from, 0, workspace);
     pool_run(pool, pack_tasks(g, grid, &job.next), pack_task, &job);
     for (int64_t number = 1; job.next.cols; number++) {
         job.block = job.next;
-        job.next = block_at(g, grid, number, workspace);
+        job.next = block_at(g, grid, from, number, workspace);
         job.tiles = grid_tiles(g, grid, job.block.cols) * (grid->apart ? grid_runs(grid, job.block.depth) : 1);
         (grid->shares ? pool_run : pool_run_in_order)(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
         if (grid->apart) pool_run(pool, g->m, add_parts, &job);
     }
+}
+
+/* Columns that a worker makes alone. */
+typedef struct OwnJob {
+    const Gemm *gemm;
+    GemmGrid    grid;
+    float      *workspace;
+    int64_t     floats; /* of a worker */
+} OwnJob;
+
+static void own_task(void *context, int64_t task, int worker)
+{
+    const OwnJob *job = context;
+    run_columns(job->gemm, &job->grid, task * job->grid.cols, NULL, job->workspace + worker * job->floats);
+}
+
+static void run_grid(const Gemm *g, ThreadPool *pool, float *workspace)
+{
+    OwnJob job = {.gemm = g, .grid = gemm_grid(g, pool_num_workers(pool)), .workspace = workspace};
+    if (job.grid.cols == g->n) {
+        run_columns(g, &job.grid, 0, pool, workspace);
+        return;
+    }
+    job.floats = workspace_floats(g, &job.grid, 1);
+    pool_run(pool, div_up(g->n, job.grid.cols), own_task, &job);
 }
 
 /* Columns a task. A worker has few tasks, so that it reads b in long pieces. */
@@ -613,7 +644,7 @@ void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
 {
     if (!g->m || !g->n) return;
     if (!by_dots(g)) {
-        run_blocks(g, pool, workspace);
+        run_grid(g, pool, workspace);
         return;
     }
     GemmJob job = {.gemm = g, .num_workers = pool_num_workers(pool), .scratch = workspace, .scratch_floats = dot_floats(g)};

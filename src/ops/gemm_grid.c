@@ -32,6 +32,9 @@ enum {
     WIDE = 512,             /* columns of a tile at most where b is read where it lies */
     STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
     STAYS_FLOATS = 1 << 17, /* of b over a run at most, then: they come from the second cache */
+    OWN_N = 256,            /* columns that a worker makes alone: a run of them stays in its second cache, */
+    OWN_FEWEST = 1024,      /* if c has so many, */
+    UNEVEN = 16,            /* and no worker then gets more than this part of them more than others */
     ACROSS_N = 128,         /* columns of c at least where a lies across the depth: with fewer its next rows aren't all fetched in time */
     PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
     PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
@@ -145,10 +148,24 @@ static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_worke
     }
 }
 
-GemmGrid gemm_grid(const Gemm *g, int num_workers)
+/* Columns of c that a worker makes alone, or all. Panels of b that another core packed are slow to read where hosts give cores third caches
+ * of their own, and many in the third cache slower than few in the second; where a is packed, packing it again would cost more. */
+static int64_t own_cols(const Gemm *g, int num_workers)
+{
+    int64_t depth = even_tile(max_i64(1, g->k), DEPTH, 8), cols = even_tile(g->n, OWN_N, SGEMM_COLS);
+    bool    lies = a_lies(g, false) && !g->a.trans && g->c.dtype == DT_F32 && cpu_reads_aliased();
+    if (num_workers >= MANY_WORKERS || !lies || g->n < OWN_FEWEST || g->m < STAYS_ROWS || OWN_N * depth > STAYS_FLOATS) return g->n;
+    if (place_b(g, true, false) != B_BLOCKS) return g->n;
+    cols = even_tile(g->n, div_up(g->n, div_up(div_up(g->n, OWN_N), num_workers) * num_workers), SGEMM_COLS);
+    int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* that a worker makes */
+    return most * num_workers <= g->n + g->n / UNEVEN ? cols : g->n;
+}
+
+/* Of columns that all workers share. */
+static GemmGrid shared_grid(const Gemm *g, int num_workers)
 {
     int64_t  m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL};
+    GemmGrid grid = {.cols = g->n, .pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL};
     grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
     grid.a_stays = stays_across(g, grid.depth);
     grid.a_lies = a_lies(g, grid.a_stays);
@@ -183,6 +200,14 @@ GemmGrid gemm_grid(const Gemm *g, int num_workers)
     return grid;
 }
 
+GemmGrid gemm_grid(const Gemm *g, int num_workers)
+{
+    int64_t cols = own_cols(g, num_workers);
+    Gemm    part = *g;
+    part.n = cols;
+    return shared_grid(&part, cols < g->n ? 1 : num_workers);
+}
+
 /* That panels have for `depth`. */
 static int64_t panel_depth(const GemmGrid *grid, int64_t depth)
 {
@@ -196,7 +221,7 @@ int64_t grid_block_floats(const GemmGrid *grid)
 
 int64_t grid_blocks(const Gemm *g, const GemmGrid *grid)
 {
-    return grid->block_n < g->n || grid->block_k < g->k ? 2 : 1;
+    return grid->block_n < grid->cols || grid->block_k < g->k ? 2 : 1;
 }
 
 int64_t grid_a_floats(const GemmGrid *grid)
@@ -217,7 +242,7 @@ int64_t grid_scratch_floats(const Gemm *g, const GemmGrid *grid)
 
 int64_t grid_part_floats(const Gemm *g, const GemmGrid *grid)
 {
-    if (grid->kept) return g->m * g->n;
+    if (grid->kept) return g->m * grid->cols;
     return grid->apart ? grid_runs(grid, min_i64(g->k, grid->block_k)) * g->m * grid->block_n : 0;
 }
 

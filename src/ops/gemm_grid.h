@@ -13,6 +13,7 @@ typedef enum BPlace {
 
 typedef struct GemmGrid {
     const BgemmKernel *pairs; /* of two bf16 operands; else NULL */
+    int64_t            cols;  /* that workers make together; if c has more, so many each alone */
     int64_t            rows;  /* that tile_m is a multiple of */
     int64_t            depth; /* of a run: the sums over it are added to c */
     int64_t            block_k, block_n, tile_m, tile_n;

@@ -272,6 +272,33 @@ static void bits_do_not_depend_on_where_rows_lie(void)
     operands_free(&close);
 }
 
+/* Where a processor and few threads make columns of c each alone. */
+static void bits_do_not_depend_on_who_packs(void)
+{
+    enum { M = 1030, N = 1100, K = 330 };
+    ThreadPool *many, *few;
+    EXPECT_OK(pool_create(16, &many));
+    EXPECT_OK(pool_create(2, &few));
+    for (int across = 0; across < 2; across++) {
+        Operands o = operands(M, N, K, false, !across, DT_F32, DT_F32, DT_F32, 3);
+        o.gemm.accumulate = across;
+        o.gemm.epilogue = GEMM_BIAS;
+        o.gemm.bias.data = o.bias;
+        o.gemm.b.offset = o.gemm.c.offset = 2;
+        check_product(&o, "columns made alone");
+        float *one = product(&o, NULL), *two = product(&o, few), *sixteen = product(&o, many);
+        cpu_avx512_forbid(true);
+        float *narrow = product(&o, few);
+        cpu_avx512_forbid(false);
+        EXPECT(memcmp(one, two, o.c_bytes) == 0);
+        EXPECT(memcmp(one, sixteen, o.c_bytes) == 0);
+        EXPECT(memcmp(one, narrow, o.c_bytes) == 0);
+        free(one), free(two), free(sixteen), free(narrow);
+        operands_free(&o);
+    }
+    pool_destroy(many), pool_destroy(few);
+}
+
 /* Sizes, layouts, dtypes and threads as they come. */
 static void any_product_has_its_bits_on_any_threads(void)
 {
@@ -327,4 +354,4 @@ TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(few_rows_have_the
           TEST(codes_of_8_bits_are_numbers_in_units_of_their_scale), TEST(offsets_and_scales_apply),
           TEST(plain_store_does_not_read_what_was_there), TEST(empty_sum_is_zero_or_what_was_there),
           TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads), TEST(bits_do_not_depend_on_where_rows_lie),
-          TEST(any_product_has_its_bits_on_any_threads), TEST(few_rows_keep_to_their_scratch))
+          TEST(bits_do_not_depend_on_who_packs), TEST(any_product_has_its_bits_on_any_threads), TEST(few_rows_keep_to_their_scratch))
