@@ -157,8 +157,8 @@ static void pack_b(const GemmJob *job, const Block *block, int64_t row, int64_t 
         job->grid.pairs->pack_b(&b, pairs_panels(job, block, col, row), pairs_panel(job, block->depth));
         return;
     }
-    int64_t width = job->kernel->cols, panel = width * block->depth;
-    float  *panels = block->panels + col * block->depth + row * width;
+    int64_t width = job->kernel->cols, depth = grid_panel_depth(&job->grid, block->depth), panel = width * depth;
+    float  *panels = block->panels + col * depth + row * width;
     sgemm_pack_b(job->kernel, g->b.trans, cols, rows, from, g->b.dtype, g->b.stride, panels, panel);
     scale_panels(&g->b, width, block->n + col, cols, block->k + row, rows, panels, panel);
 }
@@ -195,7 +195,8 @@ static SgemmB operand_b(const GemmJob *job, int64_t l, int64_t col)
     const Gemm *g = job->gemm;
     int64_t     width = job->kernel->cols;
     if (job->grid.b == B_LIES) return sgemm_b(job->kernel, element(&g->b, job->block.k + l, job->block.n + col), g->b.stride);
-    return (SgemmB){job->block.panels + col * job->block.depth + l * width, width * job->block.depth, width};
+    int64_t depth = grid_panel_depth(&job->grid, job->block.depth);
+    return (SgemmB){job->block.panels + col * depth + l * width, width * depth, width};
 }
 
 /* `rows` rows of so many floats from there on. */
@@ -204,14 +205,14 @@ static SgemmAhead rows_ahead(const void *data, int64_t stride, int64_t floats, i
     return (SgemmAhead){data, div_up(floats, 16), stride * (int64_t)sizeof(float), rows};
 }
 
-/* What a tile of sgemm reads first from depth l of the block on, after `now`: returns how many. What lies along the depth comes by itself,
- * or with the rows before. */
-static int read_next(const GemmJob *job, const GemmTile *now, const GemmTile *tile, int64_t l, SgemmAhead *ahead)
+/* What a tile of sgemm reads first from depth l of the block on, after `now` from now_l on: returns how many. What lies along the
+ * depth comes by itself, or with the rows before. */
+static int read_next(const GemmJob *job, const GemmTile *now, int64_t now_l, const GemmTile *tile, int64_t l, SgemmAhead *ahead)
 {
     const Gemm *g = job->gemm;
     int         count = 0;
     int64_t     depth = min_i64(job->grid.depth, job->block.depth - l);
-    if (tile == now || tile->col != now->col) {
+    if (l != now_l || tile->col != now->col) {
         SgemmB b = operand_b(job, l, tile->col);
         ahead[count++] = rows_ahead(b.data, b.row, job->kernel->cols, depth);
     }
@@ -367,7 +368,7 @@ static void fp32_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_
     int                how = (to->adds ? SGEMM_ADD : 0) | (to->far ? SGEMM_FAR : 0), num_ahead = 0;
     if (job->grid.b != B_PANELS) {
         if (job->grid.a_stays) how |= SGEMM_BY_ROWS;
-        if (next) num_ahead = read_next(job, tile, next, next_l, ahead);
+        if (next) num_ahead = read_next(job, tile, l, next, next_l, ahead);
         sgemm_run(kernel, tile->rows, tile->cols, depth, to->factor, a, operand_b(job, l, tile->col), to->c, to->c_stride, how, ahead,
                   num_ahead);
         return;
@@ -414,12 +415,15 @@ static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
 }
 
 /* A tile over one depth. */
-static void part_task(const GemmJob *job, int64_t run, const GemmTile *tile, float *panels)
+static void part_task(const GemmJob *job, int64_t task, float *panels)
 {
-    int64_t l = run * job->grid.depth, depth = min_i64(job->grid.depth, job->block.depth - l);
-    float  *part = part_of(job, run, tile->row, tile->col);
-    SumsTo  to = {.gemm = job->gemm, .c = part, .c_stride = job->grid.block_n, .row = tile->row, .rows = tile->rows, .factor = 1};
-    tile_run(job, tile, l, depth, panels, &to, NULL, 0);
+    const GemmGrid *grid = &job->grid;
+    int64_t         cols = job->block.cols, tiles = grid_tiles(job->gemm, grid, cols), after = task + 1, l = task / tiles * grid->depth;
+    GemmTile        tile = grid_tile(job->gemm, grid, cols, task % tiles), next = grid_tile(job->gemm, grid, cols, after % tiles);
+    float          *part = part_of(job, task / tiles, tile.row, tile.col);
+    SumsTo          to = {.gemm = job->gemm, .c = part, .c_stride = grid->block_n, .row = tile.row, .rows = tile.rows, .factor = 1};
+    int64_t         depth = min_i64(grid->depth, job->block.depth - l), next_l = after / tiles * grid->depth;
+    tile_run(job, &tile, l, depth, panels, &to, after < job->tiles ? &next : NULL, next_l);
 }
 
 /* Adds up a row of the parts as tile_sum would have. */
@@ -454,14 +458,13 @@ static void tile_task(void *context, int64_t task, int worker)
         pack_part(job, &job->next, task - job->tiles);
         return;
     }
-    int64_t  tiles = grid_tiles(g, grid, block->cols), after = task + (grid->by_rows ? 1 : job->num_workers);
-    GemmTile tile = grid_tile(g, grid, block->cols, task % tiles);
-    float   *panels = job->scratch + worker * job->scratch_floats, *scratch = panels + grid_a_floats(grid) + grid_b_floats(grid);
+    float *panels = job->scratch + worker * job->scratch_floats, *scratch = panels + grid_a_floats(grid) + grid_b_floats(grid);
     if (grid->apart) {
-        part_task(job, task / tiles, &tile, panels);
+        part_task(job, task, panels);
         return;
     }
-    GemmTile next = grid_tile(g, grid, block->cols, min_i64(after, tiles - 1));
+    int64_t  tiles = grid_tiles(g, grid, block->cols), after = task + (grid->by_rows ? 1 : job->num_workers);
+    GemmTile tile = grid_tile(g, grid, block->cols, task), next = grid_tile(g, grid, block->cols, min_i64(after, tiles - 1));
     bool     direct = g->c.dtype == DT_F32, ends = block->k + block->depth == g->k;
     int64_t  col = block->n + tile.col, c_stride = direct ? g->c.stride : grid->kept ? g->n : tile.cols;
     float   *c = direct ? element_of_c(g, tile.row, col) : grid->kept ? job->parts + tile.row * g->n + col : scratch;

@@ -19,6 +19,7 @@ enum {
                              * Each keeps to its own rows, since what another worker wrote is slow to read. */
     BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
     BLOCK_WORKERS = 4,
+    SETS_BYTES = 1 << 16,   /* that lie so far apart, or a multiple, share a place of the second cache */
     BLOCK_N = 512,          /* columns that a block has at least, */
     BLOCK_N_A = 2048,       /* and where a is packed for each block */
     NARROW = 64,            /* columns of c: packing a for no more takes longer than using it */
@@ -26,17 +27,19 @@ enum {
     PACK_ALIASED = 32,      /* if they alias and it isn't, */
     PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
     PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
+    OWN_PARTS = 1 << 19,    /* of those that stay apart, for each worker */
     ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
     ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
     FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed unless they stay in the first cache */
     WIDE = 512,             /* columns of a tile at most where b is read where it lies */
     STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
     STAYS_FLOATS = 1 << 17, /* of b over a run at most, then: they come from the second cache */
-    OWN_N = 256,            /* columns that a worker makes alone: a run of them stays in its second cache, */
+    OWN_N = 128,            /* columns that a worker makes alone: a run of them stays in its second cache, */
     OWN_FEWEST = 1024,      /* if c has so many, */
     UNEVEN = 16,            /* and no worker then gets more than this part of them more than others */
     ACROSS_N = 128,         /* columns of c at least where a lies across the depth: with fewer its next rows aren't all fetched in time */
     PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
+    PANEL_ACROSS = 128,     /* where b lies across the depth for so many, */
     PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
     PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */
 };
@@ -81,8 +84,9 @@ static BPlace place_b(const Gemm *g, bool lies, bool stays)
     bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
     int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
     if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest && !stays) return B_LIES;
-    bool few = g->m <= PANEL_ROWS && (lies || g->n >= PANEL_COLS_A * g->m), wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
-    return g->b.trans && few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
+    bool few = g->m <= (g->b.trans ? PANEL_ROWS : PANEL_ACROSS) && (lies || g->n >= PANEL_COLS_A * g->m),
+         wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
+    return few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
 }
 
 /* Rows of a tile at most. */
@@ -182,11 +186,13 @@ static GemmGrid shared_grid(const Gemm *g, int num_workers)
     int64_t wanted = shallow || reused ? div_up(enough, 2) : enough;
     if (num_workers >= MANY_WORKERS && !shallow) wanted *= 2;
     cut_tiles(&grid, m, n, most_rows(g, grid.a_lies, tall, reused), wanted, reused);
-    int64_t most = PART_FLOATS / (m * grid.block_n); /* runs that may stay apart */
-    bool    few = num_tiles(&grid, m, n) < 2 * num_workers, thin = grid.tile_m < 2 * LEAST_M && grid.tile_m < m;
-    if (num_workers > 1 && runs > 1 && most >= (g->c.dtype == DT_F32 ? 2 : runs) && (few || thin)) {
+    bool    direct = g->c.dtype == DT_F32, few = num_tiles(&grid, m, n) < 2 * num_workers;
+    int64_t floats = direct ? min_i64(PART_FLOATS, num_workers * OWN_PARTS) : PART_FLOATS, most = floats / (m * grid.block_n);
+    bool    once = num_workers < MANY_WORKERS && grid.b == B_LIES; /* runs apart: a row of b is read by one worker, not by each */
+    bool    thin = grid.tile_m < (once ? 3 : 2) * LEAST_M && grid.tile_m < m;
+    if (num_workers > 1 && runs > 1 && most >= (direct ? 2 : runs) && (few || thin)) {
         grid.apart = true;
-        if (runs > most) grid.block_k = even_tile(runs, most, 1) * grid.depth;
+        if (runs > most) grid.block_k = even_tile(runs, most, min_i64(most, num_workers)) * grid.depth;
         runs = grid_runs(&grid, min_i64(k, grid.block_k));
         cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
     }
@@ -195,7 +201,7 @@ static GemmGrid shared_grid(const Gemm *g, int num_workers)
     grid.kept = g->c.dtype != DT_F32 && grid.b == B_BLOCKS && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
     if (grid.kept) grid.block_k = blocked_k;
     grid.by_rows = num_workers >= MANY_WORKERS;
-    grid.shares = grid.by_rows || shallow;
+    grid.shares = grid.by_rows || shallow || grid.apart;
     cut_last(&grid, m, n, grid.apart || grid.by_rows ? 1 : num_workers);
     return grid;
 }
@@ -208,15 +214,16 @@ GemmGrid gemm_grid(const Gemm *g, int num_workers)
     return shared_grid(&part, cols < g->n ? 1 : num_workers);
 }
 
-/* That panels have for `depth`. */
-static int64_t panel_depth(const GemmGrid *grid, int64_t depth)
+int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth)
 {
-    return grid->pairs ? bgemm_depth(depth) : depth;
+    if (grid->pairs) return bgemm_depth(depth);
+    int64_t around = SETS_BYTES / dtype_bytes(DT_F32, sgemm_kernel()->cols);
+    return depth <= grid->depth ? depth : depth + (around + (grid->depth - depth) % around) % around;
 }
 
 int64_t grid_block_floats(const GemmGrid *grid)
 {
-    return grid->b != B_BLOCKS ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, panel_depth(grid, grid->block_k));
+    return grid->b != B_BLOCKS ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, grid_panel_depth(grid, grid->block_k));
 }
 
 int64_t grid_blocks(const Gemm *g, const GemmGrid *grid)
@@ -231,7 +238,7 @@ int64_t grid_a_floats(const GemmGrid *grid)
 
 int64_t grid_b_floats(const GemmGrid *grid)
 {
-    return grid->b == B_PANELS ? sgemm_packed(SGEMM_COLS, SGEMM_COLS, panel_depth(grid, grid->depth)) : 0;
+    return grid->b == B_PANELS ? sgemm_packed(SGEMM_COLS, SGEMM_COLS, grid_panel_depth(grid, grid->depth)) : 0;
 }
 
 int64_t grid_scratch_floats(const Gemm *g, const GemmGrid *grid)

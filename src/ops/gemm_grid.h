@@ -41,6 +41,10 @@ int64_t grid_runs(const GemmGrid *grid, int64_t depth);
 int64_t  grid_tiles(const Gemm *g, const GemmGrid *grid, int64_t cols);
 GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t number);
 
+/* Rows of a panel of b from its beginning to the next one's. If it holds several runs, those of one run lie in the second cache as if the
+ * panels had it alone: one behind the other. */
+int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth);
+
 /* Scratch, in floats: blocks of packed b that are in memory at a time, and one of them; sums that stay apart or are kept; of each worker
  * panels of a, behind them one of b where tasks pack it, and all with the tile of a c that isn't fp32. */
 int64_t grid_blocks(const Gemm *g, const GemmGrid *grid);
