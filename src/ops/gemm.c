@@ -463,7 +463,7 @@ static void tile_task(void *context, int64_t task, int worker)
         part_task(job, task, panels);
         return;
     }
-    int64_t  tiles = grid_tiles(g, grid, block->cols), after = task + (grid->by_rows ? 1 : job->num_workers);
+    int64_t  tiles = grid_tiles(g, grid, block->cols), after = task + (grid->shares ? 1 : job->num_workers);
     GemmTile tile = grid_tile(g, grid, block->cols, task), next = grid_tile(g, grid, block->cols, min_i64(after, tiles - 1));
     bool     direct = g->c.dtype == DT_F32, ends = block->k + block->depth == g->k;
     int64_t  col = block->n + tile.col, c_stride = direct ? g->c.stride : grid->kept ? g->n : tile.cols;

@@ -201,8 +201,8 @@ static GemmGrid shared_grid(const Gemm *g, int num_workers)
     grid.kept = g->c.dtype != DT_F32 && grid.b == B_BLOCKS && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
     if (grid.kept) grid.block_k = blocked_k;
     grid.by_rows = num_workers >= MANY_WORKERS;
-    grid.shares = grid.by_rows || shallow || grid.apart;
     cut_last(&grid, m, n, grid.apart || grid.by_rows ? 1 : num_workers);
+    grid.shares = grid.by_rows || shallow || grid.apart || (grid.b == B_LIES && grid.large * grid.tile_m >= m);
     return grid;
 }
 
