@@ -1,10 +1,11 @@
 /* A task makes a tile of c, depth by depth, from rows of a and columns of b. An operand is read where it lies unless its place in memory
  * costs more than packing it: a is then packed by each task for itself, b a block at a time for all workers; the next block is packed by
  * whoever finds no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the panel then lies in the
- * first caches. While a tile is made, what it reads next comes into the caches, a line every few steps along k.
- * Where there are few tiles for the workers, or only thin ones, each depth is a task of its own: its sums stay apart until those of a block
- * are there, and are then added in the same order. What is bf16 or FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32
- * scratch. Products of a few rows (decoding) are dot products instead: they are bound by reading b, which packing would copy first. */
+ * first caches. Few workers make columns of c each alone where a is read in place, as products on one thread. While a tile is made, what it
+ * reads next comes into the caches, a line every few steps along k. Where there are few tiles for the workers, or only thin ones, each
+ * depth is a task of its own: its sums stay apart until those of a block are there, and are then added in the same order. What is bf16 or
+ * FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows (decoding) are dot products instead:
+ * they are bound by reading b, which packing would copy first. */
 #include "ops/gemm.h"
 
 #include "device/cpu/sgemm.h"

@@ -84,8 +84,8 @@ static BPlace place_b(const Gemm *g, bool lies, bool stays)
     bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
     int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
     if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest && !stays) return B_LIES;
-    bool few = g->m <= (g->b.trans ? PANEL_ROWS : PANEL_ACROSS) && (lies || g->n >= PANEL_COLS_A * g->m),
-         wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
+    int64_t most = g->b.trans ? PANEL_ROWS : cpu_reads_aliased() ? PANEL_ACROSS : 0;
+    bool    few = g->m <= most && (lies || g->n >= PANEL_COLS_A * g->m), wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
     return few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
 }
 
