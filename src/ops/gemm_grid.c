@@ -27,7 +27,7 @@ enum {
     PACK_ALIASED = 32,      /* if they alias and it isn't, */
     PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
     PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
-    OWN_PARTS = 1 << 19,    /* of those that stay apart, for each worker */
+    OWN_PARTS = 1 << 19,    /* of sums that stay apart, for each worker at most, if c is fp32 */
     ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
     ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
     FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed unless they stay in the first cache */
@@ -152,15 +152,15 @@ static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_worke
     }
 }
 
-/* Columns of c that a worker makes alone, or all. Panels of b that another core packed are slow to read where hosts give cores third caches
- * of their own, and many in the third cache slower than few in the second; where a is packed, packing it again would cost more. */
+/* Columns of c that a worker makes alone, or all of them. Few columns of b stay in the second cache, and a host may give each core a third
+ * cache of its own: what the other core packed is then slow to read. A packed a would have to be packed again for each of these parts. */
 static int64_t own_cols(const Gemm *g, int num_workers)
 {
-    int64_t depth = even_tile(max_i64(1, g->k), DEPTH, 8), cols = even_tile(g->n, OWN_N, SGEMM_COLS);
+    int64_t depth = even_tile(max_i64(1, g->k), DEPTH, 8);
     bool    lies = a_lies(g, false) && !g->a.trans && g->c.dtype == DT_F32 && cpu_reads_aliased();
     if (num_workers >= MANY_WORKERS || !lies || g->n < OWN_FEWEST || g->m < STAYS_ROWS || OWN_N * depth > STAYS_FLOATS) return g->n;
     if (place_b(g, true, false) != B_BLOCKS) return g->n;
-    cols = even_tile(g->n, div_up(g->n, div_up(div_up(g->n, OWN_N), num_workers) * num_workers), SGEMM_COLS);
+    int64_t tasks = div_up(div_up(g->n, OWN_N), num_workers) * num_workers, cols = even_tile(g->n, div_up(g->n, tasks), SGEMM_COLS);
     int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* that a worker makes */
     return most * num_workers <= g->n + g->n / UNEVEN ? cols : g->n;
 }

@@ -13,7 +13,7 @@ typedef enum BPlace {
 
 typedef struct GemmGrid {
     const BgemmKernel *pairs; /* of two bf16 operands; else NULL */
-    int64_t            cols;  /* that workers make together; if c has more, so many each alone */
+    int64_t            cols;  /* of c that all workers make together; if c has more, each worker makes so many alone, task by task */
     int64_t            rows;  /* that tile_m is a multiple of */
     int64_t            depth; /* of a run: the sums over it are added to c */
     int64_t            block_k, block_n, tile_m, tile_n;
@@ -41,8 +41,8 @@ int64_t grid_runs(const GemmGrid *grid, int64_t depth);
 int64_t  grid_tiles(const Gemm *g, const GemmGrid *grid, int64_t cols);
 GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t number);
 
-/* Rows of a panel of b from its beginning to the next one's. If it holds several runs, those of one run lie in the second cache as if the
- * panels had it alone: one behind the other. */
+/* Rows from the beginning of one panel of b to the next. Panels of several runs lie so far apart that one run's parts of them have places
+ * of the second cache that follow each other, instead of sharing them. */
 int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth);
 
 /* Scratch, in floats: blocks of packed b that are in memory at a time, and one of them; sums that stay apart or are kept; of each worker
