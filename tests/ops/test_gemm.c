@@ -275,7 +275,7 @@ static void bits_do_not_depend_on_where_rows_lie(void)
 /* Few threads make columns of c each alone on some processors. A b across the depth is packed if its rows lie a multiple of 2 KiB apart. */
 static void bits_do_not_depend_on_who_packs(void)
 {
-    enum { M = 1030, N = 1100, K = 330 };
+    enum { M = 1030, N = 1250, K = 330 };
     ThreadPool *many, *few;
     EXPECT_OK(pool_create(16, &many));
     EXPECT_OK(pool_create(2, &few));
