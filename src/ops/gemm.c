@@ -1,37 +1,25 @@
 /* A task makes a tile of c, depth by depth, from rows of a and columns of b. An operand is read where it lies unless its place in memory
  * costs more than packing it: a is then packed by each task for itself, b a block at a time for all workers; the next block is packed by
  * whoever finds no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the panel then lies in the
- * first caches. Few workers make columns of c each alone where a is read in place, as products on one thread. While a tile is made, what it
+ * first caches. Few workers make parts of c each alone where a is read in place, as products on one thread. While a tile is made, what it
  * reads next comes into the caches, a line every few steps along k. Where there are few tiles for the workers, or only thin ones, each
  * depth is a task of its own: its sums stay apart until those of a block are there, and are then added in the same order. What is bf16 or
- * FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows (decoding) are dot products instead:
- * they are bound by reading b, which packing would copy first. */
+ * FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows are dot products instead
+ * (gemm_dots.c). */
 #include "ops/gemm.h"
 
 #include "device/cpu/sgemm.h"
+#include "ops/gemm_dots.h"
 #include "ops/gemm_grid.h"
+#include "ops/gemm_operand.h"
 
 enum {
     PACK_COLS = 2 * SGEMM_COLS, /* of b packed by a task */
     PACK_ROWS = 64,             /* the same where rows of b lie along k */
-    FEW_ROWS = 4,
-    DOT_COLS = 32,    /* columns of c that a task of dot products has at least, and makes together */
-    DOT_TASKS = 8,    /* a worker */
-    DOT_AHEAD = 8192, /* bytes; rows of b along the depth follow each other */
+    PIECE = 2048,               /* floats of the sums of a run that are added up together */
 };
 
 _Static_assert(PACK_ROWS % BGEMM_BLOCK == 0, "parts of a panel are whole blocks");
-
-static bool by_dots(const Gemm *g)
-{
-    return g->m <= FEW_ROWS && g->b.trans && !g->a.trans;
-}
-
-/* A worker's converted rows. */
-static int64_t dot_floats(const Gemm *g)
-{
-    return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
-}
 
 /* Rows [k, k + depth) and columns [n, n + cols) of op(b), in panels. */
 typedef struct Block {
@@ -51,83 +39,29 @@ typedef struct GemmJob {
     int64_t            scratch_floats;
 } GemmJob;
 
-/* That `num_workers` need for columns that they make together. */
-static int64_t workspace_floats(const Gemm *g, const GemmGrid *grid, int num_workers)
+/* Floats of scratch for a product that workers make together. */
+static int64_t grid_floats(const Gemm *g, int num_workers)
 {
-    return grid_blocks(g, grid) * grid_block_floats(grid) + grid_part_floats(g, grid) + num_workers * grid_scratch_floats(g, grid);
+    GemmGrid grid = gemm_grid(g, num_workers);
+    return grid_blocks(g, &grid) * grid_block_floats(&grid) + grid_part_floats(g, &grid) + num_workers * grid_scratch_floats(g, &grid);
+}
+
+/* The same of each worker that makes such parts of c alone; fewer rows or columns, of the last ones, may fall into another grid. */
+static int64_t own_floats(const Gemm *g, const GemmOwn *own)
+{
+    Gemm whole = *g, last = *g;
+    whole.m = own->rows, last.m = g->m - (div_up(g->m, own->rows) - 1) * own->rows;
+    whole.n = own->cols, last.n = g->n - (div_up(g->n, own->cols) - 1) * own->cols;
+    return max_i64(grid_floats(&whole, 1), grid_floats(&last, 1));
 }
 
 size_t gemm_workspace(const Gemm *g, int num_workers)
 {
-    if (by_dots(g)) return (size_t)(num_workers * dot_floats(g)) * sizeof(float);
+    if (gemm_by_dots(g)) return gemm_dots_workspace(g, num_workers);
     if (!g->m || !g->n) return 0;
-    GemmGrid grid = gemm_grid(g, num_workers);
-    bool     alone = grid.cols < g->n;
-    return (size_t)((alone ? num_workers : 1) * workspace_floats(g, &grid, alone ? 1 : num_workers)) * sizeof(float);
-}
-
-/* Which element of memory is at (row, col) of the matrix. */
-static int64_t index_of(const GemmOperand *x, int64_t row, int64_t col)
-{
-    return x->offset + (x->trans ? col * x->stride + row : row * x->stride + col);
-}
-
-static const void *element(const GemmOperand *x, int64_t row, int64_t col)
-{
-    return (const char *)x->data + dtype_bytes(x->dtype, index_of(x, row, col));
-}
-
-/* The number there, but for the scale of the whole. */
-static double number_at(const GemmOperand *x, int64_t row, int64_t col, bool row_is_k)
-{
-    float value;
-    dtype_decode(x->dtype, element(x, row, col), 1, &value);
-    if (x->scaling == GEMM_SCALE_WHOLE) return value;
-    return (double)value * gemm_block_scale(x, row_is_k ? col : row, row_is_k ? row : col);
-}
-
-/* `count` numbers side by side from there on: in place, or decoded into scratch. */
-static const float *numbers_from(const GemmOperand *x, int64_t row, int64_t col, int64_t count, float *scratch)
-{
-    const void *from = element(x, row, col);
-    if (x->dtype == DT_F32) return from;
-    dtype_decode(x->dtype, from, count, scratch);
-    return scratch;
-}
-
-static void *element_of_c(const Gemm *g, int64_t row, int64_t col)
-{
-    return vec_at_mut(g->c.data, g->c.dtype, index_of(&g->c, row, col));
-}
-
-static float whole_scale(const GemmOperand *x)
-{
-    return x->scale && x->scaling == GEMM_SCALE_WHOLE ? *x->scale : 1.0f;
-}
-
-/* alpha and the scales of whole operands. */
-static float factor_of(const Gemm *g)
-{
-    return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);
-}
-
-/* Multiplies numbers in panels of `width` rows, `panel` floats apart, by the scales of their blocks: `count` rows from `row` on, `depth`
- * from `k` on. */
-static void scale_panels(const GemmOperand *x, int64_t width, int64_t row, int64_t count, int64_t k, int64_t depth, float *panels,
-                         int64_t panel)
-{
-    if (x->scaling == GEMM_SCALE_WHOLE) return;
-    for (int64_t i = 0; i < count; i += width, panels += panel) {
-        int64_t rows = min_i64(width, count - i);
-        for (int64_t l = 0; l < depth; l++)
-            for (int64_t j = 0; j < rows; j++) panels[l * width + j] *= gemm_block_scale(x, row + i + j, k + l);
-    }
-}
-
-/* The same of a row, from its beginning on. */
-static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *numbers)
-{
-    scale_panels(x, 1, row, 1, 0, count, numbers, count);
+    GemmOwn own = gemm_own(g, num_workers);
+    int64_t floats = own.parts > 1 ? num_workers * own_floats(g, &own) : grid_floats(g, num_workers);
+    return (size_t)floats * sizeof(float);
 }
 
 static int64_t pack_tasks(const Gemm *g, const GemmGrid *grid, const Block *block)
@@ -152,7 +86,7 @@ static char *pairs_panels(const GemmJob *job, const Block *block, int64_t col, i
 static void pack_b(const GemmJob *job, const Block *block, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
     const Gemm *g = job->gemm;
-    const void *from = element(&g->b, block->k + row, block->n + col);
+    const void *from = operand_at(&g->b, block->k + row, block->n + col);
     if (job->grid.pairs) {
         BgemmSource b = {from, g->b.stride, g->b.trans, cols, rows};
         job->grid.pairs->pack_b(&b, pairs_panels(job, block, col, row), pairs_panel(job, block->depth));
@@ -161,7 +95,7 @@ static void pack_b(const GemmJob *job, const Block *block, int64_t row, int64_t 
     int64_t width = job->kernel->cols, depth = grid_panel_depth(&job->grid, block->depth), panel = width * depth;
     float  *panels = block->panels + col * depth + row * width;
     sgemm_pack_b(job->kernel, g->b.trans, cols, rows, from, g->b.dtype, g->b.stride, panels, panel);
-    scale_panels(&g->b, width, block->n + col, cols, block->k + row, rows, panels, panel);
+    operand_scale_panels(&g->b, width, block->n + col, cols, block->k + row, rows, panels, panel);
 }
 
 /* One of pack_tasks: columns of op(b), or rows, whichever lie side by side. */
@@ -184,10 +118,10 @@ static void pack_task(void *context, int64_t task, int worker)
 static SgemmA operand_a(const GemmJob *job, int64_t row, int64_t rows, int64_t k, int64_t depth, float *panels)
 {
     const Gemm *g = job->gemm;
-    const void *from = element(&g->a, row, k);
+    const void *from = operand_at(&g->a, row, k);
     if (job->grid.a_lies) return sgemm_a(job->kernel, g->a.trans, from, g->a.stride);
     SgemmA a = sgemm_pack_a(job->kernel, g->a.trans, rows, depth, from, g->a.dtype, g->a.stride, panels);
-    scale_panels(&g->a, job->kernel->rows, row, rows, k, depth, panels, a.panel);
+    operand_scale_panels(&g->a, job->kernel->rows, row, rows, k, depth, panels, a.panel);
     return a;
 }
 
@@ -195,7 +129,7 @@ static SgemmB operand_b(const GemmJob *job, int64_t l, int64_t col)
 {
     const Gemm *g = job->gemm;
     int64_t     width = job->kernel->cols;
-    if (job->grid.b == B_LIES) return sgemm_b(job->kernel, element(&g->b, job->block.k + l, job->block.n + col), g->b.stride);
+    if (job->grid.b == B_LIES) return sgemm_b(job->kernel, operand_at(&g->b, job->block.k + l, job->block.n + col), g->b.stride);
     int64_t depth = grid_panel_depth(&job->grid, job->block.depth);
     return (SgemmB){job->block.panels + col * depth + l * width, width * depth, width};
 }
@@ -218,8 +152,8 @@ static int read_next(const GemmJob *job, const GemmTile *now, int64_t now_l, con
         ahead[count++] = rows_ahead(b.data, b.row, job->kernel->cols, depth);
     }
     if (g->a.trans && g->a.dtype == DT_F32)
-        ahead[count++] =
-            rows_ahead(element(&g->a, tile->row, job->block.k + l), g->a.stride, job->grid.a_stays ? job->kernel->rows : tile->rows, depth);
+        ahead[count++] = rows_ahead(operand_at(&g->a, tile->row, job->block.k + l), g->a.stride,
+                                    job->grid.a_stays ? job->kernel->rows : tile->rows, depth);
     return count;
 }
 
@@ -228,7 +162,7 @@ static int read_next_panel(const GemmJob *job, const Block *own, int64_t left, S
 {
     const GemmOperand *b = &job->gemm->b;
     if (b->dtype != DT_F32 || !left) return 0;
-    const void *from = element(b, own->k, own->n + own->cols);
+    const void *from = operand_at(b, own->k, own->n + own->cols);
     int64_t     cols = min_i64(left, own->cols);
     /* columns that lie one behind the other are read as one piece, in short rows */
     *ahead = b->stride == own->depth ? rows_ahead(from, cols, cols, own->depth) : rows_ahead(from, b->stride, own->depth, cols);
@@ -244,7 +178,7 @@ static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int6
 /* Sums of a part of c's row, in fp32, to where c lies. */
 static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums, int64_t count)
 {
-    void *to = element_of_c(g, row, col);
+    void *to = gemm_c_at(g, row, col);
     if (g->accumulate)
         vec_add_row(to, g->c.dtype, sums, count);
     else
@@ -298,7 +232,7 @@ static Rows rows_of_sums(const SumsTo *to, int64_t row, int64_t col)
 static Rows rows_of_c(const SumsTo *to, int64_t row, int64_t col)
 {
     const Gemm *g = to->gemm;
-    return (Rows){element_of_c(g, to->row + row, to->col + col), dtype_bytes(g->c.dtype, g->c.stride)};
+    return (Rows){gemm_c_at(g, to->row + row, to->col + col), dtype_bytes(g->c.dtype, g->c.stride)};
 }
 
 static void fetch_rows(Rows r, int64_t rows)
@@ -343,7 +277,7 @@ static void pairs_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64
 {
     const BgemmKernel *kernel = job->grid.pairs;
     const GemmOperand *a = &job->gemm->a;
-    BgemmSource        of_a = {element(a, tile->row, job->block.k + l), a->stride, !a->trans, tile->rows, depth};
+    BgemmSource        of_a = {operand_at(a, tile->row, job->block.k + l), a->stride, !a->trans, tile->rows, depth};
     const char        *rows = (const char *)panels;
     kernel->pack_a(&of_a, (char *)panels, bgemm_panel(kernel, kernel->rows, depth));
     if (job->grid.b == B_BLOCKS) {
@@ -402,7 +336,7 @@ static void tile_sum(const GemmJob *job, const GemmTile *tile, const GemmTile *n
     for (int64_t l = 0; l < max_i64(1, block->depth); l += job->grid.depth) {
         int64_t depth = min_i64(job->grid.depth, block->depth - l), end = l + depth;
         SumsTo  to = {.gemm = g, .c = c, .c_stride = c_stride, .row = tile->row, .col = block->n + tile->col, .rows = tile->rows};
-        to.factor = factor_of(g);
+        to.factor = gemm_factor(g);
         to.adds = adds || l > 0;
         to.far = l == 0 && direct;
         to.ends = job->grid.pairs && !direct && block->k + end == g->k;
@@ -427,25 +361,38 @@ static void part_task(const GemmJob *job, int64_t task, float *panels)
     tile_run(job, &tile, l, depth, panels, &to, after < job->tiles ? &next : NULL, next_l);
 }
 
-/* Adds up a row of the parts as tile_sum would have. */
-static void add_parts(void *context, int64_t row, int worker)
+/* Rows that a task of add_parts adds up: of a run they are one piece of memory, long enough to be fetched ahead. */
+static int64_t rows_of_parts(const GemmJob *job)
+{
+    return max_i64(1, min_i64(PIECE / job->block.cols, job->gemm->m / (2 * job->num_workers)));
+}
+
+/* c = factor part, or added to it, while what is `after` bytes behind comes into the caches. */
+static void add_part(float *c, const float *part, int64_t after, float factor, bool first, int64_t count)
+{
+    for (int64_t j = 0; j < count; j += 16) __builtin_prefetch((const char *)(part + j) + after);
+    for (int64_t j = 0; j < count; j++) c[j] = fmaf(part[j], factor, first ? 0 : c[j]);
+}
+
+/* Adds up some rows of the parts as tile_sum would have. */
+static void add_parts(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
     const Gemm    *g = job->gemm;
     const Block   *block = &job->block;
     bool           direct = g->c.dtype == DT_F32, adds = direct && (block->k > 0 || g->accumulate), ends = block->k + block->depth == g->k;
-    float          factor = factor_of(g), sums[TILE];
+    int64_t        most = rows_of_parts(job), row = task * most, rows = min_i64(most, g->m - row);
+    int64_t        runs = grid_runs(&job->grid, block->depth), after = g->m * job->grid.block_n * (int64_t)sizeof(float);
+    float          factor = gemm_factor(g), sums[PIECE];
     (void)worker;
-    for (int64_t col = 0; col < block->cols; col += TILE) {
-        int64_t cols = min_i64(TILE, block->cols - col);
-        float  *c = direct ? element_of_c(g, row, block->n + col) : sums;
-        for (int64_t run = 0; run < grid_runs(&job->grid, block->depth); run++) {
-            const float *part = part_of(job, run, row, col);
-            bool         first = run == 0 && !adds;
-            for (int64_t j = 0; j < cols; j++) c[j] = fmaf(part[j], factor, first ? 0 : c[j]);
-        }
-        if (g->epilogue == GEMM_BIAS && ends) add_bias(g, c, cols, 1, block->n + col, cols);
-        if (!direct) store_row(g, row, block->n + col, c, cols);
+    for (int64_t col = 0; col < block->cols; col += PIECE) {
+        int64_t cols = min_i64(PIECE, block->cols - col), stride = direct ? g->c.stride : cols;
+        float  *c = direct ? gemm_c_at(g, row, block->n + col) : sums;
+        for (int64_t run = 0; run < runs; run++)
+            for (int64_t i = 0; i < rows; i++)
+                add_part(c + i * stride, part_of(job, run, row + i, col), run + 1 < runs ? after : 0, factor, run == 0 && !adds, cols);
+        if (g->epilogue == GEMM_BIAS && ends) add_bias(g, c, stride, rows, block->n + col, cols);
+        for (int64_t i = 0; !direct && i < rows; i++) store_row(g, row + i, block->n + col, c + i * stride, cols);
     }
 }
 
@@ -468,7 +415,7 @@ static void tile_task(void *context, int64_t task, int worker)
     GemmTile tile = grid_tile(g, grid, block->cols, task), next = grid_tile(g, grid, block->cols, min_i64(after, tiles - 1));
     bool     direct = g->c.dtype == DT_F32, ends = block->k + block->depth == g->k;
     int64_t  col = block->n + tile.col, c_stride = direct ? g->c.stride : grid->kept ? g->n : tile.cols;
-    float   *c = direct ? element_of_c(g, tile.row, col) : grid->kept ? job->parts + tile.row * g->n + col : scratch;
+    float   *c = direct ? gemm_c_at(g, tile.row, col) : grid->kept ? job->parts + tile.row * g->n + col : scratch;
     tile_sum(job, &tile, after < tiles ? &next : NULL, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
     if (!ends || (grid->pairs && !direct)) return;
     if (g->epilogue == GEMM_BIAS) add_bias(g, c, c_stride, tile.rows, col, tile.cols);
@@ -476,183 +423,83 @@ static void tile_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < tile.rows; i++) store_row(g, tile.row + i, col, c + i * c_stride, tile.cols);
 }
 
-/* The block with the number of columns [from, from + grid->cols), over columns first; past the last without columns. */
-static Block block_at(const Gemm *g, const GemmGrid *grid, int64_t from, int64_t number, float *memory)
+/* The block with the number, over columns first; past the last without columns. */
+static Block block_at(const Gemm *g, const GemmGrid *grid, int64_t number, float *memory)
 {
-    int64_t cols = min_i64(grid->cols, g->n - from), across = div_up(cols, grid->block_n);
-    int64_t k = number / across * grid->block_k, n = number % across * grid->block_n;
+    int64_t across = div_up(g->n, grid->block_n), k = number / across * grid->block_k, n = number % across * grid->block_n;
     if (number && k >= g->k) return (Block){0};
     memory += number % 2 * grid_block_floats(grid);
-    return (Block){k, min_i64(grid->block_k, g->k - k), from + n, min_i64(grid->block_n, cols - n), memory};
-}
-
-/* Makes columns of c from `from` on, as many as workers make together. */
-static void run_columns(const Gemm *g, const GemmGrid *grid, int64_t from, ThreadPool *pool, float *workspace)
-{
-    GemmJob job = {.gemm = g, .kernel = sgemm_kernel(), .grid = *grid, .num_workers = pool_num_workers(pool)};
-    job.parts = workspace + grid_blocks(g, grid) * grid_block_floats(grid);
-    job.scratch = job.parts + grid_part_floats(g, grid);
-    job.scratch_floats = grid_scratch_floats(g, grid);
-    job.next = block_at(g, grid, from, 0, workspace);
-    pool_run(pool, pack_tasks(g, grid, &job.next), pack_task, &job);
-    for (int64_t number = 1; job.next.cols; number++) {
-        job.block = job.next;
-        job.next = block_at(g, grid, from, number, workspace);
-        job.tiles = grid_tiles(g, grid, job.block.cols) * (grid->apart ? grid_runs(grid, job.block.depth) : 1);
-        (grid->shares ? pool_run : pool_run_in_order)(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
-        if (grid->apart) pool_run(pool, g->m, add_parts, &job);
-    }
-}
-
-/* Columns that a worker makes alone. */
-typedef struct OwnJob {
-    const Gemm *gemm;
-    GemmGrid    grid;
-    float      *workspace;
-    int64_t     floats; /* of a worker */
-} OwnJob;
-
-static void own_task(void *context, int64_t task, int worker)
-{
-    const OwnJob *job = context;
-    run_columns(job->gemm, &job->grid, task * job->grid.cols, NULL, job->workspace + worker * job->floats);
+    return (Block){k, min_i64(grid->block_k, g->k - k), n, min_i64(grid->block_n, g->n - n), memory};
 }
 
 static void run_grid(const Gemm *g, ThreadPool *pool, float *workspace)
 {
-    OwnJob job = {.gemm = g, .grid = gemm_grid(g, pool_num_workers(pool)), .workspace = workspace};
-    if (job.grid.cols == g->n) {
-        run_columns(g, &job.grid, 0, pool, workspace);
+    GemmJob   job = {.gemm = g, .kernel = sgemm_kernel(), .num_workers = pool_num_workers(pool)};
+    GemmGrid *grid = &job.grid;
+    *grid = gemm_grid(g, job.num_workers);
+    job.parts = workspace + grid_blocks(g, grid) * grid_block_floats(grid);
+    job.scratch = job.parts + grid_part_floats(g, grid);
+    job.scratch_floats = grid_scratch_floats(g, grid);
+    job.next = block_at(g, grid, 0, workspace);
+    pool_run(pool, pack_tasks(g, grid, &job.next), pack_task, &job);
+    for (int64_t number = 1; job.next.cols; number++) {
+        job.block = job.next;
+        job.next = block_at(g, grid, number, workspace);
+        job.tiles = grid_tiles(g, grid, job.block.cols) * (grid->apart ? grid_runs(grid, job.block.depth) : 1);
+        (grid->shares ? pool_run : pool_run_in_order)(pool, job.tiles + pack_tasks(g, grid, &job.next), tile_task, &job);
+        if (grid->apart) pool_run(pool, div_up(g->m, rows_of_parts(&job)), add_parts, &job);
+    }
+}
+
+typedef struct OwnJob {
+    const Gemm *gemm;
+    GemmOwn     own;
+    float      *workspace;
+    int64_t     floats; /* of a worker */
+} OwnJob;
+
+/* A part of c that a worker makes alone. */
+static void own_task(void *context, int64_t task, int worker)
+{
+    const OwnJob *job = context;
+    Gemm          g = *job->gemm;
+    int64_t       across = div_up(g.n, job->own.cols), row = task / across * job->own.rows, col = task % across * job->own.cols;
+    g.a.offset = operand_index(&g.a, row, 0);
+    g.b.offset = operand_index(&g.b, 0, col);
+    g.c.offset = operand_index(&g.c, row, col);
+    g.bias.offset += col;
+    g.m = min_i64(job->own.rows, g.m - row);
+    g.n = min_i64(job->own.cols, g.n - col);
+    run_grid(&g, NULL, job->workspace + worker * job->floats);
+}
+
+static void run_tiles(const Gemm *g, ThreadPool *pool, float *workspace)
+{
+    OwnJob job = {.gemm = g, .own = gemm_own(g, pool_num_workers(pool)), .workspace = workspace};
+    if (job.own.parts == 1) {
+        run_grid(g, pool, workspace);
         return;
     }
-    job.floats = workspace_floats(g, &job.grid, 1);
-    pool_run(pool, div_up(g->n, job.grid.cols), own_task, &job);
-}
-
-/* Columns a task. A worker has few tasks, so that it reads b in long pieces. */
-static int64_t dot_cols(const Gemm *g, int num_workers)
-{
-    return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
-}
-
-/* Elements [i, i + 16) of a row in f32 or bf16. */
-VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
-{
-    const void *at = vec_at(row, dtype, i);
-    if (dtype == DT_F32) return _mm512_loadu_ps(at);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
-}
-
-/* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
-VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
-{
-    __m512  low[FEW_ROWS], high[FEW_ROWS];
-    int64_t whole = count / 32 * 32;
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) low[r] = high[r] = _mm512_setzero_ps();
-    for (int64_t i = 0; i < whole; i += 32) {
-        __m512 b_low = vec16_get(dtype, b, i), b_high = vec16_get(dtype, b, i + 16);
-        __asm__("" : "+v"(b_low), "+v"(b_high)); /* in registers: not loaded again for each row */
-        for (int64_t k = 0; k < 32; k += dtype == DT_F32 ? 16 : 32) __builtin_prefetch((const char *)vec_at(b, dtype, i + k) + DOT_AHEAD);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            low[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i), b_low, low[r]);
-            high[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i + 16), b_high, high[r]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        Vec8    first = vec16_half(low[r], 0);
-        int64_t i = whole;
-        float   tail = 0;
-        for (; i + 8 <= count; i += 8) first = vec8_fma(vec8_load(a[r] + i), vec8_get(dtype, b, i), first);
-        for (; i < count; i++) tail = fmaf(a[r][i], vec_get(b, dtype, i), tail);
-        sums[r] = vec8_sum((first + vec16_half(low[r], 1)) + (vec16_half(high[r], 0) + vec16_half(high[r], 1))) + tail;
-    }
-}
-
-/* The same of `cols` rows of b, `stride` elements apart. */
-VEC_WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
-                               float (*sums)[FEW_ROWS])
-{
-    for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, vec_at(b, dtype, j * stride), count, sums[j]);
-}
-
-VEC_WIDE static void dots_wide(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
-                               float (*sums)[FEW_ROWS])
-{
-    switch (rows) {
-    case 1:
-        VEC_OF(dtype, dots_of_cols, 1, a, b, stride, cols, count, sums);
-        return;
-    case 2:
-        VEC_OF(dtype, dots_of_cols, 2, a, b, stride, cols, count, sums);
-        return;
-    case 3:
-        VEC_OF(dtype, dots_of_cols, 3, a, b, stride, cols, count, sums);
-        return;
-    default:
-        VEC_OF(dtype, dots_of_cols, FEW_ROWS, a, b, stride, cols, count, sums);
-    }
-}
-
-static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
-                        float (*sums)[FEW_ROWS])
-{
-    for (int64_t j = 0; j < cols; j++)
-        for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
-}
-
-/* Sums of the rows of a and `cols` columns of c from j on. */
-static void dots(const Gemm *g, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
-{
-    const GemmOperand *b = &g->b;
-    bool               wide = cpu_avx512();
-    if (b->scaling == GEMM_SCALE_WHOLE && (DT_SET(b->dtype) & DT_SET_FLOAT)) {
-        (wide ? dots_wide : dots_narrow)(b->dtype, g->m, a, element(b, 0, j), b->stride, cols, g->k, sums);
-        return;
-    }
-    for (int64_t col = 0; col < cols; col++) {
-        const float *numbers = numbers_from(b, 0, j + col, g->k, scratch);
-        scale_row(b, j + col, g->k, scratch);
-        (wide ? dots_wide : dots_narrow)(DT_F32, g->m, a, numbers, 0, 1, g->k, sums + col);
-    }
-}
-
-static void gemm_dots(void *context, int64_t task, int worker)
-{
-    const GemmJob *job = context;
-    const Gemm    *g = job->gemm;
-    int64_t        cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
-    float         *scratch = job->scratch + worker * job->scratch_floats;
-    const float   *a[FEW_ROWS];
-    float          sums[DOT_COLS][FEW_ROWS], factor = factor_of(g);
-    for (int64_t i = 0; i < g->m; i++) {
-        a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
-        scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
-    }
-    for (int64_t from = task * cols; from < end; from += DOT_COLS) {
-        int64_t few = min_i64(DOT_COLS, end - from);
-        dots(g, a, from, few, scratch, sums);
-        for (int64_t i = 0; i < g->m; i++)
-            for (int64_t j = 0; j < few; j++) {
-                float value = factor * sums[j][i];
-                if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + from + j);
-                if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, from + j));
-                vec_set(g->c.data, g->c.dtype, index_of(&g->c, i, from + j), value);
-            }
-    }
+    job.floats = own_floats(g, &job.own);
+    pool_run(pool, job.own.parts, own_task, &job);
 }
 
 void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
 {
     if (!g->m || !g->n) return;
-    if (!by_dots(g)) {
-        run_grid(g, pool, workspace);
-        return;
-    }
-    GemmJob job = {.gemm = g, .num_workers = pool_num_workers(pool), .scratch = workspace, .scratch_floats = dot_floats(g)};
-    pool_run(pool, div_up(g->n, dot_cols(g, job.num_workers)), gemm_dots, &job);
+    if (gemm_by_dots(g))
+        gemm_run_dots(g, pool, workspace);
+    else
+        run_tiles(g, pool, workspace);
+}
+
+/* The number there, but for the scale of the whole. */
+static double number_at(const GemmOperand *x, int64_t row, int64_t col, bool row_is_k)
+{
+    float value;
+    dtype_decode(x->dtype, operand_at(x, row, col), 1, &value);
+    if (x->scaling == GEMM_SCALE_WHOLE) return value;
+    return (double)value * gemm_block_scale(x, row_is_k ? col : row, row_is_k ? row : col);
 }
 
 void gemm_reference(const Gemm *g)
@@ -661,10 +508,10 @@ void gemm_reference(const Gemm *g)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
             for (int64_t k = 0; k < g->k; k++) sum += number_at(&g->a, i, k, false) * number_at(&g->b, k, j, true);
-            sum *= factor_of(g);
+            sum *= gemm_factor(g);
             if (g->epilogue == GEMM_BIAS) sum += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
-            if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, index_of(&g->c, i, j));
-            vec_set(g->c.data, g->c.dtype, index_of(&g->c, i, j), (float)sum);
+            if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, operand_index(&g->c, i, j));
+            vec_set(g->c.data, g->c.dtype, operand_index(&g->c, i, j), (float)sum);
         }
 }
 

@@ -37,6 +37,8 @@ enum {
     OWN_N = 128,            /* columns that a worker makes alone: a run of them stays in its second cache, */
     OWN_FEWEST = 1024,      /* if c has so many, */
     UNEVEN = 16,            /* and no worker then gets more than this part of them more than others */
+    OWN_B = 1 << 15,        /* floats of b at most where a worker makes rows of c alone, */
+    OWN_ROWS = 512,         /* and so many at least */
     ACROSS_N = 128,         /* columns of c at least where a lies across the depth: with fewer its next rows aren't all fetched in time */
     PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
     PANEL_ACROSS = 128,     /* where b lies across the depth for so many, */
@@ -152,24 +154,41 @@ static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_worke
     }
 }
 
-/* Columns of c that a worker makes alone, or all of them. Few columns of b stay in the second cache, and a host may give each core a third
- * cache of its own: what the other core packed is then slow to read. A packed a would have to be packed again for each of these parts. */
+/* Columns of c that a worker makes alone, or all of them. Few columns of b stay in the second cache. A packed a would have to be packed
+ * again for each of these parts. */
 static int64_t own_cols(const Gemm *g, int num_workers)
 {
     int64_t depth = even_tile(max_i64(1, g->k), DEPTH, 8);
-    bool    lies = a_lies(g, false) && !g->a.trans && g->c.dtype == DT_F32 && cpu_reads_aliased();
-    if (num_workers >= MANY_WORKERS || !lies || g->n < OWN_FEWEST || g->m < STAYS_ROWS || OWN_N * depth > STAYS_FLOATS) return g->n;
-    if (place_b(g, true, false) != B_BLOCKS) return g->n;
+    bool    lies = a_lies(g, false) && !g->a.trans && g->c.dtype == DT_F32 && g->b.scaling == GEMM_SCALE_WHOLE;
+    if (!lies || g->n < OWN_FEWEST || g->m < STAYS_ROWS || OWN_N * depth > STAYS_FLOATS) return g->n;
+    if (place_b(g, true, false) != B_BLOCKS || (num_workers == 1 && !cpu_reads_aliased())) return g->n;
     int64_t tasks = div_up(div_up(g->n, OWN_N), num_workers) * num_workers, cols = even_tile(g->n, div_up(g->n, tasks), SGEMM_COLS);
     int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* that a worker makes */
     return most * num_workers <= g->n + g->n / UNEVEN ? cols : g->n;
 }
 
-/* Of columns that all workers share. */
-static GemmGrid shared_grid(const Gemm *g, int num_workers)
+/* Rows of c that a worker makes alone, or all of them: where b is small, and packed sooner than read from another core. */
+static int64_t own_rows(const Gemm *g, int num_workers)
+{
+    bool    small = g->n * g->k <= OWN_B && a_lies(g, false) && !g->a.trans;
+    int64_t rows = even_tile(g->m, div_up(g->m, num_workers), SGEMM_ROWS);
+    return small && num_workers > 1 && rows >= OWN_ROWS ? rows : g->m;
+}
+
+GemmOwn gemm_own(const Gemm *g, int num_workers)
+{
+    GemmOwn own = {g->m, g->n, 1};
+    if (num_workers >= MANY_WORKERS) return own;
+    own.cols = own_cols(g, num_workers);
+    if (own.cols == g->n) own.rows = own_rows(g, num_workers);
+    own.parts = div_up(g->m, own.rows) * div_up(g->n, own.cols);
+    return own;
+}
+
+GemmGrid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t  m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
-    GemmGrid grid = {.cols = g->n, .pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL};
+    GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL};
     grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
     grid.a_stays = stays_across(g, grid.depth);
     grid.a_lies = a_lies(g, grid.a_stays);
@@ -206,14 +225,6 @@ static GemmGrid shared_grid(const Gemm *g, int num_workers)
     return grid;
 }
 
-GemmGrid gemm_grid(const Gemm *g, int num_workers)
-{
-    int64_t cols = own_cols(g, num_workers);
-    Gemm    part = *g;
-    part.n = cols;
-    return shared_grid(&part, cols < g->n ? 1 : num_workers);
-}
-
 int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth)
 {
     if (grid->pairs) return bgemm_depth(depth);
@@ -228,7 +239,7 @@ int64_t grid_block_floats(const GemmGrid *grid)
 
 int64_t grid_blocks(const Gemm *g, const GemmGrid *grid)
 {
-    return grid->block_n < grid->cols || grid->block_k < g->k ? 2 : 1;
+    return grid->block_n < g->n || grid->block_k < g->k ? 2 : 1;
 }
 
 int64_t grid_a_floats(const GemmGrid *grid)
@@ -249,7 +260,7 @@ int64_t grid_scratch_floats(const Gemm *g, const GemmGrid *grid)
 
 int64_t grid_part_floats(const Gemm *g, const GemmGrid *grid)
 {
-    if (grid->kept) return g->m * grid->cols;
+    if (grid->kept) return g->m * g->n;
     return grid->apart ? grid_runs(grid, min_i64(g->k, grid->block_k)) * g->m * grid->block_n : 0;
 }
 

@@ -13,7 +13,6 @@ typedef enum BPlace {
 
 typedef struct GemmGrid {
     const BgemmKernel *pairs; /* of two bf16 operands; else NULL */
-    int64_t            cols;  /* of c that all workers make together; if c has more, each worker makes so many alone, task by task */
     int64_t            rows;  /* that tile_m is a multiple of */
     int64_t            depth; /* of a run: the sums over it are added to c */
     int64_t            block_k, block_n, tile_m, tile_n;
@@ -32,6 +31,16 @@ typedef struct GemmTile {
     int64_t row, rows, col, cols;
 } GemmTile;
 
+/* Parts of c that a worker makes alone, as a product on one thread: few workers then read little of what another one wrote, which is slow
+ * where a host gives each core a third cache of its own. */
+typedef struct GemmOwn {
+    int64_t rows, cols; /* of all parts but the last ones */
+    int64_t parts;      /* 1: all workers make c together */
+} GemmOwn;
+
+GemmOwn gemm_own(const Gemm *g, int num_workers);
+
+/* Of workers that make c together. */
 GemmGrid gemm_grid(const Gemm *g, int num_workers);
 
 /* Runs of multiply-adds over so much depth; 1 over none. */

@@ -272,20 +272,27 @@ static void bits_do_not_depend_on_where_rows_lie(void)
     operands_free(&close);
 }
 
-/* Few threads make columns of c each alone on some processors. A b across the depth is packed if its rows lie a multiple of 2 KiB apart. */
+/* Few threads make columns of c each alone, on some processors one thread too, or rows if b is small. A b across the depth is packed if its
+ * rows lie a multiple of 2 KiB apart. */
 static void bits_do_not_depend_on_who_packs(void)
 {
-    enum { M = 1030, N = 1250, K = 330 };
+    enum { M = 1030, K = 330 };
+    static const struct {
+        int64_t n;
+        bool    across; /* b lies across the depth */
+    } cases[] = {{1250, false}, {1250, true}, {20, false}, {20, true}, {90, false}};
     ThreadPool *many, *few;
     EXPECT_OK(pool_create(16, &many));
     EXPECT_OK(pool_create(2, &few));
-    for (int across = 0; across < 2; across++) {
-        Operands o = operands(M, N, K, false, !across, DT_F32, DT_F32, DT_F32, across ? 1536 - N : 3);
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        int64_t  n = cases[i].n;
+        bool     across = cases[i].across;
+        Operands o = operands(M, n, K, false, !across, DT_F32, DT_F32, DT_F32, across ? 1536 - n : 3);
         o.gemm.accumulate = across;
         o.gemm.epilogue = GEMM_BIAS;
         o.gemm.bias.data = o.bias;
-        o.gemm.b.offset = o.gemm.c.offset = 2;
-        check_product(&o, "columns made alone");
+        o.gemm.a.offset = o.gemm.b.offset = o.gemm.c.offset = 2;
+        check_product(&o, "parts of c made alone");
         float *one = product(&o, NULL), *two = product(&o, few), *sixteen = product(&o, many);
         cpu_avx512_forbid(true);
         float *narrow = product(&o, few);

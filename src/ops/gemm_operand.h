@@ -1,0 +1,44 @@
+/* Where numbers of a product's operands lie in memory, and what they are multiplied by: for the makers of products on the CPU. */
+#pragma once
+
+#include "ops/infer.h"
+
+/* Which element of memory is at (row, col) of the matrix. */
+static inline int64_t operand_index(const GemmOperand *x, int64_t row, int64_t col)
+{
+    return x->offset + (x->trans ? col * x->stride + row : row * x->stride + col);
+}
+
+static inline const void *operand_at(const GemmOperand *x, int64_t row, int64_t col)
+{
+    return (const char *)x->data + dtype_bytes(x->dtype, operand_index(x, row, col));
+}
+
+static inline void *gemm_c_at(const Gemm *g, int64_t row, int64_t col)
+{
+    return vec_at_mut(g->c.data, g->c.dtype, operand_index(&g->c, row, col));
+}
+
+static inline float whole_scale(const GemmOperand *x)
+{
+    return x->scale && x->scaling == GEMM_SCALE_WHOLE ? *x->scale : 1.0f;
+}
+
+/* alpha and the scales of whole operands. */
+static inline float gemm_factor(const Gemm *g)
+{
+    return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);
+}
+
+/* Multiplies numbers in panels of `width` rows, `panel` floats apart, by the scales of their blocks: `count` rows from `row` on, `depth`
+ * from `k` on. */
+static inline void operand_scale_panels(const GemmOperand *x, int64_t width, int64_t row, int64_t count, int64_t k, int64_t depth,
+                                        float *panels, int64_t panel)
+{
+    if (x->scaling == GEMM_SCALE_WHOLE) return;
+    for (int64_t i = 0; i < count; i += width, panels += panel) {
+        int64_t rows = min_i64(width, count - i);
+        for (int64_t l = 0; l < depth; l++)
+            for (int64_t j = 0; j < rows; j++) panels[l * width + j] *= gemm_block_scale(x, row + i + j, k + l);
+    }
+}
