@@ -6,7 +6,7 @@
 enum {
     FEW_ROWS = 4,
     DOT_COLS = 32,    /* columns of c that a task of dot products has at least, and makes together */
-    DOT_TASKS = 8,    /* a worker */
+    DOT_TASKS = 8,    /* for each worker, about */
     DOT_AHEAD = 8192, /* bytes; rows of b along the depth follow each other */
 };
 

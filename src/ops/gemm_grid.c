@@ -37,8 +37,8 @@ enum {
     OWN_N = 128,            /* columns that a worker makes alone: a run of them stays in its second cache, */
     OWN_FEWEST = 1024,      /* if c has so many, */
     UNEVEN = 16,            /* and no worker then gets more than this part of them more than others */
-    OWN_B = 1 << 15,        /* floats of b at most where a worker makes rows of c alone, */
-    OWN_ROWS = 512,         /* and so many at least */
+    OWN_B = 1 << 15,        /* floats that b has at most where a worker makes rows of c alone, */
+    OWN_ROWS = 512,         /* and how many rows these are at least */
     ACROSS_N = 128,         /* columns of c at least where a lies across the depth: with fewer its next rows aren't all fetched in time */
     PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
     PANEL_ACROSS = 128,     /* where b lies across the depth for so many, */
