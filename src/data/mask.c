@@ -58,6 +58,7 @@ void mask_rules_destroy(MaskRules *rules)
     strbuf_deinit(&rules->header);
     strbuf_deinit(&rules->stop);
     strbuf_deinit(&rules->tail);
+    strbuf_deinit(&rules->ending);
     free(rules->token_bytes);
     free(rules);
 }
@@ -271,7 +272,7 @@ static Status place_span(MaskEncoder *encoder, TurnSpan *span)
     if (!ends_with_stop && bare_byte < span->end_byte) TRY(find_border(encoder, span->end_byte, &end));
     span->first = begin.before;
     span->end = end.begun;
-    if (span->first < span->end) encoder->turns_without_stop += !turns_is_stop(tokenizer, ids[span->end - 1]);
+    if (span->first < span->end && !span->goes_on) encoder->turns_without_stop += !turns_is_stop(tokenizer, ids[span->end - 1]);
     return OK;
 }
 
