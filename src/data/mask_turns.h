@@ -24,6 +24,7 @@ struct MaskRules {
     int64_t        now_unix;       /* one clock for all rows */
     bool           forbids_shortcuts, forbids_memo;
     TemplateTraits traits;
+    MaskRules     *with_tools; /* of the template for conversations with tools, with the same tokens; NULL: these hold */
 };
 
 /* A trained turn, or a piece of one, where the template prints something else inside. */
