@@ -7,7 +7,10 @@
 #include "model/weights.h"
 #include "ops/ops.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30, ANY_POSITIONS = 1 << 30 };
@@ -372,9 +375,43 @@ static const char *const side_names[HF_NUM_SIDE_FILES] = {
 
 bool hf_is_side_file(const char *name)
 {
+    if (strcmp(name, HF_TEMPLATE_FOLDER) == 0) return true;
     for (int i = 0; i < HF_NUM_SIDE_FILES; i++)
         if (strcmp(side_names[i], name) == 0) return true;
     return false;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static bool is_template(const char *name)
+{
+    static const char end[] = ".jinja";
+    size_t            len = strlen(name), tail = strlen(end);
+    return name[0] != '.' && len > tail && strcmp(name + len - tail, end) == 0;
+}
+
+static Status read_templates(Arena *arena, const char *dir, HfSideFiles *out)
+{
+    enum { MOST_TEMPLATES = 64 };
+    const char *folder = arena_printf(arena, "%s/" HF_TEMPLATE_FOLDER, dir);
+    DIR        *entries = opendir(folder);
+    if (!entries && (errno == ENOENT || errno == ENOTDIR)) return OK;
+    if (!entries) return file_fail("list", folder);
+    out->template_names = arena_array(arena, const char *, MOST_TEMPLATES);
+    for (struct dirent *entry; (entry = readdir(entries)) && out->num_templates < MOST_TEMPLATES;)
+        if (is_template(entry->d_name)) out->template_names[out->num_templates++] = arena_strdup(arena, entry->d_name);
+    closedir(entries);
+    qsort(out->template_names, out->num_templates, sizeof *out->template_names, compare_names);
+    out->templates = arena_array(arena, Str, out->num_templates);
+    for (size_t i = 0; i < out->num_templates; i++) {
+        const char *path = arena_printf(arena, "%s/%s", folder, out->template_names[i]);
+        TRY(file_read_as_is(arena, path, MAX_SIDE_BYTES, &out->templates[i]));
+        out->bytes += (int64_t)out->templates[i].len;
+    }
+    return OK;
 }
 
 Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
@@ -388,18 +425,31 @@ Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
             TRY(status);
         out->bytes += (int64_t)out->texts[i].len;
     }
+    return read_templates(arena, dir, out);
+}
+
+static Status write_templates(Arena *arena, const HfSideFiles *files, const char *folder)
+{
+    const char *inner = arena_printf(arena, "%s/" HF_TEMPLATE_FOLDER, folder);
+    if (files->num_templates > 0) TRY(file_make_dirs(inner));
+    for (size_t i = 0; i < files->num_templates; i++) {
+        const char *path = arena_printf(arena, "%s/%s", inner, files->template_names[i]);
+        TRY(file_write_atomic(path, files->templates[i].data, files->templates[i].len));
+    }
     return OK;
 }
 
 Status hf_write_side_files(const HfSideFiles *files, const char *folder)
 {
-    char path[4096];
-    for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
+    Arena  arena = {0};
+    Status status = OK;
+    for (int i = 0; i < HF_NUM_SIDE_FILES && status == OK; i++) {
         if (!files->texts[i].data) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, side_names[i]);
-        TRY(file_write_atomic(path, files->texts[i].data, files->texts[i].len));
+        status = file_write_atomic(arena_printf(&arena, "%s/%s", folder, side_names[i]), files->texts[i].data, files->texts[i].len);
     }
-    return OK;
+    if (status == OK) status = write_templates(&arena, files, folder);
+    arena_deinit(&arena);
+    return status;
 }
 
 Status hf_copy_side_files(const char *from, const char *folder)

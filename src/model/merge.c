@@ -367,15 +367,17 @@ static Status has_inner_template(Arena *arena, const char *dir, bool *out)
     return OK;
 }
 
-/* The base's files, and over them those that the adapter was trained with. A template of the base in a file of its own would
- * win over one in the adapter's tokenizer_config.json. */
+/* The base's files, and over them those that the adapter was trained with. If the adapter has a template, the base's
+ * go: one in a file of its own would win over one in the adapter's tokenizer_config.json, and another one, named, where there
+ * are tools. */
 static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter, const char *folder)
 {
-    static const char *const files[] = {"chat_template.jinja", "chat_template.json"};
-    bool                     is_inner;
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json", HF_TEMPLATE_FOLDER};
+    bool                     has_template;
     TRY(hf_copy_side_files(base, folder));
-    TRY(has_inner_template(arena, adapter, &is_inner));
-    for (int i = 0; is_inner && i < 2; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
+    TRY(has_inner_template(arena, adapter, &has_template));
+    for (int i = 0; i < 2; i++) has_template |= file_exists(arena_printf(arena, "%s/%s", adapter, files[i]));
+    for (int i = 0; has_template && i < 3; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
     return hf_copy_side_files(adapter, folder);
 }
 

@@ -59,10 +59,13 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
     return status;
 }
 
-/* The tokenizer's files and the chat template: what is trained is what is served. */
+/* The tokenizer's files and the chat template: what is trained is what is served. A template of the run file lays out
+ * conversations with tools too, so that the folder's other templates stay behind. */
 static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
-    TRY(hf_write_side_files(c->side_files, folder));
+    HfSideFiles files = *c->side_files;
+    if (c->chat_template.data) files.num_templates = 0;
+    TRY(hf_write_side_files(&files, folder));
     if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
     if (!c->chat_template.data) return OK;
     Arena  arena = {0};
@@ -123,20 +126,35 @@ static void write_sums(const TensorSums *sums, StrBuf *out)
     strbuf_puts(out, "\n    }");
 }
 
-/* Files of a folder by name, the hidden ones left out. */
+enum { MAX_FILES = 65536 };
+
+static Status add_files(Arena *arena, const char *folder, const char *inner, const char **names, size_t *count)
+{
+    const char *path = arena_printf(arena, "%s/%s", folder, inner);
+    DIR        *dir = opendir(path);
+    if (!dir) return file_fail("list", path);
+    for (struct dirent *entry; (entry = readdir(dir)) && *count < MAX_FILES;)
+        if (entry->d_name[0] != '.') names[(*count)++] = arena_printf(arena, "%s%s", inner, entry->d_name);
+    closedir(dir);
+    return OK;
+}
+
+/* Files of a folder by name, with those of the templates' folder, the hidden ones left out. */
 static Status list_files(Arena *arena, const char *folder, const char ***out_names, size_t *out_count)
 {
-    enum { MAX_FILES = 65536 };
-    DIR *dir = opendir(folder);
-    if (!dir) return file_fail("list", folder);
     const char **names = arena_array(arena, const char *, MAX_FILES);
-    size_t       count = 0;
-    for (struct dirent *entry; (entry = readdir(dir)) && count < MAX_FILES;)
-        if (entry->d_name[0] != '.') names[count++] = arena_strdup(arena, entry->d_name);
-    closedir(dir);
-    qsort(names, count, sizeof *names, compare_text);
+    size_t       count = 0, kept = 0;
+    bool         has_templates = false;
+    TRY(add_files(arena, folder, "", names, &count));
+    for (size_t i = 0; i < count; i++) {
+        bool is_folder = strcmp(names[i], HF_TEMPLATE_FOLDER) == 0;
+        has_templates |= is_folder;
+        if (!is_folder) names[kept++] = names[i];
+    }
+    if (has_templates) TRY(add_files(arena, folder, HF_TEMPLATE_FOLDER "/", names, &kept));
+    qsort(names, kept, sizeof *names, compare_text);
     *out_names = names;
-    *out_count = count;
+    *out_count = kept;
     return OK;
 }
 
