@@ -155,6 +155,7 @@ static bool show_progress(void *context, int64_t rows, int64_t tokens, double fr
 
 static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
 {
+    log_lines(notes, r->file_notes);
     log_note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
     if (r->num_bad_rows)
