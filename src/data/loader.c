@@ -45,15 +45,19 @@ int64_t loader_row_len(const Loader *loader)
 
 int64_t loader_num_steps(const Loader *loader)
 {
-    int64_t epochs = loader->rows.options.num_epochs, per_step = loader_rows_per_step(loader);
-    return epochs == 0 ? -1 : (epochs * loader->rows.stats.rows_per_epoch + per_step - 1) / per_step;
+    int64_t total = loader->rows.total, per_step = loader_rows_per_step(loader);
+    return total < 0 ? -1 : (total + per_step - 1) / per_step;
 }
 
-double loader_epoch(const Loader *loader, int64_t step)
+double loader_epoch(Loader *loader, int64_t step)
 {
-    int64_t rows = step * loader_rows_per_step(loader), most = loader->rows.options.num_epochs * loader->rows.stats.rows_per_epoch;
-    if (most > 0 && rows > most) rows = most; /* the last step's may be fewer */
-    return (double)rows / (double)loader->rows.stats.rows_per_epoch;
+    return rows_epoch(&loader->rows, step * loader_rows_per_step(loader));
+}
+
+const char *loader_unseen(Loader *loader, int64_t steps)
+{
+    int source = rows_unseen(&loader->rows, steps * loader_rows_per_step(loader));
+    return source < 0 ? NULL : loader->rows.sources[source].name;
 }
 
 const LoaderStats *loader_stats(const Loader *loader)
@@ -61,54 +65,42 @@ const LoaderStats *loader_stats(const Loader *loader)
     return &loader->rows.stats;
 }
 
-/* The row that comes at place `place` of the whole run; false beyond its end. */
-static bool locate(const Loader *loader, int64_t place, int *out_source, int64_t *out_row)
-{
-    const Rows *rows = &loader->rows;
-    int64_t     epoch = place / rows->stats.rows_per_epoch, index = place % rows->stats.rows_per_epoch;
-    if (rows->options.num_epochs > 0 && epoch >= rows->options.num_epochs) return false;
-    rows_locate(rows, epoch, index, out_source, out_row);
-    return true;
-}
-
-static Status fill_batch(const Loader *loader, int64_t number, Batch *batch)
+static Status fill_batch(Loader *loader, int64_t number, Batch *batch)
 {
     const LoaderOptions *o = &loader->rows.options;
     batch->step = number / o->grad_accum_steps;
     batch->num_tokens = batch->num_trained = 0;
     int64_t place = (number * o->world_size + o->rank) * o->batch_size;
     for (int64_t b = 0; b < o->batch_size; b++) {
-        int     source;
-        int64_t row;
-        if (locate(loader, place + b, &source, &row))
-            TRY(rows_fill(&loader->rows, source, row, batch, b));
+        RowPlace row;
+        if (rows_locate(&loader->rows, place + b, &row))
+            TRY(rows_fill(&loader->rows, &row, batch, b));
         else
             rows_fill_padding(&loader->rows, batch, b, 0);
     }
     return OK;
 }
 
-Status loader_step_tokens(const Loader *loader, int64_t step, int64_t *out_count)
+Status loader_step_tokens(Loader *loader, int64_t step, int64_t *out_count)
 {
     CHECK(step >= 0);
     int64_t per_step = loader_rows_per_step(loader), sum = 0;
     for (int64_t i = 0; i < per_step; i++) {
-        int     source;
-        int64_t row;
-        if (locate(loader, step * per_step + i, &source, &row)) sum += rows_count_trained(&loader->rows, source, row);
+        RowPlace row;
+        if (rows_locate(&loader->rows, step * per_step + i, &row)) sum += rows_count_trained(&loader->rows, &row);
     }
     *out_count = sum;
     return OK;
 }
 
-Status loader_read_row(const Loader *loader, int64_t index, Batch *row)
+Status loader_read_row(Loader *loader, int64_t index, Batch *row)
 {
-    const Rows *rows = &loader->rows;
+    Rows *rows = &loader->rows;
     FAIL_IF(index < 0 || index >= rows->stats.num_rows, ERR_INVALID, "row %lld of %lld", (long long)index, (long long)rows->stats.num_rows);
     int source = 0;
     while (index >= rows->sources[source].num_rows) index -= rows->sources[source++].num_rows;
     row->num_tokens = row->num_trained = 0;
-    return rows_fill(rows, source, index, row, 0);
+    return rows_fill(rows, &(RowPlace){.source = source, .row = index, .epoch = -1}, row, 0);
 }
 
 /* ---- the ring ---- */
@@ -119,7 +111,7 @@ static int64_t end_micro(const Loader *loader)
     return steps < 0 ? INT64_MAX : steps * loader->rows.options.grad_accum_steps;
 }
 
-static void slot_fill(const Loader *loader, Slot *slot, int64_t number)
+static void slot_fill(Loader *loader, Slot *slot, int64_t number)
 {
     slot->status = fill_batch(loader, number, &slot->batch);
     if (slot->status != OK) snprintf(slot->message, sizeof slot->message, "%s", status_message());

@@ -33,8 +33,7 @@ void note_about(StrBuf *notes, const char *dir, const PathList *about)
 {
     if (!notes || about->count == 0) return;
     strbuf_printf(notes, "%s: left out, as files about the dataset: ", dir);
-    for (int i = 0; i < about->count && i < MOST_NAMED; i++)
-        strbuf_printf(notes, "%s%s", i ? ", " : "", about->paths[i] + strlen(dir) + 1);
+    for (int i = 0; i < about->count && i < MOST_NAMED; i++) strbuf_printf(notes, "%s%s", i ? ", " : "", about->paths[i] + strlen(dir) + 1);
     if (about->count > MOST_NAMED) strbuf_printf(notes, " and %d more", about->count - MOST_NAMED);
     strbuf_puts(notes, "; to train on such a file name it as a dataset's path\n");
 }
@@ -162,8 +161,9 @@ Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *no
             dir, split);
     if (is_train && evidence != NAME_BEGINS) is_told &= other && !has_untold_text(list, dir); /* train is the default too */
     if (!is_told && other && notes)
-        strbuf_printf(notes, "warning: %s: all %d files are read, %s too: what split each is of isn't told by all names; if they aren't all of "
-                             "\"%s\", name those that are by a pattern, as %s/*.jsonl\n",
+        strbuf_printf(notes,
+                      "warning: %s: all %d files are read, %s too: what split each is of isn't told by all names; if they aren't all of "
+                      "\"%s\", name those that are by a pattern, as %s/*.jsonl\n",
                       dir, all, other, split, dir);
     if (!is_told) return OK;
     for (int i = 0; i < all; i++)
