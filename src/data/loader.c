@@ -20,7 +20,8 @@ struct Loader {
     int32_t *memory; /* of all slots */
     Slot    *slots;  /* one more than prefetch: the caller holds one */
     int      num_slots;
-    int64_t  next_micro; /* number of the micro-batch that loader_next hands out next */
+    int64_t  next_micro;            /* number of the micro-batch that loader_next hands out next */
+    int64_t  first_step, first_row; /* that step begins with that row of the run */
 
     /* Below: shared with the thread, under `lock`. */
     pthread_t       thread;
@@ -45,18 +46,34 @@ int64_t loader_row_len(const Loader *loader)
 
 int64_t loader_num_steps(const Loader *loader)
 {
-    int64_t total = loader->rows.total, per_step = loader_rows_per_step(loader);
-    return total < 0 ? -1 : (total + per_step - 1) / per_step;
+    int64_t left = loader->rows.total - loader->first_row, per_step = loader_rows_per_step(loader);
+    return loader->rows.total < 0 ? -1 : loader->first_step + (left > 0 ? (left + per_step - 1) / per_step : 0);
+}
+
+int64_t loader_total_rows(const Loader *loader)
+{
+    return loader->rows.total;
+}
+
+static int64_t first_row_of(const Loader *loader, int64_t step)
+{
+    return loader->first_row + (step - loader->first_step) * loader_rows_per_step(loader);
+}
+
+int64_t loader_rows_before(const Loader *loader, int64_t step)
+{
+    int64_t rows = first_row_of(loader, step), total = loader->rows.total;
+    return total >= 0 && rows > total ? total : rows; /* the last step's may be fewer */
 }
 
 double loader_epoch(Loader *loader, int64_t step)
 {
-    return rows_epoch(&loader->rows, step * loader_rows_per_step(loader));
+    return rows_epoch(&loader->rows, first_row_of(loader, step));
 }
 
 const char *loader_unseen(Loader *loader, int64_t steps)
 {
-    int source = rows_unseen(&loader->rows, steps * loader_rows_per_step(loader));
+    int source = rows_unseen(&loader->rows, first_row_of(loader, steps));
     return source < 0 ? NULL : loader->rows.sources[source].name;
 }
 
@@ -70,7 +87,7 @@ static Status fill_batch(Loader *loader, int64_t number, Batch *batch)
     const LoaderOptions *o = &loader->rows.options;
     batch->step = number / o->grad_accum_steps;
     batch->num_tokens = batch->num_trained = 0;
-    int64_t place = (number * o->world_size + o->rank) * o->batch_size;
+    int64_t place = first_row_of(loader, batch->step) + (number % o->grad_accum_steps * o->world_size + o->rank) * o->batch_size;
     for (int64_t b = 0; b < o->batch_size; b++) {
         RowPlace row;
         if (rows_locate(&loader->rows, place + b, &row))
@@ -87,7 +104,7 @@ Status loader_step_tokens(Loader *loader, int64_t step, int64_t *out_count)
     int64_t per_step = loader_rows_per_step(loader), sum = 0;
     for (int64_t i = 0; i < per_step; i++) {
         RowPlace row;
-        if (rows_locate(&loader->rows, step * per_step + i, &row)) sum += rows_count_trained(&loader->rows, &row);
+        if (rows_locate(&loader->rows, first_row_of(loader, step) + i, &row)) sum += rows_count_trained(&loader->rows, &row);
     }
     *out_count = sum;
     return OK;
@@ -120,10 +137,9 @@ static void slot_fill(Loader *loader, Slot *slot, int64_t number)
 static void *prefetch_main(void *context)
 {
     Loader *loader = context;
-    int64_t end = end_micro(loader);
     pthread_mutex_lock(&loader->lock);
     while (!loader->stop) {
-        if (loader->ready == loader->num_slots - 1 || loader->fill_micro >= end) {
+        if (loader->ready == loader->num_slots - 1 || loader->fill_micro >= end_micro(loader)) {
             pthread_cond_wait(&loader->changed, &loader->lock);
             continue;
         }
@@ -144,18 +160,30 @@ static void *prefetch_main(void *context)
     return NULL;
 }
 
-void loader_seek(Loader *loader, int64_t step)
+/* What the thread fills is thrown away. */
+static void begin_at(Loader *loader, int64_t step, int64_t first_step, int64_t first_row)
 {
-    CHECK(step >= 0);
-    loader->next_micro = step * loader->rows.options.grad_accum_steps;
-    if (!loader->has_thread) return;
+    CHECK(step >= first_step && first_row >= 0);
     pthread_mutex_lock(&loader->lock);
     loader->generation++;
     while (loader->busy) pthread_cond_wait(&loader->changed, &loader->lock);
+    loader->first_step = first_step;
+    loader->first_row = first_row;
+    loader->next_micro = step * loader->rows.options.grad_accum_steps;
     loader->first = loader->ready = 0;
     loader->fill_micro = loader->next_micro;
     pthread_cond_broadcast(&loader->changed);
     pthread_mutex_unlock(&loader->lock);
+}
+
+void loader_seek(Loader *loader, int64_t step)
+{
+    begin_at(loader, step, loader->first_step, loader->first_row);
+}
+
+void loader_resume(Loader *loader, int64_t step, int64_t rows)
+{
+    begin_at(loader, step, step, rows);
 }
 
 static Slot *take_slot(Loader *loader)

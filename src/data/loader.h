@@ -1,7 +1,7 @@
 /* Loader: micro-batches for training and evaluation, out of token shards.
  *
  * A dataset becomes rows of seq_len tokens once, at creation. Which row comes when is a pure function of (seed, epoch),
- * so that the cursor is one number, the train step, and resuming at it is exact. Documents in a row stay apart. A thread
+ * so that the cursor is one number, the rows given out, and resuming at it is exact. Documents in a row stay apart. A thread
  * fills a small ring of buffers ahead; nothing is allocated after creation. */
 #pragma once
 
@@ -80,8 +80,8 @@ NODISCARD Status   loader_create(const LoaderOptions *options, const LoaderSourc
 void               loader_destroy(Loader *loader); /* NULL is fine */
 const LoaderStats *loader_stats(const Loader *loader);
 
-/* Train steps in num_epochs; -1 when without end. The last one is filled up with padding. Steps run over the border of
- * epochs, so that no row is left out. */
+/* Train steps in num_epochs, those before a resume too; -1 when without end. The last one is filled up with padding. Steps run over the
+ * border of epochs, so that no row is left out. */
 int64_t loader_num_steps(const Loader *loader);
 
 /* The name of a source of which nothing comes in the first `steps` steps, as its weight is too small; NULL: all come. */
@@ -92,8 +92,14 @@ int64_t     loader_row_len(const Loader *loader);       /* T */
 /* The epoch a step starts in, as a fraction: 1.5 is in the middle of the second. */
 double loader_epoch(Loader *loader, int64_t step);
 
-/* The next micro-batch is the first of `step`. This is resuming. */
+/* The next micro-batch is the first of `step`. */
 void loader_seek(Loader *loader, int64_t step);
+
+int64_t loader_total_rows(const Loader *loader); /* of num_epochs; -1: without end */
+/* The rows that were given out before `step`: the cursor of a run, whatever number of rows its steps have. */
+int64_t loader_rows_before(const Loader *loader, int64_t step);
+/* This is resuming: `step` comes next, and begins with the row behind the first `rows`. Earlier steps are none of this loader's. */
+void loader_resume(Loader *loader, int64_t step, int64_t rows);
 
 /* *out is NULL at the end; else valid until the next call of loader_next, loader_seek or loader_destroy. */
 NODISCARD Status loader_next(Loader *loader, const Batch **out_batch);

@@ -1,5 +1,5 @@
-/* Which rows an epoch has, and in which order. The whole part of a source's weight takes all its rows so many times. Of the rest samples are
- * drawn: they come in one endless sequence, every sample once before any comes again, and each epoch takes on where the one before it
+/* Which rows an epoch has, and in which order. The whole part of a source's weight takes all its rows so many times. Of the rest samples
+ * are drawn: they come in one endless sequence, every sample once before any comes again, and each epoch takes on where the one before it
  * ended. Drawn samples are packed epoch by epoch, so that an epoch has as many of them as the weight says, not a row's more.
  *
  * Without such a rest all epochs have equally many rows. Otherwise a list says where each epoch begins; it grows as far as is asked for. */

@@ -419,6 +419,47 @@ static void seeking_is_exact_among_small_weights(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
+/* Steps of other sizes go on with the row behind the last one. */
+static void resuming_counts_rows(void)
+{
+    const char   *dir = scratch_dir();
+    ShardSet      set = open_set(dir, false);
+    LoaderOptions options = {.mode = LOADER_PADDED, .seq_len = 64, .batch_size = 1, .num_epochs = 4, .shuffle = true, .prefetch = 2};
+    const Batch  *batch;
+    for (int accumulate = 1; accumulate <= 4; accumulate++) {
+        int seen[12] = {0};
+        options.grad_accum_steps = 3;
+        Loader *loader = open_loader(&set, options);
+        for (int i = 0; i < 5 * 3; i++) {
+            EXPECT_OK(loader_next(loader, &batch));
+            seen[batch->doc_id[0]]++;
+        }
+        int64_t rows = loader_rows_before(loader, 5), trained;
+        EXPECT_INT(rows, 15);
+        EXPECT_INT(loader_rows_before(loader, 15), 44);
+        loader_destroy(loader);
+        options.grad_accum_steps = accumulate;
+        loader = open_loader(&set, options);
+        loader_resume(loader, 5, rows);
+        EXPECT_INT(loader_num_steps(loader), 5 + (44 - 15 + accumulate - 1) / accumulate);
+        EXPECT_NEAR(loader_epoch(loader, 5), 15.0 / 11, 1e-12);
+        int64_t of_step = 0;
+        for (int i = 0;; i++) {
+            EXPECT_OK(loader_next(loader, &batch));
+            if (!batch) break;
+            EXPECT_INT(batch->step, 5 + i / accumulate);
+            of_step = i % accumulate ? of_step + batch->num_trained : batch->num_trained;
+            EXPECT_OK(loader_step_tokens(loader, batch->step, &trained));
+            if (i % accumulate == accumulate - 1) EXPECT_INT(of_step, trained);
+            if (batch->doc_id[0] >= 0) seen[batch->doc_id[0]]++;
+        }
+        for (int d = 0; d < 12; d++) EXPECT_INT(seen[d], d == 5 ? 0 : 4);
+        loader_destroy(loader);
+    }
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
 /* A part of an epoch ends where it says, and steps are filled up with padding. */
 static void parts_of_epochs_end_in_time(void)
 {
@@ -480,4 +521,4 @@ TEST_MAIN(TEST(text_is_never_lost), TEST(stream_uses_every_token_and_label_once)
           TEST(packed_and_padded_hold_the_same_samples), TEST(splitting_loses_no_label), TEST(seeking_is_exact_over_epochs),
           TEST(validation_and_training_share_no_document), TEST(one_document_is_split_by_tokens), TEST(weights_repeat_and_thin_out),
           TEST(small_weights_add_up), TEST(seeking_is_exact_among_small_weights), TEST(parts_of_epochs_end_in_time),
-          TEST(permutations_are_permutations), TEST(empty_data_is_an_error))
+          TEST(resuming_counts_rows), TEST(permutations_are_permutations), TEST(empty_data_is_an_error))
