@@ -96,6 +96,18 @@ void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...)
     if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
 }
 
+void log_lines(StrBuf *notes, const char *lines)
+{
+    for (const char *line = lines; *line;) {
+        static const char warning[] = "warning: ";
+        bool              is_warning = strncmp(line, warning, sizeof warning - 1) == 0;
+        if (is_warning) line += sizeof warning - 1;
+        int len = (int)strcspn(line, "\n");
+        log_note(notes, is_warning, "%.*s", len, line);
+        line += len + (line[len] == '\n');
+    }
+}
+
 bool log_is_terminal(void)
 {
     return can_rewrite(STDERR_FILENO);

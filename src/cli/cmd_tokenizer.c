@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { MAX_SPECIAL = 64, MAX_VOCAB = 1 << 24 };
+enum { MAX_VOCAB = 1 << 24 };
 
 typedef struct TokenizerArgs {
     const char *out, *special, *eos;
@@ -17,16 +17,20 @@ typedef struct TokenizerArgs {
     bool        force;
 } TokenizerArgs;
 
-/* "a,b,c" into names. */
-static int split_names(Arena *arena, const char *text, const char **names)
+/* "a,b,c" into names; there is room for one more. */
+static const char **split_names(Arena *arena, const char *text, int *out_count)
 {
-    int count = 0;
-    for (const char *at = text; *at && count < MAX_SPECIAL;) {
+    size_t room = 2;
+    int    count = 0;
+    for (const char *at = text; (at = strchr(at, ',')); at++) room++;
+    const char **names = arena_array(arena, const char *, room);
+    for (const char *at = text; *at;) {
         size_t len = strcspn(at, ",");
         if (len) names[count++] = arena_strndup(arena, at, len);
         at += len + (at[len] == ',');
     }
-    return count;
+    *out_count = count;
+    return names;
 }
 
 /* Every file of the words is one document. */
@@ -51,8 +55,8 @@ static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
 
 static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
 {
-    const char *special[MAX_SPECIAL + 1];
-    int         num_special = split_names(&args->arena, t->special, special), eos = 0;
+    int          num_special, eos = 0;
+    const char **special = split_names(&args->arena, t->special, &num_special);
     while (eos < num_special && strcmp(special[eos], t->eos) != 0) eos++;
     if (eos == num_special) special[num_special++] = t->eos;
     BpeTrainOptions options = {.vocab_size = (int32_t)t->vocab_size,

@@ -33,7 +33,9 @@ static void put_json_row(StrBuf *out, const InspectRow *row)
     for (size_t i = 0; i < row->count; i++) strbuf_printf(out, i ? ",%d" : "%d", row->ids[i]);
     strbuf_puts(out, "], \"mask\": [");
     for (size_t i = 0; i < row->count; i++) strbuf_puts(out, row->mask[i] ? i ? ",1" : "1" : i ? ",0" : "0");
-    strbuf_printf(out, "], \"row\": %lld}\n", (long long)row->row);
+    strbuf_printf(out, "], \"row\": %lld", (long long)row->row);
+    if (row->part) strbuf_printf(out, ", \"part\": %lld", (long long)row->part);
+    strbuf_puts(out, "}\n");
 }
 
 static void put_switch(Printer *p, bool trained)
@@ -62,8 +64,10 @@ static Status put_text(Printer *p, const InspectRow *row, size_t count)
 static Status put_row(Printer *p, const InspectRow *row)
 {
     size_t count = row->count < MAX_TOKENS_SHOWN ? row->count : MAX_TOKENS_SHOWN;
-    strbuf_printf(&p->out, "── row %lld (%s:%lld): %zu tokens, %lld trained\n", (long long)row->row, row->path, (long long)row->line,
-                  row->count, (long long)row->num_trained);
+    strbuf_printf(&p->out, "── row %lld", (long long)row->row);
+    if (row->part) strbuf_printf(&p->out, ", part %lld", (long long)row->part);
+    strbuf_printf(&p->out, " (%s:%lld): %zu tokens, %lld trained\n", row->path, (long long)row->line, row->count,
+                  (long long)row->num_trained);
     TRY(put_text(p, row, count));
     strbuf_puts(&p->out, "\nids");
     bool trained = false;
@@ -157,6 +161,7 @@ Status inspect_view_print(const TokenizeJob *job, const InspectView *view)
     Printer        p = {.view = view, .tokenizer = job->tokenizer, .colour = log_has_colour(STDOUT_FILENO)};
     Status         status = inspect_dataset(job, 0, view->json ? (InspectPacking){0} : view->packing, show_row, &p, &summary);
     if (status == OK) status = p.status;
+    log_lines(NULL, summary.file_notes);
     if (status == OK && !view->json) put_summary(&p.out, job->dataset->path, &summary, &view->packing);
     if (p.bad_shown > MAX_BAD_SHOWN) log_warn("skipped: %lld bad rows in all", (long long)p.bad_shown);
     Status printed = flush(&p); /* also what came before a bad row */

@@ -33,12 +33,14 @@ typedef struct Pipeline {
     int64_t            shard_tokens;
     ShardWriter       *writer; /* NULL between shards */
     DoneShards         done;
-    bool              *is_damaged; /* (done.count) at the start; NULL: none is */
-    int64_t            remake_end; /* a damaged shard is made anew up to this row; 0: none */
-    int64_t            rows_read;
-    bool               in_document; /* the last unit's document goes on */
-    Record             held;        /* a record read and not yet in a unit */
+    bool              *is_damaged;     /* (done.count) at the start; NULL: none is */
+    int64_t            remake_end;     /* a damaged shard is made anew up to this row; 0: none */
+    int64_t            rows_read;      /* parts of a text count each */
+    int64_t            documents_read; /* they count once */
+    bool               in_document;    /* the last unit's document goes on */
+    Record             held;           /* a record read and not yet in a unit */
     bool               has_held, was_part;
+    bool               goes_on; /* the last record's document does */
 
     pthread_t       threads[MAX_THREADS];
     int             num_threads;
@@ -104,10 +106,12 @@ static Status next_record(Pipeline *p, Record *out, bool *out_has)
         p->has_held = false;
         return OK;
     }
-    int64_t most = p->remake_end ? p->remake_end : p->job->dataset->samples;
-    if (most > 0 && p->rows_read >= most && !p->was_part) return OK;
+    int64_t most = p->job->dataset->samples;
+    if (p->remake_end ? p->rows_read >= p->remake_end : most > 0 && p->documents_read >= most && !p->goes_on) return OK;
     TRY(reader_next(p->reader, out, out_has));
     p->rows_read += *out_has;
+    p->documents_read += *out_has && !p->goes_on;
+    p->goes_on = *out_has && out->continues;
     return OK;
 }
 
@@ -508,6 +512,7 @@ Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report)
     pipeline_init(&p, job, out_report);
     Status status = make(&p);
     out_report->num_rows = p.done.num_rows;
+    snprintf(out_report->file_notes, sizeof out_report->file_notes, "%s", strbuf_cstr(&p.key.file_notes));
     pipeline_deinit(&p);
     FAIL_IF(status == ERR_NO_FIT, status, "%s. Make room; then the same command goes on where it stopped", status_message());
     return status;

@@ -283,7 +283,7 @@ static Status check_list(Arena *arena, const DatasetList *list, bool pull)
         int            count;
         if (!d->path || (!pull && hub_is_remote(d->path))) continue;
         TRY(config_at(d->origin, KEY_dataset_path,
-                      reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
+                      reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, NULL, &paths, &count)));
     }
     return OK;
 }

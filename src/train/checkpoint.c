@@ -214,6 +214,10 @@ Status checkpoint_read_state(const char *path, TrainState *out)
           json_get_bool(&root, "eval_pending", &s.eval_pending) && checkpoint_get_hash(&root, "settings_hash", &s.settings_hash) &&
           checkpoint_get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 && s.metrics_bytes >= 0))
         status = status_fail(ERR_CHECKPOINT, "%s: a key is missing or of another type", name);
+    const JsonValue *rows = json_get(&root, "rows");
+    s.rows = -1;
+    if (status == OK && rows && !(json_get_int(&root, "rows", &s.rows) && s.rows >= 0))
+        status = status_fail(ERR_CHECKPOINT, "%s: \"rows\" is no count", name);
     if (status == OK && !json_get_int(&root, "total_trained", &s.total_trained))
         s.total_trained = s.total_tokens; /* the only count of older checkpoints */
     arena_deinit(&arena);

@@ -7,10 +7,11 @@
 #include "run/session.h"
 #include "train/metrics.h"
 
-/* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: both are functions of
- * (seed, step). */
+/* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: they are functions
+ * of the seed, the step and the cursor. */
 typedef struct TrainState {
-    int64_t  step;                        /* train steps done: also the data cursor */
+    int64_t  step;                        /* train steps done */
+    int64_t  rows;                        /* the data cursor: rows that they had; -1: not known */
     int64_t  applied;                     /* of them, those that updated weights: what bias correction counts */
     int64_t  skipped;                     /* not finite */
     int64_t  bad_in_row;                  /* of these, the last ones in a row */

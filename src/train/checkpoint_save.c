@@ -106,10 +106,12 @@ static Status save_state(const TrainState *s, const char *path)
                   "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"applied\": %lld,\n  \"skipped\": %lld,\n  \"bad_in_row\": %lld,\n"
                   "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  "
                   "\"settings_hash\": \"%016llx\",\n"
-                  "  \"data_hash\": \"%016llx\"\n}\n",
+                  "  \"data_hash\": \"%016llx\"",
                   (long long)s->step, (long long)s->applied, (long long)s->skipped, (long long)s->bad_in_row, (long long)s->total_tokens,
                   (long long)s->total_trained, (long long)s->metrics_bytes, s->eval_pending ? "true" : "false",
                   (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
+    if (s->rows >= 0) strbuf_printf(&text, ",\n  \"rows\": %lld", (long long)s->rows);
+    strbuf_puts(&text, "\n}\n");
     Status status = file_write_atomic(path, text.data, text.len);
     strbuf_deinit(&text);
     return status;

@@ -444,6 +444,7 @@ Status driven_rank_save(DrivenRank *d, const char *dir)
     StrBuf      text = {0};
     Status      status = save_context(d, dir, &text, &context);
     t->state.settings_hash = t->record.hash;
+    t->state.rows = -1; /* which rows there were is the caller's */
     if (status == OK) status = checkpoint_save(&context, &t->state);
     strbuf_deinit(&text);
     return status;

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -117,15 +118,24 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     out->hash = hash_bytes(model->config_text.data, model->config_text.len, hash_bytes(out->settings.data, out->settings.len, 0));
 }
 
-void run_record_deinit(RunRecord *record)
-{
-    strbuf_deinit(&record->settings);
-}
-
 static size_t line_length(const char *text)
 {
     size_t len = strcspn(text, "\n");
     return len + (text[len] == '\n');
+}
+
+/* The whole number of a key in the settings, 0: none. */
+static int64_t setting(const char *settings, const char *key)
+{
+    size_t len = strlen(key);
+    for (const char *line = settings; *line; line += line_length(line))
+        if (strncmp(line, key, len) == 0 && line[len] == ':') return strtoll(line + len + 1, NULL, 10);
+    return 0;
+}
+
+void run_record_deinit(RunRecord *record)
+{
+    strbuf_deinit(&record->settings);
 }
 
 /* A key with what belongs to it. */
@@ -252,6 +262,8 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
     if (status == OK) strbuf_puts(&before->settings, settings);
     if (status == OK) (void)json_get_int(&root, "began", &before->began); /* 0: not known */
+    if (status == OK && !json_get_int(&root, "batch", &before->batch))
+        before->batch = setting(settings, "per_device_train_batch_size") * setting(settings, "gradient_accumulation_steps");
     arena_deinit(&arena);
     return status;
 }
@@ -295,6 +307,7 @@ Status run_record_write(const char *output_dir, const RunRecord *record, bool fi
     put_hash(&text, "tokenizer", record->tokenizer);
     put_hash(&text, "data", record->data);
     strbuf_printf(&text, ",\n  \"began\": %lld", (long long)record->began);
+    strbuf_printf(&text, ",\n  \"batch\": %lld", (long long)record->batch);
     strbuf_puts(&text, ",\n  \"settings\": ");
     json_write_string(&text, record->settings.data, record->settings.len);
     strbuf_puts(&text, "\n}\n");

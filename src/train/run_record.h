@@ -14,6 +14,7 @@ typedef struct RunRecord {
     uint64_t tokenizer;  /* of tokenizer.json */
     uint64_t data;       /* of the datasets' keys: files, template, options of each */
     int64_t  began;      /* as of run_record_began */
+    int64_t  batch;      /* rows of a step of those checkpoints beside it that don't tell their rows; 0: not known */
 } RunRecord;
 
 /* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out, and so are ranks: `world` of

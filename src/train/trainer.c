@@ -233,6 +233,7 @@ static Status load(Trainer *t)
     const Config *c = t->config;
     if (trains_turns(&t->data)) TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
+    TRY(trainer_place_cursor(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(trainer_load_state(t));
     if (trainer_leads(t)) TRY(trainer_check_disk(t));

@@ -103,7 +103,9 @@ NODISCARD Status trainer_refuse_other_kind(Trainer *trainer);
 /* Makes the folder; one that it made is removed where the data can't be opened. */
 NODISCARD Status trainer_open_data(Trainer *trainer);
 NODISCARD Status trainer_find_output(Trainer *trainer); /* all ranks see the same folder */
-NODISCARD Status trainer_load_state(Trainer *trainer);  /* of resume_path */
+/* Sets the data to the row that the steps of resume_path ended with, and with it the steps of the run. */
+NODISCARD Status trainer_place_cursor(Trainer *trainer);
+NODISCARD Status trainer_load_state(Trainer *trainer); /* of resume_path */
 NODISCARD Status trainer_check_disk(const Trainer *trainer);
 /* The folder becomes this run's: until here nothing of an earlier one was touched. */
 NODISCARD Status trainer_begin_output(Trainer *trainer);

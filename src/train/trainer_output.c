@@ -96,15 +96,20 @@ Status trainer_refuse_other_kind(Trainer *t)
     return OK;
 }
 
+/* What run.json says of the folder that resume_path lies in. */
+static bool read_writer(Trainer *t, RunRecord *out)
+{
+    RunPresence presence;
+    Status      status = run_record_read(arena_printf(&t->arena, "%s/..", t->resume_path), &presence, out);
+    if (status != OK) status_clear(); /* not known */
+    return status == OK;
+}
+
 /* An adapter means nothing on other weights than it was trained on, whatever else may change. */
 static Status refuse_other_base(Trainer *t)
 {
-    RunPresence presence;
-    RunRecord   writer;
-    const char *dir = arena_printf(&t->arena, "%s/..", t->resume_path);
-    Status      status = run_record_read(dir, &presence, &writer);
-    if (status != OK) status_clear(); /* not known */
-    bool is_other = status == OK && writer.base && t->record.base && writer.base != t->record.base;
+    RunRecord writer;
+    bool      is_other = read_writer(t, &writer) && writer.base && t->record.base && writer.base != t->record.base;
     run_record_deinit(&writer);
     FAIL_IF(is_other, ERR_INVALID,
             "the adapter of %s was trained on other weights than %s holds: they were changed since. Put the old ones back; or start a new "
@@ -235,11 +240,45 @@ static int64_t settle_keep(const Trainer *t)
     return t->config->save_total_limit < most ? t->config->save_total_limit : most;
 }
 
+/* Where a checkpoint doesn't tell its rows: those of steps of `batch`, of which padding may have filled up the last. */
+static int64_t rows_of_steps(const Trainer *t, int64_t batch)
+{
+    int64_t rows = t->state.step * batch, all = loader_total_rows(t->data.train);
+    return all >= 0 && rows > all && rows - batch < all ? all : rows;
+}
+
+static void tell_cursor(const Trainer *t, int64_t rows)
+{
+    int64_t step = t->state.step, batch = loader_rows_per_step(t->data.train);
+    if (trainer_leads(t) && rows != rows_of_steps(t, batch))
+        log_info("%lld sequences were seen until step %lld: the run goes on behind them with steps of %lld, to step %lld", (long long)rows,
+                 (long long)step, (long long)batch, (long long)t->data.total_steps);
+}
+
+Status trainer_place_cursor(Trainer *t)
+{
+    int64_t   all = loader_total_rows(t->data.train);
+    RunRecord writer = {0};
+    t->record.batch = loader_rows_per_step(t->data.train);
+    if (!t->resume_path[0]) return OK;
+    TRY(checkpoint_read_state(t->resume_path, &t->state));
+    if (!read_writer(t, &writer) || !writer.batch) writer.batch = t->record.batch;
+    if (continues_output(t)) t->record.batch = writer.batch;
+    run_record_deinit(&writer);
+    int64_t rows = t->state.rows >= 0 ? t->state.rows : rows_of_steps(t, writer.batch);
+    FAIL_IF(all >= 0 && rows > all, ERR_INVALID,
+            "%s is of step %lld, until which %lld sequences were seen, the run ends with sequence %lld; raise max_steps or num_epochs",
+            t->resume_path, (long long)t->state.step, (long long)rows, (long long)all);
+    loader_resume(t->data.train, t->state.step, rows);
+    if (t->config->max_steps <= 0) t->data.total_steps = loader_num_steps(t->data.train);
+    tell_cursor(t, rows);
+    return OK;
+}
+
 Status trainer_load_state(Trainer *t)
 {
     t->keep = settle_keep(t);
     if (!t->resume_path[0]) return OK;
-    TRY(checkpoint_read_state(t->resume_path, &t->state));
     FAIL_IF(
         t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
         "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",

@@ -311,6 +311,63 @@ static void a_finished_run_is_left_alone_and_others_refused(void)
     close_folder();
 }
 
+/* Trained tokens up to the end of the run. */
+static int64_t trained_at_end(const char *more)
+{
+    TrainOutcome outcome;
+    TrainState   state = {0};
+    char         newest[256];
+    EXPECT_OK(train_with(more, NULL, &outcome));
+    EXPECT_OK(checkpoint_newest(in_folder("out"), newest, sizeof newest));
+    EXPECT_OK(checkpoint_read_state(newest, &state));
+    EXPECT_INT(state.step, outcome.steps);
+    return state.total_trained;
+}
+
+/* As programs before this one wrote it. */
+static void forget_rows(const char *checkpoint)
+{
+    Arena       arena = {0};
+    Str         text;
+    const char *path = arena_printf(&arena, "%s/run_state.json", checkpoint);
+    EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
+    char *at = strstr(text.data, ",\n  \"rows\"");
+    EXPECT(at != NULL);
+    strcpy(at, "\n}\n");
+    EXPECT_OK(file_write_atomic(path, text.data, strlen(text.data)));
+    rewrite_manifest(checkpoint);
+    arena_deinit(&arena);
+}
+
+/* A run that goes on with steps of other sizes sees each row as often as its epochs say. */
+static void the_cursor_counts_rows(void)
+{
+    open_folder();
+    static const char text[] = "0123456789abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ ~!@#$%^&*()_+{}[]:;<>?,./|= ";
+    StrBuf            few = {0};
+    for (int i = 0; i < 4; i++) strbuf_puts(&few, text);
+    EXPECT_OK(file_write_atomic(in_folder("text.txt"), few.data, few.len));
+    strbuf_deinit(&few);
+#define SMALL "save_total_limit: 20\nper_device_train_batch_size: 1\nlr_scheduler_type: constant\nwarmup_ratio: 0\n"
+    int64_t     epoch = trained_at_end(SMALL "num_epochs: 1\n");
+    const char *begun = SMALL "num_epochs: 2\ngradient_accumulation_steps: 4\nresume_from_checkpoint: false\nsave_steps: 2\n";
+    const char *finer = SMALL "num_epochs: 4\ngradient_accumulation_steps: 1\nresume_from_checkpoint: true\n";
+    EXPECT_INT(trained_at_end(begun), 2 * epoch);
+    EXPECT_INT(trained_at_end(finer), 4 * epoch);
+    EXPECT_INT(trained_at_end(SMALL "num_epochs: 7\ngradient_accumulation_steps: 5\nresume_from_checkpoint: true\n"), 7 * epoch);
+    EXPECT_INT(trained_at_end(begun), 2 * epoch);
+    TrainOutcome outcome;
+    EXPECT_FAILS(train_with(SMALL "num_epochs: 1\nresume_from_checkpoint: true\n", NULL, &outcome), ERR_INVALID,
+                 "raise max_steps or num_epochs");
+    char at_two[600], path[256];
+    snprintf(path, sizeof path, "%s", in_folder("out/checkpoint-2"));
+    forget_rows(path);
+    snprintf(at_two, sizeof at_two, SMALL "save_steps: 2\nnum_epochs: 4\ngradient_accumulation_steps: 2\nresume_from_checkpoint: %s\n",
+             path);
+    for (int again = 0; again < 2; again++) EXPECT_INT(trained_at_end(at_two), 4 * epoch); /* its run.json tells another batch by then */
+    close_folder();
+}
+
 /* A base is read again only when its files were touched. */
 static void an_untouched_base_is_not_read_again(void)
 {
@@ -378,5 +435,5 @@ static void a_rank_that_stands_still(void)
 TEST_MAIN(TEST(a_rank_that_stands_still), TEST(steps_allocate_nothing_from_the_second_on),
           TEST(divergence_stops_with_the_weights_of_before), TEST(a_damaged_checkpoint_is_passed_over),
           TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused), TEST(the_oldest_checkpoints_go),
-          TEST(a_finished_run_is_left_alone_and_others_refused), TEST(an_untouched_base_is_not_read_again),
+          TEST(a_finished_run_is_left_alone_and_others_refused), TEST(the_cursor_counts_rows), TEST(an_untouched_base_is_not_read_again),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
