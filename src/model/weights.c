@@ -2,6 +2,7 @@
 #include "model/weights.h"
 
 #include "base/log.h"
+#include "model/peft.h"
 #include "ops/fp8.h"
 
 #include <math.h>
@@ -432,7 +433,7 @@ static Status check_adapter(const Plan *plan, const FileSource *source, const ch
 Status weights_load_adapter(Session *session, const char *folder)
 {
     StFile *file;
-    TRY(st_open(folder, &file));
+    TRY(peft_open_tensors(folder, &file));
     FileSource source = {.file = file, .prefix = PEFT_PREFIX};
     Status     status = check_adapter(session_plan(session), &source, folder);
     if (status == OK) status = load_from(session, true, &source);
