@@ -167,7 +167,9 @@ static const void *find_stored(void *context, const Param *param, int64_t first,
     DType             dtype;
     const FileSource *source = context;
     if (weights_source(source->file, param)->kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
-    if (run.count < count || run.tensor->made || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
+    if (run.count < count || run.tensor->made || !st_is_aligned(run.tensor) || !st_dtype_to(run.tensor->dtype, &dtype) ||
+        dtype != param->type.dtype)
+        return NULL;
     return (const char *)run.tensor->data + dtype_bytes(dtype, run.first);
 }
 
