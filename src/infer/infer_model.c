@@ -75,7 +75,10 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
             infer->adapter.dir);
     TRY(status);
     TRY(hf_model_open_weights(infer->model));
-    if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
+    if (infer->has_adapter) {
+        peft_check_base(&infer->adapter, infer->model->dir);
+        TRY(peft_check_model(&infer->adapter, infer->model));
+    }
     infer->tokenizer_dir = infer->model->dir;
     if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
         infer->tokenizer_dir = infer->adapter.dir;

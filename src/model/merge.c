@@ -26,7 +26,7 @@ typedef struct Merger {
     size_t              num_sources;
     const WeightFormat *format; /* in which matrices were kept; NULL: as the base has them */
     StTensor            head;   /* the embedding under the head's name, where the base has no other head */
-    double              scale;
+    const LoraOptions  *lora;
     ThreadPool         *pool;
     Arena               arena;
     StFile             *folder; /* the base as it lies there; NULL: what is written isn't quantised */
@@ -115,8 +115,10 @@ static Status read_base(const Merger *merger, const Source *source, float *value
 /* values += scale b a, or its transpose; factors: room for twice both. */
 static Status add_product(const Merger *merger, const Source *source, const StTensor *a, const StTensor *b, float *values, float *factors)
 {
-    const StTensor *w = source->tensor;
-    Product         product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
+    const StTensor   *w = source->tensor;
+    const LoraModule *module = lora_find_module(merger->lora, source->module);
+    float             scale = (float)lora_scale(merger->lora, module->r, module->alpha);
+    Product           product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], scale};
     TRY(st_to_f32(a, 0, a->numel, factors));
     TRY(st_to_f32(b, 0, b->numel, factors + a->numel));
     if (source->is_transposed) { /* (b a)^T = a^T b^T */
@@ -388,12 +390,12 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, bool quantised, 
     FAIL_IF(quantised && base->format == QUANTISED_NONE, ERR_INVALID,
             "%s isn't quantised, so that there is no format to write the merged model in; leave out --quantised", base->dir);
     StFile *file;
-    TRY(st_open(adapter->dir, &file));
-    Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
+    TRY(peft_check_model(adapter, base));
+    TRY(peft_open_tensors(adapter->dir, &file));
+    Merger merger = {.base = base->weights, .adapter = file, .lora = &adapter->lora, .pool = pool};
     if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format; /* else the numbers are its own codes' */
-    Status status = peft_scale(&adapter->lora, &merger.scale);
     bool   untied = false;
-    if (status == OK) status = find_sources(&merger, base, &untied);
+    Status status = find_sources(&merger, base, &untied);
     if (status == OK && quantised) status = find_stored(&merger, base);
     if (status == OK) status = write_tensors(&merger, folder, max_shard_bytes);
     if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);

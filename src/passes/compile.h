@@ -23,6 +23,13 @@ typedef enum OptimizerKind {
 const char *optimizer_name(OptimizerKind optimizer);
 bool        optimizer_parse(const char *name, OptimizerKind *out);
 
+/* A linear layer with an adapter of its own rank and alpha. */
+typedef struct LoraModule {
+    const char *path;
+    int64_t     r;
+    double      alpha;
+} LoraModule;
+
 typedef struct LoraOptions {
     bool               enabled;
     int64_t            r;
@@ -30,7 +37,12 @@ typedef struct LoraOptions {
     bool               use_rslora;
     int                num_targets;
     const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
+    int                num_modules;
+    const LoraModule  *modules; /* of an adapter that is there, sorted by path: these in place of `targets`, `r` and `alpha` */
 } LoraOptions;
+
+const LoraModule *lora_find_module(const LoraOptions *lora, const char *path);  /* among `modules`; NULL: none */
+double            lora_scale(const LoraOptions *lora, int64_t r, double alpha); /* alpha / r, with rsLoRA alpha / sqrt(r) */
 
 /* How the products of the blocks' linear layers are computed (passes/precision.c). */
 typedef struct PrecisionOptions {

@@ -381,7 +381,7 @@ static void a_merged_half_is_one(void)
     }
     st_close(want);
     st_close(merged);
-    adapter.lora.alpha = 1e9;
+    for (int i = 0; i < adapter.lora.num_modules; i++) ((LoraModule *)adapter.lora.modules)[i].alpha = 1e9;
     EXPECT_FAILS(merge_adapter(base, &adapter, false, folder, 1 << 30, NULL), ERR_INVALID, "which is no finite number in f16");
     hf_model_close(base);
     hf_model_close(wide);
