@@ -59,28 +59,33 @@ typedef struct AttrDef {
     AttrType    type;
     size_t      offset;
     double      default_value;
+    bool        of_node; /* where a module doesn't say it: a key of the node's own */
 } AttrDef;
 
 #define ATTR_INT(Struct, field, value) \
     { \
-#field, ATTR_TYPE_INT, offsetof(Struct, field), (value) \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), (value), false \
+    }
+#define ATTR_SITE(Struct, field) \
+    { \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), 0, true \
     }
 #define ATTR_FLOAT(Struct, field, value) \
     { \
-#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value) \
+#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value), false \
     }
 #define ATTR_BOOL(Struct, field, value) \
     { \
-#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value) \
+#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value), false \
     }
 #define ATTR_DTYPE(Struct, field) \
     { \
-#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0 \
+#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0, false \
     }
 
 #define ATTR_LIST(Struct, field) \
     { \
-#field, ATTR_TYPE_LIST, offsetof(Struct, field), 0 \
+#field, ATTR_TYPE_LIST, offsetof(Struct, field), 0, false \
     }
 
 #define DTYPE_TO_ATTR(dtype) ((int64_t)(dtype) + 1)
