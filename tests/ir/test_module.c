@@ -636,7 +636,8 @@ static void bad_statements_say_where(void)
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": 0.5}}", "m.json:5: 0.5 isn't a whole number"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"q\"}}", "m.json:5: expression \"q\": unknown symbol q"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": -3}}", "m.json:5: s = source(): a dim would be -3"},
-        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"1 / 0\"}}", "m.json:5: 1 / 0 is inf, expected a finite number"},
+        {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"1 / 0\"}}",
+         "m.json:5: 1 / 0 is inf, expected a finite number"},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": \"log(-1)\"}}", "m.json:5: log(-1) is "},
         {"{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"scale\": 1e300}}",
          "m.json:5: attribute scale is 1e+300, expected a number that fp32 can hold"},
@@ -673,7 +674,8 @@ static void bad_statements_say_where(void)
         {"{\"output\": \"a\"}", "m.json:5: output: expected \"is\""},
         {"{\"output\": \"a b\", \"is\": \"tokens\"}", "m.json:5: output: expected a name"},
         {"{\"output\": \"a\", \"is\": \"q\"}", "m.json:5: no value is named q here"},
-        {"{\"output\": \"losses\", \"is\": \"tokens\"}", "m.json:5: output losses is i32[2,3], expected f32[2,3]: the rows and their tokens"},
+        {"{\"output\": \"losses\", \"is\": \"tokens\"}",
+         "m.json:5: output losses is i32[2,3], expected f32[2,3]: the rows and their tokens"},
         {"{\"output\": \"a\", \"is\": \"tokens\"}, {\"output\": \"a\", \"is\": \"labels\"}", "m.json:5: second output named a"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
