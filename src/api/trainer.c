@@ -86,25 +86,37 @@ static Status take_batch(const sg_batch *batch, DrivenInput *inputs, DrivenBatch
     TRY(api_need(batch, "batch"));
     if (batch->num_inputs) TRY(api_need(batch->inputs, "inputs"));
     FAIL_IF(batch->num_inputs > IR_MOST_INPUTS, ERR_INVALID, "%zu inputs; expected at most %d", batch->num_inputs, IR_MOST_INPUTS);
-    *out =
-        (DrivenBatch){batch->rows, batch->cols, batch->ids, batch->targets, batch->segments, batch->positions, inputs, batch->num_inputs};
+    *out = (DrivenBatch){.rows = batch->rows,
+                         .cols = batch->cols,
+                         .tokens = batch->ids,
+                         .labels = batch->targets,
+                         .documents = batch->segments,
+                         .positions = batch->positions,
+                         .inputs = inputs,
+                         .num_inputs = batch->num_inputs};
     for (size_t i = 0; i < batch->num_inputs; i++)
         inputs[i] = (DrivenInput){batch->inputs[i].name, batch->inputs[i].ids, batch->inputs[i].values};
     return OK;
 }
 
-static Status take_step(sg_trainer *trainer, const sg_batch *batch)
+static Status take_step(sg_trainer *trainer, const sg_batch *batch, bool of_data_set)
 {
     DrivenInput inputs[IR_MOST_INPUTS];
     DrivenBatch taken;
     TRY(api_need(trainer, "trainer"));
     TRY(take_batch(batch, inputs, &taken));
+    taken.of_data_set = of_data_set;
     return driven_step(trainer->driven, &taken);
 }
 
 sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch)
 {
-    return (sg_status)take_step(trainer, batch);
+    return (sg_status)take_step(trainer, batch, false);
+}
+
+sg_status sg_trainer_step_data(sg_trainer *trainer, const sg_batch *batch)
+{
+    return (sg_status)take_step(trainer, batch, true);
 }
 
 sg_status sg_trainer_drop(sg_trainer *trainer)

@@ -194,7 +194,7 @@ typedef struct LossSumBwdAttrs { /* dims of dlosses */
 
 typedef struct DropoutAttrs {
     double  p;    /* chance of a zero */
-    int64_t site; /* names this dropout among all: part of the key */
+    int64_t site; /* names this dropout among all: part of the key; in a module that doesn't say it a hash of the node's name */
 } DropoutAttrs;
 
 typedef struct AdamwAttrs {                                /* adamw, adamw_8bit */

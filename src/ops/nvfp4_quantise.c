@@ -15,7 +15,7 @@ static const AttrDef nvfp4_quantise_attrs[] = {ATTR_BOOL(Nvfp4Attrs, transposed,
                                                ATTR_BOOL(Nvfp4Attrs, stochastic, false),
                                                ATTR_BOOL(Nvfp4Attrs, hadamard, false),
                                                ATTR_BOOL(Nvfp4Attrs, tiled, false),
-                                               ATTR_INT(Nvfp4Attrs, site, 0),
+                                               ATTR_SITE(Nvfp4Attrs, site),
                                                {0}};
 
 enum { IN_X, IN_STEP, IN_DOC_ID, IN_POSITIONS };

@@ -138,21 +138,19 @@ static void fill_padding(Batch *out, int64_t seq, int64_t row, int64_t from)
     }
 }
 
-/* Row `from` of the input becomes row `to`; id: of its document where the input names none. */
-static void fill_row(const DrivenBatch *in, int64_t from, Batch *out, int64_t seq, int64_t to, int64_t id)
+/* Row `from` of the input becomes row `to`. draws NULL: nothing is drawn, and any number does. */
+static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, Batch *out, int64_t seq, int64_t to)
 {
     const int32_t *documents = in->documents ? in->documents + from * in->cols : NULL;
     int32_t        start = 0;
     for (int64_t c = 0, i = to * seq; c < in->cols; c++, i++) {
-        bool    is_padding = documents && documents[c] < 0;
-        int32_t position = in->positions ? in->positions[from * in->cols + c] : -1;
-        bool    begins = in->positions ? position == 0 : documents && c > 0 && documents[c] != documents[c - 1];
-        if (is_padding || begins) start = (int32_t)c;
+        bool is_padding = documents && documents[c] < 0;
+        if (is_padding || driven_begins(in, from * in->cols + c)) start = (int32_t)c;
         out->tokens[i] = in->tokens[from * in->cols + c];
         out->labels[i] = is_padding ? LABEL_IGNORE : in->labels[from * in->cols + c];
         out->positions[i] = (int32_t)c - start;
         out->doc_start[i] = start;
-        out->doc_id[i] = is_padding ? -1 : documents ? documents[c] : (int32_t)id;
+        out->doc_id[i] = is_padding ? -1 : draws ? draws[from * in->cols + c] : 0;
         out->num_tokens += !is_padding;
         out->num_trained += out->labels[i] != LABEL_IGNORE;
     }
@@ -176,12 +174,13 @@ static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t firs
 }
 
 /* Rows [first, first + spec->batch) of the input, as far as it has them. */
-static void fill_batch(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
+static void fill_batch(const IrModule *module, const DrivenBatch *in, const int32_t *draws, int64_t first, const ProgramSpec *spec,
+                       Batch *out)
 {
     out->num_tokens = out->num_trained = 0;
     for (int64_t r = 0; r < spec->batch; r++)
         if (first + r < in->rows)
-            fill_row(in, first + r, out, spec->seq, r, first_id + first + r);
+            fill_row(in, draws, first + r, out, spec->seq, r);
         else
             fill_padding(out, spec->seq, r, 0);
     fill_own(module, in, first, spec, out);
@@ -224,14 +223,18 @@ Status driven_rank_check(const DrivenRank *d, const DrivenBatch *in)
     return check_batch(d->trainer, in, &trainer_micro(d->trainer, 0)->spec, false);
 }
 
-Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, int64_t *out_trained)
+int64_t driven_rank_rows(const DrivenRank *d)
+{
+    return trainer_micro(d->trainer, 0)->spec.batch;
+}
+
+Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, const int32_t *draws, int64_t *out_trained)
 {
     Trainer           *t = d->trainer;
     const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
-    int64_t            most = spec->batch * t->place.world; /* rows of all ranks */
     Batch             *batch = &d->taken[d->num_taken];
     if (!batch->tokens) make_batch(&t->arena, t->model->module, spec, batch);
-    fill_batch(t->model->module, in, t->place.rank * spec->batch, spec, d->num_taken * most, batch);
+    fill_batch(t->model->module, in, draws, t->place.rank * spec->batch, spec, batch);
     TRY(check_dense(t, batch, spec));
     *out_trained += batch->num_trained;
     return OK;
@@ -385,7 +388,7 @@ static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
     make_batch(&arena, t->model->module, &program->spec, &batch);
     Status status = trainer_write_scalars(t, next_index(t), in->rows * in->cols, 0);
     for (int64_t first = 0; first < in->rows && status == OK; first += rows * t->place.world) {
-        fill_batch(t->model->module, in, first + t->place.rank * rows, &program->spec, 0, &batch);
+        fill_batch(t->model->module, in, NULL, first + t->place.rank * rows, &program->spec, &batch);
         status = trainer_write_batch(t, &batch, (size_t)(rows * program->spec.seq));
         if (status == OK) status = session_run(t->session, program);
     }
@@ -412,7 +415,7 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
     Status status = trainer_gather_weights(t);
     if (status == OK) status = measure_rows(d, in);
     for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
-        fill_batch(t->model->module, in, first + own, spec, 0, &batch);
+        fill_batch(t->model->module, in, NULL, first + own, spec, &batch);
         status = trainer_write_batch(t, &batch, cells);
         if (status == OK) status = session_run(session, program);
         if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);
