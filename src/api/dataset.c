@@ -29,7 +29,9 @@ static Status open_data(sg_dataset *d, sg_part part)
     TRY(setup_check_datasets(&d->arena, config, true));
     TRY(setup_tokenizer_dir(&d->arena, config, &tokenizer_dir));
     TRY(tokenizer_load(tokenizer_dir, &d->tokenizer));
-    TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, run_record_began(config), (int32_t)d->model->vocab_size,
+    int64_t began;
+    TRY(run_record_began(config, &began));
+    TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, began, (int32_t)d->model->vocab_size,
                       (RowShare){.world = 1, .together = (int)config->gpus}, &d->data));
     bool trains = part == SG_TRAIN;
     FAIL_IF(!trains && !d->data.eval, ERR_INVALID, "there is no validation data: set validation_datasets or validation_split_ratio");

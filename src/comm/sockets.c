@@ -583,7 +583,9 @@ Status comm_secret_read(const char *path, char **out)
     struct stat info;
     ssize_t     len = 0;
     if (path) {
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        int fd;
+        do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe isn't waited for */
+        while (fd < 0 && errno == EINTR);
         FAIL_IF(fd < 0, ERR_INVALID, "cannot read the secret of %s: %s", path, strerror(errno));
         bool known = fstat(fd, &info) == 0;
         len = known ? read(fd, text, sizeof text) : -1;

@@ -44,7 +44,7 @@ NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revisio
 
 /* Whether a path of a run file is a repository's: ORG/NAME or ORG/NAME@REVISION, where no file or folder of that name
  * is there. ORG/NAME in a folder ORG that is there is a file that isn't; with @REVISION it is the repository. */
-bool hub_is_remote(const char *path);
+NODISCARD Status hub_is_remote(const char *path, bool *out);
 
 /* A path of a run file: itself where a file or folder is there, else the snapshot of the repository it names, with the
  * files of its kind; ERR_NOT_FOUND when it is neither. Appended to out_path. */

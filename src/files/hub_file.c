@@ -84,7 +84,9 @@ static const char *plain_etag(Arena *arena, const char *etag)
 
 Status hub_file_look(HubRepo *repo, HubFile *file)
 {
-    if (file_exists(file->pointer)) return OK;
+    bool is_there;
+    TRY(file_exists(file->pointer, &is_there));
+    if (is_there) return OK;
     HttpRequest  request = {.url = file->url, .head = true, .timeout_s = repo->options->etag_timeout_s, .redirects = HTTP_WITHIN_ORIGIN};
     HttpResponse answer;
     const char  *what = arena_printf(repo->arena, "%s: %s", repo->repo, file->name);
@@ -135,7 +137,7 @@ static void show_progress(Download *d, bool last)
 
 static Status set_length(Download *d, int64_t length)
 {
-    if (ftruncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0) return file_fail("write", d->path);
+    if (file_truncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0) return file_fail("write", d->path);
     d->have = length;
     return OK;
 }
@@ -232,7 +234,7 @@ static Status download(Download *d)
         TRY(get_bytes(d));
         show_progress(d, true);
         TRY(check_bytes(d, &same));
-        if (same) return fsync(d->fd) != 0 ? file_fail("fsync", d->path) : OK;
+        if (same) return file_fsync(d->fd) != 0 ? file_fail("fsync", d->path) : OK;
         log_warn("%s: %s: the bytes don't have the checksum %s; downloading it again", d->repo->repo, d->file->name, d->file->etag);
         TRY(set_length(d, 0));
     }
@@ -268,9 +270,11 @@ Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd)
 
 static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)
 {
-    if (file_exists(blob)) return OK;
+    bool is_there;
+    TRY(file_exists(blob, &is_there));
+    if (is_there) return OK;
     Download d = {.repo = repo, .file = file, .path = arena_printf(repo->arena, "%s.incomplete", blob)};
-    d.fd = open(d.path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    d.fd = file_open(d.path, O_RDWR | O_CREAT);
     if (d.fd < 0) return file_fail("create", d.path);
     d.have = lseek(d.fd, 0, SEEK_END);
     Status status = download(&d);

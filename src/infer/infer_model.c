@@ -31,7 +31,9 @@ static Status add_eos_of_folder(InferModel *infer, const char *dir)
     const char *path = arena_printf(&infer->arena, "%s/generation_config.json", dir);
     Str         text;
     JsonValue   config;
-    if (!file_exists(path)) return OK;
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(&infer->arena, path, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(&infer->arena, path, text.data, text.len, &config));
     add_eos_of(infer, &config);
@@ -49,7 +51,10 @@ static Status find_eos(InferModel *infer)
 
 static Status find_adapter(InferModel *infer, const char **dir, const char *adapter)
 {
-    if (!adapter && peft_is_adapter_dir(*dir) && !file_exists(arena_printf(&infer->arena, "%s/config.json", *dir))) {
+    bool is_adapter, is_model;
+    TRY(peft_is_adapter_dir(*dir, &is_adapter));
+    TRY(file_exists(arena_printf(&infer->arena, "%s/config.json", *dir), &is_model));
+    if (!adapter && is_adapter && !is_model) {
         TRY(peft_open(&infer->arena, *dir, &infer->adapter));
         infer->has_adapter = true;
         FAIL_IF(!infer->adapter.base_model, ERR_INVALID,
@@ -77,9 +82,11 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     TRY(hf_model_open_weights(infer->model));
     if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
     infer->tokenizer_dir = infer->model->dir;
-    if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
-        infer->tokenizer_dir = infer->adapter.dir;
-    if (file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->tokenizer_dir))) {
+    bool has_own = false, has_tokenizer;
+    if (infer->has_adapter) TRY(file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir), &has_own));
+    if (has_own) infer->tokenizer_dir = infer->adapter.dir;
+    TRY(file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->tokenizer_dir), &has_tokenizer));
+    if (has_tokenizer) {
         TRY(tokenizer_load(infer->tokenizer_dir, &infer->tokenizer));
         infer->scratch = tokenizer_scratch_create(infer->tokenizer);
     }

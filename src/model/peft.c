@@ -11,11 +11,11 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
-bool peft_is_adapter_dir(const char *dir)
+Status peft_is_adapter_dir(const char *dir, bool *out)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/adapter_config.json", dir);
-    return file_exists(path);
+    return file_exists(path, out);
 }
 
 /* null, false, 0, "", [], {} and "none" all say: not used. */
@@ -113,8 +113,10 @@ Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat *
     const char *name = arena_printf(arena, "%s/" BASE_FORMAT_FILE, dir), *word;
     Str         text;
     JsonValue   value;
+    bool        is_there;
     *out = NULL;
-    if (!file_exists(name)) return OK;
+    TRY(file_exists(name, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &value));
     FAIL_IF(!json_get_str(&value, "format", &word), ERR_INVALID, "%s: expected a word under \"format\"", name);
@@ -140,8 +142,11 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     const char *name = arena_printf(arena, "%s/adapter_config.json", dir);
     Str         text;
     JsonValue   config;
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
-    FAIL_IF(!peft_is_adapter_dir(dir), ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
+    bool        is_there;
+    TRY(file_is_dir(dir, &is_there));
+    FAIL_IF(!is_there, ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
+    TRY(peft_is_adapter_dir(dir, &is_there));
+    FAIL_IF(!is_there, ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &config));
     TRY(check_settings(&config, name));
@@ -167,14 +172,21 @@ Status peft_scale(const LoraOptions *lora, double *out_scale)
 
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
 {
-    if (adapter->base_model && file_is_dir(adapter->base_model) && !file_is_same(adapter->base_model, model_dir))
+    bool is_there = false, is_same = false;
+    if (!adapter->base_model) return;
+    if (file_is_dir(adapter->base_model, &is_there) != OK || file_is_same(adapter->base_model, model_dir, &is_same) != OK) {
+        log_warn("%s was trained on %s; whether that is %s isn't known: %s", adapter->dir, adapter->base_model, model_dir,
+                 status_message());
+        status_clear();
+    } else if (is_there && !is_same) {
         log_warn("%s was trained on %s, not on %s", adapter->dir, adapter->base_model, model_dir);
+    }
 }
 
 const char *peft_base_name(Arena *arena, const char *model)
 {
     char full[PATH_MAX];
-    return file_is_dir(model) && realpath(model, full) ? arena_strdup(arena, full) : model;
+    return realpath(model, full) ? arena_strdup(arena, full) : model; /* else a name on the hub */
 }
 
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)

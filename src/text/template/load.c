@@ -19,9 +19,11 @@ Str template_builtin(const char *name)
 
 static Status load_config(Arena *arena, const char *path, JsonValue *out)
 {
-    Str text;
+    Str  text;
+    bool is_there;
     *out = (JsonValue){.type = JSON_OBJECT};
-    if (!file_exists(path)) return OK;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
     return json_parse(arena, path, text.data, text.len, out);
 }
@@ -108,11 +110,14 @@ static Status load(Arena *arena, const char *dir, const char *which, bool has_to
     TRY(load_config(arena, config_path, &config));
     const char *wanted = which ? which : has_tools ? "tool_use" : "default";
     const char *named = arena_printf(arena, "%s/additional_chat_templates/%s.jinja", dir, wanted);
-    if (strcmp(wanted, "default") != 0 && !strchr(wanted, '/') && file_exists(named))
+    bool        has_named = strcmp(wanted, "default") != 0 && !strchr(wanted, '/'), is_there = false;
+    if (has_named) TRY(file_exists(named, &has_named));
+    if (has_named)
         path = named;
     else if (which && strcmp(which, "default") != 0 && json_get(&config, "chat_template"))
         path = "";
-    if (file_exists(path)) {
+    if (*path) TRY(file_exists(path, &is_there));
+    if (is_there) {
         TRY(file_read(arena, path, TEMPLATE_MAX_BYTES, &text));
     } else {
         TRY(choose_template(config_path, &config, which, has_tools, &chosen));
