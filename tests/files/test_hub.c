@@ -322,6 +322,80 @@ static void an_unreachable_hub_leaves_the_cache(void)
     teardown(&s);
 }
 
+/* ---- files whose ETag is no checksum ---- */
+
+static const char *const plain_file[] = {"plain.txt", NULL};
+
+/* All bytes are of one version. */
+static void expect_plain(const Setup *s, int version)
+{
+    static char want[HUB_LARGE_BYTES];
+    char        buf[512];
+    for (int i = 0; i < HUB_LARGE_BYTES; i++) want[i] = (char)(s->server.large[i] + version);
+    expect_file(in_dir(s, "plain.txt", buf), want, HUB_LARGE_BYTES);
+}
+
+static void a_cut_download_goes_on_with_the_same_version(void)
+{
+    SETUP(s);
+    s.server.cut = 2;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 0);
+    EXPECT_INT(count_log(&s, "plain.txt from 100000 "), 1);
+    teardown(&s);
+}
+
+static void a_replaced_file_is_not_spliced(void)
+{
+    for (int splices = 0; splices < 2; splices++) {
+        SETUP(s);
+        s.server.cut = 1;
+        s.server.changes_in = 3; /* HEAD and the first part are of the old version */
+        s.server.splices = splices;
+        EXPECT_FAILS(pull(&s, plain_file), ERR_IO,
+                     "was replaced while it was downloaded: its ETag is \"v1\" now, it was \"v0\"; pull again");
+        EXPECT_OK(pull(&s, plain_file));
+        expect_plain(&s, 1);
+        teardown(&s);
+    }
+}
+
+static void an_earlier_runs_part_of_a_replaced_file_is_left_alone(void)
+{
+    SETUP(s);
+    s.server.cut = 1;
+    s.options.attempts = 1;
+    EXPECT_FAILS(pull(&s, plain_file), ERR_IO, "100000 bytes are kept; pull again to go on");
+    s.server.version = 1;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 1);
+    teardown(&s);
+}
+
+static void a_weak_etag_starts_over(void)
+{
+    SETUP(s);
+    s.server.weak = true;
+    s.server.cut = 1;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 0);
+    EXPECT_INT(count_log(&s, "GET /org/tiny/resolve/" HUB_COMMIT "/plain.txt from 0 "), 2);
+    teardown(&s);
+}
+
+static void a_body_without_an_end_is_not_taken_for_whole(void)
+{
+    SETUP(s);
+    char buf[512];
+    s.server.unframed = s.server.cut = 1;
+    EXPECT_FAILS(pull(&s, plain_file), ERR_IO, "says neither how long the file is nor a checksum of it");
+    EXPECT(!is_there(in_cache(&s, "blobs/v0", buf)));
+    s.server.unframed = 0;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 0);
+    teardown(&s);
+}
+
 /* ---- what stays wrong ---- */
 
 static void lasting_faults_are_errors(void)
@@ -502,6 +576,11 @@ int main(int argc, char **argv)
         TEST(an_earlier_rest_that_is_wrong_is_replaced),
         TEST(another_process_is_waited_for),
         TEST(an_unreachable_hub_leaves_the_cache),
+        TEST(a_cut_download_goes_on_with_the_same_version),
+        TEST(a_replaced_file_is_not_spliced),
+        TEST(an_earlier_runs_part_of_a_replaced_file_is_left_alone),
+        TEST(a_weak_etag_starts_over),
+        TEST(a_body_without_an_end_is_not_taken_for_whole),
         TEST(lasting_faults_are_errors),
         TEST(refusals_say_what_to_do),
         TEST(hostile_answers_are_refused),
