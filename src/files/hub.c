@@ -14,10 +14,14 @@
 
 enum { MAX_LISTING_BYTES = 64 << 20, MAX_NAME = 96, MAX_PATH = 1024, FREE_SPARE_BYTES = 64 << 20 };
 
-const char *const hub_model_files[] = {"*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "!*/*", "!consolidated*", NULL};
-const char *const hub_dataset_files[] = {"*.json",   "*.jsonl",    "*.ndjson",    "*.parquet",           "*.csv",
-                                         "*.tsv",    "*.txt",      "*.json.gz",   "*.jsonl.gz",          "*.csv.gz",
-                                         "*.txt.gz", "*.json.zst", "*.jsonl.zst", "!dataset_infos.json", NULL};
+const char *const hub_model_files[] = {
+    "*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "!*/*", "!consolidated*", "additional_chat_templates/*.jinja", NULL};
+
+/* Every format that is read, plain and compressed; .md is left out, which describes a dataset on the hub. */
+#define CODINGS(ending) "*" ending, "*" ending ".gz", "*" ending ".zst", "*" ending ".xz", "*" ending ".bz2"
+const char *const hub_dataset_files[] = {"*.parquet",           CODINGS(".json"), CODINGS(".jsonl"), CODINGS(".ndjson"),
+                                         CODINGS(".csv"),       CODINGS(".tsv"),  CODINGS(".txt"),   CODINGS(".text"),
+                                         "!dataset_infos.json", "!LICENSE.*",     "!*/LICENSE.*",    NULL};
 
 /* ---- names ---- */
 
@@ -34,8 +38,8 @@ static bool is_name(const char *text, size_t len)
 
 bool hub_is_repo_id(const char *path)
 {
-    static const char *const endings[] = {".json", ".jsonl", ".parquet", ".ndjson",      ".csv",  ".tsv", ".txt",  ".md",
-                                          ".gz",   ".zst",   ".bin",     ".safetensors", ".yaml", ".yml", ".arrow"};
+    static const char *const endings[] = {".json", ".jsonl", ".parquet", ".ndjson", ".csv", ".tsv",         ".txt",  ".md",  ".text",
+                                          ".gz",   ".zst",   ".xz",      ".bz2",    ".bin", ".safetensors", ".yaml", ".yml", ".arrow"};
     const char              *slash = strchr(path, '/');
     if (!slash || !is_name(path, (size_t)(slash - path)) || !is_name(slash + 1, strlen(slash + 1))) return false;
     const char *dot = strrchr(slash, '.');
@@ -59,12 +63,12 @@ static bool is_safe_path(const char *path)
     return true;
 }
 
-static bool is_wanted(const char *name, const char *const *patterns)
+bool hub_wants(const char *name, const char *const *patterns)
 {
     bool wanted = !patterns;
     for (; patterns && *patterns; patterns++) {
         bool out = **patterns == '!';
-        if (fnmatch(*patterns + out, name, 0) == 0) wanted = !out;
+        if (fnmatch(*patterns + out, name, FNM_CASEFOLD) == 0) wanted = !out;
     }
     return wanted;
 }
@@ -176,7 +180,7 @@ static Status read_listing(HubRepo *repo, const char *const *patterns, const Str
         const char *file;
         if (!json_get_str(&siblings->items[i], "rfilename", &file)) continue;
         FAIL_IF(!is_safe_path(file), ERR_IO, "%s has a file name that leaves the folder: \"%.100s\"", name, file);
-        if (is_wanted(file, patterns)) (*out_files)[(*out_count)++] = make_file(repo, file);
+        if (hub_wants(file, patterns)) (*out_files)[(*out_count)++] = make_file(repo, file);
     }
     FAIL_IF(*out_count == 0, ERR_NOT_FOUND, "%s has no file of a kind that is wanted here, among %u", repo->repo, siblings->count);
     return OK;

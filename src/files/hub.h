@@ -28,10 +28,13 @@ void             hub_options_deinit(HubOptions *options);
 /* ORG/NAME as the hub allows, and no file name by its ending (data/train.jsonl). Says nothing about what exists. */
 bool hub_is_repo_id(const char *path);
 
-/* Globs over names in the repository (a * takes / too); one that starts with ! takes files out again. NULL-terminated.
+/* Globs over names in the repository, of any case (a * takes / too); one that starts with ! takes files out again. NULL-terminated.
  */
 extern const char *const hub_model_files[];   /* configuration, tokenizer, safetensors */
 extern const char *const hub_dataset_files[]; /* formats that are read here */
+
+/* Whether a file of that name is downloaded. */
+bool hub_wants(const char *name, const char *const *patterns);
 
 /* The folder of the snapshot with every file that matches `patterns` (NULL: all); appended to out_dir. revision:
  * branch, tag or commit; NULL: main. Offline, or when the hub can't be reached, the cache answers (the latter with a
