@@ -2,6 +2,7 @@
  * any order. A ring of units bounds memory. */
 #include "data/tokenize.h"
 
+#include "base/c_locale.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/pool.h"
@@ -90,7 +91,7 @@ static Status start_workers(Pipeline *p)
     p->units = calloc((size_t)p->num_units, sizeof *p->units);
     if (!p->units) fatal_out_of_memory(sizeof *p->units);
     for (; p->num_threads < want; p->num_threads++)
-        FAIL_IF(pthread_create(&p->threads[p->num_threads], NULL, worker_main, p) != 0, ERR_INTERNAL, "cannot start a thread");
+        FAIL_IF(c_locale_thread(&p->threads[p->num_threads], worker_main, p) != 0, ERR_INTERNAL, "cannot start a thread");
     return OK;
 }
 
