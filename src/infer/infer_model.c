@@ -179,3 +179,18 @@ Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *o
                 tokenizer_id_to_token(infer->tokenizer, out->data[i]), (long long)infer->model->vocab_size);
     return OK;
 }
+
+size_t infer_first_bytes(const InferModel *infer, Str text, int32_t first)
+{
+    const char *name = tokenizer_id_to_token(infer->tokenizer, first);
+    size_t      len = name ? strlen(name) : 0;
+    StrBuf      decoded = {0};
+    if (tokenizer_is_special(infer->tokenizer, first)) { /* written in the text, or added */
+        bool is_added = tokenizer_adds_bos(infer->tokenizer) && first == tokenizer_bos_id(infer->tokenizer);
+        return !is_added && len <= text.len && memcmp(name, text.data, len) == 0 ? len : 0;
+    }
+    int64_t bytes = tokenizer_token_bytes(infer->tokenizer, first);
+    if (bytes < 0 && tokenizer_decode(infer->tokenizer, &first, 1, true, &decoded) == OK) bytes = (int64_t)decoded.len;
+    strbuf_deinit(&decoded);
+    return bytes < 0 ? 0 : (size_t)bytes < text.len ? (size_t)bytes : text.len;
+}
