@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "base/visible.h"
 #include "config/options.h"
 #include "files/file.h"
 
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void print_help(const CliArgs *args, const Flag *flags, size_t num_flags, bool config)
 {
@@ -193,7 +195,7 @@ Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
     return OK;
 }
 
-Status cli_print(const StrBuf *text)
+static Status print(const StrBuf *text)
 {
     if ((!text->len || fwrite(text->data, 1, text->len, stdout) == text->len) && fflush(stdout) == 0) return OK;
     if (errno == EPIPE) { /* the reader has seen enough: nothing to say */
@@ -201,6 +203,21 @@ Status cli_print(const StrBuf *text)
         return ERR_IO;
     }
     return file_fail("write", "the result");
+}
+
+Status cli_print(const StrBuf *text)
+{
+    if (!isatty(STDOUT_FILENO)) return print(text);
+    StrBuf shown = {0};
+    visible_append(&shown, strbuf_cstr(text), text->len);
+    Status status = print(&shown);
+    strbuf_deinit(&shown);
+    return status;
+}
+
+Status cli_print_coloured(const StrBuf *text)
+{
+    return print(text);
 }
 
 const char *cli_input_path(const char *path)
