@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import gc
 import io
+import locale
 import os
 import pickle
 import re
@@ -425,6 +426,21 @@ class Around(InFolder):
             ChatTemplate(source="{% if %}")
         with self.assertRaises(ValueError):
             chat.render([{"role": "user", "content": float("nan")}])
+
+    def test_the_locale_changes_no_number(self) -> None:
+        command = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(self.folder / "de_DE.UTF-8")]
+        os.environ["LOCPATH"] = str(self.folder)
+        self.addCleanup(locale.setlocale, locale.LC_ALL, locale.setlocale(locale.LC_ALL))
+        self.addCleanup(os.environ.pop, "LOCPATH")
+        try:
+            subprocess.run(command, capture_output=True, check=False)
+            locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+        except (OSError, locale.Error):
+            self.skipTest("no locale with a decimal comma can be made here")
+        self.assertEqual(locale.localeconv()["decimal_point"], ",")
+        chat = ChatTemplate(source="{{ 1.5*2 }} {{ messages[0].content }}")
+        self.assertEqual(chat.render([{"role": "user", "content": 0.125}]), "3.0 0.125")
+        self.assertEqual(locale.localeconv()["decimal_point"], ",")
 
     def test_threads_take_turns(self) -> None:
         tokenizer = Tokenizer(SHAKESPEARE)

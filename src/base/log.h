@@ -1,5 +1,5 @@
-/* Messages for people, on stderr: stdout carries only results. Whether a status line is shown is the global besides the error
- * buffer: a process has one stderr. */
+/* Messages for people, on stderr: stdout carries only results. Control characters in them are made visible (visible.h). Whether a status
+ * line is shown is the global besides the error buffer: a process has one stderr. */
 #pragma once
 
 #include "base/strbuf.h"

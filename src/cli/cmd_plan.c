@@ -34,7 +34,9 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
     }
     TRY(setup_options(config, model, &options));
     TRY(setup_plan(arena, model, &options, device, out));
-    return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);
+    bool has_weights;
+    TRY(hf_model_has_weights(model, &has_weights));
+    return config->from_scratch || !has_weights ? OK : weights_check(*out, model);
 }
 
 static double tokens_of_step(const Config *config, const HfModel *model)

@@ -101,8 +101,9 @@ Status cmd_tokenizer(CliArgs *args)
             "usage: surogate tokenizer %s", args->arguments);
     FAIL_IF(t.vocab_size < 257 || t.vocab_size > MAX_VOCAB, ERR_INVALID,
             "--vocab-size %lld: expected from 257 (256 bytes and a special token) to %d", (long long)t.vocab_size, MAX_VOCAB);
-    FAIL_IF(!t.force && file_exists(arena_printf(&args->arena, "%s/tokenizer.json", t.out)), ERR_INVALID,
-            "%s/tokenizer.json exists; name a new folder, or replace it with --force", t.out);
+    bool is_there = false;
+    if (!t.force) TRY(file_exists(arena_printf(&args->arena, "%s/tokenizer.json", t.out), &is_there));
+    FAIL_IF(is_there, ERR_INVALID, "%s/tokenizer.json exists; name a new folder, or replace it with --force", t.out);
     Device *device;
     TRY(device_cpu_create(0, &device));
     Status status = train(args, &t, device_cpu_pool(device));

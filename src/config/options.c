@@ -10,19 +10,23 @@
 #define OFFSET_dataset(name) offsetof(Dataset, name)
 #define ANY \
     { \
-        false, false, 0, 0, NULL \
+        false, false, 0, 0, NULL, false \
+    }
+#define PATH \
+    { \
+        false, false, 0, 0, NULL, true \
     }
 #define RANGE(least, most) \
     { \
-        true, false, (double)(least), (double)(most), NULL \
+        true, false, (double)(least), (double)(most), NULL, false \
     }
 #define ABOVE(least) \
     { \
-        true, true, (double)(least), 1e300, NULL \
+        true, true, (double)(least), 1e300, NULL, false \
     }
 #define WORDS(set) \
     { \
-        false, false, 0, 0, #set \
+        false, false, 0, 0, #set, false \
     }
 
 #define SECTION(title, text)

@@ -2,6 +2,7 @@
  * its number alone, so that seeking is setting a number. */
 #include "data/loader.h"
 
+#include "base/c_locale.h"
 #include "data/loader_rows.h"
 
 #include <pthread.h>
@@ -242,7 +243,7 @@ Status loader_create(const LoaderOptions *options, const LoaderSource *sources, 
     }
     slots_init(loader);
     if (loader->num_slots > 1) {
-        loader->has_thread = pthread_create(&loader->thread, NULL, prefetch_main, loader) == 0;
+        loader->has_thread = c_locale_thread(&loader->thread, prefetch_main, loader) == 0;
         if (!loader->has_thread) {
             loader_destroy(loader);
             FAIL(ERR_INTERNAL, "cannot start the loader's thread");

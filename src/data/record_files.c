@@ -4,7 +4,7 @@
 #include "files/file.h"
 #include "files/hub.h"
 
-#include <dirent.h>
+#include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,25 +60,21 @@ FileFormat file_format(const char *path, bool *out_is_known)
 static Status find_below(PathList *list, PathList *about, const char *dir, int depth)
 {
     FAIL_IF(depth > FIND_MAX_DEPTH, ERR_INVALID, "%s: folders nested more than %d deep", dir, FIND_MAX_DEPTH);
-    struct dirent **entries;
-    int             count = scandir(dir, &entries, NULL, NULL);
-    if (count < 0) return file_fail("list", dir);
-    Status status = OK;
-    for (int i = 0; i < count; i++) {
-        const char *name = entries[i]->d_name;
-        if (name[0] != '.' && status == OK) {
-            const char *path = arena_printf(list->arena, "%s/%s", dir, name);
-            bool        is_known;
-            (void)file_format(name, &is_known);
-            if (file_is_dir(path))
-                status = find_below(list, about, path, depth + 1);
-            else if (is_known)
-                push_path(file_is_about(name) ? about : list, path);
-        }
-        free(entries[i]);
+    const char **names;
+    size_t       count;
+    TRY(file_list(list->arena, dir, &names, &count));
+    for (size_t i = 0; i < count; i++) {
+        const char *path = arena_printf(list->arena, "%s/%s", dir, names[i]);
+        bool        is_known, is_dir;
+        if (names[i][0] == '.') continue;
+        (void)file_format(names[i], &is_known);
+        TRY(file_is_dir(path, &is_dir));
+        if (is_dir)
+            TRY(find_below(list, about, path, depth + 1));
+        else if (is_known)
+            push_path(file_is_about(names[i]) ? about : list, path);
     }
-    free(entries);
-    return status;
+    return OK;
 }
 
 static int compare_paths(const void *a, const void *b)
@@ -104,14 +100,28 @@ static Status find_in_folder(PathList *list, const char *dir, const char *split,
     return split ? keep_split(list, dir, split, notes) : OK;
 }
 
+/* glob goes on past folders that aren't there, and stops at one that can't be read. */
+static int fail_unless_absent(const char *path, int error)
+{
+    (void)path;
+    errno = error;
+    return error != ENOENT && error != ENOTDIR;
+}
+
 /* glob sorts as the process's locale does: the order of rows must not depend on that. */
 static Status find_glob(PathList *list, const char *path)
 {
     glob_t found;
-    int    code = glob(path, GLOB_NOSORT, NULL, &found);
-    for (size_t i = 0; code == 0 && i < found.gl_pathc; i++)
-        if (!file_is_dir(found.gl_pathv[i])) push_path(list, found.gl_pathv[i]);
+    int    code = glob(path, GLOB_NOSORT, fail_unless_absent, &found);
+    Status status = OK;
+    for (size_t i = 0; code == 0 && i < found.gl_pathc && status == OK; i++) {
+        bool is_dir = false;
+        status = file_is_dir(found.gl_pathv[i], &is_dir);
+        if (status == OK && !is_dir) push_path(list, found.gl_pathv[i]);
+    }
+    if (code == GLOB_ABORTED) status = file_fail("list the folders of", path);
     globfree(&found);
+    TRY(status);
     FAIL_IF(list->count == 0, ERR_NOT_FOUND, "%s: no file matches", path);
     sort_paths(list);
     return OK;
@@ -133,9 +143,12 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
                          int *out_count)
 {
     PathList list = {.arena = arena};
-    if (file_is_dir(path)) {
+    bool     is_there, is_dir;
+    TRY(file_exists(path, &is_there));
+    TRY(file_is_dir(path, &is_dir));
+    if (is_dir) {
         TRY(find_in_folder(&list, path, split, notes));
-    } else if (file_exists(path)) {
+    } else if (is_there) {
         push_path(&list, path);
     } else {
         StrBuf local = {0};
@@ -143,7 +156,8 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
         if (local.len) path = arena_strdup(arena, strbuf_cstr(&local));
         strbuf_deinit(&local);
         TRY(status);
-        if (file_is_dir(path)) return reader_find_files(arena, path, split, any_ending, notes, out_paths, out_count);
+        TRY(file_is_dir(path, &is_dir));
+        if (is_dir) return reader_find_files(arena, path, split, any_ending, notes, out_paths, out_count);
         TRY(find_glob(&list, path));
     }
     if (!any_ending) TRY(check_endings(&list));

@@ -54,7 +54,8 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
     for (int i = 0; i < key->num_paths; i++) {
         const char *path = key->paths[i], *slash = strrchr(path, '/');
         uint64_t    hash;
-        int64_t     size = file_size(path);
+        int64_t     size;
+        TRY(file_size(path, &size));
         TRY(file_hash_parts(pool, path, &hash));
         strbuf_puts(out, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
         json_write_string(out, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path));

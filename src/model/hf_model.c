@@ -81,15 +81,19 @@ Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out
     TRY(status);
     dir = model->dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND,
+    bool is_dir, has_config, is_adapter;
+    TRY(file_is_dir(dir, &is_dir));
+    FAIL_IF(!is_dir, ERR_NOT_FOUND,
             "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
             "or ORG/NAME of one on the hub",
             dir);
-    FAIL_IF(!file_exists(model->config_name) && peft_is_adapter_dir(dir), ERR_INVALID,
+    TRY(file_exists(model->config_name, &has_config));
+    TRY(peft_is_adapter_dir(dir, &is_adapter));
+    FAIL_IF(!has_config && is_adapter, ERR_INVALID,
             "%s is a LoRA adapter, not a model; merge it into its base first (surogate merge BASE_DIR %s OUT_DIR), or train a new one from "
             "the base",
             dir, dir);
-    FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
+    FAIL_IF(!has_config, ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
     if (model->config.type == JSON_OBJECT) take_quantization(model);
@@ -104,33 +108,31 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
     return hf_model_open_as(arena, dir, (NamedIr){0}, out_model);
 }
 
-bool hf_model_has_weights(const HfModel *model)
+static Status has_any(const HfModel *model, const char *const names[2], bool *out)
 {
-    char                     path[4096];
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    for (int i = 0; i < 2; i++) {
+    char path[4096];
+    *out = false;
+    for (int i = 0; i < 2 && !*out; i++) {
         snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
-        if (file_exists(path)) return true;
+        TRY(file_exists(path, out));
     }
-    return false;
+    return OK;
 }
 
-/* What other programs save weights as, and we don't read. */
-static bool has_pickled_weights(const HfModel *model)
+Status hf_model_has_weights(const HfModel *model, bool *out)
 {
-    char                     path[4096];
-    static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
-        if (file_exists(path)) return true;
-    }
-    return false;
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    return has_any(model, names, out);
 }
 
 Status hf_model_require_weights(const HfModel *model)
 {
-    if (hf_model_has_weights(model)) return OK;
-    FAIL_IF(has_pickled_weights(model), ERR_UNSUPPORTED,
+    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"}; /* not read */
+    bool                     is_there;
+    TRY(hf_model_has_weights(model, &is_there));
+    if (is_there) return OK;
+    TRY(has_any(model, pickles, &is_there));
+    FAIL_IF(is_there, ERR_UNSUPPORTED,
             "%s has its weights as pytorch_model.bin only, a Python pickle, which isn't read. Convert it once: python -c \"from "
             "transformers import "
             "AutoModelForCausalLM as M; M.from_pretrained('%s', torch_dtype='auto').save_pretrained('%s')\"",
@@ -187,9 +189,11 @@ static Status find_format(HfModel *model)
 {
     const char *path = arena_printf(model->arena, "%s/hf_quant_config.json", model->dir);
     if (model->quantization.type != JSON_NULL) return quantised_parse(&model->quantization, model->config_name, &model->format);
-    if (!file_exists(path)) return OK;
     Str       text;
     JsonValue config;
+    bool      is_there;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(model->arena, path, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(model->arena, path, text.data, text.len, &config));
     return quantised_parse(&config, path, &model->format);
@@ -456,8 +460,9 @@ Status hf_copy_side_files(const char *from, const char *folder)
 {
     Arena       arena = {0};
     HfSideFiles files;
-    Status      status = OK;
-    if (!file_is_same(from, folder)) {
+    bool        is_same;
+    Status      status = file_is_same(from, folder, &is_same);
+    if (status == OK && !is_same) {
         status = hf_read_side_files(&arena, from, &files);
         if (status == OK) status = hf_write_side_files(&files, folder);
     }

@@ -43,8 +43,8 @@ NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfM
 NODISCARD Status hf_model_open_weights(HfModel *model);
 /* Whether its matrices are stored in this format, or one that is decoded by the same op: NF4, its scales quantised or not. */
 bool             hf_model_has_format(const HfModel *model, const WeightFormat *format);
-bool             hf_model_has_weights(const HfModel *model);     /* there are safetensors in the folder */
-NODISCARD Status hf_model_require_weights(const HfModel *model); /* else an error that says what is there instead */
+NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* there are safetensors in the folder */
+NODISCARD Status hf_model_require_weights(const HfModel *model);        /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
 
 /* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, get stored, and

@@ -350,7 +350,9 @@ static Status copy_quant_config(const Merger *merger, Arena *arena, const HfMode
 {
     const char *name = "hf_quant_config.json", *path = arena_printf(arena, "%s/%s", base->dir, name);
     Str         text;
-    if (!merger->folder || !file_exists(path)) return OK;
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (!merger->folder || !is_there) return OK;
     TRY(file_read_as_is(arena, path, MAX_CONFIG_BYTES, &text));
     return file_write_atomic(arena_printf(arena, "%s/%s", folder, name), text.data, text.len);
 }
@@ -361,8 +363,10 @@ static Status has_inner_template(Arena *arena, const char *dir, bool *out)
     const char *path = arena_printf(arena, "%s/tokenizer_config.json", dir);
     Str         text;
     JsonValue   config;
+    bool        is_there;
     *out = false;
-    if (!file_exists(path)) return OK;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, path, text.data, text.len, &config));
     *out = json_get(&config, "chat_template") != NULL;
@@ -378,7 +382,11 @@ static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter
     bool                     has_template;
     TRY(hf_copy_side_files(base, folder));
     TRY(has_inner_template(arena, adapter, &has_template));
-    for (int i = 0; i < 2; i++) has_template |= file_exists(arena_printf(arena, "%s/%s", adapter, files[i]));
+    for (int i = 0; i < 2; i++) {
+        bool is_there;
+        TRY(file_exists(arena_printf(arena, "%s/%s", adapter, files[i]), &is_there));
+        has_template |= is_there;
+    }
     for (int i = 0; has_template && i < 3; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
     return hf_copy_side_files(adapter, folder);
 }

@@ -13,11 +13,11 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_RANK = 65536 };
 
-bool peft_is_adapter_dir(const char *dir)
+Status peft_is_adapter_dir(const char *dir, bool *out)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/adapter_config.json", dir);
-    return file_exists(path);
+    return file_exists(path, out);
 }
 
 /* null, false, 0, "", [], {} and "none" all say: not used. */
@@ -127,8 +127,10 @@ Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat *
     const char *name = arena_printf(arena, "%s/" BASE_FORMAT_FILE, dir), *word;
     Str         text;
     JsonValue   value;
+    bool        is_there;
     *out = NULL;
-    if (!file_exists(name)) return OK;
+    TRY(file_exists(name, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &value));
     FAIL_IF(!json_get_str(&value, "format", &word), ERR_INVALID, "%s: expected a word under \"format\"", name);
@@ -174,7 +176,9 @@ static const char *name_of_copy(Arena *arena, const char *tensor)
 static Status open_file(Arena *arena, const char *dir, StFile **out)
 {
     const char *path = arena_printf(arena, "%s/adapter_model.safetensors", dir);
-    return st_open(file_exists(path) ? path : dir, out); /* a model may lie in the same folder */
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    return st_open(is_there ? path : dir, out); /* a model may lie in the same folder */
 }
 
 Status peft_open_tensors(const char *dir, StFile **out)
@@ -278,8 +282,11 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     *out = (PeftAdapter){.dir = arena_strdup(arena, dir), .lora.enabled = true};
     const char *name = config_path(arena, dir);
     Str         text;
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
-    FAIL_IF(!peft_is_adapter_dir(dir), ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
+    bool is_there;
+    TRY(file_is_dir(dir, &is_there));
+    FAIL_IF(!is_there, ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
+    TRY(peft_is_adapter_dir(dir, &is_there));
+    FAIL_IF(!is_there, ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &out->config));
     FAIL_IF(out->config.type != JSON_OBJECT, ERR_INVALID, "%s: expected an object, found %s", name, json_type_name(out->config.type));
@@ -371,8 +378,15 @@ static Status check_modules(Arena *arena, const PeftAdapter *adapter, const HfMo
 
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
 {
-    if (adapter->base_model && file_is_dir(adapter->base_model) && !file_is_same(adapter->base_model, model_dir))
+    bool is_there = false, is_same = false;
+    if (!adapter->base_model) return;
+    if (file_is_dir(adapter->base_model, &is_there) != OK || file_is_same(adapter->base_model, model_dir, &is_same) != OK) {
+        log_warn("%s was trained on %s; whether that is %s isn't known: %s", adapter->dir, adapter->base_model, model_dir,
+                 status_message());
+        status_clear();
+    } else if (is_there && !is_same) {
         log_warn("%s was trained on %s, not on %s", adapter->dir, adapter->base_model, model_dir);
+    }
 }
 
 Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
@@ -394,7 +408,7 @@ Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
 const char *peft_base_name(Arena *arena, const char *model)
 {
     char full[PATH_MAX];
-    return file_is_dir(model) && realpath(model, full) ? arena_strdup(arena, full) : model;
+    return realpath(model, full) ? arena_strdup(arena, full) : model; /* else a name on the hub */
 }
 
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)

@@ -13,7 +13,7 @@ typedef struct PeftAdapter {
     const WeightFormat *base_format;
 } PeftAdapter;
 
-bool peft_is_adapter_dir(const char *dir); /* it holds an adapter_config.json */
+NODISCARD Status peft_is_adapter_dir(const char *dir, bool *out); /* it holds an adapter_config.json */
 
 /* Reads DIR/adapter_config.json and which modules the tensors belong to. ERR_UNSUPPORTED names a setting that would change the result and
  * that we don't have. */

@@ -42,8 +42,9 @@ int64_t setup_sequence_len(const Config *config, const HfModel *model)
 int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
 {
     HfModel *model;
-    Status   status =
-        file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open_as(arena, dir, setup_ir(config), &model) : ERR_NOT_FOUND;
+    bool     is_there;
+    Status   status = file_exists(arena_printf(arena, "%s/config.json", dir), &is_there);
+    if (status == OK) status = is_there ? hf_model_open_as(arena, dir, setup_ir(config), &model) : ERR_NOT_FOUND;
     if (status == OK) return setup_sequence_len(config, model);
     status_clear(); /* a tokenizer's folder, or a model that we don't train */
     return config->sequence_len;
@@ -61,7 +62,9 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
                                     (long long)config->sequence_len, config->model, (long long)model->max_positions, model->positions_key);
         return config_at(config->origin, KEY_run_sequence_len, status);
     }
-    return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);
+    bool has_weights;
+    TRY(hf_model_has_weights(model, &has_weights));
+    return config->from_scratch || !has_weights ? OK : hf_model_open_weights(model);
 }
 
 static DType float_dtype(Choice choice)
@@ -281,7 +284,9 @@ static Status check_list(Arena *arena, const DatasetList *list, bool pull)
         const Dataset *d = &list->items[i];
         char         **paths;
         int            count;
-        if (!d->path || (!pull && hub_is_remote(d->path))) continue;
+        bool           is_remote = false;
+        if (d->path && !pull) TRY(hub_is_remote(d->path, &is_remote));
+        if (!d->path || is_remote) continue;
         TRY(config_at(d->origin, KEY_dataset_path,
                       reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, NULL, &paths, &count)));
     }

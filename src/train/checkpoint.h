@@ -51,8 +51,8 @@ NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *f
 /* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);
 /* Whether it is a checkpoint of this program with every file of its manifest in its size. Nothing else is ever removed. */
-bool             checkpoint_is_ours(const char *path);
-bool             checkpoint_any_is_ours(const char *output_dir);
+NODISCARD Status checkpoint_is_ours(const char *path, bool *out);
+NODISCARD Status checkpoint_any_is_ours(const char *output_dir, bool *out);
 NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
 /* Hands the device the choices of kernels that the checkpoint was made with; before session_create. One without is fine. */
 NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);

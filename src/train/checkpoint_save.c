@@ -6,7 +6,6 @@
 #include "model/weights.h"
 #include "train/stop_token.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,12 +131,11 @@ enum { MAX_FILES = 65536 };
 
 static Status add_files(Arena *arena, const char *folder, const char *inner, const char **names, size_t *count)
 {
-    const char *path = arena_printf(arena, "%s/%s", folder, inner);
-    DIR        *dir = opendir(path);
-    if (!dir) return file_fail("list", path);
-    for (struct dirent *entry; (entry = readdir(dir)) && *count < MAX_FILES;)
-        if (entry->d_name[0] != '.') names[(*count)++] = arena_printf(arena, "%s%s", inner, entry->d_name);
-    closedir(dir);
+    const char **found;
+    size_t       num;
+    TRY(file_list(arena, arena_printf(arena, "%s/%s", folder, inner), &found, &num));
+    for (size_t i = 0; i < num && *count < MAX_FILES; i++)
+        if (found[i][0] != '.') names[(*count)++] = arena_printf(arena, "%s%s", inner, found[i]);
     return OK;
 }
 
@@ -163,8 +161,10 @@ static Status list_files(Arena *arena, const char *folder, const char ***out_nam
 /* The hashes of a file's parts, each read by one of the ranks; all get them all. */
 static Status hash_parts_together(Comm *comm, Arena *arena, const char *path, FileParts *out)
 {
-    size_t    begin, end, size = (size_t)comm_size(comm);
-    FileParts parts = {.count = (size_t)(file_size(path) + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES};
+    size_t  begin, end, size = (size_t)comm_size(comm);
+    int64_t bytes;
+    TRY(comm_agree(comm, file_size(path, &bytes)));
+    FileParts parts = {.count = (size_t)(bytes + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES};
     comm_own_bytes(comm, parts.count, &begin, &end);
     size_t    most = (parts.count + size - 1) / size;
     uint64_t *own = arena_array(arena, uint64_t, most + 1), *all = arena_array(arena, uint64_t, most * size + 1);
@@ -202,8 +202,10 @@ static Status add_entry(const SaveContext *c, Arena *arena, const char *folder, 
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     uint64_t    hash;
     FileParts   parts;
+    int64_t     bytes;
+    TRY(comm_agree(c->comm, file_size(path, &bytes)));
     json_write_string(out, name, strlen(name));
-    strbuf_printf(out, ", \"bytes\": %lld", (long long)file_size(path));
+    strbuf_printf(out, ", \"bytes\": %lld", (long long)bytes);
     if (is_written_together(c, name)) {
         TRY(hash_parts_together(c->comm, arena, path, &parts));
         write_parts(&parts, out);
@@ -278,8 +280,11 @@ static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t 
     int64_t *steps;
     size_t   count, num_ours = 0;
     TRY(checkpoint_list(arena, output_dir, &steps, &count));
-    for (size_t i = 0; i < count && steps[i] <= step; i++)
-        if (checkpoint_is_ours(checkpoint_path(arena, output_dir, steps[i]))) steps[num_ours++] = steps[i];
+    for (size_t i = 0; i < count && steps[i] <= step; i++) {
+        bool is_ours;
+        TRY(checkpoint_is_ours(checkpoint_path(arena, output_dir, steps[i]), &is_ours));
+        if (is_ours) steps[num_ours++] = steps[i];
+    }
     for (size_t i = 0; i + (size_t)keep < num_ours; i++) TRY(remove_checkpoint(arena, output_dir, steps[i]));
     return OK;
 }
@@ -296,7 +301,12 @@ Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step)
 static Status set_aside(Arena *arena, const char *path)
 {
     const char *to = arena_printf(arena, "%s.aside", path);
-    for (int i = 2; file_exists(to); i++) to = arena_printf(arena, "%s.aside%d", path, i);
+    bool        is_there;
+    TRY(file_exists(to, &is_there));
+    for (int i = 2; is_there; i++) {
+        to = arena_printf(arena, "%s.aside%d", path, i);
+        TRY(file_exists(to, &is_there));
+    }
     if (rename(path, to) != 0) return file_fail("rename", path);
     log_warn("%s was not a whole checkpoint of this program; it is now %s", path, to);
     return OK;
@@ -305,9 +315,12 @@ static Status set_aside(Arena *arena, const char *path)
 static Status publish(Arena *arena, const SaveContext *c, const char *partial, int64_t step)
 {
     const char *path = checkpoint_path(arena, c->output_dir, step);
-    if (checkpoint_is_ours(path))
+    bool        is_ours, is_there;
+    TRY(checkpoint_is_ours(path, &is_ours));
+    TRY(file_exists(path, &is_there));
+    if (is_ours)
         TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
-    else if (file_exists(path))
+    else if (is_there)
         TRY(set_aside(arena, path));
     if (rename(partial, path) != 0) return file_fail("rename to", path);
     return file_sync_dir(c->output_dir);
@@ -324,13 +337,12 @@ static bool is_partial(const char *name)
 
 Status checkpoint_clean(const char *output_dir)
 {
-    Arena  arena = {0};
-    DIR   *dir = opendir(output_dir);
-    Status status = OK;
-    if (!dir) return OK;
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (is_partial(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
-    closedir(dir);
+    Arena        arena = {0};
+    const char **names;
+    size_t       count;
+    Status       status = file_list_if_there(&arena, output_dir, &names, &count);
+    for (size_t i = 0; i < count && status == OK; i++)
+        if (is_partial(names[i])) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, names[i]));
     arena_deinit(&arena);
     return status;
 }
@@ -372,7 +384,9 @@ static Status remove_ours(Arena *arena, const char *output_dir)
     TRY(checkpoint_list(arena, output_dir, &steps, &count));
     for (size_t i = 0; i < count; i++) {
         const char *path = checkpoint_path(arena, output_dir, steps[i]);
-        if (checkpoint_is_ours(path))
+        bool        is_ours;
+        TRY(checkpoint_is_ours(path, &is_ours));
+        if (is_ours)
             TRY(remove_checkpoint(arena, output_dir, steps[i]));
         else
             log_warn("%s stays: it is not a whole checkpoint of this program", path);

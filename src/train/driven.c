@@ -2,6 +2,7 @@
 #include "train/document_numbers.h"
 #include "train/driven_rank.h"
 
+#include "base/c_locale.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -148,7 +149,7 @@ static Status start_threads(Driven *d)
     TRY(status);
     for (int r = 1; r < d->world; r++) {
         Member *m = &d->members[r];
-        int     error = pthread_create(&m->thread, NULL, member_main, m);
+        int     error = c_locale_thread(&m->thread, member_main, m);
         m->is_started = error == 0;
         FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, d->world, strerror(error));
     }

@@ -40,7 +40,9 @@ Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, Drive
     TRY(trainer_agree(t, trainer_open_device(t)));
     TRY(trainer_agree(t, trainer_join(t)));
     TRY(trainer_agree(t, open_plan(t)));
-    run_record_make(t->run_file, t->model, place.world, run_record_began(t->run_file), &t->record);
+    int64_t began;
+    TRY(trainer_agree(t, run_record_began(t->run_file, &began)));
+    run_record_make(t->run_file, t->model, place.world, began, &t->record);
     t->keep = t->config->save_total_limit;
     d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
     return start_session(d);
@@ -469,7 +471,9 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     Trainer   *t = d->trainer;
     TrainState state;
     FAIL_IF(strlen(path) >= sizeof t->resume_path, ERR_INVALID, "the path of the checkpoint is too long");
-    FAIL_IF(!file_is_dir(path), ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
+    bool is_dir;
+    TRY(file_is_dir(path, &is_dir));
+    FAIL_IF(!is_dir, ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
     TRY(checkpoint_verify(path));
     TRY(trainer_agree(t, checkpoint_read_state(path, &state)));
     strcpy(t->resume_path, path);

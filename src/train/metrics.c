@@ -28,8 +28,10 @@ static Status settle_bytes(const char *path, int64_t step, int64_t *bytes)
     Str       text = {0};
     JsonValue line;
     int64_t   most = *bytes, at = 0, end = 0, line_step = 0;
+    bool      is_there;
     if (most == 0) return OK;
-    Status status = file_exists(path) ? file_read(&arena, path, MAX_FILE_BYTES, &text) : OK;
+    TRY(file_exists(path, &is_there));
+    Status status = is_there ? file_read(&arena, path, MAX_FILE_BYTES, &text) : OK;
     if ((int64_t)text.len < most) most = (int64_t)text.len;
     for (; status == OK && at < most && line_step <= step; at = end) {
         const char *stop = memchr(text.data + at, '\n', (size_t)(most - at));
@@ -48,9 +50,9 @@ static Status settle_bytes(const char *path, int64_t step, int64_t *bytes)
 Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics **out)
 {
     TRY(settle_bytes(path, step, &keep_bytes));
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    int fd = file_open(path, O_WRONLY | O_CREAT);
     if (fd < 0) return file_fail("open", path);
-    if (ftruncate(fd, keep_bytes) != 0) {
+    if (file_truncate(fd, keep_bytes) != 0) {
         Status status = file_fail("continue", path);
         close(fd);
         return status;
@@ -77,7 +79,7 @@ static bool write_lines(Metrics *metrics)
     }
     if (done < len) {
         int error = errno;
-        (void)!ftruncate(metrics->fd, metrics->bytes); /* else the next attempt writes over the torn line */
+        (void)!file_truncate(metrics->fd, metrics->bytes); /* else the next attempt writes over the torn line */
         errno = error;
         return false;
     }
@@ -108,7 +110,7 @@ int64_t metrics_bytes(const Metrics *metrics)
 Status metrics_sync(Metrics *metrics)
 {
     TRY(write_waiting(metrics));
-    return fdatasync(metrics->fd) != 0 ? file_fail("write", metrics->path) : OK;
+    return file_fsync(metrics->fd) != 0 ? file_fail("write", metrics->path) : OK;
 }
 
 static void append_ranks(Metrics *metrics, const StepMetrics *s)
@@ -196,8 +198,10 @@ Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const 
 Status metrics_read(Arena *arena, const char *path, MetricsHistory *out)
 {
     *out = (MetricsHistory){0};
-    Str text;
-    if (!file_exists(path)) return OK;
+    Str  text;
+    bool is_there;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, path, MAX_FILE_BYTES, &text));
     size_t lines = 0;
     for (size_t i = 0; i < text.len; i++) lines += text.data[i] == '\n';

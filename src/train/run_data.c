@@ -206,10 +206,13 @@ static Status keep_time(Arena *arena, const char *cache, int64_t now_unix)
 {
     const char *path = arena_printf(arena, "%s/" TIME_FILE, cache), *text = arena_printf(arena, "%lld\n", (long long)now_unix);
     int         lock;
-    if (file_exists(path)) return OK;
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (is_there) return OK;
     TRY(file_make_dirs(cache));
     TRY(file_lock(arena_printf(arena, "%s/.lock", cache), "another process writes into the cache; waiting for it", &lock));
-    Status status = file_exists(path) ? OK : file_write_atomic(path, text, strlen(text));
+    Status status = file_exists(path, &is_there);
+    if (status == OK && !is_there) status = file_write_atomic(path, text, strlen(text));
     close(lock);
     return status;
 }
@@ -253,15 +256,17 @@ Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const
     return status;
 }
 
-int64_t run_data_time(const Config *config)
+Status run_data_time(const Config *config, int64_t *out)
 {
     Arena       arena = {0};
     const char *path = arena_printf(&arena, "%s/" TIME_FILE, cache_dir(&arena, config));
     Str         text = {0};
-    if (file_exists(path) && file_read(&arena, path, 64, &text) != OK) status_clear();
-    int64_t time = text.data ? strtoll(text.data, NULL, 10) : 0;
+    bool        is_there = false;
+    Status      status = file_exists(path, &is_there);
+    if (status == OK && is_there) status = file_read(&arena, path, 64, &text);
+    *out = text.data ? strtoll(text.data, NULL, 10) : 0;
     arena_deinit(&arena);
-    return time;
+    return status;
 }
 
 static uint64_t fold_key(uint64_t keys, const char *dir)

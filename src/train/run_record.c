@@ -248,11 +248,13 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     bool        finished = false;
     *out = RUN_ABSENT;
     *before = (RunRecord){0};
-    if (!file_exists(path)) {
+    bool   is_there;
+    Status status = file_exists(path, &is_there);
+    if (status != OK || !is_there) {
         arena_deinit(&arena);
-        return OK;
+        return status;
     }
-    Status status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
+    status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
     if (status == OK) status = json_parse(&arena, path, text.data, text.len, &root);
     if (status == OK && !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) &&
                           json_get(&root, "settings_hash") && get_hash(&root, "settings_hash", &before->hash) &&
@@ -279,15 +281,18 @@ static int64_t noon_of_today(void)
     return mktime(&day);
 }
 
-int64_t run_record_began(const Config *config)
+Status run_record_began(const Config *config, int64_t *out)
 {
     RunPresence presence;
     RunRecord   before = {0};
-    if (run_record_read(config->output_dir, &presence, &before) != OK) status_clear(); /* the trainer says so */
-    int64_t began = before.began ? before.began : run_data_time(config);
-    if (!began) began = noon_of_today();
+    Status      status = run_record_read(config->output_dir, &presence, &before);
+    *out = before.began;
     run_record_deinit(&before);
-    return began;
+    if (status == ERR_IO) return status;
+    status_clear(); /* of a record that isn't one: the trainer says so */
+    if (!*out) TRY(run_data_time(config, out));
+    if (!*out) *out = noon_of_today();
+    return OK;
 }
 
 static void put_hash(StrBuf *out, const char *key, uint64_t hash)

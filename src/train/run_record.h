@@ -44,6 +44,6 @@ const char *run_record_changed_input(const RunRecord *before, const RunRecord *n
 
 /* The time that chat templates print in the run of output_dir, in seconds: noon of the day when the first one there began; else
  * what the rows in its cache folder tell; else noon of today, so that the runs of a day share their rows. */
-int64_t run_record_began(const Config *config);
+NODISCARD Status run_record_began(const Config *config, int64_t *out);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

@@ -8,7 +8,6 @@
 #include "train/disk.h"
 #include "train/output_dir.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -40,8 +39,10 @@ static Status choose_checkpoint(Trainer *t, RunPresence presence)
         return OK;
     }
     snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
-    FAIL_IF(!file_is_dir(resume), ERR_CHECKPOINT,
-            "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder", resume);
+    bool is_dir;
+    TRY(file_is_dir(resume, &is_dir));
+    FAIL_IF(!is_dir, ERR_CHECKPOINT, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
+            resume);
     return checkpoint_verify(resume);
 }
 
@@ -84,7 +85,9 @@ Status trainer_refuse_other_kind(Trainer *t)
 {
     const WeightFormat *here = weights_made_format(&t->options), *there;
     bool                lora = t->options.lora.enabled;
-    FAIL_IF(peft_is_adapter_dir(t->resume_path) != lora, ERR_INVALID,
+    bool                is_adapter;
+    TRY(peft_is_adapter_dir(t->resume_path, &is_adapter));
+    FAIL_IF(is_adapter != lora, ERR_INVALID,
             "%s is of a run with lora: %s, here it is %s. Set lora: %s; or start anew: set resume_from_checkpoint: false", t->resume_path,
             lora ? "false" : "true", lora ? "true" : "false", lora ? "false" : "true");
     if (!lora) return OK;
@@ -140,7 +143,9 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunPresence   presence;
     RunRecord     before;
     TrainState    state;
-    run_record_make(t->run_file, t->model, t->place.world, run_record_began(c), &t->record);
+    int64_t       began;
+    TRY(run_record_began(c, &began));
+    run_record_make(t->run_file, t->model, t->place.world, began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
@@ -179,7 +184,9 @@ typedef struct Settled {
 static Status settle_output(Trainer *t, bool *out_finished)
 {
     const char *dir = t->config->output_dir;
-    if (file_is_dir(dir)) TRY(output_lock_take(dir, &t->output_lock));
+    bool        is_dir;
+    TRY(file_is_dir(dir, &is_dir));
+    if (is_dir) TRY(output_lock_take(dir, &t->output_lock));
     TRY(look_at_output(t, out_finished));
     TRY(checkpoint_clean(dir));
     return output_dir_clean(dir);
@@ -214,12 +221,14 @@ Status trainer_look_at_output(Trainer *t, bool *out_finished)
 /* ---- from where, and whether the disk takes it ---- */
 
 /* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
-static bool continues_output(const Trainer *t)
+static Status continues_output(const Trainer *t, bool *out)
 {
     Arena arena = {0};
-    bool  found = t->resume_path[0] && file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir);
+    *out = false;
+    if (!t->resume_path[0]) return OK;
+    Status status = file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir, out);
     arena_deinit(&arena);
-    return found;
+    return status;
 }
 
 static int64_t divide_up(int64_t steps, int64_t every)
@@ -263,8 +272,11 @@ Status trainer_place_cursor(Trainer *t)
     if (!t->resume_path[0]) return OK;
     TRY(checkpoint_read_state(t->resume_path, &t->state));
     if (!read_writer(t, &writer) || !writer.batch) writer.batch = t->record.batch;
-    if (continues_output(t)) t->record.batch = writer.batch;
+    bool   continues = false;
+    Status status = continues_output(t, &continues);
+    if (continues) t->record.batch = writer.batch;
     run_record_deinit(&writer);
+    TRY(status);
     int64_t rows = t->state.rows >= 0 ? t->state.rows : rows_of_steps(t, writer.batch);
     FAIL_IF(all >= 0 && rows > all, ERR_INVALID,
             "%s is of step %lld, until which %lld sequences were seen, the run ends with sequence %lld; raise max_steps or num_epochs",
@@ -284,7 +296,9 @@ Status trainer_load_state(Trainer *t)
         "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
         t->resume_path);
     TRY(check_step(t, &t->state, t->schedule.total));
-    if (continues_output(t))
+    bool continues;
+    TRY(continues_output(t, &continues));
+    if (continues)
         t->saved_step = t->state.step;
     else
         t->state.metrics_bytes = 0;
@@ -301,7 +315,8 @@ static int64_t saves_left(const Trainer *t)
 
 Status trainer_check_disk(const Trainer *t)
 {
-    bool     adapters = t->options.lora.enabled;
+    bool adapters = t->options.lora.enabled, continues;
+    TRY(continues_output(t, &continues));
     int64_t  side = t->side_files.bytes;
     DiskNeed need = {.output_dir = t->config->output_dir,
                      .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
@@ -310,7 +325,7 @@ Status trainer_check_disk(const Trainer *t)
                      .total = t->schedule.total,
                      .saves_left = saves_left(t),
                      .keep = t->keep,
-                     .goes_on = continues_output(t),
+                     .goes_on = continues,
                      .starts_anew = resume_is(t, "false")};
     need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
@@ -320,32 +335,35 @@ Status trainer_check_disk(const Trainer *t)
 /* ---- the folder becomes this run's ---- */
 
 /* Whether tokenizing left something worth keeping. */
-static bool has_shards(const char *path)
+static Status find_shards(Arena *arena, const char *path, bool *out)
 {
-    Arena arena = {0};
-    DIR  *dir = opendir(path);
-    bool  found = false;
-    if (!dir) return false;
-    for (struct dirent *entry; !found && (entry = readdir(dir));) {
-        if (entry->d_name[0] == '.') continue;
-        const char *name = arena_printf(&arena, "%s/%s", path, entry->d_name);
-        found = strncmp(entry->d_name, "shard-", 6) == 0 || (file_is_dir(name) && has_shards(name));
+    const char **names;
+    size_t       count;
+    TRY(file_list_if_there(arena, path, &names, &count));
+    for (size_t i = 0; i < count && !*out; i++) {
+        const char *name = arena_printf(arena, "%s/%s", path, names[i]);
+        bool        is_dir;
+        if (names[i][0] == '.') continue;
+        *out = strncmp(names[i], "shard-", 6) == 0;
+        TRY(file_is_dir(name, &is_dir));
+        if (is_dir && !*out) TRY(find_shards(arena, name, out));
     }
-    closedir(dir);
-    arena_deinit(&arena);
-    return found;
+    return OK;
 }
 
 /* Removes an output folder that this start made, and those above it that it made; `keep`: the length of what was there. */
 static void remove_new_output(const char *path, size_t keep)
 {
-    char part[4096];
-    char message[STATUS_MESSAGE_BYTES];
-    if (has_shards(path)) return;
+    char  part[4096];
+    char  message[STATUS_MESSAGE_BYTES];
+    Arena arena = {0};
+    bool  found = false;
     snprintf(message, sizeof message, "%s", status_message());
-    Status ignored = file_remove_tree(path);
+    Status ignored = find_shards(&arena, path, &found);
+    arena_deinit(&arena);
+    if (ignored == OK && !found) ignored = file_remove_tree(path);
     (void)ignored;
-    snprintf(part, sizeof part, "%s", path);
+    snprintf(part, sizeof part, "%s", found || ignored != OK ? "" : path);
     for (char *slash; (slash = strrchr(part, '/')) && (size_t)(slash - part) > keep;) {
         *slash = 0;
         if (rmdir(part) != 0) break;
@@ -353,21 +371,26 @@ static void remove_new_output(const char *path, size_t keep)
     ignored = status_fail(ERR_INVALID, "%s", message);
 }
 
-static size_t existing_prefix(const char *path)
+static Status existing_prefix(const char *path, size_t *out)
 {
     char part[4096];
+    bool is_there = false;
     snprintf(part, sizeof part, "%s", path);
-    while (part[0] && !file_exists(part)) {
+    while (part[0]) {
+        TRY(file_exists(part, &is_there));
+        if (is_there) break;
         char *slash = strrchr(part, '/');
         part[slash ? slash - part : 0] = 0;
     }
-    return strlen(part);
+    *out = strlen(part);
+    return OK;
 }
 
 Status trainer_open_data(Trainer *t)
 {
     const Config *c = t->config;
-    size_t        keep = existing_prefix(c->output_dir);
+    size_t        keep;
+    TRY(existing_prefix(c->output_dir, &keep));
     if (trainer_leads(t)) {
         TRY(file_make_dirs(c->output_dir));
         TRY(output_lock_take(c->output_dir, &t->output_lock));
@@ -434,11 +457,13 @@ static Status read_trend(Trainer *t)
 Status trainer_begin_output(Trainer *t)
 {
     const Config *c = t->config;
+    bool          continues;
+    TRY(continues_output(t, &continues));
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
-    if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
+    if (continues) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
     TRY(run_record_write(c->output_dir, &t->record, false));
-    if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
+    if (!continues) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     TRY(open_metrics(t));
     return read_trend(t);

@@ -197,6 +197,20 @@ static void a_leading_tilde_is_the_home_folder(void)
     EXPECT_STR(config.model, "a~b");
     EXPECT_STR(config.datasets.items[0].path, "/home/someone/x.jsonl");
     EXPECT_STR(config.validation_datasets.items[0].path, "/home/someone/v.txt");
+    EXPECT_OK(parse("dataset_cache_dir: ~/cache\ntokenizer: ~/t\nir: ~/ir.json\nresume_from_checkpoint: ~/out/checkpoint-3\n"
+                    "rendezvous_secret: ~/secret\ndistributed: {worker_output_dir: ~/w}\nchat_template: ~/t.jinja\n",
+                    "model=~/m", NULL));
+    EXPECT_STR(config.dataset_cache_dir, "/home/someone/cache");
+    EXPECT_STR(config.tokenizer, "/home/someone/t");
+    EXPECT_STR(config.ir, "/home/someone/ir.json");
+    EXPECT_STR(config.resume_from_checkpoint, "/home/someone/out/checkpoint-3");
+    EXPECT_STR(config.rendezvous_secret, "/home/someone/secret");
+    EXPECT_STR(config.worker_output_dir, "/home/someone/w");
+    EXPECT_STR(config.chat_template, "/home/someone/t.jinja");
+    EXPECT_STR(config.model, "/home/someone/m");
+    EXPECT_OK(parse("chat_template: '~{{ messages }}'\n", NULL, NULL));
+    EXPECT_STR(config.chat_template, "~{{ messages }}");
+    EXPECT_FAILS(parse("dataset_cache_dir: ~other/x\n", NULL, NULL), ERR_INVALID, "dataset_cache_dir: only a leading ~/");
 }
 
 /* The warnings of a run file, a line each. */

@@ -1,6 +1,8 @@
 /* Readers: the same rows out of every format and compression; bad input with its place. */
 #include "data/record.h"
 #include "data_util.h"
+#include "data/record_internal.h"
+#include "files/hub.h"
 
 #include <locale.h>
 #include <zlib.h>
@@ -362,7 +364,26 @@ static void parquet_equals_its_csv(void)
     }
 }
 
+static void what_is_read_is_pulled(void)
+{
+    static const char *const formats[] = {"json", "jsonl", "ndjson", "csv", "tsv", "txt", "text"};
+    static const char *const codings[] = {"", ".gz", ".zst"};
+    char                     name[64];
+    bool                     is_known;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        for (size_t j = 0; j < sizeof codings / sizeof *codings; j++) {
+            snprintf(name, sizeof name, "data/train.%s%s", formats[i], codings[j]);
+            (void)file_format(name, &is_known);
+            if (!is_known || !hub_wants(name, hub_dataset_files)) test_fail(__FILE__, __LINE__, "%s is read or pulled alone", name);
+        }
+    EXPECT(hub_wants("a/b.parquet", hub_dataset_files) && hub_wants("TRAIN.CSV", hub_dataset_files));
+    EXPECT(!hub_wants("README.md", hub_dataset_files) && !hub_wants("data/LICENSE.txt", hub_dataset_files));
+    EXPECT(!hub_wants("dataset_infos.json", hub_dataset_files) && !hub_wants("a.png", hub_dataset_files));
+    EXPECT(hub_wants("additional_chat_templates/tool_use.jinja", hub_model_files));
+    EXPECT(hub_wants("chat_template.jinja", hub_model_files) && !hub_wants("onnx/model.safetensors", hub_model_files));
+}
+
 TEST_MAIN(TEST(formats_give_equal_rows), TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused),
-          TEST(paths_mean_files), TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of),
+          TEST(paths_mean_files), TEST(what_is_read_is_pulled), TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of),
           TEST(files_about_a_dataset_are_left_out), TEST(globs_sort_by_bytes), TEST(texts_are_utf8),
           TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))

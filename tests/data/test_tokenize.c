@@ -92,7 +92,7 @@ static uint64_t folder_hash(const char *dir)
     for (int i = 0; i < 1000; i++) {
         char path[4300];
         snprintf(path, sizeof path, "%s/shard-%05d.tokens", dir, i);
-        if (!file_exists(path)) break;
+        if (!is_there(path)) break;
         EXPECT_OK(file_hash(path, &one));
         hash = hash * 31 + one;
     }
@@ -162,7 +162,7 @@ static void killed_runs_end_with_equal_bytes(void)
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(folder_hash(kit.report.dir) == want);
     EXPECT_INT(kit.report.num_bad_rows, 80);
-    EXPECT(!file_exists(path_in(kit.report.dir, "progress.json")));
+    EXPECT(!is_there(path_in(kit.report.dir, "progress.json")));
     kit_close(&kit);
 }
 
@@ -246,7 +246,7 @@ static void those_that_wait_go_on_for_a_killed_maker(void)
     for (int i = 0; i < 600 && count_lines(log, "waiting for it") < 2; i++) usleep(50000);
     EXPECT_INT(count_lines(log, "another process is tokenizing into"), 2);
     for (int i = 0; i < 2; i++) EXPECT(waitpid(waiters[i], &state, WNOHANG) == 0);
-    EXPECT(!file_exists(path_in(kit.report.dir, "dataset.json")));
+    EXPECT(!is_there(path_in(kit.report.dir, "dataset.json")));
     kill(maker, SIGKILL);
     EXPECT(waitpid(maker, &state, 0) == maker && WIFSIGNALED(state));
     EXPECT_INT(count_makers(waiters, 2), 1);
@@ -314,7 +314,7 @@ static void only_the_damaged_shards_are_made_anew(void)
         EXPECT_INT(kit.report.num_tokens, first.num_tokens);
         EXPECT_INT(kit.report.num_bad_rows, 60);
     }
-    EXPECT(!file_exists(path_in(first.dir, "progress.json")));
+    EXPECT(!is_there(path_in(first.dir, "progress.json")));
     kit_close(&kit);
 }
 
@@ -353,7 +353,7 @@ static void damaged_shards_are_made_anew(void)
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
     EXPECT(is_whole);
-    EXPECT(file_exists(path_in(dir, "shard-00001.tokens")));
+    EXPECT(is_there(path_in(dir, "shard-00001.tokens")));
     uint64_t want = folder_hash(dir);
     flip_bit(path_in(dir, "shard-00001.tokens"));
     EXPECT(folder_hash(dir) != want);
@@ -363,12 +363,12 @@ static void damaged_shards_are_made_anew(void)
     EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
 
     /* Verified once: not again until a file is touched. */
-    for (int i = 0; i < 50 && !file_exists(path_in(dir, "verified.txt")); i++) {
+    for (int i = 0; i < 50 && !is_there(path_in(dir, "verified.txt")); i++) {
         usleep(100000);
         EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
         EXPECT(kit.report.was_cached);
     }
-    EXPECT(file_exists(path_in(dir, "verified.txt")));
+    EXPECT(is_there(path_in(dir, "verified.txt")));
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(kit.report.was_cached);
     flip_bit(path_in(dir, "shard-00000.tokens"));
@@ -394,7 +394,7 @@ static void a_killed_run_does_not_go_on_from_damage(void)
     EXPECT_OK(file_remove_tree(kit.cache));
     tokenize_killed_at(&kit, 20000);
     EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
-    EXPECT(!is_whole && file_exists(path_in(dir, "progress.json")));
+    EXPECT(!is_whole && is_there(path_in(dir, "progress.json")));
     flip_bit(path_in(dir, "shard-00000.tokens"));
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(folder_hash(dir) == want);

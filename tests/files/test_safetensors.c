@@ -282,14 +282,14 @@ static void folders_are_sharded_and_errors_name_the_shard(void)
     const char *folder = in_dir("sharded");
     StFile     *file;
     EXPECT_OK(st_write_folder(folder, "model", mixed, 6, SIZE_MAX, count_up, (void *)mixed));
-    EXPECT(file_exists(in_dir("sharded/model.safetensors")));
+    EXPECT(is_there(in_dir("sharded/model.safetensors")));
     EXPECT_OK(st_open(folder, &file));
     expect_counted(file, mixed, 6);
     EXPECT_STR(st_metadata(file, "format"), "pt");
     st_close(file);
     EXPECT_OK(st_write_folder(folder, "model", mixed, 6, 43, count_up, (void *)mixed));
-    EXPECT(!file_exists(in_dir("sharded/model.safetensors")));
-    EXPECT(file_exists(in_dir("sharded/model-00002-of-00002.safetensors")));
+    EXPECT(!is_there(in_dir("sharded/model.safetensors")));
+    EXPECT(is_there(in_dir("sharded/model-00002-of-00002.safetensors")));
     EXPECT_OK(st_open(folder, &file));
     expect_counted(file, mixed, 6);
     st_close(file);
@@ -314,7 +314,7 @@ static void folders_are_sharded_and_errors_name_the_shard(void)
         EXPECT_FAILS(st_open(folder, &file), ERR_INVALID, texts[i][1]);
     }
     EXPECT_OK(st_write_folder(folder, "model", mixed, 6, SIZE_MAX, count_up, (void *)mixed));
-    EXPECT(!file_exists(index));
+    EXPECT(!is_there(index));
 }
 
 static void a_failed_write_leaves_the_old_file(void)
@@ -338,18 +338,18 @@ static void a_failed_write_leaves_the_old_file(void)
     setrlimit(RLIMIT_FSIZE, &old);
     EXPECT_OK(file_hash(path, &after));
     EXPECT(before == after);
-    EXPECT(!file_exists(in_dir("full.safetensors.partial")));
+    EXPECT(!is_there(in_dir("full.safetensors.partial")));
     if (access("/dev/full", W_OK) != 0) return;
     EXPECT(symlink("/dev/full", in_dir("sink.partial")) == 0);
     EXPECT_FAILS(st_write(in_dir("sink"), many, 64, NULL, NULL, NULL), ERR_NO_FIT, "sink: No space left on device");
-    EXPECT(!file_exists(in_dir("sink")));
+    EXPECT(!is_there(in_dir("sink")));
     EXPECT_FAILS(st_write(in_dir("absent/x"), many, 1, NULL, NULL, NULL), ERR_NOT_FOUND, "absent/x");
 }
 
 static void clean_up(void)
 {
     EXPECT_OK(file_remove_tree(temp_dir()));
-    EXPECT(!file_exists(temp_dir()));
+    EXPECT(!is_there(temp_dir()));
 }
 
 TEST_MAIN(TEST(a_plain_file_is_read), TEST(malicious_headers_are_errors), TEST(data_may_lie_anywhere), TEST(values_convert_to_float),

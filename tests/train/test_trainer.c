@@ -202,7 +202,7 @@ static void rewrite_manifest(const char *folder)
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         EXPECT_OK(file_hash(path, &hash));
         strbuf_printf(&text, "%s{\"name\": \"%s\", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", i ? ", " : "{\"files\": [", names[i],
-                      (long long)file_size(path), (unsigned long long)hash);
+                      (long long)bytes_of(path), (unsigned long long)hash);
     }
     strbuf_puts(&text, "]}");
     snprintf(path, sizeof path, "%s/manifest.json", folder);
@@ -290,8 +290,8 @@ static void the_oldest_checkpoints_go(void)
     TrainOutcome outcome;
     open_folder();
     EXPECT_OK(train_with("max_steps: 10\nsave_steps: 2\nsave_total_limit: 2\n", NULL, &outcome));
-    EXPECT(!file_is_dir(in_folder("out/checkpoint-6")));
-    EXPECT(file_is_dir(in_folder("out/checkpoint-8")) && file_is_dir(in_folder("out/checkpoint-10")));
+    EXPECT(!is_folder(in_folder("out/checkpoint-6")));
+    EXPECT(is_folder(in_folder("out/checkpoint-8")) && is_folder(in_folder("out/checkpoint-10")));
     close_folder();
 }
 
@@ -307,7 +307,7 @@ static void a_finished_run_is_left_alone_and_others_refused(void)
     EXPECT_INT(outcome.steps, 6);
     EXPECT_OK(train_with("max_steps: 3\nresume_from_checkpoint: false\n", NULL, &outcome));
     EXPECT_INT(outcome.steps, 3);
-    EXPECT(!file_is_dir(in_folder("out/checkpoint-6")));
+    EXPECT(!is_folder(in_folder("out/checkpoint-6")));
     close_folder();
 }
 

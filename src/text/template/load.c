@@ -20,9 +20,11 @@ Str template_builtin(const char *name)
 
 static Status load_config(Arena *arena, const char *path, JsonValue *out)
 {
-    Str text;
+    Str  text;
+    bool is_there;
     *out = (JsonValue){.type = JSON_OBJECT};
-    if (!file_exists(path)) return OK;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
     return json_parse(arena, path, text.data, text.len, out);
 }
@@ -108,13 +110,16 @@ static Status find_source(Arena *arena, const char *dir, const JsonValue *config
     const char      *path = arena_printf(arena, "%s/chat_template.jinja", dir);
     const char      *wanted = which ? which : has_tools ? TOOLS_NAME : "default";
     const char      *named = arena_printf(arena, "%s/additional_chat_templates/%s.jinja", dir, wanted);
+    bool             has_named = strcmp(wanted, "default") != 0 && !strchr(wanted, '/'), is_there = false;
     *out_text = (Str){0};
-    if (strcmp(wanted, "default") != 0 && !strchr(wanted, '/') && file_exists(named))
+    if (has_named) TRY(file_exists(named, &has_named));
+    if (has_named)
         path = named;
     else if (which && strcmp(which, "default") != 0 && json_get(config, "chat_template"))
         path = "";
     *out_path = path;
-    if (file_exists(path)) return file_read(arena, path, TEMPLATE_MAX_BYTES, out_text);
+    if (*path) TRY(file_exists(path, &is_there));
+    if (is_there) return file_read(arena, path, TEMPLATE_MAX_BYTES, out_text);
     TRY(choose_template(config_path, config, which, has_tools, &chosen));
     if (chosen) *out_text = chosen->string;
     *out_path = arena_printf(arena, "%s (chat_template)", config_path);
