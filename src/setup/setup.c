@@ -396,11 +396,9 @@ static Status find_bound(Arena *arena, const Config *config, const HfModel *mode
     if (!(plan->facts.gemm_flops[DT_BF16] > 0) || !(plan->facts.gemm_flops[DT_E4M3] > 0)) return OK;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
-        ProgramKind    kind = program->spec.kind;
-        int64_t        times =
-            kind == PROGRAM_MICRO_NEXT ? config->gradient_accumulation_steps - 1 : kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_OPTIMIZER;
-        all += (double)times * program->simulated_seconds;
-        saved += (double)times * saved_of(plan, &fp8.precision, program);
+        double         times = (double)setup_times_a_step(plan, program->spec.kind, config->gradient_accumulation_steps);
+        all += times * program->simulated_seconds;
+        saved += times * saved_of(plan, &fp8.precision, program);
     }
     if (saved > 0) *out_seconds = all - saved;
     return OK;

@@ -170,8 +170,7 @@ static double bound(const char *lines, double *out_bf16)
     config.matmul_dtype = OPT_UNSET;
     EXPECT_OK(setup_options(&config, model, &options));
     EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
-    *out_bf16 = plan_program(plan, PROGRAM_MICRO_FIRST)->simulated_seconds + plan_program(plan, PROGRAM_OPTIMIZER)->simulated_seconds;
-    if (plan_program(plan, PROGRAM_MICRO_NEXT)) *out_bf16 += 3 * plan_program(plan, PROGRAM_MICRO_NEXT)->simulated_seconds;
+    *out_bf16 = setup_step_seconds(plan, config.gradient_accumulation_steps);
     planned->api->destroy(planned);
     hf_model_close(model);
     config_deinit(&config);
@@ -190,6 +189,21 @@ static void fp8_has_a_bound(void)
     EXPECT(forward > seconds && forward < bf16);
     EXPECT(bound("gradient_accumulation_steps: 4\n", &bf16) == 0);
     EXPECT(bound("recipe: fp8-hybrid\nskip_quant_first_layers: 2\n", &bf16) == 0);
+}
+
+/* A step of several ranks ends with a program of its own. */
+static void fp8_has_a_bound_on_several_gpus(void)
+{
+    const char *const lines[] = {"recipe: fp8-hybrid\ngpus: 2\ngradient_accumulation_steps: 1\n",
+                                 "recipe: fp8-hybrid\ngpus: 2\ngradient_accumulation_steps: 2\n",
+                                 "recipe: fp8-hybrid\ngpus: 2\ngradient_accumulation_steps: 4\n"};
+    double            before = 0, before_bf16 = 0, bf16;
+    for (int i = 0; i < 3; i++) {
+        double seconds = bound(lines[i], &bf16);
+        EXPECT(seconds > 0.5 * bf16 && seconds < 0.95 * bf16);
+        EXPECT(seconds > before && bf16 > before_bf16);
+        before = seconds, before_bf16 = bf16;
+    }
 }
 
 /* What a device is told of how ranks send to one another, by these lines of a run file. */
@@ -220,6 +234,6 @@ static void keys_say_how_ranks_send(void)
     expect_crossing("memcpy_send_recv: true\nuse_all_to_all_reduce: true", CROSS_AUTO, CROSS_COPIES);
 }
 
-TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(a_large_model_is_answered_with_little_planning),
+TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(fp8_has_a_bound_on_several_gpus), TEST(a_large_model_is_answered_with_little_planning),
           TEST(a_large_grid_is_searched_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered),
           TEST(pinned_memory_is_what_the_host_has_at_most), TEST(the_smallest_bound_counts))
