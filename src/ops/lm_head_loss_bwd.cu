@@ -16,6 +16,7 @@ static LmHead head_of_args(const KernelArgs *args)
     h.accumulate = args->accumulate >> OUT_DW & 1;
     h.chunks = ((const LmHeadBwdAttrs *)args->attrs)->chunks;
     h.softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap;
+    h.sums_apart = h.dw.data && lm_head_sums_apart(&h.x.type, h.w.type.dim[0], h.dw.type.dtype, (const LmHeadBwdAttrs *)args->attrs);
     return h;
 }
 

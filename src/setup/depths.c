@@ -103,7 +103,10 @@ static void choose_part(CompileOptions *options, PlanPart part)
     const ProgramSpec *next = compile_spec(options, PROGRAM_MICRO_NEXT), *optimizer = compile_spec(options, PROGRAM_OPTIMIZER);
     options->unplaced = part == PLAN_MICRO || part == PLAN_UPDATE;
     if (part == PLAN_MEMORY && next) compile_drop(options, PROGRAM_MICRO_FIRST); /* its memory is the other's */
-    if (part == PLAN_MICRO) compile_drop(options, PROGRAM_OPTIMIZER), compile_drop(options, PROGRAM_GATHER);
+    if (part == PLAN_MICRO) {
+        compile_drop(options, PROGRAM_OPTIMIZER), compile_drop(options, PROGRAM_GATHER);
+        options->micro_steps = 1; /* a bound for all head_chunks: more of them could make the head sum in fp32, which takes memory */
+    }
     if (part != PLAN_UPDATE) return;
     ProgramSpec kept[] = {options->programs[0], *optimizer};
     memcpy(options->programs, kept, sizeof kept);

@@ -1,6 +1,8 @@
 /* What fits where a plan doesn't: found with little planning, for that of a large model is what takes time. */
 #include "setup/setup.h"
 
+#include "ops/ops.h"
+
 #include "test.h"
 
 static Device   *planned; /* the device under the counting one */
@@ -206,6 +208,59 @@ static void fp8_has_a_bound_on_several_gpus(void)
     }
 }
 
+static const char small_head[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":151936,\"hidden_size\":64,\"intermediate_size\":64,"
+    "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-5,"
+    "\"max_position_embeddings\":131072,\"tie_word_embeddings\":false}";
+
+/* Whether the head's gradient is added up in fp32 within a micro-batch of a run with these lines, and what the head works in on an H200. */
+static bool head_sums_apart(const char *lines, int64_t *out_workspace)
+{
+    Arena          arena = {0};
+    Config         config;
+    HfModel       *model;
+    CompileOptions options;
+    Plan          *plan;
+    char           folder[] = "/tmp/test_setup_XXXXXX";
+    bool           apart = false;
+    EXPECT(mkdtemp(folder));
+    EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/config.json", folder), small_head, strlen(small_head)));
+    const char *run = arena_printf(&arena, "model: %s\n%s", folder, lines);
+    EXPECT_OK(config_parse("run.yaml", run, strlen(run), NULL, 0, &config, NULL));
+    EXPECT_OK(setup_model(&arena, &config, &model));
+    EXPECT_OK(device_null_create("h200", &planned));
+    EXPECT_OK(setup_options(&config, model, &options));
+    EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
+    for (const Node *node = plan_program(plan, PROGRAM_MICRO_FIRST)->graph->first; node; node = node->next) {
+        if (node->op->id != OP_LM_HEAD_LOSS_BWD) continue;
+        apart = ((const LmHeadBwdAttrs *)node->attrs)->sum_f32;
+        *out_workspace = (int64_t)node->op->gpu_workspace(node, 90);
+    }
+    planned->api->destroy(planned);
+    hf_model_close(model);
+    config_deinit(&config);
+    EXPECT_OK(file_remove_tree(folder));
+    arena_deinit(&arena);
+    return apart;
+}
+
+/* 16 x 2,048 tokens are 10 chunks of at most 3,456 rows: 6 micro-batches make 60 sums, 7 make 70. bf16 may hold 64. */
+static void chunks_of_the_head_count_among_sums(void)
+{
+#define SIXTEEN "sequence_len: 2048\nper_device_train_batch_size: 16\ngradient_accumulation_steps: "
+    int64_t narrow, apart, unused;
+    EXPECT(!head_sums_apart(SIXTEEN "6\n", &narrow));
+    EXPECT(head_sums_apart(SIXTEEN "7\n", &apart));
+    EXPECT_INT(apart - narrow, INT64_C(151936) * 64 * 4);
+    EXPECT(head_sums_apart(SIXTEEN "64\n", &unused));
+    EXPECT(head_sums_apart("head_chunks: 16\n" SIXTEEN "5\n", &unused)); /* 16 of 2,048 rows */
+    EXPECT(!head_sums_apart("sequence_len: 2048\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 64\n", &unused));
+    EXPECT(head_sums_apart("gradient_accumulation_steps: 1\nsequence_len: 131072\nper_device_train_batch_size: 2\n", &unused));
+    /* gradients in fp32 need no sum beside them */
+    EXPECT(head_sums_apart("grad_accum_dtype: fp32\n" SIXTEEN "7\n", &apart));
+    EXPECT_INT(apart, narrow);
+}
+
 /* What a device is told of how ranks send to one another, by these lines of a run file. */
 static void expect_crossing(const char *lines, CrossBy gather, CrossBy reduce)
 {
@@ -234,6 +289,7 @@ static void keys_say_how_ranks_send(void)
     expect_crossing("memcpy_send_recv: true\nuse_all_to_all_reduce: true", CROSS_AUTO, CROSS_COPIES);
 }
 
-TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(fp8_has_a_bound_on_several_gpus), TEST(a_large_model_is_answered_with_little_planning),
+TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(fp8_has_a_bound_on_several_gpus),
+          TEST(chunks_of_the_head_count_among_sums), TEST(a_large_model_is_answered_with_little_planning),
           TEST(a_large_grid_is_searched_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered),
           TEST(pinned_memory_is_what_the_host_has_at_most), TEST(the_smallest_bound_counts))
