@@ -83,11 +83,12 @@ static float get_float(const void *data, DType dtype, int64_t i)
     return dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }
 
-static void case_fill(Case *c, const int *int_range)
+static void case_fill(Case *c, const OpSample *sample)
 {
     for (int k = 0; k < c->node->num_in; k++) {
         if (!c->in[k]) continue;
-        op_draw(c->node, k, int_range[k], 77 + (uint64_t)k, c->in[k]);
+        op_draw(c->node, k, sample->int_range[k], 77 + (uint64_t)k, c->in[k]);
+        op_mask(c->node, k, sample, c->in[k]);
     }
 }
 
@@ -425,7 +426,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
     BoundKernel kernel;
     Status      status = case_make(&c, op, sample->attrs, in);
     if (status == OK) {
-        case_fill(&c, sample->int_range);
+        case_fill(&c, sample);
         if (op->results.op) status = fill_results(d, &c);
     }
     double tolerance = is_bf16 ? 1e-2 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
