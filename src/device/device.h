@@ -30,6 +30,7 @@ typedef struct DeviceFacts {
     double        power_flops, power_fp8_flops, power_bytes;
     double        launch_seconds; /* fixed cost of a step in a replayed program */
     int           num_workers;    /* CPU: threads */
+    int           sm;             /* a GPU's compute capability times 10; 0: it is no GPU */
     bool          fp8_blocks;     /* multiplies FP8 operands whose blocks have scales in their own format */
     bool          fp4_blocks;     /* multiplies FP4 operands with scales of blocks (op fp4_linear) */
     const OpRate *rates;          /* NULL: none were measured */

@@ -26,7 +26,6 @@ typedef struct NullDevice {
     Device      base;
     DeviceFacts facts;
     bool        is_gpu; /* kernels get the workspace that CUDA's would */
-    int         sm;     /* its compute capability times 10; 0: not in the list */
 } NullDevice;
 
 static Status null_facts(Device *device, DeviceFacts *out)
@@ -51,7 +50,7 @@ static Status null_bind(Device *device, const Node *node, BoundKernel *out)
     NullDevice *null = (NullDevice *)device;
     if (!null->is_gpu) return OK;
     if (node->op->gpu_workspace)
-        out->workspace_bytes = node->op->gpu_workspace(node, null->sm);
+        out->workspace_bytes = node->op->gpu_workspace(node, null->facts.sm);
     else if (node->op->cost && node->op->cost(node).matrix_unit)
         out->workspace_bytes = GPU_GEMM_WORKSPACE;
     return OK;
@@ -167,6 +166,7 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
                          .peer_seconds = GPU_PEER_SECONDS,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
+                         .sm = gpu->sm,
                          .fp8_blocks = gpu->sm == 90,
                          .fp4_blocks = gpu->sm >= 100};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
@@ -191,8 +191,6 @@ Status device_null_of(Device *gpu, Device **out)
     NullDevice *null = create();
     null->facts = facts;
     null->is_gpu = true;
-    for (int i = 0; i < NUM_GPUS; i++)
-        if (strcmp(gpus[i].name, facts.name) == 0) null->sm = gpus[i].sm;
     *out = &null->base;
     return OK;
 }
@@ -205,7 +203,6 @@ Status device_null_create(const char *gpu, Device **out)
     FAIL_IF(gpu && found < 0, ERR_INVALID, "GPU \"%s\" is not known; known are %s", gpu, device_null_names());
     NullDevice *null = create();
     null->is_gpu = gpu != NULL;
-    null->sm = gpu ? gpus[found].sm : 0;
     if (gpu)
         gpu_facts(&gpus[found], &null->facts);
     else
