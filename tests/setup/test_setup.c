@@ -69,22 +69,35 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
     arena_deinit(&arena);
 }
 
+#define ON_DEVICE \
+    "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
+
 /* What leaves weights, gradients and moments, which alone take more, isn't planned. */
 static void a_large_model_is_answered_with_little_planning(void)
 {
     expect_answer(80, "", "recompute_block=true lora=true qlora=nf4", 10);
-    expect_answer(80, "memory_limit: 20GiB\n", "recompute_block=true lora=true qlora=nf4 sequence_len=256;", 7);
-    expect_answer(80, "qlora: none\n", "recompute_block=true lora=true sequence_len=2048", 10);
-    expect_answer(80, "qlora: none\nmemory_limit: 20GiB\n", "it takes about 1", 4);
-    expect_answer(80, "qlora: none\nmemory_limit: 132GiB\n",
+    expect_answer(80, ON_DEVICE "memory_limit: 20GiB\n", "recompute_block=true lora=true qlora=nf4 head_chunks=32 sequence_len=256;", 7);
+    expect_answer(80, ON_DEVICE "qlora: none\n", "recompute_block=true lora=true head_chunks=", 10);
+    expect_answer(80, ON_DEVICE "qlora: none\nmemory_limit: 20GiB\n", "it takes about 1", 4);
+    expect_answer(80, ON_DEVICE "head_chunks: 0\nqlora: none\nmemory_limit: 132GiB\n",
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
+}
+
+/* What memory: auto would do is found as well: what waits on the host leaves the GPU, and no more of it than is needed. */
+static void what_may_wait_on_the_host_is_tried(void)
+{
+    expect_answer(80, "memory_limit: 20GiB\n",
+                  "of the host's memory: per_device_train_batch_size=1 gradient_accumulation_steps=8 "
+                  "recompute_block=true lora=true qlora=nf4 offload_weights=true",
+                  8);
+    expect_answer(80, "qlora: none\nmemory_limit: 20GiB\n", "lora=true offload_residual=true offload_weights=true", 8);
+    expect_answer(80, "lora: true\nqlora: nf4\nmemory_limit: 20GiB\n", "recompute_block=true offload_weights=true", 10);
+    expect_answer(80, "lora: true\nqlora: nf4\noffload_weights: false\nmemory_limit: 20GiB\n", "offload_quants=true", 10);
 }
 
 /* Of their 792, 792, 12,672, 12,672 and 384 combinations. */
 static void a_large_grid_is_searched_with_little_planning(void)
 {
-#define ON_DEVICE \
-    "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
     expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\n", NULL, 25);
     expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\nmemory_limit: 60GB\n", NULL, 25);
     expect_answer(80, "lora: true\n", NULL, 42);
@@ -95,7 +108,8 @@ static void a_large_grid_is_searched_with_little_planning(void)
 /* A run from random weights has no base to adapt. */
 static void what_was_not_tried_is_not_named(void)
 {
-    expect_answer(80, "memory_limit: 20GiB\nfrom_scratch: true\n", "recompute_block=true optimizer=adamw_8bit sequence_len=256;", 3);
+    expect_answer(80, ON_DEVICE "head_chunks: 0\nmemory_limit: 20GiB\nfrom_scratch: true\n",
+                  "recompute_block=true optimizer=adamw_8bit sequence_len=256;", 3);
 }
 
 /* Those of 8 bits take least, and come first. They are AdamW's; adapters' are no matter. */
@@ -291,5 +305,6 @@ static void keys_say_how_ranks_send(void)
 
 TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(fp8_has_a_bound_on_several_gpus),
           TEST(chunks_of_the_head_count_among_sums), TEST(a_large_model_is_answered_with_little_planning),
-          TEST(a_large_grid_is_searched_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered),
-          TEST(pinned_memory_is_what_the_host_has_at_most), TEST(the_smallest_bound_counts))
+          TEST(what_may_wait_on_the_host_is_tried), TEST(a_large_grid_is_searched_with_little_planning),
+          TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered), TEST(pinned_memory_is_what_the_host_has_at_most),
+          TEST(the_smallest_bound_counts))
