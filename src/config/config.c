@@ -468,13 +468,18 @@ static void check_paths(ConfigReader *reader, const Target *target)
                        arena_printf(reader->arena, "%s%s", target->prefix, options[i].name));
 }
 
+/* Whether a value asks for anything: one that is off does where the key is on by default. */
+static bool asks(const Target *target, const OptionInfo *option)
+{
+    return option_is_on(option, field_of(target, option)) || (option->fallback && strcmp(option->fallback, "true") == 0);
+}
+
 /* A line for the keys that have no effect for the same reason. A value that asks for nothing loses nothing. */
 static void warn_idle(ConfigReader *reader, const Target *target)
 {
     const OptionNeed *unmet[CONFIG_KEY_COUNT] = {0};
     for (int i = 0; i < CONFIG_KEY_COUNT; i++)
-        if (target->origin[i] && option_is_on(&options[i], field_of(target, &options[i])))
-            unmet[i] = option_unmet((ConfigKey)i, target->base);
+        if (target->origin[i] && asks(target, &options[i])) unmet[i] = option_unmet((ConfigKey)i, target->base);
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
         StrBuf line = {0}, reason = {0}, other = {0};
         if (!unmet[i]) continue;

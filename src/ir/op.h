@@ -136,6 +136,7 @@ typedef struct OpSample {
     const void *attrs;                  /* NULL: defaults */
     double      tolerance;              /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
     int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
+    int         masked[NODE_MAX_IN];    /* columns of float input k from this one on are -inf for kernels; 0: none */
 } OpSample;
 
 /* Inputs of an op that another one makes from the same inputs, as a gradient reads what the forward op wrote: contents that don't

@@ -397,12 +397,12 @@ static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
     Attention             a = attention_dims(attrs, q);
     size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
     bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256, cudnn = !node->in[IN_DLSE];
-    if (sm == TURNS_SM && q->dtype == DT_BF16 && attention_in_turns(attrs, a.len, cudnn)) {
+    if (sm == TURNS_SM && q->dtype == DT_BF16 && attention_in_turns(attrs, a.batch, a.len, cudnn)) {
         TurnsBytes n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
         return n.delta + n.taken + n.sum;
     }
-    if (!cudnn || !attention_by_rows(attrs, a.len) || q->dtype != DT_BF16 || a.len % 128 || !dim) return sums;
-    return sums + rows * (size_t)a.len * 2 + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
+    if (!cudnn || !attention_may_hold_scores(attrs, a.batch, a.len) || q->dtype != DT_BF16 || !dim) return sums;
+    return sums + (size_t)attention_scores_bytes(attrs, a.batch, a.len) + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
 }
 
 static const OpSample attention_bwd_samples[] = {

@@ -88,6 +88,10 @@ static const OpSample cross_entropy_samples[] = {
 /* Shapes of real models. */
 static const OpSample cross_entropy_large_samples[] = {
     {.in = {{DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}}, .int_range = {0, 32000}},
+    /* whole pieces of threads are -inf, with 16-byte packs and without, with one piece a thread and several */
+    {.in = {{DT_F32, 2, {7, 4096}}, {DT_I32, 1, {7}}}, .int_range = {0, 300}, .masked = {300}},
+    {.in = {{DT_F32, 2, {7, 1001}}, {DT_I32, 1, {7}}}, .int_range = {0, 70}, .masked = {70}},
+    {.in = {{DT_F32, 2, {7, 32000}}, {DT_I32, 1, {7}}}, .int_range = {0, 3}, .masked = {3}},
 };
 
 const OpDef op_cross_entropy = {

@@ -106,6 +106,7 @@ static const OpSample cross_entropy_bwd_large_samples[] = {
     {.in = {{DT_F32, 1, {70}}, {DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}, {DT_F32, 1, {70}}}, .int_range = {0, 0, 32000}},
     {.in = {{DT_F32, 1, {70}}, {DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}, {DT_F32, 1, {70}}, {DT_F32, 1, {70}}},
      .int_range = {0, 0, 32000}},
+    {.in = {{DT_F32, 1, {7}}, {DT_F32, 2, {7, 4096}}, {DT_I32, 1, {7}}, {DT_F32, 1, {7}}}, .int_range = {0, 0, 300}, .masked = {0, 300}},
 };
 
 const OpDef op_cross_entropy_bwd = {

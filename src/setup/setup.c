@@ -72,9 +72,6 @@ static DType float_dtype(Choice choice)
     return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
 }
 
-/* bf16 sums of more gradients than this lose what is small against the sum: 0.4 % of it at 512, 3 % at 1,024. */
-enum { MOST_NARROW_SUMS = 64 };
-
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     out->model_dtype = float_dtype(config->model_dtype);
@@ -264,6 +261,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
     out->head_chunks = config->head_chunks;
+    out->micro_steps = config->gradient_accumulation_steps;
     choose_offload(config, out);
     out->lora = (LoraOptions){.enabled = config->lora,
                               .r = config->lora_rank,
@@ -401,11 +399,9 @@ static Status find_bound(Arena *arena, const Config *config, const HfModel *mode
     if (!(plan->facts.gemm_flops[DT_BF16] > 0) || !(plan->facts.gemm_flops[DT_E4M3] > 0)) return OK;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
-        ProgramKind    kind = program->spec.kind;
-        int64_t        times =
-            kind == PROGRAM_MICRO_NEXT ? config->gradient_accumulation_steps - 1 : kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_OPTIMIZER;
-        all += (double)times * program->simulated_seconds;
-        saved += (double)times * saved_of(plan, &fp8.precision, program);
+        double         times = (double)setup_times_a_step(plan, program->spec.kind, config->gradient_accumulation_steps);
+        all += times * program->simulated_seconds;
+        saved += times * saved_of(plan, &fp8.precision, program);
     }
     if (saved > 0) *out_seconds = all - saved;
     return OK;
@@ -523,16 +519,17 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
     strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
     if (limit) strbuf_printf(out, "   of %s", size_text(limit, text));
     if (key != CONFIG_KEY_COUNT) strbuf_printf(out, " (%s)", options[key].name);
-    if (key == KEY_run_gpu_memory) strbuf_printf(out, "; %s is left to driver and libraries", size_text(plan->facts.driver_bytes, text));
+    bool has_reserve = key == KEY_run_gpu_memory || (key == CONFIG_KEY_COUNT && plan->facts.driver_is_apart);
+    if (has_reserve) strbuf_printf(out, "; %s is left to driver and libraries", size_text(plan->facts.driver_bytes, text));
     if (plan->facts.driver_bytes)
-        strbuf_printf(out, "\n  %-12s %12s   estimated, for context and libraries%s", "beside it", size_text(GPU_CONTEXT_BYTES, text),
-                      plan->world > 1 ? " but NCCL's buffers" : "");
+        strbuf_printf(out, "\n  %-12s %12s   estimated, for context and libraries%s%s", "beside it", size_text(GPU_CONTEXT_BYTES, text),
+                      plan->world > 1 ? " but NCCL's buffers" : "", has_reserve ? ", of what is left to them" : "");
     if (plan_host_bytes(plan) > LEAST_PINNED)
         strbuf_printf(out, "\n  %-12s %12s   of the host's memory", "pinned", size_text(plan_host_bytes(plan), text));
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
     bool timed = false;
     for (int i = 0; i < plan->num_programs; i++) timed |= plan->programs[i].roofline_seconds > 0;
-    strbuf_puts(out, timed ? "   time at the limit    expected\n" : "\n");
+    strbuf_puts(out, !timed ? "\n" : plan->facts.rates ? "   time at the limit    expected\n" : "   time at the limit    at least\n");
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *p = &plan->programs[i];
         strbuf_printf(out, "  %-13s %8d %11.2f", p->name, p->num_launches, p->cost.flops * 1e-9);
@@ -541,5 +538,7 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
         if (timed) strbuf_printf(out, "       %10.3f ms %8.3f ms", p->roofline_seconds * 1e3, p->simulated_seconds * 1e3);
         strbuf_putc(out, '\n');
     }
-    if (timed) strbuf_printf(out, "expected times: %s\n", plan->facts.rates ? "rates measured on this GPU" : "data-sheet rates");
+    if (timed)
+        strbuf_puts(out, plan->facts.rates ? "expected times: rates measured on this GPU\n"
+                                           : "times are bounds, of data-sheet rates: nothing was measured on this GPU\n");
 }
