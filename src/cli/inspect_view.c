@@ -82,7 +82,8 @@ static Status put_row(Printer *p, const InspectRow *row)
     StrBuf head = {0};
     strbuf_printf(&head, "── row %lld", (long long)row->row);
     if (row->part) strbuf_printf(&head, ", part %lld", (long long)row->part);
-    strbuf_printf(&head, " (%s:%lld): %zu tokens, %lld trained\n", row->path, (long long)row->line, row->count, (long long)row->num_trained);
+    strbuf_printf(&head, " (%s:%lld): %zu tokens, %lld trained\n", row->path, (long long)row->line, row->count,
+                  (long long)row->num_trained);
     put_piece(p, &head);
     strbuf_deinit(&head);
     TRY(put_text(p, row, count));

@@ -282,7 +282,7 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     *out = (PeftAdapter){.dir = arena_strdup(arena, dir), .lora.enabled = true};
     const char *name = config_path(arena, dir);
     Str         text;
-    bool is_there;
+    bool        is_there;
     TRY(file_is_dir(dir, &is_there));
     FAIL_IF(!is_there, ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
     TRY(peft_is_adapter_dir(dir, &is_there));

@@ -18,8 +18,8 @@ void cuda_host_log(const char *fmt, ...)
 static bool make_library(const char *folder)
 {
     char command[2048];
-    snprintf(command, sizeof command, "mkdir -p '%s/%s' && echo 'int standin = 7;' | cc -shared -fPIC -x c -o '%s/%s/libstandin.so.7' -", dir,
-             folder, dir, folder);
+    snprintf(command, sizeof command, "mkdir -p '%s/%s' && echo 'int standin = 7;' | cc -shared -fPIC -x c -o '%s/%s/libstandin.so.7' -",
+             dir, folder, dir, folder);
     return system(command) == 0;
 }
 

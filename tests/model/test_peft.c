@@ -150,7 +150,7 @@ static void write_tensors(const char *dir, int rank, const StDecl *more, size_t 
         if (!strstr(t->name, "q_proj")) continue;
         bool    is_a = strstr(t->name, PEFT_A) != NULL;
         int64_t size = is_a ? t->dim[1] : t->dim[0], full = is_a ? t->dim[0] : t->dim[1];
-        float  *cut = arena_array(&arena, float, size * rank);
+        float  *cut = arena_array(&arena, float, size *rank);
         for (int64_t k = 0; k < Q_RANK; k++)
             for (int64_t c = 0; c < size; c++)
                 cut[is_a ? k * size + c : c * rank + k] = ((const float *)t->data)[is_a ? k * size + c : c * full + k];
