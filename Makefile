@@ -18,6 +18,8 @@
 #   make release       dist/release: install.sh, archive and wheel, with the plugin for all GPUs from compute capability 8.0 on
 #
 # BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang   BUILD=folder
+# CMAKE_FLAGS='-DUSE_MPI=OFF': more flags for CMake; this one leaves out runs that mpirun starts (MPI is opened at run time, and no part
+# of it is needed to build)
 BUILD_TYPE ?= Release
 SAN        ?=
 CUDA       ?= 1
@@ -25,7 +27,8 @@ BUILD      ?= build
 JOBS       ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 
-CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) --no-warn-unused-cli
+# Of CMAKE_FLAGS CMake says which it doesn't know.
+CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) $(or $(CMAKE_FLAGS),--no-warn-unused-cli)
 
 # Compiling the CUDA plugin takes minutes: the quickstart does it where a GPU can use it and nvcc was found.
 GPU    ?= /dev/nvidiactl

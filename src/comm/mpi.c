@@ -3,8 +3,22 @@
  *
  * MPIs share their functions, not the values of their handles. Two kinds are known: Open MPI, where MPI_COMM_WORLD is the address of an
  * object in the library, and those of the MPICH ABI (MPICH, Intel MPI, MVAPICH), where it is a number. Which one it is follows from the
- * variables that each mpirun sets. */
+ * variables that each mpirun sets.
+ *
+ * Built with USE_MPI=OFF, no MPI is opened: of several processes that mpirun started each says so and ends. */
 #include "comm/comm.h"
+
+#include <stdlib.h>
+
+/* How many processes mpirun started, as it tells them; 0: this one wasn't started by it. */
+static int count_started(bool *out_is_open_mpi)
+{
+    const char *open_mpi = getenv("OMPI_COMM_WORLD_SIZE"), *mpich = getenv("PMI_RANK") ? getenv("PMI_SIZE") : NULL;
+    *out_is_open_mpi = open_mpi != NULL;
+    return open_mpi ? atoi(open_mpi) : mpich ? atoi(mpich) : 0;
+}
+
+#if USE_MPI
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -13,7 +27,6 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -40,19 +53,17 @@ typedef struct Card {
     char    fault[256]; /* of rank 0: why it doesn't listen */
 } Card;
 
-static bool is_open_mpi(void)
-{
-    return getenv("OMPI_COMM_WORLD_SIZE") != NULL;
-}
-
 bool comm_mpi_started(void)
 {
-    return is_open_mpi() || (getenv("PMI_SIZE") && getenv("PMI_RANK"));
+    bool is_open_mpi;
+    return count_started(&is_open_mpi) > 0;
 }
 
 static Status open_mpi(Mpi *mpi)
 {
-    const char *file = is_open_mpi() ? "libmpi.so.40" : "libmpi.so.12";
+    bool is_open_mpi;
+    (void)count_started(&is_open_mpi);
+    const char *file = is_open_mpi ? "libmpi.so.40" : "libmpi.so.12";
     const struct {
         const char *name;
         void       *to;
@@ -65,8 +76,8 @@ static Status open_mpi(Mpi *mpi)
         FAIL_IF(!symbol, ERR_UNSUPPORTED, "%s lacks %s", file, functions[i].name);
         memcpy(functions[i].to, &symbol, sizeof symbol);
     }
-    mpi->world = is_open_mpi() ? dlsym(library, "ompi_mpi_comm_world") : MPICH_WORLD;
-    mpi->byte = is_open_mpi() ? dlsym(library, "ompi_mpi_byte") : MPICH_BYTE;
+    mpi->world = is_open_mpi ? dlsym(library, "ompi_mpi_comm_world") : MPICH_WORLD;
+    mpi->byte = is_open_mpi ? dlsym(library, "ompi_mpi_byte") : MPICH_BYTE;
     FAIL_IF(!mpi->world || !mpi->byte, ERR_UNSUPPORTED, "%s isn't Open MPI, though its mpirun started this process", file);
     return OK;
 }
@@ -178,3 +189,23 @@ Status comm_mpi_create(const char *host, uint64_t agreed, const CommLimits *limi
     FAIL_IF(error, ERR_RANK, "MPI_Init_thread failed with error %d", error);
     return meet_through(&mpi, host, agreed, limits, ranks_here, out);
 }
+
+#else
+
+bool comm_mpi_started(void)
+{
+    bool is_open_mpi;
+    return count_started(&is_open_mpi) > 1; /* one process has nobody to meet */
+}
+
+Status comm_mpi_create(const char *host, uint64_t agreed, const CommLimits *limits, int ranks_here, Comm *out[])
+{
+    bool is_open_mpi;
+    (void)host, (void)agreed, (void)limits, (void)ranks_here, (void)out;
+    FAIL(ERR_UNSUPPORTED,
+         "this is one of %d processes that mpirun started, but this program was built without MPI (USE_MPI=OFF): build it with USE_MPI=ON, "
+         "start one process with gpus: N, or give each world_size, rank and rendezvous",
+         count_started(&is_open_mpi));
+}
+
+#endif

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What `make quickstart` builds: the program, and the CUDA plugin where both a GPU and nvcc are.
+# What `make quickstart` builds: the program, and the CUDA plugin where both a GPU and nvcc are. And what make passes on to CMake.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 mkdir "$dir/bin"
@@ -18,4 +18,8 @@ targets() { TARGETS=$dir/$1 PATH=$dir/bin:$PATH make -s quickstart-build BUILD="
 check "a GPU and nvcc: $(targets nvcc /dev/null)" [ "$(targets nvcc /dev/null)" = "surogate surogate_cuda" ]
 check "a GPU without nvcc" [ "$(targets plain /dev/null)" = surogate ]
 check "nvcc without a GPU" [ "$(targets nvcc "$dir/no-gpu")" = surogate ]
+flags() { make -n configure BUILD="$dir/build" "$@" | grep '^cmake'; }
+check "CMAKE_FLAGS reach CMake" grep -q -- '-DCUDA=0 -DUSE_MPI=OFF -DOTHER=1 ' <(flags CUDA=0 CMAKE_FLAGS='-DUSE_MPI=OFF -DOTHER=1')
+check "which says what it doesn't know of them" [ "$(flags CMAKE_FLAGS=-DOTHER=1 | grep -c no-warn-unused)" = 0 ]
+check "and nothing without them" [ "$(flags | grep -c no-warn-unused)" = 1 ]
 finish
