@@ -34,7 +34,7 @@ static Status probe(const char *dir, const char *adapter, const char *qlora, flo
         positions[i] = i;
     }
     float *logits = malloc((size_t)(vocab * PROBE_TOKENS + 1) * sizeof *logits);
-    CHECK(logits);
+    if (!logits) fatal_out_of_memory((size_t)(vocab * PROBE_TOKENS) * sizeof *logits);
     for (int32_t row = 0; row < chunk && status == OK; row += PROBE_EVERY, rows++) {
         status = session_write(infer.session, "tokens", tokens, (size_t)chunk * 4);
         if (status == OK) status = session_write(infer.session, "positions", positions, (size_t)chunk * 4);

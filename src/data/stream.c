@@ -174,7 +174,7 @@ static Status source_init(const char *path, StreamSource *source)
     const unsigned char *first = source->input;
     if (source->input_end >= 2 && first[0] == 0x1f && first[1] == 0x8b) {
         source->coding = CODING_GZIP;
-        CHECK(inflateInit2(&source->gzip, 15 + 16) == Z_OK);
+        if (inflateInit2(&source->gzip, 15 + 16) != Z_OK) fatal_out_of_memory(0);
     } else if (source->input_end >= 4 && first[0] == 0x28 && first[1] == 0xb5 && first[2] == 0x2f && first[3] == 0xfd) {
         source->coding = CODING_ZSTD;
         source->zstd = ZSTD_createDStream();

@@ -7,8 +7,6 @@
 #include "model/weights.h"
 #include "ops/ops.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -385,11 +383,6 @@ bool hf_is_side_file(const char *name)
     return false;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static bool is_template(const char *name)
 {
     static const char end[] = ".jinja";
@@ -399,16 +392,12 @@ static bool is_template(const char *name)
 
 static Status read_templates(Arena *arena, const char *dir, HfSideFiles *out)
 {
-    enum { MOST_TEMPLATES = 64 };
-    const char *folder = arena_printf(arena, "%s/" HF_TEMPLATE_FOLDER, dir);
-    DIR        *entries = opendir(folder);
-    if (!entries && (errno == ENOENT || errno == ENOTDIR)) return OK;
-    if (!entries) return file_fail("list", folder);
-    out->template_names = arena_array(arena, const char *, MOST_TEMPLATES);
-    for (struct dirent *entry; (entry = readdir(entries)) && out->num_templates < MOST_TEMPLATES;)
-        if (is_template(entry->d_name)) out->template_names[out->num_templates++] = arena_strdup(arena, entry->d_name);
-    closedir(entries);
-    qsort(out->template_names, out->num_templates, sizeof *out->template_names, compare_names);
+    const char *folder = arena_printf(arena, "%s/" HF_TEMPLATE_FOLDER, dir), **names;
+    size_t      count;
+    TRY(file_list_if_there(arena, folder, &names, &count));
+    for (size_t i = 0; i < count; i++)
+        if (is_template(names[i])) names[out->num_templates++] = names[i];
+    out->template_names = names;
     out->templates = arena_array(arena, Str, out->num_templates);
     for (size_t i = 0; i < out->num_templates; i++) {
         const char *path = arena_printf(arena, "%s/%s", folder, out->template_names[i]);

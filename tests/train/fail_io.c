@@ -3,6 +3,7 @@
  * are counted and fail, such as "stat opendir"; unset: all below.
  * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: from then on one in
  * 256 of its thread's takes 30 ms.
+ * Or each malloc and calloc of FAIL_BYTES bytes.
  * The numbers of both calls there were are written to the file FAIL_COUNT at the end. */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -167,6 +168,26 @@ int open(const char *path, int flags, ...)
     mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
     va_end(args);
     FAIL_BY_PATH(path, REAL(open)(path, flags, mode));
+}
+
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t count, size_t bytes);
+
+static size_t failing_bytes;
+
+__attribute__((constructor)) static void read_bytes(void)
+{
+    const char *bytes = getenv("FAIL_BYTES");
+    failing_bytes = bytes ? (size_t)atol(bytes) : 0;
+}
+
+void *malloc(size_t bytes)
+{
+    return failing_bytes && bytes == failing_bytes ? NULL : __libc_malloc(bytes);
+}
+void *calloc(size_t count, size_t bytes)
+{
+    return failing_bytes && count * bytes == failing_bytes ? NULL : __libc_calloc(count, bytes);
 }
 
 float logf(float x)
