@@ -13,7 +13,7 @@
 enum { FIND_MAX_DEPTH = 16 };
 
 /* As file_format knows them. */
-#define ENDINGS ".jsonl .ndjson .json .csv .tsv .parquet .txt .text .md, each but .parquet also with .gz or .zst"
+#define ENDINGS ".jsonl .ndjson .json .csv .tsv .parquet .txt .text .md, each but .parquet also with .gz, .zst, .xz or .bz2"
 
 static void push_path(PathList *list, const char *path)
 {
@@ -42,11 +42,10 @@ FileFormat file_format(const char *path, bool *out_is_known)
         {".jsonl", FILE_JSONL},     {".ndjson", FILE_JSONL}, {".json", FILE_JSON}, {".csv", FILE_CSV}, {".tsv", FILE_TSV},
         {".parquet", FILE_PARQUET}, {".txt", FILE_TEXT},     {".text", FILE_TEXT}, {".md", FILE_TEXT},
     };
-    size_t len = strlen(path);
-    if (ends_with(path, len, ".gz"))
-        len -= 3;
-    else if (ends_with(path, len, ".zst"))
-        len -= 4;
+    static const char *const packings[] = {".gz", ".zst", ".xz", ".bz2"};
+    size_t                   all = strlen(path), len = all;
+    for (size_t i = 0; i < sizeof packings / sizeof packings[0]; i++)
+        if (ends_with(path, all, packings[i])) len = all - strlen(packings[i]);
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends_with(path, len, endings[i].ending)) {
             *out_is_known = true;
