@@ -47,6 +47,8 @@ static Status encode_record(Inspector *in, const Record *record)
     Status status = OK;
     if (!in->has_format) status = format_detect(dataset, &row, &in->format);
     in->has_format |= status == OK;
+    in->format.unused = &in->summary->unused;
+    in->format.nulls_are_left_out = record->file->is_rows;
     if (status == OK) status = format_row(&in->arena, dataset, &in->format, &row, mask_rules_traits(in->rules), &sample);
     if (status == OK && in->format.type == DATASET_TEXT) {
         status = mask_encode_text(&in->encoder, sample.text, in->part <= 1, !record->continues);

@@ -9,6 +9,12 @@
 #define PARTS(text) "[{\"type\": \"text\", \"text\": \"" text "\"}]"
 static const char parts_probe[] =
     "[{\"role\": \"user\", \"content\": " PARTS("Alpha") "}, {\"role\": \"assistant\", \"content\": " PARTS("Omega") "}]";
+#define THOUGHT "{\"type\": \"thinking\", \"thinking\": \"Theta\"}"
+static const char thoughts_probe[] = "[{\"role\": \"user\", \"content\": \"Alpha\"}, {\"role\": \"assistant\", \"content\": [" THOUGHT
+                                     ", {\"type\": \"text\", \"text\": \"Omega\"}]}]";
+static const char tools_probe[] =
+    "{\"type\": \"function\", \"function\": {\"name\": \"Sigma\", \"description\": \"Sigma\", \"parameters\": "
+    "{\"type\": \"object\", \"properties\": {}}}}";
 static const char developer_probe[] = "[{\"role\": \"developer\", \"content\": \"Alpha\"}, {\"role\": \"user\", \"content\": \"Omega\"}]";
 
 /* With an answer's thinking under a name. */
@@ -33,9 +39,29 @@ static bool prints(const MaskRules *rules, const char *conversation)
     return is_printed;
 }
 
+/* Does a tool's name come out? */
+static bool prints_tools(const MaskRules *rules)
+{
+    static const char asked[] = "[{\"role\": \"user\", \"content\": \"Alpha\"}]";
+    Arena             arena = {0};
+    JsonValue         messages, tool, tools = {.type = JSON_ARRAY, .count = 1, .items = &tool};
+    TemplateInput     input = {.messages = &messages, .tools = &tools, .now_unix = rules->now_unix};
+    TemplateOutput    out = {0};
+    Status            status = json_parse(&arena, "probe", asked, strlen(asked), &messages);
+    if (status == OK) status = json_parse(&arena, "probe", tools_probe, strlen(tools_probe), &tool);
+    if (status == OK) status = template_render(rules->tmpl, &input, &out);
+    bool is_printed = status == OK && strstr(strbuf_cstr(&out.text), "Sigma");
+    status_clear();
+    template_output_deinit(&out);
+    arena_deinit(&arena);
+    return is_printed;
+}
+
 void content_probe(MaskRules *rules)
 {
     rules->traits.takes_parts = prints(rules, parts_probe);
+    rules->traits.takes_thoughts = prints(rules, thoughts_probe);
+    rules->traits.prints_tools = prints_tools(rules);
     rules->traits.prints_developer = prints(rules, developer_probe);
     for (size_t i = 0; i < NUM_REASONING_KEYS && !rules->traits.reasoning_key; i++) {
         char conversation[sizeof thought_probe + 32];

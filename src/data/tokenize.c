@@ -182,6 +182,7 @@ static void add_counts(Pipeline *p, const Unit *unit)
     r->num_empty += unit->num_empty;
     if (unit->num_unprinted && r->num_unprinted == 0) memcpy(r->first_unprinted, unit->first_unprinted, sizeof r->first_unprinted);
     r->num_unprinted += unit->num_unprinted;
+    field_set_merge(&r->unused, &unit->unused);
     for (int i = 0; i < unit->num_examples && r->num_examples < 5; i++)
         memcpy(r->examples[r->num_examples++], unit->examples[i], sizeof r->examples[0]);
 }
@@ -256,6 +257,7 @@ static Status detect_format(Pipeline *p)
     Status status = reader_next(reader, &record, &has);
     if (status == OK && !has) status = status_fail(ERR_INVALID, "%s: the dataset is empty", p->job->dataset->path);
     while (status == OK && has) {
+        arena_reset(&arena);
         if (record.kind == RECORD_TEXT) { /* a document as it stands: no need to look into it */
             row = (JsonValue){.type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember)};
             row.members[0] = (JsonMember){str_of("text"), {.type = JSON_STRING, .string = str_of("")}};

@@ -31,7 +31,6 @@ void unpacker_init(Unpacker *unpacker, Coding coding); /* not CODING_PLAIN */
 void unpacker_deinit(Unpacker *unpacker);              /* zero-initialised is fine */
 
 /* Unpacks from *in on into out[0..room) and moves *in behind what it took. NULL, or why the data can't be unpacked. */
-const char *unpacker_step(Unpacker *unpacker, const unsigned char **in, const unsigned char *in_end, char *out, size_t room,
-                          size_t *given);
+const char *unpacker_step(Unpacker *unpacker, const unsigned char **in, const unsigned char *in_end, char *out, size_t room, size_t *given);
 /* "gzip", for people. */
 const char *coding_name(Coding coding);

@@ -152,11 +152,20 @@ static bool show_progress(void *context, int64_t rows, int64_t tokens, double fr
     return !signals_pending();
 }
 
+static void report_unused(StrBuf *notes, const char *path, const FieldSet *unused)
+{
+    StrBuf names = {0};
+    field_set_put(unused, &names);
+    if (unused->count) log_note(notes, false, "%s: fields of its rows that nothing is made of: %s", path, strbuf_cstr(&names));
+    strbuf_deinit(&names);
+}
+
 static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
 {
     log_lines(notes, r->file_notes);
     log_note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
+    report_unused(notes, path, &r->unused);
     if (r->num_bad_rows)
         log_note(notes, true, "%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
     for (int i = 0; i < r->num_examples; i++) log_note(notes, false, "  %s", r->examples[i]);
