@@ -1,6 +1,7 @@
 /* Which files a dataset path means. */
 #include "data/record.h"
 #include "data/record_internal.h"
+#include "data/split.h"
 #include "files/file.h"
 #include "files/hub.h"
 
@@ -143,10 +144,12 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
 {
     PathList list = {.arena = arena};
     bool     is_there, is_dir;
+    Split    part;
+    TRY(split_parse(split, &part));
     TRY(file_exists(path, &is_there));
     TRY(file_is_dir(path, &is_dir));
     if (is_dir) {
-        TRY(find_in_folder(&list, path, split, notes));
+        TRY(find_in_folder(&list, path, part.name[0] ? part.name : NULL, notes));
     } else if (is_there) {
         push_path(&list, path);
     } else {
