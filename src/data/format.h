@@ -75,8 +75,9 @@ struct TemplateTraits {
     bool                  takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
     bool                  prints_developer; /* the role */
     bool                  takes_thoughts;   /* a content's parts may be {"type": "thinking", "thinking": ...} */
-    bool                  prints_tools;
-    const char           *reasoning_key; /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
+    /* What it renders and prints nothing of; false too where that isn't known. */
+    bool        hides_tools, hides_names, hides_tool_names, hides_call_ids;
+    const char *reasoning_key; /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
 };
 
 /* The names under which datasets and templates have an answer's thinking. */

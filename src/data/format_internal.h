@@ -48,7 +48,8 @@ const JsonValue *format_message_list(Arena *arena, const JsonValue *value);
 NODISCARD Status format_tools(Arena *arena, const JsonValue *row, const char *name, const TemplateTraits *tmpl, Sample *out);
 
 /* A message's tool calls as {"type": "function", "function": {...}}, from any of the forms that datasets have. */
-NODISCARD Status format_calls(Arena *arena, const RowFormat *format, JsonValue *message, const JsonValue *calls, uint32_t number);
+NODISCARD Status format_calls(Arena *arena, const RowFormat *format, const TemplateTraits *tmpl, JsonValue *message, const JsonValue *calls,
+                              uint32_t number);
 
 /* A message's content: a text, or parts. Thinking among the parts that the template doesn't take there goes to *out_thoughts,
  * len 0: there is none. */

@@ -199,9 +199,13 @@ static Status find_parts(const MessageReader *reader, const JsonValue *from, uin
 /* Notes the fields of a message that nothing is made of. */
 static void note_message(const MessageReader *reader, const JsonValue *from, const MessageParts *parts, const char *reasoning)
 {
-    const char *used[6 + NUM_FLAGS] = {parts->role_name, parts->content_name, "name", "tool_call_id"};
-    int         count = 4;
+    const TemplateTraits *tmpl = reader->tmpl;
+    const char           *used[6 + NUM_FLAGS] = {parts->role_name, parts->content_name};
+    int                   count = 2;
     if (!reader->format->unused) return;
+    bool is_tool = strcmp(usual_role(parts->role, tmpl), "tool") == 0;
+    if (!(is_tool ? tmpl->hides_tool_names : tmpl->hides_names)) used[count++] = "name";
+    if (!tmpl->hides_call_ids) used[count++] = "tool_call_id";
     if (!parts->is_call) used[count++] = parts->calls_name;
     if (reasoning) used[count++] = reasoning;
     for (int i = 0; i < NUM_FLAGS; i++) used[count++] = flags[i].name;
@@ -236,11 +240,11 @@ static Status add_message(MessageReader *reader, const JsonValue *from, uint32_t
     if (parts.is_call) {
         const JsonValue *call = format_parsed(list->arena, parts.content);
         FAIL_IF(call->type != JSON_OBJECT && call->type != JSON_ARRAY, ERR_INVALID, "message %u: the function call isn't JSON", number);
-        TRY(format_calls(list->arena, reader->format, message, call, number));
+        TRY(format_calls(list->arena, reader->format, reader->tmpl, message, call, number));
     } else {
         const JsonValue *calls = says_nothing(parts.calls) ? NULL : format_parsed(list->arena, parts.calls);
         if (parts.content) TRY(format_content(list->arena, reader->format, message, parts.content, reader->tmpl, number, &thoughts));
-        if (!says_nothing(calls)) TRY(format_calls(list->arena, reader->format, message, calls, number));
+        if (!says_nothing(calls)) TRY(format_calls(list->arena, reader->format, reader->tmpl, message, calls, number));
     }
     static const Str kept[] = {{"name", 4}, {"tool_call_id", 12}};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {

@@ -45,16 +45,17 @@ static Status set_arguments(Arena *arena, const RowFormat *format, JsonValue *fu
     return OK;
 }
 
-static Status one_call(Arena *arena, const RowFormat *format, const JsonValue *from, uint32_t number, uint32_t call, JsonValue *out)
+static Status one_call(Arena *arena, const RowFormat *format, const TemplateTraits *tmpl, const JsonValue *from, uint32_t number,
+                       uint32_t call, JsonValue *out)
 {
-    static const char *const known[] = {"id", "type", "function"};
+    static const char *const known[] = {"type", "function", "id"};
     from = format_parsed(arena, from);
     FAIL_IF(from->type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u is %s, want an object", number, call,
             json_type_name(from->type));
     const JsonValue *inner = json_get(from, "function"), *id = json_get(from, "id");
     JsonValue        function = inner ? *format_parsed(arena, inner) : *from;
     FAIL_IF(function.type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u has no function", number, call);
-    if (inner) note_unused(format->unused, "messages[].tool_calls[]", from, known, 3);
+    if (inner) note_unused(format->unused, "messages[].tool_calls[]", from, known, tmpl->hides_call_ids ? 2 : 3);
     TRY(set_arguments(arena, format, &function, number, call));
     *out = (JsonValue){.type = JSON_OBJECT};
     if (id) message_set(arena, out, "id", id);
@@ -63,12 +64,13 @@ static Status one_call(Arena *arena, const RowFormat *format, const JsonValue *f
     return OK;
 }
 
-Status format_calls(Arena *arena, const RowFormat *format, JsonValue *message, const JsonValue *calls, uint32_t number)
+Status format_calls(Arena *arena, const RowFormat *format, const TemplateTraits *tmpl, JsonValue *message, const JsonValue *calls,
+                    uint32_t number)
 {
     uint32_t         count = calls->type == JSON_ARRAY ? calls->count : 1;
     const JsonValue *from = calls->type == JSON_ARRAY ? calls->items : calls;
     JsonValue        list = {.type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count)};
-    for (uint32_t i = 0; i < count; i++) TRY(one_call(arena, format, &from[i], number, i + 1, &list.items[i]));
+    for (uint32_t i = 0; i < count; i++) TRY(one_call(arena, format, tmpl, &from[i], number, i + 1, &list.items[i]));
     message_set(arena, message, "tool_calls", &list);
     return OK;
 }
@@ -105,7 +107,7 @@ Status format_tools(Arena *arena, const JsonValue *row, const char *name, const 
     if (says_nothing(value)) return OK;
     const JsonValue *tools = format_parsed(arena, value);
     FAIL_IF(tools->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of tools", name, json_type_name(tools->type));
-    if ((tmpl->with_tools ? tmpl->with_tools : tmpl)->prints_tools) sample_reads(out, name);
+    if (!(tmpl->with_tools ? tmpl->with_tools : tmpl)->hides_tools) sample_reads(out, name);
     if (tools->count == 0) return OK;
     JsonValue *list = arena_new(arena, JsonValue);
     *list = (JsonValue){.type = JSON_ARRAY, .count = tools->count, .items = arena_array(arena, JsonValue, tools->count)};

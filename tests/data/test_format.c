@@ -3,9 +3,10 @@
 #include "data/record.h"
 #include "data_util.h"
 
-static const TemplateTraits plain_template = {.prints_tools = true}, toolless_template, thinking_template = {.reasoning_key = "thinking"},
-                            parts_template = {.takes_parts = true, .prints_tools = true},
-                            thoughts_template = {.takes_parts = true, .takes_thoughts = true};
+static const TemplateTraits plain_template,
+    toolless_template = {.hides_tools = true, .hides_names = true, .hides_tool_names = true, .hides_call_ids = true},
+    thinking_template = {.reasoning_key = "thinking"}, parts_template = {.takes_parts = true},
+    thoughts_template = {.takes_parts = true, .takes_thoughts = true};
 
 /* Format of the file's first row; the row made ready is left in *sample. */
 static const char *detect(Arena *arena, const DatasetOptions *options, const char *path, Sample *sample)
@@ -449,6 +450,10 @@ static void unread_fields_are_named(void)
                "[{\"role\": \"system\", \"content\": \"T\"}, " USER "] unused system, rejected");
     EXPECT_STR(messages_of(TALK("{\"role\": \"user\", \"content\": \"a\", \"id\\u001b[1m\": 3, \"value\": \"v\"}"), none),
                "[" USER "] unused messages[].id?[1m, messages[].value");
+    EXPECT_CONTAINS(messages_for(&toolless_template, TALK("{\"role\": \"user\", \"content\": \"a\", \"name\": \"n\"}"), none),
+                    "unused messages[].name");
+    EXPECT_CONTAINS(messages_for(&toolless_template, TALK("{\"role\": \"tool\", \"content\": \"a\", \"tool_call_id\": \"n\"}"), none),
+                    "unused messages[].tool_call_id");
     EXPECT_CONTAINS(messages_of("{\"messages\": [" USER "], \"instruction\": \"i\", \"output\": \"o\"}", none),
                     "unused instruction, output");
 }
