@@ -106,6 +106,7 @@ def with_key(messages: list[Any], at: int, **more: Any) -> list[Any]:
     return out
 
 
+# Of no layout: they are looked at together, and each must be named.
 EXTRAS = {"id": 7, "source": "web", "images": ["a.png"], "videos": ["a.mp4"], "audios": ["a.wav"], "kto_tag": True, "label": True, "score": 0.5,
           "chosen": "c", "rejected": "r", "chat_template_kwargs": {"enable_thinking": False}, "documents": [{"title": "t", "text": "x"}],
           "meta": {"a": 1}, "dataset": "d", "language": "en", "objects": {"ref": ["x"]}, "rejected_response": "no", "channel": "c",
@@ -113,42 +114,42 @@ EXTRAS = {"id": 7, "source": "web", "images": ["a.png"], "videos": ["a.mp4"], "a
 
 # layout: (its least row, options, columns)
 LAYOUTS: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any]]] = {
-    "text": ({"text": "some words"}, (), {**EXTRAS, "title": "T", "url": "u", "timestamp": "now", "content": "c", "label": 1}),
-    "text by name": ({"body": "some words"}, ("text_field=body",), {**EXTRAS, "text": "t", "content": "c"}),
-    "content": ({"content": "some words"}, (), {**EXTRAS, "title": "T", "role": "Pilot"}),
+    "text": ({"text": "some words"}, (), {"title": "T", "url": "u", "timestamp": "now", "content": "c", "label": 1}),
+    "text by name": ({"body": "some words"}, ("text_field=body",), {"text": "t", "content": "c"}),
+    "content": ({"content": "some words"}, (), {"title": "T", "role": "Pilot"}),
     "Alpaca": ({"instruction": "do it", "output": "done"}, (), {
-        **EXTRAS, "input": "with this", "system": "S", "system_prompt": "S", "history": [["a", "b"]], "tools": [TOOL], "text": "whole",
+        "input": "with this", "system": "S", "system_prompt": "S", "history": [["a", "b"]], "tools": [TOOL], "text": "whole",
         "context": "c", "category": "q", "prompt": "p", "query": "q", "response": "r", "question": "q", "answer": "a", "functions": [TOOL]}),
     "Alpaca, tools as text": ({"instruction": "do it", "output": "done"}, (), {"tools": text([TOOL]), "history": "not a list"}),
     "Alpaca, by format": ({"instruction": "do it", "output": "done"}, ("prompt_format=<{system}> {instruction} {input}: {output}",), {
-        **EXTRAS, "input": "with this", "system": "S", "system_prompt": "S", "tools": [TOOL], "history": [["a", "b"]]}),
-    "Dolly": ({"instruction": "do it", "response": "done"}, (), {**EXTRAS, "context": "with this", "category": "q", "input": "x"}),
-    "OpenOrca": ({"question": "why", "response": "so"}, (), {**EXTRAS, "system_prompt": "S", "system": "S"}),
-    "question": ({"question": "why", "answer": "so"}, (), {**EXTRAS, "context": "c", "choices": ["a", "b"], "input": "x", "explanation": "e"}),
-    "prompt": ({"prompt": "why", "completion": "so"}, (), {**EXTRAS, "system": "S", "tools": [TOOL], "input": "x", "history": [["a", "b"]]}),
-    "query": ({"query": "why", "response": "so"}, (), {**EXTRAS, "system": "S", "history": [["a", "b"]], "tools": [TOOL]}),
+        "input": "with this", "system": "S", "system_prompt": "S", "tools": [TOOL], "history": [["a", "b"]]}),
+    "Dolly": ({"instruction": "do it", "response": "done"}, (), {"context": "with this", "category": "q", "input": "x"}),
+    "OpenOrca": ({"question": "why", "response": "so"}, (), {"system_prompt": "S", "system": "S"}),
+    "question": ({"question": "why", "answer": "so"}, (), {"context": "c", "choices": ["a", "b"], "input": "x", "explanation": "e"}),
+    "prompt": ({"prompt": "why", "completion": "so"}, (), {"system": "S", "tools": [TOOL], "input": "x", "history": [["a", "b"]]}),
+    "query": ({"query": "why", "response": "so"}, (), {"system": "S", "history": [["a", "b"]], "tools": [TOOL]}),
     "named fields": ({"q": "why", "a": "so", "s": "", "i": ""}, ("instruction_field=q", "output_field=a", "system_prompt_field=s", "input_field=i"), {
         "s": "S", "i": "I", "system": "S", "input": "I", "instruction": "x", "output": "y"}),
     "fixed prompt": ({"instruction": "do it", "output": "done"}, ("system_prompt=F",), {"system": "S", "system_prompt": "S"}),
     "no prompt": ({"instruction": "do it", "output": "done"}, ("system_prompt_type=none",), {"system": "S", "system_prompt": "S"}),
     "messages": ({"messages": TALK}, (), {
-        **EXTRAS, "system": "S", "system_prompt": "S", "tools": [TOOL], "functions": [TOOL["function"]], "instruction": "i", "output": "o",
+        "system": "S", "system_prompt": "S", "tools": [TOOL], "functions": [TOOL["function"]], "instruction": "i", "output": "o",
         "prompt": "p", "text": "t", "conversations": SHAREGPT, "completion": [SAY], "input": "x", "prompt_id": "p"}),
     "messages with a system": ({"messages": [{"role": "system", "content": "T"}, *TALK]}, (), {"system": "S", "system_prompt": "S"}),
-    "ShareGPT": ({"conversations": SHAREGPT}, (), {**EXTRAS, "system": "S", "tools": text([TOOL]), "messages_count": 2}),
+    "ShareGPT": ({"conversations": SHAREGPT}, (), {"system": "S", "tools": text([TOOL]), "messages_count": 2}),
     "prompt of messages": ({"prompt": [ASK], "completion": [SAY]}, (), {
-        **EXTRAS, "system": "S", "tools": [TOOL], "messages_id": 3, "text": "t", "input": "x"}),
+        "system": "S", "tools": [TOOL], "messages_id": 3, "text": "t", "input": "x"}),
     "other names": ({"log": [{"who": "user", "says": "a"}, {"who": "assistant", "says": "b"}]},
                     ("messages_field=log", "message_property_mappings={role: who, content: says}", "tools_field=kit"), {
         "kit": [TOOL], "tools": [TOOL], "messages": TALK, "system": "S"}),
 }  # fmt: skip
 
 FLAGS = [{"train": False}, {"training": False}, {"weight": 0}, {"loss": False}, {"loss_weight": 0.0}, {"masked": True}, {"loss": 1.5}]
-KEYS = {"name": "N", "tool_call_id": "c12345678", "id": 5, "refusal": "no", "audio": {"id": 1}, "annotations": ["x"], "timestamp": "t",
-        "reasoning_content": "why", "reasoning": "why", "thinking": "why", "function_call": {"name": "look", "arguments": "{}"},
-        "tool_calls": [CALL], "train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}], "training_detail": [1], "loss_scale": 0.5,
-        "train_on_turn": False, "value": "v", "from": "gpt", "images": ["a"], "mask": 1, "ipython": True, "eot": False, "recipient": "all",
-        "end_turn": True, "channel": "final", "content_type": "text", "objects": [1], "weight": 0.5}  # fmt: skip
+KEYS = {"name": "N", "tool_call_id": "c12345678", "reasoning_content": "why", "reasoning": "why", "thinking": "why", "value": "v", "from": "system",
+        "function_call": {"name": "look", "arguments": "{}"}, "tool_calls": [CALL], "weight": 0.5}  # fmt: skip
+INERT = {"id": 5, "refusal": "no", "audio": {"id": 1}, "annotations": ["x"], "timestamp": "t", "training_detail": [1], "loss_scale": 0.5,
+         "train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}], "train_on_turn": False, "images": ["a"], "mask": 1,
+         "ipython": True, "eot": False, "recipient": "all", "end_turn": True, "channel": "final", "content_type": "text", "objects": [1]}  # fmt: skip
 PARTS = [{"train": False}, {"weight": 0}, {"cache_control": {"type": "ephemeral"}}, {"loss_weight": 0.0}, {"annotations": ["x"]}]
 CALL_KEYS = {"index": 1, "id": "d12345678", "extra": "x"}
 
@@ -158,23 +159,25 @@ def cases() -> list[tuple[str, Any, Any, tuple[str, ...]]]:
     out: list[tuple[str, Any, Any, tuple[str, ...]]] = []
     for layout, (row, options, columns) in LAYOUTS.items():
         out += [(f"{layout}: {name}", row, {**row, name: value}, options) for name, value in columns.items()]
+        out.append((f"{layout}: {', '.join(EXTRAS)}", row, {**row, **EXTRAS}, options))
     for on in ("assistant", "last_turn", "all"):
         for at in range(4):
             for flag in FLAGS:
                 is_trained = on == "all" or (on == "assistant" and at % 2 == 1) or at == 3
                 if not is_trained and flag != FLAGS[-1]:
                     continue  # it says what the rule says
-                out.append((f"{on}, message {at}: {flag}", {"messages": TALK}, {"messages": with_key(TALK, at, **flag)}, (f"train_on={on}",)))
+                out.append((f"{on}, message {at}, {flag}: {', '.join(flag)}", {"messages": TALK}, {"messages": with_key(TALK, at, **flag)}, (f"train_on={on}",)))
     for layout, talk in (("messages", TALK), ("messages with calls", CALLING)):
         for at in range(4):
             for key, value in KEYS.items():
                 if key in talk[at]:
                     continue
                 out.append((f"{layout}, message {at}: {key}", {"messages": talk}, {"messages": with_key(talk, at, **{key: value})}, ()))
+            out.append((f"{layout}, message {at}: {', '.join(INERT)}", {"messages": talk}, {"messages": with_key(talk, at, **INERT)}, ()))
     for more in PARTS:
         part = {"type": "text", "text": "it is this"}
         without, has = [ASK, {**SAY, "content": [part]}], [ASK, {**SAY, "content": [{**part, **more}]}]
-        out.append((f"part: {more}", {"messages": without}, {"messages": has}, ()))
+        out.append((f"part {more}: {', '.join(more)}", {"messages": without}, {"messages": has}, ()))
     for key, value in CALL_KEYS.items():
         calls = with_key(CALLING, 1, tool_calls=[{**CALL, key: value}])
         out.append((f"call: {key}", {"messages": CALLING}, {"messages": calls}, ()))
@@ -262,8 +265,8 @@ def find_silent(rig: Rig, name: str) -> tuple[int, int]:
     for what, without, has, options in cases():
         key = text([without, options])
         known[key] = known.get(key) or rig.look(without, options)
-        (before, named_before), (after, named) = known[key], rig.look(has, options)
-        is_named = set(named) - set(named_before) or what.split(": ")[-1] in [field.split(".")[-1] for field in named]
+        (before, _), (after, named) = known[key], rig.look(has, options)
+        is_named = {*what.rpartition(": ")[2].split(", ")} <= {field.split(".")[-1] for field in named}
         kind = "named" if is_named else "changes" if after != before else "silent"
         kind = "refused" if isinstance(after, str) else "counted" if kind == "silent" and name == "bare" and is_counted(what) else kind
         counts[0] += 1
