@@ -193,13 +193,13 @@ static void xz_and_bzip2_are_read(void)
 /* A backslash ends what is there, and the byte that it escapes comes alone. */
 static void members_may_end_within_an_escape(void)
 {
-    static const char *const members[] = {"[\"a\\", "\"", "b\"]"};
+    static const char *const members[] = {"[\"a\\", "\"", "\"]"};
     const char              *dir = scratch_dir();
     char                     bytes[512];
     size_t                   n = 0;
     for (int i = 0; i < 3; i++) n += gzip_bytes(members[i], strlen(members[i]), bytes + n, sizeof bytes - n);
     EXPECT_OK(file_write_atomic(path_in(dir, "x.json.gz"), bytes, n));
-    EXPECT_STR(read_all(path_in(dir, "x.json.gz")), "\"a\\\"b\"\n");
+    EXPECT_STR(read_all(path_in(dir, "x.json.gz")), "\"a\\\"\"\n");
     write_file(path_in(dir, "cut.json"), "[\"a\\");
     EXPECT_CONTAINS(read_all(path_in(dir, "cut.json")), "cut.json:1:");
     EXPECT_OK(file_remove_tree(dir));
