@@ -14,8 +14,21 @@ static void add_name(FieldSet *set, const char *name)
         snprintf(set->names[set->count++], FIELD_NAME_BYTES, "%s", name);
 }
 
+/* Is "in.name" there as it is? What most rows ask, so that nothing is written for it. */
+static bool has_name(const FieldSet *set, const char *in, Str name)
+{
+    size_t in_len = in ? strlen(in) : 0, begin = in ? in_len + 1 : 0;
+    for (int i = 0; i < set->count; i++) {
+        const char *known = set->names[i];
+        if (strncmp(known, in ? in : "", in_len) != 0 || (in && known[in_len] != '.')) continue;
+        if (strlen(known + begin) == name.len && memcmp(known + begin, name.data, name.len) == 0) return true;
+    }
+    return false;
+}
+
 void field_set_add(FieldSet *set, const char *in, Str name)
 {
+    if (has_name(set, in, name)) return;
     char   text[FIELD_NAME_BYTES];
     size_t at = (size_t)snprintf(text, sizeof text, "%s%s", in ? in : "", in ? "." : "");
     size_t len = name.len < sizeof text - 1 - at ? name.len : sizeof text - 1 - at;

@@ -91,31 +91,33 @@ static Status has_byte(Stream *stream, size_t at, bool *out_has)
  * at the end of the text. Whether it is valid is the parser's business. */
 static Status scan_value(Stream *stream, size_t from, size_t *out_end)
 {
-    int  depth = 0;
-    bool in_string = false, has;
-    for (size_t at = from;; at++) {
-        TRY(has_byte(stream, at, &has));
-        *out_end = has ? at : stream->end - stream->begin; /* a backslash may have led beyond */
-        if (!has) return OK;
+    size_t at = from;
+    int    depth = 0;
+    bool   in_string = false, has = true, is_over = false;
+    for (; !is_over; at++) {
+        if (stream->begin + at >= stream->end) TRY(has_byte(stream, at, &has));
+        if (!has) break;
         char c = stream->data[stream->begin + at];
-        bool is_last = false; /* the value ends with it */
         if (in_string) {
-            at += c == '\\';
-            in_string = c != '"';
-            is_last = !in_string && depth == 0;
+            if (c == '\\') {
+                at++;
+            } else if (c == '"') {
+                in_string = false;
+                is_over = depth == 0;
+            }
         } else if (c == '"') {
             in_string = true;
         } else if (c == '{' || c == '[') {
             depth++;
         } else if (c == '}' || c == ']') {
-            if (--depth < 0) return OK;
-            is_last = depth == 0;
+            if (--depth < 0) break;
+            is_over = depth == 0;
         } else if (depth == 0 && strchr(", \t\r\n", c) && c) {
-            return OK;
+            break;
         }
-        *out_end = at + 1;
-        if (is_last) return OK;
     }
+    *out_end = has ? at : stream->end - stream->begin; /* a backslash may have led beyond */
+    return OK;
 }
 
 /* Does the file begin with a list of messages? Such a list is one conversation, not a list of rows. */
@@ -202,8 +204,8 @@ static Status next_csv_record(Reader *reader, Record *out, bool *out_has)
     size_t  at = 0;
     bool    in_quotes = false;
     for (;; at++) {
-        bool has;
-        TRY(has_byte(stream, at, &has));
+        bool has = true;
+        if (stream->begin + at >= stream->end) TRY(has_byte(stream, at, &has));
         if (!has) break;
         char c = stream->data[stream->begin + at];
         if (c == '"') in_quotes = !in_quotes;
