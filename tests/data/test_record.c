@@ -515,7 +515,7 @@ static void parquet_equals_its_csv(void)
 static void what_is_read_is_pulled(void)
 {
     static const char *const formats[] = {"json", "jsonl", "ndjson", "csv", "tsv", "txt", "text"};
-    static const char *const codings[] = {"", ".gz", ".zst"};
+    static const char *const codings[] = {"", ".gz", ".zst", ".xz", ".bz2"};
     char                     name[64];
     bool                     is_known;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
@@ -533,6 +533,7 @@ static void what_is_read_is_pulled(void)
 
 TEST_MAIN(TEST(formats_give_equal_rows), TEST(xz_and_bzip2_are_read), TEST(members_may_end_within_an_escape),
           TEST(long_records_are_refused), TEST(many_columns_cost_their_number), TEST(a_list_of_messages_is_one_record),
-          TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused), TEST(paths_mean_files), TEST(what_is_read_is_pulled),
-          TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of), TEST(files_about_a_dataset_are_left_out),
-          TEST(globs_sort_by_bytes), TEST(texts_are_utf8), TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))
+          TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused), TEST(paths_mean_files),
+          TEST(what_is_read_is_pulled), TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of),
+          TEST(files_about_a_dataset_are_left_out), TEST(globs_sort_by_bytes), TEST(texts_are_utf8),
+          TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))
