@@ -222,6 +222,9 @@ SG_API void      sg_chat_template_close(sg_chat_template *tmpl); /* NULL is fine
 
 /* conversation: JSON, a list of messages or {"messages": [...], "tools": [...]}. *out_text is the caller's, for sg_free. */
 SG_API sg_status sg_chat_template_render(sg_chat_template *tmpl, const char *conversation, bool add_generation_prompt, char **out_text);
+/* The same with the text's bytes in *out_len, or NULL: a text may hold NULs, as a conversation may (\u0000). */
+SG_API sg_status sg_chat_template_render_text(sg_chat_template *tmpl, const char *conversation, bool add_generation_prompt, char **out_text,
+                                              size_t *out_len);
 
 typedef enum sg_train_on { SG_TRAIN_ASSISTANT, SG_TRAIN_LAST_TURN, SG_TRAIN_ALL } sg_train_on;
 /* As training lays a conversation out: ids, and for each whether it is trained (1) or not (0); both the caller's, for sg_free. */
@@ -242,6 +245,8 @@ SG_API sg_status sg_model_encode(sg_model *model, const char *text, size_t len, 
 
 /* The text of ids, NUL-terminated, special tokens left out; the caller's, for sg_free. */
 SG_API sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text);
+/* The same with the text's bytes in *out_len, or NULL: ids may stand for NULs. */
+SG_API sg_status sg_model_decode_text(sg_model *model, const int32_t *ids, size_t num, char **out_text, size_t *out_len);
 
 /* losses[i] = -ln p(ids[i+1] | before it), num - 1 of them. num >= 2. */
 SG_API sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float *losses);

@@ -137,6 +137,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_tokenizer_decode": [c_void_p, *_IDS, c_bool, _OUT, POINTER(c_size_t)],
     "sg_chat_template_open": [c_char_p, c_char_p, _OUT],
     "sg_chat_template_render": [c_void_p, c_char_p, c_bool, _OUT],
+    "sg_chat_template_render_text": [c_void_p, c_char_p, c_bool, _OUT, POINTER(c_size_t)],
     "sg_chat_template_encode": [
         c_void_p,
         c_void_p,
@@ -149,6 +150,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_model_open": [c_char_p, c_char_p, c_char_p, c_int, _OUT],
     "sg_model_encode": [c_void_p, c_char_p, c_size_t, *_IDS_OUT],
     "sg_model_decode": [c_void_p, *_IDS, _OUT],
+    "sg_model_decode_text": [c_void_p, *_IDS, _OUT, POINTER(c_size_t)],
     "sg_model_losses": [c_void_p, *_IDS, POINTER(c_float)],
     "sg_model_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
 }

@@ -45,10 +45,10 @@ class Model(Closes):
 
     def decode(self, ids: Any) -> str:
         """The text of (count) ids, special tokens left out."""
-        array, text = _arrays.ids(ids, "ids"), c_void_p()
+        array, text, length = _arrays.ids(ids, "ids"), c_void_p(), c_size_t()
         with self._handle.use() as model:
-            check(lib.sg_model_decode(model, _arrays.pointer(array), array.size, byref(text)))
-        return _native.take_text(text)
+            check(lib.sg_model_decode_text(model, _arrays.pointer(array), array.size, byref(text), byref(length)))
+        return _native.take_text(text, length.value)
 
     def logprobs(self, ids: Any) -> NDArray[np.float32]:
         """(count - 1) ln p of each id after the first, given all before it. At least two ids."""

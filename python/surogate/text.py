@@ -60,10 +60,11 @@ class ChatTemplate(Closes):
 
     def render(self, messages: Messages, tools: Sequence[Any] | None = None, add_generation_prompt: bool = False) -> str:
         """The text of a conversation; messages are {"role", "content", ...}. SurogateError (INVALID) if the template refuses it."""
-        text = c_void_p()
+        text, length = c_void_p(), c_size_t()
         with self._handle.use() as template:
-            check(lib.sg_chat_template_render(template, _conversation(messages, tools), add_generation_prompt, byref(text)))
-        return _native.take_text(text)
+            conversation = _conversation(messages, tools)
+            check(lib.sg_chat_template_render_text(template, conversation, add_generation_prompt, byref(text), byref(length)))
+        return _native.take_text(text, length.value)
 
     def encode(
         self,

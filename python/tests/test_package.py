@@ -420,6 +420,7 @@ class Around(InFolder):
         chat = ChatTemplate(source=source)
         messages = [{"role": "user", "content": "who"}, {"role": "assistant", "content": "I am"}]
         self.assertEqual(chat.render(messages, add_generation_prompt=True), "who\nI am>")
+        self.assertEqual(chat.render([{"role": "user", "content": "a\0b"}]), "a\0b\n")
         ids, trained = chat.encode(messages, tokenizer)
         self.assertEqual(tokenizer.decode(ids[trained]), "I am")
         with self.assert_fails(Status.INVALID, ""):

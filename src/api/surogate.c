@@ -274,11 +274,17 @@ sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t
 
 sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text)
 {
+    return sg_model_decode_text(model, ids, num, out_text, NULL);
+}
+
+sg_status sg_model_decode_text(sg_model *model, const int32_t *ids, size_t num, char **out_text, size_t *out_len)
+{
     StrBuf text = {0};
     api_begin();
     Status status = need_tokenizer(model);
     if (status == OK && num) status = api_need(ids, "ids");
     if (status == OK) status = tokenizer_decode(model->infer.tokenizer, ids, num, true, &text);
+    if (status == OK && out_len) *out_len = text.len;
     return api_end(api_hand_text(status, &text, out_text));
 }
 

@@ -164,11 +164,18 @@ static Status render(sg_chat_template *tmpl, Arena *arena, const char *json, boo
 
 sg_status sg_chat_template_render(sg_chat_template *tmpl, const char *conversation, bool add_generation_prompt, char **out_text)
 {
+    return sg_chat_template_render_text(tmpl, conversation, add_generation_prompt, out_text, NULL);
+}
+
+sg_status sg_chat_template_render_text(sg_chat_template *tmpl, const char *conversation, bool add_generation_prompt, char **out_text,
+                                       size_t *out_len)
+{
     Arena  arena = {0};
     StrBuf text = {0};
     api_begin();
     Status status = render(tmpl, &arena, conversation, add_generation_prompt, &text);
     arena_deinit(&arena);
+    if (status == OK && out_len) *out_len = text.len;
     return api_end(api_hand_text(status, &text, out_text));
 }
 

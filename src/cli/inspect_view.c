@@ -161,6 +161,11 @@ static void put_summary(StrBuf *out, const char *path, const InspectSummary *s, 
     if (s->num_unprinted)
         strbuf_printf(out, "unprinted  %lld messages have a content that the chat template doesn't print; the first: %s\n",
                       (long long)s->num_unprinted, s->first_unprinted);
+    if (s->unused.count) {
+        strbuf_puts(out, "not used   ");
+        field_set_put(&s->unused, out);
+        strbuf_putc(out, '\n');
+    }
     if (packing->seq_len > 0 && kept > 0) {
         static const char *const what[] = {
             [LONG_TRUNCATE] = "cut", [LONG_SPLIT] = "split", [LONG_DROP] = "left out", [LONG_ERROR] = "an error"};

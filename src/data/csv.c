@@ -9,7 +9,8 @@ typedef struct CsvFields {
     uint32_t   count, capacity;
 } CsvFields;
 
-static void push_field(CsvFields *fields, const char *data, size_t len)
+/* `text`, in the arena, ends with a NUL. */
+static void push_field(CsvFields *fields, const char *text, size_t len)
 {
     if (fields->count == fields->capacity) {
         uint32_t   capacity = fields->capacity ? fields->capacity * 2 : 16;
@@ -18,26 +19,30 @@ static void push_field(CsvFields *fields, const char *data, size_t len)
         fields->items = items;
         fields->capacity = capacity;
     }
-    fields->items[fields->count++] = (JsonValue){.type = JSON_STRING, .string = {arena_strndup(fields->arena, data, len), len}};
+    fields->items[fields->count++] = (JsonValue){.type = JSON_STRING, .string = {text, len}};
 }
 
 /* A quoted field from its first quote on; *at moves behind the closing one. */
 static Status quoted_field(CsvFields *fields, Str bytes, size_t *at)
 {
-    size_t start = *at, len = 0;
-    char  *text = arena_alloc(fields->arena, bytes.len - start);
-    for (size_t i = start + 1; i < bytes.len; i++) {
-        if (bytes.data[i] == '"') {
-            if (i + 1 >= bytes.len || bytes.data[i + 1] != '"') {
-                *at = i + 1;
-                push_field(fields, text, len);
-                return OK;
-            }
-            i++;
-        }
+    size_t start = *at + 1, end = start, len = 0;
+    bool   is_closed = false;
+    for (; end < bytes.len; end++) {
+        if (bytes.data[end] != '"') continue;
+        is_closed = end + 1 >= bytes.len || bytes.data[end + 1] != '"';
+        if (is_closed) break;
+        end++;
+    }
+    FAIL_IF(!is_closed, ERR_INVALID, "column %zu: the quote that opens here is never closed", start);
+    char *text = arena_alloc(fields->arena, end - start + 1);
+    for (size_t i = start; i < end; i++) {
+        i += bytes.data[i] == '"'; /* of a pair the second stays */
         text[len++] = bytes.data[i];
     }
-    FAIL(ERR_INVALID, "column %zu: the quote that opens here is never closed", start + 1);
+    text[len] = 0;
+    push_field(fields, text, len);
+    *at = end + 1;
+    return OK;
 }
 
 Status csv_parse(Arena *arena, Str bytes, char delimiter, JsonValue *out)
@@ -55,7 +60,7 @@ Status csv_parse(Arena *arena, Str bytes, char delimiter, JsonValue *out)
             size_t      len = end ? (size_t)(end - bytes.data) - at : bytes.len - at;
             const char *quote = len ? memchr(bytes.data + at, '"', len) : NULL;
             FAIL_IF(quote, ERR_INVALID, "column %zu: a quote inside a field that doesn't start with one", (size_t)(quote - bytes.data) + 1);
-            push_field(&fields, bytes.data + at, len);
+            push_field(&fields, arena_strndup(arena, bytes.data + at, len), len);
             at += len;
         }
         if (at >= bytes.len) break;

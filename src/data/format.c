@@ -30,22 +30,47 @@ static void describe(RowFormat *format, const char *what, const char *fields)
     snprintf(format->description, sizeof format->description, "%s (%s)", what, fields);
 }
 
+/* The first message of what a field holds, in the arena; NULL: it holds no messages, or none yet (*out_is_list). */
+static const JsonValue *first_message(Arena *arena, const JsonValue *value, bool *out_is_list)
+{
+    const JsonValue *messages = format_message_list(arena, value);
+    *out_is_list = messages && (messages->count == 0 || messages->items[0].type == JSON_OBJECT);
+    return *out_is_list && messages->count ? &messages->items[0] : NULL;
+}
+
 static bool take_messages(RowFormat *out, const DatasetOptions *options, const JsonValue *row, const char *name)
 {
-    if (!is_type(row, name, JSON_ARRAY)) return false;
-    const JsonValue *messages = json_get(row, name), *first = messages->count ? &messages->items[0] : NULL;
-    if (first && first->type != JSON_OBJECT) return false;
-    const char *role = options->role_property ? options->role_property : is_type(first, "from", JSON_STRING) ? "from" : "role";
-    const char *content = options->content_property              ? options->content_property
-                          : is_type(first, "value", JSON_STRING) ? "value"
-                                                                 : "content";
-    char        fields[160];
+    Arena            arena = {0};
+    bool             is_list;
+    const JsonValue *first = first_message(&arena, json_get(row, name), &is_list);
+    const char      *role = options->role_property ? options->role_property : is_type(first, "from", JSON_STRING) ? "from" : "role";
+    const char      *content = options->content_property              ? options->content_property
+                               : is_type(first, "value", JSON_STRING) ? "value"
+                                                                      : "content";
+    arena_deinit(&arena);
+    if (!is_list) return false;
+    char fields[160];
     snprintf(fields, sizeof fields, "%s: %.40s[].%.40s/%.40s", strcmp(role, "from") == 0 ? "ShareGPT" : "messages", name, role, content);
     out->type = DATASET_CONVERSATION;
     out->messages_field = name;
     out->tools_field = options->tools_field ? options->tools_field : "tools";
-    if (!out->system_field) out->system_field = "system";
     describe(out, "conversation", fields);
+    return true;
+}
+
+/* TRL's: a prompt of messages, and messages that complete it. */
+static bool take_completion(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
+{
+    Arena            arena = {0};
+    bool             is_list, is_answer;
+    const JsonValue *completion = field(row, "completion"), *asked = first_message(&arena, field(row, "prompt"), &is_list);
+    (void)first_message(&arena, completion, &is_answer);
+    is_answer |= completion && completion->type == JSON_STRING;
+    bool is_it = asked && is_answer && take_messages(out, options, row, "prompt");
+    arena_deinit(&arena);
+    if (!is_it) return false;
+    out->completion_field = "completion";
+    describe(out, "conversation", "messages: prompt[] + completion[]");
     return true;
 }
 
@@ -56,7 +81,7 @@ static bool detect_conversation(RowFormat *out, const DatasetOptions *options, c
     if (is_named(options->messages_field, "messages")) return false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (take_messages(out, options, row, names[i])) return true;
-    return false;
+    return take_completion(out, options, row);
 }
 
 static bool detect_instruction(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
@@ -87,7 +112,7 @@ static bool detect_instruction(RowFormat *out, const DatasetOptions *options, co
     out->output_field = answer;
     out->input_field = field(row, options->input_field) ? options->input_field : field(row, "context") ? "context" : "input";
     if (strcmp(out->input_field, question) == 0) out->input_field = NULL;
-    if (!out->system_field && strcmp(question, "system") != 0) out->system_field = "system";
+    out->tools_field = options->tools_field ? options->tools_field : "tools";
     char fields[200];
     snprintf(fields, sizeof fields, "%s%s%.40s%s%.40s -> %.40s", name ? name : "", name ? ": " : "", question,
              field(row, out->input_field) ? " + " : "", field(row, out->input_field) ? out->input_field : "", answer);
@@ -209,10 +234,26 @@ static Status detect(const DatasetOptions *options, DatasetType type, const Json
     return fail_unknown(options, row);
 }
 
-Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out)
+/* A row that is a list of messages becomes the object that has them in the field `name`. */
+static Status as_object(const JsonValue *row, bool may_be_talk, const char *name, JsonMember *member, JsonValue *out)
 {
+    *out = *row;
+    if (row->type == JSON_OBJECT) return OK;
+    bool is_talk = row->type == JSON_ARRAY && row->count && row->items[0].type == JSON_OBJECT && may_be_talk;
+    FAIL_IF(!is_talk, ERR_INVALID, "a row is an object of fields, or a list of messages; this is %s", json_type_name(row->type));
+    *member = (JsonMember){str_of(name), *row};
+    *out = (JsonValue){.type = JSON_OBJECT, .count = 1, .members = member};
+    return OK;
+}
+
+Status format_detect(const DatasetOptions *options, const JsonValue *given, RowFormat *out)
+{
+    JsonMember       member;
+    JsonValue        object;
+    const JsonValue *row = &object;
     *out = (RowFormat){0};
-    FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
+    bool may_be_talk = options->type == DATASET_AUTO || options->type == DATASET_CONVERSATION;
+    TRY(as_object(given, may_be_talk, options->messages_field ? options->messages_field : "messages", &member, &object));
     bool is_field = options->system_prompt_type == SYSTEM_PROMPT_FIELD ||
                     (options->system_prompt_type == SYSTEM_PROMPT_DEFAULT && options->system_prompt_field);
     if (is_field) out->system_field = options->system_prompt_field ? options->system_prompt_field : "system";
@@ -249,13 +290,19 @@ static Status text_of(Arena *arena, const JsonValue *row, const char *name, bool
     return OK;
 }
 
-static Status system_of(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, Str *out)
+/* From the field that the run file names, else from "system", or OpenOrca's "system_prompt" if the run file has no prompt. */
+static Status system_of(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, SystemPrompt *out)
 {
-    *out = (Str){"", 0};
+    const char *name = format->system_field ? format->system_field : "system", *question = format->instruction_field;
+    bool        is_question = !format->system_field && question && strcmp(question, name) == 0;
+    *out = (SystemPrompt){.text = {"", 0}};
     if (options->system_prompt_type == SYSTEM_PROMPT_NONE) return OK;
-    if (format->system_field && options->system_prompt_type != SYSTEM_PROMPT_FIXED)
-        TRY(text_of(arena, row, format->system_field, false, out));
-    if (out->len == 0 && options->system_prompt) *out = str_of(options->system_prompt);
+    if (options->system_prompt_type != SYSTEM_PROMPT_FIXED && !is_question) TRY(text_of(arena, row, out->field = name, false, &out->text));
+    if (out->text.len > 0) return OK;
+    *out = (SystemPrompt){.text = str_of(options->system_prompt ? options->system_prompt : "")};
+    name = "system_prompt";
+    bool has_other = !format->system_field && !options->system_prompt && is_type(row, name, JSON_STRING);
+    if (has_other && !(question && strcmp(question, name) == 0)) *out = (SystemPrompt){field(row, name)->string, name};
     return OK;
 }
 
@@ -334,41 +381,73 @@ static Str two_paragraphs(Arena *arena, Str first, Str second)
     return out;
 }
 
+/* A list of tools, or JSON text of one: what else may stand in a column "tools" of an instruction is none. */
+static bool holds_tools(Arena *arena, const JsonValue *value)
+{
+    const JsonValue *tools = value ? format_parsed(arena, value) : NULL;
+    return tools && tools->type == JSON_ARRAY && tools->count > 0 && format_parsed(arena, &tools->items[0])->type == JSON_OBJECT;
+}
+
+static Status instruction_messages(Arena *arena, const RowFormat *format, const JsonValue *row, const TemplateTraits *tmpl, Str values[4],
+                                   Sample *out)
+{
+    const JsonValue *history = field(row, "history");
+    if (values[2].len > 0) values[1] = two_paragraphs(arena, values[1], values[2]);
+    MessageList list = {.arena = arena};
+    if (values[0].len > 0) message_push(&list, "system", values[0]);
+    TRY(push_history(&list, history));
+    if (history && history->type == JSON_ARRAY) sample_reads(out, "history");
+    message_push(&list, "user", values[1]);
+    message_push(&list, "assistant", values[3]);
+    if (holds_tools(arena, field(row, format->tools_field))) TRY(format_tools(arena, row, format->tools_field, tmpl, out));
+    return message_list_finish(&list, out);
+}
+
 static Status format_instruction(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                                  const TemplateTraits *tmpl, Sample *out)
 {
     const JsonValue *history = field(row, "history");
     bool             is_text = options->prompt_format || !tmpl;
+    SystemPrompt     system;
 
     Str values[4]; /* system, instruction, input, output */
-    TRY(system_of(arena, options, format, row, &values[0]));
+    TRY(system_of(arena, options, format, row, &system));
+    values[0] = system.text;
     TRY(text_of(arena, row, format->instruction_field, true, &values[1]));
     TRY(text_of(arena, row, format->input_field, false, &values[2]));
     TRY(text_of(arena, row, format->output_field, true, &values[3]));
+    const char *const fields[] = {system.field, format->instruction_field, format->input_field, format->output_field};
+    for (size_t i = 0; i < 4; i++) sample_reads(out, fields[i]);
     FAIL_IF(values[3].len == 0, ERR_INVALID, "field \"%s\" is empty, nothing to learn", format->output_field);
     FAIL_IF(is_text && history && history->type == JSON_ARRAY && history->count > 0, ERR_INVALID,
             "field \"history\" holds earlier turns, which need a chat template, not a prompt format; set chat_template: chatml, or a "
             "file's path");
-    if (is_text) return instruction_text(arena, options, values, out);
-    if (values[2].len > 0) values[1] = two_paragraphs(arena, values[1], values[2]);
-    MessageList list = {.arena = arena};
-    if (values[0].len > 0) message_push(&list, "system", values[0]);
-    TRY(push_history(&list, history));
-    message_push(&list, "user", values[1]);
-    message_push(&list, "assistant", values[3]);
-    return message_list_finish(&list, out);
+    return is_text ? instruction_text(arena, options, values, out) : instruction_messages(arena, format, row, tmpl, values, out);
+}
+
+static Status format_object(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
+                            const TemplateTraits *tmpl, Sample *out)
+{
+    if (format->type == DATASET_TEXT) {
+        sample_reads(out, format->text_field);
+        return text_of(arena, row, format->text_field, true, &out->text);
+    }
+    if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
+    FAIL_IF(!tmpl, ERR_NOT_FOUND, /* no row's fault */
+            "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
+    SystemPrompt system;
+    TRY(system_of(arena, options, format, row, &system));
+    return format_messages(arena, options, format, row, tmpl, system, out);
 }
 
 Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, const TemplateTraits *tmpl,
                   Sample *out)
 {
+    JsonMember *member = row->type == JSON_ARRAY ? arena_new(arena, JsonMember) : NULL;
+    JsonValue   object;
     *out = (Sample){0};
-    FAIL_IF(row->type != JSON_OBJECT, ERR_INVALID, "a row is an object of fields, this is %s", json_type_name(row->type));
-    if (format->type == DATASET_TEXT) return text_of(arena, row, format->text_field, true, &out->text);
-    if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
-    FAIL_IF(!tmpl, ERR_NOT_FOUND, /* no row's fault */
-            "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
-    Str system;
-    TRY(system_of(arena, options, format, row, &system));
-    return format_messages(arena, options, format, row, tmpl, system, out);
+    TRY(as_object(row, format->type == DATASET_CONVERSATION, format->messages_field, member, &object));
+    TRY(format_object(arena, options, format, &object, tmpl, out));
+    note_unused(format->unused, NULL, &object, out->fields, out->num_fields);
+    return OK;
 }

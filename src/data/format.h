@@ -23,26 +23,49 @@ typedef struct DatasetOptions {
     bool             skip_bad_rows;
 } DatasetOptions;
 
-/* What a dataset was taken for. */
+/* Names of fields that say something and that nothing is made of: "id" of a row, "messages[].id" of a message. */
+enum { FIELD_SET_MAX = 24, FIELD_NAME_BYTES = 72 };
+typedef struct FieldSet {
+    int  count;
+    bool has_more; /* than FIELD_SET_MAX */
+    char names[FIELD_SET_MAX][FIELD_NAME_BYTES];
+} FieldSet;
+
+/* `in`: what has the field, "messages[]"; NULL: the row. Long names are cut. */
+void field_set_add(FieldSet *set, const char *in, Str name);
+void field_set_merge(FieldSet *set, const FieldSet *from);
+/* "id, source and more". */
+void field_set_put(const FieldSet *set, StrBuf *out);
+
+/* What a dataset was taken for, and how its rows are read. */
 typedef struct RowFormat {
     DatasetType type; /* not DATASET_AUTO */
     const char *text_field;
     const char *instruction_field, *input_field, *output_field;
     const char *system_field;
     const char *messages_field, *tools_field;
-    char        description[256]; /* for people: "conversation (ShareGPT: conversations/from/value)" */
+    const char *completion_field;   /* messages that follow, of which alone answers are trained; NULL: none */
+    char        description[256];   /* for people: "conversation (ShareGPT: conversations/from/value)" */
+    FieldSet   *unused;             /* where format_row adds what it doesn't read; NULL: nowhere */
+    bool        nulls_are_left_out; /* in this row, of Parquet: a field of a struct that isn't there was null */
 } RowFormat;
 
 /* Settles the format by the options and the fields of the first row. ERR_INVALID lists the fields it found. */
 NODISCARD Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out);
 
+/* Is this a message, {role, content} or ShareGPT's {from, value}, of a role that is known? */
+bool format_is_message(const JsonValue *value);
+
 /* One row made ready. */
+enum { SAMPLE_MAX_FIELDS = 8 };
 typedef struct Sample {
-    Str              text;         /* when messages is NULL */
-    size_t           prompt_bytes; /* of text, not trained */
-    const JsonValue *messages;     /* array of {role, content, ...} */
-    const JsonValue *tools;        /* array or NULL */
-    int8_t          *train;        /* a flag a message: 1 and 0 as the row says, -1 by the rule */
+    Str              text;                      /* when messages is NULL */
+    size_t           prompt_bytes;              /* of text, not trained */
+    const JsonValue *messages;                  /* array of {role, content, ...} */
+    const JsonValue *tools;                     /* array or NULL */
+    int8_t          *train;                     /* a flag a message: 1 and 0 as the row says, -1 by the rule */
+    const char      *fields[SAMPLE_MAX_FIELDS]; /* of the row, that it was made of */
+    int              num_fields;
 } Sample;
 
 /* What a chat template does with messages that not every template knows. */
@@ -51,14 +74,18 @@ struct TemplateTraits {
     const TemplateTraits *with_tools;       /* of another template, for conversations with tools; NULL: these hold */
     bool                  takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
     bool                  prints_developer; /* the role */
-    const char           *reasoning_key;    /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
+    bool                  takes_thoughts;   /* a content's parts may be {"type": "thinking", "thinking": ...} */
+    /* What it renders and prints nothing of; false too where that isn't known. */
+    bool        hides_tools, hides_names, hides_tool_names, hides_call_ids;
+    const char *reasoning_key; /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
 };
 
 /* The names under which datasets and templates have an answer's thinking. */
 enum { NUM_REASONING_KEYS = 3 };
 extern const char *const reasoning_keys[NUM_REASONING_KEYS];
 
-/* In the arena (parts borrow from row). tmpl NULL: there is no chat template, so that instructions are laid out by
- * prompt_format, or Alpaca's text. ERR_INVALID says which field is wrong, without a place. ERR_NOT_FOUND: it must be there. */
+/* row: an object of fields, or a list of messages. In the arena (parts borrow from row). tmpl NULL: there is no chat template, so that
+ * instructions are laid out by prompt_format, or Alpaca's text. ERR_INVALID says which field is wrong, without a place. ERR_NOT_FOUND: it
+ * must be there. */
 NODISCARD Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                             const TemplateTraits *tmpl, Sample *out);

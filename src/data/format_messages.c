@@ -32,7 +32,7 @@ JsonValue *message_push(MessageList *list, const char *role, Str content)
     return message;
 }
 
-static void message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value)
+void message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value)
 {
     for (uint32_t i = 0; i < message->count; i++)
         if (str_equal(message->members[i].key, key)) {
@@ -56,126 +56,74 @@ Status message_list_finish(MessageList *list, Sample *out)
     return OK;
 }
 
-/* A role as templates know it, whatever its case; others stay. */
-static const char *usual_role(const char *role, const TemplateTraits *tmpl)
+/* Roles in datasets, and as templates know them. */
+static const char *const spellings[][2] = {
+    {"user", "user"},           {"human", "user"},
+    {"assistant", "assistant"}, {"gpt", "assistant"},
+    {"chatgpt", "assistant"},   {"bing", "assistant"},
+    {"bot", "assistant"},       {"chatbot", "assistant"},
+    {"model", "assistant"},     {"function_call", "assistant"},
+    {"tool", "tool"},           {"function", "tool"},
+    {"observation", "tool"},    {"function_response", "tool"},
+    {"system", "system"},       {"developer", "developer"},
+};
+
+/* Whatever the case; NULL: none that is known. */
+static const char *known_role(const char *role)
 {
-    static const char *const spellings[][2] = {
-        {"user", "user"},           {"human", "user"},
-        {"assistant", "assistant"}, {"gpt", "assistant"},
-        {"chatgpt", "assistant"},   {"bing", "assistant"},
-        {"bot", "assistant"},       {"chatbot", "assistant"},
-        {"model", "assistant"},     {"function_call", "assistant"},
-        {"tool", "tool"},           {"function", "tool"},
-        {"observation", "tool"},    {"function_response", "tool"},
-        {"system", "system"},       {"developer", "developer"},
-    };
-    if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
     for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
         bool has_same_letter = ((role[0] ^ spellings[i][0][0]) & ~0x20) == 0; /* most rows are told by it */
-        if (!has_same_letter || strcasecmp(role, spellings[i][0]) != 0) continue;
-        role = spellings[i][1];
-        break;
+        if (has_same_letter && strcasecmp(role, spellings[i][0]) == 0) return spellings[i][1];
     }
-    return strcmp(role, "developer") == 0 && !tmpl->prints_developer ? "system" : role;
+    return NULL;
 }
 
-/* Text that is JSON becomes the value; other text stays. */
-static const JsonValue *parsed(Arena *arena, const JsonValue *value)
+/* A role as templates know it; unknown ones stay. */
+static const char *usual_role(const char *role, const TemplateTraits *tmpl)
 {
-    JsonValue *out = arena_new(arena, JsonValue);
-    if (value->type != JSON_STRING) return value;
-    if (json_parse(arena, "", value->string.data, value->string.len, out) == OK) return out;
-    status_clear();
-    return value;
+    if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
+    const char *known = known_role(role);
+    if (!known) return role;
+    return strcmp(known, "developer") == 0 && !tmpl->prints_developer ? "system" : known;
 }
 
-/* {"name", "arguments"} or a list of them, as {"type": "function", "function": {...}}. */
-static Status set_calls(Arena *arena, JsonValue *message, const JsonValue *calls, uint32_t number)
+/* The names under which a message says whether it is trained, and which of them mean the contrary. */
+static const struct {
+    const char *name;
+    bool        is_masked;
+} flags[] = {{"train", false}, {"training", false}, {"weight", false}, {"loss", false}, {"loss_weight", false}, {"masked", true}};
+enum { NUM_FLAGS = sizeof flags / sizeof flags[0] };
+
+/* true, 1: 1; false, 0: 0; anything else: -1. */
+static int8_t yes_or_no(const JsonValue *value)
 {
-    uint32_t         count = calls->type == JSON_ARRAY ? calls->count : 1;
-    const JsonValue *from = calls->type == JSON_ARRAY ? calls->items : calls;
-    JsonValue        list = {.type = JSON_ARRAY, .count = count, .items = arena_array(arena, JsonValue, count)};
-    for (uint32_t i = 0; i < count; i++) {
-        FAIL_IF(from[i].type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u is %s, want an object", number, i + 1,
-                json_type_name(from[i].type));
-        const JsonValue *inner = json_get(&from[i], "function");
-        JsonValue        function = inner ? *inner : from[i];
-        FAIL_IF(function.type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u has no function", number, i + 1);
-        const JsonValue *arguments = json_get(&function, "arguments");
-        if (arguments && arguments->type == JSON_STRING) {
-            function.members =
-                memcpy(arena_array(arena, JsonMember, function.count), function.members, sizeof(JsonMember) * function.count);
-            const JsonValue *value = arguments->string.len ? parsed(arena, arguments) : &(JsonValue){.type = JSON_OBJECT};
-            FAIL_IF(value == arguments, ERR_INVALID, "message %u: the arguments of tool call %u aren't JSON: %.60s", number, i + 1,
-                    arguments->string.data);
-            message_set(arena, &function, "arguments", value);
-        }
-        JsonValue kind = {.type = JSON_STRING, .string = str_of("function")};
-        list.items[i] = (JsonValue){.type = JSON_OBJECT};
-        const JsonValue *id = json_get(&from[i], "id");
-        if (id) message_set(arena, &list.items[i], "id", id);
-        message_set(arena, &list.items[i], "type", &kind);
-        message_set(arena, &list.items[i], "function", &function);
-    }
-    message_set(arena, message, "tool_calls", &list);
-    return OK;
+    double number = value->type == JSON_BOOL     ? value->boolean
+                    : value->type == JSON_INT    ? (double)value->integer
+                    : value->type == JSON_DOUBLE ? value->number
+                                                 : -1;
+    return number == 1 ? 1 : number == 0 ? 0 : -1;
 }
 
-/* What a row says about training on a message: "train" (or "training", "weight"), "masked" the other way round. -1: nothing. */
-static Status train_flag(const JsonValue *message, uint32_t number, int8_t *out)
+/* What a row says about training on a message; -1: nothing. A number "loss" other than 0 and 1 is a measured one. */
+static Status train_flag(const RowFormat *format, const JsonValue *message, uint32_t number, int8_t *out)
 {
-    static const Str names[] = {{"train", 5}, {"training", 8}, {"weight", 6}, {"masked", 6}};
+    const char *first = NULL;
     *out = -1;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const JsonValue *value = json_find(message, names[i]);
+    for (int i = 0; i < NUM_FLAGS; i++) {
+        const char      *name = flags[i].name;
+        const JsonValue *value = json_get(message, name);
         if (!value || value->type == JSON_NULL) continue;
-        bool is_yes = (value->type == JSON_BOOL && value->boolean) || (value->type == JSON_INT && value->integer == 1) ||
-                      (value->type == JSON_DOUBLE && value->number == 1);
-        bool is_no = (value->type == JSON_BOOL && !value->boolean) || (value->type == JSON_INT && value->integer == 0) ||
-                     (value->type == JSON_DOUBLE && value->number == 0);
-        FAIL_IF(!is_yes && !is_no, ERR_INVALID, "message %u: \"%s\" says whether it is trained, want true, false, 1 or 0", number,
-                names[i].data);
-        *out = i == 3 ? is_no : is_yes;
-        return OK;
+        int8_t flag = yes_or_no(value);
+        bool   is_measured = flag < 0 && strcmp(name, "loss") == 0 && (value->type == JSON_INT || value->type == JSON_DOUBLE);
+        if (is_measured && format->unused) field_set_add(format->unused, "messages[]", str_of(name));
+        if (is_measured) continue;
+        FAIL_IF(flag < 0, ERR_INVALID, "message %u: \"%s\" says whether it is trained, want true, false, 1 or 0", number, name);
+        flag = flags[i].is_masked ? !flag : flag;
+        FAIL_IF(first && *out != flag, ERR_INVALID, "message %u: \"%s\" and \"%s\" disagree whether it is trained; keep one of them",
+                number, first, name);
+        *out = flag;
+        first = name;
     }
-    return OK;
-}
-
-/* A list of parts: as it is where the template takes such, else their texts one behind the other. */
-static Status content_of_parts(Arena *arena, const JsonValue *parts, const TemplateTraits *tmpl, uint32_t number, JsonValue *out)
-{
-    StrBuf text = {0};
-    bool   is_typed = true;
-    for (uint32_t i = 0; i < parts->count; i++) {
-        const JsonValue *part = &parts->items[i], *type = json_get(part, "type");
-        const JsonValue *words = part->type == JSON_STRING ? part : json_get(part, "text");
-        bool is_text = words && words->type == JSON_STRING && (!type || (type->type == JSON_STRING && str_equal(type->string, "text")));
-        is_typed &= type != NULL;
-        if (is_text) {
-            strbuf_append(&text, words->string.data, words->string.len);
-            continue;
-        }
-        strbuf_deinit(&text);
-        FAIL(ERR_INVALID, "message %u: part %u of the content is no {\"type\": \"text\", \"text\": ...}; only texts can be trained on",
-             number, i + 1);
-    }
-    *out = *parts;
-    if (!tmpl->takes_parts || !is_typed)
-        *out = (JsonValue){.type = JSON_STRING, .string = {arena_strndup(arena, strbuf_cstr(&text), text.len), text.len}};
-    strbuf_deinit(&text);
-    return OK;
-}
-
-static Status set_content(Arena *arena, JsonValue *message, const JsonValue *content, const TemplateTraits *tmpl, uint32_t number)
-{
-    JsonValue joined;
-    FAIL_IF(content->type != JSON_STRING && content->type != JSON_ARRAY, ERR_INVALID, "message %u: content is %s, want a text", number,
-            json_type_name(content->type));
-    if (content->type == JSON_ARRAY) {
-        TRY(content_of_parts(arena, content, tmpl, number, &joined));
-        content = &joined;
-    }
-    message_set(arena, message, "content", content);
     return OK;
 }
 
@@ -192,8 +140,8 @@ static bool is_ready(const DatasetOptions *options, const JsonValue *message)
 
 const char *const reasoning_keys[NUM_REASONING_KEYS] = {"reasoning_content", "reasoning", "thinking"};
 
-/* An answer's thinking, under the template's name for it. */
-static void set_reasoning(Arena *arena, JsonValue *message, const JsonValue *from, const TemplateTraits *tmpl)
+/* An answer's thinking, under the template's name for it. Returns the name that the row has for it. */
+static const char *set_reasoning(Arena *arena, JsonValue *message, const JsonValue *from, const TemplateTraits *tmpl)
 {
     const char      *key = NULL;
     const JsonValue *found = NULL;
@@ -205,79 +153,107 @@ static void set_reasoning(Arena *arena, JsonValue *message, const JsonValue *fro
         key = reasoning_keys[i];
     }
     if (found) message_set(arena, message, tmpl->reasoning_key ? tmpl->reasoning_key : key, found);
+    return key;
 }
 
-static Status add_message(MessageList *list, const DatasetOptions *options, const TemplateTraits *tmpl, const JsonValue *from,
-                          uint32_t number)
+/* How messages of a row are read. */
+typedef struct MessageReader {
+    const DatasetOptions *options;
+    const RowFormat      *format;
+    const TemplateTraits *tmpl;
+    MessageList           list;
+} MessageReader;
+
+/* What a message is made of. */
+typedef struct MessageParts {
+    const char      *role_name, *content_name, *calls_name;
+    const char      *role;
+    const JsonValue *content, *calls; /* NULL: none, or null */
+    bool             is_call;         /* the content is the call */
+} MessageParts;
+
+static Status find_parts(const MessageReader *reader, const JsonValue *from, uint32_t number, MessageParts *out)
 {
-    if (is_ready(options, from)) {
+    const DatasetOptions *options = reader->options;
+    FAIL_IF(from->type != JSON_OBJECT, ERR_INVALID, "message %u is %s, want an object", number, json_type_name(from->type));
+    bool is_sharegpt = !options->role_property && json_get(from, "from");
+    *out = (MessageParts){.role_name = options->role_property ? options->role_property
+                                       : is_sharegpt          ? "from"
+                                                              : "role",
+                          .content_name = options->content_property ? options->content_property : "content",
+                          .calls_name = "tool_calls"};
+    out->content = json_get(from, out->content_name);
+    if (!out->content && !options->content_property) out->content = json_get(from, out->content_name = "value");
+    FAIL_IF(!json_get_str(from, out->role_name, &out->role), ERR_INVALID, "message %u has no \"%s\"", number, out->role_name);
+    const JsonValue *calls = out->calls = json_get(from, "tool_calls");
+    if (says_nothing(calls)) out->calls = json_get(from, out->calls_name = "function_call"); /* OpenAI's old form */
+    out->is_call = strcasecmp(out->role, "function_call") == 0;
+    bool has_calls = out->calls || (calls && calls->type != JSON_NULL);
+    bool may_lack = !out->is_call && (has_calls || reader->format->nulls_are_left_out);
+    FAIL_IF(!out->content && !may_lack, ERR_INVALID, "message %u has no \"%s\"", number,
+            is_sharegpt || options->content_property ? out->content_name : "content");
+    if (out->content && out->content->type == JSON_NULL && !out->is_call) out->content = NULL;
+    return OK;
+}
+
+/* Notes the fields of a message that nothing is made of. */
+static void note_message(const MessageReader *reader, const JsonValue *from, const MessageParts *parts, const char *reasoning)
+{
+    const TemplateTraits *tmpl = reader->tmpl;
+    const char           *used[6 + NUM_FLAGS] = {parts->role_name, parts->content_name};
+    int                   count = 2;
+    if (!reader->format->unused) return;
+    bool is_tool = strcmp(usual_role(parts->role, tmpl), "tool") == 0;
+    if (!(is_tool ? tmpl->hides_tool_names : tmpl->hides_names)) used[count++] = "name";
+    if (!tmpl->hides_call_ids) used[count++] = "tool_call_id";
+    if (!parts->is_call) used[count++] = parts->calls_name;
+    if (reasoning) used[count++] = reasoning;
+    for (int i = 0; i < NUM_FLAGS; i++) used[count++] = flags[i].name;
+    note_unused(reader->format->unused, "messages[]", from, used, count);
+}
+
+static Status set_thoughts(MessageReader *reader, JsonValue *message, const JsonValue *from, uint32_t number, Str thoughts,
+                           const char **out_key)
+{
+    Arena *arena = reader->list.arena;
+    *out_key = set_reasoning(arena, message, from, reader->tmpl);
+    if (thoughts.len == 0) return OK;
+    FAIL_IF(*out_key && !says_nothing(json_get(from, *out_key)), ERR_INVALID,
+            "message %u has thinking among its parts and in \"%s\"; keep one of them", number, *out_key);
+    JsonValue value = {.type = JSON_STRING, .string = thoughts};
+    message_set(arena, message, reader->tmpl->reasoning_key ? reader->tmpl->reasoning_key : reasoning_keys[0], &value);
+    return OK;
+}
+
+static Status add_message(MessageReader *reader, const JsonValue *from, uint32_t number)
+{
+    MessageList *list = &reader->list;
+    MessageParts parts;
+    Str          thoughts = {"", 0};
+    const char  *reasoning;
+    if (is_ready(reader->options, from)) {
         *next_message(list) = *from;
         return OK;
     }
-    FAIL_IF(from->type != JSON_OBJECT, ERR_INVALID, "message %u is %s, want an object", number, json_type_name(from->type));
-    bool             is_sharegpt = !options->role_property && json_get(from, "from");
-    const char      *role_name = options->role_property ? options->role_property : is_sharegpt ? "from" : "role";
-    const char      *content_name = options->content_property ? options->content_property : NULL, *role;
-    const JsonValue *content = content_name ? json_get(from, content_name) : json_get(from, "content");
-    if (!content && !content_name) content = json_get(from, "value");
-    FAIL_IF(!json_get_str(from, role_name, &role), ERR_INVALID, "message %u has no \"%s\"", number, role_name);
-    const JsonValue *calls = json_get(from, "tool_calls");
-    if (!calls || calls->type == JSON_NULL) calls = json_get(from, "function_call"); /* OpenAI's old form */
-    bool is_call = strcasecmp(role, "function_call") == 0;
-    FAIL_IF(!content && (!calls || is_call), ERR_INVALID, "message %u has no \"%s\"", number,
-            content_name  ? content_name
-            : is_sharegpt ? "value"
-                          : "content");
-    JsonValue *message = message_push(list, usual_role(role, tmpl), (Str){"", 0});
-    if (content && content->type != JSON_NULL && !is_call) TRY(set_content(list->arena, message, content, tmpl, number));
-    if (is_call) {
-        const JsonValue *call = parsed(list->arena, content);
+    TRY(find_parts(reader, from, number, &parts));
+    JsonValue *message = message_push(list, usual_role(parts.role, reader->tmpl), (Str){"", 0});
+    if (parts.is_call) {
+        const JsonValue *call = format_parsed(list->arena, parts.content);
         FAIL_IF(call->type != JSON_OBJECT && call->type != JSON_ARRAY, ERR_INVALID, "message %u: the function call isn't JSON", number);
-        TRY(set_calls(list->arena, message, call, number));
-    } else if (calls && calls->type != JSON_NULL && !(calls->type == JSON_ARRAY && calls->count == 0)) {
-        TRY(set_calls(list->arena, message, calls, number));
+        TRY(format_calls(list->arena, reader->format, reader->tmpl, message, call, number));
+    } else {
+        const JsonValue *calls = says_nothing(parts.calls) ? NULL : format_parsed(list->arena, parts.calls);
+        if (parts.content) TRY(format_content(list->arena, reader->format, message, parts.content, reader->tmpl, number, &thoughts));
+        if (!says_nothing(calls)) TRY(format_calls(list->arena, reader->format, reader->tmpl, message, calls, number));
     }
     static const Str kept[] = {{"name", 4}, {"tool_call_id", 12}};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         const JsonValue *value = json_find(from, kept[i]);
         if (value && value->type != JSON_NULL) message_set(list->arena, message, kept[i].data, value);
     }
-    set_reasoning(list->arena, message, from, tmpl);
-    return train_flag(from, number, &list->train[list->count - 1]);
-}
-
-/* Bare functions, as ShareGPT's tools and OpenAI's old functions are, get {"type": "function", "function": ...} around them. */
-static const JsonValue *wrapped_tools(Arena *arena, const JsonValue *from)
-{
-    JsonValue *tools = arena_new(arena, JsonValue), kind = {.type = JSON_STRING, .string = str_of("function")};
-    *tools = (JsonValue){.type = JSON_ARRAY, .count = from->count, .items = arena_array(arena, JsonValue, from->count)};
-    for (uint32_t i = 0; i < from->count; i++) {
-        const JsonValue *tool = &from->items[i];
-        tools->items[i] = *tool;
-        if (!json_get(tool, "name") || json_get(tool, "function")) continue;
-        tools->items[i] = (JsonValue){.type = JSON_OBJECT};
-        message_set(arena, &tools->items[i], "type", &kind);
-        message_set(arena, &tools->items[i], "function", tool);
-    }
-    return tools;
-}
-
-static bool is_none(const JsonValue *value)
-{
-    return !value || value->type == JSON_NULL || (value->type == JSON_STRING && value->string.len == 0);
-}
-
-/* A list, or text that holds one; an empty one is none. */
-static Status read_tools(Arena *arena, const JsonValue *row, const char *name, const JsonValue **out)
-{
-    const JsonValue *value = json_get(row, name);
-    *out = NULL;
-    if (is_none(value) && !is_none(json_get(row, "functions"))) value = json_get(row, name = "functions");
-    if (is_none(value)) return OK;
-    const JsonValue *tools = parsed(arena, value);
-    FAIL_IF(tools->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of tools", name, json_type_name(tools->type));
-    if (tools->count > 0) *out = wrapped_tools(arena, tools);
-    return OK;
+    TRY(set_thoughts(reader, message, from, number, thoughts, &reasoning));
+    note_message(reader, from, &parts, reasoning);
+    return train_flag(reader->format, from, number, &list->train[list->count - 1]);
 }
 
 static bool begins_with_system(const DatasetOptions *options, const TemplateTraits *tmpl, const JsonValue *messages)
@@ -288,17 +264,88 @@ static bool begins_with_system(const DatasetOptions *options, const TemplateTrai
     return strcmp(usual_role(role, tmpl), "system") == 0;
 }
 
-Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
-                       const TemplateTraits *tmpl, Str system, Sample *out)
+/* ---- lists of messages ---- */
+
+bool format_is_message(const JsonValue *value)
 {
-    const JsonValue *from = json_get(row, format->messages_field);
-    FAIL_IF(!from || from->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of messages", format->messages_field,
-            from ? json_type_name(from->type) : "missing");
+    const char *role = "";
+    if (value->type != JSON_OBJECT) return false;
+    bool is_usual = json_get_str(value, "role", &role) && (json_get(value, "content") || json_get(value, "tool_calls"));
+    bool is_sharegpt = !is_usual && json_get_str(value, "from", &role) && json_get(value, "value");
+    return (is_usual || is_sharegpt) && known_role(role);
+}
+
+/* Does a text begin with this byte, blanks aside? */
+static bool begins_with(const JsonValue *value, char byte)
+{
+    size_t at = 0;
+    if (value->type != JSON_STRING) return false;
+    while (at < value->string.len && strchr(" \t\r\n", value->string.data[at]) && value->string.data[at]) at++;
+    return at < value->string.len && value->string.data[at] == byte;
+}
+
+const JsonValue *format_message_list(Arena *arena, const JsonValue *value)
+{
+    if (value && begins_with(value, '[')) value = format_parsed(arena, value);
+    if (!value || value->type != JSON_ARRAY) return NULL;
+    bool has_texts = false;
+    for (uint32_t i = 0; i < value->count; i++) has_texts |= begins_with(&value->items[i], '{');
+    if (!has_texts) return value;
+    JsonValue *list = arena_new(arena, JsonValue);
+    *list = (JsonValue){.type = JSON_ARRAY, .count = value->count, .items = arena_array(arena, JsonValue, value->count)};
+    for (uint32_t i = 0; i < value->count; i++) list->items[i] = *format_parsed(arena, &value->items[i]);
+    return list;
+}
+
+static Status add_all(MessageReader *reader, const JsonValue *messages, uint32_t first_number)
+{
+    for (uint32_t i = 0; i < messages->count; i++) TRY(add_message(reader, &messages->items[i], first_number + i));
+    return OK;
+}
+
+/* What answers the messages of a prompt: messages, or the text of one. In the prompt nothing is trained that doesn't say so. */
+static Status add_completion(MessageReader *reader, const JsonValue *row, uint32_t first_number)
+{
+    MessageList     *list = &reader->list;
+    const char      *name = reader->format->completion_field;
+    const JsonValue *value = json_get(row, name), *messages = format_message_list(list->arena, value);
+    for (uint32_t i = 0; i < list->count && reader->options->train_on != TRAIN_ON_ALL; i++)
+        if (list->train[i] < 0) list->train[i] = 0;
+    if (messages) return add_all(reader, messages, first_number);
+    FAIL_IF(!value || value->type != JSON_STRING, ERR_INVALID, "field \"%s\" is %s, want a list of messages or a text", name,
+            value ? json_type_name(value->type) : "missing");
+    message_push(list, "assistant", value->string);
+    return OK;
+}
+
+/* Where nulls are left out a message may lack its content, but not every one. */
+static bool has_contents(const MessageReader *reader, const JsonValue *messages)
+{
+    const char *name = reader->options->content_property ? reader->options->content_property : "content";
+    for (uint32_t i = 0; i < messages->count; i++)
+        if (json_get(&messages->items[i], name) || json_get(&messages->items[i], "value") || json_get(&messages->items[i], "tool_calls"))
+            return true;
+    return !reader->format->nulls_are_left_out;
+}
+
+Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
+                       const TemplateTraits *tmpl, SystemPrompt system, Sample *out)
+{
+    const JsonValue *value = json_get(row, format->messages_field), *from = format_message_list(arena, value);
+    MessageReader    reader = {options, format, tmpl, {.arena = arena}};
+    FAIL_IF(!from, ERR_INVALID, "field \"%s\" is %s, want a list of messages", format->messages_field,
+            value ? json_type_name(value->type) : "missing");
     FAIL_IF(from->count == 0, ERR_INVALID, "field \"%s\" is an empty list", format->messages_field);
-    TRY(read_tools(arena, row, format->tools_field, &out->tools));
-    if (out->tools && tmpl->with_tools) tmpl = tmpl->with_tools;
-    MessageList list = {.arena = arena};
-    if (system.len > 0 && !begins_with_system(options, tmpl, from)) message_push(&list, "system", system);
-    for (uint32_t i = 0; i < from->count; i++) TRY(add_message(&list, options, tmpl, &from->items[i], i + 1));
-    return message_list_finish(&list, out);
+    FAIL_IF(!has_contents(&reader, from), ERR_INVALID, "field \"%s\": no message has a content", format->messages_field);
+    TRY(format_tools(arena, row, format->tools_field, tmpl, out));
+    if (out->tools && tmpl->with_tools) reader.tmpl = tmpl = tmpl->with_tools;
+    if (system.text.len > 0 && !begins_with_system(options, tmpl, from)) {
+        message_push(&reader.list, "system", system.text);
+        sample_reads(out, system.field);
+    }
+    TRY(add_all(&reader, from, 1));
+    sample_reads(out, format->messages_field);
+    if (format->completion_field) TRY(add_completion(&reader, row, from->count + 1));
+    sample_reads(out, format->completion_field);
+    return message_list_finish(&reader.list, out);
 }

@@ -2,7 +2,7 @@
 
 #include "data/mask.h"
 #include "data/pack.h"
-#include "data/record.h"
+#include "data/split.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +47,8 @@ static Status encode_record(Inspector *in, const Record *record)
     Status status = OK;
     if (!in->has_format) status = format_detect(dataset, &row, &in->format);
     in->has_format |= status == OK;
+    in->format.unused = &in->summary->unused;
+    in->format.nulls_are_left_out = record->file->is_rows;
     if (status == OK) status = format_row(&in->arena, dataset, &in->format, &row, mask_rules_traits(in->rules), &sample);
     if (status == OK && in->format.type == DATASET_TEXT) {
         status = mask_encode_text(&in->encoder, sample.text, in->part <= 1, !record->continues);
@@ -194,13 +196,14 @@ Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, InspectPacking 
     char    **paths;
     int       count;
     Reader   *reader = NULL;
-    if (job->dataset->samples > 0 && (max_rows == 0 || max_rows > job->dataset->samples)) max_rows = job->dataset->samples;
-    Status status = reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &notes,
-                                      &paths, &count);
+    int64_t   most = 0;
+    Status    status = reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &notes,
+                                         &paths, &count);
     snprintf(out_summary->file_notes, sizeof out_summary->file_notes, "%s", strbuf_cstr(&notes));
     strbuf_deinit(&notes);
     if (status == OK) status = mask_rules_create(job->tokenizer, job->tmpl, job->dataset->train_on, &in.rules);
-    if (status == OK) status = reader_open(paths, count, &reader);
+    if (status == OK) status = dataset_reader_open(job->dataset, paths, count, &reader, &most);
+    if (most > 0 && (max_rows == 0 || max_rows > most)) max_rows = most;
     if (status == OK) {
         mask_encoder_init(&in.encoder, in.rules);
         status = inspect_all(&in, reader, max_rows, each, context);

@@ -29,16 +29,17 @@ typedef struct InspectPacking {
 } InspectPacking;
 
 typedef struct InspectSummary {
-    char    file_notes[1024]; /* lines: which files of a folder are read */
-    char    format[256];
-    int64_t num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
-    char    first_unprinted[512]; /* where the first message is whose content the template doesn't print */
-    int64_t num_tokens, num_trained;
-    int64_t shortest, longest; /* tokens of a row */
-    int64_t histogram[INSPECT_BUCKETS];
-    int64_t num_too_long;       /* rows longer than seq_len, to which long_samples happens */
-    int64_t packed_rows;        /* of seq_len */
-    double  packing_efficiency; /* 0..1 */
+    char     file_notes[1024]; /* lines: which files of a folder are read */
+    char     format[256];
+    int64_t  num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
+    char     first_unprinted[512]; /* where the first message is whose content the template doesn't print */
+    FieldSet unused;               /* fields of rows that nothing is made of */
+    int64_t  num_tokens, num_trained;
+    int64_t  shortest, longest; /* tokens of a row */
+    int64_t  histogram[INSPECT_BUCKETS];
+    int64_t  num_too_long;       /* rows longer than seq_len, to which long_samples happens */
+    int64_t  packed_rows;        /* of seq_len */
+    double   packing_efficiency; /* 0..1 */
 } InspectSummary;
 
 /* Reads at most max_rows rows (0: all), in order, on this thread. job->cache_dir, num_threads and shard_tokens don't

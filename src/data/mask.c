@@ -328,8 +328,9 @@ static Status encode_messages(MaskEncoder *encoder, const Layout *layout)
         TRY(place_span(encoder, span));
         encoder->turns_without_calls += span->lacks_calls;
         encoder->turns_empty += span->is_empty;
-        memset(encoder->mask + span->first, 1, span->end > span->first ? span->end - span->first : 0);
+        memset(encoder->mask + span->first, !is_all, span->end > span->first ? span->end - span->first : 0);
     }
+    if (is_all) encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0; /* of turns that aren't trained */
     if (put_bos(encoder)) {
         memmove(encoder->mask + 1, encoder->mask, encoder->ids.len - 1);
         encoder->mask[0] = is_all;

@@ -9,6 +9,9 @@
 #define PARTS(text) "[{\"type\": \"text\", \"text\": \"" text "\"}]"
 static const char parts_probe[] =
     "[{\"role\": \"user\", \"content\": " PARTS("Alpha") "}, {\"role\": \"assistant\", \"content\": " PARTS("Omega") "}]";
+#define THOUGHT "{\"type\": \"thinking\", \"thinking\": \"Theta\"}"
+static const char thoughts_probe[] = "[{\"role\": \"user\", \"content\": \"Alpha\"}, {\"role\": \"assistant\", \"content\": [" THOUGHT
+                                     ", {\"type\": \"text\", \"text\": \"Omega\"}]}]";
 static const char developer_probe[] = "[{\"role\": \"developer\", \"content\": \"Alpha\"}, {\"role\": \"user\", \"content\": \"Omega\"}]";
 
 /* With an answer's thinking under a name. */
@@ -33,9 +36,46 @@ static bool prints(const MaskRules *rules, const char *conversation)
     return is_printed;
 }
 
+/* Is a conversation rendered, with these tools or none, but nothing of "Theta" in it? */
+static bool hides(const MaskRules *rules, const char *conversation, const char *tools)
+{
+    Arena          arena = {0};
+    JsonValue      messages, list;
+    TemplateInput  input = {.messages = &messages, .tools = tools ? &list : NULL, .now_unix = rules->now_unix};
+    TemplateOutput out = {0};
+    Status         status = json_parse(&arena, "probe", conversation, strlen(conversation), &messages);
+    if (status == OK && tools) status = json_parse(&arena, "probe", tools, strlen(tools), &list);
+    if (status == OK) status = template_render(rules->tmpl, &input, &out);
+    bool is_hidden = status == OK && strstr(strbuf_cstr(&out.text), "Alpha") && !strstr(strbuf_cstr(&out.text), "Theta");
+    status_clear();
+    template_output_deinit(&out);
+    arena_deinit(&arena);
+    return is_hidden;
+}
+
+#define ASKED(more) "[{\"role\": \"user\", \"content\": \"Alpha\"" more "}"
+#define CALLED(name, id) \
+    ASKED("") \
+    ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"" id \
+    "\", \"type\": \"function\", \"function\": {\"name\": " \
+    "\"omega\", \"arguments\": {}}}]}, {\"role\": \"tool\", \"content\": \"Omega\", \"name\": \"" name "\", \"tool_call_id\": \"" id \
+    "\"}]"
+
+static void find_hidden(MaskRules *rules)
+{
+    static const char tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"Theta\", \"description\": \"Theta\", \"parameters\": "
+                                "{\"type\": \"object\", \"properties\": {}}}}]";
+    rules->traits.hides_tools = hides(rules, ASKED("") "]", tools);
+    rules->traits.hides_names = hides(rules, ASKED(", \"name\": \"Theta\"") "]", NULL);
+    rules->traits.hides_tool_names = hides(rules, CALLED("Theta", "call12345"), NULL);
+    rules->traits.hides_call_ids = hides(rules, CALLED("omega", "Theta1234"), NULL);
+}
+
 void content_probe(MaskRules *rules)
 {
     rules->traits.takes_parts = prints(rules, parts_probe);
+    rules->traits.takes_thoughts = prints(rules, thoughts_probe);
+    find_hidden(rules);
     rules->traits.prints_developer = prints(rules, developer_probe);
     for (size_t i = 0; i < NUM_REASONING_KEYS && !rules->traits.reasoning_key; i++) {
         char conversation[sizeof thought_probe + 32];

@@ -41,11 +41,11 @@ Status turns_render_first(const TurnContext *context, uint32_t count, bool add_p
     return OK;
 }
 
-/* Who speaks, and which messages are trained: by flag, else by rule. */
+/* Who speaks, and which messages are trained: by flag, else by rule. Where everything is trained, which aren't. */
 static void settle_messages(TurnContext *context)
 {
     const Sample *sample = context->sample;
-    bool          is_last = true;
+    bool          is_last = true, is_all = context->rules->train_on == TRAIN_ON_ALL;
     context->is_assistant = arena_array(context->arena, bool, sample->messages->count);
     context->is_trained = arena_array(context->arena, bool, sample->messages->count);
     for (uint32_t i = sample->messages->count; i-- > 0;) {
@@ -53,7 +53,7 @@ static void settle_messages(TurnContext *context)
         bool             is_assistant = role && role->type == JSON_STRING && str_equal(role->string, "assistant");
         bool             by_rule = is_assistant && (context->rules->train_on != TRAIN_ON_LAST_TURN || is_last);
         context->is_assistant[i] = is_assistant;
-        context->is_trained[i] = sample->train && sample->train[i] >= 0 ? sample->train[i] : by_rule;
+        context->is_trained[i] = sample->train && sample->train[i] >= 0 ? sample->train[i] != is_all : by_rule && !is_all;
         context->num_assistants += is_assistant;
         is_last &= !is_assistant;
     }
@@ -434,7 +434,7 @@ static Status find_turns(TurnContext *context, const TemplateParts *whole, Str t
 {
     bool has_shortcuts = !context->rules->forbids_shortcuts;
     settle_messages(context);
-    if (whole->num_spans > 0) {
+    if (whole->num_spans > 0 && trains_only_assistants(context)) {
         TRY(turns_by_marks(context, whole, text, turns));
     } else {
         if (has_shortcuts && turns_by_opening(context, text, turns)) return OK; /* in it are none that teach less */
@@ -442,6 +442,13 @@ static Status find_turns(TurnContext *context, const TemplateParts *whole, Str t
     }
     look_at_turns(context, text, turns);
     return OK;
+}
+
+static bool has_untrained(const Sample *sample)
+{
+    for (uint32_t i = 0; sample->train && i < sample->messages->count; i++)
+        if (sample->train[i] == 0) return true;
+    return false;
 }
 
 Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
@@ -455,7 +462,8 @@ Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
     *out = (TurnList){.is_all = context->rules->train_on == TRAIN_ON_ALL};
     Str    all = {text->data + begin, whole.text.len};
     Status status = content_look(sample, &context->rules->traits, &whole.text, all, &out->num_unprinted);
-    if (status == OK && !out->is_all) status = find_turns(context, &whole.text, all, out); /* else no need to know */
+    if (status == OK && (!out->is_all || has_untrained(sample)))
+        status = find_turns(context, &whole.text, all, out); /* else no need to know */
     rendering_deinit(&whole);
     return status;
 }

@@ -42,7 +42,7 @@ typedef struct TurnList {
     TurnSpan *spans; /* in the arena, in order */
     uint32_t  count, capacity;
     uint32_t  num_unprinted; /* messages whose content isn't in the text */
-    bool      is_all;        /* every token is trained */
+    bool      is_all;        /* every token is trained, but the spans */
 } TurnList;
 
 /* Without the blanks at its end. */

@@ -130,14 +130,27 @@ static Status write_entry(ParquetReader *reader, const ParquetNode *entry, StrBu
     return OK;
 }
 
+/* Of a row all columns. In a struct that a column holds a field that isn't there is left out: rows share one type, so that most
+ * of them lack fields that others have. */
 static Status write_struct(ParquetReader *reader, const ParquetNode *node, StrBuf *out)
 {
+    bool is_row = node == reader->meta.root, is_first = true;
     strbuf_putc(out, '{');
     for (int32_t i = 0; i < node->num_children; i++) {
-        if (i > 0) strbuf_putc(out, ',');
-        json_write_string(out, node->children[i]->name, node->children[i]->name_len);
+        const ParquetNode *child = node->children[i];
+        ColumnReader      *first = &reader->columns[child->leaf];
+        if (!is_row && child->repetition == PQ_OPTIONAL) {
+            TRY(column_peek(first));
+            if (first->def < child->def_level) {
+                TRY(skip_absent(reader, child));
+                continue;
+            }
+        }
+        if (!is_first) strbuf_putc(out, ',');
+        is_first = false;
+        json_write_string(out, child->name, child->name_len);
         strbuf_putc(out, ':');
-        TRY(write_node(reader, node->children[i], out));
+        TRY(write_node(reader, child, out));
     }
     strbuf_putc(out, '}');
     return OK;

@@ -1,6 +1,7 @@
 /* Each format is a function that finds the next record in the stream's window; what follows is the same for all. */
 #include "data/record.h"
 
+#include "data/format.h"
 #include "data/parquet.h"
 #include "data/record_internal.h"
 #include "data/stream.h"
@@ -25,7 +26,8 @@ struct Reader {
     int64_t        line; /* of stream.begin; rows read, of parquet */
     int            column;
     int64_t        offset;                      /* of stream.begin in the text: text files alone */
-    bool           in_array, is_over, is_first; /* JSON */
+    bool           in_array, is_over, is_first; /* JSON; is_first: an array that comes now is the list of rows */
+    bool           splits_talks;
 };
 
 /* Consumes n bytes of the window, counting lines. */
@@ -77,54 +79,77 @@ static Status peek_byte(Reader *reader, int *out)
     }
 }
 
-/* No row of JSON lines is an array: a file that begins with one is JSON under that name. */
-static Status open_jsonl(Reader *reader)
+/* Is there a byte `at` bytes behind the window's begin? Reads on to find out. */
+static Status has_byte(Stream *stream, size_t at, bool *out_has)
 {
-    int c;
-    TRY(peek_byte(reader, &c));
-    if (c == '[') reader->format = FILE_JSON;
+    while (stream->begin + at >= stream->end && !stream->at_end) TRY(stream_more(stream));
+    *out_has = stream->begin + at < stream->end;
     return OK;
 }
 
-/* Length of the value that starts at the window's begin: to its closing bracket, or to a separator. Whether it is valid is
- * the parser's business. */
-static Status scan_value(Stream *stream, size_t *out_len)
+/* Where the value ends that starts `from` bytes behind the window's begin: behind its closing bracket, before a separator or
+ * at the end of the text. Whether it is valid is the parser's business. */
+static Status scan_value(Stream *stream, size_t from, size_t *out_end)
 {
-    size_t at = 0;
+    size_t at = from;
     int    depth = 0;
-    bool   in_string = false;
-    for (;; at++) {
-        if (stream->begin + at >= stream->end) {
-            *out_len = at;
-            if (stream->at_end) return OK;
-            TRY(stream_more(stream));
-            if (stream->begin + at >= stream->end) continue;
-        }
+    bool   in_string = false, has = true, is_over = false;
+    for (; !is_over; at++) {
+        if (stream->begin + at >= stream->end) TRY(has_byte(stream, at, &has));
+        if (!has) break;
         char c = stream->data[stream->begin + at];
         if (in_string) {
             if (c == '\\') {
                 at++;
             } else if (c == '"') {
                 in_string = false;
-                if (depth == 0) break;
+                is_over = depth == 0;
             }
         } else if (c == '"') {
             in_string = true;
         } else if (c == '{' || c == '[') {
             depth++;
         } else if (c == '}' || c == ']') {
-            if (--depth == 0) break;
-            if (depth < 0) {
-                *out_len = at;
-                return OK;
-            }
+            if (--depth < 0) break;
+            is_over = depth == 0;
         } else if (depth == 0 && strchr(", \t\r\n", c) && c) {
-            *out_len = at;
-            return OK;
+            break;
         }
     }
-    *out_len = at + 1;
+    *out_end = has ? at : stream->end - stream->begin; /* a backslash may have led beyond */
     return OK;
+}
+
+/* Does the file begin with a list of messages? Such a list is one conversation, not a list of rows. */
+static Status find_talk(Reader *reader)
+{
+    Stream *stream = &reader->stream;
+    size_t  begin = 0, end;
+    int     c;
+    bool    has;
+    TRY(peek_byte(reader, &c));
+    if (c != '[') return OK;
+    do {
+        TRY(has_byte(stream, ++begin, &has));
+    } while (has && stream->data[stream->begin + begin] && strchr(" \t\r\n", stream->data[stream->begin + begin]));
+    if (!has || stream->data[stream->begin + begin] != '{') return OK;
+    TRY(scan_value(stream, begin, &end));
+    JsonValue first;
+    Arena     arena = {0};
+    bool      is_read = json_parse_row(&arena, "", stream->data + stream->begin + begin, end - begin, &first) == OK;
+    reader->is_first = !(is_read && format_is_message(&first));
+    status_clear();
+    arena_deinit(&arena);
+    return OK;
+}
+
+/* JSON lines that begin with a list are JSON under that name: a list of rows, or lists of messages, a conversation each. */
+static Status open_json(Reader *reader)
+{
+    int c;
+    TRY(peek_byte(reader, &c));
+    if (c == '[') reader->format = FILE_JSON;
+    return reader->splits_talks ? OK : find_talk(reader);
 }
 
 #define FAIL_HERE(...) \
@@ -162,9 +187,8 @@ static Status next_json(Reader *reader, Record *out, bool *out_has)
     out->line = reader->line;
     out->column = reader->column;
     size_t len;
-    TRY(scan_value(&reader->stream, &len));
+    TRY(scan_value(&reader->stream, 0, &len));
     if (len == 0) FAIL_HERE("expected a JSON value");
-    if (len > reader->stream.end - reader->stream.begin) len = reader->stream.end - reader->stream.begin;
     out->bytes = (Str){reader->stream.data + reader->stream.begin, len};
     consume(reader, len);
     *out_has = true;
@@ -180,13 +204,9 @@ static Status next_csv_record(Reader *reader, Record *out, bool *out_has)
     size_t  at = 0;
     bool    in_quotes = false;
     for (;; at++) {
-        if (stream->begin + at >= stream->end) {
-            if (!stream->at_end) TRY(stream_more(stream));
-            if (stream->begin + at >= stream->end) {
-                if (!stream->at_end) continue;
-                break;
-            }
-        }
+        bool has = true;
+        if (stream->begin + at >= stream->end) TRY(has_byte(stream, at, &has));
+        if (!has) break;
         char c = stream->data[stream->begin + at];
         if (c == '"') in_quotes = !in_quotes;
         if (c == '\n' && !in_quotes) break;
@@ -209,6 +229,24 @@ static Status next_csv(Reader *reader, Record *out, bool *out_has)
     return OK;
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+    const Str *left = a, *right = b;
+    int        order = memcmp(left->data, right->data, left->len < right->len ? left->len : right->len);
+    return order ? order : left->len < right->len ? -1 : left->len > right->len;
+}
+
+/* A name that the list holds twice; NULL: none. */
+static const char *repeated_name(Arena *arena, const JsonValue *names)
+{
+    Str *sorted = arena_array(arena, Str, names->count);
+    for (uint32_t i = 0; i < names->count; i++) sorted[i] = names->items[i].string;
+    qsort(sorted, names->count, sizeof *sorted, by_bytes);
+    for (uint32_t i = 1; i < names->count; i++)
+        if (by_bytes(&sorted[i - 1], &sorted[i]) == 0) return sorted[i].data;
+    return NULL;
+}
+
 static Status read_csv_header(Reader *reader)
 {
     Record     record;
@@ -218,12 +256,8 @@ static Status read_csv_header(Reader *reader)
     FAIL_IF(!has, ERR_INVALID, "%s: empty, want a line of column names", reader->file->path);
     Status status = csv_parse(&reader->arena, record.bytes, reader->file->delimiter, header);
     if (status != OK) return status_prefix(status, "%s:%lld", reader->file->path, (long long)record.line);
-    for (uint32_t i = 0; i < header->count; i++)
-        for (uint32_t k = 0; k < i; k++)
-            FAIL_IF(header->items[i].string.len == header->items[k].string.len &&
-                        memcmp(header->items[i].string.data, header->items[k].string.data, header->items[i].string.len) == 0,
-                    ERR_INVALID, "%s:%lld: two columns are named \"%s\"", reader->file->path, (long long)record.line,
-                    header->items[i].string.data);
+    const char *repeated = repeated_name(&reader->arena, header);
+    FAIL_IF(repeated, ERR_INVALID, "%s:%lld: two columns are named \"%s\"", reader->file->path, (long long)record.line, repeated);
     reader->file->header = header;
     return OK;
 }
@@ -335,7 +369,7 @@ static Status open_next(Reader *reader)
     else
         TRY(is_memory ? stream_open_bytes(path, reader->bytes, &reader->stream) : stream_open(path, &reader->stream));
     reader->file = file;
-    if (reader->format == FILE_JSONL) return open_jsonl(reader);
+    if (reader->format == FILE_JSONL || reader->format == FILE_JSON) return open_json(reader);
     return reader->format == FILE_CSV || reader->format == FILE_TSV ? read_csv_header(reader) : OK;
 }
 
@@ -357,6 +391,11 @@ Status reader_open_bytes(const char *name, Str bytes, Reader **out_reader)
     reader->paths = &reader->name;
     reader->bytes = bytes;
     return OK;
+}
+
+void reader_split_talks(Reader *reader)
+{
+    reader->splits_talks = true;
 }
 
 void reader_close(Reader *reader)
@@ -381,6 +420,8 @@ Status reader_next(Reader *reader, Record *out, bool *out_has)
         }
         *out = (Record){.file = reader->file};
         TRY(by_format[reader->format](reader, out, out_has));
+        FAIL_IF(*out_has && out->bytes.len > RECORD_MAX_BYTES, ERR_INVALID, "%s:%lld: a record of %zu bytes, more than %d MiB",
+                reader->file->path, (long long)out->line, out->bytes.len, RECORD_MAX_BYTES >> 20);
         if (*out_has) return OK;
         close_file(reader);
     }

@@ -32,17 +32,22 @@ typedef struct Record {
 typedef struct Reader Reader;
 
 /* The data files that `path` means, sorted by their bytes, in the arena: a file; a glob; a folder, all files of known endings below it but
- * those about the dataset (README.md). With `split`, of a folder only the files of it: their names start with it, else have it as a word,
- * else their folders' names do; all, when none tells a split. ERR_NOT_FOUND when none, ERR_INVALID for a file of an ending we don't know,
- * unless `any_ending`. `notes` (NULL: none are kept) gets a line for each choice among files that the path didn't name. */
+ * those about the dataset (README.md). With `split` (of which split.h reads the name), of a folder only the files of it: their names start
+ * with it, else have it as a word, else their folders' names do; all, when none tells a split. ERR_NOT_FOUND when none, ERR_INVALID for a
+ * file of an ending we don't know, unless `any_ending`. `notes` (NULL: none are kept) gets a line for each choice among files that the path
+ * didn't name. */
 NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, StrBuf *notes, char ***out_paths,
                                    int *out_count);
 
-/* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each also with .gz or .zst
- * (parquet not); everything else is text, which must be UTF-8 for the most part and has no NUL. The paths are borrowed. */
+/* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each also packed with .gz,
+ * .zst, .xz or .bz2 (parquet not); everything else is text, which must be UTF-8 for the most part and has no NUL. The paths are borrowed.
+ */
 NODISCARD Status reader_open(char *const *paths, int count, Reader **out_reader);
 /* The same over bytes that stay valid; the ending of `name` says the format. */
 NODISCARD Status reader_open_bytes(const char *name, Str bytes, Reader **out_reader);
+/* Before the first record: the messages of a list that a .json file or a line holds become records of their own, as rows of
+ * other lists are. Otherwise a list of messages ({role, content}, or ShareGPT's) is one record, a conversation. */
+void             reader_split_talks(Reader *reader);
 void             reader_close(Reader *reader); /* NULL is fine */
 NODISCARD Status reader_next(Reader *reader, Record *out, bool *out_has);
 

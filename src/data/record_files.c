@@ -1,6 +1,7 @@
 /* Which files a dataset path means. */
 #include "data/record.h"
 #include "data/record_internal.h"
+#include "data/split.h"
 #include "files/file.h"
 #include "files/hub.h"
 
@@ -13,7 +14,7 @@
 enum { FIND_MAX_DEPTH = 16 };
 
 /* As file_format knows them. */
-#define ENDINGS ".jsonl .ndjson .json .csv .tsv .parquet .txt .text .md, each but .parquet also with .gz or .zst"
+#define ENDINGS ".jsonl .ndjson .json .csv .tsv .parquet .txt .text .md, each but .parquet also with .gz, .zst, .xz or .bz2"
 
 static void push_path(PathList *list, const char *path)
 {
@@ -42,11 +43,10 @@ FileFormat file_format(const char *path, bool *out_is_known)
         {".jsonl", FILE_JSONL},     {".ndjson", FILE_JSONL}, {".json", FILE_JSON}, {".csv", FILE_CSV}, {".tsv", FILE_TSV},
         {".parquet", FILE_PARQUET}, {".txt", FILE_TEXT},     {".text", FILE_TEXT}, {".md", FILE_TEXT},
     };
-    size_t len = strlen(path);
-    if (ends_with(path, len, ".gz"))
-        len -= 3;
-    else if (ends_with(path, len, ".zst"))
-        len -= 4;
+    static const char *const packings[] = {".gz", ".zst", ".xz", ".bz2"};
+    size_t                   all = strlen(path), len = all;
+    for (size_t i = 0; i < sizeof packings / sizeof packings[0]; i++)
+        if (ends_with(path, all, packings[i])) len = all - strlen(packings[i]);
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (ends_with(path, len, endings[i].ending)) {
             *out_is_known = true;
@@ -144,10 +144,12 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
 {
     PathList list = {.arena = arena};
     bool     is_there, is_dir;
+    Split    part;
+    TRY(split_parse(split, &part));
     TRY(file_exists(path, &is_there));
     TRY(file_is_dir(path, &is_dir));
     if (is_dir) {
-        TRY(find_in_folder(&list, path, split, notes));
+        TRY(find_in_folder(&list, path, part.name[0] ? part.name : NULL, notes));
     } else if (is_there) {
         push_path(&list, path);
     } else {

@@ -1,6 +1,7 @@
-/* Each kind of source fills a buffer from the file's bytes; members of gzip and frames of zstd may follow each other. */
+/* A source reads the file's bytes into a buffer, from which they are copied or unpacked into the window. */
 #include "data/stream.h"
 
+#include "data/unpack.h"
 #include "files/file.h"
 
 #include <errno.h>
@@ -11,22 +12,16 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
-#include <zstd.h>
 
-enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, WINDOW_MEMORY_BYTES = 1 << 12, ZSTD_WINDOW_LOG = 27 };
-
-typedef enum Coding { CODING_PLAIN, CODING_GZIP, CODING_ZSTD } Coding;
+enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, WINDOW_MEMORY_BYTES = 1 << 12 };
 
 struct StreamSource {
     int                  fd;     /* -1: memory */
     Str                  memory; /* not read yet */
     Coding               coding;
-    z_stream             gzip;
-    ZSTD_DStream        *zstd;
-    bool                 in_member; /* within a gzip member or zstd frame: ending here is an error */
-    const unsigned char *input;     /* buffer, or the memory itself */
-    unsigned char       *buffer;    /* INPUT_BYTES; NULL: memory */
+    Unpacker             unpacker;
+    const unsigned char *input;  /* buffer, or the memory itself */
+    unsigned char       *buffer; /* INPUT_BYTES; NULL: memory */
     size_t               input_at, input_end;
     bool                 input_done;
     uint64_t             read_bytes, given_bytes, file_bytes;
@@ -64,39 +59,13 @@ static Status input_fill(const char *path, StreamSource *source)
     return OK;
 }
 
-static Status gzip_step(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
+static Status unpack(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
 {
-    z_stream *gzip = &source->gzip;
-    if (!source->in_member) {
-        inflateReset(gzip);
-        source->in_member = true;
-    }
-    gzip->next_in = (unsigned char *)source->input + source->input_at;
-    gzip->avail_in = (uInt)(source->input_end - source->input_at);
-    gzip->next_out = (unsigned char *)out;
-    gzip->avail_out = (uInt)room;
-    int code = inflate(gzip, Z_NO_FLUSH);
-    source->input_at = source->input_end - gzip->avail_in;
-    *given = room - gzip->avail_out;
-    if (code == Z_STREAM_END) {
-        source->in_member = false;
-        return OK;
-    }
-    FAIL_IF(code != Z_OK && code != Z_BUF_ERROR, ERR_INVALID, "%s: damaged gzip data near byte %llu: %s", path,
-            (unsigned long long)(source->read_bytes - gzip->avail_in), gzip->msg ? gzip->msg : "bad stream");
-    return OK;
-}
-
-static Status zstd_step(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
-{
-    ZSTD_inBuffer  input = {source->input, source->input_end, source->input_at};
-    ZSTD_outBuffer output = {out, room, 0};
-    size_t         code = ZSTD_decompressStream(source->zstd, &output, &input);
-    source->input_at = input.pos;
-    *given = output.pos;
-    FAIL_IF(ZSTD_isError(code), ERR_INVALID, "%s: damaged zstd data near byte %llu: %s", path,
-            (unsigned long long)(source->read_bytes - (input.size - input.pos)), ZSTD_getErrorName(code));
-    source->in_member = code != 0;
+    const unsigned char *at = source->input + source->input_at, *end = source->input + source->input_end;
+    const char          *wrong = unpacker_step(&source->unpacker, &at, end, out, room, given);
+    source->input_at = (size_t)(at - source->input);
+    FAIL_IF(wrong, ERR_INVALID, "%s: damaged %s data near byte %llu: %s", path, coding_name(source->coding),
+            (unsigned long long)(source->read_bytes - (uint64_t)(end - at)), wrong);
     return OK;
 }
 
@@ -114,11 +83,11 @@ static Status source_read(const char *path, StreamSource *source, char *out, siz
             *given = left < room ? left : room;
             if (*given) memcpy(out, source->input + source->input_at, *given);
             source->input_at += *given;
-        } else if (!is_empty || source->in_member) {
-            TRY(source->coding == CODING_GZIP ? gzip_step(path, source, out, room, given) : zstd_step(path, source, out, room, given));
+        } else {
+            TRY(unpack(path, source, out, room, given));
         }
         if (is_empty && *given == 0) {
-            FAIL_IF(source->in_member, ERR_INVALID, "%s: the compressed data ends too early; the file was cut", path);
+            FAIL_IF(source->unpacker.in_member, ERR_INVALID, "%s: the compressed data ends too early; the file was cut", path);
             return OK;
         }
     }
@@ -167,20 +136,17 @@ static Status source_open(const char *path, StreamSource *source)
     return OK;
 }
 
-/* Tells the coding by the first bytes. */
+/* Tells the coding by the first bytes, of which a pipe may give fewer at a time. */
 static Status source_init(const char *path, StreamSource *source)
 {
     TRY(input_fill(path, source));
-    const unsigned char *first = source->input;
-    if (source->input_end >= 2 && first[0] == 0x1f && first[1] == 0x8b) {
-        source->coding = CODING_GZIP;
-        if (inflateInit2(&source->gzip, 15 + 16) != Z_OK) fatal_out_of_memory(0);
-    } else if (source->input_end >= 4 && first[0] == 0x28 && first[1] == 0xb5 && first[2] == 0x2f && first[3] == 0xfd) {
-        source->coding = CODING_ZSTD;
-        source->zstd = ZSTD_createDStream();
-        if (!source->zstd) fatal_out_of_memory(0);
-        CHECK(!ZSTD_isError(ZSTD_DCtx_setParameter(source->zstd, ZSTD_d_windowLogMax, ZSTD_WINDOW_LOG)));
+    size_t given = source->input_end;
+    while (given > 0 && source->fd >= 0 && source->input_end < CODING_BYTES) {
+        TRY(read_file(path, source, source->buffer + source->input_end, INPUT_BYTES - source->input_end, &given));
+        source->input_end += given;
     }
+    source->coding = coding_of((Str){(const char *)source->input, source->input_end});
+    if (source->coding != CODING_PLAIN) unpacker_init(&source->unpacker, source->coding);
     return OK;
 }
 
@@ -228,8 +194,7 @@ void stream_close(Stream *stream)
     StreamSource *source = stream->source;
     if (source) {
         if (source->fd >= 0) close(source->fd);
-        if (source->coding == CODING_GZIP) inflateEnd(&source->gzip);
-        ZSTD_freeDStream(source->zstd);
+        unpacker_deinit(&source->unpacker);
         free(source->buffer);
     }
     free(source);

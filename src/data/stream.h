@@ -1,4 +1,4 @@
-/* Byte streams over plain, gzip and zstd files (told apart by their first bytes), read in bounded memory through a window
+/* Byte streams over plain, gzip, zstd, xz and bzip2 files (told apart by their first bytes), read in bounded memory through a window
  * that the caller scans and consumes. */
 #pragma once
 

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "data/record_internal.h"
 #include "data/stream.h"
+#include "data/unpack.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -64,7 +65,7 @@ Status text_file_open(const char *path, TextFile *out)
     if (!unpacked) {
         TRY(file_map(path, &out->map));
         out->text = (Str){out->map.data, out->map.size};
-        unpacked = starts_with(out->text, "\x1f\x8b", 2) || starts_with(out->text, "\x28\xb5\x2f\xfd", 4);
+        unpacked = coding_of(out->text) != CODING_PLAIN;
     }
     if (unpacked) {
         status = unpack(path, &out->unpacked);

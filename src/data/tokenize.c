@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "data/shard_format.h"
+#include "data/split.h"
 #include "data/tokenize_key.h"
 #include "data/tokenize_report.h"
 #include "data/tokenize_unit.h"
@@ -38,6 +39,7 @@ typedef struct Pipeline {
     int64_t            remake_end;     /* a damaged shard is made anew up to this row; 0: none */
     int64_t            rows_read;      /* parts of a text count each */
     int64_t            documents_read; /* they count once */
+    int64_t            most_rows;      /* of the dataset; 0: all */
     bool               in_document;    /* the last unit's document goes on */
     Record             held;           /* a record read and not yet in a unit */
     bool               has_held, was_part;
@@ -107,8 +109,7 @@ static Status next_record(Pipeline *p, Record *out, bool *out_has)
         p->has_held = false;
         return OK;
     }
-    int64_t most = p->job->dataset->samples;
-    if (p->remake_end ? p->rows_read >= p->remake_end : most > 0 && p->documents_read >= most && !p->goes_on) return OK;
+    if (p->remake_end ? p->rows_read >= p->remake_end : p->most_rows > 0 && p->documents_read >= p->most_rows && !p->goes_on) return OK;
     TRY(reader_next(p->reader, out, out_has));
     p->rows_read += *out_has;
     p->documents_read += *out_has && !p->goes_on;
@@ -182,6 +183,7 @@ static void add_counts(Pipeline *p, const Unit *unit)
     r->num_empty += unit->num_empty;
     if (unit->num_unprinted && r->num_unprinted == 0) memcpy(r->first_unprinted, unit->first_unprinted, sizeof r->first_unprinted);
     r->num_unprinted += unit->num_unprinted;
+    field_set_merge(&r->unused, &unit->unused);
     for (int i = 0; i < unit->num_examples && r->num_examples < 5; i++)
         memcpy(r->examples[r->num_examples++], unit->examples[i], sizeof r->examples[0]);
 }
@@ -252,10 +254,12 @@ static Status detect_format(Pipeline *p)
     JsonValue row;
     Reader   *reader;
     Arena     arena = {0};
-    TRY(reader_open(p->key.paths, p->key.num_paths, &reader));
+    int64_t   most;
+    TRY(dataset_reader_open(p->job->dataset, p->key.paths, p->key.num_paths, &reader, &most));
     Status status = reader_next(reader, &record, &has);
     if (status == OK && !has) status = status_fail(ERR_INVALID, "%s: the dataset is empty", p->job->dataset->path);
     while (status == OK && has) {
+        arena_reset(&arena);
         if (record.kind == RECORD_TEXT) { /* a document as it stands: no need to look into it */
             row = (JsonValue){.type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember)};
             row.members[0] = (JsonMember){str_of("text"), {.type = JSON_STRING, .string = str_of("")}};
@@ -339,7 +343,7 @@ static Status run(Pipeline *p)
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
     TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
     p->context = (UnitContext){p->job->dataset, &p->format, mask_rules_traits(p->rules)};
-    TRY(reader_open(p->key.paths, p->key.num_paths, &p->reader));
+    TRY(dataset_reader_open(p->job->dataset, p->key.paths, p->key.num_paths, &p->reader, &p->most_rows));
     TRY(start_workers(p));
     TRY(remake_damaged(p));
     TRY(skip_rows(p, p->done.num_rows));

@@ -12,24 +12,25 @@
 #include "text/template/template.h"
 #include "text/tokenizer.h"
 
-enum { TOKENIZE_VERSION = 4 };
+enum { TOKENIZE_VERSION = 5 };
 
 typedef struct TokenizeReport {
-    char    dir[4096];        /* the dataset's folder */
-    char    format[256];      /* what the files were taken for */
-    char    file_notes[1024]; /* lines: which files of a folder were taken */
-    bool    was_cached;       /* nothing had to be done */
-    int64_t num_rows;         /* read, bad ones too */
-    int64_t num_documents, num_tokens, num_trained;
-    int64_t num_bad_rows;         /* skipped */
-    int64_t num_untrained;        /* dropped: no trained token */
-    int64_t num_without_stop;     /* trained turns that end without a stop token */
-    int64_t num_without_calls;    /* trained turns whose tool calls the template doesn't print */
-    int64_t num_empty;            /* trained turns without content and tool calls */
-    int64_t num_unprinted;        /* messages whose content the template doesn't print */
-    char    first_unprinted[512]; /* where the first of them is; "": none */
-    int     num_examples;
-    char    examples[5][512]; /* why the first bad rows were skipped */
+    char     dir[4096];        /* the dataset's folder */
+    char     format[256];      /* what the files were taken for */
+    char     file_notes[1024]; /* lines: which files of a folder were taken */
+    bool     was_cached;       /* nothing had to be done */
+    int64_t  num_rows;         /* read, bad ones too */
+    int64_t  num_documents, num_tokens, num_trained;
+    int64_t  num_bad_rows;         /* skipped */
+    int64_t  num_untrained;        /* dropped: no trained token */
+    int64_t  num_without_stop;     /* trained turns that end without a stop token */
+    int64_t  num_without_calls;    /* trained turns whose tool calls the template doesn't print */
+    int64_t  num_empty;            /* trained turns without content and tool calls */
+    int64_t  num_unprinted;        /* messages whose content the template doesn't print */
+    char     first_unprinted[512]; /* where the first of them is; "": none */
+    int      num_examples;
+    char     examples[5][512]; /* why the first bad rows were skipped */
+    FieldSet unused;           /* fields of rows that nothing is made of */
 } TokenizeReport;
 
 /* Called on the caller's thread now and then. Returning false stops with ERR_INTERRUPTED; what is done is kept. */

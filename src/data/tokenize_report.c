@@ -37,7 +37,13 @@ static void put_report(const TokenizeReport *r, const DoneShards *done, StrBuf *
         strbuf_puts(out, i ? ", " : "");
         json_write_string(out, r->examples[i], strlen(r->examples[i]));
     }
-    strbuf_puts(out, "],\n  \"shard_ends\": [");
+    strbuf_puts(out, "],\n  \"unused\": [");
+    for (int i = 0; i < r->unused.count; i++) {
+        strbuf_puts(out, i ? ", " : "");
+        json_write_string(out, r->unused.names[i], strlen(r->unused.names[i]));
+    }
+    strbuf_printf(out, "],\n  \"more_unused\": %s", r->unused.has_more ? "true" : "false");
+    strbuf_puts(out, ",\n  \"shard_ends\": [");
     for (int i = 0; i < done->count; i++) strbuf_printf(out, "%s%lld", i ? ", " : "", (long long)done->ends[i]);
     strbuf_puts(out, "]\n}\n");
 }
@@ -93,5 +99,9 @@ bool tokenize_report_load(Arena *arena, const char *path, TokenizeReport *report
     for (uint32_t i = 0; examples && examples->type == JSON_ARRAY && i < examples->count && i < 5; i++)
         if (examples->items[i].type == JSON_STRING)
             snprintf(report->examples[report->num_examples++], sizeof report->examples[0], "%s", examples->items[i].string.data);
+    const JsonValue *unused = json_get(&json, "unused");
+    for (uint32_t i = 0; unused && unused->type == JSON_ARRAY && i < unused->count; i++)
+        if (unused->items[i].type == JSON_STRING) field_set_add(&report->unused, NULL, unused->items[i].string);
+    (void)json_get_bool(&json, "more_unused", &report->unused.has_more);
     return true;
 }

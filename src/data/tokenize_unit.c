@@ -12,6 +12,7 @@ void unit_clear(Unit *unit)
     unit->tokens.ids.len = 0;
     unit->num_rows = unit->num_bad = unit->num_untrained = unit->num_without_stop = unit->num_without_calls = unit->num_empty = 0;
     unit->num_unprinted = 0;
+    unit->unused = (FieldSet){0};
     unit->status = OK;
 }
 
@@ -67,12 +68,15 @@ typedef struct Row {
     char         *message; /* heap; NULL: none */
 } Row;
 
-static Status parse_and_lay_out(const Record *record, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
+static Status parse_and_lay_out(const Record *record, const UnitContext *context, FieldSet *unused, MaskEncoder *encoder, Arena *arena)
 {
+    RowFormat format = *context->format;
     JsonValue row;
     Sample    sample;
+    format.unused = unused;
+    format.nulls_are_left_out = record->file->is_rows;
     TRY(record_parse(arena, record, &row));
-    Status status = format_row(arena, context->dataset, context->format, &row, context->tmpl, &sample);
+    Status status = format_row(arena, context->dataset, &format, &row, context->tmpl, &sample);
     if (status == OK && context->format->type == DATASET_TEXT)
         mask_lay_text_out(encoder, sample.text);
     else if (status == OK)
@@ -81,13 +85,13 @@ static Status parse_and_lay_out(const Record *record, const UnitContext *context
     return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
 }
 
-static void lay_out(Row *row, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
+static void lay_out(Row *row, const UnitContext *context, FieldSet *unused, MaskEncoder *encoder, Arena *arena)
 {
     row->is_plain = row->record->kind == RECORD_TEXT && context->format->type == DATASET_TEXT;
     row->layout = encoder->num_layouts;
     if (row->is_plain) return;
     arena_reset(arena);
-    row->status = parse_and_lay_out(row->record, context, encoder, arena);
+    row->status = parse_and_lay_out(row->record, context, unused, encoder, arena);
     if (row->status == OK) return;
     row->message = strdup(status_message());
     if (!row->message) fatal_out_of_memory(STATUS_MESSAGE_BYTES);
@@ -150,7 +154,7 @@ void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, 
         mask_clear(encoder);
         while (done < unit->num_records && count < BATCH_ROWS && encoder->laid_out.len < BATCH_BYTES) {
             rows[count].record = &unit->records[done++];
-            lay_out(&rows[count++], context, encoder, arena);
+            lay_out(&rows[count++], context, &unit->unused, encoder, arena);
         }
         for (int i = 0; i < count; i++) {
             if (unit->status == OK) count_row(unit, context, encode_row(unit, &rows[i], encoder));

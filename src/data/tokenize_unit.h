@@ -27,6 +27,7 @@ typedef struct Unit {
     int           num_examples;
     char          first_unprinted[512]; /* where it is */
     char          examples[5][512];
+    FieldSet      unused;
     Status        status; /* of a row that stops everything */
     char          message[STATUS_MESSAGE_BYTES];
     /* state, under the pipeline's lock */

@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "data/split.h"
 #include "data/tokenize.h"
 #include "files/file.h"
 #include "train/signals.h"
@@ -152,11 +153,20 @@ static bool show_progress(void *context, int64_t rows, int64_t tokens, double fr
     return !signals_pending();
 }
 
+static void report_unused(StrBuf *notes, const char *path, const FieldSet *unused)
+{
+    StrBuf names = {0};
+    field_set_put(unused, &names);
+    if (unused->count) log_note(notes, false, "%s: fields of its rows that nothing is made of: %s", path, strbuf_cstr(&names));
+    strbuf_deinit(&names);
+}
+
 static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
 {
     log_lines(notes, r->file_notes);
     log_note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
+    report_unused(notes, path, &r->unused);
     if (r->num_bad_rows)
         log_note(notes, true, "%s: %lld bad rows were skipped%s", path, (long long)r->num_bad_rows, r->num_examples ? ", the first:" : "");
     for (int i = 0; i < r->num_examples; i++) log_note(notes, false, "  %s", r->examples[i]);
@@ -184,6 +194,20 @@ static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
                  "out, or "
                  "mark the messages with \"train\": false",
                  path, (long long)r->num_empty);
+}
+
+/* A split's name chooses files of a folder: of a file named alone all rows are taken. */
+static Status report_split(StrBuf *notes, const DatasetOptions *options)
+{
+    Split split;
+    bool  is_there, is_dir;
+    TRY(split_parse(options->split, &split));
+    if (!split.name[0] || strcmp(split.name, "train") == 0) return OK;
+    TRY(file_exists(options->path, &is_there));
+    TRY(file_is_dir(options->path, &is_dir));
+    if (is_there && !is_dir)
+        log_note(notes, true, "%s: a file has no split \"%s\"; its rows are taken whatever it says", options->path, split.name);
+    return OK;
 }
 
 static TokenizeJob make_job(const Tokenizing *t, const DatasetOptions *options)
@@ -226,7 +250,7 @@ static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport
     if (t->tmpl && template_asks_time(t->tmpl)) TRY(keep_time(&t->arena, t->cache_dir, t->now_unix));
     TRY(tokenize_dataset(&job, out));
     report(t->notes, options.path, out);
-    return OK;
+    return report_split(t->notes, &options);
 }
 
 static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, Tokenizing *t)

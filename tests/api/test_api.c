@@ -66,6 +66,10 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     EXPECT_INT(num, strlen(question)); /* characters */
     EXPECT_INT(sg_model_decode(model, ids, num, &text), SG_OK);
     EXPECT_STR(text, question);
+    sg_free(text);
+    EXPECT_INT(sg_model_decode_text(model, ids, num, &text, &num_more), SG_OK);
+    EXPECT_STR(text, question);
+    EXPECT_INT(num_more, strlen(question));
     EXPECT_INT(sg_model_losses(model, ids, num, losses), SG_OK);
     for (size_t i = 0; i + 1 < num; i++) EXPECT(losses[i] > 0 && losses[i] < 10);
     EXPECT_INT(sg_model_generate(model, ids, num, 8, &greedy, &more, &num_more), SG_OK);
@@ -162,6 +166,10 @@ static void a_conversation_is_rendered_and_masked(void)
     EXPECT_INT(sg_chat_template_open(NULL, source, &tmpl), SG_OK);
     EXPECT_INT(sg_chat_template_render(tmpl, talk, false, &text), SG_OK);
     EXPECT_STR(text, "who\nI\n");
+    sg_free(text);
+    EXPECT_INT(sg_chat_template_render_text(tmpl, "[{\"role\": \"user\", \"content\": \"a\\u0000b\"}]", false, &text, &len), SG_OK);
+    EXPECT_INT(len, 4);
+    EXPECT(memcmp(text, "a\0b\n", 5) == 0);
     sg_free(text);
     EXPECT_INT(sg_chat_template_encode(tmpl, tokenizer, talk, SG_TRAIN_ASSISTANT, &ids, &mask, &num), SG_OK);
     EXPECT_INT(num, 6);

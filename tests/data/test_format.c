@@ -3,7 +3,10 @@
 #include "data/record.h"
 #include "data_util.h"
 
-static const TemplateTraits plain_template, thinking_template = {.reasoning_key = "thinking"};
+static const TemplateTraits plain_template,
+    toolless_template = {.hides_tools = true, .hides_names = true, .hides_tool_names = true, .hides_call_ids = true},
+    thinking_template = {.reasoning_key = "thinking"}, parts_template = {.takes_parts = true},
+    thoughts_template = {.takes_parts = true, .takes_thoughts = true};
 
 /* Format of the file's first row; the row made ready is left in *sample. */
 static const char *detect(Arena *arena, const DatasetOptions *options, const char *path, Sample *sample)
@@ -18,6 +21,7 @@ static const char *detect(Arena *arena, const DatasetOptions *options, const cha
     Status status = reader_next(reader, &record, &has);
     if (status == OK && has) status = record_parse(arena, &record, row);
     if (status == OK) status = format_detect(options, row, &format);
+    format.nulls_are_left_out = status == OK && record.file->is_rows;
     if (status == OK) status = format_row(arena, options, &format, row, &plain_template, sample);
     reader_close(reader);
     return status == OK ? format.description : status_message();
@@ -59,7 +63,9 @@ static const char *messages_for(const TemplateTraits *tmpl, const char *json, Da
     Sample        sample = {0};
     strbuf_clear(&text);
     EXPECT_OK(json_parse(&arena, "row", json, strlen(json), &row));
-    Status status = format_detect(&options, &row, &format);
+    Status   status = format_detect(&options, &row, &format);
+    FieldSet unused = {0};
+    format.unused = &unused;
     if (status == OK) status = format_row(&arena, &options, &format, &row, tmpl, &sample);
     if (status != OK)
         strbuf_puts(&text, status_message());
@@ -68,6 +74,12 @@ static const char *messages_for(const TemplateTraits *tmpl, const char *json, Da
     else
         strbuf_printf(&text, "%.*s|%.*s", (int)sample.prompt_bytes, sample.text.data, (int)(sample.text.len - sample.prompt_bytes),
                       sample.text.data + sample.prompt_bytes);
+    for (uint32_t i = 0; sample.train && i < sample.messages->count; i++)
+        if (sample.train[i] >= 0) strbuf_printf(&text, " %u:%d", i + 1, sample.train[i]);
+    if (unused.count) {
+        strbuf_puts(&text, " unused ");
+        field_set_put(&unused, &text);
+    }
     if (sample.tools) {
         strbuf_puts(&text, " tools ");
         json_write(&text, sample.tools, -1);
@@ -251,14 +263,14 @@ static void named_fields_must_be_there(void)
     EXPECT_CONTAINS(messages_of(both, (DatasetOptions){.input_field = "bar"}), "input_field is \"bar\"");
     EXPECT_CONTAINS(messages_of(both, (DatasetOptions){.text_field = "bar"}), "text_field is \"bar\"");
     EXPECT_STR(messages_of(both, (DatasetOptions){.output_field = "foo"}),
-               "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"f\"}]");
-    EXPECT_STR(messages_of(both, (DatasetOptions){.text_field = "foo"}), "|f");
+               "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"f\"}] unused messages, answer");
+    EXPECT_STR(messages_of(both, (DatasetOptions){.text_field = "foo"}), "|f unused messages, question, answer");
     DatasetOptions defaults = {.messages_field = "messages",
                                .instruction_field = "instruction",
                                .output_field = "output",
                                .input_field = "input",
                                .text_field = "text"};
-    EXPECT_STR(messages_of(both, defaults), "[{\"role\": \"user\", \"content\": \"m\"}]");
+    EXPECT_STR(messages_of(both, defaults), "[{\"role\": \"user\", \"content\": \"m\"}] unused question, answer, foo");
     defaults.type = DATASET_TEXT;
     defaults.messages_field = "conv"; /* of another type: not looked at */
     EXPECT_CONTAINS(messages_of("{\"text\": \"t\"}", defaults), "t");
@@ -276,7 +288,7 @@ static void prompts_are_checked(void)
     EXPECT_CONTAINS(messages_of(row, (DatasetOptions){.prompt_format = "{instruction} {input}"}), "text for {system}");
     EXPECT_STR(
         messages_of(row, (DatasetOptions){.prompt_format = "{\"q\": {instruction}} {input}", .system_prompt_type = SYSTEM_PROMPT_NONE}),
-        "{\"q\": a} b|c");
+        "{\"q\": a} b|c unused system");
     EXPECT_CONTAINS(messages_of(row, (DatasetOptions){.system_prompt_type = SYSTEM_PROMPT_FIXED}), "system_prompt isn't set");
     EXPECT_CONTAINS(messages_of(row, (DatasetOptions){.system_prompt_field = "sys"}),
                     "system_prompt_field is \"sys\", which the row doesn't have");
@@ -296,7 +308,178 @@ static void likely_causes_are_said(void)
     EXPECT_CONTAINS(messages_of("{\"q;a\": \"1;2\"}", (DatasetOptions){0}), "separated by ','");
 }
 
-TEST_MAIN(TEST(prompts_are_checked), TEST(bare_functions_are_wrapped_as_tools), TEST(values_keep_all_their_characters),
-          TEST(messages_keep_what_they_say), TEST(thinking_goes_by_the_name_that_the_template_prints), TEST(flags_are_yes_or_no),
-          TEST(a_system_column_counts_by_row), TEST(named_fields_must_be_there), TEST(likely_causes_are_said),
-          TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))
+#define USER "{\"role\": \"user\", \"content\": \"a\"}"
+#define ANSWER "{\"role\": \"assistant\", \"content\": \"b\"}"
+
+static void lists_of_messages_have_many_forms(void)
+{
+    static const char *const rows[] = {
+        "[" USER ", " ANSWER "]",
+        "{\"messages\": \"[{\\\"role\\\": \\\"user\\\", \\\"content\\\": \\\"a\\\"}, {\\\"role\\\": \\\"assistant\\\", \\\"content\\\": \\\"b\\\"}]\"}",
+        "{\"messages\": [\"{\\\"role\\\": \\\"user\\\", \\\"content\\\": \\\"a\\\"}\", " ANSWER "]}",
+        "{\"conversations\": \" [{\\\"from\\\": \\\"human\\\", \\\"value\\\": \\\"a\\\"}, {\\\"from\\\": \\\"gpt\\\", \\\"value\\\": \\\"b\\\"}]\"}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": \"a\"}]}, {\"role\": \"assistant\", "
+        "\"content\": [{\"type\": \"output_text\", \"text\": \"b\"}]}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"value\": \"a\"}]}, {\"role\": \"assistant\", "
+        "\"content\": [{\"content\": \"b\"}]}]}",
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        EXPECT_STR(messages_of(rows[i], (DatasetOptions){0}), "[" USER ", " ANSWER "]");
+    EXPECT_CONTAINS(messages_of("[" USER "]", (DatasetOptions){.type = DATASET_TEXT}), "this is array");
+    EXPECT_CONTAINS(
+        messages_of(TALK("{\"role\": \"user\", \"content\": [{\"type\": \"refusal\", \"refusal\": \"a\"}]}"), (DatasetOptions){0}),
+        "message 1: part 1 of the content is no");
+    EXPECT_STR(messages_for(&parts_template,
+                            TALK("{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": \"a\", \"train\": 0}]}"),
+                            (DatasetOptions){0}),
+               "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}] unused messages[].content[].train");
+}
+
+/* TRL's: the prompt isn't trained, unless a message says so itself. */
+static void prompts_and_completions_may_be_messages(void)
+{
+    static const char both[] = "{\"prompt\": [" ANSWER ", " USER "], \"completion\": [" ANSWER "]}";
+    EXPECT_STR(messages_of(both, (DatasetOptions){0}), "[" ANSWER ", " USER ", " ANSWER "] 1:0 2:0");
+    EXPECT_STR(messages_of(both, (DatasetOptions){.train_on = TRAIN_ON_ALL}), "[" ANSWER ", " USER ", " ANSWER "]");
+    EXPECT_STR(messages_of("{\"prompt\": [" USER "], \"completion\": \"b\"}", (DatasetOptions){0}), "[" USER ", " ANSWER "] 1:0");
+    EXPECT_STR(messages_of("{\"prompt\": [{\"role\": \"user\", \"content\": \"a\", \"train\": true}], \"completion\": [" ANSWER
+                           "], \"id\": 1}",
+                           (DatasetOptions){0}),
+               "[" USER ", " ANSWER "] 1:1 unused id");
+    EXPECT_STR(messages_of("{\"prompt\": \"a\", \"completion\": \"b\"}", (DatasetOptions){0}), "[" USER ", " ANSWER "]");
+}
+
+static void thinking_may_be_a_part(void)
+{
+    static const char *const parts[] = {
+        "{\"type\": \"thinking\", \"thinking\": \"t\"}",
+        "{\"type\": \"thinking\", \"thinking\": [{\"type\": \"text\", \"text\": \"t\"}]}",
+        "{\"type\": \"reasoning\", \"value\": \"t\"}",
+    };
+    DatasetOptions none = {0};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        char row[400];
+        snprintf(row, sizeof row, TALK("{\"role\": \"assistant\", \"content\": [%s, {\"type\": \"text\", \"text\": \"a\"}]}"), parts[i]);
+        EXPECT_STR(messages_of(row, none), "[{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": \"t\"}]");
+        EXPECT_STR(messages_for(&thinking_template, row, none), "[{\"role\": \"assistant\", \"content\": \"a\", \"thinking\": \"t\"}]");
+        EXPECT_STR(messages_for(&parts_template, row, none),
+                   "[{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}], \"reasoning_content\": \"t\"}]");
+        EXPECT_STR(messages_for(&thoughts_template, row, none),
+                   "[{\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": "
+                   "\"t\"}, {\"type\": \"text\", \"text\": \"a\"}]}]");
+    }
+    EXPECT_CONTAINS(
+        messages_of(TALK("{\"role\": \"assistant\", \"reasoning\": \"r\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"t\"}]}"),
+                    none),
+        "message 1 has thinking among its parts and in \"reasoning\"");
+}
+
+static void every_name_of_a_flag_is_read(void)
+{
+    static const char *const flags[][2] = {
+        {"\"train\": false", " 2:0"},
+        {"\"training\": false", " 2:0"},
+        {"\"weight\": 0", " 2:0"},
+        {"\"weight\": 0.0", " 2:0"},
+        {"\"loss\": false", " 2:0"},
+        {"\"loss\": true", " 2:1"},
+        {"\"loss_weight\": 0", " 2:0"},
+        {"\"masked\": true", " 2:0"},
+        {"\"loss\": 1.25", " unused messages[].loss"},
+        {"\"train\": true, \"masked\": false", " 2:1"},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        char row[200], want[300];
+        snprintf(row, sizeof row, TALK(USER ", {\"role\": \"assistant\", \"content\": \"b\", %s}"), flags[i][0]);
+        snprintf(want, sizeof want, "[" USER ", " ANSWER "]%s", flags[i][1]);
+        EXPECT_STR(messages_of(row, (DatasetOptions){0}), want);
+    }
+    EXPECT_CONTAINS(messages_of(TALK("{\"role\": \"assistant\", \"content\": \"b\", \"train\": true, \"weight\": 0}"), (DatasetOptions){0}),
+                    "message 1: \"train\" and \"weight\" disagree");
+}
+
+static void tools_and_calls_may_be_json_texts(void)
+{
+    static const char *const tools[] = {
+        "\"[{\\\"name\\\": \\\"f\\\", \\\"parameters\\\": {\\\"x\\\": null}}]\"",
+        "[\"{\\\"name\\\": \\\"f\\\", \\\"parameters\\\": {\\\"x\\\": null}}\"]",
+        "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": \"{\\\"x\\\": null}\"}}]",
+        "[{\"type\": \"function\", \"function\": \"{\\\"name\\\": \\\"f\\\", \\\"parameters\\\": {\\\"x\\\": null}}\"}]",
+    };
+    static const char *const calls[] = {
+        "\"[{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"x\\\": null}}]\"",
+        "[\"{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"x\\\": null}}\"]",
+        "[{\"type\": \"function\", \"function\": \"{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {\\\"x\\\": null}}\"}]",
+        "[{\"type\": \"function\", \"index\": 1, \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": null}\"}}]",
+    };
+    for (size_t i = 0; i < sizeof tools / sizeof tools[0]; i++) {
+        char row[400], want[400];
+        snprintf(row, sizeof row, "{\"messages\": [" USER "], \"tools\": %s}", tools[i]);
+        EXPECT_STR(messages_for(&parts_template, row, (DatasetOptions){0}),
+                   "[" USER "] tools [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"x\": null}}}]");
+        snprintf(row, sizeof row, TALK("{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": %s}"), calls[i]);
+        snprintf(want, sizeof want,
+                 "[{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"function\": "
+                 "{\"name\": \"f\", \"arguments\": {\"x\": null}}}]}]%s",
+                 i == 3 ? " unused messages[].tool_calls[].index" : "");
+        EXPECT_STR(messages_of(row, (DatasetOptions){0}), want);
+    }
+    EXPECT_CONTAINS(messages_of("{\"messages\": [" USER "], \"tools\": [\"f\"]}", (DatasetOptions){0}),
+                    "field \"tools\": tool 1 is no JSON object: f");
+}
+
+static void unread_fields_are_named(void)
+{
+    DatasetOptions none = {0}, prompt = {.prompt_format = "{instruction}"};
+    EXPECT_STR(messages_of("{\"text\": \"t\", \"meta\": {\"a\": 1}, \"url\": null, \"tags\": []}", none), "|t unused meta");
+    EXPECT_CONTAINS(messages_of("{\"id\": 5, \"system_prompt\": \"S\", \"question\": \"a\", \"response\": \"b\"}", none),
+                    "[{\"role\": \"system\", \"content\": \"S\"}, " USER ", " ANSWER "] unused id");
+    EXPECT_STR(messages_of("{\"system_prompt\": \"S\", \"question\": \"a\", \"response\": \"b\"}", (DatasetOptions){.system_prompt = "F"}),
+               "[{\"role\": \"system\", \"content\": \"F\"}, " USER ", " ANSWER "] unused system_prompt");
+    EXPECT_STR(messages_for(&toolless_template,
+                            "{\"instruction\": \"a\", \"output\": \"b\", \"tools\": [{\"name\": \"f\"}], \"history\": \"x\"}", none),
+               "[" USER ", " ANSWER "] unused tools, history tools [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    EXPECT_STR(messages_for(&parts_template, "{\"instruction\": \"a\", \"output\": \"b\", \"tools\": [{\"name\": \"f\"}]}", none),
+               "[" USER ", " ANSWER "] tools [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    EXPECT_STR(messages_of("{\"instruction\": \"a\", \"output\": \"b\", \"tools\": \"hammer\"}", none),
+               "[" USER ", " ANSWER "] unused tools");
+    EXPECT_STR(messages_of("{\"instruction\": \"a\", \"output\": \"b\", \"tools\": [{\"name\": \"f\"}]}", prompt), "a|b unused tools");
+    EXPECT_STR(messages_of("{\"system\": \"S\", \"messages\": [{\"role\": \"system\", \"content\": \"T\"}, " USER "], \"rejected\": [" USER
+                           "]}",
+                           none),
+               "[{\"role\": \"system\", \"content\": \"T\"}, " USER "] unused system, rejected");
+    EXPECT_STR(messages_of(TALK("{\"role\": \"user\", \"content\": \"a\", \"id\\u001b[1m\": 3, \"value\": \"v\"}"), none),
+               "[" USER "] unused messages[].id?[1m, messages[].value");
+    EXPECT_CONTAINS(messages_for(&toolless_template, TALK("{\"role\": \"user\", \"content\": \"a\", \"name\": \"n\"}"), none),
+                    "unused messages[].name");
+    EXPECT_CONTAINS(messages_for(&toolless_template, TALK("{\"role\": \"tool\", \"content\": \"a\", \"tool_call_id\": \"n\"}"), none),
+                    "unused messages[].tool_call_id");
+    EXPECT_CONTAINS(messages_of("{\"messages\": [" USER "], \"instruction\": \"i\", \"output\": \"o\"}", none),
+                    "unused instruction, output");
+}
+
+/* tests/fixtures/chats.parquet: structs' fields that are null aren't there; an explicit null in JSON text is. */
+static void parquet_has_no_filler_nulls(void)
+{
+    DatasetOptions options = {0};
+    Arena          arena = {0};
+    Sample         sample;
+    StrBuf         text = {0};
+    EXPECT_STR(detect(&arena, &options, "tests/fixtures/chats.parquet", &sample), "conversation (messages: messages[].role/content)");
+    json_write(&text, sample.messages, -1);
+    json_write(&text, sample.tools, -1);
+    EXPECT(!strstr(strbuf_cstr(&text), "null"));
+    EXPECT_INT(sample.train[3], 0);
+    EXPECT_STR(detect(&arena, &(DatasetOptions){.text_field = "asked"}, "tests/fixtures/chats.parquet", &sample), "text (asked)");
+    EXPECT_STR(sample.text.data, "{\"city\": null}");
+    strbuf_deinit(&text);
+    arena_deinit(&arena);
+}
+
+TEST_MAIN(TEST(lists_of_messages_have_many_forms), TEST(prompts_and_completions_may_be_messages), TEST(thinking_may_be_a_part),
+          TEST(every_name_of_a_flag_is_read), TEST(tools_and_calls_may_be_json_texts), TEST(unread_fields_are_named),
+          TEST(parquet_has_no_filler_nulls), TEST(prompts_are_checked), TEST(bare_functions_are_wrapped_as_tools),
+          TEST(values_keep_all_their_characters), TEST(messages_keep_what_they_say),
+          TEST(thinking_goes_by_the_name_that_the_template_prints), TEST(flags_are_yes_or_no), TEST(a_system_column_counts_by_row),
+          TEST(named_fields_must_be_there), TEST(likely_causes_are_said), TEST(real_datasets_are_recognised), TEST(rows_become_messages),
+          TEST(wrong_fields_are_named))

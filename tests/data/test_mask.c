@@ -131,6 +131,11 @@ static void rules_choose_turns(void)
         {TRAIN_ON_ASSISTANT, "", ", \"train\": false", "hello<|im_end|>"},
         {TRAIN_ON_ASSISTANT, "", ", \"weight\": 0", "hello<|im_end|>"},
         {TRAIN_ON_LAST_TURN, ", \"train\": true", "", "<|im_start|>user\nwhy<|im_end|>|because<|im_end|>"},
+        {TRAIN_ON_ALL, "", ", \"loss\": false",
+         "<|im_start|>user\nhi there<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n<|im_start|>user\nwhy<|im_end|>\n"
+         "<|im_start|>assistant\n|\n"},
+        {TRAIN_ON_ALL, ", \"weight\": 0", "",
+         "<|im_start|>user\nhi there<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n|\n<|im_start|>assistant\nbecause<|im_end|>\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Kit  kit = kit_open(tiny_tokenizer(), "<|im_end|>", chatml, cases[i].train_on);
@@ -147,6 +152,23 @@ static void rules_choose_turns(void)
     EXPECT_OK(encode_json(&all, row));
     EXPECT_INT(all.encoder.num_trained, all.encoder.ids.len - 1);
     kit_close(&all);
+}
+
+/* A template's marks say where answers are; a question that is to be trained is found without them. */
+static void marks_hide_no_flag(void)
+{
+    if (!tiny_tokenizer()) SKIP("no ../shared");
+    Kit kit =
+        kit_open(tiny_tokenizer(), "<|im_end|>",
+                 "{% for m in messages %}<|im_start|>{{ m.role }}{{ '\n' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+                 "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
+                 "{% if add_generation_prompt %}<|im_start|>assistant{{ '\n' }}{% endif %}",
+                 TRAIN_ON_ASSISTANT);
+    char row[600];
+    snprintf(row, sizeof row, CHAT, ", \"train\": true", "");
+    EXPECT_OK(encode_json(&kit, row));
+    EXPECT_STR(trained_text(&kit), "hello<|im_end|>|<|im_start|>user\nwhy<|im_end|>|because<|im_end|>");
+    kit_close(&kit);
 }
 
 static void unstable_templates_are_found_or_refused(void)
@@ -422,7 +444,7 @@ static void parts_are_joined_where_the_template_takes_none(void)
     }
 }
 
-TEST_MAIN(TEST(greetings_are_trained), TEST(contents_that_are_not_printed_are_counted),
+TEST_MAIN(TEST(marks_hide_no_flag), TEST(greetings_are_trained), TEST(contents_that_are_not_printed_are_counted),
           TEST(parts_are_joined_where_the_template_takes_none), TEST(thinking_under_any_name_is_trained_or_counted),
           TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_found_or_refused),
           TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes), TEST(quick_ways_change_nothing))

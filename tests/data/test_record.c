@@ -5,6 +5,9 @@
 #include "files/hub.h"
 
 #include <locale.h>
+#include <bzlib.h>
+#include <lzma.h>
+#include <time.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -133,6 +136,151 @@ static void compressed_files_are_read(void)
     EXPECT_STR(read_all(path_in(dir, "x.jsonl.zst")), want);
     EXPECT_OK(file_write_atomic(path_in(dir, "cut.jsonl.zst"), bytes, n - 3));
     EXPECT_CONTAINS(read_all(path_in(dir, "cut.jsonl.zst")), "the file was cut");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+static size_t xz_bytes(const void *data, size_t len, char *out, size_t room)
+{
+    size_t n = 0;
+    EXPECT_INT(lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, NULL, data, len, (unsigned char *)out, &n, room), LZMA_OK);
+    return n;
+}
+
+static size_t bzip2_bytes(const void *data, size_t len, char *out, size_t room)
+{
+    unsigned n = (unsigned)room;
+    EXPECT_INT(BZ2_bzBuffToBuffCompress(out, &n, (char *)data, (unsigned)len, 9, 0, 0), BZ_OK);
+    return n;
+}
+
+/* Two members, cut, damaged, and with zero bytes between and behind the members. */
+static void xz_and_bzip2_are_read(void)
+{
+    typedef size_t (*Pack)(const void *data, size_t len, char *out, size_t room);
+    static const Pack        packs[] = {xz_bytes, bzip2_bytes, gzip_bytes};
+    static const char *const endings[] = {"xz", "bz2", "gz"}, *const names[] = {"xz", "bzip2", "gzip"};
+    const char *dir = scratch_dir(), *part = "{\"a\":1}\n", *want = "{\"a\": 1}\n{\"a\": 1}\n";
+    for (int i = 0; i < 3; i++) {
+        char   bytes[4096] = {0}, name[64], damaged[64];
+        size_t n = packs[i](part, strlen(part), bytes, sizeof bytes), one = n;
+        n += packs[i](part, strlen(part), bytes + n, sizeof bytes - n);
+        snprintf(name, sizeof name, "x.jsonl.%s", endings[i]);
+        EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n));
+        EXPECT_STR(read_all(path_in(dir, name)), want);
+        EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n - 3));
+        EXPECT_CONTAINS(read_all(path_in(dir, name)), "the file was cut");
+        memset(bytes + n, 0, 512);
+        EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n + 512));
+        EXPECT_STR(read_all(path_in(dir, name)), want);
+        memmove(bytes + one + 8, bytes + one, n - one);
+        memset(bytes + one, 0, 8);
+        EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n + 8));
+        EXPECT_STR(read_all(path_in(dir, name)), want);
+        bytes[n + 8] = 'x';
+        EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n + 9));
+        const char *said = read_all(path_in(dir, name)); /* another member begins */
+        EXPECT(strstr(said, "the file was cut") || strstr(said, "damaged"));
+        bytes[one / 2] ^= 0x10;
+        EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n + 8));
+        snprintf(damaged, sizeof damaged, "damaged %s data", names[i]);
+        EXPECT_CONTAINS(read_all(path_in(dir, name)), damaged);
+    }
+    write_file(path_in(dir, "BZh91.txt"), "BZh91AY is how bzip2 begins");
+    EXPECT_STR(read_all(path_in(dir, "BZh91.txt")), "{\"text\": \"BZh91AY is how bzip2 begins\"}\n");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* A backslash ends what is there, and the byte that it escapes comes alone. */
+static void members_may_end_within_an_escape(void)
+{
+    static const char *const members[] = {"[\"a\\", "\"", "\"]"};
+    const char              *dir = scratch_dir();
+    char                     bytes[512];
+    size_t                   n = 0;
+    for (int i = 0; i < 3; i++) n += gzip_bytes(members[i], strlen(members[i]), bytes + n, sizeof bytes - n);
+    EXPECT_OK(file_write_atomic(path_in(dir, "x.json.gz"), bytes, n));
+    EXPECT_STR(read_all(path_in(dir, "x.json.gz")), "\"a\\\"\"\n");
+    write_file(path_in(dir, "cut.json"), "[\"a\\");
+    EXPECT_CONTAINS(read_all(path_in(dir, "cut.json")), "cut.json:1:");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* One byte more than the limit, though the window has room for it. */
+static void long_records_are_refused(void)
+{
+    static const char *const cases[][3] = {{"x.jsonl", "\"", "\"\n1\n"}, {"x.json", "\"", "\"\n1\n"}, {"x.csv", "a\n", "\nb\n"}};
+    size_t                   limit = (size_t)64 << 20;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        StrBuf text = {0};
+        strbuf_puts(&text, cases[i][1]);
+        size_t quotes = i < 2 ? 2 : 0, begin = text.len;
+        for (int more = 0; more < 2; more++) {
+            Reader *reader;
+            Record  record;
+            bool    has;
+            text.len = begin;
+            strbuf_reserve(&text, limit + 64);
+            memset(text.data + begin, 'x', limit + (size_t)more - quotes);
+            text.len += limit + (size_t)more - quotes;
+            strbuf_puts(&text, cases[i][2]);
+            EXPECT_OK(reader_open_bytes(cases[i][0], (Str){text.data, text.len}, &reader));
+            if (more)
+                EXPECT_FAILS(reader_next(reader, &record, &has), ERR_INVALID, "a record of 67108865 bytes, more than 64 MiB");
+            else
+                EXPECT_OK(reader_next(reader, &record, &has));
+            reader_close(reader);
+        }
+        strbuf_deinit(&text);
+    }
+}
+
+static void many_columns_cost_their_number(void)
+{
+    enum { COLUMNS = 40000 };
+    StrBuf  text = {0};
+    Arena   arena = {0};
+    Reader *reader;
+    Record  record;
+    bool    has;
+    for (int line = 0; line < 2; line++) {
+        for (int i = 0; i < COLUMNS; i++) strbuf_printf(&text, "%s\"c%d\"", i ? "," : "", i);
+        strbuf_putc(&text, '\n');
+    }
+    clock_t begin = clock();
+    EXPECT_OK(reader_open_bytes("x.csv", (Str){text.data, text.len}, &reader));
+    EXPECT_OK(reader_next(reader, &record, &has));
+    JsonValue value;
+    EXPECT_OK(record_parse(&arena, &record, &value));
+    EXPECT_INT(value.count, COLUMNS);
+    EXPECT_STR(value.members[COLUMNS - 1].value.string.data, "c39999");
+    EXPECT((double)(clock() - begin) / CLOCKS_PER_SEC < 1);
+    EXPECT(arena.used_bytes < (size_t)COLUMNS * 256);
+    reader_close(reader);
+    arena_deinit(&arena);
+    strbuf_deinit(&text);
+}
+
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define TALK "[" SAYS("user", "a") ", " SAYS("assistant", "b") "]"
+
+static void a_list_of_messages_is_one_record(void)
+{
+    const char *dir = scratch_dir();
+    write_file(path_in(dir, "one.json"), "\n[ " SAYS("user", "a") ",\n" SAYS("assistant", "b") "]\n");
+    EXPECT_STR(read_all(path_in(dir, "one.json")), TALK "\n");
+    write_file(path_in(dir, "some.json"), "[" TALK ",\n" TALK "]");
+    EXPECT_STR(read_all(path_in(dir, "some.json")), TALK "\n" TALK "\n");
+    write_file(path_in(dir, "lines.jsonl"), TALK "\n\n" TALK "\n");
+    EXPECT_STR(read_all(path_in(dir, "lines.jsonl")), TALK "\n" TALK "\n");
+    write_file(path_in(dir, "second.jsonl"), "{\"messages\": " TALK "}\n" TALK "\n");
+    EXPECT_STR(read_all(path_in(dir, "second.jsonl")), "{\"messages\": " TALK "}\n" TALK "\n");
+    write_file(path_in(dir, "sharegpt.json"), "[{\"from\": \"human\", \"value\": \"a\"}]");
+    EXPECT_STR(read_all(path_in(dir, "sharegpt.json")), "[{\"from\": \"human\", \"value\": \"a\"}]\n");
+    write_file(path_in(dir, "rows.json"), "[{\"role\": \"Pilot\", \"content\": \"a\"}, {\"role\": \"Nurse\", \"content\": \"b\"}]");
+    EXPECT_STR(read_all(path_in(dir, "rows.json")),
+               "{\"role\": \"Pilot\", \"content\": \"a\"}\n{\"role\": \"Nurse\", \"content\": \"b\"}\n");
+    write_file(path_in(dir, "bad.json"), "[" SAYS("user", "a") ",\n{\"role\": }]");
+    EXPECT_CONTAINS(read_all(path_in(dir, "bad.json")), "bad.json:2:10");
     EXPECT_OK(file_remove_tree(dir));
 }
 
@@ -367,7 +515,7 @@ static void parquet_equals_its_csv(void)
 static void what_is_read_is_pulled(void)
 {
     static const char *const formats[] = {"json", "jsonl", "ndjson", "csv", "tsv", "txt", "text"};
-    static const char *const codings[] = {"", ".gz", ".zst"};
+    static const char *const codings[] = {"", ".gz", ".zst", ".xz", ".bz2"};
     char                     name[64];
     bool                     is_known;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
@@ -383,7 +531,9 @@ static void what_is_read_is_pulled(void)
     EXPECT(hub_wants("chat_template.jinja", hub_model_files) && !hub_wants("onnx/model.safetensors", hub_model_files));
 }
 
-TEST_MAIN(TEST(formats_give_equal_rows), TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused),
-          TEST(paths_mean_files), TEST(what_is_read_is_pulled), TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of),
+TEST_MAIN(TEST(formats_give_equal_rows), TEST(xz_and_bzip2_are_read), TEST(members_may_end_within_an_escape),
+          TEST(long_records_are_refused), TEST(many_columns_cost_their_number), TEST(a_list_of_messages_is_one_record),
+          TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused), TEST(paths_mean_files),
+          TEST(what_is_read_is_pulled), TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of),
           TEST(files_about_a_dataset_are_left_out), TEST(globs_sort_by_bytes), TEST(texts_are_utf8),
           TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))

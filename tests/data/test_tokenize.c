@@ -2,9 +2,11 @@
 #include "data/inspect.h"
 #include "data/loader.h"
 #include "data/record.h"
+#include "data/split.h"
 #include "data_util.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -579,7 +581,141 @@ static void inspecting_adds_up(void)
     kit_close(&kit);
 }
 
-TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(processes_that_share_a_cache_make_it_once),
+/* The rows that a dataset of ten takes, as digits; the error's message where it takes none. */
+static const char *rows_taken(const char *const *paths, int count, const char *split, int64_t samples)
+{
+    static char    digits[STATUS_MESSAGE_BYTES];
+    DatasetOptions dataset = {.path = "ten", .split = split, .samples = samples};
+    Reader        *reader;
+    Record         record;
+    int64_t        most;
+    bool           has;
+    int            num = 0;
+    if (dataset_reader_open(&dataset, (char *const *)paths, count, &reader, &most) != OK) return status_message();
+    while ((most == 0 || num < most) && reader_next(reader, &record, &has) == OK && has) digits[num++] = record.bytes.data[6];
+    digits[num] = 0;
+    reader_close(reader);
+    return digits;
+}
+
+/* As the datasets library takes them: percent are rounded to the nearest row, a half to the even one. */
+static void slices_choose_rows(void)
+{
+    static const char *const cases[][2] = {
+        {"train", "0123456789"},
+        {"train[:]", "0123456789"},
+        {"train[:3]", "012"},
+        {"train[7:]", "789"},
+        {"train[2:4]", "23"},
+        {"train[-3:]", "789"},
+        {"train[:-3]", "0123456"},
+        {"train[-20:2]", "01"},
+        {"train[8:99]", "89"},
+        {"train[:20%]", "01"},
+        {"train[:15%]", "01"},
+        {"train[:25%]", "01"},
+        {"train[:35%]", "0123"},
+        {"train[90%:]", "9"},
+        {"train[-10%:]", "9"},
+        {"train[10%:-60%]", "123"},
+        {"test[:1]", "0"},
+        {"train[5:5]", "no row of"},
+        {"train[99:]", "only 10"},
+        {"train[-99%:0]", "expected a name"},
+        {"train[:101%]", "expected"},
+        {"train[:x]", "expected"},
+        {"train[1]", "expected"},
+        {"train[:1", "expected"},
+        {"train[:1]+test", "expected"},
+        {"train[10:20%]", "expected"},
+        {"train(closest)", "expected"},
+        {"train[:0%]", "no row of"},
+    };
+    const char *dir = scratch_dir(), *a = path_in(dir, "a.jsonl"), *b = path_in(dir, "b.csv");
+    const char *paths[] = {a, b};
+    EXPECT_OK(file_write_atomic(a, "{\"a\": 0}\n{\"a\": 1}\n{\"a\": 2}\n\n{\"a\": 3}\n", 37));
+    EXPECT_OK(file_write_atomic(b, "a\n      4\n      5\n      6\n      7\n      8\n      9\n", 50));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) EXPECT_CONTAINS(rows_taken(paths, 2, cases[i][0], 0), cases[i][1]);
+    EXPECT_STR(rows_taken(paths, 2, "train[2:8]", 3), "234");
+    EXPECT_STR(rows_taken(paths, 2, "train[2:4]", 5), "23");
+    EXPECT_STR(rows_taken(paths, 2, NULL, 2), "01");
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* The same rows reach the shards, and inspect. */
+static void a_slice_is_what_is_tokenized(void)
+{
+    Kit            kit;
+    InspectSummary summary;
+    kit_open(&kit);
+    write_chats(&kit, 50, 0);
+    kit.dataset.split = "train[10%:50%]";
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT_INT(kit.report.num_documents, 20);
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){0}, NULL, NULL, &summary));
+    EXPECT_INT(summary.num_rows, 20);
+    EXPECT_INT(summary.num_tokens, kit.report.num_tokens);
+    kit_close(&kit);
+}
+
+/* Named when they are met, whatever the threads, and when they come out of the cache. */
+static void unread_fields_are_kept(void)
+{
+    static const char row[] = "{\"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"a\", \"at\": 5}, {\"role\": \"assistant\", "
+                              "\"content\": \"b\"}], \"rank\": 2}\n";
+    Kit               kit;
+    StrBuf            names = {0}, text = {0};
+    kit_open(&kit);
+    for (int i = 0; i < 20; i++) strbuf_puts(&text, row);
+    for (int i = 0; i < 30; i++) strbuf_printf(&text, "{\"field%d\": 1, %s", i, row + 1);
+    EXPECT_OK(file_write_atomic(kit.data, text.data, text.len));
+    for (int i = 0; i < 2; i++) {
+        InspectSummary summary;
+        EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+        EXPECT_INT(kit.report.was_cached, i);
+        EXPECT_INT(kit.report.unused.count, FIELD_SET_MAX);
+        strbuf_clear(&names);
+        field_set_put(&kit.report.unused, &names);
+        EXPECT(strncmp(names.data, "messages[].at, id, rank, field0, field1, ", 41) == 0);
+        EXPECT_CONTAINS(names.data, "field20 and more");
+        EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){0}, NULL, NULL, &summary));
+        EXPECT(memcmp(&summary.unused, &kit.report.unused, sizeof(int) + 1) == 0);
+    }
+    strbuf_deinit(&names);
+    strbuf_deinit(&text);
+    kit_close(&kit);
+}
+
+static int64_t peak_bytes(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (int64_t)usage.ru_maxrss << 10;
+}
+
+/* What bad rows before the first good one were read into isn't kept. */
+static void bad_rows_leave_no_memory(void)
+{
+    enum { ROWS = 20000, ROW_BYTES = 8000 };
+    Kit    kit;
+    StrBuf text = {0};
+    kit_open(&kit);
+    FILE *file = fopen(kit.data, "w");
+    for (int i = 0; i < ROW_BYTES; i++) strbuf_putc(&text, 'x');
+    for (int i = 0; i < ROWS; i++) fprintf(file, "{\"nothing\": \"%s\"}\n", text.data);
+    fprintf(file, "{\"text\": \"good\"}\n");
+    fclose(file);
+    kit.dataset.skip_bad_rows = true;
+    int64_t before = peak_bytes();
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT_INT(kit.report.num_bad_rows, ROWS);
+    EXPECT(peak_bytes() - before < (int64_t)ROWS * ROW_BYTES / 2);
+    strbuf_deinit(&text);
+    kit_close(&kit);
+}
+
+TEST_MAIN(TEST(bad_rows_leave_no_memory), TEST(slices_choose_rows), TEST(a_slice_is_what_is_tokenized), TEST(unread_fields_are_kept),
+          TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), TEST(processes_that_share_a_cache_make_it_once),
           TEST(those_that_wait_go_on_for_a_killed_maker), TEST(damaged_shards_are_made_anew), TEST(only_the_damaged_shards_are_made_anew),
           TEST(counts_that_cannot_be_right_are_made_anew), TEST(a_killed_run_does_not_go_on_from_damage),
           TEST(every_input_of_the_key_changes_it), TEST(bad_rows_stop_with_their_place), TEST(an_empty_text_is_no_document),
