@@ -5,21 +5,28 @@
 #include <string.h>
 
 /* The variable of a name in the frame or around it; NULL: none. */
-static Value *find_variable(Frame *frame, uint32_t name)
+static Value *find_variable(Render *r, Frame *frame, uint32_t name)
 {
-    for (; frame; frame = frame->parent)
-        for (uint32_t i = 0; i < frame->scope->count; i++)
-            if (frame->scope->symbols[i].name == name) return &frame->values[i];
-    return NULL;
+    int64_t looks = 0;
+    Value  *found = NULL;
+    for (; frame && !found; frame = frame->parent) {
+        uint32_t i = 0, count = frame->scope->count;
+        while (i < count && frame->scope->symbols[i].name != name) i++;
+        if (i < count) found = &frame->values[i];
+        looks += i;
+    }
+    render_tick(r, looks >> 6);
+    return found;
 }
 
 void frame_enter(Render *r, Frame *parent, const Scope *scope)
 {
     r->frame = arena_alloc(&r->arena, sizeof(Frame) + scope->count * sizeof(Value));
     *r->frame = (Frame){.parent = parent, .scope = scope};
+    render_tick(r, scope->count >> 4);
     for (uint32_t i = 0; i < scope->count; i++) {
         const Symbol *symbol = &scope->symbols[i];
-        const Value  *outer = symbol->is_parameter ? NULL : find_variable(parent, symbol->name);
+        const Value  *outer = symbol->is_parameter ? NULL : find_variable(r, parent, symbol->name);
         if (outer)
             r->frame->values[i] = *outer;
         else if (symbol->resolves && !symbol->is_parameter)
@@ -27,14 +34,14 @@ void frame_enter(Render *r, Frame *parent, const Scope *scope)
     }
 }
 
-Value get_variable(const Render *r, uint32_t name)
+Value get_variable(Render *r, uint32_t name)
 {
-    return *find_variable(r->frame, name);
+    return *find_variable(r, r->frame, name);
 }
 
 void set_variable(Render *r, uint32_t name, Value value)
 {
-    *find_variable(r->frame, name) = value;
+    *find_variable(r, r->frame, name) = value;
 }
 
 Value capture_end(Render *r, size_t start)
