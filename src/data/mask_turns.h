@@ -64,6 +64,12 @@ Str content_behind_thinking(Str text);
 NODISCARD Status content_look(const Sample *sample, const TemplateTraits *traits, const TemplateParts *whole, Str text,
                               uint32_t *out_unprinted);
 
+/* Where a turn stands. */
+typedef struct Turn {
+    size_t begin, end;
+    bool   begins, ends; /* known */
+} Turn;
+
 /* A row on its way. */
 typedef struct TurnContext {
     const MaskRules *rules;
@@ -71,6 +77,7 @@ typedef struct TurnContext {
     TemplateMemo    *memo;                      /* started with the row's messages; NULL: this row goes without */
     Arena           *arena;                     /* the row's */
     bool            *is_assistant, *is_trained; /* (messages) settled by turns_render, in the arena */
+    Turn            *turns;                     /* (messages) what a loop of the template printed for each, or {0}; as they */
     uint32_t         num_assistants;
 } TurnContext;
 

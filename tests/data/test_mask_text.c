@@ -2,6 +2,8 @@
 #include "data/mask.h"
 #include "data_util.h"
 
+#include <time.h>
+
 /* A template of ../shared: a file, or the case of that name in a list of cases; data: its own text. */
 typedef struct Given {
     const char *name, *data;
@@ -498,6 +500,35 @@ static void check_owners(Kit *kit, const char *name, size_t talk)
     }
 }
 
+/* CPU seconds for a conversation of so many rounds with a call. */
+static double seconds_for(Kit *kit, int rounds)
+{
+    StrBuf row = {0};
+    strbuf_puts(&row, "{\"messages\": [" SAID("user", "go"));
+    for (int i = 0; i < rounds; i++)
+        strbuf_puts(&row, ", " CALLED("") ", " RESULT("seen") ", " SAID("assistant", "done") ", " SAID("user", "more"));
+    strbuf_puts(&row, "]" TOOLS);
+    clock_t begin = clock();
+    EXPECT_OK(encode_row(kit, row.data));
+    double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    strbuf_deinit(&row);
+    return seconds;
+}
+
+static void long_conversations_take_time_in_proportion(void)
+{
+    if (!test_shared_dir()) SKIP("no ../shared");
+    static const char *const names[] = {"Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "Qwen3.5-4B", "meta-llama-Llama-3.2-3B-Instruct"};
+    for (size_t i = 0; i < 4; i++) {
+        size_t t = 0;
+        while (strcmp(templates[t].name, names[i]) != 0) t++;
+        Kit    kit = kit_open(&templates[t], 0, SPECIAL);
+        double few = seconds_for(&kit, 50), many = seconds_for(&kit, 500);
+        if (many > 40 * few + 0.1) test_fail(__FILE__, __LINE__, "%s: %.3f s for 50 rounds, %.3f s for 500", names[i], few, many);
+        kit_close(&kit);
+    }
+}
+
 static void what_others_say_is_never_trained(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");
@@ -624,5 +655,5 @@ static void markers_of_the_next_turn_are_never_trained(void)
     }
 }
 
-TEST_MAIN(TEST(shapes_train_what_is_their_own), TEST(what_others_say_is_never_trained), TEST(contents_and_stops_are_trained),
-          TEST(rewritten_answers_end_at_their_stop), TEST(markers_of_the_next_turn_are_never_trained))
+TEST_MAIN(TEST(shapes_train_what_is_their_own), TEST(what_others_say_is_never_trained), TEST(long_conversations_take_time_in_proportion),
+          TEST(contents_and_stops_are_trained), TEST(rewritten_answers_end_at_their_stop), TEST(markers_of_the_next_turn_are_never_trained))

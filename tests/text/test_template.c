@@ -461,6 +461,49 @@ static void additional_templates_are_found(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
+/* "message: text" of each turn, "~" where other messages were looked at. */
+static void expect_turns(const char *source, const char *want)
+{
+    static const char said[] =
+        "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"tool\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}]";
+    Template      *tmpl;
+    TemplateOutput out;
+    Arena          arena = {0};
+    JsonValue      messages;
+    StrBuf         got = {0};
+    EXPECT_OK(json_parse(&arena, "messages", said, strlen(said), &messages));
+    EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
+    EXPECT_OK(template_render(tmpl, &(TemplateInput){.messages = &messages, .marks_turns = true}, &out));
+    for (size_t i = 0; i < out.num_turns; i++) {
+        TemplateSpan span = out.turns[i].span;
+        strbuf_printf(&got, "%s%u: %.*s%s", i ? ", " : "", out.turns[i].message, (int)(span.end - span.begin), out.text.data + span.begin,
+                      out.turns[i].looks_around ? "~" : "");
+    }
+    EXPECT_STR(strbuf_cstr(&got), want);
+    template_output_deinit(&out);
+    template_destroy(tmpl);
+    strbuf_deinit(&got);
+    arena_deinit(&arena);
+}
+
+static void turns_are_what_loops_print(void)
+{
+    expect_turns("<{% for m in messages %}[{{ m.content }}]{% endfor %}>", "0: [a], 1: [b], 2: [c]");
+    expect_turns("{% for m in messages if m.role == 'user' %}{{ loop.index }}{{ m.content }}{% endfor %}", "0: 1a, 2: 2c");
+    expect_turns("{% for m in messages[1:] %}{% if loop.last or loop.nextitem.role != 'tool' %}{{ m.content }}{% endif %}{% endfor %}",
+                 "1: b, 2: c");
+    expect_turns("{% for m in messages %}{{ m.content }}{{ loop.nextitem.content if not loop.last }}{% endfor %}", "0: ab~, 1: bc~, 2: c");
+    expect_turns("{% for m in messages %}{% for n in messages[loop.index:] %}{{ n.content }}{% endfor %}{% endfor %}", "0: bc~, 1: c~");
+    expect_turns("{% for m in messages %}{{ m.content }}{{ messages[0] | tojson }}{% endfor %}",
+                 "0: a{\"role\": \"user\", \"content\": \"a\"}, 1: b{\"role\": \"user\", \"content\": \"a\"}~, "
+                 "2: c{\"role\": \"user\", \"content\": \"a\"}~");
+    expect_turns("{% for m in messages %}{{ dict(messages[0]).content }}{% endfor %}", "0: a, 1: a~, 2: a~");
+    expect_turns("{% for m in messages %}{{ messages | map(attribute='content') | first }}{% endfor %}", "0: a, 1: a~, 2: a~");
+    expect_turns("{% macro all() %}{% for m in messages %}{{ m.content }}{% endfor %}{% endmacro %}x{{ all() }}", "");
+    expect_turns("{% set s %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ s }}", "");
+    expect_turns("{% macro one(m) %}{{ m.content }}{% endmacro %}{% for m in messages %}{{ one(m) }}{% endfor %}", "0: a, 1: b, 2: c");
+}
+
 enum { LONG = 1 << 18, MANY = 1 << 14 };
 
 /* a and b: equal lists of MANY numbers; d and e: equal dicts of 4096 keys; text and same: LONG bytes; spaces. */
@@ -957,4 +1000,5 @@ TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(families_give_what_jinja_gi
           TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded), TEST(time_is_the_one_given),
           TEST(time_of_the_clock_has_microseconds), TEST(folder_template_is_found), TEST(folder_tokens_are_found),
           TEST(additional_templates_are_found), TEST(tools_template_comes_along), TEST(every_operation_is_counted),
-          TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders), TEST(white_space_control))
+          TEST(turns_are_what_loops_print), TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
+          TEST(white_space_control))

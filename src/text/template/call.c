@@ -176,7 +176,9 @@ static Value call_macro(Render *r, const Macro *macro, const Args *args)
     size_t start = r->out.len;
     frame_enter(r, macro->frame, macro->node->scope);
     bind_params(r, macro->node, args);
+    r->calls++;
     exec_nodes(r, &macro->node->body);
+    r->calls--;
     r->frame = caller;
     return capture_end(r, start);
 }

@@ -161,6 +161,24 @@ static void exec_generation(Render *r, const Node *node)
     r->spans[r->num_spans++] = (TemplateSpan){begin, r->out.len};
 }
 
+/* A loop outside of others is at a message. */
+static bool turn_begin(Render *r, Value item)
+{
+    if (r->turn || item.type != V_DICT || !item.dict->message) return false;
+    r->turn = item.dict->message;
+    r->looks_around = false;
+    return true;
+}
+
+static void turn_end(Render *r, size_t begin)
+{
+    TemplateTurn turn = {{begin, r->out.len}, r->turn - 1, r->looks_around};
+    r->turn = 0;
+    if (r->out.len == begin || r->captures || r->calls) return;
+    r->turns = array_grown(&r->arena, r->turns, r->num_turns, &r->turns_capacity, sizeof turn);
+    r->turns[r->num_turns++] = turn;
+}
+
 static void exec_loop(Render *r, LoopState *loop)
 {
     const Node *node = loop->node;
@@ -169,7 +187,10 @@ static void exec_loop(Render *r, LoopState *loop)
         frame_enter(r, loop->frame, node->scope);
         set_variable(r, r->tmpl->specials[SPECIAL_LOOP], (Value){.type = V_LOOP, .loop = loop});
         assign_target(r, node->a, item);
+        size_t begin = r->out.len;
+        bool   is_turn = turn_begin(r, item);
         exec_nodes(r, &node->body);
+        if (is_turn) turn_end(r, begin);
         Flow flow = r->flow;
         r->flow = FLOW_NEXT;
         if (flow == FLOW_NEXT) is_empty = false; /* as Jinja has it: a body left by break or continue doesn't count */
@@ -204,7 +225,9 @@ Value loop_call(Render *r, LoopState *outer, const Args *args)
     if (args->count != 1 || args->keywords.count) render_fail(r, "loop() takes one argument");
     int depth = r->depth;
     for (int i = 0; i < 4; i++) render_deeper(r); /* its C frames */
+    r->calls++;
     exec_loop_over(r, outer->node, outer->frame, args->items[0], outer->depth0 + 1);
+    r->calls--;
     r->depth = depth;
     return capture_end(r, start);
 }

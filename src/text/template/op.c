@@ -218,6 +218,7 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
     Value v;
     if (object.type == V_DICT && !method_of(methods, object, name)) {
         render_tick_dict(r, object.dict, name.len);
+        render_looks_at(r, object.dict, name);
         v = dict_get_text(object.dict, name);
     } else {
         v = value_attribute(r, object, methods, name);

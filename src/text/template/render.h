@@ -38,8 +38,13 @@ struct Render {
     Flow              flow;
     int64_t           steps, max_steps;
     int64_t           now_unix;
+    int               calls; /* of macros and loops we are in: their text is captured too */
     TemplateSpan     *spans;
     uint32_t          num_spans, spans_capacity;
+    TemplateTurn     *turns;
+    uint32_t          num_turns, turns_capacity;
+    uint32_t          turn; /* the message that a loop is at, from 1 on; 0: none */
+    bool              looks_around;
     struct OpenTrace *open; /* the messages' texts are left open; NULL: they are as they are */
 };
 
@@ -48,6 +53,7 @@ _Noreturn void undefined_fail(Render *r, Value undefined);
 /* Counts work; fails beyond the limit; also bounds the arena. A step is a tenth of a microsecond or so: whatever takes longer
  * counts as more of them. */
 void render_tick(Render *r, int64_t steps);
+void render_looks_at(Render *r, const Dict *dict, Str name);          /* a member, maybe of a message; name.data NULL: all */
 void render_tick_chars(Render *r, size_t bytes);                      /* of a text that is looked at character by character */
 void render_tick_dict(Render *r, const Dict *dict, size_t key_bytes); /* a key is looked for */
 void render_deeper(Render *r);                                        /* r->depth++, within its limit */

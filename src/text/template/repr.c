@@ -107,6 +107,7 @@ static void print_json_key(Render *r, Value key, const TextStyle *style)
 
 static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int depth)
 {
+    render_looks_at(r, dict, (Str){0});
     Value *order = NULL, *keys = arena_array(&r->arena, Value, style->sort_keys ? 2 * (size_t)dict->count : 0);
     for (uint32_t i = 0; style->sort_keys && i < dict->count; i++) {
         order = keys + dict->count;

@@ -37,6 +37,11 @@ void render_tick(Render *r, int64_t steps)
         render_fail(r, "the template needs more than %d MiB of memory", RENDER_MAX_ARENA_BYTES >> 20);
 }
 
+void render_looks_at(Render *r, const Dict *dict, Str name)
+{
+    if (dict->message && r->turn && dict->message != r->turn) r->looks_around |= !name.data || !str_equal(name, "role");
+}
+
 void render_tick_chars(Render *r, size_t bytes)
 {
     render_tick(r, (int64_t)(bytes >> 6));
@@ -123,6 +128,7 @@ Value value_pair(Render *r, Value a, Value b)
 Value value_view(Render *r, Dict *dict, ViewKind kind)
 {
     Value v = {.type = V_VIEW, .view = arena_new(&r->arena, View)};
+    render_looks_at(r, dict, (Str){0});
     *v.view = (View){dict, kind};
     return v;
 }
@@ -184,6 +190,7 @@ static bool equal_lists(Render *r, const List *a, const List *b)
 static bool equal_dicts(Render *r, const Dict *a, const Dict *b)
 {
     bool same = a->count == b->count;
+    render_looks_at(r, a, (Str){0});
     for (uint32_t i = 0; same && a != b && i < a->count; i++) {
         render_tick(r, 1);
         Value other = dict_get(r, b, a->entries[i].key);
@@ -304,6 +311,7 @@ Value dict_get(Render *r, const Dict *dict, Value key)
 {
     render_tick_dict(r, dict, key.type == V_STRING ? key.len : 0);
     if (key.type == V_OPEN) open_stop(r);
+    render_looks_at(r, dict, key.type == V_STRING ? value_str(key) : (Str){0});
     if (key.type == V_STRING) return dict_get_text(dict, value_str(key));
     DictEntry *entry = find_entry(r, dict, key);
     return entry ? entry->value : (Value){0};
