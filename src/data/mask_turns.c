@@ -378,9 +378,11 @@ static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const Templ
     status_clear(); /* a template that can't render a part of a conversation */
     turn.begins = has_before && starts_with(whole, &before.text);
     turn.ends = has_with && !rules->always_prompts && turn.end >= turn.begin && starts_with(whole, &with.text);
-    if (turn.begins && context->is_assistant[i] && !ends((Str){text.data, turn.begin}, (Str){rules->opening.data, rules->opening.len})) {
+    Str  opening = {rules->opening.data, rules->opening.len};
+    bool lacks_prompt = opening.len > 0 ? !ends((Str){text.data, turn.begin}, opening) : rules->never_prompts;
+    if (turn.begins && context->is_assistant[i] && lacks_prompt) {
         size_t len = opening_len(rules, text_between(text, turn.begin, text.len));
-        turn.begins = len > 0 || rules->opening.len > 0 || rules->header_open == 0;
+        turn.begins = len > 0 || opening.len > 0 || rules->header_open == 0;
         turn.begin += len;
     }
     rendering_deinit(&before);

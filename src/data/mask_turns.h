@@ -18,6 +18,7 @@ struct MaskRules {
     size_t         header_open;    /* bytes of the header that open the turn; the rest is trained */
     bool           has_header;     /* else it isn't known */
     bool           always_prompts; /* the template prints the generation prompt, whether it is asked to or not */
+    bool           never_prompts;  /* it has no generation prompt */
     StrBuf         stop;           /* what ends an answer, also when more follows */
     StrBuf         tail;           /* what ends the conversation behind that */
     StrBuf         ending;         /* all that stands behind the last answer */

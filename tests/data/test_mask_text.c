@@ -378,6 +378,12 @@ static const char lists_last[] =
     FOR_EACH "<|sep|>{{ m.role }}:{{ m.content }}" CALL "!" END
              "{%- if add_generation_prompt -%}<|sep|>assistant:{%- elif tools -%}<|sep|>{{ tools[0].function.description }}{%- endif -%}";
 
+/* The generation prompt opens thinking, which only the last answer has; EOS stands where there is no prompt. */
+static const char thinks_last[] = FOR_EACH
+    "{%- if m.role == 'assistant' -%}<|im_start|>model{%- if m.reasoning_content and loop.last -%}<think>{{ m.reasoning_content }}</think>"
+    "{%- endif -%}{{ m.content }}" CALL "<|im_end|>{%- else -%}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{%- endif -%}" END
+    "{%- if add_generation_prompt -%}<|im_start|>model<think>{%- else -%}<|sep|>{%- endif -%}";
+
 #define CALLED(content) \
     "{\"role\": \"assistant\", \"content\": \"" content \
     "\", \"tool_calls\": [{\"id\": \"c00000001\", \"type\": \"function\", \"function\": " \
@@ -417,6 +423,7 @@ static const Given shapes[] = {
     SHAPE(closes_late, ""),
     SHAPE(never_prompts, ""),
     SHAPE(lists_last, ""),
+    SHAPE(thinks_last, ""),
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -441,6 +448,8 @@ static const char *const trained[NUM_SHAPES][NUM_TALKS] = {
      "[call look]" E "|[call look]" E "|own3" E, "own1" E "|own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
     {"own1!|own2!", "[call look]!|own2!", "own1[call look]!|own2!|own3!", "own1[call look]!", "[call look]!|[call look]!|own3!",
      "own1!|own2!", "so: whtool1[call look]!|own2 whtool1!"},
+    {"own1" E "|own2" E, "[call look]" E "|own2" E, "own1[call look]" E "|own2" E "|own3" E, "own1[call look]" E,
+     "[call look]" E "|[call look]" E "|own3" E, "own1" E "|ownthought</think>own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
 };
 #undef E
 #undef W
