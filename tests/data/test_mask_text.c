@@ -498,10 +498,10 @@ static void check_owners(Kit *kit, const char *name, size_t talk)
         if (is_ours) test_fail(__FILE__, __LINE__, "%s: talk %zu: %s", name, talk, status_message());
         return;
     }
-    static const char *const others[] = {"whuser", "whtool", "whsys", "whdesc"};
+    static const char *const words[] = {"whuser", "whtool", "whsys", "whdesc"};
     const char              *text = all_trained(kit);
-    for (size_t i = 0; i < sizeof others / sizeof others[0] && talk != QUOTING; i++)
-        if (strstr(text, others[i])) test_fail(__FILE__, __LINE__, "%s: talk %zu: trained [[%s]]", name, talk, text);
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && talk != QUOTING; i++)
+        if (strstr(text, words[i])) test_fail(__FILE__, __LINE__, "%s: talk %zu: trained [[%s]]", name, talk, text);
     for (int k = 1; k <= 3; k++) {
         snprintf(word, sizeof word, "own%d", k);
         if (str_search(kit->encoder.text, str_of(word)) && !strstr(text, word))
@@ -538,11 +538,40 @@ static void long_conversations_take_time_in_proportion(void)
     }
 }
 
+/* The rest of the templates in ../shared. */
+static const Given others[] = {
+    {"ibm-granite/granite-4.1 (tool call)", NULL, "<|end_of_text|>", "", "<|start_of_role|> <|end_of_role|> <|end_of_text|>", "", NULL,
+     false},
+    {"Qwen3ChatTemplate (qwen3)", NULL, "<|im_end|>", "", IM, "", NULL, false},
+    {"Qwen2_5_ChatTemplateWithMinjaTools (qwen2.5)", NULL, "<|im_end|>", "", IM, "", NULL, false},
+};
+enum { NUM_OTHERS = sizeof others / sizeof others[0] };
+
+/* Of tests/oracle/templates, but for the one that prints all messages in the order of their roles. */
+static const char *const odd[] = {"alternating",  "call_blocks", "image_counts",   "layout_by_lines",
+                                  "schema_types", "spans",       "thinking_steps", "xml_calls"};
+
+static void odd_templates_train_nothing_else(void)
+{
+    if (!test_shared_dir()) SKIP("no ../shared");
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+        Arena arena = {0};
+        Str   source;
+        EXPECT_OK(file_read(&arena, arena_printf(&arena, "tests/oracle/templates/%s.jinja", odd[i]), 1 << 20, &source));
+        Given given = {odd[i], source.data, "</s>", "", "</s>", "", NULL, false};
+        Kit   kit = kit_open(&given, 0, SPECIAL);
+        for (size_t k = 0; k < NUM_TALKS; k++) check_owners(&kit, odd[i], k);
+        kit_close(&kit);
+        arena_deinit(&arena);
+    }
+}
+
 static void what_others_say_is_never_trained(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");
-    for (size_t t = 0; t < NUM_TEMPLATES + NUM_SHAPES; t++) {
-        const Given *given = t < NUM_TEMPLATES ? &templates[t] : &shapes[t - NUM_TEMPLATES];
+    for (size_t t = 0; t < NUM_TEMPLATES + NUM_SHAPES + NUM_OTHERS; t++) {
+        size_t       rest = t - NUM_TEMPLATES;
+        const Given *given = t < NUM_TEMPLATES ? &templates[t] : rest < NUM_SHAPES ? &shapes[rest] : &others[rest - NUM_SHAPES];
         Kit          kit = kit_open(given, 0, SPECIAL);
         for (size_t k = 0; k < NUM_TALKS; k++) check_owners(&kit, given->name, k);
         kit_close(&kit);
@@ -664,5 +693,6 @@ static void markers_of_the_next_turn_are_never_trained(void)
     }
 }
 
-TEST_MAIN(TEST(shapes_train_what_is_their_own), TEST(what_others_say_is_never_trained), TEST(long_conversations_take_time_in_proportion),
-          TEST(contents_and_stops_are_trained), TEST(rewritten_answers_end_at_their_stop), TEST(markers_of_the_next_turn_are_never_trained))
+TEST_MAIN(TEST(shapes_train_what_is_their_own), TEST(what_others_say_is_never_trained), TEST(odd_templates_train_nothing_else),
+          TEST(long_conversations_take_time_in_proportion), TEST(contents_and_stops_are_trained), TEST(rewritten_answers_end_at_their_stop),
+          TEST(markers_of_the_next_turn_are_never_trained))
