@@ -105,7 +105,7 @@ Str turns_trim_end(Str text)
     return text;
 }
 
-static Str trimmed(Str text)
+Str turns_trim(Str text)
 {
     while (text.len > 0 && is_blank(text.data[0])) {
         text.data++;
@@ -186,7 +186,7 @@ bool turns_is_nothing(const JsonValue *message, const char *key)
     const JsonValue *value = json_get(message, key);
     if (!value || value->type == JSON_NULL) return true;
     if (value->type == JSON_ARRAY) return value->count == 0;
-    return value->type == JSON_STRING && trimmed(value->string).len == 0;
+    return value->type == JSON_STRING && turns_trim(value->string).len == 0;
 }
 
 /* A template that prints calls prints their names. */
@@ -258,9 +258,9 @@ static Str content_at(const JsonValue *message, const char *at, const char *end)
 {
     Str body = content_of(message);
     if (!body.data || json_get(message, "tool_calls")) return (Str){0};
-    if (!stands_at(at, end, body)) body = trimmed(body);
-    if (!stands_at(at, end, body)) body = trimmed(content_behind_thinking(body));
-    return trimmed(body).len > 0 && stands_at(at, end, body) ? body : (Str){0};
+    if (!stands_at(at, end, body)) body = turns_trim(body);
+    if (!stands_at(at, end, body)) body = turns_trim(content_behind_thinking(body));
+    return turns_trim(body).len > 0 && stands_at(at, end, body) ? body : (Str){0};
 }
 
 /* A turn's end, when its content stands at `begin` with a stop right behind it; else `begin`. */

@@ -48,6 +48,7 @@ typedef struct TurnList {
 
 /* Without the blanks at its end. */
 Str turns_trim_end(Str text);
+Str turns_trim(Str text); /* nor at its beginning */
 
 /* Does a token of its own end turns: a special one, EOS? */
 bool turns_is_stop(const Tokenizer *tokenizer, int32_t id);
