@@ -28,8 +28,8 @@ static Str part(Str text, size_t begin, size_t end)
 
 /* ---- renderings with something else ---- */
 
-/* An answer is nothing but its content then; others keep what stands beside it, which templates may insist on. */
-static JsonValue with_content(Arena *arena, const JsonValue *message, bool is_assistant, const char *content)
+/* `is_bare`: without what stands beside its role and content. */
+static JsonValue with_content(Arena *arena, const JsonValue *message, bool is_bare, const char *content)
 {
     JsonMember  other = {{"content", 7}, {.type = JSON_STRING, .string = str_of(content)}};
     JsonMember *members = arena_array(arena, JsonMember, message->count + 1);
@@ -39,7 +39,7 @@ static JsonValue with_content(Arena *arena, const JsonValue *message, bool is_as
         const JsonMember *member = &message->members[k];
         bool              is_content = str_equal(member->key, "content");
         has_content |= is_content;
-        if (!is_assistant || is_content || str_equal(member->key, "role")) members[count++] = is_content ? other : *member;
+        if (!is_bare || is_content || str_equal(member->key, "role")) members[count++] = is_content ? other : *member;
     }
     if (!has_content) members[count++] = other;
     return (JsonValue){.type = JSON_OBJECT, .count = count, .members = members};
@@ -51,13 +51,14 @@ static Status render(const TurnContext *context, const JsonValue *messages, Temp
     return template_render(context->rules->tmpl, &input, out);
 }
 
-/* With this content in the place of message i. */
-static Status render_other(const TurnContext *context, const JsonValue *messages, uint32_t i, const char *content, TemplateOutput *out)
+/* With this content in message i. */
+static Status render_other(const TurnContext *context, const JsonValue *messages, uint32_t i, bool is_bare, const char *content,
+                           TemplateOutput *out)
 {
     Arena     arena = {0};
     JsonValue other = *messages, *items = arena_array(&arena, JsonValue, messages->count);
     memcpy(items, messages->items, messages->count * sizeof *items);
-    items[i] = with_content(&arena, &messages->items[i], context->is_assistant[i], content);
+    items[i] = with_content(&arena, &messages->items[i], is_bare, content);
     other.items = items;
     Status status = render(context, &other, out);
     arena_deinit(&arena);
@@ -90,14 +91,15 @@ static Region with_whole_tags(Str text, Region region)
 }
 
 /* Where `text`, the rendering of these messages, is message i: what differs from two renderings with contents that have neither
- * their first nor their last letter in common. false: they can't be had, or don't tell. */
+ * their first nor their last letter in common. An answer is nothing but its content there; others keep what stands beside it, which
+ * templates may insist on. false: they can't be had, or don't tell. */
 static bool find_among(const TurnContext *context, const JsonValue *messages, uint32_t i, Str text, Region *out)
 {
     static const char *const others[] = {"Qqq", "xxX"};
     size_t                   begin = text.len, rest = text.len;
     for (int k = 0; k < 2; k++) {
         TemplateOutput other = {0};
-        Status         status = render_other(context, messages, i, others[k], &other);
+        Status         status = render_other(context, messages, i, context->is_assistant[i], others[k], &other);
         size_t         alike = common_len(text, text_of(&other)), alike_end = common_end(text, text_of(&other));
         template_output_deinit(&other);
         if (status != OK) {
@@ -197,7 +199,7 @@ static Str sign_of(const JsonValue *message)
 static bool changes_with(const TurnContext *context, uint32_t k, Str turn)
 {
     TemplateOutput other = {0};
-    bool           is_same = render_other(context, context->sample->messages, k, "Qqq", &other) == OK && str_search(text_of(&other), turn);
+    bool is_same = render_other(context, context->sample->messages, k, false, "Qqq", &other) == OK && str_search(text_of(&other), turn);
     status_clear();
     template_output_deinit(&other);
     return !is_same;
@@ -219,6 +221,14 @@ static bool is_enclosed(Str text)
     return text.len > 1 && strchr("<[{(\n", text.data[0]) && strchr(">]})\n", text.data[text.len - 1]);
 }
 
+/* The message's content, as templates that trim it and leave out thinking print it. */
+static Str printed_content(const JsonValue *message, Str text)
+{
+    const JsonValue *content = json_get(message, "content");
+    Str              said = turns_trim(content && content->type == JSON_STRING ? content->string : (Str){0});
+    return str_search(text, said) ? said : turns_trim(content_behind_thinking(said));
+}
+
 /* The turn is its own text with something between: where that is. Where several places give the same, it ends where the content
  * begins, or is something enclosed. */
 static bool find_between(Str turn, Str own, const JsonValue *message, Region *out)
@@ -226,9 +236,8 @@ static bool find_between(Str turn, Str own, const JsonValue *message, Region *ou
     if (own.len > turn.len) return false;
     size_t alike = common_len(turn, own), alike_end = common_end(turn, own), len = turn.len - own.len;
     if (alike + alike_end < own.len) return false;
-    const JsonValue *content = json_get(message, "content");
-    Str              said = content && content->type == JSON_STRING ? content->string : (Str){0};
-    size_t           first = own.len - alike_end, begin = alike, last = alike;
+    Str    said = printed_content(message, own);
+    size_t first = own.len - alike_end, begin = alike, last = alike;
     for (size_t at = first; at <= last; at++)
         if (is_enclosed(part(turn, at, at + len))) begin = at;
     bool ends_so = said.len > 0 && said.len <= own.len && memcmp(own.data + own.len - said.len, said.data, said.len) == 0;
@@ -256,9 +265,8 @@ static void split_last(TurnContext *context, TurnList *turns, Region between)
 /* As much of a text as goes to the end of the message's content; the text itself where that isn't in it. */
 static Str through_content(Str text, const JsonValue *message)
 {
-    const JsonValue *content = json_get(message, "content");
-    Str              said = content && content->type == JSON_STRING ? content->string : (Str){0};
-    const char      *at = said.len > 0 ? str_search(text, said) : NULL;
+    Str         said = printed_content(message, text);
+    const char *at = said.len > 0 ? str_search(text, said) : NULL;
     return at ? (Str){text.data, (size_t)(at - text.data) + said.len} : text;
 }
 

@@ -163,20 +163,32 @@ static size_t open_len(Str header, Str prompt)
     return starts_with(bare, want) ? header.len - bare.len + want.len : header.len;
 }
 
+/* Texts that part inside of a tag part before it: <|im_start|>, <|im_end|>. */
+static size_t before_tag(Str text, size_t at, size_t least)
+{
+    size_t open = at;
+    while (open > least && !strchr("<>[] \n", text.data[open - 1])) open--;
+    return open > least && strchr("<[", text.data[open - 1]) ? open - 1 : at;
+}
+
 /* What stands between a question's turn and its answer. `plain` and `prompted` are the question alone, without and with the
  * generation prompt. */
 static void find_header(MaskRules *rules, const Talk *in, Str plain, Str prompted)
 {
-    Str opening = {strbuf_cstr(&rules->opening), rules->opening.len}, tail = trim_begin((Str){strbuf_cstr(&rules->tail), rules->tail.len});
+    Str    opening = {strbuf_cstr(&rules->opening), rules->opening.len};
+    Str    tail = trim_begin((Str){strbuf_cstr(&rules->tail), rules->tail.len});
     size_t asked = (size_t)(in->asked.data - in->whole.data), alike = common_len(in->opening, plain);
     bool   is_alike = alike == plain.len, has_opening = opening.len > 0 && ends_with(in->opening, opening);
-    size_t begin = is_alike || !has_opening ? alike : in->opening.len - opening.len;
-    Str    header = from(in->opening, begin), prompt = is_alike || has_opening ? opening : from(prompted, begin);
     rules->has_header = is_alike || has_opening || alike >= asked;
     if (!rules->has_header) return;
-    bool asks_none = plain.len == prompted.len && starts_with(prompted, plain);
+    size_t begin = is_alike ? alike : has_opening ? in->opening.len - opening.len : before_tag(plain, alike, asked);
+    bool   asks_none = plain.len == prompted.len && starts_with(prompted, plain);
+    bool   is_shared = !is_alike && !has_opening && starts_with(prompted, (Str){plain.data, begin});
+    Str    header = from(in->opening, begin), prompt = is_shared ? from(prompted, begin) : opening;
+    if (is_shared && !asks_none && opening.len == 0) put(&rules->opening, prompt, 0, prompt.len); /* without it, the talk ends otherwise */
     rules->always_prompts = asks_none && (alike < plain.len || (tail.len > 0 && ends_with(turns_trim_end(plain), tail)));
     rules->header_open = rules->always_prompts && is_alike ? 0 : open_len(header, prompt);
+    rules->never_prompts = asks_none && !rules->always_prompts;
     put(&rules->header, header, 0, header.len);
 }
 

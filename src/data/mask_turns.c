@@ -1,5 +1,6 @@
-/* Turns by marks, by shortcuts, by prefixes, or by what changes.
+/* Turns by marks, by shortcuts, by loops, by prefixes, or by what changes.
  *
+ * Loops: where a loop of the template printed the message by itself, and begins with what opens a turn, the turn is what it printed.
  * Prefixes: the rendering of messages 0..i-1 with the generation prompt is how the whole rendering starts: there turn i begins.
  * It ends where the rendering of messages 0..i ends, if the whole starts so too.
  * What changes: templates that rewrite earlier turns (Qwen3 drops their thinking), look ahead (Gemma 4), always print a generation
@@ -30,8 +31,11 @@ Status turns_render_first(const TurnContext *context, uint32_t count, bool add_p
     *out = (Rendering){0};
     if (context->memo && template_memo_render(context->memo, count, add_prompt, context->arena, &out->text)) return OK;
     JsonValue     messages = *sample->messages;
-    TemplateInput input = {
-        .messages = &messages, .tools = sample->tools, .add_generation_prompt = add_prompt, .now_unix = context->rules->now_unix};
+    TemplateInput input = {.messages = &messages,
+                           .tools = sample->tools,
+                           .add_generation_prompt = add_prompt,
+                           .now_unix = context->rules->now_unix,
+                           .marks_turns = count == sample->messages->count};
     messages.count = count;
     TRY(template_render(context->rules->tmpl, &input, &out->output));
     Str *part = arena_new(context->arena, Str);
@@ -101,7 +105,7 @@ Str turns_trim_end(Str text)
     return text;
 }
 
-static Str trimmed(Str text)
+Str turns_trim(Str text)
 {
     while (text.len > 0 && is_blank(text.data[0])) {
         text.data++;
@@ -182,7 +186,7 @@ bool turns_is_nothing(const JsonValue *message, const char *key)
     const JsonValue *value = json_get(message, key);
     if (!value || value->type == JSON_NULL) return true;
     if (value->type == JSON_ARRAY) return value->count == 0;
-    return value->type == JSON_STRING && trimmed(value->string).len == 0;
+    return value->type == JSON_STRING && turns_trim(value->string).len == 0;
 }
 
 /* A template that prints calls prints their names. */
@@ -254,9 +258,9 @@ static Str content_at(const JsonValue *message, const char *at, const char *end)
 {
     Str body = content_of(message);
     if (!body.data || json_get(message, "tool_calls")) return (Str){0};
-    if (!stands_at(at, end, body)) body = trimmed(body);
-    if (!stands_at(at, end, body)) body = trimmed(content_behind_thinking(body));
-    return trimmed(body).len > 0 && stands_at(at, end, body) ? body : (Str){0};
+    if (!stands_at(at, end, body)) body = turns_trim(body);
+    if (!stands_at(at, end, body)) body = turns_trim(content_behind_thinking(body));
+    return turns_trim(body).len > 0 && stands_at(at, end, body) ? body : (Str){0};
 }
 
 /* A turn's end, when its content stands at `begin` with a stop right behind it; else `begin`. */
@@ -294,11 +298,6 @@ static bool turns_by_opening(TurnContext *context, Str text, TurnList *turns)
 }
 
 /* ---- what changes ---- */
-
-typedef struct Turn {
-    size_t begin, end;
-    bool   begins, ends; /* known */
-} Turn;
 
 /* The last place of `what` in `text`, or NULL. */
 static const char *find_last(Str text, Str what)
@@ -360,8 +359,15 @@ static bool starts_with(const TemplateParts *text, const TemplateParts *prefix)
     }
 }
 
-/* Where message i's turn begins and ends by the renderings without and with it. What a template without a generation prompt puts
- * before every answer isn't the answer's. */
+/* What opens a turn at the beginning of a text: the generation prompt, or as much of it as answers have; 0: nothing does. */
+static size_t opening_len(const MaskRules *rules, Str text)
+{
+    Str opening = {rules->opening.data, rules->opening.len}, open = {rules->header.data, rules->header_open};
+    return starts(text, opening) ? opening.len : starts(text, open) ? open.len : 0;
+}
+
+/* Where message i's turn begins and ends by the renderings without and with it. The generation prompt isn't there where the template
+ * has none, or none behind results of tools: what opens the turn comes behind the messages before it then. */
 static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const TemplateParts *whole, Str text)
 {
     const MaskRules *rules = context->rules;
@@ -372,10 +378,12 @@ static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const Templ
     status_clear(); /* a template that can't render a part of a conversation */
     turn.begins = has_before && starts_with(whole, &before.text);
     turn.ends = has_with && !rules->always_prompts && turn.end >= turn.begin && starts_with(whole, &with.text);
-    if (turn.begins && context->is_assistant[i] && rules->opening.len == 0 && rules->header_open > 0) {
-        Str open = {rules->header.data, rules->header_open};
-        turn.begins = starts(text_between(text, turn.begin, text.len), open);
-        turn.begin += open.len;
+    Str  opening = {rules->opening.data, rules->opening.len};
+    bool lacks_prompt = opening.len > 0 ? !ends((Str){text.data, turn.begin}, opening) : rules->never_prompts;
+    if (turn.begins && context->is_assistant[i] && lacks_prompt) {
+        size_t len = opening_len(rules, text_between(text, turn.begin, text.len));
+        turn.begins = len > 0 || opening.len > 0 || rules->header_open == 0;
+        turn.begin += len;
     }
     rendering_deinit(&before);
     rendering_deinit(&with);
@@ -403,10 +411,22 @@ static void leave_rest_out(const TurnContext *context, uint32_t i, Str text, Tur
         turn->end = turns_behind_stop(rules, text, own.end);
 }
 
+/* What a loop printed for a message, when it looked at no other, begins with what opens a turn. The last one may have more behind it. */
+static bool turn_by_loop(const TurnContext *context, uint32_t i, Str text, size_t from, Turn *out)
+{
+    bool is_inner = i > 0 && i + 1 < context->sample->messages->count;
+    *out = context->turns[i];
+    if (context->rules->forbids_shortcuts || !is_inner || !out->begins || !context->is_assistant[i]) return false;
+    size_t len = opening_len(context->rules, text_between(text, out->begin, out->end));
+    out->begin += len;
+    return len > 0 && out->begin >= from;
+}
+
 static Status turn_by_rendering(TurnContext *context, uint32_t i, const TemplateParts *whole, Str text, TurnList *turns)
 {
-    Turn   turn = turn_by_prefixes(context, i, whole, text);
     size_t from = turns->count ? turns->spans[turns->count - 1].end_byte : 0;
+    Turn   turn;
+    if (!turn_by_loop(context, i, text, from, &turn)) turn = turn_by_prefixes(context, i, whole, text);
     bool   is_greeting = i == 0 && context->is_assistant[0], may_be_plain = turn.begins && !turn.ends && !is_greeting;
     size_t plain = may_be_plain && !context->rules->forbids_shortcuts ? plain_end(context, i, text, turn.begin) : turn.begin;
     if (plain > turn.begin) {
@@ -430,14 +450,33 @@ static Status turns_by_rendering(TurnContext *context, const TemplateParts *whol
     return OK;
 }
 
-static Status find_turns(TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
+/* A message that was printed in two places isn't known. */
+static void take_turns(TurnContext *context, const Rendering *whole)
 {
-    bool has_shortcuts = !context->rules->forbids_shortcuts;
+    uint32_t            count = context->sample->messages->count;
+    size_t              num_turns = whole->output.num_turns;
+    const TemplateTurn *turns = whole->output.turns;
+    bool               *is_twice = arena_array(context->arena, bool, count);
+    if (whole->text.path) turns = template_memo_turns(&whole->text, context->arena, &num_turns);
+    context->turns = arena_array(context->arena, Turn, count);
+    for (size_t k = 0; k < num_turns; k++) {
+        Turn *turn = &context->turns[turns[k].message];
+        is_twice[turns[k].message] |= turn->end > 0;
+        bool is_known = !turns[k].looks_around && !is_twice[turns[k].message];
+        *turn = (Turn){turns[k].span.begin, turns[k].span.end, is_known, is_known};
+    }
+}
+
+static Status find_turns(TurnContext *context, const Rendering *rendering, Str text, TurnList *turns)
+{
+    const TemplateParts *whole = &rendering->text;
+    bool                 has_shortcuts = !context->rules->forbids_shortcuts;
     settle_messages(context);
     if (whole->num_spans > 0 && trains_only_assistants(context)) {
         TRY(turns_by_marks(context, whole, text, turns));
     } else {
         if (has_shortcuts && turns_by_opening(context, text, turns)) return OK; /* in it are none that teach less */
+        take_turns(context, rendering);
         TRY(turns_by_rendering(context, whole, text, turns));
     }
     look_at_turns(context, text, turns);
@@ -462,8 +501,7 @@ Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
     *out = (TurnList){.is_all = context->rules->train_on == TRAIN_ON_ALL};
     Str    all = {text->data + begin, whole.text.len};
     Status status = content_look(sample, &context->rules->traits, &whole.text, all, &out->num_unprinted);
-    if (status == OK && (!out->is_all || has_untrained(sample)))
-        status = find_turns(context, &whole.text, all, out); /* else no need to know */
+    if (status == OK && (!out->is_all || has_untrained(sample))) status = find_turns(context, &whole, all, out); /* else no need to know */
     rendering_deinit(&whole);
     return status;
 }

@@ -18,6 +18,7 @@ struct MaskRules {
     size_t         header_open;    /* bytes of the header that open the turn; the rest is trained */
     bool           has_header;     /* else it isn't known */
     bool           always_prompts; /* the template prints the generation prompt, whether it is asked to or not */
+    bool           never_prompts;  /* it has no generation prompt */
     StrBuf         stop;           /* what ends an answer, also when more follows */
     StrBuf         tail;           /* what ends the conversation behind that */
     StrBuf         ending;         /* all that stands behind the last answer */
@@ -47,6 +48,7 @@ typedef struct TurnList {
 
 /* Without the blanks at its end. */
 Str turns_trim_end(Str text);
+Str turns_trim(Str text); /* nor at its beginning */
 
 /* Does a token of its own end turns: a special one, EOS? */
 bool turns_is_stop(const Tokenizer *tokenizer, int32_t id);
@@ -64,6 +66,12 @@ Str content_behind_thinking(Str text);
 NODISCARD Status content_look(const Sample *sample, const TemplateTraits *traits, const TemplateParts *whole, Str text,
                               uint32_t *out_unprinted);
 
+/* Where a turn stands. */
+typedef struct Turn {
+    size_t begin, end;
+    bool   begins, ends; /* known */
+} Turn;
+
 /* A row on its way. */
 typedef struct TurnContext {
     const MaskRules *rules;
@@ -71,6 +79,7 @@ typedef struct TurnContext {
     TemplateMemo    *memo;                      /* started with the row's messages; NULL: this row goes without */
     Arena           *arena;                     /* the row's */
     bool            *is_assistant, *is_trained; /* (messages) settled by turns_render, in the arena */
+    Turn            *turns;                     /* (messages) what a loop of the template printed for each, or {0}; as they */
     uint32_t         num_assistants;
 } TurnContext;
 

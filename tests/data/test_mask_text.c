@@ -2,6 +2,8 @@
 #include "data/mask.h"
 #include "data_util.h"
 
+#include <time.h>
+
 /* A template of ../shared: a file, or the case of that name in a list of cases; data: its own text. */
 typedef struct Given {
     const char *name, *data;
@@ -376,6 +378,12 @@ static const char lists_last[] =
     FOR_EACH "<|sep|>{{ m.role }}:{{ m.content }}" CALL "!" END
              "{%- if add_generation_prompt -%}<|sep|>assistant:{%- elif tools -%}<|sep|>{{ tools[0].function.description }}{%- endif -%}";
 
+/* The generation prompt opens thinking, which only the last answer has; EOS stands where there is no prompt. */
+static const char thinks_last[] = FOR_EACH
+    "{%- if m.role == 'assistant' -%}<|im_start|>model{%- if m.reasoning_content and loop.last -%}<think>{{ m.reasoning_content }}</think>"
+    "{%- endif -%}{{ m.content }}" CALL "<|im_end|>{%- else -%}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{%- endif -%}" END
+    "{%- if add_generation_prompt -%}<|im_start|>model<think>{%- else -%}<|sep|>{%- endif -%}";
+
 #define CALLED(content) \
     "{\"role\": \"assistant\", \"content\": \"" content \
     "\", \"tool_calls\": [{\"id\": \"c00000001\", \"type\": \"function\", \"function\": " \
@@ -415,6 +423,7 @@ static const Given shapes[] = {
     SHAPE(closes_late, ""),
     SHAPE(never_prompts, ""),
     SHAPE(lists_last, ""),
+    SHAPE(thinks_last, ""),
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -439,6 +448,8 @@ static const char *const trained[NUM_SHAPES][NUM_TALKS] = {
      "[call look]" E "|[call look]" E "|own3" E, "own1" E "|own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
     {"own1!|own2!", "[call look]!|own2!", "own1[call look]!|own2!|own3!", "own1[call look]!", "[call look]!|[call look]!|own3!",
      "own1!|own2!", "so: whtool1[call look]!|own2 whtool1!"},
+    {"own1" E "|own2" E, "[call look]" E "|own2" E, "own1[call look]" E "|own2" E "|own3" E, "own1[call look]" E,
+     "[call look]" E "|[call look]" E "|own3" E, "own1" E "|ownthought</think>own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
 };
 #undef E
 #undef W
@@ -487,10 +498,10 @@ static void check_owners(Kit *kit, const char *name, size_t talk)
         if (is_ours) test_fail(__FILE__, __LINE__, "%s: talk %zu: %s", name, talk, status_message());
         return;
     }
-    static const char *const others[] = {"whuser", "whtool", "whsys", "whdesc"};
+    static const char *const words[] = {"whuser", "whtool", "whsys", "whdesc"};
     const char              *text = all_trained(kit);
-    for (size_t i = 0; i < sizeof others / sizeof others[0] && talk != QUOTING; i++)
-        if (strstr(text, others[i])) test_fail(__FILE__, __LINE__, "%s: talk %zu: trained [[%s]]", name, talk, text);
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && talk != QUOTING; i++)
+        if (strstr(text, words[i])) test_fail(__FILE__, __LINE__, "%s: talk %zu: trained [[%s]]", name, talk, text);
     for (int k = 1; k <= 3; k++) {
         snprintf(word, sizeof word, "own%d", k);
         if (str_search(kit->encoder.text, str_of(word)) && !strstr(text, word))
@@ -498,11 +509,69 @@ static void check_owners(Kit *kit, const char *name, size_t talk)
     }
 }
 
+/* CPU seconds for a conversation of so many rounds with a call. */
+static double seconds_for(Kit *kit, int rounds)
+{
+    StrBuf row = {0};
+    strbuf_puts(&row, "{\"messages\": [" SAID("user", "go"));
+    for (int i = 0; i < rounds; i++)
+        strbuf_puts(&row, ", " CALLED("") ", " RESULT("seen") ", " SAID("assistant", "done") ", " SAID("user", "more"));
+    strbuf_puts(&row, "]" TOOLS);
+    clock_t begin = clock();
+    EXPECT_OK(encode_row(kit, row.data));
+    double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    strbuf_deinit(&row);
+    return seconds;
+}
+
+static void long_conversations_take_time_in_proportion(void)
+{
+    if (!test_shared_dir()) SKIP("no ../shared");
+    static const char *const names[] = {"Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B", "Qwen3.5-4B", "meta-llama-Llama-3.2-3B-Instruct"};
+    for (size_t i = 0; i < 4; i++) {
+        size_t t = 0;
+        while (strcmp(templates[t].name, names[i]) != 0) t++;
+        Kit    kit = kit_open(&templates[t], 0, SPECIAL);
+        double few = seconds_for(&kit, 50), many = seconds_for(&kit, 500);
+        if (many > 40 * few + 0.1) test_fail(__FILE__, __LINE__, "%s: %.3f s for 50 rounds, %.3f s for 500", names[i], few, many);
+        kit_close(&kit);
+    }
+}
+
+/* The rest of the templates in ../shared. */
+static const Given others[] = {
+    {"ibm-granite/granite-4.1 (tool call)", NULL, "<|end_of_text|>", "", "<|start_of_role|> <|end_of_role|> <|end_of_text|>", "", NULL,
+     false},
+    {"Qwen3ChatTemplate (qwen3)", NULL, "<|im_end|>", "", IM, "", NULL, false},
+    {"Qwen2_5_ChatTemplateWithMinjaTools (qwen2.5)", NULL, "<|im_end|>", "", IM, "", NULL, false},
+};
+enum { NUM_OTHERS = sizeof others / sizeof others[0] };
+
+/* Of tests/oracle/templates, but for the one that prints all messages in the order of their roles. */
+static const char *const odd[] = {"alternating",  "call_blocks", "image_counts",   "layout_by_lines",
+                                  "schema_types", "spans",       "thinking_steps", "xml_calls"};
+
+static void odd_templates_train_nothing_else(void)
+{
+    if (!test_shared_dir()) SKIP("no ../shared");
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+        Arena arena = {0};
+        Str   source;
+        EXPECT_OK(file_read(&arena, arena_printf(&arena, "tests/oracle/templates/%s.jinja", odd[i]), 1 << 20, &source));
+        Given given = {odd[i], source.data, "</s>", "", "</s>", "", NULL, false};
+        Kit   kit = kit_open(&given, 0, SPECIAL);
+        for (size_t k = 0; k < NUM_TALKS; k++) check_owners(&kit, odd[i], k);
+        kit_close(&kit);
+        arena_deinit(&arena);
+    }
+}
+
 static void what_others_say_is_never_trained(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");
-    for (size_t t = 0; t < NUM_TEMPLATES + NUM_SHAPES; t++) {
-        const Given *given = t < NUM_TEMPLATES ? &templates[t] : &shapes[t - NUM_TEMPLATES];
+    for (size_t t = 0; t < NUM_TEMPLATES + NUM_SHAPES + NUM_OTHERS; t++) {
+        size_t       rest = t - NUM_TEMPLATES;
+        const Given *given = t < NUM_TEMPLATES ? &templates[t] : rest < NUM_SHAPES ? &shapes[rest] : &others[rest - NUM_SHAPES];
         Kit          kit = kit_open(given, 0, SPECIAL);
         for (size_t k = 0; k < NUM_TALKS; k++) check_owners(&kit, given->name, k);
         kit_close(&kit);
@@ -624,5 +693,6 @@ static void markers_of_the_next_turn_are_never_trained(void)
     }
 }
 
-TEST_MAIN(TEST(shapes_train_what_is_their_own), TEST(what_others_say_is_never_trained), TEST(contents_and_stops_are_trained),
-          TEST(rewritten_answers_end_at_their_stop), TEST(markers_of_the_next_turn_are_never_trained))
+TEST_MAIN(TEST(shapes_train_what_is_their_own), TEST(what_others_say_is_never_trained), TEST(odd_templates_train_nothing_else),
+          TEST(long_conversations_take_time_in_proportion), TEST(contents_and_stops_are_trained), TEST(rewritten_answers_end_at_their_stop),
+          TEST(markers_of_the_next_turn_are_never_trained))

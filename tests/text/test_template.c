@@ -461,6 +461,158 @@ static void additional_templates_are_found(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
+/* "message: text" of each turn, "~" where other messages were looked at. */
+static void expect_turns(const char *source, const char *want)
+{
+    static const char said[] =
+        "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"tool\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}]";
+    Template      *tmpl;
+    TemplateOutput out;
+    Arena          arena = {0};
+    JsonValue      messages;
+    StrBuf         got = {0};
+    EXPECT_OK(json_parse(&arena, "messages", said, strlen(said), &messages));
+    EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
+    EXPECT_OK(template_render(tmpl, &(TemplateInput){.messages = &messages, .marks_turns = true}, &out));
+    for (size_t i = 0; i < out.num_turns; i++) {
+        TemplateSpan span = out.turns[i].span;
+        strbuf_printf(&got, "%s%u: %.*s%s", i ? ", " : "", out.turns[i].message, (int)(span.end - span.begin), out.text.data + span.begin,
+                      out.turns[i].looks_around ? "~" : "");
+    }
+    EXPECT_STR(strbuf_cstr(&got), want);
+    template_output_deinit(&out);
+    template_destroy(tmpl);
+    strbuf_deinit(&got);
+    arena_deinit(&arena);
+}
+
+static void turns_are_what_loops_print(void)
+{
+    expect_turns("<{% for m in messages %}[{{ m.content }}]{% endfor %}>", "0: [a], 1: [b], 2: [c]");
+    expect_turns("{% for m in messages if m.role == 'user' %}{{ loop.index }}{{ m.content }}{% endfor %}", "0: 1a, 2: 2c");
+    expect_turns("{% for m in messages[1:] %}{% if loop.last or loop.nextitem.role != 'tool' %}{{ m.content }}{% endif %}{% endfor %}",
+                 "1: b, 2: c");
+    expect_turns("{% for m in messages %}{{ m.content }}{{ loop.nextitem.content if not loop.last }}{% endfor %}", "0: ab~, 1: bc~, 2: c");
+    expect_turns("{% for m in messages %}{% for n in messages[loop.index:] %}{{ n.content }}{% endfor %}{% endfor %}", "0: bc~, 1: c~");
+    expect_turns("{% for m in messages %}{{ m.content }}{{ messages[0] | tojson }}{% endfor %}",
+                 "0: a{\"role\": \"user\", \"content\": \"a\"}, 1: b{\"role\": \"user\", \"content\": \"a\"}~, "
+                 "2: c{\"role\": \"user\", \"content\": \"a\"}~");
+    expect_turns("{% for m in messages %}{{ dict(messages[0]).content }}{% endfor %}", "0: a, 1: a~, 2: a~");
+    expect_turns("{% for m in messages %}{{ messages | map(attribute='content') | first }}{% endfor %}", "0: a, 1: a~, 2: a~");
+    expect_turns("{% macro all() %}{% for m in messages %}{{ m.content }}{% endfor %}{% endmacro %}x{{ all() }}", "");
+    expect_turns("{% set s %}{% for m in messages %}{{ m.content }}{% endfor %}{% endset %}{{ s }}", "");
+    expect_turns("{% macro one(m) %}{{ m.content }}{% endmacro %}{% for m in messages %}{{ one(m) }}{% endfor %}", "0: a, 1: b, 2: c");
+}
+
+enum { LONG = 1 << 18, MANY = 1 << 14 };
+
+/* a and b: equal lists of MANY numbers; d and e: equal dicts of 4096 keys; text and same: LONG bytes; spaces. */
+static JsonValue long_variables(Arena *arena)
+{
+    StrBuf json = {0};
+    for (const char *name = "ab"; *name; name++) {
+        strbuf_printf(&json, "%s\"%c\": [", json.len ? ", " : "{", *name);
+        for (int i = 0; i < MANY; i++) strbuf_printf(&json, "%s%d", i ? "," : "", i);
+        strbuf_putc(&json, ']');
+    }
+    for (const char *name = "de"; *name; name++) {
+        strbuf_printf(&json, ", \"%c\": {", *name);
+        for (int i = 0; i < 4096; i++) strbuf_printf(&json, "%s\"k%d\": %d", i ? "," : "", i, i);
+        strbuf_putc(&json, '}');
+    }
+    strbuf_puts(&json, ", \"text\": \"");
+    for (int i = 0; i < LONG; i++) strbuf_putc(&json, 'x');
+    strbuf_puts(&json, "\", \"same\": \"");
+    for (int i = 0; i < LONG; i++) strbuf_putc(&json, 'x');
+    strbuf_puts(&json, "\", \"spaces\": \"");
+    for (int i = 0; i < LONG; i++) strbuf_putc(&json, ' ');
+    strbuf_puts(&json, "\"}");
+    const char *text = arena_strndup(arena, json.data, json.len);
+    JsonValue   value;
+    EXPECT_OK(json_parse(arena, "variables", text, json.len, &value));
+    strbuf_deinit(&json);
+    return value;
+}
+
+static void expect_too_many_steps(const char *source, const JsonValue *variables)
+{
+    Template      *tmpl;
+    TemplateOutput out;
+    TemplateInput  input = {.variables = variables, .max_steps = 100 * 1000};
+    EXPECT_OK(template_parse("t", source, strlen(source), &tmpl));
+    if (template_render(tmpl, &input, &out) == OK || !strstr(status_message(), "more than 100000 steps"))
+        test_fail(__FILE__, __LINE__, "%.200s: not too many steps: %s", source, status_message());
+    template_output_deinit(&out);
+    template_destroy(tmpl);
+}
+
+/* What takes long counts as many steps, so that rendering ends in bounded time. */
+static void every_operation_is_counted(void)
+{
+    static const char *const operations[] = {
+        "a == b",
+        "a != b",
+        "[a] == [b]",
+        "a < b",
+        "d == e",
+        "(1, a) in [(1, b)]",
+        "text == same ~ ''",
+        "'y' in text",
+        "text.find('y')",
+        "text.index('x') + text.count('x')",
+        "text.startswith(same)",
+        "text.endswith(('y', same))",
+        "text.removeprefix(same)",
+        "text.removesuffix(same)",
+        "text.strip('x')",
+        "spaces.strip()",
+        "spaces | trim",
+        "spaces.split()",
+        "text.split('y')",
+        "text.rsplit('y')",
+        "text.rsplit(same, 1)",
+        "text.splitlines()",
+        "text.partition('y')",
+        "text.replace('x', '')",
+        "text.isdigit()",
+        "spaces.isspace()",
+        "text.upper()",
+        "text | title",
+        "text | length",
+        "text[7]",
+        "spaces | int",
+        "spaces | float",
+        "a | map(attribute=text) | first",
+        "a | sort | first",
+        "text | tojson",
+        "a | list",
+        "a + b",
+        "text ~ same",
+        "'%s' % a",
+        "a | join",
+        "a.count(-1)",
+        "a.index(16383)",
+        "a | unique | list",
+        "-1 in a",
+    };
+    Arena     arena = {0};
+    JsonValue variables = long_variables(&arena);
+    StrBuf    source = {0};
+    for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
+        strbuf_clear(&source);
+        strbuf_printf(&source, "{%% for i in range(500) %%}{%% set _ = %s %%}{%% endfor %%}", operations[i]);
+        expect_too_many_steps(source.data, &variables);
+    }
+    expect_too_many_steps("{% macro f() %}{{ kwargs.k9 }}{% endmacro %}{% for i in range(500) %}{% set _ = f(**d) %}{% endfor %}",
+                          &variables);
+    strbuf_clear(&source); /* names are looked for */
+    for (int i = 0; i < 4000; i++) strbuf_printf(&source, "{%% set v%d = 0 %%}", i);
+    strbuf_puts(&source, "{% for i in range(3000) %}{% set _ = v3999 %}{% endfor %}");
+    expect_too_many_steps(source.data, &variables);
+    strbuf_deinit(&source);
+    arena_deinit(&arena);
+}
+
 static void expect_rendered(const Template *tmpl, const JsonValue *tools, const char *want)
 {
     TemplateOutput out;
@@ -847,5 +999,6 @@ TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(families_give_what_jinja_gi
           TEST(errors_name_the_line), TEST(what_is_missing_is_named), TEST(filters_of_blocks_see_their_names), TEST(bombs_are_errors),
           TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded), TEST(time_is_the_one_given),
           TEST(time_of_the_clock_has_microseconds), TEST(folder_template_is_found), TEST(folder_tokens_are_found),
-          TEST(additional_templates_are_found), TEST(tools_template_comes_along), TEST(same_source_same_hash),
-          TEST(inner_state_does_not_leak_between_renders), TEST(white_space_control))
+          TEST(additional_templates_are_found), TEST(tools_template_comes_along), TEST(every_operation_is_counted),
+          TEST(turns_are_what_loops_print), TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
+          TEST(white_space_control))

@@ -71,6 +71,7 @@ Value builtin_call(Render *r, const Builtin *builtin, Value self, const Args *ar
     Str         name;
     bool        required;
     uint32_t    i = 0, num_used = 0;
+    render_tick(r, args->keywords.count >> 2); /* each parameter is looked for among them */
     if (r->open && open_builtin(r, builtin, &call.self, args, &answer)) return answer;
     if (params[0] == '*') return builtin->call(r, &call);
     if (params[0] == '/' && args->keywords.count) render_fail(r, "%s() takes no keyword arguments", what);
@@ -90,6 +91,7 @@ Value builtin_call(Render *r, const Builtin *builtin, Value self, const Args *ar
 
 static void add_keyword(Render *r, Dict *keywords, Str name, Value value)
 {
+    render_tick_dict(r, keywords, name.len);
     if (!value_is_missing(dict_get_text(keywords, name)))
         render_fail(r, "got two values for the keyword argument '%.*s'", shown(name.len), name.data);
     dict_set(r, keywords, value_of_str(name), value);
@@ -153,6 +155,7 @@ static void bind_extras(Render *r, const Node *node, const Args *args)
 static void bind_params(Render *r, const Node *node, const Args *args)
 {
     uint32_t num_params = node->items.count, num_required = num_params - node->values.count;
+    render_tick(r, ((int64_t)num_params * args->keywords.count) >> 3);
     for (uint32_t i = 0; i < num_params; i++) {
         uint32_t name = node->items.items[i]->name;
         set_variable(r, name, i < args->count ? args->items[i] : dict_get_text(&args->keywords, r->tmpl->names.names[name]));
@@ -173,7 +176,9 @@ static Value call_macro(Render *r, const Macro *macro, const Args *args)
     size_t start = r->out.len;
     frame_enter(r, macro->frame, macro->node->scope);
     bind_params(r, macro->node, args);
+    r->calls++;
     exec_nodes(r, &macro->node->body);
+    r->calls--;
     r->frame = caller;
     return capture_end(r, start);
 }

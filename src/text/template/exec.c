@@ -5,21 +5,28 @@
 #include <string.h>
 
 /* The variable of a name in the frame or around it; NULL: none. */
-static Value *find_variable(Frame *frame, uint32_t name)
+static Value *find_variable(Render *r, Frame *frame, uint32_t name)
 {
-    for (; frame; frame = frame->parent)
-        for (uint32_t i = 0; i < frame->scope->count; i++)
-            if (frame->scope->symbols[i].name == name) return &frame->values[i];
-    return NULL;
+    int64_t looks = 0;
+    Value  *found = NULL;
+    for (; frame && !found; frame = frame->parent) {
+        uint32_t i = 0, count = frame->scope->count;
+        while (i < count && frame->scope->symbols[i].name != name) i++;
+        if (i < count) found = &frame->values[i];
+        looks += i;
+    }
+    render_tick(r, looks >> 6);
+    return found;
 }
 
 void frame_enter(Render *r, Frame *parent, const Scope *scope)
 {
     r->frame = arena_alloc(&r->arena, sizeof(Frame) + scope->count * sizeof(Value));
     *r->frame = (Frame){.parent = parent, .scope = scope};
+    render_tick(r, scope->count >> 4);
     for (uint32_t i = 0; i < scope->count; i++) {
         const Symbol *symbol = &scope->symbols[i];
-        const Value  *outer = symbol->is_parameter ? NULL : find_variable(parent, symbol->name);
+        const Value  *outer = symbol->is_parameter ? NULL : find_variable(r, parent, symbol->name);
         if (outer)
             r->frame->values[i] = *outer;
         else if (symbol->resolves && !symbol->is_parameter)
@@ -27,14 +34,14 @@ void frame_enter(Render *r, Frame *parent, const Scope *scope)
     }
 }
 
-Value get_variable(const Render *r, uint32_t name)
+Value get_variable(Render *r, uint32_t name)
 {
-    return *find_variable(r->frame, name);
+    return *find_variable(r, r->frame, name);
 }
 
 void set_variable(Render *r, uint32_t name, Value value)
 {
-    *find_variable(r->frame, name) = value;
+    *find_variable(r, r->frame, name) = value;
 }
 
 Value capture_end(Render *r, size_t start)
@@ -154,6 +161,24 @@ static void exec_generation(Render *r, const Node *node)
     r->spans[r->num_spans++] = (TemplateSpan){begin, r->out.len};
 }
 
+/* A loop outside of others is at a message. */
+static bool turn_begin(Render *r, Value item)
+{
+    if (r->turn || item.type != V_DICT || !item.dict->message) return false;
+    r->turn = item.dict->message;
+    r->looks_around = false;
+    return true;
+}
+
+static void turn_end(Render *r, size_t begin)
+{
+    TemplateTurn turn = {{begin, r->out.len}, r->turn - 1, r->looks_around};
+    r->turn = 0;
+    if (r->out.len == begin || r->captures || r->calls) return;
+    r->turns = array_grown(&r->arena, r->turns, r->num_turns, &r->turns_capacity, sizeof turn);
+    r->turns[r->num_turns++] = turn;
+}
+
 static void exec_loop(Render *r, LoopState *loop)
 {
     const Node *node = loop->node;
@@ -162,7 +187,10 @@ static void exec_loop(Render *r, LoopState *loop)
         frame_enter(r, loop->frame, node->scope);
         set_variable(r, r->tmpl->specials[SPECIAL_LOOP], (Value){.type = V_LOOP, .loop = loop});
         assign_target(r, node->a, item);
+        size_t begin = r->out.len;
+        bool   is_turn = turn_begin(r, item);
         exec_nodes(r, &node->body);
+        if (is_turn) turn_end(r, begin);
         Flow flow = r->flow;
         r->flow = FLOW_NEXT;
         if (flow == FLOW_NEXT) is_empty = false; /* as Jinja has it: a body left by break or continue doesn't count */
@@ -197,7 +225,9 @@ Value loop_call(Render *r, LoopState *outer, const Args *args)
     if (args->count != 1 || args->keywords.count) render_fail(r, "loop() takes one argument");
     int depth = r->depth;
     for (int i = 0; i < 4; i++) render_deeper(r); /* its C frames */
+    r->calls++;
     exec_loop_over(r, outer->node, outer->frame, args->items[0], outer->depth0 + 1);
+    r->calls--;
     r->depth = depth;
     return capture_end(r, start);
 }

@@ -27,6 +27,7 @@ Value filter_title(Render *r, const Call *c)
     Str    text = value_str(value_to_text(r, c->self));
     size_t begin = r->out.len;
     bool   begins = true;
+    render_tick(r, (int64_t)(text.len >> 5));
     for (size_t from = 0, pos = 0; from < text.len; from = pos) {
         bool splits = splits_words(utf8_next(text, &pos));
         for (size_t next = pos; !begins && !splits && pos < text.len; pos = next) /* the rest of the word at once: sigma looks around */
@@ -114,6 +115,7 @@ static bool number_text(Render *r, Value v, char *out, size_t size)
 {
     Str    text = text_strip(value_str(v), true, true);
     size_t n = 0;
+    render_tick(r, 8 + (int64_t)(v.len >> 6));
     for (size_t pos = 0; pos < text.len;) {
         uint32_t cp = utf8_next(text, &pos);
         if (cp >= 0x80 && cp_is_decimal(cp)) render_fail(r, "digits other than 0 to 9 are not supported");
@@ -176,10 +178,11 @@ Value filter_float(Render *r, const Call *c)
 }
 
 /* Decimal rounding of the exact value, ties to even: what printf does. */
-static double round_decimals(double number, int64_t precision)
+static double round_decimals(Render *r, double number, int64_t precision)
 {
     char text[512];
     if (!isfinite(number) || precision > 300) return number;
+    render_tick(r, 8 + (precision >> 2));
     snprintf(text, sizeof text, "%.*f", (int)precision, number);
     return strtod(text, NULL);
 }
@@ -191,7 +194,7 @@ Value filter_round(Render *r, const Call *c)
     if (method.type != V_STRING || !str_equal(value_str(method), "common"))
         render_fail(r, "round: methods other than common are not supported");
     if (precision < 0) render_fail(r, "round: a precision below 0 is not supported");
-    return value_is(v, TYPES_INTEGRAL) ? value_int(value_as_int(v)) : value_float(round_decimals(v.number, precision));
+    return value_is(v, TYPES_INTEGRAL) ? value_int(value_as_int(v)) : value_float(round_decimals(r, v.number, precision));
 }
 
 Value filter_tojson(Render *r, const Call *c)

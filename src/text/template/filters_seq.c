@@ -23,6 +23,7 @@ static Getter getter_of(Render *r, Value attribute, Value otherwise, bool fold_c
         getter.parts[getter.count++] = attribute;
         return getter;
     }
+    render_tick(r, attribute.len >> 6);
     for (size_t begin = 0, end; begin <= attribute.len; begin = end + 1) {
         for (end = begin; end < attribute.len && attribute.text[end] != '.';) end++;
         if (getter.count == MOST_PARTS) render_fail(r, "an attribute path has more than %d parts", MOST_PARTS);

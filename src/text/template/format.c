@@ -80,6 +80,7 @@ static void put_number(Render *r, const Spec *spec, Value v)
     char        head[4] = {is_negative ? '-' : spec->sign}, format[8], base = strchr("xXo", spec->type) ? spec->type : 'u';
     const char *digits;
     check_size(r, v);
+    render_tick(r, 8 + (precision >> 2));
     if (!is_real && !isfinite(number)) render_fail(r, "cannot convert float %s to integer", isnan(number) ? "NaN" : "infinity");
     if (spec->alternate && !is_real && base != 'u') strcat(head, base == 'x' ? "0x" : base == 'X' ? "0X" : "0o");
     const char *sharp = is_real && spec->alternate ? "#" : "";
@@ -118,6 +119,7 @@ static void percent_item(Render *r, Format *f)
         strbuf_putc(&r->out, '%');
         return;
     }
+    render_tick(r, 1);
     if (peek(f) == '(') render_fail(r, "names in a format are not supported");
     for (char c; (c = skip_any(f, "#0- +"));) {
         spec.alternate |= c == '#';
@@ -169,6 +171,7 @@ static Value field_value(Render *r, Format *f, Str name)
         if (index >= f->args->count) render_fail(r, "replacement index %lld out of range", (long long)index);
         return f->args->items[index];
     }
+    render_tick_dict(r, &f->args->keywords, name.len);
     Value v = dict_get_text(&f->args->keywords, name);
     if (value_is_missing(v)) render_fail(r, "format: no argument '%.*s'", shown(name.len), name.data);
     return v;
@@ -202,6 +205,7 @@ static void format_value(Render *r, Value v, Str text)
 static void format_field(Render *r, Format *f, Str field)
 {
     Format rest = {.text = field};
+    render_tick(r, 1 + (int64_t)(field.len >> 6));
     while (rest.pos < field.len && peek(&rest) != '!' && peek(&rest) != ':') rest.pos++;
     Value v = field_value(r, f, (Str){field.data, rest.pos});
     if (skip_any(&rest, "!")) {

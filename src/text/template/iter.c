@@ -17,6 +17,7 @@ Iterator iterator_of(Render *r, Value source)
 {
     if (source.type == V_LOOP) render_fail(r, "iterating over loop is not supported");
     if (!value_is(source, TYPES_ITERABLE)) render_fail(r, "'%s' object is not iterable", value_type_name(source));
+    if (source.type == V_DICT) render_looks_at(r, source.dict, (Str){0});
     int64_t count = source.type == V_STRING ? source.len : source.type == V_ITER ? 0 : value_length(r, source);
     return (Iterator){.source = source, .count = count};
 }

@@ -22,10 +22,11 @@ typedef struct Path Path;
 struct Path {
     Path         *next;
     GuardUse     *guards;
-    uint32_t      num_guards, num_parts, num_spans;
+    uint32_t      num_guards, num_parts, num_spans, num_turns;
     bool          is_stop;
     OpenPlace    *parts; /* at: of the traced output; for spans */
     TemplateSpan *spans; /* in the traced output, where an open part takes one byte */
+    TemplateTurn *turns; /* likewise */
     uint64_t      num_ops;
 };
 
@@ -186,6 +187,9 @@ static void keep_output(TemplateMemo *memo, Path *path, const Render *r)
     path->num_spans = r->num_spans;
     path->spans = arena_array(&memo->arena, TemplateSpan, r->num_spans);
     if (r->num_spans) memcpy(path->spans, r->spans, r->num_spans * sizeof *path->spans);
+    path->num_turns = r->num_turns;
+    path->turns = arena_array(&memo->arena, TemplateTurn, r->num_turns);
+    if (r->num_turns) memcpy(path->turns, r->turns, r->num_turns * sizeof *path->turns);
 }
 
 static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
@@ -247,20 +251,40 @@ static Str part_text(const TemplateMemo *memo, const OpenPart *part)
 /* Where a byte of the traced output is in the text; begins[i] is where part i begins. */
 static size_t place_of(const Path *path, const size_t *begins, size_t at)
 {
-    uint32_t i = 0;
-    while (i + 1 < path->num_parts && path->parts[i + 1].at <= at) i++;
+    uint32_t i = 0, end = path->num_parts;
+    while (end > i + 1) {
+        uint32_t middle = i + (end - i) / 2;
+        if (path->parts[middle].at <= at)
+            i = middle;
+        else
+            end = middle;
+    }
     size_t inside = path->num_parts ? at - path->parts[i].at : 0;
     return path->parts && path->num_parts && path->parts[i].part.is_open && inside ? begins[i + 1] : begins[i] + inside;
+}
+
+static TemplateSpan place_span(const Path *path, const TemplateParts *parts, TemplateSpan span)
+{
+    return (TemplateSpan){place_of(path, parts->begins, span.begin), place_of(path, parts->begins, span.end)};
+}
+
+TemplateTurn *template_memo_turns(const TemplateParts *parts, Arena *arena, size_t *out_count)
+{
+    const Path   *path = parts->path;
+    TemplateTurn *turns = arena_array(arena, TemplateTurn, path->num_turns);
+    for (size_t i = 0; i < path->num_turns; i++) {
+        turns[i] = path->turns[i];
+        turns[i].span = place_span(path, parts, path->turns[i].span);
+    }
+    *out_count = path->num_turns;
+    return turns;
 }
 
 static void place_spans(const Path *path, Arena *arena, TemplateParts *out)
 {
     out->num_spans = path->num_spans;
     out->spans = arena_array(arena, TemplateSpan, path->num_spans);
-    for (size_t i = 0; i < path->num_spans; i++) {
-        out->spans[i].begin = place_of(path, out->begins, path->spans[i].begin);
-        out->spans[i].end = place_of(path, out->begins, path->spans[i].end);
-    }
+    for (size_t i = 0; i < path->num_spans; i++) out->spans[i] = place_span(path, out, path->spans[i]);
 }
 
 bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generation_prompt, Arena *arena, TemplateParts *out)
@@ -269,6 +293,7 @@ bool template_memo_render(TemplateMemo *memo, uint32_t count, bool add_generatio
     if (!memo->messages) return false;
     Path *path = find_path(memo, count, add_generation_prompt);
     if (!can_render(memo, path)) return false;
+    out->path = path;
     out->num_parts = path->num_parts;
     out->parts = arena_array(arena, Str, path->num_parts);
     out->begins = arena_array(arena, size_t, path->num_parts + 1);

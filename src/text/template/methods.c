@@ -20,6 +20,7 @@ Value text_case(Render *r, const Call *c)
     Value  self = value_to_text(r, c->self), v;
     size_t begin = r->out.len;
     text_check(r, self.len);
+    render_tick(r, self.len >> 5);
     text_map_case(&r->out, value_str(self), (CaseMap)c->mode);
     v = text_take(r, begin);
     v.flags = self.flags & VALUE_MARKUP;
@@ -33,11 +34,12 @@ Value text_trim(Render *r, const Call *c)
     Str   text = value_str(self), result;
     if (value_is_given(chars)) {
         arg_text(r, chars, "the argument of strip");
-        render_tick(r, (int64_t)self.len * (chars.len + 1) >> 10);
+        render_tick(r, (int64_t)self.len * (chars.len >> 6));
         result = text_strip_chars(text, value_str(chars), left, right);
     } else {
         result = text_strip(text, left, right);
     }
+    render_tick(r, (int64_t)((self.len - result.len) >> 4)); /* it looks at no others */
     return part_of(self, (size_t)(result.data - self.text), result.len);
 }
 
@@ -62,8 +64,9 @@ static void split_at(Render *r, Value self, Value sep, int64_t most, bool right,
     if (!sep.len) render_fail(r, "empty separator");
     while (most < 0 || parts->count < most) {
         Str rest = {self.text + begin, end - begin};
-        if (right) render_tick(r, (int64_t)(rest.len * sep.len >> 12)); /* it compares at every place */
+        if (right) render_tick(r, (int64_t)rest.len * (sep.len >> 6)); /* it compares at every place */
         size_t hit = right ? text_find_last(rest, value_str(sep)) : text_find(rest, value_str(sep), 0);
+        if (right) render_tick_chars(r, hit == SIZE_MAX ? rest.len : rest.len - hit);
         if (hit == SIZE_MAX) break;
         size_t behind = begin + hit + sep.len;
         list_add(r, parts, right ? part_of(self, behind, end - behind) : part_of(self, begin, hit));
@@ -80,7 +83,7 @@ Value str_split(Render *r, const Call *c)
     List    parts = {0};
     bool    right = c->mode == SIDE_RIGHT;
     int64_t most = arg_int(r, c->argv[1], "maxsplit", -1);
-    render_tick(r, c->self.len >> 8);
+    render_tick_chars(r, c->self.len);
     if (right && !value_is_given(c->argv[0]) && most >= 0) render_fail(r, "rsplit: a maxsplit at white space is not supported");
     if (value_is_given(c->argv[0]))
         split_at(r, c->self, arg_text(r, c->argv[0], "the separator"), most, right, &parts);
@@ -99,7 +102,7 @@ Value text_lines(Render *r, Value text, bool keep)
 {
     List lines = {0};
     Str  all = value_str(text);
-    render_tick(r, text.len >> 8);
+    render_tick_chars(r, text.len);
     for (size_t begin = 0, next = 0; begin < all.len; begin = next) {
         size_t end = begin;
         for (bool breaks = false; !breaks && next < all.len;) {
@@ -123,7 +126,7 @@ Value str_partition(Render *r, const Call *c)
     Value self = c->self, sep = arg_text(r, c->argv[0], "the separator");
     List  parts = {0};
     if (!sep.len) render_fail(r, "empty separator");
-    render_tick(r, self.len >> 8);
+    render_tick_chars(r, self.len);
     size_t hit = text_find(value_str(self), value_str(sep), 0), behind = hit + sep.len;
     if (hit == SIZE_MAX) hit = behind = self.len;
     list_add(r, &parts, part_of(self, 0, hit));
@@ -143,6 +146,7 @@ static Str searched(Render *r, const Call *c)
 /* find; index, by `mode`, fails. */
 Value str_find(Render *r, const Call *c)
 {
+    render_tick_chars(r, c->self.len);
     size_t hit = text_find(searched(r, c), value_str(arg_text(r, c->argv[0], "the text to find")), 0);
     if (hit == SIZE_MAX && c->mode) render_fail(r, "substring not found");
     return value_int(hit == SIZE_MAX ? -1 : (int64_t)utf8_count((Str){c->self.text, hit}));
@@ -152,14 +156,17 @@ Value str_count(Render *r, const Call *c)
 {
     Str     text = searched(r, c), needle = value_str(arg_text(r, c->argv[0], "the text to count"));
     int64_t count = 0;
+    render_tick_chars(r, c->self.len);
     if (!needle.len) return value_int((int64_t)utf8_count(text) + 1);
     for (size_t at = 0; (at = text_find(text, needle, at)) != SIZE_MAX; at += needle.len) count++;
+    render_tick(r, count >> 2);
     return value_int(count);
 }
 
-static bool has_affix(Str text, Value affix, bool at_end)
+static bool has_affix(Render *r, Str text, Value affix, bool at_end)
 {
     if (affix.len > text.len) return false;
+    render_tick(r, 1 + (affix.len >> 10));
     return affix.len == 0 || memcmp(text.data + (at_end ? text.len - affix.len : 0), affix.text, affix.len) == 0;
 }
 
@@ -169,7 +176,7 @@ Value str_affix(Render *r, const Call *c)
     bool found = false, is_tuple = c->argv[0].type == V_TUPLE;
     List list = is_tuple ? *c->argv[0].list : (List){.items = (Value *)c->argv, .count = 1};
     for (uint32_t i = 0; i < list.count && !found; i++)
-        found = has_affix(text, arg_text(r, list.items[i], "a prefix or suffix"), c->mode == SIDE_RIGHT);
+        found = has_affix(r, text, arg_text(r, list.items[i], "a prefix or suffix"), c->mode == SIDE_RIGHT);
     return value_bool(found);
 }
 
@@ -177,7 +184,7 @@ Value str_remove(Render *r, const Call *c)
 {
     Value affix = arg_text(r, c->argv[0], "a prefix or suffix");
     bool  right = c->mode == SIDE_RIGHT;
-    if (!has_affix(value_str(c->self), affix, right)) return c->self;
+    if (!has_affix(r, value_str(c->self), affix, right)) return c->self;
     return part_of(c->self, right ? 0 : affix.len, c->self.len - affix.len);
 }
 
@@ -191,7 +198,7 @@ Value text_replace(Render *r, Value text, Value old, Value new_text, int64_t mos
     arg_text(r, old, "replace: the old text");
     arg_text(r, new_text, "replace: the new text");
     if (text.flags & VALUE_MARKUP) new_text = value_to_markup(r, new_text);
-    render_tick(r, self.len >> 8);
+    render_tick_chars(r, self.len);
     while (most < 0 || done < most) {
         size_t hit = text_find(self, value_str(old), pos);
         if (hit == SIZE_MAX) break;
@@ -206,6 +213,7 @@ Value text_replace(Render *r, Value text, Value old, Value new_text, int64_t mos
         utf8_next(self, &pos);
         strbuf_append(&r->out, self.data + from, pos - from);
     }
+    render_tick(r, done >> 2);
     if (!done) return text;
     strbuf_append(&r->out, self.data + pos, self.len - pos);
     return text_take(r, begin);
@@ -239,14 +247,14 @@ Value str_format(Render *r, const Call *c)
 
 Value str_isspace(Render *r, const Call *c)
 {
-    render_tick(r, c->self.len >> 8);
+    render_tick_chars(r, c->self.len);
     return value_bool(c->self.len && text_strip(value_str(c->self), true, false).len == 0);
 }
 
 Value str_isdigit(Render *r, const Call *c)
 {
     bool all = c->self.len > 0;
-    render_tick(r, c->self.len >> 8);
+    render_tick_chars(r, c->self.len);
     for (size_t pos = 0; all && pos < c->self.len;) {
         uint32_t cp = utf8_next(value_str(c->self), &pos);
         if (cp_is_other_number(cp)) render_fail(r, "isdigit() of raised, circled and other such digits is not supported");

@@ -195,8 +195,12 @@ static Value plain_attribute(Render *r, Value object, Str name)
     if (object.type == V_LOOP) return loop_attribute(r, object.loop, name);
     bool is_opaque = object.type == V_MACRO || object.type == V_FUNCTION;
     if (is_opaque) render_fail(r, "attributes of a %s are not supported", value_type_name(object));
-    Value v = object.type == V_NAMESPACE ? dict_get_text(object.dict, name) : (Value){0};
-    bool  is_hidden = !value_is_missing(v) && name.data[0] == '_';
+    Value v = {0};
+    if (object.type == V_NAMESPACE) {
+        render_tick_dict(r, object.dict, name.len);
+        v = dict_get_text(object.dict, name);
+    }
+    bool is_hidden = !value_is_missing(v) && name.data[0] == '_';
     return is_hidden ? value_undefined(UNDEF_UNSAFE, object, name) : v;
 }
 
@@ -213,7 +217,8 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
 {
     Value v;
     if (object.type == V_DICT && !method_of(methods, object, name)) {
-        render_tick(r, object.dict->count >> 4);
+        render_tick_dict(r, object.dict, name.len);
+        render_looks_at(r, object.dict, name);
         v = dict_get_text(object.dict, name);
     } else {
         v = value_attribute(r, object, methods, name);

@@ -42,7 +42,8 @@ static bool ask(Render *r, GuardKind kind, Value v, Str with)
     OpenTrace *trace = r->open;
     if (v.open->count != 1 || trace->num_guards == MOST_GUARDS) open_stop(r);
     Guard guard = {kind, v.open->parts[0], with};
-    bool  holds = guard_holds(trace->messages, &guard);
+    render_tick(r, (int64_t)(open_part_text(trace->messages, &guard.of).len >> 10));
+    bool holds = guard_holds(trace->messages, &guard);
     trace->guards = array_grown(&r->arena, trace->guards, trace->num_guards, &trace->guard_capacity, sizeof *trace->guards);
     trace->guards[trace->num_guards++] = (GuardUse){guard, holds};
     trace->num_ops++;
@@ -124,6 +125,7 @@ Value open_join(Render *r, const Value *items, uint32_t count)
         for (uint32_t k = 0; v.type == V_OPEN && k < v.open->count; k++) add_part(r, joined.open, v.open->parts[k]);
         if (v.type == V_STRING && v.len) add_part(r, joined.open, (OpenPart){.text = value_str(v)});
     }
+    render_tick(r, joined.open->count >> 4);
     r->open->num_ops++;
     return joined;
 }
@@ -155,6 +157,7 @@ Value open_capture(Render *r, size_t start)
     OpenTrace *trace = r->open;
     uint32_t   first = trace->num_places;
     List       items = {0};
+    render_tick(r, r->num_spans >> 4);
     for (size_t i = 0; i < r->num_spans; i++) /* a generation inside: its place isn't known yet */
         if (r->spans[i].begin >= start) open_stop(r);
     while (first > 0 && trace->places[first - 1].at >= start) first--;

@@ -38,15 +38,25 @@ struct Render {
     Flow              flow;
     int64_t           steps, max_steps;
     int64_t           now_unix;
+    int               calls; /* of macros and loops we are in: their text is captured too */
     TemplateSpan     *spans;
     uint32_t          num_spans, spans_capacity;
+    TemplateTurn     *turns;
+    uint32_t          num_turns, turns_capacity;
+    uint32_t          turn; /* the message that a loop is at, from 1 on; 0: none */
+    bool              looks_around;
     struct OpenTrace *open; /* the messages' texts are left open; NULL: they are as they are */
 };
 
 _Noreturn void render_fail(Render *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 _Noreturn void undefined_fail(Render *r, Value undefined);
-void           render_tick(Render *r, int64_t steps); /* counts work; fails beyond the limit; also bounds the arena */
-void           render_deeper(Render *r);              /* r->depth++, within its limit */
+/* Counts work; fails beyond the limit; also bounds the arena. A step is a tenth of a microsecond or so: whatever takes longer
+ * counts as more of them. */
+void render_tick(Render *r, int64_t steps);
+void render_looks_at(Render *r, const Dict *dict, Str name);          /* a member, maybe of a message; name.data NULL: all */
+void render_tick_chars(Render *r, size_t bytes);                      /* of a text that is looked at character by character */
+void render_tick_dict(Render *r, const Dict *dict, size_t key_bytes); /* a key is looked for */
+void render_deeper(Render *r);                                        /* r->depth++, within its limit */
 
 typedef struct Macro {
     const Node *node;
@@ -155,7 +165,7 @@ Args             eval_args(Render *r, const Node *node, Value caller);
 Value eval_filter_chain(Render *r, const Node *filter, Value text);
 void  exec_nodes(Render *r, const Nodes *nodes);
 void  frame_enter(Render *r, Frame *parent, const Scope *scope);
-Value get_variable(const Render *r, uint32_t name);
+Value get_variable(Render *r, uint32_t name);
 void  set_variable(Render *r, uint32_t name, Value value);
 void  assign_target(Render *r, const Node *target, Value value);
 Value capture_end(Render *r, size_t start);

@@ -7,6 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A backslash, a letter and digits. */
+static void print_hex(Render *r, char letter, uint32_t code, int digits)
+{
+    strbuf_putc(&r->out, '\\');
+    strbuf_putc(&r->out, letter);
+    while (digits-- > 0) strbuf_putc(&r->out, "0123456789abcdef"[code >> (4 * digits) & 15]);
+}
+
 static void print_repr_text(Render *r, Str text)
 {
     char quote = memchr(text.data, '\'', text.len) && !memchr(text.data, '"', text.len) ? '"' : '\'';
@@ -20,7 +28,7 @@ static void print_repr_text(Render *r, Str text)
         } else if (cp_is_printable(cp)) {
             strbuf_append(&r->out, text.data + begin, pos - begin);
         } else {
-            strbuf_printf(&r->out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+            print_hex(r, cp < 0x100 ? 'x' : cp < 0x10000 ? 'u' : 'U', cp, cp < 0x100 ? 2 : cp < 0x10000 ? 4 : 8);
         }
     }
     strbuf_putc(&r->out, quote);
@@ -30,12 +38,15 @@ static void print_json_code(Render *r, uint32_t cp)
 {
     static const char named[] = "\"\"\\\\\nn\rr\tt\bb\ff"; /* a character, its letter */
     const char       *name = cp && cp < 0x80 ? strchr(named, (int)cp) : NULL;
-    if (name)
-        strbuf_printf(&r->out, "\\%c", named[(name - named) | 1]);
-    else if (cp < 0x10000)
-        strbuf_printf(&r->out, "\\u%04x", cp);
-    else
-        strbuf_printf(&r->out, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10), 0xDC00 + ((cp - 0x10000) & 0x3FF));
+    if (name) {
+        strbuf_putc(&r->out, '\\');
+        strbuf_putc(&r->out, named[(name - named) | 1]);
+    } else if (cp < 0x10000) {
+        print_hex(r, 'u', cp, 4);
+    } else {
+        print_hex(r, 'u', 0xD800 + ((cp - 0x10000) >> 10), 4);
+        print_hex(r, 'u', 0xDC00 + ((cp - 0x10000) & 0x3FF), 4);
+    }
 }
 
 static void print_json_text(Render *r, Str text, bool ascii)
@@ -66,7 +77,10 @@ static void print_break(Render *r, const TextStyle *style, Str separator, int de
     strbuf_append(&r->out, separator.data, separator.len);
     if (!style->has_indent) return;
     strbuf_putc(&r->out, '\n');
-    for (int i = 0; i < depth; i++) strbuf_append(&r->out, style->indent.data, style->indent.len);
+    for (int i = 0; i < depth; i++) {
+        strbuf_append(&r->out, style->indent.data, style->indent.len);
+        text_fits(r);
+    }
 }
 
 static void print_items(Render *r, const List *list, const TextStyle *style, int depth)
@@ -93,6 +107,7 @@ static void print_json_key(Render *r, Value key, const TextStyle *style)
 
 static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int depth)
 {
+    render_looks_at(r, dict, (Str){0});
     Value *order = NULL, *keys = arena_array(&r->arena, Value, style->sort_keys ? 2 * (size_t)dict->count : 0);
     for (uint32_t i = 0; style->sort_keys && i < dict->count; i++) {
         order = keys + dict->count;
@@ -117,6 +132,7 @@ static void print_dict(Render *r, const Dict *dict, const TextStyle *style, int 
 
 static void print_text(Render *r, Value v, const TextStyle *style)
 {
+    render_tick_chars(r, v.len);
     if (style->is_json) {
         print_json_text(r, value_str(v), style->ascii);
         return;
@@ -129,6 +145,7 @@ static void print_text(Render *r, Value v, const TextStyle *style)
 static void print_number(Render *r, Value v, bool is_json)
 {
     check_size(r, v);
+    render_tick(r, v.type == V_INT ? 1 : 8);
     if (v.type == V_INT)
         strbuf_printf(&r->out, "%lld", (long long)v.integer);
     else if (isfinite(v.number))

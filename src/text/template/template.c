@@ -57,6 +57,7 @@ void template_output_deinit(TemplateOutput *out)
 {
     strbuf_deinit(&out->text);
     free(out->spans);
+    free(out->turns);
     *out = (TemplateOutput){0};
 }
 
@@ -82,6 +83,12 @@ static void set_json(Render *r, uint32_t name, const JsonValue *json)
     if (name != UINT32_MAX) r->context[name] = value_from_json(r, json);
 }
 
+static void number_messages(Value messages)
+{
+    for (uint32_t i = 0; messages.type == V_LIST && i < messages.list->count; i++)
+        if (messages.list->items[i].type == V_DICT) messages.list->items[i].dict->message = i + 1;
+}
+
 static void set_context(Render *r, const TemplateInput *input)
 {
     const uint32_t *inputs = r->tmpl->inputs;
@@ -91,6 +98,7 @@ static void set_context(Render *r, const TemplateInput *input)
         set_json(r, inputs[0], input->messages);
     else if (inputs[0] != UINT32_MAX)
         r->context[inputs[0]] = open_messages(r, input->messages);
+    if (inputs[0] != UINT32_MAX) number_messages(r->context[inputs[0]]);
     set_json(r, inputs[1], input->tools);
     set_json(r, inputs[2], input->documents);
     if (inputs[3] != UINT32_MAX) r->context[inputs[3]] = value_bool(input->add_generation_prompt);
@@ -109,10 +117,16 @@ Status template_execute(Render *r, const TemplateInput *input)
     return OK;
 }
 
-static void take_output(Render *r, TemplateOutput *out)
+static void take_output(Render *r, bool has_turns, TemplateOutput *out)
 {
     *out = (TemplateOutput){.text = r->out};
     r->out = (StrBuf){0};
+    if (has_turns && r->num_turns) {
+        out->turns = malloc(r->num_turns * sizeof *out->turns);
+        if (!out->turns) fatal_out_of_memory(r->num_turns * sizeof *out->turns);
+        memcpy(out->turns, r->turns, r->num_turns * sizeof *out->turns);
+        out->num_turns = r->num_turns;
+    }
     if (!r->num_spans) return;
     out->spans = calloc(r->num_spans, sizeof *out->spans);
     if (!out->spans) fatal_out_of_memory(r->num_spans * sizeof *out->spans);
@@ -148,7 +162,7 @@ Status template_render(const Template *tmpl, const TemplateInput *input, Templat
     size_t used_before = r.arena.used_bytes;
     r.arena.used_bytes = 0; /* the limit is on this render alone */
     Status status = template_execute(&r, input);
-    if (status == OK) take_output(&r, out);
+    if (status == OK) take_output(&r, input->marks_turns, out);
     strbuf_deinit(&r.out);
     r.arena.used_bytes += used_before;
     if (input->arena)

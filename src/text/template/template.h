@@ -38,10 +38,19 @@ typedef struct TemplateSpan {
     size_t begin, end;
 } TemplateSpan;
 
+/* What a loop over the messages printed for one of them. */
+typedef struct TemplateTurn {
+    TemplateSpan span;
+    uint32_t     message;
+    bool         looks_around; /* more than the roles of other messages was read for it */
+} TemplateTurn;
+
 typedef struct TemplateOutput {
     StrBuf        text;
     TemplateSpan *spans; /* heap; NULL when none */
     size_t        num_spans;
+    TemplateTurn *turns; /* heap, in the order of the text; NULL when none, or not asked for */
+    size_t        num_turns;
 } TemplateOutput;
 void template_output_deinit(TemplateOutput *out);
 
@@ -51,9 +60,10 @@ typedef struct TemplateInput {
     const JsonValue *documents; /* array or NULL */
     const JsonValue *variables; /* object of further variables, or NULL; they win over the folder's */
     bool             add_generation_prompt;
-    int64_t          now_unix;  /* for strftime_now, seconds; 0: template_now */
-    int64_t          max_steps; /* 0: 10 million */
-    Arena           *arena;     /* what rendering needs lies here until the caller resets it; NULL: freed at the end */
+    bool             marks_turns; /* asks for the output's turns */
+    int64_t          now_unix;    /* for strftime_now, seconds; 0: template_now */
+    int64_t          max_steps;   /* 0: 10 million */
+    Arena           *arena;       /* what rendering needs lies here until the caller resets it; NULL: freed at the end */
 } TemplateInput;
 
 /* raise_exception and limits fail with ERR_INVALID, "name:line: message". */

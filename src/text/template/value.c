@@ -37,6 +37,21 @@ void render_tick(Render *r, int64_t steps)
         render_fail(r, "the template needs more than %d MiB of memory", RENDER_MAX_ARENA_BYTES >> 20);
 }
 
+void render_looks_at(Render *r, const Dict *dict, Str name)
+{
+    if (dict->message && r->turn && dict->message != r->turn) r->looks_around |= !name.data || !str_equal(name, "role");
+}
+
+void render_tick_chars(Render *r, size_t bytes)
+{
+    render_tick(r, (int64_t)(bytes >> 6));
+}
+
+void render_tick_dict(Render *r, const Dict *dict, size_t key_bytes)
+{
+    render_tick(r, (int64_t)(dict->count >> 4) + (int64_t)(dict->count * (key_bytes >> 8)));
+}
+
 void render_deeper(Render *r)
 {
     if (r->depth++ >= RENDER_MAX_DEPTH) render_fail(r, "evaluation is nested deeper than %d: endless recursion?", RENDER_MAX_DEPTH);
@@ -113,6 +128,7 @@ Value value_pair(Render *r, Value a, Value b)
 Value value_view(Render *r, Dict *dict, ViewKind kind)
 {
     Value v = {.type = V_VIEW, .view = arena_new(&r->arena, View)};
+    render_looks_at(r, dict, (Str){0});
     *v.view = (View){dict, kind};
     return v;
 }
@@ -164,14 +180,19 @@ int64_t value_length(Render *r, Value v)
 static bool equal_lists(Render *r, const List *a, const List *b)
 {
     bool same = a->count == b->count;
-    for (uint32_t i = 0; same && a != b && i < a->count; i++) same = value_equal(r, a->items[i], b->items[i]);
+    for (uint32_t i = 0; same && a != b && i < a->count; i++) {
+        render_tick(r, 1);
+        same = value_equal(r, a->items[i], b->items[i]);
+    }
     return same;
 }
 
 static bool equal_dicts(Render *r, const Dict *a, const Dict *b)
 {
     bool same = a->count == b->count;
+    render_looks_at(r, a, (Str){0});
     for (uint32_t i = 0; same && a != b && i < a->count; i++) {
+        render_tick(r, 1);
         Value other = dict_get(r, b, a->entries[i].key);
         same = !value_is_missing(other) && value_equal(r, a->entries[i].value, other);
     }
@@ -210,8 +231,10 @@ bool value_equal(Render *r, Value a, Value b)
 
 static int compare_lists(Render *r, const List *a, const List *b, const char *op)
 {
-    for (uint32_t i = 0; i < a->count && i < b->count; i++)
+    for (uint32_t i = 0; i < a->count && i < b->count; i++) {
+        render_tick(r, 1);
         if (!value_equal(r, a->items[i], b->items[i])) return value_compare(r, a->items[i], b->items[i], op);
+    }
     return (a->count > b->count) - (a->count < b->count);
 }
 
@@ -219,7 +242,7 @@ static int compare_texts(Render *r, Str a, Str b)
 {
     size_t shorter = a.len < b.len ? a.len : b.len;
     int    order = shorter ? memcmp(a.data, b.data, shorter) : 0;
-    render_tick(r, (int64_t)(shorter >> 10));
+    render_tick(r, 1 + (int64_t)(shorter >> 10));
     return order ? (order > 0) - (order < 0) : (a.len > b.len) - (a.len < b.len);
 }
 
@@ -243,7 +266,7 @@ bool value_contains(Render *r, Value item, Value container)
     if (container.type == V_OPEN) return open_contains(r, item, container);
     if (container.type == V_STRING) {
         if (item.type != V_STRING) render_fail(r, "'in <string>' requires a string as left operand, not %s", value_type_name(item));
-        render_tick(r, container.len >> 8);
+        render_tick_chars(r, container.len);
         return text_find(value_str(container), value_str(item), 0) != SIZE_MAX;
     }
     if (container.type == V_DICT || (container.type == V_VIEW && container.view->kind == VIEW_KEYS)) {
@@ -263,7 +286,7 @@ void value_hashable(Render *r, Value key)
     if (key.type == V_LIST || key.type == V_DICT) render_fail(r, "unhashable type: '%s'", value_type_name(key));
     if (key.type != V_TUPLE) return;
     render_deeper(r);
-    render_tick(r, 1);
+    render_tick(r, 1 + key.list->count);
     for (uint32_t i = 0; i < key.list->count; i++) value_hashable(r, key.list->items[i]);
     r->depth--;
 }
@@ -286,8 +309,9 @@ static DictEntry *find_entry(Render *r, const Dict *dict, Value key)
 
 Value dict_get(Render *r, const Dict *dict, Value key)
 {
-    render_tick(r, dict->count >> 4);
+    render_tick_dict(r, dict, key.type == V_STRING ? key.len : 0);
     if (key.type == V_OPEN) open_stop(r);
+    render_looks_at(r, dict, key.type == V_STRING ? value_str(key) : (Str){0});
     if (key.type == V_STRING) return dict_get_text(dict, value_str(key));
     DictEntry *entry = find_entry(r, dict, key);
     return entry ? entry->value : (Value){0};
@@ -296,7 +320,7 @@ Value dict_get(Render *r, const Dict *dict, Value key)
 void dict_set(Render *r, Dict *dict, Value key, Value value)
 {
     value_hashable(r, key);
-    render_tick(r, dict->count >> 4);
+    render_tick_dict(r, dict, 0); /* value_equal counts the keys' bytes */
     DictEntry *entry = find_entry(r, dict, key);
     if (entry) {
         entry->value = value;

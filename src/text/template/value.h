@@ -91,6 +91,7 @@ typedef struct DictEntry {
 typedef struct Dict {
     DictEntry *entries; /* in the order of insertion */
     uint32_t   count, capacity;
+    uint32_t   message; /* of the conversation: its number, from 1 on; 0: it is none */
 } Dict;
 
 typedef struct Range {
