@@ -55,6 +55,8 @@ static Status encode_record(Inspector *in, const Record *record)
     } else if (status == OK) {
         status = mask_encode(&in->encoder, &in->arena, &sample);
     }
+    bool begins = in->part <= 1 && status == OK && in->encoder.ids.len > 0;
+    if (begins) in->encoder.mask[0] = 0; /* nothing stands before it that it could be told from: it is no label */
     if (status == OK) return OK;
     return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
 }

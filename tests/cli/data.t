@@ -109,7 +109,10 @@ sed -n 3p "$dir/out" > "$dir/row"
 printf 'Yes, 4 it is.<|im_end|>' > "$dir/answer.txt"
 check "train_on=last_turn" [ "$(trained "$dir/row")" = "$("$SUROGATE" encode "$model" --text "$dir/answer.txt") " ]
 run inspect "$dir/chats.jsonl" --model "$model" --json --rows 1 train_on=all
-check "train_on=all" [ "$(grep -c '"mask": \[[1,]*\]' "$dir/out")" = 1 ]
+check "train_on=all, but the first token" [ "$(grep -c '"mask": \[0[,1]*,1\]' "$dir/out")" = 1 ]
+printf 'A text of some words.\n' > "$dir/words.txt"
+run inspect "$dir/words.txt" --model "$model" --json
+check "a text, but its first token" [ "$(grep -c '"mask": \[0[,1]*,1\]' "$dir/out")" = 1 ]
 run inspect "$dir/chats.jsonl" --model "$model" --rows 1 sequence_len=64
 prints "the view for people" "[[It is 8.<|im_end|>]]" "format     conversation (messages: messages[].role/content)" "rows       300" "of which" \
     "sequences of 64" "% filled" "lengths, in tokens"

@@ -42,10 +42,14 @@ check "tokens/s of all ranks: $(number tokens_per_second), $one of one" awk "BEG
 check "their number" [ "$(number ranks)" = 4 ]
 run plan "$dir/run.yaml" --gpu h200 --gpus 4
 beside='^  beside it      543\.00 MiB   estimated, for context and libraries'
-check "what NCCL takes isn't known: $(grep beside "$dir/out")" grep -qE "$beside but NCCL's buffers\$" "$dir/out"
+check "what NCCL takes isn't known: $(grep beside "$dir/out")" grep -qE "$beside but NCCL's buffers, of what is left to them\$" "$dir/out"
 check "each rank chooses what it divides: $(head -2 "$dir/out")" grep -qE '^an optimizer step: .* of 4 ranks' "$dir/out"
 run plan "$dir/run.yaml" --gpu h200
-check "context and libraries are estimated: $(grep beside "$dir/out")" grep -qE "$beside\$" "$dir/out"
+check "context and libraries are estimated: $(grep beside "$dir/out")" grep -qE "$beside, of what is left to them\$" "$dir/out"
+check "the reserve is named" grep -qE '^  in all .* of .*; 1\.00 GiB is left to driver and libraries$' "$dir/out"
+run plan "$dir/run.yaml" --gpu 4090 --gpus 4
+check "times of a GPU that wasn't measured are bounds" [ "$(grep -c expected "$dir/out")/$(grep -c 'an optimizer step: at least .* ms, at most' "$dir/out")" = 0/1 ]
+check "no program takes less than its limit" awk '/ ms / && $1 ~ /^(micro|optimizer)/ { if ($(NF - 3) > $(NF - 1)) exit 1 }' "$dir/out"
 run plan "$dir/run.yaml" --json memory=manual --gpu h200
 check "for scripts too" [ "$(number estimated_context_bytes)" = 569376768 ]
 run plan "$dir/run.yaml" device=cpu
