@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct BesideToken {
-    AddedToken token; /* content as in the text; id: for the order */
+    AddedToken token;      /* content as in the text; id: for the order */
     int8_t     normalized; /* -1: as it isn't special */
     bool       is_text;    /* a bare text, not an object with flags */
 } BesideToken;
@@ -28,7 +28,7 @@ typedef struct BesideList {
 typedef struct Beside {
     const Tokenizer *t;
     const JsonValue *config;
-    BesideList       list; /* a later token of the same text decides over its flags */
+    BesideList       list;         /* a later token of the same text decides over its flags */
     size_t           num_numbered; /* of them: those with an id of their own, which come first */
 } Beside;
 
@@ -71,8 +71,8 @@ static bool is_numbered(const Beside *b, Str text)
 static bool is_equal(const BesideToken *a, const BesideToken *b)
 {
     const AddedToken *x = &a->token, *y = &b->token;
-    return is_same(x->content, y->content) && a->is_text == b->is_text && is_normalized(a) == is_normalized(b) && x->special == y->special &&
-           x->lstrip == y->lstrip && x->rstrip == y->rstrip && x->single_word == y->single_word;
+    return is_same(x->content, y->content) && a->is_text == b->is_text && is_normalized(a) == is_normalized(b) &&
+           x->special == y->special && x->lstrip == y->lstrip && x->rstrip == y->rstrip && x->single_word == y->single_word;
 }
 
 /* Adds a token that isn't known by its text. */

@@ -514,6 +514,16 @@ static void empty_data_is_an_error(void)
     options.vocab_size = 100;
     EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID, "vocabulary of 500");
     shard_set_close(&set);
+    write_shard(path_in(dir, "shard-00000.tokens"), (const int[]){9, 9, 9}, 3, 500, true);
+    EXPECT_OK(shard_set_open(dir, &set));
+    options = (LoaderOptions){.mode = LOADER_PACKED, .seq_len = 1, .batch_size = 1};
+    for (int rule = LONG_TRUNCATE; rule <= LONG_DROP; rule++) {
+        options.long_samples = (LongSamples)rule;
+        if (rule == LONG_SPLIT) continue; /* its parts have labels */
+        EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID,
+                     "3 longer than sequence_len 1; nothing to learn from. Raise");
+    }
+    shard_set_close(&set);
     EXPECT_OK(file_remove_tree(dir));
 }
 
