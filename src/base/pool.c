@@ -5,6 +5,7 @@
 #include "base/pool.h"
 
 #include "base/c_locale.h"
+#include "base/cgroup.h"
 
 #include <immintrin.h>
 #include <limits.h>
@@ -21,7 +22,6 @@
 enum {
     SPINS = 1000,               /* 10 to 50 us: longer than the serial code between two jobs of a step */
     YIELD_NS = 5 * 1000 * 1000, /* then so long, while others may have the core: few workers are later than that */
-    MOST_WORKERS = 1024,
 };
 
 typedef struct Worker {
@@ -118,32 +118,11 @@ static void announce(ThreadPool *pool)
     if (__atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST)) futex_wake(&pool->generation);
 }
 
-/* The numbers a file in `dir` begins with, at most `most` of them: returns how many. */
-static int read_numbers(const char *dir, const char *name, int most, long long *out)
-{
-    char path[PATH_MAX];
-    int  count = 0;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *file = fopen(path, "re");
-    while (file && count < most && fscanf(file, "%lld", &out[count]) == 1) count++;
-    if (file) fclose(file);
-    return count;
-}
-
-int pool_quota_cores(const char *cgroup)
-{
-    long long of[2]; /* us, and of how many */
-    bool      known = read_numbers(cgroup, "cpu.max", 2, of) == 2 ||
-                 (read_numbers(cgroup, "cpu/cpu.cfs_quota_us", 1, &of[0]) && read_numbers(cgroup, "cpu/cpu.cfs_period_us", 1, &of[1]));
-    if (!known || of[0] <= 0 || of[1] <= 0 || of[0] / of[1] >= INT_MAX) return INT_MAX;
-    return (int)(of[0] / of[1] + (of[0] % of[1] > 0));
-}
-
 int pool_usable_cores(void)
 {
     cpu_set_t set;
     long      online = sysconf(_SC_NPROCESSORS_ONLN);
-    int       cores = online > 0 ? (int)online : 1, quota = pool_quota_cores("/sys/fs/cgroup");
+    int       cores = online > 0 ? (int)online : 1, quota = cgroup_quota_cores(NULL, NULL);
     if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
     return cores < quota ? cores : quota;
 }
@@ -151,9 +130,9 @@ int pool_usable_cores(void)
 Status pool_create(int num_workers, ThreadPool **out_pool)
 {
     int cores = pool_usable_cores();
-    if (num_workers == 0) num_workers = cores < MOST_WORKERS ? cores : MOST_WORKERS;
-    FAIL_IF(num_workers < 0 || num_workers > MOST_WORKERS, ERR_INVALID, "%d threads asked for, expected 1 to %d", num_workers,
-            MOST_WORKERS);
+    if (num_workers == 0) num_workers = cores < POOL_MOST_WORKERS ? cores : POOL_MOST_WORKERS;
+    FAIL_IF(num_workers < 0 || num_workers > POOL_MOST_WORKERS, ERR_INVALID, "%d threads asked for, expected 1 to %d", num_workers,
+            POOL_MOST_WORKERS);
     size_t      bytes = sizeof(ThreadPool) + (size_t)num_workers * sizeof(Worker);
     ThreadPool *pool = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     if (!pool) fatal_out_of_memory(bytes);

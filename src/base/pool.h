@@ -8,18 +8,16 @@
 
 typedef struct ThreadPool ThreadPool;
 
+enum { POOL_MOST_WORKERS = 1024 };
+
 /* task in [0, num_tasks); worker in [0, pool_num_workers), for scratch memory of its own. */
 typedef void (*PoolTask)(void *context, int64_t task, int worker);
 
 /* num_workers counts the calling thread; 0: the cores this process may use. */
 NODISCARD Status pool_create(int num_workers, ThreadPool **out_pool);
 
-/* That this process may use, at most what its container's quota of time makes up. */
+/* That this process may use, at most what the quotas of time of its control groups make up. */
 int pool_usable_cores(void);
-
-/* Cores that a quota makes up, rounded up; INT_MAX without one. `cgroup`: where control groups are mounted. Of version 2 cpu.max is read,
- * of version 1 cpu/cpu.cfs_quota_us and cpu.cfs_period_us (Linux, admin-guide/cgroup-v2 and scheduler/sched-bwc). */
-int pool_quota_cores(const char *cgroup);
 
 void pool_destroy(ThreadPool *pool);
 int  pool_num_workers(const ThreadPool *pool); /* 1 for NULL */

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "base/pool.h"
 #include "base/visible.h"
 #include "config/options.h"
 #include "files/file.h"
@@ -176,6 +177,13 @@ Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config 
         words[count++] = option_find(SCOPE_run, key) ? word : arena_printf(&args->arena, "datasets.0.%s", word);
     }
     return load_config(words, count, out_config);
+}
+
+Status cli_check_threads(int64_t threads)
+{
+    FAIL_IF(threads < 0 || threads > POOL_MOST_WORKERS, ERR_INVALID, "--threads %lld: expected 1 to %d, or 0 for all cores",
+            (long long)threads, POOL_MOST_WORKERS);
+    return OK;
 }
 
 Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)

@@ -50,6 +50,9 @@ NODISCARD Status cli_config(const CliArgs *args, Config *out_config);
     "micro_first, micro_next, optimizer, calibrate, eval, prefill, decode, load, or of ranks micro_last, micro_only, gather"
 NODISCARD Status cli_find_program(const char *name, ProgramKind *out);
 
+/* Of the flag --threads: 0 to as many as a pool has. */
+NODISCARD Status cli_check_threads(int64_t threads);
+
 /* NAME=VALUE texts as an object of a template's variables: a value that reads as JSON is that (true, 3, ["a"]), any other is
  * text. */
 NODISCARD Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out);

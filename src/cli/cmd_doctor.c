@@ -4,6 +4,8 @@
 #include "device/device.h"
 #include "run/doctor_ranks.h"
 
+#include <limits.h>
+
 static Status open_gpu(int rank, Device **out)
 {
     return device_cuda_create(rank, out);
@@ -73,6 +75,7 @@ Status cmd_doctor(CliArgs *args)
         return OK;
     }
     Device *cpu, *cuda;
+    FAIL_IF(gpu > INT_MAX, ERR_INVALID, "--gpu %lld: expected a GPU's index", (long long)gpu);
     TRY(device_cuda_create(gpu < 0 ? 0 : (int)gpu, &cuda)); /* says what is missing */
     Status status = device_cpu_create(0, &cpu);
     if (status == OK) {

@@ -185,6 +185,7 @@ Status cmd_eval(CliArgs *args)
     if (done) return OK;
     TRY(cli_want_words(args, 1));
     FAIL_IF(!e.text, ERR_INVALID, "surogate eval: --text FILE is missing");
+    TRY(cli_check_threads(e.threads));
     FAIL_IF(e.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)e.context);
     InferModel infer;
     Documents  documents = {0};

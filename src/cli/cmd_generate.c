@@ -107,9 +107,8 @@ static bool has_text(const InferModel *infer, const TokenIds *ids)
 
 static Status start(InferModel *infer, const GenerateArgs *g, size_t prompt_len)
 {
-    int64_t want = (int64_t)prompt_len + g->max_tokens;
-    if (want > infer->model->max_positions) want = infer->model->max_positions;
-    infer_want_generation(infer, (int64_t)prompt_len, want);
+    int64_t len = (int64_t)prompt_len, most = infer->model->max_positions;
+    infer_want_generation(infer, len, g->max_tokens < most - len ? len + g->max_tokens : most);
     return infer_start(infer);
 }
 
@@ -203,6 +202,7 @@ Status cmd_generate(CliArgs *args)
             "surogate generate: --chat needs a question: --prompt TEXT or --prompt-file FILE (-: from standard input)");
     FAIL_IF((g.system || g.variables.count) && !g.chat, ERR_INVALID, "surogate generate: --system and --var need --chat");
     for (size_t i = 0; i < g.stops.count; i++) FAIL_IF(!g.stops.items[i][0], ERR_INVALID, "--stop \"\": expected a text");
+    TRY(cli_check_threads(g.threads));
     FAIL_IF(g.max_tokens < 1, ERR_INVALID, "--max-tokens %lld: expected at least 1", (long long)g.max_tokens);
     FAIL_IF(!(g.sample.temperature >= 0), ERR_INVALID, "--temperature %g: expected at least 0", g.sample.temperature);
     FAIL_IF(!(g.sample.top_p > 0 && g.sample.top_p <= 1), ERR_INVALID, "--top-p %g: expected 0 < p <= 1", g.sample.top_p);

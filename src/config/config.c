@@ -385,6 +385,24 @@ static Dataset *dataset_at(ConfigReader *reader, DatasetList *list, const YamlNo
     return &list->items[index];
 }
 
+/* Whether a key wants a text: a name or a path may begin with a bracket. */
+static bool wants_text(OptionScope scope, const char *name)
+{
+    const OptionInfo *option = option_find(scope, name);
+    return option && option->kind == KIND_STRING;
+}
+
+/* What an argument gives its key: a list or a map in brackets, else a text. False: it was told what is wrong. */
+static bool read_argument(ConfigReader *reader, const char *source, const char *text, bool is_text, YamlNode **out)
+{
+    YamlNode *plain = arena_new(reader->arena, YamlNode);
+    *plain = (YamlNode){.type = YAML_SCALAR, .is_plain = true, .source = source, .text = {arena_strdup(reader->arena, text), strlen(text)}};
+    *out = plain;
+    if (is_text || (text[0] != '[' && text[0] != '{') || yaml_parse(reader->arena, source, text, plain->text.len, out) == OK) return true;
+    reader_problem(reader, NULL, "%s", status_message());
+    return false;
+}
+
 static void read_override(ConfigReader *reader, const Target *run, const char *text)
 {
     const char *equals = strchr(text, '=');
@@ -396,16 +414,12 @@ static void read_override(ConfigReader *reader, const Target *run, const char *t
     }
     key.text.len = (size_t)(equals - text);
     key.text.data = arena_strndup(reader->arena, text, key.text.len);
-    YamlNode  plain = {.type = YAML_SCALAR, .is_plain = true, .source = source};
-    YamlNode *value = &plain;
-    plain.text = (Str){arena_strdup(reader->arena, equals + 1), strlen(equals + 1)};
-    if ((equals[1] == '[' || equals[1] == '{') && yaml_parse(reader->arena, source, equals + 1, plain.text.len, &value) != OK) {
-        reader_problem(reader, NULL, "%s", status_message());
-        return;
-    }
     size_t            index = 0;
     const char       *rest = NULL;
     const OptionInfo *list = split_nested(key.text.data, &index, &rest);
+    bool              is_text = wants_text(list ? SCOPE_dataset : SCOPE_run, list ? rest : key.text.data);
+    YamlNode         *value;
+    if (!read_argument(reader, source, equals + 1, is_text, &value)) return;
     if (!list) {
         size_t prefix = strlen(DISTRIBUTED_NAME ".");
         bool   is_member = strncmp(key.text.data, DISTRIBUTED_NAME ".", prefix) == 0;

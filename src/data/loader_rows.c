@@ -384,6 +384,30 @@ static Status check_options(const LoaderOptions *o)
     return OK;
 }
 
+/* Is there anything to learn from? */
+static Status check_rows(const Rows *rows)
+{
+    const LoaderOptions *options = &rows->options;
+    const LoaderStats   *stats = &rows->stats;
+    const char          *part = options->part == PART_VALIDATION ? "validation" : "training";
+    int64_t              num_long = stats->num_truncated + stats->num_split + stats->num_dropped_long;
+    FAIL_IF(options->long_samples == LONG_ERROR && stats->num_dropped_long > 0, ERR_INVALID,
+            "%" PRId64 " of %" PRId64 " samples are longer than sequence_len %d; raise it, or set on_long_sample: truncate, split or drop "
+            "(surogate inspect shows how long rows are)",
+            stats->num_dropped_long, stats->num_documents, options->seq_len);
+    FAIL_IF(rows->total == 0 && stats->num_trained > 0, ERR_INVALID,
+            "%s: its weight is so small that not one of its samples comes in the whole run: raise weight", rows->sources[0].name);
+    FAIL_IF(stats->num_trained == 0, ERR_INVALID,
+            "no %s data left: %" PRId64 " documents, %" PRId64 " without a trained token%s, %" PRId64
+            " longer than sequence_len %d; nothing to learn from. %s",
+            part, stats->num_documents, stats->num_dropped_empty, stats->num_truncated ? " (once cut)" : "", num_long, options->seq_len,
+            num_long == stats->num_documents && num_long > 0 ? "Raise sequence_len"
+            : options->part == PART_VALIDATION               ? "Raise validation_split_ratio, or name validation_datasets"
+            : options->part == PART_TRAIN                    ? "Lower validation_split_ratio, or give more data"
+                                                             : "Give more data, or raise sequence_len");
+    return OK;
+}
+
 Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *sources, int num_sources)
 {
     rows->options = *options;
@@ -399,21 +423,7 @@ Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *s
     for (int s = 0; s < num_sources; s++) TRY(source_init(rows, s, &sources[s], &next_id, &id_base));
     count_rows(rows);
     rows_plan_epochs(rows);
-    FAIL_IF(options->long_samples == LONG_ERROR && rows->stats.num_dropped_long > 0, ERR_INVALID,
-            "%" PRId64 " of %" PRId64 " samples are longer than sequence_len %d", rows->stats.num_dropped_long, rows->stats.num_documents,
-            options->seq_len);
-    const LoaderStats *stats = &rows->stats;
-    const char        *part = options->part == PART_VALIDATION ? "validation" : "training";
-    FAIL_IF(rows->total == 0 && stats->num_trained > 0, ERR_INVALID,
-            "%s: its weight is so small that not one of its samples comes in the whole run: raise weight", rows->sources[0].name);
-    FAIL_IF(stats->num_trained == 0, ERR_INVALID,
-            "no %s data left: %" PRId64 " documents, %" PRId64 " without a trained token, %" PRId64
-            " longer than sequence_len %d; nothing to learn from. %s",
-            part, stats->num_documents, stats->num_dropped_empty, stats->num_dropped_long, options->seq_len,
-            options->part == PART_VALIDATION ? "Raise validation_split_ratio, or name validation_datasets"
-            : options->part == PART_TRAIN    ? "Lower validation_split_ratio, or give more data"
-                                             : "Give more data, or raise sequence_len");
-    return OK;
+    return check_rows(rows);
 }
 
 void rows_deinit(Rows *rows)

@@ -14,7 +14,6 @@
 #include "files/file.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,16 +79,9 @@ static void *worker_main(void *context)
     return NULL;
 }
 
-static int usable_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    return 1;
-}
-
 static Status start_workers(Pipeline *p)
 {
-    int want = p->job->num_threads > 0 ? p->job->num_threads : usable_cores();
+    int want = p->job->num_threads > 0 ? p->job->num_threads : pool_usable_cores();
     if (want > MAX_THREADS) want = MAX_THREADS;
     p->num_units = 2 * want + 14; /* what workers go on with while this thread waits for the disk */
     p->units = calloc((size_t)p->num_units, sizeof *p->units);

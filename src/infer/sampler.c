@@ -1,4 +1,4 @@
-/* Sampling sorts only what top-k and top-p can keep; the draw is Philox keyed by the seed, counted by the position. */
+/* Sampling sorts all tokens, likeliest first, of equal ones the lower id; the draw is Philox keyed by the seed, counted by the position. */
 #include "infer/sampler.h"
 
 #include "base/philox.h"

@@ -25,6 +25,20 @@ static int32_t token_id(const Tokenizer *t, Str text)
 
 /* --- added tokens ------------------------------------------------------------------------------------------------- */
 
+Status tokenizer_put_added(Tokenizer *t, AddedToken token, bool normalized, RegexScratch *regex)
+{
+    if (normalized) {
+        StrBuf buffers[2] = {{0}, {0}};
+        Status status = normalize(t->normalizer, &char_table, regex, buffers, token.content, &token.content);
+        if (status == OK) token.content = (Str){arena_strndup(&t->arena, token.content.data, token.content.len), token.content.len};
+        strbuf_deinit(&buffers[0]);
+        strbuf_deinit(&buffers[1]);
+        TRY(status);
+    }
+    added_trie_add(&t->added[normalized], token);
+    return OK;
+}
+
 static Status added_token_parse(Tokenizer *t, const JsonValue *json, RegexScratch *regex)
 {
     const JsonValue *content = json_get(json, "content");
@@ -48,16 +62,7 @@ static Status added_token_parse(Tokenizer *t, const JsonValue *json, RegexScratc
             t->ids[token.id].text.data);
     t->ids[token.id].text = text;
     t->ids[token.id].special |= token.special;
-    if (normalized) {
-        StrBuf buffers[2] = {{0}, {0}};
-        Status status = normalize(t->normalizer, &char_table, regex, buffers, text, &token.content);
-        if (status == OK) token.content = (Str){arena_strndup(&t->arena, token.content.data, token.content.len), token.content.len};
-        strbuf_deinit(&buffers[0]);
-        strbuf_deinit(&buffers[1]);
-        TRY(status);
-    }
-    added_trie_add(&t->added[normalized], token);
-    return OK;
+    return tokenizer_put_added(t, token, normalized, regex);
 }
 
 /* Largest id of the file + 1; the array of ids, filled from the vocabulary. */
@@ -225,6 +230,7 @@ Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer
     }
     if (t->prefix.len) t->bos_id = t->prefix.data[0];
     if (t->suffix.len) t->eos_id = t->suffix.data[t->suffix.len - 1];
+    t->num_file_ids = t->num_ids;
     *out_tokenizer = t;
     return OK;
 }
@@ -266,18 +272,42 @@ static void config_apply(Tokenizer *t, const JsonValue *config)
     }
 }
 
+/* In files of the time before added_tokens_decoder special_tokens_map.json counts more than tokenizer_config.json. */
+static void override_tokens(Arena *arena, JsonValue *config, const JsonValue *map)
+{
+    uint32_t    count = config->type == JSON_OBJECT ? config->count : 0;
+    JsonMember *members = arena_array(arena, JsonMember, count + map->count);
+    if (count) memcpy(members, config->members, count * sizeof *members);
+    for (uint32_t i = 0; i < map->count; i++) {
+        uint32_t at = 0;
+        while (at < count && !(members[at].key.len == map->members[i].key.len &&
+                               memcmp(members[at].key.data, map->members[i].key.data, members[at].key.len) == 0))
+            at++;
+        members[at] = map->members[i];
+        count += at == count;
+    }
+    *config = (JsonValue){.type = JSON_OBJECT, .count = count, .members = members};
+}
+
 static Status config_parse(Arena *arena, const char *dir, const char *file, Str text, JsonValue *out)
 {
     *out = (JsonValue){0};
     return text.len ? json_parse(arena, arena_printf(arena, "%s/%s", dir, file), text.data, text.len, out) : OK;
 }
 
-Status tokenizer_configure(Tokenizer *t, const char *dir, Str tokenizer_config, Str generation_config)
+Status tokenizer_configure(Tokenizer *t, const char *dir, const TokenizerTexts *texts)
 {
     Arena     arena = {0};
-    JsonValue config, generation;
-    Status    status = config_parse(&arena, dir, "tokenizer_config.json", tokenizer_config, &config);
-    if (status == OK) status = config_parse(&arena, dir, "generation_config.json", generation_config, &generation);
+    JsonValue config, generation, added, map;
+    Status    status = config_parse(&arena, dir, "tokenizer_config.json", texts->config, &config);
+    if (status == OK) status = config_parse(&arena, dir, "generation_config.json", texts->generation, &generation);
+    if (status == OK) status = config_parse(&arena, dir, "added_tokens.json", texts->added, &added);
+    if (status == OK) status = config_parse(&arena, dir, "special_tokens_map.json", texts->special_map, &map);
+    if (status == OK) {
+        if (map.type == JSON_OBJECT && !json_get(&config, "added_tokens_decoder")) override_tokens(&arena, &config, &map);
+        status = tokenizer_add_beside(t, &config, &added);
+        if (status != OK) status_prefix(status, "%s", dir);
+    }
     if (status == OK) {
         config_id(t, &generation, "bos_token_id", &t->bos_id);
         config_id(t, &generation, "eos_token_id", &t->eos_id);
@@ -319,7 +349,7 @@ Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
 {
     *out_tokenizer = NULL;
     Arena      arena = {0};
-    Str        text, config, generation;
+    Str        text;
     Tokenizer *t = NULL;
     StrBuf     local = {0};
     Status     status = hub_local_path(HUB_MODEL, dir, &local);
@@ -331,9 +361,12 @@ Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
     if (status == OK && !is_there) status = none_there(&arena, dir);
     if (status == OK) status = file_read(&arena, path, MAX_FILE_BYTES, &text);
     if (status == OK) status = tokenizer_parse(path, text.data, text.len, &t);
-    if (status == OK) status = config_read(&arena, dir, "tokenizer_config.json", &config);
-    if (status == OK) status = config_read(&arena, dir, "generation_config.json", &generation);
-    if (status == OK) status = tokenizer_configure(t, dir, config, generation);
+    TokenizerTexts texts;
+    if (status == OK) status = config_read(&arena, dir, "tokenizer_config.json", &texts.config);
+    if (status == OK) status = config_read(&arena, dir, "generation_config.json", &texts.generation);
+    if (status == OK) status = config_read(&arena, dir, "added_tokens.json", &texts.added);
+    if (status == OK) status = config_read(&arena, dir, "special_tokens_map.json", &texts.special_map);
+    if (status == OK) status = tokenizer_configure(t, dir, &texts);
     arena_deinit(&arena);
     if (status != OK) {
         tokenizer_destroy(t);
@@ -362,6 +395,11 @@ void tokenizer_destroy(Tokenizer *t)
 int32_t tokenizer_vocab_size(const Tokenizer *t)
 {
     return t->num_ids;
+}
+
+const char *tokenizer_first_beside(const Tokenizer *t)
+{
+    return t->num_file_ids < t->num_ids ? t->ids[t->num_file_ids].text.data : NULL;
 }
 
 const char *tokenizer_id_to_token(const Tokenizer *t, int32_t id)

@@ -18,15 +18,20 @@ typedef struct TokenIds {
 void token_ids_deinit(TokenIds *ids);
 void token_ids_push(TokenIds *ids, int32_t id);
 
-/* Loads DIR/tokenizer.json, and bos/eos/pad and add_bos_token from DIR/tokenizer_config.json and generation_config.json
- * where present. ERR_UNSUPPORTED names a component that isn't supported, ERR_INVALID says file:line:column. */
+/* Loads DIR/tokenizer.json, and bos/eos/pad, add_bos_token and tokens from the files beside it where present. ERR_UNSUPPORTED names a
+ * component that isn't supported, ERR_INVALID says file:line:column. */
 NODISCARD Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer);
 /* The same from the text of a tokenizer.json; `name` starts its errors. */
 NODISCARD Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer **out_tokenizer);
-/* Before the first encode: takes over what the texts of a tokenizer_config.json and a generation_config.json say
- * (empty: no such file), as tokenizer_load does; `dir` starts errors. add_bos_token and add_eos_token, where given,
- * decide over what the post-processor adds. */
-NODISCARD Status tokenizer_configure(Tokenizer *tokenizer, const char *dir, Str tokenizer_config, Str generation_config);
+/* Texts of the files beside a tokenizer.json; empty: no such file. */
+typedef struct TokenizerTexts {
+    Str config, generation; /* tokenizer_config.json, generation_config.json */
+    Str added, special_map; /* added_tokens.json, special_tokens_map.json */
+} TokenizerTexts;
+/* Before the first encode: takes over what they say, as tokenizer_load does; `dir` starts errors. Tokens that they name and tokenizer.json
+ * doesn't have are added as transformers adds them. add_bos_token and add_eos_token, where given, decide over what the post-processor
+ * adds. */
+NODISCARD Status tokenizer_configure(Tokenizer *tokenizer, const char *dir, const TokenizerTexts *texts);
 void             tokenizer_destroy(Tokenizer *tokenizer);
 
 TokenizerScratch *tokenizer_scratch_create(const Tokenizer *tokenizer);
@@ -67,11 +72,12 @@ typedef struct TokenStream {
 NODISCARD Status token_stream_push(const Tokenizer *tokenizer, TokenStream *stream, int32_t id, bool skip_special, StrBuf *out_text);
 void             token_stream_finish(TokenStream *stream, StrBuf *out_text); /* hands out what is left; frees */
 
-int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);              /* largest id + 1, added tokens included */
+int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);   /* largest id + 1, added tokens included */
+const char *tokenizer_first_beside(const Tokenizer *tokenizer); /* the first token whose id tokenizer.json doesn't have; NULL: none */
 const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id); /* as in the file; NULL: unused id */
 bool        tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
 int32_t     tokenizer_bos_id(const Tokenizer *tokenizer);   /* -1: none */
 int32_t     tokenizer_eos_id(const Tokenizer *tokenizer);   /* -1: none */
 int32_t     tokenizer_pad_id(const Tokenizer *tokenizer);   /* -1: none */
 bool        tokenizer_adds_bos(const Tokenizer *tokenizer); /* add_special puts BOS first */
-uint64_t    tokenizer_hash(const Tokenizer *tokenizer);     /* of tokenizer.json's bytes: for caches */
+uint64_t    tokenizer_hash(const Tokenizer *tokenizer);     /* of tokenizer.json's bytes and the tokens named beside it: for caches */

@@ -68,10 +68,17 @@ struct Tokenizer {
     bool          has_pre;   /* a pre-tokenizer cuts words */
     IdInfo       *ids;
     int32_t       num_ids;
+    int32_t       num_file_ids;   /* of tokenizer.json: those from here on are named only beside it */
     TokenIds      prefix, suffix; /* what the post-processor puts around a text */
     int32_t       bos_id, eos_id, pad_id;
     uint64_t      hash;
 };
+
+/* Into the trie of its kind; a normalized one is looked for in its normal form. */
+NODISCARD Status tokenizer_put_added(Tokenizer *t, AddedToken token, bool normalized, RegexScratch *regex);
+
+/* Adds the tokens that tokenizer_config.json and added_tokens.json name: JSON_NULL stands for a file that isn't there. */
+NODISCARD Status tokenizer_add_beside(Tokenizer *t, const JsonValue *config, const JsonValue *added);
 
 struct TokenizerScratch {
     BpeScratch   *bpe;

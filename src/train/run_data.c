@@ -411,6 +411,7 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     options.batch_size *= (int32_t)config->per_device_train_batch_size;
     options.grad_accum_steps = (int32_t)config->gradient_accumulation_steps;
     options.num_epochs = config->max_steps > 0 ? 0 : config->num_epochs;
+    if (config->on_long_sample == OPT_LONG_ERROR) options.long_samples = LONG_ERROR;
     options.shuffle = true;
     options.prefetch = PREFETCH;
     options.part = config->validation_datasets.count == 0 && config->validation_split_ratio > 0 ? PART_TRAIN : PART_ALL;
@@ -421,13 +422,8 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
         unseen, ERR_INVALID,
         "%s: its weight is so small that not one of its samples comes in this run of %lld steps: raise weight, or leave the dataset out",
         unseen, (long long)data->total_steps);
-    const LoaderStats *stats = loader_stats(data->train);
-    FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
-            "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate, split or drop "
-            "(surogate inspect shows how long rows are)",
-            (long long)stats->num_truncated, (long long)base->seq_len);
     tell_rows(data, base->seq_len);
-    tell_cuts(&data->notes, stats);
+    tell_cuts(&data->notes, loader_stats(data->train));
     return OK;
 }
 

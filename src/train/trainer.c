@@ -73,6 +73,21 @@ static Status compare_run_files(Trainer *t)
 
 /* ---- before anything is touched ---- */
 
+static Status check_embedding(const Trainer *t)
+{
+    const char *beside = tokenizer_first_beside(t->tokenizer);
+    int32_t     tokens = tokenizer_vocab_size(t->tokenizer);
+    if (tokens <= t->model->vocab_size) return OK;
+    FAIL_IF(
+        beside, ERR_INVALID,
+        "the tokenizer of %s has %d tokens, the model's embedding only %lld (%s of config.json): files beside tokenizer.json "
+        "(tokenizer_config.json, added_tokens.json, special_tokens_map.json) name tokens more, the first is \"%s\"; take them out there, "
+        "or name tokens that the embedding has",
+        t->tokenizer_dir, tokens, (long long)t->model->vocab_size, t->model->vocab_key, beside);
+    FAIL(ERR_INVALID, "the tokenizer of %s has %d tokens, the model's embedding only %lld (%s of config.json); they don't belong together",
+         t->tokenizer_dir, tokens, (long long)t->model->vocab_size, t->model->vocab_key);
+}
+
 Status trainer_open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
@@ -81,10 +96,7 @@ Status trainer_open_tokenizer(Trainer *t)
     if (has_one || !t->is_driven) TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
     TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
-    FAIL_IF(t->tokenizer && tokenizer_vocab_size(t->tokenizer) > t->model->vocab_size, ERR_INVALID,
-            "the tokenizer of %s has %d tokens, the model's embedding only %lld (%s of config.json); they don't belong together",
-            t->tokenizer_dir, tokenizer_vocab_size(t->tokenizer), (long long)t->model->vocab_size, t->model->vocab_key);
-    return OK;
+    return t->tokenizer ? check_embedding(t) : OK;
 }
 
 static Status check_writable(const char *dir)

@@ -1,5 +1,6 @@
 /* Status, strings, arena, dtypes, random words and the thread pool. */
 #include "base/arena.h"
+#include "base/cgroup.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/philox.h"
@@ -235,7 +236,7 @@ static void every_task_runs_once(void)
 
 static void write_text(const char *dir, const char *name, const char *text)
 {
-    char path[128];
+    char path[512];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     FILE *file = fopen(path, "w");
     EXPECT(file && fputs(text, file) >= 0);
@@ -250,20 +251,20 @@ static void quotas_make_up_cores(void)
     } cases[] = {{"max 100000\n", INT_MAX}, {"200000 100000\n", 2}, {"150000 100000\n", 2},
                  {"5000 100000\n", 1},      {"100000", INT_MAX},    {"", INT_MAX},
                  {"0 100000", INT_MAX},     {"100000 0", INT_MAX},  {"9000000000000000000 1", INT_MAX}};
-    char dir[] = "/tmp/surogate-test-XXXXXX", path[64];
+    char dir[] = "/tmp/surogate-test-XXXXXX", path[64], none[] = "/nonexistent";
     EXPECT(mkdtemp(dir) != NULL);
-    EXPECT_INT(pool_quota_cores(dir), INT_MAX);
+    EXPECT_INT(cgroup_quota_cores(dir, none), INT_MAX);
     snprintf(path, sizeof path, "%s/cpu", dir);
     EXPECT_INT(mkdir(path, 0700), 0);
     write_text(path, "cpu.cfs_quota_us", "-1\n");
     write_text(path, "cpu.cfs_period_us", "100000\n");
-    EXPECT_INT(pool_quota_cores(dir), INT_MAX);
+    EXPECT_INT(cgroup_quota_cores(dir, none), INT_MAX);
     write_text(path, "cpu.cfs_quota_us", "350000\n");
-    EXPECT_INT(pool_quota_cores(dir), 4);
+    EXPECT_INT(cgroup_quota_cores(dir, none), 4);
     write_text(path, "cpu.cfs_quota_us", "-1\n");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_text(dir, "cpu.max", cases[i].text);
-        EXPECT_INT(pool_quota_cores(dir), cases[i].cores);
+        EXPECT_INT(cgroup_quota_cores(dir, none), cases[i].cores);
     }
     EXPECT(pool_usable_cores() >= 1);
     static const char *const names[] = {"cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cpu", "."};
@@ -271,6 +272,49 @@ static void quotas_make_up_cores(void)
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
         EXPECT_INT(remove(i == 4 ? dir : path), 0);
     }
+}
+
+/* A group's limits and those of all above it: the least counts, wherever it stands. */
+static void the_least_of_all_groups_counts(void)
+{
+    static const char *const v2[] = {"", "/pods", "/pods/pod", "/pods/pod/job"};
+    char                     dir[] = "/tmp/surogate-test-XXXXXX", path[128], groups[64];
+    EXPECT(mkdtemp(dir) != NULL);
+    snprintf(groups, sizeof groups, "%s/self", dir);
+    write_text(dir, "self", "1:name=systemd:/x\n0::/pods/pod/job\n");
+    for (int i = 1; i < 4; i++) {
+        snprintf(path, sizeof path, "%s%s", dir, v2[i]);
+        EXPECT_INT(mkdir(path, 0700), 0);
+    }
+    for (int least = 0; least < 4; least++) {
+        for (int i = 0; i < 4; i++) {
+            snprintf(path, sizeof path, "%s%s", dir, v2[i]);
+            write_text(path, "cpu.max", i == least ? "300000 100000" : i % 2 ? "max 100000" : "700000 100000");
+            write_text(path, "memory.max", i == least ? "1000000" : i % 2 ? "2000000" : "max");
+        }
+        EXPECT_INT(cgroup_quota_cores(dir, groups), 3);
+        EXPECT_INT(cgroup_memory_limit(dir, groups), 1000000);
+    }
+    write_text(dir, "self", "0::/not/seen/here\n"); /* a container: its own group is where groups are mounted */
+    write_text(dir, "cpu.max", "200000 100000");
+    EXPECT_INT(cgroup_quota_cores(dir, groups), 2);
+    write_text(dir, "self", "0::/../../other\n");
+    EXPECT_INT(cgroup_quota_cores(dir, groups), 2);
+    write_text(dir, "cpu.max", "max 100000");
+    write_text(dir, "memory.max", "max");
+    write_text(dir, "self", "5:cpuacct,cpu:/job\n4:memory:/job/step\n");
+    static const char *const v1[] = {"/cpuacct,cpu", "/cpuacct,cpu/job", "/memory", "/memory/job", "/memory/job/step"};
+    for (int i = 0; i < 5; i++) {
+        snprintf(path, sizeof path, "%s%s", dir, v1[i]);
+        EXPECT_INT(mkdir(path, 0700), 0);
+        write_text(path, "cpu.cfs_quota_us", i ? "-1" : "150000");
+        write_text(path, "cpu.cfs_period_us", "100000");
+        write_text(path, "memory.limit_in_bytes", i == 3 ? "4000000" : "9223372036854771712");
+    }
+    EXPECT_INT(cgroup_quota_cores(dir, groups), 2);
+    EXPECT_INT(cgroup_memory_limit(dir, groups), 4000000);
+    snprintf(path, sizeof path, "rm -r %s", dir);
+    EXPECT_INT(system(path), 0);
 }
 
 static void log_lines_go_to_stderr(void)
@@ -344,4 +388,4 @@ static void sha256_gives_the_published_sums(void)
 TEST_MAIN(TEST(find_gives_what_memmem_gives), TEST(failures_carry_a_message), TEST(arenas_give_zeroed_aligned_memory), TEST(strings_grow),
           TEST(bf16_rounds_to_nearest_even), TEST(stochastic_rounding_has_no_bias), TEST(edits_are_counted_as_defined),
           TEST(dtypes_have_names), TEST(philox_gives_the_published_words), TEST(every_task_runs_once), TEST(quotas_make_up_cores),
-          TEST(log_lines_go_to_stderr), TEST(sha256_gives_the_published_sums))
+          TEST(the_least_of_all_groups_counts), TEST(log_lines_go_to_stderr), TEST(sha256_gives_the_published_sums))

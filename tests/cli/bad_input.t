@@ -207,6 +207,17 @@ fi
 refused "unknown command" 2 "evall" "did you mean eval?" -- evall
 refused "unknown flag" 2 "--txt" "--text" -- eval "$dir/model" --txt "$dir/text.txt"
 refused "flag without value" 2 "--text" -- eval "$dir/model" --text
+for command in "generate $dir/model --prompt a" "eval $dir/model --text $dir/text.txt"; do
+    for threads in 4294967297 -1 2000; do
+        refused "$threads threads: ${command%% *}" 2 "--threads $threads" "1 to 1024" -- $command --threads $threads
+    done
+done
+refused "a GPU beyond int" 2 "--gpu 4294967296" -- doctor --gpu 4294967296
+for tokens in 4294967297 9223372036854775807; do
+    run generate "$dir/model" --prompt a --max-tokens $tokens --ignore-eos --temperature 0
+    check "$tokens tokens go on until the context is full: exit $status, $(cat "$dir/err")" [ "$status" = 0 ]
+    check "that is said" grep -q "the model's context is full" "$dir/err"
+done
 refused "a word where a number is needed" 2 "--max-tokens" "few" -- generate "$dir/model" --prompt a --max-tokens few
 refused "a text where a file is wanted" 2 "--text takes a file" -- encode "$dir/model" --text "Hello world"
 refused "missing text" 2 "$dir/no.txt" -- eval "$dir/model" --text "$dir/no.txt"

@@ -191,6 +191,11 @@ for command in "inspect $dir/t.xlsx --model $model" "tokenize model=$model datas
 done
 run inspect "$dir/t.xlsx" --model "$model" type=text
 check "any ending with type: text" [ "$status" = 0 ]
+for name in '[v2] x.jsonl' '{a,b}.jsonl'; do
+    head -2 "$dir/chats.jsonl" > "$dir/$name"
+    (cd "$dir" && "$SUROGATE" inspect "$name" --model "$model" --rows 0) > "$dir/out" 2> "$dir/err"
+    check "a file named $name: $(cat "$dir/err")" grep -q "^rows       2" "$dir/out"
+done
 refused "weights as text" 2 "model.safetensors" "NUL byte at offset" -- inspect "$model/model.safetensors" --model "$model" type=text
 refused "a field that isn't there" 2 "chats.jsonl:1" "messages_field" conv -- inspect "$dir/chats.jsonl" --model "$model" messages_field=conv
 printf 'a,b\n1,"x\n' > "$dir/open.csv"

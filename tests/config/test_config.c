@@ -157,6 +157,11 @@ static void overrides_win(void)
     EXPECT_INT(config.max_steps, 7);
     EXPECT_INT(config.datasets.items[0].samples, 3);
     EXPECT_STR(config.origin[KEY_run_max_steps], "argument max_steps=7");
+    EXPECT_OK(parse("chat_template: x\n", "datasets.0.path=[v2] x.jsonl", "datasets.1.path={a,b}.jsonl"));
+    EXPECT_STR(config.datasets.items[0].path, "[v2] x.jsonl");
+    EXPECT_STR(config.datasets.items[1].path, "{a,b}.jsonl");
+    EXPECT_OK(parse("", "chat_template={{ messages[0].content }}", NULL));
+    EXPECT_STR(config.chat_template, "{{ messages[0].content }}");
     EXPECT_OK(parse("datasets: [a.txt]\nlora: true\n", "datasets.1.path=b = c", "lora_target_modules=[q_proj, 'k: x']"));
     EXPECT_INT(config.datasets.count, 2);
     EXPECT_STR(config.datasets.items[0].path, "a.txt");

@@ -419,6 +419,74 @@ static void seeking_is_exact_among_small_weights(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
+/* Each epoch has all rows, each in an order of its own, which is none of the file's. */
+static void epochs_have_orders_of_their_own(void)
+{
+    enum { EPOCHS = 4, MOST_ROWS = 20 };
+    const char *dir = scratch_dir();
+    ShardSet    set = open_set(dir, true);
+    for (int mode = 0; mode < 3; mode++) {
+        uint64_t rows[EPOCHS + 1][MOST_ROWS];
+        Loader  *loader = open_loader(
+             &set,
+             (LoaderOptions){.mode = (LoaderMode)mode, .seq_len = 16, .batch_size = 1, .num_epochs = EPOCHS, .shuffle = true, .seed = 2});
+        int64_t count = loader_stats(loader)->rows_per_epoch;
+        int32_t ids[5][16];
+        Batch   row = {.tokens = ids[0], .labels = ids[1], .positions = ids[2], .doc_start = ids[3], .doc_id = ids[4]};
+        EXPECT(count > 5 && count <= MOST_ROWS);
+        for (int64_t i = 0; i < count; i++) {
+            EXPECT_OK(loader_read_row(loader, i, &row));
+            rows[EPOCHS][i] = hash_bytes(row.tokens, sizeof ids[0], 0); /* the file's order */
+        }
+        for (int e = 0; e < EPOCHS; e++) {
+            uint64_t sum[2] = {0};
+            for (int64_t i = 0; i < count; i++) {
+                const Batch *batch;
+                EXPECT_OK(loader_next(loader, &batch));
+                rows[e][i] = hash_bytes(batch->tokens, sizeof ids[0], 0);
+                sum[0] += rows[e][i];
+                sum[1] += rows[EPOCHS][i];
+            }
+            EXPECT(sum[0] == sum[1]);
+        }
+        for (int e = 0; e <= EPOCHS; e++)
+            for (int k = 0; k < e; k++) EXPECT(memcmp(rows[e], rows[k], sizeof rows[0][0] * (size_t)count) != 0);
+        loader_destroy(loader);
+    }
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* Whatever the seed and the ratio draw of few documents. */
+static void no_side_of_the_split_is_empty(void)
+{
+    const char *dir = scratch_dir();
+    ShardSet    set;
+    write_shard(path_in(dir, "shard-00000.tokens"), (const int[]){5, 6, 7}, 3, 500, true);
+    EXPECT_OK(shard_set_open(dir, &set));
+    for (uint64_t seed = 0; seed < 40; seed++)
+        for (int r = 0; r < 3; r++) {
+            const double ratios[] = {0.001, 0.3, 0.89};
+            int64_t      documents = 0;
+            for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
+                LoaderOptions options = {.mode = LOADER_PACKED,
+                                         .part = (LoaderPart)part,
+                                         .validation_ratio = ratios[r],
+                                         .seq_len = 16,
+                                         .batch_size = 1,
+                                         .seed = seed};
+                Loader       *loader = open_loader(&set, options);
+                if (!loader) continue;
+                EXPECT(loader_stats(loader)->num_documents >= 1);
+                documents += loader_stats(loader)->num_documents;
+                loader_destroy(loader);
+            }
+            EXPECT_INT(documents, 3);
+        }
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
 /* Steps of other sizes go on with the row behind the last one. */
 static void resuming_counts_rows(void)
 {
@@ -514,6 +582,16 @@ static void empty_data_is_an_error(void)
     options.vocab_size = 100;
     EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID, "vocabulary of 500");
     shard_set_close(&set);
+    write_shard(path_in(dir, "shard-00000.tokens"), (const int[]){9, 9, 9}, 3, 500, true);
+    EXPECT_OK(shard_set_open(dir, &set));
+    options = (LoaderOptions){.mode = LOADER_PACKED, .seq_len = 1, .batch_size = 1};
+    for (int rule = LONG_TRUNCATE; rule <= LONG_DROP; rule++) {
+        options.long_samples = (LongSamples)rule;
+        if (rule == LONG_SPLIT) continue; /* its parts have labels */
+        EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID,
+                     "3 longer than sequence_len 1; nothing to learn from. Raise");
+    }
+    shard_set_close(&set);
     EXPECT_OK(file_remove_tree(dir));
 }
 
@@ -521,4 +599,5 @@ TEST_MAIN(TEST(text_is_never_lost), TEST(stream_uses_every_token_and_label_once)
           TEST(packed_and_padded_hold_the_same_samples), TEST(splitting_loses_no_label), TEST(seeking_is_exact_over_epochs),
           TEST(validation_and_training_share_no_document), TEST(one_document_is_split_by_tokens), TEST(weights_repeat_and_thin_out),
           TEST(small_weights_add_up), TEST(seeking_is_exact_among_small_weights), TEST(parts_of_epochs_end_in_time),
-          TEST(resuming_counts_rows), TEST(permutations_are_permutations), TEST(empty_data_is_an_error))
+          TEST(resuming_counts_rows), TEST(epochs_have_orders_of_their_own), TEST(no_side_of_the_split_is_empty),
+          TEST(permutations_are_permutations), TEST(empty_data_is_an_error))

@@ -1,4 +1,4 @@
-/* Input: a tokenizer.json, NUL, a text, NUL, a tokenizer_config.json that is its generation_config.json too. Loads,
+/* Input: a tokenizer.json, NUL, a text, NUL, a tokenizer_config.json that is the other files beside it too. Loads,
  * encodes, decodes, streams; errors are fine, crashes and leaks are not. */
 #include "fuzz_text.h"
 
@@ -16,9 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (config) config_text = (Str){config + 1, text.len - (size_t)(config - text.data) - 1};
     if (config) text.len = (size_t)(config - text.data);
     if (tokenizer_parse("fuzz", (const char *)data, len, &tokenizer) != OK) return 0;
-    if (tokenizer_configure(tokenizer, "fuzz", config_text, config_text) == OK && tokenizer_adds_bos(tokenizer) &&
-        tokenizer_bos_id(tokenizer) < 0)
-        abort();
+    TokenizerTexts texts = {config_text, config_text, config_text, config_text};
+    if (tokenizer_configure(tokenizer, "fuzz", &texts) == OK && tokenizer_adds_bos(tokenizer) && tokenizer_bos_id(tokenizer) < 0) abort();
     text_encode(tokenizer, text, (EncodeOptions){.add_special = true}, &out);
     text_encode(tokenizer, text, (EncodeOptions){.plain_special = true}, &out);
     tokenizer_destroy(tokenizer);

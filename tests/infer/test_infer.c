@@ -125,6 +125,34 @@ static void sampling_follows_the_softmax(void)
     sampler_destroy(sampler);
 }
 
+/* Of equal logits the lower ids come first, wherever something is cut. */
+static void ties_go_to_the_lower_ids(void)
+{
+    enum { MANY = 3000, FEW = 7 };
+    static float logits[MANY];
+    for (int i = 0; i < MANY; i++) logits[i] = i % 2 ? 1.0f : 2.0f; /* the even ids tie */
+    const struct {
+        SampleOptions options;
+        int32_t       below; /* the even ids that may come */
+    } cases[] = {
+        {{.temperature = 0, .top_p = 1}, 2},
+        {{.temperature = 1, .top_p = 1, .top_k = 1}, 2},
+        {{.temperature = 1, .top_p = 1, .top_k = FEW}, 2 * FEW},
+        {{.temperature = 0.01, .top_p = 0.25}, MANY / 4},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        Sampler *sampler = sampler_create(&cases[c].options, MANY);
+        int32_t  most = 0;
+        for (int i = 0; i < 200; i++) {
+            int32_t id = sampler_pick(sampler, logits, i);
+            EXPECT(id % 2 == 0 && id < cases[c].below);
+            most = id > most ? id : most;
+        }
+        EXPECT(most >= cases[c].below * 3 / 4 - 2); /* all of them come */
+        sampler_destroy(sampler);
+    }
+}
+
 /* The tensor of a folder that holds this part of a matrix. */
 static const StTensor *stored_part(const StFile *file, const char *matrix, const char *part)
 {
@@ -229,5 +257,5 @@ static void bigram_is_witten_bell(void)
 }
 
 TEST_MAIN(TEST(greedy_text_is_that_without_a_cache), TEST(the_context_s_end_ends_the_text),
-          TEST(losses_of_windows_are_those_of_their_texts), TEST(sampling_follows_the_softmax),
+          TEST(losses_of_windows_are_those_of_their_texts), TEST(sampling_follows_the_softmax), TEST(ties_go_to_the_lower_ids),
           TEST(quantised_folders_evaluate_as_in_transformers), TEST(bigram_is_witten_bell))

@@ -343,6 +343,65 @@ static void added_tokens_follow_their_flags(void)
 }
 
 /* Characters as symbols: unknown tokens, byte fallback, word affixes. */
+/* A byte-level tokenizer.json: the characters of the bytes have the first ids, in their order, then come the case's words. */
+static Str beside_tokenizer(const JsonValue *one)
+{
+    StrBuf           json = {0};
+    const JsonValue *words = json_get(one, "words"), *lowercase = json_get(one, "lowercase");
+    strbuf_puts(&json, "{\"version\": \"1.0\", \"added_tokens\": ");
+    json_write(&json, json_get(one, "added_tokens"), -1);
+    strbuf_printf(&json, ", \"normalizer\": %s", lowercase->boolean ? "{\"type\": \"Lowercase\"}" : "null");
+    strbuf_puts(&json, ", \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}, "
+                       "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {");
+    int id = 0;
+    for (int code = 33; code < 324; code++) {
+        if ((code > 126 && code < 161) || code == 173) continue;
+        strbuf_printf(&json, "%s\"\\u%04x\": %d", id ? ", " : "", code, id);
+        id++;
+    }
+    for (uint32_t i = 0; i < words->count; i++) {
+        strbuf_puts(&json, ", ");
+        json_write(&json, &words->items[i], -1);
+        strbuf_printf(&json, ": %d", id++);
+    }
+    strbuf_puts(&json, "}}}");
+    Str out = {arena_strndup(&arena, json.data, json.len), json.len};
+    strbuf_deinit(&json);
+    return out;
+}
+
+static int32_t id_or_none(const JsonValue *value)
+{
+    return value->type == JSON_INT ? (int32_t)value->integer : -1;
+}
+
+/* tests/oracle/make_side_tokens.py: tokenizer_config.json and its like in random forms, and what transformers makes of them. */
+static void tokens_beside_the_file_are_added_as_in_transformers(void)
+{
+    JsonValue        file = file_json("tests/fixtures/side_tokens.json");
+    const JsonValue *cases = json_get(&file, "cases");
+    for (uint32_t i = 0; i < cases->count; i++) {
+        const JsonValue *one = &cases->items[i], *files = json_get(one, "files");
+        char             folder[] = "/tmp/surogate_beside_XXXXXX";
+        Str              json = beside_tokenizer(one);
+        Tokenizer       *tokenizer;
+        EXPECT(mkdtemp(folder) != NULL);
+        EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/tokenizer.json", folder), json.data, json.len));
+        for (uint32_t k = 0; k < files->count; k++) {
+            StrBuf text = {0};
+            json_write(&text, &files->members[k].value, -1);
+            EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/%s", folder, files->members[k].key.data), text.data, text.len));
+            strbuf_deinit(&text);
+        }
+        EXPECT_OK(tokenizer_load(folder, &tokenizer));
+        EXPECT_STR(encoded(tokenizer, json_get(one, "text")->string, (EncodeOptions){0}), json_ids(json_get(one, "ids")));
+        EXPECT_INT(tokenizer_eos_id(tokenizer), id_or_none(json_get(one, "eos")));
+        EXPECT_INT(tokenizer_pad_id(tokenizer), id_or_none(json_get(one, "pad")));
+        tokenizer_destroy(tokenizer);
+        EXPECT_OK(file_remove_tree(folder));
+    }
+}
+
 static void unknown_characters_follow_the_model(void)
 {
     static const struct {
@@ -468,7 +527,7 @@ static void add_bos_token_decides_over_the_post_processor(void)
     } rows[] = {
         {"{\"bos_token\":\"<s>\",\"add_bos_token\":true}", "300 97"},
         {"{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"eos_token\":\"ab\",\"add_eos_token\":true}", "97 256"},
-        {"{\"bos_token\":\"unknown\",\"add_bos_token\":true}", "97"},
+        {"{\"bos_token\":\"unknown\",\"add_bos_token\":true}", "301 97"}, /* a token more */
     };
     EXPECT_OK(file_make_dirs(dir));
     EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/tokenizer.json", dir), model, strlen(model)));
@@ -493,6 +552,7 @@ int main(int argc, char **argv)
         TEST(special_tokens_can_be_plain_text),
         TEST(bad_utf8_encodes_as_the_replacement_character),
         TEST(added_tokens_follow_their_flags),
+        TEST(tokens_beside_the_file_are_added_as_in_transformers),
         TEST(unknown_characters_follow_the_model),
         TEST(damaged_files_say_where_and_what),
         TEST(add_bos_token_decides_over_the_post_processor),

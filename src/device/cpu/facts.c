@@ -1,10 +1,10 @@
 /* Name, memory and cores of this machine, and a short measurement of what it can do at most. */
 #include "device/cpu/facts.h"
 
+#include "base/cgroup.h"
 #include "base/pool.h"
 #include "device/cpu/sgemm.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,41 +25,25 @@ static void cpu_name(char *buf, size_t size)
     if (file) fclose(file);
 }
 
-/* The limit of the control group we are in, as containers see it; 0: none. */
-static int64_t memory_limit(void)
-{
-    static const char *const paths[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
-    long long                limit = 0;
-    for (int i = 0; i < 2; i++) {
-        FILE *file = fopen(paths[i], "r");
-        if (!file) continue;
-        if (fscanf(file, "%lld", &limit) != 1) limit = 0;
-        fclose(file);
-        break;
-    }
-    return limit;
-}
-
 int64_t device_host_available(void)
 {
     char    line[128];
-    int64_t limit = memory_limit(), available = 0;
+    int64_t limit = cgroup_memory_limit(NULL, NULL), available = 0;
     FILE   *file = fopen("/proc/meminfo", "r");
     while (file && !available && fgets(line, sizeof line, file))
         if (strncmp(line, "MemAvailable:", 13) == 0) available = strtoll(line + 13, NULL, 10) * 1024;
     if (file) fclose(file);
-    return limit > 0 && limit < available ? limit : available;
+    return limit < available ? limit : available;
 }
 
 void cpu_facts(int num_threads, DeviceFacts *out)
 {
-    cpu_set_t set;
     *out = (DeviceFacts){.num_workers = num_threads, .fp8_blocks = true, .is_host = true};
     cpu_name(out->name, sizeof out->name);
     out->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    int64_t limit = memory_limit();
-    if (limit > 0 && limit < out->memory_bytes) out->memory_bytes = limit;
-    if (!num_threads) out->num_workers = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    int64_t limit = cgroup_memory_limit(NULL, NULL);
+    if (limit < out->memory_bytes) out->memory_bytes = limit;
+    if (!num_threads) out->num_workers = pool_usable_cores();
 }
 
 enum {
