@@ -501,6 +501,15 @@ static Status check_unknown_key(const IrModule *module, const char *key, const J
     return OK;
 }
 
+/* A value that settings are read from is one that may hold them. */
+static Status check_is_object(const JsonValue *settings, const char *key, const JsonValue *value, const char *config_name)
+{
+    bool is_object = is_listed(settings, key, true) && !is_listed(settings, key, false);
+    FAIL_IF(is_object && !is_off(value), ERR_INVALID, "%s: %.200s: expected an object, found %s", config_name, key,
+            json_type_name(value->type));
+    return OK;
+}
+
 /* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another
  * model. So is one inside of an object that only some settings are read from (rope_scaling). */
 static Status check_unknown_keys(const IrModule *module, const JsonValue *config, const char *config_name)
@@ -512,12 +521,13 @@ static Status check_unknown_keys(const IrModule *module, const JsonValue *config
         char             path[256];
         bool             is_object = value->type == JSON_OBJECT, is_known = is_listed(settings, key, is_object);
         if (is_listed(ignored, key, true)) continue;
-        FAIL_IF(!is_known && !is_off(value) && is_listed(settings, key, true), ERR_INVALID, "%s: %.200s: expected an object, found %s",
-                config_name, key, json_type_name(value->type));
+        if (!is_object) TRY(check_is_object(settings, key, value, config_name));
         if (!is_known) TRY(check_unknown_key(module, key, value, config_name));
         for (uint32_t k = 0; is_known && is_object && k < value->count; k++) {
+            const JsonValue *inner = &value->members[k].value;
             snprintf(path, sizeof path, "%s.%s", key, value->members[k].key.data);
-            if (!is_listed(settings, path, true)) TRY(check_unknown_key(module, path, &value->members[k].value, config_name));
+            if (!is_listed(settings, path, true)) TRY(check_unknown_key(module, path, inner, config_name));
+            if (inner->type != JSON_OBJECT) TRY(check_is_object(settings, path, inner, config_name));
         }
     }
     return OK;

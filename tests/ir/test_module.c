@@ -159,6 +159,8 @@ static void values_of_wrong_types_are_refused(void)
         {"LlamaForCausalLM", ", \"tie_word_embeddings\": 2", NULL, "tie_word_embeddings: expected true or false, found integer"},
         {"LlamaForCausalLM", ", \"attention_bias\": \"no\"", NULL, "attention_bias: expected true or false, found string"},
         {"LlamaForCausalLM", ", \"rope_scaling\": {\"rope_type\": 0}", NULL, "rope_scaling.rope_type: expected a text, found integer"},
+        {"Gemma3ForCausalLM", ", \"rope_parameters\": {\"full_attention\": 2}", NULL,
+         "rope_parameters.full_attention: expected an object, found integer"},
         {"Qwen3ForCausalLM", ", \"layer_types\": [1, 0]", NULL, "layer_types: expected a text, found integer"},
         {"SmolLM3ForCausalLM", ", \"no_rope_layers\": [1, 2]", NULL, "no_rope_layers: expected true or false, found integer"},
     };

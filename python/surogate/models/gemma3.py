@@ -16,7 +16,7 @@ CONFIG = changed(
     rope_kind=Choice([place + key for place in PLACES for key in ("rope_type", "type")], "0", choices={"default": 0, "linear": LINEAR}),
     near_stretched=Choice("rope_parameters.sliding_attention.rope_type", "0", choices={"default": 0}),
     rope_factor=Number([place + "factor" for place in PLACES], "1", needed_if="rope_kind", min=1),
-    pattern=Number(["sliding_window_pattern", "_sliding_window_pattern"], "6", min=1, integer=True),
+    pattern=Number("sliding_window_pattern", "6", min=1, integer=True),
     near=Choice("layer_types", "(i + 1) % pattern != 0", per="L", choices=KINDS),
 )
 REQUIRE = gemma2.REQUIRE_GEMMA | {"score_cap == 0": "attn_logit_softcapping isn't supported: transformers leaves it out"}
@@ -35,7 +35,7 @@ class Block(gemma2.Block):
         return g.select("near[i]", lambda: near_rope, lambda: rope, name="rope")
 
 
-@hf_config("Gemma3ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **CONFIG)
+@hf_config("Gemma3ForCausalLM", require=REQUIRE, ignored=(*IGNORED, "_sliding_window_pattern"), refused=REFUSED, **CONFIG)
 @model
 class Gemma3(gemma2.Gemma2):
     def ropes(self, g: Any) -> tuple[Any, Any]:
