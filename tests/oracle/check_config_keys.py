@@ -148,7 +148,7 @@ def defaults(cls):
 def is_harmless(name, value, default):
     """Where transformers refuses them: null counts as absent and one value is for all of a list (docs/ir.md), 0 and 1 as false and true, a whole
     number as a fraction, which may be None; a layer whose window isn't said has none."""
-    if name == "sliding_window" and value is ABSENT or name in ("layer_types", "no_rope_layers") and not isinstance(value, list):
+    if name in ("sliding_window", "use_sliding_window") and value in (ABSENT, False) or name in ("layer_types", "no_rope_layers") and not isinstance(value, list):
         return True
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value is None or (whole and (value in (0, 1) or default is None or isinstance(default, float))) or (isinstance(default, list) and isinstance(value, float))
