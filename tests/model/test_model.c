@@ -5,6 +5,8 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "model/weights.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
 
 #include "test.h"
 
@@ -236,6 +238,33 @@ static void rope_scaling_goes_before_rope_parameters(void)
             EXPECT_NEAR(kind, cases[i].kind, 0);
             EXPECT_NEAR(theta, cases[i].theta, 0);
         }
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
+}
+
+/* transformers multiplies by sqrt(C) in the dtype of the weights: 33.94 is 34 in bf16. */
+static void gemmas_embedding_is_scaled_in_the_weights_dtype(void)
+{
+    static const char *const names[] = {"Gemma2ForCausalLM", "Gemma3ForCausalLM"};
+    for (int k = 0; k < 4; k++) {
+        Arena       arena = {0};
+        HfModel    *model;
+        Graph      *graph;
+        int         found = 0;
+        const char *text = arena_printf(&arena,
+                                        "{\"architectures\": [\"%s\"], \"vocab_size\": 8, \"hidden_size\": 1152, \"head_dim\": 8, "
+                                        "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 4}",
+                                        names[k / 2]);
+        EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/config.json", make_folder()), text, strlen(text)));
+        EXPECT_OK(hf_model_open(&arena, folder, &model));
+        EXPECT_OK(hf_model_bind(&arena, model, k % 2 ? DT_BF16 : DT_F32, &graph));
+        for (const Node *node = graph->first; node; node = node->next) {
+            if (node->op != &op_scale) continue;
+            EXPECT_NEAR(((const ScaleAttrs *)node->attrs)->by, k % 2 ? 34 : sqrt(1152), 1e-12);
+            found++;
+        }
+        EXPECT_INT(found, 1);
         EXPECT_OK(file_remove_tree(folder));
         arena_deinit(&arena);
     }
@@ -552,6 +581,6 @@ static void what_others_take_is_beside_the_plan(void)
 TEST_MAIN(TEST(what_others_take_is_beside_the_plan), TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone),
           TEST(init_is_what_the_documents_say), TEST(a_saved_model_holds_the_same_tensors), TEST(names_without_their_prefix_are_read),
           TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype), TEST(rope_scaling_goes_before_rope_parameters),
-          TEST(ids_and_dtypes_are_checked), TEST(adapters_go_in_and_out_key_for_key), TEST(an_adapter_setting_we_lack_is_refused),
-          TEST(a_stored_head_wins_over_the_config), TEST(merging_adds_the_product), TEST(a_merged_half_is_one),
-          TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))
+          TEST(gemmas_embedding_is_scaled_in_the_weights_dtype), TEST(ids_and_dtypes_are_checked), TEST(adapters_go_in_and_out_key_for_key),
+          TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config), TEST(merging_adds_the_product),
+          TEST(a_merged_half_is_one), TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))
