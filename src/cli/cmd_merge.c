@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/philox.h"
+#include "files/folder.h"
 #include "infer/infer_model.h"
 #include "model/merge.h"
 
@@ -51,23 +52,35 @@ static Status probe(const char *dir, const char *adapter, const char *qlora, flo
     return status;
 }
 
+static Status print_difference(const float *with, const float *without, int64_t count)
+{
+    double largest = 0, scale = 0;
+    for (int64_t i = 0; i < count; i++) {
+        FAIL_IF(!isfinite(with[i]), ERR_INVALID, "base and adapter together compute a logit of %g, so that there is nothing to merge",
+                with[i]);
+        FAIL_IF(!isfinite(without[i]), ERR_INVALID, "the merged model computes a logit of %g, where base and adapter compute %g",
+                without[i], with[i]);
+        largest = fmax(largest, fabs((double)with[i] - (double)without[i]));
+        scale = fmax(scale, fabs((double)with[i]));
+    }
+    StrBuf out = {0};
+    strbuf_printf(&out, "largest logit difference %.3g (largest logit %.3g)\n", largest, scale);
+    Status status = cli_print(&out);
+    strbuf_deinit(&out);
+    return status;
+}
+
 static Status compare(const char *base, const char *adapter, const char *qlora, const char *merged)
 {
     float  *with = NULL, *without = NULL;
     int64_t count = 0, other = 0;
     Status  status = probe(base, adapter, qlora, &with, &count);
+    log_mute(true); /* what is said of the base holds for what was made of it */
     if (status == OK) status = probe(merged, NULL, NULL, &without, &other);
-    if (status == OK && count == other) {
-        double largest = 0, scale = 0;
-        for (int64_t i = 0; i < count; i++) {
-            largest = fmax(largest, fabs((double)with[i] - (double)without[i]));
-            scale = fmax(scale, fabs((double)with[i]));
-        }
-        StrBuf out = {0};
-        strbuf_printf(&out, "largest logit difference %.3g (largest logit %.3g)\n", largest, scale);
-        status = cli_print(&out);
-        strbuf_deinit(&out);
-    }
+    log_mute(false);
+    if (status == OK && count != other)
+        status = status_fail(ERR_INTERNAL, "the merged model has %lld logits, base and adapter %lld", (long long)other, (long long)count);
+    if (status == OK) status = print_difference(with, without, count);
     free(with);
     free(without);
     return status;
@@ -78,9 +91,6 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
     HfModel    *model;
     PeftAdapter adapter;
     Device     *device;
-    bool        is_there;
-    TRY(file_exists(arena_printf(arena, "%s/config.json", out), &is_there));
-    FAIL_IF(is_there, ERR_INVALID, "%s already holds a model; name a new folder", out);
     TRY(hf_model_open(arena, base, &model));
     TRY(peft_open(arena, adapter_dir, &adapter));
     if (qlora) TRY(peft_parse_base_format(qlora, &adapter.base_format));
@@ -91,21 +101,37 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
     return status;
 }
 
+static Status refuse_used(Arena *arena, const char *out)
+{
+    bool is_model, is_adapter;
+    TRY(file_exists(arena_printf(arena, "%s/config.json", out), &is_model));
+    TRY(peft_is_adapter_dir(out, &is_adapter));
+    FAIL_IF(is_model, ERR_INVALID, "%s already holds a model; name a new folder", out);
+    FAIL_IF(is_adapter, ERR_INVALID, "%s holds an adapter; name a new folder for the merged model", out);
+    return OK;
+}
+
 Status cmd_merge(CliArgs *args)
 {
-    const char *qlora = NULL;
-    bool        quantised = false, done;
-    const Flag  flags[] = {
-         {"--qlora", FLAG_TEXT, &qlora, "FORMAT",
-          "the base was quantised under the adapter: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
-         {"--quantised", FLAG_SWITCH, &quantised, NULL,
-          "quantise what is merged as the base's folder is; without it the result isn't quantised"},
+    FolderWriter writer;
+    const char  *qlora = NULL;
+    bool         quantised = false, done;
+    const Flag   flags[] = {
+          {"--qlora", FLAG_TEXT, &qlora, "FORMAT",
+           "the base was quantised under the adapter: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
+          {"--quantised", FLAG_SWITCH, &quantised, NULL,
+           "quantise what is merged as the base's folder is; without it the result isn't quantised"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 3));
-    TRY(merge(&args->arena, args->words[0], args->words[1], qlora, quantised, args->words[2]));
-    TRY(compare(args->words[0], args->words[1], qlora, args->words[2]));
-    log_info("wrote %s", args->words[2]);
+    const char *base = args->words[0], *adapter = args->words[1], *out = args->words[2];
+    TRY(refuse_used(&args->arena, out));
+    TRY(folder_begin(&args->arena, out, &writer));
+    Status status = merge(&args->arena, base, adapter, qlora, quantised, writer.partial);
+    if (status == OK) status = compare(base, adapter, qlora, writer.partial);
+    if (status != OK) return folder_abandon(&writer, status);
+    TRY(folder_finish(&writer, "config.json"));
+    log_info("wrote %s", out);
     return OK;
 }

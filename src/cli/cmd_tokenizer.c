@@ -5,6 +5,7 @@
 #include "data/text_file.h"
 #include "device/device.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "text/bpe_train.h"
 
 #include <string.h>
@@ -53,6 +54,14 @@ static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
     return OK;
 }
 
+static Status save(CliArgs *args, const BpeTrainer *trainer, const char *dir)
+{
+    FolderWriter writer;
+    TRY(folder_begin(&args->arena, dir, &writer));
+    Status status = bpe_trainer_save(trainer, writer.partial);
+    return status == OK ? folder_finish(&writer, "tokenizer.json") : folder_abandon(&writer, status);
+}
+
 static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
 {
     int          num_special, eos = 0;
@@ -71,7 +80,7 @@ static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
     TRY(bpe_trainer_create(&options, &trainer));
     Status status = add_files(args, trainer, &files);
     if (status == OK) status = bpe_trainer_train(trainer);
-    if (status == OK) status = bpe_trainer_save(trainer, t->out);
+    if (status == OK) status = save(args, trainer, t->out);
     int64_t learnt = 256 + num_special + (int64_t)bpe_trainer_num_merges(trainer);
     if (status == OK && learnt < t->vocab_size)
         log_warn("%lld tokens were learnt of the %lld asked for: no other pair of tokens is frequent enough; give more text",

@@ -36,6 +36,7 @@ static Status add_eos_of_folder(InferModel *infer, const char *dir)
     if (!is_there) return OK;
     TRY(file_read(&infer->arena, path, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(&infer->arena, path, text.data, text.len, &config));
+    TRY(hf_check_token_ids(&config, path));
     add_eos_of(infer, &config);
     return OK;
 }

@@ -91,6 +91,10 @@ static Status lookup(const void *context, const char *name, const double *index,
         *out = (double)shapes[i].value;
         return OK;
     }
+    if (!index && strcmp(name, "bf16") == 0 && !ir_dims_get(&b->dims, name, out)) { /* modules may have a symbol of that name */
+        *out = b->options->dtype == DT_BF16;
+        return OK;
+    }
     return ir_dims_at(&b->dims, name, index, out);
 }
 

@@ -1,6 +1,8 @@
 /* Precedence climbing; depth is bounded so that no input overflows the stack. */
 #include "ir/expr.h"
 
+#include "base/dtype.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -51,11 +53,17 @@ static Status bracketed(Expr *e, double *out)
     return OK;
 }
 
+/* The nearest number that bf16 holds. */
+static double round_bf16(double value)
+{
+    return (double)bf16_to_f32(bf16_from_f32((float)value));
+}
+
 /* Of one number or of two. */
 static const struct {
     const char *name;
     double (*of_one)(double), (*of_two)(double, double);
-} functions[] = {{"sqrt", sqrt, NULL}, {"log", log, NULL},  {"floor", floor, NULL}, {"ceil", ceil, NULL},
+} functions[] = {{"sqrt", sqrt, NULL}, {"log", log, NULL},  {"floor", floor, NULL}, {"ceil", ceil, NULL}, {"round_bf16", round_bf16, NULL},
                  {"pow", NULL, pow},   {"min", NULL, fmin}, {"max", NULL, fmax}};
 enum { EXPR_FUNCTIONS = sizeof functions / sizeof *functions };
 
@@ -64,8 +72,8 @@ static Status called(Expr *e, const char *name, double *out)
     double first = 0;
     int    k = 0;
     while (k < EXPR_FUNCTIONS && strcmp(functions[k].name, name) != 0) k++;
-    FAIL_IF(k == EXPR_FUNCTIONS, ERR_INVALID, "expression \"%s\": unknown function %s; expected sqrt, log, floor, ceil, pow, min or max",
-            e->text, name);
+    FAIL_IF(k == EXPR_FUNCTIONS, ERR_INVALID,
+            "expression \"%s\": unknown function %s; expected sqrt, log, floor, ceil, round_bf16, pow, min or max", e->text, name);
     if (functions[k].of_two) {
         TRY(ternary(e, &first));
         FAIL_IF(!accept(e, ","), ERR_INVALID, "expression \"%s\": expected , at \"%s\"", e->text, e->p);

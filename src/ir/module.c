@@ -157,19 +157,16 @@ static Status lookup_names(const void *context, const char *name, const double *
     return OK;
 }
 
-/* "a.b" reads config["a"]["b"]; null counts as absent. */
+/* "a.b" reads config["a"]["b"]. */
 static const JsonValue *config_get(const JsonValue *config, const char *path)
 {
     const char *dot = strchr(path, '.');
     char        head[128];
-    if (dot && (size_t)(dot - path) < sizeof head) {
-        memcpy(head, path, (size_t)(dot - path));
-        head[dot - path] = 0;
-        const JsonValue *inner = json_get(config, head);
-        return inner ? config_get(inner, dot + 1) : NULL;
-    }
-    const JsonValue *value = json_get(config, path);
-    return value && value->type != JSON_NULL ? value : NULL;
+    if (!dot || (size_t)(dot - path) >= sizeof head) return json_get(config, path);
+    memcpy(head, path, (size_t)(dot - path));
+    head[dot - path] = 0;
+    const JsonValue *inner = json_get(config, head);
+    return inner ? config_get(inner, dot + 1) : NULL;
 }
 
 typedef struct Setting {
@@ -177,8 +174,29 @@ typedef struct Setting {
     const JsonValue *entry;
     const JsonValue *config;
     const char      *config_name;
-    const char      *key; /* the spelling found */
+    const char      *key;     /* the spelling found */
+    bool             is_null; /* a spelling is there, and none that isn't null */
 } Setting;
+
+/* Whether the value is of the entry's "type"; one without may have any. */
+static Status check_type(const Setting *s, const JsonValue *value)
+{
+    const char *type;
+    if (!json_get_str(s->entry, "type", &type)) return OK;
+    bool is_01 = value->type == JSON_INT && (value->integer == 0 || value->integer == 1);
+    if (strcmp(type, "number") == 0)
+        FAIL_IF(value->type != JSON_INT && value->type != JSON_DOUBLE && value->type != JSON_STRING, ERR_INVALID,
+                "%s: %s: expected a number, found %s", s->config_name, s->key, json_type_name(value->type)); /* a text's message is below */
+    else if (strcmp(type, "flag") == 0)
+        FAIL_IF(value->type != JSON_BOOL && !is_01, ERR_INVALID, "%s: %s: expected true or false, found %s", s->config_name, s->key,
+                json_type_name(value->type));
+    else if (strcmp(type, "text") == 0)
+        FAIL_IF(value->type != JSON_STRING, ERR_INVALID, "%s: %s: expected a text, found %s", s->config_name, s->key,
+                json_type_name(value->type));
+    else
+        FAIL(ERR_INVALID, "%s: type \"%.100s\"; expected number, flag or text", s->module->file, type);
+    return OK;
+}
 
 static Status setting_from_choice(const Setting *s, const JsonValue *value, double *out)
 {
@@ -200,6 +218,7 @@ static Status setting_from_choice(const Setting *s, const JsonValue *value, doub
 
 static Status setting_value(const Setting *s, const JsonValue *value, double *out)
 {
+    TRY(check_type(s, value));
     switch (value->type) {
     case JSON_INT:
         *out = (double)value->integer;
@@ -244,23 +263,23 @@ static Status check_range(const Setting *s, double value)
     return OK;
 }
 
-/* Finds the first spelling present in config; `entry.key` is a text or an array of texts. */
+/* Finds the first spelling in config that isn't null; `entry.key` is a text or an array of texts. */
 static const JsonValue *setting_find(Setting *s)
 {
     const JsonValue *key = json_get(s->entry, "key");
-    const JsonValue *found = NULL;
+    bool             is_list = key && key->type == JSON_ARRAY;
     s->key = "";
+    s->is_null = false;
     if (!key) json_get_str(s->entry, "symbol", &s->key); /* what follows from other symbols */
-    if (key && key->type == JSON_STRING) {
-        s->key = key->string.data;
-        return config_get(s->config, s->key);
+    for (uint32_t i = 0; key && i < (is_list ? key->count : 1); i++) {
+        const JsonValue *spelling = is_list ? &key->items[i] : key;
+        if (spelling->type != JSON_STRING) continue;
+        s->key = spelling->string.data;
+        const JsonValue *found = config_get(s->config, s->key);
+        if (found && found->type != JSON_NULL) return found;
+        s->is_null |= found != NULL;
     }
-    for (uint32_t i = 0; key && key->type == JSON_ARRAY && i < key->count && !found; i++) {
-        if (key->items[i].type != JSON_STRING) continue;
-        s->key = key->items[i].string.data;
-        found = config_get(s->config, s->key);
-    }
-    return found;
+    return NULL;
 }
 
 static Status check_symbol(const IrModule *module, const char *symbol, const IrDims *dims)
@@ -348,7 +367,8 @@ static const char *spelling_to_add(const JsonValue *entry, const JsonValue *conf
         if (!dot || (size_t)(dot - text) >= sizeof object) continue;
         memcpy(object, text, (size_t)(dot - text));
         object[dot - text] = 0;
-        if (config_get(config, object)) return text;
+        const JsonValue *there = config_get(config, object);
+        if (there && there->type != JSON_NULL) return text;
     }
     return key->items[0].string.data;
 }
@@ -368,7 +388,7 @@ static Status fail_missing(const Setting *s, const IrDims *dims, const IrSymbol 
     return status;
 }
 
-/* What stands for a key that isn't there: its default, unless others say that it must be. */
+/* What stands for a key that isn't there, or is null: its default, unless others say that it must be. */
 static Status setting_absent(const Setting *s, const EntryNames *names, const IrSymbol *symbol, double *out)
 {
     const char *fallback, *needed;
@@ -376,7 +396,7 @@ static Status setting_absent(const Setting *s, const EntryNames *names, const Ir
     Status      status = OK;
     if (json_get_str(s->entry, "needed_if", &needed)) status = expr_eval(needed, lookup_names, names, &is_needed);
     if (status != OK) return status_prefix(status, "%s: needed_if of %s", s->module->file, symbol->name);
-    bool has_default = json_get_str(s->entry, "default", &fallback);
+    bool has_default = (s->is_null && json_get_str(s->entry, "null", &fallback)) || json_get_str(s->entry, "default", &fallback);
     if (is_needed != 0 || !has_default) return fail_missing(s, names->dims, symbol, is_needed != 0 ? needed : NULL);
     status = expr_eval(fallback, lookup_names, names, out);
     return status == OK ? OK : status_prefix(status, "%s: default of %s", s->module->file, symbol->name);
@@ -481,6 +501,15 @@ static Status check_unknown_key(const IrModule *module, const char *key, const J
     return OK;
 }
 
+/* A value that settings are read from is one that may hold them. */
+static Status check_is_object(const JsonValue *settings, const char *key, const JsonValue *value, const char *config_name)
+{
+    bool is_object = is_listed(settings, key, true) && !is_listed(settings, key, false);
+    FAIL_IF(is_object && !is_off(value), ERR_INVALID, "%s: %.200s: expected an object, found %s", config_name, key,
+            json_type_name(value->type));
+    return OK;
+}
+
 /* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another
  * model. So is one inside of an object that only some settings are read from (rope_scaling). */
 static Status check_unknown_keys(const IrModule *module, const JsonValue *config, const char *config_name)
@@ -492,12 +521,13 @@ static Status check_unknown_keys(const IrModule *module, const JsonValue *config
         char             path[256];
         bool             is_object = value->type == JSON_OBJECT, is_known = is_listed(settings, key, is_object);
         if (is_listed(ignored, key, true)) continue;
-        FAIL_IF(!is_known && !is_off(value) && is_listed(settings, key, true), ERR_INVALID, "%s: %.200s: expected an object, found %s",
-                config_name, key, json_type_name(value->type));
+        if (!is_object) TRY(check_is_object(settings, key, value, config_name));
         if (!is_known) TRY(check_unknown_key(module, key, value, config_name));
         for (uint32_t k = 0; is_known && is_object && k < value->count; k++) {
+            const JsonValue *inner = &value->members[k].value;
             snprintf(path, sizeof path, "%s.%s", key, value->members[k].key.data);
-            if (!is_listed(settings, path, true)) TRY(check_unknown_key(module, path, &value->members[k].value, config_name));
+            if (!is_listed(settings, path, true)) TRY(check_unknown_key(module, path, inner, config_name));
+            if (inner->type != JSON_OBJECT) TRY(check_is_object(settings, path, inner, config_name));
         }
     }
     return OK;

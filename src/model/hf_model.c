@@ -23,6 +23,44 @@ static Status read_role(const HfModel *model, IrRole role, double fallback, cons
     return OK;
 }
 
+/* F32 where config.json says nothing; float16 and others that aren't computed in: BF16. */
+static Status read_dtype(HfModel *model)
+{
+    static const char *const known[] = {"float32", "bfloat16", "float16", "float64", "float", "half", "double", "auto"};
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    model->dtype = DT_F32;
+    for (int k = 0; k < 2; k++) {
+        const JsonValue *value = json_get(&model->config, keys[k]);
+        if (!value || value->type == JSON_NULL) continue;
+        FAIL_IF(value->type != JSON_STRING, ERR_INVALID, "%s: %s: expected a text, found %s", model->config_name, keys[k],
+                json_type_name(value->type));
+        const char *name = value->string.data;
+        size_t      i = 0, count = sizeof known / sizeof *known;
+        if (strncmp(name, "torch.", 6) == 0) name += 6;
+        while (i < count && strcmp(name, known[i]) != 0) i++;
+        bool is_ours = dtype_parse(name, &model->dtype) && DT_SET(model->dtype) & DT_SET_FLOAT;
+        FAIL_IF(i == count && !is_ours && strncmp(name, "float8", 6) != 0, ERR_INVALID,
+                "%s: %s: there is no dtype \"%.100s\"; expected one like float32, bfloat16 or float16", model->config_name, keys[k],
+                value->string.data);
+        if (!is_ours) model->dtype = strcmp(name, "float") == 0 ? DT_F32 : DT_BF16;
+        return OK;
+    }
+    return OK;
+}
+
+Status hf_check_token_ids(const JsonValue *config, const char *config_name)
+{
+    static const char *const keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+    for (int k = 0; k < 3; k++) {
+        const JsonValue *value = json_get(config, keys[k]);
+        bool             is_good = !value || value->type == JSON_NULL || value->type == JSON_INT || value->type == JSON_ARRAY;
+        for (uint32_t i = 0; is_good && value && value->type == JSON_ARRAY && i < value->count; i++)
+            is_good = value->items[i].type == JSON_INT;
+        FAIL_IF(!is_good, ERR_INVALID, "%s: %s: expected the id of a token, or a list of ids", config_name, keys[k]);
+    }
+    return OK;
+}
+
 static Status read_facts(HfModel *model)
 {
     double vocabulary, positions, tied;
@@ -37,13 +75,8 @@ static Status read_facts(HfModel *model)
     model->vocab_size = (int64_t)vocabulary;
     model->max_positions = (int64_t)positions;
     model->tied_head = tied != 0;
-    model->dtype = DT_F32;
-    const char *dtype = NULL;
-    if (json_get_str(&model->config, "dtype", &dtype) || json_get_str(&model->config, "torch_dtype", &dtype)) {
-        /* float16 and what else we don't compute in: stored as bf16. */
-        if (!dtype_parse(dtype, &model->dtype) || !(DT_SET(model->dtype) & DT_SET_FLOAT)) model->dtype = DT_BF16;
-    }
-    return OK;
+    TRY(hf_check_token_ids(&model->config, model->config_name));
+    return read_dtype(model);
 }
 
 static void write_config_text(HfModel *model)
@@ -62,6 +95,24 @@ static void take_quantization(HfModel *model)
     for (uint32_t i = 0; i < config->count; i++) {
         if (!str_equal(config->members[i].key, "quantization_config")) continue;
         model->quantization = config->members[i].value;
+        memmove(config->members + i, config->members + i + 1, (--config->count - i) * sizeof *config->members);
+        write_config_text(model);
+        return;
+    }
+}
+
+/* transformers takes a rope_scaling that says anything in place of a rope_parameters beside it, but for one that has a part for each kind
+ * of layer. */
+static void settle_rope(HfModel *model)
+{
+    JsonValue       *config = &model->config;
+    const JsonValue *scaling = json_get(config, "rope_scaling");
+    if (!scaling || scaling->type != JSON_OBJECT || !scaling->count) return;
+    for (uint32_t i = 0; i < config->count; i++) {
+        const JsonValue *value = &config->members[i].value;
+        if (!str_equal(config->members[i].key, "rope_parameters") || value->type != JSON_OBJECT) continue;
+        for (uint32_t k = 0; k < value->count; k++)
+            if (value->members[k].value.type == JSON_OBJECT) return;
         memmove(config->members + i, config->members + i + 1, (--config->count - i) * sizeof *config->members);
         write_config_text(model);
         return;
@@ -94,7 +145,10 @@ Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out
     FAIL_IF(!has_config, ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
-    if (model->config.type == JSON_OBJECT) take_quantization(model);
+    if (model->config.type == JSON_OBJECT) {
+        take_quantization(model);
+        settle_rope(model);
+    }
     TRY(model_ir_find(arena, model->dir, &model->config, model->config_name, ir, &model->module));
     TRY(read_facts(model));
     *out_model = model;

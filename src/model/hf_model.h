@@ -63,6 +63,9 @@ void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBu
 /* Writes config.json for weights of `dtype` into `folder`, and the IR unless it is a shipped one. */
 NODISCARD Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder);
 
+/* Whether bos_token_id, eos_token_id and pad_token_id of a config.json or generation_config.json are ids. */
+NODISCARD Status hf_check_token_ids(const JsonValue *config, const char *config_name);
+
 /* The files beside weights and config.json: tokenizer, chat templates, generation. Byte for byte; those that aren't there are left
  * out. `files` live in the arena: a run that read them at its start can save without their folder. */
 #define HF_TEMPLATE_FOLDER "additional_chat_templates"

@@ -14,6 +14,7 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 typedef struct Source {
     const StTensor *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
     const char     *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
+    const StTensor *a, *b;         /* the halves of its adapter; NULL: it has none */
     bool            is_quantised;  /* the adapter was trained over what a format makes of it */
     bool            is_transposed; /* the model has its transpose */
     const StTensor *stored;        /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
@@ -55,10 +56,15 @@ static void product_row(void *context, int64_t row, int worker)
     }
 }
 
-/* NULL: the adapter has none for this tensor. */
-static const StTensor *find_half(Merger *merger, const char *module, const char *half)
+/* NULL: the adapter has none for this module. */
+static const StTensor *find_half(const Merger *merger, const char *module, const char *half)
 {
-    return module ? st_find(merger->adapter, arena_printf(&merger->arena, PEFT_PREFIX PEFT_TENSOR, module, half)) : NULL;
+    StrBuf name = {0};
+    if (!module) return NULL;
+    strbuf_printf(&name, PEFT_PREFIX PEFT_TENSOR, module, half);
+    const StTensor *found = st_find(merger->adapter, strbuf_cstr(&name));
+    strbuf_deinit(&name);
+    return found;
 }
 
 /* What a merged tensor is stored as: the base's dtype, or F32 for those of doubles. */
@@ -144,10 +150,10 @@ static Status quantise(Merger *merger, const StTensor *w, const float *values)
     return OK;
 }
 
-/* A matrix that isn't the file's, quantised, or appended to `out`; a, b: NULL where no adapter belongs to it. */
-static Status make_changed(Merger *merger, const Source *source, const StTensor *a, const StTensor *b, FileWriter *out)
+/* A matrix that isn't the file's, quantised, or appended to `out`. */
+static Status make_changed(Merger *merger, const Source *source, FileWriter *out)
 {
-    const StTensor *w = source->tensor;
+    const StTensor *w = source->tensor, *a = source->a, *b = source->b;
     if (a) TRY(check_pair(source, a, b));
     float *values = malloc((size_t)(w->numel + (a ? 2 * (a->numel + b->numel) : 0)) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
@@ -175,10 +181,10 @@ static Status append_made(const StTensor *w, FileWriter *out)
     return status;
 }
 
-static bool is_changed(Merger *merger, const Source *source)
+static bool is_changed(const Source *source)
 {
     if (!source->tensor || (source->stored && source->part < 0)) return false;
-    return source->is_quantised || find_half(merger, source->module, PEFT_A);
+    return source->is_quantised || source->a;
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -186,49 +192,45 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     Merger         *merger = context;
     const Source   *source = &merger->sources[index];
     const StTensor *w = source->tensor, *as_is = source->stored ? source->stored : w;
-    if (!is_changed(merger, source)) return as_is->made ? append_made(w, out) : file_writer_append(out, as_is->data, as_is->bytes);
-    const StTensor *a = find_half(merger, source->module, PEFT_A), *b = find_half(merger, source->module, PEFT_B);
-    if (!source->stored) return make_changed(merger, source, a, b, out);
-    if (merger->made != w) TRY(make_changed(merger, source, a, b, out));
+    if (!is_changed(source)) return as_is->made ? append_made(w, out) : file_writer_append(out, as_is->data, as_is->bytes);
+    if (!source->stored) return make_changed(merger, source, out);
+    if (merger->made != w) TRY(make_changed(merger, source, out));
     return quantised_append(quantised_of(w), source->stored, source->part, merger->parts[source->part], out);
 }
 
-/* Names a tensor of the adapter that wraps no layer of the base. */
-static Status unknown_half(Merger *merger)
+/* Which sources the adapter changes. Every tensor of it must belong to one. */
+static Status find_halves(Merger *merger)
 {
-    for (size_t i = 0; i < st_count(merger->adapter); i++) {
-        const StTensor *half = st_at(merger->adapter, i);
-        size_t          k = 0;
-        while (k < merger->num_sources && find_half(merger, merger->sources[k].module, PEFT_A) != half &&
-               find_half(merger, merger->sources[k].module, PEFT_B) != half)
-            k++;
-        FAIL_IF(k == merger->num_sources, ERR_INVALID, "%s: %s belongs to no tensor of the base; is this the model that was adapted?",
-                half->path, half->name);
+    size_t count = st_count(merger->adapter);
+    bool  *used = arena_array(&merger->arena, bool, count + 1);
+    for (size_t i = 0; i < merger->num_sources; i++) {
+        Source *source = &merger->sources[i];
+        source->a = find_half(merger, source->module, PEFT_A);
+        source->b = find_half(merger, source->module, PEFT_B);
+        if (source->a) used[source->a - st_at(merger->adapter, 0)] = true;
+        if (source->b) used[source->b - st_at(merger->adapter, 0)] = true;
     }
+    for (size_t i = 0; i < count; i++)
+        FAIL_IF(!used[i], ERR_INVALID, "%s: %s belongs to no tensor of the base; is this the model that was adapted?",
+                st_at(merger->adapter, i)->path, st_at(merger->adapter, i)->name);
     return OK;
 }
 
 /* Tensors as the base has them, changed ones of merged_dtype or the matrix's format. */
-static Status declare(Merger *merger, StDecl *decls)
+static void declare(const Merger *merger, StDecl *decls)
 {
-    size_t pairs = 0;
     for (size_t i = 0; i < merger->num_sources; i++) {
         const Source   *source = &merger->sources[i];
         const StTensor *w = source->tensor, *like = source->stored ? source->stored : w;
         StDecl         *decl = &decls[i];
         *decl = (StDecl){.name = like->name, .dtype = like->dtype, .ndim = like->ndim};
         memcpy(decl->dim, like->dim, sizeof decl->dim);
-        if (!w) continue;
-        const StTensor *a = find_half(merger, source->module, PEFT_A), *b = find_half(merger, source->module, PEFT_B);
-        FAIL_IF(!a != !b, ERR_INVALID, "%s: %s has no other half", (a ? a : b)->path, (a ? a : b)->name);
-        pairs += a && source->part == 0;
-        if (!is_changed(merger, source)) continue;
+        if (!is_changed(source)) continue;
         if (source->stored)
             quantised_declare(quantised_of(w), source->part, decl);
         else
             decl->dtype = st_dtype_from(merged_dtype(w));
     }
-    return 2 * pairs == st_count(merger->adapter) ? OK : unknown_half(merger);
 }
 
 /* The base's tensor that the parameter is, or is made of first. */
@@ -318,7 +320,7 @@ static Status find_stored(Merger *merger, const HfModel *base)
 static Status write_tensors(Merger *merger, const char *folder, int64_t max_shard_bytes)
 {
     StDecl *decls = arena_array(&merger->arena, StDecl, merger->num_sources);
-    TRY(declare(merger, decls));
+    declare(merger, decls);
     TRY(file_make_dirs(folder));
     return st_write_folder(folder, "model", decls, merger->num_sources, (size_t)max_shard_bytes, append_tensor, merger);
 }
@@ -405,6 +407,7 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, bool quantised, 
     bool   untied = false;
     Status status = find_sources(&merger, base, &untied);
     if (status == OK && quantised) status = find_stored(&merger, base);
+    if (status == OK) status = find_halves(&merger);
     if (status == OK) status = write_tensors(&merger, folder, max_shard_bytes);
     if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);
     if (status == OK) status = copy_quant_config(&merger, &merger.arena, base, folder);

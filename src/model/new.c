@@ -1,6 +1,7 @@
 /* surogate new: a preset's config.json, then each parameter generated straight into the file. */
 #include "model/new.h"
 
+#include "files/folder.h"
 #include "model/init.h"
 #include "model/weights.h"
 #include "text/tokenizer.h"
@@ -263,28 +264,29 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
     return status;
 }
 
-/* Settings are checked by opening what was written; where they're wrong nothing stays. */
-static void remove_config(Arena *arena, const char *folder)
+/* Settings are checked by opening what was written. */
+static Status write_model(Arena *arena, const NewOptions *options, const char *folder)
 {
-    remove(arena_printf(arena, "%s/config.json", folder));
-    remove(arena_printf(arena, "%s/generation_config.json", folder));
-    remove(folder); /* only when empty */
+    HfModel *model;
+    TRY(write_config(arena, options, folder));
+    TRY(hf_model_open(arena, folder, &model));
+    if (options->weights) TRY(write_weights(arena, options, model, folder));
+    return options->tokenizer ? hf_copy_side_files(options->tokenizer, folder) : OK;
 }
 
 Status new_model(const NewOptions *options, const char *folder)
 {
-    Arena    arena = {0};
-    HfModel *model = NULL;
-    bool     is_there;
-    Status   looked = file_exists(arena_printf(&arena, "%s/config.json", folder), &is_there);
-    arena_deinit(&arena);
-    TRY(looked);
-    FAIL_IF(is_there, ERR_INVALID, "%s already holds a config.json; name a new folder, or remove it first", folder);
-    Status status = write_config(&arena, options, folder);
-    if (status == OK) status = hf_model_open(&arena, folder, &model);
-    if (status != OK) remove_config(&arena, folder);
-    if (status == OK && options->weights) status = write_weights(&arena, options, model, folder);
-    if (status == OK && options->tokenizer) status = hf_copy_side_files(options->tokenizer, folder);
+    Arena        arena = {0};
+    FolderWriter writer;
+    bool         is_used = false;
+    Status       status = file_exists(arena_printf(&arena, "%s/config.json", folder), &is_used);
+    if (status == OK && is_used)
+        status = status_fail(ERR_INVALID, "%s already holds a config.json; name a new folder, or remove it first", folder);
+    if (status == OK) status = folder_begin(&arena, folder, &writer);
+    if (status == OK) {
+        status = write_model(&arena, options, writer.partial);
+        status = status == OK ? folder_finish(&writer, "config.json") : folder_abandon(&writer, status);
+    }
     arena_deinit(&arena);
     return status;
 }

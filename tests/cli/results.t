@@ -137,6 +137,53 @@ difference=$(sed -n 's/^largest logit difference \([^ ]*\).*/\1/p' "$dir/out")
 check "merge: logit difference $difference" awk "BEGIN { exit !(\"$difference\" != \"\" && $difference < 1e-5) }"
 run eval "$dir/merged" --text "$dir/short.txt"
 cp "$dir/out" "$dir/merged.txt"
+# --- a merge that is refused leaves no model, and one that was killed can be run again
+cp -r "$dir/lora" "$dir/ranked"
+sed -i 's/"r": 4/"r": 8/' "$dir/ranked/adapter_config.json"
+refused "merge of another rank than the tensors have" 2 "the rank of" "is 8; its tensors" -- merge "$dir/model" "$dir/ranked" "$dir/none"
+rm "$dir/ranked/adapter_model.safetensors"
+refused "merge of an adapter without tensors" 2 "ranked holds no" -- merge "$dir/model" "$dir/ranked" "$dir/none"
+files=$(ls -A "$dir/ranked")
+refused "merge into an adapter's folder" 2 "ranked holds an adapter; name a new folder" -- merge "$dir/model" "$dir/lora" "$dir/ranked"
+check "nothing is written into it" [ "$(ls -A "$dir/ranked")" = "$files" ]
+refused "merge into a model's folder" 2 "merged already holds a model" -- merge "$dir/model" "$dir/lora" "$dir/merged"
+check "nothing stays of a refusal: $(ls -dA "$dir"/none "$dir"/.none* 2> /dev/null)" [ ! -e "$dir/none" -a ! -e "$dir/.none.partial" ]
+mkdir -p "$dir/.again.partial" && cp "$dir/merged/model.safetensors" "$dir/merged/config.json" "$dir/.again.partial" # as a kill leaves it
+run merge "$dir/model" "$dir/lora" "$dir/again"
+check "a merge that was cut is run again: $(cat "$dir/err")" cmp "$dir/merged/model.safetensors" "$dir/again/model.safetensors"
+check "nothing hidden stays" [ ! -e "$dir/.again.partial" ]
+if command -v python3 > /dev/null; then
+    # huge ADAPTER: its last tensor times 1e38, so that logits are no numbers
+    cp -r "$dir/lora" "$dir/huge"
+    python3 - "$dir/huge/adapter_model.safetensors" << 'END'
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+size = 8 + struct.unpack("<Q", data[:8])[0]
+open(sys.argv[1], "wb").write(data[:size] + struct.pack("<f", 1e38) * ((len(data) - size) // 4))
+END
+    sed -i 's/"lora_alpha": [0-9.]*/"lora_alpha": 1e-36/' "$dir/huge/adapter_config.json"
+    refused "a merge whose logits are no numbers" 2 "which is no finite number" -- merge "$dir/model" "$dir/huge" "$dir/none"
+    python3 - "$dir/huge/adapter_model.safetensors" << 'END'
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+size = 8 + struct.unpack("<Q", data[:8])[0]
+open(sys.argv[1], "wb").write(data[:size] + struct.pack("<f", 1e18) * ((len(data) - size) // 4))
+END
+    refused "logits that are no numbers" 2 "compute a logit of" -- merge "$dir/model" "$dir/huge" "$dir/none"
+    check "no model is left" [ ! -e "$dir/none" -a ! -e "$dir/.none.partial" ]
+else
+    skip "merge: no python3"
+fi
+# --- new and tokenizer train
+mkdir "$dir/.newborn.partial" && cp "$dir/model/config.json" "$dir/.newborn.partial"
+run new --arch qwen3-tiny --random "$dir/newborn" vocab_size=300
+check "new after a kill: $(cat "$dir/err")" [ "$status" = 0 -a -s "$dir/newborn/model.safetensors" -a ! -e "$dir/.newborn.partial" ]
+refused "new with a wrong setting" 2 "$dir/none/config.json: hidden_size" -- new --arch qwen3-tiny --random "$dir/none" hidden_size=0
+check "new: nothing stays of a refusal" [ ! -e "$dir/none" -a ! -e "$dir/.none.partial" ]
+mkdir "$dir/.words.partial" && cp "$dir/learnt/tokenizer.json" "$dir/.words.partial"
+run tokenizer train --vocab-size 300 --out "$dir/words" "$dir/text.txt"
+check "tokenizer train after a kill: $(cat "$dir/err")" cmp "$dir/learnt/tokenizer.json" "$dir/words/tokenizer.json"
+check "nothing hidden stays of it" [ ! -e "$dir/.words.partial" ]
 cp -r "$dir/model" "$dir/other"
 run eval "$dir/other" --adapter "$dir/lora" --text "$dir/short.txt"
 check "an adapter of another base is noticed" grep -q "lora was trained on .*model, not on .*other" "$dir/err"

@@ -106,7 +106,7 @@ static void errors_quote_what_they_mean(void)
         {"1 || odd[H", "expected ]"},
         {"sqrt(4", "expected ) at \"\""},
         {"sqrt", "unknown symbol sqrt"},
-        {"root(4)", "unknown function root; expected sqrt, log, floor, ceil, pow, min or max"},
+        {"root(4)", "unknown function root; expected sqrt, log, floor, ceil, round_bf16, pow, min or max"},
         {"pow(4)", "expected , at \")\""},
         {"sqrt(4, 2)", "expected ) at \", 2)\""},
         {"min(4, 2, 1)", "expected ) at \", 1)\""},

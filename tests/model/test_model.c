@@ -5,6 +5,8 @@
 #include "base/hash.h"
 #include "base/philox.h"
 #include "model/weights.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
 
 #include "test.h"
 
@@ -202,6 +204,93 @@ static void config_tells_the_truth_about_the_dtype(void)
     EXPECT_CONTAINS(strbuf_cstr(&text), "\"max_window_layers\": 28");
     strbuf_deinit(&text);
     unload(&l);
+}
+
+/* As transformers has it: a rope_scaling that says anything stands in place of rope_parameters. */
+static void rope_scaling_goes_before_rope_parameters(void)
+{
+    static const struct {
+        const char *scaling, *message;
+        double      kind, theta;
+    } cases[] = {
+        {"{\"rope_type\": \"linear\", \"factor\": 2.0}", NULL, 2, 10000},
+        {"{\"rope_type\": \"default\", \"rope_theta\": 7.0}", NULL, 0, 7},
+        {"{}", NULL, 0, 77},
+        {"null", NULL, 0, 77},
+        {"{\"rope_type\": \"linear\"}", "rope_scaling.factor: missing", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena       arena = {0};
+        HfModel    *model;
+        double      kind = -1, theta = -1;
+        const char *text = arena_printf(&arena,
+                                        "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 8, \"hidden_size\": 8, "
+                                        "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, "
+                                        "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 77.0}, \"rope_scaling\": %s}",
+                                        cases[i].scaling);
+        EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/config.json", make_folder()), text, strlen(text)));
+        Status status = hf_model_open(&arena, folder, &model);
+        if (cases[i].message) {
+            EXPECT_FAILS(status, ERR_INVALID, cases[i].message);
+        } else {
+            EXPECT_OK(status);
+            EXPECT(ir_dims_get(&model->dims, "rope_kind", &kind) && ir_dims_get(&model->dims, "theta", &theta));
+            EXPECT_NEAR(kind, cases[i].kind, 0);
+            EXPECT_NEAR(theta, cases[i].theta, 0);
+        }
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
+}
+
+/* transformers multiplies by sqrt(C) in the dtype of the weights: 33.94 is 34 in bf16. */
+static void gemmas_embedding_is_scaled_in_the_weights_dtype(void)
+{
+    static const char *const names[] = {"Gemma2ForCausalLM", "Gemma3ForCausalLM"};
+    for (int k = 0; k < 4; k++) {
+        Arena       arena = {0};
+        HfModel    *model;
+        Graph      *graph;
+        int         found = 0;
+        const char *text = arena_printf(&arena,
+                                        "{\"architectures\": [\"%s\"], \"vocab_size\": 8, \"hidden_size\": 1152, \"head_dim\": 8, "
+                                        "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 4}",
+                                        names[k / 2]);
+        EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/config.json", make_folder()), text, strlen(text)));
+        EXPECT_OK(hf_model_open(&arena, folder, &model));
+        EXPECT_OK(hf_model_bind(&arena, model, k % 2 ? DT_BF16 : DT_F32, &graph));
+        for (const Node *node = graph->first; node; node = node->next) {
+            if (node->op != &op_scale) continue;
+            EXPECT_NEAR(((const ScaleAttrs *)node->attrs)->by, k % 2 ? 34 : sqrt(1152), 1e-12);
+            found++;
+        }
+        EXPECT_INT(found, 1);
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
+}
+
+static void ids_and_dtypes_are_checked(void)
+{
+    static const char *const cases[][2] = {
+        {"\"eos_token_id\": \"x\"", "eos_token_id: expected the id of a token"},
+        {"\"eos_token_id\": [1, \"x\"]", "eos_token_id: expected the id of a token, or a list of ids"},
+        {"\"bos_token_id\": 1.5", "bos_token_id: expected the id"},
+        {"\"dtype\": 16", "dtype: expected a text, found integer"},
+        {"\"torch_dtype\": \"float23\"", "torch_dtype: there is no dtype \"float23\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena       arena = {0};
+        HfModel    *model;
+        const char *text = arena_printf(&arena,
+                                        "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 8, \"hidden_size\": 8, "
+                                        "\"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, %s}",
+                                        cases[i][0]);
+        EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/config.json", make_folder()), text, strlen(text)));
+        EXPECT_FAILS(hf_model_open(&arena, folder, &model), ERR_INVALID, cases[i][1]);
+        EXPECT_OK(file_remove_tree(folder));
+        arena_deinit(&arena);
+    }
 }
 
 static void adapters_go_in_and_out_key_for_key(void)
@@ -491,6 +580,7 @@ static void what_others_take_is_beside_the_plan(void)
 
 TEST_MAIN(TEST(what_others_take_is_beside_the_plan), TEST(init_has_the_asked_moments), TEST(init_depends_on_seed_name_and_element_alone),
           TEST(init_is_what_the_documents_say), TEST(a_saved_model_holds_the_same_tensors), TEST(names_without_their_prefix_are_read),
-          TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype), TEST(adapters_go_in_and_out_key_for_key),
+          TEST(shards_hold_the_same_tensors), TEST(config_tells_the_truth_about_the_dtype), TEST(rope_scaling_goes_before_rope_parameters),
+          TEST(gemmas_embedding_is_scaled_in_the_weights_dtype), TEST(ids_and_dtypes_are_checked), TEST(adapters_go_in_and_out_key_for_key),
           TEST(an_adapter_setting_we_lack_is_refused), TEST(a_stored_head_wins_over_the_config), TEST(merging_adds_the_product),
           TEST(a_merged_half_is_one), TEST(new_models_load_and_are_what_from_scratch_gives), TEST(presets_bind))

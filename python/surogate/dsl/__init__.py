@@ -4,10 +4,13 @@ from surogate.dsl.dims import Dim as Dim
 from surogate.dsl.graph import build as build
 from surogate.dsl.graph import graph as graph
 from surogate.dsl.spec import Array as Array
+from surogate.dsl.spec import Choice as Choice
 from surogate.dsl.spec import DslError as DslError
+from surogate.dsl.spec import Flag as Flag
 from surogate.dsl.spec import Input as Input
 from surogate.dsl.spec import Key as Key
 from surogate.dsl.spec import Module as Module
+from surogate.dsl.spec import Number as Number
 from surogate.dsl.spec import Param as Param
 from surogate.dsl.spec import Size as Size
 from surogate.dsl.spec import Tensor as Tensor

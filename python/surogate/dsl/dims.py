@@ -8,7 +8,7 @@ from fractions import Fraction
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:(),\[\]]))")
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
 
-FUNCTIONS = {"sqrt": 1, "log": 1, "floor": 1, "ceil": 1, "pow": 2, "min": 2, "max": 2}  # and how many numbers each takes
+FUNCTIONS = {"sqrt": 1, "log": 1, "floor": 1, "ceil": 1, "round_bf16": 1, "pow": 2, "min": 2, "max": 2}  # and how many numbers each takes
 
 # A sum: product of symbols (sorted) -> factor. Of a quotient "1/H" is such a symbol.
 Sum = dict[tuple[str, ...], Fraction]

@@ -172,7 +172,7 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
-        self.symbols = {"B": False, "T": False, "P": False, "reach": False} | config.known
+        self.symbols = {"B": False, "T": False, "P": False, "reach": False, "bf16": False} | config.known
         self.turns = [Turn([])]
         self.turns[0].params = self.turns[0].ops
         self.sinks = [self.turns[0].ops]

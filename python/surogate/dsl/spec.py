@@ -282,8 +282,8 @@ class Key:
 
     def __init__(self, key: str | list[str] | None, default: str | float | None = None, **limits: Any) -> None:
         for name in limits:
-            if name not in ("needed_if", "choices", "min", "above", "max", "integer", "per", "unused"):
-                raise fail(f"Key has no {name}; it may have default, needed_if, choices, min, above, max, integer, per, unused")
+            if name not in ("needed_if", "choices", "min", "above", "max", "integer", "per", "unused", "null", "type"):
+                raise fail(f"Key has no {name}; it may have default, null, needed_if, choices, min, above, max, integer, per, unused, type")
         if key is None and default is None:
             raise fail("Key(None) says nothing; expected what the symbol is, as in Key(None, \"C / H\")")
         if key is not None and not isinstance(key, str):
@@ -305,8 +305,10 @@ class Key:
             raise fail(f"Key: integer is {value!r}, expected True or False")
         elif name in ("min", "above", "max") and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise fail(f"Key: {name} is {value!r}, expected a number")
-        elif name in ("needed_if", "per", "unused") and not isinstance(value, str):
+        elif name in ("needed_if", "per", "unused", "null") and not isinstance(value, str):
             raise fail(f"Key: {name} is {value!r}, expected a text")
+        elif name == "type" and value not in ("number", "flag", "text"):
+            raise fail(f"Key: type is {value!r}, expected number, flag or text")
 
 
 class Each:
@@ -319,9 +321,24 @@ def each(per: str, value: str) -> Any:
     return Each(per, value)
 
 
+def Number(key: str | list[str], default: str | float | None = None, **limits: Any) -> Key:
+    """A Key that is a number, and nothing else that stands for one."""
+    return Key(key, default, type="number", **limits)
+
+
 def Size(key: str, default: str | int | None = None, most: int = 1 << 24) -> Key:
     """A whole number from 1 on."""
-    return Key(key, default, min=1, max=most, integer=True)
+    return Number(key, default, min=1, max=most, integer=True)
+
+
+def Flag(key: str | list[str], default: str | float | None = None, **limits: Any) -> Key:
+    """A Key that is true or false."""
+    return Key(key, default, type="flag", **limits)
+
+
+def Choice(key: str | list[str], default: str | float | None = None, **limits: Any) -> Key:
+    """A Key that is one of the texts among its choices."""
+    return Key(key, default, type="text", **limits)
 
 
 class Config:
@@ -356,7 +373,7 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
             raise fail(f'{name}: expected Key("hidden_size") or Size("hidden_size"), found {key!r}')
     known = config.known  # at first those before it, which an expression of a key may name
     for name, key in symbols.items():
-        for field in ("per", "default", "needed_if"):
+        for field in ("per", "default", "null", "needed_if"):
             if isinstance(text := key.entry.get(field), str):
                 entry = {"i": False} if "per" in key.entry and field != "per" else {}
                 check_symbols(dim(text, key.where), known | entry, key.where, later=symbols)

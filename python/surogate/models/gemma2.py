@@ -2,22 +2,23 @@
 
 from typing import Any
 
-from surogate.dsl import Key, Module, Param, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Choice, Flag, Module, Number, Param, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import layers, llama
 from surogate.models.layers import IGNORED, REFUSED, REQUIRE
 
 CONFIG = layers.changed(
     layers.DECODER,
     "windows",
+    G=layers.heads("4"),
     D=Size("head_dim", "256", most=65536),
-    tied=Key("tie_word_embeddings", "1"),
-    activation=Key(["hidden_activation", "hidden_act"], "0", choices={"gelu_pytorch_tanh": 0}),
-    both_ways=Key("use_bidirectional_attention", "0"),
-    query_scalar=Key("query_pre_attn_scalar", "256", min=1),
-    score_cap=Key("attn_logit_softcapping", "0", min=0),
-    logit_cap=Key("final_logit_softcapping", "0", min=0),
-    window=layers.WINDOW,
-    near=Key("layer_types", "i % 2 == 0", per="L", choices=layers.KINDS),
+    tied=Flag("tie_word_embeddings", "1"),
+    activation=Choice(["hidden_activation", "hidden_act"], "0", choices={"gelu_pytorch_tanh": 0}),
+    both_ways=Flag("use_bidirectional_attention", "0"),
+    query_scalar=Number("query_pre_attn_scalar", "256", min=1, integer=True),
+    score_cap=Number("attn_logit_softcapping", "50", null="0", min=0),
+    logit_cap=Number("final_logit_softcapping", "30", null="0", min=0),
+    window=layers.WINDOW_4096,
+    near=Choice("layer_types", "i % 2 == 0", per="L", choices=layers.KINDS),
 )
 REQUIRE_GEMMA = REQUIRE | {"both_ways == 0": "use_bidirectional_attention isn't supported"}
 
@@ -76,7 +77,7 @@ class Gemma2(llama.Llama):
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
         with graph() as g:
-            x = g.scale(self.embed(tokens), by="sqrt(C)", name="x0")
+            x = g.scale(self.embed(tokens), by="bf16 ? round_bf16(sqrt(C)) : sqrt(C)", name="x0")  # in the weights' dtype
             x = self.norm(self.blocks(x, *self.ropes(g), positions, doc_start))
             scores = self.head(x, name="scores")
             logits = g.select("logit_cap > 0", lambda: g.softcap(scores, cap="logit_cap", name="capped"), lambda: scores, name="logits")

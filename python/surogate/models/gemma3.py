@@ -2,20 +2,22 @@
 
 from typing import Any
 
-from surogate.dsl import Key, block, hf_config, model, module
+from surogate.dsl import Choice, Number, block, hf_config, model, module
 from surogate.models import gemma2
 from surogate.models.layers import IGNORED, KINDS, LINEAR, REFUSED, changed, rope_table
 
-PLACES = ("rope_parameters.full_attention.", "rope_scaling.")
+PLACES = ("rope_scaling.", "rope_parameters.full_attention.")
 CONFIG = changed(
     gemma2.CONFIG, "near",
-    theta=Key(["rope_parameters.full_attention.rope_theta", "rope_theta"], "1000000", min=1),
-    near_theta=Key(["rope_parameters.sliding_attention.rope_theta", "rope_local_base_freq"], "10000", min=1),
-    rope_kind=Key([place + key for place in PLACES for key in ("rope_type", "type")], "0", choices={"default": 0, "linear": LINEAR}),
-    near_stretched=Key("rope_parameters.sliding_attention.rope_type", "0", choices={"default": 0}),
-    rope_factor=Key([place + "factor" for place in PLACES], "1", needed_if="rope_kind", min=1),
-    pattern=Key(["sliding_window_pattern", "_sliding_window_pattern"], "6", min=1, integer=True),
-    near=Key("layer_types", "(i + 1) % pattern != 0", per="L", choices=KINDS),
+    score_cap=Number("attn_logit_softcapping", "0", min=0),
+    logit_cap=Number("final_logit_softcapping", "0", min=0),
+    theta=Number([*(place + "rope_theta" for place in PLACES), "rope_theta"], "1000000", min=1),
+    near_theta=Number(["rope_parameters.sliding_attention.rope_theta", "rope_local_base_freq"], "10000", min=1),
+    rope_kind=Choice([place + key for place in PLACES for key in ("rope_type", "type")], "0", choices={"default": 0, "linear": LINEAR}),
+    near_stretched=Choice("rope_parameters.sliding_attention.rope_type", "0", choices={"default": 0}),
+    rope_factor=Number([place + "factor" for place in PLACES], "1", needed_if="rope_kind", min=1),
+    pattern=Number("sliding_window_pattern", "6", min=1, integer=True),
+    near=Choice("layer_types", "(i + 1) % pattern != 0", per="L", choices=KINDS),
 )
 REQUIRE = gemma2.REQUIRE_GEMMA | {"score_cap == 0": "attn_logit_softcapping isn't supported: transformers leaves it out"}
 
@@ -33,7 +35,7 @@ class Block(gemma2.Block):
         return g.select("near[i]", lambda: near_rope, lambda: rope, name="rope")
 
 
-@hf_config("Gemma3ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **CONFIG)
+@hf_config("Gemma3ForCausalLM", require=REQUIRE, ignored=(*IGNORED, "_sliding_window_pattern"), refused=REFUSED, **CONFIG)
 @model
 class Gemma3(gemma2.Gemma2):
     def ropes(self, g: Any) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from surogate.dsl import Key, Module, Param, Size, Tensor, each, forward, graph, module, normal, recompute
+from surogate.dsl import Choice, Flag, Key, Module, Number, Param, Size, Tensor, each, forward, graph, module, normal, recompute
 
 
 @module
@@ -80,11 +80,16 @@ def changed(config: dict[str, V], *without: str, **keys: V) -> dict[str, V]:
 
 def rope_key(name: str, default: str, *above: str, **limits: Any) -> Key:
     """above: keys that go first."""
-    return Key([*above, *(f"{place}.{name}" for place in ("rope_parameters", "rope_scaling"))], default, **limits)
+    kind = Flag if name == "truncate" else Number
+    return kind([*above, *(f"{place}.{name}" for place in ("rope_parameters", "rope_scaling"))], default, **limits)
 
 
 def rope_kind(**choices: int) -> Key:
-    return Key([f"{place}.{name}" for place in ("rope_parameters", "rope_scaling") for name in ("rope_type", "type")], "0", choices=choices)
+    return Choice([f"{place}.{name}" for place in ("rope_parameters", "rope_scaling") for name in ("rope_type", "type")], "0", choices=choices)
+
+
+def rope_theta(default: str) -> Key:
+    return Number([f"{place}rope_theta" for place in ("rope_parameters.", "rope_scaling.", "")], default, min=1)
 
 
 # How the angles of rotary positions are scaled. DYNAMIC is for sequences beyond max_position_embeddings, which there are none of here.
@@ -97,7 +102,7 @@ def turns_so_often(place: str, turns: str) -> str:
     return "yarn ? " + place.format(f"R * log(rope_original / ({turns} * {TAU})) / (2 * log(theta))") + " : 0"
 
 
-ATTENTION_DROPOUT = Key("attention_dropout", "0", unused="attention is trained without dropout")
+ATTENTION_DROPOUT = Number("attention_dropout", "0", unused="attention is trained without dropout")
 
 DECODER: dict[str, Key] = {
     "V": Size("vocab_size"),
@@ -112,17 +117,17 @@ DECODER: dict[str, Key] = {
     "dynamic": Key(None, f"rope_kind == {DYNAMIC}"),
     "yarn": Key(None, f"rope_kind == {YARN}"),
     "longrope": Key(None, f"rope_kind == {LONGROPE}"),
-    "max_positions": Key("max_position_embeddings", "1073741824", needed_if="dynamic || yarn || longrope", min=1, max=1 << 30, integer=True),
-    "eps": Key("rms_norm_eps", "1e-6", min=0),
-    "init_std": Key("initializer_range", "0.02", min=0),
-    "tied": Key("tie_word_embeddings", "0"),
-    "activation": Key("hidden_act", "0", choices={"silu": 0, "swish": 0}),
-    "theta": Key(["rope_parameters.rope_theta", "rope_theta"], "10000", min=1),
-    "rotary_share": Key(["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"], "1",
+    "max_positions": Number("max_position_embeddings", "1073741824", needed_if="dynamic || yarn || longrope", min=1, max=1 << 30, integer=True),
+    "eps": Number("rms_norm_eps", "1e-6", min=0),
+    "init_std": Number("initializer_range", "0.02", min=0),
+    "tied": Flag("tie_word_embeddings", "0"),
+    "activation": Choice("hidden_act", "0", choices={"silu": 0, "swish": 0}),
+    "theta": rope_theta("10000"),
+    "rotary_share": Number(["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"], "1",
                         above=0, max=1),
     "R": Key(None, "floor(D * rotary_share)"),  # elements of a head that turn
     "rope_original": rope_key("original_max_position_embeddings", "yarn ? max_positions : 8192",
-                              "original_max_position_embeddings", needed_if="llama3 || longrope", min=1),
+                              "original_max_position_embeddings", needed_if="llama3 || longrope", min=1, integer=True),
     "rope_factor": rope_key("factor", "longrope ? max(1, max_positions / rope_original) : 1",
                             needed_if="rope_kind && !longrope", min=1),
     "rope_low": rope_key("low_freq_factor", "1", needed_if="llama3", min=0),
@@ -144,10 +149,10 @@ DECODER: dict[str, Key] = {
                            "yarn ? mscale && mscale_all ? (0.1 * mscale * log(rope_factor) + 1) /"
                            " (0.1 * mscale_all * log(rope_factor) + 1) : 0.1 * log(rope_factor) + 1"
                            " : longrope && rope_factor > 1 ? sqrt(1 + log(rope_factor) / log(rope_original)) : 1", above=0),
-    "windows": Key("layer_types", "0", choices={"full_attention": 0}),
-    "use_window": Key("use_sliding_window", "0"),
-    "attention_bias": Key("attention_bias", "0"),
-    "mlp_bias": Key("mlp_bias", "0"),
+    "windows": Choice("layer_types", "0", per="L", choices={"full_attention": 0}),
+    "use_window": Flag("use_sliding_window", "0"),
+    "attention_bias": Flag("attention_bias", "0"),
+    "mlp_bias": Flag("mlp_bias", "0"),
     "attention_dropout": ATTENTION_DROPOUT,
 }
 
@@ -160,12 +165,20 @@ def rope_table(g: Any, size: str = "D") -> Any:
                         frequencies=each("rope_kind && !dynamic ? R / 2 : 0", scaled))
 
 
+
+
+def heads(default: str, null: str = "H") -> Key:
+    """Heads of keys and values, where a config without the key has another number than of queries."""
+    return Number("num_key_value_heads", default, null=null, min=1, max=65536, integer=True)
+
+
 KINDS = {"full_attention": 0, "sliding_attention": 1}
 
 # The same, where layers may attend a window: those from max_window_layers on, or which layer_types names.
-WINDOW = Key("sliding_window", "0", min=0, integer=True)
-WINDOWED = changed(DECODER, "windows", window=WINDOW, full_layers=Key("max_window_layers", "L"),
-                   near=Key("layer_types", "i >= full_layers", per="L", choices=KINDS))
+WINDOW = Number("sliding_window", "0", min=0, integer=True)
+WINDOW_4096 = Number("sliding_window", "4096", null="0", min=0, integer=True)
+WINDOWED = changed(DECODER, "windows", window=WINDOW, full_layers=Number("max_window_layers", "L", integer=True),
+                   near=Choice("layer_types", "i >= full_layers", per="L", choices=KINDS))
 
 ROPE = {"!llama3 || rope_high > rope_low": "high_freq_factor must be greater than low_freq_factor"}
 REQUIRE = {

@@ -2,9 +2,9 @@
 
 from surogate.dsl import block, hf_config, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, WINDOW, changed
+from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, WINDOW_4096, changed, heads
 
-CONFIG = changed(DECODER, window=WINDOW)
+CONFIG = changed(DECODER, G=heads("8"), window=WINDOW_4096)
 
 
 @module

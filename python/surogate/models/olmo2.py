@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from surogate.dsl import Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Module, Number, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
-from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, Linear, RMSNorm
+from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, Linear, RMSNorm, changed
+
+CONFIG = changed(DECODER, eps=Number("rms_norm_eps", "1e-5", min=0))
 
 
 @hf_mapping(q="q_proj", k="k_proj", v="v_proj", o="o_proj")
@@ -50,7 +52,7 @@ class Block(Module):
             return g.add(x, self.norm2(self.mlp(x)), name="res2")
 
 
-@hf_config("Olmo2ForCausalLM", require=FULL, ignored=IGNORED, refused=REFUSED, **DECODER)
+@hf_config("Olmo2ForCausalLM", require=FULL, ignored=IGNORED, refused=REFUSED, **CONFIG)
 @model
 class Olmo2(llama.Llama):
     pass

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from surogate.dsl import Key, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Module, Number, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
 from surogate.models.layers import DECODER, IGNORED, LONGROPE, REFUSED, REQUIRE, WINDOW, Linear, changed, rope_kind
 
 # Older spellings of longrope are among them.
-CONFIG = changed(DECODER, window=WINDOW, eps=Key("rms_norm_eps", "1e-5", min=0),
+CONFIG = changed(DECODER, window=WINDOW, eps=Number("rms_norm_eps", "1e-5", min=0),
                  rope_kind=rope_kind(default=0, longrope=LONGROPE, su=LONGROPE, yarn=LONGROPE))
 REQUIRE_PHI3 = changed(REQUIRE, "rotary_share == 1") | {"R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements"}
 HEADS = {"num_heads": "H", "num_kv_heads": "G", "head_dim": "D"}

@@ -2,23 +2,24 @@
 
 from typing import Any
 
-from surogate.dsl import Key, block, hf_config, model, module
+from surogate.dsl import Choice, Flag, Number, block, hf_config, model, module
 from surogate.models import llama
-from surogate.models.layers import IGNORED, KINDS, REFUSED, REQUIRE, WINDOWED, changed
+from surogate.models.layers import IGNORED, KINDS, REFUSED, REQUIRE, WINDOWED, changed, heads, rope_theta
 
 CONFIG = changed(
     WINDOWED, "near",
-    tied=Key("tie_word_embeddings", "1"),
-    theta=Key(["rope_parameters.rope_theta", "rope_theta"], "2000000", min=1),
-    rope_interval=Key("no_rope_layer_interval", "4", min=1, integer=True),
-    has_rope=Key("no_rope_layers", "(i + 1) % rope_interval != 0", per="L"),
-    near=Key("layer_types", "!has_rope[i]", per="L", choices=KINDS),
+    G=heads("4"),
+    tied=Flag("tie_word_embeddings", "1"),
+    theta=rope_theta("2000000"),
+    rope_interval=Number("no_rope_layer_interval", "4", min=1, integer=True),
+    has_rope=Flag("no_rope_layers", "(i + 1) % rope_interval != 0", per="L"),
+    near=Choice("layer_types", "use_window && !has_rope[i]", per="L", choices=KINDS),
 )
 
 
 @module
 class Attention(llama.Attention):
-    more = {"window": "use_window && near[i] ? window : 0"}
+    more = {"window": "near[i] ? window : 0"}
 
     def turned(self, g: Any, x: Any, rope: Any, positions: Any, name: str) -> Any:
         return g.select("has_rope[i]", lambda: g.rope(x, rope, positions, name=name + "d", part="qkv"), lambda: x, name=name)

@@ -1,0 +1,117 @@
+/* Folders that appear whole. */
+#include "files/file.h"
+#include "files/folder.h"
+
+#include "test.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static Arena arena;
+static char  top[64];
+
+static const char *in_top(const char *name)
+{
+    return arena_printf(&arena, "%s/%s", top, name);
+}
+
+static void begin(void)
+{
+    strcpy(top, "/tmp/surogate_folder_XXXXXX");
+    EXPECT(mkdtemp(top) != NULL);
+}
+
+static void end(void)
+{
+    EXPECT_OK(file_remove_tree(top));
+    arena_deinit(&arena);
+}
+
+static int64_t size_of(const char *path)
+{
+    int64_t out = -1;
+    EXPECT_OK(file_size(path, &out));
+    return out;
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/%s", dir, name), text, strlen(text)));
+}
+
+static void a_new_folder_appears_at_the_end(void)
+{
+    FolderWriter w;
+    begin();
+    EXPECT_OK(folder_begin(&arena, in_top("a/b/"), &w));
+    put(w.partial, "config.json", "{}");
+    EXPECT(!is_there(in_top("a/b")));
+    EXPECT_OK(folder_finish(&w, "config.json"));
+    EXPECT(is_there(in_top("a/b/config.json")));
+    EXPECT_INT(rmdir(in_top("a/.b.partial")), -1);
+    end();
+}
+
+/* As after a kill: what lies under the hidden name doesn't count. */
+static void what_was_left_is_removed(void)
+{
+    FolderWriter w;
+    begin();
+    EXPECT_OK(file_make_dirs(in_top(".m.partial/deep")));
+    put(in_top(".m.partial"), "model.safetensors", "half");
+    EXPECT_OK(folder_begin(&arena, in_top("m"), &w));
+    put(w.partial, "config.json", "{}");
+    EXPECT_OK(folder_finish(&w, "config.json"));
+    EXPECT(!is_there(in_top("m/model.safetensors")) && !is_there(in_top("m/deep")));
+    end();
+}
+
+static void a_folder_that_is_there_keeps_its_other_files(void)
+{
+    FolderWriter w;
+    begin();
+    EXPECT_OK(file_make_dirs(in_top("m/.partial")));
+    EXPECT_OK(file_make_dirs(in_top("m/ir")));
+    put(in_top("m"), "README.md", "mine");
+    put(in_top("m"), "config.json", "old");
+    EXPECT_OK(folder_begin(&arena, in_top("m"), &w));
+    put(w.partial, "config.json", "{}");
+    put(w.partial, "ir", "a file now");
+    EXPECT_INT(size_of(in_top("m/config.json")), 3);
+    EXPECT_OK(folder_finish(&w, "config.json"));
+    EXPECT_INT(size_of(in_top("m/config.json")), 2);
+    EXPECT_INT(size_of(in_top("m/README.md")), 4);
+    EXPECT_INT(size_of(in_top("m/ir")), 10);
+    EXPECT(!is_there(in_top("m/.partial")));
+    end();
+}
+
+static void a_refusal_leaves_nothing(void)
+{
+    FolderWriter w;
+    begin();
+    EXPECT_OK(folder_begin(&arena, in_top("m"), &w));
+    put(w.partial, "config.json", "{}");
+    Status      status = status_fail(ERR_INVALID, "%s/config.json: bad, %s", w.partial, w.partial);
+    const char *want = arena_printf(&arena, "%s/config.json: bad, %s", in_top("m"), in_top("m"));
+    EXPECT_FAILS(folder_abandon(&w, status), ERR_INVALID, want);
+    EXPECT_INT(rmdir(top), 0); /* empty */
+    put("/tmp", strrchr(top, '/') + 1, "");
+    EXPECT_FAILS(folder_begin(&arena, top, &w), ERR_INVALID, "is a file; expected the name of a new folder");
+    end();
+}
+
+static void two_writers_of_one_folder_are_told(void)
+{
+    FolderWriter w, other;
+    begin();
+    EXPECT_OK(folder_begin(&arena, in_top("m"), &w));
+    put(w.partial, "config.json", "{}");
+    EXPECT_FAILS(folder_begin(&arena, in_top("m"), &other), ERR_INVALID, "another process is writing");
+    EXPECT(is_there(arena_printf(&arena, "%s/config.json", w.partial)));
+    EXPECT_OK(folder_finish(&w, "config.json"));
+    end();
+}
+
+TEST_MAIN(TEST(a_new_folder_appears_at_the_end), TEST(what_was_left_is_removed), TEST(a_folder_that_is_there_keeps_its_other_files),
+          TEST(a_refusal_leaves_nothing), TEST(two_writers_of_one_folder_are_told))
