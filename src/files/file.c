@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -186,6 +188,13 @@ Status file_lock(const char *path, const char *waiting, int *out_fd)
     if (failed) log_warn("%s can't be locked: %s; don't start another process that writes there", path, strerror(errno));
     *out_fd = fd;
     return OK;
+}
+
+Status file_exchange(const char *a, const char *b, bool *out_done)
+{
+    *out_done = syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
+    if (*out_done || errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return OK;
+    return file_fail("rename to", b);
 }
 
 Status file_sync_dir(const char *path)

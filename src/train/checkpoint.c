@@ -160,7 +160,7 @@ bool checkpoint_any_is_ours(const char *output_dir)
     return found;
 }
 
-Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out)
+Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *out)
 {
     Arena    arena = {0};
     int64_t *steps;
@@ -170,8 +170,7 @@ Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, Chec
     for (size_t i = 0; i < count && status == OK; i++) {
         const char *path = checkpoint_path(&arena, output_dir, steps[i]);
         if (!checkpoint_is_ours(path)) continue;
-        out->count += steps[i] <= total;
-        out->num_before += steps[i] <= step;
+        out->count += steps[i] <= step;
         out->bytes += file_tree_bytes(path);
     }
     arena_deinit(&arena);

@@ -376,6 +376,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                          .output_dir = c->output_dir,
                          .max_shard_bytes = c->max_shard_size,
                          .keep = t->keep,
+                         .branch = t->branch,
                          .trainer_state = strbuf_cstr(state_text)};
     return OK;
 }
@@ -394,7 +395,7 @@ Status trainer_save(Trainer *t)
     status = trainer_agree(t, status);
     if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));
     strbuf_deinit(&text);
-    if (status == OK) t->saved_step = t->state.step;
+    if (status == OK) t->saved_step = t->branch = t->state.step;
     return status;
 }
 
@@ -422,11 +423,9 @@ const char *trainer_same_command(const Trainer *t)
 
 static Status interrupted(Trainer *t)
 {
-    if (t->saved_step != t->state.step) {
-        Status status = trainer_save(t);
-        FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step,
-                status_message());
-    }
+    Status status = t->saved_step != t->state.step ? trainer_save(t) : trainer_leave_branch(t);
+    FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step,
+            status_message());
     t->has_agreed = true;
     FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; %s goes on from there", (long long)t->state.step,
          (long long)t->schedule.total, trainer_same_command(t));

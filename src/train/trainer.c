@@ -328,11 +328,24 @@ static Status save_final(Trainer *t)
     return trainer_agree(t, status);
 }
 
+/* For a message that says how to go on from the last checkpoint: it is the newest then. */
+static void leave_branch(Trainer *t)
+{
+    char message[STATUS_MESSAGE_BYTES];
+    if (!trainer_leads(t)) return;
+    snprintf(message, sizeof message, "%s", status_message());
+    if (checkpoint_leave_branch(t->config->output_dir, t->branch) != OK)
+        log_warn("a checkpoint that isn't of this run couldn't be set aside: %s", status_message());
+    Status ignored = status_fail(ERR_INTERNAL, "%s", message);
+    (void)ignored;
+}
+
 static Status finish(Trainer *t)
 {
     t->allowed_seconds = INFINITY;
     trainer_beat(t, "completing the output");
     Status status = save_final(t);
+    if (status != OK) leave_branch(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     if (trainer_leads(t)) report_update(t, true);
@@ -344,6 +357,7 @@ static Status device_lost(Trainer *t)
 {
     char failure[STATUS_MESSAGE_BYTES];
     snprintf(failure, sizeof failure, "%.900s", status_message());
+    if (t->saved_step >= 0) leave_branch(t);
     FAIL_IF(t->saved_step < 0, ERR_DEVICE,
             "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
@@ -354,6 +368,7 @@ static Status device_lost(Trainer *t)
 void trainer_destroy(Trainer *t)
 {
     if (!t) return;
+    trainer_drop_output(t);
     output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
     run_data_close(&t->data);
@@ -405,6 +420,7 @@ Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *com
     t->last_loss = t->last_eval_loss = NAN;
     t->allowed_seconds = INFINITY;
     t->saved_step = t->stop_token = -1;
+    t->made_from = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
     t->shares = arena_array(&t->arena, RankShare, place.world);

@@ -171,10 +171,39 @@ typedef struct Settled {
     bool     is_first, is_finished;
 } Settled;
 
+/* The length of what is there of a path. */
+static size_t existing_prefix(const char *path)
+{
+    char part[4096];
+    snprintf(part, sizeof part, "%s", path);
+    while (part[0] && !file_exists(part)) {
+        char *slash = strrchr(part, '/');
+        part[slash ? slash - part : 0] = 0;
+    }
+    return strlen(part);
+}
+
+/* What another run does in the folder from here on is seen or refused. It may remove a folder that it made and this one found. */
+static Status lock_output(Trainer *t)
+{
+    enum { MOST_TRIES = 100 };
+    const char *dir = t->config->output_dir;
+    Status      status = OK;
+    for (int i = 0; i < MOST_TRIES; i++) {
+        size_t there = existing_prefix(dir);
+        TRY(file_make_dirs(dir));
+        status = output_lock_take(dir, &t->output_lock);
+        if (status == OK && there < strlen(dir)) t->made_from = (int64_t)there;
+        if (status != ERR_NOT_FOUND) break;
+    }
+    return status;
+}
+
 static Status settle_output(Trainer *t, bool *out_finished)
 {
     const char *dir = t->config->output_dir;
-    if (file_is_dir(dir)) TRY(output_lock_take(dir, &t->output_lock));
+    TRY(lock_output(t));
+    TRY(checkpoint_restore(dir));
     TRY(look_at_output(t, out_finished));
     TRY(checkpoint_clean(dir));
     return output_dir_clean(dir);
@@ -245,6 +274,7 @@ Status trainer_load_state(Trainer *t)
         "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
         t->resume_path);
     TRY(check_step(t, &t->state, t->schedule.total));
+    t->branch = t->state.step;
     if (continues_output(t))
         t->saved_step = t->state.step;
     else
@@ -268,7 +298,6 @@ Status trainer_check_disk(const Trainer *t)
                      .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
                      .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side,
                      .step = t->state.step,
-                     .total = t->schedule.total,
                      .saves_left = saves_left(t),
                      .keep = t->keep,
                      .goes_on = continues_output(t),
@@ -297,47 +326,28 @@ static bool has_shards(const char *path)
     return found;
 }
 
-/* Removes an output folder that this start made, and those above it that it made; `keep`: the length of what was there. */
-static void remove_new_output(const char *path, size_t keep)
+void trainer_drop_output(Trainer *t)
 {
-    char part[4096];
-    char message[STATUS_MESSAGE_BYTES];
-    if (has_shards(path)) return;
+    const char *path = t->config->output_dir;
+    char        part[4096];
+    char        message[STATUS_MESSAGE_BYTES];
+    if (t->made_from < 0 || has_shards(path)) return;
     snprintf(message, sizeof message, "%s", status_message());
     Status ignored = file_remove_tree(path);
     (void)ignored;
     snprintf(part, sizeof part, "%s", path);
-    for (char *slash; (slash = strrchr(part, '/')) && (size_t)(slash - part) > keep;) {
+    for (char *slash; (slash = strrchr(part, '/')) && slash - part > t->made_from;) {
         *slash = 0;
         if (rmdir(part) != 0) break;
     }
     ignored = status_fail(ERR_INVALID, "%s", message);
 }
 
-static size_t existing_prefix(const char *path)
-{
-    char part[4096];
-    snprintf(part, sizeof part, "%s", path);
-    while (part[0] && !file_exists(part)) {
-        char *slash = strrchr(part, '/');
-        part[slash ? slash - part : 0] = 0;
-    }
-    return strlen(part);
-}
-
 Status trainer_open_data(Trainer *t)
 {
     const Config *c = t->config;
-    size_t        keep = existing_prefix(c->output_dir);
-    if (trainer_leads(t)) {
-        TRY(file_make_dirs(c->output_dir));
-        TRY(output_lock_take(c->output_dir, &t->output_lock));
-    }
-    RowShare share = {.rank = t->place.rank, .world = t->place.world};
-    Status   status =
-        run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
-    if (status != OK && trainer_leads(t) && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
-    return status;
+    RowShare      share = {.rank = t->place.rank, .world = t->place.world};
+    return run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
 }
 
 /* What ranks write together lies in one folder. File systems of several hosts show new files late. */
@@ -392,12 +402,18 @@ static Status read_trend(Trainer *t)
     return status;
 }
 
+Status trainer_leave_branch(Trainer *t)
+{
+    return trainer_agree(t, trainer_leads(t) ? checkpoint_leave_branch(t->config->output_dir, t->branch) : OK);
+}
+
 Status trainer_begin_output(Trainer *t)
 {
     const Config *c = t->config;
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
     if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
+    t->made_from = -1;
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);

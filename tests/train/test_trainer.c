@@ -8,7 +8,14 @@
 
 #include "test.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- counting allocations: every malloc of the process comes through here ---- */
@@ -50,6 +57,51 @@ void *aligned_alloc(size_t alignment, size_t size)
     return __libc_memalign(alignment, size);
 }
 #endif
+
+/* ---- a process that ends at a certain rename, a file system that can't exchange, a folder that appears ---- */
+
+static atomic_int  renames_left; /* of checkpoints as a whole, until this process is killed right before one; 0: it isn't */
+static atomic_bool no_exchange;
+static const char *appearing, *appears_as; /* what another program moves into place right before mkdir makes it */
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static void count_rename(const char *to)
+{
+    const char *name = strrchr(to, '/');
+    if (!name || !strstr(name, "checkpoint-")) return;
+    if (renames_left > 0 && --renames_left == 0) raise(SIGKILL);
+}
+
+int rename(const char *from, const char *to)
+{
+    count_rename(to);
+    return REAL(rename)(from, to);
+}
+
+long syscall(long number, ...)
+{
+    va_list list;
+    long    a[6];
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_renameat2) count_rename((const char *)a[3]);
+    if (number == SYS_renameat2 && no_exchange) {
+        errno = EINVAL;
+        return -1;
+    }
+    return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    if (appearing && strcmp(path, appears_as) == 0) {
+        EXPECT_INT(rename(appearing, path), 0);
+        appearing = NULL;
+    }
+    return REAL(mkdir)(path, mode);
+}
 
 /* ---- a tiny run in a folder of its own ---- */
 
@@ -295,6 +347,64 @@ static void the_oldest_checkpoints_go(void)
     close_folder();
 }
 
+/* A run that saves into the place of a checkpoint of the same step is killed before each of its renames. */
+static void a_replaced_checkpoint_is_there_until_the_new_one_is(void)
+{
+    char again[256];
+    bool was_killed = true;
+    int  num_kills = 0;
+    open_folder();
+    TrainOutcome outcome;
+    EXPECT_OK(train_with("max_steps: 8\nsave_steps: 4\nsave_total_limit: 0\n", NULL, &outcome));
+    EXPECT_INT(rename(in_folder("out"), in_folder("other")), 0);
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    snprintf(again, sizeof again, "max_steps: 8\nsave_steps: 4\nsave_total_limit: 0\nresume_from_checkpoint: %s\n",
+             in_folder("other/checkpoint-4"));
+    for (int exchanges = 0; exchanges < 2; exchanges++) {
+        was_killed = true;
+        for (int at = 1; was_killed && at < 100; at++) {
+            int   status = 0;
+            pid_t child = fork();
+            if (child == 0) {
+                renames_left = at;
+                no_exchange = !exchanges;
+                _exit(train_with(again, NULL, &outcome) != OK);
+            }
+            EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+            was_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+            EXPECT(was_killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+            EXPECT_OK(checkpoint_restore(in_folder("out")));
+            EXPECT_OK(checkpoint_verify(in_folder("out/checkpoint-4")));
+            num_kills += was_killed;
+        }
+        EXPECT(!was_killed && num_kills > 0);
+        EXPECT(!file_exists(in_folder("out/.checkpoint-4.replaced")) && !file_exists(in_folder("out/.checkpoint-4.partial")));
+    }
+    close_folder();
+}
+
+/* Two runs begun together: what the first made while the second opened its model is seen by it. */
+static void a_run_that_appears_is_left_alone(void)
+{
+    TrainOutcome outcome;
+    uint64_t     before = 0, after = 1;
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    EXPECT_OK(file_hash(in_folder("out/model.safetensors"), &before));
+    EXPECT_INT(rename(in_folder("out"), in_folder("first")), 0);
+    appearing = in_folder("first");
+    appears_as = in_folder("out");
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    EXPECT(!appearing && outcome.already_finished);
+    EXPECT_INT(rename(in_folder("out"), in_folder("first")), 0);
+    appearing = in_folder("first");
+    appears_as = in_folder("out");
+    EXPECT_FAILS(train_with("max_steps: 4\nlearning_rate: 1e-5\n", NULL, &outcome), ERR_INVALID, "a finished run with other settings");
+    EXPECT_OK(file_hash(in_folder("out/model.safetensors"), &after));
+    EXPECT(before == after);
+    close_folder();
+}
+
 static void a_finished_run_is_left_alone_and_others_refused(void)
 {
     TrainOutcome outcome;
@@ -378,5 +488,6 @@ static void a_rank_that_stands_still(void)
 TEST_MAIN(TEST(a_rank_that_stands_still), TEST(steps_allocate_nothing_from_the_second_on),
           TEST(divergence_stops_with_the_weights_of_before), TEST(a_damaged_checkpoint_is_passed_over),
           TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused), TEST(the_oldest_checkpoints_go),
+          TEST(a_replaced_checkpoint_is_there_until_the_new_one_is), TEST(a_run_that_appears_is_left_alone),
           TEST(a_finished_run_is_left_alone_and_others_refused), TEST(an_untouched_base_is_not_read_again),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
