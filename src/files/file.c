@@ -207,6 +207,13 @@ Status file_sync_dir(const char *path)
     return status;
 }
 
+Status file_sync_above(const char *path)
+{
+    char copy[PATH_MOST];
+    TRY(copy_path(copy, path));
+    return file_sync_dir(dirname(copy));
+}
+
 static Status write_all(int fd, const char *path, const char *data, size_t size)
 {
     while (size > 0) {

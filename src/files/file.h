@@ -63,6 +63,7 @@ NODISCARD Status file_exchange(const char *a, const char *b, bool *out_done);
 
 /* fsync of a folder, so that renames in it last. */
 NODISCARD Status file_sync_dir(const char *path);
+NODISCARD Status file_sync_above(const char *path); /* of the folder that holds `path` */
 
 /* Removes a file or a whole folder tree; absent is fine. */
 NODISCARD Status file_remove_tree(const char *path);

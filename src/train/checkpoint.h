@@ -16,6 +16,7 @@ typedef struct TrainState {
     int64_t  bad_in_row;                  /* of these, the last ones in a row */
     int64_t  total_tokens, total_trained; /* docs/metrics.md */
     int64_t  metrics_bytes;               /* length of metrics.jsonl */
+    uint64_t metrics_hash;                /* of its lines; 0: not known, as in older checkpoints */
     bool     eval_pending;                /* interrupted before the evaluation of this step */
     uint64_t settings_hash, data_hash;
 } TrainState;
@@ -48,7 +49,8 @@ NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *s
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
 NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
 
-/* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
+/* Whether every file is there with the size and checksum of the manifest, and the state is one that a run writes; ERR_CHECKPOINT names the
+ * first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);
 /* Whether it is a checkpoint of this program with every file of its manifest in its size. Nothing else is ever removed. */
 bool             checkpoint_is_ours(const char *path);

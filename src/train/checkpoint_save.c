@@ -101,12 +101,12 @@ static Status save_state(const TrainState *s, const char *path)
     StrBuf text = {0};
     strbuf_printf(&text,
                   "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"applied\": %lld,\n  \"skipped\": %lld,\n  \"bad_in_row\": %lld,\n"
-                  "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  "
-                  "\"settings_hash\": \"%016llx\",\n"
+                  "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"metrics_hash\": \"%016llx\",\n  "
+                  "\"eval_pending\": %s,\n  \"settings_hash\": \"%016llx\",\n"
                   "  \"data_hash\": \"%016llx\"\n}\n",
                   (long long)s->step, (long long)s->applied, (long long)s->skipped, (long long)s->bad_in_row, (long long)s->total_tokens,
-                  (long long)s->total_trained, (long long)s->metrics_bytes, s->eval_pending ? "true" : "false",
-                  (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
+                  (long long)s->total_trained, (long long)s->metrics_bytes, (unsigned long long)s->metrics_hash,
+                  s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
     Status status = file_write_atomic(path, text.data, text.len);
     strbuf_deinit(&text);
     return status;

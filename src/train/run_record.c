@@ -7,7 +7,6 @@
 #include "model/weights.h"
 #include "train/run_data.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -221,12 +220,20 @@ Status run_record_base(HfModel *model, const RunRecord *before, int threads, Run
     return status;
 }
 
+/* An absent version is 1, an absent time isn't known. */
+static bool get_numbers(const JsonValue *root, int64_t *began)
+{
+    int64_t version = 1;
+    if (json_get(root, "version") && !(json_get_int(root, "version", &version) && version == 1)) return false;
+    return !json_get(root, "began") || (json_get_int(root, "began", began) && *began >= 0);
+}
+
 /* An absent hash is 0. */
 static bool get_hash(const JsonValue *root, const char *key, uint64_t *out)
 {
     const char *text;
     *out = 0;
-    return !json_get(root, key) || (json_get_str(root, key, &text) && sscanf(text, "%16" SCNx64, out) == 1);
+    return !json_get(root, key) || (json_get_str(root, key, &text) && hash_parse(text, out));
 }
 
 Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before)
@@ -244,14 +251,14 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     }
     Status status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
     if (status == OK) status = json_parse(&arena, path, text.data, text.len, &root);
-    if (status == OK && !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) &&
-                          json_get(&root, "settings_hash") && get_hash(&root, "settings_hash", &before->hash) &&
-                          get_hash(&root, "base", &before->base) && get_hash(&root, "base_stamp", &before->base_stamp) &&
-                          get_hash(&root, "tokenizer", &before->tokenizer) && get_hash(&root, "data", &before->data)))
+    if (status == OK &&
+        !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) && json_get(&root, "settings_hash") &&
+          get_hash(&root, "settings_hash", &before->hash) && get_hash(&root, "base", &before->base) &&
+          get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) &&
+          get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
         status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
     if (status == OK) strbuf_puts(&before->settings, settings);
-    if (status == OK) (void)json_get_int(&root, "began", &before->began); /* 0: not known */
     arena_deinit(&arena);
     return status;
 }

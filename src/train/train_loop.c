@@ -362,7 +362,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                            .epoch = t->is_driven ? 0 : loader_epoch(t->data.train, t->state.step),
                            .flops_per_step = trainer_flops_per_step(t),
                            .finished = finished};
-    TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
+    trainer_state_text(metrics_history(t->metrics), &t->state, &facts, state_text);
     *out = (SaveContext){.session = t->session,
                          .comm = t->comm,
                          .model = t->model,
@@ -385,8 +385,10 @@ Status trainer_save(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
-    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics) : OK);
-    if (trainer_leads(t)) t->state.metrics_bytes = metrics_bytes(t->metrics);
+    MetricsMark mark = {0};
+    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics, &mark) : OK);
+    t->state.metrics_bytes = mark.bytes;
+    t->state.metrics_hash = mark.hash;
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
     t->state.data_hash = t->data.hash;

@@ -317,7 +317,8 @@ static Status save_final(Trainer *t)
     Status      status = OK;
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
-    if (trainer_leads(t)) status = metrics_sync(t->metrics);
+    MetricsMark mark;
+    if (trainer_leads(t)) status = metrics_sync(t->metrics, &mark);
     if (status == OK) status = trainer_context(t, true, &text, &context);
     if (status == OK && trainer_leads(t))
         status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */

@@ -367,39 +367,35 @@ Status trainer_find_output(Trainer *t)
     return OK;
 }
 
+/* Lines of the log that aren't as they were when the checkpoint was saved, and those that this run writes again. */
+static void tell_log(const Trainer *t, const MetricsFound *found)
+{
+    if (found->num_bad)
+        log_warn("%s was changed or damaged: %lld of its lines can't be read, line %lld first; they stay, and report.html and "
+                 "trainer_state.json leave them out",
+                 t->metrics_path, (long long)found->num_bad, (long long)found->first_bad);
+    else if (found->is_changed)
+        log_warn("%s was changed after %s was saved: its lines up to step %lld aren't all as the run wrote them", t->metrics_path,
+                 t->resume_path, (long long)t->state.step);
+    if (found->cut_last)
+        log_info("%s: the lines from step %lld up to %lld are cut off, for this run goes on from step %lld", t->metrics_path,
+                 (long long)found->cut_first, (long long)found->cut_last, (long long)t->state.step);
+}
+
 /* Opens the log behind the checkpoint's lines. If lines were lost since, a warning and a line of the log say so. */
 static Status open_metrics(Trainer *t)
 {
-    Arena          arena = {0};
-    MetricsHistory history;
-    int64_t        step = t->state.step, last = 0;
-    const char    *log = "";
-    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, step, &t->metrics));
-    if (metrics_bytes(t->metrics) == t->state.metrics_bytes) return OK;
-    Status status = metrics_read(&arena, t->metrics_path, &history);
-    if (status == OK && history.count) {
-        const JsonValue *line = &history.lines[history.count - 1];
-        if (json_get_int(line, "step", &last)) (void)json_get_str(line, "log", &log);
-    }
-    bool    is_known = strcmp(log, "gap") == 0 && last == step;
-    int64_t from = last < step ? last + 1 : step;
-    arena_deinit(&arena);
-    TRY(status);
-    if (is_known) return OK;
+    const MetricsMark   mark = {t->state.step, t->state.metrics_bytes, t->state.metrics_hash};
+    const MetricsFound *found;
+    TRY(metrics_open(t->metrics_path, &mark, t->config->logging_steps, &t->metrics));
+    found = metrics_found(t->metrics);
+    tell_log(t, found);
+    t->trend = metrics_history(t->metrics)->trend;
+    if (!found->is_cut || (found->ends_in_gap && found->last_step == mark.step)) return OK;
+    int64_t from = found->last_step < mark.step ? found->last_step + 1 : mark.step;
     log_warn("%s was cut after %s was saved: its lines of steps %lld to %lld are lost, and the log goes on after the gap", t->metrics_path,
-             t->resume_path, (long long)from, (long long)step);
-    return metrics_gap(t->metrics, from, step);
-}
-
-/* Of earlier starts of this run. */
-static Status read_trend(Trainer *t)
-{
-    Arena          arena = {0};
-    MetricsHistory history;
-    Status         status = metrics_read(&arena, t->metrics_path, &history);
-    for (size_t i = 0; status == OK && i < history.count; i++) eval_trend_line(&t->trend, &history.lines[i]);
-    arena_deinit(&arena);
-    return status;
+             t->resume_path, (long long)from, (long long)mark.step);
+    return metrics_gap(t->metrics, from, mark.step);
 }
 
 Status trainer_leave_branch(Trainer *t)
@@ -417,6 +413,5 @@ Status trainer_begin_output(Trainer *t)
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
-    TRY(open_metrics(t));
-    return read_trend(t);
+    return open_metrics(t);
 }

@@ -5,11 +5,13 @@
 #include "model/new.h"
 #include "text/bpe_train.h"
 #include "train/run_record.h"
+#include "train/trainer_state.h"
 
 #include "test.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -262,6 +264,71 @@ static void rewrite_manifest(const char *folder)
     strbuf_deinit(&text);
 }
 
+/* run_state.json, with `to` in place of `from`, under a manifest that fits. */
+static void reseal_state(const char *from, const char *to)
+{
+    Arena       arena = {0};
+    Str         text;
+    StrBuf      other = {0};
+    const char *path = in_folder("out/checkpoint-12/run_state.json");
+    EXPECT_OK(file_read(&arena, path, 1 << 16, &text));
+    const char *at = strstr(text.data, from);
+    EXPECT(at != NULL);
+    if (at) strbuf_printf(&other, "%.*s%s%s", (int)(at - text.data), text.data, to, at + strlen(from));
+    EXPECT_OK(file_write_atomic(path, strbuf_cstr(&other), other.len));
+    rewrite_manifest(in_folder("out/checkpoint-12"));
+    strbuf_deinit(&other);
+    arena_deinit(&arena);
+}
+
+/* Every field is looked at, whatever the checksums say. */
+static void a_state_that_no_run_writes_is_passed_over(void)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"\"version\": 1", "\"version\": 9", "is of another version"},
+        {"\"step\": 12", "\"step\": 11", "applied 12 and skipped 0 aren't step 11"},
+        {"\"step\": 12,\n  \"applied\": 12", "\"step\": 8,\n  \"applied\": 8", "is of step 8, its folder is checkpoint-12"},
+        {"\"step\": 12", "\"step\": 12.5", "step is missing, or no whole number"},
+        {"\"applied\": 12", "\"applied\": -5", "below 0"},
+        {"\"applied\": 12", "\"applied\": 13", "applied 13"},
+        {"\"skipped\": 0", "\"skipped\": 9223372036854775807", "skipped"},
+        {"\"bad_in_row\": 0", "\"bad_in_row\": 2", "bad_in_row 2"},
+        {"\"total_tokens\": ", "\"total_tokens\": -", "below 0"},
+        {"\"total_trained\": ", "\"total_trained\": 9", "tokens were trained"},
+        {"\"total_trained\": ", "\"total_trained\": \"many\", \"x\": ", "total_trained"},
+        {"\"metrics_bytes\": ", "\"metrics_bytes\": -", "below 0"},
+        {"\"metrics_hash\": \"", "\"metrics_hash\": \"-", "metrics_hash"},
+        {"\"eval_pending\": false", "\"eval_pending\": 0", "eval_pending"},
+        {"\"settings_hash\": \"", "\"settings_hash\": \"0x", "settings_hash"},
+        {"\"data_hash\": \"", "\"data_hash\": \" ", "data_hash"},
+    };
+    TrainOutcome outcome;
+    char         newest[256];
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 12\nsave_steps: 8\n", NULL, &outcome));
+    EXPECT_OK(checkpoint_verify(in_folder("out/checkpoint-12")));
+    test_copy(in_folder("out/checkpoint-12/run_state.json"), in_folder("state"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_copy(in_folder("state"), in_folder("out/checkpoint-12/run_state.json"));
+        reseal_state(cases[i].from, cases[i].to);
+        EXPECT_FAILS(checkpoint_verify(in_folder("out/checkpoint-12")), ERR_CHECKPOINT, cases[i].says);
+        EXPECT_OK(checkpoint_newest(in_folder("out"), newest, sizeof newest));
+        EXPECT_CONTAINS(newest, "checkpoint-8");
+    }
+    test_copy(in_folder("state"), in_folder("out/checkpoint-12/run_state.json"));
+    static const char *const manifests[] = {"{\"version\": 2, \"files\": []}", "{\"files\": []}",
+                                            "{\"files\": [{\"name\": \"config.json\"}]}",
+                                            "{\"files\": [{\"name\": \"../x\", \"bytes\": 1, \"xxh3\": \"0000000000000000\"}]}",
+                                            "{\"files\": [{\"name\": \"config.json\", \"bytes\": 1, \"xxh3\": \"0\"}]}"};
+    for (size_t i = 0; i < sizeof manifests / sizeof *manifests; i++) {
+        EXPECT_OK(file_write_atomic(in_folder("out/checkpoint-12/manifest.json"), manifests[i], strlen(manifests[i])));
+        EXPECT_FAILS(checkpoint_verify(in_folder("out/checkpoint-12")), ERR_CHECKPOINT, "manifest.json");
+    }
+    close_folder();
+}
+
 /* A safetensors file of `count` of its tensors, the first from `first` on, the last with `rows_more` rows more than it has. */
 static void rewrite_states(const char *from, const char *to, size_t first, size_t count, const char *const *metadata, int64_t rows_more)
 {
@@ -444,6 +511,55 @@ static void an_untouched_base_is_not_read_again(void)
     close_folder();
 }
 
+static void write_steps(Metrics *metrics, int64_t from, int64_t to)
+{
+    for (int64_t step = from; step <= to; step++) {
+        StepMetrics line = {.step = step, .epoch = (double)step / 100, .loss = 1.0 / (double)step, .norm = 0.1, .lr = 1e-3, .seconds = 0.1};
+        EXPECT_OK(metrics_step(metrics, &line));
+        EvalMetrics eval = {.step = step, .loss = 2.0 / (double)step, .tokens = 100, .trained = 90, .seconds = 0.5};
+        if (step % 4 == 0) EXPECT_OK(metrics_eval(metrics, &eval));
+    }
+    static const char text[] = "a sample";
+    EXPECT_OK(metrics_sample(metrics, to, "a prompt", text, strlen(text)));
+}
+
+/* The log of a long run isn't kept in memory. Read back, it tells the same; the file is cut where the mark says. */
+static void a_long_log_is_told_in_bounded_memory(void)
+{
+    enum { STEPS = 120000 };
+    TrainerFacts facts = {.max_steps = STEPS, .logging_steps = 1, .rows_per_step = 1, .finished = true};
+    TrainState   state = {.step = STEPS};
+    StrBuf       live = {0}, again = {0};
+    MetricsMark  mark = {0}, end = {0};
+    Metrics     *metrics = NULL;
+    open_folder();
+    const char *path = in_folder("metrics.jsonl");
+    EXPECT_OK(metrics_open(path, &mark, 1, &metrics));
+    write_steps(metrics, 1, STEPS);
+    EXPECT_OK(metrics_sync(metrics, &end));
+    end.step = STEPS;
+    EXPECT_INT(end.bytes, file_size(path));
+    trainer_state_text(metrics_history(metrics), &state, &facts, &live);
+    write_steps(metrics, STEPS + 1, STEPS + 5);
+    metrics_close(metrics);
+    EXPECT_OK(metrics_open(path, &end, 1, &metrics));
+    const MetricsFound *found = metrics_found(metrics);
+    EXPECT(!found->is_cut && !found->is_changed && !found->num_bad && found->cut_first == STEPS + 1 && found->cut_last == STEPS + 5);
+    EXPECT_INT(file_size(path), end.bytes);
+    const History *history = metrics_history(metrics);
+    EXPECT_INT(history->steps.seen, STEPS);
+    EXPECT(history_count(&history->steps) < 5000 && history_count(&history->evals) < 5000 && history->samples.len < 200);
+    EXPECT_INT(history_at(&history->steps, history_count(&history->steps) - 1)->step, STEPS);
+    EXPECT(history->trend.best_step == STEPS && fabs(history->trend.best * STEPS / 2 - 1) < 1e-8);
+    trainer_state_text(history, &state, &facts, &again);
+    EXPECT_STR(live.data, again.data);
+    EXPECT(live.len < (4 << 20));
+    metrics_close(metrics);
+    strbuf_deinit(&live);
+    strbuf_deinit(&again);
+    close_folder();
+}
+
 static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
 {
     TrainOutcome outcome;
@@ -487,7 +603,8 @@ static void a_rank_that_stands_still(void)
 
 TEST_MAIN(TEST(a_rank_that_stands_still), TEST(steps_allocate_nothing_from_the_second_on),
           TEST(divergence_stops_with_the_weights_of_before), TEST(a_damaged_checkpoint_is_passed_over),
-          TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused), TEST(the_oldest_checkpoints_go),
-          TEST(a_replaced_checkpoint_is_there_until_the_new_one_is), TEST(a_run_that_appears_is_left_alone),
-          TEST(a_finished_run_is_left_alone_and_others_refused), TEST(an_untouched_base_is_not_read_again),
+          TEST(a_state_that_no_run_writes_is_passed_over), TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused),
+          TEST(the_oldest_checkpoints_go), TEST(a_replaced_checkpoint_is_there_until_the_new_one_is),
+          TEST(a_run_that_appears_is_left_alone), TEST(a_finished_run_is_left_alone_and_others_refused),
+          TEST(an_untouched_base_is_not_read_again), TEST(a_long_log_is_told_in_bounded_memory),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))
