@@ -235,6 +235,7 @@ static Status load(Trainer *t)
     TRY(find_stop_token(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(trainer_load_state(t));
+    TRY(trainer_check_length(t, c->output_dir, t->schedule.total));
     if (trainer_leads(t)) TRY(trainer_check_disk(t));
     return trainer_start_session(t);
 }

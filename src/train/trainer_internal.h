@@ -107,6 +107,8 @@ NODISCARD Status trainer_open_data(Trainer *trainer);
 NODISCARD Status trainer_find_output(Trainer *trainer); /* all ranks see the same folder */
 NODISCARD Status trainer_load_state(Trainer *trainer);  /* of resume_path */
 NODISCARD Status trainer_check_disk(const Trainer *trainer);
+/* Whether the longest path that saving step `step` writes in `dir` is one that the system takes. */
+NODISCARD Status trainer_check_length(const Trainer *trainer, const char *dir, int64_t step);
 /* The folder becomes this run's: until here nothing of an earlier one was touched. */
 NODISCARD Status trainer_begin_output(Trainer *trainer);
 

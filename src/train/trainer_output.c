@@ -9,6 +9,7 @@
 #include "train/output_dir.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -305,6 +306,20 @@ Status trainer_check_disk(const Trainer *t)
     need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
     return disk_check(&need);
+}
+
+Status trainer_check_length(const Trainer *t, const char *dir, int64_t step)
+{
+    bool        adapters = t->options.lora.enabled, is_cut = checkpoint_model_bytes(t->plan, adapters) > t->config->max_shard_size;
+    const char *weights = adapters ? "adapter_model" : "model", *cut = is_cut ? "-00001-of-00001" : "";
+    int         file = snprintf(NULL, 0, "%s%s.safetensors", weights, cut),
+        side = (int)sizeof "special_tokens_map.json" - 1; /* the longest beside it */
+    int below = snprintf(NULL, 0, "/.checkpoint-%lld.partial/%*s.partial", (long long)step, file > side ? file : side, "");
+    FAIL_IF(
+        strlen(dir) + (size_t)below >= PATH_MAX, ERR_INVALID,
+        "output_dir has %zu characters: the paths of its checkpoints' files would have %zu, the system takes %d. Name one of at most %d",
+        strlen(dir), strlen(dir) + (size_t)below, PATH_MAX - 1, PATH_MAX - 1 - below);
+    return OK;
 }
 
 /* ---- the folder becomes this run's ---- */
