@@ -239,7 +239,7 @@ static void log_line(Trainer *t, Status status)
 
 static Status agree_on_signal(Trainer *t)
 {
-    int64_t signal = signals_pending();
+    int64_t signal = signals_pending(t->run_file->begun);
     TRY(comm_agree_most(t->comm, &signal));
     t->signal = (int)signal;
     return OK;
