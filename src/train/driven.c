@@ -142,6 +142,7 @@ static Status start_threads(Driven *d)
     for (int r = 0; r < d->world && status == OK; r++) d->members[r].comm = comms[r];
     free(comms);
     TRY(status);
+    device_prepare_ranks(true);
     for (int r = 1; r < d->world; r++) {
         Member *m = &d->members[r];
         int     error = pthread_create(&m->thread, NULL, member_main, m);
