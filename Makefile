@@ -109,7 +109,7 @@ bench: build
 test-gpu: build
 	@$(BUILD)/tests/test_cuda
 	@for test in gpu ranks bits curve memory; do SUROGATE=$(abspath $(BUILD))/surogate bash tests/cuda/$$test.t || exit 1; done
-	@tools/cuda-stamp write
+	@tools/cuda-stamp write $(BUILD)
 
 gpu-bundle: build
 	@tools/gpu-bundle $(BUILD)

@@ -217,7 +217,9 @@ static void take_best(Figures *best, double wall, double cpu)
 static void compare(Encoding *e, const TokenizeJob *job, int rounds, TokenizeReport *report)
 {
     Figures alone = {0}, all = {0};
-    double  size = (double)file_size(job->dataset->path) * 1e-6;
+    int64_t bytes;
+    need(file_size(job->dataset->path, &bytes));
+    double size = (double)bytes * 1e-6;
     for (int round = 0; round < rounds; round++) {
         double cpu, wall = encode_alone(e, job->num_threads, &cpu);
         take_best(&alone, wall, cpu);

@@ -104,10 +104,11 @@ typedef struct sg_input {
 /* All arrays are (rows, cols), row by row. Fewer rows or columns than the trainer's are padded. */
 typedef struct sg_batch {
     int64_t        rows, cols;
-    const int32_t *ids;      /* token ids */
-    const int32_t *targets;  /* the id that comes after each; -100: not trained */
-    const int32_t *segments; /* >= 0: which document of the data set the token is of (draws of dropout follow from it); equal neighbours see
-                              * one another; -1: padding. NULL: a row is a document. Several in a row need sample_packing: true */
+    const int32_t *ids;       /* token ids */
+    const int32_t *targets;   /* the id that comes after each; -100: not trained */
+    const int32_t *segments;  /* >= 0: which document the token is of; equal neighbours see one another; -1: padding. NULL: a row is a
+                               * document.  Several in a row need sample_packing: true. Draws of dropout follow from the number; a document
+                               * whose number  another one of the step has draws its own */
     const int32_t *positions; /* of the token in its document, from 0; NULL: counted */
 
     const sg_input *inputs; /* each that the model reads; data sets have none */
@@ -116,6 +117,8 @@ typedef struct sg_batch {
 
 /* Takes a copy of a micro-batch of the next update. */
 SG_API sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch);
+/* The same of what sg_dataset_next gave: a document that comes twice in a step draws the same both times, as the command has it. */
+SG_API sg_status sg_trainer_step_data(sg_trainer *trainer, const sg_batch *batch);
 /* Forgets what was taken of an unfinished step, unless its gradients are made. */
 SG_API sg_status sg_trainer_drop(sg_trainer *trainer);
 /* Queues the gradients of what was taken, of the mean loss of all trained targets; wanted only to look at them before the update. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct TestCase {
     const char *name;
@@ -40,6 +41,24 @@ __attribute__((unused)) static const char *const test_status_names[] = {
 #include "base/status.def"
 #undef STATUS
 };
+
+__attribute__((unused)) static bool is_there(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+__attribute__((unused)) static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+__attribute__((unused)) static long long bytes_of(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? (long long)info.st_size : -1;
+}
 
 #define EXPECT(cond) \
     do { \

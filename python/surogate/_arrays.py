@@ -92,7 +92,7 @@ class Rows:
         self, input_ids: Any, targets: Any, segments: Any = None, positions: Any = None, inputs: Mapping[str, Any] | None = None
     ) -> None:
         self.ids = rows(input_ids, "input_ids")
-        self.targets = next_ids(self.ids, segments) if targets is None else rows(targets, "targets")
+        self.targets = next_ids(self.ids, segments, positions) if targets is None else rows(targets, "targets")
         self.segments = None if segments is None else rows(segments, "segments")
         self.positions = None if positions is None else rows(positions, "positions")
         if inputs is not None and not isinstance(inputs, Mapping):
@@ -120,14 +120,18 @@ class Rows:
         )
 
 
-def next_ids(input_ids: NDArray[np.int32], segments: Any = None) -> NDArray[np.int32]:
-    """Targets of plain texts: each token's next one; -100 behind the last of a row or document."""
+def next_ids(input_ids: NDArray[np.int32], segments: Any = None, positions: Any = None) -> NDArray[np.int32]:
+    """Targets of plain texts: each token's next one; -100 behind the last of a row or document, which segments and positions tell."""
     targets = np.full_like(input_ids, IGNORED)
     targets[:, :-1] = input_ids[:, 1:]
     if segments is not None:
         of = rows(segments, "segments")
         if of.shape == input_ids.shape:
             targets[:, :-1][(of[:, 1:] != of[:, :-1]) | (of[:, :-1] < 0)] = IGNORED
+    if positions is not None:
+        at = rows(positions, "positions")
+        if at.shape == input_ids.shape:
+            targets[:, :-1][at[:, 1:] == 0] = IGNORED
     return targets
 
 

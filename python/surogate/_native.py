@@ -36,6 +36,7 @@ from surogate import _settings
 from surogate.errors import Status, SurogateError
 
 Result = TypeVar("Result")
+Owner = TypeVar("Owner", bound="Closes")
 
 
 class Input(Structure):
@@ -112,6 +113,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_trainer_get_info": [c_void_p, POINTER(TrainerInfo)],
     "sg_trainer_plan": [c_void_p, _OUT],
     "sg_trainer_step": [c_void_p, POINTER(Batch)],
+    "sg_trainer_step_data": [c_void_p, POINTER(Batch)],
     "sg_trainer_drop": [c_void_p],
     "sg_trainer_backward": [c_void_p],
     "sg_trainer_update": [c_void_p, c_double],
@@ -362,7 +364,7 @@ class Closes:
         """Frees memory and device. A second time is fine; other calls raise ValueError then."""
         self._handle.close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self: Owner) -> Owner:
         return self
 
     def __exit__(self, *_: object) -> None:

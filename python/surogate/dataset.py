@@ -34,7 +34,8 @@ class Dataset(Closes):
     """The micro-batches that a run of these settings trains on (part "train") or is evaluated on ("validation"), in its order.
 
     Arguments are those of Run. Tokenizes what isn't yet; Ctrl+C stops that after the present piece, and the
-    next time goes on from there. Iterating goes on from the present place to the end of the last step.
+    next time goes on from there. Iterating goes on from the present place to the end of the last step; len is the number of micro-batches
+    from the first step on.
     """
 
     def __init__(self, *args: str | os.PathLike[str], part: Literal["train", "validation"] = "train", **settings: Any) -> None:
@@ -57,6 +58,9 @@ class Dataset(Closes):
         self.batch_rows: int = info.batch_rows  #: of a micro-batch
         self.cols: int = info.cols  #: tokens of a row
         self.seed: int = info.seed
+
+    def __len__(self) -> int:
+        return self.steps * self.micro_batches
 
     def seek(self, step: int) -> None:
         """The next micro-batch is the first of `step`, 0 to steps."""

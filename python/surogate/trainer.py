@@ -137,9 +137,9 @@ class Trainer(Closes):
         """Takes a micro-batch of the next update; all arrays (rows, cols), or (cols) for one row.
 
         targets: the id that comes after each token, -100 where nothing is trained; None: the next one of the row. segments: which document
-        a token is of, -1 in padding; equal neighbours see one another. None: a row is one document. positions: from 0 in each document;
-        None: counted. Fewer rows or columns than the trainer's are padded. inputs: what the model reads
-        besides, by name, integers or floats.
+        a token is of, -1 in padding; equal neighbours see one another. None: a row is one document. Numbers may begin at 0 in each row:
+        each document of a step has dropout masks of its own. positions: from 0 in each document, which ends where they begin again; None:
+        counted. Fewer rows or columns than the trainer's are padded. inputs: what the model reads besides, by name, integers or floats.
         """
         rows = _arrays.Rows(input_ids, targets, segments, positions, inputs)
         with self._handle.use() as trainer:
@@ -256,7 +256,7 @@ class Trainer(Closes):
             with dataset._next() as batch, self._handle.use() as trainer:
                 if batch is None:
                     raise ValueError(f"the data ended within step {index + 1}")
-                check(lib.sg_trainer_step(trainer, byref(batch)))
+                check(lib.sg_trainer_step_data(trainer, byref(batch)))
 
     def _clear(self, waiting: int) -> None:
         """After an interruption: the trainer stands between two steps."""

@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import gc
 import io
+import locale
 import os
 import pickle
 import re
@@ -174,7 +175,7 @@ class Steps(InFolder):
         with Trainer(**settings) as trainer, Dataset(**settings) as dataset:
             self.assertEqual((dataset.steps, dataset.micro_batches), (4, 2))
             batches = list(dataset)
-            self.assertEqual(len(batches), 8)
+            self.assertEqual((len(batches), len(dataset)), (8, 8))
             for first in (0, 2, 4, 6):
                 for batch in batches[first : first + 2]:
                     trainer.step(batch.input_ids, batch.targets, batch.segments, batch.positions)
@@ -183,6 +184,13 @@ class Steps(InFolder):
             last = again.fit(dataset)
             assert last is not None
             self.assertEqual(last.loss, losses[-1])
+
+    def test_targets_end_where_documents_do(self) -> None:
+        with Trainer(**self.settings("ends", sequence_len=8)) as trainer:
+            ids, segments, positions = np.arange(8), [0, 0, 0, 1, 1, 1, 1, 1], [0, 1, 2, 0, 1, 2, 3, 4]
+            want = trainer.eval(ids, [1, 2, -100, 4, 5, 6, 7, -100], segments, positions)
+            for of, at in ((segments, None), (None, positions), (segments, positions)):
+                self.assertEqual(trainer.eval(ids, None, of, at), want)
 
     def test_arrays_of_all_kinds(self) -> None:
         with Trainer(**self.settings("arrays", sequence_len=8)) as trainer:
@@ -419,6 +427,21 @@ class Around(InFolder):
         with self.assertRaises(ValueError):
             chat.render([{"role": "user", "content": float("nan")}])
 
+    def test_the_locale_changes_no_number(self) -> None:
+        command = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(self.folder / "de_DE.UTF-8")]
+        os.environ["LOCPATH"] = str(self.folder)
+        self.addCleanup(locale.setlocale, locale.LC_ALL, locale.setlocale(locale.LC_ALL))
+        self.addCleanup(os.environ.pop, "LOCPATH")
+        try:
+            subprocess.run(command, capture_output=True, check=False)
+            locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+        except (OSError, locale.Error):
+            self.skipTest("no locale with a decimal comma can be made here")
+        self.assertEqual(locale.localeconv()["decimal_point"], ",")
+        chat = ChatTemplate(source="{{ 1.5*2 }} {{ messages[0].content }}")
+        self.assertEqual(chat.render([{"role": "user", "content": 0.125}]), "3.0 0.125")
+        self.assertEqual(locale.localeconv()["decimal_point"], ",")
+
     def test_threads_take_turns(self) -> None:
         tokenizer = Tokenizer(SHAKESPEARE)
         text = "To be, or not to be\n" * 50
@@ -565,7 +588,7 @@ class OwnInputs(InFolder):
             with self.assertRaisesRegex(ValueError, r"kind has shape \(1, 1\)"):
                 trainer.eval([1, 2], inputs={**right, "kind": [1]})
             with self.assertRaisesRegex(TypeError, "inputs is 3"):
-                trainer.eval([1, 2], inputs=3)
+                trainer.eval([1, 2], inputs=3)  # type: ignore[arg-type]
             trainer.train_step([1, 2], lr=1e-3, inputs=right)
             trainer.export_model(self.folder / "own/model")
         with self.assert_fails(Status.UNSUPPORTED, "the logits need the input kind"):

@@ -17,7 +17,9 @@ void *api_allocate(size_t bytes);
 NODISCARD Status api_need(const void *argument, const char *name);
 NODISCARD Status api_need_args(const char *const *args, size_t num_args);
 
-/* Calls that may have something to say begin with log_mute(true) and end with this: only training prints. */
+/* Every call that does more than free begins and ends with these. Between them the thread has C's locale (base/c_locale.h) and logs
+ * nothing: only training prints. */
+void      api_begin(void);
 sg_status api_end(Status status);
 
 /* Hands ids out, or frees them after a failure. */

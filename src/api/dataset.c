@@ -1,7 +1,6 @@
 /* The micro-batches of a run, as training reads them. */
 #include "api/api.h"
 
-#include "base/log.h"
 #include "setup/setup.h"
 #include "train/run_data.h"
 #include "train/run_record.h"
@@ -29,7 +28,9 @@ static Status open_data(sg_dataset *d, sg_part part)
     TRY(setup_check_datasets(&d->arena, config, true));
     TRY(setup_tokenizer_dir(&d->arena, config, &tokenizer_dir));
     TRY(tokenizer_load(tokenizer_dir, &d->tokenizer));
-    TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, run_record_began(config), (int32_t)d->model->vocab_size,
+    int64_t began;
+    TRY(run_record_began(config, &began));
+    TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, began, (int32_t)d->model->vocab_size,
                       (RowShare){.world = 1, .together = (int)config->gpus}, &d->data));
     bool trains = part == SG_TRAIN;
     FAIL_IF(!trains && !d->data.eval, ERR_INVALID, "there is no validation data: set validation_datasets or validation_split_ratio");
@@ -62,7 +63,7 @@ static Status open_dataset(const char *const *args, size_t num_args, sg_part par
 
 sg_status sg_dataset_open(const char *const *args, size_t num_args, sg_part part, sg_dataset **out_dataset)
 {
-    log_mute(true);
+    api_begin();
     return api_end(open_dataset(args, num_args, part, out_dataset));
 }
 
@@ -96,7 +97,8 @@ static Status tell_info(const sg_dataset *dataset, sg_dataset_info *out)
 
 sg_status sg_dataset_get_info(sg_dataset *dataset, sg_dataset_info *out_info)
 {
-    return (sg_status)tell_info(dataset, out_info);
+    api_begin();
+    return api_end(tell_info(dataset, out_info));
 }
 
 static Status seek(sg_dataset *dataset, int64_t step)
@@ -109,7 +111,8 @@ static Status seek(sg_dataset *dataset, int64_t step)
 
 sg_status sg_dataset_seek(sg_dataset *dataset, int64_t step)
 {
-    return (sg_status)seek(dataset, step);
+    api_begin();
+    return api_end(seek(dataset, step));
 }
 
 static Status next(sg_dataset *dataset, sg_batch *out)
@@ -131,6 +134,6 @@ static Status next(sg_dataset *dataset, sg_batch *out)
 
 sg_status sg_dataset_next(sg_dataset *dataset, sg_batch *out_batch)
 {
-    log_mute(true);
+    api_begin();
     return api_end(next(dataset, out_batch));
 }

@@ -2,6 +2,7 @@
 #include "api/api.h"
 
 #include "base/log.h"
+#include "base/c_locale.h"
 #include "base/version.h"
 #include "infer/evaluate.h"
 #include "infer/samples.h"
@@ -64,9 +65,18 @@ void *api_allocate(size_t bytes)
     return memory;
 }
 
+static _Thread_local locale_t callers_locale;
+
+void api_begin(void)
+{
+    callers_locale = c_locale_begin();
+    log_mute(true);
+}
+
 sg_status api_end(Status status)
 {
     log_mute(false);
+    c_locale_end(callers_locale);
     return (sg_status)status;
 }
 
@@ -160,7 +170,7 @@ static Status open_run(const char *const *args, size_t num_args, sg_run **out)
 
 sg_status sg_run_open(const char *const *args, size_t num_args, sg_run **out_run)
 {
-    log_mute(true);
+    api_begin();
     return api_end(open_run(args, num_args, out_run));
 }
 
@@ -190,7 +200,7 @@ sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json)
     Device *device = NULL;
     Arena   arena = {0};
     StrBuf  json = {0};
-    log_mute(true);
+    api_begin();
     Status status = api_need(run, "run");
     if (status == OK) status = setup_device(&run->config, gpu, &device);
     if (status == OK) status = plan_run(&arena, &run->config, device, &json);
@@ -211,7 +221,9 @@ static Status train(sg_run *run, sg_outcome *out)
 
 sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 {
-    return (sg_status)train(run, out_outcome);
+    api_begin();
+    log_mute(false);
+    return api_end(train(run, out_outcome));
 }
 
 /* ---- models ---- */
@@ -232,7 +244,7 @@ static Status open_model(const char *dir, const char *adapter, const char *devic
 
 sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model)
 {
-    log_mute(true);
+    api_begin();
     return api_end(open_model(dir, adapter, device, threads, out_model));
 }
 
@@ -253,19 +265,21 @@ static Status need_tokenizer(const sg_model *model)
 sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t **out_ids, size_t *out_num)
 {
     TokenIds ids = {0};
-    Status   status = need_tokenizer(model);
+    api_begin();
+    Status status = need_tokenizer(model);
     if (status == OK && len) status = api_need(text, "text");
     if (status == OK) status = infer_encode(&model->infer, text ? text : "", len, &ids);
-    return (sg_status)api_hand_ids(status, &ids, out_ids, out_num);
+    return api_end(api_hand_ids(status, &ids, out_ids, out_num));
 }
 
 sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text)
 {
     StrBuf text = {0};
+    api_begin();
     Status status = need_tokenizer(model);
     if (status == OK && num) status = api_need(ids, "ids");
     if (status == OK) status = tokenizer_decode(model->infer.tokenizer, ids, num, true, &text);
-    return (sg_status)api_hand_text(status, &text, out_text);
+    return api_end(api_hand_text(status, &text, out_text));
 }
 
 static Status losses_of(sg_model *model, const int32_t *ids, size_t num, float *losses)
@@ -283,7 +297,7 @@ static Status losses_of(sg_model *model, const int32_t *ids, size_t num, float *
 
 sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float *losses)
 {
-    log_mute(true);
+    api_begin();
     return api_end(losses_of(model, ids, num, losses));
 }
 
@@ -308,7 +322,7 @@ sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int
                             int32_t **out_ids, size_t *out_num)
 {
     TokenIds out = {0};
-    log_mute(true);
+    api_begin();
     Status status = generate_ids(model, ids, num, max_tokens, sampling, &out);
     return api_end(api_hand_ids(status, &out, out_ids, out_num));
 }

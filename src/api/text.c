@@ -1,7 +1,6 @@
 /* Tokenizers and chat templates. */
 #include "api/api.h"
 
-#include "base/log.h"
 #include "data/mask.h"
 #include "files/hub.h"
 #include "text/template/template.h"
@@ -41,7 +40,7 @@ static Status open_tokenizer(const char *dir, sg_tokenizer **out)
 
 sg_status sg_tokenizer_open(const char *dir, sg_tokenizer **out_tokenizer)
 {
-    log_mute(true);
+    api_begin();
     return api_end(open_tokenizer(dir, out_tokenizer));
 }
 
@@ -55,6 +54,7 @@ void sg_tokenizer_close(sg_tokenizer *tokenizer)
 
 sg_status sg_tokenizer_get_info(sg_tokenizer *tokenizer, sg_tokenizer_info *out_info)
 {
+    api_begin();
     Status status = api_need(tokenizer, "tokenizer");
     if (status == OK) status = api_need(out_info, "out_info");
     if (status == OK)
@@ -62,28 +62,30 @@ sg_status sg_tokenizer_get_info(sg_tokenizer *tokenizer, sg_tokenizer_info *out_
                                         .bos = tokenizer_bos_id(tokenizer->tokenizer),
                                         .eos = tokenizer_eos_id(tokenizer->tokenizer),
                                         .pad = tokenizer_pad_id(tokenizer->tokenizer)};
-    return (sg_status)status;
+    return api_end(status);
 }
 
 sg_status sg_tokenizer_encode(sg_tokenizer *tokenizer, const char *text, size_t len, bool add_special, int32_t **out_ids, size_t *out_num)
 {
     TokenIds ids = {0};
-    Status   status = api_need(tokenizer, "tokenizer");
+    api_begin();
+    Status status = api_need(tokenizer, "tokenizer");
     if (status == OK && len) status = api_need(text, "text");
     if (status == OK)
         status = tokenizer_encode(tokenizer->tokenizer, tokenizer->scratch, text ? text : "", len,
                                   (EncodeOptions){.add_special = add_special}, &ids);
-    return (sg_status)api_hand_ids(status, &ids, out_ids, out_num);
+    return api_end(api_hand_ids(status, &ids, out_ids, out_num));
 }
 
 sg_status sg_tokenizer_decode(sg_tokenizer *tokenizer, const int32_t *ids, size_t num, bool skip_special, char **out_text, size_t *out_len)
 {
     StrBuf text = {0};
+    api_begin();
     Status status = api_need(tokenizer, "tokenizer");
     if (status == OK && num) status = api_need(ids, "ids");
     if (status == OK) status = tokenizer_decode(tokenizer->tokenizer, ids, num, skip_special, &text);
     if (status == OK && out_len) *out_len = text.len;
-    return (sg_status)api_hand_text(status, &text, out_text);
+    return api_end(api_hand_text(status, &text, out_text));
 }
 
 /* ---- chat templates ---- */
@@ -119,7 +121,7 @@ static Status open_template(const char *dir, const char *source, sg_chat_templat
 
 sg_status sg_chat_template_open(const char *dir, const char *source, sg_chat_template **out_template)
 {
-    log_mute(true);
+    api_begin();
     return api_end(open_template(dir, source, out_template));
 }
 
@@ -164,7 +166,7 @@ sg_status sg_chat_template_render(sg_chat_template *tmpl, const char *conversati
 {
     Arena  arena = {0};
     StrBuf text = {0};
-    log_mute(true);
+    api_begin();
     Status status = render(tmpl, &arena, conversation, add_generation_prompt, &text);
     arena_deinit(&arena);
     return api_end(api_hand_text(status, &text, out_text));
@@ -209,7 +211,7 @@ sg_status sg_chat_template_encode(sg_chat_template *tmpl, sg_tokenizer *tokenize
 {
     TokenIds ids = {0};
     uint8_t *mask = NULL;
-    log_mute(true);
+    api_begin();
     Status status = api_need(out_mask, "out_mask");
     if (status == OK) status = encode(tmpl, tokenizer, conversation, train_on, &ids, &mask);
     status = api_hand_ids(status, &ids, out_ids, out_num);

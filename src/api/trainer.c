@@ -1,7 +1,7 @@
 /* Training step by step: sg_trainer over train/driven.h. */
 #include "api/api.h"
 
-#include "base/log.h"
+#include "base/c_locale.h"
 #include "data/loader.h"
 #include "train/driven.h"
 
@@ -34,16 +34,18 @@ static Status open_trainer(const char *const *args, size_t num_args, sg_trainer 
 
 sg_status sg_trainer_open(const char *const *args, size_t num_args, sg_trainer **out_trainer)
 {
-    log_mute(true);
+    api_begin();
     return api_end(open_trainer(args, num_args, out_trainer));
 }
 
 void sg_trainer_close(sg_trainer *trainer)
 {
     if (!trainer) return;
+    locale_t before = c_locale_begin();
     driven_close(trainer->driven);
     config_deinit(&trainer->config);
     sg_free(trainer);
+    c_locale_end(before);
 }
 
 static Status tell_info(sg_trainer *trainer, sg_trainer_info *out)
@@ -67,16 +69,18 @@ static Status tell_info(sg_trainer *trainer, sg_trainer_info *out)
 
 sg_status sg_trainer_get_info(sg_trainer *trainer, sg_trainer_info *out_info)
 {
-    return (sg_status)tell_info(trainer, out_info);
+    api_begin();
+    return api_end(tell_info(trainer, out_info));
 }
 
 sg_status sg_trainer_plan(sg_trainer *trainer, char **out_json)
 {
     StrBuf json = {0};
+    api_begin();
     Status status = api_need(trainer, "trainer");
     if (status == OK) status = api_need(out_json, "out_json");
     if (status == OK) plan_write_json(driven_plan(trainer->driven), &json);
-    return (sg_status)api_hand_text(status, &json, out_json);
+    return api_end(api_hand_text(status, &json, out_json));
 }
 
 /* ---- steps ---- */
@@ -86,36 +90,51 @@ static Status take_batch(const sg_batch *batch, DrivenInput *inputs, DrivenBatch
     TRY(api_need(batch, "batch"));
     if (batch->num_inputs) TRY(api_need(batch->inputs, "inputs"));
     FAIL_IF(batch->num_inputs > IR_MOST_INPUTS, ERR_INVALID, "%zu inputs; expected at most %d", batch->num_inputs, IR_MOST_INPUTS);
-    *out =
-        (DrivenBatch){batch->rows, batch->cols, batch->ids, batch->targets, batch->segments, batch->positions, inputs, batch->num_inputs};
+    *out = (DrivenBatch){.rows = batch->rows,
+                         .cols = batch->cols,
+                         .tokens = batch->ids,
+                         .labels = batch->targets,
+                         .documents = batch->segments,
+                         .positions = batch->positions,
+                         .inputs = inputs,
+                         .num_inputs = batch->num_inputs};
     for (size_t i = 0; i < batch->num_inputs; i++)
         inputs[i] = (DrivenInput){batch->inputs[i].name, batch->inputs[i].ids, batch->inputs[i].values};
     return OK;
 }
 
-static Status take_step(sg_trainer *trainer, const sg_batch *batch)
+static Status take_step(sg_trainer *trainer, const sg_batch *batch, bool of_data_set)
 {
     DrivenInput inputs[IR_MOST_INPUTS];
     DrivenBatch taken;
     TRY(api_need(trainer, "trainer"));
     TRY(take_batch(batch, inputs, &taken));
+    taken.of_data_set = of_data_set;
     return driven_step(trainer->driven, &taken);
 }
 
 sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch)
 {
-    return (sg_status)take_step(trainer, batch);
+    api_begin();
+    return api_end(take_step(trainer, batch, false));
+}
+
+sg_status sg_trainer_step_data(sg_trainer *trainer, const sg_batch *batch)
+{
+    api_begin();
+    return api_end(take_step(trainer, batch, true));
 }
 
 sg_status sg_trainer_drop(sg_trainer *trainer)
 {
+    api_begin();
     Status status = api_need(trainer, "trainer");
-    return (sg_status)(status == OK ? driven_drop(trainer->driven) : status);
+    return api_end(status == OK ? driven_drop(trainer->driven) : status);
 }
 
 sg_status sg_trainer_backward(sg_trainer *trainer)
 {
-    log_mute(true);
+    api_begin();
     Status status = api_need(trainer, "trainer");
     return api_end(status == OK ? driven_backward(trainer->driven) : status);
 }
@@ -129,7 +148,7 @@ static Status update(sg_trainer *trainer, double lr)
 
 sg_status sg_trainer_update(sg_trainer *trainer, double lr)
 {
-    log_mute(true);
+    api_begin();
     return api_end(update(trainer, lr));
 }
 
@@ -153,7 +172,7 @@ static Status result(sg_trainer *trainer, sg_step *out)
 
 sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step)
 {
-    log_mute(true);
+    api_begin();
     return api_end(result(trainer, out_step));
 }
 
@@ -182,7 +201,7 @@ static Status tell_losses(sg_trainer *trainer, const sg_batch *batch, float *los
 
 sg_status sg_trainer_losses(sg_trainer *trainer, const sg_batch *batch, float *losses, double *out_loss, int64_t *out_trained)
 {
-    log_mute(true);
+    api_begin();
     return api_end(tell_losses(trainer, batch, losses, out_loss, out_trained));
 }
 
@@ -235,7 +254,7 @@ sg_status sg_trainer_generate(sg_trainer *trainer, const int32_t *ids, size_t nu
                               int32_t **out_ids, size_t *out_num)
 {
     TokenIds out = {0};
-    log_mute(true);
+    api_begin();
     Status status = generate_ids(trainer, ids, num, max_tokens, sampling, &out);
     return api_end(api_hand_ids(status, &out, out_ids, out_num));
 }
@@ -251,7 +270,8 @@ static Status list_tensors(sg_trainer *trainer, const WeightList **out)
 size_t sg_trainer_num_tensors(sg_trainer *trainer)
 {
     const WeightList *list;
-    return list_tensors(trainer, &list) == OK ? weight_list_count(list) : 0;
+    api_begin();
+    return api_end(list_tensors(trainer, &list)) == SG_OK ? weight_list_count(list) : 0;
 }
 
 static Status tell_tensor(sg_trainer *trainer, size_t index, sg_tensor *out)
@@ -269,7 +289,8 @@ static Status tell_tensor(sg_trainer *trainer, size_t index, sg_tensor *out)
 
 sg_status sg_trainer_tensor(sg_trainer *trainer, size_t index, sg_tensor *out_tensor)
 {
-    return (sg_status)tell_tensor(trainer, index, out_tensor);
+    api_begin();
+    return api_end(tell_tensor(trainer, index, out_tensor));
 }
 
 static Status read_tensor(sg_trainer *trainer, size_t index, bool gradient, float *values, size_t numel)
@@ -282,19 +303,21 @@ static Status read_tensor(sg_trainer *trainer, size_t index, bool gradient, floa
 
 sg_status sg_trainer_weight(sg_trainer *trainer, size_t index, float *values, size_t numel)
 {
-    return (sg_status)read_tensor(trainer, index, false, values, numel);
+    api_begin();
+    return api_end(read_tensor(trainer, index, false, values, numel));
 }
 
 sg_status sg_trainer_gradient(sg_trainer *trainer, size_t index, float *values, size_t numel)
 {
-    return (sg_status)read_tensor(trainer, index, true, values, numel);
+    api_begin();
+    return api_end(read_tensor(trainer, index, true, values, numel));
 }
 
 /* ---- files ---- */
 
 sg_status sg_trainer_save(sg_trainer *trainer, const char *dir)
 {
-    log_mute(true);
+    api_begin();
     Status status = api_need(trainer, "trainer");
     return api_end(status == OK ? driven_save(trainer->driven, dir) : status);
 }
@@ -308,7 +331,7 @@ static Status load(sg_trainer *trainer, const char *checkpoint)
 
 sg_status sg_trainer_load(sg_trainer *trainer, const char *checkpoint)
 {
-    log_mute(true);
+    api_begin();
     return api_end(load(trainer, checkpoint));
 }
 
@@ -321,12 +344,12 @@ static Status export(sg_trainer *trainer, const char *dir, bool whole)
 
 sg_status sg_trainer_export_model(sg_trainer *trainer, const char *dir)
 {
-    log_mute(true);
+    api_begin();
     return api_end(export(trainer, dir, true));
 }
 
 sg_status sg_trainer_export_adapter(sg_trainer *trainer, const char *dir)
 {
-    log_mute(true);
+    api_begin();
     return api_end(export(trainer, dir, false));
 }

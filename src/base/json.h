@@ -18,12 +18,15 @@ typedef struct JsonMember JsonMember;
 
 struct JsonValue {
     JsonType type;
-    uint32_t count;  /* items of an array, members of an object; 1 of a JSON_DOUBLE that was written as an integer */
+    uint32_t count;  /* items of an array, members of an object; 1 of a JSON_DOUBLE that was written as an integer: it has digits */
     size_t   offset; /* of its last byte in the text: for json_position */
     union {
-        bool        boolean;
-        int64_t     integer; /* JSON_INT: written without fraction and exponent, fits int64 */
-        double      number;  /* JSON_DOUBLE */
+        bool    boolean;
+        int64_t integer; /* JSON_INT: written without fraction and exponent, fits int64 */
+        struct {
+            double      number; /* JSON_DOUBLE */
+            const char *digits; /* where count is 1: the integer as it was written, in the arena */
+        };
         Str         string;  /* NUL follows, in the arena: where a copy of the document was */
         JsonValue  *items;   /* JSON_ARRAY */
         JsonMember *members; /* JSON_OBJECT, in file order */
@@ -39,7 +42,8 @@ struct JsonMember {
  * error: "name:line:column: what". */
 NODISCARD Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
-/* The same of a row of data, as Python writes it: NaN, Infinity, -Infinity and numbers beyond a double are null. */
+/* The same of a row of data, as Python writes it: NaN, Infinity, -Infinity and real numbers beyond a double are null; a whole number
+ * beyond a double has an infinite `number` beside its digits. */
 NODISCARD Status json_parse_row(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
 /* 1-based line and column (in bytes) of a byte offset. */
@@ -64,5 +68,6 @@ const char *json_type_name(JsonType type);
 void json_write_string(StrBuf *out, const char *text, size_t len);
 /* Shortest text that reads back to the same double, as Python has it; NaN and infinities are written as null. */
 void json_write_double(StrBuf *out, double value);
-/* The value again as JSON. indent < 0: one line; else that many spaces a level. Key order is kept. */
+/* The value again as JSON. indent < 0: one line; else that many spaces a level. Key order is kept, and so are whole numbers of any
+ * length. */
 void json_write(StrBuf *out, const JsonValue *value, int indent);

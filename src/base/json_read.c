@@ -179,7 +179,7 @@ static bool read_digits(Parser *parser)
     return parser->at > from || fail_at(parser, parser->at, "expected a digit");
 }
 
-/* An integer when written as one and fit for int64, else a double. */
+/* An integer when written as one and fit for int64, else a double; of an integer beyond int64 the digits are kept. */
 static bool convert_number(Parser *parser, const char *from, bool is_whole, JsonValue *out)
 {
     char        few[64];
@@ -199,8 +199,9 @@ static bool convert_number(Parser *parser, const char *from, bool is_whole, Json
     out->type = JSON_DOUBLE;
     out->count = is_whole;
     out->number = strtod(text, NULL);
-    if (parser->is_row && !isfinite(out->number)) *out = (JsonValue){0};
-    return out->type == JSON_NULL || isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
+    if (is_whole) out->digits = text == few ? arena_strndup(parser->arena, few, len) : text;
+    if (parser->is_row && !is_whole && !isfinite(out->number)) *out = (JsonValue){0};
+    return out->type == JSON_NULL || parser->is_row || isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
 }
 
 static bool read_number(Parser *parser, JsonValue *out)

@@ -126,7 +126,10 @@ static void write_value(StrBuf *out, const JsonValue *value, int indent, int lev
         strbuf_printf(out, "%lld", (long long)value->integer);
         return;
     case JSON_DOUBLE:
-        json_write_double(out, value->number);
+        if (value->count)
+            strbuf_puts(out, value->digits);
+        else
+            json_write_double(out, value->number);
         return;
     case JSON_STRING:
         json_write_string(out, value->string.data, value->string.len);

@@ -1,6 +1,8 @@
 /* Each message is formatted whole and written with one call, so that lines of several threads don't mix. */
 #include "base/log.h"
 
+#include "base/visible.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,10 @@ static void print_line(const char *colour, const char *prefix, const char *text)
 {
     const char *erase = __atomic_exchange_n(&has_status, false, __ATOMIC_RELAXED) ? ERASE_LINE : "";
     bool        coloured = colour[0] && log_has_colour(STDERR_FILENO);
-    fprintf(stderr, "%s%s%s%s%s\n", erase, coloured ? colour : "", prefix, coloured ? PLAIN : "", text);
+    StrBuf      shown = {0};
+    visible_append(&shown, text, strlen(text));
+    fprintf(stderr, "%s%s%s%s%s\n", erase, coloured ? colour : "", prefix, coloured ? PLAIN : "", strbuf_cstr(&shown));
+    strbuf_deinit(&shown);
 }
 
 static void log_line(const char *colour, const char *prefix, const char *fmt, va_list args)
@@ -73,9 +78,12 @@ void log_error(const char *fmt, ...)
 
 void log_status(const char *text)
 {
-    char line[512];
+    char   line[512];
+    StrBuf shown = {0};
     if (is_muted) return;
-    int len = snprintf(line, sizeof line, ERASE_LINE "%.*s", log_columns() - 1, text);
+    visible_append(&shown, text, strlen(text));
+    int len = snprintf(line, sizeof line, ERASE_LINE "%.*s", log_columns() - 1, strbuf_cstr(&shown));
+    strbuf_deinit(&shown);
     if (len >= (int)sizeof line) len = (int)sizeof line - 1;
     __atomic_store_n(&has_status, text[0] != 0, __ATOMIC_RELAXED);
     ssize_t ignored = write(STDERR_FILENO, line, (size_t)len);
@@ -94,6 +102,18 @@ void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...)
     else
         log_info("%s", line);
     if (notes) strbuf_printf(notes, "%s%s\n", is_warning ? "warning: " : "", line);
+}
+
+void log_lines(StrBuf *notes, const char *lines)
+{
+    for (const char *line = lines; *line;) {
+        static const char warning[] = "warning: ";
+        bool              is_warning = strncmp(line, warning, sizeof warning - 1) == 0;
+        if (is_warning) line += sizeof warning - 1;
+        int len = (int)strcspn(line, "\n");
+        log_note(notes, is_warning, "%.*s", len, line);
+        line += len + (line[len] == '\n');
+    }
 }
 
 bool log_is_terminal(void)

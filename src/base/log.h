@@ -1,5 +1,5 @@
-/* Messages for people, on stderr: stdout carries only results. Whether a status line is shown is the global besides the error
- * buffer: a process has one stderr. */
+/* Messages for people, on stderr: stdout carries only results. Control characters in them are made visible (visible.h). Whether a status
+ * line is shown is the global besides the error buffer: a process has one stderr. */
 #pragma once
 
 #include "base/strbuf.h"
@@ -10,6 +10,8 @@ void log_error(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "error: " a line */
 
 /* A line for people that is kept, too: appended to notes ("warning: " before a warning); NULL: only said. */
 void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* The same for each of some lines; those that begin with "warning: " are warnings. */
+void log_lines(StrBuf *notes, const char *lines);
 
 /* Shows text in place of the status line before, cut to the terminal's width; "" only removes that. The next message takes its place. For
  * terminals: ask log_is_terminal. */

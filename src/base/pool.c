@@ -4,6 +4,8 @@
  * when its tasks are claimed, and whoever comes later stays out. */
 #include "base/pool.h"
 
+#include "base/c_locale.h"
+
 #include <immintrin.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -162,7 +164,7 @@ Status pool_create(int num_workers, ThreadPool **out_pool)
         Worker *worker = &pool->workers[i];
         worker->pool = pool;
         worker->index = i;
-        int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+        int error = c_locale_thread(&worker->thread, worker_main, worker);
         if (error) {
             pool_destroy(pool);
             FAIL(ERR_IO, "cannot start thread %d of %d: %s; ask for fewer with threads=N", i + 1, num_workers, strerror(error));

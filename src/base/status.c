@@ -2,6 +2,7 @@
 #include "base/status.h"
 
 #include "base/json_utf8.h"
+#include "base/visible.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,8 +32,9 @@ void status_clear(void)
     message[0] = 0;
 }
 
-/* A text cut within a character ("%.60s", or the buffer's end) leaves the first bytes of it: one ? stands for them. */
-static void mend_cuts(char *text)
+/* The message becomes what is shown of `text`. A text cut within a character ("%.60s", or the buffer's end) leaves the first bytes of it:
+ * one ? stands for them. Control characters of quoted files are made visible, as messages go to terminals. */
+static void keep(const char *text)
 {
     size_t len = strlen(text), to = 0;
     for (size_t at = 0; at < len;) {
@@ -41,11 +43,16 @@ static void mend_cuts(char *text)
         while (have < want && ((unsigned char)text[at + have] & 0xC0) == 0x80) have++;
         bool   is_cut = whole == 0 && lead >= 0xC2 && lead <= 0xF4 && have < want;
         size_t taken = is_cut ? have : whole ? whole : 1;
-        memmove(text + to, is_cut ? "?" : text + at, is_cut ? 1 : taken);
-        to += is_cut ? 1 : taken;
+        char   shown[VISIBLE_BYTES] = "?";
+        if (whole) (void)visible_char(text + at, len - at, shown);
+        const char *from = is_cut || (whole && shown[0]) ? shown : text + at;
+        size_t      bytes = from == shown ? strlen(shown) : taken;
+        if (to + bytes >= sizeof message) break;
+        memcpy(message + to, from, bytes);
+        to += bytes;
         at += taken;
     }
-    text[to] = 0;
+    message[to] = 0;
 }
 
 Status status_fail(Status status, const char *fmt, ...)
@@ -56,8 +63,7 @@ Status status_fail(Status status, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    mend_cuts(text);
-    memcpy(message, text, sizeof text);
+    keep(text);
     return status;
 }
 
@@ -74,8 +80,7 @@ Status status_prefix(Status status, const char *fmt, ...)
         memcpy(text + n + 2, message, len);
         text[(size_t)n + 2 + len] = 0;
     }
-    mend_cuts(text);
-    memcpy(message, text, sizeof text);
+    keep(text);
     return status;
 }
 

@@ -2,14 +2,15 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "base/visible.h"
 #include "config/options.h"
 #include "files/file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void print_help(const CliArgs *args, const Flag *flags, size_t num_flags, bool config)
 {
@@ -194,7 +195,7 @@ Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
     return OK;
 }
 
-Status cli_print(const StrBuf *text)
+static Status print(const StrBuf *text)
 {
     if ((!text->len || fwrite(text->data, 1, text->len, stdout) == text->len) && fflush(stdout) == 0) return OK;
     if (errno == EPIPE) { /* the reader has seen enough: nothing to say */
@@ -204,41 +205,47 @@ Status cli_print(const StrBuf *text)
     return file_fail("write", "the result");
 }
 
+Status cli_print(const StrBuf *text)
+{
+    if (!isatty(STDOUT_FILENO)) return print(text);
+    StrBuf shown = {0};
+    visible_append(&shown, strbuf_cstr(text), text->len);
+    Status status = print(&shown);
+    strbuf_deinit(&shown);
+    return status;
+}
+
+Status cli_print_coloured(const StrBuf *text)
+{
+    return print(text);
+}
+
 const char *cli_input_path(const char *path)
 {
     return strcmp(path, "-") == 0 ? "/dev/stdin" : path;
 }
 
-static int compare_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, size_t *out_count)
 {
+    const char **names;
+    size_t       count;
+    bool         is_dir;
     *out_count = 0;
-    if (!file_is_dir(path)) {
+    TRY(file_is_dir(path, &is_dir));
+    if (!is_dir) {
         *out_paths = arena_array(arena, const char *, 1);
         (*out_paths)[(*out_count)++] = path;
         return OK;
     }
-    DIR *dir = opendir(path);
-    if (!dir) return file_fail("list", path);
-    size_t capacity = 0;
-    *out_paths = NULL;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        const char *name = arena_printf(arena, "%s/%s", path, entry->d_name);
-        if (entry->d_name[0] == '.' || file_is_dir(name)) continue;
-        if (*out_count == capacity) {
-            const char **more = arena_array(arena, const char *, capacity = capacity ? 2 * capacity : 64);
-            if (*out_count) memcpy(more, *out_paths, *out_count * sizeof *more);
-            *out_paths = more;
-        }
-        (*out_paths)[(*out_count)++] = name;
+    TRY(file_list(arena, path, &names, &count));
+    *out_paths = names;
+    for (size_t i = 0; i < count; i++) {
+        const char *name = arena_printf(arena, "%s/%s", path, names[i]);
+        if (names[i][0] == '.') continue;
+        TRY(file_is_dir(name, &is_dir));
+        if (!is_dir) (*out_paths)[(*out_count)++] = name;
     }
-    closedir(dir);
     FAIL_IF(*out_count == 0, ERR_INVALID, "%s: a folder without files", path);
-    qsort(*out_paths, *out_count, sizeof **out_paths, compare_text);
     return OK;
 }
 

@@ -54,8 +54,10 @@ NODISCARD Status cli_find_program(const char *name, ProgramKind *out);
  * text. */
 NODISCARD Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out);
 
-/* stdout; ERR_IO when it can't be written (a full disk, a closed pipe). */
+/* stdout; ERR_IO when it can't be written (a full disk, a closed pipe). On a terminal control characters are made visible; a file or a pipe
+ * gets every byte as it is. */
 NODISCARD Status cli_print(const StrBuf *text);
+NODISCARD Status cli_print_coloured(const StrBuf *text); /* of text whose only control characters are our colours */
 
 /* The path of a file that a flag names: - is standard input. */
 const char *cli_input_path(const char *path);

@@ -5,6 +5,7 @@
 #include "ops/ops.h"
 #include "train/step_bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,16 @@ static void print_beside(const StepTimes *t, int64_t ranks, const char *before, 
     strbuf_puts(out, behind);
 }
 
+/* NaN and infinities are no numbers of JSON. */
+static void put_loss(StrBuf *out, const char *name, double loss)
+{
+    strbuf_printf(out, ", \"%s\": ", name);
+    if (isfinite(loss))
+        strbuf_printf(out, "%.5f", loss);
+    else
+        strbuf_puts(out, "null");
+}
+
 static void print_times(const Config *config, const StepTimes *t, bool json, StrBuf *out)
 {
     double memory = (double)t->bytes / (1 << 30);
@@ -110,10 +121,12 @@ static void print_times(const Config *config, const StepTimes *t, bool json, Str
             out,
             ", \"batch\": %lld, \"accumulation\": %lld, \"sequence_len\": %lld, \"packed\": %s, \"tokens_per_second\": %.1f, "
             "\"step_ms\": %.4f, \"best_ms\": %.4f, \"first_ms\": %.4f, \"idle_percent\": %.3f, \"create_s\": %.3f, \"tflops\": %.3f, \"memory_gib\": %.3f, "
-            "\"gpus\": %lld, \"first_loss\": %.5f, \"loss\": %.5f",
+            "\"gpus\": %lld",
             (long long)config->per_device_train_batch_size, (long long)config->gradient_accumulation_steps, (long long)t->sequence_len,
             config->sample_packing ? "true" : "false", (double)t->tokens / t->median, 1e3 * t->median, 1e3 * t->best, 1e3 * t->first,
-            100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, (long long)config->gpus, t->first_loss, t->loss);
+            100 * t->idle, t->create_seconds, t->flops / t->median * 1e-12, memory, (long long)config->gpus);
+        put_loss(out, "first_loss", t->first_loss);
+        put_loss(out, "loss", t->loss);
         print_beside(t, config->gpus, ", \"context_gib\": [", "]", out);
         if (config->gpus > 1) strbuf_printf(out, ", \"comm_ms\": %.4f, \"exposed_ms\": %.4f", 1e3 * t->comm, 1e3 * t->exposed);
         return;

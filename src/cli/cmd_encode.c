@@ -8,7 +8,7 @@ static Status encode(CliArgs *args, const char *path, bool plain, TokenIds *ids)
 {
     Tokenizer *tokenizer;
     Str        text;
-    Status     read = file_read(&args->arena, cli_input_path(path), (size_t)1 << 32, &text);
+    Status     read = file_read_stream(&args->arena, cli_input_path(path), (size_t)1 << 32, &text);
     if (read == ERR_NOT_FOUND)
         return status_prefix(read, "--text takes a file (for a text itself: printf %%s TEXT | surogate encode %s --text -)",
                              args->words[0]);

@@ -18,10 +18,11 @@ typedef struct EvalArgs {
 } EvalArgs;
 
 typedef struct Documents {
-    TokenIds ids;   /* all, one after the other */
-    size_t  *begin; /* (count + 1) */
-    size_t   count, longest;
-    size_t   bytes; /* of the texts */
+    TokenIds     ids;   /* all, one after the other */
+    size_t      *begin; /* (count + 1) */
+    size_t       count, longest;
+    size_t       bytes; /* of the tokens that have a loss: all but each text's first */
+    const char **paths; /* (count) */
 } Documents;
 
 static void documents_deinit(Documents *documents)
@@ -31,18 +32,17 @@ static void documents_deinit(Documents *documents)
 
 static Status read_documents(Arena *arena, InferModel *infer, const char *path, Documents *out)
 {
-    const char **paths;
-    TRY(cli_list_files(arena, cli_input_path(path), &paths, &out->count));
+    TRY(cli_list_files(arena, cli_input_path(path), &out->paths, &out->count));
     out->begin = arena_array(arena, size_t, out->count + 1);
     for (size_t i = 0; i < out->count; i++) {
         TextFile file;
-        TRY(text_file_open(paths[i], &file));
+        TRY(text_file_open(out->paths[i], &file));
         Status status = infer_encode(infer, file.text.data, file.text.len, &out->ids);
-        out->bytes += file.text.len;
+        size_t len = out->ids.len - out->begin[i];
+        if (status == OK && len >= 2) out->bytes += file.text.len - infer_first_bytes(infer, file.text, out->ids.data[out->begin[i]]);
         text_file_close(&file);
         TRY(status);
         out->begin[i + 1] = out->ids.len;
-        size_t len = out->ids.len - out->begin[i];
         if (len > out->longest) out->longest = len;
     }
     FAIL_IF(out->longest < 2, ERR_INVALID, "%s: no text of at least two tokens", path);
@@ -85,23 +85,52 @@ static Status bigram_bits(Arena *arena, InferModel *infer, const char *path, con
     return status;
 }
 
+/* Of a model whose weights or activations aren't finite nothing can be said. */
+static Status check_finite(const Documents *documents, const float *losses)
+{
+    for (size_t i = 0; i < documents->count; i++)
+        for (size_t k = documents->begin[i]; k + 1 < documents->begin[i + 1]; k++)
+            FAIL_IF(
+                !isfinite(losses[k]), ERR_DIVERGED,
+                "%s: the loss of token %zu is %g: the model gives no finite numbers there; its weights may hold NaN, or numbers too large "
+                "for its dtype",
+                documents->paths[i], k - documents->begin[i] + 1, (double)losses[k]);
+    return OK;
+}
+
+/* NaN and infinities are no numbers of JSON. */
+static void put_number(StrBuf *out, const char *before, double value)
+{
+    if (isfinite(value))
+        strbuf_printf(out, "%s%.9g", before, value);
+    else
+        strbuf_printf(out, "%snull", before);
+}
+
+static void put_problem(StrBuf *out, double mean)
+{
+    strbuf_puts(out, isfinite(mean) ? "}\n" : ",\"problem\":\"not finite\"}\n");
+}
+
 static void print_one(StrBuf *out, const Documents *documents, const float *losses, double mean)
 {
     strbuf_puts(out, "{\"ids\":[");
     for (size_t i = 0; i < documents->ids.len; i++) strbuf_printf(out, "%s%d", i ? "," : "", documents->ids.data[i]);
     strbuf_puts(out, "],\"losses\":[");
-    for (size_t i = 0; i + 1 < documents->ids.len; i++) strbuf_printf(out, "%s%.9g", i ? "," : "", (double)losses[i]);
-    strbuf_printf(out, "],\"mean\":%.9g}\n", mean);
+    for (size_t i = 0; i + 1 < documents->ids.len; i++) put_number(out, i ? "," : "", (double)losses[i]);
+    put_number(out, "],\"mean\":", mean);
+    put_problem(out, mean);
 }
 
 static void print_summary(StrBuf *out, const EvalArgs *e, const Documents *documents, size_t count, double sum, double bigram)
 {
     double mean = sum / (double)count, bits = sum / M_LN2 / (double)documents->bytes;
     if (e->json) {
-        strbuf_printf(out, "{\"documents\":%zu,\"bytes\":%zu,\"tokens\":%zu,\"mean\":%.9g,\"bits_per_byte\":%.9g", documents->count,
-                      documents->bytes, count, mean, bits);
-        if (e->bigram) strbuf_printf(out, ",\"bigram_bits_per_byte\":%.9g", bigram);
-        strbuf_puts(out, "}\n");
+        strbuf_printf(out, "{\"documents\":%zu,\"bytes\":%zu,\"tokens\":%zu", documents->count, documents->bytes, count);
+        put_number(out, ",\"mean\":", mean);
+        put_number(out, ",\"bits_per_byte\":", bits);
+        if (e->bigram) put_number(out, ",\"bigram_bits_per_byte\":", bigram);
+        put_problem(out, mean);
         return;
     }
     strbuf_printf(out,
@@ -118,7 +147,7 @@ static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Docu
     TRY(read_documents(&args->arena, infer, e->text, documents));
     if (e->bigram) TRY(bigram_bits(&args->arena, infer, e->bigram, documents, &bigram));
     float *losses = malloc(documents->ids.len * sizeof *losses);
-    CHECK(losses);
+    if (!losses) fatal_out_of_memory(documents->ids.len * sizeof *losses);
     Status status = evaluate_documents(infer, e, documents, losses, &sum, &count);
     if (status == OK) {
         StrBuf out = {0};
@@ -128,6 +157,7 @@ static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Docu
             print_summary(&out, e, documents, count, sum, bigram);
         status = cli_print(&out);
         strbuf_deinit(&out);
+        if (status == OK) status = check_finite(documents, losses);
     }
     free(losses);
     return status;
@@ -139,7 +169,8 @@ Status cmd_eval(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         {"--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one; -: from standard input"},
-        {"--json", FLAG_SWITCH, &e.json, NULL, "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first"},
+        {"--json", FLAG_SWITCH, &e.json, NULL,
+         "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first; what isn't finite is null"},
         {"--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model"},
         {"--qlora", FLAG_TEXT, &e.qlora, "FORMAT",
          "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},

@@ -157,7 +157,7 @@ static Status run(CliArgs *args, const GenerateArgs *g)
     InferModel infer;
     TokenIds   ids = {0};
     Str        prompt = str_of(g->prompt ? g->prompt : "");
-    if (g->prompt_file) TRY(file_read(&args->arena, cli_input_path(g->prompt_file), 1 << 28, &prompt));
+    if (g->prompt_file) TRY(file_read_stream(&args->arena, cli_input_path(g->prompt_file), 1 << 28, &prompt));
     Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
     if (status == OK) status = infer_use_format(&infer, g->qlora);
     if (status == OK) status = infer_use_recipe(&infer, g->recipe);

@@ -16,7 +16,9 @@ static Status inspect(Arena *arena, const Config *config, InspectView *view)
     TRY(setup_tokenizer_dir(arena, config, &model));
     TRY(tokenizer_load(model, &tokenizer));
     view->packing = run_data_packing(config, setup_run_length(arena, config, model));
-    Status         status = run_data_template(config, model, run_record_began(config), &tmpl);
+    int64_t began;
+    Status  status = run_record_began(config, &began);
+    if (status == OK) status = run_data_template(config, model, began, &tmpl);
     DatasetOptions options;
     if (status == OK) status = run_data_options(config, &config->datasets.items[0], &options);
     if (status == OK) {
@@ -83,8 +85,9 @@ Status cmd_inspect(CliArgs *args)
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
-    if (args->num_words == 1 && !model && file_exists(arena_printf(&args->arena, "%s/config.json", args->words[0])))
-        return inspect_model(&args->arena, args->words[0]);
+    bool is_model = args->num_words == 1 && !model;
+    if (is_model) TRY(file_exists(arena_printf(&args->arena, "%s/config.json", args->words[0]), &is_model));
+    if (is_model) return inspect_model(&args->arena, args->words[0]);
     FAIL_IF(args->num_words < 1 || !model, ERR_INVALID, "usage: surogate inspect %s", args->arguments);
     FAIL_IF(rows < -2, ERR_INVALID, "--rows %lld: expected a number of rows, or -1 for all", (long long)rows);
     Config config;

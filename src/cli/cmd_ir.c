@@ -30,7 +30,7 @@ static Status run_alone(Arena *arena, CliArgs *args, const StrList *passes)
     StrBuf      out = {0};
     const char *path = args->num_words == 1 ? args->words[0] : "";
     FAIL_IF(args->num_words != 1, ERR_INVALID, "--pass reads the text of one graph: surogate ir FILE.ir --pass NAME (- is standard input)");
-    TRY(file_read(arena, cli_input_path(path), MAX_TEXT, &text));
+    TRY(file_read_stream(arena, cli_input_path(path), MAX_TEXT, &text));
     Status status = passes_run_alone(arena, strcmp(path, "-") == 0 ? "<stdin>" : path, text.data, text.len,
                                      (const char *const *)passes->items, passes->count, &out);
     if (status == OK) status = cli_print(&out);

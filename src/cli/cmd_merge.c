@@ -78,7 +78,9 @@ static Status merge(Arena *arena, const char *base, const char *adapter_dir, con
     HfModel    *model;
     PeftAdapter adapter;
     Device     *device;
-    FAIL_IF(file_exists(arena_printf(arena, "%s/config.json", out)), ERR_INVALID, "%s already holds a model; name a new folder", out);
+    bool        is_there;
+    TRY(file_exists(arena_printf(arena, "%s/config.json", out), &is_there));
+    FAIL_IF(is_there, ERR_INVALID, "%s already holds a model; name a new folder", out);
     TRY(hf_model_open(arena, base, &model));
     TRY(peft_open(arena, adapter_dir, &adapter));
     if (qlora) TRY(peft_parse_base_format(qlora, &adapter.base_format));

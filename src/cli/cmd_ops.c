@@ -14,7 +14,7 @@ static const char *const attr_types[] = {[ATTR_TYPE_INT] = "int",
 static void write_attr(StrBuf *out, const AttrDef *a)
 {
     strbuf_printf(out, "{\"name\": \"%s\", \"type\": \"%s\", \"default\": ", a->name, attr_types[a->type]);
-    if (a->type == ATTR_TYPE_DTYPE)
+    if (a->type == ATTR_TYPE_DTYPE || a->of_node)
         strbuf_puts(out, "null");
     else if (a->type == ATTR_TYPE_LIST)
         strbuf_puts(out, "[]");

@@ -34,7 +34,9 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
     }
     TRY(setup_options(config, model, &options));
     TRY(setup_plan(arena, model, &options, device, out));
-    return config->from_scratch || !hf_model_has_weights(model) ? OK : weights_check(*out, model);
+    bool has_weights;
+    TRY(hf_model_has_weights(model, &has_weights));
+    return config->from_scratch || !has_weights ? OK : weights_check(*out, model);
 }
 
 static double tokens_of_step(const Config *config, const HfModel *model)
@@ -48,7 +50,9 @@ static void print_speed(const Config *config, const HfModel *model, const Plan *
 {
     double seconds = setup_step_seconds(plan, config->gradient_accumulation_steps);
     if (!(seconds > 0)) return;
-    strbuf_printf(out, "an optimizer step: %.3f ms, %.0f tokens/s", 1e3 * seconds, tokens_of_step(config, model) / seconds);
+    bool is_bound = !plan->facts.rates; /* no run takes less */
+    strbuf_printf(out, "an optimizer step: %s%.3f ms, %s%.0f tokens/s", is_bound ? "at least " : "", 1e3 * seconds,
+                  is_bound ? "at most " : "", tokens_of_step(config, model) / seconds);
     if (plan->world > 1) strbuf_printf(out, " of %d ranks, of which each takes the memory above", plan->world);
     strbuf_putc(out, '\n');
 }

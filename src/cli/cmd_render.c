@@ -20,7 +20,7 @@ static Status read_list(Arena *arena, const char *path, const char *member, cons
 {
     Str        text;
     JsonValue *root = arena_new(arena, JsonValue);
-    TRY(file_read(arena, cli_input_path(path), MAX_INPUT_BYTES, &text));
+    TRY(file_read_stream(arena, cli_input_path(path), MAX_INPUT_BYTES, &text));
     TRY(json_parse(arena, path, text.data, text.len, root));
     *out = root->type == JSON_OBJECT && json_get(root, member) ? json_get(root, member) : root;
     FAIL_IF((*out)->type != JSON_ARRAY, ERR_INVALID, "%s: expected a list of %s, or an object with the field \"%s\"; got %s", path, member,
@@ -33,7 +33,9 @@ static Status render(CliArgs *args, const char *dir, const RenderArgs *r)
     TemplateInput  input = {.add_generation_prompt = r->add_generation_prompt};
     TemplateOutput out = {0};
     Template      *tmpl;
-    FAIL_IF(!file_is_dir(dir), ERR_INVALID, "%s is a file; expected a model's folder", dir);
+    bool           is_dir;
+    TRY(file_is_dir(dir, &is_dir));
+    FAIL_IF(!is_dir, ERR_INVALID, "%s is a file; expected a model's folder", dir);
     TRY(read_list(&args->arena, r->messages, "messages", &input.messages));
     if (r->tools) TRY(read_list(&args->arena, r->tools, "tools", &input.tools));
     if (r->documents) TRY(read_list(&args->arena, r->documents, "documents", &input.documents));

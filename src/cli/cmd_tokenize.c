@@ -7,10 +7,10 @@
 #include "train/run_data.h"
 #include "train/run_record.h"
 
-static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir, int64_t seq_len)
+static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir, int64_t began, int64_t seq_len)
 {
     Template *tmpl;
-    TRY(run_data_template(config, dir, run_record_began(config), &tmpl));
+    TRY(run_data_template(config, dir, began, &tmpl));
     InspectView view = {.rows = 3, .packing = run_data_packing(config, seq_len)};
     Status      status = OK;
     for (size_t i = 0; i < config->datasets.count && status == OK; i++) {
@@ -31,11 +31,14 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
     TRY(config_require(config, KEY_run_datasets, "tokenizing"));
     const char *dir;
     TRY(setup_tokenizer_dir(arena, config, &dir));
-    if (file_exists(arena_printf(arena, "%s/config.json", config->model)))
-        TRY(hf_model_open_as(arena, config->model, setup_ir(config), &model));
+    bool has_config;
+    TRY(file_exists(arena_printf(arena, "%s/config.json", config->model), &has_config));
+    if (has_config) TRY(hf_model_open_as(arena, config->model, setup_ir(config), &model));
     TRY(tokenizer_load(dir, &tokenizer));
-    Status status = run_data_tokenize(config, tokenizer, dir, run_record_began(config));
-    if (status == OK && debug) status = show(config, tokenizer, dir, setup_run_length(arena, config, config->model));
+    int64_t began;
+    Status  status = run_record_began(config, &began);
+    if (status == OK) status = run_data_tokenize(config, tokenizer, dir, began);
+    if (status == OK && debug) status = show(config, tokenizer, dir, began, setup_run_length(arena, config, config->model));
     tokenizer_destroy(tokenizer);
     return status;
 }

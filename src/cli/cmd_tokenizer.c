@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { MAX_SPECIAL = 64, MAX_VOCAB = 1 << 24 };
+enum { MAX_VOCAB = 1 << 24 };
 
 typedef struct TokenizerArgs {
     const char *out, *special, *eos;
@@ -17,16 +17,20 @@ typedef struct TokenizerArgs {
     bool        force;
 } TokenizerArgs;
 
-/* "a,b,c" into names. */
-static int split_names(Arena *arena, const char *text, const char **names)
+/* "a,b,c" into names; there is room for one more. */
+static const char **split_names(Arena *arena, const char *text, int *out_count)
 {
-    int count = 0;
-    for (const char *at = text; *at && count < MAX_SPECIAL;) {
+    size_t room = 2;
+    int    count = 0;
+    for (const char *at = text; (at = strchr(at, ',')); at++) room++;
+    const char **names = arena_array(arena, const char *, room);
+    for (const char *at = text; *at;) {
         size_t len = strcspn(at, ",");
         if (len) names[count++] = arena_strndup(arena, at, len);
         at += len + (at[len] == ',');
     }
-    return count;
+    *out_count = count;
+    return names;
 }
 
 /* Every file of the words is one document. */
@@ -51,8 +55,8 @@ static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
 
 static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
 {
-    const char *special[MAX_SPECIAL + 1];
-    int         num_special = split_names(&args->arena, t->special, special), eos = 0;
+    int          num_special, eos = 0;
+    const char **special = split_names(&args->arena, t->special, &num_special);
     while (eos < num_special && strcmp(special[eos], t->eos) != 0) eos++;
     if (eos == num_special) special[num_special++] = t->eos;
     BpeTrainOptions options = {.vocab_size = (int32_t)t->vocab_size,
@@ -97,8 +101,9 @@ Status cmd_tokenizer(CliArgs *args)
             "usage: surogate tokenizer %s", args->arguments);
     FAIL_IF(t.vocab_size < 257 || t.vocab_size > MAX_VOCAB, ERR_INVALID,
             "--vocab-size %lld: expected from 257 (256 bytes and a special token) to %d", (long long)t.vocab_size, MAX_VOCAB);
-    FAIL_IF(!t.force && file_exists(arena_printf(&args->arena, "%s/tokenizer.json", t.out)), ERR_INVALID,
-            "%s/tokenizer.json exists; name a new folder, or replace it with --force", t.out);
+    bool is_there = false;
+    if (!t.force) TRY(file_exists(arena_printf(&args->arena, "%s/tokenizer.json", t.out), &is_there));
+    FAIL_IF(is_there, ERR_INVALID, "%s/tokenizer.json exists; name a new folder, or replace it with --force", t.out);
     Device *device;
     TRY(device_cpu_create(0, &device));
     Status status = train(args, &t, device_cpu_pool(device));

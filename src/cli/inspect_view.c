@@ -2,6 +2,7 @@
 #include "cli/inspect_view.h"
 
 #include "base/log.h"
+#include "base/visible.h"
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -22,7 +23,7 @@ typedef struct Printer {
 
 static Status flush(Printer *p)
 {
-    Status status = cli_print(&p->out);
+    Status status = p->colour ? cli_print_coloured(&p->out) : cli_print(&p->out);
     strbuf_clear(&p->out);
     return status;
 }
@@ -33,7 +34,9 @@ static void put_json_row(StrBuf *out, const InspectRow *row)
     for (size_t i = 0; i < row->count; i++) strbuf_printf(out, i ? ",%d" : "%d", row->ids[i]);
     strbuf_puts(out, "], \"mask\": [");
     for (size_t i = 0; i < row->count; i++) strbuf_puts(out, row->mask[i] ? i ? ",1" : "1" : i ? ",0" : "0");
-    strbuf_printf(out, "], \"row\": %lld}\n", (long long)row->row);
+    strbuf_printf(out, "], \"row\": %lld", (long long)row->row);
+    if (row->part) strbuf_printf(out, ", \"part\": %lld", (long long)row->part);
+    strbuf_puts(out, "}\n");
 }
 
 static void put_switch(Printer *p, bool trained)
@@ -44,17 +47,31 @@ static void put_switch(Printer *p, bool trained)
         strbuf_puts(&p->out, trained ? "[[" : "]]");
 }
 
+/* Colours are ours alone: in coloured output what comes from files has no control characters. */
+static void put_piece(Printer *p, StrBuf *piece)
+{
+    if (p->colour)
+        visible_append(&p->out, strbuf_cstr(piece), piece->len);
+    else
+        strbuf_append(&p->out, strbuf_cstr(piece), piece->len);
+    strbuf_clear(piece);
+}
+
 /* The text as its tokens decode, switched where the mask does. */
 static Status put_text(Printer *p, const InspectRow *row, size_t count)
 {
     TokenStream stream = {0};
+    StrBuf      piece = {0};
     bool        trained = false;
     Status      status = OK;
     for (size_t i = 0; i < count && status == OK; i++) {
         if (trained != (row->mask[i] != 0)) put_switch(p, trained = !trained);
-        status = token_stream_push(p->tokenizer, &stream, row->ids[i], false, &p->out);
+        status = token_stream_push(p->tokenizer, &stream, row->ids[i], false, &piece);
+        put_piece(p, &piece);
     }
-    token_stream_finish(&stream, &p->out);
+    token_stream_finish(&stream, &piece);
+    put_piece(p, &piece);
+    strbuf_deinit(&piece);
     if (trained) put_switch(p, false);
     return status;
 }
@@ -62,8 +79,13 @@ static Status put_text(Printer *p, const InspectRow *row, size_t count)
 static Status put_row(Printer *p, const InspectRow *row)
 {
     size_t count = row->count < MAX_TOKENS_SHOWN ? row->count : MAX_TOKENS_SHOWN;
-    strbuf_printf(&p->out, "── row %lld (%s:%lld): %zu tokens, %lld trained\n", (long long)row->row, row->path, (long long)row->line,
-                  row->count, (long long)row->num_trained);
+    StrBuf head = {0};
+    strbuf_printf(&head, "── row %lld", (long long)row->row);
+    if (row->part) strbuf_printf(&head, ", part %lld", (long long)row->part);
+    strbuf_printf(&head, " (%s:%lld): %zu tokens, %lld trained\n", row->path, (long long)row->line, row->count,
+                  (long long)row->num_trained);
+    put_piece(p, &head);
+    strbuf_deinit(&head);
     TRY(put_text(p, row, count));
     strbuf_puts(&p->out, "\nids");
     bool trained = false;
@@ -157,7 +179,11 @@ Status inspect_view_print(const TokenizeJob *job, const InspectView *view)
     Printer        p = {.view = view, .tokenizer = job->tokenizer, .colour = log_has_colour(STDOUT_FILENO)};
     Status         status = inspect_dataset(job, 0, view->json ? (InspectPacking){0} : view->packing, show_row, &p, &summary);
     if (status == OK) status = p.status;
-    if (status == OK && !view->json) put_summary(&p.out, job->dataset->path, &summary, &view->packing);
+    log_lines(NULL, summary.file_notes);
+    StrBuf in_all = {0};
+    if (status == OK && !view->json) put_summary(&in_all, job->dataset->path, &summary, &view->packing);
+    put_piece(&p, &in_all);
+    strbuf_deinit(&in_all);
     if (p.bad_shown > MAX_BAD_SHOWN) log_warn("skipped: %lld bad rows in all", (long long)p.bad_shown);
     Status printed = flush(&p); /* also what came before a bad row */
     strbuf_deinit(&p.out);

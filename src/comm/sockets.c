@@ -3,6 +3,8 @@
  * which says twice a second that the rank lives and how it moves, and hears when all must end; it then shuts the data channel, which wakes
  * whoever waits there. */
 #include "comm/meet.h"
+
+#include "base/c_locale.h"
 #include "comm/reduce.h"
 
 #include <errno.h>
@@ -527,7 +529,7 @@ Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **ou
     pthread_cond_init(&self->changed, NULL);
     pulse_init(&self->pulse);
     take_sockets(self, &sockets);
-    int error = self->wake < 0 ? errno : pthread_create(&self->thread, NULL, control_main, self);
+    int error = self->wake < 0 ? errno : c_locale_thread(&self->thread, control_main, self);
     if (error) {
         free_comm(self);
         FAIL(ERR_IO, "cannot start the thread that hears other ranks: %s", strerror(error));
@@ -562,7 +564,7 @@ Status comm_meet_several(const CommMeeting *meeting, const CommLimits *limits, i
     for (; started < count; started++) {
         visitors[started] = (Visitor){.meeting = *meeting, .limits = limits};
         visitors[started].meeting.rank += started;
-        if (pthread_create(&visitors[started].thread, NULL, visit, &visitors[started]) != 0) break;
+        if (c_locale_thread(&visitors[started].thread, visit, &visitors[started]) != 0) break;
     }
     for (int i = 0; i < started; i++) {
         pthread_join(visitors[i].thread, NULL);
@@ -583,7 +585,9 @@ Status comm_secret_read(const char *path, char **out)
     struct stat info;
     ssize_t     len = 0;
     if (path) {
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        int fd;
+        do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe isn't waited for */
+        while (fd < 0 && errno == EINTR);
         FAIL_IF(fd < 0, ERR_INVALID, "cannot read the secret of %s: %s", path, strerror(errno));
         bool known = fstat(fd, &info) == 0;
         len = known ? read(fd, text, sizeof text) : -1;

@@ -2,6 +2,8 @@
  * each does its part straight over the others' memory; after the second nobody touches another's. A failure is noticed only by who waits
  * in the first: from there to the second nothing can fail or wait, and a rank that left early would free what others still read. */
 #include "comm/pulse.h"
+
+#include "base/c_locale.h"
 #include "comm/reduce.h"
 
 #include <pthread.h>
@@ -336,7 +338,7 @@ Status comm_threads_create(int size, const CommLimits *limits, Comm *out[])
             (ThreadComm){.base = {.api = &threads_api, .rank = r, .size = size, .is_local = true, .is_one_process = true}, .group = group};
         pulse_init(&group->ranks[r].pulse);
     }
-    int error = pthread_create(&group->watcher, NULL, watch, group);
+    int error = c_locale_thread(&group->watcher, watch, group);
     if (error) {
         group_free(group);
         FAIL(ERR_IO, "cannot start the thread that watches ranks: %s", strerror(error));

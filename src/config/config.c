@@ -448,11 +448,11 @@ static void check_qlora(ConfigReader *reader, const Config *config)
                    "it is for a frozen base under adapters; write lora: true, or leave it out");
 }
 
-/* "~/" is the home folder; other signs of a shell would name a folder called so. */
+/* "~/" is the home folder; other signs of a shell would name a folder called so. A template's text is no path. */
 static void check_path(ConfigReader *reader, const char **path, const char *place, const char *name)
 {
     const char *home = getenv("HOME"), *text = *path;
-    if (!text || !place) return;
+    if (!text || !place || strchr(text, '{')) return;
     if (text[0] == '~' && (text[1] == '/' || !text[1]) && home)
         *path = arena_printf(reader->arena, "%s%s", home, text + 1);
     else if (text[0] == '~' || text[0] == '$')
@@ -460,12 +460,18 @@ static void check_path(ConfigReader *reader, const char **path, const char *plac
                    "only a leading ~/ stands for something, users and variables don't; write the path (./~ for such a name)");
 }
 
-static void check_dataset_paths(ConfigReader *reader, DatasetList *list)
+static void check_paths(ConfigReader *reader, const Target *target)
 {
-    for (size_t i = 0; i < list->count; i++) {
-        Dataset *dataset = &list->items[i];
-        check_path(reader, &dataset->path, dataset->origin[KEY_dataset_path], "path");
-    }
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++)
+        if (options[i].scope == target->scope && options[i].limits.is_path)
+            check_path(reader, field_of(target, &options[i]), target->origin[i],
+                       arena_printf(reader->arena, "%s%s", target->prefix, options[i].name));
+}
+
+/* Whether a value asks for anything: one that is off does where the key is on by default. */
+static bool asks(const Target *target, const OptionInfo *option)
+{
+    return option_is_on(option, field_of(target, option)) || (option->fallback && strcmp(option->fallback, "true") == 0);
 }
 
 /* A line for the keys that have no effect for the same reason. A value that asks for nothing loses nothing. */
@@ -473,8 +479,7 @@ static void warn_idle(ConfigReader *reader, const Target *target)
 {
     const OptionNeed *unmet[CONFIG_KEY_COUNT] = {0};
     for (int i = 0; i < CONFIG_KEY_COUNT; i++)
-        if (target->origin[i] && option_is_on(&options[i], field_of(target, &options[i])))
-            unmet[i] = option_unmet((ConfigKey)i, target->base);
+        if (target->origin[i] && asks(target, &options[i])) unmet[i] = option_unmet((ConfigKey)i, target->base);
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
         StrBuf line = {0}, reason = {0}, other = {0};
         if (!unmet[i]) continue;
@@ -496,10 +501,11 @@ static void warn_idle(ConfigReader *reader, const Target *target)
     }
 }
 
-static void warn_idle_datasets(ConfigReader *reader, const char *label, const DatasetList *list)
+static void check_datasets(ConfigReader *reader, const char *label, const DatasetList *list)
 {
     for (size_t i = 0; i < list->count; i++) {
         Target target = dataset_target(reader->arena, label, &list->items[i], i);
+        check_paths(reader, &target);
         warn_idle(reader, &target);
     }
 }
@@ -508,15 +514,10 @@ static void check_together(ConfigReader *reader, const Target *run, Config *conf
 {
     check_scratch(reader, config);
     check_qlora(reader, config);
-    check_path(reader, &config->model, config->origin[KEY_run_model], "model");
-    check_path(reader, &config->ir, config->origin[KEY_run_ir], "ir");
-    check_path(reader, &config->tokenizer, config->origin[KEY_run_tokenizer], "tokenizer");
-    check_path(reader, &config->output_dir, config->origin[KEY_run_output_dir], "output_dir");
-    check_dataset_paths(reader, &config->datasets);
-    check_dataset_paths(reader, &config->validation_datasets);
+    check_paths(reader, run);
     warn_idle(reader, run);
-    warn_idle_datasets(reader, "datasets", &config->datasets);
-    warn_idle_datasets(reader, "validation_datasets", &config->validation_datasets);
+    check_datasets(reader, "datasets", &config->datasets);
+    check_datasets(reader, "validation_datasets", &config->validation_datasets);
 }
 
 /* ---- the whole ---- */

@@ -9,7 +9,7 @@ static Status load(const char *path, const char *const *overrides, size_t num_ov
 {
     Arena  scratch = {0};
     Str    text = {"", 0};
-    Status status = path ? file_read(&scratch, path, YAML_MAX_BYTES, &text) : OK;
+    Status status = path ? file_read_stream(&scratch, path, YAML_MAX_BYTES, &text) : OK;
     if (status == OK)
         status = config_parse(path ? path : "arguments", text.data, text.len, overrides, num_overrides, out, problems);
     else if (problems)

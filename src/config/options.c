@@ -10,19 +10,23 @@
 #define OFFSET_dataset(name) offsetof(Dataset, name)
 #define ANY \
     { \
-        false, false, 0, 0, NULL \
+        false, false, 0, 0, NULL, false \
+    }
+#define PATH \
+    { \
+        false, false, 0, 0, NULL, true \
     }
 #define RANGE(least, most) \
     { \
-        true, false, (double)(least), (double)(most), NULL \
+        true, false, (double)(least), (double)(most), NULL, false \
     }
 #define ABOVE(least) \
     { \
-        true, true, (double)(least), 1e300, NULL \
+        true, true, (double)(least), 1e300, NULL, false \
     }
 #define WORDS(set) \
     { \
-        false, false, 0, 0, #set \
+        false, false, 0, 0, #set, false \
     }
 
 #define SECTION(title, text)
@@ -171,14 +175,15 @@ bool option_is_on(const OptionInfo *option, const void *field)
     return false;
 }
 
-/* Of a choice that is left open no word is out. */
+/* A choice that is left open is none of the words. */
 static bool need_holds(const OptionNeed *need, const void *base)
 {
     const OptionInfo *other = &options[need->other];
     const void       *field = (const char *)base + other->offset;
     bool              is_on = option_is_on(other, field);
     if (strcmp(need->values, ON) == 0) return is_on;
-    if (strcmp(need->values, OFF) == 0 || !is_on) return !is_on;
+    if (strcmp(need->values, OFF) == 0) return !is_on;
+    if (!is_on) return false;
     char number[24] = "";
     if (other->kind == KIND_INT) snprintf(number, sizeof number, "%lld", (long long)*(const int64_t *)field);
     const char *word = number[0] ? number : choice_text(*(const Choice *)field), *found = strstr(need->values, word);
@@ -214,8 +219,9 @@ void option_write_need(StrBuf *out, const OptionNeed *need, const char *quote)
     for (size_t first = (size_t)(need - option_needs), i = first; i < need_end(first); i++) {
         const OptionInfo *other = &options[option_needs[i].other];
         const char       *values = option_needs[i].values;
-        bool              is_word = strcmp(values, ON) != 0 && strcmp(values, OFF) != 0;
-        bool              is_true = !is_off && other->kind == KIND_BOOL;
+        if (i > first && strcmp(values, OFF) == 0) continue; /* a choice may also be left open */
+        bool is_word = strcmp(values, ON) != 0 && strcmp(values, OFF) != 0;
+        bool is_true = !is_off && other->kind == KIND_BOOL;
         strbuf_printf(out, "%s%s%s%s%s%s", i > first ? " or " : "", quote, other->name,
                       is_word   ? ": "
                       : is_true ? ": true"

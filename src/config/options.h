@@ -22,6 +22,7 @@ typedef struct OptionLimits {
     bool        has_limits, above_min;
     double      min, max;
     const char *words;
+    bool        is_path;
 } OptionLimits;
 
 typedef struct OptionInfo {

@@ -323,6 +323,17 @@ static Status push_history(MessageList *list, const JsonValue *history)
     return OK;
 }
 
+static Str two_paragraphs(Arena *arena, Str first, Str second)
+{
+    StrBuf text = {0};
+    strbuf_append(&text, first.data, first.len);
+    strbuf_puts(&text, "\n\n");
+    strbuf_append(&text, second.data, second.len);
+    Str out = {arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
+    strbuf_deinit(&text);
+    return out;
+}
+
 static Status format_instruction(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                                  const TemplateTraits *tmpl, Sample *out)
 {
@@ -339,10 +350,7 @@ static Status format_instruction(Arena *arena, const DatasetOptions *options, co
             "field \"history\" holds earlier turns, which need a chat template, not a prompt format; set chat_template: chatml, or a "
             "file's path");
     if (is_text) return instruction_text(arena, options, values, out);
-    if (values[2].len > 0) {
-        const char *both = arena_printf(arena, "%.*s\n\n%.*s", (int)values[1].len, values[1].data, (int)values[2].len, values[2].data);
-        values[1] = str_of(both);
-    }
+    if (values[2].len > 0) values[1] = two_paragraphs(arena, values[1], values[2]);
     MessageList list = {.arena = arena};
     if (values[0].len > 0) message_push(&list, "system", values[0]);
     TRY(push_history(&list, history));

@@ -46,11 +46,13 @@ typedef struct Sample {
 } Sample;
 
 /* What a chat template does with messages that not every template knows. */
-typedef struct TemplateTraits {
-    bool        takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
-    bool        prints_developer; /* the role */
-    const char *reasoning_key;    /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
-} TemplateTraits;
+typedef struct TemplateTraits TemplateTraits;
+struct TemplateTraits {
+    const TemplateTraits *with_tools;       /* of another template, for conversations with tools; NULL: these hold */
+    bool                  takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
+    bool                  prints_developer; /* the role */
+    const char           *reasoning_key;    /* of reasoning_keys: under which it prints an answer's thinking; NULL: none */
+};
 
 /* The names under which datasets and templates have an answer's thinking. */
 enum { NUM_REASONING_KEYS = 3 };

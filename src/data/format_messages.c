@@ -295,9 +295,10 @@ Status format_messages(Arena *arena, const DatasetOptions *options, const RowFor
     FAIL_IF(!from || from->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s, want a list of messages", format->messages_field,
             from ? json_type_name(from->type) : "missing");
     FAIL_IF(from->count == 0, ERR_INVALID, "field \"%s\" is an empty list", format->messages_field);
+    TRY(read_tools(arena, row, format->tools_field, &out->tools));
+    if (out->tools && tmpl->with_tools) tmpl = tmpl->with_tools;
     MessageList list = {.arena = arena};
     if (system.len > 0 && !begins_with_system(options, tmpl, from)) message_push(&list, "system", system);
     for (uint32_t i = 0; i < from->count; i++) TRY(add_message(&list, options, tmpl, &from->items[i], i + 1));
-    TRY(read_tools(arena, row, format->tools_field, &out->tools));
     return message_list_finish(&list, out);
 }

@@ -21,8 +21,11 @@ typedef struct Inspector {
     MaskEncoder        encoder;
     Arena              arena;
     InspectPacking     packing;
-    Lengths            lengths;       /* of samples, at most seq_len */
-    int64_t            stream_tokens; /* of texts behind each other */
+    Lengths            lengths;         /* of samples, at most seq_len */
+    int64_t            stream_tokens;   /* of texts behind each other */
+    bool               goes_on;         /* the last record's text does */
+    int64_t            part;            /* of the last record, from 1; 0: it is whole */
+    int64_t            tokens, trained; /* of the parts of a row so far */
 } Inspector;
 
 static void push_length(Lengths *lengths, int32_t length)
@@ -46,7 +49,7 @@ static Status encode_record(Inspector *in, const Record *record)
     in->has_format |= status == OK;
     if (status == OK) status = format_row(&in->arena, dataset, &in->format, &row, mask_rules_traits(in->rules), &sample);
     if (status == OK && in->format.type == DATASET_TEXT) {
-        status = mask_encode_text(&in->encoder, sample.text, true, !record->continues);
+        status = mask_encode_text(&in->encoder, sample.text, in->part <= 1, !record->continues);
     } else if (status == OK) {
         status = mask_encode(&in->encoder, &in->arena, &sample);
     }
@@ -65,17 +68,23 @@ static void push_sample(Inspector *in, int64_t begin, int64_t count, bool more)
         }
 }
 
+/* All tokens of a text are trained but its first. */
+static void cut_text(Inspector *in, int64_t count)
+{
+    int32_t most = in->packing.seq_len;
+    if (!in->packing.is_padded) in->stream_tokens += count;
+    for (int64_t done = 0; in->packing.is_padded && done < count; done += most) {
+        int64_t left = count - done;
+        if (left > 1) push_length(&in->lengths, (int32_t)(left < most ? left : most));
+    }
+}
+
 /* As loader_rows.c cuts documents. */
 static void cut_row(Inspector *in, int64_t count)
 {
     int32_t     most = in->packing.seq_len;
-    bool        is_text = in->format.type == DATASET_TEXT;
-    LongSamples rule = is_text ? LONG_SPLIT : in->packing.long_samples;
-    if (is_text && !in->packing.is_padded) {
-        in->stream_tokens += count;
-        return;
-    }
-    in->summary->num_too_long += count > most && !is_text;
+    LongSamples rule = in->packing.long_samples;
+    in->summary->num_too_long += count > most;
     if (rule == LONG_SPLIT)
         for (int64_t done = 0; done < count; done += most)
             push_sample(in, done, count - done < most ? count - done : most, count - done > most);
@@ -98,10 +107,30 @@ static void pack(Inspector *in)
     if (in->summary->packed_rows) in->summary->packing_efficiency = (double)tokens / ((double)in->summary->packed_rows * seq_len);
 }
 
+static void add_lengths(Inspector *in)
+{
+    InspectSummary *summary = in->summary;
+    int64_t         count = in->tokens;
+    if (in->trained == 0) {
+        summary->num_untrained++;
+        return;
+    }
+    int bucket = count > 0 ? 63 - __builtin_clzll((unsigned long long)count) : 0;
+    summary->histogram[bucket < INSPECT_BUCKETS ? bucket : INSPECT_BUCKETS - 1]++;
+    summary->num_tokens += count;
+    summary->num_trained += in->trained;
+    if (summary->shortest == 0 || count < summary->shortest) summary->shortest = count;
+    if (count > summary->longest) summary->longest = count;
+    if (in->packing.seq_len == 0) return;
+    if (in->format.type == DATASET_TEXT)
+        cut_text(in, count);
+    else
+        cut_row(in, count);
+}
+
 static void add_row(Inspector *in, const Record *record)
 {
     InspectSummary *summary = in->summary;
-    int64_t         count = (int64_t)in->encoder.ids.len;
     summary->num_without_stop += in->encoder.turns_without_stop;
     summary->num_without_calls += in->encoder.turns_without_calls;
     summary->num_empty += in->encoder.turns_empty;
@@ -109,23 +138,19 @@ static void add_row(Inspector *in, const Record *record)
         snprintf(summary->first_unprinted, sizeof summary->first_unprinted, record->file->is_rows ? "%.480s: row %lld" : "%.480s:%lld",
                  record->file->path, (long long)record->line);
     summary->num_unprinted += in->encoder.messages_unprinted;
-    if (in->encoder.num_trained == 0) {
-        summary->num_untrained++;
-        return;
-    }
-    int bucket = count > 0 ? 63 - __builtin_clzll((unsigned long long)count) : 0;
-    summary->histogram[bucket < INSPECT_BUCKETS ? bucket : INSPECT_BUCKETS - 1]++;
-    summary->num_tokens += count;
-    summary->num_trained += in->encoder.num_trained;
-    if (summary->shortest == 0 || count < summary->shortest) summary->shortest = count;
-    if (count > summary->longest) summary->longest = count;
-    if (in->packing.seq_len > 0) cut_row(in, count);
+    bool begins = in->part <= 1;
+    in->tokens = (begins ? 0 : in->tokens) + (int64_t)in->encoder.ids.len;
+    in->trained = (begins ? 0 : in->trained + (in->encoder.ids.len > 0)) + in->encoder.num_trained; /* a label, unless it begins the text */
+    if (!record->continues) add_lengths(in);
 }
 
 static Status inspect_record(Inspector *in, const Record *record, InspectRowFn each, void *context, bool *out_go_on)
 {
-    InspectRow row = {.row = in->summary->num_rows++, .path = record->file->path, .line = record->line};
-    char       message[STATUS_MESSAGE_BYTES];
+    char message[STATUS_MESSAGE_BYTES];
+    in->part = in->goes_on || record->continues ? in->part + 1 : 0;
+    if (!in->goes_on) in->summary->num_rows++;
+    in->goes_on = record->continues;
+    InspectRow row = {.row = in->summary->num_rows - 1, .part = in->part, .path = record->file->path, .line = record->line};
     arena_reset(&in->arena);
     Status status = encode_record(in, record);
     if (status != OK) {
@@ -147,7 +172,7 @@ static Status inspect_record(Inspector *in, const Record *record, InspectRowFn e
 static Status inspect_all(Inspector *in, Reader *reader, int64_t max_rows, InspectRowFn each, void *context)
 {
     bool go_on = true, has = true;
-    while (go_on && (max_rows == 0 || in->summary->num_rows < max_rows)) {
+    while (go_on && (max_rows == 0 || in->summary->num_rows < max_rows || in->goes_on)) {
         Record record;
         TRY(reader_next(reader, &record, &has));
         if (!has) break;
@@ -165,12 +190,15 @@ Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, InspectPacking 
     *out_summary = (InspectSummary){0};
     Inspector in = {.job = job, .summary = out_summary, .packing = packing};
     Arena     paths_arena = {0};
+    StrBuf    notes = {0};
     char    **paths;
     int       count;
     Reader   *reader = NULL;
     if (job->dataset->samples > 0 && (max_rows == 0 || max_rows > job->dataset->samples)) max_rows = job->dataset->samples;
-    Status status =
-        reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &paths, &count);
+    Status status = reader_find_files(&paths_arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &notes,
+                                      &paths, &count);
+    snprintf(out_summary->file_notes, sizeof out_summary->file_notes, "%s", strbuf_cstr(&notes));
+    strbuf_deinit(&notes);
     if (status == OK) status = mask_rules_create(job->tokenizer, job->tmpl, job->dataset->train_on, &in.rules);
     if (status == OK) status = reader_open(paths, count, &reader);
     if (status == OK) {

@@ -7,7 +7,8 @@
 enum { INSPECT_BUCKETS = 24 }; /* lengths 2^i .. 2^(i+1) - 1; the last takes all above */
 
 typedef struct InspectRow {
-    int64_t        row; /* from 0 */
+    int64_t        row;  /* from 0 */
+    int64_t        part; /* from 1, of a text that is too long to come at once; 0: it is whole */
     const char    *path;
     int64_t        line; /* or row of a parquet file */
     const int32_t *ids;
@@ -28,6 +29,7 @@ typedef struct InspectPacking {
 } InspectPacking;
 
 typedef struct InspectSummary {
+    char    file_notes[1024]; /* lines: which files of a folder are read */
     char    format[256];
     int64_t num_rows, num_bad_rows, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
     char    first_unprinted[512]; /* where the first message is whose content the template doesn't print */
@@ -40,6 +42,6 @@ typedef struct InspectSummary {
 } InspectSummary;
 
 /* Reads at most max_rows rows (0: all), in order, on this thread. job->cache_dir, num_threads and shard_tokens don't
- * matter. each may be NULL. Parts of very long texts count as rows. */
+ * matter. each may be NULL. A very long text is one row, of which `each` gets parts. */
 NODISCARD Status inspect_dataset(const TokenizeJob *job, int64_t max_rows, InspectPacking packing, InspectRowFn each, void *context,
                                  InspectSummary *out_summary);

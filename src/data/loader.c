@@ -2,6 +2,7 @@
  * its number alone, so that seeking is setting a number. */
 #include "data/loader.h"
 
+#include "base/c_locale.h"
 #include "data/loader_rows.h"
 
 #include <pthread.h>
@@ -20,7 +21,8 @@ struct Loader {
     int32_t *memory; /* of all slots */
     Slot    *slots;  /* one more than prefetch: the caller holds one */
     int      num_slots;
-    int64_t  next_micro; /* number of the micro-batch that loader_next hands out next */
+    int64_t  next_micro;            /* number of the micro-batch that loader_next hands out next */
+    int64_t  first_step, first_row; /* that step begins with that row of the run */
 
     /* Below: shared with the thread, under `lock`. */
     pthread_t       thread;
@@ -45,15 +47,35 @@ int64_t loader_row_len(const Loader *loader)
 
 int64_t loader_num_steps(const Loader *loader)
 {
-    int64_t epochs = loader->rows.options.num_epochs, per_step = loader_rows_per_step(loader);
-    return epochs == 0 ? -1 : (epochs * loader->rows.stats.rows_per_epoch + per_step - 1) / per_step;
+    int64_t left = loader->rows.total - loader->first_row, per_step = loader_rows_per_step(loader);
+    return loader->rows.total < 0 ? -1 : loader->first_step + (left > 0 ? (left + per_step - 1) / per_step : 0);
 }
 
-double loader_epoch(const Loader *loader, int64_t step)
+int64_t loader_total_rows(const Loader *loader)
 {
-    int64_t rows = step * loader_rows_per_step(loader), most = loader->rows.options.num_epochs * loader->rows.stats.rows_per_epoch;
-    if (most > 0 && rows > most) rows = most; /* the last step's may be fewer */
-    return (double)rows / (double)loader->rows.stats.rows_per_epoch;
+    return loader->rows.total;
+}
+
+static int64_t first_row_of(const Loader *loader, int64_t step)
+{
+    return loader->first_row + (step - loader->first_step) * loader_rows_per_step(loader);
+}
+
+int64_t loader_rows_before(const Loader *loader, int64_t step)
+{
+    int64_t rows = first_row_of(loader, step), total = loader->rows.total;
+    return total >= 0 && rows > total ? total : rows; /* the last step's may be fewer */
+}
+
+double loader_epoch(Loader *loader, int64_t step)
+{
+    return rows_epoch(&loader->rows, first_row_of(loader, step));
+}
+
+const char *loader_unseen(Loader *loader, int64_t steps)
+{
+    int source = rows_unseen(&loader->rows, first_row_of(loader, steps));
+    return source < 0 ? NULL : loader->rows.sources[source].name;
 }
 
 const LoaderStats *loader_stats(const Loader *loader)
@@ -61,54 +83,42 @@ const LoaderStats *loader_stats(const Loader *loader)
     return &loader->rows.stats;
 }
 
-/* The row that comes at place `place` of the whole run; false beyond its end. */
-static bool locate(const Loader *loader, int64_t place, int *out_source, int64_t *out_row)
-{
-    const Rows *rows = &loader->rows;
-    int64_t     epoch = place / rows->stats.rows_per_epoch, index = place % rows->stats.rows_per_epoch;
-    if (rows->options.num_epochs > 0 && epoch >= rows->options.num_epochs) return false;
-    rows_locate(rows, epoch, index, out_source, out_row);
-    return true;
-}
-
-static Status fill_batch(const Loader *loader, int64_t number, Batch *batch)
+static Status fill_batch(Loader *loader, int64_t number, Batch *batch)
 {
     const LoaderOptions *o = &loader->rows.options;
     batch->step = number / o->grad_accum_steps;
     batch->num_tokens = batch->num_trained = 0;
-    int64_t place = (number * o->world_size + o->rank) * o->batch_size;
+    int64_t place = first_row_of(loader, batch->step) + (number % o->grad_accum_steps * o->world_size + o->rank) * o->batch_size;
     for (int64_t b = 0; b < o->batch_size; b++) {
-        int     source;
-        int64_t row;
-        if (locate(loader, place + b, &source, &row))
-            TRY(rows_fill(&loader->rows, source, row, batch, b));
+        RowPlace row;
+        if (rows_locate(&loader->rows, place + b, &row))
+            TRY(rows_fill(&loader->rows, &row, batch, b));
         else
             rows_fill_padding(&loader->rows, batch, b, 0);
     }
     return OK;
 }
 
-Status loader_step_tokens(const Loader *loader, int64_t step, int64_t *out_count)
+Status loader_step_tokens(Loader *loader, int64_t step, int64_t *out_count)
 {
     CHECK(step >= 0);
     int64_t per_step = loader_rows_per_step(loader), sum = 0;
     for (int64_t i = 0; i < per_step; i++) {
-        int     source;
-        int64_t row;
-        if (locate(loader, step * per_step + i, &source, &row)) sum += rows_count_trained(&loader->rows, source, row);
+        RowPlace row;
+        if (rows_locate(&loader->rows, first_row_of(loader, step) + i, &row)) sum += rows_count_trained(&loader->rows, &row);
     }
     *out_count = sum;
     return OK;
 }
 
-Status loader_read_row(const Loader *loader, int64_t index, Batch *row)
+Status loader_read_row(Loader *loader, int64_t index, Batch *row)
 {
-    const Rows *rows = &loader->rows;
+    Rows *rows = &loader->rows;
     FAIL_IF(index < 0 || index >= rows->stats.num_rows, ERR_INVALID, "row %lld of %lld", (long long)index, (long long)rows->stats.num_rows);
     int source = 0;
     while (index >= rows->sources[source].num_rows) index -= rows->sources[source++].num_rows;
     row->num_tokens = row->num_trained = 0;
-    return rows_fill(rows, source, index, row, 0);
+    return rows_fill(rows, &(RowPlace){.source = source, .row = index, .epoch = -1}, row, 0);
 }
 
 /* ---- the ring ---- */
@@ -119,7 +129,7 @@ static int64_t end_micro(const Loader *loader)
     return steps < 0 ? INT64_MAX : steps * loader->rows.options.grad_accum_steps;
 }
 
-static void slot_fill(const Loader *loader, Slot *slot, int64_t number)
+static void slot_fill(Loader *loader, Slot *slot, int64_t number)
 {
     slot->status = fill_batch(loader, number, &slot->batch);
     if (slot->status != OK) snprintf(slot->message, sizeof slot->message, "%s", status_message());
@@ -128,10 +138,9 @@ static void slot_fill(const Loader *loader, Slot *slot, int64_t number)
 static void *prefetch_main(void *context)
 {
     Loader *loader = context;
-    int64_t end = end_micro(loader);
     pthread_mutex_lock(&loader->lock);
     while (!loader->stop) {
-        if (loader->ready == loader->num_slots - 1 || loader->fill_micro >= end) {
+        if (loader->ready == loader->num_slots - 1 || loader->fill_micro >= end_micro(loader)) {
             pthread_cond_wait(&loader->changed, &loader->lock);
             continue;
         }
@@ -152,18 +161,30 @@ static void *prefetch_main(void *context)
     return NULL;
 }
 
-void loader_seek(Loader *loader, int64_t step)
+/* What the thread fills is thrown away. */
+static void begin_at(Loader *loader, int64_t step, int64_t first_step, int64_t first_row)
 {
-    CHECK(step >= 0);
-    loader->next_micro = step * loader->rows.options.grad_accum_steps;
-    if (!loader->has_thread) return;
+    CHECK(step >= first_step && first_row >= 0);
     pthread_mutex_lock(&loader->lock);
     loader->generation++;
     while (loader->busy) pthread_cond_wait(&loader->changed, &loader->lock);
+    loader->first_step = first_step;
+    loader->first_row = first_row;
+    loader->next_micro = step * loader->rows.options.grad_accum_steps;
     loader->first = loader->ready = 0;
     loader->fill_micro = loader->next_micro;
     pthread_cond_broadcast(&loader->changed);
     pthread_mutex_unlock(&loader->lock);
+}
+
+void loader_seek(Loader *loader, int64_t step)
+{
+    begin_at(loader, step, loader->first_step, loader->first_row);
+}
+
+void loader_resume(Loader *loader, int64_t step, int64_t rows)
+{
+    begin_at(loader, step, step, rows);
 }
 
 static Slot *take_slot(Loader *loader)
@@ -222,7 +243,7 @@ Status loader_create(const LoaderOptions *options, const LoaderSource *sources, 
     }
     slots_init(loader);
     if (loader->num_slots > 1) {
-        loader->has_thread = pthread_create(&loader->thread, NULL, prefetch_main, loader) == 0;
+        loader->has_thread = c_locale_thread(&loader->thread, prefetch_main, loader) == 0;
         if (!loader->has_thread) {
             loader_destroy(loader);
             FAIL(ERR_INTERNAL, "cannot start the loader's thread");

@@ -198,17 +198,32 @@ static void packed_rows(SourceRows *source, int32_t seq_len)
     source->num_rows = source->packing.num_rows;
 }
 
-/* Walks the spans of a row in order: zero-initialise `at`, false at the end. */
+/* Walks the spans of a row in order, until walk_next gives false. */
 typedef struct RowWalk {
-    int64_t next, end;   /* positions in packing.items or spans */
-    int64_t begin, stop; /* LOADER_STREAM: token offsets of the row */
+    const SourceRows *source;
+    const int64_t    *items;       /* indices of spans; NULL: they lie one behind the other */
+    int64_t           next, end;   /* positions in items or spans */
+    int64_t           begin, stop; /* LOADER_STREAM: token offsets of the row */
 } RowWalk;
 
-static RowWalk walk_begin(const Rows *rows, const SourceRows *source, int64_t row)
+static RowWalk walk_packed(const SourceRows *source, const Packing *packing, int64_t row)
 {
-    if (rows->options.mode == LOADER_PADDED) return (RowWalk){.next = row, .end = row + 1};
-    if (rows->options.mode == LOADER_PACKED) return (RowWalk){.next = source->packing.begin[row], .end = source->packing.begin[row + 1]};
-    int64_t begin = row * rows->options.seq_len, low = 0, high = source->spans.len;
+    return (RowWalk){.source = source, .items = packing->items, .next = packing->begin[row], .end = packing->begin[row + 1]};
+}
+
+/* Of rows that were drawn the lock is held, until walk_end. */
+static RowWalk walk_begin(Rows *rows, const RowPlace *place, const Drawn **out_drawn)
+{
+    const SourceRows *source = &rows->sources[place->source];
+    *out_drawn = NULL;
+    if (rows->options.mode == LOADER_PADDED) return (RowWalk){.source = source, .next = place->row, .end = place->row + 1};
+    if (place->epoch >= 0) {
+        pthread_mutex_lock(&rows->lock);
+        *out_drawn = rows_drawn(rows, place->source, place->epoch);
+        return walk_packed(source, &(*out_drawn)->packing, place->row);
+    }
+    if (rows->options.mode == LOADER_PACKED) return walk_packed(source, &source->packing, place->row);
+    int64_t begin = place->row * rows->options.seq_len, low = 0, high = source->spans.len;
     while (high - low > 1) { /* the last span whose offset is <= begin */
         int64_t middle = low + (high - low) / 2;
         if (source->offset[middle] <= begin)
@@ -216,18 +231,24 @@ static RowWalk walk_begin(const Rows *rows, const SourceRows *source, int64_t ro
         else
             high = middle;
     }
-    return (RowWalk){.next = low, .end = source->spans.len, .begin = begin, .stop = begin + rows->options.seq_len};
+    return (RowWalk){.source = source, .next = low, .end = source->spans.len, .begin = begin, .stop = begin + rows->options.seq_len};
 }
 
-static bool walk_next(const Rows *rows, const SourceRows *source, RowWalk *walk, Span *out)
+static void walk_end(Rows *rows, const Drawn *drawn)
 {
+    if (drawn) pthread_mutex_unlock(&rows->lock);
+}
+
+static bool walk_next(const Rows *rows, RowWalk *walk, const Drawn *drawn, Span *out)
+{
+    const SourceRows *source = walk->source;
     if (walk->next >= walk->end) return false;
+    int64_t at = walk->next++;
     if (rows->options.mode != LOADER_STREAM) {
-        int64_t at = walk->next++;
-        *out = source->spans.data[rows->options.mode == LOADER_PACKED ? source->packing.items[at] : at];
+        if (walk->items) at = walk->items[at];
+        *out = source->spans.data[drawn ? drawn->items[at] : at];
         return true;
     }
-    int64_t at = walk->next++;
     if (source->offset[at] >= walk->stop) return false;
     int64_t begin = source->offset[at] > walk->begin ? source->offset[at] : walk->begin;
     int64_t stop = source->offset[at + 1] < walk->stop ? source->offset[at + 1] : walk->stop;
@@ -239,12 +260,13 @@ static bool walk_next(const Rows *rows, const SourceRows *source, RowWalk *walk,
     return true;
 }
 
-int64_t rows_count_trained(const Rows *rows, int source, int64_t row)
+int64_t rows_count_trained(Rows *rows, const RowPlace *place)
 {
-    const SourceRows *from = &rows->sources[source];
-    RowWalk           walk = walk_begin(rows, from, row);
-    int64_t           sum = 0;
-    for (Span span; walk_next(rows, from, &walk, &span);) sum += span_trained(from->shards, &span);
+    const Drawn *drawn;
+    RowWalk      walk = walk_begin(rows, place, &drawn);
+    int64_t      sum = 0;
+    for (Span span; walk_next(rows, &walk, drawn, &span);) sum += span_trained(walk.source->shards, &span);
+    walk_end(rows, drawn);
     return sum;
 }
 
@@ -290,32 +312,18 @@ static Status fill_span(const Rows *rows, const SourceRows *source, const Span *
     return OK;
 }
 
-Status rows_fill(const Rows *rows, int source, int64_t row, Batch *batch, int64_t b)
+Status rows_fill(Rows *rows, const RowPlace *place, Batch *batch, int64_t b)
 {
-    const SourceRows *from = &rows->sources[source];
-    RowWalk           walk = walk_begin(rows, from, row);
-    int64_t           t = 0;
-    for (Span span; walk_next(rows, from, &walk, &span); t += span.count) TRY(fill_span(rows, from, &span, batch, b, t));
+    const Drawn *drawn;
+    RowWalk      walk = walk_begin(rows, place, &drawn);
+    int64_t      t = 0;
+    Status       status = OK;
+    for (Span span; status == OK && walk_next(rows, &walk, drawn, &span); t += span.count)
+        status = fill_span(rows, walk.source, &span, batch, b, t);
+    walk_end(rows, drawn);
+    TRY(status);
     rows_fill_padding(rows, batch, b, t);
     return OK;
-}
-
-void rows_locate(const Rows *rows, int64_t epoch, int64_t index, int *out_source, int64_t *out_row)
-{
-    const LoaderOptions *options = &rows->options;
-    uint64_t             seed = options->seed;
-    if (options->shuffle) index = permute_index(index, rows->stats.rows_per_epoch, seed, (uint64_t)epoch);
-    int s = 0;
-    while (index >= rows->sources[s].epoch_rows) index -= rows->sources[s++].epoch_rows;
-    const SourceRows *source = &rows->sources[s];
-    int64_t           pass = index / source->num_rows, row = index % source->num_rows;
-    /* A part of the source: which one changes from epoch to epoch. */
-    if (options->shuffle && source->epoch_rows % source->num_rows != 0) {
-        uint64_t key = seed ^ (0x9E3779B97F4A7C15u * (uint64_t)(s + 1));
-        row = permute_index(row, source->num_rows, key, (uint64_t)epoch << 16 ^ (uint64_t)pass);
-    }
-    *out_source = s;
-    *out_row = row;
 }
 
 /* ---- building ---- */
@@ -326,6 +334,7 @@ static Status source_init(Rows *rows, int s, const LoaderSource *from, int64_t *
     const char          *name = from->name ? from->name : "data";
     SourceRows          *source = &rows->sources[s];
     source->shards = from->shards;
+    source->name = name;
     source->id_base = *id_base;
     *id_base += from->shards->num_tokens;
     FAIL_IF(options->vocab_size > 0 && from->shards->vocab_size > options->vocab_size, ERR_INVALID,
@@ -344,7 +353,9 @@ static Status source_init(Rows *rows, int s, const LoaderSource *from, int64_t *
     else
         source->num_rows = source->spans.len;
     double weight = from->weight > 0 ? from->weight : 1;
-    source->epoch_rows = llround(weight * (double)source->num_rows);
+    source->whole_rows = (int64_t)floor(weight) * source->num_rows;
+    source->fraction = weight - floor(weight);
+    source->num_units = options->mode == LOADER_STREAM ? source->num_rows : source->spans.len;
     return OK;
 }
 
@@ -354,9 +365,9 @@ static void count_rows(Rows *rows)
     for (int s = 0; s < rows->num_sources; s++) {
         const SourceRows *source = &rows->sources[s];
         stats->num_rows += source->num_rows;
-        stats->rows_per_epoch += source->epoch_rows;
         for (int64_t i = 0; i < source->spans.len; i++) stats->num_tokens += source->spans.data[i].count;
-        for (int64_t row = 0; row < source->num_rows; row++) stats->num_trained += rows_count_trained(rows, s, row);
+        for (int64_t row = 0; row < source->num_rows; row++)
+            stats->num_trained += rows_count_trained(rows, &(RowPlace){.source = s, .row = row, .epoch = -1});
     }
     double room = (double)stats->num_rows * rows->options.seq_len;
     stats->efficiency = room > 0 ? (double)stats->num_tokens / room : 1;
@@ -376,6 +387,7 @@ static Status check_options(const LoaderOptions *o)
 Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *sources, int num_sources)
 {
     rows->options = *options;
+    pthread_mutex_init(&rows->lock, NULL);
     if (rows->options.world_size == 0) rows->options.world_size = 1;
     if (rows->options.grad_accum_steps == 0) rows->options.grad_accum_steps = 1;
     TRY(check_options(&rows->options));
@@ -386,12 +398,15 @@ Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *s
     int64_t next_id = 0, id_base = 0;
     for (int s = 0; s < num_sources; s++) TRY(source_init(rows, s, &sources[s], &next_id, &id_base));
     count_rows(rows);
+    rows_plan_epochs(rows);
     FAIL_IF(options->long_samples == LONG_ERROR && rows->stats.num_dropped_long > 0, ERR_INVALID,
             "%" PRId64 " of %" PRId64 " samples are longer than sequence_len %d", rows->stats.num_dropped_long, rows->stats.num_documents,
             options->seq_len);
     const LoaderStats *stats = &rows->stats;
     const char        *part = options->part == PART_VALIDATION ? "validation" : "training";
-    FAIL_IF(stats->rows_per_epoch == 0 || stats->num_trained == 0, ERR_INVALID,
+    FAIL_IF(rows->total == 0 && stats->num_trained > 0, ERR_INVALID,
+            "%s: its weight is so small that not one of its samples comes in the whole run: raise weight", rows->sources[0].name);
+    FAIL_IF(stats->num_trained == 0, ERR_INVALID,
             "no %s data left: %" PRId64 " documents, %" PRId64 " without a trained token, %" PRId64
             " longer than sequence_len %d; nothing to learn from. %s",
             part, stats->num_documents, stats->num_dropped_empty, stats->num_dropped_long, options->seq_len,
@@ -407,7 +422,13 @@ void rows_deinit(Rows *rows)
         free(rows->sources[s].spans.data);
         free(rows->sources[s].offset);
         packing_deinit(&rows->sources[s].packing);
+        for (int i = 0; i < KEPT_DRAWS; i++) {
+            free(rows->sources[s].drawn[i].items);
+            packing_deinit(&rows->sources[s].drawn[i].packing);
+        }
     }
     free(rows->sources);
+    free(rows->starts.data);
+    pthread_mutex_destroy(&rows->lock);
     *rows = (Rows){0};
 }

@@ -1,8 +1,10 @@
-/* The rows a loader draws from: immutable once built, shared by its threads. */
+/* The rows a loader draws from, shared by its threads: immutable once built, but for what `lock` guards. */
 #pragma once
 
 #include "data/loader.h"
 #include "data/pack.h"
+
+#include <pthread.h>
 
 /* A run of tokens of one document. */
 typedef struct Span {
@@ -18,33 +20,80 @@ typedef struct SpanList {
     int64_t len, capacity;
 } SpanList;
 
+/* LOADER_PACKED: the samples that an epoch draws of a source, in rows. */
+typedef struct Drawn {
+    int64_t  epoch;
+    int64_t *items; /* spans; heap; NULL: none are kept here */
+    Packing  packing;
+} Drawn;
+
+enum { KEPT_DRAWS = 4 };
+
 /* One source, cut up. */
 typedef struct SourceRows {
     const ShardSet *shards;
+    const char     *name;
     SpanList        spans;
     int64_t        *offset;     /* LOADER_STREAM: (spans.len + 1) tokens before each span */
     int64_t         id_base;    /* LOADER_STREAM: tokens of the sources before */
     Packing         packing;    /* LOADER_PACKED */
     int64_t         num_rows;   /* at weight 1 */
-    int64_t         epoch_rows; /* with weight */
+    int64_t         whole_rows; /* that each epoch takes: num_rows times the weight's whole part */
+    double          fraction;   /* the rest of the weight: the share of the units that an epoch draws besides */
+    int64_t         num_units;  /* samples; LOADER_STREAM: rows */
+    Drawn           drawn[KEPT_DRAWS];
+    int             next_drawn;
 } SourceRows;
+
+/* An epoch that has rows: `count` of them, the first at place `first` of the run. */
+typedef struct EpochStart {
+    int64_t epoch, first, count;
+} EpochStart;
+
+typedef struct EpochList {
+    EpochStart *data;
+    int64_t     len, capacity;
+} EpochList;
 
 typedef struct Rows {
     LoaderOptions options;
     SourceRows   *sources;
     int           num_sources;
     LoaderStats   stats;
+    int64_t       total; /* rows of the run; -1: without end */
+    bool          draws; /* some weight has a fraction: epochs have different rows */
+
+    pthread_mutex_t lock;   /* of what is below, and of what epochs drew */
+    EpochList       starts; /* where epochs begin, as far as was asked for; empty without `draws` */
 } Rows;
+
+/* A row of a source: of its own, or (epoch >= 0) of those drawn for an epoch. */
+typedef struct RowPlace {
+    int     source;
+    int64_t row, epoch;
+} RowPlace;
 
 NODISCARD Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *sources, int num_sources);
 void             rows_deinit(Rows *rows);
 
-/* The source and row that come at `index` of an epoch. */
-void rows_locate(const Rows *rows, int64_t epoch, int64_t index, int *out_source, int64_t *out_row);
+/* ---- epochs: loader_epochs.c ---- */
+
+/* Once the sources are cut: counts what epochs have. */
+void rows_plan_epochs(Rows *rows);
+/* The row that comes at a place of the whole run; false beyond its end. */
+bool rows_locate(Rows *rows, int64_t place, RowPlace *out);
+/* The epochs that the first `place` rows are, as a fraction. */
+double rows_epoch(Rows *rows, int64_t place);
+/* The first source of which nothing comes before place `end`; -1: all are seen. */
+int rows_unseen(Rows *rows, int64_t end);
+/* What an epoch drew, under the lock, and valid as long. */
+const Drawn *rows_drawn(Rows *rows, int source, int64_t epoch);
+
+/* ---- rows ---- */
 
 /* Fills row b of a batch, and adds to its counts. */
-NODISCARD Status rows_fill(const Rows *rows, int source, int64_t row, Batch *batch, int64_t b);
+NODISCARD Status rows_fill(Rows *rows, const RowPlace *place, Batch *batch, int64_t b);
 void             rows_fill_padding(const Rows *rows, Batch *batch, int64_t b, int64_t from);
 
 /* Labels of a row that aren't LABEL_IGNORE. */
-int64_t rows_count_trained(const Rows *rows, int source, int64_t row);
+int64_t rows_count_trained(Rows *rows, const RowPlace *place);

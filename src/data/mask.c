@@ -24,16 +24,9 @@ static Status token_length(MaskRules *rules, int32_t id, StrBuf *text)
     return OK;
 }
 
-Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, TrainOn train_on, MaskRules **out_rules)
+static Status measure_tokens(MaskRules *rules)
 {
-    *out_rules = NULL;
-    MaskRules *rules = calloc(1, sizeof *rules);
-    if (!rules) fatal_out_of_memory(sizeof *rules);
-    rules->tokenizer = tokenizer;
-    rules->tmpl = tmpl;
-    rules->train_on = train_on;
-    if (tmpl) rules->now_unix = template_now(tmpl);
-    rules->vocab_size = tokenizer_vocab_size(tokenizer);
+    rules->vocab_size = tokenizer_vocab_size(rules->tokenizer);
     rules->token_bytes = calloc((size_t)rules->vocab_size + 1, sizeof *rules->token_bytes);
     if (!rules->token_bytes) fatal_out_of_memory(sizeof *rules->token_bytes * (size_t)rules->vocab_size);
     rules->has_raw_bytes = true;
@@ -41,23 +34,57 @@ Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, Train
     Status status = OK;
     for (int32_t id = 0; status == OK && id < rules->vocab_size; id++) status = token_length(rules, id, &text);
     strbuf_deinit(&text);
+    return status;
+}
+
+static void probe_template(MaskRules *rules, const Template *tmpl)
+{
+    rules->tmpl = tmpl;
+    rules->now_unix = template_now(tmpl);
+    turns_probe(rules);
+    content_probe(rules);
+}
+
+Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, TrainOn train_on, MaskRules **out_rules)
+{
+    *out_rules = NULL;
+    MaskRules *rules = calloc(1, sizeof *rules), *other = NULL;
+    if (!rules) fatal_out_of_memory(sizeof *rules);
+    rules->tokenizer = tokenizer;
+    rules->train_on = train_on;
+    Status status = measure_tokens(rules);
     if (status != OK) {
         mask_rules_destroy(rules);
         return status;
     }
-    if (tmpl) turns_probe(rules);
-    if (tmpl) content_probe(rules);
+    if (tmpl && template_with_tools(tmpl)) {
+        other = rules->with_tools = malloc(sizeof *other);
+        if (!other) fatal_out_of_memory(sizeof *other);
+        *other = *rules;
+        other->with_tools = NULL;
+        probe_template(other, template_with_tools(tmpl));
+    }
+    if (tmpl) probe_template(rules, tmpl);
+    if (other) rules->traits.with_tools = &other->traits;
     *out_rules = rules;
     return OK;
+}
+
+static void deinit_probes(MaskRules *rules)
+{
+    strbuf_deinit(&rules->opening);
+    strbuf_deinit(&rules->header);
+    strbuf_deinit(&rules->stop);
+    strbuf_deinit(&rules->tail);
+    strbuf_deinit(&rules->ending);
 }
 
 void mask_rules_destroy(MaskRules *rules)
 {
     if (!rules) return;
-    strbuf_deinit(&rules->opening);
-    strbuf_deinit(&rules->header);
-    strbuf_deinit(&rules->stop);
-    strbuf_deinit(&rules->tail);
+    if (rules->with_tools) deinit_probes(rules->with_tools);
+    free(rules->with_tools);
+    deinit_probes(rules);
     free(rules->token_bytes);
     free(rules);
 }
@@ -65,6 +92,7 @@ void mask_rules_destroy(MaskRules *rules)
 void mask_rules_forbid_shortcuts(MaskRules *rules)
 {
     rules->forbids_shortcuts = true;
+    if (rules->with_tools) rules->with_tools->forbids_shortcuts = true;
 }
 
 void mask_rules_forbid_memo(MaskRules *rules)
@@ -271,7 +299,7 @@ static Status place_span(MaskEncoder *encoder, TurnSpan *span)
     if (!ends_with_stop && bare_byte < span->end_byte) TRY(find_border(encoder, span->end_byte, &end));
     span->first = begin.before;
     span->end = end.begun;
-    if (span->first < span->end) encoder->turns_without_stop += !turns_is_stop(tokenizer, ids[span->end - 1]);
+    if (span->first < span->end && !span->goes_on) encoder->turns_without_stop += !turns_is_stop(tokenizer, ids[span->end - 1]);
     return OK;
 }
 
@@ -337,7 +365,11 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
 {
     TurnList    turns;
     bool        has_memo = encoder->memo && !sample->tools && template_memo_start(encoder->memo, sample->messages);
-    TurnContext context = {.rules = encoder->rules, .sample = sample, .memo = has_memo ? encoder->memo : NULL, .arena = arena};
+    bool        is_others = sample->tools && encoder->rules->with_tools;
+    TurnContext context = {.rules = is_others ? encoder->rules->with_tools : encoder->rules,
+                           .sample = sample,
+                           .memo = has_memo ? encoder->memo : NULL,
+                           .arena = arena};
     TRY(turns_render(&context, &encoder->laid_out, &turns));
     encoder->spans = room_for(encoder->spans, &encoder->span_capacity, encoder->num_spans + turns.count, sizeof *encoder->spans);
     if (turns.count) memcpy(encoder->spans + encoder->num_spans, turns.spans, turns.count * sizeof *turns.spans);

@@ -58,7 +58,7 @@ static bool is_plain(char byte)
 }
 
 /* Some of the text by which it is found: the first run of at least 8 plain bytes, else the longest; at most 20 of them. */
-static Str sign_of(Str text)
+Str content_sign(Str text)
 {
     Str best = {0};
     for (size_t i = 0; i < text.len && best.len < 8;) {
@@ -119,7 +119,7 @@ Status content_look(const Sample *sample, const TemplateTraits *traits, const Te
         *out_unprinted += lacks_thought;
         if (!content || content->type != JSON_STRING || content->string.len == 0) continue; /* a list: of a template that takes parts */
         if (is_part(whole, content->string, &next)) continue;
-        Str sign = sign_of(content_behind_thinking(content->string));
+        Str sign = content_sign(content_behind_thinking(content->string));
         if (sign.len == 0) continue;
         const char *at = str_search(rest, sign);
         if (at) rest = (Str){at, rest.len - (size_t)(at - rest.data)};

@@ -89,13 +89,27 @@ static Str first_stop(const Tokenizer *tokenizer, Str text)
     return found;
 }
 
+/* The end of a stop: EOS, where it stands at `len` or behind stop tokens there, all before `alike`. */
+static size_t through_eos(const Tokenizer *tokenizer, Str text, size_t len, size_t alike)
+{
+    const char *eos = tokenizer_id_to_token(tokenizer, tokenizer_eos_id(tokenizer));
+    for (size_t at = len; eos && at < alike;) {
+        Str next = first_stop(tokenizer, (Str){text.data + at, alike - at});
+        if (next.len == 0 || next.data != text.data + at) break;
+        at += next.len;
+        if (str_equal(next, eos)) return at;
+    }
+    return len;
+}
+
 /* Of what stands behind every answer, the first `alike` bytes of `text`: how much of it ends answers. The last bytes may be
- * alike by chance (<|user|>, <|endoftext|>): what counts goes to its first stop token, or, where it has none, to a blank. */
+ * alike by chance (<|user|>, <|endoftext|>): what counts goes to its first stop token, with EOS right behind it, or, where it has
+ * none, to a blank. */
 static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
 {
     Str    stop = first_stop(tokenizer, text);
     size_t len = (size_t)(stop.data - text.data) + stop.len;
-    if (stop.len > 0 && len <= alike) return len;
+    if (stop.len > 0 && len <= alike) return through_eos(tokenizer, text, len, alike);
     for (len = alike; len > 0 && turns_trim_end((Str){text.data, len}).len == len;) len--;
     bool begins_blank = len > 0 && turns_trim_end((Str){text.data, 1}).len == 0;
     return begins_blank ? 0 : turns_trim_end((Str){text.data, len}).len;
@@ -118,6 +132,7 @@ static void find_stop(MaskRules *rules, const Talk *in)
 {
     Str    ending = turns_trim_end(in->ending);
     size_t len = common_len(in->middle, ending);
+    put(&rules->ending, ending, 0, ending.len);
     if (len < ending.len) len = stop_len(rules->tokenizer, ending, len);
     bool opens = len == 0 && ends_with(turns_trim_end(in->opening), ending);
     Str  stop = len > 0 || opens ? (Str){ending.data, len} : other_stop(rules->tokenizer, in);
@@ -125,15 +140,44 @@ static void find_stop(MaskRules *rules, const Talk *in)
     if (len > 0 || opens) put(&rules->tail, ending, len, ending.len);
 }
 
-/* Behind the question's turn, as far as that is rendered alike; else the generation prompt, if it stands before the answer. */
-static void find_header(MaskRules *rules, const Talk *in, Str plain)
+static Str from(Str text, size_t begin)
 {
-    Str    opening = {strbuf_cstr(&rules->opening), rules->opening.len};
-    size_t begin = starts_with(in->opening, plain) ? plain.len : in->opening.len - opening.len;
-    rules->has_header = starts_with(in->opening, plain) || (opening.len > 0 && ends_with(in->opening, opening));
+    return begin < text.len ? (Str){text.data + begin, text.len - begin} : (Str){text.data, 0};
+}
+
+static Str trim_begin(Str text)
+{
+    while (text.len > 0 && turns_trim_end((Str){text.data, 1}).len == 0) text = from(text, 1);
+    return text;
+}
+
+/* How much of an answer's header opens the turn: the generation prompt does, up to blanks around it, and the rest is what the
+ * model says first. Where the two differ, or there is no prompt, nothing of the header is the model's. */
+static size_t open_len(Str header, Str prompt)
+{
+    Str bare = trim_begin(header), want = trim_begin(prompt);
+    if (want.len == 0) return bare.len == 0 ? 0 : header.len;
+    if (starts_with(header, prompt)) return prompt.len;
+    if (starts_with(want, bare)) return header.len;
+    if (!starts_with(bare, want)) want = turns_trim_end(want);
+    return starts_with(bare, want) ? header.len - bare.len + want.len : header.len;
+}
+
+/* What stands between a question's turn and its answer. `plain` and `prompted` are the question alone, without and with the
+ * generation prompt. */
+static void find_header(MaskRules *rules, const Talk *in, Str plain, Str prompted)
+{
+    Str opening = {strbuf_cstr(&rules->opening), rules->opening.len}, tail = trim_begin((Str){strbuf_cstr(&rules->tail), rules->tail.len});
+    size_t asked = (size_t)(in->asked.data - in->whole.data), alike = common_len(in->opening, plain);
+    bool   is_alike = alike == plain.len, has_opening = opening.len > 0 && ends_with(in->opening, opening);
+    size_t begin = is_alike || !has_opening ? alike : in->opening.len - opening.len;
+    Str    header = from(in->opening, begin), prompt = is_alike || has_opening ? opening : from(prompted, begin);
+    rules->has_header = is_alike || has_opening || alike >= asked;
     if (!rules->has_header) return;
-    rules->header_open = common_len((Str){in->opening.data + begin, in->opening.len - begin}, opening);
-    put(&rules->header, in->opening, begin, in->opening.len);
+    bool asks_none = plain.len == prompted.len && starts_with(prompted, plain);
+    rules->always_prompts = asks_none && (alike < plain.len || (tail.len > 0 && ends_with(turns_trim_end(plain), tail)));
+    rules->header_open = rules->always_prompts && is_alike ? 0 : open_len(header, prompt);
+    put(&rules->header, header, 0, header.len);
 }
 
 void turns_probe(MaskRules *rules)
@@ -146,7 +190,7 @@ void turns_probe(MaskRules *rules)
         put(&rules->opening, text_of(&prompted), plain.text.len, prompted.text.len);
     if (render(rules, talk, false, &whole) == OK && split_talk(text_of(&whole), &parts)) {
         find_stop(rules, &parts);
-        if (status == OK) find_header(rules, &parts, text_of(&plain));
+        if (status == OK) find_header(rules, &parts, text_of(&plain), text_of(&prompted));
     }
     status_clear(); /* of a template that can't render this nothing is known */
     template_output_deinit(&plain);

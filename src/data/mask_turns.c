@@ -2,10 +2,12 @@
  *
  * Prefixes: the rendering of messages 0..i-1 with the generation prompt is how the whole rendering starts: there turn i begins.
  * It ends where the rendering of messages 0..i ends, if the whole starts so too.
- * What changes: templates that rewrite earlier turns (Qwen3 drops their thinking) or end the conversation with more than a turn
- * (Phi-3.5) fail that. Then message i is where the whole differs from renderings with another content in its place, and what
- * the template puts around plain answers (mask_probe.c) is looked for before and behind it.
- * Either way a turn ends behind the stop of its message, without the blanks that follow.
+ * What changes: templates that rewrite earlier turns (Qwen3 drops their thinking), look ahead (Gemma 4), always print a generation
+ * prompt (Command-R7B), or end the conversation with more than a turn (Phi-3.5) fail that. Then message i is where the whole differs
+ * from renderings with another content in its place (mask_change.c), and what the template puts around plain answers (mask_probe.c) is
+ * looked for before and behind it.
+ * Either way a turn ends behind the stop of its message, without the blanks that follow. Other messages that the template prints
+ * inside of a turn are left out.
  *
  * Two shortcuts. One rendering instead of two a turn does, when what opens a turn (the generation prompt) stands in the text
  * exactly once for each assistant message, with that message's content right behind it. And where a prefix shows that a turn begins
@@ -16,19 +18,13 @@
 
 #include <string.h>
 
-/* A rendering; parts are in the row's arena or in `output`. */
-typedef struct Rendering {
-    TemplateParts  text;
-    TemplateOutput output; /* of template_render */
-} Rendering;
-
-static void rendering_deinit(Rendering *rendering)
+void rendering_deinit(Rendering *rendering)
 {
     template_output_deinit(&rendering->output);
 }
 
 /* What template_render puts together on the way is freed at once, so that many renders of one row don't add up. */
-static Status render(const TurnContext *context, uint32_t count, bool add_prompt, Rendering *out)
+Status turns_render_first(const TurnContext *context, uint32_t count, bool add_prompt, Rendering *out)
 {
     const Sample *sample = context->sample;
     *out = (Rendering){0};
@@ -63,6 +59,13 @@ static void settle_messages(TurnContext *context)
     }
 }
 
+bool turns_is_result(const TurnContext *context, uint32_t i)
+{
+    const JsonValue *role = json_get(&context->sample->messages->items[i], "role");
+    bool             is_text = role && role->type == JSON_STRING;
+    return is_text && !context->is_assistant[i] && !str_equal(role->string, "user") && !str_equal(role->string, "system");
+}
+
 static bool trains_only_assistants(const TurnContext *context)
 {
     for (uint32_t i = 0; i < context->sample->messages->count; i++)
@@ -70,9 +73,19 @@ static bool trains_only_assistants(const TurnContext *context)
     return true;
 }
 
-static void add_span(TurnList *turns, size_t begin, size_t end)
+void turns_add(TurnContext *context, TurnList *turns, TurnSpan span)
 {
-    turns->spans[turns->count++] = (TurnSpan){.begin_byte = begin, .end_byte = end};
+    if (turns->count == turns->capacity) {
+        TurnSpan *more = arena_array(context->arena, TurnSpan, turns->capacity = turns->count * 2 + 4);
+        if (turns->count) memcpy(more, turns->spans, turns->count * sizeof *more);
+        turns->spans = more;
+    }
+    turns->spans[turns->count++] = span;
+}
+
+static void add_span(TurnContext *context, TurnList *turns, uint32_t message, size_t begin, size_t end)
+{
+    turns_add(context, turns, (TurnSpan){.begin_byte = begin, .end_byte = end, .message = message});
 }
 
 /* ---- where a turn ends ---- */
@@ -125,8 +138,7 @@ static void stops_of(const MaskRules *rules, Str out[2])
     out[1] = str_of(eos ? eos : "");
 }
 
-/* The place behind the stop that begins at `at`; `at` where none does. */
-static size_t behind_stop(const MaskRules *rules, Str text, size_t at)
+size_t turns_behind_stop(const MaskRules *rules, Str text, size_t at)
 {
     Str stops[2];
     stops_of(rules, stops);
@@ -135,11 +147,11 @@ static size_t behind_stop(const MaskRules *rules, Str text, size_t at)
     return at;
 }
 
-static bool ends_with_stop(const MaskRules *rules, Str turn)
+size_t turns_stop_len(const MaskRules *rules, Str turn)
 {
     Str stops[2];
     stops_of(rules, stops);
-    return ends(turn, stops[0]) || ends(turn, stops[1]);
+    return ends(turn, stops[0]) ? stops[0].len : ends(turn, stops[1]) ? stops[1].len : 0;
 }
 
 static Str content_of(const JsonValue *message)
@@ -156,16 +168,16 @@ static size_t end_of_turn(const TurnContext *context, uint32_t i, Str text, size
     Str              turn = turns_trim_end(text_between(text, begin, end));
     bool             is_last = i + 1 == context->sample->messages->count;
     if (is_last && ends(turn, tail)) turn = turns_trim_end((Str){turn.data, turn.len - tail.len});
-    if (ends_with_stop(rules, turn)) return begin + turn.len;
+    if (turns_stop_len(rules, turn) > 0) return begin + turn.len;
     size_t at = begin + turn.len, blanks = content.len - turns_trim_end(content).len;
     bool   has_blanks = ends(turn, turns_trim_end(content)) &&
                       starts(text_between(text, at, end), text_between(content, content.len - blanks, content.len));
-    return behind_stop(rules, text, has_blanks ? at + blanks : at); /* blanks at the end of the content are the content's */
+    return turns_behind_stop(rules, text, has_blanks ? at + blanks : at); /* blanks at the end of the content are the content's */
 }
 
 /* ---- turns that teach less than they look; the shortcut lets none of them pass ---- */
 
-static bool is_nothing(const JsonValue *message, const char *key)
+bool turns_is_nothing(const JsonValue *message, const char *key)
 {
     const JsonValue *value = json_get(message, key);
     if (!value || value->type == JSON_NULL) return true;
@@ -185,31 +197,31 @@ static bool prints_calls(const JsonValue *message, const char *text, size_t len)
     return true;
 }
 
-static void look_at_turn(const MaskRules *rules, TurnSpan *span, const JsonValue *message, Str text)
+static void look_at_turn(const MaskRules *rules, TurnSpan *span, const JsonValue *message, Str turn)
 {
     const char *reasoning = rules->traits.reasoning_key;
-    if (!is_nothing(message, "tool_calls"))
-        span->lacks_calls = !prints_calls(message, text.data + span->begin_byte, span->end_byte - span->begin_byte);
+    if (!turns_is_nothing(message, "tool_calls"))
+        span->lacks_calls = !prints_calls(message, turn.data, turn.len);
     else
-        span->is_empty = is_nothing(message, "content") && (!reasoning || is_nothing(message, reasoning));
+        span->is_empty = turns_is_nothing(message, "content") && (!reasoning || turns_is_nothing(message, reasoning));
 }
 
-/* Where every trained message has its turn. */
+/* Of a turn in pieces, the first one tells. */
 static void look_at_turns(const TurnContext *context, Str text, TurnList *turns)
 {
     const JsonValue *messages = context->sample->messages;
-    uint32_t         count = 0;
-    for (uint32_t i = 0; i < messages->count; i++) count += context->is_trained[i];
-    if (count != turns->count) return;
-    for (uint32_t i = 0, k = 0; i < messages->count; i++) {
-        if (context->is_trained[i] && context->is_assistant[i]) look_at_turn(context->rules, &turns->spans[k], &messages->items[i], text);
-        k += context->is_trained[i];
+    for (uint32_t k = 0, next; k < turns->count; k = next) {
+        TurnSpan *span = &turns->spans[k];
+        for (next = k + 1; turns->spans[next - 1].goes_on;) next++;
+        if (span->message == NO_MESSAGE || !context->is_assistant[span->message]) continue;
+        Str turn = text_between(text, span->begin_byte, turns->spans[next - 1].end_byte);
+        look_at_turn(context->rules, span, &messages->items[span->message], turn);
     }
 }
 
 /* ---- marks ---- */
 
-static Status turns_by_marks(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
+static Status turns_by_marks(TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
 {
     const Sample *sample = context->sample;
     bool          has_one_each = whole->num_spans == context->num_assistants;
@@ -223,8 +235,8 @@ static Status turns_by_marks(const TurnContext *context, const TemplateParts *wh
         while (has_one_each && !context->is_assistant[message]) message++;
         if (!is_simple && !context->is_trained[message]) continue;
         size_t begin = whole->spans[k].begin, end = whole->spans[k].end;
-        bool   is_open = !ends_with_stop(context->rules, turns_trim_end(text_between(text, begin, end)));
-        add_span(turns, begin, is_open ? behind_stop(context->rules, text, end) : end);
+        bool   is_open = turns_stop_len(context->rules, turns_trim_end(text_between(text, begin, end))) == 0;
+        add_span(context, turns, has_one_each ? message : NO_MESSAGE, begin, is_open ? turns_behind_stop(context->rules, text, end) : end);
     }
     return OK;
 }
@@ -251,12 +263,12 @@ static Str content_at(const JsonValue *message, const char *at, const char *end)
 static size_t plain_end(const TurnContext *context, uint32_t i, Str text, size_t begin)
 {
     Str    body = content_at(&context->sample->messages->items[i], text.data + begin, text.data + text.len);
-    size_t at = begin + body.len, end = behind_stop(context->rules, text, at);
+    size_t at = begin + body.len, end = turns_behind_stop(context->rules, text, at);
     return body.data && end > at ? end : begin;
 }
 
 /* With one look over the text; false when anything is unlike the plain case. */
-static bool turns_by_opening(const TurnContext *context, Str text, TurnList *turns)
+static bool turns_by_opening(TurnContext *context, Str text, TurnList *turns)
 {
     const MaskRules *rules = context->rules;
     const Sample    *sample = context->sample;
@@ -274,9 +286,9 @@ static bool turns_by_opening(const TurnContext *context, Str text, TurnList *tur
         /* an opening that starts inside a content would have been taken for a turn by the prefixes */
         size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
         if (str_search((Str){begin, look}, opening)) return false;
-        size_t stop = behind_stop(context->rules, text, (size_t)(at - text.data));
+        size_t stop = turns_behind_stop(context->rules, text, (size_t)(at - text.data));
         if (context->is_trained[i] && stop == (size_t)(at - text.data)) return false;
-        if (context->is_trained[i]) add_span(turns, (size_t)(begin - text.data), stop);
+        if (context->is_trained[i]) add_span(context, turns, i, (size_t)(begin - text.data), stop);
     }
     return !str_search((Str){at, (size_t)(end - at)}, opening); /* else one more than there are turns */
 }
@@ -288,46 +300,6 @@ typedef struct Turn {
     bool   begins, ends; /* known */
 } Turn;
 
-/* The whole conversation with this content in the place of message i. */
-static Status render_other(const TurnContext *context, uint32_t i, const char *content, TemplateOutput *out)
-{
-    const Sample    *sample = context->sample;
-    JsonMember       members[2] = {{{"content", 7}, {.type = JSON_STRING, .string = str_of(content)}}};
-    const JsonValue *role = json_get(&sample->messages->items[i], "role");
-    JsonValue        messages = *sample->messages, *items = arena_array(context->arena, JsonValue, messages.count);
-    TemplateInput    input = {.messages = &messages, .tools = sample->tools, .now_unix = context->rules->now_unix};
-    memcpy(items, messages.items, messages.count * sizeof *items);
-    if (role) members[1] = (JsonMember){{"role", 4}, *role};
-    items[i] = (JsonValue){.type = JSON_OBJECT, .count = role ? 2 : 1, .members = members};
-    messages.items = items;
-    return template_render(context->rules->tmpl, &input, out);
-}
-
-/* Where the text is message i's content, as rendered: what differs from two renderings with contents that have neither their
- * first nor their last letter in common. false: they can't be had, or don't tell. */
-static bool find_content(const TurnContext *context, uint32_t i, Str text, size_t *out_begin, size_t *out_end)
-{
-    static const char *const others[] = {"Qqq", "xxX"};
-    size_t                   begin = text.len, rest = text.len;
-    for (int k = 0; k < 2; k++) {
-        TemplateOutput out = {0};
-        Status         status = render_other(context, i, others[k], &out);
-        size_t         most = out.text.len < text.len ? out.text.len : text.len, alike = 0, alike_end = 0;
-        while (alike < most && out.text.data[alike] == text.data[alike]) alike++;
-        while (alike_end < most && out.text.data[out.text.len - 1 - alike_end] == text.data[text.len - 1 - alike_end]) alike_end++;
-        template_output_deinit(&out);
-        if (status != OK) {
-            status_clear();
-            return false;
-        }
-        begin = alike < begin ? alike : begin;
-        rest = alike_end < rest ? alike_end : rest;
-    }
-    *out_begin = begin;
-    *out_end = text.len - rest;
-    return begin <= *out_end;
-}
-
 /* The last place of `what` in `text`, or NULL. */
 static const char *find_last(Str text, Str what)
 {
@@ -336,34 +308,34 @@ static const char *find_last(Str text, Str what)
     return last;
 }
 
-/* An answer's header stands right before its content, or before something that belongs to the answer: then it comes behind the
- * message before it. */
-static bool find_header(const TurnContext *context, uint32_t i, Str text, size_t content, size_t *out_begin)
+/* Where an answer begins whose own text does so at `own`. Its header stands right before that, or before something that belongs to
+ * the answer: then it comes behind the message before it. Where there is no such header, its own text is all it says. */
+static size_t behind_header(const TurnContext *context, uint32_t i, Str text, size_t own)
 {
     const MaskRules *rules = context->rules;
     Str              header = {rules->header.data, rules->header.len}, open = {rules->header.data, rules->header_open};
-    size_t           begin, end;
-    if (!context->is_assistant[i] || !rules->has_header || (i == 0 && open.len == 0)) return false;
-    *out_begin = content - (header.len - open.len);
-    if (header.len == 0 || ends((Str){text.data, content}, header)) return true;
-    const char *at = open.len ? find_last((Str){text.data, content}, open) : NULL;
-    if (!at || (i > 0 && !find_content(context, i - 1, text, &begin, &end))) return false;
-    *out_begin = (size_t)(at - text.data) + open.len;
-    return i == 0 || at >= text.data + end;
+    Region           before = {0};
+    if (!context->is_assistant[i] || !rules->has_header || header.len > own) return own;
+    if (header.len == 0 || ends((Str){text.data, own}, header)) return own - (header.len - open.len);
+    const char *at = open.len ? find_last((Str){text.data, own}, open) : NULL;
+    bool        is_its_own = at && (i == 0 || (change_find(context, i - 1, text, &before) && at >= text.data + before.end));
+    return is_its_own ? (size_t)(at - text.data) + open.len : own;
 }
 
 /* Settles what prefixes left open. The turn before it ends at `from`. */
 static Status turn_by_change(const TurnContext *context, uint32_t i, Str text, size_t from, Turn *turn)
 {
-    size_t begin, end;
-    bool   is_found = find_content(context, i, text, &begin, &end) && begin >= from;
-    FAIL_IF(!turn->begins && !(is_found && find_header(context, i, text, begin, &turn->begin)), ERR_INVALID,
+    Region own = {0};
+    bool   is_found = change_find(context, i, text, &own) && own.begin >= from;
+    FAIL_IF(!turn->begins && !is_found, ERR_INVALID,
             i == 0 ? "message %u is an answer, and the template doesn't show where it begins; use a template with {%% generation %%}, or "
                      "mark it \"train\": false"
                    : "the template renders what stands before message %u differently once it is there, so that its tokens can't be "
                      "told apart; use a template with {%% generation %%}",
             i + 1);
-    if (!turn->ends) turn->end = is_found ? behind_stop(context->rules, text, end) : 0;
+    if (!turn->begins) turn->begin = behind_header(context, i, text, own.begin);
+    if (turn->begin < from) turn->begin = own.begin;
+    if (!turn->ends) turn->end = is_found ? turns_behind_stop(context->rules, text, own.end) : 0;
     FAIL_IF(turn->end < turn->begin, ERR_INVALID,
             "the template renders message %u differently once more follows; use a template with {%% generation %%}", i + 1);
     return OK;
@@ -388,16 +360,23 @@ static bool starts_with(const TemplateParts *text, const TemplateParts *prefix)
     }
 }
 
-/* Where message i's turn begins and ends by the renderings without and with it. */
-static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const TemplateParts *whole)
+/* Where message i's turn begins and ends by the renderings without and with it. What a template without a generation prompt puts
+ * before every answer isn't the answer's. */
+static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const TemplateParts *whole, Str text)
 {
-    Rendering before = {0}, with = {0};
-    bool      has_before = i == 0 || render(context, i, context->is_assistant[i], &before) == OK;
-    bool      has_with = render(context, i + 1, false, &with) == OK;
-    Turn      turn = {.begin = before.text.len, .end = with.text.len};
+    const MaskRules *rules = context->rules;
+    Rendering        before = {0}, with = {0};
+    bool             has_before = i == 0 || turns_render_first(context, i, context->is_assistant[i], &before) == OK;
+    bool             has_with = turns_render_first(context, i + 1, false, &with) == OK;
+    Turn             turn = {.begin = before.text.len, .end = with.text.len};
     status_clear(); /* a template that can't render a part of a conversation */
     turn.begins = has_before && starts_with(whole, &before.text);
-    turn.ends = has_with && turn.end >= turn.begin && starts_with(whole, &with.text);
+    turn.ends = has_with && !rules->always_prompts && turn.end >= turn.begin && starts_with(whole, &with.text);
+    if (turn.begins && context->is_assistant[i] && rules->opening.len == 0 && rules->header_open > 0) {
+        Str open = {rules->header.data, rules->header_open};
+        turn.begins = starts(text_between(text, turn.begin, text.len), open);
+        turn.begin += open.len;
+    }
     rendering_deinit(&before);
     rendering_deinit(&with);
     return turn;
@@ -412,23 +391,42 @@ static void look_for_greeting(const TurnContext *context, Str text, Turn *turn)
     if (open) turn->begin = (size_t)(open - text.data) + opening.len;
 }
 
-static Status turns_by_rendering(const TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
+/* Behind the last message a template may say more than what ends plain talks. */
+static void leave_rest_out(const TurnContext *context, uint32_t i, Str text, Turn *turn)
+{
+    const MaskRules *rules = context->rules;
+    Str    said = text_between(text, turn->begin, turn->end), content = turns_trim_end(content_of(&context->sample->messages->items[i]));
+    Region own;
+    if (turns_stop_len(rules, said) > 0 || ends(said, (Str){rules->ending.data, rules->ending.len}) || ends(turns_trim_end(said), content))
+        return;
+    if (change_find(context, i, text, &own) && own.end >= turn->begin && own.end < turn->end)
+        turn->end = turns_behind_stop(rules, text, own.end);
+}
+
+static Status turn_by_rendering(TurnContext *context, uint32_t i, const TemplateParts *whole, Str text, TurnList *turns)
+{
+    Turn   turn = turn_by_prefixes(context, i, whole, text);
+    size_t from = turns->count ? turns->spans[turns->count - 1].end_byte : 0;
+    bool   is_greeting = i == 0 && context->is_assistant[0], may_be_plain = turn.begins && !turn.ends && !is_greeting;
+    size_t plain = may_be_plain && !context->rules->forbids_shortcuts ? plain_end(context, i, text, turn.begin) : turn.begin;
+    if (plain > turn.begin) {
+        add_span(context, turns, i, turn.begin, plain);
+        return OK;
+    }
+    if (is_greeting) look_for_greeting(context, text, &turn);
+    bool is_alone = turn.begins && turn.ends;
+    if (!is_alone) TRY(turn_by_change(context, i, text, from, &turn));
+    turn.end = end_of_turn(context, i, text, turn.begin, turn.end);
+    if (i + 1 == context->sample->messages->count) leave_rest_out(context, i, text, &turn);
+    add_span(context, turns, i, turn.begin, turn.end);
+    return change_keep_own(context, i, is_alone, text, turns);
+}
+
+static Status turns_by_rendering(TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
 {
     turns->count = 0;
-    for (uint32_t i = 0; i < context->sample->messages->count; i++) {
-        if (!context->is_trained[i]) continue;
-        Turn   turn = turn_by_prefixes(context, i, whole);
-        size_t from = turns->count ? turns->spans[turns->count - 1].end_byte : 0;
-        bool   is_greeting = i == 0 && context->is_assistant[0], may_be_plain = turn.begins && !turn.ends && !is_greeting;
-        size_t plain = may_be_plain && !context->rules->forbids_shortcuts ? plain_end(context, i, text, turn.begin) : turn.begin;
-        if (plain > turn.begin) {
-            add_span(turns, turn.begin, plain);
-            continue;
-        }
-        if (is_greeting) look_for_greeting(context, text, &turn);
-        if (!turn.begins || !turn.ends) TRY(turn_by_change(context, i, text, from, &turn));
-        add_span(turns, turn.begin, end_of_turn(context, i, text, turn.begin, turn.end));
-    }
+    for (uint32_t i = 0; i < context->sample->messages->count; i++)
+        if (context->is_trained[i]) TRY(turn_by_rendering(context, i, whole, text, turns));
     return OK;
 }
 
@@ -450,12 +448,11 @@ Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
 {
     const Sample *sample = context->sample;
     Rendering     whole;
-    TRY(render(context, sample->messages->count, false, &whole));
+    TRY(turns_render_first(context, sample->messages->count, false, &whole));
     size_t begin = text->len;
     strbuf_reserve(text, whole.text.len);
     for (uint32_t i = 0; i < whole.text.num_parts; i++) strbuf_append(text, whole.text.parts[i].data, whole.text.parts[i].len);
-    uint32_t most = sample->messages->count + (uint32_t)whole.text.num_spans;
-    *out = (TurnList){.spans = arena_array(context->arena, TurnSpan, most), .is_all = context->rules->train_on == TRAIN_ON_ALL};
+    *out = (TurnList){.is_all = context->rules->train_on == TRAIN_ON_ALL};
     Str    all = {text->data + begin, whole.text.len};
     Status status = content_look(sample, &context->rules->traits, &whole.text, all, &out->num_unprinted);
     if (status == OK && !out->is_all) status = find_turns(context, &whole.text, all, out); /* else no need to know */

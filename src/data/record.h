@@ -31,10 +31,12 @@ typedef struct Record {
 
 typedef struct Reader Reader;
 
-/* The data files that `path` means, sorted, in the arena: a file; a glob; a folder, all files of known endings below it.
- * With `split`, of a folder only files whose name starts with it, when there are such. ERR_NOT_FOUND when none, ERR_INVALID
- * for a file of an ending we don't know, unless `any_ending`. */
-NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, char ***out_paths, int *out_count);
+/* The data files that `path` means, sorted by their bytes, in the arena: a file; a glob; a folder, all files of known endings below it but
+ * those about the dataset (README.md). With `split`, of a folder only the files of it: their names start with it, else have it as a word,
+ * else their folders' names do; all, when none tells a split. ERR_NOT_FOUND when none, ERR_INVALID for a file of an ending we don't know,
+ * unless `any_ending`. `notes` (NULL: none are kept) gets a line for each choice among files that the path didn't name. */
+NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, StrBuf *notes, char ***out_paths,
+                                   int *out_count);
 
 /* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each also with .gz or .zst
  * (parquet not); everything else is text, which must be UTF-8 for the most part and has no NUL. The paths are borrowed. */

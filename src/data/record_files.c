@@ -4,7 +4,7 @@
 #include "files/file.h"
 #include "files/hub.h"
 
-#include <dirent.h>
+#include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +14,6 @@ enum { FIND_MAX_DEPTH = 16 };
 
 /* As file_format knows them. */
 #define ENDINGS ".jsonl .ndjson .json .csv .tsv .parquet .txt .text .md, each but .parquet also with .gz or .zst"
-
-typedef struct PathList {
-    Arena *arena;
-    char **paths;
-    int    count, capacity;
-} PathList;
 
 static void push_path(PathList *list, const char *path)
 {
@@ -63,28 +57,24 @@ FileFormat file_format(const char *path, bool *out_is_known)
 }
 
 /* Hidden files and folders (caches, version control) are left out. */
-static Status find_below(PathList *list, const char *dir, int depth)
+static Status find_below(PathList *list, PathList *about, const char *dir, int depth)
 {
     FAIL_IF(depth > FIND_MAX_DEPTH, ERR_INVALID, "%s: folders nested more than %d deep", dir, FIND_MAX_DEPTH);
-    struct dirent **entries;
-    int             count = scandir(dir, &entries, NULL, NULL);
-    if (count < 0) return file_fail("list", dir);
-    Status status = OK;
-    for (int i = 0; i < count; i++) {
-        const char *name = entries[i]->d_name;
-        if (name[0] != '.' && status == OK) {
-            const char *path = arena_printf(list->arena, "%s/%s", dir, name);
-            bool        is_known;
-            (void)file_format(name, &is_known);
-            if (file_is_dir(path))
-                status = find_below(list, path, depth + 1);
-            else if (is_known)
-                push_path(list, path);
-        }
-        free(entries[i]);
+    const char **names;
+    size_t       count;
+    TRY(file_list(list->arena, dir, &names, &count));
+    for (size_t i = 0; i < count; i++) {
+        const char *path = arena_printf(list->arena, "%s/%s", dir, names[i]);
+        bool        is_known, is_dir;
+        if (names[i][0] == '.') continue;
+        (void)file_format(names[i], &is_known);
+        TRY(file_is_dir(path, &is_dir));
+        if (is_dir)
+            TRY(find_below(list, about, path, depth + 1));
+        else if (is_known)
+            push_path(file_is_about(names[i]) ? about : list, path);
     }
-    free(entries);
-    return status;
+    return OK;
 }
 
 static int compare_paths(const void *a, const void *b)
@@ -92,43 +82,48 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Keeps the files whose name starts with the split ("train-00000-of-00002.parquet"), when there are such. */
-static Status keep_split(PathList *list, const char *dir, const char *split)
+static void sort_paths(PathList *list)
 {
-    static const char *const usual[] = {"train", "test", "validation", "valid", "dev"};
-    int                      kept = 0;
-    bool                     has_other = false;
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < list->count; i++) {
-            const char *slash = strrchr(list->paths[i], '/'), *name = slash ? slash + 1 : list->paths[i];
-            bool        is_it = strncmp(name, split, strlen(split)) == 0;
-            for (size_t k = 0; k < sizeof usual / sizeof usual[0]; k++)
-                has_other |= !is_it && strncmp(name, usual[k], strlen(usual[k])) == 0;
-            if (pass == 0)
-                kept += is_it;
-            else if (is_it)
-                list->paths[kept++] = list->paths[i];
-            if (pass == 0 && i == list->count - 1) {
-                if (kept == 0) {
-                    FAIL_IF(has_other && strcmp(split, "train") != 0, ERR_NOT_FOUND,
-                            "%s: no file of split \"%s\" (its name should start with it)", dir, split);
-                    return OK;
-                }
-                kept = 0;
-            }
-        }
-    list->count = kept;
-    return OK;
+    if (list->count) qsort(list->paths, (size_t)list->count, sizeof *list->paths, compare_paths);
 }
 
+static Status find_in_folder(PathList *list, const char *dir, const char *split, StrBuf *notes)
+{
+    PathList about = {.arena = list->arena};
+    TRY(find_below(list, &about, dir, 0));
+    sort_paths(&about);
+    FAIL_IF(list->count == 0 && about.count > 0, ERR_NOT_FOUND,
+            "%s: no data files here but %s, which is about the dataset; to train on it name it as the path", dir, about.paths[0]);
+    FAIL_IF(list->count == 0, ERR_NOT_FOUND, "%s: no data files here (" ENDINGS ")", dir);
+    sort_paths(list);
+    note_about(notes, dir, &about);
+    return split ? keep_split(list, dir, split, notes) : OK;
+}
+
+/* glob goes on past folders that aren't there, and stops at one that can't be read. */
+static int fail_unless_absent(const char *path, int error)
+{
+    (void)path;
+    errno = error;
+    return error != ENOENT && error != ENOTDIR;
+}
+
+/* glob sorts as the process's locale does: the order of rows must not depend on that. */
 static Status find_glob(PathList *list, const char *path)
 {
     glob_t found;
-    int    code = glob(path, 0, NULL, &found);
-    for (size_t i = 0; code == 0 && i < found.gl_pathc; i++)
-        if (!file_is_dir(found.gl_pathv[i])) push_path(list, found.gl_pathv[i]);
+    int    code = glob(path, GLOB_NOSORT, fail_unless_absent, &found);
+    Status status = OK;
+    for (size_t i = 0; code == 0 && i < found.gl_pathc && status == OK; i++) {
+        bool is_dir = false;
+        status = file_is_dir(found.gl_pathv[i], &is_dir);
+        if (status == OK && !is_dir) push_path(list, found.gl_pathv[i]);
+    }
+    if (code == GLOB_ABORTED) status = file_fail("list the folders of", path);
     globfree(&found);
+    TRY(status);
     FAIL_IF(list->count == 0, ERR_NOT_FOUND, "%s: no file matches", path);
+    sort_paths(list);
     return OK;
 }
 
@@ -144,15 +139,16 @@ static Status check_endings(const PathList *list)
     return OK;
 }
 
-Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, char ***out_paths, int *out_count)
+Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, StrBuf *notes, char ***out_paths,
+                         int *out_count)
 {
     PathList list = {.arena = arena};
-    if (file_is_dir(path)) {
-        TRY(find_below(&list, path, 0));
-        FAIL_IF(list.count == 0, ERR_NOT_FOUND, "%s: no data files here (" ENDINGS ")", path);
-        qsort(list.paths, (size_t)list.count, sizeof *list.paths, compare_paths);
-        if (split) TRY(keep_split(&list, path, split));
-    } else if (file_exists(path)) {
+    bool     is_there, is_dir;
+    TRY(file_exists(path, &is_there));
+    TRY(file_is_dir(path, &is_dir));
+    if (is_dir) {
+        TRY(find_in_folder(&list, path, split, notes));
+    } else if (is_there) {
         push_path(&list, path);
     } else {
         StrBuf local = {0};
@@ -160,7 +156,8 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
         if (local.len) path = arena_strdup(arena, strbuf_cstr(&local));
         strbuf_deinit(&local);
         TRY(status);
-        if (file_is_dir(path)) return reader_find_files(arena, path, split, any_ending, out_paths, out_count);
+        TRY(file_is_dir(path, &is_dir));
+        if (is_dir) return reader_find_files(arena, path, split, any_ending, notes, out_paths, out_count);
         TRY(find_glob(&list, path));
     }
     if (!any_ending) TRY(check_endings(&list));

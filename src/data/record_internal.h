@@ -7,3 +7,16 @@ typedef enum FileFormat { FILE_TEXT, FILE_JSONL, FILE_JSON, FILE_CSV, FILE_TSV, 
 
 /* By the ending; *out_is_known false: none that we know, which means text. */
 FileFormat file_format(const char *path, bool *out_is_known);
+
+typedef struct PathList {
+    Arena *arena;
+    char **paths;
+    int    count, capacity;
+} PathList;
+
+/* Whether a file of a folder only tells about the dataset: README.md, LICENSE.txt, dataset_infos.json. */
+bool file_is_about(const char *name);
+void note_about(StrBuf *notes, const char *dir, const PathList *about);
+
+/* Keeps the files of a split, where any tells one. All paths begin with `dir` and a slash. */
+NODISCARD Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *notes);

@@ -30,12 +30,16 @@ static Status set_add(ShardSet *set, const char *path)
 
 static Status set_load(ShardSet *set, const char *dir)
 {
-    if (!file_is_dir(dir)) return set_add(set, dir);
+    bool is_dir;
+    TRY(file_is_dir(dir, &is_dir));
+    if (!is_dir) return set_add(set, dir);
     Arena  names = {0};
     Status status = OK;
     for (int i = 0; status == OK; i++) {
         const char *path = arena_printf(&names, "%s/" SHARD_NAME, dir, i);
-        if (!file_exists(path)) break;
+        bool        is_there;
+        status = file_exists(path, &is_there);
+        if (status != OK || !is_there) break;
         status = set_add(set, path);
     }
     arena_deinit(&names);

@@ -135,7 +135,7 @@ Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t voca
     h->vocab_size = (uint32_t)vocab_size;
     h->flags = has_mask ? SHARD_HAS_MASK : 0;
     h->tokenizer_hash = tokenizer_hash;
-    writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    writer->fd = file_open(writer->temporary, O_WRONLY | O_CREAT | O_TRUNC);
     if (writer->fd < 0) {
         Status status = file_fail("create", writer->temporary);
         writer_free(writer);
@@ -245,7 +245,7 @@ static Status write_whole(ShardWriter *writer)
     h->header_checksum = shard_header_checksum(h);
     if (lseek(writer->fd, 0, SEEK_SET) < 0) return file_fail("write", writer->temporary);
     TRY(write_all(writer, h, sizeof *h));
-    if (fsync(writer->fd) != 0) return file_fail("fsync", writer->temporary);
+    if (file_fsync(writer->fd) != 0) return file_fail("fsync", writer->temporary);
     if (rename(writer->temporary, writer->path) != 0) return file_fail("rename to", writer->path);
     return OK;
 }

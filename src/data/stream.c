@@ -156,7 +156,7 @@ Status stream_more(Stream *stream)
 
 static Status source_open(const char *path, StreamSource *source)
 {
-    source->fd = open(path, O_RDONLY | O_CLOEXEC);
+    source->fd = file_open(path, O_RDONLY);
     if (source->fd < 0) return file_fail("open", path);
     struct stat about;
     if (fstat(source->fd, &about) != 0) return file_fail("read", path);

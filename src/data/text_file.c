@@ -46,17 +46,21 @@ static void warn_of_rows(const char *path)
 }
 
 /* What can't be mapped: standard input, a pipe. */
-static bool is_stream(const char *path)
+static Status is_stream(const char *path, bool *out)
 {
     struct stat info;
-    return stat(path, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode) || S_ISSOCK(info.st_mode));
+    *out = false;
+    if (stat(path, &info) != 0) return file_fail("open", path);
+    *out = S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode) || S_ISSOCK(info.st_mode);
+    return OK;
 }
 
 Status text_file_open(const char *path, TextFile *out)
 {
     *out = (TextFile){0};
-    bool   unpacked = is_stream(path);
+    bool   unpacked;
     Status status = OK;
+    TRY(is_stream(path, &unpacked));
     if (!unpacked) {
         TRY(file_map(path, &out->map));
         out->text = (Str){out->map.data, out->map.size};

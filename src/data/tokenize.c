@@ -2,6 +2,7 @@
  * any order. A ring of units bounds memory. */
 #include "data/tokenize.h"
 
+#include "base/c_locale.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/pool.h"
@@ -33,12 +34,14 @@ typedef struct Pipeline {
     int64_t            shard_tokens;
     ShardWriter       *writer; /* NULL between shards */
     DoneShards         done;
-    bool              *is_damaged; /* (done.count) at the start; NULL: none is */
-    int64_t            remake_end; /* a damaged shard is made anew up to this row; 0: none */
-    int64_t            rows_read;
-    bool               in_document; /* the last unit's document goes on */
-    Record             held;        /* a record read and not yet in a unit */
+    bool              *is_damaged;     /* (done.count) at the start; NULL: none is */
+    int64_t            remake_end;     /* a damaged shard is made anew up to this row; 0: none */
+    int64_t            rows_read;      /* parts of a text count each */
+    int64_t            documents_read; /* they count once */
+    bool               in_document;    /* the last unit's document goes on */
+    Record             held;           /* a record read and not yet in a unit */
     bool               has_held, was_part;
+    bool               goes_on; /* the last record's document does */
 
     pthread_t       threads[MAX_THREADS];
     int             num_threads;
@@ -90,7 +93,7 @@ static Status start_workers(Pipeline *p)
     p->units = calloc((size_t)p->num_units, sizeof *p->units);
     if (!p->units) fatal_out_of_memory(sizeof *p->units);
     for (; p->num_threads < want; p->num_threads++)
-        FAIL_IF(pthread_create(&p->threads[p->num_threads], NULL, worker_main, p) != 0, ERR_INTERNAL, "cannot start a thread");
+        FAIL_IF(c_locale_thread(&p->threads[p->num_threads], worker_main, p) != 0, ERR_INTERNAL, "cannot start a thread");
     return OK;
 }
 
@@ -104,10 +107,12 @@ static Status next_record(Pipeline *p, Record *out, bool *out_has)
         p->has_held = false;
         return OK;
     }
-    int64_t most = p->remake_end ? p->remake_end : p->job->dataset->samples;
-    if (most > 0 && p->rows_read >= most && !p->was_part) return OK;
+    int64_t most = p->job->dataset->samples;
+    if (p->remake_end ? p->rows_read >= p->remake_end : most > 0 && p->documents_read >= most && !p->goes_on) return OK;
     TRY(reader_next(p->reader, out, out_has));
     p->rows_read += *out_has;
+    p->documents_read += *out_has && !p->goes_on;
+    p->goes_on = *out_has && out->continues;
     return OK;
 }
 
@@ -432,8 +437,10 @@ static Status check_whole(Pipeline *p, bool *out_is_whole)
     const char *stamp = arena_printf(&p->arena, "%016llx\n", (unsigned long long)shards_stamp(p));
     bool        is_settled = strspn(stamp, "0") < 16;
     Str         known;
+    bool        is_there;
     *out_is_whole = true;
-    if (is_settled && file_exists(path) && file_read(&p->arena, path, 64, &known) == OK && strcmp(known.data, stamp) == 0) return OK;
+    TRY(file_exists(path, &is_there));
+    if (is_settled && is_there && file_read(&p->arena, path, 64, &known) == OK && strcmp(known.data, stamp) == 0) return OK;
     TRY(check_shards(p));
     *out_is_whole = !p->is_damaged && adds_up(p);
     if (!p->is_damaged && !*out_is_whole) {
@@ -445,22 +452,27 @@ static Status check_whole(Pipeline *p, bool *out_is_whole)
     return OK;
 }
 
-static bool load_report(Pipeline *p, const char *name)
+static Status load_report(Pipeline *p, const char *name, bool *out_is_loaded)
 {
     const char *path = dir_path(p, name);
-    if (!file_exists(path)) return false;
-    if (tokenize_report_load(&p->arena, path, p->report, &p->done)) return true;
+    TRY(file_exists(path, out_is_loaded));
+    if (!*out_is_loaded) return OK;
+    *out_is_loaded = tokenize_report_load(&p->arena, path, p->report, &p->done);
+    if (*out_is_loaded) return OK;
     log_warn("%s can't be read; the dataset is tokenized anew", path);
     forget(p);
-    return false;
+    return OK;
 }
 
 /* What is there already: all of it, or the shards of a dataset that was begun. */
 static Status look(Pipeline *p, bool *out_is_whole)
 {
+    bool is_loaded;
     *out_is_whole = false;
-    if (load_report(p, "dataset.json")) return check_whole(p, out_is_whole);
-    return load_report(p, "progress.json") ? check_shards(p) : OK;
+    TRY(load_report(p, "dataset.json", &is_loaded));
+    if (is_loaded) return check_whole(p, out_is_whole);
+    TRY(load_report(p, "progress.json", &is_loaded));
+    return is_loaded ? check_shards(p) : OK;
 }
 
 static Status settle_dir(Pipeline *p)
@@ -508,6 +520,7 @@ Status tokenize_dataset(const TokenizeJob *job, TokenizeReport *out_report)
     pipeline_init(&p, job, out_report);
     Status status = make(&p);
     out_report->num_rows = p.done.num_rows;
+    snprintf(out_report->file_notes, sizeof out_report->file_notes, "%s", strbuf_cstr(&p.key.file_notes));
     pipeline_deinit(&p);
     FAIL_IF(status == ERR_NO_FIT, status, "%s. Make room; then the same command goes on where it stopped", status_message());
     return status;

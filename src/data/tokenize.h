@@ -15,10 +15,11 @@
 enum { TOKENIZE_VERSION = 4 };
 
 typedef struct TokenizeReport {
-    char    dir[4096];   /* the dataset's folder */
-    char    format[256]; /* what the files were taken for */
-    bool    was_cached;  /* nothing had to be done */
-    int64_t num_rows;    /* read, bad ones too */
+    char    dir[4096];        /* the dataset's folder */
+    char    format[256];      /* what the files were taken for */
+    char    file_notes[1024]; /* lines: which files of a folder were taken */
+    bool    was_cached;       /* nothing had to be done */
+    int64_t num_rows;         /* read, bad ones too */
     int64_t num_documents, num_tokens, num_trained;
     int64_t num_bad_rows;         /* skipped */
     int64_t num_untrained;        /* dropped: no trained token */

@@ -2,7 +2,7 @@
 #include "data/tokenize_key.h"
 
 #include "base/hash.h"
-#include "data/record.h"
+#include "data/record_internal.h"
 #include "data/shard.h"
 #include "files/file.h"
 
@@ -54,7 +54,8 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
     for (int i = 0; i < key->num_paths; i++) {
         const char *path = key->paths[i], *slash = strrchr(path, '/');
         uint64_t    hash;
-        int64_t     size = file_size(path);
+        int64_t     size;
+        TRY(file_size(path, &size));
         TRY(file_hash_parts(pool, path, &hash));
         strbuf_puts(out, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
         json_write_string(out, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path));
@@ -64,11 +65,20 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
     return OK;
 }
 
+/* Shards of format 4 may have counted a long text's parts as samples. */
+static bool has_texts(const DatasetKey *key)
+{
+    bool is_known;
+    for (int i = 0; i < key->num_paths; i++)
+        if (file_format(key->paths[i], &is_known) == FILE_TEXT) return true;
+    return false;
+}
+
 Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
 {
     *out = (DatasetKey){0};
     FAIL_IF(!job->dataset->path, ERR_INVALID, "a dataset needs a path");
-    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->paths,
+    TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->file_notes, &out->paths,
                           &out->num_paths));
     StrBuf *json = &out->json;
     strbuf_printf(json, "{\n  \"version\": \"%d.%d\"", TOKENIZE_VERSION, SHARD_VERSION);
@@ -79,6 +89,7 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
     if (job->tmpl && template_asks_time(job->tmpl)) strbuf_printf(json, ",\n  \"time\": %lld", (long long)template_now(job->tmpl));
     strbuf_printf(json, ",\n  \"shard_tokens\": %lld", (long long)job->shard_tokens);
     put_options(json, job->dataset);
+    if (job->dataset->samples > 0 && has_texts(out)) strbuf_puts(json, ",\n  \"samples_of\": \"whole texts\"");
     ThreadPool *pool;
     TRY(pool_create(job->num_threads, &pool));
     Status status = put_files(json, pool, out);
@@ -92,4 +103,5 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
 void dataset_key_deinit(DatasetKey *key)
 {
     strbuf_deinit(&key->json);
+    strbuf_deinit(&key->file_notes);
 }

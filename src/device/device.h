@@ -15,10 +15,11 @@ typedef struct OpRate {
 /* What planning needs to know; known for named GPUs without having one. */
 typedef struct DeviceFacts {
     char    name[64];
-    int64_t memory_bytes;         /* what programs may take; 0: unknown */
-    int64_t driver_bytes;         /* what is left to driver and libraries beside; 0: it is no GPU */
-    int64_t taken_bytes;          /* of the device's memory, by all that run there at the moment; 0: unknown */
-    bool    is_host;              /* its memory is the host's */
+    int64_t memory_bytes;    /* what programs may take; 0: unknown */
+    int64_t driver_bytes;    /* what is left to driver and libraries beside; 0: it is no GPU */
+    bool    driver_is_apart; /* memory_bytes is the GPU's memory without those; else what is free, when the driver has its own already */
+    int64_t taken_bytes;     /* of the device's memory, by all that run there at the moment; 0: unknown */
+    bool    is_host;         /* its memory is the host's */
     double  gemm_flops[DT_COUNT]; /* per second, by operand dtype; 0: unknown */
     double  vector_flops;         /* per second, fp32 */
     double  bandwidth;            /* bytes per second, read plus written */
@@ -30,6 +31,7 @@ typedef struct DeviceFacts {
     double        power_flops, power_fp8_flops, power_bytes;
     double        launch_seconds; /* fixed cost of a step in a replayed program */
     int           num_workers;    /* CPU: threads */
+    int           sm;             /* a GPU's compute capability times 10; 0: it is no GPU */
     bool          fp8_blocks;     /* multiplies FP8 operands whose blocks have scales in their own format */
     bool          fp4_blocks;     /* multiplies FP4 operands with scales of blocks (op fp4_linear) */
     const OpRate *rates;          /* NULL: none were measured */

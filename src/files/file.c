@@ -40,10 +40,55 @@ Status file_fail(const char *what, const char *path)
     FAIL(status_of(error), "cannot %s %s: %s", what, path, strerror(error));
 }
 
+int file_open(const char *path, int flags)
+{
+    int fd;
+    do fd = open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+int file_fsync(int fd)
+{
+    int failed;
+    do failed = fsync(fd);
+    while (failed && errno == EINTR);
+    return failed;
+}
+
+int file_truncate(int fd, int64_t size)
+{
+    int failed;
+    do failed = ftruncate(fd, size);
+    while (failed && errno == EINTR);
+    return failed;
+}
+
+int file_close(int fd)
+{
+    return close(fd) != 0 && errno != EINTR ? -1 : 0;
+}
+
+static const char *kind_name(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
+/* A socket can't even be opened: the error would be "no such device or address". */
+static Status fail_open(const char *path)
+{
+    int         error = errno;
+    struct stat info;
+    FAIL_IF(error == ENXIO && stat(path, &info) == 0, ERR_INVALID, "%s is %s, expected a file", path, kind_name(info.st_mode));
+    errno = error;
+    return file_fail("open", path);
+}
+
+/* Doesn't wait where path is a pipe that nobody writes to. */
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return file_fail("open", path);
+    int fd = file_open(path, O_RDONLY | O_NONBLOCK);
+    if (fd < 0) return fail_open(path);
     struct stat info;
     if (fstat(fd, &info) != 0) {
         Status status = file_fail("read", path);
@@ -52,7 +97,7 @@ static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
     }
     if (!S_ISREG(info.st_mode)) {
         close(fd);
-        FAIL(ERR_INVALID, "%s is %s, expected a file", path, S_ISDIR(info.st_mode) ? "a folder" : "no regular file");
+        FAIL(ERR_INVALID, "%s is %s, expected a file", path, kind_name(info.st_mode));
     }
     *out_fd = fd;
     *out_size = info.st_size;
@@ -96,10 +141,8 @@ void file_unmap(FileMap *map)
     *map = (FileMap){"", 0};
 }
 
-Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out)
+static Status read_whole(Arena *arena, int fd, const char *path, size_t max_bytes, Str *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return file_fail("open", path);
     StrBuf text = {0};
     Status status = OK;
     for (;;) {
@@ -114,10 +157,28 @@ Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *ou
         if (n <= 0) break;
         text.len += (size_t)n;
     }
-    close(fd);
     if (status == OK) *out = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
     strbuf_deinit(&text);
     return status;
+}
+
+Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out)
+{
+    int     fd;
+    int64_t size;
+    TRY(open_regular(path, &fd, &size));
+    Status status = read_whole(arena, fd, path, max_bytes, out);
+    close(fd);
+    return status;
+}
+
+Status file_read_stream(Arena *arena, const char *path, size_t max_bytes, Str *out)
+{
+    int fd = file_open(path, O_RDONLY);
+    if (fd < 0) return fail_open(path);
+    Status status = read_whole(arena, fd, path, max_bytes, out);
+    close(fd);
+    return status == OK ? check_no_pointer(path, out->data, out->len) : status;
 }
 
 Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
@@ -126,28 +187,88 @@ Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
     return check_no_pointer(path, out->data, out->len);
 }
 
-bool file_exists(const char *path)
+/* *out_there: whether there is anything of that name, which *out describes then. */
+static Status look(const char *path, struct stat *out, bool *out_there)
 {
-    struct stat info;
-    return stat(path, &info) == 0;
+    *out_there = stat(path, out) == 0;
+    return *out_there || errno == ENOENT || errno == ENOTDIR ? OK : file_fail("look at", path);
 }
 
-bool file_is_same(const char *a, const char *b)
+Status file_exists(const char *path, bool *out)
+{
+    struct stat info;
+    return look(path, &info, out);
+}
+
+Status file_is_same(const char *a, const char *b, bool *out)
 {
     struct stat left, right;
-    return stat(a, &left) == 0 && stat(b, &right) == 0 && left.st_dev == right.st_dev && left.st_ino == right.st_ino;
+    bool        has_right = false;
+    TRY(look(a, &left, out));
+    if (*out) TRY(look(b, &right, &has_right));
+    *out = has_right && left.st_dev == right.st_dev && left.st_ino == right.st_ino;
+    return OK;
 }
 
-bool file_is_dir(const char *path)
+Status file_is_dir(const char *path, bool *out)
 {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    TRY(look(path, &info, out));
+    *out = *out && S_ISDIR(info.st_mode);
+    return OK;
 }
 
-int64_t file_size(const char *path)
+Status file_size(const char *path, int64_t *out)
 {
     struct stat info;
-    return stat(path, &info) == 0 ? (int64_t)info.st_size : -1;
+    bool        is_there;
+    TRY(look(path, &info, &is_there));
+    *out = is_there ? (int64_t)info.st_size : -1;
+    return OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static Status read_names(Arena *arena, DIR *dir, const char *folder, const char ***names, size_t *count)
+{
+    size_t capacity = 0;
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = readdir(dir);
+        if (!entry) return errno ? file_fail("list", folder) : OK;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        if (*count == capacity) {
+            const char **more = arena_array(arena, const char *, capacity = capacity ? 2 * capacity : 64);
+            if (*count) memcpy(more, *names, *count * sizeof *more);
+            *names = more;
+        }
+        (*names)[(*count)++] = arena_strdup(arena, entry->d_name);
+    }
+}
+
+Status file_list(Arena *arena, const char *folder, const char ***out_names, size_t *out_count)
+{
+    DIR *dir;
+    *out_names = NULL;
+    *out_count = 0;
+    do dir = opendir(folder);
+    while (!dir && errno == EINTR);
+    if (!dir) return file_fail("list", folder);
+    Status status = read_names(arena, dir, folder, out_names, out_count);
+    closedir(dir);
+    if (status == OK && *out_count) qsort(*out_names, *out_count, sizeof **out_names, compare_names);
+    return status;
+}
+
+Status file_list_if_there(Arena *arena, const char *folder, const char ***out_names, size_t *out_count)
+{
+    Status status = file_list(arena, folder, out_names, out_count);
+    if (status != ERR_NOT_FOUND) return status;
+    status_clear();
+    return OK;
 }
 
 static Status copy_path(char dst[PATH_MOST], const char *path)
@@ -166,8 +287,10 @@ Status file_make_dirs(const char *path)
         if (*at != '/' && *at != 0) continue;
         char was = *at;
         *at = 0;
+        bool is_dir;
         if (mkdir(part, 0777) != 0 && errno != EEXIST) return file_fail("make the folder", part);
-        FAIL_IF(!file_is_dir(part), ERR_INVALID, "cannot make the folder %s: %s is a file", path, part);
+        TRY(file_is_dir(part, &is_dir));
+        FAIL_IF(!is_dir, ERR_INVALID, "cannot make the folder %s: %s is a file", path, part);
         if (was == 0) break;
         *at = was;
     }
@@ -176,10 +299,11 @@ Status file_make_dirs(const char *path)
 
 Status file_lock(const char *path, const char *waiting, int *out_fd)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0 && errno == EACCES) fd = open(path, O_RDONLY | O_CLOEXEC); /* another user's: reading is enough to lock it */
+    int fd = file_open(path, O_RDWR | O_CREAT), failed;
+    if (fd < 0 && errno == EACCES) fd = file_open(path, O_RDONLY); /* another user's: reading is enough to lock it */
     if (fd < 0) return file_fail("create", path);
-    int failed = flock(fd, LOCK_EX | LOCK_NB);
+    do failed = flock(fd, LOCK_EX | LOCK_NB);
+    while (failed && errno == EINTR);
     if (failed && errno == EWOULDBLOCK) {
         log_info("%s", waiting);
         do failed = flock(fd, LOCK_EX);
@@ -199,10 +323,10 @@ Status file_exchange(const char *a, const char *b, bool *out_done)
 
 Status file_sync_dir(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = file_open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return file_fail("open the folder", path);
     /* Some network file systems can't fsync a folder (EINVAL): there is nothing to make durable then. */
-    Status status = fsync(fd) != 0 && errno != EINVAL ? file_fail("fsync", path) : OK;
+    Status status = file_fsync(fd) != 0 && errno != EINVAL ? file_fail("fsync", path) : OK;
     close(fd);
     return status;
 }
@@ -253,7 +377,7 @@ static Status open_writer(const char *path, int flags, FileWriter **out)
     if (!writer->path) fatal_out_of_memory(strlen(path));
     writer->used = 0;
     writer->size = 0;
-    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    writer->fd = file_open(writer->partial, O_WRONLY | O_CREAT | flags);
     if (writer->fd < 0) {
         Status status = file_fail("create", writer->partial);
         file_writer_abort(writer);
@@ -271,7 +395,7 @@ Status file_writer_open(const char *path, FileWriter **out)
 Status file_writer_open_part(const char *path, int64_t size, FileWriter **out)
 {
     TRY(open_writer(path, 0, out));
-    if (ftruncate((*out)->fd, size) == 0) return OK;
+    if (file_truncate((*out)->fd, size) == 0) return OK;
     Status status = file_fail("write", path);
     file_writer_abort(*out);
     return status;
@@ -327,12 +451,12 @@ void file_writer_abort(FileWriter *writer)
 static Status writer_settle(FileWriter *writer)
 {
     Status status = writer_flush(writer);
-    if (status == OK && fsync(writer->fd) != 0) status = file_fail("fsync", writer->path);
+    if (status == OK && file_fsync(writer->fd) != 0) status = file_fail("fsync", writer->path);
     if (status != OK) return status;
     int fd = writer->fd;
     writer->fd = -1;
     /* A network file system may report a failed write only here. */
-    if (close(fd) != 0) status = file_fail("close", writer->path);
+    if (file_close(fd) != 0) status = file_fail("close", writer->path);
     if (status != OK) unlink(writer->partial);
     return status;
 }
@@ -387,36 +511,29 @@ Status file_write_atomic(const char *path, const void *data, size_t size)
     return status;
 }
 
-static Status remove_below(char path[PATH_MOST], size_t len)
+static Status remove_below(Arena *arena, const char *path)
 {
-    struct stat info;
-    if (lstat(path, &info) != 0) return errno == ENOENT ? OK : file_fail("remove", path);
+    struct stat  info;
+    const char **names;
+    size_t       count;
+    if (lstat(path, &info) != 0) return errno == ENOENT || errno == ENOTDIR ? OK : file_fail("remove", path);
     if (!S_ISDIR(info.st_mode)) return unlink(path) != 0 && errno != ENOENT ? file_fail("remove", path) : OK;
-    DIR *dir = opendir(path);
-    if (!dir) return file_fail("open the folder", path);
-    Status         status = OK;
-    struct dirent *entry;
-    while (status == OK && (entry = readdir(dir))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        size_t more = strlen(entry->d_name) + 1;
-        if (len + more >= PATH_MOST) {
-            status = status_fail(ERR_IO, "cannot remove %s: a path in it is too long", path);
-            break;
-        }
-        snprintf(path + len, PATH_MOST - len, "/%s", entry->d_name);
-        status = remove_below(path, len + more);
-        path[len] = 0;
+    TRY(file_list(arena, path, &names, &count));
+    for (size_t i = 0; i < count; i++) {
+        FAIL_IF(strlen(path) + strlen(names[i]) + 1 >= PATH_MOST, ERR_IO, "cannot remove %s: a path in it is too long", path);
+        TRY(remove_below(arena, arena_printf(arena, "%s/%s", path, names[i])));
     }
-    closedir(dir);
-    if (status == OK && rmdir(path) != 0 && errno != ENOENT) status = file_fail("remove", path);
-    return status;
+    return rmdir(path) != 0 && errno != ENOENT ? file_fail("remove", path) : OK;
 }
 
 Status file_remove_tree(const char *path)
 {
-    char copy[PATH_MOST];
+    char  copy[PATH_MOST];
+    Arena arena = {0};
     TRY(copy_path(copy, path));
-    return remove_below(copy, strlen(copy));
+    Status status = remove_below(&arena, copy);
+    arena_deinit(&arena);
+    return status;
 }
 
 static int64_t bytes_below(Arena *arena, const char *path)

@@ -18,17 +18,31 @@ typedef struct FileMap {
 NODISCARD Status file_map(const char *path, FileMap *out);
 void             file_unmap(FileMap *map);
 
-/* Reads at most max_bytes (an error beyond it); NUL follows the text. Works for pipes too. */
+/* Reads at most max_bytes (an error beyond it); NUL follows the text. A folder, a pipe, a socket or a device in the file's place is
+ * ERR_INVALID: reading those can take forever. */
 NODISCARD Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out);
-NODISCARD Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out); /* a pointer's text, too */
+NODISCARD Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out);  /* a pointer's text, too */
+NODISCARD Status file_read_stream(Arena *arena, const char *path, size_t max_bytes, Str *out); /* a pipe, too: what the user names */
 
 /* "cannot WHAT PATH: ", and what errno says. A full disk is ERR_NO_FIT. */
 NODISCARD Status file_fail(const char *what, const char *path);
 
-bool    file_exists(const char *path);
-bool    file_is_dir(const char *path);
-bool    file_is_same(const char *a, const char *b); /* both are there and are one file or folder */
-int64_t file_size(const char *path);                /* -1: absent */
+/* Only ENOENT and ENOTDIR say that nothing is there. Any other failure, such as of a folder that can't be searched or a disk that
+ * can't be read, is an error which names the file and the cause. */
+NODISCARD Status file_exists(const char *path, bool *out);
+NODISCARD Status file_is_dir(const char *path, bool *out);
+NODISCARD Status file_is_same(const char *a, const char *b, bool *out); /* both are there and are one file or folder */
+NODISCARD Status file_size(const char *path, int64_t *out);             /* -1: absent */
+
+/* The names in a folder, hidden ones too, in the order of their bytes. An absent folder is ERR_NOT_FOUND, or has no names. */
+NODISCARD Status file_list(Arena *arena, const char *folder, const char ***out_names, size_t *out_count);
+NODISCARD Status file_list_if_there(Arena *arena, const char *folder, const char ***out_names, size_t *out_count);
+
+/* open, fsync, ftruncate and close, which a signal doesn't end: -1 with errno. Files are made with mode 0666 less the umask. */
+int file_open(const char *path, int flags);
+int file_fsync(int fd);
+int file_truncate(int fd, int64_t size);
+int file_close(int fd);
 
 /* path's folder and all above it. */
 NODISCARD Status file_make_dirs(const char *path);

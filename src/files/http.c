@@ -137,6 +137,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *context)
         *r = (HttpResponse){.length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1};
         const char *space = memchr(line, ' ', len);
         r->code = space ? (int)parse_number(space + 1, len - (size_t)(space + 1 - line)) : 0;
+        r->is_framed = line[5] > '1'; /* HTTP/2 and later frame each body */
         return all;
     }
     const char *colon = memchr(line, ':', len);
@@ -166,6 +167,8 @@ static size_t on_header(char *line, size_t size, size_t count, void *context)
         else
             *rows[i].number = parse_number(value, len);
     }
+    r->is_framed |= name == 14 && strncasecmp(line, "Content-Length", name) == 0;
+    r->is_framed |= name == 17 && strncasecmp(line, "Transfer-Encoding", name) == 0;
     if (name == 13 && strncasecmp(line, "Content-Range", name) == 0 && len > 6 && strncasecmp(value, "bytes ", 6) == 0)
         r->range_start = parse_number(value + 6, len - 6);
     return all;
@@ -203,6 +206,9 @@ static Status perform(Exchange *x, const char *url, bool with_token)
     strbuf_clear(&line);
     strbuf_printf(&line, "Range: bytes=%lld-", (long long)q->range_start);
     if (q->range_start > 0) headers = http->slist_append(headers, line.data);
+    strbuf_clear(&line);
+    strbuf_printf(&line, "If-Range: %s", q->if_range ? q->if_range : "");
+    if (q->range_start > 0 && q->if_range) headers = http->slist_append(headers, line.data);
     const struct {
         int  option;
         long value;

@@ -16,6 +16,7 @@ typedef struct HttpResponse {
     int     code;                               /* 200, 404, ...; 0: there was no answer */
     bool    transient;                          /* worth another try: no connection, cut, too slow, 408, 429, 5xx */
     bool    left_origin;                        /* stopped at a redirect to another host (HTTP_WITHIN_ORIGIN) */
+    bool    is_framed;                          /* the answer says where its body ends, so that a cut one is noticed */
     int64_t length;                             /* Content-Length; -1: not said */
     int64_t range_start;                        /* of Content-Range; -1: none */
     int64_t retry_after_s;                      /* -1: not said */
@@ -38,6 +39,7 @@ typedef struct HttpRequest {
     bool          head;
     const char   *token;       /* Authorization: Bearer; NULL: none. Printable ASCII */
     int64_t       range_start; /* > 0: only from there, where the server can */
+    const char   *if_range;    /* an ETag: the whole body where the file has another one by now; NULL: that isn't asked */
     int           timeout_s;   /* without a connection, or without a byte */
     HttpRedirects redirects;
     HttpSink      sink; /* may be NULL */

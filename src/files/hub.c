@@ -14,10 +14,14 @@
 
 enum { MAX_LISTING_BYTES = 64 << 20, MAX_NAME = 96, MAX_PATH = 1024, FREE_SPARE_BYTES = 64 << 20 };
 
-const char *const hub_model_files[] = {"*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "!*/*", "!consolidated*", NULL};
-const char *const hub_dataset_files[] = {"*.json",   "*.jsonl",    "*.ndjson",    "*.parquet",           "*.csv",
-                                         "*.tsv",    "*.txt",      "*.json.gz",   "*.jsonl.gz",          "*.csv.gz",
-                                         "*.txt.gz", "*.json.zst", "*.jsonl.zst", "!dataset_infos.json", NULL};
+const char *const hub_model_files[] = {
+    "*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "!*/*", "!consolidated*", "additional_chat_templates/*.jinja", NULL};
+
+/* Every format that is read, plain and compressed; .md is left out, which describes a dataset on the hub. */
+#define CODINGS(ending) "*" ending, "*" ending ".gz", "*" ending ".zst", "*" ending ".xz", "*" ending ".bz2"
+const char *const hub_dataset_files[] = {"*.parquet",           CODINGS(".json"), CODINGS(".jsonl"), CODINGS(".ndjson"),
+                                         CODINGS(".csv"),       CODINGS(".tsv"),  CODINGS(".txt"),   CODINGS(".text"),
+                                         "!dataset_infos.json", "!LICENSE.*",     "!*/LICENSE.*",    NULL};
 
 /* ---- names ---- */
 
@@ -34,8 +38,8 @@ static bool is_name(const char *text, size_t len)
 
 bool hub_is_repo_id(const char *path)
 {
-    static const char *const endings[] = {".json", ".jsonl", ".parquet", ".ndjson",      ".csv",  ".tsv", ".txt",  ".md",
-                                          ".gz",   ".zst",   ".bin",     ".safetensors", ".yaml", ".yml", ".arrow"};
+    static const char *const endings[] = {".json", ".jsonl", ".parquet", ".ndjson", ".csv", ".tsv",         ".txt",  ".md",  ".text",
+                                          ".gz",   ".zst",   ".xz",      ".bz2",    ".bin", ".safetensors", ".yaml", ".yml", ".arrow"};
     const char              *slash = strchr(path, '/');
     if (!slash || !is_name(path, (size_t)(slash - path)) || !is_name(slash + 1, strlen(slash + 1))) return false;
     const char *dot = strrchr(slash, '.');
@@ -59,12 +63,12 @@ static bool is_safe_path(const char *path)
     return true;
 }
 
-static bool is_wanted(const char *name, const char *const *patterns)
+bool hub_wants(const char *name, const char *const *patterns)
 {
     bool wanted = !patterns;
     for (; patterns && *patterns; patterns++) {
         bool out = **patterns == '!';
-        if (fnmatch(*patterns + out, name, 0) == 0) wanted = !out;
+        if (fnmatch(*patterns + out, name, FNM_CASEFOLD) == 0) wanted = !out;
     }
     return wanted;
 }
@@ -94,22 +98,28 @@ static bool is_commit(const char *text)
 }
 
 /* The commit that the cache knows for the revision, or NULL. */
-static const char *cached_commit(const HubRepo *repo)
+static Status cached_commit(const HubRepo *repo, const char **out)
 {
     const char *commit = repo->revision;
+    bool        is_known;
     Str         text;
+    *out = NULL;
     if (!is_commit(commit)) {
-        if (!file_exists(ref_path(repo))) return NULL;
-        if (file_read(repo->arena, ref_path(repo), 256, &text) != OK) return NULL;
+        TRY(file_exists(ref_path(repo), &is_known));
+        if (!is_known) return OK;
+        TRY(file_read(repo->arena, ref_path(repo), 256, &text));
         commit = arena_strndup(repo->arena, text.data, strcspn(text.data, " \r\n"));
     }
-    if (!hub_is_safe_name(commit) || !file_is_dir(arena_printf(repo->arena, "%s/snapshots/%s", repo->folder, commit))) return NULL;
-    return commit;
+    if (!hub_is_safe_name(commit)) return OK;
+    TRY(file_is_dir(arena_printf(repo->arena, "%s/snapshots/%s", repo->folder, commit), &is_known));
+    if (is_known) *out = commit;
+    return OK;
 }
 
 static Status answer_from_cache(const HubRepo *repo, StrBuf *out_dir)
 {
-    const char *commit = cached_commit(repo);
+    const char *commit;
+    TRY(cached_commit(repo, &commit));
     FAIL_IF(!commit, ERR_NOT_FOUND,
             "%s (revision %s) isn't in the cache %s, and HF_HUB_OFFLINE or its like forbids downloading it; pull it where "
             "there is a network, or give a local folder",
@@ -170,7 +180,7 @@ static Status read_listing(HubRepo *repo, const char *const *patterns, const Str
         const char *file;
         if (!json_get_str(&siblings->items[i], "rfilename", &file)) continue;
         FAIL_IF(!is_safe_path(file), ERR_IO, "%s has a file name that leaves the folder: \"%.100s\"", name, file);
-        if (is_wanted(file, patterns)) (*out_files)[(*out_count)++] = make_file(repo, file);
+        if (hub_wants(file, patterns)) (*out_files)[(*out_count)++] = make_file(repo, file);
     }
     FAIL_IF(*out_count == 0, ERR_NOT_FOUND, "%s has no file of a kind that is wanted here, among %u", repo->repo, siblings->count);
     return OK;
@@ -189,10 +199,14 @@ static Status check_disk(const HubRepo *repo, int64_t bytes)
 }
 
 /* Bytes still to come: what is in blobs already needs none. */
-static int64_t missing_bytes(const HubRepo *repo, const HubFile *file)
+static Status missing_bytes(const HubRepo *repo, const HubFile *file, int64_t *out)
 {
-    if (!file->etag || file->size < 0 || file_exists(arena_printf(repo->arena, "%s/blobs/%s", repo->folder, file->etag))) return 0;
-    return file->size;
+    bool is_there;
+    *out = 0;
+    if (!file->etag || file->size < 0) return OK;
+    TRY(file_exists(arena_printf(repo->arena, "%s/blobs/%s", repo->folder, file->etag), &is_there));
+    if (!is_there) *out = file->size;
+    return OK;
 }
 
 static Status pull_files(HubRepo *repo, HubFile *files, size_t count)
@@ -202,8 +216,9 @@ static Status pull_files(HubRepo *repo, HubFile *files, size_t count)
     for (size_t i = 0; i < count; i++) {
         TRY(hub_file_look(repo, &files[i]));
         missing += files[i].etag != NULL;
-        int64_t bytes = missing_bytes(repo, &files[i]);
-        int64_t part = bytes ? file_size(arena_printf(repo->arena, "%s/blobs/%s.incomplete", repo->folder, files[i].etag)) : 0;
+        int64_t bytes, part = 0;
+        TRY(missing_bytes(repo, &files[i], &bytes));
+        if (bytes) TRY(file_size(arena_printf(repo->arena, "%s/blobs/%s.incomplete", repo->folder, files[i].etag), &part));
         repo->bytes_total += bytes;
         on_disk += part < 0 ? 0 : part < bytes ? part : bytes;
     }
@@ -233,8 +248,9 @@ static Status pull_online(HubRepo *repo, const char *const *patterns, StrBuf *ou
     StrBuf      text = {0};
     HubFile    *files = NULL;
     size_t      count = 0;
-    const char *cached = cached_commit(repo);
-    Status      status = get_listing(repo, cached ? 1 : repo->options->attempts, &text);
+    const char *cached;
+    TRY(cached_commit(repo, &cached));
+    Status status = get_listing(repo, cached ? 1 : repo->options->attempts, &text);
     if (status == ERR_IO && cached) {
         log_warn("%s; what the cache has is used", status_message());
         strbuf_deinit(&text);
@@ -282,28 +298,34 @@ Status hub_resolve(HubKind kind, const char *repo, const char *revision, const c
     return status;
 }
 
-bool hub_is_remote(const char *path)
+Status hub_is_remote(const char *path, bool *out)
 {
     const char *at = strchr(path, '@');
+    bool        is_here, is_org = false;
     char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
     if (!name) fatal_out_of_memory(strlen(path));
-    bool is_remote = !file_exists(path) && hub_is_repo_id(name);
-    if (is_remote && !at) {
+    bool   is_id = hub_is_repo_id(name);
+    Status status = file_exists(path, &is_here);
+    if (status == OK && is_id && !at) {
         *strchr(name, '/') = 0;
-        is_remote = !file_is_dir(name);
+        status = file_is_dir(name, &is_org);
     }
     free(name);
-    return is_remote;
+    *out = status == OK && is_id && !is_here && !is_org;
+    return status;
 }
 
 Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path)
 {
-    if (file_exists(path)) {
+    bool is_here, is_remote;
+    TRY(file_exists(path, &is_here));
+    if (is_here) {
         strbuf_puts(out_path, path);
         return OK;
     }
-    FAIL_IF(!hub_is_remote(path), ERR_NOT_FOUND, "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub%s",
-            path, hub_is_repo_id(path) ? "; beside a folder of the ORG's name that is ORG/NAME@main" : "");
+    TRY(hub_is_remote(path, &is_remote));
+    FAIL_IF(!is_remote, ERR_NOT_FOUND, "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub%s", path,
+            hub_is_repo_id(path) ? "; beside a folder of the ORG's name that is ORG/NAME@main" : "");
     const char *at = strchr(path, '@');
     char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
     if (!name) fatal_out_of_memory(strlen(path));

@@ -28,10 +28,13 @@ void             hub_options_deinit(HubOptions *options);
 /* ORG/NAME as the hub allows, and no file name by its ending (data/train.jsonl). Says nothing about what exists. */
 bool hub_is_repo_id(const char *path);
 
-/* Globs over names in the repository (a * takes / too); one that starts with ! takes files out again. NULL-terminated.
+/* Globs over names in the repository, of any case (a * takes / too); one that starts with ! takes files out again. NULL-terminated.
  */
 extern const char *const hub_model_files[];   /* configuration, tokenizer, safetensors */
 extern const char *const hub_dataset_files[]; /* formats that are read here */
+
+/* Whether a file of that name is downloaded. */
+bool hub_wants(const char *name, const char *const *patterns);
 
 /* The folder of the snapshot with every file that matches `patterns` (NULL: all); appended to out_dir. revision:
  * branch, tag or commit; NULL: main. Offline, or when the hub can't be reached, the cache answers (the latter with a
@@ -44,7 +47,7 @@ NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revisio
 
 /* Whether a path of a run file is a repository's: ORG/NAME or ORG/NAME@REVISION, where no file or folder of that name
  * is there. ORG/NAME in a folder ORG that is there is a file that isn't; with @REVISION it is the repository. */
-bool hub_is_remote(const char *path);
+NODISCARD Status hub_is_remote(const char *path, bool *out);
 
 /* A path of a run file: itself where a file or folder is there, else the snapshot of the repository it names, with the
  * files of its kind; ERR_NOT_FOUND when it is neither. Appended to out_path. */

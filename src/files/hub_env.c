@@ -82,8 +82,10 @@ static Status read_token(const char *home, char **out)
     char  *path = env("HF_TOKEN_PATH") ? join(env("HF_TOKEN_PATH"), "") : join(home, "/token");
     Arena  arena = {0};
     Str    text;
-    Status status = OK;
-    if (file_exists(path) && !file_is_dir(path)) {
+    bool   is_there, is_dir;
+    Status status = file_exists(path, &is_there);
+    if (status == OK) status = file_is_dir(path, &is_dir);
+    if (status == OK && is_there && !is_dir) {
         status = file_read(&arena, path, TOKEN_FILE_BYTES, &text);
         if (status == OK) status = set_token(text.data, path, out);
     }

@@ -84,7 +84,9 @@ static const char *plain_etag(Arena *arena, const char *etag)
 
 Status hub_file_look(HubRepo *repo, HubFile *file)
 {
-    if (file_exists(file->pointer)) return OK;
+    bool is_there;
+    TRY(file_exists(file->pointer, &is_there));
+    if (is_there) return OK;
     HttpRequest  request = {.url = file->url, .head = true, .timeout_s = repo->options->etag_timeout_s, .redirects = HTTP_WITHIN_ORIGIN};
     HttpResponse answer;
     const char  *what = arena_printf(repo->arena, "%s: %s", repo->repo, file->name);
@@ -96,6 +98,7 @@ Status hub_file_look(HubRepo *repo, HubFile *file)
     file->etag = plain_etag(repo->arena, etag);
     FAIL_IF(!file->etag, ERR_IO, "%s: the server gives no usable ETag (\"%s\"), so that what comes can't be checked; is %s a hub?", what,
             etag, repo->options->endpoint);
+    file->served = answer.left_origin ? "" : arena_strdup(repo->arena, answer.etag);
     file->size = answer.linked_size >= 0 ? answer.linked_size : answer.left_origin ? -1 : answer.length;
     return OK;
 }
@@ -107,8 +110,11 @@ typedef struct Download {
     const HubFile *file;
     const char    *path; /* .incomplete */
     int            fd;
-    int64_t        have;    /* bytes in the file */
-    bool           started; /* the answer's place in the file is settled */
+    int64_t        have;      /* bytes in the file */
+    const char    *version;   /* ETag of the answer that they came with; "": not known */
+    bool           started;   /* the answer's place in the file is settled */
+    bool           is_other;  /* what comes is of another version than what is in the file */
+    bool           is_hashed; /* the ETag is a checksum, so that a mixture of versions is found in the end */
 } Download;
 
 static int64_t now_ms(void)
@@ -135,22 +141,40 @@ static void show_progress(Download *d, bool last)
 
 static Status set_length(Download *d, int64_t length)
 {
-    if (ftruncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0) return file_fail("write", d->path);
+    if (file_truncate(d->fd, length) != 0 || lseek(d->fd, length, SEEK_SET) < 0) return file_fail("write", d->path);
     d->have = length;
     return OK;
 }
 
-/* Appends what comes; a server that ignores the range, or starts elsewhere, starts the file over. */
+/* A weak ETag stands for versions that differ in bytes. */
+static bool is_strong(const char *etag)
+{
+    return etag[0] == '"';
+}
+
+/* Settles where in the file the body belongs; a server that ignores the range, or starts elsewhere, starts the file over. */
+static Status begin_body(Download *d, const HttpResponse *answer)
+{
+    int64_t start = answer->code == 206 ? answer->range_start : 0;
+    FAIL_IF(start != 0 && start != d->have, ERR_IO, "%s: asked for bytes from %lld, the server sends from %lld", d->file->url,
+            (long long)d->have, (long long)start);
+    d->is_other = !d->is_hashed && start != 0 && strcmp(answer->etag, d->version) != 0;
+    FAIL_IF(d->is_other, ERR_IO, "%s: the server's file isn't the one that was begun: its ETag is %s now, it was %s", d->file->url,
+            answer->etag[0] ? answer->etag : "missing", d->version);
+    FAIL_IF(!d->is_hashed && d->file->served[0] && answer->etag[0] && strcmp(answer->etag, d->file->served) != 0, ERR_IO,
+            "%s: the server's file was replaced while it was downloaded: its ETag is %s now, it was %s; pull again", d->file->url,
+            answer->etag, d->file->served);
+    if (start != d->have) TRY(set_length(d, start));
+    d->version = arena_strdup(d->repo->arena, answer->etag);
+    d->started = true;
+    return OK;
+}
+
+/* Appends what comes. */
 static Status take_bytes(void *context, const HttpResponse *answer, const void *data, size_t len)
 {
     Download *d = context;
-    if (!d->started) {
-        int64_t start = answer->code == 206 ? answer->range_start : 0;
-        FAIL_IF(start != 0 && start != d->have, ERR_IO, "%s: asked for bytes from %lld, the server sends from %lld", d->file->url,
-                (long long)d->have, (long long)start);
-        if (start != d->have) TRY(set_length(d, start));
-        d->started = true;
-    }
+    if (!d->started) TRY(begin_body(d, answer));
     FAIL_IF(d->file->size >= 0 && (int64_t)len > d->file->size - d->have, ERR_IO, "%s: more bytes come than the %lld announced",
             d->file->url, (long long)d->file->size);
     for (const char *p = data; len;) {
@@ -171,13 +195,14 @@ static Status get_once(Download *d, bool *out_again, HttpResponse *answer)
     HttpRequest request = {.url = d->file->url,
                            .token = d->repo->options->token,
                            .range_start = d->have,
+                           .if_range = d->is_hashed ? NULL : d->version,
                            .sink = take_bytes,
                            .context = d,
                            .timeout_s = d->repo->options->timeout_s,
                            .redirects = HTTP_ANYWHERE};
-    d->started = false;
+    d->started = d->is_other = false;
     Status status = http_request(d->repo->http, &request, answer);
-    *out_again = answer->transient;
+    *out_again = answer->transient || d->is_other;
     if (status != OK) return status;
     if (answer->code == 416 && d->have > 0) { /* what is here isn't the beginning of that file */
         *out_again = true;
@@ -186,6 +211,13 @@ static Status get_once(Download *d, bool *out_again, HttpResponse *answer)
     }
     TRY(hub_check_answer(d->repo, arena_printf(d->repo->arena, "%s: %s", d->repo->repo, d->file->name), answer));
     if (!d->started) TRY(set_length(d, 0)); /* an empty body */
+    bool is_endless = !d->is_hashed && d->file->size < 0 && !answer->is_framed;
+    if (is_endless) TRY(set_length(d, 0));
+    FAIL_IF(
+        is_endless, ERR_IO,
+        "%s: the server says neither how long the file is nor a checksum of it, so that a part can't be told from the whole; download it "
+        "by other means and give its folder",
+        d->file->url);
     *out_again = d->file->size >= 0 && d->have < d->file->size;
     FAIL_IF(*out_again, ERR_IO, "%s: the server sent %lld bytes of %lld", d->file->url, (long long)d->have, (long long)d->file->size);
     return OK;
@@ -198,28 +230,37 @@ static Status get_bytes(Download *d)
         bool         again = false;
         HttpResponse answer;
         if (d->file->size >= 0 && d->have > d->file->size) TRY(set_length(d, 0));
+        if (d->have > 0 && !d->is_hashed && !is_strong(d->version)) TRY(set_length(d, 0)); /* nothing tells what it is of */
         if (d->file->size > 0 && d->have == d->file->size) return OK;
         Status status = get_once(d, &again, &answer);
         if (status == OK) return OK;
+        if (d->is_other) TRY(set_length(d, 0));
         if (d->have > most) { /* a flaky line gets there in the end */
             most = d->have;
             attempt = 0;
         }
         if (!again || attempt + 1 >= d->repo->options->attempts)
-            return status_prefix(status, "%s: %s (%lld bytes are kept; pull again to go on)", d->repo->repo, d->file->name,
-                                 (long long)d->have);
+            return d->have ? status_prefix(status, "%s: %s (%lld bytes are kept; pull again to go on)", d->repo->repo, d->file->name,
+                                           (long long)d->have)
+                           : status_prefix(status, "%s: %s", d->repo->repo, d->file->name);
         wait_to_retry(d->repo, &answer, attempt);
     }
 }
 
 /* An ETag of 64 hex digits is a SHA-256, one of 40 the SHA-1 that git gives; others say nothing about the bytes. */
+static bool is_checksum(const char *etag)
+{
+    size_t len = strlen(etag);
+    return strspn(etag, "0123456789abcdef") == len && (len == 64 || len == 40);
+}
+
 static Status check_bytes(const Download *d, bool *out_same)
 {
     const char *etag = d->file->etag;
     size_t      len = strlen(etag);
     char        hex[CHECKSUM_TEXT];
     *out_same = true;
-    if (strspn(etag, "0123456789abcdef") != len || (len != 64 && len != 40)) return OK;
+    if (!d->is_hashed) return OK;
     TRY(checksum_file(d->path, len == 64 ? CHECKSUM_SHA256 : CHECKSUM_GIT_BLOB, hex));
     *out_same = strcmp(hex, etag) == 0;
     return OK;
@@ -232,7 +273,7 @@ static Status download(Download *d)
         TRY(get_bytes(d));
         show_progress(d, true);
         TRY(check_bytes(d, &same));
-        if (same) return fsync(d->fd) != 0 ? file_fail("fsync", d->path) : OK;
+        if (same) return file_fsync(d->fd) != 0 ? file_fail("fsync", d->path) : OK;
         log_warn("%s: %s: the bytes don't have the checksum %s; downloading it again", d->repo->repo, d->file->name, d->file->etag);
         TRY(set_length(d, 0));
     }
@@ -268,9 +309,15 @@ Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd)
 
 static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)
 {
-    if (file_exists(blob)) return OK;
-    Download d = {.repo = repo, .file = file, .path = arena_printf(repo->arena, "%s.incomplete", blob)};
-    d.fd = open(d.path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    bool is_there;
+    TRY(file_exists(blob, &is_there));
+    if (is_there) return OK;
+    Download d = {.repo = repo,
+                  .file = file,
+                  .path = arena_printf(repo->arena, "%s.incomplete", blob),
+                  .version = file->served,
+                  .is_hashed = is_checksum(file->etag)};
+    d.fd = file_open(d.path, O_RDWR | O_CREAT);
     if (d.fd < 0) return file_fail("create", d.path);
     d.have = lseek(d.fd, 0, SEEK_END);
     Status status = download(&d);

@@ -26,6 +26,7 @@ typedef struct HubFile {
     const char *pointer; /* in the snapshot */
     const char *etag;    /* without quotes; a safe file name. NULL: the pointer is there already */
     int64_t     size;    /* -1: not said */
+    const char *served;  /* the ETag as sent by the server that has the bytes; "": not known */
 } HubFile;
 
 /* Asks where the file is and what it must be; etag stays NULL when the snapshot has it. */

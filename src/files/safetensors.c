@@ -101,15 +101,13 @@ static Status read_offsets(const Place *place, const JsonValue *info, const File
     int64_t begin = offsets->items[0].integer, end = offsets->items[1].integer;
     if (begin < 0 || end < begin) FAIL_TENSOR(place, "data_offsets [%lld, %lld] are no range", (long long)begin, (long long)end);
     if ((uint64_t)end > data->size)
-        FAIL_TENSOR(place, "its data ends at byte %lld but the file holds only %zu bytes of data: the file is cut short", (long long)end,
-                    data->size);
+        FAIL_TENSOR(
+            place, "its data ends at byte %lld but the file holds only %zu bytes of data: the file is cut short; download or copy it again",
+            (long long)end, data->size);
     if ((uint64_t)(end - begin) != tensor->bytes)
         FAIL_TENSOR(place, "data_offsets span %lld bytes, but its dtype %s and shape need %zu", (long long)(end - begin),
                     st_dtype_name(tensor->dtype), tensor->bytes);
     tensor->data = data->data + begin;
-    int align = st_dtype_bits(tensor->dtype) / 8;
-    if (align > 1 && (uintptr_t)tensor->data % (unsigned)align)
-        FAIL_TENSOR(place, "its data isn't aligned to %d bytes; save the file again with a current safetensors", align);
     return OK;
 }
 
@@ -163,7 +161,8 @@ static Status check_tiling(const StFile *file, size_t first, const char *path, c
         at = begin + order[i]->bytes;
     }
     ptrdiff_t rest = data->data + data->size - at;
-    FAIL_IF(rest != 0, ERR_INVALID, "%s: the last %td bytes belong to no tensor", path, rest);
+    FAIL_IF(rest != 0, ERR_INVALID,
+            "%s: the last %td bytes belong to no tensor: the file is longer than its header says; download or copy it again", path, rest);
     return OK;
 }
 
@@ -235,6 +234,12 @@ Status st_build_table(StFile *file)
         *slot = (uint32_t)i + 1;
     }
     return OK;
+}
+
+bool st_is_aligned(const StTensor *tensor)
+{
+    int align = st_dtype_bits(tensor->dtype) / 8;
+    return align <= 1 || (uintptr_t)tensor->data % (unsigned)align == 0;
 }
 
 Status st_set_tensors(StFile *file, const StTensor *tensors, size_t count)

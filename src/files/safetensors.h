@@ -41,11 +41,14 @@ struct StTensor {
     int           ndim; /* 0: a scalar */
     int64_t       dim[ST_MAX_NDIM];
     int64_t       numel;
-    const void   *data; /* aligned to its element size */
+    const void   *data; /* as it lies in the file, aligned to nothing: see st_is_aligned */
     size_t        bytes;
     const char   *path; /* of the file that holds it */
     const StMade *made; /* NULL: the values are in `data`, else there is none, and dtype is what they are to be stored as */
 };
+
+/* Whether elements may be read through a pointer of their type. Files of some writers lie otherwise. */
+bool st_is_aligned(const StTensor *tensor);
 
 typedef struct StFile StFile; /* an open file, or folder of shards; immutable, so any thread may read it */
 

@@ -24,11 +24,11 @@ static Status open_shards(StFile *file, const char *folder, const char *index_pa
         FAIL_IF(strchr(name, '/') || !*name, ERR_INVALID, "%s: weight_map \"%.200s\": \"%.200s\" is no plain file name", index_path,
                 member->key.data, name);
         const char *path = arena_printf(&file->arena, "%s/%s", folder, name);
-        bool        known = false;
+        bool        known = false, is_there;
         for (size_t j = file->num_shards; j > 0 && !known; j--) known = strcmp(file->shards[j - 1].path, path) == 0;
         if (known) continue;
-        FAIL_IF(!file_exists(path), ERR_NOT_FOUND, "the shard %s is missing; %s names it for tensor \"%.200s\"", path, index_path,
-                member->key.data);
+        TRY(file_exists(path, &is_there));
+        FAIL_IF(!is_there, ERR_NOT_FOUND, "the shard %s is missing; %s names it for tensor \"%.200s\"", path, index_path, member->key.data);
         TRY(add_shard(file, path));
     }
     TRY(st_build_table(file));
@@ -60,26 +60,37 @@ static Status open_index(StFile *file, const char *folder, const char *index_pat
     return status;
 }
 
+static Status open_single(StFile *file, const char *path)
+{
+    file->shards = arena_array(&file->arena, Shard, 1);
+    TRY(add_shard(file, path));
+    return st_build_table(file);
+}
+
+static Status open_folder(StFile *file, const char *folder)
+{
+    enum { SINGLE, INDEX, ADAPTER, PICKLE, NUM_NAMES };
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
+                                        "adapter_model.bin"};
+    for (int i = 0; i < NUM_NAMES; i++) {
+        const char *path = arena_printf(&file->arena, "%s/%s", folder, names[i]);
+        bool        is_there;
+        TRY(file_exists(path, &is_there));
+        if (!is_there) continue;
+        FAIL_IF(i == PICKLE, ERR_UNSUPPORTED,
+                "%s has its weights as adapter_model.bin only, a Python pickle, which isn't read; load and save the adapter once with a "
+                "current PEFT, which writes adapter_model.safetensors",
+                folder);
+        return i == INDEX ? open_index(file, folder, path) : open_single(file, path);
+    }
+    FAIL(ERR_NOT_FOUND, "%s holds no model.safetensors, model.safetensors.index.json or adapter_model.safetensors", folder);
+}
+
 static Status open_path(StFile *file, const char *path)
 {
-    const char *single = path;
-    if (file_is_dir(path)) {
-        single = arena_printf(&file->arena, "%s/model.safetensors", path);
-        const char *index = arena_printf(&file->arena, "%s/model.safetensors.index.json", path);
-        if (!file_exists(single) && file_exists(index)) return open_index(file, path, index);
-        const char *adapter = arena_printf(&file->arena, "%s/adapter_model.safetensors", path);
-        if (!file_exists(single) && file_exists(adapter)) single = adapter;
-        FAIL_IF(!file_exists(single) && file_exists(arena_printf(&file->arena, "%s/adapter_model.bin", path)), ERR_UNSUPPORTED,
-                "%s has its weights as adapter_model.bin only, a Python pickle, which isn't read; load and save the adapter once with a "
-                "current PEFT, "
-                "which writes adapter_model.safetensors",
-                path);
-        FAIL_IF(!file_exists(single), ERR_NOT_FOUND,
-                "%s holds no model.safetensors, model.safetensors.index.json or adapter_model.safetensors", path);
-    }
-    file->shards = arena_array(&file->arena, Shard, 1);
-    TRY(add_shard(file, single));
-    return st_build_table(file);
+    bool is_dir;
+    TRY(file_is_dir(path, &is_dir));
+    return is_dir ? open_folder(file, path) : open_single(file, path);
 }
 
 Status st_open(const char *path, StFile **out)

@@ -3,6 +3,19 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+enum { BLOCK_DOUBLES = 512 };
+
+/* src: aligned to its elements. */
+static void decode(StDType dtype, const void *src, int64_t count, float *dst)
+{
+    const double *wide = src;
+    if (dtype == ST_F32) memcpy(dst, src, (size_t)count * 4);
+    if (dtype == ST_BF16) bf16_to_f32_row(dst, src, count);
+    if (dtype == ST_F16) dtype_decode(DT_F16, src, count, dst);
+    for (int64_t i = 0; i < count && dtype == ST_F64; i++) dst[i] = (float)wide[i];
+}
 
 Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst)
 {
@@ -11,26 +24,22 @@ Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *ds
         tensor->made->to_f32(tensor->made, first, count, dst);
         return OK;
     }
-    const char *src = (const char *)tensor->data + first * (st_dtype_bits(tensor->dtype) / 8);
-    switch (tensor->dtype) {
-    case ST_F32:
-        memcpy(dst, src, (size_t)count * 4);
-        return OK;
-    case ST_BF16:
-        bf16_to_f32_row(dst, (const uint16_t *)src, count);
-        return OK;
-    case ST_F16:
-        dtype_decode(DT_F16, src, count, dst);
-        return OK;
-    case ST_F64: {
-        const double *wide = (const double *)src;
-        for (int64_t i = 0; i < count; i++) dst[i] = (float)wide[i];
-        return OK;
-    }
-    default:
+    if (!st_dtype_is_float(tensor->dtype))
         FAIL(ERR_UNSUPPORTED, "%s: tensor \"%.200s\" is %s; weights are read as F32, BF16, F16 or F64", tensor->path, tensor->name,
              st_dtype_name(tensor->dtype));
+    size_t      bytes = (size_t)st_dtype_bits(tensor->dtype) / 8;
+    const char *src = (const char *)tensor->data + (size_t)first * bytes;
+    if (st_is_aligned(tensor)) {
+        decode(tensor->dtype, src, count, dst);
+        return OK;
     }
+    double block[BLOCK_DOUBLES];
+    for (int64_t most = (int64_t)(sizeof block / bytes), n; count > 0; count -= n, src += (size_t)n * bytes, dst += n) {
+        n = count < most ? count : most;
+        memcpy(block, src, (size_t)n * bytes);
+        decode(tensor->dtype, block, n, dst);
+    }
+    return OK;
 }
 
 /* "[3, 4]" of an element. */
@@ -54,9 +63,10 @@ static Status out_of_range(const StTensor *tensor, int64_t at, float value, DTyp
     index_text(tensor, at, text);
     FAIL_IF(isfinite(value), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which %s can't hold; set model_dtype: fp32", tensor->path,
             tensor->name, value, text, dtype_info(as)->name);
-    bool wider = tensor->dtype == ST_F64 && !tensor->made && isfinite(((const double *)tensor->data)[at]);
-    FAIL_IF(wider, ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which no float can hold", tensor->path, tensor->name,
-            ((const double *)tensor->data)[at], text);
+    double wide = NAN;
+    if (tensor->dtype == ST_F64 && !tensor->made) memcpy(&wide, (const char *)tensor->data + (size_t)at * sizeof wide, sizeof wide);
+    FAIL_IF(isfinite(wide), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which no float can hold", tensor->path, tensor->name, wide,
+            text);
     FAIL(ERR_INVALID, "%s: tensor \"%.200s\" holds %s at %s%s", tensor->path, tensor->name, isnan(value) ? "NaN" : "an infinity", text,
          tensor->dtype == ST_F16 && !tensor->made && isinf(value)
              ? "; F16 ends at 65504, so a larger value was lost when the file was written: take the weights as BF16 or F32"

@@ -84,7 +84,7 @@ Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *
     size_t             cells = (size_t)(batch.rows * batch.seq);
     int32_t           *memory = calloc(6 * cells, sizeof *memory);
     int64_t            first[MOST_ROWS];
-    CHECK(memory);
+    if (!memory) fatal_out_of_memory(6 * cells * sizeof *memory);
     batch.tokens = memory;
     batch.labels = memory + cells;
     batch.positions = memory + 2 * cells;

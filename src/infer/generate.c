@@ -2,6 +2,7 @@
  * prompt's end is padded, and what it leaves behind the end is overwritten before anything reads it. */
 #include "infer/generate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ static Status open_decoder(Session *session, Decoder *d)
     d->cache_len = plan->cache_len;
     d->tokens = calloc((size_t)d->chunk * 2, sizeof *d->tokens);
     d->logits = malloc((size_t)d->vocab_size * sizeof *d->logits);
-    CHECK(d->tokens && d->logits);
+    if (!d->tokens || !d->logits) fatal_out_of_memory((size_t)d->vocab_size * sizeof *d->logits);
     d->positions = d->tokens + d->chunk;
     return OK;
 }
@@ -74,6 +75,22 @@ static Status prefill(Decoder *d, const int32_t *prompt, int64_t count)
     return read_logits(d, d->prefill);
 }
 
+/* Numbers that can be compared: no NaN, and one that isn't -infinity. A model may forbid tokens by -infinity. */
+static Status check_logits(const float *logits, int64_t count, int64_t position)
+{
+    bool any = false;
+    for (int64_t i = 0; i < count; i++) {
+        FAIL_IF(
+            isnan(logits[i]) || logits[i] == INFINITY, ERR_DIVERGED,
+            "the model gives %g for token %lld at position %lld, so that none can be chosen: its weights may hold NaN, or numbers too large "
+            "for its dtype",
+            (double)logits[i], (long long)i, (long long)position);
+        any |= logits[i] > -INFINITY;
+    }
+    FAIL_IF(!any, ERR_DIVERGED, "the model forbids all tokens at position %lld: all logits are -infinity", (long long)position);
+    return OK;
+}
+
 static bool is_eos(const GenerateJob *job, int32_t id)
 {
     for (int i = 0; i < job->num_eos; i++)
@@ -85,6 +102,7 @@ static Status decode(Decoder *d, const GenerateJob *job, Sampler *sampler, Gener
 {
     int64_t position = (int64_t)job->prompt_len;
     while (stats->generated < job->max_tokens) {
+        TRY(check_logits(d->logits, sampler_vocab_size(sampler), position));
         int32_t id = sampler_pick(sampler, d->logits, position);
         stats->stopped = is_eos(job, id);
         if (stats->stopped) return OK;

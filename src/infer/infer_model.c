@@ -31,7 +31,9 @@ static Status add_eos_of_folder(InferModel *infer, const char *dir)
     const char *path = arena_printf(&infer->arena, "%s/generation_config.json", dir);
     Str         text;
     JsonValue   config;
-    if (!file_exists(path)) return OK;
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(&infer->arena, path, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(&infer->arena, path, text.data, text.len, &config));
     add_eos_of(infer, &config);
@@ -49,7 +51,10 @@ static Status find_eos(InferModel *infer)
 
 static Status find_adapter(InferModel *infer, const char **dir, const char *adapter)
 {
-    if (!adapter && peft_is_adapter_dir(*dir) && !file_exists(arena_printf(&infer->arena, "%s/config.json", *dir))) {
+    bool is_adapter, is_model;
+    TRY(peft_is_adapter_dir(*dir, &is_adapter));
+    TRY(file_exists(arena_printf(&infer->arena, "%s/config.json", *dir), &is_model));
+    if (!adapter && is_adapter && !is_model) {
         TRY(peft_open(&infer->arena, *dir, &infer->adapter));
         infer->has_adapter = true;
         FAIL_IF(!infer->adapter.base_model, ERR_INVALID,
@@ -75,11 +80,16 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
             infer->adapter.dir);
     TRY(status);
     TRY(hf_model_open_weights(infer->model));
-    if (infer->has_adapter) peft_check_base(&infer->adapter, infer->model->dir);
+    if (infer->has_adapter) {
+        peft_check_base(&infer->adapter, infer->model->dir);
+        TRY(peft_check_model(&infer->adapter, infer->model));
+    }
     infer->tokenizer_dir = infer->model->dir;
-    if (infer->has_adapter && file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir)))
-        infer->tokenizer_dir = infer->adapter.dir;
-    if (file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->tokenizer_dir))) {
+    bool has_own = false, has_tokenizer;
+    if (infer->has_adapter) TRY(file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->adapter.dir), &has_own));
+    if (has_own) infer->tokenizer_dir = infer->adapter.dir;
+    TRY(file_exists(arena_printf(&infer->arena, "%s/tokenizer.json", infer->tokenizer_dir), &has_tokenizer));
+    if (has_tokenizer) {
         TRY(tokenizer_load(infer->tokenizer_dir, &infer->tokenizer));
         infer->scratch = tokenizer_scratch_create(infer->tokenizer);
     }
@@ -171,4 +181,19 @@ Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *o
                 "token id %d (%s) is beyond the model's vocabulary of %lld: tokenizer and config.json don't belong together", out->data[i],
                 tokenizer_id_to_token(infer->tokenizer, out->data[i]), (long long)infer->model->vocab_size);
     return OK;
+}
+
+size_t infer_first_bytes(const InferModel *infer, Str text, int32_t first)
+{
+    const char *name = tokenizer_id_to_token(infer->tokenizer, first);
+    size_t      len = name ? strlen(name) : 0;
+    StrBuf      decoded = {0};
+    if (tokenizer_is_special(infer->tokenizer, first)) { /* written in the text, or added */
+        bool is_added = tokenizer_adds_bos(infer->tokenizer) && first == tokenizer_bos_id(infer->tokenizer);
+        return !is_added && len <= text.len && memcmp(name, text.data, len) == 0 ? len : 0;
+    }
+    int64_t bytes = tokenizer_token_bytes(infer->tokenizer, first);
+    if (bytes < 0 && tokenizer_decode(infer->tokenizer, &first, 1, true, &decoded) == OK) bytes = (int64_t)decoded.len;
+    strbuf_deinit(&decoded);
+    return bytes < 0 ? 0 : (size_t)bytes < text.len ? (size_t)bytes : text.len;
 }

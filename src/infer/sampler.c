@@ -20,9 +20,9 @@ struct Sampler {
 Sampler *sampler_create(const SampleOptions *options, int64_t vocab_size)
 {
     Sampler *sampler = malloc(sizeof *sampler);
-    CHECK(sampler);
+    if (!sampler) fatal_out_of_memory(sizeof *sampler);
     *sampler = (Sampler){*options, vocab_size, malloc((size_t)vocab_size * sizeof(Candidate))};
-    CHECK(sampler->candidates);
+    if (!sampler->candidates) fatal_out_of_memory((size_t)vocab_size * sizeof(Candidate));
     return sampler;
 }
 
@@ -31,6 +31,11 @@ void sampler_destroy(Sampler *sampler)
     if (!sampler) return;
     free(sampler->candidates);
     free(sampler);
+}
+
+int64_t sampler_vocab_size(const Sampler *sampler)
+{
+    return sampler->vocab_size;
 }
 
 static int32_t argmax(const float *logits, int64_t count)

@@ -4,6 +4,9 @@
 #include "ir/graph_internal.h"
 #include "ir/module.h"
 
+#include "base/philox.h"
+
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +111,8 @@ static Status eval(Binder *b, const JsonValue *value, double *out)
     else
         status = status_fail(ERR_INVALID, "expected a number or an expression, found %s", json_type_name(value->type));
     if (status != OK) return status_prefix(status, "%s", place_of(b, value));
+    if (!isfinite(*out))
+        BIND_FAIL(b, value, "%s is %g, expected a finite number", value->type == JSON_STRING ? value->string.data : "it", *out);
     return OK;
 }
 
@@ -434,6 +439,8 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
             continue;
         }
         TRY(eval(b, &json->members[i].value, &number));
+        if (fabs(number) > FLT_MAX)
+            BIND_FAIL(b, &json->members[i].value, "attribute %s is %g, expected a number that fp32 can hold", name, number);
         if (a->type == ATTR_TYPE_FLOAT) *(double *)(void *)(attrs + a->offset) = number;
         if (a->type == ATTR_TYPE_BOOL) *(bool *)(attrs + a->offset) = number != 0;
     }
@@ -463,6 +470,8 @@ static Status bind_op(Binder *b, const JsonValue *s)
     if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
     TRY(spend(b, s, (int64_t)op->attrs_size / 64)); /* lists make some large */
     char *attrs = attrs_defaults(b->arena, op);
+    for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++)
+        if (a->of_node) *(int64_t *)(void *)(attrs + a->offset) = (int64_t)philox_name_key(name);
     TRY(bind_attrs(b, json_get(s, "attrs"), op, attrs));
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
     if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
@@ -544,12 +553,30 @@ static Status bind_let(Binder *b, const JsonValue *s)
     return push_scope(b, s, name, value);
 }
 
+/* logits (B,T,V) and losses f32 (B,T): what is sampled and evaluated counts on it. */
+static Status check_output(Binder *b, const JsonValue *s, const char *name, const TensorType *type)
+{
+    const IrSymbol *vocab = NULL;
+    char            text[64];
+    TRY(ir_module_role(b->module, &b->dims, IR_ROLE_VOCABULARY, &vocab));
+    TensorType rows = type_make(DT_F32, 2, b->options->batch, b->options->seq);
+    if (strcmp(name, "losses") == 0 && !type_equal(type, &rows))
+        BIND_FAIL(b, s, "output losses is %s, expected f32[%lld,%lld]: the rows and their tokens", type_text(type, text),
+                  (long long)rows.dim[0], (long long)rows.dim[1]);
+    bool fits = type->ndim == 3 && type->dim[0] == rows.dim[0] && type->dim[1] == rows.dim[1];
+    if (strcmp(name, "logits") == 0 && vocab && !(fits && (double)type->dim[2] == vocab->value))
+        BIND_FAIL(b, s, "output logits is %s, expected [%lld,%lld,%lld]: the rows, their tokens and the vocabulary %s",
+                  type_text(type, text), (long long)rows.dim[0], (long long)rows.dim[1], (long long)vocab->value, vocab->name);
+    return OK;
+}
+
 static Status bind_output(Binder *b, const JsonValue *s)
 {
     const char *name;
     Value      *value;
     TRY(bind_named(b, s, "output", &name, &value));
     if (graph_output(b->graph, name)) BIND_FAIL(b, s, "second output named %s", name);
+    TRY(check_output(b, s, name, &value->type));
     graph_add_output(b->graph, name, value);
     return OK;
 }

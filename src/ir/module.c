@@ -530,7 +530,7 @@ Status ir_module_dims(Arena *arena, const IrModule *module, const JsonValue *con
                 "%s: a rule needs \"that\" and \"message\"", module->file);
         Status status = expr_eval(that, lookup_names, &names, &holds);
         if (status != OK) return status_prefix(status, "%s: rule", module->file);
-        if (holds == 0) return fail_rule(module, out, config, config_name, that, message);
+        if (holds == 0 || !isfinite(holds)) return fail_rule(module, out, config, config_name, that, message);
     }
     return check_unknown_keys(module, config, config_name);
 }

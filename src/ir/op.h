@@ -59,28 +59,33 @@ typedef struct AttrDef {
     AttrType    type;
     size_t      offset;
     double      default_value;
+    bool        of_node; /* where a module doesn't say it: a key of the node's own */
 } AttrDef;
 
 #define ATTR_INT(Struct, field, value) \
     { \
-#field, ATTR_TYPE_INT, offsetof(Struct, field), (value) \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), (value), false \
+    }
+#define ATTR_SITE(Struct, field) \
+    { \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), 0, true \
     }
 #define ATTR_FLOAT(Struct, field, value) \
     { \
-#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value) \
+#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value), false \
     }
 #define ATTR_BOOL(Struct, field, value) \
     { \
-#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value) \
+#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value), false \
     }
 #define ATTR_DTYPE(Struct, field) \
     { \
-#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0 \
+#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0, false \
     }
 
 #define ATTR_LIST(Struct, field) \
     { \
-#field, ATTR_TYPE_LIST, offsetof(Struct, field), 0 \
+#field, ATTR_TYPE_LIST, offsetof(Struct, field), 0, false \
     }
 
 #define DTYPE_TO_ATTR(dtype) ((int64_t)(dtype) + 1)
@@ -131,6 +136,7 @@ typedef struct OpSample {
     const void *attrs;                  /* NULL: defaults */
     double      tolerance;              /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
     int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
+    int         masked[NODE_MAX_IN];    /* columns of float input k from this one on are -inf for kernels; 0: none */
 } OpSample;
 
 /* Inputs of an op that another one makes from the same inputs, as a gradient reads what the forward op wrote: contents that don't
@@ -180,7 +186,7 @@ struct OpDef {
     OpResults results;
     OpCodes   codes;
     uint32_t  params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
-    uint32_t  constants;    /* bit k: input k never has a gradient (a table, scalars) */
+    uint32_t  constants;    /* bit k: input k never has a gradient (a table, scalars); no trained weight may flow into it */
     uint32_t  grad_outputs; /* bit k: output k has a gradient too; the first always has */
     /* Emits at the cursor the form that appends this run's keys and values to a cache and reads all of it, for prefill and decode;
      * NULL: the op works on each token by itself, or has no such form. */
@@ -210,7 +216,7 @@ static inline bool op_makes_codes(const OpDef *op, int k)
 
 /* The gradient of a forward value; NULL when nothing downstream contributes (the rule then adds nothing for it). */
 Value *grad_of(GradBuilder *grad, Value *value);
-/* Whether anybody wants d/dvalue: false for integers and what leads to no trained parameter. */
+/* Whether anybody wants d/dvalue: a trained parameter flows into it. */
 bool grad_wanted(GradBuilder *grad, const Value *value);
 /* Applies an op at the end of the graph. `out` receives op->num_out values (NULL where want leaves it out). */
 NODISCARD Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want, Value **out);

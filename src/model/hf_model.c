@@ -7,7 +7,10 @@
 #include "model/weights.h"
 #include "ops/ops.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30, ANY_POSITIONS = 1 << 30 };
@@ -78,15 +81,19 @@ Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out
     TRY(status);
     dir = model->dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND,
+    bool is_dir, has_config, is_adapter;
+    TRY(file_is_dir(dir, &is_dir));
+    FAIL_IF(!is_dir, ERR_NOT_FOUND,
             "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
             "or ORG/NAME of one on the hub",
             dir);
-    FAIL_IF(!file_exists(model->config_name) && peft_is_adapter_dir(dir), ERR_INVALID,
+    TRY(file_exists(model->config_name, &has_config));
+    TRY(peft_is_adapter_dir(dir, &is_adapter));
+    FAIL_IF(!has_config && is_adapter, ERR_INVALID,
             "%s is a LoRA adapter, not a model; merge it into its base first (surogate merge BASE_DIR %s OUT_DIR), or train a new one from "
             "the base",
             dir, dir);
-    FAIL_IF(!file_exists(model->config_name), ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
+    FAIL_IF(!has_config, ERR_NOT_FOUND, "%s: no config.json in this folder; expected a Hugging Face model", dir);
     TRY(file_read(arena, model->config_name, MAX_CONFIG_BYTES, &model->config_text));
     TRY(json_parse(arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
     if (model->config.type == JSON_OBJECT) take_quantization(model);
@@ -101,33 +108,31 @@ Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model)
     return hf_model_open_as(arena, dir, (NamedIr){0}, out_model);
 }
 
-bool hf_model_has_weights(const HfModel *model)
+static Status has_any(const HfModel *model, const char *const names[2], bool *out)
 {
-    char                     path[4096];
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    for (int i = 0; i < 2; i++) {
+    char path[4096];
+    *out = false;
+    for (int i = 0; i < 2 && !*out; i++) {
         snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
-        if (file_exists(path)) return true;
+        TRY(file_exists(path, out));
     }
-    return false;
+    return OK;
 }
 
-/* What other programs save weights as, and we don't read. */
-static bool has_pickled_weights(const HfModel *model)
+Status hf_model_has_weights(const HfModel *model, bool *out)
 {
-    char                     path[4096];
-    static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", model->dir, names[i]);
-        if (file_exists(path)) return true;
-    }
-    return false;
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    return has_any(model, names, out);
 }
 
 Status hf_model_require_weights(const HfModel *model)
 {
-    if (hf_model_has_weights(model)) return OK;
-    FAIL_IF(has_pickled_weights(model), ERR_UNSUPPORTED,
+    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"}; /* not read */
+    bool                     is_there;
+    TRY(hf_model_has_weights(model, &is_there));
+    if (is_there) return OK;
+    TRY(has_any(model, pickles, &is_there));
+    FAIL_IF(is_there, ERR_UNSUPPORTED,
             "%s has its weights as pytorch_model.bin only, a Python pickle, which isn't read. Convert it once: python -c \"from "
             "transformers import "
             "AutoModelForCausalLM as M; M.from_pretrained('%s', torch_dtype='auto').save_pretrained('%s')\"",
@@ -184,9 +189,11 @@ static Status find_format(HfModel *model)
 {
     const char *path = arena_printf(model->arena, "%s/hf_quant_config.json", model->dir);
     if (model->quantization.type != JSON_NULL) return quantised_parse(&model->quantization, model->config_name, &model->format);
-    if (!file_exists(path)) return OK;
     Str       text;
     JsonValue config;
+    bool      is_there;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(model->arena, path, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(model->arena, path, text.data, text.len, &config));
     return quantised_parse(&config, path, &model->format);
@@ -372,9 +379,43 @@ static const char *const side_names[HF_NUM_SIDE_FILES] = {
 
 bool hf_is_side_file(const char *name)
 {
+    if (strcmp(name, HF_TEMPLATE_FOLDER) == 0) return true;
     for (int i = 0; i < HF_NUM_SIDE_FILES; i++)
         if (strcmp(side_names[i], name) == 0) return true;
     return false;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static bool is_template(const char *name)
+{
+    static const char end[] = ".jinja";
+    size_t            len = strlen(name), tail = strlen(end);
+    return name[0] != '.' && len > tail && strcmp(name + len - tail, end) == 0;
+}
+
+static Status read_templates(Arena *arena, const char *dir, HfSideFiles *out)
+{
+    enum { MOST_TEMPLATES = 64 };
+    const char *folder = arena_printf(arena, "%s/" HF_TEMPLATE_FOLDER, dir);
+    DIR        *entries = opendir(folder);
+    if (!entries && (errno == ENOENT || errno == ENOTDIR)) return OK;
+    if (!entries) return file_fail("list", folder);
+    out->template_names = arena_array(arena, const char *, MOST_TEMPLATES);
+    for (struct dirent *entry; (entry = readdir(entries)) && out->num_templates < MOST_TEMPLATES;)
+        if (is_template(entry->d_name)) out->template_names[out->num_templates++] = arena_strdup(arena, entry->d_name);
+    closedir(entries);
+    qsort(out->template_names, out->num_templates, sizeof *out->template_names, compare_names);
+    out->templates = arena_array(arena, Str, out->num_templates);
+    for (size_t i = 0; i < out->num_templates; i++) {
+        const char *path = arena_printf(arena, "%s/%s", folder, out->template_names[i]);
+        TRY(file_read_as_is(arena, path, MAX_SIDE_BYTES, &out->templates[i]));
+        out->bytes += (int64_t)out->templates[i].len;
+    }
+    return OK;
 }
 
 Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
@@ -388,26 +429,40 @@ Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out)
             TRY(status);
         out->bytes += (int64_t)out->texts[i].len;
     }
+    return read_templates(arena, dir, out);
+}
+
+static Status write_templates(Arena *arena, const HfSideFiles *files, const char *folder)
+{
+    const char *inner = arena_printf(arena, "%s/" HF_TEMPLATE_FOLDER, folder);
+    if (files->num_templates > 0) TRY(file_make_dirs(inner));
+    for (size_t i = 0; i < files->num_templates; i++) {
+        const char *path = arena_printf(arena, "%s/%s", inner, files->template_names[i]);
+        TRY(file_write_atomic(path, files->templates[i].data, files->templates[i].len));
+    }
     return OK;
 }
 
 Status hf_write_side_files(const HfSideFiles *files, const char *folder)
 {
-    char path[4096];
-    for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
+    Arena  arena = {0};
+    Status status = OK;
+    for (int i = 0; i < HF_NUM_SIDE_FILES && status == OK; i++) {
         if (!files->texts[i].data) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, side_names[i]);
-        TRY(file_write_atomic(path, files->texts[i].data, files->texts[i].len));
+        status = file_write_atomic(arena_printf(&arena, "%s/%s", folder, side_names[i]), files->texts[i].data, files->texts[i].len);
     }
-    return OK;
+    if (status == OK) status = write_templates(&arena, files, folder);
+    arena_deinit(&arena);
+    return status;
 }
 
 Status hf_copy_side_files(const char *from, const char *folder)
 {
     Arena       arena = {0};
     HfSideFiles files;
-    Status      status = OK;
-    if (!file_is_same(from, folder)) {
+    bool        is_same;
+    Status      status = file_is_same(from, folder, &is_same);
+    if (status == OK && !is_same) {
         status = hf_read_side_files(&arena, from, &files);
         if (status == OK) status = hf_write_side_files(&files, folder);
     }

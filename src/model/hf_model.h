@@ -43,8 +43,8 @@ NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfM
 NODISCARD Status hf_model_open_weights(HfModel *model);
 /* Whether its matrices are stored in this format, or one that is decoded by the same op: NF4, its scales quantised or not. */
 bool             hf_model_has_format(const HfModel *model, const WeightFormat *format);
-bool             hf_model_has_weights(const HfModel *model);     /* there are safetensors in the folder */
-NODISCARD Status hf_model_require_weights(const HfModel *model); /* else an error that says what is there instead */
+NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* there are safetensors in the folder */
+NODISCARD Status hf_model_require_weights(const HfModel *model);        /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
 
 /* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, get stored, and
@@ -63,12 +63,16 @@ void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBu
 /* Writes config.json for weights of `dtype` into `folder`, and the IR unless it is a shipped one. */
 NODISCARD Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder);
 
-/* The files beside weights and config.json: tokenizer, chat template, generation. Byte for byte; those that aren't there are left
+/* The files beside weights and config.json: tokenizer, chat templates, generation. Byte for byte; those that aren't there are left
  * out. `files` live in the arena: a run that read them at its start can save without their folder. */
+#define HF_TEMPLATE_FOLDER "additional_chat_templates"
 enum { HF_NUM_SIDE_FILES = 11 };
 typedef struct HfSideFiles {
-    Str     texts[HF_NUM_SIDE_FILES]; /* data NULL: not there */
-    int64_t bytes;                    /* of all */
+    Str          texts[HF_NUM_SIDE_FILES]; /* data NULL: not there */
+    const char **template_names;           /* of HF_TEMPLATE_FOLDER, sorted */
+    Str         *templates;
+    size_t       num_templates;
+    int64_t      bytes; /* of all */
 } HfSideFiles;
 bool             hf_is_side_file(const char *name);
 NODISCARD Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out);

@@ -26,7 +26,7 @@ typedef struct Merger {
     size_t              num_sources;
     const WeightFormat *format; /* in which matrices were kept; NULL: as the base has them */
     StTensor            head;   /* the embedding under the head's name, where the base has no other head */
-    double              scale;
+    const LoraOptions  *lora;
     ThreadPool         *pool;
     Arena               arena;
     StFile             *folder; /* the base as it lies there; NULL: what is written isn't quantised */
@@ -115,8 +115,10 @@ static Status read_base(const Merger *merger, const Source *source, float *value
 /* values += scale b a, or its transpose; factors: room for twice both. */
 static Status add_product(const Merger *merger, const Source *source, const StTensor *a, const StTensor *b, float *values, float *factors)
 {
-    const StTensor *w = source->tensor;
-    Product         product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], (float)merger->scale};
+    const StTensor   *w = source->tensor;
+    const LoraModule *module = lora_find_module(merger->lora, source->module);
+    float             scale = (float)lora_scale(merger->lora, module->r, module->alpha);
+    Product           product = {values, factors, factors + a->numel, w->dim[0], w->dim[1], a->dim[0], scale};
     TRY(st_to_f32(a, 0, a->numel, factors));
     TRY(st_to_f32(b, 0, b->numel, factors + a->numel));
     if (source->is_transposed) { /* (b a)^T = a^T b^T */
@@ -348,7 +350,9 @@ static Status copy_quant_config(const Merger *merger, Arena *arena, const HfMode
 {
     const char *name = "hf_quant_config.json", *path = arena_printf(arena, "%s/%s", base->dir, name);
     Str         text;
-    if (!merger->folder || !file_exists(path)) return OK;
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (!merger->folder || !is_there) return OK;
     TRY(file_read_as_is(arena, path, MAX_CONFIG_BYTES, &text));
     return file_write_atomic(arena_printf(arena, "%s/%s", folder, name), text.data, text.len);
 }
@@ -359,23 +363,31 @@ static Status has_inner_template(Arena *arena, const char *dir, bool *out)
     const char *path = arena_printf(arena, "%s/tokenizer_config.json", dir);
     Str         text;
     JsonValue   config;
+    bool        is_there;
     *out = false;
-    if (!file_exists(path)) return OK;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, path, text.data, text.len, &config));
     *out = json_get(&config, "chat_template") != NULL;
     return OK;
 }
 
-/* The base's files, and over them those that the adapter was trained with. A template of the base in a file of its own would
- * win over one in the adapter's tokenizer_config.json. */
+/* The base's files, and over them those that the adapter was trained with. If the adapter has a template, the base's
+ * go: one in a file of its own would win over one in the adapter's tokenizer_config.json, and another one, named, where there
+ * are tools. */
 static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter, const char *folder)
 {
-    static const char *const files[] = {"chat_template.jinja", "chat_template.json"};
-    bool                     is_inner;
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json", HF_TEMPLATE_FOLDER};
+    bool                     has_template;
     TRY(hf_copy_side_files(base, folder));
-    TRY(has_inner_template(arena, adapter, &is_inner));
-    for (int i = 0; is_inner && i < 2; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
+    TRY(has_inner_template(arena, adapter, &has_template));
+    for (int i = 0; i < 2; i++) {
+        bool is_there;
+        TRY(file_exists(arena_printf(arena, "%s/%s", adapter, files[i]), &is_there));
+        has_template |= is_there;
+    }
+    for (int i = 0; has_template && i < 3; i++) TRY(file_remove_tree(arena_printf(arena, "%s/%s", folder, files[i])));
     return hf_copy_side_files(adapter, folder);
 }
 
@@ -386,12 +398,12 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, bool quantised, 
     FAIL_IF(quantised && base->format == QUANTISED_NONE, ERR_INVALID,
             "%s isn't quantised, so that there is no format to write the merged model in; leave out --quantised", base->dir);
     StFile *file;
-    TRY(st_open(adapter->dir, &file));
-    Merger merger = {.base = base->weights, .adapter = file, .pool = pool};
+    TRY(peft_check_model(adapter, base));
+    TRY(peft_open_tensors(adapter->dir, &file));
+    Merger merger = {.base = base->weights, .adapter = file, .lora = &adapter->lora, .pool = pool};
     if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format; /* else the numbers are its own codes' */
-    Status status = peft_scale(&adapter->lora, &merger.scale);
     bool   untied = false;
-    if (status == OK) status = find_sources(&merger, base, &untied);
+    Status status = find_sources(&merger, base, &untied);
     if (status == OK && quantised) status = find_stored(&merger, base);
     if (status == OK) status = write_tensors(&merger, folder, max_shard_bytes);
     if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);

@@ -6,7 +6,6 @@
 #include "files/file.h"
 #include "model/python_ir.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,20 +56,18 @@ static Status read_named(Arena *arena, NamedIr ir, IrModule **out_module)
 /* A file of that architecture in the folder that SUROGATE_MODELS names; *out_module stays NULL where there is none. */
 static Status find_in_folder(Arena *arena, const char *folder, const char *architecture, IrModule **out_module)
 {
-    struct dirent *entry;
-    Status         status = OK;
-    DIR           *dir = opendir(folder);
-    if (!dir) return status_prefix(file_fail("read the folder", folder), "SUROGATE_MODELS");
-    while (status == OK && (entry = readdir(dir))) {
+    const char **names;
+    size_t       count;
+    Status       status = file_list(arena, folder, &names, &count);
+    for (size_t i = 0; i < count && status == OK; i++) {
         IrModule *module;
-        if (!ends_with(entry->d_name, ".json")) continue;
-        status = read_module(arena, arena_printf(arena, "%s/%s", folder, entry->d_name), &module);
+        if (!ends_with(names[i], ".json")) continue;
+        status = read_module(arena, arena_printf(arena, "%s/%s", folder, names[i]), &module);
         if (status != OK || strcmp(module->architecture, architecture) != 0) continue;
         if (*out_module)
             status = status_fail(ERR_INVALID, "%s and %s are both of %s; remove one", (*out_module)->file, module->file, architecture);
         *out_module = module;
     }
-    closedir(dir);
     return status == OK ? OK : status_prefix(status, "SUROGATE_MODELS");
 }
 
@@ -98,7 +95,9 @@ Status model_ir_find(Arena *arena, const char *dir, const JsonValue *config, con
     FAIL_IF(!list || list->type != JSON_ARRAY || list->count != 1 || list->items[0].type != JSON_STRING, ERR_INVALID,
             "%s: expected one name under \"architectures\"; without it the model's layers aren't known", config_name);
     const char *architecture = list->items[0].string.data, *own = arena_printf(arena, "%s/%s", dir, folder_file);
-    const char *models = getenv("SUROGATE_MODELS"), *path = ir.file ? ir.file : file_exists(own) ? own : NULL;
+    bool        has_own;
+    TRY(file_exists(own, &has_own));
+    const char *models = getenv("SUROGATE_MODELS"), *path = ir.file ? ir.file : has_own ? own : NULL;
     *out_module = NULL;
     if (path) {
         TRY(ir.file ? read_named(arena, ir, out_module) : read_module(arena, path, out_module));

@@ -275,8 +275,11 @@ Status new_model(const NewOptions *options, const char *folder)
 {
     Arena    arena = {0};
     HfModel *model = NULL;
-    FAIL_IF(file_exists(arena_printf(&arena, "%s/config.json", folder)), ERR_INVALID,
-            "%s already holds a config.json; name a new folder, or remove it first", folder);
+    bool     is_there;
+    Status   looked = file_exists(arena_printf(&arena, "%s/config.json", folder), &is_there);
+    arena_deinit(&arena);
+    TRY(looked);
+    FAIL_IF(is_there, ERR_INVALID, "%s already holds a config.json; name a new folder, or remove it first", folder);
     Status status = write_config(&arena, options, folder);
     if (status == OK) status = hf_model_open(&arena, folder, &model);
     if (status != OK) remove_config(&arena, folder);

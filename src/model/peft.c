@@ -2,20 +2,22 @@
 #include "model/peft.h"
 
 #include "base/log.h"
+#include "model/peft_match.h"
+#include "passes/peft_names.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20 };
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_RANK = 65536 };
 
-bool peft_is_adapter_dir(const char *dir)
+Status peft_is_adapter_dir(const char *dir, bool *out)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/adapter_config.json", dir);
-    return file_exists(path);
+    return file_exists(path, out);
 }
 
 /* null, false, 0, "", [], {} and "none" all say: not used. */
@@ -40,59 +42,71 @@ static bool is_unused(const JsonValue *value)
     return false;
 }
 
-/* Settings that change what the adapter computes. fan_in_fan_out doesn't: PEFT goes by the kind of the layer. */
-static Status check_settings(const JsonValue *config, const char *name)
+typedef enum KeyRule { KEY_READ, KEY_FREE, KEY_UNUSED } KeyRule;
+
+static const struct {
+    const char *name;
+    KeyRule     rule;
+} keys[] = {
+#define PEFT_KEY(name, rule, why) {#name, KEY_##rule},
+#include "model/peft_keys.def"
+#undef PEFT_KEY
+};
+
+static Status check_keys(const JsonValue *config, const char *name)
 {
-    static const char *const unsupported[] = {
-        "use_dora",
-        "use_qalora",
-        "use_bdlora",
-        "bias",
-        "lora_bias",
-        "modules_to_save",
-        "rank_pattern",
-        "alpha_pattern",
-        "layers_to_transform",
-        "layer_replication",
-        "exclude_modules",
-        "target_parameters",
-        "trainable_token_indices",
-        "alora_invocation_tokens",
-        "arrow_config",
-        "monteclora_config",
-        "velora_config",
-    };
-    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
-        FAIL_IF(!is_unused(json_get(config, unsupported[i])), ERR_UNSUPPORTED, "%s: \"%s\" isn't supported; expected a plain LoRA adapter",
-                name, unsupported[i]);
-    const char *type = NULL;
-    FAIL_IF(!json_get_str(config, "peft_type", &type) || strcmp(type, "LORA") != 0, ERR_UNSUPPORTED, "%s: peft_type is %s; expected LORA",
-            name, type ? type : "absent");
+    size_t count = sizeof keys / sizeof *keys;
+    for (uint32_t i = 0; i < config->count; i++) {
+        const JsonMember *member = &config->members[i];
+        size_t            k = 0;
+        while (k < count && !str_equal(member->key, keys[k].name)) k++;
+        if (k < count && keys[k].rule != KEY_UNUSED) continue;
+        FAIL_IF(!is_unused(&member->value), ERR_UNSUPPORTED, "%s: \"%.100s\" isn't supported; expected a plain LoRA adapter%s", name,
+                member->key.data, k == count ? " (no version of PEFT that is known here has this key)" : "");
+    }
     return OK;
 }
 
-static Status read_targets(Arena *arena, const JsonValue *config, const char *name, LoraOptions *lora)
+/* Some ways to begin move a part of the base's weights into the adapter, which then means nothing on the base as it was. */
+static Status check_init(const JsonValue *config, const char *name)
 {
-    const JsonValue *value = json_get(config, "target_modules");
-    if (value && value->type == JSON_STRING) {
-        FAIL_IF(!str_equal(value->string, "all-linear"), ERR_UNSUPPORTED,
-                "%s: target_modules is a pattern; expected a list of names or \"all-linear\"", name);
-        const char **targets = arena_array(arena, const char *, 1);
-        targets[0] = "all-linear";
-        lora->targets = targets;
-        lora->num_targets = 1;
-        return OK;
-    }
-    FAIL_IF(!value || value->type != JSON_ARRAY || value->count == 0, ERR_INVALID, "%s: expected a list of names under target_modules",
-            name);
-    const char **targets = arena_array(arena, const char *, value->count);
-    for (uint32_t i = 0; i < value->count; i++) {
-        FAIL_IF(value->items[i].type != JSON_STRING, ERR_INVALID, "%s: target_modules holds something else than names", name);
-        targets[i] = value->items[i].string.data;
-    }
-    lora->targets = targets;
-    lora->num_targets = (int)value->count;
+    static const char *const harmless[] = {"gaussian", "orthogonal", "eva", "mica"};
+    const JsonValue         *init = json_get(config, "init_lora_weights");
+    if (!init || init->type == JSON_NULL || init->type == JSON_BOOL) return OK;
+    FAIL_IF(init->type != JSON_STRING, ERR_INVALID, "%s: init_lora_weights: expected true, false or a word, found %s", name,
+            json_type_name(init->type));
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (strcasecmp(init->string.data, harmless[i]) == 0) return OK;
+    FAIL(ERR_UNSUPPORTED,
+         "%s: init_lora_weights is \"%.100s\", which changes the base's weights; expected true, false, gaussian, orthogonal, eva or mica. "
+         "Save it as plain LoRA with PEFT: save_pretrained(..., path_initial_model_for_weight_conversion=...); or merge it with PEFT "
+         "(merge_and_unload) and take the merged model",
+         name, init->string.data);
+}
+
+/* *out stays where the key is absent or null. */
+static Status read_bool(const JsonValue *config, const char *name, const char *key, bool *out)
+{
+    const JsonValue *value = json_get(config, key);
+    if (!value || value->type == JSON_NULL) return OK;
+    FAIL_IF(value->type != JSON_BOOL, ERR_INVALID, "%s: %s: expected true or false, found %s", name, key, json_type_name(value->type));
+    *out = value->boolean;
     return OK;
+}
+
+static Status read_numbers(const JsonValue *config, const char *name, LoraOptions *lora)
+{
+    const char      *type = NULL;
+    const JsonValue *dropout = json_get(config, "lora_dropout");
+    FAIL_IF(!json_get_str(config, "peft_type", &type) || strcmp(type, "LORA") != 0, ERR_UNSUPPORTED, "%s: peft_type is %s; expected LORA",
+            name, type ? type : "absent");
+    FAIL_IF(!json_get_int(config, "r", &lora->r) || lora->r < 1 || lora->r > MAX_RANK, ERR_INVALID,
+            "%s: expected a whole number from 1 to %d under \"r\"", name, MAX_RANK);
+    FAIL_IF(!json_get_double(config, "lora_alpha", &lora->alpha), ERR_INVALID, "%s: expected a number under \"lora_alpha\"", name);
+    FAIL_IF(dropout && dropout->type != JSON_NULL && !json_get_double(config, "lora_dropout", &lora->dropout), ERR_INVALID,
+            "%s: lora_dropout: expected a number, found %s", name, json_type_name(dropout->type));
+    FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "%s: lora_dropout is %g; expected 0 <= p < 1", name, lora->dropout);
+    return read_bool(config, name, "use_rslora", &lora->use_rslora);
 }
 
 Status peft_parse_base_format(const char *word, const WeightFormat **out)
@@ -113,8 +127,10 @@ Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat *
     const char *name = arena_printf(arena, "%s/" BASE_FORMAT_FILE, dir), *word;
     Str         text;
     JsonValue   value;
+    bool        is_there;
     *out = NULL;
-    if (!file_exists(name)) return OK;
+    TRY(file_exists(name, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
     TRY(json_parse(arena, name, text.data, text.len, &value));
     FAIL_IF(!json_get_str(&value, "format", &word), ERR_INVALID, "%s: expected a word under \"format\"", name);
@@ -134,47 +150,265 @@ Status peft_write_base_format(const WeightFormat *format, const char *folder)
     return status;
 }
 
-Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
+/* ---- tensors ---- */
+
+/* The module's path in the name of a half of its adapter, or (`copy`) of a base's tensor beside them; NULL: it isn't such a name. */
+static const char *module_of(Arena *arena, const char *tensor, const char *end)
 {
-    *out = (PeftAdapter){.dir = arena_strdup(arena, dir)};
-    const char *name = arena_printf(arena, "%s/adapter_config.json", dir);
-    Str         text;
-    JsonValue   config;
-    FAIL_IF(!file_is_dir(dir), ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
-    FAIL_IF(!peft_is_adapter_dir(dir), ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
-    TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(arena, name, text.data, text.len, &config));
-    TRY(check_settings(&config, name));
-    LoraOptions *lora = &out->lora;
-    lora->enabled = true;
-    FAIL_IF(!json_get_int(&config, "r", &lora->r) || lora->r < 1 || lora->r > 65536, ERR_INVALID,
-            "%s: expected a whole number from 1 to 65536 under \"r\"", name);
-    FAIL_IF(!json_get_double(&config, "lora_alpha", &lora->alpha), ERR_INVALID, "%s: expected a number under \"lora_alpha\"", name);
-    json_get_double(&config, "lora_dropout", &lora->dropout);
-    FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "%s: lora_dropout is %g; expected 0 <= p < 1", name, lora->dropout);
-    json_get_bool(&config, "use_rslora", &lora->use_rslora);
-    json_get_str(&config, "base_model_name_or_path", &out->base_model);
-    TRY(peft_read_base_format(arena, dir, &out->base_format));
-    return read_targets(arena, &config, name, lora);
+    size_t prefix = strlen(PEFT_PREFIX), len = strlen(tensor), tail = strlen(end);
+    if (strncmp(tensor, PEFT_PREFIX, prefix) != 0 || len <= prefix + tail || strcmp(tensor + len - tail, end) != 0) return NULL;
+    return arena_strndup(arena, tensor + prefix, len - prefix - tail);
 }
 
-Status peft_scale(const LoraOptions *lora, double *out_scale)
+/* The base's name of a tensor that PEFT copied from it: it does so with embeddings and heads that are adapted. NULL: it is none. */
+static const char *name_of_copy(Arena *arena, const char *tensor)
 {
-    FAIL_IF(lora->r < 1, ERR_INVALID, "r is %lld; expected at least 1", (long long)lora->r);
-    *out_scale = lora->alpha / (lora->use_rslora ? sqrt((double)lora->r) : (double)lora->r);
+    static const char *const parts[] = {"weight", "bias"};
+    for (int i = 0; i < 2; i++) {
+        const char *end = arena_printf(arena, ".%s", parts[i]), *inner = arena_printf(arena, ".base_layer.%s", parts[i]);
+        const char *module = module_of(arena, tensor, inner);
+        if (!module) module = module_of(arena, tensor, end);
+        if (module && !strstr(module, ".lora_") && !strstr(module, ".modules_to_save")) return arena_printf(arena, "%s%s", module, end);
+    }
+    return NULL;
+}
+
+static Status open_file(Arena *arena, const char *dir, StFile **out)
+{
+    const char *path = arena_printf(arena, "%s/adapter_model.safetensors", dir);
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    return st_open(is_there ? path : dir, out); /* a model may lie in the same folder */
+}
+
+Status peft_open_tensors(const char *dir, StFile **out)
+{
+    Arena  arena = {0};
+    Status status = open_file(&arena, dir, out);
+    if (status == OK) {
+        size_t    count = 0;
+        StTensor *kept = arena_array(&arena, StTensor, st_count(*out));
+        for (size_t i = 0; i < st_count(*out); i++)
+            if (!name_of_copy(&arena, st_at(*out, i)->name)) kept[count++] = *st_at(*out, i);
+        if (count < st_count(*out)) status = st_set_tensors(*out, kept, count);
+        if (status != OK) st_close(*out);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const LoraModule *)a)->path, ((const LoraModule *)b)->path);
+}
+
+/* The modules of the tensors, sorted: each has both halves, of the rank that the config gives it. */
+static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
+{
+    LoraModule *modules = arena_array(arena, LoraModule, st_count(file));
+    for (size_t i = 0; i < st_count(file); i++) {
+        const StTensor *half = st_at(file, i);
+        const char     *module = module_of(arena, half->name, "." PEFT_A ".weight"), *of_b = NULL;
+        if (!module) of_b = module_of(arena, half->name, "." PEFT_B ".weight");
+        FAIL_IF(!module && !of_b, ERR_UNSUPPORTED, "%s: tensor %s is none of a plain LoRA adapter of linear layers", half->path,
+                half->name);
+        const char *other = arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module ? module : of_b, module ? PEFT_B : PEFT_A);
+        FAIL_IF(!st_find(file, other), ERR_INVALID, "%s: %s has no other half", half->path, half->name);
+        if (!module) continue;
+        FAIL_IF(half->ndim != 2 || half->dim[0] < 1 || half->dim[0] > MAX_RANK, ERR_INVALID,
+                "%s: tensor %s: expected a matrix of 1 to %d rows", half->path, half->name, MAX_RANK);
+        modules[lora->num_modules++] = (LoraModule){.path = module, .r = half->dim[0]};
+    }
+    FAIL_IF(!lora->num_modules, ERR_INVALID, "%s: it holds no tensors of an adapter", st_path_at(file, 0));
+    qsort(modules, (size_t)lora->num_modules, sizeof *modules, by_path);
+    lora->modules = modules;
+    return OK;
+}
+
+/* What adapter_config.json says of each module. */
+static Status read_modules(const JsonValue *config, const char *name, LoraOptions *lora)
+{
+    PeftNumbers *ranks, *alphas = NULL;
+    LoraModule  *modules = (LoraModule *)lora->modules;
+    TRY(peft_numbers_open(config, name, "rank_pattern", &ranks));
+    Status status = peft_numbers_open(config, name, "alpha_pattern", &alphas);
+    for (int i = 0; i < lora->num_modules && status == OK; i++) {
+        double rank = (double)lora->r;
+        modules[i].alpha = lora->alpha;
+        status = peft_numbers_find(ranks, modules[i].path, &rank);
+        if (status == OK) status = peft_numbers_find(alphas, modules[i].path, &modules[i].alpha);
+        if (status == OK && rank != (double)modules[i].r)
+            status = status_fail(ERR_INVALID, "%s: the rank of %s is %g; its tensors in adapter_model.safetensors have %lld", name,
+                                 modules[i].path, rank, (long long)modules[i].r);
+    }
+    peft_numbers_close(ranks);
+    peft_numbers_close(alphas);
+    return status;
+}
+
+/* As adapter_config.json lists them; of an expression: the modules that there are. */
+static void take_targets(Arena *arena, const JsonValue *config, LoraOptions *lora)
+{
+    const JsonValue *value = json_get(config, "target_modules");
+    bool             is_list = value->type == JSON_ARRAY, is_all = value->type == JSON_STRING && str_equal(value->string, "all-linear");
+    int              count = is_list ? (int)value->count : is_all ? 1 : lora->num_modules;
+    const char     **targets = arena_array(arena, const char *, count);
+    for (int i = 0; i < count; i++) targets[i] = is_list ? value->items[i].string.data : is_all ? "all-linear" : lora->modules[i].path;
+    lora->targets = targets;
+    lora->num_targets = count;
+}
+
+static Status read_tensors(Arena *arena, const char *name, PeftAdapter *adapter)
+{
+    StFile      *file;
+    PeftTargets *targets;
+    TRY(peft_targets_open(&adapter->config, name, &targets));
+    peft_targets_close(targets); /* it is asked once the model is known */
+    TRY(peft_open_tensors(adapter->dir, &file));
+    Status status = find_modules(arena, file, &adapter->lora);
+    st_close(file);
+    if (status == OK) status = read_modules(&adapter->config, name, &adapter->lora);
+    if (status == OK) take_targets(arena, &adapter->config, &adapter->lora);
+    return status;
+}
+
+static const char *config_path(Arena *arena, const char *dir)
+{
+    return arena_printf(arena, "%s/adapter_config.json", dir);
+}
+
+Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
+{
+    *out = (PeftAdapter){.dir = arena_strdup(arena, dir), .lora.enabled = true};
+    const char *name = config_path(arena, dir);
+    Str         text;
+    bool        is_there;
+    TRY(file_is_dir(dir, &is_there));
+    FAIL_IF(!is_there, ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
+    TRY(peft_is_adapter_dir(dir, &is_there));
+    FAIL_IF(!is_there, ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
+    TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
+    TRY(json_parse(arena, name, text.data, text.len, &out->config));
+    FAIL_IF(out->config.type != JSON_OBJECT, ERR_INVALID, "%s: expected an object, found %s", name, json_type_name(out->config.type));
+    TRY(check_keys(&out->config, name));
+    TRY(check_init(&out->config, name));
+    TRY(read_numbers(&out->config, name, &out->lora));
+    json_get_str(&out->config, "base_model_name_or_path", &out->base_model);
+    TRY(peft_read_base_format(arena, dir, &out->base_format));
+    return read_tensors(arena, name, out);
+}
+
+/* ---- the base ---- */
+
+/* Of half precision: one of the two was rounded to it. */
+static DType narrower(const StTensor *a, const StTensor *b)
+{
+    StDType dtype = st_dtype_bits(a->dtype) < st_dtype_bits(b->dtype) ? a->dtype : b->dtype;
+    return dtype == ST_BF16 ? DT_BF16 : dtype == ST_F16 ? DT_F16 : DT_F32;
+}
+
+/* The same numbers, as far as the narrower dtype of the two holds them. */
+static bool same_values(const StTensor *a, const StTensor *b)
+{
+    enum { BLOCK = 4096 };
+    DType    dtype = narrower(a, b);
+    float    numbers[2][BLOCK];
+    uint32_t codes[2][BLOCK]; /* as many bytes as any dtype takes */
+    if (a->ndim != b->ndim || memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) != 0) return false;
+    for (int64_t first = 0; first < a->numel; first += BLOCK) {
+        int64_t count = a->numel - first < BLOCK ? a->numel - first : BLOCK;
+        if (st_to_f32(a, first, count, numbers[0]) != OK || st_to_f32(b, first, count, numbers[1]) != OK) return false;
+        for (int i = 0; i < 2; i++) dtype_encode(dtype, numbers[i], count, codes[i]);
+        if (memcmp(codes[0], codes[1], (size_t)dtype_bytes(dtype, count)) != 0) return false;
+    }
+    return true;
+}
+
+/* Where a model's head is the embedding, a copy of it has the head's name. */
+static const StTensor *find_original(const HfModel *model, const char *name)
+{
+    const StTensor *original = st_find(model->weights, name);
+    for (int i = 0; i < model->num_ties && !original; i++)
+        if (strcmp(name, model->ties[i].untied) == 0) original = st_find(model->weights, model->ties[i].tensor);
+    return original;
+}
+
+static Status check_copies(Arena *arena, const StFile *file, const HfModel *model)
+{
+    for (size_t i = 0; i < st_count(file); i++) {
+        const StTensor *copy = st_at(file, i);
+        const char     *name = name_of_copy(arena, copy->name);
+        if (!name) continue;
+        const StTensor *original = find_original(model, name);
+        FAIL_IF(!original, ERR_INVALID, "%s: tensor %s: the base has no %s; is this the model that was adapted?", copy->path, copy->name,
+                name);
+        FAIL_IF(
+            !same_values(copy, original), ERR_UNSUPPORTED,
+            "%s: tensor %s differs from the base's %s: it was trained or resized with the adapter, which isn't read. Merge it with PEFT "
+            "(merge_and_unload) and take the merged model; or is this another base?",
+            copy->path, copy->name, name);
+    }
+    return OK;
+}
+
+static Status check_modules(Arena *arena, const PeftAdapter *adapter, const HfModel *model, const PeftTargets *targets)
+{
+    Graph *graph;
+    bool  *used = arena_array(arena, bool, adapter->lora.num_modules);
+    TRY(hf_model_bind(arena, model, DT_F32, &graph));
+    for (int i = 0; i < graph->num_params; i++) {
+        const Param *param = graph->params[i];
+        bool         wanted;
+        if (!param->is_linear || !param->module) continue;
+        const LoraModule *module = lora_find_module(&adapter->lora, param->module);
+        TRY(peft_targets_have(targets, param->module, param->is_head, &wanted));
+        FAIL_IF(wanted && !module, ERR_INVALID, "%s: adapter_config.json says that %s is adapted, but there are no tensors for it",
+                adapter->dir, param->module);
+        FAIL_IF(module && !wanted, ERR_INVALID,
+                "%s: there are tensors for %s, which adapter_config.json doesn't say to be adapted (target_modules, exclude_modules, "
+                "layers_to_transform)",
+                adapter->dir, param->module);
+        if (module) used[module - adapter->lora.modules] = true;
+    }
+    for (int i = 0; i < adapter->lora.num_modules; i++)
+        FAIL_IF(!used[i], ERR_INVALID, "%s: %s is no linear layer of %s; is this the model that was adapted?", adapter->dir,
+                adapter->lora.modules[i].path, model->dir);
     return OK;
 }
 
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
 {
-    if (adapter->base_model && file_is_dir(adapter->base_model) && !file_is_same(adapter->base_model, model_dir))
+    bool is_there = false, is_same = false;
+    if (!adapter->base_model) return;
+    if (file_is_dir(adapter->base_model, &is_there) != OK || file_is_same(adapter->base_model, model_dir, &is_same) != OK) {
+        log_warn("%s was trained on %s; whether that is %s isn't known: %s", adapter->dir, adapter->base_model, model_dir,
+                 status_message());
+        status_clear();
+    } else if (is_there && !is_same) {
         log_warn("%s was trained on %s, not on %s", adapter->dir, adapter->base_model, model_dir);
+    }
+}
+
+Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
+{
+    Arena        arena = {0};
+    StFile      *file = NULL;
+    PeftTargets *targets = NULL;
+    Status       status = open_file(&arena, adapter->dir, &file);
+    if (status != OK) file = NULL;
+    if (status == OK) status = peft_targets_open(&adapter->config, config_path(&arena, adapter->dir), &targets);
+    if (status == OK) status = check_modules(&arena, adapter, model, targets);
+    if (status == OK) status = check_copies(&arena, file, model);
+    peft_targets_close(targets);
+    st_close(file);
+    arena_deinit(&arena);
+    return status;
 }
 
 const char *peft_base_name(Arena *arena, const char *model)
 {
     char full[PATH_MAX];
-    return file_is_dir(model) && realpath(model, full) ? arena_strdup(arena, full) : model;
+    return realpath(model, full) ? arena_strdup(arena, full) : model; /* else a name on the hub */
 }
 
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)

@@ -6,19 +6,28 @@
 
 typedef struct PeftAdapter {
     const char *dir;
-    LoraOptions lora;       /* of LoRA's kind; targets live in the arena */
+    LoraOptions lora;       /* with the modules that have tensors; what it points to lives in the arena */
+    JsonValue   config;     /* adapter_config.json */
     const char *base_model; /* base_model_name_or_path; NULL: not said */
     /* How the base was quantised while the adapter was trained, which PEFT's file doesn't say; NULL: not otherwise than its folder is. */
     const WeightFormat *base_format;
 } PeftAdapter;
 
-bool peft_is_adapter_dir(const char *dir); /* it holds an adapter_config.json */
+NODISCARD Status peft_is_adapter_dir(const char *dir, bool *out); /* it holds an adapter_config.json */
 
-/* Reads DIR/adapter_config.json. ERR_UNSUPPORTED names a setting that would change the result and that we don't have. */
+/* Reads DIR/adapter_config.json and which modules the tensors belong to. ERR_UNSUPPORTED names a setting that would change the result and
+ * that we don't have. */
 NODISCARD Status peft_open(Arena *arena, const char *dir, PeftAdapter *out);
 
 /* Warns when the adapter names a folder that is here and isn't the model's: it was trained on other weights. */
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir);
+
+/* Whether the adapter is one of this model, whose weights are open: the modules that adapter_config.json names have tensors, no others
+ * have, and the weights of the base that PEFT put beside them are the model's. */
+NODISCARD Status peft_check_model(const PeftAdapter *adapter, const HfModel *model);
+
+/* The tensors of DIR but for copies of the base's. */
+NODISCARD Status peft_open_tensors(const char *dir, StFile **out);
 
 /* What an adapter's base is called in adapter_config.json: the full path of a folder that is here, so that it is found from anywhere,
  * else `model` as it stands, a name on the hub. */
@@ -33,5 +42,3 @@ NODISCARD Status peft_read_base_format(Arena *arena, const char *dir, const Weig
 
 /* The format of a word, as run files have it: "none" is NULL. */
 NODISCARD Status peft_parse_base_format(const char *word, const WeightFormat **out);
-
-NODISCARD Status peft_scale(const LoraOptions *lora, double *out_scale); /* alpha / r, with rsLoRA alpha / sqrt(r) */

@@ -18,35 +18,41 @@
 extern char **environ;
 
 /* PYTHONPATH with the folder in front that holds the package: that of a build, or of a wheel. NULL: none is beside the program. */
-static const char *package_path(Arena *arena)
+static Status package_path(Arena *arena, const char **out)
 {
     static const char *const places[] = {"../python", "../.."};
     const char              *more = getenv("PYTHONPATH");
     char                     self[PATH_MAX];
     ssize_t                  len = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (len < 0) return NULL;
+    *out = NULL;
+    if (len < 0) return OK;
     self[len] = 0;
     *strrchr(self, '/') = 0;
     for (int i = 0; i < 2; i++) {
         const char *folder = arena_printf(arena, "%s/%s", self, places[i]);
-        if (!file_exists(arena_printf(arena, "%s/surogate/dsl/__main__.py", folder))) continue;
-        return arena_printf(arena, "PYTHONPATH=%s%s%s", folder, more ? ":" : "", more ? more : "");
+        bool        is_there;
+        TRY(file_exists(arena_printf(arena, "%s/surogate/dsl/__main__.py", folder), &is_there));
+        if (!is_there) continue;
+        *out = arena_printf(arena, "PYTHONPATH=%s%s%s", folder, more ? ":" : "", more ? more : "");
+        break;
     }
-    return NULL;
+    return OK;
 }
 
 /* Our environment, with that PYTHONPATH in place of its own. What lies in the current folder isn't imported: it may be a model's. */
-static char **make_environment(Arena *arena)
+static Status make_environment(Arena *arena, char ***out_environment)
 {
-    const char *package = package_path(arena);
-    size_t      count = 0, kept = 0;
+    const char *package;
+    TRY(package_path(arena, &package));
+    size_t count = 0, kept = 0;
     while (environ[count]) count++;
     char **out = arena_array(arena, char *, count + 3);
     for (size_t i = 0; i < count; i++)
         if (!package || strncmp(environ[i], "PYTHONPATH=", strlen("PYTHONPATH=")) != 0) out[kept++] = environ[i];
     out[kept++] = arena_strdup(arena, "PYTHONSAFEPATH=1");
     if (package) out[kept] = arena_strdup(arena, package);
-    return out;
+    *out_environment = out;
+    return OK;
 }
 
 static Status start(char *const *arguments, char *const *environment, int output, pid_t *out_pid)
@@ -94,7 +100,9 @@ Status python_ir_build(Arena *arena, const char *file, Str *out_json)
     int         ends[2];
     FAIL_IF(pipe2(ends, O_CLOEXEC) != 0, ERR_IO, "%s: no pipe: %s", command, strerror(errno));
     log_info("runs %s", command);
-    Status status = start(arguments, make_environment(arena), ends[1], &pid);
+    char **environment;
+    Status status = make_environment(arena, &environment);
+    if (status == OK) status = start(arguments, environment, ends[1], &pid);
     close(ends[1]);
     if (status == OK) {
         status = read_all(ends[0], &text);

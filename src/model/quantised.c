@@ -150,6 +150,11 @@ static Status find_part(const Reader *r, const StTensor *codes, const char *suff
     for (int i = 0; i < ndim && fits; i++) fits = part->dim[i] == dim[i];
     if (!fits) return wrong_part(codes, name, part, want, dim, ndim);
     *out = *part;
+    if (!st_is_aligned(part)) { /* scales are read in place */
+        void *copy = arena_alloc(r->arena, part->bytes);
+        memcpy(copy, part->data, part->bytes);
+        out->data = copy;
+    }
     return OK;
 }
 

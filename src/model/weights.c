@@ -2,6 +2,7 @@
 #include "model/weights.h"
 
 #include "base/log.h"
+#include "model/peft.h"
 #include "ops/fp8.h"
 
 #include <math.h>
@@ -166,7 +167,9 @@ static const void *find_stored(void *context, const Param *param, int64_t first,
     DType             dtype;
     const FileSource *source = context;
     if (weights_source(source->file, param)->kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
-    if (run.count < count || run.tensor->made || !st_dtype_to(run.tensor->dtype, &dtype) || dtype != param->type.dtype) return NULL;
+    if (run.count < count || run.tensor->made || !st_is_aligned(run.tensor) || !st_dtype_to(run.tensor->dtype, &dtype) ||
+        dtype != param->type.dtype)
+        return NULL;
     return (const char *)run.tensor->data + dtype_bytes(dtype, run.first);
 }
 
@@ -432,7 +435,7 @@ static Status check_adapter(const Plan *plan, const FileSource *source, const ch
 Status weights_load_adapter(Session *session, const char *folder)
 {
     StFile *file;
-    TRY(st_open(folder, &file));
+    TRY(peft_open_tensors(folder, &file));
     FileSource source = {.file = file, .prefix = PEFT_PREFIX};
     Status     status = check_adapter(session_plan(session), &source, folder);
     if (status == OK) status = load_from(session, true, &source);

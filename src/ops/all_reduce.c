@@ -20,6 +20,13 @@ static OpCost all_reduce_cost(const Node *node)
     return cost_collective(node, (double)type_numel(x), attrs->ranks, 2 * (double)type_bytes(x)); /* scattered, then gathered */
 }
 
+static size_t all_reduce_gpu_workspace(const Node *node, int sm)
+{
+    (void)sm;
+    int64_t ranks = ((const AllReduceAttrs *)node->attrs)->ranks;
+    return ranks > 1 ? (size_t)(ranks * type_bytes(&node->in[0]->type)) : 0;
+}
+
 static Status all_reduce_cpu(const KernelArgs *args)
 {
     const AllReduceAttrs *attrs = args->attrs;
@@ -46,6 +53,7 @@ const OpDef op_all_reduce = {
     .attrs = all_reduce_attrs,
     .infer = all_reduce_infer,
     .cost = all_reduce_cost,
+    .gpu_workspace = all_reduce_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, all_reduce_cpu, "reference"}},
     .samples = all_reduce_samples,
     .num_samples = sizeof all_reduce_samples / sizeof all_reduce_samples[0],

@@ -34,18 +34,11 @@ static Status all_reduce_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t all_reduce_workspace(const Node *node, CudaDevice *device)
-{
-    const AllReduceAttrs *attrs = (const AllReduceAttrs *)node->attrs;
-    (void)device;
-    return attrs->ranks > 1 ? (size_t)attrs->ranks * (size_t)type_bytes(&node->in[0]->type) : 0;
-}
-
 static bool is_by_copies(const Node *node, CudaDevice *device)
 {
     return cuda_ranks_gather_by_copies(device, ((const AllReduceAttrs *)node->attrs)->ranks);
 }
 
 CUDA_KERNELS(all_reduce,
-             {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "copies", .workspace = all_reduce_workspace, .match = is_by_copies},
-             {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "nccl", .workspace = all_reduce_workspace})
+             {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "copies", .workspace = cuda_planned_workspace, .match = is_by_copies},
+             {.dtypes = DT_SET_FLOAT, .run = all_reduce_run, .name = "nccl", .workspace = cuda_planned_workspace})

@@ -53,13 +53,14 @@ static Status attention_infer(Node *node)
 
 static Status attention_backward(GradBuilder *grad, const Node *node)
 {
-    Value *do_ = grad_of(grad, node->out[0]), *out[3] = {NULL};
-    if (!do_) return OK;
-    Value   *in[] = {do_, node->in[0], node->in[1], node->in[2], node->out[0], node->out[1], node->in[3]};
+    Value   *do_ = grad_of(grad, node->out[0]), *dlse = grad_of(grad, node->out[1]), *out[3] = {NULL};
     uint32_t want = 0;
     for (int k = 0; k < 3; k++) want |= want_bit(node->in[k] && grad_wanted(grad, node->in[k]), k);
-    if (!want) return OK;
-    TRY(grad_emit(grad, OP_ATTENTION_BWD, node->attrs, in, 7, want, out));
+    if ((!do_ && !dlse) || !want) return OK;
+    ScaleAttrs none = {.by = 0};
+    if (!do_) TRY(grad_emit(grad, OP_SCALE, &none, &node->out[0], 1, ~0u, &do_));
+    Value *in[] = {do_, node->in[0], node->in[1], node->in[2], node->out[0], node->out[1], node->in[3], dlse};
+    TRY(grad_emit(grad, OP_ATTENTION_BWD, node->attrs, in, 8, want, out));
     for (int k = 0; k < 3; k++)
         if (want & (1u << k)) TRY(grad_add(grad, node->in[k], out[k]));
     return OK;
@@ -432,6 +433,7 @@ const OpDef op_attention = {
     .workspace = attention_workspace,
     .cpu = {{DT_SET_FLOAT, attention_blocks, "blocks"}, {DT_SET_FLOAT, attention_reference, "reference"}},
     .holds = {[3] = HOLDS_DOC_START},
+    .grad_outputs = 1u << 1,
     .cached = attention_use_cache,
     .set_dense = attention_set_dense,
     .samples = attention_samples,

@@ -23,7 +23,8 @@ typedef struct AttentionDims {
     int            key_len;        /* rows of k and v */
     /* backward */
     Heads        grad_o, dq, dk, dv; /* data NULL: not wanted */
-    const float *delta;              /* (B,H,T) sum over D of do o */
+    const float *dlse;               /* (B,H,T); NULL: 0 */
+    const float *delta;              /* (B,H,T) sum over D of do o, less dlse */
 } AttentionDims;
 
 static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const TensorType *q)
@@ -75,7 +76,7 @@ static __device__ __forceinline__ int attention_first_key(const AttentionDims &a
 enum { ATTENTION_MOST_DIM = 256 };
 Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream);
-/* delta[b,h,t] = sum over D of do o. */
+/* delta[b,h,t] = sum over D of do o, less dlse. */
 Status attention_delta(const AttentionDims *a, float *delta, cudaStream_t stream);
 
 static inline size_t attention_delta_bytes(const AttentionDims *a)

@@ -1,5 +1,5 @@
 /* attention_bwd: gradients of attention from o and lse, which forward kept: p = exp(scale q k^T - lse),
- * delta = sum over D of do o, ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k. With softcap the
+ * delta = sum over D of do o - dlse, ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k. With softcap the
  * scores in p are softcap t, t = tanh(scale q k^T / softcap), and ds has the factor 1 - t^2.
  *
  * A task is a key/value head of a batch row with all its query heads: no two tasks write the same place, and a task
@@ -10,9 +10,9 @@
 
 #include "device/cpu/sgemm.h"
 
-enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START, IN_DLSE };
 
-/* do (B,T,H,D), q | packed, [k], [v], o, lse, doc_start -> dq | dpacked, dk, dv of the types of q, k, v. */
+/* do (B,T,H,D), q | packed, [k], [v], o, lse, doc_start, [dlse (B,H,T) f32] -> dq | dpacked, dk, dv of the types of q, k, v. */
 static Status attention_bwd_infer(Node *node)
 {
     const AttentionAttrs *attrs = node->attrs;
@@ -23,6 +23,7 @@ static Status attention_bwd_infer(Node *node)
     TRY(infer_input(node, IN_O, "o", DT_SET_FLOAT, DIMS(batch, len, attrs->num_heads, attrs->head_dim)));
     TRY(infer_input(node, IN_LSE, "lse", DT_SET_F32, DIMS(batch, attrs->num_heads, len)));
     TRY(infer_input(node, IN_DOC_START, "doc_start", DT_SET(DT_I32), DIMS(batch, len)));
+    if (node->in[IN_DLSE]) TRY(infer_input(node, IN_DLSE, "dlse", DT_SET_F32, DIMS(batch, attrs->num_heads, len)));
     node->out[0]->type = *q;
     for (int k = 1; k < 3; k++) node->out[k]->type = node->in[IN_Q + k] ? node->in[IN_Q + k]->type : (TensorType){0};
     return OK;
@@ -106,12 +107,13 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
 }
 
 typedef struct BackwardJob {
-    Attention a; /* lse is read */
-    Heads     grad_o, dq, dk, dv;
-    Strip     strips[STRIPS];
-    float    *delta; /* (B,H,T) */
-    float    *sums, *scratch;
-    int64_t   strip_sums, scratch_floats; /* of a key/value head; of a worker */
+    Attention    a; /* lse is read */
+    Heads        grad_o, dq, dk, dv;
+    Strip        strips[STRIPS];
+    const float *dlse;  /* (B,H,T); NULL: 0 */
+    float       *delta; /* (B,H,T) */
+    float       *sums, *scratch;
+    int64_t      strip_sums, scratch_floats; /* of a key/value head; of a worker */
 } BackwardJob;
 
 _Static_assert(BLOCK_K % DIAGONAL_Q == 0, "tiles are the same counted from the last on");
@@ -152,7 +154,9 @@ VEC_TASK(delta_task)
             int64_t      o_stride, grad_stride;
             const float *o = attention_rows(&a->o, b, t, 1, h, s.q, &o_stride);
             const float *grad_o = attention_rows(&job->grad_o, b, t, 1, h, s.grad_o, &grad_stride);
-            job->delta[(b * a->num_heads + h) * a->len + t] = vec_dot(o, grad_o, a->dim);
+            int64_t      at = (b * a->num_heads + h) * a->len + t;
+            job->delta[at] = vec_dot(o, grad_o, a->dim);
+            if (job->dlse) job->delta[at] -= job->dlse[at];
         }
 }
 
@@ -297,6 +301,7 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
     a->lse = args->in[IN_LSE].data;
     a->doc_start = args->in[IN_DOC_START].data;
     job.grad_o = heads_of_view(&args->in[IN_DO], a->dim);
+    job.dlse = args->in[IN_DLSE].data;
     if (args->in[IN_Q].type.ndim == 3) {
         attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv);
     } else {
@@ -365,7 +370,7 @@ static Status attention_bwd_reference(const KernelArgs *args)
             if (h % a->group == 0) memset(sums.dk, 0, bytes), memset(sums.dv, 0, bytes);
             memset(sums.dq, 0, bytes);
             for (int64_t t = 0; t < a->len; t++) {
-                double delta = 0;
+                double delta = job.dlse ? -(double)job.dlse[(b * a->num_heads + h) * a->len + t] : 0;
                 for (int64_t d = 0; d < a->dim; d++)
                     delta += (double)vec_get(heads_at(&a->o, b, t, h), a->o.dtype, d) *
                              vec_get(heads_at(&job.grad_o, b, t, h), job.grad_o.dtype, d);
@@ -391,13 +396,13 @@ static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
     const TensorType     *q = &node->in[IN_Q]->type;
     Attention             a = attention_dims(attrs, q);
     size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
-    bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256;
-    if (sm == TURNS_SM && q->dtype == DT_BF16 && attention_in_turns(attrs, a.len, true)) {
+    bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256, cudnn = !node->in[IN_DLSE];
+    if (sm == TURNS_SM && q->dtype == DT_BF16 && attention_in_turns(attrs, a.batch, a.len, cudnn)) {
         TurnsBytes n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
         return n.delta + n.taken + n.sum;
     }
-    if (!attention_by_rows(attrs, a.len) || q->dtype != DT_BF16 || a.len % 128 || !dim) return sums;
-    return sums + rows * (size_t)a.len * 2 + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
+    if (!cudnn || !attention_may_hold_scores(attrs, a.batch, a.len) || q->dtype != DT_BF16 || !dim) return sums;
+    return sums + (size_t)attention_scores_bytes(attrs, a.batch, a.len) + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
 }
 
 static const OpSample attention_bwd_samples[] = {
@@ -425,7 +430,8 @@ static const OpSample attention_bwd_samples[] = {
             {0},
             {DT_F32, 4, {1, 300, 3, 16}},
             {DT_F32, 3, {1, 3, 300}},
-            {DT_I32, 2, {1, 300}}},
+            {DT_I32, 2, {1, 300}},
+            {DT_F32, 3, {1, 3, 300}}},
      .attrs = &attention_bwd_window,
      .int_range = {0, 0, 0, 0, 0, 0, 1}},
 };
@@ -445,6 +451,15 @@ static const OpSample attention_bwd_large_samples[] = {
             {DT_F32, 4, {2, 333, 4, 64}},
             {DT_F32, 3, {2, 4, 333}},
             {DT_I32, 2, {2, 333}}},
+     .attrs = &large_gqa_64},
+    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 333, 512}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 333, 4, 64}},
+            {DT_F32, 3, {2, 4, 333}},
+            {DT_I32, 2, {2, 333}},
+            {DT_F32, 3, {2, 4, 333}}},
      .attrs = &large_gqa_64},
     {.in = {{DT_F32, 4, {2, 600, 4, 128}},
             {DT_F32, 3, {2, 600, 768}},
@@ -469,6 +484,15 @@ static const OpSample attention_bwd_large_samples[] = {
             {DT_F32, 4, {2, 512, 4, 128}},
             {DT_F32, 3, {2, 4, 512}},
             {DT_I32, 2, {2, 512}}},
+     .attrs = &large_dense_128},
+    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 512, 1024}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 512, 4, 128}},
+            {DT_F32, 3, {2, 4, 512}},
+            {DT_I32, 2, {2, 512}},
+            {DT_F32, 3, {2, 4, 512}}},
      .attrs = &large_dense_128},
     {.in = {{DT_F32, 4, {2, 300, 4, 64}},
             {DT_F32, 3, {2, 300, 768}},
@@ -526,6 +550,15 @@ static const OpSample attention_bwd_large_samples[] = {
             {DT_F32, 3, {1, 4, 333}},
             {DT_I32, 2, {1, 333}}},
      .attrs = &attention_large_attrs[5]},
+    {.in = {{DT_F32, 4, {1, 333, 4, 256}},
+            {DT_F32, 3, {1, 333, 2048}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 333, 4, 256}},
+            {DT_F32, 3, {1, 4, 333}},
+            {DT_I32, 2, {1, 333}},
+            {DT_F32, 3, {1, 4, 333}}},
+     .attrs = &attention_large_attrs[5]},
     {.in = {{DT_F32, 4, {1, 512, 2, 256}},
             {DT_F32, 3, {1, 512, 1024}},
             {0},
@@ -563,8 +596,8 @@ static const OpSample attention_bwd_large_samples[] = {
 const OpDef op_attention_bwd = {
     .id = OP_ATTENTION_BWD,
     .name = "attention_bwd",
-    .synopsis = "dq, dk, dv of attention; p = exp(scale q k^T - lse), ds = p (do v^T - sum(do o))",
-    .num_in = 7,
+    .synopsis = "dq, dk, dv of attention; p = exp(scale q k^T - lse), ds = p (do v^T - sum(do o) + dlse)",
+    .num_in = 8,
     .num_out = 3,
     .min_in = 7,
     .optional_in = 1u << IN_K | 1u << IN_V,

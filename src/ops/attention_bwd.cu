@@ -3,7 +3,7 @@
 #include "ops/attention_mma.cuh"
 #include "ops/attention_turns.h"
 
-enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START };
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START, IN_DLSE };
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
@@ -34,6 +34,7 @@ static AttentionDims bound(const KernelArgs *args)
     a.grad_o = heads_of(&args->in[IN_DO]);
     a.lse = (float *)args->in[IN_LSE].data;
     a.doc_start = (const int32_t *)args->in[IN_DOC_START].data;
+    a.dlse = (const float *)args->in[IN_DLSE].data;
     if (args->in[IN_Q].type.ndim == 3) {
         heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv);
     } else {
@@ -70,13 +71,15 @@ static CudaSdpa sdpa_of_node(const Node *node)
     return sdpa_of(&a);
 }
 
+/* cuDNN knows no gradient of lse. */
 static bool sdpa_match(const Node *node, CudaDevice *device)
 {
-    bool all = node->out[0] != NULL;
+    bool all = node->out[0] != NULL && !node->in[IN_DLSE];
     for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
     const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
-    int64_t               len = node->in[IN_Q]->type.dim[1];
-    if (!attention_by_rows(attrs, len) || !all || (wgmma_match(node, device) && attention_in_turns(attrs, len, true))) return false;
+    int64_t               batch = node->in[IN_Q]->type.dim[0], len = node->in[IN_Q]->type.dim[1];
+    if (!attention_may_hold_scores(attrs, batch, len) || !all) return false;
+    if (wgmma_match(node, device) && attention_in_turns(attrs, batch, len, true)) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -99,13 +102,14 @@ static size_t wgmma_workspace(const Node *node, CudaDevice *)
 {
     AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
     TurnsBytes    n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
-    return attention_in_turns((const AttentionAttrs *)node->attrs, a.len, false) ? n.delta + n.taken + n.sum : attention_delta_bytes(&a);
+    return attention_in_turns((const AttentionAttrs *)node->attrs, a.batch, a.len, false) ? n.delta + n.taken + n.sum
+                                                                                          : attention_delta_bytes(&a);
 }
 
 static Status wgmma_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
-    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.len, false))
+    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.batch, a.len, false))
         return attention_turns_backward(&a, args->workspace, cuda_stream(args));
     a.delta = (const float *)args->workspace;
     TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
@@ -130,7 +134,7 @@ static Status sdpa_run(const KernelArgs *args)
 #define LSE_F32 \
     { \
         { \
-            .in = 1u << IN_LSE, .dtypes = DT_SET_F32 \
+            .in = 1u << IN_LSE | 1u << IN_DLSE, .dtypes = DT_SET_F32 \
         } \
     }
 

@@ -118,7 +118,9 @@ template <typename T> static __global__ void delta_kernel(AttentionDims a, float
     float    sum = 0;
     for (int d = lane; d < a.dim; d += 32) sum += to_float(o[d]) * to_float(grad_o[d]);
     sum = warp_sum(sum);
-    if (lane == 0) delta[((int64_t)b * a.num_heads + head) * a.len + t] = sum;
+    if (lane) return;
+    int64_t row = ((int64_t)b * a.num_heads + head) * a.len + t;
+    delta[row] = a.dlse ? sum - a.dlse[row] : sum;
 }
 
 /* A warp has ROWS queries and goes over the keys they attend. */

@@ -431,7 +431,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(THREADS, 1) 
 #endif
 }
 
-/* delta[b,h,t] = sum over D of do o; nobody has had a turn. D / 8 threads have a vector. */
+/* delta[b,h,t] = sum over D of do o, less dlse; nobody has had a turn. D / 8 threads have a vector. */
 template <int D> static __global__ void __launch_bounds__(256) turns_prelude(AttentionDims a, float *delta, Turns turns)
 {
     enum { LANES = D / 8 };
@@ -450,7 +450,7 @@ template <int D> static __global__ void __launch_bounds__(256) turns_prelude(Att
     }
 #pragma unroll
     for (int i = LANES / 2; i; i /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, i);
-    if (at < rows && thread % LANES == 0) delta[at] = sum;
+    if (at < rows && thread % LANES == 0) delta[at] = a.dlse ? sum - a.dlse[at] : sum;
 }
 
 template <int D, bool CAP> static Status backward(const AttentionDims *a, void *workspace, cudaStream_t stream)

@@ -116,11 +116,12 @@ typedef struct CrossEntropyAttrs {
 } CrossEntropyAttrs;
 
 /* chunks: pieces of the rows on a GPU at the least, as far as lm_head_chunk_rows goes with it. softcap: logits l become softcap
- * tanh(l / softcap); 0: they stay. */
+ * tanh(l / softcap); 0: they stay. sum_f32: a GPU adds the chunks of dw up in fp32 before they are rounded, as the CPU always does. */
 typedef struct LmHeadAttrs {
     int64_t chunks;
     double  softcap;
     bool    hits;
+    bool    sum_f32;
 } LmHeadAttrs;
 
 typedef struct LmHeadBwdAttrs {
@@ -128,6 +129,7 @@ typedef struct LmHeadBwdAttrs {
     int64_t chunks;
     double  softcap;
     bool    hits;
+    bool    sum_f32;
 } LmHeadBwdAttrs;
 
 typedef struct SoftcapAttrs { /* softcap, softcap_bwd */
@@ -194,7 +196,7 @@ typedef struct LossSumBwdAttrs { /* dims of dlosses */
 
 typedef struct DropoutAttrs {
     double  p;    /* chance of a zero */
-    int64_t site; /* names this dropout among all: part of the key */
+    int64_t site; /* names this dropout among all: part of the key; in a module that doesn't say it a hash of the node's name */
 } DropoutAttrs;
 
 typedef struct AdamwAttrs {                                /* adamw, adamw_8bit */

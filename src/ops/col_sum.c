@@ -1,5 +1,6 @@
 /* col_sum: the sum of rows, dy (N,M) -> (M): gradient of a bias. */
 #include "ops/infer.h"
+#include "ops/gpu_sums.h"
 
 static const AttrDef col_sum_attrs[] = {ATTR_DTYPE(ColSumAttrs, dw_dtype), {0}};
 
@@ -24,6 +25,13 @@ static size_t col_sum_workspace(const Node *node, int num_workers)
     const TensorType *dy = &node->in[0]->type;
     (void)num_workers;
     return (size_t)(num_chunks(type_rows(dy)) * type_cols(dy)) * sizeof(float);
+}
+
+static size_t col_sum_gpu_workspace(const Node *node, int sm)
+{
+    const TensorType *dy = &node->in[0]->type;
+    (void)sm;
+    return sum_chunks_bytes(dy, type_cols(dy), 1);
 }
 
 VEC_TASK(col_sum_task)
@@ -74,6 +82,7 @@ const OpDef op_col_sum = {
     .infer = col_sum_infer,
     .cost = col_sum_cost,
     .workspace = col_sum_workspace,
+    .gpu_workspace = col_sum_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, col_sum_cpu, "reference"}},
     .samples = col_sum_samples,
     .num_samples = sizeof col_sum_samples / sizeof col_sum_samples[0],

@@ -22,11 +22,4 @@ static Status col_sum_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t col_sum_workspace(const Node *node, CudaDevice *device)
-{
-    const TensorType *dy = &node->in[0]->type;
-    (void)device;
-    return (size_t)(sum_num_chunks(type_rows(dy)) * type_cols(dy)) * sizeof(float);
-}
-
-CUDA_KERNELS(col_sum, {.dtypes = DT_SET_FLOAT, .run = col_sum_run, .name = "chunks", .workspace = col_sum_workspace})
+CUDA_KERNELS(col_sum, {.dtypes = DT_SET_FLOAT, .run = col_sum_run, .name = "chunks", .workspace = cuda_planned_workspace})

@@ -22,10 +22,10 @@ static Status cross_entropy_infer(Node *node)
 
 static Status cross_entropy_backward(GradBuilder *grad, const Node *node)
 {
-    Value *logits = node->in[0], *dlosses = grad_of(grad, node->out[0]), *dlogits;
-    if (!dlosses || !grad_wanted(grad, logits)) return OK;
-    Value *in[] = {dlosses, logits, node->in[1], node->out[1]};
-    TRY(grad_emit(grad, OP_CROSS_ENTROPY_BWD, NULL, in, 4, ~0u, &dlogits));
+    Value *logits = node->in[0], *dlosses = grad_of(grad, node->out[0]), *dlse = grad_of(grad, node->out[1]), *dlogits;
+    if ((!dlosses && !dlse) || !grad_wanted(grad, logits)) return OK;
+    Value *in[] = {dlosses, logits, node->in[1], node->out[1], dlse};
+    TRY(grad_emit(grad, OP_CROSS_ENTROPY_BWD, NULL, in, 5, ~0u, &dlogits));
     return grad_add(grad, logits, dlogits);
 }
 
@@ -88,6 +88,10 @@ static const OpSample cross_entropy_samples[] = {
 /* Shapes of real models. */
 static const OpSample cross_entropy_large_samples[] = {
     {.in = {{DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}}, .int_range = {0, 32000}},
+    /* whole pieces of threads are -inf, with 16-byte packs and without, with one piece a thread and several */
+    {.in = {{DT_F32, 2, {7, 4096}}, {DT_I32, 1, {7}}}, .int_range = {0, 300}, .masked = {300}},
+    {.in = {{DT_F32, 2, {7, 1001}}, {DT_I32, 1, {7}}}, .int_range = {0, 70}, .masked = {70}},
+    {.in = {{DT_F32, 2, {7, 32000}}, {DT_I32, 1, {7}}}, .int_range = {0, 3}, .masked = {3}},
 };
 
 const OpDef op_cross_entropy = {
@@ -104,6 +108,7 @@ const OpDef op_cross_entropy = {
     .cost = cross_entropy_cost,
     .cpu = {{DT_SET_FLOAT, cross_entropy_rows, "rows"}, {DT_SET_FLOAT, cross_entropy_reference, "reference"}},
     .holds = {[1] = HOLDS_LABELS},
+    .grad_outputs = 1u << 1,
     .samples = cross_entropy_samples,
     .num_samples = sizeof cross_entropy_samples / sizeof cross_entropy_samples[0],
     .large = cross_entropy_large_samples,

@@ -4,6 +4,8 @@
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 
+#include <float.h>
+
 enum { ROW_THREADS = 1024 };
 
 /* exp(x): rel. error 2^-22 times max(1, |x| / 32) */
@@ -33,12 +35,13 @@ template <bool CAP> static __device__ __forceinline__ float capped(float x, floa
     return CAP ? cap * tanhf(x / cap) : x;
 }
 
-/* The largest element and the sum of exp(x - largest), for every thread; CAP: of capped ones. */
+/* The largest element and the sum of exp(x - largest), for every thread; CAP: of capped ones. A thread begins at the least number, not at
+ * -inf, from which nothing can be subtracted: its pieces may be -inf alone. */
 template <typename T, bool VEC, bool CAP>
 static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float cap, float *scratch, float *out_most, float *out_sum)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
-    float most = -INFINITY, sum = 0;
+    float most = -FLT_MAX, sum = 0;
     each_piece<T, VEC>(row, cols, [&](int64_t, float *x) {
         if (CAP) {
 #pragma unroll
@@ -57,7 +60,7 @@ static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, f
         sum += add;
     });
     *out_most = block_max(most, scratch);
-    *out_sum = block_sum(most == -INFINITY ? sum : sum * fast_exp(most - *out_most), scratch);
+    *out_sum = block_sum(sum * fast_exp(most - *out_most), scratch);
 }
 
 /* Row blockIdx.x: loss, lse and hit (each NULL: not wanted), and where dlosses is given, logits become dlogits in place. CAP: of logits

@@ -99,3 +99,12 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
         break;
     }
 }
+
+void op_mask(const Node *node, int k, const OpSample *sample, void *data)
+{
+    const TensorType *type = &node->in[k]->type;
+    int64_t           cols = type_cols(type), from = sample->masked[k];
+    if (!from || !(DT_SET(type->dtype) & DT_SET_FLOAT)) return;
+    for (int64_t row = 0; row < type_rows(type); row++)
+        for (int64_t c = from; c < cols; c++) set_number(data, type->dtype, row * cols + c, -INFINITY);
+}

@@ -5,3 +5,5 @@
 
 /* Input k of the node: floats are normal, integers in [0, range), codes of less than a byte any. The same numbers for the same key. */
 void op_draw(const Node *node, int k, int range, uint64_t key, void *data);
+/* Makes what the sample masks of input k -inf. */
+void op_mask(const Node *node, int k, const OpSample *sample, void *data);

@@ -5,7 +5,7 @@
 #include "ops/infer.h"
 #include "ops/random_row.h"
 
-static const AttrDef dropout_attrs[] = {ATTR_FLOAT(DropoutAttrs, p, 0), ATTR_INT(DropoutAttrs, site, 0), {0}};
+static const AttrDef dropout_attrs[] = {ATTR_FLOAT(DropoutAttrs, p, 0), ATTR_SITE(DropoutAttrs, site), {0}};
 
 enum { IN_X, IN_DOC_ID, IN_POSITIONS, IN_STEP };
 

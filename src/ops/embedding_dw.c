@@ -35,6 +35,15 @@ static size_t embedding_dw_workspace(const Node *node, int num_workers)
     return (size_t)(attrs->vocab + 1 + type_numel(&node->in[0]->type)) * sizeof(int32_t);
 }
 
+/* Keys and positions, each before and after sorting, and what CUB's sort takes at the most: both once more, and a count of each digit for
+ * every few thousand of them. */
+static size_t embedding_dw_gpu_workspace(const Node *node, int sm)
+{
+    size_t count = (size_t)type_numel(&node->in[0]->type), column = (count * sizeof(int32_t) + 255) / 256 * 256;
+    (void)sm;
+    return 4 * column + 2 * column + count + (64 << 10);
+}
+
 static void embedding_dw_row(const KernelArgs *args, int64_t v, const int32_t *places, int64_t count)
 {
     const TensorView *dx = &args->in[1], *dw = &args->out[0];
@@ -113,6 +122,7 @@ const OpDef op_embedding_dw = {
     .infer = embedding_dw_infer,
     .cost = embedding_dw_cost,
     .workspace = embedding_dw_workspace,
+    .gpu_workspace = embedding_dw_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, embedding_dw_cpu, "reference"}},
     .samples = embedding_dw_samples,
     .num_samples = sizeof embedding_dw_samples / sizeof embedding_dw_samples[0],

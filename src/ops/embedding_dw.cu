@@ -1,5 +1,6 @@
 /* embedding_dw on CUDA: positions sorted by token (a stable radix sort), then each token's rows of dx added in order of position
- * by one block: no atomics, the same bits every time. Tokens outside the table are skipped. */
+ * by one block: no atomics, the same bits every time. Tokens outside the table are skipped, and rows of nothing but zeros: padding has one
+ * token, and its block would add all of them while the others have ended. */
 #include "ops/rows.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -33,12 +34,18 @@ static Sort sort_layout(void *workspace, int64_t count)
     return s;
 }
 
-static __global__ void fill_keys(const int32_t *tokens, int32_t *keys, int32_t *positions, int64_t count, int64_t vocab)
+/* A warp a position: most find a number that isn't 0 in the first piece of their row. */
+static __global__ void fill_keys(const int32_t *tokens, TensorView dx, int32_t *keys, int32_t *positions, int64_t count, int64_t cols,
+                                 int64_t vocab)
 {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int     lane = threadIdx.x & 31, any = 0;
     if (i >= count) return;
+    for (int64_t c = lane; c - lane < cols && !any; c += 32)
+        any = __any_sync(0xFFFFFFFFu, c < cols && elem_get(dx.data, dx.type.dtype, i * cols + c) != 0);
+    if (lane) return;
     int32_t token = tokens[i];
-    keys[i] = token >= 0 && token < vocab ? token : (int32_t)vocab; /* sorts last */
+    keys[i] = any && token >= 0 && token < vocab ? token : (int32_t)vocab; /* sorts last */
     positions[i] = (int32_t)i;
 }
 
@@ -74,7 +81,8 @@ static Status embedding_dw_run(const KernelArgs *args)
     int               bits = 1;
     while (bits < 31 && (vocab >> bits)) bits++;
     if (!(args->accumulate & 1)) CUDA_TRY(cudaMemsetAsync(dw->data, 0, (size_t)type_bytes(&dw->type), stream));
-    fill_keys<<<(unsigned)cuda_div_up(count, 256), 256, 0, stream>>>((const int32_t *)tokens->data, s.keys, s.positions, count, vocab);
+    fill_keys<<<(unsigned)cuda_div_up(count, 8), 256, 0, stream>>>((const int32_t *)tokens->data, *dx, s.keys, s.positions, count, cols,
+                                                                   vocab);
     CUDA_TRY(
         cub::DeviceRadixSort::SortPairs(s.scratch, s.scratch_bytes, s.keys, s.sorted, s.positions, s.order, (int)count, 0, bits, stream));
     add_runs<<<(unsigned)count, 256, 0, stream>>>(s.sorted, s.order, *dx, *dw, count, cols, vocab);

@@ -45,12 +45,6 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) fp8_scale_follow(scale, small_value(most), limit, margin);
 }
 
-static size_t fp8_own_scale_workspace(const Node *node, CudaDevice *device)
-{
-    (void)device;
-    return node->op->gpu_workspace(node, 0);
-}
-
 static Status fp8_own_scale_run(const KernelArgs *args)
 {
     const Fp8OwnScaleAttrs *attrs = (const Fp8OwnScaleAttrs *)args->attrs;
@@ -67,4 +61,4 @@ static Status fp8_own_scale_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(fp8_own_scale, {.dtypes = DT_SET_FLOAT, .run = fp8_own_scale_run, .name = "parts", .workspace = fp8_own_scale_workspace})
+CUDA_KERNELS(fp8_own_scale, {.dtypes = DT_SET_FLOAT, .run = fp8_own_scale_run, .name = "parts", .workspace = cuda_planned_workspace})

@@ -4,6 +4,7 @@
  * layer_norm_bwd: with g = dy (w + offset) and h = (x - mean) rstd:  dx = rstd (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,
  * db = sum over rows of dy. */
 #include "ops/layer_norm.h"
+#include "ops/gpu_sums.h"
 #include "ops/infer.h"
 
 static const AttrDef layer_norm_attrs[] = {ATTR_FLOAT(LayerNormAttrs, eps, 1e-5), ATTR_FLOAT(LayerNormAttrs, offset, 0), {0}};
@@ -90,6 +91,13 @@ static size_t layer_norm_bwd_workspace(const Node *node, int num_workers)
     int64_t           sums = (node->out[1] != NULL) + (node->out[2] != NULL);
     (void)num_workers;
     return (size_t)(num_chunks(type_rows(x)) * type_cols(x) * sums) * sizeof(float);
+}
+
+static size_t layer_norm_bwd_gpu_workspace(const Node *node, int sm)
+{
+    const TensorType *x = &node->in[IN_X]->type;
+    (void)sm;
+    return sum_chunks_bytes(x, type_cols(x), (node->out[1] != NULL) + (node->out[2] != NULL));
 }
 
 /* Elements [at, at + count) of w + offset; 1 + offset where there is no w. */
@@ -327,6 +335,7 @@ const OpDef op_layer_norm_bwd = {
     .infer = layer_norm_bwd_infer,
     .cost = layer_norm_bwd_cost,
     .workspace = layer_norm_bwd_workspace,
+    .gpu_workspace = layer_norm_bwd_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, layer_norm_bwd_cpu, "reference"}},
     .samples = layer_norm_bwd_samples,
     .num_samples = sizeof layer_norm_bwd_samples / sizeof layer_norm_bwd_samples[0],

@@ -263,13 +263,5 @@ static Status layer_norm_bwd_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t layer_norm_bwd_workspace(const Node *node, CudaDevice *device)
-{
-    const TensorType *x = &node->in[IN_X]->type;
-    int64_t           sums = (node->out[1] != NULL) + (node->out[2] != NULL);
-    (void)device;
-    return (size_t)(sum_num_chunks(type_rows(x)) * type_cols(x) * sums) * sizeof(float);
-}
-
 CUDA_KERNELS(layer_norm, {.dtypes = DT_SET_FLOAT, .run = layer_norm_run, .name = "rows"})
-CUDA_KERNELS(layer_norm_bwd, {.dtypes = DT_SET_FLOAT, .run = layer_norm_bwd_run, .name = "chunks", .workspace = layer_norm_bwd_workspace})
+CUDA_KERNELS(layer_norm_bwd, {.dtypes = DT_SET_FLOAT, .run = layer_norm_bwd_run, .name = "chunks", .workspace = cuda_planned_workspace})

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "ops/attrs.h"
 
 /* Rows of all chunks but the last: logits of at most 1 GiB, by 128 rows, chunks of nearly one size. Each chunk reads and writes all of dw;
  * where there is none (a frozen head) chunks cost next to nothing, and their logits are at most 384 MiB. least_chunks: as many chunks at
@@ -24,4 +25,18 @@ static inline size_t lm_head_gpu_workspace(const TensorType *x, int64_t vocab, b
 {
     int64_t rows = type_rows(x), row_bytes = dtype_bytes(x->dtype, vocab);
     return GPU_GEMM_WORKSPACE + (size_t)(lm_head_chunk_rows(rows, row_bytes, has_dw, least_chunks) * row_bytes);
+}
+
+/* How often dw is added to while a micro-batch's chunks run. x (...,C). */
+static inline int64_t lm_head_num_sums(const TensorType *x, int64_t vocab, int64_t least_chunks)
+{
+    int64_t rows = type_rows(x);
+    int64_t each = rows ? lm_head_chunk_rows(rows, dtype_bytes(x->dtype, vocab), true, least_chunks) : 1;
+    return (rows + each - 1) / each;
+}
+
+/* Whether the chunks' sum is made in fp32 apart from dw, which is of `dw` and rounds each time that it is added to. */
+static inline bool lm_head_sums_apart(const TensorType *x, int64_t vocab, DType dw, const LmHeadBwdAttrs *attrs)
+{
+    return attrs->sum_f32 && dw != DT_F32 && lm_head_num_sums(x, vocab, attrs->chunks) > 1;
 }

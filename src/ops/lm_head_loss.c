@@ -15,8 +15,11 @@ enum {
     MOST_STRETCHES = 256,
 };
 
-static const AttrDef lm_head_loss_attrs[] = {
-    ATTR_INT(LmHeadAttrs, chunks, 0), ATTR_FLOAT(LmHeadAttrs, softcap, 0), ATTR_BOOL(LmHeadAttrs, hits, false), {0}};
+static const AttrDef lm_head_loss_attrs[] = {ATTR_INT(LmHeadAttrs, chunks, 0),
+                                             ATTR_FLOAT(LmHeadAttrs, softcap, 0),
+                                             ATTR_BOOL(LmHeadAttrs, hits, false),
+                                             ATTR_BOOL(LmHeadAttrs, sum_f32, false),
+                                             {0}};
 
 /* x (...,C), w (V,C), labels i32 (...) -> losses (...) f32, [hits (...) f32]. */
 static Status lm_head_loss_infer(Node *node)
@@ -41,7 +44,8 @@ static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
     LmHeadBwdAttrs attrs = {.dw_dtype = want_w ? grad_dw_dtype(grad, w, x->type.dtype) : 0,
                             .chunks = ((const LmHeadAttrs *)node->attrs)->chunks,
                             .softcap = ((const LmHeadAttrs *)node->attrs)->softcap,
-                            .hits = node->out[1] != NULL};
+                            .hits = node->out[1] != NULL,
+                            .sum_f32 = want_w && ((const LmHeadAttrs *)node->attrs)->sum_f32};
     TRY(grad_emit(grad, OP_LM_HEAD_LOSS_BWD, &attrs, in, 5, want, out));
     grad_replace_forward(grad, node->out[0], out[0]);
     if (node->out[1]) grad_replace_forward(grad, node->out[1], out[3]);

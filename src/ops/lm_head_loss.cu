@@ -13,11 +13,6 @@ static LmHead head_of_args(const KernelArgs *args)
     return h;
 }
 
-static size_t workspace(const Node *node, CudaDevice *)
-{
-    return node->op->gpu_workspace(node, 0);
-}
-
 static Status prepare(const KernelArgs *args)
 {
     LmHead h = head_of_args(args);
@@ -30,4 +25,4 @@ static Status run(const KernelArgs *args)
     return lm_head_chunks(&h, args, true);
 }
 
-CUDA_KERNELS(lm_head_loss, {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = workspace, .prepare = prepare})
+CUDA_KERNELS(lm_head_loss, {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = cuda_planned_workspace, .prepare = prepare})

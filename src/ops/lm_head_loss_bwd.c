@@ -5,11 +5,9 @@
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };
 enum { OUT_LOSSES, OUT_DX, OUT_DW, OUT_HITS };
 
-static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype),
-                                                 ATTR_INT(LmHeadBwdAttrs, chunks, 0),
-                                                 ATTR_FLOAT(LmHeadBwdAttrs, softcap, 0),
-                                                 ATTR_BOOL(LmHeadBwdAttrs, hits, false),
-                                                 {0}};
+static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_dtype),      ATTR_INT(LmHeadBwdAttrs, chunks, 0),
+                                                 ATTR_FLOAT(LmHeadBwdAttrs, softcap, 0),    ATTR_BOOL(LmHeadBwdAttrs, hits, false),
+                                                 ATTR_BOOL(LmHeadBwdAttrs, sum_f32, false), {0}};
 
 /* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw in x's
  * dtype if not told otherwise, [hits (...) f32]. */
@@ -41,8 +39,11 @@ static OpCost lm_head_loss_bwd_cost(const Node *node)
 static size_t lm_head_loss_bwd_gpu_workspace(const Node *node, int sm)
 {
     (void)sm;
-    return lm_head_gpu_workspace(&node->in[IN_X]->type, node->in[IN_W]->type.dim[0], node->out[OUT_DW] != NULL,
-                                 ((const LmHeadBwdAttrs *)node->attrs)->chunks);
+    const LmHeadBwdAttrs *attrs = node->attrs;
+    const TensorType     *x = &node->in[IN_X]->type, *w = &node->in[IN_W]->type;
+    const Value          *dw = node->out[OUT_DW];
+    bool                  apart = dw && lm_head_sums_apart(x, w->dim[0], dw->type.dtype, attrs);
+    return lm_head_gpu_workspace(x, w->dim[0], dw != NULL, attrs->chunks) + (apart ? (size_t)dtype_bytes(DT_F32, type_numel(w)) : 0);
 }
 
 /* Where dw is wanted in fp32 dlogits have its precision. */
@@ -117,6 +118,7 @@ static const OpSample lm_head_loss_bwd_samples[] = {
 
 static const LmHeadBwdAttrs large_head_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
 static const LmHeadBwdAttrs two_chunks = {.chunks = 2};
+static const LmHeadBwdAttrs two_chunks_f32 = {.chunks = 2, .sum_f32 = true};
 
 /* Shapes of real models. */
 static const OpSample lm_head_loss_bwd_large_samples[] = {
@@ -130,6 +132,12 @@ static const OpSample lm_head_loss_bwd_large_samples[] = {
      .int_range = {0, 0, 0, 4000}},
     {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}, {DT_F32, 2, {60, 32}}},
      .attrs = &two_chunks,
+     .int_range = {0, 0, 0, 60}},
+    {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}, {DT_F32, 2, {60, 32}}},
+     .attrs = &two_chunks_f32,
+     .int_range = {0, 0, 0, 60}},
+    {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}},
+     .attrs = &two_chunks_f32,
      .int_range = {0, 0, 0, 60}},
 };
 

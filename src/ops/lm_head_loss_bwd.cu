@@ -16,12 +16,8 @@ static LmHead head_of_args(const KernelArgs *args)
     h.accumulate = args->accumulate >> OUT_DW & 1;
     h.chunks = ((const LmHeadBwdAttrs *)args->attrs)->chunks;
     h.softcap = (float)((const LmHeadBwdAttrs *)args->attrs)->softcap;
+    h.sums_apart = h.dw.data && lm_head_sums_apart(&h.x.type, h.w.type.dim[0], h.dw.type.dtype, (const LmHeadBwdAttrs *)args->attrs);
     return h;
-}
-
-static size_t workspace(const Node *node, CudaDevice *)
-{
-    return node->op->gpu_workspace(node, 0);
 }
 
 static Status prepare(const KernelArgs *args)
@@ -36,4 +32,5 @@ static Status run(const KernelArgs *args)
     return lm_head_chunks(&h, args, true);
 }
 
-CUDA_KERNELS(lm_head_loss_bwd, {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = workspace, .prepare = prepare})
+CUDA_KERNELS(lm_head_loss_bwd,
+             {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = cuda_planned_workspace, .prepare = prepare})

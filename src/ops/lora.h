@@ -5,7 +5,7 @@
 
 #define LORA_ATTR(field, m) \
     { \
-#field #m, ATTR_TYPE_INT, offsetof(LoraAttrs, field) + (m) * sizeof(int64_t), 0 \
+#field #m, ATTR_TYPE_INT, offsetof(LoraAttrs, field) + (m) * sizeof(int64_t), 0, false \
     }
 /* `...`: attributes of one op alone, each followed by a comma. */
 #define LORA_ATTRS(name, ...) \

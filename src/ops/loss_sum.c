@@ -17,6 +17,13 @@ static Status loss_sum_backward(GradBuilder *grad, const Node *node)
     const TensorType *losses = &node->in[0]->type;
     LossSumBwdAttrs   attrs = {.rows = losses->dim[0], .cols = losses->dim[1]};
     Value            *in[] = {node->in[1], grad_of(grad, node->out[0])}, *out[1];
+    if (grad_wanted(grad, node->in[2])) {
+        static const FullAttrs one = {.size = 1, .value = 1};
+        Value                 *d = in[1];
+        if (!d) TRY(grad_emit(grad, OP_FULL, &one, NULL, 0, 1, &d));
+        TRY(grad_add(grad, node->in[2], d));
+    }
+    if (!grad_wanted(grad, node->in[0])) return OK;
     TRY(grad_emit(grad, OP_LOSS_SUM_BWD, &attrs, in, 2, 1, out));
     return grad_add(grad, node->in[0], out[0]);
 }
@@ -57,7 +64,7 @@ const OpDef op_loss_sum = {
     .cost = loss_sum_cost,
     .cpu = {{DT_SET_FLOAT, loss_sum_cpu, "reference"}},
     .holds = {[1] = HOLDS_HYPER},
-    .constants = 1u << 1 | 1u << 2,
+    .constants = 1u << 1,
     .samples = loss_sum_samples,
     .num_samples = sizeof loss_sum_samples / sizeof loss_sum_samples[0],
 };

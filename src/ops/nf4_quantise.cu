@@ -58,12 +58,6 @@ static __global__ void nf4_scale_codes(const float *scales, const float *mean, u
     }
 }
 
-static size_t nf4_quantise_workspace(const Node *node, CudaDevice *device)
-{
-    (void)device;
-    return node->op->gpu_workspace(node, 0);
-}
-
 static Status nf4_quantise_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0], *out = args->out;
@@ -85,6 +79,6 @@ static Status nf4_quantise_run(const KernelArgs *args)
 CUDA_KERNELS(nf4_quantise, {.dtypes = DT_SET_FLOAT,
                             .run = nf4_quantise_run,
                             .name = "warps",
-                            .workspace = nf4_quantise_workspace,
+                            .workspace = cuda_planned_workspace,
                             .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_NF4)},
                                        {.out = 1u << OUT_ABSMAX, .dtypes = DT_SET(DT_U8) | DT_SET_F32}}})

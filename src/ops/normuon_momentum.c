@@ -8,6 +8,7 @@
  * A step whose loss or norm isn't finite leaves m and gives x = 0. x is computed again from m and g once the norm is known: a bf16
  * x is then rounded once. */
 #include "ops/adamw.h"
+#include "ops/gpu_sums.h"
 
 #include "ops/infer.h"
 
@@ -45,6 +46,12 @@ static size_t normuon_momentum_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
     return (size_t)div_up(type_numel(&node->in[IN_G]->type), MOMENTUM_PER_TASK) * sizeof(double);
+}
+
+static size_t normuon_momentum_gpu_workspace(const Node *node, int sm)
+{
+    (void)node, (void)sm;
+    return NORMUON_MOMENTUM_BLOCKS * sizeof(float);
 }
 
 typedef struct MomentumStep {
@@ -149,6 +156,7 @@ const OpDef op_normuon_momentum = {
     .infer = normuon_momentum_infer,
     .cost = normuon_momentum_cost,
     .workspace = normuon_momentum_workspace,
+    .gpu_workspace = normuon_momentum_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, normuon_momentum_cpu, "reference"}},
     .holds = {[IN_NORM2] = HOLDS_NORM2},
     .samples = normuon_momentum_samples,

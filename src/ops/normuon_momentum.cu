@@ -1,11 +1,12 @@
 /* normuon_momentum on CUDA: blocks of a fixed cut update m and sum |u|^2; a second launch, in which each block adds up those sums in
  * order, computes u again from what is still in the L2 cache and scales it. */
 #include "ops/update.cuh"
-#include "ops/adamw.h" /* after the headers that make ir/op.h C++ */
+#include "ops/gpu_sums.h" /* after the headers that make ir/op.h C++ */
+#include "ops/adamw.h"
 
 enum { IN_G, IN_M, IN_NORM2, IN_LOSS };
 enum { OUT_X, OUT_M };
-enum { THREADS = 256, WIDTH = 8, MOST_BLOCKS = 1024 };
+enum { THREADS = 256, WIDTH = 8 };
 
 typedef struct Momentum {
     const void          *g;
@@ -19,7 +20,7 @@ typedef struct Momentum {
 
 static int64_t block_elements(int64_t numel)
 {
-    return cuda_div_up(cuda_div_up(numel, MOST_BLOCKS), THREADS * WIDTH) * THREADS * WIDTH;
+    return cuda_div_up(cuda_div_up(numel, NORMUON_MOMENTUM_BLOCKS), THREADS * WIDTH) * THREADS * WIDTH;
 }
 
 /* What follows of g and m: m', or the input of the products. */
@@ -127,11 +128,4 @@ static Status normuon_momentum_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t normuon_momentum_workspace(const Node *node, CudaDevice *device)
-{
-    (void)node, (void)device;
-    return MOST_BLOCKS * sizeof(float);
-}
-
-CUDA_KERNELS(normuon_momentum,
-             {.dtypes = DT_SET_FLOAT, .run = normuon_momentum_run, .name = "blocks", .workspace = normuon_momentum_workspace})
+CUDA_KERNELS(normuon_momentum, {.dtypes = DT_SET_FLOAT, .run = normuon_momentum_run, .name = "blocks", .workspace = cuda_planned_workspace})

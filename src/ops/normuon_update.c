@@ -8,6 +8,7 @@
  * A step whose loss or norm isn't finite touches nothing. Arithmetic is fp32, sums over rows fp64. bf16 weights without a master
  * copy are rounded stochastically, as adamw's are; with one they are the master rounded to nearest. */
 #include "ops/update.h"
+#include "ops/gpu_sums.h"
 
 static const AttrDef normuon_update_attrs[] = {ATTR_FLOAT(NormuonUpdateAttrs, beta2, 0.95),
                                                ATTR_FLOAT(NormuonUpdateAttrs, eps, 1e-10),
@@ -50,6 +51,12 @@ static size_t normuon_update_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
     return (size_t)node->in[IN_W]->type.dim[0] * 2 * sizeof(double);
+}
+
+static size_t normuon_update_gpu_workspace(const Node *node, int sm)
+{
+    (void)sm;
+    return (size_t)(NORMUON_UPDATE_BLOCKS + node->in[IN_W]->type.dim[0]) * sizeof(float);
 }
 
 typedef struct UpdateStep {
@@ -163,6 +170,7 @@ const OpDef op_normuon_update = {
     .infer = normuon_update_infer,
     .cost = normuon_update_cost,
     .workspace = normuon_update_workspace,
+    .gpu_workspace = normuon_update_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, normuon_update_cpu, "reference"}},
     .holds = {[IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER},
     .samples = normuon_update_samples,

@@ -1,10 +1,11 @@
-/* normuon_update on CUDA: a warp a row in both launches. The first leaves each row's factor and a sum a block, at most MOST_BLOCKS of
- * them; in the second each block adds those up in order and moves pieces of its rows. */
+/* normuon_update on CUDA: a warp a row in both launches. The first leaves each row's factor and a sum a block, at most
+ * NORMUON_UPDATE_BLOCKS of them; in the second each block adds those up in order and moves pieces of its rows. */
 #include "ops/update.cuh"
+#include "ops/gpu_sums.h" /* after the headers that make ir/op.h C++ */
 
 enum { IN_W, IN_X, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_MASTER };
 enum { OUT_W, OUT_V, OUT_MASTER };
-enum { THREADS = 256, WARPS = THREADS / 32, WIDTH = 8, MOST_BLOCKS = 256, PIECE = 32 * WIDTH * 4 /* columns of a warp's */ };
+enum { THREADS = 256, WARPS = THREADS / 32, WIDTH = 8, PIECE = 32 * WIDTH * 4 /* columns of a warp's */ };
 
 typedef struct Update {
     void              *w;
@@ -22,7 +23,7 @@ typedef struct Update {
 
 static int64_t block_rows(int64_t rows)
 {
-    return cuda_div_up(cuda_div_up(rows, MOST_BLOCKS), WARPS) * WARPS;
+    return cuda_div_up(cuda_div_up(rows, NORMUON_UPDATE_BLOCKS), WARPS) * WARPS;
 }
 
 template <typename X> static __global__ void __launch_bounds__(THREADS) second_moments(Update a)
@@ -117,7 +118,7 @@ static Status normuon_update_run(const KernelArgs *args)
     a.each = block_rows(a.rows);
     a.num_partial = (int)cuda_div_up(a.rows, a.each);
     a.partial = (float *)args->workspace;
-    a.inverse = a.partial + MOST_BLOCKS;
+    a.inverse = a.partial + NORMUON_UPDATE_BLOCKS;
     a.attrs = *attrs;
     a.random_w = w->type.dtype == DT_BF16 && !a.master && attrs->stochastic;
     a.whole = a.cols % WIDTH == 0 && is_aligned16(a.w) && is_aligned16(a.x) && is_aligned16(a.master);
@@ -130,10 +131,4 @@ static Status normuon_update_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t normuon_update_workspace(const Node *node, CudaDevice *device)
-{
-    (void)device;
-    return (size_t)(MOST_BLOCKS + node->in[IN_W]->type.dim[0]) * sizeof(float);
-}
-
-CUDA_KERNELS(normuon_update, {.dtypes = DT_SET_FLOAT, .run = normuon_update_run, .name = "rows", .workspace = normuon_update_workspace})
+CUDA_KERNELS(normuon_update, {.dtypes = DT_SET_FLOAT, .run = normuon_update_run, .name = "rows", .workspace = cuda_planned_workspace})

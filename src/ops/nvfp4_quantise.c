@@ -15,7 +15,7 @@ static const AttrDef nvfp4_quantise_attrs[] = {ATTR_BOOL(Nvfp4Attrs, transposed,
                                                ATTR_BOOL(Nvfp4Attrs, stochastic, false),
                                                ATTR_BOOL(Nvfp4Attrs, hadamard, false),
                                                ATTR_BOOL(Nvfp4Attrs, tiled, false),
-                                               ATTR_INT(Nvfp4Attrs, site, 0),
+                                               ATTR_SITE(Nvfp4Attrs, site),
                                                {0}};
 
 enum { IN_X, IN_STEP, IN_DOC_ID, IN_POSITIONS };
@@ -229,6 +229,12 @@ static size_t nvfp4_quantise_workspace(const Node *node, int num_workers)
     return (size_t)squares_down(&node->in[IN_X]->type) * sizeof(uint32_t);
 }
 
+static size_t nvfp4_quantise_gpu_workspace(const Node *node, int sm)
+{
+    (void)node, (void)sm;
+    return sizeof(uint32_t);
+}
+
 static Status nvfp4_quantise_cpu(const KernelArgs *args)
 {
     const Nvfp4Attrs *attrs = args->attrs;
@@ -300,6 +306,7 @@ const OpDef op_nvfp4_quantise = {
     .infer = nvfp4_quantise_infer,
     .cost = nvfp4_quantise_cost,
     .workspace = nvfp4_quantise_workspace,
+    .gpu_workspace = nvfp4_quantise_gpu_workspace,
     .cpu = {{DT_SET_FLOAT,
              nvfp4_quantise_cpu,
              "reference",

@@ -212,13 +212,6 @@ template <bool TRANSPOSED, typename T> static void launch(const KernelArgs *args
     nvfp4_squares<TRANSPOSED><<<grid, THREADS, 0, cuda_stream(args)>>>(*q, x);
 }
 
-static size_t nvfp4_quantise_workspace(const Node *node, CudaDevice *device)
-{
-    (void)node;
-    (void)device;
-    return sizeof(uint32_t);
-}
-
 static Status nvfp4_quantise_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[IN_X], *out = args->out;
@@ -250,5 +243,5 @@ CUDA_KERNELS(nvfp4_quantise,
              {.dtypes = DT_SET_FLOAT,
               .run = nvfp4_quantise_run,
               .name = "squares",
-              .workspace = nvfp4_quantise_workspace,
+              .workspace = cuda_planned_workspace,
               .except = {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E2M1)}, {.out = 1u << OUT_SCALE, .dtypes = DT_SET(DT_E4M3)}}})

@@ -1,6 +1,7 @@
 /* qkv_norm_rope_bwd: dq and dk turned back, then through the norm of each head (where there are norms); dv passes.
  * dwq and dwk sum over rows and heads, in fixed chunks of rows. */
 #include "ops/fp8_rows.h"
+#include "ops/gpu_sums.h"
 #include "ops/rms_row.h"
 #include "ops/rope_row.h"
 
@@ -70,6 +71,12 @@ static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
     const TensorType *dy = &node->in[IN_DY]->type;
     int64_t           rows = attrs->codes ? num_workers * type_cols(dy) : 0;
     return (size_t)(partial_floats(attrs, dy, node->out[OUT_DWQ] || node->out[OUT_DWK]) + rows) * sizeof(float);
+}
+
+static size_t qkv_norm_rope_bwd_gpu_workspace(const Node *node, int sm)
+{
+    (void)sm;
+    return sum_chunks_bytes(&node->in[IN_DY]->type, ((const QkvAttrs *)node->attrs)->head_dim, node->out[1] || node->out[2] ? 2 : 0);
 }
 
 /* Heads beside each other. With norms: their x, w and rstd, and dw, which is added to where sums are wanted. dx may share dy's memory. */
@@ -412,6 +419,7 @@ const OpDef op_qkv_norm_rope_bwd = {
     .infer = qkv_norm_rope_bwd_infer,
     .cost = qkv_norm_rope_bwd_cost,
     .workspace = qkv_norm_rope_bwd_workspace,
+    .gpu_workspace = qkv_norm_rope_bwd_gpu_workspace,
     .cpu = {{DT_SET_FLOAT,
              qkv_norm_rope_bwd_cpu,
              "reference",

@@ -232,16 +232,8 @@ static Status qkv_norm_rope_bwd_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t qkv_norm_rope_bwd_workspace(const Node *node, CudaDevice *device)
-{
-    const QkvAttrs *attrs = (const QkvAttrs *)node->attrs;
-    (void)device;
-    if (!node->out[1] && !node->out[2]) return 0;
-    return (size_t)(sum_num_chunks(type_rows(&node->in[IN_DY]->type)) * 2 * attrs->head_dim) * sizeof(float);
-}
-
 CUDA_KERNELS(qkv_norm_rope_bwd, {.dtypes = DT_SET_FLOAT,
                                  .run = qkv_norm_rope_bwd_run,
                                  .name = "heads",
-                                 .workspace = qkv_norm_rope_bwd_workspace,
+                                 .workspace = cuda_planned_workspace,
                                  .except = {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}})

@@ -1,5 +1,6 @@
 /* rms_norm_bwd: with g = dy w:  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
 #include "ops/rms_row.h"
+#include "ops/gpu_sums.h"
 
 static const AttrDef rms_norm_bwd_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6),
                                              ATTR_FLOAT(RmsNormAttrs, offset, 0),
@@ -50,6 +51,13 @@ static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
     const TensorType *x = &node->in[IN_X]->type;
     (void)num_workers;
     return node->out[1] ? (size_t)(num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
+}
+
+static size_t rms_norm_bwd_gpu_workspace(const Node *node, int sm)
+{
+    const TensorType *x = &node->in[IN_X]->type;
+    (void)sm;
+    return sum_chunks_bytes(x, type_cols(x), node->out[OUT_DW] != NULL);
 }
 
 /* Rows [row, end), whose sum dw is. dw NULL: not wanted. */
@@ -248,6 +256,7 @@ const OpDef op_rms_norm_bwd = {
     .infer = rms_norm_bwd_infer,
     .cost = rms_norm_bwd_cost,
     .workspace = rms_norm_bwd_workspace,
+    .gpu_workspace = rms_norm_bwd_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, rms_norm_bwd_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DX, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
               rms_norm_bwd_codes_fit},

@@ -130,15 +130,8 @@ static Status rms_norm_bwd_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t rms_norm_bwd_workspace(const Node *node, CudaDevice *device)
-{
-    const TensorType *x = &node->in[IN_X]->type;
-    (void)device;
-    return node->out[1] ? (size_t)(sum_num_chunks(type_rows(x)) * type_cols(x)) * sizeof(float) : 0;
-}
-
 CUDA_KERNELS(rms_norm_bwd, {.dtypes = DT_SET_FLOAT,
                             .run = rms_norm_bwd_run,
                             .name = "chunks",
-                            .workspace = rms_norm_bwd_workspace,
+                            .workspace = cuda_planned_workspace,
                             .except = {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}})

@@ -3,18 +3,7 @@
 
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
-
-enum { SUM_MAX_CHUNKS = 1024 };
-
-/* Rows of a chunk in sums over rows: at most SUM_MAX_CHUNKS chunks. */
-static inline int64_t sum_chunk_rows(int64_t rows)
-{
-    return cuda_div_up(rows, SUM_MAX_CHUNKS);
-}
-static inline int64_t sum_num_chunks(int64_t rows)
-{
-    return cuda_div_up(rows, sum_chunk_rows(rows));
-}
+#include "ops/gpu_sums.h"
 
 /* A block for a row of `packs` 16-byte packs: whole warps, 32 to 1024 threads. */
 static inline unsigned row_threads(int64_t packs)

@@ -1,6 +1,7 @@
 /* sum_squares: the sum of x^2 of a flat tensor: the square of a gradient's norm. Sums of TILE elements in fp32, all
  * above in fp64. */
 #include "ops/infer.h"
+#include "ops/gpu_sums.h"
 
 enum { SQUARES_PER_TASK = 64 * TILE };
 
@@ -22,6 +23,13 @@ static size_t sum_squares_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
     return (size_t)div_up(type_numel(&node->in[0]->type), SQUARES_PER_TASK) * sizeof(double);
+}
+
+static size_t sum_squares_gpu_workspace(const Node *node, int sm)
+{
+    int64_t count = type_numel(&node->in[0]->type);
+    (void)sm;
+    return (size_t)div_up(count, squares_of_block(count)) * sizeof(double);
 }
 
 VEC_TASK(sum_squares_task)
@@ -66,6 +74,7 @@ const OpDef op_sum_squares = {
     .infer = sum_squares_infer,
     .cost = sum_squares_cost,
     .workspace = sum_squares_workspace,
+    .gpu_workspace = sum_squares_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, sum_squares_cpu, "reference"}},
     .samples = sum_squares_samples,
     .num_samples = sizeof sum_squares_samples / sizeof sum_squares_samples[0],

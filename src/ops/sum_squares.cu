@@ -1,13 +1,7 @@
 /* sum_squares on CUDA: blocks of a fixed cut, fp32 within a thread, double from there on, added in order. */
 #include "ops/rows.cuh"
 
-enum { THREADS = 256, PER_BLOCK = 32768, MOST_BLOCKS = 4096 };
-
-static int64_t block_elements(int64_t count)
-{
-    int64_t each = cuda_div_up(count, MOST_BLOCKS);
-    return each < PER_BLOCK ? (int64_t)PER_BLOCK : cuda_div_up(each, PER_BLOCK) * PER_BLOCK;
-}
+enum { THREADS = 256 };
 
 static __device__ __forceinline__ double block_sum_double(double x, double *scratch)
 {
@@ -49,7 +43,7 @@ static __global__ void sum_partials(const double *partial, int64_t count, float 
 static Status sum_squares_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0];
-    int64_t           count = type_numel(&x->type), each = block_elements(count), blocks = cuda_div_up(count, each);
+    int64_t           count = type_numel(&x->type), each = squares_of_block(count), blocks = cuda_div_up(count, each);
     double           *partial = (double *)args->workspace;
     CUDA_FLOAT(x->type.dtype, T,
                sum_squares_blocks<T><<<(unsigned)blocks, THREADS, 0, cuda_stream(args)>>>((const T *)x->data, partial, count, each));
@@ -57,11 +51,4 @@ static Status sum_squares_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t sum_squares_workspace(const Node *node, CudaDevice *device)
-{
-    int64_t count = type_numel(&node->in[0]->type);
-    (void)device;
-    return (size_t)cuda_div_up(count, block_elements(count)) * sizeof(double);
-}
-
-CUDA_KERNELS(sum_squares, {.dtypes = DT_SET_FLOAT, .run = sum_squares_run, .name = "blocks", .workspace = sum_squares_workspace})
+CUDA_KERNELS(sum_squares, {.dtypes = DT_SET_FLOAT, .run = sum_squares_run, .name = "blocks", .workspace = cuda_planned_workspace})

@@ -8,6 +8,7 @@
 #include "passes/peft_names.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* As PEFT: a target is the module's own name, a suffix of its path, or the whole path. */
@@ -18,10 +19,27 @@ static bool target_matches(const char *target, const char *module)
     return name == path || module[path - name - 1] == '.';
 }
 
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const LoraModule *)a)->path, ((const LoraModule *)b)->path);
+}
+
+const LoraModule *lora_find_module(const LoraOptions *lora, const char *path)
+{
+    LoraModule key = {.path = path};
+    return lora->num_modules ? bsearch(&key, lora->modules, (size_t)lora->num_modules, sizeof key, by_path) : NULL;
+}
+
+double lora_scale(const LoraOptions *lora, int64_t r, double alpha)
+{
+    return alpha / (lora->use_rslora ? sqrt((double)r) : (double)r);
+}
+
 static bool is_target(const LoraOptions *lora, const Param *param, char *matched)
 {
     if (!param->is_linear || !param->module) return false;
     bool found = false;
+    if (lora->num_modules) return lora_find_module(lora, param->module) != NULL;
     for (int i = 0; i < lora->num_targets; i++) {
         bool all = strcmp(lora->targets[i], "all-linear") == 0;
         if (all ? param->is_head : !target_matches(lora->targets[i], param->module)) continue;
@@ -53,11 +71,13 @@ static Value *add_adapter(Graph *graph, const Param *base, const char *half, int
 
 static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool training)
 {
-    Value       *x = linear->in[0], *w = linear->in[1], *y = linear->out[0];
-    const Param *base = w->param;
-    Value       *a = add_adapter(graph, base, PEFT_A, lora->r, type_cols(&w->type), INIT_UNIFORM);
-    Value       *b = add_adapter(graph, base, PEFT_B, w->type.dim[0], lora->r, INIT_ZEROS);
-    Node        *after = linear->next, *node;
+    Value            *x = linear->in[0], *w = linear->in[1], *y = linear->out[0];
+    const Param      *base = w->param;
+    const LoraModule *module = lora_find_module(lora, base->module), of_all = {.r = lora->r, .alpha = lora->alpha};
+    if (!module) module = &of_all;
+    Value *a = add_adapter(graph, base, PEFT_A, module->r, type_cols(&w->type), INIT_UNIFORM);
+    Value *b = add_adapter(graph, base, PEFT_B, w->type.dim[0], module->r, INIT_ZEROS);
+    Node  *after = linear->next, *node;
     graph->cursor = after;
     graph->layer = linear->layer;
     graph->part = linear->part;
@@ -69,7 +89,7 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     }
     Value *down_in[] = {x, a};
     TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", y->name), down_in, 2, ~0u, &node));
-    LinearAttrs attrs = {.alpha = lora->alpha / (lora->use_rslora ? sqrt((double)lora->r) : (double)lora->r)};
+    LinearAttrs attrs = {.alpha = lora_scale(lora, module->r, module->alpha)};
     Value      *up_in[] = {y, node->out[0], b};
     TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 3, ~0u, &node));
     graph->cursor = NULL;
@@ -115,7 +135,7 @@ Status pass_adapt(PassContext *context, Graph **graph)
         if (node->op == &op_linear && node->in[1]->param && is_target(lora, node->in[1]->param, matched))
             TRY(wrap(*graph, node, lora, training));
     }
-    for (int i = 0; i < lora->num_targets; i++)
+    for (int i = 0; i < lora->num_targets && !lora->num_modules; i++)
         if (!matched[i]) return unmatched(*graph, lora->targets[i]);
     return OK;
 }

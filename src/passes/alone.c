@@ -47,6 +47,7 @@ static const struct {
     {"lora_targets", KIND_TARGETS, offsetof(CompileOptions, lora)},
     {"master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights)},
     {"matmul_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.forward)},
+    {"micro_steps", KIND_INT, offsetof(CompileOptions, micro_steps)},
     {"moment_dtype", KIND_DTYPE, offsetof(CompileOptions, moment_dtype)},
     {"no_fuse", KIND_FUSIONS, offsetof(CompileOptions, no_fuse)},
     {"offload", KIND_OFFLOADS, offsetof(CompileOptions, offload)},

@@ -5,7 +5,7 @@
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-/* Forward order: wanted is what a trained parameter flows into. */
+/* Forward order: wanted is what a trained parameter flows into, integers and codes too: check_inputs refuses those. */
 static void find_wanted(GradBuilder *grad)
 {
     for (int i = 0; i < grad->num_forward; i++) {
@@ -20,11 +20,22 @@ static void find_wanted(GradBuilder *grad)
         bool any = false;
         for (int i = 0; i < node->num_in; i++) any = any || grad_wanted(grad, node->in[i]);
         for (int k = 0; k < node->num_out; k++)
-            if (node->out[k] && any) grad->wanted[node->out[k]->id] = (DT_SET(node->out[k]->type.dtype) & DT_SET_FLOAT) != 0;
+            if (node->out[k] && any) grad->wanted[node->out[k]->id] = 1;
     }
 }
 
-/* A rule knows which of its inputs are weights. Their gradients are made in lasting memory, all others are activations. */
+/* Every output that the loss reads has a gradient, or the rule would drop a path from the loss to a weight. */
+static Status check_outputs(GradBuilder *grad, const Node *node)
+{
+    const char *source = node->source ? node->source : "graph";
+    for (int k = 1; k < node->num_out; k++)
+        FAIL_IF(grad_of(grad, node->out[k]) && !(node->op->grad_outputs >> k & 1), ERR_UNSUPPORTED,
+                "%s: the loss reads %s, output %d of %s, and the op has no gradient for it", source, node->out[k]->name, k, node->op->name);
+    return OK;
+}
+
+/* A rule knows which of its inputs are weights, and which are constants. Gradients of weights are made in lasting memory, all others are
+ * activations. */
 static Status check_inputs(GradBuilder *grad, const Node *node)
 {
     const char *source = node->source ? node->source : "graph";
@@ -35,7 +46,11 @@ static Status check_inputs(GradBuilder *grad, const Node *node)
             FAIL_IF(node->in[k] == in, ERR_UNSUPPORTED,
                     "%s: %s is both input %d and input %d of %s; a trained weight can be only one of them", source, in->name, k, i,
                     node->op->name);
-        if (!grad_wanted(grad, in) || weight == expected) continue;
+        if (!grad_wanted(grad, in)) continue;
+        bool constant = node->op->constants >> i & 1 || !(DT_SET(in->type.dtype) & DT_SET_FLOAT);
+        FAIL_IF(constant, ERR_UNSUPPORTED, "%s: input %d of %s is %s, which depends on a trained weight, and the op has no gradient for it",
+                source, i, node->op->name, in->name);
+        if (weight == expected) continue;
         FAIL_IF(weight, ERR_UNSUPPORTED, "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
                 source, i, node->op->name, in->name);
         FAIL(ERR_UNSUPPORTED,
@@ -53,6 +68,7 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     if (!needed || !leads) return OK;
     FAIL_IF(!node->op->backward, ERR_UNSUPPORTED, "%s: op %s has no gradient, and %s needs one", node->source ? node->source : "graph",
             node->op->name, node->out[0] ? node->out[0]->name : "its output");
+    TRY(check_outputs(grad, node));
     TRY(check_inputs(grad, node));
     grad->graph->layer = node->layer;
     grad->graph->part = node->part;

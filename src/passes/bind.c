@@ -24,6 +24,17 @@ static int64_t longest_sequence(const CompileOptions *options, bool with_cache)
     return longest;
 }
 
+/* Where nothing is trained, nothing is dropped. */
+static void remove_dropout(Graph *graph)
+{
+    for (Node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        if (node->op != &op_dropout) continue;
+        graph_replace_uses(graph, node->out[0], node->in[0], NULL);
+        graph_remove_node(graph, node);
+    }
+}
+
 /* The share of the step's trained tokens whose label was the likeliest. NULL: the model's token losses aren't of a cross_entropy. */
 static Status add_accuracy(Graph *graph, Value **out)
 {
@@ -31,7 +42,7 @@ static Status add_accuracy(Graph *graph, Value **out)
     Node  *loss = losses ? losses->producer : NULL, *node;
     if (!loss || loss->op != &op_cross_entropy || !hyper) return OK;
     ((CrossEntropyAttrs *)loss->attrs)->hits = true;
-    TRY(node_want_output(graph, loss, 2, "hits"));
+    if (!loss->out[2]) TRY(node_want_output(graph, loss, 2, "hits"));
     graph->source = loss->source;
     Value *in[] = {loss->out[2], hyper};
     TRY(graph_add_node(graph, &op_loss_sum, NULL, "accuracy", in, 2, ~0u, &node));
@@ -108,6 +119,7 @@ Status pass_bind(PassContext *context, Graph **graph)
         .num_ops = OP_COUNT,
     };
     TRY(ir_module_bind(context->arena, context->module, context->config, context->config_name, &bind, graph));
+    if (!program_is_micro(spec->kind) && spec->kind != PROGRAM_CALIBRATE) remove_dropout(*graph);
     const char *want = wanted[spec->kind];
     Value      *value = graph_output(*graph, want), *accuracy = NULL;
     FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want, program_kind_name(spec->kind));

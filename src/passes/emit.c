@@ -34,7 +34,9 @@ static Status emit_node(PassContext *context, Node *node, Launch *launch)
     OpCost cost = launch_cost(launch);
     program->cost.flops += cost.flops;
     program->cost.bytes += cost.bytes;
-    program->roofline_seconds += launch_limit_seconds(&context->plan->facts, launch, 1);
+    double *busy = &program->limit_seconds[launch->stream];
+    *busy += launch_limit_seconds(&context->plan->facts, launch, 1);
+    if (*busy > program->roofline_seconds) program->roofline_seconds = *busy;
     return OK;
 }
 

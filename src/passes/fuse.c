@@ -3,6 +3,7 @@
  * reads become views of one packed parameter and keep their names, so that adapters, decay and files stay per member. So do the
  * A and B of adapters on one input. */
 #include "ops/attrs.h"
+#include "ops/lm_head_chunks.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -384,10 +385,17 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
     return OK;
 }
 
-static void cut_head(Graph *graph, int64_t chunks)
+/* A step adds to the head's gradient once a chunk of each micro-batch: where these are too many for bf16, a micro-batch adds its own up
+ * in fp32. The sums of micro-batches are others' to choose (fp32_grads). */
+static void cut_head(Graph *graph, const CompileOptions *options)
 {
-    for (Node *node = graph->last; node; node = node->prev)
-        if (node->op == &op_lm_head_loss) ((LmHeadAttrs *)node->attrs)->chunks = chunks;
+    int64_t micro_steps = options->micro_steps ? options->micro_steps : 1;
+    for (Node *node = graph->last; node; node = node->prev) {
+        if (node->op != &op_lm_head_loss) continue;
+        LmHeadAttrs *attrs = node->attrs;
+        attrs->chunks = options->head_chunks;
+        attrs->sum_f32 = micro_steps * lm_head_num_sums(&node->in[0]->type, node->in[1]->type.dim[0], attrs->chunks) > MOST_NARROW_SUMS;
+    }
 }
 
 Status pass_fuse(PassContext *context, Graph **graph)
@@ -397,6 +405,6 @@ Status pass_fuse(PassContext *context, Graph **graph)
     /* With dropout adapters read inputs of their own in training programs: nothing may be packed in the others either. */
     if (context->options->lora.dropout > 0) no_fuse |= 1u << FUSE_LORA;
     TRY(fuse_graph(*graph, no_fuse, counts));
-    cut_head(*graph, context->options->head_chunks);
+    cut_head(*graph, context->options);
     return OK;
 }

@@ -20,6 +20,7 @@ typedef struct KernelRecord { /* one kernel variant of one op */
 
 typedef struct Doctor {
     Device       *device, *cpu;
+    Device       *planner; /* plans for the device without it; NULL: it is no GPU */
     FILE         *out;
     DoctorCounts *counts;
     KernelRecord  records[MAX_NAMES];
@@ -83,11 +84,12 @@ static float get_float(const void *data, DType dtype, int64_t i)
     return dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }
 
-static void case_fill(Case *c, const int *int_range)
+static void case_fill(Case *c, const OpSample *sample)
 {
     for (int k = 0; k < c->node->num_in; k++) {
         if (!c->in[k]) continue;
-        op_draw(c->node, k, int_range[k], 77 + (uint64_t)k, c->in[k]);
+        op_draw(c->node, k, sample->int_range[k], 77 + (uint64_t)k, c->in[k]);
+        op_mask(c->node, k, sample, c->in[k]);
     }
 }
 
@@ -419,13 +421,25 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     return OK;
 }
 
+/* A plan made without the GPU must count the workspace of the kernel that binds: all but what a library rounds up to. */
+static void check_planned(Doctor *d, const Node *node, const BoundKernel *kernel, const char *what)
+{
+    const size_t rounding = 1 << 20;
+    BoundKernel  planned;
+    if (!d->planner || d->planner->api->bind(d->planner, node, &planned) != OK) return;
+    if (kernel->workspace_bytes <= planned.workspace_bytes + rounding) return;
+    fprintf(d->out, "FAILED %s, %s (%s): works in %zu bytes, a plan counts %zu\n", node->op->name, kernel->name, what,
+            kernel->workspace_bytes, planned.workspace_bytes);
+    d->counts->failed++;
+}
+
 static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16, const char *what)
 {
     Case        c, wide = {0};
     BoundKernel kernel;
     Status      status = case_make(&c, op, sample->attrs, in);
     if (status == OK) {
-        case_fill(&c, sample->int_range);
+        case_fill(&c, sample);
         if (op->results.op) status = fill_results(d, &c);
     }
     double tolerance = is_bf16 ? 1e-2 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
@@ -439,6 +453,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
             status_clear();
             break;
         }
+        if (index == 0) check_planned(d, c.node, &kernel, what);
         if (!d->kernel || strcmp(d->kernel, kernel.name) == 0) status = check_variant(d, &c, &wide, &kernel, tolerance, is_bf16, what);
     }
     arena_deinit(&c.arena);
@@ -515,12 +530,18 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
     size_t op_len = only ? strcspn(only, ":") : 0;
     if (only && only[op_len]) d.kernel = only + op_len + 1;
     *counts = (DoctorCounts){0};
-    for (int id = 0; id < OP_COUNT; id++) {
+    DeviceFacts facts;
+    TRY(device->api->facts(device, &facts));
+    if (facts.sm) TRY(device_null_of(device, &d.planner));
+    Status status = OK;
+    for (int id = 0; id < OP_COUNT && status == OK; id++) {
         const OpDef *op = op_table[id];
         if ((op->flags & OP_VIEW) || (only && (strlen(op->name) != op_len || strncmp(only, op->name, op_len) != 0))) continue;
-        for (int i = 0; i < op->num_samples; i++) TRY(check_sample(&d, op, &op->samples[i], "sample", i));
-        for (int i = 0; i < op->num_large; i++) TRY(check_sample(&d, op, &op->large[i], "large", i));
+        for (int i = 0; i < op->num_samples && status == OK; i++) status = check_sample(&d, op, &op->samples[i], "sample", i);
+        for (int i = 0; i < op->num_large && status == OK; i++) status = check_sample(&d, op, &op->large[i], "large", i);
     }
+    if (d.planner) d.planner->api->destroy(d.planner);
+    TRY(status);
     fprintf(out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
     for (int i = 0; i < d.num_records; i++) {
         const KernelRecord *r = &d.records[i];

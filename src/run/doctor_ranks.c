@@ -1,5 +1,6 @@
 #include "run/doctor_ranks.h"
 
+#include "base/c_locale.h"
 #include "comm/comm.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -55,7 +56,7 @@ static Status run_ranks(RankRun *runs, int ranks)
     TRY(comm_threads_create(ranks, NULL, comms));
     for (; started < ranks; started++) {
         runs[started].comm = comms[started];
-        if (pthread_create(&runs[started].thread, NULL, rank_main, &runs[started]) != 0) break;
+        if (c_locale_thread(&runs[started].thread, rank_main, &runs[started]) != 0) break;
     }
     for (int r = started; r < ranks; r++) {
         comm_abort(comms[r], ERR_IO, "its thread can't be started");

@@ -309,6 +309,7 @@ void plan_write_json(const Plan *plan, StrBuf *out)
                       (long long)plan_code_bytes(plan), (long long)plan_scale_bytes(plan));
     if (plan->num_fp4)
         strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_fp4, (long long)plan_fp4_bytes(plan));
+    if (plan->facts.bandwidth > 0) strbuf_printf(out, "\"rates_measured\": %s, ", plan->facts.rates ? "true" : "false");
     strbuf_puts(out, "\"programs\": {");
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *p = &plan->programs[i];

@@ -73,9 +73,10 @@ typedef struct Program {
     Launch     *launches;
     int64_t     live_bytes; /* largest sum of activations alive at one time: the bound a perfect placement would meet */
     int64_t     activation_bytes;
-    OpCost      cost;              /* sums over launches */
-    double      roofline_seconds;  /* every launch at its limit, one after another */
-    double      simulated_seconds; /* see run/timeline.h */
+    OpCost      cost;                        /* sums over launches */
+    double      limit_seconds[STREAM_COUNT]; /* of each stream, every launch at its limit */
+    double      roofline_seconds;            /* the longest of these: the program takes no less */
+    double      simulated_seconds;           /* see run/timeline.h */
     void       *replay;
 } Program;
 

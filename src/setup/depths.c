@@ -42,7 +42,7 @@ static double busiest_stream(const DeviceFacts *facts, const Program *program)
     return fmax(most, power);
 }
 
-static int64_t times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps)
+int64_t setup_times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps)
 {
     bool has_last = plan_program(plan, PROGRAM_MICRO_LAST) != NULL;
     if (kind == PROGRAM_MICRO_NEXT) return micro_steps - 1 - has_last;
@@ -53,7 +53,7 @@ double setup_step_seconds(const Plan *plan, int64_t micro_steps)
 {
     double seconds = 0;
     for (int i = 0; i < plan->num_programs && plan->facts.bandwidth > 0; i++)
-        seconds += (double)times_a_step(plan, plan->programs[i].spec.kind, micro_steps) * plan->programs[i].simulated_seconds;
+        seconds += (double)setup_times_a_step(plan, plan->programs[i].spec.kind, micro_steps) * plan->programs[i].simulated_seconds;
     return seconds;
 }
 
@@ -82,7 +82,7 @@ PlanSize plan_size(const Plan *plan, int64_t micro_steps)
     bool     has_rates = plan->facts.bandwidth > 0;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
-        double         times = (double)times_a_step(plan, program->spec.kind, micro_steps);
+        double         times = (double)setup_times_a_step(plan, program->spec.kind, micro_steps);
         int64_t       *live = program->spec.kind == PROGRAM_OPTIMIZER ? &size.update_bytes : &size.live_bytes;
         if (program->live_bytes > *live) *live = program->live_bytes;
         if (times <= 0) continue;
@@ -103,7 +103,10 @@ static void choose_part(CompileOptions *options, PlanPart part)
     const ProgramSpec *next = compile_spec(options, PROGRAM_MICRO_NEXT), *optimizer = compile_spec(options, PROGRAM_OPTIMIZER);
     options->unplaced = part == PLAN_MICRO || part == PLAN_UPDATE;
     if (part == PLAN_MEMORY && next) compile_drop(options, PROGRAM_MICRO_FIRST); /* its memory is the other's */
-    if (part == PLAN_MICRO) compile_drop(options, PROGRAM_OPTIMIZER), compile_drop(options, PROGRAM_GATHER);
+    if (part == PLAN_MICRO) {
+        compile_drop(options, PROGRAM_OPTIMIZER), compile_drop(options, PROGRAM_GATHER);
+        options->micro_steps = 1; /* a bound for all head_chunks: more of them could make the head sum in fp32, which takes memory */
+    }
     if (part != PLAN_UPDATE) return;
     ProgramSpec kept[] = {options->programs[0], *optimizer};
     memcpy(options->programs, kept, sizeof kept);

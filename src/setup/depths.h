@@ -44,3 +44,13 @@ PlanSize depths_plan(const Depths *d, const Config *config, int64_t max_layers, 
 void depths_compare(Depths *d, const Config *config, const PlanSize *whole, bool timed);
 /* What all layers take, from the first ones; bounds are bounds, `bytes` and `seconds` are estimates. */
 PlanSize depths_size(const Depths *d, const Config *config, PlanPart part);
+
+/* The keys that memory: auto tries beside the micro-batch, by index. */
+int memory_num_keys(void);
+/* Gives a key the value that takes the least memory. False: it has that already, the run file sets it, or it has no effect in this run;
+ * is_host: the device's memory is the host's. */
+bool memory_take_least(Config *config, int index, bool is_host);
+/* Gives a key the value it has in `from`. False: it has that already. */
+bool memory_take_back(Config *config, const Config *from, int index);
+/* Says those that differ from `from` as " key=value". */
+void memory_say_changes(const Config *config, const Config *from, StrBuf *out);

@@ -42,8 +42,9 @@ int64_t setup_sequence_len(const Config *config, const HfModel *model)
 int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
 {
     HfModel *model;
-    Status   status =
-        file_exists(arena_printf(arena, "%s/config.json", dir)) ? hf_model_open_as(arena, dir, setup_ir(config), &model) : ERR_NOT_FOUND;
+    bool     is_there;
+    Status   status = file_exists(arena_printf(arena, "%s/config.json", dir), &is_there);
+    if (status == OK) status = is_there ? hf_model_open_as(arena, dir, setup_ir(config), &model) : ERR_NOT_FOUND;
     if (status == OK) return setup_sequence_len(config, model);
     status_clear(); /* a tokenizer's folder, or a model that we don't train */
     return config->sequence_len;
@@ -61,16 +62,15 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
                                     (long long)config->sequence_len, config->model, (long long)model->max_positions, model->positions_key);
         return config_at(config->origin, KEY_run_sequence_len, status);
     }
-    return config->from_scratch || !hf_model_has_weights(model) ? OK : hf_model_open_weights(model);
+    bool has_weights;
+    TRY(hf_model_has_weights(model, &has_weights));
+    return config->from_scratch || !has_weights ? OK : hf_model_open_weights(model);
 }
 
 static DType float_dtype(Choice choice)
 {
     return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
 }
-
-/* bf16 sums of more gradients than this lose what is small against the sum: 0.4 % of it at 512, 3 % at 1,024. */
-enum { MOST_NARROW_SUMS = 64 };
 
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
@@ -261,6 +261,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
     out->head_chunks = config->head_chunks;
+    out->micro_steps = config->gradient_accumulation_steps;
     choose_offload(config, out);
     out->lora = (LoraOptions){.enabled = config->lora,
                               .r = config->lora_rank,
@@ -281,9 +282,11 @@ static Status check_list(Arena *arena, const DatasetList *list, bool pull)
         const Dataset *d = &list->items[i];
         char         **paths;
         int            count;
-        if (!d->path || (!pull && hub_is_remote(d->path))) continue;
+        bool           is_remote = false;
+        if (d->path && !pull) TRY(hub_is_remote(d->path, &is_remote));
+        if (!d->path || is_remote) continue;
         TRY(config_at(d->origin, KEY_dataset_path,
-                      reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, &paths, &count)));
+                      reader_find_files(arena, d->path, d->split, d->type == OPT_DATASET_TEXT, NULL, &paths, &count)));
     }
     return OK;
 }
@@ -396,11 +399,9 @@ static Status find_bound(Arena *arena, const Config *config, const HfModel *mode
     if (!(plan->facts.gemm_flops[DT_BF16] > 0) || !(plan->facts.gemm_flops[DT_E4M3] > 0)) return OK;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
-        ProgramKind    kind = program->spec.kind;
-        int64_t        times =
-            kind == PROGRAM_MICRO_NEXT ? config->gradient_accumulation_steps - 1 : kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_OPTIMIZER;
-        all += (double)times * program->simulated_seconds;
-        saved += (double)times * saved_of(plan, &fp8.precision, program);
+        double         times = (double)setup_times_a_step(plan, program->spec.kind, config->gradient_accumulation_steps);
+        all += times * program->simulated_seconds;
+        saved += times * saved_of(plan, &fp8.precision, program);
     }
     if (saved > 0) *out_seconds = all - saved;
     return OK;
@@ -518,16 +519,17 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
     strbuf_printf(out, "  %-12s %12s", "in all", size_text(plan_total_bytes(plan), text));
     if (limit) strbuf_printf(out, "   of %s", size_text(limit, text));
     if (key != CONFIG_KEY_COUNT) strbuf_printf(out, " (%s)", options[key].name);
-    if (key == KEY_run_gpu_memory) strbuf_printf(out, "; %s is left to driver and libraries", size_text(plan->facts.driver_bytes, text));
+    bool has_reserve = key == KEY_run_gpu_memory || (key == CONFIG_KEY_COUNT && plan->facts.driver_is_apart);
+    if (has_reserve) strbuf_printf(out, "; %s is left to driver and libraries", size_text(plan->facts.driver_bytes, text));
     if (plan->facts.driver_bytes)
-        strbuf_printf(out, "\n  %-12s %12s   estimated, for context and libraries%s", "beside it", size_text(GPU_CONTEXT_BYTES, text),
-                      plan->world > 1 ? " but NCCL's buffers" : "");
+        strbuf_printf(out, "\n  %-12s %12s   estimated, for context and libraries%s%s", "beside it", size_text(GPU_CONTEXT_BYTES, text),
+                      plan->world > 1 ? " but NCCL's buffers" : "", has_reserve ? ", of what is left to them" : "");
     if (plan_host_bytes(plan) > LEAST_PINNED)
         strbuf_printf(out, "\n  %-12s %12s   of the host's memory", "pinned", size_text(plan_host_bytes(plan), text));
     strbuf_puts(out, "\n\nprogram         launches       GFLOP     traffic  activations");
     bool timed = false;
     for (int i = 0; i < plan->num_programs; i++) timed |= plan->programs[i].roofline_seconds > 0;
-    strbuf_puts(out, timed ? "   time at the limit    expected\n" : "\n");
+    strbuf_puts(out, !timed ? "\n" : plan->facts.rates ? "   time at the limit    expected\n" : "   time at the limit    at least\n");
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *p = &plan->programs[i];
         strbuf_printf(out, "  %-13s %8d %11.2f", p->name, p->num_launches, p->cost.flops * 1e-9);
@@ -536,5 +538,7 @@ void setup_print_plan(const Config *config, const Plan *plan, StrBuf *out)
         if (timed) strbuf_printf(out, "       %10.3f ms %8.3f ms", p->roofline_seconds * 1e3, p->simulated_seconds * 1e3);
         strbuf_putc(out, '\n');
     }
-    if (timed) strbuf_printf(out, "expected times: %s\n", plan->facts.rates ? "rates measured on this GPU" : "data-sheet rates");
+    if (timed)
+        strbuf_puts(out, plan->facts.rates ? "expected times: rates measured on this GPU\n"
+                                           : "times are bounds, of data-sheet rates: nothing was measured on this GPU\n");
 }

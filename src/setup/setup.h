@@ -62,6 +62,8 @@ int64_t setup_needed_bytes(const Plan *plan);
 /* The pinned memory of the plans of as many ranks of one host against what that has (0: unknown): ERR_NO_FIT. */
 NODISCARD Status setup_check_pinned(const Plan *plan, int ranks_here, int64_t available);
 
+/* How often an optimizer step runs the programs of a kind. */
+int64_t setup_times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps);
 /* Simulated seconds of an optimizer step; 0: the device's rates aren't known. */
 double setup_step_seconds(const Plan *plan, int64_t micro_steps);
 

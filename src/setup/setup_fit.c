@@ -1,5 +1,5 @@
-/* What would fit where a plan doesn't. Settings are changed one by one, then together, and each change is planned. Of a deep model only the
- * first layers are planned; the others are taken to repeat them. */
+/* What would fit where a plan doesn't. Settings are changed one by one, then together, with those of memory: auto, and each change is
+ * planned. Of a deep model only the first layers are planned; the others are taken to repeat them. */
 #include "setup/depths.h"
 
 #include "config/options.h"
@@ -77,35 +77,42 @@ typedef struct Fit {
     const Config *config;
     Depths        depths;
     int64_t       limit;
+    bool          is_host; /* the device's memory is the host's */
     StrBuf        lines;
 } Fit;
 
-static int64_t planned_bytes(const Fit *fit, const Config *config)
+static PlanSize planned_size(const Fit *fit, const Config *config)
 {
-    return depths_size(&fit->depths, config, PLAN_MEMORY).bytes;
+    return depths_size(&fit->depths, config, PLAN_MEMORY);
 }
 
-/* The bytes of these settings if they fit, else -1. Where the first layers' answer is within 1 % of the limit, all layers are planned. */
-static int64_t fitting_bytes(Fit *fit, const Config *config)
+/* The size of these settings, with bytes of -1 if they don't fit. Where the first layers' answer is within 1 % of the limit, all layers
+ * are planned. */
+static PlanSize fitting_size(Fit *fit, const Config *config)
 {
-    int64_t bytes = planned_bytes(fit, config);
-    if (bytes >= 0 && !fit->depths.whole && llabs(bytes - fit->limit) < fit->limit / 100)
-        bytes = depths_plan(&fit->depths, config, 0, PLAN_MEMORY).bytes;
-    return bytes > fit->limit ? -1 : bytes;
+    PlanSize size = planned_size(fit, config);
+    if (size.bytes >= 0 && !fit->depths.whole && llabs(size.bytes - fit->limit) < fit->limit / 100)
+        size = depths_plan(&fit->depths, config, 0, PLAN_MEMORY);
+    if (size.bytes > fit->limit) size.bytes = -1;
+    return size;
 }
 
-static void add_line(Fit *fit, int64_t bytes, const StrBuf *said)
+static void add_line(Fit *fit, const PlanSize *size, const StrBuf *said)
 {
+    enum { LEAST_PINNED = 1 << 20 };
     char text[32];
-    strbuf_printf(&fit->lines, "\n  %s%s:%.*s", fit->depths.whole ? "" : "about ", size_text(bytes, text), (int)said->len, said->data);
+    strbuf_printf(&fit->lines, "\n  %s%s", fit->depths.whole ? "" : "about ", size_text(size->bytes, text));
+    if (size->host_bytes > LEAST_PINNED && !fit->is_host)
+        strbuf_printf(&fit->lines, " and %s of the host's memory", size_text(size->host_bytes, text));
+    strbuf_printf(&fit->lines, ":%.*s", (int)said->len, said->data);
 }
 
 /* What fits becomes a line. */
 static bool try_settings(Fit *fit, const Config *config, const StrBuf *said)
 {
-    int64_t bytes = fitting_bytes(fit, config);
-    if (bytes >= 0) add_line(fit, bytes, said);
-    return bytes >= 0;
+    PlanSize size = fitting_size(fit, config);
+    if (size.bytes >= 0) add_line(fit, &size, said);
+    return size.bytes >= 0;
 }
 
 static void try_alone(Fit *fit)
@@ -125,6 +132,28 @@ static bool try_more(Fit *fit, Config *config, Change change, StrBuf *said)
     return make_change(config, change, said) && !is_first && try_settings(fit, config, said);
 }
 
+/* All that memory: auto may set, as far as it takes less memory; then what isn't needed is left out, the last first. Where it doesn't fit,
+ * *config and `said` are of all. */
+static bool try_auto(Fit *fit, Config *config, StrBuf *said)
+{
+    const Config start = *config;
+    bool         changed = false;
+    for (int k = 0; k < memory_num_keys(); k++) changed |= memory_take_least(config, k, fit->is_host);
+    if (!changed) return false;
+    PlanSize size = fitting_size(fit, config);
+    for (int k = memory_num_keys() - 1; k >= 0 && size.bytes >= 0; k--) {
+        Config without = *config;
+        if (!memory_take_back(&without, &start, k)) continue;
+        PlanSize found = fitting_size(fit, &without);
+        if (found.bytes < 0) continue;
+        *config = without;
+        size = found;
+    }
+    memory_say_changes(config, &start, said);
+    if (size.bytes >= 0) add_line(fit, &size, said);
+    return size.bytes >= 0;
+}
+
 /* The longest sequences that fit, of half the length, a quarter, ...; if even the shortest don't, *config and `said` are of those. */
 static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
 {
@@ -134,28 +163,40 @@ static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
     while (full >> (high + 1) >= LEAST_SEQUENCE) high++;
     if (!high) return false;
     config->sequence_len = full >> high;
-    int64_t bytes = fitting_bytes(fit, config);
-    while (bytes >= 0 && low < high) {
+    PlanSize size = fitting_size(fit, config);
+    while (size.bytes >= 0 && low < high) {
         int middle = (low + high) / 2;
         config->sequence_len = full >> middle;
-        int64_t found = fitting_bytes(fit, config);
-        if (found < 0) {
+        PlanSize found = fitting_size(fit, config);
+        if (found.bytes < 0) {
             low = middle + 1;
         } else {
             high = middle;
-            bytes = found;
+            size = found;
         }
     }
     config->sequence_len = full >> high;
     strbuf_printf(said, " sequence_len=%lld", (long long)config->sequence_len);
-    if (bytes >= 0) add_line(fit, bytes, said);
-    return bytes >= 0;
+    if (size.bytes >= 0) add_line(fit, &size, said);
+    return size.bytes >= 0;
 }
 
-/* One change after the other, until they fit together. Where nothing does, *config and `said` are what takes least. */
+/* As try_auto; *config and `said` change only if it fits. */
+static bool try_auto_first(Fit *fit, Config *config, StrBuf *said)
+{
+    const Config before = *config;
+    size_t       len = said->len;
+    if (try_auto(fit, config, said)) return true;
+    *config = before;
+    said->len = len;
+    return false;
+}
+
+/* One change after the other, until they fit together; those that change what is learned come last. Where nothing does, *config and `said`
+ * are what takes least. */
 static bool try_together(Fit *fit, Config *config, StrBuf *said)
 {
-    if (try_more(fit, config, CHANGE_BATCH, said) || try_more(fit, config, CHANGE_RECOMPUTE, said) ||
+    if (try_more(fit, config, CHANGE_BATCH, said) || try_more(fit, config, CHANGE_RECOMPUTE, said) || try_auto_first(fit, config, said) ||
         try_more(fit, config, CHANGE_MODEL, said))
         return true;
     Config adapted = *config;
@@ -166,7 +207,7 @@ static bool try_together(Fit *fit, Config *config, StrBuf *said)
         said->len = len;
         if (try_more(fit, config, CHANGE_LORA, said)) return true;
     }
-    if (try_more(fit, config, CHANGE_QLORA, said)) return true;
+    if (try_more(fit, config, CHANGE_QLORA, said) || try_auto(fit, config, said)) return true;
     return try_shorter(fit, config, said);
 }
 
@@ -175,8 +216,9 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     ConfigKey key;
     int64_t   limit = setup_memory_limit(config, plan, &key), need = setup_needed_bytes(plan);
     if (!limit || need <= limit) return OK;
-    Arena    arena = {0};
-    Fit      fit = {.config = config, .depths = {.model = model, .device = device, .arena = &arena}, .limit = limit};
+    Arena arena = {0};
+    Fit   fit = {
+          .config = config, .depths = {.model = model, .device = device, .arena = &arena}, .limit = limit, .is_host = plan->facts.is_host};
     PlanSize whole = plan_size(plan, config->gradient_accumulation_steps);
     StrBuf   text = {0}, said = {0};
     Config   least = *config;
@@ -193,7 +235,7 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     if (fit.lines.len || try_together(&fit, &least, &said)) {
         strbuf_printf(&text, "\nwhat fits:%s", strbuf_cstr(&fit.lines));
     } else {
-        int64_t bytes = planned_bytes(&fit, &least);
+        int64_t bytes = planned_size(&fit, &least).bytes;
         strbuf_printf(
             &text, "\nno settings make it fit: it takes %s%s at the least%s%s; train a smaller model, or on a device with more memory",
             fit.depths.whole ? "" : "about ", size_text(bytes < 0 ? need : bytes, c), said.len ? ", with" : "", strbuf_cstr(&said));

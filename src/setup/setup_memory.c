@@ -527,6 +527,43 @@ void setup_write_choices(const MemoryChoices *choices, StrBuf *out)
     strbuf_putc(out, ']');
 }
 
+/* ---- one key after the other (setup_fit.c) ---- */
+
+int memory_num_keys(void)
+{
+    return NUM_DIMS;
+}
+
+bool memory_take_least(Config *config, int index, bool is_host)
+{
+    const Dimension *d = &dims[index];
+    int64_t          least = d->values[d->count - 1];
+    bool             has_effect =
+        !((d->to_host || d->memory_only) && is_host) && (!d->applies || d->applies(config)) && (!d->allows || d->allows(config));
+    if (!has_effect || config->origin[d->key] || get_value(config, d->key) == least) return false;
+    if (d->unless && get_value(config, d->unless)) return false;
+    set_value(config, d->key, least);
+    return true;
+}
+
+bool memory_take_back(Config *config, const Config *from, int index)
+{
+    int64_t value = get_value(from, dims[index].key);
+    if (get_value(config, dims[index].key) == value) return false;
+    set_value(config, dims[index].key, value);
+    return true;
+}
+
+void memory_say_changes(const Config *config, const Config *from, StrBuf *out)
+{
+    for (int d = 0; d < NUM_DIMS; d++) {
+        ConfigKey key = dims[d].key;
+        if (get_value(config, key) == get_value(from, key)) continue;
+        strbuf_printf(out, " %s=", options[key].name);
+        print_value(config, key, out);
+    }
+}
+
 /* ---- all ranks ---- */
 
 /* What the poorest rank has. */

@@ -292,8 +292,10 @@ Status tokenizer_configure(Tokenizer *t, const char *dir, Str tokenizer_config, 
 static Status config_read(Arena *arena, const char *dir, const char *file, Str *out)
 {
     const char *path = arena_printf(arena, "%s/%s", dir, file);
+    bool        is_there;
     *out = (Str){"", 0};
-    return file_exists(path) ? file_read(arena, path, MAX_FILE_BYTES, out) : OK;
+    TRY(file_exists(path, &is_there));
+    return is_there ? file_read(arena, path, MAX_FILE_BYTES, out) : OK;
 }
 
 /* The folder has no tokenizer.json; older ones say the same in other files. */
@@ -301,7 +303,9 @@ static Status none_there(Arena *arena, const char *dir)
 {
     static const char *const others[] = {"tokenizer.model", "vocab.json", "vocab.txt"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (!file_exists(arena_printf(arena, "%s/%s", dir, others[i]))) continue;
+        bool is_there;
+        TRY(file_exists(arena_printf(arena, "%s/%s", dir, others[i]), &is_there));
+        if (!is_there) continue;
         return status_fail(ERR_NOT_FOUND,
                            "%s has its tokenizer as %s only, which isn't read. Convert it once: python -c \"from transformers import "
                            "AutoTokenizer as T; T.from_pretrained('%s').save_pretrained('%s')\"",
@@ -322,7 +326,9 @@ Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
     dir = arena_strdup(&arena, strbuf_cstr(&local));
     strbuf_deinit(&local);
     const char *path = arena_printf(&arena, "%s/tokenizer.json", dir);
-    if (status == OK && !file_exists(path)) status = none_there(&arena, dir);
+    bool        is_there;
+    if (status == OK) status = file_exists(path, &is_there);
+    if (status == OK && !is_there) status = none_there(&arena, dir);
     if (status == OK) status = file_read(&arena, path, MAX_FILE_BYTES, &text);
     if (status == OK) status = tokenizer_parse(path, text.data, text.len, &t);
     if (status == OK) status = config_read(&arena, dir, "tokenizer_config.json", &config);

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "model/weights.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,20 +24,18 @@ static int compare_steps(const void *a, const void *b)
 
 Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count)
 {
-    enum { MAX_CHECKPOINTS = 1 << 16 };
+    const char **names;
+    size_t       num_names, count = 0;
     *out_steps = NULL;
     *out_count = 0;
-    DIR *dir = opendir(output_dir);
-    if (!dir) return OK;
-    int64_t *steps = arena_array(arena, int64_t, MAX_CHECKPOINTS);
-    size_t   count = 0;
-    for (struct dirent *entry; (entry = readdir(dir)) && count < MAX_CHECKPOINTS;) {
+    TRY(file_list_if_there(arena, output_dir, &names, &num_names));
+    int64_t *steps = arena_array(arena, int64_t, num_names + 1);
+    for (size_t i = 0; i < num_names; i++) {
         char *end;
-        if (strncmp(entry->d_name, "checkpoint-", 11) != 0 || entry->d_name[11] < '0' || entry->d_name[11] > '9') continue;
-        steps[count] = strtoll(entry->d_name + 11, &end, 10);
+        if (strncmp(names[i], "checkpoint-", 11) != 0 || names[i][11] < '0' || names[i][11] > '9') continue;
+        steps[count] = strtoll(names[i] + 11, &end, 10);
         count += *end == 0;
     }
-    closedir(dir);
     qsort(steps, count, sizeof *steps, compare_steps);
     *out_steps = steps;
     *out_count = count;
@@ -62,8 +59,10 @@ bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out
 static Status verify_parts(Arena *arena, const char *path, const JsonValue *parts)
 {
     uint64_t want, have;
-    FAIL_IF(parts->type != JSON_ARRAY || (int64_t)parts->count != (file_size(path) + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES,
-            ERR_CHECKPOINT, "%s: the manifest has another number of parts", path);
+    int64_t  bytes;
+    TRY(file_size(path, &bytes));
+    FAIL_IF(parts->type != JSON_ARRAY || (int64_t)parts->count != (bytes + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES, ERR_CHECKPOINT,
+            "%s: the manifest has another number of parts", path);
     for (uint32_t i = 0; i < parts->count; i++) {
         const JsonValue *part = &parts->items[i];
         size_t           begin = (size_t)i * FILE_HASH_PART_BYTES, end = begin + FILE_HASH_PART_BYTES;
@@ -90,7 +89,8 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
             ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
     FAIL_IF(!*name || strchr(name, '/'), ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": \"%s\" is no file of this folder", folder, name);
     const char *path = arena_printf(arena, "%s/%s", folder, name);
-    int64_t     size = file_size(path);
+    int64_t     size;
+    TRY(file_size(path, &size));
     FAIL_IF(size < 0, ERR_CHECKPOINT, "%s is missing", path);
     FAIL_IF(size != bytes, ERR_CHECKPOINT, "%s has %lld bytes, the manifest says %lld", path, (long long)size, (long long)bytes);
     if (parts) return verify_parts(arena, path, parts);
@@ -124,8 +124,9 @@ static Status verify_files(Arena *arena, const char *path, bool only_model)
 {
     const char *name = arena_printf(arena, "%s/" MANIFEST_NAME, path), *file;
     JsonValue   manifest;
-    bool        has_states = false, has_weights = false;
-    FAIL_IF(!file_exists(name), ERR_CHECKPOINT, "%s has no " MANIFEST_NAME ": it is not a whole checkpoint of this program", path);
+    bool        has_states = false, has_weights = false, is_there;
+    TRY(file_exists(name, &is_there));
+    FAIL_IF(!is_there, ERR_CHECKPOINT, "%s has no " MANIFEST_NAME ": it is not a whole checkpoint of this program", path);
     TRY(read_json(arena, name, &manifest));
     TRY(check_version(name, &manifest));
     const JsonValue *files = json_get(&manifest, "files");
@@ -141,42 +142,48 @@ static Status verify_files(Arena *arena, const char *path, bool only_model)
     return OK;
 }
 
-static bool is_ours(Arena *arena, const char *path)
+static Status is_ours(Arena *arena, const char *path, bool *out)
 {
-    const char *name;
+    const char *name, *manifest_name = arena_printf(arena, "%s/" MANIFEST_NAME, path);
     JsonValue   manifest;
-    int64_t     bytes;
+    int64_t     bytes, size;
     bool        has_state = false;
-    if (read_json(arena, arena_printf(arena, "%s/" MANIFEST_NAME, path), &manifest) != OK) return false;
+    *out = false;
+    Status status = read_json(arena, manifest_name, &manifest);
+    if (status == ERR_IO) return status;
+    if (status != OK) return OK; /* absent, or another program's */
     const JsonValue *files = json_get(&manifest, "files");
-    if (!files || files->type != JSON_ARRAY) return false;
+    if (!files || files->type != JSON_ARRAY) return OK;
     for (uint32_t i = 0; i < files->count; i++) {
-        if (!json_get_str(&files->items[i], "name", &name) || !json_get_int(&files->items[i], "bytes", &bytes)) return false;
-        if (file_size(arena_printf(arena, "%s/%s", path, name)) != bytes) return false;
+        if (!json_get_str(&files->items[i], "name", &name) || !json_get_int(&files->items[i], "bytes", &bytes)) return OK;
+        TRY(file_size(arena_printf(arena, "%s/%s", path, name), &size));
+        if (size != bytes) return OK;
         has_state |= strcmp(name, STATE_NAME) == 0;
     }
-    return has_state;
+    *out = has_state;
+    return OK;
 }
 
-bool checkpoint_is_ours(const char *path)
+Status checkpoint_is_ours(const char *path, bool *out)
 {
-    Arena arena = {0};
-    bool  found = is_ours(&arena, path);
+    Arena  arena = {0};
+    Status status = is_ours(&arena, path, out);
     arena_deinit(&arena);
-    status_clear();
-    return found;
+    if (status == OK) status_clear();
+    return status;
 }
 
-bool checkpoint_any_is_ours(const char *output_dir)
+Status checkpoint_any_is_ours(const char *output_dir, bool *out)
 {
     Arena    arena = {0};
     int64_t *steps;
     size_t   count;
-    bool     found = false;
-    if (checkpoint_list(&arena, output_dir, &steps, &count) != OK) status_clear();
-    for (size_t i = 0; i < count && !found; i++) found = checkpoint_is_ours(checkpoint_path(&arena, output_dir, steps[i]));
+    *out = false;
+    Status status = checkpoint_list(&arena, output_dir, &steps, &count);
+    for (size_t i = 0; i < count && status == OK && !*out; i++)
+        status = checkpoint_is_ours(checkpoint_path(&arena, output_dir, steps[i]), out);
     arena_deinit(&arena);
-    return found;
+    return status;
 }
 
 Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *out)
@@ -188,7 +195,9 @@ Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *ou
     Status status = checkpoint_list(&arena, output_dir, &steps, &count);
     for (size_t i = 0; i < count && status == OK; i++) {
         const char *path = checkpoint_path(&arena, output_dir, steps[i]);
-        if (!checkpoint_is_ours(path)) continue;
+        bool        is_ours;
+        status = checkpoint_is_ours(path, &is_ours);
+        if (status != OK || !is_ours) continue;
         out->count += steps[i] <= step;
         out->bytes += file_tree_bytes(path);
     }
@@ -201,8 +210,9 @@ Status checkpoint_load_tuning(const char *path, Device *device)
     Arena       arena = {0};
     Str         text;
     const char *name = arena_printf(&arena, "%s/" TUNING_NAME, path);
-    Status      status = OK;
-    if (device->api->tuning_set && file_exists(name)) {
+    bool        is_there;
+    Status      status = file_exists(name, &is_there);
+    if (status == OK && device->api->tuning_set && is_there) {
         status = file_read(&arena, name, 1 << 20, &text);
         if (status == OK) device->api->tuning_set(device, text.data);
     }
@@ -268,6 +278,9 @@ static Status read_state(Arena *arena, const char *folder, TrainState *s)
         s->total_trained = s->total_tokens; /* the only count of older checkpoints */
     else
         FAIL_IF(!json_get_int(&root, "total_trained", &s->total_trained), ERR_CHECKPOINT, "%s: total_trained is no whole number", name);
+    s->rows = -1;
+    FAIL_IF(json_get(&root, "rows") && !(json_get_int(&root, "rows", &s->rows) && s->rows >= 0), ERR_CHECKPOINT, "%s: \"rows\" is no count",
+            name);
     return check_state(arena, folder, name, s);
 }
 
@@ -308,9 +321,10 @@ Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_byt
 }
 
 /* Whether this program left it, however little of it is there. */
-static bool was_ours(Arena *arena, const char *path)
+static Status was_ours(Arena *arena, const char *path, bool *out)
 {
-    return file_exists(arena_printf(arena, "%s/" MANIFEST_NAME, path)) || file_exists(arena_printf(arena, "%s/" STATE_NAME, path));
+    TRY(file_exists(arena_printf(arena, "%s/" MANIFEST_NAME, path), out));
+    return *out ? OK : file_exists(arena_printf(arena, "%s/" STATE_NAME, path), out);
 }
 
 Status checkpoint_refuse_damaged(const char *output_dir)
@@ -322,12 +336,14 @@ Status checkpoint_refuse_damaged(const char *output_dir)
     Status      status = checkpoint_list(&arena, output_dir, &steps, &count);
     while (status == OK && count-- > 0 && !usable) {
         const char *path = checkpoint_path(&arena, output_dir, steps[count]);
-        if (!was_ours(&arena, path)) continue;
+        bool        is_ours;
+        status = was_ours(&arena, path, &is_ours);
+        if (status != OK || !is_ours) continue;
         if (!newest) newest = path;
         if (verify_files(&arena, path, true) == OK) usable = path;
         status_clear();
     }
-    if (newest && checkpoint_verify(newest) != OK)
+    if (status == OK && newest && checkpoint_verify(newest) != OK)
         status = status_prefix(
             ERR_CHECKPOINT,
             "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew, name another output_dir or set "

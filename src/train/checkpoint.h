@@ -7,10 +7,11 @@
 #include "run/session.h"
 #include "train/metrics.h"
 
-/* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: both are functions of
- * (seed, step). */
+/* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: they are functions
+ * of the seed, the step and the cursor. */
 typedef struct TrainState {
-    int64_t  step;                        /* train steps done: also the data cursor */
+    int64_t  step;                        /* train steps done */
+    int64_t  rows;                        /* the data cursor: rows that they had; -1: not known */
     int64_t  applied;                     /* of them, those that updated weights: what bias correction counts */
     int64_t  skipped;                     /* not finite */
     int64_t  bad_in_row;                  /* of these, the last ones in a row */
@@ -53,8 +54,8 @@ NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *f
  * first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);
 /* Whether it is a checkpoint of this program with every file of its manifest in its size. Nothing else is ever removed. */
-bool             checkpoint_is_ours(const char *path);
-bool             checkpoint_any_is_ours(const char *output_dir);
+NODISCARD Status checkpoint_is_ours(const char *path, bool *out);
+NODISCARD Status checkpoint_any_is_ours(const char *output_dir, bool *out);
 NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
 /* Hands the device the choices of kernels that the checkpoint was made with; before session_create. One without is fine. */
 NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);

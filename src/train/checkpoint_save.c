@@ -6,7 +6,6 @@
 #include "model/weights.h"
 #include "train/stop_token.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,10 +58,13 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
     return status;
 }
 
-/* The tokenizer's files and the chat template: what is trained is what is served. */
+/* The tokenizer's files and the chat template: what is trained is what is served. A template of the run file lays out
+ * conversations with tools too, so that the folder's other templates stay behind. */
 static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
-    TRY(hf_write_side_files(c->side_files, folder));
+    HfSideFiles files = *c->side_files;
+    if (c->chat_template.data) files.num_templates = 0;
+    TRY(hf_write_side_files(&files, folder));
     if (c->stop >= 0) TRY(stop_token_save(c->stop, c->eos, folder));
     if (!c->chat_template.data) return OK;
     Arena  arena = {0};
@@ -103,10 +105,12 @@ static Status save_state(const TrainState *s, const char *path)
                   "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"applied\": %lld,\n  \"skipped\": %lld,\n  \"bad_in_row\": %lld,\n"
                   "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"metrics_hash\": \"%016llx\",\n  "
                   "\"eval_pending\": %s,\n  \"settings_hash\": \"%016llx\",\n"
-                  "  \"data_hash\": \"%016llx\"\n}\n",
+                  "  \"data_hash\": \"%016llx\"",
                   (long long)s->step, (long long)s->applied, (long long)s->skipped, (long long)s->bad_in_row, (long long)s->total_tokens,
                   (long long)s->total_trained, (long long)s->metrics_bytes, (unsigned long long)s->metrics_hash,
                   s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
+    if (s->rows >= 0) strbuf_printf(&text, ",\n  \"rows\": %lld", (long long)s->rows);
+    strbuf_puts(&text, "\n}\n");
     Status status = file_write_atomic(path, text.data, text.len);
     strbuf_deinit(&text);
     return status;
@@ -123,28 +127,44 @@ static void write_sums(const TensorSums *sums, StrBuf *out)
     strbuf_puts(out, "\n    }");
 }
 
-/* Files of a folder by name, the hidden ones left out. */
+enum { MAX_FILES = 65536 };
+
+static Status add_files(Arena *arena, const char *folder, const char *inner, const char **names, size_t *count)
+{
+    const char **found;
+    size_t       num;
+    TRY(file_list(arena, arena_printf(arena, "%s/%s", folder, inner), &found, &num));
+    for (size_t i = 0; i < num && *count < MAX_FILES; i++)
+        if (found[i][0] != '.') names[(*count)++] = arena_printf(arena, "%s%s", inner, found[i]);
+    return OK;
+}
+
+/* Files of a folder by name, with those of the templates' folder, the hidden ones left out. */
 static Status list_files(Arena *arena, const char *folder, const char ***out_names, size_t *out_count)
 {
-    enum { MAX_FILES = 65536 };
-    DIR *dir = opendir(folder);
-    if (!dir) return file_fail("list", folder);
     const char **names = arena_array(arena, const char *, MAX_FILES);
-    size_t       count = 0;
-    for (struct dirent *entry; (entry = readdir(dir)) && count < MAX_FILES;)
-        if (entry->d_name[0] != '.') names[count++] = arena_strdup(arena, entry->d_name);
-    closedir(dir);
-    qsort(names, count, sizeof *names, compare_text);
+    size_t       count = 0, kept = 0;
+    bool         has_templates = false;
+    TRY(add_files(arena, folder, "", names, &count));
+    for (size_t i = 0; i < count; i++) {
+        bool is_folder = strcmp(names[i], HF_TEMPLATE_FOLDER) == 0;
+        has_templates |= is_folder;
+        if (!is_folder) names[kept++] = names[i];
+    }
+    if (has_templates) TRY(add_files(arena, folder, HF_TEMPLATE_FOLDER "/", names, &kept));
+    qsort(names, kept, sizeof *names, compare_text);
     *out_names = names;
-    *out_count = count;
+    *out_count = kept;
     return OK;
 }
 
 /* The hashes of a file's parts, each read by one of the ranks; all get them all. */
 static Status hash_parts_together(Comm *comm, Arena *arena, const char *path, FileParts *out)
 {
-    size_t    begin, end, size = (size_t)comm_size(comm);
-    FileParts parts = {.count = (size_t)(file_size(path) + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES};
+    size_t  begin, end, size = (size_t)comm_size(comm);
+    int64_t bytes;
+    TRY(comm_agree(comm, file_size(path, &bytes)));
+    FileParts parts = {.count = (size_t)(bytes + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES};
     comm_own_bytes(comm, parts.count, &begin, &end);
     size_t    most = (parts.count + size - 1) / size;
     uint64_t *own = arena_array(arena, uint64_t, most + 1), *all = arena_array(arena, uint64_t, most * size + 1);
@@ -182,8 +202,10 @@ static Status add_entry(const SaveContext *c, Arena *arena, const char *folder, 
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     uint64_t    hash;
     FileParts   parts;
+    int64_t     bytes;
+    TRY(comm_agree(c->comm, file_size(path, &bytes)));
     json_write_string(out, name, strlen(name));
-    strbuf_printf(out, ", \"bytes\": %lld", (long long)file_size(path));
+    strbuf_printf(out, ", \"bytes\": %lld", (long long)bytes);
     if (is_written_together(c, name)) {
         TRY(hash_parts_together(c->comm, arena, path, &parts));
         write_parts(&parts, out);
@@ -258,8 +280,11 @@ static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t 
     int64_t *steps;
     size_t   count, num_ours = 0;
     TRY(checkpoint_list(arena, output_dir, &steps, &count));
-    for (size_t i = 0; i < count && steps[i] <= step; i++)
-        if (checkpoint_is_ours(checkpoint_path(arena, output_dir, steps[i]))) steps[num_ours++] = steps[i];
+    for (size_t i = 0; i < count && steps[i] <= step; i++) {
+        bool is_ours;
+        TRY(checkpoint_is_ours(checkpoint_path(arena, output_dir, steps[i]), &is_ours));
+        if (is_ours) steps[num_ours++] = steps[i];
+    }
     for (size_t i = 0; i + (size_t)keep < num_ours; i++) TRY(remove_checkpoint(arena, output_dir, steps[i]));
     return OK;
 }
@@ -276,7 +301,12 @@ Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step)
 static Status set_aside(Arena *arena, const char *path, const char *why)
 {
     const char *to = arena_printf(arena, "%s.aside", path);
-    for (int i = 2; file_exists(to); i++) to = arena_printf(arena, "%s.aside%d", path, i);
+    bool        is_there;
+    TRY(file_exists(to, &is_there));
+    for (int i = 2; is_there; i++) {
+        to = arena_printf(arena, "%s.aside%d", path, i);
+        TRY(file_exists(to, &is_there));
+    }
     if (rename(path, to) != 0) return file_fail("rename", path);
     log_warn("%s %s; it is now %s", path, why, to);
     return OK;
@@ -291,7 +321,10 @@ static Status leave_branch(Arena *arena, const char *output_dir, int64_t step)
     TRY(checkpoint_list(arena, output_dir, &steps, &count));
     for (size_t i = 0; i < count; i++) {
         const char *path = checkpoint_path(arena, output_dir, steps[i]);
-        if (steps[i] <= step || !checkpoint_is_ours(path)) continue;
+        bool        is_ours;
+        if (steps[i] <= step) continue;
+        TRY(checkpoint_is_ours(path, &is_ours));
+        if (!is_ours) continue;
         TRY(set_aside(arena, path, arena_printf(arena, "isn't of this run, which went on from step %lld", (long long)step)));
         any = true;
     }
@@ -329,9 +362,12 @@ static Status replace(Arena *arena, const char *output_dir, const char *partial,
 static Status publish(Arena *arena, const SaveContext *c, const char *partial, int64_t step)
 {
     const char *path = checkpoint_path(arena, c->output_dir, step);
+    bool        is_ours, is_there;
     TRY(leave_branch(arena, c->output_dir, c->branch));
-    if (checkpoint_is_ours(path)) return replace(arena, c->output_dir, partial, path, step); /* of an earlier run, or damaged */
-    if (file_exists(path)) TRY(set_aside(arena, path, "was not a whole checkpoint of this program"));
+    TRY(checkpoint_is_ours(path, &is_ours));
+    TRY(file_exists(path, &is_there));
+    if (is_ours) return replace(arena, c->output_dir, partial, path, step); /* of an earlier run, or damaged */
+    if (is_there) TRY(set_aside(arena, path, "was not a whole checkpoint of this program"));
     if (rename(partial, path) != 0) return file_fail("rename to", path);
     return file_sync_dir(c->output_dir);
 }
@@ -355,7 +391,9 @@ static Status restore(Arena *arena, const char *output_dir, const char *name)
 {
     const char *step = name + strlen(PARTIAL_PREFIX), *old = arena_printf(arena, "%s/%s", output_dir, name);
     const char *path = arena_printf(arena, "%s/checkpoint-%.*s", output_dir, (int)strspn(step, "0123456789"), step);
-    if (file_exists(path)) return OK;
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (is_there) return OK;
     if (rename(old, path) != 0) return file_fail("rename", old);
     log_warn("a save was killed while it replaced %s: the old one is there again", path);
     return file_sync_dir(output_dir);
@@ -363,26 +401,24 @@ static Status restore(Arena *arena, const char *output_dir, const char *name)
 
 Status checkpoint_restore(const char *output_dir)
 {
-    Arena  arena = {0};
-    DIR   *dir = opendir(output_dir);
-    Status status = OK;
-    if (!dir) return OK;
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (is_hidden(entry->d_name, ".replaced")) status = restore(&arena, output_dir, entry->d_name);
-    closedir(dir);
+    Arena        arena = {0};
+    const char **names;
+    size_t       count;
+    Status       status = file_list_if_there(&arena, output_dir, &names, &count);
+    for (size_t i = 0; i < count && status == OK; i++)
+        if (is_hidden(names[i], ".replaced")) status = restore(&arena, output_dir, names[i]);
     arena_deinit(&arena);
     return status;
 }
 
 Status checkpoint_clean(const char *output_dir)
 {
-    Arena  arena = {0};
-    DIR   *dir = opendir(output_dir);
-    Status status = OK;
-    if (!dir) return OK;
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (is_partial(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, entry->d_name));
-    closedir(dir);
+    Arena        arena = {0};
+    const char **names;
+    size_t       count;
+    Status       status = file_list_if_there(&arena, output_dir, &names, &count);
+    for (size_t i = 0; i < count && status == OK; i++)
+        if (is_partial(names[i])) status = file_remove_tree(arena_printf(&arena, "%s/%s", output_dir, names[i]));
     arena_deinit(&arena);
     return status;
 }
@@ -425,7 +461,9 @@ static Status remove_ours(Arena *arena, const char *output_dir)
     TRY(checkpoint_list(arena, output_dir, &steps, &count));
     for (size_t i = 0; i < count; i++) {
         const char *path = checkpoint_path(arena, output_dir, steps[i]);
-        if (checkpoint_is_ours(path))
+        bool        is_ours;
+        TRY(checkpoint_is_ours(path, &is_ours));
+        if (is_ours)
             TRY(remove_checkpoint(arena, output_dir, steps[i]));
         else
             log_warn("%s stays: it is not a whole checkpoint of this program", path);

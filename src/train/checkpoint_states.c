@@ -448,12 +448,23 @@ static Status load_items(StateLoader *l)
     return OK;
 }
 
+/* Numbers are read in place. What is written here lies so. */
+static Status check_aligned(const StFile *file)
+{
+    for (size_t i = 0; i < st_count(file); i++)
+        FAIL_IF(!st_is_aligned(st_at(file, i)), ERR_INVALID,
+                "%s: tensor \"%.200s\": its data isn't aligned: Surogate didn't write this file", st_at(file, i)->path,
+                st_at(file, i)->name);
+    return OK;
+}
+
 Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales)
 {
     StFile     *file;
     StateLoader l = {.session = session, .plan = session_plan(session), .folder = folder};
     l.path = arena_printf(&l.arena, "%s/" OPTIMIZER_NAME, folder);
     Status status = st_open(l.path, &file);
+    if (status == OK && (status = check_aligned(file)) != OK) st_close(file);
     if (status == OK) {
         l.file = file;
         l.used = arena_array(&l.arena, bool, st_count(file) + 1);

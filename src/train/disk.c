@@ -8,7 +8,7 @@
 /* The bytes that the run needs beyond what is there. Checkpoints of later steps than it goes on from don't count: they are set aside. A
  * first start asks for more: room for the checkpoint of an interruption, and for the model while a checkpoint is written. So each later
  * start has enough room, although log and report have grown. */
-static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t *out_most)
+static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t there_bytes, int64_t *out_most)
 {
     double  one = (double)n->checkpoint_bytes; /* all of a long run's may be more bytes than an integer counts */
     int64_t there = n->starts_anew ? 0 : held->count;
@@ -17,7 +17,7 @@ static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t
     *out_most = kept + (n->keep > 0 || n->is_first);
     double at_save = n->saves_left ? (double)(*out_most - there) * one : 0;
     if (n->is_first) return at_save + (double)n->final_bytes;
-    int64_t replaced = n->goes_on ? output_dir_bytes(n->output_dir) : 0;
+    int64_t replaced = n->goes_on ? there_bytes : 0;
     double  at_end = n->final_bytes > replaced ? (double)(n->final_bytes - replaced) : 0;
     if (n->saves_left) at_end += (double)(kept - there) * one;
     return at_save > at_end ? at_save : at_end;
@@ -26,13 +26,14 @@ static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t
 Status disk_check(const DiskNeed *n)
 {
     CheckpointsHeld held;
-    int64_t         most, free_bytes;
+    int64_t         most, free_bytes, there_bytes;
     TRY(checkpoint_held(n->output_dir, n->step, &held));
-    double need = more_bytes(n, &held, &most);
+    TRY(output_dir_bytes(n->output_dir, &there_bytes));
+    double need = more_bytes(n, &held, there_bytes, &most);
     TRY(file_free_bytes(n->output_dir, &free_bytes));
     if (n->starts_anew) free_bytes += held.bytes;
     if (!n->goes_on)
-        free_bytes += output_dir_bytes(n->output_dir);
+        free_bytes += there_bytes;
     else if (n->keep > 0 && held.count > n->keep)
         free_bytes += (held.count - n->keep) * n->checkpoint_bytes;
     FAIL_IF(

@@ -1,6 +1,8 @@
 /* See driven.h: the ranks of a run, which all do what the caller asks for. */
+#include "train/document_numbers.h"
 #include "train/driven_rank.h"
 
+#include "base/c_locale.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -36,6 +38,9 @@ struct Driven {
     int64_t         round;
     int             num_busy;
     bool            ends;
+    DocumentNumbers numbers; /* of the step that micro-batches are taken for */
+    int32_t        *draws;   /* (draws_size): of one micro-batch */
+    int64_t         draws_size;
 };
 
 /* ---- all ranks ---- */
@@ -145,7 +150,7 @@ static Status start_threads(Driven *d)
     device_prepare_ranks(true);
     for (int r = 1; r < d->world; r++) {
         Member *m = &d->members[r];
-        int     error = pthread_create(&m->thread, NULL, member_main, m);
+        int     error = c_locale_thread(&m->thread, member_main, m);
         m->is_started = error == 0;
         FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, d->world, strerror(error));
     }
@@ -198,18 +203,51 @@ void driven_close(Driven *d)
     for (int r = 0; r < d->world; r++) comm_destroy(d->members[r].comm);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
+    document_numbers_deinit(&d->numbers);
+    free(d->draws);
     free(d->members);
     free(d);
 }
 
 /* ---- steps ---- */
 
+/* The number of each token's document for draws. first_row: of the step, which is a document's where the caller has no numbers. */
+static void number_documents(Driven *d, const DrivenBatch *in, int64_t first_row)
+{
+    for (int64_t r = 0; r < in->rows; r++) {
+        int32_t number = -1;
+        for (int64_t c = 0, i = r * in->cols; c < in->cols; c++, i++) {
+            int32_t own = in->documents ? in->documents[i] : (int32_t)(first_row + r);
+            if (own < 0)
+                number = -1;
+            else if (number < 0 || driven_begins(in, i))
+                number = in->of_data_set ? own : document_numbers_take(&d->numbers, own);
+            d->draws[i] = number;
+        }
+    }
+}
+
+static Status make_draws(Driven *d, const DrivenBatch *in)
+{
+    int64_t taken = first_of(d)->num_taken, count = in->rows * in->cols;
+    if (d->draws_size < count) {
+        free(d->draws);
+        d->draws = malloc((size_t)count * sizeof *d->draws);
+        d->draws_size = d->draws ? count : 0;
+        if (!d->draws) fatal_out_of_memory((size_t)count * sizeof *d->draws);
+    }
+    if (!taken) document_numbers_clear(&d->numbers);
+    number_documents(d, in, taken * driven_rank_rows(first_of(d)) * d->world);
+    return OK;
+}
+
 /* In the caller's thread: devices aren't touched. */
 Status driven_step(Driven *d, const DrivenBatch *in)
 {
     int64_t trained = first_of(d)->num_trained;
     TRY(driven_rank_check(first_of(d), in));
-    for (int r = 0; r < d->world; r++) TRY(driven_rank_step(d->members[r].rank, in, &trained));
+    TRY(make_draws(d, in));
+    for (int r = 0; r < d->world; r++) TRY(driven_rank_step(d->members[r].rank, in, d->draws, &trained));
     for (int r = 0; r < d->world; r++) {
         d->members[r].rank->num_taken++;
         d->members[r].rank->num_trained = trained;

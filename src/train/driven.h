@@ -27,6 +27,7 @@ typedef struct DrivenBatch {
 
     const DrivenInput *inputs;
     size_t             num_inputs;
+    bool               of_data_set; /* documents are a data set's own numbers: one that comes twice in a step draws the same both times */
 } DrivenBatch;
 
 /* The config is borrowed until driven_close. What the run file says of data, logging and evaluating has no effect. */

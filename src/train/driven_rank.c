@@ -40,7 +40,9 @@ Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, Drive
     TRY(trainer_agree(t, trainer_open_device(t)));
     TRY(trainer_agree(t, trainer_join(t)));
     TRY(trainer_agree(t, open_plan(t)));
-    run_record_make(t->run_file, t->model, place.world, run_record_began(t->run_file), &t->record);
+    int64_t began;
+    TRY(trainer_agree(t, run_record_began(t->run_file, &began)));
+    run_record_make(t->run_file, t->model, place.world, began, &t->record);
     t->keep = t->config->save_total_limit;
     t->branch = INT64_MAX; /* the caller says which checkpoints it goes on from */
     d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
@@ -139,21 +141,19 @@ static void fill_padding(Batch *out, int64_t seq, int64_t row, int64_t from)
     }
 }
 
-/* Row `from` of the input becomes row `to`; id: of its document where the input names none. */
-static void fill_row(const DrivenBatch *in, int64_t from, Batch *out, int64_t seq, int64_t to, int64_t id)
+/* Row `from` of the input becomes row `to`. draws NULL: nothing is drawn, and any number does. */
+static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, Batch *out, int64_t seq, int64_t to)
 {
     const int32_t *documents = in->documents ? in->documents + from * in->cols : NULL;
     int32_t        start = 0;
     for (int64_t c = 0, i = to * seq; c < in->cols; c++, i++) {
-        bool    is_padding = documents && documents[c] < 0;
-        int32_t position = in->positions ? in->positions[from * in->cols + c] : -1;
-        bool    begins = in->positions ? position == 0 : documents && c > 0 && documents[c] != documents[c - 1];
-        if (is_padding || begins) start = (int32_t)c;
+        bool is_padding = documents && documents[c] < 0;
+        if (is_padding || driven_begins(in, from * in->cols + c)) start = (int32_t)c;
         out->tokens[i] = in->tokens[from * in->cols + c];
         out->labels[i] = is_padding ? LABEL_IGNORE : in->labels[from * in->cols + c];
         out->positions[i] = (int32_t)c - start;
         out->doc_start[i] = start;
-        out->doc_id[i] = is_padding ? -1 : documents ? documents[c] : (int32_t)id;
+        out->doc_id[i] = is_padding ? -1 : draws ? draws[from * in->cols + c] : 0;
         out->num_tokens += !is_padding;
         out->num_trained += out->labels[i] != LABEL_IGNORE;
     }
@@ -177,12 +177,13 @@ static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t firs
 }
 
 /* Rows [first, first + spec->batch) of the input, as far as it has them. */
-static void fill_batch(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, int64_t first_id, Batch *out)
+static void fill_batch(const IrModule *module, const DrivenBatch *in, const int32_t *draws, int64_t first, const ProgramSpec *spec,
+                       Batch *out)
 {
     out->num_tokens = out->num_trained = 0;
     for (int64_t r = 0; r < spec->batch; r++)
         if (first + r < in->rows)
-            fill_row(in, first + r, out, spec->seq, r, first_id + first + r);
+            fill_row(in, draws, first + r, out, spec->seq, r);
         else
             fill_padding(out, spec->seq, r, 0);
     fill_own(module, in, first, spec, out);
@@ -225,14 +226,18 @@ Status driven_rank_check(const DrivenRank *d, const DrivenBatch *in)
     return check_batch(d->trainer, in, &trainer_micro(d->trainer, 0)->spec, false);
 }
 
-Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, int64_t *out_trained)
+int64_t driven_rank_rows(const DrivenRank *d)
+{
+    return trainer_micro(d->trainer, 0)->spec.batch;
+}
+
+Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, const int32_t *draws, int64_t *out_trained)
 {
     Trainer           *t = d->trainer;
     const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
-    int64_t            most = spec->batch * t->place.world; /* rows of all ranks */
     Batch             *batch = &d->taken[d->num_taken];
     if (!batch->tokens) make_batch(&t->arena, t->model->module, spec, batch);
-    fill_batch(t->model->module, in, t->place.rank * spec->batch, spec, d->num_taken * most, batch);
+    fill_batch(t->model->module, in, draws, t->place.rank * spec->batch, spec, batch);
     TRY(check_dense(t, batch, spec));
     *out_trained += batch->num_trained;
     return OK;
@@ -386,7 +391,7 @@ static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
     make_batch(&arena, t->model->module, &program->spec, &batch);
     Status status = trainer_write_scalars(t, next_index(t), in->rows * in->cols, 0);
     for (int64_t first = 0; first < in->rows && status == OK; first += rows * t->place.world) {
-        fill_batch(t->model->module, in, first + t->place.rank * rows, &program->spec, 0, &batch);
+        fill_batch(t->model->module, in, NULL, first + t->place.rank * rows, &program->spec, &batch);
         status = trainer_write_batch(t, &batch, (size_t)(rows * program->spec.seq));
         if (status == OK) status = session_run(t->session, program);
     }
@@ -413,7 +418,7 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
     Status status = trainer_gather_weights(t);
     if (status == OK) status = measure_rows(d, in);
     for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
-        fill_batch(t->model->module, in, first + own, spec, 0, &batch);
+        fill_batch(t->model->module, in, NULL, first + own, spec, &batch);
         status = trainer_write_batch(t, &batch, cells);
         if (status == OK) status = session_run(session, program);
         if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);
@@ -458,6 +463,7 @@ Status driven_rank_save(DrivenRank *d, const char *dir)
     int         lock = OUTPUT_LOCK_NONE;
     Status      status = save_context(d, dir, &text, &context);
     t->state.settings_hash = t->record.hash;
+    t->state.rows = -1; /* which rows there were is the caller's */
     if (status == OK) status = lock_folder(t, context.output_dir, &lock);
     if (status == OK) status = checkpoint_save(&context, &t->state);
     if (lock != OUTPUT_LOCK_NONE) output_lock_release(context.output_dir, &lock);
@@ -482,7 +488,9 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     Trainer   *t = d->trainer;
     TrainState state;
     FAIL_IF(strlen(path) >= sizeof t->resume_path, ERR_INVALID, "the path of the checkpoint is too long");
-    FAIL_IF(!file_is_dir(path), ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
+    bool is_dir;
+    TRY(file_is_dir(path, &is_dir));
+    FAIL_IF(!is_dir, ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
     TRY(checkpoint_verify(path));
     TRY(trainer_agree(t, checkpoint_read_state(path, &state)));
     strcpy(t->resume_path, path);

@@ -20,6 +20,13 @@ typedef struct DrivenRank {
     bool        is_broken;     /* the device failed within a step, or a checkpoint was loaded in part */
 } DrivenRank;
 
+/* Whether a document begins at cell i, as its position or its document's number says; the first cell of a row isn't looked at. */
+static inline bool driven_begins(const DrivenBatch *in, int64_t i)
+{
+    if (in->positions) return in->positions[i] == 0;
+    return in->documents && i % in->cols > 0 && in->documents[i] != in->documents[i - 1];
+}
+
 /* *out is for driven_rank_close in any case. */
 NODISCARD Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, DrivenRank **out);
 void             driven_rank_close(DrivenRank *rank); /* NULL is fine */
@@ -27,7 +34,9 @@ void             driven_rank_close(DrivenRank *rank); /* NULL is fine */
 /* The rows of a micro-batch of all ranks, checked, that are this one's; adds their targets. The caller makes num_taken and num_trained true
  * of all ranks. Touches the host's memory alone: any thread may call it. */
 NODISCARD Status driven_rank_check(const DrivenRank *rank, const DrivenBatch *batch);
-NODISCARD Status driven_rank_step(DrivenRank *rank, const DrivenBatch *batch, int64_t *out_trained);
+/* draws (rows, cols): the number of each token's document, which draws follow from. */
+NODISCARD Status driven_rank_step(DrivenRank *rank, const DrivenBatch *batch, const int32_t *draws, int64_t *out_trained);
+int64_t          driven_rank_rows(const DrivenRank *rank); /* of a micro-batch, this rank's */
 NODISCARD Status driven_rank_drop(DrivenRank *rank);
 
 NODISCARD Status driven_rank_backward(DrivenRank *rank);

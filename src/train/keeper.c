@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "train/keeper.h"
 
+#include "base/c_locale.h"
 #include "base/log.h"
 
 #include <pthread.h>
@@ -69,7 +70,7 @@ Status keeper_start(Comm *comm, Keeper **out)
     k->comm = comm;
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
-    if (pthread_create(&k->thread, NULL, keeper_main, k) != 0) {
+    if (c_locale_thread(&k->thread, keeper_main, k) != 0) {
         free(k);
         FAIL(ERR_INTERNAL, "cannot start a thread");
     }

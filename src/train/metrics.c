@@ -114,15 +114,16 @@ static Status read_lines(Reading *r, int fd)
 
 static Status open_file(Metrics *m, const MetricsMark *mark)
 {
-    bool is_new = !file_exists(m->path);
-    m->fd = open(m->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    bool is_there;
+    TRY(file_exists(m->path, &is_there));
+    m->fd = file_open(m->path, O_RDWR | O_CREAT);
     if (m->fd < 0) return file_fail("open", m->path);
     Reading reading = {.metrics = m, .mark = mark, .most = mark->bytes};
     TRY(read_lines(&reading, m->fd));
     m->found.is_cut = m->bytes < mark->bytes;
     m->found.is_changed = !m->found.is_cut && mark->hash && m->hash != mark->hash;
-    if (ftruncate(m->fd, m->bytes) != 0) return file_fail("continue", m->path);
-    return is_new ? file_sync_above(m->path) : OK; /* else a checkpoint could outlive the log that it counts on */
+    if (file_truncate(m->fd, m->bytes) != 0) return file_fail("continue", m->path);
+    return is_there ? OK : file_sync_above(m->path); /* else a checkpoint could outlive the log that it counts on */
 }
 
 Status metrics_open(const char *path, const MetricsMark *mark, int64_t logging_steps, Metrics **out)
@@ -166,7 +167,7 @@ static bool write_lines(Metrics *metrics)
     }
     if (done < len) {
         int error = errno;
-        (void)!ftruncate(metrics->fd, metrics->bytes); /* else the next attempt writes over the torn line */
+        (void)!file_truncate(metrics->fd, metrics->bytes); /* else the next attempt writes over the torn line */
         errno = error;
         return false;
     }
@@ -196,7 +197,7 @@ void metrics_close(Metrics *metrics)
 Status metrics_sync(Metrics *metrics, MetricsMark *mark)
 {
     TRY(write_waiting(metrics));
-    if (fdatasync(metrics->fd) != 0) return file_fail("write", metrics->path);
+    if (file_fsync(metrics->fd) != 0) return file_fail("write", metrics->path);
     mark->bytes = metrics->bytes;
     mark->hash = metrics->hash;
     return OK;

@@ -5,7 +5,6 @@
 #include "model/hf_model.h"
 #include "train/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
@@ -46,28 +45,29 @@ static bool is_output(const char *name)
     return matches(outputs, name) || hf_is_side_file(name);
 }
 
-/* The first two names that are in the way, in the order of the folder. */
-static void name_foreign(DIR *dir, StrBuf *out)
+/* The first two names that are in the way. */
+static void name_foreign(const char *const *names, size_t num_names, StrBuf *out)
 {
     int count = 0;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        if (!is_output(entry->d_name) && !matches(others, entry->d_name)) continue;
-        if (++count <= 2) strbuf_printf(out, "%s%s", count > 1 ? ", " : "", entry->d_name);
+    for (size_t i = 0; i < num_names; i++) {
+        if (!is_output(names[i]) && !matches(others, names[i])) continue;
+        if (++count <= 2) strbuf_printf(out, "%s%s", count > 1 ? ", " : "", names[i]);
     }
     if (count > 2) strbuf_printf(out, " and %d more", count - 2);
 }
 
-Status output_dir_check(const char *path)
+static Status check(Arena *arena, const char *path)
 {
-    Arena arena = {0};
-    bool  is_ours = file_exists(arena_printf(&arena, "%s/run.json", path)) || checkpoint_any_is_ours(path);
-    arena_deinit(&arena);
-    DIR *dir = is_ours ? NULL : opendir(path);
-    if (!dir) return OK;
+    const char **found;
+    size_t       count;
+    bool         is_ours;
+    TRY(file_exists(arena_printf(arena, "%s/run.json", path), &is_ours));
+    if (!is_ours) TRY(checkpoint_any_is_ours(path, &is_ours));
+    if (is_ours) return OK;
+    TRY(file_list_if_there(arena, path, &found, &count));
     StrBuf names = {0};
-    name_foreign(dir, &names);
-    closedir(dir);
     Status status = OK;
+    name_foreign(found, count, &names);
     if (names.len)
         status = status_fail(ERR_INVALID,
                              "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
@@ -77,10 +77,19 @@ Status output_dir_check(const char *path)
     return status;
 }
 
+Status output_dir_check(const char *path)
+{
+    Arena  arena = {0};
+    Status status = check(&arena, path);
+    arena_deinit(&arena);
+    return status;
+}
+
 Status output_dir_check_source(const char *path, const char *source)
 {
-    FAIL_IF(file_is_same(path, source), ERR_INVALID,
-            "output_dir is the model's own folder, %s, whose files would be overwritten; name another", source);
+    bool is_same;
+    TRY(file_is_same(path, source, &is_same));
+    FAIL_IF(is_same, ERR_INVALID, "output_dir is the model's own folder, %s, whose files would be overwritten; name another", source);
     char  *dir = realpath(path, NULL), *inner = realpath(source, NULL), name[256] = "";
     size_t len = dir ? strlen(dir) : 0;
     if (dir && inner && strncmp(inner, dir, len) == 0 && inner[len] == '/')
@@ -92,17 +101,17 @@ Status output_dir_check_source(const char *path, const char *source)
     return OK;
 }
 
-int64_t output_dir_bytes(const char *path)
+Status output_dir_bytes(const char *path, int64_t *out)
 {
-    Arena   arena = {0};
-    DIR    *dir = opendir(path);
-    int64_t bytes = 0;
-    if (!dir) return 0;
-    for (struct dirent *entry; (entry = readdir(dir));)
-        if (is_output(entry->d_name)) bytes += file_tree_bytes(arena_printf(&arena, "%s/%s", path, entry->d_name));
-    closedir(dir);
+    Arena        arena = {0};
+    const char **names;
+    size_t       count;
+    *out = 0;
+    Status status = file_list_if_there(&arena, path, &names, &count);
+    for (size_t i = 0; i < count; i++)
+        if (is_output(names[i])) *out += file_tree_bytes(arena_printf(&arena, "%s/%s", path, names[i]));
     arena_deinit(&arena);
-    return bytes;
+    return status;
 }
 
 /* model.safetensors.partial and the like, and the folder of a merge. */
@@ -117,26 +126,24 @@ static bool is_left_over(const char *name)
 
 Status output_dir_clean(const char *path)
 {
-    Arena  arena = {0};
-    DIR   *dir = opendir(path);
-    Status status = OK;
-    if (!dir) return OK;
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (is_left_over(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
-    closedir(dir);
+    Arena        arena = {0};
+    const char **names;
+    size_t       count;
+    Status       status = file_list_if_there(&arena, path, &names, &count);
+    for (size_t i = 0; i < count && status == OK; i++)
+        if (is_left_over(names[i])) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, names[i]));
     arena_deinit(&arena);
     return status;
 }
 
 Status output_dir_clear(const char *path)
 {
-    Arena  arena = {0};
-    DIR   *dir = opendir(path);
-    Status status = OK;
-    if (!dir) return file_fail("list", path);
-    for (struct dirent *entry; status == OK && (entry = readdir(dir));)
-        if (is_output(entry->d_name)) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, entry->d_name));
-    closedir(dir);
+    Arena        arena = {0};
+    const char **names;
+    size_t       count;
+    Status       status = file_list(&arena, path, &names, &count);
+    for (size_t i = 0; i < count && status == OK; i++)
+        if (is_output(names[i])) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, names[i]));
     arena_deinit(&arena);
     return status;
 }

@@ -13,7 +13,7 @@ NODISCARD Status output_dir_check(const char *dir);
 NODISCARD Status output_dir_check_source(const char *dir, const char *source);
 
 /* Bytes of what output_dir_clear removes. */
-int64_t output_dir_bytes(const char *dir);
+NODISCARD Status output_dir_bytes(const char *dir, int64_t *out);
 
 /* Removes what writing them left half done. */
 NODISCARD Status output_dir_clean(const char *dir);

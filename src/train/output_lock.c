@@ -44,7 +44,7 @@ Status output_lock_take(const char *dir, int *lock)
     if (*lock != OUTPUT_LOCK_NONE) return OK;
     snprintf(path, sizeof path, "%s/" LOCK_NAME, dir);
     for (;;) {
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        int fd = file_open(path, O_RDWR | O_CREAT);
         if (fd < 0) return file_fail("create", path);
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             bool   is_held = errno == EWOULDBLOCK;
@@ -67,7 +67,7 @@ bool output_lock_is_seen(const char *dir, long pid)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/" LOCK_NAME, dir);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = file_open(path, O_RDONLY);
     if (fd < 0) return false;
     long found = holder(fd);
     close(fd);

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "train/rank_threads.h"
 
+#include "base/c_locale.h"
 #include "base/log.h"
 #include "device/device.h"
 
@@ -66,7 +67,7 @@ static void *rank_main(void *context)
 static Status start(RankThread *ranks, int count)
 {
     for (int r = 1; r < count; r++) {
-        int error = pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]);
+        int error = c_locale_thread(&ranks[r].thread, rank_main, &ranks[r]);
         ranks[r].is_started = error == 0;
         FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, count, strerror(error));
     }

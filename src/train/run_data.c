@@ -7,7 +7,6 @@
 #include "files/file.h"
 #include "train/signals.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +154,7 @@ static bool show_progress(void *context, int64_t rows, int64_t tokens, double fr
 
 static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
 {
+    log_lines(notes, r->file_notes);
     log_note(notes, false, "%s: %s, %lld documents, %lld tokens%s", path, r->format, (long long)r->num_documents, (long long)r->num_tokens,
              r->was_cached ? " (cached)" : "");
     if (r->num_bad_rows)
@@ -207,10 +207,13 @@ static Status keep_time(Arena *arena, const char *cache, int64_t now_unix)
 {
     const char *path = arena_printf(arena, "%s/" TIME_FILE, cache), *text = arena_printf(arena, "%lld\n", (long long)now_unix);
     int         lock;
-    if (file_exists(path)) return OK;
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (is_there) return OK;
     TRY(file_make_dirs(cache));
     TRY(file_lock(arena_printf(arena, "%s/.lock", cache), "another process writes into the cache; waiting for it", &lock));
-    Status status = file_exists(path) ? OK : file_write_atomic(path, text, strlen(text));
+    Status status = file_exists(path, &is_there);
+    if (status == OK && !is_there) status = file_write_atomic(path, text, strlen(text));
     close(lock);
     return status;
 }
@@ -254,15 +257,17 @@ Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const
     return status;
 }
 
-int64_t run_data_time(const Config *config)
+Status run_data_time(const Config *config, int64_t *out)
 {
     Arena       arena = {0};
     const char *path = arena_printf(&arena, "%s/" TIME_FILE, cache_dir(&arena, config));
     Str         text = {0};
-    if (file_exists(path) && file_read(&arena, path, 64, &text) != OK) status_clear();
-    int64_t time = text.data ? strtoll(text.data, NULL, 10) : 0;
+    bool        is_there = false;
+    Status      status = file_exists(path, &is_there);
+    if (status == OK && is_there) status = file_read(&arena, path, 64, &text);
+    *out = text.data ? strtoll(text.data, NULL, 10) : 0;
     arena_deinit(&arena);
-    return time;
+    return status;
 }
 
 static uint64_t fold_key(uint64_t keys, const char *dir)
@@ -353,8 +358,10 @@ static void tell_rows(RunData *data, int64_t seq_len)
     const LoaderStats *stats = loader_stats(data->train);
     int64_t            per_step = loader_rows_per_step(data->train);
     char               weighted[64] = "";
-    if (stats->rows_per_epoch != stats->num_rows)
-        snprintf(weighted, sizeof weighted, ", by weight %lld of them an epoch", (long long)stats->rows_per_epoch);
+    bool               is_whole = stats->rows_an_epoch == (double)stats->rows_per_epoch;
+    if (stats->rows_an_epoch != (double)stats->num_rows)
+        snprintf(weighted, sizeof weighted, ", by weight %s%.*f of them an epoch", is_whole ? "" : "about ", is_whole ? 0 : 1,
+                 stats->rows_an_epoch);
     log_note(
         &data->notes, false,
         "training on %lld documents, %lld tokens (%.1f%% of them trained), %lld sequences of %lld (%.1f%% filled)%s: %lld steps of %lld",
@@ -380,16 +387,17 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     LoaderOptions options = *base;
     options.batch_size *= (int32_t)config->per_device_train_batch_size;
     options.grad_accum_steps = (int32_t)config->gradient_accumulation_steps;
-    options.num_epochs = config->max_steps > 0 ? 0 : (int64_t)ceil(config->num_epochs);
+    options.num_epochs = config->max_steps > 0 ? 0 : config->num_epochs;
     options.shuffle = true;
     options.prefetch = PREFETCH;
     options.part = config->validation_datasets.count == 0 && config->validation_split_ratio > 0 ? PART_TRAIN : PART_ALL;
     TRY(make_loader(data, &options, data->train_sets, data->num_train_sets, &config->datasets, &data->train));
-    data->total_steps = config->max_steps;
-    if (config->max_steps <= 0) {
-        double part = config->num_epochs / (double)options.num_epochs;
-        data->total_steps = (int64_t)ceil(part * (double)loader_num_steps(data->train) - 1e-9);
-    }
+    data->total_steps = config->max_steps > 0 ? config->max_steps : loader_num_steps(data->train);
+    const char *unseen = loader_unseen(data->train, data->total_steps);
+    FAIL_IF(
+        unseen, ERR_INVALID,
+        "%s: its weight is so small that not one of its samples comes in this run of %lld steps: raise weight, or leave the dataset out",
+        unseen, (long long)data->total_steps);
     const LoaderStats *stats = loader_stats(data->train);
     FAIL_IF(config->on_long_sample == OPT_LONG_ERROR && stats->num_truncated > 0, ERR_INVALID,
             "%lld samples are longer than sequence_len %lld; raise it, or set on_long_sample: truncate, split or drop "
@@ -409,6 +417,7 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     options.batch_size *= (int32_t)spec->batch;
     options.grad_accum_steps = 1;
     options.num_epochs = 1;
+    options.at_least_one = true;
     options.part = split ? PART_VALIDATION : PART_ALL;
     const ShardSet *sets = split ? data->train_sets : data->eval_sets;
     int             count = split ? data->num_train_sets : data->num_eval_sets;

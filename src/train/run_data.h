@@ -50,7 +50,7 @@ NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer,
                                uint64_t *out_keys);
 
 /* The time that the rows in the cache folder tell, where their chat template prints it; 0: none do. */
-int64_t run_data_time(const Config *config);
+NODISCARD Status run_data_time(const Config *config, int64_t *out);
 
 /* Only the tokenizing. */
 NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix);

@@ -128,16 +128,25 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     free(folder);
 }
 
-void run_record_deinit(RunRecord *record)
-{
-    strbuf_deinit(&record->settings);
-    strbuf_deinit(&record->folder);
-}
-
 static size_t line_length(const char *text)
 {
     size_t len = strcspn(text, "\n");
     return len + (text[len] == '\n');
+}
+
+/* The whole number of a key in the settings, 0: none. */
+static int64_t setting(const char *settings, const char *key)
+{
+    size_t len = strlen(key);
+    for (const char *line = settings; *line; line += line_length(line))
+        if (strncmp(line, key, len) == 0 && line[len] == ':') return strtoll(line + len + 1, NULL, 10);
+    return 0;
+}
+
+void run_record_deinit(RunRecord *record)
+{
+    strbuf_deinit(&record->settings);
+    strbuf_deinit(&record->folder);
 }
 
 /* A key with what belongs to it. */
@@ -325,11 +334,13 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     bool        finished = false;
     *out = RUN_ABSENT;
     *before = (RunRecord){0};
-    if (!file_exists(path)) {
+    bool   is_there;
+    Status status = file_exists(path, &is_there);
+    if (status != OK || !is_there) {
         arena_deinit(&arena);
-        return OK;
+        return status;
     }
-    Status status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
+    status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
     if (status == OK) status = json_parse(&arena, path, text.data, text.len, &root);
     if (status == OK &&
         !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) && json_get(&root, "settings_hash") &&
@@ -340,6 +351,8 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
     if (status == OK) strbuf_puts(&before->settings, settings);
     if (status == OK && json_get_str(&root, "folder", &folder)) strbuf_puts(&before->folder, folder);
+    if (status == OK && !json_get_int(&root, "batch", &before->batch))
+        before->batch = setting(settings, "per_device_train_batch_size") * setting(settings, "gradient_accumulation_steps");
     arena_deinit(&arena);
     return status;
 }
@@ -355,15 +368,18 @@ static int64_t noon_of_today(void)
     return mktime(&day);
 }
 
-int64_t run_record_began(const Config *config)
+Status run_record_began(const Config *config, int64_t *out)
 {
     RunPresence presence;
     RunRecord   before = {0};
-    if (run_record_read(config->output_dir, &presence, &before) != OK) status_clear(); /* the trainer says so */
-    int64_t began = before.began ? before.began : run_data_time(config);
-    if (!began) began = noon_of_today();
+    Status      status = run_record_read(config->output_dir, &presence, &before);
+    *out = before.began;
     run_record_deinit(&before);
-    return began;
+    if (status == ERR_IO) return status;
+    status_clear(); /* of a record that isn't one: the trainer says so */
+    if (!*out) TRY(run_data_time(config, out));
+    if (!*out) *out = noon_of_today();
+    return OK;
 }
 
 static void put_hash(StrBuf *out, const char *key, uint64_t hash)
@@ -385,6 +401,7 @@ Status run_record_write(const char *output_dir, const RunRecord *record, bool fi
     strbuf_printf(&text, ",\n  \"began\": %lld", (long long)record->began);
     strbuf_puts(&text, ",\n  \"folder\": ");
     json_write_string(&text, strbuf_cstr(&record->folder), record->folder.len);
+    strbuf_printf(&text, ",\n  \"batch\": %lld", (long long)record->batch);
     strbuf_puts(&text, ",\n  \"settings\": ");
     json_write_string(&text, record->settings.data, record->settings.len);
     strbuf_puts(&text, "\n}\n");

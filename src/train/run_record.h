@@ -16,6 +16,7 @@ typedef struct RunRecord {
     int64_t  began;      /* as of run_record_began */
     StrBuf   folder;     /* that paths of the settings start from; empty: not known, as in older records */
     Str      model;      /* the model's config.json; of this run alone, and the model's */
+    int64_t  batch;      /* rows of a step of those checkpoints beside it that don't tell their rows; 0: not known */
 } RunRecord;
 
 /* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out, and so are ranks: `world` of
@@ -45,6 +46,6 @@ const char *run_record_changed_input(const RunRecord *before, const RunRecord *n
 
 /* The time that chat templates print in the run of output_dir, in seconds: noon of the day when the first one there began; else
  * what the rows in its cache folder tell; else noon of today, so that the runs of a day share their rows. */
-int64_t run_record_began(const Config *config);
+NODISCARD Status run_record_began(const Config *config, int64_t *out);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

@@ -58,7 +58,9 @@ static JsonValue with_id(Arena *arena, const JsonValue *old, int32_t eos, int32_
 static Status add_id(Arena *arena, const char *path, int32_t id, int32_t eos)
 {
     JsonValue config = {.type = JSON_OBJECT};
-    if (file_exists(path)) {
+    bool      is_there;
+    TRY(file_exists(path, &is_there));
+    if (is_there) {
         Str text;
         TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
         TRY(json_parse(arena, path, text.data, text.len, &config));

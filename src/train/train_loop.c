@@ -392,6 +392,7 @@ Status trainer_save(Trainer *t)
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
     t->state.data_hash = t->data.hash;
+    t->state.rows = loader_rows_before(t->data.train, t->state.step);
     if (status == OK) status = trainer_gather_weights(t);
     if (status == OK) status = trainer_context(t, false, &text, &context);
     status = trainer_agree(t, status);

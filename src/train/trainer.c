@@ -76,7 +76,8 @@ static Status compare_run_files(Trainer *t)
 Status trainer_open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
-    bool has_one = file_exists(arena_printf(&t->arena, "%s/tokenizer.json", t->tokenizer_dir));
+    bool has_one;
+    TRY(file_exists(arena_printf(&t->arena, "%s/tokenizer.json", t->tokenizer_dir), &has_one));
     if (has_one || !t->is_driven) TRY(tokenizer_load(t->tokenizer_dir, &t->tokenizer));
     TRY(hf_read_side_files(&t->arena, t->tokenizer_dir, &t->side_files));
     TRY(run_data_template_text(&t->arena, t->config, &t->chat_template));
@@ -89,8 +90,11 @@ Status trainer_open_tokenizer(Trainer *t)
 static Status check_writable(const char *dir)
 {
     char part[4096];
+    bool is_there, is_dir;
     snprintf(part, sizeof part, "%s", dir);
-    while (!file_exists(part)) {
+    for (;;) {
+        TRY(file_exists(part, &is_there));
+        if (is_there) break;
         char *slash = strrchr(part, '/');
         if (!slash)
             snprintf(part, sizeof part, ".");
@@ -99,7 +103,8 @@ static Status check_writable(const char *dir)
         else
             *slash = 0;
     }
-    FAIL_IF(!file_is_dir(part), ERR_INVALID, "output_dir %s: %s is a file, not a folder", dir, part);
+    TRY(file_is_dir(part, &is_dir));
+    FAIL_IF(!is_dir, ERR_INVALID, "output_dir %s: %s is a file, not a folder", dir, part);
     FAIL_IF(access(part, W_OK | X_OK) != 0, ERR_INVALID, "output_dir %s can't be written: %s: %s", dir, part, strerror(errno));
     return OK;
 }
@@ -233,6 +238,7 @@ static Status load(Trainer *t)
     const Config *c = t->config;
     if (trains_turns(&t->data)) TRY(run_data_template(c, t->tokenizer_dir, t->record.began, &t->tmpl));
     TRY(find_stop_token(t));
+    TRY(trainer_place_cursor(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(trainer_load_state(t));
     TRY(trainer_check_length(t, c->output_dir, t->schedule.total));
@@ -296,7 +302,9 @@ static Status save_merged(Trainer *t)
 static Status merge_finished(Trainer *t)
 {
     const char *folder = arena_printf(&t->arena, "%s/merged", t->config->output_dir);
-    if (!t->config->lora || !t->config->merge_adapter || file_is_dir(folder)) return OK;
+    bool        is_merged;
+    TRY(file_is_dir(folder, &is_merged));
+    if (!t->config->lora || !t->config->merge_adapter || is_merged) return OK;
     TRY(save_merged(t));
     log_info("the finished run's adapter was merged into its base: %s", folder);
     return OK;

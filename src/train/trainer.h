@@ -13,7 +13,7 @@ typedef struct SampleJob {
     Session         *session; /* has PREFILL and DECODE programs */
     const Tokenizer *tokenizer;
     const Template  *tmpl;       /* the run's chat template; NULL: it trains no turns, or there is none */
-    const Loader    *eval;       /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
+    Loader          *eval;       /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
     int32_t          stop_token; /* that ends a turn beside the tokenizer's EOS; -1: none */
     int64_t          step;
     Metrics         *metrics; /* where samples go; NULL: nowhere, rank 0's do */

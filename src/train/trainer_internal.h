@@ -105,7 +105,9 @@ NODISCARD Status trainer_look_at_output(Trainer *trainer, bool *out_finished);
 NODISCARD Status trainer_refuse_other_kind(Trainer *trainer);
 NODISCARD Status trainer_open_data(Trainer *trainer);
 NODISCARD Status trainer_find_output(Trainer *trainer); /* all ranks see the same folder */
-NODISCARD Status trainer_load_state(Trainer *trainer);  /* of resume_path */
+/* Sets the data to the row that the steps of resume_path ended with, and with it the steps of the run. */
+NODISCARD Status trainer_place_cursor(Trainer *trainer);
+NODISCARD Status trainer_load_state(Trainer *trainer); /* of resume_path */
 NODISCARD Status trainer_check_disk(const Trainer *trainer);
 /* Whether the longest path that saving step `step` writes in `dir` is one that the system takes. */
 NODISCARD Status trainer_check_length(const Trainer *trainer, const char *dir, int64_t step);

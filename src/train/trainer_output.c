@@ -8,7 +8,6 @@
 #include "train/disk.h"
 #include "train/output_dir.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +40,10 @@ static Status choose_checkpoint(Trainer *t, RunPresence presence)
         return OK;
     }
     snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
-    FAIL_IF(!file_is_dir(resume), ERR_CHECKPOINT,
-            "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder", resume);
+    bool is_dir;
+    TRY(file_is_dir(resume, &is_dir));
+    FAIL_IF(!is_dir, ERR_CHECKPOINT, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
+            resume);
     return checkpoint_verify(resume);
 }
 
@@ -85,7 +86,9 @@ Status trainer_refuse_other_kind(Trainer *t)
 {
     const WeightFormat *here = weights_made_format(&t->options), *there;
     bool                lora = t->options.lora.enabled;
-    FAIL_IF(peft_is_adapter_dir(t->resume_path) != lora, ERR_INVALID,
+    bool                is_adapter;
+    TRY(peft_is_adapter_dir(t->resume_path, &is_adapter));
+    FAIL_IF(is_adapter != lora, ERR_INVALID,
             "%s is of a run with lora: %s, here it is %s. Set lora: %s; or start anew: set resume_from_checkpoint: false", t->resume_path,
             lora ? "false" : "true", lora ? "true" : "false", lora ? "false" : "true");
     if (!lora) return OK;
@@ -97,15 +100,20 @@ Status trainer_refuse_other_kind(Trainer *t)
     return OK;
 }
 
+/* What run.json says of the folder that resume_path lies in. */
+static bool read_writer(Trainer *t, RunRecord *out)
+{
+    RunPresence presence;
+    Status      status = run_record_read(arena_printf(&t->arena, "%s/..", t->resume_path), &presence, out);
+    if (status != OK) status_clear(); /* not known */
+    return status == OK;
+}
+
 /* An adapter means nothing on other weights than it was trained on, whatever else may change. */
 static Status refuse_other_base(Trainer *t)
 {
-    RunPresence presence;
-    RunRecord   writer;
-    const char *dir = arena_printf(&t->arena, "%s/..", t->resume_path);
-    Status      status = run_record_read(dir, &presence, &writer);
-    if (status != OK) status_clear(); /* not known */
-    bool is_other = status == OK && writer.base && t->record.base && writer.base != t->record.base;
+    RunRecord writer;
+    bool      is_other = read_writer(t, &writer) && writer.base && t->record.base && writer.base != t->record.base;
     run_record_deinit(&writer);
     FAIL_IF(is_other, ERR_INVALID,
             "the adapter of %s was trained on other weights than %s holds: they were changed since. Put the old ones back; or start a new "
@@ -136,7 +144,9 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunPresence   presence;
     RunRecord     before;
     TrainState    state;
-    run_record_make(t->run_file, t->model, t->place.world, run_record_began(c), &t->record);
+    int64_t       began;
+    TRY(run_record_began(c, &began));
+    run_record_make(t->run_file, t->model, t->place.world, began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
@@ -173,15 +183,19 @@ typedef struct Settled {
 } Settled;
 
 /* The length of what is there of a path. */
-static size_t existing_prefix(const char *path)
+static Status existing_prefix(const char *path, size_t *out)
 {
     char part[4096];
+    bool is_there = false;
     snprintf(part, sizeof part, "%s", path);
-    while (part[0] && !file_exists(part)) {
+    while (part[0]) {
+        TRY(file_exists(part, &is_there));
+        if (is_there) break;
         char *slash = strrchr(part, '/');
         part[slash ? slash - part : 0] = 0;
     }
-    return strlen(part);
+    *out = strlen(part);
+    return OK;
 }
 
 /* What another run does in the folder from here on is seen or refused. It may remove a folder that it made and this one found. */
@@ -191,7 +205,8 @@ static Status lock_output(Trainer *t)
     const char *dir = t->config->output_dir;
     Status      status = OK;
     for (int i = 0; i < MOST_TRIES; i++) {
-        size_t there = existing_prefix(dir);
+        size_t there;
+        TRY(existing_prefix(dir, &there));
         TRY(file_make_dirs(dir));
         status = output_lock_take(dir, &t->output_lock);
         if (status == OK && there < strlen(dir)) t->made_from = (int64_t)there;
@@ -239,12 +254,14 @@ Status trainer_look_at_output(Trainer *t, bool *out_finished)
 /* ---- from where, and whether the disk takes it ---- */
 
 /* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
-static bool continues_output(const Trainer *t)
+static Status continues_output(const Trainer *t, bool *out)
 {
     Arena arena = {0};
-    bool  found = t->resume_path[0] && file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir);
+    *out = false;
+    if (!t->resume_path[0]) return OK;
+    Status status = file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir, out);
     arena_deinit(&arena);
-    return found;
+    return status;
 }
 
 static int64_t divide_up(int64_t steps, int64_t every)
@@ -265,18 +282,57 @@ static int64_t settle_keep(const Trainer *t)
     return t->config->save_total_limit < most ? t->config->save_total_limit : most;
 }
 
+/* Where a checkpoint doesn't tell its rows: those of steps of `batch`, of which padding may have filled up the last. */
+static int64_t rows_of_steps(const Trainer *t, int64_t batch)
+{
+    int64_t rows = t->state.step * batch, all = loader_total_rows(t->data.train);
+    return all >= 0 && rows > all && rows - batch < all ? all : rows;
+}
+
+static void tell_cursor(const Trainer *t, int64_t rows)
+{
+    int64_t step = t->state.step, batch = loader_rows_per_step(t->data.train);
+    if (trainer_leads(t) && rows != rows_of_steps(t, batch))
+        log_info("%lld sequences were seen until step %lld: the run goes on behind them with steps of %lld, to step %lld", (long long)rows,
+                 (long long)step, (long long)batch, (long long)t->data.total_steps);
+}
+
+Status trainer_place_cursor(Trainer *t)
+{
+    int64_t   all = loader_total_rows(t->data.train);
+    RunRecord writer = {0};
+    t->record.batch = loader_rows_per_step(t->data.train);
+    if (!t->resume_path[0]) return OK;
+    TRY(checkpoint_read_state(t->resume_path, &t->state));
+    if (!read_writer(t, &writer) || !writer.batch) writer.batch = t->record.batch;
+    bool   continues = false;
+    Status status = continues_output(t, &continues);
+    if (continues) t->record.batch = writer.batch;
+    run_record_deinit(&writer);
+    TRY(status);
+    int64_t rows = t->state.rows >= 0 ? t->state.rows : rows_of_steps(t, writer.batch);
+    FAIL_IF(all >= 0 && rows > all, ERR_INVALID,
+            "%s is of step %lld, until which %lld sequences were seen, the run ends with sequence %lld; raise max_steps or num_epochs",
+            t->resume_path, (long long)t->state.step, (long long)rows, (long long)all);
+    loader_resume(t->data.train, t->state.step, rows);
+    if (t->config->max_steps <= 0) t->data.total_steps = loader_num_steps(t->data.train);
+    tell_cursor(t, rows);
+    return OK;
+}
+
 Status trainer_load_state(Trainer *t)
 {
     t->keep = settle_keep(t);
     if (!t->resume_path[0]) return OK;
-    TRY(checkpoint_read_state(t->resume_path, &t->state));
     FAIL_IF(
         t->state.data_hash != t->data.hash && resume_is(t, "auto"), ERR_INVALID,
         "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
         t->resume_path);
     TRY(check_step(t, &t->state, t->schedule.total));
     t->branch = t->state.step;
-    if (continues_output(t))
+    bool continues;
+    TRY(continues_output(t, &continues));
+    if (continues)
         t->saved_step = t->state.step;
     else
         t->state.metrics_bytes = 0;
@@ -293,7 +349,8 @@ static int64_t saves_left(const Trainer *t)
 
 Status trainer_check_disk(const Trainer *t)
 {
-    bool     adapters = t->options.lora.enabled;
+    bool adapters = t->options.lora.enabled, continues;
+    TRY(continues_output(t, &continues));
     int64_t  side = t->side_files.bytes;
     DiskNeed need = {.output_dir = t->config->output_dir,
                      .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
@@ -301,7 +358,7 @@ Status trainer_check_disk(const Trainer *t)
                      .step = t->state.step,
                      .saves_left = saves_left(t),
                      .keep = t->keep,
-                     .goes_on = continues_output(t),
+                     .goes_on = continues,
                      .starts_anew = resume_is(t, "false")};
     need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
@@ -325,20 +382,20 @@ Status trainer_check_length(const Trainer *t, const char *dir, int64_t step)
 /* ---- the folder becomes this run's ---- */
 
 /* Whether tokenizing left something worth keeping. */
-static bool has_shards(const char *path)
+static Status find_shards(Arena *arena, const char *path, bool *out)
 {
-    Arena arena = {0};
-    DIR  *dir = opendir(path);
-    bool  found = false;
-    if (!dir) return false;
-    for (struct dirent *entry; !found && (entry = readdir(dir));) {
-        if (entry->d_name[0] == '.') continue;
-        const char *name = arena_printf(&arena, "%s/%s", path, entry->d_name);
-        found = strncmp(entry->d_name, "shard-", 6) == 0 || (file_is_dir(name) && has_shards(name));
+    const char **names;
+    size_t       count;
+    TRY(file_list_if_there(arena, path, &names, &count));
+    for (size_t i = 0; i < count && !*out; i++) {
+        const char *name = arena_printf(arena, "%s/%s", path, names[i]);
+        bool        is_dir;
+        if (names[i][0] == '.') continue;
+        *out = strncmp(names[i], "shard-", 6) == 0;
+        TRY(file_is_dir(name, &is_dir));
+        if (is_dir && !*out) TRY(find_shards(arena, name, out));
     }
-    closedir(dir);
-    arena_deinit(&arena);
-    return found;
+    return OK;
 }
 
 void trainer_drop_output(Trainer *t)
@@ -346,11 +403,15 @@ void trainer_drop_output(Trainer *t)
     const char *path = t->config->output_dir;
     char        part[4096];
     char        message[STATUS_MESSAGE_BYTES];
-    if (t->made_from < 0 || has_shards(path)) return;
+    Arena       arena = {0};
+    bool        found = false;
+    if (t->made_from < 0) return;
     snprintf(message, sizeof message, "%s", status_message());
-    Status ignored = file_remove_tree(path);
+    Status ignored = find_shards(&arena, path, &found);
+    arena_deinit(&arena);
+    if (ignored == OK && !found) ignored = file_remove_tree(path);
     (void)ignored;
-    snprintf(part, sizeof part, "%s", path);
+    snprintf(part, sizeof part, "%s", found || ignored != OK ? "" : path);
     for (char *slash; (slash = strrchr(part, '/')) && slash - part > t->made_from;) {
         *slash = 0;
         if (rmdir(part) != 0) break;
@@ -421,12 +482,14 @@ Status trainer_leave_branch(Trainer *t)
 Status trainer_begin_output(Trainer *t)
 {
     const Config *c = t->config;
+    bool          continues;
+    TRY(continues_output(t, &continues));
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
-    if (continues_output(t)) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
+    if (continues) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
     t->made_from = -1;
     TRY(run_record_write(c->output_dir, &t->record, false));
-    if (!continues_output(t)) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
+    if (!continues) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     return open_metrics(t);
 }

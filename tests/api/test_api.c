@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <locale.h>
 #include <unistd.h>
 
 static char dir[] = "/tmp/surogate-api-XXXXXX";
@@ -231,6 +232,88 @@ static void a_conversation_is_rendered_and_masked(void)
     sg_tokenizer_close(tokenizer);
 }
 
+/* A process whose numbers have a decimal comma, and whose months are German ones. */
+static bool use_german(void)
+{
+    char command[512], number[8];
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 2> /dev/null", dir);
+    int ignored = system(command); /* what it made is looked at */
+    (void)ignored;
+    setenv("LOCPATH", dir, 1);
+    if (!setlocale(LC_ALL, "de_DE.UTF-8")) return false;
+    snprintf(number, sizeof number, "%g", 1.5);
+    return strcmp(number, "1,5") == 0;
+}
+
+static char *render_numbers(void)
+{
+    static const char source[] = "{{ 1.5*2 }} {{ 0.1 + 0.25 }} {{ messages[0].content }} {{ messages[0].price * 2 }} {{ '2.5'|float }} "
+                                 "{{ {'x': 2.75}|tojson }} {{ '%.2f'|format(1.25) }} {{ 2.345|round(1) }} {{ strftime_now('%A') }}",
+                      talk[] = "[{\"role\": \"user\", \"content\": \"hi\", \"price\": 3.25}]";
+    sg_chat_template *tmpl = NULL;
+    char             *text = NULL;
+    EXPECT_INT(sg_chat_template_open(NULL, source, &tmpl), SG_OK);
+    EXPECT_INT(sg_chat_template_render(tmpl, talk, false, &text), SG_OK);
+    sg_chat_template_close(tmpl);
+    return text ? text : strdup("");
+}
+
+static char *plan_with(const char *rate)
+{
+    const char *args[] = {under("run.yaml"), rate, "warmup_ratio=0.25", "weight_decay=0.125"};
+    sg_run     *run = NULL;
+    char       *json = NULL;
+    EXPECT_INT(sg_run_open(args, 4, &run), SG_OK);
+    EXPECT_INT(sg_run_plan(run, "h200", &json), SG_OK);
+    sg_run_close(run);
+    return json ? json : strdup("");
+}
+
+/* The log of a run on two ranks, which are threads, less its times. */
+static void train_and_read(const char *name, char *out, size_t size)
+{
+    const char *folder = under(name), *args[] = {under("run.yaml"), "learning_rate=1.5e-3", "gpus=2", "device=cpu", NULL};
+    char        output[300], line[1024];
+    sg_run     *run = NULL;
+    snprintf(output, sizeof output, "output_dir=%s", folder);
+    args[4] = output;
+    EXPECT_INT(sg_run_open(args, 5, &run), SG_OK);
+    EXPECT_INT(sg_run_train(run, NULL), SG_OK);
+    sg_run_close(run);
+    snprintf(output, sizeof output, "%s/metrics.jsonl", folder);
+    FILE  *file = fopen(output, "r");
+    size_t len = 0;
+    out[0] = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        const char *loss = strstr(line, "\"loss\":"), *rest = loss ? strstr(loss, ",\"ranks") : NULL; /* times follow */
+        if (rest) len += (size_t)snprintf(out + len, size - len, "%.*s\n", (int)(rest - loss), loss);
+    }
+    if (file) fclose(file);
+}
+
+static void the_callers_locale_changes_nothing(void)
+{
+    static char before[4096], after[4096];
+    char        number[8];
+    write_run_file();
+    char *text = render_numbers(), *plan = plan_with("learning_rate=1.5e-3");
+    train_and_read("plain", before, sizeof before);
+    if (!use_german()) SKIP("no locale with a decimal comma can be made here");
+    char *german_text = render_numbers(), *german_plan = plan_with("learning_rate=1.5e-3");
+    EXPECT_STR(german_text, text);
+    EXPECT_CONTAINS(german_text, "3.0 0.35 hi 6.5 2.5 {\"x\": 2.75} 1.25 2.3 ");
+    EXPECT_STR(german_plan, plan);
+    train_and_read("german", after, sizeof after);
+    EXPECT_STR(after, before);
+    snprintf(number, sizeof number, "%g", 1.5);
+    EXPECT_STR(number, "1,5"); /* the caller keeps it */
+    free(german_text);
+    free(german_plan);
+    setlocale(LC_ALL, "C");
+    free(text);
+    free(plan);
+}
+
 static void mistakes_have_messages(void)
 {
     const char *args[] = {"max_stepz=3"};
@@ -253,6 +336,7 @@ int main(int argc, char **argv)
                                      TEST(only_training_prints),
                                      TEST(a_conversation_is_rendered_and_masked),
                                      TEST(an_interruption_ends_what_runs_and_nothing_else),
+                                     TEST(the_callers_locale_changes_nothing),
                                      TEST(mistakes_have_messages)};
     char                  command[300];
     if (!mkdtemp(dir)) return 1;

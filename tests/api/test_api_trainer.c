@@ -85,7 +85,7 @@ static void drive(sg_trainer *trainer, sg_dataset *data, int64_t from, int64_t e
     for (int64_t s = from; s < end; s++) {
         for (int m = 0; m < MICROS; m++) {
             OKAY(sg_dataset_next(data, &batch));
-            OKAY(sg_trainer_step(trainer, &batch));
+            OKAY(sg_trainer_step_data(trainer, &batch));
         }
         OKAY(sg_trainer_update(trainer, (double)NAN));
         if (s > from) OKAY(sg_trainer_result(trainer, &step)); /* a step late */
@@ -398,6 +398,43 @@ static void segments_keep_documents_apart(void)
     sg_trainer_close(trainer);
 }
 
+/* Norm of the gradients of a first step of `micros` micro-batches, all of whose rows are the same 8 tokens. */
+static double norm_of(const int32_t *segments, int64_t rows, int64_t cols, int micros)
+{
+    Args        args = args_of("masks", adapter_settings());
+    sg_trainer *trainer = open_trainer(&args);
+    sg_batch    batch = batch_of(rows, cols);
+    sg_step     step;
+    for (int i = 0; i < rows * cols; i++) {
+        ids[i] = i % 8 * 7;
+        targets[i] = i % 8 < 7 ? (i % 8 + 1) * 7 : -100;
+    }
+    batch.segments = segments;
+    for (int m = 0; m < micros; m++) OKAY(sg_trainer_step(trainer, &batch));
+    OKAY(sg_trainer_update(trainer, 0));
+    OKAY(sg_trainer_result(trainer, &step));
+    sg_trainer_close(trainer);
+    return step.norm;
+}
+
+/* However the caller numbers them: from 0 in each row, each micro-batch, or twice in a row. Numbers that are unique stay as they are. */
+static void each_document_of_a_step_has_masks_of_its_own(void)
+{
+    static const int32_t zeros[32], two[16] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+    int32_t              again[24] = {0};
+    for (int i = 8; i < 16; i++) again[i] = 5;
+    double one = norm_of(zeros, 1, 8, 1), counted = norm_of(NULL, 2, 8, 1);
+    EXPECT(norm_of(NULL, 1, 8, 1) == one);
+    EXPECT(norm_of(two, 2, 8, 1) == counted);
+    EXPECT(norm_of(two, 1, 16, 1) == counted);
+    EXPECT(fabs(counted - one) > 1e-3 * one);
+    EXPECT(fabs(norm_of(zeros, 2, 8, 1) - one) > 1e-3 * one);
+    EXPECT(fabs(norm_of(zeros, 1, 8, 2) - one) > 1e-3 * one);
+    double twice = norm_of(two, 2, 8, 2), thrice = norm_of(again, 1, 24, 1);
+    EXPECT(fabs(twice - counted) > 1e-4 * one);
+    EXPECT(fabs(thrice - norm_of(NULL, 3, 8, 1)) < 0.5 * one && fabs(thrice - one) > 1e-4 * one);
+}
+
 static void it_generates_plans_and_exports(void)
 {
     Args        args = args_of("export", NULL);
@@ -582,6 +619,7 @@ static void null_is_refused_everywhere(void)
     expect_refused(sg_dataset_open(NULL, 2, SG_TRAIN, &data), "args is NULL");
     expect_refused(sg_dataset_open(none, 0, (sg_part)7, &data), "part 7");
     expect_refused(sg_dataset_next(NULL, &batch), "dataset is NULL");
+    expect_refused(sg_trainer_step_data(NULL, NULL), "trainer is NULL");
     expect_refused(sg_dataset_seek(NULL, 0), "dataset is NULL");
     expect_refused(sg_dataset_get_info(NULL, NULL), "dataset is NULL");
     expect_refused(sg_run_open(NULL, 1, NULL), "out_run is NULL");
@@ -611,6 +649,7 @@ int main(int argc, char **argv)
                                      TEST(it_evaluates_before_the_first_step),
                                      TEST(accuracy_is_of_the_likeliest_tokens),
                                      TEST(segments_keep_documents_apart),
+                                     TEST(each_document_of_a_step_has_masks_of_its_own),
                                      TEST(it_generates_plans_and_exports),
                                      TEST(an_adapter_is_exported_alone_and_merged),
                                      TEST(wrong_batches_are_refused),

@@ -43,6 +43,8 @@ static void failures_carry_a_message(void)
     EXPECT_STR(status_message(), "cut: a\u6f22, \u6f22, ?.txt, ?");
     (void)status_fail(ERR_IO, "cut: %.3s|%.5s|\x80\xff", "a\u6f22\u5b57", "a\u6f22\u5b57");
     EXPECT_STR(status_message(), "cut: a?|a\u6f22?|\x80\xff");
+    (void)status_fail(ERR_IO, "%s", "a\033]0;title\a\tb\nc\177\302\2332J\r");
+    EXPECT_STR(status_message(), "a\\x1b]0;title\\x07\tb\nc\\x7f\\u009b2J\\x0d");
     for (size_t i = 0; i + 3 < sizeof longest; i += 3) memcpy(longest + i, "\u6f22", 3);
     (void)status_fail(ERR_IO, "%s", longest);
     EXPECT(memcmp(status_message() + strlen(status_message()) - 3, "\u6f22", 3) == 0 ||

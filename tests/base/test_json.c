@@ -55,6 +55,29 @@ static void numbers_beyond_int64_become_doubles(void)
     EXPECT(v.items[6].number == 123456789012345678901234.0);
 }
 
+static void whole_numbers_keep_their_digits(void)
+{
+    static const char text[] = "[18446744073709551615, -170141183460469231731687303715884105728, {\"a\": 9223372036854775808}]";
+    StrBuf            out = {0}, many = {0};
+    Arena             arena = {0};
+    JsonValue         v;
+    EXPECT_OK(parse(text, &v));
+    json_write(&out, &v, -1);
+    EXPECT_STR(strbuf_cstr(&out), text);
+    for (int i = 0; i < 400; i++) strbuf_putc(&many, '7');
+    EXPECT_FAILS(json_parse(&arena, "m", many.data, many.len, &v), ERR_INVALID, "too large");
+    EXPECT_OK(json_parse_row(&arena, "m", many.data, many.len, &v));
+    strbuf_clear(&out);
+    json_write(&out, &v, -1);
+    EXPECT_STR(strbuf_cstr(&out), strbuf_cstr(&many));
+    strbuf_puts(&many, ".0");
+    EXPECT_OK(json_parse_row(&arena, "m", many.data, many.len, &v));
+    EXPECT_INT(v.type, JSON_NULL);
+    strbuf_deinit(&out);
+    strbuf_deinit(&many);
+    arena_deinit(&arena);
+}
+
 static void positions_are_those_of_last_bytes(void)
 {
     const char *text = "{\n \"a\": 123,\n \"b\": [true]\n}";
@@ -296,8 +319,8 @@ static void doubles_survive_a_round_trip(void)
     strbuf_deinit(&out);
 }
 
-TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(positions_are_those_of_last_bytes),
-          TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept), TEST(lone_surrogates_become_replacement_characters),
-          TEST(nesting_is_bounded), TEST(many_members_keep_order_and_find_duplicates), TEST(keys_made_to_collide_take_no_longer),
-          TEST(rows_may_hold_what_python_writes), TEST(writing_then_reading_is_identity), TEST(odd_bytes_are_written_as_valid_utf8),
-          TEST(doubles_are_written_as_python_does), TEST(doubles_survive_a_round_trip))
+TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(whole_numbers_keep_their_digits),
+          TEST(positions_are_those_of_last_bytes), TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept),
+          TEST(lone_surrogates_become_replacement_characters), TEST(nesting_is_bounded), TEST(many_members_keep_order_and_find_duplicates),
+          TEST(keys_made_to_collide_take_no_longer), TEST(rows_may_hold_what_python_writes), TEST(writing_then_reading_is_identity),
+          TEST(odd_bytes_are_written_as_valid_utf8), TEST(doubles_are_written_as_python_does), TEST(doubles_survive_a_round_trip))

@@ -103,6 +103,9 @@ run eval "$dir/model" --text "$dir/short.txt.gz" --json
 check "eval reads a compressed text" cmp "$dir/plain.json" "$dir/out"
 run tokenizer train --vocab-size 300 --out "$dir/learnt" "$dir/text.txt"
 gzip -k "$dir/text.txt"
+names=$(seq -s, -f '<|r%g|>' 100)
+run tokenizer train --vocab-size 500 --out "$dir/special" --special-tokens "$names" --eos-token '<|end|>' "$dir/text.txt"
+check "all special tokens are there: $(cat "$dir/err")" [ "$(grep -o '"special":true' "$dir/special/tokenizer.json" | wc -l)" = 101 ]
 run tokenizer train --vocab-size 300 --out "$dir/unpacked" "$dir/text.txt.gz"
 check "a tokenizer learns from what is packed: $(cat "$dir/err")" cmp "$dir/learnt/tokenizer.json" "$dir/unpacked/tokenizer.json"
 printf 'PAR1 rows PAR1' > "$dir/rows.parquet"

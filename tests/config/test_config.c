@@ -197,6 +197,20 @@ static void a_leading_tilde_is_the_home_folder(void)
     EXPECT_STR(config.model, "a~b");
     EXPECT_STR(config.datasets.items[0].path, "/home/someone/x.jsonl");
     EXPECT_STR(config.validation_datasets.items[0].path, "/home/someone/v.txt");
+    EXPECT_OK(parse("dataset_cache_dir: ~/cache\ntokenizer: ~/t\nir: ~/ir.json\nresume_from_checkpoint: ~/out/checkpoint-3\n"
+                    "rendezvous_secret: ~/secret\ndistributed: {worker_output_dir: ~/w}\nchat_template: ~/t.jinja\n",
+                    "model=~/m", NULL));
+    EXPECT_STR(config.dataset_cache_dir, "/home/someone/cache");
+    EXPECT_STR(config.tokenizer, "/home/someone/t");
+    EXPECT_STR(config.ir, "/home/someone/ir.json");
+    EXPECT_STR(config.resume_from_checkpoint, "/home/someone/out/checkpoint-3");
+    EXPECT_STR(config.rendezvous_secret, "/home/someone/secret");
+    EXPECT_STR(config.worker_output_dir, "/home/someone/w");
+    EXPECT_STR(config.chat_template, "/home/someone/t.jinja");
+    EXPECT_STR(config.model, "/home/someone/m");
+    EXPECT_OK(parse("chat_template: '~{{ messages }}'\n", NULL, NULL));
+    EXPECT_STR(config.chat_template, "~{{ messages }}");
+    EXPECT_FAILS(parse("dataset_cache_dir: ~other/x\n", NULL, NULL), ERR_INVALID, "dataset_cache_dir: only a leading ~/");
 }
 
 /* The warnings of a run file, a line each. */
@@ -222,6 +236,18 @@ static void keys_without_effect_are_named_and_why(void)
         {"recipe: fp8-hybrid\nmatmul_dtype: bf16\ngradient_dtype: bf16\n", NULL,
          "run.yaml:2:15: matmul_dtype, gradient_dtype: no effect without recipe: bf16\n"},
         {"recipe: fp8-hybrid\nskip_quant_last_layers: 2\n", NULL, ""},
+        {"skip_quant_first_layers: 2\nfp8_amax_history: 16\n", NULL,
+         "run.yaml:2:19: fp8_amax_history: no effect without recipe: fp8-hybrid or matmul_dtype: e4m3 or gradient_dtype: e5m2\n"
+         "run.yaml:1:26: skip_quant_first_layers: no effect without recipe: fp8-hybrid or nvfp4 or matmul_dtype: e4m3 or "
+         "gradient_dtype: e5m2\n"},
+        {"recipe: nvfp4\nfp8_margin: 1\nskip_quant_last_layers: 1\n", NULL,
+         "run.yaml:2:13: fp8_margin: no effect without recipe: fp8-hybrid or matmul_dtype: e4m3 or gradient_dtype: e5m2\n"},
+        {"gradient_dtype: e5m2\nskip_quant_first_layers: 2\nfp8_amax_algorithm: most_recent\n", NULL, ""},
+        {"fp4_hadamard: false\nnormuon_nesterov: false\n", NULL,
+         "run.yaml:2:19: normuon_nesterov: no effect without optimizer: normuon\n"
+         "run.yaml:1:15: fp4_hadamard: no effect without recipe: nvfp4\n"},
+        {"offload_master: true\n", NULL, "run.yaml:1:17: offload_master: no effect without master_dtype: fp32 or lora: true\n"},
+        {"offload_master: true\nlora: true\n", NULL, ""},
         {"recipe: fp8-hybrid\nlora: true\nqlora: nf4\n", NULL, "run.yaml:1:9: recipe: no effect without qlora: none or fp8\n"},
         {"recipe: fp8-hybrid\nlora: true\nqlora: fp8\n", NULL, ""},
         {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},

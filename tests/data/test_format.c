@@ -101,6 +101,17 @@ static void rows_become_messages(void)
                "<a> |c!");
 }
 
+static void values_keep_all_their_characters(void)
+{
+    EXPECT_STR(messages_of("{\"instruction\": \"a\\u0000b\", \"input\": \"c\\u0000d\", \"output\": \"e\\u0000f\"}", (DatasetOptions){0}),
+               "[{\"role\": \"user\", \"content\": \"a\\u0000b\\n\\nc\\u0000d\"}, "
+               "{\"role\": \"assistant\", \"content\": \"e\\u0000f\"}]");
+    EXPECT_STR(messages_of("{\"q\": \"a\", \"input\": 18446744073709551615, \"r\": -123456789012345678901234}",
+                           (DatasetOptions){.instruction_field = "q", .output_field = "r"}),
+               "[{\"role\": \"user\", \"content\": \"a\\n\\n18446744073709551615\"}, "
+               "{\"role\": \"assistant\", \"content\": \"-123456789012345678901234\"}]");
+}
+
 static void bare_functions_are_wrapped_as_tools(void)
 {
     static const char talk[] = "\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]",
@@ -285,7 +296,7 @@ static void likely_causes_are_said(void)
     EXPECT_CONTAINS(messages_of("{\"q;a\": \"1;2\"}", (DatasetOptions){0}), "separated by ','");
 }
 
-TEST_MAIN(TEST(prompts_are_checked), TEST(bare_functions_are_wrapped_as_tools), TEST(messages_keep_what_they_say),
-          TEST(thinking_goes_by_the_name_that_the_template_prints), TEST(flags_are_yes_or_no), TEST(a_system_column_counts_by_row),
-          TEST(named_fields_must_be_there), TEST(likely_causes_are_said), TEST(real_datasets_are_recognised), TEST(rows_become_messages),
-          TEST(wrong_fields_are_named))
+TEST_MAIN(TEST(prompts_are_checked), TEST(bare_functions_are_wrapped_as_tools), TEST(values_keep_all_their_characters),
+          TEST(messages_keep_what_they_say), TEST(thinking_goes_by_the_name_that_the_template_prints), TEST(flags_are_yes_or_no),
+          TEST(a_system_column_counts_by_row), TEST(named_fields_must_be_there), TEST(likely_causes_are_said),
+          TEST(real_datasets_are_recognised), TEST(rows_become_messages), TEST(wrong_fields_are_named))

@@ -4,6 +4,8 @@
 #include "base/hash.h"
 #include "data_util.h"
 
+#include <math.h>
+
 static ShardSet open_set(const char *dir, bool has_mask)
 {
     static const int first[] = {5, 17, 3, 40, 8, 1, 22, 9}, second[] = {13, 2, 31, 6};
@@ -292,9 +294,9 @@ static void weights_repeat_and_thin_out(void)
     Loader       *loader;
     EXPECT_OK(loader_create(&options, sources, 2, &loader));
     EXPECT_INT(loader_stats(loader)->num_rows, 22);
-    EXPECT_INT(loader_stats(loader)->rows_per_epoch, 22 + 6);
+    EXPECT_INT(loader_stats(loader)->rows_per_epoch, 22 + 5);
     int counts[24] = {0};
-    for (int i = 0; i < 28; i++) {
+    for (int i = 0; i < 27; i++) {
         const Batch *batch;
         EXPECT_OK(loader_next(loader, &batch));
         counts[batch->doc_id[0]]++;
@@ -304,6 +306,180 @@ static void weights_repeat_and_thin_out(void)
         EXPECT(counts[12 + d] <= 1);
     }
     loader_destroy(loader);
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+typedef struct Mix {
+    ShardSet plain, thin; /* 4 samples, 6 samples, of which a row takes two */
+} Mix;
+
+static Mix open_mix(const char *dir, bool has_mask)
+{
+    Mix mix;
+    EXPECT_OK(file_make_dirs(path_in(dir, "plain")));
+    EXPECT_OK(file_make_dirs(path_in(dir, "thin")));
+    write_shard(path_in(dir, "plain/shard-00000.tokens"), (const int[]){9, 8, 7, 6}, 4, 500, has_mask);
+    write_shard(path_in(dir, "thin/shard-00000.tokens"), (const int[]){8, 7, 8, 6, 8, 5}, 6, 500, has_mask);
+    EXPECT_OK(shard_set_open(path_in(dir, "plain"), &mix.plain));
+    EXPECT_OK(shard_set_open(path_in(dir, "thin"), &mix.thin));
+    return mix;
+}
+
+/* After each epoch of a run floor(weight * 6 * epochs) of the thin samples came, each before any again. */
+static void check_share(const Mix *mix, LoaderMode mode, double weight)
+{
+    LoaderSource  sources[] = {{.shards = &mix->plain}, {.shards = &mix->thin, .weight = weight}};
+    LoaderOptions options = {.mode = mode, .seq_len = 16, .batch_size = 1, .num_epochs = 12, .shuffle = true, .seed = 5, .prefetch = 3};
+    Loader       *loader;
+    int64_t       counts[10] = {0}, seen = 0;
+    EXPECT_OK(loader_create(&options, sources, 2, &loader));
+    for (int64_t step = 0;; step++) {
+        const Batch *batch;
+        EXPECT_OK(loader_next(loader, &batch));
+        if (!batch) break;
+        int64_t of_row = 0, trained;
+        EXPECT_OK(loader_step_tokens(loader, step, &trained));
+        EXPECT_INT(trained, batch->num_trained);
+        for (int t = 0; t < 16; t++) {
+            if (batch->doc_id[t] < 0 || batch->positions[t] != 0) continue;
+            counts[batch->doc_id[t]]++;
+            of_row += batch->doc_id[t] >= 4;
+        }
+        seen += of_row;
+        double epoch = loader_epoch(loader, step + 1), ended = floor(epoch + 1e-9);
+        if (epoch - ended < 1e-9) EXPECT_INT(seen, (int64_t)floor(weight * 6 * ended + 1e-6));
+    }
+    for (int d = 0; d < 4; d++) EXPECT_INT(counts[d], 12);
+    for (int d = 4; d < 10; d++)
+        for (int k = 4; k < 10; k++) EXPECT(counts[d] - counts[k] <= 1);
+    EXPECT_INT(seen, (int64_t)floor(weight * 72 + 1e-6));
+    loader_destroy(loader);
+}
+
+static void small_weights_add_up(void)
+{
+    static const double weights[] = {0.1, 0.2, 0.29, 0.5, 0.75, 1, 1.1, 1.5, 2, 2.9};
+    const char         *dir = scratch_dir();
+    Mix                 mix = open_mix(dir, true);
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+        check_share(&mix, LOADER_PACKED, weights[i]);
+        check_share(&mix, LOADER_PADDED, weights[i]);
+    }
+    LoaderSource  sources[] = {{.shards = &mix.plain}, {.shards = &mix.thin, .weight = 0.01, .name = "thin"}};
+    LoaderOptions options = {.mode = LOADER_PACKED, .seq_len = 16, .batch_size = 1, .num_epochs = 3, .shuffle = true};
+    Loader       *loader;
+    EXPECT_OK(loader_create(&options, sources, 2, &loader));
+    EXPECT_STR(loader_unseen(loader, loader_num_steps(loader)), "thin");
+    loader_destroy(loader);
+    options.num_epochs = 17; /* 0.01 * 6 * 17 is 1.02 */
+    EXPECT_OK(loader_create(&options, sources, 2, &loader));
+    EXPECT(!loader_unseen(loader, loader_num_steps(loader)));
+    EXPECT_STR(loader_unseen(loader, 4), "thin");
+    loader_destroy(loader);
+    EXPECT_FAILS(
+        loader_create(&(LoaderOptions){.seq_len = 16, .batch_size = 1, .num_epochs = 3, .mode = LOADER_PADDED}, sources + 1, 1, &loader),
+        ERR_INVALID, "thin: its weight is so small");
+    options = (LoaderOptions){.mode = LOADER_PACKED, .seq_len = 16, .batch_size = 1, .num_epochs = 1, .at_least_one = true};
+    EXPECT_OK(loader_create(&options, sources + 1, 1, &loader));
+    EXPECT_INT(loader_num_steps(loader), 1);
+    loader_destroy(loader);
+    shard_set_close(&mix.plain);
+    shard_set_close(&mix.thin);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* Epochs of different lengths, some empty: a run that goes on anywhere is the same run. */
+static void seeking_is_exact_among_small_weights(void)
+{
+    const char   *dir = scratch_dir();
+    Mix           mix = open_mix(dir, true);
+    LoaderSource  sources[] = {{.shards = &mix.plain, .weight = 0.1}, {.shards = &mix.thin, .weight = 0.3}};
+    LoaderOptions options = {.mode = LOADER_PACKED, .seq_len = 16, .batch_size = 2, .shuffle = true, .seed = 8, .prefetch = 2};
+    Loader       *loader;
+    uint64_t      digests[60];
+    const Batch  *batch;
+    EXPECT_OK(loader_create(&options, sources, 2, &loader));
+    for (int i = 0; i < 60; i++) {
+        EXPECT_OK(loader_next(loader, &batch));
+        digests[i] = hash_bytes(batch->tokens, sizeof(int32_t) * 32, 0);
+    }
+    loader_destroy(loader);
+    EXPECT_OK(loader_create(&options, sources, 2, &loader));
+    for (int i = 57; i >= 0; i -= 5) {
+        loader_seek(loader, i);
+        for (int k = i; k < i + 3; k++) {
+            EXPECT_OK(loader_next(loader, &batch));
+            EXPECT(hash_bytes(batch->tokens, sizeof(int32_t) * 32, 0) == digests[k]);
+        }
+    }
+    loader_destroy(loader);
+    shard_set_close(&mix.plain);
+    shard_set_close(&mix.thin);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* Steps of other sizes go on with the row behind the last one. */
+static void resuming_counts_rows(void)
+{
+    const char   *dir = scratch_dir();
+    ShardSet      set = open_set(dir, false);
+    LoaderOptions options = {.mode = LOADER_PADDED, .seq_len = 64, .batch_size = 1, .num_epochs = 4, .shuffle = true, .prefetch = 2};
+    const Batch  *batch;
+    for (int accumulate = 1; accumulate <= 4; accumulate++) {
+        int seen[12] = {0};
+        options.grad_accum_steps = 3;
+        Loader *loader = open_loader(&set, options);
+        for (int i = 0; i < 5 * 3; i++) {
+            EXPECT_OK(loader_next(loader, &batch));
+            seen[batch->doc_id[0]]++;
+        }
+        int64_t rows = loader_rows_before(loader, 5), trained;
+        EXPECT_INT(rows, 15);
+        EXPECT_INT(loader_rows_before(loader, 15), 44);
+        loader_destroy(loader);
+        options.grad_accum_steps = accumulate;
+        loader = open_loader(&set, options);
+        loader_resume(loader, 5, rows);
+        EXPECT_INT(loader_num_steps(loader), 5 + (44 - 15 + accumulate - 1) / accumulate);
+        EXPECT_NEAR(loader_epoch(loader, 5), 15.0 / 11, 1e-12);
+        int64_t of_step = 0;
+        for (int i = 0;; i++) {
+            EXPECT_OK(loader_next(loader, &batch));
+            if (!batch) break;
+            EXPECT_INT(batch->step, 5 + i / accumulate);
+            of_step = i % accumulate ? of_step + batch->num_trained : batch->num_trained;
+            EXPECT_OK(loader_step_tokens(loader, batch->step, &trained));
+            if (i % accumulate == accumulate - 1) EXPECT_INT(of_step, trained);
+            if (batch->doc_id[0] >= 0) seen[batch->doc_id[0]]++;
+        }
+        for (int d = 0; d < 12; d++) EXPECT_INT(seen[d], d == 5 ? 0 : 4);
+        loader_destroy(loader);
+    }
+    shard_set_close(&set);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* A part of an epoch ends where it says, and steps are filled up with padding. */
+static void parts_of_epochs_end_in_time(void)
+{
+    const char  *dir = scratch_dir();
+    ShardSet     set = open_set(dir, false);
+    const Batch *batch;
+    for (double epochs = 0.5; epochs < 3; epochs += 0.5) {
+        Loader *loader = open_loader(
+            &set, (LoaderOptions){.mode = LOADER_PADDED, .seq_len = 64, .batch_size = 8, .num_epochs = epochs, .shuffle = true});
+        int64_t want = (int64_t)ceil(11 * epochs), rows = 0;
+        EXPECT_INT(loader_num_steps(loader), (want + 7) / 8);
+        for (;;) {
+            EXPECT_OK(loader_next(loader, &batch));
+            if (!batch) break;
+            for (int b = 0; b < 8; b++) rows += batch->doc_id[(size_t)b * 64] >= 0;
+        }
+        EXPECT_INT(rows, want);
+        EXPECT_NEAR(loader_epoch(loader, loader_num_steps(loader)), (double)want / 11, 1e-12);
+        loader_destroy(loader);
+    }
     shard_set_close(&set);
     EXPECT_OK(file_remove_tree(dir));
 }
@@ -344,4 +520,5 @@ static void empty_data_is_an_error(void)
 TEST_MAIN(TEST(text_is_never_lost), TEST(stream_uses_every_token_and_label_once), TEST(layouts_of_a_batch_hold_the_same_rows),
           TEST(packed_and_padded_hold_the_same_samples), TEST(splitting_loses_no_label), TEST(seeking_is_exact_over_epochs),
           TEST(validation_and_training_share_no_document), TEST(one_document_is_split_by_tokens), TEST(weights_repeat_and_thin_out),
-          TEST(permutations_are_permutations), TEST(empty_data_is_an_error))
+          TEST(small_weights_add_up), TEST(seeking_is_exact_among_small_weights), TEST(parts_of_epochs_end_in_time),
+          TEST(resuming_counts_rows), TEST(permutations_are_permutations), TEST(empty_data_is_an_error))

@@ -149,7 +149,7 @@ static void rules_choose_turns(void)
     kit_close(&all);
 }
 
-static void unstable_templates_are_refused_or_end_at_eos(void)
+static void unstable_templates_are_found_or_refused(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
     char row[600];
@@ -158,7 +158,14 @@ static void unstable_templates_are_refused_or_end_at_eos(void)
     Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>",
                        "{{ messages|length }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}!<|im_end|>\n{% endfor %}",
                        TRAIN_ON_ASSISTANT);
-    EXPECT_FAILS(encode_json(&kit, row), ERR_INVALID, "differently once it is there");
+    EXPECT_OK(encode_json(&kit, row));
+    EXPECT_STR(trained_text(&kit), "hello!<|im_end|>|because!<|im_end|>");
+    kit_close(&kit);
+    /* prints answers before questions */
+    kit = kit_open(tiny_tokenizer(), "<|im_end|>",
+                   "{% for m in messages | sort(attribute='role') %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
+                   TRAIN_ON_ASSISTANT);
+    EXPECT_FAILS(encode_json(&kit, row), ERR_INVALID, "message 1 within message 4");
     kit_close(&kit);
     /* adds an empty thought to the last turn only, as Qwen3 does */
     kit = kit_open(tiny_tokenizer(), "<|im_end|>",
@@ -359,7 +366,8 @@ static void greetings_are_trained(void)
     }
     static const char closed[] = "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}";
     Kit               kit = kit_open(tiny_tokenizer(), "<|im_end|>", closed, TRAIN_ON_ASSISTANT);
-    EXPECT_FAILS(encode_json(&kit, row), ERR_INVALID, "message 1 is an answer");
+    EXPECT_OK(encode_json(&kit, row));
+    EXPECT_STR(trained_text(&kit), "welcome<|im_end|>|answer<|im_end|>");
     kit_close(&kit);
     arena_deinit(&arena);
 }
@@ -416,5 +424,5 @@ static void parts_are_joined_where_the_template_takes_none(void)
 
 TEST_MAIN(TEST(greetings_are_trained), TEST(contents_that_are_not_printed_are_counted),
           TEST(parts_are_joined_where_the_template_takes_none), TEST(thinking_under_any_name_is_trained_or_counted),
-          TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_refused_or_end_at_eos),
+          TEST(published_ids_and_masks), TEST(rules_choose_turns), TEST(unstable_templates_are_found_or_refused),
           TEST(text_gets_eos_and_prompts_are_masked), TEST(shortcut_equals_prefixes), TEST(quick_ways_change_nothing))

@@ -328,6 +328,187 @@ static void contents_and_stops_are_trained(void)
         }
 }
 
+#define SAID(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
+/* ---- talks with tools ---- */
+
+/* Shapes of templates that were refused, or that trained something else: each talk's trained text, turns parted by '|'. */
+#define FOR_EACH "{%- for m in messages -%}"
+#define END "{%- endfor -%}"
+#define CALL "{%- if m.tool_calls -%}[call {{ m.tool_calls[0].function.name }}]{%- endif -%}"
+#define USER "{%- if m.role == 'user' -%}<|im_start|>user {{ m.content }}<|im_end|>"
+#define ASKS "{%- if add_generation_prompt -%}<|im_start|>model{%- endif -%}"
+static const char looks_ahead[] = FOR_EACH USER
+    "{%- elif m.role == 'assistant' -%}<|im_start|>model" CALL
+    "{%- if m.tool_calls -%}{%- for n in messages[loop.index:] if n.role == 'tool' -%}[result {{ n.content }}]{%- endfor -%}{%- endif -%}"
+    "{{ m.content }}<|im_end|>{%- endif -%}" END ASKS;
+/* A turn goes on behind the results, and is closed once. */
+static const char                                     goes_on[] =
+    "{%- set ns = namespace(open=false) -%}" FOR_EACH USER
+    "{%- elif m.role == 'assistant' -%}{%- if not ns.open -%}<|im_start|>model{%- endif -%}" CALL "{%- set ns.open = false -%}"
+    "{%- for n in messages[loop.index:] if m.tool_calls and n.role == 'tool' -%}{%- set ns.open = true -%}<result>{{ n.content }}</result>"
+    "{%- endfor -%}{{ m.content }}{%- if not ns.open -%}<|im_end|>{%- endif -%}{%- endif -%}" END ASKS;
+/* The generation prompt opens and closes thinking; a turn only closes it. */
+static const char closes_thinking[] = FOR_EACH
+    "{%- if m.role == 'user' -%}<|im_start|>user {{ m.content }}<|im_end|>{%- elif m.role == 'tool' -%}<|sep|>{{ m.content }}<|im_end|>"
+    "{%- else -%}<|im_start|>model</think>{{ m.content }}" CALL "<|im_end|>{%- endif -%}" END
+    "{%- if add_generation_prompt -%}<|im_start|>model<think></think>{%- endif -%}";
+/* Prompts always, with more than a turn has. */
+static const char prompts_always[] =
+    FOR_EACH "<|im_start|>{{ m.role }}\n\n{{ m.content }}" CALL "<|im_end|>" END "<|im_start|>assistant\nto user\n\n";
+/* As that; an answer is put between tags, and so are calls. */
+static const char tags_answers[] = FOR_EACH
+    "{%- if m.role == 'assistant' -%}<|im_start|>model<|sep|>{%- if m.tool_calls -%}<|begin_call|>{{ m.tool_calls[0].function.name }}"
+    "<|end_call|>{%- else -%}<|begin_text|>{{ m.content }}<|end_text|>{%- endif -%}<|im_end|>{%- else -%}<|im_start|>{{ m.role }}"
+    "<|sep|>{{ m.content }}<|im_end|>{%- endif -%}" END "<|im_start|>model<|sep|>";
+/* The results' turn is closed when something else follows, and results need their call. */
+static const char closes_late[] =
+    "{%- set ns = namespace(called=false) -%}" FOR_EACH
+    "{%- if m.role == 'tool' -%}{%- if not ns.called -%}{{ raise_exception('no call') }}{%- endif -%}"
+    "{%- if loop.previtem.role != 'tool' -%}<|im_start|>tool{%- endif -%}<r>{{ m.content }}</r>"
+    "{%- if not loop.last and loop.nextitem.role != 'tool' -%}<|im_end|>{%- endif -%}"
+    "{%- elif m.role == 'assistant' -%}{%- set ns.called = m.tool_calls -%}<|im_start|>model\n{{ m.content }}" CALL "<|im_end|>"
+    "{%- else -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{%- endif -%}" END
+    "{%- if add_generation_prompt -%}<|im_start|>model\n<think>\n{%- endif -%}";
+/* There is no generation prompt. */
+static const char never_prompts[] = FOR_EACH "<|im_start|>{{ m.role }}:{{ m.content }}" CALL "<|im_end|>" END;
+/* Lists its tools behind the last message. */
+static const char lists_last[] =
+    FOR_EACH "<|sep|>{{ m.role }}:{{ m.content }}" CALL "!" END
+             "{%- if add_generation_prompt -%}<|sep|>assistant:{%- elif tools -%}<|sep|>{{ tools[0].function.description }}{%- endif -%}";
+
+#define CALLED(content) \
+    "{\"role\": \"assistant\", \"content\": \"" content \
+    "\", \"tool_calls\": [{\"id\": \"c00000001\", \"type\": \"function\", \"function\": " \
+    "{\"name\": \"look\", \"arguments\": {\"at\": \"wharg\"}}}]}"
+#define RESULT(content) "{\"role\": \"tool\", \"name\": \"look\", \"tool_call_id\": \"c00000001\", \"content\": \"" content "\"}"
+#define THOUGHT(content, thought) "{\"role\": \"assistant\", \"content\": \"" content "\", \"reasoning_content\": \"" thought "\"}"
+#define TALK(...) "{\"messages\": [" __VA_ARGS__ "]"
+#define TOOLS \
+    ", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"look\", \"description\": \"whdesc\", \"parameters\": {\"type\": " \
+    "\"object\", \"properties\": {\"at\": {\"type\": \"string\", \"description\": \"place\"}}, \"required\": [\"at\"]}}}]}"
+static const char *const talks[] = {
+    TALK(SAID("user", "whuser1") ", " SAID("assistant", "own1") ", " SAID("user", "whuser2") ", " SAID("assistant", "own2")) "}",
+    TALK(SAID("user", "whuser1") ", " CALLED("") ", " RESULT("whtool1") ", " SAID("assistant", "own2")) TOOLS,
+    TALK(SAID("user", "whuser1") ", " CALLED("own1") ", " RESULT("whtool1") ", " SAID("assistant", "own2") ", " SAID(
+        "user", "whuser2") ", " SAID("assistant", "own3")) TOOLS,
+    TALK(SAID("user", "whuser1") ", " CALLED("own1") ", " RESULT("whtool1")) TOOLS,
+    TALK(SAID("user", "whuser1") ", " CALLED("") ", " RESULT("whtool1") ", " CALLED("") ", " RESULT("whtool2") ", " SAID("assistant",
+                                                                                                                         "own3")) "}",
+    TALK(SAID("system", "whsys") ", " SAID("user", "whuser1") ", " THOUGHT("own1", "ownthought") ", " SAID("user", "whuser2") ", " THOUGHT(
+        "own2", "ownthought")) "}",
+    /* an answer may say what was said to it */
+    TALK(SAID("user", "whuser1") ", " CALLED("so: whtool1") ", " RESULT("whtool1") ", " SAID("assistant", "own2 whtool1")) TOOLS,
+};
+enum { NUM_TALKS = sizeof talks / sizeof talks[0], QUOTING = NUM_TALKS - 1 };
+
+/* Special tokens of the shapes are IM's, <|sep|> and those of tags_answers. */
+#define SHAPE(source, prefix) \
+    { \
+#source, source, "<|im_end|>", "<|im_end|>", IM " <|sep|> " prefix, "", NULL, false \
+    }
+static const Given shapes[] = {
+    SHAPE(looks_ahead, ""),
+    SHAPE(goes_on, ""),
+    SHAPE(closes_thinking, ""),
+    SHAPE(prompts_always, ""),
+    SHAPE(tags_answers, "<|begin_call|> <|end_call|> <|begin_text|> <|end_text|>"),
+    SHAPE(closes_late, ""),
+    SHAPE(never_prompts, ""),
+    SHAPE(lists_last, ""),
+};
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
+
+#define E "<|im_end|>"
+#define W "<|begin_text|>"
+#define X "<|end_text|>" E
+#define Y "<|begin_call|>look<|end_call|>" E
+static const char *const trained[NUM_SHAPES][NUM_TALKS] = {
+    {"own1" E "|own2" E, "[call look]|" E "|own2" E, "[call look]|own1" E "|own2" E "|own3" E, "[call look]|own1" E,
+     "[call look]|" E "|[call look]|" E "|own3" E, "own1" E "|own2" E, "[call look]|so: whtool1" E "|own2 whtool1" E},
+    {"own1" E "|own2" E, "[call look]|own2" E, "[call look]|own1own2" E "|own3" E, "[call look]|own1", NULL, "own1" E "|own2" E,
+     "[call look]|so: whtool1own2 whtool1" E},
+    {"own1" E "|own2" E, "[call look]" E "|own2" E, "own1[call look]" E "|own2" E "|own3" E, "own1[call look]" E,
+     "[call look]" E "|[call look]" E "|own3" E, "own1" E "|own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
+    {"own1" E "|own2" E, "[call look]" E "|own2" E, "own1[call look]" E "|own2" E "|own3" E, "own1[call look]" E,
+     "[call look]" E "|[call look]" E "|own3" E, "own1" E "|own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
+    {W "own1" X "|" W "own2" X, Y "|" W "own2" X, Y "|" W "own2" X "|" W "own3" X, Y, Y "|" Y "|" W "own3" X, W "own1" X "|" W "own2" X,
+     Y "|" W "own2 whtool1" X},
+    {"own1" E "|own2" E, "[call look]" E "|own2" E, "own1[call look]" E "|own2" E "|own3" E, "own1[call look]" E,
+     "[call look]" E "|[call look]" E "|own3" E, "own1" E "|own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
+    {"own1" E "|own2" E, "[call look]" E "|own2" E, "own1[call look]" E "|own2" E "|own3" E, "own1[call look]" E,
+     "[call look]" E "|[call look]" E "|own3" E, "own1" E "|own2" E, "so: whtool1[call look]" E "|own2 whtool1" E},
+    {"own1!|own2!", "[call look]!|own2!", "own1[call look]!|own2!|own3!", "own1[call look]!", "[call look]!|[call look]!|own3!",
+     "own1!|own2!", "so: whtool1[call look]!|own2 whtool1!"},
+};
+#undef E
+#undef W
+#undef X
+#undef Y
+
+/* All that is trained, pieces parted by '|'. */
+static const char *all_trained(Kit *kit)
+{
+    StrBuf out = {0};
+    size_t at = 0, last_len;
+    for (Str run; (run = next_run(kit, &at, &last_len)).len > 0;) {
+        if (out.len) strbuf_putc(&out, '|');
+        strbuf_append(&out, run.data, run.len);
+    }
+    const char *copy = arena_strndup(&kit->arena, strbuf_cstr(&out), out.len);
+    strbuf_deinit(&out);
+    return copy;
+}
+
+static void shapes_train_what_is_their_own(void)
+{
+    if (!test_shared_dir()) SKIP("no ../shared");
+    for (size_t i = 0; i < 2 * NUM_SHAPES; i++) {
+        Kit kit = kit_open(&shapes[i / 2], 0, SPECIAL);
+        if (i % 2) mask_rules_forbid_shortcuts(kit.rules);
+        for (size_t k = 0; k < NUM_TALKS; k++) {
+            const char *want = trained[i / 2][k];
+            if (encode_row(&kit, talks[k]) != OK)
+                test_fail(__FILE__, __LINE__, "%s: talk %zu: %s", shapes[i / 2].name, k, status_message());
+            else if (want && strcmp(all_trained(&kit), want) != 0)
+                test_fail(__FILE__, __LINE__, "%s: talk %zu: trained [[%s]], not [[%s]]", shapes[i / 2].name, k, all_trained(&kit), want);
+        }
+        kit_close(&kit);
+    }
+}
+
+/* Of every template and talk: nothing of a question, a result, a rule or a tool's description is trained, and every answer that
+ * the template prints is. */
+static void check_owners(Kit *kit, const char *name, size_t talk)
+{
+    const char *row = talks[talk];
+    char        word[8];
+    if (encode_row(kit, row) != OK) {
+        bool is_ours = strstr(status_message(), "{% generation %}") != NULL; /* else the template refuses such a talk */
+        if (is_ours) test_fail(__FILE__, __LINE__, "%s: talk %zu: %s", name, talk, status_message());
+        return;
+    }
+    static const char *const others[] = {"whuser", "whtool", "whsys", "whdesc"};
+    const char              *text = all_trained(kit);
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && talk != QUOTING; i++)
+        if (strstr(text, others[i])) test_fail(__FILE__, __LINE__, "%s: talk %zu: trained [[%s]]", name, talk, text);
+    for (int k = 1; k <= 3; k++) {
+        snprintf(word, sizeof word, "own%d", k);
+        if (str_search(kit->encoder.text, str_of(word)) && !strstr(text, word))
+            test_fail(__FILE__, __LINE__, "%s: talk %zu: %s isn't trained: [[%s]]", name, talk, word, text);
+    }
+}
+
+static void what_others_say_is_never_trained(void)
+{
+    if (!test_shared_dir()) SKIP("no ../shared");
+    for (size_t t = 0; t < NUM_TEMPLATES + NUM_SHAPES; t++) {
+        const Given *given = t < NUM_TEMPLATES ? &templates[t] : &shapes[t - NUM_TEMPLATES];
+        Kit          kit = kit_open(given, 0, SPECIAL);
+        for (size_t k = 0; k < NUM_TALKS; k++) check_owners(&kit, given->name, k);
+        kit_close(&kit);
+    }
+}
+
 static const Given *given_of(const char *name, const char *eos)
 {
     size_t t = 0;
@@ -335,7 +516,6 @@ static const Given *given_of(const char *name, const char *eos)
     return &templates[t];
 }
 
-#define SAID(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
 #define BROKEN "caf\xC3\xA9 \xEF\xA8\x8C" /* NFC changes it: there is no exact map from its text to tokens */
 
 /* Answers that templates rewrite, and that spell their stop out. */
@@ -444,4 +624,5 @@ static void markers_of_the_next_turn_are_never_trained(void)
     }
 }
 
-TEST_MAIN(TEST(contents_and_stops_are_trained), TEST(rewritten_answers_end_at_their_stop), TEST(markers_of_the_next_turn_are_never_trained))
+TEST_MAIN(TEST(shapes_train_what_is_their_own), TEST(what_others_say_is_never_trained), TEST(contents_and_stops_are_trained),
+          TEST(rewritten_answers_end_at_their_stop), TEST(markers_of_the_next_turn_are_never_trained))

@@ -1,7 +1,10 @@
 /* Readers: the same rows out of every format and compression; bad input with its place. */
 #include "data/record.h"
 #include "data_util.h"
+#include "data/record_internal.h"
+#include "files/hub.h"
 
+#include <locale.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -162,21 +165,120 @@ static void paths_mean_files(void)
     write_file(path_in(dir, "data/train-0.jsonl"), "");
     write_file(path_in(dir, "data/test.jsonl"), "");
     write_file(path_in(dir, "README.bin"), "");
-    EXPECT_OK(reader_find_files(&arena, dir, NULL, false, &paths, &count));
+    EXPECT_OK(reader_find_files(&arena, dir, NULL, false, NULL, &paths, &count));
     EXPECT_INT(count, 3);
-    EXPECT_OK(reader_find_files(&arena, dir, "train", false, &paths, &count));
+    EXPECT_OK(reader_find_files(&arena, dir, "train", false, NULL, &paths, &count));
     EXPECT_INT(count, 2);
     EXPECT_CONTAINS(paths[0], "train-0.jsonl");
-    EXPECT_FAILS(reader_find_files(&arena, dir, "validation", false, &paths, &count), ERR_NOT_FOUND, "no file of split");
-    EXPECT_OK(reader_find_files(&arena, path_in(dir, "data/t*.jsonl"), NULL, false, &paths, &count));
+    EXPECT_FAILS(reader_find_files(&arena, dir, "validation", false, NULL, &paths, &count), ERR_NOT_FOUND, "no file of split");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "data/t*.jsonl"), NULL, false, NULL, &paths, &count));
     EXPECT_INT(count, 3);
-    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.nope"), NULL, false, &paths, &count), ERR_NOT_FOUND, "no file matches");
-    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "README.bin"), NULL, false, &paths, &count), ERR_INVALID, "README.bin: ");
-    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.bin"), NULL, false, &paths, &count), ERR_INVALID, ".parquet");
-    EXPECT_OK(reader_find_files(&arena, path_in(dir, "README.bin"), NULL, true, &paths, &count));
-    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "nope"), NULL, false, &paths, &count), ERR_NOT_FOUND, "no such file");
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.nope"), NULL, false, NULL, &paths, &count), ERR_NOT_FOUND, "no file matches");
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "README.bin"), NULL, false, NULL, &paths, &count), ERR_INVALID, "README.bin: ");
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "*.bin"), NULL, false, NULL, &paths, &count), ERR_INVALID, ".parquet");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "README.bin"), NULL, true, NULL, &paths, &count));
+    EXPECT_FAILS(reader_find_files(&arena, path_in(dir, "nope"), NULL, false, NULL, &paths, &count), ERR_NOT_FOUND, "no such file");
     arena_deinit(&arena);
     EXPECT_OK(file_remove_tree(dir));
+}
+
+/* The names of the files that `split` of a folder with these means, and the notes about them. */
+static const char *chosen(const char *const *names, const char *split)
+{
+    static StrBuf text;
+    const char   *dir = scratch_dir();
+    Arena         arena = {0};
+    StrBuf        notes = {0};
+    char        **paths;
+    int           count;
+    strbuf_clear(&text);
+    for (; *names; names++) {
+        const char *slash = strrchr(*names, '/');
+        if (slash) EXPECT_OK(file_make_dirs(path_in(dir, arena_strndup(&arena, *names, (size_t)(slash - *names)))));
+        write_file(path_in(dir, *names), "");
+    }
+    Status status = reader_find_files(&arena, dir, split, false, &notes, &paths, &count);
+    for (int i = 0; status == OK && i < count; i++) strbuf_printf(&text, "%s%s", i ? " " : "", paths[i] + strlen(dir) + 1);
+    if (status != OK) strbuf_puts(&text, status_message());
+    strbuf_printf(&text, "|%s", strbuf_cstr(&notes));
+    strbuf_deinit(&notes);
+    arena_deinit(&arena);
+    EXPECT_OK(file_remove_tree(dir));
+    return strbuf_cstr(&text);
+}
+
+#define FILES(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void splits_are_told_by_names(void)
+{
+    EXPECT_CONTAINS(chosen(FILES("test/a.jsonl", "train/a.jsonl"), "train"), "train/a.jsonl|");
+    EXPECT_CONTAINS(chosen(FILES("test/a.jsonl", "train/a.jsonl"), "test"), "test/a.jsonl|");
+    EXPECT_CONTAINS(chosen(FILES("my-test.jsonl", "my-train.jsonl"), "train"), "my-train.jsonl|");
+    EXPECT_CONTAINS(chosen(FILES("my-test.jsonl", "my-train.jsonl"), "train"), "1 of 2 files are read, those of split \"train\"");
+    EXPECT_CONTAINS(chosen(FILES("en/x_test.csv", "en/x_train.csv", "fr/x_train.csv"), "train"), "en/x_train.csv fr/x_train.csv|");
+    EXPECT_CONTAINS(chosen(FILES("data/train-0.parquet", "data/training-test.parquet"), "train"),
+                    "data/train-0.parquet data/training-test");
+    EXPECT_CONTAINS(chosen(FILES("Train/a.csv", "Test/a.csv"), "train"), "Train/a.csv|");
+    EXPECT_CONTAINS(chosen(FILES("dev/a.csv", "train/a.csv"), "validation"), "dev/a.csv|");
+    EXPECT_CONTAINS(chosen(FILES("train/a.csv", "train/test.csv", "test/b.csv"), "train"), "train/a.csv|");
+    EXPECT_CONTAINS(chosen(FILES("wiki.test.txt", "wiki.train.txt"), "train"), "wiki.train.txt|");
+    EXPECT_CONTAINS(chosen(FILES("my-sft.csv", "my-dpo.csv"), "sft"), "my-sft.csv|");
+    EXPECT_CONTAINS(chosen(FILES("latest.csv", "strain.csv"), "train"), "latest.csv strain.csv|");
+    EXPECT_CONTAINS(chosen(FILES("testset.csv", "b.csv"), "validation"), "no file of split");
+}
+
+/* Where names don't tell all, all are read, as the path says, and that is told. */
+static void doubtful_splits_are_warned_of(void)
+{
+    EXPECT_CONTAINS(chosen(FILES("how-to-test.md", "how-to-train.md", "intro.md"), "train"),
+                    "how-to-test.md how-to-train.md intro.md|warning: ");
+    EXPECT_CONTAINS(chosen(FILES("a.jsonl", "test.jsonl"), "train"), "a.jsonl test.jsonl|warning: ");
+    EXPECT_CONTAINS(chosen(FILES("a.jsonl", "test.jsonl"), "train"), "all 2 files are read, test.jsonl too");
+    EXPECT_STR(chosen(FILES("a.jsonl", "b.jsonl"), "train"), "a.jsonl b.jsonl|");
+    EXPECT_STR(chosen(FILES("my-train.jsonl", "more.jsonl"), "train"), "more.jsonl my-train.jsonl|");
+}
+
+static void files_about_a_dataset_are_left_out(void)
+{
+    EXPECT_CONTAINS(chosen(FILES("a.jsonl", "README.md", "LICENSE.txt", "data/LICENSE-MIT.txt", "dataset_infos.json"), "train"),
+                    "a.jsonl|");
+    EXPECT_CONTAINS(chosen(FILES("a.txt", "README.md"), "train"), ": left out, as files about the dataset: README.md; ");
+    EXPECT_STR(chosen(FILES("licensed.txt", "notice-7.txt", "readme.jsonl"), "train"), "licensed.txt notice-7.txt readme.jsonl|");
+    EXPECT_CONTAINS(chosen(FILES("README.md"), "train"), "no data files here but ");
+    const char *dir = scratch_dir();
+    Arena       arena = {0};
+    char      **paths;
+    int         count;
+    write_file(path_in(dir, "README.md"), "what is meant");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "README.md"), "train", false, NULL, &paths, &count));
+    EXPECT_INT(count, 1);
+    arena_deinit(&arena);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
+/* glob() sorts as the locale does, which may have small letters before capitals. */
+static void globs_sort_by_bytes(void)
+{
+    const char *dir = scratch_dir();
+    char        command[4400];
+    Arena       arena = {0};
+    char      **paths;
+    int         count;
+    snprintf(command, sizeof command, "localedef -i en_US -f UTF-8 %s/en_US 2> /dev/null", dir);
+    setenv("LOCPATH", dir, 1);
+    bool has = system(command) == 0 && setlocale(LC_ALL, "en_US") && strcoll("a", "B") < 0;
+    unsetenv("LOCPATH");
+    if (has) {
+        write_file(path_in(dir, "a.jsonl"), "");
+        write_file(path_in(dir, "B.jsonl"), "");
+        EXPECT_OK(reader_find_files(&arena, path_in(dir, "*.jsonl"), "train", false, NULL, &paths, &count));
+        EXPECT_INT(count, 2);
+        EXPECT_CONTAINS(paths[0], "/B.jsonl");
+    }
+    setlocale(LC_ALL, "C");
+    arena_deinit(&arena);
+    EXPECT_OK(file_remove_tree(dir));
+    if (!has) SKIP("no locale en_US can be made");
 }
 
 static void texts_are_utf8(void)
@@ -262,5 +364,26 @@ static void parquet_equals_its_csv(void)
     }
 }
 
+static void what_is_read_is_pulled(void)
+{
+    static const char *const formats[] = {"json", "jsonl", "ndjson", "csv", "tsv", "txt", "text"};
+    static const char *const codings[] = {"", ".gz", ".zst"};
+    char                     name[64];
+    bool                     is_known;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        for (size_t j = 0; j < sizeof codings / sizeof *codings; j++) {
+            snprintf(name, sizeof name, "data/train.%s%s", formats[i], codings[j]);
+            (void)file_format(name, &is_known);
+            if (!is_known || !hub_wants(name, hub_dataset_files)) test_fail(__FILE__, __LINE__, "%s is read or pulled alone", name);
+        }
+    EXPECT(hub_wants("a/b.parquet", hub_dataset_files) && hub_wants("TRAIN.CSV", hub_dataset_files));
+    EXPECT(!hub_wants("README.md", hub_dataset_files) && !hub_wants("data/LICENSE.txt", hub_dataset_files));
+    EXPECT(!hub_wants("dataset_infos.json", hub_dataset_files) && !hub_wants("a.png", hub_dataset_files));
+    EXPECT(hub_wants("additional_chat_templates/tool_use.jinja", hub_model_files));
+    EXPECT(hub_wants("chat_template.jinja", hub_model_files) && !hub_wants("onnx/model.safetensors", hub_model_files));
+}
+
 TEST_MAIN(TEST(formats_give_equal_rows), TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused),
-          TEST(paths_mean_files), TEST(texts_are_utf8), TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))
+          TEST(paths_mean_files), TEST(what_is_read_is_pulled), TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of),
+          TEST(files_about_a_dataset_are_left_out), TEST(globs_sort_by_bytes), TEST(texts_are_utf8),
+          TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))

@@ -83,8 +83,8 @@ static void an_aborted_shard_leaves_nothing(void)
     EXPECT_OK(shard_writer_open(path, 7, 10, false, &writer));
     EXPECT_OK(shard_writer_append(writer, &id, NULL, 1));
     shard_writer_abort(writer);
-    EXPECT(!file_exists(path));
-    EXPECT(!file_exists(path_in(dir, "x.tmp")));
+    EXPECT(!is_there(path));
+    EXPECT(!is_there(path_in(dir, "x.tmp")));
     ShardSet set;
     EXPECT_FAILS(shard_set_open(dir, &set), ERR_NOT_FOUND, "no token shards");
     EXPECT_OK(file_remove_tree(dir));
@@ -113,7 +113,7 @@ static void sizes_around_whole_blocks_come_back(void)
         int64_t count = (sizes[k] - 16) / 2;
         Shard  *shard;
         EXPECT_OK(write_counted(path, count, ids));
-        EXPECT_INT(file_size(path), 128 + sizes[k]);
+        EXPECT_INT(bytes_of(path), 128 + sizes[k]);
         EXPECT_OK(shard_open(path, &shard));
         EXPECT_OK(shard_verify(shard));
         EXPECT_INT(shard_info(shard)->num_tokens, count);
@@ -138,11 +138,11 @@ static void a_full_disk_is_an_error(void)
     setrlimit(RLIMIT_FSIZE, &limit);
     EXPECT_FAILS(write_counted(path, 1 << 21, ids), ERR_IO, "x.tmp: File too large");
     setrlimit(RLIMIT_FSIZE, &was);
-    EXPECT(!file_exists(path));
-    EXPECT(!file_exists(path_in(dir, "x.tmp")));
+    EXPECT(!is_there(path));
+    EXPECT(!is_there(path_in(dir, "x.tmp")));
     EXPECT_INT(symlink("/dev/full", path_in(dir, "x.tmp")), 0);
     EXPECT_FAILS(write_counted(path, 1 << 21, ids), ERR_NO_FIT, "x.tmp: No space left on device");
-    EXPECT(!file_exists(path));
+    EXPECT(!is_there(path));
     free(ids);
     EXPECT_OK(file_remove_tree(dir));
 }

@@ -23,7 +23,7 @@ static Tokenizer *byte_tokenizer(const char *eos)
     }
     strbuf_puts(&json, "},\"merges\":[]}}");
     const char *dir = scratch_dir();
-    char        config[100];
+    char        config[200];
     Tokenizer  *tokenizer = NULL;
     snprintf(config, sizeof config, "{\"eos_token\": \"%s\"}", eos);
     EXPECT_OK(file_write_atomic(path_in(dir, "tokenizer.json"), json.data, json.len));
@@ -92,7 +92,7 @@ static uint64_t folder_hash(const char *dir)
     for (int i = 0; i < 1000; i++) {
         char path[4300];
         snprintf(path, sizeof path, "%s/shard-%05d.tokens", dir, i);
-        if (!file_exists(path)) break;
+        if (!is_there(path)) break;
         EXPECT_OK(file_hash(path, &one));
         hash = hash * 31 + one;
     }
@@ -162,7 +162,7 @@ static void killed_runs_end_with_equal_bytes(void)
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(folder_hash(kit.report.dir) == want);
     EXPECT_INT(kit.report.num_bad_rows, 80);
-    EXPECT(!file_exists(path_in(kit.report.dir, "progress.json")));
+    EXPECT(!is_there(path_in(kit.report.dir, "progress.json")));
     kit_close(&kit);
 }
 
@@ -246,7 +246,7 @@ static void those_that_wait_go_on_for_a_killed_maker(void)
     for (int i = 0; i < 600 && count_lines(log, "waiting for it") < 2; i++) usleep(50000);
     EXPECT_INT(count_lines(log, "another process is tokenizing into"), 2);
     for (int i = 0; i < 2; i++) EXPECT(waitpid(waiters[i], &state, WNOHANG) == 0);
-    EXPECT(!file_exists(path_in(kit.report.dir, "dataset.json")));
+    EXPECT(!is_there(path_in(kit.report.dir, "dataset.json")));
     kill(maker, SIGKILL);
     EXPECT(waitpid(maker, &state, 0) == maker && WIFSIGNALED(state));
     EXPECT_INT(count_makers(waiters, 2), 1);
@@ -314,7 +314,7 @@ static void only_the_damaged_shards_are_made_anew(void)
         EXPECT_INT(kit.report.num_tokens, first.num_tokens);
         EXPECT_INT(kit.report.num_bad_rows, 60);
     }
-    EXPECT(!file_exists(path_in(first.dir, "progress.json")));
+    EXPECT(!is_there(path_in(first.dir, "progress.json")));
     kit_close(&kit);
 }
 
@@ -353,7 +353,7 @@ static void damaged_shards_are_made_anew(void)
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
     EXPECT(is_whole);
-    EXPECT(file_exists(path_in(dir, "shard-00001.tokens")));
+    EXPECT(is_there(path_in(dir, "shard-00001.tokens")));
     uint64_t want = folder_hash(dir);
     flip_bit(path_in(dir, "shard-00001.tokens"));
     EXPECT(folder_hash(dir) != want);
@@ -363,12 +363,12 @@ static void damaged_shards_are_made_anew(void)
     EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
 
     /* Verified once: not again until a file is touched. */
-    for (int i = 0; i < 50 && !file_exists(path_in(dir, "verified.txt")); i++) {
+    for (int i = 0; i < 50 && !is_there(path_in(dir, "verified.txt")); i++) {
         usleep(100000);
         EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
         EXPECT(kit.report.was_cached);
     }
-    EXPECT(file_exists(path_in(dir, "verified.txt")));
+    EXPECT(is_there(path_in(dir, "verified.txt")));
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(kit.report.was_cached);
     flip_bit(path_in(dir, "shard-00000.tokens"));
@@ -394,7 +394,7 @@ static void a_killed_run_does_not_go_on_from_damage(void)
     EXPECT_OK(file_remove_tree(kit.cache));
     tokenize_killed_at(&kit, 20000);
     EXPECT_OK(tokenize_find(&kit.job, dir, sizeof dir, &is_whole));
-    EXPECT(!is_whole && file_exists(path_in(dir, "progress.json")));
+    EXPECT(!is_whole && is_there(path_in(dir, "progress.json")));
     flip_bit(path_in(dir, "shard-00000.tokens"));
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(folder_hash(dir) == want);
@@ -504,6 +504,52 @@ static void long_texts_become_one_document(void)
     kit_close(&kit);
 }
 
+/* Counts the rows that it is shown, and the BOS in them. */
+static bool count_bos(void *context, const InspectRow *row)
+{
+    int64_t *seen = context; /* parts, BOS, the last row's number */
+    seen[0]++;
+    for (size_t i = 0; i < row->count; i++) seen[1] += row->ids[i] == 256;
+    seen[2] = row->row;
+    return true;
+}
+
+/* A text above 16 MiB comes in parts, which neither `samples` nor `inspect` takes for documents. */
+static void parts_of_texts_are_no_samples(void)
+{
+    Kit kit;
+    kit_open(&kit);
+    size_t len = (size_t)TEXT_PART_BYTES + 5000;
+    char  *text = malloc(len);
+    memset(text, 'a', len);
+    for (size_t i = 50; i < len; i += 50) text[i] = '\n';
+    EXPECT_OK(file_make_dirs(path_in(kit.dir, "texts")));
+    EXPECT_OK(file_write_atomic(path_in(kit.dir, "texts/a.txt"), text, len));
+    EXPECT_OK(file_write_atomic(path_in(kit.dir, "texts/b.txt"), "second", 6));
+    EXPECT_OK(file_write_atomic(path_in(kit.dir, "texts/c.txt"), "third", 5));
+    snprintf(kit.data, sizeof kit.data, "%s/texts", kit.dir);
+    kit.dataset.samples = 2;
+    EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
+    EXPECT_INT(kit.report.num_documents, 2);
+    EXPECT_INT(kit.report.num_tokens, (int64_t)len + 1 + 7);
+    Tokenizer *with_bos = byte_tokenizer("<|end|>\", \"bos_token\": \"<|end|>\", \"add_bos_token\": true, \"x\": \"");
+    int64_t    seen[3] = {0};
+    kit.job.tokenizer = with_bos;
+    InspectSummary summary;
+    EXPECT_OK(inspect_dataset(&kit.job, 0, (InspectPacking){.seq_len = 100, .is_padded = true}, count_bos, seen, &summary));
+    EXPECT_INT(seen[0], 3);
+    EXPECT_INT(seen[1], 4); /* BOS and EOS of two texts */
+    EXPECT_INT(seen[2], 1);
+    EXPECT_INT(summary.num_rows, 2);
+    EXPECT_INT(summary.longest, (int64_t)len + 2);
+    EXPECT_INT(summary.num_tokens, (int64_t)len + 2 + 8);
+    EXPECT_INT(summary.num_trained, (int64_t)len + 1 + 7);
+    EXPECT_INT(summary.packed_rows, ((int64_t)len + 2 + 99) / 100 + 1);
+    tokenizer_destroy(with_bos);
+    free(text);
+    kit_close(&kit);
+}
+
 static bool check_row(void *context, const InspectRow *row)
 {
     int *seen = context;
@@ -537,4 +583,4 @@ TEST_MAIN(TEST(threads_change_no_byte), TEST(killed_runs_end_with_equal_bytes), 
           TEST(those_that_wait_go_on_for_a_killed_maker), TEST(damaged_shards_are_made_anew), TEST(only_the_damaged_shards_are_made_anew),
           TEST(counts_that_cannot_be_right_are_made_anew), TEST(a_killed_run_does_not_go_on_from_damage),
           TEST(every_input_of_the_key_changes_it), TEST(bad_rows_stop_with_their_place), TEST(an_empty_text_is_no_document),
-          TEST(long_texts_become_one_document), TEST(inspecting_adds_up))
+          TEST(long_texts_become_one_document), TEST(parts_of_texts_are_no_samples), TEST(inspecting_adds_up))

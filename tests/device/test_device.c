@@ -92,7 +92,7 @@ static void null_knows_gpus_and_runs_nothing(void)
     while ((name = strtok_r(rest, ", ", &rest))) {
         EXPECT_OK(device_null_create(name, &device));
         EXPECT_OK(device->api->facts(device, &facts));
-        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 && facts.memory_bytes > (int64_t)10 << 30);
+        EXPECT(facts.gemm_flops[DT_BF16] > facts.gemm_flops[DT_F32] && facts.bandwidth > 1e11 && facts.memory_bytes > (int64_t)6 << 30);
         double fp8 = facts.gemm_flops[DT_E4M3], fp4 = facts.gemm_flops[DT_E2M1];
         EXPECT(fp8 == facts.gemm_flops[DT_E5M2] && (fp8 == 0 || fp8 > 1.9 * facts.gemm_flops[DT_BF16]) && (fp4 == 0 || fp4 > 1.9 * fp8));
         void *memory;
@@ -101,6 +101,18 @@ static void null_knows_gpus_and_runs_nothing(void)
         device->api->destroy(device);
     }
     EXPECT_FAILS(device_null_create("h2000", &device), ERR_INVALID, "known are b200, h200");
+    EXPECT_FAILS(device_null_create("h2000", &device), ERR_INVALID, "gpu_memory=16GB");
+    EXPECT_FAILS(device_null_create("T4", &device), ERR_UNSUPPORTED, "below 8.0");
+    const char *const called[] = {"rtx4090", "4090", "RTX 4090", "NVIDIA GeForce RTX 4090", "rtx-4090", "rtx3060", "rtx4070", "H100-PCIe"};
+    for (size_t i = 0; i < sizeof called / sizeof called[0]; i++) {
+        EXPECT_OK(device_null_create(called[i], &device));
+        EXPECT_OK(device->api->facts(device, &facts));
+        EXPECT_STR(facts.name, i < 5    ? "NVIDIA GeForce RTX 4090"
+                               : i == 5 ? "NVIDIA GeForce RTX 3060"
+                               : i == 6 ? "NVIDIA GeForce RTX 4070"
+                                        : "NVIDIA H100 PCIe");
+        device->api->destroy(device);
+    }
     EXPECT_OK(device_null_create(NULL, &device));
     EXPECT_OK(device->api->facts(device, &facts));
     EXPECT(facts.num_workers >= 1);

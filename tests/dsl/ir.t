@@ -70,6 +70,23 @@ sed 's/g.gelu/g.gellu/' tiny.py > wrong.py
 refused "a wrong model" 2 "wrong.py:33: unknown op gellu" "ended with status 1" -- plan run.yaml ir=wrong.py
 sed '50i\            g.rope_table(len="P", head_dim="C / 5", name="r")' tiny.py > wrong.py
 refused "what the engine finds wrong" 2 "wrong.py:50 (the IR of wrong.py:" "6.4 isn't a whole number: C / 5" -- plan run.yaml ir=wrong.py
+sed 's/name="losses")/hits=True, name="losses")/' tiny.py > hits.py
+run pt run.yaml ir=hits.py max_steps=1 output_dir=hits
+check "losses with hits: $(tail -2 err)" [ "$status" = 0 ]
+sed 's/Linear("V", "C")/Linear("V + 1", "C")/' tiny.py > wide.py
+refused "logits of another width" 2 "wide.py:47: Tiny: logits is (B, T, V + 1), expected (B, T, V)" -- plan run.yaml ir=wide.py
+python3 -m surogate.dsl build --plain tiny.py | sed 's/"lm_head.weight", "shape": \["V"/"lm_head.weight", "shape": ["V + 1"/' > wide.json
+refused "the same in an IR" 2 "wide.json:" "output logits is f32[1,32,321], expected [1,32,320]: the rows, their tokens and the vocabulary V" -- \
+    plan run.yaml ir=wide.json per_device_train_batch_size=1
+# Dropout: each node draws its own mask unless its site is said; where nothing is trained nothing is dropped.
+sed 's/labels: Any, hyper: Any/labels: Any, hyper: Any, doc_id: Any, positions: Any, step: Any/; s/self.blocks(x)/self.blocks(x, doc_id, positions, step)/
+s/def forward(self, x: Tensor."B", "T", "C".)/def forward(self, x: Tensor["B", "T", "C"], doc_id: Any, positions: Any, step: Any)/
+s/return g.add(x, self.down(\(.*\)), name="sum")/h = g.dropout(self.down(\1), doc_id, positions, step, p=0.5, name="own")\n            return g.add(x, g.dropout(h, doc_id, positions, step, p=0.5, site=0, name="said"), name="sum")/' tiny.py > dropped.py
+run ir run.yaml --after bind ir=dropped.py
+check "sites of three layers: $(tail -1 err)" [ "$(grep -o ' = dropout(.*site=[-0-9]*' out | grep -o 'site=.*' | sort -u | wc -l)" = 4 ]
+check "a site that is said" [ "$(grep -c 'said: .* = dropout(.*site=0}' out)" = 3 ]
+run ir run.yaml --after bind --program eval ir=dropped.py
+check "nothing is dropped where nothing is trained: $(tail -1 err)" sh -c "grep -q cross_entropy out && ! grep -q dropout out"
 printf '#!/bin/sh\nkill -9 $$\n' > killed
 printf '#!/bin/sh\nhead -c 20000000 /dev/zero\n' > endless
 printf '#!/bin/sh\necho no\n' > talk

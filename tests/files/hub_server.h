@@ -43,6 +43,11 @@ typedef struct HubServer {
     const char *small_etag;    /* instead of the right one */
     const char *moved_to;      /* path of the small file's HEAD and GET, 307 */
     bool        loops;         /* redirects to itself for ever */
+    int         changes_in;    /* plain.txt: this many requests later it has other bytes; 0: never */
+    bool        splices;       /* plain.txt: ranges are answered whatever If-Range says */
+    bool        weak;          /* plain.txt: its ETag is weak */
+    int         unframed;      /* plain.txt: no Content-Length, neither for HEAD */
+    int         version;       /* of plain.txt */
     /* what was asked */
     char log[HUB_LOG][256];
     int  num_log;
@@ -109,6 +114,25 @@ static void hub_answer_large(HubServer *s, int fd, long long start)
     if (stall) poll(&closed, 1, 5000); /* till the client gives up */
 }
 
+/* Version v of plain.txt: the large file with v added to each byte. Its ETag says nothing of the bytes. */
+static void hub_answer_plain(HubServer *s, int fd, const char *request, long long start, bool head)
+{
+    static char body[HUB_LARGE_BYTES];
+    char        headers[512], etag[32], length[64] = "", range[96] = "";
+    if (s->changes_in && --s->changes_in == 0) s->version++;
+    for (int i = 0; i < HUB_LARGE_BYTES; i++) body[i] = (char)(s->large[i] + s->version);
+    snprintf(etag, sizeof etag, "%s\"v%d\"", s->weak ? "W/" : "", s->version);
+    const char *wanted = strcasestr(request, "\r\nIf-Range: ");
+    if (!s->splices && wanted && strncmp(wanted + 12, etag, strlen(etag)) != 0) start = 0;
+    if (start) snprintf(range, sizeof range, "Content-Range: bytes %lld-%d/%d\r\n", start, HUB_LARGE_BYTES - 1, HUB_LARGE_BYTES);
+    if (!s->unframed) snprintf(length, sizeof length, "Content-Length: %lld\r\n", HUB_LARGE_BYTES - start);
+    snprintf(headers, sizeof headers, "HTTP/1.1 %d OK\r\nConnection: close\r\nETag: %s\r\n%s%s\r\n", start ? 206 : 200, etag, length,
+             range);
+    hub_send(fd, headers, strlen(headers));
+    size_t len = (size_t)(HUB_LARGE_BYTES - start);
+    if (!head) hub_send(fd, body + start, hub_counts_down(&s->cut) ? len / 2 : len);
+}
+
 static void hub_answer_file(HubServer *s, int fd, const char *path, bool head)
 {
     char headers[512];
@@ -160,6 +184,8 @@ static void hub_serve(HubServer *s, int fd, bool cdn)
         hub_answer(fd, s->refuse, headers, "<html>no</html>", 15, head);
     else if (strstr(path, "/api/"))
         hub_answer(fd, 200, "", s->listing, strlen(s->listing), head);
+    else if (strstr(path, "plain.txt"))
+        hub_answer_plain(s, fd, request, start, head);
     else
         hub_answer_file(s, fd, path, head);
 }
@@ -184,7 +210,7 @@ static bool hub_start(HubServer *s)
     memset(s, 0, sizeof *s);
     for (int i = 0; i < HUB_LARGE_BYTES; i++) s->large[i] = (char)(i * 7 + i / 251);
     s->listing = "{\"sha\": \"" HUB_COMMIT "\", \"siblings\": [{\"rfilename\": \"config.json\"}, {\"rfilename\": \"model.safetensors\"}, "
-                 "{\"rfilename\": \"README.md\"}, {\"rfilename\": \"sub/dir/empty.json\"}]}";
+                 "{\"rfilename\": \"README.md\"}, {\"rfilename\": \"plain.txt\"}, {\"rfilename\": \"sub/dir/empty.json\"}]}";
     s->hub = hub_listen(&s->hub_port);
     s->cdn = hub_listen(&s->cdn_port);
     return s->hub >= 0 && s->cdn >= 0 && pipe(s->stop) == 0 && pthread_create(&s->thread, NULL, hub_loop, s) == 0;

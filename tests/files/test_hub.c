@@ -93,7 +93,7 @@ static void expect_large(const Setup *s)
 {
     char buf[512];
     expect_file(in_dir(s, "model.safetensors", buf), s->server.large, HUB_LARGE_BYTES);
-    EXPECT(!file_exists(in_cache(s, "blobs/" HUB_LARGE_ETAG ".incomplete", buf)));
+    EXPECT(!is_there(in_cache(s, "blobs/" HUB_LARGE_ETAG ".incomplete", buf)));
 }
 
 static void expect_link(const Setup *s, const char *file, const char *want)
@@ -116,12 +116,12 @@ static void the_cache_is_laid_out_as_others_expect(void)
     expect_file(in_cache(&s, "refs/main", buf), HUB_COMMIT, 40);
     expect_link(&s, "config.json", "../../blobs/" HUB_SMALL_ETAG);
     expect_link(&s, "model.safetensors", "../../blobs/" HUB_LARGE_ETAG);
-    EXPECT(!file_exists(in_dir(&s, "sub", buf)));
+    EXPECT(!is_there(in_dir(&s, "sub", buf)));
     EXPECT_OK(pull(&s, below));
     expect_link(&s, "sub/dir/empty.json", "../../../../blobs/e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
-    EXPECT_INT(file_size(in_dir(&s, "sub/dir/empty.json", buf)), 0);
+    EXPECT_INT(bytes_of(in_dir(&s, "sub/dir/empty.json", buf)), 0);
     snprintf(buf, sizeof buf, "%s/.locks/models--org--tiny/" HUB_LARGE_ETAG ".lock", s.cache);
-    EXPECT(file_exists(buf));
+    EXPECT(is_there(buf));
     teardown(&s);
 }
 
@@ -183,7 +183,7 @@ static void datasets_and_revisions_have_their_own_paths(void)
     expect_file(buf, HUB_COMMIT, 40);
     strbuf_clear(&s.dir);
     EXPECT_OK(hub_pull(&s.options, HUB_MODEL, "org/tiny", HUB_COMMIT, one_file, &s.dir));
-    EXPECT(!file_exists(in_cache(&s, "refs", buf))); /* a commit needs no ref */
+    EXPECT(!is_there(in_cache(&s, "refs", buf))); /* a commit needs no ref */
     strbuf_clear(&s.dir);
     s.options.offline = true;
     EXPECT_OK(hub_pull(&s.options, HUB_MODEL, "org/tiny", HUB_COMMIT, one_file, &s.dir));
@@ -262,7 +262,7 @@ static void an_earlier_run_is_taken_up(void)
     s.options.attempts = 1;
     s.server.cut = 1;
     EXPECT_FAILS(pull(&s, two_files), ERR_IO, "model.safetensors (100000 bytes are kept; pull again to go on)");
-    EXPECT(!file_exists(in_cache(&s, "refs/main", buf))); /* offline must not take this for a whole snapshot */
+    EXPECT(!is_there(in_cache(&s, "refs/main", buf))); /* offline must not take this for a whole snapshot */
     EXPECT_OK(pull(&s, two_files));
     EXPECT_INT(count_log(&s, "cdn/cdn from 100000 "), 1);
     expect_large(&s);
@@ -322,6 +322,80 @@ static void an_unreachable_hub_leaves_the_cache(void)
     teardown(&s);
 }
 
+/* ---- files whose ETag is no checksum ---- */
+
+static const char *const plain_file[] = {"plain.txt", NULL};
+
+/* All bytes are of one version. */
+static void expect_plain(const Setup *s, int version)
+{
+    static char want[HUB_LARGE_BYTES];
+    char        buf[512];
+    for (int i = 0; i < HUB_LARGE_BYTES; i++) want[i] = (char)(s->server.large[i] + version);
+    expect_file(in_dir(s, "plain.txt", buf), want, HUB_LARGE_BYTES);
+}
+
+static void a_cut_download_goes_on_with_the_same_version(void)
+{
+    SETUP(s);
+    s.server.cut = 2;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 0);
+    EXPECT_INT(count_log(&s, "plain.txt from 100000 "), 1);
+    teardown(&s);
+}
+
+static void a_replaced_file_is_not_spliced(void)
+{
+    for (int splices = 0; splices < 2; splices++) {
+        SETUP(s);
+        s.server.cut = 1;
+        s.server.changes_in = 3; /* HEAD and the first part are of the old version */
+        s.server.splices = splices;
+        EXPECT_FAILS(pull(&s, plain_file), ERR_IO,
+                     "was replaced while it was downloaded: its ETag is \"v1\" now, it was \"v0\"; pull again");
+        EXPECT_OK(pull(&s, plain_file));
+        expect_plain(&s, 1);
+        teardown(&s);
+    }
+}
+
+static void an_earlier_runs_part_of_a_replaced_file_is_left_alone(void)
+{
+    SETUP(s);
+    s.server.cut = 1;
+    s.options.attempts = 1;
+    EXPECT_FAILS(pull(&s, plain_file), ERR_IO, "100000 bytes are kept; pull again to go on");
+    s.server.version = 1;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 1);
+    teardown(&s);
+}
+
+static void a_weak_etag_starts_over(void)
+{
+    SETUP(s);
+    s.server.weak = true;
+    s.server.cut = 1;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 0);
+    EXPECT_INT(count_log(&s, "GET /org/tiny/resolve/" HUB_COMMIT "/plain.txt from 0 "), 2);
+    teardown(&s);
+}
+
+static void a_body_without_an_end_is_not_taken_for_whole(void)
+{
+    SETUP(s);
+    char buf[512];
+    s.server.unframed = s.server.cut = 1;
+    EXPECT_FAILS(pull(&s, plain_file), ERR_IO, "says neither how long the file is nor a checksum of it");
+    EXPECT(!is_there(in_cache(&s, "blobs/v0", buf)));
+    s.server.unframed = 0;
+    EXPECT_OK(pull(&s, plain_file));
+    expect_plain(&s, 0);
+    teardown(&s);
+}
+
 /* ---- what stays wrong ---- */
 
 static void lasting_faults_are_errors(void)
@@ -339,7 +413,7 @@ static void lasting_faults_are_errors(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         *(int *)(void *)((char *)&s.server + cases[i].field) = 1000;
         EXPECT_FAILS(pull(&s, two_files), ERR_IO, cases[i].message);
-        EXPECT(!file_exists(in_cache(&s, "blobs/" HUB_LARGE_ETAG, buf)));
+        EXPECT(!is_there(in_cache(&s, "blobs/" HUB_LARGE_ETAG, buf)));
         *(int *)(void *)((char *)&s.server + cases[i].field) = 0;
     }
     s.server.cut = s.server.bad_start = 1;
@@ -414,7 +488,7 @@ static void hostile_answers_are_refused(void)
         if (status == OK || !strstr(status_message(), cases[i].message))
             test_fail(__FILE__, __LINE__, "case %zu gave \"%s\"", i, status == OK ? "OK" : status_message());
     }
-    EXPECT(!file_exists("/tmp/escape"));
+    EXPECT(!is_there("/tmp/escape"));
     teardown(&s);
 }
 
@@ -502,6 +576,11 @@ int main(int argc, char **argv)
         TEST(an_earlier_rest_that_is_wrong_is_replaced),
         TEST(another_process_is_waited_for),
         TEST(an_unreachable_hub_leaves_the_cache),
+        TEST(a_cut_download_goes_on_with_the_same_version),
+        TEST(a_replaced_file_is_not_spliced),
+        TEST(an_earlier_runs_part_of_a_replaced_file_is_left_alone),
+        TEST(a_weak_etag_starts_over),
+        TEST(a_body_without_an_end_is_not_taken_for_whole),
         TEST(lasting_faults_are_errors),
         TEST(refusals_say_what_to_do),
         TEST(hostile_answers_are_refused),

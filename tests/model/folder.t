@@ -54,8 +54,25 @@ END
     check "eval: $(cat "$dir/err")" grep -q "$num of $num tensors are fp16; they are rounded to bf16$" "$dir/err"
     half lost inf
     refused "an infinity in fp16" 2 "holds an infinity at" "F16 ends at 65504" -- eval "$dir/lost" --text "$dir/text.txt"
+
+    # --- tensors that aren't aligned, as in openai-community/gpt2's own file and MLX's
+    cp -r "$dir/model" "$dir/shifted"
+    python3 - "$dir/shifted/model.safetensors" << 'END'
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header = data[8:8 + size].rstrip()
+header += b" " * ((1 - len(header)) % 8)
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + data[8 + size:])
+END
+    train shifted model="$dir/shifted" model_dtype=fp32
+    check "unaligned: $(cat "$dir/err")" cmp "$dir/out_kept/model.safetensors" "$dir/out_shifted/model.safetensors"
+    head -c -5 "$dir/shifted/model.safetensors" > "$dir/half/model.safetensors"
+    refused "cut short" 2 "the file is cut short; download or copy it again" -- eval "$dir/half" --text "$dir/text.txt"
+    (cat "$dir/shifted/model.safetensors" && echo more) > "$dir/half/model.safetensors"
+    refused "too long" 2 "the last 5 bytes belong to no tensor: the file is longer than its header says" -- eval "$dir/half" --text "$dir/text.txt"
 else
-    skip "fp16: no python3"
+    skip "fp16, unaligned tensors: no python3"
 fi
 
 # --- attention_dropout

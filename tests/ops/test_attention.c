@@ -348,6 +348,38 @@ static void wrong_attributes_are_refused(void)
     }
 }
 
-TEST_MAIN(TEST(wrong_attributes_are_refused), TEST(forward_and_backward_match_the_definition), TEST(large_scores_stay_finite),
-          TEST(cache_filled_in_pieces_equals_attention_at_once), TEST(positions_outside_the_cache_are_refused),
-          TEST(documents_that_begin_later_are_refused))
+/* What attention_bwd works in on a GPU, for rows that are whole documents or packed ones of Qwen3-8B. */
+static int64_t backward_bytes(int64_t batch, int64_t len, bool dense, int sm)
+{
+    AttentionAttrs attrs = {.num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .dense = dense};
+    TensorType     o = type_make(DT_BF16, 4, batch, len, INT64_C(32), INT64_C(128)), qkv = type_make(DT_BF16, 3, batch, len, INT64_C(6144));
+    TensorType     in[NODE_MAX_IN] = {o, qkv, {0}, {0}, o, type_make(DT_F32, 3, batch, INT64_C(32), len), type_make(DT_I32, 2, batch, len)};
+    Arena          arena = {0};
+    Node          *node;
+    Graph         *graph = graph_create(&arena, "case", op_table, OP_COUNT);
+    Value         *values[NODE_MAX_IN] = {0};
+    for (int i = 0; i < 7; i++)
+        if (in[i].ndim) values[i] = graph_add_value(graph, VALUE_INPUT, arena_printf(&arena, "in%d", i), &in[i]);
+    EXPECT_OK(graph_add_node(graph, &op_attention_bwd, &attrs, "d", values, 7, ~0u, &node));
+    int64_t bytes = (int64_t)op_attention_bwd.gpu_workspace(node, sm);
+    arena_deinit(&arena);
+    return bytes;
+}
+
+/* cuDNN's backward holds a score for each pair of a row's tokens: it serves whole rows while these are few. */
+static void scores_of_long_rows_are_not_held(void)
+{
+    const int     sms[] = {80, 86, 89, 90, 100, 120};
+    const int64_t gib = INT64_C(1) << 30;
+    for (size_t i = 0; i < sizeof sms / sizeof sms[0]; i++) {
+        EXPECT_INT(backward_bytes(1, 32768, true, sms[i]), backward_bytes(1, 32768, false, sms[i]));
+        EXPECT_INT(backward_bytes(1, 131072, true, sms[i]), backward_bytes(1, 131072, false, sms[i]));
+        EXPECT_INT(backward_bytes(32, 3968, true, sms[i]), backward_bytes(32, 3968, false, sms[i]));
+        int64_t held = backward_bytes(16, 2048, true, sms[i]);
+        EXPECT(held > 4 * gib && held < 5 * gib);
+    }
+}
+
+TEST_MAIN(TEST(wrong_attributes_are_refused), TEST(scores_of_long_rows_are_not_held), TEST(forward_and_backward_match_the_definition),
+          TEST(large_scores_stay_finite), TEST(cache_filled_in_pieces_equals_attention_at_once),
+          TEST(positions_outside_the_cache_are_refused), TEST(documents_that_begin_later_are_refused))

@@ -126,7 +126,6 @@ static Status model_make(Model *m, const OpDef *op, const OpSample *sample, int 
         else
             TRY(add_activation(m, i, type, &in[i]));
     }
-    if (op->id == OP_LOSS_SUM) in[2] = NULL; /* autodiff's to connect */
     TRY(graph_add_node(m->graph, op, sample->attrs, "out", in, op->num_in, ~0u, &m->node));
     m->made = *m->node;
     m->made.in = memcpy(m->made_in, m->node->in, sizeof(Value *) * (size_t)op->num_in);

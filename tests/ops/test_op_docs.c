@@ -33,6 +33,8 @@ static void write_attrs(StrBuf *out, const OpDef *op)
             strbuf_puts(out, a->default_value != 0 ? "true)" : "false)");
         else if (a->type == ATTR_TYPE_DTYPE)
             strbuf_puts(out, "the operands')");
+        else if (a->of_node)
+            strbuf_puts(out, "the node's own)");
         else if (a->type == ATTR_TYPE_LIST)
             strbuf_puts(out, "none)");
         else

@@ -323,6 +323,8 @@ static void run_case(const OpDef *op, const OpSample *sample, const TensorType *
         return;
     }
     op_case_fill(&c, 7, sample->int_range);
+    for (int k = 0; k < c.node->num_in; k++)
+        if (c.node->in[k]) op_mask(c.node, k, sample, c.in[k].data);
     OpCost cost = op->cost(c.node);
     if (!(cost.flops >= 0 && cost.bytes >= 0 && cost.flops + cost.bytes > 0) && !(op->flags & OP_VIEW))
         test_fail(__FILE__, __LINE__, "%s: costs nothing", what);

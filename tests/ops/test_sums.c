@@ -39,4 +39,27 @@ static void col_sum_of_several_chunks(void)
     }
 }
 
-TEST_MAIN(TEST(sum_squares_of_several_tasks), TEST(col_sum_of_several_chunks))
+/* What a GPU would work in, where a plan is made without one. */
+static size_t gpu_bytes(const OpDef *op, const void *attrs, const TensorType *in)
+{
+    OpCase c;
+    EXPECT_OK(op_case_make(&c, op, attrs, in));
+    size_t bytes = op->gpu_workspace ? op->gpu_workspace(c.node, 90) : 0;
+    op_case_free(&c);
+    return bytes;
+}
+
+/* 1,024 chunks at the most, a number for each column. */
+static void plans_count_partial_sums(void)
+{
+    TensorType wide = type_make(DT_BF16, 2, INT64_C(5000), INT64_C(6144)), column = type_make(DT_BF16, 1, INT64_C(6144));
+    TensorType rows = type_make(DT_F32, 1, INT64_C(5000)), few = type_make(DT_BF16, 2, INT64_C(10), INT64_C(6144));
+    EXPECT_INT(gpu_bytes(&op_col_sum, NULL, (TensorType[NODE_MAX_IN]){wide}), 1000 * 6144 * 4);
+    EXPECT_INT(gpu_bytes(&op_col_sum, NULL, (TensorType[NODE_MAX_IN]){few}), 10 * 6144 * 4);
+    EXPECT_INT(gpu_bytes(&op_rms_norm_bwd, NULL, (TensorType[NODE_MAX_IN]){wide, wide, column, rows}), 1000 * 6144 * 4);
+    EXPECT_INT(gpu_bytes(&op_layer_norm_bwd, NULL, (TensorType[NODE_MAX_IN]){wide, wide, column, rows, rows}), 2 * 1000 * 6144 * 4);
+    TensorType flat = type_make(DT_BF16, 1, INT64_C(30720000));
+    EXPECT_INT(gpu_bytes(&op_sum_squares, NULL, (TensorType[NODE_MAX_IN]){flat}), 938 * 8);
+}
+
+TEST_MAIN(TEST(sum_squares_of_several_tasks), TEST(col_sum_of_several_chunks), TEST(plans_count_partial_sums))

@@ -1,6 +1,8 @@
 /* What fits where a plan doesn't: found with little planning, for that of a large model is what takes time. */
 #include "setup/setup.h"
 
+#include "ops/ops.h"
+
 #include "test.h"
 
 static Device   *planned; /* the device under the counting one */
@@ -67,22 +69,35 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
     arena_deinit(&arena);
 }
 
+#define ON_DEVICE \
+    "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
+
 /* What leaves weights, gradients and moments, which alone take more, isn't planned. */
 static void a_large_model_is_answered_with_little_planning(void)
 {
     expect_answer(80, "", "recompute_block=true lora=true qlora=nf4", 10);
-    expect_answer(80, "memory_limit: 20GiB\n", "recompute_block=true lora=true qlora=nf4 sequence_len=256;", 7);
-    expect_answer(80, "qlora: none\n", "recompute_block=true lora=true sequence_len=2048", 10);
-    expect_answer(80, "qlora: none\nmemory_limit: 20GiB\n", "it takes about 1", 4);
-    expect_answer(80, "qlora: none\nmemory_limit: 132GiB\n",
+    expect_answer(80, ON_DEVICE "memory_limit: 20GiB\n", "recompute_block=true lora=true qlora=nf4 head_chunks=32 sequence_len=256;", 7);
+    expect_answer(80, ON_DEVICE "qlora: none\n", "recompute_block=true lora=true head_chunks=", 10);
+    expect_answer(80, ON_DEVICE "qlora: none\nmemory_limit: 20GiB\n", "it takes about 1", 4);
+    expect_answer(80, ON_DEVICE "head_chunks: 0\nqlora: none\nmemory_limit: 132GiB\n",
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
+}
+
+/* What memory: auto would do is found as well: what waits on the host leaves the GPU, and no more of it than is needed. */
+static void what_may_wait_on_the_host_is_tried(void)
+{
+    expect_answer(80, "memory_limit: 20GiB\n",
+                  "of the host's memory: per_device_train_batch_size=1 gradient_accumulation_steps=8 "
+                  "recompute_block=true lora=true qlora=nf4 offload_weights=true",
+                  8);
+    expect_answer(80, "qlora: none\nmemory_limit: 20GiB\n", "lora=true offload_residual=true offload_weights=true", 8);
+    expect_answer(80, "lora: true\nqlora: nf4\nmemory_limit: 20GiB\n", "recompute_block=true offload_weights=true", 10);
+    expect_answer(80, "lora: true\nqlora: nf4\noffload_weights: false\nmemory_limit: 20GiB\n", "offload_quants=true", 10);
 }
 
 /* Of their 792, 792, 12,672, 12,672 and 384 combinations. */
 static void a_large_grid_is_searched_with_little_planning(void)
 {
-#define ON_DEVICE \
-    "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
     expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\n", NULL, 25);
     expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\nmemory_limit: 60GB\n", NULL, 25);
     expect_answer(80, "lora: true\n", NULL, 42);
@@ -93,7 +108,8 @@ static void a_large_grid_is_searched_with_little_planning(void)
 /* A run from random weights has no base to adapt. */
 static void what_was_not_tried_is_not_named(void)
 {
-    expect_answer(80, "memory_limit: 20GiB\nfrom_scratch: true\n", "recompute_block=true optimizer=adamw_8bit sequence_len=256;", 3);
+    expect_answer(80, ON_DEVICE "head_chunks: 0\nmemory_limit: 20GiB\nfrom_scratch: true\n",
+                  "recompute_block=true optimizer=adamw_8bit sequence_len=256;", 3);
 }
 
 /* Those of 8 bits take least, and come first. They are AdamW's; adapters' are no matter. */
@@ -170,8 +186,7 @@ static double bound(const char *lines, double *out_bf16)
     config.matmul_dtype = OPT_UNSET;
     EXPECT_OK(setup_options(&config, model, &options));
     EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
-    *out_bf16 = plan_program(plan, PROGRAM_MICRO_FIRST)->simulated_seconds + plan_program(plan, PROGRAM_OPTIMIZER)->simulated_seconds;
-    if (plan_program(plan, PROGRAM_MICRO_NEXT)) *out_bf16 += 3 * plan_program(plan, PROGRAM_MICRO_NEXT)->simulated_seconds;
+    *out_bf16 = setup_step_seconds(plan, config.gradient_accumulation_steps);
     planned->api->destroy(planned);
     hf_model_close(model);
     config_deinit(&config);
@@ -190,6 +205,74 @@ static void fp8_has_a_bound(void)
     EXPECT(forward > seconds && forward < bf16);
     EXPECT(bound("gradient_accumulation_steps: 4\n", &bf16) == 0);
     EXPECT(bound("recipe: fp8-hybrid\nskip_quant_first_layers: 2\n", &bf16) == 0);
+}
+
+/* A step of several ranks ends with a program of its own. */
+static void fp8_has_a_bound_on_several_gpus(void)
+{
+    const char *const lines[] = {"recipe: fp8-hybrid\ngpus: 2\ngradient_accumulation_steps: 1\n",
+                                 "recipe: fp8-hybrid\ngpus: 2\ngradient_accumulation_steps: 2\n",
+                                 "recipe: fp8-hybrid\ngpus: 2\ngradient_accumulation_steps: 4\n"};
+    double            before = 0, before_bf16 = 0, bf16;
+    for (int i = 0; i < 3; i++) {
+        double seconds = bound(lines[i], &bf16);
+        EXPECT(seconds > 0.5 * bf16 && seconds < 0.95 * bf16);
+        EXPECT(seconds > before && bf16 > before_bf16);
+        before = seconds, before_bf16 = bf16;
+    }
+}
+
+static const char small_head[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":151936,\"hidden_size\":64,\"intermediate_size\":64,"
+    "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-5,"
+    "\"max_position_embeddings\":131072,\"tie_word_embeddings\":false}";
+
+/* Whether the head's gradient is added up in fp32 within a micro-batch of a run with these lines, and what the head works in on an H200. */
+static bool head_sums_apart(const char *lines, int64_t *out_workspace)
+{
+    Arena          arena = {0};
+    Config         config;
+    HfModel       *model;
+    CompileOptions options;
+    Plan          *plan;
+    char           folder[] = "/tmp/test_setup_XXXXXX";
+    bool           apart = false;
+    EXPECT(mkdtemp(folder));
+    EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/config.json", folder), small_head, strlen(small_head)));
+    const char *run = arena_printf(&arena, "model: %s\n%s", folder, lines);
+    EXPECT_OK(config_parse("run.yaml", run, strlen(run), NULL, 0, &config, NULL));
+    EXPECT_OK(setup_model(&arena, &config, &model));
+    EXPECT_OK(device_null_create("h200", &planned));
+    EXPECT_OK(setup_options(&config, model, &options));
+    EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
+    for (const Node *node = plan_program(plan, PROGRAM_MICRO_FIRST)->graph->first; node; node = node->next) {
+        if (node->op->id != OP_LM_HEAD_LOSS_BWD) continue;
+        apart = ((const LmHeadBwdAttrs *)node->attrs)->sum_f32;
+        *out_workspace = (int64_t)node->op->gpu_workspace(node, 90);
+    }
+    planned->api->destroy(planned);
+    hf_model_close(model);
+    config_deinit(&config);
+    EXPECT_OK(file_remove_tree(folder));
+    arena_deinit(&arena);
+    return apart;
+}
+
+/* 16 x 2,048 tokens are 10 chunks of at most 3,456 rows: 6 micro-batches make 60 sums, 7 make 70. bf16 may hold 64. */
+static void chunks_of_the_head_count_among_sums(void)
+{
+#define SIXTEEN "sequence_len: 2048\nper_device_train_batch_size: 16\ngradient_accumulation_steps: "
+    int64_t narrow, apart, unused;
+    EXPECT(!head_sums_apart(SIXTEEN "6\n", &narrow));
+    EXPECT(head_sums_apart(SIXTEEN "7\n", &apart));
+    EXPECT_INT(apart - narrow, INT64_C(151936) * 64 * 4);
+    EXPECT(head_sums_apart(SIXTEEN "64\n", &unused));
+    EXPECT(head_sums_apart("head_chunks: 16\n" SIXTEEN "5\n", &unused)); /* 16 of 2,048 rows */
+    EXPECT(!head_sums_apart("sequence_len: 2048\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 64\n", &unused));
+    EXPECT(head_sums_apart("gradient_accumulation_steps: 1\nsequence_len: 131072\nper_device_train_batch_size: 2\n", &unused));
+    /* gradients in fp32 need no sum beside them */
+    EXPECT(head_sums_apart("grad_accum_dtype: fp32\n" SIXTEEN "7\n", &apart));
+    EXPECT_INT(apart, narrow);
 }
 
 /* What a device is told of how ranks send to one another, by these lines of a run file. */
@@ -220,6 +303,8 @@ static void keys_say_how_ranks_send(void)
     expect_crossing("memcpy_send_recv: true\nuse_all_to_all_reduce: true", CROSS_AUTO, CROSS_COPIES);
 }
 
-TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(a_large_model_is_answered_with_little_planning),
-          TEST(a_large_grid_is_searched_with_little_planning), TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered),
-          TEST(pinned_memory_is_what_the_host_has_at_most), TEST(the_smallest_bound_counts))
+TEST_MAIN(TEST(keys_say_how_ranks_send), TEST(fp8_has_a_bound), TEST(fp8_has_a_bound_on_several_gpus),
+          TEST(chunks_of_the_head_count_among_sums), TEST(a_large_model_is_answered_with_little_planning),
+          TEST(what_may_wait_on_the_host_is_tried), TEST(a_large_grid_is_searched_with_little_planning),
+          TEST(what_was_not_tried_is_not_named), TEST(smaller_moments_are_offered), TEST(pinned_memory_is_what_the_host_has_at_most),
+          TEST(the_smallest_bound_counts))

@@ -461,6 +461,50 @@ static void additional_templates_are_found(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
+static void expect_rendered(const Template *tmpl, const JsonValue *tools, const char *want)
+{
+    TemplateOutput out;
+    EXPECT_OK(template_render(tmpl, &(TemplateInput){.tools = tools}, &out));
+    EXPECT_STR(strbuf_cstr(&out.text), want);
+    template_output_deinit(&out);
+}
+
+static void tools_template_comes_along(void)
+{
+    char           dir[] = "/tmp/template_XXXXXX", path[128];
+    JsonValue      tools = {.type = JSON_ARRAY};
+    Template      *plain, *both;
+    TemplateOutput out;
+    if (!mkdtemp(dir)) SKIP("no temporary folder");
+    write_file(dir, "tokenizer_config.json", "{\"eos_token\": \"<e>\", \"chat_template\": [{\"name\": \"default\", \"template\": \"d\"}]}");
+    EXPECT_OK(template_load(dir, NULL, false, &plain));
+    expect_rendered(plain, &tools, "d");
+    EXPECT(!template_with_tools(plain));
+    write_file(dir, "tokenizer_config.json",
+               "{\"eos_token\": \"<e>\", \"chat_template\": [{\"name\": \"default\", \"template\": \"d\"}, "
+               "{\"name\": \"tool_use\", \"template\": \"t{{ eos_token }}{{ strftime_now('%S') }}\"}]}");
+    EXPECT_OK(template_load(dir, NULL, false, &both));
+    template_stop_clock(both, 7);
+    EXPECT(template_asks_time(both));
+    EXPECT(template_with_tools(both) != NULL);
+    EXPECT(template_hash(both) != template_hash(plain));
+    expect_rendered(both, NULL, "d");
+    expect_rendered(both, &tools, "t<e>07");
+    template_destroy(both);
+    snprintf(path, sizeof path, "%s/additional_chat_templates", dir);
+    EXPECT_INT(mkdir(path, 0777), 0);
+    write_file(path, "tool_use.jinja", "{{ 1 +");
+    EXPECT_OK(template_load(dir, NULL, false, &both));
+    expect_rendered(both, NULL, "d");
+    EXPECT_FAILS(template_render(both, &(TemplateInput){.tools = &tools}, &out), ERR_INVALID, "tool_use.jinja:1:");
+    template_destroy(both);
+    EXPECT_OK(template_load(dir, "default", false, &both)); /* named: that one for all */
+    expect_rendered(both, &tools, "d");
+    template_destroy(both);
+    template_destroy(plain);
+    EXPECT_OK(file_remove_tree(dir));
+}
+
 static void same_source_same_hash(void)
 {
     Template *a, *b, *c;
@@ -803,5 +847,5 @@ TEST_MAIN(TEST(snippets_give_what_jinja_gives), TEST(families_give_what_jinja_gi
           TEST(errors_name_the_line), TEST(what_is_missing_is_named), TEST(filters_of_blocks_see_their_names), TEST(bombs_are_errors),
           TEST(deep_templates_are_errors), TEST(large_integers_are_not_rounded), TEST(time_is_the_one_given),
           TEST(time_of_the_clock_has_microseconds), TEST(folder_template_is_found), TEST(folder_tokens_are_found),
-          TEST(additional_templates_are_found), TEST(same_source_same_hash), TEST(inner_state_does_not_leak_between_renders),
-          TEST(white_space_control))
+          TEST(additional_templates_are_found), TEST(tools_template_comes_along), TEST(same_source_same_hash),
+          TEST(inner_state_does_not_leak_between_renders), TEST(white_space_control))

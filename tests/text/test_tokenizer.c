@@ -185,9 +185,9 @@ static int check_folder(const Tokenizer *tokenizer, TokenizerScratch *scratch, c
     while (dir && (entry = readdir(dir)) != NULL) {
         const char *path = arena_printf(&arena, "%s/%s", folder, entry->d_name);
         if (entry->d_name[0] == '.') continue;
-        if (file_is_dir(path)) {
+        if (is_folder(path)) {
             count += check_folder(tokenizer, scratch, path, keeps_u2581);
-        } else if (file_size(path) < 800 << 10) {
+        } else if (bytes_of(path) < 800 << 10) {
             Str text = file_text(path);
             if (utf8_valid_prefix(text.data, text.len) < text.len) continue;
             if (!keeps_u2581 && strstr(text.data, "\xE2\x96\x81")) continue;

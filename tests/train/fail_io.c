@@ -1,8 +1,10 @@
 /* Preloaded into a program, lets calls on files and folders whose path begins with FAIL_UNDER fail: those from the FAIL_AT-th on, FAIL_FOR
- * of them (1), as FAIL_AS says: EIO, ENOSPC, or short: a write takes half of its bytes.
+ * of them (1), as FAIL_AS says: EIO, ENOSPC, EACCES, EINTR, or short: a write takes half of its bytes. FAIL_CALLS names the functions that
+ * are counted and fail, such as "stat opendir"; unset: all below.
  * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: from then on one in
  * 256 of its thread's takes 30 ms.
  * The numbers of both calls there were are written to the file FAIL_COUNT at the end. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,23 +36,39 @@ static const char *path_of(int fd, char path[PATH_MAX])
     return path;
 }
 
-/* PASS, SHORT, or -1 with errno. */
-static int fate(const char *path)
+static int is_counted(const char *function)
 {
+    const char *calls = getenv("FAIL_CALLS");
+    size_t      len = strlen(function);
+    for (const char *at = calls; at && (at = strstr(at, function)); at += len)
+        if ((at == calls || at[-1] == ' ') && (!at[len] || at[len] == ' ')) return 1;
+    return !calls;
+}
+
+/* PASS, SHORT, or -1 with errno. */
+static int fate(const char *path, const char *function)
+{
+    static const struct {
+        const char *name;
+        int         number;
+    } errors[] = {{"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EACCES", EACCES}, {"EINTR", EINTR}};
     const char *at = getenv("FAIL_AT"), *as = getenv("FAIL_AS"), *times = getenv("FAIL_FOR");
-    if (!is_watched(path)) return PASS;
+    if (!is_watched(path) || !is_counted(function)) return PASS;
     long call = __atomic_add_fetch(&num_calls, 1, __ATOMIC_RELAXED), first = at ? atol(at) : 0;
     if (!first || !as || call < first || call >= first + (times ? atol(times) : 1)) return PASS;
     if (strcmp(as, "short") == 0) return SHORT;
-    if (as[0] != 'E') return PASS;
-    errno = strcmp(as, "ENOSPC") == 0 ? ENOSPC : EIO;
-    return -1;
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        if (strcmp(as, errors[i].name) != 0) continue;
+        errno = errors[i].number;
+        return -1;
+    }
+    return PASS;
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define FAIL_BY_PATH(path, ...) \
     do { \
-        if (fate(path) < 0) return -1; \
+        if (fate(path, __func__) < 0) return -1; \
         return __VA_ARGS__; \
     } while (0)
 #define FAIL_BY_FD(fd, ...) \
@@ -62,14 +80,14 @@ static int fate(const char *path)
 ssize_t write(int fd, const void *data, size_t size)
 {
     char path[PATH_MAX];
-    int  how = fate(path_of(fd, path));
+    int  how = fate(path_of(fd, path), __func__);
     return how < 0 ? -1 : REAL(write)(fd, data, how == SHORT && size > 1 ? size / 2 : size);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t size, off_t at)
 {
     char path[PATH_MAX];
-    int  how = fate(path_of(fd, path));
+    int  how = fate(path_of(fd, path), __func__);
     return how < 0 ? -1 : REAL(pwrite)(fd, data, how == SHORT && size > 1 ? size / 2 : size, at);
 }
 
@@ -110,11 +128,33 @@ int rmdir(const char *path)
     FAIL_BY_PATH(path, REAL(rmdir)(path));
 }
 
+int stat(const char *path, struct stat *out)
+{
+    FAIL_BY_PATH(path, REAL(stat)(path, out));
+}
+int lstat(const char *path, struct stat *out)
+{
+    FAIL_BY_PATH(path, REAL(lstat)(path, out));
+}
+int access(const char *path, int mode)
+{
+    FAIL_BY_PATH(path, REAL(access)(path, mode));
+}
+DIR *opendir(const char *path)
+{
+    return fate(path, __func__) < 0 ? NULL : REAL(opendir)(path);
+}
+struct dirent *readdir(DIR *dir)
+{
+    char path[PATH_MAX];
+    return fate(path_of(dirfd(dir), path), __func__) < 0 ? NULL : REAL(readdir)(dir);
+}
+
 /* A network file system reports a failed write here; the file is closed all the same. */
 int close(int fd)
 {
     char path[PATH_MAX];
-    int  how = fate(path_of(fd, path)), error = errno, result = REAL(close)(fd);
+    int  how = fate(path_of(fd, path), __func__), error = errno, result = REAL(close)(fd);
     if (how >= 0) return result;
     errno = error;
     return -1;

@@ -49,4 +49,44 @@ check "and has no colours" plain
 on 80 pt "$dir/run.yaml" output_dir="$dir/diverges" learning_rate=1000 weight_decay=0.9 max_grad_norm=0
 check "a warning is yellow: $(cat "$dir/screen")" grep -qaF $'\033[33mwarning: \033[0mstep' "$dir/raw"
 check "and stands on a line of its own" [ "$(grep -E 'warning|error' "$dir/screen" | grep -vcE '^(warning|error): ')" = 0 ]
+
+# --- control characters of files, hubs and models
+evil=$'\033]0;owned\a\033[2J\302\2331mX\r' # sets the title, clears the screen, colours
+harmless() { # of those characters nothing reached the terminal
+    ! grep -qaF -e $'\033]' -e $'\033[2J' -e $'\a' -e $'\302\233' -e $'X\r says' "$dir/raw"
+}
+shown() { grep -qaF '\x1b]0;owned\x07\x1b[2J\u009b1mX' "$dir/raw"; }
+mkdir "$dir/$evil"
+on 200 pt "$dir/$evil/none.yaml"
+check "a file's name: $(cat -v "$dir/raw")" harmless
+check "a file's name is shown" shown
+printf 'model: base\n"%s": 3\n' 'max\e]0;owned\a\e[2J\u009b1mX\r' > "$dir/evil.yaml"
+on 200 plan "$dir/evil.yaml"
+check "a key of a run file: $(cat -v "$dir/raw")" harmless
+check "a key of a run file is shown" shown
+"$python" - "$dir/evil.jsonl" "$evil" << 'END'
+import json, sys
+with open(sys.argv[1], "w") as file:
+    file.write(json.dumps({"text": f"line {sys.argv[2]} says"}) + "\n")
+END
+for colour in "" 1; do
+    NO_COLOR=$colour on 200 inspect "$dir/evil.jsonl" --model "$dir/model" type=text
+    check "inspected tokens, NO_COLOR=$colour: $(cat -v "$dir/raw")" harmless
+    check "inspected tokens are shown, NO_COLOR=$colour" shown
+done
+"$SUROGATE" inspect "$dir/evil.jsonl" --model "$dir/model" type=text > "$dir/piped" 2> /dev/null
+check "a pipe gets every byte" grep -qaF "$evil" "$dir/piped"
+echo "{{ messages[0].content }}" > "$dir/model/chat_template.jinja"
+"$python" -c 'import json, sys; print(json.dumps([{"role": "user", "content": sys.argv[1]}]))' "$evil" > "$dir/evil.json"
+on 200 render "$dir/model" --messages "$dir/evil.json"
+check "a rendered text: $(cat -v "$dir/raw")" harmless
+check "a rendered text is shown" shown
+check "a pipe gets the rendered bytes" cmp <("$SUROGATE" render "$dir/model" --messages "$dir/evil.json") <(printf %s "$evil")
+# A model that writes ESC ] and BEL again and again: tokens of bytes alone, trained on them.
+yes $'\033]0;t\a' | head -4000 | tr -d '\n' > "$dir/bells.txt"
+run pt "$dir/run.yaml" datasets.0.path="$dir/bells.txt" output_dir="$dir/bells" max_steps=60 learning_rate=5e-3 validation_split_ratio=0 lora=false
+on 200 generate "$dir/bells" --prompt $'\033]0;t\a' --max-tokens 40 --temperature 0
+check "what a model writes: $(cat -v "$dir/raw")" harmless
+check "what a model writes is shown: $(cat -v "$dir/raw")" grep -qaF '\x1b]0;t\x07\x1b]0;t\x07' "$dir/raw"
+check "a pipe gets what the model writes" grep -qaF $'\033]0;t\a' <("$SUROGATE" generate "$dir/bells" --prompt $'\033]0;t\a' --max-tokens 40 --temperature 0)
 finish

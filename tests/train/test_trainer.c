@@ -256,7 +256,7 @@ static void rewrite_manifest(const char *folder)
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         EXPECT_OK(file_hash(path, &hash));
         strbuf_printf(&text, "%s{\"name\": \"%s\", \"bytes\": %lld, \"xxh3\": \"%016llx\"}", i ? ", " : "{\"files\": [", names[i],
-                      (long long)file_size(path), (unsigned long long)hash);
+                      (long long)bytes_of(path), (unsigned long long)hash);
     }
     strbuf_puts(&text, "]}");
     snprintf(path, sizeof path, "%s/manifest.json", folder);
@@ -409,8 +409,8 @@ static void the_oldest_checkpoints_go(void)
     TrainOutcome outcome;
     open_folder();
     EXPECT_OK(train_with("max_steps: 10\nsave_steps: 2\nsave_total_limit: 2\n", NULL, &outcome));
-    EXPECT(!file_is_dir(in_folder("out/checkpoint-6")));
-    EXPECT(file_is_dir(in_folder("out/checkpoint-8")) && file_is_dir(in_folder("out/checkpoint-10")));
+    EXPECT(!is_folder(in_folder("out/checkpoint-6")));
+    EXPECT(is_folder(in_folder("out/checkpoint-8")) && is_folder(in_folder("out/checkpoint-10")));
     close_folder();
 }
 
@@ -445,7 +445,7 @@ static void a_replaced_checkpoint_is_there_until_the_new_one_is(void)
             num_kills += was_killed;
         }
         EXPECT(!was_killed && num_kills > 0);
-        EXPECT(!file_exists(in_folder("out/.checkpoint-4.replaced")) && !file_exists(in_folder("out/.checkpoint-4.partial")));
+        EXPECT(access(in_folder("out/.checkpoint-4.replaced"), F_OK) != 0 && access(in_folder("out/.checkpoint-4.partial"), F_OK) != 0);
     }
     close_folder();
 }
@@ -484,7 +484,64 @@ static void a_finished_run_is_left_alone_and_others_refused(void)
     EXPECT_INT(outcome.steps, 6);
     EXPECT_OK(train_with("max_steps: 3\nresume_from_checkpoint: false\n", NULL, &outcome));
     EXPECT_INT(outcome.steps, 3);
-    EXPECT(!file_is_dir(in_folder("out/checkpoint-6")));
+    EXPECT(!is_folder(in_folder("out/checkpoint-6")));
+    close_folder();
+}
+
+/* Trained tokens up to the end of the run. */
+static int64_t trained_at_end(const char *more)
+{
+    TrainOutcome outcome;
+    TrainState   state = {0};
+    char         newest[256];
+    EXPECT_OK(train_with(more, NULL, &outcome));
+    EXPECT_OK(checkpoint_newest(in_folder("out"), newest, sizeof newest));
+    EXPECT_OK(checkpoint_read_state(newest, &state));
+    EXPECT_INT(state.step, outcome.steps);
+    return state.total_trained;
+}
+
+/* As programs before this one wrote it. */
+static void forget_rows(const char *checkpoint)
+{
+    Arena       arena = {0};
+    Str         text;
+    const char *path = arena_printf(&arena, "%s/run_state.json", checkpoint);
+    EXPECT_OK(file_read(&arena, path, 1 << 20, &text));
+    char *at = strstr(text.data, ",\n  \"rows\"");
+    EXPECT(at != NULL);
+    strcpy(at, "\n}\n");
+    EXPECT_OK(file_write_atomic(path, text.data, strlen(text.data)));
+    rewrite_manifest(checkpoint);
+    arena_deinit(&arena);
+}
+
+/* A run that goes on with steps of other sizes sees each row as often as its epochs say. */
+static void the_cursor_counts_rows(void)
+{
+    open_folder();
+    static const char text[] = "0123456789abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ ~!@#$%^&*()_+{}[]:;<>?,./|= ";
+    StrBuf            few = {0};
+    for (int i = 0; i < 4; i++) strbuf_puts(&few, text);
+    EXPECT_OK(file_write_atomic(in_folder("text.txt"), few.data, few.len));
+    strbuf_deinit(&few);
+#define SMALL "save_total_limit: 20\nper_device_train_batch_size: 1\nlr_scheduler_type: constant\nwarmup_ratio: 0\n"
+    int64_t     epoch = trained_at_end(SMALL "num_epochs: 1\n");
+    const char *begun = SMALL "num_epochs: 2\ngradient_accumulation_steps: 4\nresume_from_checkpoint: false\nsave_steps: 2\n";
+    const char *finer = SMALL "num_epochs: 4\ngradient_accumulation_steps: 1\nresume_from_checkpoint: true\n";
+    EXPECT_INT(trained_at_end(begun), 2 * epoch);
+    EXPECT_INT(trained_at_end(finer), 4 * epoch);
+    EXPECT_INT(trained_at_end(SMALL "num_epochs: 7\ngradient_accumulation_steps: 5\nresume_from_checkpoint: true\n"), 7 * epoch);
+    EXPECT_INT(trained_at_end(begun), 2 * epoch);
+    TrainOutcome outcome;
+    EXPECT_FAILS(train_with(SMALL "num_epochs: 1\nresume_from_checkpoint: true\n", NULL, &outcome), ERR_INVALID,
+                 "raise max_steps or num_epochs");
+    char at_two[600], path[256];
+    snprintf(path, sizeof path, "%s", in_folder("out/checkpoint-2"));
+    forget_rows(path);
+    snprintf(at_two, sizeof at_two, SMALL "save_steps: 2\nnum_epochs: 4\ngradient_accumulation_steps: 2\nresume_from_checkpoint: %s\n",
+             path);
+    for (int again = 0; again < 2; again++) EXPECT_INT(trained_at_end(at_two), 4 * epoch); /* its run.json tells another batch by then */
     close_folder();
 }
 
@@ -531,6 +588,7 @@ static void a_long_log_is_told_in_bounded_memory(void)
     TrainState   state = {.step = STEPS};
     StrBuf       live = {0}, again = {0};
     MetricsMark  mark = {0}, end = {0};
+    int64_t      bytes = 0;
     Metrics     *metrics = NULL;
     open_folder();
     const char *path = in_folder("metrics.jsonl");
@@ -538,14 +596,16 @@ static void a_long_log_is_told_in_bounded_memory(void)
     write_steps(metrics, 1, STEPS);
     EXPECT_OK(metrics_sync(metrics, &end));
     end.step = STEPS;
-    EXPECT_INT(end.bytes, file_size(path));
+    EXPECT_OK(file_size(path, &bytes));
+    EXPECT_INT(end.bytes, bytes);
     trainer_state_text(metrics_history(metrics), &state, &facts, &live);
     write_steps(metrics, STEPS + 1, STEPS + 5);
     metrics_close(metrics);
     EXPECT_OK(metrics_open(path, &end, 1, &metrics));
     const MetricsFound *found = metrics_found(metrics);
     EXPECT(!found->is_cut && !found->is_changed && !found->num_bad && found->cut_first == STEPS + 1 && found->cut_last == STEPS + 5);
-    EXPECT_INT(file_size(path), end.bytes);
+    EXPECT_OK(file_size(path, &bytes));
+    EXPECT_INT(bytes, end.bytes);
     const History *history = metrics_history(metrics);
     EXPECT_INT(history->steps.seen, STEPS);
     EXPECT(history_count(&history->steps) < 5000 && history_count(&history->evals) < 5000 && history->samples.len < 200);
@@ -606,5 +666,5 @@ TEST_MAIN(TEST(a_rank_that_stands_still), TEST(steps_allocate_nothing_from_the_s
           TEST(a_state_that_no_run_writes_is_passed_over), TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused),
           TEST(the_oldest_checkpoints_go), TEST(a_replaced_checkpoint_is_there_until_the_new_one_is),
           TEST(a_run_that_appears_is_left_alone), TEST(a_finished_run_is_left_alone_and_others_refused),
-          TEST(an_untouched_base_is_not_read_again), TEST(a_long_log_is_told_in_bounded_memory),
+          TEST(an_untouched_base_is_not_read_again), TEST(a_long_log_is_told_in_bounded_memory), TEST(the_cursor_counts_rows),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))

@@ -37,7 +37,7 @@ Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
 INPUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(("tokens", "labels", "positions", "doc_start", "doc_id"), (("B", "T"), "i32"))
 INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}
-OUTPUTS = {"logits": ("B", "T", "vocab"), "losses": ("B", "T"), "loss": ("1",)}
+OUTPUTS = {"logits": ("B", "T", "V"), "losses": ("B", "T"), "loss": ("1",)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,16 @@ class Value:
     def _operator(self, *_: Any) -> Any:
         raise fail("tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)")
 
+    def __bool__(self) -> bool:
+        raise fail("a tensor is neither true nor false: its numbers aren't known here; expected g.select for the config's choices, or, of a weight with"
+                   " when=, `is None`")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Value, int, float)):
+            raise fail("tensors can't be compared: their numbers aren't known here; expected g.select for the config's choices")
+        return False
+
+    __hash__ = object.__hash__
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = __pow__ = __matmul__ = __getitem__ = _operator
 
     def __getattr__(self, name: str) -> Any:
@@ -175,6 +185,9 @@ class Builder:
         self.nodes: list[Node] = []
         self.statements: dict[str, list[dict[str, Any]]] = {}  # that make a value
         self.attrs: dict[int, tuple[str, ...]] = {}
+        self.modules: list[Module] = []
+        self.refs: dict[str, str] = {}  # of weights that were asked for: path -> what ops read
+        self.read: set[str] = set()  # refs of what ops or outputs read
         self.place(root, (), "")
         self.ties = {weight: (other, when) for weight, other, when in root._ties}
         for weight, (other, _) in self.ties.items():
@@ -186,6 +199,7 @@ class Builder:
         if id(module) in self.attrs:
             raise fail(f"{path}: the same module as {module._path}; every place needs one of its own", module._where)
         self.attrs[id(module)] = attrs
+        self.modules.append(module)
         module._path = path
         self.check_names(module)
         for cls in reversed(type(module).__mro__):
@@ -264,8 +278,8 @@ class Builder:
                 if index not in str(name):
                     raise fail(f"{entry['param']} is {name!r} in a model folder, the same in every turn; expected {index} in it", spec.where)
         for key, value in spec.options.items():
-            if key != "init" and isinstance(value, str) and hasattr(owner, value):
-                value = getattr(owner, value)
+            if key != "init":
+                value = self.option(owner, value)
             if key == "init" and isinstance(value, dict):
                 check_symbols(dim(text, spec.where) if isinstance(text := value.get("normal", 0), str) else Dim(0), self.symbols, spec.where)
             if key in PARAM_FLAGS and not isinstance(value, bool):
@@ -314,7 +328,25 @@ class Builder:
         path = f"{owner._path}.{spec.name}".lstrip(".")
         if path not in self.params:
             self.params[path] = self.make_param(owner, spec, path)
-        return self.params[path]
+        if (value := self.params[path]) is not None:
+            self.refs[path] = value.ref
+        return value
+
+    def check_read(self) -> None:
+        """A weight that nothing reads would be made, saved, and never trained."""
+        for module in self.modules:
+            for name in dir(type(module)):
+                spec = inspect.getattr_static(type(module), name)
+                if not isinstance(spec, ParamSpec) or self.option(module, spec.when) in (False, None) or self.option(module, spec.options.get("frozen")) is True:
+                    continue
+                path = f"{module._path}.{name}".lstrip(".")
+                if self.refs.get(path) not in self.read:
+                    raise fail(f"{path}: no op reads this weight; expected an op that does, or frozen=True for one that is only loaded and saved", spec.where)
+
+    @staticmethod
+    def option(owner: Module, value: Any) -> Any:
+        """What a weight's option says: itself, or the attribute of its module that it names."""
+        return getattr(owner, value) if isinstance(value, str) and hasattr(owner, value) else value
 
     def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
         """Where to make a weight: the sink, or where branches that may hold have made it, its part without them."""
@@ -329,9 +361,7 @@ class Builder:
         return rest if made else sink
 
     def make_param(self, owner: Module, spec: ParamSpec, path: str) -> Value | None:
-        when = spec.when
-        if isinstance(when, str) and hasattr(owner, when):
-            when = getattr(owner, when)
+        when = self.option(owner, spec.when)
         if when is False or when is None:
             return None
         statement, dims = self.entry(owner, spec)
@@ -351,8 +381,9 @@ class Builder:
         if path in self.ties:
             other, cond = self.ties[path]
             base, ref = self.param(*self.spec_at(other)), path.replace(".", "_")
+            self.read.add(other)
             if base is None or base.dims != dims:
-                raise fail(f"{path} is {show_dims(dims)}, expected {show_dims(base.dims) if base else 'none'} as {other}, which it is tied to", spec.where)
+                raise fail(f"{path} is {show_dims(dims)}, expected {'none' if base is None else show_dims(base.dims)} as {other}, which it is tied to", spec.where)
             sink.append({"if": cond, "then": [{"let": ref, "is": other}], "else": [*then, {"let": ref, "is": path}]})
         elif readers:
             more = self.entry(*self.spec_at(readers[0][0]))[0]
@@ -382,6 +413,7 @@ class Builder:
             raise fail(f"{op}: {what} is {value!r}, expected a tensor", where)
         if value.ref.count("{") > len(self.turns) - 1:
             raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave", where)
+        self.read.add(value.ref)
         return value
 
     def inputs_of(self, op: Op, args: tuple[Any, ...], more: dict[str, Any]) -> list[Value | None]:
@@ -450,7 +482,7 @@ class Builder:
             for d in operand.dims:
                 got = bound.get(d, attrs.get(d) if d in op.attrs else None)
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
-            outs.append((tuple(dims), attrs.get("dtype", operand.dtype) or (values[0].dtype if values and values[0] and values[0].dtype != "i32" else "")))
+            outs.append((tuple(dims), attrs.get("dtype", operand.dtype) or (values[0].dtype if values and values[0] is not None and values[0].dtype != "i32" else "")))
         return self.emit(op, values, attrs, outs, label, part, keep)
 
     def emit(self, op: Op, values: list[Value | None], attrs: dict[str, Any], outs: list[tuple[Dims, str]], label: str | None,
@@ -463,22 +495,22 @@ class Builder:
         part, where = part or next((f.part for f in reversed(self.frames) if f.part), None), caller()
 
         def statement(absent: str) -> dict[str, Any]:
-            names = [v.ref if v and v.when != absent else None for v in values] if absent else [v.ref if v else None for v in values]
+            names = [None if v is None or (absent and v.when == absent) else v.ref for v in values]
             return {"op": op.name, "in": names, "out": ref} | ({"attrs": attrs} if attrs else {}) | ({"part": part} if part else {}) | (
                 {} if keep is None else {"save": keep}) | {"source": source_of(where)}
 
-        conditions = sorted({v.when for v in values if v and v.when})
+        conditions = sorted({v.when for v in values if v is not None and v.when})
         if len(conditions) > 1:
             raise fail(f"{op.name}: weights of several conditions ({', '.join(conditions)}); expected one")
         for operand, value in zip(op.inputs, values, strict=False):
-            if value and value.when and not operand.optional:
+            if value is not None and value.when and not operand.optional:
                 raise fail(f"{op.name}: {operand.name} isn't there unless {value.when}; expected a weight that always is")
         forms = [statement(absent) for absent in ("", *conditions)]
         self.sinks[-1].append({"if": conditions[0], "then": forms[:1], "else": forms[1:]} if conditions else forms[0])
         self.statements[ref] = forms
         others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
         value = Value(ref, *outs[0], "", others)
-        self.nodes.append(Node(op.name, [v.ref for v in values if v], value, where, len(self.turns) > 1, attrs))
+        self.nodes.append(Node(op.name, [v.ref for v in values if v is not None], value, where, len(self.turns) > 1, attrs))
         return value
 
     def reshape(self, x: Any, dims: tuple[Any, ...], name: str | None, part: str | None) -> Value:
@@ -536,7 +568,7 @@ class Builder:
     def read_frozen(self, module: Module) -> None:
         """Weights that are only loaded and saved are there without an op that reads them."""
         for name in dir(type(module)):
-            if isinstance(spec := inspect.getattr_static(type(module), name), ParamSpec) and spec.options.get("frozen") is True:
+            if isinstance(spec := inspect.getattr_static(type(module), name), ParamSpec) and self.option(module, spec.options.get("frozen")) is True:
                 self.param(module, spec)
 
     def save(self, module: Module, names: tuple[str, ...], where: Where | None) -> None:
@@ -632,14 +664,17 @@ def build(cls: type) -> Built:
         kinds = INPUTS | {n: (("B", "T"), t.dtype) for n, t in own.items()}
         inputs = {n: Value(n, tuple(map(Dim, kinds[n][0])), kinds[n][1]) for n in names}
         result = builder.call(builder.root, (), inputs, None, None)
+        outputs = OUTPUTS | {"logits": ("B", "T", cls._config.roles["vocabulary"])}
         line = (function.__code__.co_filename, function.__code__.co_firstlineno)
         if not isinstance(result, dict) or set(OUTPUTS) - set(result):
             raise fail(f"{cls.__name__}: its @forward gives {result!r}, expected a dict of {', '.join(OUTPUTS)}", line)
         for name, value in result.items():
             value = builder.readable("output", name, value, line)
-            if name in OUTPUTS and not _match(OUTPUTS[name], value.dims, {"B": Dim("B"), "T": Dim("T")}):
-                raise fail(f"{cls.__name__}: {name} is {value}, expected ({', '.join(OUTPUTS[name])})", line)
+            want = tuple(Dim(d) for d in outputs.get(name, ()))
+            if name in outputs and value.dims != want:
+                raise fail(f"{cls.__name__}: {name} is {value}, expected {show_dims(want)}", line)
             builder.sinks[0].append({"output": name, "is": value.ref})
+        builder.check_read()
     except RecursionError:
         raise DslError(where, f"{cls.__name__}: modules call one another without end") from None
     finally:

@@ -64,6 +64,7 @@ static Status facts(Device *device, DeviceFacts *out)
                          .peer_seconds = GPU_PEER_SECONDS,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
+                         .sm = cuda->sm,
                          .fp8_blocks = cuda_gemm_has_blocks(cuda),
                          .fp4_blocks = cuda_gemm_has_fp4(cuda)};
     snprintf(out->name, sizeof out->name, "%s", cuda->name);

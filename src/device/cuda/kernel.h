@@ -78,6 +78,12 @@ int    cuda_sm(const CudaDevice *device); /* 10 * major + minor of its compute c
 }
 #endif
 
+/* CudaKernel.workspace of kernels that take what the op's descriptor says: a plan without the GPU counts the same. */
+static inline size_t cuda_planned_workspace(const Node *node, CudaDevice *device)
+{
+    return node->op->gpu_workspace(node, cuda_sm(device));
+}
+
 #define CUDA_TRY(expr) \
     do { \
         cudaError_t cuda_error_ = (expr); \

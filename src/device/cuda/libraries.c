@@ -41,15 +41,27 @@ static long parse_version(const char *text) /* 13.1.0.3 -> 13001000003, by three
     return version;
 }
 
+/* The pattern that matches the path's first `len` bytes alone: a folder may be called [old]. What doesn't fit is cut off. */
+static const char *literal(const char *path, size_t len, char out[PATH_MAX])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len && path[i] && n + 3 < PATH_MAX / 2; i++) {
+        if (strchr("*?[]\\", path[i])) out[n++] = '\\';
+        out[n++] = path[i];
+    }
+    out[n] = 0;
+    return out;
+}
+
 /* From the real file's name (libx.so.13.1.0.3), or pip's record beside the package. */
 static long version_of(const Search *search, const char *path)
 {
-    char        real[PATH_MAX], pattern[PATH_MAX];
+    char        real[PATH_MAX], pattern[PATH_MAX], folder[PATH_MAX];
     const char *suffix = realpath(path, real) ? strstr(real, ".so.") : NULL;
     if (suffix && strchr(suffix + 4, '.')) return parse_version(suffix + 4);
     char *site = strstr(real, "/nvidia/");
     if (!site) return 0;
-    snprintf(pattern, sizeof pattern, "%.*s/%.64s*.dist-info", (int)(site - real), real, search->package);
+    snprintf(pattern, sizeof pattern, "%.3000s/%.64s*.dist-info", literal(real, (size_t)(site - real), folder), search->package);
     glob_t names;
     long   version = 0;
     if (glob(pattern, 0, NULL, &names) == 0) {
@@ -61,11 +73,12 @@ static long version_of(const Search *search, const char *path)
     return version;
 }
 
+/* Candidates in the folders that the pattern matches. */
 static void look(Search *search, const char *folder_pattern)
 {
     char   pattern[PATH_MAX];
     glob_t paths;
-    snprintf(pattern, sizeof pattern, "%.2048s/%.64s", folder_pattern, search->soname);
+    snprintf(pattern, sizeof pattern, "%.4000s/%.64s", folder_pattern, search->soname);
     if (glob(pattern, 0, NULL, &paths) == 0)
         for (size_t i = 0; i < paths.gl_pathc && search->num_found < MAX_CANDIDATES; i++) {
             Candidate *c = &search->found[search->num_found++];
@@ -75,24 +88,25 @@ static void look(Search *search, const char *folder_pattern)
     globfree(&paths);
 }
 
+/* prefix: a pattern, too. */
 static void look_in_site_packages(Search *search, const char *prefix)
 {
     char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%.1024s/lib/python3*/site-packages/nvidia/*/lib", prefix);
+    snprintf(folder, sizeof folder, "%.3000s/lib/python3*/site-packages/nvidia/*/lib", prefix);
     look(search, folder);
-    snprintf(folder, sizeof folder, "%.1024s/lib/python3*/dist-packages/nvidia/*/lib", prefix);
+    snprintf(folder, sizeof folder, "%.3000s/lib/python3*/dist-packages/nvidia/*/lib", prefix);
     look(search, folder);
 }
 
 /* The environment that the plugin was installed into: it lies in site-packages/surogate/lib. */
 static void look_beside_plugin(Search *search)
 {
-    char    folder[PATH_MAX];
+    char    folder[PATH_MAX], own[PATH_MAX];
     Dl_info info;
     if (!dladdr((const void *)look_beside_plugin, &info) || !info.dli_fname) return;
     const char *slash = strrchr(info.dli_fname, '/');
     if (!slash) return;
-    snprintf(folder, sizeof folder, "%.*s/../../nvidia/*/lib", (int)(slash - info.dli_fname), info.dli_fname);
+    snprintf(folder, sizeof folder, "%.3000s/../../nvidia/*/lib", literal(info.dli_fname, (size_t)(slash - info.dli_fname), own));
     look(search, folder);
 }
 
@@ -100,12 +114,12 @@ static void look_beside_plugin(Search *search)
 static void look_beside_python(Search *search)
 {
     const char *path = getenv("PATH");
-    char        prefix[PATH_MAX];
+    char        prefix[PATH_MAX], folder[PATH_MAX];
     while (path && *path) {
         size_t len = strcspn(path, ":");
         int    n = snprintf(prefix, sizeof prefix, "%.*s/python3", (int)len, path);
         if (n > 0 && (size_t)n < sizeof prefix && access(prefix, X_OK) == 0) {
-            snprintf(prefix, sizeof prefix, "%.*s/..", (int)len, path);
+            snprintf(prefix, sizeof prefix, "%.3000s/..", literal(path, len, folder));
             look_in_site_packages(search, prefix);
             return;
         }
@@ -116,27 +130,28 @@ static void look_beside_python(Search *search)
 static void look_everywhere(Search *search)
 {
     const char *given = getenv("SUROGATE_CUDA_LIBS"), *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV"), *cuda = getenv("CUDA_HOME");
-    char        folder[PATH_MAX];
+    char        folder[PATH_MAX], exact[PATH_MAX];
     if (given && given[0]) {
         while (*given) {
             size_t len = strcspn(given, ":");
             snprintf(folder, sizeof folder, "%.*s", (int)len, given);
-            look(search, folder);
+            look(search, literal(given, len, exact));
+            if (strcmp(folder, exact) != 0) look(search, folder); /* a pattern, then */
             given += len + (given[len] == ':');
         }
         return;
     }
-    if (cuda) snprintf(folder, sizeof folder, "%.1024s/lib64", cuda), look(search, folder);
+    if (cuda) snprintf(folder, sizeof folder, "%.3000s/lib64", literal(cuda, PATH_MAX, exact)), look(search, folder);
     look(search, "/usr/local/cuda*/lib64");
     look(search, "/usr/lib/x86_64-linux-gnu");
     look_beside_plugin(search);
-    if (venv) look_in_site_packages(search, venv);
+    if (venv) look_in_site_packages(search, literal(venv, PATH_MAX, exact));
     look_beside_python(search);
     look_in_site_packages(search, "/usr");
     look_in_site_packages(search, "/usr/local");
     look_in_site_packages(search, "/opt/*");
     look_in_site_packages(search, "/opt/*/.venv");
-    if (home) snprintf(folder, sizeof folder, "%.1024s/.local", home), look_in_site_packages(search, folder);
+    if (home) snprintf(folder, sizeof folder, "%.3000s/.local", literal(home, PATH_MAX, exact)), look_in_site_packages(search, folder);
 }
 
 /* The newest that opens; the loader's own paths last. */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
@@ -71,7 +72,7 @@ static bool open_file(const char *folder, const char *file, char *searched, size
         snprintf(path, sizeof path, "%s/%s%s", folder, beside[i], file);
         int n = snprintf(searched + used, size - used, "%s%s", used ? ", " : "", path);
         if (n > 0 && (size_t)n < size - used) used += (size_t)n;
-        if (access(path, F_OK) != 0) continue;
+        if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) continue;
         snprintf(searched, size, "%s", path);
         *out = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         return true;

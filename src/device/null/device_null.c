@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 typedef struct GpuFacts {
     const char *id, *name;
@@ -26,7 +27,6 @@ typedef struct NullDevice {
     Device      base;
     DeviceFacts facts;
     bool        is_gpu; /* kernels get the workspace that CUDA's would */
-    int         sm;     /* its compute capability times 10; 0: not in the list */
 } NullDevice;
 
 static Status null_facts(Device *device, DeviceFacts *out)
@@ -51,7 +51,7 @@ static Status null_bind(Device *device, const Node *node, BoundKernel *out)
     NullDevice *null = (NullDevice *)device;
     if (!null->is_gpu) return OK;
     if (node->op->gpu_workspace)
-        out->workspace_bytes = node->op->gpu_workspace(node, null->sm);
+        out->workspace_bytes = node->op->gpu_workspace(node, null->facts.sm);
     else if (node->op->cost && node->op->cost(node).matrix_unit)
         out->workspace_bytes = GPU_GEMM_WORKSPACE;
     return OK;
@@ -159,6 +159,7 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
 {
     *out = (DeviceFacts){.memory_bytes = (int64_t)gpu->memory_mib * 1048576 - GPU_DRIVER_BYTES,
                          .driver_bytes = GPU_DRIVER_BYTES,
+                         .driver_is_apart = true,
                          .vector_flops = gpu->fp32_tflops * 1e12,
                          .bandwidth = gpu->gbytes_per_second * 1e9,
                          .link_in = gpu->link_gbytes_per_second * 1e9,
@@ -167,6 +168,7 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
                          .peer_seconds = GPU_PEER_SECONDS,
                          .launch_seconds = 2e-6,
                          .num_workers = 1,
+                         .sm = gpu->sm,
                          .fp8_blocks = gpu->sm == 90,
                          .fp4_blocks = gpu->sm >= 100};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
@@ -191,21 +193,57 @@ Status device_null_of(Device *gpu, Device **out)
     NullDevice *null = create();
     null->facts = facts;
     null->is_gpu = true;
-    for (int i = 0; i < NUM_GPUS; i++)
-        if (strcmp(gpus[i].name, facts.name) == 0) null->sm = gpus[i].sm;
     *out = &null->base;
     return OK;
+}
+
+/* A name as people write it: small letters and digits alone, without the maker. */
+static void plain_name(const char *text, char *out, size_t size)
+{
+    static const char *const left_out[] = {"nvidia", "geforce"};
+    size_t                   len = 0;
+    while (*text && len + 1 < size) {
+        for (size_t i = 0; i < 2; i++)
+            if (strncasecmp(text, left_out[i], strlen(left_out[i])) == 0) text += strlen(left_out[i]);
+        char c = *text;
+        if (c >= 'A' && c <= 'Z') c = (char)(c - 'A' + 'a');
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) out[len++] = c;
+        if (c) text++;
+    }
+    out[len] = 0;
+}
+
+static bool is_called(const GpuFacts *gpu, const char *plain)
+{
+    char id[64], name[64];
+    plain_name(gpu->id, id, sizeof id);
+    plain_name(gpu->name, name, sizeof name);
+    return strcmp(plain, id) == 0 || strcmp(plain, name) == 0 || (strncmp(id, "rtx", 3) == 0 && strcmp(plain, id + 3) == 0);
+}
+
+static Status find_gpu(const char *gpu, int *out)
+{
+    static const char *const too_old[] = {"t4",      "v100",   "p100",      "p40",     "rtx2060",   "rtx2070",
+                                          "rtx2080", "2080ti", "rtx2080ti", "gtx1080", "gtx1080ti", "titanrtx"};
+    char                     plain[64];
+    plain_name(gpu, plain, sizeof plain);
+    for (int i = 0; i < NUM_GPUS; i++) {
+        *out = i;
+        if (is_called(&gpus[i], plain)) return OK;
+    }
+    for (size_t i = 0; i < sizeof too_old / sizeof too_old[0]; i++)
+        FAIL_IF(strcmp(plain, too_old[i]) == 0, ERR_UNSUPPORTED,
+                "GPU \"%s\" is of a compute capability below 8.0, the least that is supported; known are %s", gpu, device_null_names());
+    FAIL(ERR_INVALID, "GPU \"%s\" is not known; known are %s; for another one name one of its kind with the memory that it has, as %s", gpu,
+         device_null_names(), "--gpu rtx4090 gpu_memory=16GB");
 }
 
 Status device_null_create(const char *gpu, Device **out)
 {
     int found = -1;
-    for (int i = 0; gpu && i < NUM_GPUS; i++)
-        if (strcmp(gpus[i].id, gpu) == 0) found = i;
-    FAIL_IF(gpu && found < 0, ERR_INVALID, "GPU \"%s\" is not known; known are %s", gpu, device_null_names());
+    if (gpu) TRY(find_gpu(gpu, &found));
     NullDevice *null = create();
     null->is_gpu = gpu != NULL;
-    null->sm = gpu ? gpus[found].sm : 0;
     if (gpu)
         gpu_facts(&gpus[found], &null->facts);
     else

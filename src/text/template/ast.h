@@ -91,6 +91,8 @@ struct Template {
     Dict     *folder_variables;      /* from tokenizer_config.json; NULL */
     Value    *base_context;          /* (names.count) functions and the folder's variables: what a render starts from */
     int64_t   now_unix;              /* for inputs that name no time; 0: the clock */
+    Template *with_tools;            /* renders conversations with tools; NULL: this one does */
+    char     *tools_error;           /* why it can't be read; NULL */
     uint32_t  specials[NUM_SPECIAL]; /* their names */
     uint32_t  inputs[4];             /* names of TemplateInput's messages, tools, documents, add_generation_prompt; UINT32_MAX: not read */
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 256 << 20 };
+#define TOOLS_NAME "tool_use"
 
 __asm__(".section .rodata\n.global template_chatml\n.global template_chatml_end\ntemplate_chatml:\n.incbin \"" SUROGATE_CHATML
         "\"\ntemplate_chatml_end:\n.byte 0\n.previous\n");
@@ -19,9 +20,11 @@ Str template_builtin(const char *name)
 
 static Status load_config(Arena *arena, const char *path, JsonValue *out)
 {
-    Str text;
+    Str  text;
+    bool is_there;
     *out = (JsonValue){.type = JSON_OBJECT};
-    if (!file_exists(path)) return OK;
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
     TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
     return json_parse(arena, path, text.data, text.len, out);
 }
@@ -92,36 +95,68 @@ static Status choose_template(const char *path, const JsonValue *config, const c
     }
     FAIL_IF(entry->type != JSON_ARRAY && entry->type != JSON_OBJECT, ERR_INVALID,
             "%s: chat_template: expected a text, a list or an object, got %s", path, json_type_name(entry->type));
-    if (!which && has_tools) *out = named_template(entry, "tool_use");
+    if (!which && has_tools) *out = named_template(entry, TOOLS_NAME);
     if (!*out) *out = named_template(entry, which ? which : "default");
     FAIL_IF(!*out, ERR_NOT_FOUND, "%s: chat_template: no template named '%s' in the list", path, which ? which : "default");
     return OK;
 }
 
-static Status load(Arena *arena, const char *dir, const char *which, bool has_tools, Template **out_template)
+/* The source of the folder's template and where it is from; data NULL: there is none. */
+static Status find_source(Arena *arena, const char *dir, const JsonValue *config, const char *which, bool has_tools, const char **out_path,
+                          Str *out_text)
 {
-    JsonValue        config;
     const JsonValue *chosen = NULL;
-    Str              text;
     const char      *config_path = arena_printf(arena, "%s/tokenizer_config.json", dir);
     const char      *path = arena_printf(arena, "%s/chat_template.jinja", dir);
-    TRY(load_config(arena, config_path, &config));
-    const char *wanted = which ? which : has_tools ? "tool_use" : "default";
-    const char *named = arena_printf(arena, "%s/additional_chat_templates/%s.jinja", dir, wanted);
-    if (strcmp(wanted, "default") != 0 && !strchr(wanted, '/') && file_exists(named))
+    const char      *wanted = which ? which : has_tools ? TOOLS_NAME : "default";
+    const char      *named = arena_printf(arena, "%s/additional_chat_templates/%s.jinja", dir, wanted);
+    bool             has_named = strcmp(wanted, "default") != 0 && !strchr(wanted, '/'), is_there = false;
+    *out_text = (Str){0};
+    if (has_named) TRY(file_exists(named, &has_named));
+    if (has_named)
         path = named;
-    else if (which && strcmp(which, "default") != 0 && json_get(&config, "chat_template"))
+    else if (which && strcmp(which, "default") != 0 && json_get(config, "chat_template"))
         path = "";
-    if (file_exists(path)) {
-        TRY(file_read(arena, path, TEMPLATE_MAX_BYTES, &text));
-    } else {
-        TRY(choose_template(config_path, &config, which, has_tools, &chosen));
-        if (!chosen) return OK;
-        text = chosen->string;
-        path = arena_printf(arena, "%s (chat_template)", config_path);
-    }
+    *out_path = path;
+    if (*path) TRY(file_exists(path, &is_there));
+    if (is_there) return file_read(arena, path, TEMPLATE_MAX_BYTES, out_text);
+    TRY(choose_template(config_path, config, which, has_tools, &chosen));
+    if (chosen) *out_text = chosen->string;
+    *out_path = arena_printf(arena, "%s (chat_template)", config_path);
+    return OK;
+}
+
+static Status parse_source(Arena *arena, const char *dir, const JsonValue *config, const char *path, Str text, Template **out_template)
+{
     TRY(template_parse(path, text.data, text.len, out_template));
-    return keep_special_tokens(*out_template, arena, dir, &config);
+    return keep_special_tokens(*out_template, arena, dir, config);
+}
+
+/* What can't be read is an error of inputs with tools alone. */
+static void bring_tools(Arena *arena, const char *dir, const JsonValue *config, Str text, Template *tmpl)
+{
+    const char *path;
+    Str         other;
+    Status      status = find_source(arena, dir, config, NULL, true, &path, &other);
+    if (status == OK && other.data && !str_same(other, text)) status = parse_source(arena, dir, config, path, other, &tmpl->with_tools);
+    if (status == OK) return;
+    tmpl->tools_error = arena_strdup(&tmpl->arena, status_message());
+    template_destroy(tmpl->with_tools);
+    tmpl->with_tools = NULL;
+    status_clear();
+}
+
+static Status load(Arena *arena, const char *dir, const char *which, bool has_tools, Template **out_template)
+{
+    JsonValue   config;
+    const char *path;
+    Str         text;
+    TRY(load_config(arena, arena_printf(arena, "%s/tokenizer_config.json", dir), &config));
+    TRY(find_source(arena, dir, &config, which, has_tools, &path, &text));
+    if (!text.data) return OK;
+    TRY(parse_source(arena, dir, &config, path, text, out_template));
+    if (!which && !has_tools) bring_tools(arena, dir, &config, text, *out_template);
+    return OK;
 }
 
 Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template)

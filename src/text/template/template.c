@@ -37,13 +37,20 @@ Status template_parse(const char *name, const char *source, size_t len, Template
 void template_destroy(Template *tmpl)
 {
     if (!tmpl) return;
+    template_destroy(tmpl->with_tools);
     arena_deinit(&tmpl->arena);
     free(tmpl);
 }
 
+const Template *template_with_tools(const Template *tmpl)
+{
+    return tmpl->with_tools;
+}
+
 uint64_t template_hash(const Template *tmpl)
 {
-    return tmpl->hash;
+    uint64_t inner = tmpl->with_tools ? tmpl->with_tools->hash : 0;
+    return tmpl->with_tools ? hash_bytes(&inner, sizeof inner, tmpl->hash) : tmpl->hash;
 }
 
 void template_output_deinit(TemplateOutput *out)
@@ -116,6 +123,7 @@ static void take_output(Render *r, TemplateOutput *out)
 void template_stop_clock(Template *tmpl, int64_t now_unix)
 {
     tmpl->now_unix = now_unix;
+    if (tmpl->with_tools) tmpl->with_tools->now_unix = now_unix;
 }
 
 int64_t template_now(const Template *tmpl)
@@ -125,14 +133,17 @@ int64_t template_now(const Template *tmpl)
 
 bool template_asks_time(const Template *tmpl)
 {
+    if (tmpl->with_tools && template_asks_time(tmpl->with_tools)) return true;
     return template_find_name(tmpl, str_of("strftime_now")) != UINT32_MAX;
 }
 
 Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out)
 {
+    *out = (TemplateOutput){0};
+    FAIL_IF(input->tools && tmpl->tools_error, ERR_INVALID, "%s", tmpl->tools_error);
+    if (input->tools && tmpl->with_tools) tmpl = tmpl->with_tools;
     Render r = {.tmpl = tmpl, .line = 1, .now_unix = input->now_unix ? input->now_unix : tmpl->now_unix};
     r.max_steps = input->max_steps ? input->max_steps : RENDER_MAX_STEPS;
-    *out = (TemplateOutput){0};
     if (input->arena) r.arena = *input->arena;
     size_t used_before = r.arena.used_bytes;
     r.arena.used_bytes = 0; /* the limit is on this render alone */

@@ -14,8 +14,13 @@ void             template_destroy(Template *tmpl);
 /* The model folder's own: chat_template.jinja, else chat_template in tokenizer_config.json (a text, or named ones: `which`, NULL
  * for "default"; with tools and one named "tool_use" that); named ones too in additional_chat_templates/. *out_template is NULL
  * when the folder has none. bos_token, eos_token, ... of tokenizer_config.json (and special_tokens_map.json, where that counts)
- * are kept as the template's variables. */
+ * are kept as the template's variables.
+ * Without `which` and tools the folder's "tool_use" comes along: inputs with tools are rendered by it. If it can't be read,
+ * rendering them fails, and other inputs don't. */
 NODISCARD Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template);
+
+/* The template that came along for inputs with tools; NULL: none did. It lives as long. */
+const Template *template_with_tools(const Template *tmpl);
 
 /* For a template from elsewhere: the folder's bos_token, eos_token, ... become its variables. Before the first render. */
 NODISCARD Status template_use_folder(Template *tmpl, const char *dir);

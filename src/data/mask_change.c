@@ -1,0 +1,303 @@
+/* What changes: where a message stands in the text, and which of a turn's bytes are other messages'.
+ *
+ * A message is where the text differs from renderings with another content in its place. A template may print other messages inside
+ * a turn, as those do that look ahead and print the results of tools between an answer's calls and its content. Such a text is looked
+ * for in the turn; if the turn changes with it, what the turn is without later messages is the answer's own, and the rest isn't. */
+#include "data/mask_turns.h"
+
+#include <string.h>
+
+static size_t common_len(Str a, Str b)
+{
+    size_t n = 0, most = a.len < b.len ? a.len : b.len;
+    while (n < most && a.data[n] == b.data[n]) n++;
+    return n;
+}
+
+static size_t common_end(Str a, Str b)
+{
+    size_t n = 0, most = a.len < b.len ? a.len : b.len;
+    while (n < most && a.data[a.len - 1 - n] == b.data[b.len - 1 - n]) n++;
+    return n;
+}
+
+static Str part(Str text, size_t begin, size_t end)
+{
+    return (Str){text.data + begin, end - begin};
+}
+
+/* ---- renderings with something else ---- */
+
+/* An answer is nothing but its content then; others keep what stands beside it, which templates may insist on. */
+static JsonValue with_content(Arena *arena, const JsonValue *message, bool is_assistant, const char *content)
+{
+    JsonMember  other = {{"content", 7}, {.type = JSON_STRING, .string = str_of(content)}};
+    JsonMember *members = arena_array(arena, JsonMember, message->count + 1);
+    uint32_t    count = 0;
+    bool        has_content = false;
+    for (uint32_t k = 0; k < message->count; k++) {
+        const JsonMember *member = &message->members[k];
+        bool              is_content = str_equal(member->key, "content");
+        has_content |= is_content;
+        if (!is_assistant || is_content || str_equal(member->key, "role")) members[count++] = is_content ? other : *member;
+    }
+    if (!has_content) members[count++] = other;
+    return (JsonValue){.type = JSON_OBJECT, .count = count, .members = members};
+}
+
+static Status render(const TurnContext *context, const JsonValue *messages, TemplateOutput *out)
+{
+    TemplateInput input = {.messages = messages, .tools = context->sample->tools, .now_unix = context->rules->now_unix};
+    return template_render(context->rules->tmpl, &input, out);
+}
+
+/* With this content in the place of message i. */
+static Status render_other(const TurnContext *context, const JsonValue *messages, uint32_t i, const char *content, TemplateOutput *out)
+{
+    Arena     arena = {0};
+    JsonValue other = *messages, *items = arena_array(&arena, JsonValue, messages->count);
+    memcpy(items, messages->items, messages->count * sizeof *items);
+    items[i] = with_content(&arena, &messages->items[i], context->is_assistant[i], content);
+    other.items = items;
+    Status status = render(context, &other, out);
+    arena_deinit(&arena);
+    return status;
+}
+
+static Str text_of(const TemplateOutput *out)
+{
+    return (Str){strbuf_cstr(&out->text), out->text.len};
+}
+
+/* A tag's own bytes: <|im_end|>, </think>, [/INST]. */
+static bool is_of_tag(char byte)
+{
+    return !strchr("<>[] \t\r\n\"'", byte);
+}
+
+/* Renderings may have a part of a tag in common: <|START_TEXT|>, <|START_ACTION|>. The tag as a whole is the message's. */
+static Region with_whole_tags(Str text, Region region)
+{
+    enum { MOST_TAG_BYTES = 64 };
+    size_t begin = region.begin, end = region.end, open = region.end;
+    while (begin > 0 && region.begin - begin < MOST_TAG_BYTES && is_of_tag(text.data[begin - 1])) begin--;
+    if (begin > 0 && strchr("<[", text.data[begin - 1])) region.begin = begin - 1;
+    while (open > region.begin && region.end - open < MOST_TAG_BYTES && is_of_tag(text.data[open - 1])) open--;
+    while (end < text.len && end - region.end < MOST_TAG_BYTES && is_of_tag(text.data[end])) end++;
+    bool is_open = open > region.begin && strchr("<[", text.data[open - 1]), closes = end < text.len && strchr(">]", text.data[end]);
+    if (is_open && closes) region.end = end + 1;
+    return region;
+}
+
+/* Where `text`, the rendering of these messages, is message i: what differs from two renderings with contents that have neither
+ * their first nor their last letter in common. false: they can't be had, or don't tell. */
+static bool find_among(const TurnContext *context, const JsonValue *messages, uint32_t i, Str text, Region *out)
+{
+    static const char *const others[] = {"Qqq", "xxX"};
+    size_t                   begin = text.len, rest = text.len;
+    for (int k = 0; k < 2; k++) {
+        TemplateOutput other = {0};
+        Status         status = render_other(context, messages, i, others[k], &other);
+        size_t         alike = common_len(text, text_of(&other)), alike_end = common_end(text, text_of(&other));
+        template_output_deinit(&other);
+        if (status != OK) {
+            status_clear();
+            return false;
+        }
+        begin = alike < begin ? alike : begin;
+        rest = alike_end < rest ? alike_end : rest;
+    }
+    if (begin > text.len - rest) return false;
+    *out = with_whole_tags(text, (Region){begin, text.len - rest});
+    return true;
+}
+
+/* A conversation that has less after message i, its rendering, and where that message stands there. */
+typedef struct Shorter {
+    TemplateOutput output;
+    Region         own;
+} Shorter;
+
+/* How much of it goes. */
+typedef enum Cut { CUT_ALL, CUT_RESULTS, NUM_CUTS } Cut;
+
+/* CUT_ALL: everything behind message i. CUT_RESULTS: what follows it and is neither a question nor an answer. */
+static bool shorten(const TurnContext *context, uint32_t i, Cut cut, Shorter *out)
+{
+    const JsonValue *messages = context->sample->messages;
+    Arena            arena = {0};
+    uint32_t         next = cut == CUT_ALL ? messages->count : i + 1;
+    JsonValue        fewer = *messages, *items = arena_array(&arena, JsonValue, messages->count);
+    while (next < messages->count && turns_is_result(context, next)) next++;
+    memcpy(items, messages->items, (i + 1) * sizeof *items);
+    if (next < messages->count) memcpy(items + i + 1, messages->items + next, (messages->count - next) * sizeof *items);
+    fewer.items = items;
+    fewer.count = messages->count - (next - i - 1);
+    *out = (Shorter){0};
+    bool is_found = render(context, &fewer, &out->output) == OK && find_among(context, &fewer, i, text_of(&out->output), &out->own);
+    status_clear();
+    arena_deinit(&arena);
+    return is_found;
+}
+
+/* Is there one place where it stands? */
+static bool find_once(Str text, Str what, Region *out)
+{
+    const char *at = what.len > 0 ? str_search(text, what) : NULL;
+    if (!at) return false;
+    out->begin = (size_t)(at - text.data);
+    out->end = out->begin + what.len;
+    return !str_search(part(text, out->begin + 1, text.len), what);
+}
+
+/* Calls that results follow: those are printed differently, or not at all, when there are no calls. Without what follows, the
+ * calls can be taken away. */
+static bool find_calls(const TurnContext *context, uint32_t i, Str text, Region *out)
+{
+    bool is_found = false;
+    for (Cut cut = 0; cut < NUM_CUTS && !is_found; cut++) {
+        Shorter shorter;
+        bool    is_there = shorten(context, i, cut, &shorter);
+        Str     other = text_of(&shorter.output);
+        *out = shorter.own;
+        is_found = is_there && (out->end <= common_len(text, other) || find_once(text, part(other, out->begin, out->end), out));
+        template_output_deinit(&shorter.output);
+    }
+    return is_found;
+}
+
+bool change_find(const TurnContext *context, uint32_t i, Str text, Region *out)
+{
+    const MaskRules *rules = context->rules;
+    const JsonValue *messages = context->sample->messages;
+    bool             is_followed = i + 1 < messages->count && turns_is_result(context, i + 1);
+    bool             has_calls = is_followed && !turns_is_nothing(&messages->items[i], "tool_calls");
+    Region           calls;
+    has_calls = has_calls && find_calls(context, i, text, &calls);
+    bool has_stop = has_calls && (rules->stop.len == 0 || turns_behind_stop(rules, text, calls.end) > calls.end);
+    if (!has_stop && find_among(context, messages, i, text, out)) return true;
+    if (has_calls) *out = calls;
+    return has_calls;
+}
+
+/* ---- other messages inside of a turn ---- */
+
+/* The text of a message by which it is found. */
+static Str sign_of(const JsonValue *message)
+{
+    const JsonValue *content = json_get(message, "content");
+    for (uint32_t k = 0; content && content->type == JSON_ARRAY && k < content->count; k++) {
+        const JsonValue *text = json_get(&content->items[k], "text");
+        if (text && text->type == JSON_STRING && text->string.len > 0) return content_sign(text->string);
+    }
+    return content && content->type == JSON_STRING ? content_sign(content->string) : (Str){0};
+}
+
+/* Does the turn's text change with message k? If not, it only says something alike. */
+static bool changes_with(const TurnContext *context, uint32_t k, Str turn)
+{
+    TemplateOutput other = {0};
+    bool           is_same = render_other(context, context->sample->messages, k, "Qqq", &other) == OK && str_search(text_of(&other), turn);
+    status_clear();
+    template_output_deinit(&other);
+    return !is_same;
+}
+
+/* A message from `begin` to `end`, but for i, that is in the turn; NO_MESSAGE: there is none. */
+static uint32_t find_other(const TurnContext *context, uint32_t i, uint32_t begin, uint32_t end, Str turn)
+{
+    for (uint32_t k = begin; k < end; k++) {
+        Str sign = k == i ? (Str){0} : sign_of(&context->sample->messages->items[k]);
+        if (sign.len > 0 && str_search(turn, sign) && changes_with(context, k, turn)) return k;
+    }
+    return NO_MESSAGE;
+}
+
+/* Looks like a beginning and an end of something. */
+static bool is_enclosed(Str text)
+{
+    return text.len > 1 && strchr("<[{(\n", text.data[0]) && strchr(">]})\n", text.data[text.len - 1]);
+}
+
+/* The turn is its own text with something between: where that is. Where several places give the same, it ends where the content
+ * begins, or is something enclosed. */
+static bool find_between(Str turn, Str own, const JsonValue *message, Region *out)
+{
+    if (own.len > turn.len) return false;
+    size_t alike = common_len(turn, own), alike_end = common_end(turn, own), len = turn.len - own.len;
+    if (alike + alike_end < own.len) return false;
+    const JsonValue *content = json_get(message, "content");
+    Str              said = content && content->type == JSON_STRING ? content->string : (Str){0};
+    size_t           first = own.len - alike_end, begin = alike, last = alike;
+    for (size_t at = first; at <= last; at++)
+        if (is_enclosed(part(turn, at, at + len))) begin = at;
+    bool ends_so = said.len > 0 && said.len <= own.len && memcmp(own.data + own.len - said.len, said.data, said.len) == 0;
+    if (ends_so && own.len - said.len >= first && own.len - said.len <= last) begin = own.len - said.len;
+    *out = (Region){begin, begin + len};
+    return true;
+}
+
+/* The last span, without what lies between. */
+static void split_last(TurnContext *context, TurnList *turns, Region between)
+{
+    TurnSpan *last = &turns->spans[turns->count - 1], rest = *last;
+    size_t    begin = last->begin_byte;
+    rest.begin_byte = begin + between.end;
+    last->end_byte = begin + between.begin;
+    if (rest.begin_byte == rest.end_byte) return;
+    if (between.begin == 0) {
+        *last = rest;
+        return;
+    }
+    last->goes_on = true;
+    turns_add(context, turns, rest);
+}
+
+/* As much of a text as goes to the end of the message's content; the text itself where that isn't in it. */
+static Str through_content(Str text, const JsonValue *message)
+{
+    const JsonValue *content = json_get(message, "content");
+    Str              said = content && content->type == JSON_STRING ? content->string : (Str){0};
+    const char      *at = said.len > 0 ? str_search(text, said) : NULL;
+    return at ? (Str){text.data, (size_t)(at - text.data) + said.len} : text;
+}
+
+/* Where the turn has something between that it doesn't have in a shorter conversation. What the template puts before its own text,
+ * at most so much, is the same in both; what it puts behind the content may not be. */
+static bool find_between_shorter(Str turn, const Shorter *shorter, const JsonValue *message, Region *out)
+{
+    enum { MOST_LEAD_BYTES = 256 };
+    Str text = text_of(&shorter->output);
+    for (size_t lead = 0; lead <= MOST_LEAD_BYTES && lead <= shorter->own.begin && lead <= turn.len; lead++) {
+        Str own = part(text, shorter->own.begin - lead, shorter->own.end);
+        if (memcmp(own.data, turn.data, lead) != 0) continue;
+        if (find_between(turn, own, message, out) || find_between(turn, through_content(own, message), message, out)) return true;
+    }
+    return false;
+}
+
+Status change_keep_own(TurnContext *context, uint32_t i, bool is_alone, Str text, TurnList *turns)
+{
+    const TurnSpan  *span = &turns->spans[turns->count - 1];
+    const JsonValue *messages = context->sample->messages;
+    size_t           begin = span->begin_byte;
+    Str              turn = part(text, begin, span->end_byte);
+    turn.len -= turns_stop_len(context->rules, turn);
+    uint32_t first = i;
+    while (is_alone && first > 0 && !context->is_assistant[first - 1]) first--;
+    uint32_t other = find_other(context, i, is_alone ? first : 0, is_alone ? i : messages->count, turn);
+    if (other == NO_MESSAGE) return OK;
+    bool   is_found = false;
+    Region between;
+    for (Cut cut = 0; cut < NUM_CUTS && other > i && !is_found; cut++) {
+        Shorter shorter;
+        is_found = shorten(context, i, cut, &shorter) && find_between_shorter(turn, &shorter, &messages->items[i], &between);
+        template_output_deinit(&shorter.output);
+    }
+    FAIL_IF(!is_found, ERR_INVALID,
+            "the template prints message %u within message %u, so that what the latter says can't be told apart; use a template with {%% "
+            "generation %%}",
+            other + 1, i + 1);
+    split_last(context, turns, between);
+    return OK;
+}

@@ -1,0 +1,237 @@
+/* Patterns over paths of modules. An expression is compiled once and asked for every module. */
+#include "model/peft_match.h"
+
+#include "text/pretokenize_regex.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *allocate(size_t count, size_t size)
+{
+    void *data = calloc(count + 1, size);
+    if (!data) fatal_out_of_memory((count + 1) * size);
+    return data;
+}
+
+/* before: what may stand in front. The whole path is meant. */
+static Status compile(const char *before, Str expression, const char *after, const char *file, const char *key, Regex **out)
+{
+    StrBuf text = {0};
+    strbuf_printf(&text, "\\A%s(?:", before);
+    strbuf_append(&text, expression.data, expression.len);
+    strbuf_printf(&text, ")%s", after);
+    Status status = regex_compile(strbuf_cstr(&text), text.len, out);
+    strbuf_deinit(&text);
+    return status == OK ? OK : status_prefix(status, "%s: %s: \"%.200s\"", file, key, expression.data);
+}
+
+static Status matches(const Regex *regex, RegexScratch *scratch, const char *module, bool *out)
+{
+    size_t begin, end;
+    return regex_find(regex, scratch, str_of(module), 0, out, &begin, &end);
+}
+
+/* ---- numbers by expression ---- */
+
+struct PeftNumbers {
+    RegexScratch *scratch;
+    uint32_t      count;
+    Regex       **expressions;
+    double       *values;
+};
+
+static Status read_numbers(PeftNumbers *n, const JsonValue *object, const char *file, const char *key)
+{
+    FAIL_IF(object->type != JSON_OBJECT, ERR_INVALID, "%s: %s: expected an object of numbers, found %s", file, key,
+            json_type_name(object->type));
+    n->expressions = allocate(object->count, sizeof *n->expressions);
+    n->values = allocate(object->count, sizeof *n->values);
+    for (uint32_t i = 0; i < object->count; i++) {
+        const JsonMember *member = &object->members[i];
+        bool              is_number = member->value.type == JSON_INT || member->value.type == JSON_DOUBLE;
+        FAIL_IF(!is_number, ERR_INVALID, "%s: %s: \"%.200s\": expected a number, found %s", file, key, member->key.data,
+                json_type_name(member->value.type));
+        n->values[i] = member->value.type == JSON_INT ? (double)member->value.integer : member->value.number;
+        TRY(compile("(?:.*\\.)?", member->key, "\\z", file, key, &n->expressions[i]));
+        n->count = i + 1;
+    }
+    return OK;
+}
+
+Status peft_numbers_open(const JsonValue *config, const char *file, const char *key, PeftNumbers **out)
+{
+    const JsonValue *object = json_get(config, key);
+    PeftNumbers     *n = allocate(1, sizeof *n);
+    Status           status = object && object->type != JSON_NULL ? read_numbers(n, object, file, key) : OK;
+    n->scratch = regex_scratch_create();
+    if (status != OK) peft_numbers_close(n);
+    *out = status == OK ? n : NULL;
+    return status;
+}
+
+Status peft_numbers_find(const PeftNumbers *n, const char *module, double *inout)
+{
+    for (uint32_t i = 0; i < n->count; i++) {
+        bool found;
+        TRY(matches(n->expressions[i], n->scratch, module, &found));
+        if (!found) continue;
+        *inout = n->values[i];
+        return OK;
+    }
+    return OK;
+}
+
+void peft_numbers_close(PeftNumbers *n)
+{
+    if (!n) return;
+    for (uint32_t i = 0; i < n->count; i++) regex_destroy(n->expressions[i]);
+    regex_scratch_destroy(n->scratch);
+    free(n->expressions);
+    free(n->values);
+    free(n);
+}
+
+/* ---- lists of names, or one expression ---- */
+
+typedef struct Names {
+    const JsonValue *list;       /* texts; NULL: none */
+    Regex           *expression; /* in place of a list */
+} Names;
+
+struct PeftTargets {
+    RegexScratch    *scratch;
+    Names            wanted, excluded;
+    bool             all_linear;
+    const JsonValue *layers;    /* a number, or a list; NULL: all */
+    Regex          **of_layers; /* before the number of a layer */
+    uint32_t         num_of_layers;
+};
+
+static bool is_list_of(const JsonValue *value, JsonType type)
+{
+    if (value->type != JSON_ARRAY) return false;
+    for (uint32_t i = 0; i < value->count; i++)
+        if (value->items[i].type != type) return false;
+    return true;
+}
+
+/* NULL where it is absent, null or empty. */
+static const JsonValue *get_set(const JsonValue *config, const char *key)
+{
+    const JsonValue *value = json_get(config, key);
+    if (!value || value->type == JSON_NULL || (value->type == JSON_ARRAY && !value->count)) return NULL;
+    return value->type == JSON_STRING && !value->string.len ? NULL : value;
+}
+
+static Status read_names(const JsonValue *config, const char *file, const char *key, Names *out)
+{
+    const JsonValue *value = get_set(config, key);
+    if (!value) return OK;
+    if (value->type == JSON_STRING) return compile("", value->string, "\\z", file, key, &out->expression);
+    FAIL_IF(!is_list_of(value, JSON_STRING), ERR_INVALID, "%s: %s: expected a list of names, or a regular expression", file, key);
+    out->list = value;
+    return OK;
+}
+
+/* In front of the number: ".layers.", as any name between dots where layers_pattern says none. */
+static Status read_layers(PeftTargets *t, const JsonValue *config, const char *file)
+{
+    const char      *key = "layers_pattern";
+    const JsonValue *pattern = get_set(config, key);
+    t->layers = get_set(config, "layers_to_transform");
+    if (!t->layers) return OK;
+    FAIL_IF(t->layers->type != JSON_INT && !is_list_of(t->layers, JSON_INT), ERR_INVALID,
+            "%s: layers_to_transform: expected a whole number, or a list of them", file);
+    FAIL_IF(pattern && pattern->type != JSON_STRING && !is_list_of(pattern, JSON_STRING), ERR_INVALID,
+            "%s: layers_pattern: expected a text, or a list of texts", file);
+    uint32_t count = pattern && pattern->type == JSON_ARRAY ? pattern->count : 1;
+    t->of_layers = allocate(count, sizeof *t->of_layers);
+    for (uint32_t i = 0; i < count; i++) {
+        Str         text = !pattern ? str_of("[^.]*") : pattern->type == JSON_STRING ? pattern->string : pattern->items[i].string;
+        const char *before = pattern ? "(?:|.*?\\.)" : ".*?\\.";
+        TRY(compile(before, text, "\\.(?=\\d+\\.)", file, key, &t->of_layers[i]));
+        t->num_of_layers = i + 1;
+    }
+    return OK;
+}
+
+Status peft_targets_open(const JsonValue *config, const char *file, PeftTargets **out)
+{
+    PeftTargets     *t = allocate(1, sizeof *t);
+    const JsonValue *wanted = get_set(config, "target_modules");
+    Status           status = OK;
+    t->scratch = regex_scratch_create();
+    if (!wanted) status = status_fail(ERR_INVALID, "%s: expected names under target_modules", file);
+    t->all_linear = wanted && wanted->type == JSON_STRING && str_equal(wanted->string, "all-linear");
+    if (status == OK && !t->all_linear) status = read_names(config, file, "target_modules", &t->wanted);
+    if (status == OK) status = read_names(config, file, "exclude_modules", &t->excluded);
+    if (status == OK && t->wanted.list) status = read_layers(t, config, file);
+    if (status != OK) peft_targets_close(t);
+    *out = status == OK ? t : NULL;
+    return status;
+}
+
+/* The module's own name, the end of its path behind a dot, or the path. */
+static bool is_end(Str name, const char *module)
+{
+    size_t path = strlen(module);
+    if (name.len > path || memcmp(module + path - name.len, name.data, name.len) != 0) return false;
+    return name.len == path || module[path - name.len - 1] == '.';
+}
+
+static Status names_have(const Names *names, RegexScratch *scratch, const char *module, bool *out)
+{
+    *out = false;
+    if (names->expression) return matches(names->expression, scratch, module, out);
+    for (uint32_t i = 0; names->list && i < names->list->count && !*out; i++) *out = is_end(names->list->items[i].string, module);
+    return OK;
+}
+
+/* Whether the path names one of the layers. */
+static Status is_in_layers(const PeftTargets *t, const char *module, bool *out)
+{
+    bool   found = false;
+    size_t begin, end = 0;
+    for (uint32_t i = 0; i < t->num_of_layers && !found; i++)
+        TRY(regex_find(t->of_layers[i], t->scratch, str_of(module), 0, &found, &begin, &end));
+    *out = false;
+    if (!found) return OK;
+    int64_t layer = strtoll(module + end, NULL, 10);
+    if (t->layers->type == JSON_INT) *out = layer == t->layers->integer;
+    for (uint32_t i = 0; t->layers->type == JSON_ARRAY && i < t->layers->count; i++) *out |= layer == t->layers->items[i].integer;
+    return OK;
+}
+
+static bool is_whole_path(const Names *names, const char *module)
+{
+    for (uint32_t i = 0; names->list && i < names->list->count; i++)
+        if (str_equal(names->list->items[i].string, module)) return true;
+    return false;
+}
+
+Status peft_targets_have(const PeftTargets *t, const char *module, bool is_head, bool *out)
+{
+    bool excluded;
+    *out = false;
+    TRY(names_have(&t->excluded, t->scratch, module, &excluded));
+    if (excluded) return OK;
+    if (t->all_linear) {
+        *out = !is_head;
+        return OK;
+    }
+    TRY(names_have(&t->wanted, t->scratch, module, out));
+    if (!*out || !t->layers || is_whole_path(&t->wanted, module)) return OK; /* PEFT doesn't ask for the layer of a whole path */
+    return is_in_layers(t, module, out);
+}
+
+void peft_targets_close(PeftTargets *t)
+{
+    if (!t) return;
+    regex_destroy(t->wanted.expression);
+    regex_destroy(t->excluded.expression);
+    for (uint32_t i = 0; i < t->num_of_layers; i++) regex_destroy(t->of_layers[i]);
+    free(t->of_layers);
+    regex_scratch_destroy(t->scratch);
+    free(t);
+}

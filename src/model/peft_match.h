@@ -1,0 +1,20 @@
+/* Which modules the patterns of adapter_config.json mean, as PEFT has it: names are the last parts of a module's path, texts in place of
+ * lists are regular expressions for the whole path. */
+#pragma once
+
+#include "base/json.h"
+
+/* {expression: number} of rank_pattern or alpha_pattern. */
+typedef struct PeftNumbers PeftNumbers;
+/* file: for errors. ERR_INVALID: no object of numbers; ERR_UNSUPPORTED: an expression that can't be read. */
+NODISCARD Status peft_numbers_open(const JsonValue *config, const char *file, const char *key, PeftNumbers **out);
+/* The number of the first expression that means the end of the path from a dot on; *inout stays where none does. */
+NODISCARD Status peft_numbers_find(const PeftNumbers *numbers, const char *module, double *inout);
+void             peft_numbers_close(PeftNumbers *numbers); /* NULL is fine */
+
+/* target_modules, exclude_modules, layers_to_transform, layers_pattern. */
+typedef struct PeftTargets PeftTargets;
+NODISCARD Status           peft_targets_open(const JsonValue *config, const char *file, PeftTargets **out);
+/* is_head: of the output head, which "all-linear" leaves out. */
+NODISCARD Status peft_targets_have(const PeftTargets *targets, const char *module, bool is_head, bool *out);
+void             peft_targets_close(PeftTargets *targets); /* NULL is fine */
