@@ -42,7 +42,8 @@ SG_API int         sg_exit_code(sg_status status);
 SG_API void        sg_free(void *memory); /* what calls below hand out */
 
 /* From any thread or signal handler. Every sg_run_train of this process ends with SG_INTERRUPTED after its step and a resumable
- * checkpoint, every sg_dataset_open that tokenizes after its piece of work. It asks what runs: what begins later isn't stopped. */
+ * checkpoint, every sg_dataset_open that tokenizes after its piece of work. It asks what
+ * runs: what begins later isn't stopped, and takes nothing of it back. */
 SG_API void sg_interrupt(void);
 
 /* ---- training runs ---- */

@@ -42,6 +42,7 @@ static Status open_data(sg_dataset *d, sg_part part)
 
 static Status open_dataset(const char *const *args, size_t num_args, sg_part part, sg_dataset **out)
 {
+    int64_t begun = signals_begin();
     TRY(api_need(out, "out_dataset"));
     TRY(api_need_args(args, num_args));
     FAIL_IF(part != SG_TRAIN && part != SG_VALIDATION, ERR_INVALID, "part %d; expected SG_TRAIN or SG_VALIDATION", (int)part);
@@ -51,6 +52,7 @@ static Status open_dataset(const char *const *args, size_t num_args, sg_part par
         sg_free(dataset);
         return status;
     }
+    dataset->config.begun = begun;
     status = open_data(dataset, part);
     if (status == OK)
         *out = dataset;
@@ -62,7 +64,6 @@ static Status open_dataset(const char *const *args, size_t num_args, sg_part par
 sg_status sg_dataset_open(const char *const *args, size_t num_args, sg_part part, sg_dataset **out_dataset)
 {
     api_begin();
-    signals_clear();
     return api_end(open_dataset(args, num_args, part, out_dataset));
 }
 

@@ -213,7 +213,7 @@ static Status train(sg_run *run, sg_outcome *out)
 {
     TrainOutcome outcome;
     TRY(api_need(run, "run"));
-    signals_clear();
+    run->config.begun = signals_begin();
     TRY(train_with_samples(&run->config, &outcome));
     if (out) *out = (sg_outcome){outcome.already_finished, outcome.steps, outcome.loss, outcome.eval_loss};
     return OK;

@@ -12,11 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LEAST_SECRET = 16, MOST_GUESTS = 2 * COMM_MOST_RANKS + 64 };
+enum { SPARE_FILES = 256, LEAST_SECRET = 16, MOST_GUESTS = 2 * COMM_MOST_RANKS + 64 };
 #define GUEST_SECONDS 5.0  /* until a connection has proved itself */
 #define LINGER_SECONDS 1.5 /* after a failure */
 
@@ -62,6 +63,35 @@ static void set_up(int fd)
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+}
+
+/* Lets this process have so many open files (0: twice as many as now), as far as its hard limit goes. False: it may have no more than
+ * before. */
+static bool raise_limit(rlim_t files)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+    if (!files) files = 2 * limit.rlim_cur;
+    if (limit.rlim_cur >= files || limit.rlim_cur >= limit.rlim_max) return false;
+    limit.rlim_cur = files < limit.rlim_max ? files : limit.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+static bool is_short_of_files(int error)
+{
+    return error == EMFILE || error == ENFILE;
+}
+
+/* Why there is no further socket, for a message. */
+static void tell_limit(int error, char *out, size_t size)
+{
+    struct rlimit limit = {0};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    if (error == EMFILE)
+        snprintf(out, size, "%s: this process may have %llu, and no more (ulimit -Hn)", strerror(error),
+                 (unsigned long long)limit.rlim_cur);
+    else
+        snprintf(out, size, "%s", strerror(error));
 }
 
 static Status listen_at(const CommMeeting *meeting, int *out)
@@ -173,9 +203,26 @@ static bool hear(Host *host, Guest *guest)
     return guest->is_in;
 }
 
+/* No file is left for a connection, which goes on waiting. Strangers go by themselves; when all are ranks, there won't be one. */
+static void lack_files(Host *host, int error)
+{
+    char limit[200];
+    if (error == EMFILE && raise_limit(0)) return;
+    for (int i = 0; i < host->num_guests; i++) {
+        if (host->guests[i].is_in) continue;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        return;
+    }
+    tell_limit(error, limit, sizeof limit);
+    fail_meeting(host, "rank 0 has %d of %d connections of ranks, and can't take the next: %s", host->num_in,
+                 CHANNEL_COUNT * (host->meeting->world_size - 1), limit);
+    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
 static void accept_guest(Host *host, int listener)
 {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 && is_short_of_files(errno)) lack_files(host, errno);
     if (fd < 0) return;
     if (host->num_guests == MOST_GUESTS) {
         close(fd);
@@ -236,6 +283,8 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
 {
     Host host = {.meeting = meeting, .sockets = out};
     int  listener = meeting->listener;
+    bool is_raised = raise_limit(CHANNEL_COUNT * (rlim_t)meeting->world_size + SPARE_FILES);
+    (void)is_raised; /* where that isn't enough, the connection that is one too many says so */
     if (listener <= 0) TRY(listen_at(meeting, &listener));
     host.guests = calloc(MOST_GUESTS, sizeof *host.guests);
     if (!host.guests) fatal_out_of_memory(0);
@@ -253,10 +302,12 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
 
 /* ---- the others ---- */
 
-/* -1: nobody listens there yet. */
-static int connect_to(const struct addrinfo *address)
+/* -1: nobody listens there yet, or *out_error says why there is no socket. */
+static int connect_to(const struct addrinfo *address, int *out_error)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 && errno == EMFILE && raise_limit(0)) fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    *out_error = fd < 0 ? errno : 0;
     if (fd >= 0 && connect(fd, address->ai_addr, address->ai_addrlen) == 0) {
         set_up(fd);
         return fd;
@@ -314,9 +365,16 @@ static Status introduce(const CommMeeting *meeting, int fd, WireHello *hello, Wi
 static Status reach(const CommMeeting *meeting, double until, int *out)
 {
     struct addrinfo *address;
+    char             limit[200];
+    int              error;
     TRY(find_address(meeting, &address));
-    while ((*out = connect_to(address)) < 0 && pulse_now() < until) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    while ((*out = connect_to(address, &error)) < 0 && !is_short_of_files(error) && pulse_now() < until)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     freeaddrinfo(address);
+    if (is_short_of_files(error)) {
+        tell_limit(error, limit, sizeof limit);
+        FAIL(ERR_INVALID, "rendezvous: rank %d has no socket to reach rank 0 with: %s", meeting->rank, limit);
+    }
     FAIL_IF(*out < 0, ERR_INVALID, "rank 0: nobody listened at %s:%d within %.0f s: is rank 0 running, and is the address right?",
             meeting->host, meeting->port, meeting->timeout);
     return OK;

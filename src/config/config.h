@@ -83,6 +83,7 @@ typedef struct Config {
     const char *origin[CONFIG_KEY_COUNT];
     const char *notes;        /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
     bool        allow_python; /* --allow-python was among the arguments */
+    int64_t     begun;        /* signals_begin of the work that is done with it */
     StrList     warnings;     /* each a line: keys that have no effect beside the others, and why */
     Arena       arena;        /* of everything above */
 } Config;

@@ -121,6 +121,9 @@ struct Device {
 /* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. index: of
  * the GPU. threads: of the CPU, 0 all. */
 NODISCARD Status device_open(const char *name, int index, int threads, Device **out);
+/* Settings that libraries read from the environment when ranks join: from the one thread there is, before their threads begin, as nobody
+ * may read the environment while it is written. What is set already stays. is_local: all ranks are of this host. */
+void             device_prepare_ranks(bool is_local);
 bool             device_has_driver(void);                          /* of NVIDIA's GPUs; without one "auto" is the CPU */
 NODISCARD Status device_cpu_create(int num_threads, Device **out); /* 0: all cores */
 /* Bytes of the host's memory that may be taken; 0: unknown. */

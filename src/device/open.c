@@ -4,6 +4,7 @@
 #include "base/log.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* libcuda.so.1 is what every NVIDIA driver brings; a machine without a GPU mostly lacks it, and then a missing plugin is no news. */
@@ -12,6 +13,15 @@ bool device_has_driver(void)
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (driver) dlclose(driver);
     return driver != NULL;
+}
+
+/* NCCL's: no NVLink multicast, the order of sums that the links give, no network where none is needed. */
+void device_prepare_ranks(bool is_local)
+{
+    if (!device_has_driver()) return;
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    setenv("NCCL_ALGO", "Ring", 0);
+    if (is_local) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 }
 
 Status device_open(const char *name, int index, int threads, Device **out)

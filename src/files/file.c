@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -312,6 +314,13 @@ Status file_lock(const char *path, const char *waiting, int *out_fd)
     return OK;
 }
 
+Status file_exchange(const char *a, const char *b, bool *out_done)
+{
+    *out_done = syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
+    if (*out_done || errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return OK;
+    return file_fail("rename to", b);
+}
+
 Status file_sync_dir(const char *path)
 {
     int fd = file_open(path, O_RDONLY | O_DIRECTORY);
@@ -320,6 +329,13 @@ Status file_sync_dir(const char *path)
     Status status = file_fsync(fd) != 0 && errno != EINVAL ? file_fail("fsync", path) : OK;
     close(fd);
     return status;
+}
+
+Status file_sync_above(const char *path)
+{
+    char copy[PATH_MOST];
+    TRY(copy_path(copy, path));
+    return file_sync_dir(dirname(copy));
 }
 
 static Status write_all(int fd, const char *path, const char *data, size_t size)

@@ -72,8 +72,12 @@ NODISCARD Status file_remove_parts(const char *path);
  * process holds it, says `waiting` on stderr and waits. Where the file system has no locks, a warning: then there is none. */
 NODISCARD Status file_lock(const char *path, const char *waiting, int *out_fd);
 
+/* `a` gets the name of `b` and `b` that of `a`, at once. *out_done false: the file system or the kernel can't. */
+NODISCARD Status file_exchange(const char *a, const char *b, bool *out_done);
+
 /* fsync of a folder, so that renames in it last. */
 NODISCARD Status file_sync_dir(const char *path);
+NODISCARD Status file_sync_above(const char *path); /* of the folder that holds `path` */
 
 /* Removes a file or a whole folder tree; absent is fine. */
 NODISCARD Status file_remove_tree(const char *path);

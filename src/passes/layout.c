@@ -7,7 +7,7 @@
  *
  * Values that are updated as a whole stand in groups of as many of one type as there are ranks: rank r's is the one in place r. A group is
  * a chunk where gradients and weights are whole on each rank. Else each of its values is one, and the shares that a rank has of all of them
- * are one run of the size of a value. */
+ * are one run of the size of a value. Packed weights whose blocks of moments equal shares would cut stand in such groups too. */
 #include "passes/layout.h"
 
 #include "base/philox.h"
@@ -72,6 +72,34 @@ Space layout_space(const CompileOptions *options, const Value *whole)
 
 /* ---- buckets ---- */
 
+/* Whether a rank's share of the elements [first, first + numel) begins within a block of moments of a parameter of the value, which begins
+ * at element `at` of them. */
+static bool cuts_blocks(const Value *whole, int64_t at, int64_t numel, int world)
+{
+    for (const Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member) {
+        int64_t begin = at + member->offset, end = begin + type_numel(&member->type);
+        for (int r = 1; member->param && r < world; r++) {
+            int64_t cut = r * (numel / world);
+            if (cut > begin && cut < end && (cut - begin) % MOMENT_BLOCK) return true;
+        }
+    }
+    return false;
+}
+
+static bool has_blocks(const OptimizerRule *rule)
+{
+    for (const StateRule *state = rule->states; state->name; state++)
+        if (state->extent == STATE_BLOCKS) return true;
+    return false;
+}
+
+/* A block of moments has one scale, and belongs to one rank. */
+static bool can_be_cut(const CompileOptions *options, const Value *whole)
+{
+    int64_t numel = type_numel(&whole->type);
+    return !is_trained(whole) || !has_blocks(optimizer_rule(options, whole)) || !cuts_blocks(whole, 0, numel, options->world);
+}
+
 /* Whether each rank can have an equal share of a value, and is to. Norms and the like stay whole: that costs nothing, and a gather each
  * would. */
 static bool is_divided(const CompileOptions *options, const Value *whole)
@@ -79,7 +107,8 @@ static bool is_divided(const CompileOptions *options, const Value *whole)
     const TensorType *type = &whole->type;
     bool              is_read = false; /* members by themselves, which have no memory if the whole has none */
     for (const Value *member = whole->first_member; member; member = member->next_member) is_read = is_read || member->first_use;
-    return type->ndim > 1 && !is_read && type_numel(type) % (SHARE_ALIGN * options->world) == 0 && type_bytes(type) >= options->whole_bytes;
+    return type->ndim > 1 && !is_read && type_numel(type) % (SHARE_ALIGN * options->world) == 0 &&
+           type_bytes(type) >= options->whole_bytes && can_be_cut(options, whole);
 }
 
 static Division division_of(const CompileOptions *options, const Value *whole)
@@ -94,7 +123,15 @@ Space layout_grad_space(const CompileOptions *options, const Value *whole)
     return options->offload >> OFFLOAD_GRADS & 1 && !stays ? SPACE_HOST : SPACE_DEVICE;
 }
 
-static Bucket bucket_of(const CompileOptions *options, const Value *value)
+/* Whether blocks of a parameter in it lie apart from those that are counted from the value's beginning. */
+static bool has_odd_blocks(const Value *whole)
+{
+    for (const Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member)
+        if (member->param && member->offset % MOMENT_BLOCK) return true;
+    return false;
+}
+
+static Bucket bucket_of(const CompileOptions *options, const Value *value, bool by_value)
 {
     const OptimizerRule *rule = optimizer_rule(options, value);
     Division             division = division_of(options, value);
@@ -103,14 +140,15 @@ static Bucket bucket_of(const CompileOptions *options, const Value *value)
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
                     .rule = rule,
                     .division = division,
+                    .by_value = by_value && division == DIVIDE_STATES && has_blocks(rule) && has_odd_blocks(value),
                     .space = gathered ? SPACE_DEVICE : layout_space(options, value),
                     .grad_space = layout_grad_space(options, value)};
 }
 
 static bool is_same_bucket(const Bucket *a, const Bucket *b)
 {
-    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule && a->division == b->division && a->space == b->space &&
-           a->grad_space == b->grad_space;
+    return a->weight == b->weight && a->grad == b->grad && a->rule == b->rule && a->division == b->division && a->by_value == b->by_value &&
+           a->space == b->space && a->grad_space == b->grad_space;
 }
 
 /* One trained value, or the packed memory of several, in the flat run. */
@@ -265,27 +303,15 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
     return OK;
 }
 
-/* Blocks of moments belong to one rank each. */
-static Status check_blocks(const Plan *plan, const Bucket *bucket)
-{
-    for (int i = bucket->first; i < plan->num_trained; i++)
-        FAIL_IF(
-            plan->segments[i][SEGMENT_FIRST] % MOMENT_BLOCK, ERR_UNSUPPORTED,
-            "%s begins within a block of %d elements of the packed weight it is a part of, and several ranks can't divide its moments of "
-            "8 bits; set optimizer: adamw, or train on one GPU",
-            plan->trained_params[i]->name, (int)MOMENT_BLOCK);
-    return OK;
-}
-
 /* Where a state begins for each parameter of a bucket, and how long it is. */
-static Status layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
+static void layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
 {
     enum { ROWS_ALIGN = 64 }; /* elements between parameters */
     int64_t *at = arena_array(plan->arena, int64_t, bucket->count + 1), rows = 0;
-    if (state->extent == STATE_BLOCKS) TRY(check_blocks(plan, bucket));
     for (int i = 0; i < bucket->count; i++) {
         const int64_t *segment = plan->segments[bucket->first + i];
         int64_t        offset = segment[SEGMENT_OFFSET];
+        CHECK(state->extent != STATE_BLOCKS || segment[SEGMENT_FIRST] % MOMENT_BLOCK == 0); /* find_buckets */
         at[i] = state->extent == STATE_ELEMENTS ? offset : state->extent == STATE_BLOCKS ? MOMENT_FIRST(offset, i) : rows;
         TensorType type = state_type(state, plan->trained_params[bucket->first + i]);
         if (segment[SEGMENT_NUMEL]) rows = layout_align(rows + type_numel(&type), ROWS_ALIGN);
@@ -295,7 +321,6 @@ static Status layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
                    : state->extent == STATE_BLOCKS ? MOMENT_FIRST(bucket->share_numel, bucket->count)
                    : rows                          ? rows
                                                    : ROWS_ALIGN; /* of no parameter: values have elements */
-    return OK;
 }
 
 /* A flat value at a region's end; NULL: not kept. */
@@ -325,13 +350,13 @@ static int by_reading(const void *a, const void *b)
 
 /* The bucket's values in the order of the graph; with several ranks in the order in which they are read, so that a chunk is of neighbours:
  * it is wanted, and its gradients are there, at about one time. */
-static int list_runs(const CompileOptions *options, const Graph *graph, const Bucket *bucket, Run *runs)
+static int list_runs(const CompileOptions *options, const Graph *graph, const Bucket *bucket, bool by_value, Run *runs)
 {
     int count = 0;
     for (int i = 0; i < graph->num_values; i++) {
         const Value *value = graph->values[i];
         if (!layout_is_whole(value) || !is_trained(value)) continue;
-        Bucket its = bucket_of(options, value);
+        Bucket its = bucket_of(options, value, by_value);
         if (!is_same_bucket(&its, bucket)) continue;
         runs[count] = (Run){.value = value, .read = first_read(value), .index = count};
         count++;
@@ -364,15 +389,15 @@ static const int *list_params(Arena *arena, const Run *runs, int count, int num_
 }
 
 /* The trained parameters of a bucket, the members of a packed one adjoining. */
-static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, Bucket *bucket)
+static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, bool by_value, Bucket *bucket)
 {
     Run *runs = arena_array(plan->arena, Run, graph->num_params + 1);
-    int  count = list_runs(options, graph, bucket, runs);
+    int  count = list_runs(options, graph, bucket, by_value, runs);
     bucket->first = plan->num_trained;
     bucket->weight_offset = plan->region_bytes[bucket->space][REGION_WEIGHTS];
     bucket->grad_offset = plan->region_bytes[bucket->grad_space][REGION_GRADS];
     bucket->chunks = arena_array(plan->arena, Chunk, count + 1);
-    if (bucket->rule->whole && options->world > 1)
+    if ((bucket->rule->whole || bucket->by_value) && options->world > 1)
         place_whole_runs(plan->arena, options, bucket, runs, count);
     else
         place_runs(plan, options, bucket, runs, count);
@@ -392,7 +417,7 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
         TRY(add_flat(plan, bucket->weight_share, bucket->weight, bucket->share_numel, REGION_WEIGHTS, bucket->space));
         TRY(add_flat(plan, bucket->grad_share, bucket->grad, bucket->share_numel, REGION_GRADS, bucket->grad_space));
     }
-    for (int k = 0; k < bucket->num_states; k++) TRY(layout_state(plan, bucket, &bucket->states[k]));
+    for (int k = 0; k < bucket->num_states; k++) layout_state(plan, bucket, &bucket->states[k]);
     return OK;
 }
 
@@ -414,21 +439,51 @@ static void name_values(Plan *plan, const CompileOptions *options, Bucket *bucke
 }
 
 /* One bucket for each rule, pair of types, division and space, in the order in which the graph has them. */
-static void find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
+static void list_buckets(Plan *plan, const CompileOptions *options, const Graph *graph, bool by_value)
 {
     enum {
-        MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES * 2 * SPACE_COUNT
-    }; /* a gradient is of its weight's dtype or fp32; divided or not */
+        MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES * 3 * SPACE_COUNT
+    }; /* a gradient is of its weight's dtype or fp32; divided, not, or by value */
     plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
     for (int i = 0; i < graph->num_values; i++) {
         int k = 0, index = plan->num_buckets;
         if (!layout_is_whole(graph->values[i]) || !is_trained(graph->values[i])) continue;
-        Bucket bucket = bucket_of(options, graph->values[i]);
+        Bucket bucket = bucket_of(options, graph->values[i], by_value);
         while (k < index && !is_same_bucket(&plan->buckets[k], &bucket)) k++;
         if (k < index) continue;
         name_values(plan, options, &bucket, index);
         plan->buckets[plan->num_buckets++] = bucket;
     }
+}
+
+/* Whether any rank's equal share of the bucket would begin within a block of moments. */
+static bool is_cut_in_blocks(const Plan *plan, const CompileOptions *options, const Graph *graph, const Bucket *bucket)
+{
+    Bucket trial = *bucket;
+    bool   found = false;
+    if (!has_blocks(bucket->rule)) return false;
+    Run *runs = arena_array(plan->arena, Run, graph->num_params + 1);
+    int  count = list_runs(options, graph, bucket, false, runs);
+    trial.chunks = arena_array(plan->arena, Chunk, count + 1);
+    place_runs(plan, options, &trial, runs, count);
+    for (int i = 0; i < count && !found; i++) {
+        const Chunk *chunk = &trial.chunks[runs[i].chunk];
+        found = cuts_blocks(runs[i].value, runs[i].at - chunk->first, chunk->numel, options->world);
+    }
+    return found;
+}
+
+/* Packed weights whose blocks would be cut get a bucket by themselves. Returns whether that was needed. */
+static bool find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
+{
+    bool by_value = false;
+    list_buckets(plan, options, graph, false);
+    for (int i = 0; i < plan->num_buckets && options->world > 1 && !by_value; i++)
+        by_value = is_cut_in_blocks(plan, options, graph, &plan->buckets[i]);
+    if (!by_value) return false;
+    plan->num_buckets = 0;
+    list_buckets(plan, options, graph, true);
+    return true;
 }
 
 /* What this rank has of elements [at, at + numel of `value`) of a frozen value, of which `chunk` is all. */
@@ -477,8 +532,8 @@ Status layout_params(Plan *plan, const CompileOptions *options, const Graph *gra
     plan->segments = arena_alloc(plan->arena, sizeof *plan->segments * (size_t)(graph->num_params + 1));
     plan->shares = arena_array(plan->arena, PlanPiece, graph->num_params + 1);
     plan->trained_params = arena_array(plan->arena, Param *, graph->num_params + 1);
-    find_buckets(plan, options, graph);
-    for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, &plan->buckets[i]));
+    bool by_value = find_buckets(plan, options, graph);
+    for (int i = 0; i < plan->num_buckets; i++) TRY(layout_bucket(plan, options, graph, by_value, &plan->buckets[i]));
     for (int i = 0; i < graph->num_values; i++)
         if (layout_is_whole(graph->values[i]) && !is_trained(graph->values[i])) TRY(append_frozen(plan, options, graph->values[i]));
     for (int i = 0; i < graph->num_params; i++) plan->total_numel += type_numel(&graph->params[i]->type);

@@ -133,11 +133,12 @@ typedef struct Bucket {
     int64_t                     weight_offset, grad_offset; /* bytes into their regions */
     const char                 *weights, *grads;            /* NULL: no rank has them whole */
     Division                    division;
+    bool                        by_value; /* each value's states are one rank's: equal shares would cut blocks of moments */
     Chunk                      *chunks;
     int                         num_chunks;
-    Chunk                      *groups; /* of a rule that updates whole values: as many of one type as there are ranks, a rank has the
-                                           states of one. Where they aren't the chunks too, shares of a group become the value that a
-                                           rank updates, and shares again (passes/updates.c). Else NULL: states are divided as chunks */
+    Chunk *groups; /* of a rule that updates whole values, or by_value: as many of one type as there are ranks, a rank has the
+                      states of one. Where they aren't the chunks too, shares of a group become the value that a
+                      rank updates, and shares again (passes/updates.c). Else NULL: states are divided as chunks */
     int         num_groups;
     int64_t     share_numel;
     const char *weight_share, *grad_share;

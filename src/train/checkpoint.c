@@ -1,10 +1,10 @@
 /* Finding, checking and loading checkpoints. */
 #include "train/checkpoint_internal.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "model/weights.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static Status read_json(Arena *arena, const char *path, JsonValue *out)
 bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out)
 {
     const char *text;
-    return json_get_str(object, key, &text) && sscanf(text, "%16" SCNx64, out) == 1;
+    return json_get_str(object, key, &text) && hash_parse(text, out);
 }
 
 /* Part by part, as several ranks wrote it. */
@@ -66,7 +66,7 @@ static Status verify_parts(Arena *arena, const char *path, const JsonValue *part
     for (uint32_t i = 0; i < parts->count; i++) {
         const JsonValue *part = &parts->items[i];
         size_t           begin = (size_t)i * FILE_HASH_PART_BYTES, end = begin + FILE_HASH_PART_BYTES;
-        FAIL_IF(part->type != JSON_STRING || sscanf(part->string.data, "%16" SCNx64, &want) != 1, ERR_CHECKPOINT,
+        FAIL_IF(part->type != JSON_STRING || !hash_parse(part->string.data, &want), ERR_CHECKPOINT,
                 "%s: part %u of the manifest is no checksum", path, i);
         TRY(file_hash_range(path, i, i + 1, &have));
         if (have == want) continue;
@@ -87,6 +87,7 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
     FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) ||
                 (!parts && !checkpoint_get_hash(entry, "xxh3", &want)),
             ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
+    FAIL_IF(!*name || strchr(name, '/'), ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": \"%s\" is no file of this folder", folder, name);
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     int64_t     size;
     TRY(file_size(path, &size));
@@ -109,18 +110,35 @@ static bool is_of_model(const JsonValue *entry)
                                                   strncmp(name, "tokenizer", 9) == 0 || strcmp(name, "config.json") == 0);
 }
 
+/* Files of this program say version 1, or nothing. */
+static Status check_version(const char *name, const JsonValue *root)
+{
+    int64_t          version;
+    const JsonValue *value = json_get(root, "version");
+    FAIL_IF(value && !(json_get_int(root, "version", &version) && version == 1), ERR_CHECKPOINT,
+            "%s is of another version; this program reads version 1", name);
+    return OK;
+}
+
 static Status verify_files(Arena *arena, const char *path, bool only_model)
 {
-    const char *name = arena_printf(arena, "%s/" MANIFEST_NAME, path);
+    const char *name = arena_printf(arena, "%s/" MANIFEST_NAME, path), *file;
     JsonValue   manifest;
-    bool        is_there;
+    bool        has_states = false, has_weights = false, is_there;
     TRY(file_exists(name, &is_there));
     FAIL_IF(!is_there, ERR_CHECKPOINT, "%s has no " MANIFEST_NAME ": it is not a whole checkpoint of this program", path);
     TRY(read_json(arena, name, &manifest));
+    TRY(check_version(name, &manifest));
     const JsonValue *files = json_get(&manifest, "files");
     FAIL_IF(!files || files->type != JSON_ARRAY || files->count == 0, ERR_CHECKPOINT, "%s: expected a list under \"files\"", name);
-    for (uint32_t i = 0; i < files->count; i++)
+    for (uint32_t i = 0; i < files->count; i++) {
         if (!only_model || is_of_model(&files->items[i])) TRY(verify_file(arena, path, &files->items[i]));
+        if (!json_get_str(&files->items[i], "name", &file)) continue;
+        has_states |= strcmp(file, OPTIMIZER_NAME) == 0;
+        has_weights |= is_of_model(&files->items[i]) && strstr(file, ".safetensors");
+    }
+    FAIL_IF(!has_weights || (!has_states && !only_model), ERR_CHECKPOINT, "%s: it lists no %s", name,
+            has_weights ? OPTIMIZER_NAME : "safetensors of weights");
     return OK;
 }
 
@@ -168,7 +186,7 @@ Status checkpoint_any_is_ours(const char *output_dir, bool *out)
     return status;
 }
 
-Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out)
+Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *out)
 {
     Arena    arena = {0};
     int64_t *steps;
@@ -180,20 +198,11 @@ Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, Chec
         bool        is_ours;
         status = checkpoint_is_ours(path, &is_ours);
         if (status != OK || !is_ours) continue;
-        out->count += steps[i] <= total;
-        out->num_before += steps[i] <= step;
+        out->count += steps[i] <= step;
         out->bytes += file_tree_bytes(path);
     }
     arena_deinit(&arena);
     return status;
-}
-
-Status checkpoint_verify(const char *path)
-{
-    Arena  arena = {0};
-    Status status = verify_files(&arena, path, false);
-    arena_deinit(&arena);
-    return status == OK ? OK : ERR_CHECKPOINT;
 }
 
 Status checkpoint_load_tuning(const char *path, Device *device)
@@ -211,29 +220,86 @@ Status checkpoint_load_tuning(const char *path, Device *device)
     return status;
 }
 
+/* The N of a folder checkpoint-N; -1: it has another name. */
+static int64_t step_of_name(Arena *arena, const char *path)
+{
+    char  *copy = arena_strdup(arena, path);
+    size_t len = strlen(copy);
+    while (len > 1 && copy[len - 1] == '/') copy[--len] = 0;
+    const char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy;
+    size_t      digits = strncmp(name, "checkpoint-", 11) == 0 ? strspn(name + 11, "0123456789") : 0;
+    return digits && !name[11 + digits] ? strtoll(name + 11, NULL, 10) : -1;
+}
+
+/* What no run writes, whatever the checksums say. */
+static Status check_state(Arena *arena, const char *folder, const char *name, const TrainState *s)
+{
+    int64_t named = step_of_name(arena, folder);
+    FAIL_IF(s->step < 0 || s->applied < 0 || s->skipped < 0 || s->bad_in_row < 0 || s->total_tokens < 0 || s->total_trained < 0 ||
+                s->metrics_bytes < 0,
+            ERR_CHECKPOINT, "%s: a count below 0", name);
+    FAIL_IF(s->applied > s->step || s->skipped != s->step - s->applied, ERR_CHECKPOINT,
+            "%s: applied %lld and skipped %lld aren't step %lld together", name, (long long)s->applied, (long long)s->skipped,
+            (long long)s->step);
+    FAIL_IF(s->bad_in_row > s->skipped, ERR_CHECKPOINT, "%s: bad_in_row %lld, but only %lld steps were skipped", name,
+            (long long)s->bad_in_row, (long long)s->skipped);
+    FAIL_IF(s->total_trained > s->total_tokens, ERR_CHECKPOINT, "%s: %lld tokens were trained, but only %lld were read", name,
+            (long long)s->total_trained, (long long)s->total_tokens);
+    FAIL_IF(named >= 0 && named != s->step, ERR_CHECKPOINT, "%s is of step %lld, its folder is checkpoint-%lld", name, (long long)s->step,
+            (long long)named);
+    return OK;
+}
+
+static Status read_state(Arena *arena, const char *folder, TrainState *s)
+{
+    JsonValue   root;
+    const char *name = arena_printf(arena, "%s/" STATE_NAME, folder);
+    *s = (TrainState){0};
+    TRY(read_json(arena, name, &root));
+    TRY(check_version(name, &root));
+    const struct {
+        const char *key;
+        int64_t    *out;
+    } counts[] = {{"step", &s->step},
+                  {"applied", &s->applied},
+                  {"skipped", &s->skipped},
+                  {"bad_in_row", &s->bad_in_row},
+                  {"total_tokens", &s->total_tokens},
+                  {"metrics_bytes", &s->metrics_bytes}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        FAIL_IF(!json_get_int(&root, counts[i].key, counts[i].out), ERR_CHECKPOINT, "%s: %s is missing, or no whole number", name,
+                counts[i].key);
+    FAIL_IF(!json_get_bool(&root, "eval_pending", &s->eval_pending), ERR_CHECKPOINT,
+            "%s: eval_pending is missing, or neither true nor false", name);
+    FAIL_IF(!checkpoint_get_hash(&root, "settings_hash", &s->settings_hash) || !checkpoint_get_hash(&root, "data_hash", &s->data_hash) ||
+                (json_get(&root, "metrics_hash") && !checkpoint_get_hash(&root, "metrics_hash", &s->metrics_hash)),
+            ERR_CHECKPOINT, "%s: settings_hash, data_hash or metrics_hash isn't 16 hexadecimal digits", name);
+    if (!json_get(&root, "total_trained"))
+        s->total_trained = s->total_tokens; /* the only count of older checkpoints */
+    else
+        FAIL_IF(!json_get_int(&root, "total_trained", &s->total_trained), ERR_CHECKPOINT, "%s: total_trained is no whole number", name);
+    s->rows = -1;
+    FAIL_IF(json_get(&root, "rows") && !(json_get_int(&root, "rows", &s->rows) && s->rows >= 0), ERR_CHECKPOINT, "%s: \"rows\" is no count",
+            name);
+    return check_state(arena, folder, name, s);
+}
+
 Status checkpoint_read_state(const char *path, TrainState *out)
 {
-    Arena       arena = {0};
-    JsonValue   root;
-    const char *name = arena_printf(&arena, "%s/" STATE_NAME, path);
-    Status      status = read_json(&arena, name, &root);
-    TrainState  s = {0};
-    if (status == OK &&
-        !(json_get_int(&root, "step", &s.step) && json_get_int(&root, "applied", &s.applied) &&
-          json_get_int(&root, "skipped", &s.skipped) && json_get_int(&root, "bad_in_row", &s.bad_in_row) &&
-          json_get_int(&root, "total_tokens", &s.total_tokens) && json_get_int(&root, "metrics_bytes", &s.metrics_bytes) &&
-          json_get_bool(&root, "eval_pending", &s.eval_pending) && checkpoint_get_hash(&root, "settings_hash", &s.settings_hash) &&
-          checkpoint_get_hash(&root, "data_hash", &s.data_hash) && s.step >= 0 && s.metrics_bytes >= 0))
-        status = status_fail(ERR_CHECKPOINT, "%s: a key is missing or of another type", name);
-    const JsonValue *rows = json_get(&root, "rows");
-    s.rows = -1;
-    if (status == OK && rows && !(json_get_int(&root, "rows", &s.rows) && s.rows >= 0))
-        status = status_fail(ERR_CHECKPOINT, "%s: \"rows\" is no count", name);
-    if (status == OK && !json_get_int(&root, "total_trained", &s.total_trained))
-        s.total_trained = s.total_tokens; /* the only count of older checkpoints */
+    Arena  arena = {0};
+    Status status = read_state(&arena, path, out);
     arena_deinit(&arena);
-    *out = s;
     return status;
+}
+
+Status checkpoint_verify(const char *path)
+{
+    Arena      arena = {0};
+    TrainState state;
+    Status     status = verify_files(&arena, path, false);
+    if (status == OK) status = read_state(&arena, path, &state);
+    arena_deinit(&arena);
+    return status == OK ? OK : ERR_CHECKPOINT;
 }
 
 Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes)

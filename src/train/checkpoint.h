@@ -17,6 +17,7 @@ typedef struct TrainState {
     int64_t  bad_in_row;                  /* of these, the last ones in a row */
     int64_t  total_tokens, total_trained; /* docs/metrics.md */
     int64_t  metrics_bytes;               /* length of metrics.jsonl */
+    uint64_t metrics_hash;                /* of its lines; 0: not known, as in older checkpoints */
     bool     eval_pending;                /* interrupted before the evaluation of this step */
     uint64_t settings_hash, data_hash;
 } TrainState;
@@ -35,6 +36,7 @@ typedef struct SaveContext {
     const char         *output_dir;
     int64_t             max_shard_bytes;
     int64_t             keep;          /* save_total_limit; 0: all */
+    int64_t             branch;        /* our checkpoints of later steps are set aside before this one appears: checkpoint_leave_branch */
     const char         *trainer_state; /* trainer_state.json's text */
 } SaveContext;
 
@@ -43,12 +45,13 @@ int64_t checkpoint_bytes(const Plan *plan, bool adapters);
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
 
 /* Saves, then removes our oldest checkpoints beyond `keep`; later ones than this stay. If saving fails, what was there stays. A folder of
- * that name that isn't ours gets another name. */
+ * that name that isn't ours gets another name; one of ours is there, whole, until this one is. */
 NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *state);
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
 NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
 
-/* Whether every file is there with the size and checksum of the manifest; ERR_CHECKPOINT names the first that isn't. */
+/* Whether every file is there with the size and checksum of the manifest, and the state is one that a run writes; ERR_CHECKPOINT names the
+ * first that isn't. */
 NODISCARD Status checkpoint_verify(const char *path);
 /* Whether it is a checkpoint of this program with every file of its manifest in its size. Nothing else is ever removed. */
 NODISCARD Status checkpoint_is_ours(const char *path, bool *out);
@@ -67,6 +70,13 @@ NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
 /* Weights and optimizer state into the session. *out_has_scales: with the scales of all that it keeps in codes (Plan.scaled). */
 NODISCARD Status checkpoint_load(const char *path, Session *session, bool adapters, bool *out_has_scales);
 
+/* Our checkpoints of later steps than `step` are of a branch that a run left when it went on from an earlier one: they get names under
+ * which nobody goes on from them, and the log says which. */
+NODISCARD Status checkpoint_leave_branch(const char *output_dir, int64_t step);
+
+/* A save that was killed while it replaced a checkpoint may have left the old one hidden: it gets its name back. To be called before
+ * checkpoints are looked for, by who has the lock of output_dir. */
+NODISCARD Status checkpoint_restore(const char *output_dir);
 /* Removes what an interrupted or failed save left behind. */
 NODISCARD Status checkpoint_clean(const char *output_dir);
 /* Removes every checkpoint of ours, and says which folders stay. */
@@ -74,9 +84,8 @@ NODISCARD Status checkpoint_remove_all(const char *output_dir);
 /* Removes the oldest of our checkpoints up to `step`, so that `keep` of them stay (0: all), as checkpoint_save does. */
 NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step);
 
-/* Our checkpoints in output_dir. count: those up to step `total`; num_before: those of them up to `step`; bytes: of all, whatever their
- * step. */
+/* Our checkpoints in output_dir. count: those up to `step`; bytes: of all, whatever their step. */
 typedef struct CheckpointsHeld {
-    int64_t count, num_before, bytes;
+    int64_t count, bytes;
 } CheckpointsHeld;
-NODISCARD Status checkpoint_held(const char *output_dir, int64_t step, int64_t total, CheckpointsHeld *out);
+NODISCARD Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *out);

@@ -103,12 +103,12 @@ static Status save_state(const TrainState *s, const char *path)
     StrBuf text = {0};
     strbuf_printf(&text,
                   "{\n  \"version\": 1,\n  \"step\": %lld,\n  \"applied\": %lld,\n  \"skipped\": %lld,\n  \"bad_in_row\": %lld,\n"
-                  "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"eval_pending\": %s,\n  "
-                  "\"settings_hash\": \"%016llx\",\n"
+                  "  \"total_tokens\": %lld,\n  \"total_trained\": %lld,\n  \"metrics_bytes\": %lld,\n  \"metrics_hash\": \"%016llx\",\n  "
+                  "\"eval_pending\": %s,\n  \"settings_hash\": \"%016llx\",\n"
                   "  \"data_hash\": \"%016llx\"",
                   (long long)s->step, (long long)s->applied, (long long)s->skipped, (long long)s->bad_in_row, (long long)s->total_tokens,
-                  (long long)s->total_trained, (long long)s->metrics_bytes, s->eval_pending ? "true" : "false",
-                  (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
+                  (long long)s->total_trained, (long long)s->metrics_bytes, (unsigned long long)s->metrics_hash,
+                  s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
     if (s->rows >= 0) strbuf_printf(&text, ",\n  \"rows\": %lld", (long long)s->rows);
     strbuf_puts(&text, "\n}\n");
     Status status = file_write_atomic(path, text.data, text.len);
@@ -297,8 +297,8 @@ Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step)
     return status;
 }
 
-/* Not ours, or damaged: it keeps its content under another name. */
-static Status set_aside(Arena *arena, const char *path)
+/* It keeps its content under another name. */
+static Status set_aside(Arena *arena, const char *path, const char *why)
 {
     const char *to = arena_printf(arena, "%s.aside", path);
     bool        is_there;
@@ -308,7 +308,54 @@ static Status set_aside(Arena *arena, const char *path)
         TRY(file_exists(to, &is_there));
     }
     if (rename(path, to) != 0) return file_fail("rename", path);
-    log_warn("%s was not a whole checkpoint of this program; it is now %s", path, to);
+    log_warn("%s %s; it is now %s", path, why, to);
+    return OK;
+}
+
+/* The oldest first: until the last of them has gone, the newest one is still of the branch that is left. */
+static Status leave_branch(Arena *arena, const char *output_dir, int64_t step)
+{
+    int64_t *steps;
+    size_t   count;
+    bool     any = false;
+    TRY(checkpoint_list(arena, output_dir, &steps, &count));
+    for (size_t i = 0; i < count; i++) {
+        const char *path = checkpoint_path(arena, output_dir, steps[i]);
+        bool        is_ours;
+        if (steps[i] <= step) continue;
+        TRY(checkpoint_is_ours(path, &is_ours));
+        if (!is_ours) continue;
+        TRY(set_aside(arena, path, arena_printf(arena, "isn't of this run, which went on from step %lld", (long long)step)));
+        any = true;
+    }
+    return any ? file_sync_dir(output_dir) : OK;
+}
+
+Status checkpoint_leave_branch(const char *output_dir, int64_t step)
+{
+    Arena  arena = {0};
+    Status status = leave_branch(&arena, output_dir, step);
+    arena_deinit(&arena);
+    return status;
+}
+
+/* One of the two is always there: where the file system can't exchange them at once, checkpoint_restore finds the old one. The one that
+ * goes lies where checkpoint_clean finds it. */
+static Status replace(Arena *arena, const char *output_dir, const char *partial, const char *path, int64_t step)
+{
+    const char *old = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.replaced", output_dir, (long long)step);
+    bool        is_exchanged;
+    TRY(file_exchange(partial, path, &is_exchanged));
+    if (is_exchanged) {
+        old = partial;
+    } else {
+        if (rename(path, old) != 0) return file_fail("rename", path);
+        Status status = rename(partial, path) != 0 ? file_fail("rename to", path) : OK;
+        if (status != OK) (void)!rename(old, path);
+        TRY(status);
+    }
+    TRY(file_sync_dir(output_dir));
+    if (file_remove_tree(old) != OK) log_warn("the checkpoint that was replaced couldn't be removed: %s", status_message());
     return OK;
 }
 
@@ -316,23 +363,52 @@ static Status publish(Arena *arena, const SaveContext *c, const char *partial, i
 {
     const char *path = checkpoint_path(arena, c->output_dir, step);
     bool        is_ours, is_there;
+    TRY(leave_branch(arena, c->output_dir, c->branch));
     TRY(checkpoint_is_ours(path, &is_ours));
     TRY(file_exists(path, &is_there));
-    if (is_ours)
-        TRY(remove_checkpoint(arena, c->output_dir, step)); /* of an earlier run, or with a bad checksum */
-    else if (is_there)
-        TRY(set_aside(arena, path));
+    if (is_ours) return replace(arena, c->output_dir, partial, path, step); /* of an earlier run, or damaged */
+    if (is_there) TRY(set_aside(arena, path, "was not a whole checkpoint of this program"));
     if (rename(partial, path) != 0) return file_fail("rename to", path);
     return file_sync_dir(c->output_dir);
 }
 
-static bool is_partial(const char *name)
+/* Of PARTIAL_PREFIX, a step, and this end. */
+static bool is_hidden(const char *name, const char *wanted)
 {
     size_t      len = strlen(PARTIAL_PREFIX);
     const char *digits = name + len;
     if (strncmp(name, PARTIAL_PREFIX, len) != 0) return false;
     const char *end = digits + strspn(digits, "0123456789");
-    return end > digits && (strcmp(end, ".partial") == 0 || strcmp(end, ".removed") == 0);
+    return end > digits && strcmp(end, wanted) == 0;
+}
+
+static bool is_partial(const char *name)
+{
+    return is_hidden(name, ".partial") || is_hidden(name, ".removed") || is_hidden(name, ".replaced");
+}
+
+static Status restore(Arena *arena, const char *output_dir, const char *name)
+{
+    const char *step = name + strlen(PARTIAL_PREFIX), *old = arena_printf(arena, "%s/%s", output_dir, name);
+    const char *path = arena_printf(arena, "%s/checkpoint-%.*s", output_dir, (int)strspn(step, "0123456789"), step);
+    bool        is_there;
+    TRY(file_exists(path, &is_there));
+    if (is_there) return OK;
+    if (rename(old, path) != 0) return file_fail("rename", old);
+    log_warn("a save was killed while it replaced %s: the old one is there again", path);
+    return file_sync_dir(output_dir);
+}
+
+Status checkpoint_restore(const char *output_dir)
+{
+    Arena        arena = {0};
+    const char **names;
+    size_t       count;
+    Status       status = file_list_if_there(&arena, output_dir, &names, &count);
+    for (size_t i = 0; i < count && status == OK; i++)
+        if (is_hidden(names[i], ".replaced")) status = restore(&arena, output_dir, names[i]);
+    arena_deinit(&arena);
+    return status;
 }
 
 Status checkpoint_clean(const char *output_dir)
@@ -349,6 +425,7 @@ Status checkpoint_clean(const char *output_dir)
 
 static Status begin_folder(const char *output_dir, const char *partial)
 {
+    TRY(checkpoint_restore(output_dir));
     TRY(checkpoint_clean(output_dir));
     return file_make_dirs(partial);
 }

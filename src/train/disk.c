@@ -5,8 +5,9 @@
 #include "train/checkpoint.h"
 #include "train/output_dir.h"
 
-/* The bytes that the run needs beyond what is there. A first start asks for more: room for the checkpoint of an interruption, and for the
- * model while a checkpoint is written. So each later start has enough room, although log and report have grown. */
+/* The bytes that the run needs beyond what is there. Checkpoints of later steps than it goes on from don't count: they are set aside. A
+ * first start asks for more: room for the checkpoint of an interruption, and for the model while a checkpoint is written. So each later
+ * start has enough room, although log and report have grown. */
 static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t there_bytes, int64_t *out_most)
 {
     double  one = (double)n->checkpoint_bytes; /* all of a long run's may be more bytes than an integer counts */
@@ -26,15 +27,15 @@ Status disk_check(const DiskNeed *n)
 {
     CheckpointsHeld held;
     int64_t         most, free_bytes, there_bytes;
-    TRY(checkpoint_held(n->output_dir, n->step, n->total, &held));
+    TRY(checkpoint_held(n->output_dir, n->step, &held));
     TRY(output_dir_bytes(n->output_dir, &there_bytes));
     double need = more_bytes(n, &held, there_bytes, &most);
     TRY(file_free_bytes(n->output_dir, &free_bytes));
     if (n->starts_anew) free_bytes += held.bytes;
     if (!n->goes_on)
         free_bytes += there_bytes;
-    else if (n->keep > 0 && held.num_before > n->keep)
-        free_bytes += (held.num_before - n->keep) * n->checkpoint_bytes;
+    else if (n->keep > 0 && held.count > n->keep)
+        free_bytes += (held.count - n->keep) * n->checkpoint_bytes;
     FAIL_IF(
         need > (double)free_bytes, ERR_NO_FIT,
         "too little disk in %s: the run takes %.1f MiB more, for up to %lld checkpoints of %.1f MiB and the model; %.1f MiB are free or "

@@ -9,7 +9,7 @@ typedef struct DiskNeed {
     const char *output_dir;
     int64_t     checkpoint_bytes; /* of one */
     int64_t     final_bytes;      /* of what the end of the run writes */
-    int64_t     step, total;      /* train steps that were done, and all */
+    int64_t     step;             /* train steps that were done */
     int64_t     saves_left;       /* checkpoints that are to come, without interruptions */
     int64_t     keep;             /* checkpoints that stay; 0: all */
     bool        is_first;         /* no start of this program was here before */

@@ -147,6 +147,7 @@ static Status start_threads(Driven *d)
     for (int r = 0; r < d->world && status == OK; r++) d->members[r].comm = comms[r];
     free(comms);
     TRY(status);
+    device_prepare_ranks(true);
     for (int r = 1; r < d->world; r++) {
         Member *m = &d->members[r];
         int     error = c_locale_thread(&m->thread, member_main, m);

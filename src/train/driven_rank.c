@@ -44,6 +44,7 @@ Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, Drive
     TRY(trainer_agree(t, run_record_began(t->run_file, &began)));
     run_record_make(t->run_file, t->model, place.world, began, &t->record);
     t->keep = t->config->save_total_limit;
+    t->branch = INT64_MAX; /* the caller says which checkpoints it goes on from */
     d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
     return start_session(d);
 }
@@ -438,8 +439,20 @@ static Status save_context(DrivenRank *d, const char *dir, StrBuf *text, SaveCon
     TRY(driven_rank_settle(d, &session));
     TRY(trainer_context(d->trainer, false, text, out));
     if (dir) out->output_dir = dir;
+    TRY(trainer_agree(d->trainer, trainer_check_length(d->trainer, out->output_dir, d->trainer->state.step)));
     TRY(trainer_agree(d->trainer, output_dir_check_source(out->output_dir, d->trainer->model->dir)));
     return trainer_gather_weights(d->trainer);
+}
+
+/* No run may be writing there. */
+static Status lock_folder(Trainer *t, const char *dir, int *lock)
+{
+    Status status = OK;
+    if (trainer_leads(t)) {
+        status = file_make_dirs(dir);
+        if (status == OK) status = output_lock_take(dir, lock);
+    }
+    return trainer_agree(t, status);
 }
 
 Status driven_rank_save(DrivenRank *d, const char *dir)
@@ -447,10 +460,14 @@ Status driven_rank_save(DrivenRank *d, const char *dir)
     Trainer    *t = d->trainer;
     SaveContext context;
     StrBuf      text = {0};
+    int         lock = OUTPUT_LOCK_NONE;
     Status      status = save_context(d, dir, &text, &context);
     t->state.settings_hash = t->record.hash;
     t->state.rows = -1; /* which rows there were is the caller's */
+    if (status == OK) status = lock_folder(t, context.output_dir, &lock);
     if (status == OK) status = checkpoint_save(&context, &t->state);
+    if (lock != OUTPUT_LOCK_NONE) output_lock_release(context.output_dir, &lock);
+    if (status == OK && t->branch != INT64_MAX) t->branch = t->state.step;
     strbuf_deinit(&text);
     return status;
 }
@@ -479,6 +496,7 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     strcpy(t->resume_path, path);
     TRY(trainer_refuse_other_kind(t));
     t->state = state;
+    t->branch = state.step;
     t->num_queued = d->num_results = 0;
     d->num_taken = d->num_trained = 0;
     d->is_summed = d->has_gradients = false;
@@ -507,11 +525,13 @@ Status driven_rank_export(DrivenRank *d, const char *dir, bool whole)
     bool        has_adapter = t->options.lora.enabled;
     SaveContext context;
     StrBuf      text = {0};
+    int         lock = OUTPUT_LOCK_NONE;
     FAIL_IF(!whole && !has_adapter, ERR_INVALID, "this run trains no adapter: export the model, or set lora: true");
     Status status = save_context(d, dir, &text, &context);
-    if (status == OK) status = trainer_agree(t, file_make_dirs(dir));
+    if (status == OK) status = lock_folder(t, dir, &lock);
     if (status == OK && whole && has_adapter) status = export_merged(d, &context, dir);
     if (status == OK && !(whole && has_adapter)) status = checkpoint_save_model(&context, dir);
+    if (lock != OUTPUT_LOCK_NONE) output_lock_release(dir, &lock);
     strbuf_deinit(&text);
     return status;
 }

@@ -1,7 +1,7 @@
 /* How the evaluations of a run went: the best one, and whether the model learns its training data by heart. */
 #pragma once
 
-#include "train/metrics.h"
+#include "base/json.h"
 
 /* Zero-initialise. Losses are means; those that aren't finite are passed over. */
 typedef struct EvalTrend {

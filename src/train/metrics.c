@@ -1,6 +1,7 @@
 /* Lines wait in one buffer until they are in the file: a step allocates nothing unless the disk fails. */
 #include "train/metrics.h"
 
+#include "base/hash.h"
 #include "files/file.h"
 
 #include <errno.h>
@@ -12,60 +13,147 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 1024, MAX_FILE_BYTES = 1 << 30 };
+enum { LINE_BYTES = 1024, READ_BYTES = 1 << 20, MOST_LINE_BYTES = 64 << 20 };
 
 struct Metrics {
-    int     fd;
-    int64_t bytes;   /* in the file */
-    StrBuf  waiting; /* lines that come after them */
-    char    path[4096];
+    int          fd;
+    int64_t      bytes;   /* in the file */
+    StrBuf       waiting; /* lines that come after them */
+    size_t       told;    /* of these bytes, those of lines that are in hash and history */
+    uint64_t     hash;    /* of all lines, each in turn */
+    History      history;
+    Arena        arena; /* of the line that is read */
+    MetricsFound found;
+    char         path[4096];
 };
 
-/* Where the whole lines up to `step` end, at most *bytes. */
-static Status settle_bytes(const char *path, int64_t step, int64_t *bytes)
+/* Whether the line, which ends with a line feed, could be read. */
+static bool add_line(Metrics *m, const char *line, size_t len)
 {
-    Arena     arena = {0};
-    Str       text = {0};
-    JsonValue line;
-    int64_t   most = *bytes, at = 0, end = 0, line_step = 0;
-    bool      is_there;
-    if (most == 0) return OK;
-    TRY(file_exists(path, &is_there));
-    Status status = is_there ? file_read(&arena, path, MAX_FILE_BYTES, &text) : OK;
-    if ((int64_t)text.len < most) most = (int64_t)text.len;
-    for (; status == OK && at < most && line_step <= step; at = end) {
-        const char *stop = memchr(text.data + at, '\n', (size_t)(most - at));
-        if (!stop) break;
-        end = stop + 1 - text.data;
-        if (json_parse(&arena, path, text.data + at, (size_t)(end - at), &line) != OK)
-            status_clear();
-        else if (json_get_int(&line, "step", &line_step) && line_step > step)
-            end = at;
+    JsonValue value;
+    m->hash = hash_bytes(line, len, m->hash);
+    arena_reset(&m->arena);
+    if (json_parse(&m->arena, m->path, line, len, &value) != OK) {
+        status_clear();
+        return false;
     }
-    *bytes = at;
-    arena_deinit(&arena);
+    history_add(&m->history, &value);
+    return true;
+}
+
+/* ---- the lines that are there ---- */
+
+typedef struct Reading {
+    Metrics           *metrics;
+    const MetricsMark *mark;
+    int64_t            most; /* bytes that may stay */
+    int64_t            at, line;
+    bool               is_behind; /* the lines that stay are read */
+} Reading;
+
+static bool step_of(Metrics *m, const char *line, size_t len, int64_t *step, bool *is_gap)
+{
+    JsonValue   value;
+    const char *log;
+    arena_reset(&m->arena);
+    bool is_read = json_parse(&m->arena, m->path, line, len, &value) == OK && json_get_int(&value, "step", step);
+    *is_gap = is_read && json_get_str(&value, "log", &log) && strcmp(log, "gap") == 0;
+    status_clear();
+    return is_read;
+}
+
+static void see_line(Reading *r, const char *line, size_t len)
+{
+    Metrics      *m = r->metrics;
+    MetricsFound *found = &m->found;
+    int64_t       step = 0;
+    bool          is_gap, has_step = step_of(m, line, len, &step, &is_gap);
+    r->line++;
+    r->at += (int64_t)len;
+    r->is_behind |= r->at > r->most || (has_step && step > r->mark->step);
+    if (r->is_behind) {
+        if (!has_step || is_gap) return;
+        if (!found->cut_last) found->cut_first = step;
+        if (step > found->cut_last) found->cut_last = step;
+        return;
+    }
+    m->bytes = r->at;
+    if (has_step) {
+        found->last_step = step;
+        found->ends_in_gap = is_gap;
+    }
+    if (!add_line(m, line, len) && found->num_bad++ == 0) found->first_bad = r->line;
+}
+
+/* A last line without its end is torn: it is cut off. */
+static Status read_lines(Reading *r, int fd)
+{
+    StrBuf  text = {0};
+    Status  status = OK;
+    ssize_t n;
+    do {
+        strbuf_reserve(&text, READ_BYTES);
+        do n = read(fd, text.data + text.len, READ_BYTES);
+        while (n < 0 && errno == EINTR);
+        if (n < 0) status = file_fail("read", r->metrics->path);
+        size_t begin = 0, seen = text.len;
+        text.len += n > 0 ? (size_t)n : 0;
+        for (const char *stop; seen < text.len && (stop = memchr(text.data + seen, '\n', text.len - seen)); begin = seen) {
+            seen = (size_t)(stop + 1 - text.data);
+            see_line(r, text.data + begin, seen - begin);
+        }
+        text.len -= begin;
+        if (begin) memmove(text.data, text.data + begin, text.len);
+        if (status == OK && text.len > MOST_LINE_BYTES)
+            status = status_fail(ERR_INVALID, "%s: line %lld has more than %d MiB, which no run of this program wrote; move the file away",
+                                 r->metrics->path, (long long)r->line + 1, MOST_LINE_BYTES >> 20);
+    } while (status == OK && n > 0);
+    strbuf_deinit(&text);
     return status;
 }
 
-Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics **out)
+static Status open_file(Metrics *m, const MetricsMark *mark)
 {
-    TRY(settle_bytes(path, step, &keep_bytes));
-    int fd = file_open(path, O_WRONLY | O_CREAT);
-    if (fd < 0) return file_fail("open", path);
-    if (file_truncate(fd, keep_bytes) != 0) {
-        Status status = file_fail("continue", path);
-        close(fd);
-        return status;
-    }
-    Metrics *metrics = calloc(1, sizeof *metrics);
-    CHECK(metrics);
-    metrics->fd = fd;
-    metrics->bytes = keep_bytes;
-    strbuf_reserve(&metrics->waiting, 1 << 16);
-    snprintf(metrics->path, sizeof metrics->path, "%s", path);
-    *out = metrics;
-    return OK;
+    bool is_there;
+    TRY(file_exists(m->path, &is_there));
+    m->fd = file_open(m->path, O_RDWR | O_CREAT);
+    if (m->fd < 0) return file_fail("open", m->path);
+    Reading reading = {.metrics = m, .mark = mark, .most = mark->bytes};
+    TRY(read_lines(&reading, m->fd));
+    m->found.is_cut = m->bytes < mark->bytes;
+    m->found.is_changed = !m->found.is_cut && mark->hash && m->hash != mark->hash;
+    if (file_truncate(m->fd, m->bytes) != 0) return file_fail("continue", m->path);
+    return is_there ? OK : file_sync_above(m->path); /* else a checkpoint could outlive the log that it counts on */
 }
+
+Status metrics_open(const char *path, const MetricsMark *mark, int64_t logging_steps, Metrics **out)
+{
+    Metrics *metrics = calloc(1, sizeof *metrics);
+    if (!metrics) fatal_out_of_memory(sizeof *metrics);
+    metrics->fd = -1;
+    snprintf(metrics->path, sizeof metrics->path, "%s", path);
+    history_init(&metrics->history, logging_steps);
+    strbuf_reserve(&metrics->waiting, 1 << 16);
+    (void)arena_alloc(&metrics->arena, 1 << 16); /* as much as a step's line takes: steps allocate nothing */
+    Status status = open_file(metrics, mark);
+    if (status == OK)
+        *out = metrics;
+    else
+        metrics_close(metrics);
+    return status;
+}
+
+const MetricsFound *metrics_found(const Metrics *metrics)
+{
+    return &metrics->found;
+}
+
+const History *metrics_history(const Metrics *metrics)
+{
+    return metrics ? &metrics->history : NULL;
+}
+
+/* ---- writing ---- */
 
 /* All lines that wait or, where the disk fails, none of them: they go on waiting, and errno says why. */
 static bool write_lines(Metrics *metrics)
@@ -84,7 +172,7 @@ static bool write_lines(Metrics *metrics)
         return false;
     }
     metrics->bytes += (int64_t)len;
-    metrics->waiting.len = 0;
+    metrics->waiting.len = metrics->told = 0;
     return true;
 }
 
@@ -96,21 +184,23 @@ static Status write_waiting(Metrics *metrics)
 void metrics_close(Metrics *metrics)
 {
     if (!metrics) return;
-    (void)write_lines(metrics); /* the message of what ended the run stays */
-    close(metrics->fd);
+    if (metrics->fd >= 0) {
+        (void)write_lines(metrics); /* the message of what ended the run stays */
+        close(metrics->fd);
+    }
     strbuf_deinit(&metrics->waiting);
+    history_deinit(&metrics->history);
+    arena_deinit(&metrics->arena);
     free(metrics);
 }
 
-int64_t metrics_bytes(const Metrics *metrics)
-{
-    return metrics->bytes;
-}
-
-Status metrics_sync(Metrics *metrics)
+Status metrics_sync(Metrics *metrics, MetricsMark *mark)
 {
     TRY(write_waiting(metrics));
-    return file_fsync(metrics->fd) != 0 ? file_fail("write", metrics->path) : OK;
+    if (file_fsync(metrics->fd) != 0) return file_fail("write", metrics->path);
+    mark->bytes = metrics->bytes;
+    mark->hash = metrics->hash;
+    return OK;
 }
 
 static void append_ranks(Metrics *metrics, const StepMetrics *s)
@@ -127,6 +217,8 @@ static void append_ranks(Metrics *metrics, const StepMetrics *s)
 static Status append_line(Metrics *metrics, const char *line, size_t len)
 {
     strbuf_append(&metrics->waiting, line, len);
+    (void)add_line(metrics, metrics->waiting.data + metrics->told, metrics->waiting.len - metrics->told);
+    metrics->told = metrics->waiting.len;
     return write_waiting(metrics);
 }
 
@@ -193,27 +285,4 @@ Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const 
     Status status = append_line(metrics, line.data, line.len);
     strbuf_deinit(&line);
     return status;
-}
-
-Status metrics_read(Arena *arena, const char *path, MetricsHistory *out)
-{
-    *out = (MetricsHistory){0};
-    Str  text;
-    bool is_there;
-    TRY(file_exists(path, &is_there));
-    if (!is_there) return OK;
-    TRY(file_read(arena, path, MAX_FILE_BYTES, &text));
-    size_t lines = 0;
-    for (size_t i = 0; i < text.len; i++) lines += text.data[i] == '\n';
-    out->lines = arena_array(arena, JsonValue, lines + 1);
-    for (const char *at = text.data, *end = text.data + text.len; at < end;) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop) break;
-        if (json_parse(arena, path, at, (size_t)(stop - at), &out->lines[out->count]) == OK)
-            out->count++;
-        else
-            status_clear();
-        at = stop + 1;
-    }
-    return OK;
 }

@@ -4,16 +4,34 @@
  * settings. */
 #pragma once
 
-#include "base/json.h"
+#include "train/history.h"
 
 typedef struct Metrics Metrics;
 
-/* Opens for appending after the first `keep_bytes` bytes, which hold the lines up to `step`; what follows them (a torn or repeated line) is
- * cut off. If the file was cut since, its whole lines up to `step` stay, and metrics_bytes is less. */
-NODISCARD Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics **out);
-void             metrics_close(Metrics *metrics); /* NULL is fine */
-int64_t          metrics_bytes(const Metrics *metrics);
-NODISCARD Status metrics_sync(Metrics *metrics);
+/* A place in the file: its first `bytes`, which hold the lines up to `step`, and the hash of these lines (0: not known). */
+typedef struct MetricsMark {
+    int64_t  step, bytes;
+    uint64_t hash;
+} MetricsMark;
+
+/* What was found when the file was opened. Numbers of lines are from 1; 0: there is none. */
+typedef struct MetricsFound {
+    bool    is_cut, is_changed;  /* fewer bytes stayed than the mark says; they are others than it says */
+    int64_t num_bad, first_bad;  /* of the lines that stayed, those that can't be read */
+    int64_t last_step;           /* of the last line that stayed */
+    bool    ends_in_gap;         /* that is a line of metrics_gap */
+    int64_t cut_first, cut_last; /* steps whose lines were cut off */
+} MetricsFound;
+
+/* Opens for appending behind the mark; what follows it (a torn or repeated line) is cut off. If the file was cut since, its whole lines up
+ * to the mark's step stay. logging_steps: of the history. The file is read once, in pieces. */
+NODISCARD Status    metrics_open(const char *path, const MetricsMark *mark, int64_t logging_steps, Metrics **out);
+void                metrics_close(Metrics *metrics); /* NULL is fine */
+const MetricsFound *metrics_found(const Metrics *metrics);
+/* Of all lines; NULL for NULL. */
+const History *metrics_history(const Metrics *metrics);
+/* All lines are on the disk, and *mark says where they end (its step isn't touched). */
+NODISCARD Status metrics_sync(Metrics *metrics, MetricsMark *mark);
 
 /* What a rank did of a step. */
 typedef struct RankShare {
@@ -51,11 +69,3 @@ NODISCARD Status metrics_gap(Metrics *metrics, int64_t from, int64_t step);
 
 /* A generated text. */
 NODISCARD Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const char *text, size_t len);
-
-/* The file read back: steps, evals and samples in order, for report.html and trainer_state.json. Lines that aren't whole are
- * passed over. */
-typedef struct MetricsHistory {
-    JsonValue *lines;
-    size_t     count;
-} MetricsHistory;
-NODISCARD Status metrics_read(Arena *arena, const char *path, MetricsHistory *out);

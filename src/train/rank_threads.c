@@ -3,6 +3,7 @@
 
 #include "base/c_locale.h"
 #include "base/log.h"
+#include "device/device.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -93,6 +94,7 @@ Status rank_threads_run(Comm *const *comms, int count, RankWork work, void *cont
     if (!ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
     for (int r = 0; r < count; r++)
         ranks[r] = (RankThread){.work = work, .context = context, .comm = comms[r], .count = count, .is_first = r == 0};
+    device_prepare_ranks(comms[0]->is_local);
     Status status = start(ranks, count);
     if (status != OK) comm_abort(comms[0], status, status_message());
     if (status == OK) status = work_as(&ranks[0]);

@@ -1,4 +1,4 @@
-/* OUTPUT/report.html: the run as one self-contained page, from metrics.jsonl, the settings and the plan. */
+/* OUTPUT/report.html: the run as one self-contained page, from the history of metrics.jsonl, the settings and the plan. */
 #pragma once
 
 #include "train/trainer_internal.h"

@@ -144,13 +144,13 @@ Status run_data_template(const Config *config, const char *tokenizer_dir, int64_
 
 static bool show_progress(void *context, int64_t rows, int64_t tokens, double fraction)
 {
-    char line[128];
-    (void)context;
+    const Config *config = context;
+    char          line[128];
     if (log_is_terminal()) {
         snprintf(line, sizeof line, "tokenizing: %.0f%%, %lld rows, %lld tokens", 100 * fraction, (long long)rows, (long long)tokens);
         log_status(fraction < 1 ? line : "");
     }
-    return !signals_pending();
+    return !signals_pending(config->begun);
 }
 
 static void report_unused(StrBuf *notes, const char *path, const FieldSet *unused)
@@ -217,7 +217,8 @@ static TokenizeJob make_job(const Tokenizing *t, const DatasetOptions *options)
                          .tmpl = t->tmpl,
                          .cache_dir = t->cache_dir,
                          .num_threads = (int)t->config->threads,
-                         .progress = show_progress};
+                         .progress = show_progress,
+                         .context = (void *)t->config};
 }
 
 static const char *cache_dir(Arena *arena, const Config *config)

@@ -7,11 +7,12 @@
 #include "model/weights.h"
 #include "train/run_data.h"
 
-#include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_RECORD_BYTES = 16 << 20 };
 
@@ -109,13 +110,22 @@ void run_record_shared(const Config *config, StrBuf *out)
     print_without(config, own_keys, NUM_KEYS(own_keys), out);
 }
 
+static uint64_t settings_hash(const RunRecord *record, const StrBuf *settings)
+{
+    return hash_bytes(record->model.data, record->model.len, hash_bytes(settings->data, settings->len, 0));
+}
+
 void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
 {
     Config alone = *config;
     alone.gradient_accumulation_steps *= world;
     *out = (RunRecord){.began = began};
     print_without(&alone, free_keys, NUM_KEYS(free_keys), &out->settings);
-    out->hash = hash_bytes(model->config_text.data, model->config_text.len, hash_bytes(out->settings.data, out->settings.len, 0));
+    out->model = model->config_text;
+    out->hash = settings_hash(out, &out->settings);
+    char *folder = getcwd(NULL, 0);
+    if (folder) strbuf_puts(&out->folder, folder);
+    free(folder);
 }
 
 static size_t line_length(const char *text)
@@ -136,6 +146,7 @@ static int64_t setting(const char *settings, const char *key)
 void run_record_deinit(RunRecord *record)
 {
     strbuf_deinit(&record->settings);
+    strbuf_deinit(&record->folder);
 }
 
 /* A key with what belongs to it. */
@@ -174,10 +185,77 @@ void run_record_difference(const char *before, const char *now, StrBuf *out)
     strbuf_puts(out, "the model's config.json differs");
 }
 
+/* The path of a line `model: PATH` or `  - path: PATH`; data NULL: it has none, or one in quotes with escapes. */
+static Str path_of(const char *line, size_t len)
+{
+    static const char *const keys[] = {"model: ", "tokenizer: ", "ir: ", "chat_template: ", "path: "};
+    Str                      none = {0};
+    while (len && (*line == ' ' || *line == '-')) line++, len--;
+    for (size_t i = 0; i < NUM_KEYS(keys); i++) {
+        size_t n = strlen(keys[i]);
+        if (len <= n || strncmp(line, keys[i], n) != 0) continue;
+        Str path = {line + n, len - n};
+        if (path.data[path.len - 1] == '\n') path.len--;
+        if (path.len < 2 || *path.data != '"') return path;
+        path = (Str){path.data + 1, path.len - 2};
+        return memchr(path.data, '\\', path.len) ? none : path;
+    }
+    return none;
+}
+
+/* Where it leads, without links and dots; of a glob the part before its last slash. NULL: to nothing that is there. */
+static const char *place_of(Arena *arena, Str path, const StrBuf *folder)
+{
+    char        found[PATH_MAX];
+    bool        is_relative = path.len && path.data[0] != '/' && folder->len;
+    const char *whole = arena_printf(arena, "%s%s%.*s", is_relative ? folder->data : "", is_relative ? "/" : "", (int)path.len, path.data);
+    if (realpath(whole, found)) return arena_strdup(arena, found);
+    char *slash = strrchr(whole, '/');
+    if (!slash || !slash[1] || slash == whole) return NULL;
+    *slash = 0;
+    return realpath(whole, found) ? arena_printf(arena, "%s/%s", found, slash + 1) : NULL;
+}
+
+static bool is_same_place(const RunRecord *before, Str there, const RunRecord *now, Str here)
+{
+    Arena arena = {0};
+    if (!there.data || !here.data) return false;
+    const char *a = place_of(&arena, there, &before->folder), *b = place_of(&arena, here, &now->folder);
+    bool        same = a && b && strcmp(a, b) == 0;
+    arena_deinit(&arena);
+    return same;
+}
+
+/* The settings of before, with the paths of this run's spelling where they lead to the same place. */
+static void respell(const RunRecord *before, const RunRecord *now, StrBuf *out)
+{
+    const char *there = strbuf_cstr(&before->settings), *here = strbuf_cstr(&now->settings);
+    while (*there) {
+        size_t len = line_length(there), len_here = line_length(here);
+        if (is_same_place(before, path_of(there, len), now, path_of(here, len_here)))
+            strbuf_append(out, here, len_here);
+        else
+            strbuf_append(out, there, len);
+        there += len;
+        here += len_here;
+    }
+}
+
+/* As hashes tell it: before's settings may be spelled in another way, and the model's config.json is the one of then. */
+static bool same_settings(const RunRecord *before, const RunRecord *now, const StrBuf *respelled)
+{
+    return strcmp(strbuf_cstr(respelled), strbuf_cstr(&now->settings)) == 0 && settings_hash(now, &before->settings) == before->hash;
+}
+
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference)
 {
+    StrBuf respelled = {0};
     if (before->hash == now->hash) return true;
-    run_record_difference(strbuf_cstr(&before->settings), strbuf_cstr(&now->settings), difference);
+    respell(before, now, &respelled);
+    bool same = same_settings(before, now, &respelled);
+    if (!same) run_record_difference(strbuf_cstr(&respelled), strbuf_cstr(&now->settings), difference);
+    strbuf_deinit(&respelled);
+    if (same) return true;
     if (strstr(strbuf_cstr(difference), "\"gradient_accumulation_steps:"))
         strbuf_puts(difference, ", each that of all ranks: gpus times the key; change both");
     return false;
@@ -231,18 +309,26 @@ Status run_record_base(HfModel *model, const RunRecord *before, int threads, Run
     return status;
 }
 
+/* An absent version is 1, an absent time isn't known. */
+static bool get_numbers(const JsonValue *root, int64_t *began)
+{
+    int64_t version = 1;
+    if (json_get(root, "version") && !(json_get_int(root, "version", &version) && version == 1)) return false;
+    return !json_get(root, "began") || (json_get_int(root, "began", began) && *began >= 0);
+}
+
 /* An absent hash is 0. */
 static bool get_hash(const JsonValue *root, const char *key, uint64_t *out)
 {
     const char *text;
     *out = 0;
-    return !json_get(root, key) || (json_get_str(root, key, &text) && sscanf(text, "%16" SCNx64, out) == 1);
+    return !json_get(root, key) || (json_get_str(root, key, &text) && hash_parse(text, out));
 }
 
 Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before)
 {
     Arena       arena = {0};
-    const char *path = arena_printf(&arena, "%s/run.json", output_dir), *settings = "";
+    const char *path = arena_printf(&arena, "%s/run.json", output_dir), *settings = "", *folder = "";
     Str         text;
     JsonValue   root;
     bool        finished = false;
@@ -256,14 +342,15 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     }
     status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
     if (status == OK) status = json_parse(&arena, path, text.data, text.len, &root);
-    if (status == OK && !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) &&
-                          json_get(&root, "settings_hash") && get_hash(&root, "settings_hash", &before->hash) &&
-                          get_hash(&root, "base", &before->base) && get_hash(&root, "base_stamp", &before->base_stamp) &&
-                          get_hash(&root, "tokenizer", &before->tokenizer) && get_hash(&root, "data", &before->data)))
+    if (status == OK &&
+        !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) && json_get(&root, "settings_hash") &&
+          get_hash(&root, "settings_hash", &before->hash) && get_hash(&root, "base", &before->base) &&
+          get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) &&
+          get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
         status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
     if (status == OK) strbuf_puts(&before->settings, settings);
-    if (status == OK) (void)json_get_int(&root, "began", &before->began); /* 0: not known */
+    if (status == OK && json_get_str(&root, "folder", &folder)) strbuf_puts(&before->folder, folder);
     if (status == OK && !json_get_int(&root, "batch", &before->batch))
         before->batch = setting(settings, "per_device_train_batch_size") * setting(settings, "gradient_accumulation_steps");
     arena_deinit(&arena);
@@ -312,6 +399,8 @@ Status run_record_write(const char *output_dir, const RunRecord *record, bool fi
     put_hash(&text, "tokenizer", record->tokenizer);
     put_hash(&text, "data", record->data);
     strbuf_printf(&text, ",\n  \"began\": %lld", (long long)record->began);
+    strbuf_puts(&text, ",\n  \"folder\": ");
+    json_write_string(&text, strbuf_cstr(&record->folder), record->folder.len);
     strbuf_printf(&text, ",\n  \"batch\": %lld", (long long)record->batch);
     strbuf_puts(&text, ",\n  \"settings\": ");
     json_write_string(&text, record->settings.data, record->settings.len);

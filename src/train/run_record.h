@@ -14,6 +14,8 @@ typedef struct RunRecord {
     uint64_t tokenizer;  /* of tokenizer.json */
     uint64_t data;       /* of the datasets' keys: files, template, options of each */
     int64_t  began;      /* as of run_record_began */
+    StrBuf   folder;     /* that paths of the settings start from; empty: not known, as in older records */
+    Str      model;      /* the model's config.json; of this run alone, and the model's */
     int64_t  batch;      /* rows of a step of those checkpoints beside it that don't tell their rows; 0: not known */
 } RunRecord;
 

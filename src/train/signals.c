@@ -6,25 +6,27 @@
 #include <string.h>
 #include <unistd.h>
 
-static atomic_int pending_signal, is_resumable;
+static atomic_int   last_signal, is_resumable;
+static atomic_llong num_signals;
+
+static void note_signal(int signo)
+{
+    last_signal = signo;
+    num_signals++;
+}
 
 static void handle(int signo)
 {
-    if (!is_resumable || pending_signal) {
+    if (!is_resumable || num_signals) {
         static const char stopped[] = "\ninterrupted\n";
         ssize_t           unused = write(STDERR_FILENO, stopped, sizeof stopped - 1);
         (void)unused;
         _exit(128 + signo);
     }
-    pending_signal = signo;
+    note_signal(signo);
     static const char note[] = "\nfinishing this step, then saving; once more to stop at once\n";
     ssize_t           ignored = write(STDERR_FILENO, note, sizeof note - 1);
     (void)ignored;
-}
-
-void signals_clear(void)
-{
-    pending_signal = 0;
 }
 
 void signals_install(void)
@@ -38,12 +40,11 @@ void signals_install(void)
         bool is_ignored = sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN;
         if (!(is_ignored && signals[i] == SIGHUP)) sigaction(signals[i], &action, NULL); /* nohup: a closed terminal is no matter */
     }
-    signals_clear();
 }
 
 void signals_ask(void)
 {
-    pending_signal = SIGINT;
+    note_signal(SIGINT);
 }
 
 void signals_set_resumable(bool resumable)
@@ -51,7 +52,12 @@ void signals_set_resumable(bool resumable)
     is_resumable = resumable;
 }
 
-int signals_pending(void)
+int64_t signals_begin(void)
 {
-    return pending_signal;
+    return num_signals;
+}
+
+int signals_pending(int64_t begun)
+{
+    return num_signals != begun ? last_signal : 0;
 }

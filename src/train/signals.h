@@ -5,8 +5,12 @@
 
 #include "base/status.h"
 
+#include <stdint.h>
+
 void signals_install(void);
 void signals_set_resumable(bool resumable); /* from now on the loop looks at signals_pending */
-int  signals_pending(void);                 /* the signal's number; 0: none */
 void signals_ask(void);                     /* what the first SIGINT does while training; from any thread or handler */
-void signals_clear(void);                   /* none is pending */
+
+/* What begins now isn't stopped by what was asked for before: it keeps this number, and asks with it. 0: since the process began. */
+int64_t signals_begin(void);
+int     signals_pending(int64_t begun); /* the number of a signal that came since; 0: none */

@@ -239,7 +239,7 @@ static void log_line(Trainer *t, Status status)
 
 static Status agree_on_signal(Trainer *t)
 {
-    int64_t signal = signals_pending();
+    int64_t signal = signals_pending(t->run_file->begun);
     TRY(comm_agree_most(t->comm, &signal));
     t->signal = (int)signal;
     return OK;
@@ -362,7 +362,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                            .epoch = t->is_driven ? 0 : loader_epoch(t->data.train, t->state.step),
                            .flops_per_step = trainer_flops_per_step(t),
                            .finished = finished};
-    TRY(trainer_state_text(t->metrics_path, &t->state, &facts, state_text));
+    trainer_state_text(metrics_history(t->metrics), &t->state, &facts, state_text);
     *out = (SaveContext){.session = t->session,
                          .comm = t->comm,
                          .model = t->model,
@@ -376,6 +376,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                          .output_dir = c->output_dir,
                          .max_shard_bytes = c->max_shard_size,
                          .keep = t->keep,
+                         .branch = t->branch,
                          .trainer_state = strbuf_cstr(state_text)};
     return OK;
 }
@@ -384,8 +385,10 @@ Status trainer_save(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
-    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics) : OK);
-    if (trainer_leads(t)) t->state.metrics_bytes = metrics_bytes(t->metrics);
+    MetricsMark mark = {0};
+    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics, &mark) : OK);
+    t->state.metrics_bytes = mark.bytes;
+    t->state.metrics_hash = mark.hash;
     trainer_beat(t, "saving");
     t->state.settings_hash = t->record.hash;
     t->state.data_hash = t->data.hash;
@@ -395,7 +398,7 @@ Status trainer_save(Trainer *t)
     status = trainer_agree(t, status);
     if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));
     strbuf_deinit(&text);
-    if (status == OK) t->saved_step = t->state.step;
+    if (status == OK) t->saved_step = t->branch = t->state.step;
     return status;
 }
 
@@ -423,11 +426,9 @@ const char *trainer_same_command(const Trainer *t)
 
 static Status interrupted(Trainer *t)
 {
-    if (t->saved_step != t->state.step) {
-        Status status = trainer_save(t);
-        FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step,
-                status_message());
-    }
+    Status status = t->saved_step != t->state.step ? trainer_save(t) : trainer_leave_branch(t);
+    FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step,
+            status_message());
     t->has_agreed = true;
     FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; %s goes on from there", (long long)t->state.step,
          (long long)t->schedule.total, trainer_same_command(t));

@@ -253,6 +253,7 @@ static Status load(Trainer *t)
     TRY(trainer_place_cursor(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
     TRY(trainer_load_state(t));
+    TRY(trainer_check_length(t, c->output_dir, t->schedule.total));
     if (trainer_leads(t)) TRY(trainer_check_disk(t));
     return trainer_start_session(t);
 }
@@ -337,7 +338,8 @@ static Status save_final(Trainer *t)
     Status      status = OK;
     const char *dir = t->config->output_dir;
     if (t->saved_step != t->state.step) TRY(trainer_save(t));
-    if (trainer_leads(t)) status = metrics_sync(t->metrics);
+    MetricsMark mark;
+    if (trainer_leads(t)) status = metrics_sync(t->metrics, &mark);
     if (status == OK) status = trainer_context(t, true, &text, &context);
     if (status == OK && trainer_leads(t))
         status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
@@ -348,11 +350,24 @@ static Status save_final(Trainer *t)
     return trainer_agree(t, status);
 }
 
+/* For a message that says how to go on from the last checkpoint: it is the newest then. */
+static void leave_branch(Trainer *t)
+{
+    char message[STATUS_MESSAGE_BYTES];
+    if (!trainer_leads(t)) return;
+    snprintf(message, sizeof message, "%s", status_message());
+    if (checkpoint_leave_branch(t->config->output_dir, t->branch) != OK)
+        log_warn("a checkpoint that isn't of this run couldn't be set aside: %s", status_message());
+    Status ignored = status_fail(ERR_INTERNAL, "%s", message);
+    (void)ignored;
+}
+
 static Status finish(Trainer *t)
 {
     t->allowed_seconds = INFINITY;
     trainer_beat(t, "completing the output");
     Status status = save_final(t);
+    if (status != OK) leave_branch(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
     if (trainer_leads(t)) report_update(t, true);
@@ -364,6 +379,7 @@ static Status device_lost(Trainer *t)
 {
     char failure[STATUS_MESSAGE_BYTES];
     snprintf(failure, sizeof failure, "%.900s", status_message());
+    if (t->saved_step >= 0) leave_branch(t);
     FAIL_IF(t->saved_step < 0, ERR_DEVICE,
             "the device failed after step %lld: %s. There is no checkpoint yet (save_steps); the same command starts anew",
             (long long)t->state.step, failure);
@@ -374,6 +390,7 @@ static Status device_lost(Trainer *t)
 void trainer_destroy(Trainer *t)
 {
     if (!t) return;
+    trainer_drop_output(t);
     output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
     run_data_close(&t->data);
@@ -425,6 +442,7 @@ Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *com
     t->last_loss = t->last_eval_loss = NAN;
     t->allowed_seconds = INFINITY;
     t->saved_step = t->stop_token = -1;
+    t->made_from = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
     t->shares = arena_array(&t->arena, RankShare, place.world);

@@ -66,11 +66,13 @@ typedef struct Trainer {
     char              resume_path[4096]; /* checkpoint to go on from; "": none */
     bool              is_first;          /* output_dir holds no run of ours */
     int               output_lock;       /* of output_dir */
-    double            start_seconds;     /* when the program began, for the time to the first step */
+    int64_t           made_from;     /* this start made output_dir, and no run is in it: all of its path behind so many bytes; else -1 */
+    double            start_seconds; /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
     int               signal;      /* that any rank got, as all know; 0: none */
     int64_t           keep;        /* checkpoints that stay; 0: all */
     int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
+    int64_t           branch;      /* up to where checkpoints are this run's: the step that was saved last, or that it goes on from */
     bool              has_scales;  /* of a checkpoint; else they are measured before the first step */
     void             *from_ranks;  /* RANK_BYTES of each */
     RankShare        *shares;      /* of the last step, by rank */
@@ -95,20 +97,26 @@ NODISCARD Status trainer_make_plan(Trainer *trainer);
 NODISCARD Status trainer_start_session(Trainer *trainer);
 void             trainer_destroy(Trainer *trainer);
 
-/* Parts of it that have to do with output_dir, in their order. Whether the run goes on (resume_path), starts anew or was finished before;
+/* Parts of it that have to do with output_dir, in their order. It is made and locked before it is looked at; one that was made goes again
+ * if the run doesn't begin (trainer_drop_output). Whether the run goes on (resume_path), starts anew or was finished before;
  * by rank 0, told to all. */
 NODISCARD Status trainer_look_at_output(Trainer *trainer, bool *out_finished);
 /* resume_path is of an adapter, over a base in the same format, where this run trains one, else of all parameters. */
 NODISCARD Status trainer_refuse_other_kind(Trainer *trainer);
-/* Makes the folder; one that it made is removed where the data can't be opened. */
 NODISCARD Status trainer_open_data(Trainer *trainer);
 NODISCARD Status trainer_find_output(Trainer *trainer); /* all ranks see the same folder */
 /* Sets the data to the row that the steps of resume_path ended with, and with it the steps of the run. */
 NODISCARD Status trainer_place_cursor(Trainer *trainer);
 NODISCARD Status trainer_load_state(Trainer *trainer); /* of resume_path */
 NODISCARD Status trainer_check_disk(const Trainer *trainer);
+/* Whether the longest path that saving step `step` writes in `dir` is one that the system takes. */
+NODISCARD Status trainer_check_length(const Trainer *trainer, const char *dir, int64_t step);
 /* The folder becomes this run's: until here nothing of an earlier one was touched. */
 NODISCARD Status trainer_begin_output(Trainer *trainer);
+
+void trainer_drop_output(Trainer *trainer);
+/* The newest checkpoint of output_dir is the one that this run goes on from, or saved. */
+NODISCARD Status trainer_leave_branch(Trainer *trainer);
 
 /* The base with the adapter of a folder merged in, into `folder`, which need not be there. */
 NODISCARD Status trainer_merge(Trainer *trainer, const char *adapter_dir, const char *folder);

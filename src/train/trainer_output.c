@@ -8,6 +8,7 @@
 #include "train/disk.h"
 #include "train/output_dir.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -181,12 +182,44 @@ typedef struct Settled {
     bool     is_first, is_finished;
 } Settled;
 
+/* The length of what is there of a path. */
+static Status existing_prefix(const char *path, size_t *out)
+{
+    char part[4096];
+    bool is_there = false;
+    snprintf(part, sizeof part, "%s", path);
+    while (part[0]) {
+        TRY(file_exists(part, &is_there));
+        if (is_there) break;
+        char *slash = strrchr(part, '/');
+        part[slash ? slash - part : 0] = 0;
+    }
+    *out = strlen(part);
+    return OK;
+}
+
+/* What another run does in the folder from here on is seen or refused. It may remove a folder that it made and this one found. */
+static Status lock_output(Trainer *t)
+{
+    enum { MOST_TRIES = 100 };
+    const char *dir = t->config->output_dir;
+    Status      status = OK;
+    for (int i = 0; i < MOST_TRIES; i++) {
+        size_t there;
+        TRY(existing_prefix(dir, &there));
+        TRY(file_make_dirs(dir));
+        status = output_lock_take(dir, &t->output_lock);
+        if (status == OK && there < strlen(dir)) t->made_from = (int64_t)there;
+        if (status != ERR_NOT_FOUND) break;
+    }
+    return status;
+}
+
 static Status settle_output(Trainer *t, bool *out_finished)
 {
     const char *dir = t->config->output_dir;
-    bool        is_dir;
-    TRY(file_is_dir(dir, &is_dir));
-    if (is_dir) TRY(output_lock_take(dir, &t->output_lock));
+    TRY(lock_output(t));
+    TRY(checkpoint_restore(dir));
     TRY(look_at_output(t, out_finished));
     TRY(checkpoint_clean(dir));
     return output_dir_clean(dir);
@@ -296,6 +329,7 @@ Status trainer_load_state(Trainer *t)
         "the datasets were changed since %s was written; name another output_dir, or set resume_from_checkpoint: true to go on with them",
         t->resume_path);
     TRY(check_step(t, &t->state, t->schedule.total));
+    t->branch = t->state.step;
     bool continues;
     TRY(continues_output(t, &continues));
     if (continues)
@@ -322,7 +356,6 @@ Status trainer_check_disk(const Trainer *t)
                      .checkpoint_bytes = checkpoint_bytes(t->plan, adapters) + side,
                      .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side,
                      .step = t->state.step,
-                     .total = t->schedule.total,
                      .saves_left = saves_left(t),
                      .keep = t->keep,
                      .goes_on = continues,
@@ -330,6 +363,20 @@ Status trainer_check_disk(const Trainer *t)
     need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
     return disk_check(&need);
+}
+
+Status trainer_check_length(const Trainer *t, const char *dir, int64_t step)
+{
+    bool        adapters = t->options.lora.enabled, is_cut = checkpoint_model_bytes(t->plan, adapters) > t->config->max_shard_size;
+    const char *weights = adapters ? "adapter_model" : "model", *cut = is_cut ? "-00001-of-00001" : "";
+    int         file = snprintf(NULL, 0, "%s%s.safetensors", weights, cut),
+        side = (int)sizeof "special_tokens_map.json" - 1; /* the longest beside it */
+    int below = snprintf(NULL, 0, "/.checkpoint-%lld.partial/%*s.partial", (long long)step, file > side ? file : side, "");
+    FAIL_IF(
+        strlen(dir) + (size_t)below >= PATH_MAX, ERR_INVALID,
+        "output_dir has %zu characters: the paths of its checkpoints' files would have %zu, the system takes %d. Name one of at most %d",
+        strlen(dir), strlen(dir) + (size_t)below, PATH_MAX - 1, PATH_MAX - 1 - below);
+    return OK;
 }
 
 /* ---- the folder becomes this run's ---- */
@@ -351,55 +398,32 @@ static Status find_shards(Arena *arena, const char *path, bool *out)
     return OK;
 }
 
-/* Removes an output folder that this start made, and those above it that it made; `keep`: the length of what was there. */
-static void remove_new_output(const char *path, size_t keep)
+void trainer_drop_output(Trainer *t)
 {
-    char  part[4096];
-    char  message[STATUS_MESSAGE_BYTES];
-    Arena arena = {0};
-    bool  found = false;
+    const char *path = t->config->output_dir;
+    char        part[4096];
+    char        message[STATUS_MESSAGE_BYTES];
+    Arena       arena = {0};
+    bool        found = false;
+    if (t->made_from < 0) return;
     snprintf(message, sizeof message, "%s", status_message());
     Status ignored = find_shards(&arena, path, &found);
     arena_deinit(&arena);
     if (ignored == OK && !found) ignored = file_remove_tree(path);
     (void)ignored;
     snprintf(part, sizeof part, "%s", found || ignored != OK ? "" : path);
-    for (char *slash; (slash = strrchr(part, '/')) && (size_t)(slash - part) > keep;) {
+    for (char *slash; (slash = strrchr(part, '/')) && slash - part > t->made_from;) {
         *slash = 0;
         if (rmdir(part) != 0) break;
     }
     ignored = status_fail(ERR_INVALID, "%s", message);
 }
 
-static Status existing_prefix(const char *path, size_t *out)
-{
-    char part[4096];
-    bool is_there = false;
-    snprintf(part, sizeof part, "%s", path);
-    while (part[0]) {
-        TRY(file_exists(part, &is_there));
-        if (is_there) break;
-        char *slash = strrchr(part, '/');
-        part[slash ? slash - part : 0] = 0;
-    }
-    *out = strlen(part);
-    return OK;
-}
-
 Status trainer_open_data(Trainer *t)
 {
     const Config *c = t->config;
-    size_t        keep;
-    TRY(existing_prefix(c->output_dir, &keep));
-    if (trainer_leads(t)) {
-        TRY(file_make_dirs(c->output_dir));
-        TRY(output_lock_take(c->output_dir, &t->output_lock));
-    }
-    RowShare share = {.rank = t->place.rank, .world = t->place.world};
-    Status   status =
-        run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
-    if (status != OK && trainer_leads(t) && keep < strlen(c->output_dir)) remove_new_output(c->output_dir, keep);
-    return status;
+    RowShare      share = {.rank = t->place.rank, .world = t->place.world};
+    return run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
 }
 
 /* What ranks write together lies in one folder. File systems of several hosts show new files late. */
@@ -419,39 +443,40 @@ Status trainer_find_output(Trainer *t)
     return OK;
 }
 
+/* Lines of the log that aren't as they were when the checkpoint was saved, and those that this run writes again. */
+static void tell_log(const Trainer *t, const MetricsFound *found)
+{
+    if (found->num_bad)
+        log_warn("%s was changed or damaged: %lld of its lines can't be read, line %lld first; they stay, and report.html and "
+                 "trainer_state.json leave them out",
+                 t->metrics_path, (long long)found->num_bad, (long long)found->first_bad);
+    else if (found->is_changed)
+        log_warn("%s was changed after %s was saved: its lines up to step %lld aren't all as the run wrote them", t->metrics_path,
+                 t->resume_path, (long long)t->state.step);
+    if (found->cut_last)
+        log_info("%s: the lines from step %lld up to %lld are cut off, for this run goes on from step %lld", t->metrics_path,
+                 (long long)found->cut_first, (long long)found->cut_last, (long long)t->state.step);
+}
+
 /* Opens the log behind the checkpoint's lines. If lines were lost since, a warning and a line of the log say so. */
 static Status open_metrics(Trainer *t)
 {
-    Arena          arena = {0};
-    MetricsHistory history;
-    int64_t        step = t->state.step, last = 0;
-    const char    *log = "";
-    TRY(metrics_open(t->metrics_path, t->state.metrics_bytes, step, &t->metrics));
-    if (metrics_bytes(t->metrics) == t->state.metrics_bytes) return OK;
-    Status status = metrics_read(&arena, t->metrics_path, &history);
-    if (status == OK && history.count) {
-        const JsonValue *line = &history.lines[history.count - 1];
-        if (json_get_int(line, "step", &last)) (void)json_get_str(line, "log", &log);
-    }
-    bool    is_known = strcmp(log, "gap") == 0 && last == step;
-    int64_t from = last < step ? last + 1 : step;
-    arena_deinit(&arena);
-    TRY(status);
-    if (is_known) return OK;
+    const MetricsMark   mark = {t->state.step, t->state.metrics_bytes, t->state.metrics_hash};
+    const MetricsFound *found;
+    TRY(metrics_open(t->metrics_path, &mark, t->config->logging_steps, &t->metrics));
+    found = metrics_found(t->metrics);
+    tell_log(t, found);
+    t->trend = metrics_history(t->metrics)->trend;
+    if (!found->is_cut || (found->ends_in_gap && found->last_step == mark.step)) return OK;
+    int64_t from = found->last_step < mark.step ? found->last_step + 1 : mark.step;
     log_warn("%s was cut after %s was saved: its lines of steps %lld to %lld are lost, and the log goes on after the gap", t->metrics_path,
-             t->resume_path, (long long)from, (long long)step);
-    return metrics_gap(t->metrics, from, step);
+             t->resume_path, (long long)from, (long long)mark.step);
+    return metrics_gap(t->metrics, from, mark.step);
 }
 
-/* Of earlier starts of this run. */
-static Status read_trend(Trainer *t)
+Status trainer_leave_branch(Trainer *t)
 {
-    Arena          arena = {0};
-    MetricsHistory history;
-    Status         status = metrics_read(&arena, t->metrics_path, &history);
-    for (size_t i = 0; status == OK && i < history.count; i++) eval_trend_line(&t->trend, &history.lines[i]);
-    arena_deinit(&arena);
-    return status;
+    return trainer_agree(t, trainer_leads(t) ? checkpoint_leave_branch(t->config->output_dir, t->branch) : OK);
 }
 
 Status trainer_begin_output(Trainer *t)
@@ -462,9 +487,9 @@ Status trainer_begin_output(Trainer *t)
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
     if (continues) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;
+    t->made_from = -1;
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
-    TRY(open_metrics(t));
-    return read_trend(t);
+    return open_metrics(t);
 }

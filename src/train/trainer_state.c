@@ -1,16 +1,7 @@
-/* The log history is metrics.jsonl under other names. */
+/* The log history is that of metrics.jsonl under other names. */
 #include "train/trainer_state.h"
 
-#include "train/eval_trend.h"
-
 #include <math.h>
-
-static double get(const JsonValue *line, const char *key)
-{
-    double value = NAN;
-    json_get_double(line, key, &value);
-    return value;
-}
 
 static void put(StrBuf *out, const char *key, double value)
 {
@@ -18,71 +9,83 @@ static void put(StrBuf *out, const char *key, double value)
     json_write_double(out, value);
 }
 
-typedef struct Totals {
-    EvalTrend trend;
-    double    loss_sum, seconds;
-    int64_t   steps, tokens, entries;
-} Totals;
-
-static void add_line(StrBuf *out, const JsonValue *line, const TrainerFacts *facts, Totals *totals)
+static void begin_entry(StrBuf *out, const HistoryPoint *point)
 {
-    const char *log = "";
-    int64_t     step = 0;
-    json_get_str(line, "log", &log);
-    json_get_int(line, "step", &step);
-    bool is_step = log[0] == 's' && log[1] == 't', is_eval = log[0] == 'e';
-    if (is_step) {
-        totals->steps++;
-        totals->loss_sum += isfinite(get(line, "loss")) ? get(line, "loss") : 0;
-        totals->seconds += get(line, "duration_ms") * 1e-3;
-        totals->tokens += (int64_t)get(line, "step_tokens");
-    }
-    eval_trend_line(&totals->trend, line);
-    if (!is_eval && !(is_step && (step % facts->logging_steps == 0 || step == facts->max_steps))) return;
-    strbuf_printf(out, "%s\n    {\"step\": %lld", totals->entries++ ? "," : "", (long long)step);
-    put(out, "epoch", get(line, "epoch"));
-    if (is_step) {
-        put(out, "loss", get(line, "loss"));
-        put(out, "grad_norm", get(line, "norm"));
-        put(out, "learning_rate", get(line, "lr"));
-    } else {
-        double seconds = get(line, "duration_ms") * 1e-3;
-        put(out, "eval_loss", get(line, "loss"));
-        put(out, "eval_runtime", seconds);
-        put(out, "eval_tokens_per_second", seconds > 0 ? get(line, "eval_tokens") / seconds : 0);
-    }
+    strbuf_printf(out, "%s\n    {\"step\": %lld", out->len ? "," : "", (long long)point->step);
+    put(out, "epoch", point->epoch);
+}
+
+static void add_step(StrBuf *out, const HistoryPoint *point)
+{
+    begin_entry(out, point);
+    put(out, "loss", point->loss);
+    put(out, "grad_norm", point->norm);
+    put(out, "learning_rate", point->lr);
     strbuf_putc(out, '}');
 }
 
-static void add_closing(StrBuf *out, const TrainState *state, const TrainerFacts *facts, const Totals *totals)
+static void add_eval(StrBuf *out, const HistoryPoint *point)
 {
-    strbuf_printf(out, "%s\n    {\"step\": %lld", totals->entries ? "," : "", (long long)state->step);
+    double seconds = point->duration_ms * 1e-3;
+    begin_entry(out, point);
+    put(out, "eval_loss", point->loss);
+    put(out, "eval_runtime", seconds);
+    put(out, "eval_tokens_per_second", seconds > 0 ? point->tokens / seconds : 0);
+    strbuf_putc(out, '}');
+}
+
+/* The last step is told whatever logging_steps is. */
+static const HistoryPoint *end_of(const History *h, const TrainerFacts *facts)
+{
+    bool is_end = h->steps.seen && h->steps.last.step == facts->max_steps;
+    return is_end && h->steps.last.step % h->logging_steps != 0 ? &h->steps.last : NULL;
+}
+
+/* Steps in order, each evaluation behind its step. */
+static void add_entries(StrBuf *out, const History *h, const TrainerFacts *facts)
+{
+    const HistoryPoint *end = end_of(h, facts);
+    int64_t num_logged = history_count(&h->logged), num_steps = num_logged + (end != NULL), num_evals = history_count(&h->evals);
+    for (int64_t s = 0, e = 0; s < num_steps || e < num_evals;) {
+        const HistoryPoint *step = s == num_steps ? NULL : s == num_logged ? end : history_at(&h->logged, s);
+        const HistoryPoint *eval = e == num_evals ? NULL : history_at(&h->evals, e);
+        if (step && (!eval || step->step <= eval->step)) {
+            add_step(out, step);
+            s++;
+        } else {
+            add_eval(out, eval);
+            e++;
+        }
+    }
+}
+
+static void add_closing(StrBuf *out, const TrainState *state, const TrainerFacts *facts, const History *h)
+{
+    strbuf_printf(out, "%s\n    {\"step\": %lld", out->len ? "," : "", (long long)state->step);
     put(out, "epoch", facts->epoch);
-    put(out, "train_loss", totals->steps ? totals->loss_sum / (double)totals->steps : NAN);
-    put(out, "train_runtime", totals->seconds);
-    put(out, "train_samples_per_second", totals->seconds > 0 ? (double)(totals->steps * facts->rows_per_step) / totals->seconds : 0);
-    put(out, "train_tokens_per_second", totals->seconds > 0 ? (double)totals->tokens / totals->seconds : 0);
-    put(out, "train_steps_per_second", totals->seconds > 0 ? (double)totals->steps / totals->seconds : 0);
+    put(out, "train_loss", h->num_steps ? h->loss_sum / (double)h->num_steps : (double)NAN);
+    put(out, "train_runtime", h->seconds);
+    put(out, "train_samples_per_second", h->seconds > 0 ? (double)(h->num_steps * facts->rows_per_step) / h->seconds : 0);
+    put(out, "train_tokens_per_second", h->seconds > 0 ? (double)h->tokens / h->seconds : 0);
+    put(out, "train_steps_per_second", h->seconds > 0 ? (double)h->num_steps / h->seconds : 0);
     put(out, "total_flos", facts->flops_per_step * (double)state->step);
     strbuf_putc(out, '}');
 }
 
-Status trainer_state_text(const char *metrics_path, const TrainState *state, const TrainerFacts *facts, StrBuf *out)
+void trainer_state_text(const History *history, const TrainState *state, const TrainerFacts *facts, StrBuf *out)
 {
-    Arena          arena = {0};
-    MetricsHistory history;
-    StrBuf         entries = {0};
-    Totals         totals = {0};
-    Status         status = metrics_read(&arena, metrics_path, &history);
-    for (size_t i = 0; status == OK && i < history.count; i++) add_line(&entries, &history.lines[i], facts, &totals);
-    if (status == OK && facts->finished) add_closing(&entries, state, facts, &totals);
+    static const History none = {.logging_steps = 1};
+    const History       *h = history ? history : &none;
+    StrBuf               entries = {0};
+    add_entries(&entries, h, facts);
+    if (facts->finished) add_closing(&entries, state, facts, h);
     strbuf_puts(out, "{\n  \"best_global_step\": ");
-    if (totals.trend.best_step)
-        strbuf_printf(out, "%lld", (long long)totals.trend.best_step);
+    if (h->trend.best_step)
+        strbuf_printf(out, "%lld", (long long)h->trend.best_step);
     else
         strbuf_puts(out, "null");
     strbuf_puts(out, ",\n  \"best_metric\": ");
-    json_write_double(out, totals.trend.best_step ? totals.trend.best : NAN);
+    json_write_double(out, h->trend.best_step ? h->trend.best : NAN);
     strbuf_puts(out, ",\n  \"best_model_checkpoint\": null,\n  \"epoch\": ");
     json_write_double(out, facts->epoch);
     strbuf_printf(out,
@@ -97,6 +100,4 @@ Status trainer_state_text(const char *metrics_path, const TrainState *state, con
     strbuf_printf(out, ",\n  \"train_batch_size\": %lld,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n",
                   (long long)facts->batch_size);
     strbuf_deinit(&entries);
-    arena_deinit(&arena);
-    return status;
 }

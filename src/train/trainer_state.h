@@ -11,5 +11,5 @@ typedef struct TrainerFacts {
     bool    finished; /* the closing entry with averages is added */
 } TrainerFacts;
 
-/* From metrics.jsonl, so that a resumed run's history is whole. */
-NODISCARD Status trainer_state_text(const char *metrics_path, const TrainState *state, const TrainerFacts *facts, StrBuf *out);
+/* history: of metrics.jsonl, so that a resumed run's is whole; NULL: there is none. */
+void trainer_state_text(const History *history, const TrainState *state, const TrainerFacts *facts, StrBuf *out);

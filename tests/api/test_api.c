@@ -4,6 +4,7 @@
 
 #include "test.h"
 
+#include <pthread.h>
 #include <locale.h>
 #include <unistd.h>
 
@@ -148,6 +149,48 @@ static void only_training_prints(void)
     fflush(stderr);
     dup2(saved, 2);
     close(saved);
+}
+
+typedef struct LongRun {
+    sg_run   *run;
+    sg_status status;
+    pthread_t thread;
+} LongRun;
+
+static void *train_long(void *context)
+{
+    LongRun *run = context;
+    run->status = sg_run_train(run->run, NULL);
+    return NULL;
+}
+
+/* What is asked for while a run trains ends it, also when other work begins right behind; that work isn't stopped. */
+static void an_interruption_ends_what_runs_and_nothing_else(void)
+{
+    char output[300], log[300];
+    snprintf(output, sizeof output, "output_dir=%s", under("long"));
+    snprintf(log, sizeof log, "%s/long/metrics.jsonl", dir);
+    const char *args[] = {under("run.yaml"), output, "max_steps=20000", "resume_from_checkpoint=auto"};
+    LongRun     run = {0};
+    sg_dataset *data;
+    sg_run     *short_run;
+    write_run_file();
+    EXPECT_INT(sg_run_open(args, 4, &run.run), SG_OK);
+    EXPECT_INT(pthread_create(&run.thread, NULL, train_long, &run), 0);
+    for (int i = 0; i < 3000 && access(log, F_OK) != 0; i++) usleep(10000);
+    sg_interrupt();
+    EXPECT_INT(sg_dataset_open(args, 4, SG_TRAIN, &data), SG_OK);
+    const char *of_short[] = {under("run.yaml"), "max_steps=3", "output_dir=", "resume_from_checkpoint=false"};
+    char        folder[300];
+    snprintf(folder, sizeof folder, "output_dir=%s", under("short"));
+    of_short[2] = folder;
+    EXPECT_INT(sg_run_open(of_short, 4, &short_run), SG_OK);
+    EXPECT_INT(sg_run_train(short_run, NULL), SG_OK);
+    pthread_join(run.thread, NULL);
+    EXPECT_INT(run.status, SG_INTERRUPTED);
+    sg_run_close(short_run);
+    sg_run_close(run.run);
+    sg_dataset_close(data);
 }
 
 static void a_conversation_is_rendered_and_masked(void)
@@ -300,6 +343,7 @@ int main(int argc, char **argv)
                                      TEST(a_run_writes_its_samples),
                                      TEST(only_training_prints),
                                      TEST(a_conversation_is_rendered_and_masked),
+                                     TEST(an_interruption_ends_what_runs_and_nothing_else),
                                      TEST(the_callers_locale_changes_nothing),
                                      TEST(mistakes_have_messages)};
     char                  command[300];

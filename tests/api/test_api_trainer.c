@@ -3,7 +3,10 @@
 
 #include "test.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char dir[] = "/tmp/surogate-api-trainer-XXXXXX";
@@ -535,6 +538,54 @@ static void wrong_batches_are_refused(void)
     sg_trainer_close(trainer);
 }
 
+/* A folder that a run is writing is neither pruned nor written. */
+static void the_folder_of_another_run_is_left_alone(void)
+{
+    Args        args = args_of("taken", adapter_settings());
+    sg_trainer *trainer = open_trainer(&args);
+    EXPECT_INT(mkdir(under("taken"), 0777), 0);
+    int lock = open(under("taken/.lock"), O_RDWR | O_CREAT, 0644);
+    EXPECT(lock >= 0 && flock(lock, LOCK_EX) == 0 && write(lock, "4711\n", 5) == 5);
+    expect_refused(sg_trainer_save(trainer, NULL), "taken is being written by process 4711");
+    expect_refused(sg_trainer_export_adapter(trainer, under("taken")), "taken is being written by process 4711");
+    expect_refused(sg_trainer_export_model(trainer, under("taken")), "taken is being written by process 4711");
+    EXPECT(access(under("taken/checkpoint-0"), F_OK) != 0 && access(under("taken/adapter_config.json"), F_OK) != 0);
+    close(lock);
+    OKAY(sg_trainer_save(trainer, NULL));
+    OKAY(sg_trainer_export_adapter(trainer, under("taken")));
+    EXPECT(access(under("taken/checkpoint-0/manifest.json"), F_OK) == 0 && access(under("taken/.lock"), F_OK) != 0);
+    sg_trainer_close(trainer);
+}
+
+/* Gone back to an earlier checkpoint, the trainer's next one is the newest. */
+static void checkpoints_of_a_branch_that_was_left_are_set_aside(void)
+{
+    Args        args = args_of("branch", NULL);
+    sg_trainer *trainer = open_trainer(&args);
+    sg_dataset *data = NULL;
+    OKAY(sg_dataset_open(args.items, args.count, SG_TRAIN, &data));
+    for (int64_t step = 0; step < 4; step++) {
+        drive(trainer, data, step, step + 1);
+        OKAY(sg_trainer_save(trainer, NULL));
+    }
+    OKAY(sg_trainer_load(trainer, under("branch/checkpoint-1")));
+    drive(trainer, data, 1, 2);
+    EXPECT(access(under("branch/checkpoint-4"), F_OK) == 0);
+    OKAY(sg_trainer_save(trainer, NULL));
+    static const char *const there[] = {"checkpoint-1", "checkpoint-2", "checkpoint-2.aside", "checkpoint-3.aside", "checkpoint-4.aside"};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "branch/%s/manifest.json", there[i]);
+        if (access(under(path), F_OK) != 0) test_fail(__FILE__, __LINE__, "%s isn't there", path);
+    }
+    EXPECT(access(under("branch/checkpoint-3"), F_OK) != 0 && access(under("branch/checkpoint-4"), F_OK) != 0);
+    drive(trainer, data, 2, 3);
+    OKAY(sg_trainer_save(trainer, NULL));
+    EXPECT(access(under("branch/checkpoint-2"), F_OK) == 0 && access(under("branch/checkpoint-3"), F_OK) == 0);
+    sg_dataset_close(data);
+    sg_trainer_close(trainer);
+}
+
 static void null_is_refused_everywhere(void)
 {
     const char *none[] = {NULL};
@@ -602,6 +653,8 @@ int main(int argc, char **argv)
                                      TEST(it_generates_plans_and_exports),
                                      TEST(an_adapter_is_exported_alone_and_merged),
                                      TEST(wrong_batches_are_refused),
+                                     TEST(the_folder_of_another_run_is_left_alone),
+                                     TEST(checkpoints_of_a_branch_that_was_left_are_set_aside),
                                      TEST(null_is_refused_everywhere)};
     char                  command[300];
     if (!mkdtemp(dir)) return 1;

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -406,7 +407,7 @@ static void tell(void *context)
 /* A rank that waits in its device's collective is in no call here: on_end wakes it. */
 static Status waits_elsewhere(Member *member)
 {
-    int one = 1, none = 1000;
+    static int one = 1, none = 1000; /* told after this call where it fails early */
     comm_on_end(member->comm, tell, &none);
     comm_on_end(member->comm, tell, &one);
     TRY(comm_barrier(member->comm));
@@ -524,6 +525,49 @@ static void a_port_in_use_is_named(void)
     close(fd);
 }
 
+/* A process of rank 0, which may have so many open files, and one of all others. part: of the message; "": they meet. */
+static void meet_with_limits(rlim_t soft, rlim_t hard, const char *part)
+{
+    enum { RANKS = 60 };
+    int   port, listener = listen_somewhere(&port), pipes[2], status = 0;
+    char  text[1024] = "";
+    pid_t host, guests;
+    if (pipe(pipes) != 0) return;
+    CommMeeting meeting = {.port = port, .world_size = RANKS, .secret = SECRET, .timeout = 20};
+    if ((host = fork()) == 0) {
+        Comm *comm = NULL;
+        EXPECT_INT(setrlimit(RLIMIT_NOFILE, &(struct rlimit){soft, hard}), 0);
+        meeting.listener = listener;
+        bool is_met = comm_meet(&meeting, NULL, &comm) == OK;
+        if (write(pipes[1], status_message(), strlen(status_message()) + 1) < 0) _exit(1);
+        comm_destroy(comm);
+        _exit(!is_met);
+    }
+    if ((guests = fork()) == 0) {
+        Comm *comms[RANKS] = {0};
+        meeting.rank = 1;
+        Status met = comm_meet_several(&meeting, NULL, RANKS - 1, comms);
+        for (int r = 0; r < RANKS - 1 && met == OK; r++) comm_destroy(comms[r]);
+        _exit(0);
+    }
+    close(listener);
+    waitpid(host, &status, 0);
+    if (read(pipes[0], text, sizeof text - 1) < 0) text[0] = 0;
+    EXPECT_INT(WEXITSTATUS(status), *part != 0);
+    EXPECT_CONTAINS(text, part);
+    kill(guests, SIGKILL);
+    waitpid(guests, &status, 0);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+/* Rank 0 has two connections to each of the others. */
+static void more_ranks_than_open_files_are_told(void)
+{
+    meet_with_limits(40, 1024, "");
+    meet_with_limits(40, 40, "can't take the next: Too many open files: this process may have 40");
+}
+
 /* Strangers who connect and say nothing, or anything, don't keep ranks from meeting. */
 static void *make_noise(void *argument)
 {
@@ -627,5 +671,5 @@ TEST_MAIN(TEST(collectives_of_1_to_8_ranks_give_the_plain_sums), TEST(no_comm_is
           TEST(a_rank_that_leaves_early_is_named), TEST(calls_that_do_not_match_are_named),
           TEST(a_rank_that_stands_still_is_named_and_ends_all), TEST(a_rank_that_is_slow_but_moves_is_waited_for),
           TEST(on_end_wakes_every_rank_once), TEST(sizes_are_checked), TEST(every_case_over_sockets),
-          TEST(meetings_that_fail_are_named_on_every_rank), TEST(a_port_in_use_is_named), TEST(strangers_are_no_hindrance),
-          TEST(a_process_that_dies_or_stops_ends_all), TEST(secrets_are_of_their_owner_alone))
+          TEST(meetings_that_fail_are_named_on_every_rank), TEST(a_port_in_use_is_named), TEST(more_ranks_than_open_files_are_told),
+          TEST(strangers_are_no_hindrance), TEST(a_process_that_dies_or_stops_ends_all), TEST(secrets_are_of_their_owner_alone))

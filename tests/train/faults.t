@@ -34,7 +34,7 @@ contents() {
         cd "$1" || exit
         find . -type f ! -path './data/*' ! -path './checkpoint-[0-9]/*' ! -path './checkpoint-1?/*' ! -path './checkpoint-20/*' ! -name metrics.jsonl \
             ! -name report.html ! -name trainer_state.json ! -name manifest.json ! -name run.json ! -name run_state.json -exec sha256sum {} + | sort -k 2
-        grep -v metrics_bytes checkpoint-24/run_state.json
+        grep -v metrics_ checkpoint-24/run_state.json
         without_times metrics.jsonl
         grep -c '"finished": true' run.json
     )

@@ -64,6 +64,37 @@ for resume in false "$dir/INT/checkpoint-400"; do
     check "from $resume: and goes on: $(head -5 "$dir/err2")" grep -qF "going on from $out/checkpoint-$step, step $step of 800" "$dir/err2"
 done
 
+# --- gone back to an earlier checkpoint and interrupted: the printed command goes on from there, and not from the later ones of before
+run pt "$dir/run.yaml" output_dir="$dir/long" save_steps=100 save_total_limit=0
+check "a run with checkpoints ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+before=$(cd "$dir/long" && cat checkpoint-300/* checkpoint-400/* | sha256sum)
+# back WHERE FROM: goes back from the run's end to checkpoint FROM, of the folder itself or of another one, and is interrupted
+back() {
+    local out=$dir/back-$1 from=$dir/long
+    rm -rf "$out"
+    cp -r "$dir/long" "$out"
+    [ "$1" = outside ] || from=$out
+    : > "$dir/err"
+    "$SUROGATE" pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint="$from/checkpoint-200" learning_rate=1e-4 > "$dir/out" 2> "$dir/err" &
+    pid=$!
+    until grep -q '^step ' "$dir/err" || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
+    kill -INT $pid
+    status=0
+    wait $pid || status=$?
+    step=$(sed -nE 's/^interrupted after step ([0-9]+) of.*/\1/p' "$dir/err")
+    check "back, $1: exit $status at step $step" [ "$status" = 75 -a -n "$step" ]
+    check "back, $1: the later ones keep their bytes: $(ls "$out")" [ "$(cd "$out" && cat checkpoint-300.aside/* checkpoint-400.aside/* | sha256sum)" = "$before" ]
+    check "back, $1: that is said: $(cat "$dir/err")" grep -qF "$out/checkpoint-400 isn't of this run, which went on from step 200; it is now $out/checkpoint-400.aside" "$dir/err"
+    status=0
+    (eval "$(sed -nE "s|^to go on: surogate|\"$SUROGATE\"|p" "$dir/err")") > "$dir/out" 2> "$dir/err2" || status=$?
+    check "back, $1: goes on, exit $status: $(head -5 "$dir/err2")" grep -qF "going on from $out/checkpoint-$step, step $step of 400" "$dir/err2"
+}
+back inside
+back outside
+run pt "$dir/run.yaml" output_dir="$dir/straight" resume_from_checkpoint="$dir/long/checkpoint-200" learning_rate=1e-4
+check "the weights are those of an uninterrupted run" cmp "$dir/straight/model.safetensors" "$dir/back-inside/model.safetensors"
+check "outside too" cmp "$dir/straight/model.safetensors" "$dir/back-outside/model.safetensors"
+
 # --- before there is anything to save; the pipe is open when the program reads it
 mkfifo "$dir/pipe"
 "$SUROGATE" generate "$dir/model" --prompt-file "$dir/pipe" > "$dir/out" 2> "$dir/err" &

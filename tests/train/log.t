@@ -30,6 +30,17 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
         run pt "$dir/run.yaml" output_dir="$out" dataset_cache_dir="$dir/full"
     check "a full one while tokenizing: exit $status, $(tail -1 "$dir/err")" [ "$status" = 3 -a \
         "$(grep -c "cannot .* $dir/full/.*: No space left on device. Make room; then the same command goes on where it stopped" "$dir/err")" = 1 ]
+    # --- a save doesn't read the log: it is a call more, which syncs it
+    calls_of() {
+        FAIL_UNDER=$dir/calls/metrics.jsonl FAIL_COUNT=$dir/count LD_PRELOAD=$dir/fail_io.so run pt "$dir/run.yaml" output_dir="$dir/calls" "$@"
+        check "$*: it ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+        read -r calls _ < "$dir/count"
+        rm -r "$dir/calls"
+    }
+    calls_of save_steps=24
+    few=$calls
+    calls_of save_steps=1
+    check "23 saves more: $few calls, $calls calls" [ "$calls" = $((few + 23)) ]
 else
     skip "no compiler for fail_io.c: $(head -1 "$dir/err")"
 fi
@@ -64,6 +75,24 @@ for lines in 5 9 12; do
     check "$lines lines: the same log" cmp <(without_times "$dir/before") <(without_times "$out/metrics.jsonl")
 done
 check "the report is written" grep -q '"step":24' <(cat "$out/report.html")
+
+# --- lines of a log that was changed, and those that are written again, are told of
+changed() { # NAME SED TEXT: goes on from step 16 with the whole log after this change
+    rm -rf "$out"
+    cp -r "$dir/whole" "$out"
+    rm -r "$out/checkpoint-24"
+    sed -i 's/"finished": true/"finished": false/' "$out/run.json"
+    sed -i "$2" "$out/metrics.jsonl"
+    cp "$out/metrics.jsonl" "$dir/before"
+    run pt "$dir/run.yaml" output_dir="$out"
+    check "$1: it goes on: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "$1: $3 in $(cat "$dir/err")" grep -qF "$3" "$dir/err"
+    check "$1: the lines up to there stay" cmp <(head -16 "$dir/before") <(head -16 "$out/metrics.jsonl")
+}
+changed "as it was" "" "$out/metrics.jsonl: the lines from step 17 up to 24 are cut off, for this run goes on from step 16"
+check "as it was: nothing else is said of it" [ "$(grep -c "changed\|damaged" "$dir/err")" = 0 ]
+changed "another loss" '5s/"loss":./"loss":9/' "warning: $out/metrics.jsonl was changed after $out/checkpoint-16 was saved"
+changed "two damaged lines" '5s/"/x/g; 7s/^./\x00/' "warning: $out/metrics.jsonl was changed or damaged: 2 of its lines can't be read, line 5 first"
 
 # --- a tokenizer without EOS
 endless() { grep -c "warning: the tokenizer of $dir/model has no EOS: documents end without one, and the model won't learn to stop" "$dir/err"; }

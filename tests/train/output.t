@@ -211,6 +211,42 @@ cp "$dir/text.txt" "$dir/more.txt"
 refused "a dataset more" 2 "(datasets: there nothing, here \"- path: $dir/more.txt\")" -- pt "$dir/run.yaml" output_dir="$dir/whole" datasets.1.path="$dir/more.txt"
 refused "another rate" 2 '(there "learning_rate: 0.0002", here "learning_rate: 0.002")' -- pt "$dir/run.yaml" output_dir="$dir/whole" learning_rate=2e-3
 
+# --- the same files under another spelling of their paths
+ln -s model "$dir/linked"
+mkdir "$dir/inner"
+spelled() { # FOLDER MODEL DATA: from there
+    (cd "$1" && exec "$SUROGATE" pt "$dir/run.yaml" output_dir="$dir/spelled" model="$2" datasets.0.path="$3") > "$dir/out" 2> "$dir/err"
+    status=$?
+}
+spelled "$dir" model text.txt
+check "relative paths: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+cp -r "$dir/spelled" "$dir/begun"
+for how in "$dir ./model ./text.txt" "$dir model/ $dir/text.txt" "$dir linked text.txt" "$dir $dir/inner/../model $dir//text.txt" \
+    "$dir/inner ../model ../text.txt" "$dir/inner $dir/linked/ ../text.txt"; do
+    rm -rf "$dir/spelled"
+    cp -r "$dir/begun" "$dir/spelled"
+    # shellcheck disable=SC2086
+    spelled $how
+    check "finished, $how: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 -a "$(grep -c "finished" "$dir/err")" = 1 ]
+    rm -r "$dir/spelled/checkpoint-12"
+    sed -i 's/"finished": true/"finished": false/' "$dir/spelled/run.json"
+    # shellcheck disable=SC2086
+    spelled $how
+    check "unfinished, $how: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "$how: goes on" grep -q "going on from $dir/spelled/checkpoint-8" "$dir/err"
+    check "$how: gives the same" cmp "$dir/spelled/model.safetensors" "$dir/begun/model.safetensors"
+done
+cp -r "$dir/model" "$dir/inner/model"
+cp "$dir/text.txt" "$dir/inner"
+spelled "$dir/inner" ./model text.txt
+check "another folder of that name: exit $status, $(tail -1 "$dir/err")" [ "$status" = 2 -a "$(grep -c 'model: "\?./model' "$dir/err")" = 1 ]
+
+# --- an output_dir whose files couldn't be named
+long=$dir/$(printf '%0200d/' {1..25} | cut -c1-$((4065 - ${#dir})))
+refused "a path of ${#long} characters" 2 "output_dir has ${#long} characters" "at most" -- pt "$dir/run.yaml" output_dir="$long"
+run pt "$dir/run.yaml" output_dir="${long:0:4040}"
+check "one of 4040: $(tail -1 "$dir/err" | cut -c1-200)" [ "$status" = 0 ]
+
 # --- merge_adapter after the run
 again "$dir/finished" merge_adapter=true
 check "a finished run is merged: $(tail -1 "$dir/err")" [ "$status" = 0 -a -e "$dir/tuned/merged/model.safetensors" ]

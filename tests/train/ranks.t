@@ -93,6 +93,25 @@ for kind in "" "lora=true lora_dropout=0.1" "optimizer=normuon" "optimizer=adamw
     done
 done
 
+# --- moments of 8 bits of packed weights whose parts begin within a block, on any number of ranks, and on from another number
+"$SUROGATE" new --arch llama-tiny --random --tokenizer "$dir/tokenizer" "$dir/odd" hidden_size=60 intermediate_size=92 vocab_size=300 \
+    head_dim=10 num_attention_heads=6 num_key_value_heads=2 num_hidden_layers=3 2> /dev/null
+odd() { # RANKS OUT STEPS ARGS...
+    local ranks=$1 out=$dir/odd-$2 steps=$3
+    shift 3
+    run pt "$dir/run.yaml" model="$dir/odd" output_dir="$out" gpus="$ranks" per_device_train_batch_size=$((12 / ranks)) max_steps="$steps" \
+        gradient_accumulation_steps=1 optimizer=adamw_8bit lr_scheduler_type=constant save_steps=0 eval_steps=0 "$@"
+    check "8 bits, $ranks ranks, $*: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "8 bits, $ranks ranks, $*: the run of one" awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $1)) bad = 1; n++ }
+        END { exit bad || n < 12 }' <(paste <(numbers "$dir/odd-1" | head -12) <(numbers "$out" | head -12))
+}
+odd 1 1 8
+for ranks in 2 3 4 6; do odd $ranks $ranks 8; done
+odd 3 zero 8 zero_level=3
+odd 3 host 8 offload_optimizer=true
+odd 4 on 6 save_steps=2
+odd 2 on 8 resume_from_checkpoint=true
+
 # --- damage is named
 cp -r "$dir/4" "$dir/damaged"
 checkpoint=$dir/damaged/checkpoint-40

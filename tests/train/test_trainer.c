@@ -5,10 +5,19 @@
 #include "model/new.h"
 #include "text/bpe_train.h"
 #include "train/run_record.h"
+#include "train/trainer_state.h"
 
 #include "test.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- counting allocations: every malloc of the process comes through here ---- */
@@ -50,6 +59,51 @@ void *aligned_alloc(size_t alignment, size_t size)
     return __libc_memalign(alignment, size);
 }
 #endif
+
+/* ---- a process that ends at a certain rename, a file system that can't exchange, a folder that appears ---- */
+
+static atomic_int  renames_left; /* of checkpoints as a whole, until this process is killed right before one; 0: it isn't */
+static atomic_bool no_exchange;
+static const char *appearing, *appears_as; /* what another program moves into place right before mkdir makes it */
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static void count_rename(const char *to)
+{
+    const char *name = strrchr(to, '/');
+    if (!name || !strstr(name, "checkpoint-")) return;
+    if (renames_left > 0 && --renames_left == 0) raise(SIGKILL);
+}
+
+int rename(const char *from, const char *to)
+{
+    count_rename(to);
+    return REAL(rename)(from, to);
+}
+
+long syscall(long number, ...)
+{
+    va_list list;
+    long    a[6];
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_renameat2) count_rename((const char *)a[3]);
+    if (number == SYS_renameat2 && no_exchange) {
+        errno = EINVAL;
+        return -1;
+    }
+    return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    if (appearing && strcmp(path, appears_as) == 0) {
+        EXPECT_INT(rename(appearing, path), 0);
+        appearing = NULL;
+    }
+    return REAL(mkdir)(path, mode);
+}
 
 /* ---- a tiny run in a folder of its own ---- */
 
@@ -210,6 +264,71 @@ static void rewrite_manifest(const char *folder)
     strbuf_deinit(&text);
 }
 
+/* run_state.json, with `to` in place of `from`, under a manifest that fits. */
+static void reseal_state(const char *from, const char *to)
+{
+    Arena       arena = {0};
+    Str         text;
+    StrBuf      other = {0};
+    const char *path = in_folder("out/checkpoint-12/run_state.json");
+    EXPECT_OK(file_read(&arena, path, 1 << 16, &text));
+    const char *at = strstr(text.data, from);
+    EXPECT(at != NULL);
+    if (at) strbuf_printf(&other, "%.*s%s%s", (int)(at - text.data), text.data, to, at + strlen(from));
+    EXPECT_OK(file_write_atomic(path, strbuf_cstr(&other), other.len));
+    rewrite_manifest(in_folder("out/checkpoint-12"));
+    strbuf_deinit(&other);
+    arena_deinit(&arena);
+}
+
+/* Every field is looked at, whatever the checksums say. */
+static void a_state_that_no_run_writes_is_passed_over(void)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"\"version\": 1", "\"version\": 9", "is of another version"},
+        {"\"step\": 12", "\"step\": 11", "applied 12 and skipped 0 aren't step 11"},
+        {"\"step\": 12,\n  \"applied\": 12", "\"step\": 8,\n  \"applied\": 8", "is of step 8, its folder is checkpoint-12"},
+        {"\"step\": 12", "\"step\": 12.5", "step is missing, or no whole number"},
+        {"\"applied\": 12", "\"applied\": -5", "below 0"},
+        {"\"applied\": 12", "\"applied\": 13", "applied 13"},
+        {"\"skipped\": 0", "\"skipped\": 9223372036854775807", "skipped"},
+        {"\"bad_in_row\": 0", "\"bad_in_row\": 2", "bad_in_row 2"},
+        {"\"total_tokens\": ", "\"total_tokens\": -", "below 0"},
+        {"\"total_trained\": ", "\"total_trained\": 9", "tokens were trained"},
+        {"\"total_trained\": ", "\"total_trained\": \"many\", \"x\": ", "total_trained"},
+        {"\"metrics_bytes\": ", "\"metrics_bytes\": -", "below 0"},
+        {"\"metrics_hash\": \"", "\"metrics_hash\": \"-", "metrics_hash"},
+        {"\"eval_pending\": false", "\"eval_pending\": 0", "eval_pending"},
+        {"\"settings_hash\": \"", "\"settings_hash\": \"0x", "settings_hash"},
+        {"\"data_hash\": \"", "\"data_hash\": \" ", "data_hash"},
+    };
+    TrainOutcome outcome;
+    char         newest[256];
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 12\nsave_steps: 8\n", NULL, &outcome));
+    EXPECT_OK(checkpoint_verify(in_folder("out/checkpoint-12")));
+    test_copy(in_folder("out/checkpoint-12/run_state.json"), in_folder("state"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_copy(in_folder("state"), in_folder("out/checkpoint-12/run_state.json"));
+        reseal_state(cases[i].from, cases[i].to);
+        EXPECT_FAILS(checkpoint_verify(in_folder("out/checkpoint-12")), ERR_CHECKPOINT, cases[i].says);
+        EXPECT_OK(checkpoint_newest(in_folder("out"), newest, sizeof newest));
+        EXPECT_CONTAINS(newest, "checkpoint-8");
+    }
+    test_copy(in_folder("state"), in_folder("out/checkpoint-12/run_state.json"));
+    static const char *const manifests[] = {"{\"version\": 2, \"files\": []}", "{\"files\": []}",
+                                            "{\"files\": [{\"name\": \"config.json\"}]}",
+                                            "{\"files\": [{\"name\": \"../x\", \"bytes\": 1, \"xxh3\": \"0000000000000000\"}]}",
+                                            "{\"files\": [{\"name\": \"config.json\", \"bytes\": 1, \"xxh3\": \"0\"}]}"};
+    for (size_t i = 0; i < sizeof manifests / sizeof *manifests; i++) {
+        EXPECT_OK(file_write_atomic(in_folder("out/checkpoint-12/manifest.json"), manifests[i], strlen(manifests[i])));
+        EXPECT_FAILS(checkpoint_verify(in_folder("out/checkpoint-12")), ERR_CHECKPOINT, "manifest.json");
+    }
+    close_folder();
+}
+
 /* A safetensors file of `count` of its tensors, the first from `first` on, the last with `rows_more` rows more than it has. */
 static void rewrite_states(const char *from, const char *to, size_t first, size_t count, const char *const *metadata, int64_t rows_more)
 {
@@ -292,6 +411,64 @@ static void the_oldest_checkpoints_go(void)
     EXPECT_OK(train_with("max_steps: 10\nsave_steps: 2\nsave_total_limit: 2\n", NULL, &outcome));
     EXPECT(!is_folder(in_folder("out/checkpoint-6")));
     EXPECT(is_folder(in_folder("out/checkpoint-8")) && is_folder(in_folder("out/checkpoint-10")));
+    close_folder();
+}
+
+/* A run that saves into the place of a checkpoint of the same step is killed before each of its renames. */
+static void a_replaced_checkpoint_is_there_until_the_new_one_is(void)
+{
+    char again[256];
+    bool was_killed = true;
+    int  num_kills = 0;
+    open_folder();
+    TrainOutcome outcome;
+    EXPECT_OK(train_with("max_steps: 8\nsave_steps: 4\nsave_total_limit: 0\n", NULL, &outcome));
+    EXPECT_INT(rename(in_folder("out"), in_folder("other")), 0);
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    snprintf(again, sizeof again, "max_steps: 8\nsave_steps: 4\nsave_total_limit: 0\nresume_from_checkpoint: %s\n",
+             in_folder("other/checkpoint-4"));
+    for (int exchanges = 0; exchanges < 2; exchanges++) {
+        was_killed = true;
+        for (int at = 1; was_killed && at < 100; at++) {
+            int   status = 0;
+            pid_t child = fork();
+            if (child == 0) {
+                renames_left = at;
+                no_exchange = !exchanges;
+                _exit(train_with(again, NULL, &outcome) != OK);
+            }
+            EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+            was_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+            EXPECT(was_killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+            EXPECT_OK(checkpoint_restore(in_folder("out")));
+            EXPECT_OK(checkpoint_verify(in_folder("out/checkpoint-4")));
+            num_kills += was_killed;
+        }
+        EXPECT(!was_killed && num_kills > 0);
+        EXPECT(access(in_folder("out/.checkpoint-4.replaced"), F_OK) != 0 && access(in_folder("out/.checkpoint-4.partial"), F_OK) != 0);
+    }
+    close_folder();
+}
+
+/* Two runs begun together: what the first made while the second opened its model is seen by it. */
+static void a_run_that_appears_is_left_alone(void)
+{
+    TrainOutcome outcome;
+    uint64_t     before = 0, after = 1;
+    open_folder();
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    EXPECT_OK(file_hash(in_folder("out/model.safetensors"), &before));
+    EXPECT_INT(rename(in_folder("out"), in_folder("first")), 0);
+    appearing = in_folder("first");
+    appears_as = in_folder("out");
+    EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
+    EXPECT(!appearing && outcome.already_finished);
+    EXPECT_INT(rename(in_folder("out"), in_folder("first")), 0);
+    appearing = in_folder("first");
+    appears_as = in_folder("out");
+    EXPECT_FAILS(train_with("max_steps: 4\nlearning_rate: 1e-5\n", NULL, &outcome), ERR_INVALID, "a finished run with other settings");
+    EXPECT_OK(file_hash(in_folder("out/model.safetensors"), &after));
+    EXPECT(before == after);
     close_folder();
 }
 
@@ -391,6 +568,58 @@ static void an_untouched_base_is_not_read_again(void)
     close_folder();
 }
 
+static void write_steps(Metrics *metrics, int64_t from, int64_t to)
+{
+    for (int64_t step = from; step <= to; step++) {
+        StepMetrics line = {.step = step, .epoch = (double)step / 100, .loss = 1.0 / (double)step, .norm = 0.1, .lr = 1e-3, .seconds = 0.1};
+        EXPECT_OK(metrics_step(metrics, &line));
+        EvalMetrics eval = {.step = step, .loss = 2.0 / (double)step, .tokens = 100, .trained = 90, .seconds = 0.5};
+        if (step % 4 == 0) EXPECT_OK(metrics_eval(metrics, &eval));
+    }
+    static const char text[] = "a sample";
+    EXPECT_OK(metrics_sample(metrics, to, "a prompt", text, strlen(text)));
+}
+
+/* The log of a long run isn't kept in memory. Read back, it tells the same; the file is cut where the mark says. */
+static void a_long_log_is_told_in_bounded_memory(void)
+{
+    enum { STEPS = 120000 };
+    TrainerFacts facts = {.max_steps = STEPS, .logging_steps = 1, .rows_per_step = 1, .finished = true};
+    TrainState   state = {.step = STEPS};
+    StrBuf       live = {0}, again = {0};
+    MetricsMark  mark = {0}, end = {0};
+    int64_t      bytes = 0;
+    Metrics     *metrics = NULL;
+    open_folder();
+    const char *path = in_folder("metrics.jsonl");
+    EXPECT_OK(metrics_open(path, &mark, 1, &metrics));
+    write_steps(metrics, 1, STEPS);
+    EXPECT_OK(metrics_sync(metrics, &end));
+    end.step = STEPS;
+    EXPECT_OK(file_size(path, &bytes));
+    EXPECT_INT(end.bytes, bytes);
+    trainer_state_text(metrics_history(metrics), &state, &facts, &live);
+    write_steps(metrics, STEPS + 1, STEPS + 5);
+    metrics_close(metrics);
+    EXPECT_OK(metrics_open(path, &end, 1, &metrics));
+    const MetricsFound *found = metrics_found(metrics);
+    EXPECT(!found->is_cut && !found->is_changed && !found->num_bad && found->cut_first == STEPS + 1 && found->cut_last == STEPS + 5);
+    EXPECT_OK(file_size(path, &bytes));
+    EXPECT_INT(bytes, end.bytes);
+    const History *history = metrics_history(metrics);
+    EXPECT_INT(history->steps.seen, STEPS);
+    EXPECT(history_count(&history->steps) < 5000 && history_count(&history->evals) < 5000 && history->samples.len < 200);
+    EXPECT_INT(history_at(&history->steps, history_count(&history->steps) - 1)->step, STEPS);
+    EXPECT(history->trend.best_step == STEPS && fabs(history->trend.best * STEPS / 2 - 1) < 1e-8);
+    trainer_state_text(history, &state, &facts, &again);
+    EXPECT_STR(live.data, again.data);
+    EXPECT(live.len < (4 << 20));
+    metrics_close(metrics);
+    strbuf_deinit(&live);
+    strbuf_deinit(&again);
+    close_folder();
+}
+
 static void saved_folders_carry_the_tokenizer_byte_for_byte(void)
 {
     TrainOutcome outcome;
@@ -434,6 +663,8 @@ static void a_rank_that_stands_still(void)
 
 TEST_MAIN(TEST(a_rank_that_stands_still), TEST(steps_allocate_nothing_from_the_second_on),
           TEST(divergence_stops_with_the_weights_of_before), TEST(a_damaged_checkpoint_is_passed_over),
-          TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused), TEST(the_oldest_checkpoints_go),
-          TEST(a_finished_run_is_left_alone_and_others_refused), TEST(the_cursor_counts_rows), TEST(an_untouched_base_is_not_read_again),
+          TEST(a_state_that_no_run_writes_is_passed_over), TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused),
+          TEST(the_oldest_checkpoints_go), TEST(a_replaced_checkpoint_is_there_until_the_new_one_is),
+          TEST(a_run_that_appears_is_left_alone), TEST(a_finished_run_is_left_alone_and_others_refused),
+          TEST(an_untouched_base_is_not_read_again), TEST(a_long_log_is_told_in_bounded_memory), TEST(the_cursor_counts_rows),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))

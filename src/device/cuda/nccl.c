@@ -97,16 +97,6 @@ static Status open_library(CudaNccl *nccl, int *out_version)
     return OK;
 }
 
-static void set_variables(bool is_local)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&lock);
-    setenv("NCCL_NVLS_ENABLE", "0", 0);
-    setenv("NCCL_ALGO", "Ring", 0);
-    if (is_local) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
-    pthread_mutex_unlock(&lock);
-}
-
 /* ---- calls ---- */
 
 static Status failed(const CudaNccl *nccl, int result, const char *what)
@@ -258,7 +248,6 @@ Status cuda_nccl_open(CudaDevice *cuda)
     nccl->comm = cuda->comm;
     pthread_mutex_init(&nccl->lock, NULL);
     cuda->nccl = nccl;
-    set_variables(nccl->comm->is_local);
     TRY(open_library(nccl, &version));
     TRY(same_version(nccl, version));
     return make_handle(nccl);
