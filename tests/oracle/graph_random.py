@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Random models with further outputs, several loss terms, dropout in several places and several documents a row: loss and gradients against
-PyTorch in f64. Masks of dropout are drawn here again, by Philox.
+PyTorch in f64. Masks of dropout are drawn here again, by Philox. A difference above the limit passes where sums cancel, as those of the biases of
+keys do: where PyTorch's own gradients in f32 are off by a quarter of it. Such models are counted.
 
-  SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/graph_random.py FIRST LAST      seeds
-  ... graph_random.py FIRST LAST FILE.json      writes what tests/python/graphs.t compares with
+  SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/graph_random.py 0-1499
+  ... graph_random.py 0-39,371,576 tests/fixtures/graphs.json      writes what tests/python/graphs.t compares with
 """
 import json
 import os
@@ -246,6 +247,22 @@ def expected(seed, parts, weights):
     return loss, weights
 
 
+def difference(want, loss, leaves, gradients):
+    """As base.difference, but of the loss relative to its size."""
+    want = float(want.detach())
+    scaled = torch.tensor(want / max(1, abs(want)))
+    return base.difference(scaled, loss / max(1, abs(want)), leaves, gradients)
+
+
+def own_difference(seed, parts, weights, want, leaves):
+    """Of PyTorch in f32."""
+    torch.set_default_dtype(torch.float32)
+    loss, rounded = expected(seed, parts, {n: w.astype(np.float32) for n, w in weights.items()})
+    torch.set_default_dtype(torch.float64)
+    gradients = {n: np.zeros(w.shape) if w.grad is None else w.grad.numpy() for n, w in rounded.items()}
+    return difference(want, float(loss.detach()), leaves, gradients)[0]
+
+
 def probe(values):
     values = np.asarray(values, np.float64).ravel()
     return [float("%.9g" % x) for x in (np.sqrt((values**2).sum()), (values * np.cos(np.arange(values.size))).sum())]
@@ -254,24 +271,28 @@ def probe(values):
 def main():
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    first, last, failed, worst, told = int(sys.argv[1]), int(sys.argv[2]), 0, (0.0, ""), {}
-    for seed in range(first, last):
+    failed, cancelled, worst, told = 0, 0, (0.0, ""), {}
+    seeds = [s for part in sys.argv[1].split(",") for s in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)]
+    for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 parts = make(seed)
                 loss, weights, gradients = trained(seed, folder, parts)
                 want, leaves = expected(seed, parts, weights)
-                error, what = base.difference(want, loss, leaves, gradients)
+                error, what = difference(want, loss, leaves, gradients)
+                cancels = error > LIMIT and error <= 4 * own_difference(seed, parts, weights, want, leaves)
                 told[seed] = {"loss": float(want.detach()), "gradients": {n: probe(w.grad) for n, w in leaves.items() if w.grad is not None}}
             except Exception as problem:
-                error, what = float("nan"), str(problem)
-        worst = max(worst, (error, f"{what} of {seed}")) if error == error else worst
-        if not error <= LIMIT:
+                error, what, cancels = float("nan"), str(problem), False
+        cancelled += cancels
+        if not cancels:
+            worst = max(worst, (error, f"{what} of {seed}")) if error == error else worst
+        if not error <= LIMIT and not cancels:
             failed += 1
             print("FAIL %d: %s %.1e" % (seed, what, error), flush=True)
-    print("%d models, %d failed; the largest difference is %.1e, %s" % (last - first, failed, *worst))
-    if len(sys.argv) > 3 and not failed:
-        with open(sys.argv[3], "w") as file:
+    print("%d models, %d failed; the largest difference is %.1e, %s; %d whose sums cancel" % (len(seeds), failed, *worst, cancelled))
+    if len(sys.argv) > 2 and not failed:
+        with open(sys.argv[2], "w") as file:
             file.write("{" + ",\n".join("%s: %s" % (json.dumps(str(s)), json.dumps(t)) for s, t in told.items()) + "}\n")
     sys.exit(failed > 0)
 
