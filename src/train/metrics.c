@@ -57,8 +57,7 @@ Status metrics_open(const char *path, int64_t keep_bytes, int64_t step, Metrics 
         close(fd);
         return status;
     }
-    Metrics *metrics = calloc(1, sizeof *metrics);
-    CHECK(metrics);
+    Metrics *metrics = calloc_or_end(1, sizeof *metrics);
     metrics->fd = fd;
     metrics->bytes = keep_bytes;
     strbuf_reserve(&metrics->waiting, 1 << 16);
