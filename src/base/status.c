@@ -97,3 +97,24 @@ void fatal_out_of_memory(size_t bytes)
     fprintf(stderr, "surogate: out of host memory (%zu bytes asked for)\n", bytes);
     _Exit(status_exit_code(ERR_NO_FIT));
 }
+
+void *malloc_or_end(size_t bytes)
+{
+    void *memory = malloc(bytes ? bytes : 1);
+    if (!memory) fatal_out_of_memory(bytes);
+    return memory;
+}
+
+void *calloc_or_end(size_t count, size_t size)
+{
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) fatal_out_of_memory(count * size);
+    return memory;
+}
+
+void *realloc_or_end(void *memory, size_t bytes)
+{
+    memory = realloc(memory, bytes ? bytes : 1);
+    if (!memory) fatal_out_of_memory(bytes);
+    return memory;
+}

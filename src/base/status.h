@@ -40,6 +40,10 @@ _Noreturn void check_failed(const char *expr, const char *file, int line);
 /* Host bookkeeping memory is never worth recovering from: prints and exits with ERR_NO_FIT's code.
  * Big buffers (device regions, shards) are allocated through calls that return Status instead. */
 _Noreturn void fatal_out_of_memory(size_t bytes);
+/* malloc, calloc and realloc of such memory: never NULL. */
+void *malloc_or_end(size_t bytes);
+void *calloc_or_end(size_t count, size_t size);
+void *realloc_or_end(void *memory, size_t bytes);
 
 /* `code` is returned as such (and evaluated twice): so the compiler sees that a failed call isn't OK. */
 #define FAIL(code, ...) return status_fail((code), __VA_ARGS__), (code)

@@ -146,8 +146,7 @@ static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Docu
     size_t count;
     TRY(read_documents(&args->arena, infer, e->text, documents));
     if (e->bigram) TRY(bigram_bits(&args->arena, infer, e->bigram, documents, &bigram));
-    float *losses = malloc(documents->ids.len * sizeof *losses);
-    if (!losses) fatal_out_of_memory(documents->ids.len * sizeof *losses);
+    float *losses = malloc_or_end(documents->ids.len * sizeof *losses);
     Status status = evaluate_documents(infer, e, documents, losses, &sum, &count);
     if (status == OK) {
         StrBuf out = {0};

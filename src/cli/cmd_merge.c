@@ -34,8 +34,7 @@ static Status probe(const char *dir, const char *adapter, const char *qlora, flo
         tokens[i] = (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 42).v[0] % (uint64_t)vocab);
         positions[i] = i;
     }
-    float *logits = malloc((size_t)(vocab * PROBE_TOKENS + 1) * sizeof *logits);
-    if (!logits) fatal_out_of_memory((size_t)(vocab * PROBE_TOKENS) * sizeof *logits);
+    float *logits = malloc_or_end((size_t)(vocab * PROBE_TOKENS + 1) * sizeof *logits);
     for (int32_t row = 0; row < chunk && status == OK; row += PROBE_EVERY, rows++) {
         status = session_write(infer.session, "tokens", tokens, (size_t)chunk * 4);
         if (status == OK) status = session_write(infer.session, "positions", positions, (size_t)chunk * 4);

@@ -18,13 +18,6 @@ static const char *env(const char *name)
     return value && *value ? value : NULL;
 }
 
-static char *copy(const char *text, size_t len)
-{
-    char *own = strndup(text, len);
-    if (!own) fatal_out_of_memory(len);
-    return own;
-}
-
 static bool env_true(const char *name)
 {
     static const char *const words[] = {"1", "ON", "YES", "TRUE"};
@@ -68,6 +61,14 @@ static Status read_timeout(const char *name, int *out)
     return OK;
 }
 
+static char *copy_text(const char *text, size_t len)
+{
+    char *copy = malloc_or_end(len + 1);
+    memcpy(copy, text, len);
+    copy[len] = 0;
+    return copy;
+}
+
 /* Blanks around it are dropped: token files end with a newline. What else isn't printable would break the header. */
 static Status set_token(const char *text, const char *from, char **out)
 {
@@ -77,7 +78,7 @@ static Status set_token(const char *text, const char *from, char **out)
     for (size_t i = 0; i < len; i++)
         FAIL_IF(text[i] < 0x21 || text[i] > 0x7e, ERR_INVALID, "%s: a token has printable letters and no blanks; byte %zu isn't one", from,
                 i);
-    *out = len ? copy(text, len) : NULL;
+    *out = len ? copy_text(text, len) : NULL;
     return OK;
 }
 
@@ -109,7 +110,7 @@ static Status read_options(HubOptions *o, const char *home)
     FAIL_IF(strncasecmp(endpoint, "https://", 8) != 0 && strncasecmp(endpoint, "http://", 7) != 0, ERR_INVALID,
             "HF_ENDPOINT=%s: expected https://HOST", endpoint);
     while (len && endpoint[len - 1] == '/') len--;
-    o->endpoint = copy(endpoint, len);
+    o->endpoint = copy_text(endpoint, len);
     o->cache = cache ? join(cache, "") : join(home, "/hub");
     o->offline = env_true("HF_HUB_OFFLINE") || env_true("TRANSFORMERS_OFFLINE") || env_true("HF_DATASETS_OFFLINE");
     o->progress = log_is_terminal() && !env_true("HF_HUB_DISABLE_PROGRESS_BARS");

@@ -20,19 +20,13 @@ struct Bigram {
     uint64_t  total, kinds;
 };
 
-static void *must(void *memory, size_t bytes)
-{
-    if (!memory) fatal_out_of_memory(bytes);
-    return memory;
-}
-
 Bigram *bigram_create(int32_t vocab_size)
 {
-    Bigram *b = must(calloc(1, sizeof *b), sizeof *b);
+    Bigram *b = calloc_or_end(1, sizeof *b);
     b->vocab_size = vocab_size;
-    b->follow_count = must(calloc((size_t)vocab_size, sizeof *b->follow_count), (size_t)vocab_size * sizeof *b->follow_count);
-    b->follow_kinds = must(calloc((size_t)vocab_size, sizeof *b->follow_kinds), (size_t)vocab_size * sizeof *b->follow_kinds);
-    b->count = must(calloc((size_t)vocab_size, sizeof *b->count), (size_t)vocab_size * sizeof *b->count);
+    b->follow_count = calloc_or_end((size_t)vocab_size, sizeof *b->follow_count);
+    b->follow_kinds = calloc_or_end((size_t)vocab_size, sizeof *b->follow_kinds);
+    b->count = calloc_or_end((size_t)vocab_size, sizeof *b->count);
     return b;
 }
 
@@ -51,7 +45,7 @@ void bigram_add(Bigram *b, const int32_t *ids, size_t count)
 {
     if (b->num_seen + count > b->capacity) {
         b->capacity = 2 * (b->num_seen + count);
-        b->seen = must(realloc(b->seen, b->capacity * sizeof *b->seen), b->capacity * sizeof *b->seen);
+        b->seen = realloc_or_end(b->seen, b->capacity * sizeof *b->seen);
     }
     for (size_t i = 0; i < count; i++) {
         b->kinds += b->count[ids[i]]++ == 0;
@@ -69,7 +63,7 @@ static int by_key(const void *a, const void *b)
 void bigram_finish(Bigram *b)
 {
     if (b->num_seen) qsort(b->seen, b->num_seen, sizeof *b->seen, by_key);
-    b->pairs = must(malloc((b->num_seen + 1) * sizeof *b->pairs), (b->num_seen + 1) * sizeof *b->pairs);
+    b->pairs = malloc_or_end((b->num_seen + 1) * sizeof *b->pairs);
     for (size_t i = 0; i < b->num_seen; i++) {
         uint32_t v = (uint32_t)(b->seen[i] >> 32);
         if (b->num_pairs == 0 || b->pairs[b->num_pairs - 1].key != b->seen[i]) {

@@ -82,9 +82,8 @@ Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *
     const ProgramSpec *spec = &plan_program(infer->plan, PROGRAM_EVAL)->spec;
     EvalBatch          batch = {.rows = spec->batch, .seq = spec->seq};
     size_t             cells = (size_t)(batch.rows * batch.seq);
-    int32_t           *memory = calloc(6 * cells, sizeof *memory);
+    int32_t           *memory = calloc_or_end(6 * cells, sizeof *memory);
     int64_t            first[MOST_ROWS];
-    if (!memory) fatal_out_of_memory(6 * cells * sizeof *memory);
     batch.tokens = memory;
     batch.labels = memory + cells;
     batch.positions = memory + 2 * cells;

@@ -23,9 +23,8 @@ static Status open_decoder(Session *session, Decoder *d)
     d->chunk = d->prefill->spec.seq;
     d->vocab_size = type_cols(&graph_output(decode, "logits")->type);
     d->cache_len = plan->cache_len;
-    d->tokens = calloc((size_t)d->chunk * 2, sizeof *d->tokens);
-    d->logits = malloc((size_t)d->vocab_size * sizeof *d->logits);
-    if (!d->tokens || !d->logits) fatal_out_of_memory((size_t)d->vocab_size * sizeof *d->logits);
+    d->tokens = calloc_or_end((size_t)d->chunk * 2, sizeof *d->tokens);
+    d->logits = malloc_or_end((size_t)d->vocab_size * sizeof *d->logits);
     d->positions = d->tokens + d->chunk;
     return OK;
 }

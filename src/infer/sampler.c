@@ -19,10 +19,8 @@ struct Sampler {
 
 Sampler *sampler_create(const SampleOptions *options, int64_t vocab_size)
 {
-    Sampler *sampler = malloc(sizeof *sampler);
-    if (!sampler) fatal_out_of_memory(sizeof *sampler);
-    *sampler = (Sampler){*options, vocab_size, malloc((size_t)vocab_size * sizeof(Candidate))};
-    if (!sampler->candidates) fatal_out_of_memory((size_t)vocab_size * sizeof(Candidate));
+    Sampler *sampler = malloc_or_end(sizeof *sampler);
+    *sampler = (Sampler){*options, vocab_size, malloc_or_end((size_t)vocab_size * sizeof(Candidate))};
     return sampler;
 }
 

@@ -350,11 +350,16 @@ static void unlink_member(Value *value)
     if (value->storage->last_member == value) value->storage->last_member = before;
 }
 
+bool member_precedes(const Value *a, const Value *b)
+{
+    return a->offset != b->offset ? a->offset < b->offset : a->id < b->id;
+}
+
 static void link_member(Value *value)
 {
     Value *base = value->storage, **link = &base->first_member;
-    if (base->last_member && base->last_member->id < value->id) link = &base->last_member->next_member;
-    while (*link && (*link)->id < value->id) link = &(*link)->next_member;
+    if (base->last_member && member_precedes(base->last_member, value)) link = &base->last_member->next_member;
+    while (*link && member_precedes(*link, value)) link = &(*link)->next_member;
     value->next_member = *link;
     if (!*link) base->last_member = value;
     *link = value;

@@ -147,7 +147,7 @@ struct Value {
     Sharing     sharing;
     Value      *storage; /* its elements are storage's [offset, offset + numel); NULL: it has memory of its own */
     int64_t     offset;  /* 0 except in a member or a home */
-    Value      *first_member, *last_member, *next_member; /* the members of a packed one, by id; value_place_in keeps them */
+    Value      *first_member, *last_member, *next_member; /* the members of a packed one, as they lie; value_place_in keeps them */
     const void *const_data;                               /* VALUE_CONST with contents known now: type_bytes bytes; else NULL */
     Use        *first_use;                                /* every reader in the graph */
     int         num_uses;

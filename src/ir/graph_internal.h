@@ -9,6 +9,9 @@ void *attrs_defaults(Arena *arena, const OpDef *op);
 /* What the op says of where output `k` lives: in which input's memory, and how; STORAGE_OWN and NULL: nothing. */
 Sharing node_sharing(const Node *node, int k, Value **out_storage);
 
+/* The order of members of one value: by where they lie. */
+bool member_precedes(const Value *a, const Value *b);
+
 /* Makes output `k` of the node. */
 Value *node_add_output(Graph *graph, Node *node, int k, const char *name, const TensorType *type);
 

@@ -162,7 +162,8 @@ static Status verify_members(const Graph *graph)
         const Value *base = graph->values[i];
         views += base->sharing == STORAGE_MEMBER;
         for (const Value *member = base->first_member; member; member = member->next_member, listed++)
-            FAIL_IF(member->storage != base || (member->next_member ? member->next_member->id <= member->id : member != base->last_member),
+            FAIL_IF(member->storage != base ||
+                        (member->next_member ? !member_precedes(member, member->next_member) : member != base->last_member),
                     ERR_INTERNAL, "graph: list of members of %s broken", base->name);
     }
     FAIL_IF(listed != views, ERR_INTERNAL, "graph: %lld members listed, %lld counted", (long long)listed, (long long)views);

@@ -168,8 +168,7 @@ static Status make_changed(Merger *merger, const Source *source, FileWriter *out
 static Status append_made(const StTensor *w, FileWriter *out)
 {
     enum { CHUNK = 1 << 18 };
-    float *values = malloc(CHUNK * sizeof *values);
-    CHECK(values);
+    float *values = malloc_or_end(CHUNK * sizeof *values);
     Status status = st_check_range(w, DT_F32);
     for (int64_t first = 0; first < w->numel && status == OK; first += CHUNK) {
         StTensor piece = *w;

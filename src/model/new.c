@@ -254,9 +254,8 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
         decls[i] = (StDecl){.name = param_saved(param)->names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
         for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[turned ? 1 - k : k];
     }
-    g.values = malloc(CHUNK_NUMEL * sizeof *g.values);
-    g.converted = malloc(CHUNK_NUMEL * sizeof *g.values);
-    CHECK(g.values && g.converted);
+    g.values = malloc_or_end(CHUNK_NUMEL * sizeof *g.values);
+    g.converted = malloc_or_end(CHUNK_NUMEL * sizeof *g.values);
     Status status =
         st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes, append_values, &g);
     free(g.values);

@@ -255,8 +255,7 @@ static Status check_unexpected(const Plan *plan, const HfModel *model)
     size_t       count = 0, capacity = 0;
     const char **names = NULL;
     for (int i = 0; i < plan->num_params; i++) capacity += (size_t)weights_source(model->weights, plan->params[i])->num_names;
-    names = malloc((capacity + 1) * sizeof *names);
-    CHECK(names);
+    names = malloc_or_end((capacity + 1) * sizeof *names);
     for (int i = 0; i < plan->num_params; i++) {
         const HfSource *hf = weights_source(model->weights, plan->params[i]);
         for (int k = 0; k < hf->num_names && !plan->params[i]->is_adapter; k++) names[count++] = hf->names[k];

@@ -173,9 +173,9 @@ static Status append_transposed(Saver *saver, const Param *param, FileWriter *ou
     size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype, 1);
     size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1], begin, end;
     char  *all = malloc(bytes), *turned = malloc(bytes);
-    FAIL_IF(!all || !turned, ERR_NO_FIT, "no memory to transpose %s", param->name);
+    Status status = all && turned ? OK : status_fail(ERR_NO_FIT, "no memory to transpose %s", param->name);
     comm_own_bytes(saver->comm, bytes, &begin, &end);
-    Status status = read_whole(saver, param, all);
+    if (status == OK) status = read_whole(saver, param, all);
     for (size_t r = 0; r < rows && status == OK; r++)
         for (size_t c = 0; c < cols; c++) memcpy(turned + (c * rows + r) * size, all + (r * cols + c) * size, size);
     if (status == OK && begin > 0) status = file_writer_skip(out, begin);
@@ -190,9 +190,8 @@ static Status append_transposed(Saver *saver, const Param *param, FileWriter *ou
 static Status append_range(Saver *saver, const char *name, size_t begin, size_t end, FileWriter *out)
 {
     const char *direct = session_pointer(saver->session, name);
-    char       *chunk = malloc(CHUNK_BYTES);
-    CHECK(chunk);
-    Status status = OK;
+    char       *chunk = malloc_or_end(CHUNK_BYTES);
+    Status      status = OK;
     for (size_t at = begin; at < end && status == OK; at += CHUNK_BYTES) {
         size_t n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
         comm_beat(saver->comm, "saving");

@@ -27,6 +27,7 @@ Status attention_infer_qkv(const Node *node, int at)
             (long long)heads, (long long)kv_heads, (long long)dim);
     FAIL_IF(attrs->window < 0 || !(attrs->softcap >= 0), ERR_INVALID,
             "attributes window %lld, softcap %g: expected 0 (none) or a positive number", (long long)attrs->window, attrs->softcap);
+    FAIL_IF(!isfinite(attrs->scale), ERR_INVALID, "attribute scale is %g, expected a finite number", attrs->scale);
     TRY(infer_float(node, at, "q", 3));
     if (node->in[at]->type.ndim == 3) {
         FAIL_IF(node->in[at + 1] || node->in[at + 2], ERR_INVALID, "packed q comes with k or v, expected it alone");
@@ -378,7 +379,12 @@ static const AttentionAttrs attention_packed = {.num_heads = 3, .num_kv_heads = 
 static const AttentionAttrs attention_capped = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7};
 static const AttentionAttrs attention_window = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 70};
 
+static const AttentionAttrs attention_turned = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .scale = -0.7};
+
 static const OpSample attention_samples[] = {
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
+     .attrs = &attention_turned,
+     .int_range = {0, 0, 0, 1}},
     {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
      .attrs = &attention_small,
      .int_range = {0, 0, 0, 1}},
@@ -413,6 +419,7 @@ static const OpSample attention_large_samples[] = {
     {.in = {{DT_F32, 3, {1, 200, 1280}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[7]},
     {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}}, .attrs = &attention_large_attrs[8]},
     {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[9]},
+    {.in = {{DT_F32, 3, {2, 128, 1024}}, {0}, {0}, {DT_I32, 2, {2, 128}}}, .attrs = &attention_large_attrs[10]},
 };
 
 const OpDef op_attention = {

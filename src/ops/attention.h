@@ -63,6 +63,7 @@ static const AttentionAttrs attention_large_attrs[] = {
     {.num_heads = 3, .num_kv_heads = 1, .head_dim = 256, .window = 1, .dense = true},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .scale = 0.1, .window = 130, .softcap = 0.8, .dense = true},
     {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77, .softcap = 0.8, .dense = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .scale = -0.3, .dense = true},
 };
 
 /* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k, v (B,T,G,D), or packed (B,T,(H+2G)D) alone. */

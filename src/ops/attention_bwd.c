@@ -591,6 +591,14 @@ static const OpSample attention_bwd_large_samples[] = {
             {DT_F32, 3, {1, 2, 200}},
             {DT_I32, 2, {1, 200}}},
      .attrs = &attention_large_attrs[9]},
+    {.in = {{DT_F32, 4, {2, 128, 4, 128}},
+            {DT_F32, 3, {2, 128, 1024}},
+            {0},
+            {0},
+            {DT_F32, 4, {2, 128, 4, 128}},
+            {DT_F32, 3, {2, 4, 128}},
+            {DT_I32, 2, {2, 128}}},
+     .attrs = &attention_large_attrs[10]},
 };
 
 const OpDef op_attention_bwd = {

@@ -5,11 +5,12 @@
 #include "ops/attention.cuh"
 
 /* shared: bytes that a block may have. Tiles of 64 rows, padded, must fit in it. */
+/* The kernels by matrix units take the largest product for the largest score, which a negative scale would turn around. */
 static inline bool attention_mma_serves(const AttentionAttrs *attrs, size_t shared, bool backward)
 {
     int64_t dim = attrs->head_dim, tiles = dim == 256 ? (backward ? 4 : 3) : backward ? 6 : 4;
     bool    any = dim == 64 || dim == 128 || dim == 256 || (!(attrs->softcap > 0) && (dim == 16 || dim == 32 || dim == 96));
-    return any && shared >= (size_t)(tiles * 64 * (dim + 8) * 2 + 2048);
+    return any && attrs->scale >= 0 && shared >= (size_t)(tiles * 64 * (dim + 8) * 2 + 2048);
 }
 
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream);
@@ -21,7 +22,7 @@ Status attention_wide_backward(const AttentionDims *a, cudaStream_t stream);
 static inline bool attention_wgmma_serves(const AttentionAttrs *attrs)
 {
     int64_t dim = attrs->head_dim;
-    return dim == 128 || dim == 256 || (dim == 64 && !(attrs->softcap > 0));
+    return attrs->scale >= 0 && (dim == 128 || dim == 256 || (dim == 64 && !(attrs->softcap > 0)));
 }
 bool   attention_wgmma_there(void); /* whether this build has code for them */
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream);

@@ -29,7 +29,7 @@ static inline bool attention_may_hold_scores(const AttentionAttrs *attrs, int64_
 static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t batch, int64_t len, bool cudnn)
 {
     bool dim = attrs->head_dim == 128 || (attrs->head_dim == 64 && !(attrs->softcap > 0));
-    return dim && (!cudnn || !attention_may_hold_scores(attrs, batch, len) || len >= TURNS_LEAST_DENSE);
+    return dim && attrs->scale >= 0 && (!cudnn || !attention_may_hold_scores(attrs, batch, len) || len >= TURNS_LEAST_DENSE);
 }
 
 /* Parts of the workspace, in this order: delta (B,H,T) f32; how many blocks began, and turns taken of each tile of queries, int;

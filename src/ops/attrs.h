@@ -179,7 +179,7 @@ typedef struct QkvAttrs { /* layout of a packed row: H query heads, G keys, G va
 typedef struct AttentionAttrs {
     int64_t num_heads, num_kv_heads, head_dim; /* needed when packed; always set */
     int64_t window;                            /* a query attends that many keys, itself the last; 0: all before it */
-    double  scale;                             /* of q k^T; 0: 1/sqrt(head_dim) */
+    double  scale;                             /* of q k^T; 0: 1/sqrt(head_dim). Negative: on GPUs kernels without matrix units alone */
     double  softcap;                           /* scores s become softcap tanh(s / softcap); 0: they stay */
     bool    dense; /* every row is one document: doc_start is 0 wherever it matters. A promise that faster kernels use */
 } AttentionAttrs;
@@ -187,7 +187,7 @@ typedef struct AttentionAttrs {
 /* Whether kernels for whole rows of `len` do as well: rows are single documents, and a query attends all before it. */
 static inline bool attention_by_rows(const AttentionAttrs *attrs, int64_t len)
 {
-    return attrs->dense && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len);
+    return attrs->dense && attrs->scale >= 0 && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len);
 }
 
 typedef struct LossSumBwdAttrs { /* dims of dlosses */

@@ -165,8 +165,7 @@ Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const 
         memcpy(decls[i].dim, type->dim, sizeof type->dim);
         out_sums->items[i].name = decls[i].name;
     }
-    Saver saver = {session, comm, items, out_sums->items, malloc(CHUNK_BYTES)};
-    CHECK(saver.chunk);
+    Saver  saver = {session, comm, items, out_sums->items, malloc_or_end(CHUNK_BYTES)};
     Status status = st_write_together(comm, path, decls, count, metadata, append_item, &saver);
     free(saver.chunk);
     return status;

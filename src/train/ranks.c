@@ -47,8 +47,8 @@ static Status meet(const Config *config, Comm **out)
         return config_at(config->origin, KEY_run_rendezvous,
                          status_fail(ERR_INVALID, "rendezvous %s; expected host:port", config->rendezvous));
     snprintf(host, sizeof host, "%.*s", (int)(colon - config->rendezvous), config->rendezvous);
-    TRY(config_at(config->origin, KEY_run_rendezvous_secret, comm_secret_read(config->rendezvous_secret, &secret)));
     TRY(program_hash(&program));
+    TRY(config_at(config->origin, KEY_run_rendezvous_secret, comm_secret_read(config->rendezvous_secret, &secret)));
     if (config->rank == 0)
         log_info("rank 0 of %lld waits for the others at %s", (long long)(config->world_size * config->gpus), config->rendezvous);
     CommLimits  limits = {.progress = config->comm_timeout};

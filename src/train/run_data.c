@@ -270,9 +270,8 @@ static void close_tokenizing(Tokenizing *t)
 Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix)
 {
     Tokenizing      t;
-    TokenizeReport *out = malloc(sizeof *out);
-    CHECK(out);
-    Status status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
+    TokenizeReport *out = malloc_or_end(sizeof *out);
+    Status          status = open_tokenizing(config, tokenizer, tokenizer_dir, now_unix, &t);
     for (size_t i = 0; i < config->datasets.count && status == OK; i++) status = tokenize_one(&t, &config->datasets.items[i], out);
     for (size_t i = 0; i < config->validation_datasets.count && status == OK; i++)
         status = tokenize_one(&t, &config->validation_datasets.items[i], out);
@@ -328,9 +327,8 @@ static Status open_sets(RunData *data, Tokenizing *t, const DatasetList *list, S
 {
     *out_sets = arena_array(&data->arena, ShardSet, list->count + 1);
     *out_count = 0;
-    TokenizeReport *tokenized = malloc(sizeof *tokenized);
-    CHECK(tokenized);
-    Status status = OK;
+    TokenizeReport *tokenized = malloc_or_end(sizeof *tokenized);
+    Status          status = OK;
     for (size_t i = 0; i < list->count && status == OK; i++) {
         status = tokenize_one(t, &list->items[i], tokenized);
         if (status == OK) status = shard_set_open(tokenized->dir, &(*out_sets)[i]);

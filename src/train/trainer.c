@@ -57,10 +57,10 @@ static Status compare_run_files(Trainer *t)
     StrBuf own = {0}, difference = {0};
     run_record_shared(t->run_file, &own);
     int64_t bytes = (int64_t)own.len;
-    TRY(comm_broadcast(t->comm, 0, &bytes, sizeof bytes));
-    char *first = arena_alloc(&t->arena, (size_t)bytes + 1);
-    if (trainer_leads(t)) memcpy(first, own.data, own.len);
-    Status status = comm_broadcast(t->comm, 0, first, (size_t)bytes);
+    Status  status = comm_broadcast(t->comm, 0, &bytes, sizeof bytes);
+    char   *first = status == OK ? arena_alloc(&t->arena, (size_t)bytes + 1) : NULL;
+    if (first && trainer_leads(t)) memcpy(first, own.data, own.len);
+    if (status == OK) status = comm_broadcast(t->comm, 0, first, (size_t)bytes);
     if (status == OK && strcmp(first, strbuf_cstr(&own)) != 0) {
         run_record_difference(first, strbuf_cstr(&own), &difference);
         status = status_fail(ERR_INVALID, "it has other settings than rank 0 (%s): start all ranks with the same run file and arguments",
@@ -432,8 +432,7 @@ static Status train(Trainer *t, TrainOutcome *out)
 Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place)
 {
     static const TrainHooks none = {0};
-    Trainer                *t = calloc(1, sizeof *t);
-    CHECK(t);
+    Trainer                *t = calloc_or_end(1, sizeof *t);
     t->run_file = t->config = config;
     t->hooks = hooks ? hooks : &none;
     t->comm = comm;

@@ -20,9 +20,9 @@ FORWARD = 'def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, hyper
 
 WRONG = [
     # shapes
-    (UP, 'self.up = Linear("3 * C", "C")', "Linear: x is (B, T, 3 * C), expected (..., 4 * C)", SUM),
+    (UP, 'self.up = Linear("3 * C", "C")', "Linear: x is (B, T, 3 * C), expected (..., 4 * C), in blocks.{i}.down", SUM),
     (UP, 'self.up = Linear("4 * C", "V")', "Linear: x is (B, T, C), expected (..., V)", H),
-    (WEIGHT, 'weight = Param(Tensor["inner", "out"])', "linear: w is (C, 4 * C), expected (M, C): x (N,K), w (M,K)", LINEAR),
+    (WEIGHT, 'weight = Param(Tensor["inner", "out"])', "[bias (M)] -> y (N,M), in blocks.{i}.up", LINEAR),
     (WEIGHT, 'weight = Param(Tensor["out"])', "linear: w is (4 * C), expected (M, C)", LINEAR),
     (WEIGHT, 'weight = Param(Tensor["...", "inner"])', 'a weight has a whole shape, without "..."', None),
     (LINEAR, "return x", "Linear: its result is (B, T, C), expected (..., 4 * C)", "@forward"),

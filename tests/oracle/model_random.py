@@ -11,8 +11,12 @@ import sys
 import tempfile
 
 import numpy as np
-import torch
-import torch.nn.functional as F
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:  # models can be made, not checked
+    torch = F = None
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
 from surogate import Trainer
@@ -135,23 +139,26 @@ def dsl_class(parts):
                 values[out] = g.rms_norm(*given, g.full(size=attrs["size"], name=out + "_ones"), name=out)
             else:
                 values[out] = getattr(g, op)(*given, name=out, **attrs)
+            values |= {f"{out}.{k + 1}": value for k, value in enumerate(values[out].others)}
         return values
 
     class Block(Module):
         @forward
-        def forward(self, x, rope, positions, doc_start):
+        def forward(self, x, rope, positions, doc_start, doc_id, step):
             with graph() as g:
-                return run(self, g, body, dict(x=x, rope=rope, positions=positions, doc_start=doc_start))[body[-1][2]]
+                given = dict(x=x, rope=rope, positions=positions, doc_start=doc_start, doc_id=doc_id, step=step)
+                return run(self, g, body, given)[body[-1][2]]
 
     class Whole(Module):
         blocks = Array["L", Block]
 
         @forward
-        def forward(self, tokens, labels, positions, doc_start, hyper):
+        def forward(self, tokens, labels, positions, doc_start, doc_id, step, hyper):
             with graph() as g:
-                values = dict(tokens=tokens, labels=labels, positions=positions, doc_start=doc_start, hyper=hyper, rope=g.rope_table(len="P", head_dim="D"))
+                values = dict(tokens=tokens, labels=labels, positions=positions, doc_start=doc_start, doc_id=doc_id, step=step, hyper=hyper)
+                values["rope"] = g.rope_table(len="P", head_dim="D")
                 run(self, g, before, values)
-                values["y"] = self.blocks(values[before[-1][2]], values["rope"], positions, doc_start)
+                values["y"] = self.blocks(values[before[-1][2]], values["rope"], positions, doc_start, doc_id, step)
                 run(self, g, behind, values)
                 return {k: values[k] for k in ("logits", "losses", "loss")}
 
@@ -194,16 +201,16 @@ def rms(x, weight=1.0):
 
 OPS = {
     "embedding": lambda tokens, w: w[tokens],
-    "linear": F.linear,
+    "linear": lambda x, w, bias=None: F.linear(x, w, bias),
     "reshape": lambda x, dims: x.reshape([x.shape["BT".index(d)] if d in ("B", "T") else size_of(d) for d in dims]),
     "ones_norm": lambda x, size: rms(x),
     "rms_norm": lambda x, w, offset=0: rms(x, w + offset),
     "layer_norm": lambda x, w=None: F.layer_norm(x, x.shape[-1:], w),
-    "add": torch.add,
-    "mul": torch.mul,
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
     "scale": lambda x, by: x * by,
     "softcap": lambda x, cap: cap * torch.tanh(x / cap),
-    "gelu": F.gelu,
+    "gelu": lambda x: F.gelu(x),
     "relu": lambda x, squared: torch.relu(x) ** 2,
     "columns": lambda x, begin, size: x[..., begin : begin + size_of(size)],
     "swiglu": lambda gate, up, gelu=False: (F.gelu(gate, approximate="tanh") if gelu else F.silu(gate)) * up,
@@ -214,12 +221,16 @@ OPS = {
 }
 
 
-def torch_run(parts, weights, ids, labels):
-    values = dict.fromkeys(("positions", "doc_start", "hyper", "rope")) | dict(tokens=torch.tensor(ids).long(), labels=torch.tensor(labels).long())
+def torch_run(parts, weights, ids, labels, table=OPS, **given):
+    values = dict.fromkeys(("positions", "doc_start", "doc_id", "step", "hyper", "rope")) | given
+    values |= dict(tokens=torch.tensor(ids).long(), labels=torch.tensor(labels).long())
 
     def run(ops, values, prefix):
         for op, inputs, out, attrs in ops:
-            values[out] = OPS[op](*(weights[prefix + i[2:]] if i.startswith("w:") else values[i] for i in inputs), **attrs)
+            named = dict(name=prefix + out) if op == "dropout" else {}
+            made = table[op](*(weights[prefix + i[2:]] if i.startswith("w:") else values[i] for i in inputs), **attrs, **named)
+            outs = made if isinstance(made, tuple) else (made,)
+            values |= {f"{out}.{k}" if k else out: value for k, value in enumerate(outs)}
         return values[out]
 
     x = run(parts[0], values, "")

@@ -543,6 +543,12 @@ class Builder:
         return found[0]
 
     def call(self, module: Module, args: tuple[Any, ...], more: dict[str, Any], name: str | None, part: str | None) -> Any:
+        try:
+            return self.apply(module, args, more, name, part)
+        except DslError as error:
+            raise error.within(module._path) from None
+
+    def apply(self, module: Module, args: tuple[Any, ...], more: dict[str, Any], name: str | None, part: str | None) -> Any:
         if id(module) not in self.attrs:
             raise fail(f"{type(module).__name__} isn't an attribute of the model; expected it to be set in __init__ or in the class")
         if isinstance(module, Repeated):

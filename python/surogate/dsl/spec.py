@@ -24,6 +24,13 @@ class DslError(Exception):
         path, here = Path(where[0]), Path.cwd()
         super().__init__(f"{path.relative_to(here) if path.is_relative_to(here) else path}:{where[1]}: {message}")
         self.where = where
+        self.module = ""  # the path of the one that it is about
+
+    def within(self, path: str) -> DslError:
+        """Says of which module it is, as a class may be many; the innermost counts."""
+        if path and not self.module:
+            self.module, self.args = path, (f"{self.args[0]}, in {path}",)
+        return self
 
 
 def caller() -> Where:
