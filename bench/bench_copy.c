@@ -132,7 +132,7 @@ static Status case_open(const Bench *b, Case *c, Graph *graph)
     TRY(plan_start(&c->arena, &options, b->device, &c->plan));
     c->program = c->plan->programs = arena_new(&c->arena, Program);
     c->plan->num_programs = 1;
-    *c->program = (Program){.spec = {.kind = PROGRAM_EVAL}, .name = "copies", .graph = graph};
+    *c->program = (Program){.spec = {.entry = &entry_eval}, .name = "copies", .graph = graph};
     PassContext context = {.arena = &c->arena, .options = &options, .device = b->device, .plan = c->plan, .program = c->program};
     TRY(graph_verify(graph));
     TRY(layout_add(c->plan, &options, graph));

@@ -54,7 +54,7 @@ static Status tell_info(sg_trainer *trainer, sg_trainer_info *out)
     TRY(api_need(out, "out_info"));
     const Config  *config = driven_config(trainer->driven);
     const Plan    *plan = driven_plan(trainer->driven);
-    const Program *micro = plan_program(plan, program_of_micro(0, config->gradient_accumulation_steps, plan->world));
+    const Program *micro = plan_micro(plan, 0, config->gradient_accumulation_steps);
     *out = (sg_trainer_info){.rows = micro->spec.batch * plan->world,
                              .cols = micro->spec.seq,
                              .micro_batches = config->gradient_accumulation_steps,
@@ -224,7 +224,7 @@ static Status generate_on(void *context, Session *session, int rank)
 /* Scales of the prompt, where there are none. */
 static Status measure_prompt(sg_trainer *trainer, const int32_t *ids, size_t num)
 {
-    const ProgramSpec *spec = &plan_program(driven_plan(trainer->driven), PROGRAM_EVAL)->spec;
+    const ProgramSpec *spec = &plan_program(driven_plan(trainer->driven), &entry_eval)->spec;
     int64_t            cols = (int64_t)num < spec->seq ? (int64_t)num : spec->seq;
     DrivenBatch        prompt = {.rows = 1, .cols = cols, .tokens = ids, .labels = ids};
     if (driven_has_scales(trainer->driven)) return OK;
@@ -238,7 +238,7 @@ static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, 
                            TokenIds *out)
 {
     TRY(api_need(trainer, "trainer"));
-    FAIL_IF(!plan_program(driven_plan(trainer->driven), PROGRAM_DECODE), ERR_INVALID,
+    FAIL_IF(!plan_program(driven_plan(trainer->driven), &entry_decode), ERR_INVALID,
             "this trainer was opened without memory to generate: set generate_samples: 1, and sample_max_tokens");
     const Tokenizer *tokenizer = driven_tokenizer(trainer->driven);
     int64_t          vocab = driven_vocab_size(trainer->driven);

@@ -257,15 +257,17 @@ Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, s
     return OK;
 }
 
-Status cli_find_program(const char *name, ProgramKind *out)
+Status cli_find_program(const char *name, ProgramSpec *out)
 {
-    const char *names[PROGRAM_KIND_COUNT];
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) names[i] = program_kind_name((ProgramKind)i);
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) {
-        *out = (ProgramKind)i;
+    ProgramSpec specs[MOST_SPECS];
+    const char *names[MOST_SPECS];
+    int         count = program_specs(specs);
+    for (int i = 0; i < count; i++) {
+        names[i] = program_spec_name(&specs[i]);
+        *out = specs[i];
         if (strcmp(names[i], name) == 0) return OK;
     }
-    const char *near = nearest_name(name, names, PROGRAM_KIND_COUNT);
+    const char *near = nearest_name(name, names, (size_t)count);
     FAIL(ERR_INVALID, "--program %s: there is none of that name%s%s%s; expected " CLI_PROGRAMS, name, near ? ", did you mean " : "",
          near ? near : "", near ? "?" : "");
 }

@@ -11,7 +11,7 @@
 typedef struct Explain {
     const char *program, *gpu;
     bool        measure, streams; /* streams: several are in use */
-    ProgramKind kind;
+    ProgramSpec spec;
     const Plan *plan;
     double     *seconds; /* a launch; NULL: not measured */
     Timeline    timeline;
@@ -91,7 +91,7 @@ static void print_chunks(Explain *e)
 
 static Status print_program(Explain *e)
 {
-    const Program *program = plan_program(e->plan, e->kind);
+    const Program *program = plan_program_like(e->plan, &e->spec);
     double         limits[STREAM_COUNT] = {0}, limit = 0, measured = 0;
     timeline_simulate(e->plan->arena, &e->plan->facts, program->launches, program->num_launches, &e->timeline);
     for (int i = 0; i < program->num_launches; i++) e->streams = e->streams || program->launches[i].stream != STREAM_COMPUTE;
@@ -133,7 +133,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     TRY(setup_device(config, e->gpu, &device));
     Status status = setup_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
     if (status == OK) status = setup_options(config, model, &options);
-    if (status == OK && !compile_spec(&options, e->kind)) setup_add_program(config, model, e->kind, &options);
+    if (status == OK && !compile_has(&options, &e->spec)) setup_add_program(config, model, e->spec, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     e->plan = plan;
     if (status == OK) status = print_program(e);
@@ -149,7 +149,7 @@ static Status explain_measured(Explain *e, Arena *arena, const Config *config)
     TRY(step_bench_create(config, &bench));
     e->plan = step_bench_plan(bench);
     e->document_share = step_bench_document_share(bench);
-    const Program *program = plan_program(e->plan, e->kind);
+    const Program *program = plan_program_like(e->plan, &e->spec);
     Status         status = program && step_bench_times(bench, program)
                                 ? OK
                                 : status_fail(ERR_INVALID, "--measure: a step of this run has no %s; expected micro_first, micro_next or optimizer",
@@ -174,7 +174,7 @@ Status cmd_explain(CliArgs *args)
     TRY(cli_parse(args, flags, 3, true, &done));
     if (done) return OK;
     FAIL_IF(e.gpu && e.measure, ERR_INVALID, "surogate explain: --measure runs on this machine's device, --gpu is for one that isn't here");
-    TRY(cli_find_program(e.program, &e.kind));
+    TRY(cli_find_program(e.program, &e.spec));
     Config config;
     Arena  arena = {0};
     TRY(cli_config(args, &config));

@@ -42,17 +42,18 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
 {
     HfModel       *model;
     CompileOptions options;
-    ProgramKind    kind;
+    ProgramSpec    spec;
     Device        *device;
     Plan          *plan;
-    TRY(cli_find_program(wanted->program, &kind));
+    TRY(cli_find_program(wanted->program, &spec));
     int index;
     if (wanted->pass && pass_find(wanted->pass, &index) != OK) return status_prefix(ERR_INVALID, "--after");
     TRY(setup_model(arena, config, &model));
     TRY(setup_options(config, model, &options));
     options.num_programs = 0;
-    setup_add_program(config, model, kind, &options);
-    if (kind == PROGRAM_OPTIMIZER || kind == PROGRAM_LOAD) setup_add_program(config, model, PROGRAM_MICRO_FIRST, &options);
+    setup_add_program(config, model, spec, &options);
+    if (spec.entry->source == ENTRY_OF_UPDATE || spec.entry->source == ENTRY_OF_WEIGHTS)
+        setup_add_program(config, model, program_micro(0, 2, options.world), &options);
     options.after_pass = keep_graph;
     options.after_pass_context = wanted;
     TRY(device_null_create(NULL, &device));
@@ -86,7 +87,7 @@ Status cmd_ir(CliArgs *args)
         arena_deinit(&arena);
         return status;
     }
-    if (!wanted.program) wanted.program = program_kind_name(PROGRAM_MICRO_FIRST);
+    if (!wanted.program) wanted.program = "micro_first";
     TRY(cli_config(args, &config));
     Status status = print_graph(&arena, &config, &wanted);
     strbuf_deinit(&wanted.text);

@@ -24,7 +24,7 @@ static Status probe(const char *dir, const char *adapter, const char *qlora, flo
         CompileOptions *options = &infer.options;
         options->model_dtype = options->master_dtype = DT_F32;
         options->cache_len = chunk = PROBE_TOKENS < infer.model->max_positions ? PROBE_TOKENS : infer.model->max_positions;
-        compile_add(options, PROGRAM_PREFILL, 1, chunk);
+        compile_add(options, &entry_prefill, 1, chunk);
         status = infer_start(&infer);
         if (status == OK) vocab = infer.model->vocab_size;
     }
@@ -40,10 +40,10 @@ static Status probe(const char *dir, const char *adapter, const char *qlora, flo
         if (status == OK) status = session_write(infer.session, "positions", positions, (size_t)chunk * 4);
         if (status == OK) status = session_write(infer.session, "step", step, sizeof step);
         if (status == OK) status = session_write(infer.session, "row", &row, sizeof row);
-        if (status == OK) status = session_run(infer.session, plan_program(infer.plan, PROGRAM_PREFILL));
+        if (status == OK) status = session_run(infer.session, plan_program(infer.plan, &entry_prefill));
         if (status == OK)
-            status = session_output(infer.session, plan_program(infer.plan, PROGRAM_PREFILL), "logits", logits + rows * vocab,
-                                    (size_t)vocab * 4);
+            status =
+                session_output(infer.session, plan_program(infer.plan, &entry_prefill), "logits", logits + rows * vocab, (size_t)vocab * 4);
     }
     infer_close(&infer);
     *out_logits = logits;

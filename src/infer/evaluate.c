@@ -17,7 +17,7 @@ Status evaluate_start(InferModel *infer, size_t longest_ids, int64_t context)
     int64_t         seq = length < most ? length : most, rows = (length + seq - 1) / seq, fit = ROW_TOKENS / seq;
     int64_t         batch = rows < 1 || fit < 1 ? 1 : rows < fit ? rows : fit;
     options->num_programs = 0;
-    compile_add(options, PROGRAM_EVAL, batch < MOST_ROWS ? batch : MOST_ROWS, seq);
+    compile_add(options, &entry_eval, batch < MOST_ROWS ? batch : MOST_ROWS, seq);
     return infer_start(infer);
 }
 
@@ -51,7 +51,7 @@ static Status run_batch(Session *session, const EvalBatch *batch)
     const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
     for (int i = 0; i < 5; i++)
         if (plan_find(session_plan(session), names[i])) TRY(session_write(session, names[i], data[i], bytes));
-    const Program *program = plan_program(session_plan(session), PROGRAM_EVAL);
+    const Program *program = plan_program(session_plan(session), &entry_eval);
     TRY(session_run(session, program));
     return session_output(session, program, "losses", batch->losses, bytes);
 }
@@ -79,7 +79,7 @@ static Status evaluate_rows(Session *session, EvalBatch *batch, const int32_t *i
 Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *losses)
 {
     FAIL_IF(count < 2, ERR_INVALID, "the text has %zu token; expected at least two, as the first has no loss", count);
-    const ProgramSpec *spec = &plan_program(infer->plan, PROGRAM_EVAL)->spec;
+    const ProgramSpec *spec = &plan_program(infer->plan, &entry_eval)->spec;
     EvalBatch          batch = {.rows = spec->batch, .seq = spec->seq};
     size_t             cells = (size_t)(batch.rows * batch.seq);
     int32_t           *memory = calloc_or_end(6 * cells, sizeof *memory);

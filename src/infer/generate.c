@@ -17,7 +17,7 @@ typedef struct Decoder {
 static Status open_decoder(Session *session, Decoder *d)
 {
     const Plan *plan = session_plan(session);
-    *d = (Decoder){.session = session, .prefill = plan_program(plan, PROGRAM_PREFILL), .decode = plan_program(plan, PROGRAM_DECODE)};
+    *d = (Decoder){.session = session, .prefill = plan_program(plan, &entry_prefill), .decode = plan_program(plan, &entry_decode)};
     FAIL_IF(!d->prefill || !d->decode, ERR_INTERNAL, "generate: the session has no prefill and decode programs");
     const Graph *decode = d->decode->graph;
     d->chunk = d->prefill->spec.seq;

@@ -138,8 +138,8 @@ void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_
     enum { MOST_CHUNK = 128 };
     infer->options.num_programs = 0;
     infer->options.cache_len = cache_len;
-    compile_add(&infer->options, PROGRAM_PREFILL, 1, prompt_len < MOST_CHUNK ? prompt_len : MOST_CHUNK);
-    compile_add(&infer->options, PROGRAM_DECODE, 1, 1);
+    compile_add(&infer->options, &entry_prefill, 1, prompt_len < MOST_CHUNK ? prompt_len : MOST_CHUNK);
+    compile_add(&infer->options, &entry_decode, 1, 1);
 }
 
 Status infer_start(InferModel *infer)

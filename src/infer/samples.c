@@ -46,7 +46,7 @@ static void cut_row(const Batch *row, int64_t seq_len, int64_t *out_begin, int64
 /* The beginning of evaluation row `index`, up to its first answer or of so many tokens; *text is what it says. */
 static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, TokenIds *ids, StrBuf *text)
 {
-    int64_t  seq_len = plan_program(session_plan(job->session), PROGRAM_EVAL)->spec.seq, begin, end;
+    int64_t  seq_len = plan_program(session_plan(job->session), &entry_eval)->spec.seq, begin, end;
     Arena    arena = {0};
     int32_t *memory = arena_array(&arena, int32_t, 5 * seq_len);
     Batch    row = {.tokens = memory,

@@ -127,9 +127,8 @@ Status pass_adapt(PassContext *context, Graph **graph)
     if (!lora->enabled) return OK;
     FAIL_IF(lora->r < 1, ERR_INVALID, "lora_rank: %lld; expected at least 1", (long long)lora->r);
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "lora_dropout: %g; expected 0 <= p < 1", lora->dropout);
-    ProgramKind kind = context->program->spec.kind;
-    bool        training = program_trains(kind);
-    char       *matched = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
+    bool  training = context->program->spec.entry->has_grads;
+    char *matched = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
         if (node->op == &op_linear && node->in[1]->param && is_target(lora, node->in[1]->param, matched))

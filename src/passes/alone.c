@@ -32,7 +32,7 @@ static const struct {
     OptionKind  kind;
     size_t      at;
 } table[] = {
-    {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0].kind)},
+    {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0])},
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
     {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
@@ -125,19 +125,16 @@ static Status read_format(const char *text, const WeightFormat **out)
 
 static Status read_option(Arena *arena, OptionKind kind, const char *text, void *out)
 {
-    const char *programs[PROGRAM_KIND_COUNT], *parts[PART_COUNT], *fusions[FUSION_COUNT], *offloads[OFFLOAD_COUNT],
-        *optimizers[OPTIMIZER_COUNT], *yes_no[] = {"false", "true"};
+    const char *parts[PART_COUNT], *fusions[FUSION_COUNT], *offloads[OFFLOAD_COUNT], *optimizers[OPTIMIZER_COUNT],
+        *yes_no[] = {"false", "true"};
     int index = 0;
-    for (int i = 0; i < PROGRAM_KIND_COUNT; i++) programs[i] = program_kind_name((ProgramKind)i);
     for (int i = 0; i < PART_COUNT; i++) parts[i] = part_name((Part)i);
     for (int i = 0; i < FUSION_COUNT; i++) fusions[i] = fusion_name((Fusion)i);
     for (int i = 0; i < OFFLOAD_COUNT; i++) offloads[i] = offload_name((Offload)i);
     for (int i = 0; i < OPTIMIZER_COUNT; i++) optimizers[i] = optimizer_name((OptimizerKind)i);
     switch (kind) {
     case KIND_PROGRAM:
-        TRY(find_name("program", text, programs, PROGRAM_KIND_COUNT, &index));
-        *(ProgramKind *)out = (ProgramKind)index;
-        break;
+        return program_find(text, out);
     case KIND_INT:
     case KIND_SMALL:
     case KIND_FLOAT:
@@ -248,18 +245,18 @@ static void print_launches(const Program *program, StrBuf *out)
 static Status run_one(PassContext *context, int index, bool *laid_out)
 {
     Program *program = context->program;
-    bool     makes_update = pass_programs(index) == 1u << PROGRAM_OPTIMIZER, makes_load = pass_programs(index) == 1u << PROGRAM_LOAD;
+    bool     makes_update = pass_scopes(index) == P_UPDATE, makes_load = pass_scopes(index) == P_WEIGHTS;
     if ((makes_update || makes_load || pass_after_layout(index)) && !*laid_out) {
         TRY(layout_add(context->plan, context->options, program->graph));
         *laid_out = true;
     }
     if (makes_update || makes_load) {
-        program->spec.kind = makes_update ? PROGRAM_OPTIMIZER : PROGRAM_LOAD;
-        program->name = program_kind_name(program->spec.kind);
+        program->spec.entry = makes_update ? &entry_optimizer : &entry_load;
+        program->name = program_spec_name(&program->spec);
         *laid_out = false;
     }
-    FAIL_IF(!(pass_programs(index) >> program->spec.kind & 1), ERR_INVALID,
-            "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_kind_name(program->spec.kind));
+    FAIL_IF(!(pass_scopes(index) & entry_scopes(program->spec.entry)), ERR_INVALID,
+            "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_spec_name(&program->spec));
     if (!pass_after_layout(index)) program->placement = NULL; /* of another graph */
     program->num_launches = program->num_once = 0;
     return pass_run(context, index);
@@ -287,11 +284,11 @@ Status passes_run_alone(Arena *arena, const char *file, const char *text, size_t
     int           *indices = arena_array(arena, int, count + 1);
     const char    *gpu = NULL;
     options.verify = true;
-    compile_add(&options, PROGRAM_MICRO_FIRST, 1, 1);
+    compile_add_micro(&options, 0, 2, 1, 1);
     for (size_t i = 0; i < count; i++) TRY(pass_find(names[i], &indices[i]));
     TRY(read_options(arena, file, text, len, &options, &gpu));
     program.spec = options.programs[0];
-    program.name = program_kind_name(program.spec.kind);
+    program.name = program_spec_name(&program.spec);
     TRY(graph_parse(arena, file, text, len, op_table, OP_COUNT, &program.graph));
     TRY(device_null_create(gpu, &context.device));
     Status status = plan_start(arena, &options, context.device, &context.plan);

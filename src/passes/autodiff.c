@@ -213,5 +213,5 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 
 Status pass_autodiff(PassContext *context, Graph **graph)
 {
-    return autodiff_graph(*graph, program_accumulates(context->program->spec.kind), context->options->fp32_grads);
+    return autodiff_graph(*graph, context->program->spec.adds, context->options->fp32_grads);
 }

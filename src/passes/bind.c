@@ -5,21 +5,14 @@
 
 #include <string.h>
 
-/* The wanted output of each kind; all others go, and with them what only they need. */
-static const char *const wanted[PROGRAM_KIND_COUNT] = {
-    [PROGRAM_MICRO_FIRST] = "loss", [PROGRAM_MICRO_NEXT] = "loss", [PROGRAM_MICRO_ONLY] = "loss", [PROGRAM_MICRO_LAST] = "loss",
-    [PROGRAM_CALIBRATE] = "loss",   [PROGRAM_EVAL] = "losses",     [PROGRAM_PREFILL] = "logits",  [PROGRAM_DECODE] = "logits",
-};
-
 /* The longest sequence of the programs that generate from a cache, or of the others; 0: there are none. */
 static int64_t longest_sequence(const CompileOptions *options, bool with_cache)
 {
     int64_t longest = 0;
     for (int i = 0; i < options->num_programs; i++) {
         const ProgramSpec *spec = &options->programs[i];
-        bool               cached = spec->kind == PROGRAM_PREFILL || spec->kind == PROGRAM_DECODE;
-        int64_t            len = cached ? options->cache_len : spec->seq;
-        if (cached == with_cache && len > longest) longest = len;
+        int64_t            len = spec->entry->is_cached ? options->cache_len : spec->seq;
+        if (spec->entry->is_cached == with_cache && len > longest) longest = len;
     }
     return longest;
 }
@@ -86,12 +79,11 @@ static Status check_index(const PassContext *context, const IrInput *own, const 
 
 static Status check_own_inputs(const PassContext *context, const Graph *graph)
 {
-    ProgramKind kind = context->program->spec.kind;
     for (int i = 0; i < context->module->num_inputs; i++) {
         const IrInput *own = &context->module->inputs[i];
         const Value   *value = graph_find(graph, own->name);
         if (!value || !value->first_use) continue;
-        FAIL_IF(kind == PROGRAM_PREFILL || kind == PROGRAM_DECODE, ERR_UNSUPPORTED,
+        FAIL_IF(context->program->spec.entry->is_cached, ERR_UNSUPPORTED,
                 "%s: the logits need the input %s, which nobody gives where text is generated", context->file, own->name);
         for (const Use *use = value->first_use; use && own->dtype == DT_I32; use = use->next) TRY(check_index(context, own, use->node));
     }
@@ -119,17 +111,17 @@ Status pass_bind(PassContext *context, Graph **graph)
         .num_ops = OP_COUNT,
     };
     TRY(ir_module_bind(context->arena, context->module, context->config, context->config_name, &bind, graph));
-    if (!program_is_micro(spec->kind) && spec->kind != PROGRAM_CALIBRATE) remove_dropout(*graph);
-    const char *want = wanted[spec->kind];
+    if (!spec->entry->has_grads) remove_dropout(*graph);
+    const char *want = spec->entry->output;
     Value      *value = graph_output(*graph, want), *accuracy = NULL;
-    FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want, program_kind_name(spec->kind));
-    if (options->accuracy && program_is_micro(spec->kind)) TRY(add_accuracy(*graph, &accuracy));
+    FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want, program_spec_name(spec));
+    if (options->accuracy && entry_makes_steps(spec->entry)) TRY(add_accuracy(*graph, &accuracy));
     value = graph_output(*graph, want);
     graph_clear_outputs(*graph);
     graph_add_output(*graph, want, value);
     if (accuracy) graph_add_output(*graph, "accuracy", accuracy);
     for (Node *node = (*graph)->first; node; node = node->next)
-        if (node->op->set_dense) node->op->set_dense(node, options->dense && spec->kind != PROGRAM_EVAL);
+        if (node->op->set_dense) node->op->set_dense(node, options->dense && !spec->entry->mixes_documents);
     for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained &= options->train_base;
     remove_dead_nodes(*graph);
     return check_own_inputs(context, *graph);

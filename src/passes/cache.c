@@ -1,5 +1,5 @@
-/* cache: for prefill and decode. Attention appends this run's keys and values to a cache and attends over all of it;
- * prefill computes logits of one row only (input `row`, the chunk's last true token). */
+/* cache: for entries with a cache. Attention appends this run's keys and values to it and attends over all of it; an entry of one token
+ * computes logits of that token of each row only (input `row`, a chunk's last true token). */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -59,5 +59,5 @@ Status pass_cache(PassContext *context, Graph **graph)
         next = node->next;
         if (node->op->cached) TRY(use_cache(context, *graph, node));
     }
-    return context->program->spec.kind == PROGRAM_PREFILL ? one_row(context, *graph) : OK;
+    return context->program->spec.entry->one_token ? one_row(context, *graph) : OK;
 }

@@ -12,10 +12,10 @@ typedef Status (*PassFn)(PassContext *context, Graph **graph);
 
 static const struct {
     const char *name;
-    uint32_t    programs;
+    uint32_t    scopes;
     PassFn      run;
 } passes[] = {
-#define PASS(name, programs, help) {#name, programs, pass_##name},
+#define PASS(name, scopes, help) {#name, scopes, pass_##name},
 #include "passes/passes.def"
 #undef PASS
 };
@@ -31,9 +31,16 @@ const char *pass_name(int index)
     return passes[index].name;
 }
 
-uint32_t pass_programs(int index)
+uint32_t pass_scopes(int index)
 {
-    return passes[index].programs;
+    return passes[index].scopes;
+}
+
+uint32_t entry_scopes(const Entry *entry)
+{
+    static const uint32_t of_source[] = {
+        [ENTRY_OF_MODEL] = P_MODEL, [ENTRY_OF_UPDATE] = P_UPDATE, [ENTRY_OF_SHARES] = P_SHARES, [ENTRY_OF_WEIGHTS] = P_WEIGHTS};
+    return of_source[entry->source] | (entry->has_grads ? P_GRADS : 0) | (entry->is_cached ? P_CACHED : 0);
 }
 
 bool pass_after_layout(int index)
@@ -93,53 +100,84 @@ CompileOptions compile_defaults(void)
     };
 }
 
-void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq)
+void compile_add_spec(CompileOptions *options, ProgramSpec spec)
 {
-    CHECK(options->num_programs < MAX_PROGRAMS && kind != PROGRAM_LOAD);
-    options->programs[options->num_programs++] = (ProgramSpec){kind, batch, seq};
+    CHECK(options->num_programs < MAX_PROGRAMS && spec.entry->source != ENTRY_OF_WEIGHTS);
+    options->programs[options->num_programs++] = spec;
+}
+
+void compile_add(CompileOptions *options, const Entry *entry, int64_t batch, int64_t seq)
+{
+    CHECK(!entry_makes_steps(entry));
+    compile_add_spec(options, (ProgramSpec){.entry = entry, .batch = batch, .seq = seq});
+}
+
+void compile_add_micro(CompileOptions *options, int64_t micro, int64_t count, int64_t batch, int64_t seq)
+{
+    ProgramSpec spec = program_micro(micro, count, options->world);
+    spec.batch = batch;
+    spec.seq = seq;
+    compile_add_spec(options, spec);
 }
 
 void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq)
 {
-    compile_add(options, PROGRAM_MICRO_FIRST, batch, seq);
-    compile_add(options, PROGRAM_MICRO_NEXT, batch, seq);
+    enum { MOST_OF_ALL = 3 }; /* micro-steps of a step that has a first, a next and a last one */
+    compile_add_micro(options, 0, MOST_OF_ALL, batch, seq);
+    compile_add_micro(options, 1, MOST_OF_ALL, batch, seq);
     if (options->world > 1) {
-        compile_add(options, PROGRAM_MICRO_ONLY, batch, seq);
-        compile_add(options, PROGRAM_MICRO_LAST, batch, seq);
-        compile_add(options, PROGRAM_GATHER, 0, 0);
+        compile_add_micro(options, 0, 1, batch, seq);
+        compile_add_micro(options, MOST_OF_ALL - 1, MOST_OF_ALL, batch, seq);
+        compile_add(options, &entry_gather, 0, 0);
     }
-    compile_add(options, PROGRAM_OPTIMIZER, 0, 0);
+    compile_add(options, &entry_optimizer, 0, 0);
 }
 
-void compile_drop(CompileOptions *options, ProgramKind kind)
+void compile_drop(CompileOptions *options, const Entry *entry)
 {
     int count = 0;
     for (int i = 0; i < options->num_programs; i++)
-        if (options->programs[i].kind != kind) options->programs[count++] = options->programs[i];
+        if (options->programs[i].entry != entry) options->programs[count++] = options->programs[i];
     options->num_programs = count;
 }
 
-const ProgramSpec *compile_spec(const CompileOptions *options, ProgramKind kind)
+const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entry)
 {
     for (int i = 0; i < options->num_programs; i++)
-        if (options->programs[i].kind == kind) return &options->programs[i];
+        if (options->programs[i].entry == entry) return &options->programs[i];
     return NULL;
+}
+
+/* How many programs asked for have this name, and how many of them this shape too. */
+static int count_alike(const CompileOptions *options, const ProgramSpec *spec, bool with_shape)
+{
+    int count = 0;
+    for (int i = 0; i < options->num_programs; i++) {
+        const ProgramSpec *other = &options->programs[i];
+        count += program_alike(other, spec) && (!with_shape || (other->batch == spec->batch && other->seq == spec->seq));
+    }
+    return count;
+}
+
+bool compile_has(const CompileOptions *options, const ProgramSpec *spec)
+{
+    return count_alike(options, spec, false) > 0;
 }
 
 /* The programs asked for, each under a name of its own, and the one that loads their weights. */
 static Status add_programs(Plan *plan, const CompileOptions *options)
 {
-    int of_kind[PROGRAM_KIND_COUNT] = {0};
     plan->programs = arena_array(plan->arena, Program, options->num_programs + 1);
-    for (int i = 0; i < options->num_programs; i++) of_kind[options->programs[i].kind]++;
     for (int i = 0; i < options->num_programs; i++) {
         const ProgramSpec *spec = &options->programs[i];
-        const char        *name = program_kind_name(spec->kind);
-        if (of_kind[spec->kind] > 1) name = arena_printf(plan->arena, "%s[%lldx%lld]", name, (long long)spec->batch, (long long)spec->seq);
-        FAIL_IF(plan_program_of(plan, spec->kind, spec->batch, spec->seq), ERR_INTERNAL, "compile: program %s is asked for twice", name);
+        const char        *name = program_spec_name(spec);
+        if (count_alike(options, spec, false) > 1)
+            name = arena_printf(plan->arena, "%s[%lldx%lld]", name, (long long)spec->batch, (long long)spec->seq);
+        FAIL_IF(count_alike(options, spec, true) > 1, ERR_INTERNAL, "compile: program %s is asked for twice", name);
         plan->programs[plan->num_programs++] = (Program){.spec = *spec, .name = name};
     }
-    plan->programs[plan->num_programs++] = (Program){.spec.kind = PROGRAM_LOAD, .name = program_kind_name(PROGRAM_LOAD)};
+    const ProgramSpec load = {.entry = &entry_load};
+    plan->programs[plan->num_programs++] = (Program){.spec = load, .name = program_spec_name(&load)};
     return OK;
 }
 
@@ -147,31 +185,31 @@ static Status run_passes(PassContext *context, int first, int end)
 {
     const CompileOptions *options = context->options;
     for (int i = first; i < end; i++) {
-        if (!(passes[i].programs >> context->program->spec.kind & 1)) continue;
+        if (!(passes[i].scopes & entry_scopes(context->program->spec.entry))) continue;
         TRY(pass_run(context, i));
         if (options->after_pass) options->after_pass(options->after_pass_context, passes[i].name, context->program->graph);
     }
     return OK;
 }
 
-/* All passes but the last two, and the layout, of the programs of these kinds. */
-static Status schedule_programs(PassContext *context, uint32_t kinds)
+/* All passes but the last two, and the layout, of the programs in these scopes. */
+static Status schedule_programs(PassContext *context, uint32_t scopes)
 {
     Plan *plan = context->plan;
     for (int i = 0; i < plan->num_programs; i++) {
         context->program = &plan->programs[i];
-        if (!(kinds >> context->program->spec.kind & 1)) continue;
+        if (!(scopes & entry_scopes(context->program->spec.entry))) continue;
         TRY(run_passes(context, 0, NUM_BEFORE_LAYOUT));
         TRY(layout_add(plan, context->options, context->program->graph));
     }
     return OK;
 }
 
-static Status place_programs(PassContext *context, uint32_t kinds)
+static Status place_programs(PassContext *context, uint32_t scopes)
 {
     for (int i = 0; i < context->plan->num_programs; i++) {
         context->program = &context->plan->programs[i];
-        if (kinds >> context->program->spec.kind & 1) TRY(run_passes(context, NUM_BEFORE_LAYOUT, NUM_PASSES));
+        if (scopes & entry_scopes(context->program->spec.entry)) TRY(run_passes(context, NUM_BEFORE_LAYOUT, NUM_PASSES));
     }
     return OK;
 }
@@ -190,15 +228,14 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                            .device = device,
                            .plan = plan};
     TRY(add_programs(plan, options));
-    const uint32_t update = 1u << PROGRAM_OPTIMIZER | 1u << PROGRAM_GATHER, load = 1u << PROGRAM_LOAD, model = ~(update | load);
     /* The optimizer's graph, and that of gathering, are made from the layout of the trained parameters, that of loading from all weights
      * and master copies, and from the room that the others leave it. */
-    TRY(schedule_programs(&context, model));
-    TRY(schedule_programs(&context, update));
-    TRY(place_programs(&context, model | update));
+    TRY(schedule_programs(&context, P_MODEL));
+    TRY(schedule_programs(&context, P_UPDATE | P_SHARES));
+    TRY(place_programs(&context, P_MODEL | P_UPDATE | P_SHARES));
     if (!options->unplaced) {
-        TRY(schedule_programs(&context, load));
-        TRY(place_programs(&context, load));
+        TRY(schedule_programs(&context, P_WEIGHTS));
+        TRY(place_programs(&context, P_WEIGHTS));
     }
     *out_plan = plan;
     return OK;

@@ -73,7 +73,7 @@ enum { MAX_PROGRAMS = 32 };
 enum { MOST_NARROW_SUMS = 64 };
 
 typedef struct CompileOptions {
-    ProgramSpec programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of a kind differ in shape */
+    ProgramSpec programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of an entry differ in shape */
     int         num_programs;
     int64_t     cache_len;    /* tokens of a row of the KV cache */
     DType       model_dtype;  /* parameters and activations */
@@ -113,14 +113,18 @@ typedef struct CompileOptions {
 
 /* Without programs. */
 CompileOptions compile_defaults(void);
-/* Asks for one program more (but not PROGRAM_LOAD, which is always there), or for those of a training step: all micro-steps and the
- * optimizer's; with several ranks, said before, also the one that gathers. */
-void compile_add(CompileOptions *options, ProgramKind kind, int64_t batch, int64_t seq);
+/* Asks for one program more (but not that of `load`, which is always there); for micro-step `micro` of the `count` of a step; for those of
+ * any training step: all micro-steps and the optimizer's, with several ranks also the one that gathers. options->world is set before. */
+void compile_add_spec(CompileOptions *options, ProgramSpec spec);
+void compile_add(CompileOptions *options, const Entry *entry, int64_t batch, int64_t seq);
+void compile_add_micro(CompileOptions *options, int64_t micro, int64_t count, int64_t batch, int64_t seq);
 void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq);
-/* Takes back all programs of a kind. */
-void compile_drop(CompileOptions *options, ProgramKind kind);
-/* What was asked for first of a kind; NULL: nothing. */
-const ProgramSpec *compile_spec(const CompileOptions *options, ProgramKind kind);
+/* Takes back all programs of an entry. */
+void compile_drop(CompileOptions *options, const Entry *entry);
+/* Whether a program of this spec was asked for, in any shape. */
+bool compile_has(const CompileOptions *options, const ProgramSpec *spec);
+/* What was asked for first of an entry; NULL: nothing. */
+const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entry);
 
 /* An input of the model's own that is an index is less than this everywhere; INT64_MAX: nothing looks it up. */
 int64_t compile_index_bound(const Plan *plan, const char *input);

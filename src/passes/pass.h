@@ -3,6 +3,10 @@
 
 #include "passes/compile.h"
 
+/* What a pass may run for, a bit each: all programs made from the model, of them those that go backward and those with a cache, then those
+ * made from something else (EntrySource). */
+enum { P_MODEL = 1, P_GRADS = 2, P_CACHED = 4, P_UPDATE = 8, P_SHARES = 16, P_WEIGHTS = 32 };
+
 typedef struct PassContext {
     Arena                *arena;
     const char           *file;   /* what the graph comes from, for messages */
@@ -24,8 +28,9 @@ int         pass_count(void);
 const char *pass_name(int index);
 /* ERR_INVALID with all names. */
 NODISCARD Status pass_find(const char *name, int *out_index);
-/* Bit per ProgramKind: what the pass runs for. */
-uint32_t pass_programs(int index);
+/* The scopes of the programs that the pass runs for, and those that an entry is in. */
+uint32_t pass_scopes(int index);
+uint32_t entry_scopes(const Entry *entry);
 /* Whether it needs the layout of what lasts: it is run once all programs are scheduled. */
 bool pass_after_layout(int index);
 /* Runs it over context->program->graph, and verifies that if the options say so. */

@@ -58,7 +58,7 @@ typedef struct Precision {
     Graph                  *graph;
     const PrecisionOptions *options;
     Plan                   *plan;
-    ProgramKind             kind;
+    const ProgramSpec      *spec;
     bool                    forward, backward; /* these products are in FP8 */
     bool                    codes_alone;       /* nothing else is kept of frozen weights */
     RecipeLayers            layers;
@@ -118,7 +118,7 @@ static Status tell_plan(const Precision *p)
     }
     bool same = plan->num_scaled == p->num_scaled;
     for (int i = 0; same && i < p->num_scaled; i++) same = strcmp(plan->scaled[i].name, p->scaled[i].name) == 0;
-    FAIL_IF(!same, ERR_INTERNAL, "precision: program %s has other scaled tensors than the one before it", program_kind_name(p->kind));
+    FAIL_IF(!same, ERR_INTERNAL, "precision: program %s has other scaled tensors than the one before it", program_spec_name(p->spec));
     return OK;
 }
 
@@ -170,7 +170,7 @@ static Status add_quantise(Precision *p, Value *value, int number, Node *reader,
 
 static bool is_training(const Precision *p)
 {
-    return program_trains(p->kind);
+    return p->spec->entry->has_grads;
 }
 
 /* A scale of its own for what no earlier step has measured: in calibrate, and where there are no steps. */
@@ -190,7 +190,7 @@ static Status quantise(Precision *p, Value *value, int number, Node *reader, uin
 {
     Node *node;
     if (p->codes[value->id] || p->turned[value->id]) return OK;
-    if (p->kind == PROGRAM_CALIBRATE || p->options->own_scales) TRY(add_own_scale(p, value, number, reader));
+    if (p->spec->entry->measures || p->options->own_scales) TRY(add_own_scale(p, value, number, reader));
     TRY(add_quantise(p, value, number, reader, is_training(p), want, &node));
     p->codes[value->id] = node->out[OUT_CODES];
     p->turned[value->id] = node->out[OUT_TURNED];
@@ -235,7 +235,7 @@ static Status quantise_weight(Precision *p, Value *weight, Node *reader)
         use_frozen(p, weight);
         return OK;
     }
-    if (program_accumulates(p->kind)) {
+    if (p->spec->adds) {
         if (p->forward) p->codes[weight->id] = lasting_codes(p, weight, false);
         if (turned) p->turned[weight->id] = lasting_codes(p, weight, true);
         return OK;
@@ -376,7 +376,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
 {
     Graph                  *graph = *graph_ref;
     const PrecisionOptions *options = &context->options->precision;
-    Precision               p = {.graph = graph, .options = options, .plan = context->plan, .kind = context->program->spec.kind};
+    Precision               p = {.graph = graph, .options = options, .plan = context->plan, .spec = &context->program->spec};
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
     if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
@@ -384,7 +384,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
     TRY(precision_tiles(context, graph));
     bool trains = is_training(&p);
-    for (int i = 0; i < context->options->num_programs; i++) trains = trains || program_is_micro(context->options->programs[i].kind);
+    for (int i = 0; i < context->options->num_programs; i++) trains = trains || entry_makes_steps(context->options->programs[i].entry);
     p.codes_alone = p.forward && (p.backward || !trains);
     layers_find(&p.layers, graph, options);
     start(&p);
@@ -392,7 +392,7 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     if (!p.num_scaled) return OK;
     TRY(check_device(&context->plan->facts));
     TRY(tell_plan(&p));
-    TRY(p.kind == PROGRAM_CALIBRATE ? calibrate_all(&p) : rewrite_all(&p));
+    TRY(p.spec->entry->measures ? calibrate_all(&p) : rewrite_all(&p));
     graph->cursor = NULL;
     graph->layer = -1;
     graph->part = PART_NONE;

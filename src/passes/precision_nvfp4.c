@@ -38,7 +38,7 @@ typedef struct Nvfp4 {
     Graph                  *graph;
     const PrecisionOptions *options;
     Plan                   *plan;
-    ProgramKind             kind;
+    const ProgramSpec      *spec;
     bool                    multiplies; /* the device does, operands as fp4_linear has them */
     Made                   *made;       /* by id of a value */
 } Nvfp4;
@@ -54,7 +54,7 @@ static void work_at(const Nvfp4 *p, const Value *value, Node *reader)
 
 static bool is_training(const Nvfp4 *p)
 {
-    return program_is_micro(p->kind);
+    return entry_makes_steps(p->spec->entry);
 }
 
 /* Whether there are whole blocks in both directions. */
@@ -173,7 +173,7 @@ static Status make_weight(const Nvfp4 *p, Value *weight, Node *reader, bool turn
     Nvfp4Attrs           attrs = {.two_d = true, .transposed = turned, .four_six = p->options->fp4_four_six};
     if (parts[0]) return OK;
     Fp4Weight *row = tell_plan(p, weight);
-    bool       is_made = row->params || program_accumulates(p->kind);
+    bool       is_made = row->params || p->spec->adds;
     uint32_t   want = (1u << (turned ? GLOBAL : NUM_PARTS)) - 1;
     attrs.tiled = row->is_tiled[turned] = by_codes(p, weight->type.dim[!turned]);
     if (row->params) become_codes(weight);
@@ -261,7 +261,7 @@ Status precision_nvfp4(PassContext *context, Graph *graph)
 {
     enum { MOST_ADDED = 24 }; /* values for a product */
     const ProgramSpec *spec = &context->program->spec;
-    Nvfp4              p = {.graph = graph, .options = &context->options->precision, .plan = context->plan, .kind = spec->kind};
+    Nvfp4              p = {.graph = graph, .options = &context->options->precision, .plan = context->plan, .spec = spec};
     FAIL_IF(is_training(&p) && spec->batch * spec->seq % NVFP4_BLOCK, ERR_UNSUPPORTED,
             "recipe nvfp4: a micro-batch has %lld tokens (sequences x sequence_len); expected a multiple of %d",
             (long long)(spec->batch * spec->seq), NVFP4_BLOCK);

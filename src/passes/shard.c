@@ -21,7 +21,7 @@ typedef struct Shard {
     const CompileOptions *options;
     const Plan           *plan;
     Graph                *graph;
-    ProgramKind           kind;
+    const ProgramSpec    *spec;
 } Shard;
 
 /* Of several ranks, a bucket's value that is whole on each or a rank's share. */
@@ -334,7 +334,7 @@ static Status cross_gradients(const Shard *s, Crossing *const *of)
             }
             if (crossing->first == node && bound) node_add_after(s->graph, node, bound);
             if (crossing->last == node && crossing->made == node->out[k])
-                TRY(add_reduce(s, crossing->made, crossing->bucket, crossing->chunk, node, program_accumulates(s->kind), &newest));
+                TRY(add_reduce(s, crossing->made, crossing->bucket, crossing->chunk, node, s->spec->adds, &newest));
         }
     }
     return OK;
@@ -569,8 +569,7 @@ static Status make_gather(PassContext *context, Graph **out_graph)
 
 static Status shard_micro(const Shard *s)
 {
-    bool begins = s->kind == PROGRAM_MICRO_FIRST || s->kind == PROGRAM_MICRO_ONLY;
-    bool ends = s->kind == PROGRAM_MICRO_LAST || s->kind == PROGRAM_MICRO_ONLY;
+    bool begins = !s->spec->adds, ends = s->spec->ends;
     int  num_values = s->graph->num_values;
     TRY(reduce_gradients(s));
     for (int i = 0; i < num_values; i++) {
@@ -584,13 +583,13 @@ static Status shard_micro(const Shard *s)
 
 Status pass_shard(PassContext *context, Graph **graph)
 {
-    ProgramKind kind = context->program->spec.kind;
+    const ProgramSpec *spec = &context->program->spec;
     if (context->options->world == 1) return OK;
-    if (kind == PROGRAM_GATHER) return make_gather(context, graph);
-    Shard s = {.options = context->options, .plan = context->plan, .graph = *graph, .kind = kind};
+    if (spec->entry->source == ENTRY_OF_SHARES) return make_gather(context, graph);
+    Shard s = {.options = context->options, .plan = context->plan, .graph = *graph, .spec = spec};
     TRY(layout_params(context->plan, context->options, *graph));
-    if (program_is_micro(kind)) TRY(shard_micro(&s));
-    if (kind == PROGRAM_CALIBRATE) TRY(shard_calibrate(&s));
+    if (entry_makes_steps(spec->entry)) TRY(shard_micro(&s));
+    if (spec->entry->measures) TRY(shard_calibrate(&s));
     Quantising q = {.begin = (*graph)->first};
     for (int i = 0; i < context->plan->num_scaled; i++) TRY(divide_codes(&s, &q, &context->plan->scaled[i]));
     TRY(gather_divided(&s));

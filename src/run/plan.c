@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/strbuf.h"
 #include "ops/attrs.h"
 
 #include <math.h>
@@ -15,49 +16,83 @@ const char *region_name(Region region)
     return names[region];
 }
 
-const char *program_kind_name(ProgramKind kind)
+bool program_alike(const ProgramSpec *a, const ProgramSpec *b)
 {
-    static const char *const names[PROGRAM_KIND_COUNT] = {"micro_first", "micro_next", "micro_only", "micro_last", "optimizer", "gather",
-                                                          "calibrate",   "eval",       "prefill",    "decode",     "load"};
-    return names[kind];
+    return a->entry == b->entry && a->adds == b->adds && a->ends == b->ends;
 }
 
-bool program_is_micro(ProgramKind kind)
+const char *program_spec_name(const ProgramSpec *spec)
 {
-    return kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_MICRO_ONLY || kind == PROGRAM_MICRO_LAST;
+    static const char *const places[2][2] = {{"micro_first", "micro_only"}, {"micro_next", "micro_last"}};
+    return entry_makes_steps(spec->entry) ? places[spec->adds][spec->ends] : spec->entry->name;
 }
 
-bool program_trains(ProgramKind kind)
+int program_specs(ProgramSpec out[MOST_SPECS])
 {
-    return program_is_micro(kind) || kind == PROGRAM_CALIBRATE;
+    int count = 0;
+    for (int i = 0; i < ENTRY_COUNT; i++) {
+        const Entry *entry = entry_at(i);
+        int          places = entry_makes_steps(entry) ? 4 : 1;
+        for (int k = 0; k < places; k++) out[count++] = (ProgramSpec){.entry = entry, .adds = k == 1 || k == 3, .ends = k > 1};
+    }
+    return count;
 }
 
-ProgramKind program_of_micro(int64_t micro, int64_t count, int world)
+Status program_find(const char *name, ProgramSpec *out)
 {
-    if (world > 1 && count == 1) return PROGRAM_MICRO_ONLY;
-    if (world > 1 && micro == count - 1) return PROGRAM_MICRO_LAST;
-    return micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST;
+    ProgramSpec specs[MOST_SPECS];
+    const char *names[MOST_SPECS];
+    int         count = program_specs(specs), index;
+    for (int i = 0; i < count; i++) names[i] = program_spec_name(&specs[i]);
+    TRY(find_name("program", name, names, (size_t)count, &index));
+    specs[index].batch = out->batch;
+    specs[index].seq = out->seq;
+    *out = specs[index];
+    return OK;
 }
 
-bool program_accumulates(ProgramKind kind)
+ProgramSpec program_micro(int64_t micro, int64_t count, int world)
 {
-    return kind == PROGRAM_MICRO_NEXT || kind == PROGRAM_MICRO_LAST;
+    return (ProgramSpec){.entry = &entry_micro, .adds = micro > 0, .ends = world > 1 && micro == count - 1};
 }
 
-const Program *plan_program(const Plan *plan, ProgramKind kind)
+const Program *plan_program(const Plan *plan, const Entry *entry)
 {
     for (int i = 0; i < plan->num_programs; i++)
-        if (plan->programs[i].spec.kind == kind) return &plan->programs[i];
+        if (plan->programs[i].spec.entry == entry) return &plan->programs[i];
     return NULL;
 }
 
-const Program *plan_program_of(const Plan *plan, ProgramKind kind, int64_t batch, int64_t seq)
+const Program *plan_program_like(const Plan *plan, const ProgramSpec *spec)
+{
+    for (int i = 0; i < plan->num_programs; i++)
+        if (program_alike(&plan->programs[i].spec, spec)) return &plan->programs[i];
+    return NULL;
+}
+
+const Program *plan_program_of(const Plan *plan, const Entry *entry, int64_t batch, int64_t seq)
 {
     for (int i = 0; i < plan->num_programs; i++) {
         const ProgramSpec *spec = &plan->programs[i].spec;
-        if (spec->kind == kind && spec->batch == batch && spec->seq == seq) return &plan->programs[i];
+        if (spec->entry == entry && spec->batch == batch && spec->seq == seq) return &plan->programs[i];
     }
     return NULL;
+}
+
+const Program *plan_micro(const Plan *plan, int64_t micro, int64_t count)
+{
+    const ProgramSpec spec = program_micro(micro, count, plan->world);
+    return plan_program_like(plan, &spec);
+}
+
+int64_t program_times(const Plan *plan, const Program *program, int64_t micros)
+{
+    const ProgramSpec *spec = &program->spec;
+    if (!entry_makes_steps(spec->entry)) return spec->entry->source == ENTRY_OF_UPDATE;
+    bool    has_last = plan->world > 1; /* the last micro-step is a program of its own */
+    int64_t adding = micros - 1;        /* micro-steps behind the first */
+    if (spec->ends) return spec->adds ? adding > 0 : adding == 0;
+    return spec->adds ? adding - (has_last && adding > 0) : !(has_last && adding == 0);
 }
 
 static int *entry_slot(const Plan *plan, const char *name)

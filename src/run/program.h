@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "ir/entry.h"
 #include "ops/attrs.h"
 
 typedef enum Region {
@@ -24,34 +25,25 @@ typedef struct Placement {
     int64_t offset, bytes;
 } Placement;
 
-/* What a program is for. */
-typedef enum ProgramKind {
-    PROGRAM_MICRO_FIRST, /* forward and backward; gradients and loss written */
-    PROGRAM_MICRO_NEXT,  /* the same, gradients and loss added to */
-    PROGRAM_MICRO_ONLY,  /* with several ranks: of a step of one micro-step. As micro_first; ends with gradients summed over the ranks */
-    PROGRAM_MICRO_LAST,  /* with several ranks: the last of a step, as micro_next; ends with gradients summed over the ranks */
-    PROGRAM_OPTIMIZER,
-    PROGRAM_GATHER,    /* with several ranks: all weights from the ranks' shares. micro_first and micro_only do that at their beginning, but
-                          for what the optimizer has gathered: it runs once before the first step */
-    PROGRAM_CALIBRATE, /* forward and backward before the first step, which only measures what scales are made from */
-    PROGRAM_EVAL,      /* per-token losses */
-    PROGRAM_PREFILL,   /* a chunk of a prompt into the KV cache, logits of one row */
-    PROGRAM_DECODE,    /* one token a row */
-    PROGRAM_LOAD,      /* weights as they arrive, piece by piece: made for every plan that has weights */
-    PROGRAM_KIND_COUNT
-} ProgramKind;
-const char *program_kind_name(ProgramKind kind);
-bool        program_trains(ProgramKind kind);      /* forward and backward: micro-steps, calibrate */
-bool        program_is_micro(ProgramKind kind);    /* a micro-step */
-bool        program_accumulates(ProgramKind kind); /* a micro-step that adds to gradients */
-/* The kind of micro-step `micro` of the `count` of a step that `world` ranks make. */
-ProgramKind program_of_micro(int64_t micro, int64_t count, int world);
-
-/* A program that a session has: its purpose and the shape of a run of it. */
+/* A program that a session has: what it computes, and the shape of a run of it. */
 typedef struct ProgramSpec {
-    ProgramKind kind;
-    int64_t     batch, seq; /* rows, and tokens of a row; the optimizer's program has none */
+    const Entry *entry;
+    bool         adds;       /* of a micro-step: gradients and loss are added to what is there; else they are written */
+    bool         ends;       /* of a micro-step, with several ranks: behind it gradients are summed over the ranks */
+    int64_t      batch, seq; /* rows, and tokens of a row; 0 where nothing is made from the model */
 } ProgramSpec;
+
+/* They are the same but for their shapes. */
+bool program_alike(const ProgramSpec *a, const ProgramSpec *b);
+/* Its entry's name; that of a micro-step is micro_first, micro_next, micro_last or micro_only. */
+const char *program_spec_name(const ProgramSpec *spec);
+/* All that can be asked for, without shapes: each entry once, and one that makes steps for each place in a step. */
+enum { MOST_SPECS = 16 };
+int program_specs(ProgramSpec out[MOST_SPECS]);
+/* The spec of this name among them, its shape left alone. ERR_INVALID with all names. */
+NODISCARD Status program_find(const char *name, ProgramSpec *out);
+/* Micro-step `micro` of the `count` of a step that `world` ranks make. With one rank none ends. */
+ProgramSpec program_micro(int64_t micro, int64_t count, int world);
 
 /* A lasting value of the session, by name. */
 typedef struct PlanEntry {
@@ -64,7 +56,7 @@ typedef struct PlanEntry {
 
 typedef struct Program {
     ProgramSpec spec;
-    const char *name; /* its kind's; where the session has several of the kind, with the shape: "decode[4x1]" */
+    const char *name; /* its spec's; where the session has several of that name, with the shape: "decode[4x1]" */
     Graph      *graph;
     Placement  *placement; /* by value id: where it is placed */
     int64_t    *scratch;   /* by node id: where its workspace begins among the activations; -1: it is its stream's */
@@ -232,10 +224,16 @@ typedef struct Plan {
     int           num_arrivals;
 } Plan;
 
-/* The first program of a kind; NULL: the session has none. */
-const Program *plan_program(const Plan *plan, ProgramKind kind);
-/* The one of a kind and a shape. */
-const Program *plan_program_of(const Plan *plan, ProgramKind kind, int64_t batch, int64_t seq);
+/* The first program of an entry; NULL: the session has none. */
+const Program *plan_program(const Plan *plan, const Entry *entry);
+/* The first of this spec, whatever its shape. */
+const Program *plan_program_like(const Plan *plan, const ProgramSpec *spec);
+/* The one of an entry and a shape. */
+const Program *plan_program_of(const Plan *plan, const Entry *entry, int64_t batch, int64_t seq);
+/* The one that runs as micro-step `micro` of the `count` of a step. */
+const Program *plan_micro(const Plan *plan, int64_t micro, int64_t count);
+/* How often a program runs in an optimizer step of `micros` micro-steps. */
+int64_t program_times(const Plan *plan, const Program *program, int64_t micros);
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
  * program's own names there are those of the buckets and these. */

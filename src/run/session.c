@@ -78,7 +78,7 @@ Status session_create(Plan *plan, Device *device, Session **out_session)
         status = upload_consts(s, program);
         if (status == OK && program->num_once) status = device->api->run(device, program->once, program->num_once, NULL);
         if (status == OK) status = device->api->sync(device);
-        if (status == OK && program->spec.kind == PROGRAM_LOAD) continue; /* never run whole */
+        if (status == OK && program->spec.entry->source == ENTRY_OF_WEIGHTS) continue; /* never run whole */
         if (status == OK) status = device->api->prepare(device, program->launches, program->num_launches, &program->replay);
     }
     if (status != OK) {
@@ -184,7 +184,7 @@ static Status load_parts(Session *s, const Param *param, const Launch *launch, i
 
 static Status load_piece(Session *s, const Arrival *arrival, const Launch *launches, int count, const LoadSource *source, float **scratch)
 {
-    const Program *program = plan_program(s->plan, PROGRAM_LOAD);
+    const Program *program = plan_program(s->plan, &entry_load);
     const Param   *param = arrival->param;
     if (param->format && source->part && source->part(source->context, param, 0)) return load_parts(s, param, launches, count, source);
     const TensorView *result = source->stored ? plain_result(arrival, launches, count) : NULL;
@@ -204,7 +204,7 @@ static bool reads(const Launch *launch, const Value *value)
 Status session_load(Session *s, bool adapters, const LoadSource *source)
 {
     const Plan    *plan = s->plan;
-    const Program *program = plan_program(plan, PROGRAM_LOAD);
+    const Program *program = plan_program(plan, &entry_load);
     float         *scratch = NULL;
     Status         status = OK;
     int            begin = 0, end;

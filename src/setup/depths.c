@@ -34,7 +34,7 @@ static double busiest_stream(const DeviceFacts *facts, const Program *program)
     double busy[STREAM_COUNT] = {0}, power = 0, most = 0;
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
-        if (launch->node->op == &op_gather && !program_is_micro(program->spec.kind)) continue;
+        if (launch->node->op == &op_gather && !entry_makes_steps(program->spec.entry)) continue;
         busy[launch->stream] += least_launch_seconds(facts, launch);
         power += launch_power_seconds(facts, launch);
         most = fmax(most, busy[launch->stream]);
@@ -42,18 +42,11 @@ static double busiest_stream(const DeviceFacts *facts, const Program *program)
     return fmax(most, power);
 }
 
-int64_t setup_times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps)
-{
-    bool has_last = plan_program(plan, PROGRAM_MICRO_LAST) != NULL;
-    if (kind == PROGRAM_MICRO_NEXT) return micro_steps - 1 - has_last;
-    return kind == PROGRAM_MICRO_FIRST || kind == PROGRAM_MICRO_ONLY || kind == PROGRAM_MICRO_LAST || kind == PROGRAM_OPTIMIZER;
-}
-
 double setup_step_seconds(const Plan *plan, int64_t micro_steps)
 {
     double seconds = 0;
     for (int i = 0; i < plan->num_programs && plan->facts.bandwidth > 0; i++)
-        seconds += (double)setup_times_a_step(plan, plan->programs[i].spec.kind, micro_steps) * plan->programs[i].simulated_seconds;
+        seconds += (double)program_times(plan, &plan->programs[i], micro_steps) * plan->programs[i].simulated_seconds;
     return seconds;
 }
 
@@ -82,8 +75,8 @@ PlanSize plan_size(const Plan *plan, int64_t micro_steps)
     bool     has_rates = plan->facts.bandwidth > 0;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
-        double         times = (double)setup_times_a_step(plan, program->spec.kind, micro_steps);
-        int64_t       *live = program->spec.kind == PROGRAM_OPTIMIZER ? &size.update_bytes : &size.live_bytes;
+        double         times = (double)program_times(plan, program, micro_steps);
+        int64_t       *live = program->spec.entry->source == ENTRY_OF_UPDATE ? &size.update_bytes : &size.live_bytes;
         if (program->live_bytes > *live) *live = program->live_bytes;
         if (times <= 0) continue;
         size.seconds += times * (has_rates ? program->simulated_seconds : seconds_of_cost(program));
@@ -97,14 +90,30 @@ PlanSize plan_size(const Plan *plan, int64_t micro_steps)
     return size;
 }
 
+static bool is_micro(const ProgramSpec *spec, bool adds)
+{
+    return entry_makes_steps(spec->entry) && spec->adds == adds && !spec->ends;
+}
+
+/* The first micro-step takes the memory of those that add to its gradients, where there are such. */
+static void drop_first(CompileOptions *options)
+{
+    int  count = 0;
+    bool has_next = false;
+    for (int i = 0; i < options->num_programs; i++) has_next = has_next || is_micro(&options->programs[i], true);
+    for (int i = 0; i < options->num_programs; i++)
+        if (!has_next || !is_micro(&options->programs[i], false)) options->programs[count++] = options->programs[i];
+    options->num_programs = count;
+}
+
 /* Leaves the programs of a part. The optimizer's is made from what the others train: one of them stays, of which nothing is told. */
 static void choose_part(CompileOptions *options, PlanPart part)
 {
-    const ProgramSpec *next = compile_spec(options, PROGRAM_MICRO_NEXT), *optimizer = compile_spec(options, PROGRAM_OPTIMIZER);
+    const ProgramSpec *optimizer = compile_spec(options, &entry_optimizer);
     options->unplaced = part == PLAN_MICRO || part == PLAN_UPDATE;
-    if (part == PLAN_MEMORY && next) compile_drop(options, PROGRAM_MICRO_FIRST); /* its memory is the other's */
+    if (part == PLAN_MEMORY) drop_first(options);
     if (part == PLAN_MICRO) {
-        compile_drop(options, PROGRAM_OPTIMIZER), compile_drop(options, PROGRAM_GATHER);
+        compile_drop(options, &entry_optimizer), compile_drop(options, &entry_gather);
         options->micro_steps = 1; /* a bound for all head_chunks: more of them could make the head sum in fp32, which takes memory */
     }
     if (part != PLAN_UPDATE) return;
@@ -116,7 +125,7 @@ static void choose_part(CompileOptions *options, PlanPart part)
 /* What the other program of the part takes for itself isn't told. */
 static void tell_update_alone(PlanSize *size, const Plan *plan)
 {
-    const Program *optimizer = plan_program(plan, PROGRAM_OPTIMIZER);
+    const Program *optimizer = plan_program(plan, &entry_optimizer);
     bool           has_rates = plan->facts.bandwidth > 0;
     size->seconds = has_rates ? optimizer->simulated_seconds : seconds_of_cost(optimizer);
     size->least_seconds = has_rates ? busiest_stream(&plan->facts, optimizer) : seconds_of_cost(optimizer);

@@ -178,16 +178,17 @@ static uint32_t recompute_parts(const Config *config)
            (uint32_t)config->recompute_swiglu << PART_SWIGLU | (uint32_t)config->recompute_rmsnorm << PART_NORM;
 }
 
-void setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options)
+void setup_add_program(const Config *config, const HfModel *model, ProgramSpec spec, CompileOptions *options)
 {
     enum { PREFILL_CHUNK = 64 };
-    int64_t batch = config->per_device_train_batch_size, seq = setup_sequence_len(config, model);
-    if (kind == PROGRAM_OPTIMIZER || kind == PROGRAM_GATHER) batch = seq = 0;
-    if (kind == PROGRAM_EVAL && config->per_device_eval_batch_size > 0) batch = config->per_device_eval_batch_size;
-    if (kind == PROGRAM_PREFILL || kind == PROGRAM_DECODE) batch = 1;
-    if (kind == PROGRAM_PREFILL) seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
-    if (kind == PROGRAM_DECODE) seq = 1;
-    if (kind != PROGRAM_LOAD) compile_add(options, kind, batch, seq); /* that one is always there */
+    const Entry *entry = spec.entry;
+    spec.batch = config->per_device_train_batch_size;
+    spec.seq = setup_sequence_len(config, model);
+    if (entry->source != ENTRY_OF_MODEL) spec.batch = spec.seq = 0;
+    if (!entry->has_grads && config->per_device_eval_batch_size > 0) spec.batch = config->per_device_eval_batch_size;
+    if (entry->is_cached) spec.batch = spec.seq = 1;
+    if (entry->one_token) spec.seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
+    if (entry->source != ENTRY_OF_WEIGHTS) compile_add_spec(options, spec); /* that one is always there */
 }
 
 static void choose_offload(const Config *config, CompileOptions *out)
@@ -200,16 +201,17 @@ static void choose_offload(const Config *config, CompileOptions *out)
 
 static void choose_programs(const Config *config, const HfModel *model, CompileOptions *out)
 {
-    bool has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
-    bool has_samples = has_eval && config->generate_samples > 0;
-    bool wanted[PROGRAM_KIND_COUNT] = {
-        [PROGRAM_GATHER] = out->world > 1, [PROGRAM_OPTIMIZER] = true,     [PROGRAM_EVAL] = has_eval,
-        [PROGRAM_PREFILL] = has_samples,   [PROGRAM_DECODE] = has_samples,
-    };
-    int64_t micros = config->gradient_accumulation_steps;
-    for (int64_t i = 0; i < micros; i++) wanted[program_of_micro(i, micros, out->world)] = true;
-    for (int kind = 0; kind < PROGRAM_KIND_COUNT; kind++)
-        if (wanted[kind]) setup_add_program(config, model, (ProgramKind)kind, out);
+    bool    has_eval = config->validation_datasets.count > 0 || config->validation_split_ratio > 0;
+    bool    has_samples = has_eval && config->generate_samples > 0;
+    int64_t micros = config->gradient_accumulation_steps, middle = micros - 1 - (out->world > 1);
+    setup_add_program(config, model, program_micro(0, micros, out->world), out);
+    if (middle > 0) setup_add_program(config, model, program_micro(1, micros, out->world), out);
+    if (out->world > 1 && micros > 1) setup_add_program(config, model, program_micro(micros - 1, micros, out->world), out);
+    setup_add_program(config, model, (ProgramSpec){.entry = &entry_optimizer}, out);
+    if (out->world > 1) setup_add_program(config, model, (ProgramSpec){.entry = &entry_gather}, out);
+    if (has_eval) setup_add_program(config, model, (ProgramSpec){.entry = &entry_eval}, out);
+    if (has_samples) setup_add_program(config, model, (ProgramSpec){.entry = &entry_prefill}, out);
+    if (has_samples) setup_add_program(config, model, (ProgramSpec){.entry = &entry_decode}, out);
 }
 
 int setup_world(const Config *config)
@@ -256,7 +258,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     choose_programs(config, model, out);
     TRY(choose_dtypes(config, out));
     TRY(choose_precision(config, out));
-    if (precision_is_scaled(&out->precision)) setup_add_program(config, model, PROGRAM_CALIBRATE, out);
+    if (precision_is_scaled(&out->precision)) setup_add_program(config, model, (ProgramSpec){.entry = &entry_calibrate}, out);
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
@@ -399,9 +401,9 @@ static Status find_bound(Arena *arena, const Config *config, const HfModel *mode
     if (!(plan->facts.gemm_flops[DT_BF16] > 0) || !(plan->facts.gemm_flops[DT_E4M3] > 0)) return OK;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
-        double         times = (double)setup_times_a_step(plan, program->spec.kind, config->gradient_accumulation_steps);
-        all += times * program->simulated_seconds;
-        saved += times * saved_of(plan, &fp8.precision, program);
+        int64_t        times = program_times(plan, program, config->gradient_accumulation_steps);
+        all += (double)times * program->simulated_seconds;
+        saved += (double)times * saved_of(plan, &fp8.precision, program);
     }
     if (saved > 0) *out_seconds = all - saved;
     return OK;

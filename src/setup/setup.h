@@ -26,7 +26,7 @@ int setup_world(const Config *config);
 /* What each of them has a part of alone: 1 the optimizer's state, 2 gradients too, 3 weights too. */
 int setup_zero_level(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
-void             setup_add_program(const Config *config, const HfModel *model, ProgramKind kind, CompileOptions *options);
+void             setup_add_program(const Config *config, const HfModel *model, ProgramSpec spec, CompileOptions *options);
 NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
 
 /* Files of all datasets are there; those of the hub are pulled, or, without `pull`, taken as there. */
@@ -62,8 +62,6 @@ int64_t setup_needed_bytes(const Plan *plan);
 /* The pinned memory of the plans of as many ranks of one host against what that has (0: unknown): ERR_NO_FIT. */
 NODISCARD Status setup_check_pinned(const Plan *plan, int ranks_here, int64_t available);
 
-/* How often an optimizer step runs the programs of a kind. */
-int64_t setup_times_a_step(const Plan *plan, ProgramKind kind, int64_t micro_steps);
 /* Simulated seconds of an optimizer step; 0: the device's rates aren't known. */
 double setup_step_seconds(const Plan *plan, int64_t micro_steps);
 

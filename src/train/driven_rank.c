@@ -261,7 +261,7 @@ static int64_t next_index(const Trainer *t)
 static Status calibrate(DrivenRank *d)
 {
     Trainer       *t = d->trainer;
-    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
+    const Program *program = plan_program(t->plan, &entry_calibrate);
     if (!t->plan->num_scaled || t->has_scales) return OK;
     TRY(trainer_write_scalars(t, next_index(t), d->num_trained, 0));
     for (int64_t i = 0; i < d->num_taken; i++) {
@@ -275,7 +275,7 @@ static Status calibrate(DrivenRank *d)
 
 static const Program *micro_of(const DrivenRank *d, int64_t i)
 {
-    return plan_program(d->trainer->plan, program_of_micro(i, d->num_taken, d->trainer->place.world));
+    return plan_micro(d->trainer->plan, i, d->num_taken);
 }
 
 static Status run_micros(DrivenRank *d)
@@ -383,7 +383,7 @@ bool driven_rank_has_scales(const DrivenRank *d)
 static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
 {
     Trainer       *t = d->trainer;
-    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
+    const Program *program = plan_program(t->plan, &entry_calibrate);
     Arena          arena = {0};
     Batch          batch;
     if (driven_rank_has_scales(d)) return OK;
@@ -405,7 +405,7 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
 {
     Trainer           *t = d->trainer;
     Session           *session;
-    const Program     *program = plan_program(t->plan, PROGRAM_EVAL);
+    const Program     *program = plan_program(t->plan, &entry_eval);
     const ProgramSpec *spec = &program->spec;
     int64_t            own = t->place.rank * spec->batch;
     size_t             cells = (size_t)(spec->batch * spec->seq);

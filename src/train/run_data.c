@@ -431,7 +431,7 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     LoaderOptions options = *base;
     bool          split = config->validation_datasets.count == 0;
     if (split && !(config->validation_split_ratio > 0)) return OK;
-    const ProgramSpec *spec = compile_spec(compile, PROGRAM_EVAL);
+    const ProgramSpec *spec = compile_spec(compile, &entry_eval);
     options.batch_size *= (int32_t)spec->batch;
     options.grad_accum_steps = 1;
     options.num_epochs = 1;
@@ -466,8 +466,7 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
                           .batch_size = share.together ? share.together : 1,
                           .long_samples = long_samples(config->on_long_sample),
                           .validation_ratio = config->validation_datasets.count ? 0 : config->validation_split_ratio,
-                          .seq_len =
-                              (int32_t)compile_spec(compile, program_of_micro(0, config->gradient_accumulation_steps, compile->world))->seq,
+                          .seq_len = (int32_t)compile_spec(compile, &entry_micro)->seq,
                           .seed = (uint64_t)config->seed,
                           .pad_id = pad >= 0 ? pad : 0,
                           .vocab_size = vocab_size,

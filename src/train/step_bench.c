@@ -98,7 +98,7 @@ static int64_t document_len(uint32_t n, int64_t most)
 
 static const Program *micro_program(const StepBench *b, int64_t micro)
 {
-    return plan_program(b->plan, program_of_micro(micro, b->config.gradient_accumulation_steps, b->place.world));
+    return plan_micro(b->plan, micro, b->config.gradient_accumulation_steps);
 }
 
 /* The shape of a micro-step. */
@@ -162,7 +162,7 @@ static Status calibrate(StepBench *b)
 {
     if (!b->plan->num_scaled) return OK;
     TRY(write_scalars(b));
-    TRY(run_micro(b, plan_program(b->plan, PROGRAM_CALIBRATE)));
+    TRY(run_micro(b, plan_program(b->plan, &entry_calibrate)));
     return scales_begin(b->session, b->comm, b->options.precision.margin);
 }
 
@@ -176,16 +176,16 @@ static Status create(StepBench *b)
     b->config = *settled;
     TRY(setup_options(&b->config, b->model, &b->options));
     b->options.rank = b->place.rank;
-    compile_drop(&b->options, PROGRAM_EVAL);
-    compile_drop(&b->options, PROGRAM_PREFILL);
-    compile_drop(&b->options, PROGRAM_DECODE);
+    compile_drop(&b->options, &entry_eval);
+    compile_drop(&b->options, &entry_prefill);
+    compile_drop(&b->options, &entry_decode);
     double before = now();
     TRY(setup_session(&b->arena, &b->config, b->model, &b->options, b->device, &b->plan, &b->session));
     TRY(setup_refuse_inputs(b->model, b->plan));
     b->create_seconds = now() - before;
     make_batch(b);
     TRY(fill_weights(b));
-    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, PROGRAM_GATHER)));
+    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, &entry_gather)));
     return calibrate(b);
 }
 
@@ -233,7 +233,7 @@ static Status queue_step(StepBench *b)
     TRY(session_begin_step(b->session, b->step));
     TRY(write_scalars(b));
     for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) TRY(run_micro(b, micro_program(b, micro)));
-    TRY(run_program(b, plan_program(b->plan, PROGRAM_OPTIMIZER)));
+    TRY(run_program(b, plan_program(b->plan, &entry_optimizer)));
     return session_end_step(b->session, b->step++);
 }
 
@@ -286,7 +286,7 @@ static double median(double *seconds, int count)
 static Status read_loss(StepBench *b, double *out)
 {
     float loss;
-    TRY(session_output(b->session, plan_program(b->plan, PROGRAM_OPTIMIZER), "loss", &loss, sizeof loss));
+    TRY(session_output(b->session, plan_program(b->plan, &entry_optimizer), "loss", &loss, sizeof loss));
     *out = (double)loss;
     return OK;
 }
@@ -416,9 +416,7 @@ Status step_bench_profile(StepBench *b, const Program *program, double *seconds,
 
 int step_bench_times(const StepBench *b, const Program *program)
 {
-    int times = program->spec.kind == PROGRAM_OPTIMIZER;
-    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) times += program == micro_program(b, micro);
-    return times;
+    return (int)program_times(b->plan, program, b->config.gradient_accumulation_steps);
 }
 
 double step_bench_flops(const StepBench *b, const Launch *launch)

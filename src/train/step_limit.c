@@ -53,13 +53,12 @@ void step_limit_measure(StepLimit *limit)
 void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros)
 {
     const DeviceFacts *facts = &plan->facts;
-    const ProgramSpec *spec = &plan_program(plan, program_of_micro(0, micros, plan->world))->spec;
+    const ProgramSpec *spec = &plan_micro(plan, 0, micros)->spec;
     *limit = (StepLimit){.device = device, .cells = (double)(micros * spec->batch * spec->seq)};
     limit->pairs = limit->cells * (double)(spec->seq + 1) / 2;
-    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
-        const Program *program = plan_program(plan, (ProgramKind)kind);
-        double         times = kind == PROGRAM_MICRO_NEXT ? (double)(micros - 1 - (plan->world > 1)) : 1;
-        if (program) limit->program[kind] = program_work(facts, dtype, program, times);
+    for (int i = 0; i < plan->num_programs; i++) {
+        int64_t times = program_times(plan, &plan->programs[i], micros);
+        if (times) limit->program[limit->num_programs++] = program_work(facts, dtype, &plan->programs[i], (double)times);
     }
     limit->is_measured = !(facts->gemm_flops[dtype] > 0 && facts->bandwidth > 0);
     if (limit->is_measured) {
@@ -73,8 +72,8 @@ void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType d
 static double seconds_at_limit(const StepLimit *limit, const StepWork *work)
 {
     double document_share = work->pairs / limit->pairs, label_share = (double)work->trained / limit->cells, sum = 0;
-    for (int kind = PROGRAM_MICRO_FIRST; kind <= PROGRAM_OPTIMIZER; kind++) {
-        const ProgramWork *p = &limit->program[kind];
+    for (int i = 0; i < limit->num_programs; i++) {
+        const ProgramWork *p = &limit->program[i];
         double             flops = p->flops + p->document_flops * document_share + p->label_flops * label_share;
         sum += p->times * fmax(flops / limit->flops_rate, limit->byte_rate > 0 ? p->bytes / limit->byte_rate : 0);
     }

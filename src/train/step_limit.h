@@ -21,12 +21,15 @@ typedef struct ProgramWork {
     double times;                                     /* a step */
 } ProgramWork;
 
+enum { STEP_PROGRAMS = 5 }; /* that run in a step at the most: its first, next, last or only micro-step, the update */
+
 typedef struct StepLimit {
     Device     *device;
     bool        is_measured, is_beaten; /* by a step: it is to be measured again */
     double      flops_rate, byte_rate;  /* per second; flops_rate 0: unknown; byte_rate 0: doesn't bind */
     double      cells, pairs;           /* of a step whose rows are one document each */
-    ProgramWork program[PROGRAM_OPTIMIZER + 1];
+    ProgramWork program[STEP_PROGRAMS];
+    int         num_programs;
 } StepLimit;
 
 /* device and plan are borrowed. dtype: of the products, but for those of operands with fewer bits. */

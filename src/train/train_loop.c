@@ -52,13 +52,13 @@ Status trainer_write_scalars(Trainer *t, int64_t index, int64_t tokens, double l
 
 const Program *trainer_micro(const Trainer *t, int64_t micro)
 {
-    return plan_program(t->plan, program_of_micro(micro, t->config->gradient_accumulation_steps, t->place.world));
+    return plan_micro(t->plan, micro, t->config->gradient_accumulation_steps);
 }
 
 Status trainer_gather_weights(Trainer *t)
 {
     if (!t->comm) return OK;
-    Status status = session_run(t->session, plan_program(t->plan, PROGRAM_GATHER));
+    Status status = session_run(t->session, plan_program(t->plan, &entry_gather));
     if (status != OK) comm_abort(t->comm, status, status_message()); /* the others may wait in it */
     return status;
 }
@@ -66,7 +66,7 @@ Status trainer_gather_weights(Trainer *t)
 /* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
 static Status calibrate(Trainer *t)
 {
-    const Program *program = plan_program(t->plan, PROGRAM_CALIBRATE);
+    const Program *program = plan_program(t->plan, &entry_calibrate);
     const Batch   *batch;
     int64_t        trained, step = t->state.step < t->schedule.total ? t->state.step : t->schedule.total - 1;
     if (!t->plan->num_scaled || t->has_scales) return OK;
@@ -107,7 +107,7 @@ static double unsigned_nan(double value)
 
 Status trainer_queue_update(Trainer *t, int64_t index)
 {
-    TRY(session_run(t->session, plan_program(t->plan, PROGRAM_OPTIMIZER)));
+    TRY(session_run(t->session, plan_program(t->plan, &entry_optimizer)));
     TRY(session_end_step(t->session, index));
     t->num_queued++;
     return OK;
@@ -255,7 +255,7 @@ typedef struct EvalSum {
  * signal. */
 static Status eval_batches(Trainer *t, EvalSum *out)
 {
-    const Program *program = plan_program(t->plan, PROGRAM_EVAL);
+    const Program *program = plan_program(t->plan, &entry_eval);
     Loader        *loader = t->data.eval;
     size_t         cells = (size_t)(program->spec.batch * program->spec.seq);
     int64_t        most = t->config->eval_max_batches;
@@ -344,7 +344,7 @@ static bool eval_due(const Trainer *t, int64_t step)
 
 double trainer_flops_per_step(const Trainer *t)
 {
-    double flops = plan_program(t->plan, PROGRAM_OPTIMIZER)->cost.flops;
+    double flops = plan_program(t->plan, &entry_optimizer)->cost.flops;
     for (int64_t i = 0; i < t->config->gradient_accumulation_steps; i++) flops += trainer_micro(t, i)->cost.flops;
     return flops * t->place.world;
 }

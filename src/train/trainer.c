@@ -171,14 +171,13 @@ Status trainer_settle(Trainer *t)
 /* Who drives the steps may ask for any program between them. */
 static void add_driven_programs(Trainer *t)
 {
-    bool generates = t->config->generate_samples > 0, has_only = t->config->gradient_accumulation_steps == 1;
-    compile_drop(&t->options, PROGRAM_EVAL);
-    compile_drop(&t->options, PROGRAM_PREFILL);
-    compile_drop(&t->options, PROGRAM_DECODE);
-    setup_add_program(t->config, t->model, PROGRAM_EVAL, &t->options);
-    if (generates) setup_add_program(t->config, t->model, PROGRAM_PREFILL, &t->options);
-    if (generates) setup_add_program(t->config, t->model, PROGRAM_DECODE, &t->options);
-    if (t->comm && !has_only) setup_add_program(t->config, t->model, PROGRAM_MICRO_ONLY, &t->options);
+    static const Entry *const between[] = {&entry_eval, &entry_prefill, &entry_decode};
+    bool                      has_only = t->config->gradient_accumulation_steps == 1;
+    for (int i = 0; i < 3; i++) compile_drop(&t->options, between[i]);
+    for (int i = 0; i < 3; i++)
+        if (!between[i]->is_cached || t->config->generate_samples > 0)
+            setup_add_program(t->config, t->model, (ProgramSpec){.entry = between[i]}, &t->options);
+    if (t->comm && !has_only) setup_add_program(t->config, t->model, program_micro(0, 1, t->place.world), &t->options);
 }
 
 Status trainer_make_plan(Trainer *t)

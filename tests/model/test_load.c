@@ -205,7 +205,7 @@ static void every_dtype_arrives_bit_for_bit(void)
         if (train)
             compile_add_training(&options, 1, 4);
         else
-            compile_add(&options, PROGRAM_EVAL, 1, 4);
+            compile_add(&options, &entry_eval, 1, 4);
         snprintf(what, sizeof what, "%s to %s%s%s", st_dtype_name(types[i % 4]), dtype_info(options.model_dtype)->name,
                  far ? ", far memory" : "", train ? ", trained" : "");
         open_model(&l, size, types[i % 4], false);
@@ -260,7 +260,7 @@ static void the_host_holds_little_beside_the_plan(void)
         options.model_dtype = cases[i % 3].model;
         options.weight_format = i % 6 < 3 ? NULL : weight_format_at(i % 3);
         options.train_base = false;
-        compile_add(&options, PROGRAM_EVAL, 1, 64);
+        compile_add(&options, &entry_eval, 1, 64);
         open_model(&l, size, cases[i % 3].file, true);
         compile(&l, size, &options, far);
         limit_data(process_bytes("VmData:") + plan_total_bytes(l.plan) + (12 << 20));
@@ -280,12 +280,12 @@ static void loading_adds_nothing_to_a_plan(void)
         CompileOptions options = compile_defaults();
         options.model_dtype = i & 1 ? DT_F32 : DT_BF16;
         if (i & 2)
-            compile_add(&options, PROGRAM_EVAL, 1, 8);
+            compile_add(&options, &entry_eval, 1, 8);
         else
             compile_add_training(&options, 1, 8);
         compile(&l, size, &options, false);
         int64_t        most = 0;
-        const Program *load = plan_program(l.plan, PROGRAM_LOAD);
+        const Program *load = plan_program(l.plan, &entry_load);
         for (int k = 0; k < l.plan->num_programs; k++)
             if (&l.plan->programs[k] != load && l.plan->programs[k].activation_bytes > most) most = l.plan->programs[k].activation_bytes;
         EXPECT(load->activation_bytes > 0 && load->activation_bytes <= most);
@@ -316,7 +316,7 @@ static void quantised_ones_arrive_bit_for_bit(void)
         options.weight_format = weight_format_at(i / 2);
         options.model_dtype = DT_BF16;
         options.train_base = false;
-        compile_add(&options, PROGRAM_EVAL, 1, 4);
+        compile_add(&options, &entry_eval, 1, 4);
         open_model(&l, size, ST_F32, false);
         compile(&l, size, &options, i & 1);
         EXPECT_OK(session_create(l.plan, l.device, &l.session));

@@ -83,7 +83,7 @@ typedef struct Loaded {
 static Status load(Loaded *l, const char *dir, DType dtype, const PeftAdapter *adapter)
 {
     CompileOptions options = compile_defaults();
-    compile_add(&options, PROGRAM_EVAL, 1, 8);
+    compile_add(&options, &entry_eval, 1, 8);
     options.model_dtype = options.master_dtype = dtype;
     options.train_base = false;
     if (adapter) options.lora = adapter->lora;

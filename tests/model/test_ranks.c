@@ -92,11 +92,11 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     if (c->fp8) {
         options.precision.forward = DT_E4M3;
         options.precision.backward = DT_E5M2;
-        compile_add(&options, PROGRAM_CALIBRATE, c->rows / world / c->accum, T);
+        compile_add(&options, &entry_calibrate, c->rows / world / c->accum, T);
     }
     if (c->fp4) options.precision.forward = options.precision.backward = DT_E2M1;
     compile_add_training(&options, c->rows / world / c->accum, T);
-    compile_add(&options, PROGRAM_EVAL, c->rows / world / c->accum, T);
+    compile_add(&options, &entry_eval, c->rows / world / c->accum, T);
     return options;
 }
 
@@ -158,7 +158,7 @@ static Status calibrate(Rank *r, int rank)
     int rows = r->test->rows / r->world / r->test->accum;
     for (int micro = 0; micro < r->test->accum; micro++) {
         TRY(write_rows(r, 0, (micro * r->world + rank) * rows, rows, inv_tokens()));
-        TRY(session_run(r->session, plan_program(r->plan, PROGRAM_CALIBRATE)));
+        TRY(session_run(r->session, plan_program(r->plan, &entry_calibrate)));
     }
     return scales_begin(r->session, r->comm, 0);
 }
@@ -179,7 +179,7 @@ static Status check_races(Rank *r)
 /* Weights cross in the order in which they are read: the first launch waits for none, the first layer for the first chunks alone. */
 static Status check_waits(Rank *r)
 {
-    const Program *program = plan_program(r->plan, PROGRAM_MICRO_ONLY);
+    const Program *program = plan_micro(r->plan, 0, 1);
     int            begun = 0, count = 0;
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
@@ -206,23 +206,15 @@ static Status check_collectives(Rank *r)
     return OK;
 }
 
-static ProgramKind micro_kind(const Rank *r, int micro)
-{
-    int last = r->test->accum - 1;
-    if (r->world == 1) return micro ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST;
-    if (!last) return PROGRAM_MICRO_ONLY;
-    return micro == 0 ? PROGRAM_MICRO_FIRST : micro < last ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_LAST;
-}
-
 static Status train_step(Rank *r, int rank, int step)
 {
     int   rows = r->test->rows / r->world / r->test->accum;
     float inv = inv_tokens(), loss, norm2;
     for (int micro = 0; micro < r->test->accum; micro++) {
         TRY(write_rows(r, step, (micro * r->world + rank) * rows, rows, inv));
-        TRY(session_run(r->session, plan_program(r->plan, micro_kind(r, micro))));
+        TRY(session_run(r->session, plan_micro(r->plan, micro, r->test->accum)));
     }
-    const Program *optimizer = plan_program(r->plan, PROGRAM_OPTIMIZER);
+    const Program *optimizer = plan_program(r->plan, &entry_optimizer);
     TRY(session_run(r->session, optimizer));
     TRY(session_output(r->session, optimizer, "loss", &loss, sizeof loss));
     TRY(session_output(r->session, optimizer, "norm2", &norm2, sizeof norm2));
@@ -262,7 +254,7 @@ static Status read_owned(Rank *r, float *to)
 /* Once gathered, weights that are whole hold what all ranks own. */
 static Status check_gathered(Rank *r)
 {
-    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, PROGRAM_GATHER)));
+    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, &entry_gather)));
     TRY(comm_barrier(r->comm));
     for (int i = 0; i < r->plan->num_trained; i++) {
         const Param *param = r->plan->trained_params[i];
@@ -292,7 +284,7 @@ static Status run_rank(Rank *r, int rank)
     TRY(check_collectives(r));
     if (!rank) TRY(check_races(r));
     if (r->world > 1) TRY(check_waits(r));
-    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, PROGRAM_GATHER)));
+    if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, &entry_gather)));
     if (r->test->fp8) TRY(calibrate(r, rank));
     for (int step = 0; step < STEPS; step++) TRY(train_step(r, rank, step));
     TRY(read_owned(r, r->result->weights));

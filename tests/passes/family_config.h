@@ -23,10 +23,10 @@ __attribute__((unused)) static Status compile_config(Arena *arena, const char *n
 __attribute__((unused)) static void add_all_programs(CompileOptions *options, int64_t batch, int64_t seq, int64_t chunk)
 {
     compile_add_training(options, batch, seq);
-    compile_add(options, PROGRAM_CALIBRATE, batch, seq);
-    compile_add(options, PROGRAM_EVAL, 1, seq);
-    compile_add(options, PROGRAM_PREFILL, 1, chunk);
-    compile_add(options, PROGRAM_DECODE, 1, 1);
+    compile_add(options, &entry_calibrate, batch, seq);
+    compile_add(options, &entry_eval, 1, seq);
+    compile_add(options, &entry_prefill, 1, chunk);
+    compile_add(options, &entry_decode, 1, 1);
 }
 
 __attribute__((unused)) static Status read_fixture(Arena *arena, const char *family, Str *out_text, const char **out_architecture)

@@ -2,10 +2,10 @@
 #include "family_config.h"
 
 typedef struct Adapted {
-    Arena  arena;
-    Graph *graph[PROGRAM_KIND_COUNT]; /* as they are after the last pass */
-    Plan  *plan;
-    Status status;
+    Arena        arena;
+    Plan        *plan;
+    const Graph *micro; /* of the first micro-step, as it is after the last pass */
+    Status       status;
 } Adapted;
 
 static void adapt(Adapted *a, const char *const *targets, int num_targets, double dropout, bool train_base)
@@ -21,8 +21,7 @@ static void adapt(Adapted *a, const char *const *targets, int num_targets, doubl
     EXPECT_OK(device_null_create("h200", &device));
     a->status = compile_fixture(&a->arena, "llama", &options, device, &a->plan);
     device->api->destroy(device);
-    for (int i = 0; a->status == OK && i < a->plan->num_programs; i++)
-        a->graph[a->plan->programs[i].spec.kind] = a->plan->programs[i].graph;
+    if (a->status == OK) a->micro = plan_micro(a->plan, 0, 2)->graph;
 }
 
 static int count_ops(const Graph *graph, const OpDef *op)
@@ -34,7 +33,7 @@ static int count_ops(const Graph *graph, const OpDef *op)
 
 static int count_adapters(const Adapted *a)
 {
-    const Graph *graph = a->graph[PROGRAM_MICRO_FIRST];
+    const Graph *graph = a->micro;
     int          count = 0;
     for (int i = 0; graph && i < graph->num_params; i++) count += graph->params[i]->is_adapter;
     return count;
@@ -95,7 +94,7 @@ static void options_are_checked(void)
 {
     static const char *const q[] = {"q_proj"};
     Arena                    arena = {0};
-    Program                  program = {.spec.kind = PROGRAM_MICRO_FIRST};
+    Program                  program = {.spec.entry = &entry_micro};
     PassContext              context = {.arena = &arena, .program = &program};
     CompileOptions           options = compile_defaults();
     Graph                   *graph = graph_create(&arena, "g", op_table, OP_COUNT);
@@ -121,7 +120,7 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     Adapted                  a;
     adapt(&a, targets, 2, 0, false);
     EXPECT_OK(a.status);
-    const Graph *graph = a.graph[PROGRAM_MICRO_FIRST];
+    const Graph *graph = a.micro;
     int          trained = 0, base = 0, grads = 0;
     int64_t      trained_numel = 0, grad_numel = 0;
     for (int i = 0; graph && i < graph->num_params; i++) {
@@ -161,7 +160,7 @@ static void the_adapters_are_those_of_peft(void)
     Adapted                  a;
     adapt(&a, targets, 1, 0, false);
     EXPECT_OK(a.status);
-    const Graph *graph = a.graph[PROGRAM_MICRO_FIRST];
+    const Graph *graph = a.micro;
     const Param *down = NULL, *lora_a = NULL, *lora_b = NULL;
     for (int i = 0; graph && i < graph->num_params; i++) {
         if (strcmp(graph->params[i]->name, "blocks.1.mlp.down.weight") == 0) down = graph->params[i];
@@ -188,13 +187,12 @@ static void dropout_is_in_training_programs_alone(void)
         Adapted a;
         adapt(&a, targets, 2, with ? 0.1 : 0, false);
         EXPECT_OK(a.status);
-        for (int k = 0; k < PROGRAM_KIND_COUNT; k++) {
-            int  count = count_ops(a.graph[k], &op_dropout);
-            bool training = k == PROGRAM_MICRO_FIRST || k == PROGRAM_MICRO_NEXT || k == PROGRAM_CALIBRATE;
-            bool of_ranks = k == PROGRAM_MICRO_ONLY || k == PROGRAM_MICRO_LAST || k == PROGRAM_GATHER;
-            EXPECT((a.graph[k] != NULL) != of_ranks);
-            if (training && with ? count < 4 : count != 0)
-                test_fail(__FILE__, __LINE__, "program %d, dropout %d: %d nodes", k, with, count);
+        EXPECT_INT(a.plan->num_programs, 8); /* two micro-steps; the optimizer; calibrate, eval, prefill, decode; load */
+        for (int i = 0; i < a.plan->num_programs; i++) {
+            const Program *program = &a.plan->programs[i];
+            int            count = count_ops(program->graph, &op_dropout);
+            if (program->spec.entry->has_grads && with ? count < 4 : count != 0)
+                test_fail(__FILE__, __LINE__, "program %s, dropout %d: %d nodes", program->name, with, count);
         }
         arena_deinit(&a.arena);
     }

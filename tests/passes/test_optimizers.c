@@ -85,8 +85,8 @@ static bool step(Run *r, int64_t index, float loss)
     EXPECT_OK(session_write(r->session, "hyper", hyper, sizeof hyper));
     EXPECT_OK(session_write(r->session, "step", now, sizeof now));
     EXPECT_OK(session_write(r->session, "loss.sum", &loss, sizeof loss));
-    EXPECT_OK(session_run(r->session, plan_program(r->plan, PROGRAM_OPTIMIZER)));
-    EXPECT_OK(session_output(r->session, plan_program(r->plan, PROGRAM_OPTIMIZER), "applied", &applied, sizeof applied));
+    EXPECT_OK(session_run(r->session, plan_program(r->plan, &entry_optimizer)));
+    EXPECT_OK(session_output(r->session, plan_program(r->plan, &entry_optimizer), "applied", &applied, sizeof applied));
     return applied == 1;
 }
 

@@ -99,9 +99,9 @@ static void texts_as_bound_and_as_run(void)
     options.train_base = false;
     golden_case("llama", "lora_recompute", "micro_first", options);
     options = compile_defaults();
-    compile_add(&options, PROGRAM_EVAL, 1, 128);
-    compile_add(&options, PROGRAM_PREFILL, 1, 64);
-    compile_add(&options, PROGRAM_DECODE, 1, 1);
+    compile_add(&options, &entry_eval, 1, 128);
+    compile_add(&options, &entry_prefill, 1, 64);
+    compile_add(&options, &entry_decode, 1, 1);
     options.train_base = false;
     golden_case("qwen2", "prefill", "prefill", options);
 }
@@ -198,9 +198,9 @@ static void generated_configs_plan_what_is_allocated(void)
         options.cache_len = 1 + draw(i, 5, 64);
         compile_add_training(&options, 1 + draw(i, 1, 4), 1 + draw(i, 2, 96));
         if (draw(i, 7, 2)) {
-            compile_add(&options, PROGRAM_EVAL, 1 + draw(i, 3, 3), 1 + draw(i, 4, 128));
-            compile_add(&options, PROGRAM_PREFILL, 1, 1 + draw(i, 6, (uint32_t)options.cache_len));
-            compile_add(&options, PROGRAM_DECODE, 1, 1);
+            compile_add(&options, &entry_eval, 1 + draw(i, 3, 3), 1 + draw(i, 4, 128));
+            compile_add(&options, &entry_prefill, 1, 1 + draw(i, 6, (uint32_t)options.cache_len));
+            compile_add(&options, &entry_decode, 1, 1);
         }
         options.recompute = draw(i, 8, 2) ? draw(i, 9, 1u << PART_COUNT) : 0;
         options.no_fuse = draw(i, 10, 3) ? 0 : draw(i, 11, 1u << FUSION_COUNT);
@@ -220,11 +220,11 @@ static void generated_configs_plan_what_is_allocated(void)
         Plan *plan = compile_family(&arena, families[i % (sizeof families / sizeof families[0])], &options, device);
         EXPECT_OK(session_create(plan, device, &session));
         EXPECT_INT(session_allocated_bytes(session), plan_total_bytes(plan));
-        int64_t most = 0, live = 0, loading = plan_program(plan, PROGRAM_LOAD)->activation_bytes;
+        int64_t most = 0, live = 0, loading = plan_program(plan, &entry_load)->activation_bytes;
         for (int k = 0; k < plan->num_programs; k++) {
             const Program *program = &plan->programs[k];
             check_no_overlap(program, families[i % (sizeof families / sizeof families[0])]);
-            if (program->spec.kind == PROGRAM_LOAD) continue; /* shares what the others have */
+            if (program->spec.entry == &entry_load) continue; /* shares what the others have */
             if (program->activation_bytes > most) most = program->activation_bytes;
             if (program->live_bytes > live) live = program->live_bytes;
         }
@@ -287,7 +287,7 @@ static void plan_large(const char *name, const char *architecture, const char *c
     clock_gettime(CLOCK_MONOTONIC, &before);
     EXPECT_OK(compile_config(&arena, name, architecture, config, strlen(config), &options, device, &plan));
     clock_gettime(CLOCK_MONOTONIC, &after);
-    const Program *program = plan_program(plan, PROGRAM_MICRO_NEXT);
+    const Program *program = plan_micro(plan, 1, 3);
     double         seconds = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
     fprintf(stderr, "plan of %s at T=8192, recompute %x: %.3f s, %.1f GiB, activations %.2f of %.2f GiB alive, %d launches\n", name,
             recompute, seconds, (double)plan_total_bytes(plan) / (1 << 30), (double)program->activation_bytes / (1 << 30),

@@ -41,7 +41,7 @@ static void frequencies_are_those_of_transformers(void)
         double           scale, worst = 0;
         CompileOptions   options = compile_defaults();
         EXPECT(json_get_int(&cases.items[k], "reach", &reach) && json_get_double(&cases.items[k], "scale", &scale));
-        compile_add(&options, PROGRAM_EVAL, 1, reach);
+        compile_add(&options, &entry_eval, 1, reach);
         const RopeTableAttrs *attrs = table_of(&arena, json_get(&cases.items[k], "config"), &options, device);
         EXPECT_INT(attrs->head_dim, 2 * want->count);
         for (uint32_t i = 0; i < want->count; i++) {
@@ -75,8 +75,8 @@ static double second_of(int64_t rows, int64_t cache, int64_t original)
     EXPECT_OK(device_null_create("h200", &device));
     EXPECT_OK(json_parse(&arena, "config.json", text, strlen(text), &config));
     if (rows) compile_add_training(&options, 1, rows);
-    if (cache) compile_add(&options, PROGRAM_PREFILL, 1, 4);
-    if (cache) compile_add(&options, PROGRAM_DECODE, 1, 1);
+    if (cache) compile_add(&options, &entry_prefill, 1, 4);
+    if (cache) compile_add(&options, &entry_decode, 1, 1);
     options.cache_len = cache;
     const RopeTableAttrs *attrs = table_of(&arena, &config, &options, device);
     EXPECT_INT(attrs->len, rows > cache ? rows : cache);

@@ -262,12 +262,12 @@ __attribute__((unused)) static double step_once(Family *f, int step, double *nor
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]) + (size_t)step * FAMILY_TOKENS;
     float inv = 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), loss, norm2, applied;
     /* Two micro-steps of one row each, when the plan's batch is one. */
-    int rows = (int)plan_program(f->plan, PROGRAM_MICRO_FIRST)->spec.batch;
+    int rows = (int)plan_micro(f->plan, 0, 2)->spec.batch;
     for (int first = 0; first < FAMILY_B; first += rows) {
         family_batch(f, data[0], data[1], data[2], data[3], first, rows, inv, step);
-        EXPECT_OK(session_run(f->session, plan_program(f->plan, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST)));
+        EXPECT_OK(session_run(f->session, plan_micro(f->plan, first > 0, 3)));
     }
-    const Program *optimizer = plan_program(f->plan, PROGRAM_OPTIMIZER);
+    const Program *optimizer = plan_program(f->plan, &entry_optimizer);
     float          hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-3f, [HYPER_INV_TOKENS] = inv};
     EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
     EXPECT_OK(session_run(f->session, optimizer));

@@ -35,8 +35,8 @@ static void check_family(const char *name, int chunk, uint32_t no_fuse)
     Family         f;
     CompileOptions options = compile_defaults();
     options.cache_len = 32;
-    compile_add(&options, PROGRAM_PREFILL, FAMILY_B, chunk);
-    compile_add(&options, PROGRAM_DECODE, FAMILY_B, 1);
+    compile_add(&options, &entry_prefill, FAMILY_B, chunk);
+    compile_add(&options, &entry_decode, FAMILY_B, 1);
     options.train_base = false;
     options.no_fuse = no_fuse;
     family_open(&f, name, "config.json", &options, 2);
@@ -47,14 +47,14 @@ static void check_family(const char *name, int chunk, uint32_t no_fuse)
     for (int position = 0; position < FAMILY_T; position += chunk) {
         for (int t = 0; t < chunk && position + t < FAMILY_T; t++) {
             int32_t row[FAMILY_B] = {t, t};
-            run_rows(&f, plan_program(f.plan, PROGRAM_PREFILL), ids, chunk, position, row);
-            check_logits(&f, plan_program(f.plan, PROGRAM_PREFILL), want, position + t);
+            run_rows(&f, plan_program(f.plan, &entry_prefill), ids, chunk, position, row);
+            check_logits(&f, plan_program(f.plan, &entry_prefill), want, position + t);
         }
     }
     /* Again from the 10th token, one by one: the cache holds the others. */
     for (int position = 10; position < FAMILY_T; position++) {
-        run_rows(&f, plan_program(f.plan, PROGRAM_DECODE), ids, 1, position, NULL);
-        check_logits(&f, plan_program(f.plan, PROGRAM_DECODE), want, position);
+        run_rows(&f, plan_program(f.plan, &entry_decode), ids, 1, position, NULL);
+        check_logits(&f, plan_program(f.plan, &entry_decode), want, position);
     }
     family_close(&f);
 }
@@ -78,8 +78,12 @@ static void without_fusions_too(void)
 
 enum { ROWS = 4, LEN = 32 };
 static const ProgramSpec shapes[] = {
-    {PROGRAM_DECODE, 1, 1},   {PROGRAM_DECODE, ROWS, 1},          {PROGRAM_PREFILL, ROWS, 5},
-    {PROGRAM_PREFILL, 2, 12}, {PROGRAM_EVAL, FAMILY_B, FAMILY_T}, {PROGRAM_EVAL, 1, 8},
+    {.entry = &entry_decode, .batch = 1, .seq = 1},
+    {.entry = &entry_decode, .batch = ROWS, .seq = 1},
+    {.entry = &entry_prefill, .batch = ROWS, .seq = 5},
+    {.entry = &entry_prefill, .batch = 2, .seq = 12},
+    {.entry = &entry_eval, .batch = FAMILY_B, .seq = FAMILY_T},
+    {.entry = &entry_eval, .batch = 1, .seq = 8},
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -88,7 +92,7 @@ static void open_shapes(Family *f, const ProgramSpec *specs, int count)
     CompileOptions options = compile_defaults();
     options.cache_len = LEN;
     options.train_base = false;
-    for (int i = 0; i < count; i++) compile_add(&options, specs[i].kind, specs[i].batch, specs[i].seq);
+    for (int i = 0; i < count; i++) compile_add(&options, specs[i].entry, specs[i].batch, specs[i].seq);
     family_open(f, "qwen3", "config.json", &options, 2);
     family_load(f);
 }
@@ -103,7 +107,7 @@ static void run_shape(Family *f, const Program *program, int64_t position, float
 {
     int64_t     step[STEP_COUNT] = {[STEP_POSITION] = position}, cells = program->spec.batch * program->spec.seq;
     int32_t     tokens[FAMILY_TOKENS], positions[FAMILY_TOKENS], zeros[FAMILY_TOKENS] = {0}, row[ROWS] = {0};
-    const char *output = program->spec.kind == PROGRAM_EVAL ? "losses" : "logits";
+    const char *output = program->spec.entry == &entry_eval ? "losses" : "logits";
     int64_t     bytes = type_bytes(&graph_output(program->graph, output)->type);
     for (int64_t i = 0; i < cells; i++) {
         positions[i] = (int32_t)(position + i % program->spec.seq);
@@ -112,9 +116,9 @@ static void run_shape(Family *f, const Program *program, int64_t position, float
     for (int64_t b = 0; b < program->spec.batch; b++) row[b] = (int32_t)(b % program->spec.seq);
     write_ints(f, "tokens", tokens, cells);
     write_ints(f, "positions", positions, cells);
-    if (program->spec.kind == PROGRAM_PREFILL) write_ints(f, "row", row, program->spec.batch);
-    if (program->spec.kind == PROGRAM_EVAL) write_ints(f, "labels", tokens, cells);
-    if (program->spec.kind == PROGRAM_EVAL) write_ints(f, "doc_start", zeros, cells);
+    if (program->spec.entry == &entry_prefill) write_ints(f, "row", row, program->spec.batch);
+    if (program->spec.entry == &entry_eval) write_ints(f, "labels", tokens, cells);
+    if (program->spec.entry == &entry_eval) write_ints(f, "doc_start", zeros, cells);
     EXPECT_OK(session_write(f->session, "step", step, sizeof step));
     EXPECT_OK(session_run(f->session, program));
     EXPECT_OK(session_output(f->session, program, output, out, (size_t)bytes));
@@ -123,7 +127,7 @@ static void run_shape(Family *f, const Program *program, int64_t position, float
 /* The text of rows 0 to batch, in runs one behind the other. */
 static void run_text(Family *f, const Program *program, float *out)
 {
-    int64_t runs = program->spec.kind == PROGRAM_EVAL ? 1 : FAMILY_T / program->spec.seq;
+    int64_t runs = program->spec.entry == &entry_eval ? 1 : FAMILY_T / program->spec.seq;
     for (int64_t i = 0; i < runs; i++) run_shape(f, program, i * program->spec.seq, out + i * ROWS * FAMILY_V);
 }
 
@@ -136,19 +140,19 @@ static void each_shape_gives_what_it_gives_alone(void)
     EXPECT_INT(f.plan->num_programs, NUM_SHAPES + 1); /* and what loads them */
     for (int i = 0; i < NUM_SHAPES; i++) {
         Family         g;
-        const Program *program = plan_program_of(f.plan, shapes[i].kind, shapes[i].batch, shapes[i].seq);
+        const Program *program = plan_program_of(f.plan, shapes[i].entry, shapes[i].batch, shapes[i].seq);
         memset(together, 0, bytes);
         memset(alone, 0, bytes);
         run_text(&f, program, together);
         open_shapes(&g, &shapes[i], 1);
-        run_text(&g, plan_program(g.plan, shapes[i].kind), alone);
+        run_text(&g, plan_program(g.plan, shapes[i].entry), alone);
         EXPECT(memcmp(together, alone, bytes) == 0);
         EXPECT(together[0] != 0);
-        EXPECT_STR(g.plan->programs[0].name, program_kind_name(shapes[i].kind));
+        EXPECT_STR(g.plan->programs[0].name, program_spec_name(&shapes[i]));
         family_close(&g);
     }
-    EXPECT(plan_program(f.plan, PROGRAM_DECODE) == &f.plan->programs[0]);
-    EXPECT(plan_program(f.plan, PROGRAM_OPTIMIZER) == NULL && plan_program_of(f.plan, PROGRAM_DECODE, 2, 1) == NULL);
+    EXPECT(plan_program(f.plan, &entry_decode) == &f.plan->programs[0]);
+    EXPECT(plan_program(f.plan, &entry_optimizer) == NULL && plan_program_of(f.plan, &entry_decode, 2, 1) == NULL);
     EXPECT_FAILS(session_run(f.session, NULL), ERR_INTERNAL, "doesn't have");
     EXPECT_STR(f.plan->programs[1].name, "decode[4x1]");
     EXPECT_STR(f.plan->programs[1].graph->name, "decode[4x1]");
@@ -197,7 +201,7 @@ static void a_text_goes_on_in_another_shape(void)
     for (int position = 0; position < FAMILY_T; position += position < 12 ? 12 : 1) {
         bool           first = position < 12;
         const Program *program =
-            first ? plan_program_of(f.plan, PROGRAM_PREFILL, 2, 12) : plan_program_of(f.plan, PROGRAM_DECODE, position % 2 ? 1 : ROWS, 1);
+            first ? plan_program_of(f.plan, &entry_prefill, 2, 12) : plan_program_of(f.plan, &entry_decode, position % 2 ? 1 : ROWS, 1);
         int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
         int32_t tokens[FAMILY_TOKENS], positions[FAMILY_TOKENS], row[FAMILY_B] = {11, 11};
         for (int64_t i = 0; i < program->spec.batch * program->spec.seq; i++) {
@@ -226,9 +230,9 @@ static void a_shape_is_asked_for_once(void)
     CompileOptions options = compile_defaults();
     size_t         len;
     JsonValue      config;
-    compile_add(&options, PROGRAM_DECODE, 2, 1);
+    compile_add(&options, &entry_decode, 2, 1);
     family_open(&f, "qwen3", "config.json", &options, 1);
-    compile_add(&options, PROGRAM_DECODE, 2, 1);
+    compile_add(&options, &entry_decode, 2, 1);
     const char *ir = ir_shipped_module("Qwen3ForCausalLM", &len);
     EXPECT_OK(ir_module_parse(&f.arena, "qwen3", ir, len, &module));
     EXPECT_OK(json_parse(&f.arena, "config.json", "{}", 2, &config));

@@ -22,7 +22,7 @@ static void use_lora(CompileOptions *options)
 }
 
 /* Micro-step `step`: one of the four rows of the fixture's `plain` and `packed` batches, its loss scaled by a number of its own. */
-static void run_micro_step(Family *f, int step, ProgramKind kind)
+static void run_micro_step(Family *f, int step, const Program *program)
 {
     static const char *const what[2][4] = {{"plain.ids", "plain.labels", "plain.position_ids", "plain.doc_start"},
                                            {"packed.ids", "packed.labels", "packed.position_ids", "packed.doc_start"}};
@@ -30,7 +30,7 @@ static void run_micro_step(Family *f, int step, ProgramKind kind)
     float                    scale = 0.5f + philox_uniform(philox4x32((uint32_t)step, 0, 0, 0, 1).v[0]);
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[step / 2 % 2][i]);
     family_batch(f, data[0], data[1], data[2], data[3], step % 2, 1, scale / 1024, 0);
-    EXPECT_OK(session_run(f->session, plan_program(f->plan, kind)));
+    EXPECT_OK(session_run(f->session, program));
 }
 
 /* Adds all gradients, parameter after parameter in the order of the plan. */
@@ -81,10 +81,10 @@ static double sum_error(const char *family, bool lora, bool fp32_grads, int step
     int64_t n = f.plan->trained_numel;
     double *exact = calloc((size_t)n, sizeof *exact), *kept = calloc((size_t)n, sizeof *kept);
     for (int step = 0; step < steps; step++) {
-        run_micro_step(&f, step, PROGRAM_MICRO_FIRST);
+        run_micro_step(&f, step, plan_micro(f.plan, 0, 2));
         add_gradients(&f, exact);
     }
-    for (int step = 0; step < steps; step++) run_micro_step(&f, step, step ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST);
+    for (int step = 0; step < steps; step++) run_micro_step(&f, step, plan_micro(f.plan, step > 0, 3));
     add_gradients(&f, kept);
     for (int64_t i = 0; i < n; i++) {
         error += (kept[i] - exact[i]) * (kept[i] - exact[i]);
@@ -239,8 +239,8 @@ static void check_batch(Family *f, const char *family, const StFile *file, Dista
     float                    loss;
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]);
     family_batch(f, data[0], data[1], data[2], data[3], 0, FAMILY_B, 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), 0);
-    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST)));
-    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST), "loss", &loss, sizeof loss));
+    EXPECT_OK(session_run(f->session, plan_micro(f->plan, 0, 2)));
+    EXPECT_OK(session_output(f->session, plan_micro(f->plan, 0, 2), "loss", &loss, sizeof loss));
     add_distances(losses, &f->arena, file, family, "loss", &loss, 1);
     for (int k = 0; k < f->plan->num_trained; k++) {
         const Param *param = f->plan->trained_params[k];

@@ -32,9 +32,9 @@ static float run_batch(Family *f, const char *prefix, const char *which)
     const int32_t *labels = fixture_ints(f, name[1]);
     family_batch(f, fixture_ints(f, name[0]), labels, fixture_ints(f, name[2]), fixture_ints(f, name[3]), 0, FAMILY_B,
                  1.0f / (float)count_labels(labels, FAMILY_TOKENS), 0);
-    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST)));
+    EXPECT_OK(session_run(f->session, plan_micro(f->plan, 0, 2)));
     float loss = NAN;
-    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_MICRO_FIRST), "loss", &loss, sizeof loss));
+    EXPECT_OK(session_output(f->session, plan_micro(f->plan, 0, 2), "loss", &loss, sizeof loss));
     return loss;
 }
 

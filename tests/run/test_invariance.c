@@ -119,11 +119,11 @@ static void run_layout(const char *family, bool lora, const Rows *r, int micro_b
     float norm2, value;
     for (int first = 0; first < r->rows; first += micro_batch) {
         write_rows(&f, r, first, micro_batch, 1.0f / (float)trained);
-        EXPECT_OK(session_run(f.session, plan_program(f.plan, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST)));
+        EXPECT_OK(session_run(f.session, plan_micro(f.plan, first > 0, 3)));
     }
-    EXPECT_OK(session_run(f.session, plan_program(f.plan, PROGRAM_OPTIMIZER)));
-    EXPECT_OK(session_output(f.session, plan_program(f.plan, PROGRAM_OPTIMIZER), "loss", &value, sizeof value));
-    EXPECT_OK(session_output(f.session, plan_program(f.plan, PROGRAM_OPTIMIZER), "norm2", &norm2, sizeof norm2));
+    EXPECT_OK(session_run(f.session, plan_program(f.plan, &entry_optimizer)));
+    EXPECT_OK(session_output(f.session, plan_program(f.plan, &entry_optimizer), "loss", &value, sizeof value));
+    EXPECT_OK(session_output(f.session, plan_program(f.plan, &entry_optimizer), "norm2", &norm2, sizeof norm2));
     *loss = (double)value;
     *norm = sqrt((double)norm2);
     family_close(&f);

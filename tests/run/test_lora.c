@@ -47,7 +47,7 @@ static void fill_by_name(Family *f)
 static int count_nodes(const Family *f, const OpDef *op)
 {
     int count = 0;
-    for (const Node *node = plan_program(f->plan, PROGRAM_MICRO_FIRST)->graph->first; node; node = node->next) count += node->op == op;
+    for (const Node *node = plan_micro(f->plan, 0, 2)->graph->first; node; node = node->next) count += node->op == op;
     return count;
 }
 
@@ -57,7 +57,7 @@ static float run(Family *f, const char *family, const Case *c, bool fused)
     CompileOptions options = compile_defaults();
     int            rows = c->accumulate ? 1 : FAMILY_B;
     compile_add_training(&options, rows, FAMILY_T);
-    compile_add(&options, PROGRAM_EVAL, 1, FAMILY_T); /* shares the layout */
+    compile_add(&options, &entry_eval, 1, FAMILY_T); /* shares the layout */
     options.recompute = c->recompute;
     options.train_base = false;
     if (!fused) options.no_fuse = 1u << FUSE_LORA;
@@ -74,7 +74,7 @@ static float run(Family *f, const char *family, const Case *c, bool fused)
                   *positions = fixture_ints(f, "packed.position_ids"), *starts = fixture_ints(f, "packed.doc_start");
     float inv = 1.0f / (float)count_labels(labels, FAMILY_TOKENS), loss = NAN;
     for (int first = 0; first < FAMILY_B; first += rows) {
-        const Program *program = plan_program(f->plan, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST);
+        const Program *program = plan_micro(f->plan, first > 0, 3);
         family_batch(f, ids, labels, positions, starts, first, rows, inv, 3);
         EXPECT_OK(session_run(f->session, program));
         EXPECT_OK(session_output(f->session, program, "loss", &loss, sizeof loss));

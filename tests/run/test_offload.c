@@ -58,8 +58,8 @@ static CompileOptions options_of(const Case *c)
 {
     CompileOptions options = compile_defaults();
     compile_add_training(&options, 1, LEN);
-    compile_add(&options, PROGRAM_EVAL, ROWS, LEN);
-    compile_add(&options, PROGRAM_DECODE, 1, 1);
+    compile_add(&options, &entry_eval, ROWS, LEN);
+    compile_add(&options, &entry_decode, 1, 1);
     options.verify = true;
     options.cache_len = 32;
     options.model_dtype = c->model;
@@ -73,7 +73,7 @@ static CompileOptions options_of(const Case *c)
     options.precision.amax_history = 4;
     options.weight_format = c->format ? weight_format_find(c->format) : NULL;
     options.train_base = !c->lora;
-    if (precision_is_scaled(&options.precision)) compile_add(&options, PROGRAM_CALIBRATE, 1, LEN);
+    if (precision_is_scaled(&options.precision)) compile_add(&options, &entry_calibrate, 1, LEN);
     if (c->lora) options.lora = (LoraOptions){.enabled = true, .r = 4, .alpha = 8, .dropout = 0.1, .targets = all_linear, .num_targets = 1};
     return options;
 }
@@ -138,19 +138,19 @@ static void write_batch(Trained *t, int step, int first, int rows)
     write_if_there(t, "hyper", hyper, sizeof hyper);
 }
 
-static void run(Trained *t, ProgramKind kind)
+static void run(Trained *t, const Program *program)
 {
-    EXPECT_OK(session_run(t->session, plan_program(t->plan, kind)));
+    EXPECT_OK(session_run(t->session, program));
 }
 
 static void train_step(Trained *t, int step)
 {
-    const Program *optimizer = plan_program(t->plan, PROGRAM_OPTIMIZER);
+    const Program *optimizer = plan_program(t->plan, &entry_optimizer);
     for (int row = 0; row < ROWS; row++) {
         write_batch(t, step, row, 1);
-        run(t, row ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST);
+        run(t, plan_micro(t->plan, row > 0, 3));
     }
-    run(t, PROGRAM_OPTIMIZER);
+    run(t, optimizer);
     EXPECT_OK(session_output(t->session, optimizer, "loss", &t->loss[step], sizeof *t->loss));
     EXPECT_OK(session_output(t->session, optimizer, "norm2", &t->norm2[step], sizeof *t->norm2));
 }
@@ -158,14 +158,14 @@ static void train_step(Trained *t, int step)
 static void train(Trained *t, const Case *c, CompileOptions *options)
 {
     open_plan(t, c, options);
-    if (plan_program(t->plan, PROGRAM_CALIBRATE)) {
+    if (plan_program(t->plan, &entry_calibrate)) {
         write_batch(t, 0, 0, 1);
-        run(t, PROGRAM_CALIBRATE);
+        run(t, plan_program(t->plan, &entry_calibrate));
     }
     for (int step = 0; step < STEPS; step++) train_step(t, step);
     write_batch(t, STEPS, 0, ROWS);
-    run(t, PROGRAM_EVAL);
-    EXPECT_OK(session_output(t->session, plan_program(t->plan, PROGRAM_EVAL), "losses", t->losses, sizeof t->losses));
+    run(t, plan_program(t->plan, &entry_eval));
+    EXPECT_OK(session_output(t->session, plan_program(t->plan, &entry_eval), "losses", t->losses, sizeof t->losses));
 }
 
 static bool lasts(const PlanEntry *entry)

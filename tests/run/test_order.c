@@ -121,7 +121,7 @@ static void compile(Case *c, Random *random)
     c->plan->arena = &c->arena;
     c->plan->programs = c->program = arena_new(&c->arena, Program);
     c->plan->num_programs = 1;
-    c->program->spec.kind = PROGRAM_EVAL;
+    c->program->spec.entry = &entry_eval;
     c->program->graph = make_graph(&c->arena, random);
     PassContext context = {.arena = &c->arena, .options = &options, .device = c->cpu, .plan = c->plan, .program = c->program};
     EXPECT_OK(graph_verify(c->program->graph));

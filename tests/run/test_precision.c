@@ -21,7 +21,7 @@ static CompileOptions make_options(bool fp8, int64_t rows)
 {
     CompileOptions options = compile_defaults();
     compile_add_training(&options, rows, FAMILY_T);
-    if (fp8) compile_add(&options, PROGRAM_CALIBRATE, rows, FAMILY_T);
+    if (fp8) compile_add(&options, &entry_calibrate, rows, FAMILY_T);
     options.beta2 = 0.95;
     options.model_dtype = DT_BF16;
     if (fp8) options.precision = (PrecisionOptions){.forward = DT_E4M3, .backward = DT_E5M2, .amax_history = 8};
@@ -97,26 +97,26 @@ static void write_rows(Family *f, int step, int first, int count)
     family_batch(f, ids, labels, positions, doc_start, first, count, 1.0f / TOKENS, step);
 }
 
-static void run_rows(Family *f, int step, ProgramKind first, ProgramKind next)
+static void run_rows(Family *f, int step, const Program *first, const Program *next)
 {
-    int rows = (int)plan_program(f->plan, PROGRAM_MICRO_FIRST)->spec.batch;
+    int rows = (int)plan_micro(f->plan, 0, 2)->spec.batch;
     for (int row = 0; row < ROWS; row += rows) {
         write_rows(f, step, row, rows);
-        EXPECT_OK(session_run(f->session, plan_program(f->plan, row ? next : first)));
+        EXPECT_OK(session_run(f->session, row ? next : first));
     }
 }
 
 static void calibrate(Family *f, int64_t margin)
 {
     if (!f->plan->num_scaled) return;
-    run_rows(f, 0, PROGRAM_CALIBRATE, PROGRAM_CALIBRATE);
+    run_rows(f, 0, plan_program(f->plan, &entry_calibrate), plan_program(f->plan, &entry_calibrate));
     EXPECT_OK(scales_begin(f->session, NULL, margin));
 }
 
 /* The optimizer's part of a step; *out_loss may be NULL. */
 static bool update(Family *f, float *out_loss)
 {
-    const Program *program = plan_program(f->plan, PROGRAM_OPTIMIZER);
+    const Program *program = plan_program(f->plan, &entry_optimizer);
     float          hyper[HYPER_COUNT] = {[HYPER_LR] = 3e-4f, [HYPER_INV_TOKENS] = 1.0f / TOKENS}, loss, applied;
     EXPECT_OK(session_write(f->session, "hyper", hyper, sizeof hyper));
     EXPECT_OK(session_run(f->session, program));
@@ -129,7 +129,7 @@ static bool update(Family *f, float *out_loss)
 static float train_step(Family *f, int step)
 {
     float loss;
-    run_rows(f, step, PROGRAM_MICRO_FIRST, PROGRAM_MICRO_NEXT);
+    run_rows(f, step, plan_micro(f->plan, 0, 2), plan_micro(f->plan, 1, 3));
     EXPECT(update(f, &loss));
     return loss;
 }
@@ -169,7 +169,7 @@ static void follow(const char *family, int64_t margin, bool most_recent)
     float *history = arena_array(&f.arena, float, HISTORY *num), *want = read_floats(&f, PRECISION_SCALES, NULL);
     for (int i = 0; i < num; i++) EXPECT(want[4 * i] > 0 && want[4 * i + 1] > 0);
     for (int step = 0; step < STEPS; step++) {
-        run_rows(&f, step, PROGRAM_MICRO_FIRST, PROGRAM_MICRO_NEXT);
+        run_rows(&f, step, plan_micro(f.plan, 0, 2), plan_micro(f.plan, 1, 3));
         const float *now = read_floats(&f, PRECISION_NOW, NULL);
         float        bad = NAN;
         if (step == BAD) EXPECT_OK(session_write(f.session, "loss.sum", &bad, sizeof bad));
@@ -221,8 +221,8 @@ static void compare_families(const char *family, CompileOptions *bf16, const cha
     open_family(&a, family, bf16);
     open_family(&b, other, fp8);
     calibrate(&b, 0);
-    run_rows(&a, 0, PROGRAM_MICRO_FIRST, PROGRAM_MICRO_NEXT);
-    run_rows(&b, 0, PROGRAM_MICRO_FIRST, PROGRAM_MICRO_NEXT);
+    run_rows(&a, 0, plan_micro(a.plan, 0, 2), plan_micro(a.plan, 1, 3));
+    run_rows(&b, 0, plan_micro(b.plan, 0, 2), plan_micro(b.plan, 1, 3));
     for (int i = 0; i < a.plan->num_trained; i++) {
         const char *name = arena_printf(&a.arena, "grad.%s", a.plan->trained_params[i]->name);
         int64_t     n;
@@ -293,10 +293,10 @@ static CompileOptions make_tiles(bool recipe)
     return options;
 }
 
-static int count_nodes(const Family *f, ProgramKind kind, const OpDef *op)
+static int count_nodes(const Program *program, const OpDef *op)
 {
     int count = 0;
-    for (const Node *node = plan_program(f->plan, kind)->graph->first; node; node = node->next) count += node->op == op;
+    for (const Node *node = program->graph->first; node; node = node->next) count += node->op == op;
     return count;
 }
 
@@ -315,8 +315,8 @@ static void products_by_fp4_codes_have_the_gradients_of_emulated_ones(void)
         open_family(&f, "wide_fp4", &by_codes);
         int layers = f.plan->num_fp4;
         EXPECT(layers == 8);
-        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_fp4_linear) == (lora ? 2 * layers - 1 : 3 * layers));
-        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_nvfp4_dequantise) == 0);
+        EXPECT(count_nodes(plan_micro(f.plan, 0, 2), &op_fp4_linear) == (lora ? 2 * layers - 1 : 3 * layers));
+        EXPECT(count_nodes(plan_micro(f.plan, 0, 2), &op_nvfp4_dequantise) == 0);
         for (int i = 0; i < f.plan->num_params; i++) {
             const Param *param = f.plan->params[i];
             bool         frozen = param->is_linear && !param->is_head && !param->trained;
@@ -341,8 +341,8 @@ static void adapters_over_fp8_tiles_have_the_gradients_of_bf16(void)
         open_family(&f, families[i], &fp8);
         bool by_codes = f.plan->facts.fp8_blocks;
         EXPECT(f.plan->num_tiled == (by_codes ? 4 : 0) && !f.plan->num_scaled);
-        EXPECT(count_nodes(&f, PROGRAM_MICRO_FIRST, &op_block_linear) > 4 || !by_codes);
-        EXPECT(count_nodes(&f, PROGRAM_CALIBRATE, &op_block_linear) > 4 || !by_codes);
+        EXPECT(count_nodes(plan_micro(f.plan, 0, 2), &op_block_linear) > 4 || !by_codes);
+        EXPECT(count_nodes(plan_program(f.plan, &entry_calibrate), &op_block_linear) > 4 || !by_codes);
         family_close(&f);
     }
 }
@@ -413,7 +413,7 @@ static void recomputation_of_products_by_fp4_codes_changes_no_bit(void)
         train("wide_fp4", &keep, 6, losses[0], &a);
         train("wide_fp4", &again, 6, losses[1], &b);
         EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
-        EXPECT(count_nodes(&b, PROGRAM_MICRO_NEXT, &op_fp4_linear) > count_nodes(&a, PROGRAM_MICRO_NEXT, &op_fp4_linear));
+        EXPECT(count_nodes(plan_micro(b.plan, 1, 3), &op_fp4_linear) > count_nodes(plan_micro(a.plan, 1, 3), &op_fp4_linear));
         expect_same(&a, &b, "recomputation of products by FP4 codes");
         family_close(&a);
         family_close(&b);
@@ -429,8 +429,8 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
     train("llama", &keep, 6, losses[0], &a);
     train("llama", &again, 6, losses[1], &b);
     EXPECT(memcmp(losses[0], losses[1], sizeof losses[0]) == 0);
-    int kept = count_nodes(&a, PROGRAM_MICRO_FIRST, &op_block_linear);
-    EXPECT(count_nodes(&b, PROGRAM_MICRO_FIRST, &op_block_linear) > kept || !a.plan->facts.fp8_blocks);
+    int kept = count_nodes(plan_micro(a.plan, 0, 2), &op_block_linear);
+    EXPECT(count_nodes(plan_micro(b.plan, 0, 2), &op_block_linear) > kept || !a.plan->facts.fp8_blocks);
     expect_same(&a, &b, "recomputation over FP8 tiles");
     family_close(&a);
     family_close(&b);
@@ -443,7 +443,7 @@ enum { ALL_MAKERS = 0x3F };
 static void expect_codes_with_numbers(const Family *f, int expected)
 {
     int made = 0;
-    for (const Node *node = plan_program(f->plan, PROGRAM_MICRO_NEXT)->graph->first; node; node = node->next) {
+    for (const Node *node = plan_micro(f->plan, 1, 3)->graph->first; node; node = node->next) {
         bool         quantises = node->op == &op_fp8_rows_quantise || node->op == &op_fp8_quantise;
         const OpDef *from = quantises && node->in[0]->producer ? node->in[0]->producer->op : &op_reshape;
         EXPECT(from == &op_reshape);

@@ -64,8 +64,8 @@ static void open_case(Family *f, const char *family, const Case *c, const Weight
 {
     CompileOptions options = compile_defaults();
     compile_add_training(&options, 1, FAMILY_T);
-    compile_add(&options, PROGRAM_EVAL, FAMILY_B, FAMILY_T);
-    compile_add(&options, PROGRAM_PREFILL, 1, 8);
+    compile_add(&options, &entry_eval, FAMILY_B, FAMILY_T);
+    compile_add(&options, &entry_prefill, 1, 8);
     options.cache_len = 32;
     options.model_dtype = c->dtype;
     options.recompute = c->recompute;
@@ -95,10 +95,10 @@ static void run_case(Family *f, Results *out)
     memset(out, 0, sizeof *out);
     for (int i = 0; i < FAMILY_TOKENS; i++) positions[i] = i % FAMILY_T;
     family_batch(f, ids, labels, positions, doc_start, 0, FAMILY_B, 1.0f / FAMILY_TOKENS, 0);
-    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_EVAL)));
-    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_EVAL), "losses", out->losses, sizeof out->losses));
+    EXPECT_OK(session_run(f->session, plan_program(f->plan, &entry_eval)));
+    EXPECT_OK(session_output(f->session, plan_program(f->plan, &entry_eval), "losses", out->losses, sizeof out->losses));
     for (int first = 0; first < FAMILY_B; first++) {
-        const Program *micro = plan_program(f->plan, first ? PROGRAM_MICRO_NEXT : PROGRAM_MICRO_FIRST);
+        const Program *micro = plan_micro(f->plan, first > 0, 3);
         family_batch(f, ids, labels, positions, doc_start, first, 1, 1.0f / FAMILY_TOKENS, 0);
         EXPECT_OK(session_run(f->session, micro));
         EXPECT_OK(session_output(f->session, micro, "loss", &out->loss, sizeof out->loss));
@@ -110,8 +110,8 @@ static void run_case(Family *f, Results *out)
         out->gradient_bytes += (size_t)grads->place.bytes;
     }
     EXPECT_OK(session_write(f->session, "row", &row, sizeof row));
-    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_PREFILL)));
-    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_PREFILL), "logits", out->logits,
+    EXPECT_OK(session_run(f->session, plan_program(f->plan, &entry_prefill)));
+    EXPECT_OK(session_output(f->session, plan_program(f->plan, &entry_prefill), "logits", out->logits,
                              (size_t)dtype_bytes(f->plan->params[0]->type.dtype, FAMILY_V)));
 }
 
@@ -213,8 +213,8 @@ static void check_losses(Family *f, const char *name)
         labels[i] = positions[i] + 1 < FAMILY_T ? ids[i + 1] : IGNORE_INDEX;
     }
     family_batch(f, ids, labels, positions, doc_start, 0, FAMILY_B, 1.0f / (FAMILY_B * (FAMILY_T - 1)), 0);
-    EXPECT_OK(session_run(f->session, plan_program(f->plan, PROGRAM_EVAL)));
-    EXPECT_OK(session_output(f->session, plan_program(f->plan, PROGRAM_EVAL), "losses", got, sizeof got));
+    EXPECT_OK(session_run(f->session, plan_program(f->plan, &entry_eval)));
+    EXPECT_OK(session_output(f->session, plan_program(f->plan, &entry_eval), "losses", got, sizeof got));
     for (int b = 0; b < FAMILY_B; b++) {
         double error = max_error(got + b * FAMILY_T, want + b * (FAMILY_T - 1), FAMILY_T - 1);
         if (!(error <= 1e-5)) test_fail(__FILE__, __LINE__, "%s: error %.3g", name, error);
@@ -227,8 +227,8 @@ static void check_oracle(const WeightFormat *format, bool adapted, const char *l
     Arena          arena = {0};
     CompileOptions options = compile_defaults();
     LoadSource     load = {.context = &f, .values = fixture_values};
-    compile_add(&options, PROGRAM_EVAL, FAMILY_B, FAMILY_T);
-    if (adapted) compile_add(&options, PROGRAM_MICRO_FIRST, FAMILY_B, FAMILY_T);
+    compile_add(&options, &entry_eval, FAMILY_B, FAMILY_T);
+    if (adapted) compile_add_micro(&options, 0, 2, FAMILY_B, FAMILY_T);
     options.train_base = false;
     options.weight_format = format;
     if (adapted) use_adapter(QLORA, &options, &arena);
@@ -236,7 +236,7 @@ static void check_oracle(const WeightFormat *format, bool adapted, const char *l
     EXPECT_OK(session_load(f.session, false, &load));
     EXPECT_OK(session_load(f.session, true, &load));
     check_losses(&f, losses);
-    if (adapted) EXPECT_OK(session_run(f.session, plan_program(f.plan, PROGRAM_MICRO_FIRST)));
+    if (adapted) EXPECT_OK(session_run(f.session, plan_micro(f.plan, 0, 2)));
     EXPECT_INT(f.plan->num_trained, adapted ? 28 : 0);
     for (int i = 0; i < f.plan->num_trained; i++) {
         const Param *param = f.plan->trained_params[i];

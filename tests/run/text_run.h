@@ -21,7 +21,7 @@ static void run_open(Run *r, const char *text)
     EXPECT_OK(plan_start(&r->arena, &options, r->device, &r->plan));
     r->program = r->plan->programs = arena_new(&r->arena, Program);
     r->plan->num_programs = 1;
-    r->program->spec.kind = PROGRAM_MICRO_FIRST;
+    r->program->spec.entry = &entry_micro;
     r->program->name = "micro_first";
     options.verify = true;
     PassContext context = {.arena = &r->arena, .options = &options, .device = r->device, .plan = r->plan, .program = r->program};

@@ -101,9 +101,9 @@ static void measure(const Run *run, const Config *config, int64_t *bytes, double
     EXPECT_OK(setup_options(config, run->model, &options));
     EXPECT_OK(setup_plan(&arena, run->model, &options, run->device, &plan));
     *bytes = setup_needed_bytes(plan);
-    *seconds = plan_program(plan, PROGRAM_OPTIMIZER)->simulated_seconds;
+    *seconds = plan_program(plan, &entry_optimizer)->simulated_seconds;
     for (int64_t i = 0; i < config->gradient_accumulation_steps; i++)
-        *seconds += plan_program(plan, program_of_micro(i, config->gradient_accumulation_steps, plan->world))->simulated_seconds;
+        *seconds += plan_micro(plan, i, config->gradient_accumulation_steps)->simulated_seconds;
     arena_deinit(&arena);
 }
 

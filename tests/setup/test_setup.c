@@ -245,7 +245,7 @@ static bool head_sums_apart(const char *lines, int64_t *out_workspace)
     EXPECT_OK(device_null_create("h200", &planned));
     EXPECT_OK(setup_options(&config, model, &options));
     EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
-    for (const Node *node = plan_program(plan, PROGRAM_MICRO_FIRST)->graph->first; node; node = node->next) {
+    for (const Node *node = plan_micro(plan, 0, 2)->graph->first; node; node = node->next) {
         if (node->op->id != OP_LM_HEAD_LOSS_BWD) continue;
         apart = ((const LmHeadBwdAttrs *)node->attrs)->sum_f32;
         *out_workspace = (int64_t)node->op->gpu_workspace(node, 90);

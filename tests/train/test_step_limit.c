@@ -24,9 +24,10 @@ static void documents_and_padding_ask_for_less(void)
     StepLimit limit = {.flops_rate = 1000,
                        .cells = 16,
                        .pairs = 72,
-                       .program[PROGRAM_MICRO_FIRST] = {.flops = 100, .document_flops = 720, .label_flops = 160, .times = 1}};
+                       .num_programs = 1,
+                       .program[0] = {.flops = 100, .document_flops = 720, .label_flops = 160, .times = 1}};
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 10), (100 + 450 + 60) / 1000.0, 1e-12);
-    limit.program[PROGRAM_OPTIMIZER] = (ProgramWork){.flops = 1, .bytes = 500, .times = 1};
+    limit.program[limit.num_programs++] = (ProgramWork){.flops = 1, .bytes = 500, .times = 1};
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 10), 0.611, 1e-12);
     limit.byte_rate = 1000; /* as a GPU's: traffic binds the optimizer */
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 10), 0.610 + 0.5, 1e-12);
@@ -36,7 +37,7 @@ static void a_step_that_beats_a_measurement_is_a_better_one(void)
 {
     StepWork  work = {.tokens = 16, .trained = 16, .pairs = 72};
     StepLimit limit = {
-        .is_measured = true, .flops_rate = 1000, .cells = 16, .pairs = 72, .program[PROGRAM_MICRO_FIRST] = {.flops = 1000, .times = 1}};
+        .is_measured = true, .flops_rate = 1000, .cells = 16, .pairs = 72, .num_programs = 1, .program[0] = {.flops = 1000, .times = 1}};
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 2), 1, 1e-12);
     EXPECT(!limit.is_beaten);
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 0.5), 0.5, 1e-12);
@@ -48,7 +49,7 @@ static void a_step_that_beats_a_measurement_is_a_better_one(void)
 static void an_unknown_rate_has_no_limit(void)
 {
     StepWork  work = {.tokens = 16, .trained = 16, .pairs = 72};
-    StepLimit limit = {.cells = 16, .pairs = 72, .program[PROGRAM_MICRO_FIRST] = {.flops = 1000, .times = 1}};
+    StepLimit limit = {.cells = 16, .pairs = 72, .num_programs = 1, .program[0] = {.flops = 1000, .times = 1}};
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 1), 0, 0);
 }
 
@@ -77,8 +78,9 @@ static void products_of_fewer_bits_have_a_lower_limit(void)
     Value    *of_8_bits[] = {&codes, &codes, &sum}, *of_16_bits[] = {&bf16, &bf16};
     Node      nodes[] = {{.op = &linear, .num_in = 3, .in = of_8_bits}, {.op = &linear, .num_in = 2, .in = of_16_bits}};
     Launch    launches[] = {{.node = &nodes[0]}, {.node = &nodes[1]}};
-    Program   program = {.spec = {.kind = PROGRAM_MICRO_FIRST, .batch = 1, .seq = 8}, .launches = launches, .num_launches = 2};
-    Plan      plan = {.programs = &program,
+    Program   program = {.spec = {.entry = &entry_micro, .batch = 1, .seq = 8}, .launches = launches, .num_launches = 2};
+    Plan      plan = {.world = 1,
+                      .programs = &program,
                       .num_programs = 1,
                       .facts = {.gemm_flops = {[DT_F32] = 100, [DT_BF16] = 1000, [DT_E4M3] = 2000}, .bandwidth = 1000}};
     StepWork  work = {.tokens = 8, .trained = 8, .pairs = 36};
