@@ -32,14 +32,8 @@ typedef struct StrMap {
 } StrMap;
 
 typedef enum ConfigKey { /* KEY_run_model, ..., KEY_dataset_path, ... */
-#define SECTION(title, text)
-#define OPTION(scope, kind, name, fallback, limits, help) KEY_##scope##_##name,
-#define ALIAS(scope, other, name)
-#define ALIAS_VALUE(scope, other, other_value, name, value)
-#define NEEDS(scope, name, other, values)
-#define OR_NEEDS(scope, name, other, values)
+#define OPTION(scope, kind, name, fallback, limits, effect, help) KEY_##scope##_##name,
 #include "config/options.def"
-#undef OPTION
                          CONFIG_KEY_COUNT
 } ConfigKey;
 
@@ -61,9 +55,8 @@ typedef struct DatasetList {
 #define CONFIG_NO_FIELD(kind, name)
 #define CONFIG_FIELD(kind, name) CONFIG_TYPE_##kind name;
 
-#define OPTION(scope, kind, name, fallback, limits, help) CONFIG_FIELD_##scope(kind, name)
-
 struct Dataset {
+#define OPTION(scope, kind, name, fallback, limits, effect, help) CONFIG_FIELD_##scope(kind, name)
 #define CONFIG_FIELD_run CONFIG_NO_FIELD
 #define CONFIG_FIELD_dataset CONFIG_FIELD
 #include "config/options.def"
@@ -75,6 +68,7 @@ struct Dataset {
 #define CONFIG_ALLOW_PYTHON "--allow-python"
 
 typedef struct Config {
+#define OPTION(scope, kind, name, fallback, limits, effect, help) CONFIG_FIELD_##scope(kind, name)
 #define CONFIG_FIELD_run CONFIG_FIELD
 #define CONFIG_FIELD_dataset CONFIG_NO_FIELD
 #include "config/options.def"
@@ -87,13 +81,6 @@ typedef struct Config {
     StrList     warnings;     /* each a line: keys that have no effect beside the others, and why */
     Arena       arena;        /* of everything above */
 } Config;
-
-#undef OPTION
-#undef SECTION
-#undef ALIAS
-#undef ALIAS_VALUE
-#undef NEEDS
-#undef OR_NEEDS
 
 /* text: of the run file `name`; empty: defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a value
  * that starts with [ or { is read as YAML, any other as it is. On ERR_INVALID `problems` (may be NULL) gets all lines,

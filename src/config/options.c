@@ -29,50 +29,30 @@
         false, false, 0, 0, #set, false \
     }
 
-#define SECTION(title, text)
-#define ALIAS(scope, other, name)
-#define ALIAS_VALUE(scope, other, other_value, name, value)
-#define NEEDS(scope, name, other, values)
-#define OR_NEEDS(scope, name, other, values)
-#define OPTION(scope, kind, name, fallback, limits, help) {SCOPE_##scope, KIND_##kind, #name, OFFSET_##scope(name), fallback, limits, help},
+#define OPTION(scope, kind, name, fallback, limits, effect, help) \
+    {SCOPE_##scope, KIND_##kind, #name, OFFSET_##scope(name), fallback, limits, EFFECT_##effect, help},
 const OptionInfo options[CONFIG_KEY_COUNT] = {
 #include "config/options.def"
 };
-#undef OPTION
-#undef ALIAS
-#undef ALIAS_VALUE
 
-#define OPTION(scope, kind, name, fallback, limits, help)
 #define ALIAS(scope, other, name) {SCOPE_##scope, other, NULL, KEY_##scope##_##name, NULL},
 #define ALIAS_VALUE(scope, other, other_value, name, value) {SCOPE_##scope, other, other_value, KEY_##scope##_##name, value},
 const OptionAlias option_aliases[] = {
 #include "config/options.def"
 };
-#undef ALIAS
-#undef ALIAS_VALUE
-#undef NEEDS
-#undef OR_NEEDS
 const size_t num_option_aliases = sizeof option_aliases / sizeof *option_aliases;
 
 #define ON "on"
 #define OFF "off"
-#define ALIAS(scope, other, name)
-#define ALIAS_VALUE(scope, other, other_value, name, value)
 #define NEEDS(scope, name, other, values) {KEY_##scope##_##name, KEY_##scope##_##other, values, false},
 #define OR_NEEDS(scope, name, other, values) {KEY_##scope##_##name, KEY_##scope##_##other, values, true},
 const OptionNeed option_needs[] = {
 #include "config/options.def"
 };
-#undef OPTION
-#undef SECTION
-#undef NEEDS
-#undef OR_NEEDS
 const size_t num_option_needs = sizeof option_needs / sizeof *option_needs;
 
 #define SECTION(title, text) {title, text, CONFIG_KEY_COUNT},
-#define NEEDS(scope, name, other, values)
-#define OR_NEEDS(scope, name, other, values)
-#define OPTION(scope, kind, name, fallback, limits, help) {NULL, NULL, KEY_##scope##_##name},
+#define OPTION(scope, kind, name, fallback, limits, effect, help) {NULL, NULL, KEY_##scope##_##name},
 const OptionRow option_rows[] = {
 #include "config/options.def"
 };

@@ -25,6 +25,9 @@ typedef struct OptionLimits {
     bool        is_path;
 } OptionLimits;
 
+/* What a key's value does: see options.def. */
+typedef enum OptionEffect { EFFECT_RESULT, EFFECT_FREE, EFFECT_PLACE } OptionEffect;
+
 typedef struct OptionInfo {
     OptionScope  scope;
     OptionKind   kind;
@@ -32,6 +35,7 @@ typedef struct OptionInfo {
     size_t       offset;   /* of its field in Config or Dataset */
     const char  *fallback; /* default, as text; NULL: not set */
     OptionLimits limits;
+    OptionEffect effect;
     const char  *help;
 } OptionInfo;
 

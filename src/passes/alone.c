@@ -32,6 +32,8 @@ static const struct {
     OptionKind  kind;
     size_t      at;
 } table[] = {
+#define COMPILES(kind, name) {#name, KIND_##kind, offsetof(CompileOptions, name)},
+#include "config/options.def"
     {"program", KIND_PROGRAM, offsetof(CompileOptions, programs[0])},
     {"batch", KIND_INT, offsetof(CompileOptions, programs[0].batch)},
     {"cache_len", KIND_INT, offsetof(CompileOptions, cache_len)},
@@ -40,7 +42,6 @@ static const struct {
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
     {"fp8_own_scales", KIND_BOOL, offsetof(CompileOptions, precision.own_scales)},
     {"gradient_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.backward)},
-    {"head_chunks", KIND_INT, offsetof(CompileOptions, head_chunks)},
     {"lora_alpha", KIND_FLOAT, offsetof(CompileOptions, lora.alpha)},
     {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
     {"lora_rank", KIND_INT, offsetof(CompileOptions, lora.r)},
@@ -59,7 +60,6 @@ static const struct {
     {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},
     {"skip_quant_last_layers", KIND_INT, offsetof(CompileOptions, precision.skip_last)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
-    {"use_zero_copy", KIND_BOOL, offsetof(CompileOptions, zero_copy)},
     {"whole_bytes", KIND_INT, offsetof(CompileOptions, whole_bytes)},
     {"world", KIND_SMALL, offsetof(CompileOptions, world)},
     {"zero_level", KIND_SMALL, offsetof(CompileOptions, zero_level)},

@@ -1,6 +1,7 @@
 /* Compiling: an IR module, a model's config and options go in; a Plan with every buffer placed comes out. */
 #pragma once
 
+#include "config/config.h"
 #include "ir/module.h"
 #include "passes/normuon.h"
 #include "passes/quantise.h"
@@ -83,10 +84,8 @@ typedef struct CompileOptions {
     bool        master_weights;
     uint32_t    recompute;   /* bit per Part */
     uint32_t    no_fuse;     /* bit per Fusion: switched off */
-    int64_t     head_chunks; /* pieces of the head's rows at the least (ops/lm_head_chunks.h) */
     int64_t     micro_steps; /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
     uint32_t    offload;     /* bit per Offload */
-    bool        zero_copy;   /* updates read and write states in the host's memory themselves */
     int64_t     piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
     LoraOptions lora;
     int         rank, world; /* of so many ranks that train one model this one is compiled for */
@@ -97,12 +96,13 @@ typedef struct CompileOptions {
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
     const void      *keeps_format_model;
     OptimizerKind    optimizer;
-    double           beta1, beta2, adam_eps, weight_decay, max_grad_norm;
     NormuonOptions   normuon; /* without what others say: dtype and max_grad_norm */
     PrecisionOptions precision;
-    bool             accuracy;   /* a step also tells the share of its trained tokens whose label was the likeliest */
-    bool             dense;      /* every training row is one document (padding behind it at most) */
-    bool             train_base; /* false with LoRA */
+    bool             accuracy;                        /* a step also tells the share of its trained tokens whose label was the likeliest */
+    bool             dense;                           /* every training row is one document (padding behind it at most) */
+    bool             train_base;                      /* false with LoRA */
+#define COMPILES(kind, name) CONFIG_TYPE_##kind name; /* the run file's key */
+#include "config/options.def"
     bool unplaced; /* activations get no offsets: their bytes are what a perfect placement would take; nothing loads weights. Never run */
     int64_t max_layers; /* a plan of the model's first layers alone; 0: of all */
     bool    verify;     /* graph_verify after every pass, not only before placing */

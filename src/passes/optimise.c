@@ -68,7 +68,7 @@ static Status add_ranks(Update *update)
 /* Whether the step counts, and the scalars of all buckets' updates. */
 static Status begin_step(Update *update, Value **out_applied, Value **out_count)
 {
-    StepScalarsAttrs attrs = {.beta1 = update->options->beta1, .beta2 = update->options->beta2};
+    StepScalarsAttrs attrs = {.beta1 = update->options->adamw_beta1, .beta2 = update->options->adamw_beta2};
     Value           *in[] = {flat_value(update->graph, VALUE_INPUT, "hyper", DT_F32, HYPER_COUNT), update->norm2, update->loss,
                              flat_value(update->graph, VALUE_STATE, OPTIMIZER_APPLIED, DT_I64, 1)};
     Node            *node;

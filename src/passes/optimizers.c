@@ -54,9 +54,9 @@ static Value *copy_of(const Update *u)
 static AdamwAttrs adamw_settings(const Update *u)
 {
     const CompileOptions *options = u->options;
-    return (AdamwAttrs){.beta1 = options->beta1,
-                        .beta2 = options->beta2,
-                        .eps = options->adam_eps,
+    return (AdamwAttrs){.beta1 = options->adamw_beta1,
+                        .beta2 = options->adamw_beta2,
+                        .eps = options->adamw_epsilon,
                         .weight_decay = options->weight_decay,
                         .max_grad_norm = options->max_grad_norm,
                         .stochastic = u->bucket->weight == DT_BF16 && !copy_of(u)};

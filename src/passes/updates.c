@@ -121,7 +121,7 @@ static Status fetch(const Update *u, Node *after, Value *home, Value **out)
 {
     Node *node;
     *out = home;
-    if (u->options->zero_copy || value_root(home, NULL)->space == SPACE_DEVICE) return OK;
+    if (u->options->use_zero_copy || value_root(home, NULL)->space == SPACE_DEVICE) return OK;
     TRY(graph_add_node(u->graph, &op_copy, NULL, "piece", &home, 1, ~0u, &node));
     node->stream = STREAM_COPY_IN;
     if (after) node_add_after(u->graph, node, after);
@@ -190,7 +190,7 @@ static bool is_staged(const Updates *all, const Bucket *bucket)
 {
     bool on_host = all->weights->space == SPACE_HOST || all->grads->space == SPACE_HOST;
     for (int k = 0; k < bucket->num_states; k++) on_host = on_host || all->state[k]->space == SPACE_HOST;
-    return on_host && !all->shared->options->zero_copy;
+    return on_host && !all->shared->options->use_zero_copy;
 }
 
 static const int64_t *segment_of(const Updates *all, const Bucket *bucket, int index)

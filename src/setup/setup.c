@@ -135,11 +135,6 @@ static Status choose_optimizer(const Config *config, CompileOptions *out)
     out->normuon.beta2 = config->normuon_beta2;
     out->normuon.nesterov = config->normuon_nesterov;
     out->normuon.steps = config->normuon_coefficients == OPT_NORMUON_NEWTON_SCHULZ ? NORMUON_NEWTON_SCHULZ : NORMUON_POLAR_EXPRESS;
-    out->beta1 = config->adamw_beta1;
-    out->beta2 = config->adamw_beta2;
-    out->adam_eps = config->adamw_epsilon;
-    out->weight_decay = config->weight_decay;
-    out->max_grad_norm = config->max_grad_norm;
     return OK;
 }
 
@@ -196,7 +191,6 @@ static void choose_offload(const Config *config, CompileOptions *out)
     out->offload = (uint32_t)config->offload_optimizer << OFFLOAD_OPTIMIZER | (uint32_t)config->offload_master << OFFLOAD_MASTER |
                    (uint32_t)config->offload_residual << OFFLOAD_RESIDUAL | (uint32_t)config->offload_weights << OFFLOAD_WEIGHTS |
                    (uint32_t)config->offload_quants << OFFLOAD_QUANTS | (uint32_t)config->offload_grads << OFFLOAD_GRADS;
-    out->zero_copy = config->use_zero_copy;
 }
 
 static void choose_programs(const Config *config, const HfModel *model, CompileOptions *out)
@@ -247,6 +241,8 @@ static Status check_grads(const Config *config)
 Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
+#define COMPILES(kind, name) out->name = config->name;
+#include "config/options.def"
     out->world = setup_world(config);
     out->rank = (int)config->rank;
     out->zero_level = setup_zero_level(config);
@@ -262,7 +258,6 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
     out->recompute = recompute_parts(config);
-    out->head_chunks = config->head_chunks;
     out->micro_steps = config->gradient_accumulation_steps;
     choose_offload(config, out);
     out->lora = (LoraOptions){.enabled = config->lora,

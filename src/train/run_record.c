@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/pool.h"
+#include "config/options.h"
 #include "files/file.h"
 #include "model/weights.h"
 #include "train/run_data.h"
@@ -16,80 +17,20 @@
 
 enum { MAX_RECORD_BYTES = 16 << 20 };
 
-/* Keys that change no weight. */
-static const char *const free_keys[] = {
-    "output_dir",
-    "run_name",
-    "dataset_cache_dir",
-    "save_steps",
-    "save_total_limit",
-    "resume_from_checkpoint",
-    "max_shard_size",
-    "eval_steps",
-    "per_device_eval_batch_size",
-    "eval_max_batches",
-    "logging_steps",
-    "generate_samples",
-    "sample_prompts",
-    "sample_max_tokens",
-    "sample_temperature",
-    "device",
-    "threads",
-    "memory_limit",
-    "gpu_memory",
-    "offload_optimizer",
-    "offload_master",
-    "offload_weights",
-    "offload_quants",
-    "offload_grads",
-    "offload_residual",
-    "use_zero_copy",
-    "use_write_combined",
-    "merge_adapter",
-    "on_divergence",
-    "recompute_block",
-    "recompute_att",
-    "recompute_ffn",
-    "recompute_qkv",
-    "recompute_swiglu",
-    "recompute_rmsnorm",
-    "head_chunks",
-    "memory",
-    "gpus",
-    "zero_level",
-    "shard_gradients",
-    "shard_weights",
-    "memcpy_all_gather",
-    "memcpy_send_recv",
-    "use_all_to_all_reduce",
-    "world_size",
-    "rank",
-    "rendezvous",
-    "comm_timeout",
-    "rendezvous_secret",
-    "ray_address",
-    "num_nodes",
-    "gpus_per_node",
-    "worker_output_dir",
-    "max_restarts",
-};
-
-/* Keys that say where a rank is, and what its host has. */
-static const char *const own_keys[] = {"rank", "rendezvous", "rendezvous_secret", "device", "threads", "dataset_cache_dir"};
-
-#define NUM_KEYS(keys) (sizeof(keys) / sizeof *(keys))
-
-static bool is_among(const char *const *keys, size_t count, const char *line, size_t len)
+/* Whether the key of a line of a run file is of this effect, or of one behind it. */
+static bool has_effect(const char *line, size_t len, OptionEffect least)
 {
-    for (size_t i = 0; i < count; i++) {
-        size_t n = strlen(keys[i]);
-        if (len > n && strncmp(line, keys[i], n) == 0 && line[n] == ':') return true;
-    }
-    return false;
+    char   name[64];
+    size_t n = strcspn(line, ":");
+    if (n >= len || n >= sizeof name) return false;
+    memcpy(name, line, n);
+    name[n] = 0;
+    const OptionInfo *option = option_find(SCOPE_run, name);
+    return option && option->effect >= least;
 }
 
-/* The resolved run file less some keys, with what belongs to them. */
-static void print_without(const Config *config, const char *const *keys, size_t count, StrBuf *out)
+/* The resolved run file less the keys of these effects, with what belongs to them. */
+static void print_without(const Config *config, OptionEffect least, StrBuf *out)
 {
     StrBuf all = {0};
     bool   keep = true;
@@ -98,7 +39,7 @@ static void print_without(const Config *config, const char *const *keys, size_t 
         size_t len = strcspn(line, "\n");
         len += line[len] == '\n';
         if (*line != ' ' && *line != '-')
-            keep = *line != '#' && *line != '\n' && !is_among(keys, count, line, len); /* else it goes on with the key above */
+            keep = *line != '#' && *line != '\n' && !has_effect(line, len, least); /* else it goes on with the key above */
         if (keep) strbuf_append(out, line, len);
         line += len;
     }
@@ -107,7 +48,7 @@ static void print_without(const Config *config, const char *const *keys, size_t 
 
 void run_record_shared(const Config *config, StrBuf *out)
 {
-    print_without(config, own_keys, NUM_KEYS(own_keys), out);
+    print_without(config, EFFECT_PLACE, out);
 }
 
 static uint64_t settings_hash(const RunRecord *record, const StrBuf *settings)
@@ -120,7 +61,7 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     Config alone = *config;
     alone.gradient_accumulation_steps *= world;
     *out = (RunRecord){.began = began};
-    print_without(&alone, free_keys, NUM_KEYS(free_keys), &out->settings);
+    print_without(&alone, EFFECT_FREE, &out->settings);
     out->model = model->config_text;
     out->hash = settings_hash(out, &out->settings);
     char *folder = getcwd(NULL, 0);

@@ -79,7 +79,7 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     /* Adam makes a whole step of a gradient that is nothing but rounding, and how sums are rounded depends on the number of ranks: one rank
      * adds all its rows in a product, and each of several its own micro-steps first, since gradients cross once a step. Where both add the
      * same micro-batches in the same order, all is the same (the_sums_of_one_rank), but for the rounding of the norm that clips. */
-    options.adam_eps = c->unclipped ? 1e-8 : 1e-4;
+    options.adamw_epsilon = c->unclipped ? 1e-8 : 1e-4;
     if (c->unclipped) options.max_grad_norm = 0;
     options.recompute = c->recompute;
     options.offload = c->offload;

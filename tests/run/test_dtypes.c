@@ -7,7 +7,7 @@ static CompileOptions bf16_options(void)
 {
     CompileOptions options = compile_defaults();
     compile_add_training(&options, 1, FAMILY_T);
-    options.beta2 = 0.95;
+    options.adamw_beta2 = 0.95;
     options.weight_decay = 0.1;
     options.max_grad_norm = 1.0;
     options.model_dtype = DT_BF16;

@@ -6,7 +6,7 @@ static CompileOptions train_options_of(int64_t batch)
 {
     CompileOptions options = compile_defaults();
     compile_add_training(&options, batch, FAMILY_T);
-    options.beta2 = 0.95;
+    options.adamw_beta2 = 0.95;
     options.weight_decay = 0.1;
     options.max_grad_norm = 1.0;
     return options;

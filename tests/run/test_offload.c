@@ -220,7 +220,7 @@ static void every_option_leaves_the_bits(void)
         for (int k = 0; k < OFFLOAD_COUNT + 2; k++) {
             const char *what = arena_printf(&plain.arena, "%s, offload %s", cases[i].name, k < OFFLOAD_COUNT ? offload_name(k) : "all");
             options.offload = k < OFFLOAD_COUNT ? 1u << k : ALL;
-            options.zero_copy = k == OFFLOAD_COUNT + 1;
+            options.use_zero_copy = k == OFFLOAD_COUNT + 1;
             options.piece_numel = 3000;
             train(&moved, &cases[i], &options);
             expect_same(&plain, &moved, what);

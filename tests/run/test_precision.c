@@ -11,7 +11,7 @@ static CompileOptions make_nvfp4(int64_t rows)
 {
     CompileOptions options = compile_defaults();
     compile_add_training(&options, rows, FAMILY_T);
-    options.beta2 = 0.95;
+    options.adamw_beta2 = 0.95;
     options.model_dtype = DT_BF16;
     options.precision.forward = options.precision.backward = DT_E2M1;
     return options;
@@ -22,7 +22,7 @@ static CompileOptions make_options(bool fp8, int64_t rows)
     CompileOptions options = compile_defaults();
     compile_add_training(&options, rows, FAMILY_T);
     if (fp8) compile_add(&options, &entry_calibrate, rows, FAMILY_T);
-    options.beta2 = 0.95;
+    options.adamw_beta2 = 0.95;
     options.model_dtype = DT_BF16;
     if (fp8) options.precision = (PrecisionOptions){.forward = DT_E4M3, .backward = DT_E5M2, .amax_history = 8};
     return options;
