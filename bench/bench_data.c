@@ -171,7 +171,7 @@ static void bench_loader(const char *dir)
 {
     ShardSet     set;
     Loader      *loader;
-    const Batch *batch;
+    const Feeds *batch;
     need(shard_set_open(dir, &set));
     LoaderSource  source = {.shards = &set};
     LoaderOptions options = {.mode = LOADER_PACKED, .seq_len = 2048, .batch_size = 16, .shuffle = true, .num_epochs = 1};

@@ -117,12 +117,12 @@ sg_status sg_dataset_seek(sg_dataset *dataset, int64_t step)
 
 static Status next(sg_dataset *dataset, sg_batch *out)
 {
-    const Batch *batch;
+    const Feeds *batch;
     TRY(api_need(dataset, "dataset"));
     TRY(api_need(out, "out_batch"));
     *out = (sg_batch){0};
     TRY(loader_next(dataset->loader, &batch));
-    if (!batch || batch->step >= dataset->steps) return OK;
+    if (!batch || batch->step_index >= dataset->steps) return OK;
     *out = (sg_batch){.rows = loader_rows_per_step(dataset->loader) / dataset->micro_batches,
                       .cols = loader_row_len(dataset->loader),
                       .ids = batch->tokens,

@@ -36,14 +36,10 @@ static Status probe(const char *dir, const char *adapter, const char *qlora, flo
     }
     float *logits = malloc_or_end((size_t)(vocab * PROBE_TOKENS + 1) * sizeof *logits);
     for (int32_t row = 0; row < chunk && status == OK; row += PROBE_EVERY, rows++) {
-        status = session_write(infer.session, "tokens", tokens, (size_t)chunk * 4);
-        if (status == OK) status = session_write(infer.session, "positions", positions, (size_t)chunk * 4);
-        if (status == OK) status = session_write(infer.session, "step", step, sizeof step);
-        if (status == OK) status = session_write(infer.session, "row", &row, sizeof row);
-        if (status == OK) status = session_run(infer.session, plan_program(infer.plan, &entry_prefill));
-        if (status == OK)
-            status =
-                session_output(infer.session, plan_program(infer.plan, &entry_prefill), "logits", logits + rows * vocab, (size_t)vocab * 4);
+        const Program *program = plan_program(infer.plan, &entry_prefill);
+        status = session_feed(infer.session, program, &(Feeds){.tokens = tokens, .positions = positions, .step = step, .row = &row});
+        if (status == OK) status = session_run(infer.session, program);
+        if (status == OK) status = session_output(infer.session, program, "logits", logits + rows * vocab, (size_t)vocab * 4);
     }
     infer_close(&infer);
     *out_logits = logits;

@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct Slot {
-    Batch  batch;
+    Feeds  batch;
     Status status;
     char   message[STATUS_MESSAGE_BYTES];
 } Slot;
@@ -83,12 +83,12 @@ const LoaderStats *loader_stats(const Loader *loader)
     return &loader->rows.stats;
 }
 
-static Status fill_batch(Loader *loader, int64_t number, Batch *batch)
+static Status fill_batch(Loader *loader, int64_t number, Feeds *batch)
 {
     const LoaderOptions *o = &loader->rows.options;
-    batch->step = number / o->grad_accum_steps;
+    batch->step_index = number / o->grad_accum_steps;
     batch->num_tokens = batch->num_trained = 0;
-    int64_t place = first_row_of(loader, batch->step) + (number % o->grad_accum_steps * o->world_size + o->rank) * o->batch_size;
+    int64_t place = first_row_of(loader, batch->step_index) + (number % o->grad_accum_steps * o->world_size + o->rank) * o->batch_size;
     for (int64_t b = 0; b < o->batch_size; b++) {
         RowPlace row;
         if (rows_locate(&loader->rows, place + b, &row))
@@ -111,7 +111,7 @@ Status loader_step_tokens(Loader *loader, int64_t step, int64_t *out_count)
     return OK;
 }
 
-Status loader_read_row(Loader *loader, int64_t index, Batch *row)
+Status loader_read_row(Loader *loader, int64_t index, Feeds *row)
 {
     Rows *rows = &loader->rows;
     FAIL_IF(index < 0 || index >= rows->stats.num_rows, ERR_INVALID, "row %lld of %lld", (long long)index, (long long)rows->stats.num_rows);
@@ -199,7 +199,7 @@ static Slot *take_slot(Loader *loader)
     return slot;
 }
 
-Status loader_next(Loader *loader, const Batch **out_batch)
+Status loader_next(Loader *loader, const Feeds **out_batch)
 {
     *out_batch = NULL;
     if (loader->next_micro >= end_micro(loader)) return OK;
@@ -217,15 +217,14 @@ Status loader_next(Loader *loader, const Batch **out_batch)
 static void slots_init(Loader *loader)
 {
     const LoaderOptions *o = &loader->rows.options;
-    size_t               numel = (size_t)o->batch_size * (size_t)o->seq_len;
+    int64_t              numel = (int64_t)o->batch_size * o->seq_len;
+    size_t               size = (size_t)feeds_numel(numel, 0);
     loader->num_slots = (o->prefetch > 0 ? o->prefetch : 0) + 1;
     loader->slots = calloc((size_t)loader->num_slots, sizeof *loader->slots);
-    loader->memory = calloc((size_t)loader->num_slots * 5 * numel, sizeof *loader->memory);
-    if (!loader->slots || !loader->memory) fatal_out_of_memory((size_t)loader->num_slots * 5 * numel * sizeof(int32_t));
+    loader->memory = calloc((size_t)loader->num_slots * size, sizeof *loader->memory);
+    if (!loader->slots || !loader->memory) fatal_out_of_memory((size_t)loader->num_slots * size * sizeof(int32_t));
     for (int i = 0; i < loader->num_slots; i++) {
-        int32_t *at = loader->memory + (size_t)i * 5 * numel;
-        loader->slots[i].batch =
-            (Batch){.tokens = at, .labels = at + numel, .positions = at + 2 * numel, .doc_start = at + 3 * numel, .doc_id = at + 4 * numel};
+        feeds_init(&loader->slots[i].batch, loader->memory + (size_t)i * size, numel, 0);
     }
 }
 

@@ -5,9 +5,8 @@
  * fills a small ring of buffers ahead; nothing is allocated after creation. */
 #pragma once
 
+#include "data/feeds.h"
 #include "data/shard.h"
-
-enum { LABEL_IGNORE = -100 };
 
 typedef enum LoaderMode {
     LOADER_STREAM, /* documents one after the other, cut every seq_len tokens: every token is used (pre-training) */
@@ -44,19 +43,6 @@ typedef struct LoaderOptions {
     int32_t     vocab_size;   /* of the model: ids beyond it are an error; 0: not checked */
     int         prefetch;     /* micro-batches ahead; 0: none, no thread */
 } LoaderOptions;
-
-/* One micro-batch; every array is (B, T). */
-typedef struct Batch {
-    int32_t *tokens;
-    int32_t *labels;      /* the next token, LABEL_IGNORE where it isn't trained, is another document's or is padding */
-    int32_t *positions;   /* from 0 in each document (or its part in this row); 0 in padding */
-    int32_t *doc_start;   /* index in the row of the first token of this token's document: attention sees doc_start..t */
-    int32_t *doc_id;      /* >= 0: identity of the sample, the same however rows and batches are laid out; -1: padding */
-    int32_t *own;         /* inputs of a model's own, one array behind the other, or floats in their place; the loader has none: NULL */
-    int64_t  step;        /* train step, from 0 */
-    int64_t  num_tokens;  /* not padding */
-    int64_t  num_trained; /* labels that aren't LABEL_IGNORE */
-} Batch;
 
 /* What was made of the data: for reports. */
 typedef struct LoaderStats {
@@ -102,14 +88,14 @@ int64_t loader_rows_before(const Loader *loader, int64_t step);
 void loader_resume(Loader *loader, int64_t step, int64_t rows);
 
 /* *out is NULL at the end; else valid until the next call of loader_next, loader_seek or loader_destroy. */
-NODISCARD Status loader_next(Loader *loader, const Batch **out_batch);
+NODISCARD Status loader_next(Loader *loader, const Feeds **out_batch);
 
 /* Trained tokens of a whole train step, over all micro-batches and ranks: the loss's divisor, known before the first
  * forward. Reads masks only. */
 NODISCARD Status loader_step_tokens(Loader *loader, int64_t step, int64_t *out_count);
 
 /* Row `index` in 0..num_rows-1, in file order (for inspect and for tests); each array of `row` is (T), the caller's. */
-NODISCARD Status loader_read_row(Loader *loader, int64_t index, Batch *row);
+NODISCARD Status loader_read_row(Loader *loader, int64_t index, Feeds *row);
 
 /* A permutation of 0..count-1, one entry in O(1): what shuffles an epoch. */
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);

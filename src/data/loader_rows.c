@@ -270,20 +270,12 @@ int64_t rows_count_trained(Rows *rows, const RowPlace *place)
     return sum;
 }
 
-void rows_fill_padding(const Rows *rows, Batch *batch, int64_t b, int64_t from)
+void rows_fill_padding(const Rows *rows, Feeds *batch, int64_t b, int64_t from)
 {
-    int64_t T = rows->options.seq_len;
-    for (int64_t t = from; t < T; t++) {
-        int64_t i = b * T + t;
-        batch->tokens[i] = rows->options.pad_id;
-        batch->labels[i] = LABEL_IGNORE;
-        batch->positions[i] = 0;
-        batch->doc_start[i] = (int32_t)t;
-        batch->doc_id[i] = -1;
-    }
+    feeds_pad(batch, b, rows->options.seq_len, from, rows->options.pad_id);
 }
 
-static Status fill_span(const Rows *rows, const SourceRows *source, const Span *span, Batch *batch, int64_t b, int64_t t)
+static Status fill_span(const Rows *rows, const SourceRows *source, const Span *span, Feeds *batch, int64_t b, int64_t t)
 {
     const Shard    *shard = source->shards->shards[span->shard];
     const uint64_t *mask = shard_mask(shard);
@@ -312,7 +304,7 @@ static Status fill_span(const Rows *rows, const SourceRows *source, const Span *
     return OK;
 }
 
-Status rows_fill(Rows *rows, const RowPlace *place, Batch *batch, int64_t b)
+Status rows_fill(Rows *rows, const RowPlace *place, Feeds *batch, int64_t b)
 {
     const Drawn *drawn;
     RowWalk      walk = walk_begin(rows, place, &drawn);

@@ -11,7 +11,7 @@ typedef struct Span {
     int64_t begin; /* in its shard */
     int64_t count;
     int32_t shard;
-    int32_t id;   /* identity: Batch.doc_id; not used by LOADER_STREAM */
+    int32_t id;   /* identity: Feeds.doc_id; not used by LOADER_STREAM */
     bool    more; /* the token after it is the label of its last one */
 } Span;
 
@@ -92,8 +92,8 @@ const Drawn *rows_drawn(Rows *rows, int source, int64_t epoch);
 /* ---- rows ---- */
 
 /* Fills row b of a batch, and adds to its counts. */
-NODISCARD Status rows_fill(Rows *rows, const RowPlace *place, Batch *batch, int64_t b);
-void             rows_fill_padding(const Rows *rows, Batch *batch, int64_t b, int64_t from);
+NODISCARD Status rows_fill(Rows *rows, const RowPlace *place, Feeds *batch, int64_t b);
+void             rows_fill_padding(const Rows *rows, Feeds *batch, int64_t b, int64_t from);
 
 /* Labels of a row that aren't LABEL_IGNORE. */
 int64_t rows_count_trained(Rows *rows, const RowPlace *place);

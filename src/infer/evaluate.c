@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CONTEXT = 4096, ROW_TOKENS = 4096, MOST_ROWS = 64, IGNORED = -100 };
+enum {
+    MOST_CONTEXT = 4096,
+    ROW_TOKENS = 4096,
+    MOST_ROWS = 64,
+};
 
 Status evaluate_start(InferModel *infer, size_t longest_ids, int64_t context)
 {
@@ -24,7 +28,7 @@ Status evaluate_start(InferModel *infer, size_t longest_ids, int64_t context)
 /* One run of the program: rows of a batch, filled from `at`. */
 typedef struct EvalBatch {
     int64_t  rows, seq;
-    int32_t *tokens, *labels, *positions, *doc_start, *doc_id; /* (rows, seq) */
+    Feeds    feeds;
     float   *losses;
     int64_t *first_label; /* (rows): index of the label that column 0 stands for */
 } EvalBatch;
@@ -35,23 +39,20 @@ static void fill_row(EvalBatch *batch, int64_t row, const int32_t *ids, int64_t 
     for (int64_t t = 0; t < batch->seq; t++) {
         int64_t i = begin + t;
         bool    inside = i + 1 < count;
-        batch->tokens[at + t] = inside ? ids[i] : 0;
-        batch->labels[at + t] = inside && i >= scored ? ids[i + 1] : IGNORED;
-        batch->positions[at + t] = (int32_t)t;
-        batch->doc_start[at + t] = 0;
-        batch->doc_id[at + t] = 0;
+        batch->feeds.tokens[at + t] = inside ? ids[i] : 0;
+        batch->feeds.labels[at + t] = inside && i >= scored ? ids[i + 1] : LABEL_IGNORE;
+        batch->feeds.positions[at + t] = (int32_t)t;
+        batch->feeds.doc_start[at + t] = 0;
+        batch->feeds.doc_id[at + t] = 0;
     }
     batch->first_label[row] = begin;
 }
 
 static Status run_batch(Session *session, const EvalBatch *batch)
 {
-    size_t                   bytes = (size_t)(batch->rows * batch->seq) * 4;
-    static const char *const names[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
-    const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
-    for (int i = 0; i < 5; i++)
-        if (plan_find(session_plan(session), names[i])) TRY(session_write(session, names[i], data[i], bytes));
+    size_t         bytes = (size_t)(batch->rows * batch->seq) * 4;
     const Program *program = plan_program(session_plan(session), &entry_eval);
+    TRY(session_feed(session, program, &batch->feeds));
     TRY(session_run(session, program));
     return session_output(session, program, "losses", batch->losses, bytes);
 }
@@ -82,14 +83,11 @@ Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *
     const ProgramSpec *spec = &plan_program(infer->plan, &entry_eval)->spec;
     EvalBatch          batch = {.rows = spec->batch, .seq = spec->seq};
     size_t             cells = (size_t)(batch.rows * batch.seq);
-    int32_t           *memory = calloc_or_end(6 * cells, sizeof *memory);
+    int64_t            numel = feeds_numel((int64_t)cells, 0);
+    int32_t           *memory = calloc_or_end((size_t)numel + cells, sizeof *memory);
     int64_t            first[MOST_ROWS];
-    batch.tokens = memory;
-    batch.labels = memory + cells;
-    batch.positions = memory + 2 * cells;
-    batch.doc_start = memory + 3 * cells;
-    batch.doc_id = memory + 4 * cells;
-    batch.losses = (float *)(memory + 5 * cells);
+    feeds_init(&batch.feeds, memory, (int64_t)cells, 0);
+    batch.losses = (float *)(memory + numel);
     batch.first_label = first;
     Status status = evaluate_rows(infer->session, &batch, ids, (int64_t)count, losses);
     free(memory);

@@ -35,14 +35,13 @@ static void close_decoder(Decoder *d)
     free(d->logits);
 }
 
-static Status run_tokens(Decoder *d, const Program *program, int64_t count, int64_t position)
+/* row: of a chunk, the token that logits are of. */
+static Status run_tokens(Decoder *d, const Program *program, int64_t count, int64_t position, int32_t row)
 {
     int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
-    size_t  bytes = (size_t)count * sizeof(int32_t);
     for (int64_t i = 0; i < count; i++) d->positions[i] = (int32_t)(position + i < d->cache_len ? position + i : d->cache_len - 1);
-    TRY(session_write(d->session, "tokens", d->tokens, bytes));
-    TRY(session_write(d->session, "positions", d->positions, bytes));
-    TRY(session_write(d->session, "step", step, sizeof step));
+    Feeds feeds = {.tokens = d->tokens, .positions = d->positions, .step = step, .row = &row};
+    TRY(session_feed(d->session, program, &feeds));
     TRY(session_run(d->session, program));
     return OK;
 }
@@ -66,9 +65,7 @@ static Status prefill(Decoder *d, const int32_t *prompt, int64_t count)
         int64_t end = begin + d->chunk < count ? begin + d->chunk : count;
         memset(d->tokens, 0, (size_t)d->chunk * sizeof *d->tokens);
         memcpy(d->tokens, prompt + begin, (size_t)(end - begin) * sizeof *prompt);
-        int32_t row = (int32_t)(end - begin - 1);
-        TRY(session_write(d->session, "row", &row, sizeof row));
-        TRY(run_tokens(d, d->prefill, d->chunk, begin));
+        TRY(run_tokens(d, d->prefill, d->chunk, begin, (int32_t)(end - begin - 1)));
         at = end;
     }
     return read_logits(d, d->prefill);
@@ -114,7 +111,7 @@ static Status decode(Decoder *d, const GenerateJob *job, Sampler *sampler, Gener
         stats->context_full = position >= d->cache_len;
         if (stats->context_full) return OK;
         d->tokens[0] = id;
-        TRY(run_tokens(d, d->decode, 1, position++));
+        TRY(run_tokens(d, d->decode, 1, position++, 0));
         TRY(read_logits(d, d->decode));
     }
     return OK;

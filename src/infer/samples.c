@@ -33,7 +33,7 @@ static Status encode_prompt(Samples *s, const char *prompt, TokenIds *ids)
 
 /* Where a row's first document with a trained token is cut: tokens *out_begin .. *out_end - 1. The last of a text, its EOS, is
  * never among them. */
-static void cut_row(const Batch *row, int64_t seq_len, int64_t *out_begin, int64_t *out_end)
+static void cut_row(const Feeds *row, int64_t seq_len, int64_t *out_begin, int64_t *out_end)
 {
     enum { TEXT_TOKENS = 16 };
     int64_t first = 0, end;
@@ -46,15 +46,11 @@ static void cut_row(const Batch *row, int64_t seq_len, int64_t *out_begin, int64
 /* The beginning of evaluation row `index`, up to its first answer or of so many tokens; *text is what it says. */
 static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, TokenIds *ids, StrBuf *text)
 {
-    int64_t  seq_len = plan_program(session_plan(job->session), &entry_eval)->spec.seq, begin, end;
-    Arena    arena = {0};
-    int32_t *memory = arena_array(&arena, int32_t, 5 * seq_len);
-    Batch    row = {.tokens = memory,
-                    .labels = memory + seq_len,
-                    .positions = memory + 2 * seq_len,
-                    .doc_start = memory + 3 * seq_len,
-                    .doc_id = memory + 4 * seq_len};
-    Status   status = loader_read_row(job->eval, index, &row);
+    int64_t seq_len = plan_program(session_plan(job->session), &entry_eval)->spec.seq, begin, end;
+    Arena   arena = {0};
+    Feeds   row;
+    feeds_init(&row, arena_array(&arena, int32_t, feeds_numel(seq_len, 0)), seq_len, 0);
+    Status status = loader_read_row(job->eval, index, &row);
     if (status == OK) {
         cut_row(&row, seq_len, &begin, &end);
         for (int64_t i = begin; i < end; i++) token_ids_push(ids, row.tokens[i]);

@@ -635,17 +635,16 @@ static Status bind_list(Binder *b, const JsonValue *list)
 
 static Status add_inputs(Binder *b)
 {
-    static const char *const rows[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
-    TensorType               type = type_make(DT_I32, 2, b->options->batch, b->options->seq);
-    for (int i = 0; i < 5; i++) graph_add_value(b->graph, VALUE_INPUT, rows[i], &type);
-    TensorType step = type_make(DT_I64, 1, (int64_t)STEP_COUNT), hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
-    graph_add_value(b->graph, VALUE_INPUT, "step", &step);
-    graph_add_value(b->graph, VALUE_INPUT, "hyper", &hyper);
+    int64_t batch = b->options->batch, seq = b->options->seq;
+    for (int i = 0; i < FEED_COUNT; i++)
+        if (feed_info((Feed)i)->shape != FEED_ROWS) graph_add_feed(b->graph, (Feed)i, batch, seq); /* those are of single passes */
     for (int i = 0; i < b->module->num_inputs; i++) {
         const IrInput *own = &b->module->inputs[i];
-        FAIL_IF(graph_find(b->graph, own->name) || strcmp(own->name, "row") == 0, ERR_INVALID,
-                "%s: inputs: %s is there already, or the engine's; give it another name", b->module->file, own->name);
-        type.dtype = own->dtype;
+        TensorType     type = type_make(own->dtype, 2, batch, seq);
+        bool           is_taken = graph_find(b->graph, own->name) != NULL;
+        for (int k = 0; k < FEED_COUNT; k++) is_taken = is_taken || strcmp(own->name, feed_info((Feed)k)->name) == 0;
+        FAIL_IF(is_taken, ERR_INVALID, "%s: inputs: %s is there already, or the engine's; give it another name", b->module->file,
+                own->name);
         graph_add_value(b->graph, VALUE_INPUT, own->name, &type);
     }
     return OK;

@@ -223,6 +223,15 @@ Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const Ten
     return value;
 }
 
+Value *graph_add_feed(Graph *graph, Feed feed, int64_t batch, int64_t seq)
+{
+    const FeedInfo *info = feed_info(feed);
+    TensorType      type = info->shape == FEED_CELLS  ? type_make(info->dtype, 2, batch, seq)
+                           : info->shape == FEED_ROWS ? type_make(info->dtype, 1, batch)
+                                                      : type_make(info->dtype, 1, info->count);
+    return graph_add_value(graph, VALUE_INPUT, info->name, &type);
+}
+
 /* The slot of the old name stays, so that names behind it are found; nothing matches it. */
 void graph_rename(Graph *graph, Value *value, const char *name)
 {

@@ -12,7 +12,7 @@ typedef struct IrInput {
     int32_t     pad;   /* where rows have no token */
 } IrInput;
 
-enum { IR_MOST_INPUTS = 8 };
+enum { IR_MOST_INPUTS = FEED_MOST_OWN };
 
 typedef struct IrModule {
     const char *file; /* for errors */

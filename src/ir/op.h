@@ -234,21 +234,6 @@ void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);
 
 /* ---- what changes from run to run, read from device memory ---- */
 
-/* Input `step`, i64[STEP_COUNT]. */
-enum {
-    STEP_SEED,
-    STEP_INDEX /* optimizer step from 0 */,
-    STEP_POSITION /* first position of this decode or prefill run */,
-    STEP_COUNT = 4
-};
-/* Input `hyper`, f32[HYPER_COUNT]. */
-enum {
-    HYPER_LR,
-    HYPER_INV_TOKENS, /* 1 / trained tokens of the whole optimizer step */
-    HYPER_BIAS1,
-    HYPER_BIAS2, /* 1 - beta^t of the optimizer's step t: written on the device, by step_scalars */
-    HYPER_COUNT = 8
-};
 /* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */
 enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_ACCURACY, RESULT_COUNT, RESULT_ROWS = 4 };
 

@@ -32,8 +32,7 @@ static Status one_row(PassContext *context, Graph *graph)
     for (; is_over_head(head) && num_over < MAX_OVER; head = head->in[0]->producer) over[num_over++] = head;
     FAIL_IF(!head || head->op != &op_linear, ERR_UNSUPPORTED,
             "%s: \"logits\" isn't a linear layer's output, or softcap or scale of it; generation needs that", context->file);
-    TensorType type = type_make(DT_I32, 1, context->program->spec.batch);
-    Value     *in[] = {head->in[0], graph_add_value(graph, VALUE_INPUT, "row", &type)};
+    Value *in[] = {head->in[0], graph_add_feed(graph, FEED_ROW, context->program->spec.batch, 1)};
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->cursor = last;

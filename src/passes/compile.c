@@ -227,6 +227,7 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                            .options = options,
                            .device = device,
                            .plan = plan};
+    for (int i = 0; i < module->num_inputs; i++) plan->own_feeds[i] = module->inputs[i].name;
     TRY(add_programs(plan, options));
     /* The optimizer's graph, and that of gathering, are made from the layout of the trained parameters, that of loading from all weights
      * and master copies, and from the room that the others leave it. */

@@ -212,8 +212,9 @@ typedef struct Plan {
     int64_t (*segments)[SEGMENT_COLUMNS]; /* of it: what this rank updates, laid out in its states as in the shares */
     Bucket       *buckets;
     int           num_buckets;
-    const char   *optimizer; /* its name, which checkpoints keep */
-    int64_t       cache_len; /* of the programs that generate: tokens of prompt and text together */
+    const char   *optimizer;                /* its name, which checkpoints keep */
+    const char   *own_feeds[FEED_MOST_OWN]; /* names of the inputs of the model's own; NULL: no more */
+    int64_t       cache_len;                /* of the programs that generate: tokens of prompt and text together */
     ScaledTensor *scaled;
     int           num_scaled;
     TiledWeight  *tiled;

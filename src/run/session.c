@@ -6,11 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where a program reads a feed; bytes 0: it doesn't. */
+typedef struct Slot {
+    void  *to;
+    size_t bytes;
+} Slot;
+
 struct Session {
     Plan   *plan;
     Device *device;
     void   *region[SPACE_COUNT][REGION_COUNT];
     int64_t allocated_bytes;
+    Slot (*feeds)[FEED_MOST]; /* by program; behind them what any program reads of numbers */
 };
 
 static void *address(const Session *s, const Placement *place)
@@ -32,6 +39,37 @@ static void bind_launches(Session *s, const Program *program, Launch *launches, 
         launches[n].args.workspace =
             (char *)s->region[SPACE_DEVICE][region] + (own ? program->scratch[node->id] : s->plan->workspace_offset[launches[n].stream]);
     }
+}
+
+static const char *feed_name(const Plan *plan, int index)
+{
+    return index < FEED_COUNT ? feed_info((Feed)index)->name : plan->own_feeds[index - FEED_COUNT];
+}
+
+/* Where each program reads its feeds, found by name once. */
+static void bind_feeds(Session *s)
+{
+    s->feeds = calloc((size_t)s->plan->num_programs + 1, sizeof *s->feeds);
+    if (!s->feeds) fatal_out_of_memory(((size_t)s->plan->num_programs + 1) * sizeof *s->feeds);
+    Slot *any = s->feeds[s->plan->num_programs];
+    for (int p = 0; p < s->plan->num_programs; p++) {
+        const Program *program = &s->plan->programs[p];
+        for (int i = 0; i < FEED_MOST; i++) {
+            const char  *name = feed_name(s->plan, i);
+            const Value *value = name ? graph_find(program->graph, name) : NULL;
+            if (!value || value->kind != VALUE_INPUT || !value->first_use) continue;
+            s->feeds[p][i] = (Slot){address(s, &program->placement[value->id]), (size_t)type_bytes(&value->type)};
+            if (i < FEED_COUNT && feed_info((Feed)i)->shape == FEED_NUMBERS) any[i] = s->feeds[p][i];
+        }
+    }
+}
+
+Status session_feed(Session *s, const Program *program, const Feeds *feeds)
+{
+    const Slot *slots = s->feeds[program ? program - s->plan->programs : s->plan->num_programs];
+    for (int i = 0; i < FEED_MOST; i++)
+        if (slots[i].bytes && feeds->array[i]) TRY(s->device->api->upload(s->device, slots[i].to, feeds->array[i], slots[i].bytes));
+    return OK;
 }
 
 static Status allocate_region(Session *s, Space space, Region region)
@@ -81,6 +119,7 @@ Status session_create(Plan *plan, Device *device, Session **out_session)
         if (status == OK && program->spec.entry->source == ENTRY_OF_WEIGHTS) continue; /* never run whole */
         if (status == OK) status = device->api->prepare(device, program->launches, program->num_launches, &program->replay);
     }
+    if (status == OK) bind_feeds(s);
     if (status != OK) {
         session_destroy(s);
         return status;
@@ -100,6 +139,7 @@ void session_destroy(Session *s)
     for (int space = 0; space < SPACE_COUNT; space++)
         for (int region = 0; region < REGION_COUNT; region++)
             if (s->region[space][region]) s->device->api->free(s->device, (Space)space, s->region[space][region]);
+    free(s->feeds);
     free(s);
 }
 

@@ -12,6 +12,9 @@ void             session_destroy(Session *session);
 /* Values by name ("tokens", a parameter's, "weights"); data is dense host memory of exactly the value's bytes. */
 NODISCARD Status session_write(Session *session, const char *name, const void *data, size_t bytes);
 NODISCARD Status session_read(Session *session, const char *name, void *data, size_t bytes);
+/* The arrays that are given and that the program reads, as many elements of each as its shape has; program NULL: the numbers that any
+ * program reads, rows of none. */
+NODISCARD Status session_feed(Session *session, const Program *program, const Feeds *feeds);
 /* A range of a value, bytes. */
 NODISCARD Status session_write_range(Session *session, const char *name, size_t offset, const void *data, size_t bytes);
 NODISCARD Status session_read_range(Session *session, const char *name, size_t offset, void *data, size_t bytes);

@@ -336,7 +336,7 @@ static Status session_member(Member *m, void *context)
     const SessionJob *job = context;
     Session          *session;
     TRY(driven_rank_settle(m->rank, &session));
-    TRY(trainer_gather_weights(m->rank->trainer));
+    TRY(stepper_gather(&m->rank->trainer->stepper));
     return job->work(job->context, session, m->place.rank);
 }
 

@@ -3,7 +3,6 @@
 #include "train/driven_rank.h"
 
 #include "base/log.h"
-#include "run/scales.h"
 #include "train/output_dir.h"
 
 #include <math.h>
@@ -27,7 +26,7 @@ static Status open_plan(Trainer *t)
 static Status start_session(DrivenRank *d)
 {
     TRY(trainer_agree(d->trainer, trainer_start_session(d->trainer)));
-    return trainer_gather_weights(d->trainer);
+    return stepper_gather(&d->trainer->stepper);
 }
 
 Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, DrivenRank **out)
@@ -45,7 +44,7 @@ Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, Drive
     run_record_make(t->run_file, t->model, place.world, began, &t->record);
     t->keep = t->config->save_total_limit;
     t->branch = INT64_MAX; /* the caller says which checkpoints it goes on from */
-    d->taken = arena_array(&t->arena, Batch, t->config->gradient_accumulation_steps);
+    d->taken = arena_array(&t->arena, Feeds, t->config->gradient_accumulation_steps);
     return start_session(d);
 }
 
@@ -131,18 +130,8 @@ static Status check_batch(const Trainer *t, const DrivenBatch *in, const Program
     return OK;
 }
 
-static void fill_padding(Batch *out, int64_t seq, int64_t row, int64_t from)
-{
-    for (int64_t c = from, i = row * seq + from; c < seq; c++, i++) {
-        out->tokens[i] = out->positions[i] = 0;
-        out->labels[i] = LABEL_IGNORE;
-        out->doc_start[i] = (int32_t)c;
-        out->doc_id[i] = -1;
-    }
-}
-
 /* Row `from` of the input becomes row `to`. draws NULL: nothing is drawn, and any number does. */
-static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, Batch *out, int64_t seq, int64_t to)
+static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, Feeds *out, int64_t seq, int64_t to)
 {
     const int32_t *documents = in->documents ? in->documents + from * in->cols : NULL;
     int32_t        start = 0;
@@ -157,14 +146,14 @@ static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, 
         out->num_tokens += !is_padding;
         out->num_trained += out->labels[i] != LABEL_IGNORE;
     }
-    fill_padding(out, seq, to, in->cols);
+    feeds_pad(out, to, seq, in->cols, 0);
 }
 
 /* Of what the model reads besides. Floats are copied as they are. */
-static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, Batch *out)
+static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, Feeds *out)
 {
-    int32_t *to = out->own;
     for (int k = 0; k < module->num_inputs; k++) {
+        int32_t           *to = out->array[FEED_COUNT + k];
         const DrivenInput *given = find_input(in, module->inputs[k].name);
         const void        *from = !given ? NULL : given->ids ? (const void *)given->ids : given->values;
         for (int64_t i = 0; i < spec->batch * spec->seq; i++, to++) {
@@ -178,19 +167,19 @@ static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t firs
 
 /* Rows [first, first + spec->batch) of the input, as far as it has them. */
 static void fill_batch(const IrModule *module, const DrivenBatch *in, const int32_t *draws, int64_t first, const ProgramSpec *spec,
-                       Batch *out)
+                       Feeds *out)
 {
     out->num_tokens = out->num_trained = 0;
     for (int64_t r = 0; r < spec->batch; r++)
         if (first + r < in->rows)
             fill_row(in, draws, first + r, out, spec->seq, r);
         else
-            fill_padding(out, spec->seq, r, 0);
+            feeds_pad(out, r, spec->seq, 0, 0);
     fill_own(module, in, first, spec, out);
 }
 
 /* Programs of dense rows see a row as one document. */
-static Status check_dense(const Trainer *t, const Batch *batch, const ProgramSpec *spec)
+static Status check_dense(const Trainer *t, const Feeds *batch, const ProgramSpec *spec)
 {
     for (int64_t i = 0; t->options.dense && i < spec->batch * spec->seq; i++)
         FAIL_IF(batch->doc_id[i] >= 0 && batch->doc_start[i] > 0, ERR_INVALID,
@@ -198,16 +187,10 @@ static Status check_dense(const Trainer *t, const Batch *batch, const ProgramSpe
     return OK;
 }
 
-static void make_batch(Arena *arena, const IrModule *module, const ProgramSpec *spec, Batch *out)
+static void make_batch(Arena *arena, const IrModule *module, const ProgramSpec *spec, Feeds *out)
 {
-    int64_t  cells = spec->batch * spec->seq;
-    int32_t *at = arena_array(arena, int32_t, (5 + module->num_inputs) * cells);
-    *out = (Batch){.tokens = at,
-                   .labels = at + cells,
-                   .positions = at + 2 * cells,
-                   .doc_start = at + 3 * cells,
-                   .doc_id = at + 4 * cells,
-                   .own = at + 5 * cells};
+    int64_t cells = spec->batch * spec->seq;
+    feeds_init(out, arena_array(arena, int32_t, feeds_numel(cells, module->num_inputs)), cells, module->num_inputs);
 }
 
 static Status refuse_broken(const DrivenRank *d)
@@ -235,7 +218,7 @@ Status driven_rank_step(DrivenRank *d, const DrivenBatch *in, const int32_t *dra
 {
     Trainer           *t = d->trainer;
     const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
-    Batch             *batch = &d->taken[d->num_taken];
+    Feeds             *batch = &d->taken[d->num_taken];
     if (!batch->tokens) make_batch(&t->arena, t->model->module, spec, batch);
     fill_batch(t->model->module, in, draws, t->place.rank * spec->batch, spec, batch);
     TRY(check_dense(t, batch, spec));
@@ -260,22 +243,10 @@ static int64_t next_index(const Trainer *t)
 /* What the first step's scales follow from, measured on its micro-batches. */
 static Status calibrate(DrivenRank *d)
 {
-    Trainer       *t = d->trainer;
-    const Program *program = plan_program(t->plan, &entry_calibrate);
-    if (!t->plan->num_scaled || t->has_scales) return OK;
-    TRY(trainer_write_scalars(t, next_index(t), d->num_trained, 0));
-    for (int64_t i = 0; i < d->num_taken; i++) {
-        TRY(trainer_write_batch(t, &d->taken[i], (size_t)(program->spec.batch * program->spec.seq)));
-        TRY(session_run(t->session, program));
-    }
-    TRY(scales_begin(t->session, t->comm, t->config->fp8_margin));
-    t->has_scales = true;
-    return OK;
-}
-
-static const Program *micro_of(const DrivenRank *d, int64_t i)
-{
-    return plan_micro(d->trainer->plan, i, d->num_taken);
+    Trainer *t = d->trainer;
+    if (!stepper_must_measure(&t->stepper)) return OK;
+    for (int64_t i = 0; i < d->num_taken; i++) TRY(stepper_measure(&t->stepper, next_index(t), (double)d->num_trained, &d->taken[i]));
+    return stepper_measured(&t->stepper);
 }
 
 static Status run_micros(DrivenRank *d)
@@ -286,12 +257,10 @@ static Status run_micros(DrivenRank *d)
     TRY(calibrate(d));
     *step = (QueuedStep){0};
     t->waited = comm_waited(t->comm);
-    TRY(session_begin_step(t->session, next_index(t)));
-    TRY(trainer_write_scalars(t, next_index(t), d->num_trained, 0));
+    TRY(stepper_begin(&t->stepper, next_index(t), d->num_taken, (double)d->num_trained, 0));
     for (int64_t i = 0; i < d->num_taken; i++) {
         step_work_add(&step->work, &d->taken[i], spec->batch, spec->seq);
-        TRY(trainer_write_batch(t, &d->taken[i], (size_t)(spec->batch * spec->seq)));
-        TRY(session_run(t->session, micro_of(d, i)));
+        TRY(stepper_micro(&t->stepper, &d->taken[i]));
     }
     return OK;
 }
@@ -315,9 +284,8 @@ static Status queue_update(DrivenRank *d, double lr)
     Trainer    *t = d->trainer;
     int64_t     index = next_index(t);
     QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
-    TRY(trainer_write_scalars(t, index, d->num_trained, lr));
     step->metrics = (StepMetrics){.step = index + 1, .lr = lr, .step_tokens = step->work.tokens, .step_trained = d->num_trained};
-    return trainer_queue_update(t, index);
+    return trainer_queue_update(t, lr);
 }
 
 Status driven_rank_update(DrivenRank *d, double lr)
@@ -376,7 +344,7 @@ int64_t driven_rank_steps(const DrivenRank *d)
 
 bool driven_rank_has_scales(const DrivenRank *d)
 {
-    return !d->trainer->plan->num_scaled || d->trainer->has_scales;
+    return !stepper_must_measure(&d->trainer->stepper);
 }
 
 /* Scales of these rows, where no step has measured any. The first one measures its own, as if these had never been. */
@@ -385,20 +353,19 @@ static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
     Trainer       *t = d->trainer;
     const Program *program = plan_program(t->plan, &entry_calibrate);
     Arena          arena = {0};
-    Batch          batch;
+    Feeds          batch;
     if (driven_rank_has_scales(d)) return OK;
     int64_t rows = program->spec.batch;
+    Status  status = OK;
     make_batch(&arena, t->model->module, &program->spec, &batch);
-    Status status = trainer_write_scalars(t, next_index(t), in->rows * in->cols, 0);
     for (int64_t first = 0; first < in->rows && status == OK; first += rows * t->place.world) {
         fill_batch(t->model->module, in, NULL, first + t->place.rank * rows, &program->spec, &batch);
-        status = trainer_write_batch(t, &batch, (size_t)(rows * program->spec.seq));
-        if (status == OK) status = session_run(t->session, program);
+        status = stepper_measure(&t->stepper, next_index(t), (double)(in->rows * in->cols), &batch);
     }
     arena_deinit(&arena);
     TRY(status);
-    TRY(scales_begin(t->session, t->comm, t->config->fp8_margin));
-    return scales_forget(t->session);
+    TRY(stepper_measured(&t->stepper));
+    return stepper_forget_measures(&t->stepper);
 }
 
 Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
@@ -410,16 +377,16 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
     int64_t            own = t->place.rank * spec->batch;
     size_t             cells = (size_t)(spec->batch * spec->seq);
     Arena              arena = {0};
-    Batch              batch;
+    Feeds              batch;
     TRY(check_batch(t, in, spec, true));
     TRY(driven_rank_settle(d, &session));
     make_batch(&arena, t->model->module, spec, &batch);
     float *all = arena_array(&arena, float, (int64_t)cells);
-    Status status = trainer_gather_weights(t);
+    Status status = stepper_gather(&t->stepper);
     if (status == OK) status = measure_rows(d, in);
     for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
         fill_batch(t->model->module, in, NULL, first + own, spec, &batch);
-        status = trainer_write_batch(t, &batch, cells);
+        status = session_feed(session, program, &batch);
         if (status == OK) status = session_run(session, program);
         if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);
         for (size_t i = 0; i < cells && status == OK; i++) {
@@ -441,7 +408,7 @@ static Status save_context(DrivenRank *d, const char *dir, StrBuf *text, SaveCon
     if (dir) out->output_dir = dir;
     TRY(trainer_agree(d->trainer, trainer_check_length(d->trainer, out->output_dir, d->trainer->state.step)));
     TRY(trainer_agree(d->trainer, output_dir_check_source(out->output_dir, d->trainer->model->dir)));
-    return trainer_gather_weights(d->trainer);
+    return stepper_gather(&d->trainer->stepper);
 }
 
 /* No run may be writing there. */
@@ -479,7 +446,6 @@ static Status load(DrivenRank *d)
     d->tensors = NULL;
     session_destroy(t->session);
     t->session = NULL;
-    t->has_scales = false;
     return start_session(d);
 }
 

@@ -9,7 +9,7 @@ enum { MOST_WAITING = STEPS_AHEAD + 1 };
 
 typedef struct DrivenRank {
     Trainer    *trainer;
-    Batch      *taken; /* (num_taken) of gradient_accumulation_steps; memory of each stays */
+    Feeds      *taken; /* (num_taken) of gradient_accumulation_steps; memory of each stays */
     int64_t     num_taken;
     int64_t     num_trained;           /* targets of what all ranks took */
     StepMetrics results[MOST_WAITING]; /* awaited, and not asked for yet */

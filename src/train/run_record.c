@@ -132,7 +132,7 @@ static Str path_of(const char *line, size_t len)
     static const char *const keys[] = {"model: ", "tokenizer: ", "ir: ", "chat_template: ", "path: "};
     Str                      none = {0};
     while (len && (*line == ' ' || *line == '-')) line++, len--;
-    for (size_t i = 0; i < NUM_KEYS(keys); i++) {
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         size_t n = strlen(keys[i]);
         if (len <= n || strncmp(line, keys[i], n) != 0) continue;
         Str path = {line + n, len - n};

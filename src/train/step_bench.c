@@ -4,7 +4,7 @@
 #include "base/philox.h"
 #include "comm/comm.h"
 #include "ops/ops.h"
-#include "run/scales.h"
+#include "run/stepper.h"
 #include "setup/setup.h"
 #include "train/keeper.h"
 #include "train/rank_threads.h"
@@ -14,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-enum { NUM_ARRAYS = 5 };
-static const char *const array_names[NUM_ARRAYS] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
 
 struct StepBench {
     Config         config;
@@ -28,10 +25,10 @@ struct StepBench {
     Device        *device;
     Plan          *plan;
     Session       *session;
-    Keeper        *keeper;         /* NULL: one rank */
-    double         allowed;        /* seconds for a step; INFINITY before the first */
-    Program       *parts;          /* what a step runs in place of the plan's programs; NULL: these */
-    int32_t       *batch;          /* array_names, (B, T) each */
+    Keeper        *keeper;  /* NULL: one rank */
+    double         allowed; /* seconds for a step; INFINITY before the first */
+    Stepper        stepper;
+    Feeds          batch;
     int64_t        trained;        /* labels of a micro-batch */
     double         document_share; /* pairs of queries and keys, over those of rows of one document */
     int64_t        step;
@@ -110,11 +107,11 @@ static const ProgramSpec *micro_spec(const StepBench *b)
 static void make_batch(StepBench *b)
 {
     int64_t  seq = micro_spec(b)->seq, count = micro_spec(b)->batch * seq;
-    int32_t *tokens = arena_array(&b->arena, int32_t, NUM_ARRAYS * count), *labels = tokens + count, *positions = labels + count;
-    int32_t *start = positions + count, *id = start + count, document = 0;
+    Feeds   *feeds = &b->batch;
+    int32_t  document = 0;
     uint32_t vocab = (uint32_t)b->model->vocab_size;
     double   pairs = 0;
-    b->batch = tokens;
+    feeds_init(feeds, arena_array(&b->arena, int32_t, feeds_numel(count, 0)), count, 0);
     b->trained = count;
     for (int64_t i = 0, begin = 0, len = 0; i < count; i++) {
         int64_t t = i % seq;
@@ -124,46 +121,27 @@ static void make_batch(StepBench *b)
             document++;
         }
         Philox4 random = philox4x32((uint32_t)i, (uint32_t)b->place.rank, 0, 0, 2);
-        tokens[i] = (int32_t)(random.v[0] % vocab);
-        labels[i] = (int32_t)(random.v[1] % vocab);
-        positions[i] = (int32_t)(t - begin);
-        start[i] = (int32_t)begin;
-        id[i] = document - 1;
+        feeds->tokens[i] = (int32_t)(random.v[0] % vocab);
+        feeds->labels[i] = (int32_t)(random.v[1] % vocab);
+        feeds->positions[i] = (int32_t)(t - begin);
+        feeds->doc_start[i] = (int32_t)begin;
+        feeds->doc_id[i] = document - 1;
         pairs += (double)(t - begin + 1);
     }
     b->document_share = pairs / ((double)count * (double)(seq + 1) / 2);
 }
 
-static Status write_scalars(StepBench *b)
+static double trained_tokens(const StepBench *b)
 {
-    int64_t step[STEP_COUNT] = {[STEP_SEED] = 1, [STEP_INDEX] = b->step};
-    double  tokens = (double)(b->trained * b->config.gradient_accumulation_steps * b->place.world);
-    float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-5f, [HYPER_INV_TOKENS] = (float)(1.0 / tokens)};
-    TRY(session_write(b->session, "hyper", hyper, sizeof hyper));
-    return session_write(b->session, "step", step, sizeof step);
-}
-
-static Status run_program(StepBench *b, const Program *program)
-{
-    return session_run(b->session, b->parts ? &b->parts[program - b->plan->programs] : program);
-}
-
-static Status run_micro(StepBench *b, const Program *program)
-{
-    int64_t cells = micro_spec(b)->batch * micro_spec(b)->seq;
-    for (int i = 0; i < NUM_ARRAYS; i++)
-        if (plan_find(b->plan, array_names[i]))
-            TRY(session_write(b->session, array_names[i], b->batch + i * cells, (size_t)cells * sizeof(int32_t)));
-    return run_program(b, program);
+    return (double)(b->trained * b->config.gradient_accumulation_steps * b->place.world);
 }
 
 /* The first scales of what is kept in codes. */
 static Status calibrate(StepBench *b)
 {
-    if (!b->plan->num_scaled) return OK;
-    TRY(write_scalars(b));
-    TRY(run_micro(b, plan_program(b->plan, &entry_calibrate)));
-    return scales_begin(b->session, b->comm, b->options.precision.margin);
+    if (!stepper_must_measure(&b->stepper)) return OK;
+    TRY(stepper_measure(&b->stepper, 0, trained_tokens(b), &b->batch));
+    return stepper_measured(&b->stepper);
 }
 
 static Status create(StepBench *b)
@@ -182,10 +160,11 @@ static Status create(StepBench *b)
     double before = now();
     TRY(setup_session(&b->arena, &b->config, b->model, &b->options, b->device, &b->plan, &b->session));
     TRY(setup_refuse_inputs(b->model, b->plan));
+    stepper_init(&b->stepper, b->session, b->comm, 1, b->options.precision.margin);
     b->create_seconds = now() - before;
     make_batch(b);
     TRY(fill_weights(b));
-    if (b->comm) TRY(session_run(b->session, plan_program(b->plan, &entry_gather)));
+    TRY(stepper_gather(&b->stepper));
     return calibrate(b);
 }
 
@@ -230,11 +209,10 @@ void step_bench_destroy(StepBench *b)
 /* Queues a step's programs behind what the device runs. */
 static Status queue_step(StepBench *b)
 {
-    TRY(session_begin_step(b->session, b->step));
-    TRY(write_scalars(b));
-    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) TRY(run_micro(b, micro_program(b, micro)));
-    TRY(run_program(b, plan_program(b->plan, &entry_optimizer)));
-    return session_end_step(b->session, b->step++);
+    const double rate = 1e-5;
+    TRY(stepper_begin(&b->stepper, b->step++, b->config.gradient_accumulation_steps, trained_tokens(b), rate));
+    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) TRY(stepper_micro(&b->stepper, &b->batch));
+    return stepper_update(&b->stepper, rate);
 }
 
 /* What a step took on the slowest rank. */
@@ -348,9 +326,9 @@ static Status time_collectives(StepBench *b, int num_steps, double *out)
         take_collectives(&b->arena, whole, &parts[i]);
         status = api->prepare(b->device, parts[i].launches, parts[i].num_launches, &parts[i].replay);
     }
-    b->parts = parts;
+    b->stepper.parts = parts;
     if (status == OK) status = time_steps(b, num_steps, seconds, &idle);
-    b->parts = NULL;
+    b->stepper.parts = NULL;
     for (int i = 0; i < b->plan->num_programs; i++)
         if (parts[i].replay) api->release(b->device, parts[i].replay);
     if (status == OK) *out = median(seconds, num_steps);

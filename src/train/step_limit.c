@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-void step_work_add(StepWork *work, const Batch *batch, int64_t batch_size, int64_t seq_len)
+void step_work_add(StepWork *work, const Feeds *batch, int64_t batch_size, int64_t seq_len)
 {
     int64_t pairs = 0;
     for (int64_t i = 0; i < batch_size * seq_len; i++)

@@ -14,7 +14,7 @@ typedef struct StepWork {
     int64_t trained; /* of them, labels */
     double  pairs;   /* of queries and the keys they attend to */
 } StepWork;
-void step_work_add(StepWork *work, const Batch *batch, int64_t batch_size, int64_t seq_len);
+void step_work_add(StepWork *work, const Feeds *batch, int64_t batch_size, int64_t seq_len);
 
 typedef struct ProgramWork {
     double flops, document_flops, label_flops, bytes; /* the two in the middle of rows of one document, all trained */

@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "model/weights.h"
-#include "run/scales.h"
 #include "train/report.h"
 #include "train/signals.h"
 
@@ -26,77 +25,40 @@ double trainer_seconds(void)
 
 /* ---- one step ---- */
 
-Status trainer_write_batch(Trainer *t, const Batch *batch, size_t cells)
-{
-    static const char *const names[] = {"tokens", "labels", "positions", "doc_start", "doc_id"};
-    const int32_t *const     data[] = {batch->tokens, batch->labels, batch->positions, batch->doc_start, batch->doc_id};
-    for (int i = 0; i < 5; i++)
-        if (plan_find(t->plan, names[i])) TRY(session_write(t->session, names[i], data[i], cells * sizeof(int32_t)));
-    for (int i = 0; i < t->model->module->num_inputs; i++) {
-        const char      *name = t->model->module->inputs[i].name;
-        const PlanEntry *entry = plan_find(t->plan, name);
-        /* a program of more rows that doesn't read it has no room for it */
-        if (!entry || entry->place.bytes < (int64_t)(cells * sizeof(int32_t))) continue;
-        TRY(session_write(t->session, name, batch->own + (size_t)i * cells, cells * sizeof(int32_t)));
-    }
-    return OK;
-}
-
-Status trainer_write_scalars(Trainer *t, int64_t index, int64_t tokens, double lr)
-{
-    int64_t step[STEP_COUNT] = {[STEP_SEED] = t->config->seed, [STEP_INDEX] = index};
-    float   hyper[HYPER_COUNT] = {[HYPER_LR] = (float)lr, [HYPER_INV_TOKENS] = tokens > 0 ? (float)(1.0 / (double)tokens) : 0.0f};
-    TRY(session_write(t->session, "step", step, sizeof step));
-    return session_write(t->session, "hyper", hyper, sizeof hyper);
-}
-
-const Program *trainer_micro(const Trainer *t, int64_t micro)
-{
-    return plan_micro(t->plan, micro, t->config->gradient_accumulation_steps);
-}
-
-Status trainer_gather_weights(Trainer *t)
-{
-    if (!t->comm) return OK;
-    Status status = session_run(t->session, plan_program(t->plan, &entry_gather));
-    if (status != OK) comm_abort(t->comm, status, status_message()); /* the others may wait in it */
-    return status;
-}
-
 /* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
 static Status calibrate(Trainer *t)
 {
-    const Program *program = plan_program(t->plan, &entry_calibrate);
-    const Batch   *batch;
-    int64_t        trained, step = t->state.step < t->schedule.total ? t->state.step : t->schedule.total - 1;
-    if (!t->plan->num_scaled || t->has_scales) return OK;
+    const Feeds *batch;
+    int64_t      trained, step = t->state.step < t->schedule.total ? t->state.step : t->schedule.total - 1;
+    if (!stepper_must_measure(&t->stepper)) return OK;
     loader_seek(t->data.train, step);
     TRY(loader_step_tokens(t->data.train, step, &trained));
-    TRY(trainer_write_scalars(t, step, trained, 0));
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
-        TRY(trainer_write_batch(t, batch, (size_t)(program->spec.batch * program->spec.seq)));
-        TRY(session_run(t->session, program));
+        TRY(stepper_measure(&t->stepper, step, (double)trained, batch));
     }
     loader_seek(t->data.train, t->state.step);
-    return scales_begin(t->session, t->comm, t->config->fp8_margin);
+    return stepper_measured(&t->stepper);
 }
 
 /* Gradients and loss of all micro-batches. */
 static Status run_micros(Trainer *t, StepWork *out_work)
 {
     const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
-    size_t             cells = (size_t)(spec->batch * spec->seq);
     for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
-        const Batch *batch;
+        const Feeds *batch;
         TRY(loader_next(t->data.train, &batch));
         FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)(t->state.step + t->num_queued));
         step_work_add(out_work, batch, spec->batch, spec->seq);
-        TRY(trainer_write_batch(t, batch, cells));
-        TRY(session_run(t->session, trainer_micro(t, micro)));
+        TRY(stepper_micro(&t->stepper, batch));
     }
     return OK;
+}
+
+const Program *trainer_micro(const Trainer *t, int64_t micro)
+{
+    return plan_micro(t->plan, micro, t->config->gradient_accumulation_steps);
 }
 
 /* A NaN of either sign prints as one. */
@@ -105,10 +67,9 @@ static double unsigned_nan(double value)
     return isnan(value) ? (double)NAN : value;
 }
 
-Status trainer_queue_update(Trainer *t, int64_t index)
+Status trainer_queue_update(Trainer *t, double lr)
 {
-    TRY(session_run(t->session, plan_program(t->plan, &entry_optimizer)));
-    TRY(session_end_step(t->session, index));
+    TRY(stepper_update(&t->stepper, lr));
     t->num_queued++;
     return OK;
 }
@@ -121,17 +82,16 @@ static Status queue_step(Trainer *t)
     *step = (QueuedStep){0};
     if (trainer_leads(t) && t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
     t->waited = comm_waited(t->comm);
-    TRY(session_begin_step(t->session, index));
     TRY(loader_step_tokens(t->data.train, index, &trained));
     double lr = schedule_lr(&t->schedule, index);
-    TRY(trainer_write_scalars(t, index, trained, lr));
+    TRY(stepper_begin(&t->stepper, index, t->config->gradient_accumulation_steps, (double)trained, lr));
     TRY(run_micros(t, &step->work));
     step->metrics = (StepMetrics){.step = index + 1,
                                   .epoch = loader_epoch(t->data.train, index + 1),
                                   .lr = lr,
                                   .step_tokens = step->work.tokens,
                                   .step_trained = trained};
-    return trainer_queue_update(t, index);
+    return trainer_queue_update(t, lr);
 }
 
 static bool same_value(float a, float b)
@@ -190,8 +150,9 @@ static Status share_step(Trainer *t, const float *result, StepMetrics *step)
 Status trainer_await_step(Trainer *t, StepMetrics *out)
 {
     QueuedStep *step = &t->queued[t->state.step % (STEPS_AHEAD + 1)];
-    TRY(session_await_step(t->session, t->state.step, &step->metrics.seconds));
-    const float *result = (const float *)session_pointer(t->session, "results") + t->state.step % RESULT_ROWS * RESULT_COUNT;
+    StepScalars scalars;
+    TRY(stepper_await(&t->stepper, t->state.step, &step->metrics.seconds, &scalars));
+    const float *result = scalars.values;
     bool         good = result[RESULT_APPLIED] != 0;
     TRY(share_step(t, result, &step->metrics));
     t->num_queued--;
@@ -260,15 +221,15 @@ static Status eval_batches(Trainer *t, EvalSum *out)
     size_t         cells = (size_t)(program->spec.batch * program->spec.seq);
     int64_t        most = t->config->eval_max_batches;
     loader_seek(loader, 0);
-    TRY(trainer_gather_weights(t));
+    TRY(stepper_gather(&t->stepper));
     for (int64_t first = 0; most == 0 || first < most; first += t->place.world) {
-        const Batch *batch;
+        const Feeds *batch;
         TRY(loader_next(loader, &batch));
         if (!batch) break;
         TRY(agree_on_signal(t));
         FAIL_IF(t->signal, ERR_INTERRUPTED, "evaluation was interrupted");
         trainer_beat(t, "evaluating");
-        TRY(trainer_write_batch(t, batch, cells));
+        TRY(session_feed(t->session, program, batch));
         TRY(session_run(t->session, program));
         TRY(session_output(t->session, program, "losses", t->data.losses, cells * sizeof(float)));
         if (most > 0 && first + t->place.rank >= most) break;
@@ -393,7 +354,7 @@ Status trainer_save(Trainer *t)
     t->state.settings_hash = t->record.hash;
     t->state.data_hash = t->data.hash;
     t->state.rows = loader_rows_before(t->data.train, t->state.step);
-    if (status == OK) status = trainer_gather_weights(t);
+    if (status == OK) status = stepper_gather(&t->stepper);
     if (status == OK) status = trainer_context(t, false, &text, &context);
     status = trainer_agree(t, status);
     if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));
@@ -521,7 +482,7 @@ Status train_loop(Trainer *t)
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     if (t->place.is_first_here) signals_set_resumable(true);
     trainer_beat(t, "training");
-    TRY(trainer_gather_weights(t));
+    TRY(stepper_gather(&t->stepper));
     TRY(calibrate(t));
     for (;;) {
         TRY(finish_steps(t, must_finish(t) ? 0 : most_queued));

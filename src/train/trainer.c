@@ -202,13 +202,13 @@ static Status load_weights(Trainer *t)
     const Config *c = t->config;
     bool          adapters = t->options.lora.enabled;
     ThreadPool   *pool = device_cpu_pool(t->device);
-    if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false, &t->has_scales);
+    if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false, &t->stepper.has_scales);
     if (c->from_scratch)
         TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
     else
         TRY(weights_load(t->session, t->model));
     TRY(weights_tell_requantised(t->session, t->model));
-    if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->has_scales);
+    if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->stepper.has_scales);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
 
@@ -216,6 +216,7 @@ Status trainer_start_session(Trainer *t)
 {
     if (t->resume_path[0]) TRY(checkpoint_load_tuning(t->resume_path, t->device));
     TRY(session_create(t->plan, t->device, &t->session));
+    stepper_init(&t->stepper, t->session, t->comm, t->config->seed, t->config->fp8_margin);
     TRY(load_weights(t));
     return session_write(t->session, OPTIMIZER_APPLIED, &t->state.applied, sizeof t->state.applied);
 }

@@ -4,6 +4,7 @@
 
 #include "comm/agree.h"
 #include "data/loader.h"
+#include "run/stepper.h"
 #include "text/tokenizer.h"
 #include "train/keeper.h"
 #include "train/output_lock.h"
@@ -52,6 +53,7 @@ typedef struct Trainer {
     Device           *device;
     Plan             *plan;
     Session          *session;
+    Stepper           stepper; /* of the session */
     RunData           data;
     RunRecord         record;
     Schedule          schedule;
@@ -73,7 +75,6 @@ typedef struct Trainer {
     int64_t           keep;        /* checkpoints that stay; 0: all */
     int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
     int64_t           branch;      /* up to where checkpoints are this run's: the step that was saved last, or that it goes on from */
-    bool              has_scales;  /* of a checkpoint; else they are measured before the first step */
     void             *from_ranks;  /* RANK_BYTES of each */
     RankShare        *shares;      /* of the last step, by rank */
     double           *own_seconds; /* of a step, by rank, less what it waited; smoothed */
@@ -133,14 +134,9 @@ void trainer_beat(Trainer *trainer, const char *phase);
 /* Steps until the end, a signal or divergence; then the last checkpoint is written. */
 NODISCARD Status train_loop(Trainer *trainer);
 
-/* Parts of a step: a micro-batch of so many cells, the scalars of step `index`; the optimizer behind the gradients; the oldest queued step
- * awaited, of which state and *out tell. */
-NODISCARD Status trainer_write_batch(Trainer *trainer, const Batch *batch, size_t cells);
-NODISCARD Status trainer_write_scalars(Trainer *trainer, int64_t index, int64_t tokens, double lr);
-NODISCARD Status trainer_queue_update(Trainer *trainer, int64_t index);
+/* Parts of a step: the optimizer behind the gradients; the oldest queued step awaited, of which state and *out tell. */
+NODISCARD Status trainer_queue_update(Trainer *trainer, double lr);
 NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
-/* Weights that ranks gather, for the first step, for programs outside of training and for saving. */
-NODISCARD Status trainer_gather_weights(Trainer *trainer);
 
 /* A checkpoint of the present state, made by all ranks. */
 NODISCARD Status trainer_save(Trainer *trainer);

@@ -25,7 +25,7 @@ static Loader *open_loader(const ShardSet *set, LoaderOptions options)
 }
 
 /* What must hold in every row. */
-static void check_row(const Batch *batch, int64_t b, int64_t T)
+static void check_row(const Feeds *batch, int64_t b, int64_t T)
 {
     int64_t at = b * T;
     for (int64_t t = 0; t < T; t++) {
@@ -59,7 +59,7 @@ static void stream_uses_every_token_and_label_once(void)
     EXPECT_INT(loader_stats(loader)->num_rows, 10); /* 157 tokens */
     EXPECT_INT(loader_num_steps(loader), 2);
     int64_t tokens = 0, labels = 0, ahead = 0;
-    for (const Batch *batch;;) {
+    for (const Feeds *batch;;) {
         EXPECT_OK(loader_next(loader, &batch));
         if (!batch) break;
         for (int b = 0; b < 3; b++) check_row(batch, b, 16);
@@ -80,7 +80,7 @@ static void stream_uses_every_token_and_label_once(void)
 }
 
 /* A digest of (document, position, token, label) that no order of rows changes. */
-static uint64_t batch_digest(const Batch *batch, int64_t numel)
+static uint64_t batch_digest(const Feeds *batch, int64_t numel)
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < numel; i++) {
@@ -109,12 +109,12 @@ static void layouts_of_a_batch_hold_the_same_rows(void)
                                                                             .world_size = world,
                                                                             .seed = 9,
                                                                             .grad_accum_steps = 4 / (batch_size * world)});
-                    const Batch *batch;
+                    const Feeds *batch;
                     int64_t      count = 0, sum = 0;
                     for (int i = 0; i < 3 * 4 / (batch_size * world); i++) {
                         EXPECT_OK(loader_next(loader, &batch));
-                        digest[batch->step] += batch_digest(batch, batch_size * 24);
-                        if (batch->step == 1) sum += batch->num_trained;
+                        digest[batch->step_index] += batch_digest(batch, batch_size * 24);
+                        if (batch->step_index == 1) sum += batch->num_trained;
                     }
                     EXPECT_OK(loader_step_tokens(loader, 1, &count));
                     if (world == 1) EXPECT_INT(sum, count);
@@ -140,7 +140,7 @@ static void packed_and_padded_hold_the_same_samples(void)
         Loader *loader = open_loader(
             &set,
             (LoaderOptions){.mode = k ? LOADER_PACKED : LOADER_PADDED, .seq_len = 24, .batch_size = 20, .num_epochs = 1, .shuffle = true});
-        const Batch *batch;
+        const Feeds *batch;
         EXPECT_OK(loader_next(loader, &batch));
         for (int b = 0; b < 20; b++) check_row(batch, b, 24);
         digests[k] = batch_digest(batch, 20 * 24);
@@ -216,7 +216,7 @@ static void seeking_is_exact_over_epochs(void)
     uint64_t      digests[40];
     LoaderOptions options = {.mode = LOADER_STREAM, .seq_len = 8, .batch_size = 3, .shuffle = true, .seed = 1, .prefetch = 2};
     Loader       *loader = open_loader(&set, options);
-    const Batch  *batch;
+    const Feeds  *batch;
     for (int i = 0; i < 40; i++) {
         EXPECT_OK(loader_next(loader, &batch));
         digests[i] = hash_bytes(batch->tokens, sizeof(int32_t) * 24, 0);
@@ -225,7 +225,7 @@ static void seeking_is_exact_over_epochs(void)
         loader_seek(loader, i);
         for (int k = i; k < 40 && k < i + 4; k++) {
             EXPECT_OK(loader_next(loader, &batch));
-            EXPECT_INT(batch->step, k);
+            EXPECT_INT(batch->step_index, k);
             EXPECT(hash_bytes(batch->tokens, sizeof(int32_t) * 24, 0) == digests[k]);
         }
     }
@@ -254,7 +254,7 @@ static void validation_and_training_share_no_document(void)
                                  .seed = 3,
                                  .shuffle = true};
         Loader       *loader = open_loader(&set, options);
-        for (const Batch *batch;;) {
+        for (const Feeds *batch;;) {
             EXPECT_OK(loader_next(loader, &batch));
             if (!batch) break;
             EXPECT(!seen[batch->doc_id[0]]++);
@@ -297,7 +297,7 @@ static void weights_repeat_and_thin_out(void)
     EXPECT_INT(loader_stats(loader)->rows_per_epoch, 22 + 5);
     int counts[24] = {0};
     for (int i = 0; i < 27; i++) {
-        const Batch *batch;
+        const Feeds *batch;
         EXPECT_OK(loader_next(loader, &batch));
         counts[batch->doc_id[0]]++;
     }
@@ -335,7 +335,7 @@ static void check_share(const Mix *mix, LoaderMode mode, double weight)
     int64_t       counts[10] = {0}, seen = 0;
     EXPECT_OK(loader_create(&options, sources, 2, &loader));
     for (int64_t step = 0;; step++) {
-        const Batch *batch;
+        const Feeds *batch;
         EXPECT_OK(loader_next(loader, &batch));
         if (!batch) break;
         int64_t of_row = 0, trained;
@@ -398,7 +398,7 @@ static void seeking_is_exact_among_small_weights(void)
     LoaderOptions options = {.mode = LOADER_PACKED, .seq_len = 16, .batch_size = 2, .shuffle = true, .seed = 8, .prefetch = 2};
     Loader       *loader;
     uint64_t      digests[60];
-    const Batch  *batch;
+    const Feeds  *batch;
     EXPECT_OK(loader_create(&options, sources, 2, &loader));
     for (int i = 0; i < 60; i++) {
         EXPECT_OK(loader_next(loader, &batch));
@@ -432,7 +432,7 @@ static void epochs_have_orders_of_their_own(void)
              (LoaderOptions){.mode = (LoaderMode)mode, .seq_len = 16, .batch_size = 1, .num_epochs = EPOCHS, .shuffle = true, .seed = 2});
         int64_t count = loader_stats(loader)->rows_per_epoch;
         int32_t ids[5][16];
-        Batch   row = {.tokens = ids[0], .labels = ids[1], .positions = ids[2], .doc_start = ids[3], .doc_id = ids[4]};
+        Feeds   row = {.tokens = ids[0], .labels = ids[1], .positions = ids[2], .doc_start = ids[3], .doc_id = ids[4]};
         EXPECT(count > 5 && count <= MOST_ROWS);
         for (int64_t i = 0; i < count; i++) {
             EXPECT_OK(loader_read_row(loader, i, &row));
@@ -441,7 +441,7 @@ static void epochs_have_orders_of_their_own(void)
         for (int e = 0; e < EPOCHS; e++) {
             uint64_t sum[2] = {0};
             for (int64_t i = 0; i < count; i++) {
-                const Batch *batch;
+                const Feeds *batch;
                 EXPECT_OK(loader_next(loader, &batch));
                 rows[e][i] = hash_bytes(batch->tokens, sizeof ids[0], 0);
                 sum[0] += rows[e][i];
@@ -493,7 +493,7 @@ static void resuming_counts_rows(void)
     const char   *dir = scratch_dir();
     ShardSet      set = open_set(dir, false);
     LoaderOptions options = {.mode = LOADER_PADDED, .seq_len = 64, .batch_size = 1, .num_epochs = 4, .shuffle = true, .prefetch = 2};
-    const Batch  *batch;
+    const Feeds  *batch;
     for (int accumulate = 1; accumulate <= 4; accumulate++) {
         int seen[12] = {0};
         options.grad_accum_steps = 3;
@@ -515,9 +515,9 @@ static void resuming_counts_rows(void)
         for (int i = 0;; i++) {
             EXPECT_OK(loader_next(loader, &batch));
             if (!batch) break;
-            EXPECT_INT(batch->step, 5 + i / accumulate);
+            EXPECT_INT(batch->step_index, 5 + i / accumulate);
             of_step = i % accumulate ? of_step + batch->num_trained : batch->num_trained;
-            EXPECT_OK(loader_step_tokens(loader, batch->step, &trained));
+            EXPECT_OK(loader_step_tokens(loader, batch->step_index, &trained));
             if (i % accumulate == accumulate - 1) EXPECT_INT(of_step, trained);
             if (batch->doc_id[0] >= 0) seen[batch->doc_id[0]]++;
         }
@@ -533,7 +533,7 @@ static void parts_of_epochs_end_in_time(void)
 {
     const char  *dir = scratch_dir();
     ShardSet     set = open_set(dir, false);
-    const Batch *batch;
+    const Feeds *batch;
     for (double epochs = 0.5; epochs < 3; epochs += 0.5) {
         Loader *loader = open_loader(
             &set, (LoaderOptions){.mode = LOADER_PADDED, .seq_len = 64, .batch_size = 8, .num_epochs = epochs, .shuffle = true});

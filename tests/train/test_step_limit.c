@@ -5,9 +5,9 @@
 
 enum { SEQ = 8, ROWS = 2 };
 
-static Batch batch_of(const int32_t *doc_start, const int32_t *doc_id, int64_t tokens, int64_t trained)
+static Feeds batch_of(const int32_t *doc_start, const int32_t *doc_id, int64_t tokens, int64_t trained)
 {
-    return (Batch){.doc_start = (int32_t *)doc_start, .doc_id = (int32_t *)doc_id, .num_tokens = tokens, .num_trained = trained};
+    return (Feeds){.doc_start = (int32_t *)doc_start, .doc_id = (int32_t *)doc_id, .num_tokens = tokens, .num_trained = trained};
 }
 
 static void documents_and_padding_ask_for_less(void)
@@ -15,7 +15,7 @@ static void documents_and_padding_ask_for_less(void)
     /* A row of one document; one of two documents of 3 and 2 tokens, then padding. */
     static const int32_t doc_start[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 5, 6, 7};
     static const int32_t doc_id[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, -1, -1, -1};
-    Batch                batch = batch_of(doc_start, doc_id, 13, 6);
+    Feeds                batch = batch_of(doc_start, doc_id, 13, 6);
     StepWork             work = {0};
     step_work_add(&work, &batch, ROWS, SEQ);
     EXPECT_INT(work.tokens, 13);
