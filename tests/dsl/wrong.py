@@ -84,7 +84,7 @@ WRONG = [
     (WEIGHT, 'weight = Param(Tensor["out", "inner", "i32"])', "a weight of i32; expected f32 or bf16", None),
     (WEIGHT, 'weight = Param(Tensor["out", None])', "expected a dim (a symbol, number or expression), found None", None),
     (WEIGHT, 'weight = Param(Tensor["out", "inner *"])', 'expression "inner *": expected a number, a symbol or "("', None),
-    (WEIGHT, 'weight = Param(Tensor["out", "W"])', '"W": unknown symbol W; expected one of B, C, L, P, T, V, eps, i', None),
+    (WEIGHT, 'weight = Param(Tensor["out", "W"])', '"W": unknown symbol W; expected one of B, C, L, P, T, V, bf16, eps, i, reach, in blocks.{i}.up', None),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when="biased")', '"biased": unknown symbol biased', None),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when="C > 8")', "linear: w isn't there unless C > 8; expected a weight that always is", LINEAR),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when=False)', "linear: w is missing", LINEAR),
