@@ -78,6 +78,14 @@ static Status verify_parts(Arena *arena, const char *path, const JsonValue *part
     return OK;
 }
 
+/* A file of a checkpoint, or of its folder of templates. */
+static bool is_inside(const char *name)
+{
+    size_t inner = strlen(HF_TEMPLATE_FOLDER "/");
+    if (strncmp(name, HF_TEMPLATE_FOLDER "/", inner) == 0) name += inner;
+    return *name && !strchr(name, '/') && strcmp(name, "..") != 0;
+}
+
 static Status verify_file(Arena *arena, const char *folder, const JsonValue *entry)
 {
     const char      *name;
@@ -87,7 +95,7 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
     FAIL_IF(!json_get_str(entry, "name", &name) || !json_get_int(entry, "bytes", &bytes) ||
                 (!parts && !checkpoint_get_hash(entry, "xxh3", &want)),
             ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": an entry without name, bytes or xxh3", folder);
-    FAIL_IF(!*name || strchr(name, '/'), ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": \"%s\" is no file of this folder", folder, name);
+    FAIL_IF(!is_inside(name), ERR_CHECKPOINT, "%s/" MANIFEST_NAME ": \"%s\" is no file of this folder", folder, name);
     const char *path = arena_printf(arena, "%s/%s", folder, name);
     int64_t     size;
     TRY(file_size(path, &size));

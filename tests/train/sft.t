@@ -127,7 +127,7 @@ check "an adapter folder is asked" [ "$status" = 0 ]
 # --- a template that prints today's date: rows that are made again on another day are those of the day the run began
 printf '%s' '{{ "On " ~ strftime_now("%d %B %Y") }}{% for m in messages %} {{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}' > "$dir/dated.jinja"
 mkdir "$dir/dated"
-echo '{"finished": false, "settings_hash": "1", "settings": "", "began": 1000000000}' > "$dir/dated/run.json"
+echo '{"finished": false, "settings_hash": "0000000000000001", "settings": "", "began": 1000000000}' > "$dir/dated/run.json"
 dated() { TZ=UTC run "$@" "$dir/run.yaml" output_dir="$dir/dated" max_steps=2 save_steps=1 chat_template="$dir/dated.jinja"; }
 dated sft
 check "a run that began in 2001: $(tail -1 "$dir/err")" grep -q '"began": 1000000000' "$dir/dated/run.json"
