@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/linear.cuh"
+#include "ops/lora_chunks.h"
 
 /* ---- kernels over slabs: a slab is up to SLAB columns of one member ---- */
 
@@ -26,15 +27,6 @@ static inline LoraLayout lora_layout(const LoraAttrs *attrs, const TensorType *y
         l.num_slabs += (int)cuda_div_up(l.rows[m], slab_cols);
     }
     return l;
-}
-
-/* Whether ranks and alignments are those of the mma kernels: 16-byte packs of y, h and b lie within a member. */
-static inline bool lora_mma_fits(const LoraAttrs *attrs, const TensorType *y, const TensorType *b)
-{
-    int64_t r = type_cols(b);
-    bool    fits = (r == 8 || r == 16 || r == 32 || r == 64) && type_cols(y) % 8 == 0 && type_cols(y) < INT32_MAX;
-    for (int m = 0; m < lora_members(attrs); m++) fits = fits && attrs->rows[m] % 8 == 0 && attrs->col[m] % 8 == 0;
-    return fits;
 }
 
 static __device__ __forceinline__ int lora_member_of_slab(const LoraLayout &l, int slab)

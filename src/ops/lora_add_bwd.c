@@ -28,9 +28,9 @@ static OpCost lora_add_bwd_cost(const Node *node)
 static size_t lora_add_bwd_gpu_workspace(const Node *node, int sm)
 {
     (void)sm;
-    int64_t r = type_cols(&node->in[2]->type);
-    bool    mma = node->in[0]->type.dtype == DT_BF16 && (r == 8 || r == 16 || r == 32 || r == 64);
-    return mma ? lora_sums_bytes(node->attrs, &node->in[0]->type, &node->in[2]->type) : GPU_GEMM_WORKSPACE;
+    const TensorType *dy = &node->in[0]->type, *b = &node->in[2]->type;
+    bool              mma = dy->dtype == DT_BF16 && lora_mma_fits(node->attrs, dy, b);
+    return mma ? lora_sums_bytes(node->attrs, dy, b) : GPU_GEMM_WORKSPACE;
 }
 
 GEMM_KERNELS(lora_add_bwd)

@@ -27,6 +27,15 @@ static inline LoraChunks lora_chunks(int64_t tokens, int64_t num_slabs, int64_t 
     return c;
 }
 
+/* Whether ranks and alignments are those of the mma kernels: 16-byte packs of y, h and b lie within a member. */
+static inline bool lora_mma_fits(const LoraAttrs *attrs, const TensorType *y, const TensorType *b)
+{
+    int64_t r = type_cols(b);
+    bool    fits = (r == 8 || r == 16 || r == 32 || r == 64) && type_cols(y) % 8 == 0 && type_cols(y) < INT32_MAX;
+    for (int m = 0; m < lora_members(attrs); m++) fits = fits && attrs->rows[m] % 8 == 0 && attrs->col[m] % 8 == 0;
+    return fits;
+}
+
 /* Bytes of the partial sums. dy (...,Y), b (M,r). */
 static inline size_t lora_sums_bytes(const LoraAttrs *attrs, const TensorType *dy, const TensorType *b)
 {
