@@ -65,13 +65,20 @@ static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
     return OK;
 }
 
-/* Shards of format 4 may have counted a long text's parts as samples. */
-static bool has_texts(const DatasetKey *key)
+/* How many of the files are texts. */
+static int count_texts(const DatasetKey *key)
 {
+    int  count = 0;
     bool is_known;
-    for (int i = 0; i < key->num_paths; i++)
-        if (file_format(key->paths[i], &is_known) == FILE_TEXT) return true;
-    return false;
+    for (int i = 0; i < key->num_paths; i++) count += file_format(key->paths[i], &is_known) == FILE_TEXT;
+    return count;
+}
+
+/* What was made of plain texts by version 4 still holds: a run that began with it goes on. */
+static int version_of(const DatasetOptions *options, const DatasetKey *key)
+{
+    enum { OF_TEXTS = 4 };
+    return options->type == DATASET_TEXT || count_texts(key) == key->num_paths ? OF_TEXTS : TOKENIZE_VERSION;
 }
 
 Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
@@ -81,7 +88,7 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
     TRY(reader_find_files(arena, job->dataset->path, job->dataset->split, job->dataset->type == DATASET_TEXT, &out->file_notes, &out->paths,
                           &out->num_paths));
     StrBuf *json = &out->json;
-    strbuf_printf(json, "{\n  \"version\": \"%d.%d\"", TOKENIZE_VERSION, SHARD_VERSION);
+    strbuf_printf(json, "{\n  \"version\": \"%d.%d\"", version_of(job->dataset, out), SHARD_VERSION);
     put_hash(json, "tokenizer", tokenizer_hash(job->tokenizer));
     strbuf_printf(json, ",\n  \"special\": [%d, %d, %s]", tokenizer_bos_id(job->tokenizer), tokenizer_eos_id(job->tokenizer),
                   tokenizer_adds_bos(job->tokenizer) ? "true" : "false");
@@ -89,7 +96,8 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
     if (job->tmpl && template_asks_time(job->tmpl)) strbuf_printf(json, ",\n  \"time\": %lld", (long long)template_now(job->tmpl));
     strbuf_printf(json, ",\n  \"shard_tokens\": %lld", (long long)job->shard_tokens);
     put_options(json, job->dataset);
-    if (job->dataset->samples > 0 && has_texts(out)) strbuf_puts(json, ",\n  \"samples_of\": \"whole texts\"");
+    if (job->dataset->samples > 0 && count_texts(out)) /* parts of a long one were counted before */
+        strbuf_puts(json, ",\n  \"samples_of\": \"whole texts\"");
     ThreadPool *pool;
     TRY(pool_create(job->num_threads, &pool));
     Status status = put_files(json, pool, out);
