@@ -43,11 +43,9 @@ class Block(llama.Block):
 @model
 class Granite(llama.Llama):
     @forward
-    def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
+    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:
         with graph() as g:
             x = g.scale(self.embed(tokens), by="embedding_multiplier", name="x0")
             x = self.norm(self.blocks(x, self.rope(g), positions, doc_start))
             # Scaled before the head, not behind it, so that head and loss are one op that makes no whole logits.
-            logits = self.head(g.scale(x, by="1 / logits_scaling", name="scaled"), name="logits")
-            losses = g.cross_entropy(logits, labels, name="losses")
-            return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}
+            return {"logits": self.head(g.scale(x, by="1 / logits_scaling", name="scaled"), name="logits")}

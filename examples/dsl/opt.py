@@ -103,11 +103,9 @@ class OPT(gpt2.GPT2):
         self.out, self.small_head = Linear("E", "C"), Linear("V", "E", head=True)
 
     @forward
-    def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
+    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:
         with graph() as g:
             x = g.select("projected", lambda: self.into(self.words(tokens)), lambda: self.embed(tokens), name="x")
             x = self.blocks(g.add(x, self.places(positions), name="x0"), doc_start)
             x = g.select("before && !no_last_norm", lambda: self.norm(x), lambda: x, name="last")
-            logits = g.select("projected", lambda: self.small_head(self.out(x)), lambda: self.head(x), name="logits")
-            losses = g.cross_entropy(logits, labels, name="losses")
-            return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}
+            return {"logits": g.select("projected", lambda: self.small_head(self.out(x)), lambda: self.head(x), name="logits")}

@@ -22,6 +22,10 @@ typedef struct Scope {
 typedef struct Binder {
     Arena             *arena;
     const IrModule    *module;
+    const IrModule    *model;       /* that spaces are said of */
+    const char        *prefix;      /* of the names of values; "": none */
+    const char        *space;       /* of parameters and outputs; NULL: the model's own */
+    bool               is_fallback; /* outputs that are there stay */
     const BindOptions *options;
     Graph             *graph;
     IrDims             dims;
@@ -89,6 +93,12 @@ static Status lookup(const void *context, const char *name, const double *index,
     for (int i = 0; i < 4 && !index; i++) {
         if (strcmp(name, shapes[i].name) != 0) continue;
         *out = (double)shapes[i].value;
+        return OK;
+    }
+    if (!b->module->architecture && !index && (strcmp(name, "V") == 0 || strcmp(name, "C") == 0)) {
+        const Value *wide = graph_output(b->graph, *name == 'V' ? "logits" : "hidden");
+        FAIL_IF(!wide, ERR_INVALID, "symbol C: the model has no output \"hidden\"");
+        *out = (double)type_cols(&wide->type);
         return OK;
     }
     if (!index && strcmp(name, "bf16") == 0 && !ir_dims_get(&b->dims, name, out)) { /* modules may have a symbol of that name */
@@ -166,20 +176,53 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
     return status;
 }
 
+/* The name of a value that the module makes. */
+static const char *own_name(const Binder *b, const char *name)
+{
+    return *b->prefix ? arena_printf(b->arena, "%s%s", b->prefix, name) : name;
+}
+
+/* What the module itself named, or an input. */
 static Value *find_value(const Binder *b, const char *name)
 {
     for (int i = b->num_scope - 1; i >= 0; i--)
         if (strcmp(b->scope[i].name, name) == 0) return b->scope[i].value;
-    return graph_find(b->graph, name);
+    Value *own = graph_find(b->graph, own_name(b, name)), *input = *b->prefix && !own ? graph_find(b->graph, name) : NULL;
+    return input && input->kind == VALUE_INPUT ? input : own;
+}
+
+static Status bind_space(const Binder *b, const char *name);
+
+/* What an objective reads: an output of the model or, with its name in front, of a space; else as any module. */
+static Status find_read(Binder *b, const JsonValue *at, const char *name, Value **out)
+{
+    const char *dot = strchr(name, '.');
+    *out = NULL;
+    if (!b->module->architecture) {
+        for (int i = 0; dot && i < b->model->num_spaces; i++) {
+            const IrSpace *space = &b->model->spaces[i];
+            bool           is_named = strlen(space->name) == (size_t)(dot - name) && strncmp(space->name, name, strlen(space->name)) == 0;
+            if (is_named) TRY(bind_space(b, space->name));
+        }
+        *out = graph_output(b->graph, name);
+    }
+    if (!*out) *out = find_value(b, name);
+    if (*out) return OK;
+    if (b->module->architecture) BIND_FAIL(b, at, "no value is named %s here", name);
+    StrBuf known = {0};
+    for (int i = 0; i < b->graph->num_outputs; i++) strbuf_printf(&known, "%s%s", i ? ", " : "", b->graph->outputs[i].name);
+    status_fail(ERR_INVALID, "no value is named %s here; an objective reads inputs, what it computes, and outputs of the model: %s%s", name,
+                strbuf_cstr(&known),
+                b->model->num_spaces ? "" : "; teacher_model names the model whose outputs are teacher.logits and the like");
+    strbuf_deinit(&known);
+    return status_prefix(ERR_INVALID, "%s", place_of(b, at));
 }
 
 static Status bind_value(Binder *b, const JsonValue *name_json, Value **out)
 {
     const char *name;
     TRY(expand(b, name_json, &name));
-    *out = find_value(b, name);
-    if (!*out) BIND_FAIL(b, name_json, "no value is named %s here", name);
-    return OK;
+    return find_read(b, name_json, name, out);
 }
 
 static Status push_scope(Binder *b, const JsonValue *at, const char *name, Value *value)
@@ -374,7 +417,10 @@ static Status bind_param(Binder *b, const JsonValue *s)
     bool             frozen = false;
     const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module"), *untied = json_get(s, "untied"),
                     *saved = json_get(s, "export");
+    if (!b->module->architecture) BIND_FAIL(b, s, "an objective has no weights of its own");
     TRY(expand(b, json_get(s, "param"), &param->name));
+    param->name = own_name(b, param->name);
+    param->space = b->space;
     TRY(bind_shape(b, s, &param->type));
     if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
@@ -388,8 +434,8 @@ static Status bind_param(Binder *b, const JsonValue *s)
     TRY(bind_flag(b, s, "linear", &param->is_linear));
     TRY(bind_flag(b, s, "head", &param->is_head));
     TRY(bind_flag(b, s, "frozen", &frozen));
-    param->trained = !frozen;
-    if (find_value(b, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
+    param->trained = !frozen && !b->space;
+    if (graph_find(b->graph, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
     graph_add_param(b->graph, param);
     note_rows(b, param, &param->hf, false, s);
     note_rows(b, param, param_saved(param), true, s);
@@ -472,6 +518,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     const char *name, *part = NULL;
     TRY(expand(b, out, &name));
     if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
+    name = own_name(b, name);
     TRY(spend(b, s, (int64_t)op->attrs_size / 64)); /* lists make some large */
     char *attrs = attrs_defaults(b->arena, op);
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++)
@@ -562,6 +609,9 @@ static Status check_output(Binder *b, const JsonValue *s, const char *name, cons
 {
     const IrSymbol *vocab = NULL;
     char            text[64];
+    bool            is_scalar = type->dtype == DT_F32 && type_numel(type) == 1;
+    if (!b->module->architecture && strcmp(name, "losses") != 0 && !is_scalar)
+        BIND_FAIL(b, s, "output %s is %s, expected f32[1]: an objective tells numbers, and losses of tokens", name, type_text(type, text));
     TRY(ir_module_role(b->module, &b->dims, IR_ROLE_VOCABULARY, &vocab));
     TensorType rows = type_make(DT_F32, 2, b->options->batch, b->options->seq);
     if (strcmp(name, "losses") == 0 && !type_equal(type, &rows))
@@ -579,8 +629,10 @@ static Status bind_output(Binder *b, const JsonValue *s)
     const char *name;
     Value      *value;
     TRY(bind_named(b, s, "output", &name, &value));
-    if (graph_output(b->graph, name)) BIND_FAIL(b, s, "second output named %s", name);
     TRY(check_output(b, s, name, &value->type));
+    if (b->space) name = own_name(b, name);
+    if (b->is_fallback && graph_output(b->graph, name)) return OK;
+    if (graph_output(b->graph, name)) BIND_FAIL(b, s, "second output named %s", name);
     graph_add_output(b->graph, name, value);
     return OK;
 }
@@ -633,14 +685,11 @@ static Status bind_list(Binder *b, const JsonValue *list)
     return OK;
 }
 
-static Status add_inputs(Binder *b)
+static Status add_own_inputs(Binder *b)
 {
-    int64_t batch = b->options->batch, seq = b->options->seq;
-    for (int i = 0; i < FEED_COUNT; i++)
-        if (feed_info((Feed)i)->shape != FEED_ROWS) graph_add_feed(b->graph, (Feed)i, batch, seq); /* those are of single passes */
     for (int i = 0; i < b->module->num_inputs; i++) {
         const IrInput *own = &b->module->inputs[i];
-        TensorType     type = type_make(own->dtype, 2, batch, seq);
+        TensorType     type = type_make(own->dtype, 2, b->options->batch, b->options->seq);
         bool           is_taken = graph_find(b->graph, own->name) != NULL;
         for (int k = 0; k < FEED_COUNT; k++) is_taken = is_taken || strcmp(own->name, feed_info((Feed)k)->name) == 0;
         FAIL_IF(is_taken, ERR_INVALID, "%s: inputs: %s is there already, or the engine's; give it another name", b->module->file,
@@ -650,21 +699,105 @@ static Status add_inputs(Binder *b)
     return OK;
 }
 
+static void find_lines(Binder *b)
+{
+    b->line_starts = arena_array(b->arena, int, b->module->len + 2);
+    b->num_lines = 1;
+    for (size_t i = 0; i < b->module->len; i++)
+        if (b->module->text[i] == '\n') b->line_starts[b->num_lines++] = (int)i + 1;
+}
+
+/* The statements of b->module, whose symbols are there. */
+static Status bind_module(Binder *b)
+{
+    b->work = b->options->max_work ? b->options->max_work : IR_MAX_WORK;
+    find_lines(b);
+    TRY(bind_list(b, json_get(&b->module->root, "graph")));
+    TRY(check_rows(b));
+    b->graph->part = PART_NONE;
+    b->graph->source = NULL;
+    b->graph->layer = -1;
+    return OK;
+}
+
+/* The model itself, in a graph of its own. */
+static Status bind_model(Binder *b, Arena *arena, const IrModule *model, const JsonValue *config, const char *config_name,
+                         const BindOptions *options)
+{
+    *b = (Binder){.arena = arena, .module = model, .model = model, .prefix = "", .options = options};
+    TRY(ir_module_dims(arena, model, config, config_name, &b->dims));
+    b->graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
+    for (int i = 0; i < FEED_COUNT; i++)
+        if (feed_info((Feed)i)->shape != FEED_ROWS)
+            graph_add_feed(b->graph, (Feed)i, options->batch, options->seq); /* those are of single passes */
+    TRY(add_own_inputs(b));
+    return bind_module(b);
+}
+
+/* The model of that name, before all else: what it gives is there when the model's own activations begin to pile up. Its layers are
+ * numbered on behind those that are there. */
+static Status bind_space(const Binder *b, const char *name)
+{
+    const IrSpace *space = b->model->spaces;
+    while (strcmp(space->name, name) != 0) space++;
+    Binder s = {.arena = b->arena,
+                .module = space->module,
+                .model = space->module,
+                .prefix = arena_printf(b->arena, "%s.", name),
+                .space = name,
+                .options = b->options,
+                .graph = b->graph};
+    if (graph_output(b->graph, arena_printf(b->arena, "%slogits", s.prefix))) return OK;
+    for (int i = 0; i < b->graph->num_values; i++)
+        if (b->graph->values[i]->layer >= s.num_layers) s.num_layers = b->graph->values[i]->layer + 1;
+    TRY(ir_module_dims(b->arena, space->module, space->config, space->config_name, &s.dims));
+    Node *cursor = b->graph->cursor;
+    b->graph->cursor = b->graph->first;
+    TRY(bind_module(&s));
+    b->graph->cursor = cursor;
+    return OK;
+}
+
+/* What is computed of the outputs of b's model. Symbols are the model's. */
+static Status bind_objective(const Binder *b, const IrModule *objective, bool is_fallback)
+{
+    bool   is_named = graph_find(b->graph, "loss") || graph_find(b->graph, "losses");
+    Binder o = {.arena = b->arena,
+                .module = objective,
+                .model = b->module,
+                .prefix = !is_named     ? ""
+                          : is_fallback ? "sft."
+                                        : "objective.",
+                .is_fallback = is_fallback,
+                .options = b->options,
+                .graph = b->graph,
+                .dims = b->dims};
+    return bind_module(&o);
+}
+
 Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, const BindOptions *options,
                       Graph **out_graph)
 {
-    Binder b = {.arena = arena, .module = module, .options = options, .work = options->max_work ? options->max_work : IR_MAX_WORK};
-    b.line_starts = arena_array(arena, int, module->len + 2);
-    b.num_lines = 1;
-    for (size_t i = 0; i < module->len; i++)
-        if (module->text[i] == '\n') b.line_starts[b.num_lines++] = (int)i + 1;
-    TRY(ir_module_dims(arena, module, config, config_name, &b.dims));
-    b.graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
-    TRY(add_inputs(&b));
-    TRY(bind_list(&b, json_get(&module->root, "graph")));
-    TRY(check_rows(&b));
-    b.graph->part = PART_NONE;
-    b.graph->source = NULL;
+    Binder b;
+    TRY(bind_model(&b, arena, module, config, config_name, options));
     *out_graph = b.graph;
     return OK;
+}
+
+Status ir_program_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, const BindOptions *options,
+                       const char *want, Graph **out_graph)
+{
+    Binder b;
+    TRY(bind_model(&b, arena, module, config, config_name, options));
+    *out_graph = b.graph;
+    if (module->objective) {
+        graph_drop_output(b.graph, "loss");
+        graph_drop_output(b.graph, "losses");
+    }
+    if (graph_output(b.graph, want)) return OK;
+    if (module->objective) TRY(bind_objective(&b, module->objective, false));
+    if (graph_output(b.graph, want) || !graph_output(b.graph, "logits")) return OK;
+    IrModule *sft;
+    TRY(ir_shipped_objective(arena, &sft));
+    return bind_objective(&b, sft, true);
 }

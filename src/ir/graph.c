@@ -552,6 +552,21 @@ void graph_clear_outputs(Graph *graph)
     graph->num_outputs = 0;
 }
 
+void graph_drop_output(Graph *graph, const char *name)
+{
+    int kept = 0;
+    for (int i = 0; i < graph->num_outputs; i++) {
+        NamedValue *output = &graph->outputs[i];
+        if (strcmp(output->name, name) == 0) {
+            use_unlink(output->use, output->value);
+            continue;
+        }
+        output->use->index = kept;
+        graph->outputs[kept++] = *output;
+    }
+    graph->num_outputs = kept;
+}
+
 Value *graph_output(const Graph *graph, const char *name)
 {
     for (int i = 0; i < graph->num_outputs; i++)

@@ -11,6 +11,8 @@
 #include "base/strbuf.h"
 #include "data/feeds.h"
 
+#include <string.h>
+
 typedef struct Graph Graph;
 typedef struct Node  Node;
 typedef struct Value Value;
@@ -87,6 +89,7 @@ struct Param {
     TensorType  type; /* storage dtype */
     HfSource    hf;
     HfSource    saved;     /* how it is written, where that is otherwise; without names: like hf */
+    const char *space;     /* the second model that it is of (IrSpace): frozen, neither adapted nor saved; NULL: of the model itself */
     const char *untied;    /* the tensor that its second use would be, if it had one of its own: the head's of a tied model; NULL: none */
     const char *module;    /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
     bool        is_linear; /* weight of a linear layer: LoRA may wrap it */
@@ -100,6 +103,12 @@ struct Param {
     InitKind                   init;
     float                      init_std;
 };
+
+/* Whether it is of that second model, or of the model itself (space NULL). */
+static inline bool param_is_of(const Param *param, const char *space)
+{
+    return param->space && space ? strcmp(param->space, space) == 0 : param->space == space;
+}
 
 /* How a parameter is written. */
 static inline const HfSource *param_saved(const Param *param)
@@ -240,6 +249,7 @@ void value_leave_home(Value *value);
 void value_drop(Value *value);
 
 void   graph_add_output(Graph *graph, const char *name, Value *value);
+void   graph_drop_output(Graph *graph, const char *name); /* where there is one of that name */
 void   graph_clear_outputs(Graph *graph);
 Value *graph_output(const Graph *graph, const char *name); /* NULL: none */
 

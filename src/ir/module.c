@@ -61,7 +61,8 @@ static Status read_inputs(IrModule *module)
     return OK;
 }
 
-Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
+/* `kind`: the member that has its name, architecture or objective. */
+static Status parse(Arena *arena, const char *file, const char *text, size_t len, const char *kind, IrModule **out_module)
 {
     FAIL_IF(len > IR_MAX_BYTES, ERR_INVALID, "%s: a module of %zu bytes; at most %d are read", file, len, IR_MAX_BYTES);
     IrModule *module = arena_new(arena, IrModule);
@@ -69,19 +70,55 @@ Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t 
     module->text = text;
     module->len = len;
     TRY(json_parse(arena, file, text, len, &module->root));
-    int64_t version = 0;
+    int64_t     version = 0;
+    const char *name;
+    bool        is_objective = strcmp(kind, "objective") == 0;
     FAIL_IF(!json_get_int(&module->root, "surogate_ir", &version) || version != IR_VERSION, ERR_INVALID,
             "%s: expected \"surogate_ir\": %d, found %lld; write it again with this version's tools", file, IR_VERSION, (long long)version);
-    FAIL_IF(!json_get_str(&module->root, "architecture", &module->architecture), ERR_INVALID, "%s: expected a text under \"architecture\"",
-            file);
+    FAIL_IF(json_get(&module->root, is_objective ? "architecture" : "objective"), ERR_INVALID, "%s is %s", file,
+            is_objective ? "a model; expected an objective, which python3 -m surogate.dsl build makes of a class with @objective"
+                         : "an objective; a run file names it under objective, and a model under ir");
+    FAIL_IF(!json_get_str(&module->root, kind, &name), ERR_INVALID, "%s: expected a text under \"%s\"", file, kind);
+    if (!is_objective) module->architecture = name;
     static const char *const sections[] = {"config", "graph"};
-    for (int i = 0; i < 2; i++) {
+    for (int i = is_objective; i < 2; i++) {
         const JsonValue *section = json_get(&module->root, sections[i]);
         FAIL_IF(!section || section->type != JSON_ARRAY, ERR_INVALID, "%s: expected an array under \"%s\"", file, sections[i]);
     }
     TRY(check_names(module));
     TRY(read_inputs(module));
     *out_module = module;
+    return OK;
+}
+
+Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
+{
+    return parse(arena, file, text, len, "architecture", out_module);
+}
+
+Status ir_objective_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module)
+{
+    return parse(arena, file, text, len, "objective", out_module);
+}
+
+Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrSpace *spaces, int num_spaces,
+                      IrModule **out_module)
+{
+    IrModule *linked = arena_new(arena, IrModule);
+    CHECK(num_spaces <= IR_MOST_SPACES);
+    *linked = *model;
+    linked->objective = objective;
+    for (int i = 0; objective && i < objective->num_inputs; i++) {
+        FAIL_IF(linked->num_inputs == IR_MOST_INPUTS, ERR_INVALID, "%s: inputs: with those of %s more than %d", objective->file,
+                model->file, IR_MOST_INPUTS);
+        linked->inputs[linked->num_inputs++] = objective->inputs[i];
+    }
+    for (int i = 0; i < num_spaces; i++) {
+        FAIL_IF(spaces[i].module->num_inputs, ERR_UNSUPPORTED, "%s reads the input %s of its own, which nobody gives a %s model",
+                spaces[i].module->file, spaces[i].module->inputs[0].name, spaces[i].name);
+        linked->spaces[linked->num_spaces++] = spaces[i];
+    }
+    *out_module = linked;
     return OK;
 }
 

@@ -1,5 +1,5 @@
 /* IrModule: a family of models as JSON IR (docs/ir.md): a template with repeat, if and symbolic dims that `bind` instantiates
- * for one config.json. */
+ * for one config.json. Or an objective: what is computed of a model's outputs, and trained. */
 #pragma once
 
 #include "base/json.h"
@@ -12,26 +12,48 @@ typedef struct IrInput {
     int32_t     pad;   /* where rows have no token */
 } IrInput;
 
-enum { IR_MOST_INPUTS = FEED_MOST_OWN };
+enum { IR_MOST_INPUTS = FEED_MOST_OWN, IR_MOST_SPACES = 4 };
 
-typedef struct IrModule {
+typedef struct IrModule IrModule;
+
+/* A second model, frozen, whose outputs an objective reads under a name in front: teacher.logits. */
+typedef struct IrSpace {
+    const char      *name;
+    const IrModule  *module;
+    const JsonValue *config;
+    const char      *config_name;
+} IrSpace;
+
+struct IrModule {
     const char *file; /* for errors */
     const char *text; /* the JSON, for positions */
     size_t      len;
-    const char *architecture; /* Qwen3ForCausalLM */
+    const char *architecture; /* Qwen3ForCausalLM; NULL: it is an objective */
     IrInput     inputs[IR_MOST_INPUTS];
     int         num_inputs;
     JsonValue   root;
-} IrModule;
+
+    /* What a run adds to a model (ir_module_link). */
+    const IrModule *objective; /* NULL: its own losses, or those of the shipped objective `sft` */
+    IrSpace         spaces[IR_MOST_SPACES];
+    int             num_spaces;
+};
 
 enum { IR_MAX_BYTES = 16 << 20 };
 
 /* Parses and checks version and layout; statements are checked when bound. text (at most IR_MAX_BYTES) must outlive the
  * module. */
 NODISCARD Status ir_module_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module);
+NODISCARD Status ir_objective_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module);
+
+/* `model` with an objective (NULL: none) and the models that this reads: its inputs are both modules'. All are borrowed. */
+NODISCARD Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrSpace *spaces, int num_spaces,
+                                IrModule **out_module);
 
 /* A shipped module by architecture name, or NULL. The shipped ones are compiled into the program from models/ *.json. */
 const char *ir_shipped_module(const char *architecture, size_t *out_len);
+/* The shipped objective: cross entropy of the labels, its mean over the trained tokens (models/objectives/sft.json). */
+NODISCARD Status ir_shipped_objective(Arena *arena, IrModule **out_module);
 /* Names of the shipped architectures, NULL-terminated. */
 const char *const *ir_shipped_architectures(void);
 
@@ -91,6 +113,12 @@ bool ir_module_is_unread(const IrModule *module, const char *tensor);
 /* What the names of all tensors of a model folder may lack in front: "prefix"; NULL: nothing. */
 const char *ir_module_prefix(const IrModule *module);
 
-/* Instantiates the template: a Graph with inputs, parameters, nodes and outputs, every shape checked. */
+/* Instantiates the template: a Graph with inputs, parameters, nodes and outputs, every shape checked. The model alone: neither objective
+ * nor spaces. */
 NODISCARD Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                                 const BindOptions *options, Graph **out_graph);
+
+/* The same for a program that is run for the output `want`: where the model has none of that name, its objective is bound to its outputs,
+ * and the spaces that this reads before it. */
+NODISCARD Status ir_program_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
+                                 const BindOptions *options, const char *want, Graph **out_graph);

@@ -33,6 +33,13 @@ const char *ir_shipped_module(const char *architecture, size_t *out_len)
     return NULL;
 }
 
+EMBED(ir_shipped_sft, "objectives/sft.json")
+
+Status ir_shipped_objective(Arena *arena, IrModule **out_module)
+{
+    return ir_objective_parse(arena, "sft", ir_shipped_sft, (size_t)(ir_shipped_sft_end - ir_shipped_sft), out_module);
+}
+
 const char *const *ir_shipped_architectures(void)
 {
     return names;

@@ -335,6 +335,7 @@ static void tell_format(const HfModel *model, DType dtype, const WeightFormat *f
 void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes)
 {
     model_ir_tell(model->module, notes);
+    if (model->module->objective) model_ir_tell_objective(model->module->objective, notes);
     if (model->own_head)
         log_note(notes, true,
                  "%s: config.json says %s: true, but %s is stored and differs from the embedding. The stored one is used, as transformers "
@@ -351,9 +352,31 @@ void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format
     tell_conversion(model, dtype, training, notes);
 }
 
+Status hf_model_link(HfModel *model, const IrModule *objective, HfModel *const *spaces, int num_spaces)
+{
+    IrSpace   linked[IR_MOST_SPACES];
+    IrModule *module;
+    for (int i = 0; i < num_spaces; i++) {
+        linked[i] = (IrSpace){spaces[i]->space, spaces[i]->module, &spaces[i]->config, spaces[i]->config_name};
+        model->spaces[i] = spaces[i];
+    }
+    model->num_spaces = num_spaces;
+    TRY(ir_module_link(model->arena, model->module, objective, linked, num_spaces, &module));
+    model->module = module;
+    return OK;
+}
+
+const HfModel *hf_model_of(const HfModel *model, const Param *param)
+{
+    for (int i = 0; i < model->num_spaces; i++)
+        if (param_is_of(param, model->spaces[i]->space)) return model->spaces[i];
+    return model;
+}
+
 void hf_model_close(HfModel *model)
 {
     if (!model) return;
+    for (int i = 0; i < model->num_spaces; i++) hf_model_close(model->spaces[i]);
     st_close(model->weights);
     model->weights = NULL;
 }

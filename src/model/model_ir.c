@@ -38,19 +38,39 @@ static const char *hash_text(const char *text, size_t len, char hex[HEX_BYTES])
     return hex;
 }
 
-static Status read_named(Arena *arena, NamedIr ir, IrModule **out_module)
+/* Of a file in Python. */
+static Status build_python(Arena *arena, NamedIr ir, Str *out_text)
 {
-    Str  text;
     char hex[HEX_BYTES];
-    if (!ends_with(ir.file, ".py")) return read_module(arena, ir.file, out_module);
     FAIL_IF(
         !ir.may_be_run, ERR_INVALID,
-        "%s is Python, which is run only where the command line says so: with ir=%s or --allow-python. Or build the IR once, python3 -m "
-        "surogate.dsl build %s -o model.json, and set ir: model.json",
-        ir.file, ir.file, ir.file);
-    TRY(python_ir_build(arena, ir.file, &text));
-    log_info("%s made an IR of %zu bytes, SHA-256 %s", ir.file, text.len, hash_text(text.data, text.len, hex));
+        "%s is Python, which is run only where the command line says so: with %s=%s or --allow-python. Or build the IR once, python3 -m "
+        "surogate.dsl build %s -o %s.json, and set %s: %s.json",
+        ir.file, ir.key, ir.file, ir.file, ir.kind, ir.key, ir.kind);
+    TRY(python_ir_build(arena, ir.file, out_text));
+    log_info("%s made an IR of %zu bytes, SHA-256 %s", ir.file, out_text->len, hash_text(out_text->data, out_text->len, hex));
+    return OK;
+}
+
+static Status read_named(Arena *arena, NamedIr ir, IrModule **out_module)
+{
+    Str text;
+    if (!ends_with(ir.file, ".py")) return read_module(arena, ir.file, out_module);
+    TRY(build_python(arena, ir, &text));
     return ir_module_parse(arena, arena_printf(arena, "the IR of %s", ir.file), text.data, text.len, out_module);
+}
+
+Status model_ir_objective(Arena *arena, NamedIr ir, IrModule **out_module)
+{
+    Str         text;
+    const char *file = ir.file;
+    if (!ends_with(file, ".py")) {
+        TRY(file_read(arena, file, IR_MAX_BYTES, &text));
+    } else {
+        TRY(build_python(arena, ir, &text));
+        file = arena_printf(arena, "the IR of %s", file);
+    }
+    return ir_objective_parse(arena, file, text.data, text.len, out_module);
 }
 
 /* A file of that architecture in the folder that SUROGATE_MODELS names; *out_module stays NULL where there is none. */
@@ -107,6 +127,13 @@ Status model_ir_find(Arena *arena, const char *dir, const JsonValue *config, con
     }
     if (models && *models) TRY(find_in_folder(arena, models, architecture, out_module));
     return *out_module ? OK : find_shipped(arena, architecture, config_name, out_module);
+}
+
+void model_ir_tell_objective(const IrModule *objective, StrBuf *notes)
+{
+    char hex[HEX_BYTES];
+    log_note(notes, false, "%s says what is trained (%zu bytes, SHA-256 %s)", objective->file, objective->len,
+             hash_text(objective->text, objective->len, hex));
 }
 
 static bool is_shipped(const IrModule *module)

@@ -190,7 +190,7 @@ static const void *find_part(void *context, const Param *param, int k)
 
 static bool keeps_format(const void *context, const Param *param)
 {
-    const HfModel         *model = context;
+    const HfModel         *model = hf_model_of(context, param);
     const QuantisedTensor *codes = codes_of(model->weights, param);
     return codes && quantised_weight_format(codes) == model->weight_format;
 }
@@ -208,10 +208,11 @@ const WeightFormat *weights_made_format(const CompileOptions *options)
     return options->keeps_format ? NULL : options->weight_format;
 }
 
-static Status load_from(Session *session, bool adapters, FileSource *source)
+static Status load_from(Session *session, bool adapters, const char *space, FileSource *source)
 {
-    LoadSource load = {.context = source, .begin = begin_param, .values = read_values, .stored = find_stored, .part = find_part};
-    Status     status = session_load(session, adapters, &load);
+    LoadSource load = {
+        .context = source, .space = space, .begin = begin_param, .values = read_values, .stored = find_stored, .part = find_part};
+    Status status = session_load(session, adapters, &load);
     free(source->column);
     return status;
 }
@@ -231,12 +232,18 @@ static bool is_harmless(const HfModel *model, const char *name)
     return ir_module_is_unread(model->module, name);
 }
 
+/* Whether the parameter is read from the model's folder. */
+static bool reads_param(const HfModel *model, const Param *param)
+{
+    return !param->is_adapter && param_is_of(param, model->space);
+}
+
 /* The first tensor that the model reads and the folder hasn't; NULL: there is none. */
 static const char *first_missing(const Plan *plan, const HfModel *model)
 {
     for (int i = 0; i < plan->num_params; i++) {
         const HfSource *hf = weights_source(model->weights, plan->params[i]);
-        for (int k = 0; k < hf->num_names && !plan->params[i]->is_adapter; k++)
+        for (int k = 0; k < hf->num_names && reads_param(model, plan->params[i]); k++)
             if (!st_find(model->weights, hf->names[k])) return hf->names[k];
     }
     return NULL;
@@ -258,7 +265,7 @@ static Status check_unexpected(const Plan *plan, const HfModel *model)
     names = malloc_or_end((capacity + 1) * sizeof *names);
     for (int i = 0; i < plan->num_params; i++) {
         const HfSource *hf = weights_source(model->weights, plan->params[i]);
-        for (int k = 0; k < hf->num_names && !plan->params[i]->is_adapter; k++) names[count++] = hf->names[k];
+        for (int k = 0; k < hf->num_names && reads_param(model, plan->params[i]); k++) names[count++] = hf->names[k];
     }
     qsort(names, count, sizeof *names, compare_names);
     StrBuf list = {0};
@@ -281,7 +288,8 @@ Status weights_check(const Plan *plan, HfModel *model)
     TRY(check_unexpected(plan, model));
     FileSource source = {.file = model->weights, .prefix = ""};
     for (int i = 0; i < plan->num_params; i++)
-        if (!plan->params[i]->is_adapter) TRY(check_param(&source, plan->params[i]));
+        if (reads_param(model, plan->params[i])) TRY(check_param(&source, plan->params[i]));
+    for (int i = 0; i < model->num_spaces; i++) TRY(weights_check(plan, model->spaces[i]));
     return OK;
 }
 
@@ -314,7 +322,14 @@ Status weights_load(Session *session, HfModel *model)
 {
     TRY(weights_check(session_plan(session), model));
     FileSource source = {.file = model->weights, .prefix = ""};
-    return load_from(session, false, &source);
+    TRY(load_from(session, false, model->space, &source));
+    return weights_load_spaces(session, model);
+}
+
+Status weights_load_spaces(Session *session, HfModel *model)
+{
+    for (int i = 0; i < model->num_spaces; i++) TRY(weights_load(session, model->spaces[i]));
+    return OK;
 }
 
 /* ---- matrices that are quantised again ---- */
@@ -437,7 +452,7 @@ Status weights_load_adapter(Session *session, const char *folder)
     TRY(peft_open_tensors(folder, &file));
     FileSource source = {.file = file, .prefix = PEFT_PREFIX};
     Status     status = check_adapter(session_plan(session), &source, folder);
-    if (status == OK) status = load_from(session, true, &source);
+    if (status == OK) status = load_from(session, true, NULL, &source);
     st_close(file);
     return status;
 }

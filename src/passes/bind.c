@@ -110,7 +110,7 @@ Status pass_bind(PassContext *context, Graph **graph)
         .ops = op_table,
         .num_ops = OP_COUNT,
     };
-    TRY(ir_module_bind(context->arena, context->module, context->config, context->config_name, &bind, graph));
+    TRY(ir_program_bind(context->arena, context->module, context->config, context->config_name, &bind, spec->entry->output, graph));
     if (!spec->entry->has_grads) remove_dropout(*graph);
     const char *want = spec->entry->output;
     Value      *value = graph_output(*graph, want), *accuracy = NULL;

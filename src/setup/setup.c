@@ -27,10 +27,15 @@ Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_
     return config_at(config->origin, key, status);
 }
 
+static NamedIr named_ir(const Config *config, ConfigKey key, const char *file, const char *name, const char *kind)
+{
+    const char *origin = config->origin[key];
+    return (NamedIr){file, config->allow_python || (origin && config_is_argument(origin)), name, kind};
+}
+
 NamedIr setup_ir(const Config *config)
 {
-    const char *origin = config->origin[KEY_run_ir];
-    return (NamedIr){config->ir, config->allow_python || (origin && config_is_argument(origin))};
+    return named_ir(config, KEY_run_ir, config->ir, "ir", "model");
 }
 
 int64_t setup_sequence_len(const Config *config, const HfModel *model)
@@ -50,6 +55,29 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
     return config->sequence_len;
 }
 
+static Status open_teacher(Arena *arena, const Config *config, HfModel **out)
+{
+    TRY(hf_model_open(arena, config->teacher_model, out));
+    (*out)->space = "teacher";
+    return hf_model_require_weights(*out);
+}
+
+/* What is trained, where that isn't what the model's IR says, and the models that it reads. */
+static Status link_objective(Arena *arena, const Config *config, HfModel *model)
+{
+    HfModel  *teacher;
+    IrModule *objective;
+    NamedIr   ir = named_ir(config, KEY_run_objective, config->objective, "objective", "objective");
+    FAIL_IF(config->teacher_model && !ir.file, ERR_INVALID,
+            "%s: only an objective reads a teacher's outputs; name one under objective, as "
+            "examples/dsl/objectives/forward_kl.py, or remove teacher_model",
+            config->origin[KEY_run_teacher_model]);
+    if (!ir.file) return OK;
+    TRY(config_at(config->origin, KEY_run_objective, model_ir_objective(arena, ir, &objective)));
+    if (config->teacher_model) TRY(config_at(config->origin, KEY_run_teacher_model, open_teacher(arena, config, &teacher)));
+    return config_at(config->origin, KEY_run_objective, hf_model_link(model, objective, &teacher, config->teacher_model ? 1 : 0));
+}
+
 Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
 {
     TRY(config_require(config, KEY_run_model, "a run"));
@@ -57,6 +85,7 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
     TRY(config_at(config->origin, config->ir ? KEY_run_ir : KEY_run_model,
                   hf_model_open_as(arena, config->model, setup_ir(config), &model)));
     *out_model = model;
+    TRY(link_objective(arena, config, model));
     if (setup_sequence_len(config, model) > model->max_positions) {
         Status status = status_fail(ERR_INVALID, "sequence_len is %lld, but %s was made for %lld positions (%s); lower sequence_len",
                                     (long long)config->sequence_len, config->model, (long long)model->max_positions, model->positions_key);

@@ -64,6 +64,9 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     print_without(&alone, EFFECT_FREE, &out->settings);
     out->model = model->config_text;
     out->hash = settings_hash(out, &out->settings);
+    if (model->module->objective) out->objective = hash_bytes(model->module->objective->text, model->module->objective->len, 0);
+    for (int i = 0; i < model->num_spaces; i++)
+        out->objective = hash_bytes(model->spaces[i]->config_text.data, model->spaces[i]->config_text.len, out->objective);
     char *folder = getcwd(NULL, 0);
     if (folder) strbuf_puts(&out->folder, folder);
     free(folder);
@@ -129,7 +132,7 @@ void run_record_difference(const char *before, const char *now, StrBuf *out)
 /* The path of a line `model: PATH` or `  - path: PATH`; data NULL: it has none, or one in quotes with escapes. */
 static Str path_of(const char *line, size_t len)
 {
-    static const char *const keys[] = {"model: ", "tokenizer: ", "ir: ", "chat_template: ", "path: "};
+    static const char *const keys[] = {"model: ", "tokenizer: ", "ir: ", "objective: ", "teacher_model: ", "chat_template: ", "path: "};
     Str                      none = {0};
     while (len && (*line == ' ' || *line == '-')) line++, len--;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -210,6 +213,7 @@ static bool differ(uint64_t a, uint64_t b)
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now)
 {
     if (differ(before->base, now->base)) return "the model's weights";
+    if (differ(before->objective, now->objective)) return "the objective, or the config.json of a model that it reads,";
     if (differ(before->tokenizer, now->tokenizer)) return "the tokenizer's files";
     return differ(before->data, now->data) ? "the datasets, or how they are tokenized," : NULL;
 }
@@ -286,7 +290,7 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     if (status == OK &&
         !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) && json_get(&root, "settings_hash") &&
           get_hash(&root, "settings_hash", &before->hash) && get_hash(&root, "base", &before->base) &&
-          get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) &&
+          get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) && get_hash(&root, "objective", &before->objective) &&
           get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
         status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
@@ -339,6 +343,7 @@ Status run_record_write(const char *output_dir, const RunRecord *record, bool fi
     put_hash(&text, "base_stamp", record->base_stamp);
     put_hash(&text, "tokenizer", record->tokenizer);
     put_hash(&text, "data", record->data);
+    if (record->objective) put_hash(&text, "objective", record->objective);
     strbuf_printf(&text, ",\n  \"began\": %lld", (long long)record->began);
     strbuf_puts(&text, ",\n  \"folder\": ");
     json_write_string(&text, strbuf_cstr(&record->folder), record->folder.len);

@@ -11,6 +11,7 @@ typedef struct RunRecord {
     /* What else decides it; 0: not known, or there is none. */
     uint64_t base;       /* of the files of the base model's weights */
     uint64_t base_stamp; /* their file_stamp: while it stays, so does `base` */
+    uint64_t objective;  /* of the one that the run names, and of the config.json of models that it reads */
     uint64_t tokenizer;  /* of tokenizer.json */
     uint64_t data;       /* of the datasets' keys: files, template, options of each */
     int64_t  began;      /* as of run_record_began */
@@ -41,7 +42,7 @@ NODISCARD Status run_record_read(const char *output_dir, RunPresence *out, RunRe
 /* Whether both have the same settings; else *difference says the first setting that differs. */
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference);
 
-/* Which of base, tokenizer and data was changed, where both are known, for a message; NULL: none. */
+/* Which of base, objective, tokenizer and data was changed, where both are known, for a message; NULL: none. */
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);
 
 /* The time that chat templates print in the run of output_dir, in seconds: noon of the day when the first one there began; else

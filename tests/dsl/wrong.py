@@ -136,7 +136,7 @@ WRONG = [
     (FORWARD, FORWARD.replace("labels: Any", 'labels: Input["i32"]'), "Tiny: labels is an input of the engine", "    @forward\n    "
      + FORWARD.replace("labels: Any", 'labels: Input["i32"]')),
     (FORWARD, FORWARD.replace("labels", "classes"), "Tiny: there is no input classes; a model reads tokens, labels", "    @forward\n    " + FORWARD.replace("labels", "classes")),
-    (RESULT, "return logits", "Tiny: its @forward gives (B, T, V), expected a dict of logits, losses, loss", "    @forward\n    " + FORWARD),
+    (RESULT, "return logits", "Tiny: its @forward gives (B, T, V), expected a dict of logits, which may have hidden, losses and loss too", "    @forward\n    " + FORWARD),
     ("@model\n" + TINY, "@abstract\n@model\n" + TINY, "Tiny is abstract; build a model that extends it", "@model\n" + TINY),
     ("@model\n" + TINY, '@tied_to("embed", "lm_head.weigth")\n@model\n' + TINY, 'the model has no weight "lm_head.weigth"', "@model\n" + TINY),
     ("@model\n" + TINY, '@tied_to("lm_head.weight", "blocks")\n@model\n' + TINY, 'the model has no weight "blocks"', "@model\n" + TINY),

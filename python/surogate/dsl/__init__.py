@@ -26,6 +26,7 @@ from surogate.dsl.spec import hf_mapping as hf_mapping
 from surogate.dsl.spec import model as model
 from surogate.dsl.spec import module as module
 from surogate.dsl.spec import normal as normal
+from surogate.dsl.spec import objective as objective
 from surogate.dsl.spec import param as param
 from surogate.dsl.spec import primitive as primitive
 from surogate.dsl.spec import recompute as recompute

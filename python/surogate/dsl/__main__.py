@@ -17,7 +17,7 @@ from surogate.dsl.spec import DslError, Module, Where
 
 
 def load(name: str) -> type[Module]:
-    """The one model of FILE.py, or of a module such as surogate.models.llama; FILE.py:Name where there are several."""
+    """The one model, or objective, of FILE.py, or of a module such as surogate.models.llama; FILE.py:Name where there are several."""
     path, _, wanted = name.partition(":")
     if path.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -34,12 +34,12 @@ def load(name: str) -> type[Module]:
             if not f"{path}.".startswith(f"{error.name}."):
                 raise
             sys.exit(f"{path}: no Python module of that name; expected FILE.py or a module, as surogate.models.llama")
-    models = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Module) and v._kind == "model"
+    models = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Module) and v._kind in ("model", "objective")
               and v.__module__ == module.__name__ and wanted in ("", n)}
     models = {n: v for n, v in models.items() if not v._abstract} or models
     models = {n: v for v, n in {v: n for n, v in models.items()}.items()}  # one name of each
     if not models:
-        sys.exit(f"{path}: no class{' ' + wanted if wanted else ''} with @model in it")
+        sys.exit(f"{path}: no class{' ' + wanted if wanted else ''} with @model or @objective in it")
     if len(models) != 1:
         sys.exit(f"{path}: {len(models)} models{' named ' + wanted if wanted else ''} ({', '.join(models)}), expected one; say {path}:NAME")
     return next(iter(models.values()))
@@ -55,7 +55,7 @@ def place_of(error: Exception, model: str) -> Where | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m surogate.dsl", description="Models in Python become the IR that the engine reads.")
+    parser = argparse.ArgumentParser(prog="python -m surogate.dsl", description="Models and objectives in Python become the IR that the engine reads.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("build", "write the IR as JSON"), ("check", "check shapes; with --same also that FILE.json is what would be written"),
                        ("show", "print the graph, or draw it")):

@@ -37,7 +37,14 @@ Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
 INPUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(("tokens", "labels", "positions", "doc_start", "doc_id"), (("B", "T"), "i32"))
 INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}
-OUTPUTS = {"logits": ("B", "T", "V"), "losses": ("B", "T"), "loss": ("1",)}
+OUTPUTS = {"hidden": ("B", "T", "C"), "logits": ("B", "T", "V"), "losses": ("B", "T"), "loss": ("1",)}
+# What an objective reads besides: outputs of the model that is trained, and of its teacher (`teacher.logits`).
+READ = {"hidden": (("B", "T", "C"), ""), "logits": (("B", "T", "V"), ""), "teacher_logits": (("B", "T", "V"), "")}
+
+
+# The symbols of an objective: the vocabulary, and how wide the hidden state is.
+OBJECTIVE = Config("", {}, ("", 0))
+OBJECTIVE.known = {"V": False, "C": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -642,52 +649,74 @@ class Built:
 
 
 def build(cls: type) -> Built:
-    """The IR of a @model: docs/ir.md."""
+    """The IR of a @model or an @objective: docs/ir.md."""
     where = getattr(cls, "_where", ("", 0))
-    if not (isinstance(cls, type) and issubclass(cls, Module)) or cls._kind != "model":
-        raise fail(f"{getattr(cls, '__name__', cls)!s}: expected a class with @model")
+    if not (isinstance(cls, type) and issubclass(cls, Module)) or cls._kind not in ("model", "objective"):
+        raise fail(f"{getattr(cls, '__name__', cls)!s}: expected a class with @model or @objective")
     if cls._abstract:
-        raise fail(f"{cls.__name__} is abstract; build a model that extends it", where)
-    if not isinstance(cls._config, Config):
+        raise fail(f"{cls.__name__} is abstract; build a {cls._kind} that extends it", where)
+    if cls._kind == "model" and not isinstance(cls._config, Config):
         raise fail(f"{cls.__name__} has no @hf_config, which says what its symbols are", where)
+    config = cls._config if cls._kind == "model" else OBJECTIVE
     try:
-        builder = Builder(cls(), cls._config)
+        builder = Builder(cls(), config)
     except RecursionError:
         raise DslError(where, f"{cls.__name__}: modules hold one another without end") from None
     _builders.append(builder)
     try:
         function = builder.forward_of(builder.root)
-        names = list(inspect.signature(function).parameters)[1:]
-        own = {n: t for n, t in function.__annotations__.items() if isinstance(t, InputType)}
-        for name in names:
-            if name not in INPUTS and name not in own:
-                raise fail(f"{cls.__name__}: there is no input {name}; a model reads {', '.join(INPUTS)}; or its own: {name}: Input[\"i32\"]",
-                           (function.__code__.co_filename, function.__code__.co_firstlineno))
-            if name in own and (name in INPUTS or name == "row"):
-                raise fail(f"{cls.__name__}: {name} is an input of the engine; give the model's own another name",
-                           (function.__code__.co_filename, function.__code__.co_firstlineno))
-        builder.names |= set(own)
-        kinds = INPUTS | {n: (("B", "T"), t.dtype) for n, t in own.items()}
-        inputs = {n: Value(n, tuple(map(Dim, kinds[n][0])), kinds[n][1]) for n in names}
-        result = builder.call(builder.root, (), inputs, None, None)
-        outputs = OUTPUTS | {"logits": ("B", "T", cls._config.roles["vocabulary"])}
         line = (function.__code__.co_filename, function.__code__.co_firstlineno)
-        if not isinstance(result, dict) or set(OUTPUTS) - set(result):
-            raise fail(f"{cls.__name__}: its @forward gives {result!r}, expected a dict of {', '.join(OUTPUTS)}", line)
-        for name, value in result.items():
-            value = builder.readable("output", name, value, line)
-            want = tuple(Dim(d) for d in outputs.get(name, ()))
-            if name in outputs and value.dims != want:
-                raise fail(f"{cls.__name__}: {name} is {value}, expected {show_dims(want)}", line)
-            builder.sinks[0].append({"output": name, "is": value.ref})
+        own = {n: t for n, t in function.__annotations__.items() if isinstance(t, InputType)}
+        result = builder.call(builder.root, (), _given(builder, cls, function, own, line), None, None)
+        check_outputs(builder, cls, result, line)
         builder.check_read()
     except RecursionError:
         raise DslError(where, f"{cls.__name__}: modules call one another without end") from None
     finally:
         _builders.pop()
-    config = cls._config
-    ir = {"surogate_ir": 1, "architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()],
-          "roles": config.roles, "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread}
+    ir: dict[str, Any] = {"surogate_ir": 1}
+    if cls._kind == "objective":
+        ir |= {"objective": cls.__name__}
+    else:
+        ir |= {"architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()], "roles": config.roles,
+               "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread}
     ir |= {"inputs": [{"name": n, "dtype": t.dtype} | ({"pad": t.pad} if t.pad else {}) for n, t in own.items()]} if own else {}
     ir |= ({"prefix": config.prefix} if config.prefix else {}) | {"graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)
+
+
+def _given(builder: Builder, cls: type[Module], function: Any, own: dict[str, InputType], line: Where) -> dict[str, Value]:
+    """The tensors that the @forward of a model or an objective asks for by name."""
+    kinds = INPUTS | (READ if cls._kind == "objective" else {})
+    names = list(inspect.signature(function).parameters)[1:]
+    for name in names:
+        if name not in kinds and name not in own:
+            raise fail(f"{cls.__name__}: there is no input {name}; {'an objective' if cls._kind == 'objective' else 'a model'} reads {', '.join(kinds)};"
+                       f" or its own: {name}: Input[\"i32\"]", line)
+        if name in own and (name in kinds or name == "row"):
+            raise fail(f"{cls.__name__}: {name} is an input of the engine; give the {cls._kind}'s own another name", line)
+    builder.names |= set(own)
+    kinds |= {n: (("B", "T"), t.dtype) for n, t in own.items()}
+    return {n: Value(n.replace("_", ".") if n == "teacher_logits" else n, tuple(map(Dim, kinds[n][0])), kinds[n][1]) for n in names}
+
+
+def check_outputs(builder: Builder, cls: type[Module], result: Any, line: Where) -> None:
+    """What a @forward gives, as statements. A model: logits, hidden (what its head reads), losses and loss if it has its own, further numbers.
+    An objective: loss, losses of tokens for evaluations if they are its own, further numbers."""
+    numbers = cls._kind == "objective"
+    needed, more = ("loss", "losses and other numbers") if numbers else ("logits", "hidden, losses and loss")
+    if not isinstance(result, dict) or needed not in result:
+        raise fail(f"{cls.__name__}: its @forward gives {result!r}, expected a dict of {needed}, which may have {more} too", line)
+    if not numbers and ("loss" in result) != ("losses" in result):
+        raise fail(f"{cls.__name__}: its @forward gives only one of loss and losses; expected both or, for those of the engine, none", line)
+    dims = OUTPUTS | ({} if numbers else {"logits": ("B", "T", cls._config.roles["vocabulary"])})
+    if not numbers and isinstance(hidden := result.get("hidden"), Value):
+        dims["hidden"] = ("B", "T", hidden.dims[-1].text)
+    for name, value in result.items():
+        value = builder.readable("output", name, value, line)
+        if numbers and name in ("hidden", "logits"):
+            raise fail(f"{cls.__name__}: {name} is the model's; expected loss, losses and further numbers", line)
+        want = tuple(Dim(d) for d in dims.get(name, ("1",) if numbers else ()))
+        if (numbers or name in dims) and value.dims != want:
+            raise fail(f"{cls.__name__}: {name} is {value}, expected {show_dims(want)}", line)
+        builder.sinks[0].append({"output": name, "is": value.ref})

@@ -197,7 +197,7 @@ def normal(deviation: str | float) -> dict[str, Any]:
 
 
 class Module:
-    """What @module, @block and @model make of a class; derive from it for type checkers. Calling one applies its @forward."""
+    """What @module, @block, @model and @objective make of a class; derive from it for type checkers. Calling one applies its @forward."""
 
     _path: str = ""
     _kind: str = ""
@@ -231,6 +231,7 @@ def _declare(kind: str) -> Callable[[C], C]:
 
 
 module, block, model, primitive = _declare("module"), _declare("block"), _declare("model"), _declare("primitive")
+objective = _declare("objective")
 
 
 def abstract(cls: C) -> C:

@@ -75,11 +75,10 @@ class Gemma2(llama.Llama):
         return rope, rope
 
     @forward
-    def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
+    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:
         with graph() as g:
             x = g.scale(self.embed(tokens), by="bf16 ? round_bf16(sqrt(C)) : sqrt(C)", name="x0")  # in the weights' dtype
-            x = self.norm(self.blocks(x, *self.ropes(g), positions, doc_start))
-            scores = self.head(x, name="scores")
+            hidden = self.norm(self.blocks(x, *self.ropes(g), positions, doc_start))
+            scores = self.head(hidden, name="scores")
             logits = g.select("logit_cap > 0", lambda: g.softcap(scores, cap="logit_cap", name="capped"), lambda: scores, name="logits")
-            losses = g.cross_entropy(logits, labels, name="losses")
-            return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}
+            return {"hidden": hidden, "logits": logits}

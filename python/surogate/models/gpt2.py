@@ -110,9 +110,8 @@ class GPT2(Module):
         self.norm, self.head = LayerNorm("C"), Linear("V", "C", head=True)
 
     @forward
-    def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
+    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:
         with graph() as g:
             x = g.add(self.embed(tokens), self.places(positions), name="x0")
-            logits = self.head(self.norm(self.blocks(x, doc_start)), name="logits")
-            losses = g.cross_entropy(logits, labels, name="losses")
-            return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}
+            hidden = self.norm(self.blocks(x, doc_start))
+            return {"hidden": hidden, "logits": self.head(hidden, name="logits")}

@@ -100,10 +100,8 @@ class Llama(Module):
         return rope_table(g, self.rotary)
 
     @forward
-    def forward(self, tokens: Tensor["B", "T", "i32"], labels: Any, positions: Any, doc_start: Any, hyper: Any) -> dict[str, Any]:
+    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:
         with graph() as g:
             x = self.embed(tokens)
-            x = self.blocks(x, self.rope(g), positions, doc_start)
-            logits = self.head(self.norm(x), name="logits")
-            losses = g.cross_entropy(logits, labels, name="losses")
-            return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}
+            hidden = self.norm(self.blocks(x, self.rope(g), positions, doc_start))
+            return {"hidden": hidden, "logits": self.head(hidden, name="logits")}

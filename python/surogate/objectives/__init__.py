@@ -1,0 +1,1 @@
+"""What models are trained for, in the DSL: docs/objectives.md."""
