@@ -146,6 +146,12 @@ typedef struct ColumnsAttrs {
     int64_t cols; /* columns_bwd: of dx */
 } ColumnsAttrs;
 
+typedef struct RowsAttrs {
+    int64_t begin;
+    int64_t count;      /* take_rows: of y */
+    int64_t batch, seq; /* put_rows: of y */
+} RowsAttrs;
+
 typedef struct FullAttrs {
     int64_t size;
     double  value;
