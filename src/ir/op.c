@@ -16,6 +16,56 @@ const KernelArgs *node_args(const Node *node, NodeArgs *storage)
     return &storage->args;
 }
 
+static int widest_ndim(const Node *node)
+{
+    int ndim = 0;
+    for (int k = 0; k < node->num_in; k++)
+        if (node->in[k] && node->op->by_row >> k & 1 && node->in[k]->type.ndim > ndim) ndim = node->in[k]->type.ndim;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k] && node->out[k]->type.ndim > ndim) ndim = node->out[k]->type.ndim;
+    return ndim;
+}
+
+/* Elements of a row where its first dims, `most` of them at the most, make `rows` rows; else 0. */
+static int64_t row_elements(const TensorType *type, int64_t rows, int most)
+{
+    int64_t first = 1;
+    for (int d = 0; d < most && d < type->ndim; d++) {
+        first *= type->dim[d];
+        if (first == rows) return type_numel(type) / rows;
+    }
+    return 0;
+}
+
+/* An input that is spread over all rows: of one number, or with no first dims but ones. */
+static bool is_spread(const TensorType *type, const TensorType *y, int64_t rows)
+{
+    int64_t first = 1, own = 1;
+    if (type_numel(type) == 1) return true;
+    for (int d = 0; d < y->ndim && first < rows; d++) {
+        first *= y->dim[d];
+        own *= type->dim[d];
+    }
+    return type->ndim == y->ndim && own == 1;
+}
+
+bool op_cut(const Node *node, int64_t rows, int64_t in[NODE_MAX_IN], int64_t out[NODE_MAX_OUT])
+{
+    const OpDef *op = node->op;
+    int          most = op->row_dims ? op->row_dims(node) : widest_ndim(node) - !op->by_element;
+    bool         fits = op->by_row && node->out[0];
+    for (int k = 0; k < node->num_out && fits; k++) {
+        out[k] = node->out[k] ? row_elements(&node->out[k]->type, rows, most) : 0;
+        fits = !node->out[k] || out[k];
+    }
+    for (int k = 0; k < node->num_in && fits; k++) {
+        in[k] = node->in[k] && op->by_row >> k & 1 ? row_elements(&node->in[k]->type, rows, most) : 0;
+        fits =
+            !node->in[k] || !(op->by_row >> k & 1) || in[k] || (op->by_element && is_spread(&node->in[k]->type, &node->out[0]->type, rows));
+    }
+    return fits;
+}
+
 static bool operand_fits(const Value *value, DTypeSet dtypes, bool named)
 {
     if (!value) return true;

@@ -104,6 +104,7 @@ enum {
     OP_BY_DOCUMENT = 1 << 4, /* cost is of rows of one document: shorter ones take less */
     OP_BY_LABEL = 1 << 5,    /* cost is of rows that all have a label: others may be passed over */
     OP_COLLECTIVE = 1 << 7,  /* all ranks run it together */
+    OP_STOPS = 1 << 8,       /* no gradient goes through it: what it makes counts as constant */
     OP_LOSS = 1 << 6,        /* backward takes an output without a gradient for the loss itself, whose gradient is 1 */
 };
 
@@ -125,6 +126,10 @@ typedef enum InputHolds {
     HOLDS_LABELS,    /* classes, or IGNORE_INDEX */
     HOLDS_DOC_START, /* the place in its row where the token's document begins */
     HOLDS_SQUARES,   /* not negative */
+    HOLDS_POSITIVE,  /* from 0.5 on */
+    HOLDS_MASK,      /* 0 or 1 */
+    HOLDS_WHOLE,     /* whole numbers */
+    HOLDS_HALF,      /* between whole numbers */
     HOLDS_NORM2,     /* a squared norm */
     HOLDS_SEGMENTS,  /* see ops/attrs.h */
     HOLDS_SCALE,     /* rows of 4: a tensor's scale, see ops/fp8.h */
@@ -185,9 +190,15 @@ struct OpDef {
     uint8_t   holds[NODE_MAX_IN];  /* InputHolds of each input */
     OpResults results;
     OpCodes   codes;
-    uint32_t  params;       /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
-    uint32_t  constants;    /* bit k: input k never has a gradient (a table, scalars); no trained weight may flow into it */
-    uint32_t  grad_outputs; /* bit k: output k has a gradient too; the first always has */
+    /* Rows are all dims but the last of the widest operand. Row i of each output depends on row i of the inputs k of bit k, and on all of
+     * the others: some rows at a time have the bits of all together (products: so far as sums in another order have). 0: it isn't so.
+     * by_element: element i on element i; inputs with a dim of 1, or of one number, are spread (op_cut). */
+    uint32_t by_row;
+    bool     by_element;
+    int (*row_dims)(const Node *node); /* how many of the first dims make rows, where it isn't all but the last */
+    uint32_t params;                   /* bit k: input k may be a trained weight: backward takes its gradient through grad_accumulator */
+    uint32_t constants;                /* bit k: input k never has a gradient (a table, scalars); no trained weight may flow into it */
+    uint32_t grad_outputs;             /* bit k: output k has a gradient too; the first always has */
     /* Emits at the cursor the form that appends this run's keys and values to a cache and reads all of it, for prefill and decode;
      * NULL: the op works on each token by itself, or has no such form. */
     Status (*cached)(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out);
@@ -243,6 +254,10 @@ typedef struct NodeArgs {
     TensorView in[NODE_MAX_IN], out[NODE_MAX_OUT];
 } NodeArgs;
 const KernelArgs *node_args(const Node *node, NodeArgs *storage);
+
+/* Whether the node can be computed some rows at a time where the first dims of its operands make `rows` rows (see OpDef.by_row). Then
+ * in[k] and out[k] are the elements of a row of each; 0: the input is read whole. */
+bool op_cut(const Node *node, int64_t rows, int64_t in[NODE_MAX_IN], int64_t out[NODE_MAX_OUT]);
 
 /* Whether a kernel with these types (see CpuKernel) serves the node. */
 bool op_types_fit(const Node *node, DTypeSet dtypes, const OperandTypes except[KERNEL_MAX_EXCEPT]);

@@ -1,25 +1,27 @@
 /* add: a + b, element by element. */
-#include "ops/infer.h"
+#include "ops/elementwise.h"
 
-/* a, b of the same dims -> a's type. */
+/* a, b -> what both broadcast to, of a's dtype. */
 static Status add_infer(Node *node)
 {
-    TRY(infer_float(node, 0, "a", 1));
-    TRY(infer_like(node, 1, "b", DT_SET_FLOAT, &node->in[0]->type));
-    node->out[0]->type = node->in[0]->type;
-    return OK;
+    static const char *const names[] = {"a", "b"};
+    node->out[0]->type.dtype = node->in[0]->type.dtype;
+    return infer_broadcast(node, 2, names, &node->out[0]->type);
 }
 
 static Status add_backward(GradBuilder *grad, const Node *node)
 {
     Value *dy = grad_of(grad, node->out[0]);
-    TRY(grad_add(grad, node->in[0], dy));
-    return grad_add(grad, node->in[1], dy);
+    for (int k = 0; k < 2; k++) {
+        bool same = type_same_dims(&node->in[k]->type, &node->out[0]->type);
+        TRY(same ? grad_add(grad, node->in[k], dy) : grad_add_broadcast(grad, node->in[k], dy));
+    }
+    return OK;
 }
 
 static OpCost add_cost(const Node *node)
 {
-    return cost_streaming(node, (double)type_numel(&node->in[0]->type));
+    return cost_streaming(node, (double)type_numel(&node->out[0]->type));
 }
 
 enum { ADD_PER_TASK = 16 * TILE };
@@ -45,15 +47,25 @@ VEC_TASK(add_task)
     }
 }
 
+static void add_spread(float *y, const float *const *in, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) y[i] = in[0][i] + in[1][i];
+}
+
 static Status add_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), ADD_PER_TASK), add_task, (void *)args);
+    if (!type_same_dims(&args->in[0].type, &args->in[1].type))
+        broadcast_cpu(args, add_spread);
+    else
+        pool_run(args->pool, div_up(type_numel(&args->out[0].type), ADD_PER_TASK), add_task, (void *)args);
     return OK;
 }
 
 static const OpSample add_samples[] = {
     {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
     {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
+    {.in = {{DT_F32, 3, {3, 5, 37}}, {DT_F32, 3, {3, 5, 1}}}},
+    {.in = {{DT_F32, 1, {1}}, {DT_F32, 3, {3, 5, 37}}}},
 };
 
 /* Shapes of real models. */
@@ -69,6 +81,8 @@ const OpDef op_add = {
     .num_out = 1,
     .min_in = 2,
     .inplace = 1u << 0 | 1u << 1,
+    .by_row = 1u << 0 | 1u << 1,
+    .by_element = true,
     .infer = add_infer,
     .backward = add_backward,
     .cost = add_cost,

@@ -1,8 +1,8 @@
 /* add on CUDA. */
-#include "ops/map.cuh"
+#include "ops/broadcast.cuh"
 
 struct Add {
-    __device__ float operator()(float a, float b) const
+    __device__ float operator()(float a, float b, float) const
     {
         return a + b;
     }
@@ -10,7 +10,7 @@ struct Add {
 
 static Status add_run(const KernelArgs *args)
 {
-    return map_run(args, Add());
+    return broadcast_run(args, Add());
 }
 
 CUDA_KERNELS(add, {.dtypes = DT_SET_FLOAT, .run = add_run, .name = "packs"})

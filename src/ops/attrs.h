@@ -140,6 +140,27 @@ typedef struct ReluAttrs { /* relu, relu_bwd */
     bool squared;
 } ReluAttrs;
 
+typedef struct MaximumAttrs { /* maximum_bwd */
+    bool least;               /* of minimum */
+} MaximumAttrs;
+
+typedef struct ReduceAttrs { /* sum, mean, max, expand */
+    int64_t dim;             /* which one; negative: counted from the end */
+    int64_t size;            /* expand: of it in y */
+    int64_t dtype;           /* sum, mean: of y; 0: f32. expand: 0: x's */
+} ReduceAttrs;
+
+typedef struct PickBwdAttrs {
+    int64_t dim; /* of dx: where its `size` columns lie */
+    int64_t size;
+    int64_t dtype;    /* of dx; 0: dy's */
+    bool    inserted; /* dy lacks the dim; else it has it, of size 1 */
+} PickBwdAttrs;
+
+typedef struct SoftmaxAttrs { /* softmax, log_softmax and their gradients */
+    int64_t dtype;            /* of y; 0: log_softmax f32, softmax x's. Backward: of dx; 0: dy's */
+} SoftmaxAttrs;
+
 typedef struct ColumnsAttrs {
     int64_t begin;
     int64_t size; /* columns: of y */

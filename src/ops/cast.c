@@ -20,6 +20,14 @@ static Status cast_infer(Node *node)
     return OK;
 }
 
+static Status cast_backward(GradBuilder *grad, const Node *node)
+{
+    CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(node->in[0]->type.dtype)};
+    Value    *d = grad_of(grad, node->out[0]);
+    TRY(grad_emit(grad, OP_CAST, &attrs, &d, 1, ~0u, &d));
+    return grad_add(grad, node->in[0], d);
+}
+
 static OpCost cast_cost(const Node *node)
 {
     return cost_streaming(node, 0);
@@ -65,7 +73,10 @@ const OpDef op_cast = {
     .min_in = 1,
     .attrs_size = sizeof(CastAttrs),
     .attrs = cast_attrs,
+    .by_row = 1u << 0,
+    .by_element = true,
     .infer = cast_infer,
+    .backward = cast_backward,
     .cost = cast_cost,
     .cpu = {{DT_SET_FLOAT, cast_cpu, "reference"}},
     .samples = cast_samples,

@@ -103,6 +103,7 @@ const OpDef op_cross_entropy = {
     .min_in = 2,
     .attrs_size = sizeof(CrossEntropyAttrs),
     .attrs = cross_entropy_attrs,
+    .by_row = 1u << 0 | 1u << 1,
     .infer = cross_entropy_infer,
     .backward = cross_entropy_backward,
     .cost = cross_entropy_cost,

@@ -117,6 +117,7 @@ const OpDef op_cross_entropy_bwd = {
     .num_out = 1,
     .min_in = 4,
     .optional_in = 1u << IN_DLOSSES,
+    .by_row = 1u << IN_DLOSSES | 1u << IN_LOGITS | 1u << IN_LABELS | 1u << IN_LSE | 1u << IN_DLSE,
     .infer = cross_entropy_bwd_infer,
     .cost = cross_entropy_bwd_cost,
     .cpu = {{DT_SET_FLOAT, cross_entropy_bwd_rows, "rows"}, {DT_SET_FLOAT, cross_entropy_bwd_reference, "reference"}},

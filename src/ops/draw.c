@@ -67,6 +67,24 @@ static void draw_segments(const Node *node, const TensorType *type, int64_t (*ro
     }
 }
 
+float op_draw_held(InputHolds holds, float drawn)
+{
+    switch (holds) {
+    case HOLDS_SQUARES:
+        return fabsf(drawn);
+    case HOLDS_POSITIVE:
+        return fabsf(drawn) + 0.5f;
+    case HOLDS_MASK:
+        return drawn > 0;
+    case HOLDS_WHOLE:
+        return roundf(drawn);
+    case HOLDS_HALF:
+        return roundf(2 * drawn) + 0.5f;
+    default:
+        return drawn;
+    }
+}
+
 void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
 {
     static const float hyper[HYPER_COUNT] = {1e-2f, 0.25f, 0.271f, 0.142625f};
@@ -80,7 +98,12 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
         memcpy(data, hyper, sizeof hyper);
         break;
     case HOLDS_SQUARES:
-        for (int64_t i = 0; i < numel; i++) set_number(data, type->dtype, i, fabsf(get_number(data, type->dtype, i)));
+    case HOLDS_POSITIVE:
+    case HOLDS_MASK:
+    case HOLDS_WHOLE:
+    case HOLDS_HALF:
+        for (int64_t i = 0; i < numel; i++)
+            set_number(data, type->dtype, i, op_draw_held(node->op->holds[k], get_number(data, type->dtype, i)));
         break;
     case HOLDS_NORM2:
         *(float *)data = 30;

@@ -7,3 +7,6 @@
 void op_draw(const Node *node, int k, int range, uint64_t key, void *data);
 /* Makes what the sample masks of input k -inf. */
 void op_mask(const Node *node, int k, const OpSample *sample, void *data);
+
+/* A drawn float as what an input holds that bounds each number by itself. */
+float op_draw_held(InputHolds holds, float drawn);

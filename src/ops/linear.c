@@ -72,6 +72,7 @@ const OpDef op_linear = {
     .min_in = 2,
     .attrs_size = sizeof(LinearAttrs),
     .attrs = linear_attrs,
+    .by_row = 1u << 0,
     .infer = linear_infer,
     .backward = linear_backward,
     .cost = linear_cost,

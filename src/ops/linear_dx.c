@@ -52,6 +52,7 @@ const OpDef op_linear_dx = {
     .num_alias = 1,
     .attrs_size = sizeof(LinearAttrs),
     .attrs = linear_dx_attrs,
+    .by_row = 1u << 0 | 1u << 2,
     .infer = linear_dx_infer,
     .cost = linear_dx_cost,
     .workspace = linear_dx_workspace,

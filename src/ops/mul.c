@@ -1,13 +1,12 @@
 /* mul: a b, element by element: gates, squares. */
-#include "ops/infer.h"
+#include "ops/elementwise.h"
 
-/* a, b of the same dims -> a's type. */
+/* a, b -> what both broadcast to, of a's dtype. */
 static Status mul_infer(Node *node)
 {
-    TRY(infer_float(node, 0, "a", 1));
-    TRY(infer_like(node, 1, "b", DT_SET_FLOAT, &node->in[0]->type));
-    node->out[0]->type = node->in[0]->type;
-    return OK;
+    static const char *const names[] = {"a", "b"};
+    node->out[0]->type.dtype = node->in[0]->type.dtype;
+    return infer_broadcast(node, 2, names, &node->out[0]->type);
 }
 
 static Status mul_backward(GradBuilder *grad, const Node *node)
@@ -17,14 +16,15 @@ static Status mul_backward(GradBuilder *grad, const Node *node)
         Value *in[] = {dy, node->in[1 - k]}, *dx;
         if (!grad_wanted(grad, node->in[k])) continue;
         TRY(grad_emit(grad, OP_MUL, NULL, in, 2, ~0u, &dx));
-        TRY(grad_add(grad, node->in[k], dx));
+        bool same = type_same_dims(&node->in[0]->type, &node->in[1]->type);
+        TRY(same ? grad_add(grad, node->in[k], dx) : grad_add_broadcast(grad, node->in[k], dx));
     }
     return OK;
 }
 
 static OpCost mul_cost(const Node *node)
 {
-    return cost_streaming(node, (double)type_numel(&node->in[0]->type));
+    return cost_streaming(node, (double)type_numel(&node->out[0]->type));
 }
 
 enum { MUL_PER_TASK = 16 * TILE };
@@ -44,15 +44,25 @@ static void mul_task(void *context, int64_t task, int worker)
     }
 }
 
+static void mul_spread(float *y, const float *const *in, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) y[i] = in[0][i] * in[1][i];
+}
+
 static Status mul_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), MUL_PER_TASK), mul_task, (void *)args);
+    if (!type_same_dims(&args->in[0].type, &args->in[1].type))
+        broadcast_cpu(args, mul_spread);
+    else
+        pool_run(args->pool, div_up(type_numel(&args->out[0].type), MUL_PER_TASK), mul_task, (void *)args);
     return OK;
 }
 
 static const OpSample mul_samples[] = {
     {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
     {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
+    {.in = {{DT_F32, 3, {3, 5, 37}}, {DT_F32, 3, {3, 5, 1}}}},
+    {.in = {{DT_F32, 1, {1}}, {DT_F32, 3, {3, 5, 37}}}},
 };
 
 /* Shapes of real models. */
@@ -68,6 +78,8 @@ const OpDef op_mul = {
     .num_out = 1,
     .min_in = 2,
     .inplace = 1u << 0 | 1u << 1,
+    .by_row = 1u << 0 | 1u << 1,
+    .by_element = true,
     .infer = mul_infer,
     .backward = mul_backward,
     .cost = mul_cost,

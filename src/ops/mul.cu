@@ -1,8 +1,8 @@
 /* mul on CUDA. */
-#include "ops/map.cuh"
+#include "ops/broadcast.cuh"
 
 struct Mul {
-    __device__ float operator()(float a, float b) const
+    __device__ float operator()(float a, float b, float) const
     {
         return a * b;
     }
@@ -10,7 +10,7 @@ struct Mul {
 
 static Status mul_run(const KernelArgs *args)
 {
-    return map_run(args, Mul());
+    return broadcast_run(args, Mul());
 }
 
 CUDA_KERNELS(mul, {.dtypes = DT_SET_FLOAT, .run = mul_run, .name = "packs"})

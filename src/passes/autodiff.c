@@ -18,7 +18,7 @@ static void find_wanted(GradBuilder *grad)
     }
     for (const Node *node = grad->graph->first; node; node = node->next) {
         bool any = false;
-        for (int i = 0; i < node->num_in; i++) any = any || grad_wanted(grad, node->in[i]);
+        for (int i = 0; i < node->num_in && !(node->op->flags & OP_STOPS); i++) any = any || grad_wanted(grad, node->in[i]);
         for (int k = 0; k < node->num_out; k++)
             if (node->out[k] && any) grad->wanted[node->out[k]->id] = 1;
     }

@@ -305,7 +305,7 @@ static Status fuse_lora(Graph *graph, Node *last, bool *fired)
 static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
 {
     Node *add = norm->op == &op_rms_norm ? producer_is(norm->in[0], &op_add) : NULL;
-    if (!add || norm->in[1]->type.ndim != 1) return OK;
+    if (!add || norm->in[1]->type.ndim != 1 || !type_same_dims(&add->in[0]->type, &add->in[1]->type)) return OK;
     Node *weight = norm->in[1]->producer;
     if (weight && !node_precedes(weight, add)) { /* ones, as a norm without a weight reads, may be made earlier */
         if (weight->num_in) return OK;

@@ -45,7 +45,7 @@ static void write_attrs(StrBuf *out, const OpDef *op)
 
 static void write_facts(StrBuf *out, const OpDef *op)
 {
-    strbuf_puts(out, op->backward ? "\nDifferentiable." : "\nNo gradient.");
+    strbuf_puts(out, op->backward ? "\nDifferentiable." : op->flags & OP_STOPS ? "\nStops gradients." : "\nNo gradient.");
     if (op->flags & OP_VIEW) strbuf_puts(out, " A view: no kernel runs.");
     if (op->inplace) strbuf_puts(out, " Output 0 may share the memory of input");
     for (int i = 0, before = 0; i < op->num_in; i++)

@@ -282,6 +282,72 @@ static void check_against_f32(OpCase *c, const void *attrs, const char *what)
     op_case_free(&wide);
 }
 
+/* ---- some rows at a time ---- */
+
+/* `rows` of the rows that the first dims of an operand make, as so many dims. */
+static void cut_type(TensorType *type, int64_t all, int64_t rows)
+{
+    int64_t first = 1;
+    for (int d = 0; d < type->ndim && first < all; d++) {
+        first *= type->dim[d];
+        type->dim[d] = d ? 1 : rows;
+    }
+}
+
+/* Rows [begin, end) of the node alone, against those of the last run. */
+static void check_part(OpCase *c, const CpuKernel *kernel, const Outputs *expected, int64_t all, int64_t begin, int64_t end,
+                       const char *what)
+{
+    const OpDef *op = c->node->op;
+    int64_t      in_row[NODE_MAX_IN] = {0}, out_row[NODE_MAX_OUT] = {0};
+    TensorType   in[NODE_MAX_IN] = {0};
+    OpCase       part;
+    RunOptions   run = {.want = ~0u, .poison = 0xFF};
+    EXPECT(op_cut(c->node, all, in_row, out_row));
+    for (int i = 0; i < op->num_in; i++) {
+        if (!c->node->in[i]) continue;
+        in[i] = c->node->in[i]->type;
+        if (in_row[i]) cut_type(&in[i], all, end - begin);
+    }
+    EXPECT_OK(op_case_make(&part, op, c->node->attrs, in));
+    for (int i = 0; i < op->num_in; i++)
+        if (in[i].ndim) memcpy(part.in[i].data, c->in[i].data + dtype_bytes(in[i].dtype, begin * in_row[i]), part.in[i].bytes);
+    EXPECT_OK(op_case_run(&part, kernel, &run, what));
+    for (int k = 0; k < op->num_out; k++) {
+        if (!part.all_out[k]) continue;
+        const TensorType *type = &part.all_out[k]->type;
+        const char       *want = (const char *)expected->data[k] + dtype_bytes(type->dtype, begin * out_row[k]);
+        double            limit = !op->cost(c->node).matrix_unit ? 0 : type->dtype == DT_F32 ? 1e-5 : 1.0 / 64;
+        double error = memcmp(want, part.out[k].data, part.out[k].bytes) == 0 ? 0 : tensor_error(type, part.out[k].data, type, want, 1e-30);
+        if (part.out[k].bytes != (size_t)dtype_bytes(type->dtype, (end - begin) * out_row[k]) || !(error <= limit) ||
+            (!limit && memcmp(want, part.out[k].data, part.out[k].bytes) != 0))
+            test_fail(__FILE__, __LINE__, "%s: rows %lld to %lld of output %d aren't those of all rows: off by %.3g", what,
+                      (long long)begin, (long long)end - 1, k, error);
+    }
+    op_case_free(&part);
+}
+
+static int num_cut; /* samples of the op that can be cut by rows */
+
+/* Two halves of the rows, cut as finely as it can be. */
+static void check_rows(OpCase *c, const CpuKernel *kernel, const char *what)
+{
+    int64_t    in[NODE_MAX_IN], out[NODE_MAX_OUT], rows = 0, first = 1;
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
+    if (!c->node->op->by_row || op_case_run(c, kernel, &run, what) != OK) return;
+    const TensorType *type = &c->all_out[0]->type;
+    for (int d = 0; d < type->ndim; d++) {
+        first *= type->dim[d];
+        if (op_cut(c->node, first, in, out)) rows = first;
+    }
+    if (rows < 2) return;
+    Outputs expected = outputs_keep(c);
+    check_part(c, kernel, &expected, rows, 0, rows / 2, what);
+    check_part(c, kernel, &expected, rows, rows / 2, rows, what);
+    outputs_free(&expected);
+    num_cut++;
+}
+
 /* ---- samples ---- */
 
 typedef enum Variant { VARIANT_F32, VARIANT_BF16, VARIANT_MIXED, VARIANT_COUNT } Variant;
@@ -329,7 +395,7 @@ static void run_case(const OpDef *op, const OpSample *sample, const TensorType *
     if (!(cost.flops >= 0 && cost.bytes >= 0 && cost.flops + cost.bytes > 0) && !(op->flags & OP_VIEW))
         test_fail(__FILE__, __LINE__, "%s: costs nothing", what);
     for (const CpuKernel *kernel = op->cpu; kernel < op->cpu + OP_MAX_KERNELS && kernel->run; kernel++)
-        if (kernel_fits(&c, kernel)) check_kernel(&c, kernel, what), check_codes(&c, kernel, what);
+        if (kernel_fits(&c, kernel)) check_kernel(&c, kernel, what), check_codes(&c, kernel, what), check_rows(&c, kernel, what);
     if (op->cpu[0].run) check_against_reference(&c, sample, what);
     if (op->cpu[0].run && variant != VARIANT_F32) check_against_f32(&c, sample->attrs, what);
     check_text(&c);
@@ -377,10 +443,12 @@ static void check_op(const OpDef *op, int id)
     EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");
     for (int a = 0; a < op->num_alias; a++) EXPECT(op->alias[a].in < op->num_in && op->alias[a].out < op->num_out);
     if (!op->num_samples) test_fail(__FILE__, __LINE__, "%s has no samples", op->name);
+    num_cut = 0;
     for (int i = 0; i < op->num_samples; i++) {
         check_sample(op, i);
         if (op->results.op) check_results(op, &op->samples[i], i);
     }
+    if (op->by_row && op->cpu[0].run && !num_cut) test_fail(__FILE__, __LINE__, "%s: no sample can be cut by rows", op->name);
 }
 
 int main(int argc, char **argv)

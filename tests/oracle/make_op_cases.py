@@ -368,6 +368,61 @@ def make_parts():
     add("columns_bwd", "acc", [dy, acc], [dx + acc], begin=6, cols=13)
 
 
+def make_general():
+    """What objectives are written with: broadcasting, functions of a number, sums over a dim, softmax, picked columns, masks."""
+    pairs = dict(sub=torch.sub, mul=torch.mul, div=torch.div, minimum=torch.minimum, maximum=torch.maximum, add=torch.add,
+                 ge=torch.ge, gt=torch.gt, eq=torch.eq)
+    for op, fn in pairs.items():
+        for case, a, b in (("rows", (3, 5, 13), (3, 5, 1)), ("both", (3, 1, 13), (1, 5, 13)), ("number", (1,), (2, 3, 4, 5))):
+            a, b = rand(*a, std=2.0).round() + 0.0, rand(*b, std=2.0).round() + 0.0
+            b = b if op != "div" else b.abs() + 0.5
+            add(op, case, [a, b], [fn(a, b).double()])
+    dy, a, b = rand(4, 13), rand(4, 13, std=2.0).round(), rand(4, 13, std=2.0).round()
+    for case, fn in (("maximum", torch.maximum), ("minimum", torch.minimum)):
+        add("maximum_bwd", case, [dy, a, b], [grads(lambda a, b: fn(a, b), [a, b], dy)[0]], least=case == "minimum")
+    cond, a, b = (rand(3, 5, 1) > 0).double(), rand(3, 5, 13), rand(1)
+    add("where", "rows", [cond, a, b], [torch.where(cond != 0, a, b)])
+    add("where", "no_b", [cond, a], [torch.where(cond != 0, a, 0)])
+    add("where", "no_a", [cond, None, a], [torch.where(cond != 0, 0, a)])
+    x, dy = rand(3, 5, 13, std=4.0), rand(3, 5, 13)
+    x[0, 0, :6] = torch.tensor([0.0, -88.0, 88.0, 1e-6, -20.0, 20.0])
+    far = x.clone()
+    far[0, 0, :2] = torch.tensor([-1000.0, 1000.0])
+    small = x.clamp(-3, 3)
+    positive = x.abs() + 1e-3
+    for op, fn, x_of in (("exp", torch.exp, small), ("log", torch.log, positive), ("sqrt", torch.sqrt, positive), ("tanh", torch.tanh, far),
+                         ("sigmoid", torch.sigmoid, far), ("silu", F.silu, x), ("log_sigmoid", F.logsigmoid, far)):
+        add(op, "plain", [x_of], [fn(x_of)])
+    y = f32(torch.sigmoid(x))
+    add("sigmoid_bwd", "plain", [dy, y], [dy * y * (1 - y)])
+    add("silu_bwd", "plain", [dy, x], grads(F.silu, [x], dy))
+    add("log_sigmoid_bwd", "plain", [dy, far], grads(F.logsigmoid, [far], dy))
+    for dim in (-1, 1, 0):
+        case = "dim%d" % (dim % 3)
+        add("sum", case, [x], [x.sum(dim, keepdim=True)], dim=dim)
+        add("mean", case, [x], [x.mean(dim, keepdim=True)], dim=dim)
+        ties = x.round()
+        most, ids = ties.max(dim, keepdim=True)
+        ids = (ties == most).to(torch.int64).argmax(dim, keepdim=True)   # the first
+        add("max", case, [ties], [most, ids.to(torch.int32)], dim=dim)
+        add("pick_bwd", case, [most, ids.to(torch.int32)], [torch.zeros_like(x).scatter(dim, ids, most)], dim=dim, size=x.shape[dim])
+        add("expand", case, [most], [most.expand(x.shape)], dim=dim, size=x.shape[dim])
+    for op, fn in (("softmax", torch.softmax), ("log_softmax", torch.log_softmax)):
+        y = f32(fn(far, -1))
+        add(op, "plain", [far], [fn(far, -1)])
+        y = f32(fn(x, -1))
+        add(op + "_bwd", "plain", [dy, y], grads(lambda x: fn(x, -1), [x], dy))
+    ids = ints(0, 13, 3, 5)
+    ids[0, 1], ids[1, 1], ids[2, 2] = IGNORE, 13, -3
+    picked = x.gather(-1, ids.clamp(0, 12)[..., None])[..., 0]
+    known = (ids >= 0) & (ids < 13)
+    add("pick", "labels", [x, ids], [torch.where(known, picked, torch.where(ids == IGNORE, 0.0, math.nan))])
+    dy = rand(3, 5)
+    add("pick_bwd", "labels", [dy, ids], grads(lambda x: torch.where(known, x.gather(-1, ids.clamp(0, 12)[..., None])[..., 0], 0), [x], dy),
+        dim=-1, size=13, inserted=True)
+    add("label_mask", "labels", [ids], [(ids != IGNORE).double()])
+
+
 def make_swiglu():
     gate, up, dh = rand(3, 5, 13, std=3.0), rand(3, 5, 13), rand(3, 5, 13)
     gate[0, 0, :4] = torch.tensor([90.0, -90.0, 0.0, -20.0])
@@ -684,7 +739,7 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -155,8 +155,22 @@ def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
     return f"{operand.dtype} ({', '.join(dims)})".strip()
 
 
+def _spread(a: Dims, b: Dims) -> Dims | None:
+    """What dims broadcast to: each is the same or 1 in one of them, or one of them is a single number; else None."""
+    one = Dim("1")
+    if (one,) in (a, b):
+        return b if a == (one,) else a
+    if len(a) != len(b) or any(one not in (x, y) and x != y for x, y in zip(a, b, strict=True)):
+        return None
+    return tuple(y if x == one else x for x, y in zip(a, b, strict=True))
+
+
 def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
     """Binds the pattern's dims to those that are there. An expression in it fits anything; of 2F, F is half."""
+    if pattern == ("*",):
+        spread = _spread(bound.get("*", dims), dims)
+        bound["*"] = spread or bound["*"]
+        return spread is not None
     if "..." in pattern:
         rest = len(pattern) - 1
         if len(dims) < rest:
@@ -483,14 +497,27 @@ class Builder:
         values = self.inputs_of(op, args, more)
         bound = self.bind(op, values)
         attrs = {k: self.attr(op, k, v) for k, v in more.items()}
+        own = next((v.dtype for o, v in zip(op.inputs, values, strict=False) if v is not None and not o.dtype), "")
         outs = []
         for operand in op.outputs:
             dims: list[Dim] = []
             for d in operand.dims:
                 got = bound.get(d, attrs.get(d) if d in op.attrs else None)
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
-            outs.append((tuple(dims), attrs.get("dtype", operand.dtype) or (values[0].dtype if values and values[0] is not None and values[0].dtype != "i32" else "")))
+            outs.append((self.resized(op, tuple(dims), attrs), operand.dtype if operand.dtype == "i32" else attrs.get("dtype", operand.dtype) or own))
         return self.emit(op, values, attrs, outs, label, part, keep)
+
+    def resized(self, op: Op, dims: Dims, attrs: dict[str, Any]) -> Dims:
+        """The dims of an op along one of them, which it makes 1, or, where it is 1, what attribute size says."""
+        if "dim" not in op.attrs:
+            return dims
+        k = attrs.get("dim", -1)
+        if not isinstance(k, int) or not -len(dims) <= k < len(dims):
+            raise fail(f"{op.name}: dim is {k!r}, expected a number from {-len(dims)} to {len(dims) - 1}, as x is {show_dims(dims)}")
+        if "size" in op.attrs and dims[k] != Dim("1"):
+            raise fail(f"{op.name}: x is {show_dims(dims)}, expected 1 as dim {k}")
+        k %= len(dims)
+        return (*dims[:k], Dim(attrs.get("size", 1)), *dims[k + 1 :])
 
     def emit(self, op: Op, values: list[Value | None], attrs: dict[str, Any], outs: list[tuple[Dims, str]], label: str | None,
              part: str | None, keep: bool | None = None) -> Value:

@@ -1,0 +1,207 @@
+/* Functions of each element of one tensor: exp, log, sqrt, tanh, sigmoid, silu, log_sigmoid. y has x's dtype. The gradients of the first
+ * four are products and quotients with y or x; the others have an op each. */
+#include "ops/infer.h"
+
+/* x (...) -> y of x's type. */
+static Status unary_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "x", 1));
+    node->out[0]->type = node->in[0]->type;
+    return OK;
+}
+
+/* dy, x or y (...) -> dx of that one's type. */
+static Status unary_bwd_infer(Node *node)
+{
+    TRY(infer_float(node, 1, "x", 1));
+    TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[1]->type));
+    node->out[0]->type = node->in[1]->type;
+    return OK;
+}
+
+static OpCost unary_cost(const Node *node)
+{
+    return cost_streaming(node, 20.0 * (double)type_numel(&node->out[0]->type));
+}
+
+/* dx = by op(dy, beside). */
+static Status emit_dx(GradBuilder *grad, const Node *node, int op, const void *attrs, Value *beside, double by)
+{
+    ScaleAttrs scale = {.by = by};
+    Value     *in[] = {grad_of(grad, node->out[0]), beside}, *dx;
+    TRY(grad_emit(grad, op, attrs, in, 2, ~0u, &dx));
+    if (by != 1) TRY(grad_emit(grad, OP_SCALE, &scale, &dx, 1, ~0u, &dx));
+    return grad_add(grad, node->in[0], dx);
+}
+
+static Status exp_backward(GradBuilder *grad, const Node *node)
+{
+    return emit_dx(grad, node, OP_MUL, NULL, node->out[0], 1);
+}
+
+static Status log_backward(GradBuilder *grad, const Node *node)
+{
+    return emit_dx(grad, node, OP_DIV, NULL, node->in[0], 1);
+}
+
+static Status sqrt_backward(GradBuilder *grad, const Node *node)
+{
+    return emit_dx(grad, node, OP_DIV, NULL, node->out[0], 0.5);
+}
+
+static Status tanh_backward(GradBuilder *grad, const Node *node)
+{
+    static const SoftcapAttrs one = {.cap = 1};
+    return emit_dx(grad, node, OP_SOFTCAP_BWD, &one, node->out[0], 1);
+}
+
+static Status sigmoid_backward(GradBuilder *grad, const Node *node)
+{
+    return emit_dx(grad, node, OP_SIGMOID_BWD, NULL, node->out[0], 1);
+}
+
+static Status silu_backward(GradBuilder *grad, const Node *node)
+{
+    return emit_dx(grad, node, OP_SILU_BWD, NULL, node->in[0], 1);
+}
+
+static Status log_sigmoid_backward(GradBuilder *grad, const Node *node)
+{
+    return emit_dx(grad, node, OP_LOG_SIGMOID_BWD, NULL, node->in[0], 1);
+}
+
+/* ---- kernels ---- */
+
+enum { PER_TASK = 16 * TILE };
+
+typedef void (*RowFn)(float *y, const float *a, const float *b, int64_t count);
+
+typedef struct UnaryJob {
+    const KernelArgs *args;
+    RowFn             row;
+} UnaryJob;
+
+static void unary_task(void *context, int64_t task, int worker)
+{
+    const UnaryJob   *job = context;
+    const KernelArgs *args = job->args;
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * PER_TASK);
+    float             scratch_a[TILE], scratch_b[TILE], scratch_y[TILE];
+    (void)worker;
+    for (int64_t at = task * PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *a = tile_load(&args->in[0], at, n, scratch_a);
+        const float *b = args->num_in > 1 ? tile_load(&args->in[1], at, n, scratch_b) : NULL;
+        float       *y = tile_result(&args->out[0], at, scratch_y);
+        job->row(y, a, b, n);
+        tile_store(&args->out[0], at, y, n);
+    }
+}
+
+/* y of a, or of dy = a and b; y may be a. */
+#define ROW_OF(name, expr) \
+    static void name##_row(float *y, const float *a, const float *b, int64_t count) \
+    { \
+        (void)b; \
+        VEC_LOOP \
+        for (int64_t i = 0; i < count; i++) y[i] = (expr); \
+    } \
+    static Status name##_cpu(const KernelArgs *args) \
+    { \
+        UnaryJob job = {args, name##_row}; \
+        pool_run(args->pool, div_up(type_numel(&args->out[0].type), PER_TASK), unary_task, &job); \
+        return OK; \
+    }
+
+static inline float silu_slope(float x)
+{
+    float s = vec_sigmoid(x);
+    return s + x * s * (1.0f - s);
+}
+
+ROW_OF(exp, vec_expf(a[i]))
+ROW_OF(log, logf(a[i]))
+ROW_OF(sqrt, sqrtf(a[i]))
+ROW_OF(tanh, vec_tanhf(a[i]))
+ROW_OF(sigmoid, vec_sigmoid(a[i]))
+ROW_OF(silu, a[i] * vec_sigmoid(a[i]))
+/* No exponential of a positive number: it can't overflow, and what is small stays. */
+ROW_OF(log_sigmoid, (a[i] < 0 ? a[i] : 0.0f) - log1pf(vec_expf(-fabsf(a[i]))))
+ROW_OF(sigmoid_bwd, a[i] * b[i] * (1.0f - b[i]))
+ROW_OF(silu_bwd, a[i] * silu_slope(b[i]))
+ROW_OF(log_sigmoid_bwd, a[i] * vec_sigmoid(-b[i]))
+
+/* ---- descriptors ---- */
+
+static const OpSample unary_samples[] = {
+    {.in = {{DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {3, 35, 333}}}},
+};
+
+static const OpSample unary_bwd_samples[] = {
+    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample unary_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}}},
+};
+
+static const OpSample unary_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}, {DT_F32, 2, {70, 32000}}}},
+};
+
+#define UNARY(op_id, op_name, text, ...) \
+    .id = op_id, .name = op_name, .synopsis = text, .num_in = 1, .num_out = 1, .min_in = 1, .inplace = 1u << 0, .by_row = 1u << 0, \
+    .by_element = true, .infer = unary_infer, .cost = unary_cost, .samples = unary_samples, \
+    .num_samples = sizeof unary_samples / sizeof unary_samples[0], .large = unary_large_samples, \
+    .num_large = sizeof unary_large_samples / sizeof unary_large_samples[0], __VA_ARGS__
+
+#define UNARY_BWD(op_id, op_name, text, ...) \
+    .id = op_id, .name = op_name, .synopsis = text, .num_in = 2, .num_out = 1, .min_in = 2, .inplace = 1u << 0, \
+    .by_row = 1u << 0 | 1u << 1, .by_element = true, .infer = unary_bwd_infer, .cost = unary_cost, .samples = unary_bwd_samples, \
+    .num_samples = sizeof unary_bwd_samples / sizeof unary_bwd_samples[0], .large = unary_bwd_large_samples, \
+    .num_large = sizeof unary_bwd_large_samples / sizeof unary_bwd_large_samples[0], __VA_ARGS__
+
+const OpDef op_exp = {
+    UNARY(OP_EXP, "exp", "y = e^x", .backward = exp_backward, .cpu = {{DT_SET_FLOAT, exp_cpu, "reference"}}),
+};
+
+const OpDef op_log = {
+    UNARY(OP_LOG, "log", "y = ln x", .backward = log_backward, .cpu = {{DT_SET_FLOAT, log_cpu, "reference"}}, .holds = {HOLDS_POSITIVE}),
+};
+
+const OpDef op_sqrt = {
+    UNARY(OP_SQRT, "sqrt", "y = sqrt x", .backward = sqrt_backward, .cpu = {{DT_SET_FLOAT, sqrt_cpu, "reference"}},
+          .holds = {HOLDS_POSITIVE}),
+};
+
+const OpDef op_tanh = {
+    UNARY(OP_TANH, "tanh", "y = tanh x", .backward = tanh_backward, .cpu = {{DT_SET_FLOAT, tanh_cpu, "reference"}}),
+};
+
+const OpDef op_sigmoid = {
+    UNARY(OP_SIGMOID, "sigmoid", "y = 1 / (1 + e^-x)", .backward = sigmoid_backward, .cpu = {{DT_SET_FLOAT, sigmoid_cpu, "reference"}}),
+};
+
+const OpDef op_silu = {
+    UNARY(OP_SILU, "silu", "y = x sigmoid(x)", .backward = silu_backward, .cpu = {{DT_SET_FLOAT, silu_cpu, "reference"}}),
+};
+
+const OpDef op_log_sigmoid = {
+    UNARY(OP_LOG_SIGMOID, "log_sigmoid", "y = ln sigmoid(x), exact for large |x| too; -log_sigmoid(-x) is softplus",
+          .backward = log_sigmoid_backward, .cpu = {{DT_SET_FLOAT, log_sigmoid_cpu, "reference"}}),
+};
+
+const OpDef op_sigmoid_bwd = {
+    UNARY_BWD(OP_SIGMOID_BWD, "sigmoid_bwd", "dx = dy y (1 - y)", .cpu = {{DT_SET_FLOAT, sigmoid_bwd_cpu, "reference"}}),
+};
+
+const OpDef op_silu_bwd = {
+    UNARY_BWD(OP_SILU_BWD, "silu_bwd", "dx = dy d silu(x) / dx", .cpu = {{DT_SET_FLOAT, silu_bwd_cpu, "reference"}}),
+};
+
+const OpDef op_log_sigmoid_bwd = {
+    UNARY_BWD(OP_LOG_SIGMOID_BWD, "log_sigmoid_bwd", "dx = dy sigmoid(-x)", .cpu = {{DT_SET_FLOAT, log_sigmoid_bwd_cpu, "reference"}}),
+};
