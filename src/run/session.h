@@ -34,8 +34,9 @@ typedef struct LoadSource {
     const void *(*part)(void *context, const Param *param, int k);
 } LoadSource;
 
-/* Fills the parameters of the adapters, or all others of the source's space, by the load program (passes/load.c): each piece is read straight into where the
- * launches that keep it read it, or, where it arrives as it is kept, into its place. The host holds a few MiB at a time. */
+/* Fills the parameters of the adapters, or all others of the source's space, by the load program (passes/load.c): each piece is read
+ * straight into where the launches that keep it read it, or, where it arrives as it is kept, into its place. The host holds a few MiB at a
+ * time. */
 NODISCARD Status session_load(Session *session, bool adapters, const LoadSource *source);
 
 /* Runs a program of the session's plan (plan_program). Asynchronous on CUDA; session_read and session_sync wait. */

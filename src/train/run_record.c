@@ -290,8 +290,8 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
     if (status == OK &&
         !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) && json_get(&root, "settings_hash") &&
           get_hash(&root, "settings_hash", &before->hash) && get_hash(&root, "base", &before->base) &&
-          get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) && get_hash(&root, "objective", &before->objective) &&
-          get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
+          get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) &&
+          get_hash(&root, "objective", &before->objective) && get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
         status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
     if (status == OK) strbuf_puts(&before->settings, settings);

@@ -1,0 +1,22 @@
+"""Distillation: the divergence of a teacher's distribution from the model's, KL(teacher || model), of each trained token (Hinton et al. 2015).
+
+Run files name the teacher: teacher_model. It has the model's vocabulary."""
+
+from typing import Any
+
+from surogate.dsl import Module, forward, graph, objective
+
+
+@objective
+class ForwardKL(Module):
+    temperature = 2.0
+
+    @forward
+    def forward(self, logits: Any, teacher_logits: Any, labels: Any, hyper: Any) -> dict[str, Any]:
+        with graph() as g:
+            cold = 1 / self.temperature
+            own = g.log_softmax(g.scale(logits, by=cold, name="own.cold"), name="own")
+            theirs = g.log_softmax(g.scale(teacher_logits, by=cold, name="theirs.cold"), name="theirs")
+            terms = g.mul(g.exp(theirs), g.sub(theirs, own), name="terms")
+            kl = g.mul(g.reshape(g.sum(terms), "B", "T"), g.label_mask(labels), name="kl")
+            return {"loss": g.scale(g.loss_sum(kl, hyper), by=self.temperature**2, name="loss")}

@@ -1,0 +1,236 @@
+/* chunk: what is computed of logits is computed some rows at a time, so that they are never there whole. From a product with the output
+ * head on, nodes that work row by row are cut, up to values with a number a row; those are put together again. Gradients follow by the
+ * rules of the ops that cut and join (take_rows, put_rows), and what a chunk makes is made again for its backward pass. What one kernel
+ * does in chunks of its own (lm_head_loss) isn't touched, and a graph whose logits something reads whole stays as it is. */
+#include "ops/lm_head_chunks.h"
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+#include <string.h>
+
+enum { IN_REGION = 1, BEHIND = 2, BEFORE = 4 }; /* of a node: cut; reads something of the region, by way of others; is read by it so */
+
+typedef struct Chunks {
+    Graph  *graph;
+    int64_t rows, each;  /* tokens of the program, and of a chunk */
+    char   *marks;       /* by id of a node */
+    Value **part, **sum; /* by id of a value: what stands for it in this chunk; what is put together of those so far */
+    int     num_values;
+} Chunks;
+
+static bool is_head(const Node *node)
+{
+    return node->op == &op_linear && node->in[1]->param && node->in[1]->param->is_head && node->out[0]->type.ndim == 3;
+}
+
+static bool is_marked(const Chunks *c, const Node *node, int mark)
+{
+    return node && c->marks[node->id] & mark;
+}
+
+static bool reads_marked(const Chunks *c, const Node *node, int mark)
+{
+    bool any = false;
+    for (int i = 0; i < node->num_in; i++) any = any || (node->in[i] && is_marked(c, node->in[i]->producer, mark));
+    return any;
+}
+
+static bool is_read_by_marked(const Chunks *c, const Node *node, int mark)
+{
+    for (int k = 0; k < node->num_out; k++)
+        for (const Use *use = node->out[k] ? node->out[k]->first_use : NULL; use; use = use->next)
+            if (is_marked(c, use->node, mark)) return true;
+    return false;
+}
+
+/* More than a number a row. */
+static bool is_wide(const Chunks *c, const Value *value)
+{
+    return type_numel(&value->type) > c->rows;
+}
+
+static bool reads_wide(const Chunks *c, const Node *node)
+{
+    for (int i = 0; i < node->num_in; i++)
+        if (node->in[i] && is_marked(c, node->in[i]->producer, IN_REGION) && is_wide(c, node->in[i])) return true;
+    return false;
+}
+
+static bool can_cut(const Chunks *c, const Node *node)
+{
+    int64_t in[NODE_MAX_IN], out[NODE_MAX_OUT];
+    return op_cut(node, c->rows, in, out);
+}
+
+/* All that reads something wide of the region, and what lies on a way from the region to it. false: some of it can't be cut. */
+static bool find_region(Chunks *c)
+{
+    for (bool grows = true; grows;) {
+        grows = false;
+        for (const Node *node = c->graph->first; node; node = node->next) {
+            if (reads_marked(c, node, IN_REGION | BEHIND)) c->marks[node->id] |= BEHIND;
+            if (is_marked(c, node, IN_REGION) || !reads_wide(c, node)) continue;
+            c->marks[node->id] |= IN_REGION;
+            grows = true;
+        }
+        for (const Node *node = c->graph->last; node; node = node->prev) {
+            if (is_read_by_marked(c, node, IN_REGION | BEFORE)) c->marks[node->id] |= BEFORE;
+            if (is_marked(c, node, IN_REGION) || !is_marked(c, node, BEHIND) || !is_marked(c, node, BEFORE)) continue;
+            c->marks[node->id] |= IN_REGION;
+            grows = true;
+        }
+    }
+    for (const Node *node = c->graph->first; node; node = node->next)
+        if (is_marked(c, node, IN_REGION) && !can_cut(c, node)) return false;
+    for (int i = 0; i < c->graph->num_outputs; i++) {
+        const Value *value = c->graph->outputs[i].value;
+        if (is_marked(c, value->producer, IN_REGION) && is_wide(c, value)) return false;
+    }
+    return true;
+}
+
+/* Somebody outside of the region reads it. */
+static bool is_result(const Chunks *c, const Value *value)
+{
+    for (const Use *use = value ? value->first_use : NULL; use; use = use->next)
+        if (!use->node || !is_marked(c, use->node, IN_REGION)) return true;
+    return false;
+}
+
+/* Where chunks can stand: before the first node that comes after all they read. *out NULL: at the end. What reads a result and stands
+ * before that goes behind them. */
+static Node *find_place(const Chunks *c)
+{
+    Node *place = c->graph->first;
+    for (Node *node = c->graph->first; node; node = node->next)
+        if (!is_marked(c, node, IN_REGION | BEHIND) && is_read_by_marked(c, node, IN_REGION)) place = node->next;
+    return place;
+}
+
+static Status cut(Chunks *c, Value *value, int64_t begin, int64_t count, Value **out)
+{
+    RowsAttrs attrs = {.begin = begin, .count = count};
+    Node     *node;
+    if (!c->part[value->id]) {
+        TRY(graph_add_node(c->graph, &op_take_rows, &attrs, arena_printf(c->graph->arena, "%s.rows", value->name), &value, 1, ~0u, &node));
+        node->out[0]->hint = HINT_AGAIN;
+        c->part[value->id] = node->out[0];
+    }
+    *out = c->part[value->id];
+    return OK;
+}
+
+/* The node for rows [begin, begin + count). */
+static Status add_part(Chunks *c, const Node *whole, int64_t begin, int64_t count)
+{
+    int64_t  in_numel[NODE_MAX_IN] = {0}, out_numel[NODE_MAX_OUT];
+    Value   *in[NODE_MAX_IN];
+    Node    *node;
+    uint32_t want = 0;
+    int      first = 0;
+    op_cut(whole, c->rows, in_numel, out_numel);
+    c->graph->layer = whole->layer;
+    c->graph->part = whole->part;
+    c->graph->source = whole->source;
+    for (int i = 0; i < whole->num_in; i++) {
+        in[i] = whole->in[i];
+        if (in[i] && in_numel[i]) TRY(cut(c, whole->in[i], begin, count, &in[i]));
+    }
+    while (!whole->out[first]) first++;
+    for (int k = 0; k < whole->num_out; k++) want |= (uint32_t)(whole->out[k] != NULL) << k;
+    TRY(graph_add_node(c->graph, whole->op, whole->attrs, arena_printf(c->graph->arena, "%s.rows", whole->out[first]->name), in,
+                       whole->num_in, want, &node));
+    for (int k = 0; k < whole->num_out; k++) {
+        Value *value = whole->out[k];
+        if (!value) continue;
+        c->part[value->id] = node->out[k];
+        if (out_numel[k] > 1) node->out[k]->hint = HINT_AGAIN;
+    }
+    return OK;
+}
+
+/* A chunk's rows of a result are put to those before. */
+static Status put_results(Chunks *c, const Node *whole, int64_t begin)
+{
+    for (int k = 0; k < whole->num_out; k++) {
+        const Value *value = whole->out[k];
+        if (!is_result(c, value)) continue;
+        RowsAttrs attrs = {.begin = begin, .batch = value->type.dim[0], .seq = value->type.dim[1]};
+        Value    *in[] = {c->part[value->id], c->sum[value->id]};
+        Node     *node;
+        c->graph->source = whole->source;
+        TRY(graph_add_node(c->graph, &op_put_rows, &attrs, value->name, in, 2, ~0u, &node));
+        c->sum[value->id] = node->out[0];
+    }
+    return OK;
+}
+
+static Status add_chunks(Chunks *c, Node *const *region, int count)
+{
+    for (int64_t begin = 0; begin < c->rows; begin += c->each) {
+        int64_t rows = c->rows - begin < c->each ? c->rows - begin : c->each;
+        memset(c->part, 0, sizeof *c->part * (size_t)c->num_values);
+        for (int i = 0; i < count; i++) TRY(add_part(c, region[i], begin, rows));
+        for (int i = 0; i < count; i++) TRY(put_results(c, region[i], begin));
+    }
+    return OK;
+}
+
+/* Chunks in place of the region's nodes. */
+static Status rewrite(Chunks *c)
+{
+    Graph *graph = c->graph;
+    Node **region = arena_array(graph->arena, Node *, graph->num_nodes), **behind = arena_array(graph->arena, Node *, graph->num_nodes);
+    int    count = 0, moved = 0;
+    Node  *place = find_place(c);
+    for (Node *node = graph->first; node; node = node->next)
+        if (is_marked(c, node, IN_REGION)) region[count++] = node;
+    for (Node *node = graph->first; node != place; node = node->next)
+        if (is_marked(c, node, BEHIND) && !is_marked(c, node, IN_REGION)) behind[moved++] = node;
+    graph->cursor = place;
+    TRY(add_chunks(c, region, count));
+    graph->cursor = NULL;
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = NULL;
+    for (int i = 0; i < moved; i++) graph_move_before(graph, behind[i], place);
+    for (int i = count - 1; i >= 0; i--) {
+        for (int k = 0; k < region[i]->num_out; k++)
+            if (is_result(c, region[i]->out[k])) graph_replace_uses(graph, region[i]->out[k], c->sum[region[i]->out[k]->id], NULL);
+        graph_remove_node(graph, region[i]);
+    }
+    return OK;
+}
+
+/* Rows of a chunk: as few chunks as the head's own kernel would take with numbers as wide as the widest here. */
+static int64_t rows_of_chunk(const Chunks *c, const CompileOptions *options, bool has_grads)
+{
+    int64_t most = 0;
+    bool    has_dw = false;
+    for (const Node *node = c->graph->first; node; node = node->next) {
+        if (!is_marked(c, node, IN_REGION)) continue;
+        if (is_head(node)) has_dw = has_dw || (has_grads && node->in[1]->param->trained);
+        for (int k = 0; k < node->num_out; k++)
+            if (node->out[k] && type_bytes(&node->out[k]->type) / c->rows > most) most = type_bytes(&node->out[k]->type) / c->rows;
+    }
+    return lm_head_chunk_rows(c->rows, most, has_dw, options->head_chunks);
+}
+
+Status pass_chunk(PassContext *context, Graph **graph_ref)
+{
+    Graph *graph = *graph_ref;
+    Chunks c = {.graph = graph, .num_values = graph->num_values};
+    if (context->program->spec.entry->is_cached) return OK;
+    c.marks = arena_array(graph->arena, char, graph->next_node_id);
+    for (const Node *node = graph->first; node; node = node->next) {
+        if (!is_head(node)) continue;
+        c.rows = type_rows(&node->out[0]->type);
+        c.marks[node->id] = IN_REGION;
+    }
+    if (!c.rows || !find_region(&c)) return OK;
+    c.each = rows_of_chunk(&c, context->options, context->program->spec.entry->has_grads);
+    if (c.each >= c.rows) return OK;
+    c.part = arena_array(graph->arena, Value *, graph->num_values);
+    c.sum = arena_array(graph->arena, Value *, graph->num_values);
+    return rewrite(&c);
+}
