@@ -49,7 +49,7 @@ static int64_t table_of(const Node *node)
 {
     if (node->op == &op_embedding || node->op == &op_lm_head_loss) return node->in[1]->type.dim[0];
     if (node->op == &op_lm_head_loss_bwd) return node->in[2]->type.dim[0]; /* fusing may leave this one alone */
-    return node->op == &op_cross_entropy ? type_cols(&node->in[0]->type) : 0;
+    return node->op == &op_cross_entropy || node->op == &op_pick ? type_cols(&node->in[0]->type) : 0;
 }
 
 int64_t compile_index_bound(const Plan *plan, const char *input)
@@ -70,8 +70,9 @@ static Status check_index(const PassContext *context, const IrInput *own, const 
 {
     int64_t rows = node ? table_of(node) : 0;
     bool    ignores = own->pad == IGNORE_INDEX && rows && node->op != &op_embedding;
-    FAIL_IF(!rows, ERR_UNSUPPORTED, "%s: %s reads the input %s; whole numbers go to embedding and cross_entropy alone", context->file,
-            node ? node->op->name : "an output", own->name);
+    if (node && node->op == &op_label_mask) return OK; /* of any numbers */
+    FAIL_IF(!rows, ERR_UNSUPPORTED, "%s: %s reads the input %s; whole numbers go to embedding, cross_entropy, pick and label_mask alone",
+            context->file, node ? node->op->name : "an output", own->name);
     FAIL_IF(!ignores && (own->pad < 0 || own->pad >= rows), ERR_INVALID, "%s: inputs: %s is padded with %d; %s expects 0 to %lld%s",
             context->file, own->name, own->pad, node->op->name, (long long)rows - 1, node->op == &op_embedding ? "" : ", or -100");
     return OK;

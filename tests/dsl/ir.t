@@ -42,6 +42,14 @@ check "SUROGATE_MODELS: $(tail -3 err)" [ "$status" = 0 ]
 cp tiny.json models/again.json
 SUROGATE_MODELS=models refused "two of one architecture" 2 "are both of TinyForCausalLM; remove one" -- eval bare --text text.txt
 SUROGATE_MODELS=nowhere refused "no such folder" 2 "SUROGATE_MODELS" "nowhere" -- eval bare --text text.txt
+# A loss of general ops trains, in both dtypes.
+python3 -m surogate.dsl build "$root/tests/dsl/general.py" -o general.json || fail "general ops don't build"
+cp -r model general && echo '{"architectures": ["GeneralForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 1}' > general/config.json
+for dtype in fp32 bf16; do
+    run pt run.yaml model=general ir=general.json output_dir=general-$dtype model_dtype=$dtype max_steps=8 learning_rate=1e-2
+    check "general ops in $dtype: $(tail -3 err)" [ "$status" = 0 ]
+    check "their loss falls in $dtype" awk -F'[:,]' '/"loss"/ { for (k = 1; k < NF; k++) if ($k ~ /"loss"/) { if (!n++) first = $(k + 1); last = $(k + 1) } } END { exit !(n > 1 && last + 0 < first + 0) }' general-$dtype/metrics.jsonl
+done
 # Python is run where the command line says so.
 sed 's/tiny.json/tiny.py/' run.yaml > python.yaml
 refused "Python isn't run" 2 "python.yaml:10:5: tiny.py is Python" "--allow-python" "python3 -m surogate.dsl build tiny.py" -- plan python.yaml
