@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from surogate.errors import Status as Status
     from surogate.errors import SurogateError as SurogateError
     from surogate.model import Model as Model
+    from surogate.model import Score as Score
     from surogate.run import Outcome as Outcome
     from surogate.run import Run as Run
     from surogate.text import ChatTemplate as ChatTemplate
@@ -27,6 +28,7 @@ _HOMES = {
     "Model": "model",
     "Outcome": "run",
     "Run": "run",
+    "Score": "model",
     "Status": "errors",
     "Step": "trainer",
     "SurogateError": "errors",

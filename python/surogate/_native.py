@@ -152,6 +152,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_model_decode": [c_void_p, *_IDS, _OUT],
     "sg_model_decode_text": [c_void_p, *_IDS, _OUT, POINTER(c_size_t)],
     "sg_model_losses": [c_void_p, *_IDS, POINTER(c_float)],
+    "sg_model_score": [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
     "sg_model_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable, Mapping
 from ctypes import POINTER, byref, c_int32, c_size_t, c_void_p
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,26 @@ from numpy.typing import NDArray
 
 from surogate import _arrays, _native
 from surogate._native import Closes, Handle, check, lib
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of a row of tokens."""
+
+    ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]  #: ln p of each id, given those before it; NaN: the first has none
+    prompt_tokens: int  #: of the ids; 0: there is no prompt
+    tokens: int  #: that are summed, which the prompt's aren't
+    sum: float
+
+
+def _row(value: Any, name: str) -> dict[str, Any]:
+    """A row as the library reads it."""
+    if isinstance(value, str):
+        return {"text": value}
+    if not isinstance(value, Mapping):
+        return {"ids": _arrays.ids(value, name).tolist()}
+    return {**value, "ids": _arrays.ids(value["ids"], name).tolist()} if "ids" in value else dict(value)
 
 
 class Model(Closes):
@@ -57,6 +80,29 @@ class Model(Closes):
         with self._handle.use() as model:
             check(lib.sg_model_losses(model, _arrays.pointer(array), array.size, _arrays.floats(losses)))
         return np.negative(losses, out=losses)
+
+    def score(self, rows: Iterable[Any]) -> list[Score]:
+        """ln p of every token of each row: a text, (count) ids, or what a line of `surogate score` says: {"prompt", "completion"}.
+
+        A row's numbers don't depend on the rows beside it.
+        """
+        data = "\n".join(json.dumps(_row(row, f"rows[{i}]")) for i, row in enumerate(rows)).encode()
+        text, length = c_void_p(), c_size_t()
+        if not data:
+            return []
+        with self._handle.use() as model:
+            check(lib.sg_model_score(model, data, len(data), byref(text), byref(length)))
+        found = map(json.loads, _native.take_text(text, length.value).splitlines())
+        return [
+            Score(
+                np.array(row["ids"], np.int32),
+                np.array(row["logprobs"], np.float32),
+                row.get("prompt_tokens", 0),
+                row["tokens"],
+                row["sum"],
+            )
+            for row in found
+        ]
 
     def generate(
         self, ids: Any, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0

@@ -328,6 +328,14 @@ class Steps(InFolder):
             want = trainer.logprobs([1, 2, 3, 4])[0, :3]
         with Model(self.folder / "base/model", adapter=self.folder / "adapter/peft", device="cpu") as model:
             np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, rtol=1e-4)
+            first, second, third = model.score([[1, 2, 3, 4], {"ids": np.array([4])}, {"prompt": "To be", "completion": " or not"}])
+            np.testing.assert_allclose(first.logprobs[1:], want, rtol=1e-4)
+            self.assertEqual((list(first.ids), np.isnan(first.logprobs[0]), first.tokens), ([1, 2, 3, 4], True, 3))
+            self.assertAlmostEqual(first.sum, float(first.logprobs[1:].sum()), places=5)
+            self.assertEqual((second.tokens, second.sum, model.score([])), (0, 0, []))
+            self.assertEqual((third.prompt_tokens, third.tokens), (len(model.encode("To be")), len(third.ids) - third.prompt_tokens))
+            with self.assert_fails(Status.INVALID, "rows:2: ids[0] is no token id"):
+                model.score(["a", [-1]])
         with Model(self.folder / "adapter/merged", device="cpu") as model:
             np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, rtol=1e-4)
 

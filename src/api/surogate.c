@@ -6,6 +6,7 @@
 #include "base/version.h"
 #include "infer/evaluate.h"
 #include "infer/samples.h"
+#include "infer/score.h"
 #include "train/signals.h"
 
 #include <stdlib.h>
@@ -268,7 +269,7 @@ sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t
     api_begin();
     Status status = need_tokenizer(model);
     if (status == OK && len) status = api_need(text, "text");
-    if (status == OK) status = infer_encode(&model->infer, text ? text : "", len, &ids);
+    if (status == OK) status = infer_encode(&model->infer, text ? text : "", len, true, &ids);
     return api_end(api_hand_ids(status, &ids, out_ids, out_num));
 }
 
@@ -305,6 +306,29 @@ sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float
 {
     api_begin();
     return api_end(losses_of(model, ids, num, losses));
+}
+
+static Status score_rows(sg_model *model, const char *rows, size_t len, StrBuf *out)
+{
+    Scores scores = {0};
+    TRY(api_need(model, "model"));
+    if (len) TRY(api_need(rows, "rows"));
+    infer_stop(&model->infer);
+    Status status = scores_read(&model->infer, "rows", (Str){rows, len}, 0, &scores);
+    if (status == OK) status = scores_run(&model->infer, &scores);
+    if (status == OK) scores_write(&scores, out);
+    scores_deinit(&scores);
+    infer_stop(&model->infer);
+    return status;
+}
+
+sg_status sg_model_score(sg_model *model, const char *rows, size_t len, char **out_lines, size_t *out_len)
+{
+    StrBuf lines = {0};
+    api_begin();
+    Status status = score_rows(model, rows, len, &lines);
+    if (status == OK && out_len) *out_len = lines.len;
+    return api_end(api_hand_text(status, &lines, out_lines));
 }
 
 static Status generate_ids(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling, TokenIds *out)

@@ -37,7 +37,7 @@ static Status read_documents(Arena *arena, InferModel *infer, const char *path, 
     for (size_t i = 0; i < out->count; i++) {
         TextFile file;
         TRY(text_file_open(out->paths[i], &file));
-        Status status = infer_encode(infer, file.text.data, file.text.len, &out->ids);
+        Status status = infer_encode(infer, file.text.data, file.text.len, true, &out->ids);
         size_t len = out->ids.len - out->begin[i];
         if (status == OK && len >= 2) out->bytes += file.text.len - infer_first_bytes(infer, file.text, out->ids.data[out->begin[i]]);
         text_file_close(&file);

@@ -160,7 +160,8 @@ static Status run(CliArgs *args, const GenerateArgs *g)
     Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
     if (status == OK) status = infer_use_format(&infer, g->qlora);
     if (status == OK) status = infer_use_recipe(&infer, g->recipe);
-    if (status == OK) status = g->chat ? encode_question(&infer, g, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, &ids);
+    if (status == OK)
+        status = g->chat ? encode_question(&infer, g, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, true, &ids);
     if (status == OK) status = generate_text(&infer, g, &ids);
     token_ids_deinit(&ids);
     infer_close(&infer);

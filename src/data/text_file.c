@@ -56,7 +56,7 @@ static Status is_stream(const char *path, bool *out)
     return OK;
 }
 
-Status text_file_open(const char *path, TextFile *out)
+Status text_file_open_rows(const char *path, TextFile *out)
 {
     *out = (TextFile){0};
     bool   unpacked;
@@ -73,11 +73,15 @@ Status text_file_open(const char *path, TextFile *out)
     }
     if (starts_with(out->text, "\xef\xbb\xbf", 3)) out->text = (Str){out->text.data + 3, out->text.len - 3};
     if (status == OK) status = check_text(path, out->text);
-    if (status != OK)
-        text_file_close(out);
-    else
-        warn_of_rows(path);
+    if (status != OK) text_file_close(out);
     return status;
+}
+
+Status text_file_open(const char *path, TextFile *out)
+{
+    TRY(text_file_open_rows(path, out));
+    warn_of_rows(path);
+    return OK;
 }
 
 void text_file_close(TextFile *file)

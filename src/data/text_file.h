@@ -10,6 +10,7 @@ typedef struct TextFile {
     StrBuf  unpacked;
 } TextFile;
 
-/* ERR_INVALID for what is no text: a .parquet file, NUL bytes. */
+/* ERR_INVALID for what is no text: a .parquet file, NUL bytes. A warning tells that rows, as of a .jsonl file, are taken as text. */
 NODISCARD Status text_file_open(const char *path, TextFile *out);
+NODISCARD Status text_file_open_rows(const char *path, TextFile *out); /* without it: rows are what is wanted */
 void             text_file_close(TextFile *file);

@@ -171,9 +171,9 @@ void infer_close(InferModel *infer)
     *infer = (InferModel){0};
 }
 
-Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out)
+Status infer_encode(InferModel *infer, const char *text, size_t len, bool add_special, TokenIds *out)
 {
-    EncodeOptions options = {.add_special = true};
+    EncodeOptions options = {.add_special = add_special};
     size_t        first = out->len;
     FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which is needed to read text", infer->tokenizer_dir);
     TRY(tokenizer_encode(infer->tokenizer, infer->scratch, text, len, options, out));

@@ -44,9 +44,9 @@ void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_
 NODISCARD Status infer_start(InferModel *infer);
 void             infer_stop(InferModel *infer); /* drops the session, so that another may be started */
 
-/* Ids of a text as the model is fed it: with BOS and the like where the tokenizer adds them. ERR_INVALID when an id is beyond
+/* Ids of a text as the model is fed it; add_special: with BOS and the like where the tokenizer adds them. ERR_INVALID when an id is beyond
  * the embedding. */
-NODISCARD Status infer_encode(InferModel *infer, const char *text, size_t len, TokenIds *out);
+NODISCARD Status infer_encode(InferModel *infer, const char *text, size_t len, bool add_special, TokenIds *out);
 
 /* Bytes of a text that `first` stands for, the first of its ids: it has no loss. 0: it was added before the text, as BOS is. */
 size_t infer_first_bytes(const InferModel *infer, Str text, int32_t first);

@@ -429,7 +429,7 @@ Status driven_rank_save(DrivenRank *d, const char *dir)
     StrBuf      text = {0};
     int         lock = OUTPUT_LOCK_NONE;
     Status      status = save_context(d, dir, &text, &context);
-    t->state.settings_hash = t->record.hash;
+    t->state.settings_hash = t->record.said_hash;
     t->state.rows = -1; /* which rows there were is the caller's */
     if (status == OK) status = lock_folder(t, context.output_dir, &lock);
     if (status == OK) status = checkpoint_save(&context, &t->state);

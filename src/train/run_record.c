@@ -56,6 +56,43 @@ static uint64_t settings_hash(const RunRecord *record, const StrBuf *settings)
     return hash_bytes(record->model.data, record->model.len, hash_bytes(settings->data, settings->len, 0));
 }
 
+/* Lines of a resolved run file, of a dataset's keys too, as they are where nothing is said. */
+static void print_defaults(StrBuf *out)
+{
+    Config config;
+    Status status = config_parse("defaults", "datasets: [.]", sizeof "datasets: [.]" - 1, NULL, 0, &config, NULL);
+    CHECK(status == OK);
+    config_print(&config, out);
+    config_deinit(&config);
+}
+
+static size_t line_length(const char *text)
+{
+    size_t len = strcspn(text, "\n");
+    return len + (text[len] == '\n');
+}
+
+/* Whether a line of `text` begins with these bytes. */
+static bool has_line(const char *text, const char *begin, size_t len)
+{
+    for (const char *line = text; *line; line += line_length(line))
+        if (strncmp(line, begin, len) == 0) return true;
+    return false;
+}
+
+/* The lines of `now` without those of keys that `before` lacks and that have their default: a program that had no such key wrote it. */
+static void print_as_before(const char *before, const char *now, StrBuf *out)
+{
+    StrBuf defaults = {0};
+    print_defaults(&defaults);
+    for (const char *line = now; *line; line += line_length(line)) {
+        size_t len = line_length(line), key = strcspn(line, ":");
+        if (has_line(before, line, key < len ? key + 1 : len) || !has_line(strbuf_cstr(&defaults), line, len))
+            strbuf_append(out, line, len);
+    }
+    strbuf_deinit(&defaults);
+}
+
 void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
 {
     Config alone = *config;
@@ -67,15 +104,13 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     if (model->module->objective) out->objective = hash_bytes(model->module->objective->text, model->module->objective->len, 0);
     for (int i = 0; i < model->num_spaces; i++)
         out->objective = hash_bytes(model->spaces[i]->config_text.data, model->spaces[i]->config_text.len, out->objective);
+    StrBuf said = {0};
+    print_as_before("", strbuf_cstr(&out->settings), &said);
+    out->said_hash = settings_hash(out, &said);
+    strbuf_deinit(&said);
     char *folder = getcwd(NULL, 0);
     if (folder) strbuf_puts(&out->folder, folder);
     free(folder);
-}
-
-static size_t line_length(const char *text)
-{
-    size_t len = strcspn(text, "\n");
-    return len + (text[len] == '\n');
 }
 
 /* The whole number of a key in the settings, 0: none. */
@@ -170,10 +205,10 @@ static bool is_same_place(const RunRecord *before, Str there, const RunRecord *n
     return same;
 }
 
-/* The settings of before, with the paths of this run's spelling where they lead to the same place. */
-static void respell(const RunRecord *before, const RunRecord *now, StrBuf *out)
+/* The settings of before, with the paths of this run's spelling where they lead to the same place. here: this run's settings. */
+static void respell(const RunRecord *before, const RunRecord *now, const char *here, StrBuf *out)
 {
-    const char *there = strbuf_cstr(&before->settings), *here = strbuf_cstr(&now->settings);
+    const char *there = strbuf_cstr(&before->settings);
     while (*there) {
         size_t len = line_length(there), len_here = line_length(here);
         if (is_same_place(before, path_of(there, len), now, path_of(here, len_here)))
@@ -186,23 +221,30 @@ static void respell(const RunRecord *before, const RunRecord *now, StrBuf *out)
 }
 
 /* As hashes tell it: before's settings may be spelled in another way, and the model's config.json is the one of then. */
-static bool same_settings(const RunRecord *before, const RunRecord *now, const StrBuf *respelled)
+static bool same_settings(const RunRecord *before, const RunRecord *now, const StrBuf *respelled, const StrBuf *here)
 {
-    return strcmp(strbuf_cstr(respelled), strbuf_cstr(&now->settings)) == 0 && settings_hash(now, &before->settings) == before->hash;
+    return strcmp(strbuf_cstr(respelled), strbuf_cstr(here)) == 0 && settings_hash(now, &before->settings) == before->hash;
 }
 
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference)
 {
-    StrBuf respelled = {0};
+    StrBuf respelled = {0}, here = {0};
     if (before->hash == now->hash) return true;
-    respell(before, now, &respelled);
-    bool same = same_settings(before, now, &respelled);
-    if (!same) run_record_difference(strbuf_cstr(&respelled), strbuf_cstr(&now->settings), difference);
+    print_as_before(strbuf_cstr(&before->settings), strbuf_cstr(&now->settings), &here);
+    respell(before, now, strbuf_cstr(&here), &respelled);
+    bool same = same_settings(before, now, &respelled, &here);
+    if (!same) run_record_difference(strbuf_cstr(&respelled), strbuf_cstr(&here), difference);
     strbuf_deinit(&respelled);
+    strbuf_deinit(&here);
     if (same) return true;
     if (strstr(strbuf_cstr(difference), "\"gradient_accumulation_steps:"))
         strbuf_puts(difference, ", each that of all ranks: gpus times the key; change both");
     return false;
+}
+
+bool run_record_has_hash(const RunRecord *record, uint64_t hash)
+{
+    return hash == record->said_hash || hash == record->hash; /* older ones have that of all lines */
 }
 
 static bool differ(uint64_t a, uint64_t b)

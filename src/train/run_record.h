@@ -6,8 +6,9 @@
 #include "model/hf_model.h"
 
 typedef struct RunRecord {
-    StrBuf   settings; /* the lines of the resolved run file that decide the result */
-    uint64_t hash;     /* of them and of the model's config.json */
+    StrBuf   settings;  /* the lines of the resolved run file that decide the result */
+    uint64_t hash;      /* of them and of the model's config.json */
+    uint64_t said_hash; /* the same without lines that have their default: a key more changes nothing of it */
     /* What else decides it; 0: not known, or there is none. */
     uint64_t base;       /* of the files of the base model's weights */
     uint64_t base_stamp; /* their file_stamp: while it stays, so does `base` */
@@ -39,8 +40,12 @@ typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresenc
 /* What output_dir holds; *before is empty when it is nothing. */
 NODISCARD Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before);
 
-/* Whether both have the same settings; else *difference says the first setting that differs. */
+/* Whether both have the same settings, a key that `before` doesn't know as it is by default; else *difference says the first setting that
+ * differs. */
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference);
+
+/* Whether a checkpoint's settings_hash is of these settings. */
+bool run_record_has_hash(const RunRecord *record, uint64_t hash);
 
 /* Which of base, objective, tokenizer and data was changed, where both are known, for a message; NULL: none. */
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);

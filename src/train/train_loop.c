@@ -351,7 +351,7 @@ Status trainer_save(Trainer *t)
     t->state.metrics_bytes = mark.bytes;
     t->state.metrics_hash = mark.hash;
     trainer_beat(t, "saving");
-    t->state.settings_hash = t->record.hash;
+    t->state.settings_hash = t->record.said_hash;
     t->state.data_hash = t->data.hash;
     t->state.rows = loader_rows_before(t->data.train, t->state.step);
     if (status == OK) status = stepper_gather(&t->stepper);

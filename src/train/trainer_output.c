@@ -162,7 +162,8 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
     if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
     if (status == OK && t->resume_path[0]) status = trainer_refuse_other_kind(t);
-    if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] && state.settings_hash != t->record.hash)
+    if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] &&
+        !run_record_has_hash(&t->record, state.settings_hash))
         status = status_fail(
             ERR_INVALID,
             "%s was made with other settings (or another config.json of the model); which ones isn't known, as run.json is gone. Name "

@@ -73,6 +73,15 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     EXPECT_INT(num_more, strlen(question));
     EXPECT_INT(sg_model_losses(model, ids, num, losses), SG_OK);
     for (size_t i = 0; i + 1 < num; i++) EXPECT(losses[i] > 0 && losses[i] < 10);
+    char   row[256], *scores, want[64];
+    size_t scores_len;
+    snprintf(row, sizeof row, "{\"text\": \"%s\"}", question);
+    EXPECT_INT(sg_model_score(model, row, strlen(row), &scores, &scores_len), SG_OK);
+    EXPECT_INT(scores_len, strlen(scores));
+    snprintf(want, sizeof want, "\"logprobs\":[null,%.9g,", -(double)losses[0]);
+    EXPECT(strstr(scores, want) != NULL);
+    sg_free(scores);
+    EXPECT_INT(sg_model_score(model, "[1]", 3, &scores, NULL), SG_INVALID);
     EXPECT_INT(sg_model_generate(model, ids, num, 8, &greedy, &more, &num_more), SG_OK);
     EXPECT(num_more <= 8);
     EXPECT_INT(sg_model_generate(model, ids, 0, 8, &greedy, &more, &num_more), SG_INVALID);

@@ -1,6 +1,7 @@
 /* Runs of a tiny model in this process: what a step may allocate, what a bad step does, what resuming falls back to. */
 #include "train/trainer.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "model/new.h"
 #include "text/bpe_train.h"
@@ -545,6 +546,72 @@ static void the_cursor_counts_rows(void)
     close_folder();
 }
 
+/* Takes the line of a key out of a record, as a program would have written it that had no such key. */
+static void drop_key(RunRecord *record, const char *key)
+{
+    char *line = strstr(record->settings.data, key), *end = strchr(line, '\n') + 1;
+    memmove(line, end, strlen(end) + 1);
+    record->settings.len -= (size_t)(end - line);
+    record->hash = hash_bytes(record->model.data, record->model.len, hash_bytes(record->settings.data, record->settings.len, 0));
+}
+
+static bool goes_on(const char *now_text, bool without, StrBuf *difference, bool *has_hash)
+{
+    static const char before_text[] = "model: m\ndatasets: [{path: a.txt}, {path: b.txt}]\nseed: 7\n";
+    static IrModule   module;
+    static HfModel    model = {.config_text = {"{}", 2}, .module = &module};
+    Config            before, now;
+    RunRecord         there, here;
+    EXPECT_OK(config_parse("before", before_text, sizeof before_text - 1, NULL, 0, &before, NULL));
+    EXPECT_OK(config_parse("now", now_text, strlen(now_text), NULL, 0, &now, NULL));
+    run_record_make(&before, &model, 1, 0, &there);
+    run_record_make(&now, &model, 1, 0, &here);
+    if (without) {
+        drop_key(&there, "weight_decay: ");
+        drop_key(&there, "    samples: ");
+        drop_key(&there, "    samples: ");
+    }
+    strbuf_clear(difference);
+    bool same = run_record_same_settings(&there, &here, difference);
+    *has_hash = run_record_has_hash(&here, there.said_hash) && (!same || without || run_record_has_hash(&here, there.hash));
+    run_record_deinit(&there);
+    run_record_deinit(&here);
+    config_deinit(&before);
+    config_deinit(&now);
+    return same;
+}
+
+/* A key of the run or of a data set that the record lacks is as by default. */
+static void a_record_may_lack_keys(void)
+{
+    static const char data[] = "model: m\nseed: 7\ndatasets: [{path: a.txt}, {path: b.txt";
+    static const struct {
+        const char *end;  /* of the run file */
+        const char *says; /* NULL: the run goes on */
+    } cases[] = {
+        {"}]", NULL},
+        {", samples: 0}]\nweight_decay: 0.1", NULL},
+        {"}]\nweight_decay: 0.2", "there \"max_grad_norm: 1.0\", here \"weight_decay: 0.2\""},
+        {", samples: 9}]", "samples: 9"},
+        {"}]\nadamw_beta1: 0.8", "there \"adamw_beta1: 0.9\", here \"adamw_beta1: 0.8\""},
+    };
+    StrBuf difference = {0};
+    open_folder();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        bool has_hash;
+        snprintf(text, sizeof text, "%s%s\n", data, cases[i].end);
+        for (int without = 0; without < 2; without++) {
+            bool same = goes_on(text, without, &difference, &has_hash);
+            EXPECT_INT(same, !cases[i].says);
+            EXPECT_INT(has_hash, !cases[i].says);
+            if (cases[i].says && without) EXPECT_CONTAINS(strbuf_cstr(&difference), cases[i].says);
+        }
+    }
+    strbuf_deinit(&difference);
+    close_folder();
+}
+
 /* A base is read again only when its files were touched. */
 static void an_untouched_base_is_not_read_again(void)
 {
@@ -665,6 +732,6 @@ TEST_MAIN(TEST(a_rank_that_stands_still), TEST(steps_allocate_nothing_from_the_s
           TEST(divergence_stops_with_the_weights_of_before), TEST(a_damaged_checkpoint_is_passed_over),
           TEST(a_state_that_no_run_writes_is_passed_over), TEST(states_of_another_kind_are_refused), TEST(flat_states_are_refused),
           TEST(the_oldest_checkpoints_go), TEST(a_replaced_checkpoint_is_there_until_the_new_one_is),
-          TEST(a_run_that_appears_is_left_alone), TEST(a_finished_run_is_left_alone_and_others_refused),
+          TEST(a_run_that_appears_is_left_alone), TEST(a_finished_run_is_left_alone_and_others_refused), TEST(a_record_may_lack_keys),
           TEST(an_untouched_base_is_not_read_again), TEST(a_long_log_is_told_in_bounded_memory), TEST(the_cursor_counts_rows),
           TEST(saved_folders_carry_the_tokenizer_byte_for_byte))

@@ -1,0 +1,90 @@
+/* surogate score MODEL_DIR FILE.jsonl [--json]: ln p of the tokens of each row. */
+#include "cli/cli.h"
+
+#include "data/text_file.h"
+#include "infer/score.h"
+
+typedef struct ScoreArgs {
+    const char *adapter, *qlora, *recipe, *device;
+    int64_t     context, threads;
+    bool        json;
+} ScoreArgs;
+
+static void print_line(StrBuf *out, size_t num, double sum)
+{
+    strbuf_printf(out, " %10zu %16.4f", num, sum);
+    if (num) strbuf_printf(out, " %12.4f", sum / (double)num);
+    strbuf_putc(out, '\n');
+}
+
+static void print_table(const Scores *scores, StrBuf *out)
+{
+    size_t num = 0;
+    double sum = 0;
+    strbuf_puts(out, "line         tokens  log-probability  for a token\n");
+    for (const ScoreRow *row = scores->rows; row < scores->rows + scores->num_rows; row++) {
+        strbuf_printf(out, "%-8lld", (long long)row->line);
+        print_line(out, row->num_summed, row->sum);
+        num += row->num_summed;
+        sum += row->sum;
+    }
+    strbuf_puts(out, "all     ");
+    print_line(out, num, sum);
+}
+
+static Status score(InferModel *infer, const ScoreArgs *s, const char *path, Str text, Scores *scores)
+{
+    StrBuf out = {0};
+    TRY(scores_read(infer, path, text, s->context, scores));
+    Status status = scores_run(infer, scores);
+    if (status != OK && status != ERR_DIVERGED) return status;
+    if (s->json)
+        scores_write(scores, &out);
+    else
+        print_table(scores, &out);
+    Status printed = cli_print(&out);
+    strbuf_deinit(&out);
+    return status != OK ? status : printed;
+}
+
+static Status score_file(InferModel *infer, const ScoreArgs *s, const char *path)
+{
+    TextFile file;
+    Scores   scores = {0};
+    TRY(text_file_open_rows(cli_input_path(path), &file));
+    Status status = score(infer, s, path, file.text, &scores);
+    scores_deinit(&scores);
+    text_file_close(&file);
+    return status;
+}
+
+Status cmd_score(CliArgs *args)
+{
+    ScoreArgs  s = {.device = "auto"};
+    bool       done;
+    const Flag flags[] = {
+        {"--json", FLAG_SWITCH, &s.json, NULL,
+         "a line of JSON a row: ids, logprobs (natural; the first token has none: null), prompt_tokens of a prompt, tokens that are summed, "
+         "sum"},
+        {"--adapter", FLAG_TEXT, &s.adapter, "DIR", "a LoRA adapter over the model"},
+        {"--qlora", FLAG_TEXT, &s.qlora, "FORMAT",
+         "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
+        {"--recipe", FLAG_TEXT, &s.recipe, "NAME",
+         "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"},
+        {"--context", FLAG_INT, &s.context, "N", "most tokens of a row; a longer one is refused (the model's)"},
+        {"--device", FLAG_TEXT, &s.device, "NAME", "auto, cpu or cuda (auto)"},
+        {"--threads", FLAG_INT, &s.threads, "N", "CPU threads; 0: all (0)"},
+    };
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
+    if (done) return OK;
+    TRY(cli_want_words(args, 2));
+    TRY(cli_check_threads(s.threads));
+    FAIL_IF(s.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)s.context);
+    InferModel infer;
+    Status     status = infer_open(&infer, args->words[0], s.adapter, s.device, (int)s.threads);
+    if (status == OK) status = infer_use_format(&infer, s.qlora);
+    if (status == OK) status = infer_use_recipe(&infer, s.recipe);
+    if (status == OK) status = score_file(&infer, &s, args->words[1]);
+    infer_close(&infer);
+    return status;
+}

@@ -1,0 +1,241 @@
+/* See score.h. Rows of like lengths share a program: its rows have 16, 32, 64 ... tokens. */
+#include "infer/score.h"
+
+#include "data/record.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LEAST_SEQ = 16,
+    ROW_TOKENS = 1024,
+};
+
+void scores_deinit(Scores *scores)
+{
+    token_ids_deinit(&scores->ids);
+    free(scores->rows);
+    free(scores->logprobs);
+    *scores = (Scores){0};
+}
+
+/* ---- reading rows ---- */
+
+static const char rows_help[] = "expected {\"text\": ...}, {\"prompt\": ..., \"completion\": ...} or {\"ids\": [...]}";
+
+static bool is_blank(Str line)
+{
+    for (size_t i = 0; i < line.len; i++)
+        if (!strchr(" \t\r\n", line.data[i]) || !line.data[i]) return false;
+    return true;
+}
+
+static Status append_text(InferModel *infer, const JsonValue *row, const char *field, bool add_special, TokenIds *out)
+{
+    const JsonValue *text = json_get(row, field);
+    FAIL_IF(text->type != JSON_STRING, ERR_INVALID, "%s is %s; expected a text", field, json_type_name(text->type));
+    return infer_encode(infer, text->string.data, text->string.len, add_special, out);
+}
+
+static Status append_ids(const InferModel *infer, const JsonValue *list, TokenIds *out)
+{
+    int64_t most = infer->model->vocab_size - 1;
+    FAIL_IF(list->type != JSON_ARRAY, ERR_INVALID, "ids is %s; expected a list of token ids", json_type_name(list->type));
+    for (uint32_t i = 0; i < list->count; i++) {
+        const JsonValue *id = &list->items[i];
+        FAIL_IF(id->type != JSON_INT || id->integer < 0 || id->integer > most, ERR_INVALID,
+                "ids[%u] is no token id; expected a whole number from 0 to %lld", i, (long long)most);
+        token_ids_push(out, (int32_t)id->integer);
+    }
+    return OK;
+}
+
+static Status append_row(InferModel *infer, const JsonValue *row, int64_t most, TokenIds *ids, ScoreRow *out)
+{
+    bool is_object = row->type == JSON_OBJECT, has_text = is_object && json_get(row, "text"), has_ids = is_object && json_get(row, "ids");
+    out->has_prompt = is_object && json_get(row, "prompt") && json_get(row, "completion");
+    FAIL_IF(has_text + has_ids + out->has_prompt != 1, ERR_INVALID, "%s %s",
+            has_text + has_ids + out->has_prompt ? "the row says several things;" : "the row has none of the fields that are scored;",
+            rows_help);
+    if (has_text) TRY(append_text(infer, row, "text", true, ids));
+    if (has_ids) TRY(append_ids(infer, json_get(row, "ids"), ids));
+    if (out->has_prompt) {
+        TRY(append_text(infer, row, "prompt", true, ids));
+        out->prompt = ids->len - out->first;
+        TRY(append_text(infer, row, "completion", false, ids));
+    }
+    out->num = ids->len - out->first;
+    FAIL_IF(out->num == out->prompt, ERR_INVALID, "%s has no token; expected at least one",
+            out->has_prompt ? "the completion"
+            : has_text      ? "the text"
+                            : "ids");
+    FAIL_IF((int64_t)out->num > most, ERR_INVALID, "the row has %zu tokens; expected at most %lld: shorten it, or leave it out", out->num,
+            (long long)most);
+    return OK;
+}
+
+Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, Scores *out)
+{
+    const RecordFile file = {.path = name};
+    int64_t          line = 0, positions = infer->model->max_positions;
+    size_t           num_lines = 1;
+    *out = (Scores){.name = name};
+    FAIL_IF(most > positions, ERR_INVALID, "--context %lld: the model was made for %lld positions", (long long)most, (long long)positions);
+    for (size_t i = 0; i < text.len; i++) num_lines += text.data[i] == '\n';
+    out->rows = calloc_or_end(num_lines, sizeof *out->rows);
+    for (size_t at = 0, end; at < text.len; at = end) {
+        const char *newline = memchr(text.data + at, '\n', text.len - at);
+        Arena       arena = {0};
+        JsonValue   value;
+        end = newline ? (size_t)(newline - text.data) + 1 : text.len;
+        Record record = {
+            .kind = RECORD_JSON, .bytes = {text.data + at, end - at - (newline != NULL)}, .file = &file, .line = ++line, .column = 1};
+        if (is_blank(record.bytes)) continue;
+        ScoreRow *row = &out->rows[out->num_rows++];
+        *row = (ScoreRow){.line = line, .first = out->ids.len};
+        Status status = record_parse(&arena, &record, &value);
+        if (status == OK) {
+            status = append_row(infer, &value, most > 0 ? most : positions, &out->ids, row);
+            if (status != OK) status = status_prefix(status, "%s:%lld", name, (long long)line);
+        }
+        arena_deinit(&arena);
+        TRY(status);
+    }
+    FAIL_IF(!out->num_rows, ERR_INVALID, "%s has no rows; %s on each line", name, rows_help);
+    out->logprobs = malloc_or_end(out->ids.len * sizeof *out->logprobs);
+    return OK;
+}
+
+/* ---- running them ---- */
+
+/* Tokens that a row of its program has: of the row's last token nothing is asked. */
+static int64_t seq_of(const InferModel *infer, const ScoreRow *row)
+{
+    int64_t seq = LEAST_SEQ, most = infer->model->max_positions;
+    while (seq < (int64_t)row->num - 1) seq *= 2;
+    return seq < most ? seq : most;
+}
+
+/* Rows of a recipe's products share the scales of a batch. */
+static int64_t batch_of(const InferModel *infer, int64_t seq)
+{
+    return infer->options.precision.own_scales || seq > ROW_TOKENS ? 1 : ROW_TOKENS / seq;
+}
+
+static void ask_for_programs(InferModel *infer, const Scores *scores)
+{
+    CompileOptions *options = &infer->options;
+    options->num_programs = 0;
+    for (size_t i = 0; i < scores->num_rows; i++) {
+        int64_t seq = seq_of(infer, &scores->rows[i]);
+        int     p = 0;
+        while (p < options->num_programs && options->programs[p].seq != seq) p++;
+        if (p == options->num_programs) compile_add(options, &entry_score, batch_of(infer, seq), seq);
+    }
+}
+
+static void fill_row(Feeds *feeds, int64_t at, int64_t seq, const int32_t *ids, int64_t num)
+{
+    for (int64_t t = 0; t + 1 < num; t++) {
+        int64_t cell = at * seq + t;
+        feeds->tokens[cell] = ids[t];
+        feeds->labels[cell] = ids[t + 1];
+        feeds->positions[cell] = (int32_t)t;
+        feeds->doc_start[cell] = feeds->doc_id[cell] = 0;
+    }
+    feeds_pad(feeds, at, seq, num - 1, 0);
+}
+
+/* The next rows of this length from *at on, as many as the program takes. */
+static Status run_batch(InferModel *infer, const Program *program, Feeds *feeds, float *losses, Scores *scores, size_t *at)
+{
+    int64_t   seq = program->spec.seq, batch = program->spec.batch, num = 0;
+    ScoreRow *taken[ROW_TOKENS];
+    for (; *at < scores->num_rows && num < batch; ++*at) {
+        ScoreRow *row = &scores->rows[*at];
+        if (seq_of(infer, row) != seq) continue;
+        fill_row(feeds, num, seq, scores->ids.data + row->first, (int64_t)row->num);
+        taken[num++] = row;
+    }
+    if (!num) return OK;
+    for (int64_t r = num; r < batch; r++) feeds_pad(feeds, r, seq, 0, 0);
+    TRY(session_feed(infer->session, program, feeds));
+    TRY(session_run(infer->session, program));
+    TRY(session_output(infer->session, program, "losses", losses, (size_t)(batch * seq) * sizeof *losses));
+    for (int64_t r = 0; r < num; r++) {
+        float *logprobs = scores->logprobs + taken[r]->first;
+        logprobs[0] = NAN;
+        for (size_t i = 1; i < taken[r]->num; i++) logprobs[i] = -losses[r * seq + (int64_t)i - 1];
+    }
+    return OK;
+}
+
+static Status run_program(InferModel *infer, const Program *program, Scores *scores)
+{
+    int64_t  cells = program->spec.batch * program->spec.seq, numel = feeds_numel(cells, 0);
+    int32_t *memory = malloc_or_end((size_t)(numel + cells) * sizeof *memory);
+    Status   status = OK;
+    Feeds    feeds;
+    feeds_init(&feeds, memory, cells, 0);
+    for (size_t at = 0; at < scores->num_rows && status == OK;)
+        status = run_batch(infer, program, &feeds, (float *)(memory + numel), scores, &at);
+    free(memory);
+    return status;
+}
+
+static size_t first_summed(const ScoreRow *row)
+{
+    return row->prompt ? row->prompt : 1;
+}
+
+static Status check_finite(const Scores *scores)
+{
+    for (const ScoreRow *row = scores->rows; row < scores->rows + scores->num_rows; row++)
+        for (size_t i = 1; i < row->num; i++)
+            FAIL_IF(!isfinite(scores->logprobs[row->first + i]), ERR_DIVERGED,
+                    "%s:%lld: ln p of token %zu isn't finite: the model's weights may hold NaN, or numbers too large for its dtype",
+                    scores->name, (long long)row->line, i);
+    return OK;
+}
+
+Status scores_run(InferModel *infer, Scores *scores)
+{
+    ask_for_programs(infer, scores);
+    TRY(infer_start(infer));
+    for (int p = 0; p < infer->options.num_programs; p++) {
+        const ProgramSpec *spec = &infer->options.programs[p];
+        TRY(run_program(infer, plan_program_of(infer->plan, spec->entry, spec->batch, spec->seq), scores));
+    }
+    for (ScoreRow *row = scores->rows; row < scores->rows + scores->num_rows; row++)
+        for (size_t i = first_summed(row); i < row->num; i++, row->num_summed++) row->sum += scores->logprobs[row->first + i];
+    return check_finite(scores);
+}
+
+/* ---- telling ---- */
+
+/* NaN and infinities are no numbers of JSON. */
+static void put_number(StrBuf *out, double value)
+{
+    if (isfinite(value))
+        strbuf_printf(out, "%.9g", value);
+    else
+        strbuf_puts(out, "null");
+}
+
+void scores_write(const Scores *scores, StrBuf *out)
+{
+    for (const ScoreRow *row = scores->rows; row < scores->rows + scores->num_rows; row++) {
+        const size_t first = row->first;
+        for (size_t i = 0; i < row->num; i++) strbuf_printf(out, "%s%d", i ? "," : "{\"ids\":[", scores->ids.data[first + i]);
+        for (size_t i = 0; i < row->num; i++) {
+            strbuf_puts(out, i ? "," : "],\"logprobs\":[");
+            put_number(out, (double)scores->logprobs[first + i]);
+        }
+        strbuf_puts(out, "],");
+        if (row->has_prompt) strbuf_printf(out, "\"prompt_tokens\":%zu,", row->prompt);
+        strbuf_printf(out, "\"tokens\":%zu,\"sum\":", row->num_summed);
+        put_number(out, row->sum);
+        strbuf_puts(out, "}\n");
+    }
+}

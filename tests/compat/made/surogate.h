@@ -1,0 +1,253 @@
+/* Surogate: the public interface, plain C. Handles are opaque; a handle belongs to one thread at a time, different handles may be
+ * used from different threads. Text is UTF-8. Nothing here prints, except that training shows its progress on stderr.
+ *
+ * Every call that can fail returns sg_status; sg_message() then says what, where, what was expected and what to do. */
+#ifndef SUROGATE_H
+#define SUROGATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SG_API __attribute__((visibility("default")))
+#else
+#define SG_API
+#endif
+
+/* What went wrong; the command line program's exit code for each is sg_exit_code(). */
+typedef enum sg_status {
+    SG_OK,
+    SG_INTERNAL,
+    SG_INVALID, /* a run file, model folder, data set or argument */
+    SG_UNSUPPORTED,
+    SG_NOT_FOUND,
+    SG_IO,
+    SG_DEVICE,
+    SG_NO_FIT,   /* memory or disk */
+    SG_DIVERGED, /* loss or norm not finite */
+    SG_CHECKPOINT,
+    SG_SAVE,
+    SG_INTERRUPTED, /* sg_interrupt, or of the program a signal; a resumable checkpoint was saved */
+    SG_RANK,        /* another rank of the run failed */
+} sg_status;
+
+SG_API const char *sg_version(void); /* "0.1.0" */
+SG_API const char *sg_message(void); /* of this thread's last failure; valid until the next */
+SG_API int         sg_exit_code(sg_status status);
+SG_API void        sg_free(void *memory); /* what calls below hand out */
+
+/* From any thread or signal handler. Every sg_run_train of this process ends with SG_INTERRUPTED after its step and a resumable
+ * checkpoint, every sg_dataset_open that tokenizes after its piece of work. It asks what runs: what begins later isn't stopped. */
+SG_API void sg_interrupt(void);
+
+/* ---- training runs ---- */
+
+typedef struct sg_run sg_run;
+
+/* What the command line takes: a run file's path, "key=value" overrides. All problems are in the message at once. */
+SG_API sg_status sg_run_open(const char *const *args, size_t num_args, sg_run **out_run);
+SG_API void      sg_run_close(sg_run *run); /* NULL is fine */
+
+/* Memory, work and time of a step as JSON (docs: surogate plan --json), for a named GPU or (NULL) this machine's device. Loads nothing.
+ * *out_json is the caller's, for sg_free. */
+SG_API sg_status sg_run_plan(sg_run *run, const char *gpu, char **out_json);
+
+typedef struct sg_outcome {
+    bool    already_finished; /* the output folder held this run, finished; nothing was done */
+    int64_t steps;
+    double  loss, eval_loss; /* last ones; NaN: none */
+} sg_outcome;
+
+/* Trains as the run file says, samples and all; the model ends up in its output_dir. Resumes by itself what an earlier call left
+ * unfinished. out_outcome NULL: it isn't asked for. */
+SG_API sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome);
+
+/* ---- training, step by step ---- */
+
+typedef struct sg_trainer sg_trainer;
+
+/* A run whose steps the caller drives: settings as sg_run_open takes them (model, from_scratch, lora, recipe, optimizer, device, ...),
+ * without what they say of data, logging, saving, resuming and evaluating. The same batches give the same bits as sg_run_train. Several
+ * ranks (gpus) are threads of this process, and a micro-batch has the rows of all of them, rank after rank.
+ * Loads the model and allocates all memory that it will take; prints nothing. generate_samples above 0: with what sg_trainer_generate
+ * needs. */
+SG_API sg_status sg_trainer_open(const char *const *args, size_t num_args, sg_trainer **out_trainer);
+SG_API void      sg_trainer_close(sg_trainer *trainer); /* NULL is fine */
+
+typedef struct sg_trainer_info {
+    int64_t rows, cols;    /* of a micro-batch, at most: per_device_train_batch_size of each rank, sequence_len */
+    int64_t micro_batches; /* of a step, at most: gradient_accumulation_steps */
+    int64_t vocab_size;
+    int64_t steps; /* updates queued so far, those of the checkpoint it goes on from included */
+    int64_t parameters, trained_parameters;
+    int64_t device_bytes; /* of each rank */
+    int64_t seed;
+} sg_trainer_info;
+SG_API sg_status sg_trainer_get_info(sg_trainer *trainer, sg_trainer_info *out_info);
+
+/* What sg_run_plan tells, of this trainer. *out_json is the caller's, for sg_free. */
+SG_API sg_status sg_trainer_plan(sg_trainer *trainer, char **out_json);
+
+/* An input that a model's IR has of its own, by its name: whole numbers in ids, or floats in values, as the IR says. */
+typedef struct sg_input {
+    const char    *name;
+    const int32_t *ids;
+    const float   *values;
+} sg_input;
+
+/* All arrays are (rows, cols), row by row. Fewer rows or columns than the trainer's are padded. */
+typedef struct sg_batch {
+    int64_t        rows, cols;
+    const int32_t *ids;      /* token ids */
+    const int32_t *targets;  /* the id that comes after each; -100: not trained */
+    const int32_t *segments; /* >= 0: which document of the data set the token is of (draws of dropout follow from it); equal neighbours see
+                              * one another; -1: padding. NULL: a row is a document. Several in a row need sample_packing: true */
+    const int32_t *positions; /* of the token in its document, from 0; NULL: counted */
+
+    const sg_input *inputs; /* each that the model reads; data sets have none */
+    size_t          num_inputs;
+} sg_batch;
+
+/* Takes a copy of a micro-batch of the next update. */
+SG_API sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch);
+/* Forgets what was taken of an unfinished step, unless its gradients are made. */
+SG_API sg_status sg_trainer_drop(sg_trainer *trainer);
+/* Queues the gradients of what was taken, of the mean loss of all trained targets; wanted only to look at them before the update. */
+SG_API sg_status sg_trainer_backward(sg_trainer *trainer);
+/* Queues gradients and update, and returns; lr NaN: the run file's, a function of max_steps. Two at most wait for sg_trainer_result. */
+SG_API sg_status sg_trainer_update(sg_trainer *trainer, double lr);
+
+typedef struct sg_step {
+    int64_t step;       /* from 1 */
+    double  loss, norm; /* mean of the trained targets, nats; of all gradients, before clipping */
+    double  lr, seconds;
+    int64_t tokens, trained; /* without padding; targets */
+    bool    is_applied;      /* false: loss or norm wasn't finite, and weights are as before */
+    double  accuracy;        /* share of the trained targets that were the likeliest token; NaN: the model's loss has no such */
+} sg_step;
+/* Awaits the oldest update whose result wasn't asked for. Asking for it after the next update is queued keeps the device busy. */
+SG_API sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step);
+
+/* losses (rows, cols): -ln p of each target, 0 where it is -100; *out_loss: their mean over *out_trained targets, NaN if there is none.
+ * Each may be NULL. Any number of rows; no micro-batch that was taken is touched. */
+SG_API sg_status sg_trainer_losses(sg_trainer *trainer, const sg_batch *batch, float *losses, double *out_loss, int64_t *out_trained);
+
+typedef struct sg_sampling {
+    double   temperature; /* 0: the likeliest token */
+    int64_t  top_k;       /* 0: all */
+    double   top_p;       /* 0 or 1: all */
+    uint64_t seed;
+} sg_sampling;
+
+/* As sg_model_generate, with the weights as they are. */
+SG_API sg_status sg_trainer_generate(sg_trainer *trainer, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
+                                     int32_t **out_ids, size_t *out_num);
+
+/* What is trained, under the names that Hugging Face's (or, of an adapter, PEFT's) files have. */
+typedef struct sg_tensor {
+    const char *name; /* valid until sg_trainer_load or sg_trainer_close */
+    int         ndim;
+    int64_t     dim[4], numel;
+} sg_tensor;
+SG_API size_t    sg_trainer_num_tensors(sg_trainer *trainer); /* 0: a failure */
+SG_API sg_status sg_trainer_tensor(sg_trainer *trainer, size_t index, sg_tensor *out_tensor);
+/* Its elements, or those of its gradient in the last step (as backward made it, not clipped), as floats: `numel` of them. */
+SG_API sg_status sg_trainer_weight(sg_trainer *trainer, size_t index, float *values, size_t numel);
+SG_API sg_status sg_trainer_gradient(sg_trainer *trainer, size_t index, float *values, size_t numel);
+
+/* DIR/checkpoint-STEP, as runs write them: whole or not at all, save_total_limit of them kept. dir NULL: output_dir. */
+SG_API sg_status sg_trainer_save(sg_trainer *trainer, const char *dir);
+/* Weights, optimizer and step count of a checkpoint's folder in place of the present ones. */
+SG_API sg_status sg_trainer_load(sg_trainer *trainer, const char *checkpoint);
+/* A folder as Hugging Face reads it; with lora, its adapters merged in. */
+SG_API sg_status sg_trainer_export_model(sg_trainer *trainer, const char *dir);
+SG_API sg_status sg_trainer_export_adapter(sg_trainer *trainer, const char *dir); /* as PEFT reads it */
+
+/* ---- data sets ---- */
+
+typedef struct sg_dataset sg_dataset;
+typedef enum sg_part { SG_TRAIN, SG_VALIDATION } sg_part;
+
+/* The micro-batches that a run of these settings trains (or is evaluated) on, in its order. Tokenizes what isn't yet, into
+ * dataset_cache_dir. */
+SG_API sg_status sg_dataset_open(const char *const *args, size_t num_args, sg_part part, sg_dataset **out_dataset);
+SG_API void      sg_dataset_close(sg_dataset *dataset); /* NULL is fine */
+
+typedef struct sg_dataset_info {
+    int64_t steps, micro_batches; /* as max_steps or num_epochs say; of each */
+    int64_t documents, rows;      /* one epoch */
+    int64_t tokens, trained;      /* in these rows; of them, targets */
+    int64_t batch_rows, cols;     /* of a micro-batch */
+    int64_t seed;
+} sg_dataset_info;
+SG_API sg_status sg_dataset_get_info(sg_dataset *dataset, sg_dataset_info *out_info);
+/* The next micro-batch is the first of `step`, counted from 0. */
+SG_API sg_status sg_dataset_seek(sg_dataset *dataset, int64_t step);
+/* Arrays are the data set's, valid until its next call. rows 0: the end. */
+SG_API sg_status sg_dataset_next(sg_dataset *dataset, sg_batch *out_batch);
+
+/* ---- tokenizers and chat templates ---- */
+
+typedef struct sg_tokenizer sg_tokenizer;
+
+/* Of a model's folder, or of a repository of the hub. */
+SG_API sg_status sg_tokenizer_open(const char *dir, sg_tokenizer **out_tokenizer);
+SG_API void      sg_tokenizer_close(sg_tokenizer *tokenizer); /* NULL is fine */
+
+typedef struct sg_tokenizer_info {
+    int32_t vocab_size;
+    int32_t bos, eos, pad; /* ids; -1: none */
+} sg_tokenizer_info;
+SG_API sg_status sg_tokenizer_get_info(sg_tokenizer *tokenizer, sg_tokenizer_info *out_info);
+/* add_special: with what the tokenizer puts around a text (BOS, EOS). *out_ids is the caller's, for sg_free. */
+SG_API sg_status sg_tokenizer_encode(sg_tokenizer *tokenizer, const char *text, size_t len, bool add_special, int32_t **out_ids,
+                                     size_t *out_num);
+/* UTF-8, NUL-terminated; the caller's, for sg_free. out_len: its bytes, or NULL. */
+SG_API sg_status sg_tokenizer_decode(sg_tokenizer *tokenizer, const int32_t *ids, size_t num, bool skip_special, char **out_text,
+                                     size_t *out_len);
+
+typedef struct sg_chat_template sg_chat_template;
+
+/* dir: the folder with the template and its special tokens. source: Jinja in its place, or NULL; then dir may be NULL. */
+SG_API sg_status sg_chat_template_open(const char *dir, const char *source, sg_chat_template **out_template);
+SG_API void      sg_chat_template_close(sg_chat_template *tmpl); /* NULL is fine */
+
+/* conversation: JSON, a list of messages or {"messages": [...], "tools": [...]}. *out_text is the caller's, for sg_free. */
+SG_API sg_status sg_chat_template_render(sg_chat_template *tmpl, const char *conversation, bool add_generation_prompt, char **out_text);
+
+typedef enum sg_train_on { SG_TRAIN_ASSISTANT, SG_TRAIN_LAST_TURN, SG_TRAIN_ALL } sg_train_on;
+/* As training lays a conversation out: ids, and for each whether it is trained (1) or not (0); both the caller's, for sg_free. */
+SG_API sg_status sg_chat_template_encode(sg_chat_template *tmpl, sg_tokenizer *tokenizer, const char *conversation, sg_train_on train_on,
+                                         int32_t **out_ids, uint8_t **out_mask, size_t *out_num);
+
+/* ---- models ---- */
+
+typedef struct sg_model sg_model;
+
+/* A model folder, or an adapter folder that names its base. adapter: a PEFT folder over it, or NULL. device: "auto" (or NULL), "cpu" or
+ * "cuda". threads of the CPU; 0: all cores. */
+SG_API sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model);
+SG_API void      sg_model_close(sg_model *model); /* NULL is fine */
+
+/* Ids of a text as the model is fed it. *out_ids (num) is the caller's, for sg_free. */
+SG_API sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t **out_ids, size_t *out_num);
+
+/* The text of ids, NUL-terminated, special tokens left out; the caller's, for sg_free. */
+SG_API sg_status sg_model_decode(sg_model *model, const int32_t *ids, size_t num, char **out_text);
+
+/* losses[i] = -ln p(ids[i+1] | before it), num - 1 of them. num >= 2. */
+SG_API sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float *losses);
+
+/* Up to max_tokens ids that go on from ids; ends before an end-of-text token. *out_ids is the caller's, for sg_free. */
+SG_API sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
+                                   int32_t **out_ids, size_t *out_num);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,154 @@
+#!/bin/bash
+# surogate score: ln p of every token, as `eval` and `generate` have it; the same whatever stands beside a row; bad rows by their place.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+python=$(command -v python3 || true)
+[ -n "$python" ] || { skip "python3 isn't here"; finish; }
+make_text_run "max_steps: 8" "learning_rate: 1e-3" "per_device_train_batch_size: 4" "lora: true" "lora_rank: 4" "generate_samples: 0"
+run pt "$dir/run.yaml" output_dir="$dir/full" lora=false
+run pt "$dir/run.yaml" output_dir="$dir/adapter" model="$dir/full"
+check "an adapter: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+model=$dir/full
+
+cat > "$dir/look.py" << 'END_PYTHON'
+import json, math, sys
+
+read = lambda path: [json.loads(line) for line in open(path)]
+
+def eval(scores, found):
+    """One row has the numbers that eval found for its text, and their sum."""
+    (row,), found = read(scores), json.load(open(found))
+    assert row["ids"] == found["ids"] and row["logprobs"][0] is None, row
+    assert [-x for x in row["logprobs"][1:]] == found["losses"]
+    assert row["tokens"] == len(found["losses"]) and "prompt_tokens" not in row
+    assert abs(row["sum"] + found["mean"] * row["tokens"]) < 1e-6 * abs(row["sum"])
+
+def candidates(out, prompt, vocab):
+    """A row for each token that may come after the prompt."""
+    ids = read(prompt)[0]["ids"]
+    with open(out, "w") as f:
+        for token in range(int(vocab)): print(json.dumps({"ids": ids + [token]}), file=f)
+
+def generated(scores, encoder):
+    """Their probabilities sum up to 1, and the likeliest is the token that generate chose."""
+    last = [row["logprobs"][-1] for row in read(scores)]
+    assert abs(sum(map(math.exp, last)) - 1) < 1e-5, sum(map(math.exp, last))
+    assert last.index(max(last)) == read(encoder)[0]["ids"][len(read(scores)[0]["ids"]) - 1]
+
+def parts(scores, whole):
+    """Of a prompt and its completion the completion's numbers are summed; all are those of the ids alone."""
+    row, of_ids = read(scores)[0], read(whole)[0]
+    assert row["logprobs"] == of_ids["logprobs"] and row["ids"] == of_ids["ids"]
+    assert 0 < row["prompt_tokens"] and row["tokens"] == len(row["ids"]) - row["prompt_tokens"]
+    assert abs(row["sum"] - sum(row["logprobs"][row["prompt_tokens"]:])) < 1e-5
+    assert of_ids["tokens"] == len(of_ids["ids"]) - 1
+
+globals()[sys.argv[1]](*sys.argv[2:])
+END_PYTHON
+look() {
+    local name=$1
+    shift
+    if $python "$dir/look.py" "$@" 2> "$dir/err"; then pass; else fail "$name: $(tail -1 "$dir/err")"; fi
+}
+# rows LINE...: them in $dir/rows.jsonl
+rows() { printf '%s\n' "$@" > "$dir/rows.jsonl"; }
+score() {
+    local out=$1
+    shift
+    run score "$@"
+    check "score $*: $(cat "$dir/err")" [ "$status" = 0 ]
+    mv "$dir/out" "$dir/$out"
+}
+
+# --- as eval has it, over adapters and quantised bases too
+head -c 150 "$dir/text.txt" > "$dir/few.txt"
+$python -c 'import json, sys; print(json.dumps({"text": open(sys.argv[1]).read()}))' "$dir/few.txt" > "$dir/few.jsonl"
+for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4"; do
+    # shellcheck disable=SC2086
+    score few.out "$model" "$dir/few.jsonl" --json $flags
+    # shellcheck disable=SC2086
+    run eval "$model" --text "$dir/few.txt" --json $flags
+    look "eval $flags" eval "$dir/few.out" "$dir/out"
+    cat "$dir/few.out" >> "$dir/all.out"
+done
+check "an adapter changes them, and so does its base" test "$(sort -u "$dir/all.out" | wc -l)" = 3
+score by_itself.out "$dir/adapter" "$dir/few.jsonl" --json
+check "an adapter's folder alone" cmp "$dir/by_itself.out" <(score again.out "$model" "$dir/few.jsonl" --json --adapter "$dir/adapter"; cat "$dir/again.out")
+
+# --- as generate has it
+rows '{"text": "line 12 says"}'
+score prompt.out "$model" "$dir/rows.jsonl" --json
+$python "$dir/look.py" candidates "$dir/candidates.jsonl" "$dir/prompt.out" 300
+score candidates.out "$model" "$dir/candidates.jsonl" --json
+run generate "$model" --prompt "line 12 says" --max-tokens 4 --temperature 0
+$python -c 'import json, sys; print(json.dumps({"text": "line 12 says" + open(sys.argv[1]).read().rstrip("\n")}))' "$dir/out" > "$dir/rows.jsonl"
+score continued.out "$model" "$dir/rows.jsonl" --json
+look "generate" generated "$dir/candidates.out" "$dir/continued.out"
+
+# --- a prompt and its completion
+rows '{"prompt": "line 3", "completion": " says 757", "id": 7}'
+score parts.out "$model" "$dir/rows.jsonl" --json
+sed -E 's/^(\{"ids":\[[^]]*\]).*/\1}/' "$dir/parts.out" > "$dir/ids.jsonl"
+score ids.out "$model" "$dir/ids.jsonl" --json
+look "prompt and completion" parts "$dir/parts.out" "$dir/ids.out"
+
+# --- a row's numbers are its own: alone, among others, in another order
+awk '{ n = 1 + NR * 37 % 29; text = ""; for (i = 0; i < n; i++) text = text " " (NR * 31 + i * i) % 997; print "{\"text\": \"line" text "\"}" }' \
+    <(seq 150) > "$dir/many.jsonl"
+for flags in "" "--recipe fp8-hybrid"; do
+    # shellcheck disable=SC2086
+    score many.out "$model" "$dir/many.jsonl" --json $flags
+    for line in 1 2 77 150; do
+        sed -n ${line}p "$dir/many.jsonl" > "$dir/rows.jsonl"
+        # shellcheck disable=SC2086
+        score one.out "$model" "$dir/rows.jsonl" --json $flags
+        check "row $line alone $flags" cmp "$dir/one.out" <(sed -n ${line}p "$dir/many.out")
+    done
+done
+score many.out "$model" "$dir/many.jsonl" --json
+tac "$dir/many.jsonl" > "$dir/rows.jsonl"
+score turned.out "$model" "$dir/rows.jsonl" --json --threads 1
+check "in another order" cmp <(tac "$dir/turned.out") "$dir/many.out"
+"$SUROGATE" score "$model" - --json < "$dir/many.jsonl" > "$dir/piped.out" 2> "$dir/err"
+check "from standard input: $(cat "$dir/err")" cmp "$dir/piped.out" "$dir/many.out"
+
+# --- a model of fewer positions than the shortest program has
+"$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/small" hidden_size=32 intermediate_size=48 vocab_size=300 head_dim=8 \
+    max_position_embeddings=2 2> /dev/null
+seq 700 | awk '{ print "{\"ids\": [" $1 % 300 ", " $1 * 7 % 300 "]}" }' > "$dir/rows.jsonl"
+score small.out "$dir/small" "$dir/rows.jsonl" --json
+check "each row" [ "$(grep -c '"tokens":1,' "$dir/small.out")" = 700 ]
+check "the same row" [ "$(sed -n 5p "$dir/small.out")" = "$(sed -n 605p "$dir/small.out")" ]
+
+# --- a table; the shortest rows; empty lines
+rows '' '{"ids": [3]}' '  ' '{"ids": [3, 4]}'
+score table.out "$model" "$dir/rows.jsonl"
+check "lines of the table" [ "$(awk '{ print $1, $2 }' "$dir/table.out" | tail -n +2 | tr '\n' ,)" = "2 0,4 1,all 1," ]
+score short.out "$model" "$dir/rows.jsonl" --json
+check "one token" [ "$(head -1 "$dir/short.out")" = '{"ids":[3],"logprobs":[null],"tokens":0,"sum":0}' ]
+
+# --- bad rows
+bad() {
+    local says=$1
+    shift
+    rows '{"text": "a"}' "$@"
+    refused "$*" 2 "rows.jsonl:2" "$says" -- score "$model" "$dir/rows.jsonl"
+}
+bad "none of the fields that are scored; expected {\"text\": ...}" '{"txt": 1}'
+bad "none of the fields that are scored" '[1, 2]'
+bad "none of the fields that are scored" '{"completion": "b"}'
+bad "says several things" '{"text": "a", "ids": [1]}'
+bad "text is integer; expected a text" '{"text": 1}'
+bad "ids[1] is no token id; expected a whole number from 0 to 299" '{"ids": [1, 300]}'
+bad "ids[0] is no token id" '{"ids": [1.5]}'
+bad "the text has no token" '{"text": ""}'
+bad "the completion has no token" '{"prompt": "a", "completion": ""}'
+bad ":2:16: " '{"text": "open"'
+bad "the row has 129 tokens; expected at most 128" "{\"ids\": [$(seq -s, 129)]}"
+rows '{"ids": [1, 2, 3]}'
+refused "--context" 2 "rows.jsonl:1: the row has 3 tokens; expected at most 2" -- score "$model" "$dir/rows.jsonl" --context 2
+refused "a long --context" 2 "made for 128 positions" -- score "$model" "$dir/rows.jsonl" --context 129
+rows ''
+refused "no rows" 2 "rows.jsonl has no rows" -- score "$model" "$dir/rows.jsonl"
+refused "no file" 2 "usage: surogate score MODEL_DIR FILE.jsonl" -- score "$model"
+finish
