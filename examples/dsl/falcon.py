@@ -37,7 +37,7 @@ HEADS = {"num_heads": "H", "num_kv_heads": "G", "head_dim": "D"}
 @module
 class Attention(Module):
     def __init__(self) -> None:
-        self.qkv = Linear("(H + 2 * G) * D", "C", "has_bias")
+        self.qkv = Linear("(H + 2 * G) * D", "C", "has_bias", matrices=("H / G * D", "D", "D"))
         self.o = Linear("C", "H * D", "has_bias")
 
     @forward

@@ -23,7 +23,7 @@ HEADS = {"num_heads": "H", "num_kv_heads": "H", "head_dim": "D"}
 @module
 class Attention(Module):
     def __init__(self) -> None:
-        self.qkv = Linear("3 * H * D", "C", "has_bias")
+        self.qkv = Linear("3 * H * D", "C", "has_bias", matrices=("D", "D", "D"))
         self.o = Linear("C", "H * D", "has_bias")
 
     @forward

@@ -294,6 +294,26 @@ static Status bind_init(Binder *b, const JsonValue *json, Param *param)
     return OK;
 }
 
+/* The rows of each matrix that a parameter holds. Pieces of a folder are such, unless it says otherwise. */
+static Status bind_matrices(Binder *b, const JsonValue *s, Param *param)
+{
+    enum { NODES = 32 /* which an optimizer makes for each */ };
+    const JsonValue *json = json_get(s, "matrices");
+    int64_t         *rows, period;
+    bool             in_pieces = !json && param->hf.kind == HF_CONCAT && param->hf.num_names > 1 && param->type.ndim == 2;
+    if (json && (json->type != JSON_ARRAY || json->count < 1 || json->count > BIND_MAX_PIECES))
+        BIND_FAIL(b, json, "matrices: expected an array of 1 to %d numbers of rows", BIND_MAX_PIECES);
+    param->num_matrices = json ? (int)json->count : in_pieces ? param->hf.num_names : 0;
+    TRY(spend(b, s, (int64_t)param->num_matrices * NODES));
+    param->matrices = rows = arena_array(b->arena, int64_t, param->num_matrices + 1);
+    for (int i = 0; i < param->num_matrices; i++) {
+        rows[i] = param->type.dim[0] / param->num_matrices;
+        if (json) TRY(eval_int(b, &json->items[i], &rows[i]));
+    }
+    Status status = param_period(param, &period);
+    return status == OK ? OK : status_prefix(status, "%s", place_of(b, json ? json : s));
+}
+
 static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
 {
     const JsonValue *shape = json_get(s, "shape");
@@ -429,6 +449,7 @@ static Status bind_param(Binder *b, const JsonValue *s)
     if (module) TRY(expand(b, module, &param->module));
     if (untied) TRY(expand(b, untied, &param->untied));
     TRY(bind_init(b, json_get(s, "init"), param));
+    TRY(bind_matrices(b, s, param));
     param->decay = param->type.ndim > 1;
     TRY(bind_flag(b, s, "decay", &param->decay));
     TRY(bind_flag(b, s, "linear", &param->is_linear));
@@ -642,7 +663,7 @@ static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
 } statements[] = {
-    {"param", " shape hf export untied init module linear head decay frozen dtype source ", bind_param},
+    {"param", " shape hf export untied init module linear matrices head decay frozen dtype source ", bind_param},
     {"op", " in out attrs part save source ", bind_op},
     {"repeat", " index carry body yield source ", bind_repeat},
     {"if", " then else source ", bind_if},

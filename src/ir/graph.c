@@ -240,6 +240,24 @@ void graph_rename(Graph *graph, Value *value, const char *name)
     name_insert(graph, value);
 }
 
+Status param_period(const Param *param, int64_t *out)
+{
+    const int64_t rows = param->type.dim[0];
+    int64_t       sum = 0;
+    FAIL_IF(param->num_matrices && param->type.ndim != 2, ERR_INVALID, "%s holds %d matrices, but has %d dims; expected 2", param->name,
+            param->num_matrices, param->type.ndim);
+    for (int i = 0; i < param->num_matrices; i++) {
+        FAIL_IF(param->matrices[i] < 1 || param->matrices[i] > rows - sum, ERR_INVALID,
+                "%s: its matrix %d has %lld rows; expected at least 1, and no more than %lld in all", param->name, i + 1,
+                (long long)param->matrices[i], (long long)rows);
+        sum += param->matrices[i];
+    }
+    FAIL_IF(sum && rows % sum, ERR_INVALID, "%s: its matrices have %lld rows, which don't divide its %lld", param->name, (long long)sum,
+            (long long)rows);
+    *out = sum ? sum : rows;
+    return OK;
+}
+
 Value *graph_add_param(Graph *graph, Param *param)
 {
     Value *value = graph_add_value(graph, VALUE_PARAM, param->name, &param->type);

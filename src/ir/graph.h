@@ -98,6 +98,9 @@ struct Param {
     bool        trained;
     bool        is_adapter; /* belongs to a LoRA pair, saved apart */
     int         layer;      /* -1: none */
+    /* Where it holds several matrices: the rows of each, as they lie; after the last come further rows of the first. */
+    int            num_matrices; /* 0: it is one */
+    const int64_t *matrices;
     /* What it is kept in (passes/quantise.h), in values beside its own; NULL: in its own dtype. */
     const struct WeightFormat *format;
     InitKind                   init;
@@ -109,6 +112,9 @@ static inline bool param_is_of(const Param *param, const char *space)
 {
     return param->space && space ? strcmp(param->space, space) == 0 : param->space == space;
 }
+
+/* After how many rows those of its first matrix come again. Fails unless its rows are a multiple. */
+NODISCARD Status param_period(const Param *param, int64_t *out);
 
 /* How a parameter is written. */
 static inline const HfSource *param_saved(const Param *param)

@@ -208,6 +208,24 @@ static Status parse_hf(Parser *parser, HfSource *hf)
     return OK;
 }
 
+/* matrices=ROWS:ROWS:... */
+static Status parse_matrices(Parser *parser, Param *param)
+{
+    char    *text = word(parser);
+    int64_t *rows, period;
+    int      count = 1;
+    for (const char *p = text; p && *p; p++) count += *p == ':';
+    if (!text || count > MAX_PIECES) SYNTAX(parser, "expected the rows of each of 1 to %d matrices, as 64:32:32", MAX_PIECES);
+    param->matrices = rows = arena_array(parser->arena, int64_t, count);
+    param->num_matrices = count;
+    for (int i = 0; i < count; i++, text++) {
+        rows[i] = strtoll(text, &text, 10);
+        if (*text != (i + 1 < count ? ':' : 0)) SYNTAX(parser, "expected the rows of each matrix, as 64:32:32");
+    }
+    Status status = param_period(param, &period);
+    return status == OK ? OK : prefix_place(parser, place_of(parser, parser->at));
+}
+
 static Status parse_init(Parser *parser, Param *param)
 {
     char  *text = word(parser);
@@ -244,6 +262,8 @@ static Status parse_param(Parser *parser, Param *param)
             TRY(parse_init(parser, param));
         else if (take_word(parser, "module") && take(parser, '='))
             param->module = word(parser);
+        else if (take_word(parser, "matrices") && take(parser, '='))
+            TRY(parse_matrices(parser, param));
         else if (take_word(parser, "hf") && take(parser, '='))
             TRY(parse_hf(parser, &param->hf));
         else

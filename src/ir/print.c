@@ -55,6 +55,7 @@ static void print_param(StrBuf *out, const Param *p)
         strbuf_putc(out, ':');
         print_float(out, p->init_std);
     }
+    for (int i = 0; i < p->num_matrices; i++) strbuf_printf(out, "%s%lld", i ? ":" : " matrices=", (long long)p->matrices[i]);
     if (p->module) {
         strbuf_puts(out, " module=");
         print_quoted(out, p->module);

@@ -244,10 +244,16 @@ typedef struct StepScalarsAttrs {
     double beta1, beta2;
 } StepScalarsAttrs;
 
+/* Rows of a weight that are a matrix by themselves: `size` of them from `begin` on, in every `period`. size 0: all. */
+typedef struct MatrixRows {
+    int64_t begin, size, period;
+} MatrixRows;
+
 typedef struct NormuonMomentumAttrs {
-    double  momentum, max_grad_norm; /* max_grad_norm 0: no clipping */
-    bool    nesterov;
-    int64_t dtype; /* of x; 0: g's */
+    double     momentum, max_grad_norm; /* max_grad_norm 0: no clipping */
+    bool       nesterov;
+    int64_t    dtype; /* of x; 0: g's */
+    MatrixRows rows;
 } NormuonMomentumAttrs;
 
 typedef struct AddIdentityAttrs { /* a I + b x */
@@ -255,9 +261,10 @@ typedef struct AddIdentityAttrs { /* a I + b x */
 } AddIdentityAttrs;
 
 typedef struct NormuonUpdateAttrs {
-    double  beta2, eps, weight_decay;
-    bool    stochastic; /* bf16 weights without master: stochastic rounding */
-    int64_t key;        /* names the parameter for random numbers: SEGMENT_KEY */
+    double     beta2, eps, weight_decay;
+    bool       stochastic; /* bf16 weights without master: stochastic rounding */
+    int64_t    key;        /* names the matrix for random numbers */
+    MatrixRows rows;
 } NormuonUpdateAttrs;
 
 /* segments (S,SEGMENT_COLUMNS) i64 of adamw: one trained parameter a row, or a part of one, sorted by offset; what lies between segments

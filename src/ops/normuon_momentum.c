@@ -5,24 +5,25 @@
  *   u  = momentum m + (1 - momentum) g (Nesterov), or m
  *   x  = u / (1.02 |u|_F + 1e-6)                          so that no singular value of x is above 1, after rounding too
  *
+ * Attributes begin, size and period say which rows of g and m are the matrix: |u|, x and m' are of these alone.
+ *
  * A step whose loss or norm isn't finite leaves m and gives x = 0. x is computed again from m and g once the norm is known: a bf16
  * x is then rounded once. */
 #include "ops/adamw.h"
 #include "ops/gpu_sums.h"
-
 #include "ops/infer.h"
+#include "ops/normuon.h"
 
-static const AttrDef normuon_momentum_attrs[] = {ATTR_FLOAT(NormuonMomentumAttrs, momentum, 0.95),
-                                                 ATTR_FLOAT(NormuonMomentumAttrs, max_grad_norm, 0),
-                                                 ATTR_BOOL(NormuonMomentumAttrs, nesterov, true),
-                                                 ATTR_DTYPE(NormuonMomentumAttrs, dtype),
-                                                 {0}};
+static const AttrDef normuon_momentum_attrs[] = {
+    ATTR_FLOAT(NormuonMomentumAttrs, momentum, 0.95), ATTR_FLOAT(NormuonMomentumAttrs, max_grad_norm, 0),
+    ATTR_BOOL(NormuonMomentumAttrs, nesterov, true),  ATTR_DTYPE(NormuonMomentumAttrs, dtype),
+    NORMUON_ROWS_ATTRS(NormuonMomentumAttrs),         {0}};
 
 enum { IN_G, IN_M, IN_NORM2, IN_LOSS };
 enum { OUT_X, OUT_M };
 enum { MOMENTUM_PER_TASK = 16 * TILE };
 
-/* g, m (R,C), norm2, loss (1) f32 -> x (R,C), m' in place. */
+/* g, m (R,C), norm2, loss (1) f32 -> x (rows of the matrix,C), m' in place. */
 static Status normuon_momentum_infer(Node *node)
 {
     const NormuonMomentumAttrs *attrs = node->attrs;
@@ -31,21 +32,32 @@ static Status normuon_momentum_infer(Node *node)
     TRY(infer_like(node, IN_M, "m", DT_SET_FLOAT, g));
     TRY(infer_input(node, IN_NORM2, "norm2", DT_SET_F32, DIMS(1)));
     TRY(infer_input(node, IN_LOSS, "loss", DT_SET_F32, DIMS(1)));
-    node->out[OUT_X]->type = type_as(g, attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : g->dtype);
+    TensorType matrix;
+    TRY(normuon_matrix(attrs->rows, g, &matrix));
+    node->out[OUT_X]->type = type_as(&matrix, attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : g->dtype);
     node->out[OUT_M]->type = node->in[IN_M]->type;
     return OK;
 }
 
+static int64_t matrix_numel(const NormuonMomentumAttrs *attrs, const TensorType *g)
+{
+    const MatrixRows rows = normuon_rows(attrs->rows, g->dim[0]);
+    return type_numel(g) / rows.period * rows.size;
+}
+
 static OpCost normuon_momentum_cost(const Node *node)
 {
-    return cost_streaming(node, 10.0 * (double)type_numel(&node->in[IN_G]->type));
+    const NormuonMomentumAttrs *attrs = node->attrs;
+    const Value                *x = node->out[OUT_X];
+    return normuon_cost(cost_streaming(node, 10.0 * (double)matrix_numel(attrs, &node->in[IN_G]->type)), attrs->rows,
+                        x ? (double)type_bytes(&x->type) : 0);
 }
 
 /* A partial sum of |u|^2 in fp64 for each task. */
 static size_t normuon_momentum_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
-    return (size_t)div_up(type_numel(&node->in[IN_G]->type), MOMENTUM_PER_TASK) * sizeof(double);
+    return (size_t)div_up(matrix_numel(node->attrs, &node->in[IN_G]->type), MOMENTUM_PER_TASK) * sizeof(double);
 }
 
 static size_t normuon_momentum_gpu_workspace(const Node *node, int sm)
@@ -56,13 +68,21 @@ static size_t normuon_momentum_gpu_workspace(const Node *node, int sm)
 
 typedef struct MomentumStep {
     const KernelArgs *args;
+    MatrixRows        runs;  /* in elements */
+    int64_t           numel; /* of the matrix */
     float             clip, momentum, rest, scale;
     bool              nesterov;
 } MomentumStep;
 
 static int64_t task_end(const MomentumStep *s, int64_t task)
 {
-    return min_i64(type_numel(&s->args->in[IN_G].type), (task + 1) * MOMENTUM_PER_TASK);
+    return min_i64(s->numel, (task + 1) * MOMENTUM_PER_TASK);
+}
+
+/* How many elements of the matrix, from `at` on, are a tile: they lie one after the other in g and m. */
+static int64_t tile_numel(const MomentumStep *s, int64_t at, int64_t end)
+{
+    return min_i64(min_i64(TILE, end - at), s->runs.size - at % s->runs.size);
 }
 
 static float input_of(const MomentumStep *s, float g, float m)
@@ -76,13 +96,14 @@ static void momentum_task(void *context, int64_t task, int worker)
     double              sum = 0;
     float               scratch[TILE], m[TILE];
     (void)worker;
-    for (int64_t at = task * MOMENTUM_PER_TASK, end = task_end(s, task); at < end; at += TILE) {
-        int64_t           n = min_i64(TILE, end - at);
+    for (int64_t at = task * MOMENTUM_PER_TASK, end = task_end(s, task), n; at < end; at += n) {
         const TensorView *in = &s->args->in[IN_M];
-        const float      *g = tile_load(&s->args->in[IN_G], at, n, scratch);
-        vec_copy_in(m, vec_at(in->data, in->type.dtype, at), in->type.dtype, n);
+        int64_t           place = normuon_place(s->runs, at);
+        n = tile_numel(s, at, end);
+        const float *g = tile_load(&s->args->in[IN_G], place, n, scratch);
+        vec_copy_in(m, vec_at(in->data, in->type.dtype, place), in->type.dtype, n);
         for (int64_t i = 0; i < n; i++) m[i] = s->momentum * m[i] + s->rest * (g[i] * s->clip);
-        tile_store(&s->args->out[OUT_M], at, m, n);
+        tile_store(&s->args->out[OUT_M], place, m, n);
         for (int64_t i = 0; i < n; i++) m[i] = input_of(s, g[i], m[i]);
         sum += (double)vec_dot(m, m, n);
     }
@@ -94,9 +115,10 @@ static void scale_task(void *context, int64_t task, int worker)
     const MomentumStep *s = context;
     float               scratch_g[TILE], scratch_m[TILE], x[TILE];
     (void)worker;
-    for (int64_t at = task * MOMENTUM_PER_TASK, end = task_end(s, task); at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *g = tile_load(&s->args->in[IN_G], at, n, scratch_g), *m = tile_load(&s->args->out[OUT_M], at, n, scratch_m);
+    for (int64_t at = task * MOMENTUM_PER_TASK, end = task_end(s, task), n; at < end; at += n) {
+        int64_t place = normuon_place(s->runs, at);
+        n = tile_numel(s, at, end);
+        const float *g = tile_load(&s->args->in[IN_G], place, n, scratch_g), *m = tile_load(&s->args->out[OUT_M], place, n, scratch_m);
         for (int64_t i = 0; i < n; i++) x[i] = input_of(s, g[i], m[i]) * s->scale;
         tile_store(&s->args->out[OUT_X], at, x, n);
     }
@@ -106,10 +128,14 @@ static Status normuon_momentum_cpu(const KernelArgs *args)
 {
     const NormuonMomentumAttrs *attrs = args->attrs;
     float                       norm2 = *(const float *)args->in[IN_NORM2].data;
-    int64_t                     tasks = div_up(type_numel(&args->in[IN_G].type), MOMENTUM_PER_TASK);
+    const TensorType           *type = &args->in[IN_G].type;
+    const MatrixRows            rows = normuon_rows(attrs->rows, type->dim[0]);
+    int64_t                     cols = type->dim[1], numel = matrix_numel(attrs, type), tasks = div_up(numel, MOMENTUM_PER_TASK);
     const double               *sums = args->workspace;
     double                      sum = 0;
     MomentumStep                s = {.args = args,
+                                     .runs = {rows.begin * cols, rows.size * cols, rows.period * cols},
+                                     .numel = numel,
                                      .clip = clip_factor(norm2, attrs->max_grad_norm),
                                      .momentum = (float)attrs->momentum,
                                      .rest = (float)(1 - attrs->momentum),
@@ -127,11 +153,15 @@ static Status normuon_momentum_cpu(const KernelArgs *args)
 
 static const NormuonMomentumAttrs momentum_clipped = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true},
                                   momentum_plain = {.momentum = 0.9, .dtype = DTYPE_TO_ATTR(DT_F32)},
+                                  momentum_rows = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true, .rows = {1, 2, 4}},
+                                  momentum_large = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true, .rows = {2048, 512, 3072}},
                                   momentum_bf16 = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true, .dtype = DTYPE_TO_ATTR(DT_BF16)};
 
 static const OpSample normuon_momentum_samples[] = {
     {.in = {{DT_F32, 2, {7, 9}}, {DT_F32, 2, {7, 9}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_clipped},
     {.in = {{DT_F32, 2, {150, 300}}, {DT_F32, 2, {150, 300}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_plain},
+    {.in = {{DT_F32, 2, {12, 9}}, {DT_F32, 2, {12, 9}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_rows},
+    {.in = {{DT_F32, 2, {84, 64}}, {DT_F32, 2, {84, 64}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_rows},
 };
 
 /* Shapes of real models. */
@@ -140,6 +170,8 @@ static const OpSample normuon_momentum_large_samples[] = {
     {.in = {{DT_BF16, 2, {2048, 1024}}, {DT_F32, 2, {2048, 1024}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}},
      .attrs = &momentum_bf16,
      .tolerance = 1e-2},
+    {.in = {{DT_F32, 2, {3072, 1024}}, {DT_F32, 2, {3072, 1024}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_large},
+    {.in = {{DT_F32, 2, {1024, 1024}}, {DT_F32, 2, {1024, 1024}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_rows},
 };
 
 const OpDef op_normuon_momentum = {

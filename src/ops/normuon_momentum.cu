@@ -3,6 +3,7 @@
 #include "ops/update.cuh"
 #include "ops/gpu_sums.h" /* after the headers that make ir/op.h C++ */
 #include "ops/adamw.h"
+#include "ops/normuon.h"
 
 enum { IN_G, IN_M, IN_NORM2, IN_LOSS };
 enum { OUT_X, OUT_M };
@@ -13,9 +14,11 @@ typedef struct Momentum {
     void                *m, *x;
     const float         *norm2, *loss;
     float               *partial;
-    int64_t              numel, each; /* elements; of a block */
+    int64_t              numel, each; /* elements of the matrix; of a block */
+    MatrixRows           runs;        /* which of g's and m's they are, in elements */
+    bool                 one_run;     /* they lie one after the other */
     NormuonMomentumAttrs attrs;
-    bool                 whole; /* every pointer is 16-byte aligned */
+    bool                 whole; /* every pointer is 16-byte aligned, of each run too */
 } Momentum;
 
 static int64_t block_elements(int64_t numel)
@@ -48,6 +51,12 @@ static __device__ __forceinline__ float input_of(const Factors *f, float g, floa
     return f->nesterov ? step_of(f, g, m) : m;
 }
 
+/* Where element i of the matrix lies in g and m. */
+static __device__ __forceinline__ int64_t place_of(const Momentum *a, int64_t i)
+{
+    return a->one_run ? a->runs.begin + i : normuon_place(a->runs, i);
+}
+
 template <typename G, typename M> static __global__ void __launch_bounds__(THREADS) momentum_blocks(Momentum a)
 {
     __shared__ float scratch[32];
@@ -59,11 +68,12 @@ template <typename G, typename M> static __global__ void __launch_bounds__(THREA
     float    sum = 0, gs[WIDTH], ms[WIDTH];
     for (int64_t i = begin + (int64_t)threadIdx.x * WIDTH; i < end; i += THREADS * WIDTH) {
         if (a.whole && i + WIDTH <= end) {
-            load_n<WIDTH>(g + i, gs);
-            load_n<WIDTH>(m + i, ms);
+            int64_t place = place_of(&a, i);
+            load_n<WIDTH>(g + place, gs);
+            load_n<WIDTH>(m + place, ms);
 #pragma unroll
             for (int k = 0; k < WIDTH; k++) ms[k] = step_of(&f, gs[k], ms[k]);
-            store_n<WIDTH>(m + i, ms);
+            store_n<WIDTH>(m + place, ms);
 #pragma unroll
             for (int k = 0; k < WIDTH; k++) {
                 float u = input_of(&f, gs[k], ms[k]);
@@ -72,8 +82,9 @@ template <typename G, typename M> static __global__ void __launch_bounds__(THREA
             continue;
         }
         for (int64_t e = i; e < i + WIDTH && e < end; e++) {
-            float next = step_of(&f, to_float(g[e]), to_float(m[e])), u = input_of(&f, to_float(g[e]), next);
-            m[e] = from_float<M>(next);
+            int64_t place = place_of(&a, e);
+            float   next = step_of(&f, to_float(g[place]), to_float(m[place])), u = input_of(&f, to_float(g[place]), next);
+            m[place] = from_float<M>(next);
             sum += u * u;
         }
     }
@@ -96,15 +107,18 @@ template <typename G, typename M, typename X> static __global__ void __launch_bo
     int64_t begin = blockIdx.x * a.each, end = begin + a.each < a.numel ? begin + a.each : a.numel;
     for (int64_t i = begin + (int64_t)threadIdx.x * WIDTH; i < end; i += THREADS * WIDTH) {
         if (a.whole && i + WIDTH <= end) {
-            load_n<WIDTH>(g + i, gs);
-            load_n<WIDTH>(m + i, ms);
+            int64_t place = place_of(&a, i);
+            load_n<WIDTH>(g + place, gs);
+            load_n<WIDTH>(m + place, ms);
 #pragma unroll
             for (int k = 0; k < WIDTH; k++) ms[k] = applies ? input_of(&f, gs[k], ms[k]) * scale : 0;
             store_n<WIDTH>(x + i, ms);
             continue;
         }
-        for (int64_t e = i; e < i + WIDTH && e < end; e++)
-            x[e] = from_float<X>(applies ? input_of(&f, to_float(g[e]), to_float(m[e])) * scale : 0);
+        for (int64_t e = i; e < i + WIDTH && e < end; e++) {
+            int64_t place = place_of(&a, e);
+            x[e] = from_float<X>(applies ? input_of(&f, to_float(g[place]), to_float(m[place])) * scale : 0);
+        }
     }
 }
 
@@ -115,10 +129,15 @@ static Status normuon_momentum_run(const KernelArgs *args)
     a.g = g->data, a.m = m->data, a.x = x->data;
     a.norm2 = (const float *)args->in[IN_NORM2].data, a.loss = (const float *)args->in[IN_LOSS].data;
     a.partial = (float *)args->workspace;
-    a.numel = type_numel(&g->type);
-    a.each = block_elements(a.numel);
     a.attrs = *(const NormuonMomentumAttrs *)args->attrs;
-    a.whole = is_aligned16(a.g) && is_aligned16(a.m) && is_aligned16(a.x);
+    int64_t    cols = g->type.dim[1];
+    MatrixRows rows = normuon_rows(a.attrs.rows, g->type.dim[0]);
+    a.runs.begin = rows.begin * cols, a.runs.size = rows.size * cols, a.runs.period = rows.period * cols;
+    a.one_run = rows.period == g->type.dim[0];
+    a.numel = type_numel(&g->type) / rows.period * rows.size;
+    a.each = block_elements(a.numel);
+    a.whole = is_aligned16(a.g) && is_aligned16(a.m) && is_aligned16(a.x) &&
+              (!a.attrs.rows.size || (a.runs.begin % WIDTH == 0 && a.runs.size % WIDTH == 0 && a.runs.period % WIDTH == 0));
     unsigned     grid = (unsigned)cuda_div_up(a.numel, a.each);
     cudaStream_t stream = cuda_stream(args);
     CUDA_FLOAT(g->type.dtype, G, CUDA_FLOAT(m->type.dtype, M, momentum_blocks<G, M><<<grid, THREADS, 0, stream>>>(a)));

@@ -2,6 +2,7 @@
  * NORMUON_UPDATE_BLOCKS of them; in the second each block adds those up in order and moves pieces of its rows. */
 #include "ops/update.cuh"
 #include "ops/gpu_sums.h" /* after the headers that make ir/op.h C++ */
+#include "ops/normuon.h"
 
 enum { IN_W, IN_X, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_MASTER };
 enum { OUT_W, OUT_V, OUT_MASTER };
@@ -14,7 +15,8 @@ typedef struct Update {
     const float       *norm2, *loss, *hyper;
     const int64_t     *step;
     float             *inverse, *partial;
-    int64_t            rows, cols, each; /* rows of a block of the first launch */
+    int64_t            rows, cols, each; /* rows of the matrix; of a block of the first launch */
+    MatrixRows         of_w;             /* which of the weight's they are */
     int                num_partial;
     NormuonUpdateAttrs attrs;
     bool               random_w;
@@ -46,12 +48,13 @@ template <typename X> static __global__ void __launch_bounds__(THREADS) second_m
             for (int64_t e = c; e < c + WIDTH && e < a.cols; e++) sum += to_float(x[e]) * to_float(x[e]);
         }
         sum = warp_sum(sum);
-        float v = (float)(a.attrs.beta2 * (double)a.v[row] + (1 - a.attrs.beta2) * ((double)sum / (double)a.cols));
-        float inverse = 1 / (sqrtf(v) + (float)a.attrs.eps);
+        int64_t place = normuon_place(a.of_w, row);
+        float   v = (float)(a.attrs.beta2 * (double)a.v[place] + (1 - a.attrs.beta2) * ((double)sum / (double)a.cols));
+        float   inverse = 1 / (sqrtf(v) + (float)a.attrs.eps);
         total += sum * inverse * inverse;
         __syncwarp(); /* all have read v */
         if (lane == 0) {
-            a.v[row] = v;
+            a.v[place] = v;
             a.inverse[row] = inverse;
         }
     }
@@ -76,32 +79,33 @@ template <typename W, typename X> static __global__ void __launch_bounds__(THREA
     if (row >= a.rows) return;
     float    factor = sum > 0 ? (float)(lr * 0.2 * sqrt((double)a.rows * (double)a.cols / (double)sum)) * a.inverse[row] : 0;
     uint64_t key = update_key(a.step, a.attrs.key);
+    int64_t  to_w = (normuon_place(a.of_w, row) - row) * a.cols; /* from an element of x to that of w */
     const X *xs = (const X *)a.x;
     W       *ws = (W *)a.w;
     for (int64_t c = begin + lane * WIDTH; c < end; c += 32 * WIDTH) {
         int64_t at = row * a.cols + c;
         if (a.whole) {
             if (a.master)
-                load_n<WIDTH>(a.master + at, w);
+                load_n<WIDTH>(a.master + to_w + at, w);
             else
-                load_n<WIDTH>(ws + at, w);
+                load_n<WIDTH>(ws + to_w + at, w);
             load_n<WIDTH>(xs + at, x);
 #pragma unroll
             for (int k = 0; k < WIDTH; k++) w[k] = w[k] * decay - factor * x[k];
-            if (a.master) store_n<WIDTH>(a.master + at, w);
+            if (a.master) store_n<WIDTH>(a.master + to_w + at, w);
             for (int q = 0; a.random_w && q < WIDTH / 4; q++) {
                 Philox4 draw = random_segment_quad(key, (uint64_t)at / 4 + (uint64_t)q);
 #pragma unroll
                 for (int k = 0; k < 4; k++) w[4 * q + k] = bf16_random(w[4 * q + k], draw.v[k]);
             }
-            store_n<WIDTH>(ws + at, w);
+            store_n<WIDTH>(ws + to_w + at, w);
             continue;
         }
         for (int64_t e = at; e < at + WIDTH && e < row * a.cols + end; e++) {
-            float value = (a.master ? a.master[e] : to_float(ws[e])) * decay - factor * to_float(xs[e]);
-            if (a.master) a.master[e] = value;
+            float value = (a.master ? a.master[to_w + e] : to_float(ws[to_w + e])) * decay - factor * to_float(xs[e]);
+            if (a.master) a.master[to_w + e] = value;
             if (a.random_w) value = bf16_random(value, random_segment_quad(key, (uint64_t)e / 4).v[e % 4]);
-            ws[e] = from_float<W>(value);
+            ws[to_w + e] = from_float<W>(value);
         }
     }
 }
@@ -114,7 +118,8 @@ static Status normuon_update_run(const KernelArgs *args)
     a.w = w->data, a.x = in[IN_X].data, a.v = (float *)in[IN_V].data, a.master = (float *)in[IN_MASTER].data;
     a.norm2 = (const float *)in[IN_NORM2].data, a.loss = (const float *)in[IN_LOSS].data, a.hyper = (const float *)in[IN_HYPER].data;
     a.step = (const int64_t *)in[IN_STEP].data;
-    a.rows = w->type.dim[0], a.cols = w->type.dim[1];
+    a.rows = in[IN_X].type.dim[0], a.cols = w->type.dim[1];
+    a.of_w = normuon_rows(attrs->rows, w->type.dim[0]);
     a.each = block_rows(a.rows);
     a.num_partial = (int)cuda_div_up(a.rows, a.each);
     a.partial = (float *)args->workspace;

@@ -58,20 +58,29 @@ static Status turn(Graph *graph, const Coefficients *k, Value **x)
     return add(graph, &op_linear_dx, &plain, result, 3, x);
 }
 
-Status normuon_emit(Graph *graph, const NormuonOptions *options, const NormuonShared *shared, const NormuonMatrix *matrix)
+Status normuon_emit(Graph *graph, const NormuonOptions *options, const NormuonShared *shared, NormuonMatrix *matrix)
 {
     NormuonMomentumAttrs momentum = {.momentum = options->momentum,
                                      .max_grad_norm = options->max_grad_norm,
                                      .nesterov = options->nesterov,
-                                     .dtype = DTYPE_TO_ATTR(options->compute_dtype)};
+                                     .dtype = DTYPE_TO_ATTR(options->compute_dtype),
+                                     .rows = matrix->rows};
     NormuonUpdateAttrs   update = {.beta2 = options->beta2,
                                    .eps = options->eps,
                                    .weight_decay = matrix->weight_decay,
                                    .stochastic = matrix->w->type.dtype == DT_BF16 && !matrix->master,
-                                   .key = matrix->key};
-    Value               *x, *w, *from[] = {matrix->g, matrix->m, shared->norm2, shared->loss};
-    TRY(add(graph, &op_normuon_momentum, &momentum, from, 4, &x));
+                                   .key = matrix->key,
+                                   .rows = matrix->rows};
+    Value               *x, *from[] = {matrix->g, matrix->m, shared->norm2, shared->loss};
+    Node                *node;
+    TRY(graph_add_node(graph, &op_normuon_momentum, &momentum, "normuon", from, 4, ~0u, &node));
+    x = node->out[0];
+    matrix->m = node->out[1];
     for (int i = 0; i < NORMUON_TURNS; i++) TRY(turn(graph, &coefficients[options->steps][i], &x));
     Value *in[] = {matrix->w, x, matrix->v, shared->norm2, shared->loss, shared->hyper, shared->step, matrix->master};
-    return add(graph, &op_normuon_update, &update, in, 8, &w);
+    TRY(graph_add_node(graph, &op_normuon_update, &update, "normuon", in, 8, ~0u, &node));
+    matrix->w = node->out[0];
+    matrix->v = node->out[1];
+    matrix->master = node->out[2];
+    return OK;
 }

@@ -1,8 +1,9 @@
-/* NorMuon (arXiv 2510.05491): the nodes that update one matrix. Each matrix by itself, however several are packed: a member is a view
- * of the flat buffers, rows x columns as the model's weight has them (columns: the layer's inputs). */
+/* NorMuon (arXiv 2510.05491): the nodes that update one matrix, rows x columns as the model's weight has them (columns: the layer's
+ * inputs). Each matrix by itself, however several are packed: it is a view of the flat buffers, or some rows of a weight. */
 #pragma once
 
 #include "ir/graph.h"
+#include "ops/attrs.h"
 
 /* How the momentum is orthogonalised: five steps of these coefficients. */
 typedef enum NormuonSteps {
@@ -27,12 +28,13 @@ typedef struct NormuonShared {
 } NormuonShared;
 
 typedef struct NormuonMatrix {
-    Value  *w, *g, *m; /* (R,C): weight, gradient, momentum (f32 or bf16) */
-    Value  *v;         /* (R) f32: second moment of each row */
-    Value  *master;    /* (R,C) f32; NULL: w is the only copy, bf16 ones are rounded stochastically */
-    double  weight_decay;
-    int64_t key; /* names the parameter for random numbers: its segment's SEGMENT_KEY */
+    Value     *w, *g, *m; /* (R,C): weight, gradient, momentum (f32 or bf16) */
+    Value     *v;         /* (R) f32: second moment of each row */
+    Value     *master;    /* (R,C) f32; NULL: w is the only copy, bf16 ones are rounded stochastically */
+    double     weight_decay;
+    MatrixRows rows; /* which of these rows it is */
+    int64_t    key;  /* names it for random numbers */
 } NormuonMatrix;
 
-/* Emits at the cursor; w, m, v and master are updated in place. Starts: m and v zero. */
-NODISCARD Status normuon_emit(Graph *graph, const NormuonOptions *options, const NormuonShared *shared, const NormuonMatrix *matrix);
+/* Emits at the cursor; w, m, v and master are updated in place, and are their new versions then. Starts: m and v zero. */
+NODISCARD Status normuon_emit(Graph *graph, const NormuonOptions *options, const NormuonShared *shared, NormuonMatrix *matrix);

@@ -1,5 +1,6 @@
 #include "passes/optimizers.h"
 
+#include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 
@@ -112,10 +113,12 @@ static const OptimizerRule rule_adamw_8bit = {
 
 /* ---- normuon ---- */
 
+/* Each matrix that the weight holds. */
 static Status normuon_emit_one(const Update *u)
 {
     NormuonOptions      options = u->options->normuon;
     const NormuonShared shared = {u->norm2, u->loss, u->hyper, u->step};
+    const Param        *param = u->params[0];
     const int64_t      *segment = u->segments[0];
     NormuonMatrix       matrix = {.w = u->weights,
                                   .g = u->grads,
@@ -126,7 +129,15 @@ static Status normuon_emit_one(const Update *u)
                                   .key = segment[SEGMENT_KEY]};
     options.compute_dtype = u->bucket->weight;
     options.max_grad_norm = u->options->max_grad_norm;
-    return normuon_emit(u->graph, &options, &shared, &matrix);
+    if (!param->num_matrices) return normuon_emit(u->graph, &options, &shared, &matrix);
+    TRY(param_period(param, &matrix.rows.period));
+    for (int i = 0; i < param->num_matrices; i++) {
+        matrix.rows.size = param->matrices[i];
+        matrix.key = (int64_t)philox_name_key(arena_printf(u->graph->arena, "%s.%d", param->name, i));
+        TRY(normuon_emit(u->graph, &options, &shared, &matrix));
+        matrix.rows.begin += matrix.rows.size;
+    }
+    return OK;
 }
 
 static const OptimizerRule rule_normuon = {

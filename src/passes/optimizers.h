@@ -12,11 +12,12 @@ typedef struct Update {
     const Plan           *plan;
     const Bucket         *bucket;
     const int64_t (*segments)[SEGMENT_COLUMNS]; /* what of which parameters, from the beginning of `weights` */
-    int    num_segments;
-    Graph *graph;
-    Value *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat; of a whole parameter in its dims */
-    Value *norm2, *loss, *hyper, *step;                /* of all buckets */
-    Value *accuracy;                                   /* NULL: nobody counts it */
+    int           num_segments;
+    Param *const *params; /* of the segments */
+    Graph        *graph;
+    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat; of a whole parameter in its dims */
+    Value        *norm2, *loss, *hyper, *step;                /* of all buckets */
+    Value        *accuracy;                                   /* NULL: nobody counts it */
 } Update;
 
 typedef struct StateRule {

@@ -112,6 +112,7 @@ static void cut_segments(Piece *piece)
     }
     u->segments = (const int64_t(*)[SEGMENT_COLUMNS])rows;
     u->num_segments = piece->count;
+    u->params = u->plan->trained_params + u->bucket->first + piece->first;
 }
 
 /* ---- to the device and back ---- */

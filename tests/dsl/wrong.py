@@ -94,6 +94,8 @@ WRONG = [
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when="C > 8")', "linear: w isn't there unless C > 8; expected a weight that always is", LINEAR),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], when=False)', "linear: w is missing", LINEAR),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], frozen="no")', "weight: frozen is 'no', expected True or False", None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], matrices="4")', "weight: matrices is '4', expected the rows of each in a tuple", None),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], matrices=("W", "C"))', '"W": unknown symbol W', None),
     ('{"embed": "transformer.wte.weight"}', '{"embed": "lm_head.weight"}', "lm_head.weight is 'lm_head.weight' in a model folder, as embed is", WEIGHT),
     # modules
     (ARRAY, 'blocks = Array["L"]', 'Array takes a count and a block: Array["n_layers", "Block"]', None),

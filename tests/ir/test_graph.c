@@ -577,7 +577,7 @@ static const char every_feature[] =
     "\"m.a.weight\"}\n"
     "param b.weight: f32[4] layer=0 base=packed@8 {trained linear init=uniform:0.5 hf=slice:4:4:8 \"b\\\\c\"}\n"
     "param c.weight: bf16[4] {adapter init=ones hf=concat \"x\" \"y z\"}\n"
-    "param d.weight: f32[2,2] {head init=zeros hf=transpose \"d\"}\n"
+    "param d.weight: f32[2,2] {head init=zeros matrices=1:1 hf=transpose \"d\"}\n"
     "param e.weight: f32[2] {init=zeros}\n"
     "grad g: f32[4]\n"
     "state input: f32[4]\n"
@@ -687,6 +687,11 @@ static void syntax_errors_say_where(void)
         {"param y: f32[4] {init=normal}", "f:3: init normal needs a number"},
         {"param y: f32[4] {init=zeros:1}", "f:3: init zeros takes no number"},
         {"param y: f32[4] {init=normal:x}", "f:3: expected a number, found x"},
+        {"param y: f32[4,2] {matrices=}", "f:3: expected the rows of each of 1 to 4096 matrices, as 64:32:32"},
+        {"param y: f32[4,2] {matrices=2:two}", "f:3: expected the rows of each matrix, as 64:32:32"},
+        {"param y: f32[4,2] {matrices=2:}", "f:3: y: its matrix 2 has 0 rows"},
+        {"param y: f32[4,2] {matrices=2:1}", "f:3: y: its matrices have 3 rows, which don't divide its 4"},
+        {"param y: f32[4] {matrices=2:2}", "f:3: y holds 2 matrices, but has 1 dims; expected 2"},
         {"param y: f32[4] {hf=}", "f:3: expected a kind after hf="},
         {"param y: f32[4] {hf=concat \"a\" \"b\" \"c\" \"d\" hf=concat \"e\"}", "f:3: second hf= of a parameter"},
         {"param y: f32[4] {hf=odd \"a\"}", "f:3: unknown hf kind odd"},

@@ -588,7 +588,7 @@ static void statements_become_a_graph(void)
 {
     static const char statements[] =
         "{\"param\": \"w\", \"shape\": [\"2 * n\", 2], \"hf\": {\"transpose\": \"W\"}, \"module\": \"m.w\", "
-        "\"linear\": true, \"head\": true, \"init\": {\"normal\": \"1 / 4\"}},\n"
+        "\"linear\": true, \"head\": true, \"matrices\": [1, \"n - 1\"], \"init\": {\"normal\": \"1 / 4\"}},\n"
         "{\"param\": \"v\", \"shape\": [4], \"hf\": {\"slice\": \"V\", \"begin\": \"n - 2\", \"total\": 8}, \"init\": "
         "\"zeros\", \"frozen\": true},\n"
         "{\"op\": \"source\", \"in\": [], \"out\": \"s\", \"attrs\": {\"len\": \"B * T + P\", \"scale\": 2, \"flip\": "
@@ -605,8 +605,12 @@ static void statements_become_a_graph(void)
         "{\"repeat\": 2, \"index\": \"i\", \"body\": [{\"op\": \"flat\", \"in\": [\"s\"], \"out\": \"late.{i}\"}]},\n"
         "{\"param\": \"v0\", \"shape\": [1], \"hf\": {\"slice\": \"V\", \"begin\": 0, \"total\": 8}},\n"
         "{\"param\": \"v5\", \"shape\": [3], \"hf\": {\"slice\": \"V\", \"begin\": 5, \"total\": 8}},\n"
+        "{\"param\": \"pieces\", \"shape\": [6, 2], \"hf\": {\"concat\": [\"a\", \"b\"]}},\n"
+        "{\"param\": \"whole\", \"shape\": [6, 2], \"hf\": {\"concat\": [\"c\", \"d\"]}, \"matrices\": [6]},\n"
+        "{\"param\": \"row\", \"shape\": [6], \"hf\": {\"concat\": [\"e\", \"f\"]}},\n"
         "{\"output\": \"y\", \"is\": \"x\"}";
-    Graph *graph = NULL;
+    Graph  *graph = NULL;
+    int64_t period;
     EXPECT_OK(bind_text("{\"symbol\": \"n\", \"key\": \"n\"}", "", statements, "{\"n\": 3}", &graph));
     if (!graph) return;
     EXPECT_OK(graph_verify(graph));
@@ -626,6 +630,10 @@ static void statements_become_a_graph(void)
     const Param *w = graph->params[0], *v = graph->params[1];
     EXPECT(w->hf.kind == HF_TRANSPOSE && w->is_linear && w->is_head && w->decay && w->trained && w->layer == -1);
     EXPECT_NEAR(w->init_std, 0.25, 0);
+    EXPECT(w->num_matrices == 2 && w->matrices[0] == 1 && w->matrices[1] == 2 && param_period(w, &period) == OK && period == 3);
+    const Param *pieces = graph_find(graph, "pieces")->param;
+    EXPECT(pieces->num_matrices == 2 && pieces->matrices[0] == 3 && pieces->matrices[1] == 3);
+    EXPECT(graph_find(graph, "whole")->param->num_matrices == 1 && !graph_find(graph, "row")->param->num_matrices && !v->num_matrices);
     EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay && v->init == INIT_ZEROS &&
            !v->trained);
     EXPECT_INT(graph_find(graph, "tokens")->type.dim[1], 3);
@@ -637,6 +645,7 @@ static void statements_become_a_graph(void)
 static void bad_statements_say_where(void)
 {
 #define PARAM(rest) "{\"param\": \"w\", \"shape\": [4], \"hf\": \"W\"" rest "}"
+#define MATRIX(rows) "{\"param\": \"w\", \"shape\": [8, 2], \"hf\": \"W\", \"matrices\": " rows "}"
 #define SOURCE "{\"op\": \"source\", \"in\": [], \"out\": \"s\"}"
     static const struct {
         const char *statements, *message;
@@ -677,6 +686,13 @@ static void bad_statements_say_where(void)
         {PARAM(", \"init\": \"sevens\""), "m.json:5: init: expected \"zeros\", \"ones\" or {\"normal\": std}"},
         {PARAM(", \"init\": {\"normal\": -1}"), "m.json:5: init: a deviation of -1"},
         {PARAM(", \"init\": {\"normal\": \"1/0\"}"), "m.json:5: 1/0 is inf, expected a finite number"},
+        {MATRIX("[[4]]"), "m.json:5: expected a number or an expression, found array"},
+        {MATRIX("[]"), "m.json:5: matrices: expected an array of 1 to 4096 numbers of rows"},
+        {MATRIX("8"), "m.json:5: matrices: expected an array of 1 to 4096 numbers of rows"},
+        {MATRIX("[4, 0]"), "m.json:5: w: its matrix 2 has 0 rows; expected at least 1, and no more than 8 in all"},
+        {MATRIX("[4, 5]"), "m.json:5: w: its matrix 2 has 5 rows; expected at least 1, and no more than 8 in all"},
+        {MATRIX("[2, 1]"), "m.json:5: w: its matrices have 3 rows, which don't divide its 8"},
+        {PARAM(", \"matrices\": [2, 2]"), "m.json:5: w holds 2 matrices, but has 1 dims; expected 2"},
         {PARAM(", \"linear\": 1"), "m.json:5: linear: expected true or false, found "},
         {PARAM(",\n \"decay\": \"no\""), "m.json:6: decay: expected true or false, found "},
         {PARAM("") ",\n" PARAM(""), "m.json:6: second value named w"},

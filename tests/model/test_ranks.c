@@ -26,7 +26,8 @@ typedef struct Case {
     bool          fp8, fp4;
     const char   *qlora;
     uint32_t      offload;
-    bool          unclipped; /* and with Adam's own epsilon */
+    bool          unclipped;    /* and with Adam's own epsilon */
+    const char   *architecture; /* NULL: LlamaForCausalLM */
 } Case;
 
 /* What a run of one case by so many ranks came to. */
@@ -49,15 +50,20 @@ typedef struct Rank {
     Device     *device;
 } Rank;
 
+static const char *architecture_of(const Case *c)
+{
+    return c->architecture ? c->architecture : "LlamaForCausalLM";
+}
+
 static const char *config_text(Arena *arena, const Case *c)
 {
     return arena_printf(arena,
-                        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"head_dim\": 16, \"hidden_act\": \"silu\","
+                        "{\"architectures\": [\"%s\"], \"head_dim\": 16, \"hidden_act\": \"silu\","
                         "\"hidden_size\": 64, \"initializer_range\": 0.02, \"intermediate_size\": 96, \"max_position_embeddings\": 256,"
                         "\"num_attention_heads\": 4, \"num_hidden_layers\": %d, \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-5,"
                         "\"rope_theta\": 10000.0, \"tie_word_embeddings\": %s, \"vocab_size\": %d, \"attention_bias\": false,"
                         "\"mlp_bias\": false, \"dtype\": \"float32\"}",
-                        c->layers, c->tied ? "true" : "false", VOCAB);
+                        architecture_of(c), c->layers, c->tied ? "true" : "false", VOCAB);
 }
 
 static CompileOptions options_of(const Case *c, int rank, int world)
@@ -103,12 +109,12 @@ static CompileOptions options_of(const Case *c, int rank, int world)
 static Status compile_rank(Rank *r, int rank)
 {
     size_t         len;
-    const char    *config_at = "config", *ir = ir_shipped_module("LlamaForCausalLM", &len), *text = config_text(&r->arena, r->test);
+    const char    *config_at = "config", *ir = ir_shipped_module(architecture_of(r->test), &len), *text = config_text(&r->arena, r->test);
     CompileOptions options = options_of(r->test, rank, r->world);
     JsonValue      config;
     IrModule      *module;
     TRY(json_parse(&r->arena, config_at, text, strlen(text), &config));
-    TRY(ir_module_parse(&r->arena, "llama", ir, len, &module));
+    TRY(ir_module_parse(&r->arena, config_at, ir, len, &module));
     TRY(device_cpu_create(1, &r->device));
     return compile_plan(&r->arena, module, &config, config_at, &options, r->device, &r->plan);
 }
@@ -444,6 +450,9 @@ static void optimizers(void)
     c.name = "normuon";
     c.optimizer = OPTIMIZER_NORMUON;
     compare(c, 8, &loose);
+    c.name = "normuon of several matrices in one";
+    c.architecture = "Phi3ForCausalLM";
+    compare(c, 4, &loose);
 }
 
 /* What waits in the host's memory is a rank's as well. */
@@ -668,6 +677,14 @@ static const Case moved_cases[] = {
      .master = DT_F32,
      .optimizer = OPTIMIZER_NORMUON,
      .tied = true},
+    {.name = "normuon of several matrices in one",
+     .accum = 1,
+     .rows = ROWS,
+     .layers = 3,
+     .dtype = DT_BF16,
+     .master = DT_BF16,
+     .optimizer = OPTIMIZER_NORMUON,
+     .architecture = "Phi3ForCausalLM"},
     {.name = "lora", .accum = 2, .rows = ROWS, .layers = 3, .dtype = DT_BF16, .master = DT_F32, .lora = true},
 };
 

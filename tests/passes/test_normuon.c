@@ -8,7 +8,7 @@
 
 static const char fixture_path[] = "tests/fixtures/normuon.safetensors";
 
-enum { UPDATES = 20, MAX_VALUES = 64 };
+enum { UPDATES = 20, MAX_VALUES = 128 };
 static const double learning_rate = 0.02, weight_decay = 0.1;
 
 /* The graph of one matrix with memory for every value. */
@@ -25,7 +25,8 @@ static Value *value_make(Setup *s, ValueKind kind, const char *name, TensorType 
     return graph_add_value(s->graph, kind, name, &type);
 }
 
-static void setup_make(Setup *s, const NormuonOptions *options, DType weights, int64_t rows, int64_t cols)
+/* matrices: the rows of each that the weight holds, over and over, up to a 0; NULL: it is one. */
+static void setup_matrices(Setup *s, const NormuonOptions *options, DType weights, int64_t rows, int64_t cols, const int64_t *matrices)
 {
     TensorType w = type_make(weights, 2, rows, cols), wide = type_make(DT_F32, 2, rows, cols), one = type_make(DT_F32, 1, INT64_C(1));
     *s = (Setup){0};
@@ -40,10 +41,20 @@ static void setup_make(Setup *s, const NormuonOptions *options, DType weights, i
                                 .v = value_make(s, VALUE_STATE, "v", type_make(DT_F32, 1, rows)),
                                 .weight_decay = weight_decay,
                                 .key = 5};
-    EXPECT_OK(normuon_emit(s->graph, options, &s->shared, &s->matrix));
+    for (int i = 0; matrices && matrices[i]; i++) s->matrix.rows.period += matrices[i];
+    for (int i = 0; i == 0 || (matrices && matrices[i]); i++) {
+        s->matrix.rows.begin += s->matrix.rows.size;
+        s->matrix.rows.size = matrices ? matrices[i] : 0;
+        EXPECT_OK(normuon_emit(s->graph, options, &s->shared, &s->matrix));
+    }
     EXPECT_OK(graph_verify(s->graph));
     EXPECT(s->graph->num_values <= MAX_VALUES);
     for (int i = 0; i < s->graph->num_values; i++) s->memory[i] = arena_alloc(&s->arena, (size_t)type_bytes(&s->graph->values[i]->type));
+}
+
+static void setup_make(Setup *s, const NormuonOptions *options, DType weights, int64_t rows, int64_t cols)
+{
+    setup_matrices(s, options, weights, rows, cols, NULL);
 }
 
 static void *data_of(Setup *s, Value *value)
@@ -155,6 +166,77 @@ static void a_step_that_is_not_finite_touches_nothing(void)
     }
 }
 
+static void run_nodes(Setup *s, uint32_t turn)
+{
+    *(float *)data_of(s, s->shared.norm2) = 1;
+    ((float *)data_of(s, s->shared.hyper))[HYPER_LR] = (float)learning_rate;
+    ((int64_t *)data_of(s, s->shared.step))[STEP_INDEX] = turn;
+    for (Node *node = s->graph->first; node; node = node->next) run_node(s, node);
+}
+
+/* Weights and states of a matrix that is `size` rows from `begin` on in every `period`, as if it were alone. */
+static void check_matrix(Setup *packed, const NormuonOptions *options, int64_t begin, int64_t size, int64_t period)
+{
+    const TensorType *type = &packed->matrix.w->type;
+    int64_t           rows = type->dim[0], cols = type->dim[1], count = rows / period * size;
+    size_t            bytes = (size_t)dtype_bytes(type->dtype, cols), wide = (size_t)cols * sizeof(float);
+    Setup             s;
+    float            *g, error = 0;
+    char             *w;
+    setup_make(&s, options, type->dtype, count, cols);
+    g = data_of(&s, s.matrix.g);
+    w = data_of(&s, s.matrix.w);
+    for (uint32_t turn = 0; turn <= UPDATES; turn++) {
+        for (int64_t row = 0; row < count; row++)
+            for (int64_t col = 0; col < cols; col++)
+                g[row * cols + col] = number(turn, rows, (row / size * period + begin + row % size) * cols + col);
+        if (turn)
+            run_nodes(&s, turn);
+        else
+            dtype_convert(w, type->dtype, g, DT_F32, count * cols);
+    }
+    for (int64_t row = 0; row < count; row++) {
+        int64_t      at = row / size * period + begin + row % size;
+        const char  *mine = (const char *)data_of(packed, packed->matrix.w) + (size_t)at * bytes;
+        const float *m = (const float *)data_of(packed, packed->matrix.m) + at * cols, *v = data_of(packed, packed->matrix.v);
+        EXPECT(memcmp(m, (const float *)data_of(&s, s.matrix.m) + row * cols, wide) == 0);
+        EXPECT_NEAR(v[at] / ((const float *)data_of(&s, s.matrix.v))[row], 1, 1e-4);
+        if (period == rows) EXPECT(memcmp(mine, w + (size_t)row * bytes, bytes) == 0);
+        for (int64_t col = 0; col < cols && type->dtype == DT_F32; col++)
+            error = fmaxf(error, fabsf(((const float *)(const void *)mine)[col] - ((const float *)(void *)w)[row * cols + col]));
+    }
+    EXPECT_NEAR(error, 0, 1e-5);
+    arena_deinit(&s.arena);
+}
+
+/* Whether its matrices are a run of rows each, or rows of all take turns. */
+static void each_matrix_of_a_weight_moves_as_if_alone(void)
+{
+    static const struct {
+        DType   weights;
+        int64_t rows, cols, matrices[4];
+    } cases[] = {{DT_F32, 24, 7, {12, 6, 6}}, {DT_BF16, 24, 7, {13, 6, 5}}, {DT_F32, 40, 56, {20, 20}},    {DT_F32, 24, 7, {4, 2, 2}},
+                 {DT_F32, 24, 56, {1, 1, 1}}, {DT_F32, 64, 24, {4, 4}},     {DT_BF16, 56, 24, {8, 24, 24}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        NormuonOptions options = normuon_defaults();
+        int64_t        rows = cases[i].rows, cols = cases[i].cols, begin = 0;
+        Setup          s;
+        options.compute_dtype = DT_F32;
+        setup_matrices(&s, &options, cases[i].weights, rows, cols, cases[i].matrices);
+        float *g = data_of(&s, s.matrix.g);
+        for (uint32_t turn = 0; turn <= UPDATES; turn++) {
+            for (int64_t k = 0; k < rows * cols; k++) g[k] = number(turn, rows, k);
+            if (turn)
+                run_nodes(&s, turn);
+            else
+                dtype_convert(data_of(&s, s.matrix.w), cases[i].weights, g, DT_F32, rows * cols);
+        }
+        for (int k = 0; cases[i].matrices[k]; begin += cases[i].matrices[k++])
+            check_matrix(&s, &options, begin, cases[i].matrices[k], s.matrix.rows.period);
+        arena_deinit(&s.arena);
+    }
+}
+
 /* No direction: weights only decay. */
 static void gradients_of_zero_move_nothing(void)
 {
@@ -195,5 +277,5 @@ static void bf16_weights_keep_small_updates(void)
     arena_deinit(&wide.arena);
 }
 
-TEST_MAIN(TEST(updates_follow_the_formula), TEST(a_step_that_is_not_finite_touches_nothing), TEST(gradients_of_zero_move_nothing),
-          TEST(bf16_weights_keep_small_updates))
+TEST_MAIN(TEST(updates_follow_the_formula), TEST(each_matrix_of_a_weight_moves_as_if_alone),
+          TEST(a_step_that_is_not_finite_touches_nothing), TEST(gradients_of_zero_move_nothing), TEST(bf16_weights_keep_small_updates))

@@ -37,17 +37,21 @@ static IrModule *module_of(Arena *arena)
     return module;
 }
 
-static void run_open(Run *r, CompileOptions *options)
+static void run_open_module(Run *r, const IrModule *module, const char *text, CompileOptions *options)
 {
-    JsonValue *config;
-    *r = (Run){0};
-    config = arena_new(&r->arena, JsonValue);
+    JsonValue *config = arena_new(&r->arena, JsonValue);
     options->verify = true;
     compile_add_training(options, 1, 8);
     EXPECT_OK(device_cpu_create(2, &r->device));
-    EXPECT_OK(json_parse(&r->arena, "config.json", config_text, strlen(config_text), config));
-    EXPECT_OK(compile_plan(&r->arena, module_of(&r->arena), config, "config.json", options, r->device, &r->plan));
+    EXPECT_OK(json_parse(&r->arena, "config.json", text, strlen(text), config));
+    EXPECT_OK(compile_plan(&r->arena, module, config, "config.json", options, r->device, &r->plan));
     EXPECT_OK(session_create(r->plan, r->device, &r->session));
+}
+
+static void run_open(Run *r, CompileOptions *options)
+{
+    *r = (Run){0};
+    run_open_module(r, module_of(&r->arena), config_text, options);
 }
 
 static void run_close(Run *r)
@@ -75,19 +79,24 @@ static void draw_parts(Run *r, const Bucket *bucket, const char *value, DType dt
     }
 }
 
-/* One run of the optimizer's program; returns whether the step was applied. */
-static bool step(Run *r, int64_t index, float loss)
+/* One run of the optimizer's program, on gradients that are there; returns whether the step was applied. */
+static bool update(Run *r, int64_t index, float loss)
 {
     float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-2f, [HYPER_INV_TOKENS] = 1}, applied = -1;
     int64_t now[STEP_COUNT] = {[STEP_SEED] = 7, [STEP_INDEX] = index};
-    for (int b = 0; b < r->plan->num_buckets; b++)
-        draw_parts(r, &r->plan->buckets[b], r->plan->buckets[b].grads, r->plan->buckets[b].grad, 100 + (uint64_t)index);
     EXPECT_OK(session_write(r->session, "hyper", hyper, sizeof hyper));
     EXPECT_OK(session_write(r->session, "step", now, sizeof now));
     EXPECT_OK(session_write(r->session, "loss.sum", &loss, sizeof loss));
     EXPECT_OK(session_run(r->session, plan_program(r->plan, &entry_optimizer)));
     EXPECT_OK(session_output(r->session, plan_program(r->plan, &entry_optimizer), "applied", &applied, sizeof applied));
     return applied == 1;
+}
+
+static bool step(Run *r, int64_t index, float loss)
+{
+    for (int b = 0; b < r->plan->num_buckets; b++)
+        draw_parts(r, &r->plan->buckets[b], r->plan->buckets[b].grads, r->plan->buckets[b].grad, 100 + (uint64_t)index);
+    return update(r, index, loss);
 }
 
 static const char *rule_wanted(OptimizerKind optimizer, const Param *param)
@@ -231,6 +240,132 @@ static void packing_changes_no_bit(void)
     }
 }
 
+/* Rows of a weight that a model keeps as one and another by itself: `size` of them from `begin` on in every `period`. */
+typedef struct Split {
+    const char *packed, *alone;
+    int64_t     begin, size, period;
+} Split;
+
+typedef struct Packed {
+    const char *architecture, *config, *matrices; /* matrices: in place of ["H * D", "H * D", "H * D"]; NULL: as shipped */
+    int64_t     kv_heads;
+    Split       splits[6];
+} Packed;
+
+#define LLAMA_CONFIG(architecture, kv_heads) \
+    "{\"architectures\":[\"" architecture "\"],\"vocab_size\":160,\"hidden_size\":48,\"intermediate_size\":88,\"num_hidden_layers\":2," \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":" kv_heads ",\"rms_norm_eps\":1e-6,\"max_position_embeddings\":64," \
+    "\"rope_theta\":10000,\"hidden_act\":\"silu\"}"
+#define GPT2_CONFIG \
+    "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":160,\"n_embd\":48,\"n_layer\":2,\"n_head\":4,\"n_positions\":64}"
+
+static const Packed packed_models[] = {
+    {"Phi3ForCausalLM",
+     LLAMA_CONFIG("Phi3ForCausalLM", "2"),
+     NULL,
+     2,
+     {{"attn.qkv", "attn.q", 0, 48, 96},
+      {"attn.qkv", "attn.k", 48, 24, 96},
+      {"attn.qkv", "attn.v", 72, 24, 96},
+      {"mlp.gate_up", "mlp.gate", 0, 88, 176},
+      {"mlp.gate_up", "mlp.up", 88, 88, 176}}},
+    {"GPT2LMHeadModel",
+     GPT2_CONFIG,
+     NULL,
+     4,
+     {{"attn.qkv", "attn.q", 0, 48, 144}, {"attn.qkv", "attn.k", 48, 48, 144}, {"attn.qkv", "attn.v", 96, 48, 144}}},
+    {"GPT2LMHeadModel", /* each head's query, key and value side by side, as GPT-NeoX has them */
+     GPT2_CONFIG,
+     "[\"D\", \"D\", \"D\"]",
+     4,
+     {{"attn.qkv", "attn.q", 0, 12, 36}, {"attn.qkv", "attn.k", 12, 12, 36}, {"attn.qkv", "attn.v", 24, 12, 36}}},
+};
+
+static IrModule *packed_module(Arena *arena, const Packed *packed)
+{
+    static const char shipped[] = "[\"H * D\", \"H * D\", \"H * D\"]";
+    size_t            len = 0;
+    const char       *ir = ir_shipped_module(packed->architecture, &len), *text = arena_strndup(arena, ir, len), *at;
+    IrModule         *module;
+    if (packed->matrices && (at = strstr(text, shipped)))
+        text = arena_printf(arena, "%.*s%s%s", (int)(at - text), text, packed->matrices, at + strlen(shipped));
+    EXPECT_OK(ir_module_parse(arena, "packed", text, strlen(text), &module));
+    return module;
+}
+
+static void *layer_bytes(Run *r, const char *prefix, int layer, const char *name)
+{
+    return session_pointer(r->session, arena_printf(&r->arena, "%sblocks.%d.%s.weight", prefix, layer, name));
+}
+
+/* fill: draws the packed rows and copies them; else compares what they have become. Returns the largest difference. */
+static float split_rows(Run r[2], const Split *split, const char *prefix, DType dtype, int layer, uint64_t key, bool fill)
+{
+    const char *name = arena_printf(&r->arena, "blocks.%d.%s.weight", layer, split->packed);
+    TensorType  type = plan_find(r->plan, name)->type;
+    char       *from = layer_bytes(&r[0], prefix, layer, split->packed), *to = layer_bytes(&r[1], prefix, layer, split->alone);
+    int64_t     cols = type.dim[1], at = 0;
+    size_t      bytes = (size_t)dtype_bytes(dtype, cols);
+    float       numbers[2][88], error = 0;
+    for (int64_t row = 0; row < type.dim[0]; row++) {
+        if (row % split->period < split->begin || row % split->period >= split->begin + split->size) continue;
+        char *mine = from + (size_t)row * bytes, *alone = to + (size_t)at++ * bytes;
+        for (int64_t c = 0; fill && c < cols; c++)
+            numbers[0][c] = philox_uniform(philox4x32((uint32_t)(row * cols + c), (uint32_t)layer, 0, 0, key).v[0]) * 0.1f - 0.04f;
+        if (fill) {
+            dtype_convert(mine, dtype, numbers[0], DT_F32, cols);
+            memcpy(alone, mine, bytes);
+            continue;
+        }
+        dtype_convert(numbers[0], DT_F32, mine, dtype, cols);
+        dtype_convert(numbers[1], DT_F32, alone, dtype, cols);
+        for (int64_t c = 0; c < cols; c++) error = fmaxf(error, fabsf(numbers[0][c] - numbers[1][c]));
+    }
+    return error;
+}
+
+static float all_rows(Run r[2], const Packed *packed, const char *prefix, DType dtype, uint64_t key, bool fill)
+{
+    float error = 0;
+    for (int layer = 0; layer < 2; layer++)
+        for (const Split *split = packed->splits; split->packed; split++)
+            error = fmaxf(error, split_rows(r, split, prefix, dtype, layer, key, fill));
+    return error;
+}
+
+/* The matrices that a weight holds are updated as in a model that has a weight for each. Where their rows are no run, sums are rounded
+ * otherwise. */
+static void matrices_of_one_weight_move_as_weights_of_their_own(void)
+{
+    for (size_t i = 0; i < sizeof packed_models / sizeof *packed_models * 2; i++) {
+        const Packed *packed = &packed_models[i / 2];
+        DType         dtype = i % 2 ? DT_BF16 : DT_F32;
+        Run           r[2] = {0};
+        for (int alone = 0; alone < 2; alone++) {
+            const Packed   llama = {.architecture = "LlamaForCausalLM"};
+            CompileOptions options = compile_defaults();
+            const char    *config = packed->kv_heads == 2 ? LLAMA_CONFIG("LlamaForCausalLM", "2") : LLAMA_CONFIG("LlamaForCausalLM", "4");
+            options.optimizer = OPTIMIZER_NORMUON;
+            options.model_dtype = dtype;
+            options.master_dtype = DT_F32;
+            options.master_weights = dtype != DT_F32;
+            options.weight_decay = 0.1;
+            options.max_grad_norm = 0; /* the models have other parameters */
+            run_open_module(&r[alone], packed_module(&r[alone].arena, alone ? &llama : packed), alone ? config : packed->config, &options);
+        }
+        all_rows(r, packed, "", dtype, 1, true);
+        for (int64_t index = 0; index < 3; index++) {
+            all_rows(r, packed, "grad.", dtype, 2 + (uint64_t)index, true);
+            for (int k = 0; k < 2; k++) EXPECT(update(&r[k], index, 1));
+        }
+        float error = all_rows(r, packed, "", dtype, 0, false);
+        if (!(error <= (!packed->matrices ? 0 : i % 2 ? 5e-4f : 1e-5f)))
+            test_fail(__FILE__, __LINE__, "%s in %s: weights differ by %g", packed->architecture, dtype_info(dtype)->name, (double)error);
+        run_close(&r[0]);
+        run_close(&r[1]);
+    }
+}
+
 /* The words of a run file and the table's are the same. */
 static void names_are_read(void)
 {
@@ -239,4 +374,5 @@ static void names_are_read(void)
     EXPECT(!optimizer_parse("sgd", &kind));
 }
 
-TEST_MAIN(TEST(states_are_where_the_plan_says), TEST(packing_changes_no_bit), TEST(names_are_read))
+TEST_MAIN(TEST(states_are_where_the_plan_says), TEST(packing_changes_no_bit), TEST(matrices_of_one_weight_move_as_weights_of_their_own),
+          TEST(names_are_read))

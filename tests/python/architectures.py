@@ -13,6 +13,9 @@ from surogate import Trainer
 
 FIXTURES = Path("tests/fixtures/architectures")
 LIMIT = 1e-5
+POLAR_EXPRESS = ((8.156554524902461, -22.48329292557795, 15.878769915207462), (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+                 (3.8916678022926607, -2.772484153217685, 0.5060648178503393), (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+                 (2.3465413258596377, -1.7097828382687081, 0.42323551169305323))
 
 
 def error(ours, reference):
@@ -29,6 +32,50 @@ def probe(values):
 def gradient_error(trainer, expected):
     """The largest difference of a gradient's two numbers, by its norm. Those of keys' biases are 0 but for rounding."""
     return max(max(abs(a - b) for a, b in zip(probe(trainer.gradients(n)), e)) / e[0] for n, e in expected.items() if e[0] > 1e-6)
+
+
+def rows_of_matrices(name, config):
+    """The rows of each matrix that a weight of a linear layer in a block holds, over and over; None: it is one."""
+    if name.endswith("gate_up_proj.weight"):
+        return [config["intermediate_size"]] * 2
+    if not name.endswith("query_key_value.weight"):
+        return None
+    heads, groups = config["num_attention_heads"], config["num_attention_heads"]
+    if config.get("multi_query"):
+        groups = 1
+    if config.get("new_decoder_architecture"):
+        groups = config["num_kv_heads"]
+    size = config["hidden_size"] // heads
+    return [heads // groups * size, size, size]
+
+
+def first_normuon(gradient, lr):
+    """How far the first step of NorMuon moves a matrix."""
+    x = 0.05 * 1.95 * gradient  # momentum 0.95, as Nesterov has it
+    x = x / (1.02 * np.linalg.norm(x) + 1e-6)
+    for a, b, c in POLAR_EXPRESS:
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    x = x / np.sqrt(0.05 * (x**2).mean(1, keepdims=True))
+    return -lr * 0.2 * np.sqrt(x.size) / np.linalg.norm(x) * x
+
+
+def normuon_error(folder, settings, ids, lr=1e-2):
+    """The largest difference of a linear layer's update, by its size. Each matrix of its weight moves by itself."""
+    config, worst = json.loads((folder / "config.json").read_text()), 0.0
+    with Trainer(**settings, optimizer="normuon", max_grad_norm=0) as trainer:
+        trainer.step(ids[0, :, :-1], ids[0, :, 1:])
+        trainer.backward()
+        names = [n for n, shape in trainer.parameters().items() if len(shape) == 2 and ".0." in n]
+        gradients, before = ({n: np.asarray(f(n), np.float64) for n in names} for f in (trainer.gradients, trainer.weights))
+        trainer.update(lr)
+        for name in names:
+            rows = rows_of_matrices(name, config) or [len(before[name])]
+            of = np.arange(len(before[name])) % sum(rows)
+            for begin, size in zip(np.cumsum([0, *rows]), rows):
+                mine = (of >= begin) & (of < begin + size)
+                worst = max(worst, error((trainer.weights(name) - before[name])[mine], first_normuon(gradients[name][mine], lr)))
+    return worst
 
 
 def check(folder, ir, out):
@@ -49,6 +96,7 @@ def check(folder, ir, out):
         found["steps"] = max(abs(trainer.train_step(b[:, :-1], b[:, 1:], lr=1e-3)[0] / loss - 1) for b, loss in zip(ids[1:], expected["losses"]))
         text = trainer.generate(ids[0, 0, :8], max_tokens=8, temperature=0)
         found["generated"] = float(list(map(int, text)) != expected["generated"])
+    found["normuon / 10"] = normuon_error(folder, settings, ids) / 10
     bad = {what: e for what, e in found.items() if not e <= LIMIT}
     print("FAIL" if bad else "ok  ", folder.name, bad or "")
     return not bad

@@ -8,7 +8,7 @@
 enum { LAYERS = 5, ROWS = 2, LEN = 16, TOKENS = ROWS * LEN, STEPS = 2, VOCAB = 96 };
 
 static const char config_text[] =
-    "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+    "{\"architectures\": [\"%s\"], \"hidden_size\": 32, \"intermediate_size\": 48, "
     "\"num_hidden_layers\": 5, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, \"vocab_size\": 96, "
     "\"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, \"tie_word_embeddings\": %s, "
     "\"attention_bias\": false, \"hidden_act\": \"silu\"}";
@@ -23,6 +23,7 @@ typedef struct Case {
     DType         forward, backward;
     OptimizerKind optimizer;
     uint32_t      recompute;
+    const char   *architecture; /* NULL: Qwen3 */
 } Case;
 
 static const Case cases[] = {
@@ -35,6 +36,8 @@ static const Case cases[] = {
      .recompute = 1u << PART_FFN | 1u << PART_ATT},
     {"normuon and masters", DT_BF16, DT_F32, .masters = true, .forward = DT_BF16, .backward = DT_BF16, .optimizer = OPTIMIZER_NORMUON,
      .tied = true, .recompute = 1u << PART_BLOCK},
+    {"normuon of several matrices in one", DT_BF16, DT_F32, .masters = true, .forward = DT_BF16, .backward = DT_BF16,
+     .optimizer = OPTIMIZER_NORMUON, .architecture = "Phi3ForCausalLM"},
     {"fp8", DT_BF16, DT_F32, .forward = DT_E4M3, .backward = DT_E5M2, .recompute = 1u << PART_BLOCK},
     {"lora", DT_BF16, DT_F32, .masters = true, .lora = true, .forward = DT_BF16, .backward = DT_BF16},
     {"lora, fp8", DT_BF16, DT_F32, .lora = true, .forward = DT_E4M3, .backward = DT_E5M2, .recompute = 1u << PART_NORM},
@@ -89,14 +92,14 @@ static Status values(void *context, const Param *param, int64_t first, int64_t c
 static void open_plan(Trained *t, const Case *c, CompileOptions *options)
 {
     size_t      len = 0;
-    const char *ir = ir_shipped_module("Qwen3ForCausalLM", &len), *text;
+    const char *architecture = c->architecture ? c->architecture : "Qwen3ForCausalLM", *ir = ir_shipped_module(architecture, &len), *text;
     IrModule   *module;
     JsonValue   config;
     LoadSource  source = {.values = values};
     *t = (Trained){.device = family_device(2)};
-    text = arena_printf(&t->arena, config_text, c->tied ? "true" : "false");
+    text = arena_printf(&t->arena, config_text, architecture, c->tied ? "true" : "false");
     EXPECT_OK(json_parse(&t->arena, "config.json", text, strlen(text), &config));
-    EXPECT_OK(ir_module_parse(&t->arena, "qwen3", ir, len, &module));
+    EXPECT_OK(ir_module_parse(&t->arena, architecture, ir, len, &module));
     Status status = compile_plan(&t->arena, module, &config, "config.json", options, t->device, &t->plan);
     EXPECT_OK(status);
     if (status != OK) exit(1);

@@ -305,14 +305,22 @@ class Builder:
                 check_symbols(dim(text, spec.where) if isinstance(text := value.get("normal", 0), str) else Dim(0), self.symbols, spec.where)
             if key in PARAM_FLAGS and not isinstance(value, bool):
                 raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
+            if key == "matrices":
+                value = self.matrices(entry["param"], value, spec)
             if key == "linear" and value and "module" not in spec.options:
                 entry["module"] = self.module_name(entry["hf"], self.folder_name(self.root, attrs), spec)
-            if key not in PARAM_FLAGS or value != (key == "decay"):
+            if (key not in PARAM_FLAGS or value != (key == "decay")) and (key != "matrices" or value):
                 entry[key] = value
         if spec.shape.dtype:
             entry["dtype"] = spec.shape.dtype
         entry["source"] = source_of(spec.where)
         return entry, dims
+
+    def matrices(self, path: str, value: Any, spec: ParamSpec) -> list[str]:
+        """The rows of each matrix that a weight holds; none: it is one."""
+        if value is not None and not isinstance(value, (tuple, list)):
+            raise fail(f'{path}: matrices is {value!r}, expected the rows of each in a tuple, as ("H * D", "G * D", "G * D")', spec.where)
+        return [check_symbols(dim(rows, spec.where), self.symbols, spec.where).text for rows in value or ()]
 
     def check_source(self, path: str, source: Any, spec: ParamSpec) -> None:
         """Where a weight is in a model folder."""

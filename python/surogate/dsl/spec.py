@@ -144,7 +144,7 @@ else:
 
 
 PARAM_FLAGS = ("linear", "head", "decay", "frozen")
-_PARAM_OPTIONS = ("init", *PARAM_FLAGS, "dtype", "module")
+_PARAM_OPTIONS = ("init", *PARAM_FLAGS, "dtype", "module", "matrices")
 
 
 class ParamSpec:

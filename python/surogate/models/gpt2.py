@@ -59,7 +59,7 @@ class Conv1D(Linear):
 @module
 class Attention(Module):
     def __init__(self) -> None:
-        self.qkv = Conv1D("3 * H * D", "C", bias=True)
+        self.qkv = Conv1D("3 * H * D", "C", bias=True, matrices=("H * D",) * 3)
         self.o = Conv1D("C", "H * D", bias=True)
 
     @forward

@@ -9,11 +9,12 @@ from surogate.dsl import Choice, Flag, Key, Module, Number, Param, Size, Tensor,
 class Linear(Module):
     """y = x weight^T + bias"""
 
-    weight = Param(Tensor["out", "inner"], linear=True, init=normal("init_std"), head="is_head")
+    weight = Param(Tensor["out", "inner"], linear=True, init=normal("init_std"), head="is_head", matrices="matrices")
     bias = Param(Tensor["out"], init="zeros", decay=False, when="has_bias")
+    matrices: tuple[str, ...] = ()
 
-    def __init__(self, out: str, inner: str, bias: bool = False, head: bool = False) -> None:
-        self.out, self.inner, self.has_bias, self.is_head = out, inner, bias, head
+    def __init__(self, out: str, inner: str, bias: bool = False, head: bool = False, matrices: tuple[str, ...] = ()) -> None:
+        self.out, self.inner, self.has_bias, self.is_head, self.matrices = out, inner, bias, head, matrices
 
     @forward
     def forward(self, x: Tensor["...", "inner"]) -> Tensor["...", "out"]:

@@ -19,7 +19,7 @@ class Attention(Module):
     """Each of H query heads attends with one of G key/value heads."""
 
     def __init__(self) -> None:
-        self.qkv = Linear("(H + 2 * G) * D", "C")
+        self.qkv = Linear("(H + 2 * G) * D", "C", matrices=("H * D", "G * D", "G * D"))
         self.o = Linear("C", "H * D")
 
     def whole(self, g: Any, qkv: Any, rope: Any, positions: Any, doc_start: Any) -> Any:
@@ -52,7 +52,7 @@ class MLP(Module):
     """down(silu(gate) * up), gate and up side by side"""
 
     def __init__(self) -> None:
-        self.gate_up = Linear("2 * F", "C")
+        self.gate_up = Linear("2 * F", "C", matrices=("F", "F"))
         self.down = Linear("C", "F")
 
     @forward
