@@ -9,6 +9,8 @@ collect() {
         "$tree/src/config/options.def") | "$PYTHON" "$names" others > "$out/others.txt"
     "$SUROGATE" plan run.yaml --json --gpu h200 2> plan.err | "$PYTHON" "$names" plan > "$out/plan.txt"
     "$PYTHON" "$names" metrics < whole/metrics.jsonl > "$out/metrics.txt"
-    PYTHONPATH=$tree/python SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so "$PYTHON" "$names" python > "$out/python.txt"
+    local library
+    library=$(dirname "$SUROGATE")/libsurogate.so
+    [ ! -e "$library" ] || PYTHONPATH=$tree/python SUROGATE_LIBRARY=$library "$PYTHON" "$names" python > "$out/python.txt"
     "$SUROGATE" help explain | grep -oE ' --program .*' | sed -E 's/.*NAME +//; s/ \(.*//; s/or of ranks//' | tr -s ', ' '\n' | sort > "$out/programs.txt"
 }
