@@ -368,6 +368,18 @@ def make_parts():
     add("columns_bwd", "acc", [dy, acc], [dx + acc], begin=6, cols=13)
 
 
+def make_rows():
+    """Some rows of (B,T) and back: what runs in chunks of rows is made of."""
+    x, dy, acc = rand(2, 5, 3), rand(1, 4, 3), rand(2, 5, 3)
+
+    def rows(x):
+        return x.reshape(1, 10, 3)[:, 3:7]
+    dx, = grads(rows, [x], dy)
+    add("take_rows", "middle", [x], [rows(x)], begin=3, count=4)
+    add("put_rows", "middle", [dy], [dx], begin=3, batch=2, seq=5)
+    add("put_rows", "acc", [dy, acc], [dx + acc], begin=3, batch=2, seq=5)
+
+
 def make_general():
     """What objectives are written with: broadcasting, functions of a number, sums over a dim, softmax, picked columns, masks."""
     pairs = dict(sub=torch.sub, mul=torch.mul, div=torch.div, minimum=torch.minimum, maximum=torch.maximum, add=torch.add,
@@ -739,7 +751,7 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
