@@ -538,6 +538,38 @@ static void wrong_batches_are_refused(void)
     sg_trainer_close(trainer);
 }
 
+/* What can't be merged leaves nothing that looks like a model, and nothing in a folder that is there. */
+static void an_export_that_fails_leaves_nothing(void)
+{
+    Args        args = args_of("export-fails", adapter_settings());
+    sg_trainer *trainer = open_trainer(&args);
+    OKAY(sg_trainer_export_model(trainer, under("export-there")));
+    EXPECT_INT(rename(under("full-run/model.safetensors"), under("full-run/away")), 0);
+    EXPECT_INT(sg_trainer_export_model(trainer, under("export-fails/model")), SG_NOT_FOUND);
+    EXPECT_CONTAINS(sg_message(), "no weights");
+    EXPECT(access(under("export-fails/model"), F_OK) != 0 && access(under("export-fails/.model.partial"), F_OK) != 0);
+    EXPECT_INT(sg_trainer_export_model(trainer, under("export-there")), SG_NOT_FOUND);
+    EXPECT_CONTAINS(sg_message(), "no weights");
+    EXPECT(access(under("export-there/.partial"), F_OK) != 0 && access(under("export-there/.adapter.partial"), F_OK) != 0);
+    EXPECT(access(under("export-there/model.safetensors"), F_OK) == 0);
+    EXPECT_INT(rename(under("full-run/away"), under("full-run/model.safetensors")), 0);
+    sg_trainer_close(trainer);
+}
+
+/* In one file or in several: no weights of the model that is replaced stay for readers to take. */
+static void an_export_replaces_another(void)
+{
+    static const char *several[] = {"max_shard_size=1MiB", NULL};
+    for (int i = 0; i < 3; i++) {
+        Args        args = args_of("export-form", i == 1 ? several : NULL);
+        sg_trainer *trainer = open_trainer(&args);
+        OKAY(sg_trainer_export_model(trainer, under("export-form/model")));
+        EXPECT((access(under("export-form/model/model.safetensors"), F_OK) == 0) == (i != 1));
+        EXPECT((access(under("export-form/model/model.safetensors.index.json"), F_OK) == 0) == (i == 1));
+        sg_trainer_close(trainer);
+    }
+}
+
 /* A folder that a run is writing is neither pruned nor written. */
 static void the_folder_of_another_run_is_left_alone(void)
 {
@@ -652,6 +684,8 @@ int main(int argc, char **argv)
                                      TEST(each_document_of_a_step_has_masks_of_its_own),
                                      TEST(it_generates_plans_and_exports),
                                      TEST(an_adapter_is_exported_alone_and_merged),
+                                     TEST(an_export_that_fails_leaves_nothing),
+                                     TEST(an_export_replaces_another),
                                      TEST(wrong_batches_are_refused),
                                      TEST(the_folder_of_another_run_is_left_alone),
                                      TEST(checkpoints_of_a_branch_that_was_left_are_set_aside),
