@@ -457,6 +457,7 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     TrainState state;
     FAIL_IF(strlen(path) >= sizeof t->resume_path, ERR_INVALID, "the path of the checkpoint is too long");
     bool is_dir;
+    TRY(trainer_agree(t, trainer_leads(t) ? checkpoint_restore_named(path) : OK));
     TRY(file_is_dir(path, &is_dir));
     FAIL_IF(!is_dir, ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
     TRY(checkpoint_verify(path));
