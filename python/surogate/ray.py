@@ -7,6 +7,7 @@ print, and starts them anew on the nodes that are left when one was lost. Ray is
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -27,6 +28,7 @@ from typing import Any
 
 from surogate import _settings
 
+ANSWER_SECONDS = 30.0  # that Ray has to answer at its address
 JOIN_SECONDS = 60.0  # that nodes have to come, and actors to start
 LEAVE_SECONDS = 20.0  # that programs have to end after one of them failed
 READ_SECONDS = 1.0
@@ -100,28 +102,27 @@ class Worker:
         def end_with_parent() -> None:
             libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
+        copy = _LogCopy(log, self._lines)
         try:
-            with _open_log(log) as copy:
-                self._process = subprocess.Popen(
-                    line,
-                    cwd=folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    start_new_session=True,
-                    preexec_fn=end_with_parent,
-                )
-                if self._is_stopped:
-                    self._process.send_signal(signal.SIGTERM)
-                assert self._process.stdout
-                for text in self._process.stdout:
-                    self._lines.put(text)
-                    copy.write(text)
-                    copy.flush()
-                self._status = self._process.wait()
+            self._process = subprocess.Popen(
+                line,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+            if self._is_stopped:
+                self._process.send_signal(signal.SIGTERM)
+            assert self._process.stdout
+            for text in self._process.stdout:
+                self._lines.put(text)
+                copy.write(text)
+            self._status = self._process.wait()
         except OSError as error:
             self._lines.put(f"error: {error}\n")
             self._status = 1
@@ -146,11 +147,26 @@ class Worker:
             self._process.send_signal(signal.SIGTERM)
 
 
-def _open_log(path: str | None) -> Any:
-    if path is None:
-        return Path(os.devnull).open("w")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return Path(path).open("a")
+class _LogCopy:
+    """What the program prints, in a file of its node. A failure, as of a full disk, is told among the lines and ends the copy alone."""
+
+    def __init__(self, path: str | None, lines: queue.SimpleQueue[str]) -> None:
+        self._path = path
+        self._lines = lines
+        self._file: Any = None
+        self.write("")  # a program may print nothing
+
+    def write(self, text: str) -> None:
+        if not self._path:
+            return
+        try:
+            if not self._file:
+                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+                self._file = Path(self._path).open("ab", buffering=0)  # noqa: SIM115 closed with the actor
+            self._file.write(text.encode(errors="replace"))
+        except OSError as error:
+            self._lines.put(f"warning: the log in {self._path} ends here, the run goes on: {error}\n")
+            self._path = None
 
 
 def _free_port() -> int:
@@ -167,7 +183,8 @@ def _free_port() -> int:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk under stderr doesn't end the run
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 class Cluster:
@@ -354,12 +371,28 @@ def _share(total: int, settings: Settings, most: int) -> tuple[int, int]:
     raise RunError(f"{total} micro-batches of a step can't be divided among {settings.ranks_per_node} ranks of a node", 2)
 
 
-def _again(settings: Settings) -> list[str]:
-    """From where a start after a loss goes on: from what the run itself has saved."""
-    if settings.resume in ("auto", "true"):
-        return []
-    has_saved = any(Path(settings.output_dir).glob("checkpoint-*/manifest.json"))
-    return ["resume_from_checkpoint=auto"] if settings.resume == "false" or has_saved else []
+class Saved:
+    """Whether the run has saved since it began: what else lies in its folder may be of a run that it doesn't go on from."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._before = self._look()
+
+    def _look(self) -> set[tuple[str, int, int]]:
+        found = set()
+        for path in Path(self._settings.output_dir).glob("checkpoint-*/manifest.json"):
+            with contextlib.suppress(FileNotFoundError):
+                stat = path.stat()
+                found.add((path.parent.name, stat.st_ino, stat.st_mtime_ns))
+        return found
+
+    def again(self) -> list[str]:
+        """From where a start after a loss goes on: from what the run itself has saved, else from where it began."""
+        goes_on = self._settings.resume in ("auto", "true")
+        return [] if goes_on or self._look() <= self._before else ["resume_from_checkpoint=auto"]
+
+    def command(self) -> str:
+        return " with ".join(["the same command", *self.again()]) + " goes on"
 
 
 def _train(settings: Settings, command: str, arguments: list[str]) -> int:
@@ -373,7 +406,7 @@ def _train(settings: Settings, command: str, arguments: list[str]) -> int:
     wanted = settings.num_nodes or cluster.wait_for(1)
     total = wanted * settings.ranks_per_node * settings.micro_batches
     cluster.wait_for(wanted)
-    nodes, more = wanted, list[str]()
+    nodes, more, saved = wanted, list[str](), Saved(settings)
     for restart in range(settings.max_restarts + 1):
         attempt = Attempt(cluster, nodes, interrupt)
         try:
@@ -384,16 +417,45 @@ def _train(settings: Settings, command: str, arguments: list[str]) -> int:
         except NodeLostError as loss:
             cluster.lose(loss.node)
             if interrupt.number:
-                raise RunError(f"{loss}. It was to end; the same command goes on", INTERRUPTED) from loss
+                raise RunError(f"{loss}. It was to end; {saved.command()}", INTERRUPTED) from loss
             if restart == settings.max_restarts:
-                raise RunError(f"{loss}. max_restarts is {settings.max_restarts}: the same command goes on") from loss
+                raise RunError(f"{loss}. max_restarts is {settings.max_restarts}: {saved.command()}") from loss
             _say(f"warning: {loss}")
         finally:
             attempt.end()
         nodes, micro_batches = _share(total, settings, min(wanted, cluster.wait_for(1)))
-        more = [f"gradient_accumulation_steps={micro_batches}", *_again(settings)]
+        more = [f"gradient_accumulation_steps={micro_batches}", *saved.again()]
         _say(f"going on with {nodes} nodes, restart {restart + 1} of {settings.max_restarts}")
     raise AssertionError("a loop that returns or raises")
+
+
+def _join(address: str) -> None:
+    """Ray itself tries for minutes, in calls that no signal ends: a silent address ends the process."""
+    import ray
+
+    named = address if address != "auto" else os.environ.get("RAY_ADDRESS") or address
+    timer = threading.Timer(ANSWER_SECONDS, _give_up, [named])
+    timer.daemon = True
+    timer.start()
+    try:
+        host, colon, port = named.rpartition("://")[2].rpartition(":")
+        if colon and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS / 3).close()
+        ray.init(address, log_to_driver=False, logging_level="error")
+    finally:
+        timer.cancel()
+
+
+def _give_up(address: str) -> None:
+    _say(
+        f"error: ray_address {address}: no Ray answers there within {ANSWER_SECONDS:g} s. Name the address that `ray start --head` prints, "
+        f"and start this on a node of the cluster: `ray start --address={address}` makes this machine one"
+    )
+    for child in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for process in child.read_text().split():
+                os.kill(int(process), signal.SIGKILL)
+    os._exit(2)
 
 
 def _handed_over(settings: Settings, command: str, arguments: list[str]) -> int:
@@ -403,8 +465,8 @@ def _handed_over(settings: Settings, command: str, arguments: list[str]) -> int:
         _say(f"error: ray_address: {sys.executable} has no Ray: pip install surogate[ray], or set SUROGATE_PYTHON to a Python that has it")
         return 2
     try:
-        ray.init(settings.address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        _join(settings.address)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         _say(f"error: ray_address {settings.address}: {_brief(error)}: is `ray start --head` running there?")
         return 2
     try:

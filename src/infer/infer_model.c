@@ -14,7 +14,14 @@ static void add_eos(InferModel *infer, int64_t id)
 {
     for (int i = 0; i < infer->num_eos; i++)
         if (infer->eos[i] == id) return;
-    if (id >= 0 && infer->num_eos < INFER_MAX_EOS) infer->eos[infer->num_eos++] = (int32_t)id;
+    if (id < 0) return;
+    size_t count = (size_t)infer->num_eos;
+    if ((count & (count - 1)) == 0) { /* full at 0, 1, 2, 4, ... */
+        int32_t *grown = arena_array(&infer->arena, int32_t, 2 * count + 1);
+        if (count) memcpy(grown, infer->eos, count * sizeof *grown);
+        infer->eos = grown;
+    }
+    infer->eos[infer->num_eos++] = (int32_t)id;
 }
 
 static void add_eos_of(InferModel *infer, const JsonValue *config)

@@ -7,8 +7,6 @@
 #include "run/session.h"
 #include "text/tokenizer.h"
 
-enum { INFER_MAX_EOS = 16 };
-
 typedef struct InferModel {
     Arena             arena;
     HfModel          *model;
@@ -17,7 +15,7 @@ typedef struct InferModel {
     const char       *tokenizer_dir;
     Tokenizer        *tokenizer; /* NULL: the folder has none */
     TokenizerScratch *scratch;
-    int32_t           eos[INFER_MAX_EOS]; /* generation_config.json's, config.json's, the tokenizer's */
+    int32_t          *eos; /* in the arena; generation_config.json's, config.json's, the tokenizer's */
     int               num_eos;
     Device           *device;
     CompileOptions    options;

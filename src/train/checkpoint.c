@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "model/weights.h"
+#include "train/output_lock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,6 +238,38 @@ static int64_t step_of_name(Arena *arena, const char *path)
     const char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy;
     size_t      digits = strncmp(name, "checkpoint-", 11) == 0 ? strspn(name + 11, "0123456789") : 0;
     return digits && !name[11 + digits] ? strtoll(name + 11, NULL, 10) : -1;
+}
+
+static Status restore_named(Arena *arena, const char *path)
+{
+    bool        is_there;
+    int         lock = OUTPUT_LOCK_NONE;
+    int64_t     step = step_of_name(arena, path);
+    char       *dir = arena_strdup(arena, path);
+    const char *old;
+    TRY(file_exists(path, &is_there));
+    if (is_there || step < 0) return OK;
+    char *name = strstr(dir, "checkpoint-");
+    for (char *next; (next = strstr(name + 1, "checkpoint-"));) name = next;
+    if (name > dir + 1)
+        name[-1] = 0;
+    else
+        strcpy(name, ".");
+    old = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.replaced", dir, (long long)step);
+    TRY(file_exists(old, &is_there));
+    if (!is_there) return OK;
+    TRY(output_lock_take(dir, &lock));
+    Status status = checkpoint_restore(dir);
+    output_lock_release(dir, &lock);
+    return status;
+}
+
+Status checkpoint_restore_named(const char *path)
+{
+    Arena  arena = {0};
+    Status status = restore_named(&arena, path);
+    arena_deinit(&arena);
+    return status;
 }
 
 /* What no run writes, whatever the checksums say. */

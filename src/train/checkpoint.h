@@ -77,6 +77,8 @@ NODISCARD Status checkpoint_leave_branch(const char *output_dir, int64_t step);
 /* A save that was killed while it replaced a checkpoint may have left the old one hidden: it gets its name back. To be called before
  * checkpoints are looked for, by who has the lock of output_dir. */
 NODISCARD Status checkpoint_restore(const char *output_dir);
+/* The same of a checkpoint that is named and not there, wherever it lies. ERR_INVALID while a run writes its folder. */
+NODISCARD Status checkpoint_restore_named(const char *path);
 /* Removes what an interrupted or failed save left behind. */
 NODISCARD Status checkpoint_clean(const char *output_dir);
 /* Removes every checkpoint of ours, and says which folders stay. */

@@ -91,8 +91,9 @@ static Status save_beside_weights(const SaveContext *c, const char *folder)
 
 Status checkpoint_save_model(const SaveContext *c, const char *folder)
 {
-    bool adapters = c->lora->enabled;
-    TRY(weights_save(c->session, c->model, adapters, c->comm, folder, adapters ? "adapter_model" : "model", c->max_shard_bytes));
+    bool    adapters = c->lora->enabled;
+    int64_t most = adapters ? INT64_MAX : c->max_shard_bytes; /* readers of adapters take one file */
+    TRY(weights_save(c->session, c->model, adapters, c->comm, folder, adapters ? "adapter_model" : "model", most));
     return comm_agree(c->comm, leads(c) ? save_beside_weights(c, folder) : OK);
 }
 

@@ -3,9 +3,11 @@
 #include "train/driven_rank.h"
 
 #include "base/log.h"
+#include "files/folder.h"
 #include "train/output_dir.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -455,6 +457,7 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     TrainState state;
     FAIL_IF(strlen(path) >= sizeof t->resume_path, ERR_INVALID, "the path of the checkpoint is too long");
     bool is_dir;
+    TRY(trainer_agree(t, trainer_leads(t) ? checkpoint_restore_named(path) : OK));
     TRY(file_is_dir(path, &is_dir));
     FAIL_IF(!is_dir, ERR_CHECKPOINT, "there is no folder %s; expected a checkpoint's, such as output/checkpoint-100", path);
     TRY(checkpoint_verify(path));
@@ -471,7 +474,53 @@ Status driven_rank_load(DrivenRank *d, const char *path)
     return status;
 }
 
-/* By way of an adapter's folder beside it. */
+/* The folder in which all ranks write what is exported, and what rank 0 holds until that gets its name. */
+typedef struct Export {
+    char         partial[4096];
+    FolderWriter writer;
+    bool         is_begun;
+    int          lock;
+} Export;
+
+static Status begin_folder(Arena *arena, const char *dir, Export *export)
+{
+    bool is_there;
+    TRY(file_is_dir(dir, &is_there));
+    if (is_there) TRY(output_lock_take(dir, &export->lock));
+    TRY(folder_begin(arena, dir, &export->writer));
+    export->is_begun = true;
+    snprintf(export->partial, sizeof export->partial, "%s", export->writer.partial);
+    return OK;
+}
+
+static Status begin_export(Trainer *t, Arena *arena, const char *dir, Export *export)
+{
+    TRY(trainer_agree(t, trainer_leads(t) ? begin_folder(arena, dir, export) : OK));
+    return t->comm ? comm_broadcast(t->comm, 0, export->partial, sizeof export->partial) : OK;
+}
+
+/* One file of weights, or several with an index: readers of a folder that has both would take the older ones. */
+static Status remove_other_form(Arena *arena, const FolderWriter *writer)
+{
+    const char *one = "model.safetensors", *index = "model.safetensors.index.json";
+    bool        is_one;
+    TRY(file_exists(arena_printf(arena, "%s/%s", writer->partial, one), &is_one));
+    return file_remove_tree(arena_printf(arena, "%s/%s", writer->path, is_one ? index : one));
+}
+
+static Status end_export(Arena *arena, Export *export, bool whole, Status status)
+{
+    const char *dir = export->writer.path;
+    if (export->is_begun) {
+        if (status == OK && whole && export->writer.is_there) status = remove_other_form(arena, &export->writer);
+        status = status == OK ? folder_finish(&export->writer, whole ? "config.json" : "adapter_config.json")
+                              : folder_abandon(&export->writer, status);
+    }
+    if (export->lock != OUTPUT_LOCK_NONE) output_lock_release(dir, &export->lock);
+    return status;
+}
+
+/* By way of an adapter's folder in it. */
 static Status export_merged(DrivenRank *d, const SaveContext *context, const char *dir)
 {
     Trainer    *t = d->trainer;
@@ -491,13 +540,17 @@ Status driven_rank_export(DrivenRank *d, const char *dir, bool whole)
     bool        has_adapter = t->options.lora.enabled;
     SaveContext context;
     StrBuf      text = {0};
-    int         lock = OUTPUT_LOCK_NONE;
+    Arena       arena = {0};
+    Export export = {.lock = OUTPUT_LOCK_NONE};
     FAIL_IF(!whole && !has_adapter, ERR_INVALID, "this run trains no adapter: export the model, or set lora: true");
     Status status = save_context(d, dir, &text, &context);
-    if (status == OK) status = lock_folder(t, dir, &lock);
-    if (status == OK && whole && has_adapter) status = export_merged(d, &context, dir);
-    if (status == OK && !(whole && has_adapter)) status = checkpoint_save_model(&context, dir);
-    if (lock != OUTPUT_LOCK_NONE) output_lock_release(dir, &lock);
+    if (status == OK) status = begin_export(t, &arena, dir, &export);
+    if (status == OK && whole && has_adapter)
+        status = export_merged(d, &context, export.partial);
+    else if (status == OK)
+        status = checkpoint_save_model(&context, export.partial);
+    if (trainer_leads(t)) status = end_export(&arena, &export, whole, status);
+    arena_deinit(&arena);
     strbuf_deinit(&text);
     return status;
 }

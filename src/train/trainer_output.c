@@ -41,6 +41,7 @@ static Status choose_checkpoint(Trainer *t, RunPresence presence)
     }
     snprintf(t->resume_path, sizeof t->resume_path, "%s", resume);
     bool is_dir;
+    TRY(checkpoint_restore_named(resume));
     TRY(file_is_dir(resume, &is_dir));
     FAIL_IF(!is_dir, ERR_CHECKPOINT, "resume_from_checkpoint: there is no folder %s; expected auto, true, false or a checkpoint's folder",
             resume);

@@ -453,6 +453,17 @@ static void it_generates_plans_and_exports(void)
     OKAY(sg_model_generate(model, ids, 4, 6, &greedy, &again, &num_again));
     EXPECT_INT(num, num_again);
     for (size_t i = 0; i < num && i < num_again; i++) EXPECT_INT(out[i], again[i]);
+    sg_free(again);
+    sg_model_close(model);
+    /* the first token ends the text, however far behind it stands in the list */
+    FILE *config = fopen(under("export/model/generation_config.json"), "w");
+    EXPECT(config && fprintf(config, "{\"eos_token_id\": [") > 0);
+    for (int32_t id = 0; id < 40; id++)
+        if (id != out[0]) EXPECT(fprintf(config, "%d, ", id) > 0);
+    EXPECT(fprintf(config, "%d]}", out[0]) > 0 && fclose(config) == 0);
+    OKAY(sg_model_open(under("export/model"), NULL, "cpu", 1, &model));
+    OKAY(sg_model_generate(model, ids, 4, 6, &greedy, &again, &num_again));
+    EXPECT(num_again <= 1);
     EXPECT_INT(sg_trainer_export_adapter(trainer, under("export/adapter")), SG_INVALID);
     EXPECT_CONTAINS(sg_message(), "trains no adapter");
     sg_free(out);
@@ -538,6 +549,52 @@ static void wrong_batches_are_refused(void)
     sg_trainer_close(trainer);
 }
 
+/* What can't be merged leaves nothing that looks like a model, and nothing in a folder that is there. */
+static void an_export_that_fails_leaves_nothing(void)
+{
+    Args        args = args_of("export-fails", adapter_settings());
+    sg_trainer *trainer = open_trainer(&args);
+    OKAY(sg_trainer_export_model(trainer, under("export-there")));
+    EXPECT_INT(rename(under("full-run/model.safetensors"), under("full-run/away")), 0);
+    EXPECT_INT(sg_trainer_export_model(trainer, under("export-fails/model")), SG_NOT_FOUND);
+    EXPECT_CONTAINS(sg_message(), "no weights");
+    EXPECT(access(under("export-fails/model"), F_OK) != 0 && access(under("export-fails/.model.partial"), F_OK) != 0);
+    EXPECT_INT(sg_trainer_export_model(trainer, under("export-there")), SG_NOT_FOUND);
+    EXPECT_CONTAINS(sg_message(), "no weights");
+    EXPECT(access(under("export-there/.partial"), F_OK) != 0 && access(under("export-there/.adapter.partial"), F_OK) != 0);
+    EXPECT(access(under("export-there/model.safetensors"), F_OK) == 0);
+    EXPECT_INT(rename(under("full-run/away"), under("full-run/model.safetensors")), 0);
+    sg_trainer_close(trainer);
+}
+
+/* In one file or in several: no weights of the model that is replaced stay for readers to take. */
+static void an_export_replaces_another(void)
+{
+    static const char *several[] = {"max_shard_size=1MiB", NULL};
+    for (int i = 0; i < 3; i++) {
+        Args        args = args_of("export-form", i == 1 ? several : NULL);
+        sg_trainer *trainer = open_trainer(&args);
+        OKAY(sg_trainer_export_model(trainer, under("export-form/model")));
+        EXPECT((access(under("export-form/model/model.safetensors"), F_OK) == 0) == (i != 1));
+        EXPECT((access(under("export-form/model/model.safetensors.index.json"), F_OK) == 0) == (i == 1));
+        sg_trainer_close(trainer);
+    }
+}
+
+static void an_adapter_is_one_file(void)
+{
+    sg_model *model;
+    Args      args = args_of("large", adapter_settings());
+    args.items[args.count++] = "lora_r=512";
+    args.items[args.count++] = "max_shard_size=1MiB";
+    sg_trainer *trainer = open_trainer(&args);
+    OKAY(sg_trainer_export_adapter(trainer, under("large/adapter")));
+    EXPECT(access(under("large/adapter/adapter_model.safetensors"), F_OK) == 0);
+    OKAY(sg_model_open(under("full-run"), under("large/adapter"), "cpu", 1, &model));
+    sg_model_close(model);
+    sg_trainer_close(trainer);
+}
+
 /* A folder that a run is writing is neither pruned nor written. */
 static void the_folder_of_another_run_is_left_alone(void)
 {
@@ -568,6 +625,8 @@ static void checkpoints_of_a_branch_that_was_left_are_set_aside(void)
         drive(trainer, data, step, step + 1);
         OKAY(sg_trainer_save(trainer, NULL));
     }
+    EXPECT_INT(rename(under("branch/checkpoint-4"), under("branch/.checkpoint-4.replaced")), 0); /* as a kill may leave it */
+    OKAY(sg_trainer_load(trainer, under("branch/checkpoint-4/")));
     OKAY(sg_trainer_load(trainer, under("branch/checkpoint-1")));
     drive(trainer, data, 1, 2);
     EXPECT(access(under("branch/checkpoint-4"), F_OK) == 0);
@@ -652,6 +711,9 @@ int main(int argc, char **argv)
                                      TEST(each_document_of_a_step_has_masks_of_its_own),
                                      TEST(it_generates_plans_and_exports),
                                      TEST(an_adapter_is_exported_alone_and_merged),
+                                     TEST(an_export_that_fails_leaves_nothing),
+                                     TEST(an_export_replaces_another),
+                                     TEST(an_adapter_is_one_file),
                                      TEST(wrong_batches_are_refused),
                                      TEST(the_folder_of_another_run_is_left_alone),
                                      TEST(checkpoints_of_a_branch_that_was_left_are_set_aside),

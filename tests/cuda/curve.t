@@ -1,7 +1,10 @@
 #!/bin/bash
-# bf16 and fp32 on the GPU against fp32 on the CPU over 1,000 steps on real text (this project's own), three seeds: the mean loss of the
-# last 50 steps differs by less than 0.5 % and 0.01 %, and falls by a nat and more. In bf16 the largest difference of 6 seeds was 0.2 %. A
-# comparison after 200 steps says less: the loss still falls by 0.2 % a step there, and rounding makes a curve a few steps early or late.
+# bf16 on the GPU against fp32 there, and that against fp32 on the CPU, over 1,000 steps on real text (this project's own): the mean loss of
+# the last 50 steps. fp32 differs by less than 0.01 % on the first two seeds, which is enough, as it is the same arithmetic in another order.
+# bf16 makes another trajectory of each seed: they ended from 0.01 % below to 0.62 % above on an H200, so that one seed says little of
+# the rounding. What is biased moves all seeds one way: the mean over five stays within 0.5 %, and each within 2 %, beyond which a run would
+# have gone wrong. The loss falls by a nat and more. A comparison after 200 steps says less: the loss still falls by 0.2 % a step there, and
+# rounding makes a curve a few steps early or late.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! nvidia-smi -L > /dev/null 2>&1; then
@@ -26,24 +29,35 @@ warmup_steps: 20
 END
 # mean FROM TO FILE: the mean loss of these steps.
 mean() { grep '"log":"step"' "$3" | sed -E 's/.*"loss":([-0-9.e+]+).*/\1/' | awk -v a="$1" -v b="$2" 'NR >= a && NR <= b { s += $1; n++ } END { print s / n }'; }
-# near PERCENT WHAT LOSS: within so much of the CPU's.
-near() {
-    echo "seed $seed: $2 on the GPU $3, fp32 on the CPU $cpu: $(awk "BEGIN { printf \"%+.4f %%\", 100 * ($3 / $cpu - 1) }")"
-    check "seed $seed: $2's $3 is near $cpu" awk "BEGIN { d = 100 * ($3 / $cpu - 1); exit !(d < $1 && d > -$1) }"
+# off LOSS REFERENCE: by how many percent.
+off() { awk "BEGIN { printf \"%+.4f\", 100 * ($1 / $2 - 1) }"; }
+# within PERCENT DIFFERENCE WHAT
+within() {
+    echo "$3: $2 %"
+    check "$3: $2 % of at most $1 %" awk "BEGIN { exit !($2 < $1 && $2 > -$1) }"
 }
 # train NAME KEYS
 train() {
     run pt "$dir/run.yaml" seed=$seed output_dir="$dir/$1$seed" "${@:2}"
     check "seed $seed, $1: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 }
-for seed in ${SEEDS:-1 2 3}; do
-    train cpu device=cpu model_dtype=fp32
+all=0
+num=0
+for seed in ${SEEDS:-1 2 3 4 5}; do
     train fp32 device=cuda model_dtype=fp32
     train bf16 device=cuda model_dtype=bf16
-    cpu=$(mean 951 1000 "$dir/cpu$seed/metrics.jsonl")
-    near 0.01 fp32 "$(mean 951 1000 "$dir/fp32$seed/metrics.jsonl")"
-    near 0.5 bf16 "$(mean 951 1000 "$dir/bf16$seed/metrics.jsonl")"
+    fp32=$(mean 951 1000 "$dir/fp32$seed/metrics.jsonl")
     begin=$(mean 1 5 "$dir/bf16$seed/metrics.jsonl")
-    check "seed $seed: the loss falls from $begin to $cpu" awk "BEGIN { exit !($begin - $cpu >= 1) }"
+    end=$(mean 951 1000 "$dir/bf16$seed/metrics.jsonl")
+    if [ "$num" -lt 2 ]; then
+        train cpu device=cpu model_dtype=fp32
+        within 0.01 "$(off "$fp32" "$(mean 951 1000 "$dir/cpu$seed/metrics.jsonl")")" "seed $seed: fp32 on the GPU against the CPU"
+    fi
+    difference=$(off "$end" "$fp32")
+    within 2 "$difference" "seed $seed: bf16 against fp32"
+    check "seed $seed: the loss falls from $begin to $end" awk "BEGIN { exit !($begin - $end >= 1) }"
+    all=$(awk "BEGIN { print $all + $difference }")
+    num=$((num + 1))
 done
+within 0.5 "$(awk "BEGIN { printf \"%+.4f\", $all / $num }")" "the mean of $num seeds: bf16 against fp32"
 finish

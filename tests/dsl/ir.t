@@ -8,6 +8,11 @@ command -v python3 > /dev/null || { skip "python3 isn't installed" && finish; }
 tiny=$root/examples/dsl/tiny.py
 cd "$dir" || exit 1
 python3 -m surogate.dsl build "$tiny" -o tiny.json || fail "the example doesn't build"
+echo before > whole.json
+(ulimit -f 1 && python3 -m surogate.dsl build "$tiny" -o whole.json) 2> /dev/null && fail "a file of more than the limit was written"
+check "a file that can't be written whole stays" [ "$(cat whole.json)" = before ]
+check "and nothing beside it" [ ! -e .whole.json.partial ]
+python3 -m surogate.dsl build "$tiny" -o /dev/stdout | cmp -s - tiny.json || fail "-o /dev/stdout"
 cp "$tiny" tiny.py
 seq 1 2000 | sed 's/^/The number is /' > text.txt
 "$SUROGATE" tokenizer train --vocab-size 300 --out model text.txt > /dev/null 2>&1

@@ -22,11 +22,75 @@ for python in /usr/bin/python3 python3; do
     break
 done
 
+status=0
+python3 > "$dir/out" 2>&1 << 'END' || status=$?
+from surogate.ray import Worker
+
+worker = Worker()
+worker.start(["sh", "-c", "for i in 1 2 3; do echo line $i; done; exit 7"], "/", "secret", "/dev/full")
+status = None
+while status is None:
+    lines, status = worker.read(1)
+    print(*lines, sep="", end="")
+print("status", status)
+END
+check "a full disk of the copy: $(cat "$dir/out")" [ "$(grep -c "^line [123]$" "$dir/out")" = 3 -a "$(tail -1 "$dir/out")" = "status 7" ]
+check "is told once" [ "$(grep -c "^warning: the log in /dev/full ends here, the run goes on: .*No space left" "$dir/out")" = 1 ]
+
+# What a start after a loss is told where checkpoints of an earlier branch lie beside that from which the run went on.
+status=0
+python3 > "$dir/out" 2>&1 - "$dir/branches" << 'END' || status=$?
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+from surogate.ray import Saved, Settings
+
+
+def save(step, text):
+    folder = out / f"checkpoint-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "new").write_text(text)
+    os.replace(folder / "new", folder / "manifest.json")
+
+
+out = Path(sys.argv[1])
+texts = {field.name: str(out) for field in dataclasses.fields(Settings)}
+save(30, "old")
+save(40, "old")
+for resume in (str(out / "checkpoint-30"), "false"):
+    saved = Saved(Settings(**texts | {"resume": resume}))
+    assert saved.again() == [], saved.again()
+    assert saved.command() == "the same command goes on"
+    save(40, "new")
+    assert saved.again() == ["resume_from_checkpoint=auto"]
+    assert saved.command() == "the same command with resume_from_checkpoint=auto goes on"
+for resume in ("auto", "true"):
+    saved = Saved(Settings(**texts | {"resume": resume}))
+    save(50, "new")
+    assert saved.again() == []
+END
+check "what a restart goes on from: $(tail -1 "$dir/out")" [ "$status" = 0 ]
+
 "$RAY_PYTHON" -c 'import ray' 2> /dev/null || {
     skip "no Python with Ray here: tools/install-deps ray installs it"
     finish
 }
 export SUROGATE_PYTHON=$RAY_PYTHON
+# A wrong address: a port where nothing listens, and one that doesn't speak as Ray.
+none_left() { ! pgrep -f "[s]urogate.ray --settings.*$dir/run.yaml" > /dev/null; }
+python3 -c 'import socket, time
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+time.sleep(600)' > "$dir/port" &
+mute=$!
+refused "nothing listens" 2 "ray_address 127.0.0.1:1: " "refused" "ray start --head" -- pt "$dir/run.yaml" ray_address=127.0.0.1:1
+refused "no Ray listens" 2 "no Ray answers there within" "ray start --head" -- pt "$dir/run.yaml" "ray_address=127.0.0.1:$(cat "$dir/port")"
+kill "$mute"
+wait "$mute" 2> /dev/null
+check "nothing is left running" none_left
+
 losses() { sed -nE 's/.*"log":"step".*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl"; }
 same_losses() {
     paste <(losses "$1") <(losses "$2") | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $1)) { print; bad = 1 } } END { exit bad || NR != 60 }'
@@ -46,6 +110,13 @@ cluster whole "$SUROGATE" pt "$dir/documented.yaml" output_dir="$dir/three"
 check "three nodes: exit $status, $(tail -3 "$dir/err")" [ "$status" = 0 ]
 check "the losses of one process" same_losses "$dir/one" "$dir/three"
 check "what each prints is kept" [ -s "$dir/own/node-0.log" -a -e "$dir/own/node-1.log" -a -e "$dir/own/node-2.log" ]
+
+mkdir "$dir/full"
+for node in 0 1; do ln -s /dev/full "$dir/full/node-$node.log"; done
+cluster whole "$SUROGATE" pt "$dir/run.yaml" output_dir="$dir/two" num_nodes=2 worker_output_dir="$dir/full" gradient_accumulation_steps=3
+check "full disks of two nodes: exit $status, $(tail -3 "$dir/err")" [ "$status" = 0 ]
+check "are told once" [ "$(grep -c "node-0.log ends here, the run goes on" "$dir/err")" = 1 ]
+check "and change no loss" same_losses "$dir/one" "$dir/two"
 
 mkdir "$dir/python"
 cat "$dir/run.yaml" - <<< "output_dir: out" > "$dir/python/run.yaml"

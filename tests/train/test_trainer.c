@@ -428,6 +428,7 @@ static void a_replaced_checkpoint_is_there_until_the_new_one_is(void)
     EXPECT_OK(train_with("max_steps: 4\n", NULL, &outcome));
     snprintf(again, sizeof again, "max_steps: 8\nsave_steps: 4\nsave_total_limit: 0\nresume_from_checkpoint: %s\n",
              in_folder("other/checkpoint-4"));
+    EXPECT_INT(rename(in_folder("other/checkpoint-4"), in_folder("other/.checkpoint-4.replaced")), 0);
     for (int exchanges = 0; exchanges < 2; exchanges++) {
         was_killed = true;
         for (int at = 1; was_killed && at < 100; at++) {

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -54,6 +55,23 @@ def place_of(error: Exception, model: str) -> Where | None:
     return outside[-1][:2] if outside else None
 
 
+def write_whole(path: Path, text: str) -> None:
+    """A full disk or a kill leaves the file that was there. What is no file, as /dev/stdout in a pipe, is written as it is."""
+    if path.exists() and not path.is_file():
+        path.write_text(text)
+        return
+    path = path.resolve()
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text)
+        if path.exists():
+            shutil.copymode(path, partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m surogate.dsl", description="Models and objectives in Python become the IR that the engine reads.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -85,7 +103,7 @@ def main() -> None:
         if args.same and (not Path(args.same).exists() or Path(args.same).read_text() != text):
             sys.exit(f"{args.same} isn't what {args.model} says: python -m surogate.dsl build {args.model} -o {args.same}")
     elif args.out:
-        Path(args.out).write_text(text)
+        write_whole(Path(args.out), text)
     else:
         sys.stdout.write(text)
 
