@@ -136,6 +136,13 @@ typedef struct sg_step {
 } sg_step;
 /* Awaits the oldest update whose result wasn't asked for. Asking for it after the next update is queued keeps the device busy. */
 SG_API sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step);
+typedef struct sg_scalar {
+    const char *name; /* valid until sg_trainer_close */
+    double      value;
+} sg_scalar;
+/* The named scalars of the step that sg_trainer_result gave last: those of log_scalars, and accuracy. Before that there are none. */
+SG_API size_t    sg_trainer_num_scalars(sg_trainer *trainer);
+SG_API sg_status sg_trainer_scalar(sg_trainer *trainer, size_t index, sg_scalar *out_scalar);
 
 /* losses (rows, cols): -ln p of each target, 0 where it is -100; *out_loss: their mean over *out_trained targets, NaN if there is none.
  * Each may be NULL. Any number of rows; no micro-batch that was taken is touched. */

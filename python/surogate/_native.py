@@ -70,6 +70,10 @@ class Step(Structure):
     ]
 
 
+class Scalar(Structure):
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
 class TrainerInfo(Structure):
     _fields_ = [
         (name, c_int64)
@@ -118,6 +122,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_trainer_backward": [c_void_p],
     "sg_trainer_update": [c_void_p, c_double],
     "sg_trainer_result": [c_void_p, POINTER(Step)],
+    "sg_trainer_scalar": [c_void_p, c_size_t, POINTER(Scalar)],
     "sg_trainer_losses": [c_void_p, POINTER(Batch), POINTER(c_float), POINTER(c_double), POINTER(c_int64)],
     "sg_trainer_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
     "sg_trainer_tensor": [c_void_p, c_size_t, POINTER(Tensor)],
@@ -166,6 +171,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "sg_run_close": (None, [c_void_p]),
     "sg_trainer_close": (None, [c_void_p]),
     "sg_trainer_num_tensors": (c_size_t, [c_void_p]),
+    "sg_trainer_num_scalars": (c_size_t, [c_void_p]),
     "sg_dataset_close": (None, [c_void_p]),
     "sg_tokenizer_close": (None, [c_void_p]),
     "sg_chat_template_close": (None, [c_void_p]),

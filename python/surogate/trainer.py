@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import POINTER, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ class Step:
     step: from 1. loss: the mean of the trained targets, nats. norm: of all gradients, before clipping. seconds: that the device took.
     tokens: without padding; trained: targets of them. is_applied: False where loss or norm wasn't finite; weights are then as before.
     accuracy: the share of the trained targets that were the likeliest token, before the update; NaN where the model's loss has no such.
+    scalars: by name, what the setting log_scalars asks for, and accuracy.
     """
 
     step: int
@@ -44,6 +45,7 @@ class Step:
     trained: int
     is_applied: bool
     accuracy: float
+    scalars: dict[str, float] = field(default_factory=dict)
 
 
 class LossAndAccuracy(NamedTuple):
@@ -179,7 +181,14 @@ class Trainer(Closes):
         step = _native.Step()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_result(trainer, byref(step)))
-        return Step(step.step, step.loss, step.norm, step.lr, step.seconds, step.tokens, step.trained, step.is_applied, step.accuracy)
+            scalars = {}
+            for index in range(lib.sg_trainer_num_scalars(trainer)):
+                scalar = _native.Scalar()
+                check(lib.sg_trainer_scalar(trainer, index, byref(scalar)))
+                scalars[scalar.name.decode()] = scalar.value
+        return Step(
+            step.step, step.loss, step.norm, step.lr, step.seconds, step.tokens, step.trained, step.is_applied, step.accuracy, scalars
+        )
 
     def train_step(
         self,

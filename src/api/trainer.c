@@ -10,8 +10,9 @@
 #include <string.h>
 
 struct sg_trainer {
-    Config  config;
-    Driven *driven;
+    Config      config;
+    Driven     *driven;
+    StepMetrics last; /* what sg_trainer_result gave */
 };
 
 static Status open_trainer(const char *const *args, size_t num_args, sg_trainer **out)
@@ -155,9 +156,13 @@ sg_status sg_trainer_update(sg_trainer *trainer, double lr)
 static Status result(sg_trainer *trainer, sg_step *out)
 {
     StepMetrics step;
+    double      accuracy = NAN;
     TRY(api_need(trainer, "trainer"));
     TRY(api_need(out, "out_step"));
     TRY(driven_result(trainer->driven, &step));
+    trainer->last = step;
+    for (int i = 0; i < step.num_scalars; i++)
+        if (strcmp(step.scalars[i].name, "accuracy") == 0) accuracy = step.scalars[i].value;
     *out = (sg_step){.step = step.step,
                      .loss = step.loss,
                      .norm = step.norm,
@@ -166,7 +171,7 @@ static Status result(sg_trainer *trainer, sg_step *out)
                      .tokens = step.step_tokens,
                      .trained = step.step_trained,
                      .is_applied = !step.skipped,
-                     .accuracy = step.accuracy};
+                     .accuracy = accuracy};
     return OK;
 }
 
@@ -174,6 +179,26 @@ sg_status sg_trainer_result(sg_trainer *trainer, sg_step *out_step)
 {
     api_begin();
     return api_end(result(trainer, out_step));
+}
+
+size_t sg_trainer_num_scalars(sg_trainer *trainer)
+{
+    return trainer ? (size_t)trainer->last.num_scalars : 0;
+}
+
+static Status tell_scalar(const sg_trainer *trainer, size_t index, sg_scalar *out)
+{
+    TRY(api_need(trainer, "trainer"));
+    TRY(api_need(out, "out_scalar"));
+    FAIL_IF(index >= (size_t)trainer->last.num_scalars, ERR_INVALID, "scalar %zu of %d", index, trainer->last.num_scalars);
+    *out = (sg_scalar){trainer->last.scalars[index].name, trainer->last.scalars[index].value};
+    return OK;
+}
+
+sg_status sg_trainer_scalar(sg_trainer *trainer, size_t index, sg_scalar *out_scalar)
+{
+    api_begin();
+    return api_end(tell_scalar(trainer, index, out_scalar));
 }
 
 /* ---- between steps ---- */

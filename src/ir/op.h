@@ -245,8 +245,10 @@ void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);
 
 /* ---- what changes from run to run, read from device memory ---- */
 
-/* State `results`, f32[RESULT_ROWS,RESULT_COUNT] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. */
-enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_ACCURACY, RESULT_COUNT, RESULT_ROWS = 4 };
+/* State `results`, f32[RESULT_ROWS,RESULT_SCALARS + n] in the host's memory: row (step mod RESULT_ROWS) is of that optimizer step. Behind
+ * the first three there are the plan's n named scalars. */
+enum { MOST_SCALARS = 8 };
+enum { RESULT_LOSS, RESULT_NORM2, RESULT_APPLIED, RESULT_SCALARS, RESULT_MOST = RESULT_SCALARS + MOST_SCALARS, RESULT_ROWS = 4 };
 
 /* A launch of a node as far as the node says: types of what is there, which outputs are added to; no data, no workspace. */
 typedef struct NodeArgs {

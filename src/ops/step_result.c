@@ -2,47 +2,58 @@
  * memory, one row a step. */
 #include "ops/infer.h"
 
-enum { IN_LOSS, IN_NORM2, IN_APPLIED, IN_STEP, IN_RING, IN_ACCURACY };
+enum { IN_LOSS, IN_NORM2, IN_APPLIED, IN_STEP, IN_RING, IN_SCALARS };
 
-/* loss, norm2, applied (1) f32, step i64 (STEP_COUNT), ring (RESULT_ROWS, RESULT_COUNT) f32,
- * [accuracy (1) f32] -> ring' in place. */
+static int scalars_of(const Node *node)
+{
+    int count = 0;
+    while (count < MOST_SCALARS && node->in[IN_SCALARS + count]) count++;
+    return count;
+}
+
+/* loss, norm2, applied (1) f32, step i64 (STEP_COUNT), ring (RESULT_ROWS, R) f32, up to MOST_SCALARS named
+ * scalars (1) f32 -> ring' in place. A row holds all of them; what is behind them stays. */
 static Status step_result_infer(Node *node)
 {
     TRY(infer_input(node, IN_LOSS, "loss", DT_SET_F32, DIMS(1)));
     TRY(infer_input(node, IN_NORM2, "norm2", DT_SET_F32, DIMS(1)));
     TRY(infer_input(node, IN_APPLIED, "applied", DT_SET_F32, DIMS(1)));
     TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));
-    TRY(infer_input(node, IN_RING, "ring", DT_SET_F32, DIMS(RESULT_ROWS, RESULT_COUNT)));
-    if (node->in[IN_ACCURACY]) TRY(infer_input(node, IN_ACCURACY, "accuracy", DT_SET_F32, DIMS(1)));
+    TRY(infer_input(node, IN_RING, "ring", DT_SET_F32, DIMS(RESULT_ROWS, -1)));
+    for (int i = 0; i < scalars_of(node); i++) TRY(infer_input(node, IN_SCALARS + i, "scalar", DT_SET_F32, DIMS(1)));
+    int64_t count = RESULT_SCALARS + scalars_of(node), cols = type_cols(&node->in[IN_RING]->type);
+    FAIL_IF(cols < count, ERR_INVALID, "step_result: a row of the ring holds %lld numbers; expected at least %lld", (long long)cols,
+            (long long)count);
     node->out[0]->type = node->in[IN_RING]->type;
     return OK;
 }
 
 static OpCost step_result_cost(const Node *node)
 {
-    (void)node;
-    return (OpCost){.bytes = 2 * RESULT_COUNT * sizeof(float)};
+    return (OpCost){.bytes = 2 * (RESULT_SCALARS + scalars_of(node)) * (double)sizeof(float)};
 }
 
 static Status step_result_cpu(const KernelArgs *args)
 {
     uint64_t row = (uint64_t)((const int64_t *)args->in[IN_STEP].data)[STEP_INDEX] % RESULT_ROWS;
-    float   *out = (float *)args->out[0].data + row * RESULT_COUNT;
+    float   *out = (float *)args->out[0].data + row * (uint64_t)type_cols(&args->out[0].type);
     out[RESULT_LOSS] = *(const float *)args->in[IN_LOSS].data;
     out[RESULT_NORM2] = *(const float *)args->in[IN_NORM2].data;
     out[RESULT_APPLIED] = *(const float *)args->in[IN_APPLIED].data;
-    if (args->in[IN_ACCURACY].data) out[RESULT_ACCURACY] = *(const float *)args->in[IN_ACCURACY].data;
+    for (int i = 0; i < MOST_SCALARS && args->in[IN_SCALARS + i].data; i++)
+        out[RESULT_SCALARS + i] = *(const float *)args->in[IN_SCALARS + i].data;
     return OK;
 }
 
 static const OpSample step_result_samples[] = {
-    {.in = {{DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_I64, 1, {STEP_COUNT}}, {DT_F32, 2, {RESULT_ROWS, RESULT_COUNT}}},
+    {.in = {{DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_I64, 1, {STEP_COUNT}}, {DT_F32, 2, {RESULT_ROWS, RESULT_SCALARS}}},
      .int_range = {[IN_STEP] = 99}},
     {.in = {{DT_F32, 1, {1}},
             {DT_F32, 1, {1}},
             {DT_F32, 1, {1}},
             {DT_I64, 1, {STEP_COUNT}},
-            {DT_F32, 2, {RESULT_ROWS, RESULT_COUNT}},
+            {DT_F32, 2, {RESULT_ROWS, RESULT_SCALARS + 2}},
+            {DT_F32, 1, {1}},
             {DT_F32, 1, {1}}},
      .int_range = {[IN_STEP] = 99}},
 };
@@ -50,10 +61,10 @@ static const OpSample step_result_samples[] = {
 const OpDef op_step_result = {
     .id = OP_STEP_RESULT,
     .name = "step_result",
-    .synopsis = "row step mod rows of the ring is loss, norm2, applied, [accuracy]",
-    .num_in = 6,
+    .synopsis = "row step mod rows of the ring is loss, norm2, applied and the named scalars",
+    .num_in = IN_SCALARS + MOST_SCALARS,
     .num_out = 1,
-    .min_in = 5,
+    .min_in = IN_SCALARS,
     .alias = {{.out = 0, .in = IN_RING}},
     .num_alias = 1,
     .infer = step_result_infer,

@@ -3,7 +3,9 @@
  * memory, and added to there by a parameter's second use or a later micro-step. */
 #include "ir/grad.h"
 #include "ops/ops.h"
-#include "passes/pass.h"
+#include "passes/scalars.h"
+
+#include <string.h>
 
 /* Forward order: wanted is what a trained parameter flows into, integers and codes too: check_inputs refuses those. */
 static void find_wanted(GradBuilder *grad)
@@ -105,7 +107,8 @@ static int accumulator_of(const Value *value)
     return -1;
 }
 
-/* An output (the loss) of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind it. */
+/* An output (the loss, a scalar) of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind
+ * it. */
 static Status settle_sum(GradBuilder *grad, const char *output, const char *state)
 {
     static const float zero = 0;
@@ -202,7 +205,12 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
     for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;
     while (i--) TRY(node_backward(&grad, forward[i], loss));
     TRY(settle_sum(&grad, "loss", STATE_LOSS));
-    if (graph_output(graph, "accuracy")) TRY(settle_sum(&grad, "accuracy", STATE_ACCURACY));
+    for (int k = 0; k < graph->num_outputs; k++) {
+        const char       *name = graph->outputs[k].name;
+        const TensorType *type = &graph->outputs[k].value->type;
+        bool              is_scalar = type->dtype == DT_F32 && type->ndim == 1 && type->dim[0] == 1;
+        if (is_scalar && strcmp(name, "loss") != 0) TRY(settle_sum(&grad, name, scalar_state(graph->arena, name)));
+    }
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = NULL;

@@ -1,7 +1,7 @@
 /* bind: the module becomes a graph for this program's shapes, with only the outputs that the program is run for. */
 #include "ops/ops.h"
 #include "passes/compile.h"
-#include "passes/pass.h"
+#include "passes/scalars.h"
 
 #include <string.h>
 
@@ -26,22 +26,6 @@ static void remove_dropout(Graph *graph)
         graph_replace_uses(graph, node->out[0], node->in[0], NULL);
         graph_remove_node(graph, node);
     }
-}
-
-/* The share of the step's trained tokens whose label was the likeliest. NULL: the model's token losses aren't of a cross_entropy. */
-static Status add_accuracy(Graph *graph, Value **out)
-{
-    Value *losses = graph_output(graph, "losses"), *hyper = graph_find(graph, "hyper");
-    Node  *loss = losses ? losses->producer : NULL, *node;
-    if (!loss || loss->op != &op_cross_entropy || !hyper) return OK;
-    ((CrossEntropyAttrs *)loss->attrs)->hits = true;
-    if (!loss->out[2]) TRY(node_want_output(graph, loss, 2, "hits"));
-    graph->source = loss->source;
-    Value *in[] = {loss->out[2], hyper};
-    TRY(graph_add_node(graph, &op_loss_sum, NULL, "accuracy", in, 2, ~0u, &node));
-    graph->source = NULL;
-    *out = node->out[0];
-    return OK;
 }
 
 /* How many rows there are where the op looks an index up; 0: it doesn't. */
@@ -114,13 +98,14 @@ Status pass_bind(PassContext *context, Graph **graph)
     TRY(ir_program_bind(context->arena, context->module, context->config, context->config_name, &bind, spec->entry->output, graph));
     if (!spec->entry->has_grads) remove_dropout(*graph);
     const char *want = spec->entry->output;
-    Value      *value = graph_output(*graph, want), *accuracy = NULL;
+    Value      *value = graph_output(*graph, want), *scalars[MOST_SCALARS];
     FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want, program_spec_name(spec));
-    if (options->accuracy && entry_makes_steps(spec->entry)) TRY(add_accuracy(*graph, &accuracy));
+    bool tells = entry_makes_steps(spec->entry);
+    if (tells) TRY(scalars_make(context, *graph, scalars));
     value = graph_output(*graph, want);
     graph_clear_outputs(*graph);
     graph_add_output(*graph, want, value);
-    if (accuracy) graph_add_output(*graph, "accuracy", accuracy);
+    for (int i = 0; tells && i < context->plan->num_scalars; i++) graph_add_output(*graph, context->plan->scalars[i].name, scalars[i]);
     for (Node *node = (*graph)->first; node; node = node->next)
         if (node->op->set_dense) node->op->set_dense(node, options->dense && !spec->entry->mixes_documents);
     for (int i = 0; i < (*graph)->num_params; i++) (*graph)->params[i]->trained &= options->train_base;

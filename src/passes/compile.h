@@ -98,7 +98,8 @@ typedef struct CompileOptions {
     OptimizerKind    optimizer;
     NormuonOptions   normuon; /* without what others say: dtype and max_grad_norm */
     PrecisionOptions precision;
-    bool             accuracy;                        /* a step also tells the share of its trained tokens whose label was the likeliest */
+    StrList          scalars;                         /* numbers that a step tells beside loss and norm, by name (passes/scalars.h) */
+    bool             accuracy;                        /* the scalar `accuracy` too, where the model has it */
     bool             dense;                           /* every training row is one document (padding behind it at most) */
     bool             train_base;                      /* false with LoRA */
 #define COMPILES(kind, name) CONFIG_TYPE_##kind name; /* the run file's key */

@@ -29,39 +29,39 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
     return OK;
 }
 
-/* Loss, norm and accuracy are of all ranks from here on: each adds up what all had, in the order of ranks. */
+/* Loss, norm and scalars are of all ranks from here on: each adds up what all had, in the order of ranks. */
 static Status add_ranks(Update *update)
 {
-    enum { LOSS, NORM2, ACCURACY, MOST };
     Graph       *graph = update->graph;
-    int64_t      count = update->accuracy ? MOST : ACCURACY;
-    int64_t      ranks = update->plan->world;
+    const Plan  *plan = update->plan;
+    int64_t      ranks = plan->world, count = 2 + plan->num_scalars;
+    const char  *names[2 + MOST_SCALARS] = {"loss", "norm2"};
+    Value      **own[2 + MOST_SCALARS] = {&update->loss, &update->norm2}, *mine, *sums, *to;
     RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = count};
-    Value       *own[] = {update->loss, update->norm2, update->accuracy}, *all[MOST], *mine, *sums, *to;
     Node        *node;
+    for (int i = 0; i < plan->num_scalars; i++) {
+        names[2 + i] = plan->scalars[i].name;
+        own[2 + i] = &update->scalars[i];
+    }
     mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, count);
     sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, count);
     to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, count);
     value_place_in(to, sums, 0);
     for (int i = 0; i < count; i++) {
-        static const char *const names[MOST][2] = {
-            {"rank.loss", "sums.loss"}, {"rank.norm2", "sums.norm2"}, {"rank.accuracy", "sums.accuracy"}};
-        Value *part = flat_value(graph, VALUE_STATE, names[i][0], DT_F32, 1);
+        const char *name = arena_printf(graph->arena, "rank.%s", names[i]);
+        Value      *part = flat_value(graph, VALUE_STATE, name, DT_F32, 1);
         value_place_in(part, mine, i);
-        TRY(graph_add_node(graph, &op_copy, NULL, names[i][0], &own[i], 1, ~0u, &node));
+        TRY(graph_add_node(graph, &op_copy, NULL, name, own[i], 1, ~0u, &node));
         value_place_in(node->out[0], part, 0);
-        all[i] = flat_value(graph, VALUE_STATE, names[i][1], DT_F32, 1);
-        value_place_in(all[i], sums, i);
+        *own[i] = flat_value(graph, VALUE_STATE, arena_printf(graph->arena, "sums.%s", names[i]), DT_F32, 1);
+        value_place_in(*own[i], sums, i);
     }
     TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", &mine, 1, ~0u, &node));
     node->stream = STREAM_COMM;
     TRY(graph_add_node(graph, &op_reshape, &dims, "ranks", &node->out[0], 1, ~0u, &node));
     TRY(graph_add_node(graph, &op_col_sum, NULL, "sums", &node->out[0], 1, ~0u, &node));
     value_place_in(node->out[0], to, 0);
-    update->loss = all[LOSS];
-    update->norm2 = all[NORM2];
-    if (update->accuracy) update->accuracy = all[ACCURACY];
     return OK;
 }
 
@@ -119,11 +119,13 @@ static Status update_scales(const Update *update, Value *applied, Value *count)
 /* What the host is told of the step, in its own memory. */
 static Status add_result(const Update *update, Value *applied)
 {
-    TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_COUNT);
+    TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_SCALARS + update->plan->num_scalars);
     Value     *ring = graph_add_value(update->graph, VALUE_STATE, "results", &type);
     ring->space = SPACE_HOST;
-    Value *in[] = {update->loss, update->norm2, applied, update->step, ring, update->accuracy};
-    return graph_add_node(update->graph, &op_step_result, NULL, "result", in, 6, ~0u, NULL);
+    Value *in[NODE_MAX_IN] = {update->loss, update->norm2, applied, update->step, ring};
+    int    count = 5;
+    for (int i = 0; i < update->plan->num_scalars; i++) in[count++] = update->scalars[i];
+    return graph_add_node(update->graph, &op_step_result, NULL, "result", in, count, ~0u, NULL);
 }
 
 Status pass_optimise(PassContext *context, Graph **out_graph)
@@ -142,7 +144,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
                      .loss = flat_value(graph, VALUE_STATE, STATE_LOSS, DT_F32, 1),
                      .step = flat_value(graph, VALUE_INPUT, "step", DT_I64, STEP_COUNT)};
     Value *applied, *count;
-    if (plan_find(plan, STATE_ACCURACY)) update.accuracy = flat_value(graph, VALUE_STATE, STATE_ACCURACY, DT_F32, 1);
+    for (int i = 0; i < plan->num_scalars; i++) update.scalars[i] = flat_value(graph, VALUE_STATE, plan->scalars[i].state, DT_F32, 1);
     TRY(norm_of(plan, graph, grads, &update.norm2));
     if (plan->world > 1) TRY(add_ranks(&update));
     TRY(begin_step(&update, &applied, &count));

@@ -17,7 +17,7 @@ typedef struct Update {
     Graph        *graph;
     Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat; of a whole parameter in its dims */
     Value        *norm2, *loss, *hyper, *step;                /* of all buckets */
-    Value        *accuracy;                                   /* NULL: nobody counts it */
+    Value        *scalars[MOST_SCALARS];                      /* the plan's */
 } Update;
 
 typedef struct StateRule {

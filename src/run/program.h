@@ -189,6 +189,12 @@ typedef struct PlanPiece {
     int64_t     first, numel, at;
 } PlanPiece;
 
+/* A number that a step tells by name. Micro-steps and ranks add up in `state`, f32 (1), as the loss does. */
+typedef struct Scalar {
+    const char *name, *state;
+    double (*finish)(double sum, double loss); /* what is told; NULL: the sum */
+} Scalar;
+
 typedef struct Plan {
     Arena      *arena;
     Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
@@ -221,6 +227,8 @@ typedef struct Plan {
     int           num_tiled;
     Fp4Weight    *fp4;
     int           num_fp4;
+    Scalar        scalars[MOST_SCALARS];
+    int           num_scalars;
     Arrival      *arrivals; /* parameter by parameter, in order of `params`; of each what this rank keeps, in order */
     int           num_arrivals;
 } Plan;
@@ -238,8 +246,7 @@ int64_t program_times(const Plan *plan, const Program *program, int64_t micros);
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
  * program's own names there are those of the buckets and these. */
-#define STATE_LOSS "loss.sum"         /* f32 (1): of this step so far */
-#define STATE_ACCURACY "accuracy.sum" /* f32 (1): the same; there where CompileOptions.accuracy asked for it and the model has it */
+#define STATE_LOSS "loss.sum" /* f32 (1): of this step so far */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
 /* Elements of a state of a parameter of its bucket, as a tensor of its own. */
 TensorType state_type(const BucketState *state, const Param *param);

@@ -96,6 +96,8 @@ Status stepper_await(Stepper *s, int64_t index, double *out_seconds, StepScalars
 {
     TRY(session_await_step(s->session, index, out_seconds));
     const float *ring = session_pointer(s->session, "results");
-    memcpy(out->values, ring + index % RESULT_ROWS * RESULT_COUNT, sizeof out->values);
+    int64_t      count = RESULT_SCALARS + session_plan(s->session)->num_scalars;
+    *out = (StepScalars){0};
+    memcpy(out->values, ring + index % RESULT_ROWS * count, (size_t)count * sizeof *ring);
     return OK;
 }

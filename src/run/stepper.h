@@ -23,7 +23,7 @@ typedef struct Stepper {
 
 /* What a step comes to, the same on all ranks. */
 typedef struct StepScalars {
-    float values[RESULT_COUNT]; /* by RESULT_... */
+    float values[RESULT_MOST]; /* by RESULT_...; 0 behind the plan's */
 } StepScalars;
 
 /* session and comm are borrowed. seed: of dropout and rounding. margin: of FP8 scales (PrecisionOptions). */

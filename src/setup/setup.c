@@ -286,6 +286,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     if (precision_is_scaled(&out->precision)) setup_add_program(config, model, (ProgramSpec){.entry = &entry_calibrate}, out);
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
+    out->scalars = config->log_scalars;
     out->recompute = recompute_parts(config);
     out->micro_steps = config->gradient_accumulation_steps;
     choose_offload(config, out);

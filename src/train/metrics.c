@@ -232,6 +232,17 @@ static const char *number(char out[32], double value)
     return out;
 }
 
+static void append_scalars(Metrics *metrics, const StepMetrics *s)
+{
+    char value[32];
+    for (int i = 0; i < s->num_scalars; i++) {
+        strbuf_puts(&metrics->waiting, i ? "," : ",\"scalars\":{");
+        json_write_string(&metrics->waiting, s->scalars[i].name, strlen(s->scalars[i].name));
+        strbuf_printf(&metrics->waiting, ":%s", number(value, s->scalars[i].value));
+    }
+    strbuf_putc(&metrics->waiting, '}');
+}
+
 static double now(void)
 {
     struct timespec time;
@@ -250,6 +261,7 @@ Status metrics_step(Metrics *metrics, const StepMetrics *s)
          (long long)s->total_tokens, (long long)s->total_trained, s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0,
          number(norm, s->norm), number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
     strbuf_append(&metrics->waiting, line, (size_t)len);
+    if (s->num_scalars) append_scalars(metrics, s);
     if (s->ranks) append_ranks(metrics, s);
     return append_line(metrics, "}\n", 2);
 }

@@ -4,6 +4,7 @@
  * settings. */
 #pragma once
 
+#include "ir/op.h"
 #include "train/history.h"
 
 typedef struct Metrics Metrics;
@@ -39,6 +40,11 @@ typedef struct RankShare {
     double  seconds, waited; /* of these it waited for other ranks */
 } RankShare;
 
+typedef struct NamedNumber {
+    const char *name;
+    double      value;
+} NamedNumber;
+
 /* step, epoch, loss: of this step. NaN and infinities are written as null. */
 typedef struct StepMetrics {
     int64_t          step; /* steps done, from 1 */
@@ -46,12 +52,13 @@ typedef struct StepMetrics {
     double           loss, norm, lr;
     int64_t          step_tokens, step_trained;   /* read, and of them trained: docs/metrics.md */
     int64_t          total_tokens, total_trained; /* of the run so far */
-    double           accuracy;                    /* of a run driven from outside: 0 to 1; else NaN. Not in the file */
     bool             skipped;                     /* not finite: weights were left alone */
     double           seconds;                     /* of the step */
     double           limit_seconds;               /* that it would take at the machine's limit; 0: unknown. Not in the file */
     const RankShare *ranks;                       /* num_ranks; NULL: there is one */
     int              num_ranks;
+    NamedNumber      scalars[MOST_SCALARS]; /* num_scalars, in the plan's order */
+    int              num_scalars;
     int              slow_rank; /* one that takes notably longer than the others; -1: none. Not in the file */
 } StepMetrics;
 NODISCARD Status metrics_step(Metrics *metrics, const StepMetrics *step);

@@ -9,7 +9,7 @@
 
 #define MOST_TRAINED 0.99 /* of the tokens read: above it their speed isn't worth a field */
 
-enum { MAX_FIELDS = 12, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
+enum { MAX_FIELDS = 12 + MOST_SCALARS, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
 
 /* A line's parts in order; of a narrow one those with the highest rank are left out, those of rank 0 never. */
 typedef struct Line {
@@ -106,6 +106,7 @@ static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYT
     snprintf(add_field(&line, 0), FIELD_BYTES, "step %lld/%lld", (long long)s->step, (long long)p->total_steps);
     snprintf(add_field(&line, 0), FIELD_BYTES, "loss %.4f", s->loss);
     if (s->skipped) snprintf(add_field(&line, 0), FIELD_BYTES, "SKIPPED: not finite");
+    for (int i = 0; i < s->num_scalars; i++) snprintf(add_field(&line, 6), FIELD_BYTES, "%s %.4g", s->scalars[i].name, s->scalars[i].value);
     snprintf(add_field(&line, 4), FIELD_BYTES, "norm %.3f", s->norm);
     snprintf(add_field(&line, 3), FIELD_BYTES, "lr %.2e", s->lr);
     snprintf(add_field(&line, 2), FIELD_BYTES, "%s tok/s", grouped(rate(s->step_tokens, s->seconds), number));

@@ -1,4 +1,4 @@
-/* The loop over train steps. A step writes inputs and replays programs; its three numbers are read while the next one runs. It allocates
+/* The loop over train steps. A step writes inputs and replays programs; its numbers are read while the next one runs. It allocates
  * nothing, and the device never waits for the host. */
 #include "train/trainer_internal.h"
 
@@ -99,10 +99,16 @@ static bool same_value(float a, float b)
     return a == b || (isnan(a) && isnan(b));
 }
 
+static const char *result_name(const Plan *plan, int index)
+{
+    static const char *const names[RESULT_SCALARS] = {"loss", "squared norm", "applied"};
+    return index < RESULT_SCALARS ? names[index] : plan->scalars[index - RESULT_SCALARS].name;
+}
+
 /* What a rank tells the others of a step. */
 typedef struct RankStep {
     RankShare share;
-    float     result[RESULT_COUNT];
+    float     result[RESULT_MOST];
 } RankStep;
 _Static_assert(sizeof(RankStep) <= RANK_BYTES, "RANK_BYTES");
 
@@ -131,11 +137,9 @@ static Status share_step(Trainer *t, const float *result, StepMetrics *step)
     TRY(comm_all_gather(t->comm, &own, all, sizeof own));
     step->step_tokens = 0;
     for (int r = 0; r < t->place.world; r++) {
-        for (int k = 0; k < RESULT_COUNT; k++)
-            FAIL_IF(!same_value(all[r].result[k], result[k]), ERR_INTERNAL,
-                    "step %lld: rank %d has loss %.9g and squared norm %.9g, rank %d has %.9g and %.9g", (long long)t->state.step + 1, r,
-                    (double)all[r].result[RESULT_LOSS], (double)all[r].result[RESULT_NORM2], t->place.rank, (double)result[RESULT_LOSS],
-                    (double)result[RESULT_NORM2]);
+        for (int k = 0; k < RESULT_MOST; k++)
+            FAIL_IF(!same_value(all[r].result[k], result[k]), ERR_INTERNAL, "step %lld: rank %d has %s %.9g, rank %d has %.9g",
+                    (long long)t->state.step + 1, r, result_name(t->plan, k), (double)all[r].result[k], t->place.rank, (double)result[k]);
         t->shares[r] = all[r].share;
         step->step_tokens += all[r].share.tokens;
         if (all[r].share.seconds > step->seconds) step->seconds = all[r].share.seconds;
@@ -144,6 +148,17 @@ static Status share_step(Trainer *t, const float *result, StepMetrics *step)
     step->num_ranks = t->place.world;
     step->slow_rank = slow_rank(t);
     return OK;
+}
+
+static void tell_scalars(const Plan *plan, const float *result, StepMetrics *out)
+{
+    out->num_scalars = plan->num_scalars;
+    for (int i = 0; i < plan->num_scalars; i++) {
+        const Scalar *scalar = &plan->scalars[i];
+        double        value = (double)result[RESULT_SCALARS + i];
+        if (scalar->finish) value = scalar->finish(value, result[RESULT_LOSS]);
+        out->scalars[i] = (NamedNumber){scalar->name, unsigned_nan(value)};
+    }
 }
 
 /* Waits for the oldest queued step; state and *out tell of it. */
@@ -166,7 +181,7 @@ Status trainer_await_step(Trainer *t, StepMetrics *out)
     *out = step->metrics;
     out->loss = unsigned_nan(result[RESULT_LOSS]);
     out->norm = unsigned_nan(sqrt(result[RESULT_NORM2]));
-    out->accuracy = plan_find(t->plan, STATE_ACCURACY) ? (double)result[RESULT_ACCURACY] : (double)NAN;
+    tell_scalars(t->plan, result, out);
     out->total_tokens = t->state.total_tokens;
     out->total_trained = t->state.total_trained;
     out->skipped = !good;

@@ -26,7 +26,7 @@ typedef struct QueuedStep {
     StepWork    work;
 } QueuedStep;
 
-enum { RANK_BYTES = 64 }; /* what a rank tells of a step or an evaluation */
+enum { RANK_BYTES = 72 }; /* what a rank tells of a step or an evaluation */
 
 /* One rank's. */
 typedef struct Trainer {

@@ -373,6 +373,12 @@ static void accuracy_is_of_the_likeliest_tokens(void)
         OKAY(sg_trainer_result(trainer, &step));
         EXPECT_INT(step.trained, 24);
         EXPECT_NEAR(step.accuracy * 24, (double)hits, 1e-4);
+        sg_scalar scalar;
+        EXPECT_INT(sg_trainer_num_scalars(trainer), 1);
+        OKAY(sg_trainer_scalar(trainer, 0, &scalar));
+        EXPECT_STR(scalar.name, "accuracy");
+        EXPECT(scalar.value == step.accuracy);
+        EXPECT_INT(sg_trainer_scalar(trainer, 1, &scalar), SG_INVALID);
         least = step.accuracy < least ? step.accuracy : least;
         most = step.accuracy > most ? step.accuracy : most;
     }
