@@ -103,5 +103,7 @@ Status scalars_make(const PassContext *context, Graph *graph, Value *out[MOST_SC
     const CompileOptions *options = context->options;
     context->plan->num_scalars = 0; /* each micro-step has the same */
     for (size_t i = 0; i < options->scalars.count; i++) TRY(add_scalar(context, graph, options->scalars.items[i], true, out));
+    for (int i = 0; i < graph->num_outputs && context->module->objective; i++)
+        if (is_scalar(&graph->outputs[i])) TRY(add_scalar(context, graph, graph->outputs[i].name, true, out));
     return options->accuracy ? add_scalar(context, graph, "accuracy", false, out) : OK;
 }

@@ -70,6 +70,12 @@ run eval double --text text.txt --json
 check "the trained model is a plain one: $(tail -1 err)" [ "$status" = 0 ]
 check "it has no IR of its own" [ ! -e double/surogate_ir.json ]
 
+# --- what it tells besides
+sed 's/"loss": g/"extra": g.scale(g.loss_sum(g.cross_entropy(logits, labels, name="c"), hyper, name="x"), by=2, name="twice"), &/' double.py > tells.py
+train tells objective=tells.py
+same tells double
+check "by name in the log: $(tail -1 tells/metrics.jsonl)" [ "$(grep -cE '"scalars":\{"extra":1[0-9.]+\}' tells/metrics.jsonl)" = 4 ]
+
 # --- a model with losses of its own: the objective's take their place
 python3 -m surogate.dsl build tiny.py -o tiny.json
 mkdir tiny && cp tokenizer/* tiny/ && echo '{"architectures": ["TinyForCausalLM"], "vocab_size": 300, "n_embd": 32, "n_layer": 2}' > tiny/config.json
