@@ -2,6 +2,7 @@
 
 #include "ops/ops.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The sum of `values` over the trained tokens of the step, by their number. */
@@ -28,6 +29,24 @@ static Status make_accuracy(Graph *graph, const char *name, Value **out)
     return OK;
 }
 
+/* The mean square of token losses; only where the loss is their mean, and nothing else. */
+static Status make_spread(Graph *graph, const char *name, Value **out)
+{
+    Value      *losses = graph_output(graph, "losses"), *loss = graph_output(graph, "loss");
+    const Node *sum = loss ? loss->producer : NULL;
+    Node       *square;
+    if (!losses || !sum || sum->op != &op_loss_sum || sum->in[0] != losses || sum->in[2]) return OK;
+    Value *in[] = {losses, losses};
+    TRY(graph_add_node(graph, &op_mul, NULL, "losses.square", in, 2, ~0u, &square));
+    return add_mean(graph, name, square->out[0], out);
+}
+
+static double finish_spread(double mean_square, double loss)
+{
+    double variance = mean_square - loss * loss;
+    return variance < 0 ? 0 : sqrt(variance);
+}
+
 /* What the engine makes by itself. build leaves *out NULL where the model has no such number. */
 static const struct {
     const char *name;
@@ -35,6 +54,7 @@ static const struct {
     double (*finish)(double sum, double loss);
 } table[] = {
     {"accuracy", make_accuracy, NULL},
+    {"loss_spread", make_spread, finish_spread},
 };
 enum { TABLE_COUNT = sizeof table / sizeof *table };
 

@@ -386,6 +386,36 @@ static void accuracy_is_of_the_likeliest_tokens(void)
     sg_trainer_close(trainer);
 }
 
+/* The standard deviation of the losses of all trained tokens of a step of two micro-batches. */
+static void loss_spread_is_of_token_losses(void)
+{
+    Args        args = args_of("spread", (const char *const[]){"log_scalars=loss_spread", NULL});
+    sg_trainer *trainer = open_trainer(&args);
+    sg_batch    batch = batch_of(2, 9), other = batch_of(1, 9);
+    sg_step     step;
+    sg_scalar   scalar;
+    float       losses[2][CELLS] = {{0}};
+    double      sum = 0, squares = 0;
+    int64_t     trained, both = 0;
+    OKAY(sg_trainer_losses(trainer, &batch, losses[0], NULL, &trained));
+    both += trained;
+    OKAY(sg_trainer_losses(trainer, &other, losses[1], NULL, &trained));
+    both += trained;
+    for (int i = 0; i < 2 * CELLS; i++) {
+        double loss = losses[i / CELLS][i % CELLS];
+        sum += loss;
+        squares += loss * loss;
+    }
+    OKAY(sg_trainer_step(trainer, &batch));
+    OKAY(sg_trainer_step(trainer, &other));
+    OKAY(sg_trainer_update(trainer, 5e-3));
+    OKAY(sg_trainer_result(trainer, &step));
+    OKAY(sg_trainer_scalar(trainer, 0, &scalar));
+    EXPECT_STR(scalar.name, "loss_spread");
+    EXPECT_NEAR(scalar.value, sqrt(squares / (double)both - sum * sum / (double)(both * both)), 1e-4);
+    sg_trainer_close(trainer);
+}
+
 /* Two documents in one row are two rows of one. */
 static void segments_keep_documents_apart(void)
 {
@@ -713,6 +743,7 @@ int main(int argc, char **argv)
                                      TEST(gradients_are_those_of_the_mean_loss),
                                      TEST(it_evaluates_before_the_first_step),
                                      TEST(accuracy_is_of_the_likeliest_tokens),
+                                     TEST(loss_spread_is_of_token_losses),
                                      TEST(segments_keep_documents_apart),
                                      TEST(each_document_of_a_step_has_masks_of_its_own),
                                      TEST(it_generates_plans_and_exports),

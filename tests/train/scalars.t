@@ -7,9 +7,9 @@ make_text_run "max_steps: 3" "per_device_train_batch_size: 1" "device: cpu" "thr
 scalars() { grep -oE '"scalars":\{[^}]*\}' "$1/metrics.jsonl"; }
 
 for ranks in 1 2; do
-    run pt "$dir/run.yaml" output_dir="$dir/$ranks" gpus=$ranks gradient_accumulation_steps=$((4 / ranks)) log_scalars=accuracy
+    run pt "$dir/run.yaml" output_dir="$dir/$ranks" gpus=$ranks gradient_accumulation_steps=$((4 / ranks)) log_scalars=accuracy,loss_spread
     check "$ranks ranks: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
-    check "$ranks ranks: a line a step" [ "$(scalars "$dir/$ranks" | grep -c accuracy)" = 3 ]
+    check "$ranks ranks: a line a step" [ "$(scalars "$dir/$ranks" | grep -c "accuracy.*loss_spread")" = 3 ]
 done
 check "the same with two ranks" cmp <(scalars "$dir/1") <(scalars "$dir/2")
 
