@@ -55,9 +55,9 @@ static Status append_row(InferModel *infer, const JsonValue *row, int64_t most, 
 {
     bool is_object = row->type == JSON_OBJECT, has_text = is_object && json_get(row, "text"), has_ids = is_object && json_get(row, "ids");
     out->has_prompt = is_object && json_get(row, "prompt") && json_get(row, "completion");
-    FAIL_IF(has_text + has_ids + out->has_prompt != 1, ERR_INVALID, "%s %s",
-            has_text + has_ids + out->has_prompt ? "the row says several things;" : "the row has none of the fields that are scored;",
-            rows_help);
+    int num_kinds = has_text + has_ids + out->has_prompt;
+    FAIL_IF(num_kinds != 1, ERR_INVALID, "%s %s",
+            num_kinds ? "the row says several things;" : "the row has none of the fields that are scored;", rows_help);
     if (has_text) TRY(append_text(infer, row, "text", true, ids));
     if (has_ids) TRY(append_ids(infer, json_get(row, "ids"), ids));
     if (out->has_prompt) {

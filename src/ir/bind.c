@@ -22,9 +22,9 @@ typedef struct Scope {
 typedef struct Binder {
     Arena             *arena;
     const IrModule    *module;
-    const IrModule    *model;       /* that spaces are said of */
+    const IrModule    *model;       /* that namespaces are said of */
     const char        *prefix;      /* of the names of values; "": none */
-    const char        *space;       /* of parameters and outputs; NULL: the model's own */
+    const char        *ns;          /* of parameters and outputs; NULL: the model's own */
     bool               is_fallback; /* outputs that are there stay */
     const BindOptions *options;
     Graph             *graph;
@@ -191,18 +191,18 @@ static Value *find_value(const Binder *b, const char *name)
     return input && input->kind == VALUE_INPUT ? input : own;
 }
 
-static Status bind_space(const Binder *b, const char *name);
+static Status bind_namespace(const Binder *b, const char *name);
 
-/* What an objective reads: an output of the model or, with its name in front, of a space; else as any module. */
+/* What an objective reads: an output of the model or, with its name in front, of a namespace; else as any module. */
 static Status find_read(Binder *b, const JsonValue *at, const char *name, Value **out)
 {
     const char *dot = strchr(name, '.');
     *out = NULL;
     if (!b->module->architecture) {
-        for (int i = 0; dot && i < b->model->num_spaces; i++) {
-            const IrSpace *space = &b->model->spaces[i];
-            bool           is_named = strlen(space->name) == (size_t)(dot - name) && strncmp(space->name, name, strlen(space->name)) == 0;
-            if (is_named) TRY(bind_space(b, space->name));
+        for (int i = 0; dot && i < b->model->num_namespaces; i++) {
+            const IrNamespace *named = &b->model->namespaces[i];
+            bool is_named = strlen(named->name) == (size_t)(dot - name) && strncmp(named->name, name, strlen(named->name)) == 0;
+            if (is_named) TRY(bind_namespace(b, named->name));
         }
         *out = graph_output(b->graph, name);
     }
@@ -213,7 +213,7 @@ static Status find_read(Binder *b, const JsonValue *at, const char *name, Value 
     for (int i = 0; i < b->graph->num_outputs; i++) strbuf_printf(&known, "%s%s", i ? ", " : "", b->graph->outputs[i].name);
     status_fail(ERR_INVALID, "no value is named %s here; an objective reads inputs, what it computes, and outputs of the model: %s%s", name,
                 strbuf_cstr(&known),
-                b->model->num_spaces ? "" : "; teacher_model names the model whose outputs are teacher.logits and the like");
+                b->model->num_namespaces ? "" : "; teacher_model names the model whose outputs are teacher.logits and the like");
     strbuf_deinit(&known);
     return status_prefix(ERR_INVALID, "%s", place_of(b, at));
 }
@@ -440,7 +440,7 @@ static Status bind_param(Binder *b, const JsonValue *s)
     if (!b->module->architecture) BIND_FAIL(b, s, "an objective has no weights of its own");
     TRY(expand(b, json_get(s, "param"), &param->name));
     param->name = own_name(b, param->name);
-    param->space = b->space;
+    param->ns = b->ns;
     TRY(bind_shape(b, s, &param->type));
     if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
@@ -455,7 +455,7 @@ static Status bind_param(Binder *b, const JsonValue *s)
     TRY(bind_flag(b, s, "linear", &param->is_linear));
     TRY(bind_flag(b, s, "head", &param->is_head));
     TRY(bind_flag(b, s, "frozen", &frozen));
-    param->trained = !frozen && !b->space;
+    param->trained = !frozen && !b->ns;
     if (graph_find(b->graph, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
     graph_add_param(b->graph, param);
     note_rows(b, param, &param->hf, false, s);
@@ -651,7 +651,7 @@ static Status bind_output(Binder *b, const JsonValue *s)
     Value      *value;
     TRY(bind_named(b, s, "output", &name, &value));
     TRY(check_output(b, s, name, &value->type));
-    if (b->space) name = own_name(b, name);
+    if (b->ns) name = own_name(b, name);
     if (b->is_fallback && graph_output(b->graph, name)) return OK;
     if (graph_output(b->graph, name)) BIND_FAIL(b, s, "second output named %s", name);
     graph_add_output(b->graph, name, value);
@@ -757,21 +757,21 @@ static Status bind_model(Binder *b, Arena *arena, const IrModule *model, const J
 
 /* The model of that name, before all else: what it gives is there when the model's own activations begin to pile up. Its layers are
  * numbered on behind those that are there. */
-static Status bind_space(const Binder *b, const char *name)
+static Status bind_namespace(const Binder *b, const char *name)
 {
-    const IrSpace *space = b->model->spaces;
-    while (strcmp(space->name, name) != 0) space++;
+    const IrNamespace *second = b->model->namespaces;
+    while (strcmp(second->name, name) != 0) second++;
     Binder s = {.arena = b->arena,
-                .module = space->module,
-                .model = space->module,
+                .module = second->module,
+                .model = second->module,
                 .prefix = arena_printf(b->arena, "%s.", name),
-                .space = name,
+                .ns = name,
                 .options = b->options,
                 .graph = b->graph};
     if (graph_output(b->graph, arena_printf(b->arena, "%slogits", s.prefix))) return OK;
     for (int i = 0; i < b->graph->num_values; i++)
         if (b->graph->values[i]->layer >= s.num_layers) s.num_layers = b->graph->values[i]->layer + 1;
-    TRY(ir_module_dims(b->arena, space->module, space->config, space->config_name, &s.dims));
+    TRY(ir_module_dims(b->arena, second->module, second->config, second->config_name, &s.dims));
     Node *cursor = b->graph->cursor;
     b->graph->cursor = b->graph->first;
     TRY(bind_module(&s));

@@ -88,8 +88,9 @@ struct Param {
     const char *name; /* blocks.3.attn.q.weight */
     TensorType  type; /* storage dtype */
     HfSource    hf;
-    HfSource    saved;     /* how it is written, where that is otherwise; without names: like hf */
-    const char *space;     /* the second model that it is of (IrSpace): frozen, neither adapted nor saved; NULL: of the model itself */
+    HfSource    saved; /* how it is written, where that is otherwise; without names: like hf */
+    const char
+        *ns; /* namespace: the second model that it is of (IrNamespace): frozen, neither adapted nor saved; NULL: of the model itself */
     const char *untied;    /* the tensor that its second use would be, if it had one of its own: the head's of a tied model; NULL: none */
     const char *module;    /* path of the module it is the weight of: model.layers.3.self_attn.q_proj; NULL: none */
     bool        is_linear; /* weight of a linear layer: LoRA may wrap it */
@@ -107,10 +108,10 @@ struct Param {
     float                      init_std;
 };
 
-/* Whether it is of that second model, or of the model itself (space NULL). */
-static inline bool param_is_of(const Param *param, const char *space)
+/* Whether it is of that second model, or of the model itself (ns NULL). */
+static inline bool param_is_of(const Param *param, const char *ns)
 {
-    return param->space && space ? strcmp(param->space, space) == 0 : param->space == space;
+    return param->ns && ns ? strcmp(param->ns, ns) == 0 : param->ns == ns;
 }
 
 /* After how many rows those of its first matrix come again. Fails unless its rows are a multiple. */

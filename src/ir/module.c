@@ -101,11 +101,11 @@ Status ir_objective_parse(Arena *arena, const char *file, const char *text, size
     return parse(arena, file, text, len, "objective", out_module);
 }
 
-Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrSpace *spaces, int num_spaces,
+Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrNamespace *namespaces, int num_namespaces,
                       IrModule **out_module)
 {
     IrModule *linked = arena_new(arena, IrModule);
-    CHECK(num_spaces <= IR_MOST_SPACES);
+    CHECK(num_namespaces <= IR_MOST_NAMESPACES);
     *linked = *model;
     linked->objective = objective;
     for (int i = 0; objective && i < objective->num_inputs; i++) {
@@ -113,10 +113,10 @@ Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objec
                 model->file, IR_MOST_INPUTS);
         linked->inputs[linked->num_inputs++] = objective->inputs[i];
     }
-    for (int i = 0; i < num_spaces; i++) {
-        FAIL_IF(spaces[i].module->num_inputs, ERR_UNSUPPORTED, "%s reads the input %s of its own, which nobody gives a %s model",
-                spaces[i].module->file, spaces[i].module->inputs[0].name, spaces[i].name);
-        linked->spaces[linked->num_spaces++] = spaces[i];
+    for (int i = 0; i < num_namespaces; i++) {
+        FAIL_IF(namespaces[i].module->num_inputs, ERR_UNSUPPORTED, "%s reads the input %s of its own, which nobody gives a %s model",
+                namespaces[i].module->file, namespaces[i].module->inputs[0].name, namespaces[i].name);
+        linked->namespaces[linked->num_namespaces++] = namespaces[i];
     }
     *out_module = linked;
     return OK;

@@ -12,17 +12,17 @@ typedef struct IrInput {
     int32_t     pad;   /* where rows have no token */
 } IrInput;
 
-enum { IR_MOST_INPUTS = FEED_MOST_OWN, IR_MOST_SPACES = 4 };
+enum { IR_MOST_INPUTS = FEED_MOST_OWN, IR_MOST_NAMESPACES = 4 };
 
 typedef struct IrModule IrModule;
 
 /* A second model, frozen, whose outputs an objective reads under a name in front: teacher.logits. */
-typedef struct IrSpace {
+typedef struct IrNamespace {
     const char      *name;
     const IrModule  *module;
     const JsonValue *config;
     const char      *config_name;
-} IrSpace;
+} IrNamespace;
 
 struct IrModule {
     const char *file; /* for errors */
@@ -35,8 +35,8 @@ struct IrModule {
 
     /* What a run adds to a model (ir_module_link). */
     const IrModule *objective; /* NULL: its own losses, or those of the shipped objective `sft` */
-    IrSpace         spaces[IR_MOST_SPACES];
-    int             num_spaces;
+    IrNamespace     namespaces[IR_MOST_NAMESPACES];
+    int             num_namespaces;
 };
 
 enum { IR_MAX_BYTES = 16 << 20 };
@@ -47,8 +47,8 @@ NODISCARD Status ir_module_parse(Arena *arena, const char *file, const char *tex
 NODISCARD Status ir_objective_parse(Arena *arena, const char *file, const char *text, size_t len, IrModule **out_module);
 
 /* `model` with an objective (NULL: none) and the models that this reads: its inputs are both modules'. All are borrowed. */
-NODISCARD Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrSpace *spaces, int num_spaces,
-                                IrModule **out_module);
+NODISCARD Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrNamespace *namespaces,
+                                int num_namespaces, IrModule **out_module);
 
 /* A shipped module by architecture name, or NULL. The shipped ones are compiled into the program from models/ *.json. */
 const char *ir_shipped_module(const char *architecture, size_t *out_len);
@@ -114,11 +114,11 @@ bool ir_module_is_unread(const IrModule *module, const char *tensor);
 const char *ir_module_prefix(const IrModule *module);
 
 /* Instantiates the template: a Graph with inputs, parameters, nodes and outputs, every shape checked. The model alone: neither objective
- * nor spaces. */
+ * nor namespaces. */
 NODISCARD Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                                 const BindOptions *options, Graph **out_graph);
 
 /* The same for a program that is run for the output `want`: where the model has none of that name, its objective is bound to its outputs,
- * and the spaces that this reads before it. */
+ * and the namespaces that this reads before it. */
 NODISCARD Status ir_program_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                                  const BindOptions *options, const char *want, Graph **out_graph);

@@ -260,6 +260,8 @@ static Status parse_param(Parser *parser, Param *param)
             param->is_adapter = true;
         else if (take_word(parser, "init") && take(parser, '='))
             TRY(parse_init(parser, param));
+        else if (take_word(parser, "namespace") && take(parser, '='))
+            param->ns = word(parser);
         else if (take_word(parser, "module") && take(parser, '='))
             param->module = word(parser);
         else if (take_word(parser, "matrices") && take(parser, '='))

@@ -56,6 +56,10 @@ static void print_param(StrBuf *out, const Param *p)
         print_float(out, p->init_std);
     }
     for (int i = 0; i < p->num_matrices; i++) strbuf_printf(out, "%s%lld", i ? ":" : " matrices=", (long long)p->matrices[i]);
+    if (p->ns) {
+        strbuf_puts(out, " namespace=");
+        print_quoted(out, p->ns);
+    }
     if (p->module) {
         strbuf_puts(out, " module=");
         print_quoted(out, p->module);

@@ -352,31 +352,31 @@ void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format
     tell_conversion(model, dtype, training, notes);
 }
 
-Status hf_model_link(HfModel *model, const IrModule *objective, HfModel *const *spaces, int num_spaces)
+Status hf_model_link(HfModel *model, const IrModule *objective, HfModel *const *namespaces, int num_namespaces)
 {
-    IrSpace   linked[IR_MOST_SPACES];
-    IrModule *module;
-    for (int i = 0; i < num_spaces; i++) {
-        linked[i] = (IrSpace){spaces[i]->space, spaces[i]->module, &spaces[i]->config, spaces[i]->config_name};
-        model->spaces[i] = spaces[i];
+    IrNamespace linked[IR_MOST_NAMESPACES];
+    IrModule   *module;
+    for (int i = 0; i < num_namespaces; i++) {
+        linked[i] = (IrNamespace){namespaces[i]->ns, namespaces[i]->module, &namespaces[i]->config, namespaces[i]->config_name};
+        model->namespaces[i] = namespaces[i];
     }
-    model->num_spaces = num_spaces;
-    TRY(ir_module_link(model->arena, model->module, objective, linked, num_spaces, &module));
+    model->num_namespaces = num_namespaces;
+    TRY(ir_module_link(model->arena, model->module, objective, linked, num_namespaces, &module));
     model->module = module;
     return OK;
 }
 
 const HfModel *hf_model_of(const HfModel *model, const Param *param)
 {
-    for (int i = 0; i < model->num_spaces; i++)
-        if (param_is_of(param, model->spaces[i]->space)) return model->spaces[i];
+    for (int i = 0; i < model->num_namespaces; i++)
+        if (param_is_of(param, model->namespaces[i]->ns)) return model->namespaces[i];
     return model;
 }
 
 void hf_model_close(HfModel *model)
 {
     if (!model) return;
-    for (int i = 0; i < model->num_spaces; i++) hf_model_close(model->spaces[i]);
+    for (int i = 0; i < model->num_namespaces; i++) hf_model_close(model->namespaces[i]);
     st_close(model->weights);
     model->weights = NULL;
 }

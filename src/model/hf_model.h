@@ -30,9 +30,9 @@ typedef struct HfModel {
     JsonValue   quantization; /* quantization_config; null: there is none */
     StFile     *weights;      /* NULL until hf_model_open_weights */
 
-    const char     *space; /* of a second model: the name in front of what it gives; NULL: it is the model itself */
-    struct HfModel *spaces[IR_MOST_SPACES];
-    int             num_spaces;
+    const char     *ns; /* of a second model: the name in front of what it gives; NULL: it is the model itself */
+    struct HfModel *namespaces[IR_MOST_NAMESPACES];
+    int             num_namespaces;
 
     QuantisedFormat     format;        /* of the matrices in `weights` */
     const WeightFormat *weight_format; /* what a plan can keep them in as they are; NULL: they are read as numbers */
@@ -43,10 +43,10 @@ typedef struct HfModel {
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);
 /* The same with the IR of that file; none: the one that is found. */
 NODISCARD Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out_model);
-/* Has programs compute an objective of the model (NULL: what its IR says), which may read outputs of other models, each under its `space`;
+/* Has programs compute an objective of the model (NULL: what its IR says), which may read outputs of other models, each under its `ns`;
  * they are closed with it. */
-NODISCARD Status hf_model_link(HfModel *model, const IrModule *objective, HfModel *const *spaces, int num_spaces);
-/* The model that a parameter is of: one of `spaces`, or itself. */
+NODISCARD Status hf_model_link(HfModel *model, const IrModule *objective, HfModel *const *namespaces, int num_namespaces);
+/* The model that a parameter is of: one of `namespaces`, or itself. */
 const HfModel *hf_model_of(const HfModel *model, const Param *param);
 /* Maps the weights. They may untie the head (own_head), so this comes before the model is bound. Idempotent. */
 NODISCARD Status hf_model_open_weights(HfModel *model);

@@ -208,11 +208,10 @@ const WeightFormat *weights_made_format(const CompileOptions *options)
     return options->keeps_format ? NULL : options->weight_format;
 }
 
-static Status load_from(Session *session, bool adapters, const char *space, FileSource *source)
+static Status load_from(Session *session, bool adapters, const char *ns, FileSource *source)
 {
-    LoadSource load = {
-        .context = source, .space = space, .begin = begin_param, .values = read_values, .stored = find_stored, .part = find_part};
-    Status status = session_load(session, adapters, &load);
+    LoadSource load = {.context = source, .ns = ns, .begin = begin_param, .values = read_values, .stored = find_stored, .part = find_part};
+    Status     status = session_load(session, adapters, &load);
     free(source->column);
     return status;
 }
@@ -235,7 +234,7 @@ static bool is_harmless(const HfModel *model, const char *name)
 /* Whether the parameter is read from the model's folder. */
 static bool reads_param(const HfModel *model, const Param *param)
 {
-    return !param->is_adapter && param_is_of(param, model->space);
+    return !param->is_adapter && param_is_of(param, model->ns);
 }
 
 /* The first tensor that the model reads and the folder hasn't; NULL: there is none. */
@@ -289,7 +288,7 @@ Status weights_check(const Plan *plan, HfModel *model)
     FileSource source = {.file = model->weights, .prefix = ""};
     for (int i = 0; i < plan->num_params; i++)
         if (reads_param(model, plan->params[i])) TRY(check_param(&source, plan->params[i]));
-    for (int i = 0; i < model->num_spaces; i++) TRY(weights_check(plan, model->spaces[i]));
+    for (int i = 0; i < model->num_namespaces; i++) TRY(weights_check(plan, model->namespaces[i]));
     return OK;
 }
 
@@ -322,13 +321,13 @@ Status weights_load(Session *session, HfModel *model)
 {
     TRY(weights_check(session_plan(session), model));
     FileSource source = {.file = model->weights, .prefix = ""};
-    TRY(load_from(session, false, model->space, &source));
-    return weights_load_spaces(session, model);
+    TRY(load_from(session, false, model->ns, &source));
+    return weights_load_namespaces(session, model);
 }
 
-Status weights_load_spaces(Session *session, HfModel *model)
+Status weights_load_namespaces(Session *session, HfModel *model)
 {
-    for (int i = 0; i < model->num_spaces; i++) TRY(weights_load(session, model->spaces[i]));
+    for (int i = 0; i < model->num_namespaces; i++) TRY(weights_load(session, model->namespaces[i]));
     return OK;
 }
 

@@ -21,7 +21,7 @@ NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
  * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
 /* The same of the other models that its objective reads alone. */
-NODISCARD Status weights_load_spaces(Session *session, HfModel *model);
+NODISCARD Status weights_load_namespaces(Session *session, HfModel *model);
 
 /* Says how far off the matrices of a quantised folder are that a recipe keeps in FP8 codes with one scale, once they are loaded: a line
  * with the largest relative error of any, in the Euclidean norm. Nothing where there are none. */

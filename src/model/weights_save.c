@@ -106,8 +106,7 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
         const Param *next = NULL;
         for (int i = first; i < plan->num_params && !next; i++) {
             const HfSource *hf = param_saved(plan->params[i]);
-            if (!plan->params[i]->space && hf->kind == HF_SLICE && strcmp(hf->names[0], name) == 0 && hf->begin == at)
-                next = plan->params[i];
+            if (!plan->params[i]->ns && hf->kind == HF_SLICE && strcmp(hf->names[0], name) == 0 && hf->begin == at) next = plan->params[i];
         }
         FAIL_IF(!next, ERR_UNSUPPORTED, "tensor %s: no parameter holds its rows from %lld on", name, (long long)at);
         add_piece(saver, tensor, (Piece){next, 0, param_saved(next)->rows, at}, plan->num_params - first);
@@ -124,7 +123,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
     saver->tensors = arena_array(&saver->arena, SavedTensor, capacity + 1);
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
-        if (param->is_adapter != adapters || param->space) continue;
+        if (param->is_adapter != adapters || param->ns) continue;
         const HfSource *hf = param_saved(param);
         const char     *name = hf->names[0];
         if (adapters) name = arena_printf(&saver->arena, PEFT_PREFIX "%s", name);
@@ -252,7 +251,7 @@ int64_t weights_bytes(const Plan *plan, bool adapters)
     int64_t bytes = 0;
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
-        if (param->is_adapter != adapters || param->space) continue;
+        if (param->is_adapter != adapters || param->ns) continue;
         bytes += dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256; /* and its header entry */
     }
     return bytes;

@@ -196,7 +196,8 @@ static const OpSample softmax_bwd_samples[] = {
 /* Shapes of real models; whole pieces of threads are -inf, with 16-byte packs and without. */
 static const OpSample softmax_large_samples[] = {
     {.in = {{DT_F32, 2, {70, 32000}}}},
-    {.in = {{DT_F32, 2, {70, 4096}}}, .attrs = &to_bf16},
+    /* results that differ in the last bit of f32 may be rounded to neighbours in bf16 */
+    {.in = {{DT_F32, 2, {70, 4096}}}, .attrs = &to_bf16, .tolerance = 1.0 / 256},
     {.in = {{DT_F32, 2, {7, 1001}}}, .masked = {70}},
     {.in = {{DT_F32, 2, {7, 4096}}}, .masked = {300}},
 };

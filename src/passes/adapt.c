@@ -37,7 +37,7 @@ double lora_scale(const LoraOptions *lora, int64_t r, double alpha)
 
 static bool is_target(const LoraOptions *lora, const Param *param, char *matched)
 {
-    if (!param->is_linear || !param->module || param->space) return false;
+    if (!param->is_linear || !param->module || param->ns) return false;
     bool found = false;
     if (lora->num_modules) return lora_find_module(lora, param->module) != NULL;
     for (int i = 0; i < lora->num_targets; i++) {
@@ -105,7 +105,7 @@ static Status unmatched(const Graph *graph, const char *target)
     int         num = 0;
     for (int i = 0; i < graph->num_params; i++) {
         const Param *p = graph->params[i];
-        if (!p->is_linear || !p->module || p->space || num == 64) continue;
+        if (!p->is_linear || !p->module || p->ns || num == 64) continue;
         const char *dot = strrchr(p->module, '.');
         const char *name = dot ? dot + 1 : p->module;
         int         k = 0;

@@ -25,7 +25,7 @@ int layers_list_params(Arena *arena, const Value *weight, const char *const **ou
 bool layers_has_weight(const RecipeLayers *layers, const Value *weight)
 {
     const Param *param = weight->kind == VALUE_PARAM && !weight->producer ? layers_param(weight) : NULL;
-    return param && !param->space && param->is_linear && !param->is_head && !param->is_adapter && weight->type.ndim == 2 &&
+    return param && !param->ns && param->is_linear && !param->is_head && !param->is_adapter && weight->type.ndim == 2 &&
            param->layer >= layers->first && param->layer < layers->end;
 }
 
@@ -53,7 +53,7 @@ void layers_find(RecipeLayers *layers, Graph *graph, const PrecisionOptions *opt
 {
     int64_t count = 0;
     for (int i = 0; i < graph->num_params; i++)
-        if (!graph->params[i]->space && graph->params[i]->layer >= count) count = graph->params[i]->layer + 1;
+        if (!graph->params[i]->ns && graph->params[i]->layer >= count) count = graph->params[i]->layer + 1;
     *layers =
         (RecipeLayers){.graph = graph, .first = options->skip_first, .end = count - options->skip_last, .num_values = graph->num_values};
     layers->weight = arena_array(graph->arena, Value *, graph->num_values + 1);

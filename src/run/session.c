@@ -252,7 +252,7 @@ Status session_load(Session *s, bool adapters, const LoadSource *source)
         const Arrival *arrival = &plan->arrivals[i];
         const Value   *next = i + 1 < plan->num_arrivals ? plan->arrivals[i + 1].staged : NULL;
         for (end = begin; end < program->num_launches && !(next && reads(&program->launches[end], next));) end++;
-        if (arrival->param->is_adapter != adapters || !param_is_of(arrival->param, source->space)) continue;
+        if (arrival->param->is_adapter != adapters || !param_is_of(arrival->param, source->ns)) continue;
         if ((!i || plan->arrivals[i - 1].param != arrival->param) && source->begin) status = source->begin(source->context, arrival->param);
         if (status == OK) status = load_piece(s, arrival, program->launches + begin, end - begin, source, &scratch);
     }

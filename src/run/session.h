@@ -22,7 +22,7 @@ NODISCARD Status session_read_range(Session *session, const char *name, size_t o
 /* Where weights arrive from. Ranges of elements [first, first + count) are whole rows, in order. */
 typedef struct LoadSource {
     void       *context;
-    const char *space; /* of a second model's parameters (Param); NULL: of the model's own */
+    const char *ns; /* of a second model's parameters (Param); NULL: of the model's own */
     /* Before a parameter's first element; NULL: nothing is to be done. */
     Status (*begin)(void *context, const Param *param);
     /* Elements as floats. first is a multiple of 4. */
@@ -34,7 +34,7 @@ typedef struct LoadSource {
     const void *(*part)(void *context, const Param *param, int k);
 } LoadSource;
 
-/* Fills the parameters of the adapters, or all others of the source's space, by the load program (passes/load.c): each piece is read
+/* Fills the parameters of the adapters, or all others of the source's namespace, by the load program (passes/load.c): each piece is read
  * straight into where the launches that keep it read it, or, where it arrives as it is kept, into its place. The host holds a few MiB at a
  * time. */
 NODISCARD Status session_load(Session *session, bool adapters, const LoadSource *source);

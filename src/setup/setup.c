@@ -58,7 +58,7 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
 static Status open_teacher(Arena *arena, const Config *config, HfModel **out)
 {
     TRY(hf_model_open(arena, config->teacher_model, out));
-    (*out)->space = "teacher";
+    (*out)->ns = "teacher";
     return hf_model_require_weights(*out);
 }
 

@@ -102,8 +102,8 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     out->model = model->config_text;
     out->hash = settings_hash(out, &out->settings);
     if (model->module->objective) out->objective = hash_bytes(model->module->objective->text, model->module->objective->len, 0);
-    for (int i = 0; i < model->num_spaces; i++)
-        out->objective = hash_bytes(model->spaces[i]->config_text.data, model->spaces[i]->config_text.len, out->objective);
+    for (int i = 0; i < model->num_namespaces; i++)
+        out->objective = hash_bytes(model->namespaces[i]->config_text.data, model->namespaces[i]->config_text.len, out->objective);
     StrBuf said = {0};
     print_as_before("", strbuf_cstr(&out->settings), &said);
     out->said_hash = settings_hash(out, &said);

@@ -78,8 +78,8 @@ static Status fill_weights(StepBench *b)
     dtype_convert(block.bf16, DT_BF16, block.values, DT_F32, BLOCK);
     Status status = session_load(b->session, false, &source);
     if (status == OK) status = session_load(b->session, true, &source);
-    for (int i = 0; i < b->model->num_spaces && status == OK; i++) {
-        source.space = b->model->spaces[i]->space;
+    for (int i = 0; i < b->model->num_namespaces && status == OK; i++) {
+        source.ns = b->model->namespaces[i]->ns;
         status = session_load(b->session, false, &source);
     }
     if (status == OK) status = session_sync(b->session);

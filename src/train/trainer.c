@@ -202,11 +202,11 @@ static Status load_weights(Trainer *t)
     const Config *c = t->config;
     bool          adapters = t->options.lora.enabled;
     ThreadPool   *pool = device_cpu_pool(t->device);
-    if (t->resume_path[0] && !adapters) TRY(weights_load_spaces(t->session, t->model));
+    if (t->resume_path[0] && !adapters) TRY(weights_load_namespaces(t->session, t->model));
     if (t->resume_path[0] && !adapters) return checkpoint_load(t->resume_path, t->session, false, &t->stepper.has_scales);
     if (c->from_scratch) {
         TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
-        TRY(weights_load_spaces(t->session, t->model));
+        TRY(weights_load_namespaces(t->session, t->model));
     } else {
         TRY(weights_load(t->session, t->model));
     }

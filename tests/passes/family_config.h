@@ -64,7 +64,9 @@ __attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const 
     TRY(json_parse(arena, family, text.data, text.len, config));
     TRY(ir_module_parse(arena, architecture, ir, ir_len, &module));
     Program     program = {.spec = options->programs[0], .name = "micro_first"};
+    Plan        plan = {0};
     PassContext context = {.arena = arena,
+                           .plan = &plan,
                            .module = module,
                            .config = config,
                            .config_name = family,

@@ -11,7 +11,9 @@ static const RopeTableAttrs *table_of(Arena *arena, const JsonValue *config, Com
     Graph      *graph = NULL;
     Program     program = {.spec = options->programs[0], .name = "program"};
     EXPECT_OK(ir_module_parse(arena, architecture, ir, len, &module));
+    Plan        plan = {0};
     PassContext context = {.arena = arena,
+                           .plan = &plan,
                            .module = module,
                            .config = config,
                            .config_name = architecture,
