@@ -1,5 +1,5 @@
-/* A module, a NUL, a config.json: any bytes are bound or refused, in bounded time and memory. A graph that comes of
- * them holds, and its text parses to the same text. */
+/* A module, a NUL, a config.json, perhaps a NUL and an objective of it, whose teacher is the same model: any bytes are bound or refused, in
+ * bounded time and memory. A graph that comes of them holds, and its text parses to the same text. */
 #include "ir/module.h"
 #include "ops/ops.h"
 
@@ -28,6 +28,17 @@ static void check_graph(Arena *arena, const Graph *graph)
     strbuf_deinit(&second);
 }
 
+/* The program that trains the objective of that text. */
+static Status bind_objective(Arena *arena, const IrModule *model, const JsonValue *config, const char *text, size_t len,
+                             const BindOptions *options, Graph **out)
+{
+    IrModule   *objective, *linked;
+    IrNamespace teacher = {"teacher", model, config, "config"};
+    TRY(ir_objective_parse(arena, "objective", text, len, &objective));
+    TRY(ir_module_link(arena, model, objective, &teacher, 1, &linked));
+    return ir_program_bind(arena, linked, config, "config", options, "loss", out);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char default_config[] = "{\"c\": 8, \"n\": 2, \"type\": \"a\"}";
@@ -35,6 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t            len = nul ? (size_t)(nul - data) : size;
     const char       *text = nul ? (const char *)nul + 1 : default_config;
     size_t            text_len = nul ? size - len - 1 : strlen(default_config);
+    const char       *second = nul ? memchr(text, 0, text_len) : NULL, *objective = second ? second + 1 : NULL;
+    size_t            objective_len = second ? (size_t)(text + text_len - objective) : 0;
     Arena             arena = {0};
     IrModule         *module;
     JsonValue         config;
@@ -42,9 +55,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     BindOptions       options = {
               .graph_name = "fuzz", .batch = 2, .seq = 8, .max_len = 16, .dtype = DT_F32, .ops = op_table, .num_ops = OP_COUNT, .max_work = 4096};
     if (ir_module_parse(&arena, "fuzz", (const char *)data, len, &module) == OK &&
-        json_parse(&arena, "config", text, text_len, &config) == OK &&
-        ir_module_bind(&arena, module, &config, "config", &options, &graph) == OK)
-        check_graph(&arena, graph);
+        json_parse(&arena, "config", text, second ? (size_t)(second - text) : text_len, &config) == OK) {
+        Status status = objective ? bind_objective(&arena, module, &config, objective, objective_len, &options, &graph)
+                                  : ir_module_bind(&arena, module, &config, "config", &options, &graph);
+        if (status == OK) check_graph(&arena, graph);
+    }
     arena_deinit(&arena);
     return 0;
 }

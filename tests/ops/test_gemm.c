@@ -312,7 +312,7 @@ static void any_product_has_its_bits_on_any_threads(void)
     static const DType   dtypes[] = {DT_F32, DT_F32, DT_BF16, DT_E4M3}, results[] = {DT_F32, DT_BF16};
     static const int     threads[] = {2, 3, 5, 8, 9, 16, 40};
     static const int64_t most_m[] = {8, 48, 700, 1400}, most_n[] = {8, 400, 700}, most_k[] = {16, 1500, 2500};
-    enum { POOLS = sizeof threads / sizeof threads[0], CASES = 400 };
+    enum { POOLS = sizeof threads / sizeof threads[0], CASES = TEST_IS_WATCHED ? 40 : 400 };
     ThreadPool *pools[POOLS];
     for (int i = 0; i < POOLS; i++) EXPECT_OK(pool_create(threads[i], &pools[i]));
     for (uint32_t number = 0; number < CASES; number++) {
