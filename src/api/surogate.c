@@ -5,7 +5,7 @@
 #include "base/c_locale.h"
 #include "base/version.h"
 #include "infer/evaluate.h"
-#include "infer/samples.h"
+#include "train/samples.h"
 #include "infer/score.h"
 #include "train/signals.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "cli/ray.h"
-#include "infer/samples.h"
+#include "train/samples.h"
 
 #include <math.h>
 

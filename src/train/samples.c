@@ -1,6 +1,6 @@
 /* See samples.h. Nothing is put before a text that training didn't see there: where no prompt is given, samples go on from
  * rows of the evaluation. */
-#include "infer/samples.h"
+#include "train/samples.h"
 
 #include "base/log.h"
 #include "files/file.h"
