@@ -208,7 +208,7 @@ class Builder:
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.modules: list[Module] = []
         self.refs: dict[str, str] = {}  # of weights that were asked for: path -> what ops read
-        self.reads: dict[str, set[str]] = {}  # ref of what is made -> refs of what it is made of
+        self.read: set[str] = set()  # refs of what ops or outputs read
         self.place(root, (), "")
         self.ties = {weight: (other, when) for weight, other, when in root._ties}
         for weight, (other, _) in self.ties.items():
@@ -361,22 +361,16 @@ class Builder:
             self.refs[path] = value.ref
         return value
 
-    def check_read(self, outputs: list[Value]) -> None:
-        """A weight from which no output follows would be made, saved, and never trained."""
-        live, todo, read = set[str](), [value.ref for value in outputs], set[str]().union(*self.reads.values())
-        while todo:
-            if (ref := todo.pop()) not in live:
-                live.add(ref)
-                todo += self.reads.get(ref, ())
+    def check_read(self) -> None:
+        """A weight that nothing reads would be made, saved, and never trained."""
         for module in self.modules:
             for name in dir(type(module)):
                 spec = inspect.getattr_static(type(module), name)
                 if not isinstance(spec, ParamSpec) or self.option(module, spec.when) in (False, None) or self.option(module, spec.options.get("frozen")) is True:
                     continue
                 path = f"{module._path}.{name}".lstrip(".")
-                if (ref := self.refs.get(path, "")) not in live:
-                    found = "only ops that lead to no output read" if ref in read else "no op reads"
-                    raise fail(f"{path}: {found} this weight; expected an op that does, or frozen=True for one that is only loaded and saved", spec.where)
+                if self.refs.get(path) not in self.read:
+                    raise fail(f"{path}: no op reads this weight; expected an op that does, or frozen=True for one that is only loaded and saved", spec.where)
 
     @staticmethod
     def option(owner: Module, value: Any) -> Any:
@@ -416,7 +410,7 @@ class Builder:
         if path in self.ties:
             other, cond = self.ties[path]
             base, ref = self.param(*self.spec_at(other)), path.replace(".", "_")
-            self.reads[ref] = {other}
+            self.read.add(other)
             if base is None or base.dims != dims:
                 raise fail(f"{path} is {show_dims(dims)}, expected {'none' if base is None else show_dims(base.dims)} as {other}, which it is tied to", spec.where)
             sink.append({"if": cond, "then": [{"let": ref, "is": other}], "else": [*then, {"let": ref, "is": path}]})
@@ -448,6 +442,7 @@ class Builder:
             raise fail(f"{op}: {what} is {value!r}, expected a tensor", where)
         if value.ref.count("{") > len(self.turns) - 1:
             raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave", where)
+        self.read.add(value.ref)
         return value
 
     def inputs_of(self, op: Op, args: tuple[Any, ...], more: dict[str, Any]) -> list[Value | None]:
@@ -556,7 +551,6 @@ class Builder:
         self.sinks[-1].append({"if": conditions[0], "then": forms[:1], "else": forms[1:]} if conditions else forms[0])
         self.statements[ref] = forms
         others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
-        self.reads |= {ref: {v.ref for v in values if v is not None}} | {v.ref: {ref} for v in others}
         value = Value(ref, *outs[0], "", others)
         self.nodes.append(Node(op.name, [v.ref for v in values if v is not None], value, where, len(self.turns) > 1, attrs))
         return value
@@ -659,7 +653,6 @@ class Builder:
         self.sinks.pop()
         if not isinstance(result, Value) or result.dims != first.dims:
             raise fail(f"{type(module.block).__name__}: its result is {result!r}, expected {first} as its first input", module.block._where)
-        self.reads[carried] = {first.ref, result.ref}
         self.sinks[-1].append({"repeat": module.count.text, "index": index, "carry": {carried: first.ref}, "body": turn.params + turn.ops,
                                "yield": {carried: result.ref}})
         return Value(carried, first.dims, first.dtype)
@@ -680,7 +673,6 @@ class Builder:
         if values[0].dims != values[1].dims or values[0].dtype != values[1].dtype:
             raise fail(f"select: its second branch gives {values[1]}, expected {values[0]} as its first")
         self.sinks[-1].append({"if": when, "then": bodies[0], "else": bodies[1]})
-        self.reads[ref] = {value.ref for value in values}
         return Value(ref, values[0].dims, values[0].dtype)
 
 
@@ -712,7 +704,7 @@ def build(cls: type) -> Built:
         own = {n: t for n, t in function.__annotations__.items() if isinstance(t, InputType)}
         result = builder.call(builder.root, (), _given(builder, cls, function, own, line), None, None)
         check_outputs(builder, cls, result, line)
-        builder.check_read(list(result.values()))
+        builder.check_read()
     except RecursionError:
         raise DslError(where, f"{cls.__name__}: modules call one another without end") from None
     finally:
