@@ -530,6 +530,8 @@ static Status bind_op(Binder *b, const JsonValue *s)
     const JsonValue *op_name = json_get(s, "op"), *in = json_get(s, "in"), *out = json_get(s, "out");
     const OpDef     *op = find_op(b, op_name);
     if (!op) BIND_FAIL(b, op_name, "unknown op %s", op_name->type == JSON_STRING ? op_name->string.data : "");
+    if (b->ns && op->flags & OP_RANDOM)
+        BIND_FAIL(b, s, "%s in the %s model, which isn't trained and draws nothing; take its IR without it", op->name, b->ns);
     if (!in || in->type != JSON_ARRAY || in->count > op->num_in)
         BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names", op->name, op->num_in);
     if (!out || out->type != JSON_STRING) BIND_FAIL(b, s, "%s: expected \"out\", a name", op->name);
@@ -577,7 +579,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
         TRY(bind_value(b, &carry->members[i].value, &value));
         TRY(push_scope(b, s, carry->members[i].key.data, value));
     }
-    if (!b->depth && b->options->max_layers && count > b->options->max_layers) count = b->options->max_layers;
+    if (!b->depth && !b->ns && b->options->max_layers && count > b->options->max_layers) count = b->options->max_layers;
     int outer_layer = b->graph->layer, carried = b->num_scope;
     b->index_name[b->depth++] = index;
     for (int64_t i = 0; i < count; i++) {
@@ -630,7 +632,7 @@ static Status check_output(Binder *b, const JsonValue *s, const char *name, cons
 {
     const IrSymbol *vocab = NULL;
     char            text[64];
-    bool            is_scalar = type->dtype == DT_F32 && type_numel(type) == 1;
+    bool            is_scalar = type->dtype == DT_F32 && type->ndim == 1 && type->dim[0] == 1;
     if (!b->module->architecture && strcmp(name, "losses") != 0 && !is_scalar)
         BIND_FAIL(b, s, "output %s is %s, expected f32[1]: an objective tells numbers, and losses of tokens", name, type_text(type, text));
     TRY(ir_module_role(b->module, &b->dims, IR_ROLE_VOCABULARY, &vocab));
@@ -793,7 +795,13 @@ static Status bind_objective(const Binder *b, const IrModule *objective, bool is
                 .options = b->options,
                 .graph = b->graph,
                 .dims = b->dims};
-    return bind_module(&o);
+    TRY(bind_module(&o));
+    for (int i = 0; i < b->module->num_namespaces && !is_fallback; i++) {
+        const char *name = b->module->namespaces[i].name;
+        FAIL_IF(!graph_output(b->graph, arena_printf(b->arena, "%s.logits", name)), ERR_INVALID,
+                "%s reads nothing of the %s model; take another objective, or remove %s_model", objective->file, name, name);
+    }
+    return OK;
 }
 
 Status ir_module_bind(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name, const BindOptions *options,

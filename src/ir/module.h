@@ -90,7 +90,7 @@ typedef struct BindOptions {
     DType               dtype;      /* of parameters and activations */
     const OpDef *const *ops;
     int                 num_ops;
-    int64_t             max_layers; /* turns of an outermost repeat beyond these are left out; 0: none are */
+    int64_t             max_layers; /* turns of an outermost repeat of the model itself beyond these are left out; 0: none are */
     int64_t             max_work;   /* JSON members looked at before the module is refused; 0: IR_MAX_WORK */
 } BindOptions;
 

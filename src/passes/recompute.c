@@ -73,6 +73,13 @@ static bool is_saved(const Value *value)
     return false;
 }
 
+/* It is made again from the node's first output, where that is there. */
+static bool can_rebuild(const Value *value)
+{
+    const Node *node = value->producer;
+    return node->op->rebuild && value->out_index == 1 && node->out[0];
+}
+
 /* A forward value that the flags or its hint drop. */
 static bool is_dropped(const Recompute *r, const Value *value)
 {
@@ -80,7 +87,7 @@ static bool is_dropped(const Recompute *r, const Value *value)
     if (!node || value->id >= r->num_values || (node->flags & (NODE_BACKWARD | NODE_ONCE))) return false;
     if (value->kind != VALUE_ACTIVATION || is_saved(value) || (value->hint != HINT_AGAIN && !has_part(r, node))) return false;
     /* An output that is recomputed from another output of the same node needn't be kept, even at a boundary. */
-    if (node->op->rebuild && value->out_index == 1) return true;
+    if (can_rebuild(value)) return true;
     return !r->boundary[value->id] && !(node->op->rebuild && !(r->parts >> PART_BLOCK & 1));
 }
 
@@ -124,8 +131,7 @@ static Status rebuild_value(Recompute *r, Value *value)
 static Status clone_value(Recompute *r, Value *value, Value **out)
 {
     if (!r->clones[value->id]) {
-        bool rebuild = value->producer->op->rebuild && value->out_index == 1 && r->boundary[value->producer->out[0]->id];
-        if (value->producer->op->rebuild && value->out_index == 1 && !(r->parts >> PART_BLOCK & 1)) rebuild = true;
+        bool rebuild = can_rebuild(value) && (r->boundary[value->producer->out[0]->id] || !(r->parts >> PART_BLOCK & 1));
         TRY(rebuild ? rebuild_value(r, value) : clone_node(r, value->producer));
     }
     *out = r->clones[value->id];

@@ -98,10 +98,17 @@ for keys in "lora=true lora_rank=4" "gpus=2 gradient_accumulation_steps=1 zero_l
     train "keys-${keys%%=*}" objective=mix.json teacher_model=teacher $keys
 done
 near keys-gpus taught
+train samples objective=mix.json teacher_model=teacher eval_steps=2 generate_samples=2
+same_steps() { check "$1 and $2: steps" [ "$(numbers "$1" | grep -v eval)" = "$(numbers "$2" | grep -v eval)" ]; }
+same_steps samples taught
+check "texts of the model: $(tail -1 samples/metrics.jsonl)" grep -q '"log":"sample"' samples/metrics.jsonl
 near keys-recompute_block taught
 near keys-offload_weights taught
 near keys-fusion taught
 check "an adapter has no weight of the teacher" sh -c '! grep -aq teacher keys-lora/adapter_model.safetensors'
+
+run plan run.yaml objective=mix.json teacher_model=teacher memory=auto --gpu h200
+check "memory: auto knows the teacher: $(tail -1 err)" [ "$status" = 0 ]
 
 # --- some rows at a time: the same numbers, smaller memory
 train chunks objective=mix.json teacher_model=teacher head_chunks=2
@@ -109,11 +116,16 @@ near chunks taught
 run ir run.yaml objective=mix.json teacher_model=teacher head_chunks=2 --after recompute
 check "no logits of all rows" sh -c '! grep -q "\[16,128,300\]" out'
 check "two chunks, made again for the backward pass" [ "$(grep -c '^logits.rows.*linear' out)" = 4 ]
+train chunks-again objective=mix.json teacher_model=teacher head_chunks=2 recompute_block=true
+near chunks-again taught
+train chunks-norm objective=mix.json teacher_model=teacher head_chunks=2 recompute_rmsnorm=true
+near chunks-norm taught
 train chunks-lora objective=mix.json teacher_model=teacher head_chunks=2 lora=true lora_rank=4
 near chunks-lora keys-lora
 
 # --- errors
 refused "a teacher that nobody reads" 2 "teacher_model" "only an objective reads a teacher" -- plan run.yaml teacher_model=teacher
+refused "a teacher that the objective doesn't read" 2 "sft.json reads nothing of the teacher model" "remove teacher_model" -- plan run.yaml objective=sft.json teacher_model=teacher
 refused "no teacher" 2 "mix.json:" "no value is named teacher.logits here" "teacher_model names" -- plan run.yaml objective=mix.json
 refused "another vocabulary" 2 "mix.py:9: add" "[16,128,400]" -- plan run.yaml objective=mix.json teacher_model=other
 refused "a model in place of an objective" 2 "tiny.json is a model; expected an objective" -- plan run.yaml objective=tiny.json
