@@ -74,11 +74,14 @@ static bool is_scalar(const NamedValue *output)
 static Status unknown(const PassContext *context, const Graph *graph, const char *name)
 {
     StrBuf text = {0};
+    for (int i = 0; i < TABLE_COUNT; i++)
+        FAIL_IF(strcmp(table[i].name, name) == 0, ERR_INVALID,
+                "log_scalars: %s is told where the loss is the mean cross entropy of tokens, which it isn't here; remove it", name);
     for (int i = 0; i < graph->num_outputs; i++)
         if (is_scalar(&graph->outputs[i])) strbuf_printf(&text, ", %s", graph->outputs[i].name);
     for (int i = 0; i < TABLE_COUNT; i++) strbuf_printf(&text, ", %s", table[i].name);
-    Status status = status_fail(ERR_INVALID, "log_scalars: %s has no number named %s; expected some of%s, where its loss allows it",
-                                context->file, name, strbuf_cstr(&text) + 1);
+    Status status =
+        status_fail(ERR_INVALID, "log_scalars: %s has no number named %s; expected some of%s", context->file, name, strbuf_cstr(&text) + 1);
     strbuf_deinit(&text);
     return status;
 }
