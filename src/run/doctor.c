@@ -3,7 +3,7 @@
 #include "base/strbuf.h"
 #include "ops/attrs.h"
 #include "ops/draw.h"
-#include "ops/fp8.h"
+#include "ops/lowbit/fp8.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "model/weights.h"
 #include "ops/attrs.h"
-#include "ops/dynamic_map.h"
+#include "ops/lowbit/dynamic_map.h"
 #include "passes/optimizers.h"
 
 #include <stdlib.h>
