@@ -2,10 +2,10 @@
  * state, and a manifest of sizes and checksums that is written last. A checkpoint appears by rename, whole, or not at all. */
 #pragma once
 
+#include "log/metrics.h"
 #include "model/hf_model.h"
 #include "passes/compile.h"
 #include "run/session.h"
-#include "train/metrics.h"
 
 /* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: they are functions
  * of the seed, the step and the cursor. */

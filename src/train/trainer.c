@@ -9,7 +9,6 @@
 #include "model/weights.h"
 #include "passes/optimizers.h"
 #include "train/output_dir.h"
-#include "train/report.h"
 #include "train/stop_token.h"
 
 #include <errno.h>
@@ -373,7 +372,7 @@ static Status finish(Trainer *t)
     if (status != OK) leave_branch(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
-    if (trainer_leads(t)) report_update(t, true);
+    if (trainer_leads(t)) trainer_report(t, true);
     return OK;
 }
 

@@ -1,5 +1,5 @@
 /* See history.h. */
-#include "train/history.h"
+#include "log/history.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* The page is report_page.html, in the program's read-only data. It draws one JSON object, which takes the place of its marker. */
-#include "train/report.h"
+#include "log/report.h"
 
 #include "base/log.h"
+#include "files/file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -76,24 +77,22 @@ static void write_trend(StrBuf *out, const EvalTrend *trend)
                   eval_trend_overfits(trend) ? "true" : "false");
 }
 
-static void write_data(Trainer *t, bool finished, StrBuf *out)
+static void write_data(const History *h, const ReportFacts *f, StrBuf *out)
 {
-    const History *h = metrics_history(t->metrics);
-    StrBuf         settings = {0};
-    const char    *slash = strrchr(t->config->output_dir, '/');
-    config_print(t->config, &settings);
+    StrBuf      settings = {0};
+    const char *slash = strrchr(f->config->output_dir, '/');
+    config_print(f->config, &settings);
     strbuf_printf(out, "{\"finished\":%s,\"step\":%lld,\"total\":%lld,\"skipped\":%lld,\"flops\":%.6g,\"of_limit\":%.6g",
-                  finished ? "true" : "false", (long long)t->state.step, (long long)t->schedule.total, (long long)t->state.skipped,
-                  trainer_flops_per_step(t), progress_of_limit(&t->progress));
+                  f->finished ? "true" : "false", (long long)f->step, (long long)f->total, (long long)f->skipped, f->flops, f->of_limit);
     write_trend(out, &h->trend);
-    write_text(out, "name", t->config->run_name ? t->config->run_name : slash && slash[1] ? slash + 1 : t->config->output_dir);
-    write_text(out, "model", t->config->model);
-    write_text(out, "architecture", t->model->module->architecture);
-    write_text(out, "model_notes", strbuf_cstr(&t->model_notes));
-    write_text(out, "data", t->data.notes.len ? strbuf_cstr(&t->data.notes) : "");
+    write_text(out, "name", f->config->run_name ? f->config->run_name : slash && slash[1] ? slash + 1 : f->config->output_dir);
+    write_text(out, "model", f->config->model);
+    write_text(out, "architecture", f->architecture);
+    write_text(out, "model_notes", f->model_notes);
+    write_text(out, "data", f->data_notes);
     write_text(out, "settings", strbuf_cstr(&settings));
     strbuf_puts(out, ",\"plan\":");
-    plan_write_json(t->plan, out);
+    plan_write_json(f->plan, out);
     strbuf_puts(out, ",\"steps\":[");
     write_steps(out, &h->steps);
     strbuf_puts(out, "],\"evals\":[");
@@ -117,26 +116,26 @@ static void append_escaped(StrBuf *out, const char *text, size_t len)
     }
 }
 
-static Status write_page(Trainer *t, bool finished)
+static Status write_page(const History *history, const ReportFacts *facts)
 {
     StrBuf      data = {0}, page = {0};
     const char *marker = strstr(report_page, MARKER);
     char        path[4096];
     CHECK(marker);
-    write_data(t, finished, &data);
+    write_data(history, facts, &data);
     strbuf_append(&page, report_page, (size_t)(marker - report_page));
     append_escaped(&page, data.data, data.len);
     strbuf_append(&page, marker + strlen(MARKER), (size_t)(report_page_end - marker) - strlen(MARKER));
-    snprintf(path, sizeof path, "%s/report.html", t->config->output_dir);
+    snprintf(path, sizeof path, "%s/report.html", facts->config->output_dir);
     Status status = file_write_atomic(path, page.data, page.len);
     strbuf_deinit(&data);
     strbuf_deinit(&page);
     return status;
 }
 
-void report_update(Trainer *t, bool finished)
+void report_update(const History *history, const ReportFacts *facts)
 {
-    if (write_page(t, finished) == OK) return;
+    if (write_page(history, facts) == OK) return;
     log_warn("report.html wasn't written: %s", status_message());
     status_clear();
 }

@@ -2,7 +2,7 @@
  * No line is wider than the terminal: what matters least is left out. */
 #pragma once
 
-#include "train/metrics.h"
+#include "log/metrics.h"
 
 typedef struct Progress {
     int64_t total_steps, logging_steps;

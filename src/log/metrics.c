@@ -1,5 +1,5 @@
 /* Lines wait in one buffer until they are in the file: a step allocates nothing unless the disk fails. */
-#include "train/metrics.h"
+#include "log/metrics.h"
 
 #include "base/hash.h"
 #include "files/file.h"

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "train/eval_trend.h"
+#include "log/eval_trend.h"
 
 /* Of a step's or an evaluation's line; NaN: null there. */
 typedef struct HistoryPoint {

@@ -1,5 +1,5 @@
 /* Formatting goes through fixed buffers: nothing is allocated. */
-#include "train/progress.h"
+#include "log/progress.h"
 
 #include "base/log.h"
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ir/op.h"
-#include "train/history.h"
+#include "log/history.h"
 
 typedef struct Metrics Metrics;
 

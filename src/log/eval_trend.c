@@ -1,5 +1,5 @@
 /* See eval_trend.h. */
-#include "train/eval_trend.h"
+#include "log/eval_trend.h"
 
 #include <math.h>
 #include <string.h>
