@@ -3,7 +3,7 @@
 
 #include "model/weights.h"
 #include "setup/setup.h"
-#include "train/checkpoint.h"
+#include "store/checkpoint.h"
 #include "train/run_data.h"
 
 /* What the run file names is there, though planning reads none of it. */

@@ -6,10 +6,10 @@
 #include "base/log.h"
 #include "model/init.h"
 #include "model/merge.h"
+#include "model/stop_token.h"
 #include "model/weights.h"
 #include "passes/optimizers.h"
-#include "train/output_dir.h"
-#include "train/stop_token.h"
+#include "store/output_dir.h"
 
 #include <errno.h>
 #include <math.h>

@@ -4,9 +4,9 @@
 #include "data/loader.h"
 #include "log/eval_trend.h"
 #include "setup/setup.h"
+#include "store/checkpoint.h"
 #include "text/template/template.h"
 #include "text/tokenizer.h"
-#include "train/checkpoint.h"
 
 /* What samples are made with. */
 typedef struct SampleJob {

@@ -6,16 +6,16 @@
 #include "data/loader.h"
 #include "log/progress.h"
 #include "run/stepper.h"
+#include "store/output_lock.h"
+#include "store/run_record.h"
+#include "store/trainer_state.h"
 #include "text/tokenizer.h"
 #include "train/keeper.h"
-#include "train/output_lock.h"
 #include "train/rank_threads.h"
 #include "train/run_data.h"
-#include "train/run_record.h"
 #include "train/schedule.h"
 #include "train/step_limit.h"
 #include "train/trainer.h"
-#include "train/trainer_state.h"
 
 /* The device has the next step to run while the host looks at the one before. */
 enum { STEPS_AHEAD = 1 };

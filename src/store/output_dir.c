@@ -1,9 +1,9 @@
 /* See output_dir.h. */
-#include "train/output_dir.h"
+#include "store/output_dir.h"
 
 #include "files/file.h"
 #include "model/hf_model.h"
-#include "train/checkpoint.h"
+#include "store/checkpoint.h"
 
 #include <errno.h>
 #include <fnmatch.h>

@@ -1,5 +1,5 @@
 /* See stop_token.h. */
-#include "train/stop_token.h"
+#include "model/stop_token.h"
 
 #include "data/mask.h"
 #include "files/file.h"

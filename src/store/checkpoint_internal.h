@@ -1,7 +1,7 @@
 /* Shared by checkpoint.c, checkpoint_save.c and checkpoint_states.c. */
 #pragma once
 
-#include "train/checkpoint.h"
+#include "store/checkpoint.h"
 
 #define MANIFEST_NAME "manifest.json"
 #define STATE_NAME "run_state.json"

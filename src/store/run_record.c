@@ -1,18 +1,16 @@
 /* See run_record.h. */
-#include "train/run_record.h"
+#include "store/run_record.h"
 
 #include "base/hash.h"
 #include "base/pool.h"
 #include "config/options.h"
 #include "files/file.h"
 #include "model/weights.h"
-#include "train/run_data.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_RECORD_BYTES = 16 << 20 };
@@ -342,31 +340,6 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
         before->batch = setting(settings, "per_device_train_batch_size") * setting(settings, "gradient_accumulation_steps");
     arena_deinit(&arena);
     return status;
-}
-
-static int64_t noon_of_today(void)
-{
-    struct tm day;
-    time_t    now = time(NULL);
-    localtime_r(&now, &day);
-    day.tm_hour = 12;
-    day.tm_min = day.tm_sec = 0;
-    day.tm_isdst = -1;
-    return mktime(&day);
-}
-
-Status run_record_began(const Config *config, int64_t *out)
-{
-    RunPresence presence;
-    RunRecord   before = {0};
-    Status      status = run_record_read(config->output_dir, &presence, &before);
-    *out = before.began;
-    run_record_deinit(&before);
-    if (status == ERR_IO) return status;
-    status_clear(); /* of a record that isn't one: the trainer says so */
-    if (!*out) TRY(run_data_time(config, out));
-    if (!*out) *out = noon_of_today();
-    return OK;
 }
 
 static void put_hash(StrBuf *out, const char *key, uint64_t hash)

@@ -15,14 +15,14 @@ typedef struct RunRecord {
     uint64_t objective;  /* of the one that the run names, and of the config.json of models that it reads */
     uint64_t tokenizer;  /* of tokenizer.json */
     uint64_t data;       /* of the datasets' keys: files, template, options of each */
-    int64_t  began;      /* as of run_record_began */
+    int64_t  began;      /* the time that chat templates print, in seconds; 0: not known */
     StrBuf   folder;     /* that paths of the settings start from; empty: not known, as in older records */
     Str      model;      /* the model's config.json; of this run alone, and the model's */
     int64_t  batch;      /* rows of a step of those checkpoints beside it that don't tell their rows; 0: not known */
 } RunRecord;
 
 /* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out, and so are ranks: `world` of
- * them do what one does with as many times gradient_accumulation_steps. began: run_record_began, asked by one of them. */
+ * them do what one does with as many times gradient_accumulation_steps. began: the same for all ranks. */
 void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
@@ -49,9 +49,5 @@ bool run_record_has_hash(const RunRecord *record, uint64_t hash);
 
 /* Which of base, objective, tokenizer and data was changed, where both are known, for a message; NULL: none. */
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);
-
-/* The time that chat templates print in the run of output_dir, in seconds: noon of the day when the first one there began; else
- * what the rows in its cache folder tell; else noon of today, so that the runs of a day share their rows. */
-NODISCARD Status run_record_began(const Config *config, int64_t *out);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

@@ -1,10 +1,10 @@
 /* Finding, checking and loading checkpoints. */
-#include "train/checkpoint_internal.h"
+#include "store/checkpoint_internal.h"
 
 #include "base/hash.h"
 #include "base/log.h"
 #include "model/weights.h"
-#include "train/output_lock.h"
+#include "store/output_lock.h"
 
 #include <stdio.h>
 #include <stdlib.h>

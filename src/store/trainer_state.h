@@ -1,7 +1,7 @@
 /* trainer_state.json, as Hugging Face's Trainer writes it: dashboards and plotting scripts read it. */
 #pragma once
 
-#include "train/checkpoint.h"
+#include "store/checkpoint.h"
 
 typedef struct TrainerFacts {
     int64_t max_steps, logging_steps, save_steps, eval_steps;

@@ -1,5 +1,5 @@
 /* See output_lock.h. */
-#include "train/output_lock.h"
+#include "store/output_lock.h"
 
 #include "base/log.h"
 #include "files/file.h"

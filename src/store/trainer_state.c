@@ -1,5 +1,5 @@
 /* The log history is that of metrics.jsonl under other names. */
-#include "train/trainer_state.h"
+#include "store/trainer_state.h"
 
 #include <math.h>
 

@@ -1,10 +1,10 @@
 /* Writing a checkpoint: everything into a hidden folder, each file synced, the manifest last; then one rename. */
-#include "train/checkpoint_internal.h"
+#include "store/checkpoint_internal.h"
 
 #include "base/log.h"
 #include "model/peft.h"
+#include "model/stop_token.h"
 #include "model/weights.h"
-#include "train/stop_token.h"
 
 #include <errno.h>
 #include <stdio.h>

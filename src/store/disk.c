@@ -1,9 +1,9 @@
 /* See disk.h. During a save there is one checkpoint more than stays; at the end there is the model beside those that stay. */
-#include "train/disk.h"
+#include "store/disk.h"
 
 #include "files/file.h"
-#include "train/checkpoint.h"
-#include "train/output_dir.h"
+#include "store/checkpoint.h"
+#include "store/output_dir.h"
 
 /* The bytes that the run needs beyond what is there. Checkpoints of later steps than it goes on from don't count: they are set aside. A
  * first start asks for more: room for the checkpoint of an interruption, and for the model while a checkpoint is written. So each later

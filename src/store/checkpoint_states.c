@@ -3,7 +3,7 @@
  *
  * The name of a tensor is the parameter's and the state's: model.norm.weight.m. The parameter's is the one that the model's or
  * adapter's file beside it has for it; a parameter that is several tensors there, or a part of one, has its name in the IR. */
-#include "train/checkpoint_internal.h"
+#include "store/checkpoint_internal.h"
 
 #include "base/hash.h"
 #include "base/log.h"
