@@ -1,10 +1,10 @@
 /* surogate explain run.yaml: one line a launch of a program: kernel, limit, arithmetic, traffic, where its result lies. */
 #include "cli/cli.h"
 
+#include "measure/step_bench.h"
 #include "ops/ops.h"
 #include "run/timeline.h"
 #include "setup/setup.h"
-#include "train/step_bench.h"
 
 #include <stdio.h>
 

@@ -3,18 +3,18 @@
 #pragma once
 
 #include "comm/agree.h"
+#include "comm/keeper.h"
 #include "data/loader.h"
 #include "log/progress.h"
+#include "measure/step_limit.h"
 #include "run/stepper.h"
+#include "setup/rank_threads.h"
 #include "store/output_lock.h"
 #include "store/run_record.h"
 #include "store/trainer_state.h"
 #include "text/tokenizer.h"
-#include "train/keeper.h"
-#include "train/rank_threads.h"
 #include "train/run_data.h"
 #include "train/schedule.h"
-#include "train/step_limit.h"
 #include "train/trainer.h"
 
 /* The device has the next step to run while the host looks at the one before. */

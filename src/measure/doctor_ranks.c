@@ -1,4 +1,4 @@
-#include "run/doctor_ranks.h"
+#include "measure/doctor_ranks.h"
 
 #include "base/c_locale.h"
 #include "comm/comm.h"

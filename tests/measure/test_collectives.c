@@ -1,6 +1,6 @@
 /* Several devices that work together: collective ops over all of them, and that all end when one rank fails. On the CPU always; as a
  * part of test_cuda over this machine's GPUs, which takes two at least. */
-#include "run/doctor_ranks.h"
+#include "measure/doctor_ranks.h"
 #include "test.h"
 
 #ifdef FAMILY_CUDA

@@ -1,4 +1,4 @@
-#include "run/doctor.h"
+#include "measure/doctor.h"
 
 #include "base/strbuf.h"
 #include "ops/attrs.h"

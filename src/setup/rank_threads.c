@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "train/rank_threads.h"
+#include "setup/rank_threads.h"
 
 #include "base/c_locale.h"
 #include "base/log.h"

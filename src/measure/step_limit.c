@@ -1,5 +1,5 @@
 /* See step_limit.h. */
-#include "train/step_limit.h"
+#include "measure/step_limit.h"
 
 #include "ops/ops.h"
 

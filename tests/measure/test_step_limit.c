@@ -1,5 +1,5 @@
 /* A step's limit: what its rows ask for, and what a step that is faster than measured says about it. */
-#include "train/step_limit.h"
+#include "measure/step_limit.h"
 
 #include "test.h"
 

@@ -2,7 +2,7 @@
  * and that all end when one rank fails. */
 #pragma once
 
-#include "run/doctor.h"
+#include "measure/doctor.h"
 
 typedef Status (*DoctorOpen)(int rank, Device **out); /* the device of a rank; called on the rank's thread */
 

@@ -1,13 +1,13 @@
 /* See step_bench.h. */
-#include "train/step_bench.h"
+#include "measure/step_bench.h"
 
 #include "base/philox.h"
 #include "comm/comm.h"
+#include "comm/keeper.h"
 #include "ops/ops.h"
 #include "run/stepper.h"
+#include "setup/rank_threads.h"
 #include "setup/setup.h"
-#include "train/keeper.h"
-#include "train/rank_threads.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* See keeper.h. */
 #define _GNU_SOURCE
-#include "train/keeper.h"
+#include "comm/keeper.h"
 
 #include "base/c_locale.h"
 #include "base/log.h"
