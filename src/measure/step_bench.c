@@ -4,10 +4,11 @@
 #include "base/philox.h"
 #include "comm/comm.h"
 #include "comm/keeper.h"
+#include "fit/fit.h"
+#include "measure/fp8_bound.h"
 #include "ops/ops.h"
 #include "run/stepper.h"
 #include "setup/rank_threads.h"
-#include "setup/setup.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -154,7 +155,7 @@ static Status create(StepBench *b)
     TRY(setup_model(&b->arena, &b->config, &b->model));
     TRY(setup_rank_device(&b->config, b->place.local, b->place.num_local, &b->device));
     if (b->comm) TRY(b->device->api->join(b->device, b->comm));
-    TRY(setup_settle(&b->arena, &b->config, b->model, b->device, b->comm, b->place.num_local, &settled));
+    TRY(fit_settle(&b->arena, &b->config, b->model, b->device, b->comm, b->place.num_local, &settled));
     b->config = *settled;
     TRY(setup_options(&b->config, b->model, &b->options));
     b->options.rank = b->place.rank;
@@ -162,7 +163,10 @@ static Status create(StepBench *b)
     compile_drop(&b->options, &entry_prefill);
     compile_drop(&b->options, &entry_decode);
     double before = now();
-    TRY(setup_session(&b->arena, &b->config, b->model, &b->options, b->device, &b->plan, &b->session));
+    TRY(setup_plan(&b->arena, b->model, &b->options, b->device, &b->plan));
+    TRY(setup_check_pinned(b->plan, 1, device_host_available()));
+    TRY(fit_check_memory(&b->config, b->model, b->device, b->plan, true));
+    TRY(session_create(b->plan, b->device, &b->session));
     TRY(setup_refuse_inputs(b->model, b->plan));
     stepper_init(&b->stepper, b->session, b->comm, 1, b->options.precision.margin);
     b->create_seconds = now() - before;
@@ -288,7 +292,7 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
     out_times->median = median(seconds, num_steps);
     out_times->best = seconds[0];
     TRY(read_loss(b, &out_times->loss));
-    TRY(setup_fp8_bound(&b->config, b->model, b->device, &out_times->fp8_bound));
+    TRY(fp8_bound(&b->config, b->model, b->device, &out_times->fp8_bound));
     for (int k = 0; k < b->plan->num_programs; k++) {
         const Program *program = &b->plan->programs[k];
         for (int i = 0; i < program->num_launches; i++)

@@ -16,7 +16,7 @@ typedef struct StepTimes {
     double  idle;                /* share of the time in which the device waited for the next step */
     double  flops;               /* of a step on all ranks, attention by the documents there are */
     double  first_loss, loss;
-    double  fp8_bound;               /* seconds, as setup_fp8_bound has it */
+    double  fp8_bound;               /* seconds, as fp8_bound has it */
     double  create_seconds;          /* compiling, allocating, choosing algorithms */
     double  comm, exposed;           /* with several ranks: a step's collectives alone; what its arithmetic waits for them */
     int64_t bytes;                   /* that the plan takes of the device; of rank 0 */

@@ -1,7 +1,7 @@
 /* See depths.h. Bounds: what lasts, and what a stream runs, grows by the same with each layer. The most that is alive at a time, and the
  * busiest stream's time, are the largest of several such sums, so that they grow by no less from layer to layer (they are convex). Some
  * KiB of work memory grow by less. */
-#include "setup/depths.h"
+#include "fit/depths.h"
 
 #include "ops/ops.h"
 #include "run/timeline.h"
@@ -42,7 +42,7 @@ static double busiest_stream(const DeviceFacts *facts, const Program *program)
     return fmax(most, power);
 }
 
-double setup_step_seconds(const Plan *plan, int64_t micro_steps)
+double fit_step_seconds(const Plan *plan, int64_t micro_steps)
 {
     double seconds = 0;
     for (int i = 0; i < plan->num_programs && plan->facts.bandwidth > 0; i++)

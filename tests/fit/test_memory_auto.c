@@ -67,7 +67,7 @@ static void what_the_run_file_sets_stays(void)
     MemoryChoices *found;
     open_run(&run, QWEN3_06B(2), "rtx4090", "recompute_att: true\nhead_chunks: 3\nrecompute_block: false\nmemory_limit: 5GB\n");
     found = arena_new(&run.arena, MemoryChoices);
-    EXPECT_OK(setup_search(&run.config, run.model, run.device, found));
+    EXPECT_OK(fit_search(&run.config, run.model, run.device, found));
     EXPECT(found->count == MEMORY_CHOICES);
     for (int i = 0; i < found->count; i++) {
         const Config *config = &found->items[i].config;
@@ -85,11 +85,11 @@ static void what_cannot_fit_is_answered(void)
     CompileOptions options;
     Plan          *plan;
     open_run(&run, LLAMA_8B(8), "rtx4090", NO_OFFLOAD "sequence_len: 4096\n");
-    EXPECT_OK(setup_settle(&run.arena, &run.config, run.model, run.device, NULL, 1, &settled));
+    EXPECT_OK(fit_settle(&run.arena, &run.config, run.model, run.device, NULL, 1, &settled));
     EXPECT_OK(setup_options(settled, run.model, &options));
     EXPECT_OK(setup_plan(&run.arena, run.model, &options, run.device, &plan));
     EXPECT(settled->per_device_train_batch_size == 1 && settled->gradient_accumulation_steps == 8);
-    EXPECT_FAILS(setup_check_memory(settled, run.model, run.device, plan, false), ERR_NO_FIT, "optimizer=adamw_8bit");
+    EXPECT_FAILS(fit_check_memory(settled, run.model, run.device, plan, false), ERR_NO_FIT, "optimizer=adamw_8bit");
     close_run(&run);
 }
 

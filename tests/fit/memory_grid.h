@@ -1,7 +1,7 @@
 /* memory: auto against brute force: every combination of the grid that docs/memory.md states, each compiled whole. */
 #pragma once
 
-#include "setup/setup.h"
+#include "fit/fit.h"
 
 #include "test.h"
 
@@ -177,7 +177,7 @@ static void expect_search(Run *run, const Group *groups, int count, int64_t limi
     MemoryChoices *found = arena_new(&run->arena, MemoryChoices);
     bool           taken[MAX_GROUPS] = {false};
     run->config.memory_limit = limit;
-    EXPECT_OK(setup_search(&run->config, run->model, run->device, found));
+    EXPECT_OK(fit_search(&run->config, run->model, run->device, found));
     for (int i = 0; i < MEMORY_CHOICES; i++) {
         int best = fastest(groups, count, limit, taken);
         EXPECT((best >= 0) == (i < found->count));

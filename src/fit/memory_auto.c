@@ -4,7 +4,7 @@
  * it is among the fastest. Only then it is compiled as a run would be.
  *
  * Micro-steps and the update are planned apart, and each once for all settings that are the same to it. */
-#include "setup/depths.h"
+#include "fit/depths.h"
 
 #include "base/json.h"
 #include "base/log.h"
@@ -464,7 +464,7 @@ static Status search_within(const Config *config, const HfModel *model, Device *
     return status;
 }
 
-Status setup_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out)
+Status fit_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out)
 {
     Room room = {0};
     TRY(find_room(device, (int)config->gpus, &room));
@@ -493,7 +493,7 @@ static void print_settings(const Config *config, StrBuf *out)
     }
 }
 
-void setup_print_choices(const MemoryChoices *choices, StrBuf *out)
+void fit_print_choices(const MemoryChoices *choices, StrBuf *out)
 {
     char text[32];
     if (!choices->count) return;
@@ -509,7 +509,7 @@ void setup_print_choices(const MemoryChoices *choices, StrBuf *out)
     }
 }
 
-void setup_write_choices(const MemoryChoices *choices, StrBuf *out)
+void fit_write_choices(const MemoryChoices *choices, StrBuf *out)
 {
     strbuf_putc(out, '[');
     for (int i = 0; i < choices->count; i++) {
@@ -527,7 +527,7 @@ void setup_write_choices(const MemoryChoices *choices, StrBuf *out)
     strbuf_putc(out, ']');
 }
 
-/* ---- one key after the other (setup_fit.c) ---- */
+/* ---- one key after the other (fit.c) ---- */
 
 int memory_num_keys(void)
 {
@@ -590,8 +590,7 @@ static Status share_choice(Comm *comm, Config *chosen)
     return OK;
 }
 
-Status setup_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here,
-                    const Config **out)
+Status fit_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here, const Config **out)
 {
     MemoryChoices choices = {.items[0].config = *config};
     StrBuf        table = {0};
@@ -603,7 +602,7 @@ Status setup_settle(Arena *arena, const Config *config, const HfModel *model, De
     Config *settled = arena_new(arena, Config);
     *settled = choices.items[0].config;
     *out = settled;
-    setup_print_choices(&choices, &table);
+    fit_print_choices(&choices, &table);
     if (table.len) log_info("%.*s", (int)table.len - 1, table.data);
     strbuf_deinit(&table);
     return share_choice(comm, settled);

@@ -1,6 +1,6 @@
 /* What would fit where a plan doesn't. Settings are changed one by one, then together, with those of memory: auto, and each change is
  * planned. Of a deep model only the first layers are planned; the others are taken to repeat them. */
-#include "setup/depths.h"
+#include "fit/depths.h"
 
 #include "config/options.h"
 
@@ -211,7 +211,7 @@ static bool try_together(Fit *fit, Config *config, StrBuf *said)
     return try_shorter(fit, config, said);
 }
 
-Status setup_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table)
+Status fit_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table)
 {
     ConfigKey key;
     int64_t   limit = setup_memory_limit(config, plan, &key), need = setup_needed_bytes(plan);
@@ -228,7 +228,7 @@ Status setup_check_memory(const Config *config, const HfModel *model, Device *de
     if (!is_device) strbuf_printf(&text, " (%s)", options[key].name);
     if (with_table) {
         strbuf_putc(&text, '\n');
-        setup_print_plan(config, plan, &text);
+        fit_print_plan(config, plan, &text);
     }
     depths_compare(&fit.depths, config, &whole, false);
     try_alone(&fit);

@@ -1,7 +1,7 @@
 /* Plans of a model's first layers, and what they tell of all of it: compiling a deep model takes time. */
 #pragma once
 
-#include "setup/setup.h"
+#include "fit/fit.h"
 
 /* Which programs of a run are planned. Many settings change either the micro-steps or the update: their bounds are found apart. */
 typedef enum PlanPart {
