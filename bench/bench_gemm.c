@@ -7,8 +7,8 @@
 #include "base/pool.h"
 #include "device/cpu/sgemm.h"
 #include "device/device.h"
-#include "ops/attention.h"
-#include "ops/gemm.h"
+#include "ops/attention/attention.h"
+#include "ops/products/gemm.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -3,7 +3,6 @@
 
 #include "setup/setup.h"
 #include "train/run_data.h"
-#include "train/run_record.h"
 #include "train/signals.h"
 
 struct sg_dataset {
@@ -29,7 +28,7 @@ static Status open_data(sg_dataset *d, sg_part part)
     TRY(setup_tokenizer_dir(&d->arena, config, &tokenizer_dir));
     TRY(tokenizer_load(tokenizer_dir, &d->tokenizer));
     int64_t began;
-    TRY(run_record_began(config, &began));
+    TRY(run_data_began(config, &began));
     TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, began, (int32_t)d->model->vocab_size,
                       (RowShare){.world = 1, .together = (int)config->gpus}, &d->data));
     bool trains = part == SG_TRAIN;

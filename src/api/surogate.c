@@ -1,12 +1,13 @@
 /* The public interface over the layers below: handles, copies of results, nothing else. */
 #include "api/api.h"
 
-#include "base/log.h"
 #include "base/c_locale.h"
+#include "base/log.h"
 #include "base/version.h"
+#include "fit/fit.h"
 #include "infer/evaluate.h"
-#include "train/samples.h"
 #include "infer/score.h"
+#include "train/samples.h"
 #include "train/signals.h"
 
 #include <stdlib.h>
@@ -188,7 +189,7 @@ static Status plan_run(Arena *arena, const Config *config, Device *device, StrBu
     CompileOptions options;
     Plan          *plan;
     Status         status = setup_model(arena, config, &model);
-    if (status == OK) status = setup_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
+    if (status == OK) status = fit_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
     if (status == OK) status = setup_options(config, model, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     if (status == OK) plan_write_json(plan, out);

@@ -2,8 +2,8 @@
 #include "cli/cli.h"
 
 #include "base/json.h"
+#include "measure/step_bench.h"
 #include "ops/ops.h"
-#include "train/step_bench.h"
 
 #include <math.h>
 #include <stdio.h>

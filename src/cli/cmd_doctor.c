@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #include "device/device.h"
-#include "run/doctor_ranks.h"
+#include "measure/doctor_ranks.h"
 
 #include <limits.h>
 

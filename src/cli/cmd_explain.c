@@ -1,10 +1,10 @@
 /* surogate explain run.yaml: one line a launch of a program: kernel, limit, arithmetic, traffic, where its result lies. */
 #include "cli/cli.h"
 
+#include "fit/fit.h"
+#include "measure/step_bench.h"
 #include "ops/ops.h"
 #include "run/timeline.h"
-#include "setup/setup.h"
-#include "train/step_bench.h"
 
 #include <stdio.h>
 
@@ -131,7 +131,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     Plan          *plan = NULL;
     TRY(setup_model(arena, config, &model));
     TRY(setup_device(config, e->gpu, &device));
-    Status status = setup_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
+    Status status = fit_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
     if (status == OK) status = setup_options(config, model, &options);
     if (status == OK && !compile_has(&options, &e->spec)) setup_add_program(config, model, e->spec, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);

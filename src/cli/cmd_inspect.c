@@ -6,7 +6,6 @@
 #include "model/hf_model.h"
 #include "setup/setup.h"
 #include "train/run_data.h"
-#include "train/run_record.h"
 
 static Status inspect(Arena *arena, const Config *config, InspectView *view)
 {
@@ -17,7 +16,7 @@ static Status inspect(Arena *arena, const Config *config, InspectView *view)
     TRY(tokenizer_load(model, &tokenizer));
     view->packing = run_data_packing(config, setup_run_length(arena, config, model));
     int64_t began;
-    Status  status = run_record_began(config, &began);
+    Status  status = run_data_began(config, &began);
     if (status == OK) status = run_data_template(config, model, began, &tmpl);
     DatasetOptions options;
     if (status == OK) status = run_data_options(config, &config->datasets.items[0], &options);

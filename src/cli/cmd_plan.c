@@ -1,9 +1,9 @@
 /* surogate plan run.yaml: what a run takes, on this machine or on a GPU that isn't here. */
 #include "cli/cli.h"
 
+#include "fit/fit.h"
 #include "model/weights.h"
-#include "setup/setup.h"
-#include "train/checkpoint.h"
+#include "store/checkpoint.h"
 #include "train/run_data.h"
 
 /* What the run file names is there, though planning reads none of it. */
@@ -29,7 +29,7 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
     HfModel *model = *out_model;
     TRY(check_inputs(arena, config));
     if (config->memory == OPT_MEMORY_AUTO) {
-        TRY(setup_search(config, model, device, out_choices));
+        TRY(fit_search(config, model, device, out_choices));
         *config_ref = config = &out_choices->items[0].config;
     }
     TRY(setup_options(config, model, &options));
@@ -48,7 +48,7 @@ static double tokens_of_step(const Config *config, const HfModel *model)
 /* Of all ranks; nothing where the device's rates aren't known. */
 static void print_speed(const Config *config, const HfModel *model, const Plan *plan, StrBuf *out)
 {
-    double seconds = setup_step_seconds(plan, config->gradient_accumulation_steps);
+    double seconds = fit_step_seconds(plan, config->gradient_accumulation_steps);
     if (!(seconds > 0)) return;
     bool is_bound = !plan->facts.rates; /* no run takes less */
     strbuf_printf(out, "an optimizer step: %s%.3f ms, %s%.0f tokens/s", is_bound ? "at least " : "", 1e3 * seconds,
@@ -59,7 +59,7 @@ static void print_speed(const Config *config, const HfModel *model, const Plan *
 
 static void write_speed(const Config *config, const HfModel *model, const Plan *plan, StrBuf *out)
 {
-    double seconds = setup_step_seconds(plan, config->gradient_accumulation_steps);
+    double seconds = fit_step_seconds(plan, config->gradient_accumulation_steps);
     strbuf_printf(out, ", \"ranks\": %d", plan->world);
     if (!(seconds > 0)) return;
     strbuf_puts(out, ", \"step_seconds\": ");
@@ -72,7 +72,7 @@ static Status print_plan(const Config *config, const HfModel *model, Device *dev
                          bool json)
 {
     StrBuf  out = {0};
-    Status  fits = setup_check_memory(config, model, device, plan, false);
+    Status  fits = fit_check_memory(config, model, device, plan, false);
     int64_t disk = checkpoint_bytes(plan, config->lora);
     if (json) {
         plan_write_json(plan, &out);
@@ -82,14 +82,14 @@ static Status print_plan(const Config *config, const HfModel *model, Device *dev
         write_speed(config, model, plan, &out);
         if (choices->count) {
             strbuf_puts(&out, ", \"choices\": ");
-            setup_write_choices(choices, &out);
+            fit_write_choices(choices, &out);
         }
         strbuf_puts(&out, "}\n");
     } else {
         char text[32];
-        setup_print_choices(choices, &out);
+        fit_print_choices(choices, &out);
         if (choices->count) strbuf_putc(&out, '\n');
-        setup_print_plan(config, plan, &out);
+        fit_print_plan(config, plan, &out);
         print_speed(config, model, plan, &out);
         strbuf_printf(&out, "\na checkpoint   %s on disk\n", size_text(disk, text));
     }

@@ -5,7 +5,6 @@
 #include "model/hf_model.h"
 #include "setup/setup.h"
 #include "train/run_data.h"
-#include "train/run_record.h"
 
 static Status show(const Config *config, const Tokenizer *tokenizer, const char *dir, int64_t began, int64_t seq_len)
 {
@@ -36,7 +35,7 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
     if (has_config) TRY(hf_model_open_as(arena, config->model, setup_ir(config), &model));
     TRY(tokenizer_load(dir, &tokenizer));
     int64_t began;
-    Status  status = run_record_began(config, &began);
+    Status  status = run_data_began(config, &began);
     if (status == OK) status = run_data_tokenize(config, tokenizer, dir, began);
     if (status == OK && debug) status = show(config, tokenizer, dir, began, setup_run_length(arena, config, config->model));
     tokenizer_destroy(tokenizer);

@@ -1,5 +1,5 @@
-/* Gemm: the one description of a matrix product, made from a launch's views (or a node's types) by ops/products.h and read by
- * cost, the CPU (ops/gemm.c) and CUDA (device/cuda/gemm.c). */
+/* Gemm: the one description of a matrix product, made from a launch's views (or a node's types) by ops/products/products.h and read by
+ * cost, the CPU (ops/products/gemm.c) and CUDA (device/cuda/gemm.c). */
 #pragma once
 
 #include "ir/op.h"

@@ -153,7 +153,7 @@ Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
     if (!infer->is_told) hf_model_tell(infer->model, infer->options.model_dtype, infer->options.weight_format, false, NULL);
-    TRY(setup_session(&infer->arena, NULL, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
+    TRY(setup_session(&infer->arena, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
     TRY(setup_refuse_inputs(infer->model, infer->plan));
     TRY(weights_load(infer->session, infer->model));
     if (!infer->is_told) TRY(weights_tell_requantised(infer->session, infer->model));

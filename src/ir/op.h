@@ -1,5 +1,5 @@
 /* OpDef: everything the engine may ask of a kind of computation, as fields of one descriptor. Zero is always the safe
- * answer. The list of ops is ops/ops.def; each op is a file there that ends with its descriptor. */
+ * answer. The list of ops is ops/ops.def; each op is a file on a floor of ops/ that ends with its descriptor. */
 #pragma once
 
 #include "ir/attr_list.h"
@@ -132,7 +132,7 @@ typedef enum InputHolds {
     HOLDS_HALF,      /* between whole numbers */
     HOLDS_NORM2,     /* a squared norm */
     HOLDS_SEGMENTS,  /* see ops/attrs.h */
-    HOLDS_SCALE,     /* rows of 4: a tensor's scale, see ops/fp8.h */
+    HOLDS_SCALE,     /* rows of 4: a tensor's scale, see ops/lowbit/fp8.h */
 } InputHolds;
 
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */

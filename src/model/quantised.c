@@ -2,10 +2,10 @@
  * rounded to fp32 once, as the ops that dequantise have it. */
 #include "model/quantised.h"
 
-#include "ops/fp8_tiles.h"
 #include "ops/infer.h"
-#include "ops/nf4.h"
-#include "ops/nvfp4.h"
+#include "ops/lowbit/fp8_tiles.h"
+#include "ops/lowbit/nf4.h"
+#include "ops/lowbit/nvfp4.h"
 
 #include <math.h>
 #include <stdlib.h>

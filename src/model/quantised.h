@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "files/safetensors.h"
-#include "ops/dynamic_map.h"
+#include "ops/lowbit/dynamic_map.h"
 #include "passes/quantise.h"
 
 typedef enum QuantisedFormat {

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "model/peft.h"
-#include "ops/fp8.h"
+#include "ops/lowbit/fp8.h"
 
 #include <math.h>
 #include <stdlib.h>

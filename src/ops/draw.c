@@ -2,7 +2,7 @@
 
 #include "base/philox.h"
 #include "ops/attrs.h"
-#include "ops/fp8.h"
+#include "ops/lowbit/fp8.h"
 
 #include <math.h>
 

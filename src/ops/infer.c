@@ -1,9 +1,9 @@
 /* Checks of an op's inputs, and sums of partial sums. */
 #include "ops/infer.h"
 
-#include "ops/fp8.h"
-#include "ops/fp8_tiles.h"
-#include "ops/nvfp4.h"
+#include "ops/lowbit/fp8.h"
+#include "ops/lowbit/fp8_tiles.h"
+#include "ops/lowbit/nvfp4.h"
 
 #include <stdio.h>
 

@@ -64,7 +64,7 @@ bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t
 /* The members, if there are any, have n rows together. */
 NODISCARD Status infer_members(const DequantiseAttrs *attrs, int64_t n);
 
-/* The type of scales of e2m1 codes of this type, row by row or in tiles: ops/nvfp4.h says where each lies. */
+/* The type of scales of e2m1 codes of this type, row by row or in tiles: ops/lowbit/nvfp4.h says where each lies. */
 TensorType nvfp4_scale_type(const TensorType *codes, bool tiled);
 
 /* dims of `like`, of another dtype. */

@@ -3,7 +3,7 @@
  * lie in different banks. */
 #pragma once
 
-#include "ops/attention.cuh"
+#include "ops/attention/attention.cuh"
 
 typedef __nv_bfloat16 bf16;
 

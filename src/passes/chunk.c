@@ -2,7 +2,7 @@
  * head on, nodes that work row by row are cut, up to values with a number a row; those are put together again. Gradients follow by the
  * rules of the ops that cut and join (take_rows, put_rows), and what a chunk makes is made again for its backward pass. What one kernel
  * does in chunks of its own (lm_head_loss) isn't touched, and a graph whose logits something reads whole stays as it is. */
-#include "ops/lm_head_chunks.h"
+#include "ops/loss/lm_head_chunks.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 

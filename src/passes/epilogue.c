@@ -1,8 +1,8 @@
 /* epilogue: what is quantised right after it is made is quantised where it is made, so that it isn't read again. Ops say which of their
  * outputs they make codes of (OpCodes); the bits are the same. Codes of the transpose that the op doesn't make are made of its codes. */
 #include "ops/attrs.h"
-#include "ops/fp8.h"
-#include "ops/fp8_tiles.h"
+#include "ops/lowbit/fp8.h"
+#include "ops/lowbit/fp8_tiles.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 

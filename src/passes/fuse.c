@@ -3,7 +3,7 @@
  * reads become views of one packed parameter and keep their names, so that adapters, decay and files stay per member. So do the
  * A and B of adapters on one input. */
 #include "ops/attrs.h"
-#include "ops/lm_head_chunks.h"
+#include "ops/loss/lm_head_chunks.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 

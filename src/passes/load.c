@@ -6,8 +6,8 @@
  * Nothing else runs while weights arrive, so that staged values lie where activations do. A piece is as large as the activations of
  * the other programs, and loading takes no memory of its own; where those are tiny beside the weights it is a small part of these. */
 #include "ops/attrs.h"
-#include "ops/fp8_tiles.h"
 #include "ops/infer.h"
+#include "ops/lowbit/fp8_tiles.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 

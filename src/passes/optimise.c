@@ -1,9 +1,9 @@
 /* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
  * weights (updates.c). Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm
  * of all gradients. */
-#include "ops/fp8.h"
+#include "ops/lowbit/fp8.h"
 #include "ops/ops.h"
-#include "ops/step_scalars.h"
+#include "ops/update/step_scalars.h"
 #include "passes/optimizers.h"
 #include "passes/pass.h"
 

@@ -16,7 +16,7 @@
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/infer.h"
-#include "ops/nvfp4.h"
+#include "ops/lowbit/nvfp4.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 #include "passes/recipe_layers.h"

@@ -7,7 +7,7 @@
  * once, however many products read them. Elsewhere the weight is made again as ever: on other devices, in skipped blocks, where dims
  * aren't those that the products take, and where tiles of the members of a packed weight don't line up. */
 #include "ops/attrs.h"
-#include "ops/fp8_tiles.h"
+#include "ops/lowbit/fp8_tiles.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 #include "passes/recipe_layers.h"

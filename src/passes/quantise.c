@@ -7,7 +7,7 @@
 #include "passes/quantise.h"
 
 #include "ops/attrs.h"
-#include "ops/nf4.h"
+#include "ops/lowbit/nf4.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 

@@ -79,7 +79,7 @@ typedef enum StateExtent {
     STATE_BLOCKS,   /* one for each MOMENT_BLOCK elements: the scales of codes */
 } StateExtent;
 
-/* The dynamic map (ops/dynamic_map.h) of a state that may be kept in codes of 8 bits. */
+/* The dynamic map (ops/lowbit/dynamic_map.h) of a state that may be kept in codes of 8 bits. */
 typedef enum StateCode { CODE_NONE, CODE_SIGNED, CODE_UNSIGNED } StateCode;
 
 /* What the optimizer keeps of the parameters of a bucket, one after the other in a flat value of the plan. */
@@ -148,7 +148,7 @@ typedef struct Arrival {
 } Arrival;
 
 /* A tensor that is kept in codes with one scale. The plan's values of all N of them: */
-#define PRECISION_SCALES "fp8.scales"   /* f32 (N,4): a row as ops/fp8.h says */
+#define PRECISION_SCALES "fp8.scales"   /* f32 (N,4): a row as ops/lowbit/fp8.h says */
 #define PRECISION_NOW "fp8.now"         /* f32 (N): the largest magnitude since the last optimizer step */
 #define PRECISION_HISTORY "fp8.history" /* f32 (H,N): those of earlier steps; that of applied step s in row s mod H */
 typedef struct ScaledTensor {
@@ -176,7 +176,7 @@ typedef struct Fp4Weight {
     /* The parameters that a frozen weight consists of: its codes are made when it is loaded. NULL: it is trained. */
     const char *const *params;
     int                num_params;
-    bool               is_tiled[2]; /* the scales of its codes, and of its transpose's, lie in tiles (ops/nvfp4.h) */
+    bool               is_tiled[2]; /* the scales of its codes, and of its transpose's, lie in tiles (ops/lowbit/nvfp4.h) */
 } Fp4Weight;
 
 /* The plan's values of such a weight, so far as a program reads them: codes of it and of its transpose, which have one number. */

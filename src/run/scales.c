@@ -1,6 +1,6 @@
 #include "run/scales.h"
 
-#include "ops/fp8.h"
+#include "ops/lowbit/fp8.h"
 
 #include <stdlib.h>
 

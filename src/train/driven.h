@@ -4,9 +4,9 @@
 #pragma once
 
 #include "config/config.h"
+#include "log/metrics.h"
 #include "model/weights.h"
 #include "text/tokenizer.h"
-#include "train/metrics.h"
 
 typedef struct Driven Driven;
 

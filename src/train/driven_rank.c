@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "files/folder.h"
-#include "train/output_dir.h"
+#include "store/output_dir.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ Status driven_rank_open(const Config *config, Comm *comm, RankPlace place, Drive
     TRY(trainer_agree(t, trainer_join(t)));
     TRY(trainer_agree(t, open_plan(t)));
     int64_t began;
-    TRY(trainer_agree(t, run_record_began(t->run_file, &began)));
+    TRY(trainer_agree(t, run_data_began(t->run_file, &began)));
     run_record_make(t->run_file, t->model, place.world, began, &t->record);
     t->keep = t->config->save_total_limit;
     t->branch = INT64_MAX; /* the caller says which checkpoints it goes on from */

@@ -6,11 +6,13 @@
 #include "data/split.h"
 #include "data/tokenize.h"
 #include "files/file.h"
+#include "store/run_record.h"
 #include "train/signals.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define TIME_FILE "time.txt" /* in the cache folder */
@@ -280,7 +282,8 @@ Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const
     return status;
 }
 
-Status run_data_time(const Config *config, int64_t *out)
+/* The time that the rows in the cache folder tell, where their chat template prints it; 0: none do. */
+static Status cached_time(const Config *config, int64_t *out)
 {
     Arena       arena = {0};
     const char *path = arena_printf(&arena, "%s/" TIME_FILE, cache_dir(&arena, config));
@@ -291,6 +294,31 @@ Status run_data_time(const Config *config, int64_t *out)
     *out = text.data ? strtoll(text.data, NULL, 10) : 0;
     arena_deinit(&arena);
     return status;
+}
+
+static int64_t noon_of_today(void)
+{
+    struct tm day;
+    time_t    now = time(NULL);
+    localtime_r(&now, &day);
+    day.tm_hour = 12;
+    day.tm_min = day.tm_sec = 0;
+    day.tm_isdst = -1;
+    return mktime(&day);
+}
+
+Status run_data_began(const Config *config, int64_t *out)
+{
+    RunPresence presence;
+    RunRecord   before = {0};
+    Status      status = run_record_read(config->output_dir, &presence, &before);
+    *out = before.began;
+    run_record_deinit(&before);
+    if (status == ERR_IO) return status;
+    status_clear(); /* of a record that isn't one: the trainer says so */
+    if (!*out) TRY(cached_time(config, out));
+    if (!*out) *out = noon_of_today();
+    return OK;
 }
 
 static uint64_t fold_key(uint64_t keys, const char *dir)

@@ -1,13 +1,13 @@
 /* The data of a run: datasets tokenized (or found in the cache) and turned into loaders. */
 #pragma once
 
+#include "config/config.h"
 #include "data/format.h"
 #include "data/inspect.h"
 #include "data/loader.h"
 #include "passes/compile.h"
 #include "text/template/template.h"
 #include "text/tokenizer.h"
-#include "config/config.h"
 
 typedef struct RunData {
     Arena     arena;
@@ -39,7 +39,7 @@ NODISCARD Status run_data_options(const Config *config, const Dataset *dataset, 
 InspectPacking run_data_packing(const Config *config, int64_t seq_len);
 
 /* The chat template of a run: the key chat_template, else the folder's own. NULL: there is none. now_unix: the time it prints
- * (run_record_began). */
+ * (run_data_began). */
 NODISCARD Status run_data_template(const Config *config, const char *tokenizer_dir, int64_t now_unix, Template **out_template);
 
 /* The text of the key chat_template, which may be its path; data NULL: the key isn't set. */
@@ -49,8 +49,9 @@ NODISCARD Status run_data_template_text(Arena *arena, const Config *config, Str 
 NODISCARD Status run_data_keys(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix,
                                uint64_t *out_keys);
 
-/* The time that the rows in the cache folder tell, where their chat template prints it; 0: none do. */
-NODISCARD Status run_data_time(const Config *config, int64_t *out);
+/* The time that chat templates print in the run of output_dir, in seconds: noon of the day when the first one there began (run.json); else
+ * what the rows in its cache folder tell; else noon of today, so that the runs of a day share their rows. */
+NODISCARD Status run_data_began(const Config *config, int64_t *out);
 
 /* Only the tokenizing. */
 NODISCARD Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix);

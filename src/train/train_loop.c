@@ -3,8 +3,8 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "log/report.h"
 #include "model/weights.h"
-#include "train/report.h"
 #include "train/signals.h"
 
 #include <math.h>
@@ -357,6 +357,22 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
     return OK;
 }
 
+void trainer_report(Trainer *t, bool finished)
+{
+    ReportFacts facts = {.config = t->config,
+                         .plan = t->plan,
+                         .architecture = t->model->module->architecture,
+                         .model_notes = strbuf_cstr(&t->model_notes),
+                         .data_notes = t->data.notes.len ? strbuf_cstr(&t->data.notes) : "",
+                         .step = t->state.step,
+                         .total = t->schedule.total,
+                         .skipped = t->state.skipped,
+                         .flops = trainer_flops_per_step(t),
+                         .of_limit = progress_of_limit(&t->progress),
+                         .finished = finished};
+    report_update(metrics_history(t->metrics), &facts);
+}
+
 Status trainer_save(Trainer *t)
 {
     SaveContext context;
@@ -482,7 +498,7 @@ static Status between_steps(Trainer *t)
     if (t->state.eval_pending && !t->signal) {
         TRY(run_eval(t));
         step_limit_measure(&t->limit);
-        if (!t->state.eval_pending && trainer_leads(t)) report_update(t, false);
+        if (!t->state.eval_pending && trainer_leads(t)) trainer_report(t, false);
         TRY(agree_on_signal(t));
     }
     if (save_due(t, t->state.step) && !t->signal) {

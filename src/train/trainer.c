@@ -4,13 +4,13 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "fit/fit.h"
 #include "model/init.h"
 #include "model/merge.h"
+#include "model/stop_token.h"
 #include "model/weights.h"
 #include "passes/optimizers.h"
-#include "train/output_dir.h"
-#include "train/report.h"
-#include "train/stop_token.h"
+#include "store/output_dir.h"
 
 #include <errno.h>
 #include <math.h>
@@ -165,7 +165,7 @@ Status trainer_join(Trainer *t)
 
 Status trainer_settle(Trainer *t)
 {
-    return setup_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config);
+    return fit_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config);
 }
 
 /* Who drives the steps may ask for any program between them. */
@@ -192,7 +192,7 @@ Status trainer_make_plan(Trainer *t)
     if (!t->is_driven) TRY(setup_refuse_inputs(t->model, t->plan));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     TRY(setup_check_pinned(t->plan, t->place.num_local, device_host_available()));
-    return setup_check_memory(t->config, t->model, t->device, t->plan, true);
+    return fit_check_memory(t->config, t->model, t->device, t->plan, true);
 }
 
 /* ---- data, weights ---- */
@@ -373,7 +373,7 @@ static Status finish(Trainer *t)
     if (status != OK) leave_branch(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
-    if (trainer_leads(t)) report_update(t, true);
+    if (trainer_leads(t)) trainer_report(t, true);
     return OK;
 }
 

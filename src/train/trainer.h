@@ -2,11 +2,11 @@
 #pragma once
 
 #include "data/loader.h"
+#include "log/eval_trend.h"
 #include "setup/setup.h"
+#include "store/checkpoint.h"
 #include "text/template/template.h"
 #include "text/tokenizer.h"
-#include "train/checkpoint.h"
-#include "train/eval_trend.h"
 
 /* What samples are made with. */
 typedef struct SampleJob {

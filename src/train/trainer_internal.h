@@ -3,19 +3,19 @@
 #pragma once
 
 #include "comm/agree.h"
+#include "comm/keeper.h"
 #include "data/loader.h"
+#include "log/progress.h"
+#include "measure/step_limit.h"
 #include "run/stepper.h"
+#include "setup/rank_threads.h"
+#include "store/output_lock.h"
+#include "store/run_record.h"
+#include "store/trainer_state.h"
 #include "text/tokenizer.h"
-#include "train/keeper.h"
-#include "train/output_lock.h"
-#include "train/progress.h"
 #include "train/run_data.h"
-#include "train/run_record.h"
-#include "train/rank_threads.h"
 #include "train/schedule.h"
-#include "train/step_limit.h"
 #include "train/trainer.h"
-#include "train/trainer_state.h"
 
 /* The device has the next step to run while the host looks at the one before. */
 enum { STEPS_AHEAD = 1 };
@@ -141,6 +141,9 @@ NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
 /* A checkpoint of the present state, made by all ranks. */
 NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
+
+/* report.html of the present state. */
+void trainer_report(Trainer *trainer, bool finished);
 
 /* The command that goes on from the newest checkpoint, in words. */
 const char *trainer_same_command(const Trainer *trainer);

@@ -5,8 +5,8 @@
 #include "base/log.h"
 #include "model/peft.h"
 #include "model/weights.h"
-#include "train/disk.h"
-#include "train/output_dir.h"
+#include "store/disk.h"
+#include "store/output_dir.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -146,7 +146,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     RunRecord     before;
     TrainState    state;
     int64_t       began;
-    TRY(run_record_began(c, &began));
+    TRY(run_data_began(c, &began));
     run_record_make(t->run_file, t->model, t->place.world, began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);

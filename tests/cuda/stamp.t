@@ -7,7 +7,7 @@ if ! command -v ninja > /dev/null || ! command -v cc > /dev/null; then
     skip "no ninja or compiler here"
     finish
 fi
-mkdir -p "$dir/tools" "$dir/tests/cuda" "$dir/src/device/cuda" "$dir/src/ops" "$dir/src/base" "$dir/build"
+mkdir -p "$dir/tools" "$dir/tests/cuda" "$dir/src/device/cuda" "$dir/src/ops/rows" "$dir/src/base" "$dir/build"
 cp tools/cuda-stamp "$dir/tools/"
 cd "$dir" || exit 1
 echo '#include "base/b.h"' > src/device/cuda/a.c
@@ -46,9 +46,9 @@ for file in src/device/cuda/a.c src/base/b.h src/base/c.def; do
     cp kept "$file"
 done
 silent "changed back"
-touch src/ops/new.cu
-tells "a new source" src/ops/new.cu
-rm src/ops/new.cu
+touch src/ops/rows/new.cu
+tells "a new source" src/ops/rows/new.cu
+rm src/ops/rows/new.cu
 mv src/base/c.def kept
 tells "a removed header" src/base/c.def none
 mv kept src/base/c.def

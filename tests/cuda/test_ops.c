@@ -1,7 +1,7 @@
 /* Every CUDA kernel against the CPU: `surogate doctor` as a test.
  *
  *   test_cuda ops [op] */
-#include "run/doctor.h"
+#include "measure/doctor.h"
 #include "test.h"
 
 int main(int argc, char **argv)

@@ -1,6 +1,6 @@
 /* adamw_8bit: its map and 100 updates against bitsandbytes' (tests/oracle/make_adamw_8bit.py); what it shares with adamw. */
 #include "files/safetensors.h"
-#include "ops/dynamic_map.h"
+#include "ops/lowbit/dynamic_map.h"
 #include "ops/op_case.h"
 
 static const char fixture_path[] = "tests/fixtures/adamw_8bit.safetensors";

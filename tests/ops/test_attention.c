@@ -1,6 +1,6 @@
 /* attention, attention_bwd and attention_cached against loops in fp64 written from the definition: documents that begin
  * and end inside blocks, grouped heads, packed rows, lengths around the sizes of blocks, a cache filled in pieces. */
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include "ops/op_case.h"
 #include "ops/op_inputs.h"

@@ -1,10 +1,10 @@
 /* The ops of FP8 with a scale a tensor: codes and their transpose, what saturates and what doesn't, scales that follow a history,
  * and the three products of a linear layer. */
-#include "ops/fp8.h"
-#include "ops/fp8_update.h"
+#include "ops/lowbit/fp8.h"
+#include "ops/lowbit/fp8_update.h"
 #include "ops/op_case.h"
 #include "ops/op_inputs.h"
-#include "ops/products.h"
+#include "ops/products/products.h"
 
 static const Fp8QuantiseAttrs  quantise_attrs[] = {{DTYPE_TO_ATTR(DT_E4M3)}, {DTYPE_TO_ATTR(DT_E5M2)}};
 static const ScaledLinearAttrs to_bf16 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16)}, to_f32 = {.alpha = 1};

@@ -1,6 +1,6 @@
 /* gemm_run against three loops in fp64: every layout, dtype and size class, sub-matrices, and equal bits for any number
  * of threads. */
-#include "ops/gemm.h"
+#include "ops/products/gemm.h"
 
 #include "base/philox.h"
 #include "test.h"

@@ -1,6 +1,6 @@
 /* lm_head_loss and its backward over several chunks of rows, against fp64; what ignored and impossible labels do. */
-#include "ops/lm_head.h"
-#include "ops/lm_head_chunks.h"
+#include "ops/loss/lm_head.h"
+#include "ops/loss/lm_head_chunks.h"
 
 #include "ops/op_case.h"
 

@@ -1,6 +1,6 @@
 /* nf4_quantise and nf4_dequantise against bitsandbytes (tests/oracle/make_nf4.py), bit for bit. */
 #include "files/safetensors.h"
-#include "ops/nf4.h"
+#include "ops/lowbit/nf4.h"
 #include "ops/op_case.h"
 
 static const char fixture_path[] = "tests/fixtures/nf4.safetensors";

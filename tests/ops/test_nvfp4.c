@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/philox.h"
 #include "files/safetensors.h"
-#include "ops/nvfp4.h"
+#include "ops/lowbit/nvfp4.h"
 #include "ops/op_case.h"
 
 static const char fixture_path[] = "tests/fixtures/nvfp4.safetensors";

@@ -1,6 +1,6 @@
 /* Conversions of numbers in kernels are those of dtype_encode and dtype_decode, which are compared with ml_dtypes: every code, and a
  * million random floats of each format; TEST_LONG=1, or on a GPU: a hundred million. */
-#include "ops/fp8.h"
+#include "ops/lowbit/fp8.h"
 #include "random_float.h"
 #include "text_run.h"
 

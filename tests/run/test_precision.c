@@ -2,7 +2,7 @@
  * change what they are. */
 #include "base/philox.h"
 #include "family.h"
-#include "ops/fp8.h"
+#include "ops/lowbit/fp8.h"
 #include "run/scales.h"
 
 enum { ROWS = 4, TOKENS = ROWS * FAMILY_T };

@@ -4,9 +4,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "model/new.h"
+#include "store/run_record.h"
+#include "store/trainer_state.h"
 #include "text/bpe_train.h"
-#include "train/run_record.h"
-#include "train/trainer_state.h"
 
 #include "test.h"
 

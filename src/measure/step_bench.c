@@ -1,0 +1,422 @@
+/* See step_bench.h. */
+#include "measure/step_bench.h"
+
+#include "base/philox.h"
+#include "comm/comm.h"
+#include "comm/keeper.h"
+#include "fit/fit.h"
+#include "measure/fp8_bound.h"
+#include "ops/ops.h"
+#include "run/stepper.h"
+#include "setup/rank_threads.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct StepBench {
+    Config         config;
+    Comm          *comm; /* NULL: one rank */
+    RankPlace      place;
+    Arena          arena;
+    HfModel       *model;
+    CompileOptions options;
+    Device        *device;
+    Plan          *plan;
+    Session       *session;
+    Keeper        *keeper;  /* NULL: one rank */
+    double         allowed; /* seconds for a step; INFINITY before the first */
+    Stepper        stepper;
+    Feeds          batch;
+    int64_t        trained;        /* labels of a micro-batch */
+    double         document_share; /* pairs of queries and keys, over those of rows of one document */
+    int64_t        step;
+    double         create_seconds;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Random weights from one block used over and over: their values don't matter, that they aren't zeros does. */
+typedef struct RandomBlock {
+    float    *values;
+    uint16_t *bf16;
+} RandomBlock;
+enum { BLOCK = 1 << 24 };
+
+static Status random_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+{
+    const RandomBlock *block = context;
+    (void)first;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < BLOCK ? count - at : BLOCK;
+        memcpy(out + at, block->values, (size_t)n * sizeof *out);
+    }
+    for (int64_t i = 0; i < count && param->init == INIT_ONES; i++) out[i] = 1;
+    return OK;
+}
+
+static const void *stored_values(void *context, const Param *param, int64_t first, int64_t count)
+{
+    const RandomBlock *block = context;
+    (void)first;
+    if (count > BLOCK || param->init == INIT_ONES || !(DT_SET(param->type.dtype) & DT_SET_FLOAT)) return NULL;
+    return param->type.dtype == DT_BF16 ? (const void *)block->bf16 : block->values;
+}
+
+static Status fill_weights(StepBench *b)
+{
+    RandomBlock block = {malloc(BLOCK * sizeof *block.values), malloc(BLOCK * sizeof *block.bf16)};
+    LoadSource  source = {.context = &block, .values = random_values, .stored = stored_values};
+    if (!block.values || !block.bf16) fatal_out_of_memory(BLOCK * sizeof *block.values);
+    for (int i = 0; i < BLOCK; i++) block.values[i] = (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
+    dtype_convert(block.bf16, DT_BF16, block.values, DT_F32, BLOCK);
+    Status status = session_load(b->session, false, &source);
+    if (status == OK) status = session_load(b->session, true, &source);
+    for (int i = 0; i < b->model->num_namespaces && status == OK; i++) {
+        source.ns = b->model->namespaces[i]->ns;
+        status = session_load(b->session, false, &source);
+    }
+    if (status == OK) status = session_sync(b->session);
+    free(block.values);
+    free(block.bf16);
+    return status;
+}
+
+/* The length of document n: lognormal, median 300, deviation 1 of the logarithm. */
+static int64_t document_len(uint32_t n, int64_t most)
+{
+    Philox4 draw = philox4x32(n, 0, 0, 0, 5);
+    double  u = ((double)draw.v[0] + 0.5) / 4294967296.0, phase = (double)draw.v[1] / 4294967296.0;
+    double  len = exp(log(300) + sqrt(-2 * log(u)) * cos(6.283185307179586 * phase));
+    return len < 2 ? 2 : len > (double)most ? most : (int64_t)len;
+}
+
+static const Program *micro_program(const StepBench *b, int64_t micro)
+{
+    return plan_micro(b->plan, micro, b->config.gradient_accumulation_steps);
+}
+
+/* The shape of a micro-step. */
+static const ProgramSpec *micro_spec(const StepBench *b)
+{
+    return &micro_program(b, 0)->spec;
+}
+
+static void make_batch(StepBench *b)
+{
+    int64_t  seq = micro_spec(b)->seq, count = micro_spec(b)->batch * seq;
+    Feeds   *feeds = &b->batch;
+    int32_t  document = 0;
+    uint32_t vocab = (uint32_t)b->model->vocab_size;
+    double   pairs = 0;
+    feeds_init(feeds, arena_array(&b->arena, int32_t, feeds_numel(count, 0)), count, 0);
+    b->trained = count;
+    for (int64_t i = 0, begin = 0, len = 0; i < count; i++) {
+        int64_t t = i % seq;
+        if (t == 0 || t - begin == len) {
+            begin = t;
+            len = b->options.dense ? seq : document_len((uint32_t)document, seq);
+            document++;
+        }
+        Philox4 random = philox4x32((uint32_t)i, (uint32_t)b->place.rank, 0, 0, 2);
+        feeds->tokens[i] = (int32_t)(random.v[0] % vocab);
+        feeds->labels[i] = (int32_t)(random.v[1] % vocab);
+        feeds->positions[i] = (int32_t)(t - begin);
+        feeds->doc_start[i] = (int32_t)begin;
+        feeds->doc_id[i] = document - 1;
+        pairs += (double)(t - begin + 1);
+    }
+    b->document_share = pairs / ((double)count * (double)(seq + 1) / 2);
+}
+
+static double trained_tokens(const StepBench *b)
+{
+    return (double)(b->trained * b->config.gradient_accumulation_steps * b->place.world);
+}
+
+/* The first scales of what is kept in codes. */
+static Status calibrate(StepBench *b)
+{
+    if (!stepper_must_measure(&b->stepper)) return OK;
+    TRY(stepper_measure(&b->stepper, 0, trained_tokens(b), &b->batch));
+    return stepper_measured(&b->stepper);
+}
+
+static Status create(StepBench *b)
+{
+    const Config *settled;
+    TRY(setup_model(&b->arena, &b->config, &b->model));
+    TRY(setup_rank_device(&b->config, b->place.local, b->place.num_local, &b->device));
+    if (b->comm) TRY(b->device->api->join(b->device, b->comm));
+    TRY(fit_settle(&b->arena, &b->config, b->model, b->device, b->comm, b->place.num_local, &settled));
+    b->config = *settled;
+    TRY(setup_options(&b->config, b->model, &b->options));
+    b->options.rank = b->place.rank;
+    compile_drop(&b->options, &entry_eval);
+    compile_drop(&b->options, &entry_prefill);
+    compile_drop(&b->options, &entry_decode);
+    double before = now();
+    TRY(setup_plan(&b->arena, b->model, &b->options, b->device, &b->plan));
+    TRY(setup_check_pinned(b->plan, 1, device_host_available()));
+    TRY(fit_check_memory(&b->config, b->model, b->device, b->plan, true));
+    TRY(session_create(b->plan, b->device, &b->session));
+    TRY(setup_refuse_inputs(b->model, b->plan));
+    stepper_init(&b->stepper, b->session, b->comm, 1, b->options.precision.margin);
+    b->create_seconds = now() - before;
+    make_batch(b);
+    TRY(fill_weights(b));
+    TRY(stepper_gather(&b->stepper));
+    return calibrate(b);
+}
+
+static Status create_rank(const Config *config, Comm *comm, RankPlace place, StepBench **out_bench)
+{
+    StepBench *b = calloc(1, sizeof *b);
+    if (!b) fatal_out_of_memory(sizeof *b);
+    b->config = *config;
+    b->comm = comm;
+    b->place = place;
+    b->allowed = INFINITY;
+    Status status = keeper_start(comm, &b->keeper);
+    keeper_phase(b->keeper, "starting", b->allowed);
+    if (status == OK) status = create(b);
+    if (status != OK) {
+        if (comm) comm_abort(comm, status, status_message()); /* before what others' devices may read is freed */
+        step_bench_destroy(b);
+        return status;
+    }
+    *out_bench = b;
+    return OK;
+}
+
+Status step_bench_create(const Config *config, StepBench **out_bench)
+{
+    Config alone = *config;
+    alone.gpus = alone.world_size = 1;
+    return create_rank(&alone, NULL, RANK_ALONE, out_bench);
+}
+
+void step_bench_destroy(StepBench *b)
+{
+    if (!b) return;
+    session_destroy(b->session);
+    if (b->device) b->device->api->destroy(b->device);
+    hf_model_close(b->model);
+    keeper_stop(b->keeper);
+    arena_deinit(&b->arena);
+    free(b);
+}
+
+/* Queues a step's programs behind what the device runs. */
+static Status queue_step(StepBench *b)
+{
+    const double rate = 1e-5;
+    TRY(stepper_begin(&b->stepper, b->step++, b->config.gradient_accumulation_steps, trained_tokens(b), rate));
+    for (int64_t micro = 0; micro < b->config.gradient_accumulation_steps; micro++) TRY(stepper_micro(&b->stepper, &b->batch));
+    return stepper_update(&b->stepper, rate);
+}
+
+/* What a step took on the slowest rank. */
+static Status slowest(const StepBench *b, double *seconds)
+{
+    double all[COMM_MOST_RANKS];
+    if (!b->comm) return OK;
+    TRY(comm_all_gather(b->comm, seconds, all, sizeof *seconds));
+    for (int r = 0; r < b->place.world; r++)
+        if (all[r] > *seconds) *seconds = all[r];
+    return OK;
+}
+
+/* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. A step takes from the end of
+ * the one before it to its own; *out_idle: the part of all that in which the device had nothing to do. */
+static Status time_steps(StepBench *b, int count, double *seconds, double *out_idle)
+{
+    bool    ahead = !b->device->api->is_synchronous;
+    int64_t first = b->step;
+    double  idle = 0, sum = 0;
+    for (int i = 0; i < count; i++) {
+        double gap = 0;
+        keeper_phase(b->keeper, "timing steps", b->allowed);
+        while (b->step <= first + i + ahead && b->step < first + count) TRY(queue_step(b));
+        TRY(session_await_step(b->session, first + i, &seconds[i]));
+        if (i > 0) TRY(session_idle_before(b->session, first + i, &gap));
+        seconds[i] += gap;
+        TRY(slowest(b, &seconds[i]));
+        sum += seconds[i];
+        idle += gap;
+    }
+    *out_idle = idle / sum;
+    return OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Changes the order of `seconds`. */
+static double median(double *seconds, int count)
+{
+    qsort(seconds, (size_t)count, sizeof *seconds, by_value);
+    return seconds[count / 2];
+}
+
+static Status read_loss(StepBench *b, double *out)
+{
+    float loss;
+    TRY(session_output(b->session, plan_program(b->plan, &entry_optimizer), "loss", &loss, sizeof loss));
+    *out = (double)loss;
+    return OK;
+}
+
+Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
+{
+    double *seconds = arena_array(&b->arena, double, num_steps + 1);
+    *out_times = (StepTimes){.sequence_len = micro_spec(b)->seq,
+                             .tokens = micro_spec(b)->batch * micro_spec(b)->seq * b->config.gradient_accumulation_steps * b->place.world,
+                             .create_seconds = b->create_seconds,
+                             .bytes = plan_total_bytes(b->plan)};
+    snprintf(out_times->device, sizeof out_times->device, "%s", b->plan->facts.name);
+    TRY(time_steps(b, 1, &out_times->first, &out_times->idle));
+    b->allowed = 5 * out_times->first;
+    TRY(read_loss(b, &out_times->first_loss));
+    TRY(time_steps(b, num_steps, seconds, &out_times->idle));
+    out_times->median = median(seconds, num_steps);
+    out_times->best = seconds[0];
+    TRY(read_loss(b, &out_times->loss));
+    TRY(fp8_bound(&b->config, b->model, b->device, &out_times->fp8_bound));
+    for (int k = 0; k < b->plan->num_programs; k++) {
+        const Program *program = &b->plan->programs[k];
+        for (int i = 0; i < program->num_launches; i++)
+            out_times->flops += b->place.world * step_bench_times(b, program) * step_bench_flops(b, &program->launches[i]);
+    }
+    return b->comm ? OK : session_beside_bytes(b->session, out_times->beside);
+}
+
+/* ---- several ranks ---- */
+
+/* The program's collectives alone. What waited for another launch doesn't wait. */
+static void take_collectives(Arena *arena, const Program *whole, Program *out)
+{
+    int *index = arena_array(arena, int, whole->num_launches + 1); /* of a launch among those that are taken, from 1; 0: it isn't */
+    *out = *whole;
+    out->launches = arena_array(arena, Launch, whole->num_launches + 1);
+    out->num_launches = 0;
+    out->replay = NULL;
+    for (int i = 0; i < whole->num_launches; i++) {
+        if (!(whole->launches[i].node->op->flags & OP_COLLECTIVE)) continue;
+        Launch *launch = &out->launches[out->num_launches++];
+        *launch = whole->launches[i];
+        for (int s = 0; s < STREAM_COUNT; s++)
+            if (launch->wait[s]) launch->wait[s] = index[launch->wait[s] - 1];
+        index[i] = out->num_launches;
+    }
+}
+
+/* A step's median seconds with its collectives alone. Numbers go wrong from here on. */
+static Status time_collectives(StepBench *b, int num_steps, double *out)
+{
+    const DeviceApi *api = b->device->api;
+    Program         *parts = arena_array(&b->arena, Program, b->plan->num_programs);
+    double          *seconds = arena_array(&b->arena, double, num_steps), idle;
+    Status           status = OK;
+    for (int i = 0; i < b->plan->num_programs && status == OK; i++) {
+        const Program *whole = &b->plan->programs[i];
+        if (!step_bench_times(b, whole)) continue;
+        take_collectives(&b->arena, whole, &parts[i]);
+        status = api->prepare(b->device, parts[i].launches, parts[i].num_launches, &parts[i].replay);
+    }
+    b->stepper.parts = parts;
+    if (status == OK) status = time_steps(b, num_steps, seconds, &idle);
+    b->stepper.parts = NULL;
+    for (int i = 0; i < b->plan->num_programs; i++)
+        if (parts[i].replay) api->release(b->device, parts[i].replay);
+    if (status == OK) *out = median(seconds, num_steps);
+    return status;
+}
+
+/* What a step's arithmetic waits for its collectives, on the rank that waits longest. A device of one stream waits for each. */
+static Status time_waits(StepBench *b, StepTimes *times)
+{
+    double own = 0;
+    for (int i = 0; i < b->plan->num_programs && b->device->api->profile_waits; i++) {
+        const Program *program = &b->plan->programs[i];
+        double         seconds = 0;
+        int            runs = step_bench_times(b, program);
+        keeper_phase(b->keeper, "timing waits", b->allowed);
+        if (runs) TRY(b->device->api->profile_waits(b->device, program->launches, program->num_launches, &seconds));
+        own += runs * seconds;
+    }
+    TRY(slowest(b, &own));
+    times->exposed = b->device->api->profile_waits ? own : times->comm;
+    return OK;
+}
+
+static Status share_beside(StepBench *b, StepTimes *times)
+{
+    int64_t own;
+    TRY(session_beside_bytes(b->session, &own));
+    return comm_all_gather(b->comm, &own, times->beside, sizeof own);
+}
+
+typedef struct RanksJob {
+    const Config *config;
+    int           num_steps;
+    StepTimes    *times; /* of rank 0 */
+} RanksJob;
+
+static Status bench_rank(void *context, Comm *comm, RankPlace place)
+{
+    RanksJob  *job = context;
+    StepBench *b = NULL;
+    StepTimes  other, *times = place.rank ? &other : job->times;
+    Status     status = create_rank(job->config, comm, place, &b);
+    if (status == OK) status = step_bench_run(b, job->num_steps, times);
+    if (status == OK) status = time_collectives(b, (job->num_steps + 1) / 2, &times->comm);
+    if (status == OK) status = time_waits(b, times);
+    if (status == OK) status = share_beside(b, times);
+    if (status == OK) status = comm_barrier(comm); /* none leaves while another's device may wait for it */
+    if (status != OK) comm_abort(comm, status, status_message());
+    step_bench_destroy(b);
+    return status;
+}
+
+Status step_bench_ranks(const Config *config, int num_steps, StepTimes *out_times)
+{
+    return rank_threads_alone(config, bench_rank, &(RanksJob){config, num_steps, out_times});
+}
+
+Status step_bench_profile(StepBench *b, const Program *program, double *seconds, double *out_overhead)
+{
+    FAIL_IF(!b->device->api->profile, ERR_UNSUPPORTED, "the device %s can't time launches", b->device->api->name);
+    return b->device->api->profile(b->device, program->launches, program->num_launches, seconds, out_overhead);
+}
+
+int step_bench_times(const StepBench *b, const Program *program)
+{
+    return (int)program_times(b->plan, program, b->config.gradient_accumulation_steps);
+}
+
+double step_bench_flops(const StepBench *b, const Launch *launch)
+{
+    double flops = launch_cost(launch).flops;
+    return launch->node->op->flags & OP_BY_DOCUMENT ? flops * b->document_share : flops;
+}
+
+double step_bench_document_share(const StepBench *b)
+{
+    return b->document_share;
+}
+
+const Plan *step_bench_plan(const StepBench *b)
+{
+    return b->plan;
+}

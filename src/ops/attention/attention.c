@@ -1,0 +1,450 @@
+/* attention: o = softmax(scale q k^T) v per head; a query attends the keys of its own document up to itself.
+ *
+ * Of a window, only its last keys. With softcap scores are softcap tanh(scale q k / softcap).
+ *
+ * Scores are never whole: a task takes a block of queries of all heads that share a key/value head, and goes over
+ * blocks of keys with the largest score and the sum of exponentials so far (Milakov and Gimelshein 2018; Dao et al.
+ * 2022), in fp32. Blocks of keys before the document or window, or after the queries, are not looked at. lse =
+ * log(sum(exp(scores))) is kept for backward. */
+#include "ops/attention/attention.h"
+
+#include "device/cpu/sgemm.h"
+
+#include <float.h>
+
+const AttrDef attention_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+                                   ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_INT(AttentionAttrs, window, 0),
+                                   ATTR_FLOAT(AttentionAttrs, scale, 0),   ATTR_FLOAT(AttentionAttrs, softcap, 0),
+                                   ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
+
+Status attention_infer_qkv(const Node *node, int at)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    int64_t               heads = attrs->num_heads, kv_heads = attrs->num_kv_heads, dim = attrs->head_dim;
+    FAIL_IF(heads < 1 || kv_heads < 1 || dim < 1 || heads % kv_heads, ERR_INVALID,
+            "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected at least 1 and a multiple of "
+            "num_kv_heads heads",
+            (long long)heads, (long long)kv_heads, (long long)dim);
+    FAIL_IF(attrs->window < 0 || !(attrs->softcap >= 0), ERR_INVALID,
+            "attributes window %lld, softcap %g: expected 0 (none) or a positive number", (long long)attrs->window, attrs->softcap);
+    FAIL_IF(!isfinite(attrs->scale), ERR_INVALID, "attribute scale is %g, expected a finite number", attrs->scale);
+    TRY(infer_float(node, at, "q", 3));
+    if (node->in[at]->type.ndim == 3) {
+        FAIL_IF(node->in[at + 1] || node->in[at + 2], ERR_INVALID, "packed q comes with k or v, expected it alone");
+        return infer_input(node, at, "packed q", DT_SET_FLOAT, DIMS(-1, -1, (heads + 2 * kv_heads) * dim));
+    }
+    TRY(infer_input(node, at, "q", DT_SET_FLOAT, DIMS(-1, -1, heads, dim)));
+    FAIL_IF(!node->in[at + 1] || !node->in[at + 2], ERR_INVALID, "q (B,T,H,D) without k or v, expected both");
+    const TensorType *q = &node->in[at]->type;
+    TRY(infer_input(node, at + 1, "k", DT_SET_FLOAT, DIMS(q->dim[0], q->dim[1], kv_heads, dim)));
+    return infer_input(node, at + 2, "v", DT_SET_FLOAT, DIMS(q->dim[0], q->dim[1], kv_heads, dim));
+}
+
+/* q | packed, [k], [v], doc_start i32 (B,T) -> o (B,T,H,D) of q's dtype, lse (B,H,T) f32. */
+static Status attention_infer(Node *node)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    TRY(attention_infer_qkv(node, 0));
+    const TensorType *q = &node->in[0]->type;
+    TRY(infer_input(node, 3, "doc_start", DT_SET(DT_I32), DIMS(q->dim[0], q->dim[1])));
+    node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, attrs->head_dim);
+    node->out[1]->type = type_make(DT_F32, 3, q->dim[0], attrs->num_heads, q->dim[1]);
+    return OK;
+}
+
+static Status attention_backward(GradBuilder *grad, const Node *node)
+{
+    Value   *do_ = grad_of(grad, node->out[0]), *dlse = grad_of(grad, node->out[1]), *out[3] = {NULL};
+    uint32_t want = 0;
+    for (int k = 0; k < 3; k++) want |= want_bit(node->in[k] && grad_wanted(grad, node->in[k]), k);
+    if ((!do_ && !dlse) || !want) return OK;
+    ScaleAttrs none = {.by = 0};
+    if (!do_) TRY(grad_emit(grad, OP_SCALE, &none, &node->out[0], 1, ~0u, &do_));
+    Value *in[] = {do_, node->in[0], node->in[1], node->in[2], node->out[0], node->out[1], node->in[3], dlse};
+    TRY(grad_emit(grad, OP_ATTENTION_BWD, node->attrs, in, 8, want, out));
+    for (int k = 0; k < 3; k++)
+        if (want & (1u << k)) TRY(grad_add(grad, node->in[k], out[k]));
+    return OK;
+}
+
+Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
+{
+    Attention a = {.batch = q->dim[0],
+                   .len = q->dim[1],
+                   .num_heads = attrs->num_heads,
+                   .num_kv_heads = attrs->num_kv_heads,
+                   .dim = attrs->head_dim,
+                   .window = attrs->window,
+                   .softcap = (float)attrs->softcap,
+                   .group = attrs->num_heads / attrs->num_kv_heads};
+    a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
+    a.q.dtype = q->dtype;
+    return a;
+}
+
+Heads heads_of_view(const TensorView *view, int64_t dim)
+{
+    int64_t row = view->type.dim[2] * dim;
+    return (Heads){view->data, view->type.dtype, view->type.dim[1] * row, row, dim};
+}
+
+void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Heads *out_k, Heads *out_v)
+{
+    if (views[0].type.ndim == 4) {
+        *out_q = heads_of_view(&views[0], a->dim);
+        *out_k = heads_of_view(&views[1], a->dim);
+        *out_v = heads_of_view(&views[2], a->dim);
+        return;
+    }
+    int64_t row = (a->num_heads + 2 * a->num_kv_heads) * a->dim;
+    *out_q = *out_k = *out_v = (Heads){views[0].data, views[0].type.dtype, a->len * row, row, a->dim};
+    out_k->data = vec_at_mut(views[0].data, out_q->dtype, a->num_heads * a->dim);
+    out_v->data = vec_at_mut(views[0].data, out_q->dtype, (a->num_heads + a->num_kv_heads) * a->dim);
+}
+
+double attention_macs(const Attention *a)
+{
+    /* queries whose window has no beginning yet, then those of whole windows */
+    int64_t growing = a->window ? min_i64(a->len, max_i64(0, a->window - a->first)) : a->len;
+    double  pairs = (double)growing * (double)a->first + (double)growing * (double)(growing + 1) / 2;
+    pairs += (double)(a->len - growing) * (double)a->window;
+    return (double)(a->batch * a->num_heads * a->dim) * pairs;
+}
+
+static OpCost attention_cost(const Node *node)
+{
+    Attention a = attention_dims(node->attrs, &node->in[0]->type);
+    OpCost    cost = cost_streaming(node, 4 * attention_macs(&a));
+    cost.matrix_unit = true;
+    return cost;
+}
+
+const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride)
+{
+    if (heads->dtype == DT_F32) {
+        *out_stride = heads->token_stride;
+        return heads_at(heads, b, t, h);
+    }
+    *out_stride = heads->dim;
+    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
+    return scratch;
+}
+
+/* Columns of x (D, rows), `stride` floats apart from one d to the next, become rows [t, t + rows) of one head: they are those of sgemm's
+ * panels of b turned. scratch: sgemm_packed(D, SGEMM_COLS, rows) floats. */
+static void store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride, float *scratch)
+{
+    const SgemmKernel *kernel = sgemm_kernel();
+    SgemmB             turned = sgemm_pack_b(kernel, true, heads->dim, rows, x, DT_F32, stride, scratch, kernel->cols * rows);
+    for (int64_t d = 0; d < heads->dim; d += turned.row)
+        for (int64_t i = 0; i < rows; i++) {
+            void *to = vec_at_mut(heads_at_mut(heads, b, t + i, h), heads->dtype, d);
+            vec_store_row(to, heads->dtype, turned.data + d / turned.row * turned.panel + i * turned.row,
+                          min_i64(turned.row, heads->dim - d));
+        }
+}
+
+enum {
+    PANEL = SGEMM_COLS, /* queries */
+    BLOCK_K = 144,      /* whole tiles; scores of a panel stay in the first cache */
+};
+
+/* Queries t, t + 1, .. of one head, a column each. Columns after `count` repeat the last query. */
+typedef struct Panel {
+    int64_t head, t, count;
+    int64_t begin, end;         /* keys that any of them attends */
+    int64_t all_begin, all_end; /* keys that all of them attend */
+    int32_t first[PANEL], after[PANEL];
+    float   most[PANEL], total[PANEL]; /* the largest score so far, the sum of exponentials */
+    float  *sum;                       /* (D, PANEL): of exponentials times values */
+    SgemmB  q;                         /* (D, PANEL) */
+} Panel;
+
+static int64_t block_q(const Attention *a)
+{
+    return div_up(max_i64(1, 128 / a->group), PANEL) * PANEL;
+}
+
+/* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys and values (K,D) where bf16; results turned. */
+static int64_t panels_of_block(const Attention *a)
+{
+    return a->group * div_up(min_i64(block_q(a), a->len), PANEL);
+}
+
+static int64_t panel_floats(const Attention *a)
+{
+    return div_up(sizeof(Panel), 64) * 16 + PANEL * a->dim + sgemm_packed(PANEL, SGEMM_COLS, a->dim);
+}
+
+static int64_t forward_floats(const Attention *a)
+{
+    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + a->dim) + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K) +
+           sgemm_packed(a->dim, SGEMM_COLS, PANEL);
+}
+
+size_t attention_forward_workspace(const Attention *a, int num_workers)
+{
+    return (size_t)(num_workers * forward_floats(a)) * sizeof(float);
+}
+
+static size_t attention_workspace(const Node *node, int num_workers)
+{
+    Attention a = attention_dims(node->attrs, &node->in[0]->type);
+    return attention_forward_workspace(&a, num_workers);
+}
+
+typedef struct ForwardJob {
+    const Attention *a;
+    float           *scratch;
+    int64_t          blocks;
+} ForwardJob;
+
+static Panel *panel_start(const Attention *a, const SgemmKernel *kernel, int64_t b, int64_t head, int64_t t, int64_t count, float *memory)
+{
+    Panel *p = (Panel *)memory;
+    *p = (Panel){.head = head, .t = t, .count = count, .begin = INT64_MAX, .all_end = INT64_MAX};
+    p->sum = memory + div_up(sizeof(Panel), 64) * 16;
+    p->q = sgemm_pack_b(kernel, true, count, a->dim, heads_at(&a->q, b, t, head), a->q.dtype, a->q.token_stride, p->sum + PANEL * a->dim,
+                        kernel->cols * a->dim);
+    for (int64_t i = 0; i < PANEL; i++) {
+        int64_t query = t + min_i64(i, count - 1), first = attention_first_key(a, b, query), after = a->first + query + 1;
+        p->first[i] = (int32_t)first;
+        p->after[i] = (int32_t)after;
+        p->begin = min_i64(p->begin, first);
+        p->end = max_i64(p->end, after);
+        p->all_begin = max_i64(p->all_begin, first);
+        p->all_end = min_i64(p->all_end, after);
+        p->most[i] = -FLT_MAX; /* so that differences from it are numbers */
+    }
+    memset(p->sum, 0, (size_t)(PANEL * a->dim) * sizeof(float));
+    return p;
+}
+
+/* Scores (keys, PANEL) of keys from `key` on become exponentials, 0 where a query doesn't attend; sums so far are scaled to the new
+ * largest. A query's sums are over its keys in order. */
+static void panel_softmax(const Attention *a, Panel *panel, float *restrict score, int64_t key, int64_t keys)
+{
+    float most[PANEL], total[PANEL], shrink[PANEL];
+    if (a->softcap > 0) vec_softcap(score, a->softcap, keys * PANEL);
+    if (key < panel->all_begin || key + keys > panel->all_end)
+        for (int64_t j = 0; j < keys; j++)
+            for (int i = 0; i < PANEL; i++) {
+                bool attends = (int32_t)(key + j) >= panel->first[i] && (int32_t)(key + j) < panel->after[i];
+                score[j * PANEL + i] = attends ? score[j * PANEL + i] : -INFINITY;
+            }
+    memcpy(most, panel->most, sizeof most);
+    for (int64_t j = 0; j < keys; j++)
+        for (int i = 0; i < PANEL; i++) most[i] = score[j * PANEL + i] > most[i] ? score[j * PANEL + i] : most[i];
+    for (int i = 0; i < PANEL; i++) {
+        shrink[i] = vec_exp_below(panel->most[i] - most[i]);
+        total[i] = panel->total[i] * shrink[i];
+    }
+    for (int64_t j = 0; j < keys; j++)
+        for (int i = 0; i < PANEL; i++) {
+            score[j * PANEL + i] = vec_exp_below(score[j * PANEL + i] - most[i]);
+            total[i] += score[j * PANEL + i];
+        }
+    memcpy(panel->most, most, sizeof most);
+    memcpy(panel->total, total, sizeof total);
+    for (int64_t d = 0; d < a->dim; d++)
+        for (int i = 0; i < PANEL; i++) panel->sum[d * PANEL + i] *= shrink[i];
+}
+
+static void panel_finish(const Attention *a, int64_t b, const Panel *p, float *scratch)
+{
+    float *lse = a->lse ? a->lse + (b * a->num_heads + p->head) * a->len + p->t : NULL;
+    for (int64_t d = 0; d < a->dim; d++)
+        for (int i = 0; i < PANEL; i++) p->sum[d * PANEL + i] /= p->total[i];
+    if (a->o.data) store_turned(&a->o, b, p->t, p->count, p->head, p->sum, PANEL, scratch);
+    for (int64_t i = 0; lse && i < p->count; i++) lse[i] = p->most[i] + logf(p->total[i]);
+}
+
+VEC_TASK(forward_task)
+{
+    const ForwardJob  *job = context;
+    const Attention   *a = job->a;
+    const SgemmKernel *kernel = sgemm_kernel();
+    float             *panels = job->scratch + worker * forward_floats(a), *score = panels + panels_of_block(a) * panel_floats(a);
+    float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim,
+          *turned = v_scratch + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K);
+    /* the last blocks are the longest: they go first */
+    int64_t row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * block_q(a), rows = min_i64(block_q(a), a->len - row);
+    int64_t b = task / a->num_kv_heads % a->batch, g = task % a->num_kv_heads, k_stride, v_stride, count = 0, begin = INT64_MAX, end = 0;
+    for (int64_t h = g * a->group; h < (g + 1) * a->group; h++)
+        for (int64_t i = 0; i < rows; i += PANEL) {
+            Panel *p = panel_start(a, kernel, b, h, row + i, min_i64(PANEL, rows - i), panels + count++ * panel_floats(a));
+            begin = min_i64(begin, p->begin);
+            end = max_i64(end, p->end);
+        }
+    /* blocks begin at multiples of their size, so that a query's bits don't depend on its neighbours */
+    for (int64_t next, key = begin; key < end; key = next) {
+        next = min_i64(end, (key / BLOCK_K + 1) * BLOCK_K);
+        const float *k = attention_rows(&a->k, b, key, next - key, g, k_scratch, &k_stride);
+        const float *v = attention_rows(&a->v, b, key, next - key, g, v_scratch, &v_stride);
+        for (int64_t i = 0; i < count; i++) {
+            Panel  *p = (Panel *)(panels + i * panel_floats(a));
+            int64_t from = max_i64(key, p->begin), keys = min_i64(next, p->end) - from;
+            if (keys <= 0) continue;
+            SgemmA k_a = sgemm_a(kernel, false, k + (from - key) * k_stride, k_stride);
+            SgemmA v_a = sgemm_a(kernel, true, v + (from - key) * v_stride, v_stride);
+            sgemm_run(kernel, keys, PANEL, a->dim, a->scale, k_a, p->q, score, PANEL, 0, NULL, 0);
+            panel_softmax(a, p, score, from, keys);
+            sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, SGEMM_ADD, NULL, 0);
+        }
+    }
+    for (int64_t i = 0; i < count; i++) panel_finish(a, b, (Panel *)(panels + i * panel_floats(a)), turned);
+}
+
+void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
+{
+    ForwardJob job = {.a = a, .scratch = workspace, .blocks = div_up(a->len, block_q(a))};
+    if (!a->batch || !a->len) return;
+    pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
+}
+
+static double reference_score(const Attention *a, int64_t b, int64_t t, int64_t h, int64_t key)
+{
+    const void *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group);
+    double      dot = 0;
+    for (int64_t d = 0; d < a->dim; d++) dot += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
+    double score = dot * a->scale, cap = a->softcap;
+    return cap > 0 ? cap * tanh(score / cap) : score;
+}
+
+/* One query of one head, in fp64. */
+static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
+{
+    int64_t begin = attention_first_key(a, b, t), end = a->first + t + 1;
+    double  most = -INFINITY, total = 0;
+    for (int64_t key = begin; key < end; key++) most = fmax(most, reference_score(a, b, t, h, key));
+    for (int64_t key = begin; key < end; key++) total += exp(reference_score(a, b, t, h, key) - most);
+    for (int64_t d = 0; a->o.data && d < a->dim; d++) {
+        double sum = 0;
+        for (int64_t key = begin; key < end; key++)
+            sum += exp(reference_score(a, b, t, h, key) - most) / total * vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
+        vec_set(heads_at_mut(&a->o, b, t, h), a->o.dtype, d, (float)sum);
+    }
+    if (a->lse) a->lse[(b * a->num_heads + h) * a->len + t] = (float)(most + log(total));
+}
+
+void attention_forward_reference(const Attention *a)
+{
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t t = 0; t < a->len; t++)
+            for (int64_t h = 0; h < a->num_heads; h++) reference_row(a, b, t, h);
+}
+
+static Attention attention_bound(const KernelArgs *args)
+{
+    Attention a = attention_dims(args->attrs, &args->in[0].type);
+    attention_bind_qkv(&a, args->in, &a.q, &a.k, &a.v);
+    a.o = heads_of_view(&args->out[0], a.dim);
+    a.doc_start = args->in[3].data;
+    a.lse = args->out[1].data;
+    return a;
+}
+
+static Status attention_blocks(const KernelArgs *args)
+{
+    Attention a = attention_bound(args);
+    TRY(attention_check_starts(&a));
+    attention_forward(&a, args->pool, args->workspace);
+    return OK;
+}
+
+static Status attention_reference(const KernelArgs *args)
+{
+    Attention a = attention_bound(args);
+    attention_forward_reference(&a);
+    return OK;
+}
+
+static Status attention_use_cache(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    TensorType            type = type_make(node->out[0]->type.dtype, 4, batch, len, attrs->num_kv_heads, attrs->head_dim);
+    Value                *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
+    Value                *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
+    Value                *in[] = {node->in[0], node->in[1], node->in[2], k, v, graph_find(graph, "step")};
+    return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 6, ~0u, out);
+}
+
+static void attention_set_dense(Node *node, bool dense)
+{
+    ((AttentionAttrs *)node->attrs)->dense = dense;
+}
+
+static const AttentionAttrs attention_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
+static const AttentionAttrs attention_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
+static const AttentionAttrs attention_capped = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7};
+static const AttentionAttrs attention_window = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 70};
+
+static const AttentionAttrs attention_turned = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .scale = -0.7};
+
+static const OpSample attention_samples[] = {
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
+     .attrs = &attention_turned,
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
+     .attrs = &attention_small,
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 3, {1, 150, 80}}, {0}, {0}, {DT_I32, 2, {1, 150}}}, .attrs = &attention_packed, .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
+     .attrs = &attention_capped,
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 3, {1, 300, 80}}, {0}, {0}, {DT_I32, 2, {1, 300}}}, .attrs = &attention_window, .int_range = {0, 0, 0, 1}},
+};
+
+static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
+static const AttentionAttrs large_mha_96 = {.num_heads = 2, .num_kv_heads = 2, .head_dim = 96};
+static const AttentionAttrs large_dense_128 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .dense = true};
+static const AttentionAttrs large_dense_64 = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true};
+
+/* Shapes of real models. */
+static const OpSample attention_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &large_gqa_64},
+    {.in = {{DT_F32, 3, {2, 600, 768}}, {0}, {0}, {DT_I32, 2, {2, 600}}}, .attrs = &large_gqa_128},
+    {.in = {{DT_F32, 4, {1, 130, 2, 96}}, {DT_F32, 4, {1, 130, 2, 96}}, {DT_F32, 4, {1, 130, 2, 96}}, {DT_I32, 2, {1, 130}}},
+     .attrs = &large_mha_96},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &large_dense_128},
+    {.in = {{DT_F32, 3, {2, 300, 768}}, {0}, {0}, {DT_I32, 2, {2, 300}}}, .attrs = &large_dense_64},
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[0]},
+    {.in = {{DT_F32, 3, {2, 512, 768}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[1]},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[2]},
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[3]},
+    {.in = {{DT_F32, 3, {1, 600, 1536}}, {0}, {0}, {DT_I32, 2, {1, 600}}}, .attrs = &attention_large_attrs[4]},
+    {.in = {{DT_F32, 3, {1, 333, 2048}}, {0}, {0}, {DT_I32, 2, {1, 333}}}, .attrs = &attention_large_attrs[5]},
+    {.in = {{DT_F32, 3, {1, 512, 1024}}, {0}, {0}, {DT_I32, 2, {1, 512}}}, .attrs = &attention_large_attrs[6]},
+    {.in = {{DT_F32, 3, {1, 200, 1280}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[7]},
+    {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}}, .attrs = &attention_large_attrs[8]},
+    {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[9]},
+    {.in = {{DT_F32, 3, {2, 128, 1024}}, {0}, {0}, {DT_I32, 2, {2, 128}}}, .attrs = &attention_large_attrs[10]},
+};
+
+const OpDef op_attention = {
+    .id = OP_ATTENTION,
+    .name = "attention",
+    .synopsis =
+        "o = softmax(scale q k^T) v over keys doc_start..t, the last `window` of them; softcap: scores s are softcap tanh(s / softcap); lse = log sum exp",
+    .num_in = 4,
+    .num_out = 2,
+    .min_in = 4,
+    .optional_in = 1u << 1 | 1u << 2,
+    .attrs_size = sizeof(AttentionAttrs),
+    .attrs = attention_attrs,
+    .infer = attention_infer,
+    .backward = attention_backward,
+    .flags = OP_BY_DOCUMENT,
+    .cost = attention_cost,
+    .workspace = attention_workspace,
+    .cpu = {{DT_SET_FLOAT, attention_blocks, "blocks"}, {DT_SET_FLOAT, attention_reference, "reference"}},
+    .holds = {[3] = HOLDS_DOC_START},
+    .grad_outputs = 1u << 1,
+    .cached = attention_use_cache,
+    .set_dense = attention_set_dense,
+    .samples = attention_samples,
+    .num_samples = sizeof attention_samples / sizeof attention_samples[0],
+    .large = attention_large_samples,
+    .num_large = sizeof attention_large_samples / sizeof attention_large_samples[0],
+};

@@ -1,0 +1,104 @@
+/* attention: which kernel serves which node. */
+#include "device/cuda/sdpa.h"
+#include "ops/attention/attention_mma.cuh"
+
+static CudaSdpa sdpa_of(const AttentionDims *a)
+{
+    CudaSdpa s = {};
+    s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
+    s.scale = a->scale;
+    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride;
+    s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data;
+    s.lse = a->lse;
+    return s;
+}
+
+/* Strides as bound() will find them. */
+static CudaSdpa sdpa_of_node(const Node *node)
+{
+    TensorView    views[3] = {};
+    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[0]->type);
+    for (int i = 0; i < 3; i++)
+        if (node->in[i]) views[i].type = node->in[i]->type;
+    heads_of_qkv(&a, views, &a.q, &a.k, &a.v);
+    a.o.data = a.q.data = a.k.data = a.v.data = NULL;
+    return sdpa_of(&a);
+}
+
+static bool sdpa_match(const Node *node, CudaDevice *device)
+{
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    if (!attention_by_rows(attrs, node->in[0]->type.dim[1]) || !node->out[0] || !node->out[1]) return false;
+    CudaSdpa s = sdpa_of_node(node);
+    return cuda_sdpa_supported(device, &s);
+}
+
+static size_t sdpa_workspace(const Node *node, CudaDevice *device)
+{
+    CudaSdpa s = sdpa_of_node(node);
+    return cuda_sdpa_workspace(device, &s);
+}
+
+static bool mma_match(const Node *node, CudaDevice *device)
+{
+    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
+}
+
+static bool wgmma_match(const Node *node, CudaDevice *device)
+{
+    return attention_wgmma_serves((const AttentionAttrs *)node->attrs) && cuda_sm(device) == 90 && attention_wgmma_there();
+}
+
+static bool simt_match(const Node *node, CudaDevice *)
+{
+    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
+}
+
+static AttentionDims bound(const KernelArgs *args)
+{
+    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[0].type);
+    heads_of_qkv(&a, args->in, &a.q, &a.k, &a.v);
+    a.o = heads_of(&args->out[0]);
+    a.doc_start = (const int32_t *)args->in[3].data;
+    a.lse = (float *)args->out[1].data;
+    return a;
+}
+
+static Status simt_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    return attention_simt_forward(&a, cuda_stream(args));
+}
+
+static Status wgmma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    return attention_wgmma_forward(&a, cuda_stream(args));
+}
+
+static Status mma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    return attention_mma_forward(&a, cuda_stream(args));
+}
+
+static Status sdpa_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    CudaSdpa      s = sdpa_of(&a);
+    return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
+}
+
+#define LSE_F32 \
+    { \
+        { \
+            .out = 1u << 1, .dtypes = DT_SET_F32 \
+        } \
+    }
+
+CUDA_KERNELS(attention,
+             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})

@@ -1,0 +1,158 @@
+/* attention_bwd: which kernel serves which node. */
+#include "device/cuda/sdpa.h"
+#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_turns.h"
+
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START, IN_DLSE };
+
+static bool mma_match(const Node *node, CudaDevice *device)
+{
+    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), true);
+}
+
+static bool wgmma_match(const Node *node, CudaDevice *device)
+{
+    return attention_wgmma_serves((const AttentionAttrs *)node->attrs) && cuda_sm(device) == 90 && attention_wgmma_there();
+}
+
+static bool simt_match(const Node *node, CudaDevice *)
+{
+    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
+}
+
+static size_t simt_workspace(const Node *node, CudaDevice *)
+{
+    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
+    return attention_delta_bytes(&a);
+}
+
+static AttentionDims bound(const KernelArgs *args)
+{
+    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type);
+    heads_of_qkv(&a, args->in + IN_Q, &a.q, &a.k, &a.v);
+    a.o = heads_of(&args->in[IN_O]);
+    a.grad_o = heads_of(&args->in[IN_DO]);
+    a.lse = (float *)args->in[IN_LSE].data;
+    a.doc_start = (const int32_t *)args->in[IN_DOC_START].data;
+    a.dlse = (const float *)args->in[IN_DLSE].data;
+    if (args->in[IN_Q].type.ndim == 3) {
+        heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv);
+    } else {
+        Heads *heads[] = {&a.dq, &a.dk, &a.dv};
+        for (int k = 0; k < 3; k++)
+            if (args->out[k].data) *heads[k] = heads_of(&args->out[k]);
+    }
+    return a;
+}
+
+static CudaSdpa sdpa_of(const AttentionDims *a)
+{
+    CudaSdpa s = {};
+    s.backward = true;
+    s.batch = a->batch, s.len = a->len, s.num_heads = a->num_heads, s.num_kv_heads = a->num_kv_heads, s.dim = a->dim;
+    s.scale = a->scale;
+    s.q_stride = a->q.token_stride, s.kv_stride = a->k.token_stride, s.dq_stride = a->dq.token_stride, s.dkv_stride = a->dk.token_stride;
+    s.q = a->q.data, s.k = a->k.data, s.v = a->v.data, s.o = a->o.data, s.grad_o = a->grad_o.data;
+    s.dq = a->dq.data, s.dk = a->dk.data, s.dv = a->dv.data;
+    s.lse = a->lse;
+    return s;
+}
+
+/* Strides as bound() will find them. */
+static CudaSdpa sdpa_of_node(const Node *node)
+{
+    TensorView    views[3] = {};
+    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
+    for (int i = 0; i < 3; i++)
+        if (node->in[IN_Q + i]) views[i].type = node->in[IN_Q + i]->type;
+    heads_of_qkv(&a, views, &a.q, &a.k, &a.v);
+    a.dq = a.q, a.dk = a.k;
+    a.q.data = a.k.data = a.v.data = a.dq.data = a.dk.data = NULL;
+    return sdpa_of(&a);
+}
+
+/* cuDNN knows no gradient of lse. */
+static bool sdpa_match(const Node *node, CudaDevice *device)
+{
+    bool all = node->out[0] != NULL && !node->in[IN_DLSE];
+    for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    int64_t               batch = node->in[IN_Q]->type.dim[0], len = node->in[IN_Q]->type.dim[1];
+    if (!attention_may_hold_scores(attrs, batch, len) || !all) return false;
+    if (wgmma_match(node, device) && attention_in_turns(attrs, batch, len, true)) return false;
+    CudaSdpa s = sdpa_of_node(node);
+    return cuda_sdpa_supported(device, &s);
+}
+
+static size_t sdpa_workspace(const Node *node, CudaDevice *device)
+{
+    CudaSdpa s = sdpa_of_node(node);
+    return cuda_sdpa_workspace(device, &s);
+}
+
+static Status simt_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    a.delta = (const float *)args->workspace;
+    TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
+    return attention_simt_backward(&a, cuda_stream(args));
+}
+
+static size_t wgmma_workspace(const Node *node, CudaDevice *)
+{
+    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
+    TurnsBytes    n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
+    return attention_in_turns((const AttentionAttrs *)node->attrs, a.batch, a.len, false) ? n.delta + n.taken + n.sum
+                                                                                          : attention_delta_bytes(&a);
+}
+
+static Status wgmma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.batch, a.len, false))
+        return attention_turns_backward(&a, args->workspace, cuda_stream(args));
+    a.delta = (const float *)args->workspace;
+    TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
+    return attention_wgmma_backward(&a, cuda_stream(args));
+}
+
+static Status mma_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    a.delta = (const float *)args->workspace;
+    TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
+    return attention_mma_backward(&a, cuda_stream(args));
+}
+
+static Status sdpa_run(const KernelArgs *args)
+{
+    AttentionDims a = bound(args);
+    CudaSdpa      s = sdpa_of(&a);
+    return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
+}
+
+#define LSE_F32 \
+    { \
+        { \
+            .in = 1u << IN_LSE | 1u << IN_DLSE, .dtypes = DT_SET_F32 \
+        } \
+    }
+
+CUDA_KERNELS(attention_bwd,
+             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 90,
+              .run = wgmma_run,
+              .name = "wgmma",
+              .workspace = wgmma_workspace,
+              .match = wgmma_match,
+              .except = LSE_F32},
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 80,
+              .run = mma_run,
+              .name = "mma",
+              .workspace = simt_workspace,
+              .match = mma_match,
+              .except = LSE_F32},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match, .except = LSE_F32},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match})

@@ -1,0 +1,246 @@
+/* Attention on the matrix units for bf16, by tiles of 64 queries x 64 keys, with scores never whole (Dao,
+ * "FlashAttention-2", 2023). Only tiles that a document touches are visited: rows of packed documents cost what their
+ * documents do. Backward makes dq in one kernel and dk, dv in another, so that every sum has one owner and one order.
+ */
+#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_tile.cuh"
+
+template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_forward(AttentionDims a)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ int          range[4];
+    enum { ELEMENTS = TileOf<D>::ELEMENTS };
+    bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
+    int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
+    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = a.step ? (int)a.step[STEP_POSITION] : 0;
+    int   least, latest, end = min(position + row + TILE_ROWS, position + a.len);
+    document_range(a, b, row, position, range, &least, &latest);
+    if (position < 0 || position + a.len > a.key_len) least = end = 0; /* outside the cache: NaN */
+    int      begin = least / TILE_ROWS * TILE_ROWS;
+    uint32_t q[D / 16][4];
+    load_tile<D>(k_tiles + ELEMENTS, a.q, b, row, a.len, head); /* q passes through a buffer that is free yet */
+    copy_commit();
+    load_tile<D>(k_tiles, a.k, b, begin, end, g);
+    load_tile<D>(v_tiles, a.v, b, begin, end, g);
+    copy_commit();
+    copy_wait<1>();
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) load_left<D>(q[k], k_tiles + ELEMENTS, warp * 16, k * 16);
+    float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    int   last[2], first[2];
+
+    const ScoreOf<CAP> score(a);
+    for (int half = 0; half < 2; half++) {
+        int t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
+        last[half] = position + t;
+        first[half] = attention_first_key(a, b, t, position + t);
+    }
+    int stage = 0;
+    for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
+        __syncthreads(); /* the other stage (and q) was read */
+        if (key + TILE_ROWS < end) {
+            load_tile<D>(k_tiles + (stage ^ 1) * ELEMENTS, a.k, b, key + TILE_ROWS, end, g);
+            load_tile<D>(v_tiles + (stage ^ 1) * ELEMENTS, a.v, b, key + TILE_ROWS, end, g);
+        }
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float s[8][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) mma_transposed<D>(s, q[k], k_tiles + stage * ELEMENTS, k);
+        if (key + TILE_ROWS - 1 > position + row || key < latest)
+            softmax_step<D, true>(s, o, most, total, score, key, last, first);
+        else
+            softmax_step<D, false>(s, o, most, total, score, key, last, first);
+        uint32_t p[4][4];
+        as_left(p, s);
+        mma_straight<D>(o, p, v_tiles + stage * ELEMENTS);
+    }
+    copy_wait<0>();
+    for (int half = 0; half < 2; half++) total[half] = quad_sum(total[half]);
+    if (a.o.data) store_rows<D>(a.o, b, row + warp * 16, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
+    for (int half = 0; half < 2 && a.lse; half++) {
+        int t = row + warp * 16 + (lane >> 2) + half * 8;
+        if ((lane & 3) == 0 && t < a.len)
+            a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * score.factor + log2f(total[half]) * LN2;
+    }
+}
+
+template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(AttentionDims a)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ int          range[4];
+    enum { ELEMENTS = TileOf<D>::ELEMENTS };
+    bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
+    int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
+    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
+    document_range(a, b, row, 0, range, &least, &latest);
+    int      begin = least / TILE_ROWS * TILE_ROWS;
+    uint32_t q[D / 16][4], grad_o[D / 16][4];
+    load_tile<D>(k_tiles + ELEMENTS, a.q, b, row, a.len, head);
+    load_tile<D>(v_tiles + ELEMENTS, a.grad_o, b, row, a.len, head);
+    copy_commit();
+    load_tile<D>(k_tiles, a.k, b, begin, end, g);
+    load_tile<D>(v_tiles, a.v, b, begin, end, g);
+    copy_commit();
+    copy_wait<1>();
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        load_left<D>(q[k], k_tiles + ELEMENTS, warp * 16, k * 16);
+        load_left<D>(grad_o[k], v_tiles + ELEMENTS, warp * 16, k * 16);
+    }
+    float dq[D / 8][4] = {}, lse2[2], delta[2];
+    int   last[2], first[2];
+
+    const ScoreOf<CAP> score(a);
+    for (int half = 0; half < 2; half++) {
+        int     t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
+        int64_t at = ((int64_t)b * a.num_heads + head) * a.len + t;
+        last[half] = t;
+        first[half] = attention_first_key(a, b, t, t);
+        lse2[half] = a.lse[at] * LOG2E;
+        delta[half] = a.delta[at];
+    }
+    int stage = 0;
+    for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
+        __syncthreads();
+        if (key + TILE_ROWS < end) {
+            load_tile<D>(k_tiles + (stage ^ 1) * ELEMENTS, a.k, b, key + TILE_ROWS, end, g);
+            load_tile<D>(v_tiles + (stage ^ 1) * ELEMENTS, a.v, b, key + TILE_ROWS, end, g);
+        }
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float s[8][4] = {}, dp[8][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            mma_transposed<D>(s, q[k], k_tiles + stage * ELEMENTS, k);
+            mma_transposed<D>(dp, grad_o[k], v_tiles + stage * ELEMENTS, k);
+        }
+        if (key + TILE_ROWS - 1 > row || key < latest)
+            query_gradients<true>(s, dp, score, lse2, delta, key, last, first);
+        else
+            query_gradients<false>(s, dp, score, lse2, delta, key, last, first);
+        uint32_t ds[4][4];
+        as_left(ds, dp);
+        mma_straight<D>(dq, ds, k_tiles + stage * ELEMENTS);
+    }
+    copy_wait<0>();
+    store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
+}
+
+template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(AttentionDims a)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ QueryColumns columns;
+    enum { ELEMENTS = TileOf<D>::ELEMENTS };
+    bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tiles = v_tile + ELEMENTS, *o_tiles = q_tiles + 2 * ELEMENTS;
+    int   b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int   head = g * a.group, end = last_query(a, b, row), query = row, stage = 0;
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+    (void)lane;
+
+    const ScoreOf<CAP> score(a);
+    load_tile<D>(k_tile, a.k, b, row, a.len, g);
+    load_tile<D>(v_tile, a.v, b, row, a.len, g);
+    load_tile<D>(q_tiles, a.q, b, query, a.len, head);
+    load_tile<D>(o_tiles, a.grad_o, b, query, a.len, head);
+    copy_commit();
+    load_columns(a, &columns, 0, b, head, query);
+    while (head < (g + 1) * a.group) {
+        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row, next_head = next_query == row ? head + 1 : head;
+        __syncthreads();
+        if (next_head < (g + 1) * a.group) {
+            load_tile<D>(q_tiles + (stage ^ 1) * ELEMENTS, a.q, b, next_query, a.len, next_head);
+            load_tile<D>(o_tiles + (stage ^ 1) * ELEMENTS, a.grad_o, b, next_query, a.len, next_head);
+            load_columns(a, &columns, stage ^ 1, b, next_head, next_query);
+        }
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float s[8][4] = {}, dp[8][4] = {};
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            uint32_t left[4];
+            load_left<D>(left, k_tile, warp * 16, k * 16);
+            mma_transposed<D>(s, left, q_tiles + stage * ELEMENTS, k);
+            load_left<D>(left, v_tile, warp * 16, k * 16);
+            mma_transposed<D>(dp, left, o_tiles + stage * ELEMENTS, k);
+        }
+        key_gradients<true>(s, dp, score, &columns, stage, query, row + warp * 16);
+        uint32_t left[4][4];
+        as_left(left, s);
+        mma_straight<D>(dv, left, o_tiles + stage * ELEMENTS);
+        as_left(left, dp);
+        mma_straight<D>(dk, left, q_tiles + stage * ELEMENTS);
+        query = next_query;
+        head = next_head;
+        stage ^= 1;
+    }
+    copy_wait<0>();
+    if (a.dk.data) store_rows<D>(a.dk, b, row + warp * 16, a.len, g, dk, a.scale, a.scale);
+    if (a.dv.data) store_rows<D>(a.dv, b, row + warp * 16, a.len, g, dv, 1, 1);
+}
+
+template <typename K> static Status allow_shared(K kernel, size_t bytes)
+{
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    return OK;
+}
+
+template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStream_t stream)
+{
+    size_t bytes = 4 * TileOf<D>::ELEMENTS * sizeof(bf16);
+    TRY(allow_shared((mma_forward<D, CAP>), bytes));
+    mma_forward<D, CAP><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    return CUDA_LAUNCHED();
+}
+
+template <int D, bool CAP> static Status backward(const AttentionDims *a, cudaStream_t stream)
+{
+    size_t   tile = TileOf<D>::ELEMENTS * sizeof(bf16);
+    unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
+    TRY(allow_shared((mma_dq<D, CAP>), 4 * tile));
+    TRY(allow_shared((mma_dkv<D, CAP>), 6 * tile));
+    if (a->dk.data || a->dv.data) mma_dkv<D, CAP><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
+    if (a->dq.data) mma_dq<D, CAP><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
+    return CUDA_LAUNCHED();
+}
+
+/* Those that attention_mma_serves says. */
+#define WITH_DIM(call) \
+    bool cap = a->softcap > 0; \
+    switch (a->dim + cap) { \
+    case 16: \
+        return call<16, false>(a, stream); \
+    case 32: \
+        return call<32, false>(a, stream); \
+    case 64: \
+        return call<64, false>(a, stream); \
+    case 64 + 1: \
+        return call<64, true>(a, stream); \
+    case 96: \
+        return call<96, false>(a, stream); \
+    case 128: \
+        return call<128, false>(a, stream); \
+    case 128 + 1: \
+        return call<128, true>(a, stream); \
+    default: \
+        FAIL(ERR_INTERNAL, "no matrix kernel for head_dim %d%s", a->dim, cap ? " with a cap" : ""); \
+    }
+
+Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream)
+{
+    if (!a->batch || !a->len) return OK;
+    if (a->dim == 256) return attention_wide_forward(a, stream);
+    WITH_DIM(forward)
+}
+
+Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream)
+{
+    if (!a->batch || !a->len) return OK;
+    if (a->dim == 256) return attention_wide_backward(a, stream);
+    WITH_DIM(backward)
+}

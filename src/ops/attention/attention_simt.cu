@@ -1,0 +1,283 @@
+/* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix kernels don't take.
+ * Blocks of keys (or queries) lie in shared memory; a warp takes ROWS queries (or keys); a lane is a key while scores
+ * are made and head dims lane, lane + 32, ... while sums are. Blocks outside a query's document aren't visited. */
+#include "ops/attention/attention.cuh"
+
+#include "ir/op.h"
+
+enum { WARPS = 8, ROWS = 2, BLOCK = WARPS * ROWS, TILE = 32, THREADS = WARPS * 32 };
+
+template <typename T> static __device__ __forceinline__ const T *head_at(const Heads &h, int b, int t, int head, int dim)
+{
+    return (const T *)h.data + b * h.batch_stride + t * h.token_stride + (int64_t)head * dim;
+}
+
+template <typename T> static __device__ __forceinline__ T *head_at_mut(const Heads &h, int b, int t, int head, int dim)
+{
+    return (T *)h.data + b * h.batch_stride + t * h.token_stride + (int64_t)head * dim;
+}
+
+/* Rows [t, t + rows) of one head, `count` rows in all (zeros behind), as floats `stride` apart. */
+template <typename T>
+static __device__ void load_rows(float *to, int stride, const Heads &h, int b, int t, int rows, int count, int head, int dim)
+{
+    for (int i = threadIdx.x; i < count * dim; i += THREADS) {
+        int r = i / dim, d = i % dim;
+        to[r * stride + d] = r < rows ? to_float(head_at<T>(h, b, t + r, head, dim)[d]) : 0.0f;
+    }
+}
+
+/* The first key that any of queries [t, t + rows) attends; query t is key number `own`. */
+static __device__ int least_first_key(const AttentionDims &a, int b, int t, int rows, int own)
+{
+    int least = INT_MAX;
+    for (int i = 0; i < rows; i++) least = min(least, attention_first_key(a, b, t + i, own + i));
+    return least;
+}
+
+static __device__ __forceinline__ float score_of(const AttentionDims &a, float product)
+{
+    float score = a.scale * product;
+    return a.softcap > 0 ? a.softcap * tanhf(score / a.softcap) : score;
+}
+
+/* exp(score - lse); *slope: of the cap there. */
+static __device__ __forceinline__ float probability(const AttentionDims &a, float product, float lse, float *slope)
+{
+    *slope = 1;
+    if (a.softcap <= 0) return expf(a.scale * product - lse);
+    float t = tanhf(a.scale * product / a.softcap);
+    *slope = 1.0f - t * t;
+    return expf(a.softcap * t - lse);
+}
+
+static __device__ __forceinline__ float dot(const float *x, const float *y, int dim)
+{
+    float sum = 0;
+    for (int d = 0; d < dim; d++) sum += x[d] * y[d];
+    return sum;
+}
+
+/* DIMS: head dims a lane has, 32 apart. */
+template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) forward_kernel(AttentionDims a)
+{
+    extern __shared__ float shared[];
+    int                     stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
+    int                     first = a.step ? (int)a.step[STEP_POSITION] : 0;
+    float                  *q = shared, *k = q + BLOCK * a.dim, *v = k + TILE * stride;
+    float                   most[ROWS], total[ROWS], sum[ROWS][DIMS];
+    for (int r = 0; r < ROWS; r++) {
+        most[r] = -INFINITY, total[r] = 0;
+        for (int i = 0; i < DIMS; i++) sum[r][i] = 0;
+    }
+    load_rows<T>(q, a.dim, a.q, b, row, rows, BLOCK, head, a.dim);
+    int begin = least_first_key(a, b, row, rows, first + row), end = first + row + rows;
+    if (first < 0 || first + a.len > a.key_len) begin = end; /* positions outside the cache: NaN */
+    for (int key = begin; key < end; key += TILE) {
+        int keys = min(TILE, end - key);
+        __syncthreads();
+        load_rows<T>(k, stride, a.k, b, key, keys, TILE, head / a.group, a.dim);
+        load_rows<T>(v, stride, a.v, b, key, keys, TILE, head / a.group, a.dim);
+        __syncthreads();
+        for (int r = 0; r < ROWS; r++) {
+            int   t = row + warp * ROWS + r;
+            bool  seen = t < row + rows && key + lane <= first + t && key + lane >= attention_first_key(a, b, t, first + t);
+            float score = seen ? score_of(a, dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim)) : -INFINITY;
+            float before = most[r], now = fmaxf(before, warp_max(score));
+            bool  poisoned = __any_sync(0xFFFFFFFFu, isnan(score));
+            if (now == -INFINITY && !poisoned) continue;
+            float p = seen ? expf(score - now) : 0.0f, shrink = expf(before - now);
+            most[r] = now;
+            total[r] = total[r] * shrink + warp_sum(p);
+            for (int i = 0; i < DIMS; i++) sum[r][i] *= shrink;
+            for (int j = 0; j < keys; j++) {
+                float pj = __shfl_sync(0xFFFFFFFFu, p, j);
+                for (int i = 0; i < DIMS; i++)
+                    if (lane + 32 * i < a.dim) sum[r][i] += pj * v[j * stride + lane + 32 * i];
+            }
+        }
+    }
+    for (int r = 0; r < ROWS; r++) {
+        int t = row + warp * ROWS + r;
+        if (t >= row + rows) break;
+        if (a.o.data)
+            for (int i = 0; i < DIMS; i++)
+                if (lane + 32 * i < a.dim) head_at_mut<T>(a.o, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i] / total[r]);
+        if (a.lse && lane == 0) a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[r] + logf(total[r]);
+    }
+}
+
+template <typename T> static __global__ void delta_kernel(AttentionDims a, float *delta)
+{
+    int64_t at = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5);
+    int     lane = threadIdx.x & 31;
+    if (at >= (int64_t)a.batch * a.len * a.num_heads) return;
+    int      head = (int)(at % a.num_heads), t = (int)(at / a.num_heads % a.len), b = (int)(at / a.num_heads / a.len);
+    const T *o = head_at<T>(a.o, b, t, head, a.dim), *grad_o = head_at<T>(a.grad_o, b, t, head, a.dim);
+    float    sum = 0;
+    for (int d = lane; d < a.dim; d += 32) sum += to_float(o[d]) * to_float(grad_o[d]);
+    sum = warp_sum(sum);
+    if (lane) return;
+    int64_t row = ((int64_t)b * a.num_heads + head) * a.len + t;
+    delta[row] = a.dlse ? sum - a.dlse[row] : sum;
+}
+
+/* A warp has ROWS queries and goes over the keys they attend. */
+template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) dq_kernel(AttentionDims a)
+{
+    extern __shared__ float shared[];
+    int                     stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
+    float                  *q = shared, *grad_o = q + BLOCK * a.dim, *k = grad_o + BLOCK * a.dim, *v = k + TILE * stride;
+    float                   sum[ROWS][DIMS];
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < DIMS; i++) sum[r][i] = 0;
+    load_rows<T>(q, a.dim, a.q, b, row, rows, BLOCK, head, a.dim);
+    load_rows<T>(grad_o, a.dim, a.grad_o, b, row, rows, BLOCK, head, a.dim);
+    int begin = least_first_key(a, b, row, rows, row), end = row + rows;
+    for (int key = begin; key < end; key += TILE) {
+        int keys = min(TILE, end - key);
+        __syncthreads();
+        load_rows<T>(k, stride, a.k, b, key, keys, TILE, head / a.group, a.dim);
+        load_rows<T>(v, stride, a.v, b, key, keys, TILE, head / a.group, a.dim);
+        __syncthreads();
+        for (int r = 0; r < ROWS; r++) {
+            int     t = row + warp * ROWS + r;
+            bool    seen = t < row + rows && key + lane <= t && key + lane >= attention_first_key(a, b, t, t);
+            int64_t at = ((int64_t)b * a.num_heads + head) * a.len + min(t, a.len - 1);
+            float   ds = 0;
+            if (seen) {
+                float slope, p = probability(a, dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim), a.lse[at], &slope);
+                ds = p * (dot(grad_o + (warp * ROWS + r) * a.dim, v + lane * stride, a.dim) - a.delta[at]) * a.scale * slope;
+            }
+            for (int j = 0; j < keys; j++) {
+                float dsj = __shfl_sync(0xFFFFFFFFu, ds, j);
+                for (int i = 0; i < DIMS; i++)
+                    if (lane + 32 * i < a.dim) sum[r][i] += dsj * k[j * stride + lane + 32 * i];
+            }
+        }
+    }
+    for (int r = 0; r < ROWS; r++) {
+        int t = row + warp * ROWS + r;
+        for (int i = 0; i < DIMS; i++)
+            if (t < row + rows && lane + 32 * i < a.dim) head_at_mut<T>(a.dq, b, t, head, a.dim)[lane + 32 * i] = from_float<T>(sum[r][i]);
+    }
+}
+
+/* A warp has ROWS keys and goes over the queries that attend them, head by head of the group. */
+template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) dkv_kernel(AttentionDims a)
+{
+    extern __shared__ float shared[];
+    int                     stride = a.dim + 1, b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * BLOCK;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
+    float                  *k = shared, *v = k + BLOCK * a.dim, *q = v + BLOCK * a.dim, *grad_o = q + TILE * stride;
+    float                   dk[ROWS][DIMS], dv[ROWS][DIMS];
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < DIMS; i++) dk[r][i] = dv[r][i] = 0;
+    load_rows<T>(k, a.dim, a.k, b, row, rows, BLOCK, g, a.dim);
+    load_rows<T>(v, a.dim, a.v, b, row, rows, BLOCK, g, a.dim);
+    for (int head = g * a.group; head < (g + 1) * a.group; head++)
+        for (int query = row; query < a.len; query += TILE) {
+            int queries = min(TILE, a.len - query);
+            if (attention_first_key(a, b, query, query) >= row + rows) break; /* documents and windows follow each other */
+            __syncthreads();
+            load_rows<T>(q, stride, a.q, b, query, queries, TILE, head, a.dim);
+            load_rows<T>(grad_o, stride, a.grad_o, b, query, queries, TILE, head, a.dim);
+            __syncthreads();
+            int     t = min(query + lane, a.len - 1), begin = attention_first_key(a, b, t, t);
+            int64_t at = ((int64_t)b * a.num_heads + head) * a.len + t;
+            for (int r = 0; r < ROWS; r++) {
+                int   key = row + warp * ROWS + r;
+                bool  seen = lane < queries && key < row + rows && key <= t && key >= begin;
+                float p = 0, ds = 0;
+                if (seen) {
+                    float slope;
+                    p = probability(a, dot(k + (warp * ROWS + r) * a.dim, q + lane * stride, a.dim), a.lse[at], &slope);
+                    ds = p * (dot(v + (warp * ROWS + r) * a.dim, grad_o + lane * stride, a.dim) - a.delta[at]) * a.scale * slope;
+                }
+                for (int j = 0; j < queries; j++) {
+                    float pj = __shfl_sync(0xFFFFFFFFu, p, j), dsj = __shfl_sync(0xFFFFFFFFu, ds, j);
+                    for (int i = 0; i < DIMS; i++) {
+                        if (lane + 32 * i >= a.dim) continue;
+                        dv[r][i] += pj * grad_o[j * stride + lane + 32 * i];
+                        dk[r][i] += dsj * q[j * stride + lane + 32 * i];
+                    }
+                }
+            }
+        }
+    for (int r = 0; r < ROWS; r++) {
+        int key = row + warp * ROWS + r;
+        for (int i = 0; i < DIMS; i++) {
+            if (key >= row + rows || lane + 32 * i >= a.dim) continue;
+            if (a.dk.data) head_at_mut<T>(a.dk, b, key, g, a.dim)[lane + 32 * i] = from_float<T>(dk[r][i]);
+            if (a.dv.data) head_at_mut<T>(a.dv, b, key, g, a.dim)[lane + 32 * i] = from_float<T>(dv[r][i]);
+        }
+    }
+}
+
+static size_t forward_bytes(const AttentionDims *a)
+{
+    return (size_t)(BLOCK * a->dim + 2 * TILE * (a->dim + 1)) * sizeof(float);
+}
+static size_t backward_bytes(const AttentionDims *a)
+{
+    return (size_t)(2 * BLOCK * a->dim + 2 * TILE * (a->dim + 1)) * sizeof(float);
+}
+
+template <typename K> static Status allow_shared(K kernel, size_t bytes)
+{
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    return OK;
+}
+
+template <typename T, int DIMS> static Status forward(const AttentionDims *a, cudaStream_t stream)
+{
+    dim3 grid((unsigned)cuda_div_up(a->len, BLOCK), (unsigned)a->num_heads, (unsigned)a->batch);
+    TRY(allow_shared(forward_kernel<T, DIMS>, forward_bytes(a)));
+    forward_kernel<T, DIMS><<<grid, THREADS, forward_bytes(a), stream>>>(*a);
+    return CUDA_LAUNCHED();
+}
+
+template <typename T, int DIMS> static Status backward(const AttentionDims *a, cudaStream_t stream)
+{
+    unsigned blocks = (unsigned)cuda_div_up(a->len, BLOCK);
+    TRY(allow_shared(dq_kernel<T, DIMS>, backward_bytes(a)));
+    TRY(allow_shared(dkv_kernel<T, DIMS>, backward_bytes(a)));
+    if (a->dq.data) dq_kernel<T, DIMS><<<dim3(blocks, a->num_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
+    if (a->dk.data || a->dv.data) dkv_kernel<T, DIMS><<<dim3(blocks, a->num_kv_heads, a->batch), THREADS, backward_bytes(a), stream>>>(*a);
+    return CUDA_LAUNCHED();
+}
+
+/* `call` with DIMS the least number of head dims a lane may have. */
+#define WITH_DIMS(dim, call) \
+    do { \
+        if ((dim) <= 32) return call(1); \
+        if ((dim) <= 64) return call(2); \
+        if ((dim) <= 128) return call(4); \
+        return call(8); \
+    } while (0)
+
+Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream)
+{
+    if (!a->batch || !a->len) return OK;
+#define CALL(n) (a->dtype == DT_BF16 ? forward<__nv_bfloat16, n>(a, stream) : forward<float, n>(a, stream))
+    WITH_DIMS(a->dim, CALL);
+#undef CALL
+}
+
+Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream)
+{
+    if (!a->batch || !a->len) return OK;
+#define CALL(n) (a->dtype == DT_BF16 ? backward<__nv_bfloat16, n>(a, stream) : backward<float, n>(a, stream))
+    WITH_DIMS(a->dim, CALL);
+#undef CALL
+}
+
+Status attention_delta(const AttentionDims *a, float *delta, cudaStream_t stream)
+{
+    int64_t count = (int64_t)a->batch * a->len * a->num_heads;
+    if (!count) return OK;
+    CUDA_FLOAT(a->dtype, T, delta_kernel<T><<<(unsigned)cuda_div_up(count, WARPS), THREADS, 0, stream>>>(*a, delta));
+    return CUDA_LAUNCHED();
+}

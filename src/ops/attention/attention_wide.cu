@@ -1,0 +1,188 @@
+/* Attention of heads of 256 on the matrix units: the tiles and the order of attention_mma.cu, but operands stay in shared memory, where
+ * a tile of each lies, and one half of a block makes dv, the other dk: their sums take all registers. */
+#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_tile.cuh"
+
+enum { D = 256, ELEMENTS = TileOf<D>::ELEMENTS, DKV_THREADS = 2 * MMA_THREADS };
+
+/* Products of 16 rows of a tile with all rows of another: c (16 x 64). */
+static __device__ __forceinline__ void products(float (&c)[8][4], const bf16 *left_tile, const bf16 *tile, int row)
+{
+#pragma unroll 4
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t left[4];
+        load_left<D>(left, left_tile, row, k * 16);
+        mma_transposed<D>(c, left, tile, k);
+    }
+}
+
+template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) wide_forward(AttentionDims a)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ int          range[4];
+    bf16                   *q_tile = (bf16 *)shared, *k_tile = q_tile + ELEMENTS, *v_tile = k_tile + ELEMENTS;
+    int                     b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = a.step ? (int)a.step[STEP_POSITION] : 0;
+    int                     least, latest, end = min(position + row + TILE_ROWS, position + a.len);
+    document_range(a, b, row, position, range, &least, &latest);
+    if (position < 0 || position + a.len > a.key_len) least = end = 0; /* outside the cache: NaN */
+    load_tile<D>(q_tile, a.q, b, row, a.len, head);
+    float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    int   last[2], first[2];
+
+    const ScoreOf<CAP> score(a);
+    for (int half = 0; half < 2; half++) {
+        int t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
+        last[half] = position + t;
+        first[half] = attention_first_key(a, b, t, position + t);
+    }
+    for (int key = least / TILE_ROWS * TILE_ROWS; key < end; key += TILE_ROWS) {
+        __syncthreads(); /* the tiles before were read */
+        load_tile<D>(k_tile, a.k, b, key, end, g);
+        copy_commit();
+        load_tile<D>(v_tile, a.v, b, key, end, g);
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float s[8][4] = {};
+        products(s, q_tile, k_tile, warp * 16);
+        if (key + TILE_ROWS - 1 > position + row || key < latest)
+            softmax_step<D, true>(s, o, most, total, score, key, last, first);
+        else
+            softmax_step<D, false>(s, o, most, total, score, key, last, first);
+        copy_wait<0>();
+        __syncthreads();
+        uint32_t p[4][4];
+        as_left(p, s);
+        mma_straight<D>(o, p, v_tile);
+    }
+    copy_wait<0>();
+    for (int half = 0; half < 2; half++) total[half] = quad_sum(total[half]);
+    if (a.o.data) store_rows<D>(a.o, b, row + warp * 16, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
+    for (int half = 0; half < 2 && a.lse; half++) {
+        int t = row + warp * 16 + (lane >> 2) + half * 8;
+        if ((lane & 3) == 0 && t < a.len)
+            a.lse[((int64_t)b * a.num_heads + head) * a.len + t] = most[half] * score.factor + log2f(total[half]) * LN2;
+    }
+}
+
+template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) wide_dq(AttentionDims a)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ int          range[4];
+    bf16                   *q_tile = (bf16 *)shared, *o_tile = q_tile + ELEMENTS, *k_tile = o_tile + ELEMENTS, *v_tile = k_tile + ELEMENTS;
+    int                     b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
+    document_range(a, b, row, 0, range, &least, &latest);
+    load_tile<D>(q_tile, a.q, b, row, a.len, head);
+    load_tile<D>(o_tile, a.grad_o, b, row, a.len, head);
+    float dq[D / 8][4] = {}, lse2[2], delta[2];
+    int   last[2], first[2];
+
+    const ScoreOf<CAP> score(a);
+    for (int half = 0; half < 2; half++) {
+        int     t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
+        int64_t at = ((int64_t)b * a.num_heads + head) * a.len + t;
+        last[half] = t;
+        first[half] = attention_first_key(a, b, t, t);
+        lse2[half] = a.lse[at] * LOG2E;
+        delta[half] = a.delta[at];
+    }
+    for (int key = least / TILE_ROWS * TILE_ROWS; key < end; key += TILE_ROWS) {
+        __syncthreads();
+        load_tile<D>(k_tile, a.k, b, key, end, g);
+        copy_commit();
+        load_tile<D>(v_tile, a.v, b, key, end, g);
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float s[8][4] = {}, dp[8][4] = {};
+        products(s, q_tile, k_tile, warp * 16);
+        copy_wait<0>();
+        __syncthreads();
+        products(dp, o_tile, v_tile, warp * 16);
+        if (key + TILE_ROWS - 1 > row || key < latest)
+            query_gradients<true>(s, dp, score, lse2, delta, key, last, first);
+        else
+            query_gradients<false>(s, dp, score, lse2, delta, key, last, first);
+        uint32_t ds[4][4];
+        as_left(ds, dp);
+        mma_straight<D>(dq, ds, k_tile);
+    }
+    copy_wait<0>();
+    store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
+}
+
+template <bool CAP> static __global__ void __launch_bounds__(DKV_THREADS) wide_dkv(AttentionDims a)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ QueryColumns columns;
+    bf16                   *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tile = v_tile + ELEMENTS, *o_tile = q_tile + ELEMENTS;
+    int                     b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, warp = (threadIdx.x >> 5) % MMA_WARPS;
+    bool                    makes_dk = threadIdx.x >= MMA_THREADS;
+    int                     end = last_query(a, b, row);
+    float                   sum[D / 8][4] = {};
+
+    const ScoreOf<CAP> score(a);
+    load_tile<D, DKV_THREADS>(k_tile, a.k, b, row, a.len, g);
+    load_tile<D, DKV_THREADS>(v_tile, a.v, b, row, a.len, g);
+    for (int head = g * a.group; head < (g + 1) * a.group; head++)
+        for (int query = row; query < end; query += TILE_ROWS) {
+            __syncthreads();
+            load_tile<D, DKV_THREADS>(q_tile, a.q, b, query, a.len, head);
+            load_tile<D, DKV_THREADS>(o_tile, a.grad_o, b, query, a.len, head);
+            load_columns(a, &columns, 0, b, head, query);
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+            float s[8][4] = {}, dp[8][4] = {};
+            products(s, k_tile, q_tile, warp * 16);
+            if (makes_dk) products(dp, v_tile, o_tile, warp * 16);
+            key_gradients<true>(s, dp, score, &columns, 0, query, row + warp * 16);
+            uint32_t left[4][4];
+            if (makes_dk)
+                as_left(left, dp);
+            else
+                as_left(left, s);
+            mma_straight<D>(sum, left, makes_dk ? q_tile : o_tile);
+        }
+    copy_wait<0>();
+    const Heads &to = makes_dk ? a.dk : a.dv;
+    float        scale = makes_dk ? a.scale : 1.0f;
+    if (to.data) store_rows<D>(to, b, row + warp * 16, a.len, g, sum, scale, scale);
+}
+
+template <typename K> static Status allow_shared(K kernel, size_t bytes)
+{
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    return OK;
+}
+
+template <bool CAP> static Status forward(const AttentionDims *a, cudaStream_t stream)
+{
+    size_t bytes = 3 * ELEMENTS * sizeof(bf16);
+    TRY(allow_shared(wide_forward<CAP>, bytes));
+    wide_forward<CAP><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    return CUDA_LAUNCHED();
+}
+
+template <bool CAP> static Status backward(const AttentionDims *a, cudaStream_t stream)
+{
+    size_t   bytes = 4 * ELEMENTS * sizeof(bf16);
+    unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
+    TRY(allow_shared(wide_dq<CAP>, bytes));
+    TRY(allow_shared(wide_dkv<CAP>, bytes));
+    if (a->dk.data || a->dv.data) wide_dkv<CAP><<<dim3(tiles, a->num_kv_heads, a->batch), DKV_THREADS, bytes, stream>>>(*a);
+    if (a->dq.data) wide_dq<CAP><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    return CUDA_LAUNCHED();
+}
+
+Status attention_wide_forward(const AttentionDims *a, cudaStream_t stream)
+{
+    return a->softcap > 0 ? forward<true>(a, stream) : forward<false>(a, stream);
+}
+
+Status attention_wide_backward(const AttentionDims *a, cudaStream_t stream)
+{
+    return a->softcap > 0 ? backward<true>(a, stream) : backward<false>(a, stream);
+}

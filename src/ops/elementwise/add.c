@@ -1,0 +1,94 @@
+/* add: a + b, element by element. */
+#include "ops/elementwise/elementwise.h"
+
+/* a, b -> what both broadcast to, of a's dtype. */
+static Status add_infer(Node *node)
+{
+    static const char *const names[] = {"a", "b"};
+    node->out[0]->type.dtype = node->in[0]->type.dtype;
+    return infer_broadcast(node, 2, names, &node->out[0]->type);
+}
+
+static Status add_backward(GradBuilder *grad, const Node *node)
+{
+    Value *dy = grad_of(grad, node->out[0]);
+    for (int k = 0; k < 2; k++) {
+        bool same = type_same_dims(&node->in[k]->type, &node->out[0]->type);
+        TRY(same ? grad_add(grad, node->in[k], dy) : grad_add_broadcast(grad, node->in[k], dy));
+    }
+    return OK;
+}
+
+static OpCost add_cost(const Node *node)
+{
+    return cost_streaming(node, (double)type_numel(&node->out[0]->type));
+}
+
+enum { ADD_PER_TASK = 16 * TILE };
+
+VEC_ROW void add_tile(DType dtype, void *y, const void *a, const void *b, int64_t count)
+{
+    VEC_EACH(dtype, y, count, i, n, vec8_some(dtype, a, i, n) + vec8_some(dtype, b, i, n));
+}
+
+VEC_TASK(add_task)
+{
+    const KernelArgs *args = context;
+    const TensorView *a = &args->in[0], *b = &args->in[1], *y = &args->out[0];
+    int64_t           end = min_i64(type_numel(&y->type), (task + 1) * ADD_PER_TASK);
+    float             scratch_a[TILE], scratch_b[TILE], scratch_y[TILE];
+    DType             dtype = TILE_DTYPE(a, b, y);
+    (void)worker;
+    for (int64_t at = task * ADD_PER_TASK; at < end; at += TILE) {
+        int64_t n = min_i64(TILE, end - at);
+        void   *result = tile_out(y, dtype, at, scratch_y);
+        VEC_OF(dtype, add_tile, result, tile_in(a, dtype, at, n, scratch_a), tile_in(b, dtype, at, n, scratch_b), n);
+        tile_done(y, dtype, at, result, n);
+    }
+}
+
+static void add_spread(float *y, const float *const *in, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) y[i] = in[0][i] + in[1][i];
+}
+
+static Status add_cpu(const KernelArgs *args)
+{
+    if (!type_same_dims(&args->in[0].type, &args->in[1].type))
+        broadcast_cpu(args, add_spread);
+    else
+        pool_run(args->pool, div_up(type_numel(&args->out[0].type), ADD_PER_TASK), add_task, (void *)args);
+    return OK;
+}
+
+static const OpSample add_samples[] = {
+    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
+    {.in = {{DT_F32, 3, {3, 5, 37}}, {DT_F32, 3, {3, 5, 1}}}},
+    {.in = {{DT_F32, 1, {1}}, {DT_F32, 3, {3, 5, 37}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample add_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 300, 1024}}, {DT_F32, 3, {2, 300, 1024}}}},
+};
+
+const OpDef op_add = {
+    .id = OP_ADD,
+    .name = "add",
+    .synopsis = "y = a + b",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .inplace = 1u << 0 | 1u << 1,
+    .by_row = 1u << 0 | 1u << 1,
+    .by_element = true,
+    .infer = add_infer,
+    .backward = add_backward,
+    .cost = add_cost,
+    .cpu = {{DT_SET_FLOAT, add_cpu, "reference"}},
+    .samples = add_samples,
+    .num_samples = sizeof add_samples / sizeof add_samples[0],
+    .large = add_large_samples,
+    .num_large = sizeof add_large_samples / sizeof add_large_samples[0],
+};

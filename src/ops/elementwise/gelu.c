@@ -1,0 +1,197 @@
+/* gelu: x Phi(x), Phi the normal distribution function (Hendrycks and Gimpel 2016): x (1 + erf(x / sqrt 2)) / 2. With attribute
+ * tanh their approximation of it, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
+ * gelu_bwd: dx = dy d gelu / d x, from x again. */
+#include "ops/elementwise/gelu.h"
+#include "ops/infer.h"
+
+static const AttrDef gelu_attrs[] = {ATTR_BOOL(GeluAttrs, tanh, false), {0}};
+
+/* x (...) -> y of x's type. */
+static Status gelu_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "x", 1));
+    node->out[0]->type = node->in[0]->type;
+    return OK;
+}
+
+/* dy, x (...) -> dx of x's type. */
+static Status gelu_bwd_infer(Node *node)
+{
+    TRY(infer_float(node, 1, "x", 1));
+    TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[1]->type));
+    node->out[0]->type = node->in[1]->type;
+    return OK;
+}
+
+static Status gelu_backward(GradBuilder *grad, const Node *node)
+{
+    Value *x = node->in[0], *in[] = {grad_of(grad, node->out[0]), x}, *dx;
+    TRY(grad_emit(grad, OP_GELU_BWD, node->attrs, in, 2, ~0u, &dx));
+    return grad_add(grad, x, dx);
+}
+
+static OpCost gelu_cost(const Node *node)
+{
+    return cost_streaming(node, 30.0 * (double)type_numel(&node->in[0]->type));
+}
+
+static OpCost gelu_bwd_cost(const Node *node)
+{
+    return cost_streaming(node, 35.0 * (double)type_numel(&node->in[0]->type));
+}
+
+/* Phi(x) within 2e-7, 2e-6 of itself; bell = e^(-x^2 / 2). Phi(-z) is bell t p(t) with t = 1 / (1 + 0.3 z / sqrt 2); the
+ * coefficients of p are fitted to a relative error of 2e-8. No branches: loops over it vectorise. */
+static inline float normal_cdf(float x, float bell)
+{
+    static const float fit[] = {8.459400288e-2f, 8.535760879e-2f,  7.416961952e-2f, 1.074628905e-1f, -4.732502702e-2f,
+                                2.738595138e-1f, -2.561385949e-1f, 2.427813821e-1f, -6.476140545e-2f};
+    float              t = 1.0f / (1.0f + 0.21213203436f * fabsf(x)), p = fit[8];
+    for (int k = 7; k >= 0; k--) p = p * t + fit[k];
+    p *= t * bell;
+    return x < 0 ? p : 1.0f - p;
+}
+
+static inline float bell_of(float x)
+{
+    return vec_expf(-0.5f * x * x);
+}
+
+static void gelu_tile(float *y, const float *x, bool tanh, int64_t count)
+{
+    if (tanh)
+        for (int64_t i = 0; i < count; i++) y[i] = x[i] * vec_sigmoid(gelu_argument(x[i]));
+    else
+        for (int64_t i = 0; i < count; i++) y[i] = x[i] * normal_cdf(x[i], bell_of(x[i]));
+}
+
+/* dx may be dy. */
+static void gelu_bwd_tile(float *dx, const float *dy, const float *x, bool tanh, int64_t count)
+{
+    if (tanh) {
+        for (int64_t i = 0; i < count; i++) {
+            float s = vec_sigmoid(gelu_argument(x[i])), slope = gelu_argument_slope(x[i]);
+            dx[i] = dy[i] * (s + x[i] * s * (1.0f - s) * slope);
+        }
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            float bell = bell_of(x[i]);
+            dx[i] = dy[i] * (normal_cdf(x[i], bell) + 0.3989422804f * x[i] * bell);
+        }
+    }
+}
+
+enum { GELU_PER_TASK = 16 * TILE };
+
+VEC_TASK(gelu_task)
+{
+    const KernelArgs *args = context;
+    const GeluAttrs  *attrs = args->attrs;
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * GELU_PER_TASK);
+    float             scratch_x[TILE], scratch_y[TILE];
+    (void)worker;
+    for (int64_t at = task * GELU_PER_TASK; at < end; at += TILE) {
+        int64_t n = min_i64(TILE, end - at);
+        float  *y = tile_result(&args->out[0], at, scratch_y);
+        gelu_tile(y, tile_load(&args->in[0], at, n, scratch_x), attrs->tanh, n);
+        tile_store(&args->out[0], at, y, n);
+    }
+}
+
+VEC_TASK(gelu_bwd_task)
+{
+    const KernelArgs *args = context;
+    const GeluAttrs  *attrs = args->attrs;
+    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * GELU_PER_TASK);
+    float             scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE];
+    (void)worker;
+    for (int64_t at = task * GELU_PER_TASK; at < end; at += TILE) {
+        int64_t      n = min_i64(TILE, end - at);
+        const float *dy = tile_load(&args->in[0], at, n, scratch_dy), *x = tile_load(&args->in[1], at, n, scratch_x);
+        float       *dx = tile_result(&args->out[0], at, scratch_dx);
+        gelu_bwd_tile(dx, dy, x, attrs->tanh, n);
+        tile_store(&args->out[0], at, dx, n);
+    }
+}
+
+static Status gelu_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), GELU_PER_TASK), gelu_task, (void *)args);
+    return OK;
+}
+
+static Status gelu_bwd_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, div_up(type_numel(&args->out[0].type), GELU_PER_TASK), gelu_bwd_task, (void *)args);
+    return OK;
+}
+
+static const GeluAttrs gelu_by_tanh = {.tanh = true};
+
+static const OpSample gelu_samples[] = {
+    {.in = {{DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}}, .attrs = &gelu_by_tanh},
+    {.in = {{DT_F32, 3, {3, 35, 333}}}},
+    {.in = {{DT_F32, 2, {70, 1037}}}, .attrs = &gelu_by_tanh},
+};
+
+static const OpSample gelu_bwd_samples[] = {
+    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}, .attrs = &gelu_by_tanh},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
+    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}}, .attrs = &gelu_by_tanh},
+};
+
+/* Shapes of real models. */
+static const OpSample gelu_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 3072}}}},
+    {.in = {{DT_F32, 2, {600, 3072}}}, .attrs = &gelu_by_tanh},
+};
+
+static const OpSample gelu_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 3072}}}},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 3072}}}, .attrs = &gelu_by_tanh},
+};
+
+const OpDef op_gelu = {
+    .id = OP_GELU,
+    .name = "gelu",
+    .synopsis = "y = x (1 + erf(x / sqrt 2)) / 2, or x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2",
+    .num_in = 1,
+    .num_out = 1,
+    .min_in = 1,
+    .inplace = 1u << 0,
+    .attrs_size = sizeof(GeluAttrs),
+    .attrs = gelu_attrs,
+    .by_row = 1u << 0,
+    .by_element = true,
+    .infer = gelu_infer,
+    .backward = gelu_backward,
+    .cost = gelu_cost,
+    .cpu = {{DT_SET_FLOAT, gelu_cpu, "reference"}},
+    .samples = gelu_samples,
+    .num_samples = sizeof gelu_samples / sizeof gelu_samples[0],
+    .large = gelu_large_samples,
+    .num_large = sizeof gelu_large_samples / sizeof gelu_large_samples[0],
+};
+
+const OpDef op_gelu_bwd = {
+    .id = OP_GELU_BWD,
+    .name = "gelu_bwd",
+    .synopsis = "dx = dy d gelu(x) / dx",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .inplace = 1u << 0,
+    .attrs_size = sizeof(GeluAttrs),
+    .attrs = gelu_attrs,
+    .by_row = 1u << 0 | 1u << 1,
+    .by_element = true,
+    .infer = gelu_bwd_infer,
+    .cost = gelu_bwd_cost,
+    .cpu = {{DT_SET_FLOAT, gelu_bwd_cpu, "reference"}},
+    .samples = gelu_bwd_samples,
+    .num_samples = sizeof gelu_bwd_samples / sizeof gelu_bwd_samples[0],
+    .large = gelu_bwd_large_samples,
+    .num_large = sizeof gelu_bwd_large_samples / sizeof gelu_bwd_large_samples[0],
+};

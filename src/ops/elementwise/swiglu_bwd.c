@@ -1,0 +1,163 @@
+/* swiglu_bwd: with s = sigmoid(gate):  dgate = dh up s (1 + gate (1 - s)),  dup = dh gate s. With attribute gelu s is the
+ * sigmoid of gelu's argument u(gate), and the 1 - s has the factor du / dgate. */
+#include "ops/elementwise/gelu.h"
+#include "ops/lowbit/fp8_rows.h"
+
+static const AttrDef swiglu_bwd_attrs[] = {ATTR_DTYPE(SwigluAttrs, codes), ATTR_BOOL(SwigluAttrs, gelu, false), {0}};
+
+enum { IN_DH, IN_GATE, IN_UP, IN_SCALE, IN_AMAX };
+enum { OUT_DGATE, OUT_DUP, OUT_CODES, OUT_MORE, OUT_AMAX };
+
+static bool swiglu_bwd_codes_fit(const Node *node, int64_t whole)
+{
+    return !node->in[IN_UP] && codes_fit(node, &node->in[IN_DH]->type, whole, 1u << IN_DH | 1u << IN_GATE);
+}
+
+/* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of packed's,
+ * [what OpCodes says of dpacked]. */
+static Status swiglu_bwd_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "dh", 2));
+    TRY(infer_float(node, 1, "gate", 2));
+    TensorType gate = node->in[0]->type;
+    if (!node->in[2]) gate.dim[gate.ndim - 1] *= 2;
+    TRY(infer_like(node, 1, node->in[2] ? "gate" : "packed gate and up", DT_SET_FLOAT, &gate));
+    if (node->in[2]) TRY(infer_like(node, 2, "up", DT_SET_FLOAT, &gate));
+    node->out[0]->type = node->in[1]->type;
+    node->out[1]->type = node->in[2] ? node->in[2]->type : (TensorType){0};
+    return infer_codes(node, ((const SwigluAttrs *)node->attrs)->codes);
+}
+
+static OpCost swiglu_bwd_cost(const Node *node)
+{
+    return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
+}
+
+/* What is read is of dtype, results are f32; count: VEC_BLOCK at most. */
+VEC_ROW void swiglu_bwd_block(DType dtype, bool gelu, bool wide, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
+                              int64_t count)
+{
+    float e[VEC_BLOCK];
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) {
+        float g = vec_get(gate, dtype, i);
+        e[i] = -(gelu ? gelu_argument(g) : g);
+    }
+    vec_exps(e, count, wide);
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) {
+        float g = vec_get(gate, dtype, i), d = vec_get(dh, dtype, i), s = 1.0f / (1.0f + e[i]), act = g * s;
+        dgate[i] = d * vec_get(up, dtype, i) * (s + act * (1.0f - s) * (gelu ? gelu_argument_slope(g) : 1.0f));
+        dup[i] = d * act;
+    }
+}
+
+/* The same of any count, asking for what lies `ahead` elements further on in gate and up. */
+VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, bool wide, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
+                             int64_t count, int64_t ahead)
+{
+    int64_t i = 0;
+    for (; i + VEC_BLOCK <= count; i += VEC_BLOCK) {
+        vec_ahead(gate, dtype, i + ahead);
+        vec_ahead(up, dtype, i + ahead);
+        swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i),
+                         VEC_BLOCK);
+    }
+    for (; i + VEC_PART <= count; i += VEC_PART)
+        swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i),
+                         VEC_PART);
+    swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
+}
+
+enum { PIECE = 8 * VEC_BLOCK }; /* of a row */
+
+VEC_TASK(swiglu_bwd_task)
+{
+    const KernelArgs *args = context;
+    const TensorView *dh = &args->in[0], *gate = &args->in[1];
+    bool              packed = !args->in[2].data;
+    const TensorView *up = packed ? gate : &args->in[2], *dgate = &args->out[0], *dup = packed ? dgate : &args->out[1];
+    int64_t           cols = type_cols(&dh->type), stride = packed ? 2 * cols : cols, up_at = packed ? cols : 0;
+    int64_t           step = rows_moved(args, type_rows(&dh->type), cols), end = min_i64(type_rows(&dh->type), (task + 1) * step);
+    float             scratch_dh[PIECE], scratch_g[PIECE], scratch_u[PIECE], result_g[PIECE], result_u[PIECE];
+    RowCodes          codes = row_codes(args, &op_swiglu_bwd.codes, &gate->type);
+    DType             dtype = TILE_DTYPE(dh, gate, up);
+    bool              gelu = ((const SwigluAttrs *)args->attrs)->gelu;
+    (void)worker;
+    for (int64_t row = task * step; row < end; row++)
+        for (int64_t c = 0; c < cols; c += PIECE) {
+            int64_t     n = min_i64(PIECE, cols - c), at = row * stride + c;
+            const void *g = tile_in(gate, dtype, at, n, scratch_g), *u = tile_in(up, dtype, at + up_at, n, scratch_u);
+            const void *d = tile_in(dh, dtype, row * cols + c, n, scratch_dh);
+            float      *to_g = dgate->data ? tile_result(dgate, at, result_g) : result_g;
+            float      *to_u = dup->data ? tile_result(dup, at + up_at, result_u) : result_u;
+            if (gelu)
+                VEC_OF(dtype, swiglu_bwd_tile, true, wide, to_g, to_u, d, g, u, n, stride);
+            else
+                VEC_OF(dtype, swiglu_bwd_tile, false, wide, to_g, to_u, d, g, u, n, stride);
+            row_codes_store(&codes, row, c, to_g, n);
+            row_codes_store(&codes, row, cols + c, to_u, n);
+            if (dgate->data) tile_store(dgate, at, to_g, n);
+            if (dup->data) tile_store(dup, at + up_at, to_u, n);
+        }
+    row_codes_record(&codes);
+}
+
+static Status swiglu_bwd_cpu(const KernelArgs *args)
+{
+    const TensorType *dh = &args->in[0].type;
+    pool_run(args->pool, div_up(type_rows(dh), rows_moved(args, type_rows(dh), type_cols(dh))), swiglu_bwd_task, (void *)args);
+    return OK;
+}
+
+static const SwigluAttrs swiglu_bwd_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
+static const SwigluAttrs swiglu_bwd_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
+static const SwigluAttrs swiglu_bwd_gelu = {.gelu = true};
+static const SwigluAttrs swiglu_bwd_gelu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3), .gelu = true};
+
+static const OpSample swiglu_bwd_samples[] = {
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 14}}}},
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}},
+    {.in = {{DT_F32, 2, {70, 1035}}, {DT_F32, 2, {70, 2070}}}},
+    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_bwd_to_codes},
+    {.in = {{DT_F32, 3, {2, 33, 144}}, {DT_F32, 3, {2, 33, 288}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
+    {.in = {{DT_F32, 2, {160, 16}}, {DT_F32, 2, {160, 32}}, {0}, CODES_SCALE}, .attrs = &swiglu_bwd_to_codes},
+    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 14}}}, .attrs = &swiglu_bwd_gelu},
+    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_bwd_gelu_to_codes},
+};
+
+/* Shapes of real models. */
+static const OpSample swiglu_bwd_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_to_codes},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
+    {.in = {{DT_F32, 2, {2048, 3072}}, {DT_F32, 2, {2048, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_to_e5m2},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_gelu},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_bwd_gelu_to_codes},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_bwd_gelu_to_codes},
+};
+
+const OpDef op_swiglu_bwd = {
+    .id = OP_SWIGLU_BWD,
+    .name = "swiglu_bwd",
+    .synopsis =
+        "s = sigmoid(gate): dgate = dh up s (1 + gate (1 - s)), dup = dh gate s; with gelu s = sigmoid(u(gate)), 1 - s times du / dgate",
+    .num_in = 5,
+    .num_out = 5,
+    .min_in = 2,
+    .inplace = 1u << IN_GATE,
+    .alias = {{.out = OUT_AMAX, .in = IN_AMAX}},
+    .num_alias = 1,
+    .attrs_size = sizeof(SwigluAttrs),
+    .attrs = swiglu_bwd_attrs,
+    .infer = swiglu_bwd_infer,
+    .cost = swiglu_bwd_cost,
+    .cpu = {{DT_SET_FLOAT, swiglu_bwd_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DGATE, OUT_CODES, IN_SCALE, true, offsetof(SwigluAttrs, codes),
+              swiglu_bwd_codes_fit},
+    .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
+    .samples = swiglu_bwd_samples,
+    .num_samples = sizeof swiglu_bwd_samples / sizeof swiglu_bwd_samples[0],
+    .large = swiglu_bwd_large_samples,
+    .num_large = sizeof swiglu_bwd_large_samples / sizeof swiglu_bwd_large_samples[0],
+};

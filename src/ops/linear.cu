@@ -1,5 +1,0 @@
-/* linear: y = x w^T + bias. */
-#include "ops/linear.cuh"
-
-PRODUCT_KERNELS(linear)
-CUDA_KERNELS(linear, PRODUCT_ROWS(linear))

@@ -1,5 +1,0 @@
-/* linear_dx: dx = alpha dy[:, col:col+M] w. */
-#include "ops/linear.cuh"
-
-PRODUCT_KERNELS(linear_dx)
-CUDA_KERNELS(linear_dx, PRODUCT_ROWS(linear_dx))

@@ -1,0 +1,76 @@
+/* fp8_rows_quantise: rows as e4m3 codes with a scale for each 128 numbers of a row, from their own largest magnitude:
+ * ops/lowbit/fp8_tiles.h says how. Scales lie the way products on sm_90 read them: those of all rows for one block of columns beside each
+ * other. */
+#include "ops/lowbit/fp8_rows.h"
+
+enum { OUT_CODES, OUT_SCALE };
+
+/* x (...,C) -> codes e4m3 (...,C), scale f32 (C / 128, rows of x), divided up. */
+static Status fp8_rows_quantise_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "x", 2));
+    const TensorType *x = &node->in[0]->type;
+    node->out[OUT_CODES]->type = type_as(x, DT_E4M3);
+    node->out[OUT_SCALE]->type = type_make(DT_F32, 2, div_up(type_cols(x), FP8_TILE), type_rows(x));
+    return OK;
+}
+
+static OpCost fp8_rows_quantise_cost(const Node *node)
+{
+    return cost_streaming(node, 4.0 * (double)type_numel(&node->in[0]->type));
+}
+
+static void quantise_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *x = &args->in[0];
+    RowCodes          q = {.codes = args->out[OUT_CODES].data,
+                           .scales = args->out[OUT_SCALE].data,
+                           .rows = type_rows(&x->type),
+                           .cols = type_cols(&x->type),
+                           .dtype = x->type.dtype};
+    int64_t           each = rows_per_task(q.cols), end = min_i64(q.rows, (task + 1) * each);
+    float             scratch[TILE];
+    (void)worker;
+    for (int64_t row = task * each; row < end; row++)
+        for (int64_t c = 0; c < q.cols; c += TILE) {
+            int64_t n = min_i64(TILE, q.cols - c);
+            row_codes_store(&q, row, c, tile_load(x, row * q.cols + c, n, scratch), n);
+        }
+}
+
+static Status fp8_rows_quantise_cpu(const KernelArgs *args)
+{
+    const TensorType *x = &args->in[0].type;
+    pool_run(args->pool, div_up(type_rows(x), rows_per_task(type_cols(x))), quantise_task, (void *)args);
+    return OK;
+}
+
+static const OpSample fp8_rows_quantise_samples[] = {
+    {.in = {{DT_F32, 2, {1, 1}}}},
+    {.in = {{DT_F32, 2, {3, 50}}}},
+    {.in = {{DT_F32, 3, {2, 100, 256}}}},
+    {.in = {{DT_F32, 2, {131, 328}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample fp8_rows_quantise_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 1024, 1024}}}},
+    {.in = {{DT_F32, 3, {2, 1000, 3080}}}},
+};
+
+const OpDef op_fp8_rows_quantise = {
+    .id = OP_FP8_ROWS_QUANTISE,
+    .name = "fp8_rows_quantise",
+    .synopsis = "e4m3 codes of x / scale, scale = max|x| / 448 of each 128 numbers of a row",
+    .num_in = 1,
+    .num_out = 2,
+    .min_in = 1,
+    .infer = fp8_rows_quantise_infer,
+    .cost = fp8_rows_quantise_cost,
+    .cpu = {{DT_SET_FLOAT, fp8_rows_quantise_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
+    .samples = fp8_rows_quantise_samples,
+    .num_samples = sizeof fp8_rows_quantise_samples / sizeof fp8_rows_quantise_samples[0],
+    .large = fp8_rows_quantise_large_samples,
+    .num_large = sizeof fp8_rows_quantise_large_samples / sizeof fp8_rows_quantise_large_samples[0],
+};

@@ -1,0 +1,92 @@
+/* fp8_tiles_turn: what products read of a weight in e4m3 codes with scales of tiles, beside its codes: the transpose, which the gradient
+ * of its input is made from, and both layouts' scales in rows whose length is a multiple of 4, as products on sm_90 want them. */
+#include "ops/infer.h"
+#include "ops/lowbit/fp8_tiles.h"
+
+enum { IN_CODES, IN_SCALE };
+enum { OUT_CODES_T, OUT_SCALE_T, OUT_PADDED };
+
+/* codes e4m3 (N,K), scale f32 (N / 128, K / 128, divided up) -> codes_t (K,N), scale_t (K / 128, N / 128), padded (N / 128, K / 128). */
+static Status fp8_tiles_turn_infer(Node *node)
+{
+    TRY(infer_input(node, IN_CODES, "codes", DT_SET(DT_E4M3), DIMS(-1, -1)));
+    const TensorType *codes = &node->in[IN_CODES]->type;
+    int64_t           down = div_up(codes->dim[0], FP8_TILE), across = div_up(codes->dim[1], FP8_TILE);
+    TRY(infer_input(node, IN_SCALE, "scale", DT_SET_F32, DIMS(down, across)));
+    node->out[OUT_CODES_T]->type = type_make(DT_E4M3, 2, codes->dim[1], codes->dim[0]);
+    node->out[OUT_SCALE_T]->type = type_make(DT_F32, 2, across, fp8_tiles_stride(down));
+    node->out[OUT_PADDED]->type = type_make(DT_F32, 2, down, fp8_tiles_stride(across));
+    return OK;
+}
+
+static OpCost fp8_tiles_turn_cost(const Node *node)
+{
+    return cost_streaming(node, 0);
+}
+
+/* Rows of tiles of the transpose. */
+static void turn_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorType *type = &args->in[IN_CODES].type;
+    const uint8_t    *codes = args->in[IN_CODES].data;
+    uint8_t          *out = args->out[OUT_CODES_T].data;
+    int64_t           rows = type->dim[0], cols = type->dim[1], end = min_i64(cols, (task + 1) * FP8_TILE);
+    (void)worker;
+    for (int64_t first = 0; first < rows; first += FP8_TILE)
+        for (int64_t c = task * FP8_TILE; c < end; c++)
+            for (int64_t r = first; r < min_i64(rows, first + FP8_TILE); r++) out[c * rows + r] = codes[r * cols + c];
+}
+
+/* Scales of (down, across), or of their transpose, in longer rows that zeros fill. */
+static void copy_scales(const float *scale, int64_t down, int64_t across, bool turned, const TensorView *to)
+{
+    float *out = to->data;
+    for (int64_t i = 0; i < to->type.dim[0] && out; i++)
+        for (int64_t j = 0; j < to->type.dim[1]; j++)
+            out[i * to->type.dim[1] + j] = j >= (turned ? down : across) ? 0 : scale[turned ? j * across + i : i * across + j];
+}
+
+static Status fp8_tiles_turn_cpu(const KernelArgs *args)
+{
+    const TensorType *scale = &args->in[IN_SCALE].type;
+    copy_scales(args->in[IN_SCALE].data, scale->dim[0], scale->dim[1], true, &args->out[OUT_SCALE_T]);
+    copy_scales(args->in[IN_SCALE].data, scale->dim[0], scale->dim[1], false, &args->out[OUT_PADDED]);
+    if (args->out[OUT_CODES_T].data) pool_run(args->pool, scale->dim[1], turn_task, (void *)args);
+    return OK;
+}
+
+static const OpSample fp8_tiles_turn_samples[] = {
+    {.in = {{DT_E4M3, 2, {1, 1}}, {DT_F32, 2, {1, 1}}}},
+    {.in = {{DT_E4M3, 2, {130, 300}}, {DT_F32, 2, {2, 3}}}},
+    {.in = {{DT_E4M3, 2, {640, 128}}, {DT_F32, 2, {5, 1}}}},
+};
+
+/* Shapes of real models. */
+static const OpSample fp8_tiles_turn_large_samples[] = {
+    {.in = {{DT_E4M3, 2, {3072, 1024}}, {DT_F32, 2, {24, 8}}}},
+    {.in = {{DT_E4M3, 2, {1000, 3080}}, {DT_F32, 2, {8, 25}}}},
+};
+
+#define CODES \
+    { \
+        { \
+            .in = 1u << IN_CODES, .out = 1u << OUT_CODES_T, .dtypes = DT_SET(DT_E4M3) \
+        } \
+    }
+
+const OpDef op_fp8_tiles_turn = {
+    .id = OP_FP8_TILES_TURN,
+    .name = "fp8_tiles_turn",
+    .synopsis = "the transpose of e4m3 codes with scales of tiles, and scales in rows of a multiple of 4",
+    .num_in = 2,
+    .num_out = 3,
+    .min_in = 2,
+    .infer = fp8_tiles_turn_infer,
+    .cost = fp8_tiles_turn_cost,
+    .cpu = {{DT_SET_F32, fp8_tiles_turn_cpu, "reference", CODES}},
+    .samples = fp8_tiles_turn_samples,
+    .num_samples = sizeof fp8_tiles_turn_samples / sizeof fp8_tiles_turn_samples[0],
+    .large = fp8_tiles_turn_large_samples,
+    .num_large = sizeof fp8_tiles_turn_large_samples / sizeof fp8_tiles_turn_large_samples[0],
+};

@@ -1,0 +1,163 @@
+/* nvfp4_dequantise: the numbers that NVFP4 codes stand for, or their transpose: ops/lowbit/nvfp4.h says how the codes are made. A code's
+ * value times its scale is exact; times the tensor's number it is rounded to fp32, then to w's dtype. */
+#include "ops/infer.h"
+#include "ops/lowbit/nvfp4.h"
+
+static const AttrDef nvfp4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype),
+                                                 ATTR_BOOL(DequantiseAttrs, transposed, false),
+                                                 ATTR_BOOL(DequantiseAttrs, tiled, false),
+                                                 DEQUANTISE_ATTR(0),
+                                                 DEQUANTISE_ATTR(1),
+                                                 DEQUANTISE_ATTR(2),
+                                                 {0}};
+
+enum { IN_CODES, IN_SCALE, IN_GLOBAL };
+
+/* codes e2m1 (...,C), scale e4m3 (...,C / 16), global f32 (1) -> w (...,C); transposed: codes (N,K) -> w (K,N). Members (N,K) have a
+ * global each. tiled: scale (N / 128, C / 64, 512), divided up. */
+static Status nvfp4_dequantise_infer(Node *node)
+{
+    const DequantiseAttrs *attrs = node->attrs;
+    DType                  dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
+    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(dtype)->name);
+    const TensorType *codes = &node->in[IN_CODES]->type;
+    FAIL_IF(codes->dtype != DT_E2M1 || codes->ndim < 2 || (attrs->transposed && codes->ndim != 2), ERR_INVALID,
+            "codes are %s of %d dims; expected e2m1 of %s", dtype_info(codes->dtype)->name, codes->ndim,
+            attrs->transposed ? "2, for the transpose" : "at least 2");
+    FAIL_IF(type_cols(codes) % NVFP4_BLOCK, ERR_INVALID, "codes have %lld columns; expected a multiple of 16", (long long)type_cols(codes));
+    TensorType scale = nvfp4_scale_type(codes, attrs->tiled);
+    TRY(infer_like(node, IN_SCALE, "scale", DT_SET(DT_E4M3), &scale));
+    int64_t rows[DEQUANTISE_MAX_MEMBERS];
+    TRY(infer_members(attrs, type_rows(codes)));
+    FAIL_IF(attrs->rows[0] && (attrs->transposed || attrs->tiled), ERR_INVALID, "members with transposed or tiled; expected members alone");
+    TRY(infer_input(node, IN_GLOBAL, "global", DT_SET_F32, DIMS((int64_t)dequantise_members(attrs, type_rows(codes), rows))));
+    node->out[0]->type = attrs->transposed ? type_make(dtype, 2, codes->dim[1], codes->dim[0]) : type_as(codes, dtype);
+    return OK;
+}
+
+static OpCost nvfp4_dequantise_cost(const Node *node)
+{
+    return cost_streaming(node, 2.0 * (double)type_numel(&node->out[0]->type));
+}
+
+/* The 16 numbers of a block; global: of its weight. */
+static void block_values(const KernelArgs *args, int64_t block, float global, float *values)
+{
+    const uint8_t *codes = (const uint8_t *)args->in[IN_CODES].data + block * (NVFP4_BLOCK / 2);
+    int64_t        blocks = type_cols(&args->in[IN_CODES].type) / NVFP4_BLOCK;
+    bool           tiled = ((const DequantiseAttrs *)args->attrs)->tiled;
+    int64_t        at = nvfp4_scale_at(block / blocks, block % blocks, blocks, tiled);
+    float          scale = nvfp4_scale(((const uint8_t *)args->in[IN_SCALE].data)[at]);
+    for (int i = 0; i < NVFP4_BLOCK; i++) values[i] = nvfp4_value(codes[i / 2] >> (i % 2 * 4) & 15u, scale, global);
+}
+
+/* 16 rows of codes (N,K), which become 16 columns of w (K,N). */
+static void transpose_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *w = &args->out[0];
+    int64_t           cols = w->type.dim[1], blocks = w->type.dim[0] / NVFP4_BLOCK, first = task * NVFP4_BLOCK;
+    int64_t           lines = min_i64(NVFP4_BLOCK, cols - first);
+    (void)worker;
+    for (int64_t block = 0; block < blocks; block++) {
+        float values[NVFP4_BLOCK][NVFP4_BLOCK], scratch[NVFP4_BLOCK], global = *(const float *)args->in[IN_GLOBAL].data;
+        for (int64_t line = 0; line < lines; line++) block_values(args, (first + line) * blocks + block, global, values[line]);
+        for (int i = 0; i < NVFP4_BLOCK; i++) {
+            int64_t at = (block * NVFP4_BLOCK + i) * cols + first;
+            float  *row = tile_result(w, at, scratch);
+            for (int64_t line = 0; line < lines; line++) row[line] = values[line][i];
+            tile_store(w, at, row, lines);
+        }
+    }
+}
+
+enum { BLOCKS_PER_TASK = 1024 };
+
+typedef struct Member {
+    const KernelArgs *args;
+    int64_t           first, count; /* blocks */
+    float             global;
+} Member;
+
+static void blocks_task(void *context, int64_t task, int worker)
+{
+    const Member     *member = context;
+    const TensorView *w = &member->args->out[0];
+    int64_t           end = member->first + min_i64(member->count, (task + 1) * BLOCKS_PER_TASK);
+    (void)worker;
+    for (int64_t block = member->first + task * BLOCKS_PER_TASK; block < end; block++) {
+        float scratch[NVFP4_BLOCK], *row = tile_result(w, block * NVFP4_BLOCK, scratch);
+        block_values(member->args, block, member->global, row);
+        tile_store(w, block * NVFP4_BLOCK, row, NVFP4_BLOCK);
+    }
+}
+
+static Status nvfp4_dequantise_cpu(const KernelArgs *args)
+{
+    const DequantiseAttrs *attrs = args->attrs;
+    const TensorType      *w = &args->out[0].type;
+    int64_t                rows[DEQUANTISE_MAX_MEMBERS];
+    Member                 member = {.args = args};
+    if (attrs->transposed) {
+        pool_run(args->pool, div_up(w->dim[1], NVFP4_BLOCK), transpose_task, (void *)args);
+        return OK;
+    }
+    int count = dequantise_members(attrs, type_rows(w), rows);
+    for (int m = 0; m < count; m++, member.first += member.count) {
+        member.count = rows[m] * type_cols(w) / NVFP4_BLOCK;
+        member.global = ((const float *)args->in[IN_GLOBAL].data)[m];
+        pool_run(args->pool, div_up(member.count, BLOCKS_PER_TASK), blocks_task, &member);
+    }
+    return OK;
+}
+
+static const DequantiseAttrs nvfp4_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)}, nvfp4_transposed = {.transposed = true},
+                             nvfp4_members = {.rows = {20, 9, 5}}, nvfp4_tiles_plain = {.tiled = true},
+                             nvfp4_tiles_transposed = {.tiled = true, .transposed = true},
+                             nvfp4_transposed_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16), .transposed = true};
+
+#define SAMPLE(n, k, attributes) \
+    { \
+        .in = {{DT_E2M1, 2, {n, k}}, {DT_E4M3, 2, {n, (k) / 16}}, {DT_F32, 1, {1}}}, .attrs = attributes \
+    }
+
+static const OpSample nvfp4_dequantise_samples[] = {
+    SAMPLE(1, 16, NULL),
+    SAMPLE(33, 1056, &nvfp4_to_bf16),
+    {.in = {{DT_E2M1, 3, {2, 5, 48}}, {DT_E4M3, 3, {2, 5, 3}}, {DT_F32, 1, {1}}}},
+    {.in = {{DT_E2M1, 2, {34, 48}}, {DT_E4M3, 2, {34, 3}}, {DT_F32, 1, {3}}}, .attrs = &nvfp4_members},
+    SAMPLE(37, 80, &nvfp4_transposed),
+    SAMPLE(48, 64, &nvfp4_transposed_bf16),
+    {.in = {{DT_E2M1, 3, {2, 70, 80}}, {DT_E4M3, 3, {2, 2, 512}}, {DT_F32, 1, {1}}}, .attrs = &nvfp4_tiles_plain},
+    {.in = {{DT_E2M1, 2, {150, 96}}, {DT_E4M3, 3, {2, 2, 512}}, {DT_F32, 1, {1}}}, .attrs = &nvfp4_tiles_transposed},
+};
+
+/* Shapes of real models. */
+static const OpSample nvfp4_dequantise_large_samples[] = {
+    SAMPLE(4096, 1024, &nvfp4_to_bf16),
+    SAMPLE(4096, 1024, NULL),
+    SAMPLE(1000, 2048, &nvfp4_transposed_bf16),
+};
+
+const OpDef op_nvfp4_dequantise = {
+    .id = OP_NVFP4_DEQUANTISE,
+    .name = "nvfp4_dequantise",
+    .synopsis = "w = values of e2m1 codes times the scale of their block of 16 times global",
+    .num_in = 3,
+    .num_out = 1,
+    .min_in = 3,
+    .attrs_size = sizeof(DequantiseAttrs),
+    .attrs = nvfp4_dequantise_attrs,
+    .infer = nvfp4_dequantise_infer,
+    .cost = nvfp4_dequantise_cost,
+    .cpu = {{DT_SET_FLOAT,
+             nvfp4_dequantise_cpu,
+             "reference",
+             {{.in = 1u << IN_CODES, .dtypes = DT_SET(DT_E2M1)},
+              {.in = 1u << IN_SCALE, .dtypes = DT_SET(DT_E4M3)},
+              {.in = 1u << IN_GLOBAL, .dtypes = DT_SET_F32}}}},
+    .samples = nvfp4_dequantise_samples,
+    .num_samples = sizeof nvfp4_dequantise_samples / sizeof nvfp4_dequantise_samples[0],
+    .large = nvfp4_dequantise_large_samples,
+    .num_large = sizeof nvfp4_dequantise_large_samples / sizeof nvfp4_dequantise_large_samples[0],
+};

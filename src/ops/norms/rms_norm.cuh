@@ -1,0 +1,116 @@
+/* The row pass of rms_norm and add_rms_norm on CUDA: a block a row, two reads of it (the second from cache). */
+#pragma once
+
+#include "ops/lowbit/fp8_rows.cuh"
+#include "ops/rows.cuh"
+
+/* Element i of the normed row, before the norm: x, or the sum a + b rounded as it is (or would be) stored. */
+template <typename T, bool ADD> static __device__ __forceinline__ void load_row_pack(const T *a, const T *b, int64_t at, float *v)
+{
+    enum { N = Pack<T>::N };
+    float u[N];
+    load_pack(a + at, v);
+    if (!ADD) return;
+    load_pack(b + at, u);
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = to_float(from_float<T>(v[i] + u[i]));
+}
+
+/* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. CODES: those of y.
+ * wide: w begins at a multiple of 16 bytes. */
+template <typename T, bool ADD, int CODES>
+static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, T *s, T *y, RowCodes q, float *rstd_out, float eps,
+                                      float offset)
+{
+    enum { N = Pack<T>::N };
+    __shared__ float scratch[32];
+    RowState         state = row_state<CODES>(q);
+    int64_t          cols = q.scaled.cols, at = (int64_t)blockIdx.x * cols;
+    float            sum = 0, v[N], u[N];
+    for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
+        load_row_pack<T, ADD>(a, b, at + c, v);
+        if (ADD && s) store_pack(s + at + c, v);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum += v[i] * v[i];
+    }
+    float rstd = rsqrtf(block_sum(sum, scratch) / (float)cols + eps);
+    if (rstd_out && threadIdx.x == 0) rstd_out[blockIdx.x] = rstd;
+    if (!y && !CODES) return;
+    for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
+        if (ADD && s)
+            load_pack(s + at + c, v); /* this thread's own */
+        else
+            load_row_pack<T, ADD>(a, b, at + c, v);
+        load_pack_any(w + c, wide, u);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = (u[i] + offset) * (v[i] * rstd);
+        store_result<CODES>(y, v, q, state, blockIdx.x, c);
+    }
+    row_record<CODES>(q, state);
+}
+
+/* Any dtypes and sizes. b absent: plain norm of a; the sum is rounded to `sum_dtype`, kept in s or not. */
+static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView w, TensorView s, TensorView y, float *rstd_out,
+                                         int64_t cols, int sum_dtype, float eps, float offset)
+{
+    __shared__ float scratch[32];
+    int64_t          at = (int64_t)blockIdx.x * cols;
+    float            rstd = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        float sum = 0;
+        for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
+            float v;
+            if (pass && s.data) {
+                v = elem_get(s.data, sum_dtype, at + c); /* this thread's own */
+            } else {
+                v = elem_get(a.data, a.type.dtype, at + c);
+                if (b.data) {
+                    v += elem_get(b.data, b.type.dtype, at + c);
+                    if (sum_dtype == DT_BF16) v = to_float(__float2bfloat16_rn(v));
+                }
+            }
+            if (pass) {
+                elem_set(y.data, y.type.dtype, at + c, (elem_get(w.data, w.type.dtype, c) + offset) * (v * rstd));
+                continue;
+            }
+            if (s.data) elem_set(s.data, sum_dtype, at + c, v);
+            sum += v * v;
+        }
+        if (pass) return;
+        rstd = rsqrtf(block_sum(sum, scratch) / (float)cols + eps);
+        if (rstd_out && threadIdx.x == 0) rstd_out[blockIdx.x] = rstd;
+        if (!y.data) return;
+    }
+}
+
+template <typename T, bool ADD>
+static void launch_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
+                            const TensorView *y, const RowCodes &q, float *rstd, float eps, float offset)
+{
+    unsigned threads = row_threads(q.scaled.cols / Pack<T>::N);
+    int      kind = row_codes_kind(&q);
+    auto     kernel = kind == CODES_SCALED   ? rms_norm_packs<T, ADD, CODES_SCALED>
+                      : kind == CODES_BLOCKS ? rms_norm_packs<T, ADD, CODES_BLOCKS>
+                                             : rms_norm_packs<T, ADD, CODES_NONE>;
+    kernel<<<(unsigned)q.scaled.rows, threads, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data, (const T *)w->data,
+                                                                       is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps,
+                                                                       offset);
+}
+
+/* y = norm of a, or with ADD of s = a + b. Its codes are outputs from `codes` on, inputs for one scale from `scale` on. */
+template <bool ADD>
+static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
+                           const TensorView *y, float *rstd, int codes, int scale)
+{
+    const TensorView   *views[] = {a, b, w, s, y};
+    int64_t             cols = type_cols(&a->type), rows = type_rows(&a->type);
+    const RmsNormAttrs *attrs = (const RmsNormAttrs *)args->attrs;
+    RowCodes            q = row_codes(args, codes, scale, attrs->codes, rows, cols);
+    float               eps = (float)attrs->eps, offset = (float)attrs->offset;
+    bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_kind(&q));
+    if (whole && views_are(a->type.dtype, views, 5))
+        CUDA_FLOAT(a->type.dtype, T, launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps, offset));
+    else
+        rms_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*a, *b, *w, *s, *y, rstd, cols, a->type.dtype, eps, offset);
+    return CUDA_LAUNCHED();
+}

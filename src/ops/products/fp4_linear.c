@@ -1,0 +1,162 @@
+/* fp4_linear: y = alpha a b^T + bias over the last dim, of e2m1 codes times the scales of their blocks times one number a tensor
+ * (ops/lowbit/nvfp4.h).
+ *
+ * Scales lie where cuBLASLt has tensor cores of sm_100 and later read them (CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3), and both operands
+ * are stored along the dim that is summed over, the only way that those multiply FP4. The CPU reads the same bytes, so that what a GPU
+ * would be asked is checked where there is none. A code times its scale is exact in fp32: what both make differs by the order of sums
+ * alone. */
+#include "ops/lowbit/nvfp4.h"
+#include "ops/products/gemm.h"
+
+static const AttrDef fp4_linear_attrs[] = {ATTR_FLOAT(ScaledLinearAttrs, alpha, 1), ATTR_DTYPE(ScaledLinearAttrs, dtype), {0}};
+
+static Status infer_scales(const Node *node, int codes, int scale, int global, const char *scale_name, const char *global_name)
+{
+    TensorType type = nvfp4_scale_type(&node->in[codes]->type, true);
+    TRY(infer_like(node, scale, scale_name, DT_SET(DT_E4M3), &type));
+    return infer_input(node, global, global_name, DT_SET_F32, DIMS(1));
+}
+
+/* a codes (...,K), b codes (M,K), scales of both in tiles, global of both f32 (1), [bias (M)], [acc (...,M)] -> y (...,M). */
+static Status fp4_linear_infer(Node *node)
+{
+    const TensorType *a = &node->in[FP4_A]->type;
+    FAIL_IF(a->dtype != DT_E2M1 || a->ndim < 2, ERR_INVALID, "a is %s of %d dims; expected e2m1 of at least 2", dtype_info(a->dtype)->name,
+            a->ndim);
+    FAIL_IF(type_cols(a) % NVFP4_BLOCK, ERR_INVALID, "a has %lld columns; expected a multiple of 16", (long long)type_cols(a));
+    TRY(infer_input(node, FP4_B, "b", DT_SET(DT_E2M1), DIMS(-1, type_cols(a))));
+    TRY(infer_scales(node, FP4_A, FP4_A_SCALE, FP4_A_GLOBAL, "a_scale", "a_global"));
+    TRY(infer_scales(node, FP4_B, FP4_B_SCALE, FP4_B_GLOBAL, "b_scale", "b_global"));
+    return infer_product(node, FP4_B, FP4_BIAS, FP4_ACC);
+}
+
+GEMM_COST(fp4_linear)
+
+/* ---- the CPU: both operands as fp32, then their product ---- */
+
+/* Rows of codes; out: the numbers, but for the one of the whole. */
+typedef struct Decode {
+    const TensorView *codes, *scale;
+    float            *out;
+} Decode;
+
+static void decode_task(void *context, int64_t task, int worker)
+{
+    const Decode  *d = context;
+    int64_t        cols = type_cols(&d->codes->type), blocks = cols / NVFP4_BLOCK, each = rows_per_task(cols);
+    int64_t        end = min_i64(type_rows(&d->codes->type), (task + 1) * each);
+    const uint8_t *codes = d->codes->data, *scales = d->scale->data;
+    (void)worker;
+    for (int64_t row = task * each; row < end; row++)
+        for (int64_t block = 0; block < blocks; block++) {
+            float   scale = nvfp4_scale(scales[nvfp4_scale_at(row, block, blocks, true)]);
+            int64_t first = row * cols + block * NVFP4_BLOCK;
+            for (int64_t i = first; i < first + NVFP4_BLOCK; i++) d->out[i] = nvfp4_value(codes[i / 2] >> (i % 2 * 4) & 15u, scale, 1);
+        }
+}
+
+static void decode(const KernelArgs *args, int codes, int scale, float *out)
+{
+    Decode  d = {&args->in[codes], &args->in[scale], out};
+    int64_t cols = type_cols(&d.codes->type);
+    pool_run(args->pool, div_up(type_rows(&d.codes->type), rows_per_task(cols)), decode_task, &d);
+}
+
+/* The same product of what the codes stand for. */
+static Gemm decoded_product(const KernelArgs *args, float *a, float *b)
+{
+    Gemm g;
+    fp4_linear_products(args, &g);
+    g.a.dtype = g.b.dtype = DT_F32;
+    g.a.data = a;
+    g.b.data = b;
+    return g;
+}
+
+static size_t decoded_floats(const Gemm *g)
+{
+    return (size_t)((g->m + g->n) * g->k);
+}
+
+static size_t fp4_linear_workspace(const Node *node, int num_workers)
+{
+    NodeArgs storage;
+    Gemm     g = decoded_product(node_args(node, &storage), NULL, NULL);
+    return decoded_floats(&g) * sizeof(float) + gemm_workspace(&g, num_workers);
+}
+
+static Status fp4_linear_cpu(const KernelArgs *args)
+{
+    float *a = args->workspace, *b = a + type_numel(&args->in[FP4_A].type);
+    Gemm   g = decoded_product(args, a, b);
+    decode(args, FP4_A, FP4_A_SCALE, a);
+    decode(args, FP4_B, FP4_B_SCALE, b);
+    gemm_run(&g, args->pool, a + decoded_floats(&g));
+    return OK;
+}
+
+static const ScaledLinearAttrs to_bf16 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16)}, half = {.alpha = 0.5};
+
+/* A bf16 y has 8 bits. */
+#define ROUNDED 5e-3
+
+/* Of n rows and k columns: tiles down and across. */
+#define SCALE(n, k) \
+    { \
+        DT_E4M3, 3, \
+        { \
+            ((n) + 127) / 128, ((k) + 63) / 64, NVFP4_TILE_BYTES \
+        } \
+    }
+#define GLOBAL \
+    { \
+        DT_F32, 1, \
+        { \
+            1 \
+        } \
+    }
+#define OPERANDS(n, m, k) {DT_E2M1, 2, {n, k}}, {DT_E2M1, 2, {m, k}}, SCALE(n, k), SCALE(m, k), GLOBAL, GLOBAL
+
+static const OpSample fp4_linear_samples[] = {
+    {.in = {OPERANDS(3, 7, 16), {DT_F32, 1, {7}}}},
+    {.in = {{DT_E2M1, 3, {2, 70, 96}}, {DT_E2M1, 2, {264, 96}}, SCALE(140, 96), SCALE(264, 96), GLOBAL, GLOBAL},
+     .attrs = &to_bf16,
+     .tolerance = ROUNDED},
+    {.in = {OPERANDS(130, 40, 1056)}, .attrs = &half, .tolerance = ROUNDED},
+    {.in = {OPERANDS(40, 144, 128), {DT_BF16, 1, {144}}}, .attrs = &to_bf16, .tolerance = ROUNDED},
+    {.in = {OPERANDS(1, 48, 64)}, .attrs = &to_bf16, .tolerance = ROUNDED}, /* a row of decoding */
+};
+
+/* Shapes of real models: y, dx and dw. */
+static const OpSample fp4_linear_large_samples[] = {
+    {.in = {OPERANDS(2048, 3072, 1024)}, .attrs = &to_bf16, .tolerance = ROUNDED},
+    {.in = {OPERANDS(2048, 1024, 3072)}, .attrs = &to_bf16, .tolerance = ROUNDED},
+    {.in = {OPERANDS(3072, 1024, 2048)}, .tolerance = ROUNDED},
+};
+
+const OpDef op_fp4_linear = {
+    .id = OP_FP4_LINEAR,
+    .name = "fp4_linear",
+    .synopsis = "y = alpha a b^T + bias, of e2m1 codes times e4m3 scales of 16 along a row times a number for each operand",
+    .num_in = 8,
+    .num_out = 1,
+    .min_in = 6,
+    .alias = {{.out = 0, .in = FP4_ACC, .accumulate = true}},
+    .num_alias = 1,
+    .attrs_size = sizeof(ScaledLinearAttrs),
+    .attrs = fp4_linear_attrs,
+    .infer = fp4_linear_infer,
+    .cost = fp4_linear_cost,
+    .workspace = fp4_linear_workspace,
+    .cpu = {{DT_SET_FLOAT,
+             fp4_linear_cpu,
+             "reference",
+             {{.in = 1u << FP4_A | 1u << FP4_B, .dtypes = DT_SET(DT_E2M1)},
+              {.in = 1u << FP4_A_SCALE | 1u << FP4_B_SCALE, .dtypes = DT_SET(DT_E4M3)},
+              {.in = 1u << FP4_A_GLOBAL | 1u << FP4_B_GLOBAL, .dtypes = DT_SET_F32}}}},
+    .holds = {[FP4_A_SCALE] = HOLDS_SQUARES, [FP4_B_SCALE] = HOLDS_SQUARES},
+    .samples = fp4_linear_samples,
+    .num_samples = sizeof fp4_linear_samples / sizeof fp4_linear_samples[0],
+    .large = fp4_linear_large_samples,
+    .num_large = sizeof fp4_linear_large_samples / sizeof fp4_linear_large_samples[0],
+};

@@ -1,0 +1,48 @@
+/* Matrix products on the CPU: over tiles of the result, shared out to the pool. The grid of tiles depends on
+ * shapes alone and a tile is computed by one thread, so that results don't depend on the number of threads. */
+#pragma once
+
+#include "ops/infer.h"
+#include "ops/products/products.h"
+
+/* Bytes of scratch that gemm_run needs. Dims, strides, dtypes and trans are read, no numbers. */
+size_t gemm_workspace(const Gemm *gemm, int num_workers);
+
+void gemm_run(const Gemm *gemm, ThreadPool *pool, void *workspace);
+
+/* The same by three loops in fp64, on this thread. */
+void gemm_reference(const Gemm *gemm);
+
+/* Of an op that is `count` products, one after another: of each 2 m n k, and each matrix moved once. */
+OpCost gemms_cost(const Gemm *gemms, int count);
+size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the most that one of them needs */
+
+/* workspace and CPU kernels of an op whose products op##_products makes: op##_workspace, op##_tiles and op##_reference. */
+#define GEMM_KERNELS(op) \
+    static size_t op##_workspace(const Node *node, int num_workers) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemms[MAX_PRODUCTS]; \
+        return gemms_workspace(gemms, op##_products(node_args(node, &storage), gemms), num_workers); \
+    } \
+    static Status op##_tiles(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        for (int i = 0, count = op##_products(args, gemms); i < count; i++) gemm_run(&gemms[i], args->pool, args->workspace); \
+        return OK; \
+    } \
+    static Status op##_reference(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        for (int i = 0, count = op##_products(args, gemms); i < count; i++) gemm_reference(&gemms[i]); \
+        return OK; \
+    }
+
+/* op##_cost of such an op. */
+#define GEMM_COST(op) \
+    static OpCost op##_cost(const Node *node) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemms[MAX_PRODUCTS]; \
+        return gemms_cost(gemms, op##_products(node_args(node, &storage), gemms)); \
+    }

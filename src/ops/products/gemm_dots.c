@@ -1,0 +1,170 @@
+/* Products of a few rows (decoding) are dot products: they are bound by reading b, which packing would copy first. */
+#include "base/cpu.h"
+#include "ops/products/gemm_dots.h"
+#include "ops/products/gemm_operand.h"
+
+enum {
+    FEW_ROWS = 4,
+    DOT_COLS = 32,    /* columns of c that a task of dot products has at least, and makes together */
+    DOT_TASKS = 8,    /* for each worker, about */
+    DOT_AHEAD = 8192, /* bytes; rows of b along the depth follow each other */
+};
+
+bool gemm_by_dots(const Gemm *g)
+{
+    return g->m <= FEW_ROWS && g->b.trans && !g->a.trans;
+}
+
+/* A worker's converted rows. */
+static int64_t floats_of_worker(const Gemm *g)
+{
+    return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
+}
+
+size_t gemm_dots_workspace(const Gemm *g, int num_workers)
+{
+    return (size_t)(num_workers * floats_of_worker(g)) * sizeof(float);
+}
+
+typedef struct DotJob {
+    const Gemm *gemm;
+    int         num_workers;
+    float      *scratch; /* per worker */
+    int64_t     scratch_floats;
+} DotJob;
+
+/* `count` numbers side by side from there on: in place, or decoded into scratch. */
+static const float *numbers_from(const GemmOperand *x, int64_t row, int64_t col, int64_t count, float *scratch)
+{
+    const void *from = operand_at(x, row, col);
+    if (x->dtype == DT_F32) return from;
+    dtype_decode(x->dtype, from, count, scratch);
+    return scratch;
+}
+
+/* Multiplies a row, from its beginning on, by the scales of its blocks. */
+static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *numbers)
+{
+    operand_scale_panels(x, 1, row, 1, 0, count, numbers, count);
+}
+
+/* Columns a task. A worker has few tasks, so that it reads b in long pieces. */
+static int64_t dot_cols(const Gemm *g, int num_workers)
+{
+    return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
+}
+
+/* Elements [i, i + 16) of a row in f32 or bf16. */
+VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
+{
+    const void *at = vec_at(row, dtype, i);
+    if (dtype == DT_F32) return _mm512_loadu_ps(at);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
+}
+
+/* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
+VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
+{
+    __m512  low[FEW_ROWS], high[FEW_ROWS];
+    int64_t whole = count / 32 * 32;
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) low[r] = high[r] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < whole; i += 32) {
+        __m512 b_low = vec16_get(dtype, b, i), b_high = vec16_get(dtype, b, i + 16);
+        __asm__("" : "+v"(b_low), "+v"(b_high)); /* in registers: not loaded again for each row */
+        for (int64_t k = 0; k < 32; k += dtype == DT_F32 ? 16 : 32) __builtin_prefetch((const char *)vec_at(b, dtype, i + k) + DOT_AHEAD);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            low[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i), b_low, low[r]);
+            high[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i + 16), b_high, high[r]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        Vec8    first = vec16_half(low[r], 0);
+        int64_t i = whole;
+        float   tail = 0;
+        for (; i + 8 <= count; i += 8) first = vec8_fma(vec8_load(a[r] + i), vec8_get(dtype, b, i), first);
+        for (; i < count; i++) tail = fmaf(a[r][i], vec_get(b, dtype, i), tail);
+        sums[r] = vec8_sum((first + vec16_half(low[r], 1)) + (vec16_half(high[r], 0) + vec16_half(high[r], 1))) + tail;
+    }
+}
+
+/* The same of `cols` rows of b, `stride` elements apart. */
+VEC_WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                               float (*sums)[FEW_ROWS])
+{
+    for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, vec_at(b, dtype, j * stride), count, sums[j]);
+}
+
+VEC_WIDE static void dots_wide(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                               float (*sums)[FEW_ROWS])
+{
+    switch (rows) {
+    case 1:
+        VEC_OF(dtype, dots_of_cols, 1, a, b, stride, cols, count, sums);
+        return;
+    case 2:
+        VEC_OF(dtype, dots_of_cols, 2, a, b, stride, cols, count, sums);
+        return;
+    case 3:
+        VEC_OF(dtype, dots_of_cols, 3, a, b, stride, cols, count, sums);
+        return;
+    default:
+        VEC_OF(dtype, dots_of_cols, FEW_ROWS, a, b, stride, cols, count, sums);
+    }
+}
+
+static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
+                        float (*sums)[FEW_ROWS])
+{
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
+}
+
+/* Sums of the rows of a and `cols` columns of c from j on. */
+static void dots(const Gemm *g, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
+{
+    const GemmOperand *b = &g->b;
+    bool               wide = cpu_avx512();
+    if (b->scaling == GEMM_SCALE_WHOLE && (DT_SET(b->dtype) & DT_SET_FLOAT)) {
+        (wide ? dots_wide : dots_narrow)(b->dtype, g->m, a, operand_at(b, 0, j), b->stride, cols, g->k, sums);
+        return;
+    }
+    for (int64_t col = 0; col < cols; col++) {
+        const float *numbers = numbers_from(b, 0, j + col, g->k, scratch);
+        scale_row(b, j + col, g->k, scratch);
+        (wide ? dots_wide : dots_narrow)(DT_F32, g->m, a, numbers, 0, 1, g->k, sums + col);
+    }
+}
+
+static void gemm_dots(void *context, int64_t task, int worker)
+{
+    const DotJob *job = context;
+    const Gemm   *g = job->gemm;
+    int64_t       cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
+    float        *scratch = job->scratch + worker * job->scratch_floats;
+    const float  *a[FEW_ROWS];
+    float         sums[DOT_COLS][FEW_ROWS], factor = gemm_factor(g);
+    for (int64_t i = 0; i < g->m; i++) {
+        a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
+        scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
+    }
+    for (int64_t from = task * cols; from < end; from += DOT_COLS) {
+        int64_t few = min_i64(DOT_COLS, end - from);
+        dots(g, a, from, few, scratch, sums);
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < few; j++) {
+                float value = factor * sums[j][i];
+                if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + from + j);
+                if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, operand_index(&g->c, i, from + j));
+                vec_set(g->c.data, g->c.dtype, operand_index(&g->c, i, from + j), value);
+            }
+    }
+}
+
+void gemm_run_dots(const Gemm *g, ThreadPool *pool, void *workspace)
+{
+    DotJob job = {.gemm = g, .num_workers = pool_num_workers(pool), .scratch = workspace, .scratch_floats = floats_of_worker(g)};
+    pool_run(pool, div_up(g->n, dot_cols(g, job.num_workers)), gemm_dots, &job);
+}

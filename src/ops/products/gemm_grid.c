@@ -1,0 +1,285 @@
+#include "ops/products/gemm_grid.h"
+
+#include "base/cpu.h"
+#include "device/cpu/sgemm.h"
+
+enum {
+    DEPTH = 320,       /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
+    PAIRS_DEPTH = 640, /* the same of two bf16 operands, which take half the room */
+    TILE_M = 144,      /* rows of a that a task packs at a time, 180 KiB */
+    FAR_M = 288,       /* the same where they lie in rows that are FAR_APART, and come sooner in longer pieces */
+    DEEP_M = 264,      /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
+    SHALLOW_K = 32,    /* such a product is bound by writing c: with few, tall tiles a worker mostly writes what it wrote the last time */
+    TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
+    LEAST_M = 24,      /* fewer reuse b too little */
+    LEAST_N = 64,
+    TILE_ROWS = 6, /* what a tile reads first takes about as long as so many of its rows */
+    TASKS_PER_WORKER = 4,
+    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it.
+                             * Each keeps to its own rows, since what another worker wrote is slow to read. */
+    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
+    BLOCK_WORKERS = 4,
+    SETS_BYTES = 1 << 16,   /* that lie so far apart, or a multiple, share a place of the second cache */
+    BLOCK_N = 512,          /* columns that a block has at least, */
+    BLOCK_N_A = 2048,       /* and where a is packed for each block */
+    NARROW = 64,            /* columns of c: packing a for no more takes longer than using it */
+    PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
+    PACK_ALIASED = 32,      /* if they alias and it isn't, */
+    PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
+    PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
+    OWN_PARTS = 1 << 19,    /* of sums that stay apart, for each worker at most, if c is fp32 */
+    ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
+    ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
+    FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed unless they stay in the first cache */
+    WIDE = 512,             /* columns of a tile at most where b is read where it lies */
+    STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
+    STAYS_FLOATS = 1 << 17, /* of b over a run at most, then: they come from the second cache */
+    OWN_N = 128,            /* columns that a worker makes alone: a run of them stays in its second cache, */
+    OWN_FEWEST = 1024,      /* if c has so many, */
+    UNEVEN = 16,            /* and no worker then gets more than this part of them more than others */
+    OWN_B = 1 << 15,        /* floats that b has at most where a worker makes rows of c alone, */
+    OWN_ROWS = 512,         /* and how many rows these are at least */
+    ACROSS_N = 128,         /* columns of c at least where a lies across the depth: with fewer its next rows aren't all fetched in time */
+    PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
+    PANEL_ACROSS = 128,     /* where b lies across the depth for so many, */
+    PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
+    PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */
+};
+
+/* Whether an a across the depth can be read in place: its rows don't share few places of the caches. */
+static bool spread_across(const Gemm *g)
+{
+    bool alias = dtype_bytes(DT_F32, g->a.stride) % (cpu_reads_aliased() ? ALIASED_ROWS : ALIASED) == 0;
+    return g->a.trans && g->a.dtype == DT_F32 && sgemm_kernel()->far && !alias;
+}
+
+static bool far_apart(const Gemm *g)
+{
+    return dtype_bytes(DT_F32, g->a.stride) >= FAR_APART;
+}
+
+/* Whether such an a stays in the first cache: each piece of its rows is then read once, and needn't be packed. */
+static bool stays_across(const Gemm *g, int64_t depth)
+{
+    return spread_across(g) && far_apart(g) && depth > SGEMM_SHALLOW && g->m >= STAYS_ROWS && g->n >= ACROSS_N &&
+           g->n * depth <= STAYS_FLOATS;
+}
+
+/* The same of an a along the depth. Zen 5 is up to 7 % faster so, an Intel a sixth slower; cpu_reads_aliased tells one from the other. */
+static bool stays_along(const Gemm *g, const GemmGrid *grid)
+{
+    bool fits = g->m >= STAYS_ROWS && min_i64(g->n, grid->block_n) * grid->depth <= STAYS_FLOATS;
+    return grid->a_lies && !g->a.trans && grid->b != B_PANELS && fits && cpu_reads_aliased();
+}
+
+/* Whether an operand is read where it lies. */
+static bool a_lies(const Gemm *g, bool stays)
+{
+    if (g->a.dtype != DT_F32) return false;
+    if (g->n <= NARROW) return true;
+    if (g->a.trans) return spread_across(g) && (stays || !far_apart(g));
+    return cpu_reads_aliased() || dtype_bytes(DT_F32, g->a.stride) % ALIASED_ROWS != 0;
+}
+
+static BPlace place_b(const Gemm *g, bool lies, bool stays)
+{
+    bool    far = sgemm_kernel()->far, aliased = dtype_bytes(DT_F32, g->b.stride) % ALIASED == 0;
+    int64_t fewest = aliased ? (far ? PACK_FAR_ALIASED : PACK_ALIASED) : far ? INT64_MAX : PACK;
+    if (g->b.dtype == DT_F32 && !g->b.trans && g->m < fewest && !stays) return B_LIES;
+    int64_t most = g->b.trans ? PANEL_ROWS : cpu_reads_aliased() ? PANEL_ACROSS : 0;
+    bool    few = g->m <= most && (lies || g->n >= PANEL_COLS_A * g->m), wide = g->m < 2 * LEAST_M || g->n >= PANEL_COLS;
+    return few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
+}
+
+/* Rows of a tile at most. */
+static int64_t most_rows(const Gemm *g, bool lies, bool tall, bool reused)
+{
+    if (tall) return TALL_M;
+    if (reused) return DEEP_M;
+    return !lies && g->a.trans && far_apart(g) ? FAR_M : TILE_M;
+}
+
+/* About `tile`, so that all tiles are of nearly one size. */
+static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
+{
+    return div_up(div_up(size, div_up(size, tile)), multiple) * multiple;
+}
+
+int64_t grid_runs(const GemmGrid *grid, int64_t depth)
+{
+    return max_i64(1, div_up(depth, grid->depth));
+}
+
+static int64_t num_tiles(const GemmGrid *grid, int64_t m, int64_t n)
+{
+    return div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
+}
+
+/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each or tasks pack b anyway, and first
+ * where they are `reused`: what a tile has read or packed of b it uses for all its rows. */
+static void cut_tiles(GemmGrid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool reused)
+{
+    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3; /* nearly equal halves matter more than whole panels */
+    grid->tile_m = even_tile(m, tile_m, reused ? rows : grid->rows);
+    grid->tile_n = grid->b == B_BLOCKS ? grid->block_n : even_tile(n, WIDE, SGEMM_COLS);
+    while (num_tiles(grid, m, n) < enough) {
+        bool flat = grid->tile_n > grid->tile_m, wide = reused && grid->b == B_LIES ? grid->tile_n >= 4 * LEAST_N : flat;
+        if (grid->tile_n / 2 >= LEAST_N && (grid->tile_m / 2 < LEAST_M || ((grid->a_lies || grid->b == B_PANELS) && wide)))
+            grid->tile_n = even_tile(min_i64(n, grid->block_n), grid->tile_n / 2, SGEMM_COLS);
+        else if (grid->tile_m / 2 >= LEAST_M)
+            grid->tile_m = even_tile(m, grid->tile_m / 2, rows);
+        else
+            return;
+    }
+}
+
+/* Workers end at nearly the same time when the last tiles are small, or when each has as many, all of nearly one size. */
+static void cut_last(GemmGrid *grid, int64_t m, int64_t n, int num_workers)
+{
+    int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
+    bool    alike = tiles % num_workers == 0 && tiles < TASKS_PER_WORKER * num_workers && whole <= m + m / 32;
+    grid->small_m = min_i64(grid->tile_m, max_i64(grid->rows, grid->tile_m / 4 / grid->rows * grid->rows));
+    grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
+}
+
+/* Gives tiles fewer rows, half as many at least, if all workers then end sooner; `beside`: tiles with the same rows. A tile takes as long
+ * as its rows and TILE_ROWS, and a row more where its last panel isn't whole. The last worker is late by half a tile. */
+static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_workers)
+{
+    int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3, panel = grid->pairs ? grid->rows : sgemm_kernel()->rows, best = INT64_MAX;
+    for (int64_t tile_m = grid->tile_m, least = max_i64(LEAST_M, tile_m / 2); tile_m >= least; tile_m -= rows) {
+        int64_t most = div_up(div_up(m, tile_m) * beside, num_workers);
+        int64_t time = (2 * most + 1) * (tile_m + (tile_m % panel != 0) + TILE_ROWS);
+        if (time < best) best = time, grid->tile_m = tile_m;
+    }
+}
+
+/* Columns of c that a worker makes alone, or all of them. Few columns of b stay in the second cache. A packed a would have to be packed
+ * again for each of these parts. */
+static int64_t own_cols(const Gemm *g, int num_workers)
+{
+    int64_t depth = even_tile(max_i64(1, g->k), DEPTH, 8);
+    bool    lies = a_lies(g, false) && !g->a.trans && g->c.dtype == DT_F32 && g->b.scaling == GEMM_SCALE_WHOLE;
+    if (!lies || g->n < OWN_FEWEST || g->m < STAYS_ROWS || OWN_N * depth > STAYS_FLOATS) return g->n;
+    if (place_b(g, true, false) != B_BLOCKS || (num_workers == 1 && !cpu_reads_aliased())) return g->n;
+    int64_t tasks = div_up(div_up(g->n, OWN_N), num_workers) * num_workers, cols = even_tile(g->n, div_up(g->n, tasks), SGEMM_COLS);
+    int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* that a worker makes */
+    return most * num_workers <= g->n + g->n / UNEVEN ? cols : g->n;
+}
+
+/* Rows of c that a worker makes alone, or all of them: where b is small, and packed sooner than read from another core. */
+static int64_t own_rows(const Gemm *g, int num_workers)
+{
+    bool    small = g->n * g->k <= OWN_B && a_lies(g, false) && !g->a.trans;
+    int64_t rows = even_tile(g->m, div_up(g->m, num_workers), SGEMM_ROWS);
+    return small && num_workers > 1 && rows >= OWN_ROWS ? rows : g->m;
+}
+
+GemmOwn gemm_own(const Gemm *g, int num_workers)
+{
+    GemmOwn own = {g->m, g->n, 1};
+    if (num_workers >= MANY_WORKERS) return own;
+    own.cols = own_cols(g, num_workers);
+    if (own.cols == g->n) own.rows = own_rows(g, num_workers);
+    own.parts = div_up(g->m, own.rows) * div_up(g->n, own.cols);
+    return own;
+}
+
+GemmGrid gemm_grid(const Gemm *g, int num_workers)
+{
+    int64_t  m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
+    GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? bgemm_kernel() : NULL};
+    grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
+    grid.a_stays = stays_across(g, grid.depth);
+    grid.a_lies = a_lies(g, grid.a_stays);
+    grid.b = place_b(g, grid.a_lies, grid.a_stays);
+    grid.rows = grid.pairs && grid.pairs->rows > SGEMM_ROWS ? grid.pairs->rows : SGEMM_ROWS;
+    int64_t least_n = grid.a_lies ? BLOCK_N : BLOCK_N_A, block = BLOCK_FLOATS * max_i64(1, num_workers / BLOCK_WORKERS);
+    grid.block_n = even_tile(n, grid.b != B_BLOCKS ? n : max_i64(least_n, block / k), SGEMM_COLS);
+    grid.a_stays = grid.a_stays || stays_along(g, &grid);
+    int64_t blocked_k = even_tile(k, max_i64(1, block / grid.block_n / grid.depth) * grid.depth, grid.depth);
+    grid.block_k = g->c.dtype == DT_F32 && grid.b == B_BLOCKS ? blocked_k : k;
+    int64_t enough = num_workers > 1 ? TASKS_PER_WORKER * num_workers : 1, runs = grid_runs(&grid, min_i64(k, grid.block_k));
+    bool    shallow = k <= SHALLOW_K && g->c.dtype == DT_F32, reused = grid.b == B_PANELS || (grid.b == B_LIES && runs > 1);
+    bool    tall = shallow || (grid.a_lies && !g->a.trans && n <= SGEMM_COLS);
+    int64_t wanted = shallow || reused ? div_up(enough, 2) : enough;
+    if (num_workers >= MANY_WORKERS && !shallow) wanted *= 2;
+    cut_tiles(&grid, m, n, most_rows(g, grid.a_lies, tall, reused), wanted, reused);
+    bool    direct = g->c.dtype == DT_F32, few = num_tiles(&grid, m, n) < 2 * num_workers;
+    int64_t floats = direct ? min_i64(PART_FLOATS, num_workers * OWN_PARTS) : PART_FLOATS, most = floats / (m * grid.block_n);
+    bool    once = num_workers < MANY_WORKERS && grid.b == B_LIES; /* runs apart: a row of b is read by one worker, not by each */
+    bool    thin = grid.tile_m < (once ? 3 : 2) * LEAST_M && grid.tile_m < m;
+    if (num_workers > 1 && runs > 1 && most >= (direct ? 2 : runs) && (few || thin)) {
+        grid.apart = true;
+        if (runs > most) grid.block_k = even_tile(runs, most, min_i64(most, num_workers)) * grid.depth;
+        runs = grid_runs(&grid, min_i64(k, grid.block_k));
+        cut_tiles(&grid, m, n, TILE_M, div_up(enough, runs), false);
+    }
+    if (num_workers >= MANY_WORKERS && !shallow)
+        level_tiles(&grid, m, div_up(min_i64(n, grid.block_n), grid.tile_n) * (grid.apart ? runs : 1), num_workers);
+    grid.kept = g->c.dtype != DT_F32 && grid.b == B_BLOCKS && !grid.apart && blocked_k < k && m * n <= PART_FLOATS;
+    if (grid.kept) grid.block_k = blocked_k;
+    grid.by_rows = num_workers >= MANY_WORKERS;
+    cut_last(&grid, m, n, grid.apart || grid.by_rows ? 1 : num_workers);
+    grid.shares = grid.by_rows || shallow || grid.apart || (grid.b == B_LIES && grid.large * grid.tile_m >= m);
+    return grid;
+}
+
+int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth)
+{
+    if (grid->pairs) return bgemm_depth(depth);
+    int64_t around = SETS_BYTES / dtype_bytes(DT_F32, sgemm_kernel()->cols);
+    return depth <= grid->depth ? depth : depth + (around + (grid->depth - depth) % around) % around;
+}
+
+int64_t grid_block_floats(const GemmGrid *grid)
+{
+    return grid->b != B_BLOCKS ? 0 : sgemm_packed(grid->block_n, SGEMM_COLS, grid_panel_depth(grid, grid->block_k));
+}
+
+int64_t grid_blocks(const Gemm *g, const GemmGrid *grid)
+{
+    return grid->block_n < g->n || grid->block_k < g->k ? 2 : 1;
+}
+
+int64_t grid_a_floats(const GemmGrid *grid)
+{
+    return sgemm_packed(grid->tile_m, grid->rows, grid->depth);
+}
+
+int64_t grid_b_floats(const GemmGrid *grid)
+{
+    return grid->b == B_PANELS ? sgemm_packed(SGEMM_COLS, SGEMM_COLS, grid_panel_depth(grid, grid->depth)) : 0;
+}
+
+int64_t grid_scratch_floats(const Gemm *g, const GemmGrid *grid)
+{
+    return grid_a_floats(grid) + grid_b_floats(grid) +
+           (g->c.dtype == DT_F32 || grid->apart || grid->kept ? 0 : grid->tile_m * grid->tile_n);
+}
+
+int64_t grid_part_floats(const Gemm *g, const GemmGrid *grid)
+{
+    if (grid->kept) return g->m * g->n;
+    return grid->apart ? grid_runs(grid, min_i64(g->k, grid->block_k)) * g->m * grid->block_n : 0;
+}
+
+int64_t grid_tiles(const Gemm *g, const GemmGrid *grid, int64_t cols)
+{
+    int64_t last = grid->large + div_up(max_i64(0, g->m - grid->large * grid->tile_m), grid->small_m);
+    return (div_up(cols, grid->tile_n) - 1) * div_up(g->m, grid->tile_m) + last;
+}
+
+GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t number)
+{
+    int64_t down = div_up(g->m, grid->tile_m), across = div_up(cols, grid->tile_n);
+    int64_t column = grid->by_rows ? number % across : min_i64(number / down, across - 1), size = grid->tile_m, first = 0;
+    number = grid->by_rows ? number / across : number - column * down;
+    if (column == across - 1 && number >= grid->large) {
+        first = grid->large * grid->tile_m;
+        number -= grid->large;
+        size = grid->small_m;
+    }
+    int64_t row = first + number * size, col = column * grid->tile_n;
+    return (GemmTile){row, min_i64(size, g->m - row), col, min_i64(grid->tile_n, cols - col)};
+}

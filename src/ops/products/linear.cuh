@@ -1,0 +1,73 @@
+/* Ops that are matrix products on CUDA: described in ops/products/products.h, run by device/cuda/gemm.c one after another. */
+#pragma once
+
+#include "device/cuda/gemm.h"
+#include "device/device.h"
+#include "ops/products/products.h"
+
+enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
+
+static inline bool products_supported(CudaDevice *device, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!cuda_gemm_supported(device, &gemms[i])) return false;
+    return true;
+}
+
+static inline Status products_prepare(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) TRY(cuda_gemm_prepare((CudaDevice *)args->device, &gemms[i], args->workspace, args->workspace_bytes));
+    return OK;
+}
+
+static inline Status products_run(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++)
+        TRY(cuda_gemm_run((CudaDevice *)args->device, &gemms[i], args->workspace, args->workspace_bytes, args->stream));
+    return OK;
+}
+
+static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) TRY(cuda_gemm_plain(&gemms[i], args->stream));
+    return OK;
+}
+
+/* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
+#define PRODUCT_KERNELS(op) \
+    static bool op##_match(const Node *node, CudaDevice *device) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemms[MAX_PRODUCTS]; \
+        return products_supported(device, gemms, op##_products(node_args(node, &storage), gemms)); \
+    } \
+    static size_t op##_workspace(const Node *, CudaDevice *) \
+    { \
+        return LINEAR_WORKSPACE; \
+    } \
+    static Status op##_prepare(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_prepare(args, gemms, op##_products(args, gemms)); \
+    } \
+    static Status op##_cublas(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_run(args, gemms, op##_products(args, gemms)); \
+    } \
+    static Status op##_plain(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_plain(args, gemms, op##_products(args, gemms)); \
+    }
+
+#define PRODUCT_ROWS(op) \
+    {.dtypes = DT_SET_FLOAT, \
+     .run = op##_cublas, \
+     .name = "cublaslt", \
+     .workspace = op##_workspace, \
+     .match = op##_match, \
+     .prepare = op##_prepare}, \
+    { \
+        .dtypes = DT_SET_FLOAT, .run = op##_plain, .name = "plain" \
+    }

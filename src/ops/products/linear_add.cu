@@ -1,0 +1,5 @@
+/* linear_add: y[:, col:col+M] += alpha x w^T, in place. */
+#include "ops/products/linear.cuh"
+
+PRODUCT_KERNELS(linear_add)
+CUDA_KERNELS(linear_add, PRODUCT_ROWS(linear_add))

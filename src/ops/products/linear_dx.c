@@ -1,0 +1,64 @@
+/* linear_dx: dx = alpha dy[:, col:col+M] w: gradient of a linear layer's input. */
+#include "ops/products/gemm.h"
+
+static const AttrDef linear_dx_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), {0}};
+
+/* dy (...,Y), w (M,K), [acc (...,K)] -> dx (...,K) of acc's dtype, else dy's. */
+static Status linear_dx_infer(Node *node)
+{
+    const LinearAttrs *attrs = node->attrs;
+    TRY(infer_float(node, 0, "dy", 2));
+    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, -1)));
+    const TensorType *dy = &node->in[0]->type, *w = &node->in[1]->type;
+    FAIL_IF(attrs->col < 0 || attrs->col + w->dim[0] > type_cols(dy), ERR_INVALID,
+            "columns %lld to %lld of dy, which has %lld: attribute col and w's rows don't fit", (long long)attrs->col,
+            (long long)(attrs->col + w->dim[0]), (long long)type_cols(dy));
+    TensorType dx = *dy;
+    dx.dim[dx.ndim - 1] = w->dim[1];
+    if (node->in[2]) {
+        TRY(infer_like(node, 2, "acc", DT_SET_FLOAT, &dx));
+        dx.dtype = node->in[2]->type.dtype;
+    }
+    node->out[0]->type = dx;
+    return OK;
+}
+
+GEMM_COST(linear_dx)
+GEMM_KERNELS(linear_dx)
+
+static const LinearAttrs linear_dx_part = {.alpha = 0.5, .col = 6};
+
+static const OpSample linear_dx_samples[] = {
+    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {7, 5}}, {DT_F32, 2, {3, 5}}}},
+    {.in = {{DT_F32, 3, {2, 40, 50}}, {DT_F32, 2, {30, 9}}}, .attrs = &linear_dx_part},
+    {.in = {{DT_F32, 2, {20, 1100}}, {DT_F32, 2, {1100, 40}}, {DT_F32, 2, {20, 40}}}},
+};
+
+static const LinearAttrs large_part = {.alpha = 2, .col = 256, .rows = 512};
+
+/* Shapes of real models. */
+static const OpSample linear_dx_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 256, 1024}}, {DT_F32, 2, {512, 256}}, {DT_F32, 3, {2, 256, 256}}}, .attrs = &large_part},
+};
+
+const OpDef op_linear_dx = {
+    .id = OP_LINEAR_DX,
+    .name = "linear_dx",
+    .synopsis = "dx = alpha dy[:, col:col+M] w",
+    .num_in = 3,
+    .num_out = 1,
+    .min_in = 2,
+    .alias = {{.out = 0, .in = 2, .accumulate = true}},
+    .num_alias = 1,
+    .attrs_size = sizeof(LinearAttrs),
+    .attrs = linear_dx_attrs,
+    .by_row = 1u << 0 | 1u << 2,
+    .infer = linear_dx_infer,
+    .cost = linear_dx_cost,
+    .workspace = linear_dx_workspace,
+    .cpu = {{DT_SET_FLOAT, linear_dx_tiles, "tiles"}, {DT_SET_FLOAT, linear_dx_reference, "reference"}},
+    .samples = linear_dx_samples,
+    .num_samples = sizeof linear_dx_samples / sizeof linear_dx_samples[0],
+    .large = linear_dx_large_samples,
+    .num_large = sizeof linear_dx_large_samples / sizeof linear_dx_large_samples[0],
+};

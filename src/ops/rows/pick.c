@@ -1,0 +1,202 @@
+/* pick: of each row the number in the column that an id names, as a label's log-probability: f32; 0 where the id is IGNORE_INDEX, NaN where
+ * it is no column. pick_bwd: dx is dy in that column, else 0. label_mask: 1 where a label isn't IGNORE_INDEX, else 0. */
+#include "ops/rows/reduce.h"
+
+#include "ops/infer.h"
+
+static const AttrDef pick_bwd_attrs[] = {ATTR_INT(PickBwdAttrs, dim, -1),
+                                         ATTR_INT(PickBwdAttrs, size, 1),
+                                         ATTR_DTYPE(PickBwdAttrs, dtype),
+                                         ATTR_BOOL(PickBwdAttrs, inserted, false),
+                                         {0}};
+
+/* x (...,V), ids i32 (...) -> y f32 (...). */
+static Status pick_infer(Node *node)
+{
+    TRY(infer_float(node, 0, "x", 2));
+    TensorType ids = type_without_last(&node->in[0]->type, DT_I32);
+    TRY(infer_like(node, 1, "ids", DT_SET(DT_I32), &ids));
+    node->out[0]->type = type_as(&ids, DT_F32);
+    return OK;
+}
+
+static int pick_bwd_dim(const Node *node)
+{
+    const PickBwdAttrs *attrs = node->attrs;
+    return dim_of(attrs->dim, node->in[0]->type.ndim + attrs->inserted);
+}
+
+/* dy (...), ids i32 (...) -> dx with `size` as dim `dim`. */
+static Status pick_bwd_infer(Node *node)
+{
+    const PickBwdAttrs *attrs = node->attrs;
+    TRY(infer_float(node, 0, "dy", 1));
+    TRY(infer_like(node, 1, "ids", DT_SET(DT_I32), &node->in[0]->type));
+    TensorType dx = node->in[0]->type;
+    int        ndim = dx.ndim + attrs->inserted, dim = dim_of(attrs->dim, ndim);
+    FAIL_IF(ndim > TENSOR_MAX_DIMS || dim < 0 || dim >= ndim || attrs->size < 1, ERR_INVALID,
+            "attributes dim %lld and size %lld don't fit %d dims", (long long)attrs->dim, (long long)attrs->size, ndim);
+    FAIL_IF(!attrs->inserted && dx.dim[dim] != 1, ERR_INVALID, "dy has %lld as dim %d, expected 1", (long long)dx.dim[dim], dim);
+    for (int d = dx.ndim; attrs->inserted && d > dim; d--) dx.dim[d] = dx.dim[d - 1];
+    dx.ndim = (uint8_t)ndim;
+    dx.dim[dim] = attrs->size;
+    dx.dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : dx.dtype;
+    FAIL_IF(!(DT_SET(dx.dtype) & DT_SET_FLOAT), ERR_INVALID, "attribute dtype is %s, expected f32 or bf16", dtype_info(dx.dtype)->name);
+    node->out[0]->type = dx;
+    return OK;
+}
+
+static Status label_mask_infer(Node *node)
+{
+    TRY(infer_like(node, 0, "labels", DT_SET(DT_I32), &node->in[0]->type));
+    node->out[0]->type = type_as(&node->in[0]->type, DT_F32);
+    return OK;
+}
+
+static Status pick_backward(GradBuilder *grad, const Node *node)
+{
+    const TensorType *x = &node->in[0]->type;
+    PickBwdAttrs      attrs = {.dim = -1, .size = type_cols(x), .dtype = DTYPE_TO_ATTR(x->dtype), .inserted = true};
+    Value            *in[] = {grad_of(grad, node->out[0]), node->in[1]}, *dx;
+    TRY(grad_emit(grad, OP_PICK_BWD, &attrs, in, 2, ~0u, &dx));
+    return grad_add(grad, node->in[0], dx);
+}
+
+/* Of x one number a row is read. */
+static OpCost pick_cost(const Node *node)
+{
+    double count = (double)type_numel(&node->out[0]->type);
+    return (OpCost){.flops = count, .bytes = 12 * count};
+}
+
+static OpCost pick_bwd_cost(const Node *node)
+{
+    return cost_streaming(node, (double)type_numel(&node->out[0]->type));
+}
+
+static OpCost label_mask_cost(const Node *node)
+{
+    return cost_streaming(node, (double)type_numel(&node->out[0]->type));
+}
+
+static Status pick_cpu(const KernelArgs *args)
+{
+    const TensorView *x = &args->in[0];
+    const int32_t    *ids = args->in[1].data;
+    int64_t           cols = type_cols(&x->type);
+    for (int64_t row = 0; row < type_rows(&x->type); row++) {
+        bool  known = ids[row] >= 0 && ids[row] < cols;
+        float none = ids[row] == IGNORE_INDEX ? 0 : NAN;
+        ((float *)args->out[0].data)[row] = known ? vec_get(x->data, x->type.dtype, row * cols + ids[row]) : none;
+    }
+    return OK;
+}
+
+/* Task: what lies in front of the dim. */
+static void pick_bwd_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs   *args = context;
+    const TensorView   *dx = &args->out[0];
+    const PickBwdAttrs *attrs = args->attrs;
+    const int32_t      *ids = args->in[1].data;
+    Lines               lines = lines_around(&dx->type, dim_of(attrs->dim, dx->type.ndim));
+    int64_t             all = lines.count * lines.inner;
+    (void)worker;
+    memset(vec_at_mut(dx->data, dx->type.dtype, task * all), 0, (size_t)dtype_bytes(dx->type.dtype, all));
+    for (int64_t j = 0; j < lines.inner; j++) {
+        int64_t at = task * lines.inner + j;
+        float   dy = vec_get(args->in[0].data, args->in[0].type.dtype, at);
+        if (ids[at] >= 0 && ids[at] < lines.count) vec_set(dx->data, dx->type.dtype, task * all + ids[at] * lines.inner + j, dy);
+    }
+}
+
+static Status pick_bwd_cpu(const KernelArgs *args)
+{
+    const TensorType *dx = &args->out[0].type;
+    int               dim = dim_of(((const PickBwdAttrs *)args->attrs)->dim, dx->ndim);
+    pool_run(args->pool, lines_around(dx, dim).outer, pick_bwd_task, (void *)args);
+    return OK;
+}
+
+static Status label_mask_cpu(const KernelArgs *args)
+{
+    for (int64_t i = 0; i < type_numel(&args->out[0].type); i++)
+        ((float *)args->out[0].data)[i] = ((const int32_t *)args->in[0].data)[i] == IGNORE_INDEX ? 0 : 1;
+    return OK;
+}
+
+static const PickBwdAttrs put_in_last = {.dim = -1, .size = 1300, .inserted = true}, in_the_middle = {.dim = 1, .size = 6};
+
+static const OpSample pick_samples[] = {
+    {.in = {{DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}}, .int_range = {0, 7}},
+    {.in = {{DT_F32, 3, {2, 30, 1300}}, {DT_I32, 2, {2, 30}}}, .int_range = {0, 1300}},
+};
+
+static const OpSample pick_bwd_samples[] = {
+    {.in = {{DT_F32, 2, {2, 30}}, {DT_I32, 2, {2, 30}}}, .attrs = &put_in_last, .int_range = {0, 1300}},
+    {.in = {{DT_F32, 3, {3, 1, 37}}, {DT_I32, 3, {3, 1, 37}}}, .attrs = &in_the_middle, .int_range = {0, 6}},
+};
+
+static const OpSample label_mask_samples[] = {
+    {.in = {{DT_I32, 2, {5, 70}}}, .int_range = {9}},
+};
+
+/* Shapes of real models. */
+static const OpSample pick_large_samples[] = {
+    {.in = {{DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}}, .int_range = {0, 32000}},
+};
+
+const OpDef op_pick = {
+    .id = OP_PICK,
+    .name = "pick",
+    .synopsis = "y = x[ids] of each row; 0 where ids = -100",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .by_row = 1u << 0 | 1u << 1,
+    .infer = pick_infer,
+    .backward = pick_backward,
+    .cost = pick_cost,
+    .cpu = {{DT_SET_FLOAT, pick_cpu, "reference"}},
+    .holds = {[1] = HOLDS_LABELS},
+    .samples = pick_samples,
+    .num_samples = sizeof pick_samples / sizeof pick_samples[0],
+    .large = pick_large_samples,
+    .num_large = sizeof pick_large_samples / sizeof pick_large_samples[0],
+};
+
+const OpDef op_pick_bwd = {
+    .id = OP_PICK_BWD,
+    .name = "pick_bwd",
+    .synopsis = "dx = dy at ids along a dim, else 0",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .by_row = 1u << 0 | 1u << 1,
+    .row_dims = pick_bwd_dim,
+    .attrs_size = sizeof(PickBwdAttrs),
+    .attrs = pick_bwd_attrs,
+    .infer = pick_bwd_infer,
+    .cost = pick_bwd_cost,
+    .cpu = {{DT_SET_FLOAT, pick_bwd_cpu, "reference"}},
+    .holds = {[1] = HOLDS_LABELS},
+    .samples = pick_bwd_samples,
+    .num_samples = sizeof pick_bwd_samples / sizeof pick_bwd_samples[0],
+};
+
+const OpDef op_label_mask = {
+    .id = OP_LABEL_MASK,
+    .name = "label_mask",
+    .synopsis = "y = 0 where labels = -100, else 1",
+    .num_in = 1,
+    .num_out = 1,
+    .min_in = 1,
+    .by_row = 1u << 0,
+    .by_element = true,
+    .infer = label_mask_infer,
+    .cost = label_mask_cost,
+    .cpu = {{DT_SET_FLOAT, label_mask_cpu, "reference"}},
+    .holds = {[0] = HOLDS_LABELS},
+    .samples = label_mask_samples,
+    .num_samples = sizeof label_mask_samples / sizeof label_mask_samples[0],
+};

@@ -1,0 +1,480 @@
+/* optimizer.safetensors: a tensor for each state of each trained parameter, in the parameter's own shape. What is packed, fused or
+ * placed in another order lies elsewhere in the session, but is the same here.
+ *
+ * The name of a tensor is the parameter's and the state's: model.norm.weight.m. The parameter's is the one that the model's or
+ * adapter's file beside it has for it; a parameter that is several tensors there, or a part of one, has its name in the IR. */
+#include "store/checkpoint_internal.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "model/weights.h"
+#include "ops/attrs.h"
+#include "ops/lowbit/dynamic_map.h"
+#include "passes/optimizers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT_VERSION "2"
+#define FLAT_TENSOR "segments" /* of the format before it */
+#define SCALED "scaled_tensors"
+
+enum { CHUNK_BYTES = 1 << 20, CHUNK_NUMEL = 1 << 18 };
+
+static const char *tensor_name(Arena *arena, const Param *param, const char *state)
+{
+    bool is_whole = param->hf.kind == HF_WHOLE && param->hf.num_names == 1;
+    return arena_printf(arena, "%s%s.%s", is_whole && param->is_adapter ? PEFT_PREFIX : "", is_whole ? param->hf.names[0] : param->name,
+                        state);
+}
+
+/* ---- writing ---- */
+
+/* What is a tensor of the file: a state of a parameter, or a whole value of the plan. */
+typedef struct Item {
+    const char        *name;  /* in the file */
+    const char        *value; /* of the plan */
+    TensorType         type;
+    size_t             bytes;
+    PlanPiece          own;    /* what of it this rank has */
+    const Bucket      *bucket; /* NULL, as those that follow: a whole value */
+    const BucketState *state;
+    const Param       *param;
+    int                index; /* of the parameter in the bucket */
+} Item;
+
+static Item item_of(Arena *arena, const Plan *plan, const Bucket *bucket, int index, const BucketState *state)
+{
+    const Param *param = plan->trained_params[bucket->first + index];
+    TensorType   type = state_type(state, param);
+    return (Item){.name = tensor_name(arena, param, state->name),
+                  .value = state->value,
+                  .type = type,
+                  .own = plan_owned_state(plan, bucket, index, state),
+                  .bytes = (size_t)type_bytes(&type),
+                  .bucket = bucket,
+                  .state = state,
+                  .param = param,
+                  .index = index};
+}
+
+/* Values that are kept whole, the scales first: they are of no parameter alone. */
+static const char *const whole_values[] = {PRECISION_SCALES, PRECISION_HISTORY, PRECISION_NOW};
+enum { NUM_WHOLE = sizeof whole_values / sizeof *whole_values };
+
+static size_t count_items(const Plan *plan)
+{
+    size_t count = 0;
+    for (int i = 0; i < NUM_WHOLE; i++) count += plan_find(plan, whole_values[i]) != NULL;
+    for (int b = 0; b < plan->num_buckets; b++) count += (size_t)(plan->buckets[b].count * plan->buckets[b].num_states);
+    return count;
+}
+
+/* Whole values, then parameter by parameter. */
+static Item *list_items(Arena *arena, const Plan *plan)
+{
+    Item  *items = arena_array(arena, Item, count_items(plan) + 1);
+    size_t count = 0;
+    for (int i = 0; i < NUM_WHOLE; i++) {
+        const PlanEntry *entry = plan_find(plan, whole_values[i]);
+        if (entry)
+            items[count++] = (Item){.name = entry->name,
+                                    .value = entry->name,
+                                    .type = entry->type,
+                                    .bytes = (size_t)entry->place.bytes,
+                                    .own = {entry->name, 0, type_numel(&entry->type), 0}};
+    }
+    for (int b = 0; b < plan->num_buckets; b++) {
+        const Bucket *bucket = &plan->buckets[b];
+        for (int i = 0; i < bucket->count; i++)
+            for (int k = 0; k < bucket->num_states; k++)
+                items[count++] = item_of(arena, plan, bucket, bucket->listed[i], &bucket->states[k]);
+    }
+    return items;
+}
+
+int64_t checkpoint_states_bytes(const Plan *plan)
+{
+    enum { HEADER_BYTES = 256 }; /* of a tensor, and its checksum */
+    Arena   arena = {0};
+    Item   *items = list_items(&arena, plan);
+    int64_t bytes = 0;
+    for (size_t i = 0; i < count_items(plan); i++) bytes += (int64_t)items[i].bytes + HEADER_BYTES;
+    arena_deinit(&arena);
+    return bytes;
+}
+
+typedef struct Saver {
+    Session    *session;
+    Comm       *comm;
+    const Item *items;
+    TensorSum  *sums;
+    char       *chunk;
+} Saver;
+
+/* Goes in chunks from the beginning, so that the sum of a tensor that one rank writes is always of the same ones. What all ranks have is
+ * written by each in part. */
+static Status append_item(void *context, size_t index, FileWriter *out)
+{
+    Saver      *saver = context;
+    const Item *item = &saver->items[index];
+    const char *direct = session_pointer(saver->session, item->value);
+    DType       dtype = item->type.dtype;
+    size_t      begin = (size_t)dtype_bytes(dtype, item->own.first), end = begin + (size_t)dtype_bytes(dtype, item->own.numel);
+    size_t      offset = (size_t)dtype_bytes(dtype, item->own.at);
+    if (!item->bucket) {
+        comm_own_bytes(saver->comm, item->bytes, &begin, &end);
+        offset = begin;
+    }
+    if (begin == end) return file_writer_skip(out, item->bytes);
+    if (begin > 0) TRY(file_writer_skip(out, begin));
+    for (size_t at = begin; at < end; at += CHUNK_BYTES) {
+        size_t      n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
+        const char *data = direct ? direct + offset + at - begin : saver->chunk;
+        comm_beat(saver->comm, "saving");
+        if (!direct) TRY(session_read_range(saver->session, item->value, offset + at - begin, saver->chunk, n));
+        saver->sums[index].sum = hash_bytes(data, n, saver->sums[index].sum);
+        TRY(file_writer_append(out, data, n));
+    }
+    return end < item->bytes ? file_writer_skip(out, item->bytes - end) : OK;
+}
+
+/* Which tensors the rows of the scales are of. */
+static const char *scaled_text(Arena *arena, const Plan *plan)
+{
+    uint64_t hash = 0;
+    for (int i = 0; i < plan->num_scaled; i++) {
+        hash = hash_bytes(plan->scaled[i].name, strlen(plan->scaled[i].name) + 1, hash);
+        hash = hash_bytes(&plan->scaled[i].dtype, sizeof plan->scaled[i].dtype, hash);
+    }
+    return arena_printf(arena, "%016llx", (unsigned long long)hash);
+}
+
+Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const char *path, TensorSums *out_sums)
+{
+    const Plan *plan = session_plan(session);
+    const char *metadata[] = {"format", "surogate optimizer",     "version", FORMAT_VERSION, "optimizer", plan->optimizer,
+                              SCALED,   scaled_text(arena, plan), NULL};
+    size_t      count = count_items(plan);
+    Item       *items = list_items(arena, plan);
+    StDecl     *decls = arena_array(arena, StDecl, count + 1);
+    *out_sums = (TensorSums){arena_array(arena, TensorSum, count + 1), count};
+    for (size_t i = 0; i < count; i++) {
+        const TensorType *type = &items[i].type;
+        decls[i] = (StDecl){.name = items[i].name, .dtype = st_dtype_from(type->dtype), .ndim = type->ndim};
+        memcpy(decls[i].dim, type->dim, sizeof type->dim);
+        out_sums->items[i].name = decls[i].name;
+    }
+    Saver  saver = {session, comm, items, out_sums->items, malloc_or_end(CHUNK_BYTES)};
+    Status status = st_write_together(comm, path, decls, count, metadata, append_item, &saver);
+    free(saver.chunk);
+    return status;
+}
+
+const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums)
+{
+    StFile     *file;
+    const char *found = NULL;
+    if (st_open(path, &file) != OK) return NULL;
+    for (uint32_t i = 0; i < sums->count && !found; i++) {
+        const JsonMember *member = &sums->members[i];
+        const StTensor   *tensor = st_find(file, member->key.data);
+        uint64_t          want = 0, sum = 0;
+        for (size_t at = 0; tensor && at < tensor->bytes; at += CHUNK_BYTES)
+            sum = hash_bytes((const char *)tensor->data + at, tensor->bytes - at < CHUNK_BYTES ? tensor->bytes - at : CHUNK_BYTES, sum);
+        if (!tensor || !checkpoint_get_hash(sums, member->key.data, &want) || sum != want) found = arena_strdup(arena, member->key.data);
+    }
+    st_close(file);
+    return found;
+}
+
+const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, size_t end)
+{
+    StFile     *file;
+    FileMap     map;
+    const char *found = NULL;
+    if (file_map(path, &map) != OK) return NULL;
+    if (st_open_memory(path, map.data, map.size, &file) == OK) {
+        for (size_t i = 0; i < st_count(file) && !found; i++) {
+            const StTensor *tensor = st_at(file, i);
+            size_t          at = (size_t)((const char *)tensor->data - map.data);
+            if (at < end && at + tensor->bytes > begin) found = arena_strdup(arena, tensor->name);
+        }
+        st_close(file);
+    }
+    file_unmap(&map);
+    return found;
+}
+
+/* ---- reading ---- */
+
+typedef struct StateLoader {
+    Arena         arena;
+    const char   *path, *folder;
+    const StFile *file;
+    bool         *used; /* by tensor of the file */
+    Session      *session;
+    const Plan   *plan;
+    float        *values; /* CHUNK_NUMEL, and the same as the session stores them, with scales where that is in codes */
+    void         *stored;
+    float        *scales;
+    DynamicMap    maps[2]; /* by whether it has a sign */
+    int           num_converted, num_copies_lost, num_copies_made;
+    DType         from, to; /* of the first converted */
+    bool          has_scales;
+} StateLoader;
+
+/* The tensor of that name, which is then accounted for; NULL: none. */
+static const StTensor *take(StateLoader *l, const char *name)
+{
+    const StTensor *tensor = st_find(l->file, name);
+    if (tensor) l->used[tensor - st_at(l->file, 0)] = true;
+    return tensor;
+}
+
+/* What to do when a run can't go on with a checkpoint's optimizer. */
+static const char *way_out(StateLoader *l)
+{
+    if (l->plan->trained_params[0]->is_adapter)
+        return arena_printf(&l->arena, "or keep what was trained and begin a new run: surogate merge BASE %s OUT, then model: OUT",
+                            l->folder);
+    return arena_printf(&l->arena, "or keep what was trained and begin a new run: model: %s, with another output_dir", l->folder);
+}
+
+static Status check_format(StateLoader *l)
+{
+    const char *version = st_metadata(l->file, "version");
+    FAIL_IF(!version && st_find(l->file, FLAT_TENSOR), ERR_CHECKPOINT,
+            "%s is of an older format, in which states aren't told apart by parameter. Go on with the version of this program that wrote "
+            "it, %s",
+            l->path, way_out(l));
+    FAIL_IF(!version || strcmp(version, FORMAT_VERSION) != 0, ERR_CHECKPOINT,
+            "%s: its format has version %s; this program reads version " FORMAT_VERSION, l->path, version ? version : "(none)");
+    return OK;
+}
+
+static Status missing(StateLoader *l, const char *name)
+{
+    const char *optimizer = st_metadata(l->file, "optimizer");
+    FAIL_IF(optimizer && strcmp(optimizer, l->plan->optimizer) != 0, ERR_CHECKPOINT,
+            "%s is of optimizer %s, this run's is %s (tensor %s is missing). Set optimizer: %s, %s", l->path, optimizer, l->plan->optimizer,
+            name, optimizer, way_out(l));
+    FAIL(ERR_CHECKPOINT,
+         "%s: tensor %s is missing: is the checkpoint of another model, or of other LoRA settings? Go on with those it was "
+         "made with, %s",
+         l->path, name, way_out(l));
+}
+
+static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorType *want)
+{
+    bool   same = tensor->ndim == want->ndim;
+    StrBuf have = {0};
+    char   text[64];
+    for (int i = 0; same && i < want->ndim; i++) same = tensor->dim[i] == want->dim[i];
+    if (same) return OK;
+    for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
+    Status status = status_fail(ERR_CHECKPOINT,
+                                "%s: tensor %s has shape [%s], this run's is %s: is the checkpoint of another model, or of another "
+                                "lora_rank? Go on with the settings it was made with, %s",
+                                l->path, tensor->name, strbuf_cstr(&have), type_text(want, text), way_out(l));
+    strbuf_deinit(&have);
+    return status;
+}
+
+/* The scales of a tensor of codes; NULL: they aren't codes. */
+static Status find_scales(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor **out)
+{
+    const char *name = arena_printf(&l->arena, "%s" OPTIMIZER_SCALE, tensor->name);
+    BucketState scales = {.dtype = DT_F32, .extent = STATE_BLOCKS};
+    TensorType  type = state_type(&scales, item->param);
+    *out = NULL;
+    if (tensor->dtype != ST_U8) return OK;
+    *out = take(l, name);
+    if (!*out) return missing(l, name);
+    FAIL_IF((*out)->dtype != ST_F32, ERR_CHECKPOINT, "%s: tensor %s is %s, expected F32", l->path, name, st_dtype_name((*out)->dtype));
+    return check_dims(l, *out, &type);
+}
+
+/* Elements [first, first + count) of a tensor to l->values; whole blocks, but for the last. */
+static Status read_values(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor *scales, int64_t first, int64_t count)
+{
+    bool           is_signed = item->state->code == CODE_SIGNED;
+    const uint8_t *codes = (const uint8_t *)tensor->data + first;
+    if (!scales) return st_to_f32(tensor, first, count, l->values);
+    for (int64_t i = 0; i < count; i += MOMENT_BLOCK)
+        dynamic_decode(&l->maps[is_signed], is_signed, codes + i, ((const float *)scales->data)[(first + i) / MOMENT_BLOCK],
+                       count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, l->values + i);
+    return OK;
+}
+
+/* The same from l->values into the session, which has them. */
+static Status write_values(StateLoader *l, const Item *item, int64_t first, int64_t count)
+{
+    const BucketState *state = item->state;
+    size_t at = (size_t)dtype_bytes(state->dtype, item->own.at + first - item->own.first), bytes = (size_t)dtype_bytes(state->dtype, count);
+    if (state->dtype != DT_U8) {
+        dtype_convert(l->stored, state->dtype, l->values, DT_F32, count);
+        return session_write_range(l->session, state->value, at, l->stored, bytes);
+    }
+    bool               is_signed = state->code == CODE_SIGNED;
+    const BucketState *scale = &item->bucket->states[state->scale];
+    for (int64_t i = 0; i < count; i += MOMENT_BLOCK)
+        l->scales[i / MOMENT_BLOCK] = dynamic_encode(&l->maps[is_signed], is_signed, l->values + i,
+                                                     count - i < MOMENT_BLOCK ? count - i : MOMENT_BLOCK, (uint8_t *)l->stored + i);
+    TRY(session_write_range(l->session, state->value, at, l->stored, bytes));
+    int64_t block = scale->at[item->index] + (first - item->own.first) / MOMENT_BLOCK;
+    return session_write_range(l->session, scale->value, (size_t)block * sizeof *l->scales, l->scales,
+                               (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
+}
+
+/* Values that are stored in another way than the session's. */
+static Status convert(StateLoader *l, const Item *item, const StTensor *tensor)
+{
+    DType           from;
+    DTypeSet        known = DT_SET_FLOAT | (item->state->code ? DT_SET(DT_U8) : 0);
+    const StTensor *scales;
+    FAIL_IF(!st_dtype_to(tensor->dtype, &from) || !(DT_SET(from) & known) || !(DT_SET(item->state->dtype) & known), ERR_CHECKPOINT,
+            "%s: tensor %s is %s, which can't be read as %s; go on with the settings it was made with, %s", l->path, tensor->name,
+            st_dtype_name(tensor->dtype), dtype_info(item->state->dtype)->name, way_out(l));
+    TRY(find_scales(l, item, tensor, &scales));
+    if (l->num_converted++ == 0) l->from = from, l->to = item->state->dtype;
+    for (int64_t i = item->own.first, end = i + item->own.numel; i < end; i += CHUNK_NUMEL) {
+        int64_t n = end - i < CHUNK_NUMEL ? end - i : CHUNK_NUMEL;
+        TRY(read_values(l, item, tensor, scales, i, n));
+        TRY(write_values(l, item, i, n));
+    }
+    return OK;
+}
+
+static Status load_item(StateLoader *l, const Item *item)
+{
+    const StTensor *tensor = take(l, item->name);
+    if (!tensor && item->state->is_copy) { /* the weights were loaded into it */
+        l->num_copies_made++;
+        return OK;
+    }
+    const StTensor *scales;
+    if (!tensor && item->state->extent == STATE_BLOCKS) return OK; /* codes ask for their scales, others were coded */
+    if (!tensor) return missing(l, item->name);
+    TRY(check_dims(l, tensor, &item->type));
+    if (tensor->dtype != st_dtype_from(item->state->dtype)) return convert(l, item, tensor);
+    if (item->state->code) TRY(find_scales(l, item, tensor, &scales));
+    DType dtype = item->state->dtype;
+    return session_write_range(l->session, item->value, (size_t)dtype_bytes(dtype, item->own.at),
+                               (const char *)tensor->data + dtype_bytes(dtype, item->own.first),
+                               (size_t)dtype_bytes(dtype, item->own.numel));
+}
+
+/* ---- scales ---- */
+
+static bool has_dims(const StTensor *tensor, const TensorType *type)
+{
+    bool same = tensor && tensor->dtype == st_dtype_from(type->dtype) && tensor->ndim == type->ndim;
+    for (int i = 0; same && i < type->ndim; i++) same = tensor->dim[i] == type->dim[i];
+    return same;
+}
+
+/* Scales of frozen weights stay as their codes were made with. */
+static Status write_scales(StateLoader *l, const StTensor *tensor)
+{
+    size_t row = tensor->bytes / (size_t)l->plan->num_scaled;
+    for (int i = 0; i < l->plan->num_scaled; i++)
+        if (!l->plan->scaled[i].num_params)
+            TRY(session_write_range(l->session, PRECISION_SCALES, (size_t)i * row, (const char *)tensor->data + (size_t)i * row, row));
+    return OK;
+}
+
+/* Scales and what they are made from are taken over all together or not at all: those of other tensors mean nothing here. */
+static Status load_scales(StateLoader *l)
+{
+    const StTensor *stored[NUM_WHOLE];
+    const char     *tensors = st_metadata(l->file, SCALED);
+    bool            fits = tensors && strcmp(tensors, scaled_text(&l->arena, l->plan)) == 0;
+    for (int i = 0; i < NUM_WHOLE; i++) {
+        const PlanEntry *entry = plan_find(l->plan, whole_values[i]);
+        stored[i] = take(l, whole_values[i]);
+        fits = fits && entry && has_dims(stored[i], &entry->type);
+    }
+    l->has_scales = l->plan->num_scaled && fits;
+    if (!l->plan->num_scaled && stored[0]) log_info("%s: its FP8 scales are left out: this run has no FP8 products", l->path);
+    if (l->plan->num_scaled && !fits)
+        log_info("%s %s; this run's are measured anew", l->path,
+                 stored[0] ? "has FP8 scales of other tensors, or of another fp8_amax_history" : "has no FP8 scales");
+    for (int i = 0; i < NUM_WHOLE && l->has_scales; i++)
+        TRY(i == 0 ? write_scales(l, stored[i]) : session_write(l->session, whole_values[i], stored[i]->data, stored[i]->bytes));
+    return OK;
+}
+
+/* No tensor may be left over, but for wider copies of weights that this run doesn't keep: it begins with those copies rounded. */
+static Status check_unused(StateLoader *l)
+{
+    for (int i = 0; i < l->plan->num_trained; i++) {
+        const char *name = tensor_name(&l->arena, l->plan->trained_params[i], OPTIMIZER_COPY);
+        bool        was_used = st_find(l->file, name) && l->used[st_find(l->file, name) - st_at(l->file, 0)];
+        l->num_copies_lost += !was_used && take(l, name);
+    }
+    for (size_t i = 0; i < st_count(l->file); i++)
+        FAIL_IF(!l->used[i], ERR_CHECKPOINT,
+                "%s: tensor %s is of no parameter that this run trains: is the checkpoint of another model, of other "
+                "LoRA settings or of another optimizer? Go on with those it was made with, %s",
+                l->path, st_at(l->file, i)->name, way_out(l));
+    return OK;
+}
+
+static const char *storage_text(DType dtype)
+{
+    return dtype == DT_U8 ? "codes of 8 bits" : dtype_info(dtype)->hf_name;
+}
+
+static void tell(const StateLoader *l)
+{
+    if (l->num_converted)
+        log_info("%s: moments were stored as %s, this run keeps them as %s: converted", l->path, storage_text(l->from),
+                 storage_text(l->to));
+    if (l->num_copies_lost) log_info("%s: its wider copy of the weights is left out: this run updates the weights themselves", l->path);
+    if (l->num_copies_made) log_info("%s has no wider copy of the weights: this run's begins as they are", l->path);
+}
+
+static Status load_items(StateLoader *l)
+{
+    TRY(check_format(l));
+    const Item *items = list_items(&l->arena, l->plan);
+    for (size_t i = 0; i < count_items(l->plan); i++)
+        if (items[i].param) TRY(load_item(l, &items[i]));
+    TRY(load_scales(l));
+    TRY(check_unused(l));
+    tell(l);
+    return OK;
+}
+
+/* Numbers are read in place. What is written here lies so. */
+static Status check_aligned(const StFile *file)
+{
+    for (size_t i = 0; i < st_count(file); i++)
+        FAIL_IF(!st_is_aligned(st_at(file, i)), ERR_INVALID,
+                "%s: tensor \"%.200s\": its data isn't aligned: Surogate didn't write this file", st_at(file, i)->path,
+                st_at(file, i)->name);
+    return OK;
+}
+
+Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales)
+{
+    StFile     *file;
+    StateLoader l = {.session = session, .plan = session_plan(session), .folder = folder};
+    l.path = arena_printf(&l.arena, "%s/" OPTIMIZER_NAME, folder);
+    Status status = st_open(l.path, &file);
+    if (status == OK && (status = check_aligned(file)) != OK) st_close(file);
+    if (status == OK) {
+        l.file = file;
+        l.used = arena_array(&l.arena, bool, st_count(file) + 1);
+        l.values = arena_array(&l.arena, float, CHUNK_NUMEL);
+        l.stored = arena_array(&l.arena, float, CHUNK_NUMEL);
+        l.scales = arena_array(&l.arena, float, CHUNK_NUMEL / MOMENT_BLOCK);
+        for (int is_signed = 0; is_signed < 2; is_signed++) dynamic_map_fill(&l.maps[is_signed], is_signed);
+        status = load_items(&l);
+        st_close(file);
+    }
+    *out_has_scales = l.has_scales;
+    arena_deinit(&l.arena);
+    return status;
+}
