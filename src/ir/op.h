@@ -132,6 +132,9 @@ typedef enum InputHolds {
     HOLDS_HALF,      /* between whole numbers */
     HOLDS_NORM2,     /* a squared norm */
     HOLDS_SEGMENTS,  /* see ops/attrs.h */
+    HOLDS_CONTROLS,  /* rows of SAMPLE_CONTROLS, see ops/attrs.h */
+    HOLDS_SLOTS,     /* of sequences, each another, and -1 */
+    HOLDS_SEEN,      /* see ops/attrs.h */
     HOLDS_SCALE,     /* rows of 4: a tensor's scale, see ops/lowbit/fp8.h */
 } InputHolds;
 

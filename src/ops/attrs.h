@@ -285,3 +285,35 @@ enum { MOMENT_BLOCK = 256 };
 #define MOMENT_FIRST(offset, index) ((offset) / MOMENT_BLOCK + (index))
 
 enum { IGNORE_INDEX = -100 };
+
+typedef struct SampleAttrs {
+    int64_t vocab; /* only ids below it may be chosen, and count; 0: all columns */
+    int64_t best;  /* how many of the likeliest are told */
+} SampleAttrs;
+
+/* A row of sample's controls. */
+enum {
+    SAMPLE_TEMPERATURE, /* 0: greedy */
+    SAMPLE_TOP_K,       /* 0: all */
+    SAMPLE_TOP_P,       /* 1: all */
+    SAMPLE_MIN_P,       /* 0: all */
+    SAMPLE_REPETITION,  /* of prompt and text; 1: none */
+    SAMPLE_PRESENCE,    /* of text */
+    SAMPLE_FREQUENCY,   /* of text */
+    SAMPLE_SPARE,
+    SAMPLE_CONTROLS
+};
+
+/* A row of sample's keys, by which random numbers are drawn, as uint32_t. */
+enum {
+    SAMPLE_SEED_LOW,
+    SAMPLE_SEED_HIGH,
+    SAMPLE_REQUEST_LOW,
+    SAMPLE_REQUEST_HIGH,
+    SAMPLE_NUMBER, /* of several samples of a request */
+    SAMPLE_POSITION,
+    SAMPLE_KEYS = 8
+};
+
+/* seen[slot][id]: this bit says that the id occurs in the prompt, the others how often it does in the text. */
+#define SAMPLE_IN_PROMPT 0x80000000u

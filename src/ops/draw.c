@@ -67,6 +67,36 @@ static void draw_segments(const Node *node, const TensorType *type, int64_t (*ro
     }
 }
 
+/* Greedy, single filters, all of them. */
+static void draw_controls(float (*rows)[SAMPLE_CONTROLS], int64_t count)
+{
+    static const float kinds[][SAMPLE_CONTROLS] = {
+        {0.8f, 50, 0.9f, 0, 1},
+        {0, 0, 1, 0, 1},
+        {1, 0, 1, 0, 1},
+        {1.3f, 0, 0.95f, 0, 1.2f, 0.5f, 0.3f},
+        {0.7f, 0, 1, 0.05f, 1},
+        {1, 20, 1, 0, 1, 0, 0.1f},
+        {0, 0, 1, 0, 1.3f, 0.2f, 0},
+        {2, 0, 0.999f, 0, 1},
+        {1, 0, 0.3f, 0.001f, 1},
+        {0.6f, 7, 0.5f, 0.1f, 0.8f},
+    };
+    for (int64_t b = 0; b < count; b++) memcpy(rows[b], kinds[b % (int64_t)(sizeof kinds / sizeof kinds[0])], sizeof kinds[0]);
+}
+
+/* From the last one on; the second row has none. */
+static void draw_slots(int32_t *slots, int64_t count, int range)
+{
+    for (int64_t b = 0; b < count; b++) slots[b] = b == 1 ? -1 : range - 1 - (int32_t)b;
+}
+
+/* A third wasn't, a third is of the prompt, a third of the text. */
+static void draw_seen(int32_t *seen, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) seen[i] = seen[i] % 3 == 0 ? 0 : seen[i] % 3 == 1 ? INT32_MIN | seen[i] / 6 : seen[i];
+}
+
 float op_draw_held(InputHolds holds, float drawn)
 {
     switch (holds) {
@@ -116,6 +146,15 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
         break;
     case HOLDS_SEGMENTS:
         draw_segments(node, type, data);
+        break;
+    case HOLDS_CONTROLS:
+        draw_controls(data, numel / SAMPLE_CONTROLS);
+        break;
+    case HOLDS_SLOTS:
+        draw_slots(data, numel, range);
+        break;
+    case HOLDS_SEEN:
+        draw_seen(data, numel);
         break;
     case HOLDS_SCALE:
         draw_scales(data, numel / FP8_SCALE_FLOATS);

@@ -4,7 +4,7 @@
 
 #include "base/philox.h"
 
-enum { RANDOM_DROPOUT = 1, RANDOM_ADAMW = 2, RANDOM_NVFP4 = 3 };
+enum { RANDOM_DROPOUT = 1, RANDOM_ADAMW = 2, RANDOM_NVFP4 = 3, RANDOM_SAMPLE = 4 };
 
 PHILOX_FN uint64_t random_mix(uint64_t x) /* splitmix64's finisher: a bijection */
 {

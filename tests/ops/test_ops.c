@@ -217,7 +217,10 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
         for (int k = 0; k < op->num_out; k++) {
             if (!c->all_out[k]) continue;
             const TensorType *type = &c->all_out[k]->type;
-            double            limit = type->dtype == DT_BF16 ? 1.0 / 128 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
+            double            limit = type->dtype == DT_BF16  ? 1.0 / 128
+                                      : type->dtype == DT_I32 ? 0
+                                      : sample->tolerance > 0 ? sample->tolerance
+                                                              : 1e-5;
             double            error = tensor_error(type, c->out[k].data, type, expected.data[k], 1e-30);
             if (!(error <= limit))
                 test_fail(__FILE__, __LINE__, "%s: kernel %s, output %d is off by %.3g of the largest", what, kernel->name, k, error);

@@ -1,0 +1,85 @@
+/* mark_seen: notes which tokens prompts hold, for penalties (`sample` counts those of the text). A prompt may come in several runs; the
+ * first one, at position 0, forgets what was in the slot. */
+#include "ops/mark_seen.h"
+
+#include "ops/infer.h"
+
+/* tokens i32 (B,T), starts i32 (B): of the first of them in its sequence, last i32 (B): index of a row's last token, slots i32 (B), seen
+ * i32 (S,V) -> seen' in place. A slot that isn't below S: an idle row. */
+static Status mark_seen_infer(Node *node)
+{
+    TRY(infer_input(node, MARK_SEEN_TOKENS, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
+    int64_t rows = node->in[MARK_SEEN_TOKENS]->type.dim[0];
+    TRY(infer_input(node, MARK_SEEN_STARTS, "starts", DT_SET(DT_I32), DIMS(rows)));
+    TRY(infer_input(node, MARK_SEEN_LAST, "last", DT_SET(DT_I32), DIMS(rows)));
+    TRY(infer_input(node, MARK_SEEN_SLOTS, "slots", DT_SET(DT_I32), DIMS(rows)));
+    TRY(infer_input(node, MARK_SEEN_SEEN, "seen", DT_SET(DT_I32), DIMS(-1, -1)));
+    node->out[0]->type = node->in[MARK_SEEN_SEEN]->type;
+    return OK;
+}
+
+/* Of rows that begin. */
+static OpCost mark_seen_cost(const Node *node)
+{
+    int64_t rows = node->in[MARK_SEEN_TOKENS]->type.dim[0], cols = type_cols(&node->out[0]->type);
+    return (OpCost){.bytes = (double)type_bytes(&node->in[MARK_SEEN_TOKENS]->type) + 4.0 * (double)(rows * cols)};
+}
+
+static void mark_seen_task(void *context, int64_t b, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *tokens = &args->in[MARK_SEEN_TOKENS], *seen = &args->out[0];
+    const int32_t    *row = (const int32_t *)tokens->data + b * type_cols(&tokens->type);
+    int64_t           slot = ((const int32_t *)args->in[MARK_SEEN_SLOTS].data)[b], cols = type_cols(&seen->type);
+    int64_t           count = min_i64(type_cols(&tokens->type), ((const int32_t *)args->in[MARK_SEEN_LAST].data)[b] + INT64_C(1));
+    (void)worker;
+    if (slot < 0 || slot >= seen->type.dim[0]) return;
+    uint32_t *own = (uint32_t *)seen->data + slot * cols;
+    if (((const int32_t *)args->in[MARK_SEEN_STARTS].data)[b] == 0) memset(own, 0, (size_t)cols * sizeof *own);
+    for (int64_t t = 0; t < count; t++)
+        if (row[t] >= 0 && row[t] < cols) own[row[t]] |= SAMPLE_IN_PROMPT;
+}
+
+static Status mark_seen_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, args->in[MARK_SEEN_TOKENS].type.dim[0], mark_seen_task, (void *)args);
+    return OK;
+}
+
+#define MARK_SEEN_INPUTS(rows, len, slots, vocab) \
+    {DT_I32, 2, {rows, len}}, {DT_I32, 1, {rows}}, {DT_I32, 1, {rows}}, {DT_I32, 1, {rows}}, \
+    { \
+        DT_I32, 2, \
+        { \
+            slots, vocab \
+        } \
+    }
+
+static const OpSample mark_seen_samples[] = {
+    {.in = {MARK_SEEN_INPUTS(4, 7, 5, 40)}, .int_range = {45, 2, 8, 5, 9}},
+    {.in = {MARK_SEEN_INPUTS(3, 1, 3, 5)}, .int_range = {5, 2, 1, 3, 9}},
+};
+
+/* Shapes of real models. */
+static const OpSample mark_seen_large_samples[] = {
+    {.in = {MARK_SEEN_INPUTS(8, 2000, 9, 32001)}, .int_range = {32001, 2, 2000, 9, 9}},
+};
+
+const OpDef op_mark_seen = {
+    .id = OP_MARK_SEEN,
+    .name = "mark_seen",
+    .synopsis = "seen[slots[b]] = 0 where starts[b] is 0; then seen[slots[b], tokens[b,t]] |= 2^31 for t up to last[b]",
+    .num_in = 5,
+    .num_out = 1,
+    .min_in = 5,
+    .alias = {{.out = 0, .in = MARK_SEEN_SEEN}},
+    .num_alias = 1,
+    .infer = mark_seen_infer,
+    .cost = mark_seen_cost,
+    .cpu = {{DT_SET_FLOAT, mark_seen_cpu, "reference"}},
+    .holds = {[MARK_SEEN_SLOTS] = HOLDS_SLOTS, [MARK_SEEN_SEEN] = HOLDS_SEEN},
+    .samples = mark_seen_samples,
+    .num_samples = sizeof mark_seen_samples / sizeof mark_seen_samples[0],
+    .large = mark_seen_large_samples,
+    .num_large = sizeof mark_seen_large_samples / sizeof mark_seen_large_samples[0],
+};
