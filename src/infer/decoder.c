@@ -115,7 +115,8 @@ static bool tell(void *context, int32_t id)
 Status decoder_step(Decoder *d)
 {
     if (!d->count) return OK;
-    Queued        q = d->queue[0];
+    size_t        at = (size_t)(d->next_handle * 7 + d->count) % d->count; /* in any order, as texts of different lengths end */
+    Queued        q = d->queue[at];
     DecodeRequest r = q.request;
     Telling       telling = {d, &r, false};
     GenerateStats stats = {0};
@@ -129,7 +130,7 @@ Status decoder_step(Decoder *d)
                          .sink = tell,
                          .context = &telling,
                          .seen = &d->logits};
-    memmove(d->queue, d->queue + 1, --d->count * sizeof *d->queue);
+    memmove(d->queue + at, d->queue + at + 1, (--d->count - at) * sizeof *d->queue);
     Status status = q.is_cancelled ? OK : generate(d->session, &job, &stats);
     if (status == OK || status == ERR_DIVERGED)
         r.end(r.context, status != OK                           ? DECODE_FAILED

@@ -80,8 +80,17 @@ static Status refuse_others(const ResumableFile *f, const char *file, bool is_pa
 
 static Status look_for_whole(ResumableFile *f, Str settings, bool *out_is_there)
 {
+    bool is_dir;
+    TRY(file_is_dir(f->path, &is_dir));
+    FAIL_IF(is_dir, ERR_INVALID, "%s is a folder; expected the name of a file", f->path);
     TRY(file_exists(f->path, out_is_there));
     return *out_is_there ? refuse_others(f, f->path, false, settings) : OK;
+}
+
+static Status make_folder(Arena *arena, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash != path ? file_make_dirs(arena_strndup(arena, path, (size_t)(slash - path))) : OK;
 }
 
 /* With the part locked: another process may have finished meanwhile, and given it its name. */
@@ -108,6 +117,7 @@ Status resumable_file_open(Arena *arena, const char *path, Str settings, Resumab
                            .fd = -1};
     TRY(look_for_whole(out, settings, &is_there));
     if (is_there) return OK;
+    TRY(make_folder(arena, path));
     TRY(file_lock(out->part, arena_printf(arena, "waiting: another process writes %s", out->part), &out->fd));
     Status status = begin_or_go_on(out, settings);
     if (status != OK) resumable_file_close(out);

@@ -10,7 +10,8 @@ typedef struct ResumableFile {
 } ResumableFile;
 
 /* Opens what was begun with these settings, or begins. ERR_INVALID names the settings that differ, and says what to do. While another
- * process writes there, waits. PATH that is complete with the same settings: file->fd is -1. Paths live in the arena. */
+ * process writes there, waits. PATH that is complete with the same settings: file->fd is -1. Folders
+ * above PATH are made. Paths live in the arena. */
 NODISCARD Status resumable_file_open(Arena *arena, const char *path, Str settings, ResumableFile *out);
 void             resumable_file_close(ResumableFile *file);
 
