@@ -64,10 +64,9 @@ static Status make_biases(CliArgs *args, SampleArgs *s)
     return OK;
 }
 
-Status ask_check(CliArgs *args, SampleArgs *s, const ModelArgs *m)
+Status ask_check(CliArgs *args, SampleArgs *s)
 {
     for (size_t i = 0; i < s->stops.count; i++) FAIL_IF(!s->stops.items[i][0], ERR_INVALID, "--stop \"\": expected a text");
-    TRY(cli_check_threads(m->threads));
     TRY(check_numbers(s));
     s->sample.seed = (uint64_t)s->seed;
     return make_biases(args, s);
@@ -75,23 +74,12 @@ Status ask_check(CliArgs *args, SampleArgs *s, const ModelArgs *m)
 
 Status ask_open(InferModel *infer, const char *dir, const ModelArgs *m, const SampleArgs *s)
 {
-    TRY(infer_open(infer, dir, m->adapter, m->device, (int)m->threads));
-    TRY(infer_use_format(infer, m->qlora));
-    TRY(infer_use_recipe(infer, m->recipe));
+    TRY(cli_open_model(infer, dir, m));
     int64_t num = infer_num_choices(infer);
     for (int i = 0; i < s->sample.num_biases; i++)
         FAIL_IF(s->sample.bias_ids[i] >= num, ERR_INVALID, "%s %d: the model has no such token; expected an id from 0 to %lld",
                 isfinite(s->sample.biases[i]) ? "--logit-bias" : "--ban", s->sample.bias_ids[i], (long long)num - 1);
     return OK;
-}
-
-DecoderOptions ask_decoder(const SampleArgs *s, int64_t rows, int64_t context)
-{
-    const SampleOptions *o = &s->sample;
-    return (DecoderOptions){.rows = rows,
-                            .context = context,
-                            .penalties = o->repetition != 1 || o->presence != 0 || o->frequency != 0,
-                            .biases = o->num_biases};
 }
 
 /* ---- one text ---- */

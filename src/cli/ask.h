@@ -1,30 +1,10 @@
-/* What the commands that have a model write text share: flags, and one text streamed to stdout. */
+/* What the commands that have a model write text share: flags of sampling, and one text streamed to stdout. */
 #pragma once
 
-#include "cli/cli.h"
+#include "cli/model_flags.h"
 #include "infer/answer.h"
-#include "infer/infer_model.h"
 
 #include <signal.h>
-
-typedef struct ModelArgs {
-    const char *adapter, *qlora, *recipe, *device;
-    int64_t     threads;
-} ModelArgs;
-#define MODEL_DEFAULTS \
-    { \
-        .device = "auto" \
-    }
-#define MODEL_FLAGS(m) \
-    {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, \
-        {"--qlora", FLAG_TEXT, &(m)->qlora, "FORMAT", \
-         "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"}, \
-        {"--recipe", FLAG_TEXT, &(m)->recipe, "NAME", \
-         "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"}, \
-        {"--device", FLAG_TEXT, &(m)->device, "NAME", "auto, cpu or cuda (auto)"}, \
-    { \
-        "--threads", FLAG_INT, &(m)->threads, "N", "CPU threads; 0: all (0)" \
-    }
 
 typedef struct SampleArgs {
     SampleOptions sample;
@@ -57,12 +37,9 @@ typedef struct SampleArgs {
     }
 
 /* Checks the flags, and makes s->sample of them. */
-NODISCARD Status ask_check(CliArgs *args, SampleArgs *s, const ModelArgs *m);
-/* infer_open with these flags, and that the tokens which `s` names are there. infer_close frees in every case. */
+NODISCARD Status ask_check(CliArgs *args, SampleArgs *s);
+/* cli_open_model, and that the tokens which `s` names are there. infer_close frees in every case. */
 NODISCARD Status ask_open(InferModel *infer, const char *dir, const ModelArgs *m, const SampleArgs *s);
-
-/* What a decoder of `rows` texts of these flags needs, each of at most `context` tokens. */
-DecoderOptions ask_decoder(const SampleArgs *s, int64_t rows, int64_t context);
 
 typedef struct AskStream {
     bool                         prints;  /* the text to stdout, as it comes */

@@ -237,7 +237,7 @@ static Status start(Chat *c)
     FAIL_IF(args->context > most, ERR_INVALID, "--context %lld: the model was made for %lld positions", (long long)args->context,
             (long long)most);
     c->context = args->context ? args->context : most < MOST_CONTEXT ? most : MOST_CONTEXT;
-    DecoderOptions options = ask_decoder(&args->sampling, 1, c->context);
+    DecoderOptions options = answer_decoder(&args->sampling.sample, -1, 1, c->context);
     TRY(cli_variables(&c->infer->arena, &args->variables, &c->variables));
     TRY(chat_template(c->infer, &c->tmpl));
     infer_want_decoding(c->infer, &options);
@@ -277,7 +277,7 @@ Status cmd_chat(CliArgs *args)
     if (done) return OK;
     TRY(cli_want_words(args, 1));
     FAIL_IF(c.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)c.context);
-    TRY(ask_check(args, &c.sampling, &c.model));
+    TRY(ask_check(args, &c.sampling));
     InferModel infer;
     Status     status = ask_open(&infer, args->words[0], &c.model, &c.sampling);
     if (status == OK) status = chat(&infer, &c);

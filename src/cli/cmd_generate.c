@@ -73,9 +73,8 @@ static Status encode(InferModel *infer, const GenerateArgs *g, TokenIds *ids)
 static Status start(InferModel *infer, const GenerateArgs *g, size_t prompt_len)
 {
     int64_t        len = (int64_t)prompt_len, most = infer->model->max_positions, wanted = g->sampling.max_tokens;
-    DecoderOptions options = ask_decoder(&g->sampling, 1, wanted < most - len ? len + wanted : most);
+    DecoderOptions options = answer_decoder(&g->sampling.sample, (int)g->logprobs, 1, wanted < most - len ? len + wanted : most);
     options.prompt = len;
-    options.best = g->logprobs > 0 ? (int)g->logprobs : 0;
     infer_want_decoding(infer, &options);
     return infer_start(infer);
 }
@@ -212,7 +211,7 @@ static Status check(CliArgs *args, GenerateArgs *g)
     if (g->logprobs == NOT_GIVEN) g->logprobs = NO_LOGPROBS;
     FAIL_IF(g->system && !g->chat, ERR_INVALID, "surogate generate: --system and --var need --chat");
     TRY(g->prompts ? check_many(g) : check_one(g));
-    return ask_check(args, &g->sampling, &g->model);
+    return ask_check(args, &g->sampling);
 }
 
 Status cmd_generate(CliArgs *args)

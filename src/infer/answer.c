@@ -18,6 +18,15 @@ void answer_init(Answer *answer, const Tokenizer *tokenizer, const StrList *stop
         .tokenizer = tokenizer, .stops = stops, .top = top, .stream.started = has_text(tokenizer, prompt, prompt_len), .status = OK};
 }
 
+DecoderOptions answer_decoder(const SampleOptions *sample, int top, int64_t rows, int64_t context)
+{
+    return (DecoderOptions){.rows = rows,
+                            .context = context,
+                            .best = top > 0 ? top : 0,
+                            .penalties = sample->repetition != 1 || sample->presence != 0 || sample->frequency != 0,
+                            .biases = sample->num_biases};
+}
+
 void answer_deinit(Answer *answer)
 {
     strbuf_deinit(&answer->stream.pending);

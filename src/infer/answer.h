@@ -23,6 +23,9 @@ typedef struct Answer {
 
 /* What follows this prompt. top: at most ANSWER_MOST_TOP. The tokenizer and the stop texts are borrowed. */
 void answer_init(Answer *answer, const Tokenizer *tokenizer, const StrList *stops, int top, const int32_t *prompt, size_t prompt_len);
+/* What a decoder of `rows` such answers at once needs, each of at most `context` tokens with its prompt. */
+DecoderOptions answer_decoder(const SampleOptions *sample, int top, int64_t rows, int64_t context);
+
 void answer_deinit(Answer *answer);
 
 /* false: it ends here, at a stop text or since answer->status isn't OK. */

@@ -302,20 +302,15 @@ static Status run_all(Run *r)
 static Status start_decoder(Run *r)
 {
     const GenerateFileJob *job = r->job;
-    const SampleOptions   *s = &job->sample;
     int64_t                most = r->infer->model->max_positions, longest = r->prompts->longest;
-    DecoderOptions         options = {.rows = r->rows,
-                                      .context = job->max_tokens < most - longest ? longest + job->max_tokens : most,
-                                      .prompt = longest,
-                                      .pages = job->pages,
-                                      .best = job->logprobs > 0 ? job->logprobs : 0,
-                                      .penalties = s->repetition != 1 || s->presence != 0 || s->frequency != 0,
-                                      .biases = s->num_biases};
+    int64_t                context = job->max_tokens < most - longest ? longest + job->max_tokens : most;
+    DecoderOptions         options = answer_decoder(&job->sample, job->logprobs, r->rows, context);
+    options.prompt = longest;
+    options.pages = job->pages;
     infer_want_decoding(r->infer, &options);
     Status status = infer_start(r->infer);
     if (status == ERR_NO_FIT)
-        return status_prefix(status, "%lld texts at once of up to %lld tokens (fewer with --rows)", (long long)r->rows,
-                             (long long)options.context);
+        return status_prefix(status, "%lld texts at once of up to %lld tokens (fewer with --rows)", (long long)r->rows, (long long)context);
     TRY(status);
     return decoder_create(r->infer->session, infer_num_choices(r->infer), &r->decoder);
 }

@@ -71,6 +71,12 @@ check "and nothing changes" cmp "$whole" "$dir/copy.jsonl"
 run generate "$model" --prompts - --n 3 --max-tokens 12 --logprobs 2 --seed 5 --rows 4 --out "$whole" < "$dir/prompts.jsonl"
 check "the same prompts from standard input: $(cat "$dir/err")" grep -qF "complete already" "$dir/err"
 
+export TERM=xterm
+unset COLUMNS NO_COLOR
+"$python" tests/terminal.py 80 "$dir/raw" "$SUROGATE" generate "$model" "${flags[@]}" --n 40 --out "$dir/shown.jsonl" > "$dir/screen"
+check "progress on a terminal: $(cat "$dir/screen")" grep -qaE $'\r\033\\[K[0-9]+/2040 lines  [0-9]+ at once  [0-9]+ tok/s' "$dir/raw"
+check "it leaves one line" [ "$(grep -c . "$dir/screen")" = 1 ]
+
 # --- a sample depends on its row and number alone
 head -30 "$dir/prompts.jsonl" > "$dir/fewer.jsonl"
 run generate "$model" --prompts "$dir/fewer.jsonl" --n 2 --max-tokens 12 --logprobs 2 --seed 5 --rows 4 --out "$dir/fewer.out"
