@@ -170,6 +170,17 @@ refused "of what was begun" 2 "part.jsonl.part was begun with other settings: se
     vocab_size=320 head_dim=8 max_position_embeddings=256 2> /dev/null
 cp "$dir/tokenizer/chat_template.jinja" "$dir/other/"
 refused "another model" 2 "model_hash was" -- generate "$dir/other" "${flags[@]}" --out "$whole"
+for seed in 1 2; do
+    "$SUROGATE" sft model="$model" datasets.0.path="$dir/chats.jsonl" sequence_len=128 max_steps=2 lora=true lora_rank=2 seed=$seed device=cpu \
+        output_dir="$dir/adapter$seed" 2> /dev/null
+done
+run generate "$model" "${flags[@]}" --adapter "$dir/adapter1" --out "$dir/adapter.jsonl"
+check "with an adapter, exit $status: $(cat "$dir/err")" [ "$status" = 0 ]
+refused "another adapter" 2 "adapter_hash was \"" -- generate "$model" "${flags[@]}" --adapter "$dir/adapter2" --out "$dir/adapter.jsonl"
+refused "no adapter" 2 "adapter_hash was \"" "and is not given" -- generate "$model" "${flags[@]}" --out "$dir/adapter.jsonl"
+cp -r "$dir/adapter1" "$dir/moved"
+run generate "$model" "${flags[@]}" --adapter "$dir/moved" --out "$dir/adapter.jsonl"
+check "a copy of it: $(cat "$dir/err")" grep -qF "complete already" "$dir/err"
 cp "$whole" "$dir/foreign.jsonl"
 refused "a file of someone else" 2 "foreign.jsonl is there already" "choose another --out" -- generate "$model" "${flags[@]}" --out "$dir/foreign.jsonl"
 refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$model" "${flags[@]}" --out "$dir"
