@@ -1,9 +1,12 @@
 """A terminal of COLUMNS columns: runs a command on it and prints what stands there at the end, a line each. Text that ran over the right
 edge goes on in a line that begins with ">".
 
-    python3 tests/terminal.py COLUMNS RAW COMMAND...     RAW: file for the bytes as they came
+    python3 tests/terminal.py COLUMNS RAW [--type FILE] COMMAND...     RAW: file for the bytes as they came
+
+FILE says what is typed: lines of JSON, ["pattern", "keys"]. Keys are typed once the pattern is found in what came since the last ones.
 """
 import fcntl
+import json
 import os
 import pty
 import re
@@ -12,13 +15,16 @@ import sys
 import termios
 
 
-def run(columns, command):
+def run(columns, command, keys):
     pid, fd = pty.fork()
     if pid == 0:
         os.execvp(command[0], command)
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    output = b""
+    output, seen = b"", 0
     while True:
+        while keys and (found := re.search(keys[0][0].encode(), output[seen:], re.S)):
+            seen += found.end()
+            os.write(fd, keys.pop(0)[1].encode())
         try:
             chunk = os.read(fd, 65536)
         except OSError:
@@ -51,9 +57,15 @@ def screen(text, columns):
     return lines
 
 
-columns, raw, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-output, status = run(columns, command)
+columns, raw, command, keys = int(sys.argv[1]), sys.argv[2], sys.argv[3:], []
+if command[0] == "--type":
+    with open(command[1]) as file:
+        keys = [json.loads(line) for line in file]
+    command = command[2:]
+output, status = run(columns, command, keys)
 with open(raw, "wb") as file:
     file.write(output)
 print("\n".join(screen(output.decode(), columns)))
+if keys:
+    sys.exit(f"not typed, since it didn't come: {keys[0][0]}")
 sys.exit(status)

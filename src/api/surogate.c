@@ -151,7 +151,10 @@ Status api_generate(Session *session, GenerateJob *job, const sg_sampling *sampl
     GenerateStats stats;
     job->sink = collect;
     job->context = out;
-    job->sample = (SampleOptions){sampling->temperature, sampling->top_k, sampling->top_p > 0 ? sampling->top_p : 1, sampling->seed};
+    job->sample = (SampleOptions){.temperature = sampling->temperature,
+                                  .top_k = sampling->top_k,
+                                  .top_p = sampling->top_p > 0 ? sampling->top_p : 1,
+                                  .seed = sampling->seed};
     return generate(session, job, &stats);
 }
 

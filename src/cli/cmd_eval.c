@@ -1,5 +1,5 @@
 /* surogate eval MODEL_DIR --text FILE [--json]: losses of a text, or of every text of a folder. */
-#include "cli/cli.h"
+#include "cli/model_flags.h"
 
 #include "base/json.h"
 #include "data/text_file.h"
@@ -11,9 +11,9 @@
 #include <string.h>
 
 typedef struct EvalArgs {
-    const char *text, *bigram, *adapter, *qlora, *recipe;
-    const char *device;
-    int64_t     context, threads;
+    const char *text, *bigram;
+    ModelArgs   model;
+    int64_t     context;
     bool        json;
 } EvalArgs;
 
@@ -164,33 +164,24 @@ static Status evaluate(CliArgs *args, const EvalArgs *e, InferModel *infer, Docu
 
 Status cmd_eval(CliArgs *args)
 {
-    EvalArgs   e = {.device = "auto"};
+    EvalArgs   e = {.model = MODEL_DEFAULTS};
     bool       done;
     const Flag flags[] = {
         {"--text", FLAG_TEXT, &e.text, "FILE", "the text, or a folder whose files are evaluated one by one; -: from standard input"},
         {"--json", FLAG_SWITCH, &e.json, NULL,
          "for one file {\"ids\",\"losses\",\"mean\"}, one loss for every id after the first; what isn't finite is null"},
-        {"--adapter", FLAG_TEXT, &e.adapter, "DIR", "a LoRA adapter over the model"},
-        {"--qlora", FLAG_TEXT, &e.qlora, "FORMAT",
-         "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
-        {"--recipe", FLAG_TEXT, &e.recipe, "NAME",
-         "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"},
         {"--context", FLAG_INT, &e.context, "N", "tokens in a window; windows of longer texts overlap by half (the model's, at most 4096)"},
         {"--bigram", FLAG_TEXT, &e.bigram, "FILE", "also print the bits per byte of a bigram model learned from this text or folder"},
-        {"--device", FLAG_TEXT, &e.device, "NAME", "auto, cpu or cuda (auto)"},
-        {"--threads", FLAG_INT, &e.threads, "N", "CPU threads; 0: all (0)"},
+        MODEL_FLAGS(&e.model),
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 1));
     FAIL_IF(!e.text, ERR_INVALID, "surogate eval: --text FILE is missing");
-    TRY(cli_check_threads(e.threads));
     FAIL_IF(e.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)e.context);
     InferModel infer;
     Documents  documents = {0};
-    Status     status = infer_open(&infer, args->words[0], e.adapter, e.device, (int)e.threads);
-    if (status == OK) status = infer_use_format(&infer, e.qlora);
-    if (status == OK) status = infer_use_recipe(&infer, e.recipe);
+    Status     status = cli_open_model(&infer, args->words[0], &e.model);
     if (status == OK) status = evaluate(args, &e, &infer, &documents);
     documents_deinit(&documents);
     infer_close(&infer);

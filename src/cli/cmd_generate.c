@@ -1,141 +1,29 @@
-/* surogate generate MODEL_DIR --prompt TEXT: the generated text alone on stdout, as it comes. */
-#include "cli/cli.h"
+/* surogate generate MODEL_DIR --prompt TEXT: the generated text alone on stdout, as it comes; --prompts FILE --out FILE: texts of many
+ * prompts. */
+#include "cli/ask.h"
 
 #include "base/json.h"
 #include "base/log.h"
+#include "data/text_file.h"
 #include "infer/chat.h"
-#include "infer/generate.h"
-#include "infer/infer_model.h"
+#include "infer/generate_file.h"
 #include "train/signals.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
+enum { MAX_INPUT_BYTES = 1 << 28, NO_LOGPROBS = -1, NOT_GIVEN = INT32_MIN };
+
 typedef struct GenerateArgs {
-    const char   *prompt, *prompt_file, *system, *adapter, *qlora, *recipe, *device;
-    int64_t       max_tokens, threads, seed;
-    SampleOptions sample;
-    StrList       stops, variables; /* variables: "k=v" */
-    bool          ignore_eos, chat, json;
+    const char *prompt, *prompt_file, *messages, *system;
+    const char *prompts, *out; /* of many prompts */
+    ModelArgs   model;
+    SampleArgs  sampling;
+    StrList     variables; /* "k=v" */
+    int64_t     num, rows, pages, logprobs;
+    bool        chat, json, skip_bad;
 } GenerateArgs;
 
-/* Writes what a token completes, but what may be the beginning of a stop text: that waits. */
-typedef struct Printer {
-    const GenerateArgs *args;
-    const Tokenizer    *tokenizer;
-    TokenStream         stream;
-    StrBuf              text;        /* all of it */
-    size_t              settled;     /* bytes of text: printed, unless it is JSON */
-    bool                has_stopped; /* at a stop text; text ends before it */
-    Status              status;
-} Printer;
-
-/* Bytes of the text that are there to stay; a stop text ends it. */
-static size_t settle(Printer *p)
-{
-    const char *data = strbuf_cstr(&p->text);
-    size_t      keep = p->text.len;
-    for (size_t i = 0; i < p->args->stops.count; i++) {
-        const char *stop = p->args->stops.items[i], *found = memmem(data + p->settled, p->text.len - p->settled, stop, strlen(stop));
-        if (!found) continue;
-        p->text.len = (size_t)(found - data);
-        p->has_stopped = true;
-    }
-    if (p->has_stopped) return p->text.len;
-    for (size_t i = 0; i < p->args->stops.count; i++)
-        for (size_t at = p->settled; at < keep; at++)
-            if (strncmp(p->args->stops.items[i], data + at, p->text.len - at) == 0) keep = at;
-    return keep;
-}
-
-/* Prints up to there; nothing yet where the result is one object at the end. */
-static void print_to(Printer *p, size_t end)
-{
-    StrBuf part = {0};
-    if (p->status != OK || end <= p->settled) return;
-    strbuf_append(&part, p->text.data + p->settled, end - p->settled);
-    if (!p->args->json) p->status = cli_print(&part);
-    p->settled = end;
-    strbuf_deinit(&part);
-}
-
-/* A special token never becomes text. */
-static bool is_stop_token(const Printer *p, int32_t id)
-{
-    bool found = false;
-    for (size_t i = 0; i < p->args->stops.count && tokenizer_is_special(p->tokenizer, id); i++)
-        found |= strcmp(p->args->stops.items[i], tokenizer_id_to_token(p->tokenizer, id)) == 0;
-    return found;
-}
-
-static bool print_token(void *context, int32_t id)
-{
-    Printer *p = context;
-    p->has_stopped = is_stop_token(p, id);
-    if (p->has_stopped) return false;
-    p->status = token_stream_push(p->tokenizer, &p->stream, id, true, &p->text);
-    if (p->status == OK) print_to(p, settle(p));
-    return p->status == OK && !p->has_stopped;
-}
-
-static void print_end(Printer *p, const GenerateStats *stats)
-{
-    StrBuf out = {0};
-    if (!p->has_stopped) token_stream_finish(&p->stream, &p->text);
-    settle(p);
-    print_to(p, p->text.len);
-    if (p->args->json) {
-        const char *reason = p->has_stopped ? "stop" : stats->stopped ? "eos" : stats->context_full ? "context" : "length";
-        strbuf_puts(&out, "{\"text\": ");
-        json_write_string(&out, strbuf_cstr(&p->text), p->text.len);
-        strbuf_printf(&out, ", \"tokens\": %lld, \"stop_reason\": \"%s\"}\n", (long long)stats->generated, reason);
-    } else if (isatty(STDOUT_FILENO)) {
-        strbuf_putc(&out, '\n');
-    }
-    if (p->status == OK) p->status = cli_print(&out);
-    strbuf_deinit(&out);
-}
-
-/* Whether the prompt ends in text, so that a leading space of what follows belongs there. */
-static bool has_text(const InferModel *infer, const TokenIds *ids)
-{
-    for (size_t i = 0; i < ids->len; i++)
-        if (!tokenizer_is_special(infer->tokenizer, ids->data[i])) return true;
-    return false;
-}
-
-static Status start(InferModel *infer, const GenerateArgs *g, size_t prompt_len)
-{
-    int64_t len = (int64_t)prompt_len, most = infer->model->max_positions;
-    infer_want_generation(infer, len, g->max_tokens < most - len ? len + g->max_tokens : most);
-    return infer_start(infer);
-}
-
-static Status generate_text(InferModel *infer, const GenerateArgs *g, const TokenIds *ids)
-{
-    GenerateStats stats;
-    FAIL_IF(ids->len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a --prompt to go on from");
-    FAIL_IF((int64_t)ids->len > infer->model->max_positions, ERR_INVALID,
-            "the prompt has %zu tokens, the model was made for %lld; shorten it", ids->len, (long long)infer->model->max_positions);
-    TRY(start(infer, g, ids->len));
-    Printer     printer = {.args = g, .tokenizer = infer->tokenizer, .stream.started = has_text(infer, ids)};
-    GenerateJob job = {.prompt = ids->data,
-                       .prompt_len = ids->len,
-                       .max_tokens = g->max_tokens,
-                       .sample = g->sample,
-                       .vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0,
-                       .eos = infer->eos,
-                       .num_eos = g->ignore_eos ? 0 : infer->num_eos,
-                       .sink = print_token,
-                       .context = &printer};
-    Status      status = generate(infer->session, &job, &stats);
-    if (status == OK && printer.status == OK) print_end(&printer, &stats);
-    if (status == OK) status = printer.status;
-    strbuf_deinit(&printer.text);
-    if (status == OK && stats.context_full) log_warn("stopped after %lld tokens: the model's context is full", (long long)stats.generated);
-    return status;
-}
+/* ---- one prompt ---- */
 
 /* The prompt as a user's message, laid out by the folder's template. */
 static Status encode_question(InferModel *infer, const GenerateArgs *g, Str question, TokenIds *ids)
@@ -143,71 +31,222 @@ static Status encode_question(InferModel *infer, const GenerateArgs *g, Str ques
     Template  *tmpl;
     ChatPrompt prompt = {.system = g->system, .question = question};
     TRY(cli_variables(&infer->arena, &g->variables, &prompt.variables));
-    FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json", infer->tokenizer_dir);
-    TRY(template_load(infer->tokenizer_dir, NULL, false, &tmpl));
-    FAIL_IF(!tmpl, ERR_NOT_FOUND, "--chat: %s has no chat template (chat_template.jinja)", infer->tokenizer_dir);
+    TRY(chat_template(infer, &tmpl));
     Status status = chat_encode(tmpl, infer->tokenizer, infer->scratch, &prompt, ids);
     template_destroy(tmpl);
     return status;
 }
 
-static Status run(CliArgs *args, const GenerateArgs *g)
+static Status encode_messages(InferModel *infer, const GenerateArgs *g, Str text, TokenIds *ids)
 {
-    InferModel infer;
-    TokenIds   ids = {0};
-    Str        prompt = str_of(g->prompt ? g->prompt : "");
-    if (g->prompt_file) TRY(file_read_stream(&args->arena, cli_input_path(g->prompt_file), 1 << 28, &prompt));
-    Status status = infer_open(&infer, args->words[0], g->adapter, g->device, (int)g->threads);
-    if (status == OK) status = infer_use_format(&infer, g->qlora);
-    if (status == OK) status = infer_use_recipe(&infer, g->recipe);
-    if (status == OK)
-        status = g->chat ? encode_question(&infer, g, prompt, &ids) : infer_encode(&infer, prompt.data, prompt.len, true, &ids);
-    if (status == OK) status = generate_text(&infer, g, &ids);
-    token_ids_deinit(&ids);
-    infer_close(&infer);
+    Template    *tmpl;
+    JsonValue   *value = arena_new(&infer->arena, JsonValue);
+    ChatMessages chat;
+    TRY(json_parse(&infer->arena, g->messages, text.data, text.len, value));
+    Status status = chat_check(value, &chat);
+    if (status != OK) return status_prefix(status, "%s", g->messages);
+    TRY(cli_variables(&infer->arena, &g->variables, &chat.variables));
+    TRY(chat_template(infer, &tmpl));
+    status = chat_encode_messages(tmpl, infer->tokenizer, infer->scratch, &chat, ids);
+    template_destroy(tmpl);
     return status;
+}
+
+static Status encode(InferModel *infer, const GenerateArgs *g, TokenIds *ids)
+{
+    const char *path = g->messages ? g->messages : g->prompt_file;
+    Str         text = str_of(g->prompt ? g->prompt : "");
+    if (path) TRY(file_read_stream(&infer->arena, cli_input_path(path), MAX_INPUT_BYTES, &text));
+    if (g->messages)
+        TRY(encode_messages(infer, g, text, ids));
+    else if (g->chat)
+        TRY(encode_question(infer, g, text, ids));
+    else
+        TRY(infer_encode(infer, text.data, text.len, true, ids));
+    TRY(infer_check_ids(infer, ids, 0));
+    FAIL_IF(ids->len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a --prompt to go on from");
+    FAIL_IF((int64_t)ids->len > infer->model->max_positions, ERR_INVALID,
+            "the prompt has %zu tokens, the model was made for %lld; shorten it", ids->len, (long long)infer->model->max_positions);
+    return OK;
+}
+
+static Status start(InferModel *infer, const GenerateArgs *g, size_t prompt_len)
+{
+    int64_t        len = (int64_t)prompt_len, most = infer->model->max_positions, wanted = g->sampling.max_tokens;
+    DecoderOptions options = answer_decoder(&g->sampling.sample, (int)g->logprobs, 1, wanted < most - len ? len + wanted : most);
+    options.prompt = len;
+    infer_want_decoding(infer, &options);
+    return infer_start(infer);
+}
+
+static Status print_end(const GenerateArgs *g, const Answer *answer, DecodeEnd end)
+{
+    StrBuf out = {0};
+    if (g->json) {
+        strbuf_puts(&out, "{\"text\": ");
+        json_write_string(&out, strbuf_cstr(&answer->text), answer->text.len);
+        strbuf_printf(&out, ", \"tokens\": %zu, \"stop_reason\": \"%s\"", answer->ids.len, answer_reason(answer, end));
+        if (answer->top >= 0) {
+            strbuf_puts(&out, ", \"logprobs\": ");
+            answer_write_logprobs(answer, &out);
+        }
+        strbuf_puts(&out, "}\n");
+    } else if (isatty(STDOUT_FILENO)) {
+        strbuf_putc(&out, '\n');
+    }
+    Status status = cli_print(&out);
+    strbuf_deinit(&out);
+    return status;
+}
+
+static Status generate_text(InferModel *infer, const GenerateArgs *g, const TokenIds *ids)
+{
+    Decoder      *decoder;
+    Answer        answer;
+    DecodeEnd     end;
+    AskStream     stream = {.prints = !g->json};
+    DecodeRequest request = {.prompt = ids->data,
+                             .prompt_len = ids->len,
+                             .max_tokens = g->sampling.max_tokens,
+                             .sample = g->sampling.sample,
+                             .stops = infer->eos,
+                             .num_stops = g->sampling.ignore_eos ? 0 : infer->num_eos};
+    TRY(start(infer, g, ids->len));
+    TRY(decoder_create(infer->session, infer_num_choices(infer), &decoder));
+    answer_init(&answer, infer->tokenizer, &g->sampling.stops, (int)g->logprobs, ids->data, ids->len);
+    Status status = ask_generate(decoder, &request, &stream, &answer, &end);
+    if (status == OK) status = print_end(g, &answer, end);
+    if (status == OK && end == DECODE_AT_CONTEXT) log_warn("stopped after %zu tokens: the model's context is full", answer.ids.len);
+    answer_deinit(&answer);
+    decoder_destroy(decoder);
+    return status;
+}
+
+static Status generate_one(InferModel *infer, const GenerateArgs *g)
+{
+    TokenIds ids = {0};
+    Status   status = encode(infer, g, &ids);
+    if (status == OK) status = generate_text(infer, g, &ids);
+    token_ids_deinit(&ids);
+    return status;
+}
+
+/* ---- a file of prompts ---- */
+
+static bool is_stopped(void *context)
+{
+    return signals_pending(*(int64_t *)context) != 0;
+}
+
+static Status generate_prompts(InferModel *infer, const GenerateArgs *g, const PromptFile *prompts)
+{
+    int64_t         begun = signals_begin();
+    GenerateFileJob job = {.out = g->out,
+                           .num = g->num,
+                           .max_tokens = g->sampling.max_tokens,
+                           .rows = g->rows,
+                           .pages = g->pages,
+                           .sample = g->sampling.sample,
+                           .stops = &g->sampling.stops,
+                           .ignore_eos = g->sampling.ignore_eos,
+                           .skip_bad = g->skip_bad,
+                           .logprobs = (int)g->logprobs,
+                           .format = g->model.qlora,
+                           .recipe = g->model.recipe,
+                           .context = &begun,
+                           .is_stopped = is_stopped};
+    signals_set_resumable(true);
+    Status status = generate_file(infer, prompts, &job);
+    signals_set_resumable(false);
+    return status;
+}
+
+static Status generate_many(InferModel *infer, const GenerateArgs *g)
+{
+    TextFile      file;
+    PromptFile    prompts;
+    PromptOptions options = {.ask = g->chat, .system = g->system, .skip_bad = g->skip_bad};
+    TRY(cli_variables(&infer->arena, &g->variables, &options.variables));
+    TRY(text_file_open_rows(cli_input_path(g->prompts), &file));
+    Status status = prompt_file_read(infer, g->prompts, file.text, &options, &prompts);
+    text_file_close(&file);
+    if (status == OK) status = generate_prompts(infer, g, &prompts);
+    prompt_file_deinit(&prompts);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static Status check_one(const GenerateArgs *g)
+{
+    FAIL_IF((g->prompt != NULL) + (g->prompt_file != NULL) + (g->messages != NULL) > 1, ERR_INVALID,
+            "surogate generate: --prompt, --prompt-file and --messages exclude each other");
+    FAIL_IF(g->messages && g->chat, ERR_INVALID, "surogate generate: --messages is laid out by the template anyway; leave out --chat");
+    FAIL_IF(g->chat && !g->prompt && !g->prompt_file, ERR_INVALID,
+            "surogate generate: --chat needs a question: --prompt TEXT or --prompt-file FILE (-: from standard input)");
+    FAIL_IF(g->variables.count && !g->chat && !g->messages, ERR_INVALID, "surogate generate: --system and --var need --chat");
+    FAIL_IF(g->logprobs >= 0 && !g->json, ERR_INVALID, "surogate generate: --logprobs needs --json, or --prompts and --out");
+    FAIL_IF(g->out || g->num != 1 || g->rows || g->pages || g->skip_bad, ERR_INVALID,
+            "surogate generate: --out, --n, --rows, --pages and --skip-bad need --prompts FILE");
+    return OK;
+}
+
+static Status check_many(const GenerateArgs *g)
+{
+    FAIL_IF(g->prompt || g->prompt_file || g->messages, ERR_INVALID,
+            "surogate generate: --prompts, and --prompt, --prompt-file or --messages, exclude each other");
+    FAIL_IF(!g->out, ERR_INVALID, "surogate generate: --prompts needs --out FILE");
+    FAIL_IF(g->json, ERR_INVALID, "surogate generate: --out is written as JSON anyway; leave out --json");
+    FAIL_IF(g->num < 1 || g->num > INT32_MAX, ERR_INVALID, "--n %lld: expected at least 1", (long long)g->num);
+    FAIL_IF(g->rows < 0 || g->rows > 4096, ERR_INVALID, "--rows %lld: expected 1 to 4096, or 0", (long long)g->rows);
+    FAIL_IF(g->pages < 0, ERR_INVALID, "--pages %lld: expected at least 1, or 0", (long long)g->pages);
+    return OK;
+}
+
+static Status check(CliArgs *args, GenerateArgs *g)
+{
+    TRY(cli_want_words(args, 1));
+    FAIL_IF(g->logprobs != NOT_GIVEN && (g->logprobs < 0 || g->logprobs > ANSWER_MOST_TOP), ERR_INVALID,
+            "--logprobs %lld: expected 0 to %d", (long long)g->logprobs, ANSWER_MOST_TOP);
+    if (g->logprobs == NOT_GIVEN) g->logprobs = NO_LOGPROBS;
+    FAIL_IF(g->system && !g->chat, ERR_INVALID, "surogate generate: --system and --var need --chat");
+    TRY(g->prompts ? check_many(g) : check_one(g));
+    return ask_check(args, &g->sampling);
 }
 
 Status cmd_generate(CliArgs *args)
 {
-    GenerateArgs g = {.device = "auto", .max_tokens = 128, .sample = {.temperature = 0.8, .top_p = 1}};
+    GenerateArgs g = {.model = MODEL_DEFAULTS, .sampling = SAMPLE_DEFAULTS(128), .num = 1, .logprobs = NOT_GIVEN};
     bool         done;
     const Flag   flags[] = {
           {"--prompt", FLAG_TEXT, &g.prompt, "TEXT", "the text to continue (it isn't printed)"},
           {"--prompt-file", FLAG_TEXT, &g.prompt_file, "FILE", "read the prompt from a file; -: from standard input"},
+          {"--messages", FLAG_TEXT, &g.messages, "FILE",
+           "answer a conversation: JSON list of messages (role, content), or an object with messages and tools; -: from standard input"},
           {"--chat", FLAG_SWITCH, &g.chat, NULL, "ask the prompt as a question, through the folder's chat template"},
           {"--system", FLAG_TEXT, &g.system, "TEXT", "with --chat: the system message before the question"},
           {"--var", FLAG_LIST, &g.variables, "NAME=VALUE",
-           "with --chat: a variable of the template, as JSON or text; may be given several times"},
-          {"--stop", FLAG_LIST, &g.stops, "TEXT", "stop when the model writes this (it isn't printed); may be given several times"},
+           "with --chat or messages: a variable of the template, as JSON or text; may be given several times"},
+          {"--prompts", FLAG_TEXT, &g.prompts, "FILE",
+           "many prompts, a line of JSON each: {\"prompt\"} or {\"messages\"}, and perhaps \"id\"; -: from standard input"},
+          {"--out", FLAG_TEXT, &g.out, "FILE",
+           "with --prompts: a line of JSON a sample: index, sample, id, text, ids, stop_reason; the same command goes on with what is there"},
+          {"--n", FLAG_INT, &g.num, "N", "with --prompts: samples of each prompt (1)"},
+          {"--rows", FLAG_INT, &g.rows, "N", "with --prompts: texts that are made at once; 0: 16 on a CPU, 64 on a GPU (0)"},
+          {"--pages", FLAG_INT, &g.pages, "N", "with --prompts: pages of the cache for all of them; 0: as many as they may need (0)"},
+          {"--skip-bad", FLAG_SWITCH, &g.skip_bad, NULL, "with --prompts: a bad line gets {\"index\", \"error\"}, and the others are done"},
           {"--json", FLAG_SWITCH, &g.json, NULL, "{\"text\", \"tokens\": how many, \"stop_reason\": eos, stop, length or context}"},
-          {"--max-tokens", FLAG_INT, &g.max_tokens, "N", "most tokens to generate (128)"},
-          {"--temperature", FLAG_FLOAT, &g.sample.temperature, "T", "0: always the likeliest token (0.8)"},
-          {"--top-k", FLAG_INT, &g.sample.top_k, "N", "choose among the N likeliest tokens; 0: all (0)"},
-          {"--top-p", FLAG_FLOAT, &g.sample.top_p, "P", "choose among the likeliest tokens that together have probability P (1)"},
-          {"--seed", FLAG_INT, &g.seed, "N", "of the random choices (0)"},
-          {"--adapter", FLAG_TEXT, &g.adapter, "DIR", "a LoRA adapter over the model"},
-          {"--qlora", FLAG_TEXT, &g.qlora, "FORMAT",
-           "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
-          {"--recipe", FLAG_TEXT, &g.recipe, "NAME",
-           "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"},
-          {"--ignore-eos", FLAG_SWITCH, &g.ignore_eos, NULL, "go on after an end-of-text token"},
-          {"--device", FLAG_TEXT, &g.device, "NAME", "auto, cpu or cuda (auto)"},
-          {"--threads", FLAG_INT, &g.threads, "N", "CPU threads; 0: all (0)"},
+          {"--logprobs", FLAG_INT, &g.logprobs, "N",
+           "with --json or --out: \"logprobs\", of each token {\"id\", \"logprob\", \"top\": the N likeliest}; 0 to 20"},
+          SAMPLE_FLAGS(&g.sampling, "128"),
+          MODEL_FLAGS(&g.model),
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
-    TRY(cli_want_words(args, 1));
-    FAIL_IF(g.prompt && g.prompt_file, ERR_INVALID, "surogate generate: --prompt and --prompt-file exclude each other");
-    FAIL_IF(g.chat && !g.prompt && !g.prompt_file, ERR_INVALID,
-            "surogate generate: --chat needs a question: --prompt TEXT or --prompt-file FILE (-: from standard input)");
-    FAIL_IF((g.system || g.variables.count) && !g.chat, ERR_INVALID, "surogate generate: --system and --var need --chat");
-    for (size_t i = 0; i < g.stops.count; i++) FAIL_IF(!g.stops.items[i][0], ERR_INVALID, "--stop \"\": expected a text");
-    TRY(cli_check_threads(g.threads));
-    FAIL_IF(g.max_tokens < 1, ERR_INVALID, "--max-tokens %lld: expected at least 1", (long long)g.max_tokens);
-    FAIL_IF(!(g.sample.temperature >= 0), ERR_INVALID, "--temperature %g: expected at least 0", g.sample.temperature);
-    FAIL_IF(!(g.sample.top_p > 0 && g.sample.top_p <= 1), ERR_INVALID, "--top-p %g: expected 0 < p <= 1", g.sample.top_p);
-    FAIL_IF(g.sample.top_k < 0, ERR_INVALID, "--top-k %lld: expected at least 0", (long long)g.sample.top_k);
-    g.sample.seed = (uint64_t)g.seed;
-    return run(args, &g);
+    TRY(check(args, &g));
+    InferModel infer;
+    Status     status = ask_open(&infer, args->words[0], &g.model, &g.sampling);
+    if (status == OK) status = g.prompts ? generate_many(&infer, &g) : generate_one(&infer, &g);
+    infer_close(&infer);
+    return status;
 }

@@ -1,13 +1,13 @@
 /* surogate score MODEL_DIR FILE.jsonl [--json]: ln p of the tokens of each row. */
-#include "cli/cli.h"
+#include "cli/model_flags.h"
 
 #include "data/text_file.h"
 #include "infer/score.h"
 
 typedef struct ScoreArgs {
-    const char *adapter, *qlora, *recipe, *device;
-    int64_t     context, threads;
-    bool        json;
+    ModelArgs model;
+    int64_t   context;
+    bool      json;
 } ScoreArgs;
 
 static void print_line(StrBuf *out, size_t num, double sum)
@@ -60,30 +60,21 @@ static Status score_file(InferModel *infer, const ScoreArgs *s, const char *path
 
 Status cmd_score(CliArgs *args)
 {
-    ScoreArgs  s = {.device = "auto"};
+    ScoreArgs  s = {.model = MODEL_DEFAULTS};
     bool       done;
     const Flag flags[] = {
         {"--json", FLAG_SWITCH, &s.json, NULL,
          "a line of JSON a row: ids, logprobs (natural; the first token has none: null), prompt_tokens of a prompt, tokens that are summed, "
          "sum"},
-        {"--adapter", FLAG_TEXT, &s.adapter, "DIR", "a LoRA adapter over the model"},
-        {"--qlora", FLAG_TEXT, &s.qlora, "FORMAT",
-         "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"},
-        {"--recipe", FLAG_TEXT, &s.recipe, "NAME",
-         "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"},
         {"--context", FLAG_INT, &s.context, "N", "most tokens of a row; a longer one is refused (the model's)"},
-        {"--device", FLAG_TEXT, &s.device, "NAME", "auto, cpu or cuda (auto)"},
-        {"--threads", FLAG_INT, &s.threads, "N", "CPU threads; 0: all (0)"},
+        MODEL_FLAGS(&s.model),
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     TRY(cli_want_words(args, 2));
-    TRY(cli_check_threads(s.threads));
     FAIL_IF(s.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)s.context);
     InferModel infer;
-    Status     status = infer_open(&infer, args->words[0], s.adapter, s.device, (int)s.threads);
-    if (status == OK) status = infer_use_format(&infer, s.qlora);
-    if (status == OK) status = infer_use_recipe(&infer, s.recipe);
+    Status     status = cli_open_model(&infer, args->words[0], &s.model);
     if (status == OK) status = score_file(&infer, &s, args->words[1]);
     infer_close(&infer);
     return status;

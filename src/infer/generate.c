@@ -6,18 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Decoder {
+typedef struct Generator {
     Session       *session;
     const Program *prefill, *decode;
     int64_t        chunk, cache_len, vocab_size;
     int32_t       *tokens, *positions; /* (chunk) */
     float         *logits;             /* (vocab_size) */
-} Decoder;
+} Generator;
 
-static Status open_decoder(Session *session, Decoder *d)
+static Status open_decoder(Session *session, Generator *d)
 {
     const Plan *plan = session_plan(session);
-    *d = (Decoder){.session = session, .prefill = plan_program(plan, &entry_prefill), .decode = plan_program(plan, &entry_decode)};
+    *d = (Generator){.session = session, .prefill = plan_program(plan, &entry_prefill), .decode = plan_program(plan, &entry_decode)};
     FAIL_IF(!d->prefill || !d->decode, ERR_INTERNAL, "generate: the session has no prefill and decode programs");
     const Graph *decode = d->decode->graph;
     d->chunk = d->prefill->spec.seq;
@@ -29,14 +29,14 @@ static Status open_decoder(Session *session, Decoder *d)
     return OK;
 }
 
-static void close_decoder(Decoder *d)
+static void close_decoder(Generator *d)
 {
     free(d->tokens);
     free(d->logits);
 }
 
 /* row: of a chunk, the token that logits are of. */
-static Status run_tokens(Decoder *d, const Program *program, int64_t count, int64_t position, int32_t row)
+static Status run_tokens(Generator *d, const Program *program, int64_t count, int64_t position, int32_t row)
 {
     int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
     for (int64_t i = 0; i < count; i++) d->positions[i] = (int32_t)(position + i < d->cache_len ? position + i : d->cache_len - 1);
@@ -46,7 +46,7 @@ static Status run_tokens(Decoder *d, const Program *program, int64_t count, int6
     return OK;
 }
 
-static Status read_logits(Decoder *d, const Program *program)
+static Status read_logits(Generator *d, const Program *program)
 {
     const Value *value = graph_output(program->graph, "logits");
     size_t       bytes = (size_t)type_bytes(&value->type);
@@ -58,7 +58,7 @@ static Status read_logits(Decoder *d, const Program *program)
 }
 
 /* The last chunk is moved back so that it never reaches over the cache's end. */
-static Status prefill(Decoder *d, const int32_t *prompt, int64_t count)
+static Status prefill(Generator *d, const int32_t *prompt, int64_t count)
 {
     for (int64_t at = 0; at < count;) {
         int64_t begin = at + d->chunk <= d->cache_len ? at : d->cache_len - d->chunk;
@@ -94,11 +94,13 @@ static bool is_eos(const GenerateJob *job, int32_t id)
     return false;
 }
 
-static Status decode(Decoder *d, const GenerateJob *job, Sampler *sampler, GenerateStats *stats)
+static Status decode(Generator *d, const GenerateJob *job, Sampler *sampler, GenerateStats *stats)
 {
     int64_t position = (int64_t)job->prompt_len;
     while (stats->generated < job->max_tokens) {
         TRY(check_logits(d->logits, sampler_vocab_size(sampler), position));
+        for (int i = 0; i < job->sample.num_biases; i++) d->logits[job->sample.bias_ids[i]] += job->sample.biases[i];
+        if (job->seen) *job->seen = d->logits;
         int32_t id = sampler_pick(sampler, d->logits, position);
         stats->stopped = is_eos(job, id);
         if (stats->stopped) return OK;
@@ -117,7 +119,7 @@ static Status decode(Decoder *d, const GenerateJob *job, Sampler *sampler, Gener
     return OK;
 }
 
-static Status run_job(Decoder *d, const GenerateJob *job, GenerateStats *stats)
+static Status run_job(Generator *d, const GenerateJob *job, GenerateStats *stats)
 {
     FAIL_IF((int64_t)job->prompt_len > d->cache_len, ERR_INVALID, "the prompt has %zu tokens, the context only %lld; shorten it",
             job->prompt_len, (long long)d->cache_len);
@@ -130,7 +132,7 @@ static Status run_job(Decoder *d, const GenerateJob *job, GenerateStats *stats)
 
 Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats)
 {
-    Decoder d;
+    Generator d;
     *out_stats = (GenerateStats){0};
     FAIL_IF(job->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give at least one token to go on from");
     TRY(open_decoder(session, &d));

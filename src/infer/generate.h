@@ -18,6 +18,7 @@ typedef struct GenerateJob {
     int            num_eos;
     GenerateSink   sink;
     void          *context;
+    const float  **seen; /* NULL, or gets the logits that the next token of the sink was chosen by */
 } GenerateJob;
 
 typedef struct GenerateStats {

@@ -149,6 +149,11 @@ void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_
     compile_add(&infer->options, &entry_decode, 1, 1);
 }
 
+void infer_want_decoding(InferModel *infer, const DecoderOptions *options)
+{
+    infer_want_generation(infer, options->prompt > 0 ? options->prompt : options->context, options->context);
+}
+
 Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
@@ -178,17 +183,28 @@ void infer_close(InferModel *infer)
     *infer = (InferModel){0};
 }
 
+Status infer_check_ids(const InferModel *infer, const TokenIds *ids, size_t first)
+{
+    for (size_t i = first; i < ids->len; i++)
+        FAIL_IF(ids->data[i] >= infer->model->vocab_size, ERR_INVALID,
+                "token id %d (%s) is beyond the model's vocabulary of %lld: tokenizer and config.json don't belong together", ids->data[i],
+                tokenizer_id_to_token(infer->tokenizer, ids->data[i]), (long long)infer->model->vocab_size);
+    return OK;
+}
+
+int64_t infer_num_choices(const InferModel *infer)
+{
+    int64_t model = infer->model->vocab_size, tokenizer = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : model;
+    return tokenizer < model ? tokenizer : model;
+}
+
 Status infer_encode(InferModel *infer, const char *text, size_t len, bool add_special, TokenIds *out)
 {
     EncodeOptions options = {.add_special = add_special};
     size_t        first = out->len;
     FAIL_IF(!infer->tokenizer, ERR_NOT_FOUND, "%s has no tokenizer.json, which is needed to read text", infer->tokenizer_dir);
     TRY(tokenizer_encode(infer->tokenizer, infer->scratch, text, len, options, out));
-    for (size_t i = first; i < out->len; i++)
-        FAIL_IF(out->data[i] >= infer->model->vocab_size, ERR_INVALID,
-                "token id %d (%s) is beyond the model's vocabulary of %lld: tokenizer and config.json don't belong together", out->data[i],
-                tokenizer_id_to_token(infer->tokenizer, out->data[i]), (long long)infer->model->vocab_size);
-    return OK;
+    return infer_check_ids(infer, out, first);
 }
 
 size_t infer_first_bytes(const InferModel *infer, Str text, int32_t first)

@@ -1,6 +1,7 @@
 /* InferModel: a model folder (or an adapter folder and its base) loaded for evaluation and generation. */
 #pragma once
 
+#include "infer/decoder.h"
 #include "model/hf_model.h"
 #include "model/peft.h"
 #include "passes/compile.h"
@@ -38,6 +39,9 @@ NODISCARD Status infer_use_recipe(InferModel *infer, const char *name);
 /* Asks for what generates after a prompt of so many tokens, cache_len with it, in place of other programs. */
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len);
 
+/* Asks for what a decoder needs, in place of other programs. */
+void infer_want_decoding(InferModel *infer, const DecoderOptions *options);
+
 /* Compiles infer->options, whose programs come first (dtype is the model's unless changed). */
 NODISCARD Status infer_start(InferModel *infer);
 void             infer_stop(InferModel *infer); /* drops the session, so that another may be started */
@@ -45,6 +49,12 @@ void             infer_stop(InferModel *infer); /* drops the session, so that an
 /* Ids of a text as the model is fed it; add_special: with BOS and the like where the tokenizer adds them. ERR_INVALID when an id is beyond
  * the embedding. */
 NODISCARD Status infer_encode(InferModel *infer, const char *text, size_t len, bool add_special, TokenIds *out);
+
+/* ERR_INVALID when one of the ids from `first` on is beyond the embedding. */
+NODISCARD Status infer_check_ids(const InferModel *infer, const TokenIds *ids, size_t first);
+
+/* Tokens that can be chosen: ids below it, which is at most as many as the tokenizer has, where there is one. */
+int64_t infer_num_choices(const InferModel *infer);
 
 /* Bytes of a text that `first` stands for, the first of its ids: it has no loss. 0: it was added before the text, as BOS is. */
 size_t infer_first_bytes(const InferModel *infer, Str text, int32_t first);

@@ -1,16 +1,7 @@
 /* Choosing the next token from logits. */
 #pragma once
 
-#include "base/status.h"
-
-#include <stdint.h>
-
-typedef struct SampleOptions {
-    double   temperature; /* 0: the likeliest token */
-    int64_t  top_k;       /* 0: all */
-    double   top_p;       /* 1: all */
-    uint64_t seed;
-} SampleOptions;
+#include "infer/decoder.h"
 
 typedef struct Sampler Sampler; /* scratch for one vocabulary */
 Sampler               *sampler_create(const SampleOptions *options, int64_t vocab_size);

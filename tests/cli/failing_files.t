@@ -14,13 +14,15 @@ cp examples/chat_template.jinja "$dir/model/additional_chat_templates/tool_use.j
 echo '{"eos_token_id": 7}' > "$dir/model/generation_config.json"
 head -300 "$dir/text.txt" > "$dir/data/train.txt"
 echo '[{"role": "user", "content": "line 1"}]' > "$dir/messages.json"
+printf '%s\n' '{"prompt": "line 1"}' '{"messages": [{"role": "user", "content": "line 1"}]}' > "$dir/prompts.jsonl"
 export FAIL_UNDER=$dir
 
 # What a command gives: its standard output, and the log and weights of a training.
 results() {
     cat "$dir/out"
-    [ ! -d "$dir/output" ] || without_times "$dir/output/metrics.jsonl"
-    [ ! -d "$dir/output" ] || (cd "$dir/output" && sha256sum adapter_model.safetensors tokenizer_config.json tokenizer.json)
+    [ ! -f "$dir/output/texts.jsonl" ] || cat "$dir/output/texts.jsonl"
+    [ ! -f "$dir/output/metrics.jsonl" ] || without_times "$dir/output/metrics.jsonl"
+    [ ! -f "$dir/output/metrics.jsonl" ] || (cd "$dir/output" && sha256sum adapter_model.safetensors tokenizer_config.json tokenizer.json)
 }
 # go ARGS...: from nothing.
 go() {
@@ -59,6 +61,7 @@ each "$looks" EIO "Input/output error" render "$dir/model" --messages "$dir/mess
 each "$looks" EACCES "Permission denied" render "$dir/model" --messages "$dir/messages.json"
 each "$looks" EIO "Input/output error" eval "$dir/model" --text "$dir/data/train.txt" --json
 each "$looks" EACCES "Permission denied" generate "$dir/model" --prompt "line 1" --max-tokens 3 --temperature 0
+each "$looks" EIO "Input/output error" generate "$dir/model" --prompts "$dir/prompts.jsonl" --out "$dir/output/texts.jsonl" --max-tokens 3
 each "$looks" EIO "Input/output error" inspect "$dir/model"
 
 # Signals: no open, fsync or close that one interrupts is a failure.

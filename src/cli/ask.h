@@ -1,0 +1,50 @@
+/* What the commands that have a model write text share: flags of sampling, and one text streamed to stdout. */
+#pragma once
+
+#include "cli/model_flags.h"
+#include "infer/answer.h"
+
+#include <signal.h>
+
+typedef struct SampleArgs {
+    SampleOptions sample;
+    int64_t       max_tokens, seed;
+    StrList       stops, biases, bans;
+    bool          ignore_eos;
+} SampleArgs;
+#define SAMPLE_DEFAULTS(most_tokens) \
+    { \
+        .max_tokens = most_tokens, .sample = {.temperature = 0.8, .top_p = 1, .repetition = 1 } \
+    }
+#define SAMPLE_FLAGS(s, most_tokens) \
+    {"--stop", FLAG_LIST, &(s)->stops, "TEXT", "stop when the model writes this (it isn't printed); may be given several times"}, \
+        {"--max-tokens", FLAG_INT, &(s)->max_tokens, "N", "most tokens to generate (" most_tokens ")"}, \
+        {"--temperature", FLAG_FLOAT, &(s)->sample.temperature, "T", "0: always the likeliest token (0.8)"}, \
+        {"--top-k", FLAG_INT, &(s)->sample.top_k, "N", "choose among the N likeliest tokens; 0: all (0)"}, \
+        {"--top-p", FLAG_FLOAT, &(s)->sample.top_p, "P", "choose among the likeliest tokens that together have probability P (1)"}, \
+        {"--min-p", FLAG_FLOAT, &(s)->sample.min_p, "P", \
+         "choose among the tokens that have at least P times the probability of the likeliest (0)"}, \
+        {"--repetition-penalty", FLAG_FLOAT, &(s)->sample.repetition, "R", \
+         "above 1: tokens of the prompt and the text become less likely; 1: none (1)"}, \
+        {"--presence-penalty", FLAG_FLOAT, &(s)->sample.presence, "X", \
+         "taken from the score of each token that the text has already, -2 to 2 (0)"}, \
+        {"--frequency-penalty", FLAG_FLOAT, &(s)->sample.frequency, "X", "the same for each time that the text has it, -2 to 2 (0)"}, \
+        {"--logit-bias", FLAG_LIST, &(s)->biases, "ID=V", "add V to the score of this token; may be given several times"}, \
+        {"--ban", FLAG_LIST, &(s)->bans, "ID", "never choose this token; may be given several times"}, \
+        {"--seed", FLAG_INT, &(s)->seed, "N", "of the random choices (0)"}, \
+    { \
+        "--ignore-eos", FLAG_SWITCH, &(s)->ignore_eos, NULL, "go on after an end-of-text token" \
+    }
+
+/* Checks the flags, and makes s->sample of them. */
+NODISCARD Status ask_check(CliArgs *args, SampleArgs *s);
+/* cli_open_model, and that the tokens which `s` names are there. infer_close frees in every case. */
+NODISCARD Status ask_open(InferModel *infer, const char *dir, const ModelArgs *m, const SampleArgs *s);
+
+typedef struct AskStream {
+    bool                         prints;  /* the text to stdout, as it comes */
+    const volatile sig_atomic_t *stopped; /* ends the text once it isn't 0; NULL: nothing does */
+} AskStream;
+
+/* Generates one text, whose prompt, tokens and sampling `request` has. *answer is initialised; *out_end says why it ended. */
+NODISCARD Status ask_generate(Decoder *decoder, DecodeRequest *request, const AskStream *stream, Answer *answer, DecodeEnd *out_end);

@@ -1,0 +1,286 @@
+/* surogate chat MODEL_DIR: a conversation with a model, a line of the user a turn. On a terminal Ctrl+C ends an answer, and Ctrl+D the
+ * program. From a pipe the answers alone are printed, and the first error ends it. */
+#include "cli/ask.h"
+
+#include "base/log.h"
+#include "infer/chat.h"
+#include "infer/chat_session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_CONTEXT = 8192 };
+
+typedef struct ChatArgs {
+    const char *system;
+    ModelArgs   model;
+    SampleArgs  sampling;
+    StrList     variables;
+    int64_t     context;
+    bool        drops_oldest;
+} ChatArgs;
+
+typedef struct Chat {
+    const ChatArgs  *args;
+    InferModel      *infer;
+    Template        *tmpl;
+    const JsonValue *variables;
+    Decoder         *decoder;
+    ChatSession     *session;
+    int64_t          context;
+    bool             is_terminal; /* where lines come from */
+} Chat;
+
+/* ---- the terminal ---- */
+
+static volatile sig_atomic_t is_interrupted; /* by Ctrl+C: a process has one terminal */
+
+static void note_interrupt(int signo)
+{
+    (void)signo;
+    is_interrupted = 1;
+}
+
+static void catch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = SA_RESTART};
+    sigaction(SIGINT, &action, NULL);
+}
+
+/* Lines of standard input. */
+typedef struct Lines {
+    StrBuf bytes;
+    size_t begin; /* of the next line */
+    bool   at_end;
+} Lines;
+
+typedef enum LineKind { LINE_IS_THERE, LINE_INTERRUPTED, LINE_END } LineKind;
+
+/* poll ends at a signal, where read would go on. */
+static Status read_more(Lines *lines)
+{
+    char          buffer[4096];
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    ssize_t       count = -1;
+    if (poll(&in, 1, -1) > 0) count = read(STDIN_FILENO, buffer, sizeof buffer);
+    if (count < 0 && errno != EINTR) return file_fail("read", "standard input");
+    lines->at_end = count == 0;
+    if (lines->begin) {
+        lines->bytes.len -= lines->begin;
+        memmove(lines->bytes.data, lines->bytes.data + lines->begin, lines->bytes.len + 1);
+        lines->begin = 0;
+    }
+    if (count > 0) strbuf_append(&lines->bytes, buffer, (size_t)count);
+    return OK;
+}
+
+/* The next line, without its end, valid until the call after. */
+static Status next_line(Lines *lines, LineKind *out_kind, char **out_line)
+{
+    while (!lines->at_end && !memchr(strbuf_cstr(&lines->bytes) + lines->begin, '\n', lines->bytes.len - lines->begin)) {
+        TRY(read_more(lines));
+        *out_kind = LINE_INTERRUPTED;
+        if (is_interrupted) return OK;
+    }
+    *out_kind = LINE_END;
+    if (lines->begin >= lines->bytes.len) return OK;
+    char  *line = lines->bytes.data + lines->begin, *newline = memchr(line, '\n', lines->bytes.len - lines->begin);
+    size_t len = newline ? (size_t)(newline - line) : lines->bytes.len - lines->begin;
+    lines->begin += len + (newline != NULL);
+    line[len] = 0;
+    *out_kind = LINE_IS_THERE;
+    *out_line = line;
+    return OK;
+}
+
+static Status print_text(const Chat *c, const char *text)
+{
+    StrBuf out = {0};
+    if (!c->is_terminal) return OK;
+    strbuf_puts(&out, text);
+    Status status = cli_print(&out);
+    strbuf_deinit(&out);
+    return status;
+}
+
+/* ---- a turn ---- */
+
+static Status encode(const Chat *c, TokenIds *ids)
+{
+    ChatMessages chat = {.messages = chat_session_messages(c->session), .variables = c->variables};
+    ids->len = 0;
+    TRY(chat_encode_messages(c->tmpl, c->infer->tokenizer, c->infer->scratch, &chat, ids));
+    return infer_check_ids(c->infer, ids, 0);
+}
+
+/* Tokens of a prompt that leave room for an answer. */
+static int64_t most_prompt(const Chat *c)
+{
+    int64_t half = c->context / 2, wanted = c->args->sampling.max_tokens;
+    return c->context - (wanted < half ? wanted : half);
+}
+
+/* The ids of the conversation; turns that there is no room for are left out where the user wants it so. */
+static Status encode_fitting(const Chat *c, TokenIds *ids)
+{
+    size_t dropped = 0;
+    TRY(encode(c, ids));
+    while (c->args->drops_oldest && (int64_t)ids->len > most_prompt(c) && chat_session_drop_oldest(c->session)) {
+        dropped++;
+        TRY(encode(c, ids));
+    }
+    if (dropped) log_info("the context is full: the oldest %zu turn%s forgotten", dropped, dropped > 1 ? "s are" : " is");
+    FAIL_IF(
+        (int64_t)ids->len >= c->context, ERR_INVALID,
+        "the conversation has %zu tokens, and the context %lld: this question is left out. Ask a shorter one, begin anew with /clear, or "
+        "start with --drop-oldest%s",
+        ids->len, (long long)c->context, c->context < c->infer->model->max_positions ? " or a larger --context" : "");
+    return OK;
+}
+
+static void tell_end(const Chat *c, DecodeEnd end)
+{
+    if (is_interrupted)
+        log_info("stopped; the answer stays as far as it came: /regenerate makes another one");
+    else if (end == DECODE_AT_CONTEXT)
+        log_warn("the answer ends here: the context of %lld tokens is full", (long long)c->context);
+    else if (end == DECODE_AT_LENGTH)
+        log_info("the answer ends here: --max-tokens %lld", (long long)c->args->sampling.max_tokens);
+}
+
+static Status generate_answer(Chat *c, const TokenIds *ids, Answer *answer)
+{
+    StrBuf        newline = {0};
+    DecodeEnd     end;
+    AskStream     stream = {.prints = true, .stopped = &is_interrupted};
+    DecodeRequest request = {.prompt = ids->data,
+                             .prompt_len = ids->len,
+                             .max_tokens = c->args->sampling.max_tokens,
+                             .sample = c->args->sampling.sample,
+                             .stops = c->infer->eos,
+                             .num_stops = c->args->sampling.ignore_eos ? 0 : c->infer->num_eos};
+    request.sample.request = chat_session_request(c->session);
+    request.sample.number = chat_session_number(c->session);
+    TRY(ask_generate(c->decoder, &request, &stream, answer, &end));
+    chat_session_answer(c->session, (Str){strbuf_cstr(&answer->text), answer->text.len});
+    strbuf_putc(&newline, '\n');
+    Status status = cli_print(&newline);
+    strbuf_deinit(&newline);
+    tell_end(c, end);
+    return status;
+}
+
+static Status answer_turn(Chat *c)
+{
+    TokenIds ids = {0};
+    Answer   answer;
+    is_interrupted = 0;
+    Status status = encode_fitting(c, &ids);
+    if (status == OK) {
+        answer_init(&answer, c->infer->tokenizer, &c->args->sampling.stops, -1, ids.data, ids.len);
+        status = generate_answer(c, &ids, &answer);
+        answer_deinit(&answer);
+    }
+    token_ids_deinit(&ids);
+    chat_session_withdraw(c->session);
+    return status;
+}
+
+/* ---- the conversation ---- */
+
+/* A question or command that can't be done is told on a terminal, and the conversation goes on. */
+static Status survive(const Chat *c, Status status)
+{
+    if (status == OK || !c->is_terminal) return status;
+    log_error("%s", status_message());
+    status_clear();
+    return OK;
+}
+
+static Status take_line(Chat *c, const char *line, ChatAct *act)
+{
+    StrBuf say = {0};
+    Status status = chat_session_take(c->session, line, act, &say);
+    if (status == OK && say.len) log_lines(NULL, strbuf_cstr(&say));
+    strbuf_deinit(&say);
+    if (status != OK) return survive(c, status);
+    if (*act != CHAT_ASK) return OK;
+    status = answer_turn(c);
+    return status == ERR_INVALID ? survive(c, status) : status;
+}
+
+static Status talk(Chat *c)
+{
+    Lines    lines = {0};
+    LineKind kind = LINE_INTERRUPTED;
+    ChatAct  act = CHAT_NOTHING;
+    char    *line;
+    Status   status = OK;
+    while (status == OK && kind != LINE_END && act != CHAT_QUIT) {
+        is_interrupted = 0;
+        status = print_text(c, "> ");
+        if (status == OK) status = next_line(&lines, &kind, &line);
+        if (status == OK && kind != LINE_IS_THERE) status = print_text(c, "\n");
+        if (status == OK && kind == LINE_INTERRUPTED) log_info("Ctrl+D or /quit ends; /help lists the commands");
+        if (status == OK && kind == LINE_IS_THERE) status = take_line(c, line, &act);
+    }
+    strbuf_deinit(&lines.bytes);
+    return status;
+}
+
+static Status start(Chat *c)
+{
+    const ChatArgs *args = c->args;
+    int64_t         most = c->infer->model->max_positions;
+    FAIL_IF(args->context > most, ERR_INVALID, "--context %lld: the model was made for %lld positions", (long long)args->context,
+            (long long)most);
+    c->context = args->context ? args->context : most < MOST_CONTEXT ? most : MOST_CONTEXT;
+    DecoderOptions options = answer_decoder(&args->sampling.sample, -1, 1, c->context);
+    TRY(cli_variables(&c->infer->arena, &args->variables, &c->variables));
+    TRY(chat_template(c->infer, &c->tmpl));
+    infer_want_decoding(c->infer, &options);
+    TRY(infer_start(c->infer));
+    return decoder_create(c->infer->session, infer_num_choices(c->infer), &c->decoder);
+}
+
+static Status chat(InferModel *infer, const ChatArgs *args)
+{
+    Chat   c = {.args = args, .infer = infer, .session = chat_session_create(args->system), .is_terminal = isatty(STDIN_FILENO)};
+    Status status = start(&c);
+    if (status == OK && c.is_terminal) {
+        catch_interrupts();
+        log_info("a line is a question; /help lists the commands, Ctrl+D ends");
+    }
+    if (status == OK) status = talk(&c);
+    if (c.decoder) decoder_destroy(c.decoder);
+    if (c.tmpl) template_destroy(c.tmpl);
+    chat_session_destroy(c.session);
+    return status;
+}
+
+Status cmd_chat(CliArgs *args)
+{
+    ChatArgs   c = {.model = MODEL_DEFAULTS, .sampling = SAMPLE_DEFAULTS(512)};
+    bool       done;
+    const Flag flags[] = {
+        {"--system", FLAG_TEXT, &c.system, "TEXT", "the system message; /system TEXT replaces it"},
+        {"--var", FLAG_LIST, &c.variables, "NAME=VALUE", "a variable of the template, as JSON or text; may be given several times"},
+        {"--context", FLAG_INT, &c.context, "N", "most tokens of the conversation; 0: the model's, at most 8192 (0)"},
+        {"--drop-oldest", FLAG_SWITCH, &c.drops_oldest, NULL,
+         "forget the oldest turns when the context is full, and don't refuse the question"},
+        SAMPLE_FLAGS(&c.sampling, "512"),
+        MODEL_FLAGS(&c.model),
+    };
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
+    if (done) return OK;
+    TRY(cli_want_words(args, 1));
+    FAIL_IF(c.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)c.context);
+    TRY(ask_check(args, &c.sampling));
+    InferModel infer;
+    Status     status = ask_open(&infer, args->words[0], &c.model, &c.sampling);
+    if (status == OK) status = chat(&infer, &c);
+    infer_close(&infer);
+    return status;
+}

@@ -1,0 +1,125 @@
+/* The settings of generate_file: all that a sample depends on. Models and prompts are told by hashes of what is read of them. */
+#include "infer/generate_file.h"
+
+#include "base/hash.h"
+#include "base/json.h"
+
+#include <string.h>
+
+enum { LOOKED_AT = 4096 }; /* bytes of each tensor: training changes all of them */
+
+static uint64_t hash_tensor(const StTensor *tensor, uint64_t hash)
+{
+    hash = hash_bytes(tensor->name, strlen(tensor->name), hash);
+    for (int i = 0; tensor->made && i < tensor->made->num_parts; i++) hash = hash_tensor(&tensor->made->parts[i], hash);
+    return tensor->data ? hash_bytes(tensor->data, tensor->bytes < LOOKED_AT ? tensor->bytes : LOOKED_AT, hash) : hash;
+}
+
+static uint64_t hash_weights(const StFile *weights, uint64_t hash)
+{
+    for (size_t i = 0; weights && i < st_count(weights); i++) hash = hash_tensor(st_at(weights, i), hash);
+    return hash;
+}
+
+static uint64_t hash_model(const InferModel *infer)
+{
+    uint64_t hash = hash_bytes(infer->model->config_text.data, infer->model->config_text.len, tokenizer_hash(infer->tokenizer));
+    hash = hash_bytes(infer->eos, (size_t)infer->num_eos * sizeof *infer->eos, hash);
+    return hash_weights(infer->model->weights, hash);
+}
+
+static uint64_t hash_adapter(const InferModel *infer)
+{
+    StFile  *tensors;
+    uint64_t hash = 0;
+    if (peft_open_tensors(infer->adapter.dir, &tensors) == OK) {
+        hash = hash_weights(tensors, 1);
+        st_close(tensors);
+    }
+    status_clear(); /* loading it says so better */
+    return hash;
+}
+
+static void put_key(StrBuf *out, const char *key)
+{
+    strbuf_printf(out, "%s\"%s\": ", out->len ? ",\n  " : "{\n  ", key);
+}
+
+static void put_hash(StrBuf *out, const char *key, uint64_t hash)
+{
+    put_key(out, key);
+    strbuf_printf(out, "\"%016llx\"", (unsigned long long)hash);
+}
+
+static void put_text(StrBuf *out, const char *key, const char *text)
+{
+    put_key(out, key);
+    json_write_string(out, text, strlen(text));
+}
+
+static void put_int(StrBuf *out, const char *key, int64_t value)
+{
+    put_key(out, key);
+    strbuf_printf(out, "%lld", (long long)value);
+}
+
+static void put_bool(StrBuf *out, const char *key, bool value)
+{
+    put_key(out, key);
+    strbuf_puts(out, value ? "true" : "false");
+}
+
+static void put_double(StrBuf *out, const char *key, double value)
+{
+    put_key(out, key);
+    json_write_double(out, value);
+}
+
+static void put_stops(StrBuf *out, const StrList *stops)
+{
+    put_key(out, "stop");
+    for (size_t i = 0; i < stops->count; i++) {
+        strbuf_puts(out, i ? ", " : "[");
+        json_write_string(out, stops->items[i], strlen(stops->items[i]));
+    }
+    strbuf_puts(out, stops->count ? "]" : "[]");
+}
+
+static void put_biases(StrBuf *out, const SampleOptions *s)
+{
+    put_key(out, "logit_bias");
+    strbuf_putc(out, '[');
+    for (int i = 0; i < s->num_biases; i++) {
+        strbuf_printf(out, "%s[%d, ", i ? ", " : "", s->bias_ids[i]);
+        json_write_double(out, (double)s->biases[i]); /* null: banned */
+        strbuf_putc(out, ']');
+    }
+    strbuf_putc(out, ']');
+}
+
+void generate_file_settings(const InferModel *infer, const PromptFile *prompts, const GenerateFileJob *job, int64_t rows, StrBuf *out)
+{
+    const SampleOptions *s = &job->sample;
+    put_hash(out, "prompts_hash", prompts->hash);
+    put_hash(out, "model_hash", hash_model(infer));
+    if (infer->has_adapter) put_hash(out, "adapter_hash", hash_adapter(infer));
+    if (job->format) put_text(out, "qlora", job->format);
+    if (job->recipe) put_text(out, "recipe", job->recipe);
+    put_text(out, "device", infer->device->api->name);
+    put_int(out, "rows", rows);
+    put_int(out, "n", job->num);
+    put_int(out, "max_tokens", job->max_tokens);
+    put_double(out, "temperature", s->temperature);
+    put_int(out, "top_k", s->top_k);
+    put_double(out, "top_p", s->top_p);
+    put_double(out, "min_p", s->min_p);
+    put_double(out, "repetition_penalty", s->repetition);
+    put_double(out, "presence_penalty", s->presence);
+    put_double(out, "frequency_penalty", s->frequency);
+    put_biases(out, s);
+    put_int(out, "seed", (int64_t)s->seed);
+    put_bool(out, "ignore_eos", job->ignore_eos);
+    if (job->logprobs >= 0) put_int(out, "logprobs", job->logprobs);
+    put_stops(out, job->stops);
+    strbuf_puts(out, "\n}\n");
+}

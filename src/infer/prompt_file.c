@@ -1,0 +1,144 @@
+/* See prompt_file.h. */
+#include "infer/prompt_file.h"
+
+#include "base/hash.h"
+#include "data/record.h"
+#include "infer/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char rows_help[] = "expected {\"prompt\": TEXT} or {\"messages\": [...]}";
+
+typedef struct PromptReader {
+    InferModel          *infer;
+    const PromptOptions *options;
+    PromptFile          *out;
+    Template            *tmpl;  /* NULL until a row needs it */
+    Status               fatal; /* what is wrong with the folder, and not with a row */
+} PromptReader;
+
+void prompt_file_deinit(PromptFile *file)
+{
+    token_ids_deinit(&file->ids);
+    free(file->rows);
+    arena_deinit(&file->arena);
+    *file = (PromptFile){0};
+}
+
+static bool is_blank(Str line)
+{
+    for (size_t i = 0; i < line.len; i++)
+        if (!memchr(" \t\r", line.data[i], 3)) return false;
+    return true;
+}
+
+static Status need_template(PromptReader *r)
+{
+    if (!r->tmpl) r->fatal = chat_template(r->infer, &r->tmpl);
+    return r->fatal;
+}
+
+static Status encode_messages(PromptReader *r, const JsonValue *row)
+{
+    ChatMessages chat;
+    TRY(chat_check(row, &chat));
+    TRY(need_template(r));
+    chat.variables = r->options->variables;
+    return chat_encode_messages(r->tmpl, r->infer->tokenizer, r->infer->scratch, &chat, &r->out->ids);
+}
+
+static Status encode_prompt(PromptReader *r, const JsonValue *prompt)
+{
+    InferModel *infer = r->infer;
+    FAIL_IF(prompt->type != JSON_STRING, ERR_INVALID, "prompt is %s; expected a text", json_type_name(prompt->type));
+    if (!r->options->ask) return infer_encode(infer, prompt->string.data, prompt->string.len, true, &r->out->ids);
+    ChatPrompt question = {.system = r->options->system, .question = prompt->string, .variables = r->options->variables};
+    TRY(need_template(r));
+    return chat_encode(r->tmpl, infer->tokenizer, infer->scratch, &question, &r->out->ids);
+}
+
+static Status encode_row(PromptReader *r, const JsonValue *value, PromptRow *row)
+{
+    bool    is_object = value->type == JSON_OBJECT;
+    bool    has_prompt = is_object && json_get(value, "prompt"), has_messages = is_object && json_get(value, "messages");
+    int64_t most = r->infer->model->max_positions;
+    StrBuf  id = {0};
+    FAIL_IF(has_prompt && has_messages, ERR_INVALID, "the row has both a prompt and messages; %s", rows_help);
+    FAIL_IF(!has_prompt && !has_messages, ERR_INVALID, "the row has neither a prompt nor messages; %s", rows_help);
+    if (json_get(value, "id")) {
+        json_write(&id, json_get(value, "id"), -1);
+        row->id = arena_strdup(&r->out->arena, strbuf_cstr(&id));
+        strbuf_deinit(&id);
+    }
+    TRY(has_prompt ? encode_prompt(r, json_get(value, "prompt")) : encode_messages(r, value));
+    TRY(infer_check_ids(r->infer, &r->out->ids, row->first));
+    row->num = r->out->ids.len - row->first;
+    FAIL_IF(!row->num, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a text to go on from");
+    FAIL_IF((int64_t)row->num > most, ERR_INVALID, "the prompt has %zu tokens, the model was made for %lld; shorten it, or leave it out",
+            row->num, (long long)most);
+    return OK;
+}
+
+static Status read_row(PromptReader *r, const Record *record)
+{
+    PromptFile *out = r->out;
+    PromptRow  *row = &out->rows[out->num_rows++];
+    Arena       arena = {0};
+    JsonValue   value;
+    *row = (PromptRow){.index = record->line - 1, .first = out->ids.len};
+    Status status = record_parse(&arena, record, &value);
+    if (status == OK) {
+        status = encode_row(r, &value, row);
+        if (status != OK) status = status_prefix(status, "%s:%lld", out->name, (long long)record->line);
+    }
+    arena_deinit(&arena);
+    if (status == OK || r->fatal != OK || !r->options->skip_bad) return status;
+    row->error = arena_strdup(&out->arena, status_message());
+    row->num = 0;
+    out->ids.len = row->first;
+    status_clear();
+    return OK;
+}
+
+static void sum_up(PromptFile *out)
+{
+    for (size_t i = 0; i < out->num_rows; i++) {
+        const PromptRow *row = &out->rows[i];
+        const char      *id = row->id ? row->id : "";
+        int64_t          shape[] = {row->index, (int64_t)row->num, row->error != NULL};
+        if ((int64_t)row->num > out->longest) out->longest = (int64_t)row->num;
+        out->hash = hash_bytes(shape, sizeof shape, out->hash);
+        out->hash = hash_bytes(id, strlen(id), out->hash);
+        out->hash = hash_bytes(out->ids.data + row->first, row->num * sizeof *out->ids.data, out->hash);
+    }
+}
+
+static Status read_rows(PromptReader *r, Str text)
+{
+    const RecordFile file = {.path = r->out->name};
+    int64_t          line = 0;
+    for (size_t at = 0, end; at < text.len; at = end) {
+        const char *newline = memchr(text.data + at, '\n', text.len - at);
+        end = newline ? (size_t)(newline - text.data) + 1 : text.len;
+        Record record = {
+            .kind = RECORD_JSON, .bytes = {text.data + at, end - at - (newline != NULL)}, .file = &file, .line = ++line, .column = 1};
+        if (!is_blank(record.bytes)) TRY(read_row(r, &record));
+    }
+    FAIL_IF(!r->out->num_rows, ERR_INVALID, "%s has no rows; %s on each line", r->out->name, rows_help);
+    FAIL_IF(!r->out->ids.len, ERR_INVALID, "%s has no row that is fine; the first says: %s", r->out->name, r->out->rows[0].error);
+    return OK;
+}
+
+Status prompt_file_read(InferModel *infer, const char *name, Str text, const PromptOptions *options, PromptFile *out)
+{
+    PromptReader reader = {.infer = infer, .options = options, .out = out, .fatal = OK};
+    size_t       num_lines = 1;
+    *out = (PromptFile){.name = name};
+    for (size_t i = 0; i < text.len; i++) num_lines += text.data[i] == '\n';
+    out->rows = calloc_or_end(num_lines, sizeof *out->rows);
+    Status status = read_rows(&reader, text);
+    if (reader.tmpl) template_destroy(reader.tmpl);
+    if (status == OK) sum_up(out);
+    return status;
+}

@@ -1,0 +1,259 @@
+#!/bin/bash
+# surogate generate of a file of prompts: the samples and their order, going on after kills and failing writes with the same bytes, other
+# settings, bad lines; --messages, --logprobs, biases and penalties.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/chat.sh
+kills_wanted=${KILLS:-20}
+RANDOM=7
+python=$(command -v python3 || true)
+[ -n "$python" ] || { skip "python3 isn't here"; finish; }
+make_chat
+model=$dir/model
+awk 'BEGIN { for (i = 0; i < 60; i++) {
+    if (i % 7 == 3) print ""
+    else if (i % 5 == 1) print "{\"messages\": [{\"role\": \"user\", \"content\": \"What is " i " plus 1?\"}], \"id\": " i "}"
+    else print "{\"prompt\": \"It is " i "\", \"id\": \"row " i "\"}" } }' > "$dir/prompts.jsonl"
+flags=(--prompts "$dir/prompts.jsonl" --n 3 --max-tokens 12 --logprobs 2 --seed 5 --rows 4)
+
+cat > "$dir/look.py" << 'END_PYTHON'
+import json, sys
+
+read = lambda path: [json.loads(line) for line in open(path)]
+
+def whole(out, prompts, num):
+    """A line for each row and sample, in order, with what belongs to it."""
+    lines = open(prompts).read().split("\n")
+    want = [(i, k, json.loads(line)["id"]) for i, line in enumerate(lines) if line for k in range(int(num))]
+    rows = read(out)
+    assert [(row["index"], row["sample"], row["id"]) for row in rows] == want
+    for row in rows:
+        assert row["stop_reason"] in ("eos", "length") and len(row["ids"]) == len(row["logprobs"]) <= 12
+        assert [one["id"] for one in row["logprobs"]] == row["ids"] and isinstance(row["text"], str)
+        for one in row["logprobs"]:
+            top = [best["logprob"] for best in one["top"]]
+            assert len(top) == 2 and top[0] >= top[1] and one["logprob"] <= top[0] + 1e-6 <= 1e-6
+    assert len({tuple(row["ids"]) for row in rows}) > len(rows) // 2
+
+def bad(out, where):
+    """Bad rows say why, the others are there."""
+    rows = read(out)
+    assert [(row["index"], row.get("sample")) for row in rows] == [(0, 0), (0, 1), (1, None), (2, 0), (2, 1), (3, None)]
+    assert rows[2]["error"].startswith(where + ":2") and rows[5]["error"].startswith(where + ":4") and rows[5]["id"] == 9
+    assert "id" not in rows[2]
+
+def without(out, id):
+    assert not any(int(id) in row["ids"] for row in read(out))
+
+def only(out, id):
+    assert all(set(row["ids"]) == {int(id)} for row in read(out))
+
+globals()[sys.argv[1]](*sys.argv[2:])
+END_PYTHON
+look() {
+    local name=$1
+    shift
+    if $python "$dir/look.py" "$@" 2> "$dir/err"; then pass; else fail "$name: $(tail -1 "$dir/err")"; fi
+}
+
+# --- all of it
+run generate "$model" "${flags[@]}" --out "$dir/whole/out.jsonl"
+whole=$dir/whole/out.jsonl
+check "it ends well: $(cat "$dir/err")" [ "$status" = 0 -a ! -s "$dir/out" ]
+check "it is told: $(cat "$dir/err")" grep -qE 'out.jsonl: [0-9]+ lines of [0-9]+ prompts, [0-9]+ tokens' "$dir/err"
+look "the lines" whole "$whole" "$dir/prompts.jsonl" 3
+check "nothing else is left" [ "$(ls "$dir/whole")" = "$(printf 'out.jsonl\nout.jsonl.settings.json')" ]
+run generate "$model" "${flags[@]}" --out "$dir/one.jsonl" --threads 1
+check "threads change nothing" cmp "$whole" "$dir/one.jsonl"
+cp "$whole" "$dir/copy.jsonl"
+run generate "$model" "${flags[@]}" --out "$whole"
+check "complete already: $(cat "$dir/err")" grep -qF "out.jsonl is complete already" "$dir/err"
+check "and nothing changes" cmp "$whole" "$dir/copy.jsonl"
+run generate "$model" --prompts - --n 3 --max-tokens 12 --logprobs 2 --seed 5 --rows 4 --out "$whole" < "$dir/prompts.jsonl"
+check "the same prompts from standard input: $(cat "$dir/err")" grep -qF "complete already" "$dir/err"
+
+export TERM=xterm
+unset COLUMNS NO_COLOR
+"$python" tests/terminal.py 80 "$dir/raw" "$SUROGATE" generate "$model" "${flags[@]}" --n 40 --out "$dir/shown.jsonl" > "$dir/screen"
+check "progress on a terminal: $(cat "$dir/screen")" grep -qaE $'\r\033\\[K[0-9]+/2040 lines  [0-9]+ at once  [0-9]+ tok/s' "$dir/raw"
+check "it leaves one line" [ "$(grep -c . "$dir/screen")" = 1 ]
+
+# --- a sample depends on its row and number alone
+head -30 "$dir/prompts.jsonl" > "$dir/fewer.jsonl"
+run generate "$model" --prompts "$dir/fewer.jsonl" --n 2 --max-tokens 12 --logprobs 2 --seed 5 --rows 4 --out "$dir/fewer.out"
+check "of fewer rows and samples" cmp "$dir/fewer.out" <(grep -v '"sample":2,' "$whole" | grep -E '^\{"index":[12]?[0-9],')
+run generate "$model" "${flags[@]}" --out "$dir/seed.jsonl" --seed 6
+check "another seed, other texts" [ "$status" = 0 -a "$(cmp -s "$whole" "$dir/seed.jsonl"; echo $?)" = 1 ]
+
+# --- killed anywhere
+longer=(--prompts "$dir/prompts.jsonl" --n 4 --max-tokens 60 --ignore-eos --rows 4)
+start=$EPOCHREALTIME
+run generate "$model" "${longer[@]}" --out "$dir/long.jsonl"
+milliseconds=$(awk "BEGIN { print int(1000 * ($EPOCHREALTIME - $start)) }")
+kills=0
+torn=0
+failed_before=$num_failed
+while [ "$kills" -lt "$kills_wanted" ] && [ "$num_failed" = "$failed_before" ]; do
+    rm -f "$dir"/killed.jsonl*
+    while :; do
+        "$SUROGATE" generate "$model" "${longer[@]}" --out "$dir/killed.jsonl" > /dev/null 2> "$dir/err" &
+        pid=$!
+        if [ "$kills" -lt "$kills_wanted" ]; then
+            sleep "$(awk "BEGIN { printf \"%.4f\", $RANDOM / 32768 * $milliseconds * 0.4 / 1000 }")"
+            kill -9 $pid 2> /dev/null && kills=$((kills + 1))
+        fi
+        wait $pid 2> /dev/null
+        status=$?
+        [ "$status" = 137 ] || break
+        [ ! -e "$dir/killed.jsonl" ] || fail "it has its name before it is complete"
+        # As a kill inside of a write leaves it.
+        [ $((kills % 3)) = 0 ] && [ -s "$dir/killed.jsonl.part" ] && printf '{"index":5,"sam' >> "$dir/killed.jsonl.part" && torn=$((torn + 1))
+    done
+    check "after $kills kills, exit $status: $(tail -1 "$dir/err")" cmp "$dir/long.jsonl" "$dir/killed.jsonl"
+done
+check "kills were sent, and some tore a line: $kills, $torn" [ "$kills" -ge "$kills_wanted" -a "$torn" -gt 0 ]
+
+# --- interrupted
+"$SUROGATE" generate "$model" "${longer[@]}" --out "$dir/stopped.jsonl" > /dev/null 2> "$dir/err" &
+pid=$!
+for _ in $(seq 500); do
+    [ -s "$dir/stopped.jsonl.part" ] && break
+    sleep 0.01
+done
+kill -TERM $pid
+status=0
+wait $pid || status=$?
+check "SIGTERM, exit $status: $(cat "$dir/err")" [ "$status" = 75 ]
+check "it says how to go on: $(cat "$dir/err")" grep -qE '^interrupted after [0-9]+ of [0-9]+ lines; the same command goes on from .*stopped.jsonl.part$' "$dir/err"
+run generate "$model" "${longer[@]}" --out "$dir/stopped.jsonl"
+check "it goes on: $(cat "$dir/err")" grep -qE 'stopped.jsonl.part: goes on after [1-9][0-9]* of [0-9]+ lines' "$dir/err"
+check "and ends as without" cmp "$dir/long.jsonl" "$dir/stopped.jsonl"
+
+# --- what is there isn't as it was written: lines from there on are made again
+head -c 3000 "$whole" | sed '3s/"sample":2/"sample":4/' > "$dir/odd.jsonl.part"
+cp "$whole.settings.json" "$dir/odd.jsonl.settings.json"
+run generate "$model" "${flags[@]}" --out "$dir/odd.jsonl"
+check "a line that isn't in its place: $(cat "$dir/err")" grep -qF "goes on after 2 of" "$dir/err"
+check "a line that isn't in its place, made again" cmp "$whole" "$dir/odd.jsonl"
+
+# --- writes that fail
+if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ldl 2> /dev/null; then
+    mkdir "$dir/failing"
+    failing() { FAIL_UNDER=$dir/failing FAIL_CALLS="write fsync open rename ftruncate" LD_PRELOAD=$dir/fail_io.so run generate "$model" "${flags[@]}" --out "$dir/failing/out"; }
+    FAIL_COUNT=$dir/count failing
+    read -r count _ < "$dir/count"
+    check "calls are made: $count" [ "$count" -gt 5 ]
+    for as in EIO ENOSPC short; do
+        for at in 1 2 3 4 5 $((count / 2)) $((count - 2)) $((count - 1)) "$count"; do
+            rm -f "$dir"/failing/*
+            FAIL_AT=$at FAIL_AS=$as failing
+            [ "$status" = 0 ] || check "$as at $at of $count is said: $(cat "$dir/err")" grep -q "^error: .*$dir/failing" "$dir/err"
+            run generate "$model" "${flags[@]}" --out "$dir/failing/out"
+            check "after $as at $at of $count: $(cat "$dir/err")" cmp "$whole" "$dir/failing/out"
+        done
+    done
+else
+    skip "no compiler for fail_io.c"
+fi
+
+# --- other settings, other prompts
+for other in "--seed 6|seed was 5 and is 6" "--n 2|n was 3 and is 2" "--top-k 3|top_k was 0 and is 3" "--temperature 0.5|temperature was 0.8 and is 0.5" \
+    "--stop x|stop was [] and is [\"x\"]" "--ban 3|logit_bias was [] and is [[3, null]]" "--prompts $dir/fewer.jsonl|prompts_hash was"; do
+    # shellcheck disable=SC2086
+    refused "${other%|*}" 2 "${other#*|}" "$whole was made with other settings" "another --out" -- generate "$model" "${flags[@]}" --out "$whole" ${other%|*}
+done
+check "it is as it was" cmp "$whole" "$dir/copy.jsonl"
+head -5 "$whole" > "$dir/part.jsonl.part"
+cp "$whole.settings.json" "$dir/part.jsonl.settings.json"
+refused "of what was begun" 2 "part.jsonl.part was begun with other settings: seed was 5 and is 6" "same settings to go on" -- \
+    generate "$model" "${flags[@]}" --out "$dir/part.jsonl" --seed 6
+"$SUROGATE" new --arch qwen3-tiny --random --seed 3 --tokenizer "$dir/tokenizer" "$dir/other" hidden_size=32 intermediate_size=48 \
+    vocab_size=320 head_dim=8 max_position_embeddings=256 2> /dev/null
+cp "$dir/tokenizer/chat_template.jinja" "$dir/other/"
+refused "another model" 2 "model_hash was" -- generate "$dir/other" "${flags[@]}" --out "$whole"
+for seed in 1 2; do
+    "$SUROGATE" sft model="$model" datasets.0.path="$dir/chats.jsonl" sequence_len=128 max_steps=2 lora=true lora_rank=2 seed=$seed device=cpu \
+        output_dir="$dir/adapter$seed" 2> /dev/null
+done
+run generate "$model" "${flags[@]}" --adapter "$dir/adapter1" --out "$dir/adapter.jsonl"
+check "with an adapter, exit $status: $(cat "$dir/err")" [ "$status" = 0 ]
+refused "another adapter" 2 "adapter_hash was \"" -- generate "$model" "${flags[@]}" --adapter "$dir/adapter2" --out "$dir/adapter.jsonl"
+refused "no adapter" 2 "adapter_hash was \"" "and is not given" -- generate "$model" "${flags[@]}" --out "$dir/adapter.jsonl"
+cp -r "$dir/adapter1" "$dir/moved"
+run generate "$model" "${flags[@]}" --adapter "$dir/moved" --out "$dir/adapter.jsonl"
+check "a copy of it: $(cat "$dir/err")" grep -qF "complete already" "$dir/err"
+cp "$whole" "$dir/foreign.jsonl"
+refused "a file of someone else" 2 "foreign.jsonl is there already" "choose another --out" -- generate "$model" "${flags[@]}" --out "$dir/foreign.jsonl"
+refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$model" "${flags[@]}" --out "$dir"
+
+# --- bad lines
+printf '%s\n' '{"prompt": "It"}' '{"promt": "is"}' '{"prompt": "is"}' "{\"id\": 9, \"prompt\": \"$(seq -s' ' 300)\"}" > "$dir/bad.jsonl"
+refused "a bad line" 2 "bad.jsonl:2: the row has neither a prompt nor messages; expected {\"prompt\": TEXT}" -- generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad.out"
+check "nothing was begun" [ ! -e "$dir/bad.out.part" ]
+run generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad.out" --n 2 --max-tokens 3 --skip-bad
+check "--skip-bad, exit $status: $(cat "$dir/err")" grep -qF "2 of these lines have an error in place of a text" "$dir/err"
+look "--skip-bad" bad "$dir/bad.out" "$dir/bad.jsonl"
+sed -i 2d "$dir/bad.jsonl"
+refused "a long prompt" 2 "bad.jsonl:3: the prompt has " "the model was made for 256; shorten it, or leave it out" -- generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad2.out"
+echo > "$dir/empty.jsonl"
+refused "no rows" 2 "empty.jsonl has no rows" -- generate "$model" --prompts "$dir/empty.jsonl" --out "$dir/empty.out"
+refused "no prompts file" 2 "none.jsonl" "No such file" -- generate "$model" --prompts "$dir/none.jsonl" --out "$dir/empty.out"
+
+# --- questions, and conversations
+echo '{"prompt": "What is 3 plus 1?"}' > "$dir/question.jsonl"
+echo '[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 3 plus 1?"}]' > "$dir/messages.json"
+echo "{\"messages\": $(cat "$dir/messages.json")}" | tee "$dir/object.json" > "$dir/messages.jsonl"
+greedy=(--temperature 0 --max-tokens 8)
+run generate "$model" --chat --system "Be brief." --prompt "What is 3 plus 1?" "${greedy[@]}" --json
+cp "$dir/out" "$dir/asked"
+for file in messages.json object.json; do
+    run generate "$model" --messages "$dir/$file" "${greedy[@]}" --json
+    check "--messages $file: $(cat "$dir/err")" cmp "$dir/asked" "$dir/out"
+done
+run generate "$model" --prompts "$dir/question.jsonl" --chat --system "Be brief." "${greedy[@]}" --out "$dir/question.out"
+run generate "$model" --prompts "$dir/messages.jsonl" "${greedy[@]}" --out "$dir/messages.out"
+check "--chat of a file" cmp "$dir/question.out" "$dir/messages.out"
+texts() { $python -c 'import json, sys; print([json.loads(line)["text"] for line in open(sys.argv[1])])' "$1"; }
+check "the same text as of one prompt" [ "$(texts "$dir/asked")" = "$(texts "$dir/question.out")" ]
+echo '{"role": "user"}' > "$dir/no.json"
+refused "--messages of no list" 2 "no.json: the object has no field messages" -- generate "$model" --messages "$dir/no.json"
+
+# --- what is chosen
+run generate "$model" --prompts "$dir/fewer.jsonl" --max-tokens 20 --logit-bias 40=1000 --ignore-eos --out "$dir/bias.out"
+look "--logit-bias" only "$dir/bias.out" 40
+run generate "$model" --prompts "$dir/fewer.jsonl" --max-tokens 20 --temperature 0 --ignore-eos --out "$dir/greedy.out"
+likely=$($python -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["ids"][0])' "$dir/greedy.out")
+run generate "$model" --prompts "$dir/fewer.jsonl" --max-tokens 20 --temperature 0 --ignore-eos --ban "$likely" --out "$dir/ban.out"
+look "--ban" without "$dir/ban.out" "$likely"
+run generate "$model" --prompt "It is" --json --logprobs 0 --max-tokens 2 --ignore-eos
+check "--logprobs 0: $(cat "$dir/out")" grep -qE '"tokens": 2, .*"logprobs": \[\{"id":[0-9]+,"logprob":-[0-9.]+\},\{"id":[0-9]+,"logprob":-[0-9.]+\}\]\}$' "$dir/out"
+for penalties in "--repetition-penalty 1.3" "--presence-penalty 0.5 --frequency-penalty -0.5" "--min-p 0.1"; do
+    # shellcheck disable=SC2086
+    run generate "$model" --prompt "It is" --max-tokens 8 $penalties
+    check "$penalties: $(cat "$dir/err")" [ "$status" = 0 ]
+done
+
+# --- flags that can't be
+no() { refused "$*" 2 "$says" -- generate "$model" --prompt a "$@"; }
+says="--repetition-penalty 0: expected a number above 0" no --repetition-penalty 0
+says="--presence-penalty 2.5: expected -2 to 2" no --presence-penalty 2.5
+says="--frequency-penalty -3: expected -2 to 2" no --frequency-penalty -3
+says="--presence-penalty nan: expected -2 to 2" no --presence-penalty nan
+says="--min-p 1.5: expected 0 to 1" no --min-p 1.5
+says="--logit-bias 3: expected ID=V" no --logit-bias 3
+says="--logit-bias x=1: expected ID=V" no --logit-bias x=1
+says="--logit-bias 3=much: expected ID=V" no --logit-bias 3=much
+says="--logit-bias 320: the model has no such token; expected an id from 0 to " no --logit-bias 320=1
+says="--ban -1: expected a token's id" no --ban -1
+says="--ban 999: the model has no such token" no --ban 999
+says="name token 3 twice" no --ban 3 --logit-bias 3=1
+says="--logprobs 21: expected 0 to 20" no --json --logprobs 21
+says="--logprobs needs --json" no --logprobs 2
+says="need --prompts FILE" no --n 2
+says="need --prompts FILE" no --out "$dir/x"
+says="exclude each other" no --messages "$dir/messages.json"
+says="exclude each other" no --prompts "$dir/question.jsonl" --out "$dir/x"
+says="nope: there is no such folder" no --adapter nope
+refused "--prompts without --out" 2 "--prompts needs --out FILE" -- generate "$model" --prompts "$dir/question.jsonl"
+refused "--n 0" 2 "--n 0: expected at least 1" -- generate "$model" --prompts "$dir/question.jsonl" --out "$dir/x" --n 0
+refused "--rows" 2 "--rows -1: expected 1 to 4096" -- generate "$model" --prompts "$dir/question.jsonl" --out "$dir/x" --rows -1
+finish
