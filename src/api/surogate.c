@@ -346,7 +346,6 @@ static Status generate_ids(sg_model *model, const int32_t *ids, size_t num, int6
     infer_stop(infer);
     infer_want_generation(infer, (int64_t)num, max_tokens < positions - (int64_t)num ? (int64_t)num + max_tokens : positions);
     Status status = infer_start(infer);
-    job.vocab_size = infer->tokenizer ? tokenizer_vocab_size(infer->tokenizer) : 0;
     if (status == OK) status = api_generate(infer->session, &job, sampling, out);
     infer_stop(infer);
     return status;

@@ -269,7 +269,6 @@ static Status generate_ids(sg_trainer *trainer, const int32_t *ids, size_t num, 
     int64_t          vocab = driven_vocab_size(trainer->driven);
     int32_t          eos = tokenizer ? tokenizer_eos_id(tokenizer) : -1;
     GenerateJob      job = {.prompt = ids, .prompt_len = num, .max_tokens = max_tokens, .eos = &eos, .num_eos = eos >= 0};
-    job.vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : vocab;
     TRY(api_check_generate(&job, vocab, sampling));
     TRY(measure_prompt(trainer, ids, num));
     return driven_with_sessions(trainer->driven, generate_on, &(GenerateCall){job, sampling, out});

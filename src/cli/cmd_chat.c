@@ -242,7 +242,7 @@ static Status start(Chat *c)
     TRY(chat_template(c->infer, &c->tmpl));
     infer_want_decoding(c->infer, &options);
     TRY(infer_start(c->infer));
-    return decoder_create(c->infer->session, infer_num_choices(c->infer), &c->decoder);
+    return decoder_create(c->infer->session, &c->decoder);
 }
 
 static Status chat(InferModel *infer, const ChatArgs *args)

@@ -112,7 +112,7 @@ static Status generate_text(InferModel *infer, const GenerateArgs *g, const Toke
                              .stops = infer->eos,
                              .num_stops = g->sampling.ignore_eos ? 0 : infer->num_eos};
     TRY(start(infer, g, ids->len));
-    TRY(decoder_create(infer->session, infer_num_choices(infer), &decoder));
+    TRY(decoder_create(infer->session, &decoder));
     answer_init(&answer, infer->tokenizer, &g->sampling.stops, (int)g->logprobs, ids->data, ids->len);
     Status status = ask_generate(decoder, &request, &stream, &answer, &end);
     if (status == OK) status = print_end(g, &answer, end);

@@ -4,6 +4,7 @@ enum { OWN_COLUMN = INT32_MIN };
 
 #define CELLS FEED_CELLS, 0
 #define ROWS FEED_ROWS, 0
+#define TABLE FEED_TABLE, 0
 #define NUMBERS(n) FEED_NUMBERS, n
 static const FeedInfo infos[FEED_COUNT] = {
 #define FEED(id, name, ctype, dtype, shape, pad) {#name, dtype, shape},

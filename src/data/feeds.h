@@ -11,7 +11,7 @@ enum { LABEL_IGNORE = -100 };
 enum {
     STEP_SEED,
     STEP_INDEX,    /* optimizer step, from 0 */
-    STEP_POSITION, /* first position of this decode or prefill run */
+    STEP_RUN,      /* of a decoder: the number of this run */
     STEP_COUNT = 4
 };
 /* Feed `hyper`. */
@@ -23,7 +23,7 @@ enum {
     HYPER_COUNT = 8
 };
 
-typedef enum FeedShape { FEED_CELLS, FEED_ROWS, FEED_NUMBERS } FeedShape;
+typedef enum FeedShape { FEED_CELLS, FEED_ROWS, FEED_TABLE, FEED_NUMBERS } FeedShape;
 
 typedef enum Feed {
 #define FEED(id, name, ctype, dtype, shape, pad) FEED_##id,
@@ -59,7 +59,11 @@ typedef struct Feeds {
 
 /* labels: the next token, LABEL_IGNORE where it isn't trained, is another document's or is padding. positions: from 0 in each document (or
  * its part in this row). doc_start: index in the row of the first token of this token's document: attention sees doc_start..t. doc_id: >=
- * 0, identity of the document, the same however rows and batches are laid out. */
+ * 0, identity of the document, the same however rows and batches are laid out.
+ *
+ * row: of each row, the index of its last true token in this run. slots: the sequence whose next token a row chooses, an index of what
+ * is kept of each; -1: none. prompt_slots: the one whose prompt a row is a part of. starts: the position of a row's first token. pages: the pages of the KV cache that hold a row's positions, in order; page 0
+ * is nobody's. controls, keys, bias_ids, biases: how a row's next token is chosen (ops/sample.h). */
 
 /* Arrays of all FEED_CELLS feeds, and of so many inputs of a model's own. memory: feeds_numel elements of 4 bytes. */
 int64_t feeds_numel(int64_t cells, int num_own);

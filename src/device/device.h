@@ -40,7 +40,7 @@ typedef struct DeviceFacts {
 /* What was measured on the GPU of that name takes the data sheet's place (device/rates.c). */
 void device_use_rates(DeviceFacts *facts);
 
-enum { DEVICE_MARKS = 8 };
+enum { DEVICE_STEP_MARKS = 8, DEVICE_RUN_MARKS = 4, DEVICE_MARKS = DEVICE_STEP_MARKS + DEVICE_RUN_MARKS };
 
 /* What a GPU's matrix products are given to work in; what is left to its driver's context and the libraries; what these were seen to take
  * on an H200, without NCCL. */

@@ -1,154 +1,537 @@
-/* Temporary: one request after the other, over generate(). No penalties, no min_p. */
+/* See decoder.h. A request waits in the queue until a place is free and all pages that it may ever need: what has begun is never stopped for
+ * want of room. Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before chose
+ * from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more, into
+ * pages that the device writes before whoever gets them next does. */
 #include "infer/decoder.h"
 
-#include "infer/generate.h"
+#include "infer/pages.h"
+#include "ops/attrs.h"
+#include "passes/compile.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BEST = 20 };
+enum { MOST_SIZES = 16, RUNS = 2 };
 
-typedef struct Queued {
+/* A request, with copies of what it points to. */
+typedef struct Job {
     DecodeRequest request;
     uint64_t      handle;
-    bool          is_cancelled;
-} Queued;
+    int32_t      *ids; /* prompt and text */
+    int64_t       most; /* tokens of text */
+    struct Job   *next;
+} Job;
+
+typedef struct Place {
+    Job     *job;       /* NULL: free */
+    int32_t *pages;     /* (row_pages): 0 behind num_pages */
+    int64_t  num_pages;
+    int64_t  prefilled; /* tokens of the prompt that runs have read, or that shared pages hold */
+    int64_t  issued;    /* tokens of the text that runs have chosen */
+    int64_t  told;      /* of these, known here */
+    int64_t  named;     /* pages whose tokens are known to `Pages` */
+} Place;
+
+/* A run that the device was given, and what its rows are. */
+typedef struct Run {
+    int64_t   number;
+    int       num_rows;
+    int      *place;  /* of each row */
+    uint64_t *handle; /* whose token it chose; 0: nobody's */
+} Run;
 
 struct Decoder {
-    Session     *session;
-    int64_t      vocab_size;
-    Queued      *queue;
-    size_t       count, capacity;
-    uint64_t     next_handle;
-    const float *logits;
+    Session       *session;
+    const Plan    *plan;
+    const Program *prefill, *decode[MOST_SIZES]; /* decode: by rows, the fewest first */
+    int            num_sizes;
+    int64_t        slots, row_pages, page_len, context, chunk, head, vocab; /* head: columns of the logits */
+    int            biases;
+    bool           penalties, is_late;
+    const int32_t *told; /* (DECODE_RING,slots,told_cols) */
+    int64_t        told_cols;
+    Place         *places;
+    Pages         *pages;
+    Job           *first, **last; /* the queue */
+    int64_t        num_waiting, num_placed;
+    uint64_t       handles;
+    Run            runs[RUNS];
+    int64_t        num_runs, num_told;
+    Feeds          feeds;
+    int64_t        step[STEP_COUNT];
 };
 
-static void *copy_of(const void *data, size_t bytes)
-{
-    void *copy = malloc_or_end(bytes + 1);
-    if (bytes) memcpy(copy, data, bytes);
-    return copy;
-}
+/* ---- opening ---- */
 
-static void free_request(const DecodeRequest *r)
+static Status find_programs(Decoder *d)
 {
-    free((void *)r->prompt);
-    free((void *)r->stops);
-    free((void *)r->sample.bias_ids);
-    free((void *)r->sample.biases);
-}
-
-Status decoder_create(Session *session, int64_t vocab_size, Decoder **out_decoder)
-{
-    const Graph *graph = plan_program(session_plan(session), &entry_decode)->graph;
-    int64_t      all = type_cols(&graph_output(graph, "logits")->type);
-    *out_decoder = calloc_or_end(1, sizeof **out_decoder);
-    (*out_decoder)->session = session;
-    (*out_decoder)->vocab_size = vocab_size && vocab_size < all ? vocab_size : all;
+    d->prefill = plan_program(d->plan, &entry_prefill);
+    for (int i = 0; i < d->plan->num_programs; i++) {
+        const Program *program = &d->plan->programs[i];
+        if (program->spec.entry != &entry_decode) continue;
+        FAIL_IF(d->num_sizes == MOST_SIZES, ERR_INTERNAL, "more than %d programs decode", MOST_SIZES);
+        int at = d->num_sizes++;
+        for (; at > 0 && d->decode[at - 1]->spec.batch > program->spec.batch; at--) d->decode[at] = d->decode[at - 1];
+        d->decode[at] = program;
+    }
+    FAIL_IF(!d->prefill || !d->num_sizes, ERR_INTERNAL, "decoder: the session has no prefill and decode programs");
     return OK;
 }
 
-void decoder_destroy(Decoder *decoder)
+/* What the programs were compiled for, of their inputs' types. */
+static void read_shapes(Decoder *d)
 {
-    if (!decoder) return;
-    for (size_t i = 0; i < decoder->count; i++) free_request(&decoder->queue[i].request);
-    free(decoder->queue);
-    free(decoder);
+    const Graph *graph = d->decode[d->num_sizes - 1]->graph;
+    const Value *bias_ids = graph_find(graph, "bias_ids");
+    d->slots = plan_find(d->plan, DECODE_NEXT)->type.dim[0];
+    d->row_pages = graph_find(graph, "pages")->type.dim[1];
+    d->context = d->plan->cache_len;
+    d->chunk = d->prefill->spec.seq;
+    d->head = type_cols(&graph_output(graph, "logits")->type);
+    d->told_cols = plan_find(d->plan, DECODE_TOLD)->type.dim[2];
+    d->biases = bias_ids ? (int)bias_ids->type.dim[1] : 0;
+    d->penalties = plan_find(d->plan, DECODE_SEEN) != NULL;
+}
+
+static void *zeros(int64_t count)
+{
+    return calloc_or_end((size_t)count, 4);
+}
+
+static void make_feeds(Decoder *d)
+{
+    int64_t rows = d->slots, cells = d->chunk > rows ? d->chunk : rows;
+    d->feeds = (Feeds){.tokens = zeros(cells),
+                       .positions = zeros(cells),
+                       .row = zeros(rows),
+                       .slots = zeros(rows),
+                       .prompt_slots = zeros(rows),
+                       .starts = zeros(rows),
+                       .pages = zeros(rows * d->row_pages),
+                       .controls = zeros(rows * SAMPLE_CONTROLS),
+                       .keys = zeros(rows * SAMPLE_KEYS),
+                       .bias_ids = zeros(rows * (d->biases + 1)),
+                       .biases = zeros(rows * (d->biases + 1)),
+                       .step = d->step};
+}
+
+Status decoder_create(Session *session, Decoder **out)
+{
+    Decoder *d = calloc_or_end(1, sizeof *d);
+    d->session = session;
+    d->plan = session_plan(session);
+    d->last = &d->first;
+    Status status = find_programs(d);
+    if (status != OK) {
+        free(d);
+        return status;
+    }
+    read_shapes(d);
+    d->vocab = d->plan->choices ? d->plan->choices : d->head;
+    d->told = session_pointer(session, DECODE_TOLD);
+    d->is_late = !session_pointer(session, DECODE_NEXT);
+    d->page_len = CACHE_PAGE_LEN;
+    d->pages = pages_create(d->plan->cache_pages - 1, d->page_len);
+    d->places = calloc_or_end((size_t)d->slots, sizeof *d->places);
+    for (int64_t i = 0; i < d->slots; i++) d->places[i].pages = zeros(d->row_pages);
+    for (int i = 0; i < RUNS; i++)
+        d->runs[i] = (Run){.place = zeros(d->slots), .handle = calloc_or_end((size_t)d->slots, sizeof *d->runs[i].handle)};
+    make_feeds(d);
+    *out = d;
+    return OK;
+}
+
+static void job_destroy(Job *job)
+{
+    free((void *)job->request.stops);
+    free((void *)job->request.sample.bias_ids);
+    free((void *)job->request.sample.biases);
+    free(job->ids);
+    free(job);
+}
+
+void decoder_destroy(Decoder *d)
+{
+    if (!d) return;
+    for (Job *job = d->first, *next; job; job = next) {
+        next = job->next;
+        job_destroy(job);
+    }
+    for (int64_t i = 0; i < d->slots; i++) {
+        if (d->places[i].job) job_destroy(d->places[i].job);
+        free(d->places[i].pages);
+    }
+    for (int i = 0; i < RUNS; i++) {
+        free(d->runs[i].place);
+        free(d->runs[i].handle);
+    }
+    for (int i = 0; i < FEED_STEP; i++) free(d->feeds.array[i]);
+    free(d->places);
+    pages_destroy(d->pages);
+    free(d);
+}
+
+/* ---- the queue ---- */
+
+static Status check_sample(const Decoder *d, const SampleOptions *s)
+{
+    FAIL_IF(!(s->temperature >= 0 && s->temperature < INFINITY), ERR_INVALID, "temperature %g: expected at least 0", s->temperature);
+    FAIL_IF(s->top_k < 0, ERR_INVALID, "top-k %lld: expected at least 0", (long long)s->top_k);
+    FAIL_IF(!(s->top_p >= 0 && s->top_p <= 1), ERR_INVALID, "top-p %g: expected 0 to 1", s->top_p);
+    FAIL_IF(!(s->min_p >= 0 && s->min_p <= 1), ERR_INVALID, "min-p %g: expected 0 to 1", s->min_p);
+    FAIL_IF(!(s->repetition >= 0 && s->repetition < INFINITY), ERR_INVALID, "repetition penalty %g: expected above 0; 1: none", s->repetition);
+    FAIL_IF(!isfinite(s->presence) || !isfinite(s->frequency), ERR_INVALID, "presence and frequency penalties: expected numbers; got %g, %g",
+            s->presence, s->frequency);
+    FAIL_IF(s->num_biases > d->biases, ERR_INVALID, "%d biases and bans: this decoder was opened for %d a request", s->num_biases, d->biases);
+    for (int i = 0; i < s->num_biases; i++) {
+        FAIL_IF(s->bias_ids[i] < 0 || s->bias_ids[i] >= d->vocab, ERR_INVALID, "a bias of token %d: expected 0 to %lld", s->bias_ids[i],
+                (long long)d->vocab - 1);
+        FAIL_IF(isnan(s->biases[i]) || s->biases[i] == INFINITY, ERR_INVALID, "the bias of token %d is %g: expected a number, or -inf",
+                s->bias_ids[i], (double)s->biases[i]);
+    }
+    return OK;
+}
+
+static bool penalises(const SampleOptions *s)
+{
+    return (s->repetition != 0 && s->repetition != 1) || s->presence != 0 || s->frequency != 0;
+}
+
+static Status check_request(const Decoder *d, const DecodeRequest *r)
+{
+    FAIL_IF(r->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give at least one token to go on from");
+    FAIL_IF((int64_t)r->prompt_len > d->context, ERR_INVALID, "the prompt has %zu tokens, the context only %lld; shorten it", r->prompt_len,
+            (long long)d->context);
+    FAIL_IF(r->max_tokens < 1, ERR_INVALID, "%lld tokens are wanted: expected at least 1", (long long)r->max_tokens);
+    for (size_t i = 0; i < r->prompt_len; i++)
+        FAIL_IF(r->prompt[i] < 0 || r->prompt[i] >= d->head, ERR_INVALID, "token %d of the prompt is beyond the model's vocabulary of %lld",
+                r->prompt[i], (long long)d->head);
+    FAIL_IF(penalises(&r->sample) && !d->penalties, ERR_INVALID, "this decoder was opened without memory for penalties");
+    return check_sample(d, &r->sample);
+}
+
+static void *copied(const void *from, size_t bytes)
+{
+    void *to = malloc_or_end(bytes ? bytes : 1);
+    if (bytes) memcpy(to, from, bytes);
+    return to;
+}
+
+static int64_t min_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 Status decoder_submit(Decoder *d, const DecodeRequest *request, uint64_t *out_handle)
 {
-    DecodeRequest r = *request;
-    int64_t       context = session_plan(d->session)->cache_len;
-    FAIL_IF(!r.prompt_len, ERR_INVALID, "the prompt is empty");
-    FAIL_IF((int64_t)r.prompt_len > context, ERR_INVALID, "the prompt has %zu tokens, the context only %lld; shorten it", r.prompt_len,
-            (long long)context);
-    r.prompt = copy_of(r.prompt, r.prompt_len * sizeof *r.prompt);
-    r.stops = copy_of(r.stops, (size_t)r.num_stops * sizeof *r.stops);
-    r.sample.bias_ids = copy_of(r.sample.bias_ids, (size_t)r.sample.num_biases * sizeof *r.sample.bias_ids);
-    r.sample.biases = copy_of(r.sample.biases, (size_t)r.sample.num_biases * sizeof *r.sample.biases);
-    r.sample.seed += r.sample.request * 1000003 + r.sample.number;
-    if (d->count == d->capacity) d->queue = realloc_or_end(d->queue, (d->capacity = 2 * d->capacity + 4) * sizeof *d->queue);
-    d->queue[d->count++] = (Queued){r, ++d->next_handle, false};
-    if (out_handle) *out_handle = d->next_handle;
+    TRY(check_request(d, request));
+    Job          *job = calloc_or_end(1, sizeof *job);
+    SampleOptions s = request->sample;
+    int64_t       len = (int64_t)request->prompt_len;
+    job->request = *request;
+    job->most = min_of(request->max_tokens, d->context - len + 1);
+    job->ids = malloc_or_end((size_t)(len + job->most) * sizeof *job->ids);
+    memcpy(job->ids, request->prompt, (size_t)len * sizeof *job->ids);
+    job->request.prompt = job->ids;
+    job->request.stops = copied(request->stops, (size_t)request->num_stops * sizeof *request->stops);
+    job->request.sample.bias_ids = copied(s.bias_ids, (size_t)s.num_biases * sizeof *s.bias_ids);
+    job->request.sample.biases = copied(s.biases, (size_t)s.num_biases * sizeof *s.biases);
+    job->handle = ++d->handles;
+    *d->last = job;
+    d->last = &job->next;
+    d->num_waiting++;
+    if (out_handle) *out_handle = job->handle;
     return OK;
+}
+
+/* The last call of a request. Its place and pages are free before it, so that another may be submitted in it. */
+static void end_job(Decoder *d, Place *place, Job *job, DecodeEnd end)
+{
+    if (place) {
+        for (int64_t i = 0; i < place->num_pages; i++) pages_drop(d->pages, place->pages[i]);
+        memset(place->pages, 0, (size_t)d->row_pages * sizeof *place->pages);
+        *place = (Place){.pages = place->pages};
+        d->num_placed--;
+    }
+    if (job->request.end) job->request.end(job->request.context, end);
+    job_destroy(job);
 }
 
 void decoder_cancel(Decoder *d, uint64_t handle)
 {
-    for (size_t i = 0; i < d->count; i++)
-        if (d->queue[i].handle == handle) d->queue[i].is_cancelled = true;
-}
-
-typedef struct Telling {
-    Decoder       *decoder;
-    DecodeRequest *request;
-    bool           is_refused;
-} Telling;
-
-static bool tell(void *context, int32_t id)
-{
-    Telling *t = context;
-    Decoder *d = t->decoder;
-    double   sum = 0;
-    int32_t  ids[MOST_BEST];
-    float    best[MOST_BEST], most = -INFINITY;
-    for (int64_t i = 0; i < d->vocab_size; i++) most = fmaxf(most, d->logits[i]);
-    for (int64_t i = 0; i < d->vocab_size; i++) sum += exp((double)(d->logits[i] - most));
-    float log_sum = most + (float)log(sum);
-    for (int k = 0; k < MOST_BEST; k++) {
-        int64_t found = -1;
-        for (int64_t i = 0; i < d->vocab_size; i++) {
-            bool taken = false;
-            for (int j = 0; j < k; j++) taken |= ids[j] == i;
-            if (!taken && (found < 0 || d->logits[i] > d->logits[found])) found = i;
-        }
-        ids[k] = (int32_t)found;
-        best[k] = found < 0 ? 0 : d->logits[found] - log_sum;
+    for (Job **at = &d->first; *at; at = &(*at)->next) {
+        Job *job = *at;
+        if (job->handle != handle) continue;
+        *at = job->next;
+        if (d->last == &job->next) d->last = at;
+        d->num_waiting--;
+        end_job(d, NULL, job, DECODE_BY_CALLER);
+        return;
     }
-    DecodeToken token = {id, d->logits[id] - log_sum, d->logits[id] - log_sum, ids, best};
-    t->is_refused = !t->request->token(t->request->context, &token);
-    return !t->is_refused;
-}
-
-Status decoder_step(Decoder *d)
-{
-    if (!d->count) return OK;
-    size_t        at = (size_t)(d->next_handle * 7 + d->count) % d->count; /* in any order, as texts of different lengths end */
-    Queued        q = d->queue[at];
-    DecodeRequest r = q.request;
-    Telling       telling = {d, &r, false};
-    GenerateStats stats = {0};
-    GenerateJob   job = {.prompt = r.prompt,
-                         .prompt_len = r.prompt_len,
-                         .max_tokens = r.max_tokens,
-                         .vocab_size = d->vocab_size,
-                         .sample = r.sample,
-                         .eos = r.stops,
-                         .num_eos = r.num_stops,
-                         .sink = tell,
-                         .context = &telling,
-                         .seen = &d->logits};
-    memmove(d->queue + at, d->queue + at + 1, (--d->count - at) * sizeof *d->queue);
-    Status status = q.is_cancelled ? OK : generate(d->session, &job, &stats);
-    if (status == OK || status == ERR_DIVERGED)
-        r.end(r.context, status != OK                           ? DECODE_FAILED
-                         : q.is_cancelled || telling.is_refused ? DECODE_BY_CALLER
-                         : stats.stopped                        ? DECODE_AT_STOP
-                         : stats.context_full                   ? DECODE_AT_CONTEXT
-                                                                : DECODE_AT_LENGTH);
-    free_request(&r);
-    return status == ERR_DIVERGED ? OK : status;
-}
-
-bool decoder_is_busy(const Decoder *d)
-{
-    return d->count > 0;
+    for (int64_t i = 0; i < d->slots; i++)
+        if (d->places[i].job && d->places[i].job->handle == handle) {
+            end_job(d, &d->places[i], d->places[i].job, DECODE_BY_CALLER);
+            return;
+        }
 }
 
 int64_t decoder_num_waiting(const Decoder *d)
 {
-    (void)d;
-    return 0;
+    return d->num_waiting;
+}
+
+bool decoder_is_busy(const Decoder *d)
+{
+    return d->num_waiting || d->num_placed || d->num_told < d->num_runs;
+}
+
+/* Whole pages that the prompt shares; its last token is always computed, since the first of the text is chosen by it. A prompt whose tokens
+ * count as seen is read whole. */
+static int64_t share_pages(Decoder *d, const Job *job, int32_t *pages)
+{
+    int64_t most = ((int64_t)job->request.prompt_len - 1) / d->page_len, count = 0;
+    if (penalises(&job->request.sample)) return 0;
+    for (int32_t before = 0; count < most; count++) {
+        before = pages_find(d->pages, before, job->ids + count * d->page_len);
+        if (!before) break;
+        pages[count] = before;
+        pages_hold(d->pages, before);
+    }
+    return count;
+}
+
+/* Gives a place all pages that the request may need; false: there aren't enough. */
+static bool give_pages(Decoder *d, const Job *job, Place *place)
+{
+    int64_t positions = min_of((int64_t)job->request.prompt_len + job->most - 1, d->context), want = (positions + d->page_len - 1) / d->page_len;
+    int64_t shared = share_pages(d, job, place->pages);
+    if (want - shared > pages_free(d->pages)) {
+        for (int64_t i = 0; i < shared; i++) pages_drop(d->pages, place->pages[i]);
+        memset(place->pages, 0, (size_t)shared * sizeof *place->pages);
+        return false;
+    }
+    for (int64_t i = shared; i < want; i++) place->pages[i] = pages_take(d->pages);
+    place->num_pages = want;
+    place->named = shared;
+    place->prefilled = shared * d->page_len;
+    return true;
+}
+
+/* The first of the queue take the free places. */
+static void admit(Decoder *d)
+{
+    for (int64_t i = 0; i < d->slots && d->first; i++) {
+        Place *place = &d->places[i];
+        Job   *job = d->first;
+        if (place->job) continue;
+        if (!give_pages(d, job, place)) return;
+        place->job = job;
+        d->first = job->next;
+        if (!d->first) d->last = &d->first;
+        d->num_waiting--;
+        d->num_placed++;
+    }
+}
+
+/* ---- runs ---- */
+
+static bool has_prompt_left(const Place *place)
+{
+    return place->job && place->prefilled < (int64_t)place->job->request.prompt_len;
+}
+
+static bool can_decode(const Place *place)
+{
+    return place->job && !has_prompt_left(place) && place->issued < place->job->most;
+}
+
+/* How row b's token is chosen: the one behind `position` tokens. */
+static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
+{
+    const SampleOptions *s = &job->request.sample;
+    float               *controls = d->feeds.controls + b * SAMPLE_CONTROLS;
+    uint32_t            *keys = (uint32_t *)d->feeds.keys + b * SAMPLE_KEYS;
+    controls[SAMPLE_TEMPERATURE] = (float)s->temperature;
+    controls[SAMPLE_TOP_K] = s->top_k < d->head ? (float)s->top_k : 0;
+    controls[SAMPLE_TOP_P] = (float)s->top_p;
+    controls[SAMPLE_MIN_P] = (float)s->min_p;
+    controls[SAMPLE_REPETITION] = s->repetition != 0 ? (float)s->repetition : 1;
+    controls[SAMPLE_PRESENCE] = (float)s->presence;
+    controls[SAMPLE_FREQUENCY] = (float)s->frequency;
+    keys[SAMPLE_SEED_LOW] = (uint32_t)s->seed;
+    keys[SAMPLE_SEED_HIGH] = (uint32_t)(s->seed >> 32);
+    keys[SAMPLE_REQUEST_LOW] = (uint32_t)s->request;
+    keys[SAMPLE_REQUEST_HIGH] = (uint32_t)(s->request >> 32);
+    keys[SAMPLE_NUMBER] = s->number;
+    keys[SAMPLE_POSITION] = (uint32_t)position;
+    for (int i = 0; i < d->biases; i++) {
+        d->feeds.bias_ids[b * d->biases + i] = i < s->num_biases ? s->bias_ids[i] : -1;
+        d->feeds.biases[b * d->biases + i] = i < s->num_biases ? s->biases[i] : 0;
+    }
+}
+
+/* Row b is nobody's. */
+static void feed_idle(Decoder *d, int64_t b)
+{
+    static const Job nobody;
+    d->feeds.slots[b] = d->feeds.prompt_slots[b] = -1;
+    d->feeds.starts[b] = d->feeds.row[b] = d->feeds.tokens[b] = d->feeds.positions[b] = 0;
+    memset(d->feeds.pages + b * d->row_pages, 0, (size_t)d->row_pages * sizeof *d->feeds.pages);
+    feed_choice(d, b, &nobody, 0);
+}
+
+static void feed_place(Decoder *d, int64_t b, int64_t place, int64_t start)
+{
+    d->feeds.slots[b] = d->feeds.prompt_slots[b] = (int32_t)place;
+    d->feeds.starts[b] = (int32_t)start;
+    memcpy(d->feeds.pages + b * d->row_pages, d->places[place].pages, (size_t)d->row_pages * sizeof *d->feeds.pages);
+}
+
+static Status launch(Decoder *d, const Program *program, Run *run)
+{
+    d->step[STEP_RUN] = run->number;
+    TRY(session_feed(d->session, program, &d->feeds));
+    TRY(session_run(d->session, program));
+    return session_mark_run(d->session, run->number);
+}
+
+static Run *next_run(Decoder *d)
+{
+    Run *run = &d->runs[d->num_runs % RUNS];
+    run->number = d->num_runs++;
+    run->num_rows = 0;
+    return run;
+}
+
+/* Whole pages of a place that runs have filled with known tokens get their names. */
+static void name_pages(Decoder *d, Place *place, int64_t known)
+{
+    if (penalises(&place->job->request.sample)) return;
+    for (; place->named < place->num_pages && (place->named + 1) * d->page_len <= known; place->named++)
+        pages_name(d->pages, place->pages[place->named], place->named ? place->pages[place->named - 1] : 0,
+                   place->job->ids + place->named * d->page_len);
+}
+
+/* A chunk of a prompt; behind the last one the text's first token is chosen. */
+static Status run_prefill(Decoder *d, int64_t index)
+{
+    Place     *place = &d->places[index];
+    const Job *job = place->job;
+    int64_t    len = (int64_t)job->request.prompt_len, start = place->prefilled, count = min_of(d->chunk, len - start);
+    Run       *run = next_run(d);
+    feed_place(d, 0, index, start);
+    memset(d->feeds.tokens, 0, (size_t)d->chunk * sizeof *d->feeds.tokens);
+    memcpy(d->feeds.tokens, job->ids + start, (size_t)count * sizeof *job->ids);
+    for (int64_t t = 0; t < d->chunk; t++) d->feeds.positions[t] = (int32_t)min_of(start + t, d->context - 1);
+    d->feeds.row[0] = (int32_t)count - 1;
+    feed_choice(d, 0, job, len);
+    place->prefilled = start + count;
+    bool is_last = place->prefilled == len;
+    if (!is_last) d->feeds.slots[0] = -1;
+    place->issued += is_last;
+    run->num_rows = is_last;
+    run->place[0] = (int)index;
+    run->handle[0] = job->handle;
+    TRY(launch(d, d->prefill, run));
+    name_pages(d, place, place->prefilled);
+    return OK;
+}
+
+/* One more token of every place that can have one. */
+static Status run_decode(Decoder *d, int64_t count)
+{
+    Run *run = next_run(d);
+    int  size = 0;
+    while (d->decode[size]->spec.batch < count) size++;
+    for (int64_t i = 0; i < d->slots; i++) {
+        Place *place = &d->places[i];
+        if (!can_decode(place)) continue;
+        int     b = run->num_rows++;
+        int64_t position = (int64_t)place->job->request.prompt_len + place->issued - 1; /* of the token that is read */
+        feed_place(d, b, i, position);
+        d->feeds.tokens[b] = -1;
+        d->feeds.positions[b] = (int32_t)position;
+        feed_choice(d, b, place->job, position + 1);
+        place->issued++;
+        run->place[b] = (int)i;
+        run->handle[b] = place->job->handle;
+    }
+    for (int64_t b = run->num_rows; b < d->decode[size]->spec.batch; b++) feed_idle(d, b);
+    return launch(d, d->decode[size], run);
+}
+
+/* ---- what runs told ---- */
+
+static bool is_stop(const DecodeRequest *request, int32_t id)
+{
+    for (int i = 0; i < request->num_stops; i++)
+        if (request->stops[i] == id) return true;
+    return false;
+}
+
+static float float_of(int32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Whether the text goes on behind this token; where not, *end says why. */
+static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *end)
+{
+    Job          *job = place->job;
+    int64_t       len = (int64_t)job->request.prompt_len, best = (d->told_cols - 3) / 2;
+    DecodeRequest *r = &job->request;
+    if (row[0] < 0) {
+        (void)status_fail(ERR_DIVERGED,
+                          "the model gives no token at position %lld: its logits hold NaN or infinity, or it forbids all tokens; its weights "
+                          "may hold NaN, or numbers too large for its dtype",
+                          (long long)(len + place->told));
+        *end = DECODE_FAILED;
+        return false;
+    }
+    *end = DECODE_AT_STOP;
+    if (is_stop(r, row[0])) return false;
+    job->ids[len + place->told++] = row[0];
+    DecodeToken token = {row[0], float_of(row[1]), float_of(row[2]), row + 3, (const float *)(row + 3 + best)};
+    *end = DECODE_BY_CALLER;
+    uint64_t handle = job->handle;
+    bool     goes_on = r->token(r->context, &token);
+    if (place->job != job || job->handle != handle) return true; /* it was cancelled meanwhile */
+    if (!goes_on) return false;
+    name_pages(d, place, len + place->told - 1);
+    *end = place->told == r->max_tokens ? DECODE_AT_LENGTH : DECODE_AT_CONTEXT;
+    return place->told < job->most;
+}
+
+static Status tell_run(Decoder *d, const Run *run)
+{
+    if (run->num_rows) TRY(session_await_run(d->session, run->number));
+    for (int b = 0; b < run->num_rows; b++) {
+        Place    *place = &d->places[run->place[b]];
+        DecodeEnd end;
+        if (!place->job || place->job->handle != run->handle[b]) continue; /* it has ended */
+        const int32_t *row = d->told + (run->number % DECODE_RING * d->slots + b) * d->told_cols;
+        if (!tell_token(d, place, row, &end)) end_job(d, place, place->job, end);
+    }
+    return OK;
+}
+
+Status decoder_step(Decoder *d)
+{
+    int64_t ready = 0, begun = -1;
+    admit(d);
+    for (int64_t i = 0; i < d->slots; i++) {
+        ready += can_decode(&d->places[i]);
+        if (has_prompt_left(&d->places[i]) && (begun < 0 || d->places[i].job->handle < d->places[begun].job->handle)) begun = i;
+    }
+    if (begun >= 0)
+        TRY(run_prefill(d, begun));
+    else if (ready)
+        TRY(run_decode(d, ready));
+    bool    has_run = begun >= 0 || ready;
+    int64_t until = d->num_runs - (has_run && d->is_late);
+    while (d->num_told < until) TRY(tell_run(d, &d->runs[d->num_told++ % RUNS]));
+    return OK;
 }

@@ -59,9 +59,8 @@ typedef struct DecoderOptions {
 
 typedef struct Decoder Decoder;
 
-/* The session has the programs that decoder_want asked for. vocab_size: ids below it are chosen (embeddings are often longer than the
- * vocabulary); 0: all. */
-NODISCARD Status decoder_create(Session *session, int64_t vocab_size, Decoder **out_decoder);
+/* The session has programs of entries prefill and decode (infer_want_decoding). */
+NODISCARD Status decoder_create(Session *session, Decoder **out_decoder);
 void             decoder_destroy(Decoder *decoder); /* what isn't finished gets no `end` */
 
 /* Puts a request into the queue. ERR_INVALID, said exactly, where it can't be decoded: an empty prompt or one longer than the context, ids

@@ -1,8 +1,7 @@
-/* Text from a prompt: prefill in chunks, then a token at a time from the KV cache. */
+/* One text after one prompt, by a decoder of its own. */
 #pragma once
 
-#include "infer/sampler.h"
-#include "run/session.h"
+#include "infer/decoder.h"
 #include "text/tokenizer.h"
 
 /* Gets each token as it is chosen; false stops. */
@@ -12,7 +11,6 @@ typedef struct GenerateJob {
     const int32_t *prompt;
     size_t         prompt_len; /* at least 1 */
     int64_t        max_tokens;
-    int64_t        vocab_size; /* ids below it are chosen: embeddings are often longer than the vocabulary; 0: all */
     SampleOptions  sample;
     const int32_t *eos;
     int            num_eos;
@@ -27,5 +25,6 @@ typedef struct GenerateStats {
     bool    context_full; /* the cache ended before max_tokens */
 } GenerateStats;
 
-/* The session has PREFILL and DECODE programs for batch 1. ERR_INVALID when the prompt doesn't fit into the cache. */
+/* The session has programs of entries prefill and decode. ERR_INVALID when the prompt doesn't fit into the cache, ERR_DIVERGED when the model gives
+ * no numbers to choose by. */
 NODISCARD Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats);

@@ -312,7 +312,7 @@ static Status start_decoder(Run *r)
     if (status == ERR_NO_FIT)
         return status_prefix(status, "%lld texts at once of up to %lld tokens (fewer with --rows)", (long long)r->rows, (long long)context);
     TRY(status);
-    return decoder_create(r->infer->session, infer_num_choices(r->infer), &r->decoder);
+    return decoder_create(r->infer->session, &r->decoder);
 }
 
 static Status run_open(Run *r)

@@ -140,18 +140,23 @@ Status infer_use_recipe(InferModel *infer, const char *name)
     return OK;
 }
 
-void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)
+void infer_want_decoding(InferModel *infer, const DecoderOptions *want)
 {
-    enum { MOST_CHUNK = 128 };
-    infer->options.num_programs = 0;
-    infer->options.cache_len = cache_len;
-    compile_add(&infer->options, &entry_prefill, 1, prompt_len < MOST_CHUNK ? prompt_len : MOST_CHUNK);
-    compile_add(&infer->options, &entry_decode, 1, 1);
+    enum { MOST_CHUNK = 256 };
+    int64_t         chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
+    CompileOptions *options = &infer->options;
+    options->num_programs = 0;
+    options->cache_len = want->context;
+    options->cache_pages = want->pages;
+    options->sampling = (SamplingOptions){infer_num_choices(infer), want->best, want->penalties, want->biases};
+    compile_add(options, &entry_prefill, 1, chunk < MOST_CHUNK ? chunk : MOST_CHUNK);
+    for (int64_t rows = 1; rows < want->rows; rows *= 2) compile_add(options, &entry_decode, rows, 1);
+    compile_add(options, &entry_decode, want->rows, 1);
 }
 
-void infer_want_decoding(InferModel *infer, const DecoderOptions *options)
+void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)
 {
-    infer_want_generation(infer, options->prompt > 0 ? options->prompt : options->context, options->context);
+    infer_want_decoding(infer, &(DecoderOptions){.rows = 1, .context = cache_len, .prompt = prompt_len});
 }
 
 Status infer_start(InferModel *infer)

@@ -751,8 +751,8 @@ static Status bind_model(Binder *b, Arena *arena, const IrModule *model, const J
     TRY(ir_module_dims(arena, model, config, config_name, &b->dims));
     b->graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
     for (int i = 0; i < FEED_COUNT; i++)
-        if (feed_info((Feed)i)->shape != FEED_ROWS)
-            graph_add_feed(b->graph, (Feed)i, options->batch, options->seq); /* those are of single passes */
+        if (feed_info((Feed)i)->shape == FEED_CELLS || feed_info((Feed)i)->shape == FEED_NUMBERS)
+            graph_add_feed(b->graph, (Feed)i, options->batch, options->seq); /* the others are of single passes */
     TRY(add_own_inputs(b));
     return bind_module(b);
 }

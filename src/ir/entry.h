@@ -22,6 +22,7 @@ typedef struct Entry {
     bool        measures;        /* no gradients are kept: it is run before the first step for the numbers that scales follow from */
     bool        is_cached;       /* attention appends keys and values to a cache, and reads all that are there */
     bool        one_token;       /* the output is of one token of each row, which the input `row` names */
+    bool        chooses;         /* the output are logits, of which each row's next token is chosen */
     bool        mixes_documents; /* its rows may hold several documents where those of training hold one */
 } Entry;
 

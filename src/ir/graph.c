@@ -223,10 +223,11 @@ Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const Ten
     return value;
 }
 
-Value *graph_add_feed(Graph *graph, Feed feed, int64_t batch, int64_t seq)
+Value *graph_add_feed(Graph *graph, Feed feed, int64_t batch, int64_t cols)
 {
     const FeedInfo *info = feed_info(feed);
-    TensorType      type = info->shape == FEED_CELLS  ? type_make(info->dtype, 2, batch, seq)
+    bool            has_columns = info->shape == FEED_CELLS || info->shape == FEED_TABLE;
+    TensorType      type = has_columns                ? type_make(info->dtype, 2, batch, cols)
                            : info->shape == FEED_ROWS ? type_make(info->dtype, 1, batch)
                                                       : type_make(info->dtype, 1, info->count);
     return graph_add_value(graph, VALUE_INPUT, info->name, &type);

@@ -230,7 +230,7 @@ Graph *graph_create(Arena *arena, const char *name, const OpDef *const *ops, int
 /* The name is made unique by a suffix where taken. */
 Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const TensorType *type);
 /* The input of a feed, as a program of this shape reads it. */
-Value *graph_add_feed(Graph *graph, Feed feed, int64_t batch, int64_t seq);
+Value *graph_add_feed(Graph *graph, Feed feed, int64_t batch, int64_t cols);
 Value *graph_add_param(Graph *graph, Param *param);      /* the VALUE_PARAM of it; also lists it in params */
 Value *graph_find(const Graph *graph, const char *name); /* NULL: none */
 /* The value is found by this name from here on, made unique by a suffix where taken. */

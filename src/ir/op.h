@@ -136,7 +136,14 @@ typedef enum InputHolds {
     HOLDS_SLOTS,     /* of sequences, each another, and -1 */
     HOLDS_SEEN,      /* see ops/attrs.h */
     HOLDS_SCALE,     /* rows of 4: a tensor's scale, see ops/lowbit/fp8.h */
+    HOLDS_PAGES,     /* pages of a cache, each once where there are as many */
 } InputHolds;
+
+/* A KV cache in pages that all rows share, and where each row's positions lie in it. */
+typedef struct CacheShape {
+    int64_t pages, page_len;
+    Value  *starts, *row_pages; /* feeds `starts` and `pages` */
+} CacheShape;
 
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */
 typedef struct OpSample {
@@ -204,7 +211,7 @@ struct OpDef {
     uint32_t grad_outputs;             /* bit k: output k has a gradient too; the first always has */
     /* Emits at the cursor the form that appends this run's keys and values to a cache and reads all of it, for prefill and decode;
      * NULL: the op works on each token by itself, or has no such form. */
-    Status (*cached)(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out);
+    Status (*cached)(Graph *graph, const Node *node, const CacheShape *shape, Node **out);
     /* Notes whether every row is one document (padding behind it at most), which kernels may then rely on; NULL: all the same. */
     void (*set_dense)(Node *node, bool dense);
     const OpSample *samples;

@@ -159,6 +159,9 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
     case HOLDS_SCALE:
         draw_scales(data, numel / FP8_SCALE_FLOATS);
         break;
+    case HOLDS_PAGES: /* from the last one down */
+        for (int64_t i = 0; i < numel; i++) ((int32_t *)data)[i] = (int32_t)(range - 1 - i % range);
+        break;
     }
 }
 

@@ -1,20 +1,22 @@
 /* cache: for entries with a cache. Attention appends this run's keys and values to it and attends over all of it; an entry of one token
- * computes logits of that token of each row only (input `row`, a chunk's last true token). */
+ * computes logits of that token of each row only (input `row`, a chunk's last true token). Behind them tokens are chosen (sampling.c). */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-static Status use_cache(PassContext *context, Graph *graph, Node *node)
+static Status use_cache(Graph *graph, Node *node, const CacheShape *shape)
 {
     Node *cached;
     graph->layer = node->layer;
     graph->part = node->part;
     graph->cursor = node;
-    TRY(node->op->cached(graph, node, context->program->spec.batch, context->options->cache_len, &cached));
+    TRY(node->op->cached(graph, node, shape, &cached));
     graph->cursor = NULL;
     graph_replace_uses(graph, node->out[0], cached->out[0], node);
     graph_remove_node(graph, node);
     return OK;
 }
+
+enum { MAX_OVER = 4 };
 
 /* What the logits may go through behind the head, element by element. */
 static bool is_over_head(const Node *node)
@@ -22,41 +24,74 @@ static bool is_over_head(const Node *node)
     return node && (node->op == &op_softcap || node->op == &op_scale);
 }
 
-/* The logits again of one row. */
-static Status one_row(PassContext *context, Graph *graph)
+/* What makes the logits: the head's product, and what is over it, from the last one down. */
+typedef struct Head {
+    Node *product, *over[MAX_OVER];
+    int   num_over;
+} Head;
+
+static Status find_head(const PassContext *context, Graph *graph, Head *out)
 {
-    enum { MAX_OVER = 4 };
-    Value *logits = graph_output(graph, "logits"), *value;
-    Node  *head = logits ? logits->producer : NULL, *over[MAX_OVER], *last = head, *node;
-    int    num_over = 0;
-    for (; is_over_head(head) && num_over < MAX_OVER; head = head->in[0]->producer) over[num_over++] = head;
-    FAIL_IF(!head || head->op != &op_linear, ERR_UNSUPPORTED,
+    Value *logits = graph_output(graph, "logits");
+    Node  *node = logits ? logits->producer : NULL;
+    *out = (Head){0};
+    for (; is_over_head(node) && out->num_over < MAX_OVER; node = node->in[0]->producer) out->over[out->num_over++] = node;
+    FAIL_IF(!node || node->op != &op_linear, ERR_UNSUPPORTED,
             "%s: \"logits\" isn't a linear layer's output, or softcap or scale of it; generation needs that", context->file);
-    Value *in[] = {head->in[0], graph_add_feed(graph, FEED_ROW, context->program->spec.batch, 1)};
+    out->product = node;
+    return OK;
+}
+
+/* The logits again, of one token of each row, in fp32 where a token is chosen by them: as the product sums them. */
+static Status make_logits(const PassContext *context, Graph *graph, const Head *head)
+{
+    Value       *logits = graph_output(graph, "logits"), *x = head->product->in[0], *value;
+    Node        *last = logits->producer, *node;
+    LinearAttrs  attrs = *(const LinearAttrs *)head->product->attrs;
+    const Entry *entry = context->program->spec.entry;
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->cursor = last;
-    TRY(graph_add_node(graph, &op_gather_row, NULL, "last_row", in, 2, ~0u, &node));
-    Value *head_in[] = {node->out[0], head->in[1], head->in[2]};
-    TRY(graph_add_node(graph, &op_linear, NULL, "last_logits", head_in, 3, ~0u, &node));
+    if (entry->one_token) {
+        Value *in[] = {x, graph_add_feed(graph, FEED_ROW, context->program->spec.batch, 1)};
+        TRY(graph_add_node(graph, &op_gather_row, NULL, "last_row", in, 2, ~0u, &node));
+        x = node->out[0];
+    }
+    if (entry->chooses) attrs.dtype = DTYPE_TO_ATTR(DT_F32);
+    Value *head_in[] = {x, head->product->in[1], head->product->in[2]};
+    TRY(graph_add_node(graph, &op_linear, &attrs, "last_logits", head_in, 3, ~0u, &node));
     value = node->out[0];
-    for (int i = num_over - 1; i >= 0; i--) {
-        TRY(graph_add_node(graph, over[i]->op, over[i]->attrs, arena_printf(graph->arena, "last_%s", over[i]->out[0]->name), &value, 1, ~0u,
-                           &node));
+    for (int i = head->num_over - 1; i >= 0; i--) {
+        Node *over = head->over[i];
+        TRY(graph_add_node(graph, over->op, over->attrs, arena_printf(graph->arena, "last_%s", over->out[0]->name), &value, 1, ~0u, &node));
         value = node->out[0];
     }
     graph->cursor = NULL;
     graph_replace_uses(graph, logits, value, last);
-    for (int i = 0; i < num_over; i++) graph_remove_node(graph, over[i]);
-    graph_remove_node(graph, head);
+    for (int i = 0; i < head->num_over; i++) graph_remove_node(graph, head->over[i]);
+    graph_remove_node(graph, head->product);
     return OK;
+}
+
+static CacheShape cache_shape(const PassContext *context, Graph *graph)
+{
+    int64_t rows = context->program->spec.batch;
+    return (CacheShape){.pages = compile_cache_pages(context->options),
+                        .page_len = CACHE_PAGE_LEN,
+                        .starts = graph_add_feed(graph, FEED_STARTS, rows, 1),
+                        .row_pages = graph_add_feed(graph, FEED_PAGES, rows, compile_row_pages(context->options))};
 }
 
 Status pass_cache(PassContext *context, Graph **graph)
 {
+    const Entry *entry = context->program->spec.entry;
+    CacheShape   shape = cache_shape(context, *graph);
+    Head         head;
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
-        if (node->op->cached) TRY(use_cache(context, *graph, node));
+        if (node->op->cached) TRY(use_cache(*graph, node, &shape));
     }
-    return context->program->spec.entry->one_token ? one_row(context, *graph) : OK;
+    if (entry->one_token || entry->chooses) TRY(find_head(context, *graph, &head));
+    if (entry->one_token || entry->chooses) TRY(make_logits(context, *graph, &head));
+    return entry->chooses ? add_sampling(context, *graph, &shape) : OK;
 }

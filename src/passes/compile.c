@@ -2,6 +2,7 @@
  * lasting values have one place for all of them. */
 #include "passes/compile.h"
 
+#include "ops/infer.h"
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
@@ -70,6 +71,8 @@ Status plan_start(Arena *arena, const CompileOptions *options, Device *device, P
     plan->arena = arena;
     plan->optimizer = optimizer_name(options->optimizer);
     plan->cache_len = options->cache_len;
+    plan->choices = options->sampling.vocab;
+    plan->cache_pages = compile_cache_pages(options);
     plan->rank = options->rank;
     plan->world = options->world;
     TRY(device->api->facts(device, &plan->facts));
@@ -98,6 +101,33 @@ CompileOptions compile_defaults(void)
         .normuon = normuon_defaults(),
         .precision = {.amax_history = 1024, .fp4_hadamard = true, .fp4_four_six = true},
     };
+}
+
+static int64_t most_cached(const CompileOptions *options, bool rows)
+{
+    int64_t most = 0;
+    for (int i = 0; i < options->num_programs; i++) {
+        const ProgramSpec *spec = &options->programs[i];
+        int64_t            count = rows ? spec->batch : spec->seq;
+        if (spec->entry->is_cached && count > most) most = count;
+    }
+    return most;
+}
+
+int64_t compile_row_pages(const CompileOptions *options)
+{
+    return div_up(options->cache_len + most_cached(options, false), CACHE_PAGE_LEN);
+}
+
+int64_t compile_cache_rows(const CompileOptions *options)
+{
+    return most_cached(options, true);
+}
+
+int64_t compile_cache_pages(const CompileOptions *options)
+{
+    int64_t row = div_up(options->cache_len, CACHE_PAGE_LEN);
+    return 1 + (options->cache_pages ? options->cache_pages : compile_cache_rows(options) * row);
 }
 
 void compile_add_spec(CompileOptions *options, ProgramSpec spec)

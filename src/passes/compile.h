@@ -68,6 +68,17 @@ typedef enum Offload {
 } Offload;
 const char *offload_name(Offload offload);
 
+/* How programs that choose tokens do: what a request may ask for. */
+typedef struct SamplingOptions {
+    int64_t vocab;     /* ids below it are chosen: embeddings are often longer than the vocabulary; 0: all */
+    int     best;      /* log-probabilities of that many of the likeliest tokens are told */
+    bool    penalties; /* tokens that were seen may score less */
+    int     biases;    /* most scores that a row changes */
+} SamplingOptions;
+
+/* Positions that a page of the KV cache holds. */
+enum { CACHE_PAGE_LEN = 32 };
+
 enum { MAX_PROGRAMS = 32 };
 
 /* bf16 sums of more gradients than this lose what is small against the sum: 0.4 % of it at 512, 3 % at 1,024. */
@@ -76,7 +87,9 @@ enum { MOST_NARROW_SUMS = 64 };
 typedef struct CompileOptions {
     ProgramSpec programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of an entry differ in shape */
     int         num_programs;
-    int64_t     cache_len;    /* tokens of a row of the KV cache */
+    int64_t     cache_len;    /* most tokens of a row of the KV cache */
+    int64_t     cache_pages;  /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
+    SamplingOptions sampling; /* of programs that choose tokens */
     DType       model_dtype;  /* parameters and activations */
     bool        fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
     DType       master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
@@ -126,6 +139,12 @@ void compile_drop(CompileOptions *options, const Entry *entry);
 bool compile_has(const CompileOptions *options, const ProgramSpec *spec);
 /* What was asked for first of an entry; NULL: nothing. */
 const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entry);
+
+/* Of the programs that read a KV cache: pages that a row has at most, its longest run of new tokens behind cache_len included; the most rows of
+ * one; the pages of the cache, the one that is nobody's included. */
+int64_t compile_row_pages(const CompileOptions *options);
+int64_t compile_cache_rows(const CompileOptions *options);
+int64_t compile_cache_pages(const CompileOptions *options);
 
 /* An input of the model's own that is an index is less than this everywhere; INT64_MAX: nothing looks it up. */
 int64_t compile_index_bound(const Plan *plan, const char *input);

@@ -46,6 +46,9 @@ NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_CO
  * fp32_grads: see CompileOptions. */
 NODISCARD Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads);
 
+/* Pass cache for entries that choose tokens. */
+NODISCARD Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape);
+
 /* Pass precision for bases that are kept in FP8 with scales of tiles. */
 NODISCARD Status precision_tiles(PassContext *context, Graph *graph);
 

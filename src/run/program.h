@@ -220,7 +220,9 @@ typedef struct Plan {
     int           num_buckets;
     const char   *optimizer;                /* its name, which checkpoints keep */
     const char   *own_feeds[FEED_MOST_OWN]; /* names of the inputs of the model's own; NULL: no more */
-    int64_t       cache_len;                /* of the programs that generate: tokens of prompt and text together */
+    int64_t       cache_len;                /* of the programs that generate: most tokens of prompt and text together of a sequence */
+    int64_t       choices;                  /* ids below it are chosen; 0: all that the head has */
+    int64_t       cache_pages;              /* of the KV cache, the one that is nobody's included */
     ScaledTensor *scaled;
     int           num_scaled;
     TiledWeight  *tiled;
@@ -243,6 +245,13 @@ const Program *plan_program_of(const Plan *plan, const Entry *entry, int64_t bat
 const Program *plan_micro(const Plan *plan, int64_t micro, int64_t count);
 /* How often a program runs in an optimizer step of `micros` micro-steps. */
 int64_t program_times(const Plan *plan, const Program *program, int64_t micros);
+
+/* Of programs that choose tokens, by slot: the token chosen last, i32 (S); what penalties look at, i32 (S,V); what the host is told of the
+ * last DECODE_RING runs, by row, i32 (DECODE_RING,S,3+2n) (op tell_rows). */
+#define DECODE_NEXT "decode.next"
+#define DECODE_SEEN "decode.seen"
+#define DECODE_TOLD "decode.told"
+enum { DECODE_RING = 8 };
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
  * program's own names there are those of the buckets and these. */

@@ -275,7 +275,7 @@ Status session_sync(Session *s)
 
 static int mark_of(int64_t number, bool end)
 {
-    return (int)(2 * number % DEVICE_MARKS) + end;
+    return (int)(2 * number % DEVICE_STEP_MARKS) + end;
 }
 
 Status session_begin_step(Session *s, int64_t number)
@@ -292,6 +292,16 @@ Status session_await_step(Session *s, int64_t number, double *out_seconds)
 {
     TRY(s->device->api->await(s->device, mark_of(number, true)));
     return s->device->api->seconds_between(s->device, mark_of(number, false), mark_of(number, true), out_seconds);
+}
+
+Status session_mark_run(Session *s, int64_t number)
+{
+    return s->device->api->mark(s->device, DEVICE_STEP_MARKS + (int)(number % DEVICE_RUN_MARKS));
+}
+
+Status session_await_run(Session *s, int64_t number)
+{
+    return s->device->api->await(s->device, DEVICE_STEP_MARKS + (int)(number % DEVICE_RUN_MARKS));
 }
 
 Status session_idle_before(Session *s, int64_t number, double *out_seconds)

@@ -43,10 +43,14 @@ NODISCARD Status session_load(Session *session, bool adapters, const LoadSource 
 NODISCARD Status session_run(Session *session, const Program *program);
 NODISCARD Status session_sync(Session *session);
 /* Step `number` begins and ends: marks stand before and behind what is run in between, and `await` waits for the second without what
- * was run since. At most DEVICE_MARKS / 2 steps are known. *out_seconds: what the device took from one mark to the other. */
+ * was run since. At most DEVICE_STEP_MARKS / 2 steps are known. *out_seconds: what the device took from one mark to the other. */
 NODISCARD Status session_begin_step(Session *session, int64_t number);
 NODISCARD Status session_end_step(Session *session, int64_t number);
 NODISCARD Status session_await_step(Session *session, int64_t number, double *out_seconds);
+/* The same of single runs, which don't disturb the marks of steps: `await` waits for what was run before the mark. The last DEVICE_RUN_MARKS are
+ * known. */
+NODISCARD Status session_mark_run(Session *session, int64_t number);
+NODISCARD Status session_await_run(Session *session, int64_t number);
 /* What the device idled before step `number`, which has ended: from the end of the step before it to its beginning. */
 NODISCARD Status session_idle_before(Session *session, int64_t number, double *out_seconds);
 /* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */

@@ -88,7 +88,6 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
         GenerateJob generation = {.prompt = ids.data,
                                   .prompt_len = ids.len,
                                   .max_tokens = c->sample_max_tokens,
-                                  .vocab_size = tokenizer_vocab_size(s->tokenizer),
                                   .sample = {.temperature = c->sample_temperature, .top_p = 1, .seed = (uint64_t)c->seed + (uint64_t)index},
                                   .eos = stops,
                                   .num_eos = num_stops,

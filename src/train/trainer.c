@@ -185,6 +185,7 @@ Status trainer_make_plan(Trainer *t)
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
     TRY(setup_options(t->config, t->model, &t->options));
+    if (t->tokenizer) t->options.sampling.vocab = tokenizer_vocab_size(t->tokenizer);
     if (t->is_driven) add_driven_programs(t);
     t->options.accuracy = t->is_driven;
     t->options.rank = t->place.rank;

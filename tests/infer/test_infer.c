@@ -100,59 +100,6 @@ static void losses_of_windows_are_those_of_their_texts(void)
     infer_close(&infer);
 }
 
-static void sampling_follows_the_softmax(void)
-{
-    enum { DRAWS = 20000 };
-    const float   logits[] = {0.0f, 1.0f, 2.0f, -1.0f};
-    double        sum = 0;
-    int           count[4] = {0};
-    SampleOptions options = {.temperature = 0.5, .top_p = 1, .seed = 9};
-    Sampler      *sampler = sampler_create(&options, 4);
-    for (int i = 0; i < DRAWS; i++) count[sampler_pick(sampler, logits, i)]++;
-    for (int i = 0; i < 4; i++) sum += exp(logits[i] / 0.5);
-    for (int i = 0; i < 4; i++) {
-        double p = exp(logits[i] / 0.5) / sum;
-        EXPECT_NEAR(count[i] / (double)DRAWS, p, 4 * sqrt(p * (1 - p) / DRAWS) + 1e-9);
-    }
-    sampler_destroy(sampler);
-    options = (SampleOptions){.temperature = 1, .top_k = 2, .top_p = 1};
-    sampler = sampler_create(&options, 4);
-    for (int i = 0; i < 500; i++) EXPECT(sampler_pick(sampler, logits, i) == 1 || sampler_pick(sampler, logits, i) == 2);
-    sampler_destroy(sampler);
-    options = (SampleOptions){.temperature = 1, .top_p = 0.5};
-    sampler = sampler_create(&options, 4);
-    for (int i = 0; i < 500; i++) EXPECT_INT(sampler_pick(sampler, logits, i), 2);
-    sampler_destroy(sampler);
-}
-
-/* Of equal logits the lower ids come first, wherever something is cut. */
-static void ties_go_to_the_lower_ids(void)
-{
-    enum { MANY = 3000, FEW = 7 };
-    static float logits[MANY];
-    for (int i = 0; i < MANY; i++) logits[i] = i % 2 ? 1.0f : 2.0f; /* the even ids tie */
-    const struct {
-        SampleOptions options;
-        int32_t       below; /* the even ids that may come */
-    } cases[] = {
-        {{.temperature = 0, .top_p = 1}, 2},
-        {{.temperature = 1, .top_p = 1, .top_k = 1}, 2},
-        {{.temperature = 1, .top_p = 1, .top_k = FEW}, 2 * FEW},
-        {{.temperature = 0.01, .top_p = 0.25}, MANY / 4},
-    };
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        Sampler *sampler = sampler_create(&cases[c].options, MANY);
-        int32_t  most = 0;
-        for (int i = 0; i < 200; i++) {
-            int32_t id = sampler_pick(sampler, logits, i);
-            EXPECT(id % 2 == 0 && id < cases[c].below);
-            most = id > most ? id : most;
-        }
-        EXPECT(most >= cases[c].below * 3 / 4 - 2); /* all of them come */
-        sampler_destroy(sampler);
-    }
-}
-
 /* The tensor of a folder that holds this part of a matrix. */
 static const StTensor *stored_part(const StFile *file, const char *matrix, const char *part)
 {
@@ -257,5 +204,4 @@ static void bigram_is_witten_bell(void)
 }
 
 TEST_MAIN(TEST(greedy_text_is_that_without_a_cache), TEST(the_context_s_end_ends_the_text),
-          TEST(losses_of_windows_are_those_of_their_texts), TEST(sampling_follows_the_softmax), TEST(ties_go_to_the_lower_ids),
-          TEST(quantised_folders_evaluate_as_in_transformers), TEST(bigram_is_witten_bell))
+          TEST(losses_of_windows_are_those_of_their_texts), TEST(quantised_folders_evaluate_as_in_transformers), TEST(bigram_is_witten_bell))

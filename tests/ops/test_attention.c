@@ -227,8 +227,16 @@ static void large_scores_stay_finite(void)
     op_case_free(&c);
 }
 
+enum { PAGE_LEN = 16, ROW_PAGES = 10 };
+
+/* Rows take turns at pages, from the last one down; page 0 is nobody's. */
+static int32_t page_of(int64_t batch, int64_t b, int64_t i)
+{
+    return (int32_t)(batch * ROW_PAGES - i * batch - b);
+}
+
 /* One run of attention_cached over tokens [position, position + len) of the problem; kc and vc are updated. */
-static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, int64_t cache_len, bool packed, float *o)
+static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, bool packed, float *o)
 {
     const Problem *p = e->p, part = {p->batch, len, p->heads, p->kv_heads, p->dim, 0, p->window, p->softcap};
     AttentionAttrs attrs = attrs_of(p);
@@ -242,14 +250,17 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
         memcpy(piece.v + b * len * wk, e->v + (b * p->len + position) * wk, (size_t)(len * wk) * sizeof(double));
     }
     qkv_types(&part, packed, in);
-    in[3] = in[4] = type_make(DT_F32, 4, p->batch, cache_len, p->kv_heads, p->dim);
-    in[5] = type_make(DT_I64, 1, (int64_t)STEP_COUNT);
+    in[3] = in[4] = type_make(DT_F32, 4, 1 + p->batch * ROW_PAGES, (int64_t)PAGE_LEN, p->kv_heads, p->dim);
+    in[5] = type_make(DT_I32, 1, p->batch);
+    in[6] = type_make(DT_I32, 2, p->batch, (int64_t)ROW_PAGES);
     EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, in));
     put_qkv(&c, 0, &piece, packed);
     memcpy(c.in[3].data, kc, c.in[3].bytes);
     memcpy(c.in[4].data, vc, c.in[4].bytes);
-    memset(c.in[5].data, 0, c.in[5].bytes);
-    ((int64_t *)c.in[5].data)[STEP_POSITION] = position;
+    for (int64_t b = 0; b < p->batch; b++) {
+        ((int32_t *)c.in[5].data)[b] = (int32_t)position;
+        for (int64_t i = 0; i < ROW_PAGES; i++) ((int32_t *)c.in[6].data)[b * ROW_PAGES + i] = page_of(p->batch, b, i);
+    }
     RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "cached"));
     memcpy(kc, c.out[1].data, c.out[1].bytes);
@@ -263,7 +274,7 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
 static void fill_in_pieces(int64_t window, double softcap)
 {
     const Problem p = {2, 150, 4, 2, 16, 1000, window, softcap};
-    const int64_t pieces[] = {70, 1, 1, 64, 13, 1}, cache_len = 160;
+    const int64_t pieces[] = {70, 1, 1, 64, 13, 1};
     Exact         e = exact_make(&p);
     memset((void *)e.doc_start, 0, (size_t)(p.batch * p.len) * sizeof(int32_t));
     memset(e.o, 0, (size_t)(p.batch * p.len * p.heads * p.dim) * sizeof(double));
@@ -271,11 +282,11 @@ static void fill_in_pieces(int64_t window, double softcap)
         for (int64_t t = 0; t < p.len; t++)
             for (int64_t h = 0; h < p.heads; h++) exact_row(&e, 0.25, b, t, h);
     for (int packed = 0; packed < 2; packed++) {
-        int64_t numel = p.batch * cache_len * p.kv_heads * p.dim, width = p.heads * p.dim, position = 0;
+        int64_t numel = (1 + p.batch * ROW_PAGES) * PAGE_LEN * p.kv_heads * p.dim, width = p.heads * p.dim, position = 0;
         float  *kc = calloc((size_t)numel, 4), *vc = calloc((size_t)numel, 4), *o = calloc((size_t)(p.batch * p.len * width), 4);
         for (int64_t i = 0; i < numel; i++) kc[i] = vc[i] = NAN; /* what isn't written yet is never read */
         for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; position += pieces[i++])
-            cached_run(&e, position, pieces[i], kc, vc, cache_len, packed, o);
+            cached_run(&e, position, pieces[i], kc, vc, packed, o);
         EXPECT_INT(position, p.len);
         expect_heads(o, width, 0, e.o, p.batch * p.len, width, "cached");
         free(kc), free(vc), free(o);
@@ -291,22 +302,68 @@ static void cache_filled_in_pieces_equals_attention_at_once(void)
     fill_in_pieces(20, 3);
 }
 
+/* Runs tokens [start, start + len) of one row of `heads` over caches that hold the tokens before them; o (len, H D). */
+static void row_run(const float *qkv, int64_t width, int64_t start, int64_t len, int64_t last_page, float *o)
+{
+    static const AttentionAttrs attrs = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .window = 50};
+    const TensorType            cache = type_make(DT_F32, 4, (int64_t)30, (int64_t)PAGE_LEN, (int64_t)2, (int64_t)16);
+    TensorType                  in[NODE_MAX_IN] = {0};
+    OpCase                      c;
+    RunOptions                  run = {.want = ~0u, .poison = 0xFF};
+    in[0] = type_make(DT_F32, 3, (int64_t)1, len, width);
+    in[3] = in[4] = cache;
+    in[5] = type_make(DT_I32, 1, (int64_t)1);
+    in[6] = type_make(DT_I32, 2, (int64_t)1, (int64_t)ROW_PAGES);
+    EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, in));
+    memcpy(c.in[0].data, qkv + start * width, c.in[0].bytes);
+    for (int64_t i = 0; i < ROW_PAGES; i++) ((int32_t *)c.in[6].data)[i] = (int32_t)(last_page - i);
+    *(int32_t *)c.in[5].data = (int32_t)start;
+    for (int64_t t = 0; t < start; t++)
+        for (int64_t i = 0; i < 32; i++) {
+            int64_t to = ((last_page - t / PAGE_LEN) * PAGE_LEN + t % PAGE_LEN) * 32 + i;
+            ((float *)c.in[3].data)[to] = qkv[t * width + 64 + i];
+            ((float *)c.in[4].data)[to] = qkv[t * width + 96 + i];
+        }
+    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "row"));
+    memcpy(o, c.out[0].data, c.out[0].bytes);
+    op_case_free(&c);
+}
+
+static void a_token_has_the_same_bits_alone_and_in_any_run(void)
+{
+    enum { LEN = 150, WIDTH = (4 + 2 * 2) * 16, OUT = 4 * 16 };
+    float *qkv = malloc(sizeof(float) * LEN * WIDTH), *whole = malloc(sizeof(float) * LEN * OUT), *part = malloc(sizeof(float) * LEN * OUT);
+    for (int64_t i = 0; i < LEN * WIDTH; i++) qkv[i] = (float)(i * 7919 % 1013) / 500 - 1;
+    row_run(qkv, WIDTH, 0, LEN, 29, whole);
+    const int64_t runs[][2] = {{149, 1}, {0, 1}, {64, 1}, {63, 2}, {17, 40}, {100, 50}, {128, 20}};
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        row_run(qkv, WIDTH, runs[i][0], runs[i][1], 12, part);
+        EXPECT_INT(memcmp(part, whole + runs[i][0] * OUT, sizeof(float) * (size_t)(runs[i][1] * OUT)), 0);
+    }
+    free(qkv), free(whole), free(part);
+}
+
 static void positions_outside_the_cache_are_refused(void)
 {
     const Problem  p = {1, 3, 1, 1, 4, 1000, 0, 0};
-    const int64_t  bad[] = {-1, 6, 1000000, INT64_MAX};
+    const int32_t  bad[] = {-1, 6, 1000000, INT32_MAX};
     AttentionAttrs attrs = attrs_of(&p);
     TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
     qkv_types(&p, false, in);
-    in[3] = in[4] = type_make(DT_F32, 4, (int64_t)1, (int64_t)8, (int64_t)1, (int64_t)4);
-    in[5] = type_make(DT_I64, 1, (int64_t)STEP_COUNT);
+    in[3] = in[4] = type_make(DT_F32, 4, (int64_t)3, (int64_t)4, (int64_t)1, (int64_t)4);
+    in[5] = type_make(DT_I32, 1, (int64_t)1);
+    in[6] = type_make(DT_I32, 2, (int64_t)1, (int64_t)2);
     EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, in));
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         RunOptions run = {.want = ~0u, .poison = 0xFF};
-        for (int k = 0; k < 5; k++) memset(c.in[k].data, 0, c.in[k].bytes);
-        for (int k = 0; k < STEP_COUNT; k++) ((int64_t *)c.in[5].data)[k] = bad[i];
-        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "outside"), ERR_INVALID, "outside the key/value cache of 8");
+        for (int k = 0; k < 7; k++) memset(c.in[k].data, 0, c.in[k].bytes);
+        *(int32_t *)c.in[5].data = bad[i];
+        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "outside"), ERR_INVALID,
+                     "outside its 8 positions of the key/value cache");
+        *(int32_t *)c.in[5].data = 0;
+        ((int32_t *)c.in[6].data)[1] = i % 2 ? 3 + (int32_t)i : -1;
+        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "no page"), ERR_INVALID, "the key/value cache has 3 pages");
     }
     op_case_free(&c);
 }
@@ -382,4 +439,5 @@ static void scores_of_long_rows_are_not_held(void)
 
 TEST_MAIN(TEST(wrong_attributes_are_refused), TEST(scores_of_long_rows_are_not_held), TEST(forward_and_backward_match_the_definition),
           TEST(large_scores_stay_finite), TEST(cache_filled_in_pieces_equals_attention_at_once),
+          TEST(a_token_has_the_same_bits_alone_and_in_any_run),
           TEST(positions_outside_the_cache_are_refused), TEST(documents_that_begin_later_are_refused))

@@ -45,7 +45,7 @@ def add(op, case, ins, outs, **attrs):
             name, t = name + ".e2m1", t[:, ::2] | t[:, 1::2] << 4
         dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8, E4M3, E5M2) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
-    wide = {"adamw": (7, 8), "attention_cached": (5,), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,),
+    wide = {"adamw": (7, 8), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,),
             "fp8_update": (5,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
@@ -252,6 +252,17 @@ def make_attention():
     make_cached_attention()
 
 
+def in_pages(x, size):
+    """Rows (B,L,G,D) of a cache as pages (N,size,G,D), which rows take in turns from the last one down, and their table; page 0 is nobody's."""
+    b, count = x.shape[0], x.shape[1] // size
+    pages = torch.full((1 + b * count, size, *x.shape[2:]), 3.0, dtype=x.dtype)
+    table = torch.tensor([[b * count - i * b - row for i in range(count)] for row in range(b)], dtype=torch.int32)
+    for row in range(b):
+        for i in range(count):
+            pages[table[row, i]] = x[row, i * size:(i + 1) * size]
+    return pages, table
+
+
 def make_cached_attention():
     """The cache holds noise from the position on, which must not be read."""
     b, length, h, g, d = 2, 9, 4, 2, 4
@@ -264,11 +275,12 @@ def make_cached_attention():
         o = attention(q, k, v, torch.zeros(b, total, dtype=torch.int64))[:, position:]
         kc_after, vc_after = kc.clone(), vc.clone()
         kc_after[:, position:total], vc_after[:, position:total] = k[:, position:], v[:, position:]
-        step = torch.tensor([0, 0, position, 0])
+        (kc, table), (vc, _), (kc_after, _), (vc_after, _) = (in_pages(x, 3) for x in (kc, vc, kc_after, vc_after))
+        where = [torch.full((b,), position, dtype=torch.int32), table]
         attrs = dict(num_heads=h, num_kv_heads=g, head_dim=d, scale=0.0)
         q, k, v = q[:, position:], k[:, position:], v[:, position:]
-        add("attention_cached", case, [q, k, v, kc, vc, step], [o, kc_after, vc_after], **attrs)
-        add("attention_cached", case + "_packed", [join_qkv(q, k, v), None, None, kc, vc, step],
+        add("attention_cached", case, [q, k, v, kc, vc, *where], [o, kc_after, vc_after], **attrs)
+        add("attention_cached", case + "_packed", [join_qkv(q, k, v), None, None, kc, vc, *where],
             [o, kc_after, vc_after], **attrs)
 
 
@@ -291,8 +303,10 @@ def make_local_attention():
     o = attention(q, k, v, torch.zeros(b, position + t, dtype=torch.int64), **how)[:, position:]
     cache = [torch.cat((x[:, :position], torch.zeros(b, t, g, d), noise), 1) for x in (k, v)]
     after = [torch.cat((x, noise), 1) for x in (k, v)]
+    cache, after = [in_pages(x, 4) for x in cache], [in_pages(x, 4)[0] for x in after]
+    where = [torch.tensor([position], dtype=torch.int32), cache[0][1]]
     add("attention_cached", "window_softcap",
-        [q[:, position:], k[:, position:], v[:, position:], *cache, torch.tensor([0, 0, position, 0])], [o, *after],
+        [q[:, position:], k[:, position:], v[:, position:], *(pages for pages, _ in cache), *where], [o, *after],
         num_heads=h, num_kv_heads=g, head_dim=d, **how)
 
 

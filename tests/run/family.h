@@ -278,3 +278,20 @@ __attribute__((unused)) static double step_once(Family *f, int step, double *nor
     *norm = sqrt((double)norm2);
     return (double)loss;
 }
+
+/* Rows of a program with a cache go on at `position`, each in pages of its own; no token is chosen. */
+static __attribute__((unused)) void family_place(Family *f, const Program *program, int64_t position)
+{
+    int64_t rows = program->spec.batch, cols = graph_find(program->graph, "pages")->type.dim[1];
+    int64_t own = (f->plan->cache_len + CACHE_PAGE_LEN - 1) / CACHE_PAGE_LEN, run[STEP_COUNT] = {0};
+    int32_t starts[FAMILY_TOKENS], slots[FAMILY_TOKENS], pages[FAMILY_TOKENS] = {0};
+    for (int64_t b = 0; b < rows; b++) {
+        starts[b] = (int32_t)position;
+        slots[b] = -1;
+        for (int64_t i = 0; i < own; i++) pages[b * cols + i] = (int32_t)(1 + b * own + i);
+    }
+    EXPECT_OK(session_write(f->session, "starts", starts, (size_t)rows * 4));
+    EXPECT_OK(session_write(f->session, "slots", slots, (size_t)rows * 4));
+    EXPECT_OK(session_write(f->session, "pages", pages, (size_t)(rows * cols) * 4));
+    EXPECT_OK(session_write(f->session, "step", run, sizeof run));
+}

@@ -12,10 +12,9 @@ static void run_rows(Family *f, const Program *program, const int32_t *ids, int 
             positions[b * chunk + t] = position + t;
         }
     }
-    int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
+    family_place(f, program, position);
     EXPECT_OK(session_write(f->session, "tokens", tokens, (size_t)(FAMILY_B * chunk) * 4));
     EXPECT_OK(session_write(f->session, "positions", positions, (size_t)(FAMILY_B * chunk) * 4));
-    EXPECT_OK(session_write(f->session, "step", step, sizeof step));
     if (row) EXPECT_OK(session_write(f->session, "row", row, FAMILY_B * 4));
     EXPECT_OK(session_run(f->session, program));
 }
@@ -105,7 +104,7 @@ static void write_ints(Family *f, const char *name, const int32_t *values, int64
 /* What a program gives for tokens that are the same in every session: at most ROWS * FAMILY_V or FAMILY_TOKENS numbers. */
 static void run_shape(Family *f, const Program *program, int64_t position, float *out)
 {
-    int64_t     step[STEP_COUNT] = {[STEP_POSITION] = position}, cells = program->spec.batch * program->spec.seq;
+    int64_t     cells = program->spec.batch * program->spec.seq;
     int32_t     tokens[FAMILY_TOKENS], positions[FAMILY_TOKENS], zeros[FAMILY_TOKENS] = {0}, row[ROWS] = {0};
     const char *output = program->spec.entry == &entry_eval ? "losses" : "logits";
     int64_t     bytes = type_bytes(&graph_output(program->graph, output)->type);
@@ -119,7 +118,7 @@ static void run_shape(Family *f, const Program *program, int64_t position, float
     if (program->spec.entry == &entry_prefill) write_ints(f, "row", row, program->spec.batch);
     if (program->spec.entry == &entry_eval) write_ints(f, "labels", tokens, cells);
     if (program->spec.entry == &entry_eval) write_ints(f, "doc_start", zeros, cells);
-    EXPECT_OK(session_write(f->session, "step", step, sizeof step));
+    if (program->spec.entry->is_cached) family_place(f, program, position);
     EXPECT_OK(session_run(f->session, program));
     EXPECT_OK(session_output(f->session, program, output, out, (size_t)bytes));
 }
@@ -202,7 +201,6 @@ static void a_text_goes_on_in_another_shape(void)
         bool           first = position < 12;
         const Program *program =
             first ? plan_program_of(f.plan, &entry_prefill, 2, 12) : plan_program_of(f.plan, &entry_decode, position % 2 ? 1 : ROWS, 1);
-        int64_t step[STEP_COUNT] = {[STEP_POSITION] = position};
         int32_t tokens[FAMILY_TOKENS], positions[FAMILY_TOKENS], row[FAMILY_B] = {11, 11};
         for (int64_t i = 0; i < program->spec.batch * program->spec.seq; i++) {
             positions[i] = (int32_t)(position + i % program->spec.seq);
@@ -211,7 +209,7 @@ static void a_text_goes_on_in_another_shape(void)
         write_ints(&f, "tokens", tokens, program->spec.batch * program->spec.seq);
         write_ints(&f, "positions", positions, program->spec.batch * program->spec.seq);
         write_ints(&f, "row", row, FAMILY_B);
-        EXPECT_OK(session_write(f.session, "step", step, sizeof step));
+        family_place(&f, program, position);
         EXPECT_OK(session_run(f.session, program));
         EXPECT_OK(session_output(f.session, program, "logits", got, (size_t)program->spec.batch * FAMILY_V * sizeof *got));
         int64_t at = first ? 11 : position;

@@ -85,7 +85,8 @@ Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
 Heads heads_of_view(const TensorView *view, int64_t dim)
 {
     int64_t row = view->type.dim[2] * dim;
-    return (Heads){view->data, view->type.dtype, view->type.dim[1] * row, row, dim};
+    return (Heads){
+        .data = view->data, .dtype = view->type.dtype, .batch_stride = view->type.dim[1] * row, .token_stride = row, .dim = dim};
 }
 
 void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Heads *out_k, Heads *out_v)
@@ -97,7 +98,8 @@ void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Hea
         return;
     }
     int64_t row = (a->num_heads + 2 * a->num_kv_heads) * a->dim;
-    *out_q = *out_k = *out_v = (Heads){views[0].data, views[0].type.dtype, a->len * row, row, a->dim};
+    *out_q = *out_k = *out_v = (Heads){
+        .data = views[0].data, .dtype = views[0].type.dtype, .batch_stride = a->len * row, .token_stride = row, .dim = a->dim};
     out_k->data = vec_at_mut(views[0].data, out_q->dtype, a->num_heads * a->dim);
     out_v->data = vec_at_mut(views[0].data, out_q->dtype, (a->num_heads + a->num_kv_heads) * a->dim);
 }
@@ -121,7 +123,8 @@ static OpCost attention_cost(const Node *node)
 
 const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride)
 {
-    if (heads->dtype == DT_F32) {
+    bool in_one = !heads->pages || t / heads->page_len == (t + rows - 1) / heads->page_len;
+    if (heads->dtype == DT_F32 && in_one) {
         *out_stride = heads->token_stride;
         return heads_at(heads, b, t, h);
     }
@@ -207,7 +210,7 @@ static Panel *panel_start(const Attention *a, const SgemmKernel *kernel, int64_t
     p->q = sgemm_pack_b(kernel, true, count, a->dim, heads_at(&a->q, b, t, head), a->q.dtype, a->q.token_stride, p->sum + PANEL * a->dim,
                         kernel->cols * a->dim);
     for (int64_t i = 0; i < PANEL; i++) {
-        int64_t query = t + min_i64(i, count - 1), first = attention_first_key(a, b, query), after = a->first + query + 1;
+        int64_t query = t + min_i64(i, count - 1), first = attention_first_key(a, b, query), after = attention_own_key(a, b, query) + 1;
         p->first[i] = (int32_t)first;
         p->after[i] = (int32_t)after;
         p->begin = min_i64(p->begin, first);
@@ -314,7 +317,7 @@ static double reference_score(const Attention *a, int64_t b, int64_t t, int64_t 
 /* One query of one head, in fp64. */
 static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
 {
-    int64_t begin = attention_first_key(a, b, t), end = a->first + t + 1;
+    int64_t begin = attention_first_key(a, b, t), end = attention_own_key(a, b, t) + 1;
     double  most = -INFINITY, total = 0;
     for (int64_t key = begin; key < end; key++) most = fmax(most, reference_score(a, b, t, h, key));
     for (int64_t key = begin; key < end; key++) total += exp(reference_score(a, b, t, h, key) - most);
@@ -359,14 +362,14 @@ static Status attention_reference(const KernelArgs *args)
     return OK;
 }
 
-static Status attention_use_cache(Graph *graph, const Node *node, int64_t batch, int64_t len, Node **out)
+static Status attention_use_cache(Graph *graph, const Node *node, const CacheShape *shape, Node **out)
 {
     const AttentionAttrs *attrs = node->attrs;
-    TensorType            type = type_make(node->out[0]->type.dtype, 4, batch, len, attrs->num_kv_heads, attrs->head_dim);
+    TensorType type = type_make(node->out[0]->type.dtype, 4, shape->pages, shape->page_len, attrs->num_kv_heads, attrs->head_dim);
     Value                *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
     Value                *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
-    Value                *in[] = {node->in[0], node->in[1], node->in[2], k, v, graph_find(graph, "step")};
-    return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 6, ~0u, out);
+    Value                *in[] = {node->in[0], node->in[1], node->in[2], k, v, shape->starts, shape->row_pages};
+    return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 7, ~0u, out);
 }
 
 static void attention_set_dense(Node *node, bool dense)

@@ -9,22 +9,35 @@ typedef struct Heads {
     void   *data;
     DType   dtype;
     int64_t batch_stride, token_stride, dim;
+    /* Of a cache: tokens of batch row b lie in pages pages[b * row_pages ..] of page_len tokens each, a page being batch_stride elements. */
+    const int32_t *pages; /* NULL: row b is one piece */
+    int64_t        page_len, row_pages;
 } Heads;
+
+static inline int64_t heads_offset(const Heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    if (heads->pages) {
+        b = heads->pages[b * heads->row_pages + t / heads->page_len];
+        t %= heads->page_len;
+    }
+    return b * heads->batch_stride + t * heads->token_stride + h * heads->dim;
+}
 
 static inline const void *heads_at(const Heads *heads, int64_t b, int64_t t, int64_t h)
 {
-    return vec_at(heads->data, heads->dtype, b * heads->batch_stride + t * heads->token_stride + h * heads->dim);
+    return vec_at(heads->data, heads->dtype, heads_offset(heads, b, t, h));
 }
 
 static inline void *heads_at_mut(const Heads *heads, int64_t b, int64_t t, int64_t h)
 {
-    return vec_at_mut(heads->data, heads->dtype, b * heads->batch_stride + t * heads->token_stride + h * heads->dim);
+    return vec_at_mut(heads->data, heads->dtype, heads_offset(heads, b, t, h));
 }
 
 typedef struct Attention {
     int64_t        batch, len;                          /* of queries */
     int64_t        num_heads, num_kv_heads, dim, group; /* group: query heads of one key/value head */
-    int64_t        first;                               /* query t is key number first + t: attends keys up to it */
+    int64_t        first;                               /* keys before the first query: of the longest row, where rows differ */
+    const int32_t *starts;                              /* (batch) keys before the first query of each row; NULL: none */
     int64_t        window;                              /* the last keys up to its own that a query attends; 0: all */
     float          scale, softcap;                      /* softcap 0: none */
     Heads          q, k, v, o;
@@ -32,11 +45,17 @@ typedef struct Attention {
     float         *lse;       /* (batch, num_heads, len); NULL: not wanted */
 } Attention;
 
+/* The number of query t's own key, the last that it attends. */
+static inline int64_t attention_own_key(const Attention *a, int64_t b, int64_t t)
+{
+    return (a->starts ? a->starts[b] : 0) + t;
+}
+
 /* The first key that query t attends. */
 static inline int64_t attention_first_key(const Attention *a, int64_t b, int64_t t)
 {
     int64_t first = a->doc_start ? max_i64(0, a->doc_start[b * a->len + t]) : 0;
-    return a->window ? max_i64(first, a->first + t + 1 - a->window) : first;
+    return a->window ? max_i64(first, attention_own_key(a, b, t) + 1 - a->window) : first;
 }
 
 /* Each query attends its own key at least. Backward relies on it: dk and dv of a key that no query attends would stay unwritten. */

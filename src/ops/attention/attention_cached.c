@@ -1,35 +1,50 @@
-/* attention_cached: attention of new tokens over a key/value cache: their keys and values are written at `position`,
- * then token t attends keys 0..position+t, of a window the last ones. The same position for all batch rows. */
+/* attention_cached: attention of new tokens over a key/value cache in pages: keys and values of row b's tokens are written at positions
+ * starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t, of a window the last ones. Position p of row b lies in page
+ * pages[b][p / S], at p mod S. A query's bits depend neither on the tokens beside it nor on where its pages lie. */
 #include "ops/attention/attention.h"
 
-enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STEP };
+enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 
-/* q | packed, [k], [v], kc (B,P,G,D), vc, step i64 -> o (B,T,H,D) of q's dtype, kc', vc'. */
+/* q | packed, [k], [v], kc (N,S,G,D): N pages of S positions, vc, starts i32 (B), pages i32 (B,P) -> o (B,T,H,D) of q's dtype, kc', vc'. */
 static Status attention_cached_infer(Node *node)
 {
     const AttentionAttrs *attrs = node->attrs;
     TRY(attention_infer_qkv(node, IN_Q));
     const TensorType *q = &node->in[IN_Q]->type;
     for (int k = IN_KC; k <= IN_VC; k++) {
+        const int64_t *first = node->in[IN_KC]->type.dim;
         TRY(infer_input(node, k, k == IN_KC ? "kc" : "vc", DT_SET_FLOAT,
-                        DIMS(q->dim[0], k == IN_KC ? -1 : node->in[IN_KC]->type.dim[1], attrs->num_kv_heads, attrs->head_dim)));
+                        DIMS(k == IN_KC ? -1 : first[0], k == IN_KC ? -1 : first[1], attrs->num_kv_heads, attrs->head_dim)));
         node->out[1 + k - IN_KC]->type = node->in[k]->type;
     }
-    FAIL_IF(node->in[IN_KC]->type.dim[1] < q->dim[1], ERR_INVALID, "a cache of %lld positions is shorter than the %lld tokens of q",
-            (long long)node->in[IN_KC]->type.dim[1], (long long)q->dim[1]);
-    TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));
+    TRY(infer_input(node, IN_STARTS, "starts", DT_SET(DT_I32), DIMS(q->dim[0])));
+    TRY(infer_input(node, IN_PAGES, "pages", DT_SET(DT_I32), DIMS(q->dim[0], -1)));
+    int64_t room = node->in[IN_PAGES]->type.dim[1] * node->in[IN_KC]->type.dim[1];
+    FAIL_IF(room < q->dim[1], ERR_INVALID, "a row's pages hold %lld positions, q has %lld tokens; expected no fewer positions",
+            (long long)room, (long long)q->dim[1]);
     node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, attrs->head_dim);
     return OK;
 }
 
-/* Of the longest run: the whole cache. */
+/* Positions that a row may have. */
+static int64_t room_of(const TensorType *cache, const TensorType *pages)
+{
+    return cache->dim[1] * pages->dim[1];
+}
+
+/* Of the longest rows, whose pages are all read. */
 static OpCost attention_cached_cost(const Node *node)
 {
-    Attention a = attention_dims(node->attrs, &node->in[IN_Q]->type);
-    a.first = node->in[IN_KC]->type.dim[1] - a.len;
+    const TensorType *cache = &node->in[IN_KC]->type, *pages = &node->in[IN_PAGES]->type;
+    Attention         a = attention_dims(node->attrs, &node->in[IN_Q]->type);
+    int64_t           room = room_of(cache, pages), keys = a.window ? min_i64(room, a.window + a.len) : room;
+    a.first = room - a.len;
     OpCost cost = cost_streaming(node, 4 * attention_macs(&a));
-    for (int k = 1; k < 3; k++) /* only the new rows are written */
-        if (node->out[k]) cost.bytes -= (double)type_bytes(&node->out[k]->type);
+    for (int k = 1; k < 3; k++) {
+        double bytes = (double)type_bytes(&node->in[IN_KC + k - 1]->type), position = bytes / (double)(cache->dim[0] * cache->dim[1]);
+        cost.bytes -= node->out[k] ? 2 * bytes : bytes; /* not all of it is read and written, as cost_streaming has it */
+        cost.bytes += (double)a.batch * (double)(keys + a.len) * position;
+    }
     cost.matrix_unit = true;
     return cost;
 }
@@ -45,23 +60,45 @@ static void append_rows(const Attention *a, const Heads *cache, const Heads *row
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t t = 0; t < a->len; t++)
             for (int64_t g = 0; g < a->num_kv_heads; g++)
-                dtype_convert(heads_at_mut(cache, b, a->first + t, g), cache->dtype, heads_at(rows, b, t, g), rows->dtype, a->dim);
+                dtype_convert(heads_at_mut(cache, b, attention_own_key(a, b, t), g), cache->dtype, heads_at(rows, b, t, g), rows->dtype,
+                              a->dim);
+}
+
+static Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim)
+{
+    Heads heads = heads_of_view(cache, dim);
+    heads.pages = pages->data;
+    heads.page_len = cache->type.dim[1];
+    heads.row_pages = pages->type.dim[1];
+    return heads;
+}
+
+static Status check_places(const Attention *a, const TensorView *cache, const TensorView *pages)
+{
+    int64_t        room = room_of(&cache->type, &pages->type);
+    const int32_t *page = pages->data;
+    for (int64_t b = 0; b < a->batch; b++)
+        FAIL_IF(a->starts[b] < 0 || a->starts[b] > room - a->len, ERR_INVALID,
+                "row %lld: %lld tokens at position %d are outside its %lld positions of the key/value cache: ask for a longer cache or fewer "
+                "tokens",
+                (long long)b, (long long)a->len, a->starts[b], (long long)room);
+    for (int64_t i = 0; i < a->batch * pages->type.dim[1]; i++)
+        FAIL_IF(page[i] < 0 || page[i] >= cache->type.dim[0], ERR_INVALID, "page %d of row %lld: the key/value cache has %lld pages",
+                page[i], (long long)(i / pages->type.dim[1]), (long long)cache->type.dim[0]);
+    return OK;
 }
 
 /* Appends the new keys and values; the rest is attention over the cache. */
 static Status attention_cached_append(const KernelArgs *args, Attention *out)
 {
-    Attention a = attention_dims(args->attrs, &args->in[IN_Q].type);
-    Heads     k, v;
-    int64_t   len = args->in[IN_KC].type.dim[1];
-    a.first = ((const int64_t *)args->in[IN_STEP].data)[STEP_POSITION];
-    FAIL_IF(a.first < 0 || a.first > len - a.len, ERR_INVALID,
-            "%lld tokens at position %lld are outside the key/value cache of %lld positions: ask for a longer cache or "
-            "fewer tokens",
-            (long long)a.len, (long long)a.first, (long long)len);
+    Attention         a = attention_dims(args->attrs, &args->in[IN_Q].type);
+    const TensorView *pages = &args->in[IN_PAGES];
+    Heads             k, v;
+    a.starts = args->in[IN_STARTS].data;
+    TRY(check_places(&a, &args->out[1], pages));
     attention_bind_qkv(&a, args->in, &a.q, &k, &v);
-    a.k = heads_of_view(&args->out[1], a.dim);
-    a.v = heads_of_view(&args->out[2], a.dim);
+    a.k = heads_of_pages(&args->out[1], pages, a.dim);
+    a.v = heads_of_pages(&args->out[2], pages, a.dim);
     a.o = heads_of_view(&args->out[0], a.dim);
     append_rows(&a, &a.k, &k);
     append_rows(&a, &a.v, &v);
@@ -90,21 +127,20 @@ static const AttentionAttrs attention_cached_packed = {.num_heads = 3, .num_kv_h
 static const AttentionAttrs attention_cached_window = {
     .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 60, .softcap = 0.7};
 
+/* B rows of T tokens, a cache of N pages of S positions, P pages a row; q apart, or packed. */
+#define APART(b, t, h, g, d, n, s, p) \
+    .in = {{DT_F32, 4, {b, t, h, d}},    {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {n, s, g, d}}, \
+           {DT_F32, 4, {n, s, g, d}}, {DT_I32, 1, {b}},          {DT_I32, 2, {b, p}}}, \
+    .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
+#define PACKED(b, t, h, g, d, n, s, p) \
+    .in = {{DT_F32, 3, {b, t, ((h) + 2 * (g)) * (d)}}, {0},           {0},                {DT_F32, 4, {n, s, g, d}}, \
+           {DT_F32, 4, {n, s, g, d}},                  {DT_I32, 1, {b}}, {DT_I32, 2, {b, p}}}, \
+    .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
+
 static const OpSample attention_cached_samples[] = {
-    {.in = {{DT_F32, 4, {2, 1, 4, 6}},
-            {DT_F32, 4, {2, 1, 2, 6}},
-            {DT_F32, 4, {2, 1, 2, 6}},
-            {DT_F32, 4, {2, 9, 2, 6}},
-            {DT_F32, 4, {2, 9, 2, 6}},
-            {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_cached_small,
-     .int_range = {0, 0, 0, 0, 0, 9}},
-    {.in = {{DT_F32, 3, {1, 70, 80}}, {0}, {0}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_cached_packed,
-     .int_range = {0, 0, 0, 0, 0, 231}},
-    {.in = {{DT_F32, 3, {1, 70, 80}}, {0}, {0}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_F32, 4, {1, 300, 1, 16}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_cached_window,
-     .int_range = {0, 0, 0, 0, 0, 231}},
+    {APART(1, 1, 4, 2, 6, 3, 4, 3), .attrs = &attention_cached_small},
+    {PACKED(1, 70, 3, 1, 16, 40, 32, 10), .attrs = &attention_cached_packed},
+    {PACKED(1, 70, 3, 1, 16, 40, 32, 10), .attrs = &attention_cached_window},
 };
 
 static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
@@ -112,42 +148,24 @@ static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .
 
 /* Shapes of real models. */
 static const OpSample attention_cached_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 1, 768}}, {0}, {0}, {DT_F32, 4, {2, 700, 1, 128}}, {DT_F32, 4, {2, 700, 1, 128}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &large_gqa_128,
-     .int_range = {0, 0, 0, 0, 0, 700}},
-    {.in = {{DT_F32, 3, {1, 200, 512}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &large_gqa_64,
-     .int_range = {0, 0, 0, 0, 0, 500}},
-    {.in = {{DT_F32, 3, {1, 200, 512}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_large_attrs[0],
-     .int_range = {0, 0, 0, 0, 0, 500}},
-    {.in = {{DT_F32, 3, {1, 1, 512}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_F32, 4, {1, 700, 2, 64}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_large_attrs[0],
-     .int_range = {0, 0, 0, 0, 0, 500}},
-    {.in = {{DT_F32, 3, {1, 150, 1536}}, {0}, {0}, {DT_F32, 4, {1, 700, 4, 128}}, {DT_F32, 4, {1, 700, 4, 128}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_large_attrs[4],
-     .int_range = {0, 0, 0, 0, 0, 500}},
-    {.in = {{DT_F32, 3, {1, 90, 2048}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 256}}, {DT_F32, 4, {1, 700, 2, 256}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_large_attrs[5],
-     .int_range = {0, 0, 0, 0, 0, 500}},
-    {.in = {{DT_F32, 3, {1, 70, 1024}}, {0}, {0}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_large_attrs[8],
-     .int_range = {0, 0, 0, 0, 0, 500}},
-    {.in = {{DT_F32, 3, {1, 1, 1024}}, {0}, {0}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_F32, 4, {1, 700, 1, 256}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_large_attrs[8],
-     .int_range = {0, 0, 0, 0, 0, 500}},
-    {.in = {{DT_F32, 3, {1, 3, 480}}, {0}, {0}, {DT_F32, 4, {1, 700, 2, 80}}, {DT_F32, 4, {1, 700, 2, 80}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &attention_large_attrs[9],
-     .int_range = {0, 0, 0, 0, 0, 500}},
+    {PACKED(1, 1, 4, 1, 128, 60, 32, 22), .attrs = &large_gqa_128},
+    {PACKED(1, 200, 4, 2, 64, 60, 32, 22), .attrs = &large_gqa_64},
+    {PACKED(1, 200, 4, 2, 64, 60, 32, 22), .attrs = &attention_large_attrs[0]},
+    {PACKED(1, 1, 4, 2, 64, 60, 32, 22), .attrs = &attention_large_attrs[0]},
+    {PACKED(1, 150, 4, 4, 128, 60, 32, 22), .attrs = &attention_large_attrs[4]},
+    {PACKED(1, 90, 4, 2, 256, 60, 32, 22), .attrs = &attention_large_attrs[5]},
+    {PACKED(1, 70, 2, 1, 256, 60, 32, 22), .attrs = &attention_large_attrs[8]},
+    {PACKED(1, 1, 2, 1, 256, 60, 32, 22), .attrs = &attention_large_attrs[8]},
+    {PACKED(1, 3, 2, 2, 80, 60, 32, 22), .attrs = &attention_large_attrs[9]},
 };
 
 const OpDef op_attention_cached = {
     .id = OP_ATTENTION_CACHED,
     .name = "attention_cached",
-    .synopsis = "kc, vc [position + t] = k, v; o = softmax(scale q kc^T) vc over keys 0..position+t",
-    .num_in = 6,
+    .synopsis = "kc, vc [starts + t] = k, v, in the row's pages; o = softmax(scale q kc^T) vc over keys 0..starts+t",
+    .num_in = 7,
     .num_out = 3,
-    .min_in = 6,
+    .min_in = 7,
     .optional_in = 1u << IN_K | 1u << IN_V,
     .alias = {{.out = 1, .in = IN_KC}, {.out = 2, .in = IN_VC}},
     .num_alias = 2,
@@ -158,6 +176,7 @@ const OpDef op_attention_cached = {
     .workspace = attention_cached_workspace,
     .cpu = {{DT_SET_FLOAT, attention_cached_blocks, "blocks"}, {DT_SET_FLOAT, attention_cached_reference, "reference"}},
     .samples = attention_cached_samples,
+    .holds = {[IN_PAGES] = HOLDS_PAGES},
     .num_samples = sizeof attention_cached_samples / sizeof attention_cached_samples[0],
     .large = attention_cached_large_samples,
     .num_large = sizeof attention_cached_large_samples / sizeof attention_cached_large_samples[0],

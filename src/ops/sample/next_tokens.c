@@ -1,0 +1,48 @@
+/* next_tokens: what a decoding step reads: the token that the host gives, or, where it gives none, the one that was chosen last for the row's
+ * sequence. The host needn't know it yet. */
+#include "ops/infer.h"
+
+/* tokens i32 (B,1), slots i32 (B), next i32 (S) -> y i32 (B,1). A slot that isn't below S: an idle row, token 0. */
+static Status next_tokens_infer(Node *node)
+{
+    TRY(infer_input(node, 0, "tokens", DT_SET(DT_I32), DIMS(-1, 1)));
+    TRY(infer_input(node, 1, "slots", DT_SET(DT_I32), DIMS(node->in[0]->type.dim[0])));
+    TRY(infer_input(node, 2, "next", DT_SET(DT_I32), DIMS(-1)));
+    node->out[0]->type = node->in[0]->type;
+    return OK;
+}
+
+static OpCost next_tokens_cost(const Node *node)
+{
+    return (OpCost){.bytes = 4 * (double)type_bytes(&node->in[0]->type)};
+}
+
+static Status next_tokens_cpu(const KernelArgs *args)
+{
+    const int32_t *tokens = args->in[0].data, *slots = args->in[1].data, *next = args->in[2].data;
+    int64_t        num_slots = args->in[2].type.dim[0];
+    for (int64_t b = 0; b < args->in[0].type.dim[0]; b++) {
+        int32_t chosen = slots[b] >= 0 && slots[b] < num_slots ? next[slots[b]] : 0;
+        ((int32_t *)args->out[0].data)[b] = tokens[b] >= 0 ? tokens[b] : chosen >= 0 ? chosen : 0;
+    }
+    return OK;
+}
+
+static const OpSample next_tokens_samples[] = {
+    {.in = {{DT_I32, 2, {5, 1}}, {DT_I32, 1, {5}}, {DT_I32, 1, {7}}}, .int_range = {9, 7, 100}},
+};
+
+const OpDef op_next_tokens = {
+    .id = OP_NEXT_TOKENS,
+    .name = "next_tokens",
+    .synopsis = "y[b] = tokens[b] where it isn't negative, else next[slots[b]]",
+    .num_in = 3,
+    .num_out = 1,
+    .min_in = 3,
+    .infer = next_tokens_infer,
+    .cost = next_tokens_cost,
+    .cpu = {{DT_SET_FLOAT, next_tokens_cpu, "reference"}},
+    .holds = {[1] = HOLDS_SLOTS},
+    .samples = next_tokens_samples,
+    .num_samples = sizeof next_tokens_samples / sizeof next_tokens_samples[0],
+};

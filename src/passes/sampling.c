@@ -1,0 +1,85 @@
+/* The part of pass cache for entries that choose tokens: behind the logits the next token of each row is chosen and told to the host, in a
+ * ring that it reads a run later; a decoding step reads that token from the device's memory. Of each sequence there is kept, by slot: the
+ * token chosen last, and, where penalties are asked for, which tokens it has seen. */
+#include "ops/ops.h"
+#include "ops/sample/sample.h"
+#include "passes/pass.h"
+
+static Value *state_of(Graph *graph, const char *name, const TensorType *type)
+{
+    return graph_add_value(graph, VALUE_STATE, name, type);
+}
+
+/* What the embedding reads, in place of the tokens that the host gives alone. */
+static Status read_next(Graph *graph, Value *slots, Value *next)
+{
+    Value *tokens = graph_find(graph, "tokens"), *in[] = {tokens, slots, next};
+    Node  *node;
+    if (!tokens || !tokens->first_use) return OK;
+    graph->cursor = graph->first;
+    TRY(graph_add_node(graph, &op_next_tokens, NULL, "next_tokens", in, 3, ~0u, &node));
+    graph->cursor = NULL;
+    graph_replace_uses(graph, tokens, node->out[0], node->next);
+    return OK;
+}
+
+static Status mark_prompt(Graph *graph, const CacheShape *shape, int64_t rows, Value **seen)
+{
+    Value *slots = graph_add_feed(graph, FEED_PROMPT_SLOTS, rows, 1);
+    Value *in[] = {graph_find(graph, "tokens"), shape->starts, graph_find(graph, "row"), slots, *seen};
+    Node  *node;
+    TRY(graph_add_node(graph, &op_mark_seen, NULL, "seen", in, 5, ~0u, &node));
+    *seen = node->out[0];
+    return OK;
+}
+
+/* Rows of logits (B,V), in fp32: as the head's product sums them. */
+static Status rows_of_logits(Graph *graph, Value **out)
+{
+    Value       *logits = graph_output(graph, "logits");
+    ReshapeAttrs attrs = {.ndim = 2, .d0 = type_rows(&logits->type), .d1 = type_cols(&logits->type)};
+    Node        *node;
+    TRY(graph_add_node(graph, &op_reshape, &attrs, "logit_rows", &logits, 1, ~0u, &node));
+    *out = node->out[0];
+    return OK;
+}
+
+/* What was chosen, into a ring in the host's memory. */
+static Status tell_host(Graph *graph, int64_t slots, const Node *chosen)
+{
+    TensorType ring = type_make(DT_I32, 3, (int64_t)DECODE_RING, slots, type_cols(&chosen->out[SAMPLE_OUT_BEST_IDS]->type) * 2 + 3);
+    Value     *step = graph_find(graph, "step"), *told = state_of(graph, DECODE_TOLD, &ring);
+    told->space = SPACE_HOST;
+    Value *in[] = {step ? step : graph_add_feed(graph, FEED_STEP, 1, 1),
+                   told,
+                   chosen->out[SAMPLE_OUT_IDS],
+                   chosen->out[SAMPLE_OUT_LOGPROBS],
+                   chosen->out[SAMPLE_OUT_BEST_IDS],
+                   chosen->out[SAMPLE_OUT_BEST_LOGPROBS]};
+    return graph_add_node(graph, &op_tell_rows, NULL, "told", in, 6, ~0u, NULL);
+}
+
+Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape)
+{
+    const SamplingOptions *options = &context->options->sampling;
+    int64_t                rows = context->program->spec.batch, slots = compile_cache_rows(context->options), best = options->best;
+    Value                 *in[NODE_MAX_IN] = {0};
+    Node                  *node;
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    TRY(rows_of_logits(graph, &in[SAMPLE_IN_LOGITS]));
+    TensorType next = type_make(DT_I32, 1, slots), seen = type_make(DT_I32, 2, slots, type_cols(&in[SAMPLE_IN_LOGITS]->type));
+    in[SAMPLE_IN_CONTROLS] = graph_add_feed(graph, FEED_CONTROLS, rows, SAMPLE_CONTROLS);
+    in[SAMPLE_IN_KEYS] = graph_add_feed(graph, FEED_KEYS, rows, SAMPLE_KEYS);
+    in[SAMPLE_IN_SLOTS] = graph_add_feed(graph, FEED_SLOTS, rows, 1);
+    in[SAMPLE_IN_NEXT] = state_of(graph, DECODE_NEXT, &next);
+    if (options->penalties) in[SAMPLE_IN_SEEN] = state_of(graph, DECODE_SEEN, &seen);
+    if (options->biases) in[SAMPLE_IN_BIAS_IDS] = graph_add_feed(graph, FEED_BIAS_IDS, rows, options->biases);
+    if (options->biases) in[SAMPLE_IN_BIAS] = graph_add_feed(graph, FEED_BIASES, rows, options->biases);
+    if (!context->program->spec.entry->one_token) TRY(read_next(graph, in[SAMPLE_IN_SLOTS], in[SAMPLE_IN_NEXT]));
+    if (context->program->spec.entry->one_token && options->penalties)
+        TRY(mark_prompt(graph, shape, rows, &in[SAMPLE_IN_SEEN]));
+    SampleAttrs attrs = {.vocab = options->vocab < seen.dim[1] ? options->vocab : 0, .best = best};
+    TRY(graph_add_node(graph, &op_sample, &attrs, "chosen", in, SAMPLE_IN_BIAS + 1, ~0u, &node));
+    return tell_host(graph, slots, node);
+}
