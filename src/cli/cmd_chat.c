@@ -7,6 +7,7 @@
 #include "infer/chat_session.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,18 +36,35 @@ typedef struct Chat {
 
 /* ---- the terminal ---- */
 
-static volatile sig_atomic_t is_interrupted; /* by Ctrl+C: a process has one terminal */
+/* By Ctrl+C: a process has one terminal. Any thread may get the signal, at any moment: the pipe ends a wait for a line, or one that begins
+ * after it. */
+static volatile sig_atomic_t is_interrupted;
+static int                   interrupts[2] = {-1, -1};
 
 static void note_interrupt(int signo)
 {
     (void)signo;
+    int     error = errno;
+    ssize_t ignored = write(interrupts[1], "", 1);
+    (void)ignored;
     is_interrupted = 1;
+    errno = error;
 }
 
-static void catch_interrupts(void)
+static Status catch_interrupts(void)
 {
     struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = SA_RESTART};
+    if (pipe2(interrupts, O_NONBLOCK | O_CLOEXEC) != 0) return file_fail("make", "a pipe");
     sigaction(SIGINT, &action, NULL);
+    return OK;
+}
+
+static void forget_interrupts(void)
+{
+    char bytes[64];
+    while (read(interrupts[0], bytes, sizeof bytes) > 0) {
+    }
+    is_interrupted = 0;
 }
 
 /* Lines of standard input. */
@@ -58,13 +76,14 @@ typedef struct Lines {
 
 typedef enum LineKind { LINE_IS_THERE, LINE_INTERRUPTED, LINE_END } LineKind;
 
-/* poll ends at a signal, where read would go on. */
+/* Waits for input, or for Ctrl+C. */
 static Status read_more(Lines *lines)
 {
     char          buffer[4096];
-    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    struct pollfd in[] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = interrupts[0], .events = POLLIN}};
     ssize_t       count = -1;
-    if (poll(&in, 1, -1) > 0) count = read(STDIN_FILENO, buffer, sizeof buffer);
+    errno = EINTR;
+    if (poll(in, 2, -1) > 0 && !in[1].revents) count = read(STDIN_FILENO, buffer, sizeof buffer);
     if (count < 0 && errno != EINTR) return file_fail("read", "standard input");
     lines->at_end = count == 0;
     if (lines->begin) {
@@ -176,8 +195,7 @@ static Status answer_turn(Chat *c)
 {
     TokenIds ids = {0};
     Answer   answer;
-    is_interrupted = 0;
-    Status status = encode_fitting(c, &ids);
+    Status   status = encode_fitting(c, &ids);
     if (status == OK) {
         answer_init(&answer, c->infer->tokenizer, &c->args->sampling.stops, -1, ids.data, ids.len);
         status = generate_answer(c, &ids, &answer);
@@ -219,7 +237,7 @@ static Status talk(Chat *c)
     char    *line;
     Status   status = OK;
     while (status == OK && kind != LINE_END && act != CHAT_QUIT) {
-        is_interrupted = 0;
+        forget_interrupts();
         status = print_text(c, "> ");
         if (status == OK) status = next_line(&lines, &kind, &line);
         if (status == OK && kind != LINE_IS_THERE) status = print_text(c, "\n");
@@ -250,7 +268,7 @@ static Status chat(InferModel *infer, const ChatArgs *args)
     Chat   c = {.args = args, .infer = infer, .session = chat_session_create(args->system), .is_terminal = isatty(STDIN_FILENO)};
     Status status = start(&c);
     if (status == OK && c.is_terminal) {
-        catch_interrupts();
+        status = catch_interrupts();
         log_info("a line is a question; /help lists the commands, Ctrl+D ends");
     }
     if (status == OK) status = talk(&c);
