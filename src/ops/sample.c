@@ -63,6 +63,17 @@ static size_t sample_workspace(const Node *node, int num_workers)
     return (size_t)num_workers * row_words(node->in[SAMPLE_IN_LOGITS]->type.dim[1]) * 8;
 }
 
+/* Of each row: two lists, the mass and two keys of each group, counts. Scores where something may change them. */
+static size_t sample_gpu_workspace(const Node *node, int sm)
+{
+    const SampleAttrs *attrs = node->attrs;
+    const TensorType  *logits = &node->in[SAMPLE_IN_LOGITS]->type;
+    int64_t            vocab = attrs->vocab ? attrs->vocab : logits->dim[1];
+    (void)sm;
+    int64_t scores = node->in[SAMPLE_IN_SEEN] || node->in[SAMPLE_IN_BIAS] ? 4 * sample_stride(vocab) : 0;
+    return (size_t)(logits->dim[0] * (scores + SAMPLE_ROW_BYTES(div_up(vocab, sample_group(vocab)))));
+}
+
 typedef struct Row {
     const KernelArgs *args;
     int64_t           b, vocab;
@@ -563,6 +574,7 @@ const OpDef op_sample = {
     .infer = sample_infer,
     .cost = sample_cost,
     .workspace = sample_workspace,
+    .gpu_workspace = sample_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, sample_fast, "fast"}, {DT_SET_FLOAT, sample_plain, "reference"}},
     .holds = {[SAMPLE_IN_CONTROLS] = HOLDS_CONTROLS, [SAMPLE_IN_SLOTS] = HOLDS_SLOTS, [SAMPLE_IN_SEEN] = HOLDS_SEEN},
     .samples = sample_samples,
