@@ -240,8 +240,9 @@ static void plain_best(Row *row, int64_t count)
 
 static uint64_t kept_weight(float score, int64_t id, float most, float scale, uint64_t border, uint64_t least)
 {
+    if (sample_order(score, id) < border) return 0;
     uint64_t weight = sample_weight(score, most, scale);
-    return sample_order(score, id) >= border && weight >= least ? weight : 0;
+    return weight >= least ? weight : 0;
 }
 
 static uint64_t plain_mass(Row *row, const float *scores, float most, float scale, uint64_t border, uint64_t least)
@@ -251,22 +252,16 @@ static uint64_t plain_mass(Row *row, const float *scores, float most, float scal
     return mass;
 }
 
-/* The first id of [begin, vocab) with which the mass of the kept ones exceeds what was drawn. */
-static int32_t find_from(const Row *row, int64_t begin, uint64_t border, uint64_t drawn)
+static int32_t plain_find(const Row *row, uint64_t border, uint64_t drawn)
 {
     const SampleRow *controls = &row->controls;
-    for (int64_t i = begin; i < row->vocab; i++) {
+    for (int64_t i = 0; i < row->vocab; i++) {
         uint64_t weight = kept_weight(row->scores[i], i, row->most, controls->scale, border, controls->least);
         if (drawn < weight) return (int32_t)i;
         drawn -= weight;
     }
     CHECK(!"less was drawn than is kept");
     return SAMPLE_BAD;
-}
-
-static int32_t plain_find(const Row *row, uint64_t border, uint64_t drawn)
-{
-    return find_from(row, 0, border, drawn);
 }
 
 static void sample_plain_task(void *context, int64_t b, int worker)
@@ -377,12 +372,26 @@ static uint64_t fast_mass(Row *row, const float *scores, float most, float scale
     return row_mass(row, scores, most, scale, border, least);
 }
 
-/* The chunk's masses are those of row_mass. */
+VEC_ROW void chunk_exps(float *exps, const float *scores, int64_t count, float most, float scale)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) exps[i] = sample_exp(sample_distance(scores[i], most, scale));
+}
+
+/* The chunks' masses are those of row_mass. */
 static int32_t fast_find(const Row *row, uint64_t border, uint64_t drawn)
 {
-    int64_t c = 0;
+    float   exps[CHUNK];
+    int64_t c = 0, i = 0;
     for (; drawn >= row->mass[c]; c++) drawn -= row->mass[c];
-    return find_from(row, c * CHUNK, border, drawn);
+    const float *scores = row->scores + c * CHUNK;
+    chunk_exps(exps, scores, min_i64(CHUNK, row->vocab - c * CHUNK), row->most, row->controls.scale);
+    for (;; i++) {
+        uint64_t weight = sample_mass(sample_coarse(exps[i]), sample_fine(exps[i]));
+        if (weight < row->controls.least || sample_order(scores[i], c * CHUNK + i) < border) continue;
+        if (drawn < weight) return (int32_t)(c * CHUNK + i);
+        drawn -= weight;
+    }
 }
 
 static void swap(uint64_t *a, uint64_t *b)
@@ -410,8 +419,14 @@ static int64_t split(uint64_t *order, int64_t begin, int64_t end)
 
 static uint64_t mass_between(const Row *row, int64_t begin, int64_t end)
 {
+    float    scores[CHUNK];
     uint64_t mass = 0;
-    for (int64_t i = begin; i < end; i++) mass += weight_in(row, row->order[i]);
+    for (int64_t at = begin; at < end; at += CHUNK) {
+        int64_t count = min_i64(CHUNK, end - at);
+        VEC_LOOP
+        for (int64_t i = 0; i < count; i++) scores[i] = sample_order_score(row->order[at + i]);
+        mass += chunk_mass(scores, count, row->most, row->controls.scale);
+    }
     return mass;
 }
 

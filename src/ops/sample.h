@@ -212,10 +212,10 @@ SAMPLE_FN uint64_t sample_weight(float score, float most, float scale)
     return sample_mass(sample_coarse(e), sample_fine(e));
 }
 
-/* ln of a token's share of a mass of weights like its own. */
+/* ln of a token's share of a mass of weights like its own. The difference of two zeros may be -0: 0 is added. */
 SAMPLE_FN float sample_logprob(float score, float most, float scale, uint64_t mass)
 {
-    return (float)((double)sample_distance(score, most, scale) - log((double)mass * (1.0 / (double)SAMPLE_ONE)));
+    return (float)((double)sample_distance(score, most, scale) - log((double)mass * (1.0 / (double)SAMPLE_ONE)) + 0.0);
 }
 
 /* ---- the draw ---- */

@@ -592,6 +592,20 @@ def make_step_scalars():
             [after, torch.tensor([count + (not bad)]), one(0.0 if bad else 1.0)], beta1=0.9, beta2=0.95)
 
 
+def make_mark_seen():
+    tokens, starts, last, slots = ints(0, 14, 4, 6), torch.tensor([0, 3, 0, 0]), torch.tensor([5, 2, 0, 4]), torch.tensor([2, 0, -1, 4])
+    seen = ints(0, 3, 5, 12)
+    seen[1, 3] = seen[0, 5] = -2**31
+    after = seen.clone()
+    for b in (0, 1, 3):
+        if starts[b] == 0:
+            after[slots[b]] = 0
+        for token in tokens[b, :last[b] + 1].tolist():
+            if token < 12:
+                after[slots[b], token] |= -2**31
+    add("mark_seen", "slots", [tokens, starts, last, slots, seen], [after])
+
+
 def make_step_result():
     """Step 6 of a ring of 4 rows: the third."""
     loss, norm2, applied, ring = rand(1), rand(1).pow(2).float().double(), torch.ones(1, dtype=torch.float64), rand(4, 4)
@@ -751,7 +765,8 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
+                 make_mark_seen):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
