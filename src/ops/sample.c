@@ -26,6 +26,7 @@ static Status sample_infer(Node *node)
     FAIL_IF(!bias_ids != !node->in[SAMPLE_IN_BIAS], ERR_INVALID, "bias_ids and bias come together");
     if (bias_ids) TRY(infer_input(node, SAMPLE_IN_BIAS_IDS, "bias_ids", DT_SET(DT_I32), DIMS(rows, -1)));
     if (bias_ids) TRY(infer_input(node, SAMPLE_IN_BIAS, "bias", DT_SET_F32, DIMS(rows, bias_ids->type.dim[1])));
+    FAIL_IF(rows > UINT16_MAX, ERR_INVALID, "%lld rows, expected at most %d", (long long)rows, UINT16_MAX);
     FAIL_IF(cols > INT32_MAX, ERR_INVALID, "%lld columns: ids have 32 bits", (long long)cols);
     FAIL_IF(attrs->vocab < 0 || attrs->vocab > cols, ERR_INVALID, "attribute vocab is %lld, of %lld columns", (long long)attrs->vocab,
             (long long)cols);
@@ -86,8 +87,7 @@ typedef struct Row {
     uint64_t         *mass;              /* of each chunk */
 } Row;
 
-/* How a kernel finds what is kept and told. `first`: the first tokens of the order, at least `count` of them where there are; unsorted.
- * It may put them where the row's order is. */
+/* How a kernel finds what is kept and told. */
 typedef struct SampleKernel {
     uint64_t (*border)(Row *row);          /* the last token that top-k and top-p leave, as its place in the order */
     void (*best)(Row *row, int64_t count); /* leaves so many first tokens of the logits' order, sorted */

@@ -84,10 +84,11 @@ template <typename T, bool VEC> static __device__ __forceinline__ void load_step
     }
 }
 
-/* f(base, v, Together) for steps [begin, end) of the row's scores or logits, in turns of `warps`. What is outside is NaN. */
+/* f(base, v, Together) for the row's scores or logits from `begin` to `end`, a step each `turn` tokens. What is behind the last is NaN. */
 template <typename X, bool VEC, typename F>
 static __device__ __forceinline__ void each_step(const Sampling &s, int b, bool scores, int begin, int end, int turn, F f)
 {
+    enum { N = VEC ? (int)Pack<X>::N : 1 };
     for (int base = begin; base < end; base += turn) {
         float v[STEP_EACH];
         if (scores) {
@@ -95,7 +96,7 @@ static __device__ __forceinline__ void each_step(const Sampling &s, int b, bool 
             f(base, v, Together<Pack<float>::N>());
         } else {
             load_step<X, VEC>((const X *)s.logits + b * s.cols, base, s.vocab, NAN, v);
-            f(base, v, Together < VEC ? (int)Pack<X>::N : 1 > ());
+            f(base, v, Together<N>());
         }
     }
 }
@@ -770,7 +771,7 @@ static void place(Sampling *s, void *workspace)
 template <typename X, bool VEC> static void launch(const Sampling &s, cudaStream_t stream)
 {
     enum { WARPS = 132 * 32 }; /* at once on the GPU that this is cut for; results are the same however it is */
-    int64_t turns = (int64_t)s.groups * s.rows / WARPS, blocks = cuda_div_up(s.groups, SCAN_WARPS * (turns < 1 ? 1 : turns));
+    int64_t turns = cuda_div_up((int64_t)s.groups * s.rows, WARPS), blocks = cuda_div_up(s.groups, SCAN_WARPS * turns);
     dim3    grid((unsigned)blocks, (unsigned)s.rows);
     sample_scan<X, VEC><<<grid, SCAN_WARPS * 32, s.num_bias ? SCAN_WARPS * SAMPLE_STEP * sizeof(int32_t) : 0, stream>>>(s);
     sample_weigh<X, VEC><<<grid, SCAN_WARPS * 32, 0, stream>>>(s);
