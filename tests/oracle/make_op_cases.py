@@ -45,7 +45,7 @@ def add(op, case, ins, outs, **attrs):
             name, t = name + ".e2m1", t[:, ::2] | t[:, 1::2] << 4
         dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8, E4M3, E5M2) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
-    wide = {"adamw": (7, 8), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,),
+    wide = {"adamw": (7, 8), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,), "tell_rows": (0,),
             "fp8_update": (5,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
@@ -606,6 +606,34 @@ def make_step_scalars():
             [after, torch.tensor([count + (not bad)]), one(0.0 if bad else 1.0)], beta1=0.9, beta2=0.95)
 
 
+def make_decoding():
+    """What a decoding step reads, and what it tells the host."""
+    tokens, slots = torch.tensor([[7], [-1], [-1], [0]], dtype=torch.int32), torch.tensor([2, 0, -1, 1], dtype=torch.int32)
+    chosen = torch.tensor([31, 32, 33], dtype=torch.int32)
+    add("next_tokens", "rows", [tokens, slots, chosen], [torch.tensor([[7], [31], [0], [0]], dtype=torch.int32)])
+    ring = torch.full((4, 3, 7), -5, dtype=torch.int32)
+    ids, best_ids = torch.tensor([5, 9], dtype=torch.int32), torch.tensor([[5, 8], [9, 1]], dtype=torch.int32)
+    logprobs, best = torch.tensor([[-0.5, -0.25], [-1.5, 0.0]]), torch.tensor([[-0.5, -2.0], [-1.5, -3.0]])
+    after = ring.clone()
+    after[6 % 4, :2] = torch.cat((ids[:, None], logprobs.view(torch.int32), best_ids, best.view(torch.int32)), 1)
+    step = torch.tensor([3, 2, 6, 0])
+    add("tell_rows", "ring", [step, ring, ids, logprobs, best_ids, best], [after])
+
+
+def make_mark_seen():
+    tokens, starts, last, slots = ints(0, 14, 4, 6), torch.tensor([0, 3, 0, 0]), torch.tensor([5, 2, 0, 4]), torch.tensor([2, 0, -1, 4])
+    seen = ints(0, 3, 5, 12)
+    seen[1, 3] = seen[0, 5] = -2**31
+    after = seen.clone()
+    for b in (0, 1, 3):
+        if starts[b] == 0:
+            after[slots[b]] = 0
+        for token in tokens[b, :last[b] + 1].tolist():
+            if token < 12:
+                after[slots[b], token] |= -2**31
+    add("mark_seen", "slots", [tokens, starts, last, slots, seen], [after])
+
+
 def make_step_result():
     """Step 6 of a ring of 4 rows: the third."""
     loss, norm2, applied, ring = rand(1), rand(1).pow(2).float().double(), torch.ones(1, dtype=torch.float64), rand(4, 4)
@@ -765,7 +793,8 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows):
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
+                 make_mark_seen, make_decoding):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -1,6 +1,6 @@
 /* mark_seen: notes which tokens prompts hold, for penalties (`sample` counts those of the text). A prompt may come in several runs; the
  * first one, at position 0, forgets what was in the slot. */
-#include "ops/mark_seen.h"
+#include "ops/sample/mark_seen.h"
 
 #include "ops/infer.h"
 
@@ -14,6 +14,7 @@ static Status mark_seen_infer(Node *node)
     TRY(infer_input(node, MARK_SEEN_LAST, "last", DT_SET(DT_I32), DIMS(rows)));
     TRY(infer_input(node, MARK_SEEN_SLOTS, "slots", DT_SET(DT_I32), DIMS(rows)));
     TRY(infer_input(node, MARK_SEEN_SEEN, "seen", DT_SET(DT_I32), DIMS(-1, -1)));
+    FAIL_IF(rows > UINT16_MAX, ERR_INVALID, "%lld rows, expected at most %d", (long long)rows, UINT16_MAX);
     node->out[0]->type = node->in[MARK_SEEN_SEEN]->type;
     return OK;
 }

@@ -1,5 +1,5 @@
 /* sample: the next token of each sequence, chosen of its logits: the likeliest, or one drawn of what bias, bans, penalties, temperature,
- * top-k, top-p and min-p leave, in this order. ops/sample.h says why CPU and CUDA choose the same. The plain kernel sorts all tokens; the
+ * top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel sorts all tokens; the
  * fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
 #include "ops/sample/sample.h"
 
@@ -26,6 +26,7 @@ static Status sample_infer(Node *node)
     FAIL_IF(!bias_ids != !node->in[SAMPLE_IN_BIAS], ERR_INVALID, "bias_ids and bias come together");
     if (bias_ids) TRY(infer_input(node, SAMPLE_IN_BIAS_IDS, "bias_ids", DT_SET(DT_I32), DIMS(rows, -1)));
     if (bias_ids) TRY(infer_input(node, SAMPLE_IN_BIAS, "bias", DT_SET_F32, DIMS(rows, bias_ids->type.dim[1])));
+    FAIL_IF(rows > UINT16_MAX, ERR_INVALID, "%lld rows, expected at most %d", (long long)rows, UINT16_MAX);
     FAIL_IF(cols > INT32_MAX, ERR_INVALID, "%lld columns: ids have 32 bits", (long long)cols);
     FAIL_IF(attrs->vocab < 0 || attrs->vocab > cols, ERR_INVALID, "attribute vocab is %lld, of %lld columns", (long long)attrs->vocab,
             (long long)cols);
@@ -63,6 +64,17 @@ static size_t sample_workspace(const Node *node, int num_workers)
     return (size_t)num_workers * row_words(node->in[SAMPLE_IN_LOGITS]->type.dim[1]) * 8;
 }
 
+/* Of each row: two lists, the mass and two keys of each group, counts. Scores where something may change them. */
+static size_t sample_gpu_workspace(const Node *node, int sm)
+{
+    const SampleAttrs *attrs = node->attrs;
+    const TensorType  *logits = &node->in[SAMPLE_IN_LOGITS]->type;
+    int64_t            vocab = attrs->vocab ? attrs->vocab : logits->dim[1];
+    (void)sm;
+    int64_t scores = node->in[SAMPLE_IN_SEEN] || node->in[SAMPLE_IN_BIAS] ? 4 * sample_stride(vocab) : 0;
+    return (size_t)(logits->dim[0] * (scores + SAMPLE_ROW_BYTES(div_up(vocab, sample_group(vocab)))));
+}
+
 typedef struct Row {
     const KernelArgs *args;
     int64_t           b, vocab;
@@ -75,8 +87,7 @@ typedef struct Row {
     uint64_t         *mass;              /* of each chunk */
 } Row;
 
-/* How a kernel finds what is kept and told. `first`: the first tokens of the order, at least `count` of them where there are; unsorted.
- * It may put them where the row's order is. */
+/* How a kernel finds what is kept and told. */
 typedef struct SampleKernel {
     uint64_t (*border)(Row *row);          /* the last token that top-k and top-p leave, as its place in the order */
     void (*best)(Row *row, int64_t count); /* leaves so many first tokens of the logits' order, sorted */
@@ -229,8 +240,9 @@ static void plain_best(Row *row, int64_t count)
 
 static uint64_t kept_weight(float score, int64_t id, float most, float scale, uint64_t border, uint64_t least)
 {
+    if (sample_order(score, id) < border) return 0;
     uint64_t weight = sample_weight(score, most, scale);
-    return sample_order(score, id) >= border && weight >= least ? weight : 0;
+    return weight >= least ? weight : 0;
 }
 
 static uint64_t plain_mass(Row *row, const float *scores, float most, float scale, uint64_t border, uint64_t least)
@@ -240,22 +252,16 @@ static uint64_t plain_mass(Row *row, const float *scores, float most, float scal
     return mass;
 }
 
-/* The first id of [begin, vocab) with which the mass of the kept ones exceeds what was drawn. */
-static int32_t find_from(const Row *row, int64_t begin, uint64_t border, uint64_t drawn)
+static int32_t plain_find(const Row *row, uint64_t border, uint64_t drawn)
 {
     const SampleRow *controls = &row->controls;
-    for (int64_t i = begin; i < row->vocab; i++) {
+    for (int64_t i = 0; i < row->vocab; i++) {
         uint64_t weight = kept_weight(row->scores[i], i, row->most, controls->scale, border, controls->least);
         if (drawn < weight) return (int32_t)i;
         drawn -= weight;
     }
     CHECK(!"less was drawn than is kept");
     return SAMPLE_BAD;
-}
-
-static int32_t plain_find(const Row *row, uint64_t border, uint64_t drawn)
-{
-    return find_from(row, 0, border, drawn);
 }
 
 static void sample_plain_task(void *context, int64_t b, int worker)
@@ -366,12 +372,26 @@ static uint64_t fast_mass(Row *row, const float *scores, float most, float scale
     return row_mass(row, scores, most, scale, border, least);
 }
 
-/* The chunk's masses are those of row_mass. */
+VEC_ROW void chunk_exps(float *exps, const float *scores, int64_t count, float most, float scale)
+{
+    VEC_LOOP
+    for (int64_t i = 0; i < count; i++) exps[i] = sample_exp(sample_distance(scores[i], most, scale));
+}
+
+/* The chunks' masses are those of row_mass. */
 static int32_t fast_find(const Row *row, uint64_t border, uint64_t drawn)
 {
-    int64_t c = 0;
+    float   exps[CHUNK];
+    int64_t c = 0, i = 0;
     for (; drawn >= row->mass[c]; c++) drawn -= row->mass[c];
-    return find_from(row, c * CHUNK, border, drawn);
+    const float *scores = row->scores + c * CHUNK;
+    chunk_exps(exps, scores, min_i64(CHUNK, row->vocab - c * CHUNK), row->most, row->controls.scale);
+    for (;; i++) {
+        uint64_t weight = sample_mass(sample_coarse(exps[i]), sample_fine(exps[i]));
+        if (weight < row->controls.least || sample_order(scores[i], c * CHUNK + i) < border) continue;
+        if (drawn < weight) return (int32_t)(c * CHUNK + i);
+        drawn -= weight;
+    }
 }
 
 static void swap(uint64_t *a, uint64_t *b)
@@ -399,8 +419,14 @@ static int64_t split(uint64_t *order, int64_t begin, int64_t end)
 
 static uint64_t mass_between(const Row *row, int64_t begin, int64_t end)
 {
+    float    scores[CHUNK];
     uint64_t mass = 0;
-    for (int64_t i = begin; i < end; i++) mass += weight_in(row, row->order[i]);
+    for (int64_t at = begin; at < end; at += CHUNK) {
+        int64_t count = min_i64(CHUNK, end - at);
+        VEC_LOOP
+        for (int64_t i = 0; i < count; i++) scores[i] = sample_order_score(row->order[at + i]);
+        mass += chunk_mass(scores, count, row->most, row->controls.scale);
+    }
     return mass;
 }
 
@@ -563,6 +589,7 @@ const OpDef op_sample = {
     .infer = sample_infer,
     .cost = sample_cost,
     .workspace = sample_workspace,
+    .gpu_workspace = sample_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, sample_fast, "fast"}, {DT_SET_FLOAT, sample_plain, "reference"}},
     .holds = {[SAMPLE_IN_CONTROLS] = HOLDS_CONTROLS, [SAMPLE_IN_SLOTS] = HOLDS_SLOTS, [SAMPLE_IN_SEEN] = HOLDS_SEEN},
     .samples = sample_samples,

@@ -33,6 +33,32 @@ enum { SAMPLE_IDLE = -1, SAMPLE_BAD = -2 };
 
 #define SAMPLE_ONE (UINT64_C(1) << 40) /* the weight of the highest score */
 
+/* On a GPU a row is cut into groups of whole steps of a warp; tokens that the largest scores of groups leave are listed. */
+enum { SAMPLE_STEP = 512, SAMPLE_MOST_GROUPS = 1024, SAMPLE_LIST = 2048 };
+
+/* Tokens of a group. */
+static inline int64_t sample_group(int64_t vocab)
+{
+    int64_t steps = (vocab + SAMPLE_STEP - 1) / SAMPLE_STEP;
+    return SAMPLE_STEP * ((steps + SAMPLE_MOST_GROUPS - 1) / SAMPLE_MOST_GROUPS);
+}
+
+/* What the launches tell each other of a row, beside its groups and lists. */
+typedef struct SampleState {
+    uint64_t mass;                  /* of the logits */
+    uint32_t listed, listed_logits; /* more than SAMPLE_LIST: the list isn't whole */
+    uint32_t least, spare[3];       /* the key that listed scores have at least */
+} SampleState;
+
+/* Workspace of a row: state, two lists, the mass and two keys of each group. */
+#define SAMPLE_ROW_BYTES(groups) ((int64_t)sizeof(SampleState) + 2 * 8 * SAMPLE_LIST + (8 + 2 * 4) * (int64_t)(groups))
+
+/* Floats from row to row of changed scores. */
+static inline int64_t sample_stride(int64_t vocab)
+{
+    return (vocab + 7) / 8 * 8;
+}
+
 #ifdef __CUDACC__
 #define SAMPLE_FN static __host__ __device__ __forceinline__
 #else
@@ -186,10 +212,10 @@ SAMPLE_FN uint64_t sample_weight(float score, float most, float scale)
     return sample_mass(sample_coarse(e), sample_fine(e));
 }
 
-/* ln of a token's share of a mass of weights like its own. */
+/* ln of a token's share of a mass of weights like its own. The difference of two zeros may be -0: 0 is added. */
 SAMPLE_FN float sample_logprob(float score, float most, float scale, uint64_t mass)
 {
-    return (float)((double)sample_distance(score, most, scale) - log((double)mass * (1.0 / (double)SAMPLE_ONE)));
+    return (float)((double)sample_distance(score, most, scale) - log((double)mass * (1.0 / (double)SAMPLE_ONE)) + 0.0);
 }
 
 /* ---- the draw ---- */
