@@ -189,6 +189,7 @@ static const DeviceApi cpu_api = {
     .free = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
+    .take = cpu_copy,
     .prepare = cpu_prepare,
     .run = cpu_run,
     .profile = cpu_profile,

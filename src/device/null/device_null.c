@@ -135,6 +135,7 @@ static const DeviceApi null_api = {
     .free = null_free,
     .upload = null_copy,
     .download = null_copy,
+    .take = null_copy,
     .prepare = null_prepare,
     .run = null_run,
     .release = null_release,
