@@ -161,6 +161,7 @@ static Status load_matrix(const HeadDecoderOptions *o, Session *session)
 {
     size_t bytes = (size_t)dtype_bytes(o->dtype, o->vocab * o->dim), row = (size_t)o->vocab * sizeof(float);
     bool   as_it_is = o->matrix.dtype == o->dtype && !o->matrix.by_columns;
+    if (o->matrix.on_device) TRY(session_device(session)->api->settle(session_device(session)));
     if (o->bias) TRY(session_write(session, HEAD_WEIGHT_BIAS, o->bias, row));
     if (o->matrix.scale) TRY(session_write(session, HEAD_WEIGHT_SCALE, o->matrix.scale, row));
     if (!as_it_is) return convert_matrix(o, session);

@@ -5,6 +5,9 @@
 #include "ops/sample/sample.h"
 #include "passes/pass.h"
 
+/* Rows of logits begin where they can be read 16 bytes at once. */
+enum { WHOLE_COLUMNS = 8 };
+
 static Value *add_value(Graph *graph, ValueKind kind, const char *name, TensorType type)
 {
     return graph_add_value(graph, kind, name, &type);
@@ -20,7 +23,8 @@ static Status add_product(Graph *graph, const HeadOptions *head, const ProgramSp
     in[HEAD_W] = add_value(graph, VALUE_PARAM, HEAD_WEIGHT, type_make(head->dtype, 2, head->vocab, head->dim));
     if (head->dtype == DT_I8) in[HEAD_SCALE] = add_value(graph, VALUE_PARAM, HEAD_WEIGHT_SCALE, type_make(DT_F32, 1, head->vocab));
     if (head->has_bias) in[HEAD_BIAS] = add_value(graph, VALUE_PARAM, HEAD_WEIGHT_BIAS, type_make(DT_F32, 1, head->vocab));
-    TRY(graph_add_node(graph, &op_head_rows, NULL, "logits", in, HEAD_BIAS + 1, ~0u, &node));
+    const HeadRowsAttrs attrs = {.round = WHOLE_COLUMNS};
+    TRY(graph_add_node(graph, &op_head_rows, &attrs, "logits", in, HEAD_BIAS + 1, ~0u, &node));
     *out = node->out[0];
     return OK;
 }
@@ -30,12 +34,13 @@ static Status add_choice(Graph *graph, const HeadOptions *head, int64_t rows, Va
 {
     Value *in[SAMPLE_IN_BIAS + 1] = {0};
     Node  *node;
+    SampleAttrs attrs = {.vocab = head->vocab};
     in[SAMPLE_IN_LOGITS] = logits;
     in[SAMPLE_IN_CONTROLS] = graph_add_feed(graph, FEED_CONTROLS, rows, SAMPLE_CONTROLS);
     in[SAMPLE_IN_KEYS] = graph_add_feed(graph, FEED_KEYS, rows, SAMPLE_KEYS);
     in[SAMPLE_IN_SLOTS] = graph_add_feed(graph, FEED_SLOTS, rows, 1);
     in[SAMPLE_IN_NEXT] = add_value(graph, VALUE_STATE, DECODE_NEXT, type_make(DT_I32, 1, head->rows));
-    TRY(graph_add_node(graph, &op_sample, NULL, "chosen", in, SAMPLE_IN_BIAS + 1, 1u << SAMPLE_OUT_IDS | 1u << SAMPLE_OUT_NEXT, &node));
+    TRY(graph_add_node(graph, &op_sample, &attrs, "chosen", in, SAMPLE_IN_BIAS + 1, 1u << SAMPLE_OUT_IDS | 1u << SAMPLE_OUT_NEXT, &node));
     *out = node->out[SAMPLE_OUT_IDS];
     return OK;
 }

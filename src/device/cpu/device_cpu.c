@@ -190,6 +190,7 @@ static const DeviceApi cpu_api = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .take = cpu_copy,
+    .settle = cpu_sync,
     .prepare = cpu_prepare,
     .run = cpu_run,
     .profile = cpu_profile,

@@ -241,6 +241,14 @@ static Status take(Device *device, void *dst, const void *src, size_t bytes)
     return OK;
 }
 
+static Status settle(Device *device)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    CUDA_TRY(cudaDeviceSynchronize());
+    return OK;
+}
+
 /* ---- launches ---- */
 
 static Status prepare_each(CudaDevice *cuda, const Launch *launches, int count)
@@ -409,6 +417,7 @@ const DeviceApi cuda_device_api = {
     .upload = upload,
     .download = download,
     .take = take,
+    .settle = settle,
     .prepare = prepare,
     .run = run,
     .profile = profile,

@@ -136,6 +136,7 @@ static const DeviceApi null_api = {
     .upload = null_copy,
     .download = null_copy,
     .take = null_copy,
+    .settle = null_sync,
     .prepare = null_prepare,
     .run = null_run,
     .release = null_release,

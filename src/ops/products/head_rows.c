@@ -4,11 +4,14 @@
 #include "ops/infer.h"
 #include "ops/products/head_rows.h"
 
-/* x (B,D) f32|bf16|f16, w (V,D) f32|bf16|f16|i8, [scale f32 (V)], [bias f32 (V)] -> y f32 (B,V). A matrix of i8 has a scale for each row, no
- * other has. */
+static const AttrDef head_rows_attrs[] = {ATTR_INT(HeadRowsAttrs, round, 1), {0}};
+
+/* x (B,D) f32|bf16|f16, w (V,D) f32|bf16|f16|i8, [scale f32 (V)], [bias f32 (V)] -> y f32 (B,C), of which the first V are the logits, the others
+ * 0; C is V to a multiple of `round`. A matrix of i8 has a scale for each row, no other has. */
 static Status head_rows_infer(Node *node)
 {
-    const DTypeSet floats = DT_SET_FLOAT | DT_SET(DT_F16);
+    const DTypeSet       floats = DT_SET_FLOAT | DT_SET(DT_F16);
+    const HeadRowsAttrs *attrs = node->attrs;
     TRY(infer_input(node, HEAD_X, "x", floats, DIMS(-1, -1)));
     int64_t dim = node->in[HEAD_X]->type.dim[1];
     TRY(infer_input(node, HEAD_W, "w", floats | DT_SET(DT_I8), DIMS(-1, dim)));
@@ -17,7 +20,9 @@ static Status head_rows_infer(Node *node)
             dtype_info(w->dtype)->name, node->in[HEAD_SCALE] ? "with" : "without");
     if (node->in[HEAD_SCALE]) TRY(infer_input(node, HEAD_SCALE, "scale", DT_SET_F32, DIMS(w->dim[0])));
     if (node->in[HEAD_BIAS]) TRY(infer_input(node, HEAD_BIAS, "bias", DT_SET_F32, DIMS(w->dim[0])));
-    node->out[0]->type = type_make(DT_F32, 2, node->in[HEAD_X]->type.dim[0], w->dim[0]);
+    FAIL_IF(attrs->round < 1 || attrs->round > HEAD_MOST_ROUND, ERR_INVALID, "attribute round is %lld, expected 1 to %d",
+            (long long)attrs->round, HEAD_MOST_ROUND);
+    node->out[0]->type = type_make(DT_F32, 2, node->in[HEAD_X]->type.dim[0], div_up(w->dim[0], attrs->round) * attrs->round);
     return OK;
 }
 
@@ -61,6 +66,13 @@ static float *rounded_rows(const KernelArgs *args)
     return rows;
 }
 
+static void clear_rest(const KernelArgs *args)
+{
+    int64_t vocab = args->in[HEAD_W].type.dim[0], cols = args->out[0].type.dim[1];
+    for (int64_t b = 0; b < args->in[HEAD_X].type.dim[0]; b++)
+        for (int64_t v = vocab; v < cols; v++) ((float *)args->out[0].data)[b * cols + v] = 0;
+}
+
 static float finished(const KernelArgs *args, int64_t v, float sum)
 {
     const float *scale = args->in[HEAD_SCALE].data, *bias = args->in[HEAD_BIAS].data;
@@ -78,7 +90,8 @@ VEC_TASK(head_task)
 {
     const KernelArgs *args = context;
     const TensorView *w = &args->in[HEAD_W];
-    int64_t           rows = args->in[HEAD_X].type.dim[0], dim = w->type.dim[1], vocab = w->type.dim[0], count = rows_of_task(args);
+    int64_t           rows = args->in[HEAD_X].type.dim[0], dim = w->type.dim[1], vocab = w->type.dim[0], count = rows_of_task(args),
+                      cols = args->out[0].type.dim[1];
     const float      *x = args->workspace;
     float            *scratch = (float *)args->workspace + (rows + worker) * dim, *y = args->out[0].data;
     for (int64_t v = task * count; v < min_i64(vocab, (task + 1) * count); v++) {
@@ -88,13 +101,14 @@ VEC_TASK(head_task)
             dtype_decode(w->type.dtype, codes, dim, scratch);
             row = scratch;
         }
-        for (int64_t b = 0; b < rows; b++) y[b * vocab + v] = finished(args, v, vec_row_dot(DT_F32, x + b * dim, row, dim));
+        for (int64_t b = 0; b < rows; b++) y[b * cols + v] = finished(args, v, vec_row_dot(DT_F32, x + b * dim, row, dim));
     }
 }
 
 static Status head_rows_dots(const KernelArgs *args)
 {
     rounded_rows(args);
+    clear_rest(args);
     pool_run(args->pool, div_up(args->in[HEAD_W].type.dim[0], rows_of_task(args)), head_task, (void *)args);
     return OK;
 }
@@ -102,15 +116,16 @@ static Status head_rows_dots(const KernelArgs *args)
 static Status head_rows_reference(const KernelArgs *args)
 {
     const TensorView *w = &args->in[HEAD_W];
-    int64_t           rows = args->in[HEAD_X].type.dim[0], dim = w->type.dim[1], vocab = w->type.dim[0];
+    int64_t           rows = args->in[HEAD_X].type.dim[0], dim = w->type.dim[1], vocab = w->type.dim[0], cols = args->out[0].type.dim[1];
     const float      *x = rounded_rows(args);
     float            *row = (float *)args->workspace + rows * dim, *y = args->out[0].data;
+    clear_rest(args);
     for (int64_t v = 0; v < vocab; v++) {
         dtype_decode(w->type.dtype, (const char *)w->data + dtype_bytes(w->type.dtype, v * dim), dim, row);
         for (int64_t b = 0; b < rows; b++) {
             double sum = 0;
             for (int64_t i = 0; i < dim; i++) sum += (double)x[b * dim + i] * (double)row[i];
-            y[b * vocab + v] = finished(args, v, (float)sum);
+            y[b * cols + v] = finished(args, v, (float)sum);
         }
     }
     return OK;
@@ -121,10 +136,12 @@ static Status head_rows_reference(const KernelArgs *args)
 #define HEAD_SAMPLE(dtype, rows, vocab, dim) {DT_F32, 2, {rows, dim}}, {dtype, 2, {vocab, dim}}
 #define PER_ROW(vocab) {DT_F32, 1, {vocab}}
 
+static const HeadRowsAttrs by_eights = {.round = 8};
+
 static const OpSample head_rows_samples[] = {
     {.in = {HEAD_SAMPLE(DT_F32, 3, 37, 20), {0}, PER_ROW(37)}},
-    {.in = {HEAD_SAMPLE(DT_F32, 11, 70, 264)}},
-    {.in = {HEAD_SAMPLE(DT_BF16, 9, 100, 72), {0}, PER_ROW(100)}},
+    {.in = {HEAD_SAMPLE(DT_F32, 11, 70, 264)}, .attrs = &by_eights},
+    {.in = {HEAD_SAMPLE(DT_BF16, 9, 100, 72), {0}, PER_ROW(100)}, .attrs = &by_eights},
     {.in = {HEAD_SAMPLE(DT_F16, 2, 33, 13)}},
     {.in = {{DT_F16, 2, {17, 64}}, {DT_F16, 2, {40, 64}}, {0}, PER_ROW(40)}},
     {.in = {HEAD_SAMPLE(DT_I8, 5, 50, 48), PER_ROW(50), PER_ROW(50)}},
@@ -148,6 +165,8 @@ const OpDef op_head_rows = {
     .num_out = 1,
     .min_in = 2,
     .by_row = 1u << HEAD_X,
+    .attrs_size = sizeof(HeadRowsAttrs),
+    .attrs = head_rows_attrs,
     .infer = head_rows_infer,
     .cost = head_rows_cost,
     .workspace = head_rows_workspace,

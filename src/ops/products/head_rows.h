@@ -4,6 +4,11 @@
 #include "base/dtype.h"
 
 enum { HEAD_X, HEAD_W, HEAD_SCALE, HEAD_BIAS };
+enum { HEAD_MOST_ROUND = 64 };
+
+typedef struct HeadRowsAttrs {
+    int64_t round;
+} HeadRowsAttrs;
 
 #define HEAD_DTYPES (DT_SET_FLOAT | DT_SET(DT_F16) | DT_SET(DT_I8))
 
