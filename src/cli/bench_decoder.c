@@ -18,7 +18,8 @@ static Status find_dtype(const char *text, const char *flag, DTypeSet among, DTy
 {
     const char *name = strcmp(text, "fp16") == 0 ? "f16" : strcmp(text, "int8") == 0 ? "i8" : text;
     bool        found = dtype_parse(name, out) && (DT_SET(*out) & among);
-    FAIL_IF(!found, ERR_INVALID, "surogate bench decoder: %s %s: expected fp32, bf16, fp16%s", flag, text, among & DT_SET(DT_I8) ? " or int8" : "");
+    FAIL_IF(!found, ERR_INVALID, "surogate bench decoder: %s %s: expected fp32, bf16, fp16%s", flag, text,
+            among & DT_SET(DT_I8) ? " or int8" : "");
     return OK;
 }
 
@@ -52,9 +53,9 @@ static void print_json(const DecoderBench *b, const HeadTimes *t, StrBuf *out)
                   ", \"vocab\": %lld, \"dim\": %lld, \"batch\": %lld, \"dtype\": \"%s\", \"hidden\": \"%s\", \"strategy\": \"%s\", "
                   "\"mean_us\": %.2f, \"sigma_us\": %.2f, \"min_us\": %.2f, \"max_us\": %.2f, \"alone_us\": %.2f, \"first_us\": %.2f, "
                   "\"bytes\": %lld, \"moved\": %lld, \"limit_us\": %.2f, \"ids\": \"%016llx\"}\n",
-                  (long long)b->vocab, (long long)b->dim, (long long)b->batch, b->dtype, b->hidden, b->strategy, 1e6 * t->mean, 1e6 * t->sigma,
-                  1e6 * t->least, 1e6 * t->most, 1e6 * t->alone, 1e6 * t->first, (long long)t->bytes, (long long)t->moved, 1e6 * t->limit,
-                  (unsigned long long)t->ids);
+                  (long long)b->vocab, (long long)b->dim, (long long)b->batch, b->dtype, b->hidden, b->strategy, 1e6 * t->mean,
+                  1e6 * t->sigma, 1e6 * t->least, 1e6 * t->most, 1e6 * t->alone, 1e6 * t->first, (long long)t->bytes, (long long)t->moved,
+                  1e6 * t->limit, (unsigned long long)t->ids);
 }
 
 static void print_text(const DecoderBench *b, const HeadTimes *t, StrBuf *out)

@@ -209,23 +209,24 @@ Status cmd_bench(CliArgs *args)
     const DecoderBench defaults = bench_decoder_defaults();
     DecoderBench       decoder = defaults;
     const Flag         flags[] = {
-        {"--steps", FLAG_INT, &steps, "N", "steps to time after the first (10)"},
-        {"--vocab", FLAG_INT, &decoder.vocab, "N", "decoder: rows of the matrix (50257)"},
-        {"--dim", FLAG_INT, &decoder.dim, "N", "decoder: columns (2560)"},
-        {"--batch", FLAG_INT, &decoder.batch, "N", "decoder: hidden states at once (1)"},
-        {"--batches", FLAG_INT, &decoder.batches, "N", "decoder: how many to time (200)"},
-        {"--dtype", FLAG_TEXT, &decoder.dtype, "NAME", "decoder: what the matrix is kept in: fp32, bf16, fp16, int8 (fp32)"},
-        {"--hidden", FLAG_TEXT, &decoder.hidden, "NAME", "decoder: what hidden states come in: fp32, bf16, fp16 (fp32)"},
-        {"--strategy", FLAG_TEXT, &decoder.strategy, "NAME", "decoder: greedy, temperature, top_k, top_p (greedy)"},
-        {"--device", FLAG_TEXT, &decoder.device, "NAME", "decoder: auto, cpu or cuda (auto)"},
-        {"--threads", FLAG_INT, &decoder.threads, "N", "decoder: of the CPU (all cores)"},
-        {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
+                {"--steps", FLAG_INT, &steps, "N", "steps to time after the first (10)"},
+                {"--vocab", FLAG_INT, &decoder.vocab, "N", "decoder: rows of the matrix (50257)"},
+                {"--dim", FLAG_INT, &decoder.dim, "N", "decoder: columns (2560)"},
+                {"--batch", FLAG_INT, &decoder.batch, "N", "decoder: hidden states at once (1)"},
+                {"--batches", FLAG_INT, &decoder.batches, "N", "decoder: how many to time (200)"},
+                {"--dtype", FLAG_TEXT, &decoder.dtype, "NAME", "decoder: what the matrix is kept in: fp32, bf16, fp16, int8 (fp32)"},
+                {"--hidden", FLAG_TEXT, &decoder.hidden, "NAME", "decoder: what hidden states come in: fp32, bf16, fp16 (fp32)"},
+                {"--strategy", FLAG_TEXT, &decoder.strategy, "NAME", "decoder: greedy, temperature, top_k, top_p (greedy)"},
+                {"--device", FLAG_TEXT, &decoder.device, "NAME", "decoder: auto, cpu or cuda (auto)"},
+                {"--threads", FLAG_INT, &decoder.threads, "N", "decoder: of the CPU (all cores)"},
+                {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof flags[0], true, &done));
     if (done) return OK;
     if (args->num_words == 1 && strcmp(args->words[0], "decoder") == 0) return bench_decoder(&decoder, json);
-    FAIL_IF(memcmp(&decoder, &defaults, sizeof decoder) != 0, ERR_INVALID,
-            "surogate bench: --vocab, --dim, --batch, --batches, --dtype, --hidden, --strategy, --device and --threads are of bench decoder; "
-            "a run has keys, such as device=cpu");
+    FAIL_IF(
+        memcmp(&decoder, &defaults, sizeof decoder) != 0, ERR_INVALID,
+        "surogate bench: --vocab, --dim, --batch, --batches, --dtype, --hidden, --strategy, --device and --threads are of bench decoder; "
+        "a run has keys, such as device=cpu");
     return bench_run(args, steps, json);
 }

@@ -114,7 +114,8 @@ static void what_cannot_be_is_said(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = {TEST(a_decoder_chooses_the_likeliest), TEST(the_same_seed_draws_the_same), TEST(what_cannot_be_is_said)};
+    static const TestCase cases[] = {TEST(a_decoder_chooses_the_likeliest), TEST(the_same_seed_draws_the_same),
+                                     TEST(what_cannot_be_is_said)};
     for (int i = 0; i < VOCAB * DIM; i++) matrix[i] = sinf((float)(i * i % 1009));
     for (int i = 0; i < ROWS * DIM; i++) hidden[i] = cosf((float)(3 * i * i % 211));
     return test_run(cases, (int)(sizeof cases / sizeof cases[0]), argc, argv);
