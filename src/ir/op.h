@@ -23,6 +23,7 @@ typedef struct KernelArgs {
     uint32_t          accumulate; /* bit k: out[k] += result (out[k] is the aliased input's memory) */
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
+    bool              rows_alone; /* a row's result has the same bits whatever rows are beside it */
     ThreadPool       *pool;   /* CPU */
     Comm             *comm;   /* CPU: the ranks that collectives are of; NULL: one rank */
     void             *stream; /* CUDA: cudaStream_t */

@@ -39,7 +39,7 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
     { \
         NodeArgs storage; \
         Gemm     gemms[MAX_PRODUCTS]; \
-        return products_supported(device, gemms, op##_products(node_args(node, &storage), gemms)); \
+        return products_supported(device, gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
     } \
     static size_t op##_workspace(const Node *, CudaDevice *) \
     { \
@@ -48,17 +48,17 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
     static Status op##_prepare(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        return products_prepare(args, gemms, op##_products(args, gemms)); \
+        return products_prepare(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     } \
     static Status op##_cublas(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        return products_run(args, gemms, op##_products(args, gemms)); \
+        return products_run(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     } \
     static Status op##_plain(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        return products_plain(args, gemms, op##_products(args, gemms)); \
+        return products_plain(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     }
 
 #define PRODUCT_ROWS(op) \
