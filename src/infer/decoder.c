@@ -485,8 +485,8 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     DecodeRequest *r = &job->request;
     if (row[0] < 0) {
         (void)status_fail(ERR_DIVERGED,
-                          "the model gives no token at position %lld: its logits hold NaN or infinity, or it forbids all tokens; its weights "
-                          "may hold NaN, or numbers too large for its dtype",
+                          "the model's logits at position %lld hold NaN or infinity, or forbid all tokens, so that none can be chosen: its "
+                          "weights may hold NaN, or numbers too large for its dtype",
                           (long long)(len + place->told));
         *end = DECODE_FAILED;
         return false;
