@@ -497,7 +497,7 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     DecodeRequest *r = &job->request;
     if (row[0] < 0) {
         (void)status_fail(ERR_DIVERGED,
-                          "the model's logits at position %lld hold NaN or infinity, or forbid all tokens, so that none can be chosen: its "
+                          "the model gives NaN or infinity for a token at position %lld, or forbids all tokens, so that none can be chosen: its "
                           "weights may hold NaN, or numbers too large for its dtype",
                           (long long)(len + place->told));
         *end = DECODE_FAILED;

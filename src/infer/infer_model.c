@@ -114,6 +114,14 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     return OK;
 }
 
+Status infer_use_dtype(InferModel *infer, const char *name)
+{
+    if (!name) return OK;
+    FAIL_IF(strcmp(name, "fp32") != 0 && strcmp(name, "bf16") != 0, ERR_INVALID, "dtype %.100s: expected fp32 or bf16", name);
+    infer->options.model_dtype = infer->options.master_dtype = strcmp(name, "fp32") == 0 ? DT_F32 : DT_BF16;
+    return OK;
+}
+
 Status infer_use_format(InferModel *infer, const char *word)
 {
     const WeightFormat *format;
