@@ -171,10 +171,26 @@ Status infer_start(InferModel *infer)
     return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
 }
 
+static bool serves(const DecoderOptions *has, const DecoderOptions *want)
+{
+    return has->rows >= want->rows && has->context == want->context && has->pages == want->pages && has->prompt >= want->prompt &&
+           has->best >= want->best && has->penalties >= want->penalties && has->biases >= want->biases;
+}
+
+Status infer_start_decoding(InferModel *infer, const DecoderOptions *options)
+{
+    if (infer->session && serves(&infer->decoding, options)) return OK;
+    infer_want_decoding(infer, options);
+    TRY(infer_start(infer));
+    infer->decoding = *options;
+    return OK;
+}
+
 void infer_stop(InferModel *infer)
 {
     session_destroy(infer->session);
     infer->session = NULL;
+    infer->decoding = (DecoderOptions){0};
 }
 
 void infer_close(InferModel *infer)
