@@ -35,7 +35,9 @@ static bool is_blank(Str line)
 
 static Status need_template(PromptReader *r)
 {
-    if (!r->tmpl) r->fatal = chat_template(r->infer, &r->tmpl);
+    const InferModel *infer = r->infer;
+    if (!infer->tokenizer) r->fatal = status_fail(ERR_NOT_FOUND, "%s has no tokenizer.json, which messages need", infer->tokenizer_dir);
+    if (infer->tokenizer && !r->tmpl) r->fatal = chat_template(infer, &r->tmpl);
     return r->fatal;
 }
 
