@@ -77,6 +77,18 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
     return OK;
 }
 
+void infer_set_options(InferModel *infer)
+{
+    infer->options = compile_defaults();
+    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
+    infer->options.train_base = false;
+    weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
+    if (infer->has_adapter) {
+        infer->options.lora = infer->adapter.lora;
+        infer->options.lora.dropout = 0;
+    }
+}
+
 Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads)
 {
     *infer = (InferModel){0};
@@ -103,14 +115,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     }
     TRY(find_eos(infer));
     TRY(device_open(device, 0, threads, &infer->device));
-    infer->options = compile_defaults();
-    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
-    infer->options.train_base = false;
-    weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
-    if (infer->has_adapter) {
-        infer->options.lora = infer->adapter.lora;
-        infer->options.lora.dropout = 0;
-    }
+    infer_set_options(infer);
     return OK;
 }
 
