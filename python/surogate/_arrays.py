@@ -144,9 +144,7 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int) -> _native
     )
 
 
-def generation(
-    chosen: _native.Sampling, biases: Mapping[int, float], stop: Iterable[str], logprobs: int | None
-) -> _native.Generation:
+def generation(chosen: _native.Sampling, biases: Mapping[int, float], stop: Iterable[str], logprobs: int | None) -> _native.Generation:
     """Settings of many texts; what is no list is 0 in them. It keeps the arrays alive."""
     if isinstance(stop, str):
         raise TypeError(f"stop is {stop!r}; expected a list of texts")

@@ -349,7 +349,9 @@ class Steps(InFolder):
             talk = [{"role": "user", "content": "who"}]
             prompts = ["To be", model.encode("To be"), talk, {"messages": talk}, {"ids": np.array([5, 6])}]
             made = model.generate_rows(prompts, max_tokens=6, ignore_eos=True, logprobs=2)
-            self.assertEqual([(row.index, row.sample, row.stop_reason, len(row.ids)) for row in made], [(i, 0, "length", 6) for i in range(5)])
+            self.assertEqual(
+                [(row.index, row.sample, row.stop_reason, len(row.ids)) for row in made], [(i, 0, "length", 6) for i in range(5)]
+            )
             for one, other in ((0, 1), (2, 3)):
                 self.assertEqual((made[one].text, list(made[one].ids)), (made[other].text, list(made[other].ids)))
             self.assertEqual(made[0].text, model.decode(made[0].ids))
@@ -357,10 +359,12 @@ class Steps(InFolder):
             self.assertEqual(list(made[0].ids[: len(alone)]), list(alone))
             for row in made:
                 assert row.logprobs is not None and row.top is not None
-                self.assertEqual([max(best.values()) for best in row.top], [float(best[i]) for best, i in zip(row.top, row.ids)])
+                self.assertEqual([max(best, key=best.__getitem__) for best in row.top], list(row.ids))
+            text, logprobs = made[0].text, made[0].logprobs
+            assert text is not None and logprobs is not None
             whole = np.concatenate([model.encode("To be"), made[0].ids])
-            np.testing.assert_allclose(made[0].logprobs, model.logprobs(whole)[-6:], rtol=1e-4)
-            drawn = {"n": 3, "max_tokens": 5, "temperature": 1.0, "seed": 7, "ignore_eos": True}
+            np.testing.assert_allclose(logprobs, model.logprobs(whole)[-6:], rtol=1e-4)
+            drawn: dict[str, Any] = {"n": 3, "max_tokens": 5, "temperature": 1.0, "seed": 7, "ignore_eos": True}
             first = model.generate_rows(prompts, **drawn)
             self.assertEqual([(row.index, row.sample) for row in first], [(i, k) for i in range(5) for k in range(3)])
             again = model.generate_rows(prompts[:2], rows=2, min_p=0.0, **drawn)
@@ -368,8 +372,8 @@ class Steps(InFolder):
             self.assertGreater(len({row.text for row in first}), 5)
             banned = model.generate_rows(["To be"], max_tokens=6, ignore_eos=True, logit_bias={int(made[0].ids[0]): -math.inf})
             self.assertNotIn(made[0].ids[0], banned[0].ids)
-            stopped = model.generate_rows(["To be"], max_tokens=6, ignore_eos=True, stop=[made[0].text[2:4]])
-            self.assertEqual((stopped[0].stop_reason, made[0].text.startswith(stopped[0].text or "")), ("stop", True))
+            stopped = model.generate_rows(["To be"], max_tokens=6, ignore_eos=True, stop=[text[2:4]])
+            self.assertEqual((stopped[0].stop_reason, text.startswith(stopped[0].text or "")), ("stop", True))
             self.assertIsNone(stopped[0].logprobs)
             self.assertEqual(model.generate_rows([]), [])
 
@@ -381,6 +385,7 @@ class Steps(InFolder):
             bad, good = model.generate_rows([[-1], "To"], max_tokens=2, skip_bad=True)
             self.assertEqual((bad.index, bad.text, list(bad.ids), bad.stop_reason, good.error), (0, None, [], None, None))
             self.assertIn("rows:1: ids[0] is no token id", bad.error or "")
+            settings: dict[str, Any]
             for says, settings in (
                 ("n is 0; expected 1", {"n": 0}),
                 ("max_tokens is 0; expected 1", {"max_tokens": 0}),
