@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from surogate.dataset import Dataset as Dataset
     from surogate.errors import Status as Status
     from surogate.errors import SurogateError as SurogateError
+    from surogate.model import Generated as Generated
     from surogate.model import Model as Model
     from surogate.model import Score as Score
     from surogate.run import Outcome as Outcome
@@ -25,6 +26,7 @@ _HOMES = {
     "Batch": "dataset",
     "ChatTemplate": "text",
     "Dataset": "dataset",
+    "Generated": "model",
     "Model": "model",
     "Outcome": "run",
     "Run": "run",

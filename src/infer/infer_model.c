@@ -77,6 +77,18 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
     return OK;
 }
 
+void infer_set_options(InferModel *infer)
+{
+    infer->options = compile_defaults();
+    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
+    infer->options.train_base = false;
+    weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
+    if (infer->has_adapter) {
+        infer->options.lora = infer->adapter.lora;
+        infer->options.lora.dropout = 0;
+    }
+}
+
 Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads)
 {
     *infer = (InferModel){0};
@@ -103,14 +115,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     }
     TRY(find_eos(infer));
     TRY(device_open(device, 0, threads, &infer->device));
-    infer->options = compile_defaults();
-    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
-    infer->options.train_base = false;
-    weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
-    if (infer->has_adapter) {
-        infer->options.lora = infer->adapter.lora;
-        infer->options.lora.dropout = 0;
-    }
+    infer_set_options(infer);
     return OK;
 }
 
@@ -171,10 +176,26 @@ Status infer_start(InferModel *infer)
     return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
 }
 
+static bool serves(const DecoderOptions *has, const DecoderOptions *want)
+{
+    return has->rows >= want->rows && has->context == want->context && has->pages == want->pages && has->prompt >= want->prompt &&
+           has->best >= want->best && has->penalties >= want->penalties && has->biases >= want->biases;
+}
+
+Status infer_start_decoding(InferModel *infer, const DecoderOptions *options)
+{
+    if (infer->session && serves(&infer->decoding, options)) return OK;
+    infer_want_decoding(infer, options);
+    TRY(infer_start(infer));
+    infer->decoding = *options;
+    return OK;
+}
+
 void infer_stop(InferModel *infer)
 {
     session_destroy(infer->session);
     infer->session = NULL;
+    infer->decoding = (DecoderOptions){0};
 }
 
 void infer_close(InferModel *infer)
