@@ -76,6 +76,14 @@ typedef struct SamplingOptions {
     int     biases;    /* most scores that a row changes */
 } SamplingOptions;
 
+/* A bare matrix that ids are chosen by: what programs of entry `head` are. */
+typedef struct HeadOptions {
+    int64_t vocab, dim; /* its rows, its columns */
+    int64_t rows;       /* most of a run */
+    DType   dtype;      /* that it is kept in: F32, BF16, F16 or I8, which has a scale for each row */
+    bool    has_bias;
+} HeadOptions;
+
 /* Positions that a page of the KV cache holds. */
 enum { CACHE_PAGE_LEN = 32 };
 
@@ -90,6 +98,7 @@ typedef struct CompileOptions {
     int64_t     cache_len;    /* most tokens of a row of the KV cache */
     int64_t     cache_pages;  /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
     SamplingOptions sampling; /* of programs that choose tokens */
+    HeadOptions head;         /* of compile_head */
     DType       model_dtype;  /* parameters and activations */
     bool        fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
     DType       master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
@@ -152,3 +161,6 @@ int64_t compile_index_bound(const Plan *plan, const char *input);
 /* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */
 NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                               const CompileOptions *options, Device *device, Plan **out_plan);
+
+/* Programs of entry `head` alone: options->programs says for which numbers of rows and which dtypes of hidden states. */
+NODISCARD Status compile_head(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);

@@ -19,6 +19,10 @@ NODISCARD Status session_feed(Session *session, const Program *program, const Fe
 NODISCARD Status session_write_range(Session *session, const char *name, size_t offset, const void *data, size_t bytes);
 NODISCARD Status session_read_range(Session *session, const char *name, size_t offset, void *data, size_t bytes);
 
+/* Writes the first bytes of a value from memory that the device reads itself (DeviceApi.take): data stays as it is until what is run next
+ * ends. */
+NODISCARD Status session_take(Session *session, const char *name, const void *data, size_t bytes);
+
 /* Where weights arrive from. Ranges of elements [first, first + count) are whole rows, in order. */
 typedef struct LoadSource {
     void       *context;
