@@ -315,17 +315,17 @@ typedef struct sg_matrix {
 } sg_matrix;
 
 typedef struct sg_head_options {
-    int64_t      vocab, dim;
-    int64_t      max_rows; /* of a batch */
-    sg_dtype     dtype;    /* that the matrix is kept in: its own, or what its numbers are rounded to; SG_I8: 8 bits and a scale for each row */
-    const char  *device;   /* "auto" (or NULL), "cpu" or "cuda" */
-    int          gpu;      /* which, from 0 */
-    int          threads;  /* of the CPU; 0: all cores */
-    sg_strategy  strategy;
-    double       temperature; /* above 0; SG_GREEDY reads it not */
-    int64_t      top_k;       /* of SG_TOP_K */
-    double       top_p;       /* of SG_TOP_P */
-    uint64_t     seed;
+    int64_t     vocab, dim;
+    int64_t     max_rows; /* of a batch */
+    sg_dtype    dtype; /* that the matrix is kept in: its own, or what its numbers are rounded to; SG_I8: 8 bits and a scale for each row */
+    const char *device;  /* "auto" (or NULL), "cpu" or "cuda" */
+    int         gpu;     /* which, from 0 */
+    int         threads; /* of the CPU; 0: all cores */
+    sg_strategy strategy;
+    double      temperature; /* above 0; SG_GREEDY reads it not */
+    int64_t     top_k;       /* of SG_TOP_K */
+    double      top_p;       /* of SG_TOP_P */
+    uint64_t    seed;
     const float *bias; /* vocab numbers on the host that are added to a row's logits; NULL: none */
 } sg_head_options;
 
@@ -337,9 +337,9 @@ SG_API void      sg_head_decoder_close(sg_head_decoder *decoder); /* NULL is fin
 typedef struct sg_head_info {
     int64_t     device_bytes; /* what the decoder allocated, the matrix and all */
     const char *device;       /* "cpu" or "cuda"; valid until sg_head_decoder_close */
-    void       *stream;       /* the cudaStream_t that batches are read on: what makes an array on the device comes before it; NULL: the CPU */
-    int64_t     batches;      /* queued so far */
-    int64_t     waiting;      /* rows of the oldest batch whose result wasn't asked for; 0: there is none */
+    void       *stream;  /* the cudaStream_t that batches are read on: what makes an array on the device comes before it; NULL: the CPU */
+    int64_t     batches; /* queued so far */
+    int64_t     waiting; /* rows of the oldest batch whose result wasn't asked for; 0: there is none */
 } sg_head_info;
 SG_API sg_status sg_head_decoder_get_info(sg_head_decoder *decoder, sg_head_info *out_info);
 

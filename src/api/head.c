@@ -3,8 +3,8 @@
 
 #include "infer/head_decoder.h"
 
-_Static_assert((int)SG_GREEDY == (int)HEAD_GREEDY && (int)SG_TEMPERATURE == (int)HEAD_BY_TEMPERATURE && (int)SG_TOP_K == (int)HEAD_BY_TOP_K &&
-                   (int)SG_TOP_P == (int)HEAD_BY_TOP_P,
+_Static_assert((int)SG_GREEDY == (int)HEAD_GREEDY && (int)SG_TEMPERATURE == (int)HEAD_BY_TEMPERATURE &&
+                   (int)SG_TOP_K == (int)HEAD_BY_TOP_K && (int)SG_TOP_P == (int)HEAD_BY_TOP_P,
                "sg_strategy follows HeadStrategy");
 
 struct sg_head_decoder {
@@ -45,7 +45,7 @@ static Status open_decoder(const sg_head_options *options, const sg_matrix *matr
     TRY(read_options(options, matrix, &head));
     FAIL_IF(options->threads < 0, ERR_INVALID, "threads %d; expected a number of them, or 0 for all cores", options->threads);
     sg_head_decoder *decoder = api_allocate(sizeof *decoder);
-    Status status = device_open(options->device ? options->device : "auto", options->gpu, options->threads, &decoder->device);
+    Status           status = device_open(options->device ? options->device : "auto", options->gpu, options->threads, &decoder->device);
     if (status == OK) status = head_decoder_create(&head, decoder->device, &decoder->decoder);
     if (status == OK)
         *out = decoder;

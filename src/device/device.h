@@ -80,7 +80,8 @@ typedef struct DeviceApi {
         Device *device, void *dst, const void *src,
         size_t bytes); /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
-    /* As upload, of memory that the device reads itself, as another library's arrays on it: src stays as it is until what is run next ends. */
+    /* As upload, of memory that the device reads itself, as another library's arrays on it: src stays as it is until what is run next ends.
+     */
     Status (*take)(Device *device, void *dst, const void *src, size_t bytes);
     Status (*settle)(Device *device); /* waits for all that the device does, for other libraries too */
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything

@@ -499,10 +499,11 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     int64_t        len = (int64_t)job->request.prompt_len, best = (d->told_cols - 3) / 2;
     DecodeRequest *r = &job->request;
     if (row[0] < 0) {
-        (void)status_fail(ERR_DIVERGED,
-                          "the model gives NaN or infinity for a token at position %lld, or forbids all tokens, so that none can be chosen: its "
-                          "weights may hold NaN, or numbers too large for its dtype",
-                          (long long)(len + place->told));
+        (void)status_fail(
+            ERR_DIVERGED,
+            "the model gives NaN or infinity for a token at position %lld, or forbids all tokens, so that none can be chosen: its "
+            "weights may hold NaN, or numbers too large for its dtype",
+            (long long)(len + place->told));
         *end = DECODE_FAILED;
         return false;
     }

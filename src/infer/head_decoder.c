@@ -1,5 +1,5 @@
-/* See head_decoder.h. Programs are compiled for batches of powers of two and for the most rows, for each dtype that hidden states come in: a
- * batch runs in the least that holds it, beside rows that nobody asked for. */
+/* See head_decoder.h. Programs are compiled for batches of powers of two and for the most rows, for each dtype that hidden states come in:
+ * a batch runs in the least that holds it, beside rows that nobody asked for. */
 #include "infer/head_decoder.h"
 
 #include "ops/attrs.h"
@@ -21,8 +21,8 @@ struct HeadDecoder {
     Arena              arena;
     Plan              *plan;
     Session           *session;
-    const int32_t     *told;     /* (HEAD_RING, rows) */
-    int32_t           *keys;     /* (rows, SAMPLE_KEYS) */
+    const int32_t     *told; /* (HEAD_RING, rows) */
+    int32_t           *keys; /* (rows, SAMPLE_KEYS) */
     int64_t            num_runs, num_told;
     int64_t            run_rows[HEAD_IN_FLIGHT];
 };
@@ -58,10 +58,9 @@ static Status check_options(const HeadDecoderOptions *o)
             HEAD_MOST_ROWS);
     FAIL_IF((unsigned)o->strategy > HEAD_BY_TOP_P, ERR_INVALID, "strategy %d; expected 0 to %d", (int)o->strategy, HEAD_BY_TOP_P);
     if (o->strategy != HEAD_GREEDY)
-        FAIL_IF(!(o->temperature > 0 && o->temperature <= 1e6), ERR_INVALID, "temperature %g; expected a number above 0; greedy is a strategy",
-                o->temperature);
-    if (o->strategy == HEAD_BY_TOP_K)
-        FAIL_IF(o->top_k < 1, ERR_INVALID, "top_k %lld; expected at least 1", (long long)o->top_k);
+        FAIL_IF(!(o->temperature > 0 && o->temperature <= 1e6), ERR_INVALID,
+                "temperature %g; expected a number above 0; greedy is a strategy", o->temperature);
+    if (o->strategy == HEAD_BY_TOP_K) FAIL_IF(o->top_k < 1, ERR_INVALID, "top_k %lld; expected at least 1", (long long)o->top_k);
     if (o->strategy == HEAD_BY_TOP_P)
         FAIL_IF(!(o->top_p > 0 && o->top_p <= 1), ERR_INVALID, "top_p %g; expected above 0, at most 1", o->top_p);
     return OK;
@@ -228,7 +227,7 @@ static Status open_session(HeadDecoder *d, Device *device)
     TRY(compile_head(&d->arena, &compile, device, &d->plan));
     TRY(session_create(d->plan, device, &d->session));
     d->told = session_pointer(d->session, HEAD_TOLD);
-    d->keys = arena_array(&d->arena, int32_t, o->rows *SAMPLE_KEYS);
+    d->keys = arena_array(&d->arena, int32_t, o->rows * SAMPLE_KEYS);
     TRY(feed_once(d));
     return load_matrix(o, d->session);
 }
@@ -314,8 +313,8 @@ Status head_decoder_result(HeadDecoder *d, int32_t *ids, int64_t rows)
     const int32_t *told = d->told + d->num_told++ % HEAD_RING * d->options.rows;
     memcpy(ids, told, (size_t)rows * sizeof *ids);
     for (int64_t b = rows - 1; b >= 0; b--) bad = ids[b] < 0 ? b : bad;
-    FAIL_IF(bad < rows, ERR_INVALID, "row %lld has no id: its logits hold NaN or +inf, or are -inf all; hidden states and matrix are to be finite",
-            (long long)bad);
+    FAIL_IF(bad < rows, ERR_INVALID,
+            "row %lld has no id: its logits hold NaN or +inf, or are -inf all; hidden states and matrix are to be finite", (long long)bad);
     return OK;
 }
 

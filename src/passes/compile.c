@@ -39,8 +39,11 @@ uint32_t pass_scopes(int index)
 
 uint32_t entry_scopes(const Entry *entry)
 {
-    static const uint32_t of_source[] = {
-        [ENTRY_OF_MODEL] = P_MODEL, [ENTRY_OF_UPDATE] = P_UPDATE, [ENTRY_OF_SHARES] = P_SHARES, [ENTRY_OF_WEIGHTS] = P_WEIGHTS, [ENTRY_OF_MATRIX] = P_MATRIX};
+    static const uint32_t of_source[] = {[ENTRY_OF_MODEL] = P_MODEL,
+                                         [ENTRY_OF_UPDATE] = P_UPDATE,
+                                         [ENTRY_OF_SHARES] = P_SHARES,
+                                         [ENTRY_OF_WEIGHTS] = P_WEIGHTS,
+                                         [ENTRY_OF_MATRIX] = P_MATRIX};
     return of_source[entry->source] | (entry->has_grads ? P_GRADS : 0) | (entry->is_cached ? P_CACHED : 0);
 }
 

@@ -32,8 +32,8 @@ static Status add_product(Graph *graph, const HeadOptions *head, const ProgramSp
 /* An id of each row; nothing else of the choice is wanted. */
 static Status add_choice(Graph *graph, const HeadOptions *head, int64_t rows, Value *logits, Value **out)
 {
-    Value *in[SAMPLE_IN_BIAS + 1] = {0};
-    Node  *node;
+    Value      *in[SAMPLE_IN_BIAS + 1] = {0};
+    Node       *node;
     SampleAttrs attrs = {.vocab = head->vocab};
     in[SAMPLE_IN_LOGITS] = logits;
     in[SAMPLE_IN_CONTROLS] = graph_add_feed(graph, FEED_CONTROLS, rows, SAMPLE_CONTROLS);

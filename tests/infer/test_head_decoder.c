@@ -1,4 +1,5 @@
-/* Ids over a bare matrix: those that a plain choice of plain logits has, for every strategy and format; rows apart; what can't be is said. */
+/* Ids over a bare matrix: those that a plain choice of plain logits has, for every strategy and format; rows apart; what can't be is said.
+ */
 #include "infer/head_decoder.h"
 
 #include "ops/ops.h"
@@ -302,10 +303,11 @@ static void what_is_planned_is_allocated(void)
 
 int main(int argc, char **argv)
 {
-    static const TestCase cases[] = {
-        TEST(ids_are_those_of_a_plain_choice), TEST(matrices_of_each_format_and_order_have_their_ids), TEST(eight_bits_have_scales_given_or_made),
-        TEST(hidden_states_come_in_their_format), TEST(rows_dont_influence_one_another), TEST(two_batches_are_in_flight),
-        TEST(options_that_cannot_be_are_said), TEST(batches_that_cannot_be_are_said), TEST(what_is_planned_is_allocated)};
+    static const TestCase cases[] = {TEST(ids_are_those_of_a_plain_choice),      TEST(matrices_of_each_format_and_order_have_their_ids),
+                                     TEST(eight_bits_have_scales_given_or_made), TEST(hidden_states_come_in_their_format),
+                                     TEST(rows_dont_influence_one_another),      TEST(two_batches_are_in_flight),
+                                     TEST(options_that_cannot_be_are_said),      TEST(batches_that_cannot_be_are_said),
+                                     TEST(what_is_planned_is_allocated)};
     fill(matrix, VOCAB * DIM, 1, 0.5f);
     fill(hidden, ROWS * DIM, 2, 1);
     fill(bias, VOCAB, 3, 0.5f);

@@ -89,10 +89,11 @@ static Status check_places(const Attention *a, const TensorView *cache, const Te
     int64_t        room = room_of(&cache->type, &pages->type);
     const int32_t *page = pages->data;
     for (int64_t b = 0; b < a->batch; b++)
-        FAIL_IF(a->starts[b] < 0 || a->starts[b] > room - a->len, ERR_INVALID,
-                "row %lld: %lld tokens at position %d are outside its %lld positions of the key/value cache: ask for a longer cache or fewer "
-                "tokens",
-                (long long)b, (long long)a->len, a->starts[b], (long long)room);
+        FAIL_IF(
+            a->starts[b] < 0 || a->starts[b] > room - a->len, ERR_INVALID,
+            "row %lld: %lld tokens at position %d are outside its %lld positions of the key/value cache: ask for a longer cache or fewer "
+            "tokens",
+            (long long)b, (long long)a->len, a->starts[b], (long long)room);
     for (int64_t i = 0; i < a->batch * pages->type.dim[1]; i++)
         FAIL_IF(page[i] < 0 || page[i] >= cache->type.dim[0], ERR_INVALID, "page %d of row %lld: the key/value cache has %lld pages",
                 page[i], (long long)(i / pages->type.dim[1]), (long long)cache->type.dim[0]);
@@ -140,12 +141,17 @@ static const AttentionAttrs attention_cached_window = {
 
 /* B rows of T tokens, a cache of N pages of S positions, P pages a row; q apart, or packed. */
 #define APART(b, t, h, g, d, n, s, p) \
-    .in = {{DT_F32, 4, {b, t, h, d}},    {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {n, s, g, d}}, \
+    .in = {{DT_F32, 4, {b, t, h, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {n, s, g, d}}, \
            {DT_F32, 4, {n, s, g, d}}, {DT_I32, 1, {b}},          {DT_I32, 2, {b, p}}}, \
     .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
 #define PACKED(b, t, h, g, d, n, s, p) \
-    .in = {{DT_F32, 3, {b, t, ((h) + 2 * (g)) * (d)}}, {0},           {0},                {DT_F32, 4, {n, s, g, d}}, \
-           {DT_F32, 4, {n, s, g, d}},                  {DT_I32, 1, {b}}, {DT_I32, 2, {b, p}}}, \
+    .in = {{DT_F32, 3, {b, t, ((h) + 2 * (g)) * (d)}}, \
+           {0}, \
+           {0}, \
+           {DT_F32, 4, {n, s, g, d}}, \
+           {DT_F32, 4, {n, s, g, d}}, \
+           {DT_I32, 1, {b}}, \
+           {DT_I32, 2, {b, p}}}, \
     .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
 
 static const OpSample attention_cached_samples[] = {
@@ -184,7 +190,7 @@ static const OpSample attention_cached_large_samples[] = {
     {PACKED(3, 1, 2, 2, 16, 25, 32, 8), .attrs = &large_narrow[0]},
     {PACKED(17, 1, 8, 1, 32, 140, 32, 8), .attrs = &large_narrow[1]},
     {APART(17, 1, 8, 2, 96, 140, 32, 8), .attrs = &large_narrow[2]},
-    {PACKED(3, 1, 40, 2, 64, 25, 32, 8), .attrs = &large_narrow[3]}, /* more heads of a group than a warp has rows */
+    {PACKED(3, 1, 40, 2, 64, 25, 32, 8), .attrs = &large_narrow[3]},     /* more heads of a group than a warp has rows */
     {PACKED(64, 1, 16, 16, 16, 769, 32, 12), .attrs = &large_narrow[4]}, /* a block of the GPU has several tiles */
     {PACKED(17, 1, 16, 2, 128, 140, 32, 8), .attrs = &large_wide[0]},
     {APART(3, 1, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},

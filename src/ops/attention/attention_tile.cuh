@@ -126,8 +126,8 @@ template <bool CAP> static __device__ __forceinline__ float tile_score(const Sco
 
 /* The softmax of one tile alone: products become exponentials. most: of scores before they are scaled. */
 template <bool MASK, bool CAP>
-static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], float (&most)[2], float (&total)[2], const ScoreOf<CAP> &score, int key,
-                                                    const int (&last)[2], const int (&first)[2])
+static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], float (&most)[2], float (&total)[2], const ScoreOf<CAP> &score,
+                                                    int key, const int (&last)[2], const int (&first)[2])
 {
     float scale2 = tile_scale(score.factor);
 #pragma unroll

@@ -6,8 +6,8 @@
 
 static const AttrDef head_rows_attrs[] = {ATTR_INT(HeadRowsAttrs, round, 1), {0}};
 
-/* x (B,D) f32|bf16|f16, w (V,D) f32|bf16|f16|i8, [scale f32 (V)], [bias f32 (V)] -> y f32 (B,C), of which the first V are the logits, the others
- * 0; C is V to a multiple of `round`. A matrix of i8 has a scale for each row, no other has. */
+/* x (B,D) f32|bf16|f16, w (V,D) f32|bf16|f16|i8, [scale f32 (V)], [bias f32 (V)] -> y f32 (B,C), of which the first V are the logits, the
+ * others 0; C is V to a multiple of `round`. A matrix of i8 has a scale for each row, no other has. */
 static Status head_rows_infer(Node *node)
 {
     const DTypeSet       floats = DT_SET_FLOAT | DT_SET(DT_F16);
@@ -91,9 +91,9 @@ VEC_TASK(head_task)
     const KernelArgs *args = context;
     const TensorView *w = &args->in[HEAD_W];
     int64_t           rows = args->in[HEAD_X].type.dim[0], dim = w->type.dim[1], vocab = w->type.dim[0], count = rows_of_task(args),
-                      cols = args->out[0].type.dim[1];
-    const float      *x = args->workspace;
-    float            *scratch = (float *)args->workspace + (rows + worker) * dim, *y = args->out[0].data;
+            cols = args->out[0].type.dim[1];
+    const float *x = args->workspace;
+    float       *scratch = (float *)args->workspace + (rows + worker) * dim, *y = args->out[0].data;
     for (int64_t v = task * count; v < min_i64(vocab, (task + 1) * count); v++) {
         const char  *codes = (const char *)w->data + dtype_bytes(w->type.dtype, v * dim);
         const float *row = (const float *)(const void *)codes;
@@ -133,8 +133,21 @@ static Status head_rows_reference(const KernelArgs *args)
 
 /* ---- descriptor ---- */
 
-#define HEAD_SAMPLE(dtype, rows, vocab, dim) {DT_F32, 2, {rows, dim}}, {dtype, 2, {vocab, dim}}
-#define PER_ROW(vocab) {DT_F32, 1, {vocab}}
+#define HEAD_SAMPLE(dtype, rows, vocab, dim) \
+    {DT_F32, 2, {rows, dim}}, \
+    { \
+        dtype, 2, \
+        { \
+            vocab, dim \
+        } \
+    }
+#define PER_ROW(vocab) \
+    { \
+        DT_F32, 1, \
+        { \
+            vocab \
+        } \
+    }
 
 static const HeadRowsAttrs by_eights = {.round = 8};
 
@@ -150,11 +163,16 @@ static const OpSample head_rows_samples[] = {
 
 /* Heads of real models, and batches that kernels treat apart. */
 static const OpSample head_rows_large_samples[] = {
-    {.in = {HEAD_SAMPLE(DT_F32, 1, 5025, 2560), {0}, PER_ROW(5025)}},   {.in = {HEAD_SAMPLE(DT_F32, 8, 1003, 2560)}},
-    {.in = {HEAD_SAMPLE(DT_F32, 13, 515, 1000)}},                       {.in = {HEAD_SAMPLE(DT_BF16, 1, 1003, 2560)}},
-    {.in = {HEAD_SAMPLE(DT_BF16, 64, 5025, 2560), {0}, PER_ROW(5025)}}, {.in = {HEAD_SAMPLE(DT_BF16, 70, 515, 1024)}},
-    {.in = {HEAD_SAMPLE(DT_F16, 1, 1003, 2560)}},                       {.in = {HEAD_SAMPLE(DT_F16, 30, 515, 1000)}},
-    {.in = {HEAD_SAMPLE(DT_I8, 1, 1003, 2560), PER_ROW(1003)}},         {.in = {HEAD_SAMPLE(DT_I8, 12, 515, 1040), PER_ROW(515)}},
+    {.in = {HEAD_SAMPLE(DT_F32, 1, 5025, 2560), {0}, PER_ROW(5025)}},
+    {.in = {HEAD_SAMPLE(DT_F32, 8, 1003, 2560)}},
+    {.in = {HEAD_SAMPLE(DT_F32, 13, 515, 1000)}},
+    {.in = {HEAD_SAMPLE(DT_BF16, 1, 1003, 2560)}},
+    {.in = {HEAD_SAMPLE(DT_BF16, 64, 5025, 2560), {0}, PER_ROW(5025)}},
+    {.in = {HEAD_SAMPLE(DT_BF16, 70, 515, 1024)}},
+    {.in = {HEAD_SAMPLE(DT_F16, 1, 1003, 2560)}},
+    {.in = {HEAD_SAMPLE(DT_F16, 30, 515, 1000)}},
+    {.in = {HEAD_SAMPLE(DT_I8, 1, 1003, 2560), PER_ROW(1003)}},
+    {.in = {HEAD_SAMPLE(DT_I8, 12, 515, 1040), PER_ROW(515)}},
 };
 
 const OpDef op_head_rows = {

@@ -1,13 +1,13 @@
-/* head_rows on CUDA: bound by reading w, each number of it once for 8 rows of x (64 where matrix units multiply). What a warp reads of w goes
- * past the first cache, which holds x; a warp has rows of w whole, so that nothing is summed across warps.
+/* head_rows on CUDA: bound by reading w, each number of it once for 8 rows of x (64 where matrix units multiply). What a warp reads of w
+ * goes past the first cache, which holds x; a warp has rows of w whole, so that nothing is summed across warps.
  *
  * fma: w in fp32 or 8 bits, sums in fp32. Lanes have 4 numbers each of 128 along a row, and are added up at the end in pairs: a row's sum
  * has the same bits however many rows of x there are.
  *
- * mma: w in bf16 or f16, 16 rows a tile, which is the left operand, 8 rows of x the right one. Both are read alike: lanes 4 g + t have 16 bytes
- * of row g, from number 32 s + 8 t on. The first half of them are the numbers 2t, 2t + 1, 2t + 8, 2t + 9 of one product's 16 along the sum, the
- * second half those of the next one's: the order of a sum is another than that of memory, and the same for all rows. One chain along the sum.
- * Compute capability 8.0 and later. */
+ * mma: w in bf16 or f16, 16 rows a tile, which is the left operand, 8 rows of x the right one. Both are read alike: lanes 4 g + t have 16
+ * bytes of row g, from number 32 s + 8 t on. The first half of them are the numbers 2t, 2t + 1, 2t + 8, 2t + 9 of one product's 16 along
+ * the sum, the second half those of the next one's: the order of a sum is another than that of memory, and the same for all rows. One chain
+ * along the sum. Compute capability 8.0 and later. */
 #include "device/cuda/vec.cuh"
 #include "ops/products/head_rows.h"
 
@@ -52,7 +52,7 @@ static __device__ __forceinline__ uint32_t stream_load(const uint32_t *p)
 /* 4 numbers as they lie in memory. */
 template <typename T> struct Four;
 template <> struct Four<float> {
-    uint4                           words;
+    uint4                                  words;
     static __device__ __forceinline__ Four load(const float *p)
     {
         return {stream_load((const uint4 *)p)};
@@ -73,7 +73,7 @@ template <> struct Four<float> {
     }
 };
 template <> struct Four<int8_t> {
-    uint32_t                        word;
+    uint32_t                               word;
     static __device__ __forceinline__ Four load(const int8_t *p)
     {
         return {stream_load((const uint32_t *)p)};
@@ -177,8 +177,9 @@ template <typename T, bool WIDE> static void choose_fma(const Head &h, cudaStrea
 
 /* ---- mma ---- */
 
-template <typename H> static __device__ __forceinline__ void mma_halves(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                                                        uint32_t b0, uint32_t b1);
+template <typename H>
+static __device__ __forceinline__ void mma_halves(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                                  uint32_t b1);
 template <>
 __device__ __forceinline__ void mma_halves<__nv_bfloat16>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                                           uint32_t b1)
@@ -188,7 +189,8 @@ __device__ __forceinline__ void mma_halves<__nv_bfloat16>(float (&c)[4], uint32_
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 template <>
-__device__ __forceinline__ void mma_halves<__half>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void mma_halves<__half>(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                                   uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -317,7 +319,8 @@ static __device__ __forceinline__ void put_number(__half *p, int64_t i, float x)
     p[i] = __float2half_rn(fabsf(x) < INFINITY ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x);
 }
 
-template <typename FROM, typename TO> static __global__ void __launch_bounds__(CONVERT_THREADS) head_convert(const FROM *x, TO *to, int64_t numel)
+template <typename FROM, typename TO>
+static __global__ void __launch_bounds__(CONVERT_THREADS) head_convert(const FROM *x, TO *to, int64_t numel)
 {
     int64_t i = (int64_t)blockIdx.x * CONVERT_THREADS + threadIdx.x;
     if (i < numel) put_number(to, i, number_of(x, i));
@@ -402,6 +405,7 @@ static bool by_floats(const Node *node, CudaDevice *device)
     return !by_halves(node, device);
 }
 
-CUDA_KERNELS(head_rows,
-             {.dtypes = HEAD_DTYPES, .min_sm = 80, .run = head_mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = by_halves},
-             {.dtypes = HEAD_DTYPES, .run = head_fma_run, .name = "fma", .workspace = cuda_planned_workspace, .match = by_floats})
+CUDA_KERNELS(
+    head_rows,
+    {.dtypes = HEAD_DTYPES, .min_sm = 80, .run = head_mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = by_halves},
+    {.dtypes = HEAD_DTYPES, .run = head_fma_run, .name = "fma", .workspace = cuda_planned_workspace, .match = by_floats})

@@ -1,5 +1,5 @@
-/* tell_ids: what a run chose, put where the host can read it while later runs go on: a ring in the host's memory, an entry a run. The device
- * counts the runs. */
+/* tell_ids: what a run chose, put where the host can read it while later runs go on: a ring in the host's memory, an entry a run. The
+ * device counts the runs. */
 #include "ops/infer.h"
 
 enum { IN_RUN, IN_RING, IN_IDS };

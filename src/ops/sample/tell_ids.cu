@@ -3,8 +3,8 @@
 
 enum { IN_RUN, IN_RING, IN_IDS, THREADS = 256 };
 
-static __global__ void __launch_bounds__(THREADS) tell(const int32_t *ids, int32_t *ring, int64_t *run, const int64_t *count, int rows,
-                                                       int64_t cols, int64_t entries)
+static __global__ void __launch_bounds__(THREADS)
+    tell(const int32_t *ids, int32_t *ring, int64_t *run, const int64_t *count, int rows, int64_t cols, int64_t entries)
 {
     uint64_t number = (uint64_t)*count;
     int32_t *out = ring ? ring + (int64_t)(number % (uint64_t)entries) * cols : NULL;
