@@ -42,7 +42,7 @@ SG_API int         sg_exit_code(sg_status status);
 SG_API void        sg_free(void *memory); /* what calls below hand out */
 
 /* From any thread or signal handler. Every sg_run_train of this process ends with SG_INTERRUPTED after its step and a resumable
- * checkpoint, every sg_dataset_open that tokenizes after its piece of work. It asks what
+ * checkpoint, every sg_dataset_open that tokenizes after its piece of work, every sg_model_generate_rows after its step. It asks what
  * runs: what begins later isn't stopped, and takes nothing of it back. */
 SG_API void sg_interrupt(void);
 
@@ -268,6 +268,35 @@ SG_API sg_status sg_model_score(sg_model *model, const char *rows, size_t len, c
 /* Up to max_tokens ids that go on from ids; ends before an end-of-text token. *out_ids is the caller's, for sg_free. */
 SG_API sg_status sg_model_generate(sg_model *model, const int32_t *ids, size_t num, int64_t max_tokens, const sg_sampling *sampling,
                                    int32_t **out_ids, size_t *out_num);
+
+/* How sg_model_generate_rows generates. Of fields that are 0 or NULL the comment says what they stand for. */
+typedef struct sg_generation {
+    size_t             size; /* sizeof(sg_generation), so that later versions may add fields */
+    sg_sampling        sampling;
+    double             min_p;                               /* of the likeliest token's probability; 0: all tokens */
+    double             repetition_penalty;                  /* 0 or 1: none */
+    double             presence_penalty, frequency_penalty; /* -2 to 2; 0: none */
+    const int32_t     *bias_ids;                            /* scores of these tokens get biases added; -INFINITY: never chosen */
+    const float       *biases;
+    size_t             num_biases;
+    const char *const *stops; /* texts that end a text, and aren't part of it */
+    size_t             num_stops;
+    int64_t            max_tokens;   /* 0: 128 */
+    int64_t            n;            /* samples of each prompt; 0: 1 */
+    int64_t            rows;         /* texts that are made at once; 0: 16 on a CPU, 64 on a GPU */
+    int32_t            top_logprobs; /* with logprobs: those of so many of the likeliest tokens too, at most 20 */
+    bool               logprobs;
+    bool               ignore_eos; /* a text goes on after an end-of-text token */
+    bool               skip_bad;   /* a bad row gets {"index", "error"}, and the others are done */
+} sg_generation;
+
+/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id". A line of JSON a
+ * sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text", null without a tokenizer;
+ * "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob", "top"}. A sample depends on
+ * its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes them if they do for it.
+ * *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
+SG_API sg_status sg_model_generate_rows(sg_model *model, const char *rows, size_t len, const sg_generation *settings, char **out_lines,
+                                        size_t *out_len);
 
 /* ---- ids of hidden states ---- */
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from surogate.decoder import NeuroGenModel as NeuroGenModel
     from surogate.errors import Status as Status
     from surogate.errors import SurogateError as SurogateError
+    from surogate.model import Generated as Generated
     from surogate.model import Model as Model
     from surogate.model import Score as Score
     from surogate.run import Outcome as Outcome
@@ -28,6 +29,7 @@ _HOMES = {
     "ChatTemplate": "text",
     "Dataset": "dataset",
     "GPUDecoder": "decoder",
+    "Generated": "model",
     "Model": "model",
     "NeuroGenModel": "decoder",
     "Outcome": "run",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from ctypes import POINTER, c_float, c_int32
+from collections.abc import Iterable, Mapping
+from ctypes import POINTER, c_char_p, c_float, c_int32, sizeof
 from typing import Any
 
 import numpy as np
@@ -142,3 +142,18 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int) -> _native
         _native.real(top_p, "top_p"),
         _native.whole(seed, "seed", 0, 2**64 - 1),
     )
+
+
+def generation(chosen: _native.Sampling, biases: Mapping[int, float], stop: Iterable[str], logprobs: int | None) -> _native.Generation:
+    """Settings of many texts; what is no list is 0 in them. It keeps the arrays alive."""
+    if isinstance(stop, str):
+        raise TypeError(f"stop is {stop!r}; expected a list of texts")
+    stops = [_native.text(each, f"stop[{i}]") for i, each in enumerate(stop)]
+    found = _native.Generation(size=sizeof(_native.Generation), sampling=chosen)
+    found.bias_ids = (c_int32 * len(biases))(*int32(list(biases), "logit_bias").tolist())
+    found.biases = (c_float * len(biases))(*(_native.real(bias, "logit_bias") for bias in biases.values()))
+    found.num_biases = len(biases)
+    found.stops, found.num_stops = (c_char_p * len(stops))(*stops), len(stops)
+    found.logprobs = logprobs is not None
+    found.top_logprobs = 0 if logprobs is None else _native.whole(logprobs, "logprobs", 0, 2**31 - 1)
+    return found

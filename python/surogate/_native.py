@@ -89,6 +89,29 @@ class Sampling(Structure):
     _fields_ = [("temperature", c_double), ("top_k", c_int64), ("top_p", c_double), ("seed", c_uint64)]
 
 
+class Generation(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("sampling", Sampling),
+        ("min_p", c_double),
+        ("repetition_penalty", c_double),
+        ("presence_penalty", c_double),
+        ("frequency_penalty", c_double),
+        ("bias_ids", POINTER(c_int32)),
+        ("biases", POINTER(c_float)),
+        ("num_biases", c_size_t),
+        ("stops", POINTER(c_char_p)),
+        ("num_stops", c_size_t),
+        ("max_tokens", c_int64),
+        ("n", c_int64),
+        ("rows", c_int64),
+        ("top_logprobs", c_int32),
+        ("logprobs", c_bool),
+        ("ignore_eos", c_bool),
+        ("skip_bad", c_bool),
+    ]
+
+
 class Outcome(Structure):
     _fields_ = [("already_finished", c_bool), ("steps", c_int64), ("loss", c_double), ("eval_loss", c_double)]
 
@@ -190,6 +213,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_model_decode_text": [c_void_p, *_IDS, _OUT, POINTER(c_size_t)],
     "sg_model_losses": [c_void_p, *_IDS, POINTER(c_float)],
     "sg_model_score": [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
+    "sg_model_generate_rows": [c_void_p, c_char_p, c_size_t, POINTER(Generation), _OUT, POINTER(c_size_t)],
     "sg_model_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
     "sg_head_decoder_open": [POINTER(HeadOptions), POINTER(Matrix), _OUT],
     "sg_head_decoder_get_info": [c_void_p, POINTER(HeadInfo)],
@@ -326,10 +350,10 @@ def take_ids(ids: Any, count: int) -> NDArray[np.int32]:
         lib.sg_free(ctypes.cast(ids, c_void_p))
 
 
-def interruptible(call: Callable[[], Result]) -> Result:
+def interruptible(call: Callable[[], Result], then: str = ", then saving") -> Result:
     """A call that looks at sg_interrupt. Ctrl+C in the main thread asks it to end, and is raised when it has; once more ends the process.
 
-    Elsewhere than in the main thread Ctrl+C raises nothing, so the call runs as any other.
+    Elsewhere than in the main thread Ctrl+C raises nothing, so the call runs as any other. then: what is said to come behind the step.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -349,7 +373,7 @@ def interruptible(call: Callable[[], Result]) -> Result:
         threading.Thread(target=work, daemon=True).start()
         done.wait()
     except KeyboardInterrupt:
-        print("\nfinishing this step, then saving; once more to stop at once", file=sys.stderr)
+        print(f"\nfinishing this step{then}; once more to stop at once", file=sys.stderr)
         try:
             while not done.wait(0.1):
                 lib.sg_interrupt()

@@ -27,6 +27,50 @@ class Score:
     sum: float
 
 
+@dataclass(frozen=True)
+class Generated:
+    """A text after a prompt."""
+
+    index: int  #: of the prompt, from 0
+    sample: int  #: its number among those of the prompt
+    text: str | None  #: ends before a stop text; None: the model has no tokenizer, or there is an error
+    ids: NDArray[np.int32]  #: all tokens, those of a stop text too
+    logprobs: NDArray[np.float32] | None  #: ln p of each id by the model; None: they weren't asked for
+    top: list[dict[int, float]] | None  #: of each id ln p of the likeliest tokens
+    stop_reason: str | None  #: eos, stop, length or context
+    error: str | None  #: why nothing was generated; None without skip_bad
+
+
+def _prompt(value: Any, name: str) -> dict[str, Any]:
+    """A prompt as the library reads it."""
+    if isinstance(value, str):
+        return {"prompt": value}
+    if isinstance(value, list | tuple) and value and all(isinstance(message, Mapping) for message in value):
+        return {"messages": value}
+    if not isinstance(value, Mapping):
+        return {"ids": _arrays.ids(value, name).tolist()}
+    return {**value, "ids": _arrays.ids(value["ids"], name).tolist()} if "ids" in value else dict(value)
+
+
+def _number(value: float | None) -> float:
+    """-infinity is no number of JSON."""
+    return -np.inf if value is None else value
+
+
+def _generated(row: dict[str, Any]) -> Generated:
+    tokens = row.get("logprobs")
+    return Generated(
+        row["index"],
+        row.get("sample", 0),
+        row.get("text"),
+        np.array(row.get("ids", []), np.int32),
+        None if tokens is None else np.array([_number(token["logprob"]) for token in tokens], np.float32),
+        None if tokens is None else [{best["id"]: _number(best["logprob"]) for best in token.get("top", [])} for token in tokens],
+        row.get("stop_reason"),
+        row.get("error"),
+    )
+
+
 def _row(value: Any, name: str) -> dict[str, Any]:
     """A row as the library reads it."""
     if isinstance(value, str):
@@ -116,3 +160,46 @@ class Model(Closes):
         with self._handle.use() as model:
             check(lib.sg_model_generate(model, _arrays.pointer(array), array.size, most, byref(chosen), byref(out), byref(count)))
         return _native.take_ids(out, count.value)
+
+    def generate_rows(
+        self,
+        prompts: Iterable[Any],
+        n: int = 1,
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
+        stop: Iterable[str] = (),
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        seed: int = 0,
+        rows: int = 0,
+        skip_bad: bool = False,
+    ) -> list[Generated]:
+        """n texts after each prompt: a text, (count) ids, a list of messages, or what a line of `surogate generate --prompts` says.
+
+        Up to `rows` texts are made at once; 0: 16 on a CPU, 64 on a GPU. A text doesn't depend on those beside it. logprobs 0: of the
+        ids; above 0: of so many of the likeliest tokens too. A bias of -inf bans a token. Ctrl+C is raised behind the present step.
+        """
+        data = "\n".join(json.dumps(_prompt(prompt, f"prompts[{i}]")) for i, prompt in enumerate(prompts)).encode()
+        chosen = _arrays.sampling(temperature, top_k, top_p, seed)
+        settings = _arrays.generation(chosen, logit_bias or {}, stop, logprobs)
+        settings.max_tokens, settings.n = _native.whole(max_tokens, "max_tokens", 1), _native.whole(n, "n", 1)
+        settings.rows = _native.whole(rows, "rows")
+        settings.min_p, settings.repetition_penalty = _native.real(min_p, "min_p"), _native.real(repetition_penalty, "repetition_penalty")
+        settings.presence_penalty = _native.real(presence_penalty, "presence_penalty")
+        settings.frequency_penalty = _native.real(frequency_penalty, "frequency_penalty")
+        settings.ignore_eos, settings.skip_bad = bool(ignore_eos), bool(skip_bad)
+        text, length = c_void_p(), c_size_t()
+        if not data:
+            return []
+        with self._handle.use() as model:
+            _native.interruptible(
+                lambda: check(lib.sg_model_generate_rows(model, data, len(data), byref(settings), byref(text), byref(length))), then=""
+            )
+        return [_generated(json.loads(line)) for line in _native.take_text(text, length.value).split("\n") if line]

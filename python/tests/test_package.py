@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import io
 import locale
+import math
 import os
 import pickle
 import re
@@ -339,6 +340,78 @@ class Steps(InFolder):
         with Model(self.folder / "adapter/merged", device="cpu") as model:
             np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, rtol=1e-4)
 
+    def test_texts_of_many_prompts(self) -> None:
+        folder = self.folder / "many/model"
+        with Trainer(**self.settings("many")) as trainer:
+            trainer.export_model(folder)
+        shutil.copy(ROOT / "examples/chat_template.jinja", folder)
+        with Model(folder, device="cpu", threads=1) as model:
+            talk = [{"role": "user", "content": "who"}]
+            prompts = ["To be", model.encode("To be"), talk, {"messages": talk}, {"ids": np.array([5, 6])}]
+            made = model.generate_rows(prompts, max_tokens=6, ignore_eos=True, logprobs=2)
+            self.assertEqual(
+                [(row.index, row.sample, row.stop_reason, len(row.ids)) for row in made], [(i, 0, "length", 6) for i in range(5)]
+            )
+            for one, other in ((0, 1), (2, 3)):
+                self.assertEqual((made[one].text, list(made[one].ids)), (made[other].text, list(made[other].ids)))
+            self.assertEqual(made[0].text, model.decode(made[0].ids))
+            alone = model.generate(model.encode("To be"), max_tokens=6)
+            self.assertEqual(list(made[0].ids[: len(alone)]), list(alone))
+            for row in made:
+                assert row.logprobs is not None and row.top is not None
+                self.assertEqual([max(best, key=best.__getitem__) for best in row.top], list(row.ids))
+            text, logprobs = made[0].text, made[0].logprobs
+            assert text is not None and logprobs is not None
+            whole = np.concatenate([model.encode("To be"), made[0].ids])
+            np.testing.assert_allclose(logprobs, model.logprobs(whole)[-6:], rtol=1e-4)
+            drawn: dict[str, Any] = {"n": 3, "max_tokens": 5, "temperature": 1.0, "seed": 7, "ignore_eos": True}
+            first = model.generate_rows(prompts, **drawn)
+            self.assertEqual([(row.index, row.sample) for row in first], [(i, k) for i in range(5) for k in range(3)])
+            again = model.generate_rows(prompts[:2], rows=2, min_p=0.0, **drawn)
+            self.assertEqual([row.text for row in again], [row.text for row in first[:6]])
+            self.assertGreater(len({row.text for row in first}), 5)
+            banned = model.generate_rows(["To be"], max_tokens=6, ignore_eos=True, logit_bias={int(made[0].ids[0]): -math.inf})
+            self.assertNotIn(made[0].ids[0], banned[0].ids)
+            stopped = model.generate_rows(["To be"], max_tokens=6, ignore_eos=True, stop=[text[2:4]])
+            self.assertEqual((stopped[0].stop_reason, text.startswith(stopped[0].text or "")), ("stop", True))
+            self.assertIsNone(stopped[0].logprobs)
+            self.assertEqual(model.generate_rows([]), [])
+
+    def test_many_prompts_that_are_refused(self) -> None:
+        folder = self.folder / "refusing/model"
+        with Trainer(**self.settings("refusing")) as trainer:
+            trainer.export_model(folder)
+        with Model(folder, device="cpu", threads=1) as model:
+            bad, good = model.generate_rows([[-1], "To"], max_tokens=2, skip_bad=True)
+            self.assertEqual((bad.index, bad.text, list(bad.ids), bad.stop_reason, good.error), (0, None, [], None, None))
+            self.assertIn("rows:1: ids[0] is no token id", bad.error or "")
+            settings: dict[str, Any]
+            for says, settings in (
+                ("n is 0; expected 1", {"n": 0}),
+                ("max_tokens is 0; expected 1", {"max_tokens": 0}),
+                ("logprobs is -1; expected 0", {"logprobs": -1}),
+                (r"stop\[0\] is ''", {"stop": [""]}),
+            ):
+                with self.assertRaisesRegex(ValueError, says):
+                    model.generate_rows(["a"], **settings)
+            for says, settings in (
+                ("temperature -1; expected", {"temperature": -1}),
+                ("min_p 2; expected 0 to 1", {"min_p": 2}),
+                ("presence_penalty 3; expected -2 to 2", {"presence_penalty": 3}),
+                ("rows -1; expected", {"rows": -1}),
+                ("top_logprobs 21; expected 0 to 20", {"logprobs": 21}),
+                ("bias_ids[0] is 100000; expected 0 to", {"logit_bias": {100000: 1.0}}),
+                ("biases[0] is nan; expected a number", {"logit_bias": {1: math.nan}}),
+            ):
+                with self.assert_fails(Status.INVALID, says):
+                    model.generate_rows(["a"], **settings)
+            with self.assert_fails(Status.INVALID, "rows:2: the row has none of prompt, messages and ids"):
+                model.generate_rows(["a", {"promt": "b"}])
+            with self.assert_fails(Status.NOT_FOUND, "has no chat template"):
+                model.generate_rows([[{"role": "user", "content": "who"}]])
+            with self.assertRaisesRegex(TypeError, "expected a list of texts"):
+                model.generate_rows(["a"], stop="a")
+
     def test_from_config_needs_no_folder(self) -> None:
         import json
 
@@ -381,6 +454,7 @@ class Around(InFolder):
             "sg_trainer_info": _native.TrainerInfo,
             "sg_tensor": _native.Tensor,
             "sg_sampling": _native.Sampling,
+            "sg_generation": _native.Generation,
             "sg_outcome": _native.Outcome,
             "sg_dataset_info": _native.DatasetInfo,
             "sg_tokenizer_info": _native.TokenizerInfo,

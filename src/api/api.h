@@ -5,9 +5,14 @@
 
 #include "config/config.h"
 #include "infer/generate.h"
+#include "infer/infer_model.h"
 
 struct sg_run {
     Config config;
+};
+
+struct sg_model {
+    InferModel infer;
 };
 
 /* Zeroed; freed with sg_free. */
@@ -28,6 +33,9 @@ NODISCARD Status api_hand_ids(Status status, TokenIds *ids, int32_t **out_ids, s
 NODISCARD Status api_hand_text(Status status, StrBuf *text, char **out_text);
 
 NODISCARD Status api_check_ids(const int32_t *ids, size_t num, int64_t vocab_size);
+
+NODISCARD Status api_check_sampling(const sg_sampling *sampling);
+SampleOptions    api_sample_options(const sg_sampling *sampling);
 
 /* What sg_model_generate and sg_trainer_generate have in common; of the job there is all but sink and sampling. */
 NODISCARD Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_sampling *sampling);

@@ -31,10 +31,6 @@ enum {
 #include "base/status.def"
 #undef STATUS
 
-struct sg_model {
-    InferModel infer;
-};
-
 const char *sg_version(void)
 {
     return SUROGATE_VERSION;
@@ -133,12 +129,8 @@ Status api_check_ids(const int32_t *ids, size_t num, int64_t vocab_size)
     return OK;
 }
 
-Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_sampling *sampling)
+Status api_check_sampling(const sg_sampling *sampling)
 {
-    TRY(api_need(sampling, "sampling"));
-    TRY(api_check_ids(job->prompt, job->prompt_len, vocab_size));
-    FAIL_IF(job->prompt_len == 0, ERR_INVALID, "generation needs at least one id to go on from");
-    FAIL_IF(job->max_tokens < 1, ERR_INVALID, "max_tokens %lld; expected at least 1", (long long)job->max_tokens);
     FAIL_IF(!(sampling->temperature >= 0 && sampling->temperature <= 1e6), ERR_INVALID, "temperature %g; expected a number from 0 on",
             sampling->temperature);
     FAIL_IF(sampling->top_k < 0, ERR_INVALID, "top_k %lld; expected a number of tokens, or 0 for all", (long long)sampling->top_k);
@@ -146,15 +138,29 @@ Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_s
     return OK;
 }
 
+SampleOptions api_sample_options(const sg_sampling *sampling)
+{
+    return (SampleOptions){.temperature = sampling->temperature,
+                           .top_k = sampling->top_k,
+                           .top_p = sampling->top_p > 0 ? sampling->top_p : 1,
+                           .seed = sampling->seed};
+}
+
+Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_sampling *sampling)
+{
+    TRY(api_need(sampling, "sampling"));
+    TRY(api_check_ids(job->prompt, job->prompt_len, vocab_size));
+    FAIL_IF(job->prompt_len == 0, ERR_INVALID, "generation needs at least one id to go on from");
+    FAIL_IF(job->max_tokens < 1, ERR_INVALID, "max_tokens %lld; expected at least 1", (long long)job->max_tokens);
+    return api_check_sampling(sampling);
+}
+
 Status api_generate(Session *session, GenerateJob *job, const sg_sampling *sampling, TokenIds *out)
 {
     GenerateStats stats;
     job->sink = collect;
     job->context = out;
-    job->sample = (SampleOptions){.temperature = sampling->temperature,
-                                  .top_k = sampling->top_k,
-                                  .top_p = sampling->top_p > 0 ? sampling->top_p : 1,
-                                  .seed = sampling->seed};
+    job->sample = api_sample_options(sampling);
     return generate(session, job, &stats);
 }
 

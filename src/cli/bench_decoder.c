@@ -1,4 +1,4 @@
-/* See bench_decoder.h. */
+/* surogate bench decoder: how fast ids are chosen over a bare matrix. */
 #include "cli/bench_decoder.h"
 
 #include "measure/head_bench.h"
@@ -8,11 +8,10 @@
 static const char *const strategies[] = {
     [HEAD_GREEDY] = "greedy", [HEAD_BY_TEMPERATURE] = "temperature", [HEAD_BY_TOP_K] = "top_k", [HEAD_BY_TOP_P] = "top_p"};
 
-DecoderBench bench_decoder_defaults(void)
-{
-    return (DecoderBench){
-        .vocab = 50257, .dim = 2560, .batch = 1, .batches = 200, .dtype = "fp32", .hidden = "fp32", .strategy = "greedy", .device = "auto"};
-}
+typedef struct DecoderBench {
+    int64_t     vocab, dim, batch, batches, threads;
+    const char *dtype, *hidden, *strategy, *device;
+} DecoderBench;
 
 static Status find_dtype(const char *text, const char *flag, DTypeSet among, DType *out)
 {
@@ -72,15 +71,43 @@ static void print_text(const DecoderBench *b, const HeadTimes *t, StrBuf *out)
                   1e-9 * (double)t->moved / t->mean, (long long)t->bytes, (unsigned long long)t->ids);
 }
 
-Status bench_decoder(const DecoderBench *bench, bool json)
+static Status bench(const DecoderBench *decoder, bool json)
 {
     HeadBenchOptions options;
     HeadTimes        times;
     StrBuf           out = {0};
-    TRY(read_options(bench, &options));
+    TRY(read_options(decoder, &options));
     TRY(head_bench_run(&options, &times));
-    (json ? print_json : print_text)(bench, &times, &out);
+    (json ? print_json : print_text)(decoder, &times, &out);
     Status status = cli_print(&out);
     strbuf_deinit(&out);
     return status;
+}
+
+Status cli_bench_decoder(CliArgs *args)
+{
+    DecoderBench b = {
+        .vocab = 50257, .dim = 2560, .batch = 1, .batches = 200, .dtype = "fp32", .hidden = "fp32", .strategy = "greedy", .device = "auto"};
+    bool       json = false, done;
+    const Flag flags[] = {
+        {"--vocab", FLAG_INT, &b.vocab, "N", "rows of the matrix (50257)"},
+        {"--dim", FLAG_INT, &b.dim, "N", "its columns (2560)"},
+        {"--batch", FLAG_INT, &b.batch, "N", "hidden states at once (1)"},
+        {"--batches", FLAG_INT, &b.batches, "N", "how many to time (200)"},
+        {"--dtype", FLAG_TEXT, &b.dtype, "NAME", "what the matrix is kept in: fp32, bf16, fp16 or int8 (fp32)"},
+        {"--hidden", FLAG_TEXT, &b.hidden, "NAME", "what hidden states come in: fp32, bf16 or fp16 (fp32)"},
+        {"--strategy", FLAG_TEXT, &b.strategy, "NAME",
+         "greedy, temperature, top_k or top_p: temperature 0.8, top-k 50, top-p 0.9 (greedy)"},
+        {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
+        {"--device", FLAG_TEXT, &b.device, "NAME", "auto, cpu or cuda (auto)"},
+        {"--threads", FLAG_INT, &b.threads, "N", "CPU threads; 0: all (0)"},
+    };
+    args->command = "bench decoder";
+    args->arguments = "";
+    args->help = "how fast ids are chosen over a matrix of random numbers, beside the time that moving it takes";
+    args->argc--, args->argv++;
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
+    if (done) return OK;
+    TRY(cli_want_words(args, 0));
+    return bench(&b, json);
 }

@@ -1,8 +1,9 @@
 /* surogate inspect DATASET --model MODEL_DIR: ids and mask of every row, or the view for people. surogate inspect MODEL_DIR: how the
- * folder's weights are stored. */
+ * folder's weights are stored, and how many texts it decodes at once. */
 #include "cli/cli.h"
 
 #include "cli/inspect_view.h"
+#include "fit/decoding.h"
 #include "model/hf_model.h"
 #include "setup/setup.h"
 #include "train/run_data.h"
@@ -37,10 +38,9 @@ static void print_stored(StrBuf *out, const char *name, const char *detail, size
                       8 * bytes / numel);
 }
 
-static Status print_model(HfModel *model)
+static Status print_weights(HfModel *model, StrBuf *out)
 {
     TRY(hf_model_open_weights(model));
-    StrBuf out = {0};
     size_t count[2] = {0};
     double numel[2] = {0}, bytes[2] = {0};
     bool   doubled = false;
@@ -53,40 +53,68 @@ static Status print_model(HfModel *model)
         for (int k = 0; q && k < q->made.num_parts; k++) bytes[1] += (double)q->parts[k].bytes;
         doubled |= q && q->format == QUANTISED_NF4 && q->made.num_parts == 3;
     }
-    strbuf_printf(&out, "%-10s %s\n", "model", model->dir);
-    print_stored(&out, quantised_name(model->format), doubled ? ", double quantisation" : "", count[1], numel[1], bytes[1]);
-    print_stored(&out, "numbers", "", count[0], numel[0], bytes[0]);
-    Status status = cli_print(&out);
-    strbuf_deinit(&out);
+    strbuf_printf(out, "%-10s %s\n", "model", model->dir);
+    print_stored(out, quantised_name(model->format), doubled ? ", double quantisation" : "", count[1], numel[1], bytes[1]);
+    print_stored(out, "numbers", "", count[0], numel[0], bytes[0]);
+    return OK;
+}
+
+typedef struct DecodingArgs {
+    const char *gpu;
+    int64_t     context; /* 0: not given */
+} DecodingArgs;
+
+static Status print_decoding(HfModel *model, const DecodingArgs *args, StrBuf *out)
+{
+    enum { CONTEXT = 4096 };
+    int64_t     most = model->max_positions, context = args->context ? args->context : most < CONTEXT ? most : CONTEXT;
+    InferModel  infer = {.model = model};
+    DecodingFit fit;
+    FAIL_IF(context < 1 || context > most, ERR_INVALID, "--context %lld: expected 1 to %lld, for which the model was made",
+            (long long)context, (long long)most);
+    TRY(args->gpu ? device_null_create(args->gpu, &infer.device) : device_open("auto", 0, 0, &infer.device));
+    infer_set_options(&infer);
+    Status status = fit_decoding(&infer, context, &fit);
+    infer.device->api->destroy(infer.device);
+    if (status == OK) fit_print_decoding(&fit, context, out);
     return status;
 }
 
-static Status inspect_model(Arena *arena, const char *dir)
+static Status inspect_model(Arena *arena, const char *dir, const DecodingArgs *decoding)
 {
     HfModel *model;
+    StrBuf   out = {0};
     TRY(hf_model_open(arena, dir, &model));
-    Status status = print_model(model);
+    Status status = print_weights(model, &out);
+    if (status == OK && (decoding->gpu || decoding->context)) status = print_decoding(model, decoding, &out);
+    if (status == OK) status = cli_print(&out);
+    strbuf_deinit(&out);
     hf_model_close(model);
     return status;
 }
 
 Status cmd_inspect(CliArgs *args)
 {
-    const char *model = NULL;
-    int64_t     rows = -2;
-    InspectView view = {0};
-    bool        done;
-    const Flag  flags[] = {
-         {"--model", FLAG_TEXT, &model, "DIR", "whose tokenizer and chat template are used"},
-         {"--json", FLAG_SWITCH, &view.json, NULL,
-          "a line a row: {\"ids\": [...], \"mask\": [...], \"row\": i}; mask is 1 where a token is trained"},
-         {"--rows", FLAG_INT, &rows, "N", "rows shown; -1: all (3; all with --json)"},
+    const char  *model = NULL;
+    int64_t      rows = -2;
+    InspectView  view = {0};
+    bool         done;
+    DecodingArgs decoding = {0};
+    const Flag   flags[] = {
+          {"--model", FLAG_TEXT, &model, "DIR", "whose tokenizer and chat template are used"},
+          {"--json", FLAG_SWITCH, &view.json, NULL,
+           "a line a row: {\"ids\": [...], \"mask\": [...], \"row\": i}; mask is 1 where a token is trained"},
+          {"--rows", FLAG_INT, &rows, "N", "rows shown; -1: all (3; all with --json)"},
+          {"--gpu", FLAG_TEXT, &decoding.gpu, "NAME", "of a model: how many texts decode at once on this GPU: h200, h100, rtx4090, ..."},
+          {"--context", FLAG_INT, &decoding.context, "N",
+           "with tokens of each, prompt included (4096); without --gpu on this machine's device"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     bool is_model = args->num_words == 1 && !model;
     if (is_model) TRY(file_exists(arena_printf(&args->arena, "%s/config.json", args->words[0]), &is_model));
-    if (is_model) return inspect_model(&args->arena, args->words[0]);
+    if (is_model) return inspect_model(&args->arena, args->words[0], &decoding);
+    FAIL_IF(decoding.gpu || decoding.context, ERR_INVALID, "surogate inspect: --gpu and --context need a model's folder");
     FAIL_IF(args->num_words < 1 || !model, ERR_INVALID, "usage: surogate inspect %s", args->arguments);
     FAIL_IF(rows < -2, ERR_INVALID, "--rows %lld: expected a number of rows, or -1 for all", (long long)rows);
     Config config;

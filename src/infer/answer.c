@@ -7,7 +7,7 @@
 /* Whether the prompt ends in text, so that a leading space of what follows belongs there. */
 static bool has_text(const Tokenizer *tokenizer, const int32_t *ids, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count && tokenizer; i++)
         if (!tokenizer_is_special(tokenizer, ids[i])) return true;
     return false;
 }
@@ -90,6 +90,7 @@ bool answer_push(Answer *a, const DecodeToken *token)
 {
     token_ids_push(&a->ids, token->id);
     keep_logprobs(a, token);
+    if (!a->tokenizer) return true;
     a->has_stopped = is_stop_token(a, token->id);
     if (a->has_stopped) return false;
     a->status = token_stream_push(a->tokenizer, &a->stream, token->id, true, &a->text);
@@ -99,7 +100,7 @@ bool answer_push(Answer *a, const DecodeToken *token)
 
 void answer_end(Answer *a)
 {
-    if (!a->has_stopped) token_stream_finish(&a->stream, &a->text);
+    if (!a->has_stopped && a->tokenizer) token_stream_finish(&a->stream, &a->text);
     settle(a);
     a->settled = a->text.len;
 }

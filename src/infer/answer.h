@@ -9,9 +9,9 @@
 enum { ANSWER_MOST_TOP = 20 }; /* log-probabilities beside that of a token */
 
 typedef struct Answer {
-    const Tokenizer *tokenizer;
-    const StrList   *stops; /* texts */
-    int              top;   /* log-probabilities of so many tokens are kept beside that of each; -1: none at all */
+    const Tokenizer *tokenizer; /* NULL: tokens become no text */
+    const StrList   *stops;     /* texts */
+    int              top;       /* log-probabilities of so many tokens are kept beside that of each; -1: none at all */
     TokenStream      stream;
     TokenIds         ids;         /* all tokens, those of a stop text too */
     StrBuf           text;        /* ends before a stop text */
@@ -21,7 +21,8 @@ typedef struct Answer {
     Status           status;
 } Answer;
 
-/* What follows this prompt. top: at most ANSWER_MOST_TOP. The tokenizer and the stop texts are borrowed. */
+/* What follows this prompt. top: at most ANSWER_MOST_TOP. The tokenizer, or NULL without stop texts, and
+ * these are borrowed. */
 void answer_init(Answer *answer, const Tokenizer *tokenizer, const StrList *stops, int top, const int32_t *prompt, size_t prompt_len);
 /* What a decoder of `rows` such answers at once needs, each of at most `context` tokens with its prompt. */
 DecoderOptions answer_decoder(const SampleOptions *sample, int top, int64_t rows, int64_t context);

@@ -1,7 +1,7 @@
-/* See decoder.h. A request waits in the queue until a place is free and all pages that it may ever need: what has begun is never stopped for
- * want of room. Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before chose
- * from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more, into
- * pages that the device writes before whoever gets them next does. */
+/* See decoder.h. A request waits in the queue until a place is free and all pages that it may ever need: what has begun is never stopped
+ * for want of room. Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before
+ * chose from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more,
+ * into pages that the device writes before whoever gets them next does. */
 #include "infer/decoder.h"
 
 #include "infer/pages.h"
@@ -18,14 +18,14 @@ enum { MOST_SIZES = 16, RUNS = 2 };
 typedef struct Job {
     DecodeRequest request;
     uint64_t      handle;
-    int32_t      *ids; /* prompt and text */
+    int32_t      *ids;  /* prompt and text */
     int64_t       most; /* tokens of text */
     struct Job   *next;
 } Job;
 
 typedef struct Place {
-    Job     *job;       /* NULL: free */
-    int32_t *pages;     /* (row_pages): 0 behind num_pages */
+    Job     *job;   /* NULL: free */
+    int32_t *pages; /* (row_pages): 0 behind num_pages */
     int64_t  num_pages;
     int64_t  prefilled; /* tokens of the prompt that runs have read, or that shared pages hold */
     int64_t  issued;    /* tokens of the text that runs have chosen */
@@ -63,6 +63,18 @@ struct Decoder {
 };
 
 /* ---- opening ---- */
+
+void decoder_want(CompileOptions *options, const DecoderOptions *want, int64_t choices)
+{
+    enum { MOST_CHUNK = 512 };
+    int64_t chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
+    options->cache_len = want->context;
+    options->cache_pages = want->pages;
+    options->sampling = (SamplingOptions){choices, want->best, want->penalties, want->biases};
+    compile_add(options, &entry_prefill, 1, chunk < MOST_CHUNK ? chunk : MOST_CHUNK);
+    for (int64_t rows = 1; rows < want->rows; rows *= 2) compile_add(options, &entry_decode, rows, 1);
+    compile_add(options, &entry_decode, want->rows, 1);
+}
 
 static Status find_programs(Decoder *d)
 {
@@ -180,10 +192,12 @@ static Status check_sample(const Decoder *d, const SampleOptions *s)
     FAIL_IF(s->top_k < 0, ERR_INVALID, "top-k %lld: expected at least 0", (long long)s->top_k);
     FAIL_IF(!(s->top_p >= 0 && s->top_p <= 1), ERR_INVALID, "top-p %g: expected 0 to 1", s->top_p);
     FAIL_IF(!(s->min_p >= 0 && s->min_p <= 1), ERR_INVALID, "min-p %g: expected 0 to 1", s->min_p);
-    FAIL_IF(!(s->repetition >= 0 && s->repetition < INFINITY), ERR_INVALID, "repetition penalty %g: expected above 0; 1: none", s->repetition);
-    FAIL_IF(!isfinite(s->presence) || !isfinite(s->frequency), ERR_INVALID, "presence and frequency penalties: expected numbers; got %g, %g",
-            s->presence, s->frequency);
-    FAIL_IF(s->num_biases > d->biases, ERR_INVALID, "%d biases and bans: this decoder was opened for %d a request", s->num_biases, d->biases);
+    FAIL_IF(!(s->repetition >= 0 && s->repetition < INFINITY), ERR_INVALID, "repetition penalty %g: expected above 0; 1: none",
+            s->repetition);
+    FAIL_IF(!isfinite(s->presence) || !isfinite(s->frequency), ERR_INVALID,
+            "presence and frequency penalties: expected numbers; got %g, %g", s->presence, s->frequency);
+    FAIL_IF(s->num_biases > d->biases, ERR_INVALID, "%d biases and bans: this decoder was opened for %d a request", s->num_biases,
+            d->biases);
     for (int i = 0; i < s->num_biases; i++) {
         FAIL_IF(s->bias_ids[i] < 0 || s->bias_ids[i] >= d->vocab, ERR_INVALID, "a bias of token %d: expected 0 to %lld", s->bias_ids[i],
                 (long long)d->vocab - 1);
@@ -304,7 +318,8 @@ static int64_t share_pages(Decoder *d, const Job *job, int32_t *pages)
 /* Gives a place all pages that the request may need; false: there aren't enough. */
 static bool give_pages(Decoder *d, const Job *job, Place *place)
 {
-    int64_t positions = min_of((int64_t)job->request.prompt_len + job->most - 1, d->context), want = (positions + d->page_len - 1) / d->page_len;
+    int64_t positions = min_of((int64_t)job->request.prompt_len + job->most - 1, d->context),
+            want = (positions + d->page_len - 1) / d->page_len;
     int64_t shared = share_pages(d, job, place->pages);
     if (want - shared > pages_free(d->pages)) {
         for (int64_t i = 0; i < shared; i++) pages_drop(d->pages, place->pages[i]);
@@ -480,14 +495,15 @@ static float float_of(int32_t bits)
 /* Whether the text goes on behind this token; where not, *end says why. */
 static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *end)
 {
-    Job          *job = place->job;
-    int64_t       len = (int64_t)job->request.prompt_len, best = (d->told_cols - 3) / 2;
+    Job           *job = place->job;
+    int64_t        len = (int64_t)job->request.prompt_len, best = (d->told_cols - 3) / 2;
     DecodeRequest *r = &job->request;
     if (row[0] < 0) {
-        (void)status_fail(ERR_DIVERGED,
-                          "the model gives no token at position %lld: its logits hold NaN or infinity, or it forbids all tokens; its weights "
-                          "may hold NaN, or numbers too large for its dtype",
-                          (long long)(len + place->told));
+        (void)status_fail(
+            ERR_DIVERGED,
+            "the model gives NaN or infinity for a token at position %lld, or forbids all tokens, so that none can be chosen: its "
+            "weights may hold NaN, or numbers too large for its dtype",
+            (long long)(len + place->told));
         *end = DECODE_FAILED;
         return false;
     }

@@ -25,6 +25,6 @@ typedef struct GenerateStats {
     bool    context_full; /* the cache ended before max_tokens */
 } GenerateStats;
 
-/* The session has programs of entries prefill and decode. ERR_INVALID when the prompt doesn't fit into the cache, ERR_DIVERGED when the model gives
- * no numbers to choose by. */
+/* The session has programs of entries prefill and decode. ERR_INVALID when the prompt doesn't fit into the cache, ERR_DIVERGED when the
+ * model gives no numbers to choose by. */
 NODISCARD Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats);

@@ -99,16 +99,18 @@ static void put_biases(StrBuf *out, const SampleOptions *s)
 
 void generate_file_settings(const InferModel *infer, const PromptFile *prompts, const GenerateFileJob *job, int64_t rows, StrBuf *out)
 {
-    const SampleOptions *s = &job->sample;
+    const RowsJob       *r = &job->rows;
+    const SampleOptions *s = &r->sample;
     put_hash(out, "prompts_hash", prompts->hash);
     put_hash(out, "model_hash", hash_model(infer));
     if (infer->has_adapter) put_hash(out, "adapter_hash", hash_adapter(infer));
+    put_text(out, "dtype", dtype_info(infer->options.model_dtype)->name);
     if (job->format) put_text(out, "qlora", job->format);
     if (job->recipe) put_text(out, "recipe", job->recipe);
     put_text(out, "device", infer->device->api->name);
     put_int(out, "rows", rows);
-    put_int(out, "n", job->num);
-    put_int(out, "max_tokens", job->max_tokens);
+    put_int(out, "n", r->num);
+    put_int(out, "max_tokens", r->max_tokens);
     put_double(out, "temperature", s->temperature);
     put_int(out, "top_k", s->top_k);
     put_double(out, "top_p", s->top_p);
@@ -118,8 +120,8 @@ void generate_file_settings(const InferModel *infer, const PromptFile *prompts, 
     put_double(out, "frequency_penalty", s->frequency);
     put_biases(out, s);
     put_int(out, "seed", (int64_t)s->seed);
-    put_bool(out, "ignore_eos", job->ignore_eos);
-    if (job->logprobs >= 0) put_int(out, "logprobs", job->logprobs);
-    put_stops(out, job->stops);
+    put_bool(out, "ignore_eos", r->ignore_eos);
+    if (r->logprobs >= 0) put_int(out, "logprobs", r->logprobs);
+    put_stops(out, r->stops);
     strbuf_puts(out, "\n}\n");
 }

@@ -77,6 +77,18 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
     return OK;
 }
 
+void infer_set_options(InferModel *infer)
+{
+    infer->options = compile_defaults();
+    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
+    infer->options.train_base = false;
+    weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
+    if (infer->has_adapter) {
+        infer->options.lora = infer->adapter.lora;
+        infer->options.lora.dropout = 0;
+    }
+}
+
 Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads)
 {
     *infer = (InferModel){0};
@@ -103,14 +115,15 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     }
     TRY(find_eos(infer));
     TRY(device_open(device, 0, threads, &infer->device));
-    infer->options = compile_defaults();
-    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
-    infer->options.train_base = false;
-    weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
-    if (infer->has_adapter) {
-        infer->options.lora = infer->adapter.lora;
-        infer->options.lora.dropout = 0;
-    }
+    infer_set_options(infer);
+    return OK;
+}
+
+Status infer_use_dtype(InferModel *infer, const char *name)
+{
+    if (!name) return OK;
+    FAIL_IF(strcmp(name, "fp32") != 0 && strcmp(name, "bf16") != 0, ERR_INVALID, "dtype %.100s: expected fp32 or bf16", name);
+    infer->options.model_dtype = infer->options.master_dtype = strcmp(name, "fp32") == 0 ? DT_F32 : DT_BF16;
     return OK;
 }
 
@@ -142,16 +155,8 @@ Status infer_use_recipe(InferModel *infer, const char *name)
 
 void infer_want_decoding(InferModel *infer, const DecoderOptions *want)
 {
-    enum { MOST_CHUNK = 256 };
-    int64_t         chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
-    CompileOptions *options = &infer->options;
-    options->num_programs = 0;
-    options->cache_len = want->context;
-    options->cache_pages = want->pages;
-    options->sampling = (SamplingOptions){infer_num_choices(infer), want->best, want->penalties, want->biases};
-    compile_add(options, &entry_prefill, 1, chunk < MOST_CHUNK ? chunk : MOST_CHUNK);
-    for (int64_t rows = 1; rows < want->rows; rows *= 2) compile_add(options, &entry_decode, rows, 1);
-    compile_add(options, &entry_decode, want->rows, 1);
+    infer->options.num_programs = 0;
+    decoder_want(&infer->options, want, infer_num_choices(infer));
 }
 
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)
@@ -171,10 +176,26 @@ Status infer_start(InferModel *infer)
     return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
 }
 
+static bool serves(const DecoderOptions *has, const DecoderOptions *want)
+{
+    return has->rows >= want->rows && has->context == want->context && has->pages == want->pages && has->prompt >= want->prompt &&
+           has->best >= want->best && has->penalties >= want->penalties && has->biases >= want->biases;
+}
+
+Status infer_start_decoding(InferModel *infer, const DecoderOptions *options)
+{
+    if (infer->session && serves(&infer->decoding, options)) return OK;
+    infer_want_decoding(infer, options);
+    TRY(infer_start(infer));
+    infer->decoding = *options;
+    return OK;
+}
+
 void infer_stop(InferModel *infer)
 {
     session_destroy(infer->session);
     infer->session = NULL;
+    infer->decoding = (DecoderOptions){0};
 }
 
 void infer_close(InferModel *infer)

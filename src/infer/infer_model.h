@@ -21,14 +21,21 @@ typedef struct InferModel {
     Device           *device;
     CompileOptions    options;
     Plan             *plan;
-    Session          *session; /* NULL until infer_start */
-    bool              is_told; /* what of the folder isn't taken as it is (hf_model_tell) */
+    Session          *session;  /* NULL until infer_start */
+    DecoderOptions    decoding; /* what infer_start_decoding started the session for; rows 0: it is another */
+    bool              is_told;  /* what of the folder isn't taken as it is (hf_model_tell) */
 } InferModel;
 
 /* Opens config, adapter and tokenizer. dir: a model folder, or an adapter folder whose adapter_config.json names its base.
  * adapter: a PEFT folder over it, or NULL. device: as device_open takes it. threads 0: all cores. infer_close frees in every case. */
 NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
+
+/* Weights and arithmetic in fp32 or bf16, in place of the folder's dtype. NULL: nothing is said. */
+NODISCARD Status infer_use_dtype(InferModel *infer, const char *name);
+
+/* What infer->options are of the model and adapter alone; infer_open does it. */
+void infer_set_options(InferModel *infer);
 
 /* Quantises the frozen matrices as --qlora says, in place of what the adapter's folder says. NULL: nothing is said. */
 NODISCARD Status infer_use_format(InferModel *infer, const char *word);
@@ -44,6 +51,9 @@ void infer_want_decoding(InferModel *infer, const DecoderOptions *options);
 
 /* Compiles infer->options, whose programs come first (dtype is the model's unless changed). */
 NODISCARD Status infer_start(InferModel *infer);
+/* The same of what a decoder needs, unless the session that is there serves: one for as many rows, the same context and pages, and all
+ * else. A text is the same, to the bit. */
+NODISCARD Status infer_start_decoding(InferModel *infer, const DecoderOptions *options);
 void             infer_stop(InferModel *infer); /* drops the session, so that another may be started */
 
 /* Ids of a text as the model is fed it; add_special: with BOS and the like where the tokenizer adds them. ERR_INVALID when an id is beyond

@@ -11,10 +11,10 @@ typedef struct Pages Pages;
 Pages *pages_create(int64_t count, int64_t page_len);
 void   pages_destroy(Pages *pages); /* NULL is fine */
 
-int64_t pages_free(const Pages *pages);              /* that nobody holds */
-int32_t pages_take(Pages *pages);                    /* one that nobody holds, whose name is forgotten; there must be one */
-void    pages_hold(Pages *pages, int32_t page);      /* once more */
-void    pages_drop(Pages *pages, int32_t page);      /* one that was taken or held */
+int64_t pages_free(const Pages *pages);         /* that nobody holds */
+int32_t pages_take(Pages *pages);               /* one that nobody holds, whose name is forgotten; there must be one */
+void    pages_hold(Pages *pages, int32_t page); /* once more */
+void    pages_drop(Pages *pages, int32_t page); /* one that was taken or held */
 
 /* The page with these tokens behind page `before` (0: at the beginning); 0: there is none. */
 int32_t pages_find(const Pages *pages, int32_t before, const int32_t *tokens);

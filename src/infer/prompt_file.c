@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char rows_help[] = "expected {\"prompt\": TEXT} or {\"messages\": [...]}";
+static const char rows_help[] = "expected {\"prompt\": TEXT}, {\"messages\": [...]} or {\"ids\": [...]}";
 
 typedef struct PromptReader {
     InferModel          *infer;
@@ -35,7 +35,9 @@ static bool is_blank(Str line)
 
 static Status need_template(PromptReader *r)
 {
-    if (!r->tmpl) r->fatal = chat_template(r->infer, &r->tmpl);
+    const InferModel *infer = r->infer;
+    if (!infer->tokenizer) r->fatal = status_fail(ERR_NOT_FOUND, "%s has no tokenizer.json, which messages need", infer->tokenizer_dir);
+    if (infer->tokenizer && !r->tmpl) r->fatal = chat_template(infer, &r->tmpl);
     return r->fatal;
 }
 
@@ -58,20 +60,43 @@ static Status encode_prompt(PromptReader *r, const JsonValue *prompt)
     return chat_encode(r->tmpl, infer->tokenizer, infer->scratch, &question, &r->out->ids);
 }
 
+static Status take_ids(PromptReader *r, const JsonValue *list)
+{
+    int64_t most = r->infer->model->vocab_size - 1;
+    FAIL_IF(list->type != JSON_ARRAY, ERR_INVALID, "ids is %s; expected a list of token ids", json_type_name(list->type));
+    for (uint32_t i = 0; i < list->count; i++) {
+        const JsonValue *id = &list->items[i];
+        FAIL_IF(id->type != JSON_INT || id->integer < 0 || id->integer > most, ERR_INVALID,
+                "ids[%u] is no token id; expected a whole number from 0 to %lld", i, (long long)most);
+        token_ids_push(&r->out->ids, (int32_t)id->integer);
+    }
+    FAIL_IF(!list->count, ERR_INVALID, "ids is an empty list; expected at least one token id to go on from");
+    return OK;
+}
+
+static Status encode_field(PromptReader *r, const JsonValue *value)
+{
+    bool             is_object = value->type == JSON_OBJECT;
+    const JsonValue *prompt = is_object ? json_get(value, "prompt") : NULL, *messages = is_object ? json_get(value, "messages") : NULL;
+    const JsonValue *ids = is_object ? json_get(value, "ids") : NULL;
+    int              num = (prompt != NULL) + (messages != NULL) + (ids != NULL);
+    FAIL_IF(num > 1, ERR_INVALID, "the row has more than one of prompt, messages and ids; %s", rows_help);
+    FAIL_IF(num == 0, ERR_INVALID, "the row has none of prompt, messages and ids; %s", rows_help);
+    if (ids) return take_ids(r, ids);
+    return prompt ? encode_prompt(r, prompt) : encode_messages(r, value);
+}
+
 static Status encode_row(PromptReader *r, const JsonValue *value, PromptRow *row)
 {
-    bool    is_object = value->type == JSON_OBJECT;
-    bool    has_prompt = is_object && json_get(value, "prompt"), has_messages = is_object && json_get(value, "messages");
-    int64_t most = r->infer->model->max_positions;
-    StrBuf  id = {0};
-    FAIL_IF(has_prompt && has_messages, ERR_INVALID, "the row has both a prompt and messages; %s", rows_help);
-    FAIL_IF(!has_prompt && !has_messages, ERR_INVALID, "the row has neither a prompt nor messages; %s", rows_help);
-    if (json_get(value, "id")) {
-        json_write(&id, json_get(value, "id"), -1);
-        row->id = arena_strdup(&r->out->arena, strbuf_cstr(&id));
-        strbuf_deinit(&id);
+    const JsonValue *id = value->type == JSON_OBJECT ? json_get(value, "id") : NULL;
+    int64_t          most = r->infer->model->max_positions;
+    StrBuf           text = {0};
+    if (id) {
+        json_write(&text, id, -1);
+        row->id = arena_strdup(&r->out->arena, strbuf_cstr(&text));
+        strbuf_deinit(&text);
     }
-    TRY(has_prompt ? encode_prompt(r, json_get(value, "prompt")) : encode_messages(r, value));
+    TRY(encode_field(r, value));
     TRY(infer_check_ids(r->infer, &r->out->ids, row->first));
     row->num = r->out->ids.len - row->first;
     FAIL_IF(!row->num, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a text to go on from");

@@ -1,4 +1,4 @@
-/* Prompts of a file of JSON Lines: {"prompt": TEXT} or {"messages": [...], "tools": [...]}, and perhaps "id", a line. */
+/* Prompts of a file of JSON Lines: {"prompt": TEXT}, {"messages": [...], "tools": [...]} or {"ids": [...]}, and perhaps "id", a line. */
 #pragma once
 
 #include "infer/infer_model.h"

@@ -525,6 +525,12 @@ static void node_connect(Graph *graph, Node *node)
     }
 }
 
+void graph_set_rows_alone(Graph *graph)
+{
+    graph->rows_alone = true;
+    for (Node *node = graph->first; node; node = node->next) node->flags |= NODE_ROWS_ALONE;
+}
+
 Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in, uint32_t want,
                       Node **out_node)
 {
@@ -535,6 +541,7 @@ Status graph_add_node(Graph *graph, const OpDef *op, const void *attrs, const ch
     node->layer = graph->layer;
     node->part = graph->part;
     node->source = graph->source;
+    node->flags = graph->rows_alone ? NODE_ROWS_ALONE : 0;
     node->num_in = op->num_in;
     node->num_out = op->num_out;
     Value **inputs = arena_array(graph->arena, Value *, op->num_in + 1);

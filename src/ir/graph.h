@@ -177,6 +177,7 @@ enum {
     /* Materialised at use: made again for each reader (pass recompute), so that its outputs live no longer than one of them runs. What
      * it reads keeps its contents, and is made at use or lasts; what it makes is memory of its own. */
     NODE_AT_USE = 1 << 3,
+    NODE_ROWS_ALONE = 1 << 4, /* of a graph that says so */
 };
 
 struct Node {
@@ -218,14 +219,18 @@ struct Graph {
     int                 num_outputs, cap_outputs;
     Param             **params; /* every parameter of the model, in the order of the IR */
     int                 num_params, cap_params;
-    int                 layer; /* given to new nodes and values */
-    Part                part;
-    const char         *source;
-    struct NameTable   *names;
+    bool        rows_alone; /* a row's results have the same bits whatever rows are beside it, and however a sequence is cut into runs */
+    int         layer;      /* given to new nodes and values */
+    Part        part;
+    const char *source;
+    struct NameTable *names;
 };
 
 /* Takes `arena` by reference: the graph dies with it. */
 Graph *graph_create(Arena *arena, const char *name, const OpDef *const *ops, int num_ops);
+
+/* From here on a row's results don't depend on the rows beside it, to the bit: all nodes, and those that come, say so. */
+void graph_set_rows_alone(Graph *graph);
 
 /* The name is made unique by a suffix where taken. */
 Value *graph_add_value(Graph *graph, ValueKind kind, const char *name, const TensorType *type);

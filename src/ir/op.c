@@ -8,7 +8,8 @@ const KernelArgs *node_args(const Node *node, NodeArgs *storage)
                                    .num_in = node->num_in,
                                    .num_out = node->num_out,
                                    .attrs = node->attrs,
-                                   .accumulate = node_accumulate_mask(node)}};
+                                   .accumulate = node_accumulate_mask(node),
+                                   .rows_alone = (node->flags & NODE_ROWS_ALONE) != 0}};
     for (int i = 0; i < node->num_in; i++)
         if (node->in[i]) storage->in[i].type = node->in[i]->type;
     for (int k = 0; k < node->num_out; k++)

@@ -23,10 +23,11 @@ typedef struct KernelArgs {
     uint32_t          accumulate; /* bit k: out[k] += result (out[k] is the aliased input's memory) */
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
-    ThreadPool       *pool;   /* CPU */
-    Comm             *comm;   /* CPU: the ranks that collectives are of; NULL: one rank */
-    void             *stream; /* CUDA: cudaStream_t */
-    void             *device; /* CUDA: the plugin's device, for library handles */
+    bool              rows_alone; /* a row's result has the same bits whatever rows are beside it */
+    ThreadPool       *pool;       /* CPU */
+    Comm             *comm;       /* CPU: the ranks that collectives are of; NULL: one rank */
+    void             *stream;     /* CUDA: cudaStream_t */
+    void             *device;     /* CUDA: the plugin's device, for library handles */
 } KernelArgs;
 
 typedef Status (*KernelFn)(const KernelArgs *args);
@@ -152,6 +153,7 @@ typedef struct OpSample {
     double      tolerance;              /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
     int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
     int         masked[NODE_MAX_IN];    /* columns of float input k from this one on are -inf for kernels; 0: none */
+    bool        rows_alone;             /* of a node that says so: its first row alone has the same bits */
 } OpSample;
 
 /* Inputs of an op that another one makes from the same inputs, as a gradient reads what the forward op wrote: contents that don't

@@ -635,6 +635,7 @@ Status graph_parse(Arena *arena, const char *file, const char *text, size_t len,
                 const char *name = take_word(&parser, "graph") ? word(&parser) : NULL;
                 if (!name) SYNTAX(&parser, "expected graph \"NAME\" first");
                 parser.graph = graph_create(arena, name, ops, num_ops);
+                parser.graph->rows_alone = take_word(&parser, "rows_alone");
             } else {
                 TRY(parse_line(&parser));
             }

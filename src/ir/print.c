@@ -190,7 +190,7 @@ void graph_print(const Graph *graph, StrBuf *out)
 {
     strbuf_puts(out, "graph ");
     print_quoted(out, graph->name);
-    strbuf_putc(out, '\n');
+    strbuf_puts(out, graph->rows_alone ? " rows_alone\n" : "\n");
     for (int i = 0; i < graph->num_values; i++)
         if (!graph->values[i]->producer && graph->values[i]->kind != VALUE_ACTIVATION) print_value(out, graph->values[i]);
     for (const Node *node = graph->first; node; node = node->next) node_print(node, out);

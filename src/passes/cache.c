@@ -87,6 +87,7 @@ Status pass_cache(PassContext *context, Graph **graph)
     const Entry *entry = context->program->spec.entry;
     CacheShape   shape = cache_shape(context, *graph);
     Head         head;
+    graph_set_rows_alone(*graph);
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
         if (node->op->cached) TRY(use_cache(*graph, node, &shape));

@@ -29,6 +29,7 @@ static Status emit_node(PassContext *context, Node *node, Launch *launch)
     launch->args.num_out = node->num_out;
     launch->args.attrs = node->attrs;
     launch->args.accumulate = node_accumulate_mask(node);
+    launch->args.rows_alone = (node->flags & NODE_ROWS_ALONE) != 0;
     launch->args.workspace_bytes = launch->kernel.workspace_bytes;
     if (node->flags & NODE_ONCE) return OK;
     OpCost cost = launch_cost(launch);

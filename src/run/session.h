@@ -51,8 +51,8 @@ NODISCARD Status session_sync(Session *session);
 NODISCARD Status session_begin_step(Session *session, int64_t number);
 NODISCARD Status session_end_step(Session *session, int64_t number);
 NODISCARD Status session_await_step(Session *session, int64_t number, double *out_seconds);
-/* The same of single runs, which don't disturb the marks of steps: `await` waits for what was run before the mark. The last DEVICE_RUN_MARKS are
- * known. */
+/* The same of single runs, which don't disturb the marks of steps: `await` waits for what was run before the mark. The last
+ * DEVICE_RUN_MARKS are known. */
 NODISCARD Status session_mark_run(Session *session, int64_t number);
 NODISCARD Status session_await_run(Session *session, int64_t number);
 /* What the device idled before step `number`, which has ended: from the end of the step before it to its beginning. */

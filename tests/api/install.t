@@ -1,5 +1,5 @@
 #!/bin/bash
-# What `make install` puts in place is enough for a C program: the one of docs/c_api.md.
+# What `make install` puts in place is enough for C programs: those of docs/c_api.md.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 build=$(dirname "$SUROGATE")
@@ -34,15 +34,19 @@ tools/install "$build" relative > "$dir/out" 2>&1 && fail "a relative prefix was
 mkdir "$dir/work"
 ln -s "$root/examples" "$dir/work/examples"
 yes 'To be, or not to be, that is the question.' | head -n 200 > "$dir/work/text.txt"
-sed -n '/^```c$/,/^```$/p' docs/c_api.md | sed '/^```/d' > "$dir/work/train.c"
+awk -v dir="$dir/work" '/^```c$/ { name = dir (num++ ? "/generate.c" : "/train.c"); next } /^```$/ { name = "" } name { print > name }' docs/c_api.md
 flags="-I$dir/usr/include -L$dir/usr/lib -lsurogate"
 if command -v pkg-config > /dev/null; then
     flags=$(PKG_CONFIG_PATH=$dir/usr/lib/pkgconfig pkg-config --cflags --libs surogate)
 fi
-# shellcheck disable=SC2086
-check "the example compiles" "$CC" -Wall -Wextra -Werror -o "$dir/work/train" "$dir/work/train.c" $flags
-(cd "$dir/work" && LD_LIBRARY_PATH=$dir/usr/lib ./train) > "$dir/out" 2> "$dir/err" || fail "the example: $(cat "$dir/err")"
-check "it trains" grep -q '^step 6 loss [0-9.]*$' "$dir/out"
+for example in train generate; do
+    # shellcheck disable=SC2086
+    check "the example $example compiles" "$CC" -Wall -Wextra -Werror -o "$dir/work/$example" "$dir/work/$example.c" $flags
+    (cd "$dir/work" && LD_LIBRARY_PATH=$dir/usr/lib "./$example") > "$dir/$example" 2> "$dir/err" || fail "the example $example: $(cat "$dir/err")"
+done
+check "it trains" grep -q '^step 6 loss [0-9.]*$' "$dir/train"
 check "it leaves a model" test -s "$dir/work/out/model/model.safetensors"
 check "and a checkpoint" test -s "$dir/work/out/checkpoint-6/manifest.json"
+check "it generates" grep -q '^{"index":1,"sample":1,"id":"b","text":"' "$dir/generate"
+check "and nothing else" [ "$(wc -l < "$dir/generate")" = 4 ]
 finish

@@ -92,6 +92,53 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     sg_model_close(model);
 }
 
+/* Rows in, lines out; the same after other calls, and beside other rows. */
+static void a_model_makes_texts_of_many_prompts(void)
+{
+    static const char rows[] = "{\"prompt\": \"To be\", \"id\": 7}\n{\"ids\": [3, 4, 5]}\n";
+    static const char talk[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}";
+    const char       *stop = "";
+    sg_model         *model;
+    sg_generation     settings = {
+            .size = sizeof settings, .sampling = {.temperature = 1, .seed = 3}, .n = 2, .max_tokens = 4, .logprobs = true, .ignore_eos = true};
+    char  *lines, *again;
+    size_t len;
+    EXPECT_INT(sg_model_open(under("out"), NULL, "cpu", 1, &model), SG_OK);
+    EXPECT_INT(sg_model_generate_rows(model, rows, strlen(rows), &settings, &lines, &len), SG_OK);
+    EXPECT_INT(len, strlen(lines));
+    EXPECT(strstr(lines, "{\"index\":0,\"sample\":0,\"id\":7,\"text\":\"") == lines);
+    EXPECT(strstr(lines, "\n{\"index\":0,\"sample\":1,\"id\":7,") && strstr(lines, "\n{\"index\":1,\"sample\":1,\"text\":"));
+    EXPECT(strstr(lines, "],\"stop_reason\":\"length\",\"logprobs\":[{\"id\":") != NULL);
+    EXPECT_INT(sg_model_score(model, "{\"ids\": [1, 2]}", 15, &again, NULL), SG_OK);
+    sg_free(again);
+    for (settings.rows = 1; settings.rows <= 3; settings.rows += 2) {
+        EXPECT_INT(sg_model_generate_rows(model, rows, strlen(rows), &settings, &again, NULL), SG_OK);
+        EXPECT_STR(again, lines);
+        sg_free(again);
+    }
+    sg_free(lines);
+#define EXPECT_REFUSED(status, says, given, ...) \
+    do { \
+        sg_generation bad = settings; \
+        __VA_ARGS__; \
+        EXPECT_INT(sg_model_generate_rows(model, given, strlen(given), &bad, &lines, NULL), status); \
+        EXPECT_CONTAINS(sg_message(), says); \
+    } while (0)
+    EXPECT_REFUSED(SG_INVALID, "settings.size is 3; expected sizeof(sg_generation)", rows, bad.size = 3);
+    EXPECT_REFUSED(SG_INVALID, "settings.size is", rows, bad.size = sizeof bad + 8);
+    EXPECT_REFUSED(SG_INVALID, "n -1; expected a number of samples", rows, bad.n = -1);
+    EXPECT_REFUSED(SG_INVALID, "top_logprobs 2 without logprobs", rows, bad.top_logprobs = 2, bad.logprobs = false);
+    EXPECT_REFUSED(SG_INVALID, "stops[0] is empty", rows, bad.stops = &stop, bad.num_stops = 1);
+    EXPECT_REFUSED(SG_INVALID, "biases is NULL", rows, bad.bias_ids = (const int32_t[]){1}, bad.num_biases = 1);
+    EXPECT_REFUSED(SG_INVALID, "bias_ids has 1 twice", rows, bad.bias_ids = (const int32_t[]){1, 1}, bad.biases = (const float[]){1, 1},
+                   bad.num_biases = 2);
+    EXPECT_REFUSED(SG_INVALID, "rows has no rows", "", bad.n = 1);
+    EXPECT_REFUSED(SG_NOT_FOUND, "has no chat template", talk, bad.n = 1);
+    EXPECT_INT(sg_model_generate_rows(model, rows, strlen(rows), NULL, &lines, NULL), SG_INVALID);
+    EXPECT_INT(sg_model_generate_rows(NULL, rows, strlen(rows), &settings, &lines, NULL), SG_INVALID);
+    sg_model_close(model);
+}
+
 /* A second base and an adapter of it: opened over the first one, there would be a warning. */
 static void train_into(const char *folder, const char *more)
 {
@@ -349,6 +396,7 @@ int main(int argc, char **argv)
 {
     static const TestCase cases[] = {TEST(a_run_plans_trains_and_finishes_once),
                                      TEST(a_model_encodes_evaluates_and_goes_on),
+                                     TEST(a_model_makes_texts_of_many_prompts),
                                      TEST(a_run_writes_its_samples),
                                      TEST(only_training_prints),
                                      TEST(a_conversation_is_rendered_and_masked),

@@ -187,7 +187,7 @@ refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$mo
 
 # --- bad lines
 printf '%s\n' '{"prompt": "It"}' '{"promt": "is"}' '{"prompt": "is"}' "{\"id\": 9, \"prompt\": \"$(seq -s' ' 300)\"}" > "$dir/bad.jsonl"
-refused "a bad line" 2 "bad.jsonl:2: the row has neither a prompt nor messages; expected {\"prompt\": TEXT}" -- generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad.out"
+refused "a bad line" 2 "bad.jsonl:2: the row has none of prompt, messages and ids; expected {\"prompt\": TEXT}" -- generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad.out"
 check "nothing was begun" [ ! -e "$dir/bad.out.part" ]
 run generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad.out" --n 2 --max-tokens 3 --skip-bad
 check "--skip-bad, exit $status: $(cat "$dir/err")" grep -qF "2 of these lines have an error in place of a text" "$dir/err"

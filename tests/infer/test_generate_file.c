@@ -42,15 +42,18 @@ static void a_row_is_a_prompt(void)
     InferModel infer;
     PromptFile file;
     open_letters(&infer);
-    EXPECT_OK(
-        read_prompts(&infer, "{\"prompt\": \"abc\", \"id\": {\"n\": [1, 2]}}\n\n \r\n{\"prompt\": \"j\", \"other\": 1}", false, &file));
-    EXPECT_INT(file.num_rows, 2);
+    EXPECT_OK(read_prompts(&infer,
+                           "{\"prompt\": \"abc\", \"id\": {\"n\": [1, 2]}}\n\n \r\n{\"prompt\": \"j\", \"other\": 1}\n"
+                           "{\"ids\": [3, 10]}",
+                           false, &file));
+    EXPECT_INT(file.num_rows, 3);
     EXPECT_INT(file.rows[0].index, 0);
     EXPECT_INT(file.rows[0].num, 3);
     EXPECT_STR(file.rows[0].id, "{\"n\": [1, 2]}");
     EXPECT_INT(file.rows[1].index, 3);
     EXPECT_INT(file.ids.data[file.rows[1].first], 9);
     EXPECT(!file.rows[1].id && !file.rows[1].error);
+    EXPECT(file.rows[2].num == 2 && file.ids.data[file.rows[2].first] == 3 && file.ids.data[file.rows[2].first + 1] == 10);
     EXPECT_INT(file.longest, 3);
     prompt_file_deinit(&file);
     close_letters(&infer);
@@ -61,9 +64,15 @@ static void bad_rows_are_named_by_line(void)
     static const struct {
         const char *row, *says;
     } cases[] = {
-        {"{\"promt\": \"a\"}", "p.jsonl:2: the row has neither a prompt nor messages"},
-        {"[]", "p.jsonl:2: the row has neither"},
-        {"{\"prompt\": \"a\", \"messages\": []}", "p.jsonl:2: the row has both"},
+        {"{\"promt\": \"a\"}", "p.jsonl:2: the row has none of prompt, messages and ids"},
+        {"[]", "p.jsonl:2: the row has none"},
+        {"{\"prompt\": \"a\", \"messages\": []}", "p.jsonl:2: the row has more than one"},
+        {"{\"prompt\": \"a\", \"ids\": [1]}", "p.jsonl:2: the row has more than one of prompt, messages and ids"},
+        {"{\"ids\": 1}", "p.jsonl:2: ids is integer; expected a list of token ids"},
+        {"{\"ids\": []}", "p.jsonl:2: ids is an empty list"},
+        {"{\"ids\": [1, 11]}", "p.jsonl:2: ids[1] is no token id; expected a whole number from 0 to 10"},
+        {"{\"ids\": [1, 2.5]}", "p.jsonl:2: ids[1] is no token id"},
+        {"{\"ids\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}", "p.jsonl:2: the prompt has 9 tokens"},
         {"{\"prompt\": 1}", "p.jsonl:2: prompt is integer; expected a text"},
         {"{\"prompt\": \"\"}", "p.jsonl:2: the prompt is empty"},
         {"{\"prompt\": \"abcdefghi\"}", "p.jsonl:2: the prompt has 9 tokens, the model was made for 8"},

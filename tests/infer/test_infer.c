@@ -80,6 +80,32 @@ static void the_context_s_end_ends_the_text(void)
     infer_close(&infer);
 }
 
+static void a_session_serves_what_needs_no_more(void)
+{
+    static const DecoderOptions started = {.rows = 4, .context = 64, .prompt = 32, .best = 2, .penalties = true, .biases = 3};
+    static const DecoderOptions served[] = {{.rows = 4, .context = 64, .prompt = 32, .best = 2, .penalties = true, .biases = 3},
+                                            {.rows = 1, .context = 64, .prompt = 1}};
+    static const DecoderOptions others[] = {{.rows = 5, .context = 64},
+                                            {.rows = 1, .context = 32},
+                                            {.rows = 1, .context = 64, .prompt = 33},
+                                            {.rows = 1, .context = 64, .best = 3},
+                                            {.rows = 1, .context = 64, .biases = 4},
+                                            {.rows = 1, .context = 64, .pages = 5}};
+    InferModel                  infer;
+    EXPECT_OK(open_model(&infer));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        EXPECT_OK(infer_start_decoding(&infer, &started));
+        const Plan *plan = infer.plan;
+        for (int k = 0; k < 2; k++) EXPECT_OK(infer_start_decoding(&infer, &served[k]));
+        EXPECT(infer.plan == plan && infer.decoding.rows == 4);
+        EXPECT_OK(infer_start_decoding(&infer, &others[i]));
+        EXPECT(infer.plan != plan && infer.decoding.rows == others[i].rows);
+    }
+    EXPECT_OK(start_cache(&infer, 64, 64)); /* of other programs */
+    EXPECT_INT(infer.decoding.rows, 0);
+    infer_close(&infer);
+}
+
 /* Windows of a longer text give each token the loss of a text that starts at its window. */
 static void losses_of_windows_are_those_of_their_texts(void)
 {
@@ -203,5 +229,6 @@ static void bigram_is_witten_bell(void)
     bigram_destroy(bigram);
 }
 
-TEST_MAIN(TEST(greedy_text_is_that_without_a_cache), TEST(the_context_s_end_ends_the_text),
-          TEST(losses_of_windows_are_those_of_their_texts), TEST(quantised_folders_evaluate_as_in_transformers), TEST(bigram_is_witten_bell))
+TEST_MAIN(TEST(greedy_text_is_that_without_a_cache), TEST(the_context_s_end_ends_the_text), TEST(a_session_serves_what_needs_no_more),
+          TEST(losses_of_windows_are_those_of_their_texts), TEST(quantised_folders_evaluate_as_in_transformers),
+          TEST(bigram_is_witten_bell))

@@ -65,6 +65,13 @@ done
 
 run inspect tests/fixtures/quantised/nf4_double
 check "double quantisation is named: $(cat "$dir/out")" grep -q "NF4 (bitsandbytes), double quantisation: 6 tensors" "$dir/out"
+check "nothing is said of decoding unasked" [ "$(grep -c decoding "$dir/out")" = 0 ]
+run inspect tests/fixtures/quantised/nf4_double --gpu h200 --context 100
+check "rows that decode at once: $(cat "$dir/out" "$dir/err")" grep -q "^decoding   4096 rows or more of 100 tokens fit (KV cache .* of 139.40 GiB)$" "$dir/out"
+run inspect tests/fixtures/quantised/nf4_double --context 257
+check "a context beyond the model's: $(cat "$dir/err")" grep -q -e "--context 257: expected 1 to 256" "$dir/err"
+run inspect "$dir/text.txt" --gpu h200
+check "no model: $(cat "$dir/err")" grep -q "need a model's folder" "$dir/err"
 
 # --- formats that aren't the folder's
 run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/plain" qlora=none

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from surogate import Trainer
+from surogate import Model, Trainer
 
 FIXTURES = Path("tests/fixtures/architectures")
 LIMIT = 1e-5
+SCALE = 2  # of matrices, as tests/oracle/make_greedy.py has it
 POLAR_EXPRESS = ((8.156554524902461, -22.48329292557795, 15.878769915207462), (4.042929935166739, -2.808917465908714, 0.5000178451051316),
                  (3.8916678022926607, -2.772484153217685, 0.5060648178503393), (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
                  (2.3465413258596377, -1.7097828382687081, 0.42323551169305323))
@@ -78,7 +79,62 @@ def normuon_error(folder, settings, ids, lr=1e-2):
     return worst
 
 
-def check(folder, ir, out):
+def read_tensors(path):
+    """As floats or int32."""
+    data = Path(path).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header.pop("__metadata__", None)
+    found = {}
+    for name, tensor in header.items():
+        begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+        if tensor["dtype"] == "BF16":
+            values = (np.frombuffer(data[begin:end], np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = np.frombuffer(data[begin:end], {"F32": np.float32, "I32": np.int32}[tensor["dtype"]])
+        found[name] = values.reshape(tensor["shape"])
+    return found
+
+
+def write_floats(path, tensors):
+    header, at = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + values.nbytes]}
+        at += values.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(values.tobytes() for values in tensors.values()))
+
+
+def scale(folder, ir, out):
+    """A copy in fp32, its matrices in layers scaled: without that texts repeat one token."""
+    os.makedirs(out, exist_ok=True)
+    tensors = read_tensors(folder / "model.safetensors")
+    of_layers = {name for name, values in tensors.items() if values.ndim == 2 and (".layers." in name or ".h." in name)}
+    write_floats(os.path.join(out, "model.safetensors"), {n: v * np.float32(SCALE if n in of_layers else 1) for n, v in tensors.items()})
+    config = json.loads((folder / "config.json").read_text())
+    Path(out, "config.json").write_text(json.dumps({**config, "dtype": "float32"}))
+    Path(out, "surogate_ir.json").write_text(Path(ir).read_text())
+
+
+def greedy_errors(name, folder, greedy):
+    """Of the texts of many prompts: how many differ where the reference's two largest logits are apart, and the largest difference of ln p."""
+    texts, logprobs = greedy[f"architectures/{name}.texts"], greedy[f"architectures/{name}.logprobs"]
+    margins = dict(zip(greedy[f"architectures/{name}.near"].tolist(), greedy[f"architectures/{name}.margins"].tolist()))
+    ends = np.cumsum(greedy["prompt_lens"])[: len(texts)]
+    prompts = np.split(greedy["prompt_ids"][: ends[-1]], ends[:-1])
+    with Model(folder, device="cpu") as model:
+        made = model.generate_rows(prompts, max_tokens=texts.shape[1], ignore_eos=True, logprobs=0, rows=5)
+    wrong, worst = 0, 0.0
+    for i, row in enumerate(made):
+        differ = np.flatnonzero(row.ids != texts[i])
+        first = int(differ[0]) if len(differ) else texts.shape[1]
+        wrong += len(differ) > 0 and not margins.get(i * texts.shape[1] + first, np.inf) < 1e-4
+        worst = max(worst, float((np.abs(row.logprobs - logprobs[i]) / np.maximum(1, np.abs(logprobs[i])))[:first].max(initial=0)))
+    return {"texts": float(wrong), "texts' logprobs": worst}
+
+
+def check(folder, ir, out, greedy):
     expected = json.loads((folder / "expected.json").read_text())
     ids = np.asarray(expected["ids"], np.int32)
     settings = dict(model=str(folder), ir=ir, output_dir=out, sequence_len=ids.shape[2] - 1, per_device_train_batch_size=ids.shape[1],
@@ -97,6 +153,8 @@ def check(folder, ir, out):
         text = trainer.generate(ids[0, 0, :8], max_tokens=8, temperature=0)
         found["generated"] = float(list(map(int, text)) != expected["generated"])
     found["normuon / 10"] = normuon_error(folder, settings, ids) / 10
+    scale(folder, ir, out + "-scaled")
+    found.update(greedy_errors(folder.name, out + "-scaled", greedy))
     bad = {what: e for what, e in found.items() if not e <= LIMIT}
     print("FAIL" if bad else "ok  ", folder.name, bad or "")
     return not bad
@@ -104,13 +162,14 @@ def check(folder, ir, out):
 
 def main():
     folders = sorted(FIXTURES.iterdir())
+    greedy = read_tensors("tests/fixtures/greedy.safetensors")
     good = 0
     with tempfile.TemporaryDirectory() as out:
         for folder in folders:
             ir = os.path.join(out, "ir.json")
             source = "examples/dsl/%s.py" % folder.name.split("+")[0]
             subprocess.run([sys.executable, "-m", "surogate.dsl", "build", source, "-o", ir], check=True)
-            good += check(folder, ir, os.path.join(out, "run"))
+            good += check(folder, ir, os.path.join(out, "run"), greedy)
     print("%d passed, %d failed, 0 skipped" % (good, len(folders) - good))
 
 

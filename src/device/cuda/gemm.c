@@ -141,7 +141,8 @@ static void key_of(const Gemm *g, char out[KEY_BYTES])
                      alignment_of(&g->b), alignment_of(&g->c));
     if (is_fp8(&g->a) || is_fp8(&g->b)) n += snprintf(out + n, (size_t)(KEY_BYTES - n), ",f%d%d", fp8_fits(g), g->fast);
     if (is_fp4(g)) n += snprintf(out + n, (size_t)(KEY_BYTES - n), ",4%d", ((uintptr_t)g->a.blocks | (uintptr_t)g->b.blocks) % ALIGN == 0);
-    if (has_blocks(g)) snprintf(out + n, (size_t)(KEY_BYTES - n), ",b%d%d", g->a.scaling, g->b.scaling);
+    if (has_blocks(g)) n += snprintf(out + n, (size_t)(KEY_BYTES - n), ",b%d%d", g->a.scaling, g->b.scaling);
+    if (g->rows_alone) snprintf(out + n, (size_t)(KEY_BYTES - n), ",r");
 }
 
 /* ---- the cache on disk ---- */
@@ -351,7 +352,8 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
 {
     cublasLtMatmulPreference_t preference;
     size_t                     workspace = workspace_of(g);
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* partial sums in fp32 workspace */
+    /* One chain along k has the same bits for any m; else partial sums may lie in the fp32 workspace. */
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | (g->rows_alone ? 0 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     uint32_t align_a = alignment_of(&g->a), align_b = alignment_of(&g->b);
     uint32_t align_c = alignment_of(&g->c);
     int      count = 0;
@@ -379,8 +381,9 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
 static bool dtypes_fit(const CudaDevice *device, const Gemm *g)
 {
     bool narrow = fp8_fits(g) || fp4_fits(device, g), same = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
-    bool plain = bias_kind(g) != 2;
-    return (narrow || (same && !is_fp8(&g->a) && !is_fp4(g) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 && g->k > 0;
+    bool plain = bias_kind(g) != 2, is_chain = !g->rows_alone || g->a.dtype != DT_F32; /* its fp32 products sum in orders of their own */
+    return is_chain && (narrow || (same && !is_fp8(&g->a) && !is_fp4(g) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 &&
+           g->k > 0;
 }
 
 /* A known algorithm still has to be one for this shape: a file may be old or edited. */

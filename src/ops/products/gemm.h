@@ -23,18 +23,20 @@ size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the mo
     { \
         NodeArgs storage; \
         Gemm     gemms[MAX_PRODUCTS]; \
-        return gemms_workspace(gemms, op##_products(node_args(node, &storage), gemms), num_workers); \
+        return gemms_workspace(gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms)), \
+                               num_workers); \
     } \
     static Status op##_tiles(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        for (int i = 0, count = op##_products(args, gemms); i < count; i++) gemm_run(&gemms[i], args->pool, args->workspace); \
+        for (int i = 0, count = products_note(args, gemms, op##_products(args, gemms)); i < count; i++) \
+            gemm_run(&gemms[i], args->pool, args->workspace); \
         return OK; \
     } \
     static Status op##_reference(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        for (int i = 0, count = op##_products(args, gemms); i < count; i++) gemm_reference(&gemms[i]); \
+        for (int i = 0, count = products_note(args, gemms, op##_products(args, gemms)); i < count; i++) gemm_reference(&gemms[i]); \
         return OK; \
     }
 
@@ -44,5 +46,5 @@ size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the mo
     { \
         NodeArgs storage; \
         Gemm     gemms[MAX_PRODUCTS]; \
-        return gemms_cost(gemms, op##_products(node_args(node, &storage), gemms)); \
+        return gemms_cost(gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
     }

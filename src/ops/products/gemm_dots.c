@@ -1,4 +1,5 @@
-/* Products of a few rows (decoding) are dot products: they are bound by reading b, which packing would copy first. */
+/* Products of a few rows (decoding) are dot products: they are bound by reading b, which packing would copy first. So are those whose rows
+ * have the same bits whatever their number is: a few rows at a time. */
 #include "base/cpu.h"
 #include "ops/products/gemm_dots.h"
 #include "ops/products/gemm_operand.h"
@@ -12,13 +13,13 @@ enum {
 
 bool gemm_by_dots(const Gemm *g)
 {
-    return g->m <= FEW_ROWS && g->b.trans && !g->a.trans;
+    return (g->rows_alone || g->m <= FEW_ROWS) && g->b.trans && !g->a.trans;
 }
 
 /* A worker's converted rows. */
 static int64_t floats_of_worker(const Gemm *g)
 {
-    return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (FEW_ROWS + 1) * g->k;
+    return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (g->m + 1) * g->k;
 }
 
 size_t gemm_dots_workspace(const Gemm *g, int num_workers)
@@ -122,19 +123,41 @@ static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const 
         for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
 }
 
-/* Sums of the rows of a and `cols` columns of c from j on. */
-static void dots(const Gemm *g, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
+/* Sums of `rows` rows of a and `cols` columns of c from j on. */
+static void dots(const Gemm *g, int64_t rows, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
 {
     const GemmOperand *b = &g->b;
     bool               wide = cpu_avx512();
     if (b->scaling == GEMM_SCALE_WHOLE && (DT_SET(b->dtype) & DT_SET_FLOAT)) {
-        (wide ? dots_wide : dots_narrow)(b->dtype, g->m, a, operand_at(b, 0, j), b->stride, cols, g->k, sums);
+        (wide ? dots_wide : dots_narrow)(b->dtype, rows, a, operand_at(b, 0, j), b->stride, cols, g->k, sums);
         return;
     }
     for (int64_t col = 0; col < cols; col++) {
         const float *numbers = numbers_from(b, 0, j + col, g->k, scratch);
         scale_row(b, j + col, g->k, scratch);
-        (wide ? dots_wide : dots_narrow)(DT_F32, g->m, a, numbers, 0, 1, g->k, sums + col);
+        (wide ? dots_wide : dots_narrow)(DT_F32, rows, a, numbers, 0, 1, g->k, sums + col);
+    }
+}
+
+/* Elements (i, j) of c from sums: `rows` rows from `row` on, `cols` columns from `col` on. */
+static void put_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols, float (*sums)[FEW_ROWS])
+{
+    float factor = gemm_factor(g);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            float value = factor * sums[j][i];
+            if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
+            if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, operand_index(&g->c, row + i, col + j));
+            vec_set(g->c.data, g->c.dtype, operand_index(&g->c, row + i, col + j), value);
+        }
+}
+
+/* Rows [row, row + rows) of a as floats: in place, or in a worker's scratch. */
+static void rows_of_a(const Gemm *g, int64_t row, int64_t rows, float *scratch, const float **a)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        float *own = scratch + (row + i + 1) * g->k;
+        a[i] = g->a.dtype == DT_F32 ? operand_at(&g->a, row + i, 0) : own;
     }
 }
 
@@ -145,22 +168,18 @@ static void gemm_dots(void *context, int64_t task, int worker)
     int64_t       cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
     float        *scratch = job->scratch + worker * job->scratch_floats;
     const float  *a[FEW_ROWS];
-    float         sums[DOT_COLS][FEW_ROWS], factor = gemm_factor(g);
+    float         sums[DOT_COLS][FEW_ROWS];
     for (int64_t i = 0; i < g->m; i++) {
-        a[i] = numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
+        (void)numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
         scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
     }
-    for (int64_t from = task * cols; from < end; from += DOT_COLS) {
-        int64_t few = min_i64(DOT_COLS, end - from);
-        dots(g, a, from, few, scratch, sums);
-        for (int64_t i = 0; i < g->m; i++)
-            for (int64_t j = 0; j < few; j++) {
-                float value = factor * sums[j][i];
-                if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + from + j);
-                if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, operand_index(&g->c, i, from + j));
-                vec_set(g->c.data, g->c.dtype, operand_index(&g->c, i, from + j), value);
-            }
-    }
+    for (int64_t from = task * cols; from < end; from += DOT_COLS)
+        for (int64_t row = 0; row < g->m; row += FEW_ROWS) {
+            int64_t few = min_i64(DOT_COLS, end - from), rows = min_i64(FEW_ROWS, g->m - row);
+            rows_of_a(g, row, rows, scratch, a);
+            dots(g, rows, a, from, few, scratch, sums);
+            put_sums(g, row, rows, from, few, sums);
+        }
 }
 
 void gemm_run_dots(const Gemm *g, ThreadPool *pool, void *workspace)

@@ -3,6 +3,7 @@
 
 #include "device/cuda/gemm.h"
 #include "device/device.h"
+#include "ops/products/few_rows.h"
 #include "ops/products/products.h"
 
 enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
@@ -33,13 +34,46 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
     return OK;
 }
 
+static inline bool products_are_few(const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!few_rows_fit(&gemms[i])) return false;
+    return true;
+}
+
+static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) TRY(few_rows_run(&gemms[i], args->stream));
+    return OK;
+}
+
+/* The functions of the row FEW_ROWS(op), which comes before those of PRODUCT_ROWS(op): decoding. */
+#define FEW_ROWS_KERNELS(op) \
+    static bool op##_are_few(const Node *node, CudaDevice *) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemms[MAX_PRODUCTS]; \
+        return products_are_few(gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
+    } \
+    static Status op##_few(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_few(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
+    }
+
+#define FEW_ROWS(op) \
+    { \
+        .dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
+    }
+
 /* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
 #define PRODUCT_KERNELS(op) \
     static bool op##_match(const Node *node, CudaDevice *device) \
     { \
         NodeArgs storage; \
         Gemm     gemms[MAX_PRODUCTS]; \
-        return products_supported(device, gemms, op##_products(node_args(node, &storage), gemms)); \
+        return products_supported(device, gemms, \
+                                  products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
     } \
     static size_t op##_workspace(const Node *, CudaDevice *) \
     { \
@@ -48,17 +82,17 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
     static Status op##_prepare(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        return products_prepare(args, gemms, op##_products(args, gemms)); \
+        return products_prepare(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     } \
     static Status op##_cublas(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        return products_run(args, gemms, op##_products(args, gemms)); \
+        return products_run(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     } \
     static Status op##_plain(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        return products_plain(args, gemms, op##_products(args, gemms)); \
+        return products_plain(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     }
 
 #define PRODUCT_ROWS(op) \

@@ -12,6 +12,13 @@ static inline bool view_wanted(const TensorView *view)
     return view->type.ndim > 0;
 }
 
+/* The products of a launch, with what it says of all of them; returns their number. */
+static inline int products_note(const KernelArgs *args, Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) gemms[i].rows_alone = args->rows_alone;
+    return count;
+}
+
 /* y = x w^T + bias */
 static inline int linear_products(const KernelArgs *args, Gemm *out)
 {

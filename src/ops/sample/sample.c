@@ -1,6 +1,6 @@
 /* sample: the next token of each sequence, chosen of its logits: the likeliest, or one drawn of what bias, bans, penalties, temperature,
- * top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel sorts all tokens; the
- * fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
+ * top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel sorts all
+ * tokens; the fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
 #include "ops/sample/sample.h"
 
 #include "ops/infer.h"
@@ -409,8 +409,12 @@ static int64_t split(uint64_t *order, int64_t begin, int64_t end)
     if (*first < *last) swap(first, last);
     if (*last < *middle) swap(last, middle);
     int64_t at = begin;
-    for (int64_t i = begin; i < end - 1; i++)
-        if (order[i] > *last) swap(&order[at++], &order[i]);
+    for (int64_t i = begin; i < end - 1; i++) { /* no branch: half of them would be guessed wrong */
+        uint64_t own = order[i];
+        order[i] = order[at];
+        order[at] = own;
+        at += own > *last;
+    }
     swap(&order[at], last);
     return at;
 }
@@ -565,11 +569,12 @@ static const OpSample sample_samples[] = {
 
 /* Vocabularies of real models; of one most tokens are out. */
 static const OpSample sample_large_samples[] = {
-    {.in = {SAMPLE_INPUTS(11, 151936, 11)}, .attrs = &twenty_best, .int_range = {0, 0, ANY_WORD, 11, 700}},
+    {.in = {SAMPLE_INPUTS(64, 151936, 64)}, .attrs = &twenty_best, .int_range = {0, 0, ANY_WORD, 64, 700}},
     {.in = {SAMPLE_INPUTS(10, 32001, 10), {DT_I32, 2, {10, 32001}}, {DT_I32, 2, {10, 300}}, {DT_F32, 2, {10, 300}}},
      .attrs = &twenty_best,
      .int_range = {0, 0, ANY_WORD, 10, 700, 30, 32001},
      .masked = {[SAMPLE_IN_BIAS] = 200}},
+    {.in = {SAMPLE_INPUTS(20, 8192, 21)}, .attrs = &five_best, .int_range = {0, 0, ANY_WORD, 21, 700}},
     {.in = {SAMPLE_INPUTS(10, 50000, 10)}, .attrs = &of_a_part, .int_range = {0, 0, ANY_WORD, 10, 700}, .masked = {900}},
 };
 

@@ -225,7 +225,7 @@ static __device__ uint32_t reached_by(const uint32_t *keys, int count, int rank,
  * how many are needed, hardly more than fit. */
 static __device__ __forceinline__ int rank_of(int64_t count, int groups)
 {
-    int most = max(1, groups - groups / 16);
+    int most = max(1, groups - groups / 32);
     return count && count < most ? (int)count : most;
 }
 

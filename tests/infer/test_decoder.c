@@ -1,0 +1,214 @@
+/* Texts decoded together: each is what it is alone, to the bit, whatever is decoded beside it. */
+#include "infer/decoder.h"
+#include "infer/infer_model.h"
+#include "infer/pages.h"
+
+#include "base/philox.h"
+#include "test.h"
+
+enum { VOCAB = 97, REQUESTS = 24, MOST = 40, CONTEXT = 128 };
+
+typedef struct Text {
+    int32_t   prompt[CONTEXT], ids[CONTEXT + 1];
+    float     logprobs[CONTEXT + 1], drawn[CONTEXT + 1];
+    size_t    prompt_len;
+    int64_t   count, stop_after; /* stop_after: the caller ends it; 0: never */
+    bool      has_ended;
+    DecodeEnd end;
+} Text;
+
+static bool take(void *context, const DecodeToken *token)
+{
+    Text *text = context;
+    text->ids[text->count] = token->id;
+    text->logprobs[text->count] = token->logprob;
+    text->drawn[text->count++] = token->drawn_logprob;
+    return text->count != text->stop_after;
+}
+
+static void finish(void *context, DecodeEnd end)
+{
+    Text *text = context;
+    EXPECT(!text->has_ended);
+    text->has_ended = true;
+    text->end = end;
+}
+
+static void open_decoder(InferModel *infer, const char *family, const DecoderOptions *options, Decoder **out)
+{
+    char dir[256];
+    snprintf(dir, sizeof dir, "tests/fixtures/families/%s", family);
+    EXPECT_OK(infer_open(infer, dir, NULL, "cpu", 2));
+    infer_want_decoding(infer, options);
+    EXPECT_OK(infer_start(infer));
+    EXPECT_OK(decoder_create(infer->session, out));
+}
+
+static void close_decoder(InferModel *infer, Decoder *decoder)
+{
+    decoder_destroy(decoder);
+    infer_close(infer);
+}
+
+/* Request i: every third prompt begins as the first one does; all kinds of settings. */
+static DecodeRequest make_request(Text *text, int i, int64_t vocab)
+{
+    Philox4 words = philox4x32((uint32_t)i, 0, 0, 0, 77);
+    *text = (Text){.prompt_len = 1 + words.v[0] % 80};
+    for (size_t t = 0; t < text->prompt_len; t++) {
+        uint32_t key = i % 3 == 0 && t < 70 ? 0 : (uint32_t)i;
+        text->prompt[t] = (int32_t)(philox4x32((uint32_t)t, key, 0, 0, 5).v[0] % (uint32_t)vocab);
+    }
+    SampleOptions sample = {
+        .temperature = i % 4 ? 0.9 : 0, .top_p = i % 5 ? 1 : 0.8, .top_k = i % 7 ? 0 : 20, .seed = 3, .request = (uint64_t)i};
+    if (i % 6 == 5) sample.presence = 0.5, sample.frequency = 0.2, sample.repetition = 1.2;
+    return (DecodeRequest){.prompt = text->prompt,
+                           .prompt_len = text->prompt_len,
+                           .max_tokens = 1 + words.v[1] % MOST,
+                           .sample = sample,
+                           .context = text,
+                           .token = take,
+                           .end = finish};
+}
+
+static void run_all(Decoder *decoder)
+{
+    for (int steps = 0; decoder_is_busy(decoder); steps++) {
+        EXPECT(steps < 100000);
+        EXPECT_OK(decoder_step(decoder));
+    }
+}
+
+/* All texts of a family with so many places, submitted at once or, `one_by_one`, each after the one before has ended. */
+static void decode_texts(const char *family, const DecoderOptions *options, bool one_by_one, Text *texts)
+{
+    InferModel infer;
+    Decoder   *decoder;
+    open_decoder(&infer, family, options, &decoder);
+    for (int i = 0; i < REQUESTS; i++) {
+        DecodeRequest request = make_request(&texts[i], i, infer.model->vocab_size);
+        EXPECT_OK(decoder_submit(decoder, &request, NULL));
+        if (one_by_one) run_all(decoder);
+    }
+    run_all(decoder);
+    for (int i = 0; i < REQUESTS; i++) EXPECT(texts[i].has_ended && texts[i].end == DECODE_AT_LENGTH);
+    close_decoder(&infer, decoder);
+}
+
+static void expect_same(const Text *a, const Text *b, const char *what)
+{
+    for (int i = 0; i < REQUESTS; i++) {
+        size_t bytes = (size_t)a[i].count * 4;
+        bool   same = a[i].count == b[i].count && !memcmp(a[i].ids, b[i].ids, bytes) && !memcmp(a[i].logprobs, b[i].logprobs, bytes) &&
+                    !memcmp(a[i].drawn, b[i].drawn, bytes);
+        if (!same) test_fail(__FILE__, __LINE__, "%s: text %d differs", what, i);
+    }
+}
+
+static void a_text_is_the_same_alone_and_in_company(void)
+{
+    static const char *const families[] = {"qwen3", "llama", "gemma2", "phi3", "gpt2"};
+    Text                    *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        decode_texts(families[f], &(DecoderOptions){.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true}, true, alone);
+        decode_texts(families[f], &(DecoderOptions){.rows = 7, .context = CONTEXT, .prompt = 9, .penalties = true}, false, beside);
+        expect_same(alone, beside, families[f]);
+        decode_texts(families[f], &(DecoderOptions){.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true}, false,
+                     beside);
+        expect_same(alone, beside, "few pages");
+    }
+    free(alone), free(beside);
+}
+
+static void requests_that_cant_be_decoded_are_refused(void)
+{
+    InferModel infer;
+    Decoder   *decoder;
+    Text       text;
+    int32_t    id = 3;
+    float      bias = 1;
+    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 2, .context = 32}, &decoder);
+    const DecodeRequest fine = make_request(&text, 1, infer.model->vocab_size);
+#define EXPECT_REFUSED(says, ...) \
+    do { \
+        DecodeRequest request = fine; \
+        request.prompt_len = 3; \
+        __VA_ARGS__; \
+        EXPECT_FAILS(decoder_submit(decoder, &request, NULL), ERR_INVALID, says); \
+    } while (0)
+    EXPECT_REFUSED("empty", request.prompt_len = 0);
+    EXPECT_REFUSED("the prompt has 33 tokens, the context only 32", request.prompt_len = 33);
+    EXPECT_REFUSED("0 tokens are wanted", request.max_tokens = 0);
+    EXPECT_REFUSED("temperature -1", request.sample.temperature = -1);
+    EXPECT_REFUSED("top-p 1.5", request.sample.top_p = 1.5);
+    EXPECT_REFUSED("min-p -0.1", request.sample.min_p = -0.1);
+    EXPECT_REFUSED("without memory for penalties", request.sample.presence = 0.5);
+    EXPECT_REFUSED("opened for 0 a request", request.sample.bias_ids = &id, request.sample.biases = &bias, request.sample.num_biases = 1);
+    id = (int32_t)infer.model->vocab_size;
+    EXPECT_REFUSED("beyond the model's vocabulary", request.prompt = &id, request.prompt_len = 1);
+    EXPECT(!decoder_is_busy(decoder));
+    close_decoder(&infer, decoder);
+}
+
+static void texts_end_as_they_should(void)
+{
+    InferModel    infer;
+    Decoder      *decoder;
+    Text          text[5];
+    uint64_t      handle;
+    DecodeRequest request[5];
+    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 3, .context = 32, .best = 2}, &decoder);
+    for (int i = 0; i < 5; i++) {
+        request[i] = make_request(&text[i], 4, infer.model->vocab_size); /* greedy */
+        text[i].prompt_len = request[i].prompt_len = 10;
+        request[i].max_tokens = 12;
+    }
+    request[1].max_tokens = 100; /* more than the context has room for */
+    text[2].stop_after = 5;
+    EXPECT_OK(decoder_submit(decoder, &request[0], NULL));
+    EXPECT_OK(decoder_submit(decoder, &request[1], NULL));
+    EXPECT_OK(decoder_submit(decoder, &request[2], NULL));
+    EXPECT_OK(decoder_submit(decoder, &request[3], &handle));
+    EXPECT_INT(decoder_num_waiting(decoder), 4);
+    EXPECT_OK(decoder_step(decoder));
+    EXPECT_INT(decoder_num_waiting(decoder), 1);
+    decoder_cancel(decoder, handle);
+    EXPECT(text[3].end == DECODE_BY_CALLER && text[3].has_ended && text[3].count == 0);
+    run_all(decoder);
+    EXPECT(text[0].end == DECODE_AT_LENGTH && text[0].count == 12);
+    EXPECT(text[1].end == DECODE_AT_CONTEXT && text[1].count == 32 - 10 + 1);
+    EXPECT(text[2].end == DECODE_BY_CALLER && text[2].count == 5);
+    int32_t stop = text[0].ids[7];
+    request[4].stops = &stop;
+    request[4].num_stops = 1;
+    EXPECT_OK(decoder_submit(decoder, &request[4], NULL));
+    run_all(decoder);
+    EXPECT(text[4].end == DECODE_AT_STOP);
+    for (int64_t i = 0; i < text[4].count; i++) EXPECT(text[4].ids[i] == text[0].ids[i] && text[4].ids[i] != stop);
+    close_decoder(&infer, decoder);
+}
+
+static void pages_are_shared_by_what_they_hold(void)
+{
+    enum { LEN = 4, COUNT = 6 };
+    const int32_t a[LEN] = {1, 2, 3, 4}, b[LEN] = {5, 6, 7, 8};
+    Pages        *pages = pages_create(COUNT, LEN);
+    int32_t       first = pages_take(pages), second = pages_take(pages);
+    EXPECT(pages_free(pages) == COUNT - 2 && first != second && first > 0);
+    pages_name(pages, first, 0, a);
+    pages_name(pages, second, first, b);
+    EXPECT(pages_find(pages, 0, a) == first && pages_find(pages, first, b) == second);
+    EXPECT(pages_find(pages, 0, b) == 0 && pages_find(pages, second, b) == 0);
+    pages_drop(pages, first);
+    pages_drop(pages, second);
+    EXPECT(pages_free(pages) == COUNT && pages_find(pages, 0, a) == first); /* kept while there is room */
+    pages_hold(pages, first);
+    for (int i = 0; i < COUNT - 1; i++) EXPECT(pages_take(pages) != first);
+    EXPECT(pages_free(pages) == 0 && pages_find(pages, 0, a) == first && pages_find(pages, first, b) == 0);
+    pages_drop(pages, first);
+    EXPECT(pages_take(pages) == first && pages_find(pages, 0, a) == 0);
+    pages_destroy(pages);
+}
+
+TEST_MAIN(TEST(pages_are_shared_by_what_they_hold), TEST(requests_that_cant_be_decoded_are_refused), TEST(texts_end_as_they_should),
+          TEST(a_text_is_the_same_alone_and_in_company))

@@ -1,0 +1,217 @@
+/* Greedy texts of tiny models equal those that transformers (and PEFT) made of the same prompts in double precision:
+ * tests/oracle/make_greedy.py. Decoding in fp32 may choose another token where the reference's two largest logits hardly differ. */
+#include "infer/decoder.h"
+#include "infer/infer_model.h"
+
+#include "test.h"
+
+#define FIXTURES "tests/fixtures/"
+
+enum { TOKENS = 16, CONTEXT = 64, MOST_PROMPTS = 256, SCALE = 2 };
+
+static StFile *greedy;
+static char    scratch[] = "/tmp/greedy_XXXXXX";
+
+typedef struct Text {
+    int32_t ids[TOKENS];
+    float   logprobs[TOKENS];
+    int     count;
+} Text;
+
+typedef struct Expected {
+    const int32_t *prompt_ids, *prompt_lens, *texts, *near;
+    const float   *margins, *logprobs;
+    int64_t        num_prompts, num_near, num_logprobs;
+} Expected;
+
+static const StTensor *find(const char *name, const char *what)
+{
+    const StTensor *tensor;
+    char            key[256];
+    snprintf(key, sizeof key, "%s%s", name, what);
+    EXPECT_OK(st_require(greedy, key, &tensor));
+    return tensor;
+}
+
+static Expected find_expected(const char *name)
+{
+    const StTensor *texts = find(name, ".texts"), *near = find(name, ".near"), *logprobs = find(name, ".logprobs");
+    EXPECT(texts->dim[0] <= MOST_PROMPTS && texts->dim[1] == TOKENS);
+    return (Expected){.prompt_ids = find("", "prompt_ids")->data,
+                      .prompt_lens = find("", "prompt_lens")->data,
+                      .texts = texts->data,
+                      .near = near->data,
+                      .margins = find(name, ".margins")->data,
+                      .logprobs = logprobs->data,
+                      .num_prompts = texts->dim[0],
+                      .num_near = near->numel,
+                      .num_logprobs = logprobs->dim[0]};
+}
+
+/* ---- decoding ---- */
+
+static bool take(void *context, const DecodeToken *token)
+{
+    Text *text = context;
+    text->ids[text->count] = token->id;
+    text->logprobs[text->count++] = token->logprob;
+    return true;
+}
+
+static void decode(InferModel *infer, const DecoderOptions *options, const Expected *expected, Text *texts)
+{
+    Decoder       *decoder;
+    const int32_t *prompt = expected->prompt_ids;
+    infer_want_decoding(infer, options);
+    EXPECT_OK(infer_start(infer));
+    EXPECT_OK(decoder_create(infer->session, &decoder));
+    memset(texts, 0, MOST_PROMPTS * sizeof *texts);
+    for (int64_t i = 0; i < expected->num_prompts; prompt += expected->prompt_lens[i++]) {
+        DecodeRequest request = {.prompt = prompt,
+                                 .prompt_len = (size_t)expected->prompt_lens[i],
+                                 .max_tokens = TOKENS,
+                                 .sample = {.top_p = 1},
+                                 .context = &texts[i],
+                                 .token = take};
+        EXPECT_OK(decoder_submit(decoder, &request, NULL));
+    }
+    while (decoder_is_busy(decoder)) EXPECT_OK(decoder_step(decoder));
+    decoder_destroy(decoder);
+    infer_stop(infer);
+}
+
+/* ---- comparing ---- */
+
+/* Between the reference's two largest logits at this place of all texts. */
+static float margin_at(const Expected *expected, int64_t place)
+{
+    for (int64_t i = 0; i < expected->num_near; i++)
+        if (expected->near[i] == place) return expected->margins[i];
+    return INFINITY;
+}
+
+/* Returns whether the texts differ. Behind the first difference there is nothing to compare. */
+static bool compare(const char *what, const Expected *expected, int64_t i, const Text *text)
+{
+    const int32_t *want = expected->texts + i * TOKENS;
+    EXPECT_INT(text->count, TOKENS);
+    for (int t = 0; t < text->count; t++) {
+        float margin = margin_at(expected, i * TOKENS + t);
+        if (text->ids[t] != want[t]) {
+            if (!(margin < 1e-4f))
+                test_fail(__FILE__, __LINE__, "%s: token %d of text %lld is %d, expected %d", what, t, (long long)i, text->ids[t], want[t]);
+            return true;
+        }
+        if (i >= expected->num_logprobs) continue;
+        double logprob = (double)expected->logprobs[i * TOKENS + t], error = fabs((double)text->logprobs[t] - logprob);
+        if (!(error <= 1e-5 * fmax(1, fabs(logprob))))
+            test_fail(__FILE__, __LINE__, "%s: ln p of token %d of text %lld is %.9g, expected %.9g", what, t, (long long)i,
+                      (double)text->logprobs[t], logprob);
+    }
+    return false;
+}
+
+/* All prompts in one decoder, which has one place, a few (prompts come in pieces) and many. */
+static void compare_all(const char *name, const char *dir, const char *adapter)
+{
+    static const DecoderOptions options[] = {
+        {.rows = 1, .context = CONTEXT}, {.rows = 5, .context = CONTEXT, .prompt = 7}, {.rows = 64, .context = CONTEXT}};
+    Expected   expected = find_expected(name);
+    InferModel infer;
+    Text      *texts = calloc(MOST_PROMPTS, sizeof *texts);
+    EXPECT_OK(infer_open(&infer, dir, adapter, "cpu", 2));
+    infer.options.model_dtype = infer.options.master_dtype = DT_F32;
+    for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+        int  different = 0;
+        char what[256];
+        snprintf(what, sizeof what, "%s, %lld places", name, (long long)options[k].rows);
+        decode(&infer, &options[k], &expected, texts);
+        for (int64_t i = 0; i < expected.num_prompts; i++) different += compare(what, &expected, i, &texts[i]);
+        if (different * 100 > expected.num_prompts) test_fail(__FILE__, __LINE__, "%s: %d texts differ", what, different);
+    }
+    infer_close(&infer);
+    free(texts);
+}
+
+/* ---- models ---- */
+
+/* Matrices that the oracle scales, without which texts repeat one token. */
+static bool is_scaled(const char *name)
+{
+    size_t len = strlen(name), tail = strlen("proj.weight");
+    return len > tail && (strcmp(name + len - tail, "proj.weight") == 0 || (strstr(name, ".c_") && strcmp(name + len - 7, ".weight") == 0));
+}
+
+/* Writes a copy of the family, of scaled matrices, into the scratch folder. */
+static void scale_family(const char *family)
+{
+    Arena   arena = {0};
+    StFile *file;
+    Str     bytes;
+    int     count = 0;
+    EXPECT_OK(file_read(&arena, arena_printf(&arena, FIXTURES "families/%s/model.safetensors", family), 1 << 20, &bytes));
+    char *copy = arena_alloc(&arena, bytes.len);
+    memcpy(copy, bytes.data, bytes.len);
+    EXPECT_OK(st_open_memory(family, copy, bytes.len, &file));
+    for (size_t i = 0; i < st_count(file); i++) {
+        const StTensor *tensor = st_at(file, i);
+        float          *values = (float *)(uintptr_t)tensor->data; /* in `copy` */
+        if (!is_scaled(tensor->name)) continue;
+        count++;
+        for (int64_t k = 0; k < tensor->numel; k++) values[k] *= SCALE;
+    }
+    EXPECT(count > 0);
+    st_close(file);
+    EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/model.safetensors", scratch), copy, bytes.len));
+    test_copy(arena_printf(&arena, FIXTURES "families/%s/config.json", family), arena_printf(&arena, "%s/config.json", scratch));
+    arena_deinit(&arena);
+}
+
+static void compare_family(const char *family, bool has_adapter)
+{
+    char name[128], adapter[256];
+    scale_family(family);
+    snprintf(name, sizeof name, "families/%s%s", family, has_adapter ? "+adapter" : "");
+    snprintf(adapter, sizeof adapter, FIXTURES "families/%s/adapter", family);
+    compare_all(name, scratch, has_adapter ? adapter : NULL);
+}
+
+static void texts_of_all_families_are_those_of_transformers(void)
+{
+    static const char *const families[] = {"gemma2",       "gemma3", "gpt2",         "llama",      "llama3",     "llama_linear",
+                                           "mistral",      "olmo2",  "phi3",         "phi3_long",  "phi3_short", "qwen2",
+                                           "qwen2_window", "qwen3",  "qwen3_untied", "qwen3_yarn", "smollm3"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) compare_family(families[i], false);
+}
+
+static void texts_of_adapters_are_those_of_peft(void)
+{
+    compare_family("qwen3", true);
+    compare_family("gpt2", true);
+}
+
+static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(void)
+{
+    static const char *const names[] = {"nf4", "nf4_double", "fp8", "nvfp4"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[128], dir[256];
+        snprintf(name, sizeof name, "quantised/%s", names[i]);
+        snprintf(dir, sizeof dir, FIXTURES "%s", name);
+        compare_all(name, dir, NULL);
+    }
+}
+
+static void end(void)
+{
+    EXPECT_OK(file_remove_tree(scratch));
+    st_close(greedy);
+}
+
+static void begin(void)
+{
+    EXPECT(mkdtemp(scratch));
+    EXPECT_OK(st_open(FIXTURES "greedy.safetensors", &greedy));
+}
+
+TEST_MAIN(TEST(begin), TEST(texts_of_all_families_are_those_of_transformers), TEST(texts_of_adapters_are_those_of_peft),
+          TEST(texts_of_quantised_folders_are_those_of_their_weights_dequantised), TEST(end))
