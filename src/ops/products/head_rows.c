@@ -13,7 +13,9 @@ static Status head_rows_infer(Node *node)
     const DTypeSet       floats = DT_SET_FLOAT | DT_SET(DT_F16);
     const HeadRowsAttrs *attrs = node->attrs;
     TRY(infer_input(node, HEAD_X, "x", floats, DIMS(-1, -1)));
-    int64_t dim = node->in[HEAD_X]->type.dim[1];
+    int64_t rows = node->in[HEAD_X]->type.dim[0], dim = node->in[HEAD_X]->type.dim[1];
+    FAIL_IF(rows > UINT16_MAX || dim > HEAD_MOST_DIM, ERR_INVALID, "x is (%lld,%lld); expected at most (%d,%d)", (long long)rows,
+            (long long)dim, UINT16_MAX, HEAD_MOST_DIM);
     TRY(infer_input(node, HEAD_W, "w", floats | DT_SET(DT_I8), DIMS(-1, dim)));
     const TensorType *w = &node->in[HEAD_W]->type;
     FAIL_IF((w->dtype == DT_I8) != (node->in[HEAD_SCALE] != NULL), ERR_INVALID, "w is %s %s scale; expected one with i8 alone",
