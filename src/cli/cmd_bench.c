@@ -1,40 +1,15 @@
-/* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: and what their time goes to, op by op. */
+/* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: and what their time goes to, op by op. surogate bench text
+ * DIR: how fast texts are decoded. */
 #include "cli/cli.h"
 
 #include "base/json.h"
+#include "cli/bench_text.h"
+#include "cli/op_sums.h"
 #include "measure/step_bench.h"
-#include "ops/ops.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* All launches of one op by one kernel. */
-typedef struct OpSum {
-    const char *op, *kernel;
-    int         launches; /* of a step */
-    double      seconds, limit_seconds, flops, bytes;
-} OpSum;
-
-typedef struct OpSums {
-    OpSum *items;
-    int    count;
-    double seconds, overhead;
-} OpSums;
-
-static OpSum *sum_of(Arena *arena, OpSums *sums, const Launch *launch)
-{
-    for (int i = 0; i < sums->count; i++)
-        if (strcmp(sums->items[i].op, launch->node->op->name) == 0 && strcmp(sums->items[i].kernel, launch->kernel.name) == 0)
-            return &sums->items[i];
-    OpSum *items = arena_array(arena, OpSum, sums->count + 1);
-    if (sums->count) memcpy(items, sums->items, sizeof *items * (size_t)sums->count);
-    sums->items = items;
-    OpSum *sum = &items[sums->count++];
-    *sum = (OpSum){.op = launch->node->op->name, .kernel = launch->kernel.name};
-    return sum;
-}
 
 static Status sum_program(Arena *arena, StepBench *bench, const Program *program, OpSums *sums)
 {
@@ -45,7 +20,7 @@ static Status sum_program(Arena *arena, StepBench *bench, const Program *program
     TRY(step_bench_profile(bench, program, seconds, &sums->overhead));
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
-        OpSum        *sum = sum_of(arena, sums, launch);
+        OpSum        *sum = op_sums_of(arena, sums, launch);
         sum->launches += times;
         sum->seconds += times * seconds[i];
         sum->limit_seconds += times * launch_limit_seconds(&plan->facts, launch, step_bench_document_share(bench));
@@ -54,40 +29,6 @@ static Status sum_program(Arena *arena, StepBench *bench, const Program *program
         sums->seconds += times * seconds[i];
     }
     return OK;
-}
-
-static int by_seconds(const void *a, const void *b)
-{
-    double x = ((const OpSum *)a)->seconds, y = ((const OpSum *)b)->seconds;
-    return (x < y) - (x > y);
-}
-
-static void print_sums(const OpSums *sums, const StepTimes *times, StrBuf *out)
-{
-    strbuf_puts(out, "\nop                   kernel       launches         ms       %     TFLOP/s      GB/s    of its limit\n");
-    for (int i = 0; i < sums->count; i++) {
-        const OpSum *s = &sums->items[i];
-        strbuf_printf(out, "%-20s %-12s %8d %10.3f %7.1f %11.2f %9.1f", s->op, s->kernel, s->launches, 1e3 * s->seconds,
-                      100 * s->seconds / sums->seconds, s->flops / s->seconds * 1e-12, s->bytes / s->seconds * 1e-9);
-        if (s->limit_seconds > 0) strbuf_printf(out, " %13.0f %%", 100 * s->limit_seconds / s->seconds);
-        strbuf_putc(out, '\n');
-    }
-    strbuf_printf(out, "%-33s %8s %10.3f: %.1f %% of the step's %.3f ms\n", "in all", "", 1e3 * sums->seconds,
-                  100 * sums->seconds / times->median, 1e3 * times->median);
-    if (sums->overhead > 0) strbuf_printf(out, "(measuring took %.2f us a launch, taken off)\n", 1e6 * sums->overhead);
-}
-
-static void print_sums_json(const OpSums *sums, StrBuf *out)
-{
-    strbuf_printf(out, ", \"ops_ms\": %.4f, \"ops\": [", 1e3 * sums->seconds);
-    for (int i = 0; i < sums->count; i++) {
-        const OpSum *s = &sums->items[i];
-        strbuf_printf(
-            out,
-            "%s{\"op\": \"%s\", \"kernel\": \"%s\", \"launches\": %d, \"ms\": %.4f, \"limit_ms\": %.4f, \"gflop\": %.4f, \"mbytes\": %.4f}",
-            i ? ", " : "", s->op, s->kernel, s->launches, 1e3 * s->seconds, 1e3 * s->limit_seconds, s->flops * 1e-9, s->bytes * 1e-6);
-    }
-    strbuf_puts(out, "]");
 }
 
 /* What contexts and libraries take, by rank, in GiB; nothing where it isn't known. */
@@ -162,9 +103,9 @@ static Status bench_one(Arena *arena, const Config *config, int steps, bool ops,
     for (int i = 0; i < plan->num_programs && ops && status == OK; i++) status = sum_program(arena, bench, &plan->programs[i], &sums);
     if (status == OK) {
         print_times(config, &times, json, &out);
-        if (sums.count) qsort(sums.items, (size_t)sums.count, sizeof *sums.items, by_seconds);
-        if (ops && json) print_sums_json(&sums, &out);
-        if (ops && !json) print_sums(&sums, &times, &out);
+        op_sums_sort(&sums);
+        if (ops && json) op_sums_print_json(&sums, &out);
+        if (ops && !json) op_sums_print(&sums, times.median, &out);
         if (json) strbuf_puts(&out, "}\n");
         status = cli_print(&out);
     }
@@ -188,6 +129,7 @@ static Status bench_ranks(const Config *config, int steps, bool json)
 
 Status cmd_bench(CliArgs *args)
 {
+    if (args->argc && strcmp(args->argv[0], "text") == 0) return cli_bench_text(args);
     int64_t    steps = 10;
     bool       json = false, done;
     const Flag flags[] = {

@@ -5,7 +5,7 @@
 #include "infer/infer_model.h"
 
 typedef struct ModelArgs {
-    const char *adapter, *qlora, *recipe, *device;
+    const char *adapter, *dtype, *qlora, *recipe, *device;
     int64_t     threads;
 } ModelArgs;
 #define MODEL_DEFAULTS \
@@ -14,6 +14,7 @@ typedef struct ModelArgs {
     }
 #define MODEL_FLAGS(m) \
     {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, \
+        {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32 or bf16 (as the folder has them)"}, \
         {"--qlora", FLAG_TEXT, &(m)->qlora, "FORMAT", \
          "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"}, \
         {"--recipe", FLAG_TEXT, &(m)->recipe, "NAME", \

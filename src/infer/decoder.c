@@ -64,6 +64,18 @@ struct Decoder {
 
 /* ---- opening ---- */
 
+void decoder_want(CompileOptions *options, const DecoderOptions *want, int64_t choices)
+{
+    enum { MOST_CHUNK = 512 };
+    int64_t chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
+    options->cache_len = want->context;
+    options->cache_pages = want->pages;
+    options->sampling = (SamplingOptions){choices, want->best, want->penalties, want->biases};
+    compile_add(options, &entry_prefill, 1, chunk < MOST_CHUNK ? chunk : MOST_CHUNK);
+    for (int64_t rows = 1; rows < want->rows; rows *= 2) compile_add(options, &entry_decode, rows, 1);
+    compile_add(options, &entry_decode, want->rows, 1);
+}
+
 static Status find_programs(Decoder *d)
 {
     d->prefill = plan_program(d->plan, &entry_prefill);
@@ -489,8 +501,8 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     if (row[0] < 0) {
         (void)status_fail(
             ERR_DIVERGED,
-            "the model gives no token at position %lld: its logits hold NaN or infinity, or it forbids all tokens; its weights "
-            "may hold NaN, or numbers too large for its dtype",
+            "the model gives NaN or infinity for a token at position %lld, or forbids all tokens, so that none can be chosen: its "
+            "weights may hold NaN, or numbers too large for its dtype",
             (long long)(len + place->told));
         *end = DECODE_FAILED;
         return false;

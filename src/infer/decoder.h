@@ -3,6 +3,7 @@
  * what is decoded beside it, nor on the place that it has. */
 #pragma once
 
+#include "passes/compile.h"
 #include "run/session.h"
 
 typedef struct SampleOptions {
@@ -57,9 +58,12 @@ typedef struct DecoderOptions {
     int     biases;    /* most biases of a request */
 } DecoderOptions;
 
+/* Asks for the programs that a decoder needs. choices: ids below it are chosen; 0: all that the head has. */
+void decoder_want(CompileOptions *options, const DecoderOptions *want, int64_t choices);
+
 typedef struct Decoder Decoder;
 
-/* The session has programs of entries prefill and decode (infer_want_decoding). */
+/* The session has programs of entries prefill and decode (decoder_want). */
 NODISCARD Status decoder_create(Session *session, Decoder **out_decoder);
 void             decoder_destroy(Decoder *decoder); /* what isn't finished gets no `end` */
 

@@ -104,6 +104,7 @@ void generate_file_settings(const InferModel *infer, const PromptFile *prompts, 
     put_hash(out, "prompts_hash", prompts->hash);
     put_hash(out, "model_hash", hash_model(infer));
     if (infer->has_adapter) put_hash(out, "adapter_hash", hash_adapter(infer));
+    put_text(out, "dtype", dtype_info(infer->options.model_dtype)->name);
     if (job->format) put_text(out, "qlora", job->format);
     if (job->recipe) put_text(out, "recipe", job->recipe);
     put_text(out, "device", infer->device->api->name);

@@ -119,6 +119,14 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     return OK;
 }
 
+Status infer_use_dtype(InferModel *infer, const char *name)
+{
+    if (!name) return OK;
+    FAIL_IF(strcmp(name, "fp32") != 0 && strcmp(name, "bf16") != 0, ERR_INVALID, "dtype %.100s: expected fp32 or bf16", name);
+    infer->options.model_dtype = infer->options.master_dtype = strcmp(name, "fp32") == 0 ? DT_F32 : DT_BF16;
+    return OK;
+}
+
 Status infer_use_format(InferModel *infer, const char *word)
 {
     const WeightFormat *format;
@@ -147,16 +155,8 @@ Status infer_use_recipe(InferModel *infer, const char *name)
 
 void infer_want_decoding(InferModel *infer, const DecoderOptions *want)
 {
-    enum { MOST_CHUNK = 256 };
-    int64_t         chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
-    CompileOptions *options = &infer->options;
-    options->num_programs = 0;
-    options->cache_len = want->context;
-    options->cache_pages = want->pages;
-    options->sampling = (SamplingOptions){infer_num_choices(infer), want->best, want->penalties, want->biases};
-    compile_add(options, &entry_prefill, 1, chunk < MOST_CHUNK ? chunk : MOST_CHUNK);
-    for (int64_t rows = 1; rows < want->rows; rows *= 2) compile_add(options, &entry_decode, rows, 1);
-    compile_add(options, &entry_decode, want->rows, 1);
+    infer->options.num_programs = 0;
+    decoder_want(&infer->options, want, infer_num_choices(infer));
 }
 
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)

@@ -153,6 +153,7 @@ typedef struct OpSample {
     double      tolerance;              /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
     int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
     int         masked[NODE_MAX_IN];    /* columns of float input k from this one on are -inf for kernels; 0: none */
+    bool        rows_alone;             /* of a node that says so: its first row alone has the same bits */
 } OpSample;
 
 /* Inputs of an op that another one makes from the same inputs, as a gradient reads what the forward op wrote: contents that don't

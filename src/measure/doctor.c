@@ -209,6 +209,7 @@ static Status run_open(Run *r, Device *device, const Case *c, const BoundKernel 
                                   .num_out = c->node->num_out,
                                   .attrs = c->node->attrs,
                                   .accumulate = node_accumulate_mask(c->node) & want,
+                                  .rows_alone = (c->node->flags & NODE_ROWS_ALONE) != 0,
                                   .workspace = r->workspace,
                                   .workspace_bytes = kernel->workspace_bytes};
     return device->api->prepare(device, &r->launch, 1, &r->replay);
@@ -437,12 +438,46 @@ static void check_planned(Doctor *d, const Node *node, const BoundKernel *kernel
     d->counts->failed++;
 }
 
+static Status run_bound(Doctor *d, Case *c, StrBuf *faults)
+{
+    BoundKernel kernel;
+    bool        same;
+    TRY(d->device->api->bind(d->device, c->node, &kernel));
+    return run_on(d->device, c, &kernel, ~0u, 0, false, &same, faults);
+}
+
+/* The first row of a case alone has the bits that it has beside the others. */
+static Status check_row_alone(Doctor *d, Case *c, const char *what)
+{
+    const OpDef *op = c->node->op;
+    TensorType   in[NODE_MAX_IN] = {0};
+    Case         one;
+    StrBuf       faults = {0};
+    for (int i = 0; i < op->num_in; i++) {
+        const Value *value = c->node->in[i];
+        if (value) in[i] = op->by_row >> i & 1 ? type_make(value->type.dtype, 2, INT64_C(1), type_cols(&value->type)) : value->type;
+    }
+    Status status = case_make(&one, op, c->node->attrs, in);
+    if (status == OK) one.node->flags |= NODE_ROWS_ALONE;
+    for (int i = 0; i < op->num_in && status == OK; i++)
+        if (one.in[i]) memcpy(one.in[i], c->in[i], (size_t)type_bytes(&in[i]));
+    if (status == OK) status = run_bound(d, &one, &faults);
+    if (status == OK) status = run_bound(d, c, &faults);
+    bool same = status == OK && memcmp(one.result[0], c->result[0], (size_t)type_bytes(&one.out[0]->type)) == 0;
+    if (!same) fprintf(d->out, "FAILED %s (%s): its first row has other bits alone\n", op->name, what);
+    *(same ? &d->counts->passed : &d->counts->failed) += 1;
+    strbuf_deinit(&faults);
+    arena_deinit(&one.arena);
+    return status;
+}
+
 static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16, const char *what)
 {
     Case        c, wide = {0};
     BoundKernel kernel;
     Status      status = case_make(&c, op, sample->attrs, in);
     if (status == OK) {
+        if (sample->rows_alone) c.node->flags |= NODE_ROWS_ALONE;
         case_fill(&c, sample);
         if (op->results.op) status = fill_results(d, &c);
     }
@@ -460,6 +495,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
         if (index == 0) check_planned(d, c.node, &kernel, what);
         if (!d->kernel || strcmp(d->kernel, kernel.name) == 0) status = check_variant(d, &c, &wide, &kernel, tolerance, is_bf16, what);
     }
+    if (status == OK && sample->rows_alone) status = check_row_alone(d, &c, what);
     arena_deinit(&c.arena);
     arena_deinit(&wide.arena);
     return status == OK ? OK : status_prefix(status, "doctor: %s (%s)", op->name, what);

@@ -1,6 +1,7 @@
 /* See step_bench.h. */
 #include "measure/step_bench.h"
 
+#include "measure/random_weights.h"
 #include "base/philox.h"
 #include "comm/comm.h"
 #include "comm/keeper.h"
@@ -41,52 +42,6 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Random weights from one block used over and over: their values don't matter, that they aren't zeros does. */
-typedef struct RandomBlock {
-    float    *values;
-    uint16_t *bf16;
-} RandomBlock;
-enum { BLOCK = 1 << 24 };
-
-static Status random_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
-{
-    const RandomBlock *block = context;
-    (void)first;
-    for (int64_t at = 0, n; at < count; at += n) {
-        n = count - at < BLOCK ? count - at : BLOCK;
-        memcpy(out + at, block->values, (size_t)n * sizeof *out);
-    }
-    for (int64_t i = 0; i < count && param->init == INIT_ONES; i++) out[i] = 1;
-    return OK;
-}
-
-static const void *stored_values(void *context, const Param *param, int64_t first, int64_t count)
-{
-    const RandomBlock *block = context;
-    (void)first;
-    if (count > BLOCK || param->init == INIT_ONES || !(DT_SET(param->type.dtype) & DT_SET_FLOAT)) return NULL;
-    return param->type.dtype == DT_BF16 ? (const void *)block->bf16 : block->values;
-}
-
-static Status fill_weights(StepBench *b)
-{
-    RandomBlock block = {malloc(BLOCK * sizeof *block.values), malloc(BLOCK * sizeof *block.bf16)};
-    LoadSource  source = {.context = &block, .values = random_values, .stored = stored_values};
-    if (!block.values || !block.bf16) fatal_out_of_memory(BLOCK * sizeof *block.values);
-    for (int i = 0; i < BLOCK; i++) block.values[i] = (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
-    dtype_convert(block.bf16, DT_BF16, block.values, DT_F32, BLOCK);
-    Status status = session_load(b->session, false, &source);
-    if (status == OK) status = session_load(b->session, true, &source);
-    for (int i = 0; i < b->model->num_namespaces && status == OK; i++) {
-        source.ns = b->model->namespaces[i]->ns;
-        status = session_load(b->session, false, &source);
-    }
-    if (status == OK) status = session_sync(b->session);
-    free(block.values);
-    free(block.bf16);
-    return status;
 }
 
 /* The length of document n: lognormal, median 300, deviation 1 of the logarithm. */
@@ -171,7 +126,7 @@ static Status create(StepBench *b)
     stepper_init(&b->stepper, b->session, b->comm, 1, b->options.precision.margin);
     b->create_seconds = now() - before;
     make_batch(b);
-    TRY(fill_weights(b));
+    TRY(random_weights(b->session, b->model));
     TRY(stepper_gather(&b->stepper));
     return calibrate(b);
 }

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Values begin at multiples of GATHER_ALIGN: what is between two is nobody's. */
+enum { GATHER_BYTES = 1 << 16, GATHER_ALIGN = 256 };
+
 /* Where a program reads a feed; bytes 0: it doesn't. */
 typedef struct Slot {
     void  *to;
@@ -18,6 +21,7 @@ struct Session {
     void   *region[SPACE_COUNT][REGION_COUNT];
     int64_t allocated_bytes;
     Slot (*feeds)[FEED_MOST]; /* by program; behind them what any program reads of numbers */
+    char *together;           /* GATHER_BYTES: feeds that cross at once */
 };
 
 static void *address(const Session *s, const Placement *place)
@@ -49,6 +53,7 @@ static const char *feed_name(const Plan *plan, int index)
 /* Where each program reads its feeds, found by name once. */
 static void bind_feeds(Session *s)
 {
+    s->together = calloc_or_end(1, GATHER_BYTES);
     s->feeds = calloc((size_t)s->plan->num_programs + 1, sizeof *s->feeds);
     if (!s->feeds) fatal_out_of_memory(((size_t)s->plan->num_programs + 1) * sizeof *s->feeds);
     Slot *any = s->feeds[s->plan->num_programs];
@@ -64,11 +69,35 @@ static void bind_feeds(Session *s)
     }
 }
 
+/* The given feed that lies next in memory, from `from` on; NULL: there is none. */
+static const Slot *next_slot(const Slot *slots, const Feeds *feeds, const char *from)
+{
+    const Slot *next = NULL;
+    for (int i = 0; i < FEED_MOST; i++)
+        if (slots[i].bytes && feeds->array[i] && (char *)slots[i].to >= from && (!next || slots[i].to < next->to)) next = &slots[i];
+    return next;
+}
+
+/* Feeds that lie side by side, but for what aligns them, cross together: a decoding step has many small ones. */
 Status session_feed(Session *s, const Program *program, const Feeds *feeds)
 {
     const Slot *slots = s->feeds[program ? program - s->plan->programs : s->plan->num_programs];
-    for (int i = 0; i < FEED_MOST; i++)
-        if (slots[i].bytes && feeds->array[i]) TRY(s->device->api->upload(s->device, slots[i].to, feeds->array[i], slots[i].bytes));
+    const Slot *slot = next_slot(slots, feeds, NULL);
+    while (slot) {
+        char  *begin = slot->to, *end = begin;
+        size_t bytes = slot->bytes;
+        if (bytes > GATHER_BYTES) {
+            TRY(s->device->api->upload(s->device, begin, feeds->array[slot - slots], bytes));
+            slot = next_slot(slots, feeds, begin + bytes);
+            continue;
+        }
+        while (slot && (char *)slot->to - end < GATHER_ALIGN && (char *)slot->to + slot->bytes - begin <= GATHER_BYTES) {
+            memcpy(s->together + ((char *)slot->to - begin), feeds->array[slot - slots], slot->bytes);
+            end = (char *)slot->to + slot->bytes;
+            slot = next_slot(slots, feeds, end);
+        }
+        TRY(s->device->api->upload(s->device, begin, s->together, (size_t)(end - begin)));
+    }
     return OK;
 }
 
@@ -140,6 +169,7 @@ void session_destroy(Session *s)
         for (int region = 0; region < REGION_COUNT; region++)
             if (s->region[space][region]) s->device->api->free(s->device, (Space)space, s->region[space][region]);
     free(s->feeds);
+    free(s->together);
     free(s);
 }
 

@@ -120,7 +120,8 @@ __attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *ke
     }
     int        workers = pool_num_workers(options->pool);
     Buffer     workspace = buffer_make(op->workspace ? op->workspace(c->node, workers) : 0), before[NODE_MAX_IN] = {0};
-    KernelArgs args = {.in = in,
+    KernelArgs args = {.rows_alone = (c->node->flags & NODE_ROWS_ALONE) != 0,
+                       .in = in,
                        .out = out,
                        .num_in = op->num_in,
                        .num_out = op->num_out,

@@ -386,6 +386,7 @@ static void run_case(const OpDef *op, const OpSample *sample, const TensorType *
 {
     OpCase c;
     Status status = op_case_make(&c, op, sample->attrs, in);
+    if (status == OK && sample->rows_alone) c.node->flags |= NODE_ROWS_ALONE;
     if (status != OK) {
         test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
         op_case_free(&c);

@@ -54,6 +54,7 @@ static const OpSample linear_samples[] = {
     {.in = {{DT_F32, 3, {2, 150, 40}}, {DT_F32, 2, {530, 40}}}},
     {.in = {{DT_F32, 3, {2, 10, 1100}}, {DT_F32, 2, {18, 1100}}, {DT_F32, 1, {18}}}},
     {.in = {{DT_BF16, 2, {30, 64}}, {DT_BF16, 2, {48, 64}}, {DT_F32, 1, {48}}}, .attrs = &to_f32},
+    {.in = {{DT_F32, 2, {9, 72}}, {DT_F32, 2, {50, 72}}, {DT_F32, 1, {50}}}, .rows_alone = true},
 };
 
 /* Shapes of real models. */
@@ -61,6 +62,11 @@ static const OpSample linear_large_samples[] = {
     {.in = {{DT_F32, 3, {2, 256, 512}}, {DT_F32, 2, {768, 512}}, {DT_F32, 1, {768}}}},
     {.in = {{DT_F32, 3, {2, 512, 1024}}, {DT_F32, 2, {3072, 1024}}}},
     {.in = {{DT_F32, 3, {2, 512, 1024}}, {DT_F32, 2, {16, 1024}}}},
+    {.in = {{DT_F32, 2, {7, 1024}}, {DT_F32, 2, {4096, 1024}}, {DT_F32, 1, {4096}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {16, 3072}}, {DT_F32, 2, {1024, 3072}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {29, 520}}, {DT_F32, 2, {6146, 520}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {64, 3072}}, {DT_F32, 2, {1024, 3072}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {300, 1024}}, {DT_F32, 2, {2048, 1024}}}, .rows_alone = true},
 };
 
 const OpDef op_linear = {

@@ -33,6 +33,35 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
     return OK;
 }
 
+static inline bool products_are_few(const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!cuda_gemm_rows_fits(&gemms[i])) return false;
+    return true;
+}
+
+static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) TRY(cuda_gemm_rows(&gemms[i], args->stream));
+    return OK;
+}
+
+/* The functions of the row FEW_ROWS(op), which comes before those of PRODUCT_ROWS(op): decoding. */
+#define FEW_ROWS_KERNELS(op) \
+    static bool op##_are_few(const Node *node, CudaDevice *) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemms[MAX_PRODUCTS]; \
+        return products_are_few(gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
+    } \
+    static Status op##_few(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_few(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
+    }
+
+#define FEW_ROWS(op) {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few}
+
 /* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
 #define PRODUCT_KERNELS(op) \
     static bool op##_match(const Node *node, CudaDevice *device) \

@@ -1,0 +1,126 @@
+/* surogate bench text DIR: how fast texts are decoded, at several numbers of rows, beside the time that reading weights and cache takes. */
+#include "cli/bench_text.h"
+
+#include "cli/op_sums.h"
+#include "measure/text_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct TextArgs {
+    const char *rows, *device, *dtype;
+    int64_t     prompt, tokens, threads;
+    bool        samples, ops, json;
+} TextArgs;
+
+static void print_times(const TextBenchOptions *o, const TextTimes *t, bool json, StrBuf *out)
+{
+    double share = t->limit > 0 ? t->limit / t->step : 0;
+    if (json) {
+        strbuf_printf(out,
+                      "{\"rows\": %lld, \"prompt\": %lld, \"tokens\": %lld, \"tokens_per_second\": %.1f, \"step_ms\": %.4f, \"prefill_ms\": %.3f, "
+                      "\"weight_mbytes\": %.3f, \"cache_mbytes\": %.3f, \"limit_ms\": %.4f, \"of_limit\": %.4f, \"launches\": %d, \"memory_gib\": %.3f",
+                      (long long)o->rows, (long long)o->prompt, (long long)o->tokens, (double)o->rows / t->step, 1e3 * t->step,
+                      1e3 * t->prefill, t->weight_bytes * 1e-6, t->cache_bytes * 1e-6, 1e3 * t->limit, share, t->launches,
+                      (double)t->bytes / (1 << 30));
+        return;
+    }
+    strbuf_printf(out,
+                  "%4lld rows  %10.1f tokens/s  step %8.4f ms, %d launches  reads %.1f MB of weights, %.1f MB of cache: %.4f ms at %s's bandwidth, "
+                  "%.3f of it  prefill %.0f tokens/s\n",
+                  (long long)o->rows, (double)o->rows / t->step, 1e3 * t->step, t->launches, t->weight_bytes * 1e-6, t->cache_bytes * 1e-6,
+                  1e3 * t->limit, t->device, share, (double)(o->rows * o->prompt) / t->prefill);
+}
+
+static Status sum_launches(Arena *arena, TextBench *bench, OpSums *sums)
+{
+    const Program *program = text_bench_program(bench);
+    double        *seconds = arena_array(arena, double, program->num_launches + 1);
+    TRY(text_bench_profile(bench, seconds, &sums->overhead));
+    for (int i = 0; i < program->num_launches; i++) {
+        OpSum *sum = op_sums_of(arena, sums, &program->launches[i]);
+        OpCost cost = launch_cost(&program->launches[i]);
+        sum->launches++;
+        sum->seconds += seconds[i];
+        sum->flops += cost.flops;
+        sum->bytes += cost.bytes;
+        sums->seconds += seconds[i];
+    }
+    op_sums_sort(sums);
+    return OK;
+}
+
+static Status bench_rows(Arena *arena, const TextBenchOptions *options, const TextArgs *a)
+{
+    TextBench *bench;
+    TextTimes  times;
+    OpSums     sums = {0};
+    StrBuf     out = {0};
+    TRY(text_bench_create(options, &bench));
+    Status status = text_bench_run(bench, &times);
+    if (status == OK) status = text_bench_run(bench, &times); /* the first one warms up */
+    if (status == OK && a->ops) status = sum_launches(arena, bench, &sums);
+    if (status == OK) {
+        print_times(options, &times, a->json, &out);
+        if (a->ops) (a->json ? op_sums_print_json(&sums, &out) : op_sums_print(&sums, times.step, &out));
+        if (a->json) strbuf_puts(&out, "}\n");
+        status = cli_print(&out);
+    }
+    text_bench_destroy(bench);
+    strbuf_deinit(&out);
+    return status;
+}
+
+/* A line for each number of the list. */
+static Status bench_all(Arena *arena, TextBenchOptions options, const TextArgs *a)
+{
+    for (const char *at = a->rows; *at;) {
+        char *end;
+        options.rows = strtoll(at, &end, 10);
+        FAIL_IF(end == at || (*end && *end != ',') || options.rows < 1 || options.rows > 4096, ERR_INVALID,
+                "--rows %s: expected numbers of texts, 1 to 4096, with commas between", a->rows);
+        TRY(bench_rows(arena, &options, a));
+        at = *end ? end + 1 : end;
+    }
+    return OK;
+}
+
+Status cli_bench_text(CliArgs *args)
+{
+    TextArgs   a = {.rows = "1,8,64", .device = "auto", .prompt = 512, .tokens = 128};
+    bool       done;
+    const Flag flags[] = {
+        {"--rows", FLAG_TEXT, &a.rows, "N,..", "texts at once; a line for each number (1,8,64)"},
+        {"--prompt", FLAG_INT, &a.prompt, "N", "tokens of each prompt (512)"},
+        {"--tokens", FLAG_INT, &a.tokens, "N", "tokens of each text that are timed (128)"},
+        {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
+        {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
+        {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time goes to, op by op"},
+        {"--json", FLAG_SWITCH, &a.json, NULL, "a JSON object a line"},
+        {"--device", FLAG_TEXT, &a.device, "NAME", "auto, cpu or cuda (auto)"},
+        {"--threads", FLAG_INT, &a.threads, "N", "CPU threads; 0: all (0)"},
+    };
+    args->command = "bench text";
+    args->arguments = "DIR";
+    args->help = "how fast texts are decoded, on random weights and prompts; of the folder only config.json is read";
+    args->argc--, args->argv++;
+    TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
+    if (done) return OK;
+    TRY(cli_want_words(args, 1));
+    TRY(cli_check_threads(a.threads));
+    FAIL_IF(a.prompt < 1 || a.tokens < 1, ERR_INVALID, "--prompt %lld, --tokens %lld: expected at least 1", (long long)a.prompt,
+            (long long)a.tokens);
+    FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16", a.dtype);
+    TextBenchOptions options = {.model = args->words[0],
+                                .device = a.device,
+                                .threads = (int)a.threads,
+                                .dtype = !a.dtype ? DT_COUNT : strcmp(a.dtype, "fp32") == 0 ? DT_F32 : DT_BF16,
+                                .prompt = a.prompt,
+                                .tokens = a.tokens,
+                                .samples = a.samples};
+    Arena            arena = {0};
+    Status           status = bench_all(&arena, options, &a);
+    arena_deinit(&arena);
+    return status;
+}
