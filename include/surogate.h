@@ -298,6 +298,58 @@ typedef struct sg_generation {
 SG_API sg_status sg_model_generate_rows(sg_model *model, const char *rows, size_t len, const sg_generation *settings, char **out_lines,
                                         size_t *out_len);
 
+/* ---- ids of hidden states ---- */
+
+typedef struct sg_head_decoder sg_head_decoder;
+
+typedef enum sg_dtype { SG_F32, SG_F16, SG_BF16, SG_I8 } sg_dtype;
+typedef enum sg_strategy { SG_GREEDY, SG_TEMPERATURE, SG_TOP_K, SG_TOP_P } sg_strategy;
+
+/* A matrix of vocab rows and dim columns. */
+typedef struct sg_matrix {
+    const void  *data;
+    sg_dtype     dtype;
+    bool         by_columns; /* a column's numbers lie side by side; else a row's */
+    bool         on_device;  /* in memory of the decoder's GPU; else of the host */
+    const float *scale;      /* of SG_I8: what each row is multiplied by, vocab of them, on the host; else NULL */
+} sg_matrix;
+
+typedef struct sg_head_options {
+    int64_t     vocab, dim;
+    int64_t     max_rows; /* of a batch */
+    sg_dtype    dtype; /* that the matrix is kept in: its own, or what its numbers are rounded to; SG_I8: 8 bits and a scale for each row */
+    const char *device;  /* "auto" (or NULL), "cpu" or "cuda" */
+    int         gpu;     /* which, from 0 */
+    int         threads; /* of the CPU; 0: all cores */
+    sg_strategy strategy;
+    double      temperature; /* above 0; SG_GREEDY reads it not */
+    int64_t     top_k;       /* of SG_TOP_K */
+    double      top_p;       /* of SG_TOP_P */
+    uint64_t    seed;
+    const float *bias; /* vocab numbers on the host that are added to a row's logits; NULL: none */
+} sg_head_options;
+
+/* The last step of decoding over a bare matrix: logits = hidden matrix^T + bias, of which an id is chosen. The matrix is copied. A row's id
+ * depends on its hidden state, the seed, the number of the batch and the row's place in it, never on other rows. */
+SG_API sg_status sg_head_decoder_open(const sg_head_options *options, const sg_matrix *matrix, sg_head_decoder **out_decoder);
+SG_API void      sg_head_decoder_close(sg_head_decoder *decoder); /* NULL is fine */
+
+typedef struct sg_head_info {
+    int64_t     device_bytes; /* what the decoder allocated, the matrix and all */
+    const char *device;       /* "cpu" or "cuda"; valid until sg_head_decoder_close */
+    void       *stream;  /* the cudaStream_t that batches are read on: what makes an array on the device comes before it; NULL: the CPU */
+    int64_t     batches; /* queued so far */
+    int64_t     waiting; /* rows of the oldest batch whose result wasn't asked for; 0: there is none */
+} sg_head_info;
+SG_API sg_status sg_head_decoder_get_info(sg_head_decoder *decoder, sg_head_info *out_info);
+
+/* Queues a batch and returns: (rows, dim) numbers of SG_F32, SG_F16 or SG_BF16, on the host, or (on_device) in memory of the decoder's GPU,
+ * which stays as it is until the result is there. Two at most wait for theirs. */
+SG_API sg_status sg_head_decoder_decode_later(sg_head_decoder *decoder, const void *hidden, sg_dtype dtype, bool on_device, int64_t rows);
+/* Awaits the oldest queued batch: an id for each of its rows. SG_INVALID where a row has none, as its logits are no numbers: its id is
+ * negative, those of the other rows are right. */
+SG_API sg_status sg_head_decoder_result(sg_head_decoder *decoder, int32_t *ids, int64_t rows);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surogate.dataset import Batch as Batch
     from surogate.dataset import Dataset as Dataset
+    from surogate.decoder import GPUDecoder as GPUDecoder
+    from surogate.decoder import NeuroGenModel as NeuroGenModel
     from surogate.errors import Status as Status
     from surogate.errors import SurogateError as SurogateError
     from surogate.model import Generated as Generated
@@ -26,8 +28,10 @@ _HOMES = {
     "Batch": "dataset",
     "ChatTemplate": "text",
     "Dataset": "dataset",
+    "GPUDecoder": "decoder",
     "Generated": "model",
     "Model": "model",
+    "NeuroGenModel": "decoder",
     "Outcome": "run",
     "Run": "run",
     "Score": "model",

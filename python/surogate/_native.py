@@ -126,6 +126,38 @@ class TokenizerInfo(Structure):
     _fields_ = [(name, c_int32) for name in ("vocab_size", "bos", "eos", "pad")]
 
 
+class Matrix(Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int), ("by_columns", c_bool), ("on_device", c_bool), ("scale", POINTER(c_float))]
+
+
+class HeadOptions(Structure):
+    _fields_ = [
+        ("vocab", c_int64),
+        ("dim", c_int64),
+        ("max_rows", c_int64),
+        ("dtype", c_int),
+        ("device", c_char_p),
+        ("gpu", c_int),
+        ("threads", c_int),
+        ("strategy", c_int),
+        ("temperature", c_double),
+        ("top_k", c_int64),
+        ("top_p", c_double),
+        ("seed", c_uint64),
+        ("bias", POINTER(c_float)),
+    ]
+
+
+class HeadInfo(Structure):
+    _fields_ = [
+        ("device_bytes", c_int64),
+        ("device", c_char_p),
+        ("stream", c_void_p),
+        ("batches", c_int64),
+        ("waiting", c_int64),
+    ]
+
+
 _ARGS = [POINTER(c_char_p), c_size_t]
 _OUT = POINTER(c_void_p)  # a handle, or memory for sg_free
 _IDS_OUT = [POINTER(POINTER(c_int32)), POINTER(c_size_t)]
@@ -183,6 +215,10 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_model_score": [c_void_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t)],
     "sg_model_generate_rows": [c_void_p, c_char_p, c_size_t, POINTER(Generation), _OUT, POINTER(c_size_t)],
     "sg_model_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
+    "sg_head_decoder_open": [POINTER(HeadOptions), POINTER(Matrix), _OUT],
+    "sg_head_decoder_get_info": [c_void_p, POINTER(HeadInfo)],
+    "sg_head_decoder_decode_later": [c_void_p, c_void_p, c_int, c_bool, c_int64],
+    "sg_head_decoder_result": [c_void_p, POINTER(c_int32), c_int64],
 }
 
 # (result, arguments) of the others.
@@ -200,6 +236,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "sg_tokenizer_close": (None, [c_void_p]),
     "sg_chat_template_close": (None, [c_void_p]),
     "sg_model_close": (None, [c_void_p]),
+    "sg_head_decoder_close": (None, [c_void_p]),
 }
 
 

@@ -18,19 +18,20 @@ static void print_times(const TextBenchOptions *o, const TextTimes *t, bool json
 {
     double share = t->limit > 0 ? t->limit / t->step : 0;
     if (json) {
-        strbuf_printf(out,
-                      "{\"rows\": %lld, \"prompt\": %lld, \"tokens\": %lld, \"tokens_per_second\": %.1f, \"step_ms\": %.4f, \"prefill_ms\": %.3f, "
-                      "\"weight_mbytes\": %.3f, \"cache_mbytes\": %.3f, \"limit_ms\": %.4f, \"of_limit\": %.4f, \"launches\": %d, \"memory_gib\": %.3f",
-                      (long long)o->rows, (long long)o->prompt, (long long)o->tokens, (double)o->rows / t->step, 1e3 * t->step,
-                      1e3 * t->prefill, t->weight_bytes * 1e-6, t->cache_bytes * 1e-6, 1e3 * t->limit, share, t->launches,
-                      (double)t->bytes / (1 << 30));
+        strbuf_printf(
+            out,
+            "{\"rows\": %lld, \"prompt\": %lld, \"tokens\": %lld, \"tokens_per_second\": %.1f, \"step_ms\": %.4f, \"prefill_ms\": %.3f, "
+            "\"weight_mbytes\": %.3f, \"cache_mbytes\": %.3f, \"limit_ms\": %.4f, \"of_limit\": %.4f, \"launches\": %d, \"memory_gib\": %.3f",
+            (long long)o->rows, (long long)o->prompt, (long long)o->tokens, (double)o->rows / t->step, 1e3 * t->step, 1e3 * t->prefill,
+            t->weight_bytes * 1e-6, t->cache_bytes * 1e-6, 1e3 * t->limit, share, t->launches, (double)t->bytes / (1 << 30));
         return;
     }
-    strbuf_printf(out,
-                  "%4lld rows  %10.1f tokens/s  step %8.4f ms, %d launches  reads %.1f MB of weights, %.1f MB of cache: %.4f ms at %s's bandwidth, "
-                  "%.3f of it  prefill %.0f tokens/s\n",
-                  (long long)o->rows, (double)o->rows / t->step, 1e3 * t->step, t->launches, t->weight_bytes * 1e-6, t->cache_bytes * 1e-6,
-                  1e3 * t->limit, t->device, share, (double)(o->rows * o->prompt) / t->prefill);
+    strbuf_printf(
+        out,
+        "%4lld rows  %10.1f tokens/s  step %8.4f ms, %d launches  reads %.1f MB of weights, %.1f MB of cache: %.4f ms at %s's bandwidth, "
+        "%.3f of it  prefill %.0f tokens/s\n",
+        (long long)o->rows, (double)o->rows / t->step, 1e3 * t->step, t->launches, t->weight_bytes * 1e-6, t->cache_bytes * 1e-6,
+        1e3 * t->limit, t->device, share, (double)(o->rows * o->prompt) / t->prefill);
 }
 
 static Status sum_launches(Arena *arena, TextBench *bench, OpSums *sums)
@@ -111,11 +112,14 @@ Status cli_bench_text(CliArgs *args)
     TRY(cli_check_threads(a.threads));
     FAIL_IF(a.prompt < 1 || a.tokens < 1, ERR_INVALID, "--prompt %lld, --tokens %lld: expected at least 1", (long long)a.prompt,
             (long long)a.tokens);
-    FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16", a.dtype);
+    FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16",
+            a.dtype);
     TextBenchOptions options = {.model = args->words[0],
                                 .device = a.device,
                                 .threads = (int)a.threads,
-                                .dtype = !a.dtype ? DT_COUNT : strcmp(a.dtype, "fp32") == 0 ? DT_F32 : DT_BF16,
+                                .dtype = !a.dtype                       ? DT_COUNT
+                                         : strcmp(a.dtype, "fp32") == 0 ? DT_F32
+                                                                        : DT_BF16,
                                 .prompt = a.prompt,
                                 .tokens = a.tokens,
                                 .samples = a.samples};

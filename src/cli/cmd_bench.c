@@ -1,5 +1,5 @@
-/* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: and what their time goes to, op by op. surogate bench text
- * DIR: how fast texts are decoded. */
+/* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: and what their time goes to, op by op. surogate bench
+ * text DIR: how fast texts are decoded. */
 #include "cli/cli.h"
 
 #include "base/json.h"

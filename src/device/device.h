@@ -80,6 +80,10 @@ typedef struct DeviceApi {
         Device *device, void *dst, const void *src,
         size_t bytes); /* ordered with launches; src may be reused on return unless of SPACE_HOST: then after sync or the next run */
     Status (*download)(Device *device, void *dst, const void *src, size_t bytes); /* waits for launches before it */
+    /* As upload, of memory that the device reads itself, as another library's arrays on it: src stays as it is until what is run next ends.
+     */
+    Status (*take)(Device *device, void *dst, const void *src, size_t bytes);
+    Status (*settle)(Device *device); /* waits for all that the device does, for other libraries too */
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);
@@ -116,6 +120,7 @@ struct Device {
     const DeviceApi *api;
     bool             write_combined;       /* pinned memory allocated from here on is, where the device knows that */
     CrossBy          gather_by, reduce_by; /* as asked for, before join; auto: by copies where that can be */
+    void            *stream;               /* CUDA: the cudaStream_t that copies and runs are queued to; else NULL */
 };
 
 /* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. index: of

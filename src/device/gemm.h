@@ -42,7 +42,7 @@ typedef struct Gemm {
     GemmEpilogue epilogue;
     bool         accumulate;
     float        alpha;
-    bool         fast; /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
+    bool         fast;       /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
     bool         rows_alone; /* a row of c has the same bits for any m: of few-bit operands where their scales don't depend on other rows */
 } Gemm;
 

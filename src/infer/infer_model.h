@@ -31,11 +31,11 @@ typedef struct InferModel {
 NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
 
-/* What infer->options are of the model and adapter alone; infer_open does it. */
-void infer_set_options(InferModel *infer);
-
 /* Weights and arithmetic in fp32 or bf16, in place of the folder's dtype. NULL: nothing is said. */
 NODISCARD Status infer_use_dtype(InferModel *infer, const char *name);
+
+/* What infer->options are of the model and adapter alone; infer_open does it. */
+void infer_set_options(InferModel *infer);
 
 /* Quantises the frozen matrices as --qlora says, in place of what the adapter's folder says. NULL: nothing is said. */
 NODISCARD Status infer_use_format(InferModel *infer, const char *word);

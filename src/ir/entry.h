@@ -10,6 +10,7 @@ typedef enum EntrySource {
     ENTRY_OF_UPDATE,  /* the trained parameters: it is the optimizer's */
     ENTRY_OF_SHARES,  /* with several ranks: the ranks' shares of the weights */
     ENTRY_OF_WEIGHTS, /* all weights, as they arrive */
+    ENTRY_OF_MATRIX,  /* a bare matrix, without a model (CompileOptions.head) */
 } EntrySource;
 
 typedef struct Entry {

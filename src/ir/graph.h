@@ -219,11 +219,11 @@ struct Graph {
     int                 num_outputs, cap_outputs;
     Param             **params; /* every parameter of the model, in the order of the IR */
     int                 num_params, cap_params;
-    bool                rows_alone; /* a row's results have the same bits whatever rows are beside it, and however a sequence is cut into runs */
-    int                 layer;      /* given to new nodes and values */
-    Part                part;
-    const char         *source;
-    struct NameTable   *names;
+    bool        rows_alone; /* a row's results have the same bits whatever rows are beside it, and however a sequence is cut into runs */
+    int         layer;      /* given to new nodes and values */
+    Part        part;
+    const char *source;
+    struct NameTable *names;
 };
 
 /* Takes `arena` by reference: the graph dies with it. */

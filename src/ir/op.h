@@ -24,10 +24,10 @@ typedef struct KernelArgs {
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
     bool              rows_alone; /* a row's result has the same bits whatever rows are beside it */
-    ThreadPool       *pool;   /* CPU */
-    Comm             *comm;   /* CPU: the ranks that collectives are of; NULL: one rank */
-    void             *stream; /* CUDA: cudaStream_t */
-    void             *device; /* CUDA: the plugin's device, for library handles */
+    ThreadPool       *pool;       /* CPU */
+    Comm             *comm;       /* CPU: the ranks that collectives are of; NULL: one rank */
+    void             *stream;     /* CUDA: cudaStream_t */
+    void             *device;     /* CUDA: the plugin's device, for library handles */
 } KernelArgs;
 
 typedef Status (*KernelFn)(const KernelArgs *args);

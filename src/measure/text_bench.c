@@ -114,7 +114,8 @@ static void count_bytes(const TextBench *b, double *out_weights, double *out_pos
         const Value *value = graph->values[i];
         if (!value->first_use) continue;
         if (value->kind == VALUE_PARAM && !is_looked_up(value)) *out_weights += (double)type_bytes(&value->type);
-        if (value->kind == VALUE_CACHE) *out_position += (double)type_bytes(&value->type) / (double)(value->type.dim[0] * value->type.dim[1]);
+        if (value->kind == VALUE_CACHE)
+            *out_position += (double)type_bytes(&value->type) / (double)(value->type.dim[0] * value->type.dim[1]);
     }
 }
 

@@ -1,26 +1,27 @@
-/* How fast a model decodes: random weights and prompts, as many texts at once as there are rows. Of the model folder only config.json is read. */
+/* How fast a model decodes: random weights and prompts, as many texts at once as there are rows. Of the model folder only config.json is
+ * read. */
 #pragma once
 
 #include "base/dtype.h"
 #include "run/session.h"
 
 typedef struct TextBenchOptions {
-    const char *model, *device; /* a folder; as device_open takes it */
-    int         threads;        /* 0: all */
-    DType       dtype;          /* of the weights; DT_COUNT: the model's */
+    const char *model, *device;       /* a folder; as device_open takes it */
+    int         threads;              /* 0: all */
+    DType       dtype;                /* of the weights; DT_COUNT: the model's */
     int64_t     rows, prompt, tokens; /* of each text: tokens of the prompt, tokens that are timed behind it */
-    bool        samples;        /* drawn with temperature, top-k and top-p; else the likeliest token */
+    bool        samples;              /* drawn with temperature, top-k and top-p; else the likeliest token */
 } TextBenchOptions;
 
 typedef struct TextTimes {
-    double step;         /* seconds, mean: a token of every row */
-    double prefill;      /* seconds of all prompts */
-    double weight_bytes; /* that a step reads */
-    double cache_bytes;  /* of valid keys and values that a step reads, mean over the steps */
-    double limit;        /* seconds: both at the device's bandwidth (data sheet, or measured rates) */
-    int64_t bytes;       /* that the plan takes of the device */
-    int    launches;     /* of a step */
-    char   device[128];
+    double  step;         /* seconds, mean: a token of every row */
+    double  prefill;      /* seconds of all prompts */
+    double  weight_bytes; /* that a step reads */
+    double  cache_bytes;  /* of valid keys and values that a step reads, mean over the steps */
+    double  limit;        /* seconds: both at the device's bandwidth (data sheet, or measured rates) */
+    int64_t bytes;        /* that the plan takes of the device */
+    int     launches;     /* of a step */
+    char    device[128];
 } TextTimes;
 
 typedef struct TextBench TextBench;

@@ -94,14 +94,15 @@ template <int D> static __device__ __forceinline__ void mma_transposed(float (&c
     }
 }
 
-/* c (16 x D) += a (16 x 64, in four pieces) times a tile (64 x D). */
-template <int D> static __device__ __forceinline__ void mma_straight(float (&c)[D / 8][4], const uint32_t (&a)[4][4], const bf16 *tile)
+/* c (16 x C) += a (16 x 64, in four pieces) times C columns of a tile (64 x D). */
+template <int D, int C = D>
+static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const uint32_t (&a)[4][4], const bf16 *tile)
 {
     int lane = threadIdx.x & 31, row = (lane & 7) + ((lane >> 3) & 1) * 8, col = ((lane >> 4) & 1) * 8;
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int n = 0; n < D / 16; n++) {
+        for (int n = 0; n < C / 16; n++) {
             uint32_t b[4];
             ldmatrix_trans(b, tile + (k * 16 + row) * TileOf<D>::STRIDE + n * 16 + col);
             mma(c[2 * n], a[k], b[0], b[1]);
@@ -139,12 +140,11 @@ static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, 
     }
 }
 
-/* Least and largest first key of 64 queries from t, query t being key number position + t; every thread gets them. scratch: 4 ints. */
-static __device__ __forceinline__ void document_range(const AttentionDims &a, int b, int t, int position, int *scratch, int *out_least,
-                                                      int *out_most)
+/* Least and largest first key of 64 queries from t; every thread gets them. scratch: 4 ints. */
+static __device__ __forceinline__ void document_range(const AttentionDims &a, int b, int t, int *scratch, int *out_least, int *out_most)
 {
     int lane = threadIdx.x & 31, query = min(t + (int)threadIdx.x % TILE_ROWS, a.len - 1);
-    int first = attention_first_key(a, b, query, position + query);
+    int first = attention_first_key(a, b, query, query);
     int least = __reduce_min_sync(0xFFFFFFFFu, first), most = __reduce_max_sync(0xFFFFFFFFu, first);
     if (lane == 0 && threadIdx.x < TILE_ROWS) {
         scratch[threadIdx.x >> 5] = least;

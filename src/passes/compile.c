@@ -39,8 +39,11 @@ uint32_t pass_scopes(int index)
 
 uint32_t entry_scopes(const Entry *entry)
 {
-    static const uint32_t of_source[] = {
-        [ENTRY_OF_MODEL] = P_MODEL, [ENTRY_OF_UPDATE] = P_UPDATE, [ENTRY_OF_SHARES] = P_SHARES, [ENTRY_OF_WEIGHTS] = P_WEIGHTS};
+    static const uint32_t of_source[] = {[ENTRY_OF_MODEL] = P_MODEL,
+                                         [ENTRY_OF_UPDATE] = P_UPDATE,
+                                         [ENTRY_OF_SHARES] = P_SHARES,
+                                         [ENTRY_OF_WEIGHTS] = P_WEIGHTS,
+                                         [ENTRY_OF_MATRIX] = P_MATRIX};
     return of_source[entry->source] | (entry->has_grads ? P_GRADS : 0) | (entry->is_cached ? P_CACHED : 0);
 }
 
@@ -204,6 +207,7 @@ static Status add_programs(Plan *plan, const CompileOptions *options)
         if (count_alike(options, spec, false) > 1)
             name = arena_printf(plan->arena, "%s[%lldx%lld]", name, (long long)spec->batch, (long long)spec->seq);
         FAIL_IF(count_alike(options, spec, true) > 1, ERR_INTERNAL, "compile: program %s is asked for twice", name);
+        FAIL_IF(spec->entry->source == ENTRY_OF_MATRIX, ERR_INVALID, "program %s is a bare matrix's; a model has none", name);
         plan->programs[plan->num_programs++] = (Program){.spec = *spec, .name = name};
     }
     const ProgramSpec load = {.entry = &entry_load};
@@ -268,6 +272,24 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
         TRY(schedule_programs(&context, P_WEIGHTS));
         TRY(place_programs(&context, P_WEIGHTS));
     }
+    *out_plan = plan;
+    return OK;
+}
+
+Status compile_head(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan)
+{
+    Plan *plan;
+    TRY(plan_start(arena, options, device, &plan));
+    PassContext context = {.arena = arena, .file = "head", .options = options, .device = device, .plan = plan};
+    plan->programs = arena_array(arena, Program, options->num_programs);
+    plan->num_programs = options->num_programs;
+    for (int i = 0; i < options->num_programs; i++) {
+        const ProgramSpec *spec = &options->programs[i];
+        const char        *name = arena_printf(arena, "head.%s[%lld]", dtype_info(spec->hidden)->name, (long long)spec->batch);
+        plan->programs[i] = (Program){.spec = *spec, .name = name};
+    }
+    TRY(schedule_programs(&context, P_MATRIX));
+    TRY(place_programs(&context, P_MATRIX));
     *out_plan = plan;
     return OK;
 }

@@ -76,6 +76,14 @@ typedef struct SamplingOptions {
     int     biases;    /* most scores that a row changes */
 } SamplingOptions;
 
+/* A bare matrix that ids are chosen by: what programs of entry `head` are. */
+typedef struct HeadOptions {
+    int64_t vocab, dim; /* its rows, its columns */
+    int64_t rows;       /* most of a run */
+    DType   dtype;      /* that it is kept in: F32, BF16, F16 or I8, which has a scale for each row */
+    bool    has_bias;
+} HeadOptions;
+
 /* Positions that a page of the KV cache holds. */
 enum { CACHE_PAGE_LEN = 32 };
 
@@ -90,21 +98,22 @@ typedef struct CompileOptions {
     int64_t     cache_len;    /* most tokens of a row of the KV cache */
     int64_t     cache_pages;  /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
     SamplingOptions sampling; /* of programs that choose tokens */
-    DType       model_dtype;  /* parameters and activations */
-    bool        fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
-    DType       master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
-    DType       moment_dtype;
-    bool        master_weights;
-    uint32_t    recompute;   /* bit per Part */
-    uint32_t    no_fuse;     /* bit per Fusion: switched off */
-    int64_t     micro_steps; /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
-    uint32_t    offload;     /* bit per Offload */
-    int64_t     piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
-    LoraOptions lora;
-    int         rank, world; /* of so many ranks that train one model this one is compiled for */
-    int         zero_level;  /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
-    int64_t     whole_bytes; /* weights of fewer bytes stay whole on each rank */
-    int64_t     chunk_bytes; /* of weights or gradients that cross between ranks at once, where there is a choice; 0: by the links */
+    HeadOptions     head;     /* of compile_head */
+    DType           model_dtype;  /* parameters and activations */
+    bool            fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
+    DType           master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
+    DType           moment_dtype;
+    bool            master_weights;
+    uint32_t        recompute;   /* bit per Part */
+    uint32_t        no_fuse;     /* bit per Fusion: switched off */
+    int64_t         micro_steps; /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
+    uint32_t        offload;     /* bit per Offload */
+    int64_t         piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
+    LoraOptions     lora;
+    int             rank, world; /* of so many ranks that train one model this one is compiled for */
+    int             zero_level;  /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
+    int64_t         whole_bytes; /* weights of fewer bytes stay whole on each rank */
+    int64_t         chunk_bytes; /* of weights or gradients that cross between ranks at once, where there is a choice; 0: by the links */
     const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
     const void      *keeps_format_model;
@@ -140,8 +149,8 @@ bool compile_has(const CompileOptions *options, const ProgramSpec *spec);
 /* What was asked for first of an entry; NULL: nothing. */
 const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entry);
 
-/* Of the programs that read a KV cache: pages that a row has at most, its longest run of new tokens behind cache_len included; the most rows of
- * one; the pages of the cache, the one that is nobody's included. */
+/* Of the programs that read a KV cache: pages that a row has at most, its longest run of new tokens behind cache_len included; the most
+ * rows of one; the pages of the cache, the one that is nobody's included. */
 int64_t compile_row_pages(const CompileOptions *options);
 int64_t compile_cache_rows(const CompileOptions *options);
 int64_t compile_cache_pages(const CompileOptions *options);
@@ -152,3 +161,6 @@ int64_t compile_index_bound(const Plan *plan, const char *input);
 /* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */
 NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                               const CompileOptions *options, Device *device, Plan **out_plan);
+
+/* Programs of entry `head` alone: options->programs says for which numbers of rows and which dtypes of hidden states. */
+NODISCARD Status compile_head(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);

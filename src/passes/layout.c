@@ -565,6 +565,8 @@ static Region region_of(const Value *value)
         return REGION_CACHE;
     case VALUE_CONST:
         return REGION_CONSTS;
+    case VALUE_PARAM:
+        return REGION_WEIGHTS;
     default:
         return REGION_OPTIMIZER;
     }

@@ -5,7 +5,7 @@
 
 /* What a pass may run for, a bit each: all programs made from the model, of them those that go backward and those with a cache, then those
  * made from something else (EntrySource). */
-enum { P_MODEL = 1, P_GRADS = 2, P_CACHED = 4, P_UPDATE = 8, P_SHARES = 16, P_WEIGHTS = 32 };
+enum { P_MODEL = 1, P_GRADS = 2, P_CACHED = 4, P_UPDATE = 8, P_SHARES = 16, P_WEIGHTS = 32, P_MATRIX = 64 };
 
 typedef struct PassContext {
     Arena                *arena;

@@ -31,6 +31,7 @@ typedef struct ProgramSpec {
     bool         adds;       /* of a micro-step: gradients and loss are added to what is there; else they are written */
     bool         ends;       /* of a micro-step, with several ranks: behind it gradients are summed over the ranks */
     int64_t      batch, seq; /* rows, and tokens of a row; 0 where nothing is made from the model */
+    DType        hidden;     /* of entry head: what its rows come in */
 } ProgramSpec;
 
 /* They are the same but for their shapes. */
@@ -252,6 +253,16 @@ int64_t program_times(const Plan *plan, const Program *program, int64_t micros);
 #define DECODE_SEEN "decode.seen"
 #define DECODE_TOLD "decode.told"
 enum { DECODE_RING = 8 };
+
+/* Of programs of entry `head`: the matrix, its rows' scales, its bias; the rows that come in, by dtype; the run's number, i64 (1); what the
+ * host is told of the last HEAD_RING runs, i32 (HEAD_RING,N) (op tell_ids). */
+#define HEAD_WEIGHT "weight"
+#define HEAD_WEIGHT_SCALE "weight.scale"
+#define HEAD_WEIGHT_BIAS "bias"
+#define HEAD_HIDDEN "hidden."
+#define HEAD_RUN "head.run"
+#define HEAD_TOLD "head.told"
+enum { HEAD_RING = 8 };
 
 /* Where a lasting value (parameter, gradient, state, input) of any program lies; NULL: none of that name. Beside each
  * program's own names there are those of the buckets and these. */

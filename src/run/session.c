@@ -197,6 +197,13 @@ Status session_read_range(Session *s, const char *name, size_t offset, void *dat
     return s->device->api->download(s->device, data, from, bytes);
 }
 
+Status session_take(Session *s, const char *name, const void *data, size_t bytes)
+{
+    void *to;
+    TRY(find_range(s, name, 0, bytes, &to));
+    return s->device->api->take(s->device, to, data, bytes);
+}
+
 Status session_write(Session *s, const char *name, const void *data, size_t bytes)
 {
     return session_write_range(s, name, 0, data, bytes);

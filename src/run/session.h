@@ -19,6 +19,10 @@ NODISCARD Status session_feed(Session *session, const Program *program, const Fe
 NODISCARD Status session_write_range(Session *session, const char *name, size_t offset, const void *data, size_t bytes);
 NODISCARD Status session_read_range(Session *session, const char *name, size_t offset, void *data, size_t bytes);
 
+/* Writes the first bytes of a value from memory that the device reads itself (DeviceApi.take): data stays as it is until what is run next
+ * ends. */
+NODISCARD Status session_take(Session *session, const char *name, const void *data, size_t bytes);
+
 /* Where weights arrive from. Ranges of elements [first, first + count) are whole rows, in order. */
 typedef struct LoadSource {
     void       *context;
@@ -47,8 +51,8 @@ NODISCARD Status session_sync(Session *session);
 NODISCARD Status session_begin_step(Session *session, int64_t number);
 NODISCARD Status session_end_step(Session *session, int64_t number);
 NODISCARD Status session_await_step(Session *session, int64_t number, double *out_seconds);
-/* The same of single runs, which don't disturb the marks of steps: `await` waits for what was run before the mark. The last DEVICE_RUN_MARKS are
- * known. */
+/* The same of single runs, which don't disturb the marks of steps: `await` waits for what was run before the mark. The last
+ * DEVICE_RUN_MARKS are known. */
 NODISCARD Status session_mark_run(Session *session, int64_t number);
 NODISCARD Status session_await_run(Session *session, int64_t number);
 /* What the device idled before step `number`, which has ended: from the end of the step before it to its beginning. */

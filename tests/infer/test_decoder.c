@@ -59,7 +59,8 @@ static DecodeRequest make_request(Text *text, int i, int64_t vocab)
         uint32_t key = i % 3 == 0 && t < 70 ? 0 : (uint32_t)i;
         text->prompt[t] = (int32_t)(philox4x32((uint32_t)t, key, 0, 0, 5).v[0] % (uint32_t)vocab);
     }
-    SampleOptions sample = {.temperature = i % 4 ? 0.9 : 0, .top_p = i % 5 ? 1 : 0.8, .top_k = i % 7 ? 0 : 20, .seed = 3, .request = (uint64_t)i};
+    SampleOptions sample = {
+        .temperature = i % 4 ? 0.9 : 0, .top_p = i % 5 ? 1 : 0.8, .top_k = i % 7 ? 0 : 20, .seed = 3, .request = (uint64_t)i};
     if (i % 6 == 5) sample.presence = 0.5, sample.frequency = 0.2, sample.repetition = 1.2;
     return (DecodeRequest){.prompt = text->prompt,
                            .prompt_len = text->prompt_len,
@@ -112,7 +113,8 @@ static void a_text_is_the_same_alone_and_in_company(void)
         decode_texts(families[f], &(DecoderOptions){.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true}, true, alone);
         decode_texts(families[f], &(DecoderOptions){.rows = 7, .context = CONTEXT, .prompt = 9, .penalties = true}, false, beside);
         expect_same(alone, beside, families[f]);
-        decode_texts(families[f], &(DecoderOptions){.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true}, false, beside);
+        decode_texts(families[f], &(DecoderOptions){.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true}, false,
+                     beside);
         expect_same(alone, beside, "few pages");
     }
     free(alone), free(beside);

@@ -439,5 +439,5 @@ static void scores_of_long_rows_are_not_held(void)
 
 TEST_MAIN(TEST(wrong_attributes_are_refused), TEST(scores_of_long_rows_are_not_held), TEST(forward_and_backward_match_the_definition),
           TEST(large_scores_stay_finite), TEST(cache_filled_in_pieces_equals_attention_at_once),
-          TEST(a_token_has_the_same_bits_alone_and_in_any_run),
-          TEST(positions_outside_the_cache_are_refused), TEST(documents_that_begin_later_are_refused))
+          TEST(a_token_has_the_same_bits_alone_and_in_any_run), TEST(positions_outside_the_cache_are_refused),
+          TEST(documents_that_begin_later_are_refused))

@@ -43,14 +43,14 @@ def add(op, case, ins, outs, **attrs):
             name, t = name + ".nf4", t[:, ::2] << 4 | t[:, 1::2]
         if (op, kind, k) in (("nvfp4_dequantise", "in", 0), ("fp4_linear", "in", 0), ("fp4_linear", "in", 1)):
             name, t = name + ".e2m1", t[:, ::2] | t[:, 1::2] << 4
-        dtype = t.dtype if t.dtype in (torch.bfloat16, torch.uint8, E4M3, E5M2) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
+        dtype = t.dtype if t.dtype in (torch.bfloat16, torch.float16, torch.int8, torch.uint8, E4M3, E5M2) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
-    wide = {"adamw": (7, 8), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,), "tell_rows": (0,),
+    wide = {"adamw": (7, 8), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,), "tell_rows": (0,), "tell_ids": (0,),
             "fp8_update": (5,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
     for k, t in enumerate(outs):
-        put("out", k, t, op == "step_scalars")
+        put("out", k, t, op == "step_scalars" or (op == "tell_ids" and k == 1))
     assert "%s.%s" % (op, case) not in cases
     cases["%s.%s" % (op, case)] = attrs
 
@@ -618,6 +618,10 @@ def make_decoding():
     after[6 % 4, :2] = torch.cat((ids[:, None], logprobs.view(torch.int32), best_ids, best.view(torch.int32)), 1)
     step = torch.tensor([3, 2, 6, 0])
     add("tell_rows", "ring", [step, ring, ids, logprobs, best_ids, best], [after])
+    ring = torch.full((4, 3), -5, dtype=torch.int32)
+    after = ring.clone()
+    after[6 % 4, :2] = ids
+    add("tell_ids", "ring", [torch.tensor([6]), ring, ids], [after, torch.tensor([7])])
 
 
 def make_mark_seen():
@@ -788,13 +792,26 @@ def make_fp4_products():
     add("nvfp4_dequantise", "tiled", [b, b_scale, b_global], [w * b_global], tiled=True)
 
 
+def make_head_rows():
+    """Matrices of each format; rows that are rounded to it where matrix units multiply."""
+    x, w, bias, scale = rand(5, 43), rand(21, 43, std=0.3), rand(21), rand(21).abs()
+    add("head_rows", "f32", [x, w, None, bias], [x @ w.t() + bias])
+    for case, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+        rounded, half = x.to(dtype), w.to(dtype)
+        product = rounded.double() @ half.double().t()
+        add("head_rows", case, [x, half, None, bias], [product + bias])
+        add("head_rows", case + "_both", [rounded, half], [product])
+    codes = ints(-128, 128, 21, 43).to(torch.int8)
+    add("head_rows", "i8", [x, codes, scale, bias], [scale * (x @ codes.double().t()) + bias])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
-                 make_mark_seen, make_decoding):
+                 make_mark_seen, make_decoding, make_head_rows):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -54,6 +54,7 @@ static Status open_gpu(CudaDevice *cuda)
     cuda->memory_bytes = (int64_t)prop.totalGlobalMem;
     CUDA_TRY(cudaSetDevice(cuda->index));
     CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    cuda->base.stream = cuda->stream;
     CUDA_TRY(cudaHostAlloc((void **)&cuda->staging, CUDA_STAGING_BYTES, cudaHostAllocDefault));
     for (int i = 0; i < CUDA_STAGING_PARTS; i++) CUDA_TRY(cudaEventCreateWithFlags(&cuda->staging_free[i], cudaEventDisableTiming));
     TRY(cuda_kernels_check(cuda));

@@ -233,6 +233,22 @@ static Status download(Device *device, void *dst, const void *src, size_t bytes)
     return wait(cuda, "download");
 }
 
+static Status take(Device *device, void *dst, const void *src, size_t bytes)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda->stream));
+    return OK;
+}
+
+static Status settle(Device *device)
+{
+    CudaDevice *cuda = cuda_of(device);
+    TRY(enter(cuda));
+    CUDA_TRY(cudaDeviceSynchronize());
+    return OK;
+}
+
 /* ---- launches ---- */
 
 static Status prepare_each(CudaDevice *cuda, const Launch *launches, int count)
@@ -400,6 +416,8 @@ const DeviceApi cuda_device_api = {
     .free = free_memory,
     .upload = upload,
     .download = download,
+    .take = take,
+    .settle = settle,
     .prepare = prepare,
     .run = run,
     .profile = profile,

@@ -382,7 +382,8 @@ static bool dtypes_fit(const CudaDevice *device, const Gemm *g)
 {
     bool narrow = fp8_fits(g) || fp4_fits(device, g), same = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
     bool plain = bias_kind(g) != 2, is_chain = !g->rows_alone || g->a.dtype != DT_F32; /* its fp32 products sum in orders of their own */
-    return is_chain && (narrow || (same && !is_fp8(&g->a) && !is_fp4(g) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 && g->k > 0;
+    return is_chain && (narrow || (same && !is_fp8(&g->a) && !is_fp4(g) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 &&
+           g->k > 0;
 }
 
 /* A known algorithm still has to be one for this shape: a file may be old or edited. */

@@ -20,9 +20,6 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *gemm, void *workspace, 
 /* All ranks know the algorithms that rank 0 knows, and no others; each calls it. */
 Status cuda_gemm_share(CudaDevice *device, Comm *comm);
 Status cuda_gemm_run(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes, void *stream);
-/* Of at most 64 rows that say rows_alone, in bf16 (gemm_rows.cu). */
-bool   cuda_gemm_rows_fits(const Gemm *gemm);
-Status cuda_gemm_rows(const Gemm *gemm, void *stream);
 /* Any dtypes and strides, by a plain tiled kernel. */
 Status cuda_gemm_plain(const Gemm *gemm, void *stream);
 /* out[0] = alpha times the scales of a and b, out[1] = what c is multiplied by: on the device, where both scales are. */

@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 
-enum { CUDA_ABI_VERSION = 6 };
+enum { CUDA_ABI_VERSION = 7 };
 
 /* What the plugin calls in the program. */
 typedef struct CudaHost {

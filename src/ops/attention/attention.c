@@ -85,8 +85,7 @@ Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
 Heads heads_of_view(const TensorView *view, int64_t dim)
 {
     int64_t row = view->type.dim[2] * dim;
-    return (Heads){
-        .data = view->data, .dtype = view->type.dtype, .batch_stride = view->type.dim[1] * row, .token_stride = row, .dim = dim};
+    return (Heads){.data = view->data, .dtype = view->type.dtype, .batch_stride = view->type.dim[1] * row, .token_stride = row, .dim = dim};
 }
 
 void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Heads *out_k, Heads *out_v)
@@ -98,8 +97,8 @@ void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Hea
         return;
     }
     int64_t row = (a->num_heads + 2 * a->num_kv_heads) * a->dim;
-    *out_q = *out_k = *out_v = (Heads){
-        .data = views[0].data, .dtype = views[0].type.dtype, .batch_stride = a->len * row, .token_stride = row, .dim = a->dim};
+    *out_q = *out_k = *out_v =
+        (Heads){.data = views[0].data, .dtype = views[0].type.dtype, .batch_stride = a->len * row, .token_stride = row, .dim = a->dim};
     out_k->data = vec_at_mut(views[0].data, out_q->dtype, a->num_heads * a->dim);
     out_v->data = vec_at_mut(views[0].data, out_q->dtype, (a->num_heads + a->num_kv_heads) * a->dim);
 }
@@ -366,9 +365,9 @@ static Status attention_use_cache(Graph *graph, const Node *node, const CacheSha
 {
     const AttentionAttrs *attrs = node->attrs;
     TensorType type = type_make(node->out[0]->type.dtype, 4, shape->pages, shape->page_len, attrs->num_kv_heads, attrs->head_dim);
-    Value                *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
-    Value                *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
-    Value                *in[] = {node->in[0], node->in[1], node->in[2], k, v, shape->starts, shape->row_pages};
+    Value     *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
+    Value     *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
+    Value     *in[] = {node->in[0], node->in[1], node->in[2], k, v, shape->starts, shape->row_pages};
     return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 7, ~0u, out);
 }
 

@@ -11,6 +11,13 @@ typedef struct Heads {
     int64_t batch_stride, token_stride;
 } Heads;
 
+/* Of a cache: position p of row b lies in page table[b * row_pages + p / page_len], at p mod page_len. There are fewer than 2^31 cells. */
+typedef struct CachePages {
+    const int32_t *starts; /* (B) positions before the row's first query; NULL: there is no cache */
+    const int32_t *table;  /* (B, row_pages) */
+    int            row_pages, page_len, num_pages;
+} CachePages;
+
 typedef struct AttentionDims {
     int            batch, len, num_heads, num_kv_heads, dim, group;
     float          scale, softcap; /* softcap 0: none */
@@ -19,8 +26,7 @@ typedef struct AttentionDims {
     Heads          q, k, v, o;     /* k, v: the cache where there is one */
     float         *lse;            /* (B,H,T); NULL: not wanted */
     const int32_t *doc_start;      /* (B,T); NULL: 0 */
-    const int64_t *step;           /* query t is key number step[STEP_POSITION] + t; NULL: t */
-    int            key_len;        /* rows of k and v */
+    CachePages     pages;          /* with a cache query t is key number starts[b] + t, else t; k and v have cells instead of tokens */
     /* backward */
     Heads        grad_o, dq, dk, dv; /* data NULL: not wanted */
     const float *dlse;               /* (B,H,T); NULL: 0 */
@@ -30,7 +36,7 @@ typedef struct AttentionDims {
 static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const TensorType *q)
 {
     AttentionDims a = {};
-    a.batch = (int)q->dim[0], a.len = a.key_len = (int)q->dim[1];
+    a.batch = (int)q->dim[0], a.len = (int)q->dim[1];
     a.num_heads = (int)attrs->num_heads, a.num_kv_heads = (int)attrs->num_kv_heads, a.dim = (int)attrs->head_dim;
     a.group = a.num_heads / a.num_kv_heads;
     a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
@@ -69,6 +75,20 @@ static __device__ __forceinline__ int attention_first_key(const AttentionDims &a
 {
     int first = a.doc_start ? max(0, a.doc_start[b * a.len + t]) : 0;
     return max(first, own - a.window + 1);
+}
+
+/* Whether the row's new tokens have places. */
+static __device__ __forceinline__ bool attention_has_room(const AttentionDims &a, int b)
+{
+    int start = a.pages.starts[b];
+    return start >= 0 && start <= a.pages.row_pages * a.pages.page_len - a.len;
+}
+
+/* Where a position of row b lies, in positions from the cache's beginning. Page 0, which is nobody's, stands for pages that don't exist. */
+static __device__ __forceinline__ int attention_cell(const CachePages &p, int b, int position)
+{
+    int page = p.table[(int64_t)b * p.row_pages + position / p.page_len];
+    return ((unsigned)page < (unsigned)p.num_pages ? page : 0) * p.page_len + position % p.page_len;
 }
 
 /* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own).

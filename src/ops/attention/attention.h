@@ -9,7 +9,8 @@ typedef struct Heads {
     void   *data;
     DType   dtype;
     int64_t batch_stride, token_stride, dim;
-    /* Of a cache: tokens of batch row b lie in pages pages[b * row_pages ..] of page_len tokens each, a page being batch_stride elements. */
+    /* Of a cache: tokens of batch row b lie in pages pages[b * row_pages ..] of page_len tokens each, a page being batch_stride elements.
+     */
     const int32_t *pages; /* NULL: row b is one piece */
     int64_t        page_len, row_pages;
 } Heads;

@@ -2,6 +2,7 @@
  * starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t, of a window the last ones. Position p of row b lies in page
  * pages[b][p / S], at p mod S. A query's bits depend neither on the tokens beside it nor on where its pages lie. */
 #include "ops/attention/attention.h"
+#include "ops/attention/attention_pages.h"
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 
@@ -55,6 +56,16 @@ static size_t attention_cached_workspace(const Node *node, int num_workers)
     return attention_forward_workspace(&a, num_workers);
 }
 
+/* One token a row is served in tiles, wherever the matrix units serve it. */
+static size_t attention_cached_gpu_workspace(const Node *node, int sm)
+{
+    const TensorType *q = &node->in[IN_Q]->type;
+    Attention         a = attention_dims(node->attrs, q);
+    int64_t           tiles = attention_pages_tiles(a.window, room_of(&node->in[IN_KC]->type, &node->in[IN_PAGES]->type));
+    (void)sm;
+    return q->dtype == DT_BF16 && a.len == 1 && a.dim % 16 == 0 ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles) : 0;
+}
+
 static void append_rows(const Attention *a, const Heads *cache, const Heads *rows)
 {
     for (int64_t b = 0; b < a->batch; b++)
@@ -78,10 +89,11 @@ static Status check_places(const Attention *a, const TensorView *cache, const Te
     int64_t        room = room_of(&cache->type, &pages->type);
     const int32_t *page = pages->data;
     for (int64_t b = 0; b < a->batch; b++)
-        FAIL_IF(a->starts[b] < 0 || a->starts[b] > room - a->len, ERR_INVALID,
-                "row %lld: %lld tokens at position %d are outside its %lld positions of the key/value cache: ask for a longer cache or fewer "
-                "tokens",
-                (long long)b, (long long)a->len, a->starts[b], (long long)room);
+        FAIL_IF(
+            a->starts[b] < 0 || a->starts[b] > room - a->len, ERR_INVALID,
+            "row %lld: %lld tokens at position %d are outside its %lld positions of the key/value cache: ask for a longer cache or fewer "
+            "tokens",
+            (long long)b, (long long)a->len, a->starts[b], (long long)room);
     for (int64_t i = 0; i < a->batch * pages->type.dim[1]; i++)
         FAIL_IF(page[i] < 0 || page[i] >= cache->type.dim[0], ERR_INVALID, "page %d of row %lld: the key/value cache has %lld pages",
                 page[i], (long long)(i / pages->type.dim[1]), (long long)cache->type.dim[0]);
@@ -129,12 +141,17 @@ static const AttentionAttrs attention_cached_window = {
 
 /* B rows of T tokens, a cache of N pages of S positions, P pages a row; q apart, or packed. */
 #define APART(b, t, h, g, d, n, s, p) \
-    .in = {{DT_F32, 4, {b, t, h, d}},    {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {n, s, g, d}}, \
+    .in = {{DT_F32, 4, {b, t, h, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {n, s, g, d}}, \
            {DT_F32, 4, {n, s, g, d}}, {DT_I32, 1, {b}},          {DT_I32, 2, {b, p}}}, \
     .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
 #define PACKED(b, t, h, g, d, n, s, p) \
-    .in = {{DT_F32, 3, {b, t, ((h) + 2 * (g)) * (d)}}, {0},           {0},                {DT_F32, 4, {n, s, g, d}}, \
-           {DT_F32, 4, {n, s, g, d}},                  {DT_I32, 1, {b}}, {DT_I32, 2, {b, p}}}, \
+    .in = {{DT_F32, 3, {b, t, ((h) + 2 * (g)) * (d)}}, \
+           {0}, \
+           {0}, \
+           {DT_F32, 4, {n, s, g, d}}, \
+           {DT_F32, 4, {n, s, g, d}}, \
+           {DT_I32, 1, {b}}, \
+           {DT_I32, 2, {b, p}}}, \
     .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
 
 static const OpSample attention_cached_samples[] = {
@@ -145,8 +162,21 @@ static const OpSample attention_cached_samples[] = {
 
 static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
 static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
+static const AttentionAttrs large_narrow[] = {
+    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
+    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 32, .window = 65},
+    {.num_heads = 8, .num_kv_heads = 2, .head_dim = 96, .window = 128},
+    {.num_heads = 40, .num_kv_heads = 2, .head_dim = 64, .window = 64},
+    {.num_heads = 16, .num_kv_heads = 16, .head_dim = 16},
+};
+static const AttentionAttrs large_wide[] = {
+    {.num_heads = 16, .num_kv_heads = 2, .head_dim = 128},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 300, .softcap = 0.8},
+    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 256, .window = 100, .softcap = 0.8},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 1, .softcap = 0.8},
+};
 
-/* Shapes of real models. */
+/* Shapes of real models; one token a row and several, each row at another position, pages of each row's own. */
 static const OpSample attention_cached_large_samples[] = {
     {PACKED(1, 1, 4, 1, 128, 60, 32, 22), .attrs = &large_gqa_128},
     {PACKED(1, 200, 4, 2, 64, 60, 32, 22), .attrs = &large_gqa_64},
@@ -157,6 +187,24 @@ static const OpSample attention_cached_large_samples[] = {
     {PACKED(1, 70, 2, 1, 256, 60, 32, 22), .attrs = &attention_large_attrs[8]},
     {PACKED(1, 1, 2, 1, 256, 60, 32, 22), .attrs = &attention_large_attrs[8]},
     {PACKED(1, 3, 2, 2, 80, 60, 32, 22), .attrs = &attention_large_attrs[9]},
+    {PACKED(3, 1, 2, 2, 16, 25, 32, 8), .attrs = &large_narrow[0]},
+    {PACKED(17, 1, 8, 1, 32, 140, 32, 8), .attrs = &large_narrow[1]},
+    {APART(17, 1, 8, 2, 96, 140, 32, 8), .attrs = &large_narrow[2]},
+    {PACKED(3, 1, 40, 2, 64, 25, 32, 8), .attrs = &large_narrow[3]},     /* more heads of a group than a warp has rows */
+    {PACKED(64, 1, 16, 16, 16, 769, 32, 12), .attrs = &large_narrow[4]}, /* a block of the GPU has several tiles */
+    {PACKED(17, 1, 16, 2, 128, 140, 32, 8), .attrs = &large_wide[0]},
+    {APART(3, 1, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
+    {PACKED(3, 1, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
+    {PACKED(17, 1, 4, 2, 64, 140, 32, 8), .attrs = &large_wide[3]},
+    {PACKED(3, 1, 2, 2, 80, 25, 32, 8), .attrs = &attention_large_attrs[9]},
+    {PACKED(3, 1, 4, 2, 128, 25, 32, 8), .attrs = &attention_large_attrs[10]},
+    {PACKED(3, 70, 2, 2, 16, 25, 32, 8), .attrs = &large_narrow[0]},
+    {PACKED(17, 5, 8, 1, 32, 140, 32, 8), .attrs = &large_narrow[1]},
+    {APART(3, 100, 8, 2, 96, 25, 32, 8), .attrs = &large_narrow[2]},
+    {PACKED(3, 130, 16, 2, 128, 25, 32, 8), .attrs = &large_wide[0]},
+    {APART(3, 65, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
+    {PACKED(3, 66, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
+    {PACKED(17, 2, 4, 2, 64, 140, 32, 8), .attrs = &large_wide[3]},
 };
 
 const OpDef op_attention_cached = {
@@ -174,6 +222,7 @@ const OpDef op_attention_cached = {
     .infer = attention_cached_infer,
     .cost = attention_cached_cost,
     .workspace = attention_cached_workspace,
+    .gpu_workspace = attention_cached_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, attention_cached_blocks, "blocks"}, {DT_SET_FLOAT, attention_cached_reference, "reference"}},
     .samples = attention_cached_samples,
     .holds = {[IN_PAGES] = HOLDS_PAGES},

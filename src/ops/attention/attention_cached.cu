@@ -1,43 +1,83 @@
-/* attention_cached: new keys and values go into the cache at step[STEP_POSITION], then attention over it. Positions
- * outside the cache (the program checks them before it runs) write nothing there and give NaN. */
+/* attention_cached: new keys and values go into their rows' pages, then attention over those. A row whose positions lie outside its pages
+ * (the program checks them before it runs) writes nothing there and gives NaN. */
 #include "ops/attention/attention_mma.cuh"
 
-enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STEP };
+enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 enum { THREADS = 256 };
 
-static __global__ void append_rows(AttentionDims a, Heads k, Heads v, int dtype, int cache_dtype)
+/* Copies words W: bytes of a token are a multiple of them. element: bytes of an element. */
+template <typename W> static __global__ void append_rows(AttentionDims a, Heads k, Heads v, int element)
 {
-    int64_t first = a.step[STEP_POSITION], row = (int64_t)a.num_kv_heads * a.dim, count = (int64_t)a.batch * a.len * row;
-    if (first < 0 || first + a.len > a.key_len) return;
+    int64_t words = (int64_t)a.num_kv_heads * a.dim * element / (int64_t)sizeof(W), count = (int64_t)a.batch * a.len * words;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
-        int64_t b = i / row / a.len, t = i / row % a.len, c = i % row, to = (b * a.key_len + first + t) * row + c;
-        elem_set(a.k.data, cache_dtype, to, elem_get(k.data, dtype, b * k.batch_stride + t * k.token_stride + c));
-        elem_set(a.v.data, cache_dtype, to, elem_get(v.data, dtype, b * v.batch_stride + t * v.token_stride + c));
+        int64_t token = i / words, c = i % words;
+        int     b = (int)(token / a.len), t = (int)(token % a.len);
+        if (!attention_has_room(a, b)) continue;
+        int64_t from = (b * k.batch_stride + t * k.token_stride) * element / (int64_t)sizeof(W) + c;
+        int64_t to = attention_cell(a.pages, b, a.pages.starts[b] + t) * words + c;
+        ((W *)a.k.data)[to] = ((const W *)k.data)[from];
+        ((W *)a.v.data)[to] = ((const W *)v.data)[from];
     }
 }
 
-static bool match(const Node *node, CudaDevice *)
+static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cudaStream_t stream)
+{
+    int      element = (int)dtype_bytes(a->dtype, 1);
+    bool     wide = a->dim * element % 16 == 0;
+    int64_t  words = (int64_t)a->batch * a->len * a->num_kv_heads * a->dim * element / (wide ? 16 : element);
+    unsigned grid = cuda_grid(words, THREADS);
+    if (wide)
+        append_rows<uint4><<<grid, THREADS, 0, stream>>>(*a, *k, *v, element);
+    else if (element == 4)
+        append_rows<uint32_t><<<grid, THREADS, 0, stream>>>(*a, *k, *v, element);
+    else
+        append_rows<uint16_t><<<grid, THREADS, 0, stream>>>(*a, *k, *v, element);
+    return CUDA_LAUNCHED();
+}
+
+static AttentionDims bound(const KernelArgs *args, Heads *k, Heads *v)
+{
+    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type);
+    heads_of_qkv(&a, args->in, &a.q, k, v);
+    a.k = heads_of(&args->out[1]), a.v = heads_of(&args->out[2]), a.o = heads_of(&args->out[0]);
+    a.pages.starts = (const int32_t *)args->in[IN_STARTS].data;
+    a.pages.table = (const int32_t *)args->in[IN_PAGES].data;
+    a.pages.row_pages = (int)args->in[IN_PAGES].type.dim[1];
+    a.pages.num_pages = (int)args->in[IN_KC].type.dim[0];
+    a.pages.page_len = (int)args->in[IN_KC].type.dim[1];
+    return a;
+}
+
+static bool mma_match(const Node *node, CudaDevice *device)
+{
+    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
+}
+
+static bool simt_match(const Node *node, CudaDevice *)
 {
     return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
 }
 
-static Status run(const KernelArgs *args)
+static Status mma_run(const KernelArgs *args)
 {
-    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type);
     Heads         k, v;
-    heads_of_qkv(&a, args->in, &a.q, &k, &v);
-    a.k = heads_of(&args->out[1]), a.v = heads_of(&args->out[2]), a.o = heads_of(&args->out[0]);
-    a.key_len = (int)args->in[IN_KC].type.dim[1];
-    a.step = (const int64_t *)args->in[IN_STEP].data;
-    int64_t count = (int64_t)a.batch * a.len * a.num_kv_heads * a.dim;
-    append_rows<<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>(a, k, v, a.dtype, args->out[1].type.dtype);
-    TRY(CUDA_LAUNCHED());
-    /* one token: a tile of queries would be nearly empty */
-    size_t shared = cuda_shared_bytes((CudaDevice *)args->device);
-    if (a.dtype == DT_BF16 && a.len > 1 && attention_mma_serves((const AttentionAttrs *)args->attrs, shared, false))
-        return attention_mma_forward(&a, cuda_stream(args));
-    return attention_simt_forward(&a, cuda_stream(args));
+    AttentionDims a = bound(args, &k, &v);
+    if (!a.batch || !a.len) return OK;
+    if (a.o.data && a.len == 1) return attention_pages_decode(&a, &k, &v, args->workspace, cuda_stream(args));
+    TRY(append(&a, &k, &v, cuda_stream(args)));
+    return a.o.data ? attention_pages_prefill(&a, cuda_stream(args)) : OK;
 }
 
-CUDA_KERNELS(attention_cached, {.dtypes = DT_SET_BF16, .run = run, .name = "cached", .match = match},
-             {.dtypes = DT_SET_F32, .run = run, .name = "cached", .match = match})
+static Status simt_run(const KernelArgs *args)
+{
+    Heads         k, v;
+    AttentionDims a = bound(args, &k, &v);
+    if (!a.batch || !a.len) return OK;
+    TRY(append(&a, &k, &v, cuda_stream(args)));
+    return a.o.data ? attention_simt_forward(&a, cuda_stream(args)) : OK;
+}
+
+CUDA_KERNELS(attention_cached,
+             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = mma_match},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})

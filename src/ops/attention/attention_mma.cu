@@ -12,10 +12,8 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
     bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
-    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = a.step ? (int)a.step[STEP_POSITION] : 0;
-    int   least, latest, end = min(position + row + TILE_ROWS, position + a.len);
-    document_range(a, b, row, position, range, &least, &latest);
-    if (position < 0 || position + a.len > a.key_len) least = end = 0; /* outside the cache: NaN */
+    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
+    document_range(a, b, row, range, &least, &latest);
     int      begin = least / TILE_ROWS * TILE_ROWS;
     uint32_t q[D / 16][4];
     load_tile<D>(k_tiles + ELEMENTS, a.q, b, row, a.len, head); /* q passes through a buffer that is free yet */
@@ -33,8 +31,8 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     const ScoreOf<CAP> score(a);
     for (int half = 0; half < 2; half++) {
         int t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
-        last[half] = position + t;
-        first[half] = attention_first_key(a, b, t, position + t);
+        last[half] = t;
+        first[half] = attention_first_key(a, b, t, t);
     }
     int stage = 0;
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
@@ -49,7 +47,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
         float s[8][4] = {};
 #pragma unroll
         for (int k = 0; k < D / 16; k++) mma_transposed<D>(s, q[k], k_tiles + stage * ELEMENTS, k);
-        if (key + TILE_ROWS - 1 > position + row || key < latest)
+        if (key + TILE_ROWS - 1 > row || key < latest)
             softmax_step<D, true>(s, o, most, total, score, key, last, first);
         else
             softmax_step<D, false>(s, o, most, total, score, key, last, first);
@@ -75,7 +73,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
     int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
-    document_range(a, b, row, 0, range, &least, &latest);
+    document_range(a, b, row, range, &least, &latest);
     int      begin = least / TILE_ROWS * TILE_ROWS;
     uint32_t q[D / 16][4], grad_o[D / 16][4];
     load_tile<D>(k_tiles + ELEMENTS, a.q, b, row, a.len, head);

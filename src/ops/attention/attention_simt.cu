@@ -27,6 +27,29 @@ static __device__ void load_rows(float *to, int stride, const Heads &h, int b, i
     }
 }
 
+/* Positions [t, t + rows) of a row of the cache in the same way. */
+template <typename T>
+static __device__ void load_cells(float *to, int stride, const AttentionDims &a, const Heads &h, int b, int t, int rows, int head)
+{
+    for (int r = threadIdx.x >> 5; r < TILE; r += WARPS) {
+        const T *from = r < rows ? head_at<T>(h, 0, attention_cell(a.pages, b, t + r), head, a.dim) : NULL;
+        for (int d = threadIdx.x & 31; d < a.dim; d += 32) to[r * stride + d] = from ? to_float(from[d]) : 0.0f;
+    }
+}
+
+/* A tile of keys and of their values. */
+template <typename T, bool PAGED>
+static __device__ void load_keys(float *k, float *v, int stride, const AttentionDims &a, int b, int key, int keys, int head)
+{
+    if (PAGED) {
+        load_cells<T>(k, stride, a, a.k, b, key, keys, head);
+        load_cells<T>(v, stride, a, a.v, b, key, keys, head);
+    } else {
+        load_rows<T>(k, stride, a.k, b, key, keys, TILE, head, a.dim);
+        load_rows<T>(v, stride, a.v, b, key, keys, TILE, head, a.dim);
+    }
+}
+
 /* The first key that any of queries [t, t + rows) attends; query t is key number `own`. */
 static __device__ int least_first_key(const AttentionDims &a, int b, int t, int rows, int own)
 {
@@ -58,13 +81,14 @@ static __device__ __forceinline__ float dot(const float *x, const float *y, int 
     return sum;
 }
 
-/* DIMS: head dims a lane has, 32 apart. */
-template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) forward_kernel(AttentionDims a)
+/* DIMS: head dims a lane has, 32 apart. PAGED: k and v are a cache. Tiles of keys begin at multiples of TILE there, and a query passes
+ * over keys that it doesn't attend, so that its bits don't depend on the queries beside it. */
+template <typename T, int DIMS, bool PAGED> static __global__ void __launch_bounds__(THREADS) forward_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
     int                     stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
     int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows = min(BLOCK, a.len - row);
-    int                     first = a.step ? (int)a.step[STEP_POSITION] : 0;
+    int                     first = PAGED ? a.pages.starts[b] : 0;
     float                  *q = shared, *k = q + BLOCK * a.dim, *v = k + TILE * stride;
     float                   most[ROWS], total[ROWS], sum[ROWS][DIMS];
     for (int r = 0; r < ROWS; r++) {
@@ -73,15 +97,16 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
     }
     load_rows<T>(q, a.dim, a.q, b, row, rows, BLOCK, head, a.dim);
     int begin = least_first_key(a, b, row, rows, first + row), end = first + row + rows;
-    if (first < 0 || first + a.len > a.key_len) begin = end; /* positions outside the cache: NaN */
+    if (PAGED) begin = attention_has_room(a, b) ? begin / TILE * TILE : end; /* outside the cache: NaN */
     for (int key = begin; key < end; key += TILE) {
         int keys = min(TILE, end - key);
         __syncthreads();
-        load_rows<T>(k, stride, a.k, b, key, keys, TILE, head / a.group, a.dim);
-        load_rows<T>(v, stride, a.v, b, key, keys, TILE, head / a.group, a.dim);
+        load_keys<T, PAGED>(k, v, stride, a, b, key, keys, head / a.group);
         __syncthreads();
         for (int r = 0; r < ROWS; r++) {
-            int   t = row + warp * ROWS + r;
+            int t = row + warp * ROWS + r, from = 0, to = keys;
+            if (PAGED) from = max(0, attention_first_key(a, b, t, first + t) - key), to = min(keys, first + t + 1 - key);
+            if (PAGED && from >= to) continue;
             bool  seen = t < row + rows && key + lane <= first + t && key + lane >= attention_first_key(a, b, t, first + t);
             float score = seen ? score_of(a, dot(q + (warp * ROWS + r) * a.dim, k + lane * stride, a.dim)) : -INFINITY;
             float before = most[r], now = fmaxf(before, warp_max(score));
@@ -91,7 +116,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
             most[r] = now;
             total[r] = total[r] * shrink + warp_sum(p);
             for (int i = 0; i < DIMS; i++) sum[r][i] *= shrink;
-            for (int j = 0; j < keys; j++) {
+            for (int j = from; j < to; j++) {
                 float pj = __shfl_sync(0xFFFFFFFFu, p, j);
                 for (int i = 0; i < DIMS; i++)
                     if (lane + 32 * i < a.dim) sum[r][i] += pj * v[j * stride + lane + 32 * i];
@@ -234,8 +259,13 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
 template <typename T, int DIMS> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
     dim3 grid((unsigned)cuda_div_up(a->len, BLOCK), (unsigned)a->num_heads, (unsigned)a->batch);
-    TRY(allow_shared(forward_kernel<T, DIMS>, forward_bytes(a)));
-    forward_kernel<T, DIMS><<<grid, THREADS, forward_bytes(a), stream>>>(*a);
+    if (a->pages.starts) {
+        TRY(allow_shared(forward_kernel<T, DIMS, true>, forward_bytes(a)));
+        forward_kernel<T, DIMS, true><<<grid, THREADS, forward_bytes(a), stream>>>(*a);
+    } else {
+        TRY(allow_shared(forward_kernel<T, DIMS, false>, forward_bytes(a)));
+        forward_kernel<T, DIMS, false><<<grid, THREADS, forward_bytes(a), stream>>>(*a);
+    }
     return CUDA_LAUNCHED();
 }
 

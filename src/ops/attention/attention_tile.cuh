@@ -98,6 +98,84 @@ static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)
     scale_rows<D>(o, shrink);
 }
 
+/* ---- tiles whose sums are made from zero and added in order: the same bits in whatever kernel ----
+ *
+ * Operations are spelled here: of a product and a sum the compiler makes one operation in one kernel and two in another. */
+
+/* 1 / x within 1 unit in the last place. */
+static __device__ __forceinline__ float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* What multiplies scores so that exponentials are powers of two. */
+static __device__ __forceinline__ float tile_scale(float factor)
+{
+    return __fmul_rn(factor, LOG2E);
+}
+
+/* ScoreOf's, of a product. */
+template <bool CAP> static __device__ __forceinline__ float tile_score(const ScoreOf<CAP> &score, float s)
+{
+    if (!CAP) return s;
+    float e = power_of_two(__fmul_rn(s, __fmul_rn(score.inner, 2 * LOG2E)));
+    return fmaf(-2.0f, reciprocal(__fadd_rn(e, 1.0f)), 1.0f);
+}
+
+/* The softmax of one tile alone: products become exponentials. most: of scores before they are scaled. */
+template <bool MASK, bool CAP>
+static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], float (&most)[2], float (&total)[2], const ScoreOf<CAP> &score,
+                                                    int key, const int (&last)[2], const int (&first)[2])
+{
+    float scale2 = tile_scale(score.factor);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float top = -INFINITY, sum = 0;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float &x = s[i / 2][2 * half + i % 2];
+            int    k = key + i / 2 * 8 + (threadIdx.x & 3) * 2 + i % 2;
+            x = MASK && (k > last[half] || k < first[half]) ? -INFINITY : tile_score(score, x);
+            top = fmaxf(top, x);
+        }
+        top = quad_max(top);
+        float base = top == -INFINITY ? 0 : __fmul_rn(top, scale2); /* of nothing but masked keys: 0 */
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float &x = s[i / 2][2 * half + i % 2];
+            x = power_of_two(fmaf(x, scale2, -base));
+            sum += x;
+        }
+        most[half] = top;
+        total[half] = quad_sum(sum);
+    }
+}
+
+/* A query's sums over tiles: the largest score, the sum of exponentials against it, and the factors that add the last tile's sums to those
+ * of the tiles before. */
+typedef struct FoldedRow {
+    float most, total, shrink, grow;
+} FoldedRow;
+
+/* Adds a tile's. False: all its keys are masked, and nothing changes. A NaN counts as a key. */
+static __device__ __forceinline__ bool fold_tile(FoldedRow &row, float most, float total, float scale2)
+{
+    if (total == 0) return false;
+    float now = fmaxf(row.most, most);
+    row.shrink = power_of_two(__fmul_rn(row.most - now, scale2));
+    row.grow = power_of_two(__fmul_rn(most - now, scale2));
+    row.total = fmaf(total, row.grow, __fmul_rn(row.total, row.shrink));
+    row.most = now;
+    return true;
+}
+
+static __device__ __forceinline__ float fold_sum(const FoldedRow &row, float sum, float tile)
+{
+    return fmaf(tile, row.grow, __fmul_rn(sum, row.shrink));
+}
+
 /* p = exp(score - lse) and ds = p (dp - delta) times the cap's slope, the latter in place of dp; rows are queries. */
 template <bool MASK, bool CAP>
 static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (&dp)[8][4], const ScoreOf<CAP> &score,

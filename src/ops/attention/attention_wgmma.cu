@@ -44,7 +44,7 @@ static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, 
                                                  int *out_latest)
 {
     int least[2], latest[2];
-    for (int i = 0; i < 2; i++) document_range(a, b, block_row + i * TILE_ROWS, 0, scratch, &least[i], &latest[i]);
+    for (int i = 0; i < 2; i++) document_range(a, b, block_row + i * TILE_ROWS, scratch, &least[i], &latest[i]);
     *out_least = group ? least[1] : least[0];
     *out_latest = group ? latest[1] : latest[0];
     return min(least[0], least[1]) / TILE_ROWS * TILE_ROWS;
@@ -245,7 +245,7 @@ template <bool CAP> static __device__ __forceinline__ void wide_dq_block(const A
     char *q_tile = shared, *o_tile = q_tile + BYTES, *k_tiles = o_tile + BYTES, *v_tiles = k_tiles + 2 * BYTES;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
     int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
-    document_range(a, b, row, 0, range, &least, &latest);
+    document_range(a, b, row, range, &least, &latest);
     int begin = least / TILE_ROWS * TILE_ROWS;
     load_swizzled<D>(q_tile, a.q, b, row, a.len, head);
     load_swizzled<D>(o_tile, a.grad_o, b, row, a.len, head);

@@ -22,10 +22,8 @@ template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) wide_f
     __shared__ int          range[4];
     bf16                   *q_tile = (bf16 *)shared, *k_tile = q_tile + ELEMENTS, *v_tile = k_tile + ELEMENTS;
     int                     b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
-    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = a.step ? (int)a.step[STEP_POSITION] : 0;
-    int                     least, latest, end = min(position + row + TILE_ROWS, position + a.len);
-    document_range(a, b, row, position, range, &least, &latest);
-    if (position < 0 || position + a.len > a.key_len) least = end = 0; /* outside the cache: NaN */
+    int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
+    document_range(a, b, row, range, &least, &latest);
     load_tile<D>(q_tile, a.q, b, row, a.len, head);
     float o[D / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
     int   last[2], first[2];
@@ -33,8 +31,8 @@ template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) wide_f
     const ScoreOf<CAP> score(a);
     for (int half = 0; half < 2; half++) {
         int t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
-        last[half] = position + t;
-        first[half] = attention_first_key(a, b, t, position + t);
+        last[half] = t;
+        first[half] = attention_first_key(a, b, t, t);
     }
     for (int key = least / TILE_ROWS * TILE_ROWS; key < end; key += TILE_ROWS) {
         __syncthreads(); /* the tiles before were read */
@@ -46,7 +44,7 @@ template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) wide_f
         __syncthreads();
         float s[8][4] = {};
         products(s, q_tile, k_tile, warp * 16);
-        if (key + TILE_ROWS - 1 > position + row || key < latest)
+        if (key + TILE_ROWS - 1 > row || key < latest)
             softmax_step<D, true>(s, o, most, total, score, key, last, first);
         else
             softmax_step<D, false>(s, o, most, total, score, key, last, first);
@@ -73,7 +71,7 @@ template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) wide_d
     bf16                   *q_tile = (bf16 *)shared, *o_tile = q_tile + ELEMENTS, *k_tile = o_tile + ELEMENTS, *v_tile = k_tile + ELEMENTS;
     int                     b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
     int                     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
-    document_range(a, b, row, 0, range, &least, &latest);
+    document_range(a, b, row, range, &least, &latest);
     load_tile<D>(q_tile, a.q, b, row, a.len, head);
     load_tile<D>(o_tile, a.grad_o, b, row, a.len, head);
     float dq[D / 8][4] = {}, lse2[2], delta[2];

@@ -23,12 +23,14 @@ size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the mo
     { \
         NodeArgs storage; \
         Gemm     gemms[MAX_PRODUCTS]; \
-        return gemms_workspace(gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms)), num_workers); \
+        return gemms_workspace(gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms)), \
+                               num_workers); \
     } \
     static Status op##_tiles(const KernelArgs *args) \
     { \
         Gemm gemms[MAX_PRODUCTS]; \
-        for (int i = 0, count = products_note(args, gemms, op##_products(args, gemms)); i < count; i++) gemm_run(&gemms[i], args->pool, args->workspace); \
+        for (int i = 0, count = products_note(args, gemms, op##_products(args, gemms)); i < count; i++) \
+            gemm_run(&gemms[i], args->pool, args->workspace); \
         return OK; \
     } \
     static Status op##_reference(const KernelArgs *args) \

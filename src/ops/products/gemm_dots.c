@@ -1,5 +1,5 @@
-/* Products of a few rows (decoding) are dot products: they are bound by reading b, which packing would copy first. So are those whose rows have the
- * same bits whatever their number is: a few rows at a time. */
+/* Products of a few rows (decoding) are dot products: they are bound by reading b, which packing would copy first. So are those whose rows
+ * have the same bits whatever their number is: a few rows at a time. */
 #include "base/cpu.h"
 #include "ops/products/gemm_dots.h"
 #include "ops/products/gemm_operand.h"

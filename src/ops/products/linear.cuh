@@ -3,6 +3,7 @@
 
 #include "device/cuda/gemm.h"
 #include "device/device.h"
+#include "ops/products/few_rows.h"
 #include "ops/products/products.h"
 
 enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
@@ -36,13 +37,13 @@ static inline Status products_plain(const KernelArgs *args, const Gemm *gemms, i
 static inline bool products_are_few(const Gemm *gemms, int count)
 {
     for (int i = 0; i < count; i++)
-        if (!cuda_gemm_rows_fits(&gemms[i])) return false;
+        if (!few_rows_fit(&gemms[i])) return false;
     return true;
 }
 
 static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int count)
 {
-    for (int i = 0; i < count; i++) TRY(cuda_gemm_rows(&gemms[i], args->stream));
+    for (int i = 0; i < count; i++) TRY(few_rows_run(&gemms[i], args->stream));
     return OK;
 }
 
@@ -60,7 +61,10 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
         return products_few(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     }
 
-#define FEW_ROWS(op) {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few}
+#define FEW_ROWS(op) \
+    { \
+        .dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
+    }
 
 /* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
 #define PRODUCT_KERNELS(op) \
@@ -68,7 +72,8 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
     { \
         NodeArgs storage; \
         Gemm     gemms[MAX_PRODUCTS]; \
-        return products_supported(device, gemms, products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
+        return products_supported(device, gemms, \
+                                  products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
     } \
     static size_t op##_workspace(const Node *, CudaDevice *) \
     { \

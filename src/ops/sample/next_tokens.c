@@ -1,5 +1,5 @@
-/* next_tokens: what a decoding step reads: the token that the host gives, or, where it gives none, the one that was chosen last for the row's
- * sequence. The host needn't know it yet. */
+/* next_tokens: what a decoding step reads: the token that the host gives, or, where it gives none, the one that was chosen last for the
+ * row's sequence. The host needn't know it yet. */
 #include "ops/infer.h"
 
 /* tokens i32 (B,1), slots i32 (B), next i32 (S) -> y i32 (B,1). A slot that isn't below S: an idle row, token 0. */

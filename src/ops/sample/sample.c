@@ -1,6 +1,6 @@
 /* sample: the next token of each sequence, chosen of its logits: the likeliest, or one drawn of what bias, bans, penalties, temperature,
- * top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel sorts all tokens; the
- * fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
+ * top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel sorts all
+ * tokens; the fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
 #include "ops/sample/sample.h"
 
 #include "ops/infer.h"

@@ -4,8 +4,8 @@
 
 enum { IN_STEP, IN_RING, IN_IDS, IN_LOGPROBS, IN_BEST_IDS, IN_BEST_LOGPROBS };
 
-/* step i64 (STEP_COUNT), ring i32 (R,N,C), ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,n), best_logprobs f32 (B,n) -> ring' in place, of
- * which entry step[STEP_RUN] mod R is written: row b of it is the id, the log-probabilities' bits, the best ids, theirs. */
+/* step i64 (STEP_COUNT), ring i32 (R,N,C), ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,n), best_logprobs f32 (B,n) -> ring' in place,
+ * of which entry step[STEP_RUN] mod R is written: row b of it is the id, the log-probabilities' bits, the best ids, theirs. */
 static Status tell_rows_infer(Node *node)
 {
     TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));

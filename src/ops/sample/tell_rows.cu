@@ -16,8 +16,8 @@ static __global__ void tell_row(Told told, int32_t *ring)
     int32_t *out = ring + ((int64_t)((uint64_t)told.step[STEP_RUN] % (uint64_t)told.entries) * told.rows + b) * told.cols;
     for (int64_t i = threadIdx.x; i < told.cols; i += blockDim.x) {
         int64_t at = i - 3;
-        out[i] = i == 0          ? told.ids[b]
-                 : i < 3         ? __float_as_int(told.logprobs[2 * b + i - 1])
+        out[i] = i == 0           ? told.ids[b]
+                 : i < 3          ? __float_as_int(told.logprobs[2 * b + i - 1])
                  : at < told.best ? told.best_ids[b * told.best + at]
                                   : __float_as_int(told.best_logprobs[b * told.best + at - told.best]);
     }

@@ -1,9 +1,11 @@
-/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16: what decoding is made of. They are bound by reading w once. Each sum is one chain
- * along k in steps of 16, as cuBLASLt computes it without split-K and tiles of any size do: a row has the same bits for any m, here and there.
+/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16: what decoding is made of. They are bound by reading w once. Each sum is one
+ * chain along k in steps of 16, as cuBLASLt computes it without split-K and tiles of any size do: a row has the same bits for any m, here
+ * and there.
  *
- * A warp has 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks of 64 along k of both wait in shared memory, many of
- * them in flight, so that reading runs ahead of the chain. */
-#include "device/cuda/gemm.h"
+ * A warp has 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks of 64 along k of both wait in shared memory, many
+ * of them in flight, so that reading runs ahead of the chain. */
+#include "ops/products/few_rows.h"
+
 #include "ops/mma.cuh"
 
 enum { CHUNK = 64, STRIDE = CHUNK + 8, COLS = 8, PIECES = CHUNK / 8, MOST_ROWS = 64 };
@@ -138,13 +140,13 @@ static bool fits(const GemmOperand *x)
     return x->dtype == DT_BF16 && !x->scale && x->stride % 8 == 0 && x->offset % 8 == 0 && (uintptr_t)x->data % 16 == 0;
 }
 
-extern "C" bool cuda_gemm_rows_fits(const Gemm *g)
+bool few_rows_fit(const Gemm *g)
 {
     bool shapes = g->m > 0 && g->m <= MOST_ROWS && g->n > 0 && g->k % 8 == 0 && !g->a.trans && g->b.trans;
     return g->rows_alone && shapes && fits(&g->a) && fits(&g->b) && (DT_SET(g->c.dtype) & DT_SET_FLOAT);
 }
 
-extern "C" Status cuda_gemm_rows(const Gemm *g, void *stream)
+Status few_rows_run(const Gemm *g, void *stream)
 {
     RowsJob job = {};
     job.x = (const bf16 *)g->a.data + g->a.offset, job.w = (const bf16 *)g->b.data + g->b.offset;

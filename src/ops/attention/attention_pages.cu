@@ -1,0 +1,359 @@
+/* Attention over a key/value cache in pages on the matrix units, for bf16. A query's bits don't depend on what is computed beside it: keys
+ * go in tiles of 64 that begin at multiples of 64, each tile's sums are made from zero, and fold_tile adds them in order. So it doesn't
+ * matter which block makes a tile, nor whether a query is one of many.
+ *
+ * Prefill: a block has 64 queries of one head and goes over the tiles that any of them attends, as mma_forward does.
+ * Decode: a warp has one token's query heads of one key/value head and every gridDim.x'th tile. Tiles' sums go to the workspace in f32,
+ * where a second kernel adds them. Reads each key and value once for 16 heads. */
+#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_pages.h"
+#include "ops/attention/attention_tile.cuh"
+
+enum { WARP_HEADS = 16, DECODE_BLOCKS = 4096, NO_CELL = -1, NEW_CELL = -2 };
+
+/* Columns whose sums a warp makes at a time: it holds all of o besides in prefill. */
+template <int D> struct ColumnsOf {
+    enum { N = D == 256 || D % 64 ? (D % 32 ? 16 : 32) : 64 };
+};
+
+/* Cells of a lane's two keys of a tile, key + lane and 32 on. Those outside [least, end) have none; `own` lies elsewhere yet. */
+static __device__ __forceinline__ void find_cells(int (&cells)[2], const AttentionDims &a, int b, int key, int least, int end, int own)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int position = key + half * 32 + (int)(threadIdx.x & 31);
+        cells[half] = position < least || position >= end ? NO_CELL : position == own ? NEW_CELL : attention_cell(a.pages, b, position);
+    }
+}
+
+/* Begins to copy a tile of one head's keys, or values, by a block of THREADS. A key without a cell is zeros, a new one is read at `fresh`.
+ */
+template <int D, int THREADS>
+static __device__ __forceinline__ void load_cells(bf16 *tile, const Heads &cache, const int (&cells)[2], int g, const bf16 *fresh)
+{
+    enum { CHUNKS = D / 8, COUNT = 32 * CHUNKS };
+    const bf16 *base = (const bf16 *)cache.data + (int64_t)g * D;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll 8
+        for (int begin = 0; begin < COUNT; begin += THREADS) {
+            int i = begin + (int)threadIdx.x;
+            if (COUNT % THREADS && i >= COUNT) break; /* whole warps */
+            int         row = i / CHUNKS, chunk = i % CHUNKS, cell = __shfl_sync(0xFFFFFFFFu, cells[half], row);
+            const bf16 *from = cell == NEW_CELL ? fresh : base + max(cell, 0) * cache.token_stride;
+            copy_async(tile + (half * 32 + row) * TileOf<D>::STRIDE + chunk * 8, from + chunk * 8, cell != NO_CELL);
+        }
+}
+
+/* ---- prefill ---- */
+
+/* What a warp knows of its 16 queries: their sums, and of a lane's two the keys they attend. */
+template <int D> struct Queries {
+    float     o[D / 8][4];
+    FoldedRow row[2];
+    int       last[2], first[2];
+
+    __device__ __forceinline__ Queries(const AttentionDims &a, int b, int t, int start)
+    {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[n][e] = 0;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int mine = min(t + (int)(threadIdx.x & 31) / 4 + half * 8, a.len - 1);
+            row[half].most = -INFINITY, row[half].total = 0;
+            last[half] = start + mine;
+            first[half] = attention_first_key(a, b, mine, start + mine);
+        }
+    }
+
+    /* Adds a tile, p being its exponentials. */
+    __device__ __forceinline__ void add(const uint32_t (&p)[4][4], const float (&most)[2], const float (&total)[2], const bf16 *v_tile,
+                                        float scale2)
+    {
+        enum { N = ColumnsOf<D>::N };
+        bool any[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) any[half] = fold_tile(row[half], most[half], total[half], scale2);
+#pragma unroll
+        for (int col = 0; col < D; col += N) {
+            float sum[N / 8][4] = {};
+            mma_straight<D, N>(sum, p, v_tile + col);
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (any[e >> 1]) o[col / 8 + n][e] = fold_sum(row[e >> 1], o[col / 8 + n][e], sum[n][e]);
+        }
+    }
+};
+
+template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) pages_prefill(AttentionDims a)
+{
+    extern __shared__ uint4 shared[];
+    enum { ELEMENTS = TileOf<D>::ELEMENTS };
+    bf16 *q_tile = (bf16 *)shared, *k_tile = q_tile + ELEMENTS, *v_tile = k_tile + ELEMENTS;
+    int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, t = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
+    int   warp = threadIdx.x >> 5, tokens = min(TILE_ROWS, a.len - t), cells[2];
+    bool  has_room = attention_has_room(a, b);
+    int   start = has_room ? a.pages.starts[b] : 0, own = start + t, end = has_room ? own + tokens : 0; /* no keys: NaN */
+    int   least = attention_first_key(a, b, t, own), latest = attention_first_key(a, b, t + tokens - 1, own + tokens - 1);
+
+    const ScoreOf<CAP> score(a);
+    Queries<D>         queries(a, b, t + warp * 16, start);
+    int                key = least / TILE_ROWS * TILE_ROWS;
+    load_tile<D>(q_tile, a.q, b, t, a.len, head);
+    find_cells(cells, a, b, key, least, end, -1);
+    load_cells<D, MMA_THREADS>(k_tile, a.k, cells, g, NULL);
+    copy_commit();
+    load_cells<D, MMA_THREADS>(v_tile, a.v, cells, g, NULL);
+    copy_commit();
+    copy_wait<1>();
+    __syncthreads();
+    for (; key < end; key += TILE_ROWS) {
+        bool  goes_on = key + TILE_ROWS < end;
+        float s[8][4] = {}, most[2], total[2];
+#pragma unroll 4
+        for (int k = 0; k < D / 16; k++) {
+            uint32_t left[4];
+            load_left<D>(left, q_tile, warp * 16, k * 16);
+            mma_transposed<D>(s, left, k_tile, k);
+        }
+        if (key + TILE_ROWS - 1 > own || key < latest)
+            softmax_tile<true>(s, most, total, score, key, queries.last, queries.first);
+        else
+            softmax_tile<false>(s, most, total, score, key, queries.last, queries.first);
+        uint32_t p[4][4];
+        as_left(p, s);
+        copy_wait<0>();
+        __syncthreads(); /* the values are there, and all warps have read the keys */
+        if (goes_on) {
+            find_cells(cells, a, b, key + TILE_ROWS, least, end, -1);
+            load_cells<D, MMA_THREADS>(k_tile, a.k, cells, g, NULL);
+        }
+        copy_commit();
+        queries.add(p, most, total, v_tile, tile_scale(score.factor));
+        copy_wait<0>();
+        __syncthreads(); /* the next keys are there, and all warps have read the values */
+        if (goes_on) load_cells<D, MMA_THREADS>(v_tile, a.v, cells, g, NULL);
+        copy_commit();
+    }
+    copy_wait<0>();
+    store_rows<D>(a.o, b, t + warp * 16, a.len, head, queries.o, 1.0f / queries.row[0].total, 1.0f / queries.row[1].total);
+}
+
+/* ---- decode ---- */
+
+/* What decoding has beside the cache. sums (B,H,tiles,D) and totals (B,H,tiles), a row's tiles counted from the first that it attends. */
+typedef struct Decode {
+    Heads   k, v; /* of the new tokens */
+    float  *sums;
+    float2 *totals; /* largest raw score, total */
+    int     tiles;  /* most of a row */
+    int     passes; /* over a group's heads */
+} Decode;
+
+/* The tiles that a row's token attends. count 0: it has no place. */
+typedef struct RowTiles {
+    int first_key, own, first, count;
+} RowTiles;
+
+static __device__ __forceinline__ RowTiles row_tiles(const AttentionDims &a, int b)
+{
+    if (!attention_has_room(a, b)) return {0, 0, 0, 0};
+    int own = a.pages.starts[b], first_key = attention_first_key(a, b, 0, own), first = first_key / TILE_ROWS;
+    return {first_key, own, first, own / TILE_ROWS - first + 1};
+}
+
+/* One token's heads [head, head + count) as the left operand; rows behind them are zeros. */
+template <int D> static __device__ __forceinline__ void load_heads(uint32_t (&q)[D / 16][4], const Heads &h, int b, int head, int count)
+{
+    int         lane = threadIdx.x & 31, row = lane >> 2;
+    const bf16 *from = (const bf16 *)h.data + b * h.batch_stride + (int64_t)(head + row) * D + (lane & 3) * 2;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            q[k][e] = row + (e & 1) * 8 < count ? *(const uint32_t *)(from + (e & 1) * 8 * D + k * 16 + (e >> 1) * 8) : 0;
+}
+
+/* Puts the new token's key and value of one head into its cell. */
+template <int D>
+static __device__ __forceinline__ void append_head(const AttentionDims &a, int b, int own, int g, const bf16 *k, const bf16 *v)
+{
+    int64_t to = (int64_t)attention_cell(a.pages, b, own) * a.k.token_stride + (int64_t)g * D;
+    for (int i = threadIdx.x & 31; i < D / 8; i += 32) {
+        ((uint4 *)((bf16 *)a.k.data + to))[i] = ((const uint4 *)k)[i];
+        ((uint4 *)((bf16 *)a.v.data + to))[i] = ((const uint4 *)v)[i];
+    }
+}
+
+/* Leaves one tile's sums of rows [row, row + 16), of which `count` are heads. row: of totals' first two dims. */
+template <int D>
+static __device__ __forceinline__ void store_tile(const Decode &d, int64_t row, int count, int tile, const uint32_t (&p)[4][4],
+                                                  const float (&most)[2], const float (&total)[2], const bf16 *v_tile)
+{
+    enum { N = ColumnsOf<D>::N };
+    int     lane = threadIdx.x & 31;
+    int64_t at = (row + (lane >> 2)) * d.tiles + tile;
+    for (int half = 0; half < 2; half++)
+        if ((lane >> 2) + half * 8 < count && (lane & 3) == 0) d.totals[at + half * 8 * d.tiles] = make_float2(most[half], total[half]);
+#pragma unroll
+    for (int col = 0; col < D; col += N) {
+        float sum[N / 8][4] = {};
+        mma_straight<D, N>(sum, p, v_tile + col);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if ((lane >> 2) + half * 8 >= count) continue;
+            float *to = d.sums + (at + half * 8 * d.tiles) * D + col + (lane & 3) * 2;
+#pragma unroll
+            for (int n = 0; n < N / 8; n++) *(float2 *)(to + n * 8) = make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
+        }
+    }
+}
+
+/* A block is one warp, so that a multiprocessor has many tiles in flight. The loads of a tile's values run while its scores are made,
+ * those of the next one's keys while its values are multiplied. */
+template <int D, bool CAP> static __global__ void __launch_bounds__(32) pages_decode(AttentionDims a, Decode d)
+{
+    extern __shared__ uint4 shared[];
+    bf16                   *k_tile = (bf16 *)shared, *v_tile = k_tile + TileOf<D>::ELEMENTS;
+    int                     b = blockIdx.z, g = (int)blockIdx.y / d.passes, pass = (int)blockIdx.y % d.passes, tile = blockIdx.x, cells[2];
+    int                     head = g * a.group + pass * WARP_HEADS, count = min(WARP_HEADS, a.group - pass * WARP_HEADS);
+
+    const RowTiles row = row_tiles(a, b);
+    if (tile >= row.count) return;
+    const bf16 *new_k = (const bf16 *)d.k.data + b * d.k.batch_stride + (int64_t)g * D;
+    const bf16 *new_v = (const bf16 *)d.v.data + b * d.v.batch_stride + (int64_t)g * D;
+    int         key = (row.first + tile) * TILE_ROWS;
+    find_cells(cells, a, b, key, row.first_key, row.own + 1, row.own);
+    load_cells<D, 32>(k_tile, a.k, cells, g, new_k);
+    copy_commit();
+    load_cells<D, 32>(v_tile, a.v, cells, g, new_v);
+    copy_commit();
+    uint32_t q[D / 16][4];
+    load_heads<D>(q, a.q, b, head, count);
+    /* Nobody reads the new cell in this launch. */
+    if (tile == 0 && pass == 0) append_head<D>(a, b, row.own, g, new_k, new_v);
+
+    const ScoreOf<CAP> score(a);
+    const int          last[2] = {row.own, row.own}, first[2] = {row.first_key, row.first_key};
+    for (; tile < row.count; tile += gridDim.x) {
+        int   next = key + (int)gridDim.x * TILE_ROWS;
+        bool  goes_on = tile + (int)gridDim.x < row.count;
+        float s[8][4] = {}, most[2], total[2];
+        copy_wait<1>();
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) mma_transposed<D>(s, q[k], k_tile, k);
+        __syncwarp();
+        if (goes_on) {
+            find_cells(cells, a, b, next, row.first_key, row.own + 1, row.own);
+            load_cells<D, 32>(k_tile, a.k, cells, g, new_k);
+        }
+        copy_commit();
+        softmax_tile<true>(s, most, total, score, key, last, first);
+        uint32_t p[4][4];
+        as_left(p, s);
+        copy_wait<1>();
+        __syncwarp();
+        store_tile<D>(d, (int64_t)b * a.num_heads + head, count, tile, p, most, total, v_tile);
+        __syncwarp();
+        if (goes_on) load_cells<D, 32>(v_tile, a.v, cells, g, new_v);
+        copy_commit();
+        key = next;
+    }
+    copy_wait<0>();
+}
+
+/* A block has one head of one row, a thread one of its columns. */
+static __global__ void pages_combine(AttentionDims a, Decode d)
+{
+    int           head = blockIdx.x, b = blockIdx.y, col = threadIdx.x, count = row_tiles(a, b).count;
+    int64_t       at = ((int64_t)b * a.num_heads + head) * d.tiles;
+    const float  *sums = d.sums + at * a.dim + col;
+    const float2 *totals = d.totals + at;
+    float         scale2 = tile_scale(a.softcap > 0 ? a.softcap : a.scale), o = 0;
+    FoldedRow     row = {-INFINITY, 0, 0, 0};
+#pragma unroll 8
+    for (int i = 0; i < count; i++) {
+        float2 total = totals[i];
+        float  sum = sums[(int64_t)i * a.dim];
+        if (fold_tile(row, total.x, total.y, scale2)) o = fold_sum(row, o, sum);
+    }
+    ((bf16 *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = __float2bfloat16_rn(o * (1.0f / row.total));
+}
+
+/* ---- launches ---- */
+
+template <typename K> static Status allow_shared(K kernel, size_t bytes)
+{
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    return OK;
+}
+
+template <int D, bool CAP> static Status prefill(const AttentionDims *a, const Decode *, cudaStream_t stream)
+{
+    size_t bytes = 3 * TileOf<D>::ELEMENTS * sizeof(bf16);
+    TRY(allow_shared((pages_prefill<D, CAP>), bytes));
+    pages_prefill<D, CAP><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    return CUDA_LAUNCHED();
+}
+
+/* Blocks enough for some waves on the largest GPU, at most one a tile: those of a short row return at once. */
+template <int D, bool CAP> static Status decode(const AttentionDims *a, const Decode *d, cudaStream_t stream)
+{
+    size_t  bytes = 2 * TileOf<D>::ELEMENTS * sizeof(bf16);
+    int64_t heads = (int64_t)a->num_kv_heads * d->passes, blocks = cuda_div_up(DECODE_BLOCKS, heads * a->batch);
+    dim3    grid((unsigned)(blocks < d->tiles ? blocks : d->tiles), (unsigned)heads, (unsigned)a->batch);
+    TRY(allow_shared((pages_decode<D, CAP>), bytes));
+    pages_decode<D, CAP><<<grid, 32, bytes, stream>>>(*a, *d);
+    TRY(CUDA_LAUNCHED());
+    pages_combine<<<dim3((unsigned)a->num_heads, (unsigned)a->batch), D, 0, stream>>>(*a, *d);
+    return CUDA_LAUNCHED();
+}
+
+/* Those that attention_mma_serves says. */
+#define WITH_DIM(call) \
+    bool cap = a->softcap > 0; \
+    switch (a->dim + cap) { \
+    case 16: \
+        return call<16, false>(a, d, stream); \
+    case 32: \
+        return call<32, false>(a, d, stream); \
+    case 64: \
+        return call<64, false>(a, d, stream); \
+    case 64 + 1: \
+        return call<64, true>(a, d, stream); \
+    case 96: \
+        return call<96, false>(a, d, stream); \
+    case 128: \
+        return call<128, false>(a, d, stream); \
+    case 128 + 1: \
+        return call<128, true>(a, d, stream); \
+    case 256: \
+        return call<256, false>(a, d, stream); \
+    case 256 + 1: \
+        return call<256, true>(a, d, stream); \
+    default: \
+        FAIL(ERR_INTERNAL, "no matrix kernel over pages for head_dim %d%s", a->dim, cap ? " with a cap" : ""); \
+    }
+
+Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream)
+{
+    const Decode *d = NULL;
+    WITH_DIM(prefill)
+}
+
+Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, void *workspace, cudaStream_t stream)
+{
+    int64_t window = a->window == INT_MAX ? 0 : a->window;
+    int64_t tiles = attention_pages_tiles(window, (int64_t)a->pages.row_pages * a->pages.page_len);
+    Decode  decode_of = {*k, *v}, *d = &decode_of;
+    d->tiles = (int)tiles;
+    d->passes = (int)cuda_div_up(a->group, WARP_HEADS);
+    d->totals = (float2 *)workspace;
+    d->sums = (float *)(d->totals + (int64_t)a->batch * a->num_heads * tiles);
+    WITH_DIM(decode)
+}

@@ -1,0 +1,253 @@
+/* attention_cached gives a token the same bits whether it is run alone, in a chunk of its row of any size, or beside other rows, wherever
+ * its row's pages lie: every kernel of the CPU and, where there is one, of the GPU. */
+#include "device/device.h"
+#include "ops/attrs.h"
+#include "ops/op_inputs.h"
+#include "ops/ops.h"
+#include "test.h"
+
+enum { LEN = 330, PAGE_LEN = 32, ROW_PAGES = 12, MOST_ROWS = 3, PAGES = 1 + MOST_ROWS * ROW_PAGES, NUM_IN = 7 };
+
+static const AttentionAttrs problems[] = {
+    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
+    {.num_heads = 8, .num_kv_heads = 2, .head_dim = 32, .window = 100},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .window = 64, .softcap = 0.8},
+    {.num_heads = 36, .num_kv_heads = 2, .head_dim = 64},
+    {.num_heads = 4, .num_kv_heads = 1, .head_dim = 96, .window = 129},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
+    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 128, .window = 1, .softcap = 2},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 256},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .window = 70, .softcap = 0.8},
+    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128, .scale = -0.3},
+};
+
+/* A row whose tokens' packed q, k, v are there: all of it, of the rows' element size. */
+typedef struct Row {
+    char   *qkv; /* (LEN, width) */
+    int32_t pages[ROW_PAGES];
+} Row;
+
+typedef struct Problem {
+    Device               *device;
+    const AttentionAttrs *attrs;
+    DType                 dtype;
+    int                   index; /* of the kernel */
+    int64_t               width, out_width, element;
+    Row                   row[MOST_ROWS];
+} Problem;
+
+/* Positions of three rows that run together. */
+typedef struct Run {
+    int64_t rows, len, starts[MOST_ROWS];
+} Run;
+
+static void problem_make(Problem *p)
+{
+    p->width = (p->attrs->num_heads + 2 * p->attrs->num_kv_heads) * p->attrs->head_dim;
+    p->out_width = p->attrs->num_heads * p->attrs->head_dim;
+    p->element = dtype_bytes(p->dtype, 1);
+    for (int b = 0; b < MOST_ROWS; b++) {
+        p->row[b].qkv = malloc((size_t)(LEN * p->width * p->element));
+        for (int64_t i = 0; i < LEN * p->width; i++) {
+            float value = draw_normal(31 + (uint64_t)b, (uint32_t)i);
+            dtype_encode(p->dtype, &value, 1, p->row[b].qkv + i * p->element);
+        }
+        for (int i = 0; i < ROW_PAGES; i++) p->row[b].pages[i] = 1 + (i * 7 % ROW_PAGES) * MOST_ROWS + b;
+    }
+}
+
+static void problem_free(Problem *p)
+{
+    for (int b = 0; b < MOST_ROWS; b++) free(p->row[b].qkv);
+}
+
+/* Of a place that no row has, some token. */
+static const char *token(const Problem *p, int64_t b, int64_t t)
+{
+    return p->row[b].qkv + (t >= 0 && t < LEN ? t : 0) * p->width * p->element;
+}
+
+/* Puts keys (which 0) or values of the tokens before each row's start into its pages; the rest is NaN. */
+static void fill_cache(const Problem *p, const Run *run, int which, char *cache)
+{
+    int64_t bytes = p->attrs->num_kv_heads * p->attrs->head_dim * p->element;
+    memset(cache, 0xFF, (size_t)(PAGES * PAGE_LEN * bytes));
+    for (int64_t b = 0; b < run->rows; b++)
+        for (int64_t t = 0; t < run->starts[b] && t < LEN; t++)
+            memcpy(cache + (p->row[b].pages[t / PAGE_LEN] * PAGE_LEN + t % PAGE_LEN) * bytes,
+                   token(p, b, t) + p->out_width * p->element + which * bytes, (size_t)bytes);
+}
+
+static void fill_input(const Problem *p, const Run *run, int k, char *data)
+{
+    int64_t bytes = p->width * p->element * run->len;
+    for (int64_t b = 0; b < run->rows && k == 0; b++) memcpy(data + b * bytes, token(p, b, run->starts[b]), (size_t)bytes);
+    if (k == 3 || k == 4) fill_cache(p, run, k - 3, data);
+    for (int64_t b = 0; b < run->rows && k == 5; b++) ((int32_t *)data)[b] = (int32_t)run->starts[b];
+    for (int64_t b = 0; b < run->rows && k == 6; b++) memcpy(data + b * ROW_PAGES * 4, p->row[b].pages, sizeof p->row[b].pages);
+}
+
+static Status upload_inputs(const Problem *p, const Run *run, const TensorView *in)
+{
+    for (int k = 0; k < NUM_IN; k++) {
+        if (!in[k].data) continue;
+        size_t bytes = (size_t)type_bytes(&in[k].type);
+        char  *data = malloc(bytes);
+        fill_input(p, run, k, data);
+        Status status = p->device->api->upload(p->device, in[k].data, data, bytes);
+        free(data);
+        TRY(status);
+    }
+    return OK;
+}
+
+/* A launch over memory of its own; in has its types. */
+static Status run_launch(const Problem *p, const Run *run, Launch *launch, TensorView *in, TensorView *out, char *o)
+{
+    const DeviceApi *api = p->device->api;
+    size_t           bytes = (size_t)type_bytes(&out[0].type);
+    void            *replay = NULL;
+    for (int k = 0; k < NUM_IN; k++)
+        if (in[k].type.ndim) TRY(api->alloc(p->device, SPACE_DEVICE, (size_t)type_bytes(&in[k].type), &in[k].data));
+    TRY(api->alloc(p->device, SPACE_DEVICE, bytes, &out[0].data));
+    TRY(api->alloc(p->device, SPACE_DEVICE, launch->kernel.workspace_bytes + 1, &launch->args.workspace));
+    out[1] = in[3], out[2] = in[4];
+    TRY(api->prepare(p->device, launch, 1, &replay));
+    Status status = upload_inputs(p, run, in);
+    if (status == OK) status = api->run(p->device, launch, 1, replay);
+    if (status == OK) status = api->sync(p->device);
+    if (status == OK) status = api->download(p->device, o, out[0].data, bytes);
+    if (replay) api->release(p->device, replay);
+    return status;
+}
+
+/* The kernel with that index; the CPU offers the first alone. */
+static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
+{
+    const DeviceApi *api = p->device->api;
+    if (api->variant) return api->variant(p->device, node, p->index, out);
+    FAIL_IF(p->index, ERR_UNSUPPORTED, "one kernel is offered");
+    return api->bind(p->device, node, out);
+}
+
+/* o (rows, len, out_width). ERR_UNSUPPORTED: there are fewer kernels. */
+static Status run_rows(const Problem *p, const Run *run, char *o)
+{
+    const AttentionAttrs *a = p->attrs;
+    TensorType            cache = type_make(p->dtype, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, a->head_dim);
+    TensorType            types[NUM_IN] = {
+                   type_make(p->dtype, 3, run->rows, run->len, p->width), {0}, {0}, cache, cache, type_make(DT_I32, 1, run->rows),
+                   type_make(DT_I32, 2, run->rows, (int64_t)ROW_PAGES)};
+    TensorView in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
+    Arena      arena = {0};
+    Graph     *graph = graph_create(&arena, "case", op_table, OP_COUNT);
+    Value     *values[NUM_IN] = {0};
+    Node      *node;
+    Launch     launch = {0};
+    for (int k = 0; k < NUM_IN; k++)
+        if (types[k].ndim) values[k] = graph_add_value(graph, VALUE_INPUT, arena_printf(&arena, "in%d", k), &types[k]);
+    Status status = graph_add_node(graph, &op_attention_cached, a, "out", values, NUM_IN, ~0u, &node);
+    if (status == OK) status = bind_kernel(p, node, &launch.kernel);
+    if (status == OK) {
+        for (int k = 0; k < NUM_IN; k++) in[k].type = types[k];
+        out[0].type = node->out[0]->type;
+        launch.node = node;
+        launch.args = (KernelArgs){.in = in, .out = out, .num_in = NUM_IN, .num_out = 3, .attrs = node->attrs};
+        launch.args.workspace_bytes = launch.kernel.workspace_bytes;
+        status = run_launch(p, run, &launch, in, out, o);
+    }
+    for (int k = 0; k < NUM_IN; k++)
+        if (in[k].data) p->device->api->free(p->device, SPACE_DEVICE, in[k].data);
+    if (out[0].data) p->device->api->free(p->device, SPACE_DEVICE, out[0].data);
+    if (launch.args.workspace) p->device->api->free(p->device, SPACE_DEVICE, launch.args.workspace);
+    arena_deinit(&arena);
+    return status;
+}
+
+/* Row 0 runs all of its tokens at once, then some in each of these runs; the other rows go along at positions of their own. */
+static const Run runs[] = {
+    {1, 1, {0}},           {1, 1, {63}},          {1, 1, {64}},       {1, 1, {329}},        {1, 2, {127}},
+    {1, 40, {17}},         {1, 64, {64}},         {1, 65, {63}},      {1, 200, {130}},      {2, 1, {0, 250}},
+    {3, 1, {329, 5, 200}}, {3, 1, {128, 128, 0}}, {3, 7, {60, 1, 9}}, {3, 70, {250, 3, 0}}, {2, 129, {191, 201}},
+};
+
+static bool same_bits(const Problem *p, const Run *run, const char *whole, char *o, int i)
+{
+    size_t row = (size_t)(p->out_width * p->element);
+    if (memcmp(o, whole + (size_t)run->starts[0] * row, (size_t)run->len * row) == 0) return true;
+    int64_t at = 0;
+    while (o[at] == whole[run->starts[0] * (int64_t)row + at]) at++;
+    test_fail(__FILE__, __LINE__, "%s, %s, kernel %d, head_dim %d, window %d: run %d has other bits from token %d, head %d on",
+              p->device->api->name, dtype_info(p->dtype)->name, p->index, (int)p->attrs->head_dim, (int)p->attrs->window, i,
+              (int)(at / (int64_t)row), (int)(at % (int64_t)row / (p->attrs->head_dim * p->element)));
+    return false;
+}
+
+/* A row whose tokens have no places gives NaN, and the rows beside it what they give without it. The CPU refuses such rows. */
+static void check_room(const Problem *p, const char *whole, char *o)
+{
+    static const Run outside[] = {{2, 1, {100, ROW_PAGES * PAGE_LEN}}, {2, 1, {100, -1}}, {2, 9, {100, ROW_PAGES * PAGE_LEN - 8}}};
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        int64_t count = outside[i].len * p->out_width;
+        EXPECT_OK(run_rows(p, &outside[i], o));
+        same_bits(p, &outside[i], whole, o, 100 + (int)i);
+        for (int64_t k = count; k < 2 * count; k++) {
+            float value;
+            dtype_decode(p->dtype, o + k * p->element, 1, &value);
+            if (isnan(value)) continue;
+            test_fail(__FILE__, __LINE__, "kernel %d, head_dim %d: a row without room gives %g", p->index, (int)p->attrs->head_dim, value);
+            break;
+        }
+    }
+}
+
+/* False: there is no such kernel. */
+static bool check_kernel(Problem *p)
+{
+    const Run all = {1, LEN, {0}};
+    size_t    bytes = (size_t)(LEN * p->out_width * p->element);
+    char     *whole = malloc(bytes), *o = malloc(MOST_ROWS * bytes);
+    bool      is_there = run_rows(p, &all, whole) == OK;
+    if (!is_there && p->index == 0) test_fail(__FILE__, __LINE__, "%s: %s", p->device->api->name, status_message());
+    if (!is_there) status_clear();
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0] && is_there; i++) {
+        EXPECT_OK(run_rows(p, &runs[i], o));
+        same_bits(p, &runs[i], whole, o, (int)i);
+    }
+    if (is_there && p->device->api->variant) check_room(p, whole, o);
+    free(whole), free(o);
+    return is_there;
+}
+
+static void check_device(Device *device)
+{
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            Problem p = {.device = device, .attrs = &problems[i], .dtype = is_bf16 ? DT_BF16 : DT_F32};
+            problem_make(&p);
+            while (check_kernel(&p)) p.index++;
+            problem_free(&p);
+        }
+}
+
+static void a_token_has_the_same_bits_on_the_cpu(void)
+{
+    Device *cpu;
+    EXPECT_OK(device_cpu_create(0, &cpu));
+    check_device(cpu);
+    cpu->api->destroy(cpu);
+}
+
+static void a_token_has_the_same_bits_on_the_gpu(void)
+{
+    Device *cuda;
+    if (device_cuda_create(0, &cuda) != OK) {
+        status_clear();
+        SKIP("no GPU");
+    }
+    check_device(cuda);
+    cuda->api->destroy(cuda);
+}
+
+TEST_MAIN(TEST(a_token_has_the_same_bits_on_the_cpu), TEST(a_token_has_the_same_bits_on_the_gpu))
