@@ -376,6 +376,11 @@ class Steps(InFolder):
             self.assertEqual((stopped[0].stop_reason, text.startswith(stopped[0].text or "")), ("stop", True))
             self.assertIsNone(stopped[0].logprobs)
             self.assertEqual(model.generate_rows([]), [])
+            threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+            with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaisesRegex(KeyboardInterrupt, "interrupted while texts"):
+                model.generate_rows(["To be"], n=1_000_000, max_tokens=100, temperature=1.0, ignore_eos=True)
+            self.assertIn("finishing this step; once more", said.getvalue())
+            self.assertEqual([row.text for row in model.generate_rows(prompts[:2], **drawn)], [row.text for row in first[:6]])
 
     def test_many_prompts_that_are_refused(self) -> None:
         folder = self.folder / "refusing/model"

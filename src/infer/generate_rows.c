@@ -12,8 +12,8 @@ enum {
     ROWS_GPU = 64,
     QUEUED_PER_ROW = 2, /* requests that the decoder has: a place that becomes free is taken at once */
     SLOTS_PER_ROW = 8,
-    SHARED_CONTEXT = 256, /* what sessions that are shared are rounded up to */
-    SHARED_PROMPT = 32,
+    SHARED_CONTEXT = 256, /* the context of a session that is shared is a multiple of it */
+    SHARED_PROMPT = 32,   /* its prompts that are expected: this, twice, four times ... as many tokens */
 };
 
 /* Which line comes next: of which row and sample. */
@@ -233,9 +233,13 @@ static Status run_all(RowsRun *r)
     return OK;
 }
 
-static int64_t round_up(int64_t value, int64_t unit)
+/* So that calls of like lengths share a session. */
+static void round_up(DecoderOptions *options, int64_t most)
 {
-    return (value + unit - 1) / unit * unit;
+    int64_t context = (options->context + SHARED_CONTEXT - 1) / SHARED_CONTEXT * SHARED_CONTEXT, prompt = SHARED_PROMPT;
+    while (prompt < options->prompt) prompt *= 2;
+    options->context = context < most ? context : most;
+    options->prompt = prompt;
 }
 
 static Status start_decoder(RowsRun *r)
@@ -243,10 +247,10 @@ static Status start_decoder(RowsRun *r)
     const RowsJob *job = r->job;
     int64_t        most = r->infer->model->max_positions, longest = r->prompts->longest;
     int64_t        context = job->max_tokens < most - longest ? longest + job->max_tokens : most;
-    if (job->shares) context = round_up(context, SHARED_CONTEXT);
-    DecoderOptions options = answer_decoder(&job->sample, job->logprobs, r->progress.rows, context < most ? context : most);
-    options.prompt = job->shares ? round_up(longest, SHARED_PROMPT) : longest;
+    DecoderOptions options = answer_decoder(&job->sample, job->logprobs, r->progress.rows, context);
+    options.prompt = longest;
     options.pages = job->pages;
+    if (job->shares) round_up(&options, most);
     Status status = infer_start_decoding(r->infer, &options);
     if (status == ERR_NO_FIT)
         return status_prefix(status, "%lld texts at once of up to %lld tokens (fewer rows take less)", (long long)options.rows,

@@ -1,6 +1,7 @@
 /* Products of at most 64 rows that say rows_alone, in bf16 (few_rows.cu). */
 #pragma once
 
+#include "device/cuda/kernel.h"
 #include "device/gemm.h"
 
 bool   few_rows_fit(const Gemm *gemm);
