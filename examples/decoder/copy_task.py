@@ -35,7 +35,7 @@ def main() -> None:
         for step in range(given.steps):
             loss, accuracy = model.train_step(*rows(random, BATCH))
             recent = [*recent[-9:], accuracy]
-            if step % 50 == 0:
+            if step % 5 == 0:
                 print(f"step {step:4d}  loss {loss:.3f}  accuracy {accuracy:.3f}")
             if len(recent) == 10 and np.mean(recent) > 0.99:
                 break

@@ -1,8 +1,9 @@
 /* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: and what their time goes to, op by op. surogate bench
- * text DIR: how fast texts are decoded. */
+ * text DIR: how fast texts are decoded. surogate bench decoder: how fast ids are chosen over a bare matrix. */
 #include "cli/cli.h"
 
 #include "base/json.h"
+#include "cli/bench_decoder.h"
 #include "cli/bench_text.h"
 #include "cli/op_sums.h"
 #include "measure/step_bench.h"
@@ -130,6 +131,7 @@ static Status bench_ranks(const Config *config, int steps, bool json)
 Status cmd_bench(CliArgs *args)
 {
     if (args->argc && strcmp(args->argv[0], "text") == 0) return cli_bench_text(args);
+    if (args->argc && strcmp(args->argv[0], "decoder") == 0) return cli_bench_decoder(args);
     int64_t    steps = 10;
     bool       json = false, done;
     const Flag flags[] = {

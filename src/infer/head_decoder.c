@@ -3,6 +3,7 @@
 #include "infer/head_decoder.h"
 
 #include "ops/attrs.h"
+#include "ops/products/head_rows.h"
 #include "ops/sample/sample.h"
 #include "passes/compile.h"
 
@@ -41,7 +42,7 @@ static Status check_matrix(const HeadDecoderOptions *o)
     const HeadMatrix *m = &o->matrix;
     const DTypeSet    kept = DT_SET_FLOAT | DT_SET(DT_F16) | DT_SET(DT_I8);
     FAIL_IF(o->vocab < 1 || o->vocab > INT32_MAX, ERR_INVALID, "vocab %lld; expected 1 to %d", (long long)o->vocab, INT32_MAX);
-    FAIL_IF(o->dim < 1 || o->dim > INT32_MAX, ERR_INVALID, "dim %lld; expected 1 to %d", (long long)o->dim, INT32_MAX);
+    FAIL_IF(o->dim < 1 || o->dim > HEAD_MOST_DIM, ERR_INVALID, "dim %lld; expected 1 to %d", (long long)o->dim, HEAD_MOST_DIM);
     FAIL_IF(!m->data, ERR_INVALID, "the matrix is NULL");
     TRY(check_dtype(m->dtype, kept, "the matrix"));
     TRY(check_dtype(o->dtype, kept, "what the matrix is kept in"));

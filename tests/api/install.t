@@ -34,12 +34,12 @@ tools/install "$build" relative > "$dir/out" 2>&1 && fail "a relative prefix was
 mkdir "$dir/work"
 ln -s "$root/examples" "$dir/work/examples"
 yes 'To be, or not to be, that is the question.' | head -n 200 > "$dir/work/text.txt"
-awk -v dir="$dir/work" '/^```c$/ { name = dir (num++ ? "/generate.c" : "/train.c"); next } /^```$/ { name = "" } name { print > name }' docs/c_api.md
+awk -v dir="$dir/work" 'BEGIN { split("train generate head", names) } /^```c$/ { name = dir "/" names[++num] ".c"; next } /^```$/ { name = "" } name { print > name }' docs/c_api.md
 flags="-I$dir/usr/include -L$dir/usr/lib -lsurogate"
 if command -v pkg-config > /dev/null; then
     flags=$(PKG_CONFIG_PATH=$dir/usr/lib/pkgconfig pkg-config --cflags --libs surogate)
 fi
-for example in train generate; do
+for example in train generate head; do
     # shellcheck disable=SC2086
     check "the example $example compiles" "$CC" -Wall -Wextra -Werror -o "$dir/work/$example" "$dir/work/$example.c" $flags
     (cd "$dir/work" && LD_LIBRARY_PATH=$dir/usr/lib "./$example") > "$dir/$example" 2> "$dir/err" || fail "the example $example: $(cat "$dir/err")"
@@ -49,4 +49,5 @@ check "it leaves a model" test -s "$dir/work/out/model/model.safetensors"
 check "and a checkpoint" test -s "$dir/work/out/checkpoint-6/manifest.json"
 check "it generates" grep -q '^{"index":1,"sample":1,"id":"b","text":"' "$dir/generate"
 check "and nothing else" [ "$(wc -l < "$dir/generate")" = 4 ]
+check "it chooses ids" [ "$(cat "$dir/head")" = "70 38" ]
 finish

@@ -83,6 +83,16 @@ import json
 b = json.load(open('$dir/out'))
 assert b['tokens_per_second'] > 0 and abs(sum(o['ms'] for o in b['ops']) - b['ops_ms']) < 0.01 * len(b['ops'])
 assert {'linear', 'adamw'} <= {o['op'] for o in b['ops']}"
+run bench decoder --device cpu --vocab 300 --dim 32 --batch 3 --strategy top_p --batches 4 --json
+[ -n "$python" ] && check "bench decoder: one object" "$python" -c "
+import json, sys
+b = json.load(open(sys.argv[1]))
+assert 0 < b['min_us'] <= b['mean_us'] <= b['max_us'] and b['moved'] == 303 * 32 * 4 < b['bytes']" "$dir/out"
+for words in "--dtype fp8" "--hidden int8" "--strategy beam" "--batch 0" "--batches 0" "--vocab 0" "extra"; do
+    # shellcheck disable=SC2086
+    run bench decoder --device cpu --vocab 300 --dim 32 $words
+    check "bench decoder $words is refused" [ $status = 2 ]
+done
 run bench "$dir/run.yaml" device=cpu --steps 2
 check "bench: for people" grep -qE '^speed +[0-9]+ tokens/s' "$dir/out"
 run bench "$dir/run.yaml" device=cpu --steps 2 --json gpus=2

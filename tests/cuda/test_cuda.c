@@ -1,6 +1,6 @@
 /* The tests that need a GPU, one after another or one of them:
  *
- *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages]
+ *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder]
  *
  * They are processes of their own: an error on a GPU ends all work of the process. */
 #include <stdio.h>
@@ -16,16 +16,24 @@ int test_copy_main(int argc, char **argv);
 int test_precision_main(int argc, char **argv);
 int test_rounding_main(int argc, char **argv);
 int test_codes_main(int argc, char **argv);
+int test_head_decoder_main(int argc, char **argv);
 int test_collectives_main(int argc, char **argv);
 int test_pages_main(int argc, char **argv);
 
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"ops", test_ops_main},           {"families", test_families_main}, {"cache", test_cache_main},
-             {"dtypes", test_dtypes_main},     {"copy", test_copy_main},         {"precision", test_precision_main},
-             {"rounding", test_rounding_main}, {"codes", test_codes_main},       {"collectives", test_collectives_main},
-             {"pages", test_pages_main}};
+} parts[] = {{"ops", test_ops_main},
+             {"families", test_families_main},
+             {"cache", test_cache_main},
+             {"dtypes", test_dtypes_main},
+             {"copy", test_copy_main},
+             {"precision", test_precision_main},
+             {"rounding", test_rounding_main},
+             {"codes", test_codes_main},
+             {"collectives", test_collectives_main},
+             {"pages", test_pages_main},
+             {"head_decoder", test_head_decoder_main}};
 enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
 
 /* Output of the part passes through; its closing count is added up. */
@@ -56,7 +64,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < NUM_PARTS && argc > 1; i++)
         if (strcmp(argv[1], parts[i].name) == 0) return parts[i].run(argc - 1, argv + 1);
     if (argc > 1) {
-        fprintf(stderr, "usage: test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages]\n");
+        fprintf(stderr,
+                "usage: test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder]\n");
         return 2;
     }
     for (int i = 0; i < NUM_PARTS; i++) run_part(self, parts[i].name, counts);

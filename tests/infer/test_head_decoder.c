@@ -190,7 +190,7 @@ static void hidden_states_come_in_their_format(void)
         rounded_hidden(dtypes[k], rows);
         dtype_encode(dtypes[k], rows, ROWS * DIM, codes);
         HeadDecoder *decoder = open_decoder(&options), *other = open_decoder(&options);
-        EXPECT_OK(head_decoder_queue(decoder, codes, dtypes[k], true, ROWS)); /* the CPU's memory is the host's */
+        EXPECT_OK(head_decoder_queue(decoder, codes, dtypes[k], true, ROWS)); /* either device reads the host's */
         EXPECT_OK(head_decoder_result(decoder, ids, ROWS));
         decode(other, rows, ROWS, same);
         EXPECT(memcmp(ids, same, sizeof ids) == 0);
@@ -301,6 +301,15 @@ static void what_is_planned_is_allocated(void)
     head_decoder_destroy(decoder);
 }
 
+static Status open_device(void)
+{
+#ifdef FAMILY_CUDA
+    return device_open("cuda", 0, 0, &device);
+#else
+    return device_cpu_create(2, &device);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     static const TestCase cases[] = {TEST(ids_are_those_of_a_plain_choice),      TEST(matrices_of_each_format_and_order_have_their_ids),
@@ -311,7 +320,11 @@ int main(int argc, char **argv)
     fill(matrix, VOCAB * DIM, 1, 0.5f);
     fill(hidden, ROWS * DIM, 2, 1);
     fill(bias, VOCAB, 3, 0.5f);
-    if (device_cpu_create(2, &device) != OK) return 1;
+    if (open_device() != OK) {
+        fprintf(stderr, "skipped: %s\n", status_message());
+        printf("0 passed, 0 failed, %d skipped\n", (int)(sizeof cases / sizeof cases[0]));
+        return 0;
+    }
     int failed = test_run(cases, (int)(sizeof cases / sizeof cases[0]), argc, argv);
     device->api->destroy(device);
     return failed;

@@ -31,19 +31,25 @@ static __device__ __forceinline__ void head_store(const Head &h, int b, int64_t 
     h.y[b * h.cols + v] = v < h.vocab ? sum : 0.0f;
 }
 
-/* ---- w, past the first cache ---- */
+/* ---- w, past the first cache; 0 where it isn't there. Volatile: all loads of a turn are on their way before the first is used ---- */
 
-static __device__ __forceinline__ uint4 stream_load(const uint4 *p)
+static __device__ __forceinline__ uint4 stream_load(const uint4 *p, bool there)
 {
     uint4 r;
-    asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+    asm volatile("{.reg .pred there; setp.ne.s32 there, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n\t"
+                 "@there ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                 : "=&r"(r.x), "=&r"(r.y), "=&r"(r.z), "=&r"(r.w)
+                 : "l"(p), "r"((int)there));
     return r;
 }
 
-static __device__ __forceinline__ uint32_t stream_load(const uint32_t *p)
+static __device__ __forceinline__ uint32_t stream_load(const uint32_t *p, bool there)
 {
     uint32_t r;
-    asm("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(r) : "l"(p));
+    asm volatile("{.reg .pred there; setp.ne.s32 there, %2, 0; mov.b32 %0, 0;\n\t"
+                 "@there ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];}"
+                 : "=&r"(r)
+                 : "l"(p), "r"((int)there));
     return r;
 }
 
@@ -53,9 +59,9 @@ static __device__ __forceinline__ uint32_t stream_load(const uint32_t *p)
 template <typename T> struct Four;
 template <> struct Four<float> {
     uint4                                  words;
-    static __device__ __forceinline__ Four load(const float *p)
+    static __device__ __forceinline__ Four load(const float *p, bool there)
     {
-        return {stream_load((const uint4 *)p)};
+        return {stream_load((const uint4 *)p, there)};
     }
     static __device__ __forceinline__ Four load_some(const float *p, int count)
     {
@@ -74,9 +80,9 @@ template <> struct Four<float> {
 };
 template <> struct Four<int8_t> {
     uint32_t                               word;
-    static __device__ __forceinline__ Four load(const int8_t *p)
+    static __device__ __forceinline__ Four load(const int8_t *p, bool there)
     {
-        return {stream_load((const uint32_t *)p)};
+        return {stream_load((const uint32_t *)p, there)};
     }
     static __device__ __forceinline__ Four load_some(const int8_t *p, int count)
     {
@@ -97,8 +103,8 @@ template <> struct Four<int8_t> {
 /* Numbers [k, k + 4) of a row, 0 beyond its end. */
 template <typename T, bool WIDE> static __device__ __forceinline__ Four<T> four_of(const T *row, int k, int dim)
 {
-    if (WIDE && k < dim) return Four<T>::load(row + k);
-    return Four<T>::load_some(row + k, WIDE ? 0 : dim - k);
+    if (WIDE) return Four<T>::load(row + k, k < dim);
+    return Four<T>::load_some(row + k, dim - k);
 }
 
 template <bool WIDE> static __device__ __forceinline__ float4 x_of(const float *row, int k, int dim)
@@ -209,7 +215,7 @@ static __device__ __forceinline__ uint4 eight_some(const uint16_t *p, int count)
 /* Numbers [k, k + 8) of a row of w, and of one of x; 0 beyond the end. */
 template <bool WIDE> static __device__ __forceinline__ uint4 eight_of_w(const uint16_t *row, int k, int dim)
 {
-    if (WIDE) return k < dim ? stream_load((const uint4 *)(row + k)) : make_uint4(0, 0, 0, 0);
+    if (WIDE) return stream_load((const uint4 *)(row + k), k < dim);
     return eight_some(row + k, dim - k);
 }
 
@@ -287,7 +293,7 @@ template <typename H, bool WIDE> static void choose_mma(const Head &h, cudaStrea
     else if (turns_of(h.cols, 3) <= turns_of(h.cols, 2))
         launch_mma<H, 8, 3, 3, 8, WIDE>(h, stream);
     else
-        launch_mma<H, 8, 2, 4, 8, WIDE>(h, stream);
+        launch_mma<H, 8, 2, 3, 8, WIDE>(h, stream);
 }
 
 /* ---- x in another format ---- */

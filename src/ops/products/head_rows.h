@@ -4,7 +4,7 @@
 #include "base/dtype.h"
 
 enum { HEAD_X, HEAD_W, HEAD_SCALE, HEAD_BIAS };
-enum { HEAD_MOST_ROUND = 64 };
+enum { HEAD_MOST_ROUND = 64, HEAD_MOST_DIM = 1 << 24 };
 
 typedef struct HeadRowsAttrs {
     int64_t round;

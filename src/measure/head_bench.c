@@ -1,0 +1,179 @@
+/* See head_bench.h. Hidden states lie in the device's memory and change from batch to batch; logits spread as a language model's do. */
+#include "measure/head_bench.h"
+
+#include "base/philox.h"
+#include "device/device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BATCHES = 8, WARM_UP = 16 };
+
+typedef struct HeadBench {
+    const HeadBenchOptions *options;
+    Device                 *device;
+    HeadDecoder            *decoder;
+    void                   *hidden[BATCHES]; /* of the device */
+    int32_t                *ids;
+    int64_t                 queued;
+} HeadBench;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Even numbers of this deviation. */
+static void draw(float *out, int64_t count, uint64_t key, double deviation)
+{
+    float factor = (float)(deviation * 1.7320508075688772 / 2147483648.0);
+    for (int64_t i = 0; i < count; i += 4) {
+        Philox4 word = philox4x32((uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), 0, 0, key);
+        for (int64_t k = i; k < i + 4 && k < count; k++) out[k] = factor * (float)(int32_t)word.v[k - i];
+    }
+}
+
+/* ---- opening ---- */
+
+static Status open_decoder(HeadBench *b)
+{
+    const HeadBenchOptions *o = b->options;
+    int64_t                 numel = o->vocab * o->dim;
+    float                  *matrix = malloc_or_end((size_t)numel * sizeof(float));
+    draw(matrix, numel, 1, 0.02);
+    HeadDecoderOptions options = {.vocab = o->vocab,
+                                  .dim = o->dim,
+                                  .rows = o->rows,
+                                  .dtype = o->dtype,
+                                  .matrix = {.data = matrix},
+                                  .strategy = o->strategy,
+                                  .temperature = 0.8,
+                                  .top_k = 50,
+                                  .top_p = 0.9};
+    Status             status = head_decoder_create(&options, b->device, &b->decoder);
+    free(matrix);
+    return status;
+}
+
+static Status make_hidden(HeadBench *b)
+{
+    const HeadBenchOptions *o = b->options;
+    int64_t                 numel = o->rows * o->dim;
+    size_t                  bytes = (size_t)dtype_bytes(o->hidden, numel);
+    float                  *values = malloc_or_end((size_t)numel * sizeof(float));
+    void                   *codes = malloc_or_end(bytes);
+    Status                  status = OK;
+    for (int i = 0; i < BATCHES && status == OK; i++) {
+        draw(values, numel, 2 + (uint64_t)i, 3 / (0.02 * sqrt((double)o->dim)));
+        dtype_encode(o->hidden, values, numel, codes);
+        status = b->device->api->alloc(b->device, SPACE_DEVICE, bytes, &b->hidden[i]);
+        if (status == OK) status = b->device->api->upload(b->device, b->hidden[i], codes, bytes);
+    }
+    free(values);
+    free(codes);
+    return status;
+}
+
+static void close_bench(HeadBench *b)
+{
+    head_decoder_destroy(b->decoder);
+    for (int i = 0; i < BATCHES; i++)
+        if (b->hidden[i]) b->device->api->free(b->device, SPACE_DEVICE, b->hidden[i]);
+    if (b->device) b->device->api->destroy(b->device);
+    free(b->ids);
+}
+
+/* ---- timing ---- */
+
+static Status queue(HeadBench *b)
+{
+    return head_decoder_queue(b->decoder, b->hidden[b->queued++ % BATCHES], b->options->hidden, true, b->options->rows);
+}
+
+static Status result(HeadBench *b)
+{
+    return head_decoder_result(b->decoder, b->ids, b->options->rows);
+}
+
+/* The first batches: what they take is known, and what they chose. */
+static Status begin(HeadBench *b, HeadTimes *out)
+{
+    double start = now();
+    out->ids = 14695981039346656037u;
+    for (int i = 0; i < WARM_UP; i++) {
+        TRY(queue(b));
+        TRY(result(b));
+        if (i == 0) out->first = now() - start;
+        for (int64_t row = 0; row < b->options->rows; row++) out->ids = (out->ids ^ (uint32_t)b->ids[row]) * 1099511628211u;
+    }
+    return OK;
+}
+
+static Status time_alone(HeadBench *b, HeadTimes *out)
+{
+    double start = now();
+    for (int64_t i = 0; i < b->options->batches; i++) {
+        TRY(queue(b));
+        TRY(result(b));
+    }
+    out->alone = (now() - start) / (double)b->options->batches;
+    return OK;
+}
+
+static Status time_in_flight(HeadBench *b, HeadTimes *out)
+{
+    double count = (double)b->options->batches, squares = 0, last, start;
+    out->least = INFINITY;
+    out->most = 0;
+    TRY(queue(b));
+    TRY(queue(b));
+    TRY(result(b));
+    last = start = now();
+    for (int64_t i = 0; i < b->options->batches; i++) {
+        TRY(queue(b));
+        TRY(result(b));
+        double at = now(), took = at - last;
+        squares += took * took;
+        out->least = fmin(out->least, took);
+        out->most = fmax(out->most, took);
+        last = at;
+    }
+    TRY(result(b));
+    out->mean = (last - start) / count;
+    out->sigma = sqrt(fmax(0, squares / count - out->mean * out->mean));
+    return OK;
+}
+
+static Status measure(HeadBench *b, HeadTimes *out)
+{
+    const HeadBenchOptions *o = b->options;
+    DeviceFacts             facts;
+    TRY(device_open(o->device, 0, (int)o->threads, &b->device));
+    TRY(b->device->api->facts(b->device, &facts));
+    device_use_rates(&facts);
+    b->ids = malloc_or_end((size_t)o->rows * sizeof *b->ids);
+    TRY(open_decoder(b));
+    TRY(make_hidden(b));
+    TRY(begin(b, out));
+    TRY(time_alone(b, out));
+    TRY(time_in_flight(b, out));
+    snprintf(out->device, sizeof out->device, "%s", facts.name);
+    out->moved = dtype_bytes(o->dtype, o->vocab * o->dim) + dtype_bytes(o->hidden, o->rows * o->dim);
+    out->limit = facts.bandwidth > 0 ? (double)out->moved / facts.bandwidth : 0;
+    out->bytes = session_allocated_bytes(head_decoder_session(b->decoder));
+    return OK;
+}
+
+Status head_bench_run(const HeadBenchOptions *options, HeadTimes *out)
+{
+    HeadBench b = {.options = options};
+    *out = (HeadTimes){0};
+    Status status = measure(&b, out);
+    close_bench(&b);
+    return status;
+}
