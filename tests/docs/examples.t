@@ -56,6 +56,7 @@ for file in $(find examples -type f | LC_ALL=C sort -r); do
         check "$file" grep -q Who out
         ;;
     examples/pass/* | examples/shakespeare/*.json) ;; # tests/passes/guide.t builds the pass; train.yaml reads the folder
+    examples/decoder/*.py) ;;                         # tests/python/decoder.t runs it
     *) fail "$file: nothing runs it; add it to tests/docs/examples.t" ;;
     esac
 done

@@ -2,76 +2,63 @@
  * chain along k in steps of 16, as cuBLASLt computes it without split-K and tiles of any size do: a row has the same bits for any m, here
  * and there.
  *
- * A warp has 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks of 64 along k of both wait in shared memory, many
- * of them in flight, so that reading runs ahead of the chain. */
+ * A warp has 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks along k of both wait in shared memory, many of
+ * them in flight, and operands are taken from there a step ahead of the chain: it waits for nothing but itself. */
 #include "ops/products/few_rows.h"
 
 #include "ops/mma.cuh"
 
-enum { CHUNK = 64, STRIDE = CHUNK + 8, COLS = 8, PIECES = CHUNK / 8, MOST_ROWS = 64 };
-
-/* TILES: of 16 rows of x. WARPS: of a block. */
-template <int TILES, int WARPS> struct Shape {
-    enum { ROWS = TILES * 16, W_ROWS = WARPS * COLS, ELEMENTS = (ROWS + W_ROWS) * STRIDE, STAGE_BYTES = ELEMENTS * 2 };
-};
+enum { CHUNK = 128, STRIDE = CHUNK + 8, PIECES = CHUNK / 8, STEP = 32, STEPS = CHUNK / STEP, COLS = 8, MOST_ROWS = 64, ZEROS = 64 };
 
 struct RowsJob {
     const bf16 *x, *w;
     int64_t     x_stride, w_stride, c_stride;
-    int         m, n, k, stages;
+    int         m, n, k;
     GemmOperand c, bias;
     bool        accumulate, has_bias;
     float       alpha;
 };
 
-/* Begins to copy chunk `chunk` of w's and x's rows; what is behind k is zeros. Rows of x that aren't there were zeroed once. */
-template <int TILES, int WARPS> static __device__ __forceinline__ void load_chunk(const RowsJob &job, bf16 *stage, int chunk)
+/* Begins to copy chunk `chunk` of the rows of w that a block has and of all rows of x; what is behind n or k is zeros. */
+template <int WARPS> static __device__ __forceinline__ void load_chunk(const RowsJob &job, bf16 *stage, int chunk)
 {
-    using S = Shape<TILES, WARPS>;
-    int   col0 = blockIdx.x * S::W_ROWS;
-    bf16 *w_rows = stage + S::ROWS * STRIDE;
-    for (int i = threadIdx.x; i < S::W_ROWS * PIECES; i += WARPS * 32) {
+    enum { W_ROWS = WARPS * COLS };
+    int first = blockIdx.x * W_ROWS;
+#pragma unroll
+    for (int i = threadIdx.x; i < W_ROWS * PIECES; i += WARPS * 32) {
         int  row = i / PIECES, at = chunk * CHUNK + i % PIECES * 8;
-        bool there = col0 + row < job.n && at < job.k;
-        copy_async(w_rows + row * STRIDE + i % PIECES * 8, job.w + (there ? (col0 + row) * job.w_stride + at : 0), there);
+        bool there = first + row < job.n && at < job.k;
+        copy_async(stage + row * STRIDE + i % PIECES * 8, job.w + (there ? (first + row) * job.w_stride + at : 0), there);
     }
     for (int i = threadIdx.x; i < job.m * PIECES; i += WARPS * 32) {
         int  row = i / PIECES, at = chunk * CHUNK + i % PIECES * 8;
         bool there = at < job.k;
-        copy_async(stage + row * STRIDE + i % PIECES * 8, job.x + (there ? row * job.x_stride + at : 0), there);
+        copy_async(stage + (W_ROWS + row) * STRIDE + i % PIECES * 8, job.x + (there ? row * job.x_stride + at : 0), there);
     }
 }
 
-template <int TILES, int WARPS> static __device__ __forceinline__ void zero_rows(const RowsJob &job, bf16 *shared)
-{
-    using S = Shape<TILES, WARPS>;
-    int words = (S::ROWS - job.m) * STRIDE / 2;
-    for (int s = 0; s < job.stages; s++) {
-        uint32_t *to = reinterpret_cast<uint32_t *>(shared + s * S::ELEMENTS + job.m * STRIDE);
-        for (int i = threadIdx.x; i < words; i += WARPS * 32) to[i] = 0;
-    }
-}
+/* The operands of STEP numbers along k. */
+template <int TILES> struct Operands {
+    uint32_t x[STEP / 16][TILES][4], w[4];
 
-/* c[t] (16 x 8) += rows of x times rows of w of a chunk, k in order. */
-template <int TILES, int WARPS> static __device__ __forceinline__ void multiply_chunk(const bf16 *stage, float (&c)[TILES][4])
-{
-    using S = Shape<TILES, WARPS>;
-    int         lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const bf16 *w_rows = stage + (S::ROWS + warp * COLS) * STRIDE;
+    /* rows: where a lane's row of each tile begins in a stage; negative: it isn't there, and reads zeros. */
+    __device__ __forceinline__ void take(const bf16 *stage, const bf16 *zeros, const int (&rows)[TILES], int w_row, int step)
+    {
+        ldmatrix(w, stage + w_row + step * STEP);
 #pragma unroll
-    for (int k = 0; k < CHUNK / 32; k++) {
-        uint32_t b[4]; /* 8 rows of w, 32 of k */
-        ldmatrix(b, w_rows + (lane & 7) * STRIDE + k * 32 + (lane >> 3) * 8);
+        for (int half = 0; half < STEP / 16; half++)
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                uint32_t a[4];
-                ldmatrix(a, stage + (t * 16 + (lane & 15)) * STRIDE + k * 32 + half * 16 + (lane >> 4) * 8);
-                mma(c[t], a, b[2 * half], b[2 * half + 1]);
-            }
+            for (int t = 0; t < TILES; t++) ldmatrix(x[half][t], rows[t] < 0 ? zeros : stage + rows[t] + step * STEP + half * 16);
     }
-}
+
+    __device__ __forceinline__ void add(float (&c)[TILES][4]) const
+    {
+#pragma unroll
+        for (int half = 0; half < STEP / 16; half++)
+#pragma unroll
+            for (int t = 0; t < TILES; t++) mma(c[t], x[half][t], w[2 * half], w[2 * half + 1]);
+    }
+};
 
 static __device__ __forceinline__ void put(const RowsJob &job, int row, int col, float value)
 {
@@ -83,31 +70,43 @@ static __device__ __forceinline__ void put(const RowsJob &job, int row, int col,
     elem_set(job.c.data, job.c.dtype, at, value);
 }
 
-template <int TILES, int WARPS> static __global__ void __launch_bounds__(WARPS * 32) few_rows(RowsJob job)
+template <int TILES, int WARPS, int STAGES> static __global__ void __launch_bounds__(WARPS * 32) few_rows(RowsJob job)
 {
-    using S = Shape<TILES, WARPS>;
     extern __shared__ uint4 memory[];
-    bf16                   *shared = (bf16 *)memory;
-    int                     chunks = (job.k + CHUNK - 1) / CHUNK, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    float                   c[TILES][4] = {};
-    zero_rows<TILES, WARPS>(job, shared);
-    for (int s = 0; s < job.stages - 1; s++) {
-        if (s < chunks) load_chunk<TILES, WARPS>(job, shared + s * S::ELEMENTS, s);
+    enum { W_ROWS = WARPS * COLS };
+    bf16           *zeros = (bf16 *)memory, *shared = zeros + ZEROS / 2;
+    int             chunks = (job.k + CHUNK - 1) / CHUNK, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows[TILES];
+    int             elements = (W_ROWS + job.m) * STRIDE, w_row = (warp * COLS + (lane & 7)) * STRIDE + (lane >> 3) * 8;
+    float           c[TILES][4] = {};
+    Operands<TILES> operands[2];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        int row = t * 16 + (lane & 15);
+        rows[t] = row < job.m ? (W_ROWS + row) * STRIDE + (lane >> 4) * 8 : -1;
+    }
+    if (threadIdx.x < ZEROS / 16) memory[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    for (int s = 0; s < STAGES; s++) {
+        if (s < chunks) load_chunk<WARPS>(job, shared + s * elements, s);
         copy_commit();
     }
+    copy_wait<STAGES - 1>();
+    __syncthreads();
+    operands[0].take(shared, zeros, rows, w_row, 0);
     for (int chunk = 0; chunk < chunks; chunk++) {
-        /* all but the stages - 2 groups begun last are there; every warp has read the stage that is loaded next */
-        if (job.stages == 24)
-            copy_wait<22>();
-        else if (job.stages == 8)
-            copy_wait<6>();
-        else
-            copy_wait<2>();
-        __syncthreads();
-        int next = chunk + job.stages - 1;
-        if (next < chunks) load_chunk<TILES, WARPS>(job, shared + next % job.stages * S::ELEMENTS, next);
-        copy_commit();
-        multiply_chunk<TILES, WARPS>(shared + chunk % job.stages * S::ELEMENTS, c);
+        bf16 *stage = shared + chunk % STAGES * elements;
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            if (step + 1 < STEPS) {
+                operands[(step + 1) & 1].take(stage, zeros, rows, w_row, step + 1);
+            } else if (chunk + 1 < chunks) {
+                copy_wait<STAGES - 2>();
+                __syncthreads(); /* the next chunk is there, and all warps have taken this one */
+                if (chunk + STAGES < chunks) load_chunk<WARPS>(job, stage, chunk + STAGES);
+                copy_commit();
+                operands[(step + 1) & 1].take(shared + (chunk + 1) % STAGES * elements, zeros, rows, w_row, 0);
+            }
+            operands[step & 1].add(c);
+        }
     }
     copy_wait<0>();
     int col = (blockIdx.x * WARPS + warp) * COLS + (lane & 3) * 2;
@@ -117,22 +116,30 @@ template <int TILES, int WARPS> static __global__ void __launch_bounds__(WARPS *
         for (int e = 0; e < 4; e++) put(job, t * 16 + (lane >> 2) + (e >> 1) * 8, col + (e & 1), c[t][e]);
 }
 
-template <int TILES, int WARPS> static Status launch(RowsJob job, cudaStream_t stream)
+template <int TILES, int WARPS, int STAGES> static Status launch(const RowsJob &job, cudaStream_t stream)
 {
-    using S = Shape<TILES, WARPS>;
-    job.stages = WARPS == 1 && TILES == 1 ? 24 : TILES <= 2 ? 8 : 4;
-    size_t bytes = (size_t)job.stages * S::STAGE_BYTES;
-    CUDA_TRY(cudaFuncSetAttribute(few_rows<TILES, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    few_rows<TILES, WARPS><<<(unsigned)cuda_div_up(job.n, S::W_ROWS), WARPS * 32, bytes, stream>>>(job);
+    size_t bytes = ZEROS + (size_t)STAGES * (WARPS * COLS + job.m) * STRIDE * sizeof(bf16);
+    CUDA_TRY(cudaFuncSetAttribute(few_rows<TILES, WARPS, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    few_rows<TILES, WARPS, STAGES><<<(unsigned)cuda_div_up(job.n, WARPS * COLS), WARPS * 32, bytes, stream>>>(job);
     return CUDA_LAUNCHED();
 }
 
-/* Blocks of few warps where w has few rows, so that all multiprocessors read. */
-template <int TILES> static Status launch_tiles(const RowsJob &job, cudaStream_t stream)
+/* Blocks of few warps where w has few rows, so that all multiprocessors read; of more where each block reads many rows of x. */
+static Status launch_few(const RowsJob &job, cudaStream_t stream)
 {
-    if (job.n <= 2048) return launch<TILES, 1>(job, stream);
-    if (job.n <= 4096) return launch<TILES, 2>(job, stream);
-    return launch<TILES, 4>(job, stream);
+    if (job.n <= 2048) return launch<1, 1, 16>(job, stream);
+    if (job.n <= 4096) return launch<1, 2, 8>(job, stream);
+    return launch<1, 4, 6>(job, stream);
+}
+
+static Status launch_some(const RowsJob &job, cudaStream_t stream)
+{
+    return job.n <= 2048 ? launch<2, 2, 8>(job, stream) : launch<2, 4, 5>(job, stream);
+}
+
+static Status launch_many(const RowsJob &job, cudaStream_t stream)
+{
+    return job.n <= 4096 ? launch<4, 4, 4>(job, stream) : launch<4, 8, 3>(job, stream);
 }
 
 static bool fits(const GemmOperand *x)
@@ -155,7 +162,6 @@ Status few_rows_run(const Gemm *g, void *stream)
     job.c = g->c, job.bias = g->bias;
     job.accumulate = g->accumulate, job.has_bias = g->epilogue == GEMM_BIAS;
     job.alpha = g->alpha;
-    if (g->m <= 16) return launch_tiles<1>(job, (cudaStream_t)stream);
-    if (g->m <= 32) return launch_tiles<2>(job, (cudaStream_t)stream);
-    return launch_tiles<4>(job, (cudaStream_t)stream);
+    if (g->m <= 16) return launch_few(job, (cudaStream_t)stream);
+    return g->m <= 32 ? launch_some(job, (cudaStream_t)stream) : launch_many(job, (cudaStream_t)stream);
 }
