@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { GUARD = 256, GUARD_FILL = 0xA5, MAX_NAMES = 128 };
+enum { GUARD = 256, GUARD_FILL = 0xA5 };
 
 typedef struct KernelRecord { /* one kernel variant of one op */
     const char *op, *name;
@@ -23,7 +23,7 @@ typedef struct Doctor {
     Device       *planner; /* plans for the device without it; NULL: it is no GPU */
     FILE         *out;
     DoctorCounts *counts;
-    KernelRecord  records[MAX_NAMES];
+    KernelRecord *records; /* of each kernel of each op, as they come */
     int           num_records;
     const char   *kernel; /* this variant alone; NULL: all */
 } Doctor;
@@ -283,7 +283,7 @@ static KernelRecord *record_of(Doctor *d, const char *op, const char *name)
 {
     for (int i = 0; i < d->num_records; i++)
         if (strcmp(d->records[i].op, op) == 0 && strcmp(d->records[i].name, name) == 0) return &d->records[i];
-    CHECK(d->num_records < MAX_NAMES);
+    d->records = realloc_or_end(d->records, (size_t)(d->num_records + 1) * sizeof *d->records);
     d->records[d->num_records] = (KernelRecord){.op = op, .name = name};
     return &d->records[d->num_records++];
 }
@@ -564,6 +564,15 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
     return OK;
 }
 
+static void print_records(const Doctor *d)
+{
+    fprintf(d->out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
+    for (int i = 0; i < d->num_records; i++) {
+        const KernelRecord *r = &d->records[i];
+        fprintf(d->out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0], r->worst[1]);
+    }
+}
+
 Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out, DoctorCounts *counts)
 {
     Doctor d = {.device = device, .cpu = cpu, .out = out, .counts = counts};
@@ -581,14 +590,10 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
         for (int i = 0; i < op->num_large && status == OK; i++) status = check_sample(&d, op, &op->large[i], "large", i);
     }
     if (d.planner) d.planner->api->destroy(d.planner);
-    TRY(status);
-    fprintf(out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
-    for (int i = 0; i < d.num_records; i++) {
-        const KernelRecord *r = &d.records[i];
-        fprintf(out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0], r->worst[1]);
-    }
+    if (status == OK) print_records(&d);
     counts->kernels = d.num_records;
-    return OK;
+    free(d.records);
+    return status;
 }
 
 /* ---- speed ---- */
