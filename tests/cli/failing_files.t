@@ -82,7 +82,9 @@ undisturbed() {
 undisturbed pt "$dir/run.yaml" output_dir="$dir/output"
 undisturbed eval "$dir/model" --text "$dir/data/train.txt" --json
 
-# Memory that can't be had is exit 3: of the losses of a text.
+# Memory that can't be had is exit 3: of the tokens of 4 pages of a decoder's cache (and of page 0), and of the losses of a text.
+FAIL_BYTES=$((5 * 32 * 4)) LD_PRELOAD=$dir/fail_io.so refused "no memory for pages" 3 "out of host memory (640 bytes" -- \
+    chat "$dir/model" --context 128 < /dev/null
 ids=$("$SUROGATE" encode "$dir/model" --text "$dir/data/train.txt" | wc -w)
 FAIL_BYTES=$((4 * ids)) LD_PRELOAD=$dir/fail_io.so refused "no memory for losses" 3 "out of host memory ($((4 * ids)) bytes" -- \
     eval "$dir/model" --text "$dir/data/train.txt"
