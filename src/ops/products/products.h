@@ -12,10 +12,20 @@ static inline bool view_wanted(const TensorView *view)
     return view->type.ndim > 0;
 }
 
+static inline bool is_constant(const KernelArgs *args, const GemmOperand *operand)
+{
+    for (int k = 0; k < args->num_in; k++)
+        if (args->in[k].data == operand->data) return args->constant >> k & 1;
+    return false;
+}
+
 /* The products of a launch, with what it says of all of them; returns their number. */
 static inline int products_note(const KernelArgs *args, Gemm *gemms, int count)
 {
-    for (int i = 0; i < count; i++) gemms[i].rows_alone = args->rows_alone;
+    for (int i = 0; i < count; i++) {
+        gemms[i].rows_alone = args->rows_alone;
+        gemms[i].b_constant = is_constant(args, &gemms[i].b);
+    }
     return count;
 }
 
