@@ -1,0 +1,200 @@
+/* LLaMA-Factory's datasets: names, which dataset_info.json explains. */
+#include "base/json.h"
+#include "files/file.h"
+#include "port/port_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define REGISTRY "dataset_info.json"
+enum { MOST_REGISTRY_BYTES = 16 << 20 };
+
+static void set_json(Port *port, PortTarget *target, ConfigKey key, const char *text, const char *from)
+{
+    YamlNode *node = arena_new(port->arena, YamlNode);
+    *node = (YamlNode){.type = YAML_SCALAR, .source = REGISTRY, .text = str_of(text)};
+    port_take(port, target, key, node, from);
+}
+
+/* A column or tag of an entry; NULL: it isn't named. */
+static const char *named(const JsonValue *entry, const char *group, const char *name)
+{
+    const JsonValue *members = json_get(entry, group);
+    const char      *text = NULL;
+    return members && json_get_str(members, name, &text) ? text : NULL;
+}
+
+static void set_column(Port *port, PortDataset *dataset, const JsonValue *entry, const char *column, ConfigKey key, const char *from)
+{
+    const char *name = named(entry, "columns", column);
+    if (name) set_json(port, &dataset->target, key, name, from);
+}
+
+/* What the entry asks for that isn't here: told at the key `dataset`. */
+static bool is_refused(Port *port, const PortPair *pair, const JsonValue *entry, const char *name)
+{
+    static const char *const media[] = {"images", "videos", "audios"}, *const prefs[] = {"chosen", "rejected", "kto_tag"};
+    const char              *text;
+    bool                     ranking = false;
+    for (int i = 0; i < 3; i++) {
+        if (named(entry, "columns", media[i]))
+            return port_problem(port, pair->value, "dataset %.80s: not supported here: images and sound", name), true;
+        if (named(entry, "columns", prefs[i]))
+            return port_problem(port, pair->value, "dataset %.80s: not supported here: preferences and rewards", name), true;
+    }
+    if (json_get_bool(entry, "ranking", &ranking) && ranking)
+        return port_problem(port, pair->value, "dataset %.80s: not supported here: preferences and rewards", name), true;
+    if (json_get_str(entry, "script_url", &text) || json_get_str(entry, "cloud_file_name", &text))
+        return port_problem(port, pair->value, "dataset %.80s: not supported here: a script or cloud storage; name a file", name), true;
+    return false;
+}
+
+/* ShareGPT's layout, with other names. */
+static void set_conversation(Port *port, PortDataset *dataset, const JsonValue *entry, const char *from)
+{
+    const char *role = named(entry, "tags", "role_tag"), *content = named(entry, "tags", "content_tag");
+    const char *messages = named(entry, "columns", "messages");
+    set_json(port, &dataset->target, KEY_dataset_type, "conversation", from);
+    set_json(port, &dataset->target, KEY_dataset_messages_field, messages ? messages : "conversations", from);
+    if (!role && !content) return;
+    YamlNode   *map;
+    StrBuf      text = {0};
+    const char *names[] = {role ? role : "from", content ? content : "value"};
+    strbuf_puts(&text, "{role: ");
+    yaml_write_string(&text, names[0], strlen(names[0]));
+    strbuf_puts(&text, ", content: ");
+    yaml_write_string(&text, names[1], strlen(names[1]));
+    strbuf_puts(&text, "}");
+    if (yaml_parse(port->arena, REGISTRY, text.data, text.len, &map) == OK)
+        port_take(port, &dataset->target, KEY_dataset_message_property_mappings, map, from);
+    strbuf_deinit(&text);
+}
+
+static void set_instruction(Port *port, PortDataset *dataset, const JsonValue *entry, const char *from)
+{
+    set_json(port, &dataset->target, KEY_dataset_type, "instruction", from);
+    set_column(port, dataset, entry, "prompt", KEY_dataset_instruction_field, from);
+    set_column(port, dataset, entry, "query", KEY_dataset_input_field, from);
+    set_column(port, dataset, entry, "response", KEY_dataset_output_field, from);
+}
+
+/* Text of the column "prompt", as pre-training takes it. */
+static void set_plain(Port *port, PortDataset *dataset, const JsonValue *entry, const char *from)
+{
+    const char *column = named(entry, "columns", "prompt");
+    set_json(port, &dataset->target, KEY_dataset_type, "text", from);
+    set_json(port, &dataset->target, KEY_dataset_text_field, column ? column : "instruction", from);
+}
+
+static void set_layout(Port *port, PortDataset *dataset, const JsonValue *entry, const char *from)
+{
+    const char *formatting = "alpaca", *split;
+    int64_t     rows;
+    (void)json_get_str(entry, "formatting", &formatting);
+    if (port->is_pretraining)
+        set_plain(port, dataset, entry, from);
+    else if (strcmp(formatting, "alpaca") == 0)
+        set_instruction(port, dataset, entry, from);
+    else
+        set_conversation(port, dataset, entry, from);
+    if (!port->is_pretraining) {
+        set_column(port, dataset, entry, "system", KEY_dataset_system_prompt_field, from);
+        set_column(port, dataset, entry, "tools", KEY_dataset_tools_field, from);
+    }
+    if (json_get_str(entry, "split", &split)) set_json(port, &dataset->target, KEY_dataset_split, split, from);
+    if (json_get_int(entry, "num_samples", &rows))
+        set_json(port, &dataset->target, KEY_dataset_samples, arena_printf(port->arena, "%lld", (long long)rows), from);
+}
+
+/* Where the rows of an entry lie: a file beside the registry, or a repository of the hub. NULL: neither. */
+static const char *place_of(Port *port, const JsonValue *entry, const char *folder)
+{
+    const char *text;
+    if (json_get_str(entry, "hf_hub_url", &text) || json_get_str(entry, "ms_hub_url", &text)) return text;
+    if (!json_get_str(entry, "file_name", &text)) return NULL;
+    return text[0] == '/' ? text : arena_printf(port->arena, "%s/%s", folder, text);
+}
+
+static void add_entry(Port *port, const PortPair *pair, PortDatasets *list, const JsonValue *info, const char *folder, const char *name)
+{
+    const JsonValue *entry = json_get(info, name);
+    const char      *from = arena_printf(port->arena, "line %d: %s: %s", pair->key->line, pair->key->text.data, name);
+    if (!entry) {
+        port_problem(port, pair->value, "%s: %s/" REGISTRY " has no %.100s", pair->key->text.data, folder, name);
+        return;
+    }
+    if (is_refused(port, pair, entry, name)) return;
+    const char *place = place_of(port, entry, folder), *subset;
+    if (!place) {
+        port_problem(port, pair->value, "%s: %.100s names no file of %s/" REGISTRY, pair->key->text.data, name, folder);
+        return;
+    }
+    PortDataset *dataset = port_add_dataset(port, list, pair->value);
+    if (!dataset) return;
+    set_json(port, &dataset->target, KEY_dataset_path, place, from);
+    set_layout(port, dataset, entry, from);
+    if (json_get_str(entry, "subset", &subset) || json_get_str(entry, "folder", &subset))
+        port_tell(port, true, pair->key, "",
+                  arena_printf(port->arena, "%s: %s: all files of the repository are read; `surogate pull --dataset` with --include takes some",
+                               name, subset));
+}
+
+/* The folder that holds the registry: as the file says, from here or from a folder above the file. NULL: none. */
+static const char *find_folder(Port *port, const char *dir)
+{
+    bool        there = false;
+    const char *folder = dir, *base = port->path;
+    size_t      len = strlen(base);
+    for (;;) {
+        if (file_exists(arena_printf(port->arena, "%s/" REGISTRY, folder), &there) == OK && there) return folder;
+        status_clear();
+        while (len > 0 && base[len - 1] != '/') len--;
+        if (len == 0 || dir[0] == '/' || port->dataset_dir) return NULL;
+        folder = arena_printf(port->arena, "%.*s%s", (int)len, base, dir);
+        len--;
+    }
+}
+
+static bool open_registry(Port *port, const PortPair *pair, const char **out_folder, JsonValue *out)
+{
+    const char *said = port_text(port->root, "dataset_dir"), *dir = port->dataset_dir ? port->dataset_dir : said ? said : "data";
+    Str         text;
+    *out_folder = find_folder(port, dir);
+    if (!*out_folder) {
+        port_problem(port, pair->key, "%s: there is no %s/" REGISTRY ", which says what the names are; give its folder: --dataset-dir DIR",
+                     pair->key->text.data, dir);
+        return false;
+    }
+    const char *path = arena_printf(port->arena, "%s/" REGISTRY, *out_folder);
+    if (file_read(port->arena, path, MOST_REGISTRY_BYTES, &text) == OK && json_parse(port->arena, path, text.data, text.len, out) == OK)
+        return true;
+    port_problem(port, pair->key, "%s: %s", pair->key->text.data, status_message());
+    return false;
+}
+
+static void read_names(Port *port, const PortPair *pair, PortDatasets *list)
+{
+    JsonValue   info;
+    const char *folder, *stage = port_text(port->root, "stage");
+    port->is_pretraining = stage && strcmp(stage, "pt") == 0;
+    if (!open_registry(port, pair, &folder, &info)) return;
+    for (size_t i = 0; i < pair->value->count || (pair->value->type == YAML_SCALAR && i == 0); i++) {
+        const YamlNode *item = pair->value->type == YAML_SCALAR ? pair->value : pair->value->items[i];
+        for (const char *at = item->type == YAML_SCALAR ? item->text.data : ""; *at;) {
+            at += strspn(at, ", ");
+            size_t len = strcspn(at, ", ");
+            if (len) add_entry(port, pair, list, &info, folder, arena_strndup(port->arena, at, len));
+            at += len;
+        }
+    }
+}
+
+void port_read_registry(Port *port, const PortPair *pair)
+{
+    read_names(port, pair, &port->datasets);
+}
+
+void port_read_eval_registry(Port *port, const PortPair *pair)
+{
+    read_names(port, pair, &port->validation);
+}
