@@ -84,15 +84,32 @@ static void write_field(Port *port, const PortTarget *target, ConfigKey key, con
     if (option_read(&port->reader, &options[key], label, value, field_of(target, key))) target->from[key] = from;
 }
 
+/* 500_000, as YAML 1.1 has it. */
+static const YamlNode *without_underscores(Port *port, ConfigKey key, const YamlNode *value)
+{
+    bool is_number = options[key].kind == KIND_INT || options[key].kind == KIND_FLOAT;
+    if (!is_number || value->type != YAML_SCALAR || !strchr(value->text.data, '_')) return value;
+    if (value->text.len != strspn(value->text.data, "0123456789_.eE+-")) return value;
+    YamlNode *node = arena_new(port->arena, YamlNode);
+    char     *text = arena_strdup(port->arena, value->text.data), *out = text;
+    for (const char *at = text; *at; at++)
+        if (*at != '_') *out++ = *at;
+    *out = 0;
+    *node = *value;
+    node->text = str_of(text);
+    return node;
+}
+
 /* Whether the key is set already: its first value stays, and another one is told. */
 static bool is_taken(Port *port, const PortTarget *target, ConfigKey key, const YamlNode *value, const char *from)
 {
     if (!target->from[key]) return false;
-    StrBuf   text = {0}, given = {0};
+    StrBuf text = {0}, given = {0};
     config_print_value(&text, &options[key], field_of(target, key));
     if (value->type == YAML_SCALAR) strbuf_puts(&given, value->text.data);
     if (given.len && strcmp(strbuf_cstr(&text), given.data) != 0) {
-        const char *line = arena_printf(port->arena, "%s: %s is %s already (%s)", from, options[key].name, strbuf_cstr(&text), target->from[key]);
+        const char *line =
+            arena_printf(port->arena, "%s: %s is %s already (%s)", from, options[key].name, strbuf_cstr(&text), target->from[key]);
         str_list_push(port->arena, options[key].effect == EFFECT_RESULT ? &port->changes : &port->same, line);
     }
     strbuf_deinit(&text);
@@ -103,7 +120,7 @@ static bool is_taken(Port *port, const PortTarget *target, ConfigKey key, const 
 void port_take(Port *port, PortTarget *target, ConfigKey key, const YamlNode *value, const char *from)
 {
     if (yaml_is_null(value) || is_taken(port, target, key, value, from)) return;
-    write_field(port, target, key, value, from);
+    write_field(port, target, key, without_underscores(port, key, value), from);
 }
 
 /* A text of foreign.def as a value. */
@@ -162,7 +179,11 @@ static void apply_row(Port *port, const ForeignKey *row, const PortPair *pair)
 static void unknown_key(Port *port, const PortPair *pair)
 {
     const char *name = pair->key->text.data, *near = foreign_nearest(port->tool, pair->target->scope, name);
-    if (near)
+    bool        is_text = pair->value->type == YAML_SCALAR;
+    if (near && strcmp(near, name) == 0)
+        port_problem(port, pair->value, "%s%.100s: %s%.100s%s is no value that is known of this key", pair->target->prefix, name,
+                     is_text ? "\"" : "", is_text ? pair->value->text.data : yaml_type_name(pair->value), is_text ? "\"" : "");
+    else if (near)
         port_problem(port, pair->key, "%s%.100s: unknown key; did you mean %s?", pair->target->prefix, name, near);
     else
         port_tell(port, true, pair->key, pair->target->prefix, "no key that is known of this tool; it is left out");
@@ -178,7 +199,7 @@ static void port_value(Port *port, const PortPair *pair)
     }
     bool is_own = row->how == FOREIGN_TAKES || row->how == FOREIGN_READS;
     if (!is_own && !row->value && foreign_is_inert(pair->value)) return;
-    if (!is_own && pair->value->type == YAML_SEQUENCE) {
+    if (!is_own && row->value && pair->value->type == YAML_SEQUENCE) {
         for (size_t i = 0; i < pair->value->count; i++) {
             PortPair item = *pair;
             item.value = pair->value->items[i];
@@ -267,7 +288,8 @@ static void read_tree(Port *port)
     port_finish(port);
     set_defaults(port);
     drop_idle(port);
-    if (!port->config.model) port_problem(port, port->root, "no model is named: %s", port->tool == AXOLOTL ? "base_model" : "model_name_or_path");
+    if (!port->config.model)
+        port_problem(port, port->root, "no model is named: %s", port->tool == AXOLOTL ? "base_model" : "model_name_or_path");
     if (!port->datasets.count && !port->reader.num_problems) port_problem(port, port->root, "no datasets are named");
 }
 
@@ -389,7 +411,8 @@ void port_differences(const char *path, const Config *config, StrBuf *out)
         if (theirs.len) strbuf_printf(&list, "%s%s %s (there %s)", list.len ? ", " : "", options[row->key].name, ours.data, theirs.data);
     }
     if (list.len)
-        strbuf_printf(out, "%s has keys of %s (%s); what it leaves out has the defaults of this program: %s. `surogate port %s` writes %s's",
+        strbuf_printf(out,
+                      "%s has keys of %s (%s); what it leaves out has the defaults of this program: %s. `surogate port %s` writes %s's",
                       path, foreign_title(tool), key, list.data, path, foreign_title(tool));
     strbuf_deinit(&list);
     strbuf_deinit(&ours);

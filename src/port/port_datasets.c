@@ -101,8 +101,9 @@ static void tell_subset(Port *port, const PortPair *pair, const YamlNode *key_ma
 {
     for (size_t i = 0; i < key_map->count; i++)
         if (strcmp(key_map->keys[i]->text.data, name) == 0 && !foreign_is_inert(key_map->items[i]))
-            port_tell(port, true, key_map->keys[i], pair->target->prefix,
-                      "all files of the repository are read; `surogate pull --dataset` with --include takes some, and path names that folder");
+            port_tell(
+                port, true, key_map->keys[i], pair->target->prefix,
+                "all files of the repository are read; `surogate pull --dataset` with --include takes some, and path names that folder");
 }
 
 void port_read_dataset_path(Port *port, const PortPair *pair)
@@ -140,7 +141,7 @@ void port_read_roles_to_train(Port *port, const PortPair *pair)
     bool answers = false, others = false;
     for (size_t i = 0; i < pair->value->count || (pair->value->type == YAML_SCALAR && i == 0); i++) {
         const YamlNode *role = pair->value->type == YAML_SCALAR ? pair->value : pair->value->items[i];
-        bool is_answer = role->type == YAML_SCALAR && (!strcmp(role->text.data, "assistant") || !strcmp(role->text.data, "gpt"));
+        bool            is_answer = role->type == YAML_SCALAR && (!strcmp(role->text.data, "assistant") || !strcmp(role->text.data, "gpt"));
         answers |= is_answer;
         others |= !is_answer;
     }

@@ -34,19 +34,19 @@ struct PortPair {
 };
 
 struct Port {
-    Arena             *arena;
-    unsigned           tool;
-    const char        *path, *dataset_dir;
-    const YamlNode    *root;
-    Config             config;
-    const char        *from[CONFIG_KEY_COUNT];
-    PortTarget         run;
-    PortDatasets       datasets, validation;
-    StrList            changes, same; /* what has no counterpart and changes the result, and what doesn't */
-    bool               has_no_default[CONFIG_KEY_COUNT];
-    bool               is_pretraining;
-    StrBuf             problems;
-    ConfigReader       reader;
+    Arena          *arena;
+    unsigned        tool;
+    const char     *path, *dataset_dir;
+    const YamlNode *root;
+    Config          config;
+    const char     *from[CONFIG_KEY_COUNT];
+    PortTarget      run;
+    PortDatasets    datasets, validation;
+    StrList         changes, same; /* what has no counterpart and changes the result, and what doesn't */
+    bool            has_no_default[CONFIG_KEY_COUNT];
+    bool            is_pretraining;
+    StrBuf          problems;
+    ConfigReader    reader;
 };
 
 /* A member of a mapping; NULL: absent or null. */

@@ -148,7 +148,8 @@ static void read_steps(Port *port, const PortPair *pair, ConfigKey key)
     else if (steps > 0 && most > 0)
         set_number(port, key, ceil(steps * most), arena_printf(port->arena, "%s, of max_steps", from));
     else if (steps > 0)
-        port_tell(port, false, pair->key, "", arena_printf(port->arena, "a part of all steps; set %s to a number of them", options[key].name));
+        port_tell(port, false, pair->key, "",
+                  arena_printf(port->arena, "a part of all steps; set %s to a number of them", options[key].name));
     if (key == KEY_run_save_steps) port->has_no_default[key] = true;
 }
 
@@ -244,8 +245,7 @@ void port_read_targets(Port *port, const PortPair *pair)
         const YamlNode *item = pair->value->type == YAML_SCALAR ? pair->value : pair->value->items[i];
         if (item->type == YAML_SCALAR) fits = add_targets(port, pair, item->text.data, &names);
     }
-    if (fits && names.len)
-        port_set(port, pair->target, KEY_run_lora_target_modules, arena_printf(port->arena, "[%s]", names.data), from);
+    if (fits && names.len) port_set(port, pair->target, KEY_run_lora_target_modules, arena_printf(port->arena, "[%s]", names.data), from);
     strbuf_deinit(&names);
 }
 
@@ -316,7 +316,7 @@ static void finish_factory_precision(Port *port)
 /* Weights are in dtype (fp32 unless said), products in bf16 (unless said). */
 static void finish_trl_precision(Port *port, const char *dtype)
 {
-    bool off = port_is_false(port->root, "bf16"), is_low = is_word(dtype, "bfloat16", "auto") || is_word(dtype, "float16", "half");
+    bool        off = port_is_false(port->root, "bf16"), is_low = is_word(dtype, "bfloat16", "auto") || is_word(dtype, "float16", "half");
     const char *from = dtype ? "dtype" : "TRL's default: dtype float32, trl/trainer/model_config.py";
     set_dtype(port, off && !is_low ? "fp32" : "bf16", off ? "bf16: false" : "TRL's default: bf16, trl/trainer/base_config.py");
     if (!off && !is_low) keep_fp32(port, from);
@@ -346,12 +346,15 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
 
 static void finish_factory(Port *port)
 {
-    bool trains = port_is_true(port->root, "do_train"), other = port_is_true(port->root, "do_predict") || port_is_true(port->root, "do_eval");
+    bool trains = port_is_true(port->root, "do_train"),
+         other = port_is_true(port->root, "do_predict") || port_is_true(port->root, "do_eval");
     if (!trains && other) port_problem(port, port->root, "not supported here: it trains nothing (do_train isn't true)");
     if (port->is_pretraining && !port->from[KEY_run_sample_packing])
-        port_set(port, &port->run, KEY_run_sample_packing, "true", "LLaMA-Factory's default of stage pt: src/llamafactory/hparams/parser.py");
+        port_set(port, &port->run, KEY_run_sample_packing, "true",
+                 "LLaMA-Factory's default of stage pt: src/llamafactory/hparams/parser.py");
     if (port->config.sample_packing && port->from[KEY_run_sample_packing] && !port_is_true(port->root, "neat_packing"))
-        str_list_push(port->arena, &port->changes, "packing without neat_packing: documents of a sequence see each other there, and never here");
+        str_list_push(port->arena, &port->changes,
+                      "packing without neat_packing: documents of a sequence see each other there, and never here");
 }
 
 void port_finish(Port *port)

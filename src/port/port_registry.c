@@ -34,8 +34,8 @@ static void set_column(Port *port, PortDataset *dataset, const JsonValue *entry,
 static bool is_refused(Port *port, const PortPair *pair, const JsonValue *entry, const char *name)
 {
     static const char *const media[] = {"images", "videos", "audios"}, *const prefs[] = {"chosen", "rejected", "kto_tag"};
-    const char              *text;
-    bool                     ranking = false;
+    const char *text;
+    bool        ranking = false;
     for (int i = 0; i < 3; i++) {
         if (named(entry, "columns", media[i]))
             return port_problem(port, pair->value, "dataset %.80s: not supported here: images and sound", name), true;
@@ -135,8 +135,9 @@ static void add_entry(Port *port, const PortPair *pair, PortDatasets *list, cons
     set_layout(port, dataset, entry, from);
     if (json_get_str(entry, "subset", &subset) || json_get_str(entry, "folder", &subset))
         port_tell(port, true, pair->key, "",
-                  arena_printf(port->arena, "%s: %s: all files of the repository are read; `surogate pull --dataset` with --include takes some",
-                               name, subset));
+                  arena_printf(port->arena,
+                               "%s: %s: all files of the repository are read; `surogate pull --dataset` with --include takes some", name,
+                               subset));
 }
 
 /* The folder that holds the registry: as the file says, from here or from a folder above the file. NULL: none. */
@@ -159,6 +160,15 @@ static bool open_registry(Port *port, const PortPair *pair, const char **out_fol
 {
     const char *said = port_text(port->root, "dataset_dir"), *dir = port->dataset_dir ? port->dataset_dir : said ? said : "data";
     Str         text;
+    bool        is_remote = !port->dataset_dir && (strncmp(dir, "REMOTE:", 7) == 0 || strcmp(dir, "ONLINE") == 0);
+    if (is_remote) {
+        port_problem(
+            port, pair->key,
+            "dataset_dir: %.100s: a registry of the hub isn't read; `surogate pull --dataset ORG/NAME --all` prints the folder for "
+            "--dataset-dir",
+            dir);
+        return false;
+    }
     *out_folder = find_folder(port, dir);
     if (!*out_folder) {
         port_problem(port, pair->key, "%s: there is no %s/" REGISTRY ", which says what the names are; give its folder: --dataset-dir DIR",
