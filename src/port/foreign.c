@@ -47,7 +47,7 @@ Status foreign_find(const char *name, unsigned *out_tool)
     const char *names[NUM_TOOLS];
     int         index;
     for (int i = 0; i < NUM_TOOLS; i++) names[i] = tools[i].name;
-    TRY(find_name("tool of the", name, names, NUM_TOOLS, &index));
+    TRY(find_name("tool", name, names, NUM_TOOLS, &index));
     *out_tool = tools[index].tool;
     return OK;
 }

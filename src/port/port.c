@@ -151,9 +151,11 @@ void port_unset(Port *port, PortTarget *target, ConfigKey key)
 
 /* ---- rows ---- */
 
-static void apply_row(Port *port, const ForeignKey *row, const PortPair *pair)
+/* item: of a list whose items mean different things; NULL: the whole value. */
+static void apply_row(Port *port, const ForeignKey *row, const PortPair *pair, const char *item)
 {
-    const char *prefix = pair->target->prefix, *from = port_origin(port, pair->key, prefix);
+    const char *prefix = pair->target->prefix, *from = port_origin(port, pair->key, prefix), *text = row->text;
+    if (item && text) text = arena_printf(port->arena, "%s: %s", item, text);
     switch (row->how) {
     case FOREIGN_TAKES:
         port_take(port, pair->target, row->key, pair->value, from);
@@ -161,11 +163,11 @@ static void apply_row(Port *port, const ForeignKey *row, const PortPair *pair)
     case FOREIGN_MEANS:
     case FOREIGN_DIFFERS:
         port_set(port, pair->target, row->key, row->ours, from);
-        if (row->text) port_tell(port, row->how == FOREIGN_DIFFERS, pair->key, prefix, row->text);
+        if (text) port_tell(port, row->how == FOREIGN_DIFFERS, pair->key, prefix, text);
         break;
     case FOREIGN_NOTHING:
     case FOREIGN_LOST:
-        port_tell(port, row->how == FOREIGN_LOST, pair->key, prefix, row->text);
+        port_tell(port, row->how == FOREIGN_LOST, pair->key, prefix, text);
         break;
     case FOREIGN_LACKS:
         port_problem(port, pair->key, "%s%s: not supported here: %s", prefix, pair->key->text.data, row->text);
@@ -204,11 +206,11 @@ static void port_value(Port *port, const PortPair *pair)
             PortPair item = *pair;
             item.value = pair->value->items[i];
             const ForeignKey *of_item = foreign_row(port->tool, pair->target->scope, pair->key->text.data, item.value);
-            if (of_item && item.value->type != YAML_SEQUENCE) apply_row(port, of_item, &item);
+            if (of_item && item.value->type == YAML_SCALAR) apply_row(port, of_item, &item, item.value->text.data);
         }
         return;
     }
-    for (; row; row = foreign_next(row, port->tool)) apply_row(port, row, pair);
+    for (; row; row = foreign_next(row, port->tool)) apply_row(port, row, pair, NULL);
 }
 
 void port_mapping(Port *port, const YamlNode *map, PortTarget *target, PortDataset *dataset)
@@ -284,6 +286,8 @@ static void read_tree(Port *port)
     for (int i = 0; i < CONFIG_KEY_COUNT; i++)
         if (options[i].scope == SCOPE_run) option_reset(port->arena, &options[i], field_of(&port->run, i));
     port_mapping(port, port->root, &port->run, NULL);
+    port->config.datasets.count = port->datasets.count; /* what needs them asks for no more */
+    port->config.validation_datasets.count = port->validation.count;
     port_finish_datasets(port);
     port_finish(port);
     set_defaults(port);

@@ -31,7 +31,6 @@ void port_read_schedule(Port *port, const PortPair *pair)
         return;
     }
     port_set(port, pair->target, KEY_run_lr_scheduler_type, "constant", from);
-    port_replace(port, pair->target, KEY_run_warmup_ratio, "0", arena_printf(port->arena, "%s; constant doesn't warm up there", from));
 }
 
 /* A number of steps, or a part of all of them. */
@@ -74,14 +73,28 @@ static void read_schedule_member(Port *port, const YamlNode *key, const YamlNode
         port_problem(port, key, "lr_scheduler_kwargs.%.80s: not supported here: final_lr_fraction and cooldown_steps shape the end", name);
 }
 
+/* The schedule `constant` has no warm-up there, whatever the file says of it. */
+static void drop_warmup_of_constant(Port *port)
+{
+    static const ConfigKey keys[] = {KEY_run_warmup_steps, KEY_run_warmup_ratio};
+    const char            *name = port_text(port->root, "lr_scheduler_type");
+    if (!name) name = port_text(port->root, "lr_scheduler");
+    if (!name || strcmp(name, "constant") != 0) return;
+    for (int i = 0; i < 2; i++) {
+        if (port->from[keys[i]])
+            str_list_push(port->arena, &port->same, arena_printf(port->arena, "%s: constant doesn't warm up there", port->from[keys[i]]));
+        port_unset(port, &port->run, keys[i]);
+    }
+    port_set(port, &port->run, KEY_run_warmup_ratio, "0", "constant doesn't warm up there");
+}
+
 static void finish_schedule(Port *port)
 {
     const YamlNode *members = port_get(port->root, "lr_scheduler_kwargs");
     for (size_t i = 0; members && members->type == YAML_MAPPING && i < members->count; i++)
         if (members->keys[i]->type == YAML_SCALAR && !yaml_is_null(members->items[i]))
             read_schedule_member(port, members->keys[i], members->items[i]);
-    const char *name = port_text(port->root, port->tool == AXOLOTL ? "lr_scheduler" : "lr_scheduler_type");
-    if (name && strcmp(name, "constant") == 0) port_unset(port, &port->run, KEY_run_warmup_steps);
+    drop_warmup_of_constant(port);
     if (port->from[KEY_run_warmup_steps]) {
         port_unset(port, &port->run, KEY_run_warmup_ratio); /* as in each of the tools */
         port->has_no_default[KEY_run_warmup_ratio] = true;
@@ -329,6 +342,11 @@ static void finish_precision(Port *port)
     if (port->tool == AXOLOTL) finish_axolotl_precision(port, dtype);
     if (port->tool == LLAMAFACTORY) finish_factory_precision(port);
     if (port->tool == TRL) finish_trl_precision(port, dtype);
+    if (port->from[KEY_run_lora_dtype] && port->config.model_dtype == OPT_FLOAT_FP32) {
+        str_list_push(port->arena, &port->changes,
+                      arena_printf(port->arena, "%s: adapters beside a base in fp32 are in fp32", port->from[KEY_run_lora_dtype]));
+        port_unset(port, &port->run, KEY_run_lora_dtype);
+    }
 }
 
 /* ---- what else keys mean together ---- */

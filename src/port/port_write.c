@@ -74,6 +74,6 @@ void port_write(const Port *port, StrBuf *out)
     put_comment(out, arena_printf(port->arena, "Ported from %s, a run file of %s. Train with: surogate %s", name ? name + 1 : port->path,
                                   foreign_title(port->tool), port->is_pretraining ? "pt" : "sft"));
     put_keys(port, out);
-    put_list(out, "No counterpart, or another one: the result changes.", &port->changes);
+    put_list(out, "No counterpart, or not the same one: the result may change.", &port->changes);
     put_list(out, "No counterpart: the result is the same.", &port->same);
 }
