@@ -100,7 +100,7 @@ static const YamlNode *first_file(const YamlNode *map, const YamlNode **out_list
 static void tell_subset(Port *port, const PortPair *pair, const YamlNode *key_map, const char *name)
 {
     for (size_t i = 0; i < key_map->count; i++)
-        if (strcmp(key_map->keys[i]->text.data, name) == 0 && !foreign_is_inert(key_map->items[i]))
+        if (key_map->keys[i]->type == YAML_SCALAR && strcmp(key_map->keys[i]->text.data, name) == 0 && !foreign_is_inert(key_map->items[i]))
             port_tell(
                 port, true, key_map->keys[i], pair->target->prefix,
                 "all files of the repository are read; `surogate pull --dataset` with --include takes some, and path names that folder");

@@ -355,7 +355,8 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
 {
     bool other = false;
     for (size_t i = 0; pair->value->type == YAML_MAPPING && i < pair->value->count; i++)
-        other |= !foreign_is_inert(pair->value->items[i]) && strcmp(pair->value->keys[i]->text.data, "pad_token") != 0;
+        other |= !foreign_is_inert(pair->value->items[i]) &&
+                 (pair->value->keys[i]->type != YAML_SCALAR || strcmp(pair->value->keys[i]->text.data, "pad_token") != 0);
     if (other)
         port_tell(port, true, pair->key, "", "special tokens are the model's own; the result is the same where these are they");
     else if (!foreign_is_inert(pair->value))
