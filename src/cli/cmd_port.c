@@ -29,7 +29,7 @@ Status cmd_port(CliArgs *args)
     const char *out = NULL;
     bool        done;
     const Flag  flags[] = {
-         {"--from", FLAG_TEXT, &options.from, "TOOL", "whose file it is: axolotl, llamafactory or trl (by its keys)"},
+         {"--from", FLAG_TEXT, &options.from, "TOOL", "whose file it is: axolotl, llamafactory, llamafactory-v1 or trl (by its keys)"},
          {"--out", FLAG_TEXT, &out, "FILE", "where to write the run file (stdout)"},
          {"--dataset-dir", FLAG_TEXT, &options.dataset_dir, "DIR", "folder of LLaMA-Factory's dataset_info.json (dataset_dir of the file)"},
     };

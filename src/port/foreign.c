@@ -32,7 +32,10 @@ const size_t num_foreign_defaults = sizeof foreign_defaults / sizeof *foreign_de
 static const struct {
     unsigned    tool;
     const char *name, *title;
-} tools[] = {{AXOLOTL, "axolotl", "Axolotl"}, {LLAMAFACTORY, "llamafactory", "LLaMA-Factory"}, {TRL, "trl", "TRL"}};
+} tools[] = {{AXOLOTL, "axolotl", "Axolotl"},
+             {LLAMAFACTORY, "llamafactory", "LLaMA-Factory"},
+             {FACTORY_V1, "llamafactory-v1", "LLaMA-Factory v1"},
+             {TRL, "trl", "TRL"}};
 enum { NUM_TOOLS = sizeof tools / sizeof *tools };
 
 const char *foreign_title(unsigned tool)

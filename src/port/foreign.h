@@ -5,7 +5,7 @@
 #include "config/options.h"
 
 /* Tools as bits, so that a row can be of several. TRAINER: those whose keys are those of transformers' Trainer. */
-enum { AXOLOTL = 1, LLAMAFACTORY = 2, TRL = 4, TRAINER = LLAMAFACTORY | TRL, EVERY = AXOLOTL | TRAINER };
+enum { AXOLOTL = 1, LLAMAFACTORY = 2, TRL = 4, FACTORY_V1 = 8, TRAINER = LLAMAFACTORY | TRL, EVERY = AXOLOTL | TRAINER };
 
 typedef struct Port     Port;
 typedef struct PortPair PortPair;
@@ -47,7 +47,7 @@ extern const size_t         num_foreign_defaults;
 /* "Axolotl", of one tool. */
 const char *foreign_title(unsigned tool);
 
-/* The tool of that name, as --from takes it: axolotl, llamafactory, trl. ERR_INVALID lists them. */
+/* The tool of that name, as --from takes it: axolotl, llamafactory, llamafactory-v1, trl. ERR_INVALID lists them. */
 NODISCARD Status foreign_find(const char *name, unsigned *out_tool);
 
 /* The first row for a key and its value, NULL: the tool has none. */

@@ -191,8 +191,7 @@ static void unknown_key(Port *port, const PortPair *pair)
         port_tell(port, true, pair->key, pair->target->prefix, "no key that is known of this tool; it is left out");
 }
 
-/* A value by its row; a list whose rows differ by value is read item by item. */
-static void port_value(Port *port, const PortPair *pair)
+void port_value(Port *port, const PortPair *pair)
 {
     const ForeignKey *row = foreign_row(port->tool, pair->target->scope, pair->key->text.data, pair->value);
     if (!row) {
@@ -277,8 +276,14 @@ static Status find_tool(const YamlNode *root, const PortOptions *given, const ch
 {
     if (given->from) return foreign_find(given->from, out);
     *out = foreign_recognise(root, NULL);
-    FAIL_IF(!*out, ERR_INVALID, "%s: its keys don't tell which tool it is for; say --from axolotl, llamafactory or trl", path);
+    FAIL_IF(!*out, ERR_INVALID, "%s: its keys don't tell which tool it is for; say --from axolotl, llamafactory, llamafactory-v1 or trl",
+            path);
     return OK;
+}
+
+static const char *model_key(unsigned tool)
+{
+    return tool == AXOLOTL ? "base_model" : tool == FACTORY_V1 ? "model" : "model_name_or_path";
 }
 
 static void read_tree(Port *port)
@@ -292,8 +297,7 @@ static void read_tree(Port *port)
     port_finish(port);
     set_defaults(port);
     drop_idle(port);
-    if (!port->config.model)
-        port_problem(port, port->root, "no model is named: %s", port->tool == AXOLOTL ? "base_model" : "model_name_or_path");
+    if (!port->config.model) port_problem(port, port->root, "no model is named: %s", model_key(port->tool));
     if (!port->datasets.count && !port->reader.num_problems) port_problem(port, port->root, "no datasets are named");
 }
 

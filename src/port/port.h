@@ -4,7 +4,7 @@
 #include "config/config.h"
 
 typedef struct PortOptions {
-    const char *from;        /* axolotl, llamafactory, trl; NULL: by the keys of the file */
+    const char *from;        /* axolotl, llamafactory, llamafactory-v1, trl; NULL: by the keys of the file */
     const char *dataset_dir; /* folder of LLaMA-Factory's dataset_info.json; NULL: as the file says */
 } PortOptions;
 

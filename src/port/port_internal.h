@@ -72,6 +72,8 @@ void port_unset(Port *port, PortTarget *target, ConfigKey key);
 void port_tell(Port *port, bool changes, const YamlNode *key, const char *prefix, const char *text);
 void port_problem(Port *port, const YamlNode *key, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
+/* A value by its row; a list whose rows differ by value is read item by item. */
+void port_value(Port *port, const PortPair *pair);
 /* Reads a mapping's pairs by the rows of its scope. */
 void port_mapping(Port *port, const YamlNode *map, PortTarget *target, PortDataset *dataset);
 

@@ -11,6 +11,37 @@ void port_read_later(Port *port, const PortPair *pair)
     (void)pair;
 }
 
+/* Each member of a mapping has a row of its own, "name.member". */
+void port_read_members(Port *port, const PortPair *pair)
+{
+    if (pair->value->type != YAML_MAPPING) {
+        port_problem(port, pair->value, "%s: expected a mapping, found %s", pair->key->text.data, yaml_type_name(pair->value));
+        return;
+    }
+    for (size_t i = 0; i < pair->value->count; i++) {
+        const YamlNode *member = pair->value->keys[i];
+        YamlNode       *key = arena_new(port->arena, YamlNode);
+        PortPair        inner = *pair;
+        if (member->type != YAML_SCALAR || yaml_is_null(pair->value->items[i])) continue;
+        *key = *member;
+        key->text = str_of(arena_printf(port->arena, "%s.%s", pair->key->text.data, member->text.data));
+        inner.key = key;
+        inner.value = pair->value->items[i];
+        port_value(port, &inner);
+    }
+}
+
+void port_read_betas(Port *port, const PortPair *pair)
+{
+    const char *from = port_origin(port, pair->key, "");
+    if (pair->value->type != YAML_SEQUENCE || pair->value->count != 2) {
+        port_problem(port, pair->value, "%s: expected a list of two numbers", pair->key->text.data);
+        return;
+    }
+    port_take(port, pair->target, KEY_run_adamw_beta1, pair->value->items[0], from);
+    port_take(port, pair->target, KEY_run_adamw_beta2, pair->value->items[1], from);
+}
+
 void port_read_revision(Port *port, const PortPair *pair)
 {
     const char *model = port_text(port->root, port->tool == AXOLOTL ? "base_model" : "model_name_or_path");
@@ -128,13 +159,14 @@ static void finish_axolotl_warmup(Port *port)
 
 static void finish_batch(Port *port)
 {
-    const YamlNode *size = port_get(port->root, "batch_size");
+    const YamlNode *size = port_get(port->root, port->tool == AXOLOTL ? "batch_size" : "global_batch_size");
     double          rows, micro = (double)(port->from[KEY_run_per_device_train_batch_size] ? port->config.per_device_train_batch_size : 1);
-    if (port->tool != AXOLOTL || !port_number(size, &rows)) return;
+    if (!(port->tool & (AXOLOTL | FACTORY_V1)) || !port_number(size, &rows)) return;
     if (port->from[KEY_run_gradient_accumulation_steps])
         str_list_push(port->arena, &port->same, "batch_size: gradient_accumulation_steps says it");
     else
-        set_number(port, KEY_run_gradient_accumulation_steps, fmax(1, floor(rows / micro)), "batch_size / micro_batch_size");
+        set_number(port, KEY_run_gradient_accumulation_steps, fmax(1, floor(rows / micro)),
+                   "batch size / micro_batch_size, with one device");
 }
 
 void port_read_held_out(Port *port, const PortPair *pair)

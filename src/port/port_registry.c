@@ -140,18 +140,18 @@ static void add_entry(Port *port, const PortPair *pair, PortDatasets *list, cons
                                subset));
 }
 
-/* The folder that holds the registry: as the file says, from here or from a folder above the file. NULL: none. */
-static const char *find_folder(Port *port, const char *dir)
+/* A path of the file as it is from here, or from a folder above the file; NULL: it is in none. */
+static const char *find_path(Port *port, const char *path, bool is_given)
 {
     bool        there = false;
-    const char *folder = dir, *base = port->path;
+    const char *found = path, *base = port->path;
     size_t      len = strlen(base);
     for (;;) {
-        if (file_exists(arena_printf(port->arena, "%s/" REGISTRY, folder), &there) == OK && there) return folder;
+        if (file_exists(found, &there) == OK && there) return found;
         status_clear();
         while (len > 0 && base[len - 1] != '/') len--;
-        if (len == 0 || dir[0] == '/' || port->dataset_dir) return NULL;
-        folder = arena_printf(port->arena, "%.*s%s", (int)len, base, dir);
+        if (len == 0 || path[0] == '/' || is_given) return NULL;
+        found = arena_printf(port->arena, "%.*s%s", (int)len, base, path);
         len--;
     }
 }
@@ -169,13 +169,13 @@ static bool open_registry(Port *port, const PortPair *pair, const char **out_fol
             dir);
         return false;
     }
-    *out_folder = find_folder(port, dir);
-    if (!*out_folder) {
+    const char *path = find_path(port, arena_printf(port->arena, "%s/" REGISTRY, dir), port->dataset_dir != NULL);
+    if (!path) {
         port_problem(port, pair->key, "%s: there is no %s/" REGISTRY ", which says what the names are; give its folder: --dataset-dir DIR",
                      pair->key->text.data, dir);
         return false;
     }
-    const char *path = arena_printf(port->arena, "%s/" REGISTRY, *out_folder);
+    *out_folder = arena_strndup(port->arena, path, strlen(path) - strlen("/" REGISTRY));
     if (file_read(port->arena, path, MOST_REGISTRY_BYTES, &text) == OK && json_parse(port->arena, path, text.data, text.len, out) == OK)
         return true;
     port_problem(port, pair->key, "%s: %s", pair->key->text.data, status_message());
@@ -207,4 +207,75 @@ void port_read_registry(Port *port, const PortPair *pair)
 void port_read_eval_registry(Port *port, const PortPair *pair)
 {
     read_names(port, pair, &port->validation);
+}
+
+/* ---- version 1: a YAML file of datasets, or one dataset ---- */
+
+static void set_v1_layout(Port *port, const PortPair *pair, PortDataset *dataset, const char *converter, const char *from)
+{
+    if (strcmp(converter, "sharegpt") == 0) {
+        set_json(port, &dataset->target, KEY_dataset_type, "conversation", from);
+        set_json(port, &dataset->target, KEY_dataset_messages_field, "conversations", from);
+    } else if (strcmp(converter, "alpaca") == 0) {
+        set_json(port, &dataset->target, KEY_dataset_type, "instruction", from);
+    } else if (strcmp(converter, "pair") == 0) {
+        port_problem(port, pair->value, "%s: not supported here: preferences and rewards", pair->key->text.data);
+    } else if (*converter) {
+        port_problem(port, pair->value, "%s: not supported here: %.80s: a layout that isn't read here", pair->key->text.data, converter);
+    }
+}
+
+static void add_v1_entry(Port *port, const PortPair *pair, PortDatasets *list, const char *name, const YamlNode *entry)
+{
+    static const struct {
+        const char *name;
+        ConfigKey   key;
+    } keys[] = {{"split", KEY_dataset_split}, {"size", KEY_dataset_samples}, {"weight", KEY_dataset_weight}};
+    const char  *from = arena_printf(port->arena, "line %d: %s: %s", pair->key->line, pair->key->text.data, name);
+    const char  *path = port_text(entry, "path"), *source = port_text(entry, "source"), *converter = port_text(entry, "converter");
+    PortDataset *dataset = path ? port_add_dataset(port, list, pair->value) : NULL;
+    const char  *found = path && source && strcmp(source, "local") == 0 ? find_path(port, path, false) : NULL;
+    if (!path) port_problem(port, pair->value, "%s: %.80s has no path", pair->key->text.data, name);
+    if (!dataset) return;
+    set_json(port, &dataset->target, KEY_dataset_path, found ? found : path, from);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (port_get(entry, keys[i].name)) port_take(port, &dataset->target, keys[i].key, port_get(entry, keys[i].name), from);
+    set_v1_layout(port, pair, dataset, converter ? converter : "", from);
+}
+
+static void read_v1_list(Port *port, const PortPair *pair, PortDatasets *list, const char *path)
+{
+    Str       text;
+    YamlNode *root;
+    if (file_read(port->arena, path, YAML_MAX_BYTES, &text) != OK || yaml_parse(port->arena, path, text.data, text.len, &root) != OK) {
+        port_problem(port, pair->value, "%s: %s", pair->key->text.data, status_message());
+        return;
+    }
+    for (size_t i = 0; root->type == YAML_MAPPING && i < root->count; i++)
+        if (root->keys[i]->type == YAML_SCALAR) add_v1_entry(port, pair, list, root->keys[i]->text.data, root->items[i]);
+}
+
+static void read_v1(Port *port, const PortPair *pair, PortDatasets *list)
+{
+    const char *name = pair->value->type == YAML_SCALAR ? pair->value->text.data : "", *end = strrchr(name, '.');
+    if (!end || strcmp(end, ".yaml") != 0) {
+        PortDataset *dataset = port_add_dataset(port, list, pair->value);
+        if (dataset) port_take(port, &dataset->target, KEY_dataset_path, pair->value, port_origin(port, pair->key, ""));
+        return;
+    }
+    const char *path = find_path(port, name, false);
+    if (path)
+        read_v1_list(port, pair, list, path);
+    else
+        port_problem(port, pair->value, "%s: %.200s: no such file here or in a folder above the run file", pair->key->text.data, name);
+}
+
+void port_read_v1_dataset(Port *port, const PortPair *pair)
+{
+    read_v1(port, pair, &port->datasets);
+}
+
+void port_read_v1_eval_dataset(Port *port, const PortPair *pair)
+{
+    read_v1(port, pair, &port->validation);
 }

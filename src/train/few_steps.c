@@ -18,11 +18,12 @@ static bool packs(const Config *config, const LoaderStats *stats)
 
 static void tell_packing(const LoaderStats *stats, int64_t steps, int64_t per_step, StrBuf *notes)
 {
-    log_note(notes, true,
-             "%lld %s: sample_packing, true unless set, puts %lld documents into %lld %s, and a step takes %lld; with sample_packing: false "
-             "each has a sequence of its own",
-             (long long)steps, plural(steps, "step", "steps"), (long long)stats->num_used, (long long)stats->num_rows,
-             plural(stats->num_rows, "sequence", "sequences"), (long long)per_step);
+    log_note(
+        notes, true,
+        "%lld %s: sample_packing, true unless set, puts %lld documents into %lld %s, and a step takes %lld; with sample_packing: false "
+        "each has a sequence of its own",
+        (long long)steps, plural(steps, "step", "steps"), (long long)stats->num_used, (long long)stats->num_rows,
+        plural(stats->num_rows, "sequence", "sequences"), (long long)per_step);
 }
 
 /* Of a batch that the run file leaves to a default. */
@@ -32,7 +33,8 @@ static void tell_key(const Config *config, const LoaderStats *stats, int64_t ste
     const char *key = accumulates ? "gradient_accumulation_steps" : "per_device_train_batch_size";
     int64_t     value = accumulates ? config->gradient_accumulation_steps : config->per_device_train_batch_size;
     if (value > 1 && (accumulates || !config->origin[KEY_run_per_device_train_batch_size]))
-        log_note(notes, true, "%lld %s: %s, %lld unless set, makes a step of %lld sequences, and there %s %lld; a smaller one makes more steps",
+        log_note(notes, true,
+                 "%lld %s: %s, %lld unless set, makes a step of %lld sequences, and there %s %lld; a smaller one makes more steps",
                  (long long)steps, plural(steps, "step", "steps"), key, (long long)value, (long long)per_step,
                  plural(stats->num_rows, "is", "are"), (long long)stats->num_rows);
 }

@@ -56,7 +56,7 @@ refused "no words" 2 "usage: surogate port" -- port
 echo '- a' > "$dir/list.yaml"
 refused "a list" 2 "expected lines of" -- port "$dir/list.yaml"
 printf 'learning_rate: 1e-4\nseed: 3\n' > "$dir/any.yaml"
-refused "whose file it is" 2 "say --from axolotl, llamafactory or trl" -- port "$dir/any.yaml"
+refused "whose file it is" 2 "say --from axolotl, llamafactory, llamafactory-v1 or trl" -- port "$dir/any.yaml"
 refused "another tool" 2 "there is no tool unsloth" "axolotl" -- port "$dir/any.yaml" --from unsloth
 refused "no model" 2 "no model is named: base_model" -- port "$dir/any.yaml" --from axolotl
 printf 'model_name_or_path: a/b\ndataset: x\n' > "$dir/broken.yaml"
