@@ -123,18 +123,31 @@ void port_take(Port *port, PortTarget *target, ConfigKey key, const YamlNode *va
     write_field(port, target, key, without_underscores(port, key, value), from);
 }
 
-/* A text of foreign.def as a value. */
-static const YamlNode *as_value(Port *port, const char *text)
+static YamlNode *as_text(Port *port, const char *text, size_t len)
 {
     YamlNode *node = arena_new(port->arena, YamlNode);
-    *node = (YamlNode){.type = YAML_SCALAR, .is_plain = true, .source = port->path, .text = str_of(text)};
-    if (text[0] == '[') CHECK(yaml_parse(port->arena, port->path, text, strlen(text), &node) == OK);
+    *node = (YamlNode){.type = YAML_SCALAR, .is_plain = true, .source = port->path, .text = {arena_strndup(port->arena, text, len), len}};
     return node;
+}
+
+/* A text of ours as a value: "[a, b]" where the key takes a list. */
+static const YamlNode *as_value(Port *port, ConfigKey key, const char *text)
+{
+    if (options[key].kind != KIND_LIST || text[0] != '[') return as_text(port, text, strlen(text));
+    YamlNode *list = arena_new(port->arena, YamlNode);
+    *list = (YamlNode){.type = YAML_SEQUENCE, .source = port->path, .items = arena_array(port->arena, YamlNode *, strlen(text))};
+    for (const char *at = text + 1; *at && *at != ']';) {
+        size_t len = strcspn(at, ",]");
+        list->items[list->count++] = as_text(port, at, len);
+        at += len;
+        at += strspn(at, ", ");
+    }
+    return list;
 }
 
 void port_set(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from)
 {
-    port_take(port, target, key, as_value(port, value), from);
+    port_take(port, target, key, as_value(port, key, value), from);
 }
 
 void port_replace(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from)
@@ -393,7 +406,7 @@ static void write_other(Arena *arena, const ForeignDefault *row, const Config *c
     strbuf_clear(ours);
     strbuf_clear(out);
     config_print_value(ours, option, field);
-    CHECK(option_read(&reader, option, option->name, as_value(&port, default_text(arena, row, &other)), field));
+    CHECK(option_read(&reader, option, option->name, as_value(&port, row->key, default_text(arena, row, &other)), field));
     config_print_value(out, option, field);
     if (strcmp(strbuf_cstr(ours), strbuf_cstr(out)) == 0) strbuf_clear(out);
     strbuf_deinit(&notes);
