@@ -69,6 +69,10 @@ printf 'base_model: "a\\nb: c"\ndatasets: [{path: "x # y\\n- z", type: alpaca}]\
 run port "$dir/signs.yaml"
 check "signs in values stay in their value" grep -qF 'model: "a\nb: c"' "$dir/out"
 
+printf 'base_model: a\nadapter: lora\nlora_target_modules: ["q: x", "\x27"]\ndatasets: [{path: x, type: alpaca}]\n' > "$dir/signs.yaml"
+run port "$dir/signs.yaml"
+check "signs in names of layers: $(cat "$dir/err")" [ "$status" = 0 ]
+
 # A foreign file that is given to plan or sft: refused ones name port, those that run say what differs.
 for command in plan sft pt; do
     refused "$command: a foreign file" 2 "looks like a run file of Axolotl (base_model)" "surogate port $cases/axolotl-alpaca-lora.yaml" -- \
