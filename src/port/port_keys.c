@@ -383,6 +383,21 @@ static void finish_precision(Port *port)
 
 /* ---- what else keys mean together ---- */
 
+/* Patterns of what isn't frozen. Those of a whole language model freeze what isn't of it, as its vision tower. */
+void port_read_unfrozen(Port *port, const PortPair *pair)
+{
+    bool is_whole = false;
+    for (size_t i = 0; pair->value->type == YAML_SEQUENCE && i < pair->value->count; i++) {
+        const char *text = pair->value->items[i]->type == YAML_SCALAR ? pair->value->items[i]->text.data : "";
+        text += *text == '^';
+        is_whole |= !strcmp(text, "model.language_model.*") || !strcmp(text, "language_model.*") || !strcmp(text, "model.*");
+    }
+    if (is_whole)
+        port_tell(port, false, pair->key, "", "the whole language model is trained");
+    else if (!foreign_is_inert(pair->value))
+        port_problem(port, pair->key, "%s: not supported here: frozen layers", pair->key->text.data);
+}
+
 void port_read_special_tokens(Port *port, const PortPair *pair)
 {
     bool other = false;
