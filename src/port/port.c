@@ -272,17 +272,22 @@ static void set_defaults(Port *port)
 }
 
 /* Keys without effect beside the others aren't written. */
-static void drop_idle(Port *port)
+static void drop_idle(Port *port, PortTarget *target)
 {
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
-        if (!port->from[i] || options[i].kind == KIND_DATASETS) continue;
-        if (!option_is_on(&options[i], field_of(&port->run, i)) || !option_unmet(i, &port->config)) continue;
+        if (!target->from[i] || options[i].kind == KIND_DATASETS) continue;
+        if (!option_is_on(&options[i], field_of(target, i)) || !option_unmet(i, target->base)) continue;
         StrBuf text = {0};
-        option_write_need(&text, option_unmet(i, &port->config), "");
-        str_list_push(port->arena, &port->same, arena_printf(port->arena, "%s: no effect %s", port->from[i], strbuf_cstr(&text)));
+        option_write_need(&text, option_unmet(i, target->base), "");
+        str_list_push(port->arena, &port->same, arena_printf(port->arena, "%s: no effect %s", target->from[i], strbuf_cstr(&text)));
         strbuf_deinit(&text);
-        port->from[i] = NULL;
+        target->from[i] = NULL;
     }
+}
+
+static void drop_idle_of(Port *port, PortDatasets *list)
+{
+    for (size_t i = 0; i < list->count; i++) drop_idle(port, &list->items[i]->target);
 }
 
 static Status find_tool(const YamlNode *root, const PortOptions *given, const char *path, unsigned *out)
@@ -309,7 +314,9 @@ static void read_tree(Port *port)
     port_finish_datasets(port);
     port_finish(port);
     set_defaults(port);
-    drop_idle(port);
+    drop_idle(port, &port->run);
+    drop_idle_of(port, &port->datasets);
+    drop_idle_of(port, &port->validation);
     if (!port->config.model) port_problem(port, port->root, "no model is named: %s", model_key(port->tool));
     if (!port->datasets.count && !port->reader.num_problems) port_problem(port, port->root, "no datasets are named");
 }

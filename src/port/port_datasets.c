@@ -1,4 +1,5 @@
 /* Datasets of Axolotl and TRL, whose items name a layout. */
+#include "files/file.h"
 #include "port/port_internal.h"
 
 #include <fnmatch.h>
@@ -37,11 +38,11 @@ static void apply_layout(Port *port, const PortPair *pair, const Layout *layout)
     port->is_pretraining |= strcmp(layout->type, "text") == 0;
 }
 
-/* A format of Axolotl's with the system prompt in front, as one of ours. */
+/* A format of Axolotl's with the system prompt in front, that of the file or of the row, as one of ours. */
 static const char *whole_format(Port *port, const YamlNode *type, const char *format)
 {
     const char *system = port_text(type, "system_prompt"), *frame = port_text(type, "system_format");
-    if (!system || !*system) return format;
+    if (!system || !*system) return arena_printf(port->arena, "%s%s", frame ? frame : "{system}", format);
     const char *place = frame ? strstr(frame, "{system}") : NULL;
     if (!place) return arena_printf(port->arena, "%s%s", frame ? frame : system, format);
     return arena_printf(port->arena, "%.*s%s%s%s", (int)(place - frame), frame, system, place + strlen("{system}"), format);
@@ -55,17 +56,20 @@ static void read_own_layout(Port *port, const PortPair *pair)
         ConfigKey   key;
     } fields[] = {{"field_instruction", KEY_dataset_instruction_field},
                   {"field_input", KEY_dataset_input_field},
-                  {"field_output", KEY_dataset_output_field},
-                  {"field_system", KEY_dataset_system_prompt_field}};
+                  {"field_output", KEY_dataset_output_field}};
     const YamlNode *type = pair->value;
     const char     *from = port_origin(port, pair->key, pair->target->prefix);
     const char     *format = port_text(type, "format"), *alone = port_text(type, "no_input_format");
+    const char     *system = port_text(type, "system_prompt"), *column = port_text(type, "field_system");
     port_set(port, pair->target, KEY_dataset_type, "instruction", from);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         set_text(port, pair->target, fields[i].key, port_text(type, fields[i].name), from);
     set_text(port, pair->target, KEY_dataset_prompt_format, whole_format(port, type, format ? format : "{instruction} {input} "), from);
     set_text(port, pair->target, KEY_dataset_prompt_format_no_input, whole_format(port, type, alone ? alone : "{instruction} "), from);
-    if (!port_text(type, "field_system")) port_set(port, pair->target, KEY_dataset_system_prompt_type, "none", from);
+    if (system && *system)
+        port_set(port, pair->target, KEY_dataset_system_prompt_type, "none", from);
+    else if (column && strcmp(column, "system") != 0) /* a column `system` is taken without being named, where a row has it */
+        set_text(port, pair->target, KEY_dataset_system_prompt_field, column, from);
 }
 
 void port_read_dataset_type(Port *port, const PortPair *pair)
@@ -118,6 +122,13 @@ void port_read_dataset_path(Port *port, const PortPair *pair)
                          pair->target->prefix);
         return;
     }
+    bool        is_dir = false;
+    const char *folder = pair->value->type == YAML_SCALAR ? pair->value->text.data : "";
+    if (file && !list && file_is_dir(folder, &is_dir) == OK && is_dir) {
+        set_text(port, pair->target, KEY_dataset_path, arena_printf(port->arena, "%s/%s", folder, file->text.data), from);
+        return;
+    }
+    status_clear();
     port_take(port, pair->target, KEY_dataset_path, pair->value, from);
     tell_subset(port, pair, pair->map, "data_files");
     tell_subset(port, pair, pair->map, "name");
@@ -212,10 +223,26 @@ void port_read_trl_dataset(Port *port, const PortPair *pair)
     tell_subset(port, pair, port->root, "dataset_config");
 }
 
+/* A mapping of repositories to the part of their rows that is taken, as the Alignment Handbook has it. */
+void port_read_mixer(Port *port, const PortPair *pair)
+{
+    for (size_t i = 0; pair->value->type == YAML_MAPPING && i < pair->value->count; i++) {
+        PortDataset *dataset = port_add_dataset(port, &port->datasets, pair->value);
+        const char  *from = port_origin(port, pair->key, "");
+        if (!dataset) return;
+        port_take(port, &dataset->target, KEY_dataset_path, pair->value->keys[i], from);
+        port_take(port, &dataset->target, KEY_dataset_weight, pair->value->items[i], from);
+        const YamlNode *splits = port_get(port->root, "dataset_splits");
+        if (splits && splits->type == YAML_SEQUENCE && splits->count)
+            port_take(port, &dataset->target, KEY_dataset_split, splits->items[0], "dataset_splits");
+    }
+    if (!port->datasets.count) port_problem(port, pair->value, "%s: expected a mapping of datasets", pair->key->text.data);
+}
+
 /* A system prompt, and a number of rows, for all datasets. */
 static void share(Port *port, PortDatasets *list)
 {
-    const char     *system_key = port->tool == AXOLOTL ? "default_system_message" : "default_system";
+    const char     *system_key = port->tool == AXOLOTL ? "default_system_message" : port->tool == TRL ? "system_prompt" : "default_system";
     const char     *system = port_text(port->root, system_key);
     const YamlNode *most = port->tool == LLAMAFACTORY ? port_get(port->root, "max_samples") : NULL;
     for (size_t i = 0; i < list->count; i++) {

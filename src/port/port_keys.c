@@ -316,12 +316,19 @@ static bool is_word(const char *text, const char *a, const char *b)
     return text && (strcmp(text, a) == 0 || strcmp(text, b) == 0);
 }
 
+/* bf16: true, auto or full: fp16 beside it says nothing. */
+static bool asks_bf16(const Port *port)
+{
+    const char *text = port_text(port->root, "bf16");
+    return text && !port_is_false(port->root, "bf16");
+}
+
 void port_read_precision(Port *port, const PortPair *pair)
 {
     const char *text = pair->value->type == YAML_SCALAR ? pair->value->text.data : "";
     bool        on = true, is_half = strstr(pair->key->text.data, "bf") == NULL;
     if (bool_read(text, &on) && !on) return;
-    if (port->from[KEY_run_model_dtype]) return;
+    if (port->from[KEY_run_model_dtype] || (is_half && asks_bf16(port))) return;
     port_set(port, &port->run, KEY_run_model_dtype, "bf16", port_origin(port, pair->key, ""));
     if (is_half) port_tell(port, true, pair->key, "", "there is no fp16; bf16 takes its place");
 }
