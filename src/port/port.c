@@ -358,26 +358,32 @@ static Status port_tree(Port *port, StrBuf *out, StrList *out_lost, StrBuf *prob
     return status;
 }
 
-static Status read_root(Arena *arena, const char *path, const YamlNode **out)
+static Status parse_root(Arena *arena, const char *path, const char *text, size_t len, const YamlNode **out)
 {
-    Str       text;
     YamlNode *root;
-    TRY(file_read_stream(arena, path, YAML_MAX_BYTES, &text));
-    TRY(yaml_parse(arena, path, text.data, text.len, &root));
+    TRY(yaml_parse(arena, path, text, len, &root));
     FAIL_IF(root->type != YAML_MAPPING, ERR_INVALID, "%s: expected lines of \"key: value\", found %s", path, yaml_type_name(root));
     *out = root;
     return OK;
 }
 
-Status port_file(Arena *arena, const char *path, const PortOptions *given, StrBuf *out, StrList *out_lost, StrBuf *problems)
+Status port_parse(Arena *arena, const char *path, const char *text, size_t len, const PortOptions *given, StrBuf *out, StrList *out_lost,
+                  StrBuf *problems)
 {
     const YamlNode *root;
     unsigned        tool;
-    TRY(read_root(arena, path, &root));
+    TRY(parse_root(arena, path, text, len, &root));
     TRY(find_tool(root, given, path, &tool));
     Port *port = arena_new(arena, Port);
     *port = (Port){.arena = arena, .tool = tool, .path = path, .dataset_dir = given->dataset_dir, .root = root};
     return port_tree(port, out, out_lost, problems);
+}
+
+Status port_file(Arena *arena, const char *path, const PortOptions *given, StrBuf *out, StrList *out_lost, StrBuf *problems)
+{
+    Str text;
+    TRY(file_read_stream(arena, path, YAML_MAX_BYTES, &text));
+    return port_parse(arena, path, text.data, text.len, given, out, out_lost, problems);
 }
 
 /* ---- run files that aren't ported ---- */
@@ -385,7 +391,9 @@ Status port_file(Arena *arena, const char *path, const PortOptions *given, StrBu
 /* The tool of a run file; 0: none, or it can't be read. */
 static unsigned tool_of(Arena *arena, const char *path, const YamlNode **out_root, const char **out_key)
 {
-    if (!path || read_root(arena, path, out_root) != OK) return 0;
+    Str text;
+    if (!path || file_read_stream(arena, path, YAML_MAX_BYTES, &text) != OK) return 0;
+    if (parse_root(arena, path, text.data, text.len, out_root) != OK) return 0;
     return foreign_recognise(*out_root, out_key);
 }
 

@@ -13,6 +13,10 @@ typedef struct PortOptions {
  * recognised, or the file asks for what isn't here: then *problems (may be NULL) has a line for each. */
 NODISCARD Status port_file(Arena *arena, const char *path, const PortOptions *options, StrBuf *out, StrList *out_lost, StrBuf *problems);
 
+/* The same of a text; `path` is the name in messages, and where a registry is looked for. */
+NODISCARD Status port_parse(Arena *arena, const char *path, const char *text, size_t len, const PortOptions *options, StrBuf *out,
+                            StrList *out_lost, StrBuf *problems);
+
 /* For a run file that is refused: appends the sentence that names `surogate port`, where the file is another tool's. path may be NULL. */
 void port_hint(const char *path, StrBuf *out);
 
