@@ -433,6 +433,14 @@ static bool counts(const ForeignDefault *row, unsigned tool, const Config *confi
     return (row->tools & tool) && options[row->key].effect == EFFECT_RESULT && !config->origin[row->key] && !option_unmet(row->key, config);
 }
 
+/* Axolotl's `type: alpaca` is a text of its own, whatever chat template there is. */
+static bool has_bare_instructions(const DatasetList *list)
+{
+    bool found = false;
+    for (size_t i = 0; i < list->count; i++) found |= list->items[i].type == OPT_DATASET_INSTRUCTION && !list->items[i].prompt_format;
+    return found;
+}
+
 void port_differences(const char *path, const Config *config, StrBuf *out)
 {
     Arena           arena = {0};
@@ -446,6 +454,8 @@ void port_differences(const char *path, const Config *config, StrBuf *out)
         write_other(&arena, row, config, &ours, &theirs);
         if (theirs.len) strbuf_printf(&list, "%s%s %s (there %s)", list.len ? ", " : "", options[row->key].name, ours.data, theirs.data);
     }
+    if (tool == AXOLOTL && has_bare_instructions(&config->datasets))
+        strbuf_printf(&list, "%sprompt_format, of instructions, is the chat template's (there that of type)", list.len ? ", " : "");
     if (list.len)
         strbuf_printf(out,
                       "%s has keys of %s (%s); what it leaves out has the defaults of this program: %s. `surogate port %s` writes %s's",

@@ -376,6 +376,7 @@ static void finish_trl_precision(Port *port, const char *dtype)
 
 static void finish_precision(Port *port)
 {
+    port->has_no_default[KEY_run_master_dtype] = true; /* it follows from other keys */
     const char *dtype = port_text(port->root, "dtype");
     if (!dtype) dtype = port_text(port->root, "torch_dtype");
     if (port->tool == AXOLOTL) finish_axolotl_precision(port, dtype);

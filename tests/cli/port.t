@@ -91,8 +91,12 @@ for text in "weight_decay 0.1 (there 0.0)" "lora_alpha 32.0 (there 8.0)" "sample
     check "what differs: $text in $(cat "$dir/err")" grep -qF "$text" "$dir/err"
 done
 check "what is given doesn't differ" [ "$(grep -c 'sequence_len\|per_device' <(grep 'has keys' "$dir/err"))" = 0 ]
+printf '%s\n' "base_model: $dir/model" "datasets: [{path: $cases/registry/counting.json, type: alpaca}]" > "$dir/runs.yaml"
+run plan "$dir/runs.yaml" sequence_len=64
+check "Alpaca's text: $(cat "$dir/err")" grep -qF "prompt_format, of instructions, is the chat template's (there that of type)" "$dir/err"
 printf '%s\n' "model_name_or_path: $dir/model" "datasets: [{path: $dir/text.txt}]" "finetuning_type: lora" "lora_rank: 4" > "$dir/runs.yaml"
 run plan "$dir/runs.yaml" sequence_len=64
+check "LoRA has no master weights" [ "$(grep -c master_dtype "$dir/err")" = 0 ]
 check "twice the rank" grep -qF "lora_alpha 32.0 (there 8.0)" "$dir/err"
 printf '%s\n' "model: $dir/model" "datasets: [{path: $dir/text.txt}]" "lora: true" > "$dir/runs.yaml"
 run plan "$dir/runs.yaml" sequence_len=64
