@@ -239,6 +239,20 @@ void port_read_mixer(Port *port, const PortPair *pair)
     if (!port->datasets.count) port_problem(port, pair->value, "%s: expected a mapping of datasets", pair->key->text.data);
 }
 
+/* The same with a list of datasets and a part that is held out, as later versions have it. */
+void port_read_mixture(Port *port, const PortPair *pair)
+{
+    const YamlNode *list = port_get(pair->value, "datasets"), *part = port_get(pair->value, "test_split_size");
+    PortPair        inner = *pair;
+    inner.value = list;
+    if (list)
+        read_list(port, &inner, &port->datasets);
+    else
+        port_problem(port, pair->value, "%s: expected a mapping with a list, datasets", pair->key->text.data);
+    inner.value = part;
+    if (part) port_read_held_out(port, &inner);
+}
+
 /* A system prompt, and a number of rows, for all datasets. */
 static void share(Port *port, PortDatasets *list)
 {

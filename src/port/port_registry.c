@@ -115,12 +115,24 @@ static const char *place_of(Port *port, const JsonValue *entry, const char *fold
     return text[0] == '/' ? text : arena_printf(port->arena, "%s/%s", folder, text);
 }
 
+/* A name that no registry explains: where its rows are, and how they are laid out, is for the user to say. */
+static void add_bare(Port *port, const PortPair *pair, PortDatasets *list, const char *name, const char *why)
+{
+    PortDataset *dataset = port_add_dataset(port, list, pair->value);
+    const char  *from = arena_printf(port->arena, "line %d: %s: %s", pair->key->line, pair->key->text.data, name);
+    if (!dataset) return;
+    set_json(port, &dataset->target, KEY_dataset_path, name, arena_printf(port->arena, "%s; write its path", from));
+    port_tell(port, true, pair->key, "",
+              arena_printf(port->arena, "%s: %s; write the path of its rows here, or port with --dataset-dir DIR, the folder of " REGISTRY,
+                           name, why));
+}
+
 static void add_entry(Port *port, const PortPair *pair, PortDatasets *list, const JsonValue *info, const char *folder, const char *name)
 {
     const JsonValue *entry = json_get(info, name);
     const char      *from = arena_printf(port->arena, "line %d: %s: %s", pair->key->line, pair->key->text.data, name);
     if (!entry) {
-        port_problem(port, pair->value, "%s: %s/" REGISTRY " has no %.100s", pair->key->text.data, folder, name);
+        add_bare(port, pair, list, name, arena_printf(port->arena, "%s/" REGISTRY " has no such name", folder));
         return;
     }
     if (is_refused(port, pair, entry, name)) return;
@@ -156,24 +168,15 @@ static const char *find_path(Port *port, const char *path, bool is_given)
     }
 }
 
-static bool open_registry(Port *port, const PortPair *pair, const char **out_folder, JsonValue *out)
+/* Reads the registry; why there is none goes to *out_why. False after a problem, of a file that is broken. */
+static bool open_registry(Port *port, const PortPair *pair, const char **out_folder, const char **out_why, JsonValue *out)
 {
     const char *said = port_text(port->root, "dataset_dir"), *dir = port->dataset_dir ? port->dataset_dir : said ? said : "data";
-    Str         text;
-    bool        is_remote = !port->dataset_dir && (strncmp(dir, "REMOTE:", 7) == 0 || strcmp(dir, "ONLINE") == 0);
-    if (is_remote) {
-        port_problem(
-            port, pair->key,
-            "dataset_dir: %.100s: a registry of the hub isn't read; `surogate pull --dataset ORG/NAME --all` prints the folder for "
-            "--dataset-dir",
-            dir);
-        return false;
-    }
     const char *path = find_path(port, arena_printf(port->arena, "%s/" REGISTRY, dir), port->dataset_dir != NULL);
+    Str         text;
     if (!path) {
-        port_problem(port, pair->key, "%s: there is no %s/" REGISTRY ", which says what the names are; give its folder: --dataset-dir DIR",
-                     pair->key->text.data, dir);
-        return false;
+        *out_why = arena_printf(port->arena, "there is no %s/" REGISTRY, dir);
+        return true;
     }
     *out_folder = arena_strndup(port->arena, path, strlen(path) - strlen("/" REGISTRY));
     if (file_read(port->arena, path, MOST_REGISTRY_BYTES, &text) == OK && json_parse(port->arena, path, text.data, text.len, out) == OK)
@@ -182,20 +185,32 @@ static bool open_registry(Port *port, const PortPair *pair, const char **out_fol
     return false;
 }
 
+/* Names with commas between them. */
+static void read_item(Port *port, const PortPair *pair, PortDatasets *list, const JsonValue *info, const char *folder, const char *why,
+                      const char *names)
+{
+    while (*names) {
+        names += strspn(names, ", ");
+        size_t      len = strcspn(names, ", ");
+        const char *name = arena_strndup(port->arena, names, len);
+        if (len && why)
+            add_bare(port, pair, list, name, why);
+        else if (len)
+            add_entry(port, pair, list, info, folder, name);
+        names += len;
+    }
+}
+
 static void read_names(Port *port, const PortPair *pair, PortDatasets *list)
 {
-    JsonValue   info;
-    const char *folder, *stage = port_text(port->root, "stage");
+    JsonValue   info = {0};
+    const char *folder = NULL, *why = NULL, *stage = port_text(port->root, "stage");
+    bool        is_text = pair->value->type == YAML_SCALAR;
     port->is_pretraining = stage && strcmp(stage, "pt") == 0;
-    if (!open_registry(port, pair, &folder, &info)) return;
-    for (size_t i = 0; i < pair->value->count || (pair->value->type == YAML_SCALAR && i == 0); i++) {
-        const YamlNode *item = pair->value->type == YAML_SCALAR ? pair->value : pair->value->items[i];
-        for (const char *at = item->type == YAML_SCALAR ? item->text.data : ""; *at;) {
-            at += strspn(at, ", ");
-            size_t len = strcspn(at, ", ");
-            if (len) add_entry(port, pair, list, &info, folder, arena_strndup(port->arena, at, len));
-            at += len;
-        }
+    if (!open_registry(port, pair, &folder, &why, &info)) return;
+    for (size_t i = 0; i < (is_text ? 1 : pair->value->count); i++) {
+        const YamlNode *item = is_text ? pair->value : pair->value->items[i];
+        if (item->type == YAML_SCALAR) read_item(port, pair, list, &info, folder, why, item->text.data);
     }
 }
 

@@ -31,6 +31,7 @@ for file in "$cases"/*.yaml "$cases"/*.yml "$cases"/*.json; do
     cp "$dir/out" "$dir/ported.yaml"
     overrides=("model=$dir/model" device=cpu sequence_len=64)
     grep -q '^tokenizer:' "$dir/ported.yaml" && overrides+=("tokenizer=$dir/tokenizer")
+    [ "$name" = llamafactory-no-registry.yaml ] && overrides+=("datasets.0.path=$cases/registry/counting.json")
     run plan "$dir/ported.yaml" "${overrides[@]}" chat_template=chatml
     check "$name: planned: exit $status: $(cat "$dir/err")" [ "$status" = 0 ]
 done
