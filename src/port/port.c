@@ -260,15 +260,23 @@ static const char *default_text(Arena *arena, const ForeignDefault *row, const C
     return arena_printf(arena, "%.10g", 2 * (double)*(const int64_t *)((const char *)config + options[row->twice].offset));
 }
 
+static void set_default(Port *port, const ForeignDefault *row)
+{
+    if (!(row->tools & port->tool) || port->from[row->key] || port->has_no_default[row->key]) return;
+    if (option_unmet(row->key, &port->config)) return;
+    port_set(port, &port->run, row->key, default_text(port->arena, row, &port->config),
+             arena_printf(port->arena, "%s's default: %s", foreign_title(port->tool), row->where));
+}
+
+void port_default(Port *port, ConfigKey key)
+{
+    for (size_t i = 0; i < num_foreign_defaults; i++)
+        if (foreign_defaults[i].key == key) set_default(port, &foreign_defaults[i]);
+}
+
 static void set_defaults(Port *port)
 {
-    for (size_t i = 0; i < num_foreign_defaults; i++) {
-        const ForeignDefault *row = &foreign_defaults[i];
-        if (!(row->tools & port->tool) || port->from[row->key] || port->has_no_default[row->key]) continue;
-        if (option_unmet(row->key, &port->config)) continue;
-        port_set(port, &port->run, row->key, default_text(port->arena, row, &port->config),
-                 arena_printf(port->arena, "%s's default: %s", foreign_title(port->tool), row->where));
-    }
+    for (size_t i = 0; i < num_foreign_defaults; i++) set_default(port, &foreign_defaults[i]);
 }
 
 /* Keys without effect beside the others aren't written. */

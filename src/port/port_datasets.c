@@ -208,7 +208,6 @@ static void add_trl_dataset(Port *port, const PortPair *pair, PortDatasets *list
     const char  *split = port_text(port->root, split_key), *from = port_origin(port, pair->key, "");
     port_take(port, &dataset->target, KEY_dataset_path, pair->value, from);
     port_set(port, &dataset->target, KEY_dataset_split, split ? split : fallback, split ? split_key : "TRL's default");
-    set_text(port, &dataset->target, KEY_dataset_text_field, port_text(port->root, "dataset_text_field"), "dataset_text_field");
 }
 
 void port_read_trl_dataset(Port *port, const PortPair *pair)
@@ -263,6 +262,8 @@ static void share(Port *port, PortDatasets *list)
         PortTarget *target = &list->items[i]->target;
         if (system && list->items[i]->dataset.type != OPT_DATASET_TEXT && !target->from[KEY_dataset_system_prompt_field])
             set_text(port, target, KEY_dataset_system_prompt, system, system_key);
+        if (port->tool == TRL)
+            set_text(port, target, KEY_dataset_text_field, port_text(port->root, "dataset_text_field"), "dataset_text_field");
         if (most) port_take(port, target, KEY_dataset_samples, most, "max_samples");
     }
 }

@@ -66,6 +66,8 @@ void port_take(Port *port, PortTarget *target, ConfigKey key, const YamlNode *va
 void port_set(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from);
 /* Takes the place of what was there. */
 void port_replace(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from);
+/* The tool's default of a key that isn't set, now: for keys that are made of it. */
+void port_default(Port *port, ConfigKey key);
 void port_unset(Port *port, PortTarget *target, ConfigKey key);
 
 /* What has no counterpart, or an inexact one. */

@@ -433,14 +433,13 @@ static void finish_factory(Port *port)
 
 void port_finish(Port *port)
 {
+    port_default(port, KEY_run_lora);
+    port_default(port, KEY_run_learning_rate);
     finish_schedule(port);
     finish_batch(port);
     finish_saves(port);
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
-    if (port->tool == LLAMAFACTORY) {
-        if (!port->from[KEY_run_lora]) port_set(port, &port->run, KEY_run_lora, "true", "LLaMA-Factory's default: finetuning_type lora");
-        finish_factory(port);
-    }
+    if (port->tool == LLAMAFACTORY) finish_factory(port);
     finish_precision(port);
 }
