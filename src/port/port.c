@@ -225,12 +225,34 @@ void port_value(Port *port, const PortPair *pair)
     for (; row; row = foreign_next(row, port->tool)) apply_row(port, row, pair, NULL);
 }
 
+static bool is_same_text(const YamlNode *a, const YamlNode *b)
+{
+    return a->type == YAML_SCALAR && b->type == YAML_SCALAR && strcmp(a->text.data, b->text.data) == 0;
+}
+
+/* An earlier key of that name with another value; NULL: none. YAML readers differ on which of the two counts. */
+static const YamlNode *given_before(const YamlNode *map, size_t index)
+{
+    for (size_t i = 0; i < index; i++)
+        if (is_same_text(map->keys[i], map->keys[index]) && !is_same_text(map->items[i], map->items[index])) return map->keys[i];
+    return NULL;
+}
+
 void port_mapping(Port *port, const YamlNode *map, PortTarget *target, PortDataset *dataset)
 {
+    enum { MOST_KEYS = 1000 };
+    if (map->count > MOST_KEYS) {
+        port_problem(port, map, "%zu keys, at most %d are read", map->count, MOST_KEYS);
+        return;
+    }
     for (size_t i = 0; i < map->count; i++) {
-        PortPair pair = {map->keys[i], map->items[i], map, target, dataset};
+        PortPair        pair = {map->keys[i], map->items[i], map, target, dataset};
+        const YamlNode *before = pair.key->type == YAML_SCALAR ? given_before(map, i) : NULL;
         if (pair.key->type != YAML_SCALAR)
             port_problem(port, pair.key, "expected a key, found %s", yaml_type_name(pair.key));
+        else if (before)
+            port_problem(port, pair.key, "%s%s is given twice, with other values; first in line %d", target->prefix, pair.key->text.data,
+                         before->line);
         else if (!yaml_is_null(pair.value))
             port_value(port, &pair);
     }
