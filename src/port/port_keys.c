@@ -155,6 +155,18 @@ static void finish_axolotl_warmup(Port *port)
     port->has_no_default[KEY_run_warmup_ratio] = true;
 }
 
+/* A warm-up that is longer than the run, which is refused here: it ends with the run, at the rate that it has reached there. */
+static void finish_long_warmup(Port *port)
+{
+    double      most = (double)port->config.max_steps, warmup = (double)port->config.warmup_steps, rate = port->config.learning_rate;
+    const char *of_rate = port->from[KEY_run_learning_rate], *of_steps = port->from[KEY_run_warmup_steps];
+    if (most <= 0 || !of_steps || !of_rate || warmup <= most) return;
+    port_replace(port, &port->run, KEY_run_learning_rate, arena_printf(port->arena, "%.10g", rate * most / warmup),
+                 arena_printf(port->arena, "%s, as far as it comes in %.0f of %.0f steps of warm-up", of_rate, most, warmup));
+    port_replace(port, &port->run, KEY_run_warmup_steps, arena_printf(port->arena, "%.0f", most),
+                 arena_printf(port->arena, "%s, no more than max_steps", of_steps));
+}
+
 /* ---- batch, held-out rows, steps of what is told ---- */
 
 static void finish_batch(Port *port)
@@ -441,5 +453,6 @@ void port_finish(Port *port)
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);
+    finish_long_warmup(port);
     finish_precision(port);
 }

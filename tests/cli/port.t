@@ -74,6 +74,15 @@ printf 'base_model: a\nadapter: lora\nlora_target_modules: ["q: x", "\x27"]\ndat
 run port "$dir/signs.yaml"
 check "signs in names of layers: $(cat "$dir/err")" [ "$status" = 0 ]
 
+# A warm-up that is longer than the run.
+printf '%s\n' "base_model: $dir/model" "datasets: [{path: $cases/registry/talks.json, type: chat_template}]" "learning_rate: 1e-3" \
+    "max_steps: 2" "warmup_steps: 8" "output_dir: $dir/warm" > "$dir/warm.yaml"
+run port "$dir/warm.yaml"
+check "a long warm-up" grep -q "^learning_rate: 0.00025 .*as far as it comes in 2 of 8 steps" "$dir/out"
+cp "$dir/out" "$dir/warm-ported.yaml"
+run sft "$dir/warm-ported.yaml" device=cpu sequence_len=64 on_long_sample=truncate
+check "a long warm-up trains: $(cat "$dir/err")" [ "$status" = 0 ]
+
 # A foreign file that is given to plan or sft: refused ones name port, those that run say what differs.
 for command in plan sft pt; do
     refused "$command: a foreign file" 2 "looks like a run file of Axolotl (base_model)" "surogate port $cases/axolotl-alpaca-lora.yaml" -- \
