@@ -89,6 +89,9 @@ longer=(--prompts "$dir/prompts.jsonl" --n 4 --max-tokens 60 --ignore-eos --rows
 start=$EPOCHREALTIME
 run generate "$model" "${longer[@]}" --out "$dir/long.jsonl"
 milliseconds=$(awk "BEGIN { print int(1000 * ($EPOCHREALTIME - $start)) }")
+run generate "$model" "${longer[@]}" --out "$dir/preempted.jsonl" --pages 4
+check "texts are preempted: $(cat "$dir/err")" grep -qE '^[0-9]+ times a text was preempted for want of pages' "$dir/err"
+check "and are the same" cmp "$dir/long.jsonl" "$dir/preempted.jsonl"
 kills=0
 torn=0
 failed_before=$num_failed
@@ -255,5 +258,7 @@ says="exclude each other" no --prompts "$dir/question.jsonl" --out "$dir/x"
 says="nope: there is no such folder" no --adapter nope
 refused "--prompts without --out" 2 "--prompts needs --out FILE" -- generate "$model" --prompts "$dir/question.jsonl"
 refused "--n 0" 2 "--n 0: expected at least 1" -- generate "$model" --prompts "$dir/question.jsonl" --out "$dir/x" --n 0
+refused "--pages" 2 "prompts.jsonl:2: a prompt of " -- generate "$model" "${longer[@]}" --out "$dir/x" --pages 2
+check "of how many: $(cat "$dir/err")" grep -qF 'and up to 60 more need 3 pages of the cache; 2 were given (--pages)' "$dir/err"
 refused "--rows" 2 "--rows -1: expected 1 to 4096" -- generate "$model" --prompts "$dir/question.jsonl" --out "$dir/x" --rows -1
 finish

@@ -636,6 +636,16 @@ def make_mark_seen():
             if token < 12:
                 after[slots[b], token] |= -2**31
     add("mark_seen", "slots", [tokens, starts, last, slots, seen], [after])
+    texts, after = torch.tensor([2, 4, 0, 9]), seen.clone()
+    for b in (0, 1, 3):
+        if starts[b] == 0:
+            after[slots[b]] = 0
+        for t, token in enumerate(tokens[b, :last[b] + 1].tolist()):
+            if token < 12 and starts[b] + t < texts[b]:
+                after[slots[b], token] |= -2**31
+            elif token < 12:
+                after[slots[b], token] += 1
+    add("mark_seen", "text", [tokens, starts, last, slots, seen, texts], [after])
 
 
 def make_step_result():
