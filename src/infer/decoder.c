@@ -125,6 +125,7 @@ static void make_feeds(Decoder *d)
                        .prompt_slots = zeros(rows),
                        .starts = zeros(rows),
                        .text_starts = zeros(rows),
+                       .adapters = zeros(rows),
                        .pages = zeros(rows * d->row_pages),
                        .controls = zeros(rows * SAMPLE_CONTROLS),
                        .keys = zeros(rows * SAMPLE_KEYS),
@@ -227,6 +228,8 @@ static Status check_request(const Decoder *d, const DecodeRequest *r)
     for (size_t i = 0; i < r->prompt_len; i++)
         FAIL_IF(r->prompt[i] < 0 || r->prompt[i] >= d->head, ERR_INVALID, "token %d of the prompt is beyond the model's vocabulary of %lld",
                 r->prompt[i], (long long)d->head);
+    FAIL_IF(r->adapter < 0 || r->adapter > d->plan->row_adapters, ERR_INVALID, "adapter %d: the session has %d; 0: none of them",
+            r->adapter, d->plan->row_adapters);
     FAIL_IF(penalises(&r->sample) && !d->penalties, ERR_INVALID, "this decoder was opened without memory for penalties");
     return check_sample(d, &r->sample);
 }
@@ -342,11 +345,11 @@ static int64_t share_pages(Decoder *d, const Job *job, int64_t tokens, int32_t *
 {
     int64_t most = (tokens - 1) / d->page_len, count = 0;
     if (penalises(&job->request.sample)) return 0;
-    for (int32_t before = 0; count < most; count++) {
-        before = pages_find(d->pages, before, job->ids + count * d->page_len);
-        if (!before) break;
-        pages[count] = before;
-        pages_hold(d->pages, before);
+    for (PageBefore before = {.kind = job->request.adapter}; count < most; count++) {
+        before.page = pages_find(d->pages, before, job->ids + count * d->page_len);
+        if (!before.page) break;
+        pages[count] = before.page;
+        pages_hold(d->pages, before.page);
     }
     return count;
 }
@@ -456,7 +459,7 @@ static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
 static void feed_idle(Decoder *d, int64_t b)
 {
     static const Job nobody;
-    d->feeds.slots[b] = d->feeds.prompt_slots[b] = -1;
+    d->feeds.slots[b] = d->feeds.prompt_slots[b] = d->feeds.adapters[b] = -1;
     d->feeds.starts[b] = d->feeds.text_starts[b] = d->feeds.row[b] = d->feeds.tokens[b] = d->feeds.positions[b] = 0;
     memset(d->feeds.pages + b * d->row_pages, 0, (size_t)d->row_pages * sizeof *d->feeds.pages);
     feed_choice(d, b, &nobody, 0);
@@ -465,6 +468,7 @@ static void feed_idle(Decoder *d, int64_t b)
 static void feed_place(Decoder *d, int64_t b, int64_t place, int64_t start)
 {
     d->feeds.slots[b] = d->feeds.prompt_slots[b] = (int32_t)place;
+    d->feeds.adapters[b] = d->places[place].job->request.adapter - 1;
     d->feeds.starts[b] = (int32_t)start;
     d->feeds.text_starts[b] = (int32_t)d->places[place].job->request.prompt_len;
     memcpy(d->feeds.pages + b * d->row_pages, d->places[place].pages, (size_t)d->row_pages * sizeof *d->feeds.pages);
@@ -490,9 +494,10 @@ static Run *next_run(Decoder *d)
 static void name_pages(Decoder *d, Place *place, int64_t known)
 {
     if (penalises(&place->job->request.sample)) return;
-    for (; place->named < place->num_pages && (place->named + 1) * d->page_len <= known; place->named++)
-        pages_name(d->pages, place->pages[place->named], place->named ? place->pages[place->named - 1] : 0,
-                   place->job->ids + place->named * d->page_len);
+    for (; place->named < place->num_pages && (place->named + 1) * d->page_len <= known; place->named++) {
+        PageBefore before = {place->named ? place->pages[place->named - 1] : 0, place->job->request.adapter};
+        pages_name(d->pages, place->pages[place->named], before, place->job->ids + place->named * d->page_len);
+    }
 }
 
 /* A chunk of what a place begins with; behind the last one the text's next token is chosen. */

@@ -47,6 +47,7 @@ typedef struct DecodeRequest {
     void          *context;
     bool (*token)(void *context, const DecodeToken *token); /* false ends it */
     void (*end)(void *context, DecodeEnd end);              /* the last call for this request; new ones may be submitted in it */
+    int adapter;                                            /* the one of CompileOptions.row_adapters, from 1; 0: none of them */
 } DecodeRequest;
 
 typedef struct DecoderOptions {
@@ -70,7 +71,7 @@ void             decoder_destroy(Decoder *decoder); /* what isn't finished gets 
 
 /* Puts a request into the queue. ERR_INVALID, said exactly, where it can't be decoded: an empty prompt or one longer than the context, ids
  * beyond the vocabulary, more biases or log-probabilities than were asked for, penalties where none were, numbers out of range, more pages
- * than the cache has. */
+ * than the cache has, an adapter that isn't there. */
 NODISCARD Status decoder_submit(Decoder *decoder, const DecodeRequest *request, uint64_t *out_handle);
 void             decoder_cancel(Decoder *decoder, uint64_t handle); /* unknown or ended handles are fine */
 

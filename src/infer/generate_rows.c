@@ -167,16 +167,18 @@ static Status begin(RowsRun *r, Slot *slot)
     const RowsJob   *job = r->job;
     const PromptRow *row = row_of(r, slot->at);
     const int32_t   *prompt = r->prompts->ids.data + row->first;
+    EosIds           eos = row->adapter ? r->infer->row_adapters[row->adapter - 1].eos : (EosIds){r->infer->eos, r->infer->num_eos};
     uint64_t         handle;
     DecodeRequest    request = {.prompt = prompt,
                                 .prompt_len = row->num,
                                 .max_tokens = job->max_tokens,
                                 .sample = job->sample,
-                                .stops = r->infer->eos,
-                                .num_stops = job->ignore_eos ? 0 : r->infer->num_eos,
+                                .stops = eos.ids,
+                                .num_stops = job->ignore_eos ? 0 : eos.num,
                                 .context = slot,
                                 .token = take_token,
-                                .end = take_end};
+                                .end = take_end,
+                                .adapter = row->adapter};
     request.sample.request = (uint64_t)row->index;
     request.sample.number = (uint32_t)slot->at.sample;
     answer_init(&slot->answer, r->infer->tokenizer, job->stops, job->logprobs, prompt, row->num);

@@ -35,6 +35,12 @@ static inline int lora_members(const LoraAttrs *attrs)
     return count;
 }
 
+/* Adapters that rows choose among: a has rank ranks[a], 0 where it doesn't adapt this layer, and scale scales[a]. */
+typedef struct LoraRowsAttrs {
+    int64_t  col; /* first column of y that rows of b stand for: 0 */
+    AttrList ranks, scales;
+} LoraRowsAttrs;
+
 typedef struct CastAttrs {
     int64_t dtype; /* of the result; 0: the operand's */
 } CastAttrs;

@@ -53,6 +53,7 @@ static bool is_plain_once(const Value *w)
 static bool match_projection(Value *out, Projection *p)
 {
     *p = (Projection){.out = out, .lora = producer_is(out, &op_linear_add)};
+    if (!p->lora) p->lora = producer_is(out, &op_lora_rows);
     Value *plain = p->lora ? p->lora->in[0] : out;
     p->linear = producer_is(plain, &op_linear);
     if (!p->linear || !read_once(out) || !read_once(plain)) return false;
@@ -100,6 +101,23 @@ static Value *pack_inputs(Graph *graph, const Projection *p, int count, int inpu
     return pack_params(graph, members, count);
 }
 
+/* Emits the LoRA add again, onto y, its columns `col` further. */
+static Status add_again(Graph *graph, const Node *add, int64_t col, const char *name, Value **y)
+{
+    LinearAttrs   attrs;
+    LoraRowsAttrs rows;
+    bool          is_rows = add->op == &op_lora_rows;
+    Value        *in[NODE_MAX_IN];
+    Node         *node;
+    memcpy(is_rows ? (void *)&rows : &attrs, add->attrs, add->op->attrs_size);
+    *(is_rows ? &rows.col : &attrs.col) += col;
+    memcpy(in, add->in, sizeof *in * (size_t)add->num_in);
+    in[0] = *y;
+    TRY(graph_add_node(graph, add->op, is_rows ? (void *)&rows : &attrs, name, in, add->num_in, ~0u, &node));
+    *y = node->out[0];
+    return OK;
+}
+
 /* Emits at the cursor the packed GEMM and the LoRA adds onto its columns; the old nodes go once nothing reads them. */
 static Status pack_projections(Graph *graph, const Projection *p, int count, Value **out)
 {
@@ -113,14 +131,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
     *out = node->out[0];
     int64_t col = 0;
     for (int i = 0; i < count; i++) {
-        if (p[i].lora) {
-            LinearAttrs attrs = *(const LinearAttrs *)p[i].lora->attrs;
-            Value      *add_in[] = {*out, p[i].lora->in[1], p[i].lora->in[2]};
-            attrs.col += col;
-            TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.packed", p[i].out->name), add_in, 3, ~0u,
-                               &node));
-            *out = node->out[0];
-        }
+        if (p[i].lora) TRY(add_again(graph, p[i].lora, col, arena_printf(graph->arena, "%s.packed", p[i].out->name), out));
         col += p[i].linear->in[1]->type.dim[0];
     }
     for (int i = 0; i < count; i++) value_take_hint(*out, p[i].out);

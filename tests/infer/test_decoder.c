@@ -1,38 +1,8 @@
 /* Texts decoded together: each is what it is alone, to the bit, whatever is decoded beside it. */
-#include "infer/decoder.h"
 #include "infer/infer_model.h"
 #include "infer/pages.h"
 
-#include "base/philox.h"
-#include "test.h"
-
-enum { VOCAB = 97, REQUESTS = 24, MOST = 40, CONTEXT = 128 };
-
-typedef struct Text {
-    int32_t   prompt[CONTEXT], ids[CONTEXT + 1];
-    float     logprobs[CONTEXT + 1], drawn[CONTEXT + 1];
-    size_t    prompt_len;
-    int64_t   count, stop_after; /* stop_after: the caller ends it; 0: never */
-    bool      has_ended;
-    DecodeEnd end;
-} Text;
-
-static bool take(void *context, const DecodeToken *token)
-{
-    Text *text = context;
-    text->ids[text->count] = token->id;
-    text->logprobs[text->count] = token->logprob;
-    text->drawn[text->count++] = token->drawn_logprob;
-    return text->count != text->stop_after;
-}
-
-static void finish(void *context, DecodeEnd end)
-{
-    Text *text = context;
-    EXPECT(!text->has_ended);
-    text->has_ended = true;
-    text->end = end;
-}
+#include "texts.h"
 
 static void open_decoder(InferModel *infer, const char *family, const DecoderOptions *options, Decoder **out)
 {
@@ -48,35 +18,6 @@ static void close_decoder(InferModel *infer, Decoder *decoder)
 {
     decoder_destroy(decoder);
     infer_close(infer);
-}
-
-/* Request i: every third prompt begins as the first one does; all kinds of settings. */
-static DecodeRequest make_request(Text *text, int i, int64_t vocab)
-{
-    Philox4 words = philox4x32((uint32_t)i, 0, 0, 0, 77);
-    *text = (Text){.prompt_len = 1 + words.v[0] % 80};
-    for (size_t t = 0; t < text->prompt_len; t++) {
-        uint32_t key = i % 3 == 0 && t < 70 ? 0 : (uint32_t)i;
-        text->prompt[t] = (int32_t)(philox4x32((uint32_t)t, key, 0, 0, 5).v[0] % (uint32_t)vocab);
-    }
-    SampleOptions sample = {
-        .temperature = i % 4 ? 0.9 : 0, .top_p = i % 5 ? 1 : 0.8, .top_k = i % 7 ? 0 : 20, .seed = 3, .request = (uint64_t)i};
-    if (i % 6 == 5) sample.presence = 0.5, sample.frequency = 0.2, sample.repetition = 1.2;
-    return (DecodeRequest){.prompt = text->prompt,
-                           .prompt_len = text->prompt_len,
-                           .max_tokens = 1 + words.v[1] % MOST,
-                           .sample = sample,
-                           .context = text,
-                           .token = take,
-                           .end = finish};
-}
-
-static void run_all(Decoder *decoder)
-{
-    for (int steps = 0; decoder_is_busy(decoder); steps++) {
-        EXPECT(steps < 100000);
-        EXPECT_OK(decoder_step(decoder));
-    }
 }
 
 /* All texts of a family with so many places, submitted at once or, `one_by_one`, each after the one before has ended. Returns how often one
@@ -96,16 +37,6 @@ static int64_t decode_texts(const char *family, const DecoderOptions *options, b
     int64_t preempted = decoder_num_preempted(decoder);
     close_decoder(&infer, decoder);
     return preempted;
-}
-
-static void expect_same(const Text *a, const Text *b, const char *what)
-{
-    for (int i = 0; i < REQUESTS; i++) {
-        size_t bytes = (size_t)a[i].count * 4;
-        bool   same = a[i].count == b[i].count && !memcmp(a[i].ids, b[i].ids, bytes) && !memcmp(a[i].logprobs, b[i].logprobs, bytes) &&
-                    !memcmp(a[i].drawn, b[i].drawn, bytes);
-        if (!same) test_fail(__FILE__, __LINE__, "%s: text %d differs", what, i);
-    }
 }
 
 static void a_text_is_the_same_alone_and_in_company(void)
@@ -275,18 +206,19 @@ static void pages_are_shared_by_what_they_hold(void)
     Pages        *pages = pages_create(COUNT, LEN);
     int32_t       first = pages_take(pages), second = pages_take(pages);
     EXPECT(pages_free(pages) == COUNT - 2 && first != second && first > 0);
-    pages_name(pages, first, 0, a);
-    pages_name(pages, second, first, b);
-    EXPECT(pages_find(pages, 0, a) == first && pages_find(pages, first, b) == second);
-    EXPECT(pages_find(pages, 0, b) == 0 && pages_find(pages, second, b) == 0);
+    const PageBefore begin = {0}, other = {.kind = 1}, behind_first = {.page = first}, behind_second = {.page = second};
+    pages_name(pages, first, begin, a);
+    pages_name(pages, second, behind_first, b);
+    EXPECT(pages_find(pages, begin, a) == first && pages_find(pages, behind_first, b) == second);
+    EXPECT(pages_find(pages, begin, b) == 0 && pages_find(pages, behind_second, b) == 0 && pages_find(pages, other, a) == 0);
     pages_drop(pages, first);
     pages_drop(pages, second);
-    EXPECT(pages_free(pages) == COUNT && pages_find(pages, 0, a) == first); /* kept while there is room */
+    EXPECT(pages_free(pages) == COUNT && pages_find(pages, begin, a) == first); /* kept while there is room */
     pages_hold(pages, first);
     for (int i = 0; i < COUNT - 1; i++) EXPECT(pages_take(pages) != first);
-    EXPECT(pages_free(pages) == 0 && pages_find(pages, 0, a) == first && pages_find(pages, first, b) == 0);
+    EXPECT(pages_free(pages) == 0 && pages_find(pages, begin, a) == first && pages_find(pages, behind_first, b) == 0);
     pages_drop(pages, first);
-    EXPECT(pages_take(pages) == first && pages_find(pages, 0, a) == 0);
+    EXPECT(pages_take(pages) == first && pages_find(pages, begin, a) == 0);
     pages_destroy(pages);
 }
 

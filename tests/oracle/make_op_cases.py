@@ -624,6 +624,16 @@ def make_decoding():
     add("tell_ids", "ring", [torch.tensor([6]), ring, ids], [after, torch.tensor([7])])
 
 
+def make_lora_rows():
+    """Two adapters of other ranks, room for 5, and rows of the base."""
+    y, h, b, adapters = rand(4, 3, 20), rand(4, 3, 10), rand(14, 5), torch.tensor([1, -1, 0, 1])
+    ranks, scales, after = [5, 2], [0.5, 3.0], y.clone()
+    for i, a in enumerate(adapters.tolist()):
+        if a >= 0:
+            after[i, :, 6:13] += scales[a] * h[i, :, a * 5:a * 5 + ranks[a]] @ b[a * 7:a * 7 + 7, :ranks[a]].T
+    add("lora_rows", "two", [y, h, b, adapters], [after], col=6, ranks=[float(r) for r in ranks], scales=scales)
+
+
 def make_mark_seen():
     tokens, starts, last, slots = ints(0, 14, 4, 6), torch.tensor([0, 3, 0, 0]), torch.tensor([5, 2, 0, 4]), torch.tensor([2, 0, -1, 4])
     seen = ints(0, 3, 5, 12)
@@ -821,7 +831,7 @@ def main():
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
-                 make_mark_seen, make_decoding, make_head_rows):
+                 make_mark_seen, make_decoding, make_head_rows, make_lora_rows):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))
