@@ -100,8 +100,8 @@ static Status use_adapters(InferModel *infer, const sg_generation *g)
 {
     if (g->num_adapters) TRY(api_need(g->adapter_names, "adapter_names"));
     if (g->num_adapters) TRY(api_need(g->adapter_dirs, "adapter_dirs"));
-    FAIL_IF(g->num_adapters > ATTR_LIST_MOST, ERR_INVALID, "%zu adapters; expected at most %d", g->num_adapters, ATTR_LIST_MOST);
-    AdapterName names[ATTR_LIST_MOST];
+    FAIL_IF(g->num_adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "%zu adapters; expected at most %d", g->num_adapters, LORA_MOST_ADAPTERS);
+    AdapterName names[LORA_MOST_ADAPTERS];
     for (size_t i = 0; i < g->num_adapters; i++) names[i] = (AdapterName){g->adapter_names[i], g->adapter_dirs[i]};
     return infer_use_adapters(infer, names, (int)g->num_adapters);
 }

@@ -102,10 +102,22 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
 
 enum { RANK_MULTIPLE = 8 }; /* kernels read pairs of bf16, or more */
 
-/* Of each adapter, 0 where it doesn't adapt the module. Returns the room for a rank; 0: none adapts it. */
-static int64_t find_ranks(const CompileOptions *options, const char *module, LoraRowsAttrs *attrs)
+/* Room for each adapter's rank: the same in all layers, so that those of one input become one op (fuse). */
+static int64_t rank_room(const CompileOptions *options)
 {
     int64_t most = 0;
+    for (int a = 0; a < options->num_row_adapters; a++) {
+        const LoraOptions *lora = &options->row_adapters[a];
+        for (int i = 0; i < lora->num_modules; i++)
+            if (lora->modules[i].r > most) most = lora->modules[i].r;
+    }
+    return (most + RANK_MULTIPLE - 1) / RANK_MULTIPLE * RANK_MULTIPLE;
+}
+
+/* Of each adapter, 0 where it doesn't adapt the module. False: none does. */
+static bool find_ranks(const CompileOptions *options, const char *module, LoraRowsAttrs *attrs)
+{
+    bool is_adapted = false;
     attrs->ranks.count = attrs->scales.count = options->num_row_adapters;
     for (int a = 0; a < options->num_row_adapters; a++) {
         const LoraOptions *lora = &options->row_adapters[a];
@@ -113,9 +125,9 @@ static int64_t find_ranks(const CompileOptions *options, const char *module, Lor
         if (!own) continue;
         attrs->ranks.values[a] = (double)own->r;
         attrs->scales.values[a] = lora_scale(lora, own->r, own->alpha);
-        if (own->r > most) most = own->r;
+        is_adapted = true;
     }
-    return (most + RANK_MULTIPLE - 1) / RANK_MULTIPLE * RANK_MULTIPLE;
+    return is_adapted;
 }
 
 /* Which adapter each row has. A layer whose rows aren't the program's, as those sorted by expert, has rows of other sequences. */
@@ -136,8 +148,9 @@ static Status wrap_rows(const PassContext *context, Graph *graph, Node *linear)
 {
     Value         *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *adapters;
     LoraRowsAttrs *attrs = arena_new(context->arena, LoraRowsAttrs);
-    int64_t        r = find_ranks(context->options, w->param->module, attrs), count = attrs->ranks.count;
-    if (!r) return OK;
+    int64_t        r = rank_room(context->options), count = context->options->num_row_adapters;
+    if (!find_ranks(context->options, w->param->module, attrs)) return OK;
+    attrs->rows[0] = w->type.dim[0];
     TRY(row_adapters(context, graph, linear, &adapters));
     Value *a = add_adapter(graph, w->param, PEFT_A, count * r, type_cols(&w->type), INIT_UNIFORM);
     Value *b = add_adapter(graph, w->param, PEFT_B, count * w->type.dim[0], r, INIT_ZEROS);
@@ -159,8 +172,8 @@ static Status wrap_rows(const PassContext *context, Graph *graph, Node *linear)
 static Status adapt_rows(const PassContext *context, Graph *graph)
 {
     FAIL_IF(context->options->lora.enabled, ERR_INTERNAL, "adapters that rows choose stand beside one that all have");
-    FAIL_IF(context->options->num_row_adapters > ATTR_LIST_MOST, ERR_INVALID, "%d adapters; expected at most %d",
-            context->options->num_row_adapters, ATTR_LIST_MOST);
+    FAIL_IF(context->options->num_row_adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "%d adapters; expected at most %d",
+            context->options->num_row_adapters, LORA_MOST_ADAPTERS);
     for (Node *node = graph->first, *next; node && context->program->spec.entry->is_cached; node = next) {
         const Param *param = node->op == &op_linear ? node->in[1]->param : NULL;
         next = node->next;

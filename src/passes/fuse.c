@@ -110,7 +110,7 @@ static Status add_again(Graph *graph, const Node *add, int64_t col, const char *
     Value        *in[NODE_MAX_IN];
     Node         *node;
     memcpy(is_rows ? (void *)&rows : &attrs, add->attrs, add->op->attrs_size);
-    *(is_rows ? &rows.col : &attrs.col) += col;
+    *(is_rows ? &rows.col[0] : &attrs.col) += col;
     memcpy(in, add->in, sizeof *in * (size_t)add->num_in);
     in[0] = *y;
     TRY(graph_add_node(graph, add->op, is_rows ? (void *)&rows : &attrs, name, in, add->num_in, ~0u, &node));
@@ -236,17 +236,35 @@ typedef struct Adapters { /* of one result, in the order of their adds */
     Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
 } Adapters;
 
+/* Columns that the adds of one op have, the last of which is `add`: as LoRA's adds of one member they can be members of one op. */
+static void add_columns(const Node *add, int64_t *first, int64_t *rows)
+{
+    bool is_rows = add->op == &op_lora_rows;
+    *first = is_rows ? ((const LoraRowsAttrs *)add->attrs)->col[0] : ((const LinearAttrs *)add->attrs)->col;
+    *rows = is_rows ? ((const LoraRowsAttrs *)add->attrs)->rows[0] : add->in[2]->type.dim[0];
+}
+
+/* Whether two adds onto one result differ in nothing but what is a member's own. */
+static bool are_alike(const Node *a, const Node *b)
+{
+    if (a->op != b->op) return false;
+    if (a->op == &op_lora_rows) return a->in[3] == b->in[3] && !((const LoraRowsAttrs *)a->attrs)->rows[1];
+    return ((const LinearAttrs *)a->attrs)->alpha == ((const LinearAttrs *)b->attrs)->alpha;
+}
+
 /* Puts `add` first in the list: in the chain it stands before those already there. */
 static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);
     if (!down || down->in[2] || !read_once(add->in[1]) || !is_plain_once(down->in[1]) || !is_plain_once(add->in[2])) return false;
     if (a->count) {
-        const Node        *last_down = a->down[0], *last = a->add[0];
-        const LinearAttrs *mine = add->attrs, *its = last->attrs;
-        const TensorType  *type = &last_down->in[1]->type, *up = &last->in[2]->type;
-        if (!read_once(add->out[0]) || down->in[0] != last_down->in[0] || mine->alpha != its->alpha ||
-            !type_equal(&down->in[1]->type, type) || add->in[2]->type.dtype != up->dtype || mine->col + add->in[2]->type.dim[0] > its->col)
+        const Node       *last_down = a->down[0], *last = a->add[0];
+        const TensorType *type = &last_down->in[1]->type, *up = &last->in[2]->type;
+        int64_t           col, rows, next, next_rows;
+        add_columns(add, &col, &rows);
+        add_columns(last, &next, &next_rows);
+        if (!read_once(add->out[0]) || down->in[0] != last_down->in[0] || !are_alike(add, last) || !type_equal(&down->in[1]->type, type) ||
+            add->in[2]->type.dtype != up->dtype || col + rows > next)
             return false;
     }
     memmove(a->add + 1, a->add, sizeof *a->add * (size_t)a->count);
@@ -262,7 +280,7 @@ static bool goes_on(const Node *add)
 {
     if (!read_once(add->out[0])) return false;
     const Use *use = add->out[0]->first_use;
-    return use->node && use->node->op == &op_linear_add && use->index == 0;
+    return use->node && use->node->op == add->op && use->index == 0;
 }
 
 /* h of all members by one GEMM over their A, packed; one member's is there already. */
@@ -284,26 +302,51 @@ static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value *
     return OK;
 }
 
+static LoraAttrs lora_attrs(const Adapters *a)
+{
+    LoraAttrs attrs = {.alpha = ((const LinearAttrs *)a->add[0]->attrs)->alpha};
+    for (int m = 0; m < a->count; m++) add_columns(a->add[m], &attrs.col[m], &attrs.rows[m]);
+    return attrs;
+}
+
+/* Ranks and scales of the members, one after the other. */
+static void append_list(AttrList *list, const AttrList *more)
+{
+    memcpy(list->values + list->count, more->values, (size_t)more->count * sizeof *more->values);
+    list->count += more->count;
+}
+
+static LoraRowsAttrs lora_rows_attrs(const Adapters *a)
+{
+    LoraRowsAttrs attrs = {0};
+    for (int m = 0; m < a->count; m++) {
+        const LoraRowsAttrs *own = a->add[m]->attrs;
+        add_columns(a->add[m], &attrs.col[m], &attrs.rows[m]);
+        append_list(&attrs.ranks, &own->ranks);
+        append_list(&attrs.scales, &own->scales);
+    }
+    return attrs;
+}
+
 static Status fuse_lora(Graph *graph, Node *last, bool *fired)
 {
     Adapters a = {0};
-    if (last->op != &op_linear_add || goes_on(last)) return OK;
-    for (Node *add = last; add && a.count < LORA_MAX_MEMBERS; add = producer_is(add->in[0], &op_linear_add))
+    bool     is_rows = last->op == &op_lora_rows;
+    if ((last->op != &op_linear_add && !is_rows) || goes_on(last)) return OK;
+    for (Node *add = last; add && a.count < LORA_MAX_MEMBERS; add = producer_is(add->in[0], last->op))
         if (!match_adapter(add, &a)) break;
-    if (!a.count) return OK;
-    LoraAttrs attrs = {.alpha = ((const LinearAttrs *)last->attrs)->alpha};
-    for (int m = 0; m < a.count; m++) {
-        attrs.rows[m] = a.add[m]->in[2]->type.dim[0];
-        attrs.col[m] = ((const LinearAttrs *)a.add[m]->attrs)->col;
-    }
-    Value *in[3] = {a.add[0]->in[0]};
-    Node  *node;
+    if (!a.count || (is_rows && a.count == 1)) return OK;
+    LoraAttrs     attrs = is_rows ? (LoraAttrs){0} : lora_attrs(&a);
+    LoraRowsAttrs rows = is_rows ? lora_rows_attrs(&a) : (LoraRowsAttrs){0};
+    Value        *in[4] = {a.add[0]->in[0], [3] = is_rows ? last->in[3] : NULL};
+    Node         *node;
     graph->cursor = last;
     graph->layer = last->layer;
     graph->part = last->part;
     graph->source = last->source;
     TRY(stack_down(graph, &a, &in[1], &in[2]));
-    TRY(graph_add_node(graph, &op_lora_add, &attrs, arena_printf(graph->arena, "%s.adapted", in[0]->name), in, 3, ~0u, &node));
+    TRY(graph_add_node(graph, is_rows ? &op_lora_rows : &op_lora_add, is_rows ? (void *)&rows : &attrs,
+                       arena_printf(graph->arena, "%s.adapted", in[0]->name), in, is_rows ? 4 : 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, last->out[0], node->out[0], last);
     graph_remove_node(graph, last);

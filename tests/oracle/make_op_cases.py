@@ -625,13 +625,23 @@ def make_decoding():
 
 
 def make_lora_rows():
-    """Two adapters of other ranks, room for 5, and rows of the base."""
-    y, h, b, adapters = rand(4, 3, 20), rand(4, 3, 10), rand(14, 5), torch.tensor([1, -1, 0, 1])
-    ranks, scales, after = [5, 2], [0.5, 3.0], y.clone()
-    for i, a in enumerate(adapters.tolist()):
-        if a >= 0:
-            after[i, :, 6:13] += scales[a] * h[i, :, a * 5:a * 5 + ranks[a]] @ b[a * 7:a * 7 + 7, :ranks[a]].T
-    add("lora_rows", "two", [y, h, b, adapters], [after], col=6, ranks=[float(r) for r in ranks], scales=scales)
+    """Two adapters of other ranks, room for 5, and rows of the base; two members."""
+    adapters, scales = torch.tensor([1, -1, 0, 1]), [0.5, 3.0, 1.0, 0.7]
+    for case, members in (("one", ((7, 6),)), ("two", ((7, 6), (4, 15)))):
+        y, h, b, ranks, before = rand(4, 3, 20), rand(4, 3, 10 * len(members)), rand(2 * sum(m[0] for m in members), 5), [5, 2, 0, 3], 0
+        after = y.clone()
+        for m, (rows, col) in enumerate(members):
+            for i, a in enumerate(adapters.tolist()):
+                rank, at = ranks[2 * m + a], (2 * m + a) * 5
+                own = b[2 * before + a * rows:][:rows, :rank]
+                if a >= 0:
+                    after[i, :, col:col + rows] += scales[2 * m + a] * h[i, :, at:at + rank] @ own.T
+            before += rows
+        count = 2 * len(members)
+        attrs = dict(ranks=[float(r) for r in ranks[:count]], scales=scales[:count])
+        for m, (rows, col) in enumerate(members):
+            attrs.update({"rows%d" % m: rows, "col%d" % m: col})
+        add("lora_rows", case, [y, h, b, adapters], [after], **attrs)
 
 
 def make_mark_seen():
