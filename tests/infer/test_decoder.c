@@ -8,7 +8,7 @@ static void open_decoder(InferModel *infer, const char *family, const DecoderOpt
 {
     char dir[256];
     snprintf(dir, sizeof dir, "tests/fixtures/families/%s", family);
-    EXPECT_OK(infer_open(infer, dir, NULL, "cpu", 2));
+    EXPECT_OK(infer_open(infer, dir, NULL, TEXTS_DEVICE, 2));
     infer_want_decoding(infer, options);
     EXPECT_OK(infer_start(infer));
     EXPECT_OK(decoder_create(infer->session, out));
@@ -41,6 +41,7 @@ static int64_t decode_texts(const char *family, const DecoderOptions *options, b
 
 static void a_text_is_the_same_alone_and_in_company(void)
 {
+    NEED_DEVICE();
     static const char *const families[] = {"qwen3", "llama", "gemma2", "phi3", "gpt2"};
     Text                    *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
@@ -81,6 +82,7 @@ static void decode_arrivals(const char *family, const DecoderOptions *options, u
 
 static void a_text_is_the_same_whenever_it_comes(void)
 {
+    NEED_DEVICE();
     static const char *const families[] = {"qwen3", "gemma2"};
     static const int64_t     places[] = {1, 5, 64};
     Text                    *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
@@ -98,6 +100,7 @@ static void a_text_is_the_same_whenever_it_comes(void)
 /* Three texts that outgrow four pages: the third is preempted, and cancelled while it waits; the second is preempted later, and goes on. */
 static void a_preempted_text_can_be_cancelled(void)
 {
+    NEED_DEVICE();
     InferModel infer;
     Decoder   *decoder;
     Text       text[3], alone[3];
@@ -127,6 +130,7 @@ static void a_preempted_text_can_be_cancelled(void)
 
 static void requests_that_cant_be_decoded_are_refused(void)
 {
+    NEED_DEVICE();
     InferModel infer;
     Decoder   *decoder;
     Text       text;
@@ -163,6 +167,7 @@ static void requests_that_cant_be_decoded_are_refused(void)
 
 static void texts_end_as_they_should(void)
 {
+    NEED_DEVICE();
     InferModel    infer;
     Decoder      *decoder;
     Text          text[5];

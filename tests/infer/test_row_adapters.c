@@ -31,7 +31,7 @@ static void open_model(const Model *model, const char *adapter, InferModel *infe
 {
     char dir[128];
     snprintf(dir, sizeof dir, FIXTURES "families/%s", model->family);
-    EXPECT_OK(infer_open(infer, dir, adapter, "cpu", 2));
+    EXPECT_OK(infer_open(infer, dir, adapter, TEXTS_DEVICE, 2));
     EXPECT_OK(infer_use_format(infer, model->format));
     infer->options.model_dtype = infer->options.master_dtype = model->dtype;
 }
@@ -61,6 +61,7 @@ static int64_t decode(InferModel *infer, const DecoderOptions *options, int adap
 
 static void a_row_has_the_bits_of_its_adapter_alone(void)
 {
+    NEED_DEVICE();
     static const Model models[] = {
         {"qwen3", NULL, DT_F32}, {"qwen3", NULL, DT_BF16}, {"gpt2", NULL, DT_F32}, {"gpt2", NULL, DT_BF16}, {"qwen3", "nf4", DT_BF16}};
     static const DecoderOptions options[] = {{.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true},
@@ -105,6 +106,7 @@ static void decode_one(InferModel *infer, Text *text)
 /* Other weights of the same shapes are read into the session that is there; of other shapes, or none, it is another. */
 static void adapters_are_read_again(void)
 {
+    NEED_DEVICE();
     static char folder[] = "/tmp/row_adapters_XXXXXX";
     InferModel  infer;
     Text        first, again, second;
@@ -139,6 +141,7 @@ static void adapters_are_read_again(void)
 
 static void what_cant_be_chosen_is_refused(void)
 {
+    NEED_DEVICE();
     const Model model = {"qwen3", NULL, DT_F32};
     InferModel  infer;
     int         index;
