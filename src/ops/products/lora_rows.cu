@@ -3,8 +3,9 @@
  *
  * mma: a warp has 8 columns of a member of 16 rows of y. It makes the product of all 16 for each adapter that one of them has, and keeps of
  * each the rows that have it: mostly neighbours have few. */
+#include "ops/products/lora_rows.cuh"
+
 #include "ops/mma.cuh"
-#include "ops/products/linear.cuh"
 #include "ops/products/lora_rows.h"
 
 enum { WARPS = 4, COLS = 8, ROWS = 16, THREADS = 128, MOST = LORA_MOST_ADAPTERS, RANKS = LORA_MAX_MEMBERS * MOST };
@@ -12,7 +13,7 @@ enum { WARPS = 4, COLS = 8, ROWS = 16, THREADS = 128, MOST = LORA_MOST_ADAPTERS,
 struct Rows {
     void          *y;
     const void    *h, *b;
-    const int32_t *adapters;
+    const int32_t *adapters; /* NULL: all have the first */
     DType          y_dtype, h_dtype, b_dtype;
     int64_t        each, tokens, y_stride, h_stride;                                        /* each: tokens of a sequence */
     int            r, count, members;                                                       /* room for a rank; adapters */
@@ -22,7 +23,7 @@ struct Rows {
 
     __device__ __forceinline__ int adapter(int64_t token) const /* -1: none */
     {
-        int a = token < tokens ? adapters[token / each] : -1;
+        int a = token >= tokens ? -1 : adapters ? adapters[token / each] : 0;
         return a >= 0 && a < count ? a : -1;
     }
 
@@ -46,24 +47,44 @@ struct Rows {
     }
 };
 
-static Rows rows_of(const KernelArgs *args)
+/* rows, col: of the members. ranks, scales: as of LoraRowsAttrs. */
+static Rows rows_of(const KernelArgs *args, const int64_t *rows, const int64_t *col, int count)
+{
+    const TensorView *y = &args->out[0], *h = &args->in[LORA_ROWS_H], *b = &args->in[LORA_ROWS_B];
+    Rows              job = {};
+    job.y = y->data, job.h = h->data, job.b = b->data;
+    job.y_dtype = y->type.dtype, job.h_dtype = h->type.dtype, job.b_dtype = b->type.dtype;
+    job.tokens = type_rows(&y->type), job.each = job.tokens;
+    job.y_stride = type_cols(&y->type), job.h_stride = type_cols(&h->type);
+    job.members = lora_count(rows), job.count = count, job.r = (int)type_cols(&b->type);
+    for (int m = 0, before = 0; m < job.members; before += job.rows[m++])
+        job.rows[m] = (int)rows[m], job.col[m] = (int)col[m], job.before[m] = before;
+    return job;
+}
+
+static Rows rows_of_many(const KernelArgs *args)
 {
     const LoraRowsAttrs *attrs = (const LoraRowsAttrs *)args->attrs;
-    const TensorView    *y = &args->out[0], *h = &args->in[LORA_ROWS_H], *b = &args->in[LORA_ROWS_B];
-    Rows                 rows = {};
-    rows.y = y->data, rows.h = h->data, rows.b = b->data;
-    rows.adapters = (const int32_t *)args->in[LORA_ROWS_ADAPTERS].data;
-    rows.y_dtype = y->type.dtype, rows.h_dtype = h->type.dtype, rows.b_dtype = b->type.dtype;
-    rows.tokens = type_rows(&y->type), rows.each = rows.tokens / args->in[LORA_ROWS_ADAPTERS].type.dim[0];
-    rows.y_stride = type_cols(&y->type), rows.h_stride = type_cols(&h->type);
-    rows.members = lora_count(attrs->rows), rows.count = (int)lora_rows_adapters(attrs), rows.r = (int)type_cols(&b->type);
-    for (int m = 0, before = 0; m < rows.members; before += rows.rows[m++])
-        rows.rows[m] = (int)attrs->rows[m], rows.col[m] = (int)attrs->col[m], rows.before[m] = before;
+    const TensorView    *adapters = &args->in[LORA_ROWS_ADAPTERS];
+    Rows                 job = rows_of(args, attrs->rows, attrs->col, (int)lora_rows_adapters(attrs));
+    job.adapters = (const int32_t *)adapters->data;
+    job.each /= adapters->type.dim[0];
     for (int i = 0; i < attrs->ranks.count; i++) {
-        rows.scales[i] = (float)attrs->scales.values[i];
-        rows.ranks[i] = (int)attrs->ranks.values[i];
+        job.scales[i] = (float)attrs->scales.values[i];
+        job.ranks[i] = (int)attrs->ranks.values[i];
     }
-    return rows;
+    return job;
+}
+
+static Rows rows_of_one(const KernelArgs *args)
+{
+    const LoraAttrs *attrs = (const LoraAttrs *)args->attrs;
+    Rows             job = rows_of(args, attrs->rows, attrs->col, 1);
+    for (int m = 0; m < job.members; m++) {
+        job.scales[m] = (float)attrs->alpha;
+        job.ranks[m] = job.r;
+    }
+    return job;
 }
 
 /* ---- mma ---- */
@@ -112,19 +133,12 @@ static __global__ void __launch_bounds__(WARPS * 32) lora_rows_mma(const __grid_
     }
 }
 
-/* Pairs lie at even places, and blocks are counted in 16 bits. */
-static bool mma_match(const Node *node, CudaDevice *)
+static Status run_mma(const Rows &rows, cudaStream_t stream)
 {
-    return type_cols(&node->in[LORA_ROWS_B]->type) % 2 == 0 && type_rows(&node->out[0]->type) <= (int64_t)ROWS * UINT16_MAX;
-}
-
-static Status mma_run(const KernelArgs *args)
-{
-    Rows rows = rows_of(args);
-    int  slabs = 0;
+    int slabs = 0;
     for (int m = 0; m < rows.members; m++) slabs += slabs_of(rows, m);
     dim3 grid((unsigned)cuda_div_up(slabs, WARPS), (unsigned)cuda_div_up(rows.tokens, ROWS));
-    lora_rows_mma<<<grid, WARPS * 32, 0, cuda_stream(args)>>>(rows);
+    lora_rows_mma<<<grid, WARPS * 32, 0, stream>>>(rows);
     return CUDA_LAUNCHED();
 }
 
@@ -146,19 +160,31 @@ static __global__ void __launch_bounds__(THREADS) lora_rows_plain(const __grid_c
     }
 }
 
-static Status plain_run(const KernelArgs *args)
+static Status run_plain(const Rows &rows, cudaStream_t stream)
 {
-    Rows rows = rows_of(args);
-    int  cols = rows.before[rows.members - 1] + rows.rows[rows.members - 1];
-    lora_rows_plain<<<cuda_grid(rows.tokens * cols, THREADS), THREADS, 0, cuda_stream(args)>>>(rows, cols);
+    int cols = rows.before[rows.members - 1] + rows.rows[rows.members - 1];
+    lora_rows_plain<<<cuda_grid(rows.tokens * cols, THREADS), THREADS, 0, stream>>>(rows, cols);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(lora_rows,
-             {.dtypes = DT_SET_FLOAT,
-              .min_sm = 80,
-              .run = mma_run,
-              .name = "mma",
-              .match = mma_match,
-              .except = {{.in = 1 << LORA_ROWS_H | 1 << LORA_ROWS_B, .dtypes = DT_SET_BF16}}},
-             {.dtypes = DT_SET_FLOAT, .run = plain_run, .name = "plain"})
+/* ---- which ---- */
+
+/* Pairs lie at even places, and blocks are counted in 16 bits. */
+static Status run(const Rows &rows, cudaStream_t stream)
+{
+    bool is_bf16 = rows.h_dtype == DT_BF16 && rows.b_dtype == DT_BF16;
+    bool is_mma = is_bf16 && rows.r % 2 == 0 && rows.tokens <= (int64_t)ROWS * UINT16_MAX;
+    return is_mma ? run_mma(rows, stream) : run_plain(rows, stream);
+}
+
+Status lora_rows_of_one(const KernelArgs *args)
+{
+    return run(rows_of_one(args), cuda_stream(args));
+}
+
+static Status lora_rows_run(const KernelArgs *args)
+{
+    return run(rows_of_many(args), cuda_stream(args));
+}
+
+CUDA_KERNELS(lora_rows, {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = lora_rows_run, .name = "rows"})
