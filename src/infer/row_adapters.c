@@ -76,13 +76,11 @@ static void take_options(InferModel *infer, Arena *arena)
 
 Status infer_use_adapters(InferModel *infer, const AdapterName *names, int count)
 {
+    FAIL_IF(count && infer->has_adapter, ERR_INVALID,
+            "the model was opened with the adapter %s, which all texts have; adapters by name need a model without", infer->adapter.dir);
     Arena       arena = {0};
     RowAdapter *adapters = arena_array(&arena, RowAdapter, count + 1);
     Status      status = OK;
-    FAIL_IF(count && infer->has_adapter, ERR_INVALID,
-            "the model was opened with the adapter %s, which all texts have; adapters by name "
-            "need a model without",
-            infer->adapter.dir);
     for (int i = 0; i < count && status == OK; i++) {
         status = check_name(names, i);
         if (status != OK) break;

@@ -236,7 +236,7 @@ typedef struct Adapters { /* of one result, in the order of their adds */
     Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
 } Adapters;
 
-/* Columns that the adds of one op have, the last of which is `add`: as LoRA's adds of one member they can be members of one op. */
+/* Columns of an add of one member. */
 static void add_columns(const Node *add, int64_t *first, int64_t *rows)
 {
     bool is_rows = add->op == &op_lora_rows;
@@ -248,8 +248,9 @@ static void add_columns(const Node *add, int64_t *first, int64_t *rows)
 static bool are_alike(const Node *a, const Node *b)
 {
     if (a->op != b->op) return false;
-    if (a->op == &op_lora_rows) return a->in[3] == b->in[3] && !((const LoraRowsAttrs *)a->attrs)->rows[1];
-    return ((const LinearAttrs *)a->attrs)->alpha == ((const LinearAttrs *)b->attrs)->alpha;
+    if (a->op == &op_linear_add) return ((const LinearAttrs *)a->attrs)->alpha == ((const LinearAttrs *)b->attrs)->alpha;
+    const LoraRowsAttrs *x = a->attrs, *y = b->attrs;
+    return a->in[3] == b->in[3] && x->ranks.count == y->ranks.count && !x->rows[1] && !y->rows[1];
 }
 
 /* Puts `add` first in the list: in the chain it stands before those already there. */
