@@ -108,23 +108,26 @@ static int64_t rank_room(const CompileOptions *options)
     int64_t most = 0;
     for (int a = 0; a < options->num_row_adapters; a++) {
         const LoraOptions *lora = &options->row_adapters[a];
+        if (!lora->num_modules && lora->r > most) most = lora->r;
         for (int i = 0; i < lora->num_modules; i++)
             if (lora->modules[i].r > most) most = lora->modules[i].r;
     }
     return (most + RANK_MULTIPLE - 1) / RANK_MULTIPLE * RANK_MULTIPLE;
 }
 
-/* Of each adapter, 0 where it doesn't adapt the module. False: none does. */
-static bool find_ranks(const CompileOptions *options, const char *module, LoraRowsAttrs *attrs)
+/* Of each adapter, 0 where it doesn't adapt the weight. False: none does. */
+static bool find_ranks(const PassContext *context, const Param *param, LoraRowsAttrs *attrs)
 {
-    bool is_adapted = false;
+    const CompileOptions *options = context->options;
+    bool                  is_adapted = false;
     attrs->ranks.count = attrs->scales.count = options->num_row_adapters;
     for (int a = 0; a < options->num_row_adapters; a++) {
         const LoraOptions *lora = &options->row_adapters[a];
-        const LoraModule  *own = lora_find_module(lora, module);
-        if (!own) continue;
-        attrs->ranks.values[a] = (double)own->r;
-        attrs->scales.values[a] = lora_scale(lora, own->r, own->alpha);
+        LoraModule         own = {.r = lora->r, .alpha = lora->alpha};
+        if (!is_target(lora, param, arena_alloc(context->arena, (size_t)lora->num_targets + 1))) continue;
+        if (lora->num_modules) own = *lora_find_module(lora, param->module);
+        attrs->ranks.values[a] = (double)own.r;
+        attrs->scales.values[a] = lora_scale(lora, own.r, own.alpha);
         is_adapted = true;
     }
     return is_adapted;
@@ -149,7 +152,7 @@ static Status wrap_rows(const PassContext *context, Graph *graph, Node *linear)
     Value         *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *adapters;
     LoraRowsAttrs *attrs = arena_new(context->arena, LoraRowsAttrs);
     int64_t        r = rank_room(context->options), count = context->options->num_row_adapters;
-    if (!find_ranks(context->options, w->param->module, attrs)) return OK;
+    if (!find_ranks(context, w->param, attrs)) return OK;
     attrs->rows[0] = w->type.dim[0];
     TRY(row_adapters(context, graph, linear, &adapters));
     Value *a = add_adapter(graph, w->param, PEFT_A, count * r, type_cols(&w->type), INIT_UNIFORM);
@@ -175,9 +178,8 @@ static Status adapt_rows(const PassContext *context, Graph *graph)
     FAIL_IF(context->options->num_row_adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "%d adapters; expected at most %d",
             context->options->num_row_adapters, LORA_MOST_ADAPTERS);
     for (Node *node = graph->first, *next; node && context->program->spec.entry->is_cached; node = next) {
-        const Param *param = node->op == &op_linear ? node->in[1]->param : NULL;
         next = node->next;
-        if (param && param->is_linear && param->module && !param->ns) TRY(wrap_rows(context, graph, node));
+        if (node->op == &op_linear && node->in[1]->param) TRY(wrap_rows(context, graph, node));
     }
     return OK;
 }

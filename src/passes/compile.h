@@ -110,7 +110,7 @@ typedef struct CompileOptions {
     uint32_t           offload;     /* bit per Offload */
     int64_t            piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
     LoraOptions        lora;
-    const LoraOptions *row_adapters; /* of an adapter each, in whose place rows of programs with a cache choose one, or none, by a feed */
+    const LoraOptions *row_adapters; /* in place of lora: of these adapters rows of programs with a cache choose one, or none, by a feed */
     int                num_row_adapters;
     int                rank, world; /* of so many ranks that train one model this one is compiled for */
     int                zero_level;  /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
