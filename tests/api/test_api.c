@@ -131,6 +131,18 @@ static void rows_choose_an_adapter(void)
             sg_free(alone[i]);
         }
         sg_free(mixed);
+        /* Other calls are of the model alone. */
+        static const int32_t     ids[] = {3, 4, 5};
+        static const sg_sampling greedy = {0};
+        int32_t                 *base, *again;
+        size_t                   num;
+        EXPECT_INT(sg_model_score(model, "{\"ids\": [1, 2]}", 15, &mixed, NULL), SG_OK);
+        sg_free(mixed);
+        EXPECT_INT(sg_model_generate(model, ids, 3, 12, &greedy, &base, &num), SG_OK);
+        EXPECT_INT(sg_model_generate_rows(model, rows, strlen(rows), &settings, &mixed, NULL), SG_OK);
+        EXPECT_INT(sg_model_generate(model, ids, 3, 12, &greedy, &again, &num), SG_OK);
+        EXPECT(num > 0 && memcmp(base, again, num * sizeof *base) == 0);
+        sg_free(mixed), sg_free(base), sg_free(again);
     }
     sg_model_close(model);
 }
