@@ -107,7 +107,7 @@ while [ "$kills" -lt "$kills_wanted" ] && [ "$num_failed" = "$failed_before" ]; 
         wait $pid 2> /dev/null
         status=$?
         [ "$status" = 137 ] || break
-        [ ! -e "$dir/killed.jsonl" ] || fail "it has its name before it is complete"
+        [ ! -e "$dir/killed.jsonl" ] || cmp -s "$dir/long.jsonl" "$dir/killed.jsonl" || fail "it has its name before it is complete"
         # As a kill inside of a write leaves it.
         [ $((kills % 3)) = 0 ] && [ -s "$dir/killed.jsonl.part" ] && printf '{"index":5,"sam' >> "$dir/killed.jsonl.part" && torn=$((torn + 1))
     done
