@@ -288,13 +288,17 @@ typedef struct sg_generation {
     bool               logprobs;
     bool               ignore_eos; /* a text goes on after an end-of-text token */
     bool               skip_bad;   /* a bad row gets {"index", "error"}, and the others are done */
+    /* PEFT folders over the model, which has none of its own, and their names: a row's "adapter" says which it has; null or none: the
+     * model alone. They are read again by each call. */
+    const char *const *adapter_names, *const *adapter_dirs;
+    size_t num_adapters;
 } sg_generation;
 
-/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id". A line of JSON a
- * sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text", null without a tokenizer;
- * "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob", "top"}. A sample depends on
- * its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes them if they do for it.
- * *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
+/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id" and "adapter". A
+ * line of JSON a sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text", null without a
+ * tokenizer; "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob", "top"}. A sample
+ * depends on its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes them if they do
+ * for it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
 SG_API sg_status sg_model_generate_rows(sg_model *model, const char *rows, size_t len, const sg_generation *settings, char **out_lines,
                                         size_t *out_len);
 

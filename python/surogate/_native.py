@@ -109,6 +109,9 @@ class Generation(Structure):
         ("logprobs", c_bool),
         ("ignore_eos", c_bool),
         ("skip_bad", c_bool),
+        ("adapter_names", POINTER(c_char_p)),
+        ("adapter_dirs", POINTER(c_char_p)),
+        ("num_adapters", c_size_t),
     ]
 
 

@@ -180,15 +180,17 @@ class Model(Closes):
         seed: int = 0,
         rows: int = 0,
         skip_bad: bool = False,
+        adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> list[Generated]:
         """n texts after each prompt: a text, (count) ids, a list of messages, or what a line of `surogate generate --prompts` says.
 
         Up to `rows` texts are made at once; 0: 16 on a CPU, 64 on a GPU. A text doesn't depend on those beside it. logprobs 0: of the
         ids; above 0: of so many of the likeliest tokens too. A bias of -inf bans a token. Ctrl+C is raised behind the present step.
+        adapters: PEFT folders by name; a prompt {"prompt": TEXT, "adapter": NAME} has that one, others the model alone.
         """
         data = "\n".join(json.dumps(_prompt(prompt, f"prompts[{i}]")) for i, prompt in enumerate(prompts)).encode()
         chosen = _arrays.sampling(temperature, top_k, top_p, seed)
-        settings = _arrays.generation(chosen, logit_bias or {}, stop, logprobs)
+        settings = _arrays.generation(chosen, logit_bias or {}, stop, logprobs, adapters or {})
         settings.max_tokens, settings.n = _native.whole(max_tokens, "max_tokens", 1), _native.whole(n, "n", 1)
         settings.rows = _native.whole(rows, "rows")
         settings.min_p, settings.repetition_penalty = _native.real(min_p, "min_p"), _native.real(repetition_penalty, "repetition_penalty")

@@ -3,6 +3,7 @@
 
 #include "cli/op_sums.h"
 #include "measure/text_bench.h"
+#include "ops/attrs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 typedef struct TextArgs {
     const char *rows, *device, *dtype;
-    int64_t     prompt, tokens, threads;
+    int64_t     prompt, tokens, threads, adapters;
     bool        samples, ops, json;
 } TextArgs;
 
@@ -93,6 +94,7 @@ Status cli_bench_text(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         {"--rows", FLAG_TEXT, &a.rows, "N,..", "texts at once; a line for each number (1,8,64)"},
+        {"--adapters", FLAG_INT, &a.adapters, "N", "LoRA adapters of rank 16 on all linear layers, which texts have in turn (0)"},
         {"--prompt", FLAG_INT, &a.prompt, "N", "tokens of each prompt (512)"},
         {"--tokens", FLAG_INT, &a.tokens, "N", "tokens of each text that are timed (128)"},
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
@@ -114,7 +116,10 @@ Status cli_bench_text(CliArgs *args)
             (long long)a.tokens);
     FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16",
             a.dtype);
+    FAIL_IF(a.adapters < 0 || a.adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "--adapters %lld: expected 0 to %d", (long long)a.adapters,
+            LORA_MOST_ADAPTERS);
     TextBenchOptions options = {.model = args->words[0],
+                                .adapters = (int)a.adapters,
                                 .device = a.device,
                                 .threads = (int)a.threads,
                                 .dtype = !a.dtype                       ? DT_COUNT

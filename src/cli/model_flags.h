@@ -12,9 +12,9 @@ typedef struct ModelArgs {
     { \
         .device = "auto" \
     }
-#define MODEL_FLAGS(m) \
-    {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, \
-        {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32 or bf16 (as the folder has them)"}, \
+#define MODEL_FLAGS(m) {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, MODEL_FLAGS_BUT_ADAPTER(m)
+#define MODEL_FLAGS_BUT_ADAPTER(m) \
+    {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32 or bf16 (as the folder has them)"}, \
         {"--qlora", FLAG_TEXT, &(m)->qlora, "FORMAT", \
          "quantise the model's matrices: nf4, nf4_once, fp8, nvfp4 or none (as the adapter was trained)"}, \
         {"--recipe", FLAG_TEXT, &(m)->recipe, "NAME", \

@@ -29,10 +29,21 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static void use_adapters(TextBench *b, CompileOptions *options)
+{
+    static const char *const all[] = {"all-linear"};
+    LoraOptions             *adapters = arena_array(&b->arena, LoraOptions, b->options.adapters + 1);
+    for (int i = 0; i < b->options.adapters; i++)
+        adapters[i] = (LoraOptions){.enabled = true, .r = 16, .alpha = 16, .targets = all, .num_targets = 1};
+    options->row_adapters = adapters;
+    options->num_row_adapters = b->options.adapters;
+}
+
 static Status open_bench(TextBench *b)
 {
     const TextBenchOptions *o = &b->options;
     CompileOptions          options = compile_defaults();
+    use_adapters(b, &options);
     TRY(hf_model_open(&b->arena, o->model, &b->model));
     TRY(device_open(o->device, 0, o->threads, &b->device));
     options.model_dtype = options.master_dtype = o->dtype == DT_COUNT ? b->model->dtype : o->dtype;
@@ -91,7 +102,8 @@ static Status submit_all(TextBench *b)
                                  .max_tokens = o->tokens + 1,
                                  .sample = sample,
                                  .context = b,
-                                 .token = count_token};
+                                 .token = count_token,
+                                 .adapter = o->adapters ? 1 + (int)(row % o->adapters) : 0};
         TRY(decoder_submit(b->decoder, &request, NULL));
     }
     return OK;

@@ -8,6 +8,7 @@
 typedef struct TextBenchOptions {
     const char *model, *device;       /* a folder; as device_open takes it */
     int         threads;              /* 0: all */
+    int         adapters;             /* of rank 16 on all linear layers, which rows have in turn; 0: none */
     DType       dtype;                /* of the weights; DT_COUNT: the model's */
     int64_t     rows, prompt, tokens; /* of each text: tokens of the prompt, tokens that are timed behind it */
     bool        samples;              /* drawn with temperature, top-k and top-p; else the likeliest token */
