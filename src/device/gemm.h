@@ -12,11 +12,13 @@
 
 enum { GEMM_BLOCK = 128 }; /* numbers that share a scale, along k or both ways */
 
-/* Which of an operand's numbers share a scale. A row of it is one of a, or a column of b. */
+/* Which of an operand's numbers share a scale. A row of it is one of a, or a column of b. GEMM_SCALE_COLS is of b alone, of a product that
+ * doesn't accumulate: sums of unscaled numbers are multiplied. */
 typedef enum GemmScaling {
     GEMM_SCALE_WHOLE, /* all of them */
     GEMM_SCALE_ROWS,  /* GEMM_BLOCK of a row: scales (k / GEMM_BLOCK, rows) */
     GEMM_SCALE_TILES, /* GEMM_BLOCK of as many rows: scales (rows / GEMM_BLOCK, k / GEMM_BLOCK) */
+    GEMM_SCALE_COLS,  /* a row: scales (n) */
 } GemmScaling;
 
 /* A matrix within rows that may be wider. trans: stored the other way round. */
@@ -45,6 +47,12 @@ typedef struct Gemm {
     bool         fast;       /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
     bool         rows_alone; /* a row of c has the same bits for any m: of few-bit operands where their scales don't depend on other rows */
 } Gemm;
+
+/* Whether numbers are multiplied by the scales of their blocks before they are summed up. */
+GEMM_FN bool gemm_has_block_scales(const GemmOperand *x)
+{
+    return x->scaling == GEMM_SCALE_ROWS || x->scaling == GEMM_SCALE_TILES;
+}
 
 /* The scale of a number that has one of its block. */
 GEMM_FN float gemm_block_scale(const GemmOperand *x, int64_t row, int64_t k)

@@ -30,12 +30,18 @@ static inline float gemm_factor(const Gemm *g)
     return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);
 }
 
+/* What a column of sums is multiplied by beside. */
+static inline float gemm_col_scale(const Gemm *g, int64_t col)
+{
+    return g->b.scaling == GEMM_SCALE_COLS ? g->b.scale[col] : 1.0f;
+}
+
 /* Multiplies numbers in panels of `width` rows, `panel` floats apart, by the scales of their blocks: `count` rows from `row` on, `depth`
  * from `k` on. */
 static inline void operand_scale_panels(const GemmOperand *x, int64_t width, int64_t row, int64_t count, int64_t k, int64_t depth,
                                         float *panels, int64_t panel)
 {
-    if (x->scaling == GEMM_SCALE_WHOLE) return;
+    if (!gemm_has_block_scales(x)) return;
     for (int64_t i = 0; i < count; i += width, panels += panel) {
         int64_t rows = min_i64(width, count - i);
         for (int64_t l = 0; l < depth; l++)

@@ -31,6 +31,21 @@ static inline int linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
+/* y = scale * (x codes^T) + bias */
+enum { INT8_X, INT8_CODES, INT8_SCALE, INT8_BIAS };
+static inline int int8_linear_products(const KernelArgs *args, Gemm *out)
+{
+    const TensorView *x = &args->in[INT8_X], *codes = &args->in[INT8_CODES], *y = &args->out[0];
+    *out = gemm_of(type_rows(&x->type), codes->type.dim[0], codes->type.dim[1], gemm_operand(x, false, 0), gemm_operand(codes, true, 0),
+                   gemm_operand(y, false, 0), 1, false);
+    out->b.scale = (const float *)args->in[INT8_SCALE].data;
+    out->b.scaling = GEMM_SCALE_COLS;
+    if (args->num_in <= INT8_BIAS || !view_wanted(&args->in[INT8_BIAS])) return 1;
+    out->epilogue = GEMM_BIAS;
+    out->bias = gemm_operand(&args->in[INT8_BIAS], false, 0);
+    return 1;
+}
+
 /* y = alpha a b^T + bias, of codes with a scale each, the inverse of which lies first */
 enum { SCALED_A, SCALED_B, SCALED_A_SCALE, SCALED_B_SCALE, SCALED_BIAS, SCALED_ACC };
 static inline int scaled_linear_products(const KernelArgs *args, Gemm *out)
