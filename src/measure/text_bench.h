@@ -9,6 +9,7 @@ typedef struct TextBenchOptions {
     const char *model, *device;       /* a folder; as device_open takes it */
     int         threads;              /* 0: all */
     DType       dtype;                /* of the weights; DT_COUNT: the model's */
+    const char *format;               /* that the matrices of blocks are kept in (passes/quantise.h); NULL: dtype */
     int64_t     rows, prompt, tokens; /* of each text: tokens of the prompt, tokens that are timed behind it */
     bool        samples;              /* drawn with temperature, top-k and top-p; else the likeliest token */
 } TextBenchOptions;
