@@ -25,7 +25,8 @@ static const WeightFormat formats[] = {
     {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}, NULL},
     {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}, NULL},
     {"int8", &op_int8_quantise, &op_int8_dequantise, NULL, 2, {"codes", "scale"}, &op_int8_linear},
-    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}, NULL}, /* bitsandbytes without double quantisation */
+    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}, NULL}, /* bitsandbytes without double quantisation
+                                                                                                  */
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 
@@ -160,9 +161,9 @@ static bool is_multiplied(const Quantise *q, const Value *whole)
 
 static Status multiply_all(const Quantise *q, const Value *whole, Value *const *parts)
 {
-    Arena  *arena = q->graph->arena;
-    int     count = 0;
-    Node  **linears = arena_array(arena, Node *, whole->num_uses + 1);
+    Arena *arena = q->graph->arena;
+    int    count = 0;
+    Node **linears = arena_array(arena, Node *, whole->num_uses + 1);
     for (const Use *use = whole->first_use; use; use = use->next) linears[count++] = use->node;
     for (int i = 0; i < count; i++) TRY(multiply_codes(q, linears[i], parts));
     return OK;

@@ -63,7 +63,7 @@ score() {
 # --- as eval has it, over adapters and quantised bases too
 head -c 150 "$dir/text.txt" > "$dir/few.txt"
 $python -c 'import json, sys; print(json.dumps({"text": open(sys.argv[1]).read()}))' "$dir/few.txt" > "$dir/few.jsonl"
-for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4"; do
+for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4" "--quantization int8" "--quantization fp8"; do
     # shellcheck disable=SC2086
     score few.out "$model" "$dir/few.jsonl" --json $flags
     # shellcheck disable=SC2086
@@ -71,7 +71,7 @@ for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4"; d
     look "eval $flags" eval "$dir/few.out" "$dir/out"
     cat "$dir/few.out" >> "$dir/all.out"
 done
-check "an adapter changes them, and so does its base" test "$(sort -u "$dir/all.out" | wc -l)" = 3
+check "an adapter changes them, and so do formats" test "$(sort -u "$dir/all.out" | wc -l)" = 5
 score by_itself.out "$dir/adapter" "$dir/few.jsonl" --json
 check "an adapter's folder alone" cmp "$dir/by_itself.out" <(score again.out "$model" "$dir/few.jsonl" --json --adapter "$dir/adapter"; cat "$dir/again.out")
 

@@ -111,8 +111,8 @@ static bool compare(const char *what, const Expected *expected, int64_t i, const
     return false;
 }
 
-/* All prompts in one decoder, which has one place, a few (prompts come in pieces) and many. */
-static void compare_all(const char *name, const char *dir, const char *adapter)
+/* All prompts in one decoder, which has one place, a few (prompts come in pieces) and many. format: of the matrices; NULL: as they are. */
+static void compare_all(const char *name, const char *dir, const char *adapter, const char *format)
 {
     static const DecoderOptions options[] = {
         {.rows = 1, .context = CONTEXT}, {.rows = 5, .context = CONTEXT, .prompt = 7}, {.rows = 64, .context = CONTEXT}};
@@ -121,6 +121,7 @@ static void compare_all(const char *name, const char *dir, const char *adapter)
     Text      *texts = calloc(MOST_PROMPTS, sizeof *texts);
     EXPECT_OK(infer_open(&infer, dir, adapter, "cpu", 2));
     infer.options.model_dtype = infer.options.master_dtype = DT_F32;
+    EXPECT_OK(infer_use_format(&infer, format));
     for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
         int  different = 0;
         char what[256];
@@ -173,7 +174,7 @@ static void compare_family(const char *family, bool has_adapter)
     scale_family(family);
     snprintf(name, sizeof name, "families/%s%s", family, has_adapter ? "+adapter" : "");
     snprintf(adapter, sizeof adapter, FIXTURES "families/%s/adapter", family);
-    compare_all(name, scratch, has_adapter ? adapter : NULL);
+    compare_all(name, scratch, has_adapter ? adapter : NULL, NULL);
 }
 
 static void texts_of_all_families_are_those_of_transformers(void)
@@ -197,8 +198,20 @@ static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(vo
         char name[128], dir[256];
         snprintf(name, sizeof name, "quantised/%s", names[i]);
         snprintf(dir, sizeof dir, FIXTURES "%s", name);
-        compare_all(name, dir, NULL);
+        compare_all(name, dir, NULL, NULL);
     }
+}
+
+static void texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised(void)
+{
+    static const char *const formats[] = {"int8", "fp8"}, *const families[] = {"gpt2", "phi3", "qwen3"};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
+            char name[128];
+            scale_family(families[k]);
+            snprintf(name, sizeof name, "loaded/%s/%s", formats[i], families[k]);
+            compare_all(name, scratch, NULL, formats[i]);
+        }
 }
 
 static void end(void)
@@ -214,4 +227,5 @@ static void begin(void)
 }
 
 TEST_MAIN(TEST(begin), TEST(texts_of_all_families_are_those_of_transformers), TEST(texts_of_adapters_are_those_of_peft),
-          TEST(texts_of_quantised_folders_are_those_of_their_weights_dequantised), TEST(end))
+          TEST(texts_of_quantised_folders_are_those_of_their_weights_dequantised),
+          TEST(texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised), TEST(end))

@@ -4,7 +4,8 @@
 prompt_ids, prompt_lens       (tokens of all prompts), (PROMPTS); those of several prompts begin alike
 NAME.texts                    (PROMPTS, TOKENS): of families/LLAMA its projections times SCALE, without which texts repeat one token, or of
                               families/LLAMA+adapter with its adapter; of quantised/NF4 its weights dequantised; of architectures/FALCON its
-                              matrices in layers times SCALE, the first prompts alone
+                              matrices in layers times SCALE, the first prompts alone; of loaded/FORMAT/LLAMA its projections times SCALE, then
+                              the matrices in layers quantised and dequantised
 NAME.near, NAME.margins       (n), (n): places in texts, flat, where the two largest logits lie less than MARGIN apart, and how far
 NAME.logprobs                 (LOGPROBS, TOKENS): of the first texts' tokens
 
@@ -29,6 +30,7 @@ PROMPTS, LONGEST, TOKENS, LOGPROBS, OF_ARCHITECTURES, SCALE, V = 200, 48, 16, 40
 REACH = LONGEST + TOKENS
 MARGIN = 1e-3
 WITH_ADAPTER = ("qwen3", "gpt2")
+LOADED = ("gpt2", "phi3", "qwen3")
 
 
 def draw_prompts():
@@ -140,6 +142,30 @@ def load_dequantised(folder, weight_of):
     return model
 
 
+def by_rows(w):
+    """int8: a scale for each row."""
+    scale = (w.abs().amax(1, keepdim=True) / 127).float()
+    return (w.float() / scale).round().double() * scale.double()
+
+
+def by_tiles(w):
+    """fp8: a scale for each tile of 128 x 128."""
+    rows, cols = w.shape
+    whole = torch.nn.functional.pad(w, (0, -cols % 128, 0, -rows % 128))
+    scale = (whole.reshape(whole.shape[0] // 128, 128, -1, 128).abs().amax((1, 3)) / 448).float()
+    scale = scale.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+    return (w.float() / scale).to(torch.float8_e4m3fn).double() * scale.double()
+
+
+def load_rounded(folder, rounded):
+    model = load_family(folder, False)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if is_in_layer(name, p):
+                p.copy_(rounded(p.t()).t() if "Conv1D" in str(type(model.get_submodule(name.rpartition(".")[0]))) else rounded(p))
+    return model
+
+
 def record(out, name, logits_of, prompts):
     texts, margins, logprobs = greedy(logits_of, prompts)
     near = (margins.flatten() < MARGIN).nonzero()[:, 0]
@@ -161,6 +187,10 @@ def main():
         record(out, "families/" + name, packed(load_family(os.path.join(FIXTURES, "families", family), bool(adapter))), prompts)
     for name, weight_of in dict(nf4=of_nf4, nf4_double=of_nf4, fp8=of_fp8, nvfp4=of_nvfp4).items():
         record(out, "quantised/" + name, packed(load_dequantised(os.path.join(FIXTURES, "quantised", name), weight_of)), prompts)
+    for name, rounded in dict(int8=by_rows, fp8=by_tiles).items():
+        for family in LOADED:
+            model = load_rounded(os.path.join(FIXTURES, "families", family), rounded)
+            record(out, "loaded/%s/%s" % (name, family), packed(model), prompts)
     for name in architectures.MODELS:
         model = scaled(architectures.load(os.path.join(FIXTURES, "architectures", name)), is_in_layer).double()
         record(out, "architectures/" + name, lambda rows: model(input_ids=rows, use_cache=False).logits, prompts[:OF_ARCHITECTURES])

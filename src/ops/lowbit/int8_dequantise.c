@@ -64,11 +64,7 @@ static const DequantiseAttrs int8_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)},
     }
 
 static const OpSample int8_dequantise_samples[] = {
-    SAMPLE(1, 1, NULL),
-    SAMPLE(3, 50, &int8_to_bf16),
-    SAMPLE(17, 256, &int8_to_bf16),
-    SAMPLE(5, 1031, NULL),
-    SAMPLE(7, 24, &int8_members),
+    SAMPLE(1, 1, NULL), SAMPLE(3, 50, &int8_to_bf16), SAMPLE(17, 256, &int8_to_bf16), SAMPLE(5, 1031, NULL), SAMPLE(7, 24, &int8_members),
 };
 
 /* Shapes of real models. */
