@@ -56,8 +56,8 @@ static void any_magnitude_comes_back(void)
     static const float size[ROWS] = {0, 1e-44f, 1e-38f, 3e38f, 1};
     static float       x[ROWS * COLS];
     for (int i = 0; i < ROWS * COLS; i++) x[i] = fmaxf(-1, fminf(1, drawn(i))) * size[i / COLS];
-    OpCase       q = quantise(x), d = dequantise(&q);
-    const float *scale = (const float *)(void *)q.out[1].data, *w = (const float *)(void *)d.out[0].data;
+    OpCase        q = quantise(x), d = dequantise(&q);
+    const float  *scale = (const float *)(void *)q.out[1].data, *w = (const float *)(void *)d.out[0].data;
     const int8_t *codes = (const int8_t *)q.out[0].data;
     EXPECT(scale[0] == 1 && scale[1] == 1);
     for (int i = 0; i < ROWS * COLS; i++) {
@@ -104,7 +104,8 @@ static void wrong_scales_are_refused(void)
     EXPECT_FAILS(op_case_make(&c, &op_int8_linear, &to_f16, (const TensorType[NODE_MAX_IN]){x, codes, scale}), ERR_INVALID,
                  "dtype is f16; expected f32 or bf16");
     op_case_free(&c);
-    EXPECT_FAILS(op_case_make(&c, &op_int8_linear, NULL, (const TensorType[NODE_MAX_IN]){x, codes, short_scale}), ERR_INVALID, "scale is f32[4]");
+    EXPECT_FAILS(op_case_make(&c, &op_int8_linear, NULL, (const TensorType[NODE_MAX_IN]){x, codes, short_scale}), ERR_INVALID,
+                 "scale is f32[4]");
     op_case_free(&c);
     EXPECT_FAILS(op_case_make(&c, &op_int8_dequantise, NULL, (const TensorType[NODE_MAX_IN]){codes, short_scale}), ERR_INVALID,
                  "scale is f32[4]");
