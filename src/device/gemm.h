@@ -31,6 +31,7 @@ typedef struct GemmOperand {
     int64_t        offset; /* elements from data to the first */
     GemmScaling    scaling;
     int64_t        scale_stride; /* floats from a row of scales to the next */
+    bool           to_bf16;      /* numbers times the scale of their block are rounded to bf16 */
     const uint8_t *blocks;       /* of e2m1: scales of each 16 numbers along k beside the one of the whole, in tiles (base/nvfp4_tiles.h) */
 } GemmOperand;
 
@@ -64,13 +65,13 @@ GEMM_FN float gemm_block_scale(const GemmOperand *x, int64_t row, int64_t k)
 /* All of a tensor (..., C) from element `offset` on, its rows C apart. */
 static inline GemmOperand gemm_operand(const TensorView *t, bool trans, int64_t offset)
 {
-    GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset, GEMM_SCALE_WHOLE, 0, NULL};
+    GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset, GEMM_SCALE_WHOLE, 0, false, NULL};
     return o;
 }
 
 static inline Gemm gemm_of(int64_t m, int64_t n, int64_t k, GemmOperand a, GemmOperand b, GemmOperand c, double alpha, bool accumulate)
 {
-    GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0, GEMM_SCALE_WHOLE, 0, NULL};
+    GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0, GEMM_SCALE_WHOLE, 0, false, NULL};
     Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha, false, false};
     return g;
 }

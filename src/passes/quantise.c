@@ -9,8 +9,10 @@
 #include "passes/quantise.h"
 
 #include "ops/attrs.h"
+#include "ops/lowbit/fp8_tiles.h"
 #include "ops/lowbit/nf4.h"
 #include "ops/ops.h"
+#include "ops/products/coded_linear.h"
 #include "passes/pass.h"
 
 #include <string.h>
@@ -22,7 +24,7 @@ static const Nvfp4Attrs four_over_six = {.four_six = true};
 
 static const WeightFormat formats[] = {
     {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}, NULL},
-    {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}, NULL},
+    {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}, &op_fp8_tiles_linear},
     {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}, NULL},
     {"int8", &op_int8_quantise, &op_int8_dequantise, NULL, 2, {"codes", "scale"}, &op_int8_linear},
     {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}, NULL}, /* bitsandbytes without double quantisation
@@ -150,12 +152,24 @@ static Status multiply_codes(const Quantise *q, Node *linear, Value *const *part
     return OK;
 }
 
-/* Whether layers' products are all that reads the weight, and there is one by its codes. */
-static bool is_multiplied(const Quantise *q, const Value *whole)
+/* fp8_tiles_linear has the bits of the weight made again. It is for few rows, which are bound by reading the weight, and takes tiles of the
+ * members that are tiles of the whole. A recipe has a product of its own. */
+static bool tiles_pay(const Quantise *q, const Node *linear, Value *const *weights, int count)
+{
+    if (!q->graph->rows_alone || q->options->precision.forward == DT_E4M3) return false;
+    for (int i = 0; i + 1 < count; i++)
+        if (weights[i]->type.dim[0] % FP8_TILE) return false;
+    return type_rows(&linear->in[0]->type) <= CODED_FEW_ROWS && weights[0]->type.dim[1] % CODED_WHOLE == 0;
+}
+
+/* Whether layers' products are all that reads the weight, and are made by its codes. */
+static bool is_multiplied(const Quantise *q, const Value *whole, Value *const *weights, int count)
 {
     if (!q->format->product || q->has_grads) return false;
-    for (const Use *use = whole->first_use; use; use = use->next)
+    for (const Use *use = whole->first_use; use; use = use->next) {
         if (!use->node || use->node->op != &op_linear || use->index != 1) return false;
+        if (q->format->product == &op_fp8_tiles_linear && !tiles_pay(q, use->node, weights, count)) return false;
+    }
     return true;
 }
 
@@ -198,7 +212,7 @@ static Status quantise_weights(const Quantise *q, Value *whole, Value *const *we
     for (int k = 1; k < q->format->num_parts; k++) in[k] = add_part(q, name, weights, types, count, k);
     become_codes(q, whole, types[0][0].dtype);
     for (int i = 0; i < count && count > 1; i++) become_codes(q, weights[i], types[i][0].dtype);
-    return is_multiplied(q, whole) ? multiply_all(q, whole, in) : dequantise(q, whole, &attrs, name, in);
+    return is_multiplied(q, whole, weights, count) ? multiply_all(q, whole, in) : dequantise(q, whole, &attrs, name, in);
 }
 
 Status pass_quantise(PassContext *context, Graph **graph)

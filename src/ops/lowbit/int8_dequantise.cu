@@ -10,8 +10,7 @@ static Status int8_dequantise_run(const KernelArgs *args)
                        w->type.dim[0], w->type.dim[1], cuda_stream(args));
 }
 
-CUDA_KERNELS(int8_dequantise,
-             {.dtypes = DT_SET_FLOAT,
-              .run = int8_dequantise_run,
-              .name = "packs",
-              .except = {{.in = 1u << IN_CODES, .dtypes = DT_SET(DT_I8)}, {.in = 1u << IN_SCALE, .dtypes = DT_SET_F32}}})
+CUDA_KERNELS(int8_dequantise, {.dtypes = DT_SET_FLOAT,
+                               .run = int8_dequantise_run,
+                               .name = "packs",
+                               .except = {{.in = 1u << IN_CODES, .dtypes = DT_SET(DT_I8)}, {.in = 1u << IN_SCALE, .dtypes = DT_SET_F32}}})

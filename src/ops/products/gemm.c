@@ -502,7 +502,8 @@ static double number_at(const GemmOperand *x, int64_t row, int64_t col, bool row
     float value;
     dtype_decode(x->dtype, operand_at(x, row, col), 1, &value);
     if (!gemm_has_block_scales(x)) return value;
-    return (double)value * gemm_block_scale(x, row_is_k ? col : row, row_is_k ? row : col);
+    float scale = gemm_block_scale(x, row_is_k ? col : row, row_is_k ? row : col);
+    return x->to_bf16 ? (double)bf16_to_f32(bf16_from_f32(value * scale)) : (double)value * (double)scale;
 }
 
 void gemm_reference(const Gemm *g)

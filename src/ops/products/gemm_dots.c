@@ -150,20 +150,10 @@ static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const 
         for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
 }
 
-/* Sums of `rows` rows of a and `cols` columns of c from j on. */
-static void dots(const Gemm *g, int64_t rows, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
+/* Whether numbers of b become floats in registers; else a column of it does in scratch, for all rows of a. */
+static bool b_lies(const GemmOperand *b)
 {
-    const GemmOperand *b = &g->b;
-    bool               wide = cpu_avx512(), lies = DT_SET(b->dtype) & (wide ? DT_SET_FLOAT | DT_SET(DT_I8) : DT_SET_FLOAT);
-    if (!gemm_has_block_scales(b) && lies) {
-        (wide ? dots_wide : dots_narrow)(b->dtype, rows, a, operand_at(b, 0, j), b->stride, cols, g->k, sums);
-        return;
-    }
-    for (int64_t col = 0; col < cols; col++) {
-        const float *numbers = numbers_from(b, 0, j + col, g->k, scratch);
-        scale_row(b, j + col, g->k, scratch);
-        (wide ? dots_wide : dots_narrow)(DT_F32, rows, a, numbers, 0, 1, g->k, sums + col);
-    }
+    return !gemm_has_block_scales(b) && DT_SET(b->dtype) & (cpu_avx512() ? DT_SET_FLOAT | DT_SET(DT_I8) : DT_SET_FLOAT);
 }
 
 /* Elements (i, j) of c from sums: `rows` rows from `row` on, `cols` columns from `col` on. */
@@ -194,19 +184,26 @@ static void gemm_dots(void *context, int64_t task, int worker)
     const Gemm   *g = job->gemm;
     int64_t       cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
     float        *scratch = job->scratch + worker * job->scratch_floats;
+    bool          lies = b_lies(&g->b);
+    int64_t       step = lies ? DOT_COLS : 1;
+    DType         dtype = lies ? g->b.dtype : DT_F32;
     const float  *a[FEW_ROWS];
     float         sums[DOT_COLS][FEW_ROWS];
     for (int64_t i = 0; i < g->m; i++) {
         (void)numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
         scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
     }
-    for (int64_t from = task * cols; from < end; from += DOT_COLS)
+    for (int64_t from = task * cols; from < end; from += step) {
+        int64_t     few = min_i64(step, end - from);
+        const void *b = lies ? operand_at(&g->b, 0, from) : numbers_from(&g->b, 0, from, g->k, scratch);
+        if (!lies) scale_row(&g->b, from, g->k, scratch);
         for (int64_t row = 0; row < g->m; row += FEW_ROWS) {
-            int64_t few = min_i64(DOT_COLS, end - from), rows = min_i64(FEW_ROWS, g->m - row);
+            int64_t rows = min_i64(FEW_ROWS, g->m - row);
             rows_of_a(g, row, rows, scratch, a);
-            dots(g, rows, a, from, few, scratch, sums);
+            (cpu_avx512() ? dots_wide : dots_narrow)(dtype, rows, a, b, g->b.stride, few, g->k, sums);
             put_sums(g, row, rows, from, few, sums);
         }
+    }
 }
 
 void gemm_run_dots(const Gemm *g, ThreadPool *pool, void *workspace)

@@ -1,26 +1,31 @@
-/* int8_linear on CUDA: few rows by their own kernel. For many the codes become numbers of x's dtype in scratch, which products read as any
+/* Products with codes on CUDA: few rows by their own kernel, e4m3 else by the plain one.
+ *
+ * int8_linear of many rows: the codes become numbers of x's dtype in scratch, which products read as any
  * matrix; their sums are kept in fp32, some rows at a time, and multiplied by the scales. A row has the same bits both ways. */
 #include "ops/lowbit/int8.cuh"
-#include "ops/products/few_rows_i8.h"
-#include "ops/products/int8_linear.h"
+#include "ops/products/few_rows_codes.h"
+#include "ops/products/coded_linear.h"
 #include "ops/products/linear.cuh"
 
 enum { THREADS = 256 };
 
-static bool int8_linear_are_few(const Node *node, CudaDevice *)
-{
-    NodeArgs storage;
-    Gemm     gemm;
-    int8_linear_products(node_args(node, &storage), &gemm);
-    return few_rows_i8_fit(&gemm);
-}
+#define FEW_CODES(op) \
+    static bool op##_are_few(const Node *node, CudaDevice *) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemm; \
+        op##_products(node_args(node, &storage), &gemm); \
+        return few_rows_codes_fit(&gemm); \
+    } \
+    static Status op##_few(const KernelArgs *args) \
+    { \
+        Gemm gemm; \
+        op##_products(args, &gemm); \
+        return few_rows_codes_run(&gemm, args->stream); \
+    }
 
-static Status int8_linear_few(const KernelArgs *args)
-{
-    Gemm gemm;
-    int8_linear_products(args, &gemm);
-    return few_rows_i8_run(&gemm, args->stream);
-}
+FEW_CODES(int8_linear)
+FEW_CODES(fp8_tiles_linear)
 
 /* y = scale * sums + bias, rounded after each step; 8 columns a thread. wide: rows are whole 16 bytes. */
 template <typename T>
@@ -50,10 +55,10 @@ static Status finish(const KernelArgs *args, const float *sums, int64_t row, int
     int64_t           cols = type_cols(&y->type);
     void             *to = (char *)y->data + dtype_bytes(y->type.dtype, row * cols);
     bool              wide = cols % 8 == 0 && is_aligned16(to);
-    if (args->num_in > INT8_BIAS) bias = args->in[INT8_BIAS];
+    if (args->num_in > CODED_BIAS) bias = args->in[CODED_BIAS];
     CUDA_FLOAT(y->type.dtype, T, {
         scale_columns<T><<<cuda_grid(rows * cuda_div_up(cols, 8), THREADS), THREADS, 0, cuda_stream(args)>>>(
-            sums, (const float *)args->in[INT8_SCALE].data, bias, (T *)to, rows, cols, wide);
+            sums, (const float *)args->in[CODED_SCALE].data, bias, (T *)to, rows, cols, wide);
     });
     return CUDA_LAUNCHED();
 }
@@ -61,7 +66,7 @@ static Status finish(const KernelArgs *args, const float *sums, int64_t row, int
 /* Rows [row, row + rows) of x by the codes as numbers, to sums. */
 static Gemm piece(const KernelArgs *args, const Int8Scratch *s, int64_t row, int64_t rows)
 {
-    const TensorView *x = &args->in[INT8_X], *codes = &args->in[INT8_CODES];
+    const TensorView *x = &args->in[CODED_X], *codes = &args->in[CODED_W];
     char             *scratch = (char *)args->workspace;
     TensorView        w = {}, sums = {};
     int64_t           n = codes->type.dim[0], k = codes->type.dim[1];
@@ -77,8 +82,8 @@ static Gemm piece(const KernelArgs *args, const Int8Scratch *s, int64_t row, int
 
 static Status int8_linear_prepare(const KernelArgs *args)
 {
-    const TensorView *x = &args->in[INT8_X];
-    Int8Scratch       s = int8_scratch(&x->type, &args->in[INT8_CODES].type);
+    const TensorView *x = &args->in[CODED_X];
+    Int8Scratch       s = int8_scratch(&x->type, &args->in[CODED_W].type);
     int64_t           rows = type_rows(&x->type), whole = int8_piece(rows), last = whole ? rows % whole : 0;
     Gemm              g = piece(args, &s, 0, whole);
     TRY(cuda_gemm_prepare((CudaDevice *)args->device, &g, args->workspace, GPU_GEMM_WORKSPACE));
@@ -89,7 +94,7 @@ static Status int8_linear_prepare(const KernelArgs *args)
 
 static Status int8_linear_pieces(const KernelArgs *args)
 {
-    const TensorView *x = &args->in[INT8_X], *codes = &args->in[INT8_CODES];
+    const TensorView *x = &args->in[CODED_X], *codes = &args->in[CODED_W];
     Int8Scratch       s = int8_scratch(&x->type, &codes->type);
     int64_t           all = type_rows(&x->type);
     char             *scratch = (char *)args->workspace;
@@ -104,19 +109,40 @@ static Status int8_linear_pieces(const KernelArgs *args)
     return OK;
 }
 
-#define CODES \
+static Status fp8_tiles_linear_plain(const KernelArgs *args)
+{
+    Gemm gemm;
+    fp8_tiles_linear_products(args, &gemm);
+    return cuda_gemm_plain(&gemm, args->stream);
+}
+
+#define CODES(dtype) \
     { \
-        {.in = 1u << INT8_CODES, .dtypes = DT_SET(DT_I8)}, \
+        {.in = 1u << CODED_W, .dtypes = DT_SET(dtype)}, \
         { \
-            .in = 1u << INT8_SCALE, .dtypes = DT_SET_F32 \
+            .in = 1u << CODED_SCALE, .dtypes = DT_SET_F32 \
         } \
     }
 
 CUDA_KERNELS(int8_linear,
-             {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = int8_linear_few, .name = "few rows", .match = int8_linear_are_few, .except = CODES},
+             {.dtypes = DT_SET_FLOAT,
+              .min_sm = 80,
+              .run = int8_linear_few,
+              .name = "few rows",
+              .match = int8_linear_are_few,
+              .except = CODES(DT_I8)},
              {.dtypes = DT_SET_FLOAT,
               .run = int8_linear_pieces,
               .name = "pieces",
               .workspace = cuda_planned_workspace,
               .prepare = int8_linear_prepare,
-              .except = CODES})
+              .except = CODES(DT_I8)})
+
+CUDA_KERNELS(fp8_tiles_linear,
+             {.dtypes = DT_SET_FLOAT,
+              .min_sm = 80,
+              .run = fp8_tiles_linear_few,
+              .name = "few rows",
+              .match = fp8_tiles_linear_are_few,
+              .except = CODES(DT_E4M3)},
+             {.dtypes = DT_SET_FLOAT, .run = fp8_tiles_linear_plain, .name = "plain", .except = CODES(DT_E4M3)})

@@ -1,8 +1,10 @@
-/* What a plan and CUDA share of int8_linear. */
+/* What a plan and CUDA share of products with codes. */
 #pragma once
 
 #include "device/device.h"
 #include "ops/products/products.h"
+
+enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* the second: numbers along k that come together */
 
 /* Rows of y whose sums a GPU keeps at a time where there are many. */
 enum { INT8_PIECE_ROWS = 512, INT8_ALIGN = 256 };
@@ -33,9 +35,8 @@ static inline Int8Scratch int8_scratch(const TensorType *x, const TensorType *co
     return s;
 }
 
-/* Whether a GPU multiplies codes as they lie: few rows of bf16. */
-static inline bool int8_rows_are_few(const TensorType *x, const TensorType *codes)
+/* Whether a GPU multiplies codes of a byte as they lie: few rows of bf16. */
+static inline bool coded_rows_are_few(const TensorType *x, const TensorType *codes)
 {
-    enum { MOST_ROWS = 64, WHOLE = 16 };
-    return x->dtype == DT_BF16 && type_rows(x) <= MOST_ROWS && codes->dim[1] % WHOLE == 0;
+    return x->dtype == DT_BF16 && type_rows(x) <= CODED_FEW_ROWS && codes->dim[1] % CODED_WHOLE == 0;
 }
