@@ -120,6 +120,7 @@ class ModelOptions(Structure):
         ("threads", c_int),
         ("dtype", c_char_p),
         ("quantization", c_char_p),
+        ("kv", c_char_p),
     ]
 
 

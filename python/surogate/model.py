@@ -85,7 +85,8 @@ class Model(Closes):
 
     adapter: a PEFT folder over the model. device: "auto", "cpu" or "cuda". threads of the CPU; 0: all cores. dtype of weights and
     arithmetic: "fp32" or "bf16"; None: the folder's. quantization: the matrices of blocks are kept in few bits, made as they load:
-    "int8", "fp8", "nf4" or "nvfp4"; "none": as numbers; None: as the folders have them.
+    "int8", "fp8", "nf4" or "nvfp4"; "none": as numbers; None: as the folders have them. kv: what keys and values of texts are kept in: "fp8"
+    (on a CPU), or "auto" for the model's dtype.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Model(Closes):
         threads: int = 0,
         dtype: str | None = None,
         quantization: str | None = None,
+        kv: str | None = None,
     ) -> None:
         options = _native.ModelOptions(
             sizeof(_native.ModelOptions),
@@ -104,6 +106,7 @@ class Model(Closes):
             _native.whole(threads, "threads", -(2**31), 2**31 - 1),
             _native.optional(dtype, "dtype"),
             _native.optional(quantization, "quantization"),
+            _native.optional(kv, "kv"),
         )
         self._handle = Handle("Model", lib.sg_model_open_as, lib.sg_model_close, _native.text(model, "model"), byref(options))
 

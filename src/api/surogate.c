@@ -243,7 +243,8 @@ static Status start_model(InferModel *infer, const char *dir, const sg_model_opt
 {
     TRY(infer_open(infer, dir, o->adapter, o->device ? o->device : "auto", o->threads));
     TRY(infer_use_dtype(infer, o->dtype));
-    return infer_use_format(infer, o->quantization);
+    TRY(infer_use_format(infer, o->quantization));
+    return infer_use_cache(infer, o->kv);
 }
 
 static Status open_model(const char *dir, const sg_model_options *given, sg_model **out)

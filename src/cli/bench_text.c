@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct TextArgs {
-    const char *rows, *device, *dtype, *quantization;
+    const char *rows, *device, *dtype, *quantization, *kv;
     int64_t     prompt, tokens, threads;
     bool        samples, ops, json;
 } TextArgs;
@@ -99,6 +99,7 @@ Status cli_bench_text(CliArgs *args)
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
         {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
         QUANTIZATION_FLAG(&a.quantization),
+        KV_FLAG(&a.kv),
         {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time goes to, op by op"},
         {"--json", FLAG_SWITCH, &a.json, NULL, "a JSON object a line"},
         {"--device", FLAG_TEXT, &a.device, "NAME", "auto, cpu or cuda (auto)"},
@@ -123,6 +124,7 @@ Status cli_bench_text(CliArgs *args)
                                          : strcmp(a.dtype, "fp32") == 0 ? DT_F32
                                                                         : DT_BF16,
                                 .format = a.quantization,
+                                .kv = a.kv,
                                 .prompt = a.prompt,
                                 .tokens = a.tokens,
                                 .samples = a.samples};

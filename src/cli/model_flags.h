@@ -17,6 +17,10 @@ typedef struct ModelArgs {
         "--quantization", FLAG_TEXT, to, "FORMAT", \
             "keep the matrices of blocks in few bits, made as they load: int8, fp8, nf4, nf4_once, nvfp4 or none (as the folder has them)" \
     }
+#define KV_FLAG(to) \
+    { \
+        "--kv", FLAG_TEXT, to, "FORMAT", "keep keys and values in fp8, on a CPU, or in the model's dtype: auto (auto)" \
+    }
 #define MODEL_FLAGS(m) \
     {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, \
         {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32 or bf16 (as the folder has them)"}, \

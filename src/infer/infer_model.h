@@ -41,6 +41,9 @@ void infer_set_options(InferModel *infer);
  * NULL: nothing is said. */
 NODISCARD Status infer_use_format(InferModel *infer, const char *word);
 
+/* Keeps keys and values of the KV cache in e4m3 (fp8), or in the model's dtype (auto). NULL: nothing is said. */
+NODISCARD Status infer_use_cache(InferModel *infer, const char *word);
+
 /* Products as the recipe of that name has them, each operand with a scale of its own: there are no earlier steps. NULL: nothing is said. */
 NODISCARD Status infer_use_recipe(InferModel *infer, const char *name);
 
