@@ -219,6 +219,7 @@ PROTOTYPES: dict[str, list[Any]] = {
         POINTER(POINTER(c_uint8)),
         POINTER(c_size_t),
     ],
+    "sg_model_open": [c_char_p, c_char_p, c_char_p, c_int, _OUT],
     "sg_model_open_as": [c_char_p, POINTER(ModelOptions), _OUT],
     "sg_model_encode": [c_void_p, c_char_p, c_size_t, *_IDS_OUT],
     "sg_model_decode": [c_void_p, *_IDS, _OUT],
