@@ -80,6 +80,11 @@ static Gemm piece(const KernelArgs *args, const Int8Scratch *s, int64_t row, int
     return g;
 }
 
+static size_t int8_linear_workspace(const Node *node, CudaDevice *)
+{
+    return int8_scratch(&node->in[CODED_X]->type, &node->in[CODED_W]->type).bytes;
+}
+
 static Status int8_linear_prepare(const KernelArgs *args)
 {
     const TensorView *x = &args->in[CODED_X];
@@ -134,7 +139,7 @@ CUDA_KERNELS(int8_linear,
              {.dtypes = DT_SET_FLOAT,
               .run = int8_linear_pieces,
               .name = "pieces",
-              .workspace = cuda_planned_workspace,
+              .workspace = int8_linear_workspace,
               .prepare = int8_linear_prepare,
               .except = CODES(DT_I8)})
 
