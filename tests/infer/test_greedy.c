@@ -204,7 +204,7 @@ static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(vo
 
 static void texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised(void)
 {
-    static const char *const formats[] = {"int8", "fp8"}, *const families[] = {"gpt2", "phi3", "qwen3"};
+    static const char *const formats[] = {"int8", "fp8", "nf4"}, *const families[] = {"gpt2", "phi3", "qwen3"};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
             char name[128];
