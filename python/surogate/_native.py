@@ -115,6 +115,18 @@ class Generation(Structure):
     ]
 
 
+class ModelOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("adapter", c_char_p),
+        ("device", c_char_p),
+        ("threads", c_int),
+        ("dtype", c_char_p),
+        ("quantization", c_char_p),
+        ("kv", c_char_p),
+    ]
+
+
 class Outcome(Structure):
     _fields_ = [("already_finished", c_bool), ("steps", c_int64), ("loss", c_double), ("eval_loss", c_double)]
 
@@ -211,6 +223,7 @@ PROTOTYPES: dict[str, list[Any]] = {
         POINTER(c_size_t),
     ],
     "sg_model_open": [c_char_p, c_char_p, c_char_p, c_int, _OUT],
+    "sg_model_open_as": [c_char_p, POINTER(ModelOptions), _OUT],
     "sg_model_encode": [c_void_p, c_char_p, c_size_t, *_IDS_OUT],
     "sg_model_decode": [c_void_p, *_IDS, _OUT],
     "sg_model_decode_text": [c_void_p, *_IDS, _OUT, POINTER(c_size_t)],

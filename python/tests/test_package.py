@@ -339,6 +339,16 @@ class Steps(InFolder):
                 model.score(["a", [-1]])
         with Model(self.folder / "adapter/merged", device="cpu") as model:
             np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, rtol=1e-4)
+        with Model(self.folder / "adapter/merged", device="cpu", dtype="fp32", quantization="int8", kv="fp8") as model:
+            np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, atol=0.05)
+            self.assertEqual(model.generate([1, 2], max_tokens=4, temperature=0).size, 4)
+        for says, given in (
+            ("expected fp32 or bf16", {"dtype": "fp7"}),
+            ("expected none, nf4", {"quantization": "fp7"}),
+            ("expected fp8, or auto", {"kv": "fp7"}),
+        ):
+            with self.assert_fails(Status.INVALID, says):
+                Model(self.folder / "adapter/merged", None, "cpu", 0, **given)
 
     def test_texts_of_many_prompts(self) -> None:
         folder = self.folder / "many/model"

@@ -1,6 +1,7 @@
 /* surogate bench text DIR: how fast texts are decoded, at several numbers of rows, beside the time that reading weights and cache takes. */
 #include "cli/bench_text.h"
 
+#include "cli/model_flags.h"
 #include "cli/op_sums.h"
 #include "measure/text_bench.h"
 #include "ops/attrs.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 
 typedef struct TextArgs {
-    const char *rows, *device, *dtype;
+    const char *rows, *device, *dtype, *quantization, *kv;
     int64_t     prompt, tokens, threads, adapters;
     bool        samples, ops, json;
 } TextArgs;
@@ -99,6 +100,8 @@ Status cli_bench_text(CliArgs *args)
         {"--tokens", FLAG_INT, &a.tokens, "N", "tokens of each text that are timed (128)"},
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
         {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
+        QUANTIZATION_FLAG(&a.quantization),
+        KV_FLAG(&a.kv),
         {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time goes to, op by op"},
         {"--json", FLAG_SWITCH, &a.json, NULL, "a JSON object a line"},
         {"--device", FLAG_TEXT, &a.device, "NAME", "auto, cpu or cuda (auto)"},
@@ -125,6 +128,8 @@ Status cli_bench_text(CliArgs *args)
                                 .dtype = !a.dtype                       ? DT_COUNT
                                          : strcmp(a.dtype, "fp32") == 0 ? DT_F32
                                                                         : DT_BF16,
+                                .format = a.quantization,
+                                .kv = a.kv,
                                 .prompt = a.prompt,
                                 .tokens = a.tokens,
                                 .samples = a.samples};

@@ -153,7 +153,7 @@ static Status generate_prompts(InferModel *infer, const GenerateArgs *g, const P
                                     .ignore_eos = g->sampling.ignore_eos,
                                     .skip_bad = g->skip_bad,
                                     .logprobs = (int)g->logprobs},
-                           .format = g->model.qlora,
+                           .format = cli_model_format(&g->model),
                            .recipe = g->model.recipe,
                            .context = &begun,
                            .is_stopped = is_stopped};

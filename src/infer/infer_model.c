@@ -147,6 +147,11 @@ Status infer_use_format(InferModel *infer, const char *word)
     return OK;
 }
 
+Status infer_use_cache(InferModel *infer, const char *word)
+{
+    return word ? compile_parse_cache(word, &infer->options.fp8_cache) : OK;
+}
+
 Status infer_use_recipe(InferModel *infer, const char *name)
 {
     if (!name) return OK;

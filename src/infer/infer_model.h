@@ -59,8 +59,12 @@ NODISCARD Status infer_use_dtype(InferModel *infer, const char *name);
 /* What infer->options are of the model and adapter alone; infer_open does it. */
 void infer_set_options(InferModel *infer);
 
-/* Quantises the frozen matrices as --qlora says, in place of what the adapter's folder says. NULL: nothing is said. */
+/* Keeps the matrices of blocks in the format of that name (passes/quantise.h), or as numbers (none), in place of what the folders say.
+ * NULL: nothing is said. */
 NODISCARD Status infer_use_format(InferModel *infer, const char *word);
+
+/* Keeps keys and values of the KV cache in e4m3 (fp8), or in the model's dtype (auto). NULL: nothing is said. */
+NODISCARD Status infer_use_cache(InferModel *infer, const char *word);
 
 /* Products as the recipe of that name has them, each operand with a scale of its own: there are no earlier steps. NULL: nothing is said. */
 NODISCARD Status infer_use_recipe(InferModel *infer, const char *name);

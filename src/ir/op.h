@@ -145,6 +145,7 @@ typedef enum InputHolds {
 typedef struct CacheShape {
     int64_t pages, page_len;
     Value  *starts, *row_pages; /* feeds `starts` and `pages` */
+    bool    fp8;                /* keys and values are kept in e4m3; else in the attention's dtype */
 } CacheShape;
 
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */

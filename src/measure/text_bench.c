@@ -4,6 +4,7 @@
 #include "base/philox.h"
 #include "infer/decoder.h"
 #include "measure/random_weights.h"
+#include "model/peft.h"
 #include "ops/ops.h"
 #include "setup/setup.h"
 
@@ -48,6 +49,8 @@ static Status open_bench(TextBench *b)
     TRY(device_open(o->device, 0, o->threads, &b->device));
     options.model_dtype = options.master_dtype = o->dtype == DT_COUNT ? b->model->dtype : o->dtype;
     options.train_base = false;
+    if (o->format) TRY(peft_parse_base_format(o->format, &options.weight_format));
+    if (o->kv) TRY(compile_parse_cache(o->kv, &options.fp8_cache));
     FAIL_IF(o->prompt + o->tokens > b->model->max_positions, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
             (long long)(o->prompt + o->tokens), (long long)b->model->max_positions);
     decoder_want(&options, &(DecoderOptions){.rows = o->rows, .context = o->prompt + o->tokens + 1, .prompt = o->prompt}, 0);

@@ -1,5 +1,5 @@
-/* The copy engine of compute capability 9.0: boxes of a tensor map go to shared memory, and a phase (wgmma.cuh) is over when they are there.
- * A kernel that reads them is launched on such GPUs alone. */
+/* The copy engine of compute capability 9.0: boxes of a tensor map go to shared memory, and a phase (wgmma.cuh) is over when they are
+ * there. A kernel that reads them is launched on such GPUs alone. */
 #pragma once
 
 #include "ops/wgmma.cuh"
@@ -39,7 +39,8 @@ static __device__ __forceinline__ void prefetch_map(const void *map)
 #endif
 }
 
-/* Begins to copy the box at these indices to an address of shared memory, innermost first; the phase learns of its bytes, zeros outside the tensor too. */
+/* Begins to copy the box at these indices to an address of shared memory, innermost first; the phase learns of its bytes, zeros outside the
+ * tensor too. */
 static __device__ __forceinline__ void copy_box(uint32_t to, const void *map, int i0, int i1, int i2, uint64_t *phase)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -52,8 +53,9 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const void *map, in
 static __device__ __forceinline__ void copy_box(uint32_t to, const void *map, int i0, int i1, int i2, int i3, uint64_t *phase)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-                 "l"(map), "r"(i0), "r"(i1), "r"(i2), "r"(i3), "r"(shared_address(phase))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+        "l"(map), "r"(i0), "r"(i1), "r"(i2), "r"(i3), "r"(shared_address(phase))
+        : "memory");
 #endif
 }

@@ -97,6 +97,7 @@ typedef struct CompileOptions {
     int         num_programs;
     int64_t     cache_len;   /* most tokens of a row of the KV cache */
     int64_t     cache_pages; /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
+    bool        fp8_cache;   /* it is kept in e4m3; else in model_dtype */
     SamplingOptions    sampling;     /* of programs that choose tokens */
     HeadOptions        head;         /* of compile_head */
     DType              model_dtype;  /* parameters and activations */
@@ -156,6 +157,9 @@ const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entr
 int64_t compile_row_pages(const CompileOptions *options);
 int64_t compile_cache_rows(const CompileOptions *options);
 int64_t compile_cache_pages(const CompileOptions *options);
+
+/* What the KV cache is kept in, of a word: fp8, or auto for model_dtype. */
+NODISCARD Status compile_parse_cache(const char *word, bool *out_fp8);
 
 /* An input of the model's own that is an index is less than this everywhere; INT64_MAX: nothing looks it up. */
 int64_t compile_index_bound(const Plan *plan, const char *input);

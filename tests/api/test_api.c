@@ -147,6 +147,34 @@ static void rows_choose_an_adapter(void)
     sg_model_close(model);
 }
 
+/* In few bits the losses are others, though near; what isn't there is refused. */
+static void a_model_is_kept_in_few_bits(void)
+{
+    static const int32_t ids[] = {3, 4, 5, 6, 7, 8};
+    sg_model_options     options = {.size = sizeof options, .device = "cpu", .threads = 1, .dtype = "fp32"};
+    float                plain[5], few[5];
+    sg_model            *model;
+    EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_OK);
+    EXPECT_INT(sg_model_losses(model, ids, 6, plain), SG_OK);
+    sg_model_close(model);
+    for (int k = 0; k < 2; k++) {
+        options.quantization = k ? "int8" : "none";
+        EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_OK);
+        EXPECT_INT(sg_model_losses(model, ids, 6, few), SG_OK);
+        EXPECT((memcmp(plain, few, sizeof plain) == 0) == !k);
+        for (int i = 0; i < 5; i++) EXPECT_NEAR(few[i], plain[i], 0.05);
+        sg_model_close(model);
+    }
+    options.quantization = "int3";
+    EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "there is no format int3 that weights are quantised to; expected none, nf4, ");
+    options.size = 3;
+    EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "options.size is 3; expected sizeof(sg_model_options)");
+    EXPECT_INT(sg_model_open_as(under("out"), NULL, &model), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "options is NULL");
+}
+
 /* Rows in, lines out; the same after other calls, and beside other rows. */
 static void a_model_makes_texts_of_many_prompts(void)
 {
@@ -453,6 +481,7 @@ int main(int argc, char **argv)
 {
     static const TestCase cases[] = {TEST(a_run_plans_trains_and_finishes_once),
                                      TEST(a_model_encodes_evaluates_and_goes_on),
+                                     TEST(a_model_is_kept_in_few_bits),
                                      TEST(a_model_makes_texts_of_many_prompts),
                                      TEST(rows_choose_an_adapter),
                                      TEST(a_run_writes_its_samples),

@@ -114,8 +114,9 @@ static bool compare(const char *what, const Expected *expected, int64_t i, const
 }
 
 /* All prompts in one decoder, which has one place, a few (prompts come in pieces) and many. With `adapters` prompt i has none of the two,
- * the first or the second by i mod 3. */
-static void compare_texts(const StFile *source, const char *name, const char *dir, const char *adapter, const AdapterName *adapters)
+ * the first or the second by i mod 3. format: of the matrices; NULL: as they are. */
+static void compare_texts(const StFile *source, const char *name, const char *dir, const char *adapter, const AdapterName *adapters,
+                          const char *format)
 {
     static const DecoderOptions options[] = {
         {.rows = 1, .context = CONTEXT}, {.rows = 5, .context = CONTEXT, .prompt = 7}, {.rows = 64, .context = CONTEXT}};
@@ -125,6 +126,7 @@ static void compare_texts(const StFile *source, const char *name, const char *di
     EXPECT_OK(infer_open(&infer, dir, adapter, "cpu", 2));
     infer.options.model_dtype = infer.options.master_dtype = DT_F32;
     if (adapters) EXPECT_OK(infer_use_adapters(&infer, adapters, 2));
+    EXPECT_OK(infer_use_format(&infer, format));
     for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
         int  different = 0;
         char what[256];
@@ -137,9 +139,9 @@ static void compare_texts(const StFile *source, const char *name, const char *di
     free(texts);
 }
 
-static void compare_all(const char *name, const char *dir, const char *adapter)
+static void compare_all(const char *name, const char *dir, const char *adapter, const char *format)
 {
-    compare_texts(greedy, name, dir, adapter, NULL);
+    compare_texts(greedy, name, dir, adapter, NULL, format);
 }
 
 /* ---- models ---- */
@@ -182,7 +184,7 @@ static void compare_family(const char *family, bool has_adapter)
     scale_family(family);
     snprintf(name, sizeof name, "families/%s%s", family, has_adapter ? "+adapter" : "");
     snprintf(adapter, sizeof adapter, FIXTURES "families/%s/adapter", family);
-    compare_all(name, scratch, has_adapter ? adapter : NULL);
+    compare_all(name, scratch, has_adapter ? adapter : NULL, NULL);
 }
 
 static void texts_of_all_families_are_those_of_transformers(void)
@@ -204,9 +206,9 @@ static void texts_of_rows_with_adapters_of_their_own_are_those_of_peft(void)
     static const AdapterName qwen3[] = {{"a", FIXTURES "families/qwen3/adapter"}, {"b", FIXTURES "row_adapters/qwen3"}};
     static const AdapterName gpt2[] = {{"a", FIXTURES "families/gpt2/adapter"}, {"b", FIXTURES "row_adapters/gpt2"}};
     scale_family("qwen3");
-    compare_texts(of_rows, "qwen3", scratch, NULL, qwen3);
+    compare_texts(of_rows, "qwen3", scratch, NULL, qwen3, NULL);
     scale_family("gpt2");
-    compare_texts(of_rows, "gpt2", scratch, NULL, gpt2);
+    compare_texts(of_rows, "gpt2", scratch, NULL, gpt2, NULL);
 }
 
 static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(void)
@@ -216,8 +218,20 @@ static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(vo
         char name[128], dir[256];
         snprintf(name, sizeof name, "quantised/%s", names[i]);
         snprintf(dir, sizeof dir, FIXTURES "%s", name);
-        compare_all(name, dir, NULL);
+        compare_all(name, dir, NULL, NULL);
     }
+}
+
+static void texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised(void)
+{
+    static const char *const formats[] = {"int8", "fp8", "nf4"}, *const families[] = {"gpt2", "phi3", "qwen3"};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
+            char name[128];
+            scale_family(families[k]);
+            snprintf(name, sizeof name, "loaded/%s/%s", formats[i], families[k]);
+            compare_all(name, scratch, NULL, formats[i]);
+        }
 }
 
 static void end(void)
@@ -236,4 +250,5 @@ static void begin(void)
 
 TEST_MAIN(TEST(begin), TEST(texts_of_all_families_are_those_of_transformers), TEST(texts_of_adapters_are_those_of_peft),
           TEST(texts_of_rows_with_adapters_of_their_own_are_those_of_peft),
-          TEST(texts_of_quantised_folders_are_those_of_their_weights_dequantised), TEST(end))
+          TEST(texts_of_quantised_folders_are_those_of_their_weights_dequantised),
+          TEST(texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised), TEST(end))

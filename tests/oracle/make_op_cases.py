@@ -835,13 +835,29 @@ def make_head_rows():
     add("head_rows", "i8", [x, codes, scale, bias], [scale * (x @ codes.double().t()) + bias])
 
 
+def make_codes():
+    """int8 with a scale for each row; products of codes."""
+    x, w, bias = rand(5, 43), f32(rand(21, 43) * torch.exp(rand(21, 1))), rand(21)
+    scale = w.abs().amax(1) / 127
+    codes = torch.round(w / scale[:, None]).to(torch.int8)
+    add("int8_quantise", "rows", [w], [codes, scale])
+    scale = f32(scale)
+    add("int8_dequantise", "rows", [codes, scale], [codes.double() * scale[:, None]])
+    add("int8_linear", "bias", [x, codes, scale, bias], [scale * (x @ codes.double().t()) + bias])
+    add("int8_linear", "three_dims", [x.reshape(5, 1, 43), codes, scale], [(scale * (x @ codes.double().t())).reshape(5, 1, 21)])
+
+    x, codes, scale, bias = rand(4, 150), rand(140, 150).to(E4M3), f32(rand(2, 2).abs()), rand(140)
+    w = codes.double() * scale.repeat_interleave(128, 0)[:140].repeat_interleave(128, 1)[:, :150]
+    add("fp8_tiles_linear", "edges", [x, codes, scale, bias], [x @ w.t() + bias])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
-                 make_mark_seen, make_decoding, make_head_rows, make_lora_rows):
+                 make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

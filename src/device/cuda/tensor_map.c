@@ -7,7 +7,7 @@ enum { FIRST_WITH_MAPS = 12000 };
 
 static PFN_cuTensorMapEncodeTiled_v12000 encoder(void)
 {
-    void                           *found = NULL;
+    void                                *found = NULL;
     enum cudaDriverEntryPointQueryResult result;
     cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, FIRST_WITH_MAPS, cudaEnableDefault, &result);
     return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : NULL;

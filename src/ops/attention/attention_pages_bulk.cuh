@@ -45,7 +45,8 @@ struct TilePages {
 };
 
 /* By one lane. */
-template <int D> static __device__ __forceinline__ void bring_tile(uint32_t tile, const CUtensorMap *map, const TilePages &pages, int g, uint64_t *phase)
+template <int D>
+static __device__ __forceinline__ void bring_tile(uint32_t tile, const CUtensorMap *map, const TilePages &pages, int g, uint64_t *phase)
 {
     expect_bytes(phase, PagedTile<D>::BYTES);
 #pragma unroll
@@ -68,7 +69,8 @@ struct PagedReads {
 };
 
 /* mma_transposed of all columns. */
-template <int D> static __device__ __forceinline__ void paged_scores(float (&s)[8][4], const uint32_t (&q)[D / 16][4], const PagedReads &reads)
+template <int D>
+static __device__ __forceinline__ void paged_scores(float (&s)[8][4], const uint32_t (&q)[D / 16][4], const PagedReads &reads)
 {
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
@@ -82,14 +84,16 @@ template <int D> static __device__ __forceinline__ void paged_scores(float (&s)[
 }
 
 /* mma_straight of a block of columns. */
-template <int D> static __device__ __forceinline__ void paged_values(float (&sum)[8][4], const uint32_t (&p)[4][4], const PagedReads &reads, int block)
+template <int D>
+static __device__ __forceinline__ void paged_values(float (&sum)[8][4], const uint32_t (&p)[4][4], const PagedReads &reads, int block)
 {
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             uint32_t b[4];
-            ldmatrix_trans_at(b, reads.v[n] + block * PagedTile<D>::BLOCK_BYTES + k / 2 * PagedTile<D>::PAGE_BYTES + k % 2 * 16 * BLOCK_ROW);
+            ldmatrix_trans_at(b,
+                              reads.v[n] + block * PagedTile<D>::BLOCK_BYTES + k / 2 * PagedTile<D>::PAGE_BYTES + k % 2 * 16 * BLOCK_ROW);
             mma(sum[2 * n], p[k], b[0], b[1]);
             mma(sum[2 * n + 1], p[k], b[2], b[3]);
         }
@@ -148,16 +152,16 @@ template <int HALVES> static __device__ __forceinline__ void store_sums(float *t
     }
 }
 
-/* A block is one warp: a row, a key/value head, at most 8 * HALVES of its query heads, and every gridDim.x'th tile. What it reads next is on
- * its way as soon as its place is free. */
+/* A block is one warp: a row, a key/value head, at most 8 * HALVES of its query heads, and every gridDim.x'th tile. What it reads next is
+ * on its way as soon as its place is free. */
 template <int D, bool CAP, int HALVES>
 static __global__ void __launch_bounds__(32) pages_decode_bulk(AttentionDims a, Decode d, const __grid_constant__ CacheMaps maps)
 {
     extern __shared__ __align__(1024) char paged_memory[];
-    char     *k_tile = paged_memory, *v_tile = k_tile + PagedTile<D>::BYTES;
-    uint64_t *k_phase = (uint64_t *)(v_tile + PagedTile<D>::BYTES), *v_phase = k_phase + 1;
-    int       b = blockIdx.z, g = (int)blockIdx.y / d.passes, pass = (int)blockIdx.y % d.passes, tile = blockIdx.x, lane = threadIdx.x;
-    int       head = g * a.group + pass * WARP_HEADS, count = min(WARP_HEADS, a.group - pass * WARP_HEADS);
+    char                                  *k_tile = paged_memory, *v_tile = k_tile + PagedTile<D>::BYTES;
+    uint64_t                              *k_phase = (uint64_t *)(v_tile + PagedTile<D>::BYTES), *v_phase = k_phase + 1;
+    int b = blockIdx.z, g = (int)blockIdx.y / d.passes, pass = (int)blockIdx.y % d.passes, tile = blockIdx.x, lane = threadIdx.x;
+    int head = g * a.group + pass * WARP_HEADS, count = min(WARP_HEADS, a.group - pass * WARP_HEADS);
 
     release_launches();
     if (!d.early) await_launches();

@@ -38,8 +38,8 @@ struct BulkJob {
     float       alpha;
 };
 
-/* Where a lane reads in a place, bytes: by chunk pairs of a block of 64 numbers, of w for both of its halves, of x for its quarters. Rows of
- * x beyond x_rows are others again. */
+/* Where a lane reads in a place, bytes: by chunk pairs of a block of 64 numbers, of w for both of its halves, of x for its quarters. Rows
+ * of x beyond x_rows are others again. */
 struct LaneReads {
     uint32_t w[2], x[4];
 
@@ -50,7 +50,7 @@ struct LaneReads {
         for (int i = 0; i < 2; i++) w[i] = (lane & 7) * ROW_BYTES + (((i * 4 + (lane >> 3)) * 16) ^ flip);
 #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = (lane & (x_rows - 1) & 15) * ROW_BYTES + (((i * 2 + (lane >> 4)) * 16) ^ flip);
-        /* Kept in registers: the compiler would make them anew for each step. */
+            /* Kept in registers: the compiler would make them anew for each step. */
 #pragma unroll
         for (int i = 0; i < 2; i++) asm volatile("" : "+r"(w[i]));
 #pragma unroll
@@ -127,8 +127,7 @@ template <int MT, int NT> static __device__ __forceinline__ void put_tile(const 
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
-            for (int t = 0; t < 2 * MT; t++)
-                put_two(job, row + t * 8, col + i * COLS, c[i][t / 2][t % 2 * 2], c[i][t / 2][t % 2 * 2 + 1]);
+            for (int t = 0; t < 2 * MT; t++) put_two(job, row + t * 8, col + i * COLS, c[i][t / 2][t % 2 * 2], c[i][t / 2][t % 2 * 2 + 1]);
     }
 }
 

@@ -41,6 +41,31 @@ static inline int linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
+/* y = x w^T + bias, of w by codes. int8_linear: y = scale * (x codes^T) + bias */
+enum { CODED_X, CODED_W, CODED_SCALE, CODED_BIAS };
+static inline int int8_linear_products(const KernelArgs *args, Gemm *out)
+{
+    const TensorView *x = &args->in[CODED_X], *codes = &args->in[CODED_W], *y = &args->out[0];
+    *out = gemm_of(type_rows(&x->type), codes->type.dim[0], codes->type.dim[1], gemm_operand(x, false, 0), gemm_operand(codes, true, 0),
+                   gemm_operand(y, false, 0), 1, false);
+    out->b.scale = (const float *)args->in[CODED_SCALE].data;
+    out->b.scaling = GEMM_SCALE_COLS;
+    if (args->num_in <= CODED_BIAS || !view_wanted(&args->in[CODED_BIAS])) return 1;
+    out->epilogue = GEMM_BIAS;
+    out->bias = gemm_operand(&args->in[CODED_BIAS], false, 0);
+    return 1;
+}
+
+/* The same of e4m3 with scales of tiles, numbers of w rounded to x's dtype. */
+static inline int fp8_tiles_linear_products(const KernelArgs *args, Gemm *out)
+{
+    int count = int8_linear_products(args, out);
+    out->b.scaling = GEMM_SCALE_TILES;
+    out->b.scale_stride = type_cols(&args->in[CODED_SCALE].type);
+    out->b.to_bf16 = args->in[CODED_X].type.dtype == DT_BF16;
+    return count;
+}
+
 /* y = alpha a b^T + bias, of codes with a scale each, the inverse of which lies first */
 enum { SCALED_A, SCALED_B, SCALED_A_SCALE, SCALED_B_SCALE, SCALED_BIAS, SCALED_ACC };
 static inline int scaled_linear_products(const KernelArgs *args, Gemm *out)
