@@ -30,11 +30,11 @@ struct BulkJob {
     CUtensorMap x_map, w_map; /* (64, rows, k / 64) */
     int64_t     c_stride;
     GemmOperand c, bias;
-    int         m, n, pieces;             /* of k */
+    int         m, n, w_rows, pieces;     /* of k */
     int         rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
     int         blocks;                   /* of the last piece */
     bool        x_stays, w_constant, accumulate, has_bias;
-    bool        as_pairs; /* sums are stored as they are, and pairs of them lie at multiples of a pair */
+    bool        as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
     float       alpha;
 };
 
@@ -84,11 +84,16 @@ template <int MT, int NT, int XR> struct BulkOperands {
     }
 };
 
+static __device__ __forceinline__ float bias_at(const BulkJob &job, int col)
+{
+    return col < job.w_rows ? elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col) : 0.0f;
+}
+
 static __device__ __forceinline__ float finished(const BulkJob &job, int row, int col, float value)
 {
     value *= job.alpha;
     if (job.accumulate) value += elem_get(job.c.data, job.c.dtype, job.c.offset + row * job.c_stride + col);
-    if (job.has_bias) value += elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col);
+    if (job.has_bias) value += bias_at(job, col);
     return value;
 }
 
@@ -101,7 +106,7 @@ static __device__ __forceinline__ void put_two(const BulkJob &job, int row, int 
     if (col + 1 < job.n) elem_set(job.c.data, job.c.dtype, at + 1, finished(job, row, col + 1, right));
 }
 
-/* Sums as they are, two at a time. to: of this lane's first row and column. */
+/* Sums, two at a time. to: of this lane's first row and column. */
 template <typename Pair, int MT, int NT, typename F>
 static __device__ __forceinline__ void put_pairs(const BulkJob &job, char *to, int row, int col, const float (&c)[NT][MT][4], F pair)
 {
@@ -115,10 +120,23 @@ static __device__ __forceinline__ void put_pairs(const BulkJob &job, char *to, i
     }
 }
 
+template <int MT, int NT> static __device__ __forceinline__ void add_bias(const BulkJob &job, int col, float (&c)[NT][MT][4])
+{
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        float bias[2] = {bias_at(job, col + i * COLS), bias_at(job, col + i * COLS + 1)};
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) c[i][t][e] += bias[e & 1];
+    }
+}
+
 /* A warp's tiles; row, col: a lane's first. */
-template <int MT, int NT> static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int col, const float (&c)[NT][MT][4])
+template <int MT, int NT> static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int col, float (&c)[NT][MT][4])
 {
     int64_t at = job.c.offset + row * job.c_stride + col;
+    if (job.as_pairs && job.has_bias) add_bias(job, col, c);
     if (job.as_pairs && job.c.dtype == DT_BF16) {
         put_pairs<uint32_t>(job, (char *)((bf16 *)job.c.data + at), row, col, c, [](float a, float b) { return pack_bf16(a, b); });
     } else if (job.as_pairs) {
@@ -321,7 +339,7 @@ static Status launch(const Gemm *g, BulkJob *job, int least, int most, int proce
     size_t bytes = plan_shared(job, &grid, Shared::X_BYTES, Shared::W_BYTES);
     FAIL_IF(job->w_slots < 1, ERR_INTERNAL, "few_rows_bulk: no room for %d x %d", job->m, job->n);
     TRY(map_rows(&g->a, g->m, g->k, XR, BLOCKS, &job->x_map));
-    TRY(map_rows(&g->b, g->n, g->k, COLS * NT, BLOCKS, &job->w_map));
+    TRY(map_rows(&g->b, job->w_rows, g->k, COLS * NT, BLOCKS, &job->w_map));
     CUDA_TRY(cudaFuncSetAttribute(few_rows_bulk<MT, NT, XR, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
     return cuda_launch_early(true, few_rows_bulk<MT, NT, XR, BLOCKS>, dim3((unsigned)grid.blocks, (unsigned)grid.groups),
                              (unsigned)(grid.warps + 1) * 32, bytes, stream, *job);
@@ -332,20 +350,20 @@ bool few_rows_bulk_fit(const Gemm *g)
     return g->m > 0 && g->m <= MOST_ROWS && g->k % ALONG == 0 && g->n < INT_MAX / 2;
 }
 
-Status few_rows_bulk_run(const Gemm *g, void *stream)
+Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, void *stream)
 {
     BulkJob job = {};
     int     device = 0, processors = 0;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     job.c_stride = g->c.stride;
-    job.m = (int)g->m, job.n = (int)g->n;
+    job.m = (int)g->m, job.n = (int)g->n, job.w_rows = (int)w_rows;
     job.c = g->c, job.bias = g->bias;
     job.accumulate = g->accumulate, job.has_bias = g->epilogue == GEMM_BIAS;
     job.w_constant = g->b_constant;
     job.alpha = g->alpha;
-    job.as_pairs = !job.accumulate && !job.has_bias && job.alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 &&
-                   (uintptr_t)g->c.data % 8 == 0;
+    job.as_pairs =
+        !job.accumulate && job.alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 && (uintptr_t)g->c.data % 8 == 0;
     cudaStream_t queue = (cudaStream_t)stream;
     if (g->m <= 8) return launch<1, 1, 8, 8>(g, &job, 1, MOST_WARPS, processors, queue);
     if (g->m <= 16) return launch<1, 1, 16, 8>(g, &job, 1, MOST_WARPS, processors, queue);

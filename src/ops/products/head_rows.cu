@@ -7,8 +7,11 @@
  * mma: w in bf16 or f16, 16 rows a tile, which is the left operand, 8 rows of x the right one. Both are read alike: lanes 4 g + t have 16
  * bytes of row g, from number 32 s + 8 t on. The first half of them are the numbers 2t, 2t + 1, 2t + 8, 2t + 9 of one product's 16 along
  * the sum, the second half those of the next one's: the order of a sum is another than that of memory, and the same for all rows. One chain
- * along the sum. Compute capability 8.0 and later. */
+ * along the sum. Compute capability 8.0 and later.
+ *
+ * bulk: w in bf16, by few_rows_bulk.cu, whose chain is in the order of memory. Compute capability 9.0 and later. */
 #include "device/cuda/vec.cuh"
+#include "ops/products/few_rows.h"
 #include "ops/products/head_rows.h"
 
 #include <cuda_fp16.h>
@@ -400,6 +403,41 @@ static Status head_mma_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
+/* Rows [begin, begin + count) of x, in bf16. */
+static Gemm bulk_product(const KernelArgs *args, const Head &h, int64_t begin, int64_t count)
+{
+    GemmOperand none = {}, x = {}, w = {}, y = {}, bias = {};
+    x.data = (void *)h.x, x.dtype = DT_BF16, x.stride = h.dim, x.offset = begin * h.dim;
+    w.data = (void *)h.w, w.dtype = DT_BF16, w.stride = h.dim, w.trans = true;
+    y.data = h.y, y.dtype = DT_F32, y.stride = h.cols, y.offset = begin * h.cols;
+    bias.data = (void *)h.bias, bias.dtype = DT_F32;
+    Gemm product = gemm_of(count, h.cols, h.dim, x, w, y, 1, false);
+    product.epilogue = h.bias ? GEMM_BIAS : GEMM_PLAIN;
+    product.bias = h.bias ? bias : none;
+    product.rows_alone = true;
+    product.b_constant = args->constant >> HEAD_W & 1;
+    return product;
+}
+
+static Status head_bulk_run(const KernelArgs *args)
+{
+    Head h = head_of(args);
+    for (int64_t begin = 0; begin < h.rows; begin += MMA_MOST) {
+        Gemm product = bulk_product(args, h, begin, h.rows - begin < MMA_MOST ? h.rows - begin : MMA_MOST);
+        TRY(few_rows_bulk_run(&product, h.vocab, args->stream));
+    }
+    return CUDA_LAUNCHED();
+}
+
+/* Of the weights alone: rows have the same bits however many there are. */
+static bool by_bulk(const Node *node, CudaDevice *)
+{
+    const TensorType *w = &node->in[HEAD_W]->type;
+    Gemm              product = {};
+    product.m = 1, product.n = node->out[0]->type.dim[1], product.k = w->dim[1];
+    return w->dtype == DT_BF16 && few_rows_bulk_fit(&product);
+}
+
 static bool by_halves(const Node *node, CudaDevice *device)
 {
     (void)device;
@@ -413,5 +451,6 @@ static bool by_floats(const Node *node, CudaDevice *device)
 
 CUDA_KERNELS(
     head_rows,
+    {.dtypes = HEAD_DTYPES, .min_sm = 90, .run = head_bulk_run, .name = "bulk", .workspace = cuda_planned_workspace, .match = by_bulk},
     {.dtypes = HEAD_DTYPES, .min_sm = 80, .run = head_mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = by_halves},
     {.dtypes = HEAD_DTYPES, .run = head_fma_run, .name = "fma", .workspace = cuda_planned_workspace, .match = by_floats})
