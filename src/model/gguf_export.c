@@ -102,6 +102,7 @@ typedef struct Output {
 typedef struct Exporter {
     Arena            arena;
     HfModel         *model;
+    const char      *name;
     const GgufFamily *family;
     GgufPreset       preset;
     ThreadPool      *pool;
@@ -293,11 +294,9 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
 
 static void put_general(const Exporter *exporter, GgufKeys *keys)
 {
-    const char *dir = exporter->model->dir, *slash = strrchr(dir, '/');
-    const char *name = slash && slash[1] ? slash + 1 : dir;
     gguf_put_str(keys, "general.architecture", str_of(exporter->family->written));
     gguf_put_str(keys, "general.type", str_of("model"));
-    gguf_put_str(keys, "general.name", str_of(name));
+    gguf_put_str(keys, "general.name", str_of(exporter->name));
     gguf_put_u32(keys, "general.file_type", presets[exporter->preset].file_type);
     if (gguf_block(presets[exporter->preset].type) > 1) gguf_put_u32(keys, "general.quantization_version", 2);
 }
@@ -331,9 +330,9 @@ Status gguf_check_model(const HfModel *model)
     return status;
 }
 
-Status gguf_export(HfModel *model, GgufPreset preset, const char *path, ThreadPool *pool)
+Status gguf_export(HfModel *model, const char *name, GgufPreset preset, const char *path, ThreadPool *pool)
 {
-    Exporter exporter = {.model = model, .preset = preset, .pool = pool};
+    Exporter exporter = {.model = model, .name = name, .preset = preset, .pool = pool};
     GgufKeys keys = {0};
     Status   status = collect(&exporter, &keys);
     if (status == OK && exporter.num_fallbacks)
