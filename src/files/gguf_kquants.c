@@ -85,7 +85,7 @@ static void keep_better(const float *x, int most, Line candidate, Line *best)
 
 static Line find_line(const float *x, int most)
 {
-    enum { TRIALS = 24 };
+    enum { TRIALS = 12 };
     float least = 0, largest = x[0];
     for (int i = 0; i < GROUP; i++) {
         least = fminf(least, x[i]);
@@ -95,12 +95,10 @@ static Line find_line(const float *x, int most)
     best.error = line_error(x, &best, most);
     if (inverse_of(best.scale) == 0) return best;
     for (int trial = 0; trial < TRIALS; trial++) { /* steps of a range that is cut, or widened */
-        Line line = {.scale = (largest - least) / ((float)most - 1.2f + 0.1f * (float)trial), .minimum = -least};
-        for (int again = 0; again < 3; again++) {
-            line = fit_line(x, &line, most);
-            keep_better(x, most, line, &best);
-        }
+        Line line = {.scale = (largest - least) / ((float)most - 1.2f + 0.2f * (float)trial), .minimum = -least};
+        keep_better(x, most, fit_line(x, &line, most), &best);
     }
+    keep_better(x, most, fit_line(x, &best, most), &best);
     return best;
 }
 

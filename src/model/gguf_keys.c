@@ -183,13 +183,13 @@ static Status put_yarn(KeyWriter *writer)
     double fast = gguf_dim(writer->model, "rope_fast"), slow = gguf_dim(writer->model, "rope_slow");
     FAIL_IF(gguf_dim(writer->model, "rope_whole") == 0, ERR_UNSUPPORTED, "%s: truncate: false of yarn can't be said in a GGUF file",
             writer->model->config_name);
+    FAIL_IF((fast && fast != 32) || (slow && slow != 1), ERR_UNSUPPORTED,
+            "%s: beta_fast %g, beta_slow %g of yarn: llama.cpp takes 32 and 1 whatever a file says", writer->model->config_name, fast, slow);
     FAIL_IF(writer->family->traits & GGUF_WINDOWS, ERR_UNSUPPORTED, "%s: yarn in the family %s isn't read as it is here",
             writer->model->config_name, writer->family->written);
     gguf_put_str(writer->keys, key(writer, "rope.scaling.type"), str_of("yarn"));
     put_real(writer, "rope.scaling.factor", factor);
     put_count(writer, "rope.scaling.original_context_length", gguf_dim(writer->model, "rope_original"));
-    put_real(writer, "rope.scaling.yarn_beta_fast", fast ? fast : 32);
-    put_real(writer, "rope.scaling.yarn_beta_slow", slow ? slow : 1);
     if (fabs(scale / usual - 1) > 1e-7) put_real(writer, "rope.scaling.attn_factor", scale / usual);
     return OK;
 }
