@@ -72,8 +72,8 @@ static Status export_adapted(const Export *export)
     TRY(hf_model_open(export->arena, export->dir, &base));
     Status status = peft_open(export->arena, export->adapter, &adapter);
     if (status == OK)
-        status = export->adapter_only ? gguf_export_adapter(base, &adapter, export->preset, export->out)
-                                      : export_merged(export, base, &adapter);
+        status =
+            export->adapter_only ? gguf_export_adapter(base, &adapter, export->preset, export->out) : export_merged(export, base, &adapter);
     hf_model_close(base);
     return status;
 }

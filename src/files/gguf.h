@@ -42,8 +42,8 @@ void gguf_put_strs(GgufKeys *keys, const char *key, const Str *values, size_t co
 void gguf_put_i32s(GgufKeys *keys, const char *key, const int32_t *values, size_t count);
 void gguf_put_f32s(GgufKeys *keys, const char *key, const float *values, size_t count);
 
-/* A tensor that is written: its dims as the project has them, the slowest first; in the file they stand the other way round. The last one is
- * whole blocks of the type. */
+/* A tensor that is written: its dims as the project has them, the slowest first; in the file they stand the other way round. The last one
+ * is whole blocks of the type. */
 typedef struct GgufDecl {
     const char *name;
     GgufType    type;

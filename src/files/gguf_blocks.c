@@ -156,39 +156,81 @@ static void decode_from_least(int bits, const uint8_t *block, float *values)
 static void encode_block(GgufType type, const float *values, uint8_t *block)
 {
     switch (type) {
-    case GGUF_F32: memcpy(block, values, 4); break;
-    case GGUF_F16: dtype_encode(DT_F16, values, 1, block); break;
-    case GGUF_BF16: dtype_encode(DT_BF16, values, 1, block); break;
-    case GGUF_Q8_0: encode_q8_0(values, block); break;
-    case GGUF_Q4_0: encode_even(4, values, block); break;
-    case GGUF_Q5_0: encode_even(5, values, block); break;
-    case GGUF_Q4_1: encode_from_least(4, values, block); break;
-    case GGUF_Q5_1: encode_from_least(5, values, block); break;
-    case GGUF_Q4_K: gguf_encode_q45_k(4, values, block); break;
-    case GGUF_Q5_K: gguf_encode_q45_k(5, values, block); break;
-    case GGUF_Q6_K: gguf_encode_q6_k(values, block); break;
+    case GGUF_F32:
+        memcpy(block, values, 4);
+        break;
+    case GGUF_F16:
+        dtype_encode(DT_F16, values, 1, block);
+        break;
+    case GGUF_BF16:
+        dtype_encode(DT_BF16, values, 1, block);
+        break;
+    case GGUF_Q8_0:
+        encode_q8_0(values, block);
+        break;
+    case GGUF_Q4_0:
+        encode_even(4, values, block);
+        break;
+    case GGUF_Q5_0:
+        encode_even(5, values, block);
+        break;
+    case GGUF_Q4_1:
+        encode_from_least(4, values, block);
+        break;
+    case GGUF_Q5_1:
+        encode_from_least(5, values, block);
+        break;
+    case GGUF_Q4_K:
+        gguf_encode_q45_k(4, values, block);
+        break;
+    case GGUF_Q5_K:
+        gguf_encode_q45_k(5, values, block);
+        break;
+    case GGUF_Q6_K:
+        gguf_encode_q6_k(values, block);
+        break;
     }
 }
 
 static void decode_block(GgufType type, const uint8_t *block, float *values)
 {
     switch (type) {
-    case GGUF_F32: memcpy(values, block, 4); break;
-    case GGUF_F16: *values = get_half(block); break;
+    case GGUF_F32:
+        memcpy(values, block, 4);
+        break;
+    case GGUF_F16:
+        *values = get_half(block);
+        break;
     case GGUF_BF16: {
         uint16_t bits;
         memcpy(&bits, block, 2);
         *values = bf16_to_f32(bits);
         break;
     }
-    case GGUF_Q8_0: decode_q8_0(block, values); break;
-    case GGUF_Q4_0: decode_even(4, block, values); break;
-    case GGUF_Q5_0: decode_even(5, block, values); break;
-    case GGUF_Q4_1: decode_from_least(4, block, values); break;
-    case GGUF_Q5_1: decode_from_least(5, block, values); break;
-    case GGUF_Q4_K: gguf_decode_q45_k(4, block, values); break;
-    case GGUF_Q5_K: gguf_decode_q45_k(5, block, values); break;
-    case GGUF_Q6_K: gguf_decode_q6_k(block, values); break;
+    case GGUF_Q8_0:
+        decode_q8_0(block, values);
+        break;
+    case GGUF_Q4_0:
+        decode_even(4, block, values);
+        break;
+    case GGUF_Q5_0:
+        decode_even(5, block, values);
+        break;
+    case GGUF_Q4_1:
+        decode_from_least(4, block, values);
+        break;
+    case GGUF_Q5_1:
+        decode_from_least(5, block, values);
+        break;
+    case GGUF_Q4_K:
+        gguf_decode_q45_k(4, block, values);
+        break;
+    case GGUF_Q5_K:
+        gguf_decode_q45_k(5, block, values);
+        break;
+    case GGUF_Q6_K:
+        gguf_decode_q6_k(block, values);
+        break;
     }
 }
 

@@ -256,7 +256,8 @@ void gguf_encode_q6_k(const float *values, uint8_t *block)
         int   stored = d != 0 ? round_within(scales[j] / d, -128, 127) : 0;
         float scale = d * (float)stored;
         block[Q6_SCALES + j] = (uint8_t)(int8_t)stored;
-        for (int i = j * FINE; i < (j + 1) * FINE; i++) codes[i] = (uint8_t)(32 + (scale != 0 ? round_within(values[i] / scale, -32, 31) : 0));
+        for (int i = j * FINE; i < (j + 1) * FINE; i++)
+            codes[i] = (uint8_t)(32 + (scale != 0 ? round_within(values[i] / scale, -32, 31) : 0));
     }
     put_six_bits(codes, block, block + Q6_HIGH);
 }

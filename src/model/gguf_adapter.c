@@ -44,7 +44,8 @@ static Status add_half(AdapterWriter *writer, const LoraModule *module, const Gg
     FAIL_IF(half->tensor->ndim != 2, ERR_INVALID, "%s: tensor %s has %d dims, expected 2", half->tensor->path, name, half->tensor->ndim);
     half->factor = is_b ? factor_of(writer, module) : 1;
     half->width = is_b && turns ? (int64_t)gguf_dim(writer->base, "D") : 0;
-    *decl = (GgufDecl){.name = arena_printf(&writer->arena, "%s.%s", place->name, is_b ? "lora_b" : "lora_a"), .type = writer->type, .ndim = 2};
+    *decl =
+        (GgufDecl){.name = arena_printf(&writer->arena, "%s.%s", place->name, is_b ? "lora_b" : "lora_a"), .type = writer->type, .ndim = 2};
     for (int i = 0; i < 2; i++) decl->dim[i] = half->tensor->dim[i];
     if (decl->dim[1] % gguf_block(decl->type) != 0) decl->type = GGUF_F16;
     writer->count++;
@@ -102,7 +103,8 @@ static Status write_adapter(AdapterWriter *writer, GgufKeys *keys, const char *p
 {
     TRY(gguf_find_family(writer->base, &writer->family));
     TRY(peft_check_model(writer->adapter, writer->base));
-    FAIL_IF(writer->adapter->lora.alpha == 0, ERR_INVALID, "%s: lora_alpha is 0, so that the adapter changes nothing", writer->adapter->dir);
+    FAIL_IF(writer->adapter->lora.alpha == 0, ERR_INVALID, "%s: lora_alpha is 0, so that the adapter changes nothing",
+            writer->adapter->dir);
     TRY(peft_open_tensors(writer->adapter->dir, &writer->file));
     TRY(add_modules(writer));
     gguf_put_str(keys, "general.architecture", str_of(writer->family->written));

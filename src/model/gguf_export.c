@@ -100,17 +100,17 @@ typedef struct Output {
 } Output;
 
 typedef struct Exporter {
-    Arena            arena;
-    HfModel         *model;
-    const char      *name;
+    Arena             arena;
+    HfModel          *model;
+    const char       *name;
     const GgufFamily *family;
-    GgufPreset       preset;
-    ThreadPool      *pool;
-    Output          *outputs; /* by index of the declaration */
-    GgufDecl        *decls;
-    size_t           count;
-    bool             has_head; /* a tensor of its own */
-    size_t           num_fallbacks;
+    GgufPreset        preset;
+    ThreadPool       *pool;
+    Output           *outputs; /* by index of the declaration */
+    GgufDecl         *decls;
+    size_t            count;
+    bool              has_head; /* a tensor of its own */
+    size_t            num_fallbacks;
 } Exporter;
 
 /* The usual mix: some layers at both ends and every third between them get more bits. */
@@ -143,8 +143,10 @@ static GgufType choose_type(Exporter *exporter, const GgufPlace *place, int ndim
     GgufType type = presets[exporter->preset].type;
     bool     is_head = place->role == GGUF_HEAD || (place->role == GGUF_EMBEDDING && !exporter->has_head);
     if (ndim < 2 || place->role == GGUF_NORM || place->role == GGUF_BIAS) return GGUF_F32;
-    if (gguf_block(type) > 1 && type != GGUF_Q8_0 && is_head) type = GGUF_Q6_K;
-    else if (exporter->preset == GGUF_PRESET_Q4_K_M) type = mixed_type(exporter, place);
+    if (gguf_block(type) > 1 && type != GGUF_Q8_0 && is_head)
+        type = GGUF_Q6_K;
+    else if (exporter->preset == GGUF_PRESET_Q4_K_M)
+        type = mixed_type(exporter, place);
     GgufType fitting = fallback(type, row);
     exporter->num_fallbacks += fitting != type;
     return fitting;

@@ -94,8 +94,8 @@ static bool has_dim(const KeyWriter *writer, const char *name)
 
 static bool is_near(const KeyWriter *writer, int64_t layer)
 {
-    bool by_layer = is_family(writer, GGUF_FAMILY_QWEN2) || is_family(writer, GGUF_FAMILY_QWEN3) || is_family(writer, GGUF_FAMILY_SMOLLM3) ||
-                    writer->family->traits & GGUF_WINDOWS;
+    bool by_layer = is_family(writer, GGUF_FAMILY_QWEN2) || is_family(writer, GGUF_FAMILY_QWEN3) ||
+                    is_family(writer, GGUF_FAMILY_SMOLLM3) || writer->family->traits & GGUF_WINDOWS;
     return !by_layer || dim_at(writer->model, "near", layer) != 0;
 }
 
@@ -184,7 +184,8 @@ static Status put_yarn(KeyWriter *writer)
     FAIL_IF(gguf_dim(writer->model, "rope_whole") == 0, ERR_UNSUPPORTED, "%s: truncate: false of yarn can't be said in a GGUF file",
             writer->model->config_name);
     FAIL_IF((fast && fast != 32) || (slow && slow != 1), ERR_UNSUPPORTED,
-            "%s: beta_fast %g, beta_slow %g of yarn: llama.cpp takes 32 and 1 whatever a file says", writer->model->config_name, fast, slow);
+            "%s: beta_fast %g, beta_slow %g of yarn: llama.cpp takes 32 and 1 whatever a file says", writer->model->config_name, fast,
+            slow);
     FAIL_IF(writer->family->traits & GGUF_WINDOWS, ERR_UNSUPPORTED, "%s: yarn in the family %s isn't read as it is here",
             writer->model->config_name, writer->family->written);
     gguf_put_str(writer->keys, key(writer, "rope.scaling.type"), str_of("yarn"));
@@ -245,7 +246,8 @@ static Status check_gemma(const KeyWriter *writer)
             writer->model->config_name, wanted, fixed);
     bool is_capped = gguf_dim(writer->model, "score_cap") && gguf_dim(writer->model, "logit_cap");
     FAIL_IF(is_family(writer, GGUF_FAMILY_GEMMA2) && !is_capped, ERR_UNSUPPORTED,
-            "%s: attn_logit_softcapping or final_logit_softcapping is null: llama.cpp has no gemma2 without both", writer->model->config_name);
+            "%s: attn_logit_softcapping or final_logit_softcapping is null: llama.cpp has no gemma2 without both",
+            writer->model->config_name);
     return OK;
 }
 

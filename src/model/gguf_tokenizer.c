@@ -1,5 +1,5 @@
-/* The tokenizer of a model's folder as keys of GGUF. Two kinds are there: byte-level BPE, whose rule for words must be one that readers know
- * by name, and BPE made of SentencePiece, as scores. */
+/* The tokenizer of a model's folder as keys of GGUF. Two kinds are there: byte-level BPE, whose rule for words must be one that readers
+ * know by name, and BPE made of SentencePiece, as scores. */
 #include "model/gguf_internal.h"
 
 #include "base/log.h"
@@ -30,9 +30,9 @@ static const PreRow pre_rows[] = {
 typedef struct Words {
     const JsonValue *json; /* tokenizer.json */
     const char      *path;
-    bool             is_bytes;  /* byte-level; else as SentencePiece */
-    bool             prefix;    /* of the latter: a space before a text */
-    const char      *pre;       /* of byte-level: the name of its rule */
+    bool             is_bytes; /* byte-level; else as SentencePiece */
+    bool             prefix;   /* of the latter: a space before a text */
+    const char      *pre;      /* of byte-level: the name of its rule */
 } Words;
 
 /* ---- tokenizer.json ---- */
@@ -216,7 +216,8 @@ static Str spaced(Arena *arena, const char *text)
     return copy;
 }
 
-static void describe_token(Arena *arena, const Words *words, const Tokenizer *tokenizer, int32_t unk, int32_t id, Str *out_text, int32_t *out_type)
+static void describe_token(Arena *arena, const Words *words, const Tokenizer *tokenizer, int32_t unk, int32_t id, Str *out_text,
+                           int32_t *out_type)
 {
     const char *text = tokenizer_id_to_token(tokenizer, id);
     if (!text) {
@@ -262,7 +263,8 @@ static Str merge_text(Arena *arena, const JsonValue *merge)
     for (uint32_t k = 0; k < merge->count; k++) {
         Str part = merge->items[k].string;
         if (k) strbuf_putc(&out, ' ');
-        for (size_t i = 0; i < part.len; i++) strbuf_append(&out, part.data[i] == ' ' ? "\xc4\xa0" : &part.data[i], part.data[i] == ' ' ? 2 : 1);
+        for (size_t i = 0; i < part.len; i++)
+            strbuf_append(&out, part.data[i] == ' ' ? "\xc4\xa0" : &part.data[i], part.data[i] == ' ' ? 2 : 1);
     }
     Str copy = {arena_strndup(arena, strbuf_cstr(&out), out.len), out.len};
     strbuf_deinit(&out);
@@ -292,8 +294,9 @@ static Status find_ends(const Words *words, const Tokenizer *tokenizer, bool *ou
         *out_bos = added && whole.data[0] == tokenizer_bos_id(tokenizer) && whole.data[0] != bare.data[0];
         *out_eos = added > *out_bos && whole.data[whole.len - 1] == tokenizer_eos_id(tokenizer);
         if (added != (size_t)*out_bos + *out_eos)
-            status = status_fail(ERR_UNSUPPORTED, "%s: post_processor: a GGUF file can say BOS before a text and EOS behind it, no other tokens",
-                                 words->path);
+            status =
+                status_fail(ERR_UNSUPPORTED, "%s: post_processor: a GGUF file can say BOS before a text and EOS behind it, no other tokens",
+                            words->path);
     }
     token_ids_deinit(&bare);
     token_ids_deinit(&whole);
@@ -369,7 +372,7 @@ static Status put_templates(Arena *arena, const HfModel *model, GgufKeys *keys)
 static Status put_turn_end(const HfModel *model, const Tokenizer *tokenizer, GgufKeys *keys)
 {
     Template *template = NULL;
-    int32_t   id = -1;
+    int32_t id = -1;
     if (template_load(model->dir, NULL, false, &template) != OK) {
         log_note(NULL, false, "the chat template is written as it is; here it can't be read: %s", status_message());
         status_clear();

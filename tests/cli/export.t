@@ -1,0 +1,117 @@
+#!/bin/bash
+# surogate export: files whose every byte gguf's reader and llama.cpp were asked about (tests/oracle/make_gguf.py, check_gguf.py), what the
+# format can't say, adapters, and files written whole or not at all.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+families=tests/fixtures/families
+
+# export_as NAME ARGS...: to $dir/NAME.gguf.
+export_as() {
+    local name=$1
+    shift
+    run export "$@" --to gguf --out "$dir/$name.gguf"
+    check "$name: $(cat "$dir/err")" [ "$status" = 0 -a -s "$dir/$name.gguf" ]
+}
+# holds NAME TEXT...: the file has these bytes somewhere.
+holds() {
+    local name=$1 text
+    shift
+    for text in "$@"; do check "$name holds $text" grep -qaF -e "$text" "$dir/$name.gguf"; done
+}
+bytes() { stat -c %s "$dir/$1.gguf"; }
+# fitted FAMILY EXPRESSION: its fixture with another setting.
+fitted() {
+    mkdir -p "$dir/fitted"
+    cp -r "$families/$1" "$dir/fitted"
+    sed -i "$2" "$dir/fitted/$1/config.json"
+}
+
+# --- every family
+fitted gemma2 's/"query_pre_attn_scalar": 12/"query_pre_attn_scalar": 8/'
+fitted gemma3 's/"query_pre_attn_scalar": 12/"query_pre_attn_scalar": 8/'
+while read -r hash family; do
+    folder=$families/$family
+    [ -d "$dir/fitted/$family" ] && folder=$dir/fitted/$family
+    export_as "$family" "$folder" --type f32
+    check "$family: the bytes of the committed hash" [ "$(sha256sum < "$dir/$family.gguf" | cut -d' ' -f1)" = "$hash" ]
+done < tests/fixtures/gguf_families.txt
+check "families with a hash" [ "$(wc -l < tests/fixtures/gguf_families.txt)" -ge 15 ]
+
+# --- what the format can't say
+refused "gemma2's scalar" 2 "query_pre_attn_scalar 12: llama.cpp takes 8" -- export $families/gemma2 --to gguf --type f32 --out "$dir/no.gguf"
+refused "yarn" 2 "truncate: false of yarn can't be said" -- export $families/qwen3_yarn --to gguf --type f32 --out "$dir/no.gguf"
+fitted qwen3_yarn 's/"truncate": false/"truncate": true/'
+refused "yarn's ends" 2 "beta_fast 4, beta_slow 0.5 of yarn: llama.cpp takes 32 and 1" -- \
+    export "$dir/fitted/qwen3_yarn" --to gguf --type f32 --out "$dir/no.gguf"
+refused "smollm3's layers" 2 "no_rope_layers: layer 1 is without rotary positions" -- \
+    export $families/smollm3 --to gguf --type f32 --out "$dir/no.gguf"
+fitted llama ''
+cp models/llama.json "$dir/fitted/llama/surogate_ir.json"
+refused "an IR of one's own" 2 "can only say what the shipped family of that name computes" -- \
+    export "$dir/fitted/llama" --to gguf --type f32 --out "$dir/no.gguf"
+sed -i 's/LlamaForCausalLM/OtherForCausalLM/' "$dir/fitted/llama/surogate_ir.json" "$dir/fitted/llama/config.json"
+refused "an architecture of one's own" 2 "OtherForCausalLM isn't exported to GGUF; families that are: LlamaForCausalLM" -- \
+    export "$dir/fitted/llama" --to gguf --type f32 --out "$dir/no.gguf"
+fitted gpt2 's/"activation_function": "gelu_new"/"activation_function": "gelu"/'
+refused "gpt2's gelu" 2 "activation_function gelu: llama.cpp computes gpt2 with gelu_new" -- \
+    export "$dir/fitted/gpt2" --to gguf --type f32 --out "$dir/no.gguf"
+refused "no such type" 2 "expected one of f32, f16, bf16, q8_0, q4_0, q4_K_M, q6_K" -- \
+    export $families/llama --to gguf --type q5 --out "$dir/no.gguf"
+refused "no type" 2 "--type is missing" -- export $families/llama --to gguf --out "$dir/no.gguf"
+refused "no such format" 2 "--to onnx: expected gguf" -- export $families/llama --to onnx --type f32
+refused "no adapter" 2 "name the adapter with --adapter DIR" -- export $families/llama --to gguf --type f32 --adapter-only
+check "nothing was written" [ ! -e "$dir/no.gguf" -a ! -e "$dir/no.gguf.partial" ]
+
+# --- types and the tokenizer
+make_tiny hidden_size=256 intermediate_size=256 num_hidden_layers=4
+for type in f32 f16 bf16 q8_0 q6_K q4_K_M q4_0; do export_as $type "$dir/model" --type $type; done
+check "sizes: $(bytes f32) $(bytes f16) $(bytes q8_0) $(bytes q6_K) $(bytes q4_K_M) $(bytes q4_0)" \
+    [ "$(bytes f32)" -gt "$(bytes f16)" -a "$(bytes f16)" -gt "$(bytes q8_0)" -a "$(bytes q8_0)" -gt "$(bytes q6_K)" -a \
+    "$(bytes q6_K)" -gt "$(bytes q4_K_M)" -a "$(bytes q4_K_M)" -gt "$(bytes q4_0)" ]
+check "bf16 is as large as f16" [ "$(bytes bf16)" = "$(bytes f16)" ]
+export_as again "$dir/model" --type Q4_k_m
+check "the same bytes again" cmp "$dir/q4_K_M.gguf" "$dir/again.gguf"
+holds q8_0 tokenizer.ggml.model gpt2 tokenizer.ggml.pre qwen2 tokenizer.ggml.merges tokenizer.ggml.eos_token_id qwen3.rope.freq_base
+(cd "$dir" && "$SUROGATE" export model --to gguf --type q8_0 2> err)
+check "a name of its own" cmp "$dir/model-q8_0.gguf" "$dir/q8_0.gguf"
+"$SUROGATE" new --arch qwen3-tiny --random "$dir/short" vocab_size=200 2> "$dir/null"
+cp "$dir"/tokenizer/* "$dir/short"
+refused "more tokens than rows" 2 "the tokenizer has ids up to" "says vocab_size 200" -- export "$dir/short" --to gguf --type f32 --out "$dir/no.gguf"
+cp -r "$dir/model" "$dir/words"
+sed -i 's/{1,3}/{1,4}/; s/|\\\\p{N}|/|\\\\p{N}{1,4}|/' "$dir/words/tokenizer.json"
+refused "words cut otherwise" 2 "GGUF has no name for this rule of words" -- export "$dir/words" --to gguf --type f32 --out "$dir/no.gguf"
+printf '{{ messages[0].content }}' > "$dir/model/chat_template.jinja"
+export_as talks "$dir/model" --type f32
+holds talks tokenizer.chat_template '{{ messages[0].content }}'
+rm "$dir/model/chat_template.jinja"
+
+# --- adapters
+for family in llama gpt2; do
+    export_as "$family-alone" "$families/$family" --type f32 --adapter "$families/$family/adapter" --adapter-only
+    holds "$family-alone" adapter.lora.alpha lora_a lora_b
+    "$SUROGATE" merge "$families/$family" "$families/$family/adapter" "$dir/$family-merged/$family" > "$dir/null" 2>&1
+    export_as "$family-merged" "$dir/$family-merged/$family" --type f32
+    export_as "$family-both" "$families/$family" --type f32 --adapter "$families/$family/adapter"
+    check "$family: merged on the way" cmp "$dir/$family-merged.gguf" "$dir/$family-both.gguf"
+    check "$family: nothing is left beside it" [ "$(find "$dir" -name "$family-both*" | wc -l)" = 1 ]
+done
+refused "few bits for an adapter" 2 "an adapter alone is written as f32, f16, bf16 or q8_0" -- \
+    export $families/llama --to gguf --type q4_0 --adapter $families/llama/adapter --adapter-only --out "$dir/no.gguf"
+
+# --- a value that a type can't hold
+if command -v python3 > /dev/null; then
+    cp -r "$families/llama" "$dir/large"
+    python3 - "$dir/large/model.safetensors" << 'END'
+import struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+for at in range(8 + struct.unpack("<Q", data[:8])[0], len(data) - 4, 400):
+    data[at : at + 4] = struct.pack("<f", 1e6)
+open(sys.argv[1], "wb").write(data)
+END
+    export_as large "$dir/large" --type bf16
+    refused "beyond fp16" 2 "holds 1e+06, which" "take --type bf16 or f32" -- export "$dir/large" --to gguf --type q8_0 --out "$dir/no.gguf"
+    check "nothing is left of it" [ ! -e "$dir/no.gguf" -a ! -e "$dir/no.gguf.partial" ]
+else
+    skip "a value beyond fp16: no python3"
+fi
+finish
