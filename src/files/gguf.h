@@ -58,3 +58,43 @@ typedef Status (*GgufSource)(void *context, size_t index, FileWriter *out);
 
 /* The file appears whole or not at all. */
 NODISCARD Status gguf_write(const char *path, const GgufKeys *keys, const GgufDecl *decls, size_t count, GgufSource source, void *context);
+
+/* ---- reading ---- */
+
+typedef struct GgufTensor {
+    Str         name;
+    GgufType    type;
+    int         ndim;
+    int64_t     dim[GGUF_MAX_NDIM]; /* the slowest first */
+    int64_t     numel;
+    const void *data; /* as it lies in the file */
+} GgufTensor;
+
+typedef struct GgufValue {
+    Str           key;
+    GgufValueType type, element; /* element: of an array */
+    uint64_t      count;         /* of an array; else 1 */
+    const char   *data;          /* of the first element, as it lies in the file */
+    size_t        bytes;         /* of all elements */
+} GgufValue;
+
+typedef struct GgufFile GgufFile; /* an open file; immutable, so any thread may read it */
+
+/* Trusts nothing in the file: ERR_INVALID says what is cut short or wrong, ERR_UNSUPPORTED names a type of tensors that isn't read. */
+NODISCARD Status gguf_open(const char *path, GgufFile **out);
+/* The same over bytes of the caller's, which outlive it. */
+NODISCARD Status gguf_open_memory(const char *name, const void *data, size_t size, GgufFile **out);
+void             gguf_close(GgufFile *file); /* NULL is fine */
+
+size_t            gguf_count(const GgufFile *file);
+const GgufTensor *gguf_at(const GgufFile *file, size_t index);
+const GgufTensor *gguf_find(const GgufFile *file, const char *name); /* NULL: absent */
+const GgufValue  *gguf_value(const GgufFile *file, const char *key); /* NULL: absent */
+
+/* Values of the key; false, and *out untouched: absent or of another kind. Numbers of any type are numbers. */
+bool gguf_get_number(const GgufFile *file, const char *key, double *out);
+bool gguf_get_bool(const GgufFile *file, const char *key, bool *out);
+bool gguf_get_str(const GgufFile *file, const char *key, Str *out);
+/* Arrays in `arena`: texts, and numbers of any type. */
+bool gguf_get_strs(Arena *arena, const GgufFile *file, const char *key, Str **out, size_t *out_count);
+bool gguf_get_numbers(Arena *arena, const GgufFile *file, const char *key, double **out, size_t *out_count);

@@ -26,7 +26,17 @@ typedef struct GgufFamily {
     unsigned     traits;
 } GgufFamily;
 
-NODISCARD Status gguf_find_family(const HfModel *model, const GgufFamily **out);
+NODISCARD Status  gguf_find_family(const HfModel *model, const GgufFamily **out);
+const GgufFamily *gguf_family_of(Str written); /* by its name in files; NULL: none */
+
+/* A rule that cuts words, and its name (gguf_pre.def). */
+typedef struct GgufPre {
+    bool        digits;
+    const char *pattern;
+    bool        ignore_merges;
+    const char *name;
+} GgufPre;
+const GgufPre *gguf_pre_at(int index); /* NULL: behind the last */
 
 typedef enum GgufRole {
     GGUF_EMBEDDING,

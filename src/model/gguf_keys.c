@@ -15,6 +15,13 @@ static const GgufFamily families[] = {
 #undef GGUF_FAMILY
 };
 
+const GgufFamily *gguf_family_of(Str written)
+{
+    for (int i = 0; i < GGUF_NUM_FAMILIES; i++)
+        if (str_equal(written, families[i].written)) return &families[i];
+    return NULL;
+}
+
 Status gguf_find_family(const HfModel *model, const GgufFamily **out)
 {
     const IrModule *module = model->module;

@@ -14,18 +14,16 @@ enum { MAX_FILE_BYTES = 256 << 20 };
 
 enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER, TOKEN_UNUSED, TOKEN_BYTE };
 
-typedef struct PreRow {
-    bool        digits;
-    const char *pattern;
-    bool        ignore_merges;
-    const char *name;
-} PreRow;
-
-static const PreRow pre_rows[] = {
+static const GgufPre pre_rows[] = {
 #define GGUF_PRE(digits, pattern, ignore_merges, name) {digits, pattern, ignore_merges, name},
 #include "model/gguf_pre.def"
 #undef GGUF_PRE
 };
+
+const GgufPre *gguf_pre_at(int index)
+{
+    return (size_t)index < sizeof pre_rows / sizeof *pre_rows ? &pre_rows[index] : NULL;
+}
 
 typedef struct Words {
     const JsonValue *json; /* tokenizer.json */
@@ -86,9 +84,9 @@ static bool read_split(const JsonValue *step, Str *out)
 static Status find_pre(Words *words, bool digits, Str pattern)
 {
     bool ignore_merges = is_true(json_get(words->json, "model"), "ignore_merges", false);
-    for (size_t i = 0; i < sizeof pre_rows / sizeof *pre_rows; i++) {
-        const PreRow *row = &pre_rows[i];
-        bool          same = row->pattern ? pattern.data && str_equal(pattern, row->pattern) : !pattern.data;
+    const GgufPre *row;
+    for (int i = 0; (row = gguf_pre_at(i)) != NULL; i++) {
+        bool same = row->pattern ? pattern.data && str_equal(pattern, row->pattern) : !pattern.data;
         if (!same || row->digits != digits || row->ignore_merges != ignore_merges) continue;
         words->pre = row->name;
         return OK;
