@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "files/hub.h"
+#include "model/gguf_import.h"
 #include "model/peft.h"
 #include "model/weights.h"
 #include "ops/ops.h"
@@ -130,8 +131,10 @@ Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out
     TRY(status);
     dir = model->dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
-    bool is_dir, has_config, is_adapter;
+    bool is_dir, is_gguf, has_config, is_adapter;
     TRY(file_is_dir(dir, &is_dir));
+    TRY(gguf_is_file(dir, &is_gguf));
+    FAIL_IF(is_gguf, ERR_INVALID, "%s is a GGUF file; make a model folder of it first: surogate import %s DIR", dir, dir);
     FAIL_IF(!is_dir, ERR_NOT_FOUND,
             "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
             "or ORG/NAME of one on the hub",

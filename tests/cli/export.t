@@ -35,6 +35,13 @@ while read -r hash family; do
     export_as "$family" "$folder" --type f32
     check "$family: the bytes of the committed hash" [ "$(sha256sum < "$dir/$family.gguf" | cut -d' ' -f1)" = "$hash" ]
 done < tests/fixtures/gguf_families.txt
+# --- and back
+while read -r hash family; do
+    run import "$dir/$family.gguf" "$dir/back/$family" --dtype fp32
+    check "import $family: $(cat "$dir/err")" [ "$status" = 0 ]
+    export_as "$family-again" "$dir/back/$family" --type f32
+    check "$family: the file of what was imported is the same" cmp "$dir/$family.gguf" "$dir/$family-again.gguf"
+done < tests/fixtures/gguf_families.txt
 check "families with a hash" [ "$(wc -l < tests/fixtures/gguf_families.txt)" -ge 15 ]
 
 # --- what the format can't say
@@ -97,6 +104,44 @@ for family in llama gpt2; do
 done
 refused "few bits for an adapter" 2 "an adapter alone is written as f32, f16, bf16 or q8_0" -- \
     export $families/llama --to gguf --type q4_0 --adapter $families/llama/adapter --adapter-only --out "$dir/no.gguf"
+
+# --- import
+printf 'line 12 says 8 and goes on' > "$dir/short.txt"
+for type in f32 q8_0 q4_K_M; do
+    run import "$dir/$type.gguf" "$dir/from/model" --dtype fp32
+    check "import $type: $(cat "$dir/err")" [ "$status" = 0 ]
+    export_as "$type-again" "$dir/from/model" --type f32
+    run eval "$dir/from/model" --text "$dir/short.txt" --json
+    check "eval of $type: $(cat "$dir/err")" [ "$status" = 0 ]
+    cp "$dir/out" "$dir/$type.eval"
+    cmp -s <("$SUROGATE" encode "$dir/model" --text "$dir/text.txt") <("$SUROGATE" encode "$dir/from/model" --text "$dir/text.txt")
+    check "the same tokens" [ $? = 0 ]
+    rm -r "$dir/from"
+done
+run eval "$dir/model" --text "$dir/short.txt" --json
+check "the same loss of fp32: $(cat "$dir/out" "$dir/f32.eval")" cmp "$dir/out" "$dir/f32.eval"
+check "fp32 comes back as it was" cmp "$dir/f32.gguf" "$dir/f32-again.gguf"
+run import "$dir/q8_0.gguf" "$dir/halved"
+check "bf16 unless asked otherwise: $(cat "$dir/err")" grep -q '"torch_dtype": "bfloat16"' "$dir/halved/config.json"
+run generate "$dir/halved" --prompt line --max-tokens 4 --temperature 0
+check "generate: $(cat "$dir/err")" [ "$status" = 0 ]
+head -c 3000 "$dir/f32.gguf" > "$dir/cut.gguf"
+refused "cut short" 2 "the file ends within" -- import "$dir/cut.gguf" "$dir/none"
+head -c -5000 "$dir/f32.gguf" > "$dir/cut.gguf"
+refused "cut short behind its head" 2 "its data isn't in the file" -- import "$dir/cut.gguf" "$dir/none"
+refused "no GGUF file" 2 "is no GGUF file" -- import "$dir/model/config.json" "$dir/none"
+refused "not there" 2 "there is no such file" -- import "$dir/nothing.gguf" "$dir/none"
+refused "a folder that is one" 2 "already holds a model" -- import "$dir/f32.gguf" "$dir/model"
+refused "no such dtype" 2 "expected bf16 or fp32" -- import "$dir/f32.gguf" "$dir/none" --dtype int8
+sed 's/qwen3/qwen9/g' "$dir/f32.gguf" > "$dir/other.gguf"
+refused "a family that isn't read" 2 "general.architecture qwen9 isn't read" -- import "$dir/other.gguf" "$dir/none"
+sed 's/blk.1.ffn_up/blk.1.ffn_xx/' "$dir/f32.gguf" > "$dir/other.gguf"
+refused "a tensor that isn't there" 2 "tensor blk.1.ffn_up.weight is missing" -- import "$dir/other.gguf" "$dir/none"
+sed 's/tokenizer.ggml.pre/tokenizer.ggml.prx/' "$dir/f32.gguf" > "$dir/other.gguf"
+refused "words whose rule isn't said" 2 'the rule of words "missing" isn'"'"'t known' -- import "$dir/other.gguf" "$dir/none"
+refused "an adapter" 2 "general.type is adapter" -- import "$dir/llama-alone.gguf" "$dir/none"
+check "no folder is left" [ ! -e "$dir/none" ]
+refused "a GGUF file as the model" 2 "surogate import $dir/f32.gguf" -- eval "$dir/f32.gguf" --text "$dir/short.txt"
 
 # --- a value that a type can't hold
 if command -v python3 > /dev/null; then

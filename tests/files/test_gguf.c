@@ -160,5 +160,80 @@ static void a_file_that_fails_leaves_what_was_there(void)
     EXPECT_INT(bytes_of(in_dir("two.gguf")), bytes);
 }
 
+/* ---- the reader ---- */
+
+static void what_is_written_is_read(void)
+{
+    GgufFile *file;
+    Str       text;
+    double    number = 0, *list;
+    bool      flag = false;
+    size_t    count;
+    EXPECT_OK(write_two(in_dir("two.gguf"), OK));
+    EXPECT_OK(gguf_open(in_dir("two.gguf"), &file));
+    EXPECT_INT(gguf_count(file), 2);
+    EXPECT(gguf_get_str(file, "name", &text) && str_equal(text, "x"));
+    EXPECT(gguf_get_number(file, "count", &number) && number == 7);
+    EXPECT(gguf_get_bool(file, "is", &flag) && flag);
+    EXPECT(gguf_get_numbers(&arena, file, "list", &list, &count) && count == 3 && list[2] == 9);
+    EXPECT(!gguf_get_number(file, "name", &number) && !gguf_get_str(file, "count", &text) && !gguf_get_number(file, "none", &number));
+    const GgufTensor *a = gguf_find(file, "a.weight");
+    EXPECT(a && a->type == GGUF_F32 && a->ndim == 2 && a->dim[0] == 2 && a->dim[1] == 3 && a->numel == 6);
+    float last = 0;
+    if (a) memcpy(&last, (const char *)a->data + 20, 4);
+    EXPECT(last == 6);
+    EXPECT(gguf_find(file, "b") && !gguf_find(file, "c") && !gguf_find(file, ""));
+    gguf_close(file);
+}
+
+/* Every file that ends early, or has another byte somewhere, opens or is refused. */
+static void damaged_files_are_refused(void)
+{
+    GgufFile *file;
+    Str       text;
+    EXPECT_OK(write_two(in_dir("two.gguf"), OK));
+    EXPECT_OK(file_read(&arena, in_dir("two.gguf"), 1 << 20, &text));
+    for (size_t len = 0; len + GGUF_ALIGNMENT < text.len; len++) {
+        char *copy = malloc_or_end(len + 1); /* of its own, so that a sanitizer sees a byte behind it read */
+        memcpy(copy, text.data, len);
+        EXPECT_FAILS(gguf_open_memory("t.gguf", copy, len, &file), ERR_INVALID, "t.gguf");
+        free(copy);
+    }
+    for (size_t at = 0; at < text.len; at++) {
+        for (int value = 0; value < 256; value += 51) {
+            char *copy = malloc_or_end(text.len);
+            memcpy(copy, text.data, text.len);
+            copy[at] = (char)value;
+            if (gguf_open_memory("t.gguf", copy, text.len, &file) == OK) gguf_close(file);
+            free(copy);
+        }
+    }
+}
+
+static Status open_changed(Str text, size_t at, char value)
+{
+    GgufFile *file;
+    char     *copy = arena_strndup(&arena, text.data, text.len);
+    copy[at] = value;
+    return gguf_open_memory("t.gguf", copy, text.len, &file);
+}
+
+static void errors_say_what_is_wrong(void)
+{
+    Str text;
+    EXPECT_OK(write_two(in_dir("two.gguf"), OK));
+    EXPECT_OK(file_read(&arena, in_dir("two.gguf"), 1 << 20, &text));
+    size_t entry = (size_t)((const char *)memmem(text.data, text.len, "a.weight", 8) - text.data) + 8;
+    EXPECT_FAILS(open_changed(text, 0, 'X'), ERR_INVALID, "t.gguf is no GGUF file");
+    EXPECT_FAILS(open_changed(text, 4, 9), ERR_UNSUPPORTED, "version 9 of GGUF; 2 and 3 are read");
+    EXPECT_FAILS(open_changed(text, entry, 5), ERR_INVALID, "tensor a.weight: expected 1 to 4 dims");
+    EXPECT_FAILS(open_changed(text, entry + 4, 0), ERR_INVALID, "its shape is empty or too large");
+    EXPECT_FAILS(open_changed(text, entry + 20, 10), ERR_UNSUPPORTED, "is of GGUF's type 10; F32, F16");
+    EXPECT_FAILS(open_changed(text, entry + 20, 8), ERR_INVALID, "its rows aren't whole blocks");
+    EXPECT_FAILS(open_changed(text, entry + 24, 1), ERR_INVALID, "its data isn't aligned");
+    EXPECT_FAILS(open_changed(text, entry + 25, 1), ERR_INVALID, "its data isn't in the file");
+}
+
 TEST_MAIN(TEST(blocks_are_those_of_the_formats_own_tools), TEST(any_bytes_decode), TEST(values_at_the_edge_stay_finite),
-          TEST(a_file_has_the_formats_bytes), TEST(a_file_that_fails_leaves_what_was_there))
+          TEST(a_file_has_the_formats_bytes), TEST(a_file_that_fails_leaves_what_was_there),
+          TEST(what_is_written_is_read), TEST(damaged_files_are_refused), TEST(errors_say_what_is_wrong))
