@@ -60,13 +60,19 @@ static float get_half(const uint8_t *at)
     return value;
 }
 
+/* 0 where it would be no finite number: every code is 0 then. */
+static float inverse_of(float d)
+{
+    return fabsf(d) > 3e-39f ? 1 / d : 0;
+}
+
 /* ---- Q8_0 ---- */
 
 static void encode_q8_0(const float *values, uint8_t *block)
 {
     float most = 0;
     for (int i = 0; i < BLOCK; i++) most = fmaxf(most, fabsf(values[i]));
-    float d = most / 127, inverse = d != 0 ? 1 / d : 0;
+    float d = most / 127, inverse = inverse_of(d);
     put_half(block, d);
     for (int i = 0; i < BLOCK; i++) block[2 + i] = (uint8_t)(int8_t)roundf(values[i] * inverse);
 }
@@ -113,7 +119,7 @@ static void encode_even(int bits, const float *values, uint8_t *block)
     uint8_t codes[BLOCK];
     for (int i = 0; i < BLOCK; i++)
         if (fabsf(values[i]) > fabsf(most)) most = values[i];
-    float d = most / -middle, inverse = d != 0 ? 1 / d : 0;
+    float d = most / -middle, inverse = inverse_of(d);
     for (int i = 0; i < BLOCK; i++) codes[i] = code_of(values[i] * inverse + (middle + 0.5f), (1 << bits) - 1);
     put_half(block, d);
     put_codes(codes, bits, block + 2);
@@ -136,7 +142,7 @@ static void encode_from_least(int bits, const float *values, uint8_t *block)
         least = fminf(least, values[i]);
         most = fmaxf(most, values[i]);
     }
-    float d = (most - least) / (float)((1 << bits) - 1), inverse = d != 0 ? 1 / d : 0;
+    float d = (most - least) / (float)((1 << bits) - 1), inverse = inverse_of(d);
     for (int i = 0; i < BLOCK; i++) codes[i] = code_of((values[i] - least) * inverse + 0.5f, (1 << bits) - 1);
     put_half(block, d);
     put_half(block + 2, least);

@@ -30,7 +30,8 @@ typedef struct Cursor {
 
 static Status cut_short(const Cursor *cursor, const char *what)
 {
-    FAIL(ERR_INVALID, "%s: the file ends within %s, at byte %zu; download or copy it again", cursor->file->path, what, cursor->file->map.size);
+    FAIL(ERR_INVALID, "%s: the file ends within %s, at byte %zu; download or copy it again", cursor->file->path, what,
+         cursor->file->map.size);
 }
 
 static Status take(Cursor *cursor, size_t bytes, const char *what, const char **out)
@@ -136,8 +137,8 @@ static Status read_tensor(Cursor *cursor, GgufTensor *tensor, uint64_t *out_offs
     TRY(take_number(cursor, 4, "a tensor's entry", &type));
     TRY(take_number(cursor, 8, "a tensor's entry", out_offset));
     FAIL_IF(!gguf_type_name((uint32_t)type), ERR_UNSUPPORTED,
-            "%s: tensor %.*s is of GGUF's type %llu; F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K are read", cursor->file->path,
-            (int)(tensor->name.len < 200 ? tensor->name.len : 200), tensor->name.data, (unsigned long long)type);
+            "%s: tensor %.*s is of GGUF's type %llu; F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K are read",
+            cursor->file->path, (int)(tensor->name.len < 200 ? tensor->name.len : 200), tensor->name.data, (unsigned long long)type);
     tensor->type = (GgufType)type;
     if (tensor->dim[tensor->ndim - 1] % gguf_block(tensor->type)) return wrong_tensor(cursor, tensor, "its rows aren't whole blocks");
     return OK;
@@ -296,17 +297,24 @@ static bool number_of(GgufValueType type, const char *data, double *out)
     case GGUF_VALUE_U8:
     case GGUF_VALUE_U16:
     case GGUF_VALUE_U32:
-    case GGUF_VALUE_U64: *out = (double)bits; return true;
+    case GGUF_VALUE_U64:
+        *out = (double)bits;
+        return true;
     case GGUF_VALUE_I8:
     case GGUF_VALUE_I16:
     case GGUF_VALUE_I32:
-    case GGUF_VALUE_I64: *out = signed_of(bits, value_bytes[type]); return true;
+    case GGUF_VALUE_I64:
+        *out = signed_of(bits, value_bytes[type]);
+        return true;
     case GGUF_VALUE_F32:
         memcpy(&real, data, 4);
         *out = (double)real;
         return true;
-    case GGUF_VALUE_F64: memcpy(out, data, 8); return true;
-    default: return false;
+    case GGUF_VALUE_F64:
+        memcpy(out, data, 8);
+        return true;
+    default:
+        return false;
     }
 }
 

@@ -102,8 +102,10 @@ static Status put_llama3(Import *import, const float *factors, int64_t pairs, do
     for (double original = 16; original <= 1 << 20; original *= 2) {
         if (!is_llama3(factors, pairs, theta, factor, original)) continue;
         put_key(out, "rope_scaling");
-        strbuf_printf(out, "{\"rope_type\": \"llama3\", \"factor\": %g, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
-                           "\"original_max_position_embeddings\": %g}", factor, original);
+        strbuf_printf(out,
+                      "{\"rope_type\": \"llama3\", \"factor\": %g, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+                      "\"original_max_position_embeddings\": %g}",
+                      factor, original);
         return OK;
     }
     FAIL(ERR_UNSUPPORTED, "%s: rope_freqs.weight: these factors aren't Llama 3's, and no config.json can say them", import->path);
@@ -111,8 +113,9 @@ static Status put_llama3(Import *import, const float *factors, int64_t pairs, do
 
 static void put_longrope(Import *import, int64_t pairs, StrBuf *out)
 {
-    const float *longs = factors_at(import, "rope_factors_long.weight", pairs), *shorts = factors_at(import, "rope_factors_short.weight", pairs);
-    double       scale = number(import, "rope.scaling.attn_factor", 0);
+    const float *longs = factors_at(import, "rope_factors_long.weight", pairs),
+                *shorts = factors_at(import, "rope_factors_short.weight", pairs);
+    double scale = number(import, "rope.scaling.attn_factor", 0);
     if (!longs || !shorts) return;
     put_key(out, "rope_scaling");
     strbuf_puts(out, "{\"rope_type\": \"longrope\"");
@@ -169,7 +172,8 @@ static void put_gemma(Import *import, double heads, double hidden, int64_t head,
     int64_t period = whole(import, "attention.sliding_window_pattern", is_gemma2 ? 2 : 6);
     put_key(out, "layer_types");
     for (int64_t i = 0; i < layers; i++)
-        strbuf_printf(out, "%s\"%s\"", i ? ", " : "[", window && (i + 1) % (period > 0 ? period : 1) != 0 ? "sliding_attention" : "full_attention");
+        strbuf_printf(out, "%s\"%s\"", i ? ", " : "[",
+                      window && (i + 1) % (period > 0 ? period : 1) != 0 ? "sliding_attention" : "full_attention");
     strbuf_puts(out, "]");
     if (is_gemma2) put_number(out, "attn_logit_softcapping", shortest(number(import, "attn_logit_softcapping", 50)));
     if (is_gemma2) put_number(out, "final_logit_softcapping", shortest(number(import, "final_logit_softcapping", 30)));

@@ -14,12 +14,12 @@
 enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER, TOKEN_UNUSED, TOKEN_BYTE };
 
 typedef struct Tokens {
-    Import  *import;
-    Str     *texts;
-    double  *types;
-    size_t   count;
+    Import   *import;
+    Str      *texts;
+    double   *types;
+    size_t    count;
     uint32_t *slots; /* id + 1 by text, of tokens that merges may make; open addressing */
-    uint64_t slot_mask;
+    uint64_t  slot_mask;
 } Tokens;
 
 static bool is_same(Str a, Str b)
@@ -118,7 +118,8 @@ static Status put_scored_merges(Tokens *tokens, StrBuf *out)
     bool    has = gguf_get_numbers(&tokens->import->arena, tokens->import->file, "tokenizer.ggml.scores", &scores, &count);
     FAIL_IF(!has || count != tokens->count, ERR_INVALID, "%s: tokenizer.ggml.scores: expected %zu numbers", tokens->import->path,
             tokens->count);
-    for (size_t i = 0; i < count; i++) FAIL_IF(!isfinite(scores[i]), ERR_INVALID, "%s: tokenizer.ggml.scores: a number isn't finite", tokens->import->path);
+    for (size_t i = 0; i < count; i++)
+        FAIL_IF(!isfinite(scores[i]), ERR_INVALID, "%s: tokenizer.ggml.scores: a number isn't finite", tokens->import->path);
     find_merges(tokens, scores, &found);
     Merge *merges = (Merge *)(void *)found.data;
     size_t num = found.len / sizeof *merges;
@@ -191,7 +192,9 @@ static Status put_byte_words(const Tokens *tokens, const GgufPre *pre, StrBuf *o
     }
     strbuf_printf(out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": false, \"use_regex\": %s}]},\n",
                   pre->pattern ? "false" : "true");
-    strbuf_puts(out, "  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n");
+    strbuf_puts(
+        out,
+        "  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n");
     (void)tokens;
     return OK;
 }
@@ -200,8 +203,9 @@ static void put_marked_words(const Tokens *tokens, StrBuf *out)
 {
     bool prefix = true;
     gguf_get_bool(tokens->import->file, "tokenizer.ggml.add_space_prefix", &prefix);
-    strbuf_printf(out, "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [%s"
-                       "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" MARK "\"}]},\n",
+    strbuf_printf(out,
+                  "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [%s"
+                  "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" MARK "\"}]},\n",
                   prefix ? "{\"type\": \"Prepend\", \"prepend\": \"" MARK "\"}, " : "");
     strbuf_puts(out, "  \"pre_tokenizer\": null,\n  \"post_processor\": null,\n  \"decoder\": {\"type\": \"Sequence\", \"decoders\": ["
                      "{\"type\": \"Replace\", \"pattern\": {\"String\": \"" MARK "\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, "
@@ -211,9 +215,9 @@ static void put_marked_words(const Tokens *tokens, StrBuf *out)
 
 static Status find_pre(const Tokens *tokens, const GgufPre **out)
 {
-    static const char *const aliases[][2] = {{"llama3", "llama-bpe"}, {"llama-v3", "llama-bpe"}, {"phi-2", "gpt-2"}, {"smaug-bpe", "dbrx"},
-                                             {"olmo", "gpt-2"},       {"deepseek-r1-qwen", "qwen2"}};
-    Str name = {"missing", 7};
+    static const char *const aliases[][2] = {{"llama3", "llama-bpe"}, {"llama-v3", "llama-bpe"}, {"phi-2", "gpt-2"},
+                                             {"smaug-bpe", "dbrx"},   {"olmo", "gpt-2"},         {"deepseek-r1-qwen", "qwen2"}};
+    Str                      name = {"missing", 7};
     gguf_get_str(tokens->import->file, "tokenizer.ggml.pre", &name);
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (str_equal(name, aliases[i][0])) name = str_of(aliases[i][1]);
@@ -255,7 +259,7 @@ static Status write_config(Tokens *tokens, bool adds_bos)
     static const char *const names[][2] = {{"bos", "bos"}, {"eos", "eos"}, {"unk", "unknown"}, {"pad", "padding"}};
     StrBuf                   out = {0};
     bool                     add_bos = adds_bos, add_eos = false;
-    Str                      template;
+    Str template;
     gguf_get_bool(tokens->import->file, "tokenizer.ggml.add_bos_token", &add_bos);
     gguf_get_bool(tokens->import->file, "tokenizer.ggml.add_eos_token", &add_eos);
     strbuf_printf(&out, "{\n  \"add_bos_token\": %s,\n  \"add_eos_token\": %s", add_bos ? "true" : "false", add_eos ? "true" : "false");
@@ -295,8 +299,8 @@ static Status read_tokens(Tokens *tokens)
     size_t            num_types;
     const GgufTensor *embedding = gguf_find(import->file, "token_embd.weight");
     bool              has = gguf_get_strs(&import->arena, import->file, "tokenizer.ggml.tokens", &tokens->texts, &tokens->count);
-    FAIL_IF(!has || (int64_t)tokens->count != embedding->dim[0], ERR_INVALID, "%s: tokenizer.ggml.tokens: expected %lld texts", import->path,
-            (long long)embedding->dim[0]);
+    FAIL_IF(!has || (int64_t)tokens->count != embedding->dim[0], ERR_INVALID, "%s: tokenizer.ggml.tokens: expected %lld texts",
+            import->path, (long long)embedding->dim[0]);
     if (!gguf_get_numbers(&import->arena, import->file, "tokenizer.ggml.token_type", &tokens->types, &num_types)) {
         tokens->types = arena_array(&import->arena, double, tokens->count + 1);
         for (size_t i = 0; i < tokens->count; i++) tokens->types[i] = TOKEN_NORMAL;
@@ -322,8 +326,10 @@ Status gguf_import_tokenizer(Import *import)
             import->path, (int)(model.len < 40 ? model.len : 40), model.data);
     TRY(read_tokens(&tokens));
     Status status = put_tokenizer(&tokens, is_bytes, &out);
-    if (status == OK) status = write_text(import, "tokenizer.json", &out);
-    else strbuf_deinit(&out);
+    if (status == OK)
+        status = write_text(import, "tokenizer.json", &out);
+    else
+        strbuf_deinit(&out);
     if (status == OK) status = write_config(&tokens, !is_bytes);
     return status == OK ? write_generation(&tokens) : status;
 }

@@ -83,7 +83,7 @@ static bool read_split(const JsonValue *step, Str *out)
 
 static Status find_pre(Words *words, bool digits, Str pattern)
 {
-    bool ignore_merges = is_true(json_get(words->json, "model"), "ignore_merges", false);
+    bool           ignore_merges = is_true(json_get(words->json, "model"), "ignore_merges", false);
     const GgufPre *row;
     for (int i = 0; (row = gguf_pre_at(i)) != NULL; i++) {
         bool same = row->pattern ? pattern.data && str_equal(pattern, row->pattern) : !pattern.data;

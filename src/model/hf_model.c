@@ -129,12 +129,12 @@ Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out
     model->dir = arena_strdup(arena, strbuf_cstr(&local));
     strbuf_deinit(&local);
     TRY(status);
-    dir = model->dir;
+    TRY(gguf_local_dir(arena, model->dir, &dir));
+    if (dir != model->dir) model->gguf = model->dir;
+    model->dir = dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
-    bool is_dir, is_gguf, has_config, is_adapter;
+    bool is_dir, has_config, is_adapter;
     TRY(file_is_dir(dir, &is_dir));
-    TRY(gguf_is_file(dir, &is_gguf));
-    FAIL_IF(is_gguf, ERR_INVALID, "%s is a GGUF file; make a model folder of it first: surogate import %s DIR", dir, dir);
     FAIL_IF(!is_dir, ERR_NOT_FOUND,
             "%s is a file; model must be a folder that holds a Hugging Face model (config.json, safetensors), "
             "or ORG/NAME of one on the hub",

@@ -14,6 +14,7 @@ typedef struct HfTie {
 typedef struct HfModel {
     Arena      *arena;
     const char *dir;
+    const char *gguf;        /* the GGUF file that the folder was made of; NULL: none */
     const char *config_name; /* DIR/config.json, for errors */
     Str         config_text; /* as in the file, but for what own_head says, and without quantization_config */
     JsonValue   config;

@@ -141,7 +141,36 @@ sed 's/tokenizer.ggml.pre/tokenizer.ggml.prx/' "$dir/f32.gguf" > "$dir/other.ggu
 refused "words whose rule isn't said" 2 'the rule of words "missing" isn'"'"'t known' -- import "$dir/other.gguf" "$dir/none"
 refused "an adapter" 2 "general.type is adapter" -- import "$dir/llama-alone.gguf" "$dir/none"
 check "no folder is left" [ ! -e "$dir/none" ]
-refused "a GGUF file as the model" 2 "surogate import $dir/f32.gguf" -- eval "$dir/f32.gguf" --text "$dir/short.txt"
+
+# --- a GGUF file where a model's folder is expected
+export HF_HUB_CACHE=$dir/cache
+run import "$dir/q8_0.gguf" "$dir/bf16"
+run eval "$dir/bf16" --text "$dir/short.txt" --json
+cp "$dir/out" "$dir/bf16.eval"
+run eval "$dir/q8_0.gguf" --text "$dir/short.txt" --json
+check "eval FILE.gguf: $(cat "$dir/err")" cmp "$dir/out" "$dir/bf16.eval"
+check "it says where it unpacks" grep -qF "q8_0.gguf: unpacking into $dir/cache/gguf--" "$dir/err"
+run generate "$dir/q8_0.gguf" --prompt line --max-tokens 4 --temperature 0
+cp "$dir/out" "$dir/text.out"
+check "the second time nothing is unpacked: $(cat "$dir/err")" [ "$status" = 0 -a "$(grep -c unpacking "$dir/err")" = 0 ]
+run generate "$dir/bf16" --prompt line --max-tokens 4 --temperature 0
+check "the same text" cmp "$dir/out" "$dir/text.out"
+printf '%s\n' "model: $dir/q8_0.gguf" "datasets: [{path: $dir/text.txt}]" "sequence_len: 32" "max_steps: 2" "lora: true" "qlora: nf4" \
+    "lora_rank: 2" "output_dir: $dir/tuned" > "$dir/run.yaml"
+run pt "$dir/run.yaml"
+check "QLoRA over FILE.gguf: $(tail -3 "$dir/err")" [ "$status" = 0 -a -s "$dir/tuned/adapter_model.safetensors" ]
+check "the adapter names the file" grep -qF "\"base_model_name_or_path\": \"$dir/q8_0.gguf\"" "$dir/tuned/adapter_config.json"
+run eval "$dir/tuned" --text "$dir/short.txt"
+check "the adapter finds its base: $(cat "$dir/err")" [ "$status" = 0 -a "$(grep -c warning "$dir/err")" = 0 ]
+cp "$dir/f32.gguf" "$dir/q8_0.gguf"
+run eval "$dir/q8_0.gguf" --text "$dir/short.txt" --json
+check "another file of the name is unpacked anew" grep -q unpacking "$dir/err"
+run import "$dir/f32.gguf" "$dir/whole"
+for i in 1 2 3; do "$SUROGATE" eval "$dir/f32.gguf" --text "$dir/short.txt" --json > "$dir/out$i" 2> "$dir/null" & done
+wait
+check "three at once" [ -s "$dir/out1" -a "$(cat "$dir/out1")" = "$(cat "$dir/out2")" -a "$(cat "$dir/out1")" = "$(cat "$dir/out3")" ]
+refused "cut short as the model" 2 "its data isn't in the file" -- eval "$dir/cut.gguf" --text "$dir/short.txt"
+check "nothing of it stays" [ -z "$(find "$dir/cache" -name '*cut.gguf' -o -name '.*cut.gguf*')" ]
 
 # --- a value that a type can't hold
 if command -v python3 > /dev/null; then

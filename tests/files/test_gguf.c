@@ -130,17 +130,16 @@ static Status write_two(const char *path, Status second)
 
 static void a_file_has_the_formats_bytes(void)
 {
-    static const unsigned char head[] =
-        "GGUF\3\0\0\0\2\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0"
-        "\4\0\0\0\0\0\0\0name\x08\0\0\0\1\0\0\0\0\0\0\0x"
-        "\5\0\0\0\0\0\0\0count\4\0\0\0\7\0\0\0"
-        "\2\0\0\0\0\0\0\0is\7\0\0\0\1"
-        "\4\0\0\0\0\0\0\0list\x09\0\0\0\6\0\0\0\3\0\0\0\0\0\0\0\0\0\xe0\x40\0\0\0\x41\0\0\x10\x41"
-        "\x08\0\0\0\0\0\0\0a.weight\2\0\0\0\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
-        "\1\0\0\0\0\0\0\0b\1\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0";
-    static const float data[16] = {1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9};
-    size_t             len = sizeof head, start = (len + 31) / 32 * 32; /* the literal's own NUL is the last of them */
-    Str                text;
+    static const unsigned char head[] = "GGUF\3\0\0\0\2\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0"
+                                        "\4\0\0\0\0\0\0\0name\x08\0\0\0\1\0\0\0\0\0\0\0x"
+                                        "\5\0\0\0\0\0\0\0count\4\0\0\0\7\0\0\0"
+                                        "\2\0\0\0\0\0\0\0is\7\0\0\0\1"
+                                        "\4\0\0\0\0\0\0\0list\x09\0\0\0\6\0\0\0\3\0\0\0\0\0\0\0\0\0\xe0\x40\0\0\0\x41\0\0\x10\x41"
+                                        "\x08\0\0\0\0\0\0\0a.weight\2\0\0\0\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+                                        "\1\0\0\0\0\0\0\0b\1\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0";
+    static const float         data[16] = {1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9};
+    size_t                     len = sizeof head, start = (len + 31) / 32 * 32; /* the literal's own NUL is the last of them */
+    Str                        text;
     EXPECT_OK(write_two(in_dir("two.gguf"), OK));
     EXPECT_OK(file_read(&arena, in_dir("two.gguf"), 1 << 20, &text));
     EXPECT_INT(text.len, start + sizeof data);
@@ -235,5 +234,5 @@ static void errors_say_what_is_wrong(void)
 }
 
 TEST_MAIN(TEST(blocks_are_those_of_the_formats_own_tools), TEST(any_bytes_decode), TEST(values_at_the_edge_stay_finite),
-          TEST(a_file_has_the_formats_bytes), TEST(a_file_that_fails_leaves_what_was_there),
-          TEST(what_is_written_is_read), TEST(damaged_files_are_refused), TEST(errors_say_what_is_wrong))
+          TEST(a_file_has_the_formats_bytes), TEST(a_file_that_fails_leaves_what_was_there), TEST(what_is_written_is_read),
+          TEST(damaged_files_are_refused), TEST(errors_say_what_is_wrong))

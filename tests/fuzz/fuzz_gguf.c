@@ -17,11 +17,11 @@ static void decode_ends(const GgufTensor *tensor)
 
 static void read_key(const GgufFile *file, const char *key)
 {
-    Arena   arena = {0};
-    Str     text, *texts;
-    double  number, *numbers;
-    bool    flag;
-    size_t  count, sum = 0;
+    Arena  arena = {0};
+    Str    text, *texts;
+    double number, *numbers;
+    bool   flag;
+    size_t count, sum = 0;
     if (gguf_get_str(file, key, &text)) sum += text.len ? (uint8_t)text.data[text.len - 1] : 0;
     if (gguf_get_strs(&arena, file, key, &texts, &count))
         for (size_t i = 0; i < count; i++) sum += texts[i].len ? (uint8_t)texts[i].data[texts[i].len - 1] : 0;
