@@ -44,22 +44,6 @@ int64_t gguf_bytes(GgufType type, int64_t numel)
     return numel / info->block * info->bytes;
 }
 
-static void put_half(uint8_t *at, float value)
-{
-    uint16_t bits;
-    dtype_encode(DT_F16, &value, 1, &bits);
-    memcpy(at, &bits, 2);
-}
-
-static float get_half(const uint8_t *at)
-{
-    uint16_t bits;
-    float    value;
-    memcpy(&bits, at, 2);
-    dtype_decode(DT_F16, &bits, 1, &value);
-    return value;
-}
-
 /* 0 where it would be no finite number: every code is 0 then. */
 static float inverse_of(float d)
 {
@@ -73,13 +57,13 @@ static void encode_q8_0(const float *values, uint8_t *block)
     float most = 0;
     for (int i = 0; i < BLOCK; i++) most = fmaxf(most, fabsf(values[i]));
     float d = most / 127, inverse = inverse_of(d);
-    put_half(block, d);
+    gguf_put_half(block, d);
     for (int i = 0; i < BLOCK; i++) block[2 + i] = (uint8_t)(int8_t)roundf(values[i] * inverse);
 }
 
 static void decode_q8_0(const uint8_t *block, float *values)
 {
-    float d = get_half(block);
+    float d = gguf_get_half(block);
     for (int i = 0; i < BLOCK; i++) values[i] = d * (float)(int8_t)block[2 + i];
 }
 
@@ -121,14 +105,14 @@ static void encode_even(int bits, const float *values, uint8_t *block)
         if (fabsf(values[i]) > fabsf(most)) most = values[i];
     float d = most / -middle, inverse = inverse_of(d);
     for (int i = 0; i < BLOCK; i++) codes[i] = code_of(values[i] * inverse + (middle + 0.5f), (1 << bits) - 1);
-    put_half(block, d);
+    gguf_put_half(block, d);
     put_codes(codes, bits, block + 2);
 }
 
 static void decode_even(int bits, const uint8_t *block, float *values)
 {
     uint8_t codes[BLOCK];
-    float   d = get_half(block);
+    float   d = gguf_get_half(block);
     get_codes(block + 2, bits, codes);
     for (int i = 0; i < BLOCK; i++) values[i] = d * (float)(codes[i] - (1 << (bits - 1)));
 }
@@ -144,15 +128,15 @@ static void encode_from_least(int bits, const float *values, uint8_t *block)
     }
     float d = (most - least) / (float)((1 << bits) - 1), inverse = inverse_of(d);
     for (int i = 0; i < BLOCK; i++) codes[i] = code_of((values[i] - least) * inverse + 0.5f, (1 << bits) - 1);
-    put_half(block, d);
-    put_half(block + 2, least);
+    gguf_put_half(block, d);
+    gguf_put_half(block + 2, least);
     put_codes(codes, bits, block + 4);
 }
 
 static void decode_from_least(int bits, const uint8_t *block, float *values)
 {
     uint8_t codes[BLOCK];
-    float   d = get_half(block), least = get_half(block + 2);
+    float   d = gguf_get_half(block), least = gguf_get_half(block + 2);
     get_codes(block + 4, bits, codes);
     for (int i = 0; i < BLOCK; i++) values[i] = d * (float)codes[i] + least;
 }
@@ -205,7 +189,7 @@ static void decode_block(GgufType type, const uint8_t *block, float *values)
         memcpy(values, block, 4);
         break;
     case GGUF_F16:
-        *values = get_half(block);
+        *values = gguf_get_half(block);
         break;
     case GGUF_BF16: {
         uint16_t bits;

@@ -8,7 +8,7 @@
  * d, m and e are fp16. */
 #pragma once
 
-#include "base/status.h"
+#include "base/dtype.h"
 
 #include <stdint.h>
 
@@ -35,3 +35,20 @@ void gguf_encode_q45_k(int bits, const float *values, uint8_t *block); /* bits: 
 void gguf_encode_q6_k(const float *values, uint8_t *block);
 void gguf_decode_q45_k(int bits, const uint8_t *block, float *values);
 void gguf_decode_q6_k(const uint8_t *block, float *values);
+
+/* A scale as it lies in a block. */
+static inline void gguf_put_half(uint8_t *at, float value)
+{
+    uint16_t bits;
+    dtype_encode(DT_F16, &value, 1, &bits);
+    memcpy(at, &bits, 2);
+}
+
+static inline float gguf_get_half(const uint8_t *at)
+{
+    uint16_t bits;
+    float    value;
+    memcpy(&bits, at, 2);
+    dtype_decode(DT_F16, &bits, 1, &value);
+    return value;
+}

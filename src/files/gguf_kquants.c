@@ -4,27 +4,9 @@
  * squared error. Then the groups' scales are rounded to the block's, and the codes are chosen anew for what is stored. */
 #include "files/gguf_blocks.h"
 
-#include "base/dtype.h"
-
 #include <math.h>
 
 enum { VALUES = GGUF_MOST_BLOCK, GROUP = 32, GROUPS = VALUES / GROUP, FINE = 16, FINE_GROUPS = VALUES / FINE };
-
-static void put_half(uint8_t *at, float value)
-{
-    uint16_t bits;
-    dtype_encode(DT_F16, &value, 1, &bits);
-    memcpy(at, &bits, 2);
-}
-
-static float get_half(const uint8_t *at)
-{
-    uint16_t bits;
-    float    value;
-    memcpy(&bits, at, 2);
-    dtype_decode(DT_F16, &bits, 1, &value);
-    return value;
-}
 
 static int round_within(float value, int least, int most)
 {
@@ -156,9 +138,9 @@ void gguf_encode_q45_k(int bits, const float *values, uint8_t *block)
         largest_scale = fmaxf(largest_scale, lines[j].scale);
         largest_minimum = fmaxf(largest_minimum, lines[j].minimum);
     }
-    put_half(block, largest_scale / 63);
-    put_half(block + 2, largest_minimum / 63);
-    float d = get_half(block), e = get_half(block + 2);
+    gguf_put_half(block, largest_scale / 63);
+    gguf_put_half(block + 2, largest_minimum / 63);
+    float d = gguf_get_half(block), e = gguf_get_half(block + 2);
     for (int j = 0; j < GROUPS; j++) {
         scales[j] = (uint8_t)(d > 0 ? round_within(lines[j].scale / d, 0, 63) : 0);
         minimums[j] = (uint8_t)(e > 0 ? round_within(lines[j].minimum / e, 0, 63) : 0);
@@ -173,7 +155,7 @@ void gguf_encode_q45_k(int bits, const float *values, uint8_t *block)
 void gguf_decode_q45_k(int bits, const uint8_t *block, float *values)
 {
     uint8_t scales[GROUPS], minimums[GROUPS], codes[VALUES];
-    float   d = get_half(block), e = get_half(block + 2);
+    float   d = gguf_get_half(block), e = gguf_get_half(block + 2);
     get_pairs(block + 4, scales, minimums);
     get_run_codes(block + 16, bits, codes);
     for (int i = 0; i < VALUES; i++) values[i] = d * scales[i / GROUP] * codes[i] - e * minimums[i / GROUP];
@@ -250,8 +232,8 @@ void gguf_encode_q6_k(const float *values, uint8_t *block)
         scales[j] = find_fine(values + j * FINE);
         if (fabsf(scales[j]) > fabsf(most)) most = scales[j];
     }
-    put_half(block + Q6_D, most / -128);
-    float d = get_half(block + Q6_D);
+    gguf_put_half(block + Q6_D, most / -128);
+    float d = gguf_get_half(block + Q6_D);
     for (int j = 0; j < FINE_GROUPS; j++) {
         int   stored = d != 0 ? round_within(scales[j] / d, -128, 127) : 0;
         float scale = d * (float)stored;
@@ -264,7 +246,7 @@ void gguf_encode_q6_k(const float *values, uint8_t *block)
 
 void gguf_decode_q6_k(const uint8_t *block, float *values)
 {
-    float d = get_half(block + Q6_D);
+    float d = gguf_get_half(block + Q6_D);
     for (int i = 0; i < VALUES; i++) {
         float scale = d * (float)(int8_t)block[Q6_SCALES + i / FINE];
         values[i] = scale * (float)(get_six_bits(block, block + Q6_HIGH, i) - 32);

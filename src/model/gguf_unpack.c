@@ -52,7 +52,7 @@ Status gguf_local_dir(Arena *arena, const char *path, const char **out_dir)
     TRY(hub_options_init(&hub));
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const char *folder = arena_printf(arena, "%s/gguf--%016llx--%s", hub.cache, (unsigned long long)hash, name);
-    Status status = file_make_dirs(hub.cache);
+    Status      status = file_make_dirs(hub.cache);
     hub_options_deinit(&hub);
     if (status == OK) status = unpack_once(arena, path, folder);
     *out_dir = folder;
