@@ -174,8 +174,8 @@ def check_blocks(label, path, tensors, config):
         kind = t.tensor_type
         counts[kind.name] = counts.get(kind.name, 0) + 1
         if kind in (T.Q8_0, T.Q4_0, T.Q5_0, T.Q5_1, T.F16, T.BF16):
-            want = gguf.quants.quantize(value, kind)
-            if not np.array_equal(np.asarray(t.data).view(np.uint8).reshape(-1), want.view(np.uint8).reshape(-1)):
+            want = gguf.quants.quantize(np.ascontiguousarray(value), kind)
+            if not np.array_equal(np.ascontiguousarray(t.data).view(np.uint8).reshape(-1), want.view(np.uint8).reshape(-1)):
                 say(False, "%s: bytes of %s %s" % (label, kind.name, name))
         elif kind in (T.Q4_K, T.Q5_K, T.Q6_K):
             want = gguf.quants.dequantize(reference_blocks(value, kind), kind).reshape(value.shape)
