@@ -298,7 +298,6 @@ static void put_general(const Exporter *exporter, GgufKeys *keys)
 {
     gguf_put_str(keys, "general.architecture", str_of(exporter->family->written));
     gguf_put_str(keys, "general.type", str_of("model"));
-    gguf_put_str(keys, "general.name", str_of(exporter->name));
     gguf_put_u32(keys, "general.file_type", presets[exporter->preset].file_type);
     if (gguf_block(presets[exporter->preset].type) > 1) gguf_put_u32(keys, "general.quantization_version", 2);
 }
@@ -312,7 +311,7 @@ static Status collect(Exporter *exporter, GgufKeys *keys)
     put_general(exporter, keys);
     TRY(gguf_put_model_keys(&exporter->arena, exporter->model, exporter->family, keys, factors, &num_factors));
     for (int i = 0; i < num_factors; i++) add_factors(exporter, &factors[i]);
-    return gguf_put_tokenizer(&exporter->arena, exporter->model, keys);
+    return gguf_put_tokenizer(&exporter->arena, exporter->model, exporter->name, keys);
 }
 
 Status gguf_check_model(const HfModel *model)
@@ -325,7 +324,7 @@ Status gguf_check_model(const HfModel *model)
     Status            status = gguf_find_family(model, &family);
     log_mute(true);
     if (status == OK) status = gguf_put_model_keys(&arena, model, family, &keys, factors, &num_factors);
-    if (status == OK) status = gguf_put_tokenizer(&arena, model, &keys);
+    if (status == OK) status = gguf_put_tokenizer(&arena, model, "", &keys);
     log_mute(false);
     gguf_keys_deinit(&keys);
     arena_deinit(&arena);

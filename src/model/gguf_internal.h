@@ -79,5 +79,6 @@ enum { GGUF_MOST_FACTORS = 2 };
 NODISCARD Status gguf_put_model_keys(Arena *arena, const HfModel *model, const GgufFamily *family, GgufKeys *keys,
                                      GgufFactors factors[GGUF_MOST_FACTORS], int *out_num_factors);
 
-/* The tokenizer of the model's folder with its chat templates. A folder without one: a note. */
-NODISCARD Status gguf_put_tokenizer(Arena *arena, const HfModel *model, GgufKeys *keys);
+/* The tokenizer of the model's folder with its chat templates, and general.name: `name`, unless llama.cpp couldn't open a file of that
+ * name. A folder without tokenizer: a note. */
+NODISCARD Status gguf_put_tokenizer(Arena *arena, const HfModel *model, const char *name, GgufKeys *keys);

@@ -406,7 +406,26 @@ static Status put_all(Arena *arena, const HfModel *model, Words *words, const To
     return put_turn_end(model, tokenizer, keys);
 }
 
-Status gguf_put_tokenizer(Arena *arena, const HfModel *model, GgufKeys *keys)
+static bool has_token(const Tokenizer *tokenizer, const char *text)
+{
+    for (int32_t id = 0; id < tokenizer_vocab_size(tokenizer); id++) {
+        const char *token = tokenizer_id_to_token(tokenizer, id);
+        if (token && strcmp(token, text) == 0) return true;
+    }
+    return false;
+}
+
+/* Of a file whose name says Phi-3 llama.cpp looks these tokens up, and fails where one is missing. */
+static const char *name_for(const Tokenizer *tokenizer, const char *name)
+{
+    static const char *const tokens[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
+    if (!strcasestr(name, "phi-3") && !strcasestr(name, "phi3")) return name;
+    for (int i = 0; i < 4; i++)
+        if (!has_token(tokenizer, tokens[i])) return "model";
+    return name;
+}
+
+Status gguf_put_tokenizer(Arena *arena, const HfModel *model, const char *name, GgufKeys *keys)
 {
     Words      words = {.path = arena_printf(arena, "%s/tokenizer.json", model->dir)};
     Str        text;
@@ -414,12 +433,14 @@ Status gguf_put_tokenizer(Arena *arena, const HfModel *model, GgufKeys *keys)
     Tokenizer *tokenizer;
     TRY(read_beside(arena, model, "tokenizer.json", &text));
     if (!text.data) {
+        gguf_put_str(keys, "general.name", str_of(name));
         gguf_put_str(keys, "tokenizer.ggml.model", str_of("none"));
         log_note(NULL, true, "%s isn't there: the file has no tokenizer, and takes and gives token ids alone", words.path);
         return OK;
     }
     TRY(json_parse(arena, words.path, text.data, text.len, &json));
     TRY(tokenizer_load(model->dir, &tokenizer));
+    gguf_put_str(keys, "general.name", str_of(name_for(tokenizer, name)));
     words.json = &json;
     Status status = put_all(arena, model, &words, tokenizer, keys);
     tokenizer_destroy(tokenizer);

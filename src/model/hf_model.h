@@ -39,6 +39,10 @@ typedef struct HfModel {
     const WeightFormat *weight_format; /* what a plan can keep them in as they are; NULL: they are read as numbers */
 } HfModel;
 
+/* The folder that a path of a run file means: itself, the one of a repository on the hub, the one that a GGUF file was unpacked into
+ * (*out_gguf: that file; else NULL). */
+NODISCARD Status hf_local_dir(Arena *arena, const char *path, const char **out_dir, const char **out_gguf);
+
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
  * setting we don't have) and ERR_INVALID say where and what to do. Lives in `arena`; hf_model_close drops the maps. */
 NODISCARD Status hf_model_open(Arena *arena, const char *dir, HfModel **out_model);

@@ -105,6 +105,11 @@ done
 refused "few bits for an adapter" 2 "an adapter alone is written as f32, f16, bf16 or q8_0" -- \
     export $families/llama --to gguf --type q4_0 --adapter $families/llama/adapter --adapter-only --out "$dir/no.gguf"
 
+# --- names
+cp -r "$dir/model" "$dir/my-Phi-3"
+export_as named "$dir/my-Phi-3" --type q8_0
+check "a name that llama.cpp would look tokens of Phi-3 up for isn't written" [ "$(grep -ac my-Phi-3 "$dir/named.gguf")" = 0 ]
+
 # --- import
 printf 'line 12 says 8 and goes on' > "$dir/short.txt"
 for type in f32 q8_0 q4_K_M; do
@@ -152,6 +157,11 @@ check "eval FILE.gguf: $(cat "$dir/err")" cmp "$dir/out" "$dir/bf16.eval"
 check "it says where it unpacks" grep -qF "q8_0.gguf: unpacking into $dir/cache/gguf--" "$dir/err"
 run generate "$dir/q8_0.gguf" --prompt line --max-tokens 4 --temperature 0
 cp "$dir/out" "$dir/text.out"
+run encode "$dir/q8_0.gguf" --text "$dir/short.txt"
+cp "$dir/out" "$dir/gguf.ids"
+run encode "$dir/model" --text "$dir/short.txt"
+check "encode FILE.gguf" cmp "$dir/out" "$dir/gguf.ids"
+run generate "$dir/q8_0.gguf" --prompt line --max-tokens 4 --temperature 0
 check "the second time nothing is unpacked: $(cat "$dir/err")" [ "$status" = 0 -a "$(grep -c unpacking "$dir/err")" = 0 ]
 run generate "$dir/bf16" --prompt line --max-tokens 4 --temperature 0
 check "the same text" cmp "$dir/out" "$dir/text.out"
