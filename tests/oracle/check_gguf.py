@@ -50,15 +50,15 @@ CASES = {
     "qwen2": ("qwen2.5-tiny", {}), "qwen2_window": ("qwen2.5-tiny", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
     "qwen3": ("qwen3-tiny", {}), "qwen3_yarn": ("qwen3-tiny", {"rope_scaling": YARN}),
     "qwen3_yarn_factor": ("qwen3-tiny", {"rope_scaling": dict(YARN, attention_factor=0.9)}),
-    "p3": ("phi-3-tiny", {}),
-    "p3_long": ("phi-3-tiny", {"rope_scaling": LONG, "original_max_position_embeddings": 16, "max_position_embeddings": 512}),
-    "p3_part": ("phi-3-tiny", {"partial_rotary_factor": 0.5}),
+    "phi3": ("phi-3-tiny", {}),
+    "phi3_long": ("phi-3-tiny", {"rope_scaling": LONG, "original_max_position_embeddings": 16, "max_position_embeddings": 512}),
+    "phi3_part": ("phi-3-tiny", {"partial_rotary_factor": 0.5}),
     "olmo2": ("olmo-2-tiny", {}), "smollm3": ("smollm3-tiny", {"num_hidden_layers": 5}),
     "gemma2": ("gemma-2-tiny", {"sliding_window": 8}), "gemma3": ("gemma-3-tiny", {"sliding_window": 8, "num_hidden_layers": 7}),
     "gemma3_linear": ("gemma-3-tiny", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "num_hidden_layers": 7, "sliding_window": 8}),
     "gpt2": ("gpt2-tiny", {}),
 }
-ADAPTERS = [name + " adapter" for name in ("llama", "qwen3", "p3", "smollm3", "gemma2", "gpt2")]
+ADAPTERS = [name + " adapter" for name in ("llama", "qwen3", "phi3", "smollm3", "gemma2", "gpt2")]
 TYPES = ["f32", "f16", "bf16", "q8_0", "q6_K", "q4_K_M", "q4_0"]
 GELU = {"gemma2", "gemma3_text", "gpt2"}  # llama.cpp takes gelu from a table of fp16: with the MLP it is 1e-3 off
 failed = []
