@@ -20,6 +20,7 @@ typedef struct Tokens {
     size_t    count;
     uint32_t *slots; /* id + 1 by text, of tokens that merges may make; open addressing */
     uint64_t  slot_mask;
+    bool      adds_bos; /* where no key says so: the rule of words does */
 } Tokens;
 
 static bool is_same(Str a, Str b)
@@ -232,6 +233,7 @@ static Status put_tokenizer(Tokens *tokens, bool is_bytes, StrBuf *out)
     const GgufPre *pre = NULL;
     int32_t        unk = special_id(tokens, "unknown");
     if (is_bytes) TRY(find_pre(tokens, &pre));
+    tokens->adds_bos = pre && pre->ignore_merges; /* llama-bpe and tekken */
     strbuf_puts(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     put_added(tokens, out);
     if (is_bytes)
@@ -330,6 +332,6 @@ Status gguf_import_tokenizer(Import *import)
         status = write_text(import, "tokenizer.json", &out);
     else
         strbuf_deinit(&out);
-    if (status == OK) status = write_config(&tokens, !is_bytes);
+    if (status == OK) status = write_config(&tokens, !is_bytes || tokens.adds_bos);
     return status == OK ? write_generation(&tokens) : status;
 }
