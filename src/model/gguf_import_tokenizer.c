@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "text/tokenizer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 #define MARK "\xe2\x96\x81" /* U+2581, which stands for a space */
 
+enum { MOST_TOKEN_BYTES = 4096 };
 enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER, TOKEN_UNUSED, TOKEN_BYTE };
 
 typedef struct Tokens {
@@ -309,7 +311,21 @@ static Status read_tokens(Tokens *tokens)
         num_types = tokens->count;
     }
     FAIL_IF(num_types != tokens->count, ERR_INVALID, "%s: tokenizer.ggml.token_type: expected %zu numbers", import->path, tokens->count);
+    for (size_t i = 0; i < tokens->count; i++)
+        FAIL_IF(tokens->texts[i].len > MOST_TOKEN_BYTES, ERR_INVALID,
+                "%s: tokenizer.ggml.tokens: number %zu has %zu bytes, at most %d are read", import->path, i, tokens->texts[i].len,
+                MOST_TOKEN_BYTES);
     build_slots(tokens);
+    return OK;
+}
+
+/* What was written can be read. */
+static Status check_tokenizer(const Import *import)
+{
+    Tokenizer *tokenizer;
+    Status     status = tokenizer_load(import->folder, &tokenizer);
+    if (status != OK) return status_prefix(status, "%s: its tokenizer", import->path);
+    tokenizer_destroy(tokenizer);
     return OK;
 }
 
@@ -333,5 +349,6 @@ Status gguf_import_tokenizer(Import *import)
     else
         strbuf_deinit(&out);
     if (status == OK) status = write_config(&tokens, !is_bytes || tokens.adds_bos);
-    return status == OK ? write_generation(&tokens) : status;
+    if (status == OK) status = write_generation(&tokens);
+    return status == OK ? check_tokenizer(import) : status;
 }
