@@ -248,6 +248,21 @@ typedef struct sg_model sg_model;
 SG_API sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model);
 SG_API void      sg_model_close(sg_model *model); /* NULL is fine */
 
+/* How sg_model_open_as opens a model. Of fields that are 0 or NULL the comment says what they stand for. */
+typedef struct sg_model_options {
+    size_t      size;         /* sizeof(sg_model_options), so that later versions may add fields */
+    const char *adapter;      /* a PEFT folder over the model; NULL: none, or the one that is opened */
+    const char *device;       /* "auto", "cpu" or "cuda"; NULL: "auto" */
+    int         threads;      /* of the CPU; 0: all cores */
+    const char *dtype;        /* of weights and arithmetic: "fp32" or "bf16"; NULL: the folder's */
+    const char *quantization; /* the matrices of blocks are kept in few bits, made as they load: "int8", "fp8", "nf4", "nvfp4"; "none": as
+                               * numbers; NULL: as the folders have them */
+    const char *kv; /* keys and values of texts that are generated: "fp8" (e4m3, on a CPU) or "auto" (the model's dtype); NULL: "auto" */
+} sg_model_options;
+
+/* As sg_model_open, which is the same without dtype and quantization. */
+SG_API sg_status sg_model_open_as(const char *dir, const sg_model_options *options, sg_model **out_model);
+
 /* Ids of a text as the model is fed it. *out_ids (num) is the caller's, for sg_free. */
 SG_API sg_status sg_model_encode(sg_model *model, const char *text, size_t len, int32_t **out_ids, size_t *out_num);
 
@@ -288,13 +303,17 @@ typedef struct sg_generation {
     bool               logprobs;
     bool               ignore_eos; /* a text goes on after an end-of-text token */
     bool               skip_bad;   /* a bad row gets {"index", "error"}, and the others are done */
+    /* PEFT folders over the model, which has none of its own, and their names: a row's "adapter" says which it has; null or none: the
+     * model alone. They are read again by each call. */
+    const char *const *adapter_names, *const *adapter_dirs;
+    size_t num_adapters;
 } sg_generation;
 
-/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id". A line of JSON a
- * sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text", null without a tokenizer;
- * "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob", "top"}. A sample depends on
- * its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes them if they do for it.
- * *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
+/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id" and "adapter". A
+ * line of JSON a sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text", null without a
+ * tokenizer; "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob", "top"}. A sample
+ * depends on its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes them if they do
+ * for it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
 SG_API sg_status sg_model_generate_rows(sg_model *model, const char *rows, size_t len, const sg_generation *settings, char **out_lines,
                                         size_t *out_len);
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from ctypes import POINTER, c_char_p, c_float, c_int32, sizeof
 from typing import Any
@@ -144,7 +145,13 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int) -> _native
     )
 
 
-def generation(chosen: _native.Sampling, biases: Mapping[int, float], stop: Iterable[str], logprobs: int | None) -> _native.Generation:
+def generation(
+    chosen: _native.Sampling,
+    biases: Mapping[int, float],
+    stop: Iterable[str],
+    logprobs: int | None,
+    adapters: Mapping[str, str | os.PathLike[str]],
+) -> _native.Generation:
     """Settings of many texts; what is no list is 0 in them. It keeps the arrays alive."""
     if isinstance(stop, str):
         raise TypeError(f"stop is {stop!r}; expected a list of texts")
@@ -154,6 +161,10 @@ def generation(chosen: _native.Sampling, biases: Mapping[int, float], stop: Iter
     found.biases = (c_float * len(biases))(*(_native.real(bias, "logit_bias") for bias in biases.values()))
     found.num_biases = len(biases)
     found.stops, found.num_stops = (c_char_p * len(stops))(*stops), len(stops)
+    names = [_native.text(name, "adapters") for name in adapters]
+    dirs = [_native.text(folder, f"adapters[{name!r}]") for name, folder in adapters.items()]
+    found.adapter_names, found.adapter_dirs = (c_char_p * len(names))(*names), (c_char_p * len(dirs))(*dirs)
+    found.num_adapters = len(names)
     found.logprobs = logprobs is not None
     found.top_logprobs = 0 if logprobs is None else _native.whole(logprobs, "logprobs", 0, 2**31 - 1)
     return found

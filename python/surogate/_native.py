@@ -109,6 +109,21 @@ class Generation(Structure):
         ("logprobs", c_bool),
         ("ignore_eos", c_bool),
         ("skip_bad", c_bool),
+        ("adapter_names", POINTER(c_char_p)),
+        ("adapter_dirs", POINTER(c_char_p)),
+        ("num_adapters", c_size_t),
+    ]
+
+
+class ModelOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("adapter", c_char_p),
+        ("device", c_char_p),
+        ("threads", c_int),
+        ("dtype", c_char_p),
+        ("quantization", c_char_p),
+        ("kv", c_char_p),
     ]
 
 
@@ -208,6 +223,7 @@ PROTOTYPES: dict[str, list[Any]] = {
         POINTER(c_size_t),
     ],
     "sg_model_open": [c_char_p, c_char_p, c_char_p, c_int, _OUT],
+    "sg_model_open_as": [c_char_p, POINTER(ModelOptions), _OUT],
     "sg_model_encode": [c_void_p, c_char_p, c_size_t, *_IDS_OUT],
     "sg_model_decode": [c_void_p, *_IDS, _OUT],
     "sg_model_decode_text": [c_void_p, *_IDS, _OUT, POINTER(c_size_t)],

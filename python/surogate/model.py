@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from ctypes import POINTER, byref, c_int32, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_int32, c_size_t, c_void_p, sizeof
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,10 @@ def _row(value: Any, name: str) -> dict[str, Any]:
 class Model(Closes):
     """A model's folder, or an adapter's folder that names its base.
 
-    adapter: a PEFT folder over the model. device: "auto", "cpu" or "cuda". threads of the CPU; 0: all cores.
+    adapter: a PEFT folder over the model. device: "auto", "cpu" or "cuda". threads of the CPU; 0: all cores. dtype of weights and
+    arithmetic: "fp32" or "bf16"; None: the folder's. quantization: the matrices of blocks are kept in few bits, made as they load:
+    "int8", "fp8", "nf4" or "nvfp4"; "none": as numbers; None: as the folders have them. kv: what keys and values of texts are kept in:
+    "fp8" (on a CPU), or "auto" for the model's dtype.
     """
 
     def __init__(
@@ -92,16 +95,20 @@ class Model(Closes):
         adapter: str | os.PathLike[str] | None = None,
         device: str = "auto",
         threads: int = 0,
+        dtype: str | None = None,
+        quantization: str | None = None,
+        kv: str | None = None,
     ) -> None:
-        self._handle = Handle(
-            "Model",
-            lib.sg_model_open,
-            lib.sg_model_close,
-            _native.text(model, "model"),
+        options = _native.ModelOptions(
+            sizeof(_native.ModelOptions),
             _native.optional(adapter, "adapter"),
             _native.optional(device, "device"),
             _native.whole(threads, "threads", -(2**31), 2**31 - 1),
+            _native.optional(dtype, "dtype"),
+            _native.optional(quantization, "quantization"),
+            _native.optional(kv, "kv"),
         )
+        self._handle = Handle("Model", lib.sg_model_open_as, lib.sg_model_close, _native.text(model, "model"), byref(options))
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """(count) ids of a text as the model is fed it."""
@@ -180,15 +187,17 @@ class Model(Closes):
         seed: int = 0,
         rows: int = 0,
         skip_bad: bool = False,
+        adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> list[Generated]:
         """n texts after each prompt: a text, (count) ids, a list of messages, or what a line of `surogate generate --prompts` says.
 
         Up to `rows` texts are made at once; 0: 16 on a CPU, 64 on a GPU. A text doesn't depend on those beside it. logprobs 0: of the
         ids; above 0: of so many of the likeliest tokens too. A bias of -inf bans a token. Ctrl+C is raised behind the present step.
+        adapters: PEFT folders by name; a prompt {"prompt": TEXT, "adapter": NAME} has that one, others the model alone.
         """
         data = "\n".join(json.dumps(_prompt(prompt, f"prompts[{i}]")) for i, prompt in enumerate(prompts)).encode()
         chosen = _arrays.sampling(temperature, top_k, top_p, seed)
-        settings = _arrays.generation(chosen, logit_bias or {}, stop, logprobs)
+        settings = _arrays.generation(chosen, logit_bias or {}, stop, logprobs, adapters or {})
         settings.max_tokens, settings.n = _native.whole(max_tokens, "max_tokens", 1), _native.whole(n, "n", 1)
         settings.rows = _native.whole(rows, "rows")
         settings.min_p, settings.repetition_penalty = _native.real(min_p, "min_p"), _native.real(repetition_penalty, "repetition_penalty")

@@ -339,6 +339,16 @@ class Steps(InFolder):
                 model.score(["a", [-1]])
         with Model(self.folder / "adapter/merged", device="cpu") as model:
             np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, rtol=1e-4)
+        with Model(self.folder / "adapter/merged", device="cpu", dtype="fp32", quantization="int8", kv="fp8") as model:
+            np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, atol=0.05)
+            self.assertEqual(model.generate([1, 2], max_tokens=4, temperature=0).size, 4)
+        for says, given in (
+            ("expected fp32 or bf16", {"dtype": "fp7"}),
+            ("expected none, nf4", {"quantization": "fp7"}),
+            ("expected fp8, or auto", {"kv": "fp7"}),
+        ):
+            with self.assert_fails(Status.INVALID, says):
+                Model(self.folder / "adapter/merged", None, "cpu", 0, **given)
 
     def test_texts_of_many_prompts(self) -> None:
         folder = self.folder / "many/model"
@@ -381,6 +391,36 @@ class Steps(InFolder):
                 model.generate_rows(["To be"], n=1_000_000, max_tokens=100, temperature=1.0, ignore_eos=True)
             self.assertIn("finishing this step; once more", said.getvalue())
             self.assertEqual([row.text for row in model.generate_rows(prompts[:2], **drawn)], [row.text for row in first[:6]])
+
+    def test_prompts_with_adapters(self) -> None:
+        folder = self.folder / "adapted"
+        with Trainer(**self.settings("adapted_base")) as trainer:
+            trainer.export_model(folder / "model")
+        for name, rank in (("small", 2), ("large", 5)):
+            tuned = {"model": str(folder / "model"), "from_scratch": False, "lora": True, "lora_rank": rank, "learning_rate": 0.1}
+            with Trainer(**{**self.settings("adapted_" + name), **tuned}) as trainer:
+                trainer.train_step(list(range(1, 9)))
+                trainer.train_step(list(range(1, 9)))
+                trainer.export_adapter(folder / name)
+        adapters = {name: folder / name for name in ("small", "large")}
+        drawn: dict[str, Any] = {"max_tokens": 8, "temperature": 1.0, "ignore_eos": True, "logprobs": 0}
+        with Model(folder / "model", device="cpu", threads=1) as model:
+            names = ["small", None, "large"]
+            prompts = [{"prompt": "To be", "adapter": name} for name in names]
+            mixed = model.generate_rows(prompts, adapters=adapters, **drawn)
+            alone = [model.generate_rows(["To be"] * 3, **drawn)]
+            with self.assert_fails(Status.INVALID, "rows:1: there is no adapter small: none was given by name"):
+                model.generate_rows(prompts)
+            with self.assert_fails(Status.INVALID, "rows:3: there is no adapter large; expected one of small"):
+                model.generate_rows(prompts, adapters={"small": folder / "small"})
+        for name in adapters:
+            with Model(folder / "model", adapter=folder / name, device="cpu", threads=1) as model:
+                alone.append(model.generate_rows(["To be"] * 3, **drawn))
+        for i, of in enumerate((1, 0, 2)):
+            self.assertEqual(list(mixed[i].ids), list(alone[of][i].ids))
+            ours, theirs = mixed[i].logprobs, alone[of][i].logprobs
+            assert ours is not None and theirs is not None
+            self.assertEqual(list(ours), list(theirs))
 
     def test_many_prompts_that_are_refused(self) -> None:
         folder = self.folder / "refusing/model"

@@ -96,6 +96,16 @@ static SampleOptions sample_of(const sg_generation *g)
     return sample;
 }
 
+static Status use_adapters(InferModel *infer, const sg_generation *g)
+{
+    if (g->num_adapters) TRY(api_need(g->adapter_names, "adapter_names"));
+    if (g->num_adapters) TRY(api_need(g->adapter_dirs, "adapter_dirs"));
+    FAIL_IF(g->num_adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "%zu adapters; expected at most %d", g->num_adapters, LORA_MOST_ADAPTERS);
+    AdapterName names[LORA_MOST_ADAPTERS];
+    for (size_t i = 0; i < g->num_adapters; i++) names[i] = (AdapterName){g->adapter_names[i], g->adapter_dirs[i]};
+    return infer_use_adapters(infer, names, (int)g->num_adapters);
+}
+
 /* ---- the call ---- */
 
 static Status generate_prompts(InferModel *infer, const PromptFile *prompts, const sg_generation *g, RowsCall *call)
@@ -129,6 +139,7 @@ static Status generate_rows(sg_model *model, const char *rows, size_t len, const
     TRY(read_settings(given, &settings));
     TRY(check_numbers(&settings));
     TRY(check_lists(&model->infer, &settings));
+    TRY(use_adapters(&model->infer, &settings));
     Status status = prompt_file_read(&model->infer, "rows", (Str){rows, len}, &(PromptOptions){.skip_bad = settings.skip_bad}, &prompts);
     if (status == OK) status = generate_prompts(&model->infer, &prompts, &settings, call);
     prompt_file_deinit(&prompts);

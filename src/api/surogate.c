@@ -239,13 +239,26 @@ sg_status sg_run_train(sg_run *run, sg_outcome *out_outcome)
 
 /* ---- models ---- */
 
-static Status open_model(const char *dir, const char *adapter, const char *device, int threads, sg_model **out)
+static Status start_model(InferModel *infer, const char *dir, const sg_model_options *o)
 {
+    TRY(infer_open(infer, dir, o->adapter, o->device ? o->device : "auto", o->threads));
+    TRY(infer_use_dtype(infer, o->dtype));
+    TRY(infer_use_format(infer, o->quantization));
+    return infer_use_cache(infer, o->kv);
+}
+
+static Status open_model(const char *dir, const sg_model_options *given, sg_model **out)
+{
+    sg_model_options options = {0};
     TRY(api_need(dir, "dir"));
+    TRY(api_need(given, "options"));
     TRY(api_need(out, "out_model"));
-    FAIL_IF(threads < 0, ERR_INVALID, "threads %d; expected a number of them, or 0 for all cores", threads);
+    FAIL_IF(given->size < sizeof given->size || given->size > sizeof options, ERR_INVALID,
+            "options.size is %zu; expected sizeof(sg_model_options), which this library has as %zu", given->size, sizeof options);
+    memcpy(&options, given, given->size);
+    FAIL_IF(options.threads < 0, ERR_INVALID, "threads %d; expected a number of them, or 0 for all cores", options.threads);
     sg_model *model = api_allocate(sizeof *model);
-    Status    status = infer_open(&model->infer, dir, adapter, device ? device : "auto", threads);
+    Status    status = start_model(&model->infer, dir, &options);
     if (status == OK)
         *out = model;
     else
@@ -255,8 +268,15 @@ static Status open_model(const char *dir, const char *adapter, const char *devic
 
 sg_status sg_model_open(const char *dir, const char *adapter, const char *device, int threads, sg_model **out_model)
 {
+    sg_model_options options = {.size = sizeof options, .adapter = adapter, .device = device, .threads = threads};
     api_begin();
-    return api_end(open_model(dir, adapter, device, threads, out_model));
+    return api_end(open_model(dir, &options, out_model));
+}
+
+sg_status sg_model_open_as(const char *dir, const sg_model_options *options, sg_model **out_model)
+{
+    api_begin();
+    return api_end(open_model(dir, options, out_model));
 }
 
 void sg_model_close(sg_model *model)

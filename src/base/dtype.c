@@ -95,6 +95,23 @@ SMALL_FN void small_decode_all(SmallFloat f, const uint8_t *codes, int64_t numel
     for (int64_t i = 0; i < numel; i++) values[i] = small_decode(f, codes[i]);
 }
 
+/* By way of F16, where exponents are 8 less. */
+static __m256 e4m3_eight(const uint8_t *codes)
+{
+    __m128i code = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)codes));
+    __m128i magnitude = _mm_and_si128(code, _mm_set1_epi16(0x7F)), sign = _mm_slli_epi16(_mm_srli_epi16(code, 7), 15);
+    __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7F));
+    __m128i half = _mm_blendv_epi8(_mm_slli_epi16(magnitude, 7), _mm_set1_epi16(0x7E00), is_nan);
+    return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(half, sign)), _mm256_set1_ps(256));
+}
+
+static void e4m3_decode(const uint8_t *codes, int64_t numel, float *values)
+{
+    int64_t i = 0;
+    for (; i + 8 <= numel; i += 8) _mm256_storeu_ps(values + i, e4m3_eight(codes + i));
+    small_decode_all(small_e4m3(), codes + i, numel - i, values + i);
+}
+
 /* ---- two elements a byte ---- */
 
 static uint32_t encode_four_bits(DType dtype, float value)
@@ -191,7 +208,7 @@ void dtype_decode(DType dtype, const void *codes, int64_t numel, float *values)
         i8_decode(codes, numel, values);
         break;
     case DT_E4M3:
-        small_decode_all(small_e4m3(), codes, numel, values);
+        e4m3_decode(codes, numel, values);
         break;
     case DT_E5M2:
         small_decode_all(small_e5m2(), codes, numel, values);

@@ -6,6 +6,7 @@
 #include "base/visible.h"
 #include "config/options.h"
 #include "files/file.h"
+#include "port/port.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -146,12 +147,29 @@ static void say_lines(void (*say)(const char *fmt, ...), const char *text)
     }
 }
 
+/* That a run file is another tool's: of one that is refused (config NULL), or of one that runs. */
+static void say_port(const char *const *words, size_t count, const Config *config)
+{
+    const char *path = config_run_file(words, count);
+    StrBuf      text = {0};
+    if (config)
+        port_differences(path, config, &text);
+    else
+        port_hint(path, &text);
+    if (text.len && config)
+        log_info("%s", text.data);
+    else if (text.len)
+        log_error("%s", text.data);
+    strbuf_deinit(&text);
+}
+
 static Status load_config(const char *const *words, size_t count, Config *out_config)
 {
     StrBuf problems = {0};
     Status status = config_load_args(words, count, out_config, &problems);
     if (status != OK && problems.len) {
         say_lines(log_error, strbuf_cstr(&problems));
+        say_port(words, count, NULL);
         status_clear();
     }
     if (status == OK && out_config->notes && out_config->notes[0]) say_lines(log_info, out_config->notes);
@@ -162,7 +180,9 @@ static Status load_config(const char *const *words, size_t count, Config *out_co
 
 Status cli_config(const CliArgs *args, Config *out_config)
 {
-    return load_config(args->words, args->num_words, out_config);
+    TRY(load_config(args->words, args->num_words, out_config));
+    say_port(args->words, args->num_words, out_config);
+    return OK;
 }
 
 Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config *out_config)

@@ -75,6 +75,7 @@ Status ask_check(CliArgs *args, SampleArgs *s)
 Status ask_open(InferModel *infer, const char *dir, const ModelArgs *m, const SampleArgs *s)
 {
     TRY(cli_open_model(infer, dir, m));
+    TRY(infer_use_cache(infer, s->kv));
     int64_t num = infer_num_choices(infer);
     for (int i = 0; i < s->sample.num_biases; i++)
         FAIL_IF(s->sample.bias_ids[i] >= num, ERR_INVALID, "%s %d: the model has no such token; expected an id from 0 to %lld",

@@ -1,16 +1,18 @@
 /* surogate bench text DIR: how fast texts are decoded, at several numbers of rows, beside the time that reading weights and cache takes. */
 #include "cli/bench_text.h"
 
+#include "cli/model_flags.h"
 #include "cli/op_sums.h"
 #include "measure/text_bench.h"
+#include "ops/attrs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct TextArgs {
-    const char *rows, *device, *dtype;
-    int64_t     prompt, tokens, threads;
+    const char *rows, *device, *dtype, *quantization, *kv;
+    int64_t     prompt, tokens, threads, adapters;
     bool        samples, ops, json;
 } TextArgs;
 
@@ -93,10 +95,13 @@ Status cli_bench_text(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         {"--rows", FLAG_TEXT, &a.rows, "N,..", "texts at once; a line for each number (1,8,64)"},
+        {"--adapters", FLAG_INT, &a.adapters, "N", "LoRA adapters of rank 16 on all linear layers, which texts have in turn (0)"},
         {"--prompt", FLAG_INT, &a.prompt, "N", "tokens of each prompt (512)"},
         {"--tokens", FLAG_INT, &a.tokens, "N", "tokens of each text that are timed (128)"},
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
         {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
+        QUANTIZATION_FLAG(&a.quantization),
+        KV_FLAG(&a.kv),
         {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time goes to, op by op"},
         {"--json", FLAG_SWITCH, &a.json, NULL, "a JSON object a line"},
         {"--device", FLAG_TEXT, &a.device, "NAME", "auto, cpu or cuda (auto)"},
@@ -114,12 +119,17 @@ Status cli_bench_text(CliArgs *args)
             (long long)a.tokens);
     FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16",
             a.dtype);
+    FAIL_IF(a.adapters < 0 || a.adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "--adapters %lld: expected 0 to %d", (long long)a.adapters,
+            LORA_MOST_ADAPTERS);
     TextBenchOptions options = {.model = args->words[0],
+                                .adapters = (int)a.adapters,
                                 .device = a.device,
                                 .threads = (int)a.threads,
                                 .dtype = !a.dtype                       ? DT_COUNT
                                          : strcmp(a.dtype, "fp32") == 0 ? DT_F32
                                                                         : DT_BF16,
+                                .format = a.quantization,
+                                .kv = a.kv,
                                 .prompt = a.prompt,
                                 .tokens = a.tokens,
                                 .samples = a.samples};

@@ -7,6 +7,7 @@
 #include "data/text_file.h"
 #include "infer/chat.h"
 #include "infer/generate_file.h"
+#include "infer/row_adapters.h"
 #include "train/signals.h"
 
 #include <unistd.h>
@@ -19,6 +20,7 @@ typedef struct GenerateArgs {
     ModelArgs   model;
     SampleArgs  sampling;
     StrList     variables; /* "k=v" */
+    StrList     adapters;  /* "DIR", or "NAME=DIR" each */
     int64_t     num, rows, pages, logprobs;
     bool        chat, json, skip_bad;
 } GenerateArgs;
@@ -151,7 +153,7 @@ static Status generate_prompts(InferModel *infer, const GenerateArgs *g, const P
                                     .ignore_eos = g->sampling.ignore_eos,
                                     .skip_bad = g->skip_bad,
                                     .logprobs = (int)g->logprobs},
-                           .format = g->model.qlora,
+                           .format = cli_model_format(&g->model),
                            .recipe = g->model.recipe,
                            .context = &begun,
                            .is_stopped = is_stopped};
@@ -173,6 +175,43 @@ static Status generate_many(InferModel *infer, const GenerateArgs *g)
     if (status == OK) status = generate_prompts(infer, g, &prompts);
     prompt_file_deinit(&prompts);
     return status;
+}
+
+/* ---- adapters ---- */
+
+/* The '=' behind a name; NULL: it is a folder alone, which may have one in its path. */
+static const char *name_end(const char *adapter)
+{
+    const char *equals = strchr(adapter, '=');
+    bool        is_dir = false;
+    if (!equals || equals == adapter || memchr(adapter, '/', (size_t)(equals - adapter))) return NULL;
+    if (file_is_dir(adapter, &is_dir) != OK) status_clear();
+    return is_dir ? NULL : equals;
+}
+
+/* One folder alone is every text's; those with names are the rows' to choose. */
+static Status check_adapters(GenerateArgs *g)
+{
+    size_t named = 0;
+    for (size_t i = 0; i < g->adapters.count; i++) named += name_end(g->adapters.items[i]) != NULL;
+    FAIL_IF(named < g->adapters.count && g->adapters.count > 1, ERR_INVALID,
+            "surogate generate: several adapters need names, which rows of --prompts choose by: --adapter NAME=DIR");
+    FAIL_IF(named && !g->prompts, ERR_INVALID,
+            "surogate generate: --adapter %s: rows of --prompts choose an adapter by its name; give the folder alone for one text",
+            g->adapters.items[0]);
+    if (g->adapters.count && !named) g->model.adapter = g->adapters.items[0];
+    return OK;
+}
+
+static Status use_adapters(InferModel *infer, const GenerateArgs *g)
+{
+    AdapterName *names = arena_array(&infer->arena, AdapterName, g->adapters.count + 1);
+    if (!g->adapters.count || g->model.adapter) return OK;
+    for (size_t i = 0; i < g->adapters.count; i++) {
+        const char *end = name_end(g->adapters.items[i]);
+        names[i] = (AdapterName){arena_printf(&infer->arena, "%.*s", (int)(end - g->adapters.items[i]), g->adapters.items[i]), end + 1};
+    }
+    return infer_use_adapters(infer, names, (int)g->adapters.count);
 }
 
 /* ---- the command ---- */
@@ -211,6 +250,7 @@ static Status check(CliArgs *args, GenerateArgs *g)
     if (g->logprobs == NOT_GIVEN) g->logprobs = NO_LOGPROBS;
     FAIL_IF(g->system && !g->chat, ERR_INVALID, "surogate generate: --system and --var need --chat");
     TRY(g->prompts ? check_many(g) : check_one(g));
+    TRY(check_adapters(g));
     return ask_check(args, &g->sampling);
 }
 
@@ -228,7 +268,7 @@ Status cmd_generate(CliArgs *args)
           {"--var", FLAG_LIST, &g.variables, "NAME=VALUE",
            "with --chat or messages: a variable of the template, as JSON or text; may be given several times"},
           {"--prompts", FLAG_TEXT, &g.prompts, "FILE",
-           "many prompts, a line of JSON each: {\"prompt\"}, {\"messages\"} or {\"ids\"}, and perhaps \"id\"; -: from standard input"},
+           "many prompts, a line of JSON each: {\"prompt\"}, {\"messages\"} or {\"ids\"}, and perhaps \"id\" and \"adapter\"; -: from standard input"},
           {"--out", FLAG_TEXT, &g.out, "FILE",
            "with --prompts: a line of JSON a sample: index, sample, id, text, ids, stop_reason; the same command goes on with what is there"},
           {"--n", FLAG_INT, &g.num, "N", "with --prompts: samples of each prompt (1)"},
@@ -239,13 +279,16 @@ Status cmd_generate(CliArgs *args)
           {"--logprobs", FLAG_INT, &g.logprobs, "N",
            "with --json or --out: \"logprobs\", of each token {\"id\", \"logprob\", \"top\": the N likeliest}; 0 to 20"},
           SAMPLE_FLAGS(&g.sampling, "128"),
-          MODEL_FLAGS(&g.model),
+          {"--adapter", FLAG_LIST, &g.adapters, "DIR",
+           "a LoRA adapter over the model; with --prompts NAME=DIR, several times: rows choose one by \"adapter\": NAME"},
+          MODEL_FLAGS_BUT_ADAPTER(&g.model),
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     TRY(check(args, &g));
     InferModel infer;
     Status     status = ask_open(&infer, args->words[0], &g.model, &g.sampling);
+    if (status == OK) status = use_adapters(&infer, &g);
     if (status == OK) status = g.prompts ? generate_many(&infer, &g) : generate_one(&infer, &g);
     infer_close(&infer);
     return status;

@@ -1,8 +1,8 @@
 /* surogate inspect DATASET --model MODEL_DIR: ids and mask of every row, or the view for people. surogate inspect MODEL_DIR: how the
  * folder's weights are stored, and how many texts it decodes at once. */
-#include "cli/cli.h"
 
 #include "cli/inspect_view.h"
+#include "cli/model_flags.h"
 #include "fit/decoding.h"
 #include "model/hf_model.h"
 #include "setup/setup.h"
@@ -60,7 +60,7 @@ static Status print_weights(HfModel *model, StrBuf *out)
 }
 
 typedef struct DecodingArgs {
-    const char *gpu;
+    const char *gpu, *quantization, *kv;
     int64_t     context; /* 0: not given */
 } DecodingArgs;
 
@@ -74,10 +74,17 @@ static Status print_decoding(HfModel *model, const DecodingArgs *args, StrBuf *o
             (long long)context, (long long)most);
     TRY(args->gpu ? device_null_create(args->gpu, &infer.device) : device_open("auto", 0, 0, &infer.device));
     infer_set_options(&infer);
-    Status status = fit_decoding(&infer, context, &fit);
+    Status status = infer_use_format(&infer, args->quantization);
+    if (status == OK) status = infer_use_cache(&infer, args->kv);
+    if (status == OK) status = fit_decoding(&infer, context, &fit);
     infer.device->api->destroy(infer.device);
     if (status == OK) fit_print_decoding(&fit, context, out);
     return status;
+}
+
+static bool asks_for_decoding(const DecodingArgs *args)
+{
+    return args->gpu || args->context || args->quantization || args->kv;
 }
 
 static Status inspect_model(Arena *arena, const char *dir, const DecodingArgs *decoding)
@@ -86,7 +93,7 @@ static Status inspect_model(Arena *arena, const char *dir, const DecodingArgs *d
     StrBuf   out = {0};
     TRY(hf_model_open(arena, dir, &model));
     Status status = print_weights(model, &out);
-    if (status == OK && (decoding->gpu || decoding->context)) status = print_decoding(model, decoding, &out);
+    if (status == OK && asks_for_decoding(decoding)) status = print_decoding(model, decoding, &out);
     if (status == OK) status = cli_print(&out);
     strbuf_deinit(&out);
     hf_model_close(model);
@@ -108,13 +115,16 @@ Status cmd_inspect(CliArgs *args)
           {"--gpu", FLAG_TEXT, &decoding.gpu, "NAME", "of a model: how many texts decode at once on this GPU: h200, h100, rtx4090, ..."},
           {"--context", FLAG_INT, &decoding.context, "N",
            "with tokens of each, prompt included (4096); without --gpu on this machine's device"},
+          {"--quantization", FLAG_TEXT, &decoding.quantization, "FORMAT",
+           "with --gpu or --context: of matrices kept in int8, fp8, nf4, ... (as the folder has them)"},
+          KV_FLAG(&decoding.kv),
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
     bool is_model = args->num_words == 1 && !model;
     if (is_model) TRY(file_exists(arena_printf(&args->arena, "%s/config.json", args->words[0]), &is_model));
     if (is_model) return inspect_model(&args->arena, args->words[0], &decoding);
-    FAIL_IF(decoding.gpu || decoding.context, ERR_INVALID, "surogate inspect: --gpu and --context need a model's folder");
+    FAIL_IF(asks_for_decoding(&decoding), ERR_INVALID, "surogate inspect: --gpu, --context, --quantization and --kv need a model's folder");
     FAIL_IF(args->num_words < 1 || !model, ERR_INVALID, "usage: surogate inspect %s", args->arguments);
     FAIL_IF(rows < -2, ERR_INVALID, "--rows %lld: expected a number of rows, or -1 for all", (long long)rows);
     Config config;

@@ -92,6 +92,9 @@ NODISCARD Status config_parse(const char *name, const char *text, size_t len, co
 NODISCARD Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems);
 void             config_deinit(Config *config);
 
+/* The run file among such arguments; NULL: none. */
+const char *config_run_file(const char *const *args, size_t count);
+
 /* ERR_INVALID that tells how to set the key, unless a file or override sets it. */
 NODISCARD Status config_require(const Config *config, ConfigKey key, const char *what_for);
 

@@ -25,6 +25,16 @@ static bool is_yaml_name(const char *text)
            (len > 5 && strcmp(text + len - 5, ".json") == 0);
 }
 
+const char *config_run_file(const char *const *args, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(args[i], "--config") == 0) return i + 1 < count ? args[i + 1] : NULL;
+        if (strncmp(args[i], "--config=", 9) == 0) return args[i] + 9;
+        if (!strchr(args[i], '=') && is_yaml_name(args[i])) return args[i];
+    }
+    return NULL;
+}
+
 Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems)
 {
     Arena       scratch = {0};

@@ -78,7 +78,7 @@ static bool is_unset(const OptionInfo *option, const void *field)
     }
 }
 
-static void print_value(StrBuf *out, const OptionInfo *option, const void *field)
+void config_print_value(StrBuf *out, const OptionInfo *option, const void *field)
 {
     switch (option->kind) {
     case KIND_BOOL:
@@ -120,7 +120,7 @@ static void print_datasets(StrBuf *out, const DatasetList *list)
             const void       *field = (const char *)&list->items[i] + option->offset;
             if (option->scope != SCOPE_dataset || is_unset(option, field)) continue;
             strbuf_printf(out, "%s%s: ", lead, option->name);
-            print_value(out, option, field);
+            config_print_value(out, option, field);
             strbuf_putc(out, '\n');
             lead = "    ";
         }
@@ -140,7 +140,7 @@ void config_print(const Config *config, StrBuf *out)
             continue;
         }
         strbuf_putc(out, ' ');
-        print_value(out, option, field);
+        config_print_value(out, option, field);
         strbuf_putc(out, '\n');
     }
 }

@@ -105,5 +105,8 @@ bool option_is_on(const OptionInfo *option, const void *field);
 
 /* The first row of a need that doesn't hold in a Config or Dataset, so that the key has no effect; NULL: it has. */
 const OptionNeed *option_unmet(ConfigKey key, const void *base);
+/* A field of any kind but DATASETS, as a run file has it. */
+void config_print_value(StrBuf *out, const OptionInfo *option, const void *field);
+
 /* "without `lora: true`", "when `max_steps` is set": a need, from its first row on. */
 void option_write_need(StrBuf *out, const OptionNeed *need, const char *quote);

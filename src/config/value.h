@@ -1,4 +1,4 @@
-/* One value of a run file, read as its option wants it. Private to src/config. */
+/* One value of a run file, read as its option wants it. Private to src/config and src/port. */
 #pragma once
 
 #include "base/yaml.h"

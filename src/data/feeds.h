@@ -62,9 +62,10 @@ typedef struct Feeds {
  * 0, identity of the document, the same however rows and batches are laid out.
  *
  * row: of each row, the index of its last true token in this run. slots: the sequence whose next token a row chooses, an index of what
- * is kept of each; -1: none. prompt_slots: the one whose prompt a row is a part of. starts: the position of a row's first token. pages: the
- * pages of the KV cache that hold a row's positions, in order; page 0 is nobody's. controls, keys, bias_ids, biases: how a row's next token
- * is chosen (ops/sample.h). */
+ * is kept of each; -1: none. adapters: the one of CompileOptions.row_adapters that
+ * a row has; -1: none. prompt_slots: the sequence whose prompt a row is a part of. starts: the position of a row's first token.
+ * text_starts: the position of its sequence's first token of text, behind the prompt. pages: the pages of the KV cache that hold a row's
+ * positions, in order; page 0 is nobody's. controls, keys, bias_ids, biases: how a row's next token is chosen (ops/sample.h). */
 
 /* Arrays of all FEED_CELLS feeds, and of so many inputs of a model's own. memory: feeds_numel elements of 4 bytes. */
 int64_t feeds_numel(int64_t cells, int num_own);

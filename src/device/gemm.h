@@ -12,11 +12,13 @@
 
 enum { GEMM_BLOCK = 128 }; /* numbers that share a scale, along k or both ways */
 
-/* Which of an operand's numbers share a scale. A row of it is one of a, or a column of b. */
+/* Which of an operand's numbers share a scale. A row of it is one of a, or a column of b. GEMM_SCALE_COLS is of b alone, of a product that
+ * doesn't accumulate: sums of unscaled numbers are multiplied. */
 typedef enum GemmScaling {
     GEMM_SCALE_WHOLE, /* all of them */
     GEMM_SCALE_ROWS,  /* GEMM_BLOCK of a row: scales (k / GEMM_BLOCK, rows) */
     GEMM_SCALE_TILES, /* GEMM_BLOCK of as many rows: scales (rows / GEMM_BLOCK, k / GEMM_BLOCK) */
+    GEMM_SCALE_COLS,  /* a row: scales (n) */
 } GemmScaling;
 
 /* A matrix within rows that may be wider. trans: stored the other way round. */
@@ -29,6 +31,7 @@ typedef struct GemmOperand {
     int64_t        offset; /* elements from data to the first */
     GemmScaling    scaling;
     int64_t        scale_stride; /* floats from a row of scales to the next */
+    bool           to_bf16;      /* numbers times the scale of their block are rounded to bf16 */
     const uint8_t *blocks;       /* of e2m1: scales of each 16 numbers along k beside the one of the whole, in tiles (base/nvfp4_tiles.h) */
 } GemmOperand;
 
@@ -44,7 +47,14 @@ typedef struct Gemm {
     float        alpha;
     bool         fast;       /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
     bool         rows_alone; /* a row of c has the same bits for any m: of few-bit operands where their scales don't depend on other rows */
+    bool         b_constant; /* nothing of the program writes b (KernelArgs.constant) */
 } Gemm;
+
+/* Whether numbers are multiplied by the scales of their blocks before they are summed up. */
+GEMM_FN bool gemm_has_block_scales(const GemmOperand *x)
+{
+    return x->scaling == GEMM_SCALE_ROWS || x->scaling == GEMM_SCALE_TILES;
+}
 
 /* The scale of a number that has one of its block. */
 GEMM_FN float gemm_block_scale(const GemmOperand *x, int64_t row, int64_t k)
@@ -56,13 +66,13 @@ GEMM_FN float gemm_block_scale(const GemmOperand *x, int64_t row, int64_t k)
 /* All of a tensor (..., C) from element `offset` on, its rows C apart. */
 static inline GemmOperand gemm_operand(const TensorView *t, bool trans, int64_t offset)
 {
-    GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset, GEMM_SCALE_WHOLE, 0, NULL};
+    GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset, GEMM_SCALE_WHOLE, 0, false, NULL};
     return o;
 }
 
 static inline Gemm gemm_of(int64_t m, int64_t n, int64_t k, GemmOperand a, GemmOperand b, GemmOperand c, double alpha, bool accumulate)
 {
-    GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0, GEMM_SCALE_WHOLE, 0, NULL};
-    Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha, false, false};
+    GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0, GEMM_SCALE_WHOLE, 0, false, NULL};
+    Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha, false, false, false};
     return g;
 }

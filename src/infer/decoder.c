@@ -1,5 +1,8 @@
-/* See decoder.h. A request waits in the queue until a place is free and all pages that it may ever need: what has begun is never stopped
- * for want of room. Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before
+/* See decoder.h. The queue is in order of handles, and all that run are older than all that wait: requests begin in that order, and the
+ * youngest is preempted. The oldest is therefore never stopped, and one alone always has enough pages. A preempted request drops its pages,
+ * and later reads its prompt and the text so far as it read its prompt: a run of prefill computes the same bits as runs of decode.
+ *
+ * Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before
  * chose from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more,
  * into pages that the device writes before whoever gets them next does. */
 #include "infer/decoder.h"
@@ -12,14 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_SIZES = 16, RUNS = 2 };
+enum { MOST_SIZES = 16, RUNS = 2, PER_SPARE = 4 };
 
 /* A request, with copies of what it points to. */
 typedef struct Job {
     DecodeRequest request;
     uint64_t      handle;
     int32_t      *ids;  /* prompt and text */
-    int64_t       most; /* tokens of text */
+    int64_t       told; /* tokens of the text, known here */
+    int64_t       most; /* of them */
     struct Job   *next;
 } Job;
 
@@ -27,10 +31,10 @@ typedef struct Place {
     Job     *job;   /* NULL: free */
     int32_t *pages; /* (row_pages): 0 behind num_pages */
     int64_t  num_pages;
-    int64_t  prefilled; /* tokens of the prompt that runs have read, or that shared pages hold */
-    int64_t  issued;    /* tokens of the text that runs have chosen */
-    int64_t  told;      /* of these, known here */
-    int64_t  named;     /* pages whose tokens are known to `Pages` */
+    int64_t  to_prefill; /* tokens: the prompt and the text when it took the place */
+    int64_t  prefilled;  /* of these, read by runs or held by shared pages */
+    int64_t  issued;     /* tokens of the text that runs have chosen, or that were known before */
+    int64_t  named;      /* pages whose tokens are known to `Pages` */
 } Place;
 
 /* A run that the device was given, and what its rows are. */
@@ -46,7 +50,7 @@ struct Decoder {
     const Plan    *plan;
     const Program *prefill, *decode[MOST_SIZES]; /* decode: by rows, the fewest first */
     int            num_sizes;
-    int64_t        slots, row_pages, page_len, context, chunk, head, vocab; /* head: columns of the logits */
+    int64_t        slots, row_pages, num_pages, page_len, context, chunk, head, vocab; /* head: columns of the logits */
     int            biases;
     bool           penalties, is_late;
     const int32_t *told; /* (DECODE_RING,slots,told_cols) */
@@ -54,7 +58,7 @@ struct Decoder {
     Place         *places;
     Pages         *pages;
     Job           *first, **last; /* the queue */
-    int64_t        num_waiting, num_placed;
+    int64_t        num_waiting, num_placed, num_preempted;
     uint64_t       handles;
     Run            runs[RUNS];
     int64_t        num_runs, num_told;
@@ -120,6 +124,8 @@ static void make_feeds(Decoder *d)
                        .slots = zeros(rows),
                        .prompt_slots = zeros(rows),
                        .starts = zeros(rows),
+                       .text_starts = zeros(rows),
+                       .adapters = zeros(rows),
                        .pages = zeros(rows * d->row_pages),
                        .controls = zeros(rows * SAMPLE_CONTROLS),
                        .keys = zeros(rows * SAMPLE_KEYS),
@@ -144,7 +150,8 @@ Status decoder_create(Session *session, Decoder **out)
     d->told = session_pointer(session, DECODE_TOLD);
     d->is_late = !session_pointer(session, DECODE_NEXT);
     d->page_len = CACHE_PAGE_LEN;
-    d->pages = pages_create(d->plan->cache_pages - 1, d->page_len);
+    d->num_pages = d->plan->cache_pages - 1;
+    d->pages = pages_create(d->num_pages, d->page_len);
     d->places = calloc_or_end((size_t)d->slots, sizeof *d->places);
     for (int64_t i = 0; i < d->slots; i++) d->places[i].pages = zeros(d->row_pages);
     for (int i = 0; i < RUNS; i++)
@@ -221,6 +228,8 @@ static Status check_request(const Decoder *d, const DecodeRequest *r)
     for (size_t i = 0; i < r->prompt_len; i++)
         FAIL_IF(r->prompt[i] < 0 || r->prompt[i] >= d->head, ERR_INVALID, "token %d of the prompt is beyond the model's vocabulary of %lld",
                 r->prompt[i], (long long)d->head);
+    FAIL_IF(r->adapter < 0 || r->adapter > d->plan->row_adapters, ERR_INVALID, "adapter %d: the session has %d; 0: none of them",
+            r->adapter, d->plan->row_adapters);
     FAIL_IF(penalises(&r->sample) && !d->penalties, ERR_INVALID, "this decoder was opened without memory for penalties");
     return check_sample(d, &r->sample);
 }
@@ -237,6 +246,25 @@ static int64_t min_of(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t pages_for(const Decoder *d, int64_t positions)
+{
+    return (positions + d->page_len - 1) / d->page_len;
+}
+
+/* All that a job may ever need. */
+static int64_t most_pages(const Decoder *d, const Job *job)
+{
+    return pages_for(d, (int64_t)job->request.prompt_len + job->most - 1);
+}
+
+static Status refuse_pages(const Decoder *d, Job *job)
+{
+    long long len = (long long)job->request.prompt_len, most = (long long)job->most, need = (long long)most_pages(d, job);
+    job_destroy(job);
+    FAIL(ERR_INVALID, "a prompt of %lld tokens and up to %lld more need %lld pages of the cache, which has %lld: give it more pages", len,
+         most, need, (long long)d->num_pages);
+}
+
 Status decoder_submit(Decoder *d, const DecodeRequest *request, uint64_t *out_handle)
 {
     TRY(check_request(d, request));
@@ -251,6 +279,7 @@ Status decoder_submit(Decoder *d, const DecodeRequest *request, uint64_t *out_ha
     job->request.stops = copied(request->stops, (size_t)request->num_stops * sizeof *request->stops);
     job->request.sample.bias_ids = copied(s.bias_ids, (size_t)s.num_biases * sizeof *s.bias_ids);
     job->request.sample.biases = copied(s.biases, (size_t)s.num_biases * sizeof *s.biases);
+    if (most_pages(d, job) > d->num_pages) return refuse_pages(d, job);
     job->handle = ++d->handles;
     *d->last = job;
     d->last = &job->next;
@@ -259,15 +288,18 @@ Status decoder_submit(Decoder *d, const DecodeRequest *request, uint64_t *out_ha
     return OK;
 }
 
+static void free_place(Decoder *d, Place *place)
+{
+    for (int64_t i = 0; i < place->num_pages; i++) pages_drop(d->pages, place->pages[i]);
+    memset(place->pages, 0, (size_t)d->row_pages * sizeof *place->pages);
+    *place = (Place){.pages = place->pages};
+    d->num_placed--;
+}
+
 /* The last call of a request. Its place and pages are free before it, so that another may be submitted in it. */
 static void end_job(Decoder *d, Place *place, Job *job, DecodeEnd end)
 {
-    if (place) {
-        for (int64_t i = 0; i < place->num_pages; i++) pages_drop(d->pages, place->pages[i]);
-        memset(place->pages, 0, (size_t)d->row_pages * sizeof *place->pages);
-        *place = (Place){.pages = place->pages};
-        d->num_placed--;
-    }
+    if (place) free_place(d, place);
     if (job->request.end) job->request.end(job->request.context, end);
     job_destroy(job);
 }
@@ -295,33 +327,48 @@ int64_t decoder_num_waiting(const Decoder *d)
     return d->num_waiting;
 }
 
+int64_t decoder_num_preempted(const Decoder *d)
+{
+    return d->num_preempted;
+}
+
 bool decoder_is_busy(const Decoder *d)
 {
     return d->num_waiting || d->num_placed || d->num_told < d->num_runs;
 }
 
-/* Whole pages that the prompt shares; its last token is always computed, since the first of the text is chosen by it. A prompt whose tokens
- * count as seen is read whole. */
-static int64_t share_pages(Decoder *d, const Job *job, int32_t *pages)
+/* ---- places and pages ---- */
+
+/* Whole pages of `count` tokens that others have; the last token is always computed, since the next one is chosen by it. A prompt whose
+ * tokens count as seen is read whole. */
+static int64_t share_pages(Decoder *d, const Job *job, int64_t tokens, int32_t *pages)
 {
-    int64_t most = ((int64_t)job->request.prompt_len - 1) / d->page_len, count = 0;
+    int64_t most = (tokens - 1) / d->page_len, count = 0;
     if (penalises(&job->request.sample)) return 0;
-    for (int32_t before = 0; count < most; count++) {
-        before = pages_find(d->pages, before, job->ids + count * d->page_len);
-        if (!before) break;
-        pages[count] = before;
-        pages_hold(d->pages, before);
+    for (PageBefore before = {.kind = job->request.adapter}; count < most; count++) {
+        before.page = pages_find(d->pages, before, job->ids + count * d->page_len);
+        if (!before.page) break;
+        pages[count] = before.page;
+        pages_hold(d->pages, before.page);
     }
     return count;
 }
 
-/* Gives a place all pages that the request may need; false: there aren't enough. */
+/* Pages that are kept for requests that run: one for PER_SPARE of those that may still grow. A request that begins is then not preempted
+ * before some tokens of text. */
+static int64_t spare_pages(const Decoder *d)
+{
+    int64_t growing = 0;
+    for (int64_t i = 0; i < d->slots; i++) growing += d->places[i].job && d->places[i].num_pages < most_pages(d, d->places[i].job);
+    return (growing + PER_SPARE - 1) / PER_SPARE;
+}
+
+/* Gives a place the pages of what the job begins with. False: there aren't enough. */
 static bool give_pages(Decoder *d, const Job *job, Place *place)
 {
-    int64_t positions = min_of((int64_t)job->request.prompt_len + job->most - 1, d->context),
-            want = (positions + d->page_len - 1) / d->page_len;
-    int64_t shared = share_pages(d, job, place->pages);
-    if (want - shared > pages_free(d->pages)) {
+    int64_t tokens = (int64_t)job->request.prompt_len + job->told, want = pages_for(d, tokens);
+    int64_t shared = share_pages(d, job, tokens, place->pages);
+    if (want - shared + spare_pages(d) > pages_free(d->pages)) {
         for (int64_t i = 0; i < shared; i++) pages_drop(d->pages, place->pages[i]);
         memset(place->pages, 0, (size_t)shared * sizeof *place->pages);
         return false;
@@ -329,7 +376,9 @@ static bool give_pages(Decoder *d, const Job *job, Place *place)
     for (int64_t i = shared; i < want; i++) place->pages[i] = pages_take(d->pages);
     place->num_pages = want;
     place->named = shared;
+    place->to_prefill = tokens;
     place->prefilled = shared * d->page_len;
+    place->issued = job->told;
     return true;
 }
 
@@ -349,11 +398,31 @@ static void admit(Decoder *d)
     }
 }
 
+/* Back to the front of the queue: all that wait are younger. */
+static void preempt(Decoder *d, Place *place)
+{
+    Job *job = place->job;
+    free_place(d, place);
+    job->next = d->first;
+    if (!d->first) d->last = &job->next;
+    d->first = job;
+    d->num_waiting++;
+    d->num_preempted++;
+}
+
+static Place *youngest(Decoder *d)
+{
+    Place *found = NULL;
+    for (Place *place = d->places; place < d->places + d->slots; place++)
+        if (place->job && (!found || place->job->handle > found->job->handle)) found = place;
+    return found;
+}
+
 /* ---- runs ---- */
 
 static bool has_prompt_left(const Place *place)
 {
-    return place->job && place->prefilled < (int64_t)place->job->request.prompt_len;
+    return place->job && place->prefilled < place->to_prefill;
 }
 
 static bool can_decode(const Place *place)
@@ -390,8 +459,8 @@ static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
 static void feed_idle(Decoder *d, int64_t b)
 {
     static const Job nobody;
-    d->feeds.slots[b] = d->feeds.prompt_slots[b] = -1;
-    d->feeds.starts[b] = d->feeds.row[b] = d->feeds.tokens[b] = d->feeds.positions[b] = 0;
+    d->feeds.slots[b] = d->feeds.prompt_slots[b] = d->feeds.adapters[b] = -1;
+    d->feeds.starts[b] = d->feeds.text_starts[b] = d->feeds.row[b] = d->feeds.tokens[b] = d->feeds.positions[b] = 0;
     memset(d->feeds.pages + b * d->row_pages, 0, (size_t)d->row_pages * sizeof *d->feeds.pages);
     feed_choice(d, b, &nobody, 0);
 }
@@ -399,7 +468,9 @@ static void feed_idle(Decoder *d, int64_t b)
 static void feed_place(Decoder *d, int64_t b, int64_t place, int64_t start)
 {
     d->feeds.slots[b] = d->feeds.prompt_slots[b] = (int32_t)place;
+    d->feeds.adapters[b] = d->places[place].job->request.adapter - 1;
     d->feeds.starts[b] = (int32_t)start;
+    d->feeds.text_starts[b] = (int32_t)d->places[place].job->request.prompt_len;
     memcpy(d->feeds.pages + b * d->row_pages, d->places[place].pages, (size_t)d->row_pages * sizeof *d->feeds.pages);
 }
 
@@ -423,17 +494,18 @@ static Run *next_run(Decoder *d)
 static void name_pages(Decoder *d, Place *place, int64_t known)
 {
     if (penalises(&place->job->request.sample)) return;
-    for (; place->named < place->num_pages && (place->named + 1) * d->page_len <= known; place->named++)
-        pages_name(d->pages, place->pages[place->named], place->named ? place->pages[place->named - 1] : 0,
-                   place->job->ids + place->named * d->page_len);
+    for (; place->named < place->num_pages && (place->named + 1) * d->page_len <= known; place->named++) {
+        PageBefore before = {place->named ? place->pages[place->named - 1] : 0, place->job->request.adapter};
+        pages_name(d->pages, place->pages[place->named], before, place->job->ids + place->named * d->page_len);
+    }
 }
 
-/* A chunk of a prompt; behind the last one the text's first token is chosen. */
+/* A chunk of what a place begins with; behind the last one the text's next token is chosen. */
 static Status run_prefill(Decoder *d, int64_t index)
 {
     Place     *place = &d->places[index];
     const Job *job = place->job;
-    int64_t    len = (int64_t)job->request.prompt_len, start = place->prefilled, count = min_of(d->chunk, len - start);
+    int64_t    len = place->to_prefill, start = place->prefilled, count = min_of(d->chunk, len - start);
     Run       *run = next_run(d);
     feed_place(d, 0, index, start);
     memset(d->feeds.tokens, 0, (size_t)d->chunk * sizeof *d->feeds.tokens);
@@ -503,22 +575,22 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
             ERR_DIVERGED,
             "the model gives NaN or infinity for a token at position %lld, or forbids all tokens, so that none can be chosen: its "
             "weights may hold NaN, or numbers too large for its dtype",
-            (long long)(len + place->told));
+            (long long)(len + job->told));
         *end = DECODE_FAILED;
         return false;
     }
     *end = DECODE_AT_STOP;
     if (is_stop(r, row[0])) return false;
-    job->ids[len + place->told++] = row[0];
+    job->ids[len + job->told++] = row[0];
     DecodeToken token = {row[0], float_of(row[1]), float_of(row[2]), row + 3, (const float *)(row + 3 + best)};
     *end = DECODE_BY_CALLER;
     uint64_t handle = job->handle;
     bool     goes_on = r->token(r->context, &token);
     if (place->job != job || job->handle != handle) return true; /* it was cancelled meanwhile */
     if (!goes_on) return false;
-    name_pages(d, place, len + place->told - 1);
-    *end = place->told == r->max_tokens ? DECODE_AT_LENGTH : DECODE_AT_CONTEXT;
-    return place->told < job->most;
+    name_pages(d, place, len + job->told - 1);
+    *end = job->told == r->max_tokens ? DECODE_AT_LENGTH : DECODE_AT_CONTEXT;
+    return job->told < job->most;
 }
 
 static Status tell_run(Decoder *d, const Run *run)
@@ -534,20 +606,61 @@ static Status tell_run(Decoder *d, const Run *run)
     return OK;
 }
 
-Status decoder_step(Decoder *d)
+static Status tell_runs(Decoder *d, int64_t until)
 {
-    int64_t ready = 0, begun = -1;
-    admit(d);
-    for (int64_t i = 0; i < d->slots; i++) {
-        ready += can_decode(&d->places[i]);
-        if (has_prompt_left(&d->places[i]) && (begun < 0 || d->places[i].job->handle < d->places[begun].job->handle)) begun = i;
-    }
-    if (begun >= 0)
-        TRY(run_prefill(d, begun));
-    else if (ready)
-        TRY(run_decode(d, ready));
-    bool    has_run = begun >= 0 || ready;
-    int64_t until = d->num_runs - (has_run && d->is_late);
     while (d->num_told < until) TRY(tell_run(d, &d->runs[d->num_told++ % RUNS]));
     return OK;
+}
+
+/* ---- steps ---- */
+
+/* Pages that a place lacks for the token that it reads next: 1 or 0. */
+static int64_t lacks(const Decoder *d, const Place *place)
+{
+    if (!can_decode(place)) return 0;
+    return pages_for(d, (int64_t)place->job->request.prompt_len + place->issued) - place->num_pages;
+}
+
+static int64_t lacking(const Decoder *d)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < d->slots; i++) count += lacks(d, &d->places[i]);
+    return count;
+}
+
+/* Gives places that decode the pages that they lack. Where these aren't there, what runs told is heard first: a text may have ended, and a
+ * preempted one's tokens are all known. */
+static Status grow(Decoder *d)
+{
+    if (lacking(d) > pages_free(d->pages)) TRY(tell_runs(d, d->num_runs));
+    while (lacking(d) > pages_free(d->pages)) preempt(d, youngest(d));
+    for (Place *place = d->places; place < d->places + d->slots; place++)
+        if (lacks(d, place)) place->pages[place->num_pages++] = pages_take(d->pages);
+    return OK;
+}
+
+/* The place of the oldest request whose prompt isn't read yet; -1: there is none. */
+static int64_t find_prompt(const Decoder *d)
+{
+    int64_t found = -1;
+    for (int64_t i = 0; i < d->slots; i++)
+        if (has_prompt_left(&d->places[i]) && (found < 0 || d->places[i].job->handle < d->places[found].job->handle)) found = i;
+    return found;
+}
+
+static Status run_next(Decoder *d)
+{
+    int64_t ready = 0, prompt = find_prompt(d);
+    if (prompt >= 0) return run_prefill(d, prompt);
+    TRY(grow(d));
+    for (int64_t i = 0; i < d->slots; i++) ready += can_decode(&d->places[i]);
+    return ready ? run_decode(d, ready) : OK;
+}
+
+Status decoder_step(Decoder *d)
+{
+    int64_t num_runs = d->num_runs;
+    admit(d);
+    TRY(run_next(d));
+    return tell_runs(d, d->num_runs - (d->num_runs > num_runs && d->is_late));
 }

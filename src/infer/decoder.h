@@ -1,6 +1,7 @@
 /* Decoder: many texts at once over one model. Requests wait in a queue; a request that begins takes a place (a row of the decode programs)
- * and pages of the cache; a place that becomes free is taken by the next one at once. A text's tokens and log-probabilities don't depend on
- * what is decoded beside it, nor on the place that it has. */
+ * and pages of the cache; a place that becomes free is taken by the next one at once. A request begins when there are pages for its prompt,
+ * and takes more as its text grows. Where none is free, the request that came last is preempted: it waits in the queue, and goes on later.
+ * A text's tokens and log-probabilities don't depend on what is decoded beside it, on the place that it has, or on being preempted. */
 #pragma once
 
 #include "passes/compile.h"
@@ -46,6 +47,7 @@ typedef struct DecodeRequest {
     void          *context;
     bool (*token)(void *context, const DecodeToken *token); /* false ends it */
     void (*end)(void *context, DecodeEnd end);              /* the last call for this request; new ones may be submitted in it */
+    int adapter;                                            /* the one of CompileOptions.row_adapters, from 1; 0: none of them */
 } DecodeRequest;
 
 typedef struct DecoderOptions {
@@ -68,11 +70,13 @@ NODISCARD Status decoder_create(Session *session, Decoder **out_decoder);
 void             decoder_destroy(Decoder *decoder); /* what isn't finished gets no `end` */
 
 /* Puts a request into the queue. ERR_INVALID, said exactly, where it can't be decoded: an empty prompt or one longer than the context, ids
- * beyond the vocabulary, more biases or log-probabilities than were asked for, penalties where none were, numbers out of range. */
+ * beyond the vocabulary, more biases or log-probabilities than were asked for, penalties where none were, numbers out of range, more pages
+ * than the cache has, an adapter that isn't there. */
 NODISCARD Status decoder_submit(Decoder *decoder, const DecodeRequest *request, uint64_t *out_handle);
 void             decoder_cancel(Decoder *decoder, uint64_t handle); /* unknown or ended handles are fine */
 
 /* One run: a chunk of a prompt, or one more token of every row. Tokens of the run before it are told. */
 NODISCARD Status decoder_step(Decoder *decoder);
-bool             decoder_is_busy(const Decoder *decoder);     /* something is queued, runs or waits to be told */
-int64_t          decoder_num_waiting(const Decoder *decoder); /* queued, without a place */
+bool             decoder_is_busy(const Decoder *decoder);       /* something is queued, runs or waits to be told */
+int64_t          decoder_num_waiting(const Decoder *decoder);   /* queued, without a place */
+int64_t          decoder_num_preempted(const Decoder *decoder); /* how often a request was preempted, since it was created */

@@ -73,6 +73,9 @@ static void tell_end(const Run *r)
     if (r->job->rows.pages && p->most_at_once < p->rows)
         log_info("at most %lld texts were made at once, of %lld rows: the others waited for pages of the cache (--pages)",
                  (long long)p->most_at_once, (long long)p->rows);
+    if (p->num_preempted)
+        log_info("%lld times a text was preempted for want of pages and went on later: more pages (--pages) or fewer rows avoid that",
+                 (long long)p->num_preempted);
 }
 
 /* ---- running ---- */

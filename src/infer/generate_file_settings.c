@@ -28,11 +28,11 @@ static uint64_t hash_model(const InferModel *infer)
     return hash_weights(infer->model->weights, hash);
 }
 
-static uint64_t hash_adapter(const InferModel *infer)
+static uint64_t hash_adapter(const PeftAdapter *adapter)
 {
     StFile  *tensors;
     uint64_t hash = 0;
-    if (peft_open_tensors(infer->adapter.dir, &tensors) == OK) {
+    if (peft_open_tensors(adapter->dir, &tensors) == OK) {
         hash = hash_weights(tensors, 1);
         st_close(tensors);
     }
@@ -75,6 +75,19 @@ static void put_double(StrBuf *out, const char *key, double value)
     json_write_double(out, value);
 }
 
+/* Their names with hashes. */
+static void put_adapters(StrBuf *out, const InferModel *infer)
+{
+    put_key(out, "adapters");
+    for (int i = 0; i < infer->num_row_adapters; i++) {
+        const RowAdapter *adapter = &infer->row_adapters[i];
+        strbuf_puts(out, i ? ", " : "[");
+        json_write_string(out, adapter->name, strlen(adapter->name));
+        strbuf_printf(out, ", \"%016llx\"", (unsigned long long)hash_adapter(&adapter->peft));
+    }
+    strbuf_puts(out, "]");
+}
+
 static void put_stops(StrBuf *out, const StrList *stops)
 {
     put_key(out, "stop");
@@ -103,9 +116,11 @@ void generate_file_settings(const InferModel *infer, const PromptFile *prompts, 
     const SampleOptions *s = &r->sample;
     put_hash(out, "prompts_hash", prompts->hash);
     put_hash(out, "model_hash", hash_model(infer));
-    if (infer->has_adapter) put_hash(out, "adapter_hash", hash_adapter(infer));
+    if (infer->has_adapter) put_hash(out, "adapter_hash", hash_adapter(&infer->adapter));
+    if (infer->num_row_adapters) put_adapters(out, infer);
     put_text(out, "dtype", dtype_info(infer->options.model_dtype)->name);
     if (job->format) put_text(out, "qlora", job->format);
+    if (infer->options.fp8_cache) put_text(out, "kv", "fp8");
     if (job->recipe) put_text(out, "recipe", job->recipe);
     put_text(out, "device", infer->device->api->name);
     put_int(out, "rows", rows);

@@ -167,16 +167,18 @@ static Status begin(RowsRun *r, Slot *slot)
     const RowsJob   *job = r->job;
     const PromptRow *row = row_of(r, slot->at);
     const int32_t   *prompt = r->prompts->ids.data + row->first;
+    EosIds           eos = row->adapter ? r->infer->row_adapters[row->adapter - 1].eos : (EosIds){r->infer->eos, r->infer->num_eos};
     uint64_t         handle;
     DecodeRequest    request = {.prompt = prompt,
                                 .prompt_len = row->num,
                                 .max_tokens = job->max_tokens,
                                 .sample = job->sample,
-                                .stops = r->infer->eos,
-                                .num_stops = job->ignore_eos ? 0 : r->infer->num_eos,
+                                .stops = eos.ids,
+                                .num_stops = job->ignore_eos ? 0 : eos.num,
                                 .context = slot,
                                 .token = take_token,
-                                .end = take_end};
+                                .end = take_end,
+                                .adapter = row->adapter};
     request.sample.request = (uint64_t)row->index;
     request.sample.number = (uint32_t)slot->at.sample;
     answer_init(&slot->answer, r->infer->tokenizer, job->stops, job->logprobs, prompt, row->num);
@@ -228,6 +230,7 @@ static Status run_all(RowsRun *r)
         if (p->at_once > p->most_at_once) p->most_at_once = p->at_once;
         if (r->job->between) TRY(r->job->between(r->job->context));
         if (r->active) TRY(decoder_step(r->decoder));
+        p->num_preempted = decoder_num_preempted(r->decoder);
         TRY(r->status);
     }
     return OK;
@@ -242,9 +245,25 @@ static void round_up(DecoderOptions *options, int64_t most)
     options->prompt = prompt;
 }
 
+/* Of the file: a text of some rows may need less than others. */
+static Status check_pages(const RowsRun *r)
+{
+    const PromptFile *file = r->prompts;
+    int64_t           most = r->infer->model->max_positions, wanted = r->job->max_tokens;
+    for (const PromptRow *row = file->rows; row < file->rows + file->num_rows && r->job->pages; row++) {
+        int64_t len = (int64_t)row->num, positions = wanted < most - len ? len + wanted - 1 : most;
+        int64_t need = (positions + CACHE_PAGE_LEN - 1) / CACHE_PAGE_LEN;
+        FAIL_IF(!row->error && need > r->job->pages, ERR_INVALID,
+                "%s:%lld: a prompt of %lld tokens and up to %lld more need %lld pages of the cache; %lld were given (--pages)", file->name,
+                (long long)row->index + 1, (long long)len, (long long)wanted, (long long)need, (long long)r->job->pages);
+    }
+    return OK;
+}
+
 static Status start_decoder(RowsRun *r)
 {
     const RowsJob *job = r->job;
+    TRY(check_pages(r));
     int64_t        most = r->infer->model->max_positions, longest = r->prompts->longest;
     int64_t        context = job->max_tokens < most - longest ? longest + job->max_tokens : most;
     DecoderOptions options = answer_decoder(&job->sample, job->logprobs, r->progress.rows, context);

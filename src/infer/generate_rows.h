@@ -23,7 +23,7 @@ typedef struct RowsProgress {
     int64_t rows;               /* places */
     int64_t num_lines, written; /* of all; that are taken, or were skipped */
     int64_t tokens, num_bad;    /* of this run; num_bad: lines with an error */
-    int64_t at_once, most_at_once;
+    int64_t at_once, most_at_once, num_preempted;
 } RowsProgress;
 
 typedef struct RowsRun RowsRun;

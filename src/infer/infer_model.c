@@ -1,6 +1,7 @@
 /* Loading for inference. */
 #include "infer/infer_model.h"
 
+#include "infer/row_adapters.h"
 #include "model/weights.h"
 #include "passes/precision.h"
 #include "setup/setup.h"
@@ -10,50 +11,60 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
-static void add_eos(InferModel *infer, int64_t id)
+static void add_eos(Arena *arena, EosIds *eos, int64_t id)
 {
-    for (int i = 0; i < infer->num_eos; i++)
-        if (infer->eos[i] == id) return;
+    for (int i = 0; i < eos->num; i++)
+        if (eos->ids[i] == id) return;
     if (id < 0) return;
-    size_t count = (size_t)infer->num_eos;
+    size_t count = (size_t)eos->num;
     if ((count & (count - 1)) == 0) { /* full at 0, 1, 2, 4, ... */
-        int32_t *grown = arena_array(&infer->arena, int32_t, 2 * count + 1);
-        if (count) memcpy(grown, infer->eos, count * sizeof *grown);
-        infer->eos = grown;
+        int32_t *grown = arena_array(arena, int32_t, 2 * count + 1);
+        if (count) memcpy(grown, eos->ids, count * sizeof *grown);
+        eos->ids = grown;
     }
-    infer->eos[infer->num_eos++] = (int32_t)id;
+    eos->ids[eos->num++] = (int32_t)id;
 }
 
-static void add_eos_of(InferModel *infer, const JsonValue *config)
+static void add_eos_of(Arena *arena, EosIds *eos, const JsonValue *config)
 {
     const JsonValue *value = json_get(config, "eos_token_id");
-    if (value && value->type == JSON_INT) add_eos(infer, value->integer);
+    if (value && value->type == JSON_INT) add_eos(arena, eos, value->integer);
     if (!value || value->type != JSON_ARRAY) return;
     for (uint32_t i = 0; i < value->count; i++)
-        if (value->items[i].type == JSON_INT) add_eos(infer, value->items[i].integer);
+        if (value->items[i].type == JSON_INT) add_eos(arena, eos, value->items[i].integer);
 }
 
-static Status add_eos_of_folder(InferModel *infer, const char *dir)
+static Status add_eos_of_folder(Arena *arena, EosIds *eos, const char *dir)
 {
-    const char *path = arena_printf(&infer->arena, "%s/generation_config.json", dir);
+    const char *path = arena_printf(arena, "%s/generation_config.json", dir);
     Str         text;
     JsonValue   config;
     bool        is_there;
     TRY(file_exists(path, &is_there));
     if (!is_there) return OK;
-    TRY(file_read(&infer->arena, path, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(&infer->arena, path, text.data, text.len, &config));
+    TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
+    TRY(json_parse(arena, path, text.data, text.len, &config));
     TRY(hf_check_token_ids(&config, path));
-    add_eos_of(infer, &config);
+    add_eos_of(arena, eos, &config);
+    return OK;
+}
+
+Status infer_find_eos(const InferModel *infer, const char *adapter, Arena *arena, EosIds *out)
+{
+    *out = (EosIds){0};
+    if (adapter) TRY(add_eos_of_folder(arena, out, adapter));
+    TRY(add_eos_of_folder(arena, out, infer->model->dir));
+    if (!out->num) add_eos_of(arena, out, &infer->model->config);
+    if (infer->tokenizer) add_eos(arena, out, tokenizer_eos_id(infer->tokenizer));
     return OK;
 }
 
 static Status find_eos(InferModel *infer)
 {
-    if (infer->has_adapter) TRY(add_eos_of_folder(infer, infer->adapter.dir));
-    TRY(add_eos_of_folder(infer, infer->model->dir));
-    if (!infer->num_eos) add_eos_of(infer, &infer->model->config);
-    if (infer->tokenizer) add_eos(infer, tokenizer_eos_id(infer->tokenizer));
+    EosIds eos;
+    TRY(infer_find_eos(infer, infer->has_adapter ? infer->adapter.dir : NULL, &infer->arena, &eos));
+    infer->eos = eos.ids;
+    infer->num_eos = eos.num;
     return OK;
 }
 
@@ -136,6 +147,11 @@ Status infer_use_format(InferModel *infer, const char *word)
     return OK;
 }
 
+Status infer_use_cache(InferModel *infer, const char *word)
+{
+    return word ? compile_parse_cache(word, &infer->options.fp8_cache) : OK;
+}
+
 Status infer_use_recipe(InferModel *infer, const char *name)
 {
     if (!name) return OK;
@@ -173,7 +189,8 @@ Status infer_start(InferModel *infer)
     TRY(weights_load(infer->session, infer->model));
     if (!infer->is_told) TRY(weights_tell_requantised(infer->session, infer->model));
     infer->is_told = true;
-    return infer->has_adapter ? weights_load_adapter(infer->session, infer->adapter.dir) : OK;
+    if (infer->has_adapter) TRY(weights_load_adapter(infer->session, infer->adapter.dir));
+    return infer_read_adapters(infer);
 }
 
 static bool serves(const DecoderOptions *has, const DecoderOptions *want)
@@ -184,7 +201,7 @@ static bool serves(const DecoderOptions *has, const DecoderOptions *want)
 
 Status infer_start_decoding(InferModel *infer, const DecoderOptions *options)
 {
-    if (infer->session && serves(&infer->decoding, options)) return OK;
+    if (infer->session && serves(&infer->decoding, options)) return infer_read_adapters(infer);
     infer_want_decoding(infer, options);
     TRY(infer_start(infer));
     infer->decoding = *options;
@@ -196,6 +213,7 @@ void infer_stop(InferModel *infer)
     session_destroy(infer->session);
     infer->session = NULL;
     infer->decoding = (DecoderOptions){0};
+    infer->adapters_are_read = false;
 }
 
 void infer_close(InferModel *infer)
@@ -205,6 +223,7 @@ void infer_close(InferModel *infer)
     if (infer->tokenizer) tokenizer_destroy(infer->tokenizer);
     if (infer->device) infer->device->api->destroy(infer->device);
     hf_model_close(infer->model);
+    arena_deinit(&infer->adapters_arena);
     arena_deinit(&infer->arena);
     *infer = (InferModel){0};
 }

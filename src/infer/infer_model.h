@@ -8,6 +8,24 @@
 #include "run/session.h"
 #include "text/tokenizer.h"
 
+/* Tokens that end a text. */
+typedef struct EosIds {
+    int32_t *ids;
+    int      num;
+} EosIds;
+
+/* An adapter that requests choose by name. */
+typedef struct RowAdapter {
+    const char *name;
+    PeftAdapter peft;
+    EosIds      eos;
+} RowAdapter;
+
+/* NAME is the adapter in folder DIR. */
+typedef struct AdapterName {
+    const char *name, *dir;
+} AdapterName;
+
 typedef struct InferModel {
     Arena             arena;
     HfModel          *model;
@@ -24,6 +42,10 @@ typedef struct InferModel {
     Session          *session;  /* NULL until infer_start */
     DecoderOptions    decoding; /* what infer_start_decoding started the session for; rows 0: it is another */
     bool              is_told;  /* what of the folder isn't taken as it is (hf_model_tell) */
+    Arena             adapters_arena;
+    RowAdapter       *row_adapters; /* DecodeRequest.adapter is an index of it, from 1 */
+    int               num_row_adapters;
+    bool              adapters_are_read; /* the session has their weights */
 } InferModel;
 
 /* Opens config, adapter and tokenizer. dir: a model folder, or an adapter folder whose adapter_config.json names its base.
@@ -37,11 +59,23 @@ NODISCARD Status infer_use_dtype(InferModel *infer, const char *name);
 /* What infer->options are of the model and adapter alone; infer_open does it. */
 void infer_set_options(InferModel *infer);
 
-/* Quantises the frozen matrices as --qlora says, in place of what the adapter's folder says. NULL: nothing is said. */
+/* Keeps the matrices of blocks in the format of that name (passes/quantise.h), or as numbers (none), in place of what the folders say.
+ * NULL: nothing is said. */
 NODISCARD Status infer_use_format(InferModel *infer, const char *word);
+
+/* Keeps keys and values of the KV cache in e4m3 (fp8), or in the model's dtype (auto). NULL: nothing is said. */
+NODISCARD Status infer_use_cache(InferModel *infer, const char *word);
 
 /* Products as the recipe of that name has them, each operand with a scale of its own: there are no earlier steps. NULL: nothing is said. */
 NODISCARD Status infer_use_recipe(InferModel *infer, const char *name);
+
+/* The end-of-text tokens of the model with this adapter's folder, or NULL, in the arena. */
+NODISCARD Status infer_find_eos(const InferModel *infer, const char *adapter, Arena *arena, EosIds *out);
+
+/* The adapters that requests choose among, in place of those before; ERR_INVALID where the model has one that all have, or a name is empty
+ * or there twice. Their folders are read again, and the session is kept where the new ones fit it. The tokenizer is the model's: an adapter
+ * with another one is refused. infer_use_format comes before. */
+NODISCARD Status infer_use_adapters(InferModel *infer, const AdapterName *names, int count);
 
 /* Asks for what generates after a prompt of so many tokens, cache_len with it, in place of other programs. */
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len);

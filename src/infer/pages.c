@@ -1,5 +1,6 @@
-/* See pages.h. A name is the serial number of the page before and the tokens; a page gets a new serial whenever it is taken, so that names
- * behind a forgotten page are never found again. Pages that nobody holds stand in a list, the longest unheld one first. */
+/* See pages.h. A name is the serial number of the page before, or of the kind, and the tokens; a page gets a new serial whenever it is
+ * taken, so that names behind a forgotten page are never found again. Pages that nobody holds stand in a list, the longest unheld one
+ * first. */
 #include "infer/pages.h"
 
 #include "base/hash.h"
@@ -47,6 +48,7 @@ Pages *pages_create(int64_t count, int64_t page_len)
     Pages *p = calloc_or_end(1, sizeof *p);
     p->count = count;
     p->len = page_len;
+    p->serials = INT32_MAX; /* numbers up to it stand for kinds */
     for (p->num_buckets = 16; p->num_buckets < 2 * count;) p->num_buckets *= 2;
     p->page = calloc_or_end((size_t)count + 1, sizeof *p->page);
     p->tokens = calloc_or_end((size_t)((count + 1) * page_len), sizeof *p->tokens);
@@ -104,20 +106,25 @@ void pages_drop(Pages *p, int32_t page)
     if (!--p->page[page].holders) list_add(p, page);
 }
 
-int32_t pages_find(const Pages *p, int32_t before, const int32_t *tokens)
+static uint64_t serial_of(const Pages *p, PageBefore before)
 {
-    uint64_t serial = before ? p->page[before].serial : 0;
+    return before.page ? p->page[before.page].serial : (uint64_t)before.kind;
+}
+
+int32_t pages_find(const Pages *p, PageBefore before, const int32_t *tokens)
+{
+    uint64_t serial = serial_of(p, before);
     int32_t  page = *bucket_of(p, serial, tokens);
     while (page && (p->page[page].before != serial || memcmp(p->tokens + page * p->len, tokens, (size_t)p->len * sizeof *tokens) != 0))
         page = p->page[page].same;
     return page;
 }
 
-void pages_name(Pages *p, int32_t page, int32_t before, const int32_t *tokens)
+void pages_name(Pages *p, int32_t page, PageBefore before, const int32_t *tokens)
 {
     Page *own = &p->page[page];
     if (own->is_named || pages_find(p, before, tokens)) return;
-    own->before = before ? p->page[before].serial : 0;
+    own->before = serial_of(p, before);
     int32_t *at = bucket_of(p, own->before, tokens);
     memcpy(p->tokens + page * p->len, tokens, (size_t)p->len * sizeof *tokens);
     own->same = *at;

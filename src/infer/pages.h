@@ -16,7 +16,12 @@ int32_t pages_take(Pages *pages);               /* one that nobody holds, whose 
 void    pages_hold(Pages *pages, int32_t page); /* once more */
 void    pages_drop(Pages *pages, int32_t page); /* one that was taken or held */
 
-/* The page with these tokens behind page `before` (0: at the beginning); 0: there is none. */
-int32_t pages_find(const Pages *pages, int32_t before, const int32_t *tokens);
+/* What a page stands behind: page `page`, or, 0, it is the first one of a sequence. Sequences of several kinds share none. */
+typedef struct PageBefore {
+    int32_t page, kind; /* kind: at least 0 */
+} PageBefore;
+
+/* The page with these tokens there; 0: there is none. */
+int32_t pages_find(const Pages *pages, PageBefore before, const int32_t *tokens);
 /* A taken page holds these tokens from now on. Where another page has them already, that one keeps the name. */
-void pages_name(Pages *pages, int32_t page, int32_t before, const int32_t *tokens);
+void pages_name(Pages *pages, int32_t page, PageBefore before, const int32_t *tokens);

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "data/record.h"
 #include "infer/chat.h"
+#include "infer/row_adapters.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +87,16 @@ static Status encode_field(PromptReader *r, const JsonValue *value)
     return prompt ? encode_prompt(r, prompt) : encode_messages(r, value);
 }
 
+/* null says: none of them. */
+static Status find_adapter(const PromptReader *r, const JsonValue *name, PromptRow *row)
+{
+    if (!name || name->type == JSON_NULL) return OK;
+    FAIL_IF(name->type != JSON_STRING, ERR_INVALID, "adapter is %s; expected a name, or null", json_type_name(name->type));
+    TRY(infer_find_adapter(r->infer, name->string, &row->adapter));
+    row->adapter++;
+    return OK;
+}
+
 static Status encode_row(PromptReader *r, const JsonValue *value, PromptRow *row)
 {
     const JsonValue *id = value->type == JSON_OBJECT ? json_get(value, "id") : NULL;
@@ -97,6 +108,7 @@ static Status encode_row(PromptReader *r, const JsonValue *value, PromptRow *row
         strbuf_deinit(&text);
     }
     TRY(encode_field(r, value));
+    TRY(find_adapter(r, json_get(value, "adapter"), row));
     TRY(infer_check_ids(r->infer, &r->out->ids, row->first));
     row->num = r->out->ids.len - row->first;
     FAIL_IF(!row->num, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a text to go on from");
@@ -135,6 +147,7 @@ static void sum_up(PromptFile *out)
         if ((int64_t)row->num > out->longest) out->longest = (int64_t)row->num;
         out->hash = hash_bytes(shape, sizeof shape, out->hash);
         out->hash = hash_bytes(id, strlen(id), out->hash);
+        if (row->adapter) out->hash = hash_bytes(&row->adapter, sizeof row->adapter, out->hash);
         out->hash = hash_bytes(out->ids.data + row->first, row->num * sizeof *out->ids.data, out->hash);
     }
 }

@@ -1,4 +1,5 @@
-/* Prompts of a file of JSON Lines: {"prompt": TEXT}, {"messages": [...], "tools": [...]} or {"ids": [...]}, and perhaps "id", a line. */
+/* Prompts of a file of JSON Lines: {"prompt": TEXT}, {"messages": [...], "tools": [...]} or {"ids": [...]}, and perhaps "id" and "adapter",
+ * a line. */
 #pragma once
 
 #include "infer/infer_model.h"
@@ -7,6 +8,7 @@ typedef struct PromptRow {
     int64_t     index;      /* of its line, from 0 */
     size_t      first, num; /* its tokens, in PromptFile */
     const char *id;         /* JSON; NULL: the row has none */
+    int         adapter;    /* as DecodeRequest.adapter */
     const char *error;      /* why nothing can be generated after it; NULL: it is fine */
 } PromptRow;
 

@@ -24,6 +24,7 @@ typedef struct KernelArgs {
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
     bool              rows_alone; /* a row's result has the same bits whatever rows are beside it */
+    uint32_t          constant;   /* bit k: nothing of the program writes in[k]: it may be read before the launches in front have ended */
     ThreadPool       *pool;       /* CPU */
     Comm             *comm;       /* CPU: the ranks that collectives are of; NULL: one rank */
     void             *stream;     /* CUDA: cudaStream_t */
@@ -144,6 +145,7 @@ typedef enum InputHolds {
 typedef struct CacheShape {
     int64_t pages, page_len;
     Value  *starts, *row_pages; /* feeds `starts` and `pages` */
+    bool    fp8;                /* keys and values are kept in e4m3; else in the attention's dtype */
 } CacheShape;
 
 /* One shape the generic test runs. in: dims of each input (ndim 0: absent). */

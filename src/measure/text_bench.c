@@ -4,6 +4,7 @@
 #include "base/philox.h"
 #include "infer/decoder.h"
 #include "measure/random_weights.h"
+#include "model/peft.h"
 #include "ops/ops.h"
 #include "setup/setup.h"
 
@@ -29,14 +30,27 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static void use_adapters(TextBench *b, CompileOptions *options)
+{
+    static const char *const all[] = {"all-linear"};
+    LoraOptions             *adapters = arena_array(&b->arena, LoraOptions, b->options.adapters + 1);
+    for (int i = 0; i < b->options.adapters; i++)
+        adapters[i] = (LoraOptions){.enabled = true, .r = 16, .alpha = 16, .targets = all, .num_targets = 1};
+    options->row_adapters = adapters;
+    options->num_row_adapters = b->options.adapters;
+}
+
 static Status open_bench(TextBench *b)
 {
     const TextBenchOptions *o = &b->options;
     CompileOptions          options = compile_defaults();
+    use_adapters(b, &options);
     TRY(hf_model_open(&b->arena, o->model, &b->model));
     TRY(device_open(o->device, 0, o->threads, &b->device));
     options.model_dtype = options.master_dtype = o->dtype == DT_COUNT ? b->model->dtype : o->dtype;
     options.train_base = false;
+    if (o->format) TRY(peft_parse_base_format(o->format, &options.weight_format));
+    if (o->kv) TRY(compile_parse_cache(o->kv, &options.fp8_cache));
     FAIL_IF(o->prompt + o->tokens > b->model->max_positions, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
             (long long)(o->prompt + o->tokens), (long long)b->model->max_positions);
     decoder_want(&options, &(DecoderOptions){.rows = o->rows, .context = o->prompt + o->tokens + 1, .prompt = o->prompt}, 0);
@@ -91,7 +105,8 @@ static Status submit_all(TextBench *b)
                                  .max_tokens = o->tokens + 1,
                                  .sample = sample,
                                  .context = b,
-                                 .token = count_token};
+                                 .token = count_token,
+                                 .adapter = o->adapters ? 1 + (int)(row % o->adapters) : 0};
         TRY(decoder_submit(b->decoder, &request, NULL));
     }
     return OK;

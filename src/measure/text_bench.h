@@ -8,7 +8,10 @@
 typedef struct TextBenchOptions {
     const char *model, *device;       /* a folder; as device_open takes it */
     int         threads;              /* 0: all */
+    int         adapters;             /* of rank 16 on all linear layers, which rows have in turn; 0: none */
     DType       dtype;                /* of the weights; DT_COUNT: the model's */
+    const char *format;               /* that the matrices of blocks are kept in (passes/quantise.h); NULL: dtype */
+    const char *kv;                   /* as compile_parse_cache takes it; NULL: auto */
     int64_t     rows, prompt, tokens; /* of each text: tokens of the prompt, tokens that are timed behind it */
     bool        samples;              /* drawn with temperature, top-k and top-p; else the likeliest token */
 } TextBenchOptions;

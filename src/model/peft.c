@@ -115,7 +115,8 @@ Status peft_parse_base_format(const char *word, const WeightFormat **out)
     *out = weight_format_find(word);
     if (*out || strcmp(word, "none") == 0) return OK;
     for (int i = 0; weight_format_at(i); i++) strbuf_printf(&list, ", %s", weight_format_at(i)->name);
-    Status status = status_fail(ERR_INVALID, "there is no format %.100s for a base; expected none%s", word, strbuf_cstr(&list));
+    Status status =
+        status_fail(ERR_INVALID, "there is no format %.100s that weights are quantised to; expected none%s", word, strbuf_cstr(&list));
     strbuf_deinit(&list);
     return status;
 }

@@ -45,6 +45,8 @@ NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapt
 
 /* Loads adapter parameters from a PEFT folder's safetensors. */
 NODISCARD Status weights_load_adapter(Session *session, const char *folder);
+/* The same of the adapters that rows choose among (CompileOptions.row_adapters), in their order. */
+NODISCARD Status weights_load_row_adapters(Session *session, const char *const *folders, int count);
 
 /* The tensors that weights_save writes, to be read one by one as floats. */
 typedef struct WeightList WeightList;

@@ -28,12 +28,25 @@ typedef struct LoraAttrs { /* lora_add, lora_add_bwd */
     int64_t dw_dtype; /* lora_add_bwd: of db */
 } LoraAttrs;
 
-static inline int lora_members(const LoraAttrs *attrs)
+static inline int lora_count(const int64_t rows[LORA_MAX_MEMBERS])
 {
     int count = 0;
-    while (count < LORA_MAX_MEMBERS && attrs->rows[count] > 0) count++;
+    while (count < LORA_MAX_MEMBERS && rows[count] > 0) count++;
     return count;
 }
+
+static inline int lora_members(const LoraAttrs *attrs)
+{
+    return lora_count(attrs->rows);
+}
+
+/* Adapters that rows choose among, each with the members above: for member m adapter a has rank ranks[m n + a] of n adapters, 0 where it
+ * doesn't adapt that layer, and scale scales[m n + a]. */
+enum { LORA_MOST_ADAPTERS = 64 };
+typedef struct LoraRowsAttrs {
+    int64_t  rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS];
+    AttrList ranks, scales;
+} LoraRowsAttrs;
 
 typedef struct CastAttrs {
     int64_t dtype; /* of the result; 0: the operand's */

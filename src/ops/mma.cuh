@@ -18,18 +18,29 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-static __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const bf16 *p)
+/* address: of shared memory */
+static __device__ __forceinline__ void ldmatrix_at(uint32_t (&r)[4], uint32_t address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(p)));
+                 : "r"(address));
+}
+
+static __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const bf16 *p)
+{
+    ldmatrix_at(r, shared_address(p));
+}
+
+static __device__ __forceinline__ void ldmatrix_trans_at(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
 }
 
 static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const bf16 *p)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(p)));
+    ldmatrix_trans_at(r, shared_address(p));
 }
 
 static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)

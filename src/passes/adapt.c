@@ -1,6 +1,6 @@
 /* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA
  * (Kalajdzievski 2023) alpha / sqrt(r). The base is frozen: the passes after this one see parameters that aren't trained,
- * and nothing else. */
+ * and nothing else. Where rows choose among several adapters, the A of all are one matrix, and op lora_rows adds each row's own. */
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -98,6 +98,94 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     return OK;
 }
 
+/* ---- adapters that rows choose among ---- */
+
+enum { RANK_MULTIPLE = 8 }; /* kernels read pairs of bf16, or more */
+
+/* Room for each adapter's rank: the same in all layers, so that those of one input become one op (fuse). */
+static int64_t rank_room(const CompileOptions *options)
+{
+    int64_t most = 0;
+    for (int a = 0; a < options->num_row_adapters; a++) {
+        const LoraOptions *lora = &options->row_adapters[a];
+        if (!lora->num_modules && lora->r > most) most = lora->r;
+        for (int i = 0; i < lora->num_modules; i++)
+            if (lora->modules[i].r > most) most = lora->modules[i].r;
+    }
+    return (most + RANK_MULTIPLE - 1) / RANK_MULTIPLE * RANK_MULTIPLE;
+}
+
+/* Of each adapter, 0 where it doesn't adapt the weight. False: none does. */
+static bool find_ranks(const PassContext *context, const Param *param, LoraRowsAttrs *attrs)
+{
+    const CompileOptions *options = context->options;
+    bool                  is_adapted = false;
+    attrs->ranks.count = attrs->scales.count = options->num_row_adapters;
+    for (int a = 0; a < options->num_row_adapters; a++) {
+        const LoraOptions *lora = &options->row_adapters[a];
+        LoraModule         own = {.r = lora->r, .alpha = lora->alpha};
+        if (!is_target(lora, param, arena_alloc(context->arena, (size_t)lora->num_targets + 1))) continue;
+        if (lora->num_modules) own = *lora_find_module(lora, param->module);
+        attrs->ranks.values[a] = (double)own.r;
+        attrs->scales.values[a] = lora_scale(lora, own.r, own.alpha);
+        is_adapted = true;
+    }
+    return is_adapted;
+}
+
+/* Which adapter each row has. A layer whose rows aren't the program's, as those sorted by expert, has rows of other sequences. */
+static Status row_adapters(const PassContext *context, Graph *graph, const Node *linear, Value **out)
+{
+    const ProgramSpec *spec = &context->program->spec;
+    const TensorType  *x = &linear->in[0]->type;
+    char               text[64];
+    FAIL_IF(x->ndim != 3 || x->dim[0] != spec->batch || (x->dim[1] != spec->seq && x->dim[1] != 1), ERR_UNSUPPORTED,
+            "%s reads %s, which aren't the rows of the batch: adapters that rows choose need that; decode with one adapter at a time",
+            linear->in[1]->param->module, type_text(x, text));
+    *out = graph_find(graph, feed_info(FEED_ADAPTERS)->name);
+    if (!*out) *out = graph_add_feed(graph, FEED_ADAPTERS, spec->batch, 1);
+    return OK;
+}
+
+static Status wrap_rows(const PassContext *context, Graph *graph, Node *linear)
+{
+    Value         *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *adapters;
+    LoraRowsAttrs *attrs = arena_new(context->arena, LoraRowsAttrs);
+    int64_t        r = rank_room(context->options), count = context->options->num_row_adapters;
+    if (!find_ranks(context, w->param, attrs)) return OK;
+    attrs->rows[0] = w->type.dim[0];
+    TRY(row_adapters(context, graph, linear, &adapters));
+    Value *a = add_adapter(graph, w->param, PEFT_A, count * r, type_cols(&w->type), INIT_UNIFORM);
+    Value *b = add_adapter(graph, w->param, PEFT_B, count * w->type.dim[0], r, INIT_ZEROS);
+    Node  *after = linear->next, *node;
+    graph->cursor = after;
+    graph->layer = linear->layer;
+    graph->part = linear->part;
+    Value *down_in[] = {x, a};
+    TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", y->name), down_in, 2, ~0u, &node));
+    Value *up_in[] = {y, node->out[0], b, adapters};
+    TRY(graph_add_node(graph, &op_lora_rows, attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 4, ~0u, &node));
+    graph->cursor = NULL;
+    graph_replace_uses(graph, y, node->out[0], after);
+    node_set_input(node, 0, y);
+    return OK;
+}
+
+/* Rows of programs without a cache have no adapter. */
+static Status adapt_rows(const PassContext *context, Graph *graph)
+{
+    FAIL_IF(context->options->lora.enabled, ERR_INTERNAL, "adapters that rows choose stand beside one that all have");
+    FAIL_IF(context->options->num_row_adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "%d adapters; expected at most %d",
+            context->options->num_row_adapters, LORA_MOST_ADAPTERS);
+    for (Node *node = graph->first, *next; node && context->program->spec.entry->is_cached; node = next) {
+        next = node->next;
+        if (node->op == &op_linear && node->in[1]->param) TRY(wrap_rows(context, graph, node));
+    }
+    return OK;
+}
+
+/* ---- the pass ---- */
+
 static Status unmatched(const Graph *graph, const char *target)
 {
     StrBuf      known = {0};
@@ -124,6 +212,7 @@ static Status unmatched(const Graph *graph, const char *target)
 Status pass_adapt(PassContext *context, Graph **graph)
 {
     const LoraOptions *lora = &context->options->lora;
+    if (context->options->num_row_adapters) return adapt_rows(context, *graph);
     if (!lora->enabled) return OK;
     FAIL_IF(lora->r < 1, ERR_INVALID, "lora_rank: %lld; expected at least 1", (long long)lora->r);
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "lora_dropout: %g; expected 0 <= p < 1", lora->dropout);

@@ -40,6 +40,7 @@ static const struct {
     {"chunk_bytes", KIND_INT, offsetof(CompileOptions, chunk_bytes)},
     {"fp32_grads", KIND_BOOL, offsetof(CompileOptions, fp32_grads)},
     {"fp8_amax_history", KIND_INT, offsetof(CompileOptions, precision.amax_history)},
+    {"fp8_cache", KIND_BOOL, offsetof(CompileOptions, fp8_cache)},
     {"fp8_own_scales", KIND_BOOL, offsetof(CompileOptions, precision.own_scales)},
     {"gradient_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.backward)},
     {"head_bias", KIND_BOOL, offsetof(CompileOptions, head.has_bias)},

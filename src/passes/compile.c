@@ -76,6 +76,7 @@ Status plan_start(Arena *arena, const CompileOptions *options, Device *device, P
     plan->cache_len = options->cache_len;
     plan->choices = options->sampling.vocab;
     plan->cache_pages = compile_cache_pages(options);
+    plan->row_adapters = options->num_row_adapters;
     plan->rank = options->rank;
     plan->world = options->world;
     TRY(device->api->facts(device, &plan->facts));

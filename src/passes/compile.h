@@ -95,25 +95,28 @@ enum { MOST_NARROW_SUMS = 64 };
 typedef struct CompileOptions {
     ProgramSpec programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of an entry differ in shape */
     int         num_programs;
-    int64_t     cache_len;    /* most tokens of a row of the KV cache */
-    int64_t     cache_pages;  /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
-    SamplingOptions sampling; /* of programs that choose tokens */
-    HeadOptions     head;     /* of compile_head */
-    DType           model_dtype;  /* parameters and activations */
-    bool            fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
-    DType           master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
-    DType           moment_dtype;
-    bool            master_weights;
-    uint32_t        recompute;   /* bit per Part */
-    uint32_t        no_fuse;     /* bit per Fusion: switched off */
-    int64_t         micro_steps; /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
-    uint32_t        offload;     /* bit per Offload */
-    int64_t         piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
-    LoraOptions     lora;
-    int             rank, world; /* of so many ranks that train one model this one is compiled for */
-    int             zero_level;  /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
-    int64_t         whole_bytes; /* weights of fewer bytes stay whole on each rank */
-    int64_t         chunk_bytes; /* of weights or gradients that cross between ranks at once, where there is a choice; 0: by the links */
+    int64_t     cache_len;   /* most tokens of a row of the KV cache */
+    int64_t     cache_pages; /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
+    bool        fp8_cache;   /* it is kept in e4m3; else in model_dtype */
+    SamplingOptions    sampling;     /* of programs that choose tokens */
+    HeadOptions        head;         /* of compile_head */
+    DType              model_dtype;  /* parameters and activations */
+    bool               fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
+    DType              master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
+    DType              moment_dtype;
+    bool               master_weights;
+    uint32_t           recompute;   /* bit per Part */
+    uint32_t           no_fuse;     /* bit per Fusion: switched off */
+    int64_t            micro_steps; /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
+    uint32_t           offload;     /* bit per Offload */
+    int64_t            piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
+    LoraOptions        lora;
+    const LoraOptions *row_adapters; /* in place of lora: of these adapters rows of programs with a cache choose one, or none, by a feed */
+    int                num_row_adapters;
+    int                rank, world; /* of so many ranks that train one model this one is compiled for */
+    int                zero_level;  /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
+    int64_t            whole_bytes; /* weights of fewer bytes stay whole on each rank */
+    int64_t            chunk_bytes; /* of weights or gradients that cross between ranks at once, where there is a choice; 0: by the links */
     const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
     const void      *keeps_format_model;
@@ -154,6 +157,9 @@ const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entr
 int64_t compile_row_pages(const CompileOptions *options);
 int64_t compile_cache_rows(const CompileOptions *options);
 int64_t compile_cache_pages(const CompileOptions *options);
+
+/* What the KV cache is kept in, of a word: fp8, or auto for model_dtype. */
+NODISCARD Status compile_parse_cache(const char *word, bool *out_fp8);
 
 /* An input of the model's own that is an index is less than this everywhere; INT64_MAX: nothing looks it up. */
 int64_t compile_index_bound(const Plan *plan, const char *input);

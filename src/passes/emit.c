@@ -16,7 +16,34 @@ static void views_of(Arena *arena, Value *const *values, int count, TensorView *
         if (values[i]) (*out)[i].type = values[i]->type;
 }
 
-static Status emit_node(PassContext *context, Node *node, Launch *launch)
+static const Value *memory_of(const Value *value)
+{
+    while (value->storage) value = value->storage;
+    return value;
+}
+
+/* By value: whether a node of each run writes its memory, or gives it another shape. */
+static uint8_t *find_written(Arena *arena, const Graph *graph)
+{
+    uint8_t *written = arena_array(arena, uint8_t, graph->num_values + 1);
+    for (int i = 0; i < graph->num_values; i++)
+        if (graph->values[i]->producer && !(graph->values[i]->producer->flags & NODE_ONCE)) written[memory_of(graph->values[i])->id] = 1;
+    return written;
+}
+
+/* Bit k: input k is a weight, a constant or from outside, as it is before the program begins. */
+static uint32_t constant_inputs(const Node *node, const uint8_t *written)
+{
+    uint32_t mask = 0;
+    for (int k = 0; k < node->num_in && k < 32; k++) {
+        const Value *memory = node->in[k] ? memory_of(node->in[k]) : NULL;
+        if (memory && (memory->kind == VALUE_PARAM || memory->kind == VALUE_CONST || memory->kind == VALUE_INPUT) && !written[memory->id])
+            mask |= 1u << k;
+    }
+    return mask;
+}
+
+static Status emit_node(PassContext *context, Node *node, const uint8_t *written, Launch *launch)
 {
     Program *program = context->program;
     *launch = (Launch){.node = node, .stream = node->stream};
@@ -30,6 +57,7 @@ static Status emit_node(PassContext *context, Node *node, Launch *launch)
     launch->args.attrs = node->attrs;
     launch->args.accumulate = node_accumulate_mask(node);
     launch->args.rows_alone = (node->flags & NODE_ROWS_ALONE) != 0;
+    launch->args.constant = constant_inputs(node, written);
     launch->args.workspace_bytes = launch->kernel.workspace_bytes;
     if (node->flags & NODE_ONCE) return OK;
     OpCost cost = launch_cost(launch);
@@ -58,6 +86,7 @@ Status pass_emit(PassContext *context, Graph **graph)
 {
     Program     *program = context->program;
     const Order *order = order_make(context->arena, *graph);
+    uint8_t     *written = find_written(context->arena, *graph);
     int          count = 0;
     for (const Node *node = (*graph)->first; node; node = node->next) count += !(node->op->flags & OP_VIEW);
     program->launches = arena_array(context->arena, Launch, count + 1);
@@ -66,7 +95,7 @@ Status pass_emit(PassContext *context, Graph **graph)
         if (node->op->flags & OP_VIEW) continue;
         bool    once = (node->flags & NODE_ONCE) != 0;
         Launch *launch = once ? &program->once[program->num_once++] : &program->launches[program->num_launches++];
-        TRY(emit_node(context, node, launch));
+        TRY(emit_node(context, node, written, launch));
         if (!once) memcpy(launch->wait, order_wait(order, program->num_launches - 1), sizeof launch->wait);
         if (!program->scratch || program->scratch[node->id] < 0) plan_workspace(context->plan, launch);
     }

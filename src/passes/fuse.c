@@ -53,6 +53,7 @@ static bool is_plain_once(const Value *w)
 static bool match_projection(Value *out, Projection *p)
 {
     *p = (Projection){.out = out, .lora = producer_is(out, &op_linear_add)};
+    if (!p->lora) p->lora = producer_is(out, &op_lora_rows);
     Value *plain = p->lora ? p->lora->in[0] : out;
     p->linear = producer_is(plain, &op_linear);
     if (!p->linear || !read_once(out) || !read_once(plain)) return false;
@@ -100,6 +101,23 @@ static Value *pack_inputs(Graph *graph, const Projection *p, int count, int inpu
     return pack_params(graph, members, count);
 }
 
+/* Emits the LoRA add again, onto y, its columns `col` further. */
+static Status add_again(Graph *graph, const Node *add, int64_t col, const char *name, Value **y)
+{
+    LinearAttrs   attrs;
+    LoraRowsAttrs rows;
+    bool          is_rows = add->op == &op_lora_rows;
+    Value        *in[NODE_MAX_IN];
+    Node         *node;
+    memcpy(is_rows ? (void *)&rows : &attrs, add->attrs, add->op->attrs_size);
+    *(is_rows ? &rows.col[0] : &attrs.col) += col;
+    memcpy(in, add->in, sizeof *in * (size_t)add->num_in);
+    in[0] = *y;
+    TRY(graph_add_node(graph, add->op, is_rows ? (void *)&rows : &attrs, name, in, add->num_in, ~0u, &node));
+    *y = node->out[0];
+    return OK;
+}
+
 /* Emits at the cursor the packed GEMM and the LoRA adds onto its columns; the old nodes go once nothing reads them. */
 static Status pack_projections(Graph *graph, const Projection *p, int count, Value **out)
 {
@@ -113,14 +131,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
     *out = node->out[0];
     int64_t col = 0;
     for (int i = 0; i < count; i++) {
-        if (p[i].lora) {
-            LinearAttrs attrs = *(const LinearAttrs *)p[i].lora->attrs;
-            Value      *add_in[] = {*out, p[i].lora->in[1], p[i].lora->in[2]};
-            attrs.col += col;
-            TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.packed", p[i].out->name), add_in, 3, ~0u,
-                               &node));
-            *out = node->out[0];
-        }
+        if (p[i].lora) TRY(add_again(graph, p[i].lora, col, arena_printf(graph->arena, "%s.packed", p[i].out->name), out));
         col += p[i].linear->in[1]->type.dim[0];
     }
     for (int i = 0; i < count; i++) value_take_hint(*out, p[i].out);
@@ -225,17 +236,36 @@ typedef struct Adapters { /* of one result, in the order of their adds */
     Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
 } Adapters;
 
+/* Columns of an add of one member. */
+static void add_columns(const Node *add, int64_t *first, int64_t *rows)
+{
+    bool is_rows = add->op == &op_lora_rows;
+    *first = is_rows ? ((const LoraRowsAttrs *)add->attrs)->col[0] : ((const LinearAttrs *)add->attrs)->col;
+    *rows = is_rows ? ((const LoraRowsAttrs *)add->attrs)->rows[0] : add->in[2]->type.dim[0];
+}
+
+/* Whether two adds onto one result differ in nothing but what is a member's own. */
+static bool are_alike(const Node *a, const Node *b)
+{
+    if (a->op != b->op) return false;
+    if (a->op == &op_linear_add) return ((const LinearAttrs *)a->attrs)->alpha == ((const LinearAttrs *)b->attrs)->alpha;
+    const LoraRowsAttrs *x = a->attrs, *y = b->attrs;
+    return a->in[3] == b->in[3] && x->ranks.count == y->ranks.count && !x->rows[1] && !y->rows[1];
+}
+
 /* Puts `add` first in the list: in the chain it stands before those already there. */
 static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);
     if (!down || down->in[2] || !read_once(add->in[1]) || !is_plain_once(down->in[1]) || !is_plain_once(add->in[2])) return false;
     if (a->count) {
-        const Node        *last_down = a->down[0], *last = a->add[0];
-        const LinearAttrs *mine = add->attrs, *its = last->attrs;
-        const TensorType  *type = &last_down->in[1]->type, *up = &last->in[2]->type;
-        if (!read_once(add->out[0]) || down->in[0] != last_down->in[0] || mine->alpha != its->alpha ||
-            !type_equal(&down->in[1]->type, type) || add->in[2]->type.dtype != up->dtype || mine->col + add->in[2]->type.dim[0] > its->col)
+        const Node       *last_down = a->down[0], *last = a->add[0];
+        const TensorType *type = &last_down->in[1]->type, *up = &last->in[2]->type;
+        int64_t           col, rows, next, next_rows;
+        add_columns(add, &col, &rows);
+        add_columns(last, &next, &next_rows);
+        if (!read_once(add->out[0]) || down->in[0] != last_down->in[0] || !are_alike(add, last) || !type_equal(&down->in[1]->type, type) ||
+            add->in[2]->type.dtype != up->dtype || col + rows > next)
             return false;
     }
     memmove(a->add + 1, a->add, sizeof *a->add * (size_t)a->count);
@@ -251,7 +281,7 @@ static bool goes_on(const Node *add)
 {
     if (!read_once(add->out[0])) return false;
     const Use *use = add->out[0]->first_use;
-    return use->node && use->node->op == &op_linear_add && use->index == 0;
+    return use->node && use->node->op == add->op && use->index == 0;
 }
 
 /* h of all members by one GEMM over their A, packed; one member's is there already. */
@@ -273,26 +303,51 @@ static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value *
     return OK;
 }
 
+static LoraAttrs lora_attrs(const Adapters *a)
+{
+    LoraAttrs attrs = {.alpha = ((const LinearAttrs *)a->add[0]->attrs)->alpha};
+    for (int m = 0; m < a->count; m++) add_columns(a->add[m], &attrs.col[m], &attrs.rows[m]);
+    return attrs;
+}
+
+/* Ranks and scales of the members, one after the other. */
+static void append_list(AttrList *list, const AttrList *more)
+{
+    memcpy(list->values + list->count, more->values, (size_t)more->count * sizeof *more->values);
+    list->count += more->count;
+}
+
+static LoraRowsAttrs lora_rows_attrs(const Adapters *a)
+{
+    LoraRowsAttrs attrs = {0};
+    for (int m = 0; m < a->count; m++) {
+        const LoraRowsAttrs *own = a->add[m]->attrs;
+        add_columns(a->add[m], &attrs.col[m], &attrs.rows[m]);
+        append_list(&attrs.ranks, &own->ranks);
+        append_list(&attrs.scales, &own->scales);
+    }
+    return attrs;
+}
+
 static Status fuse_lora(Graph *graph, Node *last, bool *fired)
 {
     Adapters a = {0};
-    if (last->op != &op_linear_add || goes_on(last)) return OK;
-    for (Node *add = last; add && a.count < LORA_MAX_MEMBERS; add = producer_is(add->in[0], &op_linear_add))
+    bool     is_rows = last->op == &op_lora_rows;
+    if ((last->op != &op_linear_add && !is_rows) || goes_on(last)) return OK;
+    for (Node *add = last; add && a.count < LORA_MAX_MEMBERS; add = producer_is(add->in[0], last->op))
         if (!match_adapter(add, &a)) break;
-    if (!a.count) return OK;
-    LoraAttrs attrs = {.alpha = ((const LinearAttrs *)last->attrs)->alpha};
-    for (int m = 0; m < a.count; m++) {
-        attrs.rows[m] = a.add[m]->in[2]->type.dim[0];
-        attrs.col[m] = ((const LinearAttrs *)a.add[m]->attrs)->col;
-    }
-    Value *in[3] = {a.add[0]->in[0]};
-    Node  *node;
+    if (!a.count || (is_rows && a.count == 1)) return OK;
+    LoraAttrs     attrs = is_rows ? (LoraAttrs){0} : lora_attrs(&a);
+    LoraRowsAttrs rows = is_rows ? lora_rows_attrs(&a) : (LoraRowsAttrs){0};
+    Value        *in[4] = {a.add[0]->in[0], [3] = is_rows ? last->in[3] : NULL};
+    Node         *node;
     graph->cursor = last;
     graph->layer = last->layer;
     graph->part = last->part;
     graph->source = last->source;
     TRY(stack_down(graph, &a, &in[1], &in[2]));
-    TRY(graph_add_node(graph, &op_lora_add, &attrs, arena_printf(graph->arena, "%s.adapted", in[0]->name), in, 3, ~0u, &node));
+    TRY(graph_add_node(graph, is_rows ? &op_lora_rows : &op_lora_add, is_rows ? (void *)&rows : &attrs,
+                       arena_printf(graph->arena, "%s.adapted", in[0]->name), in, is_rows ? 4 : 3, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, last->out[0], node->out[0], last);
     graph_remove_node(graph, last);

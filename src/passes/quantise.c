@@ -3,12 +3,16 @@
  * program makes the codes of what arrives.
  *
  * The parameter's own value becomes its codes: where it lies in a packed one stays as it is, and so one node makes all members of a packed
- * one. Each is quantised by itself, with blocks of its own. */
+ * one. Each is quantised by itself, with blocks of its own.
+ *
+ * Where a format has a product by its codes, and there are no gradients, that takes the place of the layer's product. */
 #include "passes/quantise.h"
 
 #include "ops/attrs.h"
+#include "ops/lowbit/fp8_tiles.h"
 #include "ops/lowbit/nf4.h"
 #include "ops/ops.h"
+#include "ops/products/coded_linear.h"
 #include "passes/pass.h"
 
 #include <string.h>
@@ -19,10 +23,12 @@ static const Nf4QuantiseAttrs nf4_once = {.once = true};
 static const Nvfp4Attrs four_over_six = {.four_six = true};
 
 static const WeightFormat formats[] = {
-    {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}},
-    {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}},
-    {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}},
-    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}}, /* bitsandbytes without double quantisation */
+    {"nf4", &op_nf4_quantise, &op_nf4_dequantise, NULL, 4, {"codes", "absmax", "nested", "offset"}, NULL},
+    {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}, &op_fp8_tiles_linear},
+    {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}, NULL},
+    {"int8", &op_int8_quantise, &op_int8_dequantise, NULL, 2, {"codes", "scale"}, &op_int8_linear},
+    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}, NULL}, /* bitsandbytes without double quantisation
+                                                                                                  */
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 
@@ -52,6 +58,7 @@ typedef struct Quantise {
     const CompileOptions *options;
     Graph                *graph, *scratch; /* the second is for types of parts alone */
     const WeightFormat   *format;
+    bool                  has_grads;
 } Quantise;
 
 /* The parts of a weight of this type, as the format's op makes them. */
@@ -120,12 +127,79 @@ static void become_codes(const Quantise *q, Value *value, DType dtype)
     graph_rename(q->graph, value, weight_part_name(q->graph->arena, q->format, value->param ? value->param->name : value->name, 0));
 }
 
+static void work_at(const Quantise *q, Node *node, int64_t layer, Part part, const char *source)
+{
+    q->graph->cursor = node;
+    q->graph->layer = layer;
+    q->graph->part = part;
+    q->graph->source = source;
+}
+
+/* A layer's product by codes in place of that by the weight. */
+static Status multiply_codes(const Quantise *q, Node *linear, Value *const *parts)
+{
+    LinearAttrs attrs = {.dtype = DTYPE_TO_ATTR(linear->out[0]->type.dtype)};
+    Value      *in[FORMAT_MAX_PARTS + 2] = {linear->in[0]}, *old = linear->out[0];
+    int         count = q->format->num_parts;
+    Node       *product;
+    for (int k = 0; k < count; k++) in[1 + k] = parts[k];
+    in[1 + count] = linear->in[2];
+    work_at(q, linear, linear->layer, linear->part, linear->source);
+    TRY(graph_add_node(q->graph, q->format->product, &attrs, old->name, in, count + 2, ~0u, &product));
+    if (old->sharing == STORAGE_HOME) value_place_in(product->out[0], old->storage, old->offset);
+    graph_replace_uses(q->graph, old, product->out[0], NULL);
+    graph_remove_node(q->graph, linear);
+    return OK;
+}
+
+/* fp8_tiles_linear has the bits of the weight made again. It is for few rows, which are bound by reading the weight, and takes tiles of the
+ * members that are tiles of the whole. A recipe has a product of its own. */
+static bool tiles_pay(const Quantise *q, const Node *linear, Value *const *weights, int count)
+{
+    if (!q->graph->rows_alone || q->options->precision.forward == DT_E4M3) return false;
+    for (int i = 0; i + 1 < count; i++)
+        if (weights[i]->type.dim[0] % FP8_TILE) return false;
+    return type_rows(&linear->in[0]->type) <= CODED_FEW_ROWS && weights[0]->type.dim[1] % CODED_WHOLE == 0;
+}
+
+/* Whether layers' products are all that reads the weight, and are made by its codes. */
+static bool is_multiplied(const Quantise *q, const Value *whole, Value *const *weights, int count)
+{
+    if (!q->format->product || q->has_grads) return false;
+    for (const Use *use = whole->first_use; use; use = use->next) {
+        if (!use->node || use->node->op != &op_linear || use->index != 1) return false;
+        if (q->format->product == &op_fp8_tiles_linear && !tiles_pay(q, use->node, weights, count)) return false;
+    }
+    return true;
+}
+
+static Status multiply_all(const Quantise *q, const Value *whole, Value *const *parts)
+{
+    Arena *arena = q->graph->arena;
+    int    count = 0;
+    Node **linears = arena_array(arena, Node *, whole->num_uses + 1);
+    for (const Use *use = whole->first_use; use; use = use->next) linears[count++] = use->node;
+    for (int i = 0; i < count; i++) TRY(multiply_codes(q, linears[i], parts));
+    return OK;
+}
+
+/* What reads the weight reads what is made again of its codes. */
+static Status dequantise(const Quantise *q, Value *whole, const DequantiseAttrs *attrs, const char *name, Value *const *parts)
+{
+    Node *reader = first_reader(whole), *node;
+    if (!reader) return OK;
+    work_at(q, reader, whole->layer, PART_NONE, NULL);
+    TRY(graph_add_node(q->graph, q->format->dequantise, attrs, name, parts, q->format->num_parts, ~0u, &node));
+    node->flags |= NODE_AT_USE;
+    graph_replace_uses(q->graph, whole, node->out[0], reader);
+    return OK;
+}
+
 static Status quantise_weights(const Quantise *q, Value *whole, Value *const *weights, int count)
 {
     TensorType      types[DEQUANTISE_MAX_MEMBERS][FORMAT_MAX_PARTS];
     DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(whole->type.dtype)};
     Value          *in[FORMAT_MAX_PARTS] = {whole};
-    Node           *reader = first_reader(whole), *node;
     const char     *name = whole->name;
     for (int i = 0; i < count; i++) {
         Status status = types_of(q, &weights[i]->type, types[i]);
@@ -138,19 +212,14 @@ static Status quantise_weights(const Quantise *q, Value *whole, Value *const *we
     for (int k = 1; k < q->format->num_parts; k++) in[k] = add_part(q, name, weights, types, count, k);
     become_codes(q, whole, types[0][0].dtype);
     for (int i = 0; i < count && count > 1; i++) become_codes(q, weights[i], types[i][0].dtype);
-    if (!reader) return OK;
-    q->graph->cursor = reader;
-    q->graph->layer = whole->layer;
-    TRY(graph_add_node(q->graph, q->format->dequantise, &attrs, name, in, q->format->num_parts, ~0u, &node));
-    node->flags |= NODE_AT_USE;
-    graph_replace_uses(q->graph, whole, node->out[0], reader);
-    return OK;
+    return is_multiplied(q, whole, weights, count) ? multiply_all(q, whole, in) : dequantise(q, whole, &attrs, name, in);
 }
 
 Status pass_quantise(PassContext *context, Graph **graph)
 {
     Quantise q = {.options = context->options, .graph = *graph, .format = context->options->weight_format};
     if (!q.format) return OK;
+    q.has_grads = context->program->spec.entry->has_grads;
     q.scratch = graph_create(context->arena, "parts", op_table, OP_COUNT);
     int num_values = (*graph)->num_values;
     for (int i = 0; i < num_values; i++) {
@@ -158,7 +227,6 @@ Status pass_quantise(PassContext *context, Graph **graph)
         int    count = weights_in(&q, whole, weights);
         if (count) TRY(quantise_weights(&q, whole, weights, count));
     }
-    (*graph)->cursor = NULL;
-    (*graph)->layer = -1;
+    work_at(&q, NULL, -1, PART_NONE, NULL);
     return OK;
 }

@@ -14,6 +14,7 @@ typedef struct WeightFormat {
     const void  *attrs; /* of the first; NULL: its defaults */
     int          num_parts;
     const char  *parts[FORMAT_MAX_PARTS]; /* parameter P has values P.codes, P.absmax, ... */
+    const OpDef *product; /* y = x w^T + bias of x, the parts and bias, for programs without gradients; NULL: the weight is made again */
 } WeightFormat;
 
 /* Format `index` in the order of the table; NULL: there are no more. */

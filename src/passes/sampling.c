@@ -26,9 +26,14 @@ static Status read_next(Graph *graph, Value *slots, Value *next)
 static Status mark_prompt(Graph *graph, const CacheShape *shape, int64_t rows, Value **seen)
 {
     Value *slots = graph_add_feed(graph, FEED_PROMPT_SLOTS, rows, 1);
-    Value *in[] = {graph_find(graph, "tokens"), shape->starts, graph_find(graph, "row"), slots, *seen};
+    Value *in[] = {graph_find(graph, "tokens"),
+                   shape->starts,
+                   graph_find(graph, "row"),
+                   slots,
+                   *seen,
+                   graph_add_feed(graph, FEED_TEXT_STARTS, rows, 1)};
     Node  *node;
-    TRY(graph_add_node(graph, &op_mark_seen, NULL, "seen", in, 5, ~0u, &node));
+    TRY(graph_add_node(graph, &op_mark_seen, NULL, "seen", in, 6, ~0u, &node));
     *seen = node->out[0];
     return OK;
 }

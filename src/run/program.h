@@ -224,6 +224,7 @@ typedef struct Plan {
     int64_t       cache_len;                /* of the programs that generate: most tokens of prompt and text together of a sequence */
     int64_t       choices;                  /* ids below it are chosen; 0: all that the head has */
     int64_t       cache_pages;              /* of the KV cache, the one that is nobody's included */
+    int           row_adapters;             /* that rows of programs with a cache choose among */
     ScaledTensor *scaled;
     int           num_scaled;
     TiledWeight  *tiled;

@@ -7,6 +7,7 @@
 #include "data/tokenize.h"
 #include "files/file.h"
 #include "store/run_record.h"
+#include "train/few_steps.h"
 #include "train/signals.h"
 
 #include <stdio.h>
@@ -451,6 +452,7 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
         unseen, (long long)data->total_steps);
     tell_rows(data, base->seq_len);
     tell_cuts(&data->notes, loader_stats(data->train));
+    few_steps_tell(config, data->train, data->total_steps, &data->notes);
     return OK;
 }
 

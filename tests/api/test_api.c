@@ -92,6 +92,89 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     sg_model_close(model);
 }
 
+/* Each row with its adapter, or none; a text is the same whatever the others have. */
+static void rows_choose_an_adapter(void)
+{
+    static const char rows[] = "{\"ids\": [3, 4, 5], \"adapter\": \"b\"}\n{\"ids\": [3, 4, 5]}\n{\"ids\": [3, 4, 5], \"adapter\": \"a\"}\n";
+    static const char *const plain[] = {"{\"ids\": [3, 4, 5]}\n{\"ids\": [3, 4, 5]}\n{\"ids\": [3, 4, 5]}\n"};
+    static const char *const names[] = {"a", "b"}, *dirs[] = {"tests/fixtures/families/qwen3/adapter", "tests/fixtures/row_adapters/qwen3"};
+    sg_generation            settings = {.size = sizeof settings,
+                                         .max_tokens = 12,
+                                         .logprobs = true,
+                                         .ignore_eos = true,
+                                         .adapter_names = names,
+                                         .adapter_dirs = dirs,
+                                         .num_adapters = 2},
+                  without = settings;
+    sg_model *model;
+    char     *mixed, *alone[3];
+    without.num_adapters = 0;
+    EXPECT_INT(sg_model_open("tests/fixtures/families/qwen3", NULL, "cpu", 1, &model), SG_OK);
+    for (int call = 0; call < 2; call++) {
+        EXPECT_INT(sg_model_generate_rows(model, plain[0], strlen(plain[0]), &without, &alone[1], NULL), SG_OK);
+        EXPECT_INT(sg_model_generate_rows(model, rows, strlen(rows), &settings, &mixed, NULL), SG_OK);
+        for (int a = 0; a < 2; a++) {
+            sg_model *adapted;
+            EXPECT_INT(sg_model_open("tests/fixtures/families/qwen3", dirs[a], "cpu", 1, &adapted), SG_OK);
+            EXPECT_INT(sg_model_generate_rows(adapted, plain[0], strlen(plain[0]), &without, &alone[a ? 0 : 2], NULL), SG_OK);
+            EXPECT_INT(sg_model_generate_rows(adapted, rows, strlen(rows), &settings, &mixed, NULL), SG_INVALID);
+            EXPECT_CONTAINS(sg_message(), "the model was opened with the adapter");
+            sg_model_close(adapted);
+        }
+        const char *line = mixed;
+        for (int i = 0; i < 3; i++) {
+            const char *want = alone[i];
+            for (int k = 0; k < i; k++) want = strchr(want, '\n') + 1;
+            size_t len = (size_t)(strchr(want, '\n') + 1 - want);
+            EXPECT(strncmp(line, want, len) == 0);
+            line += len;
+            sg_free(alone[i]);
+        }
+        sg_free(mixed);
+        /* Other calls are of the model alone. */
+        static const int32_t     ids[] = {3, 4, 5};
+        static const sg_sampling greedy = {0};
+        int32_t                 *base, *again;
+        size_t                   num;
+        EXPECT_INT(sg_model_score(model, "{\"ids\": [1, 2]}", 15, &mixed, NULL), SG_OK);
+        sg_free(mixed);
+        EXPECT_INT(sg_model_generate(model, ids, 3, 12, &greedy, &base, &num), SG_OK);
+        EXPECT_INT(sg_model_generate_rows(model, rows, strlen(rows), &settings, &mixed, NULL), SG_OK);
+        EXPECT_INT(sg_model_generate(model, ids, 3, 12, &greedy, &again, &num), SG_OK);
+        EXPECT(num > 0 && memcmp(base, again, num * sizeof *base) == 0);
+        sg_free(mixed), sg_free(base), sg_free(again);
+    }
+    sg_model_close(model);
+}
+
+/* In few bits the losses are others, though near; what isn't there is refused. */
+static void a_model_is_kept_in_few_bits(void)
+{
+    static const int32_t ids[] = {3, 4, 5, 6, 7, 8};
+    sg_model_options     options = {.size = sizeof options, .device = "cpu", .threads = 1, .dtype = "fp32"};
+    float                plain[5], few[5];
+    sg_model            *model;
+    EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_OK);
+    EXPECT_INT(sg_model_losses(model, ids, 6, plain), SG_OK);
+    sg_model_close(model);
+    for (int k = 0; k < 2; k++) {
+        options.quantization = k ? "int8" : "none";
+        EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_OK);
+        EXPECT_INT(sg_model_losses(model, ids, 6, few), SG_OK);
+        EXPECT((memcmp(plain, few, sizeof plain) == 0) == !k);
+        for (int i = 0; i < 5; i++) EXPECT_NEAR(few[i], plain[i], 0.05);
+        sg_model_close(model);
+    }
+    options.quantization = "int3";
+    EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "there is no format int3 that weights are quantised to; expected none, nf4, ");
+    options.size = 3;
+    EXPECT_INT(sg_model_open_as(under("out"), &options, &model), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "options.size is 3; expected sizeof(sg_model_options)");
+    EXPECT_INT(sg_model_open_as(under("out"), NULL, &model), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "options is NULL");
+}
+
 /* Rows in, lines out; the same after other calls, and beside other rows. */
 static void a_model_makes_texts_of_many_prompts(void)
 {
@@ -134,6 +217,8 @@ static void a_model_makes_texts_of_many_prompts(void)
                    bad.num_biases = 2);
     EXPECT_REFUSED(SG_INVALID, "rows has no rows", "", bad.n = 1);
     EXPECT_REFUSED(SG_NOT_FOUND, "has no chat template", talk, bad.n = 1);
+    EXPECT_REFUSED(SG_INVALID, "rows:1: there is no adapter a: none was given by name", "{\"ids\": [1], \"adapter\": \"a\"}", bad.n = 1);
+    EXPECT_REFUSED(SG_INVALID, "adapter_names is NULL", rows, bad.num_adapters = 1);
     EXPECT_INT(sg_model_generate_rows(model, rows, strlen(rows), NULL, &lines, NULL), SG_INVALID);
     EXPECT_INT(sg_model_generate_rows(NULL, rows, strlen(rows), &settings, &lines, NULL), SG_INVALID);
     sg_model_close(model);
@@ -396,7 +481,9 @@ int main(int argc, char **argv)
 {
     static const TestCase cases[] = {TEST(a_run_plans_trains_and_finishes_once),
                                      TEST(a_model_encodes_evaluates_and_goes_on),
+                                     TEST(a_model_is_kept_in_few_bits),
                                      TEST(a_model_makes_texts_of_many_prompts),
+                                     TEST(rows_choose_an_adapter),
                                      TEST(a_run_writes_its_samples),
                                      TEST(only_training_prints),
                                      TEST(a_conversation_is_rendered_and_masked),

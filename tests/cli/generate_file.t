@@ -89,6 +89,9 @@ longer=(--prompts "$dir/prompts.jsonl" --n 4 --max-tokens 60 --ignore-eos --rows
 start=$EPOCHREALTIME
 run generate "$model" "${longer[@]}" --out "$dir/long.jsonl"
 milliseconds=$(awk "BEGIN { print int(1000 * ($EPOCHREALTIME - $start)) }")
+run generate "$model" "${longer[@]}" --out "$dir/preempted.jsonl" --pages 4
+check "texts are preempted: $(cat "$dir/err")" grep -qE '^[0-9]+ times a text was preempted for want of pages' "$dir/err"
+check "and are the same" cmp "$dir/long.jsonl" "$dir/preempted.jsonl"
 kills=0
 torn=0
 failed_before=$num_failed
@@ -104,7 +107,7 @@ while [ "$kills" -lt "$kills_wanted" ] && [ "$num_failed" = "$failed_before" ]; 
         wait $pid 2> /dev/null
         status=$?
         [ "$status" = 137 ] || break
-        [ ! -e "$dir/killed.jsonl" ] || fail "it has its name before it is complete"
+        [ ! -e "$dir/killed.jsonl" ] || cmp -s "$dir/long.jsonl" "$dir/killed.jsonl" || fail "it has its name before it is complete"
         # As a kill inside of a write leaves it.
         [ $((kills % 3)) = 0 ] && [ -s "$dir/killed.jsonl.part" ] && printf '{"index":5,"sam' >> "$dir/killed.jsonl.part" && torn=$((torn + 1))
     done
@@ -181,6 +184,39 @@ refused "no adapter" 2 "adapter_hash was \"" "and is not given" -- generate "$mo
 cp -r "$dir/adapter1" "$dir/moved"
 run generate "$model" "${flags[@]}" --adapter "$dir/moved" --out "$dir/adapter.jsonl"
 check "a copy of it: $(cat "$dir/err")" grep -qF "complete already" "$dir/err"
+
+# --- rows with adapters of their own
+awk '/./ { sub(/^\{/, NR % 3 == 1 ? "{\"adapter\": \"one\", " : NR % 3 == 2 ? "{\"adapter\": null, " : "{\"adapter\": \"two\", ") } { print }' \
+    "$dir/prompts.jsonl" > "$dir/mixed.jsonl"
+both=(--adapter "one=$dir/adapter1" --adapter "two=$dir/adapter2")
+run generate "$model" "${flags[@]}" --adapter "$dir/adapter2" --out "$dir/adapter2.jsonl"
+run generate "$model" "${flags[@]}" --prompts "$dir/mixed.jsonl" "${both[@]}" --rows 7 --pages 9 --out "$dir/mixed.out"
+check "rows choose, exit $status: $(cat "$dir/err")" [ "$status" = 0 ]
+for k in 0 1 2; do
+    set -- "$dir/adapter.jsonl" "$whole" "$dir/adapter2.jsonl"
+    shift $k
+    awk -v k=$k 'match($0, /[0-9]+/) && substr($0, RSTART, RLENGTH) % 3 == k' "$1"
+done | sort -t: -s -k2n > "$dir/chosen.jsonl"
+check "each as with its adapter alone" cmp "$dir/chosen.jsonl" "$dir/mixed.out"
+check "adapters change texts" [ "$(cmp -s "$whole" "$dir/chosen.jsonl"; echo $?)" = 1 ]
+refused "other adapters" 2 "adapters was [\"one\"" -- generate "$model" "${flags[@]}" --prompts "$dir/mixed.jsonl" --adapter "one=$dir/adapter2" \
+    --adapter "two=$dir/adapter2" --rows 7 --out "$dir/mixed.out"
+refused "an unknown adapter" 2 "mixed.jsonl:3: there is no adapter two; expected one of one" -- generate "$model" "${flags[@]}" --prompts "$dir/mixed.jsonl" \
+    --adapter "one=$dir/adapter1" --out "$dir/x"
+refused "no adapter by name" 2 "mixed.jsonl:1: there is no adapter one: none was given by name (--adapter NAME=DIR)" -- \
+    generate "$model" "${flags[@]}" --prompts "$dir/mixed.jsonl" --adapter "$dir/adapter1" --out "$dir/x"
+echo '{"prompt": "a", "adapter": 3}' > "$dir/number.jsonl"
+refused "a name that is none" 2 "number.jsonl:1: adapter is integer; expected a name, or null" -- generate "$model" --prompts "$dir/number.jsonl" "${both[@]}" \
+    --out "$dir/x"
+refused "several without names" 2 "several adapters need names" -- generate "$model" "${flags[@]}" --adapter "$dir/adapter1" --adapter "$dir/adapter2" --out "$dir/x"
+refused "a name for one prompt" 2 "give the folder alone for one text" -- generate "$model" --prompt a --adapter "one=$dir/adapter1"
+refused "a folder that isn't there" 2 "adapter one: nowhere: there is no such folder" -- generate "$model" "${flags[@]}" --adapter one=nowhere --out "$dir/x"
+cp -r "$dir/adapter1" "$dir/equals=sign"
+(cd "$dir" && "$SUROGATE" generate model "${flags[@]}" --adapter equals=sign --out equals.jsonl) 2> "$dir/err"
+check "a folder whose name has an equals sign: $(cat "$dir/err")" cmp "$dir/adapter.jsonl" "$dir/equals.jsonl"
+cp -r "$dir/adapter1" "$dir/saved"
+sed -i '/modules_to_save/d; 1s/{/{"modules_to_save": ["lm_head"],/' "$dir/saved/adapter_config.json"
+refused "weights of its own" 2 "adapter s: " '"modules_to_save" isn'"'"'t supported' -- generate "$model" "${flags[@]}" --adapter "s=$dir/saved" --out "$dir/x"
 cp "$whole" "$dir/foreign.jsonl"
 refused "a file of someone else" 2 "foreign.jsonl is there already" "choose another --out" -- generate "$model" "${flags[@]}" --out "$dir/foreign.jsonl"
 refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$model" "${flags[@]}" --out "$dir"
@@ -255,5 +291,7 @@ says="exclude each other" no --prompts "$dir/question.jsonl" --out "$dir/x"
 says="nope: there is no such folder" no --adapter nope
 refused "--prompts without --out" 2 "--prompts needs --out FILE" -- generate "$model" --prompts "$dir/question.jsonl"
 refused "--n 0" 2 "--n 0: expected at least 1" -- generate "$model" --prompts "$dir/question.jsonl" --out "$dir/x" --n 0
+refused "--pages" 2 "prompts.jsonl:2: a prompt of " -- generate "$model" "${longer[@]}" --out "$dir/x" --pages 2
+check "of how many: $(cat "$dir/err")" grep -qF 'and up to 60 more need 3 pages of the cache; 2 were given (--pages)' "$dir/err"
 refused "--rows" 2 "--rows -1: expected 1 to 4096" -- generate "$model" --prompts "$dir/question.jsonl" --out "$dir/x" --rows -1
 finish

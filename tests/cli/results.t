@@ -93,6 +93,13 @@ for words in "--dtype fp8" "--hidden int8" "--strategy beam" "--batch 0" "--batc
     run bench decoder --device cpu --vocab 300 --dim 32 $words
     check "bench decoder $words is refused" [ $status = 2 ]
 done
+run bench text tests/fixtures/families/qwen3 --device cpu --rows 1,4 --prompt 5 --tokens 3 --adapters 2 --json
+[ -n "$python" ] && check "bench text: a line for each number of rows, with adapters" "$python" -c "
+import json
+lines = [json.loads(line) for line in open('$dir/out')]
+assert [line['rows'] for line in lines] == [1, 4] and all(line['step_ms'] > 0 for line in lines), lines"
+run bench text tests/fixtures/families/qwen3 --device cpu --adapters 65
+check "bench text: too many adapters" [ $status = 2 ]
 run bench "$dir/run.yaml" device=cpu --steps 2
 check "bench: for people" grep -qE '^speed +[0-9]+ tokens/s' "$dir/out"
 run bench "$dir/run.yaml" device=cpu --steps 2 --json gpus=2

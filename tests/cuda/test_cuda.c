@@ -1,6 +1,7 @@
 /* The tests that need a GPU, one after another or one of them:
  *
- *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder]
+ *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder |
+ *              decoder | row_adapters]
  *
  * They are processes of their own: an error on a GPU ends all work of the process. */
 #include <stdio.h>
@@ -17,6 +18,8 @@ int test_precision_main(int argc, char **argv);
 int test_rounding_main(int argc, char **argv);
 int test_codes_main(int argc, char **argv);
 int test_head_decoder_main(int argc, char **argv);
+int test_decoder_main(int argc, char **argv);
+int test_row_adapters_main(int argc, char **argv);
 int test_collectives_main(int argc, char **argv);
 int test_pages_main(int argc, char **argv);
 
@@ -33,7 +36,9 @@ static const struct {
              {"codes", test_codes_main},
              {"collectives", test_collectives_main},
              {"pages", test_pages_main},
-             {"head_decoder", test_head_decoder_main}};
+             {"head_decoder", test_head_decoder_main},
+             {"decoder", test_decoder_main},
+             {"row_adapters", test_row_adapters_main}};
 enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
 
 /* Output of the part passes through; its closing count is added up. */
@@ -64,8 +69,9 @@ int main(int argc, char **argv)
     for (int i = 0; i < NUM_PARTS && argc > 1; i++)
         if (strcmp(argv[1], parts[i].name) == 0) return parts[i].run(argc - 1, argv + 1);
     if (argc > 1) {
-        fprintf(stderr,
-                "usage: test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder]\n");
+        fprintf(stderr, "usage: test_cuda [ops [OP]");
+        for (int i = 1; i < NUM_PARTS; i++) fprintf(stderr, " | %s", parts[i].name);
+        fprintf(stderr, "]\n");
         return 2;
     }
     for (int i = 0; i < NUM_PARTS; i++) run_part(self, parts[i].name, counts);

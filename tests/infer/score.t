@@ -63,7 +63,7 @@ score() {
 # --- as eval has it, over adapters and quantised bases too
 head -c 150 "$dir/text.txt" > "$dir/few.txt"
 $python -c 'import json, sys; print(json.dumps({"text": open(sys.argv[1]).read()}))' "$dir/few.txt" > "$dir/few.jsonl"
-for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4"; do
+for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4" "--quantization int8" "--quantization fp8"; do
     # shellcheck disable=SC2086
     score few.out "$model" "$dir/few.jsonl" --json $flags
     # shellcheck disable=SC2086
@@ -71,7 +71,7 @@ for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4"; d
     look "eval $flags" eval "$dir/few.out" "$dir/out"
     cat "$dir/few.out" >> "$dir/all.out"
 done
-check "an adapter changes them, and so does its base" test "$(sort -u "$dir/all.out" | wc -l)" = 3
+check "an adapter changes them, and so do formats" test "$(sort -u "$dir/all.out" | wc -l)" = 5
 score by_itself.out "$dir/adapter" "$dir/few.jsonl" --json
 check "an adapter's folder alone" cmp "$dir/by_itself.out" <(score again.out "$model" "$dir/few.jsonl" --json --adapter "$dir/adapter"; cat "$dir/again.out")
 
@@ -84,6 +84,25 @@ run generate "$model" --prompt "line 12 says" --max-tokens 4 --temperature 0
 $python -c 'import json, sys; print(json.dumps({"text": "line 12 says" + open(sys.argv[1]).read().rstrip("\n")}))' "$dir/out" > "$dir/rows.jsonl"
 score continued.out "$model" "$dir/rows.jsonl" --json
 look "generate" generated "$dir/candidates.out" "$dir/continued.out"
+
+# --- keys and values in FP8
+run generate "$model" --prompt "line 12 says" --max-tokens 20 --temperature 0 --kv fp8
+check "generate --kv fp8: $(cat "$dir/err")" [ "$status" = 0 ]
+mv "$dir/out" "$dir/fp8"
+printf '{"prompt": "%s"}\n' "line 3" "line 12 says" "line 9" > "$dir/kv.jsonl"
+run generate "$model" --prompts "$dir/kv.jsonl" --out "$dir/kv.out" --max-tokens 20 --temperature 0 --kv fp8
+check "a text is the same beside others" $python -c 'import json, sys; sys.exit(json.loads(open(sys.argv[1]).readlines()[1])["text"] != open(sys.argv[2]).read().rstrip("\n"))' "$dir/kv.out" "$dir/fp8"
+refused "another file of texts" 2 "kv was \"fp8\" and is not given" -- generate "$model" --prompts "$dir/kv.jsonl" --out "$dir/kv.out" --max-tokens 20 --temperature 0
+refused "another word of --kv" 2 "kv int8: expected fp8, or auto for the model's dtype" -- generate "$model" --prompt a --kv int8
+refused "a GPU" 2 "there is no attention over keys and values in FP8 for NVIDIA H200" -- inspect "$model" --gpu h200 --kv fp8
+run inspect "$model" --context 32
+cp "$dir/out" "$dir/inspected"
+run inspect "$model" --context 32 --kv fp8
+check "inspect: it takes a quarter of fp32" $python -c '
+import re, sys
+unit = dict(KiB=1, MiB=1024, GiB=1024 ** 2)
+a, b = (float(n) * unit[u] for n, u in (re.search(r"KV cache ([0-9.]+) (.iB)", open(path).read()).groups() for path in sys.argv[1:]))
+sys.exit(abs(a / b - 4) > 0.01)' "$dir/inspected" "$dir/out"
 
 # --- a prompt and its completion
 rows '{"prompt": "line 3", "completion": " says 757", "id": 7}'

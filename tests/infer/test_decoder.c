@@ -1,44 +1,14 @@
 /* Texts decoded together: each is what it is alone, to the bit, whatever is decoded beside it. */
-#include "infer/decoder.h"
 #include "infer/infer_model.h"
 #include "infer/pages.h"
 
-#include "base/philox.h"
-#include "test.h"
-
-enum { VOCAB = 97, REQUESTS = 24, MOST = 40, CONTEXT = 128 };
-
-typedef struct Text {
-    int32_t   prompt[CONTEXT], ids[CONTEXT + 1];
-    float     logprobs[CONTEXT + 1], drawn[CONTEXT + 1];
-    size_t    prompt_len;
-    int64_t   count, stop_after; /* stop_after: the caller ends it; 0: never */
-    bool      has_ended;
-    DecodeEnd end;
-} Text;
-
-static bool take(void *context, const DecodeToken *token)
-{
-    Text *text = context;
-    text->ids[text->count] = token->id;
-    text->logprobs[text->count] = token->logprob;
-    text->drawn[text->count++] = token->drawn_logprob;
-    return text->count != text->stop_after;
-}
-
-static void finish(void *context, DecodeEnd end)
-{
-    Text *text = context;
-    EXPECT(!text->has_ended);
-    text->has_ended = true;
-    text->end = end;
-}
+#include "texts.h"
 
 static void open_decoder(InferModel *infer, const char *family, const DecoderOptions *options, Decoder **out)
 {
     char dir[256];
     snprintf(dir, sizeof dir, "tests/fixtures/families/%s", family);
-    EXPECT_OK(infer_open(infer, dir, NULL, "cpu", 2));
+    EXPECT_OK(infer_open(infer, dir, NULL, TEXTS_DEVICE, 2));
     infer_want_decoding(infer, options);
     EXPECT_OK(infer_start(infer));
     EXPECT_OK(decoder_create(infer->session, out));
@@ -50,37 +20,9 @@ static void close_decoder(InferModel *infer, Decoder *decoder)
     infer_close(infer);
 }
 
-/* Request i: every third prompt begins as the first one does; all kinds of settings. */
-static DecodeRequest make_request(Text *text, int i, int64_t vocab)
-{
-    Philox4 words = philox4x32((uint32_t)i, 0, 0, 0, 77);
-    *text = (Text){.prompt_len = 1 + words.v[0] % 80};
-    for (size_t t = 0; t < text->prompt_len; t++) {
-        uint32_t key = i % 3 == 0 && t < 70 ? 0 : (uint32_t)i;
-        text->prompt[t] = (int32_t)(philox4x32((uint32_t)t, key, 0, 0, 5).v[0] % (uint32_t)vocab);
-    }
-    SampleOptions sample = {
-        .temperature = i % 4 ? 0.9 : 0, .top_p = i % 5 ? 1 : 0.8, .top_k = i % 7 ? 0 : 20, .seed = 3, .request = (uint64_t)i};
-    if (i % 6 == 5) sample.presence = 0.5, sample.frequency = 0.2, sample.repetition = 1.2;
-    return (DecodeRequest){.prompt = text->prompt,
-                           .prompt_len = text->prompt_len,
-                           .max_tokens = 1 + words.v[1] % MOST,
-                           .sample = sample,
-                           .context = text,
-                           .token = take,
-                           .end = finish};
-}
-
-static void run_all(Decoder *decoder)
-{
-    for (int steps = 0; decoder_is_busy(decoder); steps++) {
-        EXPECT(steps < 100000);
-        EXPECT_OK(decoder_step(decoder));
-    }
-}
-
-/* All texts of a family with so many places, submitted at once or, `one_by_one`, each after the one before has ended. */
-static void decode_texts(const char *family, const DecoderOptions *options, bool one_by_one, Text *texts)
+/* All texts of a family with so many places, submitted at once or, `one_by_one`, each after the one before has ended. Returns how often one
+ * was preempted. */
+static int64_t decode_texts(const char *family, const DecoderOptions *options, bool one_by_one, Text *texts)
 {
     InferModel infer;
     Decoder   *decoder;
@@ -92,41 +34,114 @@ static void decode_texts(const char *family, const DecoderOptions *options, bool
     }
     run_all(decoder);
     for (int i = 0; i < REQUESTS; i++) EXPECT(texts[i].has_ended && texts[i].end == DECODE_AT_LENGTH);
+    int64_t preempted = decoder_num_preempted(decoder);
     close_decoder(&infer, decoder);
-}
-
-static void expect_same(const Text *a, const Text *b, const char *what)
-{
-    for (int i = 0; i < REQUESTS; i++) {
-        size_t bytes = (size_t)a[i].count * 4;
-        bool   same = a[i].count == b[i].count && !memcmp(a[i].ids, b[i].ids, bytes) && !memcmp(a[i].logprobs, b[i].logprobs, bytes) &&
-                    !memcmp(a[i].drawn, b[i].drawn, bytes);
-        if (!same) test_fail(__FILE__, __LINE__, "%s: text %d differs", what, i);
-    }
+    return preempted;
 }
 
 static void a_text_is_the_same_alone_and_in_company(void)
 {
+    NEED_DEVICE();
     static const char *const families[] = {"qwen3", "llama", "gemma2", "phi3", "gpt2"};
     Text                    *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
-        decode_texts(families[f], &(DecoderOptions){.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true}, true, alone);
-        decode_texts(families[f], &(DecoderOptions){.rows = 7, .context = CONTEXT, .prompt = 9, .penalties = true}, false, beside);
+        DecoderOptions one = {.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true},
+                       seven = {.rows = 7, .context = CONTEXT, .prompt = 9, .penalties = true},
+                       few = {.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true},
+                       least = {.rows = 7, .context = CONTEXT, .prompt = 9, .pages = 4, .penalties = true};
+        EXPECT(decode_texts(families[f], &one, true, alone) == 0);
+        EXPECT(decode_texts(families[f], &seven, false, beside) == 0);
         expect_same(alone, beside, families[f]);
-        decode_texts(families[f], &(DecoderOptions){.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true}, false,
-                     beside);
+        EXPECT(decode_texts(families[f], &few, false, beside) > 0);
         expect_same(alone, beside, "few pages");
+        EXPECT(decode_texts(families[f], &least, false, beside) > 0);
+        expect_same(alone, beside, "the fewest pages");
     }
     free(alone), free(beside);
 }
 
+/* Requests come at moments drawn at random, while others decode. */
+static void decode_arrivals(const char *family, const DecoderOptions *options, uint32_t seed, Text *texts)
+{
+    InferModel infer;
+    Decoder   *decoder;
+    open_decoder(&infer, family, options, &decoder);
+    for (int i = 0, steps = 0; i < REQUESTS || decoder_is_busy(decoder); steps++) {
+        EXPECT(steps < 100000);
+        Philox4 words = philox4x32((uint32_t)steps, 0, 0, 0, seed);
+        int     count = words.v[0] % 8 ? 0 : 1 + (int)(words.v[1] % 4);
+        for (; count-- > 0 && i < REQUESTS; i++) {
+            DecodeRequest request = make_request(&texts[i], i, infer.model->vocab_size);
+            EXPECT_OK(decoder_submit(decoder, &request, NULL));
+        }
+        EXPECT_OK(decoder_step(decoder));
+    }
+    for (int i = 0; i < REQUESTS; i++) EXPECT(texts[i].has_ended && texts[i].end == DECODE_AT_LENGTH);
+    close_decoder(&infer, decoder);
+}
+
+static void a_text_is_the_same_whenever_it_comes(void)
+{
+    NEED_DEVICE();
+    static const char *const families[] = {"qwen3", "gemma2"};
+    static const int64_t     places[] = {1, 5, 64};
+    Text                    *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        decode_texts(families[f], &(DecoderOptions){.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true}, true, alone);
+        for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+            DecoderOptions options = {.rows = places[p], .context = CONTEXT, .prompt = 17, .pages = 7, .penalties = true};
+            decode_arrivals(families[f], &options, 11 + (uint32_t)p, beside);
+            expect_same(alone, beside, families[f]);
+        }
+    }
+    free(alone), free(beside);
+}
+
+/* Three texts that outgrow four pages: the third is preempted, and cancelled while it waits; the second is preempted later, and goes on. */
+static void a_preempted_text_can_be_cancelled(void)
+{
+    NEED_DEVICE();
+    InferModel infer;
+    Decoder   *decoder;
+    Text       text[3], alone[3];
+    uint64_t   handle[3];
+    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 3, .context = CONTEXT, .pages = 4, .penalties = true}, &decoder);
+    for (int beside = 0; beside < 2; beside++)
+        for (int i = 0; i < 3; i++) {
+            Text         *own = beside ? &text[i] : &alone[i];
+            DecodeRequest request = make_request(own, 6 * i + 5, infer.model->vocab_size); /* with penalties */
+            own->prompt_len = request.prompt_len = 20;
+            request.max_tokens = 100;
+            EXPECT_OK(decoder_submit(decoder, &request, &handle[i]));
+            if (!beside) run_all(decoder);
+        }
+    EXPECT_INT(decoder_num_preempted(decoder), 0);
+    while (decoder_num_preempted(decoder) == 0) EXPECT_OK(decoder_step(decoder));
+    EXPECT_INT(decoder_num_waiting(decoder), 1);
+    EXPECT_INT(text[2].count, 13);
+    decoder_cancel(decoder, handle[2]);
+    EXPECT(text[2].has_ended && text[2].end == DECODE_BY_CALLER && decoder_num_waiting(decoder) == 0);
+    run_all(decoder);
+    EXPECT_INT(decoder_num_preempted(decoder), 2);
+    for (int i = 0; i < 3; i++) EXPECT(memcmp(text[i].ids, alone[i].ids, (size_t)text[i].count * 4) == 0);
+    EXPECT(text[0].count == 100 && text[1].count == 100 && text[2].count == 13);
+    close_decoder(&infer, decoder);
+}
+
 static void requests_that_cant_be_decoded_are_refused(void)
 {
+    NEED_DEVICE();
     InferModel infer;
     Decoder   *decoder;
     Text       text;
     int32_t    id = 3;
     float      bias = 1;
+    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 2, .context = 48, .pages = 1}, &decoder);
+    DecodeRequest large = make_request(&text, 1, infer.model->vocab_size);
+    large.prompt_len = 10, large.max_tokens = 24;
+    EXPECT_FAILS(decoder_submit(decoder, &large, NULL), ERR_INVALID,
+                 "a prompt of 10 tokens and up to 24 more need 2 pages of the cache, which has 1");
+    close_decoder(&infer, decoder);
     open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 2, .context = 32}, &decoder);
     const DecodeRequest fine = make_request(&text, 1, infer.model->vocab_size);
 #define EXPECT_REFUSED(says, ...) \
@@ -152,6 +167,7 @@ static void requests_that_cant_be_decoded_are_refused(void)
 
 static void texts_end_as_they_should(void)
 {
+    NEED_DEVICE();
     InferModel    infer;
     Decoder      *decoder;
     Text          text[5];
@@ -195,20 +211,22 @@ static void pages_are_shared_by_what_they_hold(void)
     Pages        *pages = pages_create(COUNT, LEN);
     int32_t       first = pages_take(pages), second = pages_take(pages);
     EXPECT(pages_free(pages) == COUNT - 2 && first != second && first > 0);
-    pages_name(pages, first, 0, a);
-    pages_name(pages, second, first, b);
-    EXPECT(pages_find(pages, 0, a) == first && pages_find(pages, first, b) == second);
-    EXPECT(pages_find(pages, 0, b) == 0 && pages_find(pages, second, b) == 0);
+    const PageBefore begin = {0}, other = {.kind = 1}, behind_first = {.page = first}, behind_second = {.page = second};
+    pages_name(pages, first, begin, a);
+    pages_name(pages, second, behind_first, b);
+    EXPECT(pages_find(pages, begin, a) == first && pages_find(pages, behind_first, b) == second);
+    EXPECT(pages_find(pages, begin, b) == 0 && pages_find(pages, behind_second, b) == 0 && pages_find(pages, other, a) == 0);
     pages_drop(pages, first);
     pages_drop(pages, second);
-    EXPECT(pages_free(pages) == COUNT && pages_find(pages, 0, a) == first); /* kept while there is room */
+    EXPECT(pages_free(pages) == COUNT && pages_find(pages, begin, a) == first); /* kept while there is room */
     pages_hold(pages, first);
     for (int i = 0; i < COUNT - 1; i++) EXPECT(pages_take(pages) != first);
-    EXPECT(pages_free(pages) == 0 && pages_find(pages, 0, a) == first && pages_find(pages, first, b) == 0);
+    EXPECT(pages_free(pages) == 0 && pages_find(pages, begin, a) == first && pages_find(pages, behind_first, b) == 0);
     pages_drop(pages, first);
-    EXPECT(pages_take(pages) == first && pages_find(pages, 0, a) == 0);
+    EXPECT(pages_take(pages) == first && pages_find(pages, begin, a) == 0);
     pages_destroy(pages);
 }
 
 TEST_MAIN(TEST(pages_are_shared_by_what_they_hold), TEST(requests_that_cant_be_decoded_are_refused), TEST(texts_end_as_they_should),
-          TEST(a_text_is_the_same_alone_and_in_company))
+          TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
+          TEST(a_text_is_the_same_whenever_it_comes))

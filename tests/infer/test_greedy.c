@@ -1,5 +1,6 @@
 /* Greedy texts of tiny models equal those that transformers (and PEFT) made of the same prompts in double precision:
- * tests/oracle/make_greedy.py. Decoding in fp32 may choose another token where the reference's two largest logits hardly differ. */
+ * tests/oracle/make_greedy.py and make_row_adapters.py. Decoding in fp32 may choose another token where the reference's two largest logits
+ * hardly differ. */
 #include "infer/decoder.h"
 #include "infer/infer_model.h"
 
@@ -9,7 +10,7 @@
 
 enum { TOKENS = 16, CONTEXT = 64, MOST_PROMPTS = 256, SCALE = 2 };
 
-static StFile *greedy;
+static StFile *greedy, *of_rows;
 static char    scratch[] = "/tmp/greedy_XXXXXX";
 
 typedef struct Text {
@@ -24,24 +25,24 @@ typedef struct Expected {
     int64_t        num_prompts, num_near, num_logprobs;
 } Expected;
 
-static const StTensor *find(const char *name, const char *what)
+static const StTensor *find(const StFile *source, const char *name, const char *what)
 {
     const StTensor *tensor;
     char            key[256];
     snprintf(key, sizeof key, "%s%s", name, what);
-    EXPECT_OK(st_require(greedy, key, &tensor));
+    EXPECT_OK(st_require(source, key, &tensor));
     return tensor;
 }
 
-static Expected find_expected(const char *name)
+static Expected find_expected(const StFile *source, const char *name)
 {
-    const StTensor *texts = find(name, ".texts"), *near = find(name, ".near"), *logprobs = find(name, ".logprobs");
+    const StTensor *texts = find(source, name, ".texts"), *near = find(source, name, ".near"), *logprobs = find(source, name, ".logprobs");
     EXPECT(texts->dim[0] <= MOST_PROMPTS && texts->dim[1] == TOKENS);
-    return (Expected){.prompt_ids = find("", "prompt_ids")->data,
-                      .prompt_lens = find("", "prompt_lens")->data,
+    return (Expected){.prompt_ids = find(source, "", "prompt_ids")->data,
+                      .prompt_lens = find(source, "", "prompt_lens")->data,
                       .texts = texts->data,
                       .near = near->data,
-                      .margins = find(name, ".margins")->data,
+                      .margins = find(source, name, ".margins")->data,
                       .logprobs = logprobs->data,
                       .num_prompts = texts->dim[0],
                       .num_near = near->numel,
@@ -72,7 +73,8 @@ static void decode(InferModel *infer, const DecoderOptions *options, const Expec
                                  .max_tokens = TOKENS,
                                  .sample = {.top_p = 1},
                                  .context = &texts[i],
-                                 .token = take};
+                                 .token = take,
+                                 .adapter = (int)(i % (infer->num_row_adapters + 1))};
         EXPECT_OK(decoder_submit(decoder, &request, NULL));
     }
     while (decoder_is_busy(decoder)) EXPECT_OK(decoder_step(decoder));
@@ -111,16 +113,20 @@ static bool compare(const char *what, const Expected *expected, int64_t i, const
     return false;
 }
 
-/* All prompts in one decoder, which has one place, a few (prompts come in pieces) and many. */
-static void compare_all(const char *name, const char *dir, const char *adapter)
+/* All prompts in one decoder, which has one place, a few (prompts come in pieces) and many. With `adapters` prompt i has none of the two,
+ * the first or the second by i mod 3. format: of the matrices; NULL: as they are. */
+static void compare_texts(const StFile *source, const char *name, const char *dir, const char *adapter, const AdapterName *adapters,
+                          const char *format)
 {
     static const DecoderOptions options[] = {
         {.rows = 1, .context = CONTEXT}, {.rows = 5, .context = CONTEXT, .prompt = 7}, {.rows = 64, .context = CONTEXT}};
-    Expected   expected = find_expected(name);
+    Expected   expected = find_expected(source, name);
     InferModel infer;
     Text      *texts = calloc(MOST_PROMPTS, sizeof *texts);
     EXPECT_OK(infer_open(&infer, dir, adapter, "cpu", 2));
     infer.options.model_dtype = infer.options.master_dtype = DT_F32;
+    if (adapters) EXPECT_OK(infer_use_adapters(&infer, adapters, 2));
+    EXPECT_OK(infer_use_format(&infer, format));
     for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
         int  different = 0;
         char what[256];
@@ -131,6 +137,11 @@ static void compare_all(const char *name, const char *dir, const char *adapter)
     }
     infer_close(&infer);
     free(texts);
+}
+
+static void compare_all(const char *name, const char *dir, const char *adapter, const char *format)
+{
+    compare_texts(greedy, name, dir, adapter, NULL, format);
 }
 
 /* ---- models ---- */
@@ -173,7 +184,7 @@ static void compare_family(const char *family, bool has_adapter)
     scale_family(family);
     snprintf(name, sizeof name, "families/%s%s", family, has_adapter ? "+adapter" : "");
     snprintf(adapter, sizeof adapter, FIXTURES "families/%s/adapter", family);
-    compare_all(name, scratch, has_adapter ? adapter : NULL);
+    compare_all(name, scratch, has_adapter ? adapter : NULL, NULL);
 }
 
 static void texts_of_all_families_are_those_of_transformers(void)
@@ -190,6 +201,16 @@ static void texts_of_adapters_are_those_of_peft(void)
     compare_family("gpt2", true);
 }
 
+static void texts_of_rows_with_adapters_of_their_own_are_those_of_peft(void)
+{
+    static const AdapterName qwen3[] = {{"a", FIXTURES "families/qwen3/adapter"}, {"b", FIXTURES "row_adapters/qwen3"}};
+    static const AdapterName gpt2[] = {{"a", FIXTURES "families/gpt2/adapter"}, {"b", FIXTURES "row_adapters/gpt2"}};
+    scale_family("qwen3");
+    compare_texts(of_rows, "qwen3", scratch, NULL, qwen3, NULL);
+    scale_family("gpt2");
+    compare_texts(of_rows, "gpt2", scratch, NULL, gpt2, NULL);
+}
+
 static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(void)
 {
     static const char *const names[] = {"nf4", "nf4_double", "fp8", "nvfp4"};
@@ -197,21 +218,37 @@ static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(vo
         char name[128], dir[256];
         snprintf(name, sizeof name, "quantised/%s", names[i]);
         snprintf(dir, sizeof dir, FIXTURES "%s", name);
-        compare_all(name, dir, NULL);
+        compare_all(name, dir, NULL, NULL);
     }
+}
+
+static void texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised(void)
+{
+    static const char *const formats[] = {"int8", "fp8", "nf4"}, *const families[] = {"gpt2", "phi3", "qwen3"};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
+            char name[128];
+            scale_family(families[k]);
+            snprintf(name, sizeof name, "loaded/%s/%s", formats[i], families[k]);
+            compare_all(name, scratch, NULL, formats[i]);
+        }
 }
 
 static void end(void)
 {
     EXPECT_OK(file_remove_tree(scratch));
     st_close(greedy);
+    st_close(of_rows);
 }
 
 static void begin(void)
 {
     EXPECT(mkdtemp(scratch));
     EXPECT_OK(st_open(FIXTURES "greedy.safetensors", &greedy));
+    EXPECT_OK(st_open(FIXTURES "row_adapters/greedy.safetensors", &of_rows));
 }
 
 TEST_MAIN(TEST(begin), TEST(texts_of_all_families_are_those_of_transformers), TEST(texts_of_adapters_are_those_of_peft),
-          TEST(texts_of_quantised_folders_are_those_of_their_weights_dequantised), TEST(end))
+          TEST(texts_of_rows_with_adapters_of_their_own_are_those_of_peft),
+          TEST(texts_of_quantised_folders_are_those_of_their_weights_dequantised),
+          TEST(texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised), TEST(end))

@@ -46,6 +46,9 @@ for format in nf4 fp8 nvfp4; do
         cp "$dir/out" "$dir/difference_$of"
     done
     same "an adapter" eval MODEL --adapter "$dir/${format}_out_codes" --text "$dir/text.txt" --qlora none
+    same "in another format" eval MODEL --text "$dir/text.txt" --quantization int8
+    check "$format: which is said: $(cat "$dir/err")" grep -qiE "tensors are $format .*they are quantised again to int8" "$dir/err"
+    same "an adapter" eval MODEL --adapter "$dir/${format}_out_codes" --text "$dir/text.txt" --qlora none
     check "$format: --qlora none: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
     run eval "$dir/${format}_codes" --adapter "$dir/${format}_out_codes" --text "$dir/text.txt"
     check "$format: the adapter's base stays: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"

@@ -271,6 +271,66 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
     free(piece.q), free(piece.k), free(piece.v);
 }
 
+/* ---- a cache in FP8 ---- */
+
+enum { F_ROWS = 2, F_LEN = 5, F_PAGES = 7, F_HELD = 3, F_HEADS = 4, F_GROUPS = 2, F_DIM = 24 };
+
+static float drawn(int64_t i)
+{
+    float unit = (float)((uint32_t)i * 2654435761u >> 8) / 8388608.0f - 1;
+    return i % 97 ? ldexpf(unit, (int)(i % 5) - 3) : 3000 * unit; /* some beyond the format's range */
+}
+
+/* attention_cached over a cache of the dtype: of keys and values as they are drawn, or as e4m3 holds them. */
+static OpCase over_cache(DType q, DType cache, bool rounded)
+{
+    static const AttentionAttrs attrs = {.num_heads = F_HEADS, .num_kv_heads = F_GROUPS, .head_dim = F_DIM};
+    static const int32_t        starts[F_ROWS] = {40, 7}, pages[F_ROWS * F_HELD] = {5, 2, 6, 1, 4, 3};
+    TensorType                  page = type_make(cache, 4, (int64_t)F_PAGES, (int64_t)PAGE_LEN, (int64_t)F_GROUPS, (int64_t)F_DIM);
+    TensorType                  key = type_make(q, 4, (int64_t)F_ROWS, (int64_t)F_LEN, (int64_t)F_GROUPS, (int64_t)F_DIM), query = key;
+    RunOptions                  run = {.want = ~0u, .poison = 0xFF};
+    OpCase                      c;
+    query.dim[2] = F_HEADS;
+    TensorType types[NODE_MAX_IN] = {
+        query, key, key, page, page, type_make(DT_I32, 1, (int64_t)F_ROWS), type_make(DT_I32, 2, (int64_t)F_ROWS, (int64_t)F_HELD)};
+    EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, types));
+    for (int k = 0; k < 5; k++) {
+        int64_t numel = type_numel(&types[k]);
+        float  *values = calloc((size_t)numel, sizeof *values);
+        char   *codes = calloc((size_t)numel, 1);
+        for (int64_t i = 0; i < numel; i++) values[i] = bf16_to_f32(bf16_from_f32(k ? drawn(i + 1000 * k) : 0.1f * drawn(i)));
+        if (k > 2 || (k && rounded)) {
+            dtype_encode(DT_E4M3, values, numel, codes);
+            dtype_decode(DT_E4M3, codes, numel, values);
+        }
+        dtype_encode(types[k].dtype, values, numel, c.in[k].data);
+        free(values), free(codes);
+    }
+    memcpy(c.in[5].data, starts, sizeof starts);
+    memcpy(c.in[6].data, pages, sizeof pages);
+    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "cached"));
+    return c;
+}
+
+/* Attention over it has the bits of one over numbers that are rounded to the format, and so has what is appended. */
+static void a_cache_in_fp8_is_that_of_rounded_numbers(void)
+{
+    static const DType dtypes[] = {DT_F32, DT_BF16};
+    for (int i = 0; i < 2; i++) {
+        OpCase codes = over_cache(dtypes[i], DT_E4M3, false), numbers = over_cache(dtypes[i], DT_F32, true);
+        EXPECT(memcmp(codes.out[0].data, numbers.out[0].data, codes.out[0].bytes) == 0);
+        for (int k = 1; k < 3; k++) {
+            const float *kept = (const float *)(void *)numbers.out[k].data;
+            float       *decoded = calloc(codes.out[k].bytes, sizeof *decoded);
+            dtype_decode(DT_E4M3, codes.out[k].data, (int64_t)codes.out[k].bytes, decoded);
+            EXPECT(memcmp(decoded, kept, numbers.out[k].bytes) == 0);
+            free(decoded);
+        }
+        op_case_free(&codes);
+        op_case_free(&numbers);
+    }
+}
+
 static void fill_in_pieces(int64_t window, double softcap)
 {
     const Problem p = {2, 150, 4, 2, 16, 1000, window, softcap};
@@ -439,5 +499,5 @@ static void scores_of_long_rows_are_not_held(void)
 
 TEST_MAIN(TEST(wrong_attributes_are_refused), TEST(scores_of_long_rows_are_not_held), TEST(forward_and_backward_match_the_definition),
           TEST(large_scores_stay_finite), TEST(cache_filled_in_pieces_equals_attention_at_once),
-          TEST(a_token_has_the_same_bits_alone_and_in_any_run), TEST(positions_outside_the_cache_are_refused),
-          TEST(documents_that_begin_later_are_refused))
+          TEST(a_cache_in_fp8_is_that_of_rounded_numbers), TEST(a_token_has_the_same_bits_alone_and_in_any_run),
+          TEST(positions_outside_the_cache_are_refused), TEST(documents_that_begin_later_are_refused))

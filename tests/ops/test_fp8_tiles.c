@@ -61,6 +61,45 @@ static void any_magnitude_comes_back(void)
     free_both(&q, &d);
 }
 
+/* A case of the op over these types, with x and w of an earlier case in place, and its result. */
+static OpCase multiply(const OpDef *op, const TensorType *types, const OpCase *from, const float *x, int64_t rows)
+{
+    RunOptions run = {.want = ~0u, .poison = 0xFF};
+    OpCase     c;
+    EXPECT_OK(op_case_make(&c, op, NULL, types));
+    c.node->flags |= NODE_ROWS_ALONE;
+    dtype_encode(types[0].dtype, x, rows * COLS, c.in[0].data);
+    for (int k = 1; k < c.node->num_in; k++) memcpy(c.in[k].data, from->out[k - 1].data, c.in[k].bytes);
+    EXPECT_OK(op_case_run(&c, &op->cpu[0], &run, "multiply"));
+    return c;
+}
+
+/* Products by codes have the bits of those by the weight made again, in either dtype. */
+static void products_are_those_of_the_weight(void)
+{
+    static const DType dtypes[] = {DT_F32, DT_BF16};
+    static float       x[ROWS * COLS];
+    for (int i = 0; i < ROWS * COLS; i++) x[i] = drawn(i);
+    for (size_t t = 0; t < 2; t++)
+        for (int64_t rows = 1; rows <= 9; rows += 8) {
+            DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(dtypes[t])};
+            RunOptions      run = {.want = ~0u, .poison = 0xFF};
+            OpCase          q, d;
+            there_and_back(x, &q, &d);
+            TensorType of_x = type_make(dtypes[t], 2, rows, (int64_t)COLS), parts[NODE_MAX_IN] = {q.all_out[0]->type, q.all_out[1]->type};
+            op_case_free(&d);
+            EXPECT_OK(op_case_make(&d, &op_fp8_tiles_dequantise, &attrs, parts));
+            for (int k = 0; k < 2; k++) memcpy(d.in[k].data, q.out[k].data, d.in[k].bytes);
+            EXPECT_OK(op_case_run(&d, &op_fp8_tiles_dequantise.cpu[0], &run, "dequantise"));
+            OpCase made = multiply(&op_linear, (const TensorType[NODE_MAX_IN]){of_x, d.all_out[0]->type}, &d, x, rows);
+            OpCase coded = multiply(&op_fp8_tiles_linear, (const TensorType[NODE_MAX_IN]){of_x, parts[0], parts[1]}, &q, x, rows);
+            EXPECT(memcmp(made.out[0].data, coded.out[0].data, made.out[0].bytes) == 0);
+            op_case_free(&made);
+            op_case_free(&coded);
+            free_both(&q, &d);
+        }
+}
+
 static void wrong_scales_are_refused(void)
 {
     static const DequantiseAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
@@ -74,4 +113,5 @@ static void wrong_scales_are_refused(void)
     op_case_free(&c);
 }
 
-TEST_MAIN(TEST(what_is_not_finite_stays_visible), TEST(any_magnitude_comes_back), TEST(wrong_scales_are_refused))
+TEST_MAIN(TEST(what_is_not_finite_stays_visible), TEST(any_magnitude_comes_back), TEST(products_are_those_of_the_weight),
+          TEST(wrong_scales_are_refused))

@@ -4,7 +4,8 @@
 prompt_ids, prompt_lens       (tokens of all prompts), (PROMPTS); those of several prompts begin alike
 NAME.texts                    (PROMPTS, TOKENS): of families/LLAMA its projections times SCALE, without which texts repeat one token, or of
                               families/LLAMA+adapter with its adapter; of quantised/NF4 its weights dequantised; of architectures/FALCON its
-                              matrices in layers times SCALE, the first prompts alone
+                              matrices in layers times SCALE, the first prompts alone; of loaded/FORMAT/LLAMA its projections times SCALE, then
+                              the matrices in layers quantised and dequantised
 NAME.near, NAME.margins       (n), (n): places in texts, flat, where the two largest logits lie less than MARGIN apart, and how far
 NAME.logprobs                 (LOGPROBS, TOKENS): of the first texts' tokens
 
@@ -29,6 +30,7 @@ PROMPTS, LONGEST, TOKENS, LOGPROBS, OF_ARCHITECTURES, SCALE, V = 200, 48, 16, 40
 REACH = LONGEST + TOKENS
 MARGIN = 1e-3
 WITH_ADAPTER = ("qwen3", "gpt2")
+LOADED = ("gpt2", "phi3", "qwen3")
 
 
 def draw_prompts():
@@ -140,6 +142,53 @@ def load_dequantised(folder, weight_of):
     return model
 
 
+def by_rows(w):
+    """int8: a scale for each row."""
+    scale = (w.abs().amax(1, keepdim=True) / 127).float()
+    return (w.float() / scale).round().double() * scale.double()
+
+
+def by_tiles(w):
+    """fp8: a scale for each tile of 128 x 128."""
+    rows, cols = w.shape
+    whole = torch.nn.functional.pad(w, (0, -cols % 128, 0, -rows % 128))
+    scale = (whole.reshape(whole.shape[0] // 128, 128, -1, 128).abs().amax((1, 3)) / 448).float()
+    scale = scale.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+    return (w.float() / scale).to(torch.float8_e4m3fn).double() * scale.double()
+
+
+def by_blocks(w):
+    """nf4: 16 quantiles, a scale for 64 numbers; scales less their mean as codes, with a scale for 256."""
+    values = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+                           -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+                           0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], dtype=torch.float64)
+    means = [10.0 ** (i - 6) * (0.1 + 0.9 * (k + 0.5) / 2 ** i) for i in range(7) for k in range(2 ** i)]
+    dynamic = torch.tensor(sorted([-m for m in means] + [0.0, 1.0] + means), dtype=torch.float64)
+
+    def nearest(x, values):
+        return values[(x[..., None] - values).abs().argmin(-1)]
+
+    def blocks(x, size):
+        return torch.nn.functional.pad(x.flatten(), (0, -x.numel() % size)).reshape(-1, size)
+    parts = blocks(w, 64)
+    scale = parts.abs().amax(1)
+    codes = nearest(parts / scale.clamp(min=1e-30)[:, None], values)
+    rest = blocks(scale - scale.mean(), 256)
+    nested = rest.abs().amax(1, keepdim=True)
+    steps = torch.floor((rest / nested + 1) / 2 * 65535 + 0.5) * 2 / 65535 - 1  # where bitsandbytes looks for the nearest
+    scale = (nearest(steps, dynamic) * nested).flatten()[:len(scale)] + scale.mean()
+    return (codes * scale[:, None]).flatten()[:w.numel()].reshape(w.shape)
+
+
+def load_rounded(folder, rounded):
+    model = load_family(folder, False)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if is_in_layer(name, p):
+                p.copy_(rounded(p.t()).t() if "Conv1D" in str(type(model.get_submodule(name.rpartition(".")[0]))) else rounded(p))
+    return model
+
+
 def record(out, name, logits_of, prompts):
     texts, margins, logprobs = greedy(logits_of, prompts)
     near = (margins.flatten() < MARGIN).nonzero()[:, 0]
@@ -161,6 +210,10 @@ def main():
         record(out, "families/" + name, packed(load_family(os.path.join(FIXTURES, "families", family), bool(adapter))), prompts)
     for name, weight_of in dict(nf4=of_nf4, nf4_double=of_nf4, fp8=of_fp8, nvfp4=of_nvfp4).items():
         record(out, "quantised/" + name, packed(load_dequantised(os.path.join(FIXTURES, "quantised", name), weight_of)), prompts)
+    for name, rounded in dict(int8=by_rows, fp8=by_tiles, nf4=by_blocks).items():
+        for family in LOADED:
+            model = load_rounded(os.path.join(FIXTURES, "families", family), rounded)
+            record(out, "loaded/%s/%s" % (name, family), packed(model), prompts)
     for name in architectures.MODELS:
         model = scaled(architectures.load(os.path.join(FIXTURES, "architectures", name)), is_in_layer).double()
         record(out, "architectures/" + name, lambda rows: model(input_ids=rows, use_cache=False).logits, prompts[:OF_ARCHITECTURES])

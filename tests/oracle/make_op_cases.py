@@ -624,6 +624,26 @@ def make_decoding():
     add("tell_ids", "ring", [torch.tensor([6]), ring, ids], [after, torch.tensor([7])])
 
 
+def make_lora_rows():
+    """Two adapters of other ranks, room for 5, and rows of the base; two members."""
+    adapters, scales = torch.tensor([1, -1, 0, 1]), [0.5, 3.0, 1.0, 0.7]
+    for case, members in (("one", ((7, 6),)), ("two", ((7, 6), (4, 15)))):
+        y, h, b, ranks, before = rand(4, 3, 20), rand(4, 3, 10 * len(members)), rand(2 * sum(m[0] for m in members), 5), [5, 2, 0, 3], 0
+        after = y.clone()
+        for m, (rows, col) in enumerate(members):
+            for i, a in enumerate(adapters.tolist()):
+                rank, at = ranks[2 * m + a], (2 * m + a) * 5
+                own = b[2 * before + a * rows:][:rows, :rank]
+                if a >= 0:
+                    after[i, :, col:col + rows] += scales[2 * m + a] * h[i, :, at:at + rank] @ own.T
+            before += rows
+        count = 2 * len(members)
+        attrs = dict(ranks=[float(r) for r in ranks[:count]], scales=scales[:count])
+        for m, (rows, col) in enumerate(members):
+            attrs.update({"rows%d" % m: rows, "col%d" % m: col})
+        add("lora_rows", case, [y, h, b, adapters], [after], **attrs)
+
+
 def make_mark_seen():
     tokens, starts, last, slots = ints(0, 14, 4, 6), torch.tensor([0, 3, 0, 0]), torch.tensor([5, 2, 0, 4]), torch.tensor([2, 0, -1, 4])
     seen = ints(0, 3, 5, 12)
@@ -636,6 +656,16 @@ def make_mark_seen():
             if token < 12:
                 after[slots[b], token] |= -2**31
     add("mark_seen", "slots", [tokens, starts, last, slots, seen], [after])
+    texts, after = torch.tensor([2, 4, 0, 9]), seen.clone()
+    for b in (0, 1, 3):
+        if starts[b] == 0:
+            after[slots[b]] = 0
+        for t, token in enumerate(tokens[b, :last[b] + 1].tolist()):
+            if token < 12 and starts[b] + t < texts[b]:
+                after[slots[b], token] |= -2**31
+            elif token < 12:
+                after[slots[b], token] += 1
+    add("mark_seen", "text", [tokens, starts, last, slots, seen, texts], [after])
 
 
 def make_step_result():
@@ -805,13 +835,29 @@ def make_head_rows():
     add("head_rows", "i8", [x, codes, scale, bias], [scale * (x @ codes.double().t()) + bias])
 
 
+def make_codes():
+    """int8 with a scale for each row; products of codes."""
+    x, w, bias = rand(5, 43), f32(rand(21, 43) * torch.exp(rand(21, 1))), rand(21)
+    scale = w.abs().amax(1) / 127
+    codes = torch.round(w / scale[:, None]).to(torch.int8)
+    add("int8_quantise", "rows", [w], [codes, scale])
+    scale = f32(scale)
+    add("int8_dequantise", "rows", [codes, scale], [codes.double() * scale[:, None]])
+    add("int8_linear", "bias", [x, codes, scale, bias], [scale * (x @ codes.double().t()) + bias])
+    add("int8_linear", "three_dims", [x.reshape(5, 1, 43), codes, scale], [(scale * (x @ codes.double().t())).reshape(5, 1, 21)])
+
+    x, codes, scale, bias = rand(4, 150), rand(140, 150).to(E4M3), f32(rand(2, 2).abs()), rand(140)
+    w = codes.double() * scale.repeat_interleave(128, 0)[:140].repeat_interleave(128, 1)[:, :150]
+    add("fp8_tiles_linear", "edges", [x, codes, scale, bias], [x @ w.t() + bias])
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
-                 make_mark_seen, make_decoding, make_head_rows):
+                 make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

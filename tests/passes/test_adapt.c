@@ -154,6 +154,44 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     arena_deinit(&a.arena);
 }
 
+/* Rows of programs with a cache choose; others are the base's. The A of both are one matrix, with room for the larger rank. */
+static void rows_choose_in_programs_with_a_cache(void)
+{
+    static const LoraModule  first[] = {{"model.layers.0.mlp.down_proj", 4, 8}, {"model.layers.1.self_attn.q_proj", 2, 2}};
+    static const LoraModule  second[] = {{"model.layers.1.self_attn.q_proj", 9, 3}};
+    static const LoraOptions adapters[] = {{.enabled = true, .modules = first, .num_modules = 2},
+                                           {.enabled = true, .use_rslora = true, .modules = second, .num_modules = 1}};
+    Arena                    arena = {0};
+    Plan                    *plan;
+    Device                  *device;
+    CompileOptions           options = compile_defaults();
+    options.verify = true;
+    options.train_base = false;
+    options.row_adapters = adapters;
+    options.num_row_adapters = 2;
+    compile_add(&options, &entry_prefill, 1, 4);
+    compile_add(&options, &entry_decode, 3, 1);
+    compile_add(&options, &entry_eval, 1, 8);
+    EXPECT_OK(device_null_create("h200", &device));
+    EXPECT_OK(compile_fixture(&arena, "llama", &options, device, &plan));
+    EXPECT_INT(plan->row_adapters, 2);
+    EXPECT_INT(count_ops(plan_program(plan, &entry_eval)->graph, &op_lora_rows), 0);
+    EXPECT_INT(count_ops(plan_program(plan, &entry_prefill)->graph, &op_lora_rows), 2);
+    const Graph *graph = plan_program(plan, &entry_decode)->graph;
+    EXPECT_INT(count_ops(graph, &op_lora_rows), 2);
+    for (const Node *node = graph->first; node; node = node->next) {
+        const LoraRowsAttrs *attrs = node->attrs;
+        if (node->op != &op_lora_rows) continue;
+        bool is_down = attrs->ranks.values[0] == 4;
+        EXPECT(attrs->ranks.count == 2 && attrs->ranks.values[1] == (is_down ? 0 : 9) && node->in[3]->type.dim[0] == 3);
+        EXPECT(attrs->scales.values[0] == (is_down ? 2 : 1) && attrs->scales.values[1] == (is_down ? 0 : 1));
+        EXPECT_INT(node->in[2]->type.dim[1], 16);
+        EXPECT_INT(type_cols(&node->in[1]->type), 32);
+    }
+    arena_deinit(&arena);
+    device->api->destroy(device);
+}
+
 static void the_adapters_are_those_of_peft(void)
 {
     static const char *const targets[] = {"down_proj"};
@@ -199,5 +237,5 @@ static void dropout_is_in_training_programs_alone(void)
 }
 
 TEST_MAIN(TEST(a_target_is_a_name_a_suffix_or_a_path), TEST(a_target_that_matches_nothing_is_an_error_with_the_names),
-          TEST(options_are_checked), TEST(only_adapters_have_gradients_and_optimizer_state), TEST(the_adapters_are_those_of_peft),
-          TEST(dropout_is_in_training_programs_alone))
+          TEST(options_are_checked), TEST(only_adapters_have_gradients_and_optimizer_state), TEST(rows_choose_in_programs_with_a_cache),
+          TEST(the_adapters_are_those_of_peft), TEST(dropout_is_in_training_programs_alone))

@@ -111,8 +111,7 @@ static void run_case(Family *f, Results *out)
     }
     EXPECT_OK(session_write(f->session, "row", &row, sizeof row));
     EXPECT_OK(session_run(f->session, plan_program(f->plan, &entry_prefill)));
-    EXPECT_OK(session_output(f->session, plan_program(f->plan, &entry_prefill), "logits", out->logits,
-                             (size_t)dtype_bytes(f->plan->params[0]->type.dtype, FAMILY_V)));
+    EXPECT_OK(session_output(f->session, plan_program(f->plan, &entry_prefill), "logits", out->logits, sizeof out->logits));
 }
 
 /* No copy of a quantised weight in another dtype lasts, and none is in the graph but what is made at use. */
@@ -129,6 +128,19 @@ static void check_kept(const Family *f, const WeightFormat *format)
             EXPECT((node->op == format->dequantise) == ((node->flags & NODE_AT_USE) != 0));
 }
 
+/* A product by codes in int8 multiplies sums by the scales, which the weight made again has in its numbers: rounded apart from it, and in
+ * bf16 not rounded to that. Training makes the weight again. */
+static bool is_near(const Case *c, const float *got, const float *want, int64_t count)
+{
+    double error = 0, most = 0, limit = c->dtype == DT_BF16 ? 0x1p-5 : 1e-5;
+    if (c->format->product != &op_int8_linear) return memcmp(got, want, (size_t)count * sizeof *got) == 0;
+    for (int64_t i = 0; i < count; i++) {
+        error = fmax(error, fabs((double)got[i] - (double)want[i]));
+        most = fmax(most, fabs((double)want[i]));
+    }
+    return error <= limit * most;
+}
+
 static void compare(const char *family, const Case *c)
 {
     static Results got, want;
@@ -143,8 +155,8 @@ static void compare(const char *family, const Case *c)
     run_case(&plain, &want);
     EXPECT(got.loss > 1 && got.loss < 10);
     EXPECT_INT(got.gradient_bytes, want.gradient_bytes);
-    bool same[] = {memcmp(got.losses, want.losses, sizeof got.losses) == 0, got.loss == want.loss,
-                   memcmp(got.logits, want.logits, sizeof got.logits) == 0, memcmp(got.gradients, want.gradients, got.gradient_bytes) == 0};
+    bool same[] = {is_near(c, got.losses, want.losses, FAMILY_TOKENS), got.loss == want.loss, is_near(c, got.logits, want.logits, FAMILY_V),
+                   memcmp(got.gradients, want.gradients, got.gradient_bytes) == 0};
     if (!same[0] || !same[1] || !same[2] || !same[3])
         test_fail(__FILE__, __LINE__, "%s in %s of %s, recompute %x, no_fuse %x: losses %d, loss %d, logits %d, gradients %d", family,
                   c->format->name, dtype_info(c->dtype)->name, c->recompute, c->no_fuse, same[0], same[1], same[2], same[3]);

@@ -132,8 +132,12 @@ refused "without LoRA" 2 "run.yaml" "qlora: it is for a frozen base under adapte
     pt "$dir/run.yaml" output_dir="$dir/none" lora=false
 refused "a format that isn't there" 2 "qlora: expected one of none, nf4, fp8, nvfp4" -- pt "$dir/run.yaml" output_dir="$dir/none" qlora=int8
 check "nothing was made" [ ! -e "$dir/none" ]
-refused "another word of --qlora" 2 "there is no format nf5 for a base; expected none, nf4, " -- \
+refused "another word of --qlora" 2 "there is no format nf5 that weights are quantised to; expected none, nf4, " -- \
     eval "$dir/model" --text "$dir/valid.txt" --qlora nf5
+run eval "$dir/model" --text "$dir/valid.txt" --quantization int8 --recipe fp8-hybrid
+check "a recipe beside a format: $(cat "$dir/err")" grep -q "all products stay in f32" "$dir/err"
+refused "two formats" 2 "--quantization int8 and --qlora nf4 name two formats of the same matrices; give one" -- \
+    eval "$dir/model" --text "$dir/valid.txt" --qlora nf4 --quantization int8
 echo '{"format": "nf3"}' > "$dir/nf4/base_format.json"
 refused "a damaged record" 2 "nf4/base_format.json: there is no format nf3" -- eval "$dir/nf4" --text "$dir/valid.txt"
 echo '{}' > "$dir/nf4/base_format.json"

@@ -98,8 +98,14 @@ static inline __m256 load8_fp8(const void *data, DType dtype, int64_t at)
     return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(_mm_slli_epi16(magnitude, 7), sign), nan)), _mm256_set1_ps(256));
 }
 
+static inline bool is_byte(DType dtype)
+{
+    return DT_SET(dtype) & (DT_SET_FP8 | DT_SET(DT_I8));
+}
+
 static inline __m256 load8(const void *data, DType dtype, int64_t at)
 {
+    if (dtype == DT_I8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)((const int8_t *)data + at))));
     if (dtype == DT_F32) return _mm256_loadu_ps((const float *)data + at);
     if (DT_SET(dtype) & DT_SET_FP8) return load8_fp8(data, dtype, at);
     __m128i half = _mm_loadu_si128((const __m128i *)((const uint16_t *)data + at));
@@ -109,7 +115,7 @@ static inline __m256 load8(const void *data, DType dtype, int64_t at)
 static inline float load1(const void *data, DType dtype, int64_t at)
 {
     float value;
-    if (!(DT_SET(dtype) & DT_SET_FP8)) return dtype == DT_F32 ? ((const float *)data)[at] : bf16_to_f32(((const uint16_t *)data)[at]);
+    if (!is_byte(dtype)) return dtype == DT_F32 ? ((const float *)data)[at] : bf16_to_f32(((const uint16_t *)data)[at]);
     dtype_decode(dtype, (const uint8_t *)data + at, 1, &value);
     return value;
 }
@@ -152,7 +158,7 @@ static inline int least(int64_t a, int b)
 
 static inline __attribute__((always_inline)) void fetch(const void *data, DType dtype, int64_t at)
 {
-    __builtin_prefetch((const char *)data + at * (dtype == DT_F32 ? 4 : DT_SET(dtype) & DT_SET_FP8 ? 1 : 2));
+    __builtin_prefetch((const char *)data + at * (dtype == DT_F32 ? 4 : is_byte(dtype) ? 1 : 2));
 }
 
 /* Panels of `width` whose elements of one l are side by side in memory: rows are copied, each to all panels. */
@@ -230,7 +236,8 @@ void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, con
     PACK_TURNS(DT_F32, wide) \
     PACK_TURNS(DT_BF16, wide) \
     PACK_TURNS(DT_E4M3, wide) \
-    PACK_TURNS(DT_E5M2, wide)
+    PACK_TURNS(DT_E5M2, wide) \
+    PACK_TURNS(DT_I8, wide)
     PACK_CASES(6)
     PACK_CASES(12)
     PACK_CASES(16)

@@ -62,16 +62,16 @@ int sgemm_kernels(const SgemmKernel **out);
 SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t stride);
 SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride);
 
-/* Copies `total` rows or columns, f32, bf16 or FP8, depth k, to panels of `width`: 6, 12, 16 or 32. turn: the depth lies side by side.
+/* Copies `total` rows or columns, f32, bf16, FP8 or i8, depth k, to panels of `width`: 6, 12, 16 or 32. turn: the depth lies side by side.
  * `panel` floats from one panel to the next; with a width of 6 the 2 after each panel's depth may be written. */
 void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels,
                 int64_t panel);
 
-/* Copies `rows` rows of op(a), f32, bf16 or FP8, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
+/* Copies `rows` rows of op(a), f32, bf16, FP8 or i8, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels);
 
-/* Copies `cols` columns of op(b), f32, bf16 or FP8, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
+/* Copies `cols` columns of op(b), f32, bf16, FP8 or i8, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
  * trans: b is stored (n,k). `panel` floats from one panel to the next: the kernel's cols * k, or more where k is a part of
  * what they hold. */
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,

@@ -24,7 +24,9 @@ static __device__ __forceinline__ float get(const GemmOperand &x, int64_t row, i
     if (x.dtype == DT_E2M1) return get_fp4(x, row_is_k ? col : row, row_is_k ? row : col);
     int64_t i = index_of(x, row, col);
     float   value = DT_SET(x.dtype) & DT_SET_FP8 ? fp8_get(x.data, x.dtype, i) : elem_get(x.data, x.dtype, i);
-    return x.scaling == GEMM_SCALE_WHOLE ? value : value * gemm_block_scale(&x, row_is_k ? col : row, row_is_k ? row : col);
+    if (!gemm_has_block_scales(&x)) return value;
+    value *= gemm_block_scale(&x, row_is_k ? col : row, row_is_k ? row : col);
+    return x.to_bf16 ? to_float(__float2bfloat16_rn(value)) : value;
 }
 
 static __device__ __forceinline__ float whole_scale(const GemmOperand &x)

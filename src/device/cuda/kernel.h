@@ -100,6 +100,52 @@ static inline Status cuda_launched_(const char *file, int line)
     return error == cudaSuccess ? OK : cuda_failed(error, "launch", file, line);
 }
 
+#ifdef __CUDACC__
+/* A kernel launched by cuda_launch_early calls this, in every thread, before it reads or writes what other launches write or read: it
+ * returns when the launches in front have ended. */
+static __device__ __forceinline__ void await_launches()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void prefetch_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* The next launch may begin, as far as await_launches, when every block has called this or ended. */
+static __device__ __forceinline__ void release_launches()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Launches a kernel whose blocks may start while the launch in front still runs (programmatic dependent launch), where `early` and the
+ * machine code knows await_launches. */
+template <typename... P, typename... A>
+static Status cuda_launch_early(bool early, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, cudaStream_t stream,
+                                const A &...arguments)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t  config = {};
+    cudaFuncAttributes  facts = {};
+    if (early) CUDA_TRY(cudaFuncGetAttributes(&facts, kernel));
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = facts.ptxVersion >= 90;
+    CUDA_TRY(cudaLaunchKernelEx(&config, kernel, (P)arguments...));
+    return OK;
+}
+#endif
+
 static inline cudaStream_t cuda_stream(const KernelArgs *args)
 {
     return (cudaStream_t)args->stream;

@@ -128,7 +128,7 @@ const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t ro
         return heads_at(heads, b, t, h);
     }
     *out_stride = heads->dim;
-    for (int64_t i = 0; i < rows; i++) vec_copy_in(scratch + i * heads->dim, heads_at(heads, b, t + i, h), heads->dtype, heads->dim);
+    for (int64_t i = 0; i < rows; i++) dtype_decode(heads->dtype, heads_at(heads, b, t + i, h), heads->dim, scratch + i * heads->dim);
     return scratch;
 }
 
@@ -167,7 +167,8 @@ static int64_t block_q(const Attention *a)
     return div_up(max_i64(1, 128 / a->group), PANEL) * PANEL;
 }
 
-/* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys and values (K,D) where bf16; results turned. */
+/* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys and values (K,D) where they aren't f32; results
+ * turned. */
 static int64_t panels_of_block(const Attention *a)
 {
     return a->group * div_up(min_i64(block_q(a), a->len), PANEL);
@@ -304,11 +305,18 @@ void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
     pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
 }
 
+static float reference_at(const void *row, DType dtype, int64_t d)
+{
+    float value;
+    dtype_decode(dtype, (const char *)row + dtype_bytes(dtype, d), 1, &value);
+    return value;
+}
+
 static double reference_score(const Attention *a, int64_t b, int64_t t, int64_t h, int64_t key)
 {
     const void *q = heads_at(&a->q, b, t, h), *k = heads_at(&a->k, b, key, h / a->group);
     double      dot = 0;
-    for (int64_t d = 0; d < a->dim; d++) dot += (double)vec_get(q, a->q.dtype, d) * vec_get(k, a->k.dtype, d);
+    for (int64_t d = 0; d < a->dim; d++) dot += (double)reference_at(q, a->q.dtype, d) * reference_at(k, a->k.dtype, d);
     double score = dot * a->scale, cap = a->softcap;
     return cap > 0 ? cap * tanh(score / cap) : score;
 }
@@ -323,7 +331,8 @@ static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
     for (int64_t d = 0; a->o.data && d < a->dim; d++) {
         double sum = 0;
         for (int64_t key = begin; key < end; key++)
-            sum += exp(reference_score(a, b, t, h, key) - most) / total * vec_get(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
+            sum +=
+                exp(reference_score(a, b, t, h, key) - most) / total * reference_at(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
         vec_set(heads_at_mut(&a->o, b, t, h), a->o.dtype, d, (float)sum);
     }
     if (a->lse) a->lse[(b * a->num_heads + h) * a->len + t] = (float)(most + log(total));
@@ -364,10 +373,11 @@ static Status attention_reference(const KernelArgs *args)
 static Status attention_use_cache(Graph *graph, const Node *node, const CacheShape *shape, Node **out)
 {
     const AttentionAttrs *attrs = node->attrs;
-    TensorType type = type_make(node->out[0]->type.dtype, 4, shape->pages, shape->page_len, attrs->num_kv_heads, attrs->head_dim);
-    Value     *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
-    Value     *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
-    Value     *in[] = {node->in[0], node->in[1], node->in[2], k, v, shape->starts, shape->row_pages};
+    DType                 dtype = shape->fp8 ? DT_E4M3 : node->out[0]->type.dtype;
+    TensorType            type = type_make(dtype, 4, shape->pages, shape->page_len, attrs->num_kv_heads, attrs->head_dim);
+    Value                *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
+    Value                *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
+    Value                *in[] = {node->in[0], node->in[1], node->in[2], k, v, shape->starts, shape->row_pages};
     return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 7, ~0u, out);
 }
 

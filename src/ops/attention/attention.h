@@ -3,8 +3,8 @@
 
 #include "ops/infer.h"
 
-/* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h *
- * D. */
+/* Vectors of D elements in f32 or bf16, of a cache perhaps in e4m3: head h of token t of batch row b begins at element b * batch_stride +
+ * t * token_stride + h * D. */
 typedef struct Heads {
     void   *data;
     DType   dtype;
@@ -26,12 +26,12 @@ static inline int64_t heads_offset(const Heads *heads, int64_t b, int64_t t, int
 
 static inline const void *heads_at(const Heads *heads, int64_t b, int64_t t, int64_t h)
 {
-    return vec_at(heads->data, heads->dtype, heads_offset(heads, b, t, h));
+    return (const char *)heads->data + dtype_bytes(heads->dtype, heads_offset(heads, b, t, h));
 }
 
 static inline void *heads_at_mut(const Heads *heads, int64_t b, int64_t t, int64_t h)
 {
-    return vec_at_mut(heads->data, heads->dtype, heads_offset(heads, b, t, h));
+    return (char *)heads->data + dtype_bytes(heads->dtype, heads_offset(heads, b, t, h));
 }
 
 typedef struct Attention {
@@ -101,7 +101,7 @@ Heads heads_of_view(const TensorView *view, int64_t dim);
 /* Multiplications of q k^T where rows are single documents. */
 double attention_macs(const Attention *a);
 
-/* Rows [t, t + rows) of one head as f32, converted into scratch (rows, D) where bf16. */
+/* Rows [t, t + rows) of one head as f32, converted into scratch (rows, D) where they aren't. */
 const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride);
 
 size_t attention_forward_workspace(const Attention *a, int num_workers);

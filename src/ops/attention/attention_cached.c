@@ -1,12 +1,15 @@
 /* attention_cached: attention of new tokens over a key/value cache in pages: keys and values of row b's tokens are written at positions
  * starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t, of a window the last ones. Position p of row b lies in page
- * pages[b][p / S], at p mod S. A query's bits depend neither on the tokens beside it nor on where its pages lie. */
+ * pages[b][p / S], at p mod S. A query's bits depend neither on the tokens beside it nor on where its pages lie.
+ *
+ * A cache in e4m3 has no scale: what is beyond 448 becomes 448. */
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_pages.h"
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 
-/* q | packed, [k], [v], kc (N,S,G,D): N pages of S positions, vc, starts i32 (B), pages i32 (B,P) -> o (B,T,H,D) of q's dtype, kc', vc'. */
+/* q | packed, [k], [v], kc (N,S,G,D) f32|bf16|e4m3: N pages of S positions, vc, starts i32 (B), pages i32 (B,P) -> o (B,T,H,D) of q's
+ * dtype, kc', vc'. */
 static Status attention_cached_infer(Node *node)
 {
     const AttentionAttrs *attrs = node->attrs;
@@ -14,7 +17,7 @@ static Status attention_cached_infer(Node *node)
     const TensorType *q = &node->in[IN_Q]->type;
     for (int k = IN_KC; k <= IN_VC; k++) {
         const int64_t *first = node->in[IN_KC]->type.dim;
-        TRY(infer_input(node, k, k == IN_KC ? "kc" : "vc", DT_SET_FLOAT,
+        TRY(infer_input(node, k, k == IN_KC ? "kc" : "vc", DT_SET_FLOAT | DT_SET(DT_E4M3),
                         DIMS(k == IN_KC ? -1 : first[0], k == IN_KC ? -1 : first[1], attrs->num_kv_heads, attrs->head_dim)));
         node->out[1 + k - IN_KC]->type = node->in[k]->type;
     }
@@ -66,13 +69,23 @@ static size_t attention_cached_gpu_workspace(const Node *node, int sm)
     return q->dtype == DT_BF16 && a.len == 1 && a.dim % 16 == 0 ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles) : 0;
 }
 
+static void append_row(void *to, DType dtype, const void *row, DType from, int64_t count)
+{
+    float part[TILE];
+    for (int64_t i = 0; i < count; i += TILE) {
+        int64_t n = min_i64(TILE, count - i);
+        dtype_decode(from, (const char *)row + dtype_bytes(from, i), n, part);
+        dtype_encode(dtype, part, n, (char *)to + dtype_bytes(dtype, i));
+    }
+}
+
 static void append_rows(const Attention *a, const Heads *cache, const Heads *rows)
 {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t t = 0; t < a->len; t++)
             for (int64_t g = 0; g < a->num_kv_heads; g++)
-                dtype_convert(heads_at_mut(cache, b, attention_own_key(a, b, t), g), cache->dtype, heads_at(rows, b, t, g), rows->dtype,
-                              a->dim);
+                append_row(heads_at_mut(cache, b, attention_own_key(a, b, t), g), cache->dtype, heads_at(rows, b, t, g), rows->dtype,
+                           a->dim);
 }
 
 static Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim)
@@ -207,6 +220,13 @@ static const OpSample attention_cached_large_samples[] = {
     {PACKED(17, 2, 4, 2, 64, 140, 32, 8), .attrs = &large_wide[3]},
 };
 
+#define CACHES \
+    { \
+        { \
+            .in = 1u << IN_KC | 1u << IN_VC, .out = 1u << 1 | 1u << 2, .dtypes = DT_SET_FLOAT | DT_SET(DT_E4M3) \
+        } \
+    }
+
 const OpDef op_attention_cached = {
     .id = OP_ATTENTION_CACHED,
     .name = "attention_cached",
@@ -223,7 +243,7 @@ const OpDef op_attention_cached = {
     .cost = attention_cached_cost,
     .workspace = attention_cached_workspace,
     .gpu_workspace = attention_cached_gpu_workspace,
-    .cpu = {{DT_SET_FLOAT, attention_cached_blocks, "blocks"}, {DT_SET_FLOAT, attention_cached_reference, "reference"}},
+    .cpu = {{DT_SET_FLOAT, attention_cached_blocks, "blocks", CACHES}, {DT_SET_FLOAT, attention_cached_reference, "reference", CACHES}},
     .samples = attention_cached_samples,
     .holds = {[IN_PAGES] = HOLDS_PAGES},
     .num_samples = sizeof attention_cached_samples / sizeof attention_cached_samples[0],

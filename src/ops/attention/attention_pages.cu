@@ -26,8 +26,8 @@ static __device__ __forceinline__ void find_cells(int (&cells)[2], const Attenti
     }
 }
 
-/* Begins to copy a tile of one head's keys, or values, by a block of THREADS. A key without a cell is zeros, a new one is read at `fresh`.
- */
+/* Begins to copy a tile of one head's keys, or values, by a block of THREADS. A key without a cell is zeros, a new one is read at `fresh`,
+ * or left out where that is NULL. */
 template <int D, int THREADS>
 static __device__ __forceinline__ void load_cells(bf16 *tile, const Heads &cache, const int (&cells)[2], int g, const bf16 *fresh)
 {
@@ -39,7 +39,8 @@ static __device__ __forceinline__ void load_cells(bf16 *tile, const Heads &cache
         for (int begin = 0; begin < COUNT; begin += THREADS) {
             int i = begin + (int)threadIdx.x;
             if (COUNT % THREADS && i >= COUNT) break; /* whole warps */
-            int         row = i / CHUNKS, chunk = i % CHUNKS, cell = __shfl_sync(0xFFFFFFFFu, cells[half], row);
+            int row = i / CHUNKS, chunk = i % CHUNKS, cell = __shfl_sync(0xFFFFFFFFu, cells[half], row);
+            if (cell == NEW_CELL && !fresh) continue;
             const bf16 *from = cell == NEW_CELL ? fresh : base + max(cell, 0) * cache.token_stride;
             copy_async(tile + (half * 32 + row) * TileOf<D>::STRIDE + chunk * 8, from + chunk * 8, cell != NO_CELL);
         }
@@ -152,6 +153,7 @@ typedef struct Decode {
     float2 *totals; /* largest raw score, total */
     int     tiles;  /* most of a row */
     int     passes; /* over a group's heads */
+    bool    early;  /* starts and pages are constant: what lies in the cache is loaded before the launches in front have ended */
 } Decode;
 
 /* The tiles that a row's token attends. count 0: it has no place. */
@@ -189,6 +191,15 @@ static __device__ __forceinline__ void append_head(const AttentionDims &a, int b
     }
 }
 
+/* Puts the new token's key and value of one head, which only now are there, into their tile. */
+template <int D> static __device__ __forceinline__ void put_new(bf16 *k_tile, bf16 *v_tile, int row, const bf16 *k, const bf16 *v)
+{
+    for (int i = threadIdx.x & 31; i < D / 8; i += 32) {
+        ((uint4 *)(k_tile + row * TileOf<D>::STRIDE))[i] = ((const uint4 *)k)[i];
+        ((uint4 *)(v_tile + row * TileOf<D>::STRIDE))[i] = ((const uint4 *)v)[i];
+    }
+}
+
 /* Leaves one tile's sums of rows [row, row + 16), of which `count` are heads. row: of totals' first two dims. */
 template <int D>
 static __device__ __forceinline__ void store_tile(const Decode &d, int64_t row, int count, int tile, const uint32_t (&p)[4][4],
@@ -222,16 +233,23 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(32) pages_de
     int                     b = blockIdx.z, g = (int)blockIdx.y / d.passes, pass = (int)blockIdx.y % d.passes, tile = blockIdx.x, cells[2];
     int                     head = g * a.group + pass * WARP_HEADS, count = min(WARP_HEADS, a.group - pass * WARP_HEADS);
 
+    release_launches();
+    if (!d.early) await_launches();
     const RowTiles row = row_tiles(a, b);
-    if (tile >= row.count) return;
+    if (tile >= row.count) {
+        if (tile == 0) await_launches(); /* in each launch somebody does */
+        return;
+    }
     const bf16 *new_k = (const bf16 *)d.k.data + b * d.k.batch_stride + (int64_t)g * D;
     const bf16 *new_v = (const bf16 *)d.v.data + b * d.v.batch_stride + (int64_t)g * D;
     int         key = (row.first + tile) * TILE_ROWS;
     find_cells(cells, a, b, key, row.first_key, row.own + 1, row.own);
-    load_cells<D, 32>(k_tile, a.k, cells, g, new_k);
+    load_cells<D, 32>(k_tile, a.k, cells, g, NULL);
     copy_commit();
-    load_cells<D, 32>(v_tile, a.v, cells, g, new_v);
+    load_cells<D, 32>(v_tile, a.v, cells, g, NULL);
     copy_commit();
+    await_launches();
+    if (row.own - key < TILE_ROWS) put_new<D>(k_tile, v_tile, row.own - key, new_k, new_v);
     uint32_t q[D / 16][4];
     load_heads<D>(q, a.q, b, head, count);
     /* Nobody reads the new cell in this launch. */
@@ -267,20 +285,41 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(32) pages_de
     copy_wait<0>();
 }
 
-/* A block has one head of one row, a thread one of its columns. */
+#include "ops/attention/attention_pages_bulk.cuh"
+
+/* A block has one head of one row, a thread one of its columns. The factors of FOLDS tiles are made beside one another: what is made one
+ * after another is but the sum. */
 static __global__ void pages_combine(AttentionDims a, Decode d)
 {
+    enum { FOLDS = 8 };
+    release_launches();
+    if (!d.early) await_launches();
     int           head = blockIdx.x, b = blockIdx.y, col = threadIdx.x, count = row_tiles(a, b).count;
     int64_t       at = ((int64_t)b * a.num_heads + head) * d.tiles;
     const float  *sums = d.sums + at * a.dim + col;
     const float2 *totals = d.totals + at;
     float         scale2 = tile_scale(a.softcap > 0 ? a.softcap : a.scale), o = 0;
     FoldedRow     row = {-INFINITY, 0, 0, 0};
-#pragma unroll 8
-    for (int i = 0; i < count; i++) {
-        float2 total = totals[i];
-        float  sum = sums[(int64_t)i * a.dim];
-        if (fold_tile(row, total.x, total.y, scale2)) o = fold_sum(row, o, sum);
+    if (d.early) await_launches();
+    for (int begin = 0; begin < count; begin += FOLDS) {
+        FoldedRow rows[FOLDS];
+        float     tiles[FOLDS];
+        float2    tops[FOLDS];
+        bool      any[FOLDS];
+#pragma unroll
+        for (int i = 0; i < FOLDS; i++) {
+            bool there = begin + i < count;
+            tops[i] = there ? totals[begin + i] : make_float2(0, 0);
+            tiles[i] = there ? sums[(int64_t)(begin + i) * a.dim] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < FOLDS; i++) {
+            any[i] = fold_tile(row, tops[i].x, tops[i].y, scale2);
+            rows[i] = row;
+        }
+#pragma unroll
+        for (int i = 0; i < FOLDS; i++)
+            if (any[i]) o = fold_sum(rows[i], o, tiles[i]);
     }
     ((bf16 *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = __float2bfloat16_rn(o * (1.0f / row.total));
 }
@@ -301,17 +340,38 @@ template <int D, bool CAP> static Status prefill(const AttentionDims *a, const D
     return CUDA_LAUNCHED();
 }
 
+/* Whether the copy engine serves this cache on this GPU. */
+static bool is_bulk(const AttentionDims *a)
+{
+    int device, major = 0;
+    if (a->dim % BLOCK_COLS || a->pages.page_len != PAGE) return false;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+
+template <int D, bool CAP, int HALVES> static Status decode_bulk(const AttentionDims *a, const Decode *d, dim3 grid, cudaStream_t stream)
+{
+    CacheMaps maps;
+    TRY(map_cache(a->k, a, &maps.k));
+    TRY(map_cache(a->v, a, &maps.v));
+    TRY(allow_shared((pages_decode_bulk<D, CAP, HALVES>), PagedTile<D>::SHARED_BYTES));
+    return cuda_launch_early(d->early, pages_decode_bulk<D, CAP, HALVES>, grid, 32, PagedTile<D>::SHARED_BYTES, stream, *a, *d, maps);
+}
+
 /* Blocks enough for some waves on the largest GPU, at most one a tile: those of a short row return at once. */
 template <int D, bool CAP> static Status decode(const AttentionDims *a, const Decode *d, cudaStream_t stream)
 {
     size_t  bytes = 2 * TileOf<D>::ELEMENTS * sizeof(bf16);
     int64_t heads = (int64_t)a->num_kv_heads * d->passes, blocks = cuda_div_up(DECODE_BLOCKS, heads * a->batch);
     dim3    grid((unsigned)(blocks < d->tiles ? blocks : d->tiles), (unsigned)heads, (unsigned)a->batch);
-    TRY(allow_shared((pages_decode<D, CAP>), bytes));
-    pages_decode<D, CAP><<<grid, 32, bytes, stream>>>(*a, *d);
-    TRY(CUDA_LAUNCHED());
-    pages_combine<<<dim3((unsigned)a->num_heads, (unsigned)a->batch), D, 0, stream>>>(*a, *d);
-    return CUDA_LAUNCHED();
+    if (D % BLOCK_COLS == 0 && is_bulk(a)) {
+        enum { DIM = D % BLOCK_COLS ? BLOCK_COLS : D };
+        TRY((a->group <= 8 ? decode_bulk<DIM, CAP, 1>(a, d, grid, stream) : decode_bulk<DIM, CAP, 2>(a, d, grid, stream)));
+    } else {
+        TRY(allow_shared((pages_decode<D, CAP>), bytes));
+        TRY(cuda_launch_early(d->early, pages_decode<D, CAP>, grid, 32, bytes, stream, *a, *d));
+    }
+    return cuda_launch_early(d->early, pages_combine, dim3((unsigned)a->num_heads, (unsigned)a->batch), D, 0, stream, *a, *d);
 }
 
 /* Those that attention_mma_serves says. */
@@ -346,12 +406,13 @@ Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream)
     WITH_DIM(prefill)
 }
 
-Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, void *workspace, cudaStream_t stream)
+Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, bool early, void *workspace, cudaStream_t stream)
 {
     int64_t window = a->window == INT_MAX ? 0 : a->window;
     int64_t tiles = attention_pages_tiles(window, (int64_t)a->pages.row_pages * a->pages.page_len);
     Decode  decode_of = {*k, *v}, *d = &decode_of;
     d->tiles = (int)tiles;
+    d->early = early;
     d->passes = (int)cuda_div_up(a->group, WARP_HEADS);
     d->totals = (float2 *)workspace;
     d->sums = (float *)(d->totals + (int64_t)a->batch * a->num_heads * tiles);

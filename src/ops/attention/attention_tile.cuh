@@ -124,14 +124,14 @@ template <bool CAP> static __device__ __forceinline__ float tile_score(const Sco
     return fmaf(-2.0f, reciprocal(__fadd_rn(e, 1.0f)), 1.0f);
 }
 
-/* The softmax of one tile alone: products become exponentials. most: of scores before they are scaled. */
-template <bool MASK, bool CAP>
+/* The softmax of one tile alone: products become exponentials. most: of scores before they are scaled. HALVES 1: of a lane's first row. */
+template <bool MASK, int HALVES = 2, bool CAP>
 static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], float (&most)[2], float (&total)[2], const ScoreOf<CAP> &score,
                                                     int key, const int (&last)[2], const int (&first)[2])
 {
     float scale2 = tile_scale(score.factor);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; half < HALVES; half++) {
         float top = -INFINITY, sum = 0;
 #pragma unroll
         for (int i = 0; i < 16; i++) {

@@ -15,10 +15,10 @@ static __device__ __forceinline__ void load_heads(Pack<T> (&packs)[AHEAD], const
 
 /* A block a row: a lane has the same columns of every head, so it keeps its part of the table and of the weights; the
  * packs of AHEAD heads are loaded before the first is used. wq, wk NULL: no norms. rstd_out, y NULL: not wanted. y may
- * be x's memory. */
+ * be x's memory. constant: nothing of the program writes anything but x. */
 template <typename T, int LANES>
-static __global__ void __launch_bounds__(THREADS)
-    qkv_rows(QkvDims d, const T *x, const T *wq, const T *wk, const float *table, const int32_t *positions, T *y, float *rstd_out)
+static __global__ void __launch_bounds__(THREADS) qkv_rows(QkvDims d, const T *x, const T *wq, const T *wk, const float *table,
+                                                           const int32_t *positions, T *y, float *rstd_out, bool constant)
 {
     enum { N = Pack<T>::N, GROUPS = THREADS / LANES };
     int     num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, heads = turned + (int)d.num_kv;
@@ -27,12 +27,18 @@ static __global__ void __launch_bounds__(THREADS)
     x += row * heads * d.head_dim + lane * N;
     if (y) y += row * heads * d.head_dim + lane * N;
     Pack<T> packs[AHEAD];
-    load_heads<T, GROUPS>(packs, x, group, heads, d.head_dim); /* before what positions[row] must be awaited for */
+    release_launches();
+    if (!constant) await_launches();
+    if (!constant) load_heads<T, GROUPS>(packs, x, group, heads, d.head_dim); /* before what positions[row] must be awaited for */
     QkvTableOf<N> t = load_table<LANES, N>(table, positions[row], d.table_len, lane);
     float         weight_q[N], weight_k[N];
     if (wq) {
         load_pack(wq + lane * N, weight_q);
         load_pack(wk + lane * N, weight_k);
+    }
+    if (constant) {
+        await_launches();
+        load_heads<T, GROUPS>(packs, x, group, heads, d.head_dim);
     }
     for (int base = group; base - group < heads; base += AHEAD * GROUPS) {
         if (base > group) load_heads<T, GROUPS>(packs, x, base, heads, d.head_dim);
@@ -94,27 +100,27 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
     }
 }
 
-template <typename T, int LANES> static void launch_heads(const KernelArgs *args, const QkvDims *d)
+template <typename T, int LANES> static Status launch_heads(const KernelArgs *args, const QkvDims *d)
 {
-    if (!d->rows) return;
-    qkv_rows<T, LANES><<<(unsigned)d->rows, THREADS, 0, cuda_stream(args)>>>(
-        *d, (const T *)args->in[0].data, (const T *)args->in[1].data, (const T *)args->in[2].data, (const float *)args->in[3].data,
-        (const int32_t *)args->in[4].data, (T *)args->out[0].data, (float *)args->out[1].data);
+    bool constant = true;
+    for (int k = 1; k < args->num_in; k++) constant = constant && (!args->in[k].data || args->constant >> k & 1);
+    return cuda_launch_early(args->rows_alone, qkv_rows<T, LANES>, dim3((unsigned)d->rows), THREADS, 0, cuda_stream(args), *d,
+                             (const T *)args->in[0].data, (const T *)args->in[1].data, (const T *)args->in[2].data,
+                             (const float *)args->in[3].data, (const int32_t *)args->in[4].data, (T *)args->out[0].data,
+                             (float *)args->out[1].data, constant);
 }
 
-template <typename T> static bool launch_fitting(const KernelArgs *args, const QkvDims *d, int lanes)
+static bool has_lanes(int lanes)
 {
-    if (lanes == 4)
-        launch_heads<T, 4>(args, d);
-    else if (lanes == 8)
-        launch_heads<T, 8>(args, d);
-    else if (lanes == 16)
-        launch_heads<T, 16>(args, d);
-    else if (lanes == 32)
-        launch_heads<T, 32>(args, d);
-    else
-        return false;
-    return true;
+    return lanes == 4 || lanes == 8 || lanes == 16 || lanes == 32;
+}
+
+/* lanes: of has_lanes */
+template <typename T> static Status launch_fitting(const KernelArgs *args, const QkvDims *d, int lanes)
+{
+    if (lanes == 4) return launch_heads<T, 4>(args, d);
+    if (lanes == 8) return launch_heads<T, 8>(args, d);
+    return lanes == 16 ? launch_heads<T, 16>(args, d) : launch_heads<T, 32>(args, d);
 }
 
 static Status qkv_norm_rope_run(const KernelArgs *args)
@@ -123,10 +129,10 @@ static Status qkv_norm_rope_run(const KernelArgs *args)
     QkvDims           d = qkv_dims((const QkvAttrs *)args->attrs, &x->type, &args->in[3].type);
     const TensorView *views[] = {x, wq, wk, y};
     int               lanes = head_lanes(d.head_dim, x->type.dtype);
-    bool              done = false;
-    if (views_are(x->type.dtype, views, 4) && is_aligned16(wq->data) && is_aligned16(wk->data))
-        CUDA_FLOAT(x->type.dtype, T, done = launch_fitting<T>(args, &d, lanes));
-    if (!done)
+    if (!d.rows) return OK;
+    if (has_lanes(lanes) && views_are(x->type.dtype, views, 4) && is_aligned16(wq->data) && is_aligned16(wk->data))
+        CUDA_FLOAT(x->type.dtype, T, return launch_fitting<T>(args, &d, lanes));
+    else
         qkv_pairs<<<cuda_grid(d.rows * (d.num_q + 2 * d.num_kv), THREADS / 32), THREADS, 0, cuda_stream(args)>>>(
             d, *x, *wq, *wk, (const float *)args->in[3].data, (const int32_t *)args->in[4].data, *y, (float *)args->out[1].data);
     return CUDA_LAUNCHED();

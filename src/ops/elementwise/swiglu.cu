@@ -22,6 +22,8 @@ static __global__ void swiglu_packs(const T *gate, const T *up, T *h, RowCodes q
     enum { N = Pack<T>::N };
     RowState state = {};
     int64_t  packs = q.scaled.cols / N;
+    release_launches();
+    await_launches();
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < q.scaled.rows * packs; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / packs, c = (i - row * packs) * N;
         float   g[N], u[N];
@@ -86,15 +88,16 @@ static __global__ void swiglu_elements(TensorView gate, TensorView up, int64_t u
     }
 }
 
-template <typename T, bool GELU> static void launch_packs(const KernelArgs *args, const TensorView *up, const RowCodes &q)
+template <typename T, bool GELU> static Status launch_packs(const KernelArgs *args, const TensorView *up, const RowCodes &q)
 {
     const TensorView *gate = &args->in[IN_GATE];
     bool              packed = up == gate;
     int64_t           cols = q.scaled.cols;
     const T          *g = (const T *)gate->data, *u = packed ? g + cols : (const T *)up->data;
     auto              kernel = row_codes_kind(&q) ? swiglu_packs<T, CODES_BLOCKS, GELU> : swiglu_packs<T, CODES_NONE, GELU>;
-    kernel<<<cuda_grid(q.scaled.rows * cols / Pack<T>::N, 256), 256, 0, cuda_stream(args)>>>(g, u, (T *)args->out[OUT_H].data, q,
-                                                                                             packed ? 2 * cols : cols);
+    int64_t           count = q.scaled.rows * cols / Pack<T>::N;
+    return cuda_launch_early(args->rows_alone, kernel, dim3(cuda_grid(count, 256)), 256, 0, cuda_stream(args), g, u,
+                             (T *)args->out[OUT_H].data, q, packed ? 2 * cols : cols);
 }
 
 template <typename T, bool GELU> static Status launch_tiles(const KernelArgs *args, const TensorView *up, const ScaledCodes &q)
@@ -120,9 +123,9 @@ template <bool GELU> static Status launch(const KernelArgs *args)
     if (kind == CODES_SCALED)
         CUDA_FLOAT(gate->type.dtype, T, TRY((launch_tiles<T, GELU>(args, up, q.scaled))));
     else if (kind == CODES_BLOCKS)
-        CUDA_FLOAT(gate->type.dtype, T, launch_packs<T, GELU>(args, up, q));
+        CUDA_FLOAT(gate->type.dtype, T, return (launch_packs<T, GELU>(args, up, q)));
     else if (cols % 8 == 0 && views_are(DT_BF16, views, 3))
-        launch_packs<__nv_bfloat16, GELU>(args, up, q);
+        return launch_packs<__nv_bfloat16, GELU>(args, up, q);
     else
         swiglu_elements<GELU>
             <<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*gate, *up, packed ? cols : 0, *h, rows, cols, stride);

@@ -27,6 +27,9 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
     RowState         state = row_state<CODES>(q);
     int64_t          cols = q.scaled.cols, at = (int64_t)blockIdx.x * cols;
     float            sum = 0, v[N], u[N];
+    release_launches();
+    prefetch_l2(w + (int64_t)threadIdx.x * N % cols);
+    await_launches();
     for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
         load_row_pack<T, ADD>(a, b, at + c, v);
         if (ADD && s) store_pack(s + at + c, v);
@@ -84,17 +87,17 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
 }
 
 template <typename T, bool ADD>
-static void launch_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
-                            const TensorView *y, const RowCodes &q, float *rstd, float eps, float offset)
+static Status launch_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
+                              const TensorView *y, const RowCodes &q, float *rstd, float eps, float offset)
 {
     unsigned threads = row_threads(q.scaled.cols / Pack<T>::N);
     int      kind = row_codes_kind(&q);
     auto     kernel = kind == CODES_SCALED   ? rms_norm_packs<T, ADD, CODES_SCALED>
                       : kind == CODES_BLOCKS ? rms_norm_packs<T, ADD, CODES_BLOCKS>
                                              : rms_norm_packs<T, ADD, CODES_NONE>;
-    kernel<<<(unsigned)q.scaled.rows, threads, 0, cuda_stream(args)>>>((const T *)a->data, (const T *)b->data, (const T *)w->data,
-                                                                       is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps,
-                                                                       offset);
+    return cuda_launch_early(args->rows_alone, kernel, dim3((unsigned)q.scaled.rows), threads, 0, cuda_stream(args), (const T *)a->data,
+                             (const T *)b->data, (const T *)w->data, is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps,
+                             offset);
 }
 
 /* y = norm of a, or with ADD of s = a + b. Its codes are outputs from `codes` on, inputs for one scale from `scale` on. */
@@ -109,7 +112,7 @@ static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const Te
     float               eps = (float)attrs->eps, offset = (float)attrs->offset;
     bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_kind(&q));
     if (whole && views_are(a->type.dtype, views, 5))
-        CUDA_FLOAT(a->type.dtype, T, launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps, offset));
+        CUDA_FLOAT(a->type.dtype, T, return (launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps, offset)));
     else
         rms_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*a, *b, *w, *s, *y, rstd, cols, a->type.dtype, eps, offset);
     return CUDA_LAUNCHED();

@@ -6,3 +6,7 @@
 
 bool   few_rows_fit(const Gemm *gemm);
 Status few_rows_run(const Gemm *gemm, void *stream);
+
+/* Those of few_rows_fit that few_rows_bulk.cu can make too, on a GPU of compute capability 9.0 and later: the same bits, sooner. */
+bool   few_rows_bulk_fit(const Gemm *gemm);
+Status few_rows_bulk_run(const Gemm *gemm, void *stream);

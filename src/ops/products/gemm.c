@@ -3,8 +3,8 @@
  * whoever finds no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the panel then lies in the
  * first caches. Few workers make parts of c each alone where a is read in place, as products on one thread. While a tile is made, what it
  * reads next comes into the caches, a line every few steps along k. Where there are few tiles for the workers, or only thin ones, each
- * depth is a task of its own: its sums stay apart until those of a block are there, and are then added in the same order. What is bf16 or
- * FP8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows are dot products instead
+ * depth is a task of its own: its sums stay apart until those of a block are there, and are then added in the same order. What is bf16, FP8
+ * or int8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows are dot products instead
  * (gemm_dots.c). */
 #include "ops/products/gemm.h"
 
@@ -169,9 +169,12 @@ static int read_next_panel(const GemmJob *job, const Block *own, int64_t left, S
     return 1;
 }
 
-static void add_bias(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
+/* Of sums that are complete: scales of columns, and the bias. */
+static void finish(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
 {
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows && g->b.scaling == GEMM_SCALE_COLS; i++)
+        for (int64_t j = 0; j < cols; j++) c[i * stride + j] *= g->b.scale[col + j];
+    for (int64_t i = 0; i < rows && g->epilogue == GEMM_BIAS; i++)
         for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
 }
 
@@ -261,7 +264,7 @@ static void take_sums(void *context, int64_t row, int64_t col, const float *sums
     for (int64_t i = 0; i < rows; i++, sums += stride, before.at += before.step) {
         float last[BGEMM_COLS];
         take_rows(DT_F32, to->adds, (Rows){(char *)last, 0}, before, sums, stride, to->factor, 1, cols);
-        if (g->epilogue == GEMM_BIAS) add_bias(g, last, cols, 1, to->col + col, cols);
+        finish(g, last, cols, 1, to->col + col, cols);
         store_row(g, to->row + row + i, to->col + col, last, cols);
     }
 }
@@ -391,7 +394,7 @@ static void add_parts(void *context, int64_t task, int worker)
         for (int64_t run = 0; run < runs; run++)
             for (int64_t i = 0; i < rows; i++)
                 add_part(c + i * stride, part_of(job, run, row + i, col), run + 1 < runs ? after : 0, factor, run == 0 && !adds, cols);
-        if (g->epilogue == GEMM_BIAS && ends) add_bias(g, c, stride, rows, block->n + col, cols);
+        if (ends) finish(g, c, stride, rows, block->n + col, cols);
         for (int64_t i = 0; !direct && i < rows; i++) store_row(g, row + i, block->n + col, c + i * stride, cols);
     }
 }
@@ -418,7 +421,7 @@ static void tile_task(void *context, int64_t task, int worker)
     float   *c = direct ? gemm_c_at(g, tile.row, col) : grid->kept ? job->parts + tile.row * g->n + col : scratch;
     tile_sum(job, &tile, after < tiles ? &next : NULL, panels, c, c_stride, block->k > 0 || (direct && g->accumulate));
     if (!ends || (grid->pairs && !direct)) return;
-    if (g->epilogue == GEMM_BIAS) add_bias(g, c, c_stride, tile.rows, col, tile.cols);
+    finish(g, c, c_stride, tile.rows, col, tile.cols);
     if (direct) return;
     for (int64_t i = 0; i < tile.rows; i++) store_row(g, tile.row + i, col, c + i * c_stride, tile.cols);
 }
@@ -498,8 +501,9 @@ static double number_at(const GemmOperand *x, int64_t row, int64_t col, bool row
 {
     float value;
     dtype_decode(x->dtype, operand_at(x, row, col), 1, &value);
-    if (x->scaling == GEMM_SCALE_WHOLE) return value;
-    return (double)value * gemm_block_scale(x, row_is_k ? col : row, row_is_k ? row : col);
+    if (!gemm_has_block_scales(x)) return value;
+    float scale = gemm_block_scale(x, row_is_k ? col : row, row_is_k ? row : col);
+    return x->to_bf16 ? (double)bf16_to_f32(bf16_from_f32(value * scale)) : (double)value * (double)scale;
 }
 
 void gemm_reference(const Gemm *g)
@@ -508,7 +512,7 @@ void gemm_reference(const Gemm *g)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
             for (int64_t k = 0; k < g->k; k++) sum += number_at(&g->a, i, k, false) * number_at(&g->b, k, j, true);
-            sum *= gemm_factor(g);
+            sum *= gemm_factor(g) * gemm_col_scale(g, j);
             if (g->epilogue == GEMM_BIAS) sum += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
             if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, operand_index(&g->c, i, j));
             vec_set(g->c.data, g->c.dtype, operand_index(&g->c, i, j), (float)sum);

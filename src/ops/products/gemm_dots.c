@@ -55,11 +55,29 @@ static int64_t dot_cols(const Gemm *g, int num_workers)
     return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
 }
 
-/* Elements [i, i + 16) of a row in f32 or bf16. */
+/* What vec.h has, of rows in i8 too. */
+static inline const void *elem_at(const void *row, DType dtype, int64_t i)
+{
+    return dtype == DT_I8 ? (const int8_t *)row + i : vec_at(row, dtype, i);
+}
+
+VEC_WIDE_ROW float elem_get(DType dtype, const void *row, int64_t i)
+{
+    return dtype == DT_I8 ? ((const int8_t *)row)[i] : vec_get(row, dtype, i);
+}
+
+VEC_WIDE_ROW Vec8 eight_get(DType dtype, const void *row, int64_t i)
+{
+    if (dtype != DT_I8) return vec8_get(dtype, row, i);
+    return (Vec8)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(elem_at(row, dtype, i))));
+}
+
+/* Elements [i, i + 16) of a row in f32, bf16 or i8. */
 VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
 {
-    const void *at = vec_at(row, dtype, i);
+    const void *at = elem_at(row, dtype, i);
     if (dtype == DT_F32) return _mm512_loadu_ps(at);
+    if (dtype == DT_I8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
 }
 
@@ -73,7 +91,7 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
     for (int64_t i = 0; i < whole; i += 32) {
         __m512 b_low = vec16_get(dtype, b, i), b_high = vec16_get(dtype, b, i + 16);
         __asm__("" : "+v"(b_low), "+v"(b_high)); /* in registers: not loaded again for each row */
-        for (int64_t k = 0; k < 32; k += dtype == DT_F32 ? 16 : 32) __builtin_prefetch((const char *)vec_at(b, dtype, i + k) + DOT_AHEAD);
+        for (int64_t k = 0; k < 32; k += dtype == DT_F32 ? 16 : 32) __builtin_prefetch((const char *)elem_at(b, dtype, i + k) + DOT_AHEAD);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             low[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i), b_low, low[r]);
@@ -85,8 +103,8 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
         Vec8    first = vec16_half(low[r], 0);
         int64_t i = whole;
         float   tail = 0;
-        for (; i + 8 <= count; i += 8) first = vec8_fma(vec8_load(a[r] + i), vec8_get(dtype, b, i), first);
-        for (; i < count; i++) tail = fmaf(a[r][i], vec_get(b, dtype, i), tail);
+        for (; i + 8 <= count; i += 8) first = vec8_fma(vec8_load(a[r] + i), eight_get(dtype, b, i), first);
+        for (; i < count; i++) tail = fmaf(a[r][i], elem_get(dtype, b, i), tail);
         sums[r] = vec8_sum((first + vec16_half(low[r], 1)) + (vec16_half(high[r], 0) + vec16_half(high[r], 1))) + tail;
     }
 }
@@ -95,24 +113,33 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
 VEC_WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
                                float (*sums)[FEW_ROWS])
 {
-    for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, vec_at(b, dtype, j * stride), count, sums[j]);
+    for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, elem_at(b, dtype, j * stride), count, sums[j]);
 }
+
+/* As VEC_OF, of i8 too. */
+#define DOTS_OF(dtype, ...) \
+    do { \
+        if ((dtype) == DT_I8) \
+            dots_of_cols(DT_I8, __VA_ARGS__); \
+        else \
+            VEC_OF(dtype, dots_of_cols, __VA_ARGS__); \
+    } while (0)
 
 VEC_WIDE static void dots_wide(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
                                float (*sums)[FEW_ROWS])
 {
     switch (rows) {
     case 1:
-        VEC_OF(dtype, dots_of_cols, 1, a, b, stride, cols, count, sums);
+        DOTS_OF(dtype, 1, a, b, stride, cols, count, sums);
         return;
     case 2:
-        VEC_OF(dtype, dots_of_cols, 2, a, b, stride, cols, count, sums);
+        DOTS_OF(dtype, 2, a, b, stride, cols, count, sums);
         return;
     case 3:
-        VEC_OF(dtype, dots_of_cols, 3, a, b, stride, cols, count, sums);
+        DOTS_OF(dtype, 3, a, b, stride, cols, count, sums);
         return;
     default:
-        VEC_OF(dtype, dots_of_cols, FEW_ROWS, a, b, stride, cols, count, sums);
+        DOTS_OF(dtype, FEW_ROWS, a, b, stride, cols, count, sums);
     }
 }
 
@@ -123,20 +150,10 @@ static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const 
         for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
 }
 
-/* Sums of `rows` rows of a and `cols` columns of c from j on. */
-static void dots(const Gemm *g, int64_t rows, const float *const *a, int64_t j, int64_t cols, float *scratch, float (*sums)[FEW_ROWS])
+/* Whether numbers of b become floats in registers; else a column of it does in scratch, for all rows of a. */
+static bool b_lies(const GemmOperand *b)
 {
-    const GemmOperand *b = &g->b;
-    bool               wide = cpu_avx512();
-    if (b->scaling == GEMM_SCALE_WHOLE && (DT_SET(b->dtype) & DT_SET_FLOAT)) {
-        (wide ? dots_wide : dots_narrow)(b->dtype, rows, a, operand_at(b, 0, j), b->stride, cols, g->k, sums);
-        return;
-    }
-    for (int64_t col = 0; col < cols; col++) {
-        const float *numbers = numbers_from(b, 0, j + col, g->k, scratch);
-        scale_row(b, j + col, g->k, scratch);
-        (wide ? dots_wide : dots_narrow)(DT_F32, rows, a, numbers, 0, 1, g->k, sums + col);
-    }
+    return !gemm_has_block_scales(b) && DT_SET(b->dtype) & (cpu_avx512() ? DT_SET_FLOAT | DT_SET(DT_I8) : DT_SET_FLOAT);
 }
 
 /* Elements (i, j) of c from sums: `rows` rows from `row` on, `cols` columns from `col` on. */
@@ -145,7 +162,7 @@ static void put_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int6
     float factor = gemm_factor(g);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
-            float value = factor * sums[j][i];
+            float value = factor * sums[j][i] * gemm_col_scale(g, col + j);
             if (g->epilogue == GEMM_BIAS) value += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
             if (g->accumulate) value += vec_get(g->c.data, g->c.dtype, operand_index(&g->c, row + i, col + j));
             vec_set(g->c.data, g->c.dtype, operand_index(&g->c, row + i, col + j), value);
@@ -167,19 +184,26 @@ static void gemm_dots(void *context, int64_t task, int worker)
     const Gemm   *g = job->gemm;
     int64_t       cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
     float        *scratch = job->scratch + worker * job->scratch_floats;
+    bool          lies = b_lies(&g->b);
+    int64_t       step = lies ? DOT_COLS : 1;
+    DType         dtype = lies ? g->b.dtype : DT_F32;
     const float  *a[FEW_ROWS];
     float         sums[DOT_COLS][FEW_ROWS];
     for (int64_t i = 0; i < g->m; i++) {
         (void)numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
         scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
     }
-    for (int64_t from = task * cols; from < end; from += DOT_COLS)
+    for (int64_t from = task * cols; from < end; from += step) {
+        int64_t     few = min_i64(step, end - from);
+        const void *b = lies ? operand_at(&g->b, 0, from) : numbers_from(&g->b, 0, from, g->k, scratch);
+        if (!lies) scale_row(&g->b, from, g->k, scratch);
         for (int64_t row = 0; row < g->m; row += FEW_ROWS) {
-            int64_t few = min_i64(DOT_COLS, end - from), rows = min_i64(FEW_ROWS, g->m - row);
+            int64_t rows = min_i64(FEW_ROWS, g->m - row);
             rows_of_a(g, row, rows, scratch, a);
-            dots(g, rows, a, from, few, scratch, sums);
+            (cpu_avx512() ? dots_wide : dots_narrow)(dtype, rows, a, b, g->b.stride, few, g->k, sums);
             put_sums(g, row, rows, from, few, sums);
         }
+    }
 }
 
 void gemm_run_dots(const Gemm *g, ThreadPool *pool, void *workspace)

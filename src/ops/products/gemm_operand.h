@@ -30,15 +30,34 @@ static inline float gemm_factor(const Gemm *g)
     return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);
 }
 
+/* What a column of sums is multiplied by beside. */
+static inline float gemm_col_scale(const Gemm *g, int64_t col)
+{
+    return g->b.scaling == GEMM_SCALE_COLS ? g->b.scale[col] : 1.0f;
+}
+
+/* Multiplies numbers `step` floats apart, which have the scale of their block in common. */
+VEC_ROW void operand_scale(float *numbers, const int64_t step, int64_t count, float scale, bool to_bf16)
+{
+    if (to_bf16) {
+        VEC_LOOP
+        for (int64_t i = 0; i < count; i++) numbers[i * step] = bf16_to_f32(bf16_from_f32(numbers[i * step] * scale));
+    } else {
+        VEC_LOOP
+        for (int64_t i = 0; i < count; i++) numbers[i * step] *= scale;
+    }
+}
+
 /* Multiplies numbers in panels of `width` rows, `panel` floats apart, by the scales of their blocks: `count` rows from `row` on, `depth`
  * from `k` on. */
-static inline void operand_scale_panels(const GemmOperand *x, int64_t width, int64_t row, int64_t count, int64_t k, int64_t depth,
-                                        float *panels, int64_t panel)
+VEC_ROW void operand_scale_panels(const GemmOperand *x, const int64_t width, int64_t row, int64_t count, int64_t k, int64_t depth,
+                                  float *panels, int64_t panel)
 {
-    if (x->scaling == GEMM_SCALE_WHOLE) return;
-    for (int64_t i = 0; i < count; i += width, panels += panel) {
-        int64_t rows = min_i64(width, count - i);
-        for (int64_t l = 0; l < depth; l++)
-            for (int64_t j = 0; j < rows; j++) panels[l * width + j] *= gemm_block_scale(x, row + i + j, k + l);
-    }
+    if (!gemm_has_block_scales(x)) return;
+    for (int64_t i = 0; i < count; i += width, panels += panel)
+        for (int64_t l = 0, end; l < depth; l = end) {
+            end = min_i64(depth, l + GEMM_BLOCK - (k + l) % GEMM_BLOCK);
+            for (int64_t j = 0; j < min_i64(width, count - i); j++)
+                operand_scale(panels + l * width + j, width, end - l, gemm_block_scale(x, row + i + j, k + l), x->to_bf16);
+        }
 }

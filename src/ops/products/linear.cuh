@@ -41,13 +41,27 @@ static inline bool products_are_few(const Gemm *gemms, int count)
     return true;
 }
 
+static inline bool products_are_bulk(CudaDevice *device, const Gemm *gemms, int count)
+{
+    if (cuda_sm(device) < 90 || !products_are_few(gemms, count)) return false;
+    for (int i = 0; i < count; i++)
+        if (!few_rows_bulk_fit(&gemms[i])) return false;
+    return true;
+}
+
 static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int count)
 {
     for (int i = 0; i < count; i++) TRY(few_rows_run(&gemms[i], args->stream));
     return OK;
 }
 
-/* The functions of the row FEW_ROWS(op), which comes before those of PRODUCT_ROWS(op): decoding. */
+static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, int count)
+{
+    for (int i = 0; i < count; i++) TRY(few_rows_bulk_run(&gemms[i], args->stream));
+    return OK;
+}
+
+/* The functions of the rows FEW_ROWS(op), which come before those of PRODUCT_ROWS(op): decoding. */
 #define FEW_ROWS_KERNELS(op) \
     static bool op##_are_few(const Node *node, CudaDevice *) \
     { \
@@ -59,9 +73,22 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
     { \
         Gemm gemms[MAX_PRODUCTS]; \
         return products_few(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
+    } \
+    static bool op##_are_bulk(const Node *node, CudaDevice *device) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemms[MAX_PRODUCTS]; \
+        return products_are_bulk(device, gemms, \
+                                 products_note(node_args(node, &storage), gemms, op##_products(node_args(node, &storage), gemms))); \
+    } \
+    static Status op##_bulk(const KernelArgs *args) \
+    { \
+        Gemm gemms[MAX_PRODUCTS]; \
+        return products_bulk(args, gemms, products_note(args, gemms, op##_products(args, gemms))); \
     }
 
 #define FEW_ROWS(op) \
+    {.dtypes = DT_SET_FLOAT, .min_sm = 90, .run = op##_bulk, .name = "few rows in bulk", .match = op##_are_bulk}, \
     { \
         .dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
     }

@@ -3,10 +3,11 @@
 
 #include "ops/products/gemm.h"
 
-#define LORA_ATTR(field, m) \
+#define LORA_ATTR_OF(Struct, field, m) \
     { \
-#field #m, ATTR_TYPE_INT, offsetof(LoraAttrs, field) + (m) * sizeof(int64_t), 0, false \
+#field #m, ATTR_TYPE_INT, offsetof(Struct, field) + (m) * sizeof(int64_t), 0, false \
     }
+#define LORA_ATTR(field, m) LORA_ATTR_OF(LoraAttrs, field, m)
 /* `...`: attributes of one op alone, each followed by a comma. */
 #define LORA_ATTRS(name, ...) \
     static const AttrDef name[] = {ATTR_FLOAT(LoraAttrs, alpha, 1), \
@@ -17,6 +18,10 @@
                                    LORA_ATTR(rows, 2), \
                                    LORA_ATTR(col, 2), \
                                    __VA_ARGS__{0}}
+
+/* Members with these rows and columns lie within y's columns, one after another; *out_rows: of all. */
+NODISCARD Status lora_check_members(const int64_t rows[LORA_MAX_MEMBERS], const int64_t col[LORA_MAX_MEMBERS], int64_t y_cols,
+                                    int64_t *out_rows);
 
 /* Inputs 0 to 2 are y or dy (...,Y), h (..., members r) and b (M,r), as the attributes have it. `y`: the first's name. */
 NODISCARD Status lora_infer(const Node *node, const char *y);

@@ -2,9 +2,12 @@
  *
  * mma: bound by memory: y is read and written once, 16 bytes a thread. A warp has 64 columns of one member and 16 tokens at a
  * time, 32 columns after 32. Columns of a product's tile are permuted so that a thread's results of four tiles are eight
- * neighbouring columns: tile j's column c stands for column (c / 2) * 8 + j * 2 + c % 2 of the 32. */
+ * neighbouring columns: tile j's column c stands for column (c / 2) * 8 + j * 2 + c % 2 of the 32.
+ *
+ * rows: other shapes while decoding, by the kernels of lora_rows, so that rows have the bits that they have there. */
 #include "ops/mma.cuh"
 #include "ops/products/lora.cuh"
+#include "ops/products/lora_rows.cuh"
 
 /* ---- mma ---- */
 
@@ -112,5 +115,11 @@ static Status mma_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
+static bool rows_match(const Node *node, CudaDevice *)
+{
+    return node->flags & NODE_ROWS_ALONE;
+}
+
 PRODUCT_KERNELS(lora_add)
-CUDA_KERNELS(lora_add, {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match}, PRODUCT_ROWS(lora_add))
+CUDA_KERNELS(lora_add, {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
+             {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = lora_rows_of_one, .name = "rows", .match = rows_match}, PRODUCT_ROWS(lora_add))

@@ -12,10 +12,20 @@ static inline bool view_wanted(const TensorView *view)
     return view->type.ndim > 0;
 }
 
+static inline bool is_constant(const KernelArgs *args, const GemmOperand *operand)
+{
+    for (int k = 0; k < args->num_in; k++)
+        if (args->in[k].data == operand->data) return args->constant >> k & 1;
+    return false;
+}
+
 /* The products of a launch, with what it says of all of them; returns their number. */
 static inline int products_note(const KernelArgs *args, Gemm *gemms, int count)
 {
-    for (int i = 0; i < count; i++) gemms[i].rows_alone = args->rows_alone;
+    for (int i = 0; i < count; i++) {
+        gemms[i].rows_alone = args->rows_alone;
+        gemms[i].b_constant = is_constant(args, &gemms[i].b);
+    }
     return count;
 }
 
@@ -29,6 +39,31 @@ static inline int linear_products(const KernelArgs *args, Gemm *out)
     out->epilogue = GEMM_BIAS;
     out->bias = gemm_operand(&args->in[2], false, 0);
     return 1;
+}
+
+/* y = x w^T + bias, of w by codes. int8_linear: y = scale * (x codes^T) + bias */
+enum { CODED_X, CODED_W, CODED_SCALE, CODED_BIAS };
+static inline int int8_linear_products(const KernelArgs *args, Gemm *out)
+{
+    const TensorView *x = &args->in[CODED_X], *codes = &args->in[CODED_W], *y = &args->out[0];
+    *out = gemm_of(type_rows(&x->type), codes->type.dim[0], codes->type.dim[1], gemm_operand(x, false, 0), gemm_operand(codes, true, 0),
+                   gemm_operand(y, false, 0), 1, false);
+    out->b.scale = (const float *)args->in[CODED_SCALE].data;
+    out->b.scaling = GEMM_SCALE_COLS;
+    if (args->num_in <= CODED_BIAS || !view_wanted(&args->in[CODED_BIAS])) return 1;
+    out->epilogue = GEMM_BIAS;
+    out->bias = gemm_operand(&args->in[CODED_BIAS], false, 0);
+    return 1;
+}
+
+/* The same of e4m3 with scales of tiles, numbers of w rounded to x's dtype. */
+static inline int fp8_tiles_linear_products(const KernelArgs *args, Gemm *out)
+{
+    int count = int8_linear_products(args, out);
+    out->b.scaling = GEMM_SCALE_TILES;
+    out->b.scale_stride = type_cols(&args->in[CODED_SCALE].type);
+    out->b.to_bf16 = args->in[CODED_X].type.dtype == DT_BF16;
+    return count;
 }
 
 /* y = alpha a b^T + bias, of codes with a scale each, the inverse of which lies first */

@@ -1,11 +1,13 @@
 /* mark_seen: notes which tokens prompts hold, for penalties (`sample` counts those of the text). A prompt may come in several runs; the
- * first one, at position 0, forgets what was in the slot. */
+ * first one, at position 0, forgets what was in the slot. A sequence that is read again has its text behind its prompt: those tokens are
+ * counted, as when they were chosen. */
 #include "ops/sample/mark_seen.h"
 
 #include "ops/infer.h"
 
 /* tokens i32 (B,T), starts i32 (B): of the first of them in its sequence, last i32 (B): index of a row's last token, slots i32 (B), seen
- * i32 (S,V) -> seen' in place. A slot that isn't below S: an idle row. */
+ * i32 (S,V), [text_starts i32 (B): the position of a sequence's first token of text] -> seen' in place. A slot that isn't below S: an idle
+ * row. */
 static Status mark_seen_infer(Node *node)
 {
     TRY(infer_input(node, MARK_SEEN_TOKENS, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
@@ -14,6 +16,7 @@ static Status mark_seen_infer(Node *node)
     TRY(infer_input(node, MARK_SEEN_LAST, "last", DT_SET(DT_I32), DIMS(rows)));
     TRY(infer_input(node, MARK_SEEN_SLOTS, "slots", DT_SET(DT_I32), DIMS(rows)));
     TRY(infer_input(node, MARK_SEEN_SEEN, "seen", DT_SET(DT_I32), DIMS(-1, -1)));
+    if (node->in[MARK_SEEN_TEXT_STARTS]) TRY(infer_input(node, MARK_SEEN_TEXT_STARTS, "text_starts", DT_SET(DT_I32), DIMS(rows)));
     FAIL_IF(rows > UINT16_MAX, ERR_INVALID, "%lld rows, expected at most %d", (long long)rows, UINT16_MAX);
     node->out[0]->type = node->in[MARK_SEEN_SEEN]->type;
     return OK;
@@ -33,12 +36,19 @@ static void mark_seen_task(void *context, int64_t b, int worker)
     const int32_t    *row = (const int32_t *)tokens->data + b * type_cols(&tokens->type);
     int64_t           slot = ((const int32_t *)args->in[MARK_SEEN_SLOTS].data)[b], cols = type_cols(&seen->type);
     int64_t           count = min_i64(type_cols(&tokens->type), ((const int32_t *)args->in[MARK_SEEN_LAST].data)[b] + INT64_C(1));
+    const int32_t    *texts = args->in[MARK_SEEN_TEXT_STARTS].data;
+    int64_t           start = ((const int32_t *)args->in[MARK_SEEN_STARTS].data)[b], prompt = texts ? texts[b] - start : count;
     (void)worker;
     if (slot < 0 || slot >= seen->type.dim[0]) return;
     uint32_t *own = (uint32_t *)seen->data + slot * cols;
-    if (((const int32_t *)args->in[MARK_SEEN_STARTS].data)[b] == 0) memset(own, 0, (size_t)cols * sizeof *own);
-    for (int64_t t = 0; t < count; t++)
-        if (row[t] >= 0 && row[t] < cols) own[row[t]] |= SAMPLE_IN_PROMPT;
+    if (start == 0) memset(own, 0, (size_t)cols * sizeof *own);
+    for (int64_t t = 0; t < count; t++) {
+        if (row[t] < 0 || row[t] >= cols) continue;
+        if (t < prompt)
+            own[row[t]] |= SAMPLE_IN_PROMPT;
+        else
+            own[row[t]]++;
+    }
 }
 
 static Status mark_seen_cpu(const KernelArgs *args)
@@ -59,6 +69,7 @@ static Status mark_seen_cpu(const KernelArgs *args)
 static const OpSample mark_seen_samples[] = {
     {.in = {MARK_SEEN_INPUTS(4, 7, 5, 40)}, .int_range = {45, 2, 8, 5, 9}},
     {.in = {MARK_SEEN_INPUTS(3, 1, 3, 5)}, .int_range = {5, 2, 1, 3, 9}},
+    {.in = {MARK_SEEN_INPUTS(4, 9, 5, 6), {DT_I32, 1, {4}}}, .int_range = {7, 3, 9, 5, 9, 10}},
 };
 
 /* Shapes of real models. */
@@ -69,8 +80,9 @@ static const OpSample mark_seen_large_samples[] = {
 const OpDef op_mark_seen = {
     .id = OP_MARK_SEEN,
     .name = "mark_seen",
-    .synopsis = "seen[slots[b]] = 0 where starts[b] is 0; then seen[slots[b], tokens[b,t]] |= 2^31 for t up to last[b]",
-    .num_in = 5,
+    .synopsis = "seen[slots[b]] = 0 where starts[b] is 0; then seen[slots[b], tokens[b,t]] |= 2^31 for t up to last[b], += 1 where "
+                "starts[b] + t is text_starts[b] or more",
+    .num_in = 6,
     .num_out = 1,
     .min_in = 5,
     .alias = {{.out = 0, .in = MARK_SEEN_SEEN}},

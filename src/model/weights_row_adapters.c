@@ -1,0 +1,106 @@
+/* Reading the adapters that rows choose among: a parameter holds the matrices of all of them one below the other, each in the first rows
+ * and columns of a block with room for the largest rank, and zeros around it. */
+#include "model/peft.h"
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Folders {
+    const char *const *names;
+    StFile           **files;
+    int                count;
+    size_t            *used; /* tensors of each that parameters have */
+} Folders;
+
+/* The adapter's matrix; NULL: it doesn't adapt this module. */
+static const StTensor *find_matrix(const Folders *folders, int adapter, const Param *param)
+{
+    char name[1024];
+    int  len = snprintf(name, sizeof name, PEFT_PREFIX "%s", param->hf.names[0]);
+    return len < (int)sizeof name ? st_find(folders->files[adapter], name) : NULL;
+}
+
+/* A has the columns of its block, B the rows; the other side is the rank. */
+static Status check_matrix(const Folders *folders, int adapter, const Param *param, bool is_a)
+{
+    const StTensor *tensor = find_matrix(folders, adapter, param);
+    int64_t         rows = param->type.dim[0] / folders->count, cols = param->type.dim[1];
+    if (!tensor) return OK;
+    folders->used[adapter]++;
+    bool fits = tensor->ndim == 2 && tensor->dim[is_a] == (is_a ? cols : rows) && tensor->dim[!is_a] <= (is_a ? rows : cols);
+    FAIL_IF(!fits, ERR_INVALID, "%s: tensor %s has another shape than the model gives; is it an adapter of another model?", tensor->path,
+            tensor->name);
+    FAIL_IF(!st_dtype_is_float(tensor->dtype), ERR_UNSUPPORTED, "%s: tensor %s is %s; expected F32, BF16, F16 or F64", tensor->path,
+            tensor->name, st_dtype_name(tensor->dtype));
+    return OK;
+}
+
+static Status check_all(const Plan *plan, const Folders *folders)
+{
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        char         name[1024];
+        if (!param->is_adapter) continue;
+        snprintf(name, sizeof name, PEFT_TENSOR, param->module, PEFT_A);
+        for (int a = 0; a < folders->count; a++) TRY(check_matrix(folders, a, param, strcmp(name, param->hf.names[0]) == 0));
+    }
+    for (int a = 0; a < folders->count; a++)
+        FAIL_IF(folders->used[a] != st_count(folders->files[a]), ERR_INVALID,
+                "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model?", folders->names[a],
+                st_count(folders->files[a]), folders->used[a]);
+    return OK;
+}
+
+static Status begin_param(void *context, const Param *param)
+{
+    const Folders *folders = context;
+    for (int a = 0; a < folders->count; a++) {
+        const StTensor *tensor = find_matrix(folders, a, param);
+        if (tensor) TRY(st_check_range(tensor, param->type.dtype));
+    }
+    return OK;
+}
+
+/* Elements [col, col + count) of a row of the parameter. */
+static Status read_row(const Folders *folders, const Param *param, int64_t row, int64_t col, int64_t count, float *out)
+{
+    int64_t         rows = param->type.dim[0] / folders->count, own = row % rows;
+    const StTensor *tensor = find_matrix(folders, (int)(row / rows), param);
+    int64_t         there = tensor && own < tensor->dim[0] ? tensor->dim[1] - col : 0;
+    if (there < 0) there = 0;
+    if (there > count) there = count;
+    for (int64_t i = there; i < count; i++) out[i] = 0;
+    return there ? st_to_f32(tensor, own * tensor->dim[1] + col, there, out) : OK;
+}
+
+static Status read_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+{
+    int64_t cols = param->type.dim[1];
+    for (int64_t taken; count > 0; first += taken, count -= taken, out += taken) {
+        taken = cols - first % cols < count ? cols - first % cols : count;
+        TRY(read_row(context, param, first / cols, first % cols, taken, out));
+    }
+    return OK;
+}
+
+static Status open_all(Folders *folders)
+{
+    for (int a = 0; a < folders->count; a++) TRY(peft_open_tensors(folders->names[a], &folders->files[a]));
+    return OK;
+}
+
+Status weights_load_row_adapters(Session *session, const char *const *names, int count)
+{
+    Folders    folders = {names, calloc_or_end((size_t)count, sizeof(StFile *)), count, calloc_or_end((size_t)count, sizeof(size_t))};
+    LoadSource source = {.context = &folders, .begin = begin_param, .values = read_values};
+    Status     status = open_all(&folders);
+    if (status == OK) status = check_all(session_plan(session), &folders);
+    if (status == OK) status = session_load(session, true, &source);
+    for (int a = 0; a < count; a++)
+        if (folders.files[a]) st_close(folders.files[a]);
+    free(folders.files);
+    free(folders.used);
+    return status;
+}

@@ -1,0 +1,61 @@
+/* The copy engine of compute capability 9.0: boxes of a tensor map go to shared memory, and a phase (wgmma.cuh) is over when they are
+ * there. A kernel that reads them is launched on such GPUs alone. */
+#pragma once
+
+#include "ops/wgmma.cuh"
+
+/* The copy engine sees the phases that were initialised. */
+static __device__ __forceinline__ void publish_phases()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+/* The one arrival that a phase waits for, and bytes besides. */
+static __device__ __forceinline__ void expect_bytes(uint64_t *phase, int bytes)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(phase)), "r"(bytes) : "memory");
+#endif
+}
+
+/* Begins to copy 16 bytes to an address of shared memory. */
+static __device__ __forceinline__ void copy_async_at(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* One arrival, when what this thread has begun to copy so is there. */
+static __device__ __forceinline__ void copies_arrive(uint64_t *phase)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(phase)) : "memory");
+}
+
+static __device__ __forceinline__ void prefetch_map(const void *map)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+#endif
+}
+
+/* Begins to copy the box at these indices to an address of shared memory, innermost first; the phase learns of its bytes, zeros outside the
+ * tensor too. */
+static __device__ __forceinline__ void copy_box(uint32_t to, const void *map, int i0, int i1, int i2, uint64_t *phase)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(i0), "r"(i1), "r"(i2), "r"(shared_address(phase))
+                 : "memory");
+#endif
+}
+
+static __device__ __forceinline__ void copy_box(uint32_t to, const void *map, int i0, int i1, int i2, int i3, uint64_t *phase)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+        "l"(map), "r"(i0), "r"(i1), "r"(i2), "r"(i3), "r"(shared_address(phase))
+        : "memory");
+#endif
+}

@@ -1,0 +1,153 @@
+/* Products with codes on CUDA: few rows by their own kernel, e4m3 else by the plain one.
+ *
+ * int8_linear of many rows: the codes become numbers of x's dtype in scratch, which products read as any
+ * matrix; their sums are kept in fp32, some rows at a time, and multiplied by the scales. A row has the same bits both ways. */
+#include "ops/lowbit/int8.cuh"
+#include "ops/products/few_rows_codes.h"
+#include "ops/products/coded_linear.h"
+#include "ops/products/linear.cuh"
+
+enum { THREADS = 256 };
+
+#define FEW_CODES(op) \
+    static bool op##_are_few(const Node *node, CudaDevice *) \
+    { \
+        NodeArgs storage; \
+        Gemm     gemm; \
+        op##_products(node_args(node, &storage), &gemm); \
+        return few_rows_codes_fit(&gemm); \
+    } \
+    static Status op##_few(const KernelArgs *args) \
+    { \
+        Gemm gemm; \
+        op##_products(args, &gemm); \
+        return few_rows_codes_run(&gemm, args->stream); \
+    }
+
+FEW_CODES(int8_linear)
+FEW_CODES(fp8_tiles_linear)
+
+/* y = scale * sums + bias, rounded after each step; 8 columns a thread. wide: rows are whole 16 bytes. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    scale_columns(const float *sums, const float *scale, TensorView bias, T *y, int64_t rows, int64_t cols, bool wide)
+{
+    int64_t across = (cols + 7) / 8;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < rows * across; i += (int64_t)gridDim.x * THREADS) {
+        int64_t      at = i / across * cols + i % across * 8, col = i % across * 8;
+        Eight<float> eight;
+        float        v[8];
+        eight.load(sums + at, wide, cols - col);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            if (col + k >= cols) break;
+            v[k] = __fmul_rn(eight.get(k), scale[col + k]);
+            if (bias.data) v[k] = __fadd_rn(v[k], elem_get(bias.data, bias.type.dtype, col + k));
+        }
+        store_eight(y + at, v, wide, cols - col);
+    }
+}
+
+static Status finish(const KernelArgs *args, const float *sums, int64_t row, int64_t rows)
+{
+    const TensorView *y = &args->out[0];
+    TensorView        bias = {};
+    int64_t           cols = type_cols(&y->type);
+    void             *to = (char *)y->data + dtype_bytes(y->type.dtype, row * cols);
+    bool              wide = cols % 8 == 0 && is_aligned16(to);
+    if (args->num_in > CODED_BIAS) bias = args->in[CODED_BIAS];
+    CUDA_FLOAT(y->type.dtype, T, {
+        scale_columns<T><<<cuda_grid(rows * cuda_div_up(cols, 8), THREADS), THREADS, 0, cuda_stream(args)>>>(
+            sums, (const float *)args->in[CODED_SCALE].data, bias, (T *)to, rows, cols, wide);
+    });
+    return CUDA_LAUNCHED();
+}
+
+/* Rows [row, row + rows) of x by the codes as numbers, to sums. */
+static Gemm piece(const KernelArgs *args, const Int8Scratch *s, int64_t row, int64_t rows)
+{
+    const TensorView *x = &args->in[CODED_X], *codes = &args->in[CODED_W];
+    char             *scratch = (char *)args->workspace;
+    TensorView        w = {}, sums = {};
+    int64_t           n = codes->type.dim[0], k = codes->type.dim[1];
+    w.type = codes->type;
+    w.type.dtype = x->type.dtype;
+    w.data = scratch + s->numbers;
+    sums.type = type_make(DT_F32, 2, rows, n);
+    sums.data = scratch + s->sums;
+    Gemm g = gemm_of(rows, n, k, gemm_operand(x, false, row * k), gemm_operand(&w, true, 0), gemm_operand(&sums, false, 0), 1, false);
+    g.rows_alone = args->rows_alone;
+    return g;
+}
+
+static size_t int8_linear_workspace(const Node *node, CudaDevice *)
+{
+    return int8_scratch(&node->in[CODED_X]->type, &node->in[CODED_W]->type).bytes;
+}
+
+static Status int8_linear_prepare(const KernelArgs *args)
+{
+    const TensorView *x = &args->in[CODED_X];
+    Int8Scratch       s = int8_scratch(&x->type, &args->in[CODED_W].type);
+    int64_t           rows = type_rows(&x->type), whole = int8_piece(rows), last = whole ? rows % whole : 0;
+    Gemm              g = piece(args, &s, 0, whole);
+    TRY(cuda_gemm_prepare((CudaDevice *)args->device, &g, args->workspace, GPU_GEMM_WORKSPACE));
+    if (!last) return OK;
+    g = piece(args, &s, rows - last, last);
+    return cuda_gemm_prepare((CudaDevice *)args->device, &g, args->workspace, GPU_GEMM_WORKSPACE);
+}
+
+static Status int8_linear_pieces(const KernelArgs *args)
+{
+    const TensorView *x = &args->in[CODED_X], *codes = &args->in[CODED_W];
+    Int8Scratch       s = int8_scratch(&x->type, &codes->type);
+    int64_t           all = type_rows(&x->type);
+    char             *scratch = (char *)args->workspace;
+    TRY(int8_decode((const int8_t *)codes->data, NULL, scratch + s.numbers, x->type.dtype, codes->type.dim[0], codes->type.dim[1],
+                    cuda_stream(args)));
+    for (int64_t row = 0; row < all; row += INT8_PIECE_ROWS) {
+        int64_t rows = int8_piece(all - row);
+        Gemm    g = piece(args, &s, row, rows);
+        TRY(cuda_gemm_run((CudaDevice *)args->device, &g, args->workspace, GPU_GEMM_WORKSPACE, args->stream));
+        TRY(finish(args, (const float *)(scratch + s.sums), row, rows));
+    }
+    return OK;
+}
+
+static Status fp8_tiles_linear_plain(const KernelArgs *args)
+{
+    Gemm gemm;
+    fp8_tiles_linear_products(args, &gemm);
+    return cuda_gemm_plain(&gemm, args->stream);
+}
+
+#define CODES(dtype) \
+    { \
+        {.in = 1u << CODED_W, .dtypes = DT_SET(dtype)}, \
+        { \
+            .in = 1u << CODED_SCALE, .dtypes = DT_SET_F32 \
+        } \
+    }
+
+CUDA_KERNELS(int8_linear,
+             {.dtypes = DT_SET_FLOAT,
+              .min_sm = 80,
+              .run = int8_linear_few,
+              .name = "few rows",
+              .match = int8_linear_are_few,
+              .except = CODES(DT_I8)},
+             {.dtypes = DT_SET_FLOAT,
+              .run = int8_linear_pieces,
+              .name = "pieces",
+              .workspace = int8_linear_workspace,
+              .prepare = int8_linear_prepare,
+              .except = CODES(DT_I8)})
+
+CUDA_KERNELS(fp8_tiles_linear,
+             {.dtypes = DT_SET_FLOAT,
+              .min_sm = 80,
+              .run = fp8_tiles_linear_few,
+              .name = "few rows",
+              .match = fp8_tiles_linear_are_few,
+              .except = CODES(DT_E4M3)},
+             {.dtypes = DT_SET_FLOAT, .run = fp8_tiles_linear_plain, .name = "plain", .except = CODES(DT_E4M3)})

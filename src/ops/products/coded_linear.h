@@ -1,0 +1,42 @@
+/* What a plan and CUDA share of products with codes. */
+#pragma once
+
+#include "device/device.h"
+#include "ops/products/products.h"
+
+enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* the second: numbers along k that come together */
+
+/* Rows of y whose sums a GPU keeps at a time where there are many. */
+enum { INT8_PIECE_ROWS = 512, INT8_ALIGN = 256 };
+
+/* A GPU's scratch where there are many rows, in bytes from the beginning: that of products, codes as numbers of x's dtype, sums. */
+typedef struct Int8Scratch {
+    size_t numbers, sums, bytes;
+} Int8Scratch;
+
+static inline size_t int8_aligned(size_t bytes)
+{
+    return (bytes + INT8_ALIGN - 1) / INT8_ALIGN * INT8_ALIGN;
+}
+
+/* The rows of a piece, of `rows` that are left. */
+static inline int64_t int8_piece(int64_t rows)
+{
+    const int64_t most = INT8_PIECE_ROWS;
+    return rows < most ? rows : most;
+}
+
+static inline Int8Scratch int8_scratch(const TensorType *x, const TensorType *codes)
+{
+    Int8Scratch s;
+    s.numbers = int8_aligned(GPU_GEMM_WORKSPACE);
+    s.sums = s.numbers + int8_aligned((size_t)dtype_bytes(x->dtype, type_numel(codes)));
+    s.bytes = s.sums + int8_aligned((size_t)dtype_bytes(DT_F32, int8_piece(type_rows(x)) * codes->dim[0]));
+    return s;
+}
+
+/* Whether a GPU multiplies codes of a byte as they lie: few rows of bf16. */
+static inline bool coded_rows_are_few(const TensorType *x, const TensorType *codes)
+{
+    return x->dtype == DT_BF16 && type_rows(x) <= CODED_FEW_ROWS && codes->dim[1] % CODED_WHOLE == 0;
+}

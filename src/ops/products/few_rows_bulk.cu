@@ -1,0 +1,356 @@
+/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16, on GPUs whose copy engine brings boxes to shared memory (compute capability
+ * 9.0): the sums of few_rows.cu, to the bit. Rows of w are on their way before the launch in front has ended, where nothing of the program
+ * writes them.
+ *
+ * A warp has tiles of 8 * NT rows of w, which it brings for itself, in pieces along k, each when its place in the warp's ring is free. One
+ * more warp brings the rows of x for all of the block: pieces stay where all have room, else they go through a ring too. Operands are taken
+ * from shared memory a step ahead of the chain.
+ *
+ * A piece lies in blocks of 64 numbers along k, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). */
+#include "device/cuda/tensor_map.h"
+#include "ops/bulk.cuh"
+#include "ops/products/few_rows.h"
+
+enum {
+    ALONG = TENSOR_MAP_INNER, /* k is a multiple of it */
+    ROW_BYTES = ALONG * 2,
+    STEP = 32,
+    COLS = 8,
+    MOST_ROWS = 64,
+    MOST_WARPS = 8,
+    MOST_SLOTS = 64, /* of x */
+    W_SLOTS = 16,
+    PHASES_BYTES = (2 * MOST_SLOTS + MOST_WARPS * W_SLOTS) * 8,
+};
+
+/* Bytes of shared memory of a block: beside another launch's on the same multiprocessor, and alone. */
+enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = 220 << 10 };
+
+struct BulkJob {
+    CUtensorMap x_map, w_map; /* (64, rows, k / 64) */
+    int64_t     c_stride;
+    GemmOperand c, bias;
+    int         m, n, pieces;             /* of k */
+    int         rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
+    int         blocks;                   /* of the last piece */
+    bool        x_stays, w_constant, accumulate, has_bias;
+    bool        as_pairs; /* sums are stored as they are, and pairs of them lie at multiples of a pair */
+    float       alpha;
+};
+
+/* Where a lane reads in a place, bytes: by chunk pairs of a block of 64 numbers, of w for both of its halves, of x for its quarters. Rows
+ * of x beyond x_rows are others again. */
+struct LaneReads {
+    uint32_t w[2], x[4];
+
+    __device__ __forceinline__ LaneReads(int x_rows)
+    {
+        int lane = threadIdx.x & 31, flip = (lane & 7) * 16;
+#pragma unroll
+        for (int i = 0; i < 2; i++) w[i] = (lane & 7) * ROW_BYTES + (((i * 4 + (lane >> 3)) * 16) ^ flip);
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = (lane & (x_rows - 1) & 15) * ROW_BYTES + (((i * 2 + (lane >> 4)) * 16) ^ flip);
+            /* Kept in registers: the compiler would make them anew for each step. */
+#pragma unroll
+        for (int i = 0; i < 2; i++) asm volatile("" : "+r"(w[i]));
+#pragma unroll
+        for (int i = 0; i < 4; i++) asm volatile("" : "+r"(x[i]));
+    }
+};
+
+/* The operands of STEP numbers along k, of 16 * MT rows of x, XR in a place, and 8 * NT of w. */
+template <int MT, int NT, int XR> struct BulkOperands {
+    uint32_t x[STEP / 16][MT][4], w[NT][4];
+
+    /* half: of the block that begins there */
+    __device__ __forceinline__ void take(uint32_t x_block, uint32_t w_block, const LaneReads &reads, int half)
+    {
+#pragma unroll
+        for (int n = 0; n < NT; n++) ldmatrix_at(w[n], w_block + reads.w[half] + n * (COLS * ROW_BYTES));
+#pragma unroll
+        for (int quarter = 0; quarter < STEP / 16; quarter++)
+#pragma unroll
+            for (int t = 0; t < MT; t++) ldmatrix_at(x[quarter][t], x_block + reads.x[half * 2 + quarter] + t * (16 * ROW_BYTES));
+    }
+
+    __device__ __forceinline__ void add(float (&c)[NT][MT][4]) const
+    {
+#pragma unroll
+        for (int half = 0; half < STEP / 16; half++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int t = 0; t < MT; t++) mma(c[n][t], x[half][t], w[n][2 * half], w[n][2 * half + 1]);
+    }
+};
+
+static __device__ __forceinline__ float finished(const BulkJob &job, int row, int col, float value)
+{
+    value *= job.alpha;
+    if (job.accumulate) value += elem_get(job.c.data, job.c.dtype, job.c.offset + row * job.c_stride + col);
+    if (job.has_bias) value += elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col);
+    return value;
+}
+
+/* Columns col, an even one, and col + 1. */
+static __device__ __forceinline__ void put_two(const BulkJob &job, int row, int col, float left, float right)
+{
+    int64_t at = job.c.offset + row * job.c_stride + col;
+    if (row >= job.m || col >= job.n) return;
+    elem_set(job.c.data, job.c.dtype, at, finished(job, row, col, left));
+    if (col + 1 < job.n) elem_set(job.c.data, job.c.dtype, at + 1, finished(job, row, col + 1, right));
+}
+
+/* Sums as they are, two at a time. to: of this lane's first row and column. */
+template <typename Pair, int MT, int NT, typename F>
+static __device__ __forceinline__ void put_pairs(const BulkJob &job, char *to, int row, int col, const float (&c)[NT][MT][4], F pair)
+{
+    int64_t step = 8 * job.c_stride * (int64_t)(sizeof(Pair) / 2);
+#pragma unroll
+    for (int t = 0; t < 2 * MT; t++, to += step, row += 8) {
+        if (row >= job.m) return;
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+            if (col + i * COLS < job.n) ((Pair *)to)[i * COLS / 2] = pair(c[i][t / 2][t % 2 * 2], c[i][t / 2][t % 2 * 2 + 1]);
+    }
+}
+
+/* A warp's tiles; row, col: a lane's first. */
+template <int MT, int NT> static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int col, const float (&c)[NT][MT][4])
+{
+    int64_t at = job.c.offset + row * job.c_stride + col;
+    if (job.as_pairs && job.c.dtype == DT_BF16) {
+        put_pairs<uint32_t>(job, (char *)((bf16 *)job.c.data + at), row, col, c, [](float a, float b) { return pack_bf16(a, b); });
+    } else if (job.as_pairs) {
+        put_pairs<float2>(job, (char *)((float *)job.c.data + at), row, col, c, [](float a, float b) { return make_float2(a, b); });
+    } else {
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int t = 0; t < 2 * MT; t++) put_two(job, row + t * 8, col + i * COLS, c[i][t / 2][t % 2 * 2], c[i][t / 2][t % 2 * 2 + 1]);
+    }
+}
+
+/* Goes over the pieces of a block's rows of x, or of a warp's tiles of w, and over their places in shared memory. */
+struct Walk {
+    int piece, n, slot, round; /* along k, the tile's first row of w; a place in the ring, how often it was gone round */
+
+    __device__ __forceinline__ Walk(int n_) : piece(0), n(n_), slot(0), round(0) {}
+
+    /* stays: pieces of the next tile are in the same places. */
+    __device__ __forceinline__ void next(int pieces, int stride, int slots, bool stays)
+    {
+        slot++;
+        if (++piece == pieces) {
+            piece = 0, n += stride;
+            if (stays) slot = 0;
+        }
+        if (slot == slots) slot = 0, round++;
+    }
+    __device__ __forceinline__ int parity() const
+    {
+        return round & 1;
+    }
+};
+
+/* What the block has in shared memory, by its addresses there; places begin at multiples of 1024 bytes. XR, WR: rows of x and w in one;
+ * BLOCKS: of a piece. */
+template <int XR, int WR, int BLOCKS> struct BulkShared {
+    enum { X_BYTES = BLOCKS * XR * ROW_BYTES, W_BYTES = BLOCKS * WR * ROW_BYTES };
+    uint64_t *x_full, *x_free, *w_full; /* w_full: of this warp */
+    uint32_t  x, w;                     /* w: of this warp */
+
+    __device__ __forceinline__ BulkShared(char *memory, const BulkJob &job, int warp)
+    {
+        x_full = (uint64_t *)memory, x_free = x_full + MOST_SLOTS, w_full = x_free + MOST_SLOTS + warp * W_SLOTS;
+        x = shared_address(memory) + PHASES_BYTES;
+        w = x + job.x_slots * X_BYTES + warp * job.w_slots * W_BYTES;
+    }
+
+    /* By one lane of each warp, the last one of which brings x. */
+    __device__ __forceinline__ void begin(const BulkJob &job, bool is_x, int warps) const
+    {
+        for (int i = 0; i < (is_x ? job.x_slots : job.w_slots); i++) phases_init(is_x ? &x_full[i] : &w_full[i], 1);
+        for (int i = 0; is_x && !job.x_stays && i < job.x_slots; i++) phases_init(&x_free[i], warps);
+        publish_phases();
+    }
+
+    __device__ __forceinline__ void bring_w(const BulkJob &job, const Walk &walk) const
+    {
+        expect_bytes(&w_full[walk.slot], W_BYTES);
+        copy_box(w + walk.slot * W_BYTES, &job.w_map, 0, walk.n, walk.piece * BLOCKS, &w_full[walk.slot]);
+    }
+
+    /* All pieces of x, or those of every round; one thread. */
+    __device__ __forceinline__ void bring_x(const BulkJob &job, int first_row) const
+    {
+        int  count = job.x_stays ? job.pieces : job.pieces * job.rounds;
+        Walk walk(0);
+        for (int q = 0; q < count; q++, walk.next(job.pieces, 0, job.x_slots, false)) {
+            if (walk.round) phase_wait(&x_free[walk.slot], walk.parity() ^ 1);
+            expect_bytes(&x_full[walk.slot], X_BYTES);
+            copy_box(x + walk.slot * X_BYTES, &job.x_map, 0, first_row, walk.piece * BLOCKS, &x_full[walk.slot]);
+        }
+    }
+};
+
+template <int MT, int NT, int XR, int BLOCKS>
+static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(const __grid_constant__ BulkJob job)
+{
+    extern __shared__ __align__(1024) char bulk_memory[];
+    enum { W_ROWS = COLS * NT };
+    typedef BulkShared<XR, W_ROWS, BLOCKS> Shared;
+    int          warps = blockDim.x / 32 - 1, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
+    int          first_row = blockIdx.y * 16 * MT;
+    const Shared shared(bulk_memory, job, warp);
+    release_launches();
+    if (lane == 0) shared.begin(job, warp == warps, warps);
+    __syncthreads();
+    if (warp == warps) {
+        if (lane == 0) prefetch_map(&job.x_map);
+        await_launches();
+        if (lane == 0) shared.bring_x(job, first_row);
+        return;
+    }
+
+    int  first_col = (blockIdx.x * warps + warp) * W_ROWS, stride = gridDim.x * warps * W_ROWS, count = job.pieces * job.rounds;
+    Walk ahead(first_col), of_w(first_col), of_x(first_col); /* the next piece to bring; the one to multiply */
+    if (!job.w_constant) await_launches();
+    for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false))
+        if (lane == 0) shared.bring_w(job, ahead);
+    if (job.w_constant) await_launches();
+
+    const LaneReads          reads(XR);
+    float                    c[NT][MT][4] = {};
+    BulkOperands<MT, NT, XR> first, second; /* of a block's halves */
+    phase_wait(&shared.w_full[0], 0);
+    phase_wait(&shared.x_full[0], 0);
+    first.take(shared.x, shared.w, reads, 0);
+    uint32_t x = shared.x, w = shared.w;
+    for (int q = 0; q < count; q++) {
+        int  n = of_w.n, x_slot = of_x.slot;
+        bool last = of_w.piece + 1 == job.pieces, more = q + 1 < count;
+        int  blocks = last ? job.blocks : BLOCKS;
+        of_w.next(job.pieces, stride, job.w_slots, false);
+        of_x.next(job.pieces, stride, job.x_slots, job.x_stays);
+#pragma unroll 4
+        for (int block = 1; block < blocks; block++) {
+            second.take(x, w, reads, 1);
+            first.add(c);
+            x += XR * ROW_BYTES, w += W_ROWS * ROW_BYTES;
+            first.take(x, w, reads, 0);
+            second.add(c);
+        }
+        second.take(x, w, reads, 1);
+        first.add(c);
+        if (more) {
+            phase_wait(&shared.w_full[of_w.slot], of_w.parity());
+            phase_wait(&shared.x_full[of_x.slot], job.x_stays ? 0 : of_x.parity());
+            x = shared.x + of_x.slot * Shared::X_BYTES, w = shared.w + of_w.slot * Shared::W_BYTES;
+            first.take(x, w, reads, 0);
+        }
+        second.add(c);
+        __syncwarp(); /* all lanes have taken this piece */
+        if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
+        if (q + job.w_slots < count) {
+            if (lane == 0) shared.bring_w(job, ahead);
+            ahead.next(job.pieces, stride, job.w_slots, false);
+        }
+        if (!last) continue;
+        put_tile<MT, NT>(job, first_row + (lane >> 2), n + (lane & 3) * 2, c);
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) c[i][t][e] = 0;
+    }
+}
+
+/* ---- launches ---- */
+
+typedef struct BulkGrid {
+    int blocks, groups, warps, rounds; /* groups: of rows of x */
+} BulkGrid;
+
+/* Warps enough that each has one tile, up to `most` a block; then several tiles a warp, as many in each block. */
+static BulkGrid grid_of(const BulkJob *job, int x_rows, int w_rows, int least, int most, int processors)
+{
+    BulkGrid grid = {};
+    int64_t  tiles = cuda_div_up(job->n, w_rows), places = (int64_t)processors * most;
+    grid.groups = (int)cuda_div_up(job->m, x_rows);
+    grid.rounds = (int)cuda_div_up(tiles, places);
+    grid.warps = (int)cuda_div_up(cuda_div_up(tiles, grid.rounds), processors);
+    if (grid.warps < least) grid.warps = least;
+    grid.blocks = (int)cuda_div_up(tiles, (int64_t)grid.warps * grid.rounds);
+    return grid;
+}
+
+/* Rows of x stay where they leave room for two pieces a warp. x_bytes, w_bytes: of a piece, of w a warp's. */
+static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_bytes, int w_bytes)
+{
+    size_t x_piece = (size_t)x_bytes, w_piece = (size_t)grid->warps * w_bytes;
+    size_t most = grid->rounds == 1 && job->m <= 16 ? SHARED_BESIDE : SHARED_ALONE, room = SHARED_ALONE - PHASES_BYTES - 2 * w_piece;
+    int    count = job->pieces * grid->rounds, least = count < 4 ? count : 4, wanted = count < W_SLOTS ? count : W_SLOTS;
+    job->x_stays = job->pieces <= MOST_SLOTS && x_piece * job->pieces <= room / (grid->rounds == 1 ? 2 : 1);
+    job->x_slots = job->x_stays ? job->pieces : 3;
+    size_t taken = PHASES_BYTES + x_piece * job->x_slots;
+    if (taken + least * w_piece > most) most = SHARED_ALONE;
+    job->w_slots = (int)((most - taken) / w_piece);
+    if (job->w_slots > wanted) job->w_slots = wanted;
+    return taken + w_piece * job->w_slots;
+}
+
+static Status map_rows(const GemmOperand *rows, int64_t count, int64_t k, int box_rows, int blocks, CUtensorMap *out)
+{
+    TensorMapShape shape = {.rank = 3};
+    shape.dims[0] = ALONG, shape.dims[1] = (uint64_t)count, shape.dims[2] = (uint64_t)k / ALONG;
+    shape.strides[0] = (uint64_t)rows->stride * sizeof(bf16), shape.strides[1] = ROW_BYTES;
+    shape.box[0] = ALONG, shape.box[1] = (uint32_t)box_rows, shape.box[2] = (uint32_t)blocks;
+    return cuda_tensor_map((const bf16 *)rows->data + rows->offset, &shape, out);
+}
+
+template <int MT, int NT, int XR, int BLOCKS>
+static Status launch(const Gemm *g, BulkJob *job, int least, int most, int processors, cudaStream_t stream)
+{
+    typedef BulkShared<XR, COLS * NT, BLOCKS> Shared;
+    BulkGrid                                  grid = grid_of(job, 16 * MT, COLS * NT, least, most, processors);
+    job->pieces = (int)cuda_div_up(g->k, BLOCKS * ALONG);
+    job->blocks = (int)(g->k / ALONG - (int64_t)(job->pieces - 1) * BLOCKS);
+    job->rounds = grid.rounds;
+    size_t bytes = plan_shared(job, &grid, Shared::X_BYTES, Shared::W_BYTES);
+    FAIL_IF(job->w_slots < 1, ERR_INTERNAL, "few_rows_bulk: no room for %d x %d", job->m, job->n);
+    TRY(map_rows(&g->a, g->m, g->k, XR, BLOCKS, &job->x_map));
+    TRY(map_rows(&g->b, g->n, g->k, COLS * NT, BLOCKS, &job->w_map));
+    CUDA_TRY(cudaFuncSetAttribute(few_rows_bulk<MT, NT, XR, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
+    return cuda_launch_early(true, few_rows_bulk<MT, NT, XR, BLOCKS>, dim3((unsigned)grid.blocks, (unsigned)grid.groups),
+                             (unsigned)(grid.warps + 1) * 32, bytes, stream, *job);
+}
+
+bool few_rows_bulk_fit(const Gemm *g)
+{
+    return g->m > 0 && g->m <= MOST_ROWS && g->k % ALONG == 0 && g->n < INT_MAX / 2;
+}
+
+Status few_rows_bulk_run(const Gemm *g, void *stream)
+{
+    BulkJob job = {};
+    int     device = 0, processors = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    job.c_stride = g->c.stride;
+    job.m = (int)g->m, job.n = (int)g->n;
+    job.c = g->c, job.bias = g->bias;
+    job.accumulate = g->accumulate, job.has_bias = g->epilogue == GEMM_BIAS;
+    job.w_constant = g->b_constant;
+    job.alpha = g->alpha;
+    job.as_pairs = !job.accumulate && !job.has_bias && job.alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 &&
+                   (uintptr_t)g->c.data % 8 == 0;
+    cudaStream_t queue = (cudaStream_t)stream;
+    if (g->m <= 8) return launch<1, 1, 8, 8>(g, &job, 1, MOST_WARPS, processors, queue);
+    if (g->m <= 16) return launch<1, 1, 16, 8>(g, &job, 1, MOST_WARPS, processors, queue);
+    if (g->m <= 32) return launch<2, 1, 32, 4>(g, &job, 2, MOST_WARPS, processors, queue);
+    if (g->n <= 2048) return launch<2, 2, 32, 8>(g, &job, 2, 4, processors, queue);
+    if (g->n <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, &job, 4, MOST_WARPS, processors, queue);
+    return launch<4, 2, 64, 4>(g, &job, 4, 4, processors, queue);
+}

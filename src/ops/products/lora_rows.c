@@ -1,0 +1,183 @@
+/* lora_rows: y[:, columns of member m] += scales[a] h_ma b_ma^T, in place, where each sequence says which adapter a is its own: what LoRA
+ * adds to the packed output of linear layers while sequences of several adapters are decoded together. h holds x A^T of all members, and of
+ * each those of all adapters, side by side; b their B one below the other; both have room for the largest rank. A row has the bits that
+ * lora_add gives it of its adapter alone. */
+#include "ops/products/lora_rows.h"
+
+#include "ops/products/lora.h"
+
+static const AttrDef lora_rows_attrs[] = {
+    LORA_ATTR_OF(LoraRowsAttrs, rows, 0), LORA_ATTR_OF(LoraRowsAttrs, col, 0),  LORA_ATTR_OF(LoraRowsAttrs, rows, 1),
+    LORA_ATTR_OF(LoraRowsAttrs, col, 1),  LORA_ATTR_OF(LoraRowsAttrs, rows, 2), LORA_ATTR_OF(LoraRowsAttrs, col, 2),
+    ATTR_LIST(LoraRowsAttrs, ranks),      ATTR_LIST(LoraRowsAttrs, scales),     {0}};
+
+static Status check_ranks(const LoraRowsAttrs *attrs, int64_t most)
+{
+    int64_t count = attrs->ranks.count;
+    FAIL_IF(count < 1 || count % lora_count(attrs->rows) || count != attrs->scales.count, ERR_INVALID,
+            "%lld ranks and %lld scales: expected one of each for every adapter of each of %d members", (long long)count,
+            (long long)attrs->scales.count, lora_count(attrs->rows));
+    FAIL_IF(lora_rows_adapters(attrs) > LORA_MOST_ADAPTERS, ERR_INVALID, "%lld adapters: expected at most %d",
+            (long long)lora_rows_adapters(attrs), LORA_MOST_ADAPTERS);
+    for (int64_t i = 0; i < count; i++) {
+        double rank = attrs->ranks.values[i];
+        FAIL_IF(!(rank >= 0 && rank <= (double)most && rank == (double)(int64_t)rank), ERR_INVALID,
+                "rank %lld is %g: expected a whole number from 0 to %lld, the columns of b", (long long)i, rank, (long long)most);
+    }
+    return OK;
+}
+
+/* y (...,Y), h (..., members n r) of the same rows, b (n M,r), adapters i32 (B): of as many rows each -> y. One that isn't below n: none.
+ */
+static Status lora_rows_infer(Node *node)
+{
+    const LoraRowsAttrs *attrs = node->attrs;
+    TRY(infer_float(node, LORA_ROWS_Y, "y", 2));
+    TRY(infer_float(node, LORA_ROWS_H, "h", 2));
+    TRY(infer_input(node, LORA_ROWS_B, "b", DT_SET_FLOAT, DIMS(-1, -1)));
+    TRY(infer_input(node, LORA_ROWS_ADAPTERS, "adapters", DT_SET(DT_I32), DIMS(-1)));
+    const TensorType *y = &node->in[LORA_ROWS_Y]->type, *h = &node->in[LORA_ROWS_H]->type, *b = &node->in[LORA_ROWS_B]->type;
+    int64_t           sequences = node->in[LORA_ROWS_ADAPTERS]->type.dim[0], rows;
+    TRY(lora_check_members(attrs->rows, attrs->col, type_cols(y), &rows));
+    TRY(check_ranks(attrs, type_cols(b)));
+    int64_t n = lora_rows_adapters(attrs);
+    FAIL_IF(type_rows(y) != type_rows(h), ERR_INVALID, "y has %lld rows and h %lld, expected the same", (long long)type_rows(y),
+            (long long)type_rows(h));
+    FAIL_IF(type_rows(y) % sequences, ERR_INVALID, "y has %lld rows, expected a multiple of the %lld of adapters", (long long)type_rows(y),
+            (long long)sequences);
+    FAIL_IF(type_cols(h) != attrs->ranks.count * type_cols(b) || b->dim[0] != n * rows, ERR_INVALID,
+            "h has %lld columns and b is (%lld,%lld): expected %lld and (%lld,%lld), of %lld adapters", (long long)type_cols(h),
+            (long long)b->dim[0], (long long)type_cols(b), (long long)(attrs->ranks.count * type_cols(b)), (long long)(n * rows),
+            (long long)type_cols(b), (long long)n);
+    node->out[0]->type = *y;
+    return OK;
+}
+
+/* The product of `count` sequences from `first` on, which have adapter a, for member m, whose rows of b come after `before` of each. */
+static Gemm product_of(const KernelArgs *args, int64_t first, int64_t count, int64_t a, int m, int64_t before)
+{
+    const LoraRowsAttrs *attrs = args->attrs;
+    const TensorView    *y = &args->out[0], *h = &args->in[LORA_ROWS_H], *b = &args->in[LORA_ROWS_B];
+    int64_t              n = lora_rows_adapters(attrs), each = type_rows(&y->type) / args->in[LORA_ROWS_ADAPTERS].type.dim[0];
+    int64_t              row = first * each, rows = attrs->rows[m], r = type_cols(&b->type), i = m * n + a;
+    Gemm g = gemm_of(count * each, rows, (int64_t)attrs->ranks.values[i], gemm_operand(h, false, row * type_cols(&h->type) + i * r),
+                     gemm_operand(b, true, (before * n + a * rows) * r), gemm_operand(y, false, row * type_cols(&y->type) + attrs->col[m]),
+                     attrs->scales.values[i], true);
+    g.rows_alone = true; /* how many have one adapter side by side says nothing about their bits */
+    return g;
+}
+
+/* As if all had one adapter, of the most columns. */
+static Gemm largest_product(const KernelArgs *args)
+{
+    Gemm g = product_of(args, 0, args->in[LORA_ROWS_ADAPTERS].type.dim[0], 0, 0, 0);
+    g.k = type_cols(&args->in[LORA_ROWS_B].type);
+    g.n = args->in[LORA_ROWS_B].type.dim[0] / lora_rows_adapters(args->attrs);
+    return g;
+}
+
+/* b is read once for each adapter. */
+static OpCost lora_rows_cost(const Node *node)
+{
+    NodeArgs          storage;
+    Gemm              g = largest_product(node_args(node, &storage));
+    OpCost            cost = gemms_cost(&g, 1);
+    const TensorType *h = &node->in[LORA_ROWS_H]->type, *b = &node->in[LORA_ROWS_B]->type;
+    cost.bytes = 2 * (double)type_bytes(&node->out[0]->type) + (double)type_bytes(h) + (double)type_bytes(b);
+    return cost;
+}
+
+static size_t lora_rows_workspace(const Node *node, int num_workers)
+{
+    NodeArgs storage;
+    Gemm     g = largest_product(node_args(node, &storage));
+    return gemm_workspace(&g, num_workers);
+}
+
+/* Calls run for each of the products: sequences side by side that have one adapter are one. */
+static Status run_products(const KernelArgs *args, void (*run)(const KernelArgs *args, const Gemm *gemm))
+{
+    const LoraRowsAttrs *attrs = args->attrs;
+    const int32_t       *adapters = args->in[LORA_ROWS_ADAPTERS].data;
+    int64_t              count = args->in[LORA_ROWS_ADAPTERS].type.dim[0], n = lora_rows_adapters(attrs);
+    for (int64_t first = 0, end; first < count; first = end) {
+        int64_t a = adapters[first], before = 0;
+        for (end = first + 1; end < count && adapters[end] == a;) end++;
+        for (int m = 0; m < lora_count(attrs->rows) && a >= 0 && a < n; before += attrs->rows[m++]) {
+            Gemm gemm = product_of(args, first, end - first, a, m, before);
+            if (gemm.k) run(args, &gemm);
+        }
+    }
+    return OK;
+}
+
+static void run_dots(const KernelArgs *args, const Gemm *gemm)
+{
+    gemm_run(gemm, args->pool, args->workspace);
+}
+
+static void run_reference(const KernelArgs *args, const Gemm *gemm)
+{
+    (void)args;
+    gemm_reference(gemm);
+}
+
+static Status lora_rows_dots(const KernelArgs *args)
+{
+    return run_products(args, run_dots);
+}
+
+static Status lora_rows_reference(const KernelArgs *args)
+{
+    return run_products(args, run_reference);
+}
+
+static const LoraRowsAttrs one = {.rows = {7}, .ranks = {1, {5}}, .scales = {1, {0.5}}},
+                           three = {.rows = {30}, .col = {6}, .ranks = {3, {8, 0, 3}}, .scales = {3, {2, 1, 0.25}}},
+                           of_two = {.rows = {30, 9}, .col = {0, 41}, .ranks = {4, {6, 8, 1, 0}}, .scales = {4, {2, 1, 0.25, 1}}};
+
+static const LoraRowsAttrs large_qkv = {.rows = {512, 128, 128},
+                                        .col = {0, 512, 640},
+                                        .ranks = {12, {16, 8, 16, 4, 16, 8, 0, 4, 16, 8, 0, 4}},
+                                        .scales = {12, {2, 1, 0.5, 1.5, 2, 1, 1, 1.5, 2, 1, 1, 1.5}}};
+
+static const OpSample lora_rows_samples[] = {
+    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 1, {3}}}, .attrs = &one, .int_range = {0, 0, 0, 2}},
+    {.in = {{DT_F32, 3, {5, 4, 50}}, {DT_F32, 3, {5, 4, 24}}, {DT_F32, 2, {90, 8}}, {DT_I32, 1, {5}}},
+     .attrs = &three,
+     .int_range = {0, 0, 0, 4}},
+    {.in = {{DT_F32, 2, {6, 50}}, {DT_F32, 2, {6, 32}}, {DT_F32, 2, {78, 8}}, {DT_I32, 1, {6}}},
+     .attrs = &of_two,
+     .int_range = {0, 0, 0, 3}},
+};
+
+/* Shapes of real models. */
+static const OpSample lora_rows_large_samples[] = {
+    {.in = {{DT_F32, 3, {64, 1, 768}}, {DT_F32, 3, {64, 1, 192}}, {DT_F32, 2, {3072, 16}}, {DT_I32, 1, {64}}},
+     .attrs = &large_qkv,
+     .int_range = {0, 0, 0, 5}},
+    {.in = {{DT_F32, 3, {1, 300, 768}}, {DT_F32, 3, {1, 300, 192}}, {DT_F32, 2, {3072, 16}}, {DT_I32, 1, {1}}},
+     .attrs = &large_qkv,
+     .int_range = {0, 0, 0, 1}},
+};
+
+const OpDef op_lora_rows = {
+    .id = OP_LORA_ROWS,
+    .name = "lora_rows",
+    .synopsis = "y[rows of i, columns of m] += scales[a] h_ma b_ma^T for each member m, with a = adapters[i]",
+    .num_in = 4,
+    .num_out = 1,
+    .min_in = 4,
+    .alias = {{.out = 0, .in = LORA_ROWS_Y}},
+    .num_alias = 1,
+    .attrs_size = sizeof(LoraRowsAttrs),
+    .attrs = lora_rows_attrs,
+    .infer = lora_rows_infer,
+    .cost = lora_rows_cost,
+    .workspace = lora_rows_workspace,
+    .cpu = {{DT_SET_FLOAT, lora_rows_dots, "dots"}, {DT_SET_FLOAT, lora_rows_reference, "reference"}},
+    .samples = lora_rows_samples,
+    .num_samples = sizeof lora_rows_samples / sizeof lora_rows_samples[0],
+    .large = lora_rows_large_samples,
+    .num_large = sizeof lora_rows_large_samples / sizeof lora_rows_large_samples[0],
+};

@@ -1,0 +1,67 @@
+/* Other tools' run files as tables: foreign.def expanded, and what follows from it alone. */
+#pragma once
+
+#include "base/yaml.h"
+#include "config/options.h"
+
+/* Tools as bits, so that a row can be of several. TRAINER: those whose keys are those of transformers' Trainer. */
+enum { AXOLOTL = 1, LLAMAFACTORY = 2, TRL = 4, FACTORY_V1 = 8, TRAINER = LLAMAFACTORY | TRL, EVERY = AXOLOTL | TRAINER };
+
+typedef struct Port     Port;
+typedef struct PortPair PortPair;
+
+typedef enum ForeignHow {
+    FOREIGN_TAKES,
+    FOREIGN_MEANS,
+    FOREIGN_DIFFERS,
+    FOREIGN_NOTHING,
+    FOREIGN_LOST,
+    FOREIGN_LACKS,
+    FOREIGN_READS
+} ForeignHow;
+
+/* A row of foreign.def; what a row of its kind doesn't have is NULL or 0. */
+typedef struct ForeignKey {
+    unsigned    tools;
+    OptionScope scope;
+    const char *name, *value;
+    ForeignHow  how;
+    ConfigKey   key;
+    const char *ours, *text;
+    void (*read)(Port *port, const PortPair *pair);
+} ForeignKey;
+
+typedef struct ForeignDefault {
+    unsigned    tools;
+    ConfigKey   key;
+    const char *value, *where;
+    bool        is_twice; /* twice the number of the key `twice`, in place of a value */
+    ConfigKey   twice;
+} ForeignDefault;
+
+extern const ForeignKey     foreign_keys[];
+extern const size_t         num_foreign_keys;
+extern const ForeignDefault foreign_defaults[];
+extern const size_t         num_foreign_defaults;
+
+/* "Axolotl", of one tool. */
+const char *foreign_title(unsigned tool);
+
+/* The tool of that name, as --from takes it: axolotl, llamafactory, llamafactory-v1, trl. ERR_INVALID lists them. */
+NODISCARD Status foreign_find(const char *name, unsigned *out_tool);
+
+/* The first row for a key and its value, NULL: the tool has none. */
+const ForeignKey *foreign_row(unsigned tool, OptionScope scope, const char *name, const YamlNode *value);
+
+/* The next row of the same name and value, NULL: none. */
+const ForeignKey *foreign_next(const ForeignKey *row, unsigned tool);
+
+/* A key of the tool near to `name`, which has no row; NULL: none is near. */
+const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name);
+
+/* The one tool that most keys of a run file belong to, of those that are keys neither of another tool nor of ours; 0: none, or several
+ * alike. out_key (may be NULL): the first such key. */
+unsigned foreign_recognise(const YamlNode *root, const char **out_key);
+
+/* A value that asks for nothing: none, false, 0, nothing in it. */
+bool foreign_is_inert(const YamlNode *value);

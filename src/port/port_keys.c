@@ -1,0 +1,458 @@
+/* Keys whose value is computed, or that mean something together. */
+#include "port/port_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* It is read where the keys beside it are known. */
+void port_read_later(Port *port, const PortPair *pair)
+{
+    (void)port;
+    (void)pair;
+}
+
+/* Each member of a mapping has a row of its own, "name.member". */
+void port_read_members(Port *port, const PortPair *pair)
+{
+    if (pair->value->type != YAML_MAPPING) {
+        port_problem(port, pair->value, "%s: expected a mapping, found %s", pair->key->text.data, yaml_type_name(pair->value));
+        return;
+    }
+    for (size_t i = 0; i < pair->value->count; i++) {
+        const YamlNode *member = pair->value->keys[i];
+        YamlNode       *key = arena_new(port->arena, YamlNode);
+        PortPair        inner = *pair;
+        if (member->type != YAML_SCALAR || yaml_is_null(pair->value->items[i])) continue;
+        *key = *member;
+        key->text = str_of(arena_printf(port->arena, "%s.%s", pair->key->text.data, member->text.data));
+        inner.key = key;
+        inner.value = pair->value->items[i];
+        port_value(port, &inner);
+    }
+}
+
+void port_read_betas(Port *port, const PortPair *pair)
+{
+    const char *from = port_origin(port, pair->key, "");
+    if (pair->value->type != YAML_SEQUENCE || pair->value->count != 2) {
+        port_problem(port, pair->value, "%s: expected a list of two numbers", pair->key->text.data);
+        return;
+    }
+    port_take(port, pair->target, KEY_run_adamw_beta1, pair->value->items[0], from);
+    port_take(port, pair->target, KEY_run_adamw_beta2, pair->value->items[1], from);
+}
+
+void port_read_revision(Port *port, const PortPair *pair)
+{
+    const char *model = port_text(port->root, port->tool == AXOLOTL ? "base_model" : "model_name_or_path");
+    const char *revision = pair->value->type == YAML_SCALAR ? pair->value->text.data : "main";
+    if (!model || strcmp(revision, "main") == 0) return;
+    port_replace(port, pair->target, KEY_run_model, arena_printf(port->arena, "%s@%s", model, revision), port_origin(port, pair->key, ""));
+}
+
+/* ---- learning rate ---- */
+
+/* The schedules that no row of foreign.def names. */
+void port_read_schedule(Port *port, const PortPair *pair)
+{
+    const char *from = port_origin(port, pair->key, "");
+    if (pair->value->type != YAML_SCALAR || strcmp(pair->value->text.data, "constant") != 0) {
+        port_problem(port, pair->value, "%s: not supported here: another schedule: there are linear, cosine, constant and wsd",
+                     pair->key->text.data);
+        return;
+    }
+    port_set(port, pair->target, KEY_run_lr_scheduler_type, "constant", from);
+}
+
+/* A number of steps, or a part of all of them. */
+void port_read_warmup(Port *port, const PortPair *pair)
+{
+    double      steps = 0;
+    const char *from = port_origin(port, pair->key, "");
+    if (!port_number(pair->value, &steps)) {
+        port_problem(port, pair->value, "%s: expected a number", pair->key->text.data);
+        return;
+    }
+    if (steps < 1) {
+        port_take(port, pair->target, KEY_run_warmup_ratio, pair->value, from);
+        return;
+    }
+    if (port->tool == AXOLOTL && steps == 1) steps = 2;
+    port_set(port, pair->target, KEY_run_warmup_steps, arena_printf(port->arena, "%.0f", ceil(steps)), from);
+}
+
+static void set_number(Port *port, ConfigKey key, double value, const char *from)
+{
+    port_set(port, &port->run, key, arena_printf(port->arena, "%.10g", value), from);
+}
+
+/* Members of lr_scheduler_kwargs. */
+static void read_schedule_member(Port *port, const YamlNode *key, const YamlNode *value)
+{
+    const char *name = key->text.data, *from = port_origin(port, key, "lr_scheduler_kwargs.");
+    double      number, rate = port->config.learning_rate;
+    bool        is_number = port_number(value, &number);
+    if (is_number && strcmp(name, "min_lr_rate") == 0)
+        set_number(port, KEY_run_final_lr_fraction, number, from);
+    else if (is_number && strcmp(name, "min_lr") == 0 && rate > 0)
+        set_number(port, KEY_run_final_lr_fraction, number / rate, from);
+    else if (is_number && strcmp(name, "num_decay_steps") == 0)
+        set_number(port, KEY_run_cooldown_steps, number, from);
+    else if (is_number && strcmp(name, "num_cycles") == 0 && number == 0.5)
+        return;
+    else
+        port_problem(port, key, "lr_scheduler_kwargs.%.80s: not supported here: final_lr_fraction and cooldown_steps shape the end", name);
+}
+
+/* The schedule `constant` has no warm-up there, whatever the file says of it. */
+static void drop_warmup_of_constant(Port *port)
+{
+    static const ConfigKey keys[] = {KEY_run_warmup_steps, KEY_run_warmup_ratio};
+    const char            *name = port_text(port->root, "lr_scheduler_type");
+    if (!name) name = port_text(port->root, "lr_scheduler");
+    if (!name || strcmp(name, "constant") != 0) return;
+    for (int i = 0; i < 2; i++) {
+        if (port->from[keys[i]])
+            str_list_push(port->arena, &port->same, arena_printf(port->arena, "%s: constant doesn't warm up there", port->from[keys[i]]));
+        port_unset(port, &port->run, keys[i]);
+    }
+    port_set(port, &port->run, KEY_run_warmup_ratio, "0", "constant doesn't warm up there");
+}
+
+static void finish_schedule(Port *port)
+{
+    const YamlNode *members = port_get(port->root, "lr_scheduler_kwargs");
+    for (size_t i = 0; members && members->type == YAML_MAPPING && i < members->count; i++)
+        if (members->keys[i]->type == YAML_SCALAR && !yaml_is_null(members->items[i]))
+            read_schedule_member(port, members->keys[i], members->items[i]);
+    drop_warmup_of_constant(port);
+    if (port->from[KEY_run_warmup_steps]) {
+        port_unset(port, &port->run, KEY_run_warmup_ratio); /* as in each of the tools */
+        port->has_no_default[KEY_run_warmup_ratio] = true;
+    }
+}
+
+/* Axolotl rounds a part of all steps down, takes 3 % of them but no more than 100 where none is said, and 2 for 1. */
+static void finish_axolotl_warmup(Port *port)
+{
+    enum { MOST_BY_DEFAULT = 100 };
+    const char *from = port->from[KEY_run_warmup_ratio];
+    double      part = from ? port->config.warmup_ratio : 0.03;
+    if (port->from[KEY_run_warmup_steps] || (from && part == 0)) return;
+    if (port->config.max_steps <= 0) {
+        if (from) port->from[KEY_run_warmup_ratio] = arena_printf(port->arena, "%s; rounded down to whole steps there", from);
+        return;
+    }
+    double steps = floor(part * (double)port->config.max_steps);
+    if (!from) steps = fmin(steps, MOST_BY_DEFAULT);
+    if (steps == 1) steps = 2;
+    port_unset(port, &port->run, KEY_run_warmup_ratio);
+    from = arena_printf(port->arena, "%s, of max_steps", from ? from : "Axolotl's default: 3 %, at most 100");
+    if (steps > 0)
+        set_number(port, KEY_run_warmup_steps, steps, from);
+    else
+        port_set(port, &port->run, KEY_run_warmup_ratio, "0", from);
+    port->has_no_default[KEY_run_warmup_ratio] = true;
+}
+
+/* A warm-up that is longer than the run, which is refused here: it ends with the run, at the rate that it has reached there. */
+static void finish_long_warmup(Port *port)
+{
+    double      most = (double)port->config.max_steps, warmup = (double)port->config.warmup_steps, rate = port->config.learning_rate;
+    const char *of_rate = port->from[KEY_run_learning_rate], *of_steps = port->from[KEY_run_warmup_steps];
+    if (most <= 0 || !of_steps || !of_rate || warmup <= most) return;
+    port_replace(port, &port->run, KEY_run_learning_rate, arena_printf(port->arena, "%.10g", rate * most / warmup),
+                 arena_printf(port->arena, "%s, as far as it comes in %.0f of %.0f steps of warm-up", of_rate, most, warmup));
+    port_replace(port, &port->run, KEY_run_warmup_steps, arena_printf(port->arena, "%.0f", most),
+                 arena_printf(port->arena, "%s, no more than max_steps", of_steps));
+}
+
+/* ---- batch, held-out rows, steps of what is told ---- */
+
+static void finish_batch(Port *port)
+{
+    const YamlNode *size = port_get(port->root, port->tool == AXOLOTL ? "batch_size" : "global_batch_size");
+    double          rows, micro = (double)(port->from[KEY_run_per_device_train_batch_size] ? port->config.per_device_train_batch_size : 1);
+    if (!(port->tool & (AXOLOTL | FACTORY_V1)) || !port_number(size, &rows)) return;
+    if (port->from[KEY_run_gradient_accumulation_steps])
+        str_list_push(port->arena, &port->same, "batch_size: gradient_accumulation_steps says it");
+    else
+        set_number(port, KEY_run_gradient_accumulation_steps, fmax(1, floor(rows / micro)),
+                   "batch size / micro_batch_size, with one device");
+}
+
+void port_read_held_out(Port *port, const PortPair *pair)
+{
+    double part;
+    if (!port_number(pair->value, &part))
+        port_problem(port, pair->value, "%s: expected a number", pair->key->text.data);
+    else if (part >= 1)
+        port_tell(port, true, pair->key, "", "a number of rows: none is held out; set validation_split_ratio, a part of them");
+    else if (part > 0)
+        port_take(port, pair->target, KEY_run_validation_split_ratio, pair->value, port_origin(port, pair->key, ""));
+}
+
+/* Steps, or a part of all of them, which is known where max_steps is. */
+static void read_steps(Port *port, const PortPair *pair, ConfigKey key)
+{
+    double      steps, most = -1;
+    const char *from = port_origin(port, pair->key, "");
+    (void)port_number(port_get(port->root, "max_steps"), &most);
+    if (!port_number(pair->value, &steps))
+        port_problem(port, pair->value, "%s: expected a number", pair->key->text.data);
+    else if (steps >= 1)
+        set_number(port, key, ceil(steps), from);
+    else if (steps > 0 && most > 0)
+        set_number(port, key, ceil(steps * most), arena_printf(port->arena, "%s, of max_steps", from));
+    else if (steps > 0)
+        port_tell(port, false, pair->key, "",
+                  arena_printf(port->arena, "a part of all steps; set %s to a number of them", options[key].name));
+    if (key == KEY_run_save_steps) port->has_no_default[key] = true;
+}
+
+void port_read_steps_of_saves(Port *port, const PortPair *pair)
+{
+    read_steps(port, pair, KEY_run_save_steps);
+}
+
+void port_read_steps_of_evals(Port *port, const PortPair *pair)
+{
+    read_steps(port, pair, KEY_run_eval_steps);
+}
+
+void port_read_steps_of_logs(Port *port, const PortPair *pair)
+{
+    read_steps(port, pair, KEY_run_logging_steps);
+}
+
+/* save_strategy: no and epoch have no steps. */
+static void finish_saves(Port *port)
+{
+    const char *when = port_text(port->root, "save_strategy");
+    if (when && strcmp(when, "steps") != 0) {
+        port->has_no_default[KEY_run_save_steps] = true;
+        port_unset(port, &port->run, KEY_run_save_steps);
+    }
+}
+
+/* ---- LoRA ---- */
+
+/* Of "layers.*.(q|k|v)_proj" the names q_proj, k_proj, v_proj, which are those of every layer. False: the pattern says something else. */
+static bool expand_pattern(const char *pattern, StrBuf *out)
+{
+    const char *open = strrchr(pattern, '('), *close = open ? strchr(open, ')') : NULL;
+    if (!close) return false;
+    size_t tail = strspn(close + 1, "abcdefghijklmnopqrstuvwxyz0123456789_"), inside = (size_t)(close - open - 1);
+    if (strspn(open + 1, "abcdefghijklmnopqrstuvwxyz0123456789_|") != inside || (close[1 + tail] && close[1 + tail] != '$')) return false;
+    for (const char *at = open + 1; at < close;) {
+        size_t len = strcspn(at, "|)");
+        if (len) strbuf_printf(out, "%s%.*s%.*s", out->len ? ", " : "", (int)len, at, (int)tail, close + 1);
+        at += len + 1;
+    }
+    return out->len > 0;
+}
+
+/* Adds names with commas between them; false: it is a pattern that isn't names. */
+static bool add_targets(Port *port, const PortPair *pair, const char *text, StrBuf *out)
+{
+    if (strpbrk(text, "\\()[]*^$|+?")) {
+        StrBuf names = {0};
+        bool   fits = expand_pattern(text, &names);
+        if (fits) {
+            strbuf_printf(out, "%s%s", out->len ? ", " : "", names.data);
+            port_tell(port, true, pair->key, "", "a pattern, read as the names at its end: layers of these names in every block");
+        } else {
+            port_problem(port, pair->value, "%s: not supported here: patterns of layers: write their names", pair->key->text.data);
+        }
+        strbuf_deinit(&names);
+        return fits;
+    }
+    for (const char *at = text; *at;) {
+        at += strspn(at, ", ");
+        size_t len = strcspn(at, ", ");
+        if (len) strbuf_printf(out, "%s%.*s", out->len ? ", " : "", (int)len, at);
+        at += len;
+    }
+    return true;
+}
+
+static bool is_every_target(const YamlNode *value)
+{
+    static const char *const words[] = {"all", "all-linear", "all_linear"};
+    for (size_t i = 0; value->type == YAML_SCALAR && i < sizeof words / sizeof *words; i++)
+        if (strcmp(value->text.data, words[i]) == 0) return true;
+    return false;
+}
+
+void port_read_targets(Port *port, const PortPair *pair)
+{
+    StrBuf      names = {0};
+    const char *from = port_origin(port, pair->key, "");
+    bool        fits = true;
+    if (foreign_is_inert(pair->value)) return;
+    if (port_is_true(port->root, "lora_target_linear")) {
+        port_tell(port, false, pair->key, "", "lora_target_linear names all linear layers");
+        return;
+    }
+    if (is_every_target(pair->value)) {
+        port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", from);
+        return;
+    }
+    for (size_t i = 0; fits && (i < pair->value->count || (pair->value->type == YAML_SCALAR && i == 0)); i++) {
+        const YamlNode *item = pair->value->type == YAML_SCALAR ? pair->value : pair->value->items[i];
+        if (item->type == YAML_SCALAR) fits = add_targets(port, pair, item->text.data, &names);
+    }
+    if (fits && names.len) port_set(port, pair->target, KEY_run_lora_target_modules, arena_printf(port->arena, "[%s]", names.data), from);
+    strbuf_deinit(&names);
+}
+
+void port_read_all_linear(Port *port, const PortPair *pair)
+{
+    if (port_is_true(port->root, pair->key->text.data))
+        port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", port_origin(port, pair->key, ""));
+}
+
+/* Bits for a frozen base that isn't there. */
+static void finish_lora(Port *port)
+{
+    if (port->config.lora || !port->from[KEY_run_qlora]) return;
+    str_list_push(port->arena, &port->changes,
+                  arena_printf(port->arena, "%s: all parameters are trained, in the bits of model_dtype", port->from[KEY_run_qlora]));
+    port_unset(port, &port->run, KEY_run_qlora);
+}
+
+/* ---- precision ---- */
+
+static bool is_word(const char *text, const char *a, const char *b)
+{
+    return text && (strcmp(text, a) == 0 || strcmp(text, b) == 0);
+}
+
+/* bf16: true, auto or full: fp16 beside it says nothing. */
+static bool asks_bf16(const Port *port)
+{
+    const char *text = port_text(port->root, "bf16");
+    return text && !port_is_false(port->root, "bf16");
+}
+
+void port_read_precision(Port *port, const PortPair *pair)
+{
+    const char *text = pair->value->type == YAML_SCALAR ? pair->value->text.data : "";
+    bool        on = true, is_half = strstr(pair->key->text.data, "bf") == NULL;
+    if (bool_read(text, &on) && !on) return;
+    if (port->from[KEY_run_model_dtype] || (is_half && asks_bf16(port))) return;
+    port_set(port, &port->run, KEY_run_model_dtype, "bf16", port_origin(port, pair->key, ""));
+    if (is_half) port_tell(port, true, pair->key, "", "there is no fp16; bf16 takes its place");
+}
+
+static void set_dtype(Port *port, const char *dtype, const char *from)
+{
+    if (!port->from[KEY_run_model_dtype]) port_set(port, &port->run, KEY_run_model_dtype, dtype, from);
+}
+
+static void keep_fp32(Port *port, const char *from)
+{
+    if (!port->config.lora) port_set(port, &port->run, KEY_run_master_dtype, "fp32", from);
+}
+
+static void finish_axolotl_precision(Port *port, const char *dtype)
+{
+    bool off = port_is_false(port->root, "bf16");
+    if (dtype && !port_get(port->root, "bf16"))
+        set_dtype(port, is_word(dtype, "float32", "fp32") ? "fp32" : "bf16", "torch_dtype");
+    else
+        set_dtype(port, off ? "fp32" : "bf16", off ? "bf16: false" : "Axolotl's default: bf16: auto");
+}
+
+/* Trained parameters are kept in fp32 there, unless pure_bf16. */
+static void finish_factory_precision(Port *port)
+{
+    bool pure = port_is_true(port->root, "pure_bf16");
+    if (pure)
+        set_dtype(port, "bf16", "pure_bf16");
+    else if (port->from[KEY_run_model_dtype])
+        keep_fp32(port, "LLaMA-Factory keeps trained parameters in fp32: src/llamafactory/model/adapter.py");
+    else
+        set_dtype(port, port->config.lora ? "bf16" : "fp32",
+                  port->config.lora ? "LLaMA-Factory takes the model's dtype" : "LLaMA-Factory's default without bf16");
+}
+
+/* Weights are in dtype (fp32 unless said), products in bf16 (unless said). */
+static void finish_trl_precision(Port *port, const char *dtype)
+{
+    bool        off = port_is_false(port->root, "bf16"), is_low = is_word(dtype, "bfloat16", "auto") || is_word(dtype, "float16", "half");
+    const char *from = dtype ? "dtype" : "TRL's default: dtype float32, trl/trainer/model_config.py";
+    set_dtype(port, off && !is_low ? "fp32" : "bf16", off ? "bf16: false" : "TRL's default: bf16, trl/trainer/base_config.py");
+    if (!off && !is_low) keep_fp32(port, from);
+}
+
+static void finish_precision(Port *port)
+{
+    port->has_no_default[KEY_run_master_dtype] = true; /* it follows from other keys */
+    const char *dtype = port_text(port->root, "dtype");
+    if (!dtype) dtype = port_text(port->root, "torch_dtype");
+    if (port->tool == AXOLOTL) finish_axolotl_precision(port, dtype);
+    if (port->tool == LLAMAFACTORY) finish_factory_precision(port);
+    if (port->tool == TRL) finish_trl_precision(port, dtype);
+    if (port->from[KEY_run_lora_dtype] && port->config.model_dtype == OPT_FLOAT_FP32) {
+        str_list_push(port->arena, &port->changes,
+                      arena_printf(port->arena, "%s: adapters beside a base in fp32 are in fp32", port->from[KEY_run_lora_dtype]));
+        port_unset(port, &port->run, KEY_run_lora_dtype);
+    }
+}
+
+/* ---- what else keys mean together ---- */
+
+/* Patterns of what isn't frozen. Those of a whole language model freeze what isn't of it, as its vision tower. */
+void port_read_unfrozen(Port *port, const PortPair *pair)
+{
+    bool is_whole = false;
+    for (size_t i = 0; pair->value->type == YAML_SEQUENCE && i < pair->value->count; i++) {
+        const char *text = pair->value->items[i]->type == YAML_SCALAR ? pair->value->items[i]->text.data : "";
+        text += *text == '^';
+        is_whole |= !strcmp(text, "model.language_model.*") || !strcmp(text, "language_model.*") || !strcmp(text, "model.*");
+    }
+    if (is_whole)
+        port_tell(port, false, pair->key, "", "the whole language model is trained");
+    else if (!foreign_is_inert(pair->value))
+        port_problem(port, pair->key, "%s: not supported here: frozen layers", pair->key->text.data);
+}
+
+void port_read_special_tokens(Port *port, const PortPair *pair)
+{
+    bool other = false;
+    for (size_t i = 0; pair->value->type == YAML_MAPPING && i < pair->value->count; i++)
+        other |= !foreign_is_inert(pair->value->items[i]) &&
+                 (pair->value->keys[i]->type != YAML_SCALAR || strcmp(pair->value->keys[i]->text.data, "pad_token") != 0);
+    if (other)
+        port_tell(port, true, pair->key, "", "special tokens are the model's own; the result is the same where these are they");
+    else if (!foreign_is_inert(pair->value))
+        port_tell(port, false, pair->key, "", "padding carries no loss");
+}
+
+static void finish_factory(Port *port)
+{
+    bool trains = port_is_true(port->root, "do_train"),
+         other = port_is_true(port->root, "do_predict") || port_is_true(port->root, "do_eval");
+    if (!trains && other) port_problem(port, port->root, "not supported here: it trains nothing (do_train isn't true)");
+    if (port->is_pretraining && !port->from[KEY_run_sample_packing])
+        port_set(port, &port->run, KEY_run_sample_packing, "true",
+                 "LLaMA-Factory's default of stage pt: src/llamafactory/hparams/parser.py");
+    if (port->config.sample_packing && port->from[KEY_run_sample_packing] && !port_is_true(port->root, "neat_packing"))
+        str_list_push(port->arena, &port->changes,
+                      "packing without neat_packing: documents of a sequence see each other there, and never here");
+}
+
+void port_finish(Port *port)
+{
+    port_default(port, KEY_run_lora);
+    port_default(port, KEY_run_learning_rate);
+    finish_schedule(port);
+    finish_batch(port);
+    finish_saves(port);
+    finish_lora(port);
+    if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
+    if (port->tool == LLAMAFACTORY) finish_factory(port);
+    finish_long_warmup(port);
+    finish_precision(port);
+}
