@@ -2,7 +2,7 @@
 #include "api/api.h"
 
 #include "data/mask.h"
-#include "files/hub.h"
+#include "model/hf_model.h"
 #include "text/template/template.h"
 
 #include <stdlib.h>
@@ -25,13 +25,14 @@ struct sg_chat_template {
 
 static Status open_tokenizer(const char *dir, sg_tokenizer **out)
 {
-    StrBuf     local = {0};
-    Tokenizer *tokenizer = NULL;
+    Arena       arena = {0};
+    const char *local, *gguf;
+    Tokenizer  *tokenizer = NULL;
     TRY(api_need(dir, "dir"));
     TRY(api_need(out, "out_tokenizer"));
-    Status status = hub_local_path(HUB_MODEL, dir, &local);
-    if (status == OK) status = tokenizer_load(strbuf_cstr(&local), &tokenizer);
-    strbuf_deinit(&local);
+    Status status = hf_local_dir(&arena, dir, &local, &gguf);
+    if (status == OK) status = tokenizer_load(local, &tokenizer);
+    arena_deinit(&arena);
     TRY(status);
     *out = api_allocate(sizeof **out);
     **out = (sg_tokenizer){tokenizer, tokenizer_scratch_create(tokenizer)};
@@ -103,13 +104,14 @@ static Status load_template(const char *dir, const char *source, Template **out)
 
 static Status open_template(const char *dir, const char *source, sg_chat_template **out)
 {
-    StrBuf    local = {0};
-    Template *tmpl = NULL;
+    Arena       arena = {0};
+    const char *local = NULL, *gguf;
+    Template   *tmpl = NULL;
     TRY(api_need(out, "out_template"));
     FAIL_IF(!dir && !source, ERR_INVALID, "a chat template of no folder and no source");
-    Status status = dir ? hub_local_path(HUB_MODEL, dir, &local) : OK;
-    if (status == OK) status = load_template(dir ? strbuf_cstr(&local) : NULL, source, &tmpl);
-    strbuf_deinit(&local);
+    Status status = dir ? hf_local_dir(&arena, dir, &local, &gguf) : OK;
+    if (status == OK) status = load_template(local, source, &tmpl);
+    arena_deinit(&arena);
     if (status != OK) {
         if (tmpl) template_destroy(tmpl);
         return status;

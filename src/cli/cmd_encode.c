@@ -2,18 +2,21 @@
 #include "cli/cli.h"
 
 #include "files/file.h"
+#include "model/hf_model.h"
 #include "text/tokenizer.h"
 
 static Status encode(CliArgs *args, const char *path, bool plain, TokenIds *ids)
 {
-    Tokenizer *tokenizer;
-    Str        text;
-    Status     read = file_read_stream(&args->arena, cli_input_path(path), (size_t)1 << 32, &text);
+    Tokenizer  *tokenizer;
+    const char *dir, *gguf;
+    Str         text;
+    Status      read = file_read_stream(&args->arena, cli_input_path(path), (size_t)1 << 32, &text);
     if (read == ERR_NOT_FOUND)
         return status_prefix(read, "--text takes a file (for a text itself: printf %%s TEXT | surogate encode %s --text -)",
                              args->words[0]);
     TRY(read);
-    TRY(tokenizer_load(args->words[0], &tokenizer));
+    TRY(hf_local_dir(&args->arena, args->words[0], &dir, &gguf));
+    TRY(tokenizer_load(dir, &tokenizer));
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
     EncodeOptions     options = {.add_special = !plain};
     Status            status = tokenizer_encode(tokenizer, scratch, text.data, text.len, options, ids);

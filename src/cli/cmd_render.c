@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #include "files/file.h"
-#include "files/hub.h"
+#include "model/hf_model.h"
 #include "text/template/template.h"
 
 #include <string.h>
@@ -66,9 +66,7 @@ Status cmd_render(CliArgs *args)
     if (done) return OK;
     TRY(cli_want_words(args, 1));
     FAIL_IF(!r.messages, ERR_INVALID, "surogate render: --messages FILE is missing");
-    StrBuf dir = {0};
-    Status status = hub_local_path(HUB_MODEL, args->words[0], &dir);
-    if (status == OK) status = render(args, strbuf_cstr(&dir), &r);
-    strbuf_deinit(&dir);
-    return status;
+    const char *dir, *gguf;
+    TRY(hf_local_dir(&args->arena, args->words[0], &dir, &gguf));
+    return render(args, dir, &r);
 }

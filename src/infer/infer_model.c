@@ -112,7 +112,7 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
     TRY(status);
     TRY(hf_model_open_weights(infer->model));
     if (infer->has_adapter) {
-        peft_check_base(&infer->adapter, infer->model->dir);
+        peft_check_base(&infer->adapter, infer->model->gguf ? infer->model->gguf : infer->model->dir);
         TRY(peft_check_model(&infer->adapter, infer->model));
     }
     infer->tokenizer_dir = infer->model->dir;

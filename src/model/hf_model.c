@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "files/hub.h"
+#include "model/gguf_import.h"
 #include "model/peft.h"
 #include "model/weights.h"
 #include "ops/ops.h"
@@ -119,15 +120,23 @@ static void settle_rope(HfModel *model)
     }
 }
 
+Status hf_local_dir(Arena *arena, const char *path, const char **out_dir, const char **out_gguf)
+{
+    StrBuf      text = {0};
+    Status      status = hub_local_path(HUB_MODEL, path, &text);
+    const char *local = arena_strdup(arena, strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    *out_gguf = NULL;
+    if (status == OK) status = gguf_local_dir(arena, local, out_dir);
+    if (status == OK && *out_dir != local) *out_gguf = local;
+    return status;
+}
+
 Status hf_model_open_as(Arena *arena, const char *dir, NamedIr ir, HfModel **out_model)
 {
     HfModel *model = arena_new(arena, HfModel);
     model->arena = arena;
-    StrBuf local = {0};
-    Status status = hub_local_path(HUB_MODEL, dir, &local);
-    model->dir = arena_strdup(arena, strbuf_cstr(&local));
-    strbuf_deinit(&local);
-    TRY(status);
+    TRY(hf_local_dir(arena, dir, &model->dir, &model->gguf));
     dir = model->dir;
     model->config_name = arena_printf(arena, "%s/config.json", dir);
     bool is_dir, has_config, is_adapter;

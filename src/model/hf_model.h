@@ -14,6 +14,7 @@ typedef struct HfTie {
 typedef struct HfModel {
     Arena      *arena;
     const char *dir;
+    const char *gguf;        /* the GGUF file that the folder was made of; NULL: none */
     const char *config_name; /* DIR/config.json, for errors */
     Str         config_text; /* as in the file, but for what own_head says, and without quantization_config */
     JsonValue   config;
@@ -37,6 +38,10 @@ typedef struct HfModel {
     QuantisedFormat     format;        /* of the matrices in `weights` */
     const WeightFormat *weight_format; /* what a plan can keep them in as they are; NULL: they are read as numbers */
 } HfModel;
+
+/* The folder that a path of a run file means: itself, the one of a repository on the hub, the one that a GGUF file was unpacked into
+ * (*out_gguf: that file; else NULL). */
+NODISCARD Status hf_local_dir(Arena *arena, const char *path, const char **out_dir, const char **out_gguf);
 
 /* Reads DIR/config.json and checks it against the IR of its architecture. ERR_NOT_FOUND, ERR_UNSUPPORTED (an architecture or
  * setting we don't have) and ERR_INVALID say where and what to do. Lives in `arena`; hf_model_close drops the maps. */

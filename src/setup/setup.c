@@ -5,6 +5,7 @@
 #include "config/options.h"
 #include "data/record.h"
 #include "files/hub.h"
+#include "model/gguf_import.h"
 #include "model/weights.h"
 #include "passes/precision.h"
 
@@ -20,6 +21,7 @@ Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_
     if (status == OK) {
         size_t len = path.len, cut = strlen(end);
         *out_dir = arena_strndup(arena, path.data, len > cut && strcmp(path.data + len - cut, end) == 0 ? len - cut : len);
+        status = gguf_local_dir(arena, *out_dir, out_dir);
     }
     strbuf_deinit(&path);
     return config_at(config->origin, key, status);

@@ -36,6 +36,7 @@ Status tokenizer_put_added(Tokenizer *t, AddedToken token, bool normalized, Rege
         TRY(status);
     }
     added_trie_add(&t->added[normalized], token);
+    t->ids[token.id].added = true;
     return OK;
 }
 
@@ -410,6 +411,11 @@ const char *tokenizer_id_to_token(const Tokenizer *t, int32_t id)
 bool tokenizer_is_special(const Tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->num_ids && t->ids[id].special;
+}
+
+bool tokenizer_is_added(const Tokenizer *tokenizer, int32_t id)
+{
+    return id >= 0 && id < tokenizer->num_ids && tokenizer->ids[id].added;
 }
 
 int32_t tokenizer_bos_id(const Tokenizer *t)

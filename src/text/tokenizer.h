@@ -76,8 +76,14 @@ int32_t     tokenizer_vocab_size(const Tokenizer *tokenizer);   /* largest id + 
 const char *tokenizer_first_beside(const Tokenizer *tokenizer); /* the first token whose id tokenizer.json doesn't have; NULL: none */
 const char *tokenizer_id_to_token(const Tokenizer *tokenizer, int32_t id); /* as in the file; NULL: unused id */
 bool        tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
-int32_t     tokenizer_bos_id(const Tokenizer *tokenizer);   /* -1: none */
-int32_t     tokenizer_eos_id(const Tokenizer *tokenizer);   /* -1: none */
-int32_t     tokenizer_pad_id(const Tokenizer *tokenizer);   /* -1: none */
-bool        tokenizer_adds_bos(const Tokenizer *tokenizer); /* add_special puts BOS first */
-uint64_t    tokenizer_hash(const Tokenizer *tokenizer);     /* of tokenizer.json's bytes and the tokens named beside it: for caches */
+bool        tokenizer_is_added(const Tokenizer *tokenizer, int32_t id); /* an added token: found as a whole, special or not */
+int32_t     tokenizer_bos_id(const Tokenizer *tokenizer);               /* -1: none */
+int32_t     tokenizer_eos_id(const Tokenizer *tokenizer);               /* -1: none */
+int32_t     tokenizer_pad_id(const Tokenizer *tokenizer);               /* -1: none */
+bool        tokenizer_adds_bos(const Tokenizer *tokenizer);             /* add_special puts BOS first */
+uint64_t    tokenizer_hash(const Tokenizer *tokenizer); /* of tokenizer.json's bytes and the tokens named beside it: for caches */
+
+/* For readers that join the neighbours whose joined token has the highest score, as SentencePiece does: scores by id, below 0 for what
+ * merges make, in the order of the merges. Returns how many of the merges that such readers may do aren't the tokenizer's, or come in
+ * another order: 0 means that they make the same tokens. */
+size_t tokenizer_scores(const Tokenizer *tokenizer, float *out_scores);

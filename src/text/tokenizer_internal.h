@@ -55,6 +55,7 @@ typedef struct IdInfo {
     Str  text;  /* the token as in the file; data NULL: unused id */
     Str  bytes; /* what ByteLevel decodes it to */
     bool special;
+    bool added; /* found in a text before words are made */
 } IdInfo;
 
 struct Tokenizer {

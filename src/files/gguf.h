@@ -1,0 +1,100 @@
+/* GGUF, version 3: "GGUF", counts, keys with typed values, what tensors there are, then their bytes, each from a multiple of 32 on. All
+ * numbers are little-endian. Writing streams. */
+#pragma once
+
+#include "files/file.h"
+#include "files/gguf_blocks.h"
+
+enum { GGUF_MAX_NDIM = 4, GGUF_ALIGNMENT = 32, GGUF_VERSION = 3 };
+
+/* Types of values. */
+typedef enum GgufValueType {
+    GGUF_VALUE_U8,
+    GGUF_VALUE_I8,
+    GGUF_VALUE_U16,
+    GGUF_VALUE_I16,
+    GGUF_VALUE_U32,
+    GGUF_VALUE_I32,
+    GGUF_VALUE_F32,
+    GGUF_VALUE_BOOL,
+    GGUF_VALUE_STRING,
+    GGUF_VALUE_ARRAY,
+    GGUF_VALUE_U64,
+    GGUF_VALUE_I64,
+    GGUF_VALUE_F64,
+    GGUF_NUM_VALUE_TYPES
+} GgufValueType;
+
+/* ---- writing ---- */
+
+/* Keys in the order they are put. Zero-initialised is ready to use; texts are copied. */
+typedef struct GgufKeys {
+    StrBuf   bytes;
+    uint64_t count;
+} GgufKeys;
+
+void gguf_keys_deinit(GgufKeys *keys);
+void gguf_put_u32(GgufKeys *keys, const char *key, uint32_t value);
+void gguf_put_f32(GgufKeys *keys, const char *key, float value);
+void gguf_put_bool(GgufKeys *keys, const char *key, bool value);
+void gguf_put_str(GgufKeys *keys, const char *key, Str value);
+void gguf_put_strs(GgufKeys *keys, const char *key, const Str *values, size_t count);
+void gguf_put_i32s(GgufKeys *keys, const char *key, const int32_t *values, size_t count);
+void gguf_put_f32s(GgufKeys *keys, const char *key, const float *values, size_t count);
+
+/* A tensor that is written: its dims as the project has them, the slowest first; in the file they stand the other way round. The last one
+ * is whole blocks of the type. */
+typedef struct GgufDecl {
+    const char *name;
+    GgufType    type;
+    int         ndim;
+    int64_t     dim[GGUF_MAX_NDIM];
+} GgufDecl;
+
+int64_t gguf_decl_numel(const GgufDecl *decl);
+
+/* Appends exactly the bytes of tensor `index` to `out`. */
+typedef Status (*GgufSource)(void *context, size_t index, FileWriter *out);
+
+/* The file appears whole or not at all. */
+NODISCARD Status gguf_write(const char *path, const GgufKeys *keys, const GgufDecl *decls, size_t count, GgufSource source, void *context);
+
+/* ---- reading ---- */
+
+typedef struct GgufTensor {
+    Str         name;
+    GgufType    type;
+    int         ndim;
+    int64_t     dim[GGUF_MAX_NDIM]; /* the slowest first */
+    int64_t     numel;
+    const void *data; /* as it lies in the file */
+} GgufTensor;
+
+typedef struct GgufValue {
+    Str           key;
+    GgufValueType type, element; /* element: of an array */
+    uint64_t      count;         /* of an array; else 1 */
+    const char   *data;          /* of the first element, as it lies in the file */
+    size_t        bytes;         /* of all elements */
+} GgufValue;
+
+typedef struct GgufFile GgufFile; /* an open file; immutable, so any thread may read it */
+
+/* Trusts nothing in the file: ERR_INVALID says what is cut short or wrong, ERR_UNSUPPORTED names a type of tensors that isn't read. */
+NODISCARD Status gguf_open(const char *path, GgufFile **out);
+/* The same over bytes of the caller's, which outlive it. */
+NODISCARD Status gguf_open_memory(const char *name, const void *data, size_t size, GgufFile **out);
+void             gguf_close(GgufFile *file); /* NULL is fine */
+
+size_t            gguf_count(const GgufFile *file);
+const GgufTensor *gguf_at(const GgufFile *file, size_t index);
+const GgufTensor *gguf_find(const GgufFile *file, const char *name); /* NULL: absent */
+const GgufValue  *gguf_value(const GgufFile *file, const char *key); /* NULL: absent */
+
+/* Values of the key; false, and *out untouched: absent or of another kind. Numbers of any type are numbers. */
+bool gguf_get_number(const GgufFile *file, const char *key, double *out);
+bool gguf_get_bool(const GgufFile *file, const char *key, bool *out);
+bool gguf_get_str(const GgufFile *file, const char *key, Str *out);
+/* Arrays in `arena`: texts, and numbers of any type. */
+bool gguf_get_strs(Arena *arena, const GgufFile *file, const char *key, Str **out, size_t *out_count);
+bool gguf_get_numbers(Arena *arena, const GgufFile *file, const char *key, double **out, size_t *out_count);

@@ -1,0 +1,54 @@
+/* The values of GGUF tensors: floats to blocks of a type and back. A block holds its values' codes with a scale or two.
+ *
+ *   Q8_0, Q4_0, Q5_0   d q                         q around 0
+ *   Q4_1, Q5_1         d q + m                     q from 0
+ *   Q4_K, Q5_K         d s q - e t                 s, t: a 6-bit scale and a 6-bit minimum for each 32 of 256 values
+ *   Q6_K               d s q                       s: an 8-bit scale for each 16 of 256 values
+ *
+ * d, m and e are fp16. */
+#pragma once
+
+#include "base/dtype.h"
+
+#include <stdint.h>
+
+typedef enum GgufType {
+#define GGUF_TYPE(name, number, block, bytes) GGUF_##name = number,
+#include "files/gguf.def"
+#undef GGUF_TYPE
+} GgufType;
+
+enum { GGUF_MOST_BLOCK = 256 }; /* values of the largest block */
+
+/* Whether a number in a file is one of these types; NULL: it isn't. */
+const char *gguf_type_name(uint32_t number);
+int         gguf_block(GgufType type);                /* values of a block */
+int64_t     gguf_bytes(GgufType type, int64_t numel); /* numel: whole blocks */
+
+/* numel: whole blocks. values: finite, and in types other than F32 and BF16 at most 65504 in magnitude. */
+void gguf_encode(GgufType type, const float *values, int64_t numel, void *out);
+/* Exactly what the blocks say. Any bytes may stand in them. */
+void gguf_decode(GgufType type, const void *blocks, int64_t numel, float *values);
+
+/* One block of the types whose scales are searched for. values: 256. */
+void gguf_encode_q45_k(int bits, const float *values, uint8_t *block); /* bits: 4 or 5 */
+void gguf_encode_q6_k(const float *values, uint8_t *block);
+void gguf_decode_q45_k(int bits, const uint8_t *block, float *values);
+void gguf_decode_q6_k(const uint8_t *block, float *values);
+
+/* A scale as it lies in a block. */
+static inline void gguf_put_half(uint8_t *at, float value)
+{
+    uint16_t bits;
+    dtype_encode(DT_F16, &value, 1, &bits);
+    memcpy(at, &bits, 2);
+}
+
+static inline float gguf_get_half(const uint8_t *at)
+{
+    uint16_t bits;
+    float    value;
+    memcpy(&bits, at, 2);
+    dtype_decode(DT_F16, &bits, 1, &value);
+    return value;
+}

@@ -1,0 +1,346 @@
+/* Tensors of a model as GGUF has them: names, types, rows in another order. Each streams through, some rows at a time. */
+#include "model/gguf_export.h"
+
+#include "base/log.h"
+#include "model/gguf_internal.h"
+#include "model/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- presets ---- */
+
+typedef struct PresetInfo {
+    const char *word;
+    GgufType    type;
+    uint32_t    file_type;
+} PresetInfo;
+
+static const PresetInfo presets[] = {
+#define GGUF_PRESET(name, word, type, file_type) {word, GGUF_##type, file_type},
+#include "model/gguf_presets.def"
+#undef GGUF_PRESET
+};
+
+Status gguf_parse_preset(const char *word, GgufPreset *out)
+{
+    StrBuf known = {0};
+    for (int i = 0; i < GGUF_NUM_PRESETS; i++) {
+        *out = (GgufPreset)i;
+        if (strcasecmp(word, presets[i].word) == 0) {
+            strbuf_deinit(&known);
+            return OK;
+        }
+        strbuf_printf(&known, "%s%s", known.len ? ", " : "", presets[i].word);
+    }
+    Status status = status_fail(ERR_INVALID, "--type %s: expected one of %s", word, strbuf_cstr(&known));
+    strbuf_deinit(&known);
+    return status;
+}
+
+/* ---- places ---- */
+
+typedef struct PlaceRow {
+    uint32_t    families;
+    const char *tensor, *name;
+    GgufRole    role;
+} PlaceRow;
+
+#define FAMILY(name) (1u << GGUF_FAMILY_##name)
+#define ANY UINT32_MAX
+static const PlaceRow place_rows[] = {
+#define GGUF_TENSOR(families, tensor, name, role) {families, tensor, name, GGUF_##role},
+#include "model/gguf_tensors.def"
+#undef GGUF_TENSOR
+};
+#undef ANY
+#undef FAMILY
+
+/* Whether the name is the pattern with a number for {i}. */
+static bool fits(const char *pattern, const char *name, int *out_layer)
+{
+    const char *index = strstr(pattern, "{i}");
+    char       *end;
+    *out_layer = -1;
+    if (!index) return strcmp(pattern, name) == 0;
+    size_t before = (size_t)(index - pattern);
+    if (strncmp(pattern, name, before) != 0 || name[before] < '0' || name[before] > '9') return false;
+    *out_layer = (int)strtol(name + before, &end, 10);
+    return strcmp(index + 3, end) == 0;
+}
+
+Status gguf_place(Arena *arena, const GgufFamily *family, const char *tensor, GgufPlace *out)
+{
+    for (size_t i = 0; i < sizeof place_rows / sizeof *place_rows; i++) {
+        const PlaceRow *row = &place_rows[i];
+        const char     *index = strstr(row->name, "{i}");
+        if (!(row->families >> family->id & 1) || !fits(row->tensor, tensor, &out->layer)) continue;
+        out->role = row->role;
+        out->name = index ? arena_printf(arena, "%.*s%d%s", (int)(index - row->name), row->name, out->layer, index + 3) : row->name;
+        return OK;
+    }
+    FAIL(ERR_UNSUPPORTED, "tensor %s has no place in a GGUF file of the family %s", tensor, family->written);
+}
+
+int64_t gguf_permuted_row(int64_t row, int64_t width)
+{
+    int64_t head = row / width, at = row % width;
+    return head * width + at % 2 * (width / 2) + at / 2;
+}
+
+/* ---- types ---- */
+
+/* A tensor that is written. */
+typedef struct Output {
+    const StTensor *tensor; /* NULL: `factors` are written */
+    const float    *factors;
+    GgufPlace       place;
+    bool            is_transposed; /* the file has the folder's transpose */
+} Output;
+
+typedef struct Exporter {
+    Arena             arena;
+    HfModel          *model;
+    const char       *name;
+    const GgufFamily *family;
+    GgufPreset        preset;
+    ThreadPool       *pool;
+    Output           *outputs; /* by index of the declaration */
+    GgufDecl         *decls;
+    size_t            count;
+    bool              has_head; /* a tensor of its own */
+    size_t            num_fallbacks;
+} Exporter;
+
+/* The usual mix: some layers at both ends and every third between them get more bits. */
+static bool gets_more_bits(int64_t layer, int64_t layers)
+{
+    return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+static GgufType mixed_type(const Exporter *exporter, const GgufPlace *place)
+{
+    const HfModel *model = exporter->model;
+    int64_t        layers = (int64_t)gguf_dim(model, "L");
+    if (place->role == GGUF_QKV) return GGUF_Q5_K;
+    if (place->role != GGUF_V && place->role != GGUF_DOWN) return GGUF_Q4_K;
+    if (gets_more_bits(place->layer, layers)) return GGUF_Q6_K;
+    bool is_70b = layers == 80 && gguf_dim(model, "H") != gguf_dim(model, "G"); /* v is small where many heads share it */
+    return place->role == GGUF_V && is_70b ? GGUF_Q5_K : GGUF_Q4_K;
+}
+
+/* The type that takes its place where rows aren't whole blocks. */
+static GgufType fallback(GgufType type, int64_t row)
+{
+    if (row % gguf_block(type) == 0) return type;
+    GgufType smaller = type == GGUF_Q4_K ? GGUF_Q5_0 : type == GGUF_Q5_K ? GGUF_Q5_1 : GGUF_Q8_0;
+    return row % gguf_block(smaller) == 0 ? smaller : GGUF_F16;
+}
+
+static GgufType choose_type(Exporter *exporter, const GgufPlace *place, int ndim, int64_t row)
+{
+    GgufType type = presets[exporter->preset].type;
+    bool     is_head = place->role == GGUF_HEAD || (place->role == GGUF_EMBEDDING && !exporter->has_head);
+    if (ndim < 2 || place->role == GGUF_NORM || place->role == GGUF_BIAS) return GGUF_F32;
+    if (gguf_block(type) > 1 && type != GGUF_Q8_0 && is_head)
+        type = GGUF_Q6_K;
+    else if (exporter->preset == GGUF_PRESET_Q4_K_M)
+        type = mixed_type(exporter, place);
+    GgufType fitting = fallback(type, row);
+    exporter->num_fallbacks += fitting != type;
+    return fitting;
+}
+
+/* ---- which tensors ---- */
+
+static Status add_param(Exporter *exporter, const Param *param)
+{
+    const HfSource *source = weights_source(exporter->model->weights, param);
+    Output         *output = &exporter->outputs[exporter->count];
+    FAIL_IF(source->kind == HF_CONCAT || source->kind == HF_SLICE, ERR_UNSUPPORTED,
+            "%s: tensor %s is a part of another, which a GGUF file doesn't have so", exporter->model->dir, source->names[0]);
+    TRY(st_require(exporter->model->weights, source->names[0], &output->tensor));
+    TRY(gguf_place(&exporter->arena, exporter->family, output->tensor->name, &output->place));
+    output->is_transposed = source->kind == HF_TRANSPOSE;
+    exporter->has_head |= output->place.role == GGUF_HEAD;
+    GgufDecl *decl = &exporter->decls[exporter->count++];
+    *decl = (GgufDecl){.name = output->place.name, .ndim = param->type.ndim};
+    for (int i = 0; i < decl->ndim; i++) decl->dim[i] = param->type.dim[i];
+    return OK;
+}
+
+static void add_factors(Exporter *exporter, const GgufFactors *factors)
+{
+    exporter->outputs[exporter->count] = (Output){.factors = factors->values};
+    exporter->decls[exporter->count++] = (GgufDecl){.name = factors->name, .type = GGUF_F32, .ndim = 1, .dim = {factors->count}};
+}
+
+static Status add_params(Exporter *exporter)
+{
+    Graph *graph;
+    TRY(hf_model_open_weights(exporter->model));
+    TRY(hf_model_bind(&exporter->arena, exporter->model, DT_F32, &graph));
+    Plan plan = {.num_params = graph->num_params, .params = graph->params}; /* parameters are all that is looked at */
+    TRY(weights_check(&plan, exporter->model));
+    size_t most = (size_t)graph->num_params + GGUF_MOST_FACTORS;
+    exporter->outputs = arena_array(&exporter->arena, Output, most);
+    exporter->decls = arena_array(&exporter->arena, GgufDecl, most);
+    for (int i = 0; i < graph->num_params; i++) TRY(add_param(exporter, graph->params[i]));
+    for (size_t i = 0; i < exporter->count; i++) {
+        GgufDecl *decl = &exporter->decls[i];
+        decl->type = choose_type(exporter, &exporter->outputs[i].place, decl->ndim, decl->dim[decl->ndim - 1]);
+    }
+    return OK;
+}
+
+/* ---- values ---- */
+
+enum { PIECE_VALUES = 1 << 20 };
+
+/* Some rows of a tensor as floats, and as what is written. */
+typedef struct Piece {
+    const GgufDecl *decl;
+    int64_t         rows, cols;
+    float          *values;
+    uint8_t        *blocks;
+} Piece;
+
+static void encode_row(void *context, int64_t row, int worker)
+{
+    (void)worker;
+    const Piece *piece = context;
+    size_t       bytes = (size_t)gguf_bytes(piece->decl->type, piece->cols);
+    gguf_encode(piece->decl->type, piece->values + row * piece->cols, piece->cols, piece->blocks + (size_t)row * bytes);
+}
+
+/* The folder's row that stands at `row` of the file. */
+static int64_t row_of(const Exporter *exporter, const Output *output, int64_t row)
+{
+    bool turns = exporter->family->traits & GGUF_PERMUTES && (output->place.role == GGUF_Q || output->place.role == GGUF_K);
+    return turns ? gguf_permuted_row(row, (int64_t)gguf_dim(exporter->model, "D")) : row;
+}
+
+/* Rows [first, first + rows) as the file has them. whole: of a transposed tensor all of it, turned; else NULL. */
+static Status read_rows(const Exporter *exporter, const Output *output, const float *whole, int64_t first, Piece *piece)
+{
+    int64_t cols = piece->cols;
+    if (whole) {
+        memcpy(piece->values, whole + first * cols, (size_t)(piece->rows * cols) * sizeof *whole);
+        return OK;
+    }
+    for (int64_t row = 0; row < piece->rows; row++)
+        TRY(st_to_f32(output->tensor, row_of(exporter, output, first + row) * cols, cols, piece->values + row * cols));
+    if (exporter->family->traits & GGUF_NORMS_ADD_ONE && output->place.role == GGUF_NORM)
+        for (int64_t i = 0; i < piece->rows * cols; i++) piece->values[i] += 1;
+    return OK;
+}
+
+static Status check_values(const Output *output, const Piece *piece)
+{
+    bool    is_wide = piece->decl->type == GGUF_F32 || piece->decl->type == GGUF_BF16;
+    DType   as = piece->decl->type == GGUF_F32 ? DT_F32 : is_wide ? DT_BF16 : DT_F16;
+    int64_t numel = piece->rows * piece->cols, at = dtype_first_unfit(as, piece->values, numel);
+    FAIL_IF(at < numel, ERR_INVALID, "%s: tensor %s holds %g, which %s can't hold%s", output->tensor->path, output->tensor->name,
+            piece->values[at], gguf_type_name(piece->decl->type), is_wide ? "" : "; take --type bf16 or f32");
+    return OK;
+}
+
+static Status turned(const Output *output, float **out)
+{
+    const StTensor *tensor = output->tensor;
+    size_t          bytes = (size_t)tensor->numel * sizeof **out;
+    float          *values = malloc(bytes);
+    *out = malloc(bytes);
+    Status status = values && *out ? st_to_f32(tensor, 0, tensor->numel, values)
+                                   : status_fail(ERR_NO_FIT, "no memory to transpose tensor %s", tensor->name);
+    if (status == OK) transpose_floats(values, tensor->dim[0], tensor->dim[1], *out);
+    free(values);
+    return status;
+}
+
+static Status append_rows(const Exporter *exporter, const Output *output, const float *whole, Piece *piece, int64_t rows, FileWriter *out)
+{
+    int64_t most = PIECE_VALUES / piece->cols > 1 ? PIECE_VALUES / piece->cols : 1;
+    piece->values = malloc_or_end((size_t)(most * piece->cols) * sizeof *piece->values);
+    piece->blocks = malloc_or_end((size_t)gguf_bytes(piece->decl->type, most * piece->cols));
+    Status status = OK;
+    for (int64_t first = 0; first < rows && status == OK; first += piece->rows) {
+        piece->rows = rows - first < most ? rows - first : most;
+        status = read_rows(exporter, output, whole, first, piece);
+        if (status == OK) status = check_values(output, piece);
+        if (status != OK) break;
+        pool_run(exporter->pool, piece->rows, encode_row, piece);
+        status = file_writer_append(out, piece->blocks, (size_t)gguf_bytes(piece->decl->type, piece->rows * piece->cols));
+    }
+    free(piece->values);
+    free(piece->blocks);
+    return status;
+}
+
+static Status append_tensor(void *context, size_t index, FileWriter *out)
+{
+    const Exporter *exporter = context;
+    const Output   *output = &exporter->outputs[index];
+    const GgufDecl *decl = &exporter->decls[index];
+    Piece           piece = {.decl = decl, .cols = decl->dim[decl->ndim - 1]};
+    float          *whole = NULL;
+    if (output->factors) return file_writer_append(out, output->factors, (size_t)decl->dim[0] * sizeof *output->factors);
+    Status status = output->is_transposed ? turned(output, &whole) : OK;
+    if (status == OK) status = append_rows(exporter, output, whole, &piece, gguf_decl_numel(decl) / piece.cols, out);
+    free(whole);
+    return status;
+}
+
+/* ---- the file ---- */
+
+static void put_general(const Exporter *exporter, GgufKeys *keys)
+{
+    gguf_put_str(keys, "general.architecture", str_of(exporter->family->written));
+    gguf_put_str(keys, "general.type", str_of("model"));
+    gguf_put_u32(keys, "general.file_type", presets[exporter->preset].file_type);
+    if (gguf_block(presets[exporter->preset].type) > 1) gguf_put_u32(keys, "general.quantization_version", 2);
+}
+
+static Status collect(Exporter *exporter, GgufKeys *keys)
+{
+    GgufFactors factors[GGUF_MOST_FACTORS];
+    int         num_factors;
+    TRY(gguf_find_family(exporter->model, &exporter->family));
+    TRY(add_params(exporter));
+    put_general(exporter, keys);
+    TRY(gguf_put_model_keys(&exporter->arena, exporter->model, exporter->family, keys, factors, &num_factors));
+    for (int i = 0; i < num_factors; i++) add_factors(exporter, &factors[i]);
+    return gguf_put_tokenizer(&exporter->arena, exporter->model, exporter->name, keys);
+}
+
+Status gguf_check_model(const HfModel *model)
+{
+    Arena             arena = {0};
+    GgufKeys          keys = {0};
+    const GgufFamily *family;
+    GgufFactors       factors[GGUF_MOST_FACTORS];
+    int               num_factors;
+    Status            status = gguf_find_family(model, &family);
+    log_mute(true);
+    if (status == OK) status = gguf_put_model_keys(&arena, model, family, &keys, factors, &num_factors);
+    if (status == OK) status = gguf_put_tokenizer(&arena, model, "", &keys);
+    log_mute(false);
+    gguf_keys_deinit(&keys);
+    arena_deinit(&arena);
+    return status;
+}
+
+Status gguf_export(HfModel *model, const char *name, GgufPreset preset, const char *path, ThreadPool *pool)
+{
+    Exporter exporter = {.model = model, .name = name, .preset = preset, .pool = pool};
+    GgufKeys keys = {0};
+    Status   status = collect(&exporter, &keys);
+    if (status == OK && exporter.num_fallbacks)
+        log_note(NULL, false, "%zu of %zu tensors have rows that aren't whole blocks of their type; they are stored in a larger type",
+                 exporter.num_fallbacks, exporter.count);
+    if (status == OK) status = gguf_write(path, &keys, exporter.decls, exporter.count, append_tensor, &exporter);
+    gguf_keys_deinit(&keys);
+    arena_deinit(&exporter.arena);
+    return status;
+}

@@ -1,0 +1,21 @@
+/* What the files that read GGUF share. */
+#pragma once
+
+#include "model/gguf_import.h"
+#include "model/gguf_internal.h"
+
+typedef struct Import {
+    Arena             arena;
+    const char       *path, *folder;
+    GgufFile         *file;
+    const GgufFamily *family;
+    DType             quantised;
+} Import;
+
+/* A number under the family's name in front; `fallback` where the file has none. */
+double gguf_import_number(Import *import, const char *name, double fallback);
+
+/* Writes config.json. */
+NODISCARD Status gguf_import_config(Import *import);
+/* Writes tokenizer.json, tokenizer_config.json, generation_config.json; nothing where the file has no tokenizer. */
+NODISCARD Status gguf_import_tokenizer(Import *import);
