@@ -378,10 +378,17 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
+/* Whether a row has the same bits for any m and n: fp32 products sum in orders of their own, and those of bf16 rows that don't begin at
+ * multiples of 16 bytes in one that depends on both. */
+static bool is_one_chain(const Gemm *g)
+{
+    return g->a.dtype == DT_BF16 ? g->k % (ALIGN / 2) == 0 : g->a.dtype != DT_F32;
+}
+
 static bool dtypes_fit(const CudaDevice *device, const Gemm *g)
 {
     bool narrow = fp8_fits(g) || fp4_fits(device, g), same = g->a.dtype == g->b.dtype && (g->c.dtype == g->a.dtype || g->c.dtype == DT_F32);
-    bool plain = bias_kind(g) != 2, is_chain = !g->rows_alone || g->a.dtype != DT_F32; /* its fp32 products sum in orders of their own */
+    bool plain = bias_kind(g) != 2, is_chain = !g->rows_alone || is_one_chain(g);
     return is_chain && (narrow || (same && !is_fp8(&g->a) && !is_fp4(g) && !g->a.scale && !g->b.scale)) && plain && g->m > 0 && g->n > 0 &&
            g->k > 0;
 }

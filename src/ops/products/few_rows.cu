@@ -8,7 +8,17 @@
 
 #include "ops/mma.cuh"
 
-enum { CHUNK = 128, STRIDE = CHUNK + 8, PIECES = CHUNK / 8, STEP = 32, STEPS = CHUNK / STEP, COLS = 8, MOST_ROWS = 64, ZEROS = 64 };
+enum {
+    CHUNK = 128,
+    STRIDE = CHUNK + 8,
+    PIECES = CHUNK / 8,
+    STEP = 32,
+    STEPS = CHUNK / STEP,
+    COLS = 8,
+    MOST_ROWS = 64,
+    MOST_COLS = 1024,
+    ZEROS = 64
+};
 
 struct RowsJob {
     const bf16 *x, *w;
@@ -147,13 +157,15 @@ static bool fits(const GemmOperand *x)
     return x->dtype == DT_BF16 && !x->scale && x->stride % 8 == 0 && x->offset % 8 == 0 && (uintptr_t)x->data % 16 == 0;
 }
 
+/* Of many rows too where cuBLASLt, whose sums are the same chain else, has rows of c that don't begin at multiples of 16 bytes. */
 bool few_rows_fit(const Gemm *g)
 {
-    bool shapes = g->m > 0 && g->m <= MOST_ROWS && g->n > 0 && g->k % 8 == 0 && !g->a.trans && g->b.trans;
+    bool few = g->m <= MOST_ROWS || (g->n % 8 && g->n <= MOST_COLS);
+    bool shapes = g->m > 0 && few && g->n > 0 && g->k % 8 == 0 && !g->a.trans && g->b.trans;
     return g->rows_alone && shapes && fits(&g->a) && fits(&g->b) && (DT_SET(g->c.dtype) & DT_SET_FLOAT);
 }
 
-Status few_rows_run(const Gemm *g, void *stream)
+static Status run_rows(const Gemm *g, void *stream)
 {
     RowsJob job = {};
     job.x = (const bf16 *)g->a.data + g->a.offset, job.w = (const bf16 *)g->b.data + g->b.offset;
@@ -164,4 +176,16 @@ Status few_rows_run(const Gemm *g, void *stream)
     job.alpha = g->alpha;
     if (g->m <= 16) return launch_few(job, (cudaStream_t)stream);
     return g->m <= 32 ? launch_some(job, (cudaStream_t)stream) : launch_many(job, (cudaStream_t)stream);
+}
+
+Status few_rows_run(const Gemm *g, void *stream)
+{
+    for (int64_t row = 0; row < g->m; row += MOST_ROWS) {
+        Gemm some = *g;
+        some.m = g->m - row < MOST_ROWS ? g->m - row : MOST_ROWS;
+        some.a.offset += row * g->a.stride;
+        some.c.offset += row * g->c.stride;
+        TRY(run_rows(&some, stream));
+    }
+    return OK;
 }
