@@ -100,9 +100,26 @@ static Status read_flag(CliArgs *args, const Flag *flag, int *at)
     return set_flag(args, flag, args->argv[++*at]);
 }
 
+static void add_flags(Arena *arena, const Flag *flags, size_t num_flags, bool config, CliFlags *out)
+{
+    Flag *all = arena_array(arena, Flag, out->count + num_flags + 1);
+    if (out->count) memcpy(all, out->flags, out->count * sizeof *all);
+    out->flags = all;
+    out->takes_keys |= config;
+    for (size_t i = 0; i < num_flags; i++) {
+        if (find_flag(all, out->count, flags[i].name)) continue;
+        all[out->count] = flags[i];
+        all[out->count++].out = NULL; /* it is the command's, which returns */
+    }
+}
+
 Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config, bool *out_done)
 {
-    *out_done = false;
+    *out_done = args->out_flags != NULL;
+    if (args->out_flags) {
+        add_flags(args->out_arena, flags, num_flags, config, args->out_flags);
+        return OK;
+    }
     args->words = arena_array(&args->arena, const char *, args->argc + 1);
     bool only_words = false;
     for (int i = 0; i < args->argc; i++) {

@@ -18,6 +18,13 @@ typedef struct Flag {
     const char *help;
 } Flag;
 
+/* A command's flags. takes_keys: words may be key=value of a run file. */
+typedef struct CliFlags {
+    Flag  *flags;
+    size_t count;
+    bool   takes_keys;
+} CliFlags;
+
 typedef struct CliArgs {
     Arena        arena;
     const char  *command;
@@ -27,6 +34,8 @@ typedef struct CliArgs {
     char       **argv;
     const char **words; /* what is no flag of the command, in order */
     size_t       num_words;
+    CliFlags    *out_flags; /* not NULL: cli_parse adds its flags here, reads nothing and is done */
+    Arena       *out_arena; /* that they live in */
 } CliArgs;
 
 /* --help prints help on stdout and sets *out_done. Flags take "--x value" and "--x=value". `config`: words may be a run file,
@@ -38,6 +47,13 @@ NODISCARD Status cli_dataset_config(CliArgs *args, const char *path, size_t firs
 
 /* What `surogate COMMAND --help` prints. */
 NODISCARD Status cli_help(const char *command);
+
+/* Adds the flags of a command to *out, those that it takes behind `word` (NULL: none), once each; nothing is run. out->flags is of the
+ * arena, and `out` of its flags is NULL. */
+NODISCARD Status cli_flags(Arena *arena, const char *command, const char *word, CliFlags *out);
+
+/* A script for a shell (bash, zsh, fish) that completes verbs, flags, keys of run files and their values. */
+NODISCARD Status cli_completions(const char *shell, StrBuf *out);
 
 /* Exactly `count` words, else ERR_INVALID that shows the command's arguments. */
 NODISCARD Status cli_want_words(const CliArgs *args, size_t count);

@@ -1,4 +1,4 @@
-/* surogate help keys [KEY], surogate help COMMAND. */
+/* surogate help keys [KEY], help schema, help completions SHELL, help COMMAND. */
 #include "cli/cli.h"
 
 #include <string.h>
@@ -20,16 +20,29 @@ static Status print_keys(const CliArgs *args, bool markdown, bool schema)
     return status;
 }
 
+static Status print_completions(const char *shell)
+{
+    StrBuf out = {0};
+    Status status = cli_completions(shell, &out);
+    if (status == OK) status = cli_print(&out);
+    strbuf_deinit(&out);
+    return status;
+}
+
 Status cmd_help(CliArgs *args)
 {
     bool       markdown = false, schema = false, done;
     const Flag flags[] = {
         {"--markdown", FLAG_SWITCH, &markdown, NULL, "help keys: docs/reference/config.md"},
-        {"--schema", FLAG_SWITCH, &schema, NULL, "help keys: a JSON Schema, for editors"},
+        {"--schema", FLAG_SWITCH, &schema, NULL, "help keys: the same as help schema"},
     };
     TRY(cli_parse(args, flags, 2, false, &done));
     if (done) return OK;
-    if (args->num_words > 0 && strcmp(args->words[0], "keys") == 0) return print_keys(args, markdown, schema);
-    FAIL_IF(args->num_words != 1, ERR_INVALID, "usage: surogate %s %s", args->command, args->arguments);
-    return cli_help(args->words[0]);
+    const char *topic = args->num_words > 0 ? args->words[0] : "";
+    if (strcmp(topic, "keys") == 0) return print_keys(args, markdown, schema);
+    if (strcmp(topic, "schema") == 0 && args->num_words == 1) return print_keys(args, false, true);
+    if (strcmp(topic, "completions") == 0 && args->num_words == 2) return print_completions(args->words[1]);
+    FAIL_IF(args->num_words != 1 || strcmp(topic, "completions") == 0, ERR_INVALID, "usage: surogate %s %s", args->command,
+            args->arguments);
+    return cli_help(topic);
 }

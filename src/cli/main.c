@@ -45,20 +45,36 @@ static Status unknown_command(const char *name)
          near ? "?" : "");
 }
 
-static Status run(const char *name, int argc, char **argv)
+/* More of `args` may be set. */
+static Status run_with(CliArgs args, const char *name, int argc, char **argv)
 {
     const Command *command = find_command(name);
     if (!command) return unknown_command(name);
-    CliArgs args = {.command = command->name, .arguments = command->arguments, .help = command->help, .argc = argc, .argv = argv};
-    Status  status = command->run(&args);
+    args.command = command->name;
+    args.arguments = command->arguments;
+    args.help = command->help;
+    args.argc = argc;
+    args.argv = argv;
+    Status status = command->run(&args);
     arena_deinit(&args.arena);
     return status;
+}
+
+static Status run(const char *name, int argc, char **argv)
+{
+    return run_with((CliArgs){0}, name, argc, argv);
 }
 
 Status cli_help(const char *command)
 {
     char help[] = "--help";
     return run(command, 1, (char *[]){help});
+}
+
+Status cli_flags(Arena *arena, const char *command, const char *word, CliFlags *out)
+{
+    char *copy = arena_strdup(arena, word ? word : "");
+    return run_with((CliArgs){.out_flags = out, .out_arena = arena}, command, word != NULL, &copy);
 }
 
 int main(int argc, char **argv)
