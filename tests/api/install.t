@@ -21,6 +21,7 @@ check "and how a run may end" grep -q -x 75 "$page"
 for shell in bash:bash-completion/completions/surogate zsh:zsh/site-functions/_surogate fish:fish/vendor_completions.d/surogate.fish; do
     check "completions of ${shell%%:*}" cmp <("$SUROGATE" help completions "${shell%%:*}") "$dir/usr/share/${shell#*:}"
 done
+check "the schema of run files" cmp <("$SUROGATE" help schema) "$dir/usr/share/surogate/run.schema.json"
 version=$(sed -n 's/^#define SUROGATE_VERSION "\(.*\)"$/\1/p' src/base/version.h)
 check "the man page's version" grep -q -F "\"surogate $version\"" "$page"
 check "pkg-config's version" grep -q -x -F "Version: $version" "$dir/usr/lib/pkgconfig/surogate.pc"
