@@ -5,7 +5,9 @@
 #   make test-long     the tests of tests/long, which take minutes or hours
 #   make build         leaves build/surogate
 #   make train         just the native program
-#   make install       program, library, header, pkg-config file and man page into PREFIX (/usr/local)
+#   make install       program, library, header, pkg-config file, man page and completions into PREFIX (/usr/local); the library into
+#                      LIBDIR (PREFIX/lib). DESTDIR: a folder before both, for packages
+#   make uninstall     removes what make install put into PREFIX
 #   make wheel         dist/surogate-VERSION-...whl: the Python package with program, library and, where built, CUDA plugin
 #   make wheel-dev     dist/surogate-VERSION+dev-...whl: makes an environment use the package of this tree, over BUILD
 #   make rebuild clean bench fuzz
@@ -35,8 +37,9 @@ GPU    ?= /dev/nvidiactl
 PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
 
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 
-.PHONY: docs help install wheel wheel-dev cuda12 build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+.PHONY: docs help install uninstall wheel wheel-dev cuda12 build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -56,7 +59,10 @@ test: build
 	@tools/run-tests $(BUILD)
 
 install: build
-	@tools/install $(BUILD) $(PREFIX)
+	@DESTDIR="$(DESTDIR)" LIBDIR="$(LIBDIR)" tools/install "$(BUILD)" "$(PREFIX)"
+
+uninstall:
+	@DESTDIR="$(DESTDIR)" tools/uninstall "$(PREFIX)"
 
 wheel: build
 	@tools/wheel $(BUILD)

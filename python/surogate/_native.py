@@ -264,6 +264,7 @@ def _places() -> Iterator[str]:
         return
     yield str(here / "lib" / "libsurogate.so")
     yield str(here.parents[1] / "build" / "libsurogate.so")
+    yield "libsurogate.so.1"
     yield "libsurogate.so"
 
 

@@ -28,12 +28,45 @@ check "pkg-config's version" grep -q -x -F "Version: $version" "$dir/usr/lib/pkg
 if command -v man > /dev/null; then
     check "the man page is laid out without a warning" test -z "$(man --warnings -l "$page" 2>&1 > /dev/null)"
 fi
+library=$(readlink "$dir/usr/lib/libsurogate.so")
+check "the library's name has a number" grep -qx 'libsurogate\.so\.[0-9]*' <<< "$library"
+if command -v readelf > /dev/null; then
+    check "and it is what programs ask for" grep -qF "SONAME" <(readelf -d "$dir/usr/lib/$library" | grep -F "[$library]")
+fi
 shown=$(nm -D --defined-only "$dir/usr/lib/libsurogate.so" | awk '{ print $3 }' | sort)
 declared=$(sed -n 's/^SG_API .*[ *]\(sg_[a-z_]*\)(.*/\1/p' include/surogate.h | sort)
 check "the library shows what the header declares" test "$shown" = "$declared"
 DESTDIR=$dir/stage tools/install "$build" /opt/surogate > /dev/null
 check "DESTDIR comes before the prefix" grep -qx prefix=/opt/surogate "$dir/stage/opt/surogate/lib/pkgconfig/surogate.pc"
-tools/install "$build" relative > "$dir/out" 2>&1 && fail "a relative prefix was taken"
+for told in "prefix relative:/relative/lib relative" "LIBDIR lib64:lib64 /opt/surogate"; do
+    path=${told#*:}
+    LIBDIR=${path% *} DESTDIR=$dir/stage tools/install "$build" "${path#* }" > "$dir/out" 2>&1 && fail "a relative path was taken: $told"
+    check "$told" grep -qF "the ${told%%:*} isn't an absolute path" "$dir/out"
+done
+
+# Another folder for libraries, and what takes all of it away again.
+files() { (cd "$dir/$1" && find . | sort); }
+mkdir -p "$dir/other/share/man" "$dir/other/lib64"
+echo mine > "$dir/other/share/man/mine"
+before=$(files other)
+(umask 077 && LIBDIR=$dir/other/lib64 tools/install "$build" "$dir/other/") > "$dir/out" 2>&1 || fail "LIBDIR: $(cat "$dir/out")"
+check "libraries are in LIBDIR" test -s "$dir/other/lib64/$library" -a -s "$dir/other/lib64/pkgconfig/surogate.pc" -a ! -e "$dir/other/lib"
+check "pkg-config says so" grep -qxF "libdir=\${prefix}/lib64" "$dir/other/lib64/pkgconfig/surogate.pc"
+check "everybody may read it" test -z "$(find "$dir/other" -newer "$dir/usr/bin/surogate" ! -perm -004)"
+check "the library has a number" test "$(readlink "$dir/other/lib64/libsurogate.so")" = "$library"
+LIBDIR=$dir/other/lib tools/install "$build" "$dir/other" > "$dir/out" 2>&1 || fail "again: $(cat "$dir/out")"
+check "what only the install before had is gone" test ! -e "$dir/other/lib64/libsurogate.so" -a -s "$dir/other/lib/libsurogate.so"
+echo more >> "$dir/other/include/surogate.h"
+tools/uninstall "$dir/other" > "$dir/out" 2>&1 || fail "tools/uninstall: $(cat "$dir/out")"
+check "a file that was changed stays, and is named" grep -qF "include/surogate.h was changed since it was installed, and stays" "$dir/out"
+rm -r "$dir/other/include"
+check "all else is as before: $(diff <(echo "$before") <(files other))" test "$before" = "$(files other)"
+tools/uninstall "$dir/other" > "$dir/out" 2>&1 && fail "there was nothing to remove"
+check "what isn't installed is said" grep -qF "there is no $dir/other/share/surogate/installed" "$dir/out"
+DESTDIR=$dir/stage tools/uninstall /opt/surogate > "$dir/out" 2>&1 || fail "with DESTDIR: $(cat "$dir/out")"
+check "DESTDIR is empty again: $(files stage)" test "$(files stage)" = .
+check "make passes the folders on" make -s install uninstall BUILD="$build" PREFIX="$dir/made" LIBDIR="$dir/made/lib64" -o build
+check "and nothing stays" test ! -e "$dir/made"
 
 mkdir "$dir/work"
 ln -s "$root/examples" "$dir/work/examples"
@@ -48,6 +81,11 @@ for example in train generate head; do
     check "the example $example compiles" "$CC" -Wall -Wextra -Werror -o "$dir/work/$example" "$dir/work/$example.c" $flags
     (cd "$dir/work" && LD_LIBRARY_PATH=$dir/usr/lib "./$example") > "$dir/$example" 2> "$dir/err" || fail "the example $example: $(cat "$dir/err")"
 done
+# A program that was linked when the library's name had no number.
+echo 'const char *sg_version(void) { return ""; }' | "$CC" -shared -fPIC -Wl,-soname,libsurogate.so -x c -o "$dir/work/libsurogate.so" -
+printf '#include <stdio.h>\n#include <surogate.h>\nint main(void) { puts(sg_version()); return 0; }\n' > "$dir/work/old.c"
+"$CC" -I"$dir/usr/include" -o "$dir/work/old" "$dir/work/old.c" "$dir/work/libsurogate.so" || fail "an old program doesn't compile"
+check "an old program finds the library" test "$(LD_LIBRARY_PATH=$dir/usr/lib "$dir/work/old")" = "$version"
 check "it trains" grep -q '^step 6 loss [0-9.]*$' "$dir/train"
 check "it leaves a model" test -s "$dir/work/out/model/model.safetensors"
 check "and a checkpoint" test -s "$dir/work/out/checkpoint-6/manifest.json"

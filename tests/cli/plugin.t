@@ -40,6 +40,13 @@ opens "CUDA 12's serves a driver of CUDA 13" libsurogate_cuda12.so
 plugins libsurogate_cuda.so
 driver 12090
 opens "CUDA 13's says what it lacks on a driver of CUDA 12" libsurogate_cuda.so
+for folder in lib lib64 lib/x86_64-linux-gnu; do
+    plugins libsurogate_cuda.so
+    mkdir -p "$dir/$folder"
+    mv "$dir/bin/libsurogate_cuda.so" "$dir/$folder/"
+    opens "beside the program's folder, in $folder" "../$folder/libsurogate_cuda.so"
+    rm -r "${dir:?}/${folder%%/*}"
+done
 plugins
 "$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
 check "both are looked for" grep -q "no plugin (looked for .*libsurogate_cuda12.so, .*libsurogate_cuda.so" "$dir/err"

@@ -84,6 +84,9 @@ curl -fsS "$url/release/install.sh" | sh -s -- "$url/release" > out 2> err || fa
 check "by curl | sh" runs
 installs "over itself" "$url/release"
 check "a C program finds header and library where they lie" grep -qF "prefix=\${pcfiledir}/../.." home/.surogate/current/lib/pkgconfig/surogate.pc
+check "the library has its links" test -L home/.surogate/current/lib/libsurogate.so -a -s home/.surogate/current/lib/libsurogate.so
+check "no list of a folder where nothing is" test ! -e home/.surogate/current/share/surogate/installed
+check "completions and schema are there" test -s home/.surogate/current/share/zsh/site-functions/_surogate -a -s home/.surogate/current/share/surogate/run.schema.json
 rm home/.surogate/current/bin/surogate
 installs "over a damaged one, from file://" "file://$dir/release"
 

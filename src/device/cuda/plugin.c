@@ -1,5 +1,6 @@
-/* Opens the CUDA plugin at run time: beside the program or the library that this is part of, in ../lib beside it, or where
- * SUROGATE_CUDA_PLUGIN says. There may be one of CUDA 13 and one of CUDA 12, for drivers that know no more. */
+/* Opens the CUDA plugin at run time: beside the program or the library that this is part of, in ../lib, ../lib64 or
+ * ../lib/x86_64-linux-gnu beside it, or where SUROGATE_CUDA_PLUGIN says. There may be one of CUDA 13 and one of CUDA 12, for drivers that
+ * know no more. */
 #include "device/cuda/plugin.h"
 
 #include "base/log.h"
@@ -65,7 +66,8 @@ static int driver_version(void)
  */
 static bool open_file(const char *folder, const char *file, char *searched, size_t size, void **out)
 {
-    static const char *const beside[] = {"", "../", "../lib/"}; /* tests and benches lie in folders of the build folder */
+    /* tests and benches lie in folders of the build folder; libraries in what systems call theirs */
+    static const char *const beside[] = {"", "../", "../lib/", "../lib64/", "../lib/x86_64-linux-gnu/"};
     char                     path[PATH_MAX];
     size_t                   used = strlen(searched);
     for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
@@ -99,7 +101,7 @@ static void *open_plugin(char *searched, size_t size)
 
 Status device_cuda_create(int index, Device **out)
 {
-    char             searched[8 * PATH_MAX];
+    char             searched[12 * PATH_MAX];
     void            *handle = open_plugin(searched, sizeof searched);
     CudaPluginCreate create = NULL;
     if (!handle) {
