@@ -95,7 +95,7 @@ cuda12: deps
 	    "-DCUDA_ARCHS=$(CUDA12_ARCHS)" "-DCUDA_PTX=$(CUDA12_PTX)" > /dev/null && \
 	cmake --build $(BUILD)-cuda12 -j $(JOBS) --target surogate_cuda
 	@mkdir -p $(BUILD)
-	@cp $(BUILD)-cuda12/libsurogate_cuda12.so $(BUILD)/
+	@cp $(BUILD)-cuda12/libsurogate_cuda12.so $(BUILD)-cuda12/libsurogate_cuda12.link.d $(BUILD)/
 	@echo "built $(BUILD)/libsurogate_cuda12.so"
 
 # The comment at the head of this file.

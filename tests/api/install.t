@@ -21,6 +21,23 @@ check "and how a run may end" grep -q -x 75 "$page"
 for shell in bash:bash-completion/completions/surogate zsh:zsh/site-functions/_surogate fish:fish/vendor_completions.d/surogate.fish; do
     check "completions of ${shell%%:*}" cmp <("$SUROGATE" help completions "${shell%%:*}") "$dir/usr/share/${shell#*:}"
 done
+notices=$dir/usr/share/doc/surogate/THIRD_PARTY_NOTICES
+check "the licence" cmp LICENSE "$dir/usr/share/doc/surogate/LICENSE"
+if command -v dpkg-query > /dev/null; then
+    for name in libyaml libpcre2 libutf8proc zlib1g libzstd liblzma libbz2 liblz4 libbrotli libxxhash libgcc; do
+        check "the notice of $name" grep -q "^\(.* \)\?$name[0-9-]*dev " "$notices"
+    done
+    check "and their text" grep -qF "Permission is hereby granted, free of charge" "$notices"
+    check "no notice is missing" tools/notices "$build" > /dev/null
+    mkdir "$dir/lacks"
+    cp -P "$build"/libsurogate.so* "$dir/lacks/"
+    touch "$dir/libmissing.a"
+    echo "$dir/lacks/libsurogate.so: $dir/libmissing.a" > "$dir/lacks/libsurogate.link.d"
+    tools/notices "$dir/lacks" > /dev/null 2> "$dir/out" && fail "a library without a notice isn't told"
+    check "one that is missing is named" grep -qxF "no licence notice was found of $dir/libmissing.a" "$dir/out"
+else
+    skip "not Debian: no notices"
+fi
 check "the schema of run files" cmp <("$SUROGATE" help schema) "$dir/usr/share/surogate/run.schema.json"
 version=$(sed -n 's/^#define SUROGATE_VERSION "\(.*\)"$/\1/p' src/base/version.h)
 check "the man page's version" grep -q -F "\"surogate $version\"" "$page"

@@ -75,6 +75,11 @@ for name in cublas cudnn-cu13 nccl-cu13 cuda-nvrtc; do
     check "an extra has nvidia-$name" grep -q "^Requires-Dist: nvidia-$name>=.*; extra == \"cuda13\"" <<< "$needs"
 done
 
+if command -v dpkg-query > /dev/null; then
+    "$PYTHON" -m zipfile -e "$wheel" unpacked
+    check "the notices of what is inside" grep -qF "libyaml-dev" unpacked/surogate-*.dist-info/licenses/THIRD_PARTY_NOTICES
+fi
+
 # A wheel for those who work on the source tree.
 "$PYTHON" "$root/tools/wheel" --dev "$build" "$dir/dev" > out 2>&1 || fail "tools/wheel --dev: $(cat out)"
 "$dir/venv/bin/pip" install -q --no-deps --no-index "$dir"/dev/surogate-*+dev-*.whl > out 2>&1 || fail "pip: $(cat out)"
