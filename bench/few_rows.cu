@@ -144,8 +144,8 @@ int main(int argc, char **argv)
                 each[i % PRODUCTS].push_back(all.back());
                 at += (int64_t)n * k, bytes += 2.0 * n * k;
             }
-            printf("%-12s %2d rows: a layer %7.2f us, few_rows.cu %7.2f, limit %6.2f ", model.name, m, time_all(all, true, stream) / model.layers,
-                   time_all(all, false, stream) / model.layers, bytes / model.layers / 4.2e6);
+            printf("%-12s %2d rows: a layer %7.2f us, few_rows.cu %7.2f, limit %6.2f ", model.name, m,
+                   time_all(all, true, stream) / model.layers, time_all(all, false, stream) / model.layers, bytes / model.layers / 4.2e6);
             for (int i = 0; i < PRODUCTS; i++)
                 printf(" %dx%d %.2f%s", model.n[i], model.k[i], time_all(each[i], true, stream) / model.layers,
                        same_bits(each[i][0], other, stream) ? "" : " BITS DIFFER");
