@@ -89,6 +89,32 @@ static void print_chunks(Explain *e)
                       (double)link_bytes_at(facts, plan->world, 0.9) / (1 << 20));
 }
 
+/* What a layer in the middle is made of: launches of each op, in the order that they begin in. */
+static void print_layer(Explain *e, const Program *program)
+{
+    int layer = -1, launches = 0;
+    for (int i = 0; i < program->num_launches; i++)
+        if (program->launches[i].node->layer > layer) layer = program->launches[i].node->layer;
+    layer /= 2;
+    StrBuf ops = {0};
+    for (int i = 0; i < program->num_launches; i++) {
+        const Node *node = program->launches[i].node;
+        int         count = 0;
+        bool        first = node->layer == layer;
+        for (int k = 0; k < program->num_launches && first; k++) {
+            bool same = program->launches[k].node->layer == layer && program->launches[k].node->op == node->op;
+            first = !same || k >= i;
+            count += same;
+        }
+        if (!first) continue;
+        launches += count;
+        strbuf_printf(&ops, "%s%s", ops.len ? ", " : "", node->op->name);
+        if (count > 1) strbuf_printf(&ops, " x %d", count);
+    }
+    if (launches) strbuf_printf(&e->out, "layer %d: %d launches: %s\n", layer, launches, strbuf_cstr(&ops));
+    strbuf_deinit(&ops);
+}
+
 static Status print_program(Explain *e)
 {
     const Program *program = plan_program_like(e->plan, &e->spec);
@@ -116,6 +142,7 @@ static Status print_program(Explain *e)
     if (e->seconds)
         strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
+    print_layer(e, program);
     print_fp4(e, program);
     print_chunks(e);
     if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);

@@ -58,6 +58,7 @@ check "ir prints the optimizer" grep -q "adamw" "$dir/out"
 
 run explain "$dir/run.yaml" --gpu h200
 check "explain: a line a launch, their limit in all" grep -qE '^micro_first: [0-9]+ launches, .* at the limit [0-9.]+ ms, expected [0-9.]+ ms \(rates measured on this GPU\)$' "$dir/out"
+check "explain: what a layer is made of" grep -qE '^layer [0-9]+: [0-9]+ launches: .*linear x [0-9]+, .*swiglu' "$dir/out"
 check "explain: each launch once" [ "$(grep -cE '^ *[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$dir/out")" = "$(sed -n 's/^micro_first: \([0-9]*\) launches.*/\1/p' "$dir/out")" ]
 run new --arch qwen3-0.6b "$dir/large"
 printf '%s\n' "model: $dir/large" 'model_dtype: bf16' > "$dir/large.yaml"
