@@ -1,5 +1,6 @@
 #!/bin/sh
 # Installs Surogate @VERSION@:   curl -fsS URL/install.sh | sh        or   sh install.sh [--prefix DIR] [FOLDER | URL]
+# Removes it:   sh install.sh --uninstall [--prefix DIR]
 #
 # FOLDER or URL: where the release lies; https, or http of this machine. DIR: ~/.surogate if not said. Needs neither root nor a compiler, and
 # touches nothing outside of DIR: DIR/bin/surogate is what belongs on the PATH. What is installed is replaced once the new one is whole.
@@ -103,6 +104,29 @@ link() { # TARGET NAME
     mv -fT "$partial/link" "$2"
 }
 
+usage() {
+    cat << 'EOC'
+sh install.sh [--prefix DIR] [FOLDER | URL]     installs Surogate @VERSION@
+sh install.sh --uninstall [--prefix DIR]        removes it
+
+FOLDER | URL   where the release lies: https, or http of this machine
+--prefix DIR   where it is installed (~/.surogate); nothing outside of it is touched
+--uninstall    removes what this script put into DIR; what else is there stays
+EOC
+}
+
+# Its links first: what was cut off can be begun again.
+uninstall() {
+    [ -L "$prefix/current" ] || [ -d "$prefix/releases" ] || fail "there is no Surogate in $prefix: name its folder with --prefix"
+    if [ -d "$prefix/releases" ]; then lock; fi
+    remove_leftovers
+    rm -f "$prefix/bin/surogate" "$prefix/current" || fail "$prefix can't be changed"
+    release=
+    remove_other_releases
+    for folder in releases bin ''; do rmdir "$prefix/$folder" 2> /dev/null || true; done
+    say "Surogate is removed from $prefix"
+}
+
 tell_gpu() {
     if ! ls "$prefix"/current/lib/libsurogate_cuda*.so > /dev/null 2>&1; then
         say "GPUs: this release has no CUDA plugin; it runs on the CPU"
@@ -116,7 +140,7 @@ tell_gpu() {
 }
 
 main() {
-    prefix=${HOME:-}/.surogate
+    prefix=${HOME:-}/.surogate uninstalls=
     while [ $# -gt 0 ]; do
         case $1 in
         --prefix)
@@ -124,7 +148,12 @@ main() {
             prefix=$2
             shift
             ;;
-        -*) fail "unknown option $1; expected [--prefix DIR] [FOLDER | URL]" ;;
+        --uninstall) uninstalls=yes ;;
+        --help | -h)
+            usage
+            return
+            ;;
+        -*) fail "unknown option $1; expected [--uninstall] [--prefix DIR] [FOLDER | URL], or --help" ;;
         *) source=${1%/} ;;
         esac
         shift
@@ -134,11 +163,15 @@ main() {
     /*) ;;
     *) prefix=$PWD/$prefix ;;
     esac
+    ours "$prefix/current" 'releases/surogate-*'
+    ours "$prefix/bin/surogate" ../current/bin/surogate
+    if [ "$uninstalls" ]; then
+        uninstall
+        return
+    fi
     check_source
     check_machine
     partial=$prefix/.partial.$$
-    ours "$prefix/current" 'releases/surogate-*'
-    ours "$prefix/bin/surogate" ../current/bin/surogate
     mkdir -p "$prefix/releases" "$prefix/bin" || fail "$prefix can't be written"
     lock
     remove_leftovers

@@ -153,4 +153,15 @@ for signal in TERM KILL; do
 done
 installs "the next release" "$url/release"
 check "it took the old one's place" test "$(readlink home/.surogate/current)" != "$old" -a "$(ls home/.surogate/releases | wc -l)" = 1
+
+# What takes it away again.
+check "--help" grep -qF -e "--uninstall    removes" <(sh release/install.sh --help)
+mkdir -p home/theirs
+ln -s /usr/bin home/theirs/current
+refuses "--uninstall of somebody else's" "isn't install.sh's" --uninstall --prefix home/theirs
+refuses "--uninstall where nothing is" "there is no Surogate in $dir/home/nowhere" --uninstall --prefix home/nowhere
+sh release/install.sh --uninstall --prefix "home/it's here" > out 2> err || fail "--uninstall: $(cat err)"
+check "it removes what it made, and no more" test "$(cd "home/it's here" && find . | sort | tr '\n' ' ')" = ". ./releases ./releases/mine "
+sh release/install.sh --uninstall > out 2> err || fail "--uninstall of the home folder: $(cat err)"
+check "all of it" test ! -e home/.surogate
 finish
