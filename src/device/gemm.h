@@ -47,7 +47,7 @@ typedef struct Gemm {
     float        alpha;
     bool         fast;       /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
     bool         rows_alone; /* a row of c has the same bits for any m: of few-bit operands where their scales don't depend on other rows */
-    bool         b_constant; /* nothing of the program writes b (KernelArgs.constant) */
+    bool         early, b_constant; /* KernelArgs.early; nothing of the program writes b (KernelArgs.constant) */
 } Gemm;
 
 /* Whether numbers are multiplied by the scales of their blocks before they are summed up. */
@@ -73,6 +73,6 @@ static inline GemmOperand gemm_operand(const TensorView *t, bool trans, int64_t 
 static inline Gemm gemm_of(int64_t m, int64_t n, int64_t k, GemmOperand a, GemmOperand b, GemmOperand c, double alpha, bool accumulate)
 {
     GemmOperand none = {NULL, NULL, DT_F32, false, 0, 0, GEMM_SCALE_WHOLE, 0, false, NULL};
-    Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha, false, false, false};
+    Gemm        g = {m, n, k, a, b, c, none, GEMM_PLAIN, accumulate, (float)alpha, false, false, false, false};
     return g;
 }

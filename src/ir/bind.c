@@ -1,8 +1,6 @@
 /* Instantiates a module's statements for one config: repeat is unrolled, if decided, dims and attributes evaluated, and each
  * statement becomes parameters and nodes of a Graph. Errors say file:line of the statement. */
-#include "ir/expr.h"
-#include "ir/graph_internal.h"
-#include "ir/module.h"
+#include "ir/bind_internal.h"
 
 #include "base/philox.h"
 
@@ -10,38 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { BIND_MAX_DEPTH = 16, BIND_MAX_NAMES = 64, BIND_MAX_PIECES = 4096 };
-
-/* A name that stands for a value for a while: what a repeat carries, a let. */
-typedef struct Scope {
-    const char *name;
-    Value      *value;
-} Scope;
-
-typedef struct Binder {
-    Arena             *arena;
-    const IrModule    *module;
-    const IrModule    *model;       /* that namespaces are said of */
-    const char        *prefix;      /* of the names of values; "": none */
-    const char        *ns;          /* of parameters and outputs; NULL: the model's own */
-    bool               is_fallback; /* outputs that are there stay */
-    const BindOptions *options;
-    Graph             *graph;
-    IrDims             dims;
-    const char        *index_name[BIND_MAX_DEPTH];
-    double             index[BIND_MAX_DEPTH];
-    int                depth;
-    int64_t            num_layers; /* turns of the outermost repeats before this one */
-    Scope              scope[BIND_MAX_NAMES];
-    int                num_scope;
-    int               *line_starts; /* byte offsets */
-    int                num_lines;
-    const char        *source; /* file:line of the DSL that the statement was made of; NULL: it doesn't say */
-    int64_t            work;   /* left */
-    struct Rows       *rows;   /* of tensors of a model folder, that parameters are */
-    int                num_rows, cap_rows;
-} Binder;
 
 static Status bind_list(Binder *b, const JsonValue *list);
 
@@ -55,22 +21,14 @@ static int line_of(const Binder *b, size_t offset)
     return low + 1;
 }
 
-/* For messages: "model.json:12", or "model.py:7 (model.json:12)". */
-static const char *place_of(const Binder *b, const JsonValue *at)
+const char *bind_place(const Binder *b, const JsonValue *at)
 {
     int line = line_of(b, at->offset);
     return b->source ? arena_printf(b->arena, "%s (%s:%d)", b->source, b->module->file, line)
                      : arena_printf(b->arena, "%s:%d", b->module->file, line);
 }
 
-#define BIND_FAIL(b, at, ...) \
-    do { \
-        status_fail(ERR_INVALID, __VA_ARGS__); \
-        return status_prefix(ERR_INVALID, "%s", place_of((b), (at))); \
-    } while (0)
-
-/* Statements and turns of repeats cost work, so that no module of a few lines fills the memory or runs for ever. */
-static Status spend(Binder *b, const JsonValue *at, int64_t work)
+Status bind_spend(Binder *b, const JsonValue *at, int64_t work)
 {
     b->work -= work;
     int64_t most = b->options->max_work ? b->options->max_work : IR_MAX_WORK;
@@ -108,8 +66,7 @@ static Status lookup(const void *context, const char *name, const double *index,
     return ir_dims_at(&b->dims, name, index, out);
 }
 
-/* A number, a boolean, or a text that is an expression. */
-static Status eval(Binder *b, const JsonValue *value, double *out)
+Status bind_eval(Binder *b, const JsonValue *value, double *out)
 {
     Status status = OK;
     if (value->type == JSON_INT)
@@ -124,16 +81,16 @@ static Status eval(Binder *b, const JsonValue *value, double *out)
         status = expr_eval(value->string.data, lookup, b, out);
     else
         status = status_fail(ERR_INVALID, "expected a number or an expression, found %s", json_type_name(value->type));
-    if (status != OK) return status_prefix(status, "%s", place_of(b, value));
+    if (status != OK) return status_prefix(status, "%s", bind_place(b, value));
     if (!isfinite(*out))
         BIND_FAIL(b, value, "%s is %g, expected a finite number", value->type == JSON_STRING ? value->string.data : "it", *out);
     return OK;
 }
 
-static Status eval_int(Binder *b, const JsonValue *value, int64_t *out)
+Status bind_int(Binder *b, const JsonValue *value, int64_t *out)
 {
     double number;
-    TRY(eval(b, value, &number));
+    TRY(bind_eval(b, value, &number));
     if (!(number == floor(number) && fabs(number) < 9e15))
         BIND_FAIL(b, value, "%g isn't a whole number%s%s", number, value->type == JSON_STRING ? ": " : "",
                   value->type == JSON_STRING ? value->string.data : "");
@@ -141,8 +98,7 @@ static Status eval_int(Binder *b, const JsonValue *value, int64_t *out)
     return OK;
 }
 
-/* Replaces each {expression} by its whole value: "blocks.{i}.q". */
-static Status expand(Binder *b, const JsonValue *value, const char **out)
+Status bind_text(Binder *b, const JsonValue *value, const char **out)
 {
     if (value->type != JSON_STRING) BIND_FAIL(b, value, "expected a name, found %s", json_type_name(value->type));
     if (value->string.len > MODULE_NAME_BYTES || strlen(value->string.data) != value->string.len)
@@ -158,26 +114,25 @@ static Status expand(Binder *b, const JsonValue *value, const char **out)
         const char *close = strchr(p, '}');
         JsonValue   inner = {.type = JSON_STRING, .offset = value->offset};
         if (!close) {
-            status = status_fail(ERR_INVALID, "%s: { without } in \"%s\"", place_of(b, value), value->string.data);
+            status = status_fail(ERR_INVALID, "%s: { without } in \"%s\"", bind_place(b, value), value->string.data);
             break;
         }
         inner.string.len = (size_t)(close - p - 1);
         inner.string.data = arena_strndup(b->arena, p + 1, inner.string.len);
         int64_t number = 0;
-        status = eval_int(b, &inner, &number);
+        status = bind_int(b, &inner, &number);
         strbuf_printf(&text, "%lld", (long long)number);
         p = close + 1;
     }
     if (status == OK && !name_is_plain(strbuf_cstr(&text), MODULE_NAME_BYTES))
         status = status_fail(ERR_INVALID, "%s: \"%.100s\" isn't fit for a name: empty, too long, or with blanks or one of ,()[]{}=\"@:#\\",
-                             place_of(b, value), strbuf_cstr(&text));
+                             bind_place(b, value), strbuf_cstr(&text));
     *out = arena_strdup(b->arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     return status;
 }
 
-/* The name of a value that the module makes. */
-static const char *own_name(const Binder *b, const char *name)
+const char *bind_own_name(const Binder *b, const char *name)
 {
     return *b->prefix ? arena_printf(b->arena, "%s%s", b->prefix, name) : name;
 }
@@ -187,7 +142,7 @@ static Value *find_value(const Binder *b, const char *name)
 {
     for (int i = b->num_scope - 1; i >= 0; i--)
         if (strcmp(b->scope[i].name, name) == 0) return b->scope[i].value;
-    Value *own = graph_find(b->graph, own_name(b, name)), *input = *b->prefix && !own ? graph_find(b->graph, name) : NULL;
+    Value *own = graph_find(b->graph, bind_own_name(b, name)), *input = *b->prefix && !own ? graph_find(b->graph, name) : NULL;
     return input && input->kind == VALUE_INPUT ? input : own;
 }
 
@@ -215,13 +170,13 @@ static Status find_read(Binder *b, const JsonValue *at, const char *name, Value 
                 strbuf_cstr(&known),
                 b->model->num_namespaces ? "" : "; teacher_model names the model whose outputs are teacher.logits and the like");
     strbuf_deinit(&known);
-    return status_prefix(ERR_INVALID, "%s", place_of(b, at));
+    return status_prefix(ERR_INVALID, "%s", bind_place(b, at));
 }
 
 static Status bind_value(Binder *b, const JsonValue *name_json, Value **out)
 {
     const char *name;
-    TRY(expand(b, name_json, &name));
+    TRY(bind_text(b, name_json, &name));
     return find_read(b, name_json, name, out);
 }
 
@@ -232,108 +187,14 @@ static Status push_scope(Binder *b, const JsonValue *at, const char *name, Value
     return OK;
 }
 
-/* ---- parameters ---- */
-
-static Status bind_names(Binder *b, const JsonValue *list, HfSource *hf)
-{
-    bool many = list->type == JSON_ARRAY;
-    if (many && list->count > BIND_MAX_PIECES)
-        BIND_FAIL(b, list, "concat: %u pieces; at most %d are possible", list->count, BIND_MAX_PIECES);
-    if (many) TRY(spend(b, list, list->count));
-    hf->num_names = many ? (int)list->count : 1;
-    hf->names = arena_array(b->arena, const char *, hf->num_names + 1);
-    for (int i = 0; i < hf->num_names; i++) TRY(expand(b, many ? &list->items[i] : list, &hf->names[i]));
-    return OK;
-}
-
-/* "name", {"concat": [names]}, {"transpose": name} or {"slice": name, "begin": e, "rows": e, "total": e}. */
-static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, HfSource *hf)
-{
-    if (json->type == JSON_STRING) return bind_names(b, json, hf);
-    const JsonValue *names;
-    if ((names = json_get(json, "concat")) && names->type == JSON_ARRAY && names->count) {
-        hf->kind = HF_CONCAT;
-        if (type->dim[0] % names->count)
-            BIND_FAIL(b, json, "concat: %u pieces don't divide %lld rows", names->count, (long long)type->dim[0]);
-    } else if ((names = json_get(json, "transpose"))) {
-        hf->kind = HF_TRANSPOSE;
-        if (type->ndim != 2) BIND_FAIL(b, json, "transpose: only for two dims");
-    } else if ((names = json_get(json, "slice"))) {
-        const JsonValue *begin = json_get(json, "begin"), *total = json_get(json, "total");
-        if (!begin || !total) BIND_FAIL(b, json, "slice: expected begin and total");
-        hf->kind = HF_SLICE;
-        hf->rows = type->dim[0];
-        TRY(eval_int(b, begin, &hf->begin));
-        TRY(eval_int(b, total, &hf->total_rows));
-        if (hf->begin < 0 || hf->rows > hf->total_rows || hf->begin > hf->total_rows - hf->rows)
-            BIND_FAIL(b, json, "slice: rows %lld to %lld of %lld", (long long)hf->begin, (long long)(hf->begin + hf->rows),
-                      (long long)hf->total_rows);
-    } else {
-        BIND_FAIL(b, json, "hf: expected a name, concat, transpose or slice");
-    }
-    return bind_names(b, names, hf);
-}
-
-static Status bind_init(Binder *b, const JsonValue *json, Param *param)
-{
-    param->init = INIT_NORMAL;
-    param->init_std = 0.02f;
-    if (!json) return OK;
-    if (json->type == JSON_STRING && str_equal(json->string, "zeros")) {
-        param->init = INIT_ZEROS;
-    } else if (json->type == JSON_STRING && str_equal(json->string, "ones")) {
-        param->init = INIT_ONES;
-    } else {
-        const JsonValue *std = json_get(json, "normal");
-        double           number;
-        if (!std) BIND_FAIL(b, json, "init: expected \"zeros\", \"ones\" or {\"normal\": std}");
-        TRY(eval(b, std, &number));
-        if (!(number >= 0 && number < 1e30)) BIND_FAIL(b, std, "init: a deviation of %g", number);
-        param->init_std = (float)number;
-    }
-    return OK;
-}
-
-/* The rows of each matrix that a parameter holds. Pieces of a folder are such, unless it says otherwise. */
-static Status bind_matrices(Binder *b, const JsonValue *s, Param *param)
-{
-    enum { NODES = 32 /* which an optimizer makes for each */ };
-    const JsonValue *json = json_get(s, "matrices");
-    int64_t         *rows, period;
-    bool             in_pieces = !json && param->hf.kind == HF_CONCAT && param->hf.num_names > 1 && param->type.ndim == 2;
-    if (json && (json->type != JSON_ARRAY || json->count < 1 || json->count > BIND_MAX_PIECES))
-        BIND_FAIL(b, json, "matrices: expected an array of 1 to %d numbers of rows", BIND_MAX_PIECES);
-    param->num_matrices = json ? (int)json->count : in_pieces ? param->hf.num_names : 0;
-    TRY(spend(b, s, (int64_t)param->num_matrices * NODES));
-    param->matrices = rows = arena_array(b->arena, int64_t, param->num_matrices + 1);
-    for (int i = 0; i < param->num_matrices; i++) {
-        rows[i] = param->type.dim[0] / param->num_matrices;
-        if (json) TRY(eval_int(b, &json->items[i], &rows[i]));
-    }
-    Status status = param_period(param, &period);
-    return status == OK ? OK : status_prefix(status, "%s", place_of(b, json ? json : s));
-}
-
-static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
-{
-    const JsonValue *shape = json_get(s, "shape");
-    if (!shape || shape->type != JSON_ARRAY || shape->count < 1 || shape->count > TENSOR_MAX_DIMS)
-        BIND_FAIL(b, shape ? shape : s, "expected a shape of 1 to %d dims", TENSOR_MAX_DIMS);
-    type->ndim = (uint8_t)shape->count;
-    for (uint32_t i = 0; i < shape->count; i++) TRY(eval_int(b, &shape->items[i], &type->dim[i]));
-    Status status = type_check(type);
-    if (status != OK) return status_prefix(status, "%s", place_of(b, shape));
-    return OK;
-}
-
-static Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out)
+Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out)
 {
     const JsonValue *value = json_get(s, key);
     if (value && !json_get_bool(s, key, out)) BIND_FAIL(b, value, "%s: expected true or false, found %s", key, json_type_name(value->type));
     return OK;
 }
 
-static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *out)
+Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *out)
 {
     const JsonValue *value = json_get(s, key);
     if (value->type != JSON_STRING || !dtype_parse(value->string.data, out) || !(DT_SET(*out) & DT_SET_FLOAT))
@@ -341,44 +202,8 @@ static Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *
     return OK;
 }
 
-/* Rows [begin, end) of a tensor of a model folder, and the statement whose parameter they are. */
-typedef struct Rows {
-    bool             is_saved; /* of one that is written */
-    const char      *tensor;
-    int64_t          begin, end, total; /* total: all of a tensor of which these are a part, else 0 */
-    const Param     *param;
-    const JsonValue *statement;
-} Rows;
-
-static void note_rows(Binder *b, const Param *param, const HfSource *hf, bool is_saved, const JsonValue *s)
-{
-    for (int i = 0; i < hf->num_names; i++) {
-        if (b->num_rows == b->cap_rows) {
-            Rows *more = arena_array(b->arena, Rows, b->cap_rows = b->cap_rows ? 2 * b->cap_rows : 256);
-            if (b->num_rows) memcpy(more, b->rows, (size_t)b->num_rows * sizeof *more);
-            b->rows = more;
-        }
-        bool slice = hf->kind == HF_SLICE;
-        b->rows[b->num_rows++] = (Rows){.is_saved = is_saved,
-                                        .tensor = hf->names[i],
-                                        .begin = slice ? hf->begin : 0,
-                                        .end = slice ? hf->begin + hf->rows : INT64_MAX,
-                                        .total = slice ? hf->total_rows : 0,
-                                        .param = param,
-                                        .statement = s};
-    }
-}
-
-static int compare_rows(const void *a, const void *b)
-{
-    const Rows *x = a, *y = b;
-    int         order = x->is_saved != y->is_saved ? x->is_saved - y->is_saved : strcmp(x->tensor, y->tensor);
-    if (!order) order = (x->begin > y->begin) - (x->begin < y->begin);
-    return order ? order : (x->statement->offset > y->statement->offset) - (x->statement->offset < y->statement->offset);
-}
-
 /* Where the DSL gave a line, messages have it, and no more of a file than a name. */
-static Status read_source(Binder *b, const JsonValue *s)
+Status bind_source(Binder *b, const JsonValue *s)
 {
     const JsonValue *source = json_get(s, "source");
     if (!source) return OK;
@@ -390,79 +215,6 @@ static Status read_source(Binder *b, const JsonValue *s)
     return OK;
 }
 
-static bool same_tensor(const Rows *a, const Rows *b)
-{
-    return a && b && a->is_saved == b->is_saved && strcmp(a->tensor, b->tensor) == 0;
-}
-
-/* Rows of one tensor are `rows` and those before and behind it, in their order; NULL: none. */
-static Status check_gap(Binder *b, const Rows *before, const Rows *rows, const Rows *behind)
-{
-    if (!rows->is_saved || !rows->total) return OK;
-    int64_t total = before ? before->total : rows->total, at = before ? before->end : 0;
-    if (total && total != rows->total)
-        BIND_FAIL(b, rows->statement, "tensor %s of a model folder: %s says that it has %lld rows, %s %lld", rows->tensor,
-                  before->param->name, (long long)total, rows->param->name, (long long)rows->total);
-    if (rows->begin == at && !behind) at = rows->end;
-    if (rows->begin > at || (!behind && at < rows->total))
-        BIND_FAIL(b, rows->statement,
-                  "tensor %s of a model folder has %lld rows, and no parameter those from %lld on; make one for them, which may be frozen",
-                  rows->tensor, (long long)rows->total, (long long)at);
-    return OK;
-}
-
-/* A tensor that two parameters were saved in would hold one of them; one of which no parameter has some rows can't be saved. */
-static Status check_rows(Binder *b)
-{
-    if (b->num_rows) qsort(b->rows, (size_t)b->num_rows, sizeof *b->rows, compare_rows);
-    for (int i = 0; i < b->num_rows; i++) {
-        const Rows *rows = &b->rows[i], *before = i ? rows - 1 : NULL, *behind = i + 1 < b->num_rows ? rows + 1 : NULL;
-        if (!same_tensor(before, rows)) before = NULL;
-        if (!same_tensor(rows, behind)) behind = NULL;
-        b->source = NULL;
-        TRY(read_source(b, rows->statement));
-        if (before && rows->begin < before->end)
-            BIND_FAIL(b, rows->statement, "parameters %s and %s are both tensor %s of a model folder; give each its own name, or tie them",
-                      before->param->name, rows->param->name, rows->tensor);
-        TRY(check_gap(b, before, rows, behind));
-    }
-    return OK;
-}
-
-static Status bind_param(Binder *b, const JsonValue *s)
-{
-    Param *param = arena_new(b->arena, Param);
-    param->type.dtype = b->options->dtype;
-    param->layer = b->graph->layer;
-    bool             frozen = false;
-    const JsonValue *hf = json_get(s, "hf"), *module = json_get(s, "module"), *untied = json_get(s, "untied"),
-                    *saved = json_get(s, "export");
-    if (!b->module->architecture) BIND_FAIL(b, s, "an objective has no weights of its own");
-    TRY(expand(b, json_get(s, "param"), &param->name));
-    param->name = own_name(b, param->name);
-    param->ns = b->ns;
-    TRY(bind_shape(b, s, &param->type));
-    if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
-    if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
-    TRY(bind_hf(b, hf, &param->type, &param->hf));
-    if (saved) TRY(bind_hf(b, saved, &param->type, &param->saved));
-    if (module) TRY(expand(b, module, &param->module));
-    if (untied) TRY(expand(b, untied, &param->untied));
-    TRY(bind_init(b, json_get(s, "init"), param));
-    TRY(bind_matrices(b, s, param));
-    param->decay = param->type.ndim > 1;
-    TRY(bind_flag(b, s, "decay", &param->decay));
-    TRY(bind_flag(b, s, "linear", &param->is_linear));
-    TRY(bind_flag(b, s, "head", &param->is_head));
-    TRY(bind_flag(b, s, "frozen", &frozen));
-    param->trained = !frozen && !b->ns;
-    if (graph_find(b->graph, param->name)) BIND_FAIL(b, s, "second value named %s", param->name);
-    graph_add_param(b->graph, param);
-    note_rows(b, param, &param->hf, false, s);
-    note_rows(b, param, param_saved(param), true, s);
-    return OK;
-}
-
 /* ---- nodes ---- */
 
 /* {"per": e, "value": e}: that many numbers; `value` may name the index i. */
@@ -470,15 +222,15 @@ static Status bind_attr_list(Binder *b, const JsonValue *json, const char *name,
 {
     const JsonValue *per = json_get(json, "per"), *value = json_get(json, "value");
     if (!per || !value || json->count != 2) BIND_FAIL(b, json, "attribute %s: expected {\"per\": e, \"value\": e}", name);
-    TRY(eval_int(b, per, &list->count));
+    TRY(bind_int(b, per, &list->count));
     if (list->count < 0 || list->count > ATTR_LIST_MOST)
         BIND_FAIL(b, per, "attribute %s: %lld numbers; expected 0 to %d", name, (long long)list->count, ATTR_LIST_MOST);
     if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, json, "attribute %s: repeats nested deeper than %d", name, BIND_MAX_DEPTH - 1);
-    TRY(spend(b, json, list->count));
+    TRY(bind_spend(b, json, list->count));
     b->index_name[b->depth++] = "i";
     for (int64_t i = 0; i < list->count; i++) {
         b->index[b->depth - 1] = (double)i;
-        TRY(eval(b, value, &list->values[i]));
+        TRY(bind_eval(b, value, &list->values[i]));
     }
     b->depth--;
     return OK;
@@ -495,7 +247,7 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
         double  number;
         int64_t whole;
         if (a->type == ATTR_TYPE_INT) {
-            TRY(eval_int(b, &json->members[i].value, &whole));
+            TRY(bind_int(b, &json->members[i].value, &whole));
             *(int64_t *)(void *)(attrs + a->offset) = whole;
             continue;
         }
@@ -509,7 +261,7 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
             TRY(bind_attr_list(b, &json->members[i].value, name, (AttrList *)(void *)(attrs + a->offset)));
             continue;
         }
-        TRY(eval(b, &json->members[i].value, &number));
+        TRY(bind_eval(b, &json->members[i].value, &number));
         if (fabs(number) > FLT_MAX)
             BIND_FAIL(b, &json->members[i].value, "attribute %s is %g, expected a number that fp32 can hold", name, number);
         if (a->type == ATTR_TYPE_FLOAT) *(double *)(void *)(attrs + a->offset) = number;
@@ -539,10 +291,10 @@ static Status bind_op(Binder *b, const JsonValue *s)
     for (uint32_t i = 0; i < in->count; i++)
         if (in->items[i].type != JSON_NULL) TRY(bind_value(b, &in->items[i], &values[i]));
     const char *name, *part = NULL;
-    TRY(expand(b, out, &name));
+    TRY(bind_text(b, out, &name));
     if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
-    name = own_name(b, name);
-    TRY(spend(b, s, (int64_t)op->attrs_size / 64)); /* lists make some large */
+    name = bind_own_name(b, name);
+    TRY(bind_spend(b, s, (int64_t)op->attrs_size / 64)); /* lists make some large */
     char *attrs = attrs_defaults(b->arena, op);
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++)
         if (a->of_node) *(int64_t *)(void *)(attrs + a->offset) = (int64_t)philox_name_key(name);
@@ -550,7 +302,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
     if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
         BIND_FAIL(b, json_get(s, "part"), "unknown part %s", part ? part : "");
-    b->graph->source = b->source ? b->source : place_of(b, s);
+    b->graph->source = b->source ? b->source : bind_place(b, s);
     Node *node;
     bool  is_saved = false;
     TRY(bind_flag(b, s, "save", &is_saved));
@@ -567,7 +319,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     const JsonValue *body = json_get(s, "body"), *carry = json_get(s, "carry"), *yield = json_get(s, "yield");
     const char      *index;
     int64_t          count;
-    TRY(eval_int(b, json_get(s, "repeat"), &count));
+    TRY(bind_int(b, json_get(s, "repeat"), &count));
     if (!json_get_str(s, "index", &index) || !body || body->type != JSON_ARRAY) BIND_FAIL(b, s, "repeat: expected \"index\" and \"body\"");
     if (count < 0) BIND_FAIL(b, s, "repeat: %lld times", (long long)count);
     if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, s, "repeat nested deeper than %d", BIND_MAX_DEPTH);
@@ -583,7 +335,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     int outer_layer = b->graph->layer, carried = b->num_scope;
     b->index_name[b->depth++] = index;
     for (int64_t i = 0; i < count; i++) {
-        TRY(spend(b, s, 1 + (yield ? (int64_t)yield->count * (carried - first) : 0)));
+        TRY(bind_spend(b, s, 1 + (yield ? (int64_t)yield->count * (carried - first) : 0)));
         b->index[b->depth - 1] = (double)i;
         if (b->depth == 1) b->graph->layer = (int)(b->num_layers + i);
         TRY(bind_list(b, body));
@@ -605,7 +357,7 @@ static Status bind_if(Binder *b, const JsonValue *s)
 {
     double           holds;
     const JsonValue *then = json_get(s, "then"), *otherwise = json_get(s, "else");
-    TRY(eval(b, json_get(s, "if"), &holds));
+    TRY(bind_eval(b, json_get(s, "if"), &holds));
     const JsonValue *chosen = holds != 0 ? then : otherwise;
     return chosen ? bind_list(b, chosen) : OK;
 }
@@ -653,7 +405,7 @@ static Status bind_output(Binder *b, const JsonValue *s)
     Value      *value;
     TRY(bind_named(b, s, "output", &name, &value));
     TRY(check_output(b, s, name, &value->type));
-    if (b->ns) name = own_name(b, name);
+    if (b->ns) name = bind_own_name(b, name);
     if (b->is_fallback && graph_output(b->graph, name)) return OK;
     if (graph_output(b->graph, name)) BIND_FAIL(b, s, "second output named %s", name);
     graph_add_output(b->graph, name, value);
@@ -684,7 +436,7 @@ static bool is_listed(const char *words, const char *key)
 static Status bind_statement(Binder *b, const JsonValue *s)
 {
     if (s->type != JSON_OBJECT) BIND_FAIL(b, s, "expected a statement, found %s", json_type_name(s->type));
-    TRY(spend(b, s, 1 + (int64_t)s->count));
+    TRY(bind_spend(b, s, 1 + (int64_t)s->count));
     for (size_t i = 0; i < sizeof statements / sizeof *statements; i++) {
         if (!json_get(s, statements[i].kind)) continue;
         for (uint32_t k = 0; k < s->count; k++) {
@@ -693,7 +445,7 @@ static Status bind_statement(Binder *b, const JsonValue *s)
                 BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key, statements[i].members);
         }
         const char *outer = b->source;
-        TRY(read_source(b, s));
+        TRY(bind_source(b, s));
         TRY(statements[i].bind(b, s));
         b->source = outer;
         return OK;
@@ -736,7 +488,7 @@ static Status bind_module(Binder *b)
     b->work = b->options->max_work ? b->options->max_work : IR_MAX_WORK;
     find_lines(b);
     TRY(bind_list(b, json_get(&b->module->root, "graph")));
-    TRY(check_rows(b));
+    TRY(bind_check_rows(b));
     b->graph->part = PART_NONE;
     b->graph->source = NULL;
     b->graph->layer = -1;

@@ -24,7 +24,8 @@ typedef struct KernelArgs {
     void             *workspace;  /* op->workspace bytes, 256-byte aligned */
     size_t            workspace_bytes;
     bool              rows_alone; /* a row's result has the same bits whatever rows are beside it */
-    uint32_t          constant;   /* bit k: nothing of the program writes in[k]: it may be read before the launches in front have ended */
+    bool              early;      /* it may begin before the launches in front have ended: all of the program are on one stream */
+    uint32_t          constant;   /* bit k: nothing of the program writes in[k], which may be read then */
     ThreadPool       *pool;       /* CPU */
     Comm             *comm;       /* CPU: the ranks that collectives are of; NULL: one rank */
     void             *stream;     /* CUDA: cudaStream_t */

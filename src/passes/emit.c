@@ -82,6 +82,14 @@ static void plan_workspace(Plan *plan, const Launch *launch)
     plan->region_bytes[SPACE_DEVICE][REGION_WORKSPACE] = end;
 }
 
+/* Where launches follow one another anyway, those of rows alone, which are small and many, may begin early. */
+static void let_begin_early(Program *program)
+{
+    for (int i = 0; i < program->num_launches; i++)
+        if (program->launches[i].stream != STREAM_COMPUTE) return;
+    for (int i = 0; i < program->num_launches; i++) program->launches[i].args.early = program->launches[i].args.rows_alone;
+}
+
 Status pass_emit(PassContext *context, Graph **graph)
 {
     Program     *program = context->program;
@@ -99,6 +107,7 @@ Status pass_emit(PassContext *context, Graph **graph)
         if (!once) memcpy(launch->wait, order_wait(order, program->num_launches - 1), sizeof launch->wait);
         if (!program->scratch || program->scratch[node->id] < 0) plan_workspace(context->plan, launch);
     }
+    let_begin_early(program);
     if (context->plan->facts.bandwidth > 0) {
         Timeline timeline;
         timeline_simulate(context->arena, &context->plan->facts, program->launches, program->num_launches, &timeline);

@@ -63,7 +63,7 @@ static Status mma_run(const KernelArgs *args)
     Heads         k, v;
     AttentionDims a = bound(args, &k, &v);
     if (!a.batch || !a.len) return OK;
-    bool early = args->constant >> IN_STARTS & args->constant >> IN_PAGES & 1;
+    bool early = args->early && (args->constant >> IN_STARTS & args->constant >> IN_PAGES & 1);
     if (a.o.data && a.len == 1) return attention_pages_decode(&a, &k, &v, early, args->workspace, cuda_stream(args));
     TRY(append(&a, &k, &v, cuda_stream(args)));
     return a.o.data ? attention_pages_prefill(&a, cuda_stream(args)) : OK;

@@ -104,7 +104,7 @@ template <typename T, int LANES> static Status launch_heads(const KernelArgs *ar
 {
     bool constant = true;
     for (int k = 1; k < args->num_in; k++) constant = constant && (!args->in[k].data || args->constant >> k & 1);
-    return cuda_launch_early(args->rows_alone, qkv_rows<T, LANES>, dim3((unsigned)d->rows), THREADS, 0, cuda_stream(args), *d,
+    return cuda_launch_early(args->early, qkv_rows<T, LANES>, dim3((unsigned)d->rows), THREADS, 0, cuda_stream(args), *d,
                              (const T *)args->in[0].data, (const T *)args->in[1].data, (const T *)args->in[2].data,
                              (const float *)args->in[3].data, (const int32_t *)args->in[4].data, (T *)args->out[0].data,
                              (float *)args->out[1].data, constant);

@@ -96,8 +96,8 @@ template <typename T, bool GELU> static Status launch_packs(const KernelArgs *ar
     const T          *g = (const T *)gate->data, *u = packed ? g + cols : (const T *)up->data;
     auto              kernel = row_codes_kind(&q) ? swiglu_packs<T, CODES_BLOCKS, GELU> : swiglu_packs<T, CODES_NONE, GELU>;
     int64_t           count = q.scaled.rows * cols / Pack<T>::N;
-    return cuda_launch_early(args->rows_alone, kernel, dim3(cuda_grid(count, 256)), 256, 0, cuda_stream(args), g, u,
-                             (T *)args->out[OUT_H].data, q, packed ? 2 * cols : cols);
+    return cuda_launch_early(args->early, kernel, dim3(cuda_grid(count, 256)), 256, 0, cuda_stream(args), g, u, (T *)args->out[OUT_H].data,
+                             q, packed ? 2 * cols : cols);
 }
 
 template <typename T, bool GELU> static Status launch_tiles(const KernelArgs *args, const TensorView *up, const ScaledCodes &q)

@@ -95,7 +95,7 @@ static Status launch_rms_norm(const KernelArgs *args, const TensorView *a, const
     auto     kernel = kind == CODES_SCALED   ? rms_norm_packs<T, ADD, CODES_SCALED>
                       : kind == CODES_BLOCKS ? rms_norm_packs<T, ADD, CODES_BLOCKS>
                                              : rms_norm_packs<T, ADD, CODES_NONE>;
-    return cuda_launch_early(args->rows_alone, kernel, dim3((unsigned)q.scaled.rows), threads, 0, cuda_stream(args), (const T *)a->data,
+    return cuda_launch_early(args->early, kernel, dim3((unsigned)q.scaled.rows), threads, 0, cuda_stream(args), (const T *)a->data,
                              (const T *)b->data, (const T *)w->data, is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps,
                              offset);
 }

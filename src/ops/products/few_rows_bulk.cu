@@ -341,7 +341,7 @@ static Status launch(const Gemm *g, BulkJob *job, int least, int most, int proce
     TRY(map_rows(&g->a, g->m, g->k, XR, BLOCKS, &job->x_map));
     TRY(map_rows(&g->b, job->w_rows, g->k, COLS * NT, BLOCKS, &job->w_map));
     CUDA_TRY(cudaFuncSetAttribute(few_rows_bulk<MT, NT, XR, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
-    return cuda_launch_early(true, few_rows_bulk<MT, NT, XR, BLOCKS>, dim3((unsigned)grid.blocks, (unsigned)grid.groups),
+    return cuda_launch_early(g->early, few_rows_bulk<MT, NT, XR, BLOCKS>, dim3((unsigned)grid.blocks, (unsigned)grid.groups),
                              (unsigned)(grid.warps + 1) * 32, bytes, stream, *job);
 }
 

@@ -415,6 +415,7 @@ static Gemm bulk_product(const KernelArgs *args, const Head &h, int64_t begin, i
     product.epilogue = h.bias ? GEMM_BIAS : GEMM_PLAIN;
     product.bias = h.bias ? bias : none;
     product.rows_alone = true;
+    product.early = args->early;
     product.b_constant = args->constant >> HEAD_W & 1;
     return product;
 }

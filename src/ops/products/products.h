@@ -24,6 +24,7 @@ static inline int products_note(const KernelArgs *args, Gemm *gemms, int count)
 {
     for (int i = 0; i < count; i++) {
         gemms[i].rows_alone = args->rows_alone;
+        gemms[i].early = args->early;
         gemms[i].b_constant = is_constant(args, &gemms[i].b);
     }
     return count;
