@@ -1,5 +1,5 @@
-/* An event file of TensorBoard: a record a step and an evaluation, each with scalars by tag. docs/metrics.md lists the tags. Each start of a
- * run makes a file of its own. */
+/* An event file of TensorBoard: a record a step and an evaluation, each with scalars by tag. docs/metrics.md lists the tags. Each start of
+ * a run makes a file of its own. */
 #pragma once
 
 #include "log/metrics.h"
