@@ -110,6 +110,20 @@ static void schema_words(StrBuf *out, const char *set)
     strbuf_puts(out, "]}");
 }
 
+/* Of texts, or of the words of a set; words NULL: any. */
+static void schema_list(StrBuf *out, const char *words)
+{
+    if (!words) {
+        strbuf_puts(out, "{\"type\": [\"string\", \"array\"], \"items\": {\"type\": [\"string\", \"number\"]}}");
+        return;
+    }
+    strbuf_puts(out, "{\"anyOf\": [");
+    schema_words(out, words);
+    strbuf_puts(out, ", {\"type\": \"array\", \"items\": ");
+    schema_words(out, words);
+    strbuf_puts(out, "}]}");
+}
+
 static void schema_type(StrBuf *out, const OptionInfo *option)
 {
     switch (option->kind) {
@@ -126,7 +140,7 @@ static void schema_type(StrBuf *out, const OptionInfo *option)
         schema_words(out, option->limits.words);
         break;
     case KIND_LIST:
-        strbuf_puts(out, "{\"type\": [\"string\", \"array\"], \"items\": {\"type\": [\"string\", \"number\"]}}");
+        schema_list(out, option->limits.words);
         break;
     case KIND_MAP:
         strbuf_puts(out, "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}");
