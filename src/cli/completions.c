@@ -69,7 +69,7 @@ static void put_values(StrBuf *out, const OptionInfo *option, const char *before
 {
     const char *separator = "";
     if (option->kind == KIND_BOOL) strbuf_printf(out, "%strue %sfalse", before, before);
-    for (size_t i = 0; option->kind == KIND_CHOICE && i < num_choices; i++) {
+    for (size_t i = 0; option->limits.words && i < num_choices; i++) {
         if (choices[i].is_spelling || strcmp(choices[i].set, option->limits.words) != 0) continue;
         strbuf_printf(out, "%s%s%s", separator, before, choices[i].text);
         separator = " ";
@@ -78,7 +78,7 @@ static void put_values(StrBuf *out, const OptionInfo *option, const char *before
 
 static bool has_values(const OptionInfo *option)
 {
-    return option->kind == KIND_BOOL || option->kind == KIND_CHOICE;
+    return option->kind == KIND_BOOL || option->limits.words;
 }
 
 /* A key of a run and one of a dataset may have one name; then they have the same values. */

@@ -36,6 +36,7 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
         log_info("done: %lld steps", (long long)outcome->steps);
     tell_evaluations(outcome);
     log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir, dir);
+    if (str_list_has(&config->report_to, choice_text(OPT_REPORT_TO_TENSORBOARD))) log_info("events  %s/runs", dir);
     if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
 }
 

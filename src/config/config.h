@@ -107,6 +107,7 @@ Status config_at(const char *const *origin, ConfigKey key, Status status);
 
 /* One more item; for lists that stay small. */
 void str_list_push(Arena *arena, StrList *list, const char *text);
+bool str_list_has(const StrList *list, const char *text);
 
 /* How the choice is written. */
 const char *choice_text(Choice choice);

@@ -31,6 +31,19 @@ static void put_words(StrBuf *out, const char *set)
     strbuf_puts(out, "]}");
 }
 
+/* Of texts, or of the words of a set; words NULL: any. */
+static void put_list(StrBuf *out, const char *words)
+{
+    if (!words) {
+        strbuf_puts(out, "{\"type\": [\"string\", \"array\"], \"items\": {\"type\": [\"string\", \"number\"]}}");
+        return;
+    }
+    put_words(out, words);
+    strbuf_puts(out, ", {\"type\": \"array\", \"items\": ");
+    put_words(out, words);
+    strbuf_putc(out, '}');
+}
+
 static void put_number(StrBuf *out, const OptionInfo *option)
 {
     const OptionLimits *limits = &option->limits;
@@ -62,7 +75,7 @@ static void put_type(StrBuf *out, const OptionInfo *option)
         put_words(out, option->limits.words);
         break;
     case KIND_LIST:
-        strbuf_puts(out, "{\"type\": [\"string\", \"array\"], \"items\": {\"type\": [\"string\", \"number\"]}}");
+        put_list(out, option->limits.words);
         break;
     case KIND_MAP:
         strbuf_puts(out, "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}");

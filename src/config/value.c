@@ -191,17 +191,34 @@ static bool scalar_read(ConfigReader *reader, const OptionInfo *option, const ch
     }
 }
 
-static bool list_read(ConfigReader *reader, const char *label, const YamlNode *node, StrList *out)
+/* An item of a list, one of its words where it has any. */
+static bool item_read(ConfigReader *reader, const OptionInfo *option, const char *label, const YamlNode *node, const char **out)
+{
+    Choice choice;
+    if (!option->limits.words) {
+        *out = arena_strndup(reader->arena, node->text.data, node->text.len);
+        return true;
+    }
+    if (!choice_read(reader, option->limits.words, label, node, &choice)) {
+        choice_problem(reader, option, label, node);
+        return false;
+    }
+    *out = choice_text(choice);
+    return true;
+}
+
+static bool list_read(ConfigReader *reader, const OptionInfo *option, const char *label, const YamlNode *node, StrList *out)
 {
     const YamlNode *const *items = node->type == YAML_SCALAR ? &node : (const YamlNode *const *)node->items;
     size_t                 count = node->type == YAML_SCALAR ? 1 : node->count;
-    StrList                list = {arena_array(reader->arena, const char *, count), count};
+    if (node->type == YAML_SCALAR && option->limits.words && node->text.len == 0) count = 0; /* no word */
+    StrList list = {arena_array(reader->arena, const char *, count), count};
     for (size_t i = 0; i < count; i++) {
         if (items[i]->type != YAML_SCALAR || yaml_is_null(items[i])) {
             reader_problem(reader, items[i], "%s: expected a text as item %zu, found %s", label, i + 1, yaml_type_name(items[i]));
             return false;
         }
-        list.items[i] = arena_strndup(reader->arena, items[i]->text.data, items[i]->text.len);
+        if (!item_read(reader, option, label, items[i], &list.items[i])) return false;
     }
     *out = list;
     return true;
@@ -232,7 +249,7 @@ bool option_read(ConfigReader *reader, const OptionInfo *option, const char *lab
         reader_problem(reader, node, "%s: expected %s, found %s", label, option_kind_name(option->kind), yaml_type_name(node));
         return false;
     }
-    if (is_list) return list_read(reader, label, node, out);
+    if (is_list) return list_read(reader, option, label, node, out);
     return is_map ? map_read(reader, label, node, out) : scalar_read(reader, option, label, node, out);
 }
 
@@ -254,4 +271,11 @@ void str_list_push(Arena *arena, StrList *list, const char *text)
     if (list->count) memcpy(items, list->items, list->count * sizeof *items);
     items[list->count] = text;
     *list = (StrList){items, list->count + 1};
+}
+
+bool str_list_has(const StrList *list, const char *text)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->items[i], text) == 0) return true;
+    return false;
 }

@@ -2,6 +2,7 @@
 #include "log/metrics.h"
 
 #include "base/hash.h"
+#include "files/append.h"
 #include "files/file.h"
 
 #include <errno.h>
@@ -16,11 +17,9 @@
 enum { LINE_BYTES = 1024, READ_BYTES = 1 << 20, MOST_LINE_BYTES = 64 << 20 };
 
 struct Metrics {
-    int          fd;
-    int64_t      bytes;   /* in the file */
-    StrBuf       waiting; /* lines that come after them */
-    size_t       told;    /* of these bytes, those of lines that are in hash and history */
-    uint64_t     hash;    /* of all lines, each in turn */
+    AppendFile   file;
+    size_t       told; /* of the bytes that wait, those of lines that are in hash and history */
+    uint64_t     hash; /* of all lines, each in turn */
     History      history;
     Arena        arena; /* of the line that is read */
     MetricsFound found;
@@ -77,7 +76,7 @@ static void see_line(Reading *r, const char *line, size_t len)
         if (step > found->cut_last) found->cut_last = step;
         return;
     }
-    m->bytes = r->at;
+    m->file.bytes = r->at;
     if (has_step) {
         found->last_step = step;
         found->ends_in_gap = is_gap;
@@ -116,13 +115,13 @@ static Status open_file(Metrics *m, const MetricsMark *mark)
 {
     bool is_there;
     TRY(file_exists(m->path, &is_there));
-    m->fd = file_open(m->path, O_RDWR | O_CREAT);
-    if (m->fd < 0) return file_fail("open", m->path);
+    m->file.fd = file_open(m->path, O_RDWR | O_CREAT);
+    if (m->file.fd < 0) return file_fail("open", m->path);
     Reading reading = {.metrics = m, .mark = mark, .most = mark->bytes};
-    TRY(read_lines(&reading, m->fd));
-    m->found.is_cut = m->bytes < mark->bytes;
+    TRY(read_lines(&reading, m->file.fd));
+    m->found.is_cut = m->file.bytes < mark->bytes;
     m->found.is_changed = !m->found.is_cut && mark->hash && m->hash != mark->hash;
-    if (file_truncate(m->fd, m->bytes) != 0) return file_fail("continue", m->path);
+    if (file_truncate(m->file.fd, m->file.bytes) != 0) return file_fail("continue", m->path);
     return is_there ? OK : file_sync_above(m->path); /* else a checkpoint could outlive the log that it counts on */
 }
 
@@ -130,10 +129,10 @@ Status metrics_open(const char *path, const MetricsMark *mark, int64_t logging_s
 {
     Metrics *metrics = calloc(1, sizeof *metrics);
     if (!metrics) fatal_out_of_memory(sizeof *metrics);
-    metrics->fd = -1;
+    metrics->file = (AppendFile){.fd = -1, .path = metrics->path};
     snprintf(metrics->path, sizeof metrics->path, "%s", path);
     history_init(&metrics->history, logging_steps);
-    strbuf_reserve(&metrics->waiting, 1 << 16);
+    strbuf_reserve(&metrics->file.waiting, 1 << 16);
     (void)arena_alloc(&metrics->arena, 1 << 16); /* as much as a step's line takes: steps allocate nothing */
     Status status = open_file(metrics, mark);
     if (status == OK)
@@ -155,40 +154,17 @@ const History *metrics_history(const Metrics *metrics)
 
 /* ---- writing ---- */
 
-/* All lines that wait or, where the disk fails, none of them: they go on waiting, and errno says why. */
-static bool write_lines(Metrics *metrics)
-{
-    size_t done = 0, len = metrics->waiting.len;
-    while (done < len) {
-        ssize_t n = pwrite(metrics->fd, metrics->waiting.data + done, len - done, metrics->bytes + (int64_t)done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
-        done += (size_t)n;
-    }
-    if (done < len) {
-        int error = errno;
-        (void)!file_truncate(metrics->fd, metrics->bytes); /* else the next attempt writes over the torn line */
-        errno = error;
-        return false;
-    }
-    metrics->bytes += (int64_t)len;
-    metrics->waiting.len = metrics->told = 0;
-    return true;
-}
-
 static Status write_waiting(Metrics *metrics)
 {
-    return write_lines(metrics) ? OK : file_fail("write", metrics->path);
+    TRY(append_write(&metrics->file));
+    metrics->told = 0;
+    return OK;
 }
 
 void metrics_close(Metrics *metrics)
 {
     if (!metrics) return;
-    if (metrics->fd >= 0) {
-        (void)write_lines(metrics); /* the message of what ended the run stays */
-        close(metrics->fd);
-    }
-    strbuf_deinit(&metrics->waiting);
+    append_close(&metrics->file); /* the message of what ended the run stays */
     history_deinit(&metrics->history);
     arena_deinit(&metrics->arena);
     free(metrics);
@@ -197,28 +173,28 @@ void metrics_close(Metrics *metrics)
 Status metrics_sync(Metrics *metrics, MetricsMark *mark)
 {
     TRY(write_waiting(metrics));
-    if (file_fsync(metrics->fd) != 0) return file_fail("write", metrics->path);
-    mark->bytes = metrics->bytes;
+    TRY(append_sync(&metrics->file));
+    mark->bytes = metrics->file.bytes;
     mark->hash = metrics->hash;
     return OK;
 }
 
 static void append_ranks(Metrics *metrics, const StepMetrics *s)
 {
-    strbuf_puts(&metrics->waiting, ",\"ranks\":[");
+    strbuf_puts(&metrics->file.waiting, ",\"ranks\":[");
     for (int r = 0; r < s->num_ranks; r++) {
         const RankShare *rank = &s->ranks[r];
-        strbuf_printf(&metrics->waiting, "%s[%.1f,%.4f]", r ? "," : "", rank->seconds > 0 ? (double)rank->tokens / rank->seconds : 0,
+        strbuf_printf(&metrics->file.waiting, "%s[%.1f,%.4f]", r ? "," : "", rank->seconds > 0 ? (double)rank->tokens / rank->seconds : 0,
                       rank->waited);
     }
-    strbuf_putc(&metrics->waiting, ']');
+    strbuf_putc(&metrics->file.waiting, ']');
 }
 
 static Status append_line(Metrics *metrics, const char *line, size_t len)
 {
-    strbuf_append(&metrics->waiting, line, len);
-    (void)add_line(metrics, metrics->waiting.data + metrics->told, metrics->waiting.len - metrics->told);
-    metrics->told = metrics->waiting.len;
+    strbuf_append(&metrics->file.waiting, line, len);
+    (void)add_line(metrics, metrics->file.waiting.data + metrics->told, metrics->file.waiting.len - metrics->told);
+    metrics->told = metrics->file.waiting.len;
     return write_waiting(metrics);
 }
 
@@ -236,11 +212,11 @@ static void append_scalars(Metrics *metrics, const StepMetrics *s)
 {
     char value[32];
     for (int i = 0; i < s->num_scalars; i++) {
-        strbuf_puts(&metrics->waiting, i ? "," : ",\"scalars\":{");
-        json_write_string(&metrics->waiting, s->scalars[i].name, strlen(s->scalars[i].name));
-        strbuf_printf(&metrics->waiting, ":%s", number(value, s->scalars[i].value));
+        strbuf_puts(&metrics->file.waiting, i ? "," : ",\"scalars\":{");
+        json_write_string(&metrics->file.waiting, s->scalars[i].name, strlen(s->scalars[i].name));
+        strbuf_printf(&metrics->file.waiting, ":%s", number(value, s->scalars[i].value));
     }
-    strbuf_putc(&metrics->waiting, '}');
+    strbuf_putc(&metrics->file.waiting, '}');
 }
 
 static double now(void)
@@ -260,7 +236,7 @@ Status metrics_step(Metrics *metrics, const StepMetrics *s)
          now(), (long long)s->step, number(epoch, s->epoch), (long long)s->step_tokens, (long long)s->step_trained,
          (long long)s->total_tokens, (long long)s->total_trained, s->seconds * 1e3, s->seconds > 0 ? (double)s->step_tokens / s->seconds : 0,
          number(norm, s->norm), number(loss, s->loss), number(lr, s->lr), s->skipped ? ",\"skipped\":true" : "");
-    strbuf_append(&metrics->waiting, line, (size_t)len);
+    strbuf_append(&metrics->file.waiting, line, (size_t)len);
     if (s->num_scalars) append_scalars(metrics, s);
     if (s->ranks) append_ranks(metrics, s);
     return append_line(metrics, "}\n", 2);

@@ -203,12 +203,27 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
          MAX_BAD_IN_ROW, (long long)step->step);
 }
 
-/* A disk that fails must not end the run: lines wait then. It is said once until they are written. */
+/* A disk that fails must not end the run: what it didn't take waits then. It is said once until that is written. */
+static void log_waits(bool *waits, const char *what, Status status)
+{
+    if (status != OK && !*waits) log_warn("%s; its %s are kept and written with the next one", status_message(), what);
+    *waits = status != OK;
+    if (status != OK) status_clear();
+}
+
 static void log_line(Trainer *t, Status status)
 {
-    if (status != OK && !t->log_waits) log_warn("%s; its lines are kept and written with the next one", status_message());
-    t->log_waits = status != OK;
-    if (status != OK) status_clear();
+    log_waits(&t->log_waits, "lines", status);
+}
+
+static void log_event(Trainer *t, Status status)
+{
+    log_waits(&t->events_wait, "events", status);
+}
+
+void trainer_sync_events(Trainer *t)
+{
+    if (t->events) log_event(t, event_file_sync(t->events));
 }
 
 /* ---- evaluation ---- */
@@ -275,6 +290,7 @@ static Status share_eval(Trainer *t, EvalSum *sum)
 static void tell_eval(Trainer *t, const EvalMetrics *eval)
 {
     log_line(t, metrics_eval(t->metrics, eval));
+    if (t->events) log_event(t, event_file_eval(t->events, eval));
     progress_eval(eval, &t->trend);
 }
 
@@ -379,6 +395,7 @@ Status trainer_save(Trainer *t)
     StrBuf      text = {0};
     MetricsMark mark = {0};
     Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics, &mark) : OK);
+    if (status == OK) trainer_sync_events(t);
     t->state.metrics_bytes = mark.bytes;
     t->state.metrics_hash = mark.hash;
     trainer_beat(t, "saving");
@@ -431,6 +448,7 @@ static Status interrupted(Trainer *t)
 static void tell_step(Trainer *t, const StepMetrics *step)
 {
     log_line(t, metrics_step(t->metrics, step));
+    if (t->events) log_event(t, event_file_step(t->events, step));
     if (t->progress.steps == 0 && !log_is_terminal()) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
     progress_step(&t->progress, step);
     if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step->step - 1);

@@ -366,6 +366,14 @@ static void leave_branch(Trainer *t)
     (void)ignored;
 }
 
+/* None comes after them: those that still wait are lost. */
+static void end_events(Trainer *t)
+{
+    if (!t->events || event_file_sync(t->events) == OK) return;
+    log_warn("%s; its last events are lost. Curves are in metrics.jsonl and report.html too", status_message());
+    status_clear();
+}
+
 static Status finish(Trainer *t)
 {
     t->allowed_seconds = INFINITY;
@@ -374,6 +382,7 @@ static Status finish(Trainer *t)
     if (status != OK) leave_branch(t);
     FAIL_IF(status != OK, ERR_SAVE, "training is done, but saving failed: %s. %s; then %s goes on from the last checkpoint",
             status_message(), status == ERR_NO_FIT ? "Make room" : "Put that right", trainer_same_command(t));
+    end_events(t);
     if (trainer_leads(t)) trainer_report(t, true);
     return OK;
 }
@@ -397,6 +406,7 @@ void trainer_destroy(Trainer *t)
     trainer_drop_output(t);
     output_lock_release(t->config->output_dir, &t->output_lock);
     metrics_close(t->metrics);
+    event_file_close(t->events);
     run_data_close(&t->data);
     session_destroy(t->session);
     run_record_deinit(&t->record);

@@ -5,6 +5,7 @@
 #include "comm/agree.h"
 #include "comm/keeper.h"
 #include "data/loader.h"
+#include "log/event_file.h"
 #include "log/progress.h"
 #include "measure/step_limit.h"
 #include "run/stepper.h"
@@ -61,6 +62,7 @@ typedef struct Trainer {
     QueuedStep        queued[STEPS_AHEAD + 1]; /* by step modulo their number: the device runs them, no results yet */
     int               num_queued;
     Metrics          *metrics;
+    EventFile        *events; /* of rank 0, where report_to asks for it; else NULL */
     Progress          progress;
     EvalTrend         trend;
     StepLimit         limit;
@@ -80,7 +82,8 @@ typedef struct Trainer {
     double           *own_seconds; /* of a step, by rank, less what it waited; smoothed */
     double            waited;      /* comm_waited when it began */
     bool              has_told_beside;
-    bool              log_waits; /* lines of metrics.jsonl couldn't be written yet */
+    bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
+    bool              events_wait; /* the same of events */
 } Trainer;
 
 /* One rank of a run; `comm` NULL: the only one. A failure that isn't common to all ranks ends the others too. */
@@ -141,6 +144,9 @@ NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
 /* A checkpoint of the present state, made by all ranks. */
 NODISCARD Status trainer_save(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
+
+/* Events are on the disk, or it is said that they aren't: nothing depends on them. */
+void trainer_sync_events(Trainer *trainer);
 
 /* report.html of the present state. */
 void trainer_report(Trainer *trainer, bool finished);

@@ -476,6 +476,12 @@ static Status open_metrics(Trainer *t)
     return metrics_gap(t->metrics, from, mark.step);
 }
 
+static Status open_events(Trainer *t)
+{
+    if (!str_list_has(&t->config->report_to, choice_text(OPT_REPORT_TO_TENSORBOARD))) return OK;
+    return event_file_open(arena_printf(&t->arena, "%s/runs", t->config->output_dir), t->state.step + 1, &t->events);
+}
+
 Status trainer_leave_branch(Trainer *t)
 {
     return trainer_agree(t, trainer_leads(t) ? checkpoint_leave_branch(t->config->output_dir, t->branch) : OK);
@@ -486,6 +492,7 @@ Status trainer_begin_output(Trainer *t)
     const Config *c = t->config;
     bool          continues;
     TRY(continues_output(t, &continues));
+    TRY(open_events(t)); /* before anything is removed */
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
     if (continues) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
     t->record.data = t->data.keys;

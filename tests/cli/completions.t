@@ -41,6 +41,7 @@ offered "lora_rank=" surogate sft lora_ra
 offered "" surogate sft r # a file begins so
 offered "" surogate sft ""
 offered "true false" surogate sft run.yaml lora =
+offered "tensorboard" surogate sft run.yaml report_to = t # an item of a list
 offered "linear" surogate sft run.yaml lr_scheduler_type = li
 offered "lr_scheduler_type=linear" surogate sft run.yaml lr_scheduler_type=li
 offered "" surogate sft run.yaml model = "" # a path

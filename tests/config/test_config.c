@@ -358,7 +358,7 @@ static void other_tools_keys_are_answered(void)
     EXPECT_CONTAINS(config.notes, "run.yaml:6:1: bf16 is read as model_dtype: bf16\n");
     EXPECT_CONTAINS(config.notes, "run.yaml:24:28: datasets[0].type: sharegpt is read as conversation\n");
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: model_type, load_in_8bit, strict, fp16, tf32, flash_attention, "
-                                  "wandb_entity, special_tokens, deepspeed, fsdp, report_to, bias, eval_strategy, "
+                                  "wandb_entity, special_tokens, deepspeed, fsdp, bias, eval_strategy, "
                                   "gradient_checkpointing_kwargs, debug, lora_target_linear, datasets[0].ds_type\n");
     EXPECT_OK(parse("gradient_checkpointing: unsloth\nstage: sft\nspecial_tokens: {pad_token: <pad>}\ndevice: gpu\n"
                     "datasets: [{path: a, train_on_eos: turn, roles_to_train: [assistant], train_on_split: train}]\n",
@@ -419,6 +419,8 @@ static void other_tools_keys_are_answered(void)
         {"wandb_project: x\n", "wandb_project: metrics.jsonl and report.html are written; remove it"},
         {"special_tokens: {pad_token: x, eos_token: y}\n", "special_tokens: special tokens are those of"},
         {"evals_per_epoch: 4\n", "set eval_steps"},
+        {"report_to: wandb\n", "run.yaml:1:12: report_to: expected one of none, tensorboard, found \"wandb\""},
+        {"report_to: [tensorboard, mlflow]\n", "run.yaml:1:26: report_to: expected one of none, tensorboard, found \"mlflow\""},
         {"dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]"},
         {"datasets: [{path: a, train_on_eos: last}]\n", "datasets[0].train_on_eos: a trained turn has"},
         {"adapter: dora\n", "adapter: expected lora or qlora, found \"dora\""},
@@ -432,6 +434,29 @@ static void other_tools_keys_are_answered(void)
         for (size_t i = 0; i < num_peer_keys; i++)
             if (peer_keys[i].scope == options[key].scope && !peer_keys[i].value && fnmatch(peer_keys[i].name, options[key].name, 0) == 0)
                 test_fail(__FILE__, __LINE__, "%s is both", options[key].name);
+}
+
+/* What asks for nothing in report_to is read as nothing, and takes the place of what a file asks for. */
+static void report_to_is_a_list_of_words(void)
+{
+    static const char *const nothing[] = {"none", "None", "false", "no", "auto", "0", "\"\"", "[]", "[none]", "", "null"};
+    EXPECT_OK(parse("report_to: tensorboard\n", NULL, NULL));
+    EXPECT(str_list_has(&config.report_to, "tensorboard"));
+    EXPECT_OK(parse("use_tensorboard: true\n", NULL, NULL));
+    EXPECT(str_list_has(&config.report_to, "tensorboard"));
+    EXPECT_OK(parse("use_tensorboard: false\n", NULL, NULL));
+    EXPECT(!str_list_has(&config.report_to, "tensorboard"));
+    EXPECT_OK(parse("report_to: [none, TensorBoard]\n", NULL, NULL));
+    EXPECT(str_list_has(&config.report_to, "tensorboard"));
+    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++) {
+        char text[64], argument[64];
+        snprintf(text, sizeof text, "report_to: %s\n", nothing[i]);
+        snprintf(argument, sizeof argument, "report_to=%s", nothing[i][0] == '"' ? "" : nothing[i]);
+        EXPECT_OK(parse(text, NULL, NULL));
+        EXPECT(!str_list_has(&config.report_to, "tensorboard"));
+        EXPECT_OK(parse("report_to: tensorboard\n", argument, NULL));
+        EXPECT(!str_list_has(&config.report_to, "tensorboard"));
+    }
 }
 
 static int is_known(const char *name)
@@ -593,6 +618,6 @@ static void the_reference_is_current(void)
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
           TEST(overrides_win), TEST(distributed_holds_keys_of_the_run), TEST(a_leading_tilde_is_the_home_folder),
           TEST(keys_without_effect_are_named_and_why), TEST(needs_name_values), TEST(names_of_one_key_agree),
-          TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered),
+          TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(report_to_is_a_list_of_words),
           TEST(every_typo_is_an_error_that_suggests_the_key), TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files),
           TEST(the_schema_is_json_and_complete), TEST(help_answers_every_name), TEST(the_reference_is_current))
