@@ -22,13 +22,13 @@ static OpCase run_one(const OpDef *op, const void *attrs, const TensorType *type
 static OpCase quantise(const float *x)
 {
     TensorType type = type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)COLS);
-    return run_one(&op_int8_quantise, NULL, &type, (const void *const[]){x});
+    return run_one(&op_int8_quantise, NULL, &type, (const void *const[NODE_MAX_IN]){x});
 }
 
 static OpCase dequantise(const OpCase *q)
 {
     TensorType types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type};
-    return run_one(&op_int8_dequantise, NULL, types, (const void *const[]){q->out[0].data, q->out[1].data});
+    return run_one(&op_int8_dequantise, NULL, types, (const void *const[NODE_MAX_IN]){q->out[0].data, q->out[1].data});
 }
 
 /* Nothing of a row that isn't finite comes back as a number, nor does a product with it; the other rows do. */
@@ -41,7 +41,7 @@ static void what_is_not_finite_stays_visible(void)
         x[2 * COLS + 9] = bad[k];
         OpCase     q = quantise(x), d = dequantise(&q);
         TensorType types[NODE_MAX_IN] = {type_make(DT_F32, 2, INT64_C(1), (int64_t)COLS), q.all_out[0]->type, q.all_out[1]->type};
-        OpCase     y = run_one(&op_int8_linear, NULL, types, (const void *const[]){x, q.out[0].data, q.out[1].data});
+        OpCase     y = run_one(&op_int8_linear, NULL, types, (const void *const[NODE_MAX_IN]){x, q.out[0].data, q.out[1].data});
         for (int i = 0; i < ROWS * COLS; i++) EXPECT(isfinite(((const float *)(void *)d.out[0].data)[i]) == (i / COLS != 2));
         for (int i = 0; i < ROWS; i++) EXPECT(isfinite(((const float *)(void *)y.out[0].data)[i]) == (i != 2));
         op_case_free(&y);
@@ -78,7 +78,7 @@ static void products_are_those_of_the_matrix(void)
     const float *w = (const float *)(void *)d.out[0].data;
     for (int rows = 1; rows <= TOKENS; rows += TOKENS - 1) {
         TensorType   types[NODE_MAX_IN] = {type_make(DT_F32, 2, (int64_t)rows, (int64_t)COLS), q.all_out[0]->type, q.all_out[1]->type};
-        OpCase       y = run_one(&op_int8_linear, NULL, types, (const void *const[]){a, q.out[0].data, q.out[1].data});
+        OpCase       y = run_one(&op_int8_linear, NULL, types, (const void *const[NODE_MAX_IN]){a, q.out[0].data, q.out[1].data});
         const float *sums = (const float *)(void *)y.out[0].data;
         for (int i = 0; i < rows * ROWS; i++) {
             double sum = 0, most = 0;
