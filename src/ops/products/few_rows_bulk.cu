@@ -38,6 +38,13 @@ struct BulkJob {
     float       alpha;
 };
 
+/* A number that stays in a register: the compiler would make it anew for each step. */
+static __device__ __forceinline__ uint32_t kept(uint32_t number)
+{
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
 /* Where a lane reads in a place, bytes: by chunk pairs of a block of 64 numbers, of w for both of its halves, of x for its quarters. Rows
  * of x beyond x_rows are others again. */
 struct LaneReads {
@@ -47,14 +54,9 @@ struct LaneReads {
     {
         int lane = threadIdx.x & 31, flip = (lane & 7) * 16;
 #pragma unroll
-        for (int i = 0; i < 2; i++) w[i] = (lane & 7) * ROW_BYTES + (((i * 4 + (lane >> 3)) * 16) ^ flip);
+        for (int i = 0; i < 2; i++) w[i] = kept((lane & 7) * ROW_BYTES + (((i * 4 + (lane >> 3)) * 16) ^ flip));
 #pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = (lane & (x_rows - 1) & 15) * ROW_BYTES + (((i * 2 + (lane >> 4)) * 16) ^ flip);
-            /* Kept in registers: the compiler would make them anew for each step. */
-#pragma unroll
-        for (int i = 0; i < 2; i++) asm volatile("" : "+r"(w[i]));
-#pragma unroll
-        for (int i = 0; i < 4; i++) asm volatile("" : "+r"(x[i]));
+        for (int i = 0; i < 4; i++) x[i] = kept((lane & (x_rows - 1) & 15) * ROW_BYTES + (((i * 2 + (lane >> 4)) * 16) ^ flip));
     }
 };
 
