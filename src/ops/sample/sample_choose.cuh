@@ -1,0 +1,416 @@
+/* The last launch of `sample` (sample.cu): a block decides for a row. */
+#pragma once
+
+#include "ops/sample/sample_rows.cuh"
+
+struct Shared {
+    uint64_t list[SAMPLE_LIST]; /* places in the order */
+    uint64_t mass[SAMPLE_LIST]; /* of those up to each */
+    uint64_t group[SAMPLE_MOST_GROUPS];
+    uint64_t part[CHOOSE_WARPS], found, found_mass;
+    uint64_t pivot_mass[3];
+    uint32_t pivot_count[3], count, scratch[32];
+    int32_t  id;
+};
+
+/* What `choose` decides of: a row's scores, or its logits. */
+struct Tokens {
+    bool  scores; /* of the workspace */
+    float most, scale;
+};
+
+/* The inclusive sum up to each thread; *all: of all. */
+static __device__ uint64_t block_scan(uint64_t x, uint64_t *part, uint64_t *all)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        uint64_t before = __shfl_up_sync(ALL_LANES, (unsigned long long)x, offset);
+        if (lane >= offset) x += before;
+    }
+    if (lane == 31) part[warp] = x;
+    __syncthreads();
+    uint64_t own = part[lane], before = warp_sum64(lane < warp ? own : 0);
+    *all = warp_sum64(own);
+    __syncthreads();
+    return x + before;
+}
+
+/* Sorts the first n of the list, the largest first; by all threads. A warp's pairs of a distance below 64 are its own. */
+static __device__ void sort_list(Shared *sh, int n)
+{
+    int size = 64;
+    while (size < n) size *= 2;
+    for (int i = n + threadIdx.x; i < size; i += CHOOSE_THREADS) sh->list[i] = 0;
+    __syncthreads();
+    for (int run = 2; run <= size; run *= 2)
+        for (int distance = run / 2; distance; distance /= 2) {
+            int i = 2 * (int)threadIdx.x - ((int)threadIdx.x & (distance - 1)), k = i + distance;
+            if (k < size) {
+                uint64_t a = sh->list[i], b = sh->list[k];
+                if ((a < b) == !(i & run)) sh->list[i] = b, sh->list[k] = a;
+            }
+            if (distance > 32 || (distance == 1 && run >= 64))
+                __syncthreads();
+            else
+                __syncwarp();
+        }
+    __syncthreads();
+}
+
+static __device__ __forceinline__ uint64_t weight_in(const Tokens &of, uint64_t order)
+{
+    return sample_weight(sample_order_score(order), of.most, of.scale);
+}
+
+/* The masses up to each of the first n of the list. */
+static __device__ void add_up(Shared *sh, const Tokens &of, int n)
+{
+    uint64_t before = 0;
+    for (int first = 0; first < n; first += CHOOSE_THREADS) {
+        int      i = first + (int)threadIdx.x;
+        uint64_t all, mass = block_scan(i < n ? weight_in(of, sh->list[i]) : 0, sh->part, &all);
+        if (i < n) sh->mass[i] = before + mass;
+        before += all;
+    }
+    __syncthreads();
+}
+
+/* The first of the list, n of them, up to which `count` tokens or the mass `wanted` are reached, with so many before it; -1: none. */
+static __device__ int first_reaching(Shared *sh, int n, int64_t count, uint64_t wanted, int64_t count_before, uint64_t mass_before)
+{
+    if (threadIdx.x == 0) sh->id = -1;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
+        bool here = count_before + i + 1 >= count || mass_before + sh->mass[i] >= wanted;
+        bool before = i && (count_before + i >= count || mass_before + sh->mass[i - 1] >= wanted);
+        if (here && !before) sh->id = i;
+    }
+    __syncthreads();
+    int found = sh->id;
+    __syncthreads();
+    return found;
+}
+
+/* f(order) for each token of the row. */
+template <typename X, bool VEC, typename F>
+static __device__ __forceinline__ void each_token(const Sampling &s, int b, const Tokens &of, F f)
+{
+    int warp = threadIdx.x / 32;
+    each_step<X, VEC>(s, b, of.scores, warp * SAMPLE_STEP, s.vocab, CHOOSE_WARPS * SAMPLE_STEP,
+                      [&](int base, const float *v, auto together) {
+#pragma unroll
+                          for (int k = 0; k < STEP_EACH; k++) {
+                              int id = base + decltype(together)::at(k);
+                              if (id < s.vocab) f(sample_order(v[k], id), v[k]);
+                          }
+                      });
+}
+
+/* Puts the row's tokens of [low, above) into the list, sorted; there are at most SAMPLE_LIST. Returns how many. */
+template <typename X, bool VEC>
+static __device__ int list_between(const Sampling &s, Shared *sh, int b, const Tokens &of, uint64_t low, uint64_t above)
+{
+    if (threadIdx.x == 0) sh->count = 0;
+    __syncthreads();
+    each_token<X, VEC>(s, b, of, [&](uint64_t order, float) {
+        if (order < low || order >= above) return;
+        uint32_t at = atomicAdd(&sh->count, 1u);
+        if (at < SAMPLE_LIST) sh->list[at] = order;
+    });
+    __syncthreads();
+    int n = min(sh->count, (uint32_t)SAMPLE_LIST);
+    __syncthreads();
+    sort_list(sh, n);
+    return n;
+}
+
+/* Counts and masses of the tokens that reach each of three pivots. */
+template <typename X, bool VEC>
+static __device__ void measure(const Sampling &s, Shared *sh, int b, const Tokens &of, const uint64_t *pivot, bool weighed)
+{
+    uint64_t mass[3] = {};
+    uint32_t count[3] = {};
+    if (threadIdx.x < 3) sh->pivot_mass[threadIdx.x] = 0, sh->pivot_count[threadIdx.x] = 0;
+    __syncthreads();
+    each_token<X, VEC>(s, b, of, [&](uint64_t order, float v) {
+        uint64_t weight = weighed ? sample_weight(v, of.most, of.scale) : 0;
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            if (order >= pivot[k]) mass[k] += weight, count[k]++;
+    });
+    for (int k = 0; k < 3; k++) {
+        uint64_t sum = warp_sum64(mass[k]);
+        uint32_t more = __reduce_add_sync(ALL_LANES, count[k]);
+        if (threadIdx.x % 32) continue;
+        atomicAdd((unsigned long long *)&sh->pivot_mass[k], (unsigned long long)sum);
+        atomicAdd(&sh->pivot_count[k], more);
+    }
+    __syncthreads();
+}
+
+/* The place in the order of the token with which `count` tokens or the mass `wanted` are reached; *mass up to it. The whole row is read for
+ * each cut of what is left into quarters, until that fits into the list. */
+template <typename X, bool VEC>
+static __device__ uint64_t narrow(const Sampling &s, Shared *sh, int b, const Tokens &of, int64_t count, uint64_t wanted, uint64_t *mass)
+{
+    uint64_t low = 0, above = sample_order(of.most, 0) + 1, mass_above = 0;
+    int64_t  count_above = 0, count_low = s.vocab;
+    bool     weighed = wanted != UINT64_MAX;
+    float    zero = of.most - 31 / of.scale;
+    if (weighed && count >= s.vocab && sample_distance(zero, of.most, of.scale) <= -30) /* from there down weights are 0 */
+        low = (uint64_t)sample_key(zero) << 32;
+    while (count_low - count_above > SAMPLE_LIST) {
+        uint64_t quarter = (above - low) / 4, pivot[3] = {low + quarter, low + 2 * quarter, low + 3 * quarter};
+        measure<X, VEC>(s, sh, b, of, pivot, weighed);
+        for (int k = 0; k < 3; k++) {
+            int64_t  reached = sh->pivot_count[k];
+            uint64_t held = sh->pivot_mass[k];
+            if (reached >= count || held >= wanted) {
+                low = pivot[k];
+                count_low = reached;
+            } else {
+                above = pivot[k];
+                count_above = reached;
+                mass_above = held;
+                break;
+            }
+        }
+        __syncthreads();
+    }
+    int n = list_between<X, VEC>(s, sh, b, of, low, above);
+    add_up(sh, of, n);
+    int last = first_reaching(sh, n, count, wanted, count_above, mass_above);
+    last = last < 0 ? n - 1 : last;
+    *mass = mass_above + sh->mass[last];
+    uint64_t border = sh->list[last];
+    __syncthreads();
+    return border;
+}
+
+/* The border where the list doesn't have it. */
+template <typename X, bool VEC>
+static __device__ uint64_t border_of_row(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, uint64_t all)
+{
+    const SampleRow *controls = &row.controls;
+    uint64_t         border = 0;
+    if (controls->top_k) border = narrow<X, VEC>(s, sh, row.b, of, controls->top_k, UINT64_MAX, &all);
+    if (controls->top_k && controls->top_p < 1u << 24) { /* the weights of those were not asked for */
+        uint64_t pivot[3] = {border, border, border};
+        measure<X, VEC>(s, sh, row.b, of, pivot, true);
+        all = sh->pivot_mass[0];
+        __syncthreads();
+    }
+    if (controls->top_p == 1u << 24) return border;
+    uint64_t mass, last = narrow<X, VEC>(s, sh, row.b, of, s.vocab, sample_wanted(controls, all), &mass);
+    return max(last, border);
+}
+
+/* How many first tokens of the sorted list of n are kept, before min-p; -1: what is listed doesn't say. all: the mass of the row where
+ * there is no top-k. */
+static __device__ int kept_of_list(Shared *sh, const RowOf &row, const Tokens &of, const SampleState *state, int n, uint64_t all)
+{
+    const SampleRow *controls = &row.controls;
+    float            least = sample_of_key(state->least);
+    /* what isn't listed weighs nothing */
+    bool whole = sample_distance(least, of.most, of.scale) <= -29, part = controls->top_p < 1u << 24;
+    if (!n) return -1;
+    if (controls->top_k && n < controls->top_k && !whole) return -1;
+    int first = controls->top_k && controls->top_k < n ? (int)controls->top_k : n;
+    if (controls->top_k) all = sh->mass[first - 1];
+    if (part) {
+        int last = first_reaching(sh, first, INT64_MAX, sample_wanted(controls, all), 0, 0);
+        return last < 0 ? -1 : last + 1;
+    }
+    if (controls->top_k || whole) return first;
+    /* rounding may make a weight of a lower score larger, by some 2^-22 of it */
+    uint64_t weight = sample_weight(least, of.most, of.scale);
+    return weight + (weight >> 16) + 1 < controls->least ? first : -1;
+}
+
+/* The id drawn of the first n of the list whose weight is at least `least`. */
+static __device__ int32_t draw_of_list(Shared *sh, int n, uint64_t least, const uint32_t *keys, uint64_t *kept)
+{
+    uint64_t sum = 0;
+    for (int first = 0; first < n; first += CHOOSE_THREADS) {
+        int      i = first + (int)threadIdx.x;
+        uint64_t own = i < n ? sh->mass[i] - (i ? sh->mass[i - 1] : 0) : 0, all;
+        block_scan(own >= least ? own : 0, sh->part, &all);
+        sum += all;
+    }
+    uint64_t drawn = sample_draw(keys, sum);
+    *kept = sum;
+    for (int i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
+        uint64_t own = 0, upto = 0, before = 0;
+        int32_t  id = sample_order_id(sh->list[i]);
+        for (int k = 0; k < n; k++) {
+            uint64_t weight = sh->mass[k] - before;
+            before = sh->mass[k];
+            if (weight < least || sample_order_id(sh->list[k]) > id) continue;
+            upto += weight;
+            if (k == i) own = weight;
+        }
+        if (own && upto > drawn && upto - own <= drawn) sh->id = id;
+    }
+    __syncthreads();
+    return sh->id;
+}
+
+/* The masses of what is kept of each group, for draw_of_row. */
+template <typename X, bool VEC>
+static __device__ void weigh_kept(const Sampling &s, Shared *sh, int b, const Tokens &of, uint64_t border, uint64_t least)
+{
+    for (int g = threadIdx.x / 32; g < s.groups; g += CHOOSE_WARPS) {
+        uint64_t mass = 0;
+        each_step<X, VEC>(s, b, of.scores, g * s.group, min(s.vocab, (g + 1) * s.group), SAMPLE_STEP,
+                          [&](int base, const float *v, auto together) {
+#pragma unroll
+                              for (int k = 0; k < STEP_EACH; k++) {
+                                  int id = base + decltype(together)::at(k);
+                                  if (id >= s.vocab || sample_order(v[k], id) < border) continue;
+                                  uint64_t weight = sample_weight(v[k], of.most, of.scale);
+                                  mass += weight >= least ? weight : 0;
+                              }
+                          });
+        mass = warp_sum64(mass);
+        if (threadIdx.x % 32 == 0) sh->group[g] = mass;
+    }
+    __syncthreads();
+}
+
+/* One score of the row. */
+template <typename X> static __device__ __forceinline__ float score_at(const Sampling &s, int b, const Tokens &of, int id)
+{
+    return of.scores ? s.scores[b * s.stride + id] : to_float(((const X *)s.logits)[b * s.cols + id]);
+}
+
+/* The id drawn of all that is kept, by the masses of groups; the first warp looks through the group. */
+template <typename X>
+static __device__ int32_t draw_of_row(const Sampling &s, Shared *sh, int b, const Tokens &of, uint64_t border, uint64_t least,
+                                      uint64_t *kept)
+{
+    uint64_t own = (int)threadIdx.x < s.groups ? sh->group[threadIdx.x] : 0, upto = block_scan(own, sh->part, kept);
+    uint64_t drawn = sample_draw(s.keys + (int64_t)b * SAMPLE_KEYS, *kept);
+    if (upto > drawn && upto - own <= drawn) sh->found = threadIdx.x, sh->found_mass = drawn - (upto - own);
+    __syncthreads();
+    int lane = threadIdx.x, end = min(s.vocab, ((int)sh->found + 1) * s.group);
+    drawn = sh->found_mass;
+    for (int base = (int)sh->found * s.group; lane < 32 && base < end; base += 32) {
+        int      id = base + lane;
+        uint64_t weight = 0;
+        if (id < end && sample_order(score_at<X>(s, b, of, id), id) >= border)
+            weight = sample_weight(score_at<X>(s, b, of, id), of.most, of.scale);
+        if (weight < least) weight = 0;
+        uint64_t sum = weight;
+        for (int offset = 1; offset < 32; offset <<= 1) {
+            uint64_t before = __shfl_up_sync(ALL_LANES, (unsigned long long)sum, offset);
+            if (lane >= offset) sum += before;
+        }
+        unsigned lanes = __ballot_sync(ALL_LANES, sum > drawn);
+        if (lanes) {
+            if (lane == 0) sh->id = base + __ffs(lanes) - 1;
+            break;
+        }
+        drawn -= __shfl_sync(ALL_LANES, (unsigned long long)sum, 31);
+    }
+    __syncthreads();
+    return sh->id;
+}
+
+/* Copies a row's list, sorted; returns how many, 0 where not all are there. */
+static __device__ int read_list(Shared *sh, const uint64_t *list, uint32_t count)
+{
+    if (count > SAMPLE_LIST) return 0;
+    for (int i = threadIdx.x; i < (int)count; i += CHOOSE_THREADS) sh->list[i] = list[i];
+    __syncthreads();
+    sort_list(sh, (int)count);
+    return (int)count;
+}
+
+/* The likeliest by the logits, of the sorted list. */
+static __device__ void tell_best(const Sampling &s, const Shared *sh, int b, float most, uint64_t mass)
+{
+    for (int k = threadIdx.x; k < max(1, s.best); k += CHOOSE_THREADS) {
+        bool    there = k < min(s.best, s.vocab);
+        int64_t at = (int64_t)b * max(1, s.best) + k;
+        if (s.best_ids) s.best_ids[at] = there ? sample_order_id(sh->list[k]) : -1;
+        if (s.best_logprobs) s.best_logprobs[at] = there ? sample_logprob(sample_order_score(sh->list[k]), most, 1, mass) : 0;
+    }
+}
+
+/* A row without a choice. */
+static __device__ void put_none(const Sampling &s, int b, int32_t id)
+{
+    if (threadIdx.x == 0 && s.ids) s.ids[b] = id;
+    if (threadIdx.x < 2 && s.logprobs) s.logprobs[2 * b + threadIdx.x] = 0;
+    for (int64_t k = (int64_t)b * max(1, s.best) + threadIdx.x; k < (int64_t)(b + 1) * max(1, s.best); k += CHOOSE_THREADS) {
+        if (s.best_ids) s.best_ids[k] = -1;
+        if (s.best_logprobs) s.best_logprobs[k] = 0;
+    }
+}
+
+/* The mass that `weigh` left of each group; of all. */
+static __device__ uint64_t read_groups(const Sampling &s, Shared *sh, int b)
+{
+    uint64_t own = (int)threadIdx.x < s.groups ? s.mass[(int64_t)b * s.groups + threadIdx.x] : 0, all;
+    sh->group[threadIdx.x] = own;
+    block_scan(own, sh->part, &all);
+    return all;
+}
+
+/* The drawn id of a row; *kept: the mass of what it was drawn of. The list, n of them, is sorted. */
+template <typename X, bool VEC>
+static __device__ int32_t choose_id(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, int n, uint64_t *kept)
+{
+    const SampleRow *controls = &row.controls;
+    const uint32_t  *keys = s.keys + (int64_t)row.b * SAMPLE_KEYS;
+    bool             all = !controls->top_k, part = controls->top_p < 1u << 24;
+    uint64_t         mass = all ? read_groups(s, sh, row.b) : 0, border = 0;
+    if (all && !part && !controls->least) return draw_of_row<X>(s, sh, row.b, of, 0, 0, kept);
+    add_up(sh, of, n);
+    int first = kept_of_list(sh, row, of, s.state + row.b, n, mass);
+    if (first > 0) return draw_of_list(sh, first, controls->least, keys, kept);
+    if (!all || part) border = border_of_row<X, VEC>(s, sh, row, of, mass);
+    weigh_kept<X, VEC>(s, sh, row.b, of, border, controls->least);
+    return draw_of_row<X>(s, sh, row.b, of, border, controls->least, kept);
+}
+
+/* The likeliest by the logits, where the list of the scores isn't theirs. */
+template <typename X, bool VEC>
+static __device__ void find_best(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, bool plain)
+{
+    int      b = row.b, best = min(s.best, s.vocab), n = 0;
+    uint64_t mass;
+    if (!plain) n = read_list(sh, s.logit_list + (int64_t)b * SAMPLE_LIST, s.state[b].listed_logits);
+    if (n < best) {
+        uint64_t last = narrow<X, VEC>(s, sh, b, of, best, UINT64_MAX, &mass);
+        list_between<X, VEC>(s, sh, b, of, last, UINT64_MAX);
+    }
+    tell_best(s, sh, b, of.most, s.state[b].mass);
+}
+
+template <typename X, bool VEC> static __global__ void __launch_bounds__(CHOOSE_THREADS) sample_choose(Sampling s)
+{
+    __shared__ Shared sh;
+    int               b = blockIdx.x;
+    RowOf             row = row_of(s, b);
+    if (row.slot < 0) return put_none(s, b, SAMPLE_IDLE);
+    uint32_t key = block_most(s.score_keys + (int64_t)b * s.groups, s.groups, sh.scratch);
+    uint32_t logit_key = block_most(s.logit_keys + (int64_t)b * s.groups, s.groups, sh.scratch);
+    if (!sample_key_fits(key)) return put_none(s, b, SAMPLE_BAD);
+    bool     plain = !row.changed(), told = is_told(s);
+    Tokens   of = {!plain, sample_of_key(key), row.controls.scale}, of_logits = {false, sample_of_key(logit_key), 1};
+    int      n = read_list(&sh, s.list + (int64_t)b * SAMPLE_LIST, s.state[b].listed);
+    bool     told_best = plain && told && n >= min(s.best, s.vocab);
+    uint64_t kept, mass = s.state[b].mass;
+    if (told_best) tell_best(s, &sh, b, of_logits.most, mass);
+    int32_t id = choose_id<X, VEC>(s, &sh, row, of, n, &kept);
+    if (threadIdx.x == 0) {
+        if (s.ids) s.ids[b] = id;
+        s.next[row.slot] = id;
+        if (s.seen) s.seen[row.slot * s.cols + id]++;
+        if (s.logprobs) s.logprobs[2 * b] = sample_logprob(score_at<X>(s, b, of_logits, id), of_logits.most, 1, mass);
+        if (s.logprobs) s.logprobs[2 * b + 1] = sample_logprob(score_at<X>(s, b, of, id), of.most, of.scale, kept);
+    }
+    if (told && !told_best) find_best<X, VEC>(s, &sh, row, of_logits, plain);
+}
