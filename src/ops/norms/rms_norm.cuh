@@ -4,6 +4,8 @@
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
+enum { FEW_ROWS = 64 };
+
 /* Element i of the normed row, before the norm: x, or the sum a + b rounded as it is (or would be) stored. */
 template <typename T, bool ADD> static __device__ __forceinline__ void load_row_pack(const T *a, const T *b, int64_t at, float *v)
 {
@@ -28,7 +30,7 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
     int64_t          cols = q.scaled.cols, at = (int64_t)blockIdx.x * cols;
     float            sum = 0, v[N], u[N];
     release_launches();
-    prefetch_l2(w + (int64_t)threadIdx.x * N % cols);
+    if (gridDim.x <= FEW_ROWS) prefetch_l2(w + (int64_t)threadIdx.x * N % cols); /* of many, the first brings it */
     await_launches();
     for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
         load_row_pack<T, ADD>(a, b, at + c, v);
