@@ -254,7 +254,7 @@ typedef struct sg_model_options {
     const char *adapter;      /* a PEFT folder over the model; NULL: none, or the one that is opened */
     const char *device;       /* "auto", "cpu" or "cuda"; NULL: "auto" */
     int         threads;      /* of the CPU; 0: all cores */
-    const char *dtype;        /* of weights and arithmetic: "fp32" or "bf16"; NULL: the folder's */
+    const char *dtype;        /* of weights and arithmetic: "fp32", "bf16" or "fp16"; NULL: the folder's */
     const char *quantization; /* the matrices of blocks are kept in few bits, made as they load: "int8", "fp8", "nf4", "nvfp4"; "none": as
                                * numbers; NULL: as the folders have them */
     const char *kv; /* keys and values of texts that are generated: "fp8" (e4m3, on a CPU) or "auto" (the model's dtype); NULL: "auto" */

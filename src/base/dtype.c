@@ -243,7 +243,7 @@ int64_t dtype_first_unfit(DType as, const float *values, int64_t numel)
 {
     /* The bits of the least magnitude that rounds beyond the largest finite value. */
     uint32_t limit = as == DT_F16 ? 0x477FF000u : as == DT_BF16 ? 0x7F7F8000u : 0x7F800000u;
-    CHECK(DT_SET(as) & (DT_SET_FLOAT | DT_SET(DT_F16)));
+    CHECK(DT_SET(as) & DT_SET_DECODE);
     int64_t at = 0;
     while (at + UNFIT_BLOCK <= numel && !any_from(limit, values + at, UNFIT_BLOCK)) at += UNFIT_BLOCK;
     while (at < numel && !any_from(limit, values + at, 1)) at++;

@@ -44,7 +44,8 @@ typedef uint32_t DTypeSet; /* bit per DType */
 #define DT_SET(dt) (1u << (dt))
 #define DT_SET_F32 DT_SET(DT_F32)
 #define DT_SET_BF16 DT_SET(DT_BF16)
-#define DT_SET_FLOAT (DT_SET_F32 | DT_SET_BF16) /* those that ops compute in */
+#define DT_SET_FLOAT (DT_SET_F32 | DT_SET_BF16)       /* those that training computes in */
+#define DT_SET_DECODE (DT_SET_FLOAT | DT_SET(DT_F16)) /* those that decoding, scoring and evaluating do */
 #define DT_SET_FP8 (DT_SET(DT_E4M3) | DT_SET(DT_E5M2))
 #define DT_SET_ANY ((1u << DT_COUNT) - 1)
 

@@ -24,7 +24,7 @@ static Status find_dtype(const char *text, const char *flag, DTypeSet among, DTy
 
 static Status read_options(const DecoderBench *bench, HeadBenchOptions *out)
 {
-    const DTypeSet floats = DT_SET_FLOAT | DT_SET(DT_F16);
+    const DTypeSet floats = DT_SET_DECODE;
     int            strategy;
     *out = (HeadBenchOptions){.vocab = bench->vocab,
                               .dim = bench->dim,

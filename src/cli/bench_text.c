@@ -99,7 +99,7 @@ Status cli_bench_text(CliArgs *args)
         {"--prompt", FLAG_INT, &a.prompt, "N", "tokens of each prompt (512)"},
         {"--tokens", FLAG_INT, &a.tokens, "N", "tokens of each text that are timed (128)"},
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
-        {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
+        {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32, bf16 or fp16 (as the model is)"},
         QUANTIZATION_FLAG(&a.quantization),
         KV_FLAG(&a.kv),
         {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time goes to, op by op"},
@@ -117,17 +117,15 @@ Status cli_bench_text(CliArgs *args)
     TRY(cli_check_threads(a.threads));
     FAIL_IF(a.prompt < 1 || a.tokens < 1, ERR_INVALID, "--prompt %lld, --tokens %lld: expected at least 1", (long long)a.prompt,
             (long long)a.tokens);
-    FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16",
-            a.dtype);
+    DType dtype = DT_COUNT;
+    if (a.dtype) TRY(compile_parse_dtype(a.dtype, &dtype));
     FAIL_IF(a.adapters < 0 || a.adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "--adapters %lld: expected 0 to %d", (long long)a.adapters,
             LORA_MOST_ADAPTERS);
     TextBenchOptions options = {.model = args->words[0],
                                 .adapters = (int)a.adapters,
                                 .device = a.device,
                                 .threads = (int)a.threads,
-                                .dtype = !a.dtype                       ? DT_COUNT
-                                         : strcmp(a.dtype, "fp32") == 0 ? DT_F32
-                                                                        : DT_BF16,
+                                .dtype = dtype,
                                 .format = a.quantization,
                                 .kv = a.kv,
                                 .prompt = a.prompt,

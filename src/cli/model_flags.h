@@ -23,7 +23,7 @@ typedef struct ModelArgs {
     }
 #define MODEL_FLAGS(m) {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, MODEL_FLAGS_BUT_ADAPTER(m)
 #define MODEL_FLAGS_BUT_ADAPTER(m) \
-    {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32 or bf16 (as the folder has them)"}, \
+    {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32, bf16 or fp16 (as the folder has them)"}, \
         QUANTIZATION_FLAG(&(m)->quantization), \
         {"--qlora", FLAG_TEXT, &(m)->qlora, "FORMAT", "the same, as an adapter was trained (as its folder says)"}, \
         {"--recipe", FLAG_TEXT, &(m)->recipe, "NAME", \

@@ -61,8 +61,8 @@ static Status out_of_range(const StTensor *tensor, int64_t at, float value, DTyp
 {
     char text[ST_MAX_NDIM * 24 + 3];
     index_text(tensor, at, text);
-    FAIL_IF(isfinite(value), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which %s can't hold; set model_dtype: fp32", tensor->path,
-            tensor->name, value, text, dtype_info(as)->name);
+    FAIL_IF(isfinite(value), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which %s can't hold; %s", tensor->path, tensor->name,
+            value, text, dtype_info(as)->name, as == DT_F16 ? "take dtype bf16 or fp32" : "set model_dtype: fp32");
     double wide = NAN;
     if (tensor->dtype == ST_F64 && !tensor->made) memcpy(&wide, (const char *)tensor->data + (size_t)at * sizeof wide, sizeof wide);
     FAIL_IF(isfinite(wide), ERR_INVALID, "%s: tensor \"%.200s\" holds %g at %s, which no float can hold", tensor->path, tensor->name, wide,

@@ -40,7 +40,7 @@ static Status check_dtype(DType dtype, DTypeSet among, const char *what)
 static Status check_matrix(const HeadDecoderOptions *o)
 {
     const HeadMatrix *m = &o->matrix;
-    const DTypeSet    kept = DT_SET_FLOAT | DT_SET(DT_F16) | DT_SET(DT_I8);
+    const DTypeSet    kept = DT_SET_DECODE | DT_SET(DT_I8);
     FAIL_IF(o->vocab < 1 || o->vocab > INT32_MAX, ERR_INVALID, "vocab %lld; expected 1 to %d", (long long)o->vocab, INT32_MAX);
     FAIL_IF(o->dim < 1 || o->dim > HEAD_MOST_DIM, ERR_INVALID, "dim %lld; expected 1 to %d", (long long)o->dim, HEAD_MOST_DIM);
     FAIL_IF(!m->data, ERR_INVALID, "the matrix is NULL");
@@ -262,7 +262,7 @@ void head_decoder_destroy(HeadDecoder *d)
 static Status check_batch(const HeadDecoder *d, const void *hidden, DType dtype, int64_t rows)
 {
     FAIL_IF(!hidden, ERR_INVALID, "hidden is NULL");
-    TRY(check_dtype(dtype, DT_SET_FLOAT | DT_SET(DT_F16), "hidden"));
+    TRY(check_dtype(dtype, DT_SET_DECODE, "hidden"));
     FAIL_IF(rows < 1 || rows > d->options.rows, ERR_INVALID, "a batch of %lld rows; this decoder takes 1 to %lld", (long long)rows,
             (long long)d->options.rows);
     FAIL_IF(d->num_runs - d->num_told == HEAD_IN_FLIGHT, ERR_INVALID, "%d batches are in flight; ask for a result first", HEAD_IN_FLIGHT);

@@ -88,12 +88,27 @@ static Status find_adapter(InferModel *infer, const char **dir, const char *adap
     return OK;
 }
 
+static void set_dtype(InferModel *infer, DType dtype)
+{
+    infer->options.model_dtype = infer->options.master_dtype = dtype;
+}
+
+/* For what is made in bf16 and fp32 alone: a folder in fp16 is computed in bf16 then. */
+static Status leave_half(InferModel *infer, const char *what)
+{
+    if (infer->options.model_dtype != DT_F16) return OK;
+    FAIL_IF(infer->asks_half, ERR_UNSUPPORTED, "dtype fp16 with %s: expected dtype bf16 or fp32", what);
+    set_dtype(infer, infer->model->dtype);
+    return OK;
+}
+
 void infer_set_options(InferModel *infer)
 {
     infer->options = compile_defaults();
-    infer->options.model_dtype = infer->options.master_dtype = infer->model->dtype;
+    set_dtype(infer, infer->model->is_half ? DT_F16 : infer->model->dtype);
     infer->options.train_base = false;
     weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
+    if (infer->options.weight_format) set_dtype(infer, infer->model->dtype);
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;
         infer->options.lora.dropout = 0;
@@ -133,9 +148,11 @@ Status infer_open(InferModel *infer, const char *dir, const char *adapter, const
 Status infer_use_dtype(InferModel *infer, const char *name)
 {
     if (!name) return OK;
-    FAIL_IF(strcmp(name, "fp32") != 0 && strcmp(name, "bf16") != 0, ERR_INVALID, "dtype %.100s: expected fp32 or bf16", name);
-    infer->options.model_dtype = infer->options.master_dtype = strcmp(name, "fp32") == 0 ? DT_F32 : DT_BF16;
-    return OK;
+    DType dtype;
+    TRY(compile_parse_dtype(name, &dtype));
+    set_dtype(infer, dtype);
+    infer->asks_half = dtype == DT_F16;
+    return infer->options.weight_format ? leave_half(infer, "quantised weights") : OK;
 }
 
 Status infer_use_format(InferModel *infer, const char *word)
@@ -144,7 +161,7 @@ Status infer_use_format(InferModel *infer, const char *word)
     if (!word) return OK;
     TRY(peft_parse_base_format(word, &format));
     weights_use_format(infer->model, true, format, &infer->options);
-    return OK;
+    return format ? leave_half(infer, "quantised weights") : OK;
 }
 
 Status infer_use_cache(InferModel *infer, const char *word)
@@ -166,7 +183,7 @@ Status infer_use_recipe(InferModel *infer, const char *name)
     if (recipe->forward == DT_COUNT) return OK;
     infer->options.precision.forward = recipe->forward;
     infer->options.precision.own_scales = true;
-    return OK;
+    return leave_half(infer, "a recipe");
 }
 
 void infer_want_decoding(InferModel *infer, const DecoderOptions *want)

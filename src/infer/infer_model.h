@@ -39,9 +39,10 @@ typedef struct InferModel {
     Device           *device;
     CompileOptions    options;
     Plan             *plan;
-    Session          *session;  /* NULL until infer_start */
-    DecoderOptions    decoding; /* what infer_start_decoding started the session for; rows 0: it is another */
-    bool              is_told;  /* what of the folder isn't taken as it is (hf_model_tell) */
+    Session          *session;   /* NULL until infer_start */
+    DecoderOptions    decoding;  /* what infer_start_decoding started the session for; rows 0: it is another */
+    bool              asks_half; /* infer_use_dtype was given fp16 */
+    bool              is_told;   /* what of the folder isn't taken as it is (hf_model_tell) */
     Arena             adapters_arena;
     RowAdapter       *row_adapters; /* DecodeRequest.adapter is an index of it, from 1 */
     int               num_row_adapters;
@@ -53,7 +54,8 @@ typedef struct InferModel {
 NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
 
-/* Weights and arithmetic in fp32 or bf16, in place of the folder's dtype. NULL: nothing is said. */
+/* Weights and arithmetic in fp32, bf16 or fp16, in place of the folder's dtype. NULL: nothing is said, and a folder in fp16 is computed in
+ * fp16 but where its weights get quantised or a recipe is used: ERR_UNSUPPORTED where fp16 was asked for then. */
 NODISCARD Status infer_use_dtype(InferModel *infer, const char *name);
 
 /* What infer->options are of the model and adapter alone; infer_open does it. */

@@ -194,7 +194,8 @@ static Status check_finite(const Scores *scores)
     for (const ScoreRow *row = scores->rows; row < scores->rows + scores->num_rows; row++)
         for (size_t i = 1; i < row->num; i++)
             FAIL_IF(!isfinite(scores->logprobs[row->first + i]), ERR_DIVERGED,
-                    "%s:%lld: ln p of token %zu isn't finite: the model's weights may hold NaN, or numbers too large for its dtype",
+                    "%s:%lld: ln p of token %zu isn't finite: the model's weights may hold NaN, or numbers too large for its dtype: fp16 "
+                    "ends at 65504, bf16 and fp32 reach further",
                     scores->name, (long long)row->line, i);
     return OK;
 }

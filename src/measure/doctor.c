@@ -15,8 +15,13 @@ enum { GUARD = 256, GUARD_FILL = 0xA5 };
 typedef struct KernelRecord { /* one kernel variant of one op */
     const char *op, *name;
     int         passed, failed;
-    double      worst[2]; /* f32, bf16 */
+    double      worst[3]; /* by Rounding */
 } KernelRecord;
+
+/* What results are rounded to. */
+typedef enum Rounding { TO_F32, TO_BF16, TO_F16 } Rounding;
+static const char *const rounding_names[] = {"f32", "bf16", "f16"};
+static const DType       rounding_dtypes[] = {DT_F32, DT_BF16, DT_F16};
 
 typedef struct Doctor {
     Device       *device, *cpu;
@@ -40,7 +45,7 @@ typedef struct Case {
 
 static bool is_float(const TensorType *type)
 {
-    return type->ndim && (DT_SET(type->dtype) & DT_SET_FLOAT);
+    return type->ndim && (DT_SET(type->dtype) & DT_SET_DECODE);
 }
 
 static Status case_make(Case *c, const OpDef *op, const void *attrs, const TensorType *in)
@@ -81,7 +86,10 @@ static float get_float(const void *data, DType dtype, int64_t i)
         return value;
     }
     if (is_code(dtype)) return (float)dtype_code(dtype, data, i);
-    return dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)data)[i]) : ((const float *)data)[i];
+    if (dtype == DT_BF16) return bf16_to_f32(((const uint16_t *)data)[i]);
+    if (dtype == DT_F32) return ((const float *)data)[i];
+    dtype_decode(dtype, (const uint16_t *)data + i, 1, &value);
+    return value;
 }
 
 static void case_fill(Case *c, const OpSample *sample)
@@ -399,7 +407,7 @@ static Status check_bits(Doctor *d, Case *c, const BoundKernel *kernel, StrBuf *
     return status;
 }
 
-static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance, bool is_bf16,
+static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKernel *kernel, double tolerance, Rounding rounding,
                             const char *what)
 {
     KernelRecord *record = record_of(d, c->node->op->name, kernel->name);
@@ -413,7 +421,7 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
             strbuf_printf(&faults, "; output %d has other whole numbers", k);
         if (!c->out[k] || op_makes_codes(c->node->op, k) || !(is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
         double error = l2_error(&c->out[k]->type, c->result[k], &wide->out[k]->type, wide->result[k]);
-        if (!(error <= record->worst[is_bf16])) record->worst[is_bf16] = error;
+        if (!(error <= record->worst[rounding])) record->worst[rounding] = error;
         if (!(error <= tolerance)) strbuf_printf(&faults, "; output %d is off by %.3g", k, error);
     }
     if (status == OK && !faults.len) status = check_codes(d, c, &faults);
@@ -471,7 +479,7 @@ static Status check_row_alone(Doctor *d, Case *c, const char *what)
     return status;
 }
 
-static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, bool is_bf16, const char *what)
+static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, const TensorType *in, Rounding rounding, const char *what)
 {
     Case        c, wide = {0};
     BoundKernel kernel;
@@ -481,7 +489,8 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
         case_fill(&c, sample);
         if (op->results.op) status = fill_results(d, &c);
     }
-    double tolerance = is_bf16 ? 1e-2 : sample->tolerance > 0 ? sample->tolerance : 1e-5;
+    double exact = sample->tolerance > 0 ? sample->tolerance : 1e-5;
+    double tolerance = rounding == TO_BF16 ? 1e-2 : rounding == TO_F16 ? 1e-2 / 8 : exact; /* f16 has 3 bits more than bf16 */
     if (status == OK) status = reference(d, &c, &wide);
     for (int index = 0; status == OK; index++) {
         if (d->device->api->variant(d->device, c.node, index, &kernel) != OK) {
@@ -493,7 +502,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
             break;
         }
         if (index == 0) check_planned(d, c.node, &kernel, what);
-        if (!d->kernel || strcmp(d->kernel, kernel.name) == 0) status = check_variant(d, &c, &wide, &kernel, tolerance, is_bf16, what);
+        if (!d->kernel || strcmp(d->kernel, kernel.name) == 0) status = check_variant(d, &c, &wide, &kernel, tolerance, rounding, what);
     }
     if (status == OK && sample->rows_alone) status = check_row_alone(d, &c, what);
     arena_deinit(&c.arena);
@@ -526,39 +535,54 @@ static bool connect_accumulators(const OpDef *op, const void *attrs, TensorType 
     return changed;
 }
 
-static bool has_bf16(const TensorType *in, int count)
+static bool has_dtype(const TensorType *in, int count, DType dtype)
 {
     for (int i = 0; i < count; i++)
-        if (in[i].ndim && in[i].dtype == DT_BF16) return true;
+        if (in[i].ndim && in[i].dtype == dtype) return true;
     return false;
 }
 
-/* The sample as it is, then in bf16. One that mixes types is judged as bf16 both times. */
+/* Whether the CPU has a kernel for it: what only training runs has none in f16. */
+static bool is_served(const OpDef *op, const void *attrs, const TensorType *in)
+{
+    Case c;
+    bool served = case_make(&c, op, attrs, in) == OK && op_cpu_kernel(c.node);
+    arena_deinit(&c.arena);
+    return served;
+}
+
+/* Float inputs in the dtype so far as infer takes them; false: none. */
+static bool round_inputs(const OpDef *op, const OpSample *sample, DType dtype, TensorType *in)
+{
+    bool changed = false;
+    for (int i = 0; i < op->num_in; i++) {
+        DType own = in[i].dtype;
+        if (!is_float(&in[i])) continue;
+        in[i].dtype = dtype;
+        if (infers(op, sample->attrs, in))
+            changed = true;
+        else
+            in[i].dtype = own;
+    }
+    return changed;
+}
+
+/* The sample as it is, then in bf16 and f16. One that mixes types is judged as bf16, or f16, each time. */
 static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, const char *which, int index)
 {
-    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+    for (Rounding to = TO_F32; to <= TO_F16; to++) {
         TensorType in[NODE_MAX_IN];
         char       what[96];
-        bool       changed = false;
         memcpy(in, sample->in, sizeof in);
-        for (int i = 0; is_bf16 && i < op->num_in; i++) {
-            if (!is_float(&in[i])) continue;
-            in[i].dtype = DT_BF16;
-            if (infers(op, sample->attrs, in))
-                changed = true;
-            else
-                in[i].dtype = DT_F32;
-        }
-        if (is_bf16 && !changed) break;
-        bool rounds = has_bf16(in, op->num_in);
+        if (to != TO_F32 && !round_inputs(op, sample, rounding_dtypes[to], in)) break;
+        if (to == TO_F16 && !is_served(op, sample->attrs, in)) break;
+        bool     has_bf16 = has_dtype(in, op->num_in, DT_BF16);
+        Rounding rounding = has_bf16 ? TO_BF16 : has_dtype(in, op->num_in, DT_F16) ? TO_F16 : TO_F32;
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
-            snprintf(what, sizeof what, "%s %d, %s%s", which, index,
-                     is_bf16  ? "bf16"
-                     : rounds ? "mixed"
-                              : "f32",
+            snprintf(what, sizeof what, "%s %d, %s%s", which, index, to == TO_F32 && rounding != TO_F32 ? "mixed" : rounding_names[to],
                      accumulate ? ", accumulating" : "");
-            TRY(check_case(d, op, sample, in, rounds, what));
+            TRY(check_case(d, op, sample, in, rounding, what));
         }
     }
     return OK;
@@ -566,10 +590,11 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
 
 static void print_records(const Doctor *d)
 {
-    fprintf(d->out, "%-20s %-14s %6s %6s  %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error");
+    fprintf(d->out, "%-20s %-14s %6s %6s  %-10s %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error", "f16 error");
     for (int i = 0; i < d->num_records; i++) {
         const KernelRecord *r = &d->records[i];
-        fprintf(d->out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[0], r->worst[1]);
+        fprintf(d->out, "%-20s %-14s %6d %6d  %-10.2g %-10.2g %-10.2g\n", r->op, r->name, r->passed, r->failed, r->worst[TO_F32],
+                r->worst[TO_BF16], r->worst[TO_F16]);
     }
 }
 

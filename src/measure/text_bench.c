@@ -47,9 +47,12 @@ static Status open_bench(TextBench *b)
     use_adapters(b, &options);
     TRY(hf_model_open(&b->arena, o->model, &b->model));
     TRY(device_open(o->device, 0, o->threads, &b->device));
-    options.model_dtype = options.master_dtype = o->dtype == DT_COUNT ? b->model->dtype : o->dtype;
+    DType own = b->model->is_half && !o->format ? DT_F16 : b->model->dtype;
+    options.model_dtype = options.master_dtype = o->dtype == DT_COUNT ? own : o->dtype;
     options.train_base = false;
     if (o->format) TRY(peft_parse_base_format(o->format, &options.weight_format));
+    FAIL_IF(options.weight_format && options.model_dtype == DT_F16, ERR_UNSUPPORTED,
+            "dtype fp16 with quantised weights: expected dtype bf16 or fp32");
     if (o->kv) TRY(compile_parse_cache(o->kv, &options.fp8_cache));
     FAIL_IF(o->prompt + o->tokens > b->model->max_positions, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
             (long long)(o->prompt + o->tokens), (long long)b->model->max_positions);

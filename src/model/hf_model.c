@@ -24,7 +24,7 @@ static Status read_role(const HfModel *model, IrRole role, double fallback, cons
     return OK;
 }
 
-/* F32 where config.json says nothing; float16 and others that aren't computed in: BF16. */
+/* F32 where config.json says nothing; float16 and others that training doesn't compute in: BF16. */
 static Status read_dtype(HfModel *model)
 {
     static const char *const known[] = {"float32", "bfloat16", "float16", "float64", "float", "half", "double", "auto"};
@@ -44,6 +44,7 @@ static Status read_dtype(HfModel *model)
                 "%s: %s: there is no dtype \"%.100s\"; expected one like float32, bfloat16 or float16", model->config_name, keys[k],
                 value->string.data);
         if (!is_ours) model->dtype = strcmp(name, "float") == 0 ? DT_F32 : DT_BF16;
+        model->is_half = strcmp(name, "float16") == 0 || strcmp(name, "half") == 0;
         return OK;
     }
     return OK;
@@ -263,11 +264,7 @@ static Status find_format(HfModel *model)
 /* What codes stand for is written as what config.json says, where it is written. */
 static StDType dtype_of_codes(const HfModel *model)
 {
-    const char *name = NULL;
-    DType       dtype;
-    bool        is_half = (json_get_str(&model->config, "dtype", &name) || json_get_str(&model->config, "torch_dtype", &name)) &&
-                   dtype_parse(name, &dtype) && dtype == DT_F16;
-    return is_half ? ST_F16 : st_dtype_from(model->dtype);
+    return model->is_half ? ST_F16 : st_dtype_from(model->dtype);
 }
 
 /* Names without the module's prefix get it, where all lack it. */
@@ -306,6 +303,11 @@ bool hf_model_has_format(const HfModel *model, const WeightFormat *format)
     return format && model->weight_format && format->dequantise == model->weight_format->dequantise;
 }
 
+static const char *dtype_word(DType dtype)
+{
+    return dtype == DT_BF16 ? "bf16" : dtype == DT_F16 ? "fp16" : "fp32";
+}
+
 /* Weights that are wider than bf16 and aren't stored as they are. */
 static void tell_conversion(const HfModel *model, DType dtype, bool training, StrBuf *notes)
 {
@@ -320,7 +322,7 @@ static void tell_conversion(const HfModel *model, DType dtype, bool training, St
         if (!count) continue;
         bool exact = wide[k].dtype == ST_F16 && dtype == DT_F32;
         log_note(notes, false, "%s: %zu of %zu tensors are %s; they are %s %s%s", model->dir, count, all, wide[k].name,
-                 exact ? "stored as" : "rounded to", dtype == DT_BF16 ? "bf16" : "fp32",
+                 exact ? "stored as" : "rounded to", dtype_word(dtype),
                  exact                          ? ", which keeps every value"
                  : training && dtype == DT_BF16 ? " (model_dtype: fp32 keeps more)"
                                                 : "");
@@ -332,7 +334,7 @@ static void tell_format(const HfModel *model, DType dtype, const WeightFormat *f
     size_t count = 0, all = st_count(model->weights);
     for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->made != NULL;
     if (!count) return;
-    const char *to = format ? format->name : dtype == DT_BF16 ? "bf16" : "fp32";
+    const char *to = format ? format->name : dtype_word(dtype);
     bool        stay = format && format == model->weight_format;
     log_note(notes, false, "%s: %zu of %zu tensors are %s; they %s%s", model->dir, count, all, quantised_name(model->format),
              stay     ? "stay as they are"

@@ -23,7 +23,8 @@ typedef struct HfModel {
     int64_t     vocab_size;
     int64_t     max_positions;                        /* longest sequence it was made for */
     const char *vocab_key, *positions_key, *tied_key; /* of config.json, that say so; NULL: none does */
-    DType       dtype;                                /* what config.json says; F32 when it says nothing */
+    DType       dtype;                                /* what config.json says; F32 when it says nothing, BF16 for float16 */
+    bool        is_half;                              /* it says float16, in which decoding computes */
     bool        tied_head;
     HfTie      *ties; /* of a tied one, once its weights are open */
     int         num_ties;

@@ -25,6 +25,7 @@ static Status check_dtype(const Node *node, int k, const char *name, DTypeSet dt
     DType dtype = node->in[k]->type.dtype;
     if (DT_SET(dtype) & dtypes) return OK;
     FAIL_IF(dtypes == DT_SET_FLOAT, ERR_INVALID, "%s is %s, expected a float tensor (f32 or bf16)", name, dtype_info(dtype)->name);
+    FAIL_IF(dtypes == DT_SET_DECODE, ERR_INVALID, "%s is %s, expected a float tensor (f32, bf16 or f16)", name, dtype_info(dtype)->name);
     DType want = (DType)__builtin_ctz(dtypes);
     FAIL(ERR_INVALID, "%s is %s, expected %s", name, dtype_info(dtype)->name, dtype_info(want)->name);
 }
@@ -63,7 +64,7 @@ Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, T
 Status infer_float(const Node *node, int k, const char *name, int min_ndim)
 {
     CHECK(node->in[k]);
-    TRY(check_dtype(node, k, name, DT_SET_FLOAT));
+    TRY(check_dtype(node, k, name, DT_SET_DECODE));
     char got[64];
     FAIL_IF(node->in[k]->type.ndim < min_ndim, ERR_INVALID, "%s is %s, expected at least %d dims", name, type_text(&node->in[k]->type, got),
             min_ndim);
@@ -72,7 +73,7 @@ Status infer_float(const Node *node, int k, const char *name, int min_ndim)
 
 bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t ins)
 {
-    bool fits = type_cols(rows) % whole == 0;
+    bool fits = type_cols(rows) % whole == 0 && DT_SET(rows->dtype) & DT_SET_FLOAT;
     for (int k = 0; k < node->num_in; k++)
         if (ins >> k & 1 && node->in[k]) fits = fits && node->in[k]->type.dtype == rows->dtype;
     return fits;

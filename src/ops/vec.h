@@ -1,4 +1,5 @@
-/* Rows of floats on the CPU: load and store as f32 or bf16, exp, sums and dot products. All arithmetic is fp32.
+/* Rows of floats on the CPU: load and store as f32, bf16 or f16, exp, sums and dot products. All arithmetic is fp32. What is stored as f16
+ * is rounded to nearest, and beyond 65504 becomes infinite.
  * Sums add in an order that depends on `count` alone (4 groups of 8 lanes), so that they never differ from run to run.
  */
 #pragma once
@@ -49,6 +50,11 @@
 #define VEC_ROW static inline __attribute__((always_inline))
 #define VEC_OF(dtype, row, ...) ((dtype) == DT_F32 ? row(DT_F32, __VA_ARGS__) : row(DT_BF16, __VA_ARGS__))
 
+/* The same of f16 too, for what decoding runs. */
+#define VEC_OF_ANY(dtype, row, ...) ((dtype) == DT_F16 ? row(DT_F16, __VA_ARGS__) : VEC_OF(dtype, row, __VA_ARGS__))
+
+enum { VEC_NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+
 /* The element at `index` of a tensor. */
 static inline const void *vec_at(const void *data, DType dtype, int64_t index)
 {
@@ -62,7 +68,9 @@ static inline void *vec_at_mut(void *data, DType dtype, int64_t index)
 
 static inline float vec_get(const void *data, DType dtype, int64_t index)
 {
-    return dtype == DT_F32 ? ((const float *)data)[index] : bf16_to_f32(((const uint16_t *)data)[index]);
+    if (dtype == DT_F32) return ((const float *)data)[index];
+    uint16_t word = ((const uint16_t *)data)[index];
+    return dtype == DT_F16 ? _cvtsh_ss(word) : bf16_to_f32(word);
 }
 
 static inline void vec_set(void *data, DType dtype, int64_t index, float value)
@@ -70,7 +78,7 @@ static inline void vec_set(void *data, DType dtype, int64_t index, float value)
     if (dtype == DT_F32)
         ((float *)data)[index] = value;
     else
-        ((uint16_t *)data)[index] = bf16_from_f32(value);
+        ((uint16_t *)data)[index] = dtype == DT_F16 ? _cvtss_sh(value, VEC_NEAREST) : bf16_from_f32(value);
 }
 
 /* Elements that are computed side by side, in 6 registers of AVX-512; where a row has fewer left, VEC_PART at a time. */
@@ -109,6 +117,7 @@ static inline Vec8 vec8_held(Vec8 v)
 VEC_ROW Vec8 vec8_get(DType dtype, const void *row, int64_t i)
 {
     if (dtype == DT_F32) return vec8_load((const float *)row + i);
+    if (dtype == DT_F16) return (Vec8)_mm256_cvtph_ps(_mm_loadu_si128((const void *)((const uint16_t *)row + i)));
     const __m256i high_halves = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, -1, -1, 8, 9, -1, -1, 10, 11, -1,
                                                  -1, 12, 13, -1, -1, 14, 15);
     __m128i       words = _mm_loadu_si128((const void *)((const uint16_t *)row + i));
@@ -148,6 +157,17 @@ static inline __m256i vec16_bf16(Vec8 low, Vec8 high)
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(first, second), 0xD8);
 }
 
+static inline __m256i vec16_f16(Vec8 low, Vec8 high)
+{
+    return _mm256_setr_m128i(_mm256_cvtps_ph((__m256)low, VEC_NEAREST), _mm256_cvtps_ph((__m256)high, VEC_NEAREST));
+}
+
+/* Floats of two vectors in 16 bits each, in order. */
+VEC_ROW __m256i vec16_narrow(DType dtype, Vec8 low, Vec8 high)
+{
+    return dtype == DT_F16 ? vec16_f16(low, high) : vec16_bf16(low, high);
+}
+
 /* Elements [i, i + 16), as vec_set stores each. */
 VEC_ROW void vec16_set(DType dtype, void *row, int64_t i, Vec8 low, Vec8 high)
 {
@@ -155,24 +175,24 @@ VEC_ROW void vec16_set(DType dtype, void *row, int64_t i, Vec8 low, Vec8 high)
         memcpy((float *)row + i, &low, sizeof low);
         memcpy((float *)row + i + 8, &high, sizeof high);
     } else {
-        _mm256_storeu_si256((void *)((uint16_t *)row + i), vec16_bf16(low, high));
+        _mm256_storeu_si256((void *)((uint16_t *)row + i), vec16_narrow(dtype, low, high));
     }
 }
 
 /* Those below i + n; n at most 8. */
 VEC_ROW void vec8_set(DType dtype, void *row, int64_t i, int64_t n, Vec8 v)
 {
-    Vec8 rounded = dtype == DT_F32 ? v : (Vec8)vec16_bf16(v, v);
+    Vec8 rounded = dtype == DT_F32 ? v : (Vec8)vec16_narrow(dtype, v, v);
     if (n == 8)
         memcpy(vec_at_mut(row, dtype, i), &rounded, dtype == DT_F32 ? 32 : 16);
     else
         memcpy(vec_at_mut(row, dtype, i), &rounded, (size_t)n * (dtype == DT_F32 ? 4 : 2));
 }
 
-/* Elements [i, i + 8) and [k, k + 8) of a row of bf16, rounded together. */
-static inline void vec8_set_bf16(uint16_t *row, int64_t i, Vec8 at_i, int64_t k, Vec8 at_k)
+/* Elements [i, i + 8) and [k, k + 8) of a row of bf16 or f16, rounded together. */
+VEC_ROW void vec8_set_narrow(DType dtype, uint16_t *row, int64_t i, Vec8 at_i, int64_t k, Vec8 at_k)
 {
-    __m256i words = vec16_bf16(at_i, at_k);
+    __m256i words = vec16_narrow(dtype, at_i, at_k);
     _mm_storeu_si128((void *)(row + i), _mm256_castsi256_si128(words));
     _mm_storeu_si128((void *)(row + k), _mm256_extracti128_si256(words, 1));
 }
@@ -238,14 +258,17 @@ VEC_WIDE_ROW float vec16_sum(__m512 first, __m512 second)
     return vec8_sum((vec16_half(first, 0) + vec16_half(first, 1)) + (vec16_half(second, 0) + vec16_half(second, 1)));
 }
 
-/* dst[i] = src[i] of a row in f32 or bf16. */
+/* dst[i] = src[i] of a row in f32, bf16 or f16. */
 static inline void vec_copy_in(float *dst, const void *row, DType dtype, int64_t count)
 {
     if (dtype == DT_F32) {
         memcpy(dst, row, (size_t)count * sizeof(float));
         return;
     }
-    VEC_EACH(DT_F32, dst, count, i, n, vec8_some(DT_BF16, row, i, n));
+    if (dtype == DT_F16)
+        VEC_EACH(DT_F32, dst, count, i, n, vec8_some(DT_F16, row, i, n));
+    else
+        VEC_EACH(DT_F32, dst, count, i, n, vec8_some(DT_BF16, row, i, n));
 }
 
 /* The row as f32: itself, or converted into `scratch` (count floats). */
@@ -270,7 +293,10 @@ static inline void vec_store_row(void *row, DType dtype, const float *src, int64
         memcpy(row, src, (size_t)count * sizeof(float));
         return;
     }
-    VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_F32, src, i, n));
+    if (dtype == DT_F16)
+        VEC_EACH(DT_F16, row, count, i, n, vec8_some(DT_F32, src, i, n));
+    else
+        VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_F32, src, i, n));
 }
 
 /* sum += row. */
@@ -284,6 +310,8 @@ static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t
 {
     if (dtype == DT_F32)
         VEC_EACH(DT_F32, row, count, i, n, vec8_some(DT_F32, row, i, n) + vec8_some(DT_F32, src, i, n));
+    else if (dtype == DT_F16)
+        VEC_EACH(DT_F16, row, count, i, n, vec8_some(DT_F16, row, i, n) + vec8_some(DT_F32, src, i, n));
     else
         VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_BF16, row, i, n) + vec8_some(DT_F32, src, i, n));
 }

@@ -85,6 +85,20 @@ static CacheShape cache_shape(const PassContext *context, Graph *graph)
                         .row_pages = graph_add_feed(graph, FEED_PAGES, rows, compile_row_pages(context->options))};
 }
 
+Status compile_parse_dtype(const char *word, DType *out)
+{
+    static const struct {
+        const char *word;
+        DType       dtype;
+    } known[] = {{"fp32", DT_F32}, {"bf16", DT_BF16}, {"fp16", DT_F16}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(word, known[i].word) != 0) continue;
+        *out = known[i].dtype;
+        return OK;
+    }
+    FAIL(ERR_INVALID, "dtype %.100s: expected fp32, bf16 or fp16", word);
+}
+
 Status compile_parse_cache(const char *word, bool *out_fp8)
 {
     *out_fp8 = strcmp(word, "fp8") == 0;

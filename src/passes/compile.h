@@ -158,6 +158,9 @@ int64_t compile_row_pages(const CompileOptions *options);
 int64_t compile_cache_rows(const CompileOptions *options);
 int64_t compile_cache_pages(const CompileOptions *options);
 
+/* What weights and activations of decoding are kept in, of a word: fp32, bf16 or fp16. */
+NODISCARD Status compile_parse_dtype(const char *word, DType *out);
+
 /* What the KV cache is kept in, of a word: fp8, or auto for model_dtype. */
 NODISCARD Status compile_parse_cache(const char *word, bool *out_fp8);
 

@@ -282,7 +282,7 @@ static bool is_added_to(const Node *node, int k)
 DType launch_operand_dtype(const Launch *launch)
 {
     const Node    *node = launch->node;
-    const DTypeSet formats = DT_SET_FLOAT | DT_SET_FP8 | DT_SET(DT_E2M1);
+    const DTypeSet formats = DT_SET_DECODE | DT_SET_FP8 | DT_SET(DT_E2M1);
     int64_t        largest = 0;
     DType          dtype = DT_F32;
     for (int i = 0; i < node->num_in; i++) {

@@ -10,7 +10,7 @@ static ThreadPool *pools[2]; /* 2 and 4 threads */
 
 static bool is_float(const TensorType *type)
 {
-    return type->ndim && (DT_SET(type->dtype) & DT_SET_FLOAT);
+    return type->ndim && (DT_SET(type->dtype) & DT_SET_DECODE);
 }
 
 static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
@@ -59,7 +59,7 @@ static void check_corrupted(const OpDef *op, const OpSample *sample)
     memcpy(in, sample->in, sizeof in);
     for (int i = 0; i < op->num_in; i++) {
         if (!sample->in[i].ndim) continue;
-        in[i].dtype = is_float(&in[i]) || in[i].dtype == DT_F16 ? DT_I32 : DT_F32;
+        in[i].dtype = is_float(&in[i]) ? DT_I32 : DT_F32;
         if (!takes_any && infers(op, sample->attrs, in))
             test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name, i);
         in[i] = sample->in[i];
@@ -218,6 +218,7 @@ static void check_against_reference(OpCase *c, const OpSample *sample, const cha
             if (!c->all_out[k]) continue;
             const TensorType *type = &c->all_out[k]->type;
             double            limit = type->dtype == DT_BF16  ? 1.0 / 128
+                                      : type->dtype == DT_F16 ? 1.0 / 1024
                                       : type->dtype == DT_I32 ? 0
                                       : sample->tolerance > 0 ? sample->tolerance
                                                               : 1e-5;
@@ -259,7 +260,7 @@ static void check_codes(OpCase *c, const CpuKernel *kernel, const char *what)
     op_case_free(&apart);
 }
 
-/* bf16 results against those in f32 of the same numbers. */
+/* bf16 or f16 results against those in f32 of the same numbers. */
 static void check_against_f32(OpCase *c, const void *attrs, const char *what)
 {
     OpCase           wide;
@@ -280,7 +281,8 @@ static void check_against_f32(OpCase *c, const void *attrs, const char *what)
         for (int k = 0; k < c->node->num_out; k++) {
             if (!c->all_out[k] || op_makes_codes(c->node->op, k)) continue;
             double error = tensor_error(&c->all_out[k]->type, c->out[k].data, &wide.all_out[k]->type, wide.out[k].data, 1e-30);
-            if (!(error <= 1.0 / 64)) test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
+            if (!(error <= (c->all_out[k]->type.dtype == DT_F16 ? 1.0 / 512 : 1.0 / 64)))
+                test_fail(__FILE__, __LINE__, "%s: output %d is off by %.3g of the largest from f32", what, k, error);
         }
     op_case_free(&wide);
 }
@@ -353,17 +355,29 @@ static void check_rows(OpCase *c, const CpuKernel *kernel, const char *what)
 
 /* ---- samples ---- */
 
-typedef enum Variant { VARIANT_F32, VARIANT_BF16, VARIANT_MIXED, VARIANT_COUNT } Variant;
-static const char *const variant_names[] = {"f32", "bf16", "mixed"};
+typedef enum Variant { VARIANT_F32, VARIANT_BF16, VARIANT_MIXED, VARIANT_F16, VARIANT_COUNT } Variant;
+static const char *const variant_names[] = {"f32", "bf16", "mixed", "f16"};
 
-/* Float inputs in bf16 so far as infer takes them: all, or every other. */
+/* Float inputs in bf16 so far as infer takes them: all, or every other; or all in f16. */
 static void variant_types(const OpDef *op, const OpSample *sample, Variant variant, TensorType *in)
 {
     for (int i = 0; variant != VARIANT_F32 && i < op->num_in; i++) {
         if (!is_float(&in[i]) || (variant == VARIANT_MIXED && i % 2)) continue;
-        in[i].dtype = DT_BF16;
-        if (!infers(op, sample->attrs, in)) in[i].dtype = DT_F32;
+        DType own = in[i].dtype;
+        in[i].dtype = variant == VARIANT_F16 ? DT_F16 : DT_BF16;
+        if (!infers(op, sample->attrs, in)) in[i].dtype = own;
     }
+}
+
+/* Whether there are inputs in f16, and a kernel for them: what only training runs has none. */
+static bool takes_f16(const OpDef *op, const OpSample *sample, const TensorType *in)
+{
+    OpCase c;
+    bool   any = false;
+    for (int i = 0; i < op->num_in; i++) any = any || (in[i].ndim && in[i].dtype == DT_F16);
+    bool takes = op_case_make(&c, op, sample->attrs, in) == OK && any && op_cpu_kernel(c.node);
+    op_case_free(&c);
+    return takes;
 }
 
 /* Accumulate inputs added where the sample leaves them out: of the output's type. */
@@ -414,6 +428,7 @@ static void check_sample(const OpDef *op, int index)
         TensorType in[NODE_MAX_IN];
         memcpy(in, sample->in, sizeof in);
         variant_types(op, sample, variant, in);
+        if (variant == VARIANT_F16 && !takes_f16(op, sample, in)) continue;
         snprintf(what, sizeof what, "%s sample %d %s", op->name, index, variant_names[variant]);
         run_case(op, sample, in, variant, what);
         if (!connect_accumulators(op, sample, in)) continue;

@@ -109,12 +109,14 @@ static inline __m256 load8(const void *data, DType dtype, int64_t at)
     if (dtype == DT_F32) return _mm256_loadu_ps((const float *)data + at);
     if (DT_SET(dtype) & DT_SET_FP8) return load8_fp8(data, dtype, at);
     __m128i half = _mm_loadu_si128((const __m128i *)((const uint16_t *)data + at));
+    if (dtype == DT_F16) return _mm256_cvtph_ps(half);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
 static inline float load1(const void *data, DType dtype, int64_t at)
 {
     float value;
+    if (dtype == DT_F16) return _cvtsh_ss(((const uint16_t *)data)[at]);
     if (!is_byte(dtype)) return dtype == DT_F32 ? ((const float *)data)[at] : bf16_to_f32(((const uint16_t *)data)[at]);
     dtype_decode(dtype, (const uint8_t *)data + at, 1, &value);
     return value;
@@ -235,6 +237,7 @@ void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, con
 #define PACK_CASES(wide) \
     PACK_TURNS(DT_F32, wide) \
     PACK_TURNS(DT_BF16, wide) \
+    PACK_TURNS(DT_F16, wide) \
     PACK_TURNS(DT_E4M3, wide) \
     PACK_TURNS(DT_E5M2, wide) \
     PACK_TURNS(DT_I8, wide)

@@ -70,7 +70,7 @@ static Status facts(Device *device, DeviceFacts *out)
     snprintf(out->name, sizeof out->name, "%s", cuda->name);
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++) {
         if (strcmp(gpus[i].name, cuda->name) != 0) continue;
-        out->gemm_flops[DT_BF16] = gpus[i].bf16_tflops * 1e12;
+        out->gemm_flops[DT_BF16] = out->gemm_flops[DT_F16] = gpus[i].bf16_tflops * 1e12;
         out->gemm_flops[DT_E4M3] = out->gemm_flops[DT_E5M2] = gpus[i].fp8_tflops * 1e12;
         out->gemm_flops[DT_E2M1] = gpus[i].fp4_tflops * 1e12;
         out->gemm_flops[DT_F32] = out->vector_flops = gpus[i].fp32_tflops * 1e12;

@@ -60,6 +60,7 @@ struct CudaGemmCache {
 static cudaDataType_t type_of(DType dtype)
 {
     if (dtype == DT_E2M1) return CUDA_R_4F_E2M1;
+    if (dtype == DT_F16) return CUDA_R_16F;
     return dtype == DT_BF16 ? CUDA_R_16BF : dtype == DT_E4M3 ? CUDA_R_8F_E4M3 : dtype == DT_E5M2 ? CUDA_R_8F_E5M2 : CUDA_R_32F;
 }
 
@@ -378,11 +379,11 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
-/* Whether a row has the same bits for any m and n: fp32 products sum in orders of their own, and those of bf16 rows that don't begin at
- * multiples of 16 bytes in one that depends on both. */
+/* Whether a row has the same bits for any m and n: fp32 products sum in orders of their own, and those of bf16 or f16 rows that don't begin
+ * at multiples of 16 bytes in one that depends on both. */
 static bool is_one_chain(const Gemm *g)
 {
-    return g->a.dtype == DT_BF16 ? g->k % (ALIGN / 2) == 0 : g->a.dtype != DT_F32;
+    return g->a.dtype == DT_BF16 || g->a.dtype == DT_F16 ? g->k % (ALIGN / 2) == 0 : g->a.dtype != DT_F32;
 }
 
 static bool dtypes_fit(const CudaDevice *device, const Gemm *g)

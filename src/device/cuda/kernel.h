@@ -163,7 +163,7 @@ static inline unsigned cuda_grid(int64_t count, int64_t per_block)
     return (unsigned)(blocks < 1 ? 1 : blocks > 8192 ? 8192 : blocks);
 }
 
-/* Runs the statement with T the C type of a float dtype: CUDA_FLOAT(dtype, T, launch<T>(...)). */
+/* Runs the statement with T the C type of a float dtype that training computes in: CUDA_FLOAT(dtype, T, launch<T>(...)). */
 #define CUDA_FLOAT(dtype, T, ...) \
     do { \
         if ((dtype) == DT_BF16) { \
@@ -172,5 +172,16 @@ static inline unsigned cuda_grid(int64_t count, int64_t per_block)
         } else { \
             typedef float T; \
             __VA_ARGS__; \
+        } \
+    } while (0)
+
+/* The same of f16 too (vec.cuh): for what decoding, scoring and evaluating run. */
+#define CUDA_FLOAT_ANY(dtype, T, ...) \
+    do { \
+        if ((dtype) == DT_F16) { \
+            typedef __half T; \
+            __VA_ARGS__; \
+        } else { \
+            CUDA_FLOAT(dtype, T, __VA_ARGS__); \
         } \
     } while (0)

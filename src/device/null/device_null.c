@@ -174,7 +174,7 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
                          .fp8_blocks = gpu->sm == 90,
                          .fp4_blocks = gpu->sm >= 100};
     out->gemm_flops[DT_F32] = gpu->fp32_tflops * 1e12;
-    out->gemm_flops[DT_BF16] = gpu->bf16_tflops * 1e12;
+    out->gemm_flops[DT_BF16] = out->gemm_flops[DT_F16] = gpu->bf16_tflops * 1e12;
     out->gemm_flops[DT_E4M3] = out->gemm_flops[DT_E5M2] = gpu->fp8_tflops * 1e12;
     out->gemm_flops[DT_E2M1] = gpu->fp4_tflops * 1e12;
     snprintf(out->name, sizeof out->name, "%s", gpu->name);

@@ -31,13 +31,13 @@ Status attention_infer_qkv(const Node *node, int at)
     TRY(infer_float(node, at, "q", 3));
     if (node->in[at]->type.ndim == 3) {
         FAIL_IF(node->in[at + 1] || node->in[at + 2], ERR_INVALID, "packed q comes with k or v, expected it alone");
-        return infer_input(node, at, "packed q", DT_SET_FLOAT, DIMS(-1, -1, (heads + 2 * kv_heads) * dim));
+        return infer_input(node, at, "packed q", DT_SET_DECODE, DIMS(-1, -1, (heads + 2 * kv_heads) * dim));
     }
-    TRY(infer_input(node, at, "q", DT_SET_FLOAT, DIMS(-1, -1, heads, dim)));
+    TRY(infer_input(node, at, "q", DT_SET_DECODE, DIMS(-1, -1, heads, dim)));
     FAIL_IF(!node->in[at + 1] || !node->in[at + 2], ERR_INVALID, "q (B,T,H,D) without k or v, expected both");
     const TensorType *q = &node->in[at]->type;
-    TRY(infer_input(node, at + 1, "k", DT_SET_FLOAT, DIMS(q->dim[0], q->dim[1], kv_heads, dim)));
-    return infer_input(node, at + 2, "v", DT_SET_FLOAT, DIMS(q->dim[0], q->dim[1], kv_heads, dim));
+    TRY(infer_input(node, at + 1, "k", DT_SET_DECODE, DIMS(q->dim[0], q->dim[1], kv_heads, dim)));
+    return infer_input(node, at + 2, "v", DT_SET_DECODE, DIMS(q->dim[0], q->dim[1], kv_heads, dim));
 }
 
 /* q | packed, [k], [v], doc_start i32 (B,T) -> o (B,T,H,D) of q's dtype, lse (B,H,T) f32. */
@@ -450,7 +450,7 @@ const OpDef op_attention = {
     .flags = OP_BY_DOCUMENT,
     .cost = attention_cost,
     .workspace = attention_workspace,
-    .cpu = {{DT_SET_FLOAT, attention_blocks, "blocks"}, {DT_SET_FLOAT, attention_reference, "reference"}},
+    .cpu = {{DT_SET_DECODE, attention_blocks, "blocks"}, {DT_SET_DECODE, attention_reference, "reference"}},
     .holds = {[3] = HOLDS_DOC_START},
     .grad_outputs = 1u << 1,
     .cached = attention_use_cache,

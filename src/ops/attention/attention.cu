@@ -101,4 +101,5 @@ CUDA_KERNELS(attention,
              {.dtypes = DT_SET_BF16, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match, .except = LSE_F32},
              {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match, .except = LSE_F32},
              {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
+             {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
              {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})

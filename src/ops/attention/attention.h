@@ -3,8 +3,8 @@
 
 #include "ops/infer.h"
 
-/* Vectors of D elements in f32 or bf16, of a cache perhaps in e4m3: head h of token t of batch row b begins at element b * batch_stride +
- * t * token_stride + h * D. */
+/* Vectors of D elements in f32, bf16 or f16, of a cache perhaps in e4m3: head h of token t of batch row b begins at element b *
+ * batch_stride + t * token_stride + h * D. */
 typedef struct Heads {
     void   *data;
     DType   dtype;

@@ -8,7 +8,7 @@
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 
-/* q | packed, [k], [v], kc (N,S,G,D) f32|bf16|e4m3: N pages of S positions, vc, starts i32 (B), pages i32 (B,P) -> o (B,T,H,D) of q's
+/* q | packed, [k], [v], kc (N,S,G,D) f32|bf16|f16|e4m3: N pages of S positions, vc, starts i32 (B), pages i32 (B,P) -> o (B,T,H,D) of q's
  * dtype, kc', vc'. */
 static Status attention_cached_infer(Node *node)
 {
@@ -17,7 +17,7 @@ static Status attention_cached_infer(Node *node)
     const TensorType *q = &node->in[IN_Q]->type;
     for (int k = IN_KC; k <= IN_VC; k++) {
         const int64_t *first = node->in[IN_KC]->type.dim;
-        TRY(infer_input(node, k, k == IN_KC ? "kc" : "vc", DT_SET_FLOAT | DT_SET(DT_E4M3),
+        TRY(infer_input(node, k, k == IN_KC ? "kc" : "vc", DT_SET_DECODE | DT_SET(DT_E4M3),
                         DIMS(k == IN_KC ? -1 : first[0], k == IN_KC ? -1 : first[1], attrs->num_kv_heads, attrs->head_dim)));
         node->out[1 + k - IN_KC]->type = node->in[k]->type;
     }
@@ -66,7 +66,9 @@ static size_t attention_cached_gpu_workspace(const Node *node, int sm)
     Attention         a = attention_dims(node->attrs, q);
     int64_t           tiles = attention_pages_tiles(a.window, room_of(&node->in[IN_KC]->type, &node->in[IN_PAGES]->type));
     (void)sm;
-    return q->dtype == DT_BF16 && a.len == 1 && a.dim % 16 == 0 ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles) : 0;
+    return (q->dtype == DT_BF16 || q->dtype == DT_F16) && a.len == 1 && a.dim % 16 == 0
+               ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles)
+               : 0;
 }
 
 static void append_row(void *to, DType dtype, const void *row, DType from, int64_t count)
@@ -223,7 +225,7 @@ static const OpSample attention_cached_large_samples[] = {
 #define CACHES \
     { \
         { \
-            .in = 1u << IN_KC | 1u << IN_VC, .out = 1u << 1 | 1u << 2, .dtypes = DT_SET_FLOAT | DT_SET(DT_E4M3) \
+            .in = 1u << IN_KC | 1u << IN_VC, .out = 1u << 1 | 1u << 2, .dtypes = DT_SET_DECODE | DT_SET(DT_E4M3) \
         } \
     }
 
@@ -243,7 +245,7 @@ const OpDef op_attention_cached = {
     .cost = attention_cached_cost,
     .workspace = attention_cached_workspace,
     .gpu_workspace = attention_cached_gpu_workspace,
-    .cpu = {{DT_SET_FLOAT, attention_cached_blocks, "blocks", CACHES}, {DT_SET_FLOAT, attention_cached_reference, "reference", CACHES}},
+    .cpu = {{DT_SET_DECODE, attention_cached_blocks, "blocks", CACHES}, {DT_SET_DECODE, attention_cached_reference, "reference", CACHES}},
     .samples = attention_cached_samples,
     .holds = {[IN_PAGES] = HOLDS_PAGES},
     .num_samples = sizeof attention_cached_samples / sizeof attention_cached_samples[0],

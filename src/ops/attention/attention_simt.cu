@@ -291,7 +291,10 @@ template <typename T, int DIMS> static Status backward(const AttentionDims *a, c
 Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream)
 {
     if (!a->batch || !a->len) return OK;
-#define CALL(n) (a->dtype == DT_BF16 ? forward<__nv_bfloat16, n>(a, stream) : forward<float, n>(a, stream))
+#define CALL(n) \
+    (a->dtype == DT_BF16  ? forward<__nv_bfloat16, n>(a, stream) \
+     : a->dtype == DT_F16 ? forward<__half, n>(a, stream) \
+                          : forward<float, n>(a, stream))
     WITH_DIMS(a->dim, CALL);
 #undef CALL
 }

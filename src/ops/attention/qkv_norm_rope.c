@@ -21,12 +21,12 @@ static Status qkv_norm_rope_infer(Node *node)
     FAIL_IF(attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM, ERR_INVALID,
             "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
             (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
-    TRY(infer_input(node, IN_QKV, "qkv", DT_SET_FLOAT, DIMS(-1, -1, heads * head_dim)));
+    TRY(infer_input(node, IN_QKV, "qkv", DT_SET_DECODE, DIMS(-1, -1, heads * head_dim)));
     const TensorType *qkv = &node->in[IN_QKV]->type;
     FAIL_IF(!node->in[IN_WQ] != !node->in[IN_WK], ERR_INVALID, "wq and wk come together or not at all");
     if (node->in[IN_WQ]) {
-        TRY(infer_input(node, IN_WQ, "wq", DT_SET_FLOAT, DIMS(head_dim)));
-        TRY(infer_input(node, IN_WK, "wk", DT_SET_FLOAT, DIMS(head_dim)));
+        TRY(infer_input(node, IN_WQ, "wq", DT_SET_DECODE, DIMS(head_dim)));
+        TRY(infer_input(node, IN_WK, "wk", DT_SET_DECODE, DIMS(head_dim)));
     }
     TRY(infer_input(node, IN_TABLE, "table", DT_SET_F32, DIMS(-1, head_dim)));
     TRY(infer_input(node, IN_POSITIONS, "positions", DT_SET(DT_I32), DIMS(qkv->dim[0], qkv->dim[1])));
@@ -276,7 +276,7 @@ const OpDef op_qkv_norm_rope = {
     .infer = qkv_norm_rope_infer,
     .backward = qkv_norm_rope_backward,
     .cost = qkv_norm_rope_cost,
-    .cpu = {{DT_SET_FLOAT, qkv_norm_rope_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, qkv_norm_rope_cpu, "reference"}},
     .params = 1u << IN_WQ | 1u << IN_WK,
     .constants = 1u << IN_TABLE,
     .samples = qkv_norm_rope_samples,

@@ -131,11 +131,11 @@ static Status qkv_norm_rope_run(const KernelArgs *args)
     int               lanes = head_lanes(d.head_dim, x->type.dtype);
     if (!d.rows) return OK;
     if (has_lanes(lanes) && views_are(x->type.dtype, views, 4) && is_aligned16(wq->data) && is_aligned16(wk->data))
-        CUDA_FLOAT(x->type.dtype, T, return launch_fitting<T>(args, &d, lanes));
+        CUDA_FLOAT_ANY(x->type.dtype, T, return launch_fitting<T>(args, &d, lanes));
     else
         qkv_pairs<<<cuda_grid(d.rows * (d.num_q + 2 * d.num_kv), THREADS / 32), THREADS, 0, cuda_stream(args)>>>(
             d, *x, *wq, *wk, (const float *)args->in[3].data, (const int32_t *)args->in[4].data, *y, (float *)args->out[1].data);
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(qkv_norm_rope, {.dtypes = DT_SET_FLOAT, .run = qkv_norm_rope_run, .name = "heads"})
+CUDA_KERNELS(qkv_norm_rope, {.dtypes = DT_SET_DECODE, .run = qkv_norm_rope_run, .name = "heads"})

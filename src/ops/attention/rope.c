@@ -7,7 +7,7 @@ static const AttrDef rope_attrs[] = {ATTR_BOOL(RopeAttrs, inverse, false), ATTR_
 /* x (B,T,H,D), table (P,R) f32, positions i32 (B,T) -> y (B,T,H,D) of x's dtype. */
 static Status rope_infer(Node *node)
 {
-    TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1, -1, -1, -1)));
+    TRY(infer_input(node, 0, "x", DT_SET_DECODE, DIMS(-1, -1, -1, -1)));
     const TensorType *x = &node->in[0]->type;
     TRY(infer_input(node, 1, "table", DT_SET_F32, DIMS(-1, -1)));
     int64_t turned = node->in[1]->type.dim[1];
@@ -77,11 +77,11 @@ VEC_TASK(rope_task)
             end = min_i64(type_numel(&args->in[2].type), (task + 1) * step);
     (void)worker;
     if (attrs->interleaved)
-        VEC_OF(x->dtype, turn_rows, true, attrs->inverse, args, task * step, end);
+        VEC_OF_ANY(x->dtype, turn_rows, true, attrs->inverse, args, task * step, end);
     else if (attrs->inverse)
-        VEC_OF(x->dtype, turn_rows, false, true, args, task * step, end);
+        VEC_OF_ANY(x->dtype, turn_rows, false, true, args, task * step, end);
     else
-        VEC_OF(x->dtype, turn_rows, false, false, args, task * step, end);
+        VEC_OF_ANY(x->dtype, turn_rows, false, false, args, task * step, end);
 }
 
 static Status rope_cpu(const KernelArgs *args)
@@ -125,7 +125,7 @@ const OpDef op_rope = {
     .infer = rope_infer,
     .backward = rope_backward,
     .cost = rope_cost,
-    .cpu = {{DT_SET_FLOAT, rope_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, rope_cpu, "reference"}},
     .constants = 1u << 1,
     .samples = rope_samples,
     .num_samples = sizeof rope_samples / sizeof rope_samples[0],

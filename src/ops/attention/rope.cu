@@ -34,4 +34,4 @@ static Status rope_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(rope, {.dtypes = DT_SET_FLOAT, .run = rope_run, .name = "pairs"})
+CUDA_KERNELS(rope, {.dtypes = DT_SET_DECODE, .run = rope_run, .name = "pairs"})

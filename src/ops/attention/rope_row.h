@@ -44,22 +44,22 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
                 vec8_set(to, y, i, 8, vec8_fms(first, c, second * s));
                 vec8_set(to, y, i + half, 8, vec8_fma(second, c, first * s));
             } else {
-                vec8_set_bf16(y, i, vec8_fms(first, c, second * s), i + half, vec8_fma(second, c, first * s));
+                vec8_set_narrow(to, y, i, vec8_fms(first, c, second * s), i + half, vec8_fma(second, c, first * s));
             }
         }
         for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);
     }
 }
 
-/* As VEC_OF, of a function whose second argument is head_dim: a constant too, where it is a usual one. */
+/* As VEC_OF_ANY, of a function whose second argument is head_dim: a constant too, where it is a usual one. */
 #define ROPE_OF(head_dim, row, dtype, ...) \
     do { \
         if ((head_dim) == 64) \
-            VEC_OF(dtype, row, 64, __VA_ARGS__); \
+            VEC_OF_ANY(dtype, row, 64, __VA_ARGS__); \
         else if ((head_dim) == 128) \
-            VEC_OF(dtype, row, 128, __VA_ARGS__); \
+            VEC_OF_ANY(dtype, row, 128, __VA_ARGS__); \
         else \
-            VEC_OF(dtype, row, head_dim, __VA_ARGS__); \
+            VEC_OF_ANY(dtype, row, head_dim, __VA_ARGS__); \
     } while (0)
 
 /* Every position has a row in the table. */

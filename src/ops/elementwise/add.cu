@@ -13,4 +13,4 @@ static Status add_run(const KernelArgs *args)
     return broadcast_run(args, Add());
 }
 
-CUDA_KERNELS(add, {.dtypes = DT_SET_FLOAT, .run = add_run, .name = "packs"})
+CUDA_KERNELS(add, {.dtypes = DT_SET_DECODE, .run = add_run, .name = "packs"})

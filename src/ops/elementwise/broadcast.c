@@ -281,36 +281,36 @@ static const AttrDef maximum_attrs[] = {ATTR_BOOL(MaximumAttrs, least, false), {
     .num_large = sizeof pair_large_samples / sizeof pair_large_samples[0], __VA_ARGS__
 
 const OpDef op_sub = {
-    PAIR(OP_SUB, "sub", "y = a - b", .infer = pair_infer, .backward = sub_backward, .cpu = {{DT_SET_FLOAT, sub_cpu, "reference"}}),
+    PAIR(OP_SUB, "sub", "y = a - b", .infer = pair_infer, .backward = sub_backward, .cpu = {{DT_SET_DECODE, sub_cpu, "reference"}}),
 };
 
 const OpDef op_div = {
-    PAIR(OP_DIV, "div", "y = a / b", .infer = pair_infer, .backward = div_backward, .cpu = {{DT_SET_FLOAT, div_cpu, "reference"}},
+    PAIR(OP_DIV, "div", "y = a / b", .infer = pair_infer, .backward = div_backward, .cpu = {{DT_SET_DECODE, div_cpu, "reference"}},
          .holds = {[1] = HOLDS_POSITIVE}),
 };
 
 const OpDef op_minimum = {
     PAIR(OP_MINIMUM, "minimum", "y = min(a, b); where they are equal, each gets half of the gradient", .infer = pair_infer,
-         .backward = maximum_backward, .cpu = {{DT_SET_FLOAT, minimum_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_HALF}),
+         .backward = maximum_backward, .cpu = {{DT_SET_DECODE, minimum_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_HALF}),
 };
 
 const OpDef op_maximum = {
     PAIR(OP_MAXIMUM, "maximum", "y = max(a, b); where they are equal, each gets half of the gradient", .infer = pair_infer,
-         .backward = maximum_backward, .cpu = {{DT_SET_FLOAT, maximum_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_HALF}),
+         .backward = maximum_backward, .cpu = {{DT_SET_DECODE, maximum_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_HALF}),
 };
 
 const OpDef op_ge = {
-    PAIR(OP_GE, "ge", "y = 1 where a >= b, else 0", .flags = OP_STOPS, .infer = compare_infer, .cpu = {{DT_SET_FLOAT, ge_cpu, "reference"}},
-         .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
+    PAIR(OP_GE, "ge", "y = 1 where a >= b, else 0", .flags = OP_STOPS, .infer = compare_infer,
+         .cpu = {{DT_SET_DECODE, ge_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
 };
 
 const OpDef op_gt = {
-    PAIR(OP_GT, "gt", "y = 1 where a > b, else 0", .flags = OP_STOPS, .infer = compare_infer, .cpu = {{DT_SET_FLOAT, gt_cpu, "reference"}},
+    PAIR(OP_GT, "gt", "y = 1 where a > b, else 0", .flags = OP_STOPS, .infer = compare_infer, .cpu = {{DT_SET_DECODE, gt_cpu, "reference"}},
          .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
 };
 
 const OpDef op_eq = {
-    PAIR(OP_EQ, "eq", "y = 1 where a = b, else 0", .flags = OP_STOPS, .infer = compare_infer, .cpu = {{DT_SET_FLOAT, eq_cpu, "reference"}},
+    PAIR(OP_EQ, "eq", "y = 1 where a = b, else 0", .flags = OP_STOPS, .infer = compare_infer, .cpu = {{DT_SET_DECODE, eq_cpu, "reference"}},
          .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
 };
 
@@ -327,7 +327,7 @@ const OpDef op_where = {
     .infer = where_infer,
     .backward = where_backward,
     .cost = pair_cost,
-    .cpu = {{DT_SET_FLOAT, where_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, where_cpu, "reference"}},
     .holds = {[0] = HOLDS_MASK},
     .constants = 1u << 0,
     .samples = where_samples,

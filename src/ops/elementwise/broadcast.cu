@@ -78,7 +78,7 @@ static Status maximum_bwd_run(const KernelArgs *args)
     { \
         return broadcast_run(args, F()); \
     } \
-    CUDA_KERNELS(op, {.dtypes = DT_SET_FLOAT, .run = op##_run, .name = "rows"})
+    CUDA_KERNELS(op, {.dtypes = DT_SET_DECODE, .run = op##_run, .name = "rows"})
 
 BROADCAST(sub, Sub)
 BROADCAST(div, Div)

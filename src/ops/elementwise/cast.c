@@ -15,7 +15,7 @@ static Status cast_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 1));
     DType dtype = cast_dtype(node);
-    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(dtype)->name);
+    FAIL_IF(!(DT_SET(dtype) & DT_SET_DECODE), ERR_INVALID, "dtype is %s; expected f32, bf16 or f16", dtype_info(dtype)->name);
     node->out[0]->type = type_as(&node->in[0]->type, dtype);
     return OK;
 }
@@ -78,7 +78,7 @@ const OpDef op_cast = {
     .infer = cast_infer,
     .backward = cast_backward,
     .cost = cast_cost,
-    .cpu = {{DT_SET_FLOAT, cast_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, cast_cpu, "reference"}},
     .samples = cast_samples,
     .num_samples = sizeof cast_samples / sizeof cast_samples[0],
     .large = cast_large_samples,

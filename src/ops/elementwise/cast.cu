@@ -1,4 +1,4 @@
-/* cast on CUDA, 8 elements a thread and turn: 16 bytes of bf16, 32 of fp32. */
+/* cast on CUDA, 8 elements a thread and turn: 16 bytes of bf16, 32 of fp32. f16, for which weights are cast once, goes one by one. */
 #include "device/cuda/vec.cuh"
 
 enum { THREADS = 256, N = 8 };
@@ -19,15 +19,15 @@ static __global__ void cast_elements(TensorView x, TensorView y, int64_t begin, 
 }
 
 /* Packs want 16-byte alignment: a part of a weight may begin elsewhere. */
-static bool is_aligned(const TensorView *view)
+static bool has_packs(const TensorView *view)
 {
-    return (uintptr_t)view->data % 16 == 0;
+    return (uintptr_t)view->data % 16 == 0 && view->type.dtype != DT_F16;
 }
 
 static Status cast_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0], *y = &args->out[0];
-    int64_t           count = type_numel(&y->type), packs = is_aligned(x) && is_aligned(y) ? count / N : 0;
+    int64_t           count = type_numel(&y->type), packs = has_packs(x) && has_packs(y) ? count / N : 0;
     if (packs)
         CUDA_FLOAT(x->type.dtype, X, {
             CUDA_FLOAT(y->type.dtype, Y, {
@@ -39,4 +39,4 @@ static Status cast_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(cast, {.dtypes = DT_SET_FLOAT, .run = cast_run, .name = "packs"})
+CUDA_KERNELS(cast, {.dtypes = DT_SET_DECODE, .run = cast_run, .name = "packs"})

@@ -13,4 +13,4 @@ static Status mul_run(const KernelArgs *args)
     return broadcast_run(args, Mul());
 }
 
-CUDA_KERNELS(mul, {.dtypes = DT_SET_FLOAT, .run = mul_run, .name = "packs"})
+CUDA_KERNELS(mul, {.dtypes = DT_SET_DECODE, .run = mul_run, .name = "packs"})

@@ -36,5 +36,5 @@ static Status relu_bwd_run(const KernelArgs *args)
     return map_run(args, ReluBwd{is_squared(args)});
 }
 
-CUDA_KERNELS(relu, {.dtypes = DT_SET_FLOAT, .run = relu_run, .name = "packs"})
+CUDA_KERNELS(relu, {.dtypes = DT_SET_DECODE, .run = relu_run, .name = "packs"})
 CUDA_KERNELS(relu_bwd, {.dtypes = DT_SET_FLOAT, .run = relu_bwd_run, .name = "packs"})

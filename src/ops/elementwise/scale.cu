@@ -16,4 +16,4 @@ static Status scale_run(const KernelArgs *args)
     return map_run(args, Scale{(float)((const ScaleAttrs *)args->attrs)->by});
 }
 
-CUDA_KERNELS(scale, {.dtypes = DT_SET_FLOAT, .run = scale_run, .name = "packs"})
+CUDA_KERNELS(scale, {.dtypes = DT_SET_DECODE, .run = scale_run, .name = "packs"})

@@ -36,5 +36,5 @@ static Status softcap_bwd_run(const KernelArgs *args)
     return map_run(args, SoftcapBwd{cap_of(args)});
 }
 
-CUDA_KERNELS(softcap, {.dtypes = DT_SET_FLOAT, .run = softcap_run, .name = "packs"})
+CUDA_KERNELS(softcap, {.dtypes = DT_SET_DECODE, .run = softcap_run, .name = "packs"})
 CUDA_KERNELS(softcap_bwd, {.dtypes = DT_SET_FLOAT, .run = softcap_bwd_run, .name = "packs"})

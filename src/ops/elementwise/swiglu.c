@@ -27,7 +27,7 @@ static Status swiglu_infer(Node *node)
     TRY(infer_float(node, 0, "gate", 2));
     const TensorType *gate = &node->in[0]->type;
     if (node->in[1]) {
-        TRY(infer_like(node, 1, "up", DT_SET_FLOAT, gate));
+        TRY(infer_like(node, 1, "up", DT_SET_DECODE, gate));
     } else {
         char got[64];
         FAIL_IF(type_cols(gate) % 2, ERR_INVALID, "packed gate and up is %s, expected an even last dim", type_text(gate, got));
@@ -160,7 +160,7 @@ const OpDef op_swiglu = {
     .infer = swiglu_infer,
     .backward = swiglu_backward,
     .cost = swiglu_cost,
-    .cpu = {{DT_SET_FLOAT, swiglu_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .cpu = {{DT_SET_DECODE, swiglu_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_H, OUT_CODES, IN_SCALE, true, offsetof(SwigluAttrs, codes), swiglu_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .constants = 1u << IN_SCALE | 1u << IN_AMAX,

@@ -137,7 +137,7 @@ static Status swiglu_run(const KernelArgs *args)
     return ((const SwigluAttrs *)args->attrs)->gelu ? launch<true>(args) : launch<false>(args);
 }
 
-CUDA_KERNELS(swiglu, {.dtypes = DT_SET_FLOAT,
+CUDA_KERNELS(swiglu, {.dtypes = DT_SET_DECODE,
                       .run = swiglu_run,
                       .name = "packs",
                       .except = {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}})

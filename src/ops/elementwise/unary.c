@@ -165,33 +165,33 @@ static const OpSample unary_bwd_large_samples[] = {
     .num_large = sizeof unary_bwd_large_samples / sizeof unary_bwd_large_samples[0], __VA_ARGS__
 
 const OpDef op_exp = {
-    UNARY(OP_EXP, "exp", "y = e^x", .backward = exp_backward, .cpu = {{DT_SET_FLOAT, exp_cpu, "reference"}}),
+    UNARY(OP_EXP, "exp", "y = e^x", .backward = exp_backward, .cpu = {{DT_SET_DECODE, exp_cpu, "reference"}}),
 };
 
 const OpDef op_log = {
-    UNARY(OP_LOG, "log", "y = ln x", .backward = log_backward, .cpu = {{DT_SET_FLOAT, log_cpu, "reference"}}, .holds = {HOLDS_POSITIVE}),
+    UNARY(OP_LOG, "log", "y = ln x", .backward = log_backward, .cpu = {{DT_SET_DECODE, log_cpu, "reference"}}, .holds = {HOLDS_POSITIVE}),
 };
 
 const OpDef op_sqrt = {
-    UNARY(OP_SQRT, "sqrt", "y = sqrt x", .backward = sqrt_backward, .cpu = {{DT_SET_FLOAT, sqrt_cpu, "reference"}},
+    UNARY(OP_SQRT, "sqrt", "y = sqrt x", .backward = sqrt_backward, .cpu = {{DT_SET_DECODE, sqrt_cpu, "reference"}},
           .holds = {HOLDS_POSITIVE}),
 };
 
 const OpDef op_tanh = {
-    UNARY(OP_TANH, "tanh", "y = tanh x", .backward = tanh_backward, .cpu = {{DT_SET_FLOAT, tanh_cpu, "reference"}}),
+    UNARY(OP_TANH, "tanh", "y = tanh x", .backward = tanh_backward, .cpu = {{DT_SET_DECODE, tanh_cpu, "reference"}}),
 };
 
 const OpDef op_sigmoid = {
-    UNARY(OP_SIGMOID, "sigmoid", "y = 1 / (1 + e^-x)", .backward = sigmoid_backward, .cpu = {{DT_SET_FLOAT, sigmoid_cpu, "reference"}}),
+    UNARY(OP_SIGMOID, "sigmoid", "y = 1 / (1 + e^-x)", .backward = sigmoid_backward, .cpu = {{DT_SET_DECODE, sigmoid_cpu, "reference"}}),
 };
 
 const OpDef op_silu = {
-    UNARY(OP_SILU, "silu", "y = x sigmoid(x)", .backward = silu_backward, .cpu = {{DT_SET_FLOAT, silu_cpu, "reference"}}),
+    UNARY(OP_SILU, "silu", "y = x sigmoid(x)", .backward = silu_backward, .cpu = {{DT_SET_DECODE, silu_cpu, "reference"}}),
 };
 
 const OpDef op_log_sigmoid = {
     UNARY(OP_LOG_SIGMOID, "log_sigmoid", "y = ln sigmoid(x), exact for large |x| too; -log_sigmoid(-x) is softplus",
-          .backward = log_sigmoid_backward, .cpu = {{DT_SET_FLOAT, log_sigmoid_cpu, "reference"}}),
+          .backward = log_sigmoid_backward, .cpu = {{DT_SET_DECODE, log_sigmoid_cpu, "reference"}}),
 };
 
 const OpDef op_sigmoid_bwd = {

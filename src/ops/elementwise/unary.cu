@@ -77,12 +77,14 @@ struct LogSigmoidBwd {
     }
 };
 
-#define UNARY(op, F) \
+#define UNARY_OF(set, op, F) \
     static Status op##_run(const KernelArgs *args) \
     { \
         return map_run(args, F()); \
     } \
-    CUDA_KERNELS(op, {.dtypes = DT_SET_FLOAT, .run = op##_run, .name = "packs"})
+    CUDA_KERNELS(op, {.dtypes = set, .run = op##_run, .name = "packs"})
+#define UNARY(op, F) UNARY_OF(DT_SET_DECODE, op, F)
+#define UNARY_BWD(op, F) UNARY_OF(DT_SET_FLOAT, op, F)
 
 UNARY(exp, Exp)
 UNARY(log, Log)
@@ -91,6 +93,6 @@ UNARY(tanh, Tanh)
 UNARY(sigmoid, Sigmoid)
 UNARY(silu, Silu)
 UNARY(log_sigmoid, LogSigmoid)
-UNARY(sigmoid_bwd, SigmoidBwd)
-UNARY(silu_bwd, SiluBwd)
-UNARY(log_sigmoid_bwd, LogSigmoidBwd)
+UNARY_BWD(sigmoid_bwd, SigmoidBwd)
+UNARY_BWD(silu_bwd, SiluBwd)
+UNARY_BWD(log_sigmoid_bwd, LogSigmoidBwd)

@@ -107,7 +107,7 @@ const OpDef op_cross_entropy = {
     .infer = cross_entropy_infer,
     .backward = cross_entropy_backward,
     .cost = cross_entropy_cost,
-    .cpu = {{DT_SET_FLOAT, cross_entropy_rows, "rows"}, {DT_SET_FLOAT, cross_entropy_reference, "reference"}},
+    .cpu = {{DT_SET_DECODE, cross_entropy_rows, "rows"}, {DT_SET_DECODE, cross_entropy_reference, "reference"}},
     .holds = {[1] = HOLDS_LABELS},
     .grad_outputs = 1u << 1,
     .samples = cross_entropy_samples,

@@ -62,10 +62,10 @@ static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_ru
             }
             TRY(cuda_gemm_run(device, &gemms[i], args->workspace, LINEAR_WORKSPACE, args->stream));
             if (i > 0) continue;
-            CUDA_FLOAT(dtype, T,
-                       launch_loss_rows<T>((T *)logits.data, h->labels + row, h->dlosses ? h->dlosses + row : NULL, count, vocab,
-                                           h->losses ? h->losses + row : NULL, NULL, h->hits ? h->hits + row : NULL, h->softcap,
-                                           cuda_stream(args)));
+            CUDA_FLOAT_ANY(dtype, T,
+                           launch_loss_rows<T>((T *)logits.data, h->labels + row, h->dlosses ? h->dlosses + row : NULL, count, vocab,
+                                               h->losses ? h->losses + row : NULL, NULL, h->hits ? h->hits + row : NULL, h->softcap,
+                                               cuda_stream(args)));
             TRY(CUDA_LAUNCHED());
         }
     }

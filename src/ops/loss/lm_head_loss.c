@@ -26,7 +26,7 @@ static Status lm_head_loss_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
     const TensorType *x = &node->in[0]->type;
-    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
+    TRY(infer_input(node, 1, "w", DT_SET_DECODE, DIMS(-1, type_cols(x))));
     TRY(infer_labels(node, 2, x));
     int count = ((const LmHeadAttrs *)node->attrs)->hits ? 2 : 1;
     for (int k = 0; k < count; k++) node->out[k]->type = type_without_last(x, DT_F32);
@@ -410,7 +410,7 @@ const OpDef op_lm_head_loss = {
     .cost = lm_head_loss_cost,
     .workspace = lm_head_loss_workspace,
     .gpu_workspace = lm_head_loss_gpu_workspace,
-    .cpu = {{DT_SET_FLOAT, lm_head_loss_chunks, "chunks"}, {DT_SET_FLOAT, lm_head_loss_reference, "reference"}},
+    .cpu = {{DT_SET_DECODE, lm_head_loss_chunks, "chunks"}, {DT_SET_DECODE, lm_head_loss_reference, "reference"}},
     .holds = {[2] = HOLDS_LABELS},
     .params = 1u << 1,
     .samples = lm_head_loss_samples,

@@ -25,4 +25,4 @@ static Status run(const KernelArgs *args)
     return lm_head_chunks(&h, args, true);
 }
 
-CUDA_KERNELS(lm_head_loss, {.dtypes = DT_SET_FLOAT, .run = run, .name = "chunks", .workspace = cuda_planned_workspace, .prepare = prepare})
+CUDA_KERNELS(lm_head_loss, {.dtypes = DT_SET_DECODE, .run = run, .name = "chunks", .workspace = cuda_planned_workspace, .prepare = prepare})

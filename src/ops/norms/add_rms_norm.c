@@ -19,8 +19,8 @@ static Status add_rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "a", 2));
     const TensorType *a = &node->in[0]->type;
-    TRY(infer_like(node, 1, "b", DT_SET_FLOAT, a));
-    TRY(infer_input(node, 2, "w", DT_SET_FLOAT, DIMS(type_cols(a))));
+    TRY(infer_like(node, 1, "b", DT_SET_DECODE, a));
+    TRY(infer_input(node, 2, "w", DT_SET_DECODE, DIMS(type_cols(a))));
     node->out[0]->type = node->out[1]->type = *a;
     node->out[2]->type = type_without_last(a, DT_F32);
     return infer_codes(node, ((const RmsNormAttrs *)node->attrs)->codes);
@@ -157,7 +157,7 @@ const OpDef op_add_rms_norm = {
     .rebuild = add_rms_norm_rebuild,
     .cost = add_rms_norm_cost,
     .workspace = add_rms_norm_workspace,
-    .cpu = {{DT_SET_FLOAT, add_rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .cpu = {{DT_SET_DECODE, add_rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_Y, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
               add_rms_norm_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},

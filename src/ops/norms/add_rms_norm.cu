@@ -10,7 +10,7 @@ static Status add_rms_norm_run(const KernelArgs *args)
                               (float *)args->out[OUT_RSTD].data, OUT_CODES, IN_SCALE);
 }
 
-CUDA_KERNELS(add_rms_norm, {.dtypes = DT_SET_FLOAT,
+CUDA_KERNELS(add_rms_norm, {.dtypes = DT_SET_DECODE,
                             .run = add_rms_norm_run,
                             .name = "rows",
                             .except = {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}})

@@ -19,8 +19,8 @@ static Status layer_norm_infer(Node *node)
 {
     TRY(infer_float(node, X, "x", 2));
     const TensorType *x = &node->in[X]->type;
-    if (node->in[W]) TRY(infer_input(node, W, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
-    if (node->in[B]) TRY(infer_input(node, B, "b", node->in[W] ? DT_SET(node->in[W]->type.dtype) : DT_SET_FLOAT, DIMS(type_cols(x))));
+    if (node->in[W]) TRY(infer_input(node, W, "w", DT_SET_DECODE, DIMS(type_cols(x))));
+    if (node->in[B]) TRY(infer_input(node, B, "b", node->in[W] ? DT_SET(node->in[W]->type.dtype) : DT_SET_DECODE, DIMS(type_cols(x))));
     node->out[0]->type = *x;
     node->out[1]->type = node->out[2]->type = type_without_last(x, DT_F32);
     return OK;
@@ -309,7 +309,7 @@ const OpDef op_layer_norm = {
     .infer = layer_norm_infer,
     .backward = layer_norm_backward,
     .cost = layer_norm_cost,
-    .cpu = {{DT_SET_FLOAT, layer_norm_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, layer_norm_cpu, "reference"}},
     .params = 1u << W | 1u << B,
     .samples = layer_norm_samples,
     .num_samples = sizeof layer_norm_samples / sizeof layer_norm_samples[0],

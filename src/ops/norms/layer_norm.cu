@@ -127,7 +127,7 @@ static Status layer_norm_run(const KernelArgs *args)
     float             eps = (float)((const LayerNormAttrs *)args->attrs)->eps, offset = offset_of(args);
     const TensorView *views[] = {x, w, b, y};
     bool              done = false;
-    if (fit_packs(x, views, 4, cols)) CUDA_FLOAT(x->type.dtype, T, done = launch_forward<T>(args, rows, cols, eps, offset));
+    if (fit_packs(x, views, 4, cols)) CUDA_FLOAT_ANY(x->type.dtype, T, done = launch_forward<T>(args, rows, cols, eps, offset));
     if (!done)
         layer_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*x, *w, *b, *y, (float *)args->out[1].data,
                                                                            (float *)args->out[2].data, cols, eps, offset);
@@ -263,5 +263,5 @@ static Status layer_norm_bwd_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(layer_norm, {.dtypes = DT_SET_FLOAT, .run = layer_norm_run, .name = "rows"})
+CUDA_KERNELS(layer_norm, {.dtypes = DT_SET_DECODE, .run = layer_norm_run, .name = "rows"})
 CUDA_KERNELS(layer_norm_bwd, {.dtypes = DT_SET_FLOAT, .run = layer_norm_bwd_run, .name = "chunks", .workspace = cuda_planned_workspace})

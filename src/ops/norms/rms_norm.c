@@ -19,7 +19,7 @@ static Status rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
     const TensorType *x = &node->in[0]->type;
-    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(type_cols(x))));
+    TRY(infer_input(node, 1, "w", DT_SET_DECODE, DIMS(type_cols(x))));
     node->out[0]->type = *x;
     node->out[1]->type = type_without_last(x, DT_F32);
     return infer_codes(node, ((const RmsNormAttrs *)node->attrs)->codes);
@@ -108,7 +108,7 @@ const OpDef op_rms_norm = {
     .infer = rms_norm_infer,
     .backward = rms_norm_backward,
     .cost = rms_norm_cost,
-    .cpu = {{DT_SET_FLOAT, rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
+    .cpu = {{DT_SET_DECODE, rms_norm_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_Y, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
               rms_norm_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},

@@ -11,7 +11,7 @@ static Status rms_norm_run(const KernelArgs *args)
                                OUT_CODES, IN_SCALE);
 }
 
-CUDA_KERNELS(rms_norm, {.dtypes = DT_SET_FLOAT,
+CUDA_KERNELS(rms_norm, {.dtypes = DT_SET_DECODE,
                         .run = rms_norm_run,
                         .name = "rows",
                         .except = {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}})

@@ -4,6 +4,8 @@
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
+#include <type_traits>
+
 enum { FEW_ROWS = 64 };
 
 /* Element i of the normed row, before the norm: x, or the sum a + b rounded as it is (or would be) stored. */
@@ -72,6 +74,7 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
                 if (b.data) {
                     v += elem_get(b.data, b.type.dtype, at + c);
                     if (sum_dtype == DT_BF16) v = to_float(__float2bfloat16_rn(v));
+                    if (sum_dtype == DT_F16) v = to_float(__float2half_rn(v));
                 }
             }
             if (pass) {
@@ -94,9 +97,11 @@ static Status launch_rms_norm(const KernelArgs *args, const TensorView *a, const
 {
     unsigned threads = row_threads(q.scaled.cols / Pack<T>::N);
     int      kind = row_codes_kind(&q);
-    auto     kernel = kind == CODES_SCALED   ? rms_norm_packs<T, ADD, CODES_SCALED>
-                      : kind == CODES_BLOCKS ? rms_norm_packs<T, ADD, CODES_BLOCKS>
-                                             : rms_norm_packs<T, ADD, CODES_NONE>;
+    auto     kernel = rms_norm_packs<T, ADD, CODES_NONE>;
+    if constexpr (!std::is_same<T, __half>::value) { /* of which no codes are made */
+        if (kind == CODES_SCALED) kernel = rms_norm_packs<T, ADD, CODES_SCALED>;
+        if (kind == CODES_BLOCKS) kernel = rms_norm_packs<T, ADD, CODES_BLOCKS>;
+    }
     return cuda_launch_early(args->early, kernel, dim3((unsigned)q.scaled.rows), threads, 0, cuda_stream(args), (const T *)a->data,
                              (const T *)b->data, (const T *)w->data, is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps,
                              offset);
@@ -114,7 +119,7 @@ static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const Te
     float               eps = (float)attrs->eps, offset = (float)attrs->offset;
     bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_kind(&q));
     if (whole && views_are(a->type.dtype, views, 5))
-        CUDA_FLOAT(a->type.dtype, T, return (launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps, offset)));
+        CUDA_FLOAT_ANY(a->type.dtype, T, return (launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps, offset)));
     else
         rms_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*a, *b, *w, *s, *y, rstd, cols, a->type.dtype, eps, offset);
     return CUDA_LAUNCHED();

@@ -97,14 +97,14 @@ static inline void rms_norm_rows(const TensorView *y, RowCodes *codes, const Ten
     DType dtype = x->type.dtype;
     bool  coded = row_codes_wanted(codes);
     for (int64_t c = 0; c < cols; c += TILE)
-        VEC_OF(dtype, rms_squares, sum, vec_at(x->data, dtype, x_at + c), rows, cols, min_i64(TILE, cols - c));
+        VEC_OF_ANY(dtype, rms_squares, sum, vec_at(x->data, dtype, x_at + c), rows, cols, min_i64(TILE, cols - c));
     for (int64_t r = 0; r < rows; r++) rstd[r] = rms_rstd(sum[r], cols, attrs->eps);
     for (int64_t c = 0; (y->data || coded) && c < cols; c += TILE) {
         int64_t      n = min_i64(TILE, cols - c);
         const float *weights = rms_weights(w, attrs->offset, c, n, scratch_w);
         if (!coded) {
-            VEC_OF(dtype, rms_scale_rows, vec_at_mut(y->data, dtype, at + c), vec_at(x->data, dtype, x_at + c), weights, rstd, rows, cols,
-                   n);
+            VEC_OF_ANY(dtype, rms_scale_rows, vec_at_mut(y->data, dtype, at + c), vec_at(x->data, dtype, x_at + c), weights, rstd, rows,
+                       cols, n);
             continue;
         }
         for (int64_t r = 0; r < rows; r++) {

@@ -72,12 +72,13 @@ VEC_WIDE_ROW Vec8 eight_get(DType dtype, const void *row, int64_t i)
     return (Vec8)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(elem_at(row, dtype, i))));
 }
 
-/* Elements [i, i + 16) of a row in f32, bf16 or i8. */
+/* Elements [i, i + 16) of a row in f32, bf16, f16 or i8. */
 VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
 {
     const void *at = elem_at(row, dtype, i);
     if (dtype == DT_F32) return _mm512_loadu_ps(at);
     if (dtype == DT_I8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at)));
+    if (dtype == DT_F16) return _mm512_cvtph_ps(_mm256_loadu_si256(at));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
 }
 
@@ -116,13 +117,13 @@ VEC_WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, con
     for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, elem_at(b, dtype, j * stride), count, sums[j]);
 }
 
-/* As VEC_OF, of i8 too. */
+/* As VEC_OF_ANY, of i8 too. */
 #define DOTS_OF(dtype, ...) \
     do { \
         if ((dtype) == DT_I8) \
             dots_of_cols(DT_I8, __VA_ARGS__); \
         else \
-            VEC_OF(dtype, dots_of_cols, __VA_ARGS__); \
+            VEC_OF_ANY(dtype, dots_of_cols, __VA_ARGS__); \
     } while (0)
 
 VEC_WIDE static void dots_wide(DType dtype, int64_t rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
@@ -147,13 +148,13 @@ static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const 
                         float (*sums)[FEW_ROWS])
 {
     for (int64_t j = 0; j < cols; j++)
-        for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
+        for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF_ANY(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
 }
 
 /* Whether numbers of b become floats in registers; else a column of it does in scratch, for all rows of a. */
 static bool b_lies(const GemmOperand *b)
 {
-    return !gemm_has_block_scales(b) && DT_SET(b->dtype) & (cpu_avx512() ? DT_SET_FLOAT | DT_SET(DT_I8) : DT_SET_FLOAT);
+    return !gemm_has_block_scales(b) && DT_SET(b->dtype) & (cpu_avx512() ? DT_SET_DECODE | DT_SET(DT_I8) : DT_SET_DECODE);
 }
 
 /* Elements (i, j) of c from sums: `rows` rows from `row` on, `cols` columns from `col` on. */

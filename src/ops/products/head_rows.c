@@ -10,7 +10,7 @@ static const AttrDef head_rows_attrs[] = {ATTR_INT(HeadRowsAttrs, round, 1), {0}
  * others 0; C is V to a multiple of `round`. A matrix of i8 has a scale for each row, no other has. */
 static Status head_rows_infer(Node *node)
 {
-    const DTypeSet       floats = DT_SET_FLOAT | DT_SET(DT_F16);
+    const DTypeSet       floats = DT_SET_DECODE;
     const HeadRowsAttrs *attrs = node->attrs;
     TRY(infer_input(node, HEAD_X, "x", floats, DIMS(-1, -1)));
     int64_t rows = node->in[HEAD_X]->type.dim[0], dim = node->in[HEAD_X]->type.dim[1];

@@ -8,13 +8,13 @@ static Status linear_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
     const TensorType *x = &node->in[0]->type;
-    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
+    TRY(infer_input(node, 1, "w", DT_SET_DECODE, DIMS(-1, type_cols(x))));
     int64_t rows = node->in[1]->type.dim[0];
-    if (node->in[2]) TRY(infer_input(node, 2, "bias", DT_SET_FLOAT, DIMS(rows)));
+    if (node->in[2]) TRY(infer_input(node, 2, "bias", DT_SET_DECODE, DIMS(rows)));
     const LinearAttrs *attrs = node->attrs;
     node->out[0]->type = *x;
     if (attrs->dtype) node->out[0]->type.dtype = ATTR_TO_DTYPE(attrs->dtype);
-    FAIL_IF(!(DT_SET(node->out[0]->type.dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16",
+    FAIL_IF(!(DT_SET(node->out[0]->type.dtype) & DT_SET_DECODE), ERR_INVALID, "dtype is %s; expected f32, bf16 or f16",
             dtype_info(node->out[0]->type.dtype)->name);
     node->out[0]->type.dim[x->ndim - 1] = rows;
     return OK;
@@ -83,7 +83,7 @@ const OpDef op_linear = {
     .backward = linear_backward,
     .cost = linear_cost,
     .workspace = linear_workspace,
-    .cpu = {{DT_SET_FLOAT, linear_tiles, "tiles"}, {DT_SET_FLOAT, linear_reference, "reference"}},
+    .cpu = {{DT_SET_DECODE, linear_tiles, "tiles"}, {DT_SET_DECODE, linear_reference, "reference"}},
     .params = 1u << 1 | 1u << 2,
     .samples = linear_samples,
     .num_samples = sizeof linear_samples / sizeof linear_samples[0],

@@ -45,7 +45,7 @@ static inline bool products_are_bulk(CudaDevice *device, const Gemm *gemms, int 
 {
     if (cuda_sm(device) < 90 || !products_are_few(gemms, count)) return false;
     for (int i = 0; i < count; i++)
-        if (!few_rows_bulk_fit(&gemms[i])) return false;
+        if (gemms[i].a.dtype != DT_BF16 || !few_rows_bulk_fit(&gemms[i])) return false;
     return true;
 }
 
@@ -88,9 +88,9 @@ static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, in
     }
 
 #define FEW_ROWS(op) \
-    {.dtypes = DT_SET_FLOAT, .min_sm = 90, .run = op##_bulk, .name = "few rows in bulk", .match = op##_are_bulk}, \
+    {.dtypes = DT_SET_DECODE, .min_sm = 90, .run = op##_bulk, .name = "few rows in bulk", .match = op##_are_bulk}, \
     { \
-        .dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
+        .dtypes = DT_SET_DECODE, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
     }
 
 /* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
@@ -123,12 +123,12 @@ static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, in
     }
 
 #define PRODUCT_ROWS(op) \
-    {.dtypes = DT_SET_FLOAT, \
+    {.dtypes = DT_SET_DECODE, \
      .run = op##_cublas, \
      .name = "cublaslt", \
      .workspace = op##_workspace, \
      .match = op##_match, \
      .prepare = op##_prepare}, \
     { \
-        .dtypes = DT_SET_FLOAT, .run = op##_plain, .name = "plain" \
+        .dtypes = DT_SET_DECODE, .run = op##_plain, .name = "plain" \
     }

@@ -28,5 +28,5 @@ Status lora_infer(const Node *node, const char *y_name)
             (long long)type_rows(h));
     FAIL_IF(type_cols(h) % members, ERR_INVALID, "h has %lld columns, expected a multiple of %d: as many a member", (long long)type_cols(h),
             members);
-    return infer_input(node, 2, "b", DT_SET_FLOAT, DIMS(rows, type_cols(h) / members));
+    return infer_input(node, 2, "b", DT_SET_DECODE, DIMS(rows, type_cols(h) / members));
 }

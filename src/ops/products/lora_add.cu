@@ -122,4 +122,4 @@ static bool rows_match(const Node *node, CudaDevice *)
 
 PRODUCT_KERNELS(lora_add)
 CUDA_KERNELS(lora_add, {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
-             {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = lora_rows_of_one, .name = "rows", .match = rows_match}, PRODUCT_ROWS(lora_add))
+             {.dtypes = DT_SET_DECODE, .min_sm = 80, .run = lora_rows_of_one, .name = "rows", .match = rows_match}, PRODUCT_ROWS(lora_add))

@@ -34,7 +34,7 @@ static Status lora_rows_infer(Node *node)
     const LoraRowsAttrs *attrs = node->attrs;
     TRY(infer_float(node, LORA_ROWS_Y, "y", 2));
     TRY(infer_float(node, LORA_ROWS_H, "h", 2));
-    TRY(infer_input(node, LORA_ROWS_B, "b", DT_SET_FLOAT, DIMS(-1, -1)));
+    TRY(infer_input(node, LORA_ROWS_B, "b", DT_SET_DECODE, DIMS(-1, -1)));
     TRY(infer_input(node, LORA_ROWS_ADAPTERS, "adapters", DT_SET(DT_I32), DIMS(-1)));
     const TensorType *y = &node->in[LORA_ROWS_Y]->type, *h = &node->in[LORA_ROWS_H]->type, *b = &node->in[LORA_ROWS_B]->type;
     int64_t           sequences = node->in[LORA_ROWS_ADAPTERS]->type.dim[0], rows;
@@ -175,7 +175,7 @@ const OpDef op_lora_rows = {
     .infer = lora_rows_infer,
     .cost = lora_rows_cost,
     .workspace = lora_rows_workspace,
-    .cpu = {{DT_SET_FLOAT, lora_rows_dots, "dots"}, {DT_SET_FLOAT, lora_rows_reference, "reference"}},
+    .cpu = {{DT_SET_DECODE, lora_rows_dots, "dots"}, {DT_SET_DECODE, lora_rows_reference, "reference"}},
     .samples = lora_rows_samples,
     .num_samples = sizeof lora_rows_samples / sizeof lora_rows_samples[0],
     .large = lora_rows_large_samples,

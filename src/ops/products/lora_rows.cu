@@ -187,4 +187,4 @@ static Status lora_rows_run(const KernelArgs *args)
     return run(rows_of_many(args), cuda_stream(args));
 }
 
-CUDA_KERNELS(lora_rows, {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = lora_rows_run, .name = "rows"})
+CUDA_KERNELS(lora_rows, {.dtypes = DT_SET_DECODE, .min_sm = 80, .run = lora_rows_run, .name = "rows"})

@@ -5,7 +5,7 @@
 static Status embedding_infer(Node *node)
 {
     TRY(infer_input(node, 0, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
-    TRY(infer_input(node, 1, "w", DT_SET_FLOAT, DIMS(-1, -1)));
+    TRY(infer_input(node, 1, "w", DT_SET_DECODE, DIMS(-1, -1)));
     const TensorType *tokens = &node->in[0]->type, *w = &node->in[1]->type;
     node->out[0]->type = type_make(w->dtype, 3, tokens->dim[0], tokens->dim[1], w->dim[1]);
     return OK;
@@ -75,7 +75,7 @@ const OpDef op_embedding = {
     .infer = embedding_infer,
     .backward = embedding_backward,
     .cost = embedding_cost,
-    .cpu = {{DT_SET_FLOAT, embedding_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, embedding_cpu, "reference"}},
     .params = 1u << 1,
     .samples = embedding_samples,
     .num_samples = sizeof embedding_samples / sizeof embedding_samples[0],

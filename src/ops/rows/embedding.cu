@@ -32,4 +32,4 @@ static Status embedding_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(embedding, {.dtypes = DT_SET_FLOAT, .run = embedding_run, .name = "rows"})
+CUDA_KERNELS(embedding, {.dtypes = DT_SET_DECODE, .run = embedding_run, .name = "rows"})

@@ -4,7 +4,7 @@
 /* x (B,T,C), index i32 (B) -> y (B,1,C). */
 static Status gather_row_infer(Node *node)
 {
-    TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1, -1, -1)));
+    TRY(infer_input(node, 0, "x", DT_SET_DECODE, DIMS(-1, -1, -1)));
     const TensorType *x = &node->in[0]->type;
     TRY(infer_input(node, 1, "index", DT_SET(DT_I32), DIMS(x->dim[0])));
     node->out[0]->type = type_make(x->dtype, 3, x->dim[0], INT64_C(1), x->dim[2]);
@@ -48,7 +48,7 @@ const OpDef op_gather_row = {
     .min_in = 2,
     .infer = gather_row_infer,
     .cost = gather_row_cost,
-    .cpu = {{DT_SET_FLOAT, gather_row_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, gather_row_cpu, "reference"}},
     .samples = gather_row_samples,
     .num_samples = sizeof gather_row_samples / sizeof gather_row_samples[0],
     .large = gather_row_large_samples,

@@ -18,4 +18,4 @@ static Status gather_row_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(gather_row, {.dtypes = DT_SET_FLOAT, .run = gather_row_run, .name = "rows"})
+CUDA_KERNELS(gather_row, {.dtypes = DT_SET_DECODE, .run = gather_row_run, .name = "rows"})

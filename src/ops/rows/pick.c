@@ -157,7 +157,7 @@ const OpDef op_pick = {
     .infer = pick_infer,
     .backward = pick_backward,
     .cost = pick_cost,
-    .cpu = {{DT_SET_FLOAT, pick_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, pick_cpu, "reference"}},
     .holds = {[1] = HOLDS_LABELS},
     .samples = pick_samples,
     .num_samples = sizeof pick_samples / sizeof pick_samples[0],

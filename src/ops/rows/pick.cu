@@ -56,6 +56,6 @@ static Status label_mask_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(pick, {.dtypes = DT_SET_FLOAT, .run = pick_run, .name = "elements"})
+CUDA_KERNELS(pick, {.dtypes = DT_SET_DECODE, .run = pick_run, .name = "elements"})
 CUDA_KERNELS(pick_bwd, {.dtypes = DT_SET_FLOAT, .run = pick_bwd_run, .name = "elements"})
 CUDA_KERNELS(label_mask, {.dtypes = DT_SET_FLOAT, .run = label_mask_run, .name = "elements"})

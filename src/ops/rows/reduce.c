@@ -119,10 +119,10 @@ static void sum_lines(const TensorView *x, Lines lines, int64_t at, int64_t n, f
     memset(sum, 0, (size_t)n * sizeof(float));
     if (lines.inner == 1)
         for (int64_t i = 0; i < lines.count; i += TILE)
-            sum[0] += VEC_OF(x->type.dtype, vec_row_sum, vec_at(x->data, x->type.dtype, at + i), min_i64(TILE, lines.count - i));
+            sum[0] += VEC_OF_ANY(x->type.dtype, vec_row_sum, vec_at(x->data, x->type.dtype, at + i), min_i64(TILE, lines.count - i));
     else
         for (int64_t i = 0; i < lines.count; i++)
-            VEC_OF(x->type.dtype, vec_sum_row, sum, vec_at(x->data, x->type.dtype, at + i * lines.inner), n);
+            VEC_OF_ANY(x->type.dtype, vec_sum_row, sum, vec_at(x->data, x->type.dtype, at + i * lines.inner), n);
 }
 
 /* A NaN is larger than any number, as in PyTorch; of several the first. */
@@ -270,23 +270,23 @@ static const OpSample expand_samples[] = {
 
 const OpDef op_sum = {
     REDUCE(OP_SUM, "sum", "y = the sum over a dim", sum_samples, .num_out = 1, .attrs = reduce_attrs, .infer = sum_infer,
-           .backward = sum_backward, .cpu = {{DT_SET_FLOAT, sum_cpu, "reference"}}, .large = reduce_large_samples,
+           .backward = sum_backward, .cpu = {{DT_SET_DECODE, sum_cpu, "reference"}}, .large = reduce_large_samples,
            .num_large = sizeof reduce_large_samples / sizeof reduce_large_samples[0]),
 };
 
 const OpDef op_mean = {
     REDUCE(OP_MEAN, "mean", "y = the mean over a dim", mean_samples, .num_out = 1, .attrs = reduce_attrs, .infer = sum_infer,
-           .backward = sum_backward, .cpu = {{DT_SET_FLOAT, mean_cpu, "reference"}}, .large = reduce_large_samples,
+           .backward = sum_backward, .cpu = {{DT_SET_DECODE, mean_cpu, "reference"}}, .large = reduce_large_samples,
            .num_large = sizeof reduce_large_samples / sizeof reduce_large_samples[0]),
 };
 
 const OpDef op_max = {
     REDUCE(OP_MAX, "max", "y = the largest over a dim, ids = where, the first of several, which alone gets the gradient", max_samples,
-           .num_out = 2, .attrs = max_attrs, .infer = max_infer, .backward = max_backward, .cpu = {{DT_SET_FLOAT, max_cpu, "reference"}},
+           .num_out = 2, .attrs = max_attrs, .infer = max_infer, .backward = max_backward, .cpu = {{DT_SET_DECODE, max_cpu, "reference"}},
            .large = reduce_large_samples, .num_large = sizeof reduce_large_samples / sizeof reduce_large_samples[0]),
 };
 
 const OpDef op_expand = {
     REDUCE(OP_EXPAND, "expand", "y = x, a dim of 1 repeated", expand_samples, .num_out = 1, .attrs = expand_attrs, .infer = expand_infer,
-           .backward = expand_backward, .cpu = {{DT_SET_FLOAT, expand_cpu, "reference"}}),
+           .backward = expand_backward, .cpu = {{DT_SET_DECODE, expand_cpu, "reference"}}),
 };

@@ -62,7 +62,7 @@ static Status sums_run(const KernelArgs *args, bool mean)
                                                                                                                        divisor);
         return CUDA_LAUNCHED();
     }
-    CUDA_FLOAT(x->type.dtype, T, {
+    CUDA_FLOAT_ANY(x->type.dtype, T, {
         bool     vec = lines.count % Pack<T>::N == 0 && is_aligned16(x->data);
         unsigned threads = row_threads(cuda_div_up(lines.count, vec ? (int64_t)Pack<T>::N : 1));
         sum_rows<T>
@@ -158,7 +158,7 @@ static Status expand_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(sum, {.dtypes = DT_SET_FLOAT, .run = sum_run, .name = "lines"})
-CUDA_KERNELS(mean, {.dtypes = DT_SET_FLOAT, .run = mean_run, .name = "lines"})
-CUDA_KERNELS(max, {.dtypes = DT_SET_FLOAT, .run = max_run, .name = "lines"})
-CUDA_KERNELS(expand, {.dtypes = DT_SET_FLOAT, .run = expand_run, .name = "elements"})
+CUDA_KERNELS(sum, {.dtypes = DT_SET_DECODE, .run = sum_run, .name = "lines"})
+CUDA_KERNELS(mean, {.dtypes = DT_SET_DECODE, .run = mean_run, .name = "lines"})
+CUDA_KERNELS(max, {.dtypes = DT_SET_DECODE, .run = max_run, .name = "lines"})
+CUDA_KERNELS(expand, {.dtypes = DT_SET_DECODE, .run = expand_run, .name = "elements"})

@@ -213,12 +213,12 @@ static const OpSample softmax_bwd_large_samples[] = {
 
 const OpDef op_softmax = {
     SOFTMAX(OP_SOFTMAX, "softmax", "y = e^x / sum of e^x over the last dim", 1, softmax_samples, softmax_large_samples,
-            .infer = softmax_infer, .backward = softmax_backward, .cpu = {{DT_SET_FLOAT, softmax_cpu, "reference"}}),
+            .infer = softmax_infer, .backward = softmax_backward, .cpu = {{DT_SET_DECODE, softmax_cpu, "reference"}}),
 };
 
 const OpDef op_log_softmax = {
     SOFTMAX(OP_LOG_SOFTMAX, "log_softmax", "y = x - ln(sum of e^x over the last dim)", 1, softmax_samples, softmax_large_samples,
-            .infer = softmax_infer, .backward = softmax_backward, .cpu = {{DT_SET_FLOAT, log_softmax_cpu, "reference"}}),
+            .infer = softmax_infer, .backward = softmax_backward, .cpu = {{DT_SET_DECODE, log_softmax_cpu, "reference"}}),
 };
 
 const OpDef op_softmax_bwd = {

@@ -67,6 +67,20 @@ template <bool LOG> static Status softmax_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
+/* Of x in f16, y in f16 or f32. */
+template <bool LOG> static Status softmax_run_half(const KernelArgs *args)
+{
+    const TensorView *x = &args->in[0], *y = &args->out[0];
+    unsigned          rows = (unsigned)type_rows(&x->type);
+    if (y->type.dtype == DT_F16)
+        softmax_rows<__half, __half, false, LOG>
+            <<<rows, ROW_THREADS, 0, cuda_stream(args)>>>((const __half *)x->data, (__half *)y->data, type_cols(&x->type));
+    else
+        softmax_rows<__half, float, false, LOG>
+            <<<rows, ROW_THREADS, 0, cuda_stream(args)>>>((const __half *)x->data, (float *)y->data, type_cols(&x->type));
+    return CUDA_LAUNCHED();
+}
+
 template <bool LOG> static Status softmax_bwd_run(const KernelArgs *args)
 {
     const TensorView *dy = &args->in[0];
@@ -82,7 +96,16 @@ template <bool LOG> static Status softmax_bwd_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(softmax, {.dtypes = DT_SET_FLOAT, .run = softmax_run<false>, .name = "rows"})
-CUDA_KERNELS(log_softmax, {.dtypes = DT_SET_FLOAT, .run = softmax_run<true>, .name = "rows"})
+#define OF_HALF \
+    { \
+        { \
+            .out = 1u << 0, .dtypes = DT_SET(DT_F16) | DT_SET_F32 \
+        } \
+    }
+
+CUDA_KERNELS(softmax, {.dtypes = DT_SET_FLOAT, .run = softmax_run<false>, .name = "rows"},
+             {.dtypes = DT_SET(DT_F16), .run = softmax_run_half<false>, .name = "rows of f16", .except = OF_HALF})
+CUDA_KERNELS(log_softmax, {.dtypes = DT_SET_FLOAT, .run = softmax_run<true>, .name = "rows"},
+             {.dtypes = DT_SET(DT_F16), .run = softmax_run_half<true>, .name = "rows of f16", .except = OF_HALF})
 CUDA_KERNELS(softmax_bwd, {.dtypes = DT_SET_FLOAT, .run = softmax_bwd_run<false>, .name = "rows"})
 CUDA_KERNELS(log_softmax_bwd, {.dtypes = DT_SET_FLOAT, .run = softmax_bwd_run<true>, .name = "rows"})

@@ -43,7 +43,7 @@ static Status put_rows_infer(Node *node)
     y.dim[0] = attrs->batch;
     y.dim[1] = attrs->seq;
     if (node->in[1]) {
-        TRY(infer_like(node, 1, "acc", DT_SET_FLOAT, &y));
+        TRY(infer_like(node, 1, "acc", DT_SET_DECODE, &y));
         y = node->in[1]->type;
     }
     node->out[0]->type = y;
@@ -187,7 +187,7 @@ const OpDef op_put_rows = {
     .infer = put_rows_infer,
     .backward = put_rows_backward,
     .cost = put_rows_cost,
-    .cpu = {{DT_SET_FLOAT, put_rows_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE, put_rows_cpu, "reference"}},
     .samples = put_rows_samples,
     .num_samples = sizeof put_rows_samples / sizeof put_rows_samples[0],
     .large = put_rows_large_samples,

@@ -44,4 +44,4 @@ static Status put_rows_run(const KernelArgs *args)
 }
 
 CUDA_KERNELS(take_rows, {.dtypes = DT_SET_ANY, .run = take_rows_run, .name = "rows"})
-CUDA_KERNELS(put_rows, {.dtypes = DT_SET_FLOAT, .run = put_rows_run, .name = "rows"})
+CUDA_KERNELS(put_rows, {.dtypes = DT_SET_DECODE, .run = put_rows_run, .name = "rows"})
