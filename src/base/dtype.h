@@ -44,8 +44,7 @@ typedef uint32_t DTypeSet; /* bit per DType */
 #define DT_SET(dt) (1u << (dt))
 #define DT_SET_F32 DT_SET(DT_F32)
 #define DT_SET_BF16 DT_SET(DT_BF16)
-#define DT_SET_FLOAT (DT_SET_F32 | DT_SET_BF16)       /* those that training computes in */
-#define DT_SET_DECODE (DT_SET_FLOAT | DT_SET(DT_F16)) /* those that decoding, scoring and evaluating do */
+#define DT_SET_FLOAT (DT_SET_F32 | DT_SET_BF16) /* those that training computes in */
 #define DT_SET_FP8 (DT_SET(DT_E4M3) | DT_SET(DT_E5M2))
 #define DT_SET_ANY ((1u << DT_COUNT) - 1)
 
@@ -94,3 +93,6 @@ int64_t dtype_first_unfit(DType as, const float *values, int64_t numel);
 
 /* Between two of those formats of which one is F32, or within one, element-wise; src and dst do not overlap. */
 void dtype_convert(void *dst, DType dst_dtype, const void *src, DType src_dtype, int64_t count);
+
+/* What decoding, scoring and evaluating compute in. */
+#define DT_SET_DECODE (DT_SET_FLOAT | DT_SET(DT_F16))

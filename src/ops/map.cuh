@@ -1,6 +1,7 @@
 /* Ops that make each element of one tensor from those of one or two others at the same place: 16 bytes a thread and turn. */
 #pragma once
 
+#include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
 enum { MAP_THREADS = 256 };
@@ -22,7 +23,7 @@ template <typename T, typename F> static __global__ void map_packs(const T *a, c
 template <typename F> static __global__ void map_elements(TensorView a, TensorView b, TensorView y, int64_t begin, int64_t count, F f)
 {
     for (int64_t i = begin + (int64_t)blockIdx.x * MAP_THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * MAP_THREADS)
-        elem_set(y.data, y.type.dtype, i, f(elem_get(a.data, a.type.dtype, i), b.data ? elem_get(b.data, b.type.dtype, i) : 0.0f));
+        any_set(y.data, y.type.dtype, i, f(any_get(a.data, a.type.dtype, i), b.data ? any_get(b.data, b.type.dtype, i) : 0.0f));
 }
 
 /* out[0] = f(in[0], in[1]) of each element; without a second input f's second number is 0. F: __device__ float operator()(float, float). */

@@ -1,20 +1,11 @@
 /* Tiles of 64 rows in shared memory and bf16 matrix products on them by mma.sync (compute capability 8.0 and later): a
  * warp has 16 rows of the result. Rows of shared memory are padded by 16 bytes, so that the eight rows of an ldmatrix
- * lie in different banks.
- *
- * In a file that defines MMA_HALF the numbers of 16 bits are f16: moving them is the same, so that `bf16` stands for them too; multiplying
- * and rounding aren't. */
+ * lie in different banks. */
 #pragma once
 
 #include "ops/attention/attention.cuh"
 
 typedef __nv_bfloat16 bf16;
-
-#ifdef MMA_HALF
-static const bool MMA_OF_F16 = true;
-#else
-static const bool MMA_OF_F16 = false;
-#endif
 
 enum { TILE_ROWS = 64, MMA_WARPS = 4, MMA_THREADS = MMA_WARPS * 32 };
 
@@ -52,17 +43,11 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const bf
     ldmatrix_trans_at(r, shared_address(p));
 }
 
-/* c += a b, of f16 or of bf16. */
-template <bool F16 = MMA_OF_F16> static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    if (F16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(MMA_INSTRUCTION
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 static __device__ __forceinline__ void copy_async(void *to, const void *from, bool there)
@@ -80,18 +65,8 @@ template <int N> static __device__ __forceinline__ void copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(N));
 }
 
-/* Numbers that are rounded to the 16 bits of bf16, or of f16 (MMA_HALF). */
-static __device__ __forceinline__ bf16 round_bf16(float x)
-{
-    return MMA_OF_F16 ? __ushort_as_bfloat16(__half_as_ushort(__float2half_rn(x))) : __float2bfloat16_rn(x);
-}
-
 static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
 {
-    if (MMA_OF_F16) {
-        const float both[] = {low, high};
-        return f16_pair(both);
-    }
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<uint32_t *>(&pair);
 }

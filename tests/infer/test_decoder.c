@@ -4,11 +4,14 @@
 
 #include "texts.h"
 
+static const char *dtype_of_models; /* NULL: as the folder has it */
+
 static void open_decoder(InferModel *infer, const char *family, const DecoderOptions *options, Decoder **out)
 {
     char dir[256];
     snprintf(dir, sizeof dir, "tests/fixtures/families/%s", family);
     EXPECT_OK(infer_open(infer, dir, NULL, TEXTS_DEVICE, 2));
+    EXPECT_OK(infer_use_dtype(infer, dtype_of_models));
     infer_want_decoding(infer, options);
     EXPECT_OK(infer_start(infer));
     EXPECT_OK(decoder_create(infer->session, out));
@@ -58,6 +61,13 @@ static void a_text_is_the_same_alone_and_in_company(void)
         expect_same(alone, beside, "the fewest pages");
     }
     free(alone), free(beside);
+}
+
+static void a_text_in_fp16_is_the_same_alone_and_in_company(void)
+{
+    dtype_of_models = "fp16";
+    a_text_is_the_same_alone_and_in_company();
+    dtype_of_models = NULL;
 }
 
 /* Requests come at moments drawn at random, while others decode. */
@@ -229,4 +239,4 @@ static void pages_are_shared_by_what_they_hold(void)
 
 TEST_MAIN(TEST(pages_are_shared_by_what_they_hold), TEST(requests_that_cant_be_decoded_are_refused), TEST(texts_end_as_they_should),
           TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
-          TEST(a_text_is_the_same_whenever_it_comes))
+          TEST(a_text_in_fp16_is_the_same_alone_and_in_company), TEST(a_text_is_the_same_whenever_it_comes))

@@ -2,6 +2,7 @@
 #include "base/nvfp4_tiles.h"
 #include "device/cuda/fp8.cuh"
 #include "device/cuda/gemm.h"
+#include "device/cuda/vec_f16.cuh"
 
 enum { EDGE = 32, THREADS = 256 };
 
@@ -23,7 +24,7 @@ static __device__ __forceinline__ float get(const GemmOperand &x, int64_t row, i
 {
     if (x.dtype == DT_E2M1) return get_fp4(x, row_is_k ? col : row, row_is_k ? row : col);
     int64_t i = index_of(x, row, col);
-    float   value = DT_SET(x.dtype) & DT_SET_FP8 ? fp8_get(x.data, x.dtype, i) : elem_get(x.data, x.dtype, i);
+    float   value = DT_SET(x.dtype) & DT_SET_FP8 ? fp8_get(x.data, x.dtype, i) : any_get(x.data, x.dtype, i);
     if (!gemm_has_block_scales(&x)) return value;
     value *= gemm_block_scale(&x, row_is_k ? col : row, row_is_k ? row : col);
     return x.to_bf16 ? to_float(__float2bfloat16_rn(value)) : value;
@@ -61,9 +62,9 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
         int64_t r = row + y + 8 * i, c = col + x, at = index_of(g.c, r, c);
         if (r >= g.m || c >= g.n) continue;
         float value = factor * sum[i];
-        if (g.epilogue == GEMM_BIAS) value += elem_get(g.bias.data, g.bias.dtype, g.bias.offset + c);
-        if (g.accumulate) value += elem_get(g.c.data, g.c.dtype, at);
-        elem_set(g.c.data, g.c.dtype, at, value);
+        if (g.epilogue == GEMM_BIAS) value += any_get(g.bias.data, g.bias.dtype, g.bias.offset + c);
+        if (g.accumulate) value += any_get(g.c.data, g.c.dtype, at);
+        any_set(g.c.data, g.c.dtype, at, value);
     }
 }
 
@@ -101,7 +102,7 @@ static __global__ void fill_random(void *data, int dtype, int64_t rows, int64_t 
         else if (DT_SET(dtype) & DT_SET_FP8)
             ((uint8_t *)data)[at] = fp8_encode(value, dtype);
         else
-            elem_set(data, dtype, at, value);
+            any_set(data, dtype, at, value);
     }
 }
 

@@ -175,7 +175,7 @@ static inline unsigned cuda_grid(int64_t count, int64_t per_block)
         } \
     } while (0)
 
-/* The same of f16 too (vec.cuh): for what decoding, scoring and evaluating run. */
+/* The same of f16 too (vec_f16.cuh): for what decoding, scoring and evaluating run. */
 #define CUDA_FLOAT_ANY(dtype, T, ...) \
     do { \
         if ((dtype) == DT_F16) { \

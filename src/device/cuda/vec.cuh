@@ -1,10 +1,9 @@
-/* Loads, stores and sums that kernels share. Arithmetic is fp32; T is float, __nv_bfloat16 or, of what decoding runs, __half. */
+/* Loads, stores and sums that kernels share. Arithmetic is fp32; T is float or __nv_bfloat16. */
 #pragma once
 
 #include "device/cuda/kernel.h"
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 static __device__ __forceinline__ float to_float(float x)
 {
@@ -14,10 +13,6 @@ static __device__ __forceinline__ float to_float(__nv_bfloat16 x)
 {
     return __bfloat162float(x);
 }
-static __device__ __forceinline__ float to_float(__half x)
-{
-    return __half2float(x);
-}
 template <typename T> static __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float              from_float<float>(float x)
 {
@@ -26,10 +21,6 @@ template <> __device__ __forceinline__ float              from_float<float>(floa
 template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
 {
     return __float2bfloat16_rn(x);
-}
-template <> __device__ __forceinline__ __half from_float<__half>(float x)
-{
-    return __float2half_rn(x);
 }
 
 /* Elements of 16 bytes: 4 or 8. */
@@ -51,22 +42,13 @@ template <typename T> static __device__ __forceinline__ void load_pack(const T *
     for (int i = 0; i < Pack<T>::N; i++) out[i] = to_float(pack.v[i]);
 }
 
-/* Two elements of bf16, or of f16, as one word. */
+/* Two elements of bf16 as one word. */
 static __device__ __forceinline__ uint32_t bf16_pair(const float *in)
 {
     union {
         __nv_bfloat162 pair;
         uint32_t       word;
     } both = {__floats2bfloat162_rn(in[0], in[1])};
-    return both.word;
-}
-
-static __device__ __forceinline__ uint32_t f16_pair(const float *in)
-{
-    union {
-        __half2  pair;
-        uint32_t word;
-    } both = {__floats2half2_rn(in[0], in[1])};
     return both.word;
 }
 
@@ -81,12 +63,6 @@ template <> __device__ __forceinline__ Pack<__nv_bfloat16> to_pack<__nv_bfloat16
 {
     Pack<__nv_bfloat16> pack;
     pack.words = make_uint4(bf16_pair(in), bf16_pair(in + 2), bf16_pair(in + 4), bf16_pair(in + 6));
-    return pack;
-}
-template <> __device__ __forceinline__ Pack<__half> to_pack<__half>(const float *in)
-{
-    Pack<__half> pack;
-    pack.words = make_uint4(f16_pair(in), f16_pair(in + 2), f16_pair(in + 4), f16_pair(in + 6));
     return pack;
 }
 
@@ -156,16 +132,13 @@ template <typename T> static __device__ __forceinline__ void store_eight(T *p, c
 /* Element i of a tensor whose dtype is known at run time: for small operands and general rows. */
 static __device__ __forceinline__ float elem_get(const void *p, int dtype, int64_t i)
 {
-    if (dtype == DT_BF16) return to_float(((const __nv_bfloat16 *)p)[i]);
-    return dtype == DT_F16 ? to_float(((const __half *)p)[i]) : ((const float *)p)[i];
+    return dtype == DT_BF16 ? to_float(((const __nv_bfloat16 *)p)[i]) : ((const float *)p)[i];
 }
 
 static __device__ __forceinline__ void elem_set(void *p, int dtype, int64_t i, float value)
 {
     if (dtype == DT_BF16)
         ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(value);
-    else if (dtype == DT_F16)
-        ((__half *)p)[i] = __float2half_rn(value);
     else
         ((float *)p)[i] = value;
 }

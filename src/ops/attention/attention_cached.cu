@@ -1,6 +1,7 @@
 /* attention_cached: new keys and values go into their rows' pages, then attention over those. A row whose positions lie outside its pages
  * (the program checks them before it runs) writes nothing there and gives NaN. */
 #include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_pages_f16.cuh"
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 enum { THREADS = 256 };

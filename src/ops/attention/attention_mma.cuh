@@ -22,10 +22,6 @@ Status attention_wide_backward(const AttentionDims *a, cudaStream_t stream);
 Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream);
 Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, bool early, void *workspace, cudaStream_t stream);
 
-/* The same of f16, without caps (attention_pages_f16.cu). */
-Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream);
-Status attention_pages_decode_f16(const AttentionDims *a, const Heads *k, const Heads *v, bool early, void *workspace, cudaStream_t stream);
-
 /* The same by warpgroup products (attention_wgmma.cu): compute capability 9.0, no cache. */
 static inline bool attention_wgmma_serves(const AttentionAttrs *attrs)
 {

@@ -321,7 +321,7 @@ static __global__ void pages_combine(AttentionDims a, Decode d)
         for (int i = 0; i < FOLDS; i++)
             if (any[i]) o = fold_sum(rows[i], o, tiles[i]);
     }
-    ((bf16 *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = round_bf16(o * (1.0f / row.total));
+    ((bf16 *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = __float2bfloat16_rn(o * (1.0f / row.total));
 }
 
 /* ---- launches ---- */
@@ -374,9 +374,7 @@ template <int D, bool CAP> static Status decode(const AttentionDims *a, const De
     return cuda_launch_early(d->early, pages_combine, dim3((unsigned)a->num_heads, (unsigned)a->batch), D, 0, stream, *a, *d);
 }
 
-/* Those that attention_mma_serves says; of f16 without caps, which attention_cached.cu leaves to other kernels. */
-static const bool CAPS = !MMA_OF_F16;
-
+/* Those that attention_mma_serves says. */
 #define WITH_DIM(call) \
     bool cap = a->softcap > 0; \
     switch (a->dim + cap) { \
@@ -387,17 +385,17 @@ static const bool CAPS = !MMA_OF_F16;
     case 64: \
         return call<64, false>(a, d, stream); \
     case 64 + 1: \
-        return call<64, CAPS>(a, d, stream); \
+        return call<64, PAGES_CAPS>(a, d, stream); \
     case 96: \
         return call<96, false>(a, d, stream); \
     case 128: \
         return call<128, false>(a, d, stream); \
     case 128 + 1: \
-        return call<128, CAPS>(a, d, stream); \
+        return call<128, PAGES_CAPS>(a, d, stream); \
     case 256: \
         return call<256, false>(a, d, stream); \
     case 256 + 1: \
-        return call<256, CAPS>(a, d, stream); \
+        return call<256, PAGES_CAPS>(a, d, stream); \
     default: \
         FAIL(ERR_INTERNAL, "no matrix kernel over pages for head_dim %d%s", a->dim, cap ? " with a cap" : ""); \
     }

@@ -1,6 +1,7 @@
 /* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix kernels don't take.
  * Blocks of keys (or queries) lie in shared memory; a warp takes ROWS queries (or keys); a lane is a key while scores
  * are made and head dims lane, lane + 32, ... while sums are. Blocks outside a query's document aren't visited. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/attention/attention.cuh"
 
 #include "ir/op.h"

@@ -1,4 +1,5 @@
 /* qkv_norm_rope on CUDA: reads and writes each element once. A group of lanes a head (qkv.cuh). */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/attention/qkv.cuh"
 #include "ops/attrs.h"
 
@@ -79,7 +80,7 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
         bool    norm = wq.data && head < turned, inside = position >= 0 && position < d.table_len;
         float   sum = 0, rstd = 1;
         for (int64_t i = lane; norm && i < d.head_dim; i += 32) {
-            float v = elem_get(x.data, x.type.dtype, at + i);
+            float v = any_get(x.data, x.type.dtype, at + i);
             sum += v * v;
         }
         if (norm) {
@@ -88,14 +89,14 @@ static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorV
         if (rstd_out && lane == 0 && head < turned) rstd_out[row * turned + head] = rstd;
         TensorView w = head < d.num_q ? wq : wk;
         for (int64_t i = lane; y.data && i < half; i += 32) {
-            float a = elem_get(x.data, x.type.dtype, at + i), b = elem_get(x.data, x.type.dtype, at + half + i);
+            float a = any_get(x.data, x.type.dtype, at + i), b = any_get(x.data, x.type.dtype, at + half + i);
             if (norm) {
-                a = (elem_get(w.data, w.type.dtype, i) + d.offset) * (a * rstd);
-                b = (elem_get(w.data, w.type.dtype, half + i) + d.offset) * (b * rstd);
+                a = (any_get(w.data, w.type.dtype, i) + d.offset) * (a * rstd);
+                b = (any_get(w.data, w.type.dtype, half + i) + d.offset) * (b * rstd);
             }
             float c = inside ? table[position * d.head_dim + i] : NAN, s = inside ? table[position * d.head_dim + half + i] : NAN;
-            elem_set(y.data, y.type.dtype, at + i, head < turned ? a * c - b * s : a);
-            elem_set(y.data, y.type.dtype, at + half + i, head < turned ? b * c + a * s : b);
+            any_set(y.data, y.type.dtype, at + i, head < turned ? a * c - b * s : a);
+            any_set(y.data, y.type.dtype, at + half + i, head < turned ? b * c + a * s : b);
         }
     }
 }

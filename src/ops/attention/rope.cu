@@ -1,4 +1,5 @@
 /* rope on CUDA: a thread a pair. The unfused form: training and generation use qkv_norm_rope. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
 
@@ -9,17 +10,16 @@ static __global__ void rope_pairs(TensorView x, const float *table, const int32_
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < pairs; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t head = 2 * i / head_dim, k = i - head * (head_dim / 2), row = head / heads, at = head * head_dim + k;
         if (k >= half) { /* what follows the turned pairs passes, two elements a thread */
-            for (int64_t from = at + k; from < at + k + 2; from++)
-                elem_set(y.data, y.type.dtype, from, elem_get(x.data, x.type.dtype, from));
+            for (int64_t from = at + k; from < at + k + 2; from++) any_set(y.data, y.type.dtype, from, any_get(x.data, x.type.dtype, from));
             continue;
         }
         if (interleaved) at += k;
         int32_t position = positions[row];
         bool    inside = position >= 0 && position < len;
         float   c = inside ? table[position * turned + k] : NAN, s = inside ? sign * table[position * turned + half + k] : NAN;
-        float   first = elem_get(x.data, x.type.dtype, at), second = elem_get(x.data, x.type.dtype, at + apart);
-        elem_set(y.data, y.type.dtype, at, first * c - second * s);
-        elem_set(y.data, y.type.dtype, at + apart, second * c + first * s);
+        float   first = any_get(x.data, x.type.dtype, at), second = any_get(x.data, x.type.dtype, at + apart);
+        any_set(y.data, y.type.dtype, at, first * c - second * s);
+        any_set(y.data, y.type.dtype, at + apart, second * c + first * s);
     }
 }
 

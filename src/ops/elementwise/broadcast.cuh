@@ -26,14 +26,14 @@ template <typename F> static __global__ void spread_rows(Spread s, F f)
 #pragma unroll
         for (int k = 0; k < BROADCAST_MAX_IN; k++) {
             offset[k] = broadcast_offset(&s.plan, k, row);
-            one[k] = s.in[k].data ? elem_get(s.in[k].data, s.in[k].type.dtype, offset[k]) : 0.0f;
+            one[k] = s.in[k].data ? any_get(s.in[k].data, s.in[k].type.dtype, offset[k]) : 0.0f;
         }
         for (int64_t c = begin + threadIdx.x; c < end; c += blockDim.x) {
             float v[BROADCAST_MAX_IN];
 #pragma unroll
             for (int k = 0; k < BROADCAST_MAX_IN; k++)
-                v[k] = s.plan.step[k][last] ? elem_get(s.in[k].data, s.in[k].type.dtype, offset[k] + c) : one[k];
-            elem_set(s.y.data, s.y.type.dtype, row * s.cols + c, f(v[0], v[1], v[2]));
+                v[k] = s.plan.step[k][last] ? any_get(s.in[k].data, s.in[k].type.dtype, offset[k] + c) : one[k];
+            any_set(s.y.data, s.y.type.dtype, row * s.cols + c, f(v[0], v[1], v[2]));
         }
     }
 }

@@ -1,5 +1,5 @@
 /* cast on CUDA, 8 elements a thread and turn: 16 bytes of bf16, 32 of fp32. f16, for which weights are cast once, goes one by one. */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/vec_f16.cuh"
 
 enum { THREADS = 256, N = 8 };
 
@@ -15,7 +15,7 @@ template <typename X, typename Y> static __global__ void cast_packs(const X *x, 
 static __global__ void cast_elements(TensorView x, TensorView y, int64_t begin, int64_t count)
 {
     for (int64_t i = begin + (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS)
-        elem_set(y.data, y.type.dtype, i, elem_get(x.data, x.type.dtype, i));
+        any_set(y.data, y.type.dtype, i, any_get(x.data, x.type.dtype, i));
 }
 
 /* Packs want 16-byte alignment: a part of a weight may begin elsewhere. */

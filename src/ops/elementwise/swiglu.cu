@@ -1,5 +1,6 @@
 /* swiglu on CUDA: h = silu(gate) up, or gelu(gate) up, 16 bytes a thread and turn. Gate and up beside each other in a packed row, or apart.
  * With codes of h under one scale a block takes a tile of 128 rows and 64 columns of it, a thread 4 rows of 8 columns. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/elementwise/gelu.h"
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
@@ -83,8 +84,8 @@ static __global__ void swiglu_elements(TensorView gate, TensorView up, int64_t u
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / cols, c = i - row * cols;
-        float   g = elem_get(gate.data, gate.type.dtype, row * stride + c), u = elem_get(up.data, up.type.dtype, row * stride + up_at + c);
-        elem_set(h.data, h.type.dtype, i, g / (1.0f + expf(-(GELU ? gelu_argument(g) : g))) * u);
+        float   g = any_get(gate.data, gate.type.dtype, row * stride + c), u = any_get(up.data, up.type.dtype, row * stride + up_at + c);
+        any_set(h.data, h.type.dtype, i, g / (1.0f + expf(-(GELU ? gelu_argument(g) : g))) * u);
     }
 }
 

@@ -1,4 +1,5 @@
 /* cross_entropy: losses, lse and hits of rows of logits. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/loss/cross_entropy.cuh"
 
 static Status cross_entropy_run(const KernelArgs *args)

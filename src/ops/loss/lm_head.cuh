@@ -3,6 +3,7 @@
  * of the chunks' dw where that is wanted in fp32. */
 #pragma once
 
+#include "device/cuda/vec_f16.cuh"
 #include "ops/loss/cross_entropy.cuh"
 #include "ops/loss/lm_head_chunks.h"
 #include "ops/map.cuh"

@@ -1,6 +1,7 @@
 /* layer_norm on CUDA: a block a row, which stays in registers; mean, then the sum of squares around it. layer_norm_bwd: a block takes
  * a chunk of rows one by one; each thread keeps its columns' part of dw and db in registers; partial sums of chunks are added in
  * order. Sums in fp32, fixed order. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/norms/layer_norm.h"
 #include "ops/rows.cuh"
 
@@ -17,7 +18,7 @@ template <typename T> static __device__ __forceinline__ void load_weights(const 
 
 static __device__ __forceinline__ float weight_at(const TensorView &w, int64_t c, float offset)
 {
-    return (w.data ? elem_get(w.data, w.type.dtype, c) : 1.0f) + offset;
+    return (w.data ? any_get(w.data, w.type.dtype, c) : 1.0f) + offset;
 }
 
 /* Column of this thread's pack p. */
@@ -74,19 +75,19 @@ static __global__ void layer_norm_elements(TensorView x, TensorView w, TensorVie
     __shared__ float scratch[32];
     int64_t          at = (int64_t)blockIdx.x * cols;
     float            sum = 0;
-    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) sum += elem_get(x.data, x.type.dtype, at + c);
+    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) sum += any_get(x.data, x.type.dtype, at + c);
     float mean = block_sum(sum, scratch) / (float)cols;
     sum = 0;
     for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-        float v = elem_get(x.data, x.type.dtype, at + c) - mean;
+        float v = any_get(x.data, x.type.dtype, at + c) - mean;
         sum += v * v;
     }
     float rstd = rsqrtf(block_sum(sum, scratch) / (float)cols + eps);
     if (mean_out && threadIdx.x == 0) mean_out[blockIdx.x] = mean;
     if (rstd_out && threadIdx.x == 0) rstd_out[blockIdx.x] = rstd;
     for (int64_t c = threadIdx.x; y.data && c < cols; c += blockDim.x) {
-        float v = elem_get(x.data, x.type.dtype, at + c) - mean, bias = b.data ? elem_get(b.data, b.type.dtype, c) : 0;
-        elem_set(y.data, y.type.dtype, at + c, weight_at(w, c, offset) * (v * rstd) + bias);
+        float v = any_get(x.data, x.type.dtype, at + c) - mean, bias = b.data ? any_get(b.data, b.type.dtype, c) : 0;
+        any_set(y.data, y.type.dtype, at + c, weight_at(w, c, offset) * (v * rstd) + bias);
     }
 }
 

@@ -1,6 +1,7 @@
 /* The row pass of rms_norm and add_rms_norm on CUDA: a block a row, two reads of it (the second from cache). */
 #pragma once
 
+#include "device/cuda/vec_f16.cuh"
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
@@ -68,20 +69,20 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
         for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
             float v;
             if (pass && s.data) {
-                v = elem_get(s.data, sum_dtype, at + c); /* this thread's own */
+                v = any_get(s.data, sum_dtype, at + c); /* this thread's own */
             } else {
-                v = elem_get(a.data, a.type.dtype, at + c);
+                v = any_get(a.data, a.type.dtype, at + c);
                 if (b.data) {
-                    v += elem_get(b.data, b.type.dtype, at + c);
+                    v += any_get(b.data, b.type.dtype, at + c);
                     if (sum_dtype == DT_BF16) v = to_float(__float2bfloat16_rn(v));
                     if (sum_dtype == DT_F16) v = to_float(__float2half_rn(v));
                 }
             }
             if (pass) {
-                elem_set(y.data, y.type.dtype, at + c, (elem_get(w.data, w.type.dtype, c) + offset) * (v * rstd));
+                any_set(y.data, y.type.dtype, at + c, (any_get(w.data, w.type.dtype, c) + offset) * (v * rstd));
                 continue;
             }
-            if (s.data) elem_set(s.data, sum_dtype, at + c, v);
+            if (s.data) any_set(s.data, sum_dtype, at + c, v);
             sum += v * v;
         }
         if (pass) return;

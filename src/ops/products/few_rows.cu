@@ -6,7 +6,9 @@
  * them in flight, and operands are taken from there a step ahead of the chain: it waits for nothing but itself. */
 #include "ops/products/few_rows.h"
 
+#include "device/cuda/vec_f16.cuh"
 #include "ops/mma.cuh"
+#include "ops/mma_f16.cuh"
 
 enum {
     CHUNK = 128,
@@ -19,6 +21,15 @@ enum {
     MOST_COLS = 1024,
     ZEROS = 64
 };
+
+/* c += a b */
+template <bool F16> static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if (F16)
+        mma_f16(c, a, b0, b1);
+    else
+        mma(c, a, b0, b1);
+}
 
 struct RowsJob {
     const bf16 *x, *w; /* of f16 too */
@@ -66,7 +77,7 @@ template <int TILES> struct Operands {
 #pragma unroll
         for (int half = 0; half < STEP / 16; half++)
 #pragma unroll
-            for (int t = 0; t < TILES; t++) mma<F16>(c[t], x[half][t], w[2 * half], w[2 * half + 1]);
+            for (int t = 0; t < TILES; t++) multiply<F16>(c[t], x[half][t], w[2 * half], w[2 * half + 1]);
     }
 };
 
@@ -75,9 +86,9 @@ static __device__ __forceinline__ void put(const RowsJob &job, int row, int col,
     if (row >= job.m || col >= job.n) return;
     int64_t at = job.c.offset + row * job.c_stride + col;
     value *= job.alpha;
-    if (job.accumulate) value += elem_get(job.c.data, job.c.dtype, at);
-    if (job.has_bias) value += elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col);
-    elem_set(job.c.data, job.c.dtype, at, value);
+    if (job.accumulate) value += any_get(job.c.data, job.c.dtype, at);
+    if (job.has_bias) value += any_get(job.bias.data, job.bias.dtype, job.bias.offset + col);
+    any_set(job.c.data, job.c.dtype, at, value);
 }
 
 template <int TILES, int WARPS, int STAGES, bool F16> static __global__ void __launch_bounds__(WARPS * 32) few_rows(RowsJob job)

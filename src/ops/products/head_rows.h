@@ -10,7 +10,7 @@ typedef struct HeadRowsAttrs {
     int64_t round;
 } HeadRowsAttrs;
 
-#define HEAD_DTYPES (DT_SET_DECODE | DT_SET(DT_I8))
+#define HEAD_DTYPES (DT_SET_FLOAT | DT_SET(DT_F16) | DT_SET(DT_I8))
 
 /* A matrix whose format x is rounded to: matrix units multiply such numbers. */
 static inline bool head_by_halves(DType w)

@@ -3,6 +3,7 @@
  *
  * mma: a warp has 8 columns of a member of 16 rows of y. It makes the product of all 16 for each adapter that one of them has, and keeps of
  * each the rows that have it: mostly neighbours have few. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/products/lora_rows.cuh"
 
 #include "ops/mma.cuh"
@@ -42,8 +43,8 @@ struct Rows {
     {
         int64_t i = token * y_stride + col[m] + at;
         float   value = scales[m * count + a] * sum;
-        value += elem_get(y, y_dtype, i);
-        elem_set(y, y_dtype, i, value);
+        value += any_get(y, y_dtype, i);
+        any_set(y, y_dtype, i, value);
     }
 };
 
@@ -155,7 +156,7 @@ static __global__ void __launch_bounds__(THREADS) lora_rows_plain(const __grid_c
         if (!rank) continue;
         int64_t h = rows.h_at(token, m, a), b = rows.b_at(m, a, at);
         float   sum = 0;
-        for (int k = 0; k < rank; k++) sum += elem_get(rows.h, rows.h_dtype, h + k) * elem_get(rows.b, rows.b_dtype, b + k);
+        for (int k = 0; k < rank; k++) sum += any_get(rows.h, rows.h_dtype, h + k) * any_get(rows.b, rows.b_dtype, b + k);
         rows.add(token, m, a, at, sum);
     }
 }

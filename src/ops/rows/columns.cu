@@ -1,4 +1,5 @@
 /* columns and columns_bwd on CUDA: a thread makes 16 bytes of the result, or one element where rows don't divide so. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
 
@@ -30,8 +31,8 @@ static __global__ void columns_elements(TensorView source, TensorView result, Co
 {
     for (int64_t i = (int64_t)blockIdx.x * COLUMNS_THREADS + threadIdx.x; i < m.rows * m.count; i += (int64_t)gridDim.x * COLUMNS_THREADS) {
         int64_t row = i / m.count, c = m.first + (i - row * m.count), from = c - m.shift, to = row * m.cols + c;
-        float   v = from >= 0 && from < m.source_cols ? elem_get(source.data, source.type.dtype, row * m.source_cols + from) : 0.0f;
-        elem_set(result.data, result.type.dtype, to, m.add ? elem_get(result.data, result.type.dtype, to) + v : v);
+        float   v = from >= 0 && from < m.source_cols ? any_get(source.data, source.type.dtype, row * m.source_cols + from) : 0.0f;
+        any_set(result.data, result.type.dtype, to, m.add ? any_get(result.data, result.type.dtype, to) + v : v);
     }
 }
 

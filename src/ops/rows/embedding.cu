@@ -1,5 +1,6 @@
 /* embedding on CUDA: a block a token copies its row, 16 bytes a thread where rows are whole packs. A token outside the table
  * gives NaN. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
 static __global__ void embedding_words(const int32_t *tokens, const uint4 *w, uint4 *x, int64_t words, int64_t vocab)
@@ -15,7 +16,7 @@ static __global__ void embedding_elements(const int32_t *tokens, TensorView w, T
     int32_t token = tokens[blockIdx.x];
     bool    inside = token >= 0 && token < vocab;
     for (int64_t c = threadIdx.x; c < cols; c += blockDim.x)
-        elem_set(x.data, x.type.dtype, blockIdx.x * cols + c, inside ? elem_get(w.data, w.type.dtype, token * cols + c) : NAN);
+        any_set(x.data, x.type.dtype, blockIdx.x * cols + c, inside ? any_get(w.data, w.type.dtype, token * cols + c) : NAN);
 }
 
 static Status embedding_run(const KernelArgs *args)

@@ -1,4 +1,5 @@
 /* gather_row on CUDA: a block a batch row. An index outside the row gives NaN. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
 static __global__ void gather_row_elements(TensorView x, const int32_t *index, TensorView y, int64_t len, int64_t cols)
@@ -6,8 +7,8 @@ static __global__ void gather_row_elements(TensorView x, const int32_t *index, T
     int32_t i = index[blockIdx.x];
     bool    inside = i >= 0 && i < len;
     for (int64_t c = threadIdx.x; c < cols; c += blockDim.x)
-        elem_set(y.data, y.type.dtype, blockIdx.x * cols + c,
-                 inside ? elem_get(x.data, x.type.dtype, (blockIdx.x * len + i) * cols + c) : NAN);
+        any_set(y.data, y.type.dtype, blockIdx.x * cols + c,
+                inside ? any_get(x.data, x.type.dtype, (blockIdx.x * len + i) * cols + c) : NAN);
 }
 
 static Status gather_row_run(const KernelArgs *args)

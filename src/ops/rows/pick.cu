@@ -1,5 +1,5 @@
 /* pick, pick_bwd and label_mask on CUDA: a thread an element of the result. */
-#include "device/cuda/vec.cuh"
+#include "device/cuda/vec_f16.cuh"
 
 #include "ops/rows/reduce.h"
 
@@ -10,7 +10,7 @@ static __global__ void pick_rows(TensorView x, const int32_t *ids, float *y, int
     for (int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x; row < rows; row += (int64_t)gridDim.x * THREADS) {
         int32_t id = ids[row];
         bool    known = id >= 0 && id < cols;
-        y[row] = known ? elem_get(x.data, x.type.dtype, row * cols + id) : id == IGNORE_INDEX ? 0.0f : NAN;
+        y[row] = known ? any_get(x.data, x.type.dtype, row * cols + id) : id == IGNORE_INDEX ? 0.0f : NAN;
     }
 }
 
@@ -19,7 +19,7 @@ static __global__ void pick_bwd_elements(TensorView dy, const int32_t *ids, Tens
     int64_t all = lines.count * lines.inner;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
         int64_t at = i / all * lines.inner + i % lines.inner, place = i % all / lines.inner;
-        elem_set(dx.data, dx.type.dtype, i, ids[at] == place ? elem_get(dy.data, dy.type.dtype, at) : 0.0f);
+        any_set(dx.data, dx.type.dtype, i, ids[at] == place ? any_get(dy.data, dy.type.dtype, at) : 0.0f);
     }
 }
 

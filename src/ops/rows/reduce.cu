@@ -1,5 +1,6 @@
 /* sum, mean, max and expand on CUDA. The last dim: a block a row. Another one: a block for 32 neighbouring lines, whose warps share
  * the count of numbers; both in an order that depends on shapes alone. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
 #include "ops/rows/reduce.h"
@@ -24,7 +25,7 @@ template <typename T> static __global__ void sum_rows(const T *x, TensorView y, 
         }
         for (int64_t c = packs * N + threadIdx.x; c < cols; c += blockDim.x) sum += to_float(from[c]);
         sum = block_sum(sum, scratch);
-        if (threadIdx.x == 0) elem_set(y.data, y.type.dtype, row, sum / divisor);
+        if (threadIdx.x == 0) any_set(y.data, y.type.dtype, row, sum / divisor);
     }
 }
 
@@ -36,12 +37,12 @@ static __global__ void sum_lines(TensorView x, TensorView y, Lines lines, float 
         int64_t outer = item / groups, j = item % groups * 32 + threadIdx.x;
         float   sum = 0;
         for (int64_t i = threadIdx.y; i < lines.count && j < lines.inner; i += WARPS)
-            sum += elem_get(x.data, x.type.dtype, (outer * lines.count + i) * lines.inner + j);
+            sum += any_get(x.data, x.type.dtype, (outer * lines.count + i) * lines.inner + j);
         sums[threadIdx.y][threadIdx.x] = sum;
         __syncthreads();
         if (threadIdx.y == 0 && j < lines.inner) {
             for (int w = 1; w < WARPS; w++) sum += sums[w][threadIdx.x];
-            elem_set(y.data, y.type.dtype, outer * lines.inner + j, sum / divisor);
+            any_set(y.data, y.type.dtype, outer * lines.inner + j, sum / divisor);
         }
         __syncthreads();
     }
@@ -101,7 +102,7 @@ struct Most {
 
 static __device__ void most_store(TensorView y, TensorView ids, int64_t at, Most most)
 {
-    if (y.data) elem_set(y.data, y.type.dtype, at, most.value);
+    if (y.data) any_set(y.data, y.type.dtype, at, most.value);
     if (ids.data) ((int32_t *)ids.data)[at] = most.place;
 }
 
@@ -115,7 +116,7 @@ static __global__ void max_lines(TensorView x, TensorView y, TensorView ids, Lin
         int64_t outer = item / groups, j = item % groups * across + lane;
         Most    most = {0, -1};
         for (int64_t i = part; i < lines.count && j < lines.inner; i += parts)
-            most.take(elem_get(x.data, x.type.dtype, (outer * lines.count + i) * lines.inner + j), (int32_t)i);
+            most.take(any_get(x.data, x.type.dtype, (outer * lines.count + i) * lines.inner + j), (int32_t)i);
         found[threadIdx.x] = most;
         __syncthreads();
         for (int half = parts / 2; half; half /= 2) {
@@ -147,7 +148,7 @@ static __global__ void expand_elements(TensorView x, TensorView y, Lines lines, 
 {
     int64_t all = lines.count * lines.inner;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x)
-        elem_set(y.data, y.type.dtype, i, elem_get(x.data, x.type.dtype, i / all * lines.inner + i % lines.inner));
+        any_set(y.data, y.type.dtype, i, any_get(x.data, x.type.dtype, i / all * lines.inner + i % lines.inner));
 }
 
 static Status expand_run(const KernelArgs *args)

@@ -1,4 +1,5 @@
 /* softmax, log_softmax and their gradients on CUDA: a block a row. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/loss/cross_entropy.cuh"
 
 /* The piece of N elements from c on. */

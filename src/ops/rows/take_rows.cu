@@ -1,4 +1,5 @@
 /* take_rows and put_rows on CUDA: rows lie in one piece, which is copied; what is added to, or of another dtype, element by element. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
 
@@ -13,7 +14,7 @@ static int64_t row_numel(const TensorType *type)
 static __global__ void put_rows_add(TensorView x, TensorView y, int64_t first, int64_t count)
 {
     for (int64_t i = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * ROWS_THREADS)
-        elem_set(y.data, y.type.dtype, first + i, elem_get(y.data, y.type.dtype, first + i) + elem_get(x.data, x.type.dtype, i));
+        any_set(y.data, y.type.dtype, first + i, any_get(y.data, y.type.dtype, first + i) + any_get(x.data, x.type.dtype, i));
 }
 
 static Status copy_elements(const KernelArgs *args, void *to, const void *from, DType dtype, int64_t count)

@@ -1,0 +1,46 @@
+/* vec.cuh for f16 too: of what decoding, scoring and evaluating run. */
+#pragma once
+
+#include "device/cuda/vec.cuh"
+
+#include <cuda_fp16.h>
+
+static __device__ __forceinline__ float to_float(__half x)
+{
+    return __half2float(x);
+}
+template <> __device__ __forceinline__ __half from_float<__half>(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* Two elements as one word. */
+static __device__ __forceinline__ uint32_t f16_pair(const float *in)
+{
+    union {
+        __half2  pair;
+        uint32_t word;
+    } both = {__floats2half2_rn(in[0], in[1])};
+    return both.word;
+}
+
+template <> __device__ __forceinline__ Pack<__half> to_pack<__half>(const float *in)
+{
+    Pack<__half> pack;
+    pack.words = make_uint4(f16_pair(in), f16_pair(in + 2), f16_pair(in + 4), f16_pair(in + 6));
+    return pack;
+}
+
+/* As elem_get and elem_set. */
+static __device__ __forceinline__ float any_get(const void *p, int dtype, int64_t i)
+{
+    return dtype == DT_F16 ? to_float(((const __half *)p)[i]) : elem_get(p, dtype, i);
+}
+
+static __device__ __forceinline__ void any_set(void *p, int dtype, int64_t i, float value)
+{
+    if (dtype == DT_F16)
+        ((__half *)p)[i] = __float2half_rn(value);
+    else
+        elem_set(p, dtype, i, value);
+}
