@@ -20,8 +20,9 @@ static const double MOST_APART = 5e-3, MARGIN = 1e-2;
 /* fp16 has 3 bits more than bf16: its errors are an eighth. */
 static const double OF_BF16 = 0.25;
 
-static const char *const families[] = {"gemma2", "gemma3",     "gpt2",       "llama", "llama3",       "llama_linear", "mistral",      "olmo2",     "phi3",
-                                       "phi3_long", "phi3_short", "qwen2", "qwen2_window", "qwen3",        "qwen3_untied", "qwen3_yarn", "smollm3"};
+static const char *const families[] = {"gemma2",       "gemma3", "gpt2",         "llama",      "llama3",     "llama_linear",
+                                       "mistral",      "olmo2",  "phi3",         "phi3_long",  "phi3_short", "qwen2",
+                                       "qwen2_window", "qwen3",  "qwen3_untied", "qwen3_yarn", "smollm3"};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 typedef struct Text {
@@ -91,8 +92,8 @@ static void compare(const char *family, int i, const Text *half, const Text *ful
     for (int t = 0; t < TOKENS; t++) {
         if (half->ids[t] != full->ids[t]) {
             if (!((double)full->margins[t] <= MARGIN))
-                test_fail(__FILE__, __LINE__, "%s: token %d of text %d is %d, in fp32 %d, which is %.3g likelier than the next", family, t, i,
-                          half->ids[t], full->ids[t], (double)full->margins[t]);
+                test_fail(__FILE__, __LINE__, "%s: token %d of text %d is %d, in fp32 %d, which is %.3g likelier than the next", family, t,
+                          i, half->ids[t], full->ids[t], (double)full->margins[t]);
             return;
         }
         apart_add(apart, (double)half->logprobs[t] - (double)full->logprobs[t]);
@@ -268,7 +269,8 @@ static void fp16_is_no_further_from_exact_than_that_of_transformers(void)
         open_model(&infer, copy.dir, NULL);
         EXPECT_INT(infer.options.model_dtype, DT_F16);
         for (int64_t i = 0; i < ids->numel; i++)
-            strbuf_printf(&text, "%s%d%s", i % tokens ? ", " : "{\"ids\": [", ((const int32_t *)ids->data)[i], (i + 1) % tokens ? "" : "]}\n");
+            strbuf_printf(&text, "%s%d%s", i % tokens ? ", " : "{\"ids\": [", ((const int32_t *)ids->data)[i],
+                          (i + 1) % tokens ? "" : "]}\n");
         EXPECT_OK(scores_read(&infer, "rows", (Str){text.data, text.len}, 0, &scores));
         EXPECT_OK(scores_run(&infer, &scores));
         for (int64_t i = 0; i < count; i++) ours[i] = scores.logprobs[i / (tokens - 1) * tokens + 1 + i % (tokens - 1)];

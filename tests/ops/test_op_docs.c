@@ -62,15 +62,16 @@ static void write_facts(StrBuf *out, const OpDef *op)
 static StrBuf generate(void)
 {
     StrBuf out = {0};
-    strbuf_puts(&out,
-                "# Ops\n\n<!-- Written by build/tests/test_op_docs --update from the descriptors in src/ops; "
-                "edit those. -->\n\n"
-                "N: all leading dims, B: batch, T: sequence, C: hidden, V: vocabulary, H: query heads, G: "
-                "key/value heads, D: head\n"
-                "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, each tensor "
-                "its own; arithmetic is\n"
-                "fp32. `acc`: what the result is added to, in its dtype. Attributes are given with type and default; `dw_dtype` is the\n"
-                "dtype of a parameter's gradient where there is no `acc`.\n");
+    strbuf_puts(
+        &out,
+        "# Ops\n\n<!-- Written by build/tests/test_op_docs --update from the descriptors in src/ops; "
+        "edit those. -->\n\n"
+        "N: all leading dims, B: batch, T: sequence, C: hidden, V: vocabulary, H: query heads, G: "
+        "key/value heads, D: head\n"
+        "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, of what decoding runs f16 too, each tensor "
+        "its own; arithmetic is\n"
+        "fp32. `acc`: what the result is added to, in its dtype. Attributes are given with type and default; `dw_dtype` is the\n"
+        "dtype of a parameter's gradient where there is no `acc`.\n");
     for (int id = 0; id < OP_COUNT; id++) {
         const OpDef *op = op_table[id];
         strbuf_printf(&out, "\n## %s\n\n    %s\n\n%s\n", op->name, op_signatures[id], op->synopsis);
