@@ -19,13 +19,18 @@ static int64_t steps_apart(const Trainer *t, int64_t per_epoch)
     return apart > 0 ? apart : 1;
 }
 
+/* Nothing else says when to save. */
+static bool asks_for_time(const Trainer *t)
+{
+    return !t->config->origin[KEY_run_save_steps] && t->save_every == 0 && t->config->save_minutes > 0;
+}
+
 void trainer_settle_saves(Trainer *t)
 {
     const Config *c = t->config;
     t->save_every = c->save_steps > 0 ? c->save_steps : c->saves_per_epoch > 0 ? steps_apart(t, c->saves_per_epoch) : 0;
     t->eval_every = c->eval_steps > 0 ? c->eval_steps : c->evals_per_epoch > 0 ? steps_apart(t, c->evals_per_epoch) : 0;
-    t->save_seconds = c->save_steps < 0 && t->save_every == 0 ? 60 * c->save_minutes : 0;
-    if (c->save_total_limit == 0) t->save_seconds = 0; /* all of them would stay */
+    t->save_seconds = asks_for_time(t) && c->save_total_limit > 0 ? 60 * c->save_minutes : 0; /* else all of them would stay */
 }
 
 static void tell_apart(const char *key, int64_t per_epoch, const char *what, int64_t steps)
@@ -36,10 +41,10 @@ static void tell_apart(const char *key, int64_t per_epoch, const char *what, int
 void trainer_tell_saves(const Trainer *t)
 {
     const Config *c = t->config;
-    if (c->save_steps <= 0 && c->saves_per_epoch > 0) tell_apart("saves_per_epoch", c->saves_per_epoch, "a checkpoint", t->save_every);
-    if (t->data.eval && c->eval_steps <= 0 && c->evals_per_epoch > 0)
+    if (c->save_steps == 0 && c->saves_per_epoch > 0) tell_apart("saves_per_epoch", c->saves_per_epoch, "a checkpoint", t->save_every);
+    if (t->data.eval && c->eval_steps == 0 && c->evals_per_epoch > 0)
         tell_apart("evals_per_epoch", c->evals_per_epoch, "an evaluation", t->eval_every);
-    if (c->save_steps < 0 && t->save_every == 0 && c->save_minutes > 0 && c->save_total_limit == 0)
+    if (asks_for_time(t) && c->save_total_limit == 0)
         log_info("no checkpoint is kept before the end: save_total_limit: 0 would keep one of every %g minutes; set save_steps",
                  c->save_minutes);
 }
@@ -176,4 +181,3 @@ const char *trainer_same_command(const Trainer *t)
 {
     return train_goes_on(t->config) ? "the same command" : "the same command with resume_from_checkpoint: auto";
 }
-

@@ -295,20 +295,15 @@ static void tell_eval(Trainer *t, const EvalMetrics *eval)
     progress_eval(eval, &t->trend);
 }
 
-/* What an evaluation is to the run: it may be the best, or the last that its patience allows. */
+/* Whether it is the best so far, and is to be kept. */
 static void judge_eval(Trainer *t, EvalMetrics *eval)
 {
-    const Config *c = t->config;
-    BestEval      before = t->state.best;
-    eval->is_best = best_take(c, eval->step, eval->loss, &t->state);
-    if (eval->is_best && best_is_kept(c)) {
+    BestEval before = t->state.best;
+    eval->is_best = best_take(t->config, eval->step, eval->loss, &t->state);
+    if (eval->is_best && best_is_kept(t->config)) {
         t->has_new_best = true;
         t->best_before = before;
     }
-    if (best_ends(c, &t->state) && eval->step < t->schedule.total && trainer_leads(t))
-        log_info("%lld %s in a row weren't better than step %lld's: the run ends at step %lld of %lld (early_stopping_patience)",
-                 (long long)t->state.evals_since, t->state.evals_since == 1 ? "evaluation" : "evaluations", (long long)t->state.best.step,
-                 (long long)eval->step, (long long)t->schedule.total);
 }
 
 static Status run_eval(Trainer *t)
@@ -444,6 +439,18 @@ static Status between_steps(Trainer *t)
     return t->signal ? interrupted(t) : OK;
 }
 
+/* Whether no step comes any more; it is said why, where it isn't the last one. */
+static bool is_over(const Trainer *t)
+{
+    if (t->state.step >= t->schedule.total) return true;
+    if (!best_ends(t->config, &t->state)) return false;
+    if (trainer_leads(t))
+        log_info(
+            "early_stopping_patience: the last %lld evaluations weren't better than that of step %lld; the run ends at step %lld of %lld",
+            (long long)t->state.evals_since, (long long)t->state.best.step, (long long)t->state.step, (long long)t->schedule.total);
+    return true;
+}
+
 Status train_loop(Trainer *t)
 {
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
@@ -457,7 +464,7 @@ Status train_loop(Trainer *t)
         TRY(agree_on_signal(t));
         if (t->num_queued == 0) {
             TRY(between_steps(t));
-            if (t->state.step >= t->schedule.total || best_ends(t->config, &t->state)) break;
+            if (is_over(t)) break;
         }
         trainer_beat(t, "training");
         if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));

@@ -73,7 +73,7 @@ static void all_problems_are_told_at_once(void)
 {
     EXPECT_FAILS(parse("modell: x\nmax_steps: many\nlora_rank: 0\ndevice: cpuu\nlora: maybe\nseed: [1]\nseed: 2\n"
                        "sequence_len: 1e3\nlearning_rate: fast\ndatasets:\n  - pth: x\n  - []\n? [1]\n: 2\nmax_shard_size: 3 XB\n"
-                       "lora_target_modules: [a, [b]]\nload_in_8bit: true\nadamw_epsilon: 0\nwarmup_ratio: 1.5\nsave_steps: -2\n"
+                       "lora_target_modules: [a, [b]]\nload_in_8bit: true\nadamw_epsilon: 0\nwarmup_ratio: 1.5\nsave_steps: -1\n"
                        "eval_steps: 99999999999999999999\nadamw_beta2: 1e999\nmodel: {}\n",
                        "stepps=3", "max_steps"),
                  ERR_INVALID, "problems:\nrun.yaml:1:1: unknown key modell; did you mean model?\n");
@@ -95,7 +95,7 @@ static void all_problems_are_told_at_once(void)
         "load_in_8bit: of 8 bits there is qlora: fp8",
         "adamw_epsilon: 0 is out of range, expected above 0\n",
         "warmup_ratio: 1.5 is out of range, expected 0 to 1\n",
-        "save_steps: -2 is out of range, expected at least -1\n",
+        "save_steps: -1 is out of range, expected at least 0\n",
         "eval_steps: expected an integer, found \"99999999999999999999\"\n",
         "adamw_beta2: expected a number, found \"1e999\"\n",
         "model: expected a text, found a mapping\n",
@@ -449,7 +449,7 @@ static void strategies_are_read(void)
     EXPECT_INT(config.evals_per_epoch, 1);
     EXPECT_INT(config.early_stopping_patience, 3);
     EXPECT_INT(config.metric_for_best_model, OPT_BEST_EVAL_LOSS);
-    EXPECT_INT(config.save_steps, -1);
+    EXPECT(!config.origin[KEY_run_save_steps]);
     EXPECT_OK(parse("save_strategy: best\nevaluation_strategy: steps\n", NULL, NULL));
     EXPECT(config.save_best && config.saves_per_epoch == 0);
     EXPECT_OK(parse("save_strategy: \"no\"\n", NULL, NULL));
