@@ -19,10 +19,12 @@ static int64_t steps_apart(const Trainer *t, int64_t per_epoch)
     return apart > 0 ? apart : 1;
 }
 
-/* Nothing else says when to save. */
+/* Nothing else says when to save. save_steps: 0 asks for none, unless save_minutes is given beside it. */
 static bool asks_for_time(const Trainer *t)
 {
-    return !t->config->origin[KEY_run_save_steps] && t->save_every == 0 && t->config->save_minutes > 0;
+    const Config *c = t->config;
+    bool          is_refused = c->origin[KEY_run_save_steps] && !c->origin[KEY_run_save_minutes];
+    return t->save_every == 0 && c->save_minutes > 0 && !is_refused;
 }
 
 void trainer_settle_saves(Trainer *t)

@@ -212,8 +212,10 @@ check "so is the state" cmp "$dir/timed/checkpoint-60/optimizer.safetensors" "$d
 check "and the log" cmp <(without_times "$dir/timed/metrics.jsonl") <(without_times "$dir/plain/metrics.jsonl")
 go timed2 save_minutes=0.00001 gpus=2 gradient_accumulation_steps=1 device=cpu
 check "ranks save by rank 0's clock: $(tail -1 "$dir/err")" [ "$status" = 0 -a "$(grep -cE '  checkpoint-[0-9]+  ' "$dir/err")" -ge 10 ]
-go untimed save_minutes=0.00001 save_steps=0
-check "save_steps: 0 saves at the end" [ "$(grep -c '  checkpoint-' "$dir/err")" = 0 ]
+go untimed save_minutes=0
+check "save_minutes: 0 saves at the end" [ "$(grep -c '  checkpoint-' "$dir/err")" = 0 ]
+go minutes save_minutes=0.00001 save_steps=0
+check "save_steps: 0 with save_minutes saves by time" [ "$(grep -cE '  checkpoint-[0-9]+  ' "$dir/err")" -ge 10 ]
 go unlimited save_total_limit=0
 check "where all would stay none is kept, and it is said" grep -q "no checkpoint is kept before the end: save_total_limit: 0" "$dir/err"
 mkdir "$dir/disk"
