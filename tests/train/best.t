@@ -157,14 +157,17 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
     FAIL_UNDER=$dir/killed FAIL_COUNT=$dir/count LD_PRELOAD=$dir/fail_io.so go killed "${keys[@]}"
     read -r calls _ < "$dir/count"
     same "with calls counted"
+    killed=0
     for i in $(seq "$kills"); do # at calls on its files all over the run, and again at one of the next start
         rm -rf "$dir/killed"
         for at in $((calls * i / (kills + 1) + 1)) $((RANDOM % calls + 1)); do
             { FAIL_UNDER=$dir/killed FAIL_AT=$at FAIL_AS=kill LD_PRELOAD=$dir/fail_io.so go killed "${keys[@]}"; } 2> /dev/null
+            [ "$status" != 137 ] || killed=$((killed + 1))
         done
         go killed "${keys[@]}"
         same "killed at call $((calls * i / (kills + 1) + 1)) of $calls, then $at"
     done
+    check "it was killed, $killed times" [ "$killed" -ge "$kills" ]
 else
     skip "no compiler for fail_io.c: $(head -1 "$dir/err")"
 fi
