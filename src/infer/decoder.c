@@ -15,7 +15,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Tokens that one run reads of a prompt. On the CPU more aren't read faster, and take memory. */
+enum { LEAST_CHUNK = 32, MOST_CHUNK_CPU = 512, MOST_CHUNK_GPU = 2048 };
 enum { MOST_SIZES = 16, RUNS = 2, PER_SPARE = 4 };
+enum { LEAST_BETWEEN = 512 }; /* tokens of prompts that are read between two decoding runs, where as many wait: this, or a chunk */
+
+/* Programs of one entry that differ in size, the smallest first. */
+typedef struct Sizes {
+    const Program *program[MOST_SIZES];
+    int64_t        size[MOST_SIZES]; /* rows, or tokens of a row */
+    int            count;
+} Sizes;
 
 /* A request, with copies of what it points to. */
 typedef struct Job {
@@ -48,8 +58,8 @@ typedef struct Run {
 struct Decoder {
     Session       *session;
     const Plan    *plan;
-    const Program *prefill, *decode[MOST_SIZES]; /* decode: by rows, the fewest first */
-    int            num_sizes;
+    Sizes          prefill, decode;
+    const Program *ran;                                                                /* by the last step; NULL: nothing */
     int64_t        slots, row_pages, num_pages, page_len, context, chunk, head, vocab; /* head: columns of the logits */
     int            biases;
     bool           penalties, is_late;
@@ -62,48 +72,76 @@ struct Decoder {
     uint64_t       handles;
     Run            runs[RUNS];
     int64_t        num_runs, num_told;
+    int64_t        num_read; /* tokens of prompts, padding included, since the last decoding run */
     Feeds          feeds;
     int64_t        step[STEP_COUNT];
 };
 
 /* ---- opening ---- */
 
-void decoder_want(CompileOptions *options, const DecoderOptions *want, int64_t choices)
+/* 32, 64, 96, 128, 192, 256, 384, ...: at most a third of a long run is padding. */
+static int64_t next_chunk(int64_t size)
 {
-    enum { MOST_CHUNK = 512 };
+    if (size < 2 * LEAST_CHUNK) return 2 * size;
+    return (size & (size - 1)) == 0 ? size / 2 * 3 : size / 3 * 4;
+}
+
+void decoder_want(CompileOptions *options, const Device *device, const DecoderOptions *want, int64_t choices)
+{
+    int64_t most = strcmp(device->api->name, "cpu") == 0 ? MOST_CHUNK_CPU : MOST_CHUNK_GPU;
     int64_t chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
     options->cache_len = want->context;
     options->cache_pages = want->pages;
     options->sampling = (SamplingOptions){choices, want->best, want->penalties, want->biases};
-    compile_add(options, &entry_prefill, 1, chunk < MOST_CHUNK ? chunk : MOST_CHUNK);
+    if (chunk > most) chunk = most;
+    for (int64_t size = LEAST_CHUNK; size < chunk; size = next_chunk(size)) compile_add(options, &entry_prefill, 1, size);
+    compile_add(options, &entry_prefill, 1, chunk);
     for (int64_t rows = 1; rows < want->rows; rows *= 2) compile_add(options, &entry_decode, rows, 1);
     compile_add(options, &entry_decode, want->rows, 1);
 }
 
+static Status find_sizes(const Plan *plan, const Entry *entry, Sizes *out)
+{
+    for (int i = 0; i < plan->num_programs; i++) {
+        const ProgramSpec *spec = &plan->programs[i].spec;
+        if (spec->entry != entry) continue;
+        FAIL_IF(out->count == MOST_SIZES, ERR_INTERNAL, "more than %d programs %s", MOST_SIZES, entry->name);
+        int64_t size = entry->one_token ? spec->seq : spec->batch;
+        int     at = out->count++;
+        for (; at > 0 && out->size[at - 1] > size; at--) {
+            out->size[at] = out->size[at - 1];
+            out->program[at] = out->program[at - 1];
+        }
+        out->size[at] = size;
+        out->program[at] = &plan->programs[i];
+    }
+    FAIL_IF(!out->count, ERR_INTERNAL, "decoder: the session has no program %s", entry->name);
+    return OK;
+}
+
+/* The smallest that holds so many; where none does, the largest. */
+static int size_for(const Sizes *sizes, int64_t count)
+{
+    int at = 0;
+    while (at < sizes->count - 1 && sizes->size[at] < count) at++;
+    return at;
+}
+
 static Status find_programs(Decoder *d)
 {
-    d->prefill = plan_program(d->plan, &entry_prefill);
-    for (int i = 0; i < d->plan->num_programs; i++) {
-        const Program *program = &d->plan->programs[i];
-        if (program->spec.entry != &entry_decode) continue;
-        FAIL_IF(d->num_sizes == MOST_SIZES, ERR_INTERNAL, "more than %d programs decode", MOST_SIZES);
-        int at = d->num_sizes++;
-        for (; at > 0 && d->decode[at - 1]->spec.batch > program->spec.batch; at--) d->decode[at] = d->decode[at - 1];
-        d->decode[at] = program;
-    }
-    FAIL_IF(!d->prefill || !d->num_sizes, ERR_INTERNAL, "decoder: the session has no prefill and decode programs");
-    return OK;
+    TRY(find_sizes(d->plan, &entry_prefill, &d->prefill));
+    return find_sizes(d->plan, &entry_decode, &d->decode);
 }
 
 /* What the programs were compiled for, of their inputs' types. */
 static void read_shapes(Decoder *d)
 {
-    const Graph *graph = d->decode[d->num_sizes - 1]->graph;
+    const Graph *graph = d->decode.program[d->decode.count - 1]->graph;
     const Value *bias_ids = graph_find(graph, "bias_ids");
     d->slots = plan_find(d->plan, DECODE_NEXT)->type.dim[0];
     d->row_pages = graph_find(graph, "pages")->type.dim[1];
     d->context = d->plan->cache_len;
-    d->chunk = d->prefill->spec.seq;
+    d->chunk = d->prefill.size[d->prefill.count - 1];
     d->head = type_cols(&graph_output(graph, "logits")->type);
     d->told_cols = plan_find(d->plan, DECODE_TOLD)->type.dim[2];
     d->biases = bias_ids ? (int)bias_ids->type.dim[1] : 0;
@@ -332,6 +370,11 @@ int64_t decoder_num_preempted(const Decoder *d)
     return d->num_preempted;
 }
 
+const Program *decoder_ran(const Decoder *d)
+{
+    return d->ran;
+}
+
 bool decoder_is_busy(const Decoder *d)
 {
     return d->num_waiting || d->num_placed || d->num_told < d->num_runs;
@@ -477,6 +520,7 @@ static void feed_place(Decoder *d, int64_t b, int64_t place, int64_t start)
 static Status launch(Decoder *d, const Program *program, Run *run)
 {
     d->step[STEP_RUN] = run->number;
+    d->ran = program;
     TRY(session_feed(d->session, program, &d->feeds));
     TRY(session_run(d->session, program));
     return session_mark_run(d->session, run->number);
@@ -506,11 +550,13 @@ static Status run_prefill(Decoder *d, int64_t index)
     Place     *place = &d->places[index];
     const Job *job = place->job;
     int64_t    len = place->to_prefill, start = place->prefilled, count = min_of(d->chunk, len - start);
+    int        size = size_for(&d->prefill, count);
+    int64_t    cells = d->prefill.size[size];
     Run       *run = next_run(d);
     feed_place(d, 0, index, start);
-    memset(d->feeds.tokens, 0, (size_t)d->chunk * sizeof *d->feeds.tokens);
+    memset(d->feeds.tokens, 0, (size_t)cells * sizeof *d->feeds.tokens);
     memcpy(d->feeds.tokens, job->ids + start, (size_t)count * sizeof *job->ids);
-    for (int64_t t = 0; t < d->chunk; t++) d->feeds.positions[t] = (int32_t)min_of(start + t, d->context - 1);
+    for (int64_t t = 0; t < cells; t++) d->feeds.positions[t] = (int32_t)min_of(start + t, d->context - 1);
     d->feeds.row[0] = (int32_t)count - 1;
     feed_choice(d, 0, job, len);
     place->prefilled = start + count;
@@ -520,7 +566,8 @@ static Status run_prefill(Decoder *d, int64_t index)
     run->num_rows = is_last;
     run->place[0] = (int)index;
     run->handle[0] = job->handle;
-    TRY(launch(d, d->prefill, run));
+    d->num_read += cells;
+    TRY(launch(d, d->prefill.program[size], run));
     name_pages(d, place, place->prefilled);
     return OK;
 }
@@ -529,8 +576,7 @@ static Status run_prefill(Decoder *d, int64_t index)
 static Status run_decode(Decoder *d, int64_t count)
 {
     Run *run = next_run(d);
-    int  size = 0;
-    while (d->decode[size]->spec.batch < count) size++;
+    int  size = size_for(&d->decode, count);
     for (int64_t i = 0; i < d->slots; i++) {
         Place *place = &d->places[i];
         if (!can_decode(place)) continue;
@@ -544,8 +590,9 @@ static Status run_decode(Decoder *d, int64_t count)
         run->place[b] = (int)i;
         run->handle[b] = place->job->handle;
     }
-    for (int64_t b = run->num_rows; b < d->decode[size]->spec.batch; b++) feed_idle(d, b);
-    return launch(d, d->decode[size], run);
+    for (int64_t b = run->num_rows; b < d->decode.size[size]; b++) feed_idle(d, b);
+    d->num_read = 0;
+    return launch(d, d->decode.program[size], run);
 }
 
 /* ---- what runs told ---- */
@@ -648,18 +695,28 @@ static int64_t find_prompt(const Decoder *d)
     return found;
 }
 
+static int64_t num_ready(const Decoder *d)
+{
+    int64_t ready = 0;
+    for (int64_t i = 0; i < d->slots; i++) ready += can_decode(&d->places[i]);
+    return ready;
+}
+
+/* Prompts are read first, since each adds a row to the steps behind it; but rows that decode never wait for more than some tokens of them.
+ */
 static Status run_next(Decoder *d)
 {
-    int64_t ready = 0, prompt = find_prompt(d);
-    if (prompt >= 0) return run_prefill(d, prompt);
+    int64_t prompt = find_prompt(d), most = d->chunk > LEAST_BETWEEN ? d->chunk : LEAST_BETWEEN;
+    if (prompt >= 0 && (d->num_read < most || !num_ready(d))) return run_prefill(d, prompt);
     TRY(grow(d));
-    for (int64_t i = 0; i < d->slots; i++) ready += can_decode(&d->places[i]);
+    int64_t ready = num_ready(d);
     return ready ? run_decode(d, ready) : OK;
 }
 
 Status decoder_step(Decoder *d)
 {
     int64_t num_runs = d->num_runs;
+    d->ran = NULL;
     admit(d);
     TRY(run_next(d));
     return tell_runs(d, d->num_runs - (d->num_runs > num_runs && d->is_late));

@@ -60,8 +60,8 @@ typedef struct DecoderOptions {
     int     biases;    /* most biases of a request */
 } DecoderOptions;
 
-/* Asks for the programs that a decoder needs. choices: ids below it are chosen; 0: all that the head has. */
-void decoder_want(CompileOptions *options, const DecoderOptions *want, int64_t choices);
+/* Asks for the programs that a decoder needs on this device. choices: ids below it are chosen; 0: all that the head has. */
+void decoder_want(CompileOptions *options, const Device *device, const DecoderOptions *want, int64_t choices);
 
 typedef struct Decoder Decoder;
 
@@ -77,6 +77,7 @@ void             decoder_cancel(Decoder *decoder, uint64_t handle); /* unknown o
 
 /* One run: a chunk of a prompt, or one more token of every row. Tokens of the run before it are told. */
 NODISCARD Status decoder_step(Decoder *decoder);
+const Program   *decoder_ran(const Decoder *decoder);           /* which program the last step ran; NULL: none */
 bool             decoder_is_busy(const Decoder *decoder);       /* something is queued, runs or waits to be told */
 int64_t          decoder_num_waiting(const Decoder *decoder);   /* queued, without a place */
 int64_t          decoder_num_preempted(const Decoder *decoder); /* how often a request was preempted, since it was created */

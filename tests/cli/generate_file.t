@@ -41,6 +41,12 @@ def bad(out, where):
     assert rows[2]["error"].startswith(where + ":2") and rows[5]["error"].startswith(where + ":4") and rows[5]["id"] == 9
     assert "id" not in rows[2]
 
+def few(whole, out, long):
+    """Row `long` is whole, the others are cut after three tokens."""
+    for row, cut in zip(read(whole), read(out), strict=True):
+        most = 12 if row["index"] == int(long) else 3
+        assert cut["ids"] == row["ids"][:most] and cut["stop_reason"] == (row["stop_reason"] if len(row["ids"]) < most else "length")
+
 def without(out, id):
     assert not any(int(id) in row["ids"] for row in read(out))
 
@@ -220,6 +226,12 @@ refused "weights of its own" 2 "adapter s: " '"modules_to_save" isn'"'"'t suppor
 cp "$whole" "$dir/foreign.jsonl"
 refused "a file of someone else" 2 "foreign.jsonl is there already" "choose another --out" -- generate "$model" "${flags[@]}" --out "$dir/foreign.jsonl"
 refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$model" "${flags[@]}" --out "$dir"
+
+# --- rows that say how many tokens they get: the beginning of the same texts
+sed 's/^{/{"max_tokens": 3, /; 5s/: 3,/: 12,/' "$dir/prompts.jsonl" > "$dir/few.jsonl"
+run generate "$model" "${flags[@]}" --prompts "$dir/few.jsonl" --max-tokens 1 --out "$dir/few.out"
+check "$(tail -1 "$dir/err")" [ "$status" = 0 ]
+look "max_tokens of a row" few "$whole" "$dir/few.out" 4
 
 # --- bad lines
 printf '%s\n' '{"prompt": "It"}' '{"promt": "is"}' '{"prompt": "is"}' "{\"id\": 9, \"prompt\": \"$(seq -s' ' 300)\"}" > "$dir/bad.jsonl"

@@ -165,6 +165,48 @@ static void requests_that_cant_be_decoded_are_refused(void)
     close_decoder(&infer, decoder);
 }
 
+/* While a long prompt is read, a text goes on: it never waits for more than 512 tokens of the prompt. */
+static void a_long_prompt_keeps_nobody_waiting(void)
+{
+    NEED_DEVICE();
+    enum { LONG = 1100, CHUNK = 32, MOST_READ = 512 };
+    InferModel     infer;
+    Decoder       *decoder;
+    Text           text, other, alone;
+    static int32_t prompt[LONG];
+    int64_t        read = 0, most = 0, before;
+    for (int i = 0; i < LONG; i++) prompt[i] = (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 9).v[0] % 60);
+    DecoderOptions options = {.rows = 2, .context = LONG + 32, .prompt = CHUNK};
+    open_decoder(&infer, "qwen3", &options, &decoder);
+    DecodeRequest request = make_request(&text, 4, infer.model->vocab_size), large = make_request(&alone, 8, infer.model->vocab_size);
+    large.prompt = prompt;
+    large.prompt_len = LONG;
+    large.max_tokens = 5;
+    EXPECT_OK(decoder_submit(decoder, &large, NULL));
+    run_all(decoder);
+    close_decoder(&infer, decoder);
+    open_decoder(&infer, "qwen3", &options, &decoder); /* without the pages of the one alone */
+    request.max_tokens = 30;
+    EXPECT_OK(decoder_submit(decoder, &request, NULL));
+    while (text.count < 2) EXPECT_OK(decoder_step(decoder));
+    other = (Text){0};
+    large.context = &other;
+    before = text.count;
+    EXPECT_OK(decoder_submit(decoder, &large, NULL));
+    while (other.count == 0) {
+        EXPECT_OK(decoder_step(decoder));
+        bool is_prompt = decoder_ran(decoder)->spec.entry == &entry_prefill;
+        read = is_prompt ? read + CHUNK : 0;
+        if (read > most) most = read;
+    }
+    EXPECT_INT(most, MOST_READ);
+    EXPECT(text.count - before >= LONG / MOST_READ);
+    run_all(decoder);
+    EXPECT(text.count == 30 && other.count == 5);
+    EXPECT(!memcmp(other.ids, alone.ids, 5 * sizeof *alone.ids) && !memcmp(other.logprobs, alone.logprobs, 5 * sizeof *alone.logprobs));
+    close_decoder(&infer, decoder);
+}
+
 static void texts_end_as_they_should(void)
 {
     NEED_DEVICE();
@@ -228,5 +270,5 @@ static void pages_are_shared_by_what_they_hold(void)
 }
 
 TEST_MAIN(TEST(pages_are_shared_by_what_they_hold), TEST(requests_that_cant_be_decoded_are_refused), TEST(texts_end_as_they_should),
-          TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
+          TEST(a_long_prompt_keeps_nobody_waiting), TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
           TEST(a_text_is_the_same_whenever_it_comes))
