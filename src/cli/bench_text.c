@@ -12,7 +12,7 @@
 
 typedef struct TextArgs {
     const char *rows, *device, *dtype, *quantization, *kv;
-    int64_t     prompt, tokens, threads, adapters;
+    int64_t     prompt, tokens, context, threads, adapters;
     bool        samples, prefill, ops, json;
 } TextArgs;
 
@@ -119,6 +119,7 @@ Status cli_bench_text(CliArgs *args)
         {"--adapters", FLAG_INT, &a.adapters, "N", "LoRA adapters of rank 16 on all linear layers, which texts have in turn (0)"},
         {"--prompt", FLAG_INT, &a.prompt, "N", "tokens of each prompt (512)"},
         {"--tokens", FLAG_INT, &a.tokens, "N", "tokens of each text that are timed (128)"},
+        {"--context", FLAG_INT, &a.context, "N", "tokens that each text has room for; 0: as many as it has (0)"},
         {"--prefill", FLAG_SWITCH, &a.prefill, NULL, "how fast prompts are read, beside the model's forward pass of as many tokens"},
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
         {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
@@ -139,6 +140,7 @@ Status cli_bench_text(CliArgs *args)
     TRY(cli_check_threads(a.threads));
     FAIL_IF(a.prompt < 1 || a.tokens < 1, ERR_INVALID, "--prompt %lld, --tokens %lld: expected at least 1", (long long)a.prompt,
             (long long)a.tokens);
+    FAIL_IF(a.context < 0, ERR_INVALID, "--context %lld: expected 0 or more", (long long)a.context);
     FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16",
             a.dtype);
     FAIL_IF(a.adapters < 0 || a.adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "--adapters %lld: expected 0 to %d", (long long)a.adapters,
@@ -154,6 +156,7 @@ Status cli_bench_text(CliArgs *args)
                                 .kv = a.kv,
                                 .prompt = a.prompt,
                                 .tokens = a.prefill ? 0 : a.tokens,
+                                .context = a.context,
                                 .samples = a.samples,
                                 .prefill = a.prefill};
     Arena            arena = {0};

@@ -52,9 +52,11 @@ static Status open_bench(TextBench *b)
     options.train_base = false;
     if (o->format) TRY(peft_parse_base_format(o->format, &options.weight_format));
     if (o->kv) TRY(compile_parse_cache(o->kv, &options.fp8_cache));
-    FAIL_IF(o->prompt + o->tokens > b->model->max_positions, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
-            (long long)(o->prompt + o->tokens), (long long)b->model->max_positions);
-    decoder_want(&options, b->device, &(DecoderOptions){.rows = o->rows, .context = o->prompt + o->tokens + 1, .prompt = o->prompt}, 0);
+    int64_t need = o->prompt + o->tokens, most = b->model->max_positions;
+    FAIL_IF(need > most || o->context > most, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
+            (long long)(need > most ? need : o->context), (long long)most);
+    decoder_want(&options, b->device,
+                 &(DecoderOptions){.rows = o->rows, .context = o->context > need ? o->context : need + 1, .prompt = o->prompt}, 0);
     if (o->prefill) compile_add(&options, &entry_eval, 1, o->prompt);
     TRY(setup_session(&b->arena, b->model, &options, b->device, &b->plan, &b->session));
     TRY(setup_refuse_inputs(b->model, b->plan));

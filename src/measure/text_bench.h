@@ -13,6 +13,7 @@ typedef struct TextBenchOptions {
     const char *format;               /* that the matrices of blocks are kept in (passes/quantise.h); NULL: dtype */
     const char *kv;                   /* as compile_parse_cache takes it; NULL: auto */
     int64_t     rows, prompt, tokens; /* of each text: tokens of the prompt, tokens that are timed behind it */
+    int64_t     context;              /* tokens that a text has room for; 0: as many as it has */
     bool        samples;              /* drawn with temperature, top-k and top-p; else the likeliest token */
     bool        prefill;              /* prompts alone are read, `tokens` is 0; beside them the model's forward pass of as many tokens */
 } TextBenchOptions;

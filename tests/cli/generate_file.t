@@ -233,6 +233,15 @@ run generate "$model" "${flags[@]}" --prompts "$dir/few.jsonl" --max-tokens 1 --
 check "$(tail -1 "$dir/err")" [ "$status" = 0 ]
 look "max_tokens of a row" few "$whole" "$dir/few.out" 4
 
+# --- a folder without a tokenizer takes ids
+mkdir "$dir/bare"
+cp "$model/config.json" "$model"/model*.safetensors "$dir/bare"
+printf '%s\n' '{"ids": [1, 2, 3]}' '{"ids": [4], "max_tokens": 2}' > "$dir/ids.jsonl"
+run generate "$dir/bare" --prompts "$dir/ids.jsonl" --max-tokens 3 --ignore-eos --out "$dir/bare.out"
+check "without a tokenizer: $(tail -1 "$dir/err")" [ "$status" = 0 -a "$(grep -c '"text":null' "$dir/bare.out")" = 2 ]
+run generate "$dir/bare" --prompts "$dir/ids.jsonl" --max-tokens 3 --ignore-eos --out "$dir/bare.out"
+check "it is complete" grep -qF "is complete already" "$dir/err"
+
 # --- bad lines
 printf '%s\n' '{"prompt": "It"}' '{"promt": "is"}' '{"prompt": "is"}' "{\"id\": 9, \"prompt\": \"$(seq -s' ' 300)\"}" > "$dir/bad.jsonl"
 refused "a bad line" 2 "bad.jsonl:2: the row has none of prompt, messages and ids; expected {\"prompt\": TEXT}" -- generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad.out"
