@@ -233,6 +233,22 @@ run generate "$model" "${flags[@]}" --prompts "$dir/few.jsonl" --max-tokens 1 --
 check "$(tail -1 "$dir/err")" [ "$status" = 0 ]
 look "max_tokens of a row" few "$whole" "$dir/few.out" 4
 
+# --- memory doesn't grow with the number of prompts, but by what the file itself takes
+peak() { # N prompts; KiB of memory at most
+    seq 0 $(($1 - 1)) | awk '{ print "{\"ids\": [" $1 % 50 + 1 ", 7], \"max_tokens\": " 1 + $1 % 5 "}" }' > "$dir/many.jsonl"
+    "$SUROGATE" generate "$model" --prompts "$dir/many.jsonl" --ignore-eos --device cpu --out "$dir/many$1.out" > /dev/null 2>&1 &
+    local pid=$! most=0 now
+    while now=$(awk '/VmHWM/ { print $2 }' /proc/$pid/status 2> /dev/null) && [ -n "$now" ]; do
+        most=$now
+        sleep 0.02
+    done
+    wait $pid
+    echo "$most"
+}
+few=$(peak 1000) many=$(peak 10000)
+check "all of 10,000 prompts" [ "$(wc -l < "$dir/many10000.out")" = 10000 ]
+check "10,000 prompts take $many KiB, 1,000 take $few" [ "$few" -gt 0 -a "$many" -lt $((few + 2048)) ]
+
 # --- a folder without a tokenizer takes ids
 mkdir "$dir/bare"
 cp "$model/config.json" "$model"/model*.safetensors "$dir/bare"
