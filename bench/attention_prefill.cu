@@ -23,10 +23,10 @@ static const struct {
     const char *name;
     int         heads, kv_heads, dim, window, start, len;
 } cases[] = {
-    {"0.6B", 16, 8, 128, 0, 0, 64},         {"0.6B", 16, 8, 128, 0, 0, 256},     {"0.6B", 16, 8, 128, 0, 0, 512},
-    {"0.6B", 16, 8, 128, 0, 0, 1024},       {"0.6B", 16, 8, 128, 0, 0, 2048},    {"0.6B", 16, 8, 128, 0, 2048, 2048},
-    {"0.6B", 16, 8, 128, 0, 6144, 2048},    {"0.6B", 16, 8, 128, 0, 6144, 512},  {"0.6B", 16, 8, 128, 0, 6150, 130},
-    {"8B", 32, 8, 128, 0, 2048, 2048},      {"1B, D 64", 32, 8, 64, 0, 2048, 2048}, {"window", 32, 8, 128, 1000, 3001, 2000},
+    {"0.6B", 16, 8, 128, 0, 0, 64},          {"0.6B", 16, 8, 128, 0, 0, 256},        {"0.6B", 16, 8, 128, 0, 0, 512},
+    {"0.6B", 16, 8, 128, 0, 0, 1024},        {"0.6B", 16, 8, 128, 0, 0, 2048},       {"0.6B", 16, 8, 128, 0, 2048, 2048},
+    {"0.6B", 16, 8, 128, 0, 6144, 2048},     {"0.6B", 16, 8, 128, 0, 6144, 512},     {"0.6B", 16, 8, 128, 0, 6150, 130},
+    {"8B", 32, 8, 128, 0, 2048, 2048},       {"1B, D 64", 32, 8, 64, 0, 2048, 2048}, {"window", 32, 8, 128, 1000, 3001, 2000},
     {"1B, D 64", 32, 8, 64, 300, 1000, 777},
 };
 
@@ -110,12 +110,14 @@ int main(int argc, char **argv)
         TensorType type = {};
         type.dtype = DT_BF16, type.ndim = 4, type.dim[0] = 1, type.dim[1] = c.len;
         AttentionDims a = attention_dims(&attrs, &type);
-        bf16 *k = take<bf16>(cells), *v = take<bf16>(cells), *x = take<bf16>((size_t)total * cols), *o = take<bf16>(outs), *o2 = take<bf16>(outs);
+        bf16         *k = take<bf16>(cells), *v = take<bf16>(cells), *x = take<bf16>((size_t)total * cols), *o = take<bf16>(outs),
+             *o2 = take<bf16>(outs);
         std::vector<int32_t> pages(row_pages);
         for (int i = 0; i < row_pages; i++) pages[i] = num_pages - 1 - 2 * i; /* each its own, and unused ones between: they hold NaN */
         fill<<<1024, FILL_THREADS>>>(x, (int64_t)total * cols, 1);
         for (int i = 0; i < row_pages; i++) { /* cells behind the last token hold NaN too */
-            int64_t at = (int64_t)pages[i] * PAGE_LEN * c.kv_heads * c.dim, n = min(PAGE_LEN, total - i * PAGE_LEN) * (int64_t)c.kv_heads * c.dim;
+            int64_t at = (int64_t)pages[i] * PAGE_LEN * c.kv_heads * c.dim,
+                    n = min(PAGE_LEN, total - i * PAGE_LEN) * (int64_t)c.kv_heads * c.dim;
             fill<<<64, FILL_THREADS>>>(k + at, n, 2 + i);
             fill<<<64, FILL_THREADS>>>(v + at, n, 7777 + i);
         }
@@ -125,13 +127,14 @@ int main(int argc, char **argv)
         a.q.data = x, a.q.batch_stride = 0, a.q.token_stride = cols;
         a.k.data = k, a.k.token_stride = c.kv_heads * c.dim, a.v = a.k, a.v.data = v;
         a.o.data = o, a.o.token_stride = c.heads * c.dim;
-        a.pages.starts = starts, a.pages.table = table, a.pages.row_pages = row_pages, a.pages.page_len = PAGE_LEN, a.pages.num_pages = num_pages;
+        a.pages.starts = starts, a.pages.table = table, a.pages.row_pages = row_pages, a.pages.page_len = PAGE_LEN,
+        a.pages.num_pages = num_pages;
         double slow = time_of(attention_pages_prefill, &a, stream);
         a.o.data = o2;
         double fast = time_of(attention_pages_wgmma_prefill, &a, stream);
         bool   same = bits(o, outs * 2) == bits(o2, outs * 2);
-        printf("%-10s start %5d len %5d window %5d  mma %8.1f us %6.1f TFLOP/s  wgmma %8.1f us %6.1f TFLOP/s  %s", c.name, c.start, c.len, c.window,
-               1e6 * slow, flops / slow * 1e-12, 1e6 * fast, flops / fast * 1e-12, same ? "same bits" : "OTHER BITS");
+        printf("%-10s start %5d len %5d window %5d  mma %8.1f us %6.1f TFLOP/s  wgmma %8.1f us %6.1f TFLOP/s  %s", c.name, c.start, c.len,
+               c.window, 1e6 * slow, flops / slow * 1e-12, 1e6 * fast, flops / fast * 1e-12, same ? "same bits" : "OTHER BITS");
         if (!c.start) {
             a.pages.starts = NULL;
             a.k.data = x + c.heads * c.dim, a.v.data = x + (c.heads + c.kv_heads) * c.dim, a.k.token_stride = a.v.token_stride = cols;

@@ -72,7 +72,8 @@ struct Decoder {
     uint64_t       handles;
     Run            runs[RUNS];
     int64_t        num_runs, num_told;
-    int64_t        num_read; /* tokens of prompts, padding included, since the last decoding run */
+    int64_t        num_read;  /* tokens of prompts, padding included, since the last decoding run */
+    int64_t        most_read; /* of them, where rows could decode */
     Feeds          feeds;
     int64_t        step[STEP_COUNT];
 };
@@ -146,6 +147,7 @@ static void read_shapes(Decoder *d)
     d->told_cols = plan_find(d->plan, DECODE_TOLD)->type.dim[2];
     d->biases = bias_ids ? (int)bias_ids->type.dim[1] : 0;
     d->penalties = plan_find(d->plan, DECODE_SEEN) != NULL;
+    d->most_read = d->chunk > LEAST_BETWEEN ? d->chunk : LEAST_BETWEEN;
 }
 
 static void *zeros(int64_t count)
@@ -197,6 +199,11 @@ Status decoder_create(Session *session, Decoder **out)
     make_feeds(d);
     *out = d;
     return OK;
+}
+
+void decoder_read_first(Decoder *d)
+{
+    d->most_read = INT64_MAX;
 }
 
 static void job_destroy(Job *job)
@@ -706,8 +713,8 @@ static int64_t num_ready(const Decoder *d)
  */
 static Status run_next(Decoder *d)
 {
-    int64_t prompt = find_prompt(d), most = d->chunk > LEAST_BETWEEN ? d->chunk : LEAST_BETWEEN;
-    if (prompt >= 0 && (d->num_read < most || !num_ready(d))) return run_prefill(d, prompt);
+    int64_t prompt = find_prompt(d);
+    if (prompt >= 0 && (d->num_read < d->most_read || !num_ready(d))) return run_prefill(d, prompt);
     TRY(grow(d));
     int64_t ready = num_ready(d);
     return ready ? run_decode(d, ready) : OK;

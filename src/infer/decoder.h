@@ -67,7 +67,8 @@ typedef struct Decoder Decoder;
 
 /* The session has programs of entries prefill and decode (decoder_want). */
 NODISCARD Status decoder_create(Session *session, Decoder **out_decoder);
-void             decoder_destroy(Decoder *decoder); /* what isn't finished gets no `end` */
+void             decoder_read_first(Decoder *decoder); /* from now on no row decodes before all prompts are read */
+void             decoder_destroy(Decoder *decoder);    /* what isn't finished gets no `end` */
 
 /* Puts a request into the queue. ERR_INVALID, said exactly, where it can't be decoded: an empty prompt or one longer than the context, ids
  * beyond the vocabulary, more biases or log-probabilities than were asked for, penalties where none were, numbers out of range, more pages

@@ -1,7 +1,7 @@
 /* Prefill over a key/value cache in pages by warpgroup products (compute capability 9.0), for bf16 heads of 64 and 128: the tiles and sums
  * of pages_prefill (attention_pages.cu), to the bit. A block has 128 queries of one head. Two warps bring tiles by the copy
- * engine, one keys, one values; two warpgroups multiply, 64 queries each. A warpgroup begins the scores of a tile and the values of the tile before together,
- * and exponentiates while the values are multiplied. */
+ * engine, one keys, one values; two warpgroups multiply, 64 queries each. A warpgroup begins the scores of a tile and the values of the
+ * tile before together, and exponentiates while the values are multiplied. */
 #include "device/cuda/tensor_map.h"
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_tile.cuh"
@@ -70,7 +70,8 @@ static __device__ __forceinline__ void stream_tiles(const CachePages &pages, con
 #pragma unroll
         for (int i = 0; i < TILE_PAGES; i++)
 #pragma unroll
-            for (int c = 0; c < D / 64; c++) copy_box(tile + c * PIECE_BYTES + i * BOX_BYTES, map, 0, cells.first[i], c, g, &full[at.stage]);
+            for (int c = 0; c < D / 64; c++)
+                copy_box(tile + c * PIECE_BYTES + i * BOX_BYTES, map, 0, cells.first[i], c, g, &full[at.stage]);
         cells = next;
     }
 }
@@ -290,8 +291,7 @@ template <int D, bool CAP> static Status prefill(const AttentionDims *a, cudaStr
     dim3      grid(a->num_heads, (unsigned)cuda_div_up(a->len, BLOCK_ROWS), a->batch);
     TRY(map_cache(a->k, a, &maps.k));
     TRY(map_cache(a->v, a, &maps.v));
-    CUDA_TRY(
-        cudaFuncSetAttribute(pages_prefill_wgmma<D, CAP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(StreamShared<D>)));
+    CUDA_TRY(cudaFuncSetAttribute(pages_prefill_wgmma<D, CAP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(StreamShared<D>)));
     pages_prefill_wgmma<D, CAP><<<grid, BLOCK_THREADS, sizeof(StreamShared<D>), stream>>>(*a, maps);
     return CUDA_LAUNCHED();
 }
