@@ -329,7 +329,7 @@ typedef struct sg_matrix {
     const void  *data;
     sg_dtype     dtype;
     bool         by_columns; /* a column's numbers lie side by side; else a row's */
-    bool         on_device;  /* in memory of the decoder's GPU; else of the host */
+    bool         on_device;  /* in memory of the decoder's GPU, of several the first; else of the host */
     const float *scale;      /* of SG_I8: what each row is multiplied by, vocab of them, on the host; else NULL */
 } sg_matrix;
 
@@ -337,7 +337,7 @@ typedef struct sg_head_options {
     int64_t     vocab, dim;
     int64_t     max_rows; /* of a batch */
     sg_dtype    dtype; /* that the matrix is kept in: its own, or what its numbers are rounded to; SG_I8: 8 bits and a scale for each row */
-    const char *device;  /* "auto" (or NULL), "cpu" or "cuda" */
+    const char *device;  /* "auto" (or NULL), "cpu" or "cuda"; or several that divide the matrix by rows: "cuda:0,1" */
     int         gpu;     /* which, from 0 */
     int         threads; /* of the CPU; 0: all cores */
     sg_strategy strategy;

@@ -22,8 +22,9 @@ struct HeadDecoder {
     Arena              arena;
     Plan              *plan;
     Session           *session;
-    const int32_t     *told; /* (HEAD_RING, rows) */
-    int32_t           *keys; /* (rows, SAMPLE_KEYS) */
+    const int32_t     *told;         /* (HEAD_RING, rows) */
+    int32_t           *keys;         /* (rows, SAMPLE_KEYS) */
+    int64_t            first, count; /* rows of the matrix that this device has */
     int64_t            num_runs, num_told;
     int64_t            run_rows[HEAD_IN_FLIGHT];
 };
@@ -73,8 +74,9 @@ static Status check_options(const HeadDecoderOptions *o)
 typedef struct Reader {
     const HeadDecoderOptions *options;
     const char               *data;
-    float                    *rows, *part; /* floats of a piece of rows; of a column's piece */
-    char                     *codes;       /* the piece as it is kept */
+    int64_t                   first, count; /* rows that are read */
+    float                    *rows, *part;  /* floats of a piece of rows; of a column's piece */
+    char                     *codes;        /* the piece as it is kept */
     float                    *scales;
     int64_t                   most; /* rows of a piece */
 } Reader;
@@ -85,7 +87,7 @@ static void decode_from(const Reader *r, int64_t at, int64_t count, float *out)
     dtype_decode(dtype, r->data + dtype_bytes(dtype, at), count, out);
 }
 
-/* Rows [first, first + count) as floats. */
+/* Rows [first, first + count) of the whole matrix as floats. */
 static void read_rows(const Reader *r, int64_t first, int64_t count)
 {
     int64_t dim = r->options->dim;
@@ -123,32 +125,33 @@ static Status write_pieces(Reader *r, Session *session)
 {
     const HeadDecoderOptions *o = r->options;
     bool                      quantised = o->dtype == DT_I8 && o->matrix.dtype != DT_I8;
-    for (int64_t first = 0; first < o->vocab; first += r->most) {
-        int64_t count = o->vocab - first < r->most ? o->vocab - first : r->most, numel = count * o->dim;
-        read_rows(r, first, count);
-        if (o->matrix.dtype != o->dtype) TRY(check_rows(r, first, count));
+    for (int64_t first = 0; first < r->count; first += r->most) {
+        int64_t count = r->count - first < r->most ? r->count - first : r->most, numel = count * o->dim;
+        read_rows(r, r->first + first, count);
+        if (o->matrix.dtype != o->dtype) TRY(check_rows(r, r->first + first, count));
         for (int64_t i = 0; quantised && i < count; i++) r->scales[first + i] = quantise_row(r->rows + i * o->dim, o->dim);
         dtype_encode(o->dtype, r->rows, numel, r->codes);
         TRY(session_write_range(session, HEAD_WEIGHT, (size_t)dtype_bytes(o->dtype, first * o->dim), r->codes,
                                 (size_t)dtype_bytes(o->dtype, numel)));
     }
-    return quantised ? session_write(session, HEAD_WEIGHT_SCALE, r->scales, (size_t)o->vocab * sizeof(float)) : OK;
+    return quantised ? session_write_range(session, HEAD_WEIGHT_SCALE, 0, r->scales, (size_t)r->count * sizeof(float)) : OK;
 }
 
 /* Transposes, rounds or quantises. */
-static Status convert_matrix(const HeadDecoderOptions *o, Session *session)
+static Status convert_matrix(const HeadDecoder *d)
 {
-    Device *device = session_device(session);
-    size_t  bytes = (size_t)dtype_bytes(o->matrix.dtype, o->vocab * o->dim);
-    char   *copy = o->matrix.on_device ? malloc_or_end(bytes) : NULL;
-    Reader  r = {.options = o, .data = copy ? copy : o->matrix.data};
+    const HeadDecoderOptions *o = &d->options;
+    Device                   *device = session_device(d->session);
+    size_t                    bytes = (size_t)dtype_bytes(o->matrix.dtype, o->vocab * o->dim);
+    char                     *copy = o->matrix.on_device ? malloc_or_end(bytes) : NULL;
+    Reader                    r = {.options = o, .data = copy ? copy : o->matrix.data, .first = d->first, .count = d->count};
     r.most = o->dim < PIECE_NUMEL ? PIECE_NUMEL / o->dim : 1;
     r.rows = malloc_or_end((size_t)(r.most * o->dim) * sizeof(float));
     r.part = malloc_or_end((size_t)r.most * sizeof(float));
     r.codes = malloc_or_end((size_t)dtype_bytes(o->dtype, r.most * o->dim));
-    r.scales = malloc_or_end((size_t)o->vocab * sizeof(float));
+    r.scales = malloc_or_end((size_t)(d->count + 1) * sizeof(float));
     Status status = copy ? device->api->download(device, copy, o->matrix.data, bytes) : OK;
-    if (status == OK) status = write_pieces(&r, session);
+    if (status == OK) status = write_pieces(&r, d->session);
     free(copy);
     free(r.rows);
     free(r.part);
@@ -157,16 +160,20 @@ static Status convert_matrix(const HeadDecoderOptions *o, Session *session)
     return status;
 }
 
-static Status load_matrix(const HeadDecoderOptions *o, Session *session)
+/* Rows that no other device has; what is behind the vocabulary stays zeros. */
+static Status load_matrix(const HeadDecoder *d)
 {
-    size_t bytes = (size_t)dtype_bytes(o->dtype, o->vocab * o->dim), row = (size_t)o->vocab * sizeof(float);
-    bool   as_it_is = o->matrix.dtype == o->dtype && !o->matrix.by_columns;
+    const HeadDecoderOptions *o = &d->options;
+    Session                  *session = d->session;
+    size_t                    bytes = (size_t)dtype_bytes(o->dtype, d->count * o->dim), row = (size_t)d->count * sizeof(float);
+    bool                      as_it_is = o->matrix.dtype == o->dtype && !o->matrix.by_columns;
     if (o->matrix.on_device) TRY(session_device(session)->api->settle(session_device(session)));
-    if (o->bias) TRY(session_write(session, HEAD_WEIGHT_BIAS, o->bias, row));
-    if (o->matrix.scale) TRY(session_write(session, HEAD_WEIGHT_SCALE, o->matrix.scale, row));
-    if (!as_it_is) return convert_matrix(o, session);
-    if (!o->matrix.on_device) return session_write(session, HEAD_WEIGHT, o->matrix.data, bytes);
-    TRY(session_take(session, HEAD_WEIGHT, o->matrix.data, bytes));
+    if (o->bias) TRY(session_write_range(session, HEAD_WEIGHT_BIAS, 0, o->bias + d->first, row));
+    if (o->matrix.scale) TRY(session_write_range(session, HEAD_WEIGHT_SCALE, 0, o->matrix.scale + d->first, row));
+    if (!as_it_is) return convert_matrix(d);
+    const char *data = (const char *)o->matrix.data + dtype_bytes(o->dtype, d->first * o->dim);
+    if (!o->matrix.on_device) return session_write_range(session, HEAD_WEIGHT, 0, data, bytes);
+    TRY(session_take(session, HEAD_WEIGHT, data, bytes));
     return session_sync(session);
 }
 
@@ -223,6 +230,10 @@ static Status open_session(HeadDecoder *d, Device *device)
 {
     const HeadDecoderOptions *o = &d->options;
     CompileOptions            compile = compile_defaults();
+    if (o->world) compile.rank = o->rank, compile.world = o->world;
+    int64_t share = head_share(o->vocab, compile.world), before = share * compile.rank;
+    d->first = before < o->vocab ? before : o->vocab;
+    d->count = o->vocab - d->first < share ? o->vocab - d->first : share;
     compile.head = (HeadOptions){o->vocab, o->dim, o->rows, o->dtype, o->bias != NULL};
     add_programs(o, &compile);
     TRY(compile_head(&d->arena, &compile, device, &d->plan));
@@ -230,7 +241,7 @@ static Status open_session(HeadDecoder *d, Device *device)
     d->told = session_pointer(d->session, HEAD_TOLD);
     d->keys = arena_array(&d->arena, int32_t, o->rows * SAMPLE_KEYS);
     TRY(feed_once(d));
-    return load_matrix(o, d->session);
+    return load_matrix(d);
 }
 
 Status head_decoder_create(const HeadDecoderOptions *options, Device *device, HeadDecoder **out)
@@ -259,13 +270,13 @@ void head_decoder_destroy(HeadDecoder *d)
 
 /* ---- batches ---- */
 
-static Status check_batch(const HeadDecoder *d, const void *hidden, DType dtype, int64_t rows)
+Status head_decoder_check_batch(const HeadDecoder *d, const void *hidden, DType dtype, int64_t rows)
 {
     FAIL_IF(!hidden, ERR_INVALID, "hidden is NULL");
     TRY(check_dtype(dtype, DT_SET_FLOAT | DT_SET(DT_F16), "hidden"));
     FAIL_IF(rows < 1 || rows > d->options.rows, ERR_INVALID, "a batch of %lld rows; this decoder takes 1 to %lld", (long long)rows,
             (long long)d->options.rows);
-    FAIL_IF(d->num_runs - d->num_told == HEAD_IN_FLIGHT, ERR_INVALID, "%d batches are in flight; ask for a result first", HEAD_IN_FLIGHT);
+    FAIL_IF(head_decoder_in_flight(d) == HEAD_IN_FLIGHT, ERR_INVALID, "%d batches are in flight; ask for a result first", HEAD_IN_FLIGHT);
     return OK;
 }
 
@@ -281,7 +292,7 @@ static Status feed_keys(HeadDecoder *d, const Program *program)
 Status head_decoder_queue(HeadDecoder *d, const void *hidden, DType dtype, bool on_device, int64_t rows)
 {
     char name[32];
-    TRY(check_batch(d, hidden, dtype, rows));
+    TRY(head_decoder_check_batch(d, hidden, dtype, rows));
     const Program *program = find_program(d, dtype, rows);
     size_t         bytes = (size_t)dtype_bytes(dtype, rows * d->options.dim);
     snprintf(name, sizeof name, HEAD_HIDDEN "%s", dtype_info(dtype)->name);
@@ -298,6 +309,11 @@ Status head_decoder_queue(HeadDecoder *d, const void *hidden, DType dtype, bool 
 int64_t head_decoder_waiting(const HeadDecoder *d)
 {
     return d->num_runs > d->num_told ? d->run_rows[d->num_told % HEAD_IN_FLIGHT] : 0;
+}
+
+int head_decoder_in_flight(const HeadDecoder *d)
+{
+    return (int)(d->num_runs - d->num_told);
 }
 
 int64_t head_decoder_batches(const HeadDecoder *d)
@@ -317,6 +333,11 @@ Status head_decoder_result(HeadDecoder *d, int32_t *ids, int64_t rows)
     FAIL_IF(bad < rows, ERR_INVALID,
             "row %lld has no id: its logits hold NaN or +inf, or are -inf all; hidden states and matrix are to be finite", (long long)bad);
     return OK;
+}
+
+Status head_decoder_skip(HeadDecoder *d)
+{
+    return session_await_run(d->session, d->num_told++);
 }
 
 const Session *head_decoder_session(const HeadDecoder *d)

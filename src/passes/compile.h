@@ -84,6 +84,9 @@ typedef struct HeadOptions {
     bool    has_bias;
 } HeadOptions;
 
+/* Rows of the matrix that each of `world` ranks has; the last ones may have fewer that mean something. */
+int64_t head_share(int64_t vocab, int world);
+
 /* Positions that a page of the KV cache holds. */
 enum { CACHE_PAGE_LEN = 32 };
 
