@@ -166,7 +166,8 @@ static Status read_device(HeadRanks *all, const char *device, int gpu)
         FAIL_IF(all->count == MOST_RANKS, ERR_INVALID, "device \"%s\" names more than %d", device, MOST_RANKS);
         TRY(read_index(device, &at, &all->index[all->count]));
         for (int r = 0; r < all->count; r++)
-            FAIL_IF(all->index[r] == all->index[all->count], ERR_INVALID, "device \"%s\" names %s %d twice", device, all->kind, all->index[r]);
+            FAIL_IF(all->index[r] == all->index[all->count], ERR_INVALID, "device \"%s\" names %s %d twice", device, all->kind,
+                    all->index[r]);
         all->count++;
     } while (*at);
     return OK;
@@ -228,7 +229,7 @@ void head_ranks_close(HeadRanks *all)
 Status head_ranks_queue(HeadRanks *all, const void *hidden, DType dtype, bool on_device, int64_t rows)
 {
     TRY(head_decoder_check_batch(all->rank[0].decoder, hidden, dtype, rows)); /* no rank begins what another refuses */
-    for (int r = 1; r < all->count && on_device; r++) /* before the first waits for the others */
+    for (int r = 1; r < all->count && on_device; r++)                         /* before the first waits for the others */
         TRY(all->rank[r].device->api->follow(all->rank[r].device, all->rank[0].device));
     all->hidden = hidden, all->dtype = dtype, all->on_device = on_device, all->rows = rows;
     return run(all, queue_on);

@@ -106,7 +106,8 @@ static void what_cannot_be_is_said(void)
     EXPECT_FAILS(head_ranks_open(&options, "cpu:0,1,0", 0, 1, &ranks), ERR_INVALID, "names cpu 0 twice");
     EXPECT_FAILS(head_ranks_open(&options, "auto:0", 0, 1, &ranks), ERR_INVALID, "numbers belong to cpu or cuda");
     EXPECT_FAILS(head_ranks_open(&options, "gpu:0,1", 0, 1, &ranks), ERR_INVALID, "device \"gpu\"; expected auto, cpu or cuda");
-    EXPECT_FAILS(head_ranks_open(&options, "cpu:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", 0, 1, &ranks), ERR_INVALID, "names more than 16");
+    EXPECT_FAILS(head_ranks_open(&options, "cpu:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", 0, 1, &ranks), ERR_INVALID,
+                 "names more than 16");
     options.top_p = 2, options.strategy = HEAD_BY_TOP_P;
     EXPECT_FAILS(head_ranks_open(&options, "cpu:0,1", 0, 1, &ranks), ERR_INVALID, "top_p 2; expected above 0, at most 1");
     options = options_of(HEAD_GREEDY);

@@ -10,7 +10,7 @@
 static Status put_share(const KernelArgs *args, int rank, const void *share)
 {
     const TensorType *type = &args->in[0].type;
-    size_t            width = (size_t)dtype_bytes(type->dtype, type->dim[1]), stride = width * (size_t)((const RanksAttrs *)args->attrs)->ranks;
+    size_t width = (size_t)dtype_bytes(type->dtype, type->dim[1]), stride = width * (size_t)((const RanksAttrs *)args->attrs)->ranks;
     CUDA_TRY(cudaMemcpy2DAsync((char *)args->out[0].data + (size_t)rank * width, stride, share, width, width, (size_t)type->dim[0],
                                cudaMemcpyDefault, cuda_stream(args)));
     return OK;
