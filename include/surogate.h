@@ -309,11 +309,11 @@ typedef struct sg_generation {
     size_t num_adapters;
 } sg_generation;
 
-/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id" and "adapter". A
- * line of JSON a sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text", null without a
- * tokenizer; "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob", "top"}. A sample
- * depends on its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes them if they do
- * for it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
+/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id", "adapter" and
+ * "max_tokens". A line of JSON a sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text",
+ * null without a tokenizer; "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob",
+ * "top"}. A sample depends on its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes
+ * them if they do for it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
 SG_API sg_status sg_model_generate_rows(sg_model *model, const char *rows, size_t len, const sg_generation *settings, char **out_lines,
                                         size_t *out_len);
 

@@ -17,6 +17,10 @@ static __device__ __forceinline__ __nv_bfloat162 round_two_f16(float low, float 
 #define MMA_INSTRUCTION MMA_INSTRUCTION_F16
 #define __float2bfloat16_rn round_f16
 #define __floats2bfloat162_rn round_two_f16
+#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_pages_f16.cuh"
+
+#define attention_pages_wgmma_serves(a) false /* of bf16 alone */
 #define attention_pages_prefill attention_pages_prefill_f16
 #define attention_pages_decode attention_pages_decode_f16
 #include "ops/attention/attention_pages.cu"
