@@ -8,7 +8,7 @@
 
 typedef struct RandomBlock {
     float    *values;
-    uint16_t *bf16;
+    uint16_t *bf16, *f16;
 } RandomBlock;
 enum { BLOCK = 1 << 24 };
 
@@ -28,17 +28,19 @@ static const void *stored_values(void *context, const Param *param, int64_t firs
 {
     const RandomBlock *block = context;
     (void)first;
-    if (count > BLOCK || param->init == INIT_ONES || !(DT_SET(param->type.dtype) & DT_SET_FLOAT)) return NULL;
+    if (count > BLOCK || param->init == INIT_ONES || !(DT_SET(param->type.dtype) & DT_SET_DECODE)) return NULL;
+    if (param->type.dtype == DT_F16) return block->f16;
     return param->type.dtype == DT_BF16 ? (const void *)block->bf16 : block->values;
 }
 
 Status random_weights(Session *session, const HfModel *model)
 {
-    RandomBlock block = {malloc(BLOCK * sizeof *block.values), malloc(BLOCK * sizeof *block.bf16)};
+    RandomBlock block = {malloc(BLOCK * sizeof *block.values), malloc(BLOCK * sizeof *block.bf16), malloc(BLOCK * sizeof *block.f16)};
     LoadSource  source = {.context = &block, .values = random_values, .stored = stored_values};
-    if (!block.values || !block.bf16) fatal_out_of_memory(BLOCK * sizeof *block.values);
+    if (!block.values || !block.bf16 || !block.f16) fatal_out_of_memory(BLOCK * sizeof *block.values);
     for (int i = 0; i < BLOCK; i++) block.values[i] = (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
     dtype_convert(block.bf16, DT_BF16, block.values, DT_F32, BLOCK);
+    dtype_convert(block.f16, DT_F16, block.values, DT_F32, BLOCK);
     Status status = session_load(session, false, &source);
     if (status == OK) status = session_load(session, true, &source);
     for (int i = 0; i < model->num_namespaces && status == OK; i++) {
@@ -48,5 +50,6 @@ Status random_weights(Session *session, const HfModel *model)
     if (status == OK) status = session_sync(session);
     free(block.values);
     free(block.bf16);
+    free(block.f16);
     return status;
 }
