@@ -3,7 +3,7 @@
 
 #include "device/cuda/gemm.h"
 #include "device/device.h"
-#include "ops/products/few_rows.h"
+#include "ops/products/few_rows_bulk_f16.cuh"
 #include "ops/products/products.h"
 
 enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
@@ -45,7 +45,7 @@ static inline bool products_are_bulk(CudaDevice *device, const Gemm *gemms, int 
 {
     if (cuda_sm(device) < 90 || !products_are_few(gemms, count)) return false;
     for (int i = 0; i < count; i++)
-        if (gemms[i].a.dtype != DT_BF16 || !few_rows_bulk_fit(&gemms[i])) return false;
+        if (!few_rows_bulk_fit(&gemms[i])) return false;
     return true;
 }
 
@@ -58,8 +58,9 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
 /* Two products: of one x. */
 static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, int count)
 {
-    if (count == 2) return few_rows_bulk_pair(gemms, args->stream);
-    for (int i = 0; i < count; i++) TRY(few_rows_bulk_run(&gemms[i], gemms[i].n, args->stream));
+    bool f16 = gemms[0].a.dtype == DT_F16;
+    if (count == 2) return (f16 ? few_rows_bulk_pair_f16 : few_rows_bulk_pair)(gemms, args->stream);
+    for (int i = 0; i < count; i++) TRY((f16 ? few_rows_bulk_run_f16 : few_rows_bulk_run)(&gemms[i], gemms[i].n, args->stream));
     return OK;
 }
 
