@@ -105,7 +105,7 @@ static Status leave_half(InferModel *infer, const char *what)
 void infer_set_options(InferModel *infer)
 {
     infer->options = compile_defaults();
-    set_dtype(infer, infer->model->is_half ? DT_F16 : infer->model->dtype);
+    set_dtype(infer, hf_model_decode_dtype(infer->model, infer->device->api->name));
     infer->options.train_base = false;
     weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
     if (infer->options.weight_format) set_dtype(infer, infer->model->dtype);

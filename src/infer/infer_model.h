@@ -54,8 +54,8 @@ typedef struct InferModel {
 NODISCARD Status infer_open(InferModel *infer, const char *dir, const char *adapter, const char *device, int threads);
 void             infer_close(InferModel *infer);
 
-/* Weights and arithmetic in fp32, bf16 or fp16, in place of the folder's dtype. NULL: nothing is said, and a folder in fp16 is computed in
- * fp16 but where its weights get quantised or a recipe is used: ERR_UNSUPPORTED where fp16 was asked for then. */
+/* Weights and arithmetic in fp32, bf16 or fp16, in place of the folder's dtype. NULL: nothing is said, and on a CPU a folder in fp16 is
+ * computed in fp16 but where its weights get quantised or a recipe is used: ERR_UNSUPPORTED where fp16 was asked for then. */
 NODISCARD Status infer_use_dtype(InferModel *infer, const char *name);
 
 /* What infer->options are of the model and adapter alone; infer_open does it. */

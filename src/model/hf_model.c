@@ -303,6 +303,11 @@ bool hf_model_has_format(const HfModel *model, const WeightFormat *format)
     return format && model->weight_format && format->dequantise == model->weight_format->dequantise;
 }
 
+DType hf_model_decode_dtype(const HfModel *model, const char *device)
+{
+    return model->is_half && strcmp(device, "cpu") == 0 ? DT_F16 : model->dtype;
+}
+
 static const char *dtype_word(DType dtype)
 {
     return dtype == DT_BF16 ? "bf16" : dtype == DT_F16 ? "fp16" : "fp32";

@@ -62,6 +62,9 @@ NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* there
 NODISCARD Status hf_model_require_weights(const HfModel *model);        /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
 
+/* What decoding computes in unless told otherwise: as the folder is, but fp16 on a CPU alone, where it is as fast as bf16. */
+DType hf_model_decode_dtype(const HfModel *model, const char *device);
+
 /* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, get stored, and
  * those that are quantised (NULL: like the others). */
 void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes);

@@ -103,8 +103,3 @@ static inline size_t attention_delta_bytes(const AttentionDims *a)
 {
     return ((size_t)a->batch * a->num_heads * a->len * sizeof(float) + 255) / 256 * 256;
 }
-
-/* What mma (mma.cuh) runs: c (16 x 8) += a b of bf16, or of other numbers of 16 bits in a file that defines it before. */
-#ifndef MMA_INSTRUCTION
-#define MMA_INSTRUCTION "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#endif

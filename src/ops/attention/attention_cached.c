@@ -66,9 +66,7 @@ static size_t attention_cached_gpu_workspace(const Node *node, int sm)
     Attention         a = attention_dims(node->attrs, q);
     int64_t           tiles = attention_pages_tiles(a.window, room_of(&node->in[IN_KC]->type, &node->in[IN_PAGES]->type));
     (void)sm;
-    return (q->dtype == DT_BF16 || q->dtype == DT_F16) && a.len == 1 && a.dim % 16 == 0
-               ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles)
-               : 0;
+    return q->dtype == DT_BF16 && a.len == 1 && a.dim % 16 == 0 ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles) : 0;
 }
 
 static void append_row(void *to, DType dtype, const void *row, DType from, int64_t count)

@@ -1,7 +1,6 @@
 /* attention_cached: new keys and values go into their rows' pages, then attention over those. A row whose positions lie outside its pages
  * (the program checks them before it runs) writes nothing there and gives NaN. */
 #include "ops/attention/attention_mma.cuh"
-#include "ops/attention/attention_pages_f16.cuh"
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 enum { THREADS = 256 };
@@ -51,9 +50,7 @@ static AttentionDims bound(const KernelArgs *args, Heads *k, Heads *v)
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
-    if (node->in[IN_Q]->type.dtype == DT_F16 && attrs->softcap > 0) return false;
-    return attention_mma_serves(attrs, cuda_shared_bytes(device), false);
+    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
 }
 
 static bool simt_match(const Node *node, CudaDevice *)
@@ -66,12 +63,10 @@ static Status mma_run(const KernelArgs *args)
     Heads         k, v;
     AttentionDims a = bound(args, &k, &v);
     if (!a.batch || !a.len) return OK;
-    bool early = args->early && (args->constant >> IN_STARTS & args->constant >> IN_PAGES & 1), f16 = a.dtype == DT_F16;
-    auto decode = f16 ? attention_pages_decode_f16 : attention_pages_decode;
-    auto prefill = f16 ? attention_pages_prefill_f16 : attention_pages_prefill;
-    if (a.o.data && a.len == 1) return decode(&a, &k, &v, early, args->workspace, cuda_stream(args));
+    bool early = args->early && (args->constant >> IN_STARTS & args->constant >> IN_PAGES & 1);
+    if (a.o.data && a.len == 1) return attention_pages_decode(&a, &k, &v, early, args->workspace, cuda_stream(args));
     TRY(append(&a, &k, &v, cuda_stream(args)));
-    return a.o.data ? prefill(&a, cuda_stream(args)) : OK;
+    return a.o.data ? attention_pages_prefill(&a, cuda_stream(args)) : OK;
 }
 
 static Status simt_run(const KernelArgs *args)
@@ -83,10 +78,8 @@ static Status simt_run(const KernelArgs *args)
     return a.o.data ? attention_simt_forward(&a, cuda_stream(args)) : OK;
 }
 
-CUDA_KERNELS(
-    attention_cached,
-    {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = mma_match},
-    {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match},
-    {.dtypes = DT_SET(DT_F16), .min_sm = 80, .run = mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = mma_match},
-    {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match},
-    {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})
+CUDA_KERNELS(attention_cached,
+             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = mma_match},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match},
+             {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})

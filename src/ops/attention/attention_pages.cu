@@ -385,17 +385,17 @@ template <int D, bool CAP> static Status decode(const AttentionDims *a, const De
     case 64: \
         return call<64, false>(a, d, stream); \
     case 64 + 1: \
-        return call<64, PAGES_CAPS>(a, d, stream); \
+        return call<64, true>(a, d, stream); \
     case 96: \
         return call<96, false>(a, d, stream); \
     case 128: \
         return call<128, false>(a, d, stream); \
     case 128 + 1: \
-        return call<128, PAGES_CAPS>(a, d, stream); \
+        return call<128, true>(a, d, stream); \
     case 256: \
         return call<256, false>(a, d, stream); \
     case 256 + 1: \
-        return call<256, PAGES_CAPS>(a, d, stream); \
+        return call<256, true>(a, d, stream); \
     default: \
         FAIL(ERR_INTERNAL, "no matrix kernel over pages for head_dim %d%s", a->dim, cap ? " with a cap" : ""); \
     }

@@ -19,8 +19,3 @@ static inline size_t attention_pages_bytes(int64_t batch, int64_t num_heads, int
 {
     return (size_t)(batch * num_heads * tiles * (dim + 2)) * sizeof(float);
 }
-
-/* Whether scores may have caps: not where attention_pages_f16.cu says so, whose callers leave those to other kernels. */
-#ifndef PAGES_CAPS
-#define PAGES_CAPS true
-#endif

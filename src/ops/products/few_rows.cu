@@ -1,14 +1,12 @@
-/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16 or f16: what decoding is made of. They are bound by reading w once. Each sum is
- * one chain along k in steps of 16, as cuBLASLt computes it without split-K and tiles of any size do: a row has the same bits for any m,
- * here and there.
+/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16: what decoding is made of. They are bound by reading w once. Each sum is one
+ * chain along k in steps of 16, as cuBLASLt computes it without split-K and tiles of any size do: a row has the same bits for any m, here
+ * and there.
  *
  * A warp has 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks along k of both wait in shared memory, many of
  * them in flight, and operands are taken from there a step ahead of the chain: it waits for nothing but itself. */
 #include "ops/products/few_rows.h"
 
-#include "device/cuda/vec_f16.cuh"
 #include "ops/mma.cuh"
-#include "ops/mma_f16.cuh"
 
 enum {
     CHUNK = 128,
@@ -22,17 +20,8 @@ enum {
     ZEROS = 64
 };
 
-/* c += a b */
-template <bool F16> static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if (F16)
-        mma_f16(c, a, b0, b1);
-    else
-        mma(c, a, b0, b1);
-}
-
 struct RowsJob {
-    const bf16 *x, *w; /* of f16 too */
+    const bf16 *x, *w;
     int64_t     x_stride, w_stride, c_stride;
     int         m, n, k;
     GemmOperand c, bias;
@@ -72,12 +61,12 @@ template <int TILES> struct Operands {
             for (int t = 0; t < TILES; t++) ldmatrix(x[half][t], rows[t] < 0 ? zeros : stage + rows[t] + step * STEP + half * 16);
     }
 
-    template <bool F16> __device__ __forceinline__ void add(float (&c)[TILES][4]) const
+    __device__ __forceinline__ void add(float (&c)[TILES][4]) const
     {
 #pragma unroll
         for (int half = 0; half < STEP / 16; half++)
 #pragma unroll
-            for (int t = 0; t < TILES; t++) multiply<F16>(c[t], x[half][t], w[2 * half], w[2 * half + 1]);
+            for (int t = 0; t < TILES; t++) mma(c[t], x[half][t], w[2 * half], w[2 * half + 1]);
     }
 };
 
@@ -86,12 +75,12 @@ static __device__ __forceinline__ void put(const RowsJob &job, int row, int col,
     if (row >= job.m || col >= job.n) return;
     int64_t at = job.c.offset + row * job.c_stride + col;
     value *= job.alpha;
-    if (job.accumulate) value += any_get(job.c.data, job.c.dtype, at);
-    if (job.has_bias) value += any_get(job.bias.data, job.bias.dtype, job.bias.offset + col);
-    any_set(job.c.data, job.c.dtype, at, value);
+    if (job.accumulate) value += elem_get(job.c.data, job.c.dtype, at);
+    if (job.has_bias) value += elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col);
+    elem_set(job.c.data, job.c.dtype, at, value);
 }
 
-template <int TILES, int WARPS, int STAGES, bool F16> static __global__ void __launch_bounds__(WARPS * 32) few_rows(RowsJob job)
+template <int TILES, int WARPS, int STAGES> static __global__ void __launch_bounds__(WARPS * 32) few_rows(RowsJob job)
 {
     extern __shared__ uint4 memory[];
     enum { W_ROWS = WARPS * COLS };
@@ -126,7 +115,7 @@ template <int TILES, int WARPS, int STAGES, bool F16> static __global__ void __l
                 copy_commit();
                 operands[(step + 1) & 1].take(shared + (chunk + 1) % STAGES * elements, zeros, rows, w_row, 0);
             }
-            operands[step & 1].template add<F16>(c);
+            operands[step & 1].add(c);
         }
     }
     copy_wait<0>();
@@ -137,36 +126,35 @@ template <int TILES, int WARPS, int STAGES, bool F16> static __global__ void __l
         for (int e = 0; e < 4; e++) put(job, t * 16 + (lane >> 2) + (e >> 1) * 8, col + (e & 1), c[t][e]);
 }
 
-template <int TILES, int WARPS, int STAGES, bool F16> static Status launch(const RowsJob &job, cudaStream_t stream)
+template <int TILES, int WARPS, int STAGES> static Status launch(const RowsJob &job, cudaStream_t stream)
 {
     size_t bytes = ZEROS + (size_t)STAGES * (WARPS * COLS + job.m) * STRIDE * sizeof(bf16);
-    CUDA_TRY(cudaFuncSetAttribute(few_rows<TILES, WARPS, STAGES, F16>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    few_rows<TILES, WARPS, STAGES, F16><<<(unsigned)cuda_div_up(job.n, WARPS * COLS), WARPS * 32, bytes, stream>>>(job);
+    CUDA_TRY(cudaFuncSetAttribute(few_rows<TILES, WARPS, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    few_rows<TILES, WARPS, STAGES><<<(unsigned)cuda_div_up(job.n, WARPS * COLS), WARPS * 32, bytes, stream>>>(job);
     return CUDA_LAUNCHED();
 }
 
 /* Blocks of few warps where w has few rows, so that all multiprocessors read; of more where each block reads many rows of x. */
-template <bool F16> static Status launch_few(const RowsJob &job, cudaStream_t stream)
+static Status launch_few(const RowsJob &job, cudaStream_t stream)
 {
-    if (job.n <= 2048) return launch<1, 1, 16, F16>(job, stream);
-    if (job.n <= 4096) return launch<1, 2, 8, F16>(job, stream);
-    return launch<1, 4, 6, F16>(job, stream);
+    if (job.n <= 2048) return launch<1, 1, 16>(job, stream);
+    if (job.n <= 4096) return launch<1, 2, 8>(job, stream);
+    return launch<1, 4, 6>(job, stream);
 }
 
-template <bool F16> static Status launch_some(const RowsJob &job, cudaStream_t stream)
+static Status launch_some(const RowsJob &job, cudaStream_t stream)
 {
-    return job.n <= 2048 ? launch<2, 2, 8, F16>(job, stream) : launch<2, 4, 5, F16>(job, stream);
+    return job.n <= 2048 ? launch<2, 2, 8>(job, stream) : launch<2, 4, 5>(job, stream);
 }
 
-template <bool F16> static Status launch_many(const RowsJob &job, cudaStream_t stream)
+static Status launch_many(const RowsJob &job, cudaStream_t stream)
 {
-    return job.n <= 4096 ? launch<4, 4, 4, F16>(job, stream) : launch<4, 8, 3, F16>(job, stream);
+    return job.n <= 4096 ? launch<4, 4, 4>(job, stream) : launch<4, 8, 3>(job, stream);
 }
 
 static bool fits(const GemmOperand *x)
 {
-    return (x->dtype == DT_BF16 || x->dtype == DT_F16) && !x->scale && x->stride % 8 == 0 && x->offset % 8 == 0 &&
-           (uintptr_t)x->data % 16 == 0;
+    return x->dtype == DT_BF16 && !x->scale && x->stride % 8 == 0 && x->offset % 8 == 0 && (uintptr_t)x->data % 16 == 0;
 }
 
 /* Of many rows too where cuBLASLt, whose sums are the same chain else, has rows of c that don't begin at multiples of 16 bytes. */
@@ -174,10 +162,10 @@ bool few_rows_fit(const Gemm *g)
 {
     bool few = g->m <= MOST_ROWS || (g->n % 8 && g->n <= MOST_COLS);
     bool shapes = g->m > 0 && few && g->n > 0 && g->k % 8 == 0 && !g->a.trans && g->b.trans;
-    return g->rows_alone && shapes && fits(&g->a) && fits(&g->b) && g->a.dtype == g->b.dtype && (DT_SET(g->c.dtype) & DT_SET_DECODE);
+    return g->rows_alone && shapes && fits(&g->a) && fits(&g->b) && (DT_SET(g->c.dtype) & DT_SET_FLOAT);
 }
 
-template <bool F16> static Status run_rows(const Gemm *g, void *stream)
+static Status run_rows(const Gemm *g, void *stream)
 {
     RowsJob job = {};
     job.x = (const bf16 *)g->a.data + g->a.offset, job.w = (const bf16 *)g->b.data + g->b.offset;
@@ -186,8 +174,8 @@ template <bool F16> static Status run_rows(const Gemm *g, void *stream)
     job.c = g->c, job.bias = g->bias;
     job.accumulate = g->accumulate, job.has_bias = g->epilogue == GEMM_BIAS;
     job.alpha = g->alpha;
-    if (g->m <= 16) return launch_few<F16>(job, (cudaStream_t)stream);
-    return g->m <= 32 ? launch_some<F16>(job, (cudaStream_t)stream) : launch_many<F16>(job, (cudaStream_t)stream);
+    if (g->m <= 16) return launch_few(job, (cudaStream_t)stream);
+    return g->m <= 32 ? launch_some(job, (cudaStream_t)stream) : launch_many(job, (cudaStream_t)stream);
 }
 
 Status few_rows_run(const Gemm *g, void *stream)
@@ -197,7 +185,7 @@ Status few_rows_run(const Gemm *g, void *stream)
         some.m = g->m - row < MOST_ROWS ? g->m - row : MOST_ROWS;
         some.a.offset += row * g->a.stride;
         some.c.offset += row * g->c.stride;
-        TRY((g->a.dtype == DT_F16 ? run_rows<true> : run_rows<false>)(&some, stream));
+        TRY(run_rows(&some, stream));
     }
     return OK;
 }

@@ -3,7 +3,7 @@
 
 #include "device/cuda/gemm.h"
 #include "device/device.h"
-#include "ops/products/few_rows_bulk_f16.cuh"
+#include "ops/products/few_rows.h"
 #include "ops/products/products.h"
 
 enum { LINEAR_WORKSPACE = GPU_GEMM_WORKSPACE };
@@ -58,9 +58,8 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
 /* Two products: of one x. */
 static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, int count)
 {
-    bool f16 = gemms[0].a.dtype == DT_F16;
-    if (count == 2) return (f16 ? few_rows_bulk_pair_f16 : few_rows_bulk_pair)(gemms, args->stream);
-    for (int i = 0; i < count; i++) TRY((f16 ? few_rows_bulk_run_f16 : few_rows_bulk_run)(&gemms[i], gemms[i].n, args->stream));
+    if (count == 2) return few_rows_bulk_pair(gemms, args->stream);
+    for (int i = 0; i < count; i++) TRY(few_rows_bulk_run(&gemms[i], gemms[i].n, args->stream));
     return OK;
 }
 
@@ -91,9 +90,9 @@ static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, in
     }
 
 #define FEW_ROWS(op) \
-    {.dtypes = DT_SET_DECODE, .min_sm = 90, .run = op##_bulk, .name = "few rows in bulk", .match = op##_are_bulk}, \
+    {.dtypes = DT_SET_FLOAT, .min_sm = 90, .run = op##_bulk, .name = "few rows in bulk", .match = op##_are_bulk}, \
     { \
-        .dtypes = DT_SET_DECODE, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
+        .dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
     }
 
 /* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
