@@ -45,7 +45,7 @@ typedef struct Run {
 struct Decoder {
     Session       *session;
     const Plan    *plan;
-    Sizes          prefill, together, decode; /* together: prefill of several short prompts */
+    Sizes          prefill, together, decode;                                          /* together: prefill of several short prompts */
     const Program *ran;                                                                /* by the last step; NULL: nothing */
     int64_t        slots, row_pages, num_pages, page_len, context, chunk, head, vocab; /* head: columns of the logits */
     int            biases;
@@ -93,8 +93,8 @@ static inline int size_for(const Sizes *sizes, int64_t count)
     return at;
 }
 
-/* One run: of each place a chunk of what it begins with; behind the last one the text's next token is chosen. Several places have rests that
- * a program of `together` holds. */
+/* One run: of each place a chunk of what it begins with; behind the last one the text's next token is chosen. Several places have rests
+ * that a program of `together` holds. */
 NODISCARD Status decoder_prefill(Decoder *d, const int *places, int count);
 /* One run: one more token of every place that can have one, `count` in all. */
 NODISCARD Status decoder_decode(Decoder *d, int64_t count);

@@ -98,9 +98,9 @@ static void feed_chunk(Decoder *d, Run *run, int b, int64_t seq)
 
 Status decoder_prefill(Decoder *d, const int *places, int count)
 {
-    Run           *run = next_run(d);
-    const Sizes   *sizes = count > 1 ? &d->together : &d->prefill;
-    int64_t        most = 0;
+    Run         *run = next_run(d);
+    const Sizes *sizes = count > 1 ? &d->together : &d->prefill;
+    int64_t      most = 0;
     for (int b = 0; b < count; b++) {
         int64_t rest = d->places[places[b]].to_prefill - d->places[places[b]].prefilled;
         if (rest > most) most = rest;
