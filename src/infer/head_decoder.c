@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_POWER = 256, PIECE_NUMEL = 1 << 20 };
+enum { MOST_POWER = 256, ROWS_NUMEL = 1 << 20, NAME_BYTES = 32 };
 
 static const DType hidden_dtypes[] = {DT_F32, DT_BF16, DT_F16};
 enum { NUM_HIDDEN = sizeof hidden_dtypes / sizeof hidden_dtypes[0] };
@@ -22,9 +22,8 @@ struct HeadDecoder {
     Arena              arena;
     Plan              *plan;
     Session           *session;
-    const int32_t     *told;         /* (HEAD_RING, rows) */
-    int32_t           *keys;         /* (rows, SAMPLE_KEYS) */
-    int64_t            first, count; /* rows of the matrix that this device has */
+    const int32_t     *told; /* (HEAD_RING, rows) */
+    int32_t           *keys; /* (rows, SAMPLE_KEYS) */
     int64_t            num_runs, num_told;
     int64_t            run_rows[HEAD_IN_FLIGHT];
 };
@@ -70,15 +69,37 @@ static Status check_options(const HeadDecoderOptions *o)
 
 /* ---- the matrix ---- */
 
+/* A piece of the matrix as this device has it: rows [first, first + count) of the whole, and its parameters. */
+typedef struct Piece {
+    int64_t first, count;
+    char    weight[NAME_BYTES], scale[NAME_BYTES], bias[NAME_BYTES];
+} Piece;
+
+static void name_part(char *out, const char *name, int piece)
+{
+    snprintf(out, NAME_BYTES, piece ? "%s.%d" : "%s", name, piece);
+}
+
+static Piece piece_of(const HeadDecoderOptions *o, int p)
+{
+    int     world = o->world ? o->world : 1;
+    int64_t share = head_share(o->vocab, world), before = share * ((int64_t)p * world + o->rank);
+    Piece   piece = {.first = before < o->vocab ? before : o->vocab};
+    piece.count = o->vocab - piece.first < share ? o->vocab - piece.first : share;
+    name_part(piece.weight, HEAD_WEIGHT, p);
+    name_part(piece.scale, HEAD_WEIGHT_SCALE, p);
+    name_part(piece.bias, HEAD_WEIGHT_BIAS, p);
+    return piece;
+}
+
 /* The source, in the host's memory. */
 typedef struct Reader {
     const HeadDecoderOptions *options;
     const char               *data;
-    int64_t                   first, count; /* rows that are read */
-    float                    *rows, *part;  /* floats of a piece of rows; of a column's piece */
-    char                     *codes;        /* the piece as it is kept */
+    float                    *rows, *part; /* floats of some rows; of a column of them */
+    char                     *codes;       /* these rows as they are kept */
     float                    *scales;
-    int64_t                   most; /* rows of a piece */
+    int64_t                   most; /* rows at once */
 } Reader;
 
 static void decode_from(const Reader *r, int64_t at, int64_t count, float *out)
@@ -121,37 +142,37 @@ static float quantise_row(float *row, int64_t dim)
     return scale;
 }
 
-static Status write_pieces(Reader *r, Session *session)
+static Status write_piece(const Reader *r, Session *session, const Piece *piece)
 {
     const HeadDecoderOptions *o = r->options;
     bool                      quantised = o->dtype == DT_I8 && o->matrix.dtype != DT_I8;
-    for (int64_t first = 0; first < r->count; first += r->most) {
-        int64_t count = r->count - first < r->most ? r->count - first : r->most, numel = count * o->dim;
-        read_rows(r, r->first + first, count);
-        if (o->matrix.dtype != o->dtype) TRY(check_rows(r, r->first + first, count));
-        for (int64_t i = 0; quantised && i < count; i++) r->scales[first + i] = quantise_row(r->rows + i * o->dim, o->dim);
+    for (int64_t at = 0; at < piece->count; at += r->most) {
+        int64_t first = piece->first + at, count = piece->count - at < r->most ? piece->count - at : r->most, numel = count * o->dim;
+        read_rows(r, first, count);
+        if (o->matrix.dtype != o->dtype) TRY(check_rows(r, first, count));
+        for (int64_t i = 0; quantised && i < count; i++) r->scales[at + i] = quantise_row(r->rows + i * o->dim, o->dim);
         dtype_encode(o->dtype, r->rows, numel, r->codes);
-        TRY(session_write_range(session, HEAD_WEIGHT, (size_t)dtype_bytes(o->dtype, first * o->dim), r->codes,
+        TRY(session_write_range(session, piece->weight, (size_t)dtype_bytes(o->dtype, at * o->dim), r->codes,
                                 (size_t)dtype_bytes(o->dtype, numel)));
     }
-    return quantised ? session_write_range(session, HEAD_WEIGHT_SCALE, 0, r->scales, (size_t)r->count * sizeof(float)) : OK;
+    return quantised ? session_write_range(session, piece->scale, 0, r->scales, (size_t)piece->count * sizeof(float)) : OK;
 }
 
 /* Transposes, rounds or quantises. */
-static Status convert_matrix(const HeadDecoder *d)
+static Status convert_piece(const HeadDecoder *d, const Piece *piece)
 {
     const HeadDecoderOptions *o = &d->options;
     Device                   *device = session_device(d->session);
     size_t                    bytes = (size_t)dtype_bytes(o->matrix.dtype, o->vocab * o->dim);
     char                     *copy = o->matrix.on_device ? malloc_or_end(bytes) : NULL;
-    Reader                    r = {.options = o, .data = copy ? copy : o->matrix.data, .first = d->first, .count = d->count};
-    r.most = o->dim < PIECE_NUMEL ? PIECE_NUMEL / o->dim : 1;
+    Reader                    r = {.options = o, .data = copy ? copy : o->matrix.data};
+    r.most = o->dim < ROWS_NUMEL ? ROWS_NUMEL / o->dim : 1;
     r.rows = malloc_or_end((size_t)(r.most * o->dim) * sizeof(float));
     r.part = malloc_or_end((size_t)r.most * sizeof(float));
     r.codes = malloc_or_end((size_t)dtype_bytes(o->dtype, r.most * o->dim));
-    r.scales = malloc_or_end((size_t)(d->count + 1) * sizeof(float));
+    r.scales = malloc_or_end(((size_t)piece->count + 1) * sizeof(float));
     Status status = copy ? device->api->download(device, copy, o->matrix.data, bytes) : OK;
-    if (status == OK) status = write_pieces(&r, d->session);
+    if (status == OK) status = write_piece(&r, d->session, piece);
     free(copy);
     free(r.rows);
     free(r.part);
@@ -160,21 +181,32 @@ static Status convert_matrix(const HeadDecoder *d)
     return status;
 }
 
-/* Rows that no other device has; what is behind the vocabulary stays zeros. */
-static Status load_matrix(const HeadDecoder *d)
+static Status load_piece(const HeadDecoder *d, const Piece *piece)
 {
     const HeadDecoderOptions *o = &d->options;
     Session                  *session = d->session;
-    size_t                    bytes = (size_t)dtype_bytes(o->dtype, d->count * o->dim), row = (size_t)d->count * sizeof(float);
+    size_t                    bytes = (size_t)dtype_bytes(o->dtype, piece->count * o->dim), row = (size_t)piece->count * sizeof(float);
     bool                      as_it_is = o->matrix.dtype == o->dtype && !o->matrix.by_columns;
-    if (o->matrix.on_device) TRY(session_device(session)->api->settle(session_device(session)));
-    if (o->bias) TRY(session_write_range(session, HEAD_WEIGHT_BIAS, 0, o->bias + d->first, row));
-    if (o->matrix.scale) TRY(session_write_range(session, HEAD_WEIGHT_SCALE, 0, o->matrix.scale + d->first, row));
-    if (!as_it_is) return convert_matrix(d);
-    const char *data = (const char *)o->matrix.data + dtype_bytes(o->dtype, d->first * o->dim);
-    if (!o->matrix.on_device) return session_write_range(session, HEAD_WEIGHT, 0, data, bytes);
-    TRY(session_take(session, HEAD_WEIGHT, data, bytes));
+    if (o->bias) TRY(session_write_range(session, piece->bias, 0, o->bias + piece->first, row));
+    if (o->matrix.scale) TRY(session_write_range(session, piece->scale, 0, o->matrix.scale + piece->first, row));
+    if (!as_it_is) return convert_piece(d, piece);
+    const char *data = (const char *)o->matrix.data + dtype_bytes(o->dtype, piece->first * o->dim);
+    if (!o->matrix.on_device) return session_write_range(session, piece->weight, 0, data, bytes);
+    TRY(session_take(session, piece->weight, data, bytes));
     return session_sync(session);
+}
+
+/* What is behind the vocabulary stays zeros. */
+static Status load_matrix(const HeadDecoder *d)
+{
+    const HeadDecoderOptions *o = &d->options;
+    Device                   *device = session_device(d->session);
+    if (o->matrix.on_device) TRY(device->api->settle(device));
+    for (int p = 0; p < head_pieces(o->world ? o->world : 1); p++) {
+        Piece piece = piece_of(o, p);
+        TRY(load_piece(d, &piece));
+    }
+    return OK;
 }
 
 /* ---- opening ---- */
@@ -231,9 +263,6 @@ static Status open_session(HeadDecoder *d, Device *device)
     const HeadDecoderOptions *o = &d->options;
     CompileOptions            compile = compile_defaults();
     if (o->world) compile.rank = o->rank, compile.world = o->world;
-    int64_t share = head_share(o->vocab, compile.world), before = share * compile.rank;
-    d->first = before < o->vocab ? before : o->vocab;
-    d->count = o->vocab - d->first < share ? o->vocab - d->first : share;
     compile.head = (HeadOptions){o->vocab, o->dim, o->rows, o->dtype, o->bias != NULL};
     add_programs(o, &compile);
     TRY(compile_head(&d->arena, &compile, device, &d->plan));

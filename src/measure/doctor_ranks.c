@@ -111,15 +111,16 @@ static void collective_close(Collective *c, RankRun *run, Status status)
 
 static Status make_node(Collective *c, const What *what, int ranks)
 {
-    RanksAttrs     attrs = {.ranks = ranks};
-    AllReduceAttrs all = {.ranks = ranks, .max = what->max};
-    bool           whole = what->op == &op_reduce_scatter || what->op == &op_all_to_all;
-    TensorType     share = type_make(what->dtype, 1, what->count), x = type_make(what->dtype, 1, what->count * (whole ? ranks : 1));
+    RanksAttrs            attrs = {.ranks = ranks};
+    AllReduceAttrs        all = {.ranks = ranks, .max = what->max};
+    const GatherColsAttrs cols = {.ranks = ranks};
+    bool                  whole = what->op == &op_reduce_scatter || what->op == &op_all_to_all;
+    TensorType            share = type_make(what->dtype, 1, what->count), x = type_make(what->dtype, 1, what->count * (whole ? ranks : 1));
     if (what->op == &op_gather_cols) x = type_make(what->dtype, 2, (int64_t)COLS_ROWS, what->count);
     Graph *graph = graph_create(&c->arena, "collective", op_table, OP_COUNT);
     Value *values[NODE_MAX_IN] = {graph_add_value(graph, VALUE_INPUT, "x", &x)};
     if (what->accumulate) values[1] = graph_add_value(graph, VALUE_INPUT, "acc", &share);
-    const void *given = what->op == &op_all_reduce ? (const void *)&all : &attrs;
+    const void *given = what->op == &op_all_reduce ? (const void *)&all : what->op == &op_gather_cols ? (const void *)&cols : &attrs;
     return graph_add_node(graph, what->op, given, "out", values, what->op->num_in, ~0u, &c->node);
 }
 
