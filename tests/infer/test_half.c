@@ -291,8 +291,8 @@ static void fp16_is_no_further_from_exact_than_that_of_transformers(void)
 
 static void folders_in_fp16_are_computed_in_fp16_on_a_cpu(void)
 {
-    Copy       copy;
-    InferModel infer;
+    Copy        copy;
+    InferModel  infer;
     const DType own = strcmp(TEXTS_DEVICE, "cpu") == 0 ? DT_F16 : DT_BF16;
     NEED_DEVICE();
     copy_make(&copy, "llama", ST_F16, 1);
