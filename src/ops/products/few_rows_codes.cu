@@ -36,7 +36,7 @@ enum {
 /* Bytes of shared memory that the driver keeps of a multiprocessor's, at least, where two blocks share it. */
 enum { SHARED_KEPT = 2 << 10 };
 
-/* What a block of more than 32 rows of x needs; where there is less, two share them. */
+/* What a block needs for more than 32 rows of x, or for long pieces of 32; where there is less, two blocks share 64 rows. */
 enum { SHARED_OF_64 = 160 << 10 };
 
 struct CodesJob {
@@ -500,7 +500,8 @@ template <typename Codes> static Status launch_rows(const Gemm *g, CodesJob *job
     if (g->m == 1) return launch<Codes, 1, 1, 1, 4, MOST_WARPS>(g, job, gpu, stream);
     if (g->m <= 8) return launch<Codes, 1, 1, 8, 4, MOST_WARPS>(g, job, gpu, stream);
     if (g->m <= 16) return launch<Codes, 2, 2, 16, 4, MOST_WARPS>(g, job, gpu, stream);
-    if (g->m <= 32 || gpu->shared < SHARED_OF_64) return launch<Codes, 2, 4, 32, 2, 4>(g, job, gpu, stream);
+    if (gpu->shared < SHARED_OF_64) return launch<Codes, 2, 4, 32, 2, 4>(g, job, gpu, stream);
+    if (g->m <= 32) return launch<Codes, 2, 4, 32, 4, 4>(g, job, gpu, stream);
     if (g->n <= 8192) return launch<Codes, 2, 8, 64, 2, MOST_WARPS>(g, job, gpu, stream);
     return launch<Codes, 4, 8, 64, 2, 4>(g, job, gpu, stream);
 }
