@@ -363,7 +363,6 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     CodesWalk                               ahead(from), of_w(from), of_x(from); /* the next piece to bring; the one to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false)) shared.bring_w(job, ahead);
-    if (job.w_constant) await_launches();
 
     const CodesReads<XR>          reads;
     CodesChain<Codes, W8, XR, XT> chain;
@@ -373,6 +372,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     finish.load(job, of_w.n);
     finish.clear(chain.c);
     if (Codes::HAS_TILES) scales = block_scale<BLOCKS>(job, of_w), scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
+    if (job.w_constant) await_launches();
     phase_wait(&shared.w_full[0], 0);
     phase_wait(&shared.x_full[0], 0);
     chain.begin(x, w, reads, scale);
