@@ -11,3 +11,6 @@ Status few_rows_run(const Gemm *gemm, void *stream);
  * b^T, at most n; columns behind them become zeros. */
 bool   few_rows_bulk_fit(const Gemm *gemm);
 Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, void *stream);
+
+/* Two of them that have one a, in one launch. */
+Status few_rows_bulk_pair(const Gemm gemms[2], void *stream);

@@ -6,6 +6,8 @@
  * more warp brings the rows of x for all of the block: pieces stay where all have room, else they go through a ring too. Operands are taken
  * from shared memory a step ahead of the chain.
  *
+ * A second product of the same x has the tiles behind those of the first.
+ *
  * A piece lies in blocks of 64 numbers along k, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). */
 #include "device/cuda/tensor_map.h"
 #include "ops/bulk.cuh"
@@ -36,6 +38,12 @@ struct BulkJob {
     bool        x_stays, w_constant, accumulate, has_bias;
     bool        as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
     float       alpha;
+};
+
+/* The second product's tiles begin at column `second` of all, a multiple of a tile. */
+struct BulkJobs {
+    BulkJob of[2];
+    int     second;
 };
 
 /* A number that stays in a register: the compiler would make it anew for each step. */
@@ -195,10 +203,12 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
         publish_phases();
     }
 
-    __device__ __forceinline__ void bring_w(const BulkJob &job, const Walk &walk) const
+    __device__ __forceinline__ void bring_w(const BulkJobs &jobs, const Walk &walk) const
     {
+        bool is_second = walk.n >= jobs.second;
         expect_bytes(&w_full[walk.slot], W_BYTES);
-        copy_box(w + walk.slot * W_BYTES, &job.w_map, 0, walk.n, walk.piece * BLOCKS, &w_full[walk.slot]);
+        copy_box(w + walk.slot * W_BYTES, &jobs.of[is_second].w_map, 0, walk.n - is_second * jobs.second, walk.piece * BLOCKS,
+                 &w_full[walk.slot]);
     }
 
     /* All pieces of x, or those of every round; one thread. */
@@ -215,11 +225,12 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
 };
 
 template <int MT, int NT, int XR, int BLOCKS>
-static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(const __grid_constant__ BulkJob job)
+static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(const __grid_constant__ BulkJobs jobs)
 {
     extern __shared__ __align__(1024) char bulk_memory[];
     enum { W_ROWS = COLS * NT };
     typedef BulkShared<XR, W_ROWS, BLOCKS> Shared;
+    const BulkJob                         &job = jobs.of[0];
     int          warps = blockDim.x / 32 - 1, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
     int          first_row = blockIdx.y * 16 * MT;
     const Shared shared(bulk_memory, job, warp);
@@ -237,7 +248,7 @@ static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(co
     Walk ahead(first_col), of_w(first_col), of_x(first_col); /* the next piece to bring; the one to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false))
-        if (lane == 0) shared.bring_w(job, ahead);
+        if (lane == 0) shared.bring_w(jobs, ahead);
     if (job.w_constant) await_launches();
 
     const LaneReads          reads(XR);
@@ -273,11 +284,12 @@ static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(co
         __syncwarp(); /* all lanes have taken this piece */
         if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
         if (q + job.w_slots < count) {
-            if (lane == 0) shared.bring_w(job, ahead);
+            if (lane == 0) shared.bring_w(jobs, ahead);
             ahead.next(job.pieces, stride, job.w_slots, false);
         }
         if (!last) continue;
-        put_tile<MT, NT>(job, first_row + (lane >> 2), n + (lane & 3) * 2, c);
+        bool is_second = n >= jobs.second;
+        put_tile<MT, NT>(jobs.of[is_second], first_row + (lane >> 2), n - is_second * jobs.second + (lane & 3) * 2, c);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -293,12 +305,12 @@ typedef struct BulkGrid {
     int blocks, groups, warps, rounds; /* groups: of rows of x */
 } BulkGrid;
 
-/* Warps enough that each has one tile, up to `most` a block; then several tiles a warp, as many in each block. */
-static BulkGrid grid_of(const BulkJob *job, int x_rows, int w_rows, int least, int most, int processors)
+/* Warps enough that each has one tile, up to `most` a block; then several tiles a warp, as many in each block. cols: of both products. */
+static BulkGrid grid_of(int64_t cols, int64_t rows, int x_rows, int w_rows, int least, int most, int processors)
 {
     BulkGrid grid = {};
-    int64_t  tiles = cuda_div_up(job->n, w_rows), places = (int64_t)processors * most;
-    grid.groups = (int)cuda_div_up(job->m, x_rows);
+    int64_t  tiles = cuda_div_up(cols, w_rows), places = (int64_t)processors * most;
+    grid.groups = (int)cuda_div_up(rows, x_rows);
     grid.rounds = (int)cuda_div_up(tiles, places);
     grid.warps = (int)cuda_div_up(cuda_div_up(tiles, grid.rounds), processors);
     if (grid.warps < least) grid.warps = least;
@@ -330,11 +342,15 @@ static Status map_rows(const GemmOperand *rows, int64_t count, int64_t k, int bo
     return cuda_tensor_map((const bf16 *)rows->data + rows->offset, &shape, out);
 }
 
+/* more: the second product; NULL: there is none. */
 template <int MT, int NT, int XR, int BLOCKS>
-static Status launch(const Gemm *g, BulkJob *job, int least, int most, int processors, cudaStream_t stream)
+static Status launch(const Gemm *g, const Gemm *more, BulkJobs *jobs, int least, int most, int processors, cudaStream_t stream)
 {
     typedef BulkShared<XR, COLS * NT, BLOCKS> Shared;
-    BulkGrid                                  grid = grid_of(job, 16 * MT, COLS * NT, least, most, processors);
+    BulkJob                                  *job = &jobs->of[0];
+    int64_t                                   second = cuda_div_up(g->n, COLS * NT) * COLS * NT, cols = more ? second + more->n : g->n;
+    BulkGrid                                  grid = grid_of(cols, g->m, 16 * MT, COLS * NT, least, most, processors);
+    jobs->second = more ? (int)second : INT_MAX;
     job->pieces = (int)cuda_div_up(g->k, BLOCKS * ALONG);
     job->blocks = (int)(g->k / ALONG - (int64_t)(job->pieces - 1) * BLOCKS);
     job->rounds = grid.rounds;
@@ -342,9 +358,10 @@ static Status launch(const Gemm *g, BulkJob *job, int least, int most, int proce
     FAIL_IF(job->w_slots < 1, ERR_INTERNAL, "few_rows_bulk: no room for %d x %d", job->m, job->n);
     TRY(map_rows(&g->a, g->m, g->k, XR, BLOCKS, &job->x_map));
     TRY(map_rows(&g->b, job->w_rows, g->k, COLS * NT, BLOCKS, &job->w_map));
+    if (more) TRY(map_rows(&more->b, more->n, more->k, COLS * NT, BLOCKS, &jobs->of[1].w_map));
     CUDA_TRY(cudaFuncSetAttribute(few_rows_bulk<MT, NT, XR, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
     return cuda_launch_early(g->early, few_rows_bulk<MT, NT, XR, BLOCKS>, dim3((unsigned)grid.blocks, (unsigned)grid.groups),
-                             (unsigned)(grid.warps + 1) * 32, bytes, stream, *job);
+                             (unsigned)(grid.warps + 1) * 32, bytes, stream, *jobs);
 }
 
 bool few_rows_bulk_fit(const Gemm *g)
@@ -352,25 +369,43 @@ bool few_rows_bulk_fit(const Gemm *g)
     return g->m > 0 && g->m <= MOST_ROWS && g->k % ALONG == 0 && g->n < INT_MAX / 2;
 }
 
-Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, void *stream)
+static void set_job(BulkJob *job, const Gemm *g, int64_t w_rows)
 {
-    BulkJob job = {};
-    int     device = 0, processors = 0;
+    job->c_stride = g->c.stride;
+    job->m = (int)g->m, job->n = (int)g->n, job->w_rows = (int)w_rows;
+    job->c = g->c, job->bias = g->bias;
+    job->accumulate = g->accumulate, job->has_bias = g->epilogue == GEMM_BIAS;
+    job->w_constant = g->b_constant;
+    job->alpha = g->alpha;
+    job->as_pairs = !job->accumulate && job->alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 &&
+                    (uintptr_t)g->c.data % 8 == 0;
+}
+
+static Status run(const Gemm *g, int64_t w_rows, const Gemm *more, void *stream)
+{
+    BulkJobs jobs = {};
+    int      device = 0, processors = 0;
+    int64_t  cols = g->n + (more ? more->n : 0);
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    job.c_stride = g->c.stride;
-    job.m = (int)g->m, job.n = (int)g->n, job.w_rows = (int)w_rows;
-    job.c = g->c, job.bias = g->bias;
-    job.accumulate = g->accumulate, job.has_bias = g->epilogue == GEMM_BIAS;
-    job.w_constant = g->b_constant;
-    job.alpha = g->alpha;
-    job.as_pairs =
-        !job.accumulate && job.alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 && (uintptr_t)g->c.data % 8 == 0;
+    set_job(&jobs.of[0], g, w_rows);
+    if (more) set_job(&jobs.of[1], more, more->n);
+    if (more) jobs.of[0].w_constant = g->b_constant && more->b_constant;
     cudaStream_t queue = (cudaStream_t)stream;
-    if (g->m <= 8) return launch<1, 1, 8, 8>(g, &job, 1, MOST_WARPS, processors, queue);
-    if (g->m <= 16) return launch<1, 1, 16, 8>(g, &job, 1, MOST_WARPS, processors, queue);
-    if (g->m <= 32) return launch<2, 1, 32, 4>(g, &job, 2, MOST_WARPS, processors, queue);
-    if (g->n <= 2048) return launch<2, 2, 32, 8>(g, &job, 2, 4, processors, queue);
-    if (g->n <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, &job, 4, MOST_WARPS, processors, queue);
-    return launch<4, 2, 64, 4>(g, &job, 4, 4, processors, queue);
+    if (g->m <= 8) return launch<1, 1, 8, 8>(g, more, &jobs, 1, MOST_WARPS, processors, queue);
+    if (g->m <= 16) return launch<1, 1, 16, 8>(g, more, &jobs, 1, MOST_WARPS, processors, queue);
+    if (g->m <= 32) return launch<2, 1, 32, 4>(g, more, &jobs, 2, MOST_WARPS, processors, queue);
+    if (cols <= 2048) return launch<2, 2, 32, 8>(g, more, &jobs, 2, 4, processors, queue);
+    if (cols <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, more, &jobs, 4, MOST_WARPS, processors, queue);
+    return launch<4, 2, 64, 4>(g, more, &jobs, 4, 4, processors, queue);
+}
+
+Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, void *stream)
+{
+    return run(g, w_rows, NULL, stream);
+}
+
+Status few_rows_bulk_pair(const Gemm gemms[2], void *stream)
+{
+    return run(&gemms[0], gemms[0].n, &gemms[1], stream);
 }
