@@ -99,7 +99,8 @@ static void layer(const Bench *t, int at, bool rope, bool attention, bool one, c
         TensorView in[] = {view(x, DT_BF16, 3, t->b, 1, cols), view(t->wq, DT_BF16, 1, t->dim), view(t->wk, DT_BF16, 1, t->dim),
                            view(t->table, DT_F32, 2, TABLE_LEN, t->dim), view(t->starts, DT_I32, 2, t->b, 1)};
         TensorView out[] = {view(packed, DT_BF16, 3, t->b, 1, cols), view(NULL, DT_F32, 3, t->b, 1, t->heads + t->kv_heads)};
-        args.in = in, args.out = out, args.num_in = 5, args.num_out = 2, args.attrs = &t->qkv, args.stream = stream, args.early = true, args.constant = 0x1e;
+        args.in = in, args.out = out, args.num_in = 5, args.num_out = 2, args.attrs = &t->qkv, args.stream = stream, args.early = true,
+        args.constant = 0x1e;
         if (cuda_kernels_qkv_norm_rope.rows[0].run(&args) != OK) exit(1);
     }
     if (!attention) return;

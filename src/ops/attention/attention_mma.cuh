@@ -30,7 +30,7 @@ typedef struct HeadTurns {
 /* Over a cache in pages (attention_pages.cu), whose keys are there for prefill; decode has one token a row and puts its k and v there. With
  * turns, where attention_pages_turns, q, k and v are one packed row. early: starts, pages and all of turns are constant. */
 Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream);
-bool   attention_pages_wgmma_serves(const AttentionDims *a); /* prefill by warpgroup products (attention_pages_wgmma.cu), of the same bits */
+bool attention_pages_wgmma_serves(const AttentionDims *a); /* prefill by warpgroup products (attention_pages_wgmma.cu), of the same bits */
 Status attention_pages_wgmma_prefill(const AttentionDims *a, cudaStream_t stream);
 bool   attention_pages_turns(const AttentionDims *a);
 Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early, void *workspace,

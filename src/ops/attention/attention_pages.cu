@@ -305,7 +305,7 @@ static __global__ void pages_combine(AttentionDims a, Decode d)
     if (!d.early) await_launches();
     int   head = blockIdx.x, b = blockIdx.y, count = row_tiles(a, b).count;
     Share share = {count, 1};
-    if (d.shares) share = share_of(count, share_rule(a, d));
+    if (d.shares) share = share_of(count, share_quota(a, d));
     if (d.shares && share.pieces == 1) { /* it is in o */
         if (head == 0 && b == 0) await_launches();
         return;
@@ -344,11 +344,10 @@ static bool is_bulk(const AttentionDims *a)
            cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess && shared >= bytes;
 }
 
-/* As many blocks as the largest GPU has at a time, or one for each head of each row: those take what pieces there are in turn. */
+/* Blocks enough for all pieces: one for each head of each row, and SHARE_BLOCKS besides. */
 template <int D, bool CAP, int HALVES> static Status decode_bulk(const AttentionDims *a, const Decode *d, cudaStream_t stream)
 {
-    int64_t   heads = (int64_t)a->num_kv_heads * d->passes * a->batch, most = heads * d->tiles;
-    int64_t   blocks = heads < SHARE_BLOCKS ? SHARE_BLOCKS : heads;
+    int64_t   heads = (int64_t)a->num_kv_heads * d->passes * a->batch, most = heads * d->tiles, blocks = heads + SHARE_BLOCKS;
     CacheMaps maps;
     TRY(map_cache(a->k, a, &maps.k));
     TRY(map_cache(a->v, a, &maps.v));

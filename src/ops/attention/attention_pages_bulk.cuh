@@ -40,7 +40,7 @@ template <int D, int HALVES> struct PagedTile {
     }
 };
 
-/* Piece number `index` of all; b is a.batch where there are fewer. By all lanes of a warp. */
+/* A block's piece; b is a.batch where there are fewer. By all lanes of a warp. */
 struct Piece {
     RowTiles row;
     Share    share;
@@ -52,17 +52,16 @@ struct Piece {
         return (row.first + of) * TILE_ROWS;
     }
 
-    __device__ __forceinline__ Piece(const AttentionDims &a, const Decode &d, int index)
+    __device__ __forceinline__ Piece(const AttentionDims &a, const Decode &d)
     {
-        int             heads = a.num_kv_heads * d.passes, h = index % heads;
-        const ShareRule rule = share_rule(a, d);
-        number = index / heads;
+        int heads = a.num_kv_heads * d.passes, h = (int)blockIdx.x % heads, quota = share_quota(a, d);
+        number = (int)blockIdx.x / heads;
         g = h / d.passes, pass = h % d.passes, head = g * a.group + pass * WARP_HEADS;
         count = min((int)WARP_HEADS, a.group - pass * WARP_HEADS);
-        b = share_row(a, rule, &number);
+        b = share_row(a, quota, &number);
         if (b == a.batch) return;
         row = row_tiles(a, b);
-        share = share_of(row.count, rule);
+        share = share_of(row.count, quota);
         tile = number * share.len;
         end = min(row.count, tile + share.len);
     }
@@ -233,14 +232,12 @@ template <int D, int HALVES> struct Strip {
         if (d.turns.table) {
             Turner<D> turner(d.turns, p.b);
             await_launches();
-            await_strips(); /* all have read the last piece's scores */
             turner.run(d.turns, qkv, p.head, p.count, a.num_heads + p.g, shared, Tile::HEAD_ROW);
             await_strips();
             load(shared, Tile::HEAD_ROW, p.count, shared + p.count * Tile::HEAD_ROW);
             await_strips();
         } else {
             await_launches();
-            await_strips();
             load(qkv + p.head * D, D, p.count, new_k);
         }
         v = make_uint4(0, 0, 0, 0);
@@ -428,16 +425,16 @@ static __global__ void __launch_bounds__(BULK_THREADS, D <= 128 && HALVES == 1 ?
 
     release_launches();
     if (!d.early) await_launches();
+    const Piece piece(a, d);
     __syncthreads();
-    for (int index = (int)blockIdx.x;; index += (int)gridDim.x) {
-        const Piece piece(a, d, index);
-        if (piece.b == a.batch) break;
-        if (threadIdx.x >= STRIP_THREADS)
-            bring_tiles<D, HALVES>(ring, a, maps, piece);
-        else
-            attend_piece<D, CAP, HALVES>(ring, a, d, piece, scores);
+    if (piece.b == a.batch) {
+        if (blockIdx.x == 0) await_launches(); /* in each launch somebody does */
+        return;
     }
-    await_launches(); /* without a piece too: somebody does in each launch */
+    if (threadIdx.x >= STRIP_THREADS)
+        bring_tiles<D, HALVES>(ring, a, maps, piece);
+    else
+        attend_piece<D, CAP, HALVES>(ring, a, d, piece, scores);
 }
 
 static Status map_cache(const Heads &cache, const AttentionDims *a, CUtensorMap *out)

@@ -7,19 +7,18 @@
 
 enum { WARP_HEADS = 16 };
 
-/* Of what H200 has at a time (SHARE_BLOCKS): rows are divided into about so many pieces, or not at all (share_rule). */
-enum { SHARE_BLOCKS = 528, SHARE_PIECES = 1056, SHARE_WHOLE = 400 };
+enum { SHARE_BLOCKS = 528 }; /* that H200 has at a time */
 
 /* What decoding has beside the cache. sums (B,H,tiles,D) and totals (B,H,tiles), a row's tiles counted from the first that it attends. */
 typedef struct Decode {
     Heads     k, v; /* of the new tokens */
     HeadTurns turns;
-    float  *sums;
-    float2 *totals; /* largest raw score, total */
-    int     tiles;  /* most of a row */
-    int     passes; /* over a group's heads */
-    bool    shares; /* blocks have shares of rows (Share), and what one has all of goes to o */
-    bool    early;  /* starts and pages are constant: what lies in the cache is loaded before the launches in front have ended */
+    float    *sums;
+    float2   *totals; /* largest raw score, total */
+    int       tiles;  /* most of a row */
+    int       passes; /* over a group's heads */
+    bool      shares; /* blocks have shares of rows (Share), and what one has all of goes to o */
+    bool      early;  /* starts and pages are constant: what lies in the cache is loaded before the launches in front have ended */
 } Decode;
 
 /* The tiles that a row's token attends. count 0: it has no place. */
@@ -39,35 +38,28 @@ typedef struct Share {
     int pieces, len;
 } Share;
 
-/* What decides about it: rows of up to `whole` tiles aren't divided, others into pieces of `len`. */
-typedef struct ShareRule {
-    int whole, len;
-} ShareRule;
-
-/* By all lanes of a warp. Rows of about the same length whose heads are blocks enough stay whole: nobody needs to add their sums then. Where
- * there are few, or one is far longer than others, small pieces bring more of it at a time. */
-static __device__ __forceinline__ ShareRule share_rule(const AttentionDims &a, const Decode &d)
+/* The most tiles of a piece, by all lanes of a warp: all blocks that fit at a time have about the same. Rows of about the same length stay
+ * whole where their heads are blocks enough: nobody needs to add their sums then. */
+static __device__ __forceinline__ int share_quota(const AttentionDims &a, const Decode &d)
 {
-    int tiles = 0;
+    int heads = a.num_kv_heads * d.passes, tiles = 0;
     for (int b = (int)(threadIdx.x & 31); b < a.batch; b += 32) tiles += row_tiles(a, b).count;
-    tiles = __reduce_add_sync(0xFFFFFFFFu, tiles) * a.num_kv_heads * d.passes;
-    return {tiles / SHARE_WHOLE, (tiles + SHARE_PIECES - 1) / SHARE_PIECES};
+    return (__reduce_add_sync(0xFFFFFFFFu, tiles) * heads + SHARE_BLOCKS - 1) / SHARE_BLOCKS;
 }
 
 /* Of a row of `count` tiles. */
-static __device__ __forceinline__ Share share_of(int count, const ShareRule &rule)
+static __device__ __forceinline__ Share share_of(int count, int quota)
 {
-    if (count <= rule.whole || !count) return {count ? 1 : 0, count};
-    int pieces = (count + rule.len - 1) / rule.len;
-    return {pieces, (count + pieces - 1) / pieces};
+    int pieces = count ? (count + quota - 1) / quota : 0;
+    return {pieces, count ? (count + pieces - 1) / pieces : 0};
 }
 
 /* The row whose piece number `piece`, counted over all rows, is; piece becomes that of the row. a.batch: there is none. By all lanes. */
-static __device__ __forceinline__ int share_row(const AttentionDims &a, const ShareRule &rule, int *piece)
+static __device__ __forceinline__ int share_row(const AttentionDims &a, int quota, int *piece)
 {
     int lane = (int)(threadIdx.x & 31);
     for (int base = 0; base < a.batch; base += 32) {
-        int own = base + lane < a.batch ? share_of(row_tiles(a, base + lane).count, rule).pieces : 0, sum = own;
+        int own = base + lane < a.batch ? share_of(row_tiles(a, base + lane).count, quota).pieces : 0, sum = own;
 #pragma unroll
         for (int offset = 1; offset < 32; offset *= 2) {
             int before = __shfl_up_sync(0xFFFFFFFFu, sum, offset);

@@ -6,10 +6,11 @@
 #include "ops/ops.h"
 
 static const AttrDef attention_turned_attrs[] = {
-    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0), ATTR_INT(AttentionAttrs, head_dim, 0),
-    ATTR_INT(AttentionAttrs, window, 0),    ATTR_FLOAT(AttentionAttrs, scale, 0),      ATTR_FLOAT(AttentionAttrs, softcap, 0),
-    ATTR_BOOL(AttentionAttrs, dense, 0),    ATTR_FLOAT(TurnedAttrs, eps, 1e-6),        ATTR_FLOAT(TurnedAttrs, offset, 0),
-    {0},
+    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
+    ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_INT(AttentionAttrs, window, 0),
+    ATTR_FLOAT(AttentionAttrs, scale, 0),   ATTR_FLOAT(AttentionAttrs, softcap, 0),
+    ATTR_BOOL(AttentionAttrs, dense, 0),    ATTR_FLOAT(TurnedAttrs, eps, 1e-6),
+    ATTR_FLOAT(TurnedAttrs, offset, 0),     {0},
 };
 
 enum { NUM_TURN = 5, NUM_CACHED = 7, FIRST_CACHE = 3 };
