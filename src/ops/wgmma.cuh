@@ -11,6 +11,12 @@
 #define HAS_WGMMA 0
 #endif
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define WAIT_FOR_PHASE "try_wait" /* sleeps for a while */
+#else
+#define WAIT_FOR_PHASE "test_wait"
+#endif
+
 enum { PIECE_BYTES = TILE_ROWS * 128 };
 template <int D> struct SwizzledTile {
     enum { BYTES = D / 64 * PIECE_BYTES };
@@ -82,7 +88,7 @@ static __device__ __forceinline__ void phase_arrive(uint64_t *barrier)
 static __device__ __forceinline__ void phase_wait(uint64_t *barrier, int parity)
 {
     asm volatile("{\n\t.reg .pred over;\n\t"
-                 "again: mbarrier.try_wait.parity.shared.b64 over, [%0], %1;\n\t"
+                 "again: mbarrier." WAIT_FOR_PHASE ".parity.shared.b64 over, [%0], %1;\n\t"
                  "@!over bra again;\n\t}" ::"r"(shared_address(barrier)),
                  "r"(parity)
                  : "memory");

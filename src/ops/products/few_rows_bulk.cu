@@ -40,10 +40,15 @@ struct BulkJob {
     float       alpha;
 };
 
-/* The second product's tiles begin at column `second` of all, a multiple of a tile. */
-struct BulkJobs {
-    BulkJob of[2];
+/* Products of one x. The second one's tiles begin at column `second` of all, a multiple of a tile. */
+template <int COUNT> struct BulkJobs {
+    BulkJob of[COUNT];
     int     second;
+
+    __device__ __forceinline__ int which(int col) const
+    {
+        return COUNT == 2 && col >= second;
+    }
 };
 
 /* A number that stays in a register: the compiler would make it anew for each step. */
@@ -203,12 +208,11 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
         publish_phases();
     }
 
-    __device__ __forceinline__ void bring_w(const BulkJobs &jobs, const Walk &walk) const
+    template <int COUNT> __device__ __forceinline__ void bring_w(const BulkJobs<COUNT> &jobs, const Walk &walk) const
     {
-        bool is_second = walk.n >= jobs.second;
+        int i = jobs.which(walk.n);
         expect_bytes(&w_full[walk.slot], W_BYTES);
-        copy_box(w + walk.slot * W_BYTES, &jobs.of[is_second].w_map, 0, walk.n - is_second * jobs.second, walk.piece * BLOCKS,
-                 &w_full[walk.slot]);
+        copy_box(w + walk.slot * W_BYTES, &jobs.of[i].w_map, 0, walk.n - i * jobs.second, walk.piece * BLOCKS, &w_full[walk.slot]);
     }
 
     /* All pieces of x, or those of every round; one thread. */
@@ -224,8 +228,8 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
     }
 };
 
-template <int MT, int NT, int XR, int BLOCKS>
-static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(const __grid_constant__ BulkJobs jobs)
+template <int MT, int NT, int XR, int BLOCKS, int COUNT>
+static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(const __grid_constant__ BulkJobs<COUNT> jobs)
 {
     extern __shared__ __align__(1024) char bulk_memory[];
     enum { W_ROWS = COLS * NT };
@@ -288,8 +292,8 @@ static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(co
             ahead.next(job.pieces, stride, job.w_slots, false);
         }
         if (!last) continue;
-        bool is_second = n >= jobs.second;
-        put_tile<MT, NT>(jobs.of[is_second], first_row + (lane >> 2), n - is_second * jobs.second + (lane & 3) * 2, c);
+        int i = jobs.which(n);
+        put_tile<MT, NT>(jobs.of[i], first_row + (lane >> 2), n - i * jobs.second + (lane & 3) * 2, c);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -342,26 +346,25 @@ static Status map_rows(const GemmOperand *rows, int64_t count, int64_t k, int bo
     return cuda_tensor_map((const bf16 *)rows->data + rows->offset, &shape, out);
 }
 
-/* more: the second product; NULL: there is none. */
-template <int MT, int NT, int XR, int BLOCKS>
-static Status launch(const Gemm *g, const Gemm *more, BulkJobs *jobs, int least, int most, int processors, cudaStream_t stream)
+template <int MT, int NT, int XR, int BLOCKS, int COUNT>
+static Status launch(const Gemm *g, BulkJobs<COUNT> *jobs, int least, int most, int processors, cudaStream_t stream)
 {
     typedef BulkShared<XR, COLS * NT, BLOCKS> Shared;
     BulkJob                                  *job = &jobs->of[0];
-    int64_t                                   second = cuda_div_up(g->n, COLS * NT) * COLS * NT, cols = more ? second + more->n : g->n;
-    BulkGrid                                  grid = grid_of(cols, g->m, 16 * MT, COLS * NT, least, most, processors);
-    jobs->second = more ? (int)second : INT_MAX;
+    jobs->second = (int)cuda_div_up(g->n, COLS * NT) * COLS * NT;
+    int64_t  cols = COUNT == 2 ? jobs->second + g[COUNT - 1].n : g->n;
+    BulkGrid grid = grid_of(cols, g->m, 16 * MT, COLS * NT, least, most, processors);
     job->pieces = (int)cuda_div_up(g->k, BLOCKS * ALONG);
     job->blocks = (int)(g->k / ALONG - (int64_t)(job->pieces - 1) * BLOCKS);
     job->rounds = grid.rounds;
     size_t bytes = plan_shared(job, &grid, Shared::X_BYTES, Shared::W_BYTES);
     FAIL_IF(job->w_slots < 1, ERR_INTERNAL, "few_rows_bulk: no room for %d x %d", job->m, job->n);
     TRY(map_rows(&g->a, g->m, g->k, XR, BLOCKS, &job->x_map));
-    TRY(map_rows(&g->b, job->w_rows, g->k, COLS * NT, BLOCKS, &job->w_map));
-    if (more) TRY(map_rows(&more->b, more->n, more->k, COLS * NT, BLOCKS, &jobs->of[1].w_map));
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_bulk<MT, NT, XR, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
-    return cuda_launch_early(g->early, few_rows_bulk<MT, NT, XR, BLOCKS>, dim3((unsigned)grid.blocks, (unsigned)grid.groups),
-                             (unsigned)(grid.warps + 1) * 32, bytes, stream, *jobs);
+    for (int i = 0; i < COUNT; i++) TRY(map_rows(&g[i].b, job[i].w_rows, g->k, COLS * NT, BLOCKS, &job[i].w_map));
+    auto kernel = few_rows_bulk<MT, NT, XR, BLOCKS, COUNT>;
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
+    return cuda_launch_early(g->early, kernel, dim3((unsigned)grid.blocks, (unsigned)grid.groups), (unsigned)(grid.warps + 1) * 32, bytes,
+                             stream, *jobs);
 }
 
 bool few_rows_bulk_fit(const Gemm *g)
@@ -381,31 +384,32 @@ static void set_job(BulkJob *job, const Gemm *g, int64_t w_rows)
                     (uintptr_t)g->c.data % 8 == 0;
 }
 
-static Status run(const Gemm *g, int64_t w_rows, const Gemm *more, void *stream)
+template <int COUNT> static Status run(const Gemm *g, BulkJobs<COUNT> *jobs, cudaStream_t stream)
 {
-    BulkJobs jobs = {};
-    int      device = 0, processors = 0;
-    int64_t  cols = g->n + (more ? more->n : 0);
+    int     device = 0, processors = 0;
+    int64_t cols = 0;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    set_job(&jobs.of[0], g, w_rows);
-    if (more) set_job(&jobs.of[1], more, more->n);
-    if (more) jobs.of[0].w_constant = g->b_constant && more->b_constant;
-    cudaStream_t queue = (cudaStream_t)stream;
-    if (g->m <= 8) return launch<1, 1, 8, 8>(g, more, &jobs, 1, MOST_WARPS, processors, queue);
-    if (g->m <= 16) return launch<1, 1, 16, 8>(g, more, &jobs, 1, MOST_WARPS, processors, queue);
-    if (g->m <= 32) return launch<2, 1, 32, 4>(g, more, &jobs, 2, MOST_WARPS, processors, queue);
-    if (cols <= 2048) return launch<2, 2, 32, 8>(g, more, &jobs, 2, 4, processors, queue);
-    if (cols <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, more, &jobs, 4, MOST_WARPS, processors, queue);
-    return launch<4, 2, 64, 4>(g, more, &jobs, 4, 4, processors, queue);
+    for (int i = 0; i < COUNT; i++) cols += g[i].n;
+    if (g->m <= 8) return launch<1, 1, 8, 8>(g, jobs, 1, MOST_WARPS, processors, stream);
+    if (g->m <= 16) return launch<1, 1, 16, 8>(g, jobs, 1, MOST_WARPS, processors, stream);
+    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, MOST_WARPS, processors, stream);
+    if (cols <= 2048) return launch<2, 2, 32, 8>(g, jobs, 2, 4, processors, stream);
+    if (cols <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, jobs, 4, MOST_WARPS, processors, stream);
+    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
 }
 
 Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, void *stream)
 {
-    return run(g, w_rows, NULL, stream);
+    BulkJobs<1> jobs = {};
+    set_job(&jobs.of[0], g, w_rows);
+    return run(g, &jobs, (cudaStream_t)stream);
 }
 
 Status few_rows_bulk_pair(const Gemm gemms[2], void *stream)
 {
-    return run(&gemms[0], gemms[0].n, &gemms[1], stream);
+    BulkJobs<2> jobs = {};
+    for (int i = 0; i < 2; i++) set_job(&jobs.of[i], &gemms[i], gemms[i].n);
+    jobs.of[0].w_constant = gemms[0].b_constant && gemms[1].b_constant;
+    return run(gemms, &jobs, (cudaStream_t)stream);
 }

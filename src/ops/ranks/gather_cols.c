@@ -62,7 +62,7 @@ static Status gather_cols_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const GatherColsAttrs gather_cols_part = {.cols = 300, .first = 97};
+static const GatherColsAttrs gather_cols_part = {.ranks = 1, .cols = 300, .first = 97};
 
 static const OpSample gather_cols_samples[] = {
     {.in = {{DT_F32, 2, {5, 203}}}},
