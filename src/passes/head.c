@@ -51,6 +51,7 @@ Status pass_head(PassContext *context, Graph **graph)
     const ProgramSpec *spec = &context->program->spec;
     Value             *logits, *ids, *told;
     *graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
+    graph_set_rows_alone(*graph);
     TRY(add_product(*graph, head, spec, &logits));
     TRY(add_choice(*graph, head, spec->batch, logits, &ids));
     told = add_value(*graph, VALUE_STATE, HEAD_TOLD, type_make(DT_I32, 2, (int64_t)HEAD_RING, head->rows));
