@@ -1,5 +1,5 @@
-/* The launch of `sample` (sample.cu) between weigh and choose: rows that top-p or min-p keeps a part of, of all tokens. How many tokens each
- * bucket has says, within the width of a bucket, up to where the wanted mass reaches. What surely comes before the border is summed by
+/* The launch of `sample` (sample.cu) between weigh and choose: rows that top-p or min-p keeps a part of, of all tokens. How many tokens
+ * each bucket has says, within the width of a bucket, up to where the wanted mass reaches. What surely comes before the border is summed by
  * groups, exactly; what may be the border is listed. */
 #pragma once
 
@@ -37,8 +37,8 @@ static __device__ uint64_t masses_of(const Sampling &s, int b, float width, uint
     return sum;
 }
 
-/* Masses at the middle are off by half of a bucket's width at most, some 2^-16 of rounding added: so are the sums up to the border, and those
- * behind it, whatever the last bucket has being added. The nearer one says more. By all threads; scratch: 32 words. */
+/* Masses at the middle are off by half of a bucket's width at most, some 2^-16 of rounding added: so are the sums up to the border, and
+ * those behind it, whatever the last bucket has being added. The nearer one says more. By all threads; scratch: 32 words. */
 static __device__ Between find_between(const Sampling &s, const RowOf &row, uint64_t *scratch, Between *shared)
 {
     const SampleState *state = s.state + row.b;
@@ -119,7 +119,7 @@ template <typename X, bool VEC> static __global__ void __launch_bounds__(SCAN_WA
     const bool    part = row.controls.top_p < 1u << 24;
     const Buckets buckets = {part ? state->per_distance : 0};
     const Between none = {SAMPLE_BUCKETS, SAMPLE_BUCKETS}, between = part ? find_between(s, row, scratch, &found) : none;
-    uint64_t      before = row.controls.least ? split_row<X, VEC, true>(s, row, of, buckets, between)
-                                              : split_row<X, VEC, false>(s, row, of, buckets, between);
+    uint64_t      before =
+        row.controls.least ? split_row<X, VEC, true>(s, row, of, buckets, between) : split_row<X, VEC, false>(s, row, of, buckets, between);
     if (threadIdx.x % 32 == 0 && before) atomicAdd((unsigned long long *)&state->above, (unsigned long long)before);
 }
