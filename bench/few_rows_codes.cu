@@ -166,8 +166,11 @@ static void time_layers(DType dtype, int m, cudaStream_t stream)
         from += (int64_t)n * k;
     }
     double bytes = (double)from / LAYERS * (dtype == DT_BF16 ? 2 : 1);
-    printf("%-4s %2d rows: a layer %7.2f us, limit %6.2f ", dtype == DT_BF16 ? "bf16" : dtype == DT_I8 ? "int8" : "fp8", m,
-           time_all(all, stream) / LAYERS, bytes / 4.2e6);
+    printf("%-4s %2d rows: a layer %7.2f us, limit %6.2f ",
+           dtype == DT_BF16 ? "bf16"
+           : dtype == DT_I8 ? "int8"
+                            : "fp8",
+           m, time_all(all, stream) / LAYERS, bytes / 4.2e6);
     for (int i = 0; i < PRODUCTS; i++)
         printf(" %dx%d %.2f%s", shape_n[i], shape_k[i], time_all(each[i], stream) / LAYERS,
                dtype == DT_BF16 || same_bits(each[i][0], stream) ? "" : " BITS DIFFER");

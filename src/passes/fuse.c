@@ -2,6 +2,7 @@
  * projections are followed back through LoRA's adds, which move onto columns of the packed result. Weights that one GEMM
  * reads become views of one packed parameter and keep their names, so that adapters, decay and files stay per member. So do the
  * A and B of adapters on one input. */
+#include "ops/attention/attention_turned.h"
 #include "ops/attrs.h"
 #include "ops/loss/lm_head_chunks.h"
 #include "ops/ops.h"
@@ -211,6 +212,30 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
     return OK;
 }
 
+/* ---- heads made ready where a cache is attended ---- */
+
+static Status fuse_turn(Graph *graph, Node *cached, bool *fired)
+{
+    Node *turn = cached->op == &op_attention_cached ? producer_is(cached->in[0], &op_qkv_norm_rope) : NULL, *node;
+    if (!turn || !read_once(turn->out[0]) || (turn->out[1] && turn->out[1]->num_uses) || turn->out[0]->type.dim[1] != 1) return OK;
+    const QkvAttrs *qkv = turn->attrs;
+    TurnedAttrs     attrs = {*(const AttentionAttrs *)cached->attrs, qkv->eps, qkv->offset};
+    Value          *in[TURNED_IN] = {turn->in[0], cached->in[3], cached->in[4], cached->in[5], cached->in[6],
+                                     turn->in[1], turn->in[2],   turn->in[3],   turn->in[4]};
+    graph->cursor = cached;
+    graph->layer = cached->layer;
+    graph->part = cached->part;
+    graph->source = cached->source;
+    TRY(graph_add_node(graph, &op_attention_turned, &attrs, cached->out[0]->name, in, TURNED_IN, ~0u, &node));
+    graph->cursor = NULL;
+    for (int k = 0; k < cached->num_out; k++)
+        if (cached->out[k]) graph_replace_uses(graph, cached->out[k], node->out[k], node);
+    graph_remove_node(graph, cached);
+    graph_remove_node(graph, turn);
+    *fired = true;
+    return OK;
+}
+
 /* ---- gate and up ---- */
 
 static Status fuse_gate_up(Graph *graph, Node *swiglu, bool *fired)
@@ -416,6 +441,7 @@ typedef Status (*FuseFn)(Graph *graph, Node *anchor, bool *fired);
 static const FuseFn rewrites[FUSION_COUNT] = {
     [FUSE_RESIDUAL_NORM] = fuse_residual_norm,
     [FUSE_QKV] = fuse_qkv,
+    [FUSE_TURN] = fuse_turn,
     [FUSE_GATE_UP] = fuse_gate_up,
     [FUSE_LORA] = fuse_lora,
     [FUSE_LM_HEAD] = fuse_lm_head,

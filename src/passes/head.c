@@ -88,6 +88,7 @@ Status pass_head(PassContext *context, Graph **graph)
     Value             *logits, *ids, *told;
     int                world = context->options->world > 1 ? context->options->world : 1;
     *graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
+    graph_set_rows_alone(*graph);
     TRY(add_logits(*graph, head, spec, world, &logits));
     TRY(add_choice(*graph, head, spec->batch, logits, &ids));
     told = add_value(*graph, VALUE_STATE, HEAD_TOLD, type_make(DT_I32, 2, (int64_t)HEAD_RING, head->rows));

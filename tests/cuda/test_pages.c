@@ -1,7 +1,8 @@
 /* attention_cached gives a token the same bits whether it is run alone, in a chunk of its row of any size, or beside other rows, wherever
- * its row's pages lie: every kernel of the CPU and, where there is one, of the GPU. */
+ * its row's pages lie: every kernel of the CPU and, where there is one, of the GPU. attention_turned gives the bits of qkv_norm_rope and
+ * attention_cached. */
 #include "device/device.h"
-#include "ops/attrs.h"
+#include "ops/attention/attention_turned.h"
 #include "ops/op_inputs.h"
 #include "ops/ops.h"
 #include "test.h"
@@ -20,6 +21,7 @@ static const AttentionAttrs problems[] = {
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .window = 70, .softcap = 0.8},
     {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128, .scale = -0.3},
+    {.num_heads = 80, .num_kv_heads = 80, .head_dim = 64}, /* blocks of the GPU have several tiles, and none, some or all rows whole */
 };
 
 /* A row whose tokens' packed q, k, v are there: all of it, of the rows' element size. */
@@ -231,11 +233,128 @@ static void check_device(Device *device)
         }
 }
 
+/* ---- one op for two ---- */
+
+/* An op with what it reads, in the host's memory; its results may be wanted there. */
+typedef struct OpRun {
+    const OpDef *op;
+    const void  *attrs, *data[NODE_MAX_IN];
+    TensorType   types[NODE_MAX_IN];
+    int          num_in;
+    void        *got[NODE_MAX_OUT];
+} OpRun;
+
+static Status run_bound(Device *device, const OpRun *run, const Node *node, Launch *launch)
+{
+    const DeviceApi *api = device->api;
+    TensorView       in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
+    void            *replay = NULL;
+    for (int k = 0; k < run->num_in; k++) {
+        in[k].type = run->types[k];
+        if (!run->data[k]) continue;
+        TRY(api->alloc(device, SPACE_DEVICE, (size_t)type_bytes(&in[k].type), &in[k].data));
+    }
+    for (int k = 0; k < node->num_out; k++) {
+        out[k].type = node->out[k]->type;
+        TRY(api->alloc(device, SPACE_DEVICE, (size_t)type_bytes(&out[k].type), &out[k].data));
+    }
+    for (int k = 0; k < run->op->num_alias; k++) out[run->op->alias[k].out] = in[run->op->alias[k].in];
+    TRY(api->alloc(device, SPACE_DEVICE, launch->kernel.workspace_bytes + 1, &launch->args.workspace));
+    launch->args.in = in, launch->args.out = out;
+    TRY(api->prepare(device, launch, 1, &replay));
+    for (int k = 0; k < run->num_in; k++)
+        if (in[k].data) TRY(api->upload(device, in[k].data, run->data[k], (size_t)type_bytes(&in[k].type)));
+    TRY(api->run(device, launch, 1, replay));
+    TRY(api->sync(device));
+    for (int k = 0; k < node->num_out; k++)
+        if (run->got[k]) TRY(api->download(device, run->got[k], out[k].data, (size_t)type_bytes(&out[k].type)));
+    if (replay) api->release(device, replay);
+    return OK;
+}
+
+/* By the first kernel. The device's memory goes with the device. */
+static Status run_op(Device *device, const OpRun *run)
+{
+    Arena  arena = {0};
+    Graph *graph = graph_create(&arena, "case", op_table, OP_COUNT);
+    Value *values[NODE_MAX_IN] = {0};
+    Node  *node;
+    Launch launch = {0};
+    for (int k = 0; k < run->num_in; k++)
+        if (run->data[k]) values[k] = graph_add_value(graph, VALUE_INPUT, arena_printf(&arena, "in%d", k), &run->types[k]);
+    Status status = graph_add_node(graph, run->op, run->attrs, "out", values, run->num_in, ~0u, &node);
+    if (status == OK) status = device->api->bind(device, node, &launch.kernel);
+    if (status == OK) {
+        launch.node = node;
+        launch.args = (KernelArgs){.num_in = run->num_in, .num_out = node->num_out, .attrs = node->attrs};
+        launch.args.workspace_bytes = launch.kernel.workspace_bytes;
+        status = run_bound(device, run, node, &launch);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+static char *draw_bf16(uint64_t seed, int64_t count)
+{
+    char *data = malloc((size_t)count * 2);
+    for (int64_t i = 0; i < count; i++) {
+        float value = draw_normal(seed, (uint32_t)i);
+        dtype_encode(DT_BF16, &value, 1, data + i * 2);
+    }
+    return data;
+}
+
+enum { TABLE_LEN = 400, TURNED_ROWS = 3 };
+
+/* Rows at 0, 70 and 329, with norms or without. */
+static void check_turned(Device *device, const AttentionAttrs *a, bool norms)
+{
+    int64_t     d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d, cells = (int64_t)PAGES * PAGE_LEN * a->num_kv_heads * d;
+    size_t      row_bytes = (size_t)(TURNED_ROWS * width * 2), out_bytes = (size_t)(TURNED_ROWS * a->num_heads * d * 2);
+    TurnedAttrs attrs = {*a, 1e-6, 0.5};
+    QkvAttrs    qkv = {a->num_heads, a->num_kv_heads, d, attrs.eps, attrs.offset, 0, 0};
+    TensorType  rows = type_make(DT_BF16, 3, (int64_t)TURNED_ROWS, (int64_t)1, width), weight = type_make(DT_BF16, 1, d);
+    TensorType  cache = type_make(DT_BF16, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, d);
+    TensorType  starts = type_make(DT_I32, 1, (int64_t)TURNED_ROWS), table = type_make(DT_I32, 2, (int64_t)TURNED_ROWS, (int64_t)ROW_PAGES);
+    TensorType  angles = type_make(DT_F32, 2, (int64_t)TABLE_LEN, d), at = type_make(DT_I32, 2, (int64_t)TURNED_ROWS, (int64_t)1);
+    int32_t     start[TURNED_ROWS] = {0, 70, 329}, page[TURNED_ROWS * ROW_PAGES];
+    char       *packed = draw_bf16(1, TURNED_ROWS * width), *k = draw_bf16(2, cells), *v = draw_bf16(3, cells);
+    char       *wq = norms ? draw_bf16(4, d) : NULL, *wk = norms ? draw_bf16(5, d) : NULL, *turned = malloc(row_bytes);
+    char       *o[2], *caches[2];
+    float      *angle = malloc((size_t)(TABLE_LEN * d) * 4);
+    for (int64_t i = 0; i < TABLE_LEN * d; i++) angle[i] = draw_normal(6, (uint32_t)i);
+    for (int i = 0; i < TURNED_ROWS * ROW_PAGES; i++) page[i] = 1 + i * 5 % (PAGES - 1);
+    for (int i = 0; i < 2; i++) o[i] = calloc(1, out_bytes), caches[i] = calloc(2, (size_t)cells);
+    OpRun turn = {.op = &op_qkv_norm_rope, .attrs = &qkv, .num_in = 5, .got = {turned}};
+    OpRun attend = {.op = &op_attention_cached, .attrs = a, .num_in = NUM_IN, .got = {o[0], caches[0]}};
+    OpRun one = {.op = &op_attention_turned, .attrs = &attrs, .num_in = TURNED_IN, .got = {o[1], caches[1]}};
+    memcpy(turn.data, ((const void *[]){packed, wq, wk, angle, start}), sizeof(void *[5]));
+    memcpy(turn.types, ((TensorType[]){rows, weight, weight, angles, at}), sizeof(TensorType[5]));
+    memcpy(attend.data, ((const void *[]){turned, NULL, NULL, k, v, start, page}), sizeof(void *[7]));
+    memcpy(attend.types, ((TensorType[]){rows, {0}, {0}, cache, cache, starts, table}), sizeof(TensorType[7]));
+    memcpy(one.data, ((const void *[]){packed, k, v, start, page, wq, wk, angle, start}), sizeof(void *[9]));
+    memcpy(one.types, ((TensorType[]){rows, cache, cache, starts, table, weight, weight, angles, at}), sizeof(TensorType[9]));
+    EXPECT_OK(run_op(device, &turn));
+    EXPECT_OK(run_op(device, &attend));
+    EXPECT_OK(run_op(device, &one));
+    if (memcmp(o[0], o[1], out_bytes) || memcmp(caches[0], caches[1], (size_t)cells * 2))
+        test_fail(__FILE__, __LINE__, "%s: head_dim %d, norms %d: one op has other bits than two", device->api->name, (int)d, norms);
+    char *all[] = {packed, k, v, wq, wk, turned, o[0], o[1], caches[0], caches[1], (char *)angle};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+static void check_turns(Device *device)
+{
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+        for (int norms = 0; norms < 2; norms++) check_turned(device, &problems[i], norms);
+}
+
 static void a_token_has_the_same_bits_on_the_cpu(void)
 {
     Device *cpu;
     EXPECT_OK(device_cpu_create(0, &cpu));
     check_device(cpu);
+    check_turns(cpu);
     cpu->api->destroy(cpu);
 }
 
@@ -247,6 +366,7 @@ static void a_token_has_the_same_bits_on_the_gpu(void)
         SKIP("no GPU");
     }
     check_device(cuda);
+    check_turns(cuda);
     cuda->api->destroy(cuda);
 }
 

@@ -854,13 +854,35 @@ def make_codes():
     add("fp8_tiles_linear", "edges", [x, codes, scale, bias], [x @ w.t() + bias])
 
 
+def make_turned_attention():
+    """One token a row, made ready and attended; the cache holds noise from its position on."""
+    b, length, position, h, g, d, eps = 2, 9, 7, 4, 2, 4, 1e-6
+    table, positions = f32(rope_table(12, d, 1e4)), torch.arange(position + 1).expand(b, -1)
+    wq, wk = rand(d, std=0.3, mean=1.0), rand(d, std=0.3, mean=1.0)
+    for case, norms in (("norm", [wq, wk]), ("bare", [None, None])):
+        qkv = rand(b, position + 1, (h + 2 * g) * d)
+        q, k, v = split_qkv(qkv_norm_rope(qkv, *norms, table, positions, h, g, eps), h, g)
+        o = attention(q, k, v, torch.zeros(b, position + 1, dtype=torch.int64))[:, position:]
+        caches = [9 * rand(b, length, g, d) for _ in range(2)]
+        for cache, x in zip(caches, (k, v)):
+            cache[:, :position] = x[:, :position]
+        before = [in_pages(f32(cache), 3) for cache in caches]
+        for cache, x in zip(caches, (k, v)):
+            cache[:, position] = x[:, position]
+        after = [in_pages(cache, 3)[0] for cache in caches]
+        where = [torch.full((b,), position, dtype=torch.int32), before[0][1]]
+        add("attention_turned", case, [qkv[:, position:], *(pages for pages, _ in before), *where, *norms, table, positions[:, position:]],
+            [o, *after], num_heads=h, num_kv_heads=g, head_dim=d, scale=0.0, eps=eps)
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
-                 make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes):
+                 make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
+                 make_turned_attention):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -1,6 +1,7 @@
-/* attention_cached: new keys and values go into their rows' pages, then attention over those. A row whose positions lie outside its pages
- * (the program checks them before it runs) writes nothing there and gives NaN. */
+/* attention_cached, attention_turned: new keys and values go into their rows' pages, then attention over those. A row whose positions lie
+ * outside its pages (the program checks them before it runs) writes nothing there and gives NaN. */
 #include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_turned.h"
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
 enum { THREADS = 256 };
@@ -35,16 +36,17 @@ static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cud
     return CUDA_LAUNCHED();
 }
 
-static AttentionDims bound(const KernelArgs *args, Heads *k, Heads *v)
+/* cache: kc, of starts and pages behind it. */
+static AttentionDims bound(const KernelArgs *args, int cache, Heads *k, Heads *v)
 {
     AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type);
     heads_of_qkv(&a, args->in, &a.q, k, v);
     a.k = heads_of(&args->out[1]), a.v = heads_of(&args->out[2]), a.o = heads_of(&args->out[0]);
-    a.pages.starts = (const int32_t *)args->in[IN_STARTS].data;
-    a.pages.table = (const int32_t *)args->in[IN_PAGES].data;
-    a.pages.row_pages = (int)args->in[IN_PAGES].type.dim[1];
-    a.pages.num_pages = (int)args->in[IN_KC].type.dim[0];
-    a.pages.page_len = (int)args->in[IN_KC].type.dim[1];
+    a.pages.starts = (const int32_t *)args->in[cache + IN_STARTS - IN_KC].data;
+    a.pages.table = (const int32_t *)args->in[cache + IN_PAGES - IN_KC].data;
+    a.pages.row_pages = (int)args->in[cache + IN_PAGES - IN_KC].type.dim[1];
+    a.pages.num_pages = (int)args->in[cache].type.dim[0];
+    a.pages.page_len = (int)args->in[cache].type.dim[1];
     return a;
 }
 
@@ -61,10 +63,11 @@ static bool simt_match(const Node *node, CudaDevice *)
 static Status mma_run(const KernelArgs *args)
 {
     Heads         k, v;
-    AttentionDims a = bound(args, &k, &v);
+    AttentionDims a = bound(args, IN_KC, &k, &v);
     if (!a.batch || !a.len) return OK;
-    bool early = args->early && (args->constant >> IN_STARTS & args->constant >> IN_PAGES & 1);
-    if (a.o.data && a.len == 1) return attention_pages_decode(&a, &k, &v, early, args->workspace, cuda_stream(args));
+    bool      early = args->early && (args->constant >> IN_STARTS & args->constant >> IN_PAGES & 1);
+    HeadTurns none = {};
+    if (a.o.data && a.len == 1) return attention_pages_decode(&a, &k, &v, &none, early, args->workspace, cuda_stream(args));
     TRY(append(&a, &k, &v, cuda_stream(args)));
     return a.o.data ? attention_pages_prefill(&a, cuda_stream(args)) : OK;
 }
@@ -72,7 +75,7 @@ static Status mma_run(const KernelArgs *args)
 static Status simt_run(const KernelArgs *args)
 {
     Heads         k, v;
-    AttentionDims a = bound(args, &k, &v);
+    AttentionDims a = bound(args, IN_KC, &k, &v);
     if (!a.batch || !a.len) return OK;
     TRY(append(&a, &k, &v, cuda_stream(args)));
     return a.o.data ? attention_simt_forward(&a, cuda_stream(args)) : OK;
@@ -83,3 +86,71 @@ CUDA_KERNELS(attention_cached,
              {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match},
              {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match},
              {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})
+
+/* ---- attention_turned ---- */
+
+extern "C" const CudaKernelList cuda_kernels_qkv_norm_rope;
+
+/* Whether the decoding kernel reads weights as they are. */
+static bool turns_fit(const KernelArgs *args)
+{
+    for (int k = TURNED_WQ; k <= TURNED_WK; k++)
+        if (args->in[k].data && (args->in[k].type.dtype != DT_BF16 || !is_aligned16(args->in[k].data))) return false;
+    return true;
+}
+
+static Status turned_mma(const KernelArgs *args)
+{
+    const uint32_t     read = 1u << TURNED_STARTS | 1u << TURNED_PAGES | 1u << TURNED_TABLE | 1u << TURNED_POSITIONS;
+    const TurnedAttrs *attrs = (const TurnedAttrs *)args->attrs;
+    const TensorView  *in = args->in;
+    Heads              k, v;
+    AttentionDims      a = bound(args, TURNED_KC, &k, &v);
+    if (!a.batch) return OK;
+    if (!a.o.data || !attention_pages_turns(&a) || !turns_fit(args))
+        return turned_apart(args, cuda_kernels_qkv_norm_rope.rows[0].run, mma_run);
+    HeadTurns turns = {(const __nv_bfloat16 *)in[TURNED_WQ].data,
+                       (const __nv_bfloat16 *)in[TURNED_WK].data,
+                       (const float *)in[TURNED_TABLE].data,
+                       (const int32_t *)in[TURNED_POSITIONS].data,
+                       in[TURNED_TABLE].type.dim[0],
+                       (float)attrs->eps,
+                       (float)attrs->offset};
+    uint32_t  weights = turns.wq ? 1u << TURNED_WQ | 1u << TURNED_WK : 0;
+    bool      early = args->early && (args->constant & (read | weights)) == (read | weights);
+    return attention_pages_decode(&a, &k, &v, &turns, early, args->workspace, cuda_stream(args));
+}
+
+static Status turned_simt(const KernelArgs *args)
+{
+    return turned_apart(args, cuda_kernels_qkv_norm_rope.rows[0].run, simt_run);
+}
+
+#define TURNED_TYPES \
+    { \
+        {1u << TURNED_TABLE, 0, DT_SET_F32}, \
+        { \
+            1u << TURNED_WQ | 1u << TURNED_WK, 0, DT_SET_FLOAT \
+        } \
+    }
+
+CUDA_KERNELS(attention_turned,
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 80,
+              .run = turned_mma,
+              .name = "mma",
+              .workspace = cuda_planned_workspace,
+              .match = mma_match,
+              .except = TURNED_TYPES},
+             {.dtypes = DT_SET_BF16,
+              .run = turned_simt,
+              .name = "simt",
+              .workspace = cuda_planned_workspace,
+              .match = simt_match,
+              .except = TURNED_TYPES},
+             {.dtypes = DT_SET_F32,
+              .run = turned_simt,
+              .name = "simt",
+              .workspace = cuda_planned_workspace,
+              .match = simt_match,
+              .except = TURNED_TYPES})

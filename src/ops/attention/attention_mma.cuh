@@ -18,11 +18,23 @@ Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream); /* a
 Status attention_wide_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_wide_backward(const AttentionDims *a, cudaStream_t stream);
 
-/* Over a cache in pages (attention_pages.cu), whose keys are there for prefill; decode has one token a row and puts its k and v there. */
+/* What makes packed heads ready for attention (qkv_norm_rope). table NULL: they are. */
+typedef struct HeadTurns {
+    const __nv_bfloat16 *wq, *wk; /* NULL: no norms */
+    const float         *table;
+    const int32_t       *positions;
+    int64_t              table_len;
+    float                eps, offset;
+} HeadTurns;
+
+/* Over a cache in pages (attention_pages.cu), whose keys are there for prefill; decode has one token a row and puts its k and v there. With
+ * turns, where attention_pages_turns, q, k and v are one packed row. early: starts, pages and all of turns are constant. */
 Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream);
 bool attention_pages_wgmma_serves(const AttentionDims *a); /* prefill by warpgroup products (attention_pages_wgmma.cu), of the same bits */
 Status attention_pages_wgmma_prefill(const AttentionDims *a, cudaStream_t stream);
-Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, bool early, void *workspace, cudaStream_t stream);
+bool   attention_pages_turns(const AttentionDims *a);
+Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early, void *workspace,
+                              cudaStream_t stream);
 
 /* The same by warpgroup products (attention_wgmma.cu): compute capability 9.0, no cache. */
 static inline bool attention_wgmma_serves(const AttentionAttrs *attrs)

@@ -4,12 +4,14 @@
  *
  * Prefill: a block has 64 queries of one head and goes over the tiles that any of them attends, as mma_forward does.
  * Decode: a warp has one token's query heads of one key/value head and every gridDim.x'th tile. Tiles' sums go to the workspace in f32,
- * where a second kernel adds them. Reads each key and value once for 16 heads. */
+ * where a second kernel adds them. Reads each key and value once for 16 heads. Where there is a copy engine it is done otherwise
+ * (attention_pages_bulk.cuh). */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_pages.h"
+#include "ops/attention/attention_pages_share.cuh"
 #include "ops/attention/attention_tile.cuh"
 
-enum { WARP_HEADS = 16, DECODE_BLOCKS = 4096, NO_CELL = -1, NEW_CELL = -2 };
+enum { DECODE_BLOCKS = 4096, NO_CELL = -1, NEW_CELL = -2 };
 
 /* Columns whose sums a warp makes at a time: it holds all of o besides in prefill. */
 template <int D> struct ColumnsOf {
@@ -146,28 +148,6 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
 
 /* ---- decode ---- */
 
-/* What decoding has beside the cache. sums (B,H,tiles,D) and totals (B,H,tiles), a row's tiles counted from the first that it attends. */
-typedef struct Decode {
-    Heads   k, v; /* of the new tokens */
-    float  *sums;
-    float2 *totals; /* largest raw score, total */
-    int     tiles;  /* most of a row */
-    int     passes; /* over a group's heads */
-    bool    early;  /* starts and pages are constant: what lies in the cache is loaded before the launches in front have ended */
-} Decode;
-
-/* The tiles that a row's token attends. count 0: it has no place. */
-typedef struct RowTiles {
-    int first_key, own, first, count;
-} RowTiles;
-
-static __device__ __forceinline__ RowTiles row_tiles(const AttentionDims &a, int b)
-{
-    if (!attention_has_room(a, b)) return {0, 0, 0, 0};
-    int own = a.pages.starts[b], first_key = attention_first_key(a, b, 0, own), first = first_key / TILE_ROWS;
-    return {first_key, own, first, own / TILE_ROWS - first + 1};
-}
-
 /* One token's heads [head, head + count) as the left operand; rows behind them are zeros. */
 template <int D> static __device__ __forceinline__ void load_heads(uint32_t (&q)[D / 16][4], const Heads &h, int b, int head, int count)
 {
@@ -285,22 +265,16 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(32) pages_de
     copy_wait<0>();
 }
 
-#include "ops/attention/attention_pages_bulk.cuh"
-
-/* A block has one head of one row, a thread one of its columns. The factors of FOLDS tiles are made beside one another: what is made one
- * after another is but the sum. */
-static __global__ void pages_combine(AttentionDims a, Decode d)
+/* What a query head's column is, of a row of `count` tiles. The first `len` of them are folded already, in place of the first. The factors
+ * of FOLDS tiles are made beside one another: what is made one after another is but the sum. */
+static __device__ __forceinline__ void combine_column(const AttentionDims &a, const Decode &d, int b, int head, int col, int count, int len)
 {
     enum { FOLDS = 8 };
-    release_launches();
-    if (!d.early) await_launches();
-    int           head = blockIdx.x, b = blockIdx.y, col = threadIdx.x, count = row_tiles(a, b).count;
     int64_t       at = ((int64_t)b * a.num_heads + head) * d.tiles;
     const float  *sums = d.sums + at * a.dim + col;
     const float2 *totals = d.totals + at;
     float         scale2 = tile_scale(a.softcap > 0 ? a.softcap : a.scale), o = 0;
     FoldedRow     row = {-INFINITY, 0, 0, 0};
-    if (d.early) await_launches();
     for (int begin = 0; begin < count; begin += FOLDS) {
         FoldedRow rows[FOLDS];
         float     tiles[FOLDS];
@@ -308,7 +282,7 @@ static __global__ void pages_combine(AttentionDims a, Decode d)
         bool      any[FOLDS];
 #pragma unroll
         for (int i = 0; i < FOLDS; i++) {
-            bool there = begin + i < count;
+            bool there = begin + i < count && (begin + i == 0 || begin + i >= len);
             tops[i] = there ? totals[begin + i] : make_float2(0, 0);
             tiles[i] = there ? sums[(int64_t)(begin + i) * a.dim] : 0;
         }
@@ -323,6 +297,24 @@ static __global__ void pages_combine(AttentionDims a, Decode d)
     }
     ((bf16 *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = __float2bfloat16_rn(o * (1.0f / row.total));
 }
+
+/* A block has one head of one row, a thread one of its columns. */
+static __global__ void pages_combine(AttentionDims a, Decode d)
+{
+    release_launches();
+    if (!d.early) await_launches();
+    int   head = blockIdx.x, b = blockIdx.y, count = row_tiles(a, b).count;
+    Share share = {count, 1};
+    if (d.shares) share = share_of(count, share_quota(a, d));
+    if (d.shares && share.pieces == 1) { /* it is in o */
+        if (head == 0 && b == 0) await_launches();
+        return;
+    }
+    if (d.early) await_launches();
+    combine_column(a, d, b, head, threadIdx.x, count, share.len);
+}
+
+#include "ops/attention/attention_pages_bulk.cuh"
 
 /* ---- launches ---- */
 
@@ -343,19 +335,25 @@ template <int D, bool CAP> static Status prefill(const AttentionDims *a, const D
 /* Whether the copy engine serves this cache on this GPU. */
 static bool is_bulk(const AttentionDims *a)
 {
-    int device, major = 0;
+    int device, major = 0, shared = 0;
+    int bytes = PagedTile<64, 2>::SHARED_BYTES;
+    if (a->dim > 64) bytes = a->dim > 128 ? (int)PagedTile<256, 2>::SHARED_BYTES : (int)PagedTile<128, 2>::SHARED_BYTES;
     if (a->dim % BLOCK_COLS || a->pages.page_len != PAGE) return false;
     return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9 &&
+           cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess && shared >= bytes;
 }
 
-template <int D, bool CAP, int HALVES> static Status decode_bulk(const AttentionDims *a, const Decode *d, dim3 grid, cudaStream_t stream)
+/* Blocks enough for all pieces: one for each head of each row, and SHARE_BLOCKS besides. */
+template <int D, bool CAP, int HALVES> static Status decode_bulk(const AttentionDims *a, const Decode *d, cudaStream_t stream)
 {
+    int64_t   heads = (int64_t)a->num_kv_heads * d->passes * a->batch, most = heads * d->tiles, blocks = heads + SHARE_BLOCKS;
     CacheMaps maps;
     TRY(map_cache(a->k, a, &maps.k));
     TRY(map_cache(a->v, a, &maps.v));
-    TRY(allow_shared((pages_decode_bulk<D, CAP, HALVES>), PagedTile<D>::SHARED_BYTES));
-    return cuda_launch_early(d->early, pages_decode_bulk<D, CAP, HALVES>, grid, 32, PagedTile<D>::SHARED_BYTES, stream, *a, *d, maps);
+    TRY(allow_shared((pages_decode_bulk<D, CAP, HALVES>), PagedTile<D, HALVES>::SHARED_BYTES));
+    return cuda_launch_early(d->early, pages_decode_bulk<D, CAP, HALVES>, dim3((unsigned)(blocks < most ? blocks : most)), BULK_THREADS,
+                             PagedTile<D, HALVES>::SHARED_BYTES, stream, *a, *d, maps);
 }
 
 /* Blocks enough for some waves on the largest GPU, at most one a tile: those of a short row return at once. */
@@ -364,9 +362,9 @@ template <int D, bool CAP> static Status decode(const AttentionDims *a, const De
     size_t  bytes = 2 * TileOf<D>::ELEMENTS * sizeof(bf16);
     int64_t heads = (int64_t)a->num_kv_heads * d->passes, blocks = cuda_div_up(DECODE_BLOCKS, heads * a->batch);
     dim3    grid((unsigned)(blocks < d->tiles ? blocks : d->tiles), (unsigned)heads, (unsigned)a->batch);
-    if (D % BLOCK_COLS == 0 && is_bulk(a)) {
+    if (d->shares) {
         enum { DIM = D % BLOCK_COLS ? BLOCK_COLS : D };
-        TRY((a->group <= 8 ? decode_bulk<DIM, CAP, 1>(a, d, grid, stream) : decode_bulk<DIM, CAP, 2>(a, d, grid, stream)));
+        TRY((a->group <= 8 ? decode_bulk<DIM, CAP, 1>(a, d, stream) : decode_bulk<DIM, CAP, 2>(a, d, stream)));
     } else {
         TRY(allow_shared((pages_decode<D, CAP>), bytes));
         TRY(cuda_launch_early(d->early, pages_decode<D, CAP>, grid, 32, bytes, stream, *a, *d));
@@ -407,13 +405,20 @@ Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream)
     WITH_DIM(prefill)
 }
 
-Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, bool early, void *workspace, cudaStream_t stream)
+bool attention_pages_turns(const AttentionDims *a)
+{
+    return is_bulk(a);
+}
+
+Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early, void *workspace,
+                              cudaStream_t stream)
 {
     int64_t window = a->window == INT_MAX ? 0 : a->window;
     int64_t tiles = attention_pages_tiles(window, (int64_t)a->pages.row_pages * a->pages.page_len);
-    Decode  decode_of = {*k, *v}, *d = &decode_of;
+    Decode  decode_of = {*k, *v, *turns}, *d = &decode_of;
     d->tiles = (int)tiles;
     d->early = early;
+    d->shares = is_bulk(a);
     d->passes = (int)cuda_div_up(a->group, WARP_HEADS);
     d->totals = (float2 *)workspace;
     d->sums = (float *)(d->totals + (int64_t)a->batch * a->num_heads * tiles);

@@ -9,6 +9,13 @@
 
 enum { THREADS = 256 };
 
+/* And the bias, which the kernel asks for with them. */
+static bool scales_are_constant(const KernelArgs *args)
+{
+    uint32_t wanted = 1u << CODED_SCALE | (args->num_in > CODED_BIAS && args->in[CODED_BIAS].data ? 1u << CODED_BIAS : 0);
+    return (args->constant & wanted) == wanted;
+}
+
 #define FEW_CODES(op) \
     static bool op##_are_few(const Node *node, CudaDevice *) \
     { \
@@ -21,6 +28,7 @@ enum { THREADS = 256 };
     { \
         Gemm gemm; \
         products_note(args, &gemm, op##_products(args, &gemm)); \
+        gemm.b_constant = gemm.b_constant && scales_are_constant(args); \
         return few_rows_codes_run(&gemm, args->stream); \
     }
 

@@ -36,7 +36,7 @@ enum {
 /* Bytes of shared memory that the driver keeps of a multiprocessor's, at least, where two blocks share it. */
 enum { SHARED_KEPT = 2 << 10 };
 
-/* What a block of more than 32 rows of x needs; where there is less, two share them. */
+/* What a block needs for more than 32 rows of x, or for long pieces of 32; where there is less, two blocks share 64 rows. */
 enum { SHARED_OF_64 = 160 << 10 };
 
 struct CodesJob {
@@ -363,7 +363,6 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     CodesWalk                               ahead(from), of_w(from), of_x(from); /* the next piece to bring; the one to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false)) shared.bring_w(job, ahead);
-    if (job.w_constant) await_launches();
 
     const CodesReads<XR>          reads;
     CodesChain<Codes, W8, XR, XT> chain;
@@ -373,6 +372,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     finish.load(job, of_w.n);
     finish.clear(chain.c);
     if (Codes::HAS_TILES) scales = block_scale<BLOCKS>(job, of_w), scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
+    if (job.w_constant) await_launches();
     phase_wait(&shared.w_full[0], 0);
     phase_wait(&shared.x_full[0], 0);
     chain.begin(x, w, reads, scale);
@@ -500,7 +500,8 @@ template <typename Codes> static Status launch_rows(const Gemm *g, CodesJob *job
     if (g->m == 1) return launch<Codes, 1, 1, 1, 4, MOST_WARPS>(g, job, gpu, stream);
     if (g->m <= 8) return launch<Codes, 1, 1, 8, 4, MOST_WARPS>(g, job, gpu, stream);
     if (g->m <= 16) return launch<Codes, 2, 2, 16, 4, MOST_WARPS>(g, job, gpu, stream);
-    if (g->m <= 32 || gpu->shared < SHARED_OF_64) return launch<Codes, 2, 4, 32, 2, 4>(g, job, gpu, stream);
+    if (gpu->shared < SHARED_OF_64) return launch<Codes, 2, 4, 32, 2, 4>(g, job, gpu, stream);
+    if (g->m <= 32) return launch<Codes, 2, 4, 32, 4, 4>(g, job, gpu, stream);
     if (g->n <= 8192) return launch<Codes, 2, 8, 64, 2, MOST_WARPS>(g, job, gpu, stream);
     return launch<Codes, 4, 8, 64, 2, 4>(g, job, gpu, stream);
 }

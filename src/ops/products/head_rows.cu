@@ -288,7 +288,7 @@ static int64_t turns_of(int64_t cols, int tiles)
 template <typename H, bool WIDE> static void choose_mma(const Head &h, cudaStream_t stream)
 {
     if (h.rows <= 8)
-        launch_mma<H, 1, 1, 8, 4, WIDE>(h, stream);
+        launch_mma<H, 1, 1, 5, 4, WIDE>(h, stream);
     else if (h.rows <= 16)
         launch_mma<H, 2, 1, 8, 4, WIDE>(h, stream);
     else if (h.rows <= 32)

@@ -1,11 +1,13 @@
-/* sample on CUDA, in three launches. `scan`: the largest logit and score of each group of a row, and the scores where they differ from the
- * logits. `weigh`: the logits' mass, masses of groups of scores where a filter reads all of them, and a list of the likeliest tokens: those
- * that the k-th largest of the groups' largest scores leaves are at least k, and hardly more. `choose`, a block a row: it sorts the list
- * and decides in it where that is enough; where it isn't, it narrows the row down to what fits into the list, some passes over it.
- * Masses are whole numbers: atomics in any order give the same bits. Groups below what is listed are passed over where nothing else reads
- * them, so that a greedy row that isn't told log-probabilities is read once. */
+/* sample on CUDA, in four launches. `scan`: each group's first token of the order, and the scores where they differ from the logits; a row
+ * of which one token is kept needs no more. `weigh`: the logits' mass where they are told; a list of the likeliest tokens: those that the
+ * k-th largest of the groups' largest scores leaves are at least k, and hardly more; without top-k masses of groups, or how many tokens
+ * each bucket has. `split`: where top-p or min-p is of all tokens, the masses of groups before the border, and a list of what may be it.
+ * `choose`, a block a row: it sorts the list and decides in it where that is enough; where it isn't, it narrows the row down to what fits
+ * into the list, some passes over it. Masses are whole numbers: atomics in any order give the same bits. Groups below what is listed are
+ * passed over where nothing else reads them. */
 #include "ops/sample/sample_choose.cuh"
 #include "ops/sample/sample_scan.cuh"
+#include "ops/sample/sample_split.cuh"
 
 static Sampling sampling_of(const KernelArgs *args)
 {
@@ -33,29 +35,36 @@ static Sampling sampling_of(const KernelArgs *args)
     s.best_logprobs = (float *)out[SAMPLE_OUT_BEST_LOGPROBS].data;
     s.next = (int32_t *)out[SAMPLE_OUT_NEXT].data;
     s.seen = (uint32_t *)out[SAMPLE_OUT_SEEN].data;
+    enum { KNOWN = 1u << SAMPLE_IN_CONTROLS | 1u << SAMPLE_IN_SLOTS, KNOWN_BIAS = 1u << SAMPLE_IN_BIAS_IDS | 1u << SAMPLE_IN_BIAS };
+    s.known = (args->constant & KNOWN) == KNOWN && (!s.bias || (args->constant & KNOWN_BIAS) == KNOWN_BIAS);
     return s;
 }
 
-/* What is of 8 bytes comes first. */
+/* What is read 16 bytes at once comes first. There are scores where something may change them. */
 static void place(Sampling *s, void *workspace)
 {
+    int64_t rows = s->rows, groups = rows * s->groups;
     s->state = (SampleState *)workspace;
-    s->list = (uint64_t *)(s->state + s->rows);
-    s->logit_list = s->list + (int64_t)s->rows * SAMPLE_LIST;
-    s->mass = s->logit_list + (int64_t)s->rows * SAMPLE_LIST;
-    s->score_keys = (uint32_t *)(s->mass + (int64_t)s->rows * s->groups);
-    s->logit_keys = s->score_keys + (int64_t)s->rows * s->groups;
-    s->scores = (float *)(s->logit_keys + (int64_t)s->rows * s->groups);
+    s->list = (uint64_t *)(s->state + rows);
+    s->logit_list = s->list + rows * SAMPLE_LIST;
+    s->buckets = (uint32_t *)(s->logit_list + rows * SAMPLE_LIST);
+    s->scores = (float *)(s->buckets + rows * SAMPLE_BUCKETS);
+    s->mass = (uint64_t *)(s->scores + (s->seen || s->bias ? rows * s->stride : 0));
+    s->firsts = s->mass + groups;
+    s->logit_keys = (uint32_t *)(s->firsts + groups);
+    s->low_keys = s->logit_keys + groups;
 }
 
-template <typename X, bool VEC> static void launch(const Sampling &s, cudaStream_t stream)
+template <typename X, bool VEC> static Status launch(const Sampling &s, bool early, cudaStream_t stream)
 {
     enum { WARPS = 132 * 32 }; /* at once on the GPU that this is cut for; results are the same however it is */
     int64_t turns = cuda_div_up((int64_t)s.groups * s.rows, WARPS), blocks = cuda_div_up(s.groups, SCAN_WARPS * turns);
     dim3    grid((unsigned)blocks, (unsigned)s.rows);
-    sample_scan<X, VEC><<<grid, SCAN_WARPS * 32, s.num_bias ? SCAN_WARPS * SAMPLE_STEP * sizeof(int32_t) : 0, stream>>>(s);
-    sample_weigh<X, VEC><<<grid, SCAN_WARPS * 32, 0, stream>>>(s);
-    sample_choose<X, VEC><<<(unsigned)s.rows, CHOOSE_THREADS, 0, stream>>>(s);
+    size_t  maps = s.num_bias ? SCAN_WARPS * SAMPLE_STEP * sizeof(int32_t) : 0;
+    TRY(cuda_launch_early(early, sample_scan<X, VEC>, grid, SCAN_WARPS * 32, maps, stream, s));
+    TRY(cuda_launch_early(early, sample_weigh<X, VEC>, grid, SCAN_WARPS * 32, 0, stream, s));
+    TRY(cuda_launch_early(early, sample_split<X, VEC>, grid, SCAN_WARPS * 32, 0, stream, s));
+    return cuda_launch_early(early, sample_choose<X, VEC>, dim3((unsigned)s.rows), CHOOSE_THREADS, 0, stream, s);
 }
 
 static Status sample_run(const KernelArgs *args)
@@ -64,12 +73,10 @@ static Status sample_run(const KernelArgs *args)
     cudaStream_t stream = cuda_stream(args);
     place(&s, args->workspace);
     CUDA_FLOAT(args->in[SAMPLE_IN_LOGITS].type.dtype, X, {
-        if (s.cols % Pack<X>::N == 0 && is_aligned16(s.logits))
-            launch<X, true>(s, stream);
-        else
-            launch<X, false>(s, stream);
+        if (s.cols % Pack<X>::N == 0 && is_aligned16(s.logits)) return launch<X, true>(s, args->early, stream);
+        return launch<X, false>(s, args->early, stream);
     });
-    return CUDA_LAUNCHED();
+    return OK;
 }
 
 CUDA_KERNELS(sample, {.dtypes = DT_SET_FLOAT, .run = sample_run, .name = "groups", .workspace = cuda_planned_workspace})

@@ -34,7 +34,7 @@ enum { SAMPLE_IDLE = -1, SAMPLE_BAD = -2 };
 #define SAMPLE_ONE (UINT64_C(1) << 40) /* the weight of the highest score */
 
 /* On a GPU a row is cut into groups of whole steps of a warp; tokens that the largest scores of groups leave are listed. */
-enum { SAMPLE_STEP = 512, SAMPLE_MOST_GROUPS = 1024, SAMPLE_LIST = 2048 };
+enum { SAMPLE_STEP = 512, SAMPLE_MOST_GROUPS = 1024, SAMPLE_LIST = 2048, SAMPLE_BUCKETS = 2048 };
 
 /* Tokens of a group. */
 static inline int64_t sample_group(int64_t vocab)
@@ -43,15 +43,20 @@ static inline int64_t sample_group(int64_t vocab)
     return SAMPLE_STEP * ((steps + SAMPLE_MOST_GROUPS - 1) / SAMPLE_MOST_GROUPS);
 }
 
-/* What the launches tell each other of a row, beside its groups and lists. */
+/* What the launches tell each other of a row, beside its groups, lists and buckets. */
 typedef struct SampleState {
     uint64_t mass;                  /* of the logits */
+    uint64_t all;                   /* of the scores, where top-p wants a part of it */
+    uint64_t above;                 /* of what surely comes before the border */
     uint32_t listed, listed_logits; /* more than SAMPLE_LIST: the list isn't whole */
-    uint32_t least, spare[3];       /* the key that listed scores have at least */
+    uint32_t least;                 /* the key that listed scores have at least */
+    uint32_t most, most_logit;      /* the largest keys */
+    float    per_distance;          /* buckets of a distance of 1 */
 } SampleState;
 
-/* Workspace of a row: state, two lists, the mass and two keys of each group. */
-#define SAMPLE_ROW_BYTES(groups) ((int64_t)sizeof(SampleState) + 2 * 8 * SAMPLE_LIST + (8 + 2 * 4) * (int64_t)(groups))
+/* Workspace of a row: state, two lists, buckets; of each group its mass, its first token and two keys. */
+#define SAMPLE_ROW_BYTES(groups) \
+    ((int64_t)sizeof(SampleState) + 2 * 8 * SAMPLE_LIST + 4 * SAMPLE_BUCKETS + (2 * 8 + 2 * 4) * (int64_t)(groups))
 
 /* Floats from row to row of changed scores. */
 static inline int64_t sample_stride(int64_t vocab)
@@ -174,7 +179,11 @@ SAMPLE_FN float sample_distance(float score, float most, float scale)
  * NaN too. */
 SAMPLE_FN float sample_exp(float d)
 {
+#ifdef __CUDA_ARCH__
+    d = fmaxf(d, -30.0f);
+#else
     d = d > -30.0f ? d : -30.0f;
+#endif
     float shifted = fmaf(d, 1.44269504088896341f, SAMPLE_MAGIC), n = shifted - SAMPLE_MAGIC;
     float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, d));
     float e = fmaf(0.008290305733680725f, r, 0.0418979749083519f);
@@ -206,10 +215,15 @@ SAMPLE_FN uint64_t sample_mass(int64_t coarse, int64_t fine)
     return (uint64_t)(coarse * (1 << 23) + fine);
 }
 
+SAMPLE_FN uint64_t sample_weight_at(float distance)
+{
+    float e = sample_exp(distance);
+    return sample_mass(sample_coarse(e), sample_fine(e));
+}
+
 SAMPLE_FN uint64_t sample_weight(float score, float most, float scale)
 {
-    float e = sample_exp(sample_distance(score, most, scale));
-    return sample_mass(sample_coarse(e), sample_fine(e));
+    return sample_weight_at(sample_distance(score, most, scale));
 }
 
 /* ln of a token's share of a mass of weights like its own. The difference of two zeros may be -0: 0 is added. */

@@ -13,33 +13,33 @@ struct Shared {
     int32_t  id;
 };
 
-/* What `choose` decides of: a row's scores, or its logits. */
-struct Tokens {
-    bool  scores; /* of the workspace */
-    float most, scale;
-};
+enum { FEW = 128, FEW_EACH = CHOOSE_THREADS / FEW };
 
-/* The inclusive sum up to each thread; *all: of all. */
-static __device__ uint64_t block_scan(uint64_t x, uint64_t *part, uint64_t *all)
+static __device__ __forceinline__ uint32_t few_sum(uint32_t x)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-        uint64_t before = __shfl_up_sync(ALL_LANES, (unsigned long long)x, offset);
-        if (lane >= offset) x += before;
-    }
-    if (lane == 31) part[warp] = x;
+    for (int offset = 1; offset < FEW_EACH; offset <<= 1) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+/* Each of few goes behind those that are larger: FEW_EACH threads count them. */
+static __device__ void sort_few(Shared *sh, int n)
+{
+    int      i = threadIdx.x / FEW_EACH;
+    uint64_t own = i < n ? sh->list[i] : 0;
+    uint32_t before = 0;
+    for (int k = threadIdx.x % FEW_EACH; k < n; k += FEW_EACH) before += sh->list[k] > own;
+    before = few_sum(before);
     __syncthreads();
-    uint64_t own = part[lane], before = warp_sum64(lane < warp ? own : 0);
-    *all = warp_sum64(own);
+    if (i < n) sh->list[before] = own;
     __syncthreads();
-    return x + before;
 }
 
 /* Sorts the first n of the list, the largest first; by all threads. A warp's pairs of a distance below 64 are its own. */
 static __device__ void sort_list(Shared *sh, int n)
 {
-    int size = 64;
+    if (n <= FEW) return sort_few(sh, n);
+    int size = 2 * FEW;
     while (size < n) size *= 2;
     for (int i = n + threadIdx.x; i < size; i += CHOOSE_THREADS) sh->list[i] = 0;
     __syncthreads();
@@ -188,44 +188,36 @@ static __device__ uint64_t narrow(const Sampling &s, Shared *sh, int b, const To
     return border;
 }
 
-/* The border where the list doesn't have it. */
-template <typename X, bool VEC>
-static __device__ uint64_t border_of_row(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, uint64_t all)
+/* The border of a row with top-k, where the list doesn't have it. */
+template <typename X, bool VEC> static __device__ uint64_t border_of_row(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of)
 {
-    const SampleRow *controls = &row.controls;
-    uint64_t         border = 0;
-    if (controls->top_k) border = narrow<X, VEC>(s, sh, row.b, of, controls->top_k, UINT64_MAX, &all);
-    if (controls->top_k && controls->top_p < 1u << 24) { /* the weights of those were not asked for */
-        uint64_t pivot[3] = {border, border, border};
-        measure<X, VEC>(s, sh, row.b, of, pivot, true);
-        all = sh->pivot_mass[0];
-        __syncthreads();
-    }
-    if (controls->top_p == 1u << 24) return border;
-    uint64_t mass, last = narrow<X, VEC>(s, sh, row.b, of, s.vocab, sample_wanted(controls, all), &mass);
+    uint64_t all, border = narrow<X, VEC>(s, sh, row.b, of, row.controls.top_k, UINT64_MAX, &all);
+    if (row.controls.top_p == 1u << 24) return border;
+    uint64_t pivot[3] = {border, border, border}; /* the weights of those were not asked for */
+    measure<X, VEC>(s, sh, row.b, of, pivot, true);
+    all = sh->pivot_mass[0];
+    __syncthreads();
+    uint64_t mass, last = narrow<X, VEC>(s, sh, row.b, of, s.vocab, sample_wanted(&row.controls, all), &mass);
     return max(last, border);
 }
 
-/* How many first tokens of the sorted list of n are kept, before min-p; -1: what is listed doesn't say. all: the mass of the row where
- * there is no top-k. */
-static __device__ int kept_of_list(Shared *sh, const RowOf &row, const Tokens &of, const SampleState *state, int n, uint64_t all)
+/* How many first tokens of the sorted list of n are kept, before min-p, of a row with top-k; -1: what is listed doesn't say. */
+static __device__ int kept_of_list(Shared *sh, const RowOf &row, const Tokens &of, const SampleState *state, int n)
 {
     const SampleRow *controls = &row.controls;
-    float            least = sample_of_key(state->least);
     /* what isn't listed weighs nothing */
-    bool whole = sample_distance(least, of.most, of.scale) <= -29, part = controls->top_p < 1u << 24;
-    if (!n) return -1;
-    if (controls->top_k && n < controls->top_k && !whole) return -1;
-    int first = controls->top_k && controls->top_k < n ? (int)controls->top_k : n;
-    if (controls->top_k) all = sh->mass[first - 1];
-    if (part) {
-        int last = first_reaching(sh, first, INT64_MAX, sample_wanted(controls, all), 0, 0);
-        return last < 0 ? -1 : last + 1;
-    }
-    if (controls->top_k || whole) return first;
-    /* rounding may make a weight of a lower score larger, by some 2^-22 of it */
-    uint64_t weight = sample_weight(least, of.most, of.scale);
-    return weight + (weight >> 16) + 1 < controls->least ? first : -1;
+    bool whole = sample_distance(sample_of_key(state->least), of.most, of.scale) <= -29;
+    if (!n || (n < controls->top_k && !whole)) return -1;
+    int first = controls->top_k < n ? (int)controls->top_k : n;
+    if (controls->top_p == 1u << 24) return first;
+    int last = first_reaching(sh, first, INT64_MAX, sample_wanted(controls, sh->mass[first - 1]), 0, 0);
+    return last < 0 ? -1 : last + 1;
+}
+
+/* Of one of the list. */
+static __device__ __forceinline__ uint64_t listed_mass(const Shared *sh, int i)
+{
+    return sh->mass[i] - (i ? sh->mass[i - 1] : 0);
 }
 
 /* The id drawn of the first n of the list whose weight is at least `least`. */
@@ -234,23 +226,22 @@ static __device__ int32_t draw_of_list(Shared *sh, int n, uint64_t least, const 
     uint64_t sum = 0;
     for (int first = 0; first < n; first += CHOOSE_THREADS) {
         int      i = first + (int)threadIdx.x;
-        uint64_t own = i < n ? sh->mass[i] - (i ? sh->mass[i - 1] : 0) : 0, all;
+        uint64_t own = i < n ? listed_mass(sh, i) : 0, all;
         block_scan(own >= least ? own : 0, sh->part, &all);
         sum += all;
     }
     uint64_t drawn = sample_draw(keys, sum);
     *kept = sum;
-    for (int i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
-        uint64_t own = 0, upto = 0, before = 0;
-        int32_t  id = sample_order_id(sh->list[i]);
-        for (int k = 0; k < n; k++) {
-            uint64_t weight = sh->mass[k] - before;
-            before = sh->mass[k];
-            if (weight < least || sample_order_id(sh->list[k]) > id) continue;
-            upto += weight;
-            if (k == i) own = weight;
+    for (int i = threadIdx.x / FEW_EACH; i - (int)threadIdx.x / FEW_EACH < n; i += FEW) { /* whole warps: some have no token */
+        int32_t  id = i < n ? sample_order_id(sh->list[i]) : -1;
+        uint64_t own = i < n ? listed_mass(sh, i) : 0, upto = 0;
+        for (int k = threadIdx.x % FEW_EACH; k < n; k += FEW_EACH) {
+            uint64_t weight = listed_mass(sh, k);
+            upto += weight >= least && sample_order_id(sh->list[k]) <= id ? weight : 0;
         }
-        if (own && upto > drawn && upto - own <= drawn) sh->id = id;
+#pragma unroll
+        for (int offset = 1; offset < FEW_EACH; offset <<= 1) upto += __shfl_xor_sync(ALL_LANES, (unsigned long long)upto, offset);
+        if (i < n && own >= least && upto > drawn && upto - own <= drawn) sh->id = id;
     }
     __syncthreads();
     return sh->id;
@@ -284,7 +275,7 @@ template <typename X> static __device__ __forceinline__ float score_at(const Sam
     return of.scores ? s.scores[b * s.stride + id] : to_float(((const X *)s.logits)[b * s.cols + id]);
 }
 
-/* The id drawn of all that is kept, by the masses of groups; the first warp looks through the group. */
+/* The id drawn of all that is kept, by the masses of groups. */
 template <typename X>
 static __device__ int32_t draw_of_row(const Sampling &s, Shared *sh, int b, const Tokens &of, uint64_t border, uint64_t least,
                                       uint64_t *kept)
@@ -293,35 +284,31 @@ static __device__ int32_t draw_of_row(const Sampling &s, Shared *sh, int b, cons
     uint64_t drawn = sample_draw(s.keys + (int64_t)b * SAMPLE_KEYS, *kept);
     if (upto > drawn && upto - own <= drawn) sh->found = threadIdx.x, sh->found_mass = drawn - (upto - own);
     __syncthreads();
-    int lane = threadIdx.x, end = min(s.vocab, ((int)sh->found + 1) * s.group);
+    int first = (int)sh->found * s.group, end = min(s.vocab, first + s.group);
     drawn = sh->found_mass;
-    for (int base = (int)sh->found * s.group; lane < 32 && base < end; base += 32) {
-        int      id = base + lane;
-        uint64_t weight = 0;
-        if (id < end && sample_order(score_at<X>(s, b, of, id), id) >= border)
-            weight = sample_weight(score_at<X>(s, b, of, id), of.most, of.scale);
-        if (weight < least) weight = 0;
-        uint64_t sum = weight;
-        for (int offset = 1; offset < 32; offset <<= 1) {
-            uint64_t before = __shfl_up_sync(ALL_LANES, (unsigned long long)sum, offset);
-            if (lane >= offset) sum += before;
+    for (int base = first; base < end; base += CHOOSE_THREADS) {
+        int      id = base + (int)threadIdx.x;
+        uint64_t weight = 0, all;
+        if (id < end) {
+            float score = score_at<X>(s, b, of, id);
+            weight = sample_order(score, id) >= border ? sample_weight(score, of.most, of.scale) : 0;
+            weight = weight < least ? 0 : weight;
         }
-        unsigned lanes = __ballot_sync(ALL_LANES, sum > drawn);
-        if (lanes) {
-            if (lane == 0) sh->id = base + __ffs(lanes) - 1;
-            break;
-        }
-        drawn -= __shfl_sync(ALL_LANES, (unsigned long long)sum, 31);
+        upto = block_scan(weight, sh->part, &all);
+        if (upto > drawn && upto - weight <= drawn) sh->id = id;
+        if (all > drawn) break;
+        drawn -= all;
     }
     __syncthreads();
     return sh->id;
 }
 
 /* Copies a row's list, sorted; returns how many, 0 where not all are there. */
-static __device__ int read_list(Shared *sh, const uint64_t *list, uint32_t count)
+static __device__ int read_list(Shared *sh, const Listing &from)
 {
+    uint32_t count = *from.count;
     if (count > SAMPLE_LIST) return 0;
-    for (int i = threadIdx.x; i < (int)count; i += CHOOSE_THREADS) sh->list[i] = list[i];
+    for (int i = threadIdx.x; i < (int)count; i += CHOOSE_THREADS) sh->list[i] = from.list[i];
     __syncthreads();
     sort_list(sh, (int)count);
     return (int)count;
@@ -349,62 +336,97 @@ static __device__ void put_none(const Sampling &s, int b, int32_t id)
     }
 }
 
-/* The mass that `weigh` left of each group; of all. */
-static __device__ uint64_t read_groups(const Sampling &s, Shared *sh, int b)
+/* The border of a row that top-p is of all of, of the sorted list of what may be it; the masses of groups take in what is kept of that. 0:
+ * it isn't there. */
+static __device__ uint64_t border_listed(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, uint64_t wanted)
 {
-    uint64_t own = (int)threadIdx.x < s.groups ? s.mass[(int64_t)b * s.groups + threadIdx.x] : 0, all;
-    sh->group[threadIdx.x] = own;
-    block_scan(own, sh->part, &all);
-    return all;
+    uint64_t above = s.state[row.b].above;
+    int      n = read_list(sh, border_listing(s, row));
+    if (!n || above >= wanted) return 0;
+    add_up(sh, of, n);
+    int last = first_reaching(sh, n, INT64_MAX, wanted, 0, above);
+    if (last < 0) return 0;
+    for (int i = threadIdx.x; i <= last; i += CHOOSE_THREADS) {
+        uint64_t weight = weight_in(of, sh->list[i]), *group = &sh->group[sample_order_id(sh->list[i]) / s.group];
+        if (weight >= row.controls.least) atomicAdd((unsigned long long *)group, (unsigned long long)weight);
+    }
+    __syncthreads();
+    return sh->list[last];
 }
 
-/* The drawn id of a row; *kept: the mass of what it was drawn of. The list, n of them, is sorted. */
+/* The id drawn of a row without top-k; *kept: the mass of what it was drawn of. */
 template <typename X, bool VEC>
-static __device__ int32_t choose_id(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, int n, uint64_t *kept)
+static __device__ int32_t choose_by_mass(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, uint64_t *kept)
 {
     const SampleRow *controls = &row.controls;
-    const uint32_t  *keys = s.keys + (int64_t)row.b * SAMPLE_KEYS;
-    bool             all = !controls->top_k, part = controls->top_p < 1u << 24;
-    uint64_t         mass = all ? read_groups(s, sh, row.b) : 0, border = 0;
-    if (all && !part && !controls->least) return draw_of_row<X>(s, sh, row.b, of, 0, 0, kept);
-    add_up(sh, of, n);
-    int first = kept_of_list(sh, row, of, s.state + row.b, n, mass);
-    if (first > 0) return draw_of_list(sh, first, controls->least, keys, kept);
-    if (!all || part) border = border_of_row<X, VEC>(s, sh, row, of, mass);
-    weigh_kept<X, VEC>(s, sh, row.b, of, border, controls->least);
+    uint64_t         border = 0;
+    if ((int)threadIdx.x < s.groups) sh->group[threadIdx.x] = s.mass[(int64_t)row.b * s.groups + threadIdx.x];
+    __syncthreads();
+    if (controls->top_p < 1u << 24) {
+        uint64_t mass, wanted = sample_wanted(controls, s.state[row.b].all);
+        border = border_listed(s, sh, row, of, wanted);
+        if (!border) {
+            border = narrow<X, VEC>(s, sh, row.b, of, s.vocab, wanted, &mass);
+            weigh_kept<X, VEC>(s, sh, row.b, of, border, controls->least);
+        }
+    }
     return draw_of_row<X>(s, sh, row.b, of, border, controls->least, kept);
 }
 
-/* The likeliest by the logits, where the list of the scores isn't theirs. */
+/* The same with top-k, of the sorted list of n where that is enough. */
 template <typename X, bool VEC>
-static __device__ void find_best(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, bool plain)
+static __device__ int32_t choose_by_count(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, int n, uint64_t *kept)
 {
-    int      b = row.b, best = min(s.best, s.vocab), n = 0;
+    add_up(sh, of, n);
+    int first = kept_of_list(sh, row, of, s.state + row.b, n);
+    if (first > 0) return draw_of_list(sh, first, row.controls.least, s.keys + (int64_t)row.b * SAMPLE_KEYS, kept);
+    uint64_t border = border_of_row<X, VEC>(s, sh, row, of);
+    weigh_kept<X, VEC>(s, sh, row.b, of, border, row.controls.least);
+    return draw_of_row<X>(s, sh, row.b, of, border, row.controls.least, kept);
+}
+
+/* The likeliest by the logits; `listed`: they are the first of the sorted list. */
+template <typename X, bool VEC>
+static __device__ void find_best(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, bool listed)
+{
+    int      b = row.b, best = min(s.best, s.vocab);
     uint64_t mass;
-    if (!plain) n = read_list(sh, s.logit_list + (int64_t)b * SAMPLE_LIST, s.state[b].listed_logits);
-    if (n < best) {
+    if (best && !listed && row.changed()) listed = read_list(sh, logit_listing(s, b)) >= best;
+    if (best && !listed) {
         uint64_t last = narrow<X, VEC>(s, sh, b, of, best, UINT64_MAX, &mass);
         list_between<X, VEC>(s, sh, b, of, last, UINT64_MAX);
     }
     tell_best(s, sh, b, of.most, s.state[b].mass);
 }
 
+/* The row's first token by its scores. */
+static __device__ uint64_t first_of(const Sampling &s, Shared *sh, int b)
+{
+    uint64_t own = (int)threadIdx.x < s.groups ? s.firsts[(int64_t)b * s.groups + threadIdx.x] : 0;
+    uint32_t key = block_most((uint32_t)(own >> 32), sh->scratch);
+    return (uint64_t)key << 32 | block_most(own >> 32 == key ? (uint32_t)own : 0, sh->scratch);
+}
+
 template <typename X, bool VEC> static __global__ void __launch_bounds__(CHOOSE_THREADS) sample_choose(Sampling s)
 {
     __shared__ Shared sh;
     int               b = blockIdx.x;
-    RowOf             row = row_of(s, b);
+    release_launches();
+    RowOf row = await_row(s, b);
     if (row.slot < 0) return put_none(s, b, SAMPLE_IDLE);
-    uint32_t key = block_most(s.score_keys + (int64_t)b * s.groups, s.groups, sh.scratch);
-    uint32_t logit_key = block_most(s.logit_keys + (int64_t)b * s.groups, s.groups, sh.scratch);
-    if (!sample_key_fits(key)) return put_none(s, b, SAMPLE_BAD);
-    bool     plain = !row.changed(), told = is_told(s);
-    Tokens   of = {!plain, sample_of_key(key), row.controls.scale}, of_logits = {false, sample_of_key(logit_key), 1};
-    int      n = read_list(&sh, s.list + (int64_t)b * SAMPLE_LIST, s.state[b].listed);
-    bool     told_best = plain && told && n >= min(s.best, s.vocab);
-    uint64_t kept, mass = s.state[b].mass;
-    if (told_best) tell_best(s, &sh, b, of_logits.most, mass);
-    int32_t id = choose_id<X, VEC>(s, &sh, row, of, n, &kept);
+    uint64_t first = first_of(s, &sh, b);
+    if (!sample_key_fits((uint32_t)(first >> 32))) return put_none(s, b, SAMPLE_BAD);
+    bool     plain = !row.changed(), told = is_told(s), one = row.controls.top_k == 1, best_listed = plain && told && s.best;
+    Tokens   of = {!plain, sample_order_score(first), row.controls.scale}, of_logits = {false, sample_of_key(s.state[b].most_logit), 1};
+    int      n = (row.controls.top_k && !one) || best_listed ? read_list(&sh, listing(s, b)) : 0;
+    uint64_t kept = SAMPLE_ONE, mass = s.state[b].mass;
+    int32_t  id = sample_order_id(first);
+    best_listed &= n >= min(s.best, s.vocab);
+    if (best_listed) find_best<X, VEC>(s, &sh, row, of_logits, true);
+    if (!row.controls.top_k)
+        id = choose_by_mass<X, VEC>(s, &sh, row, of, &kept);
+    else if (!one)
+        id = choose_by_count<X, VEC>(s, &sh, row, of, n, &kept);
     if (threadIdx.x == 0) {
         if (s.ids) s.ids[b] = id;
         s.next[row.slot] = id;
@@ -412,5 +434,5 @@ template <typename X, bool VEC> static __global__ void __launch_bounds__(CHOOSE_
         if (s.logprobs) s.logprobs[2 * b] = sample_logprob(score_at<X>(s, b, of_logits, id), of_logits.most, 1, mass);
         if (s.logprobs) s.logprobs[2 * b + 1] = sample_logprob(score_at<X>(s, b, of, id), of.most, of.scale, kept);
     }
-    if (told && !told_best) find_best<X, VEC>(s, &sh, row, of_logits, plain);
+    if (told && !best_listed) find_best<X, VEC>(s, &sh, row, of_logits, false);
 }

@@ -11,6 +11,7 @@ struct Sampling {
     const void     *logits;
     int64_t         cols, stride, slots_count;
     int             rows, vocab, group, groups, num_bias, best;
+    bool            known; /* nothing of the program writes the controls, slots and biases */
     const float    *controls, *bias;
     const uint32_t *keys;
     const int32_t  *slots, *bias_ids;
@@ -19,8 +20,8 @@ struct Sampling {
     float          *logprobs, *best_logprobs;
     /* workspace */
     SampleState *state;
-    uint64_t    *list, *logit_list, *mass;
-    uint32_t    *score_keys, *logit_keys;
+    uint64_t    *list, *logit_list, *mass, *firsts;
+    uint32_t    *buckets, *logit_keys, *low_keys;
     float       *scores;
 };
 
@@ -29,6 +30,7 @@ struct RowOf {
     int                             b;
     int64_t                         slot; /* negative: idle */
     bool                            penalised, biased;
+    bool                            by_mass; /* top-p or min-p of all tokens */
     const uint32_t                 *seen;
     __device__ __forceinline__ bool changed() const
     {
@@ -51,6 +53,17 @@ static __device__ RowOf row_of(const Sampling &s, int b)
         biased |= id >= 0 && id < s.vocab;
     }
     row.biased = __any_sync(ALL_LANES, biased);
+    row.by_mass = !row.controls.top_k && (row.controls.top_p < 1u << 24 || row.controls.least);
+    return row;
+}
+
+/* What a row is drawn by is known before the launches in front have ended, where none of the program writes it. */
+static __device__ __forceinline__ RowOf await_row(const Sampling &s, int b)
+{
+    RowOf row;
+    if (s.known) row = row_of(s, b);
+    await_launches();
+    if (!s.known) row = row_of(s, b);
     return row;
 }
 
@@ -105,11 +118,26 @@ static __device__ __forceinline__ uint64_t warp_sum64(uint64_t x)
     return x;
 }
 
-/* The largest key. By all threads of a block of whole warps; scratch: 32 words. */
-static __device__ uint32_t block_most(const uint32_t *keys, int count, uint32_t *scratch)
+/* The inclusive sum up to each thread; *all: of all. By all threads of a block of whole warps; part: 32 words. */
+static __device__ uint64_t block_scan(uint64_t x, uint64_t *part, uint64_t *all)
 {
-    uint32_t most = 0;
-    for (int g = threadIdx.x; g < count; g += blockDim.x) most = max(most, keys[g]);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        uint64_t before = __shfl_up_sync(ALL_LANES, (unsigned long long)x, offset);
+        if (lane >= offset) x += before;
+    }
+    if (lane == 31) part[warp] = x;
+    __syncthreads();
+    uint64_t own = lane < blockDim.x / 32 ? part[lane] : 0, before = warp_sum64(lane < warp ? own : 0);
+    *all = warp_sum64(own);
+    __syncthreads();
+    return x + before;
+}
+
+/* The largest of the block. By all threads of a block of whole warps; scratch: 32 words. */
+static __device__ uint32_t block_most(uint32_t most, uint32_t *scratch)
+{
     most = __reduce_max_sync(ALL_LANES, most);
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = most;
     __syncthreads();
@@ -117,3 +145,80 @@ static __device__ uint32_t block_most(const uint32_t *keys, int count, uint32_t 
     __syncthreads();
     return most;
 }
+
+/* ---- lists and buckets ---- */
+
+/* What is decided of: a row's scores, or its logits. */
+struct Tokens {
+    bool  scores; /* of the workspace */
+    float most, scale;
+};
+
+struct Listing {
+    uint64_t *list;
+    uint32_t *count;
+};
+
+/* Of the logits, where they aren't the scores; else it is free. */
+static __device__ __forceinline__ Listing logit_listing(const Sampling &s, int b)
+{
+    return {s.logit_list + (int64_t)b * SAMPLE_LIST, &s.state[b].listed_logits};
+}
+
+static __device__ __forceinline__ Listing listing(const Sampling &s, int b)
+{
+    return {s.list + (int64_t)b * SAMPLE_LIST, &s.state[b].listed};
+}
+
+/* The list of the border's bucket: the one that the likeliest by the logits aren't in. */
+static __device__ __forceinline__ Listing border_listing(const Sampling &s, const RowOf &row)
+{
+    return row.changed() ? listing(s, row.b) : logit_listing(s, row.b);
+}
+
+/* Appends those of a step's tokens that `own` has a bit for, in any order. */
+template <typename T> static __device__ __forceinline__ void list_step(const Listing &to, int base, const float *v, unsigned own)
+{
+    if (!__any_sync(ALL_LANES, own)) return;
+    int      lane = threadIdx.x & 31;
+    uint32_t upto = (uint32_t)__popc(own), at = 0;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        uint32_t before = __shfl_up_sync(ALL_LANES, upto, offset);
+        if (lane >= offset) upto += before;
+    }
+    if (lane == 31) at = atomicAdd(to.count, upto);
+    at = __shfl_sync(ALL_LANES, at, 31) + upto - (uint32_t)__popc(own);
+#pragma unroll
+    for (int k = 0; k < STEP_EACH; k++)
+        if (own >> k & 1 && at < SAMPLE_LIST) to.list[at++] = sample_order(v[k], base + T::at(k));
+}
+
+/* The mass of some tokens of a lane, at most STEP_EACH. */
+struct LaneMass {
+    int32_t coarse, fine;
+
+    __device__ __forceinline__ void add(float e)
+    {
+        coarse += sample_coarse(e);
+        fine += sample_fine(e);
+    }
+    /* The lanes' fine parts together could take more than 32 bits. */
+    __device__ __forceinline__ uint64_t of_warp() const
+    {
+        return sample_mass(__reduce_add_sync(ALL_LANES, coarse),
+                           (int64_t)__reduce_add_sync(ALL_LANES, fine >> 6) * 64 + __reduce_add_sync(ALL_LANES, fine & 63));
+    }
+};
+
+/* Buckets of distances from the largest score: a token is in no later one than those after it in the order. Bucket k is that of distances
+ * about k / per_distance, half of one to each side; the last one has all that is far, and NaN. */
+struct Buckets {
+    float per_distance;
+
+    __device__ __forceinline__ int of(float distance) const
+    {
+        float at = fminf(__fmul_rn(-distance, per_distance), (float)(SAMPLE_BUCKETS - 1));
+        return (int)(sample_bits(__fadd_rn(at, SAMPLE_MAGIC)) - sample_bits(SAMPLE_MAGIC));
+    }
+};

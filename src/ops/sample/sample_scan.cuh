@@ -42,153 +42,253 @@ template <typename T> static __device__ bool change_step(const Sampling &s, cons
     return bad;
 }
 
-static __device__ __forceinline__ float most_of(const float *v, float most)
-{
-#pragma unroll
-    for (int k = 0; k < STEP_EACH; k++) most = fmaxf(most, v[k]);
-    return most;
-}
+/* A lane's likeliest token. Where one token is kept of the row it is the first of equal ones; else its id isn't known. */
+struct First {
+    float score;
+    int   id;
 
-/* The keys of a group's largest logit and score; all ones where the row has a score that can't be. */
-template <typename X, bool VEC>
-static __device__ void scan_group(const Sampling &s, const RowOf &row, int g, int32_t *map, uint32_t *logit_key, uint32_t *key)
+    template <typename T> __device__ __forceinline__ void take(int base, const float *v, bool one)
+    {
+        if (!one) {
+#pragma unroll
+            for (int k = 0; k < STEP_EACH; k++) score = fmaxf(score, v[k]);
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < STEP_EACH; k++)
+            if (v[k] > score) score = v[k], id = base + T::at(k);
+    }
+    /* The warp's, as its place in the order. */
+    __device__ __forceinline__ uint64_t of_warp() const
+    {
+        uint32_t most = __reduce_max_sync(ALL_LANES, sample_key(score));
+        return sample_order(sample_of_key(most), (int)__reduce_min_sync(ALL_LANES, sample_key(score) == most ? (unsigned)id : INT_MAX));
+    }
+};
+
+/* Of a group: its first token by the scores, all ones where the row has a score that can't be; the key of the largest logit; of rows that
+ * are kept by mass the key of the least score, turned over. */
+struct GroupKeys {
+    uint64_t first;
+    uint32_t logit, low;
+};
+
+template <typename X, bool VEC> static __device__ GroupKeys scan_group(const Sampling &s, const RowOf &row, int g, int32_t *map)
 {
-    float most_logit = -INFINITY, most = -INFINITY;
-    bool  bad = false;
+    typedef Together<VEC ? (int)Pack<X>::N : 1> T;
+    First                                       first_logit = {-INFINITY, 0}, first = first_logit;
+    float                                       least = INFINITY;
+    bool                                        bad = false, one = row.controls.top_k == 1;
     for (int base = g * s.group; base < (g + 1) * s.group && base < s.vocab; base += SAMPLE_STEP) {
         float v[STEP_EACH];
         load_step<X, VEC>((const X *)s.logits + row.b * s.cols, base, s.vocab, -INFINITY, v);
-        most_logit = most_of(v, most_logit);
+        first_logit.take<T>(base, v, one && !row.changed());
         if (row.changed()) {
-            bad |= change_step<Together<VEC ? (int)Pack<X>::N : 1>>(s, row, base, map, v);
-            most = most_of(v, most);
+            bad |= change_step<T>(s, row, base, map, v);
+            first.take<T>(base, v, one);
         } else {
 #pragma unroll
             for (int k = 0; k < STEP_EACH; k++) bad |= !(v[k] < INFINITY);
         }
+#pragma unroll
+        for (int k = 0; row.by_mass && k < STEP_EACH; k++) least = fminf(least, v[k]);
     }
-    *logit_key = __reduce_max_sync(ALL_LANES, sample_key(most_logit));
-    *key = row.changed() ? __reduce_max_sync(ALL_LANES, sample_key(most)) : *logit_key;
-    if (__any_sync(ALL_LANES, bad)) *key = ~0u;
+    GroupKeys keys = {first_logit.of_warp()};
+    keys.logit = (uint32_t)(keys.first >> 32);
+    keys.low = __reduce_max_sync(ALL_LANES, ~sample_key(least));
+    if (row.changed()) keys.first = first.of_warp();
+    if (__any_sync(ALL_LANES, bad)) keys.first = UINT64_MAX;
+    return keys;
 }
 
-/* Also makes the row's state as `weigh` expects it. */
-template <typename X, bool VEC> static __global__ void __launch_bounds__(SCAN_WARPS * 32) sample_scan(Sampling s)
+/* Also makes the row's state and buckets as `weigh` expects them. */
+template <typename X, bool VEC> static __global__ void __launch_bounds__(SCAN_WARPS * 32, 4) sample_scan(Sampling s)
 {
     extern __shared__ int32_t maps[];
     int                       warp = threadIdx.x / 32, b = blockIdx.y;
-    RowOf                     row = row_of(s, b);
+    release_launches();
+    RowOf row = await_row(s, b);
     if (row.slot < 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) s.state[b] = SampleState();
+    if (blockIdx.x == 0 && row.by_mass)
+        for (int i = threadIdx.x; i < SAMPLE_BUCKETS / 4; i += blockDim.x)
+            ((uint4 *)(s.buckets + (int64_t)b * SAMPLE_BUCKETS))[i] = make_uint4(0, 0, 0, 0);
     for (int g = blockIdx.x * SCAN_WARPS + warp; g < s.groups; g += gridDim.x * SCAN_WARPS) {
-        uint32_t logit_key, key;
-        scan_group<X, VEC>(s, row, g, maps + warp * SAMPLE_STEP, &logit_key, &key);
+        GroupKeys keys = scan_group<X, VEC>(s, row, g, maps + warp * SAMPLE_STEP);
         if (threadIdx.x % 32) continue;
-        s.logit_keys[(int64_t)b * s.groups + g] = logit_key;
-        s.score_keys[(int64_t)b * s.groups + g] = key;
+        s.firsts[(int64_t)b * s.groups + g] = keys.first;
+        s.logit_keys[(int64_t)b * s.groups + g] = keys.logit;
+        s.low_keys[(int64_t)b * s.groups + g] = keys.low;
     }
 }
 
 /* ---- weigh ---- */
 
-/* A key that `rank` of them reach, near the least of those; of a finite score. By a warp. all: any finite score's. */
-static __device__ uint32_t reached_by(const uint32_t *keys, int count, int rank, bool all)
+/* A key that `rank` of them reach, near the least of those; of a finite score. By a warp. A call: its registers are many, and used once. */
+static __device__ __noinline__ uint32_t reached_by(const uint32_t *keys, int count, int rank)
 {
-    uint32_t least = 0;
-    for (uint32_t bit = 1u << 31; bit >= 1u << 12 && !all; bit >>= 1) {
+    enum { EACH = SAMPLE_MOST_GROUPS / 32 };
+    uint32_t own[EACH], least = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) own[i] = i * 32 + (int)(threadIdx.x & 31) < count ? keys[i * 32 + (threadIdx.x & 31)] : 0;
+    for (uint32_t bit = 1u << 31; bit >= 1u << 12; bit >>= 1) {
         int reached = 0;
-        for (int g = threadIdx.x & 31; g < count; g += 32) reached += keys[g] >= (least | bit);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (i * 32 < count) reached += own[i] >= (least | bit);
         if ((int)__reduce_add_sync(ALL_LANES, reached) >= rank) least |= bit;
     }
     return max(least, sample_key(-3.4028235e38f));
 }
 
-/* Which of the groups' largest scores lists at least the first `count` tokens; where there are too few groups for that, or it isn't known
- * how many are needed, hardly more than fit. */
-static __device__ __forceinline__ int rank_of(int64_t count, int groups)
+/* The key that listed tokens have at least, so that the first `count` are among them; where there are too few groups to say, hardly more
+ * tokens than fit. 0 tokens: none. */
+static __device__ uint32_t least_listed(const uint32_t *keys, int groups, int64_t count, int64_t vocab)
 {
     int most = max(1, groups - groups / 32);
-    return count && count < most ? (int)count : most;
+    if (!count) return sample_key(INFINITY);
+    if (vocab <= SAMPLE_LIST) return sample_key(-3.4028235e38f);
+    return reached_by(keys, groups, count < most ? (int)count : most);
 }
 
-struct Listing {
-    uint64_t *list;
-    uint32_t *count;
-    float     least;
+/* What a group is read for. */
+struct Weighing {
+    bool    weighed, listed;
+    Listing to;
+    float   least; /* listed are those that are as likely */
 };
-
-/* Appends a step's tokens that are likely enough, in any order. */
-template <typename T> static __device__ void list_step(const Listing &to, int base, const float *v)
-{
-#pragma unroll
-    for (int k = 0; k < STEP_EACH; k++) {
-        bool     likely = v[k] >= to.least;
-        unsigned lanes = __ballot_sync(ALL_LANES, likely);
-        if (!lanes) continue;
-        int      lane = threadIdx.x & 31, first = __ffs(lanes) - 1;
-        uint32_t at = 0;
-        if (lane == first) at = atomicAdd(to.count, (uint32_t)__popc(lanes));
-        at = __shfl_sync(ALL_LANES, at, first) + __popc(lanes & ((1u << lane) - 1));
-        if (likely && at < SAMPLE_LIST) to.list[at] = sample_order(v[k], base + T::at(k));
-    }
-}
 
 /* The mass of a group where `weighed`; lists its tokens where `listed`. */
 template <typename X, bool VEC>
-static __device__ uint64_t weigh_group(const Sampling &s, int b, bool scores, int g, float most, float scale, bool weighed, bool listed,
-                                       const Listing &to)
+static __device__ uint64_t weigh_group(const Sampling &s, int b, const Tokens &of, int g, const Weighing &what)
 {
     uint64_t mass = 0;
-    each_step<X, VEC>(s, b, scores, g * s.group, min(s.vocab, (g + 1) * s.group), SAMPLE_STEP,
+    each_step<X, VEC>(s, b, of.scores, g * s.group, min(s.vocab, (g + 1) * s.group), SAMPLE_STEP,
                       [&](int base, const float *v, auto together) {
-                          int32_t coarse = 0, fine = 0;
-                          if (listed) list_step<decltype(together)>(to, base, v);
-                          if (!weighed) return;
+                          LaneMass own = {};
+                          unsigned likely = 0;
+                          if (what.listed) {
 #pragma unroll
-                          for (int k = 0; k < STEP_EACH; k++) {
-                              float e = sample_exp(sample_distance(v[k], most, scale));
-                              coarse += sample_coarse(e);
-                              fine += sample_fine(e);
+                              for (int k = 0; k < STEP_EACH; k++) likely |= (unsigned)(v[k] >= what.least) << k;
+                              list_step<decltype(together)>(what.to, base, v, likely);
                           }
-                          /* the lanes' fine parts together could take more than 32 bits */
-                          mass += sample_mass(__reduce_add_sync(ALL_LANES, coarse), (int64_t)__reduce_add_sync(ALL_LANES, fine >> 6) * 64 +
-                                                                                        __reduce_add_sync(ALL_LANES, fine & 63));
+                          if (!what.weighed) return;
+#pragma unroll
+                          for (int k = 0; k < STEP_EACH; k++) own.add(sample_exp(sample_distance(v[k], of.most, of.scale)));
+                          mass += own.of_warp();
                       });
     return mass;
 }
 
-template <typename X, bool VEC> static __global__ void __launch_bounds__(SCAN_WARPS * 32) sample_weigh(Sampling s)
+/* The mass of a group, whose tokens are counted by buckets, what is behind the row's end in the last one. */
+template <typename X, bool VEC>
+static __device__ uint64_t count_group(const Sampling &s, int b, const Tokens &of, int g, const Buckets &buckets, uint32_t *counts)
 {
-    __shared__ uint32_t keys[SAMPLE_MOST_GROUPS], logit_keys[SAMPLE_MOST_GROUPS], scratch[32], least[2];
-    int                 warp = threadIdx.x / 32, lane = threadIdx.x % 32, b = blockIdx.y;
-    RowOf               row = row_of(s, b);
-    if (row.slot < 0) return;
-    for (int g = threadIdx.x; g < s.groups; g += blockDim.x) {
-        keys[g] = s.score_keys[(int64_t)b * s.groups + g];
-        logit_keys[g] = s.logit_keys[(int64_t)b * s.groups + g];
-    }
+    uint64_t mass = 0;
+    each_step<X, VEC>(s, b, of.scores, g * s.group, min(s.vocab, (g + 1) * s.group), SAMPLE_STEP, [&](int, const float *v, auto) {
+        LaneMass own = {};
+#pragma unroll
+        for (int k = 0; k < STEP_EACH; k++) {
+            float d = sample_distance(v[k], of.most, of.scale);
+            atomicAdd(&counts[buckets.of(d)], 1u);
+            own.add(sample_exp(d));
+        }
+        mass += own.of_warp();
+    });
+    return mass;
+}
+
+/* So that the buckets but for the last one span what scores there are, and no more than where the border can be: what is farther than
+ * ln(vocab / (1 - p)) has less than 1 - p of the mass. */
+static __device__ float buckets_per_distance(const Sampling &s, const RowOf &row, float most, float low)
+{
+    float rest = (float)((1u << 24) - row.controls.top_p) * 0x1p-24f, span = fminf((most - low) * row.controls.scale, 30);
+    if (rest > 0) span = fminf(span, __logf((float)s.vocab / rest) + 1);
+    return span > 1e-30f ? (SAMPLE_BUCKETS - 1) / span : 0;
+}
+
+/* The block's part of a row of which top-p wants a part of the mass. */
+template <typename X, bool VEC>
+static __device__ void count_row(const Sampling &s, const RowOf &row, const Tokens &of, uint32_t *counts, uint32_t *scratch)
+{
+    SampleState *state = s.state + row.b;
+    uint64_t     mass = 0;
+    uint32_t     low = 0, *to = s.buckets + (int64_t)row.b * SAMPLE_BUCKETS;
+    for (int g = threadIdx.x; g < s.groups; g += blockDim.x) low = max(low, s.low_keys[(int64_t)row.b * s.groups + g]);
+    low = ~block_most(low, scratch);
+    const Buckets buckets = {buckets_per_distance(s, row, of.most, sample_of_key(low))};
+    for (int i = threadIdx.x; i < SAMPLE_BUCKETS; i += blockDim.x) counts[i] = 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) state->per_distance = buckets.per_distance;
     __syncthreads();
-    uint32_t most_key = block_most(keys, s.groups, scratch);
-    float    most = sample_of_key(most_key), most_logit = sample_of_key(block_most(logit_keys, s.groups, scratch));
-    if (!sample_key_fits(most_key)) return;
-    bool plain = !row.changed(), told = is_told(s), as_logits = plain && row.controls.scale == 1, all = !row.controls.top_k;
-    int  rank = rank_of(row.controls.top_k, s.groups), best = rank_of(max(1, s.best), s.groups);
-    if (plain && told) rank = best = max(rank, best);
-    if (warp == 0) least[0] = reached_by(keys, s.groups, rank, s.vocab <= SAMPLE_LIST);
-    if (warp == 1) least[1] = reached_by(logit_keys, s.groups, best, s.vocab <= SAMPLE_LIST);
+    for (int g = blockIdx.x * SCAN_WARPS + threadIdx.x / 32; g < s.groups; g += gridDim.x * SCAN_WARPS)
+        mass += count_group<X, VEC>(s, row.b, of, g, buckets, counts);
+    if (threadIdx.x % 32 == 0) atomicAdd((unsigned long long *)&state->all, (unsigned long long)mass);
     __syncthreads();
-    SampleState *state = s.state + b;
-    Listing      to = {s.list + (int64_t)b * SAMPLE_LIST, &state->listed, sample_of_key(least[0])};
-    Listing      to_logits = plain ? to : Listing{s.logit_list + (int64_t)b * SAMPLE_LIST, &state->listed_logits, sample_of_key(least[1])};
-    uint64_t     sum = 0;
-    if (blockIdx.x == 0 && threadIdx.x == 0) state->least = least[0];
-    for (int g = blockIdx.x * SCAN_WARPS + warp; g < s.groups; g += gridDim.x * SCAN_WARPS) {
+    for (int i = threadIdx.x; i < SAMPLE_BUCKETS; i += blockDim.x)
+        if (counts[i]) atomicAdd(&to[i], counts[i]);
+}
+
+/* Which tokens of a row are listed: by the scores' and the logits' keys of groups. */
+struct Lists {
+    uint32_t keys[SAMPLE_MOST_GROUPS], logit_keys[SAMPLE_MOST_GROUPS], least, least_logit;
+};
+
+/* The block's part of the masses and lists of a row. */
+template <typename X, bool VEC>
+static __device__ void weigh_and_list(const Sampling &s, const RowOf &row, const Tokens &of, const Tokens &of_logits, const Lists &lists)
+{
+    bool     plain = !row.changed(), told = is_told(s), all = !row.controls.top_k && !row.by_mass;
+    bool     weighed = all && !(plain && row.controls.scale == 1 && told);
+    Weighing of_scores = {weighed, false, listing(s, row.b), sample_of_key(lists.least)};
+    Weighing by_logits = {true, false, plain ? listing(s, row.b) : logit_listing(s, row.b), sample_of_key(lists.least_logit)};
+    uint64_t sum = 0;
+    for (int g = blockIdx.x * SCAN_WARPS + threadIdx.x / 32; g < s.groups; g += gridDim.x * SCAN_WARPS) {
         uint64_t mass = 0;
-        bool     listed = keys[g] >= least[0] && !(plain && told), weighed = all && !(as_logits && told);
-        if (told) mass = weigh_group<X, VEC>(s, b, false, g, most_logit, 1, true, logit_keys[g] >= least[1], to_logits);
+        of_scores.listed = lists.keys[g] >= lists.least && !(plain && told);
+        by_logits.listed = lists.logit_keys[g] >= lists.least_logit;
+        if (told) mass = weigh_group<X, VEC>(s, row.b, of_logits, g, by_logits);
         sum += mass;
-        if (listed || weighed) mass = weigh_group<X, VEC>(s, b, !plain, g, most, row.controls.scale, weighed, listed, to);
-        if (all && lane == 0) s.mass[(int64_t)b * s.groups + g] = mass;
+        if (of_scores.listed || weighed) mass = weigh_group<X, VEC>(s, row.b, of, g, of_scores);
+        if (all && threadIdx.x % 32 == 0) s.mass[(int64_t)row.b * s.groups + g] = mass;
     }
-    if (told && lane == 0) atomicAdd((unsigned long long *)&state->mass, (unsigned long long)sum);
+    if (told && threadIdx.x % 32 == 0) atomicAdd((unsigned long long *)&s.state[row.b].mass, (unsigned long long)sum);
+}
+
+/* What the block knows of the groups; a row is listed by its scores as far as top-k says, by its logits as far as they are told. */
+static __device__ void find_lists(const Sampling &s, const RowOf &row, Lists *lists, uint32_t *scratch, uint32_t *most,
+                                  uint32_t *most_logit)
+{
+    int     warp = threadIdx.x / 32;
+    int64_t count = row.controls.top_k > 1 ? row.controls.top_k : 0, best = is_told(s) ? s.best : 0;
+    *most = *most_logit = 0;
+    for (int g = threadIdx.x; g < s.groups; g += blockDim.x) {
+        uint32_t key = (uint32_t)(s.firsts[(int64_t)row.b * s.groups + g] >> 32), logit_key = s.logit_keys[(int64_t)row.b * s.groups + g];
+        lists->keys[g] = key, lists->logit_keys[g] = logit_key;
+        *most = max(*most, key), *most_logit = max(*most_logit, logit_key);
+    }
+    *most = block_most(*most, scratch), *most_logit = block_most(*most_logit, scratch);
+    if (!row.changed() && is_told(s)) count = best = max(count, best);
+    if (warp == 0) lists->least = least_listed(lists->keys, s.groups, count, s.vocab);
+    if (warp == 1) lists->least_logit = least_listed(lists->logit_keys, s.groups, best, s.vocab);
+    __syncthreads();
+}
+
+template <typename X, bool VEC> static __global__ void __launch_bounds__(SCAN_WARPS * 32, 4) sample_weigh(Sampling s)
+{
+    __shared__ Lists    lists;
+    __shared__ uint32_t scratch[32], counts[SAMPLE_BUCKETS];
+    int                 b = blockIdx.y;
+    uint32_t            most, most_logit;
+    release_launches();
+    RowOf row = await_row(s, b);
+    if (row.slot < 0 || (row.controls.top_k == 1 && !is_told(s))) return;
+    find_lists(s, row, &lists, scratch, &most, &most_logit);
+    if (!sample_key_fits(most)) return;
+    const Tokens of = {row.changed(), sample_of_key(most), row.controls.scale}, of_logits = {false, sample_of_key(most_logit), 1};
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        SampleState *state = s.state + b;
+        state->least = lists.least, state->most = most, state->most_logit = most_logit;
+    }
+    weigh_and_list<X, VEC>(s, row, of, of_logits, lists);
+    if (row.by_mass && row.controls.top_p < 1u << 24) count_row<X, VEC>(s, row, of, counts, scratch);
 }

@@ -12,7 +12,9 @@ struct Told {
 
 static __global__ void tell_row(Told told, int32_t *ring)
 {
-    int64_t  b = blockIdx.x;
+    int64_t b = blockIdx.x;
+    release_launches();
+    await_launches();
     int32_t *out = ring + ((int64_t)((uint64_t)told.step[STEP_RUN] % (uint64_t)told.entries) * told.rows + b) * told.cols;
     for (int64_t i = threadIdx.x; i < told.cols; i += blockDim.x) {
         int64_t at = i - 3;
@@ -35,8 +37,8 @@ static Status tell_rows_run(const KernelArgs *args)
                               ring->dim[1],
                               ring->dim[2],
                               args->in[IN_BEST_IDS].type.dim[1]};
-    tell_row<<<(unsigned)args->in[IN_IDS].type.dim[0], 32, 0, cuda_stream(args)>>>(told, (int32_t *)args->out[0].data);
-    return CUDA_LAUNCHED();
+    return cuda_launch_early(args->early, tell_row, dim3((unsigned)args->in[IN_IDS].type.dim[0]), 32, 0, cuda_stream(args), told,
+                             (int32_t *)args->out[0].data);
 }
 
 CUDA_KERNELS(tell_rows, {.dtypes = DT_SET_FLOAT, .run = tell_rows_run, .name = "rows"})
