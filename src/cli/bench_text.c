@@ -13,7 +13,7 @@
 typedef struct TextArgs {
     const char *rows, *device, *dtype, *quantization, *kv;
     int64_t     prompt, tokens, threads, adapters;
-    bool        samples, ops, json;
+    bool        samples, ops, json, split_k;
 } TextArgs;
 
 static void print_times(const TextBenchOptions *o, const TextTimes *t, bool json, StrBuf *out)
@@ -102,6 +102,7 @@ Status cli_bench_text(CliArgs *args)
         {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
         QUANTIZATION_FLAG(&a.quantization),
         KV_FLAG(&a.kv),
+        SPLIT_K_FLAG(&a.split_k),
         {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time goes to, op by op"},
         {"--json", FLAG_SWITCH, &a.json, NULL, "a JSON object a line"},
         {"--device", FLAG_TEXT, &a.device, "NAME", "auto, cpu or cuda (auto)"},
@@ -130,6 +131,7 @@ Status cli_bench_text(CliArgs *args)
                                                                         : DT_BF16,
                                 .format = a.quantization,
                                 .kv = a.kv,
+                                .split_k = a.split_k,
                                 .prompt = a.prompt,
                                 .tokens = a.tokens,
                                 .samples = a.samples};

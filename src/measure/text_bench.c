@@ -51,6 +51,7 @@ static Status open_bench(TextBench *b)
     options.train_base = false;
     if (o->format) TRY(peft_parse_base_format(o->format, &options.weight_format));
     if (o->kv) TRY(compile_parse_cache(o->kv, &options.fp8_cache));
+    options.split_k = o->split_k;
     FAIL_IF(o->prompt + o->tokens > b->model->max_positions, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
             (long long)(o->prompt + o->tokens), (long long)b->model->max_positions);
     decoder_want(&options, &(DecoderOptions){.rows = o->rows, .context = o->prompt + o->tokens + 1, .prompt = o->prompt}, 0);
