@@ -310,11 +310,11 @@ typedef struct sg_generation {
     size_t num_adapters;
 } sg_generation;
 
-/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id" and "adapter". A
- * line of JSON a sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text", null without a
- * tokenizer; "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob", "top"}. A sample
- * depends on its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes them if they do
- * for it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
+/* Texts of many prompts. rows: JSON Lines of {"prompt"}, {"messages"} (perhaps "tools") or {"ids"}, and perhaps "id", "adapter" and
+ * "max_tokens". A line of JSON a sample, in the order of rows and samples: "index" of the row, from 0; "sample", its number; "id"; "text",
+ * null without a tokenizer; "ids"; "stop_reason": eos, stop, length or context; with logprobs "logprobs", of each token {"id", "logprob",
+ * "top"}. A sample depends on its prompt, its index and number, and the settings. Memory and programs stay for the next call, which takes
+ * them if they do for it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL. */
 SG_API sg_status sg_model_generate_rows(sg_model *model, const char *rows, size_t len, const sg_generation *settings, char **out_lines,
                                         size_t *out_len);
 
@@ -330,7 +330,7 @@ typedef struct sg_matrix {
     const void  *data;
     sg_dtype     dtype;
     bool         by_columns; /* a column's numbers lie side by side; else a row's */
-    bool         on_device;  /* in memory of the decoder's GPU; else of the host */
+    bool         on_device;  /* in memory of the decoder's GPU, of several the first; else of the host */
     const float *scale;      /* of SG_I8: what each row is multiplied by, vocab of them, on the host; else NULL */
 } sg_matrix;
 
@@ -338,7 +338,7 @@ typedef struct sg_head_options {
     int64_t     vocab, dim;
     int64_t     max_rows; /* of a batch */
     sg_dtype    dtype; /* that the matrix is kept in: its own, or what its numbers are rounded to; SG_I8: 8 bits and a scale for each row */
-    const char *device;  /* "auto" (or NULL), "cpu" or "cuda" */
+    const char *device;  /* "auto" (or NULL), "cpu" or "cuda"; or several that divide the matrix by rows: "cuda:0,1" */
     int         gpu;     /* which, from 0 */
     int         threads; /* of the CPU; 0: all cores */
     sg_strategy strategy;

@@ -18,10 +18,13 @@ _SPELLINGS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i8": "i
 
 
 def _place(device: str) -> tuple[bytes, int]:
-    """A device's name and the index of the GPU."""
+    """A device's name and the index of the GPU, where it is one."""
     name, colon, index = str(device).partition(":")
-    if name not in ("auto", "cpu", "cuda") or (colon and not (name == "cuda" and index.isdecimal())):
-        raise ValueError(f"device is {device!r}; expected auto, cpu, cuda or cuda:INDEX")
+    several = "," in index and name in ("cpu", "cuda") and all(part.isdecimal() for part in index.split(","))
+    if name not in ("auto", "cpu", "cuda") or (colon and not several and not (name == "cuda" and index.isdecimal())):
+        raise ValueError(f"device is {device!r}; expected auto, cpu, cuda, cuda:INDEX or cuda:INDEX,INDEX")
+    if several:
+        return str(device).encode(), 0
     return name.encode(), int(index or 0)
 
 
@@ -38,7 +41,8 @@ class GPUDecoder(Closes):
     weight: (vocab, dim), row by row or column by column, float32, float16, bfloat16, or int8 with `scale` (vocab): NumPy's, or a DLPack
     tensor on the host or on the decoder's GPU. It is copied. dtype: another one to keep it in; int8 gives each row a scale.
     bias: (vocab) floats, or None. strategy: greedy, temperature, top_k (of temperature and top_k) or top_p (of temperature and top_p).
-    device: cpu, cuda, cuda:INDEX, or auto. max_batch: most rows of a batch.
+    device: cpu, cuda, cuda:INDEX, or auto; or several GPUs that divide the matrix, cuda:0,1, of which the first takes arrays of a GPU.
+    max_batch: most rows of a batch.
 
     A row's id depends on its hidden state, the seed, the number of the batch and the row's place in it, never on other rows.
     """

@@ -58,6 +58,16 @@ class Decoding(unittest.TestCase):
         self.assertEqual(given, (HIDDEN @ (codes * scale[:, None]).T).argmax(1).tolist())
         self.assertEqual(opened(dtype="int8").decode(HIDDEN).tolist(), given)
 
+    def test_devices_divide_the_matrix(self) -> None:
+        with opened(strategy="top_p") as one, opened(strategy="top_p", device="cpu:0,1") as two:
+            for _ in range(3):
+                self.assertEqual(one.decode(HIDDEN).tolist(), two.decode(HIDDEN).tolist())
+        for device in ("cpu:0", "cuda:0,", "cpu:0,x", "auto:0,1"):
+            with self.assertRaisesRegex(ValueError, "expected auto, cpu, cuda"):
+                opened(device=device)
+        with self.assertRaisesRegex(SurogateError, "names cpu 1 twice"):
+            opened(device="cpu:1,1")
+
     def test_tensors_are_read_where_they_lie(self) -> None:
         torch = torch_or_skip()
         weight, hidden = torch.from_numpy(WEIGHT).bfloat16(), torch.from_numpy(HIDDEN).bfloat16()

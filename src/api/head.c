@@ -1,15 +1,15 @@
 /* Ids of hidden states over a bare matrix. */
 #include "api/api.h"
 
-#include "infer/head_decoder.h"
+#include "infer/head_ranks.h"
 
 _Static_assert((int)SG_GREEDY == (int)HEAD_GREEDY && (int)SG_TEMPERATURE == (int)HEAD_BY_TEMPERATURE &&
                    (int)SG_TOP_K == (int)HEAD_BY_TOP_K && (int)SG_TOP_P == (int)HEAD_BY_TOP_P,
                "sg_strategy follows HeadStrategy");
 
 struct sg_head_decoder {
-    Device      *device;
-    HeadDecoder *decoder;
+    HeadRanks   *ranks;
+    HeadDecoder *decoder; /* of the first */
 };
 
 static Status dtype_of(sg_dtype dtype, const char *what, DType *out)
@@ -45,10 +45,9 @@ static Status open_decoder(const sg_head_options *options, const sg_matrix *matr
     TRY(read_options(options, matrix, &head));
     FAIL_IF(options->threads < 0, ERR_INVALID, "threads %d; expected a number of them, or 0 for all cores", options->threads);
     sg_head_decoder *decoder = api_allocate(sizeof *decoder);
-    Status           status = device_open(options->device ? options->device : "auto", options->gpu, options->threads, &decoder->device);
-    if (status == OK) status = head_decoder_create(&head, decoder->device, &decoder->decoder);
+    Status status = head_ranks_open(&head, options->device ? options->device : "auto", options->gpu, options->threads, &decoder->ranks);
     if (status == OK)
-        *out = decoder;
+        decoder->decoder = head_ranks_decoder(decoder->ranks), *out = decoder;
     else
         sg_head_decoder_close(decoder);
     return status;
@@ -63,8 +62,7 @@ sg_status sg_head_decoder_open(const sg_head_options *options, const sg_matrix *
 void sg_head_decoder_close(sg_head_decoder *decoder)
 {
     if (!decoder) return;
-    head_decoder_destroy(decoder->decoder);
-    if (decoder->device) decoder->device->api->destroy(decoder->device);
+    head_ranks_close(decoder->ranks);
     sg_free(decoder);
 }
 
@@ -72,9 +70,10 @@ static Status get_info(const sg_head_decoder *decoder, sg_head_info *out)
 {
     TRY(api_need(decoder, "decoder"));
     TRY(api_need(out, "out_info"));
-    *out = (sg_head_info){.device_bytes = session_allocated_bytes(head_decoder_session(decoder->decoder)),
-                          .device = decoder->device->api->name,
-                          .stream = decoder->device->stream,
+    const Device *device = head_ranks_device(decoder->ranks);
+    *out = (sg_head_info){.device_bytes = head_ranks_bytes(decoder->ranks),
+                          .device = device->api->name,
+                          .stream = device->stream,
                           .batches = head_decoder_batches(decoder->decoder),
                           .waiting = head_decoder_waiting(decoder->decoder)};
     return OK;
@@ -91,7 +90,7 @@ static Status decode_later(sg_head_decoder *decoder, const void *hidden, sg_dtyp
     DType of_hidden;
     TRY(api_need(decoder, "decoder"));
     TRY(dtype_of(dtype, "hidden", &of_hidden));
-    return head_decoder_queue(decoder->decoder, hidden, of_hidden, on_device, rows);
+    return head_ranks_queue(decoder->ranks, hidden, of_hidden, on_device, rows);
 }
 
 sg_status sg_head_decoder_decode_later(sg_head_decoder *decoder, const void *hidden, sg_dtype dtype, bool on_device, int64_t rows)
@@ -104,7 +103,7 @@ static Status result_of(sg_head_decoder *decoder, int32_t *ids, int64_t rows)
 {
     TRY(api_need(decoder, "decoder"));
     TRY(api_need(ids, "ids"));
-    return head_decoder_result(decoder->decoder, ids, rows);
+    return head_ranks_result(decoder->ranks, ids, rows);
 }
 
 sg_status sg_head_decoder_result(sg_head_decoder *decoder, int32_t *ids, int64_t rows)

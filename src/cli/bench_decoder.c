@@ -99,7 +99,7 @@ Status cli_bench_decoder(CliArgs *args)
         {"--strategy", FLAG_TEXT, &b.strategy, "NAME",
          "greedy, temperature, top_k or top_p: temperature 0.8, top-k 50, top-p 0.9 (greedy)"},
         {"--json", FLAG_SWITCH, &json, NULL, "as one JSON object"},
-        {"--device", FLAG_TEXT, &b.device, "NAME", "auto, cpu or cuda (auto)"},
+        {"--device", FLAG_TEXT, &b.device, "NAME", "auto, cpu, cuda, or several that divide the matrix: cuda:0,1 (auto)"},
         {"--threads", FLAG_INT, &b.threads, "N", "CPU threads; 0: all (0)"},
     };
     args->command = "bench decoder";

@@ -12,13 +12,29 @@
 
 typedef struct TextArgs {
     const char *rows, *device, *dtype, *quantization, *kv;
-    int64_t     prompt, tokens, threads, adapters;
-    bool        samples, ops, json, split_k;
+    int64_t     prompt, tokens, context, threads, adapters;
+    bool        samples, prefill, ops, json, split_k;
 } TextArgs;
+
+static void print_prefill(const TextBenchOptions *o, const TextTimes *t, bool json, StrBuf *out)
+{
+    double speed = (double)(o->rows * o->prompt) / t->prefill;
+    strbuf_printf(out,
+                  json ? "{\"rows\": %lld, \"prompt\": %lld, \"tokens_per_second\": %.1f, \"prefill_ms\": %.4f, \"forward_ms\": %.4f, "
+                         "\"of_forward\": %.4f, \"memory_gib\": %.3f"
+                       : "%4lld prompts of %lld tokens  %10.1f tokens/s  %.3f ms; the forward pass alone, without its head, %.3f ms: "
+                         "%.3f times as long  memory %.2f GiB\n",
+                  (long long)o->rows, (long long)o->prompt, speed, 1e3 * t->prefill, 1e3 * t->forward, t->prefill / t->forward,
+                  (double)t->bytes / (1 << 30));
+}
 
 static void print_times(const TextBenchOptions *o, const TextTimes *t, bool json, StrBuf *out)
 {
     double share = t->limit > 0 ? t->limit / t->step : 0;
+    if (o->prefill) {
+        print_prefill(o, t, json, out);
+        return;
+    }
     if (json) {
         strbuf_printf(
             out,
@@ -36,22 +52,24 @@ static void print_times(const TextBenchOptions *o, const TextTimes *t, bool json
         1e3 * t->limit, t->device, share, (double)(o->rows * o->prompt) / t->prefill);
 }
 
-static Status sum_launches(Arena *arena, TextBench *bench, OpSums *sums)
+typedef struct Summing {
+    Arena  *arena;
+    OpSums *sums;
+} Summing;
+
+static void sum_program(void *context, const Program *program, const double *seconds, double overhead)
 {
-    const Program *program = text_bench_program(bench);
-    double        *seconds = arena_array(arena, double, program->num_launches + 1);
-    TRY(text_bench_profile(bench, seconds, &sums->overhead));
+    Summing *s = context;
+    s->sums->overhead = overhead;
     for (int i = 0; i < program->num_launches; i++) {
-        OpSum *sum = op_sums_of(arena, sums, &program->launches[i]);
+        OpSum *sum = op_sums_of(s->arena, s->sums, &program->launches[i]);
         OpCost cost = launch_cost(&program->launches[i]);
         sum->launches++;
         sum->seconds += seconds[i];
         sum->flops += cost.flops;
         sum->bytes += cost.bytes;
-        sums->seconds += seconds[i];
+        s->sums->seconds += seconds[i];
     }
-    op_sums_sort(sums);
-    return OK;
 }
 
 static Status bench_rows(Arena *arena, const TextBenchOptions *options, const TextArgs *a)
@@ -63,10 +81,13 @@ static Status bench_rows(Arena *arena, const TextBenchOptions *options, const Te
     TRY(text_bench_create(options, &bench));
     Status status = text_bench_run(bench, &times);
     if (status == OK) status = text_bench_run(bench, &times); /* the first one warms up */
-    if (status == OK && a->ops) status = sum_launches(arena, bench, &sums);
+    if (status == OK && a->ops) status = text_bench_profile(bench, sum_program, &(Summing){arena, &sums});
+    op_sums_sort(&sums);
     if (status == OK) {
         print_times(options, &times, a->json, &out);
-        if (a->ops) (a->json ? op_sums_print_json(&sums, &out) : op_sums_print(&sums, times.step, &out));
+        if (a->ops)
+            (a->json ? op_sums_print_json(&sums, &out)
+                     : op_sums_print(&sums, a->prefill ? times.prefill / (double)options->rows : times.step, &out));
         if (a->json) strbuf_puts(&out, "}\n");
         status = cli_print(&out);
     }
@@ -98,12 +119,14 @@ Status cli_bench_text(CliArgs *args)
         {"--adapters", FLAG_INT, &a.adapters, "N", "LoRA adapters of rank 16 on all linear layers, which texts have in turn (0)"},
         {"--prompt", FLAG_INT, &a.prompt, "N", "tokens of each prompt (512)"},
         {"--tokens", FLAG_INT, &a.tokens, "N", "tokens of each text that are timed (128)"},
+        {"--context", FLAG_INT, &a.context, "N", "tokens that each text has room for; 0: as many as it has (0)"},
+        {"--prefill", FLAG_SWITCH, &a.prefill, NULL, "how fast prompts are read, beside the model's forward pass of as many tokens"},
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
         {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32 or bf16 (as the model is)"},
         QUANTIZATION_FLAG(&a.quantization),
         KV_FLAG(&a.kv),
         SPLIT_K_FLAG(&a.split_k),
-        {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time goes to, op by op"},
+        {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time, or a prompt's, goes to, op by op"},
         {"--json", FLAG_SWITCH, &a.json, NULL, "a JSON object a line"},
         {"--device", FLAG_TEXT, &a.device, "NAME", "auto, cpu or cuda (auto)"},
         {"--threads", FLAG_INT, &a.threads, "N", "CPU threads; 0: all (0)"},
@@ -118,6 +141,7 @@ Status cli_bench_text(CliArgs *args)
     TRY(cli_check_threads(a.threads));
     FAIL_IF(a.prompt < 1 || a.tokens < 1, ERR_INVALID, "--prompt %lld, --tokens %lld: expected at least 1", (long long)a.prompt,
             (long long)a.tokens);
+    FAIL_IF(a.context < 0, ERR_INVALID, "--context %lld: expected 0 or more", (long long)a.context);
     FAIL_IF(a.dtype && strcmp(a.dtype, "fp32") != 0 && strcmp(a.dtype, "bf16") != 0, ERR_INVALID, "--dtype %s: expected fp32 or bf16",
             a.dtype);
     FAIL_IF(a.adapters < 0 || a.adapters > LORA_MOST_ADAPTERS, ERR_INVALID, "--adapters %lld: expected 0 to %d", (long long)a.adapters,
@@ -133,8 +157,10 @@ Status cli_bench_text(CliArgs *args)
                                 .kv = a.kv,
                                 .split_k = a.split_k,
                                 .prompt = a.prompt,
-                                .tokens = a.tokens,
-                                .samples = a.samples};
+                                .tokens = a.prefill ? 0 : a.tokens,
+                                .context = a.context,
+                                .samples = a.samples,
+                                .prefill = a.prefill};
     Arena            arena = {0};
     Status           status = bench_all(&arena, options, &a);
     arena_deinit(&arena);

@@ -268,7 +268,7 @@ Status cmd_generate(CliArgs *args)
           {"--var", FLAG_LIST, &g.variables, "NAME=VALUE",
            "with --chat or messages: a variable of the template, as JSON or text; may be given several times"},
           {"--prompts", FLAG_TEXT, &g.prompts, "FILE",
-           "many prompts, a line of JSON each: {\"prompt\"}, {\"messages\"} or {\"ids\"}, and perhaps \"id\" and \"adapter\"; -: from standard input"},
+           "many prompts, a line of JSON each: {\"prompt\"}, {\"messages\"} or {\"ids\"}, and perhaps \"id\", \"adapter\" and \"max_tokens\"; -: from standard input"},
           {"--out", FLAG_TEXT, &g.out, "FILE",
            "with --prompts: a line of JSON a sample: index, sample, id, text, ids, stop_reason; the same command goes on with what is there"},
           {"--n", FLAG_INT, &g.num, "N", "with --prompts: samples of each prompt (1)"},

@@ -22,9 +22,31 @@ static void tell_evaluations(const TrainOutcome *outcome)
                  (long long)trend->best_step, trend->train_best, trend->train_last);
 }
 
+/* Which weights output_dir holds, where the run file asks after the best ones. */
+static void describe_weights(const Config *config, const TrainOutcome *outcome, StrBuf *out)
+{
+    const char *dir = config->output_dir;
+    long long   held = outcome->held_step, best = outcome->best_step;
+    bool        is_kept = config->save_best || config->load_best_model_at_end;
+    if (!is_kept && config->early_stopping_patience == 0) return;
+    if (best == 0)
+        strbuf_printf(out, ": the weights of step %lld, the last; no evaluation was a best one", held);
+    else if (held == best)
+        strbuf_printf(out, ": the weights of step %lld, the best evaluation", held);
+    else
+        strbuf_printf(out, ": the weights of step %lld, the last", held);
+    if (best && held == best && outcome->steps != best)
+        strbuf_printf(out, "; those of the last step are in %s/checkpoint-%lld", dir, (long long)outcome->steps);
+    else if (best && held != best && is_kept)
+        strbuf_printf(out, "; those of the best evaluation are in %s/checkpoint-%lld", dir, best);
+    else if (best && held != best)
+        strbuf_printf(out, "; those of the best evaluation, step %lld, weren't kept (save_best)", best);
+}
+
 static void tell_outcome(const Config *config, const TrainOutcome *outcome)
 {
     const char *dir = config->output_dir;
+    StrBuf      held = {0};
     if (outcome->already_finished) {
         log_info("%s holds this run, and it is finished. To train again, name another output_dir or set resume_from_checkpoint: false",
                  dir);
@@ -35,7 +57,10 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
     else
         log_info("done: %lld steps", (long long)outcome->steps);
     tell_evaluations(outcome);
-    log_info("%s %s\nlog     %s/metrics.jsonl\nreport  %s/report.html", config->lora ? "adapter" : "model  ", dir, dir, dir);
+    strbuf_printf(&held, "%s %s", config->lora ? "adapter" : "model  ", dir);
+    describe_weights(config, outcome, &held);
+    log_info("%s\nlog     %s/metrics.jsonl\nreport  %s/report.html", held.data, dir, dir);
+    strbuf_deinit(&held);
     if (str_list_has(&config->report_to, choice_text(OPT_REPORT_TO_TENSORBOARD))) log_info("events  %s/runs", dir);
     if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
 }

@@ -84,6 +84,8 @@ typedef struct DeviceApi {
      */
     Status (*take)(Device *device, void *dst, const void *src, size_t bytes);
     Status (*settle)(Device *device); /* waits for all that the device does, for other libraries too */
+    /* What is queued on the device next comes after what is queued on `other`, of the same kind, so far. */
+    Status (*follow)(Device *device, Device *other);
     /* Turns a list of launches into something replayable; *out_replay may be NULL (CPU: the list itself). Comes before anything
      * lasting is written: algorithms may be measured on the launches' memory, which is zero again on return. */
     Status (*prepare)(Device *device, const Launch *launches, int count, void **out_replay);

@@ -5,109 +5,95 @@
  * Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before
  * chose from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more,
  * into pages that the device writes before whoever gets them next does. */
-#include "infer/decoder.h"
+#include "infer/decoder_internal.h"
 
-#include "infer/pages.h"
-#include "ops/attrs.h"
 #include "passes/compile.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_SIZES = 16, RUNS = 2, PER_SPARE = 4 };
-
-/* A request, with copies of what it points to. */
-typedef struct Job {
-    DecodeRequest request;
-    uint64_t      handle;
-    int32_t      *ids;  /* prompt and text */
-    int64_t       told; /* tokens of the text, known here */
-    int64_t       most; /* of them */
-    struct Job   *next;
-} Job;
-
-typedef struct Place {
-    Job     *job;   /* NULL: free */
-    int32_t *pages; /* (row_pages): 0 behind num_pages */
-    int64_t  num_pages;
-    int64_t  to_prefill; /* tokens: the prompt and the text when it took the place */
-    int64_t  prefilled;  /* of these, read by runs or held by shared pages */
-    int64_t  issued;     /* tokens of the text that runs have chosen, or that were known before */
-    int64_t  named;      /* pages whose tokens are known to `Pages` */
-} Place;
-
-/* A run that the device was given, and what its rows are. */
-typedef struct Run {
-    int64_t   number;
-    int       num_rows;
-    int      *place;  /* of each row */
-    uint64_t *handle; /* whose token it chose; 0: nobody's */
-} Run;
-
-struct Decoder {
-    Session       *session;
-    const Plan    *plan;
-    const Program *prefill, *decode[MOST_SIZES]; /* decode: by rows, the fewest first */
-    int            num_sizes;
-    int64_t        slots, row_pages, num_pages, page_len, context, chunk, head, vocab; /* head: columns of the logits */
-    int            biases;
-    bool           penalties, is_late;
-    const int32_t *told; /* (DECODE_RING,slots,told_cols) */
-    int64_t        told_cols;
-    Place         *places;
-    Pages         *pages;
-    Job           *first, **last; /* the queue */
-    int64_t        num_waiting, num_placed, num_preempted;
-    uint64_t       handles;
-    Run            runs[RUNS];
-    int64_t        num_runs, num_told;
-    Feeds          feeds;
-    int64_t        step[STEP_COUNT];
-};
+/* Tokens that one run reads of a prompt: on the CPU more aren't read faster, and take memory. On a GPU short prompts are read together, so
+ * many tokens in all. */
+enum { LEAST_CHUNK = 32, MOST_CHUNK_CPU = 512, MOST_CHUNK_GPU = 2048, MOST_TOGETHER = 256, TOGETHER = 1024 };
+enum { LEAST_BETWEEN = 512 }; /* tokens of prompts that are read between two decoding runs, where as many wait: this, or a chunk */
+enum { LEAST_TOGETHER = 3 };  /* prompts: two are read faster one by one */
+enum { PER_SPARE = 4 };
 
 /* ---- opening ---- */
 
-void decoder_want(CompileOptions *options, const DecoderOptions *want, int64_t choices)
+/* 32, 64, 96, 128, 192, 256, 384, ...: at most a third of a long run is padding. */
+static int64_t next_chunk(int64_t size)
 {
-    enum { MOST_CHUNK = 512 };
+    if (size < 2 * LEAST_CHUNK) return 2 * size;
+    return (size & (size - 1)) == 0 ? size / 2 * 3 : size / 3 * 4;
+}
+
+/* Runs of several prompts: 32, 64, 128 or 256 tokens of each. */
+static void want_together(CompileOptions *options, int64_t rows, int64_t chunk)
+{
+    for (int64_t size = LEAST_CHUNK; size <= MOST_TOGETHER && size / 2 < chunk; size *= 2) {
+        int64_t batch = min_of(rows, TOGETHER / size);
+        if (batch >= LEAST_TOGETHER) compile_add(options, &entry_prefill, batch, size);
+    }
+}
+
+void decoder_want(CompileOptions *options, const Device *device, const DecoderOptions *want, int64_t choices)
+{
+    bool    is_cpu = strcmp(device->api->name, "cpu") == 0;
     int64_t chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
+    chunk = min_of(chunk, is_cpu ? MOST_CHUNK_CPU : MOST_CHUNK_GPU);
     options->cache_len = want->context;
     options->cache_pages = want->pages;
     options->sampling = (SamplingOptions){choices, want->best, want->penalties, want->biases};
-    compile_add(options, &entry_prefill, 1, chunk < MOST_CHUNK ? chunk : MOST_CHUNK);
+    for (int64_t size = LEAST_CHUNK; size < chunk; size = next_chunk(size)) compile_add(options, &entry_prefill, 1, size);
+    compile_add(options, &entry_prefill, 1, chunk);
+    if (!is_cpu) want_together(options, want->rows, chunk);
     for (int64_t rows = 1; rows < want->rows; rows *= 2) compile_add(options, &entry_decode, rows, 1);
     compile_add(options, &entry_decode, want->rows, 1);
 }
 
+/* Programs of an entry: of one row, or of several, or both. */
+static Status find_sizes(const Plan *plan, const Entry *entry, bool one, bool several, Sizes *out)
+{
+    for (int i = 0; i < plan->num_programs; i++) {
+        const ProgramSpec *spec = &plan->programs[i].spec;
+        if (spec->entry != entry || !(spec->batch == 1 ? one : several)) continue;
+        FAIL_IF(out->count == MOST_SIZES, ERR_INTERNAL, "more than %d programs %s", MOST_SIZES, entry->name);
+        int64_t size = entry->one_token ? spec->seq : spec->batch;
+        int     at = out->count++;
+        for (; at > 0 && out->size[at - 1] > size; at--) {
+            out->size[at] = out->size[at - 1];
+            out->program[at] = out->program[at - 1];
+        }
+        out->size[at] = size;
+        out->program[at] = &plan->programs[i];
+    }
+    FAIL_IF(!out->count && one, ERR_INTERNAL, "decoder: the session has no program %s", entry->name);
+    return OK;
+}
+
 static Status find_programs(Decoder *d)
 {
-    d->prefill = plan_program(d->plan, &entry_prefill);
-    for (int i = 0; i < d->plan->num_programs; i++) {
-        const Program *program = &d->plan->programs[i];
-        if (program->spec.entry != &entry_decode) continue;
-        FAIL_IF(d->num_sizes == MOST_SIZES, ERR_INTERNAL, "more than %d programs decode", MOST_SIZES);
-        int at = d->num_sizes++;
-        for (; at > 0 && d->decode[at - 1]->spec.batch > program->spec.batch; at--) d->decode[at] = d->decode[at - 1];
-        d->decode[at] = program;
-    }
-    FAIL_IF(!d->prefill || !d->num_sizes, ERR_INTERNAL, "decoder: the session has no prefill and decode programs");
-    return OK;
+    TRY(find_sizes(d->plan, &entry_prefill, true, false, &d->prefill));
+    TRY(find_sizes(d->plan, &entry_prefill, false, true, &d->together));
+    return find_sizes(d->plan, &entry_decode, true, true, &d->decode);
 }
 
 /* What the programs were compiled for, of their inputs' types. */
 static void read_shapes(Decoder *d)
 {
-    const Graph *graph = d->decode[d->num_sizes - 1]->graph;
+    const Graph *graph = d->decode.program[d->decode.count - 1]->graph;
     const Value *bias_ids = graph_find(graph, "bias_ids");
     d->slots = plan_find(d->plan, DECODE_NEXT)->type.dim[0];
     d->row_pages = graph_find(graph, "pages")->type.dim[1];
     d->context = d->plan->cache_len;
-    d->chunk = d->prefill->spec.seq;
+    d->chunk = d->prefill.size[d->prefill.count - 1];
     d->head = type_cols(&graph_output(graph, "logits")->type);
     d->told_cols = plan_find(d->plan, DECODE_TOLD)->type.dim[2];
     d->biases = bias_ids ? (int)bias_ids->type.dim[1] : 0;
     d->penalties = plan_find(d->plan, DECODE_SEEN) != NULL;
+    d->most_read = d->chunk > LEAST_BETWEEN ? d->chunk : LEAST_BETWEEN;
 }
 
 static void *zeros(int64_t count)
@@ -118,6 +104,10 @@ static void *zeros(int64_t count)
 static void make_feeds(Decoder *d)
 {
     int64_t rows = d->slots, cells = d->chunk > rows ? d->chunk : rows;
+    for (int i = 0; i < d->together.count; i++) {
+        const ProgramSpec *spec = &d->together.program[i]->spec;
+        if (spec->batch * spec->seq > cells) cells = spec->batch * spec->seq;
+    }
     d->feeds = (Feeds){.tokens = zeros(cells),
                        .positions = zeros(cells),
                        .row = zeros(rows),
@@ -159,6 +149,11 @@ Status decoder_create(Session *session, Decoder **out)
     make_feeds(d);
     *out = d;
     return OK;
+}
+
+void decoder_read_first(Decoder *d)
+{
+    d->most_read = INT64_MAX;
 }
 
 static void job_destroy(Job *job)
@@ -214,11 +209,6 @@ static Status check_sample(const Decoder *d, const SampleOptions *s)
     return OK;
 }
 
-static bool penalises(const SampleOptions *s)
-{
-    return (s->repetition != 0 && s->repetition != 1) || s->presence != 0 || s->frequency != 0;
-}
-
 static Status check_request(const Decoder *d, const DecodeRequest *r)
 {
     FAIL_IF(r->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give at least one token to go on from");
@@ -239,11 +229,6 @@ static void *copied(const void *from, size_t bytes)
     void *to = malloc_or_end(bytes ? bytes : 1);
     if (bytes) memcpy(to, from, bytes);
     return to;
-}
-
-static int64_t min_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 static int64_t pages_for(const Decoder *d, int64_t positions)
@@ -332,6 +317,11 @@ int64_t decoder_num_preempted(const Decoder *d)
     return d->num_preempted;
 }
 
+const Program *decoder_ran(const Decoder *d)
+{
+    return d->ran;
+}
+
 bool decoder_is_busy(const Decoder *d)
 {
     return d->num_waiting || d->num_placed || d->num_told < d->num_runs;
@@ -418,136 +408,6 @@ static Place *youngest(Decoder *d)
     return found;
 }
 
-/* ---- runs ---- */
-
-static bool has_prompt_left(const Place *place)
-{
-    return place->job && place->prefilled < place->to_prefill;
-}
-
-static bool can_decode(const Place *place)
-{
-    return place->job && !has_prompt_left(place) && place->issued < place->job->most;
-}
-
-/* How row b's token is chosen: the one behind `position` tokens. */
-static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
-{
-    const SampleOptions *s = &job->request.sample;
-    float               *controls = d->feeds.controls + b * SAMPLE_CONTROLS;
-    uint32_t            *keys = (uint32_t *)d->feeds.keys + b * SAMPLE_KEYS;
-    controls[SAMPLE_TEMPERATURE] = (float)s->temperature;
-    controls[SAMPLE_TOP_K] = s->top_k < d->head ? (float)s->top_k : 0;
-    controls[SAMPLE_TOP_P] = (float)s->top_p;
-    controls[SAMPLE_MIN_P] = (float)s->min_p;
-    controls[SAMPLE_REPETITION] = s->repetition != 0 ? (float)s->repetition : 1;
-    controls[SAMPLE_PRESENCE] = (float)s->presence;
-    controls[SAMPLE_FREQUENCY] = (float)s->frequency;
-    keys[SAMPLE_SEED_LOW] = (uint32_t)s->seed;
-    keys[SAMPLE_SEED_HIGH] = (uint32_t)(s->seed >> 32);
-    keys[SAMPLE_REQUEST_LOW] = (uint32_t)s->request;
-    keys[SAMPLE_REQUEST_HIGH] = (uint32_t)(s->request >> 32);
-    keys[SAMPLE_NUMBER] = s->number;
-    keys[SAMPLE_POSITION] = (uint32_t)position;
-    for (int i = 0; i < d->biases; i++) {
-        d->feeds.bias_ids[b * d->biases + i] = i < s->num_biases ? s->bias_ids[i] : -1;
-        d->feeds.biases[b * d->biases + i] = i < s->num_biases ? s->biases[i] : 0;
-    }
-}
-
-/* Row b is nobody's. */
-static void feed_idle(Decoder *d, int64_t b)
-{
-    static const Job nobody;
-    d->feeds.slots[b] = d->feeds.prompt_slots[b] = d->feeds.adapters[b] = -1;
-    d->feeds.starts[b] = d->feeds.text_starts[b] = d->feeds.row[b] = d->feeds.tokens[b] = d->feeds.positions[b] = 0;
-    memset(d->feeds.pages + b * d->row_pages, 0, (size_t)d->row_pages * sizeof *d->feeds.pages);
-    feed_choice(d, b, &nobody, 0);
-}
-
-static void feed_place(Decoder *d, int64_t b, int64_t place, int64_t start)
-{
-    d->feeds.slots[b] = d->feeds.prompt_slots[b] = (int32_t)place;
-    d->feeds.adapters[b] = d->places[place].job->request.adapter - 1;
-    d->feeds.starts[b] = (int32_t)start;
-    d->feeds.text_starts[b] = (int32_t)d->places[place].job->request.prompt_len;
-    memcpy(d->feeds.pages + b * d->row_pages, d->places[place].pages, (size_t)d->row_pages * sizeof *d->feeds.pages);
-}
-
-static Status launch(Decoder *d, const Program *program, Run *run)
-{
-    d->step[STEP_RUN] = run->number;
-    TRY(session_feed(d->session, program, &d->feeds));
-    TRY(session_run(d->session, program));
-    return session_mark_run(d->session, run->number);
-}
-
-static Run *next_run(Decoder *d)
-{
-    Run *run = &d->runs[d->num_runs % RUNS];
-    run->number = d->num_runs++;
-    run->num_rows = 0;
-    return run;
-}
-
-/* Whole pages of a place that runs have filled with known tokens get their names. */
-static void name_pages(Decoder *d, Place *place, int64_t known)
-{
-    if (penalises(&place->job->request.sample)) return;
-    for (; place->named < place->num_pages && (place->named + 1) * d->page_len <= known; place->named++) {
-        PageBefore before = {place->named ? place->pages[place->named - 1] : 0, place->job->request.adapter};
-        pages_name(d->pages, place->pages[place->named], before, place->job->ids + place->named * d->page_len);
-    }
-}
-
-/* A chunk of what a place begins with; behind the last one the text's next token is chosen. */
-static Status run_prefill(Decoder *d, int64_t index)
-{
-    Place     *place = &d->places[index];
-    const Job *job = place->job;
-    int64_t    len = place->to_prefill, start = place->prefilled, count = min_of(d->chunk, len - start);
-    Run       *run = next_run(d);
-    feed_place(d, 0, index, start);
-    memset(d->feeds.tokens, 0, (size_t)d->chunk * sizeof *d->feeds.tokens);
-    memcpy(d->feeds.tokens, job->ids + start, (size_t)count * sizeof *job->ids);
-    for (int64_t t = 0; t < d->chunk; t++) d->feeds.positions[t] = (int32_t)min_of(start + t, d->context - 1);
-    d->feeds.row[0] = (int32_t)count - 1;
-    feed_choice(d, 0, job, len);
-    place->prefilled = start + count;
-    bool is_last = place->prefilled == len;
-    if (!is_last) d->feeds.slots[0] = -1;
-    place->issued += is_last;
-    run->num_rows = is_last;
-    run->place[0] = (int)index;
-    run->handle[0] = job->handle;
-    TRY(launch(d, d->prefill, run));
-    name_pages(d, place, place->prefilled);
-    return OK;
-}
-
-/* One more token of every place that can have one. */
-static Status run_decode(Decoder *d, int64_t count)
-{
-    Run *run = next_run(d);
-    int  size = 0;
-    while (d->decode[size]->spec.batch < count) size++;
-    for (int64_t i = 0; i < d->slots; i++) {
-        Place *place = &d->places[i];
-        if (!can_decode(place)) continue;
-        int     b = run->num_rows++;
-        int64_t position = (int64_t)place->job->request.prompt_len + place->issued - 1; /* of the token that is read */
-        feed_place(d, b, i, position);
-        d->feeds.tokens[b] = -1;
-        d->feeds.positions[b] = (int32_t)position;
-        feed_choice(d, b, place->job, position + 1);
-        place->issued++;
-        run->place[b] = (int)i;
-        run->handle[b] = place->job->handle;
-    }
-    for (int64_t b = run->num_rows; b < d->decode[size]->spec.batch; b++) feed_idle(d, b);
-    return launch(d, d->decode[size], run);
-}
-
 /* ---- what runs told ---- */
 
 static bool is_stop(const DecodeRequest *request, int32_t id)
@@ -588,7 +448,7 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     bool     goes_on = r->token(r->context, &token);
     if (place->job != job || job->handle != handle) return true; /* it was cancelled meanwhile */
     if (!goes_on) return false;
-    name_pages(d, place, len + job->told - 1);
+    decoder_name_pages(d, place, len + job->told - 1);
     *end = job->told == r->max_tokens ? DECODE_AT_LENGTH : DECODE_AT_CONTEXT;
     return job->told < job->most;
 }
@@ -648,18 +508,50 @@ static int64_t find_prompt(const Decoder *d)
     return found;
 }
 
+static int64_t num_ready(const Decoder *d)
+{
+    int64_t ready = 0;
+    for (int64_t i = 0; i < d->slots; i++) ready += can_decode(&d->places[i]);
+    return ready;
+}
+
+static int64_t rest_of(const Place *place)
+{
+    return place->to_prefill - place->prefilled;
+}
+
+/* The places that are read together with this one: their rests are as short. Where they are few, it alone. */
+static int find_together(const Decoder *d, int64_t prompt, int *places)
+{
+    const Sizes *t = &d->together;
+    int          count = 0;
+    places[0] = (int)prompt;
+    if (!t->count || rest_of(&d->places[prompt]) > t->size[t->count - 1]) return 1;
+    int     at = size_for(t, rest_of(&d->places[prompt]));
+    int64_t most = t->program[at]->spec.batch;
+    for (int64_t i = 0; i < d->slots && count < most; i++) {
+        int64_t place = (prompt + i) % d->slots; /* it is the first */
+        if (has_prompt_left(&d->places[place]) && rest_of(&d->places[place]) <= t->size[at]) places[count++] = (int)place;
+    }
+    return count < LEAST_TOGETHER ? 1 : count;
+}
+
+/* Prompts are read first, since each adds a row to the steps behind it; but rows that decode never wait for more than some tokens of them.
+ */
 static Status run_next(Decoder *d)
 {
-    int64_t ready = 0, prompt = find_prompt(d);
-    if (prompt >= 0) return run_prefill(d, prompt);
+    int64_t prompt = find_prompt(d);
+    int     places[TOGETHER / LEAST_CHUNK];
+    if (prompt >= 0 && (d->num_read < d->most_read || !num_ready(d))) return decoder_prefill(d, places, find_together(d, prompt, places));
     TRY(grow(d));
-    for (int64_t i = 0; i < d->slots; i++) ready += can_decode(&d->places[i]);
-    return ready ? run_decode(d, ready) : OK;
+    int64_t ready = num_ready(d);
+    return ready ? decoder_decode(d, ready) : OK;
 }
 
 Status decoder_step(Decoder *d)
 {
     int64_t num_runs = d->num_runs;
+    d->ran = NULL;
     admit(d);
     TRY(run_next(d));
     return tell_runs(d, d->num_runs - (d->num_runs > num_runs && d->is_late));

@@ -60,14 +60,15 @@ typedef struct DecoderOptions {
     int     biases;    /* most biases of a request */
 } DecoderOptions;
 
-/* Asks for the programs that a decoder needs. choices: ids below it are chosen; 0: all that the head has. */
-void decoder_want(CompileOptions *options, const DecoderOptions *want, int64_t choices);
+/* Asks for the programs that a decoder needs on this device. choices: ids below it are chosen; 0: all that the head has. */
+void decoder_want(CompileOptions *options, const Device *device, const DecoderOptions *want, int64_t choices);
 
 typedef struct Decoder Decoder;
 
 /* The session has programs of entries prefill and decode (decoder_want). */
 NODISCARD Status decoder_create(Session *session, Decoder **out_decoder);
-void             decoder_destroy(Decoder *decoder); /* what isn't finished gets no `end` */
+void             decoder_read_first(Decoder *decoder); /* from now on no row decodes before all prompts are read */
+void             decoder_destroy(Decoder *decoder);    /* what isn't finished gets no `end` */
 
 /* Puts a request into the queue. ERR_INVALID, said exactly, where it can't be decoded: an empty prompt or one longer than the context, ids
  * beyond the vocabulary, more biases or log-probabilities than were asked for, penalties where none were, numbers out of range, more pages
@@ -77,6 +78,7 @@ void             decoder_cancel(Decoder *decoder, uint64_t handle); /* unknown o
 
 /* One run: a chunk of a prompt, or one more token of every row. Tokens of the run before it are told. */
 NODISCARD Status decoder_step(Decoder *decoder);
+const Program   *decoder_ran(const Decoder *decoder);           /* which program the last step ran; NULL: none */
 bool             decoder_is_busy(const Decoder *decoder);       /* something is queued, runs or waits to be told */
 int64_t          decoder_num_waiting(const Decoder *decoder);   /* queued, without a place */
 int64_t          decoder_num_preempted(const Decoder *decoder); /* how often a request was preempted, since it was created */

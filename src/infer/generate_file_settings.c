@@ -23,7 +23,8 @@ static uint64_t hash_weights(const StFile *weights, uint64_t hash)
 
 static uint64_t hash_model(const InferModel *infer)
 {
-    uint64_t hash = hash_bytes(infer->model->config_text.data, infer->model->config_text.len, tokenizer_hash(infer->tokenizer));
+    uint64_t hash = infer->tokenizer ? tokenizer_hash(infer->tokenizer) : 0; /* prompts may be ids */
+    hash = hash_bytes(infer->model->config_text.data, infer->model->config_text.len, hash);
     hash = hash_bytes(infer->eos, (size_t)infer->num_eos * sizeof *infer->eos, hash);
     return hash_weights(infer->model->weights, hash);
 }

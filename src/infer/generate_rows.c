@@ -55,6 +55,11 @@ static const PromptRow *row_of(const RowsRun *r, Cursor at)
     return &r->prompts->rows[at.row];
 }
 
+static int64_t max_tokens_of(const RowsRun *r, const PromptRow *row)
+{
+    return row->max_tokens ? row->max_tokens : r->job->max_tokens;
+}
+
 /* A bad row has one line. */
 static void advance(const RowsRun *r, Cursor *at)
 {
@@ -171,7 +176,7 @@ static Status begin(RowsRun *r, Slot *slot)
     uint64_t         handle;
     DecodeRequest    request = {.prompt = prompt,
                                 .prompt_len = row->num,
-                                .max_tokens = job->max_tokens,
+                                .max_tokens = max_tokens_of(r, row),
                                 .sample = job->sample,
                                 .stops = eos.ids,
                                 .num_stops = job->ignore_eos ? 0 : eos.num,
@@ -245,17 +250,20 @@ static void round_up(DecoderOptions *options, int64_t most)
     options->prompt = prompt;
 }
 
-/* Of the file: a text of some rows may need less than others. */
-static Status check_pages(const RowsRun *r)
+/* Whether each row has pages enough; what the longest text takes. */
+static Status find_context(const RowsRun *r, int64_t *out_context)
 {
     const PromptFile *file = r->prompts;
-    int64_t           most = r->infer->model->max_positions, wanted = r->job->max_tokens;
-    for (const PromptRow *row = file->rows; row < file->rows + file->num_rows && r->job->pages; row++) {
-        int64_t len = (int64_t)row->num, positions = wanted < most - len ? len + wanted - 1 : most;
-        int64_t need = (positions + CACHE_PAGE_LEN - 1) / CACHE_PAGE_LEN;
-        FAIL_IF(!row->error && need > r->job->pages, ERR_INVALID,
+    int64_t           most = r->infer->model->max_positions, pages = r->job->pages;
+    *out_context = 1;
+    for (const PromptRow *row = file->rows; row < file->rows + file->num_rows; row++) {
+        int64_t len = (int64_t)row->num, wanted = max_tokens_of(r, row), context = wanted < most - len ? len + wanted : most;
+        int64_t need = ((context < most ? context - 1 : most) + CACHE_PAGE_LEN - 1) / CACHE_PAGE_LEN;
+        if (row->error) continue;
+        FAIL_IF(pages && need > pages, ERR_INVALID,
                 "%s:%lld: a prompt of %lld tokens and up to %lld more need %lld pages of the cache; %lld were given (--pages)", file->name,
-                (long long)row->index + 1, (long long)len, (long long)wanted, (long long)need, (long long)r->job->pages);
+                (long long)row->index + 1, (long long)len, (long long)wanted, (long long)need, (long long)pages);
+        if (context > *out_context) *out_context = context;
     }
     return OK;
 }
@@ -263,11 +271,10 @@ static Status check_pages(const RowsRun *r)
 static Status start_decoder(RowsRun *r)
 {
     const RowsJob *job = r->job;
-    TRY(check_pages(r));
-    int64_t        most = r->infer->model->max_positions, longest = r->prompts->longest;
-    int64_t        context = job->max_tokens < most - longest ? longest + job->max_tokens : most;
+    int64_t        most = r->infer->model->max_positions, context;
+    TRY(find_context(r, &context));
     DecoderOptions options = answer_decoder(&job->sample, job->logprobs, r->progress.rows, context);
-    options.prompt = longest;
+    options.prompt = r->prompts->longest;
     options.pages = job->pages;
     if (job->shares) round_up(&options, most);
     Status status = infer_start_decoding(r->infer, &options);

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_POWER = 256, PIECE_NUMEL = 1 << 20 };
+enum { MOST_POWER = 256, ROWS_NUMEL = 1 << 20, NAME_BYTES = 32 };
 
 static const DType hidden_dtypes[] = {DT_F32, DT_BF16, DT_F16};
 enum { NUM_HIDDEN = sizeof hidden_dtypes / sizeof hidden_dtypes[0] };
@@ -69,14 +69,37 @@ static Status check_options(const HeadDecoderOptions *o)
 
 /* ---- the matrix ---- */
 
+/* A piece of the matrix as this device has it: rows [first, first + count) of the whole, and its parameters. */
+typedef struct Piece {
+    int64_t first, count;
+    char    weight[NAME_BYTES], scale[NAME_BYTES], bias[NAME_BYTES];
+} Piece;
+
+static void name_part(char *out, const char *name, int piece)
+{
+    snprintf(out, NAME_BYTES, piece ? "%s.%d" : "%s", name, piece);
+}
+
+static Piece piece_of(const HeadDecoderOptions *o, int p)
+{
+    int     world = o->world ? o->world : 1;
+    int64_t share = head_share(o->vocab, world), before = share * ((int64_t)p * world + o->rank);
+    Piece   piece = {.first = before < o->vocab ? before : o->vocab};
+    piece.count = o->vocab - piece.first < share ? o->vocab - piece.first : share;
+    name_part(piece.weight, HEAD_WEIGHT, p);
+    name_part(piece.scale, HEAD_WEIGHT_SCALE, p);
+    name_part(piece.bias, HEAD_WEIGHT_BIAS, p);
+    return piece;
+}
+
 /* The source, in the host's memory. */
 typedef struct Reader {
     const HeadDecoderOptions *options;
     const char               *data;
-    float                    *rows, *part; /* floats of a piece of rows; of a column's piece */
-    char                     *codes;       /* the piece as it is kept */
+    float                    *rows, *part; /* floats of some rows; of a column of them */
+    char                     *codes;       /* these rows as they are kept */
     float                    *scales;
-    int64_t                   most; /* rows of a piece */
+    int64_t                   most; /* rows at once */
 } Reader;
 
 static void decode_from(const Reader *r, int64_t at, int64_t count, float *out)
@@ -85,7 +108,7 @@ static void decode_from(const Reader *r, int64_t at, int64_t count, float *out)
     dtype_decode(dtype, r->data + dtype_bytes(dtype, at), count, out);
 }
 
-/* Rows [first, first + count) as floats. */
+/* Rows [first, first + count) of the whole matrix as floats. */
 static void read_rows(const Reader *r, int64_t first, int64_t count)
 {
     int64_t dim = r->options->dim;
@@ -119,36 +142,37 @@ static float quantise_row(float *row, int64_t dim)
     return scale;
 }
 
-static Status write_pieces(Reader *r, Session *session)
+static Status write_piece(const Reader *r, Session *session, const Piece *piece)
 {
     const HeadDecoderOptions *o = r->options;
     bool                      quantised = o->dtype == DT_I8 && o->matrix.dtype != DT_I8;
-    for (int64_t first = 0; first < o->vocab; first += r->most) {
-        int64_t count = o->vocab - first < r->most ? o->vocab - first : r->most, numel = count * o->dim;
+    for (int64_t at = 0; at < piece->count; at += r->most) {
+        int64_t first = piece->first + at, count = piece->count - at < r->most ? piece->count - at : r->most, numel = count * o->dim;
         read_rows(r, first, count);
         if (o->matrix.dtype != o->dtype) TRY(check_rows(r, first, count));
-        for (int64_t i = 0; quantised && i < count; i++) r->scales[first + i] = quantise_row(r->rows + i * o->dim, o->dim);
+        for (int64_t i = 0; quantised && i < count; i++) r->scales[at + i] = quantise_row(r->rows + i * o->dim, o->dim);
         dtype_encode(o->dtype, r->rows, numel, r->codes);
-        TRY(session_write_range(session, HEAD_WEIGHT, (size_t)dtype_bytes(o->dtype, first * o->dim), r->codes,
+        TRY(session_write_range(session, piece->weight, (size_t)dtype_bytes(o->dtype, at * o->dim), r->codes,
                                 (size_t)dtype_bytes(o->dtype, numel)));
     }
-    return quantised ? session_write(session, HEAD_WEIGHT_SCALE, r->scales, (size_t)o->vocab * sizeof(float)) : OK;
+    return quantised ? session_write_range(session, piece->scale, 0, r->scales, (size_t)piece->count * sizeof(float)) : OK;
 }
 
 /* Transposes, rounds or quantises. */
-static Status convert_matrix(const HeadDecoderOptions *o, Session *session)
+static Status convert_piece(const HeadDecoder *d, const Piece *piece)
 {
-    Device *device = session_device(session);
-    size_t  bytes = (size_t)dtype_bytes(o->matrix.dtype, o->vocab * o->dim);
-    char   *copy = o->matrix.on_device ? malloc_or_end(bytes) : NULL;
-    Reader  r = {.options = o, .data = copy ? copy : o->matrix.data};
-    r.most = o->dim < PIECE_NUMEL ? PIECE_NUMEL / o->dim : 1;
+    const HeadDecoderOptions *o = &d->options;
+    Device                   *device = session_device(d->session);
+    size_t                    bytes = (size_t)dtype_bytes(o->matrix.dtype, o->vocab * o->dim);
+    char                     *copy = o->matrix.on_device ? malloc_or_end(bytes) : NULL;
+    Reader                    r = {.options = o, .data = copy ? copy : o->matrix.data};
+    r.most = o->dim < ROWS_NUMEL ? ROWS_NUMEL / o->dim : 1;
     r.rows = malloc_or_end((size_t)(r.most * o->dim) * sizeof(float));
     r.part = malloc_or_end((size_t)r.most * sizeof(float));
     r.codes = malloc_or_end((size_t)dtype_bytes(o->dtype, r.most * o->dim));
-    r.scales = malloc_or_end((size_t)o->vocab * sizeof(float));
+    r.scales = malloc_or_end(((size_t)piece->count + 1) * sizeof(float));
     Status status = copy ? device->api->download(device, copy, o->matrix.data, bytes) : OK;
-    if (status == OK) status = write_pieces(&r, session);
+    if (status == OK) status = write_piece(&r, d->session, piece);
     free(copy);
     free(r.rows);
     free(r.part);
@@ -157,17 +181,32 @@ static Status convert_matrix(const HeadDecoderOptions *o, Session *session)
     return status;
 }
 
-static Status load_matrix(const HeadDecoderOptions *o, Session *session)
+static Status load_piece(const HeadDecoder *d, const Piece *piece)
 {
-    size_t bytes = (size_t)dtype_bytes(o->dtype, o->vocab * o->dim), row = (size_t)o->vocab * sizeof(float);
-    bool   as_it_is = o->matrix.dtype == o->dtype && !o->matrix.by_columns;
-    if (o->matrix.on_device) TRY(session_device(session)->api->settle(session_device(session)));
-    if (o->bias) TRY(session_write(session, HEAD_WEIGHT_BIAS, o->bias, row));
-    if (o->matrix.scale) TRY(session_write(session, HEAD_WEIGHT_SCALE, o->matrix.scale, row));
-    if (!as_it_is) return convert_matrix(o, session);
-    if (!o->matrix.on_device) return session_write(session, HEAD_WEIGHT, o->matrix.data, bytes);
-    TRY(session_take(session, HEAD_WEIGHT, o->matrix.data, bytes));
+    const HeadDecoderOptions *o = &d->options;
+    Session                  *session = d->session;
+    size_t                    bytes = (size_t)dtype_bytes(o->dtype, piece->count * o->dim), row = (size_t)piece->count * sizeof(float);
+    bool                      as_it_is = o->matrix.dtype == o->dtype && !o->matrix.by_columns;
+    if (o->bias) TRY(session_write_range(session, piece->bias, 0, o->bias + piece->first, row));
+    if (o->matrix.scale) TRY(session_write_range(session, piece->scale, 0, o->matrix.scale + piece->first, row));
+    if (!as_it_is) return convert_piece(d, piece);
+    const char *data = (const char *)o->matrix.data + dtype_bytes(o->dtype, piece->first * o->dim);
+    if (!o->matrix.on_device) return session_write_range(session, piece->weight, 0, data, bytes);
+    TRY(session_take(session, piece->weight, data, bytes));
     return session_sync(session);
+}
+
+/* What is behind the vocabulary stays zeros. */
+static Status load_matrix(const HeadDecoder *d)
+{
+    const HeadDecoderOptions *o = &d->options;
+    Device                   *device = session_device(d->session);
+    if (o->matrix.on_device) TRY(device->api->settle(device));
+    for (int p = 0; p < head_pieces(o->world ? o->world : 1); p++) {
+        Piece piece = piece_of(o, p);
+        TRY(load_piece(d, &piece));
+    }
+    return OK;
 }
 
 /* ---- opening ---- */
@@ -223,6 +262,7 @@ static Status open_session(HeadDecoder *d, Device *device)
 {
     const HeadDecoderOptions *o = &d->options;
     CompileOptions            compile = compile_defaults();
+    if (o->world) compile.rank = o->rank, compile.world = o->world;
     compile.head = (HeadOptions){o->vocab, o->dim, o->rows, o->dtype, o->bias != NULL};
     add_programs(o, &compile);
     TRY(compile_head(&d->arena, &compile, device, &d->plan));
@@ -230,7 +270,7 @@ static Status open_session(HeadDecoder *d, Device *device)
     d->told = session_pointer(d->session, HEAD_TOLD);
     d->keys = arena_array(&d->arena, int32_t, o->rows * SAMPLE_KEYS);
     TRY(feed_once(d));
-    return load_matrix(o, d->session);
+    return load_matrix(d);
 }
 
 Status head_decoder_create(const HeadDecoderOptions *options, Device *device, HeadDecoder **out)
@@ -259,13 +299,13 @@ void head_decoder_destroy(HeadDecoder *d)
 
 /* ---- batches ---- */
 
-static Status check_batch(const HeadDecoder *d, const void *hidden, DType dtype, int64_t rows)
+Status head_decoder_check_batch(const HeadDecoder *d, const void *hidden, DType dtype, int64_t rows)
 {
     FAIL_IF(!hidden, ERR_INVALID, "hidden is NULL");
     TRY(check_dtype(dtype, DT_SET_FLOAT | DT_SET(DT_F16), "hidden"));
     FAIL_IF(rows < 1 || rows > d->options.rows, ERR_INVALID, "a batch of %lld rows; this decoder takes 1 to %lld", (long long)rows,
             (long long)d->options.rows);
-    FAIL_IF(d->num_runs - d->num_told == HEAD_IN_FLIGHT, ERR_INVALID, "%d batches are in flight; ask for a result first", HEAD_IN_FLIGHT);
+    FAIL_IF(head_decoder_in_flight(d) == HEAD_IN_FLIGHT, ERR_INVALID, "%d batches are in flight; ask for a result first", HEAD_IN_FLIGHT);
     return OK;
 }
 
@@ -281,7 +321,7 @@ static Status feed_keys(HeadDecoder *d, const Program *program)
 Status head_decoder_queue(HeadDecoder *d, const void *hidden, DType dtype, bool on_device, int64_t rows)
 {
     char name[32];
-    TRY(check_batch(d, hidden, dtype, rows));
+    TRY(head_decoder_check_batch(d, hidden, dtype, rows));
     const Program *program = find_program(d, dtype, rows);
     size_t         bytes = (size_t)dtype_bytes(dtype, rows * d->options.dim);
     snprintf(name, sizeof name, HEAD_HIDDEN "%s", dtype_info(dtype)->name);
@@ -298,6 +338,11 @@ Status head_decoder_queue(HeadDecoder *d, const void *hidden, DType dtype, bool 
 int64_t head_decoder_waiting(const HeadDecoder *d)
 {
     return d->num_runs > d->num_told ? d->run_rows[d->num_told % HEAD_IN_FLIGHT] : 0;
+}
+
+int head_decoder_in_flight(const HeadDecoder *d)
+{
+    return (int)(d->num_runs - d->num_told);
 }
 
 int64_t head_decoder_batches(const HeadDecoder *d)
@@ -317,6 +362,11 @@ Status head_decoder_result(HeadDecoder *d, int32_t *ids, int64_t rows)
     FAIL_IF(bad < rows, ERR_INVALID,
             "row %lld has no id: its logits hold NaN or +inf, or are -inf all; hidden states and matrix are to be finite", (long long)bad);
     return OK;
+}
+
+Status head_decoder_skip(HeadDecoder *d)
+{
+    return session_await_run(d->session, d->num_told++);
 }
 
 const Session *head_decoder_session(const HeadDecoder *d)

@@ -26,6 +26,7 @@ typedef struct HeadDecoderOptions {
     int64_t      top_k;       /* of HEAD_BY_TOP_K */
     double       top_p;       /* of HEAD_BY_TOP_P */
     uint64_t     seed;        /* with a batch's number and a row's the key of a draw */
+    int rank, world; /* of as many devices that have joined, which divide the matrix by rows (head_ranks.h); world 0: it is alone */
 } HeadDecoderOptions;
 
 /* Batches whose result wasn't asked for. */
@@ -40,10 +41,15 @@ void             head_decoder_destroy(HeadDecoder *decoder);
 /* Queues a batch: `rows` rows of dim numbers in F32, BF16 or F16, on the host, or in memory of the device, which stays as it is until the
  * result is there. At most HEAD_IN_FLIGHT wait for theirs. */
 NODISCARD Status head_decoder_queue(HeadDecoder *decoder, const void *hidden, DType dtype, bool on_device, int64_t rows);
+/* ERR_INVALID where head_decoder_queue would refuse it. */
+NODISCARD Status head_decoder_check_batch(const HeadDecoder *decoder, const void *hidden, DType dtype, int64_t rows);
+/* Awaits the oldest queued batch, and forgets its ids. */
+NODISCARD Status head_decoder_skip(HeadDecoder *decoder);
 /* Awaits the oldest queued batch, which has `rows` rows. ERR_INVALID where a row has no id, as its logits are no numbers; the others' are
  * there. */
 NODISCARD Status head_decoder_result(HeadDecoder *decoder, int32_t *ids, int64_t rows);
 int64_t          head_decoder_waiting(const HeadDecoder *decoder); /* rows of the oldest batch in flight; 0: none is */
+int              head_decoder_in_flight(const HeadDecoder *decoder);
 int64_t          head_decoder_batches(const HeadDecoder *decoder); /* queued so far */
 
 const Session *head_decoder_session(const HeadDecoder *decoder);

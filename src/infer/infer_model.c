@@ -172,7 +172,7 @@ Status infer_use_recipe(InferModel *infer, const char *name)
 void infer_want_decoding(InferModel *infer, const DecoderOptions *want)
 {
     infer->options.num_programs = 0;
-    decoder_want(&infer->options, want, infer_num_choices(infer));
+    decoder_want(&infer->options, infer->device, want, infer_num_choices(infer));
 }
 
 void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_len)

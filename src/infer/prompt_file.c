@@ -97,6 +97,16 @@ static Status find_adapter(const PromptReader *r, const JsonValue *name, PromptR
     return OK;
 }
 
+/* null says: as many as the others. */
+static Status take_max_tokens(const JsonValue *value, PromptRow *row)
+{
+    if (!value || value->type == JSON_NULL) return OK;
+    FAIL_IF(value->type != JSON_INT || value->integer < 1, ERR_INVALID,
+            "max_tokens is no number of tokens; expected a whole number from 1 on");
+    row->max_tokens = value->integer;
+    return OK;
+}
+
 static Status encode_row(PromptReader *r, const JsonValue *value, PromptRow *row)
 {
     const JsonValue *id = value->type == JSON_OBJECT ? json_get(value, "id") : NULL;
@@ -109,6 +119,7 @@ static Status encode_row(PromptReader *r, const JsonValue *value, PromptRow *row
     }
     TRY(encode_field(r, value));
     TRY(find_adapter(r, json_get(value, "adapter"), row));
+    TRY(take_max_tokens(json_get(value, "max_tokens"), row));
     TRY(infer_check_ids(r->infer, &r->out->ids, row->first));
     row->num = r->out->ids.len - row->first;
     FAIL_IF(!row->num, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give a text to go on from");
@@ -148,6 +159,7 @@ static void sum_up(PromptFile *out)
         out->hash = hash_bytes(shape, sizeof shape, out->hash);
         out->hash = hash_bytes(id, strlen(id), out->hash);
         if (row->adapter) out->hash = hash_bytes(&row->adapter, sizeof row->adapter, out->hash);
+        if (row->max_tokens) out->hash = hash_bytes(&row->max_tokens, sizeof row->max_tokens, out->hash);
         out->hash = hash_bytes(out->ids.data + row->first, row->num * sizeof *out->ids.data, out->hash);
     }
 }

@@ -1,5 +1,5 @@
-/* Prompts of a file of JSON Lines: {"prompt": TEXT}, {"messages": [...], "tools": [...]} or {"ids": [...]}, and perhaps "id" and "adapter",
- * a line. */
+/* Prompts of a file of JSON Lines: {"prompt": TEXT}, {"messages": [...], "tools": [...]} or {"ids": [...]}, and perhaps "id", "adapter" and
+ * "max_tokens", a line. */
 #pragma once
 
 #include "infer/infer_model.h"
@@ -9,6 +9,7 @@ typedef struct PromptRow {
     size_t      first, num; /* its tokens, in PromptFile */
     const char *id;         /* JSON; NULL: the row has none */
     int         adapter;    /* as DecodeRequest.adapter */
+    int64_t     max_tokens; /* 0: the row doesn't say */
     const char *error;      /* why nothing can be generated after it; NULL: it is fine */
 } PromptRow;
 

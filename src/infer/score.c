@@ -1,4 +1,5 @@
-/* See score.h. Rows of like lengths share a program: its rows have 16, 32, 64 ... tokens. */
+/* See score.h. Rows of like lengths share a program: its rows have 16, 24, 32, 48, 64 ... tokens, so that at most a third of them is
+ * padding. */
 #include "infer/score.h"
 
 #include "data/record.h"
@@ -9,7 +10,9 @@
 
 enum {
     LEAST_SEQ = 16,
-    ROW_TOKENS = 1024,
+    FINE_SEQ = 4096, /* from there on lengths are doubled: there are but so many programs */
+    ROW_TOKENS_CPU = 512,
+    ROW_TOKENS_GPU = 1024,
 };
 
 void scores_deinit(Scores *scores)
@@ -113,14 +116,15 @@ Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, 
 static int64_t seq_of(const InferModel *infer, const ScoreRow *row)
 {
     int64_t seq = LEAST_SEQ, most = infer->model->max_positions;
-    while (seq < (int64_t)row->num - 1) seq *= 2;
+    while (seq < (int64_t)row->num - 1) seq = (seq & (seq - 1)) != 0 ? seq / 3 * 4 : seq < FINE_SEQ ? seq / 2 * 3 : seq * 2;
     return seq < most ? seq : most;
 }
 
 /* Rows of a recipe's products share the scales of a batch. */
 static int64_t batch_of(const InferModel *infer, int64_t seq)
 {
-    return infer->options.precision.own_scales || seq > ROW_TOKENS ? 1 : ROW_TOKENS / seq;
+    int64_t tokens = strcmp(infer->device->api->name, "cpu") == 0 ? ROW_TOKENS_CPU : ROW_TOKENS_GPU;
+    return infer->options.precision.own_scales || seq > tokens ? 1 : tokens / seq;
 }
 
 static void ask_for_programs(InferModel *infer, const Scores *scores)
@@ -151,7 +155,7 @@ static void fill_row(Feeds *feeds, int64_t at, int64_t seq, const int32_t *ids, 
 static Status run_batch(InferModel *infer, const Program *program, Feeds *feeds, float *losses, Scores *scores, size_t *at)
 {
     int64_t   seq = program->spec.seq, batch = program->spec.batch, num = 0;
-    ScoreRow *taken[ROW_TOKENS];
+    ScoreRow *taken[ROW_TOKENS_GPU / LEAST_SEQ];
     for (; *at < scores->num_rows && num < batch; ++*at) {
         ScoreRow *row = &scores->rows[*at];
         if (seq_of(infer, row) != seq) continue;

@@ -248,9 +248,9 @@ Status metrics_eval(Metrics *metrics, const EvalMetrics *e)
     int  len = snprintf(
          line, sizeof line,
          "{\"log\":\"eval\",\"time\":%.3f,\"step\":%lld,\"epoch\":%s,\"eval_tokens\":%lld,\"eval_trained\":%lld,\"duration_ms\":%.3f,"
-          "\"loss\":%s}\n",
+          "\"loss\":%s%s}\n",
          now(), (long long)e->step, number(epoch, e->epoch), (long long)e->tokens, (long long)e->trained, e->seconds * 1e3,
-         number(loss, e->loss));
+         number(loss, e->loss), e->is_best ? ",\"best\":true" : "");
     return append_line(metrics, line, (size_t)len);
 }
 

@@ -68,6 +68,7 @@ typedef struct EvalMetrics {
     double  epoch, loss;
     int64_t tokens, trained; /* as a step's */
     double  seconds;
+    bool    is_best; /* of the run so far */
 } EvalMetrics;
 NODISCARD Status metrics_eval(Metrics *metrics, const EvalMetrics *eval);
 

@@ -9,7 +9,7 @@
 
 #define MOST_TRAINED 0.99 /* of the tokens read: above it their speed isn't worth a field */
 
-enum { MAX_FIELDS = 12 + MOST_SCALARS, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
+enum { MAX_FIELDS = 13 + MOST_SCALARS, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
 
 /* A line's parts in order; of a narrow one those with the highest rank are left out, those of rank 0 never. */
 typedef struct Line {
@@ -17,9 +17,9 @@ typedef struct Line {
     int  rank[MAX_FIELDS], count;
 } Line;
 
-void progress_begin(Progress *p, int64_t total_steps, int64_t logging_steps)
+void progress_begin(Progress *p, int64_t total_steps, int64_t logging_steps, int64_t saved_step)
 {
-    *p = (Progress){.total_steps = total_steps, .logging_steps = logging_steps};
+    *p = (Progress){.total_steps = total_steps, .logging_steps = logging_steps, .saved_step = saved_step};
 }
 
 double progress_of_limit(const Progress *p)
@@ -115,6 +115,7 @@ static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYT
     if ((double)s->step_trained < MOST_TRAINED * (double)s->step_tokens)
         snprintf(add_field(&line, 6), FIELD_BYTES, "%s trained/s", grouped(rate(s->step_trained, s->seconds), number));
     if (s->limit_seconds > 0) snprintf(add_field(&line, 5), FIELD_BYTES, "%.0f%% of limit", 100 * s->limit_seconds / s->seconds);
+    if (p->saved_step >= 0) snprintf(add_field(&line, 3), FIELD_BYTES, "checkpoint-%lld", (long long)p->saved_step);
     snprintf(add_field(&line, 1), FIELD_BYTES, "ETA %s", time_text((double)(p->total_steps - s->step) * p->seconds, number));
     fit(&line, out);
 }

@@ -7,11 +7,12 @@
 typedef struct Progress {
     int64_t total_steps, logging_steps;
     double  seconds;                /* of a step, smoothed: for the time that is left */
+    int64_t saved_step;             /* of the newest checkpoint; -1: none */
     int64_t steps;                  /* of this start */
     double  limit_sum, seconds_sum; /* of the steps whose limit is known */
 } Progress;
 
-void progress_begin(Progress *progress, int64_t total_steps, int64_t logging_steps);
+void progress_begin(Progress *progress, int64_t total_steps, int64_t logging_steps, int64_t saved_step);
 void progress_step(Progress *progress, const StepMetrics *step);
 void progress_eval(const EvalMetrics *eval, const EvalTrend *trend);
 /* How near the steps came to the machine's limit, 0 to 1; 0: unknown. */

@@ -69,9 +69,10 @@ static void write_text(StrBuf *out, const char *key, const char *text)
     json_write_string(out, text, strlen(text));
 }
 
-/* The best evaluation, and whether the model overfits. */
-static void write_trend(StrBuf *out, const EvalTrend *trend)
+/* The best evaluation, whether the model overfits, and the checkpoint that is kept as the best. */
+static void write_trend(StrBuf *out, const EvalTrend *trend, int64_t kept_best)
 {
+    if (kept_best) strbuf_printf(out, ",\"kept_best\":%lld", (long long)kept_best);
     if (!trend->best_step) return;
     strbuf_printf(out, ",\"best_eval\":{\"step\":%lld,\"loss\":%.9g},\"overfits\":%s", (long long)trend->best_step, trend->best,
                   eval_trend_overfits(trend) ? "true" : "false");
@@ -84,7 +85,7 @@ static void write_data(const History *h, const ReportFacts *f, StrBuf *out)
     config_print(f->config, &settings);
     strbuf_printf(out, "{\"finished\":%s,\"step\":%lld,\"total\":%lld,\"skipped\":%lld,\"flops\":%.6g,\"of_limit\":%.6g",
                   f->finished ? "true" : "false", (long long)f->step, (long long)f->total, (long long)f->skipped, f->flops, f->of_limit);
-    write_trend(out, &h->trend);
+    write_trend(out, &h->trend, f->kept_best);
     write_text(out, "name", f->config->run_name ? f->config->run_name : slash && slash[1] ? slash + 1 : f->config->output_dir);
     write_text(out, "model", f->config->model);
     write_text(out, "architecture", f->architecture);

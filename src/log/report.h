@@ -12,6 +12,7 @@ typedef struct ReportFacts {
     const char   *architecture, *model_notes, *data_notes; /* notes: lines, which may be none */
     int64_t       step, total, skipped;                    /* steps */
     double        flops;                                   /* of a step */
+    int64_t       kept_best;                               /* step of the evaluation whose checkpoint is kept as the best; 0: none */
     double        of_limit;                                /* progress_of_limit */
     bool          finished;
 } ReportFacts;

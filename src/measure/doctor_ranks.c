@@ -85,10 +85,12 @@ typedef struct Collective {
     Launch     *launches;
 } Collective;
 
+enum { COLS_ROWS = 3 }; /* of what gather_cols gathers */
+
 typedef struct What {
     const OpDef *op;
     DType        dtype;
-    int64_t      count; /* of a share; of all, for all_reduce */
+    int64_t      count; /* of a share; of all, for all_reduce; of a row of it, for gather_cols */
     bool         max, accumulate;
 } What;
 
@@ -109,14 +111,16 @@ static void collective_close(Collective *c, RankRun *run, Status status)
 
 static Status make_node(Collective *c, const What *what, int ranks)
 {
-    RanksAttrs     attrs = {.ranks = ranks};
-    AllReduceAttrs all = {.ranks = ranks, .max = what->max};
-    bool           whole = what->op == &op_reduce_scatter || what->op == &op_all_to_all;
-    TensorType     share = type_make(what->dtype, 1, what->count), x = type_make(what->dtype, 1, what->count * (whole ? ranks : 1));
-    Graph         *graph = graph_create(&c->arena, "collective", op_table, OP_COUNT);
-    Value         *values[NODE_MAX_IN] = {graph_add_value(graph, VALUE_INPUT, "x", &x)};
+    RanksAttrs            attrs = {.ranks = ranks};
+    AllReduceAttrs        all = {.ranks = ranks, .max = what->max};
+    const GatherColsAttrs cols = {.ranks = ranks};
+    bool                  whole = what->op == &op_reduce_scatter || what->op == &op_all_to_all;
+    TensorType            share = type_make(what->dtype, 1, what->count), x = type_make(what->dtype, 1, what->count * (whole ? ranks : 1));
+    if (what->op == &op_gather_cols) x = type_make(what->dtype, 2, (int64_t)COLS_ROWS, what->count);
+    Graph *graph = graph_create(&c->arena, "collective", op_table, OP_COUNT);
+    Value *values[NODE_MAX_IN] = {graph_add_value(graph, VALUE_INPUT, "x", &x)};
     if (what->accumulate) values[1] = graph_add_value(graph, VALUE_INPUT, "acc", &share);
-    const void *given = what->op == &op_all_reduce ? (const void *)&all : &attrs;
+    const void *given = what->op == &op_all_reduce ? (const void *)&all : what->op == &op_gather_cols ? (const void *)&cols : &attrs;
     return graph_add_node(graph, what->op, given, "out", values, what->op->num_in, ~0u, &c->node);
 }
 
@@ -173,11 +177,27 @@ static Status expect_parts(Comm *comm, const void *x, size_t bytes, char *out)
     return status;
 }
 
+static Status expect_cols(Comm *comm, const void *x, size_t bytes, char *out)
+{
+    int    ranks = comm_size(comm);
+    size_t row = bytes / COLS_ROWS;
+    char  *all = malloc((size_t)ranks * bytes);
+    if (!all) fatal_out_of_memory((size_t)ranks * bytes);
+    Status status = comm_all_gather(comm, x, all, bytes);
+    for (int i = 0; i < ranks * COLS_ROWS && status == OK; i++) {
+        int rank = i % ranks, of_share = i / ranks;
+        memcpy(out + (size_t)i * row, all + (size_t)rank * bytes + (size_t)of_share * row, row);
+    }
+    free(all);
+    return status;
+}
+
 /* By the collectives of host memory: exact sums in the order of ranks. */
 static Status make_expected(Comm *comm, const What *what, const Collective *c, const void *x, const void *acc, void *out)
 {
     int64_t count = type_numel(&c->out[0].type);
     if (what->op == &op_gather) return comm_all_gather(comm, x, out, (size_t)type_bytes(&c->in[0].type));
+    if (what->op == &op_gather_cols) return expect_cols(comm, x, (size_t)type_bytes(&c->in[0].type), out);
     if (what->op == &op_all_to_all) return expect_parts(comm, x, (size_t)type_bytes(&c->in[0].type), out);
     if (what->op == &op_all_reduce) {
         memcpy(out, x, (size_t)type_bytes(&c->out[0].type));
@@ -269,12 +289,12 @@ static Status check_what(RankRun *run, const What *what)
 static Status check_work(RankRun *run)
 {
     const What                large = {&op_reduce_scatter, DT_F32, 9 << 20, .accumulate = true}; /* which a GPU may divide */
-    static const OpDef *const ops[] = {&op_gather, &op_reduce_scatter, &op_all_reduce, &op_all_to_all};
+    static const OpDef *const ops[] = {&op_gather, &op_gather_cols, &op_reduce_scatter, &op_all_reduce, &op_all_to_all};
     static const int64_t      counts[] = {1, 1003, 1 << 17};
-    for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
-        bool second = i / 24; /* the op's other form */
-        What what = {ops[i % 4], i / 12 % 2 ? DT_BF16 : DT_F32, counts[i / 4 % 3], .max = second, .accumulate = false};
-        if ((what.op == &op_gather || what.op == &op_all_to_all) && second) continue;
+    for (int i = 0; i < 5 * 3 * 2 * 2; i++) {
+        bool second = i / 30; /* the op's other form */
+        What what = {ops[i % 5], i / 15 % 2 ? DT_BF16 : DT_F32, counts[i / 5 % 3], .max = second, .accumulate = false};
+        if (what.op != &op_reduce_scatter && what.op != &op_all_reduce && second) continue;
         if (what.op == &op_reduce_scatter) what.accumulate = second, what.max = false;
         TRY(check_what(run, &what));
     }

@@ -14,8 +14,8 @@ enum { BATCHES = 8, WARM_UP = 16 };
 
 typedef struct HeadBench {
     const HeadBenchOptions *options;
-    Device                 *device;
-    HeadDecoder            *decoder;
+    HeadRanks              *decoder;
+    Device                 *device;          /* the first */
     void                   *hidden[BATCHES]; /* of the device */
     int32_t                *ids;
     int64_t                 queued;
@@ -55,7 +55,8 @@ static Status open_decoder(HeadBench *b)
                                   .temperature = 0.8,
                                   .top_k = 50,
                                   .top_p = 0.9};
-    Status             status = head_decoder_create(&options, b->device, &b->decoder);
+    Status             status = head_ranks_open(&options, o->device, 0, (int)o->threads, &b->decoder);
+    if (status == OK) b->device = head_ranks_device(b->decoder);
     free(matrix);
     return status;
 }
@@ -81,10 +82,9 @@ static Status make_hidden(HeadBench *b)
 
 static void close_bench(HeadBench *b)
 {
-    head_decoder_destroy(b->decoder);
     for (int i = 0; i < BATCHES; i++)
         if (b->hidden[i]) b->device->api->free(b->device, SPACE_DEVICE, b->hidden[i]);
-    if (b->device) b->device->api->destroy(b->device);
+    head_ranks_close(b->decoder);
     free(b->ids);
 }
 
@@ -92,12 +92,12 @@ static void close_bench(HeadBench *b)
 
 static Status queue(HeadBench *b)
 {
-    return head_decoder_queue(b->decoder, b->hidden[b->queued++ % BATCHES], b->options->hidden, true, b->options->rows);
+    return head_ranks_queue(b->decoder, b->hidden[b->queued++ % BATCHES], b->options->hidden, true, b->options->rows);
 }
 
 static Status result(HeadBench *b)
 {
-    return head_decoder_result(b->decoder, b->ids, b->options->rows);
+    return head_ranks_result(b->decoder, b->ids, b->options->rows);
 }
 
 /* The first batches: what they take is known, and what they chose. */
@@ -153,19 +153,18 @@ static Status measure(HeadBench *b, HeadTimes *out)
 {
     const HeadBenchOptions *o = b->options;
     DeviceFacts             facts;
-    TRY(device_open(o->device, 0, (int)o->threads, &b->device));
+    TRY(open_decoder(b));
     TRY(b->device->api->facts(b->device, &facts));
     device_use_rates(&facts);
     b->ids = malloc_or_end((size_t)o->rows * sizeof *b->ids);
-    TRY(open_decoder(b));
     TRY(make_hidden(b));
     TRY(begin(b, out));
     TRY(time_alone(b, out));
     TRY(time_in_flight(b, out));
     snprintf(out->device, sizeof out->device, "%s", facts.name);
     out->moved = dtype_bytes(o->dtype, o->vocab * o->dim) + dtype_bytes(o->hidden, o->rows * o->dim);
-    out->limit = facts.bandwidth > 0 ? (double)out->moved / facts.bandwidth : 0;
-    out->bytes = session_allocated_bytes(head_decoder_session(b->decoder));
+    out->limit = facts.bandwidth > 0 ? (double)out->moved / facts.bandwidth / head_ranks_count(b->decoder) : 0;
+    out->bytes = head_ranks_bytes(b->decoder);
     return OK;
 }
 

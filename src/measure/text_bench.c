@@ -21,6 +21,7 @@ struct TextBench {
     Session         *session;
     Decoder         *decoder;
     int64_t          told; /* tokens of all rows */
+    uint32_t         runs; /* each has prompts of its own, so that none finds its pages in the cache */
 };
 
 static double now(void)
@@ -52,13 +53,18 @@ static Status open_bench(TextBench *b)
     if (o->format) TRY(peft_parse_base_format(o->format, &options.weight_format));
     if (o->kv) TRY(compile_parse_cache(o->kv, &options.fp8_cache));
     options.split_k = o->split_k;
-    FAIL_IF(o->prompt + o->tokens > b->model->max_positions, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
-            (long long)(o->prompt + o->tokens), (long long)b->model->max_positions);
-    decoder_want(&options, &(DecoderOptions){.rows = o->rows, .context = o->prompt + o->tokens + 1, .prompt = o->prompt}, 0);
+    int64_t need = o->prompt + o->tokens, most = b->model->max_positions;
+    FAIL_IF(need > most || o->context > most, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
+            (long long)(need > most ? need : o->context), (long long)most);
+    decoder_want(&options, b->device,
+                 &(DecoderOptions){.rows = o->rows, .context = o->context > need ? o->context : need + 1, .prompt = o->prompt}, 0);
+    if (o->prefill) compile_add(&options, &entry_eval, 1, o->prompt);
     TRY(setup_session(&b->arena, b->model, &options, b->device, &b->plan, &b->session));
     TRY(setup_refuse_inputs(b->model, b->plan));
     TRY(random_weights(b->session, b->model));
-    return decoder_create(b->session, &b->decoder);
+    TRY(decoder_create(b->session, &b->decoder));
+    decoder_read_first(b->decoder); /* steps of all rows are timed */
+    return OK;
 }
 
 Status text_bench_create(const TextBenchOptions *options, TextBench **out)
@@ -91,15 +97,17 @@ static bool count_token(void *context, const DecodeToken *token)
     return true;
 }
 
-static Status submit_all(TextBench *b)
+/* The first `count` prompts. */
+static Status submit(TextBench *b, int64_t count)
 {
     const TextBenchOptions *o = &b->options;
     int32_t                *prompt = arena_array(&b->arena, int32_t, o->prompt);
     SampleOptions           sample = {.top_p = 1};
+    b->runs++;
     if (o->samples) sample = (SampleOptions){.temperature = 0.8, .top_k = 50, .top_p = 0.9};
-    for (int64_t row = 0; row < o->rows; row++) {
+    for (int64_t row = 0; row < count; row++) {
         for (int64_t i = 0; i < o->prompt; i++)
-            prompt[i] = (int32_t)(philox4x32((uint32_t)i, (uint32_t)row, 0, 0, 4).v[0] % (uint32_t)b->model->vocab_size);
+            prompt[i] = (int32_t)(philox4x32((uint32_t)i, (uint32_t)row, b->runs, 0, 4).v[0] % (uint32_t)b->model->vocab_size);
         sample.request = (uint64_t)row;
         DecodeRequest request = {.prompt = prompt,
                                  .prompt_len = (size_t)o->prompt,
@@ -121,10 +129,16 @@ static bool is_looked_up(const Value *value)
     return true;
 }
 
+/* One more token of every row. */
+static const Program *step_program(const TextBench *b)
+{
+    return plan_program_of(b->plan, &entry_decode, b->options.rows, 1);
+}
+
 /* Bytes of weights that a step reads, and of a position of a row's cache. */
 static void count_bytes(const TextBench *b, double *out_weights, double *out_position)
 {
-    const Graph *graph = text_bench_program(b)->graph;
+    const Graph *graph = step_program(b)->graph;
     *out_weights = *out_position = 0;
     for (int i = 0; i < graph->num_values; i++) {
         const Value *value = graph->values[i];
@@ -135,11 +149,6 @@ static void count_bytes(const TextBench *b, double *out_weights, double *out_pos
     }
 }
 
-const Program *text_bench_program(const TextBench *b)
-{
-    return plan_program_of(b->plan, &entry_decode, b->options.rows, 1);
-}
-
 static void fill_times(const TextBench *b, TextTimes *t)
 {
     const TextBenchOptions *o = &b->options;
@@ -148,8 +157,50 @@ static void fill_times(const TextBench *b, TextTimes *t)
     t->cache_bytes = position * (double)o->rows * ((double)o->prompt + (double)(o->tokens + 1) / 2);
     t->limit = b->plan->facts.bandwidth > 0 ? (t->weight_bytes + t->cache_bytes) / b->plan->facts.bandwidth : 0;
     t->bytes = plan_total_bytes(b->plan);
-    t->launches = text_bench_program(b)->num_launches;
+    t->launches = step_program(b)->num_launches;
     snprintf(t->device, sizeof t->device, "%s", b->plan->facts.name);
+}
+
+static Status profile(TextBench *b, const Program *program, double *seconds, double *out_overhead)
+{
+    return b->device->api->profile(b->device, program->launches, program->num_launches, seconds, out_overhead);
+}
+
+/* Launches behind the last block: the head and the loss. */
+static int first_of_head(const Program *program)
+{
+    int first = program->num_launches;
+    while (first > 0 && program->launches[first - 1].node->layer < 0) first--;
+    return first;
+}
+
+static Status run_forward(TextBench *b, const Program *program, int times, double *out_seconds)
+{
+    TRY(session_sync(b->session));
+    double begin = now();
+    for (int i = 0; i < times; i++) TRY(session_run(b->session, program));
+    TRY(session_sync(b->session));
+    *out_seconds = (now() - begin) / times;
+    return OK;
+}
+
+/* The whole pass, less what its launches behind the last block take. */
+static Status time_forward(TextBench *b, double *out_seconds)
+{
+    enum { TIMES = 5 };
+    const Program *program = plan_program(b->plan, &entry_eval);
+    int64_t        len = b->options.prompt;
+    Feeds          feeds;
+    double        *seconds = arena_array(&b->arena, double, program->num_launches + 1), overhead;
+    feeds_init(&feeds, arena_array(&b->arena, int32_t, feeds_numel(len, 0)), len, 0);
+    for (int64_t i = 0; i < len; i++) feeds.positions[i] = (int32_t)i;
+    TRY(session_feed(b->session, program, &feeds));
+    TRY(run_forward(b, program, 1, out_seconds));
+    TRY(run_forward(b, program, TIMES, out_seconds));
+    TRY(profile(b, program, seconds, &overhead));
+    for (int i = first_of_head(program); i < program->num_launches; i++) *out_seconds -= seconds[i];
+    *out_seconds *= (double)b->options.rows;
+    return OK;
 }
 
 Status text_bench_run(TextBench *b, TextTimes *out)
@@ -157,21 +208,34 @@ Status text_bench_run(TextBench *b, TextTimes *out)
     const TextBenchOptions *o = &b->options;
     *out = (TextTimes){0};
     b->told = 0;
-    TRY(submit_all(b));
+    TRY(submit(b, o->rows));
     double begin = now();
     while (b->told < o->rows) TRY(decoder_step(b->decoder)); /* the first token of each, behind its prompt */
     TRY(session_sync(b->session));
     double  prefilled = now();
     int64_t told = b->told;
     while (decoder_is_busy(b->decoder)) TRY(decoder_step(b->decoder));
-    out->step = (now() - prefilled) / ((double)(b->told - told) / (double)o->rows);
+    out->step = o->prefill ? 0 : (now() - prefilled) / ((double)(b->told - told) / (double)o->rows);
     out->prefill = prefilled - begin;
     fill_times(b, out);
+    return o->prefill ? time_forward(b, &out->forward) : OK;
+}
+
+static Status take_profile(TextBench *b, const Program *program, TextProfile take, void *context)
+{
+    double *seconds = arena_array(&b->arena, double, program->num_launches + 1), overhead;
+    TRY(profile(b, program, seconds, &overhead));
+    take(context, program, seconds, overhead);
     return OK;
 }
 
-Status text_bench_profile(TextBench *b, double *seconds, double *out_overhead)
+Status text_bench_profile(TextBench *b, TextProfile take, void *context)
 {
-    const Program *program = text_bench_program(b);
-    return b->device->api->profile(b->device, program->launches, program->num_launches, seconds, out_overhead);
+    if (!b->options.prefill) return take_profile(b, step_program(b), take, context);
+    TRY(submit(b, 1));
+    while (decoder_is_busy(b->decoder)) {
+        TRY(decoder_step(b->decoder));
+        if (decoder_ran(b->decoder)) TRY(take_profile(b, decoder_ran(b->decoder), take, context));
+    }
+    return OK;
 }

@@ -14,12 +14,15 @@ typedef struct TextBenchOptions {
     const char *kv;                   /* as compile_parse_cache takes it; NULL: auto */
     bool        split_k;              /* as CompileOptions has it */
     int64_t     rows, prompt, tokens; /* of each text: tokens of the prompt, tokens that are timed behind it */
+    int64_t     context;              /* tokens that a text has room for; 0: as many as it has */
     bool        samples;              /* drawn with temperature, top-k and top-p; else the likeliest token */
+    bool        prefill;              /* prompts alone are read, `tokens` is 0; beside them the model's forward pass of as many tokens */
 } TextBenchOptions;
 
 typedef struct TextTimes {
     double  step;         /* seconds, mean: a token of every row */
     double  prefill;      /* seconds of all prompts */
+    double  forward;      /* seconds of as many forward passes, up to the last block; 0: not measured */
     double  weight_bytes; /* that a step reads */
     double  cache_bytes;  /* of valid keys and values that a step reads, mean over the steps */
     double  limit;        /* seconds: both at the device's bandwidth (data sheet, or measured rates) */
@@ -34,6 +37,8 @@ NODISCARD Status text_bench_create(const TextBenchOptions *options, TextBench **
 void             text_bench_destroy(TextBench *bench);
 NODISCARD Status text_bench_run(TextBench *bench, TextTimes *out_times);
 
-/* The program that a step is; seconds of each of its launches, at the positions where the last run ended (num_launches entries). */
-const Program   *text_bench_program(const TextBench *bench);
-NODISCARD Status text_bench_profile(TextBench *bench, double *seconds, double *out_overhead);
+/* Takes the seconds of each of a program's launches, and what measuring took a launch. */
+typedef void (*TextProfile)(void *context, const Program *program, const double *seconds, double overhead);
+
+/* The step at the positions where the last run ended; with `prefill` each run of the first prompt. */
+NODISCARD Status text_bench_profile(TextBench *bench, TextProfile take, void *context);

@@ -248,6 +248,12 @@ typedef struct RanksAttrs { /* gather, reduce_scatter */
     int64_t ranks;          /* 1 */
 } RanksAttrs;
 
+typedef struct GatherColsAttrs {
+    int64_t ranks; /* 1 */
+    int64_t cols;  /* of the whole; 0: what the shares have together */
+    int64_t first; /* of them that the shares have */
+} GatherColsAttrs;
+
 typedef struct AllReduceAttrs {
     int64_t ranks; /* 1 */
     bool    max;   /* the largest; else the sum */

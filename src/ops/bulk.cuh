@@ -20,10 +20,10 @@ static __device__ __forceinline__ void expect_bytes(uint64_t *phase, int bytes)
 #endif
 }
 
-/* Begins to copy 16 bytes to an address of shared memory. */
-static __device__ __forceinline__ void copy_async_at(uint32_t to, const void *from)
+/* Begins to copy 16 bytes to an address of shared memory; zeros where they aren't there. */
+static __device__ __forceinline__ void copy_async_at(uint32_t to, const void *from, bool there)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
 /* One arrival, when what this thread has begun to copy so is there. */
@@ -36,6 +36,16 @@ static __device__ __forceinline__ void prefetch_map(const void *map)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+#endif
+}
+
+/* Begins to copy bytes that lie beside each other, a multiple of 16 from and to multiples of 16; the phase learns of them. */
+static __device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, int bytes, uint64_t *phase)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(shared_address(phase))
+                 : "memory");
 #endif
 }
 

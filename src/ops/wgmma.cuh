@@ -11,6 +11,12 @@
 #define HAS_WGMMA 0
 #endif
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define WAIT_FOR_PHASE "try_wait" /* sleeps for a while */
+#else
+#define WAIT_FOR_PHASE "test_wait"
+#endif
+
 enum { PIECE_BYTES = TILE_ROWS * 128 };
 template <int D> struct SwizzledTile {
     enum { BYTES = D / 64 * PIECE_BYTES };
@@ -82,7 +88,7 @@ static __device__ __forceinline__ void phase_arrive(uint64_t *barrier)
 static __device__ __forceinline__ void phase_wait(uint64_t *barrier, int parity)
 {
     asm volatile("{\n\t.reg .pred over;\n\t"
-                 "again: mbarrier.try_wait.parity.shared.b64 over, [%0], %1;\n\t"
+                 "again: mbarrier." WAIT_FOR_PHASE ".parity.shared.b64 over, [%0], %1;\n\t"
                  "@!over bra again;\n\t}" ::"r"(shared_address(barrier)),
                  "r"(parity)
                  : "memory");
@@ -196,18 +202,18 @@ template <int D> static __device__ __forceinline__ void load_rows(uint32_t (&a)[
     }
 }
 
-/* c (64 x 64) += a (in registers) times b, rows_of a tile. */
-static __device__ __forceinline__ void wgmma_straight(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
+/* c (64 x 64) += a (in registers) times b, rows_of a tile; ADD 0: = */
+template <int ADD = 1> static __device__ __forceinline__ void wgmma_straight(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 "}, {%32, %33, %34, %35}, %36, %37, 1, 1, 1;"
                  : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
                    "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
                    "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
                    "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
 }
 
 /* c (64 x 128) = a (in registers) times the transpose of b, 16 columns of 128 rows; ADD: += */
@@ -231,15 +237,15 @@ template <int ADD> static __device__ __forceinline__ void wgmma_turned(float (&c
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
 }
 
-/* c (64 x 128) += a (in registers) times b, rows_of a tile. */
-static __device__ __forceinline__ void wgmma_straight(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b)
+/* c (64 x 128) += a (in registers) times b, rows_of a tile; ADD 0: = */
+template <int ADD = 1> static __device__ __forceinline__ void wgmma_straight(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 "}, {%64, %65, %66, %67}, %68, %69, 1, 1, 1;"
                  : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
                    "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
                    "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
@@ -249,7 +255,7 @@ static __device__ __forceinline__ void wgmma_straight(float (&c)[16][4], const u
                    "+f"(c[11][3]), "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]),
                    "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]),
                    "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
 }
 
 /* c (64 x 256) += a (in registers) times b, rows_of a tile. */

@@ -84,6 +84,11 @@ typedef struct HeadOptions {
     bool    has_bias;
 } HeadOptions;
 
+/* Ranks divide the matrix in pieces, one after the other: of each piece every rank has as many rows, in the order of ranks. The last of all
+ * may be behind the vocabulary. Piece p is the parameter "weight", from the second on "weight.p"; scale and bias likewise. */
+int     head_pieces(int world);
+int64_t head_share(int64_t vocab, int world); /* rows of a piece on a rank */
+
 /* Positions that a page of the KV cache holds. */
 enum { CACHE_PAGE_LEN = 32 };
 

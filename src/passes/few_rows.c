@@ -5,7 +5,7 @@
 #include "ops/products/rows_linear.h"
 #include "passes/pass.h"
 
-enum { LEAST_SM = 90, MOST_GATED_ROWS = 64, MOST_SPLIT_COLS = 2048, LEAST_PART = 256 };
+enum { LEAST_SM = 90, MOST_GATED_ROWS = 32, MOST_SPLIT_COLS = 2048, LEAST_PART = 256 };
 
 static bool is_product(const Node *node)
 {
@@ -75,9 +75,10 @@ Status pass_few_rows(PassContext *context, Graph **graph)
         if (gate || parts > 1) TRY(replace(*graph, node, gate, parts));
     }
     (*graph)->source = NULL;
-    FAIL_IF(split && !any, ERR_UNSUPPORTED,
-            "%s: split_k: no product can be split; expected weights in bf16, not in few bits, with at most %d rows and at least %d columns: "
-            "leave it out",
-            context->file, MOST_SPLIT_COLS, 2 * LEAST_PART);
+    FAIL_IF(
+        split && !any, ERR_UNSUPPORTED,
+        "%s: split_k: no product can be split; expected weights in bf16, not in few bits, with at most %d rows and at least %d columns: "
+        "leave it out",
+        context->file, MOST_SPLIT_COLS, 2 * LEAST_PART);
     return OK;
 }

@@ -1,5 +1,6 @@
 /* head: for entries without a model: a bare matrix. Rows of hidden states come in, of each its logits are made and an id is chosen, and the
- * ids are told to the host in a ring that it reads while later runs go on. */
+ * ids are told to the host in a ring that it reads while later runs go on. Ranks divide the matrix by rows: each makes its columns of the
+ * logits, and all of them choose of the whole. */
 #include "ops/ops.h"
 #include "ops/products/head_rows.h"
 #include "ops/sample/sample.h"
@@ -13,19 +14,54 @@ static Value *add_value(Graph *graph, ValueKind kind, const char *name, TensorTy
     return graph_add_value(graph, kind, name, &type);
 }
 
-/* The logits of each row. */
-static Status add_product(Graph *graph, const HeadOptions *head, const ProgramSpec *spec, Value **out)
+int head_pieces(int world)
 {
-    const char *hidden = arena_printf(graph->arena, HEAD_HIDDEN "%s", dtype_info(spec->hidden)->name);
-    Value      *in[HEAD_BIAS + 1] = {0};
-    Node       *node;
-    in[HEAD_X] = add_value(graph, VALUE_INPUT, hidden, type_make(spec->hidden, 2, spec->batch, head->dim));
-    in[HEAD_W] = add_value(graph, VALUE_PARAM, HEAD_WEIGHT, type_make(head->dtype, 2, head->vocab, head->dim));
-    if (head->dtype == DT_I8) in[HEAD_SCALE] = add_value(graph, VALUE_PARAM, HEAD_WEIGHT_SCALE, type_make(DT_F32, 1, head->vocab));
-    if (head->has_bias) in[HEAD_BIAS] = add_value(graph, VALUE_PARAM, HEAD_WEIGHT_BIAS, type_make(DT_F32, 1, head->vocab));
+    return world > 1 ? 2 : 1;
+}
+
+int64_t head_share(int64_t vocab, int world)
+{
+    int64_t parts = (int64_t)world * head_pieces(world), share = (vocab + parts - 1) / parts;
+    return world == 1 ? vocab : (share + WHOLE_COLUMNS - 1) / WHOLE_COLUMNS * WHOLE_COLUMNS;
+}
+
+static Value *add_part(Graph *graph, ValueKind kind, const char *name, int piece, TensorType type)
+{
+    return add_value(graph, kind, piece ? arena_printf(graph->arena, "%s.%d", name, piece) : name, type);
+}
+
+/* The logits of each row: the columns of a piece of the matrix, of `share` rows. */
+static Status add_product(Graph *graph, const HeadOptions *head, Value *hidden, int piece, int64_t share, Value **out)
+{
+    Value *in[HEAD_BIAS + 1] = {hidden};
+    Node  *node;
+    in[HEAD_W] = add_part(graph, VALUE_PARAM, HEAD_WEIGHT, piece, type_make(head->dtype, 2, share, head->dim));
+    if (head->dtype == DT_I8) in[HEAD_SCALE] = add_part(graph, VALUE_PARAM, HEAD_WEIGHT_SCALE, piece, type_make(DT_F32, 1, share));
+    if (head->has_bias) in[HEAD_BIAS] = add_part(graph, VALUE_PARAM, HEAD_WEIGHT_BIAS, piece, type_make(DT_F32, 1, share));
     const HeadRowsAttrs attrs = {.round = WHOLE_COLUMNS};
     TRY(graph_add_node(graph, &op_head_rows, &attrs, "logits", in, HEAD_BIAS + 1, ~0u, &node));
     *out = node->out[0];
+    return OK;
+}
+
+/* All logits of each row. The ranks' columns of one piece cross while the next piece is multiplied. */
+static Status add_logits(Graph *graph, const HeadOptions *head, const ProgramSpec *spec, int world, Value **out)
+{
+    const char *name = arena_printf(graph->arena, HEAD_HIDDEN "%s", dtype_info(spec->hidden)->name);
+    Value      *hidden = add_value(graph, VALUE_INPUT, name, type_make(spec->hidden, 2, spec->batch, head->dim)), *whole = NULL;
+    int64_t     share = head_share(head->vocab, world);
+    int         pieces = head_pieces(world);
+    if (world == 1) return add_product(graph, head, hidden, 0, share, out);
+    for (int p = 0; p < pieces; p++) {
+        const GatherColsAttrs attrs = {.ranks = world, .cols = share * world * pieces, .first = share * world * p};
+        Value                *in[] = {NULL, whole};
+        Node                 *node;
+        TRY(add_product(graph, head, hidden, p, share, &in[0]));
+        TRY(graph_add_node(graph, &op_gather_cols, &attrs, "whole", in, 2, ~0u, &node));
+        node->stream = STREAM_COMM;
+        whole = node->out[0];
+    }
+    *out = whole;
     return OK;
 }
 
@@ -50,8 +86,9 @@ Status pass_head(PassContext *context, Graph **graph)
     const HeadOptions *head = &context->options->head;
     const ProgramSpec *spec = &context->program->spec;
     Value             *logits, *ids, *told;
+    int                world = context->options->world > 1 ? context->options->world : 1;
     *graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
-    TRY(add_product(*graph, head, spec, &logits));
+    TRY(add_logits(*graph, head, spec, world, &logits));
     TRY(add_choice(*graph, head, spec->batch, logits, &ids));
     told = add_value(*graph, VALUE_STATE, HEAD_TOLD, type_make(DT_I32, 2, (int64_t)HEAD_RING, head->rows));
     told->space = SPACE_HOST;

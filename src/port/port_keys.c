@@ -192,8 +192,24 @@ void port_read_held_out(Port *port, const PortPair *pair)
         port_take(port, pair->target, KEY_run_validation_split_ratio, pair->value, port_origin(port, pair->key, ""));
 }
 
-/* Steps, or a part of all of them, which is known where max_steps is. */
-static void read_steps(Port *port, const PortPair *pair, ConfigKey key)
+static double epochs_of(const Port *port)
+{
+    double epochs = port->tool == AXOLOTL ? 1 : 3;
+    (void)port_number(port_get(port->root, port->tool == AXOLOTL ? "num_epochs" : "num_train_epochs"), &epochs);
+    return epochs;
+}
+
+/* A part of all steps is so many times an epoch, where that is a whole number. */
+static bool read_part(Port *port, const PortPair *pair, double part, ConfigKey per_epoch)
+{
+    double times = 1 / (part * epochs_of(port)), whole = round(times);
+    if (!(whole >= 1) || fabs(times - whole) > 1e-6 * whole) return false;
+    set_number(port, per_epoch, whole, arena_printf(port->arena, "%s, of all steps", port_origin(port, pair->key, "")));
+    return true;
+}
+
+/* Steps, or a part of all of them. */
+static void read_steps(Port *port, const PortPair *pair, ConfigKey key, ConfigKey per_epoch)
 {
     double      steps, most = -1;
     const char *from = port_origin(port, pair->key, "");
@@ -204,35 +220,65 @@ static void read_steps(Port *port, const PortPair *pair, ConfigKey key)
         set_number(port, key, ceil(steps), from);
     else if (steps > 0 && most > 0)
         set_number(port, key, ceil(steps * most), arena_printf(port->arena, "%s, of max_steps", from));
-    else if (steps > 0)
+    else if (steps > 0 && !(per_epoch && read_part(port, pair, steps, per_epoch)))
         port_tell(port, false, pair->key, "",
                   arena_printf(port->arena, "a part of all steps; set %s to a number of them", options[key].name));
-    if (key == KEY_run_save_steps) port->has_no_default[key] = true;
+    if (key == KEY_run_save_steps) port->has_no_default[key] = port->has_no_default[per_epoch] = true;
 }
 
 void port_read_steps_of_saves(Port *port, const PortPair *pair)
 {
-    read_steps(port, pair, KEY_run_save_steps);
+    read_steps(port, pair, KEY_run_save_steps, KEY_run_saves_per_epoch);
 }
 
 void port_read_steps_of_evals(Port *port, const PortPair *pair)
 {
-    read_steps(port, pair, KEY_run_eval_steps);
+    read_steps(port, pair, KEY_run_eval_steps, KEY_run_evals_per_epoch);
 }
 
 void port_read_steps_of_logs(Port *port, const PortPair *pair)
 {
-    read_steps(port, pair, KEY_run_logging_steps);
+    read_steps(port, pair, KEY_run_logging_steps, 0);
 }
 
-/* save_strategy: no and epoch have no steps. */
+/* save_strategy: steps alone has steps. For Axolotl numbers go before it. */
 static void finish_saves(Port *port)
 {
-    const char *when = port_text(port->root, "save_strategy");
-    if (when && strcmp(when, "steps") != 0) {
-        port->has_no_default[KEY_run_save_steps] = true;
-        port_unset(port, &port->run, KEY_run_save_steps);
-    }
+    const char *when = port_text(port->root, "save_strategy"), *from = "save_strategy";
+    bool        has_number = port->from[KEY_run_save_steps] || port->from[KEY_run_saves_per_epoch];
+    if (!when || strcmp(when, "steps") == 0 || (port->tool == AXOLOTL && has_number)) return;
+    port->has_no_default[KEY_run_save_steps] = port->has_no_default[KEY_run_saves_per_epoch] = true;
+    port_unset(port, &port->run, KEY_run_save_steps);
+    if (strcmp(when, "epoch") == 0)
+        port_set(port, &port->run, KEY_run_saves_per_epoch, "1", from);
+    else if (strcmp(when, "best") == 0)
+        port_set(port, &port->run, KEY_run_save_best, "true", from);
+    else
+        port_set(port, &port->run, KEY_run_save_steps, "0", from);
+}
+
+/* What Axolotl makes of steps, or of how often in an epoch: a part of all steps is below 1. 0: nothing is asked for. */
+static double axolotl_steps(const Port *port, const char *steps, const char *per_epoch)
+{
+    double number = 0, times = 0;
+    if (port_number(port_get(port->root, steps), &number) && number > 0) return number;
+    if (!port_number(port_get(port->root, per_epoch), &times) || !(times > 0)) return 0;
+    number = 1.0 / (times * epochs_of(port));
+    return number < 1 ? number : 0;
+}
+
+/* Axolotl takes the best model at the end where its saves are a multiple of its evaluations, unless the file says no. */
+static void finish_best(Port *port)
+{
+    double      saves = axolotl_steps(port, "save_steps", "saves_per_epoch"), evals = axolotl_steps(port, "eval_steps", "evals_per_epoch");
+    bool        has_evals = port->config.validation_split_ratio > 0 || port->validation.count > 0;
+    bool        is_refused = port_is_false(port->root, "load_best_model_at_end") && port->config.early_stopping_patience == 0;
+    bool        takes = has_evals && saves > 0 && evals > 0 && fmod(saves, evals) == 0 && !is_refused;
+    const char *from = "save_steps, a multiple of eval_steps: src/axolotl/core/builders/causal.py";
+    if (takes && !port->config.load_best_model_at_end)
+        port_replace(port, &port->run, KEY_run_load_best_model_at_end, "true", from);
+    else if (!takes)
+        port_unset(port, &port->run, KEY_run_load_best_model_at_end);
 }
 
 /* ---- LoRA ---- */
@@ -450,6 +496,7 @@ void port_finish(Port *port)
     finish_schedule(port);
     finish_batch(port);
     finish_saves(port);
+    if (port->tool == AXOLOTL) finish_best(port);
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);

@@ -6,6 +6,7 @@
 #include "model/weights.h"
 #include "store/output_lock.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -286,8 +287,23 @@ static Status check_state(Arena *arena, const char *folder, const char *name, co
             (long long)s->bad_in_row, (long long)s->skipped);
     FAIL_IF(s->total_trained > s->total_tokens, ERR_CHECKPOINT, "%s: %lld tokens were trained, but only %lld were read", name,
             (long long)s->total_trained, (long long)s->total_tokens);
+    FAIL_IF(s->best.step < 0 || s->best.step > s->step || s->evals_since < 0, ERR_CHECKPOINT,
+            "%s: best_step %lld with evals_since_best %lld at step %lld", name, (long long)s->best.step, (long long)s->evals_since,
+            (long long)s->step);
     FAIL_IF(named >= 0 && named != s->step, ERR_CHECKPOINT, "%s is of step %lld, its folder is checkpoint-%lld", name, (long long)s->step,
             (long long)named);
+    return OK;
+}
+
+/* What older checkpoints lack, and those of runs that didn't evaluate. */
+static Status read_best(const JsonValue *root, const char *name, TrainState *s)
+{
+    FAIL_IF(json_get(root, "evals_since_best") && !json_get_int(root, "evals_since_best", &s->evals_since), ERR_CHECKPOINT,
+            "%s: evals_since_best is no whole number", name);
+    if (!json_get(root, "best_step")) return OK;
+    FAIL_IF(!json_get_int(root, "best_step", &s->best.step) || !json_get_double(root, "best_loss", &s->best.loss) ||
+                !isfinite(s->best.loss),
+            ERR_CHECKPOINT, "%s: best_step and best_loss aren't a whole number and a number", name);
     return OK;
 }
 
@@ -322,6 +338,7 @@ static Status read_state(Arena *arena, const char *folder, TrainState *s)
     s->rows = -1;
     FAIL_IF(json_get(&root, "rows") && !(json_get_int(&root, "rows", &s->rows) && s->rows >= 0), ERR_CHECKPOINT, "%s: \"rows\" is no count",
             name);
+    TRY(read_best(&root, name, s));
     return check_state(arena, folder, name, s);
 }
 
@@ -329,6 +346,19 @@ Status checkpoint_read_state(const char *path, TrainState *out)
 {
     Arena  arena = {0};
     Status status = read_state(&arena, path, out);
+    arena_deinit(&arena);
+    return status;
+}
+
+Status checkpoint_has_best(const char *output_dir, const BestEval *best, bool *out)
+{
+    Arena       arena = {0};
+    TrainState  state;
+    const char *path = checkpoint_path(&arena, output_dir, best->step);
+    Status      status = checkpoint_is_ours(path, out);
+    if (status == OK && *out)
+        *out = checkpoint_read_state(path, &state) == OK && state.best.step == best->step && state.best.loss == best->loss;
+    if (status == OK) status_clear();
     arena_deinit(&arena);
     return status;
 }

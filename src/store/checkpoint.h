@@ -7,6 +7,12 @@
 #include "passes/compile.h"
 #include "run/session.h"
 
+/* The best of a run's evaluations so far. */
+typedef struct BestEval {
+    int64_t step; /* 0: there is none */
+    double  loss;
+} BestEval;
+
 /* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: they are functions
  * of the seed, the step and the cursor. */
 typedef struct TrainState {
@@ -19,6 +25,8 @@ typedef struct TrainState {
     int64_t  metrics_bytes;               /* length of metrics.jsonl */
     uint64_t metrics_hash;                /* of its lines; 0: not known, as in older checkpoints */
     bool     eval_pending;                /* interrupted before the evaluation of this step */
+    BestEval best;
+    int64_t  evals_since; /* evaluations in a row that weren't better: early_stopping_patience */
     uint64_t settings_hash, data_hash;
 } TrainState;
 
@@ -36,6 +44,7 @@ typedef struct SaveContext {
     const char         *output_dir;
     int64_t             max_shard_bytes;
     int64_t             keep;          /* save_total_limit; 0: all */
+    int64_t             best;          /* step of the checkpoint that stays besides them; 0: none */
     int64_t             branch;        /* our checkpoints of later steps are set aside before this one appears: checkpoint_leave_branch */
     const char         *trainer_state; /* trainer_state.json's text */
 } SaveContext;
@@ -44,8 +53,8 @@ typedef struct SaveContext {
 int64_t checkpoint_bytes(const Plan *plan, bool adapters);
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
 
-/* Saves, then removes our oldest checkpoints beyond `keep`; later ones than this stay. If saving fails, what was there stays. A folder of
- * that name that isn't ours gets another name; one of ours is there, whole, until this one is. */
+/* Saves, then removes our oldest checkpoints beyond `keep`, but not `best`; later ones than this stay. If saving fails, what was there
+ * stays. A folder of that name that isn't ours gets another name; one of ours is there, whole, until this one is. */
 NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *state);
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
 NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *folder);
@@ -57,6 +66,10 @@ NODISCARD Status checkpoint_verify(const char *path);
 NODISCARD Status checkpoint_is_ours(const char *path, bool *out);
 NODISCARD Status checkpoint_any_is_ours(const char *output_dir, bool *out);
 NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
+/* The folder checkpoint-N of a step. */
+const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step);
+/* Whether output_dir holds the checkpoint of that evaluation: another run may have left one of the same step. */
+NODISCARD Status checkpoint_has_best(const char *output_dir, const BestEval *best, bool *out);
 /* Hands the device the choices of kernels that the checkpoint was made with; before session_create. One without is fine. */
 NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);
 
@@ -83,8 +96,8 @@ NODISCARD Status checkpoint_restore_named(const char *path);
 NODISCARD Status checkpoint_clean(const char *output_dir);
 /* Removes every checkpoint of ours, and says which folders stay. */
 NODISCARD Status checkpoint_remove_all(const char *output_dir);
-/* Removes the oldest of our checkpoints up to `step`, so that `keep` of them stay (0: all), as checkpoint_save does. */
-NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step);
+/* Removes the oldest of our checkpoints up to `step`, so that `keep` of them stay (0: all) and `best`, as checkpoint_save does. */
+NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t best, int64_t step);
 
 /* Our checkpoints in output_dir. count: those up to `step`; bytes: of all, whatever their step. */
 typedef struct CheckpointsHeld {

@@ -37,7 +37,5 @@ const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, s
 /* The first tensor of a file that isn't as the manifest's {name: sum} says; NULL: none, or the file's header is damaged. */
 const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
 
-const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step);
-
 /* Steps of OUTPUT's checkpoint-N folders, ascending, in the arena. */
 NODISCARD Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count);

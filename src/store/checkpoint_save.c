@@ -111,6 +111,11 @@ static Status save_state(const TrainState *s, const char *path)
                   (long long)s->total_trained, (long long)s->metrics_bytes, (unsigned long long)s->metrics_hash,
                   s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash, (unsigned long long)s->data_hash);
     if (s->rows >= 0) strbuf_printf(&text, ",\n  \"rows\": %lld", (long long)s->rows);
+    if (s->best.step) {
+        strbuf_printf(&text, ",\n  \"best_step\": %lld,\n  \"best_loss\": ", (long long)s->best.step);
+        json_write_double(&text, s->best.loss);
+    }
+    if (s->evals_since) strbuf_printf(&text, ",\n  \"evals_since_best\": %lld", (long long)s->evals_since);
     strbuf_puts(&text, "\n}\n");
     Status status = file_write_atomic(path, text.data, text.len);
     strbuf_deinit(&text);
@@ -275,7 +280,7 @@ static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t st
 }
 
 /* Only whole checkpoints of ours count. Those of a later step are of a run that this one leaves behind. */
-static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t step)
+static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t best, int64_t step)
 {
     if (keep <= 0) return OK;
     int64_t *steps;
@@ -286,14 +291,15 @@ static Status prune(Arena *arena, const char *output_dir, int64_t keep, int64_t 
         TRY(checkpoint_is_ours(checkpoint_path(arena, output_dir, steps[i]), &is_ours));
         if (is_ours) steps[num_ours++] = steps[i];
     }
-    for (size_t i = 0; i + (size_t)keep < num_ours; i++) TRY(remove_checkpoint(arena, output_dir, steps[i]));
+    for (size_t i = 0; i + (size_t)keep < num_ours; i++)
+        if (!best || steps[i] != best) TRY(remove_checkpoint(arena, output_dir, steps[i]));
     return OK;
 }
 
-Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t step)
+Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t best, int64_t step)
 {
     Arena  arena = {0};
-    Status status = prune(&arena, output_dir, keep, step);
+    Status status = prune(&arena, output_dir, keep, best, step);
     arena_deinit(&arena);
     return status;
 }
@@ -449,7 +455,7 @@ Status checkpoint_save(const SaveContext *c, const TrainState *state)
     if (status == OK && leads(c)) status = publish(&arena, c, partial, state->step);
     status = comm_agree(c->comm, status);
     if (status != OK && leads(c)) remove_partial(partial);
-    if (status == OK && leads(c) && prune(&arena, c->output_dir, c->keep, state->step) != OK)
+    if (status == OK && leads(c) && prune(&arena, c->output_dir, c->keep, c->best, state->step) != OK)
         log_warn("an old checkpoint couldn't be removed: %s", status_message());
     arena_deinit(&arena);
     return status;

@@ -2,6 +2,7 @@
 #include "store/trainer_state.h"
 
 #include <math.h>
+#include <string.h>
 
 static void put(StrBuf *out, const char *key, double value)
 {
@@ -37,7 +38,7 @@ static void add_eval(StrBuf *out, const HistoryPoint *point)
 /* The last step is told whatever logging_steps is. */
 static const HistoryPoint *end_of(const History *h, const TrainerFacts *facts)
 {
-    bool is_end = h->steps.seen && h->steps.last.step == facts->max_steps;
+    bool is_end = h->steps.seen && (h->steps.last.step == facts->max_steps || facts->finished);
     return is_end && h->steps.last.step % h->logging_steps != 0 ? &h->steps.last : NULL;
 }
 
@@ -72,6 +73,23 @@ static void add_closing(StrBuf *out, const TrainState *state, const TrainerFacts
     strbuf_putc(out, '}');
 }
 
+static void write_best(StrBuf *out, const EvalTrend *trend, const TrainerFacts *facts)
+{
+    int64_t step = facts->best_step ? facts->best_step : trend->best_step;
+    strbuf_puts(out, "{\n  \"best_global_step\": ");
+    if (step)
+        strbuf_printf(out, "%lld", (long long)step);
+    else
+        strbuf_puts(out, "null");
+    strbuf_puts(out, ",\n  \"best_metric\": ");
+    json_write_double(out, facts->best_step ? facts->best_metric : step ? trend->best : NAN);
+    strbuf_puts(out, ",\n  \"best_model_checkpoint\": ");
+    if (facts->best_checkpoint)
+        json_write_string(out, facts->best_checkpoint, strlen(facts->best_checkpoint));
+    else
+        strbuf_puts(out, "null");
+}
+
 void trainer_state_text(const History *history, const TrainState *state, const TrainerFacts *facts, StrBuf *out)
 {
     static const History none = {.logging_steps = 1};
@@ -79,14 +97,8 @@ void trainer_state_text(const History *history, const TrainState *state, const T
     StrBuf               entries = {0};
     add_entries(&entries, h, facts);
     if (facts->finished) add_closing(&entries, state, facts, h);
-    strbuf_puts(out, "{\n  \"best_global_step\": ");
-    if (h->trend.best_step)
-        strbuf_printf(out, "%lld", (long long)h->trend.best_step);
-    else
-        strbuf_puts(out, "null");
-    strbuf_puts(out, ",\n  \"best_metric\": ");
-    json_write_double(out, h->trend.best_step ? h->trend.best : NAN);
-    strbuf_puts(out, ",\n  \"best_model_checkpoint\": null,\n  \"epoch\": ");
+    write_best(out, &h->trend, facts);
+    strbuf_puts(out, ",\n  \"epoch\": ");
     json_write_double(out, facts->epoch);
     strbuf_printf(out,
                   ",\n  \"eval_steps\": %lld,\n  \"global_step\": %lld,\n  \"is_hyper_param_search\": false,\n"

@@ -3,8 +3,7 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
-#include "log/report.h"
-#include "model/weights.h"
+#include "train/best.h"
 #include "train/signals.h"
 
 #include <math.h>
@@ -228,11 +227,13 @@ void trainer_sync_events(Trainer *t)
 
 /* ---- evaluation ---- */
 
+/* Whether a signal came, and whether it is time to save: the lowest bit, which is rank 0's alone. */
 static Status agree_on_signal(Trainer *t)
 {
-    int64_t signal = signals_pending(t->run_file->begun);
-    TRY(comm_agree_most(t->comm, &signal));
-    t->signal = (int)signal;
+    int64_t asked = 2 * (int64_t)signals_pending(t->run_file->begun) + trainer_save_is_timely(t);
+    TRY(comm_agree_most(t->comm, &asked));
+    t->signal = (int)(asked / 2);
+    t->save_is_asked |= asked % 2 != 0;
     return OK;
 }
 
@@ -294,6 +295,17 @@ static void tell_eval(Trainer *t, const EvalMetrics *eval)
     progress_eval(eval, &t->trend);
 }
 
+/* Whether it is the best so far, and is to be kept. */
+static void judge_eval(Trainer *t, EvalMetrics *eval)
+{
+    BestEval before = t->state.best;
+    eval->is_best = best_take(t->config, eval->step, eval->loss, &t->state);
+    if (eval->is_best && best_is_kept(t->config)) {
+        t->has_new_best = true;
+        t->best_before = before;
+    }
+}
+
 static Status run_eval(Trainer *t)
 {
     double      start = trainer_seconds();
@@ -313,6 +325,7 @@ static Status run_eval(Trainer *t)
     t->last_eval_loss = eval.loss;
     t->state.eval_pending = false;
     eval_trend_eval(&t->trend, eval.step, eval.loss);
+    judge_eval(t, &eval);
     if (trainer_leads(t)) tell_eval(t, &eval);
     if (t->config->generate_samples == 0 || !t->hooks->sample) return OK;
     trainer_beat(t, "making samples");
@@ -329,121 +342,20 @@ static Status run_eval(Trainer *t)
 static bool eval_due(const Trainer *t, int64_t step)
 {
     if (!t->data.eval) return false;
-    return step == t->schedule.total || (t->config->eval_steps > 0 && step % t->config->eval_steps == 0);
+    return step == t->schedule.total || (t->eval_every > 0 && step % t->eval_every == 0);
 }
 
-/* ---- saving ---- */
-
-double trainer_flops_per_step(const Trainer *t)
-{
-    double flops = plan_program(t->plan, &entry_optimizer)->cost.flops;
-    for (int64_t i = 0; i < t->config->gradient_accumulation_steps; i++) flops += trainer_micro(t, i)->cost.flops;
-    return flops * t->place.world;
-}
-
-Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContext *out)
-{
-    const Config *c = t->config;
-    TrainerFacts  facts = {.max_steps = t->schedule.total,
-                           .logging_steps = c->logging_steps,
-                           .save_steps = c->save_steps,
-                           .eval_steps = c->eval_steps,
-                           .batch_size = c->per_device_train_batch_size,
-                           .rows_per_step = c->per_device_train_batch_size * c->gradient_accumulation_steps * t->place.world,
-                           .num_epochs = c->num_epochs,
-                           .epoch = t->is_driven ? 0 : loader_epoch(t->data.train, t->state.step),
-                           .flops_per_step = trainer_flops_per_step(t),
-                           .finished = finished};
-    trainer_state_text(metrics_history(t->metrics), &t->state, &facts, state_text);
-    *out = (SaveContext){.session = t->session,
-                         .comm = t->comm,
-                         .model = t->model,
-                         .lora = &t->options.lora,
-                         .base_model = t->base_model,
-                         .base_format = weights_made_format(&t->options),
-                         .side_files = &t->side_files,
-                         .chat_template = t->chat_template,
-                         .eos = t->tokenizer ? tokenizer_eos_id(t->tokenizer) : -1,
-                         .stop = t->stop_token,
-                         .output_dir = c->output_dir,
-                         .max_shard_bytes = c->max_shard_size,
-                         .keep = t->keep,
-                         .branch = t->branch,
-                         .trainer_state = strbuf_cstr(state_text)};
-    return OK;
-}
-
-void trainer_report(Trainer *t, bool finished)
-{
-    ReportFacts facts = {.config = t->config,
-                         .plan = t->plan,
-                         .architecture = t->model->module->architecture,
-                         .model_notes = strbuf_cstr(&t->model_notes),
-                         .data_notes = t->data.notes.len ? strbuf_cstr(&t->data.notes) : "",
-                         .step = t->state.step,
-                         .total = t->schedule.total,
-                         .skipped = t->state.skipped,
-                         .flops = trainer_flops_per_step(t),
-                         .of_limit = progress_of_limit(&t->progress),
-                         .finished = finished};
-    report_update(metrics_history(t->metrics), &facts);
-}
-
-Status trainer_save(Trainer *t)
-{
-    SaveContext context;
-    StrBuf      text = {0};
-    MetricsMark mark = {0};
-    Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics, &mark) : OK);
-    if (status == OK) trainer_sync_events(t);
-    t->state.metrics_bytes = mark.bytes;
-    t->state.metrics_hash = mark.hash;
-    trainer_beat(t, "saving");
-    t->state.settings_hash = t->record.said_hash;
-    t->state.data_hash = t->data.hash;
-    t->state.rows = loader_rows_before(t->data.train, t->state.step);
-    if (status == OK) status = stepper_gather(&t->stepper);
-    if (status == OK) status = trainer_context(t, false, &text, &context);
-    status = trainer_agree(t, status);
-    if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));
-    strbuf_deinit(&text);
-    if (status == OK) t->saved_step = t->branch = t->state.step;
-    return status;
-}
-
-/* A failed save in the middle of a run: the one before is still there, training goes on. */
-static Status save_or_warn(Trainer *t)
-{
-    Status status = trainer_save(t);
-    if (status == OK || status == ERR_RANK) return status;
-    t->has_agreed = false; /* on an end */
-    log_warn("the checkpoint of step %lld wasn't written: %s. The one before it is kept; the next attempt is at the next interval",
-             (long long)t->state.step, status_message());
-    status_clear();
-    return OK;
-}
-
-static bool save_due(const Trainer *t, int64_t step)
-{
-    return t->config->save_steps > 0 && step % t->config->save_steps == 0 && step != t->saved_step && step < t->schedule.total;
-}
-
-const char *trainer_same_command(const Trainer *t)
-{
-    return train_goes_on(t->config) ? "the same command" : "the same command with resume_from_checkpoint: auto";
-}
+/* ---- the loop ---- */
 
 static Status interrupted(Trainer *t)
 {
-    Status status = t->saved_step != t->state.step ? trainer_save(t) : trainer_leave_branch(t);
+    Status status = trainer_is_saved(t) ? trainer_leave_branch(t) : trainer_save(t);
     FAIL_IF(status != OK, ERR_SAVE, "interrupted at step %lld, and the state couldn't be saved: %s", (long long)t->state.step,
             status_message());
     t->has_agreed = true;
     FAIL(ERR_INTERRUPTED, "interrupted after step %lld of %lld; %s goes on from there", (long long)t->state.step,
          (long long)t->schedule.total, trainer_same_command(t));
 }
-
-/* ---- the loop ---- */
 
 static void tell_step(Trainer *t, const StepMetrics *step)
 {
@@ -507,29 +419,43 @@ static Status finish_steps(Trainer *t, int most_queued)
 static bool must_finish(const Trainer *t)
 {
     int64_t step = t->state.step + t->num_queued;
-    return step >= t->schedule.total || eval_due(t, step) || save_due(t, step) || t->signal;
+    return step >= t->schedule.total || eval_due(t, step) || trainer_save_due(t, step) || t->signal;
 }
 
 /* Evaluating and saving, where they are due. */
 static Status between_steps(Trainer *t)
 {
-    if (t->state.eval_pending && !t->signal) {
+    bool evaluates = t->state.eval_pending && !t->signal;
+    if (evaluates) {
         TRY(run_eval(t));
         step_limit_measure(&t->limit);
-        if (!t->state.eval_pending && trainer_leads(t)) trainer_report(t, false);
         TRY(agree_on_signal(t));
     }
-    if (save_due(t, t->state.step) && !t->signal) {
-        TRY(save_or_warn(t));
+    if (trainer_save_due(t, t->state.step) && !t->signal) {
+        TRY(trainer_save_or_warn(t));
         TRY(agree_on_signal(t));
     }
+    if (evaluates && !t->state.eval_pending && trainer_leads(t)) trainer_report(t, false);
     return t->signal ? interrupted(t) : OK;
+}
+
+/* Whether no step comes any more; it is said why, where it isn't the last one. */
+static bool is_over(const Trainer *t)
+{
+    if (t->state.step >= t->schedule.total) return true;
+    if (!best_ends(t->config, &t->state)) return false;
+    if (trainer_leads(t))
+        log_info(
+            "early_stopping_patience: the last %lld evaluations weren't better than that of step %lld; the run ends at step %lld of %lld",
+            (long long)t->state.evals_since, (long long)t->state.best.step, (long long)t->state.step, (long long)t->schedule.total);
+    return true;
 }
 
 Status train_loop(Trainer *t)
 {
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     if (t->place.is_first_here) signals_set_resumable(true);
+    t->saved_at = trainer_seconds();
     trainer_beat(t, "training");
     TRY(stepper_gather(&t->stepper));
     TRY(calibrate(t));
@@ -538,7 +464,7 @@ Status train_loop(Trainer *t)
         TRY(agree_on_signal(t));
         if (t->num_queued == 0) {
             TRY(between_steps(t));
-            if (t->state.step >= t->schedule.total) break;
+            if (is_over(t)) break;
         }
         trainer_beat(t, "training");
         if (!must_finish(t) || t->num_queued == 0) TRY(queue_step(t));

@@ -256,6 +256,7 @@ static Status load(Trainer *t)
     TRY(find_stop_token(t));
     TRY(trainer_place_cursor(t));
     TRY(schedule_make(c, t->data.total_steps, &t->schedule));
+    trainer_settle_saves(t);
     TRY(trainer_load_state(t));
     TRY(trainer_check_length(t, c->output_dir, t->schedule.total));
     if (trainer_leads(t)) TRY(trainer_check_disk(t));
@@ -271,6 +272,7 @@ static void tell_start(const Trainer *t)
              (long long)loader_rows_per_step(t->data.train), (long long)trainer_micro(t, 0)->spec.seq);
     if (t->resume_path[0])
         log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
+    trainer_tell_saves(t);
 }
 
 static Status prepare(Trainer *t)
@@ -282,10 +284,11 @@ static Status prepare(Trainer *t)
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->data.hash, "data")));
     trainer_beat(t, "loading");
     TRY(trainer_agree(t, load(t)));
+    TRY(trainer_check_best(t));
     TRY(trainer_agree(t, trainer_leads(t) ? trainer_begin_output(t) : OK));
     loader_seek(t->data.train, t->state.step);
     step_limit_init(&t->limit, t->device, t->plan, t->options.model_dtype, c->gradient_accumulation_steps);
-    progress_begin(&t->progress, t->schedule.total, c->logging_steps);
+    progress_begin(&t->progress, t->schedule.total, c->logging_steps, t->saved_step);
     tell_start(t);
     return OK;
 }
@@ -335,19 +338,39 @@ static Status complete_output(Trainer *t, const char *state_text)
     return run_record_write(dir, &t->record, true);
 }
 
+/* The session gets the weights of the best evaluation back, where they are wanted and others than it has. */
+static Status take_best(Trainer *t)
+{
+    int64_t     step = t->state.best.step;
+    bool        is_there = true, has_scales;
+    const char *path = checkpoint_path(&t->arena, t->config->output_dir, step);
+    if (!t->config->load_best_model_at_end || step == 0 || step == t->state.step) return OK;
+    Status status = trainer_leads(t) ? checkpoint_verify(path) : OK;
+    if (status == OK && trainer_leads(t)) status = checkpoint_has_best(t->config->output_dir, &t->state.best, &is_there);
+    if (status == OK && !is_there) status = status_fail(ERR_CHECKPOINT, "%s is not of the best evaluation", path);
+    if (status != OK)
+        status = status_prefix(status, "load_best_model_at_end (resume_from_checkpoint: true goes on with another value of it)");
+    TRY(trainer_agree(t, status));
+    TRY(trainer_agree(t, checkpoint_load(path, t->session, t->options.lora.enabled, &has_scales)));
+    t->held_step = step;
+    return stepper_gather(&t->stepper);
+}
+
 static Status save_final(Trainer *t)
 {
     SaveContext context;
     StrBuf      text = {0};
     Status      status = OK;
     const char *dir = t->config->output_dir;
-    if (t->saved_step != t->state.step) TRY(trainer_save(t));
+    if (!trainer_is_saved(t)) TRY(trainer_save(t));
     MetricsMark mark;
     if (trainer_leads(t)) status = metrics_sync(t->metrics, &mark);
     if (status == OK) status = trainer_context(t, true, &text, &context);
     if (status == OK && trainer_leads(t))
         status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
     status = trainer_agree(t, status);
+    t->held_step = t->state.step;
+    if (status == OK) status = take_best(t);
     if (status == OK) status = checkpoint_save_model(&context, dir);
     if (status == OK && trainer_leads(t)) status = complete_output(t, strbuf_cstr(&text));
     strbuf_deinit(&text);
@@ -455,7 +478,7 @@ Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *com
     t->last_loss = t->last_eval_loss = NAN;
     t->allowed_seconds = INFINITY;
     t->saved_step = t->stop_token = -1;
-    t->made_from = -1;
+    t->made_from = t->held_step = -1;
     t->output_lock = OUTPUT_LOCK_NONE;
     t->from_ranks = arena_alloc(&t->arena, (size_t)place.world * RANK_BYTES);
     t->shares = arena_array(&t->arena, RankShare, place.world);
@@ -466,7 +489,7 @@ Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *com
 Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place, TrainOutcome *out)
 {
     Trainer *t = trainer_create(config, hooks, comm, place);
-    *out = (TrainOutcome){.loss = NAN, .eval_loss = NAN};
+    *out = (TrainOutcome){.loss = NAN, .eval_loss = NAN, .held_step = -1};
     Status status = train(t, out);
     if (comm && status != OK && status != ERR_RANK && !t->has_agreed) {
         comm_abort(comm, status, status_message());
@@ -478,6 +501,8 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
     out->loss = t->last_loss;
     out->eval_loss = t->last_eval_loss;
     out->trend = t->trend;
+    out->held_step = t->held_step;
+    out->best_step = t->state.best.step;
     trainer_destroy(t);
     return status;
 }

@@ -35,6 +35,8 @@ typedef struct TrainOutcome {
     int64_t   steps;
     double    loss, eval_loss; /* of the last step and evaluation; NaN: none */
     EvalTrend trend;           /* of all evaluations */
+    int64_t   held_step;       /* whose weights output_dir holds; -1: it wasn't finished here */
+    int64_t   best_step;       /* of the best evaluation so far; 0: none */
 } TrainOutcome;
 
 /* Whether a run that was cut goes on with these very settings: resume_from_checkpoint says so. */

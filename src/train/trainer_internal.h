@@ -1,5 +1,5 @@
-/* The state of a training run, shared by trainer.c (start and end), trainer_output.c (what an earlier start left) and
- * train_loop.c (steps). */
+/* The state of a training run, shared by trainer.c (start and end), trainer_output.c (what an earlier start left), train_loop.c (steps)
+ * and saves.c (checkpoints). */
 #pragma once
 
 #include "comm/agree.h"
@@ -73,14 +73,22 @@ typedef struct Trainer {
     int64_t           made_from;     /* this start made output_dir, and no run is in it: all of its path behind so many bytes; else -1 */
     double            start_seconds; /* when the program began, for the time to the first step */
     double            last_loss, last_eval_loss;
-    int               signal;      /* that any rank got, as all know; 0: none */
-    int64_t           keep;        /* checkpoints that stay; 0: all */
-    int64_t           saved_step;  /* of the newest checkpoint of this run; -1: none */
-    int64_t           branch;      /* up to where checkpoints are this run's: the step that was saved last, or that it goes on from */
-    void             *from_ranks;  /* RANK_BYTES of each */
-    RankShare        *shares;      /* of the last step, by rank */
-    double           *own_seconds; /* of a step, by rank, less what it waited; smoothed */
-    double            waited;      /* comm_waited when it began */
+    int               signal;        /* that any rank got, as all know; 0: none */
+    int64_t           keep;          /* checkpoints that stay; 0: all */
+    int64_t           saved_step;    /* of the newest checkpoint of this run; -1: none */
+    int64_t           save_every;    /* steps; 0: not by steps */
+    int64_t           eval_every;    /* steps; 0: at the end alone */
+    double            save_seconds;  /* between saves by time; 0: there are none */
+    double            saved_at;      /* trainer_seconds of the last save, or when the loop began */
+    bool              save_is_asked; /* by time, as all ranks know */
+    bool              has_new_best;  /* the state has the best evaluation that is kept, and no checkpoint has it yet */
+    BestEval          best_before;   /* the one that it took the place of */
+    int64_t           branch;        /* up to where checkpoints are this run's: the step that was saved last, or that it goes on from */
+    void             *from_ranks;    /* RANK_BYTES of each */
+    RankShare        *shares;        /* of the last step, by rank */
+    double           *own_seconds;   /* of a step, by rank, less what it waited; smoothed */
+    double            waited;        /* comm_waited when it began */
+    int64_t           held_step;     /* whose weights output_dir holds at the end; -1: it ended otherwise */
     bool              has_told_beside;
     bool              log_waits;   /* lines of metrics.jsonl couldn't be written yet */
     bool              events_wait; /* the same of events */
@@ -109,10 +117,12 @@ NODISCARD Status trainer_look_at_output(Trainer *trainer, bool *out_finished);
 NODISCARD Status trainer_refuse_other_kind(Trainer *trainer);
 NODISCARD Status trainer_open_data(Trainer *trainer);
 NODISCARD Status trainer_find_output(Trainer *trainer); /* all ranks see the same folder */
+/* All ranks: the best evaluation of the state is forgotten where its checkpoint is wanted and not there. */
+NODISCARD Status trainer_check_best(Trainer *trainer);
 /* Sets the data to the row that the steps of resume_path ended with, and with it the steps of the run. */
 NODISCARD Status trainer_place_cursor(Trainer *trainer);
 NODISCARD Status trainer_load_state(Trainer *trainer); /* of resume_path */
-NODISCARD Status trainer_check_disk(const Trainer *trainer);
+NODISCARD Status trainer_check_disk(Trainer *trainer);
 /* Whether the longest path that saving step `step` writes in `dir` is one that the system takes. */
 NODISCARD Status trainer_check_length(const Trainer *trainer, const char *dir, int64_t step);
 /* The folder becomes this run's: until here nothing of an earlier one was touched. */
@@ -141,8 +151,20 @@ NODISCARD Status train_loop(Trainer *trainer);
 NODISCARD Status trainer_queue_update(Trainer *trainer, double lr);
 NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
 
-/* A checkpoint of the present state, made by all ranks. */
+/* How often it saves and evaluates; once the data is open. */
+void trainer_settle_saves(Trainer *trainer);
+/* Says what the run file leaves to the data, and where no checkpoint is kept. */
+void trainer_tell_saves(const Trainer *trainer);
+/* Whether a save between steps is due once `step` steps were done; rank 0: whether time asks for one. */
+bool trainer_save_due(const Trainer *trainer, int64_t step);
+bool trainer_save_is_timely(const Trainer *trainer);
+/* A checkpoint has all of the present state. */
+bool trainer_is_saved(const Trainer *trainer);
+/* Step of the best evaluation so far where its checkpoint is kept; 0: none. */
+int64_t trainer_kept_best(const Trainer *trainer);
+/* A checkpoint of the present state, made by all ranks; `or_warn`: in the middle of a run a failure ends nothing. */
 NODISCARD Status trainer_save(Trainer *trainer);
+NODISCARD Status trainer_save_or_warn(Trainer *trainer);
 NODISCARD Status trainer_context(Trainer *trainer, bool finished, StrBuf *state_text, SaveContext *out);
 
 /* Events are on the disk, or it is said that they aren't: nothing depends on them. */

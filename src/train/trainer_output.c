@@ -7,6 +7,7 @@
 #include "model/weights.h"
 #include "store/disk.h"
 #include "store/output_dir.h"
+#include "train/best.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -271,16 +272,17 @@ static int64_t divide_up(int64_t steps, int64_t every)
     return steps / every + (steps % every > 0);
 }
 
-/* Checkpoints that a run to `total` steps saves: by save_steps from step 0 on, and at its end. */
-static int64_t saves_up_to(const Config *c, int64_t total)
+/* Checkpoints that a run to `total` steps saves: by steps from step 0 on, and at its end. Those by time take each other's place. */
+static int64_t saves_up_to(const Trainer *t, int64_t total)
 {
-    return c->save_steps > 0 ? divide_up(total, c->save_steps) + 1 : 1;
+    return t->save_every > 0 ? divide_up(total, t->save_every) + 1 : 1;
 }
 
-/* A run that saves less often than save_total_limit keeps only as many as it saves: checkpoints of interruptions don't pile up. */
+/* A run that saves less often than save_total_limit keeps only as many as it saves: checkpoints of interruptions don't pile up, nor do
+ * those by time. */
 static int64_t settle_keep(const Trainer *t)
 {
-    int64_t most = saves_up_to(t->config, t->schedule.total);
+    int64_t most = saves_up_to(t, t->schedule.total);
     return t->config->save_total_limit < most ? t->config->save_total_limit : most;
 }
 
@@ -322,6 +324,22 @@ Status trainer_place_cursor(Trainer *t)
     return OK;
 }
 
+Status trainer_check_best(Trainer *t)
+{
+    const BestEval *best = &t->state.best;
+    bool            is_there = true;
+    if (!best_is_kept(t->config) || !best->step) return OK;
+    if (trainer_leads(t) && checkpoint_has_best(t->config->output_dir, best, &is_there) != OK) status_clear();
+    int64_t is_gone = !is_there;
+    TRY(comm_agree_most(t->comm, &is_gone));
+    if (!is_gone) return OK;
+    if (trainer_leads(t))
+        log_warn("%s has no checkpoint of the best evaluation so far, of step %lld: the best is looked for from here on",
+                 t->config->output_dir, (long long)best->step);
+    t->state.best = (BestEval){0};
+    return OK;
+}
+
 Status trainer_load_state(Trainer *t)
 {
     t->keep = settle_keep(t);
@@ -341,15 +359,38 @@ Status trainer_load_state(Trainer *t)
     return OK;
 }
 
-static int64_t saves_left(const Trainer *t)
+/* Those that each evaluation may ask for, where no other save comes with it. */
+static int64_t best_saves_left(const Trainer *t)
 {
-    int64_t total = t->schedule.total, step = t->state.step, every = t->config->save_steps;
-    if (step == total) return t->saved_step != total;
-    if (every == 0) return 1;
-    return saves_up_to(t->config, total) - (t->saved_step == step ? step / every + 1 : divide_up(step, every));
+    bool is_covered = t->eval_every == 0 || (t->save_every > 0 && t->eval_every % t->save_every == 0);
+    return best_is_kept(t->config) && !is_covered ? (t->schedule.total - t->state.step) / t->eval_every : 0;
 }
 
-Status trainer_check_disk(const Trainer *t)
+static int64_t saves_left(const Trainer *t)
+{
+    int64_t total = t->schedule.total, step = t->state.step, every = t->save_every;
+    if (step == total) return t->saved_step != total;
+    if (every == 0) return 1 + best_saves_left(t);
+    return best_saves_left(t) + saves_up_to(t, total) - (t->saved_step == step ? step / every + 1 : divide_up(step, every));
+}
+
+/* Saves by time are no reason to refuse a disk that holds what a run without them writes. */
+static Status without_timed_saves(Trainer *t, DiskNeed need)
+{
+    char message[STATUS_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", status_message());
+    need.is_first = false;
+    need.keep = 0;
+    Status status = disk_check(&need);
+    FAIL_IF(status != OK, status, "%s", message);
+    t->save_seconds = 0;
+    log_warn("no checkpoint is kept before the end: %s has room for one, a save needs two. A run that is interrupted needs more room to go "
+             "on",
+             need.output_dir);
+    return OK;
+}
+
+Status trainer_check_disk(Trainer *t)
 {
     bool adapters = t->options.lora.enabled, continues;
     TRY(continues_output(t, &continues));
@@ -359,12 +400,13 @@ Status trainer_check_disk(const Trainer *t)
                      .final_bytes = checkpoint_model_bytes(t->plan, adapters) + side,
                      .step = t->state.step,
                      .saves_left = saves_left(t),
-                     .keep = t->keep,
+                     .keep = t->keep > 0 ? t->keep + best_is_kept(t->config) : 0,
                      .goes_on = continues,
                      .starts_anew = resume_is(t, "false")};
     need.is_first = t->is_first && !need.goes_on;
     if (adapters && t->config->merge_adapter) need.final_bytes += checkpoint_model_bytes(t->plan, false) + side;
-    return disk_check(&need);
+    Status status = disk_check(&need);
+    return status == ERR_NO_FIT && t->save_seconds > 0 ? without_timed_saves(t, need) : status;
 }
 
 Status trainer_check_length(const Trainer *t, const char *dir, int64_t step)
@@ -494,7 +536,7 @@ Status trainer_begin_output(Trainer *t)
     TRY(continues_output(t, &continues));
     TRY(open_events(t)); /* before anything is removed */
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
-    if (continues) TRY(checkpoint_prune(c->output_dir, t->keep, t->state.step));
+    if (continues) TRY(checkpoint_prune(c->output_dir, t->keep, trainer_kept_best(t), t->state.step));
     t->record.data = t->data.keys;
     t->made_from = -1;
     TRY(run_record_write(c->output_dir, &t->record, false));

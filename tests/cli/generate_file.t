@@ -41,6 +41,12 @@ def bad(out, where):
     assert rows[2]["error"].startswith(where + ":2") and rows[5]["error"].startswith(where + ":4") and rows[5]["id"] == 9
     assert "id" not in rows[2]
 
+def few(whole, out, long):
+    """Row `long` is whole, the others are cut after three tokens."""
+    for row, cut in zip(read(whole), read(out), strict=True):
+        most = 12 if row["index"] == int(long) else 3
+        assert cut["ids"] == row["ids"][:most] and cut["stop_reason"] == (row["stop_reason"] if len(row["ids"]) < most else "length")
+
 def without(out, id):
     assert not any(int(id) in row["ids"] for row in read(out))
 
@@ -220,6 +226,37 @@ refused "weights of its own" 2 "adapter s: " '"modules_to_save" isn'"'"'t suppor
 cp "$whole" "$dir/foreign.jsonl"
 refused "a file of someone else" 2 "foreign.jsonl is there already" "choose another --out" -- generate "$model" "${flags[@]}" --out "$dir/foreign.jsonl"
 refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$model" "${flags[@]}" --out "$dir"
+
+# --- rows that say how many tokens they get: the beginning of the same texts
+sed 's/^{/{"max_tokens": 3, /; 5s/: 3,/: 12,/' "$dir/prompts.jsonl" > "$dir/few.jsonl"
+run generate "$model" "${flags[@]}" --prompts "$dir/few.jsonl" --max-tokens 1 --out "$dir/few.out"
+check "$(tail -1 "$dir/err")" [ "$status" = 0 ]
+look "max_tokens of a row" few "$whole" "$dir/few.out" 4
+
+# --- memory doesn't grow with the number of prompts, but by what the file itself takes
+peak() { # N prompts; KiB of memory at most
+    seq 0 $(($1 - 1)) | awk '{ print "{\"ids\": [" $1 % 50 + 1 ", 7], \"max_tokens\": " 1 + $1 % 5 "}" }' > "$dir/many.jsonl"
+    "$SUROGATE" generate "$model" --prompts "$dir/many.jsonl" --ignore-eos --device cpu --out "$dir/many$1.out" > /dev/null 2>&1 &
+    local pid=$! most=0 now
+    while now=$(awk '/VmHWM/ { print $2 }' /proc/$pid/status 2> /dev/null) && [ -n "$now" ]; do
+        most=$now
+        sleep 0.02
+    done
+    wait $pid
+    echo "$most"
+}
+few=$(peak 1000) many=$(peak 10000)
+check "all of 10,000 prompts" [ "$(wc -l < "$dir/many10000.out")" = 10000 ]
+check "10,000 prompts take $many KiB, 1,000 take $few" [ "$few" -gt 0 -a "$many" -lt $((few + 2048)) ]
+
+# --- a folder without a tokenizer takes ids
+mkdir "$dir/bare"
+cp "$model/config.json" "$model"/model*.safetensors "$dir/bare"
+printf '%s\n' '{"ids": [1, 2, 3]}' '{"ids": [4], "max_tokens": 2}' > "$dir/ids.jsonl"
+run generate "$dir/bare" --prompts "$dir/ids.jsonl" --max-tokens 3 --ignore-eos --out "$dir/bare.out"
+check "without a tokenizer: $(tail -1 "$dir/err")" [ "$status" = 0 -a "$(grep -c '"text":null' "$dir/bare.out")" = 2 ]
+run generate "$dir/bare" --prompts "$dir/ids.jsonl" --max-tokens 3 --ignore-eos --out "$dir/bare.out"
+check "it is complete" grep -qF "is complete already" "$dir/err"
 
 # --- bad lines
 printf '%s\n' '{"prompt": "It"}' '{"promt": "is"}' '{"prompt": "is"}' "{\"id\": 9, \"prompt\": \"$(seq -s' ' 300)\"}" > "$dir/bad.jsonl"

@@ -99,6 +99,13 @@ run bench text tests/fixtures/families/qwen3 --device cpu --rows 1,4 --prompt 5 
 import json
 lines = [json.loads(line) for line in open('$dir/out')]
 assert [line['rows'] for line in lines] == [1, 4] and all(line['step_ms'] > 0 for line in lines), lines"
+run bench text tests/fixtures/families/qwen3 --device cpu --rows 2 --prompt 40 --context 100 --prefill --ops --json
+[ -n "$python" ] && check "bench text: prompts beside the forward pass" "$python" -c "
+import json
+row = json.load(open('$dir/out'))
+assert row['rows'] == 2 and row['prompt'] == 40 and row['prefill_ms'] > 0 and row['forward_ms'] > 0 and row['ops']"
+run bench text tests/fixtures/families/qwen3 --device cpu --context 1000
+check "bench text: more room than the model has positions" [ $status = 2 ]
 run bench text tests/fixtures/families/qwen3 --device cpu --adapters 65
 check "bench text: too many adapters" [ $status = 2 ]
 run bench "$dir/run.yaml" device=cpu --steps 2

@@ -418,7 +418,10 @@ static void other_tools_keys_are_answered(void)
         {"optimizer: muon\n", "optimizer: of this kind there is normuon"},
         {"wandb_project: x\n", "wandb_project: metrics.jsonl and report.html are written; remove it"},
         {"special_tokens: {pad_token: x, eos_token: y}\n", "special_tokens: special tokens are those of"},
-        {"evals_per_epoch: 4\n", "set eval_steps"},
+        {"eval_strategy: each\n", "run.yaml:1:16: eval_strategy: expected epoch, found \"each\""},
+        {"save_strategy: each\n", "save_strategy: expected epoch or best or no, found \"each\""},
+        {"greater_is_better: true\n", "greater_is_better: evaluations tell loss and perplexity, and the lower is the better"},
+        {"metric_for_best_model: rouge\n", "metric_for_best_model: expected one of eval_loss, perplexity, found \"rouge\""},
         {"report_to: wandb\n", "run.yaml:1:12: report_to: expected one of none, tensorboard, found \"wandb\""},
         {"report_to: [tensorboard, mlflow]\n", "run.yaml:1:26: report_to: expected one of none, tensorboard, found \"mlflow\""},
         {"dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]"},
@@ -434,6 +437,26 @@ static void other_tools_keys_are_answered(void)
         for (size_t i = 0; i < num_peer_keys; i++)
             if (peer_keys[i].scope == options[key].scope && !peer_keys[i].value && fnmatch(peer_keys[i].name, options[key].name, 0) == 0)
                 test_fail(__FILE__, __LINE__, "%s is both", options[key].name);
+}
+
+/* When to save and evaluate, as Trainer and Axolotl have it. */
+static void strategies_are_read(void)
+{
+    EXPECT_OK(parse(
+        "save_strategy: epoch\neval_strategy: epoch\nearly_stopping_steps: 3\nmetric_for_best_model: loss\ngreater_is_better: false\n",
+        NULL, NULL));
+    EXPECT_INT(config.saves_per_epoch, 1);
+    EXPECT_INT(config.evals_per_epoch, 1);
+    EXPECT_INT(config.early_stopping_patience, 3);
+    EXPECT_INT(config.metric_for_best_model, OPT_BEST_EVAL_LOSS);
+    EXPECT(!config.origin[KEY_run_save_steps]);
+    EXPECT_OK(parse("save_strategy: best\nevaluation_strategy: steps\n", NULL, NULL));
+    EXPECT(config.save_best && config.saves_per_epoch == 0);
+    EXPECT_OK(parse("save_strategy: \"no\"\n", NULL, NULL));
+    EXPECT(config.save_minutes == 0);
+    EXPECT_OK(parse("save_strategy: \"no\"\nsave_steps: 500\neval_strategy: \"no\"\neval_steps: 100\n", NULL, NULL)); /* the steps count */
+    EXPECT_INT(config.save_steps, 500);
+    EXPECT_INT(config.eval_steps, 100);
 }
 
 /* What asks for nothing in report_to is read as nothing, and takes the place of what a file asks for. */
@@ -618,6 +641,7 @@ static void the_reference_is_current(void)
 TEST_MAIN(TEST(values_are_typed), TEST(defaults_are_those_of_the_table), TEST(all_problems_are_told_at_once), TEST(more_problems),
           TEST(overrides_win), TEST(distributed_holds_keys_of_the_run), TEST(a_leading_tilde_is_the_home_folder),
           TEST(keys_without_effect_are_named_and_why), TEST(needs_name_values), TEST(names_of_one_key_agree),
-          TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(report_to_is_a_list_of_words),
-          TEST(every_typo_is_an_error_that_suggests_the_key), TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files),
-          TEST(the_schema_is_json_and_complete), TEST(help_answers_every_name), TEST(the_reference_is_current))
+          TEST(other_tools_names_are_read_and_noted), TEST(other_tools_keys_are_answered), TEST(strategies_are_read),
+          TEST(report_to_is_a_list_of_words), TEST(every_typo_is_an_error_that_suggests_the_key),
+          TEST(a_printed_config_reads_back_the_same), TEST(arguments_and_files), TEST(the_schema_is_json_and_complete),
+          TEST(help_answers_every_name), TEST(the_reference_is_current))

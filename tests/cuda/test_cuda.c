@@ -1,7 +1,7 @@
 /* The tests that need a GPU, one after another or one of them:
  *
  *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder |
- *              decoder | row_adapters]
+ *              decoder | row_adapters | greedy | head_ranks]
  *
  * They are processes of their own: an error on a GPU ends all work of the process. */
 #include <stdio.h>
@@ -20,6 +20,8 @@ int test_codes_main(int argc, char **argv);
 int test_head_decoder_main(int argc, char **argv);
 int test_decoder_main(int argc, char **argv);
 int test_row_adapters_main(int argc, char **argv);
+int test_greedy_main(int argc, char **argv);
+int test_head_ranks_main(int argc, char **argv);
 int test_collectives_main(int argc, char **argv);
 int test_pages_main(int argc, char **argv);
 
@@ -38,7 +40,9 @@ static const struct {
              {"pages", test_pages_main},
              {"head_decoder", test_head_decoder_main},
              {"decoder", test_decoder_main},
-             {"row_adapters", test_row_adapters_main}};
+             {"row_adapters", test_row_adapters_main},
+             {"greedy", test_greedy_main},
+             {"head_ranks", test_head_ranks_main}};
 enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
 
 /* Output of the part passes through; its closing count is added up. */

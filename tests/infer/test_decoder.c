@@ -4,12 +4,39 @@
 
 #include "texts.h"
 
+enum { TOGETHER = 5 };
+
+/* Whether a program reads several prompts. */
+static bool reads_several(const InferModel *infer)
+{
+    for (int i = 0; i < infer->options.num_programs; i++)
+        if (infer->options.programs[i].entry == &entry_prefill && infer->options.programs[i].batch > 1) return true;
+    return false;
+}
+
+static int num_together; /* runs that read several prompts */
+
+/* run_all, counting them. */
+static void run_texts(Decoder *decoder)
+{
+    for (int steps = 0; decoder_is_busy(decoder); steps++) {
+        EXPECT(steps < 100000);
+        EXPECT_OK(decoder_step(decoder));
+        const Program *ran = decoder_ran(decoder);
+        num_together += ran && ran->spec.entry == &entry_prefill && ran->spec.batch > 1;
+    }
+}
+
 static void open_decoder(InferModel *infer, const char *family, const DecoderOptions *options, Decoder **out)
 {
     char dir[256];
     snprintf(dir, sizeof dir, "tests/fixtures/families/%s", family);
     EXPECT_OK(infer_open(infer, dir, NULL, TEXTS_DEVICE, 2));
     infer_want_decoding(infer, options);
+    if (options->rows >= TOGETHER && !reads_several(infer)) { /* that short prompts are read together doesn't depend on the device */
+        compile_add(&infer->options, &entry_prefill, TOGETHER, 8);
+        compile_add(&infer->options, &entry_prefill, TOGETHER - 1, 64);
+    }
     EXPECT_OK(infer_start(infer));
     EXPECT_OK(decoder_create(infer->session, out));
 }
@@ -32,7 +59,7 @@ static int64_t decode_texts(const char *family, const DecoderOptions *options, b
         EXPECT_OK(decoder_submit(decoder, &request, NULL));
         if (one_by_one) run_all(decoder);
     }
-    run_all(decoder);
+    run_texts(decoder);
     for (int i = 0; i < REQUESTS; i++) EXPECT(texts[i].has_ended && texts[i].end == DECODE_AT_LENGTH);
     int64_t preempted = decoder_num_preempted(decoder);
     close_decoder(&infer, decoder);
@@ -50,7 +77,9 @@ static void a_text_is_the_same_alone_and_in_company(void)
                        few = {.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true},
                        least = {.rows = 7, .context = CONTEXT, .prompt = 9, .pages = 4, .penalties = true};
         EXPECT(decode_texts(families[f], &one, true, alone) == 0);
+        num_together = 0;
         EXPECT(decode_texts(families[f], &seven, false, beside) == 0);
+        EXPECT(num_together > 0);
         expect_same(alone, beside, families[f]);
         EXPECT(decode_texts(families[f], &few, false, beside) > 0);
         expect_same(alone, beside, "few pages");
@@ -165,6 +194,48 @@ static void requests_that_cant_be_decoded_are_refused(void)
     close_decoder(&infer, decoder);
 }
 
+/* While a long prompt is read, a text goes on: it never waits for more than 512 tokens of the prompt. */
+static void a_long_prompt_keeps_nobody_waiting(void)
+{
+    NEED_DEVICE();
+    enum { LONG = 1100, CHUNK = 32, MOST_READ = 512 };
+    InferModel     infer;
+    Decoder       *decoder;
+    Text           text, other, alone;
+    static int32_t prompt[LONG];
+    int64_t        read = 0, most = 0, before;
+    for (int i = 0; i < LONG; i++) prompt[i] = (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 9).v[0] % 60);
+    DecoderOptions options = {.rows = 2, .context = LONG + 32, .prompt = CHUNK};
+    open_decoder(&infer, "qwen3", &options, &decoder);
+    DecodeRequest request = make_request(&text, 4, infer.model->vocab_size), large = make_request(&alone, 8, infer.model->vocab_size);
+    large.prompt = prompt;
+    large.prompt_len = LONG;
+    large.max_tokens = 5;
+    EXPECT_OK(decoder_submit(decoder, &large, NULL));
+    run_all(decoder);
+    close_decoder(&infer, decoder);
+    open_decoder(&infer, "qwen3", &options, &decoder); /* without the pages of the one alone */
+    request.max_tokens = 30;
+    EXPECT_OK(decoder_submit(decoder, &request, NULL));
+    while (text.count < 2) EXPECT_OK(decoder_step(decoder));
+    other = (Text){0};
+    large.context = &other;
+    before = text.count;
+    EXPECT_OK(decoder_submit(decoder, &large, NULL));
+    while (other.count == 0) {
+        EXPECT_OK(decoder_step(decoder));
+        bool is_prompt = decoder_ran(decoder)->spec.entry == &entry_prefill;
+        read = is_prompt ? read + CHUNK : 0;
+        if (read > most) most = read;
+    }
+    EXPECT_INT(most, MOST_READ);
+    EXPECT(text.count - before >= LONG / MOST_READ);
+    run_all(decoder);
+    EXPECT(text.count == 30 && other.count == 5);
+    EXPECT(!memcmp(other.ids, alone.ids, 5 * sizeof *alone.ids) && !memcmp(other.logprobs, alone.logprobs, 5 * sizeof *alone.logprobs));
+    close_decoder(&infer, decoder);
+}
+
 static void texts_end_as_they_should(void)
 {
     NEED_DEVICE();
@@ -228,5 +299,5 @@ static void pages_are_shared_by_what_they_hold(void)
 }
 
 TEST_MAIN(TEST(pages_are_shared_by_what_they_hold), TEST(requests_that_cant_be_decoded_are_refused), TEST(texts_end_as_they_should),
-          TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
+          TEST(a_long_prompt_keeps_nobody_waiting), TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
           TEST(a_text_is_the_same_whenever_it_comes))

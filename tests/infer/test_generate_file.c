@@ -43,7 +43,7 @@ static void a_row_is_a_prompt(void)
     PromptFile file;
     open_letters(&infer);
     EXPECT_OK(read_prompts(&infer,
-                           "{\"prompt\": \"abc\", \"id\": {\"n\": [1, 2]}}\n\n \r\n{\"prompt\": \"j\", \"other\": 1}\n"
+                           "{\"prompt\": \"abc\", \"id\": {\"n\": [1, 2]}}\n\n \r\n{\"prompt\": \"j\", \"other\": 1, \"max_tokens\": 5}\n"
                            "{\"ids\": [3, 10]}",
                            false, &file));
     EXPECT_INT(file.num_rows, 3);
@@ -55,6 +55,8 @@ static void a_row_is_a_prompt(void)
     EXPECT(!file.rows[1].id && !file.rows[1].error);
     EXPECT(file.rows[2].num == 2 && file.ids.data[file.rows[2].first] == 3 && file.ids.data[file.rows[2].first + 1] == 10);
     EXPECT_INT(file.longest, 3);
+    EXPECT_INT(file.rows[0].max_tokens, 0);
+    EXPECT_INT(file.rows[1].max_tokens, 5);
     prompt_file_deinit(&file);
     close_letters(&infer);
 }
@@ -81,6 +83,9 @@ static void bad_rows_are_named_by_line(void)
         {"{\"messages\": [{\"content\": \"a\"}]}", "p.jsonl:2: messages[0] has no role"},
         {"{\"messages\": [1]}", "p.jsonl:2: messages[0] has no role"},
         {"{\"messages\": [{\"role\": \"user\"}], \"tools\": 3}", "p.jsonl:2: tools is integer"},
+        {"{\"prompt\": \"a\", \"max_tokens\": 0}", "p.jsonl:2: max_tokens is no number of tokens; expected a whole number from 1 on"},
+        {"{\"prompt\": \"a\", \"max_tokens\": 2.5}", "p.jsonl:2: max_tokens is no number of tokens"},
+        {"{\"prompt\": \"a\", \"max_tokens\": \"7\"}", "p.jsonl:2: max_tokens is no number of tokens"},
         {"{\"prompt\": \"a\"", "p.jsonl:2:"},
     };
     InferModel infer;
@@ -117,21 +122,23 @@ static void a_file_without_rows_or_a_template_is_refused(void)
 
 static void the_hash_is_of_what_the_model_is_fed(void)
 {
-    static const char *const texts[] = {
-        "{\"prompt\": \"abc\", \"id\": 1}\n{\"prompt\": \"d\"}", "{\"prompt\": \"abc\", \"id\": 2}\n{\"prompt\": \"d\"}",
-        "{\"prompt\": \"ab\", \"id\": 1}\n{\"prompt\": \"cd\"}", "{\"prompt\": \"abc\", \"id\": 1}\n\n{\"prompt\": \"d\"}",
-        "{\"id\": 1, \"prompt\": \"abc\"}\r\n{\"prompt\": \"d\", \"more\": 0}\n"};
-    uint64_t   hashes[5];
-    InferModel infer;
+    static const char *const texts[] = {"{\"prompt\": \"abc\", \"id\": 1}\n{\"prompt\": \"d\"}",
+                                        "{\"prompt\": \"abc\", \"id\": 2}\n{\"prompt\": \"d\"}",
+                                        "{\"prompt\": \"ab\", \"id\": 1}\n{\"prompt\": \"cd\"}",
+                                        "{\"prompt\": \"abc\", \"id\": 1}\n\n{\"prompt\": \"d\"}",
+                                        "{\"prompt\": \"abc\", \"id\": 1, \"max_tokens\": 4}\n{\"prompt\": \"d\"}",
+                                        "{\"id\": 1, \"max_tokens\": null, \"prompt\": \"abc\"}\r\n{\"prompt\": \"d\", \"more\": 0}\n"};
+    uint64_t                 hashes[6];
+    InferModel               infer;
     open_letters(&infer);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         PromptFile file;
         EXPECT_OK(read_prompts(&infer, texts[i], false, &file));
         hashes[i] = file.hash;
-        for (int k = 0; k < i && i < 4; k++) EXPECT(hashes[k] != hashes[i]);
+        for (int k = 0; k < i && i < 5; k++) EXPECT(hashes[k] != hashes[i]);
         prompt_file_deinit(&file);
     }
-    EXPECT(hashes[4] == hashes[0]);
+    EXPECT(hashes[5] == hashes[0]);
     close_letters(&infer);
 }
 

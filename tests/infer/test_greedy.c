@@ -1,10 +1,10 @@
 /* Greedy texts of tiny models equal those that transformers (and PEFT) made of the same prompts in double precision:
  * tests/oracle/make_greedy.py and make_row_adapters.py. Decoding in fp32 may choose another token where the reference's two largest logits
- * hardly differ. */
+ * hardly differ. On the CPU or, built with FAMILY_CUDA, on a GPU. */
 #include "infer/decoder.h"
 #include "infer/infer_model.h"
 
-#include "test.h"
+#include "on_device.h"
 
 #define FIXTURES "tests/fixtures/"
 
@@ -123,7 +123,7 @@ static void compare_texts(const StFile *source, const char *name, const char *di
     Expected   expected = find_expected(source, name);
     InferModel infer;
     Text      *texts = calloc(MOST_PROMPTS, sizeof *texts);
-    EXPECT_OK(infer_open(&infer, dir, adapter, "cpu", 2));
+    EXPECT_OK(infer_open(&infer, dir, adapter, TEXTS_DEVICE, 2));
     infer.options.model_dtype = infer.options.master_dtype = DT_F32;
     if (adapters) EXPECT_OK(infer_use_adapters(&infer, adapters, 2));
     EXPECT_OK(infer_use_format(&infer, format));
@@ -192,11 +192,13 @@ static void texts_of_all_families_are_those_of_transformers(void)
     static const char *const families[] = {"gemma2",       "gemma3", "gpt2",         "llama",      "llama3",     "llama_linear",
                                            "mistral",      "olmo2",  "phi3",         "phi3_long",  "phi3_short", "qwen2",
                                            "qwen2_window", "qwen3",  "qwen3_untied", "qwen3_yarn", "smollm3"};
+    NEED_DEVICE();
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) compare_family(families[i], false);
 }
 
 static void texts_of_adapters_are_those_of_peft(void)
 {
+    NEED_DEVICE();
     compare_family("qwen3", true);
     compare_family("gpt2", true);
 }
@@ -205,6 +207,7 @@ static void texts_of_rows_with_adapters_of_their_own_are_those_of_peft(void)
 {
     static const AdapterName qwen3[] = {{"a", FIXTURES "families/qwen3/adapter"}, {"b", FIXTURES "row_adapters/qwen3"}};
     static const AdapterName gpt2[] = {{"a", FIXTURES "families/gpt2/adapter"}, {"b", FIXTURES "row_adapters/gpt2"}};
+    NEED_DEVICE();
     scale_family("qwen3");
     compare_texts(of_rows, "qwen3", scratch, NULL, qwen3, NULL);
     scale_family("gpt2");
@@ -214,6 +217,7 @@ static void texts_of_rows_with_adapters_of_their_own_are_those_of_peft(void)
 static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(void)
 {
     static const char *const names[] = {"nf4", "nf4_double", "fp8", "nvfp4"};
+    NEED_DEVICE();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char name[128], dir[256];
         snprintf(name, sizeof name, "quantised/%s", names[i]);
@@ -225,6 +229,7 @@ static void texts_of_quantised_folders_are_those_of_their_weights_dequantised(vo
 static void texts_of_weights_quantised_as_they_load_are_those_of_them_dequantised(void)
 {
     static const char *const formats[] = {"int8", "fp8", "nf4"}, *const families[] = {"gpt2", "phi3", "qwen3"};
+    NEED_DEVICE();
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
             char name[128];

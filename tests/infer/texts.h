@@ -5,21 +5,7 @@
 #include "infer/decoder.h"
 
 #include "base/philox.h"
-#include "test.h"
-
-#ifdef FAMILY_CUDA
-#define TEXTS_DEVICE "cuda"
-#else
-#define TEXTS_DEVICE "cpu"
-#endif
-
-/* Skips the case where there is no such device. */
-#define NEED_DEVICE() \
-    do { \
-        Device *needed; \
-        if (device_open(TEXTS_DEVICE, 0, 1, &needed) != OK) SKIP(status_message()); \
-        needed->api->destroy(needed); \
-    } while (0)
+#include "on_device.h"
 
 enum { REQUESTS = 24, MOST = 40, CONTEXT = 128 };
 

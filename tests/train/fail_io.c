@@ -1,5 +1,6 @@
 /* Preloaded into a program, lets calls on files and folders whose path begins with FAIL_UNDER fail: those from the FAIL_AT-th on, FAIL_FOR
- * of them (1), as FAIL_AS says: EIO, ENOSPC, EACCES, EINTR, or short: a write takes half of its bytes. FAIL_CALLS names the functions that
+ * of them (1), as FAIL_AS says: EIO, ENOSPC, EACCES, EINTR, or short: a write takes half of its bytes; kill: the process is killed before
+ * the call. FAIL_CALLS names the functions that
  * are counted and fail, such as "stat opendir"; unset: all below.
  * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: from then on one in
  * 256 of its thread's takes 30 ms.
@@ -10,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +59,7 @@ static int fate(const char *path, const char *function)
     if (!is_watched(path) || !is_counted(function)) return PASS;
     long call = __atomic_add_fetch(&num_calls, 1, __ATOMIC_RELAXED), first = at ? atol(at) : 0;
     if (!first || !as || call < first || call >= first + (times ? atol(times) : 1)) return PASS;
+    if (strcmp(as, "kill") == 0) raise(SIGKILL);
     if (strcmp(as, "short") == 0) return SHORT;
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
         if (strcmp(as, errors[i].name) != 0) continue;

@@ -149,6 +149,12 @@ static Status cpu_sync(Device *device)
     return sticky(cpu_of(device));
 }
 
+static Status cpu_follow(Device *device, Device *other)
+{
+    (void)device, (void)other;
+    return OK;
+}
+
 static Status cpu_mark(Device *device, int slot)
 {
     cpu_of(device)->marks[slot] = now();
@@ -191,6 +197,7 @@ static const DeviceApi cpu_api = {
     .download = cpu_copy,
     .take = cpu_copy,
     .settle = cpu_sync,
+    .follow = cpu_follow,
     .prepare = cpu_prepare,
     .run = cpu_run,
     .profile = cpu_profile,

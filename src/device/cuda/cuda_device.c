@@ -249,6 +249,20 @@ static Status settle(Device *device)
     return OK;
 }
 
+static Status follow(Device *device, Device *other)
+{
+    CudaDevice *cuda = cuda_of(device), *first = cuda_of(other);
+    cudaEvent_t event;
+    TRY(enter(first));
+    CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    cudaError_t error = cudaEventRecord(event, first->stream);
+    if (error == cudaSuccess) error = cudaSetDevice(cuda->index);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(cuda->stream, event, 0);
+    cudaEventDestroy(event); /* lasts until it isn't waited for */
+    CUDA_TRY(error);
+    return OK;
+}
+
 /* ---- launches ---- */
 
 static Status prepare_each(CudaDevice *cuda, const Launch *launches, int count)
@@ -418,6 +432,7 @@ const DeviceApi cuda_device_api = {
     .download = download,
     .take = take,
     .settle = settle,
+    .follow = follow,
     .prepare = prepare,
     .run = run,
     .profile = profile,

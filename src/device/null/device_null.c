@@ -122,6 +122,12 @@ static Status null_sync(Device *device)
     return OK;
 }
 
+static Status null_follow(Device *device, Device *other)
+{
+    (void)device, (void)other;
+    return OK;
+}
+
 static void null_destroy(Device *device)
 {
     free(device);
@@ -137,6 +143,7 @@ static const DeviceApi null_api = {
     .download = null_copy,
     .take = null_copy,
     .settle = null_sync,
+    .follow = null_follow,
     .prepare = null_prepare,
     .run = null_run,
     .release = null_release,

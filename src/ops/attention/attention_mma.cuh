@@ -20,6 +20,8 @@ Status attention_wide_backward(const AttentionDims *a, cudaStream_t stream);
 
 /* Over a cache in pages (attention_pages.cu), whose keys are there for prefill; decode has one token a row and puts its k and v there. */
 Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream);
+bool attention_pages_wgmma_serves(const AttentionDims *a); /* prefill by warpgroup products (attention_pages_wgmma.cu), of the same bits */
+Status attention_pages_wgmma_prefill(const AttentionDims *a, cudaStream_t stream);
 Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, bool early, void *workspace, cudaStream_t stream);
 
 /* The same by warpgroup products (attention_wgmma.cu): compute capability 9.0, no cache. */

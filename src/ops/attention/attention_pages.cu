@@ -403,6 +403,7 @@ template <int D, bool CAP> static Status decode(const AttentionDims *a, const De
 Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream)
 {
     const Decode *d = NULL;
+    if (attention_pages_wgmma_serves(a)) return attention_pages_wgmma_prefill(a, stream);
     WITH_DIM(prefill)
 }
 

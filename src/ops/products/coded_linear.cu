@@ -20,7 +20,7 @@ enum { THREADS = 256 };
     static Status op##_few(const KernelArgs *args) \
     { \
         Gemm gemm; \
-        op##_products(args, &gemm); \
+        products_note(args, &gemm, op##_products(args, &gemm)); \
         return few_rows_codes_run(&gemm, args->stream); \
     }
 

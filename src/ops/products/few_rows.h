@@ -20,3 +20,6 @@ typedef struct RowsFusion {
  * sooner. w_rows: of b^T, at most n; columns behind them become zeros. fusion: NULL: none. */
 bool   few_rows_bulk_fit(const Gemm *gemm);
 Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, void *stream);
+
+/* Two of them that have one a, in one launch. */
+Status few_rows_bulk_pair(const Gemm gemms[2], void *stream);

@@ -10,6 +10,8 @@
  * Parts of a sum are chains of warps beside each other, of one tile, equal parts of k. Gate and up of a tile are 8 rows of w each, so that
  * the warp that has made them joins them too.
  *
+ * A second product of the same x has the tiles behind those of the first.
+ *
  * A piece lies in blocks of 64 numbers along k, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). */
 #include "device/cuda/tensor_map.h"
 #include "ops/bulk.cuh"
@@ -46,6 +48,17 @@ struct BulkJob {
     bool        as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
     float       alpha;
     bool        gated, gelu; /* w is gate and up, n columns of c are of both */
+};
+
+/* Products of one x. The second one's tiles begin at column `second` of all, a multiple of a tile. */
+template <int COUNT> struct BulkJobs {
+    BulkJob of[COUNT];
+    int     second;
+
+    __device__ __forceinline__ int which(int col) const
+    {
+        return COUNT == 2 && col >= second;
+    }
 };
 
 /* A number that stays in a register: the compiler would make it anew for each step. */
@@ -222,10 +235,12 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
     }
 
     /* first: the part's first block */
-    __device__ __forceinline__ void bring_w(const BulkJob &job, const Walk &walk, int first) const
+    template <int COUNT> __device__ __forceinline__ void bring_w(const BulkJobs<COUNT> &jobs, const Walk &walk, int first) const
     {
+        int i = jobs.which(walk.n);
         expect_bytes(&w_full[walk.slot], W_BYTES);
-        copy_box(w + walk.slot * W_BYTES, &job.w_map, 0, walk.n, 0, first + walk.piece * BLOCKS, &w_full[walk.slot]);
+        copy_box(w + walk.slot * W_BYTES, &jobs.of[i].w_map, 0, walk.n - i * jobs.second, 0, first + walk.piece * BLOCKS,
+                 &w_full[walk.slot]);
     }
 
     /* All pieces of x, or those of every round, the first ones of all parts before the second ones; one thread. */
@@ -246,7 +261,7 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
     __device__ __forceinline__ void bring_row(const BulkJob &job, int first) const
     {
         for (int i = first * CHUNKS + (threadIdx.x & 31); i < (first + job.part) * CHUNKS; i += 32)
-            copy_async_at(x + i * 16, job.x + i * 8);
+            copy_async_at(x + i * 16, job.x + i * 8, true);
         copy_commit();
         copy_wait<0>();
         __syncwarp();
@@ -284,13 +299,14 @@ static __device__ __forceinline__ void add_parts(int tile, int parts, int part, 
     if (more) meet(tile, parts);
 }
 
-template <int MT, int NT, int XR, int BLOCKS>
+template <int MT, int NT, int XR, int BLOCKS, int COUNT>
 static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARPS / 2) + 1) * 32)
-    few_rows_bulk(const __grid_constant__ BulkJob job)
+    few_rows_bulk(const __grid_constant__ BulkJobs<COUNT> jobs)
 {
     extern __shared__ __align__(1024) char bulk_memory[];
     enum { W_ROWS = COLS * NT };
     typedef BulkShared<XR, W_ROWS, BLOCKS> Shared;
+    const BulkJob                         &job = jobs.of[0];
     int          warps = blockDim.x / 32 - (XR > 1), warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
     int          first_row = blockIdx.y * 16 * MT, parts = job.parts, tiles = warps / parts, tile = warp / parts, part = warp % parts;
     const Shared shared(bulk_memory, job, warp);
@@ -309,7 +325,7 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
     Walk ahead(first_col, 0), of_w(first_col, 0), of_x(first_col, part); /* the next piece to bring; the one to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(pieces, stride, job.w_slots, false))
-        if (lane == 0) shared.bring_w(job, ahead, first_block);
+        if (lane == 0) shared.bring_w(jobs, ahead, first_block);
     if (job.w_constant) await_launches();
 
     const LaneReads          reads(XR);
@@ -345,16 +361,16 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
         __syncwarp(); /* all lanes have taken this piece */
         if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
         if (q + job.w_slots < count) {
-            if (lane == 0) shared.bring_w(job, ahead, first_block);
+            if (lane == 0) shared.bring_w(jobs, ahead, first_block);
             ahead.next(pieces, stride, job.w_slots, false);
         }
         if (!last) continue;
         if (parts > 1) add_parts<MT, NT>(tile, parts, part, sums, job.rounds > 1, c);
-        int row = first_row + (lane >> 2), col = n + (lane & 3) * 2;
+        int which = jobs.which(n), row = first_row + (lane >> 2), col = n - which * jobs.second + (lane & 3) * 2;
         if (NT == 2 && job.gated && !part)
             put_gated<MT>(job, row, col, c);
         else if (!part)
-            put_tile<MT, NT>(job, row, col, c);
+            put_tile<MT, NT>(jobs.of[which], row, col, c);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -370,11 +386,12 @@ typedef struct BulkGrid {
     int blocks, groups, warps, rounds; /* groups: of rows of x */
 } BulkGrid;
 
-/* Warps enough that each has a part of one tile, up to `most` a block; then several tiles a warp, as many in each block. */
-static BulkGrid grid_of(const BulkJob *job, int x_rows, int w_rows, int least, int most, int processors)
+/* Warps enough that each has a part of one tile, up to `most` a block; then several tiles a warp, as many in each block.
+ * cols: of both products. */
+static BulkGrid grid_of(const BulkJob *job, int64_t cols, int x_rows, int w_rows, int least, int most, int processors)
 {
     BulkGrid grid = {};
-    int64_t  tiles = cuda_div_up(job->n, w_rows), places = (int64_t)processors * (most / job->parts);
+    int64_t  tiles = cuda_div_up(cols, w_rows), places = (int64_t)processors * (most / job->parts);
     grid.groups = (int)cuda_div_up(job->m, x_rows);
     grid.rounds = (int)cuda_div_up(tiles, places);
     int64_t abreast = cuda_div_up(cuda_div_up(tiles, grid.rounds), processors);
@@ -415,17 +432,20 @@ static Status map_rows(const GemmOperand *rows, int64_t count, int halves, int64
 }
 
 /* Fewer warps where there isn't room for two pieces of each, as a chain wants the next one before it is through with one. */
-template <int MT, int NT, int XR, int BLOCKS>
-static Status launch(const Gemm *g, BulkJob *job, int least, int most, int processors, cudaStream_t stream)
+template <int MT, int NT, int XR, int BLOCKS, int COUNT>
+static Status launch(const Gemm *g, BulkJobs<COUNT> *jobs, int least, int most, int processors, cudaStream_t stream)
 {
     typedef BulkShared<XR, COLS * NT, BLOCKS> Shared;
+    BulkJob                                  *job = &jobs->of[0];
     BulkGrid                                  grid = {};
     size_t                                    bytes = 0;
+    jobs->second = (int)cuda_div_up(g->n, COLS * NT) * COLS * NT;
+    int64_t cols = COUNT == 2 ? jobs->second + g[COUNT - 1].n : g->n;
     job->blocks = (int)(g->k / ALONG);
     job->part = job->blocks / job->parts;
     job->pieces = (int)cuda_div_up(job->part, BLOCKS);
     for (;; most /= 2) {
-        grid = grid_of(job, 16 * MT, job->gated ? COLS : COLS * NT, least < most ? least : most, most, processors);
+        grid = grid_of(job, cols, 16 * MT, job->gated ? COLS : COLS * NT, least < most ? least : most, most, processors);
         job->rounds = grid.rounds;
         bytes = plan_shared(job, &grid, XR, Shared::X_BYTES, Shared::W_BYTES, MT * NT * 32 * sizeof(float4));
         if (job->w_slots >= 2 || job->w_slots == job->pieces * grid.rounds) break;
@@ -433,10 +453,11 @@ static Status launch(const Gemm *g, BulkJob *job, int least, int most, int proce
     }
     if (XR == 1) job->x = (const bf16 *)g->a.data + g->a.offset;
     if (XR > 1) TRY(map_rows(&g->a, g->m, 1, g->k, XR, BLOCKS, &job->x_map));
-    TRY(map_rows(&g->b, job->w_rows, job->gated ? 2 : 1, g->k, COLS * NT, BLOCKS, &job->w_map));
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_bulk<MT, NT, XR, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
-    return cuda_launch_early(g->early, few_rows_bulk<MT, NT, XR, BLOCKS>, dim3((unsigned)grid.blocks, (unsigned)grid.groups),
-                             (unsigned)(grid.warps + (XR > 1)) * 32, bytes, stream, *job);
+    for (int i = 0; i < COUNT; i++) TRY(map_rows(&g[i].b, job[i].w_rows, job->gated ? 2 : 1, g->k, COLS * NT, BLOCKS, &job[i].w_map));
+    auto kernel = few_rows_bulk<MT, NT, XR, BLOCKS, COUNT>;
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
+    return cuda_launch_early(g->early, kernel, dim3((unsigned)grid.blocks, (unsigned)grid.groups), (unsigned)(grid.warps + (XR > 1)) * 32,
+                             bytes, stream, *jobs);
 }
 
 bool few_rows_bulk_fit(const Gemm *g)
@@ -449,51 +470,75 @@ static bool is_one_row(const Gemm *g)
     return g->m == 1 && g->k <= MOST_ALONE;
 }
 
-static Status launch_gated(const Gemm *g, BulkJob *job, int processors, cudaStream_t stream)
+static Status launch_gated(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
 {
-    if (is_one_row(g)) return launch<1, 2, 1, 4>(g, job, 1, 8, processors, stream);
-    if (g->m <= 8) return launch<1, 2, 8, 4>(g, job, 1, 8, processors, stream);
-    if (g->m <= 16) return launch<1, 2, 16, 4>(g, job, 1, 8, processors, stream);
-    if (g->m <= 32) return launch<2, 2, 32, 4>(g, job, 2, 8, processors, stream);
-    return launch<4, 2, 64, 4>(g, job, 4, 4, processors, stream);
+    if (is_one_row(g)) return launch<1, 2, 1, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 8) return launch<1, 2, 8, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 16) return launch<1, 2, 16, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 32) return launch<2, 2, 32, 4>(g, jobs, 2, 8, processors, stream);
+    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
 }
 
-static Status launch_parts(const Gemm *g, BulkJob *job, int processors, cudaStream_t stream)
+static Status launch_parts(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
 {
-    if (is_one_row(g)) return launch<1, 1, 1, 4>(g, job, 1, 16, processors, stream);
-    if (g->m <= 8) return launch<1, 1, 8, 4>(g, job, 1, 16, processors, stream);
-    if (g->m <= 16) return launch<1, 1, 16, 4>(g, job, 1, 16, processors, stream);
-    if (g->m <= 32) return launch<2, 1, 32, 4>(g, job, 2, 8, processors, stream);
-    return launch<2, 2, 32, 4>(g, job, 2, 4, processors, stream);
+    if (is_one_row(g)) return launch<1, 1, 1, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 8) return launch<1, 1, 8, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 16) return launch<1, 1, 16, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
+    return launch<2, 2, 32, 4>(g, jobs, 2, 4, processors, stream);
 }
 
-static Status launch_whole(const Gemm *g, BulkJob *job, int processors, cudaStream_t stream)
+template <int COUNT> static Status launch_whole(const Gemm *g, BulkJobs<COUNT> *jobs, int processors, cudaStream_t stream)
 {
-    if (is_one_row(g)) return launch<1, 1, 1, 8>(g, job, 1, 8, processors, stream);
-    if (g->m <= 8) return launch<1, 1, 8, 8>(g, job, 1, 8, processors, stream);
-    if (g->m <= 16) return launch<1, 1, 16, 8>(g, job, 1, 8, processors, stream);
-    if (g->m <= 32) return launch<2, 1, 32, 4>(g, job, 2, 8, processors, stream);
-    if (g->n <= 2048) return launch<2, 2, 32, 8>(g, job, 2, 4, processors, stream);
-    if (g->n <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, job, 4, 8, processors, stream);
-    return launch<4, 2, 64, 4>(g, job, 4, 4, processors, stream);
+    int64_t cols = g->n + (COUNT == 2 ? g[COUNT - 1].n : 0);
+    if (is_one_row(g)) return launch<1, 1, 1, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 8) return launch<1, 1, 8, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 16) return launch<1, 1, 16, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
+    if (cols <= 2048) return launch<2, 2, 32, 8>(g, jobs, 2, 4, processors, stream);
+    if (cols <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, jobs, 4, 8, processors, stream);
+    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
+}
+
+static void set_job(BulkJob *job, const Gemm *g, int64_t w_rows)
+{
+    job->c_stride = g->c.stride;
+    job->m = (int)g->m, job->n = (int)g->n, job->w_rows = (int)w_rows;
+    job->c = g->c, job->bias = g->bias;
+    job->accumulate = g->accumulate, job->has_bias = g->epilogue == GEMM_BIAS;
+    job->w_constant = g->b_constant;
+    job->alpha = g->alpha;
+    job->parts = 1;
+    job->as_pairs = !job->accumulate && job->alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 &&
+                    (uintptr_t)g->c.data % 8 == 0;
+}
+
+static Status count_processors(int *out)
+{
+    int device = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device));
+    return OK;
 }
 
 Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, const RowsFusion *fusion, void *stream)
 {
-    BulkJob job = {};
-    int     device = 0, processors = 0;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    job.c_stride = g->c.stride;
-    job.m = (int)g->m, job.n = (int)g->n, job.w_rows = (int)w_rows;
-    job.c = g->c, job.bias = g->bias;
-    job.accumulate = g->accumulate, job.has_bias = g->epilogue == GEMM_BIAS;
-    job.w_constant = g->b_constant;
-    job.alpha = g->alpha;
-    job.as_pairs =
-        !job.accumulate && job.alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 && (uintptr_t)g->c.data % 8 == 0;
-    job.parts = fusion ? fusion->parts : 1;
-    job.gated = fusion && fusion->gated, job.gelu = fusion && fusion->gelu;
-    if (job.gated) return launch_gated(g, &job, processors, (cudaStream_t)stream);
-    return (job.parts > 1 ? launch_parts : launch_whole)(g, &job, processors, (cudaStream_t)stream);
+    BulkJobs<1> jobs = {};
+    BulkJob    *job = &jobs.of[0];
+    int         processors = 0;
+    TRY(count_processors(&processors));
+    set_job(job, g, w_rows);
+    if (fusion) job->parts = fusion->parts, job->gated = fusion->gated, job->gelu = fusion->gelu;
+    if (job->gated) return launch_gated(g, &jobs, processors, (cudaStream_t)stream);
+    return (job->parts > 1 ? launch_parts : launch_whole<1>)(g, &jobs, processors, (cudaStream_t)stream);
+}
+
+Status few_rows_bulk_pair(const Gemm gemms[2], void *stream)
+{
+    BulkJobs<2> jobs = {};
+    int         processors = 0;
+    TRY(count_processors(&processors));
+    for (int i = 0; i < 2; i++) set_job(&jobs.of[i], &gemms[i], gemms[i].n);
+    jobs.of[0].w_constant = gemms[0].b_constant && gemms[1].b_constant;
+    return launch_whole<2>(gemms, &jobs, processors, (cudaStream_t)stream);
 }

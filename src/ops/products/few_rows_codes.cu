@@ -4,207 +4,505 @@
  *   int8   whole numbers; a sum is multiplied by the scale of its row of w in fp32
  *   e4m3   times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise has it
  *
- * A warp has 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks along k of both wait in shared memory, many of
- * them in flight, and operands are taken from there a step ahead of the chain. */
+ * A warp has tiles of 8 * W8 rows of w, the first operand of m16n8k16; rows of x are the second, 8 * XT of them. It brings codes for
+ * itself, in pieces along k, each when its place in the warp's ring is free, and the first ones before the launch in front has ended, where
+ * nothing of the program writes them. One more warp brings the rows of x for all of the block: pieces stay where all have room, else they
+ * go through a ring too. The copy engine brings boxes of whole blocks (compute capability 9.0); else lanes copy 16 bytes each.
+ *
+ * A piece lies in blocks along k, of 128 codes or 64 numbers of x: rows of 128 bytes whose 16-byte chunks are permuted by row, as
+ * tensor_map.h has it. A lane takes a word of four codes from there, 4 t .. 4 t + 3 of a step's 16 numbers, and the same of x: the order of
+ * numbers within a step changes no bit. */
 #include "ops/products/few_rows_codes.h"
 
 #include "device/cuda/fp8.cuh"
+#include "device/cuda/tensor_map.h"
+#include "ops/bulk.cuh"
 #include "ops/lowbit/fp8_tiles.h"
-#include "ops/mma.cuh"
 
-/* Strides of shared memory, in bytes: rows that are read together lie in different banks. */
 enum {
-    CHUNK = FP8_TILE,
-    X_STRIDE = 2 * CHUNK + 16,
-    W_STRIDE = CHUNK + 16,
-    STEP = 32,
-    STEPS = CHUNK / STEP,
-    COLS = 8,
+    ROW_BYTES = 128, /* of a block */
+    CHUNKS = ROW_BYTES / 16,
+    X_ALONG = ROW_BYTES / 2,
     MOST_ROWS = 64,
-    ZEROS = 64
+    MOST_WARPS = 8,
+    MOST_SLOTS = 32, /* of x */
+    W_SLOTS = 16,
+    X_RING = 3,
+    LEAST_SLOTS = 2, /* of w */
+    GOOD_SLOTS = 3,
+    PHASES_BYTES = 2048,
 };
 
+/* Bytes of shared memory that the driver keeps of a multiprocessor's, at least, where two blocks share it. */
+enum { SHARED_KEPT = 2 << 10 };
+
+/* What a block of more than 32 rows of x needs; where there is less, two share them. */
+enum { SHARED_OF_64 = 160 << 10 };
+
 struct CodesJob {
+    CUtensorMap    x_map, w_map; /* (64, rows, k / 64), (64 pairs, rows, k / 128) */
     const bf16    *x;
     const uint8_t *w;
     const float   *scale;
     int64_t        x_stride, w_stride, c_stride, scale_stride;
-    int            m, n, k;
     GemmOperand    c, bias;
-    bool           has_bias;
+    int            m, n, k, pieces, blocks;  /* of k; of the last piece */
+    int            rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
+    bool           x_stays, w_constant, by_boxes, has_bias;
 };
 
-/* Begins to copy chunk `chunk` of the rows of w that a block has and of all rows of x; what is behind n or k is zeros. */
-template <int WARPS> static __device__ __forceinline__ void load_chunk(const CodesJob &job, char *stage, int chunk)
-{
-    enum { W_ROWS = WARPS * COLS, W_PIECES = CHUNK / 16, X_PIECES = CHUNK / 8 };
-    int first = blockIdx.x * W_ROWS;
-#pragma unroll
-    for (int i = threadIdx.x; i < W_ROWS * W_PIECES; i += WARPS * 32) {
-        int  row = i / W_PIECES, at = chunk * CHUNK + i % W_PIECES * 16;
-        bool there = first + row < job.n && at < job.k;
-        copy_async(stage + row * W_STRIDE + i % W_PIECES * 16, job.w + (there ? (first + row) * job.w_stride + at : 0), there);
-    }
-    for (int i = threadIdx.x; i < job.m * X_PIECES; i += WARPS * 32) {
-        int  row = i / X_PIECES, at = chunk * CHUNK + i % X_PIECES * 8;
-        bool there = at < job.k;
-        copy_async(stage + W_ROWS * W_STRIDE + row * X_STRIDE + i % X_PIECES * 16, job.x + (there ? row * job.x_stride + at : 0), there);
-    }
-}
-
-/* A format of codes: two beside each other as bf16; the scale of a chunk of a row; a sum that is complete. */
+/* Whole numbers. Moved by 128 they have 8 bits without a sign, and these bits as those of a bf16 number are worth 2^-133 each, across the
+ * bound of its subnormal numbers. All steps are exact. */
 struct Int8Codes {
-    /* 128 + the low 7 bits, of which 128 is taken, or 256 of a negative code: all are exact. */
-    static __device__ __forceinline__ uint32_t two(const char *at, float)
+    enum { HAS_TILES = 0 };
+
+    static __device__ __forceinline__ uint32_t two(uint32_t bits)
     {
-        uint32_t       spread = __byte_perm(*(const uint16_t *)at, 0, 0x4140), low = (spread & 0x007F007Fu) | 0x43004300u;
-        uint32_t       less = (spread & 0x00800080u) | 0x43004300u;
-        __nv_bfloat162 pair = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&low), *reinterpret_cast<__nv_bfloat162 *>(&less));
-        return *reinterpret_cast<uint32_t *>(&pair);
+        uint32_t shifted, whole;
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(shifted) : "r"(bits), "r"(0x7F007F00u), "r"(0xC000C000u));  /* 2^127, -2 */
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(whole) : "r"(shifted), "r"(0x42804280u), "r"(0x80008000u)); /* 64, -0 */
+        return whole;
     }
-    static __device__ __forceinline__ float scale(const CodesJob &, int, int)
+    static __device__ __forceinline__ void four(uint32_t word, float, uint32_t &low, uint32_t &high)
     {
-        return 1;
-    }
-    static __device__ __forceinline__ float finish(const CodesJob &job, int col, float sum)
-    {
-        return __fmul_rn(sum, job.scale[col]);
+        uint32_t moved = word ^ 0x80808080u;
+        low = two(__byte_perm(moved, 0, 0x4140)), high = two(__byte_perm(moved, 0, 0x4342));
     }
 };
 
+/* e4m3 times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise has it. */
 struct Fp8Tiles {
-    static __device__ __forceinline__ uint32_t two(const char *at, float scale)
+    enum { HAS_TILES = 1 };
+
+    static __device__ __forceinline__ uint32_t two(uint16_t codes, float scale)
     {
-        __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(*(const uint16_t *)at, __NV_E4M3);
+        __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
         float2      values = __half22float2(__half2(pair));
         return pack_bf16(values.x * scale, values.y * scale);
     }
-    static __device__ __forceinline__ float scale(const CodesJob &job, int row, int chunk)
+    static __device__ __forceinline__ void four(uint32_t word, float scale, uint32_t &low, uint32_t &high)
     {
-        return row < job.n && chunk * CHUNK < job.k ? job.scale[row / FP8_TILE * job.scale_stride + chunk] : 0;
-    }
-    static __device__ __forceinline__ float finish(const CodesJob &, int, float sum)
-    {
-        return sum;
+        low = two((uint16_t)word, scale), high = two((uint16_t)(word >> 16), scale);
     }
 };
 
-/* The operands of STEP numbers along k. */
-template <typename Codes, int TILES> struct Operands {
-    uint32_t x[STEP / 16][TILES][4], w[STEP / 16][2];
+/* A number that stays in a register: the compiler would make it anew for each step. */
+static __device__ __forceinline__ uint32_t kept(uint32_t number)
+{
+    asm volatile("" : "+r"(number));
+    return number;
+}
 
-    /* rows: where a lane's row of each tile begins in a stage; negative: it isn't there, and reads zeros. */
-    __device__ __forceinline__ void take(const char *stage, const char *zeros, const int (&rows)[TILES], int w_row, int step, float scale)
+static __device__ __forceinline__ uint2 shared_pair(uint32_t address)
+{
+    uint2 pair;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(pair.x), "=r"(pair.y) : "r"(address));
+    return pair;
+}
+
+/* The row of x, of eight, that column `col` of the second operand has: lanes that read together read other banks. */
+static __device__ __forceinline__ int row_of(int col)
+{
+    return (col & 3) * 2 + (col >> 2);
+}
+
+/* Where a lane reads in a block, bytes: of w by halves, of x by steps. XR: rows of x in a place. */
+template <int XR> struct CodesReads {
+    uint32_t w[2], x[4];
+
+    __device__ __forceinline__ CodesReads()
+    {
+        int lane = threadIdx.x & 31, row = XR == 1 ? 0 : row_of(lane >> 2), t = lane & 3;
+#pragma unroll
+        for (int i = 0; i < 2; i++) w[i] = kept((lane & 7) * ROW_BYTES + ((i * 4 + (lane >> 3)) ^ (lane & 7)) * 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = kept(row * ROW_BYTES + ((i * 2 + (t >> 1)) ^ row) * 16 + (t & 1) * 8);
+    }
+};
+
+/* What two steps multiply: rows of w as bf16, and of x. Of a tile of 8 rows the other 8 of the first operand are zeros. */
+template <typename Codes, int W8, int XR, int XT> struct CodesOperands {
+    enum { NT = (W8 + 1) / 2 };
+    uint32_t w[2][NT][4];
+    uint2    x[2][XT];
+
+    __device__ __forceinline__ CodesOperands()
     {
 #pragma unroll
-        for (int half = 0; half < STEP / 16; half++) {
-            int at = step * STEP + half * 16;
+        for (int i = 0; i < 2 * NT; i++) w[i / NT][i % NT][1] = kept(0), w[i / NT][i % NT][3] = kept(0);
+    }
+
+    /* block: of x; pair: half of it */
+    __device__ __forceinline__ void take(uint32_t block, const CodesReads<XR> &reads, int pair)
+    {
 #pragma unroll
-            for (int i = 0; i < 2; i++) w[half][i] = Codes::two(stage + w_row + at + 8 * i, scale);
+        for (int s = 0; s < 2; s++)
 #pragma unroll
-            for (int t = 0; t < TILES; t++) ldmatrix(x[half][t], (const bf16 *)(rows[t] < 0 ? zeros : stage + rows[t] + 2 * at));
+            for (int t = 0; t < XT; t++) x[s][t] = shared_pair(block + reads.x[pair * 2 + s] + t * (8 * ROW_BYTES));
+    }
+
+    /* words: of four steps; pair: half of them */
+    __device__ __forceinline__ void make(const uint32_t (&words)[W8][4], float scale, int pair, int s)
+    {
+#pragma unroll
+        for (int i = 0; i < W8; i++) Codes::four(words[i][pair * 2 + s], scale, w[s][i / 2][i % 2], w[s][i / 2][2 + i % 2]);
+    }
+
+    __device__ __forceinline__ void add(float (&c)[NT][XT][4], int s) const
+    {
+#pragma unroll
+        for (int i = 0; i < NT; i++)
+#pragma unroll
+            for (int t = 0; t < XT; t++) mma(c[i][t], w[s][i], x[s][t].x, x[s][t].y);
+    }
+};
+
+/* Adds two steps, and meanwhile makes the two after them of words. */
+template <typename Operands, int NT, int XT, int W8>
+static __device__ __forceinline__ void add_and_make(float (&c)[NT][XT][4], const Operands &now, Operands &next,
+                                                    const uint32_t (&words)[W8][4], float scale, int pair)
+{
+#pragma unroll
+    for (int s = 0; s < 2; s++) now.add(c, s), next.make(words, scale, pair, s);
+}
+
+/* A block, whose first two steps are made and whose first half's words are taken; then so it is of the next one. */
+template <typename Codes, int W8, int XR, int XT> struct CodesChain {
+    typedef CodesOperands<Codes, W8, XR, XT> Operands;
+    uint32_t                                 words[W8][4], more[W8][4];
+    Operands                                 first, second;
+    float                                    c[Operands::NT][XT][4];
+
+    static __device__ __forceinline__ void take(uint32_t (&words)[W8][4], uint32_t address)
+    {
+#pragma unroll
+        for (int i = 0; i < W8; i++) ldmatrix_at(words[i], address + i * (8 * ROW_BYTES));
+    }
+
+    __device__ __forceinline__ void begin(uint32_t x, uint32_t w, const CodesReads<XR> &reads, float scale)
+    {
+        take(words, w + reads.w[0]);
+        first.take(x, reads, 0);
+        first.make(words, scale, 0, 0), first.make(words, scale, 0, 1);
+    }
+
+    __device__ __forceinline__ void add(uint32_t x, uint32_t w, uint32_t next_x, uint32_t next_w, const CodesReads<XR> &reads, float scale,
+                                        float next_scale)
+    {
+        take(more, w + reads.w[1]);
+        second.take(x, reads, 1);
+        add_and_make(c, first, second, words, scale, 1);
+        first.take(x + XR * ROW_BYTES, reads, 0);
+        add_and_make(c, second, first, more, scale, 0);
+        take(words, next_w + reads.w[0]);
+        second.take(x + XR * ROW_BYTES, reads, 1);
+        add_and_make(c, first, second, more, scale, 1);
+        first.take(next_x, reads, 0);
+        add_and_make(c, second, first, words, next_scale, 0);
+    }
+};
+
+/* What a lane's columns of a tile are multiplied by, and their bias; asked for long before they are wanted. */
+template <typename Codes, int W8> struct CodesFinish {
+    float scale[W8], bias[W8];
+
+    __device__ __forceinline__ void load(const CodesJob &job, int n)
+    {
+#pragma unroll
+        for (int i = 0; i < W8; i++) {
+            int  col = n + i * 8 + (threadIdx.x & 31) / 4;
+            bool there = col < job.n;
+            scale[i] = !Codes::HAS_TILES && there ? job.scale[col] : 1;
+            bias[i] = job.has_bias && there ? elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col) : 0;
         }
     }
 
-    __device__ __forceinline__ void add(float (&c)[TILES][4]) const
+    /* As a product whose sums are stored in fp32 first: rounded after the scale, then with the bias. */
+    template <int XR, int XT, int NT>
+    __device__ __forceinline__ void put(const CodesJob &job, int first_row, int n, float (&c)[NT][XT][4]) const
     {
+        int lane = threadIdx.x & 31;
 #pragma unroll
-        for (int half = 0; half < STEP / 16; half++)
+        for (int i = 0; i < W8; i++)
 #pragma unroll
-            for (int t = 0; t < TILES; t++) mma(c[t], x[half][t], w[half][0], w[half][1]);
-    }
-};
-
-/* As a product whose sums are stored in fp32 first: rounded after the scale, then with the bias. */
-template <typename Codes> static __device__ __forceinline__ void put(const CodesJob &job, int row, int col, float sum)
-{
-    if (row >= job.m || col >= job.n) return;
-    float value = Codes::finish(job, col, sum);
-    if (job.has_bias) value = __fadd_rn(value, elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col));
-    elem_set(job.c.data, job.c.dtype, job.c.offset + row * job.c_stride + col, value);
-}
-
-template <typename Codes, int TILES, int WARPS, int STAGES>
-static __global__ void __launch_bounds__(WARPS * 32) few_rows_codes(CodesJob job)
-{
-    extern __shared__ uint4 memory[];
-    enum { W_BYTES = WARPS * COLS * W_STRIDE };
-    char                  *zeros = (char *)memory, *shared = zeros + ZEROS;
-    int                    chunks = (job.k + CHUNK - 1) / CHUNK, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rows[TILES];
-    int                    bytes = W_BYTES + job.m * X_STRIDE, w_row = (warp * COLS + (lane >> 2)) * W_STRIDE + (lane & 3) * 2;
-    float                  c[TILES][4] = {};
-    Operands<Codes, TILES> operands[2];
-    int                    own = (blockIdx.x * WARPS + warp) * COLS + (lane >> 2); /* the lane's row of w */
-    float                  scale = Codes::scale(job, own, 0), next_scale = Codes::scale(job, own, 1);
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        int row = t * 16 + (lane & 15);
-        rows[t] = row < job.m ? W_BYTES + row * X_STRIDE + (lane >> 4) * 16 : -1;
-    }
-    if (threadIdx.x < ZEROS / 16) memory[threadIdx.x] = make_uint4(0, 0, 0, 0);
-    for (int s = 0; s < STAGES; s++) {
-        if (s < chunks) load_chunk<WARPS>(job, shared + s * bytes, s);
-        copy_commit();
-    }
-    copy_wait<STAGES - 1>();
-    __syncthreads();
-    operands[0].take(shared, zeros, rows, w_row, 0, scale);
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        char *stage = shared + chunk % STAGES * bytes;
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            if (step + 1 < STEPS) {
-                operands[(step + 1) & 1].take(stage, zeros, rows, w_row, step + 1, scale);
-            } else if (chunk + 1 < chunks) {
-                copy_wait<STAGES - 2>();
-                __syncthreads(); /* the next chunk is there, and all warps have taken this one */
-                if (chunk + STAGES < chunks) load_chunk<WARPS>(job, stage, chunk + STAGES);
-                copy_commit();
-                scale = next_scale;
-                next_scale = Codes::scale(job, own, chunk + 2);
-                operands[(step + 1) & 1].take(shared + (chunk + 1) % STAGES * bytes, zeros, rows, w_row, 0, scale);
+            for (int e = 0; e < XT * 2; e++) {
+                int of_tile = (lane & 3) * 2 + e % 2, row = first_row + e / 2 * 8 + (XR == 1 ? of_tile : row_of(of_tile)),
+                    col = n + i * 8 + lane / 4;
+                if (row < job.m && col < job.n) {
+                    float sum = c[i / 2][e / 2][i % 2 * 2 + e % 2], value = Codes::HAS_TILES ? sum : __fmul_rn(sum, scale[i]);
+                    if (job.has_bias) value = __fadd_rn(value, bias[i]);
+                    elem_set(job.c.data, job.c.dtype, job.c.offset + row * job.c_stride + col, value);
+                }
             }
-            operands[step & 1].add(c);
+    }
+
+    template <int XT, int NT> static __device__ __forceinline__ void clear(float (&c)[NT][XT][4])
+    {
+#pragma unroll
+        for (int e = 0; e < NT * XT * 4; e++) c[e / (XT * 4)][e / 4 % XT][e % 4] = 0;
+    }
+};
+
+/* Goes over the pieces of a block's rows of x, or of a warp's tiles of w, and over their places in shared memory. */
+struct CodesWalk {
+    int piece, n, slot, round; /* along k, the tile's first row of w; a place in the ring, how often it was gone round */
+
+    __device__ __forceinline__ CodesWalk(int n_) : piece(0), n(n_), slot(0), round(0) {}
+
+    /* stays: pieces of the next tile are in the same places. */
+    __device__ __forceinline__ void next(int pieces, int stride, int slots, bool stays)
+    {
+        slot++;
+        if (++piece == pieces) {
+            piece = 0, n += stride;
+            if (stays) slot = 0;
+        }
+        if (slot == slots) slot = 0, round++;
+    }
+    __device__ __forceinline__ int parity() const
+    {
+        return round & 1;
+    }
+};
+
+/* What the block has in shared memory, by its addresses there; places begin at multiples of 1024 bytes. XR, WR: rows of x and w in one;
+ * BLOCKS: of a piece of w, of x twice as many. */
+template <int XR, int WR, int BLOCKS> struct CodesShared {
+    enum { X_BLOCK = XR * ROW_BYTES, W_BLOCK = WR * ROW_BYTES, X_BYTES = 2 * BLOCKS * X_BLOCK, W_BYTES = BLOCKS * W_BLOCK };
+    uint64_t *x_full, *x_free, *w_full; /* w_full: of this warp */
+    uint32_t  x, w;                     /* w: of this warp */
+
+    __device__ __forceinline__ CodesShared(char *memory, const CodesJob &job, int warp)
+    {
+        x_full = (uint64_t *)memory, x_free = x_full + MOST_SLOTS, w_full = x_free + MOST_SLOTS + warp * W_SLOTS;
+        x = shared_address(memory) + PHASES_BYTES;
+        w = x + (job.x_slots * X_BYTES + 1023) / 1024 * 1024 + warp * job.w_slots * W_BYTES;
+    }
+
+    /* By one lane of each warp, the last one of which brings x. */
+    __device__ __forceinline__ void begin(const CodesJob &job, bool is_x, int warps) const
+    {
+        int arrivals = job.by_boxes ? 1 : 32;
+        for (int i = 0; i < (is_x ? job.x_slots : job.w_slots); i++) phases_init(is_x ? &x_full[i] : &w_full[i], arrivals);
+        for (int i = 0; is_x && !job.x_stays && i < job.x_slots; i++) phases_init(&x_free[i], warps);
+        publish_phases();
+    }
+
+    /* By a warp: blocks [block, block + COUNT) of ROWS rows; what is behind `rows` or `bytes` of them is zeros. */
+    template <int ROWS, int COUNT>
+    static __device__ __forceinline__ void copy(uint32_t to, const char *from, int64_t stride, int rows, int64_t bytes, int block,
+                                                uint64_t *full)
+    {
+        for (int i = threadIdx.x & 31; i < ROWS * COUNT * CHUNKS; i += 32) {
+            int     row = i / (COUNT * CHUNKS), chunk = i % (COUNT * CHUNKS);
+            int64_t at = (int64_t)block * ROW_BYTES + chunk * 16;
+            bool    there = row < rows && at < bytes;
+            copy_async_at(to + (chunk / CHUNKS * ROWS + row) * ROW_BYTES + ((chunk ^ row) & 7) * 16, from + (there ? row * stride + at : 0),
+                          there);
+        }
+        copies_arrive(full);
+    }
+
+    __device__ __forceinline__ void bring_w(const CodesJob &job, const CodesWalk &walk) const
+    {
+        uint64_t *full = &w_full[walk.slot];
+        uint32_t  to = w + walk.slot * W_BYTES;
+        if (!job.by_boxes) {
+            int rows = max(0, job.n - walk.n);
+            copy<WR, BLOCKS>(to, (const char *)job.w + (rows ? walk.n * job.w_stride : 0), job.w_stride, rows, job.k, walk.piece * BLOCKS,
+                             full);
+        } else if ((threadIdx.x & 31) == 0) {
+            expect_bytes(full, W_BYTES);
+            copy_box(to, &job.w_map, 0, walk.n, walk.piece * BLOCKS, full);
         }
     }
-    copy_wait<0>();
-    int col = (blockIdx.x * WARPS + warp) * COLS + (lane & 3) * 2;
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) put<Codes>(job, t * 16 + (lane >> 2) + (e >> 1) * 8, col + (e & 1), c[t][e]);
+
+    __device__ __forceinline__ void bring_x(const CodesJob &job, const CodesWalk &walk, int first_row) const
+    {
+        uint64_t   *full = &x_full[walk.slot];
+        uint32_t    to = x + walk.slot * X_BYTES;
+        const char *from = (const char *)(job.x + first_row * job.x_stride);
+        if (!job.by_boxes) {
+            copy<XR, 2 * BLOCKS>(to, from, job.x_stride * 2, job.m - first_row, (int64_t)job.k * 2, walk.piece * BLOCKS * 2, full);
+        } else if ((threadIdx.x & 31) == 0 && XR == 1) {
+            int bytes = walk.piece + 1 == job.pieces ? job.blocks * 2 * ROW_BYTES : X_BYTES;
+            expect_bytes(full, bytes);
+            copy_bytes(to, from + walk.piece * X_BYTES, bytes, full);
+        } else if ((threadIdx.x & 31) == 0) {
+            expect_bytes(full, X_BYTES);
+            copy_box(to, &job.x_map, 0, first_row, walk.piece * BLOCKS * 2, full);
+        }
+    }
+
+    /* All pieces of x, or those of every round; by a warp. */
+    __device__ __forceinline__ void bring_rows(const CodesJob &job, int first_row) const
+    {
+        int       count = job.x_stays ? job.pieces : job.pieces * job.rounds;
+        CodesWalk walk(0);
+        for (int q = 0; q < count; q++, walk.next(job.pieces, 0, job.x_slots, false)) {
+            if (walk.round) phase_wait(&x_free[walk.slot], walk.parity() ^ 1);
+            bring_x(job, walk, first_row);
+        }
+    }
+};
+
+/* The scale of block `lane` of a piece of a tile of w. */
+template <int BLOCKS> static __device__ __forceinline__ float block_scale(const CodesJob &job, const CodesWalk &walk)
+{
+    int at = walk.piece * BLOCKS + (threadIdx.x & 31);
+    return walk.n < job.n && at * FP8_TILE < job.k ? job.scale[walk.n / FP8_TILE * job.scale_stride + at] : 0;
 }
 
-template <typename Codes, int TILES, int WARPS, int STAGES> static Status launch(const CodesJob &job, cudaStream_t stream)
+/* A warp's tiles, the first of which begins at column `from`, the others `stride` columns on. */
+template <typename Codes, int W8, int XT, int XR, int BLOCKS>
+static __device__ __forceinline__ void multiply(const CodesJob &job, const CodesShared<XR, 8 * W8, BLOCKS> &shared, int first_row, int from,
+                                                int stride)
 {
-    size_t bytes = ZEROS + (size_t)STAGES * (WARPS * COLS * W_STRIDE + job.m * X_STRIDE);
-    CUDA_TRY(cudaFuncSetAttribute(few_rows_codes<Codes, TILES, WARPS, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    few_rows_codes<Codes, TILES, WARPS, STAGES><<<(unsigned)cuda_div_up(job.n, WARPS * COLS), WARPS * 32, bytes, stream>>>(job);
-    return CUDA_LAUNCHED();
+    typedef CodesShared<XR, 8 * W8, BLOCKS> Shared;
+    int                                     count = job.pieces * job.rounds, lane = threadIdx.x & 31;
+    CodesWalk                               ahead(from), of_w(from), of_x(from); /* the next piece to bring; the one to multiply */
+    if (!job.w_constant) await_launches();
+    for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false)) shared.bring_w(job, ahead);
+    if (job.w_constant) await_launches();
+
+    const CodesReads<XR>          reads;
+    CodesChain<Codes, W8, XR, XT> chain;
+    CodesFinish<Codes, W8>        finish;
+    uint32_t                      x = shared.x, w = shared.w; /* addresses of the block to multiply */
+    float                         scales = 0, scale = 0;      /* of a piece's blocks, one a lane; of the block */
+    finish.load(job, of_w.n);
+    finish.clear(chain.c);
+    if (Codes::HAS_TILES) scales = block_scale<BLOCKS>(job, of_w), scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
+    phase_wait(&shared.w_full[0], 0);
+    phase_wait(&shared.x_full[0], 0);
+    chain.begin(x, w, reads, scale);
+    for (int q = 1;; q++) {
+        bool  last = of_w.piece + 1 == job.pieces, more = q < count;
+        int   n = of_w.n, x_slot = of_x.slot, blocks = last ? job.blocks : BLOCKS;
+        float next_scales = 0, next_scale = 0;
+        of_w.next(job.pieces, stride, job.w_slots, false);
+        of_x.next(job.pieces, stride, job.x_slots, job.x_stays);
+        if (Codes::HAS_TILES) next_scales = block_scale<BLOCKS>(job, of_w);
+#pragma unroll 1
+        for (int block = 1; block < blocks; block++, x += 2 * Shared::X_BLOCK, w += Shared::W_BLOCK) {
+            if (Codes::HAS_TILES) next_scale = __shfl_sync(0xFFFFFFFFu, scales, block);
+            chain.add(x, w, x + 2 * Shared::X_BLOCK, w + Shared::W_BLOCK, reads, scale, next_scale);
+            scale = next_scale;
+        }
+        uint32_t next_x = x, next_w = w;
+        if (more) {
+            phase_wait(&shared.w_full[of_w.slot], of_w.parity());
+            phase_wait(&shared.x_full[of_x.slot], job.x_stays ? 0 : of_x.parity());
+            next_x = shared.x + of_x.slot * Shared::X_BYTES, next_w = shared.w + of_w.slot * Shared::W_BYTES;
+        }
+        if (Codes::HAS_TILES) scales = next_scales, next_scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
+        chain.add(x, w, next_x, next_w, reads, scale, next_scale);
+        x = next_x, w = next_w, scale = next_scale;
+        __syncwarp(); /* all lanes have taken the piece in front */
+        if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
+        if (q + job.w_slots <= count) {
+            shared.bring_w(job, ahead);
+            ahead.next(job.pieces, stride, job.w_slots, false);
+        }
+        if (!last) continue;
+        finish.template put<XR>(job, first_row, n, chain.c);
+        if (!more) break;
+        finish.load(job, of_w.n);
+        finish.clear(chain.c);
+    }
 }
 
-/* As in few_rows.cu, with more chunks in flight, which have half the bytes of w. */
-template <typename Codes> static Status launch_few(const CodesJob &job, cudaStream_t stream)
+template <typename Codes, int W8, int XT, int XR, int BLOCKS, int WARPS>
+static __global__ void __launch_bounds__((WARPS + 1) * 32) few_rows_codes(const __grid_constant__ CodesJob job)
 {
-    if (job.n <= 2048) return launch<Codes, 1, 1, 16>(job, stream);
-    if (job.n <= 4096) return launch<Codes, 1, 2, 12>(job, stream);
-    return launch<Codes, 1, 4, 8>(job, stream);
+    extern __shared__ __align__(1024) char  codes_memory[];
+    typedef CodesShared<XR, 8 * W8, BLOCKS> Shared;
+    int                                     warps = blockDim.x / 32 - 1, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    int                                     first_row = blockIdx.y * 8 * XT;
+    const Shared                            shared(codes_memory, job, warp);
+    release_launches();
+    if ((threadIdx.x & 31) == 0) shared.begin(job, warp == warps, warps);
+    __syncthreads();
+    if (warp < warps) {
+        multiply<Codes, W8, XT, XR, BLOCKS>(job, shared, first_row, (warp * gridDim.x + blockIdx.x) * 8 * W8, gridDim.x * warps * 8 * W8);
+    } else {
+        await_launches();
+        shared.bring_rows(job, first_row);
+    }
 }
 
-template <typename Codes> static Status launch_some(const CodesJob &job, cudaStream_t stream)
+/* ---- launches ---- */
+
+typedef struct CodesGpu {
+    int processors, shared; /* bytes a block may have */
+} CodesGpu;
+
+typedef struct CodesGrid {
+    int blocks, warps, rounds;
+} CodesGrid;
+
+/* Blocks for all multiprocessors, warps enough that each has one tile, up to `most` a block; then several tiles a warp. */
+static CodesGrid grid_of(int64_t tiles, int most, int processors)
 {
-    return job.n <= 2048 ? launch<Codes, 2, 2, 8>(job, stream) : launch<Codes, 2, 4, 6>(job, stream);
+    CodesGrid grid;
+    grid.rounds = (int)cuda_div_up(tiles, (int64_t)processors * most);
+    grid.warps = (int)cuda_div_up(tiles, (int64_t)grid.rounds * processors);
+    grid.blocks = (int)(tiles < processors ? tiles : processors);
+    return grid;
 }
 
-template <typename Codes> static Status launch_many(const CodesJob &job, cudaStream_t stream)
+/* Rows of x stay where they leave room for GOOD_SLOTS pieces a warp. x_bytes, w_bytes: of a piece, of w a warp's. */
+static size_t plan_shared(CodesJob *job, const CodesGpu *gpu, int warps, int x_bytes, int w_bytes)
 {
-    return job.n <= 4096 ? launch<Codes, 4, 4, 4>(job, stream) : launch<Codes, 4, 8, 4>(job, stream);
+    int beside = (gpu->shared - SHARED_KEPT) / 2, w_piece = warps * w_bytes, good = PHASES_BYTES + GOOD_SLOTS * w_piece;
+    int most = job->m <= 16 && good + X_RING * x_bytes <= beside ? beside : gpu->shared, count = job->pieces * job->rounds;
+    job->x_stays = job->pieces <= MOST_SLOTS && good + (int64_t)x_bytes * job->pieces <= most;
+    job->x_slots = job->x_stays ? job->pieces : X_RING;
+    int taken = PHASES_BYTES + (x_bytes * job->x_slots + 1023) / 1024 * 1024, wanted = count < W_SLOTS ? count : W_SLOTS;
+    job->w_slots = (most - taken) / w_piece < wanted ? (most - taken) / w_piece : wanted;
+    return (size_t)(taken + w_piece * job->w_slots);
 }
 
-template <typename Codes> static Status launch_rows(const CodesJob &job, cudaStream_t stream)
+static Status map_rows(const void *data, int64_t stride, int64_t rows, int64_t blocks, int box_rows, int box_blocks, CUtensorMap *out)
 {
-    if (job.m <= 16) return launch_few<Codes>(job, stream);
-    return job.m <= 32 ? launch_some<Codes>(job, stream) : launch_many<Codes>(job, stream);
+    TensorMapShape shape = {.rank = 3};
+    shape.dims[0] = TENSOR_MAP_INNER, shape.dims[1] = (uint64_t)rows, shape.dims[2] = (uint64_t)blocks;
+    shape.strides[0] = (uint64_t)stride, shape.strides[1] = ROW_BYTES;
+    shape.box[0] = TENSOR_MAP_INNER, shape.box[1] = (uint32_t)box_rows, shape.box[2] = (uint32_t)box_blocks;
+    return cuda_tensor_map(data, &shape, out);
+}
+
+template <typename Codes, int W8, int XT, int XR, int BLOCKS, int WARPS>
+static Status launch(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStream_t stream)
+{
+    typedef CodesShared<XR, 8 * W8, BLOCKS> Shared;
+    int                room = (gpu->shared - PHASES_BYTES - X_RING * Shared::X_BYTES) / (LEAST_SLOTS * Shared::W_BYTES);
+    CodesGrid          grid = grid_of(cuda_div_up(g->n, 8 * W8), room < WARPS ? room : WARPS, gpu->processors);
+    cudaFuncAttributes facts;
+    void (*kernel)(CodesJob) = few_rows_codes<Codes, W8, XT, XR, BLOCKS, WARPS>;
+    CUDA_TRY(cudaFuncGetAttributes(&facts, kernel));
+    job->by_boxes = facts.ptxVersion >= 90 && g->k % ROW_BYTES == 0;
+    job->pieces = (int)cuda_div_up(g->k, BLOCKS * ROW_BYTES);
+    job->blocks = (int)(cuda_div_up(g->k, ROW_BYTES) - (int64_t)(job->pieces - 1) * BLOCKS);
+    job->rounds = grid.rounds;
+    size_t bytes = plan_shared(job, gpu, grid.warps, Shared::X_BYTES, Shared::W_BYTES);
+    if (job->by_boxes) TRY(map_rows(job->w, job->w_stride, g->n, g->k / ROW_BYTES, 8 * W8, BLOCKS, &job->w_map));
+    if (job->by_boxes && XR > 1) TRY(map_rows(job->x, job->x_stride * 2, g->m, g->k / X_ALONG, XR, 2 * BLOCKS, &job->x_map));
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)gpu->shared));
+    return cuda_launch_early(g->early, kernel, dim3((unsigned)grid.blocks, (unsigned)cuda_div_up(g->m, 8 * XT)),
+                             (unsigned)(grid.warps + 1) * 32, bytes, stream, *job);
+}
+
+template <typename Codes> static Status launch_rows(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStream_t stream)
+{
+    bool one_each = g->n <= (int64_t)gpu->processors * 4 * 8; /* tile of 8 rows for a scheduler */
+    if (g->m == 1 && one_each) return launch<Codes, 1, 1, 1, 8, MOST_WARPS>(g, job, gpu, stream);
+    if (g->m == 1) return launch<Codes, 1, 1, 1, 4, MOST_WARPS>(g, job, gpu, stream);
+    if (g->m <= 8) return launch<Codes, 1, 1, 8, 4, MOST_WARPS>(g, job, gpu, stream);
+    if (g->m <= 16) return launch<Codes, 2, 2, 16, 4, MOST_WARPS>(g, job, gpu, stream);
+    if (g->m <= 32 || gpu->shared < SHARED_OF_64) return launch<Codes, 2, 4, 32, 2, 4>(g, job, gpu, stream);
+    if (g->n <= 8192) return launch<Codes, 2, 8, 64, 2, MOST_WARPS>(g, job, gpu, stream);
+    return launch<Codes, 4, 8, 64, 2, 4>(g, job, gpu, stream);
 }
 
 static bool lies(const GemmOperand *x, DType dtype)
@@ -215,7 +513,8 @@ static bool lies(const GemmOperand *x, DType dtype)
 
 bool few_rows_codes_fit(const Gemm *g)
 {
-    bool shapes = g->m > 0 && g->m <= MOST_ROWS && g->n > 0 && g->k > 0 && g->k % 16 == 0 && !g->a.trans && g->b.trans;
+    bool shapes =
+        g->m > 0 && g->m <= MOST_ROWS && g->n > 0 && g->n < INT_MAX / 2 && g->k > 0 && g->k % 16 == 0 && !g->a.trans && g->b.trans;
     bool plain = !g->accumulate && g->alpha == 1 && !g->a.scale && (DT_SET(g->c.dtype) & DT_SET_FLOAT);
     bool whole = g->b.scaling == GEMM_SCALE_COLS && lies(&g->b, DT_I8);
     bool tiles = g->b.scaling == GEMM_SCALE_TILES && g->b.to_bf16 && lies(&g->b, DT_E4M3);
@@ -225,9 +524,16 @@ bool few_rows_codes_fit(const Gemm *g)
 Status few_rows_codes_run(const Gemm *g, void *stream)
 {
     CodesJob job = {};
+    CodesGpu gpu = {};
+    int      device = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&gpu.processors, cudaDevAttrMultiProcessorCount, device));
+    CUDA_TRY(cudaDeviceGetAttribute(&gpu.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     job.x = (const bf16 *)g->a.data + g->a.offset, job.w = (const uint8_t *)g->b.data + g->b.offset, job.scale = g->b.scale;
     job.x_stride = g->a.stride, job.w_stride = g->b.stride, job.c_stride = g->c.stride, job.scale_stride = g->b.scale_stride;
     job.m = (int)g->m, job.n = (int)g->n, job.k = (int)g->k;
     job.c = g->c, job.bias = g->bias, job.has_bias = g->epilogue == GEMM_BIAS;
-    return g->b.dtype == DT_I8 ? launch_rows<Int8Codes>(job, (cudaStream_t)stream) : launch_rows<Fp8Tiles>(job, (cudaStream_t)stream);
+    job.w_constant = g->b_constant;
+    cudaStream_t queue = (cudaStream_t)stream;
+    return g->b.dtype == DT_I8 ? launch_rows<Int8Codes>(g, &job, &gpu, queue) : launch_rows<Fp8Tiles>(g, &job, &gpu, queue);
 }

@@ -4,14 +4,14 @@
  * time, 32 columns after 32. Columns of a product's tile are permuted so that a thread's results of four tiles are eight
  * neighbouring columns: tile j's column c stands for column (c / 2) * 8 + j * 2 + c % 2 of the 32.
  *
- * rows: other shapes while decoding, by the kernels of lora_rows, so that rows have the bits that they have there. */
+ * rows: while decoding few rows, or other shapes, by the kernels of lora_rows: rows have the bits that they have there. */
 #include "ops/mma.cuh"
 #include "ops/products/lora.cuh"
 #include "ops/products/lora_rows.cuh"
 
 /* ---- mma ---- */
 
-enum { ADD_SLAB = 64, ADD_GROUP = 32, ADD_WARPS = 8, ADD_TOKENS = 32 /* of a block */ };
+enum { ADD_SLAB = 64, ADD_GROUP = 32, ADD_WARPS = 8, ADD_TOKENS = 32 /* of a block */, MOST_FEW = 64 };
 
 static __device__ __forceinline__ uint32_t load_pair(const bf16 *p)
 {
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(ADD_WARPS * 32)
                 for (int j = 0; j < 4; j++)
 #pragma unroll
                     for (int i = 0; i < 2; i++)
-                        pack.v[j * 2 + i] = from_float<bf16>(l.alpha * sum[j][2 * half + i] + to_float(pack.v[j * 2 + i]));
+                        pack.v[j * 2 + i] = from_float<bf16>(fmaf(l.alpha, sum[j][2 * half + i], to_float(pack.v[j * 2 + i])));
                 if (inside && t < l.tokens) *reinterpret_cast<uint4 *>(y + t * l.y_stride + l.col[m] + mine) = pack.words;
             }
         }
@@ -120,6 +120,12 @@ static bool rows_match(const Node *node, CudaDevice *)
     return node->flags & NODE_ROWS_ALONE;
 }
 
+static bool few_match(const Node *node, CudaDevice *device)
+{
+    return rows_match(node, device) && type_rows(&node->in[0]->type) <= MOST_FEW;
+}
+
 PRODUCT_KERNELS(lora_add)
-CUDA_KERNELS(lora_add, {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
+CUDA_KERNELS(lora_add, {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = lora_rows_of_one, .name = "few rows", .match = few_match},
+             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
              {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = lora_rows_of_one, .name = "rows", .match = rows_match}, PRODUCT_ROWS(lora_add))

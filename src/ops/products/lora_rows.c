@@ -141,6 +141,8 @@ static const LoraRowsAttrs large_qkv = {.rows = {512, 128, 128},
                                         .ranks = {12, {16, 8, 16, 4, 16, 8, 0, 4, 16, 8, 0, 4}},
                                         .scales = {12, {2, 1, 0.5, 1.5, 2, 1, 1, 1.5, 2, 1, 1, 1.5}}};
 
+static const LoraRowsAttrs high_ranks = {.rows = {136}, .col = {8}, .ranks = {3, {72, 40, 33}}, .scales = {3, {0.5, 1, 2}}};
+
 static const OpSample lora_rows_samples[] = {
     {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 1, {3}}}, .attrs = &one, .int_range = {0, 0, 0, 2}},
     {.in = {{DT_F32, 3, {5, 4, 50}}, {DT_F32, 3, {5, 4, 24}}, {DT_F32, 2, {90, 8}}, {DT_I32, 1, {5}}},
@@ -153,6 +155,9 @@ static const OpSample lora_rows_samples[] = {
 
 /* Shapes of real models. */
 static const OpSample lora_rows_large_samples[] = {
+    {.in = {{DT_F32, 3, {100, 1, 144}}, {DT_F32, 3, {100, 1, 216}}, {DT_F32, 2, {408, 72}}, {DT_I32, 1, {100}}},
+     .attrs = &high_ranks,
+     .int_range = {0, 0, 0, 4}},
     {.in = {{DT_F32, 3, {64, 1, 768}}, {DT_F32, 3, {64, 1, 192}}, {DT_F32, 2, {3072, 16}}, {DT_I32, 1, {64}}},
      .attrs = &large_qkv,
      .int_range = {0, 0, 0, 5}},

@@ -1,22 +1,35 @@
 /* lora_rows on CUDA. Sums have the order that products of rows alone have: of bf16 one chain along k in steps of 16 (few_rows.cu), else one
  * along k (the plain product).
  *
- * mma: a warp has 8 columns of a member of 16 rows of y. It makes the product of all 16 for each adapter that one of them has, and keeps of
- * each the rows that have it: mostly neighbours have few. */
+ * mma: a warp has 32 columns of a member, of up to 16 rows that have one adapter. They are gathered from 64 rows side by side. Columns of a
+ * product's tile are permuted so that a thread's results of four tiles are eight neighbouring columns: tile j's column c stands for column
+ * (c / 2) * 8 + j * 2 + c % 2 of the 32. Of an adapter and of which rows have it nothing in front is waited for. */
 #include "ops/products/lora_rows.cuh"
 
 #include "ops/mma.cuh"
 #include "ops/products/lora_rows.h"
 
-enum { WARPS = 4, COLS = 8, ROWS = 16, THREADS = 128, MOST = LORA_MOST_ADAPTERS, RANKS = LORA_MAX_MEMBERS * MOST };
+enum {
+    WARPS = 4,
+    SLAB = 32,
+    TILES = SLAB / 8,
+    GROUP = 16,
+    WINDOW = 64,
+    PIECE = 32,
+    STEPS = PIECE / 16,
+    THREADS = 128,
+    MOST = LORA_MOST_ADAPTERS,
+    RANKS = LORA_MAX_MEMBERS * MOST
+};
 
 struct Rows {
     void          *y;
     const void    *h, *b;
     const int32_t *adapters; /* NULL: all have the first */
     DType          y_dtype, h_dtype, b_dtype;
-    int64_t        each, tokens, y_stride, h_stride;                                        /* each: tokens of a sequence */
-    int            r, count, members;                                                       /* room for a rank; adapters */
+    bool           constant;                         /* nothing of the program writes adapters and b */
+    int64_t        each, tokens, y_stride, h_stride; /* each: tokens of a sequence */
+    int            r, count, members;                /* room for a rank; adapters */
     int            rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], before[LORA_MAX_MEMBERS]; /* before: rows of the members before */
     float          scales[RANKS];
     int            ranks[RANKS];
@@ -38,12 +51,11 @@ struct Rows {
         return ((int64_t)before[m] * count + (int64_t)a * rows[m] + col) * r;
     }
 
+    /* Rounded once, as lora_add does. */
     __device__ __forceinline__ void add(int64_t token, int m, int a, int at, float sum) const
     {
         int64_t i = token * y_stride + col[m] + at;
-        float   value = scales[m * count + a] * sum;
-        value += elem_get(y, y_dtype, i);
-        elem_set(y, y_dtype, i, value);
+        elem_set(y, y_dtype, i, fmaf(scales[m * count + a], sum, elem_get(y, y_dtype, i)));
     }
 };
 
@@ -68,6 +80,7 @@ static Rows rows_of_many(const KernelArgs *args)
     const TensorView    *adapters = &args->in[LORA_ROWS_ADAPTERS];
     Rows                 job = rows_of(args, attrs->rows, attrs->col, (int)lora_rows_adapters(attrs));
     job.adapters = (const int32_t *)adapters->data;
+    job.constant = args->constant >> LORA_ROWS_B & args->constant >> LORA_ROWS_ADAPTERS & 1;
     job.each /= adapters->type.dim[0];
     for (int i = 0; i < attrs->ranks.count; i++) {
         job.scales[i] = (float)attrs->scales.values[i];
@@ -80,6 +93,7 @@ static Rows rows_of_one(const KernelArgs *args)
 {
     const LoraAttrs *attrs = (const LoraAttrs *)args->attrs;
     Rows             job = rows_of(args, attrs->rows, attrs->col, 1);
+    job.constant = args->constant >> LORA_ROWS_B & 1;
     for (int m = 0; m < job.members; m++) {
         job.scales[m] = (float)attrs->alpha;
         job.ranks[m] = job.r;
@@ -97,49 +111,165 @@ static __device__ __forceinline__ uint32_t load_pair(const bf16 *row, int k, int
     return k + 1 < rank ? pair : pair & 0xFFFF;
 }
 
-static __host__ __device__ __forceinline__ int slabs_of(const Rows &rows, int m)
-{
-    return (rows.rows[m] + COLS - 1) / COLS;
-}
+/* Operands of PIECE numbers along k: 16 rows of h, SLAB rows of b. */
+struct Piece {
+    uint32_t down[STEPS][4], up[STEPS][TILES][2];
 
-static __global__ void __launch_bounds__(WARPS * 32) lora_rows_mma(const __grid_constant__ Rows rows)
-{
-    int     lane = threadIdx.x & 31, slab = blockIdx.x * WARPS + (threadIdx.x >> 5), m = 0, k0 = (lane & 3) * 2, own[2], a = -1;
-    int64_t token = (int64_t)blockIdx.y * ROWS + (lane >> 2);
-    for (; m < rows.members && slab >= slabs_of(rows, m); m++) slab -= slabs_of(rows, m);
-    if (m == rows.members) return;
-    for (int half = 0; half < 2; half++) own[half] = rows.adapter(token + half * 8);
-    int  first = slab * COLS;
-    bool is_col = first + (lane >> 2) < rows.rows[m];
-    for (;;) { /* each adapter of these rows, the lowest first */
-        a = __reduce_min_sync(~0u, min(own[0] > a ? own[0] : MOST, own[1] > a ? own[1] : MOST));
-        if (a == MOST) return;
-        const bf16 *h = (const bf16 *)rows.h + rows.h_at(token, m, a), *b = (const bf16 *)rows.b + rows.b_at(m, a, first + (lane >> 2));
-        int         rank = rows.ranks[m * rows.count + a];
-        float       sum[4] = {};
-        if (!rank) continue;
-        for (int k = k0; k - k0 < rank; k += 16) {
-            uint32_t down[4];
+    /* left: rows of b from there on that are the member's. */
+    __device__ __forceinline__ void load_up(const bf16 *b, int r, int k, int rank, int left)
+    {
+        int col = (threadIdx.x & 31) >> 2;
+        k += (threadIdx.x & 3) * 2;
 #pragma unroll
-            for (int half = 0; half < 2; half++)
+        for (int j = 0; j < TILES; j++) {
+            int row = (col >> 1) * 8 + j * 2 + (col & 1);
 #pragma unroll
-                for (int step = 0; step < 2; step++)
-                    down[2 * step + half] = load_pair(h + half * 8 * rows.h_stride, k + step * 8, rank, own[half] == a);
-            mma(sum, down, load_pair(b, k, rank, is_col), load_pair(b, k + 8, rank, is_col));
+            for (int i = 0; i < 2 * STEPS; i++) up[i / 2][j][i % 2] = load_pair(b + row * r, k + i * 8, rank, row < left);
         }
+    }
+
+    /* h: of rows t and t + 8 of a lane's quad. */
+    __device__ __forceinline__ void load_down(const bf16 *const (&h)[2], int k, int rank, const bool (&there)[2])
+    {
+        k += (threadIdx.x & 3) * 2;
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (own[e >> 1] == a && first + k0 + (e & 1) < rows.rows[m]) rows.add(token + (e >> 1) * 8, m, a, first + k0 + (e & 1), sum[e]);
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 2 * STEPS; i++) down[i / 2][i % 2 * 2 + half] = load_pair(h[half], k + i * 8, rank, there[half]);
+    }
+
+    /* left: of the rank, from this piece on. */
+    __device__ __forceinline__ void add(float (&sum)[TILES][4], int left) const
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            if (s * 16 < left)
+#pragma unroll
+                for (int j = 0; j < TILES; j++) mma(sum[j], down[s], up[s][j][0], up[s][j][1]);
+    }
+};
+
+/* Makes places the tokens of group `index` of the window that begins at `first`, -1 behind them: up to GROUP of one adapter. Groups go by
+ * adapter, the lowest first. Returns that adapter; MOST: there are fewer groups. */
+static __device__ __forceinline__ int find_group(const Rows &rows, int64_t first, int index, int *places)
+{
+    int lane = threadIdx.x & 31, own[2], a = -1;
+    for (int half = 0; half < 2; half++) own[half] = rows.adapter(first + half * 32 + lane);
+    if (lane < GROUP) places[lane] = -1;
+    __syncwarp();
+    for (;;) {
+        a = __reduce_min_sync(~0u, min(own[0] > a ? own[0] : MOST, own[1] > a ? own[1] : MOST));
+        if (a == MOST) return a;
+        uint32_t low = __ballot_sync(~0u, own[0] == a), high = __ballot_sync(~0u, own[1] == a), before = (1u << lane) - 1;
+        int      count = __popc(low) + __popc(high), at[2] = {__popc(low & before), __popc(low) + __popc(high & before)};
+        if (index * GROUP >= count) {
+            index -= (count + GROUP - 1) / GROUP;
+            continue;
+        }
+        for (int half = 0; half < 2; half++)
+            if (own[half] == a && at[half] / GROUP == index) places[at[half] % GROUP] = half * 32 + lane;
+        __syncwarp();
+        return a;
     }
 }
 
-static Status run_mma(const Rows &rows, cudaStream_t stream)
+static __host__ __device__ __forceinline__ int slabs_of(const Rows &rows, int m)
+{
+    return (rows.rows[m] + SLAB - 1) / SLAB;
+}
+
+/* y of a lane: eight columns, of which `left` are the member's, of two tokens. EIGHTS: all are, and they lie at multiples of 16 bytes. */
+template <bool EIGHTS> struct Sums {
+    uint4 old[2];
+
+    __device__ __forceinline__ uint4 *eight(const Rows &rows, int64_t token, int m, int at) const
+    {
+        return (uint4 *)((bf16 *)rows.y + token * rows.y_stride + rows.col[m] + at);
+    }
+
+    __device__ __forceinline__ void load(const Rows &rows, int64_t token, int m, int at, int half)
+    {
+        if (EIGHTS) old[half] = *eight(rows, token, m, at);
+    }
+
+    __device__ __forceinline__ void add(const Rows &rows, int64_t token, int m, int a, int at, int half, const float (&sum)[TILES][4]) const
+    {
+        Pack<bf16> pack;
+        float      scale = rows.scales[m * rows.count + a];
+        pack.words = old[half];
+#pragma unroll
+        for (int i = 0; i < 2 * TILES; i++) {
+            float value = sum[i / 2][2 * half + i % 2];
+            if (EIGHTS)
+                pack.v[i] = from_float<bf16>(fmaf(scale, value, to_float(pack.v[i])));
+            else if (at + i < rows.rows[m])
+                rows.add(token, m, a, at + i, value);
+        }
+        if (EIGHTS) *eight(rows, token, m, at) = pack.words;
+    }
+};
+
+template <bool EIGHTS> static __global__ void __launch_bounds__(WARPS * 32) lora_rows_mma(const __grid_constant__ Rows rows)
+{
+    __shared__ int places[WARPS][GROUP];
+    int            lane = threadIdx.x & 31, warp = threadIdx.x >> 5, slab = blockIdx.x * WARPS + warp, m = 0, a = MOST, rank = 0;
+    int64_t        window = (int64_t)blockIdx.z * WINDOW, token[2];
+    bool           there[2];
+    Piece          piece;
+    release_launches();
+    if (!rows.constant) await_launches();
+    for (; m < rows.members && slab >= slabs_of(rows, m); m++) slab -= slabs_of(rows, m);
+    if (m < rows.members) a = find_group(rows, window, blockIdx.y, places[warp]);
+    if (a < MOST) rank = rows.ranks[m * rows.count + a];
+    int         first = slab * SLAB, at = first + (lane & 3) * 8;
+    const bf16 *b = rank ? (const bf16 *)rows.b + rows.b_at(m, a, first) : NULL, *h[2];
+    if (rank) piece.load_up(b, rows.r, 0, rank, rows.rows[m] - first);
+    await_launches();
+    if (!rank) return;
+    float        sum[TILES][4] = {};
+    Sums<EIGHTS> sums;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int place = places[warp][(lane >> 2) + half * 8];
+        there[half] = place >= 0;
+        token[half] = window + place;
+        h[half] = (const bf16 *)rows.h + rows.h_at(token[half], m, a);
+        if (there[half] && at < rows.rows[m]) sums.load(rows, token[half], m, at, half);
+    }
+    piece.load_down(h, 0, rank, there);
+    for (int k = PIECE; k < rank; k += PIECE) {
+        piece.add(sum, PIECE);
+        piece.load_up(b, rows.r, k, rank, rows.rows[m] - first);
+        piece.load_down(h, k, rank, there);
+    }
+    piece.add(sum, (rank - 1) % PIECE + 1);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        if (there[half] && at < rows.rows[m]) sums.add(rows, token[half], m, a, at, half, sum);
+}
+
+/* Groups of a window at most: each adapter has its own, and one of them may be the last of any. */
+static int most_groups(const Rows &rows)
+{
+    int64_t tokens = rows.tokens < (int64_t)WINDOW ? rows.tokens : (int64_t)WINDOW,
+            sequences = cuda_div_up(tokens, rows.each) + (tokens % rows.each != 0);
+    int64_t adapters = rows.count < sequences ? rows.count : sequences;
+    return (int)((tokens + (GROUP - 1) * adapters) / GROUP);
+}
+
+static bool has_eights(const Rows &rows)
+{
+    bool has = rows.y_dtype == DT_BF16 && rows.y_stride % 8 == 0 && (uintptr_t)rows.y % 16 == 0;
+    for (int m = 0; m < rows.members; m++) has = has && rows.rows[m] % 8 == 0 && rows.col[m] % 8 == 0;
+    return has;
+}
+
+static Status run_mma(const Rows &rows, bool early, cudaStream_t stream)
 {
     int slabs = 0;
     for (int m = 0; m < rows.members; m++) slabs += slabs_of(rows, m);
-    dim3 grid((unsigned)cuda_div_up(slabs, WARPS), (unsigned)cuda_div_up(rows.tokens, ROWS));
-    lora_rows_mma<<<grid, WARPS * 32, 0, stream>>>(rows);
-    return CUDA_LAUNCHED();
+    dim3 grid((unsigned)cuda_div_up(slabs, WARPS), (unsigned)most_groups(rows), (unsigned)cuda_div_up(rows.tokens, WINDOW));
+    return cuda_launch_early(early, has_eights(rows) ? lora_rows_mma<true> : lora_rows_mma<false>, grid, WARPS * 32, 0, stream, rows);
 }
 
 /* ---- plain ---- */
@@ -170,21 +300,22 @@ static Status run_plain(const Rows &rows, cudaStream_t stream)
 /* ---- which ---- */
 
 /* Pairs lie at even places, and blocks are counted in 16 bits. */
-static Status run(const Rows &rows, cudaStream_t stream)
+static Status run(const Rows &rows, const KernelArgs *args)
 {
-    bool is_bf16 = rows.h_dtype == DT_BF16 && rows.b_dtype == DT_BF16;
-    bool is_mma = is_bf16 && rows.r % 2 == 0 && rows.tokens <= (int64_t)ROWS * UINT16_MAX;
-    return is_mma ? run_mma(rows, stream) : run_plain(rows, stream);
+    cudaStream_t stream = cuda_stream(args);
+    bool         is_bf16 = rows.h_dtype == DT_BF16 && rows.b_dtype == DT_BF16;
+    bool         is_mma = is_bf16 && rows.r % 2 == 0 && rows.tokens <= (int64_t)WINDOW * UINT16_MAX;
+    return is_mma ? run_mma(rows, args->early, stream) : run_plain(rows, stream);
 }
 
 Status lora_rows_of_one(const KernelArgs *args)
 {
-    return run(rows_of_one(args), cuda_stream(args));
+    return run(rows_of_one(args), args);
 }
 
 static Status lora_rows_run(const KernelArgs *args)
 {
-    return run(rows_of_many(args), cuda_stream(args));
+    return run(rows_of_many(args), args);
 }
 
 CUDA_KERNELS(lora_rows, {.dtypes = DT_SET_FLOAT, .min_sm = 80, .run = lora_rows_run, .name = "rows"})

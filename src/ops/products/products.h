@@ -42,6 +42,26 @@ static inline int linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
+/* y = x w^T + bias, z = x u^T: the wanted ones */
+enum { PAIR_X, PAIR_W, PAIR_U, PAIR_BIAS };
+static inline int linear_pair_products(const KernelArgs *args, Gemm *out)
+{
+    const TensorView *x = &args->in[PAIR_X];
+    int               count = 0;
+    for (int k = 0; k < 2; k++) {
+        const TensorView *w = &args->in[PAIR_W + k];
+        if (!view_wanted(&args->out[k])) continue;
+        out[count] = gemm_of(type_rows(&x->type), w->type.dim[0], w->type.dim[1], gemm_operand(x, false, 0), gemm_operand(w, true, 0),
+                             gemm_operand(&args->out[k], false, 0), 1, false);
+        if (k == 0 && args->num_in > PAIR_BIAS && view_wanted(&args->in[PAIR_BIAS])) {
+            out[count].epilogue = GEMM_BIAS;
+            out[count].bias = gemm_operand(&args->in[PAIR_BIAS], false, 0);
+        }
+        count++;
+    }
+    return count;
+}
+
 /* y = x w^T + bias, of w by codes. int8_linear: y = scale * (x codes^T) + bias */
 enum { CODED_X, CODED_W, CODED_SCALE, CODED_BIAS };
 static inline int int8_linear_products(const KernelArgs *args, Gemm *out)

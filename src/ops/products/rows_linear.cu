@@ -55,8 +55,8 @@ static Status rows_linear_bulk(const KernelArgs *args)
 }
 
 /* The sum of row `row` of x and row `col` of w, rounded to y's dtype. */
-static __device__ float sum_at(const TensorView &x, const TensorView &w, const TensorView &bias, int dtype, int64_t k, int64_t row, int64_t col,
-                               const RowsFusion &fusion)
+static __device__ float sum_at(const TensorView &x, const TensorView &w, const TensorView &bias, int dtype, int64_t k, int64_t row,
+                               int64_t col, const RowsFusion &fusion)
 {
     float   sums[ROWS_MOST_PARTS] = {};
     int64_t part = k / fusion.parts;
@@ -68,8 +68,8 @@ static __device__ float sum_at(const TensorView &x, const TensorView &w, const T
     return dtype == DT_BF16 ? to_float(__float2bfloat16_rn(sum)) : sum;
 }
 
-static __global__ void rows_linear_elements(TensorView x, TensorView w, TensorView bias, TensorView y, int64_t rows, int64_t cols, int64_t k,
-                                            RowsFusion fusion)
+static __global__ void rows_linear_elements(TensorView x, TensorView w, TensorView bias, TensorView y, int64_t rows, int64_t cols,
+                                            int64_t k, RowsFusion fusion)
 {
     int dtype = y.type.dtype;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * THREADS) {

@@ -1,0 +1,311 @@
+/* Prefill over a key/value cache in pages by warpgroup products (compute capability 9.0), for bf16 heads of 64 and 128: the tiles and sums
+ * of pages_prefill (attention_pages.cu), to the bit. A block has 128 queries of one head. Two warps bring tiles by the copy
+ * engine, one keys, one values; two warpgroups multiply, 64 queries each. A warpgroup begins the scores of a tile and the values of the
+ * tile before together, and exponentiates while the values are multiplied. */
+#include "device/cuda/tensor_map.h"
+#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_tile.cuh"
+#include "ops/bulk.cuh"
+
+enum {
+    PAGE = 32,
+    TILE_PAGES = TILE_ROWS / PAGE,
+    GROUPS = 2,
+    STAGES = 4,
+    BLOCK_ROWS = GROUPS * TILE_ROWS,
+    BLOCK_THREADS = (GROUPS + 1) * MMA_THREADS,
+    BOX_BYTES = PAGE * TENSOR_MAP_INNER * 2
+};
+
+struct CacheMaps {
+    CUtensorMap k, v; /* (64, cells, D / 64, G) */
+};
+
+template <int D> struct StreamShared {
+    enum { BYTES = SwizzledTile<D>::BYTES };
+    char     keys[STAGES][BYTES], values[STAGES][BYTES];
+    uint64_t full[2][STAGES], free[2][STAGES]; /* of keys, of values */
+};
+
+#if HAS_WGMMA
+
+/* Keys [least, end) that queries of a block or a warpgroup attend; they lie in tiles from `first` on. */
+struct Keys {
+    int least, end, first;
+
+    __device__ __forceinline__ Keys(const AttentionDims &a, int b, int t, int tokens, int start)
+        : least(attention_first_key(a, b, t, start + t)), end(start + t + tokens), first(least / TILE_ROWS * TILE_ROWS)
+    {
+    }
+};
+
+/* Where the pages of a tile begin, in tokens. Those without keys that anybody attends are page 0. */
+struct TileCells {
+    int first[TILE_PAGES];
+
+    __device__ __forceinline__ TileCells(const CachePages &pages, int b, int key, const Keys &keys)
+    {
+        const int32_t *table = pages.table + (int64_t)b * pages.row_pages;
+#pragma unroll
+        for (int i = 0; i < TILE_PAGES; i++) {
+            int position = key + i * PAGE, page = 0;
+            if (position + PAGE > keys.least && position < keys.end) page = table[position / PAGE];
+            first[i] = (unsigned)page < (unsigned)pages.num_pages ? page * PAGE : 0;
+        }
+    }
+};
+
+/* Brings all tiles of keys, or of values, by one lane, a page as boxes of 64 columns. Where the next tile lies is read ahead. */
+template <int D>
+static __device__ __forceinline__ void stream_tiles(const CachePages &pages, const CUtensorMap *map, char (*tiles)[StreamShared<D>::BYTES],
+                                                    uint64_t *full, uint64_t *free, int b, int g, const Keys &keys)
+{
+    Ring<STAGES> at;
+    TileCells    cells(pages, b, keys.first, keys);
+    for (int key = keys.first; key < keys.end; key += TILE_ROWS, at.next()) {
+        const TileCells next(pages, b, key + TILE_ROWS, keys);
+        uint32_t        tile = shared_address(tiles[at.stage]);
+        phase_wait(&free[at.stage], at.round ^ 1);
+        expect_bytes(&full[at.stage], StreamShared<D>::BYTES);
+#pragma unroll
+        for (int i = 0; i < TILE_PAGES; i++)
+#pragma unroll
+            for (int c = 0; c < D / 64; c++)
+                copy_box(tile + c * PIECE_BYTES + i * BOX_BYTES, map, 0, cells.first[i], c, g, &full[at.stage]);
+        cells = next;
+    }
+}
+
+/* Values of rows outside [least, end) of a tile become zeros: what nobody attends may be no number. By a warpgroup, whose products read
+ * the tile next; the other one writes the same. */
+template <int D> static __device__ __forceinline__ void clear_values(char *tile, int least, int end, int group)
+{
+    enum { CHUNKS = D / 8 };
+    for (int i = threadIdx.x % MMA_THREADS; i < TILE_ROWS * CHUNKS; i += MMA_THREADS) {
+        int row = i / CHUNKS, chunk = i % CHUNKS;
+        if (row >= least && row < end) continue;
+        *(uint4 *)(tile + chunk / 8 * PIECE_BYTES + row * 128 + ((chunk % 8) ^ (row % 8)) * 16) = make_uint4(0, 0, 0, 0);
+    }
+    publish_tiles();
+    asm volatile("bar.sync %0, %1;" ::"r"(group), "n"((int)MMA_THREADS) : "memory");
+}
+
+template <int D> static __device__ __forceinline__ void begin_scores(float (&s)[8][4], const uint32_t (&q)[D / 16][4], const char *keys)
+{
+    hold(s);
+    wgmma_begin();
+    wgmma_all_turned<D>(s, q, keys);
+    wgmma_commit();
+}
+
+template <int D> static __device__ __forceinline__ void begin_values(float (&sum)[D / 8][4], const uint32_t (&p)[4][4], const char *values)
+{
+    hold(sum);
+    wgmma_begin();
+    wgmma_straight<0>(sum, p[0], rows_of(values, 0));
+#pragma unroll
+    for (int k = 1; k < 4; k++) wgmma_straight(sum, p[k], rows_of(values, k));
+    wgmma_commit();
+}
+
+/* A warpgroup's 64 queries: of a thread's two the keys that they attend, and what was summed of them. */
+template <int D> struct Queries {
+    float     o[D / 8][4];
+    FoldedRow row[2];
+    int       last[2], first[2];
+
+    __device__ __forceinline__ Queries(const AttentionDims &a, int b, int t, int start)
+    {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[n][e] = 0;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int mine = min(t + (int)(threadIdx.x & 31) / 4 + half * 8, a.len - 1);
+            row[half].most = -INFINITY, row[half].total = 0;
+            last[half] = start + mine;
+            first[half] = attention_first_key(a, b, mine, start + mine);
+        }
+    }
+
+    __device__ __forceinline__ void add(const float (&sum)[D / 8][4], const float (&most)[2], const float (&total)[2], float scale2)
+    {
+        bool any[2], shrinks = false;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            any[half] = fold_tile(row[half], most[half], total[half], scale2);
+            shrinks |= !any[half] || row[half].shrink != 1;
+        }
+        if (!__any_sync(0xFFFFFFFFu, shrinks)) { /* no score was larger than those before: the same bits, for half of the work */
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) o[n][e] = fmaf(sum[n][e], row[e >> 1].grow, o[n][e]);
+            return;
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (any[e >> 1]) o[n][e] = fold_sum(row[e >> 1], o[n][e], sum[n][e]);
+    }
+};
+
+/* Where the warpgroup is in the ring, of keys or of values. Its warps free a stage each. */
+struct Reader {
+    uint64_t    *full, *free;
+    Ring<STAGES> at;
+
+    __device__ __forceinline__ void wait() const
+    {
+        phase_wait(&full[at.stage], at.round);
+    }
+    __device__ __forceinline__ void done()
+    {
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) phase_arrive(&free[at.stage]);
+        at.next();
+    }
+    /* A tile that only the other warpgroup reads. Who frees one before it is there frees the one that lay there before. */
+    __device__ __forceinline__ void pass()
+    {
+        wait();
+        done();
+    }
+};
+
+/* What 64 queries of tile_row on attend, tile by tile; all tiles of the block are freed. */
+template <int D, bool CAP>
+static __device__ __forceinline__ void attend(const AttentionDims &a, StreamShared<D> *shared, int b, int head, int group, int tile_row,
+                                              int start, const Keys &block)
+{
+    int                tokens = max(0, min(TILE_ROWS, a.len - tile_row)), first_row = tile_row + (int)(threadIdx.x >> 5) % MMA_WARPS * 16;
+    const Keys         keys(a, b, min(tile_row, a.len - 1), tokens, start);
+    const int          own = start + tile_row, latest = attention_first_key(a, b, max(0, tile_row + tokens - 1), own + tokens - 1);
+    const ScoreOf<CAP> score(a);
+    const float        scale2 = tile_scale(score.factor);
+    Queries<D>         queries(a, b, first_row, start);
+    Reader             k = {shared->full[0], shared->free[0]}, v = {shared->full[1], shared->free[1]};
+    uint32_t           q[D / 16][4], p[4][4];
+    float              s[8][4], sum[D / 8][4], most[2], total[2];
+    load_rows<D>(q, a.q, b, first_row, a.len, head);
+    int  begin = block.first, end = min(tokens ? keys.end : begin, block.end);
+    auto softmax = [&](int key, float(&most)[2], float(&total)[2]) {
+        if (key + TILE_ROWS - 1 > own || key < latest)
+            softmax_tile<true>(s, most, total, score, key, queries.last, queries.first);
+        else
+            softmax_tile<false>(s, most, total, score, key, queries.last, queries.first);
+    };
+    auto await_values = [&](int key) {
+        v.wait();
+        if (key < block.least || key + TILE_ROWS > block.end)
+            clear_values<D>(shared->values[v.at.stage], block.least - key, block.end - key, 1 + group);
+    };
+    if (begin < end) {
+        k.wait();
+        begin_scores<D>(s, q, shared->keys[k.at.stage]);
+        wgmma_wait<0>();
+        hold(s);
+        k.done();
+        softmax(begin, most, total);
+        as_left(p, s);
+    }
+    for (int key = begin + TILE_ROWS; key < end; key += TILE_ROWS) {
+        float next_most[2], next_total[2];
+        k.wait();
+        begin_scores<D>(s, q, shared->keys[k.at.stage]);
+        await_values(key - TILE_ROWS);
+        begin_values<D>(sum, p, shared->values[v.at.stage]);
+        wgmma_wait<1>();
+        hold(s);
+        k.done();
+        softmax(key, next_most, next_total);
+        wgmma_wait<0>();
+        hold(sum);
+        v.done();
+        queries.add(sum, most, total, scale2);
+        as_left(p, s);
+        for (int half = 0; half < 2; half++) most[half] = next_most[half], total[half] = next_total[half];
+    }
+    if (begin < end) {
+        await_values((end - 1) / TILE_ROWS * TILE_ROWS);
+        begin_values<D>(sum, p, shared->values[v.at.stage]);
+        wgmma_wait<0>();
+        hold(sum);
+        v.done();
+        queries.add(sum, most, total, scale2);
+    }
+#pragma unroll 1
+    for (int key = max(begin, (end + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS); key < block.end; key += TILE_ROWS) k.pass(), v.pass();
+    store_rows<D>(a.o, b, first_row, a.len, head, queries.o, 1.0f / queries.row[0].total, 1.0f / queries.row[1].total);
+}
+
+#endif
+
+template <int D, bool CAP>
+static __global__ void __launch_bounds__(BLOCK_THREADS, 1) pages_prefill_wgmma(AttentionDims a, const __grid_constant__ CacheMaps maps)
+{
+#if HAS_WGMMA
+    extern __shared__ __align__(1024) char stream[];
+    StreamShared<D>                       *shared = (StreamShared<D> *)stream;
+    int  b = blockIdx.z, head = blockIdx.x, g = head / a.group, t = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; /* the longest first */
+    int  group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0);
+    bool has_room = attention_has_room(a, b);
+    int  start = has_room ? a.pages.starts[b] : 0;
+    Keys keys(a, b, t, min((int)BLOCK_ROWS, a.len - t), start);
+    if (!has_room) keys.end = keys.first; /* no keys: NaN */
+    if (threadIdx.x < 2 * STAGES) {
+        phases_init(&shared->full[0][threadIdx.x], 1);
+        phases_init(&shared->free[0][threadIdx.x], GROUPS * MMA_WARPS);
+    }
+    publish_phases();
+    __syncthreads();
+    if (group == GROUPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == GROUPS * MMA_THREADS)
+            stream_tiles<D>(a.pages, &maps.k, shared->keys, shared->full[0], shared->free[0], b, g, keys);
+        if (threadIdx.x == GROUPS * MMA_THREADS + 32)
+            stream_tiles<D>(a.pages, &maps.v, shared->values, shared->full[1], shared->free[1], b, g, keys);
+        return;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    attend<D, CAP>(a, shared, b, head, group, t + group * TILE_ROWS, start, keys);
+#endif
+}
+
+static Status map_cache(const Heads &cache, const AttentionDims *a, CUtensorMap *out)
+{
+    TensorMapShape shape = {.rank = 4};
+    shape.dims[0] = TENSOR_MAP_INNER, shape.dims[1] = (uint64_t)a->pages.num_pages * PAGE, shape.dims[2] = a->dim / TENSOR_MAP_INNER;
+    shape.dims[3] = a->num_kv_heads;
+    shape.strides[0] = cache.token_stride * sizeof(bf16), shape.strides[1] = TENSOR_MAP_INNER * sizeof(bf16);
+    shape.strides[2] = a->dim * sizeof(bf16);
+    shape.box[0] = TENSOR_MAP_INNER, shape.box[1] = PAGE, shape.box[2] = 1, shape.box[3] = 1;
+    return cuda_tensor_map(cache.data, &shape, out);
+}
+
+template <int D, bool CAP> static Status prefill(const AttentionDims *a, cudaStream_t stream)
+{
+    CacheMaps maps;
+    dim3      grid(a->num_heads, (unsigned)cuda_div_up(a->len, BLOCK_ROWS), a->batch);
+    TRY(map_cache(a->k, a, &maps.k));
+    TRY(map_cache(a->v, a, &maps.v));
+    CUDA_TRY(cudaFuncSetAttribute(pages_prefill_wgmma<D, CAP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(StreamShared<D>)));
+    pages_prefill_wgmma<D, CAP><<<grid, BLOCK_THREADS, sizeof(StreamShared<D>), stream>>>(*a, maps);
+    return CUDA_LAUNCHED();
+}
+
+bool attention_pages_wgmma_serves(const AttentionDims *a)
+{
+    cudaFuncAttributes attributes;
+    if (a->dim != 128 && (a->dim != 64 || a->softcap > 0)) return false;
+    return a->pages.page_len == PAGE && cudaFuncGetAttributes(&attributes, pages_prefill_wgmma<128, false>) == cudaSuccess &&
+           attributes.ptxVersion == 90;
+}
+
+Status attention_pages_wgmma_prefill(const AttentionDims *a, cudaStream_t stream)
+{
+    if (a->dim == 64) return prefill<64, false>(a, stream);
+    return a->softcap > 0 ? prefill<128, true>(a, stream) : prefill<128, false>(a, stream);
+}

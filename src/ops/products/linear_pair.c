@@ -1,0 +1,55 @@
+/* linear_pair: y = x w^T + bias and z = x u^T: what a layer and the adapters on it make of one input. Their sums are those of linear. */
+#include "ops/products/gemm.h"
+
+/* x (...,K), w (M,K), u (R,K), [bias (M)] -> y (...,M), z (...,R) of x's dtype. */
+static Status linear_pair_infer(Node *node)
+{
+    TRY(infer_float(node, PAIR_X, "x", 2));
+    const TensorType *x = &node->in[PAIR_X]->type;
+    TRY(infer_input(node, PAIR_W, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
+    TRY(infer_input(node, PAIR_U, "u", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
+    if (node->in[PAIR_BIAS]) TRY(infer_input(node, PAIR_BIAS, "bias", DT_SET_FLOAT, DIMS(node->in[PAIR_W]->type.dim[0])));
+    for (int k = 0; k < 2; k++) {
+        node->out[k]->type = *x;
+        node->out[k]->type.dim[x->ndim - 1] = node->in[PAIR_W + k]->type.dim[0];
+    }
+    return OK;
+}
+
+GEMM_COST(linear_pair)
+GEMM_KERNELS(linear_pair)
+
+static const OpSample linear_pair_samples[] = {
+    {.in = {{DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_F32, 2, {4, 5}}, {DT_F32, 1, {7}}}},
+    {.in = {{DT_F32, 3, {2, 20, 40}}, {DT_F32, 2, {130, 40}}, {DT_F32, 2, {24, 40}}}},
+    {.in = {{DT_F32, 2, {9, 72}}, {DT_F32, 2, {50, 72}}, {DT_F32, 2, {8, 72}}, {DT_F32, 1, {50}}}, .rows_alone = true},
+};
+
+/* Shapes of real models. */
+static const OpSample linear_pair_large_samples[] = {
+    {.in = {{DT_F32, 2, {7, 1024}}, {DT_F32, 2, {4096, 1024}}, {DT_F32, 2, {384, 1024}}, {DT_F32, 1, {4096}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {16, 3072}}, {DT_F32, 2, {1024, 3072}}, {DT_F32, 2, {16, 3072}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {29, 576}}, {DT_F32, 2, {6146, 576}}, {DT_F32, 2, {20, 576}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {64, 2048}}, {DT_F32, 2, {1025, 2048}}, {DT_F32, 2, {128, 2048}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {64, 1024}}, {DT_F32, 2, {6144, 1024}}, {DT_F32, 2, {256, 1024}}, {DT_F32, 1, {6144}}}, .rows_alone = true},
+    {.in = {{DT_F32, 2, {300, 1024}}, {DT_F32, 2, {2048, 1024}}, {DT_F32, 2, {16, 1024}}}, .rows_alone = true},
+};
+
+const OpDef op_linear_pair = {
+    .id = OP_LINEAR_PAIR,
+    .name = "linear_pair",
+    .synopsis = "y = x w^T + bias, z = x u^T",
+    .num_in = 4,
+    .num_out = 2,
+    .min_in = 3,
+    .by_row = 1u << 0,
+    .infer = linear_pair_infer,
+    .cost = linear_pair_cost,
+    .workspace = linear_pair_workspace,
+    .cpu = {{DT_SET_FLOAT, linear_pair_tiles, "tiles"}, {DT_SET_FLOAT, linear_pair_reference, "reference"}},
+    .params = 1u << PAIR_W | 1u << PAIR_U | 1u << PAIR_BIAS,
+    .samples = linear_pair_samples,
+    .num_samples = sizeof linear_pair_samples / sizeof linear_pair_samples[0],
+    .large = linear_pair_large_samples,
+    .num_large = sizeof linear_pair_large_samples / sizeof linear_pair_large_samples[0],
+};

@@ -1,0 +1,91 @@
+/* gather_cols: all ranks' shares beside one another, in the order of ranks, of any dtype: on each rank. They may be a part of the columns;
+ * another gather_cols brings the others. */
+#include "ops/ranks/collective.h"
+
+#include <string.h>
+
+static const AttrDef gather_cols_attrs[] = {
+    ATTR_INT(GatherColsAttrs, ranks, 1), ATTR_INT(GatherColsAttrs, cols, 0), ATTR_INT(GatherColsAttrs, first, 0), {0}};
+
+/* share (rows, n), [whole (rows, cols)] -> whole (rows, cols). */
+static Status gather_cols_infer(Node *node)
+{
+    const GatherColsAttrs *attrs = node->attrs;
+    TRY(infer_ranks(attrs->ranks));
+    TRY(infer_input(node, 0, "share", DT_SET_ANY, DIMS(-1, -1)));
+    TensorType whole = node->in[0]->type;
+    int64_t    given = whole.dim[1] * attrs->ranks;
+    whole.dim[1] = attrs->cols ? attrs->cols : given;
+    FAIL_IF(attrs->first < 0 || attrs->first > whole.dim[1] - given, ERR_INVALID,
+            "%lld columns from %lld on of %lld: attributes cols and first don't fit", (long long)given, (long long)attrs->first,
+            (long long)whole.dim[1]);
+    if (node->in[1]) TRY(infer_like(node, 1, "whole", DT_SET(whole.dtype), &whole));
+    node->out[0]->type = whole;
+    return OK;
+}
+
+static OpCost gather_cols_cost(const Node *node)
+{
+    const GatherColsAttrs *attrs = node->attrs;
+    double                 bytes = (double)type_bytes(&node->in[0]->type) * (double)attrs->ranks;
+    OpCost                 cost = cost_collective(node, 0, attrs->ranks, bytes);
+    cost.bytes = 2 * bytes;
+    return cost;
+}
+
+/* The shares one after the other. */
+static size_t gather_cols_workspace(const Node *node, int num_workers)
+{
+    (void)num_workers;
+    return (size_t)(type_bytes(&node->in[0]->type) * ((const GatherColsAttrs *)node->attrs)->ranks);
+}
+
+static size_t gather_cols_gpu_workspace(const Node *node, int sm)
+{
+    (void)sm;
+    return ((const GatherColsAttrs *)node->attrs)->ranks > 1 ? gather_cols_workspace(node, 1) : 0;
+}
+
+static Status gather_cols_cpu(const KernelArgs *args)
+{
+    const GatherColsAttrs *attrs = args->attrs;
+    const TensorView      *share = &args->in[0];
+    DType                  dtype = share->type.dtype;
+    size_t                 bytes = (size_t)type_bytes(&share->type), row = (size_t)dtype_bytes(dtype, share->type.dim[1]);
+    size_t                 stride = (size_t)dtype_bytes(dtype, args->out[0].type.dim[1]), first = (size_t)dtype_bytes(dtype, attrs->first);
+    TRY(check_ranks(args, attrs->ranks));
+    TRY(comm_all_gather(args->comm, share->data, args->workspace, bytes));
+    for (int64_t r = 0; r < attrs->ranks; r++)
+        for (int64_t i = 0; i < share->type.dim[0]; i++)
+            memcpy((char *)args->out[0].data + (size_t)i * stride + first + (size_t)r * row,
+                   (const char *)args->workspace + (size_t)r * bytes + (size_t)i * row, row);
+    return OK;
+}
+
+static const GatherColsAttrs gather_cols_part = {.ranks = 1, .cols = 300, .first = 97};
+
+static const OpSample gather_cols_samples[] = {
+    {.in = {{DT_F32, 2, {5, 203}}}},
+    {.in = {{DT_F32, 2, {5, 203}}, {DT_F32, 2, {5, 300}}}, .attrs = &gather_cols_part},
+};
+
+const OpDef op_gather_cols = {
+    .id = OP_GATHER_COLS,
+    .name = "gather_cols",
+    .synopsis = "the shares of all ranks beside one another, in their order",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 1,
+    .flags = OP_COLLECTIVE,
+    .alias = {{.out = 0, .in = 1}},
+    .num_alias = 1,
+    .attrs_size = sizeof(GatherColsAttrs),
+    .attrs = gather_cols_attrs,
+    .infer = gather_cols_infer,
+    .cost = gather_cols_cost,
+    .workspace = gather_cols_workspace,
+    .gpu_workspace = gather_cols_gpu_workspace,
+    .cpu = {{DT_SET_ANY, gather_cols_cpu, "reference"}},
+    .samples = gather_cols_samples,
+    .num_samples = sizeof gather_cols_samples / sizeof gather_cols_samples[0],
+};

@@ -1,0 +1,56 @@
+/* pair: A of the adapters on a layer reads what the layer reads, so the two products become one op, which a device makes in one launch. The
+ * pass comes after those that choose how a product is made: what isn't a plain one stays as it is. */
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "passes/pass.h"
+
+/* What makes the value, if that is a product of which nothing else is asked. */
+static Node *product_of(const Value *value)
+{
+    Node *node = value ? value->producer : NULL;
+    if (!node || node->op != &op_linear || value->sharing != STORAGE_OWN) return NULL;
+    return value->type.dtype == node->in[0]->type.dtype ? node : NULL;
+}
+
+/* `down` can be made where `layer` is, with it. */
+static bool can_join(const Node *layer, const Node *down)
+{
+    const Node *maker = down->in[1]->producer;
+    return layer != down && layer->in[0] == down->in[0] && !down->in[2] && layer->flags == down->flags && layer->stream == down->stream &&
+           (!maker || node_precedes(maker, layer)) && node_precedes(layer, down);
+}
+
+static Status join(Graph *graph, Node *layer, Node *down)
+{
+    Value *in[] = {layer->in[0], layer->in[1], down->in[1], layer->in[2]};
+    Node  *pair;
+    graph->cursor = layer;
+    graph->layer = layer->layer;
+    graph->part = layer->part;
+    graph->source = layer->source;
+    TRY(graph_add_node(graph, &op_linear_pair, NULL, arena_printf(graph->arena, "%s.pair", layer->out[0]->name), in, 4, ~0u, &pair));
+    pair->flags = layer->flags;
+    pair->stream = layer->stream;
+    graph_replace_uses(graph, layer->out[0], pair->out[0], NULL);
+    graph_replace_uses(graph, down->out[0], pair->out[1], NULL);
+    graph_remove_node(graph, down);
+    graph_remove_node(graph, layer);
+    return OK;
+}
+
+/* Adapters' adds to what a layer makes: y += h b^T with h = x a^T. */
+Status pass_pair(PassContext *context, Graph **graph)
+{
+    (void)context;
+    for (Node *node = (*graph)->first, *next; node; node = next) {
+        bool  adds = node->op == &op_lora_rows || node->op == &op_lora_add || node->op == &op_linear_add;
+        Node *layer = adds ? product_of(node->in[0]) : NULL, *down = adds ? product_of(node->in[1]) : NULL;
+        next = node->next;
+        if (layer && down && can_join(layer, down)) TRY(join(*graph, layer, down));
+    }
+    (*graph)->cursor = NULL;
+    (*graph)->layer = -1;
+    (*graph)->part = PART_NONE;
+    (*graph)->source = NULL;
+    return OK;
+}
