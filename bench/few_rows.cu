@@ -1,5 +1,6 @@
 /* Products of few rows on CUDA: those of a model's layers one after another in a graph, with weights of their own, by few_rows_bulk.cu and
- * by few_rows.cu; whether their bits are the same; and the time that reading the weights takes at 4.2 TB/s.
+ * by few_rows.cu, and with sums in parts; whether the bits of the first two are the same; and the time that reading the weights takes
+ * at 4.2 TB/s.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/few_rows bench/few_rows.cu \
  *       src/ops/products/few_rows.cu src/ops/products/few_rows_bulk.cu -x cu src/device/cuda/tensor_map.c && build/few_rows [ROWS...]
@@ -15,7 +16,7 @@
 
 typedef __nv_bfloat16 bf16;
 
-enum { PRODUCTS = 4, MOST_ROWS = 64, WARM = 3, RUNS = 10, FILL_THREADS = 256 };
+enum { PRODUCTS = 4, MOST_ROWS = 64, MOST_SPLIT = 2048, WARM = 3, RUNS = 10, FILL_THREADS = 256 };
 
 static const struct {
     const char *name;
@@ -67,20 +68,24 @@ static Gemm product(bf16 *x, bf16 *w, bf16 *y, int m, int n, int k)
     return g;
 }
 
-static void run(const Gemm &g, bool bulk, cudaStream_t stream)
+enum How { BULK, BULK_PARTS, PLAIN };
+
+/* BULK_PARTS: products of few columns in four parts of k. */
+static void run(const Gemm &g, How how, cudaStream_t stream)
 {
-    if ((bulk ? few_rows_bulk_run(&g, g.n, stream) : few_rows_run(&g, stream)) != OK) exit(1);
+    RowsFusion parts = {how == BULK_PARTS && g.n <= MOST_SPLIT ? 4 : 1, false, false};
+    if ((how == PLAIN ? few_rows_run(&g, stream) : few_rows_bulk_run(&g, g.n, &parts, stream)) != OK) exit(1);
 }
 
 /* Microseconds of all of them. */
-static double time_all(const std::vector<Gemm> &all, bool bulk, cudaStream_t stream)
+static double time_all(const std::vector<Gemm> &all, How how, cudaStream_t stream)
 {
     cudaGraph_t     graph;
     cudaGraphExec_t replay;
     cudaEvent_t     begin, end;
     float           ms;
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    for (const Gemm &g : all) run(g, bulk, stream);
+    for (const Gemm &g : all) run(g, how, stream);
     check(cudaStreamEndCapture(stream, &graph), "capture");
     check(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
     check(cudaEventCreate(&begin), "event");
@@ -101,10 +106,10 @@ static bool same_bits(Gemm g, bf16 *other, cudaStream_t stream)
 {
     size_t            bytes = (size_t)(g.m * g.n) * sizeof(bf16);
     std::vector<char> a(bytes), b(bytes);
-    run(g, true, stream);
+    run(g, BULK, stream);
     check(cudaMemcpy(a.data(), g.c.data, bytes, cudaMemcpyDeviceToHost), "copy");
     g.c.data = other;
-    run(g, false, stream);
+    run(g, PLAIN, stream);
     check(cudaMemcpy(b.data(), other, bytes, cudaMemcpyDeviceToHost), "copy");
     return memcmp(a.data(), b.data(), bytes) == 0;
 }
@@ -144,10 +149,11 @@ int main(int argc, char **argv)
                 each[i % PRODUCTS].push_back(all.back());
                 at += (int64_t)n * k, bytes += 2.0 * n * k;
             }
-            printf("%-12s %2d rows: a layer %7.2f us, few_rows.cu %7.2f, limit %6.2f ", model.name, m,
-                   time_all(all, true, stream) / model.layers, time_all(all, false, stream) / model.layers, bytes / model.layers / 4.2e6);
+            printf("%-12s %2d rows: a layer %7.2f us, in parts %7.2f, few_rows.cu %7.2f, limit %6.2f ", model.name, m,
+                   time_all(all, BULK, stream) / model.layers, time_all(all, BULK_PARTS, stream) / model.layers,
+                   time_all(all, PLAIN, stream) / model.layers, bytes / model.layers / 4.2e6);
             for (int i = 0; i < PRODUCTS; i++)
-                printf(" %dx%d %.2f%s", model.n[i], model.k[i], time_all(each[i], true, stream) / model.layers,
+                printf(" %dx%d %.2f%s", model.n[i], model.k[i], time_all(each[i], BULK, stream) / model.layers,
                        same_bits(each[i][0], other, stream) ? "" : " BITS DIFFER");
             printf("\n");
         }

@@ -106,7 +106,7 @@ static Gemm product(DType dtype, int64_t offset, int m, int n, int k)
 
 static void run(const Gemm &g, cudaStream_t stream)
 {
-    if ((g.b.dtype == DT_BF16 ? few_rows_bulk_run(&g, g.n, stream) : few_rows_codes_run(&g, stream)) != OK) exit(1);
+    if ((g.b.dtype == DT_BF16 ? few_rows_bulk_run(&g, g.n, NULL, stream) : few_rows_codes_run(&g, stream)) != OK) exit(1);
 }
 
 /* Microseconds of all of them. */

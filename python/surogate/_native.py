@@ -124,6 +124,7 @@ class ModelOptions(Structure):
         ("dtype", c_char_p),
         ("quantization", c_char_p),
         ("kv", c_char_p),
+        ("split_k", c_bool),
     ]
 
 

@@ -86,7 +86,8 @@ class Model(Closes):
     adapter: a PEFT folder over the model. device: "auto", "cpu" or "cuda". threads of the CPU; 0: all cores. dtype of weights and
     arithmetic: "fp32" or "bf16"; None: the folder's. quantization: the matrices of blocks are kept in few bits, made as they load:
     "int8", "fp8", "nf4" or "nvfp4"; "none": as numbers; None: as the folders have them. kv: what keys and values of texts are kept in:
-    "fp8" (on a CPU), or "auto" for the model's dtype.
+    "fp8" (on a CPU), or "auto" for the model's dtype. split_k: long sums of decoding are made in parts, on GPUs of compute capability
+    9.0: sooner, with other bits.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Model(Closes):
         dtype: str | None = None,
         quantization: str | None = None,
         kv: str | None = None,
+        split_k: bool = False,
     ) -> None:
         options = _native.ModelOptions(
             sizeof(_native.ModelOptions),
@@ -107,6 +109,7 @@ class Model(Closes):
             _native.optional(dtype, "dtype"),
             _native.optional(quantization, "quantization"),
             _native.optional(kv, "kv"),
+            bool(split_k),
         )
         self._handle = Handle("Model", lib.sg_model_open_as, lib.sg_model_close, _native.text(model, "model"), byref(options))
 

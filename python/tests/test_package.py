@@ -342,13 +342,17 @@ class Steps(InFolder):
         with Model(self.folder / "adapter/merged", device="cpu", dtype="fp32", quantization="int8", kv="fp8") as model:
             np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, atol=0.05)
             self.assertEqual(model.generate([1, 2], max_tokens=4, temperature=0).size, 4)
-        for says, given in (
+        cases: tuple[tuple[str, dict[str, Any]], ...] = (
             ("expected fp32 or bf16", {"dtype": "fp7"}),
             ("expected none, nf4", {"quantization": "fp7"}),
             ("expected fp8, or auto", {"kv": "fp7"}),
-        ):
+        )
+        for says, given in cases:
             with self.assert_fails(Status.INVALID, says):
                 Model(self.folder / "adapter/merged", None, "cpu", 0, **given)
+        split = Model(self.folder / "adapter/merged", device="cpu", split_k=True)
+        with split, self.assert_fails(Status.UNSUPPORTED, "split_k: sums are made in parts on GPUs"):
+            split.generate([1, 2], max_tokens=4)
 
     def test_texts_of_many_prompts(self) -> None:
         folder = self.folder / "many/model"

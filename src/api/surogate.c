@@ -244,6 +244,7 @@ static Status start_model(InferModel *infer, const char *dir, const sg_model_opt
     TRY(infer_open(infer, dir, o->adapter, o->device ? o->device : "auto", o->threads));
     TRY(infer_use_dtype(infer, o->dtype));
     TRY(infer_use_format(infer, o->quantization));
+    infer->options.split_k = o->split_k;
     return infer_use_cache(infer, o->kv);
 }
 

@@ -76,6 +76,7 @@ Status ask_open(InferModel *infer, const char *dir, const ModelArgs *m, const Sa
 {
     TRY(cli_open_model(infer, dir, m));
     TRY(infer_use_cache(infer, s->kv));
+    infer->options.split_k = s->split_k;
     int64_t num = infer_num_choices(infer);
     for (int i = 0; i < s->sample.num_biases; i++)
         FAIL_IF(s->sample.bias_ids[i] >= num, ERR_INVALID, "%s %d: the model has no such token; expected an id from 0 to %lld",

@@ -11,7 +11,7 @@ typedef struct SampleArgs {
     int64_t       max_tokens, seed;
     const char   *kv;
     StrList       stops, biases, bans;
-    bool          ignore_eos;
+    bool          ignore_eos, split_k;
 } SampleArgs;
 #define SAMPLE_DEFAULTS(most_tokens) \
     { \
@@ -32,7 +32,7 @@ typedef struct SampleArgs {
         {"--frequency-penalty", FLAG_FLOAT, &(s)->sample.frequency, "X", "the same for each time that the text has it, -2 to 2 (0)"}, \
         {"--logit-bias", FLAG_LIST, &(s)->biases, "ID=V", "add V to the score of this token; may be given several times"}, \
         {"--ban", FLAG_LIST, &(s)->bans, "ID", "never choose this token; may be given several times"}, \
-        {"--seed", FLAG_INT, &(s)->seed, "N", "of the random choices (0)"}, KV_FLAG(&(s)->kv), \
+        {"--seed", FLAG_INT, &(s)->seed, "N", "of the random choices (0)"}, KV_FLAG(&(s)->kv), SPLIT_K_FLAG(&(s)->split_k), \
     { \
         "--ignore-eos", FLAG_SWITCH, &(s)->ignore_eos, NULL, "go on after an end-of-text token" \
     }

@@ -13,7 +13,7 @@
 typedef struct TextArgs {
     const char *rows, *device, *dtype, *quantization, *kv;
     int64_t     prompt, tokens, context, threads, adapters;
-    bool        samples, prefill, ops, json;
+    bool        samples, prefill, ops, json, split_k;
 } TextArgs;
 
 static void print_prefill(const TextBenchOptions *o, const TextTimes *t, bool json, StrBuf *out)
@@ -125,6 +125,7 @@ Status cli_bench_text(CliArgs *args)
         {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32, bf16 or fp16 (as the model is)"},
         QUANTIZATION_FLAG(&a.quantization),
         KV_FLAG(&a.kv),
+        SPLIT_K_FLAG(&a.split_k),
         {"--ops", FLAG_SWITCH, &a.ops, NULL, "what a step's time, or a prompt's, goes to, op by op"},
         {"--json", FLAG_SWITCH, &a.json, NULL, "a JSON object a line"},
         {"--device", FLAG_TEXT, &a.device, "NAME", "auto, cpu or cuda (auto)"},
@@ -152,6 +153,7 @@ Status cli_bench_text(CliArgs *args)
                                 .dtype = dtype,
                                 .format = a.quantization,
                                 .kv = a.kv,
+                                .split_k = a.split_k,
                                 .prompt = a.prompt,
                                 .tokens = a.prefill ? 0 : a.tokens,
                                 .context = a.context,

@@ -21,6 +21,11 @@ typedef struct ModelArgs {
     { \
         "--kv", FLAG_TEXT, to, "FORMAT", "keep keys and values in fp8, on a CPU, or in the model's dtype: auto (auto)" \
     }
+#define SPLIT_K_FLAG(to) \
+    { \
+        "--split-k", FLAG_SWITCH, to, NULL, \
+            "make long sums of decoding in parts: sooner, by other bits than prompts are read; on GPUs of compute capability 9.0, in bf16" \
+    }
 #define MODEL_FLAGS(m) {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, MODEL_FLAGS_BUT_ADAPTER(m)
 #define MODEL_FLAGS_BUT_ADAPTER(m) \
     {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32, bf16 or fp16 (as the folder has them)"}, \

@@ -122,6 +122,7 @@ void generate_file_settings(const InferModel *infer, const PromptFile *prompts, 
     put_text(out, "dtype", dtype_info(infer->options.model_dtype)->name);
     if (job->format) put_text(out, "qlora", job->format);
     if (infer->options.fp8_cache) put_text(out, "kv", "fp8");
+    if (infer->options.split_k) put_text(out, "split_k", "yes");
     if (job->recipe) put_text(out, "recipe", job->recipe);
     put_text(out, "device", infer->device->api->name);
     put_int(out, "rows", rows);

@@ -55,6 +55,7 @@ static Status open_bench(TextBench *b)
     FAIL_IF(options.weight_format && options.model_dtype == DT_F16, ERR_UNSUPPORTED,
             "dtype fp16 with quantised weights: expected dtype bf16 or fp32");
     if (o->kv) TRY(compile_parse_cache(o->kv, &options.fp8_cache));
+    options.split_k = o->split_k;
     int64_t need = o->prompt + o->tokens, most = b->model->max_positions;
     FAIL_IF(need > most || o->context > most, ERR_INVALID, "%lld tokens a text: the model was made for %lld",
             (long long)(need > most ? need : o->context), (long long)most);

@@ -12,6 +12,7 @@ typedef struct TextBenchOptions {
     DType       dtype;                /* of the weights; DT_COUNT: the model's */
     const char *format;               /* that the matrices of blocks are kept in (passes/quantise.h); NULL: dtype */
     const char *kv;                   /* as compile_parse_cache takes it; NULL: auto */
+    bool        split_k;              /* as CompileOptions has it */
     int64_t     rows, prompt, tokens; /* of each text: tokens of the prompt, tokens that are timed behind it */
     int64_t     context;              /* tokens that a text has room for; 0: as many as it has */
     bool        samples;              /* drawn with temperature, top-k and top-p; else the likeliest token */

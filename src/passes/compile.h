@@ -103,6 +103,7 @@ typedef struct CompileOptions {
     int64_t     cache_len;   /* most tokens of a row of the KV cache */
     int64_t     cache_pages; /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
     bool        fp8_cache;   /* it is kept in e4m3; else in model_dtype */
+    bool        split_k;     /* long sums of decode programs are made in parts; else each is one chain, as where prompts are read */
     SamplingOptions    sampling;     /* of programs that choose tokens */
     HeadOptions        head;         /* of compile_head */
     DType              model_dtype;  /* parameters and activations */

@@ -647,6 +647,17 @@ def make_lora_rows():
         add("lora_rows", case, [y, h, b, adapters], [after], **attrs)
 
 
+def make_rows_linear():
+    """Sums whole and in parts, gate and up beside each other."""
+    x, w, b = rand(3, 1, 128), rand(12, 128), rand(12)
+    y = F.linear(x, w)
+    add("rows_linear", "bias", [x, w, b], [y + b], parts=1, gated=False, gelu=False)
+    add("rows_linear", "parts", [x, w], [y], parts=2, gated=False, gelu=False)
+    gate, up = y.split(6, dim=-1)
+    add("rows_linear", "silu", [x, w], [F.silu(gate) * up], parts=1, gated=True, gelu=False)
+    add("rows_linear", "gelu", [x, w], [F.gelu(gate, approximate="tanh") * up], parts=1, gated=True, gelu=True)
+
+
 def make_mark_seen():
     tokens, starts, last, slots = ints(0, 14, 4, 6), torch.tensor([0, 3, 0, 0]), torch.tensor([5, 2, 0, 4]), torch.tensor([2, 0, -1, 4])
     seen = ints(0, 3, 5, 12)
@@ -882,7 +893,7 @@ def main():
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
                  make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
-                 make_turned_attention):
+                 make_turned_attention, make_rows_linear):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

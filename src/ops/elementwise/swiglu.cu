@@ -1,7 +1,7 @@
 /* swiglu on CUDA: h = silu(gate) up, or gelu(gate) up, 16 bytes a thread and turn. Gate and up beside each other in a packed row, or apart.
  * With codes of h under one scale a block takes a tile of 128 rows and 64 columns of it, a thread 4 rows of 8 columns. */
 #include "device/cuda/vec_f16.cuh"
-#include "ops/elementwise/gelu.h"
+#include "ops/elementwise/gated.cuh"
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
@@ -9,11 +9,11 @@ enum { IN_GATE, IN_UP, IN_SCALE };
 enum { OUT_H, OUT_CODES, OUT_MORE };
 enum { PER = 8 };
 
-/* silu(g) u, or gelu(g) u, to u. */
-template <typename T, int N, bool GELU> static __device__ __forceinline__ void gated(const float *g, float *u)
+/* to up */
+template <typename T, int N, bool GELU> static __device__ __forceinline__ void gated_pack(const float *g, float *u)
 {
 #pragma unroll
-    for (int k = 0; k < N; k++) u[k] *= g[k] / (1.0f + exp_for<T>(-(GELU ? gelu_argument(g[k]) : g[k])));
+    for (int k = 0; k < N; k++) u[k] = gated<T, GELU>(g[k], u[k]);
 }
 
 /* Element (row, f) of gate is at row * stride + f, of up the same from `up`. CODES: those of h, of blocks; h needn't be wanted then. */
@@ -30,7 +30,7 @@ static __global__ void swiglu_packs(const T *gate, const T *up, T *h, RowCodes q
         float   g[N], u[N];
         load_pack(gate + row * stride + c, g);
         load_pack(up + row * stride + c, u);
-        gated<T, N, GELU>(g, u);
+        gated_pack<T, N, GELU>(g, u);
         store_result<CODES>(h, u, q, state, row, c);
     }
 }
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 3)
         bool    inside = row + r < q.rows && col < q.cols;
 #pragma unroll
         for (int k = 0; k < PER; k++) g[k] = gates[r].get(k), u[k] = ups[r].get(k);
-        gated<T, PER, GELU>(g, u);
+        gated_pack<T, PER, GELU>(g, u);
 #pragma unroll
         for (int k = 0; k < PER; k++) u[k] = to_float(from_float<T>(u[k]));
         if (h && inside) store_n<PER>(h + at, u);

@@ -157,12 +157,17 @@ static bool fits(const GemmOperand *x)
     return x->dtype == DT_BF16 && !x->scale && x->stride % 8 == 0 && x->offset % 8 == 0 && (uintptr_t)x->data % 16 == 0;
 }
 
+bool few_rows_operands_fit(const Gemm *g)
+{
+    bool shapes = g->m > 0 && g->n > 0 && g->k % 8 == 0 && !g->a.trans && g->b.trans;
+    return g->rows_alone && shapes && fits(&g->a) && fits(&g->b) && (DT_SET(g->c.dtype) & DT_SET_FLOAT);
+}
+
 /* Of many rows too where cuBLASLt, whose sums are the same chain else, has rows of c that don't begin at multiples of 16 bytes. */
 bool few_rows_fit(const Gemm *g)
 {
     bool few = g->m <= MOST_ROWS || (g->n % 8 && g->n <= MOST_COLS);
-    bool shapes = g->m > 0 && few && g->n > 0 && g->k % 8 == 0 && !g->a.trans && g->b.trans;
-    return g->rows_alone && shapes && fits(&g->a) && fits(&g->b) && (DT_SET(g->c.dtype) & DT_SET_FLOAT);
+    return few && few_rows_operands_fit(g);
 }
 
 static Status run_rows(const Gemm *g, void *stream)

@@ -4,13 +4,22 @@
 #include "device/cuda/kernel.h"
 #include "device/gemm.h"
 
+/* Whether it is such a product but for the number of rows. */
+bool   few_rows_operands_fit(const Gemm *gemm);
 bool   few_rows_fit(const Gemm *gemm);
 Status few_rows_run(const Gemm *gemm, void *stream);
 
-/* Those of few_rows_fit that few_rows_bulk.cu can make too, on a GPU of compute capability 9.0 and later: the same bits, sooner. w_rows: of
- * b^T, at most n; columns behind them become zeros. */
+/* What a product is made with: sums of so many parts of k, each a chain, added up as (0 + 1) + (2 + 3); or, of w that is packed gate and up
+ * and as many columns of c as each has, what swiglu makes of both. */
+typedef struct RowsFusion {
+    int  parts; /* 1, 2 or 4 */
+    bool gated, gelu;
+} RowsFusion;
+
+/* Those of few_rows_operands_fit that few_rows_bulk.cu can make, on a GPU of compute capability 9.0 and later: the bits of few_rows_run,
+ * sooner. w_rows: of b^T, at most n; columns behind them become zeros. fusion: NULL: none. */
 bool   few_rows_bulk_fit(const Gemm *gemm);
-Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, void *stream);
+Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, void *stream);
 
 /* Two of them that have one a, in one launch. */
 Status few_rows_bulk_pair(const Gemm gemms[2], void *stream);

@@ -3,23 +3,30 @@
  * writes them.
  *
  * A warp has tiles of 8 * NT rows of w, which it brings for itself, in pieces along k, each when its place in the warp's ring is free. One
- * more warp brings the rows of x for all of the block: pieces stay where all have room, else they go through a ring too. Operands are taken
- * from shared memory a step ahead of the chain.
+ * more warp brings the rows of x for all of the block: pieces stay where all have room, else they go through a ring too. One row alone each
+ * warp brings for itself, by copies of its own, which are sooner there: all rows of its operand are that row. Operands are taken from
+ * shared memory a step ahead of the chain.
+ *
+ * Parts of a sum are chains of warps beside each other, of one tile, equal parts of k. Gate and up of a tile are 8 rows of w each, so that
+ * the warp that has made them joins them too.
  *
  * A second product of the same x has the tiles behind those of the first.
  *
  * A piece lies in blocks of 64 numbers along k, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). */
 #include "device/cuda/tensor_map.h"
 #include "ops/bulk.cuh"
+#include "ops/elementwise/gated.cuh"
 #include "ops/products/few_rows.h"
 
 enum {
     ALONG = TENSOR_MAP_INNER, /* k is a multiple of it */
     ROW_BYTES = ALONG * 2,
+    CHUNKS = ROW_BYTES / 16,
     STEP = 32,
     COLS = 8,
     MOST_ROWS = 64,
-    MOST_WARPS = 8,
+    MOST_ALONE = 32768, /* numbers of one row */
+    MOST_WARPS = 16,
     MOST_SLOTS = 64, /* of x */
     W_SLOTS = 16,
     PHASES_BYTES = (2 * MOST_SLOTS + MOST_WARPS * W_SLOTS) * 8,
@@ -29,15 +36,18 @@ enum {
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = 220 << 10 };
 
 struct BulkJob {
-    CUtensorMap x_map, w_map; /* (64, rows, k / 64) */
+    CUtensorMap x_map, w_map; /* (64, rows, 1 or gate and up, k / 64) */
     int64_t     c_stride;
     GemmOperand c, bias;
-    int         m, n, w_rows, pieces;     /* of k */
+    int         m, n, w_rows, blocks;     /* of k */
+    int         parts, part, pieces;      /* of k; blocks and pieces of a part */
+    int         x_bytes, sums_at;         /* of shared memory: of all places for x; in front of the sums of parts */
+    const bf16 *x;                        /* one row alone */
     int         rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
-    int         blocks;                   /* of the last piece */
     bool        x_stays, w_constant, accumulate, has_bias;
     bool        as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
     float       alpha;
+    bool        gated, gelu; /* w is gate and up, n columns of c are of both */
 };
 
 /* Products of one x. The second one's tiles begin at column `second` of all, a multiple of a tile. */
@@ -59,17 +69,17 @@ static __device__ __forceinline__ uint32_t kept(uint32_t number)
 }
 
 /* Where a lane reads in a place, bytes: by chunk pairs of a block of 64 numbers, of w for both of its halves, of x for its quarters. Rows
- * of x beyond x_rows are others again. */
+ * of x beyond x_rows are others again; one row alone isn't permuted. */
 struct LaneReads {
     uint32_t w[2], x[4];
 
     __device__ __forceinline__ LaneReads(int x_rows)
     {
-        int lane = threadIdx.x & 31, flip = (lane & 7) * 16;
+        int lane = threadIdx.x & 31, flip = (lane & 7) * 16, x_flip = x_rows > 1 ? flip : 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) w[i] = kept((lane & 7) * ROW_BYTES + (((i * 4 + (lane >> 3)) * 16) ^ flip));
 #pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = kept((lane & (x_rows - 1) & 15) * ROW_BYTES + (((i * 2 + (lane >> 4)) * 16) ^ flip));
+        for (int i = 0; i < 4; i++) x[i] = kept((lane & (x_rows - 1) & 15) * ROW_BYTES + (((i * 2 + (lane >> 4)) * 16) ^ x_flip));
     }
 };
 
@@ -164,21 +174,37 @@ template <int MT, int NT> static __device__ __forceinline__ void put_tile(const 
     }
 }
 
+/* A tile of gate and one of up, rounded as they would be stored, to the tile that they make. */
+template <int MT> static __device__ __forceinline__ void put_gated(const BulkJob &job, int row, int col, const float (&c)[2][MT][4])
+{
+    float made[1][MT][4];
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float gate = to_float(from_float<bf16>(c[0][t][e])), up = to_float(from_float<bf16>(c[1][t][e]));
+            made[0][t][e] = job.gelu ? gated<bf16, true>(gate, up) : gated<bf16, false>(gate, up);
+        }
+    put_tile<MT, 1>(job, row, col, made);
+}
+template <int MT> static __device__ __forceinline__ void put_gated(const BulkJob &, int, int, const float (&)[1][MT][4]) {}
+
 /* Goes over the pieces of a block's rows of x, or of a warp's tiles of w, and over their places in shared memory. */
 struct Walk {
     int piece, n, slot, round; /* along k, the tile's first row of w; a place in the ring, how often it was gone round */
 
-    __device__ __forceinline__ Walk(int n_) : piece(0), n(n_), slot(0), round(0) {}
+    __device__ __forceinline__ Walk(int n_, int slot_) : piece(0), n(n_), slot(slot_), round(0) {}
 
-    /* stays: pieces of the next tile are in the same places. */
-    __device__ __forceinline__ void next(int pieces, int stride, int slots, bool stays)
+    /* first, step: the place of the first piece, and how many further that of the next is. stays: pieces of the next tile are in the same
+     * places. */
+    __device__ __forceinline__ void next(int pieces, int stride, int slots, bool stays, int first = 0, int step = 1)
     {
-        slot++;
+        slot += step;
         if (++piece == pieces) {
             piece = 0, n += stride;
-            if (stays) slot = 0;
+            if (stays) slot = first;
         }
-        if (slot == slots) slot = 0, round++;
+        if (slot >= slots) slot -= slots, round++;
     }
     __device__ __forceinline__ int parity() const
     {
@@ -197,77 +223,125 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
     {
         x_full = (uint64_t *)memory, x_free = x_full + MOST_SLOTS, w_full = x_free + MOST_SLOTS + warp * W_SLOTS;
         x = shared_address(memory) + PHASES_BYTES;
-        w = x + job.x_slots * X_BYTES + warp * job.w_slots * W_BYTES;
+        w = x + job.x_bytes + warp * job.w_slots * W_BYTES;
     }
 
     /* By one lane of each warp, the last one of which brings x. */
-    __device__ __forceinline__ void begin(const BulkJob &job, bool is_x, int warps) const
+    __device__ __forceinline__ void begin(const BulkJob &job, bool is_x, int tiles) const
     {
         for (int i = 0; i < (is_x ? job.x_slots : job.w_slots); i++) phases_init(is_x ? &x_full[i] : &w_full[i], 1);
-        for (int i = 0; is_x && !job.x_stays && i < job.x_slots; i++) phases_init(&x_free[i], warps);
+        for (int i = 0; is_x && !job.x_stays && i < job.x_slots; i++) phases_init(&x_free[i], tiles);
         publish_phases();
     }
 
-    template <int COUNT> __device__ __forceinline__ void bring_w(const BulkJobs<COUNT> &jobs, const Walk &walk) const
+    /* first: the part's first block */
+    template <int COUNT> __device__ __forceinline__ void bring_w(const BulkJobs<COUNT> &jobs, const Walk &walk, int first) const
     {
         int i = jobs.which(walk.n);
         expect_bytes(&w_full[walk.slot], W_BYTES);
-        copy_box(w + walk.slot * W_BYTES, &jobs.of[i].w_map, 0, walk.n - i * jobs.second, walk.piece * BLOCKS, &w_full[walk.slot]);
+        copy_box(w + walk.slot * W_BYTES, &jobs.of[i].w_map, 0, walk.n - i * jobs.second, 0, first + walk.piece * BLOCKS,
+                 &w_full[walk.slot]);
     }
 
-    /* All pieces of x, or those of every round; one thread. */
+    /* All pieces of x, or those of every round, the first ones of all parts before the second ones; one thread. */
     __device__ __forceinline__ void bring_x(const BulkJob &job, int first_row) const
     {
-        int  count = job.x_stays ? job.pieces : job.pieces * job.rounds;
-        Walk walk(0);
-        for (int q = 0; q < count; q++, walk.next(job.pieces, 0, job.x_slots, false)) {
+        int  pieces = job.pieces * job.parts, count = job.x_stays ? pieces : pieces * job.rounds;
+        Walk walk(0, 0);
+        for (int q = 0, part = 0; q < count; q++, walk.next(pieces, 0, job.x_slots, false)) {
             if (walk.round) phase_wait(&x_free[walk.slot], walk.parity() ^ 1);
             expect_bytes(&x_full[walk.slot], X_BYTES);
-            copy_box(x + walk.slot * X_BYTES, &job.x_map, 0, first_row, walk.piece * BLOCKS, &x_full[walk.slot]);
+            copy_box(x + walk.slot * X_BYTES, &job.x_map, 0, first_row, 0, part * job.part + walk.piece / job.parts * BLOCKS,
+                     &x_full[walk.slot]);
+            if (++part == job.parts) part = 0;
         }
+    }
+
+    /* The blocks of one row of x that a warp reads; first: of them */
+    __device__ __forceinline__ void bring_row(const BulkJob &job, int first) const
+    {
+        for (int i = first * CHUNKS + (threadIdx.x & 31); i < (first + job.part) * CHUNKS; i += 32)
+            copy_async_at(x + i * 16, job.x + i * 8, true);
+        copy_commit();
+        copy_wait<0>();
+        __syncwarp();
+    }
+
+    /* Where the piece of x that the walks are at lies, once it is there. first: as above */
+    __device__ __forceinline__ uint32_t take_x(const BulkJob &job, const Walk &of_x, int first) const
+    {
+        if (XR == 1) return x + (first + of_x.piece * BLOCKS) * ROW_BYTES;
+        phase_wait(&x_full[of_x.slot], job.x_stays ? 0 : of_x.parity());
+        return x + of_x.slot * X_BYTES;
     }
 };
 
+static __device__ __forceinline__ void meet(int tile, int parts)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(tile + 1), "r"(parts * 32) : "memory");
+}
+
+/* The sums of a tile's parts, (0 + 1) + (2 + 3), in its first part's warp. sums: room for the tile's; more: for others afterwards. */
+template <int MT, int NT>
+static __device__ __forceinline__ void add_parts(int tile, int parts, int part, float4 *sums, bool more, float (&c)[NT][MT][4])
+{
+    float4(&mine)[NT][MT] = reinterpret_cast<float4(&)[NT][MT]>(c);
+    float4 *lane = sums + (threadIdx.x & 31);
+    for (int i = 0; i < NT * MT && part; i++) lane[(part * NT * MT + i) * 32] = mine[i / MT][i % MT];
+    meet(tile, parts);
+#pragma unroll
+    for (int i = 0; i < NT * MT && !part; i++) {
+        float4 &sum = mine[i / MT][i % MT], one = lane[(NT * MT + i) * 32], two = {}, three = {};
+        if (parts > 2) two = lane[(2 * NT * MT + i) * 32], three = lane[(3 * NT * MT + i) * 32];
+        sum.x = (sum.x + one.x) + (two.x + three.x), sum.y = (sum.y + one.y) + (two.y + three.y);
+        sum.z = (sum.z + one.z) + (two.z + three.z), sum.w = (sum.w + one.w) + (two.w + three.w);
+    }
+    if (more) meet(tile, parts);
+}
+
 template <int MT, int NT, int XR, int BLOCKS, int COUNT>
-static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(const __grid_constant__ BulkJobs<COUNT> jobs)
+static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARPS / 2) + 1) * 32)
+    few_rows_bulk(const __grid_constant__ BulkJobs<COUNT> jobs)
 {
     extern __shared__ __align__(1024) char bulk_memory[];
     enum { W_ROWS = COLS * NT };
     typedef BulkShared<XR, W_ROWS, BLOCKS> Shared;
     const BulkJob                         &job = jobs.of[0];
-    int          warps = blockDim.x / 32 - 1, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
-    int          first_row = blockIdx.y * 16 * MT;
+    int          warps = blockDim.x / 32 - (XR > 1), warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x & 31;
+    int          first_row = blockIdx.y * 16 * MT, parts = job.parts, tiles = warps / parts, tile = warp / parts, part = warp % parts;
     const Shared shared(bulk_memory, job, warp);
     release_launches();
-    if (lane == 0) shared.begin(job, warp == warps, warps);
+    if (lane == 0) shared.begin(job, XR > 1 && warp == warps, tiles);
     __syncthreads();
-    if (warp == warps) {
+    if (XR > 1 && warp == warps) {
         if (lane == 0) prefetch_map(&job.x_map);
         await_launches();
         if (lane == 0) shared.bring_x(job, first_row);
         return;
     }
 
-    int  first_col = (blockIdx.x * warps + warp) * W_ROWS, stride = gridDim.x * warps * W_ROWS, count = job.pieces * job.rounds;
-    Walk ahead(first_col), of_w(first_col), of_x(first_col); /* the next piece to bring; the one to multiply */
+    int  cols = NT == 2 && job.gated ? COLS : W_ROWS, first_col = (blockIdx.x * tiles + tile) * cols, stride = gridDim.x * tiles * cols;
+    int  pieces = job.pieces, last_blocks = job.part - (pieces - 1) * BLOCKS, first_block = part * job.part, count = pieces * job.rounds;
+    Walk ahead(first_col, 0), of_w(first_col, 0), of_x(first_col, part); /* the next piece to bring; the one to multiply */
     if (!job.w_constant) await_launches();
-    for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false))
-        if (lane == 0) shared.bring_w(jobs, ahead);
+    for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(pieces, stride, job.w_slots, false))
+        if (lane == 0) shared.bring_w(jobs, ahead, first_block);
     if (job.w_constant) await_launches();
 
     const LaneReads          reads(XR);
     float                    c[NT][MT][4] = {};
+    float4                  *sums = (float4 *)(bulk_memory + job.sums_at) + tile * parts * (MT * NT * 32);
     BulkOperands<MT, NT, XR> first, second; /* of a block's halves */
+    if (XR == 1) shared.bring_row(job, first_block);
     phase_wait(&shared.w_full[0], 0);
-    phase_wait(&shared.x_full[0], 0);
-    first.take(shared.x, shared.w, reads, 0);
-    uint32_t x = shared.x, w = shared.w;
+    uint32_t x = shared.take_x(job, of_x, first_block), w = shared.w;
+    first.take(x, w, reads, 0);
     for (int q = 0; q < count; q++) {
         int  n = of_w.n, x_slot = of_x.slot;
-        bool last = of_w.piece + 1 == job.pieces, more = q + 1 < count;
-        int  blocks = last ? job.blocks : BLOCKS;
-        of_w.next(job.pieces, stride, job.w_slots, false);
-        of_x.next(job.pieces, stride, job.x_slots, job.x_stays);
+        bool last = of_w.piece + 1 == pieces, more = q + 1 < count;
+        int  blocks = last ? last_blocks : BLOCKS;
+        of_w.next(pieces, stride, job.w_slots, false);
+        of_x.next(pieces, stride, job.x_slots, job.x_stays, part, parts);
 #pragma unroll 4
         for (int block = 1; block < blocks; block++) {
             second.take(x, w, reads, 1);
@@ -280,20 +354,23 @@ static __global__ void __launch_bounds__((MOST_WARPS + 1) * 32) few_rows_bulk(co
         first.add(c);
         if (more) {
             phase_wait(&shared.w_full[of_w.slot], of_w.parity());
-            phase_wait(&shared.x_full[of_x.slot], job.x_stays ? 0 : of_x.parity());
-            x = shared.x + of_x.slot * Shared::X_BYTES, w = shared.w + of_w.slot * Shared::W_BYTES;
+            x = shared.take_x(job, of_x, first_block), w = shared.w + of_w.slot * Shared::W_BYTES;
             first.take(x, w, reads, 0);
         }
         second.add(c);
         __syncwarp(); /* all lanes have taken this piece */
         if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
         if (q + job.w_slots < count) {
-            if (lane == 0) shared.bring_w(jobs, ahead);
-            ahead.next(job.pieces, stride, job.w_slots, false);
+            if (lane == 0) shared.bring_w(jobs, ahead, first_block);
+            ahead.next(pieces, stride, job.w_slots, false);
         }
         if (!last) continue;
-        int i = jobs.which(n);
-        put_tile<MT, NT>(jobs.of[i], first_row + (lane >> 2), n - i * jobs.second + (lane & 3) * 2, c);
+        if (parts > 1) add_parts<MT, NT>(tile, parts, part, sums, job.rounds > 1, c);
+        int which = jobs.which(n), row = first_row + (lane >> 2), col = n - which * jobs.second + (lane & 3) * 2;
+        if (NT == 2 && job.gated && !part)
+            put_gated<MT>(job, row, col, c);
+        else if (!part)
+            put_tile<MT, NT>(jobs.of[which], row, col, c);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -309,67 +386,118 @@ typedef struct BulkGrid {
     int blocks, groups, warps, rounds; /* groups: of rows of x */
 } BulkGrid;
 
-/* Warps enough that each has one tile, up to `most` a block; then several tiles a warp, as many in each block. cols: of both products. */
-static BulkGrid grid_of(int64_t cols, int64_t rows, int x_rows, int w_rows, int least, int most, int processors)
+/* Warps enough that each has a part of one tile, up to `most` a block; then several tiles a warp, as many in each block.
+ * cols: of both products. */
+static BulkGrid grid_of(const BulkJob *job, int64_t cols, int x_rows, int w_rows, int least, int most, int processors)
 {
     BulkGrid grid = {};
-    int64_t  tiles = cuda_div_up(cols, w_rows), places = (int64_t)processors * most;
-    grid.groups = (int)cuda_div_up(rows, x_rows);
+    int64_t  tiles = cuda_div_up(cols, w_rows), places = (int64_t)processors * (most / job->parts);
+    grid.groups = (int)cuda_div_up(job->m, x_rows);
     grid.rounds = (int)cuda_div_up(tiles, places);
-    grid.warps = (int)cuda_div_up(cuda_div_up(tiles, grid.rounds), processors);
-    if (grid.warps < least) grid.warps = least;
-    grid.blocks = (int)cuda_div_up(tiles, (int64_t)grid.warps * grid.rounds);
+    int64_t abreast = cuda_div_up(cuda_div_up(tiles, grid.rounds), processors);
+    if (abreast * job->parts < least) abreast = least / job->parts;
+    grid.warps = (int)abreast * job->parts;
+    grid.blocks = (int)cuda_div_up(tiles, abreast * grid.rounds);
     return grid;
 }
 
-/* Rows of x stay where they leave room for two pieces a warp. x_bytes, w_bytes: of a piece, of w a warp's. */
-static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_bytes, int w_bytes)
+/* Rows of x stay where they leave room for two pieces a warp. x_bytes, w_bytes: of a piece, of w a warp's; sum_bytes: of a warp's sums. */
+static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t x_bytes, size_t w_bytes, size_t sum_bytes)
 {
-    size_t x_piece = (size_t)x_bytes, w_piece = (size_t)grid->warps * w_bytes;
-    size_t most = grid->rounds == 1 && job->m <= 16 ? SHARED_BESIDE : SHARED_ALONE, room = SHARED_ALONE - PHASES_BYTES - 2 * w_piece;
+    size_t w_piece = grid->warps * w_bytes, fixed = PHASES_BYTES + (job->parts > 1 ? grid->warps * sum_bytes : 0);
+    size_t most = grid->rounds == 1 && job->m <= 16 ? SHARED_BESIDE : SHARED_ALONE;
     int    count = job->pieces * grid->rounds, least = count < 4 ? count : 4, wanted = count < W_SLOTS ? count : W_SLOTS;
-    job->x_stays = job->pieces <= MOST_SLOTS && x_piece * job->pieces <= room / (grid->rounds == 1 ? 2 : 1);
-    job->x_slots = job->x_stays ? job->pieces : 3;
-    size_t taken = PHASES_BYTES + x_piece * job->x_slots;
+    int    x_pieces = job->pieces * job->parts;
+    job->x_stays = x_pieces <= MOST_SLOTS && fixed + 2 * w_piece + x_bytes * x_pieces * (grid->rounds == 1 ? 2 : 1) <= SHARED_ALONE;
+    job->x_slots = job->x_stays ? x_pieces : job->parts > 1 ? 2 * job->parts : 3; /* a ring has as many of each part */
+    job->x_bytes = (int)(x_bytes * job->x_slots);
+    if (x_rows == 1) job->x_stays = true, job->x_slots = 0, job->x_bytes = (int)cuda_div_up(job->blocks, CHUNKS) * CHUNKS * ROW_BYTES;
+    size_t taken = fixed + job->x_bytes;
     if (taken + least * w_piece > most) most = SHARED_ALONE;
-    job->w_slots = (int)((most - taken) / w_piece);
+    job->w_slots = taken < most ? (int)((most - taken) / w_piece) : 0;
     if (job->w_slots > wanted) job->w_slots = wanted;
+    job->sums_at = (int)(PHASES_BYTES + job->x_bytes + w_piece * job->w_slots);
     return taken + w_piece * job->w_slots;
 }
 
-static Status map_rows(const GemmOperand *rows, int64_t count, int64_t k, int box_rows, int blocks, CUtensorMap *out)
+/* halves: 1, or 2 of the rows, of which a box has as many of each */
+static Status map_rows(const GemmOperand *rows, int64_t count, int halves, int64_t k, int box_rows, int blocks, CUtensorMap *out)
 {
-    TensorMapShape shape = {.rank = 3};
-    shape.dims[0] = ALONG, shape.dims[1] = (uint64_t)count, shape.dims[2] = (uint64_t)k / ALONG;
-    shape.strides[0] = (uint64_t)rows->stride * sizeof(bf16), shape.strides[1] = ROW_BYTES;
-    shape.box[0] = ALONG, shape.box[1] = (uint32_t)box_rows, shape.box[2] = (uint32_t)blocks;
+    TensorMapShape shape = {.rank = 4};
+    shape.dims[0] = ALONG, shape.dims[1] = (uint64_t)count / halves, shape.dims[2] = (uint64_t)halves, shape.dims[3] = (uint64_t)k / ALONG;
+    shape.strides[0] = (uint64_t)rows->stride * sizeof(bf16), shape.strides[1] = shape.strides[0] * shape.dims[1],
+    shape.strides[2] = ROW_BYTES;
+    shape.box[0] = ALONG, shape.box[1] = (uint32_t)(box_rows / halves), shape.box[2] = (uint32_t)halves, shape.box[3] = (uint32_t)blocks;
     return cuda_tensor_map((const bf16 *)rows->data + rows->offset, &shape, out);
 }
 
+/* Fewer warps where there isn't room for two pieces of each, as a chain wants the next one before it is through with one. */
 template <int MT, int NT, int XR, int BLOCKS, int COUNT>
 static Status launch(const Gemm *g, BulkJobs<COUNT> *jobs, int least, int most, int processors, cudaStream_t stream)
 {
     typedef BulkShared<XR, COLS * NT, BLOCKS> Shared;
     BulkJob                                  *job = &jobs->of[0];
+    BulkGrid                                  grid = {};
+    size_t                                    bytes = 0;
     jobs->second = (int)cuda_div_up(g->n, COLS * NT) * COLS * NT;
-    int64_t  cols = COUNT == 2 ? jobs->second + g[COUNT - 1].n : g->n;
-    BulkGrid grid = grid_of(cols, g->m, 16 * MT, COLS * NT, least, most, processors);
-    job->pieces = (int)cuda_div_up(g->k, BLOCKS * ALONG);
-    job->blocks = (int)(g->k / ALONG - (int64_t)(job->pieces - 1) * BLOCKS);
-    job->rounds = grid.rounds;
-    size_t bytes = plan_shared(job, &grid, Shared::X_BYTES, Shared::W_BYTES);
-    FAIL_IF(job->w_slots < 1, ERR_INTERNAL, "few_rows_bulk: no room for %d x %d", job->m, job->n);
-    TRY(map_rows(&g->a, g->m, g->k, XR, BLOCKS, &job->x_map));
-    for (int i = 0; i < COUNT; i++) TRY(map_rows(&g[i].b, job[i].w_rows, g->k, COLS * NT, BLOCKS, &job[i].w_map));
+    int64_t cols = COUNT == 2 ? jobs->second + g[COUNT - 1].n : g->n;
+    job->blocks = (int)(g->k / ALONG);
+    job->part = job->blocks / job->parts;
+    job->pieces = (int)cuda_div_up(job->part, BLOCKS);
+    for (;; most /= 2) {
+        grid = grid_of(job, cols, 16 * MT, job->gated ? COLS : COLS * NT, least < most ? least : most, most, processors);
+        job->rounds = grid.rounds;
+        bytes = plan_shared(job, &grid, XR, Shared::X_BYTES, Shared::W_BYTES, MT * NT * 32 * sizeof(float4));
+        if (job->w_slots >= 2 || job->w_slots == job->pieces * grid.rounds) break;
+        FAIL_IF(most / 2 < job->parts, ERR_INTERNAL, "few_rows_bulk: no room for %d x %d of %lld", job->m, job->n, (long long)g->k);
+    }
+    if (XR == 1) job->x = (const bf16 *)g->a.data + g->a.offset;
+    if (XR > 1) TRY(map_rows(&g->a, g->m, 1, g->k, XR, BLOCKS, &job->x_map));
+    for (int i = 0; i < COUNT; i++) TRY(map_rows(&g[i].b, job[i].w_rows, job->gated ? 2 : 1, g->k, COLS * NT, BLOCKS, &job[i].w_map));
     auto kernel = few_rows_bulk<MT, NT, XR, BLOCKS, COUNT>;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
-    return cuda_launch_early(g->early, kernel, dim3((unsigned)grid.blocks, (unsigned)grid.groups), (unsigned)(grid.warps + 1) * 32, bytes,
-                             stream, *jobs);
+    return cuda_launch_early(g->early, kernel, dim3((unsigned)grid.blocks, (unsigned)grid.groups), (unsigned)(grid.warps + (XR > 1)) * 32,
+                             bytes, stream, *jobs);
 }
 
 bool few_rows_bulk_fit(const Gemm *g)
 {
     return g->m > 0 && g->m <= MOST_ROWS && g->k % ALONG == 0 && g->n < INT_MAX / 2;
+}
+
+static bool is_one_row(const Gemm *g)
+{
+    return g->m == 1 && g->k <= MOST_ALONE;
+}
+
+static Status launch_gated(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
+{
+    if (is_one_row(g)) return launch<1, 2, 1, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 8) return launch<1, 2, 8, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 16) return launch<1, 2, 16, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 32) return launch<2, 2, 32, 4>(g, jobs, 2, 8, processors, stream);
+    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
+}
+
+static Status launch_parts(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
+{
+    if (is_one_row(g)) return launch<1, 1, 1, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 8) return launch<1, 1, 8, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 16) return launch<1, 1, 16, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
+    return launch<2, 2, 32, 4>(g, jobs, 2, 4, processors, stream);
+}
+
+template <int COUNT> static Status launch_whole(const Gemm *g, BulkJobs<COUNT> *jobs, int processors, cudaStream_t stream)
+{
+    int64_t cols = g->n + (COUNT == 2 ? g[COUNT - 1].n : 0);
+    if (is_one_row(g)) return launch<1, 1, 1, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 8) return launch<1, 1, 8, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 16) return launch<1, 1, 16, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
+    if (cols <= 2048) return launch<2, 2, 32, 8>(g, jobs, 2, 4, processors, stream);
+    if (cols <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, jobs, 4, 8, processors, stream);
+    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
 }
 
 static void set_job(BulkJob *job, const Gemm *g, int64_t w_rows)
@@ -380,36 +508,37 @@ static void set_job(BulkJob *job, const Gemm *g, int64_t w_rows)
     job->accumulate = g->accumulate, job->has_bias = g->epilogue == GEMM_BIAS;
     job->w_constant = g->b_constant;
     job->alpha = g->alpha;
+    job->parts = 1;
     job->as_pairs = !job->accumulate && job->alpha == 1 && g->n % 2 == 0 && g->c.stride % 2 == 0 && g->c.offset % 2 == 0 &&
                     (uintptr_t)g->c.data % 8 == 0;
 }
 
-template <int COUNT> static Status run(const Gemm *g, BulkJobs<COUNT> *jobs, cudaStream_t stream)
+static Status count_processors(int *out)
 {
-    int     device = 0, processors = 0;
-    int64_t cols = 0;
+    int device = 0;
     CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    for (int i = 0; i < COUNT; i++) cols += g[i].n;
-    if (g->m <= 8) return launch<1, 1, 8, 8>(g, jobs, 1, MOST_WARPS, processors, stream);
-    if (g->m <= 16) return launch<1, 1, 16, 8>(g, jobs, 1, MOST_WARPS, processors, stream);
-    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, MOST_WARPS, processors, stream);
-    if (cols <= 2048) return launch<2, 2, 32, 8>(g, jobs, 2, 4, processors, stream);
-    if (cols <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, jobs, 4, MOST_WARPS, processors, stream);
-    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
+    CUDA_TRY(cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device));
+    return OK;
 }
 
-Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, void *stream)
+Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, const RowsFusion *fusion, void *stream)
 {
     BulkJobs<1> jobs = {};
-    set_job(&jobs.of[0], g, w_rows);
-    return run(g, &jobs, (cudaStream_t)stream);
+    BulkJob    *job = &jobs.of[0];
+    int         processors = 0;
+    TRY(count_processors(&processors));
+    set_job(job, g, w_rows);
+    if (fusion) job->parts = fusion->parts, job->gated = fusion->gated, job->gelu = fusion->gelu;
+    if (job->gated) return launch_gated(g, &jobs, processors, (cudaStream_t)stream);
+    return (job->parts > 1 ? launch_parts : launch_whole<1>)(g, &jobs, processors, (cudaStream_t)stream);
 }
 
 Status few_rows_bulk_pair(const Gemm gemms[2], void *stream)
 {
     BulkJobs<2> jobs = {};
+    int         processors = 0;
+    TRY(count_processors(&processors));
     for (int i = 0; i < 2; i++) set_job(&jobs.of[i], &gemms[i], gemms[i].n);
     jobs.of[0].w_constant = gemms[0].b_constant && gemms[1].b_constant;
-    return run(gemms, &jobs, (cudaStream_t)stream);
+    return launch_whole<2>(gemms, &jobs, processors, (cudaStream_t)stream);
 }

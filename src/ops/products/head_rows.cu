@@ -425,7 +425,7 @@ static Status head_bulk_run(const KernelArgs *args)
     Head h = head_of(args);
     for (int64_t begin = 0; begin < h.rows; begin += MMA_MOST) {
         Gemm product = bulk_product(args, h, begin, h.rows - begin < MMA_MOST ? h.rows - begin : MMA_MOST);
-        TRY(few_rows_bulk_run(&product, h.vocab, args->stream));
+        TRY(few_rows_bulk_run(&product, h.vocab, NULL, args->stream));
     }
     return CUDA_LAUNCHED();
 }

@@ -59,7 +59,7 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
 static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, int count)
 {
     if (count == 2) return few_rows_bulk_pair(gemms, args->stream);
-    for (int i = 0; i < count; i++) TRY(few_rows_bulk_run(&gemms[i], gemms[i].n, args->stream));
+    for (int i = 0; i < count; i++) TRY(few_rows_bulk_run(&gemms[i], gemms[i].n, NULL, args->stream));
     return OK;
 }
 

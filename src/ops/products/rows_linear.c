@@ -1,0 +1,145 @@
+/* rows_linear: what decoding's linear layers are made of. y = x w^T + bias of few rows, as linear; or with `gated` what swiglu makes of
+ * that, of packed gate and up. Sums are rounded to y's dtype before they are gated, as linear stores them.
+ *
+ * With `parts` each sum is as many sums of equal parts of k, added up as (0 + 1) + (2 + 3): a GPU makes them beside each other. */
+#include "ops/products/rows_linear.h"
+
+#include "ops/elementwise/gelu.h"
+#include "ops/products/gemm.h"
+
+#include <math.h>
+
+static const AttrDef rows_linear_attrs[] = {
+    ATTR_INT(RowsLinearAttrs, parts, 1), ATTR_BOOL(RowsLinearAttrs, gated, false), ATTR_BOOL(RowsLinearAttrs, gelu, false), {0}};
+
+/* x (...,K), w (M,K), [bias (M)] -> y (...,M) of x's dtype; gated: (...,M / 2), without a bias. */
+static Status rows_linear_infer(Node *node)
+{
+    const RowsLinearAttrs *attrs = node->attrs;
+    TRY(infer_float(node, ROWS_X, "x", 2));
+    const TensorType *x = &node->in[ROWS_X]->type;
+    int64_t           k = type_cols(x);
+    TRY(infer_input(node, ROWS_W, "w", DT_SET_FLOAT, DIMS(-1, k)));
+    int64_t rows = node->in[ROWS_W]->type.dim[0];
+    if (node->in[ROWS_BIAS]) TRY(infer_input(node, ROWS_BIAS, "bias", DT_SET_FLOAT, DIMS(rows)));
+    FAIL_IF(!rows_parts_fit(k, attrs->parts), ERR_INVALID, "attribute parts is %lld, expected 1, or 2 or 4 of whole %ds of %lld columns",
+            (long long)attrs->parts, ROWS_WHOLE, (long long)k);
+    FAIL_IF(attrs->gated && (rows % 2 || node->in[ROWS_BIAS] || attrs->parts > 1), ERR_INVALID,
+            "gated: w has %lld rows, parts is %lld, %s bias; expected an even number, 1 and none", (long long)rows, (long long)attrs->parts,
+            node->in[ROWS_BIAS] ? "there is a" : "no");
+    node->out[0]->type = *x;
+    node->out[0]->type.dim[x->ndim - 1] = attrs->gated ? rows / 2 : rows;
+    return OK;
+}
+
+static OpCost rows_linear_cost(const Node *node)
+{
+    NodeArgs storage;
+    Gemm     g;
+    rows_linear_products(node_args(node, &storage), &g);
+    OpCost cost = gemms_cost(&g, 1);
+    if (((const RowsLinearAttrs *)node->attrs)->gated) cost.bytes -= (double)type_bytes(&node->out[0]->type); /* half of the product */
+    return cost;
+}
+
+/* ---- CPU ---- */
+
+static size_t product_bytes(const Node *node, int num_workers)
+{
+    NodeArgs storage;
+    Gemm     g;
+    rows_linear_products(node_args(node, &storage), &g);
+    return (gemm_workspace(&g, num_workers) + 63) / 64 * 64;
+}
+
+/* That of the product, then gate and up. */
+static size_t rows_linear_workspace(const Node *node, int num_workers)
+{
+    const TensorType *y = &node->out[0]->type;
+    bool              gated = ((const RowsLinearAttrs *)node->attrs)->gated;
+    return product_bytes(node, num_workers) + (gated ? (size_t)dtype_bytes(y->dtype, 2 * type_numel(y)) : 0);
+}
+
+/* y of packed gate and up. */
+static void gate_rows(const TensorView *y, const void *packed, bool gelu)
+{
+    DType   dtype = y->type.dtype;
+    int64_t cols = type_cols(&y->type);
+    for (int64_t row = 0; row < type_rows(&y->type); row++)
+        for (int64_t c = 0; c < cols; c++) {
+            float g = vec_get(packed, dtype, row * 2 * cols + c), u = vec_get(packed, dtype, row * 2 * cols + cols + c);
+            float h = g / (1.0f + expf(-(gelu ? gelu_argument(g) : g))) * u;
+            dtype_encode(dtype, &h, 1, (char *)y->data + dtype_bytes(dtype, row * cols + c));
+        }
+}
+
+static Status rows_linear_run(const KernelArgs *args, bool reference)
+{
+    const RowsLinearAttrs *attrs = args->attrs;
+    const TensorView      *y = &args->out[0];
+    Gemm                   g;
+    rows_linear_products(args, &g);
+    g.rows_alone = args->rows_alone;
+    if (attrs->gated) g.c.data = (char *)args->workspace + args->workspace_bytes - dtype_bytes(y->type.dtype, 2 * type_numel(&y->type));
+    if (reference)
+        gemm_reference(&g);
+    else
+        gemm_run(&g, args->pool, args->workspace);
+    if (attrs->gated) gate_rows(y, g.c.data, attrs->gelu);
+    return OK;
+}
+
+static Status rows_linear_tiles(const KernelArgs *args)
+{
+    return rows_linear_run(args, false);
+}
+
+static Status rows_linear_reference(const KernelArgs *args)
+{
+    return rows_linear_run(args, true);
+}
+
+static const RowsLinearAttrs of_two = {.parts = 2}, of_four = {.parts = 4}, gated = {.parts = 1, .gated = true},
+                             gelu = {.parts = 1, .gated = true, .gelu = true};
+
+static const OpSample rows_linear_samples[] = {
+    {.in = {{DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_F32, 1, {7}}}, .rows_alone = true},
+    {.in = {{DT_F32, 3, {5, 1, 128}}, {DT_F32, 2, {50, 128}}}, .attrs = &of_two, .rows_alone = true},
+    {.in = {{DT_F32, 2, {9, 256}}, {DT_F32, 2, {18, 256}}, {DT_F32, 1, {18}}}, .attrs = &of_four, .rows_alone = true},
+    {.in = {{DT_F32, 3, {4, 1, 72}}, {DT_F32, 2, {34, 72}}}, .attrs = &gated, .rows_alone = true},
+    {.in = {{DT_F32, 2, {3, 64}}, {DT_F32, 2, {70, 64}}}, .attrs = &gelu, .rows_alone = true},
+};
+
+/* Shapes of real models. */
+static const OpSample rows_linear_large_samples[] = {
+    {.in = {{DT_F32, 2, {1, 2048}}, {DT_F32, 2, {1024, 2048}}}, .attrs = &of_four, .rows_alone = true},
+    {.in = {{DT_F32, 2, {8, 6912}}, {DT_F32, 2, {1152, 6912}}}, .attrs = &of_four, .rows_alone = true},
+    {.in = {{DT_F32, 2, {13, 1152}}, {DT_F32, 2, {1536, 1152}}, {DT_F32, 1, {1536}}}, .attrs = &of_two, .rows_alone = true},
+    {.in = {{DT_F32, 2, {31, 3072}}, {DT_F32, 2, {1024, 3072}}}, .attrs = &of_four, .rows_alone = true},
+    {.in = {{DT_F32, 2, {150, 3072}}, {DT_F32, 2, {1024, 3072}}}, .attrs = &of_four, .rows_alone = true},
+    {.in = {{DT_F32, 2, {7, 1024}}, {DT_F32, 2, {6144, 1024}}}, .attrs = &gated, .rows_alone = true},
+    {.in = {{DT_F32, 2, {16, 1024}}, {DT_F32, 2, {6144, 1024}}}, .attrs = &gated, .rows_alone = true},
+    {.in = {{DT_F32, 2, {29, 1152}}, {DT_F32, 2, {13824, 1152}}}, .attrs = &gelu, .rows_alone = true},
+    {.in = {{DT_F32, 2, {64, 1024}}, {DT_F32, 2, {6148, 1024}}}, .attrs = &gated, .rows_alone = true},
+};
+
+const OpDef op_rows_linear = {
+    .id = OP_ROWS_LINEAR,
+    .name = "rows_linear",
+    .synopsis = "y = x w^T + bias; gated: of packed gate and up silu(gate) up, with gelu gelu(gate) up, by tanh",
+    .num_in = 3,
+    .num_out = 1,
+    .min_in = 2,
+    .attrs_size = sizeof(RowsLinearAttrs),
+    .attrs = rows_linear_attrs,
+    .by_row = 1u << ROWS_X,
+    .infer = rows_linear_infer,
+    .cost = rows_linear_cost,
+    .workspace = rows_linear_workspace,
+    .cpu = {{DT_SET_FLOAT, rows_linear_tiles, "tiles"}, {DT_SET_FLOAT, rows_linear_reference, "reference"}},
+    .params = 1u << ROWS_W | 1u << ROWS_BIAS,
+    .samples = rows_linear_samples,
+    .num_samples = sizeof rows_linear_samples / sizeof rows_linear_samples[0],
+    .large = rows_linear_large_samples,
+    .num_large = sizeof rows_linear_large_samples / sizeof rows_linear_large_samples[0],
+};

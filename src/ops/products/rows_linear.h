@@ -1,0 +1,26 @@
+/* What CPU, CUDA and passes share of rows_linear. */
+#pragma once
+
+#include "ops/products/products.h"
+
+enum { ROWS_X, ROWS_W, ROWS_BIAS };
+enum { ROWS_WHOLE = 64, ROWS_MOST_PARTS = 4 }; /* numbers along k that parts are made of */
+
+typedef struct RowsLinearAttrs {
+    int64_t parts; /* of each sum, along k: 1, 2 or 4 of equal size */
+    bool    gated; /* y = silu(gate) up, of packed gate and up; as swiglu */
+    bool    gelu;  /* gelu by tanh in place of silu */
+} RowsLinearAttrs;
+
+static inline bool rows_parts_fit(int64_t k, int64_t parts)
+{
+    return parts == 1 || ((parts == 2 || parts == ROWS_MOST_PARTS) && k % (parts * ROWS_WHOLE) == 0);
+}
+
+/* The product with all rows of w. c: y, or a matrix as wide as w has rows where y is gated. */
+static inline int rows_linear_products(const KernelArgs *args, Gemm *out)
+{
+    int count = linear_products(args, out);
+    if (((const RowsLinearAttrs *)args->attrs)->gated) out->c.stride = out->n;
+    return count;
+}
