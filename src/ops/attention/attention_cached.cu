@@ -130,7 +130,7 @@ static Status turned_simt(const KernelArgs *args)
     { \
         {1u << TURNED_TABLE, 0, DT_SET_F32}, \
         { \
-            1u << TURNED_WQ | 1u << TURNED_WK, 0, DT_SET_FLOAT \
+            1u << TURNED_WQ | 1u << TURNED_WK, 0, DT_SET_DECODE \
         } \
     }
 
@@ -143,6 +143,12 @@ CUDA_KERNELS(attention_turned,
               .match = mma_match,
               .except = TURNED_TYPES},
              {.dtypes = DT_SET_BF16,
+              .run = turned_simt,
+              .name = "simt",
+              .workspace = cuda_planned_workspace,
+              .match = simt_match,
+              .except = TURNED_TYPES},
+             {.dtypes = DT_SET(DT_F16),
               .run = turned_simt,
               .name = "simt",
               .workspace = cuda_planned_workspace,

@@ -137,7 +137,7 @@ static const OpSample attention_turned_large_samples[] = {
 #define CACHES \
     { \
         { \
-            .in = 1u << TURNED_KC | 1u << TURNED_VC, .out = 1u << 1 | 1u << 2, .dtypes = DT_SET_FLOAT | DT_SET(DT_E4M3) \
+            .in = 1u << TURNED_KC | 1u << TURNED_VC, .out = 1u << 1 | 1u << 2, .dtypes = DT_SET_DECODE | DT_SET(DT_E4M3) \
         } \
     }
 
@@ -157,7 +157,7 @@ const OpDef op_attention_turned = {
     .cost = attention_turned_cost,
     .workspace = attention_turned_workspace,
     .gpu_workspace = attention_turned_gpu_workspace,
-    .cpu = {{DT_SET_FLOAT, attention_turned_blocks, "blocks", CACHES}, {DT_SET_FLOAT, attention_turned_reference, "reference", CACHES}},
+    .cpu = {{DT_SET_DECODE, attention_turned_blocks, "blocks", CACHES}, {DT_SET_DECODE, attention_turned_reference, "reference", CACHES}},
     .params = 1u << TURNED_WQ | 1u << TURNED_WK,
     .constants = 1u << TURNED_TABLE,
     .samples = attention_turned_samples,
