@@ -13,6 +13,7 @@ enum {
     FINE_SEQ = 4096, /* from there on lengths are doubled: there are but so many programs */
     ROW_TOKENS_CPU = 512,
     ROW_TOKENS_GPU = 1024,
+    MOST_ROWS = ROW_TOKENS_GPU / LEAST_SEQ, /* of a run */
 };
 
 void scores_deinit(Scores *scores)
@@ -124,7 +125,8 @@ static int64_t seq_of(const InferModel *infer, const ScoreRow *row)
 static int64_t batch_of(const InferModel *infer, int64_t seq)
 {
     int64_t tokens = strcmp(infer->device->api->name, "cpu") == 0 ? ROW_TOKENS_CPU : ROW_TOKENS_GPU;
-    return infer->options.precision.own_scales || seq > tokens ? 1 : tokens / seq;
+    if (infer->options.precision.own_scales || seq > tokens) return 1;
+    return tokens / seq < MOST_ROWS ? tokens / seq : MOST_ROWS; /* a model may have fewer positions than LEAST_SEQ */
 }
 
 static void ask_for_programs(InferModel *infer, const Scores *scores)
@@ -155,7 +157,7 @@ static void fill_row(Feeds *feeds, int64_t at, int64_t seq, const int32_t *ids, 
 static Status run_batch(InferModel *infer, const Program *program, Feeds *feeds, float *losses, Scores *scores, size_t *at)
 {
     int64_t   seq = program->spec.seq, batch = program->spec.batch, num = 0;
-    ScoreRow *taken[ROW_TOKENS_GPU / LEAST_SEQ];
+    ScoreRow *taken[MOST_ROWS];
     for (; *at < scores->num_rows && num < batch; ++*at) {
         ScoreRow *row = &scores->rows[*at];
         if (seq_of(infer, row) != seq) continue;
