@@ -187,7 +187,7 @@ Status few_rows_run(const Gemm *g, void *stream)
 {
     for (int64_t row = 0; row < g->m; row += MOST_ROWS) {
         Gemm some = *g;
-        some.m = g->m - row < MOST_ROWS ? g->m - row : MOST_ROWS;
+        some.m = g->m - row < MOST_ROWS ? g->m - row : (int64_t)MOST_ROWS;
         some.a.offset += row * g->a.stride;
         some.c.offset += row * g->c.stride;
         TRY(run_rows(&some, stream));
