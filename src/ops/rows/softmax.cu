@@ -68,17 +68,18 @@ template <bool LOG> static Status softmax_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-/* Of x in f16, y in f16 or f32. */
+/* Of x in f16. */
 template <bool LOG> static Status softmax_run_half(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0], *y = &args->out[0];
+    const __half     *from = (const __half *)x->data;
+    int64_t           cols = type_cols(&x->type);
     unsigned          rows = (unsigned)type_rows(&x->type);
+    cudaStream_t      stream = cuda_stream(args);
     if (y->type.dtype == DT_F16)
-        softmax_rows<__half, __half, false, LOG>
-            <<<rows, ROW_THREADS, 0, cuda_stream(args)>>>((const __half *)x->data, (__half *)y->data, type_cols(&x->type));
+        softmax_rows<__half, __half, false, LOG><<<rows, ROW_THREADS, 0, stream>>>(from, (__half *)y->data, cols);
     else
-        softmax_rows<__half, float, false, LOG>
-            <<<rows, ROW_THREADS, 0, cuda_stream(args)>>>((const __half *)x->data, (float *)y->data, type_cols(&x->type));
+        CUDA_FLOAT(y->type.dtype, Y, { softmax_rows<__half, Y, false, LOG><<<rows, ROW_THREADS, 0, stream>>>(from, (Y *)y->data, cols); });
     return CUDA_LAUNCHED();
 }
 
@@ -97,16 +98,16 @@ template <bool LOG> static Status softmax_bwd_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-#define OF_HALF \
+#define OF_ANY \
     { \
         { \
-            .out = 1u << 0, .dtypes = DT_SET(DT_F16) | DT_SET_F32 \
+            .out = 1u << 0, .dtypes = DT_SET_DECODE \
         } \
     }
 
 CUDA_KERNELS(softmax, {.dtypes = DT_SET_FLOAT, .run = softmax_run<false>, .name = "rows"},
-             {.dtypes = DT_SET(DT_F16), .run = softmax_run_half<false>, .name = "rows of f16", .except = OF_HALF})
+             {.dtypes = DT_SET(DT_F16), .run = softmax_run_half<false>, .name = "rows of f16", .except = OF_ANY})
 CUDA_KERNELS(log_softmax, {.dtypes = DT_SET_FLOAT, .run = softmax_run<true>, .name = "rows"},
-             {.dtypes = DT_SET(DT_F16), .run = softmax_run_half<true>, .name = "rows of f16", .except = OF_HALF})
+             {.dtypes = DT_SET(DT_F16), .run = softmax_run_half<true>, .name = "rows of f16", .except = OF_ANY})
 CUDA_KERNELS(softmax_bwd, {.dtypes = DT_SET_FLOAT, .run = softmax_bwd_run<false>, .name = "rows"})
 CUDA_KERNELS(log_softmax_bwd, {.dtypes = DT_SET_FLOAT, .run = softmax_bwd_run<true>, .name = "rows"})
