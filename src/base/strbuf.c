@@ -65,6 +65,24 @@ void strbuf_printf(StrBuf *buf, const char *fmt, ...)
     buf->len += (size_t)n;
 }
 
+void strbuf_wrapped(StrBuf *buf, int indent, const char *text)
+{
+    enum { COLUMNS = 80 };
+    int at = 0;
+    while ((size_t)at < buf->len && buf->data[buf->len - 1 - (size_t)at] != '\n') at++;
+    for (const char *word = text; *word; word += strspn(word, " ")) {
+        int len = (int)strcspn(word, " "), gap = at < indent ? indent - at : at > indent;
+        if (at > indent && at + gap + len > COLUMNS) {
+            strbuf_putc(buf, '\n');
+            at = 0, gap = indent;
+        }
+        strbuf_printf(buf, "%*s%.*s", gap, "", len, word);
+        at += gap + len;
+        word += len;
+    }
+    strbuf_putc(buf, '\n');
+}
+
 const char *strbuf_cstr(const StrBuf *buf)
 {
     return buf->data ? buf->data : "";

@@ -17,13 +17,15 @@ typedef struct StrBuf {
 } StrBuf;
 
 /* Zero-initialised is ready to use. */
-void        strbuf_deinit(StrBuf *buf);
-void        strbuf_clear(StrBuf *buf); /* keeps the memory */
-void        strbuf_reserve(StrBuf *buf, size_t extra);
-void        strbuf_append(StrBuf *buf, const void *data, size_t len);
-void        strbuf_puts(StrBuf *buf, const char *text);
-void        strbuf_putc(StrBuf *buf, char c);
-void        strbuf_printf(StrBuf *buf, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void strbuf_deinit(StrBuf *buf);
+void strbuf_clear(StrBuf *buf); /* keeps the memory */
+void strbuf_reserve(StrBuf *buf, size_t extra);
+void strbuf_append(StrBuf *buf, const void *data, size_t len);
+void strbuf_puts(StrBuf *buf, const char *text);
+void strbuf_putc(StrBuf *buf, char c);
+void strbuf_printf(StrBuf *buf, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Words, within 80 columns of the line that has begun and of those behind it, which begin at `indent`; then a line's end. */
+void        strbuf_wrapped(StrBuf *buf, int indent, const char *text);
 const char *strbuf_cstr(const StrBuf *buf); /* "" while empty */
 
 static inline Str str_of(const char *text)

@@ -14,19 +14,29 @@
 #include <string.h>
 #include <unistd.h>
 
-static void print_help(const CliArgs *args, const Flag *flags, size_t num_flags, bool config)
+static Status print_help(const CliArgs *args, const Flag *flags, size_t num_flags, bool config)
 {
-    printf("surogate %s %s\n\n%s\n", args->command, args->arguments, args->help);
-    if (num_flags) printf("\n");
+    enum { OF_ARGUMENTS = 4, OF_HELP = 27 };
+    StrBuf out = {0};
+    strbuf_printf(&out, "surogate %s", args->command);
+    strbuf_wrapped(&out, OF_ARGUMENTS, args->arguments);
+    strbuf_putc(&out, '\n');
+    strbuf_wrapped(&out, 0, args->help);
+    if (num_flags) strbuf_putc(&out, '\n');
     for (size_t i = 0; i < num_flags; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
-        printf("  %-24s %s\n", name, flags[i].help);
+        size_t begin = out.len;
+        strbuf_printf(&out, "  %s%s%s", flags[i].name, flags[i].value ? " " : "", flags[i].value ? flags[i].value : "");
+        if (out.len - begin >= OF_HELP) strbuf_putc(&out, '\n');
+        strbuf_wrapped(&out, OF_HELP, flags[i].help);
     }
-    if (config)
-        printf(
-            "\nA run file may also be given with --config; key=value overrides its keys (docs/reference/config.md).\n" CONFIG_ALLOW_PYTHON
-            ": its model may be a Python file, which is run (docs/dsl.md).\n");
+    if (config) {
+        strbuf_putc(&out, '\n');
+        strbuf_wrapped(&out, 0, "A run file may also be given with --config; key=value overrides its keys (docs/reference/config.md).");
+        strbuf_wrapped(&out, 0, CONFIG_ALLOW_PYTHON ": its model may be a Python file, which is run (docs/dsl.md).");
+    }
+    Status status = cli_print(&out);
+    strbuf_deinit(&out);
+    return status;
 }
 
 /* For --max-steps, a key of the run file and no flag: "max_steps=VALUE". NULL: there is no such key. value: what follows, or NULL. */
@@ -125,7 +135,7 @@ Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config
     for (int i = 0; i < args->argc; i++) {
         const char *word = args->argv[i];
         if (!only_words && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
-            print_help(args, flags, num_flags, config);
+            TRY(print_help(args, flags, num_flags, config));
             *out_done = true;
             return OK;
         }

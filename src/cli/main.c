@@ -23,10 +23,16 @@ enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_usage(FILE *out)
 {
-    fprintf(out, "surogate: trains language models\n\n");
-    for (int i = 0; i < NUM_COMMANDS; i++)
-        fprintf(out, "  surogate %-9s %-40s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
-    fprintf(out, "\n`surogate COMMAND --help` says more. Keys of run files: `surogate help keys`\n");
+    enum { OF_ARGUMENTS = 21, OF_HELP = 6 };
+    StrBuf text = {0};
+    strbuf_puts(&text, "surogate: trains language models\n\n");
+    for (int i = 0; i < NUM_COMMANDS; i++) {
+        strbuf_printf(&text, "  surogate %s", commands[i].name);
+        strbuf_wrapped(&text, OF_ARGUMENTS, commands[i].arguments);
+        strbuf_wrapped(&text, OF_HELP, commands[i].help);
+    }
+    fprintf(out, "%s\n`surogate COMMAND --help` says more. Keys of run files: `surogate help keys`\n", text.data);
+    strbuf_deinit(&text);
 }
 
 static const Command *find_command(const char *name)

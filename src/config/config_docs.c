@@ -157,12 +157,15 @@ static const char *dataset_key(const char *name)
 
 void config_keys(StrBuf *out)
 {
+    enum { OF_HELP = 32 };
     for (size_t i = 0; i < num_option_rows; i++) {
         const OptionRow *row = &option_rows[i];
-        if (row->title)
+        if (row->title) {
             strbuf_printf(out, "%s%s\n", i ? "\n" : "", row->title);
-        else
-            strbuf_printf(out, "  %-29s %s\n", options[row->key].name, options[row->key].help);
+            continue;
+        }
+        strbuf_printf(out, "  %s", options[row->key].name);
+        strbuf_wrapped(out, OF_HELP, options[row->key].help);
     }
 }
 

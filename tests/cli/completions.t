@@ -58,16 +58,16 @@ offered "" surogate nothing --a
 
 # Every verb, flag, key and value is offered.
 "$SUROGATE" help > verbs.txt
-sed -n 's/^  surogate \([a-z]*\) .*/\1/p' verbs.txt > names.txt
+sed -n 's/^  surogate \([a-z]*\).*/\1/p' verbs.txt > names.txt
 check "every verb" [ "$(offers surogate "")" = "$(tr '\n' ' ' < names.txt | sed 's/ $//')" ]
 while read -r verb; do
     flags=" $(offers surogate "$verb" --) "
-    for flag in $("$SUROGATE" help "$verb" | sed -n 's/^  \(--[a-z-]*\) .*/\1/p'); do
+    for flag in $("$SUROGATE" help "$verb" | sed -n 's/^  \(--[a-z-]*\).*/\1/p'); do
         check "$verb $flag" [ "${flags/ $flag /}" != "$flags" ]
     done
 done < names.txt
 keys=" $(offers surogate sft run.yaml "") "
-for key in $("$SUROGATE" help keys | sed '/^Keys of a dataset$/,$d; s/^  \([a-z_0-9]*\) .*/\1/; t; d'); do
+for key in $("$SUROGATE" help keys | sed '/^Keys of a dataset$/,$d; s/^  \([a-z_0-9][a-z_0-9]*\) .*/\1/; t; d'); do
     check "the key $key" [ "${keys/ $key= /}" != "$keys" ]
 done
 check "every value" [ "$(offers surogate sft run.yaml recipe =)" = "bf16 fp8-hybrid nvfp4" ]

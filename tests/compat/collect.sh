@@ -12,5 +12,5 @@ collect() {
     local library
     library=$(dirname "$SUROGATE")/libsurogate.so
     [ ! -e "$library" ] || PYTHONPATH=$tree/python SUROGATE_LIBRARY=$library "$PYTHON" "$names" python > "$out/python.txt"
-    "$SUROGATE" help explain | grep -oE ' --program .*' | sed -E 's/.*NAME +//; s/ \(.*//; s/or of ranks//' | tr -s ', ' '\n' | sort > "$out/programs.txt"
+    "$SUROGATE" help explain | tr -s '\n ' ' ' | grep -oE ' --program [^)]*' | sed -E 's/.*NAME +//; s/ \(.*//; s/or of ranks//' | tr -s ', ' '\n' | sort > "$out/programs.txt"
 }
