@@ -343,7 +343,7 @@ class Steps(InFolder):
             np.testing.assert_allclose(model.logprobs([1, 2, 3, 4]), want, atol=0.05)
             self.assertEqual(model.generate([1, 2], max_tokens=4, temperature=0).size, 4)
         cases: tuple[tuple[str, dict[str, Any]], ...] = (
-            ("expected fp32 or bf16", {"dtype": "fp7"}),
+            ("expected fp32, bf16 or fp16", {"dtype": "fp7"}),
             ("expected none, nf4", {"quantization": "fp7"}),
             ("expected fp8, or auto", {"kv": "fp7"}),
         )

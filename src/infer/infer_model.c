@@ -93,22 +93,19 @@ static void set_dtype(InferModel *infer, DType dtype)
     infer->options.model_dtype = infer->options.master_dtype = dtype;
 }
 
-/* For what is made in bf16 and fp32 alone: a folder in fp16 is computed in bf16 then. */
-static Status leave_half(InferModel *infer, const char *what)
+/* For what is made in bf16 and fp32 alone. */
+static Status refuse_half(const InferModel *infer, const char *what)
 {
-    if (infer->options.model_dtype != DT_F16) return OK;
-    FAIL_IF(infer->asks_half, ERR_UNSUPPORTED, "dtype fp16 with %s: expected dtype bf16 or fp32", what);
-    set_dtype(infer, infer->model->dtype);
+    FAIL_IF(infer->options.model_dtype == DT_F16, ERR_UNSUPPORTED, "dtype fp16 with %s: expected dtype bf16 or fp32", what);
     return OK;
 }
 
 void infer_set_options(InferModel *infer)
 {
     infer->options = compile_defaults();
-    set_dtype(infer, hf_model_decode_dtype(infer->model, infer->device->api->name));
+    set_dtype(infer, infer->model->dtype);
     infer->options.train_base = false;
     weights_use_format(infer->model, infer->adapter.base_format != NULL, infer->adapter.base_format, &infer->options);
-    if (infer->options.weight_format) set_dtype(infer, infer->model->dtype);
     if (infer->has_adapter) {
         infer->options.lora = infer->adapter.lora;
         infer->options.lora.dropout = 0;
@@ -151,8 +148,7 @@ Status infer_use_dtype(InferModel *infer, const char *name)
     DType dtype;
     TRY(compile_parse_dtype(name, &dtype));
     set_dtype(infer, dtype);
-    infer->asks_half = dtype == DT_F16;
-    return infer->options.weight_format ? leave_half(infer, "quantised weights") : OK;
+    return infer->options.weight_format ? refuse_half(infer, "quantised weights") : OK;
 }
 
 Status infer_use_format(InferModel *infer, const char *word)
@@ -161,7 +157,7 @@ Status infer_use_format(InferModel *infer, const char *word)
     if (!word) return OK;
     TRY(peft_parse_base_format(word, &format));
     weights_use_format(infer->model, true, format, &infer->options);
-    return format ? leave_half(infer, "quantised weights") : OK;
+    return format ? refuse_half(infer, "quantised weights") : OK;
 }
 
 Status infer_use_cache(InferModel *infer, const char *word)
@@ -183,7 +179,7 @@ Status infer_use_recipe(InferModel *infer, const char *name)
     if (recipe->forward == DT_COUNT) return OK;
     infer->options.precision.forward = recipe->forward;
     infer->options.precision.own_scales = true;
-    return leave_half(infer, "a recipe");
+    return refuse_half(infer, "a recipe");
 }
 
 void infer_want_decoding(InferModel *infer, const DecoderOptions *want)

@@ -39,10 +39,9 @@ typedef struct InferModel {
     Device           *device;
     CompileOptions    options;
     Plan             *plan;
-    Session          *session;   /* NULL until infer_start */
-    DecoderOptions    decoding;  /* what infer_start_decoding started the session for; rows 0: it is another */
-    bool              asks_half; /* infer_use_dtype was given fp16 */
-    bool              is_told;   /* what of the folder isn't taken as it is (hf_model_tell) */
+    Session          *session;  /* NULL until infer_start */
+    DecoderOptions    decoding; /* what infer_start_decoding started the session for; rows 0: it is another */
+    bool              is_told;  /* what of the folder isn't taken as it is (hf_model_tell) */
     Arena             adapters_arena;
     RowAdapter       *row_adapters; /* DecodeRequest.adapter is an index of it, from 1 */
     int               num_row_adapters;

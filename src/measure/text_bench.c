@@ -48,8 +48,7 @@ static Status open_bench(TextBench *b)
     use_adapters(b, &options);
     TRY(hf_model_open(&b->arena, o->model, &b->model));
     TRY(device_open(o->device, 0, o->threads, &b->device));
-    DType own = o->format ? b->model->dtype : hf_model_decode_dtype(b->model, b->device->api->name);
-    options.model_dtype = options.master_dtype = o->dtype == DT_COUNT ? own : o->dtype;
+    options.model_dtype = options.master_dtype = o->dtype == DT_COUNT ? b->model->dtype : o->dtype;
     options.train_base = false;
     if (o->format) TRY(peft_parse_base_format(o->format, &options.weight_format));
     FAIL_IF(options.weight_format && options.model_dtype == DT_F16, ERR_UNSUPPORTED,

@@ -24,7 +24,7 @@ static Status read_role(const HfModel *model, IrRole role, double fallback, cons
     return OK;
 }
 
-/* F32 where config.json says nothing; float16 and others that training doesn't compute in: BF16. */
+/* F32 where config.json says nothing; float16 and others that nothing is computed in unless asked: BF16. */
 static Status read_dtype(HfModel *model)
 {
     static const char *const known[] = {"float32", "bfloat16", "float16", "float64", "float", "half", "double", "auto"};
@@ -301,11 +301,6 @@ Status hf_model_open_weights(HfModel *model)
 bool hf_model_has_format(const HfModel *model, const WeightFormat *format)
 {
     return format && model->weight_format && format->dequantise == model->weight_format->dequantise;
-}
-
-DType hf_model_decode_dtype(const HfModel *model, const char *device)
-{
-    return model->is_half && strcmp(device, "cpu") == 0 ? DT_F16 : model->dtype;
 }
 
 static const char *dtype_word(DType dtype)

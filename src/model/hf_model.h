@@ -24,7 +24,7 @@ typedef struct HfModel {
     int64_t     max_positions;                        /* longest sequence it was made for */
     const char *vocab_key, *positions_key, *tied_key; /* of config.json, that say so; NULL: none does */
     DType       dtype;                                /* what config.json says; F32 when it says nothing, BF16 for float16 */
-    bool        is_half;                              /* it says float16, in which decoding computes */
+    bool        is_half;                              /* it says float16 */
     bool        tied_head;
     HfTie      *ties; /* of a tied one, once its weights are open */
     int         num_ties;
@@ -61,9 +61,6 @@ bool             hf_model_has_format(const HfModel *model, const WeightFormat *f
 NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* there are safetensors in the folder */
 NODISCARD Status hf_model_require_weights(const HfModel *model);        /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
-
-/* What decoding computes in unless told otherwise: as the folder is, but fp16 on a CPU alone, where it is as fast as bf16. */
-DType hf_model_decode_dtype(const HfModel *model, const char *device);
 
 /* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, get stored, and
  * those that are quantised (NULL: like the others). */
