@@ -122,7 +122,7 @@ Status cli_bench_text(CliArgs *args)
         {"--context", FLAG_INT, &a.context, "N", "tokens that each text has room for; 0: as many as it has (0)"},
         {"--prefill", FLAG_SWITCH, &a.prefill, NULL, "how fast prompts are read, beside the model's forward pass of as many tokens"},
         {"--samples", FLAG_SWITCH, &a.samples, NULL, "draw tokens: temperature 0.8, top-k 50, top-p 0.9; else the likeliest"},
-        {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32, bf16 or fp16 (as the model is)"},
+        {"--dtype", FLAG_TEXT, &a.dtype, "NAME", "fp32, bf16 or fp16 (as the model is; where that is fp16, bf16)"},
         QUANTIZATION_FLAG(&a.quantization),
         KV_FLAG(&a.kv),
         SPLIT_K_FLAG(&a.split_k),

@@ -28,7 +28,8 @@ typedef struct ModelArgs {
     }
 #define MODEL_FLAGS(m) {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, MODEL_FLAGS_BUT_ADAPTER(m)
 #define MODEL_FLAGS_BUT_ADAPTER(m) \
-    {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", "weights and arithmetic in fp32, bf16 or fp16 (as the folder has them)"}, \
+    {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", \
+     "weights and arithmetic in fp32, bf16 or fp16 (as the folder has them; where that is fp16, bf16)"}, \
         QUANTIZATION_FLAG(&(m)->quantization), \
         {"--qlora", FLAG_TEXT, &(m)->qlora, "FORMAT", "the same, as an adapter was trained (as its folder says)"}, \
         {"--recipe", FLAG_TEXT, &(m)->recipe, "NAME", \

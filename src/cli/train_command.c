@@ -40,7 +40,7 @@ static void describe_weights(const Config *config, const TrainOutcome *outcome, 
     else if (best && held != best && is_kept)
         strbuf_printf(out, "; those of the best evaluation are in %s/checkpoint-%lld", dir, best);
     else if (best && held != best)
-        strbuf_printf(out, "; those of the best evaluation, step %lld, weren't kept (save_best)", best);
+        strbuf_printf(out, "; the best evaluation was that of step %lld (save_best keeps it)", best);
 }
 
 static void tell_outcome(const Config *config, const TrainOutcome *outcome)

@@ -1,6 +1,7 @@
 /* See decoder.h. The queue is in order of handles, and all that run are older than all that wait: requests begin in that order, and the
  * youngest is preempted. The oldest is therefore never stopped, and one alone always has enough pages. A preempted request drops its pages,
- * and later reads its prompt and the text so far as it read its prompt: a run of prefill computes the same bits as runs of decode.
+ * and later reads its prompt and the text so far as it read its prompt: a run of prefill computes the same bits as runs of decode (but with
+ * split_k).
  *
  * Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before
  * chose from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more,
@@ -16,7 +17,7 @@
 /* Tokens that one run reads of a prompt: on the CPU more aren't read faster, and take memory. On a GPU short prompts are read together, so
  * many tokens in all. */
 enum { LEAST_CHUNK = 32, MOST_CHUNK_CPU = 512, MOST_CHUNK_GPU = 2048, MOST_TOGETHER = 256, TOGETHER = 1024 };
-enum { LEAST_BETWEEN = 512 }; /* tokens of prompts that are read between two decoding runs, where as many wait: this, or a chunk */
+enum { LEAST_BETWEEN = 512 }; /* once so many tokens of prompts, or a chunk, are read, the rows that decode have a run */
 enum { LEAST_TOGETHER = 3 };  /* prompts: two are read faster one by one */
 enum { PER_SPARE = 4 };
 

@@ -1,7 +1,8 @@
 /* Decoder: many texts at once over one model. Requests wait in a queue; a request that begins takes a place (a row of the decode programs)
  * and pages of the cache; a place that becomes free is taken by the next one at once. A request begins when there are pages for its prompt,
  * and takes more as its text grows. Where none is free, the request that came last is preempted: it waits in the queue, and goes on later.
- * A text's tokens and log-probabilities don't depend on what is decoded beside it, on the place that it has, or on being preempted. */
+ * A text's tokens and log-probabilities don't depend on what is decoded beside it, on the place that it has, or on being preempted (but
+ * with split_k, whose decoded tokens have other bits than those that are read). */
 #pragma once
 
 #include "passes/compile.h"
@@ -76,7 +77,7 @@ void             decoder_destroy(Decoder *decoder);    /* what isn't finished ge
 NODISCARD Status decoder_submit(Decoder *decoder, const DecodeRequest *request, uint64_t *out_handle);
 void             decoder_cancel(Decoder *decoder, uint64_t handle); /* unknown or ended handles are fine */
 
-/* One run: a chunk of a prompt, or one more token of every row. Tokens of the run before it are told. */
+/* One run: a chunk of one prompt, several short prompts, or one more token of every row. Tokens of the run before it are told. */
 NODISCARD Status decoder_step(Decoder *decoder);
 const Program   *decoder_ran(const Decoder *decoder);           /* which program the last step ran; NULL: none */
 bool             decoder_is_busy(const Decoder *decoder);       /* something is queued, runs or waits to be told */

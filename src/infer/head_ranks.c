@@ -115,6 +115,7 @@ static Status open_rank(Rank *rank)
     if (rank->comm) {
         FAIL_IF(!rank->device->api->join, ERR_UNSUPPORTED, "device %s can't work together with others", all->kind);
         TRY(rank->device->api->join(rank->device, rank->comm));
+        TRY(comm_barrier(rank->comm)); /* the first rank's device is there */
     }
     options.rank = rank->index, options.world = all->count;
     if (rank->index && options.matrix.on_device) TRY(all->rank[0].device->api->settle(all->rank[0].device));

@@ -1,5 +1,5 @@
-/* See score.h. Rows of like lengths share a program: its rows have 16, 24, 32, 48, 64 ... tokens, so that at most a third of them is
- * padding. */
+/* See score.h. Rows of like lengths share a program: its rows have 16, 24, 32, 48, 64 ... tokens, so that up to 4,096 tokens at most a
+ * third of a row is padding; longer ones double. */
 #include "infer/score.h"
 
 #include "data/record.h"

@@ -1,11 +1,12 @@
-/* few_rows: decoding's products of a few rows in bf16, for GPUs that have kernels of their own for them (compute capability 9.0). SwiGLU is
- * made where gate and up are: a launch less a layer, and the same bits. With option split_k, sums that are longer than reading the weight
- * takes are made in parts, by k and n alone, so that a text has the same bits in any batch. Prompts are read by whole sums. */
+/* few_rows: decoding's products of a few rows in bf16, for GPUs that have kernels of their own for them (compute capability 9.0 to 11;
+ * later ones have too little shared memory). SwiGLU is made where gate and up are: a launch less a layer, and the same bits. With option
+ * split_k, sums that are longer than reading the weight takes are made in parts, by k and n alone, so that a text has the same bits in any
+ * batch. Prompts are read by whole sums. */
 #include "ops/ops.h"
 #include "ops/products/rows_linear.h"
 #include "passes/pass.h"
 
-enum { LEAST_SM = 90, MOST_GATED_ROWS = 32, MOST_SPLIT_COLS = 2048, LEAST_PART = 256 };
+enum { LEAST_SM = 90, BEYOND_SM = 120, MOST_GATED_ROWS = 32, MOST_SPLIT_COLS = 2048, LEAST_PART = 256 };
 
 static bool is_product(const Node *node)
 {
@@ -50,11 +51,16 @@ static Status replace(Graph *graph, Node *linear, Node *gate, int64_t parts)
     return OK;
 }
 
+static bool is_served(const PassContext *context)
+{
+    return context->plan->facts.sm >= LEAST_SM && context->plan->facts.sm < BEYOND_SM;
+}
+
 static Status check_device(const PassContext *context)
 {
-    const DeviceFacts *facts = &context->plan->facts;
-    FAIL_IF(facts->sm < LEAST_SM, ERR_UNSUPPORTED,
-            "split_k: sums are made in parts on GPUs of compute capability 9.0 and later, and %s is none; leave it out", facts->name);
+    FAIL_IF(!is_served(context), ERR_UNSUPPORTED,
+            "split_k: sums are made in parts on GPUs of compute capability 9.0 to 11, and %s is none; leave it out",
+            context->plan->facts.name);
     return OK;
 }
 
@@ -64,7 +70,7 @@ Status pass_few_rows(PassContext *context, Graph **graph)
     bool         split = context->options->split_k, any = false;
     if (entry->one_token) return OK;
     if (split) TRY(check_device(context));
-    if (context->plan->facts.sm < LEAST_SM) return OK;
+    if (!is_served(context)) return OK;
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
         if (!is_product(node)) continue;

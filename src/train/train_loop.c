@@ -444,10 +444,13 @@ static bool is_over(const Trainer *t)
 {
     if (t->state.step >= t->schedule.total) return true;
     if (!best_ends(t->config, &t->state)) return false;
-    if (trainer_leads(t))
-        log_info(
-            "early_stopping_patience: the last %lld evaluations weren't better than that of step %lld; the run ends at step %lld of %lld",
-            (long long)t->state.evals_since, (long long)t->state.best.step, (long long)t->state.step, (long long)t->schedule.total);
+    if (!trainer_leads(t)) return true;
+    StrBuf said = {0};
+    strbuf_printf(&said, "early_stopping_patience: %lld evaluations in a row weren't better", (long long)t->state.evals_since);
+    if (t->config->early_stopping_threshold > 0) strbuf_printf(&said, " by more than %g", t->config->early_stopping_threshold);
+    if (t->state.best.step) strbuf_printf(&said, "; the best is that of step %lld", (long long)t->state.best.step);
+    log_info("%s; the run ends at step %lld of %lld", said.data, (long long)t->state.step, (long long)t->schedule.total);
+    strbuf_deinit(&said);
     return true;
 }
 

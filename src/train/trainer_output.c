@@ -337,6 +337,7 @@ Status trainer_check_best(Trainer *t)
         log_warn("%s has no checkpoint of the best evaluation so far, of step %lld: the best is looked for from here on",
                  t->config->output_dir, (long long)best->step);
     t->state.best = (BestEval){0};
+    t->state.evals_since = 0;
     return OK;
 }
 

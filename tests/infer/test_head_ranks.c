@@ -87,6 +87,23 @@ static void formats_and_orders_are_those_of_one_device(void)
     }
 }
 
+#ifndef FAMILY_CUDA
+/* Arrays that the device reads itself: any of the host, on a CPU. */
+static void arrays_of_the_first_device_are_read_by_all(void)
+{
+    HeadDecoderOptions options = options_of(HEAD_GREEDY);
+    int32_t            alone[RUNS][ROWS] = {{0}}, ids[ROWS];
+    HeadRanks         *ranks = NULL;
+    decode(&options, KIND, alone);
+    options.matrix.on_device = true;
+    EXPECT_OK(head_ranks_open(&options, devices[1], 0, 1, &ranks));
+    EXPECT_OK(head_ranks_queue(ranks, hidden, DT_F32, true, ROWS));
+    EXPECT_OK(head_ranks_result(ranks, ids, ROWS));
+    EXPECT(memcmp(ids, alone[RUNS - 1], sizeof ids) == 0);
+    head_ranks_close(ranks);
+}
+#endif
+
 /* More devices than eight rows of the matrix each. */
 static void a_device_may_have_no_rows(void)
 {
@@ -129,4 +146,7 @@ static void begin(void)
 }
 
 TEST_MAIN(TEST(begin), TEST(ids_are_those_of_one_device), TEST(formats_and_orders_are_those_of_one_device), TEST(a_device_may_have_no_rows),
+#ifndef FAMILY_CUDA
+          TEST(arrays_of_the_first_device_are_read_by_all),
+#endif
           TEST(what_cannot_be_is_said))

@@ -89,7 +89,7 @@ for patience in 1 2 3; do
     check "patience $patience: it ends at step $(last_step early), expected $end" [ "$(last_step early)" = "$([ "$end" = 0 ] && echo 60 || echo "$end")" ]
     [ "$end" = 0 ] || [ "$end" = 60 ] && continue # no evaluation comes after it
     check "patience $patience: it says so: $(grep patience "$dir/err")" grep -qF \
-        "the last $patience evaluations weren't better than that of step $at; the run ends at step $end of 60" "$dir/err"
+        "$patience evaluations in a row weren't better; the best is that of step $at; the run ends at step $end of 60" "$dir/err"
     check "patience $patience: the best of those" cmp "$dir/early/model.safetensors" "$dir/early/checkpoint-$at/model.safetensors"
     check "patience $patience: finished" grep -q '"finished": true' "$dir/early/run.json"
     go early early_stopping_patience=$patience load_best_model_at_end=true
@@ -98,13 +98,14 @@ done
 read -r _ end _ <<< "$(judged "$dir/whole/metrics.jsonl" 1)"
 rm -rf "$dir/early"
 go early early_stopping_patience=1
-check "without the best: $(tail -3 "$dir/err")" grep -qF "the weights of step $end, the last; those of the best evaluation, step $((end - 4)), weren't kept (save_best)" "$dir/err"
+check "without the best: $(tail -3 "$dir/err")" grep -qF "the weights of step $end, the last; the best evaluation was that of step $((end - 4)) (save_best keeps it)" "$dir/err"
 refused "another patience is another run" 2 "early_stopping_patience: 1" "resume_from_checkpoint: true" -- pt "$dir/run.yaml" output_dir="$dir/early" early_stopping_patience=2
 go early early_stopping_patience=0 resume_from_checkpoint=true
 check "true goes on to the end" [ "$(last_step early)" = 60 ]
 check "as if it had never ended" cmp "$dir/early/model.safetensors" "$dir/plain/model.safetensors"
 go threshold early_stopping_patience=1 early_stopping_threshold=100
 check "no gain is above the threshold: step $(last_step threshold)" [ "$(last_step threshold)" = 8 ]
+check "it says by how much: $(grep patience "$dir/err")" grep -qF "1 evaluations in a row weren't better by more than 100; the best is" "$dir/err"
 go threshold2 early_stopping_patience=1 early_stopping_threshold=10 metric_for_best_model=perplexity
 want=$(sed -nE 's/.*"log":"eval".*"step":([0-9]+).*"loss":([0-9.]+).*/\1 \2/p' "$dir/whole/metrics.jsonl" | awk 'NR > 1 && exp(low) - exp($2) <= 10 { print $1; exit } NR == 1 || $2 < low { low = $2 }')
 check "the threshold is one of perplexity: step $(last_step threshold2)" [ "$(last_step threshold2)" = "$want" ]
@@ -177,6 +178,9 @@ cp -r "$dir/whole" "$dir/cut"
 rm -rf "$dir/cut/checkpoint-$best" "$dir/cut/run.json"
 go cut save_best=true resume_from_checkpoint=true max_steps=60
 check "a best that was removed is said: $(cat "$dir/err")" grep -qF "has no checkpoint of the best evaluation so far, of step $best: the best is looked for from here on" "$dir/err"
+go short max_steps=12
+go short save_best=true early_stopping_patience=2 resume_from_checkpoint=true max_steps=20
+check "a best that wasn't kept: patience begins anew: $(tail -3 "$dir/err")" [ "$(last_step short)" -gt 12 ]
 rm -rf "$dir/damaged"
 cp -r "$dir/loaded" "$dir/damaged"
 rm "$dir/damaged/model.safetensors"

@@ -16,8 +16,15 @@ typedef struct RowsFusion {
     bool gated, gelu;
 } RowsFusion;
 
-/* Those of few_rows_operands_fit that few_rows_bulk.cu can make, on a GPU of compute capability 9.0 and later: the bits of few_rows_run,
- * sooner. w_rows: of b^T, at most n; columns behind them become zeros. fusion: NULL: none. */
+/* Of compute capability 9.0 and later, with as much shared memory for a block: those of 12.0 have less. */
+enum { FEW_ROWS_BULK_SHARED = 220 << 10 };
+static inline bool few_rows_bulk_serves(const CudaDevice *device)
+{
+    return cuda_sm(device) >= 90 && cuda_shared_bytes(device) >= FEW_ROWS_BULK_SHARED;
+}
+
+/* Those of few_rows_operands_fit that few_rows_bulk.cu can make, on a GPU that it serves: the bits of few_rows_run, sooner. w_rows: of b^T,
+ * at most n; columns behind them become zeros. fusion: NULL: none. */
 bool   few_rows_bulk_fit(const Gemm *gemm);
 Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, void *stream);
 

@@ -33,7 +33,7 @@ enum {
 };
 
 /* Bytes of shared memory of a block: beside another launch's on the same multiprocessor, and alone. */
-enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = 220 << 10 };
+enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
 struct BulkJob {
     CUtensorMap x_map, w_map; /* (64, rows, 1 or gate and up, k / 64) */

@@ -431,12 +431,12 @@ static Status head_bulk_run(const KernelArgs *args)
 }
 
 /* Of the weights alone: rows have the same bits however many there are. */
-static bool by_bulk(const Node *node, CudaDevice *)
+static bool by_bulk(const Node *node, CudaDevice *device)
 {
     const TensorType *w = &node->in[HEAD_W]->type;
     Gemm              product = {};
     product.m = 1, product.n = node->out[0]->type.dim[1], product.k = w->dim[1];
-    return w->dtype == DT_BF16 && few_rows_bulk_fit(&product);
+    return w->dtype == DT_BF16 && few_rows_bulk_serves(device) && few_rows_bulk_fit(&product);
 }
 
 static bool by_halves(const Node *node, CudaDevice *device)

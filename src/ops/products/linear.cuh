@@ -43,7 +43,7 @@ static inline bool products_are_few(const Gemm *gemms, int count)
 
 static inline bool products_are_bulk(CudaDevice *device, const Gemm *gemms, int count)
 {
-    if (cuda_sm(device) < 90 || !products_are_few(gemms, count)) return false;
+    if (!few_rows_bulk_serves(device) || !products_are_few(gemms, count)) return false;
     for (int i = 0; i < count; i++)
         if (!few_rows_bulk_fit(&gemms[i])) return false;
     return true;

@@ -10,7 +10,7 @@ static Status linear_add_infer(Node *node)
     TRY(infer_float(node, 0, "y", 2));
     TRY(infer_float(node, 1, "x", 2));
     const TensorType *y = &node->in[0]->type, *x = &node->in[1]->type;
-    TRY(infer_input(node, 2, "w", DT_SET_FLOAT, DIMS(-1, type_cols(x))));
+    TRY(infer_input(node, 2, "w", DT_SET_DECODE, DIMS(-1, type_cols(x))));
     int64_t rows = node->in[2]->type.dim[0];
     FAIL_IF(type_rows(y) != type_rows(x), ERR_INVALID, "y has %lld rows and x %lld, expected the same", (long long)type_rows(y),
             (long long)type_rows(x));
@@ -74,7 +74,7 @@ const OpDef op_linear_add = {
     .backward = linear_add_backward,
     .cost = linear_add_cost,
     .workspace = linear_add_workspace,
-    .cpu = {{DT_SET_FLOAT, linear_add_tiles, "tiles"}, {DT_SET_FLOAT, linear_add_reference, "reference"}},
+    .cpu = {{DT_SET_DECODE, linear_add_tiles, "tiles"}, {DT_SET_FLOAT, linear_add_reference, "reference"}},
     .params = 1u << 2,
     .samples = linear_add_samples,
     .num_samples = sizeof linear_add_samples / sizeof linear_add_samples[0],

@@ -1,7 +1,8 @@
 /* rows_linear: what decoding's linear layers are made of. y = x w^T + bias of few rows, as linear; or with `gated` what swiglu makes of
  * that, of packed gate and up. Sums are rounded to y's dtype before they are gated, as linear stores them.
  *
- * With `parts` each sum is as many sums of equal parts of k, added up as (0 + 1) + (2 + 3): a GPU makes them beside each other. */
+ * With `parts` each sum is as many sums of equal parts of k, added up as (0 + 1) + (2 + 3), which a GPU
+ * makes beside each other; the CPU makes each sum whole. */
 #include "ops/products/rows_linear.h"
 
 #include "ops/elementwise/gelu.h"

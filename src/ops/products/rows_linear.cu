@@ -40,7 +40,7 @@ static bool rows_linear_is_bulk(const Node *node, CudaDevice *device)
 {
     NodeArgs storage;
     Gemm     all = product_of(node_args(node, &storage)), g = some_rows(&all, 0);
-    return cuda_sm(device) >= 90 && few_rows_operands_fit(&g) && few_rows_bulk_fit(&g);
+    return few_rows_bulk_serves(device) && few_rows_operands_fit(&g) && few_rows_bulk_fit(&g);
 }
 
 static Status rows_linear_bulk(const KernelArgs *args)

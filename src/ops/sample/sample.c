@@ -64,7 +64,7 @@ static size_t sample_workspace(const Node *node, int num_workers)
     return (size_t)num_workers * row_words(node->in[SAMPLE_IN_LOGITS]->type.dim[1]) * 8;
 }
 
-/* Of each row: two lists, the mass and two keys of each group, counts. Scores where something may change them. */
+/* SAMPLE_ROW_BYTES of each row; scores where something may change them. */
 static size_t sample_gpu_workspace(const Node *node, int sm)
 {
     const SampleAttrs *attrs = node->attrs;
