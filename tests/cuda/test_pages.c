@@ -254,11 +254,12 @@ static Status run_bound(Device *device, const OpRun *run, const Node *node, Laun
         if (!run->data[k]) continue;
         TRY(api->alloc(device, SPACE_DEVICE, (size_t)type_bytes(&in[k].type), &in[k].data));
     }
+    for (int k = 0; k < run->op->num_alias; k++) out[run->op->alias[k].out] = in[run->op->alias[k].in];
     for (int k = 0; k < node->num_out; k++) {
+        if (out[k].data) continue;
         out[k].type = node->out[k]->type;
         TRY(api->alloc(device, SPACE_DEVICE, (size_t)type_bytes(&out[k].type), &out[k].data));
     }
-    for (int k = 0; k < run->op->num_alias; k++) out[run->op->alias[k].out] = in[run->op->alias[k].in];
     TRY(api->alloc(device, SPACE_DEVICE, launch->kernel.workspace_bytes + 1, &launch->args.workspace));
     launch->args.in = in, launch->args.out = out;
     TRY(api->prepare(device, launch, 1, &replay));
@@ -269,10 +270,16 @@ static Status run_bound(Device *device, const OpRun *run, const Node *node, Laun
     for (int k = 0; k < node->num_out; k++)
         if (run->got[k]) TRY(api->download(device, run->got[k], out[k].data, (size_t)type_bytes(&out[k].type)));
     if (replay) api->release(device, replay);
+    for (int k = 0; k < run->op->num_alias; k++) out[run->op->alias[k].out].data = NULL; /* in's */
+    for (int k = 0; k < node->num_out; k++)
+        if (out[k].data) api->free(device, SPACE_DEVICE, out[k].data);
+    for (int k = 0; k < run->num_in; k++)
+        if (in[k].data) api->free(device, SPACE_DEVICE, in[k].data);
+    api->free(device, SPACE_DEVICE, launch->args.workspace);
     return OK;
 }
 
-/* By the first kernel. The device's memory goes with the device. */
+/* By the first kernel. */
 static Status run_op(Device *device, const OpRun *run)
 {
     Arena  arena = {0};
