@@ -1,7 +1,7 @@
-/* few_rows: decoding's products of a few rows in bf16, for GPUs that have kernels of their own for them (compute capability 9.0 to 11;
- * later ones have too little shared memory). SwiGLU is made where gate and up are: a launch less a layer, and the same bits. With option
- * split_k, sums that are longer than reading the weight takes are made in parts, by k and n alone, so that a text has the same bits in any
- * batch. Prompts are read by whole sums. */
+/* few_rows: decoding's products of a few rows in bf16 or fp16, for GPUs that have kernels of their own for them (compute capability 9.0 to
+ * 11; later ones have too little shared memory). SwiGLU is made where gate and up are: a launch less a layer, and the same bits. With
+ * option split_k, sums that are longer than reading the weight takes are made in parts, by k and n alone, so that a text has the same bits
+ * in any batch. Prompts are read by whole sums. */
 #include "ops/ops.h"
 #include "ops/products/rows_linear.h"
 #include "passes/pass.h"
@@ -12,7 +12,8 @@ static bool is_product(const Node *node)
 {
     if (node->op != &op_linear || !node->out[0]) return false;
     const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type, *y = &node->out[0]->type;
-    return x->dtype == DT_BF16 && w->dtype == DT_BF16 && y->dtype == DT_BF16 && type_cols(x) % ROWS_WHOLE == 0;
+    bool              half = x->dtype == DT_BF16 || x->dtype == DT_F16;
+    return half && w->dtype == x->dtype && y->dtype == x->dtype && type_cols(x) % ROWS_WHOLE == 0;
 }
 
 /* A sum of k numbers takes 1.2 ns a number, reading the weight 2 k n bytes. */
@@ -83,7 +84,7 @@ Status pass_few_rows(PassContext *context, Graph **graph)
     (*graph)->source = NULL;
     FAIL_IF(
         split && !any, ERR_UNSUPPORTED,
-        "%s: split_k: no product can be split; expected weights in bf16, not in few bits, with at most %d rows and at least %d columns: "
+        "%s: split_k: no product can be split; expected weights in bf16 or fp16, not in few bits, with at most %d rows and at least %d columns: "
         "leave it out",
         context->file, MOST_SPLIT_COLS, 2 * LEAST_PART);
     return OK;

@@ -1,4 +1,4 @@
-/* Products of at most 64 rows that say rows_alone, in bf16 (few_rows.cu); of more rows where few_rows_fit says why. */
+/* Products of at most 64 rows that say rows_alone, in bf16 or f16 (few_rows.cu); of more rows where few_rows_fit says why. */
 #pragma once
 
 #include "device/cuda/kernel.h"

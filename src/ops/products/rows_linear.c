@@ -20,9 +20,9 @@ static Status rows_linear_infer(Node *node)
     TRY(infer_float(node, ROWS_X, "x", 2));
     const TensorType *x = &node->in[ROWS_X]->type;
     int64_t           k = type_cols(x);
-    TRY(infer_input(node, ROWS_W, "w", DT_SET_FLOAT, DIMS(-1, k)));
+    TRY(infer_input(node, ROWS_W, "w", DT_SET_DECODE, DIMS(-1, k)));
     int64_t rows = node->in[ROWS_W]->type.dim[0];
-    if (node->in[ROWS_BIAS]) TRY(infer_input(node, ROWS_BIAS, "bias", DT_SET_FLOAT, DIMS(rows)));
+    if (node->in[ROWS_BIAS]) TRY(infer_input(node, ROWS_BIAS, "bias", DT_SET_DECODE, DIMS(rows)));
     FAIL_IF(!rows_parts_fit(k, attrs->parts), ERR_INVALID, "attribute parts is %lld, expected 1, or 2 or 4 of whole %ds of %lld columns",
             (long long)attrs->parts, ROWS_WHOLE, (long long)k);
     FAIL_IF(attrs->gated && (rows % 2 || node->in[ROWS_BIAS] || attrs->parts > 1), ERR_INVALID,
@@ -137,7 +137,7 @@ const OpDef op_rows_linear = {
     .infer = rows_linear_infer,
     .cost = rows_linear_cost,
     .workspace = rows_linear_workspace,
-    .cpu = {{DT_SET_FLOAT, rows_linear_tiles, "tiles"}, {DT_SET_FLOAT, rows_linear_reference, "reference"}},
+    .cpu = {{DT_SET_DECODE, rows_linear_tiles, "tiles"}, {DT_SET_DECODE, rows_linear_reference, "reference"}},
     .params = 1u << ROWS_W | 1u << ROWS_BIAS,
     .samples = rows_linear_samples,
     .num_samples = sizeof rows_linear_samples / sizeof rows_linear_samples[0],

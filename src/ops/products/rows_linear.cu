@@ -1,5 +1,6 @@
-/* rows_linear on CUDA: in bf16 by few_rows_bulk.cu, with the bits of linear and swiglu where sums are whole; anything else an element a
- * thread. */
+/* rows_linear on CUDA: in bf16 and f16 by few_rows_bulk.cu, with the bits of linear and swiglu where sums are whole; anything else an
+ * element a thread. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/elementwise/gated.cuh"
 #include "ops/products/few_rows.h"
 #include "ops/products/rows_linear.h"
@@ -62,10 +63,10 @@ static __device__ float sum_at(const TensorView &x, const TensorView &w, const T
     int64_t part = k / fusion.parts;
     for (int p = 0; p < fusion.parts; p++)
         for (int64_t i = p * part; i < (p + 1) * part; i++)
-            sums[p] += elem_get(x.data, x.type.dtype, row * k + i) * elem_get(w.data, w.type.dtype, col * k + i);
+            sums[p] += any_get(x.data, x.type.dtype, row * k + i) * any_get(w.data, w.type.dtype, col * k + i);
     float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    if (bias.data) sum += elem_get(bias.data, bias.type.dtype, col);
-    return dtype == DT_BF16 ? to_float(__float2bfloat16_rn(sum)) : sum;
+    if (bias.data) sum += any_get(bias.data, bias.type.dtype, col);
+    return dtype == DT_BF16 ? to_float(__float2bfloat16_rn(sum)) : dtype == DT_F16 ? to_float(__float2half_rn(sum)) : sum;
 }
 
 static __global__ void rows_linear_elements(TensorView x, TensorView w, TensorView bias, TensorView y, int64_t rows, int64_t cols,
@@ -79,7 +80,7 @@ static __global__ void rows_linear_elements(TensorView x, TensorView w, TensorVi
             float up = sum_at(x, w, bias, dtype, k, row, cols + col, fusion);
             sum = fusion.gelu ? gated<float, true>(sum, up) : gated<float, false>(sum, up);
         }
-        elem_set(y.data, dtype, i, sum);
+        any_set(y.data, dtype, i, sum);
     }
 }
 
@@ -95,5 +96,5 @@ static Status rows_linear_plain(const KernelArgs *args)
 }
 
 CUDA_KERNELS(rows_linear,
-             {.dtypes = DT_SET_FLOAT, .min_sm = 90, .run = rows_linear_bulk, .name = "few rows in bulk", .match = rows_linear_is_bulk},
-             {.dtypes = DT_SET_FLOAT, .run = rows_linear_plain, .name = "elements"})
+             {.dtypes = DT_SET_DECODE, .min_sm = 90, .run = rows_linear_bulk, .name = "few rows in bulk", .match = rows_linear_is_bulk},
+             {.dtypes = DT_SET_DECODE, .run = rows_linear_plain, .name = "elements"})
