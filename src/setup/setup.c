@@ -296,7 +296,10 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
                               .dropout = config->lora_dropout,
                               .use_rslora = config->lora_use_rslora,
                               .num_targets = (int)config->lora_target_modules.count,
-                              .targets = config->lora_target_modules.items};
+                              .targets = config->lora_target_modules.items,
+                              .num_whole = (int)config->lora_modules_to_save.count,
+                              .whole = config->lora_modules_to_save.items,
+                              .tie_whole = config->lora_ensure_weight_tying};
     const WeightFormat *format = weight_format_find(choice_text(config->qlora));
     if (config->lora) weights_use_format(model, config->origin[KEY_run_qlora] != NULL, format, out);
     out->train_base = !config->lora;
