@@ -491,8 +491,57 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
         port_tell(port, false, pair->key, "", "padding carries no loss");
 }
 
+/* A list, or texts with commas between them. */
+static void read_tokens(Port *port, const PortPair *pair, ConfigKey key)
+{
+    StrBuf          list = {0};
+    const YamlNode *value = pair->value;
+    bool            fits = true;
+    if (foreign_is_inert(value)) return;
+    for (size_t i = 0; i < value->count || (value->type == YAML_SCALAR && i == 0); i++) {
+        const YamlNode *item = value->type == YAML_SCALAR ? value : value->items[i];
+        for (const char *at = item->type == YAML_SCALAR ? item->text.data : ""; *at;) {
+            size_t len = value->type == YAML_SCALAR ? strcspn(at, ",") : strlen(at), skip = strspn(at, " ");
+            fits = fits && skip < len && !memchr(at, ',', len);
+            strbuf_puts(&list, list.len ? ", " : "[");
+            strbuf_append(&list, at + skip, skip < len ? len - skip : 0);
+            at += len + (at[len] == ',');
+        }
+    }
+    strbuf_putc(&list, ']');
+    if (fits)
+        port_set(port, pair->target, key, arena_strdup(port->arena, strbuf_cstr(&list)), port_origin(port, pair->key, ""));
+    else
+        port_problem(port, pair->value, "%s: not supported here: a token with a comma, or of blanks alone: write it by hand",
+                     pair->key->text.data);
+    strbuf_deinit(&list);
+}
+
+void port_read_new_tokens(Port *port, const PortPair *pair)
+{
+    read_tokens(port, pair, KEY_run_new_tokens);
+}
+
+void port_read_new_special_tokens(Port *port, const PortPair *pair)
+{
+    read_tokens(port, pair, KEY_run_new_special_tokens);
+}
+
+/* There the vocabulary grows by itself, and with LoRA embedding and head are trained whole then. */
+static void finish_new_tokens(Port *port)
+{
+    bool has_tokens = port->config.new_tokens.count || port->config.new_special_tokens.count;
+    if (has_tokens && !port->from[KEY_run_pad_vocab_multiple])
+        port_set(port, &port->run, KEY_run_pad_vocab_multiple, "64",
+                 "LLaMA-Factory's default: src/llamafactory/model/model_utils/embedding.py");
+    if (port->config.lora && port->config.pad_vocab_multiple && !port->from[KEY_run_lora_modules_to_save])
+        port_set(port, &port->run, KEY_run_lora_modules_to_save, "[embed_tokens, lm_head]",
+                 "LLaMA-Factory's default of resize_vocab: src/llamafactory/model/adapter.py");
+}
+
 static void finish_factory(Port *port)
 {
+    finish_new_tokens(port);
     bool trains = port_is_true(port->root, "do_train"),
          other = port_is_true(port->root, "do_predict") || port_is_true(port->root, "do_eval");
     if (!trains && other) port_problem(port, port->root, "not supported here: it trains nothing (do_train isn't true)");

@@ -133,10 +133,10 @@ static void losses_and_ten_steps_match_peft(void)
 static void merged_they_compute_the_same(void)
 {
     for (int i = 0; i < NUM_KINDS; i++) {
-        Kind       k;
-        char       folder[64];
-        Arena      arena = {0};
-        HfModel   *base;
+        Kind     k;
+        char     folder[64];
+        Arena    arena = {0};
+        HfModel *base;
         make(folder);
         PeftAdapter adapter;
         EXPECT_OK(hf_model_open(&arena, arena_printf(&arena, FAMILIES "%s", kinds[i].base), &base));
