@@ -68,8 +68,8 @@ static Status unmatched(const Layers *layers, const char *key, const char *name)
         while (at && ((at > known.data && at[-1] != ' ') || (at[len] && at[len] != ','))) at = strstr(at + 1, last);
         if (!at) strbuf_printf(&known, "%s%s", known.len ? ", " : "", last);
     }
-    Status status = status_fail(ERR_INVALID, "%s: \"%.200s\" matches no linear layer of this model; it has %s", key, name,
-                                strbuf_cstr(&known));
+    Status status =
+        status_fail(ERR_INVALID, "%s: \"%.200s\" matches no linear layer of this model; it has %s", key, name, strbuf_cstr(&known));
     strbuf_deinit(&known);
     return status;
 }
@@ -102,7 +102,8 @@ static Status check_layers(Arena *arena, const Layers *layers, const JsonValue *
         const bool              *found;
         int                      num_found;
         TRY(ask(arena, layers, &alone, &found, &num_found));
-        FAIL_IF(!num_found, ERR_INVALID, "lora_layers_to_transform: no block with the number %lld has a layer that lora_target_modules names%s",
+        FAIL_IF(!num_found, ERR_INVALID,
+                "lora_layers_to_transform: no block with the number %lld has a layer that lora_target_modules names%s",
                 (long long)numbers->items[i].integer, values[1] ? " (lora_layers_pattern says what stands before the number)" : "");
     }
     return OK;

@@ -367,6 +367,21 @@ void port_read_targets(Port *port, const PortPair *pair)
     strbuf_deinit(&names);
 }
 
+void port_read_whole(Port *port, const PortPair *pair)
+{
+    StrBuf          names = {0};
+    const YamlNode *value = pair->value;
+    bool            fits = true;
+    if (foreign_is_inert(value)) return;
+    if (value->type == YAML_SCALAR) fits = add_targets(port, pair, value->text.data, &names);
+    for (size_t i = 0; fits && value->type != YAML_SCALAR && i < value->count; i++)
+        if (value->items[i]->type == YAML_SCALAR) fits = add_targets(port, pair, value->items[i]->text.data, &names);
+    if (fits && names.len)
+        port_set(port, pair->target, KEY_run_lora_modules_to_save, arena_printf(port->arena, "[%s]", names.data),
+                 port_origin(port, pair->key, ""));
+    strbuf_deinit(&names);
+}
+
 void port_read_all_linear(Port *port, const PortPair *pair)
 {
     if (port_is_true(port->root, pair->key->text.data))

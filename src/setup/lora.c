@@ -59,11 +59,17 @@ static StrMap map_of(Arena *arena, const JsonValue *object)
 }
 
 static const ConfigKey taken[] = {
-    KEY_run_lora_rank,           KEY_run_lora_alpha,
-    KEY_run_lora_use_rslora,     KEY_run_lora_target_modules,
-    KEY_run_lora_exclude_modules, KEY_run_lora_layers_to_transform,
-    KEY_run_lora_layers_pattern, KEY_run_lora_rank_pattern,
+    KEY_run_lora_rank,
+    KEY_run_lora_alpha,
+    KEY_run_lora_use_rslora,
+    KEY_run_lora_target_modules,
+    KEY_run_lora_exclude_modules,
+    KEY_run_lora_layers_to_transform,
+    KEY_run_lora_layers_pattern,
+    KEY_run_lora_rank_pattern,
     KEY_run_lora_alpha_pattern,
+    KEY_run_lora_modules_to_save,
+    KEY_run_lora_ensure_weight_tying,
 };
 
 /* Its base's format, unless the run file names one. */
@@ -102,6 +108,8 @@ static Status take_settings(Config *config)
     config->lora_layers_pattern = list_of(arena, json_get(json, "layers_pattern"), false);
     config->lora_rank_pattern = map_of(arena, json_get(json, "rank_pattern"));
     config->lora_alpha_pattern = map_of(arena, json_get(json, "alpha_pattern"));
+    config->lora_modules_to_save = (StrList){(const char **)adapter.lora.whole, (size_t)adapter.lora.num_whole};
+    config->lora_ensure_weight_tying = adapter.lora.tie_whole;
     if (!config->origin[KEY_run_lora_dropout]) config->lora_dropout = adapter.lora.dropout;
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) config->origin[taken[i]] = arena_printf(arena, "%s/adapter_config.json", dir);
     if (config->model) peft_check_base(&adapter, config->model);
@@ -192,15 +200,18 @@ static Status make_selection(Arena *arena, const Config *config, JsonValue *out)
     JsonValue               *values = arena_array(arena, JsonValue, 6), *layers = &values[3];
     const StrList           *patterns = &config->lora_layers_pattern;
     const char *const       *origin = config->origin;
-    *layers = (JsonValue){.type = JSON_ARRAY, .count = (uint32_t)patterns->count, .items = arena_array(arena, JsonValue, patterns->count + 1)};
+    *layers =
+        (JsonValue){.type = JSON_ARRAY, .count = (uint32_t)patterns->count, .items = arena_array(arena, JsonValue, patterns->count + 1)};
     for (size_t i = 0; i < patterns->count; i++) layers->items[i] = text_value(patterns->items[i]);
-    TRY(config_at(origin, KEY_run_lora_target_modules, names_value(arena, &config->lora_target_modules, "lora_target_modules", &values[0])));
+    TRY(config_at(origin, KEY_run_lora_target_modules,
+                  names_value(arena, &config->lora_target_modules, "lora_target_modules", &values[0])));
     TRY(config_at(origin, KEY_run_lora_exclude_modules,
                   names_value(arena, &config->lora_exclude_modules, "lora_exclude_modules", &values[1])));
     TRY(config_at(origin, KEY_run_lora_layers_to_transform, numbers_value(arena, &config->lora_layers_to_transform, &values[2])));
     TRY(config_at(origin, KEY_run_lora_rank_pattern,
                   pattern_value(arena, &config->lora_rank_pattern, "lora_rank_pattern", MOST_RANK, &values[4])));
-    TRY(config_at(origin, KEY_run_lora_alpha_pattern, pattern_value(arena, &config->lora_alpha_pattern, "lora_alpha_pattern", 0, &values[5])));
+    TRY(config_at(origin, KEY_run_lora_alpha_pattern,
+                  pattern_value(arena, &config->lora_alpha_pattern, "lora_alpha_pattern", 0, &values[5])));
     *out = (JsonValue){.type = JSON_OBJECT, .members = arena_array(arena, JsonMember, 6)};
     for (int i = 0; i < 6; i++)
         if (values[i].count || values[i].type == JSON_STRING) out->members[out->count++] = (JsonMember){str_of(names[i]), values[i]};
@@ -224,12 +235,16 @@ Status setup_lora(Arena *arena, const Config *config, const HfModel *model, Lora
                          .dropout = config->lora_dropout,
                          .use_rslora = config->lora_use_rslora,
                          .num_targets = (int)config->lora_target_modules.count,
-                         .targets = config->lora_target_modules.items};
+                         .targets = config->lora_target_modules.items,
+                         .num_whole = (int)config->lora_modules_to_save.count,
+                         .whole = config->lora_modules_to_save.items,
+                         .tie_whole = config->lora_ensure_weight_tying};
     if (!config->lora || is_plain(config)) return OK;
     JsonValue *selection = arena_new(arena, JsonValue);
     TRY(make_selection(arena, config, selection));
     const JsonValue *targets = json_get(selection, "target_modules");
     FAIL_IF(config->lora_layers_to_transform.count && targets && targets->type == JSON_STRING && is_expression(targets->string.data),
-            ERR_INVALID, "lora_layers_to_transform: a regular expression under lora_target_modules says the blocks itself; remove one of the two");
+            ERR_INVALID,
+            "lora_layers_to_transform: a regular expression under lora_target_modules says the blocks itself; remove one of the two");
     return peft_select(arena, model, selection, !config->adapter, out);
 }

@@ -6,8 +6,8 @@
 #include "passes/compile.h"
 
 /* Where the run goes on from an adapter: what that has of rank, scale and layers becomes the config's, in place of what the run file says,
- * which has no effect then (options.def); its dropout and the format of its base where the run file says none. After a config is loaded, before anything reads
- * it. ERR_UNSUPPORTED names a setting of adapter_config.json that we don't have. */
+ * which has no effect then (options.def); its dropout and the format of its base where the run file says none. After a config is loaded,
+ * before anything reads it. ERR_UNSUPPORTED names a setting of adapter_config.json that we don't have. */
 NODISCARD Status setup_adapter(Config *config);
 
 /* Whether the adapter that the run goes on from is one of this model. ERR_INVALID, ERR_UNSUPPORTED. */

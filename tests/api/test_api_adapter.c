@@ -47,11 +47,21 @@ static sg_trainer *open_trainer(const char *output)
     char        text[300];
     sg_trainer *trainer = NULL;
     snprintf(text, sizeof text, "output_dir=%s/%s", dir, output);
-    const char *args[] = {"model=" QWEN3,       "adapter=" FIXTURES "/qwen3", text,
-                          "model_dtype=fp32",   "sample_packing=true",        "per_device_train_batch_size=2",
-                          "sequence_len=24",    "adamw_beta2=0.95",           "gradient_accumulation_steps=1",
-                          "weight_decay=0.1",   "max_grad_norm=1",            "max_steps=10",
-                          "device=cpu",         "threads=1",                  "lora_dtype=fp32"};
+    const char *args[] = {"model=" QWEN3,
+                          "adapter=" FIXTURES "/qwen3",
+                          text,
+                          "model_dtype=fp32",
+                          "sample_packing=true",
+                          "per_device_train_batch_size=2",
+                          "sequence_len=24",
+                          "adamw_beta2=0.95",
+                          "gradient_accumulation_steps=1",
+                          "weight_decay=0.1",
+                          "max_grad_norm=1",
+                          "max_steps=10",
+                          "device=cpu",
+                          "threads=1",
+                          "lora_dtype=fp32"};
     OKAY(sg_trainer_open(args, sizeof args / sizeof *args, &trainer));
     return trainer;
 }

@@ -123,7 +123,8 @@ static void what_means_no_layer_is_refused(void)
            "lora_target_modules: \"query\" matches no linear layer of this model; it has lm_head, q_proj, k_proj, v_proj, o_proj");
     refuse("lora_target_modules: .*query.*", ERR_INVALID, "lora_target_modules: \".*query.*\" matches no linear layer");
     refuse("lora_target_modules: .*(q_proj", ERR_UNSUPPORTED, "target_modules: \".*(q_proj\"");
-    refuse("lora_target_modules: [q_proj, .*mlp.*]", ERR_INVALID, "run.yaml:4:22: lora_target_modules: .*mlp.* is a regular expression, which");
+    refuse("lora_target_modules: [q_proj, .*mlp.*]", ERR_INVALID,
+           "run.yaml:4:22: lora_target_modules: .*mlp.* is a regular expression, which");
     refuse("lora_exclude_modules: [c_attn]", ERR_INVALID, "lora_exclude_modules: \"c_attn\" matches no linear layer");
     refuse("lora_exclude_modules: .*_proj", ERR_INVALID, "no linear layer of this model is left");
     refuse("lora_layers_to_transform: [0, 2]", ERR_INVALID, "lora_layers_to_transform: no block with the number 2");

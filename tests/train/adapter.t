@@ -83,6 +83,14 @@ check "and says so" cmp "$dir/q/base_format.json" "$dir/q2/base_format.json"
 run pt "$dir/run.yaml" output_dir="$dir/q3" adapter="$dir/q" qlora=fp8
 check "another format is warned of" grep -q "qlora: fp8: the adapter $dir/q was trained over weights in nf4" "$dir/err"
 
+# ---- with modules trained whole ----
+
+run pt "$dir/run.yaml" output_dir="$dir/w" lora=true 'lora_modules_to_save=[embed_tokens, norm]' max_steps=2
+check "whole modules: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+run pt "$dir/run.yaml" output_dir="$dir/w2" adapter="$dir/w" max_steps=1 learning_rate=0
+check "a run from them: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "that learns nothing keeps them" cmp "$dir/w/adapter_model.safetensors" "$dir/w2/adapter_model.safetensors"
+
 # ---- texts of one adapter aren't those of another ----
 
 echo '{"prompt": "a"}' > "$dir/prompts.jsonl"
