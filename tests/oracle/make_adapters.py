@@ -6,6 +6,8 @@ selected.json            a list of {family, settings, use_rslora, modules: [[pat
 qwen3/                   an adapter of tests/fixtures/families/qwen3 with settings of every kind, as PEFT writes it
 expected.safetensors     steps.loss, steps.grad_norm: of the ten steps of that family's expected.safetensors from the adapter on
                          after.NAME: the adapter's tensors behind them
+                         merged.NAME: weights of that family with 0.25 times its own adapter, -1.5 times the one here and 0.5 times that of
+                         tests/fixtures/row_adapters added
 
 Needs torch, transformers, peft, safetensors. Deterministic: same versions, same bytes.
 
@@ -23,7 +25,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from make_families import ROOT, make_batches, strip, train, trained
-from oracle_common import exact
+from oracle_common import error, exact
 
 OUT = os.path.join(ROOT, "..", "adapters")
 T = 24
@@ -93,6 +95,42 @@ def goes_on(folder):
     return out | {"after." + name: p.detach() for name, p in trained(model)}
 
 
+def weighted(base, folders, weights):
+    """The base's weights with the adapters' changes as PEFT has them, each times its weight."""
+    model = PeftModel.from_pretrained(base, folders[0], adapter_name="0").double()
+    for i, folder in enumerate(folders[1:], 1):
+        model.load_adapter(folder, adapter_name=str(i))
+    model.double()
+    out = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLayer):
+            change = sum(w * layer.get_delta_weight(str(i)) for i, w in enumerate(weights) if str(i) in layer.lora_A)
+            out[name.removeprefix("base_model.model.") + ".weight"] = (layer.get_base_layer().weight + change).detach()
+    return model, out
+
+
+def check_weighted():
+    """PEFT's own sum, which it makes of adapters of one rank without rsLoRA."""
+    folders = [os.path.join(OUT, "plain%d" % i) for i in range(2)]
+    for i, folder in enumerate(folders):
+        write_adapter(folder, dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"]), 20 + i)
+    model, want = weighted(base_of("qwen3", torch.float64), folders, [0.25, 0.75])
+    model.add_weighted_adapter(["0", "1"], [0.25, 0.75], "sum", combination_type="cat")
+    model.set_adapter("sum")
+    got = model.double().merge_and_unload().state_dict()
+    for name, value in want.items():
+        assert error(got[name], value) < 1e-6, name   # PEFT multiplies in fp32
+        assert value.shape == got[name].shape
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+def merged():
+    folders = [os.path.join(ROOT, "qwen3", "adapter"), os.path.join(OUT, "qwen3"), os.path.join(ROOT, "..", "row_adapters", "qwen3")]
+    check_weighted()
+    return {"merged." + name: value for name, value in weighted(base_of("qwen3", torch.float64), folders, [0.25, -1.5, 0.5])[1].items()}
+
+
 def main():
     torch.set_num_threads(1)
     logging.set_verbosity_error()
@@ -102,7 +140,7 @@ def main():
     with open(os.path.join(OUT, "selected.json"), "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(selected(*case)) for case in CASES) + "\n]\n")
     write_adapter(os.path.join(OUT, "qwen3"), GOES_ON, 5)
-    out = goes_on(os.path.join(OUT, "qwen3"))
+    out = goes_on(os.path.join(OUT, "qwen3")) | merged()
     save_file({k: v.to(torch.float32).contiguous() for k, v in sorted(out.items())}, os.path.join(OUT, "expected.safetensors"))
 
 

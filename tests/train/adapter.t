@@ -91,6 +91,23 @@ run pt "$dir/run.yaml" output_dir="$dir/w2" adapter="$dir/w" max_steps=1 learnin
 check "a run from them: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "that learns nothing keeps them" cmp "$dir/w/adapter_model.safetensors" "$dir/w2/adapter_model.safetensors"
 
+# ---- several, with weights ----
+
+run merge "$dir/model" "$dir/first=0.25" "$dir/whole=0.75" "$dir/merged"
+check "merged with weights: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "as base and adapters compute: $(cat "$dir/out")" awk '$4 > 1e-5 { exit 1 }' "$dir/out"
+check "nothing else is left in the folder" [ ! -e "$dir/merged/.adapter.partial" -a ! -e "$dir/merged/adapter_config.json" ]
+run merge "$dir/model" "$dir/first=1" "$dir/once"
+run merge "$dir/model" "$dir/first" "$dir/plain"
+check "a weight of 1" cmp "$dir/once/model.safetensors" "$dir/plain/model.safetensors"
+run merge "$dir/model" "$dir/first=0.5" "$dir/first=0.5" "$dir/halves"
+check "two halves: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+refused "no weights" 2 "several adapters need weights" -- merge "$dir/model" "$dir/first" "$dir/whole" "$dir/none"
+refused "no number" 2 "expected ADAPTER_DIR=WEIGHT, a number but 0" -- merge "$dir/model" "$dir/first=half" "$dir/none"
+refused "whole modules" 2 "holds more than pairs of linear layers" -- merge "$dir/model" "$dir/first=0.5" "$dir/w=0.5" "$dir/none"
+refused "two words" 2 "usage: surogate merge BASE_DIR ADAPTER_DIR[=WEIGHT] ... OUT_DIR" -- merge "$dir/model" "$dir/first"
+check "nothing was made" [ ! -e "$dir/none" ]
+
 # ---- texts of one adapter aren't those of another ----
 
 echo '{"prompt": "a"}' > "$dir/prompts.jsonl"
