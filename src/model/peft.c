@@ -470,6 +470,18 @@ const char *peft_base_name(Arena *arena, const char *model)
     return realpath(model, full) ? arena_strdup(arena, full) : model; /* else a name on the hub */
 }
 
+/* A key by which layers were chosen, on lines of its own. */
+static void put_chosen(StrBuf *out, const JsonValue *chosen, const char *key, const char *none)
+{
+    const JsonValue *value = chosen ? json_get(chosen, key) : NULL;
+    strbuf_printf(out, "  \"%s\": ", key);
+    if (value)
+        json_write(out, value, -1);
+    else
+        strbuf_puts(out, none);
+    strbuf_puts(out, ",\n");
+}
+
 static void write_names(StrBuf *out, const char *const *names, int count)
 {
     if (!count) strbuf_puts(out, "null");
@@ -480,10 +492,31 @@ static void write_names(StrBuf *out, const char *const *names, int count)
     if (count) strbuf_puts(out, "\n  ]");
 }
 
+/* Names, or path by path what an expression chose: to PEFT it might mean modules that aren't linear layers, which it refuses. */
+static void put_targets(StrBuf *out, const LoraOptions *lora, bool by_path)
+{
+    if (by_path) {
+        for (int i = 0; i < lora->num_modules; i++) {
+            strbuf_puts(out, i ? ",\n    " : "[\n    ");
+            json_write_string(out, lora->modules[i].path, strlen(lora->modules[i].path));
+        }
+        strbuf_puts(out, "\n  ]");
+    } else if (lora->num_targets == 1 && strcmp(lora->targets[0], "all-linear") == 0) {
+        strbuf_puts(out, "\"all-linear\"");
+    } else {
+        write_names(out, lora->targets, lora->num_targets);
+    }
+}
+
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)
 {
-    StrBuf out = {0};
-    strbuf_puts(&out, "{\n  \"alpha_pattern\": {},\n  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
+    StrBuf           out = {0};
+    const JsonValue *chosen = lora->selection, *targets = chosen ? json_get(chosen, "target_modules") : NULL;
+    bool             by_path = targets && targets->type == JSON_STRING;
+    const JsonValue *named = by_path ? NULL : chosen; /* paths say the rest */
+    strbuf_puts(&out, "{\n");
+    put_chosen(&out, chosen, "alpha_pattern", "{}");
+    strbuf_puts(&out, "  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
     if (base_model)
         json_write_string(&out, base_model, strlen(base_model));
     else
@@ -491,21 +524,22 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
     strbuf_puts(&out, ",\n  \"bias\": \"none\",\n");
     if (lora->num_whole && lora->tie_whole)
         strbuf_puts(&out, "  \"ensure_weight_tying\": true,\n"); /* older versions of PEFT don't know it */
-    strbuf_puts(&out, "  \"exclude_modules\": null,\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"
-                      "  \"init_lora_weights\": true,\n  \"layer_replication\": null,\n  \"layers_pattern\": null,\n"
-                      "  \"layers_to_transform\": null,\n  \"loftq_config\": {},\n  \"lora_alpha\": ");
+    put_chosen(&out, named, "exclude_modules", "null");
+    strbuf_puts(&out, "  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"
+                      "  \"init_lora_weights\": true,\n  \"layer_replication\": null,\n");
+    put_chosen(&out, named, "layers_pattern", "null");
+    put_chosen(&out, named, "layers_to_transform", "null");
+    strbuf_puts(&out, "  \"loftq_config\": {},\n  \"lora_alpha\": ");
     json_write_double(&out, lora->alpha);
     strbuf_puts(&out, ",\n  \"lora_bias\": false,\n  \"lora_dropout\": ");
     json_write_double(&out, lora->dropout);
     strbuf_puts(&out, ",\n  \"megatron_config\": null,\n  \"megatron_core\": \"megatron.core\",\n  \"modules_to_save\": ");
     write_names(&out, lora->whole, lora->num_whole);
     strbuf_puts(&out, ",\n  \"peft_type\": \"LORA\",\n");
-    strbuf_printf(&out, "  \"r\": %lld,\n  \"rank_pattern\": {},\n  \"revision\": null,\n  \"target_modules\": ", (long long)lora->r);
-    if (lora->num_targets == 1 && strcmp(lora->targets[0], "all-linear") == 0) {
-        strbuf_puts(&out, "\"all-linear\"");
-    } else {
-        write_names(&out, lora->targets, lora->num_targets);
-    }
+    strbuf_printf(&out, "  \"r\": %lld,\n", (long long)lora->r);
+    put_chosen(&out, chosen, "rank_pattern", "{}");
+    strbuf_puts(&out, "  \"revision\": null,\n  \"target_modules\": ");
+    put_targets(&out, lora, by_path);
     strbuf_printf(&out, ",\n  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n",
                   lora->use_rslora ? "true" : "false");
     char path[4096];

@@ -330,6 +330,17 @@ static bool is_every_target(const YamlNode *value)
     return false;
 }
 
+/* A text alone is a regular expression for PEFT, as here. One whose end is names is read as these: its beginning often is that of a model
+ * with images. */
+static bool is_own_pattern(const Port *port, const YamlNode *value)
+{
+    StrBuf names = {0};
+    bool   is_own = port->tool & (AXOLOTL | TRL) && value->type == YAML_SCALAR && strpbrk(value->text.data, "\\()[]*^$|+?") &&
+                  !expand_pattern(value->text.data, &names);
+    strbuf_deinit(&names);
+    return is_own;
+}
+
 void port_read_targets(Port *port, const PortPair *pair)
 {
     StrBuf      names = {0};
@@ -342,6 +353,10 @@ void port_read_targets(Port *port, const PortPair *pair)
     }
     if (is_every_target(pair->value)) {
         port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", from);
+        return;
+    }
+    if (is_own_pattern(port, pair->value)) {
+        port_take(port, pair->target, KEY_run_lora_target_modules, pair->value, from);
         return;
     }
     for (size_t i = 0; fits && (i < pair->value->count || (pair->value->type == YAML_SCALAR && i == 0)); i++) {
@@ -371,6 +386,27 @@ void port_read_all_linear(Port *port, const PortPair *pair)
 {
     if (port_is_true(port->root, pair->key->text.data))
         port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", port_origin(port, pair->key, ""));
+}
+
+/* An adapter that is there has settings of its own, dropout too. */
+static void finish_adapter(Port *port)
+{
+    const char *dropout = port->from[KEY_run_lora_dropout];
+    if (!port->config.adapter) return;
+    if (!port->config.lora) {
+        str_list_push(port->arena, &port->same,
+                      arena_printf(port->arena, "%s: nothing reads it without LoRA", port->from[KEY_run_adapter]));
+        port_unset(port, &port->run, KEY_run_adapter);
+        return;
+    }
+    if (port_is_true(port->root, "create_new_adapter"))
+        port_problem(
+            port, port->root,
+            "not supported here: create_new_adapter, a new adapter over one that is there: `surogate merge` that into the model first");
+    port->has_no_default[KEY_run_lora_dropout] = true;
+    if (!dropout) return;
+    str_list_push(port->arena, &port->same, arena_printf(port->arena, "%s: the adapter has its own", dropout));
+    port_unset(port, &port->run, KEY_run_lora_dropout);
 }
 
 /* Bits for a frozen base that isn't there. */
@@ -561,6 +597,7 @@ void port_finish(Port *port)
     finish_batch(port);
     finish_saves(port);
     if (port->tool == AXOLOTL) finish_best(port);
+    finish_adapter(port);
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);

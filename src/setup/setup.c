@@ -9,6 +9,7 @@
 #include "model/grow.h"
 #include "model/weights.h"
 #include "passes/precision.h"
+#include "setup/lora.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -126,7 +127,9 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
     }
     bool has_weights;
     TRY(hf_model_has_weights(model, &has_weights));
-    return config->from_scratch || !has_weights ? OK : hf_model_open_weights(model);
+    if (config->from_scratch || !has_weights) return OK;
+    TRY(hf_model_open_weights(model));
+    return setup_check_adapter(arena, config, model);
 }
 
 static DType float_dtype(Choice choice)
@@ -300,7 +303,7 @@ static Status check_grads(const Config *config)
     return OK;
 }
 
-Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
+Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
 #define COMPILES(kind, name) out->name = config->name;
@@ -323,16 +326,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     out->recompute = recompute_parts(config);
     out->micro_steps = config->gradient_accumulation_steps;
     choose_offload(config, out);
-    out->lora = (LoraOptions){.enabled = config->lora,
-                              .r = config->lora_rank,
-                              .alpha = config->lora_alpha,
-                              .dropout = config->lora_dropout,
-                              .use_rslora = config->lora_use_rslora,
-                              .num_targets = (int)config->lora_target_modules.count,
-                              .targets = config->lora_target_modules.items,
-                              .num_whole = (int)config->lora_modules_to_save.count,
-                              .whole = config->lora_modules_to_save.items,
-                              .tie_whole = config->lora_ensure_weight_tying};
+    TRY(setup_lora(arena, config, model, &out->lora));
     const WeightFormat *format = weight_format_find(choice_text(config->qlora));
     if (config->lora) weights_use_format(model, config->origin[KEY_run_qlora] != NULL, format, out);
     out->train_base = !config->lora;
