@@ -47,8 +47,7 @@ static Strategy read_strategy(Port *port, Given given, bool may_be_best)
 static bool is_positive(Port *port, Given given)
 {
     double number = 0;
-    if (given.value && !port_number(given.value, &number))
-        port_problem(port, given.value, "%s: expected a number", given.key->text.data);
+    if (given.value && !port_number(given.value, &number)) port_problem(port, given.value, "%s: expected a number", given.key->text.data);
     return number > 0;
 }
 
@@ -117,7 +116,8 @@ void port_read_steps_of_logs(Port *port, const PortPair *pair)
 void port_read_steps_of_saves(Port *port, const PortPair *pair)
 {
     Given given = {pair->key, pair->value};
-    if (is_positive(port, given)) set_steps(port, given, number_of(given), KEY_run_save_steps, KEY_run_saves_per_epoch, origin(port, given));
+    if (is_positive(port, given))
+        set_steps(port, given, number_of(given), KEY_run_save_steps, KEY_run_saves_per_epoch, origin(port, given));
 }
 
 static void finish_logs(Port *port)
@@ -174,8 +174,9 @@ static void set_number_of(Port *port, const Cadence *it)
 static void tell_idle_steps(Port *port, const Cadence *it, const char *how)
 {
     if (it->has_steps)
-        port_tell(port, false, it->steps.key, "", arena_printf(port->arena, "no effect there, as %s is %s", it->strategy.key
-                                                                   ? it->strategy.key->text.data : "eval_strategy", how));
+        port_tell(port, false, it->steps.key, "",
+                  arena_printf(port->arena, "no effect there, as %s is %s",
+                               it->strategy.key ? it->strategy.key->text.data : "eval_strategy", how));
 }
 
 static void finish_saves(Port *port)
@@ -253,7 +254,8 @@ static void finish_delay(Port *port)
 {
     Given delay = find(port, "eval_delay");
     if (is_positive(port, delay) && (port->from[KEY_run_eval_steps] || port->from[KEY_run_evals_per_epoch]))
-        port_tell(port, evals_decide(port), delay.key, "", "evaluations begin with the first; an early one may be the best, and patience counts it");
+        port_tell(port, evals_decide(port), delay.key, "",
+                  "evaluations begin with the first; an early one may be the best, and patience counts it");
 }
 
 /* ---- the best model ---- */
