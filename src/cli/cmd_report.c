@@ -22,10 +22,10 @@ typedef struct Run {
 /* The lines of metrics.jsonl. The last one of a run that goes on may be torn; others that can't be read are counted. */
 static Status read_metrics(const char *path, History *history)
 {
-    FILE     *file = fopen(path, "r");
-    char     *line = NULL;
-    size_t    size = 0, num_bad = 0;
-    ssize_t   len;
+    FILE   *file = fopen(path, "r");
+    char   *line = NULL;
+    size_t  size = 0, num_bad = 0;
+    ssize_t len;
     FAIL_IF(!file, ERR_INVALID, "%s: %s; expected the output_dir of a run", path, strerror(errno));
     while ((len = getline(&line, &size, file)) > 0) {
         Arena     arena = {0};
@@ -76,8 +76,8 @@ static Status may_write(Arena *arena, const char *path)
     TRY(file_exists(path, &there));
     if (!there) return OK;
     TRY(file_read(arena, path, (size_t)1 << 30, &text));
-    FAIL_IF(!strstr(text.data, REPORT_MARK), ERR_INVALID, "%s is there already and is no page of this command; name another file with --out",
-            path);
+    FAIL_IF(!strstr(text.data, REPORT_MARK), ERR_INVALID,
+            "%s is there already and is no page of this command; name another file with --out", path);
     return OK;
 }
 
@@ -106,7 +106,7 @@ Status cmd_report(CliArgs *args)
     if (done) return OK;
     FAIL_IF(args->num_words == 0, ERR_INVALID, "no runs are named; usage: surogate report RUN_DIR... [--out FILE.html]");
     FAIL_IF(args->num_words > MOST_RUNS, ERR_INVALID, "%zu runs; at most %d can be told apart on one page", args->num_words, MOST_RUNS);
-    Run   *runs = arena_array(&args->arena, Run, args->num_words);
+    Run *runs = arena_array(&args->arena, Run, args->num_words);
     memset(runs, 0, args->num_words * sizeof *runs);
     Status status = write_report(args, out, runs);
     for (size_t i = 0; i < args->num_words; i++) {
