@@ -2,6 +2,7 @@
  * have the same bits whatever their number is: a few rows at a time. */
 #include "base/cpu.h"
 #include "ops/products/gemm_dots.h"
+#include "ops/products/gemm_few.h"
 #include "ops/products/gemm_operand.h"
 
 enum {
@@ -17,7 +18,7 @@ enum {
 
 bool gemm_by_dots(const Gemm *g)
 {
-    return (g->rows_alone || g->m <= FEW_ROWS) && g->b.trans && !g->a.trans;
+    return (g->rows_alone || g->m <= FEW_ROWS) && g->b.trans && !g->a.trans && !gemm_has_pairs(g);
 }
 
 /* Columns of b that a worker has as floats at a time. */

@@ -49,7 +49,7 @@ static size_t product_bytes(const Node *node, int num_workers)
 {
     NodeArgs storage;
     Gemm     g;
-    rows_linear_products(node_args(node, &storage), &g);
+    products_note(node_args(node, &storage), &g, rows_linear_products(node_args(node, &storage), &g));
     return (gemm_workspace(&g, num_workers) + 63) / 64 * 64;
 }
 
@@ -79,8 +79,7 @@ static Status rows_linear_run(const KernelArgs *args, bool reference)
     const RowsLinearAttrs *attrs = args->attrs;
     const TensorView      *y = &args->out[0];
     Gemm                   g;
-    rows_linear_products(args, &g);
-    g.rows_alone = args->rows_alone;
+    products_note(args, &g, rows_linear_products(args, &g));
     if (attrs->gated) g.c.data = (char *)args->workspace + args->workspace_bytes - dtype_bytes(y->type.dtype, 2 * type_numel(&y->type));
     if (reference)
         gemm_reference(&g);
