@@ -1,6 +1,6 @@
-/* Decoding in bf16 is bound by reading b, which packing would copy first: columns of it are turned in registers instead (bgemm_few). Sums are
- * cut along k as those of tiles are, so that prompts, which tiles read, and texts have the same bits. Codes with scales of blocks become
- * bf16 first, some columns at a time, for any number of rows. */
+/* Decoding in bf16 is bound by reading b, which packing would copy first: columns of it are turned in registers instead (bgemm_few). Sums
+ * are cut along k as those of tiles are, so that prompts, which tiles read, and texts have the same bits. Codes with scales of blocks
+ * become bf16 first, some columns at a time, for any number of rows. */
 #include "ops/products/gemm_few.h"
 
 #include "ops/products/gemm_grid.h"
@@ -57,8 +57,7 @@ static void rows_to_floats(const Gemm *g, float *rows)
 static BgemmCols columns_of(const Gemm *g, int64_t col, int64_t cols, float *scratch)
 {
     uint16_t *codes = (uint16_t *)(void *)(scratch + g->k);
-    if (g->b.dtype == DT_BF16)
-        return (BgemmCols){operand_at(&g->b, 0, col), g->b.stride, g->k, BGEMM_FEW_COLS * g->b.stride - g->k};
+    if (g->b.dtype == DT_BF16) return (BgemmCols){operand_at(&g->b, 0, col), g->b.stride, g->k, BGEMM_FEW_COLS * g->b.stride - g->k};
     for (int64_t j = 0; j < cols; j++) {
         dtype_decode(g->b.dtype, operand_at(&g->b, 0, col + j), g->k, scratch);
         operand_scale_panels(&g->b, 1, col + j, 1, 0, g->k, scratch, g->k);

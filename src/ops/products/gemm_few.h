@@ -4,8 +4,8 @@
 #include "base/pool.h"
 #include "device/gemm.h"
 
-/* Whether sums are those of tiles of bf16 for any number of rows: bf16 operands, or codes that become bf16, of a product whose rows have the
- * same bits alone. */
+/* Whether sums are those of tiles of bf16 for any number of rows: bf16 operands, or codes that become bf16, of a product whose rows have
+ * the same bits alone. */
 bool gemm_has_pairs(const Gemm *gemm);
 
 /* Whether these make such a product; tiles make the others. */
