@@ -32,8 +32,8 @@ template <typename F> static Status map_run(const KernelArgs *args, F f)
     TensorView        none = {};
     const TensorView *a = &args->in[0], *b = args->num_in > 1 ? &args->in[1] : &none, *y = &args->out[0], *views[] = {a, b, y};
     int64_t           count = type_numel(&y->type), begin = 0;
-    if (y->type.dtype != DT_F16 && views_are(y->type.dtype, views, 3)) { /* f16, of decoding alone, goes element by element */
-        CUDA_FLOAT(y->type.dtype, T, {
+    if (views_are(y->type.dtype, views, 3)) {
+        CUDA_FLOAT_ANY(y->type.dtype, T, {
             int64_t packs = count / Pack<T>::N;
             begin = packs * Pack<T>::N;
             if (packs)

@@ -114,7 +114,8 @@ static void check_dots(int64_t m, int64_t k, DType b)
 {
     enum { N = 37 };
     Operands o = operands(m, N, k, false, true, DT_F32, b, DT_F32, 0);
-    float   *c = product(&o, NULL), *row = malloc((size_t)k * sizeof(float));
+    o.gemm.rows_alone = true;
+    float *c = product(&o, NULL), *row = malloc((size_t)k * sizeof(float));
     for (int64_t j = 0; j < N; j++) {
         vec_copy_in(row, vec_at(o.b, b, j * k), b, k);
         for (int64_t i = 0; i < m; i++) {
@@ -127,18 +128,64 @@ static void check_dots(int64_t m, int64_t k, DType b)
     operands_free(&o);
 }
 
-/* Decoding gives the same text on every processor. */
-static void few_rows_have_the_bits_of_vec_dot(void)
+/* Decoding gives the same text on every processor, and reads prompts with the same bits. */
+static void rows_alone_have_the_bits_of_vec_dot(void)
 {
+    static const int64_t rows[] = {1, 2, 3, 4, 11, 12, 31};
     for (int narrow = 0; narrow < 2; narrow++) {
         cpu_avx512_forbid(narrow);
-        for (int64_t m = 1; m <= 4; m++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
             for (int64_t k = 1; k < 140; k += k < 40 ? 1 : 13) {
-                check_dots(m, k, DT_F32);
-                check_dots(m, k, DT_BF16);
+                check_dots(rows[i], k, DT_F32);
+                check_dots(rows[i], k, DT_BF16);
+                check_dots(rows[i], k, DT_F16);
             }
     }
     cpu_avx512_forbid(false);
+}
+
+/* Rows of a product in bf16, `rows` at a time, against those that tiles make of all. */
+static void check_few(const Operands *all, int64_t rows, const void *expected, ThreadPool *pool)
+{
+    for (int64_t row = 0; row + rows <= all->gemm.m; row += rows) {
+        Operands some = *all;
+        int64_t  stride = some.gemm.c.stride;
+        some.gemm.m = rows, some.gemm.rows_alone = true;
+        some.gemm.a.offset += row * some.gemm.a.stride;
+        some.gemm.c.offset += row * stride;
+        char *got = product(&some, pool);
+        for (int64_t i = row; i < row + rows; i++) {
+            size_t at = (size_t)dtype_bytes(some.gemm.c.dtype, i * stride);
+            if (memcmp(got + at, (const char *)expected + at, (size_t)dtype_bytes(some.gemm.c.dtype, stride)) != 0)
+                test_fail(__FILE__, __LINE__, "row %lld of %lldx%lldx%lld, %lld at a time, c %s", (long long)i, (long long)all->gemm.m,
+                          (long long)all->gemm.n, (long long)all->gemm.k, (long long)rows, dtype_info(some.gemm.c.dtype)->name);
+        }
+        free(got);
+    }
+}
+
+/* Prompts are read by tiles, texts go on by few rows. */
+static void rows_of_bf16_have_the_bits_of_tiles(void)
+{
+    static const int64_t depths[] = {1, 7, 32, 45, 640, 643, 1300}, rows[] = {1, 2, 3, 4, 5, 8, 9, 24};
+    ThreadPool          *pool;
+    EXPECT_OK(pool_create(3, &pool));
+    for (int narrow = 0; narrow < 2; narrow++)
+        for (size_t d = 0; d < sizeof depths / sizeof *depths; d++)
+            for (int bits = 0; bits < 8; bits++) {
+                Operands o = operands(24, d % 2 ? 37 : 300, depths[d], false, true, DT_BF16, DT_BF16, bits & 1 ? DT_F32 : DT_BF16, 3);
+                o.gemm.accumulate = bits & 2;
+                o.gemm.epilogue = bits & 4 ? GEMM_BIAS : GEMM_PLAIN;
+                o.gemm.bias.data = o.bias;
+                cpu_avx512_forbid(false);
+                void *expected = product(&o, NULL);
+                cpu_avx512_forbid(narrow);
+                for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_few(&o, rows[i], expected, i % 2 ? pool : NULL);
+                free(expected);
+                operands_free(&o);
+            }
+    cpu_avx512_forbid(false);
+    pool_destroy(pool);
 }
 
 /* As fp8's ops ask for it, but also the other ways round. */
@@ -357,8 +404,8 @@ static void few_rows_keep_to_their_scratch(void)
     pool_destroy(pool);
 }
 
-TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(few_rows_have_the_bits_of_vec_dot),
-          TEST(codes_of_8_bits_are_numbers_in_units_of_their_scale), TEST(offsets_and_scales_apply),
-          TEST(plain_store_does_not_read_what_was_there), TEST(empty_sum_is_zero_or_what_was_there),
+TEST_MAIN(TEST(all_layouts_and_dtypes_match_three_loops), TEST(rows_alone_have_the_bits_of_vec_dot),
+          TEST(rows_of_bf16_have_the_bits_of_tiles), TEST(codes_of_8_bits_are_numbers_in_units_of_their_scale),
+          TEST(offsets_and_scales_apply), TEST(plain_store_does_not_read_what_was_there), TEST(empty_sum_is_zero_or_what_was_there),
           TEST(nan_and_infinity_reach_their_rows_alone), TEST(bits_do_not_depend_on_threads), TEST(bits_do_not_depend_on_where_rows_lie),
           TEST(bits_do_not_depend_on_who_packs), TEST(any_product_has_its_bits_on_any_threads), TEST(few_rows_keep_to_their_scratch))

@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "device/cpu/sgemm.h"
+#include "device/cpu/turn8.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -13,6 +14,7 @@ enum {
     GROUP = 16,    /* rows or columns packed together */
     UNROLLED = 4,  /* steps */
     SUM_ROWS = 48, /* of sums that are taken together, at most */
+    AHEAD = 256,   /* numbers of each column of b that are fetched ahead for few rows */
 };
 
 #define OPAQUE(x) __asm__("" : "+r"(x))
@@ -310,4 +312,112 @@ void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const
         }
     }
     if (kernel->end) kernel->end();
+}
+
+/* ---- few rows ---- */
+
+/* Lanes are columns: 16 of them over a block are turned in registers, so that a word has two neighbours along the depth. */
+WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride,
+                                                                const BgemmCols *b, float *sums)
+{
+    static const Layout layout = {.order = neighbours};
+    const __m512i       upper = _mm512_set1_epi32((int)0xffff0000);
+    __m512              sum[BGEMM_FEW];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) sum[r] = _mm512_setzero_ps();
+    for (int64_t l = 0; l < k; l += BGEMM_BLOCK) {
+        __m512i         x[GROUP];
+        __m512          even[BGEMM_FEW], odd[BGEMM_FEW];
+        const uint16_t *at = b->data + l, *ahead = at + AHEAD + (l + AHEAD < b->left ? 0 : b->jump);
+        for (int64_t j = 0; j < cols; j++) __builtin_prefetch(ahead + j * b->stride);
+        load_along(&layout, at, b->stride, cols, k - l, x);
+        turn16(x);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm512_setzero_ps();
+#pragma GCC unroll 16
+        for (int p = 0; p < GROUP; p++) {
+            __m512 first = _mm512_castsi512_ps(_mm512_slli_epi32(x[p], 16)), second = _mm512_castsi512_ps(_mm512_and_si512(x[p], upper));
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                const float *of_a = a + r * a_stride + l + 2 * p;
+                even[r] = _mm512_fmadd_ps(_mm512_set1_ps(of_a[0]), first, even[r]);
+                odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(of_a[1]), second, odd[r]);
+            }
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) _mm512_storeu_ps(sums + r * BGEMM_FEW_COLS, sum[r]);
+}
+
+/* Half a block of 8 columns, `depth` numbers of it there: pairs along the depth. */
+static inline void load_half(const uint16_t *b, int64_t stride, int64_t cols, int64_t depth, __m256 x[8])
+{
+    for (int j = 0; j < 8; j++) {
+        uint16_t some[16] = {0};
+        if (j < cols && depth < 16) memcpy(some, b + j * stride, depth > 0 ? (size_t)depth * sizeof *b : 0);
+        x[j] = _mm256_loadu_ps((const float *)(const void *)(j < cols && depth >= 16 ? b + j * stride : some));
+    }
+    turn8(x);
+}
+
+/* The same with 8 columns. */
+static inline __attribute__((always_inline)) void few_narrow(const int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride,
+                                                             const BgemmCols *b, float *sums)
+{
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    __m256        sum[BGEMM_FEW], even[BGEMM_FEW], odd[BGEMM_FEW];
+    for (int r = 0; r < rows; r++) sum[r] = _mm256_setzero_ps();
+    for (int64_t l = 0; l < k; l += BGEMM_BLOCK) {
+        for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm256_setzero_ps();
+        for (int64_t from = l; from < l + BGEMM_BLOCK; from += BGEMM_BLOCK / 2) {
+            __m256 x[8];
+            load_half(b->data + from, b->stride, cols, k - from, x);
+            for (int p = 0; p < 8; p++) {
+                __m256i pair = _mm256_castps_si256(x[p]);
+                __m256  first = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)),
+                       second = _mm256_castsi256_ps(_mm256_and_si256(pair, upper));
+                for (int r = 0; r < rows; r++) {
+                    const float *of_a = a + r * a_stride + from + 2 * p;
+                    even[r] = _mm256_fmadd_ps(_mm256_set1_ps(of_a[0]), first, even[r]);
+                    odd[r] = _mm256_fmadd_ps(_mm256_set1_ps(of_a[1]), second, odd[r]);
+                }
+            }
+        }
+        for (int r = 0; r < rows; r++) sum[r] = _mm256_add_ps(sum[r], _mm256_add_ps(even[r], odd[r]));
+    }
+    for (int r = 0; r < rows; r++) _mm256_storeu_ps(sums + r * BGEMM_FEW_COLS, sum[r]);
+}
+
+/* `rows` becomes a constant. */
+#define FEW_OF(function, ...) \
+    do { \
+        if (rows == 1) \
+            function(1, __VA_ARGS__); \
+        else if (rows == 2) \
+            function(2, __VA_ARGS__); \
+        else if (rows == 3) \
+            function(3, __VA_ARGS__); \
+        else \
+            function(BGEMM_FEW, __VA_ARGS__); \
+    } while (0)
+
+WIDE static void run_few_wide(int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b, float *sums)
+{
+    FEW_OF(few_wide, cols, k, a, a_stride, b, sums);
+}
+
+static void run_few_narrow(int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b, float *sums)
+{
+    BgemmCols some = *b;
+    for (int64_t j = 0; j < BGEMM_FEW_COLS; j += 8, some.data += 8 * some.stride)
+        FEW_OF(few_narrow, cols - j, k, a, a_stride, &some, sums + j);
+}
+
+void bgemm_few(int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b, float *sums)
+{
+    unsigned before = flush_denormals();
+    (cpu_avx512() ? run_few_wide : run_few_narrow)(rows, cols, k, a, a_stride, b, sums);
+    _mm_setcsr(before);
 }

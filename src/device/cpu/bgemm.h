@@ -13,6 +13,8 @@ enum {
     BGEMM_COLS = 32,   /* of a tile, at most */
     BGEMM_KERNELS = 4, /* at most */
     BGEMM_LINE = 64,   /* bytes of a cache line */
+    BGEMM_FEW = 4,     /* rows, of which b needn't be packed */
+    BGEMM_FEW_COLS = 16,
 };
 
 /* Where a part of an operand lies: `count` rows of a or columns of b, over a depth. */
@@ -62,3 +64,14 @@ typedef void (*BgemmTake)(void *context, int64_t row, int64_t col, const float *
  * the next. */
 void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const char *a, const char *b, size_t panel, BgemmTake take,
                void *context);
+
+/* Columns of b, which lie along the depth, `stride` numbers apart. left: how many numbers a column has from there on; what comes into the
+ * caches after them lies `jump` numbers further. */
+typedef struct BgemmCols {
+    const uint16_t *data;
+    int64_t         stride, left, jump;
+} BgemmCols;
+
+/* sums (rows, BGEMM_FEW_COLS) of `rows` rows of a, BGEMM_FEW at most, and `cols` columns of b, BGEMM_FEW_COLS at most, over depth k, with
+ * the bits of tiles; what is behind cols is zeros. Rows of a are floats, `a_stride` apart, zeros from k to bgemm_depth(k). */
+void bgemm_few(int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b, float *sums);

@@ -3,6 +3,7 @@
 #include "device/cpu/sgemm.h"
 
 #include "base/cpu.h"
+#include "device/cpu/turn8.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -120,27 +121,6 @@ static inline float load1(const void *data, DType dtype, int64_t at)
     if (!is_byte(dtype)) return dtype == DT_F32 ? ((const float *)data)[at] : bf16_to_f32(((const uint16_t *)data)[at]);
     dtype_decode(dtype, (const uint8_t *)data + at, 1, &value);
     return value;
-}
-
-/* Column i of 8 x 8 becomes row i. */
-static inline void turn8(__m256 x[BLOCK])
-{
-    __m256 y[BLOCK];
-    for (int i = 0; i < BLOCK; i += 2) {
-        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-    }
-    for (int i = 0; i < BLOCK; i += 4) {
-        x[i] = _mm256_shuffle_ps(y[i], y[i + 2], 0x44);
-        x[i + 1] = _mm256_shuffle_ps(y[i], y[i + 2], 0xee);
-        x[i + 2] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0x44);
-        x[i + 3] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0xee);
-    }
-    for (int i = 0; i < BLOCK / 2; i++) {
-        y[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
-        y[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
-    }
-    memcpy(x, y, sizeof y);
 }
 
 /* The first `count` floats of x, a constant: 4, 6 or 8. After 6 come two more: where the next row of the panel, written later, or the room

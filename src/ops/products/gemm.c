@@ -10,6 +10,7 @@
 
 #include "device/cpu/sgemm.h"
 #include "ops/products/gemm_dots.h"
+#include "ops/products/gemm_few.h"
 #include "ops/products/gemm_grid.h"
 #include "ops/products/gemm_operand.h"
 
@@ -58,6 +59,7 @@ static int64_t own_floats(const Gemm *g, const GemmOwn *own)
 size_t gemm_workspace(const Gemm *g, int num_workers)
 {
     if (gemm_by_dots(g)) return gemm_dots_workspace(g, num_workers);
+    if (gemm_by_few(g)) return gemm_few_workspace(g, num_workers);
     if (!g->m || !g->n) return 0;
     GemmOwn own = gemm_own(g, num_workers);
     int64_t floats = own.parts > 1 ? num_workers * own_floats(g, &own) : grid_floats(g, num_workers);
@@ -492,6 +494,8 @@ void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
     if (!g->m || !g->n) return;
     if (gemm_by_dots(g))
         gemm_run_dots(g, pool, workspace);
+    else if (gemm_by_few(g))
+        gemm_run_few(g, pool, workspace);
     else
         run_tiles(g, pool, workspace);
 }

@@ -2,6 +2,7 @@
  * have the same bits whatever their number is: a few rows at a time. */
 #include "base/cpu.h"
 #include "ops/products/gemm_dots.h"
+#include "ops/products/gemm_few.h"
 #include "ops/products/gemm_operand.h"
 
 enum {
@@ -9,17 +10,28 @@ enum {
     DOT_COLS = 32,    /* columns of c that a task of dot products has at least, and makes together */
     DOT_TASKS = 8,    /* for each worker, about */
     DOT_AHEAD = 8192, /* bytes; rows of b along the depth follow each other */
+    MANY_ROWS = 16,   /* of a, for which columns of b become floats first, and TILE_COLS of them meet FEW_ROWS rows in registers */
+    TILE_COLS = 3,
+    MOST_COLS = 48,        /* columns that are floats at once, */
+    MOST_FLOATS = 1 << 16, /* and how many floats: they and rows of a stay in the second cache */
 };
 
 bool gemm_by_dots(const Gemm *g)
 {
-    return (g->rows_alone || g->m <= FEW_ROWS) && g->b.trans && !g->a.trans;
+    return (g->rows_alone || g->m <= FEW_ROWS) && g->b.trans && !g->a.trans && !gemm_has_pairs(g);
 }
 
-/* A worker's converted rows. */
+/* Columns of b that a worker has as floats at a time. */
+static int64_t cols_at_once(const Gemm *g)
+{
+    int64_t most = min_i64(MOST_COLS, MOST_FLOATS / max_i64(1, g->k));
+    return g->m < MANY_ROWS ? 1 : max_i64(1, most / TILE_COLS) * TILE_COLS;
+}
+
+/* A worker's converted columns and rows. */
 static int64_t floats_of_worker(const Gemm *g)
 {
-    return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (g->m + 1) * g->k;
+    return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (g->m + cols_at_once(g)) * g->k;
 }
 
 size_t gemm_dots_workspace(const Gemm *g, int num_workers)
@@ -82,6 +94,17 @@ VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
 }
 
+/* What lanes of two vectors sum up to over `whole` numbers, and numbers from there on, as vec_dot adds them up. */
+VEC_WIDE_ROW float end_dot(DType dtype, __m512 low, __m512 high, const float *a, const void *b, int64_t whole, int64_t count)
+{
+    Vec8    first = vec16_half(low, 0);
+    int64_t i = whole;
+    float   tail = 0;
+    for (; i + 8 <= count; i += 8) first = vec8_fma(vec8_load(a + i), eight_get(dtype, b, i), first);
+    for (; i < count; i++) tail = fmaf(a[i], elem_get(dtype, b, i), tail);
+    return vec8_sum((first + vec16_half(low, 1)) + (vec16_half(high, 0) + vec16_half(high, 1))) + tail;
+}
+
 /* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
 VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
 {
@@ -100,14 +123,37 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
         }
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        Vec8    first = vec16_half(low[r], 0);
-        int64_t i = whole;
-        float   tail = 0;
-        for (; i + 8 <= count; i += 8) first = vec8_fma(vec8_load(a[r] + i), eight_get(dtype, b, i), first);
-        for (; i < count; i++) tail = fmaf(a[r][i], elem_get(dtype, b, i), tail);
-        sums[r] = vec8_sum((first + vec16_half(low[r], 1)) + (vec16_half(high[r], 0) + vec16_half(high[r], 1))) + tail;
-    }
+    for (int r = 0; r < rows; r++) sums[r] = end_dot(dtype, low[r], high[r], a[r], b, whole, count);
+}
+
+/* The same of FEW_ROWS rows of a and TILE_COLS of b, in floats: a number that is read meets several. */
+VEC_WIDE static void dots_of_tile(const float *const *a, const float *b, int64_t stride, int64_t count, float (*sums)[FEW_ROWS])
+{
+    __m512  sum[2][FEW_ROWS][TILE_COLS];
+    int64_t whole = count / 32 * 32;
+#pragma GCC unroll 24
+    for (int i = 0; i < 2 * FEW_ROWS * TILE_COLS; i++) (&sum[0][0][0])[i] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < whole; i += 32)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            __m512 of_b[TILE_COLS];
+#pragma GCC unroll 3
+            for (int j = 0; j < TILE_COLS; j++) {
+                of_b[j] = _mm512_loadu_ps(b + j * stride + i + half * 16);
+                __asm__("" : "+v"(of_b[j]));
+            }
+#pragma GCC unroll 4
+            for (int r = 0; r < FEW_ROWS; r++) {
+                __m512 of_a = _mm512_loadu_ps(a[r] + i + half * 16);
+                __asm__("" : "+v"(of_a));
+#pragma GCC unroll 3
+                for (int j = 0; j < TILE_COLS; j++) sum[half][r][j] = _mm512_fmadd_ps(of_a, of_b[j], sum[half][r][j]);
+            }
+        }
+#pragma GCC unroll 3
+    for (int j = 0; j < TILE_COLS; j++)
+#pragma GCC unroll 4
+        for (int r = 0; r < FEW_ROWS; r++) sums[j][r] = end_dot(DT_F32, sum[0][r][j], sum[1][r][j], a[r], b + j * stride, whole, count);
 }
 
 /* The same of `cols` rows of b, `stride` elements apart. */
@@ -157,10 +203,24 @@ static bool b_lies(const GemmOperand *b)
     return !gemm_has_block_scales(b) && DT_SET(b->dtype) & (cpu_avx512() ? DT_SET_DECODE | DT_SET(DT_I8) : DT_SET_DECODE);
 }
 
+/* Elements of c as put_sums stores them, where they are the sums alone, times a factor. */
+static void put_plain(const Gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols, float (*sums)[FEW_ROWS])
+{
+    float factor = gemm_factor(g), values[MOST_COLS];
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) values[j] = factor * sums[j][i] * gemm_col_scale(g, col + j);
+        vec_store_row(gemm_c_at(g, row + i, col), g->c.dtype, values, cols);
+    }
+}
+
 /* Elements (i, j) of c from sums: `rows` rows from `row` on, `cols` columns from `col` on. */
 static void put_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols, float (*sums)[FEW_ROWS])
 {
     float factor = gemm_factor(g);
+    if (g->epilogue == GEMM_PLAIN && !g->accumulate) {
+        put_plain(g, row, rows, col, cols, sums);
+        return;
+    }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
             float value = factor * sums[j][i] * gemm_col_scale(g, col + j);
@@ -170,38 +230,61 @@ static void put_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int6
         }
 }
 
-/* Rows [row, row + rows) of a as floats: in place, or in a worker's scratch. */
-static void rows_of_a(const Gemm *g, int64_t row, int64_t rows, float *scratch, const float **a)
+/* Rows [row, row + rows) of a as floats: in place, or in a worker's, where they are all. */
+static void rows_of_a(const Gemm *g, int64_t row, int64_t rows, const float *converted, const float **a)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        float *own = scratch + (row + i + 1) * g->k;
-        a[i] = g->a.dtype == DT_F32 ? operand_at(&g->a, row + i, 0) : own;
+    for (int64_t i = 0; i < rows; i++) a[i] = g->a.dtype == DT_F32 ? operand_at(&g->a, row + i, 0) : converted + (row + i) * g->k;
+}
+
+/* Columns of b, `stride` numbers apart. */
+typedef struct Columns {
+    DType       dtype;
+    const void *data;
+    int64_t     stride;
+} Columns;
+
+/* Columns [from, from + cols): where they lie, or as floats in scratch. */
+static Columns columns_of_b(const Gemm *g, int64_t from, int64_t cols, bool lies, float *scratch)
+{
+    if (lies || (g->b.dtype == DT_F32 && !gemm_has_block_scales(&g->b)))
+        return (Columns){g->b.dtype, operand_at(&g->b, 0, from), g->b.stride};
+    for (int64_t j = 0; j < cols; j++) {
+        (void)numbers_from(&g->b, 0, from + j, g->k, scratch + j * g->k);
+        scale_row(&g->b, from + j, g->k, scratch + j * g->k);
     }
+    return (Columns){DT_F32, scratch, g->k};
+}
+
+/* Sums of `rows` rows of a and `cols` columns of b. */
+static void dots_of(const float *const *a, int64_t rows, const Columns *b, int64_t cols, int64_t count, bool many, float (*sums)[FEW_ROWS])
+{
+    int64_t     whole = many && rows == FEW_ROWS && cpu_avx512() ? cols / TILE_COLS * TILE_COLS : 0;
+    const char *rest = (const char *)b->data + dtype_bytes(b->dtype, whole * b->stride);
+    for (int64_t j = 0; j < whole; j += TILE_COLS) dots_of_tile(a, (const float *)b->data + j * b->stride, b->stride, count, sums + j);
+    if (whole < cols) (cpu_avx512() ? dots_wide : dots_narrow)(b->dtype, rows, a, rest, b->stride, cols - whole, count, sums + whole);
 }
 
 static void gemm_dots(void *context, int64_t task, int worker)
 {
     const DotJob *job = context;
     const Gemm   *g = job->gemm;
-    int64_t       cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols);
-    float        *scratch = job->scratch + worker * job->scratch_floats;
-    bool          lies = b_lies(&g->b);
-    int64_t       step = lies ? DOT_COLS : 1;
-    DType         dtype = lies ? g->b.dtype : DT_F32;
+    int64_t       cols = dot_cols(g, job->num_workers), end = min_i64(g->n, (task + 1) * cols), once = cols_at_once(g);
+    float        *scratch = job->scratch + worker * job->scratch_floats, *converted = scratch + once * g->k;
+    bool          many = g->m >= MANY_ROWS, lies = !many && b_lies(&g->b);
+    int64_t       step = lies ? DOT_COLS : once;
     const float  *a[FEW_ROWS];
-    float         sums[DOT_COLS][FEW_ROWS];
+    float         sums[MOST_COLS][FEW_ROWS];
     for (int64_t i = 0; i < g->m; i++) {
-        (void)numbers_from(&g->a, i, 0, g->k, scratch + (i + 1) * g->k);
-        scale_row(&g->a, i, g->k, scratch + (i + 1) * g->k);
+        (void)numbers_from(&g->a, i, 0, g->k, converted + i * g->k);
+        scale_row(&g->a, i, g->k, converted + i * g->k);
     }
     for (int64_t from = task * cols; from < end; from += step) {
-        int64_t     few = min_i64(step, end - from);
-        const void *b = lies ? operand_at(&g->b, 0, from) : numbers_from(&g->b, 0, from, g->k, scratch);
-        if (!lies) scale_row(&g->b, from, g->k, scratch);
+        int64_t few = min_i64(step, end - from);
+        Columns b = columns_of_b(g, from, few, lies, scratch);
         for (int64_t row = 0; row < g->m; row += FEW_ROWS) {
             int64_t rows = min_i64(FEW_ROWS, g->m - row);
-            rows_of_a(g, row, rows, scratch, a);
-            (cpu_avx512() ? dots_wide : dots_narrow)(dtype, rows, a, b, g->b.stride, few, g->k, sums);
+            rows_of_a(g, row, rows, converted, a);
+            dots_of(a, rows, &b, few, g->k, many, sums);
             put_sums(g, row, rows, from, few, sums);
         }
     }

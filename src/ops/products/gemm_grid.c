@@ -185,11 +185,16 @@ GemmOwn gemm_own(const Gemm *g, int num_workers)
     return own;
 }
 
+int64_t grid_pairs_depth(int64_t k)
+{
+    return even_tile(max_i64(1, k), PAIRS_DEPTH, BGEMM_BLOCK);
+}
+
 GemmGrid gemm_grid(const Gemm *g, int num_workers)
 {
     int64_t  m = max_i64(1, g->m), n = max_i64(1, g->n), k = max_i64(1, g->k);
     GemmGrid grid = {.pairs = g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 && g->c.dtype != DT_F16 ? bgemm_kernel() : NULL};
-    grid.depth = grid.pairs ? even_tile(k, PAIRS_DEPTH, BGEMM_BLOCK) : even_tile(k, DEPTH, 8);
+    grid.depth = grid.pairs ? grid_pairs_depth(k) : even_tile(k, DEPTH, 8);
     grid.a_stays = stays_across(g, grid.depth);
     grid.a_lies = a_lies(g, grid.a_stays);
     grid.b = place_b(g, grid.a_lies, grid.a_stays);

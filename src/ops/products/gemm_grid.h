@@ -40,6 +40,9 @@ typedef struct GemmOwn {
 
 GemmOwn gemm_own(const Gemm *g, int num_workers);
 
+/* That of a run of bf16 operands. */
+int64_t grid_pairs_depth(int64_t k);
+
 /* Of workers that make c together. */
 GemmGrid gemm_grid(const Gemm *g, int num_workers);
 

@@ -4,6 +4,7 @@
  * lora_add gives it of its adapter alone. */
 #include "ops/products/lora_rows.h"
 
+#include "ops/products/gemm_few.h"
 #include "ops/products/lora.h"
 
 static const AttrDef lora_rows_attrs[] = {
@@ -91,7 +92,7 @@ static size_t lora_rows_workspace(const Node *node, int num_workers)
 {
     NodeArgs storage;
     Gemm     g = largest_product(node_args(node, &storage));
-    return gemm_workspace(&g, num_workers);
+    return gemm_has_pairs(&g) ? gemm_few_workspace(&g, num_workers) : gemm_workspace(&g, num_workers);
 }
 
 /* Calls run for each of the products: sequences side by side that have one adapter are one. */
@@ -111,9 +112,10 @@ static Status run_products(const KernelArgs *args, void (*run)(const KernelArgs 
     return OK;
 }
 
+/* Not by tiles, however many rows: the largest product's scratch is enough for the others. */
 static void run_dots(const KernelArgs *args, const Gemm *gemm)
 {
-    gemm_run(gemm, args->pool, args->workspace);
+    (gemm_has_pairs(gemm) ? gemm_run_few : gemm_run)(gemm, args->pool, args->workspace);
 }
 
 static void run_reference(const KernelArgs *args, const Gemm *gemm)

@@ -62,7 +62,7 @@ static size_t product_bytes(const Node *node, int num_workers)
 {
     NodeArgs storage;
     Gemm     g;
-    rows_linear_products(node_args(node, &storage), &g);
+    products_note(node_args(node, &storage), &g, rows_linear_products(node_args(node, &storage), &g));
     return (gemm_workspace(&g, num_workers) + 63) / 64 * 64;
 }
 
@@ -125,8 +125,7 @@ static Status rows_linear_run(const KernelArgs *args, bool reference)
     Gemm                   g;
     if (normed) TRY(norm_rows(args));
     if (!view_wanted(y)) return OK;
-    rows_linear_products(args, &g);
-    g.rows_alone = args->rows_alone;
+    products_note(args, &g, rows_linear_products(args, &g));
     if (normed) g.a.data = args->workspace;
     if (attrs->gated) g.c.data = (char *)args->workspace + normed;
     if (reference)

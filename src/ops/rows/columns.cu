@@ -41,10 +41,9 @@ static Status columns_move(const KernelArgs *args, ColumnsMap m)
     const TensorView *source = &args->in[0], *result = &args->out[0], *views[] = {source, result};
     int64_t           each = 16 / dtype_bytes(result->type.dtype, 1);
     bool whole = m.cols % each == 0 && m.source_cols % each == 0 && m.first % each == 0 && m.count % each == 0 && m.shift % each == 0;
-    if (whole && result->type.dtype != DT_F16 && views_are(result->type.dtype, views, 2) && is_aligned16(source->data) &&
-        is_aligned16(result->data)) {
+    if (whole && views_are(result->type.dtype, views, 2) && is_aligned16(source->data) && is_aligned16(result->data)) {
         ColumnsMap p = {m.rows, m.cols / each, m.source_cols / each, m.first / each, m.count / each, m.shift / each, m.add};
-        CUDA_FLOAT(result->type.dtype, T, {
+        CUDA_FLOAT_ANY(result->type.dtype, T, {
             columns_packs<T><<<cuda_grid(p.rows * p.count, COLUMNS_THREADS), COLUMNS_THREADS, 0, cuda_stream(args)>>>(
                 (const T *)source->data, (T *)result->data, p);
         });
