@@ -229,7 +229,12 @@ static bool is_plain(const Config *config)
 
 Status setup_lora(Arena *arena, const Config *config, const HfModel *model, LoraOptions *out)
 {
+    static const LoraInit inits[] = {[OPT_LORA_INIT_DEFAULT - OPT_LORA_INIT_DEFAULT] = LORA_UNIFORM,
+                                     [OPT_LORA_INIT_GAUSSIAN - OPT_LORA_INIT_DEFAULT] = LORA_GAUSSIAN,
+                                     [OPT_LORA_INIT_PISSA - OPT_LORA_INIT_DEFAULT] = LORA_PISSA,
+                                     [OPT_LORA_INIT_OLORA - OPT_LORA_INIT_DEFAULT] = LORA_OLORA};
     *out = (LoraOptions){.enabled = config->lora,
+                         .init = config->adapter ? LORA_UNIFORM : inits[config->lora_init - OPT_LORA_INIT_DEFAULT],
                          .r = config->lora_rank,
                          .alpha = config->lora_alpha,
                          .dropout = config->lora_dropout,
