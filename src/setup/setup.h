@@ -8,6 +8,10 @@
 #include "passes/compile.h"
 #include "run/session.h"
 
+/* The model that a run trains: the key model; with new tokens (new_tokens, new_special_tokens, pad_vocab_multiple) the folder that has
+ * them, which is made the first time (model/grow.h). */
+NODISCARD Status setup_model_dir(Arena *arena, const Config *config, const char **out_dir);
+
 /* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
 NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
 

@@ -131,7 +131,9 @@ static Status require_weights(const Trainer *t)
 Status trainer_open_model(Trainer *t)
 {
     TRY(setup_model(&t->arena, t->config, &t->model));
-    t->base_model = peft_base_name(&t->arena, t->config->model);
+    const char *dir;
+    TRY(setup_model_dir(&t->arena, t->config, &dir));
+    t->base_model = peft_base_name(&t->arena, dir);
     return t->config->from_scratch ? OK : require_weights(t);
 }
 
@@ -320,7 +322,9 @@ Status trainer_merge(Trainer *t, const char *adapter_dir, const char *folder)
 {
     HfModel    *base;
     PeftAdapter adapter;
-    TRY(hf_model_open_as(&t->arena, t->config->model, setup_ir(t->config), &base));
+    const char *dir;
+    TRY(setup_model_dir(&t->arena, t->config, &dir));
+    TRY(hf_model_open_as(&t->arena, dir, setup_ir(t->config), &base));
     Status status = peft_open(&t->arena, adapter_dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, false, folder, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);
