@@ -85,8 +85,8 @@ static void round_to(DType dtype, float *values, int64_t count)
 static Status check_pair(const LoraPair *pair, const Param *base)
 {
     int64_t most = pair->rows < pair->cols ? pair->rows : pair->cols;
-    FAIL_IF(pair->r > most, ERR_INVALID, "lora_init: %s has %lld rows and %lld columns, too few for rank %lld; lower lora_rank", pair->module,
-            (long long)pair->rows, (long long)pair->cols, (long long)pair->r);
+    FAIL_IF(pair->r > most, ERR_INVALID, "lora_init: %s has %lld rows and %lld columns, too few for rank %lld; lower lora_rank",
+            pair->module, (long long)pair->rows, (long long)pair->cols, (long long)pair->r);
     FAIL_IF(base->untied || (base->hf.kind != HF_WHOLE && base->hf.kind != HF_TRANSPOSE), ERR_UNSUPPORTED,
             "lora_init: the weight of %s is the embedding, or shares a tensor with others, which would change too; leave it out of "
             "lora_target_modules, or take lora_init: default",

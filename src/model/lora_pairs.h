@@ -1,6 +1,6 @@
-/* The pairs that adapters begin with where these hold a part of the base's weights, which then lose it: PiSSA (Meng et al. 2024), the largest
- * singular values, and OLoRA (Buyukakyuz 2024), the first columns of QR. W = (W - scale B0 A0) + scale B A at the beginning; what is saved is
- * for the base as it was: W + scale (B A - B0 A0), an adapter of twice the rank. */
+/* The pairs that adapters begin with where these hold a part of the base's weights, which then lose it: PiSSA (Meng et al. 2024), the
+ * largest singular values, and OLoRA (Buyukakyuz 2024), the first columns of QR. W = (W - scale B0 A0) + scale B A at the beginning; what
+ * is saved is for the base as it was: W + scale (B A - B0 A0), an adapter of twice the rank. */
 #pragma once
 
 #include "comm/comm.h"
@@ -17,9 +17,9 @@ typedef struct LoraPair {
 
 typedef struct LoraPairs LoraPairs;
 
-/* Computed of the model's weights, which are open: each rank some of them, and all get all. dtype: how adapters are stored, to which the pairs
- * are rounded. ERR_INVALID: a rank that a layer is too small for; ERR_UNSUPPORTED: a layer whose weight is no tensor of its own. pool may be
- * NULL. */
+/* Computed of the model's weights, which are open: each rank some of them, and all get all. dtype: how adapters are stored, to which the
+ * pairs are rounded. ERR_INVALID: a rank that a layer is too small for; ERR_UNSUPPORTED: a layer whose weight is no tensor of its own. pool
+ * may be NULL. */
 NODISCARD Status lora_pairs_make(HfModel *model, const Plan *plan, const LoraOptions *lora, DType dtype, Comm *comm, ThreadPool *pool,
                                  LoraPairs **out);
 /* As a checkpoint of this plan has them beside what was trained. */

@@ -1,6 +1,6 @@
 /* Singular vectors are the eigenvectors of w^T w. A basis of few vectors that holds nearly all of the largest is made of a random block and
- * its products with w^T w (block Krylov; Musco and Musco 2015); inside of it the eigenproblem is small, and solved by Jacobi's rotations. The
- * best vectors begin the next basis, until w^T w turns them by less than TOLERANCE. All in double; each sum has a fixed order. */
+ * its products with w^T w (block Krylov; Musco and Musco 2015); inside of it the eigenproblem is small, and solved by Jacobi's rotations.
+ * The best vectors begin the next basis, until w^T w turns them by less than TOLERANCE. All in double; each sum has a fixed order. */
 #include "model/low_rank.h"
 
 #include "base/philox.h"
@@ -147,7 +147,7 @@ typedef struct Basis {
     double *rows;       /* (d, n) */
     double *images;     /* w^T w times the first num_images of them */
     int64_t num_images;
-    double *turned;     /* (n, b) of a block, and its product */
+    double *turned; /* (n, b) of a block, and its product */
     double *product;
 } Basis;
 
@@ -227,7 +227,12 @@ static double choose(const Matrix *a, Basis *basis, int64_t keep, int64_t r, dou
 static double largest_vectors(const Matrix *a, int64_t r, double *v)
 {
     int64_t n = a->n, block = r + MORE < n ? r + MORE : n, most = n <= EXACT_DIM ? n : block * DEPTH < n ? block * DEPTH : n;
-    Basis   basis = {.n = n, .most = most, .rows = doubles(most * n), .images = doubles(most * n), .turned = doubles(n * block), .product = doubles(n * block)};
+    Basis   basis = {.n = n,
+                     .most = most,
+                     .rows = doubles(most * n),
+                     .images = doubles(most * n),
+                     .turned = doubles(n * block),
+                     .product = doubles(n * block)};
     double *values = doubles(block), residual = 1;
     for (int64_t tries = 0; basis.d < block && tries < 4 * block; tries++) {
         draw(basis.rows + basis.d * n, n, tries * n);

@@ -112,7 +112,8 @@ static Status take_settings(Config *config)
     config->lora_ensure_weight_tying = adapter.lora.tie_whole;
     if (!config->origin[KEY_run_lora_dropout]) config->lora_dropout = adapter.lora.dropout;
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) config->origin[taken[i]] = arena_printf(arena, "%s/adapter_config.json", dir);
-    if (config->model) peft_check_base(&adapter, config->model);
+    bool grows = config->new_tokens.count || config->new_special_tokens.count || config->pad_vocab_multiple; /* the base is a copy then */
+    if (config->model && !grows) peft_check_base(&adapter, config->model);
     return take_format(config, &adapter);
 }
 

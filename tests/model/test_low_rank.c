@@ -1,4 +1,5 @@
-/* Parts of low rank against what defines them: orthogonal factors, singular values that leave the smallest rest, and QR's zeros and signs. */
+/* Parts of low rank against what defines them: orthogonal factors, singular values that leave the smallest rest, and QR's zeros and signs.
+ */
 #include "model/low_rank.h"
 
 #include "test.h"
@@ -10,15 +11,16 @@
 /* w = sum_k s_k u_k v_k^T with s_k = decay^k, of random orthonormal u and v: their first `count` are told. */
 static void make_matrix(int64_t m, int64_t n, double decay, int64_t count, float *w, double *u, double *v)
 {
-    int64_t k = m < n ? m : n;
-    double *us = malloc((size_t)(k * m) * sizeof *us), *vs = malloc((size_t)(k * n) * sizeof *vs);
-    double *sides[] = {us, vs};
-    int64_t lengths[] = {m, n};
+    int64_t  k = m < n ? m : n;
+    double  *us = malloc((size_t)(k * m) * sizeof *us), *vs = malloc((size_t)(k * n) * sizeof *vs);
+    double  *sides[] = {us, vs};
+    int64_t  lengths[] = {m, n};
     uint64_t state = 9;
     for (int side = 0; side < 2; side++)
         for (int64_t i = 0; i < k; i++) {
             double *x = sides[side] + i * lengths[side], norm = 0;
-            for (int64_t c = 0; c < lengths[side]; c++) x[c] = (double)((state = state * 6364136223846793005u + 1442695040888963407u) >> 33) * 0x1p-30 - 1;
+            for (int64_t c = 0; c < lengths[side]; c++)
+                x[c] = (double)((state = state * 6364136223846793005u + 1442695040888963407u) >> 33) * 0x1p-30 - 1;
             for (int pass = 0; pass < 2; pass++)
                 for (int64_t j = 0; j < i; j++) {
                     const double *y = sides[side] + j * lengths[side];
@@ -57,7 +59,8 @@ static void expect_svd(int64_t m, int64_t n, int64_t r, double decay, ThreadPool
             worst = fmax(worst, fabs(got - want));
         }
     if (!(worst < 2e-6) || !(residual < 1e-7))
-        test_fail(__FILE__, __LINE__, "(%lld, %lld) of rank %lld: off by %g, residual %g", (long long)m, (long long)n, (long long)r, worst, residual);
+        test_fail(__FILE__, __LINE__, "(%lld, %lld) of rank %lld: off by %g, residual %g", (long long)m, (long long)n, (long long)r, worst,
+                  residual);
     for (int64_t k = 0; k < r; k++) { /* sqrt(s) is in both */
         double of_a = 0, of_b = 0;
         for (int64_t c = 0; c < n; c++) of_a += (double)a[k * n + c] * (double)a[k * n + c];

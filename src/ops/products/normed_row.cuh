@@ -9,8 +9,7 @@
 enum { NORM_WARP = 256, NORM_WARPS = 32 /* of the norm's kernel: numbers of each, at most so many */ };
 
 /* Begins to bring the norm's weights, which nothing of the program writes. row: k numbers of shared memory, w behind them. */
-template <typename T>
-static __device__ __forceinline__ void bring_norm(const RowsNorm &norm, int k, uint32_t w, int thread, int threads)
+template <typename T> static __device__ __forceinline__ void bring_norm(const RowsNorm &norm, int k, uint32_t w, int thread, int threads)
 {
     for (int c = thread * 8; c < k; c += threads * 8) copy_async_at(w + c * 2, (const T *)norm.w + c, true);
     copy_commit();
