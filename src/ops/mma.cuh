@@ -3,7 +3,10 @@
  * lie in different banks. */
 #pragma once
 
+#include "device/cuda/vec_f16.cuh"
 #include "ops/attention/attention.cuh"
+
+#include <cuda_fp16.h>
 
 typedef __nv_bfloat16 bf16;
 
@@ -26,7 +29,7 @@ static __device__ __forceinline__ void ldmatrix_at(uint32_t (&r)[4], uint32_t ad
                  : "r"(address));
 }
 
-static __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const bf16 *p)
+static __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const void *p)
 {
     ldmatrix_at(r, shared_address(p));
 }
@@ -38,7 +41,7 @@ static __device__ __forceinline__ void ldmatrix_trans_at(uint32_t (&r)[4], uint3
                  : "r"(address));
 }
 
-static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const bf16 *p)
+static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const void *p)
 {
     ldmatrix_trans_at(r, shared_address(p));
 }
@@ -46,6 +49,19 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const bf
 static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of operands of T, bf16 or f16. */
+template <typename T> static __device__ __forceinline__ void mma_of(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <> __device__ __forceinline__ void                  mma_of<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma(c, a, b0, b1);
+}
+template <> __device__ __forceinline__ void mma_of<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -72,11 +88,11 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
 }
 
 /* Begins to copy rows [t, t + 64) of one head by a block of THREADS; rows at `end` and after are zeros. */
-template <int D, int THREADS = MMA_THREADS>
-static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int b, int t, int end, int head)
+template <int D, int THREADS = MMA_THREADS, typename T>
+static __device__ __forceinline__ void load_tile(T *tile, const Heads &h, int b, int t, int end, int head)
 {
     enum { CHUNKS = D / 8 };
-    const bf16 *base = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D;
+    const T *base = (const T *)h.data + b * h.batch_stride + (int64_t)head * D;
 #pragma unroll
     for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += THREADS) {
         int  row = i / CHUNKS, chunk = i % CHUNKS;
@@ -86,28 +102,29 @@ static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int
 }
 
 /* 16 rows x 16 columns of a tile as the left operand. */
-template <int D> static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const bf16 *tile, int row, int col)
+template <int D, typename T> static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const T *tile, int row, int col)
 {
     int lane = threadIdx.x & 31;
     ldmatrix(a, tile + (row + (lane & 15)) * TileOf<D>::STRIDE + col + (lane >> 4) * 8);
 }
 
 /* c (16 x 64) += a (16 x 16, columns [16k, 16k + 16)) times the transpose of a tile (64 x D). */
-template <int D> static __device__ __forceinline__ void mma_transposed(float (&c)[8][4], const uint32_t (&a)[4], const bf16 *tile, int k)
+template <int D, typename T>
+static __device__ __forceinline__ void mma_transposed(float (&c)[8][4], const uint32_t (&a)[4], const T *tile, int k)
 {
     int lane = threadIdx.x & 31, row = (lane & 7) + ((lane >> 4) & 1) * 8, col = k * 16 + ((lane >> 3) & 1) * 8;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         uint32_t b[4];
         ldmatrix(b, tile + (n * 16 + row) * TileOf<D>::STRIDE + col);
-        mma(c[2 * n], a, b[0], b[1]);
-        mma(c[2 * n + 1], a, b[2], b[3]);
+        mma_of<T>(c[2 * n], a, b[0], b[1]);
+        mma_of<T>(c[2 * n + 1], a, b[2], b[3]);
     }
 }
 
 /* c (16 x C) += a (16 x 64, in four pieces) times C columns of a tile (64 x D). */
-template <int D, int C = D>
-static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const uint32_t (&a)[4][4], const bf16 *tile)
+template <int D, int C = D, typename T>
+static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const uint32_t (&a)[4][4], const T *tile)
 {
     int lane = threadIdx.x & 31, row = (lane & 7) + ((lane >> 3) & 1) * 8, col = ((lane >> 4) & 1) * 8;
 #pragma unroll
@@ -116,25 +133,25 @@ static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const 
         for (int n = 0; n < C / 16; n++) {
             uint32_t b[4];
             ldmatrix_trans(b, tile + (k * 16 + row) * TileOf<D>::STRIDE + n * 16 + col);
-            mma(c[2 * n], a[k], b[0], b[1]);
-            mma(c[2 * n + 1], a[k], b[2], b[3]);
+            mma_of<T>(c[2 * n], a[k], b[0], b[1]);
+            mma_of<T>(c[2 * n + 1], a[k], b[2], b[3]);
         }
 }
 
 /* A result (16 x 16K) as left operands of a product over its columns. */
-template <int K> static __device__ __forceinline__ void as_left(uint32_t (&a)[K][4], const float (&c)[2 * K][4])
+template <typename T = bf16, int K> static __device__ __forceinline__ void as_left(uint32_t (&a)[K][4], const float (&c)[2 * K][4])
 {
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        a[k][0] = pack_bf16(c[2 * k][0], c[2 * k][1]);
-        a[k][1] = pack_bf16(c[2 * k][2], c[2 * k][3]);
-        a[k][2] = pack_bf16(c[2 * k + 1][0], c[2 * k + 1][1]);
-        a[k][3] = pack_bf16(c[2 * k + 1][2], c[2 * k + 1][3]);
+        a[k][0] = pair_of<T>(c[2 * k][0], c[2 * k][1]);
+        a[k][1] = pair_of<T>(c[2 * k][2], c[2 * k][3]);
+        a[k][2] = pair_of<T>(c[2 * k + 1][0], c[2 * k + 1][1]);
+        a[k][3] = pair_of<T>(c[2 * k + 1][2], c[2 * k + 1][3]);
     }
 }
 
 /* Stores rows (row, row + 8 of this lane's results) below `end`. */
-template <int D>
+template <int D, typename T = bf16>
 static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, int end, int head, const float (&c)[D / 8][4], float scale0,
                                                   float scale1)
 {
@@ -143,11 +160,11 @@ static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, 
     for (int half = 0; half < 2; half++) {
         int row = t + (lane >> 2) + half * 8;
         if (row >= end) continue;
-        bf16 *to = (bf16 *)h.data + b * h.batch_stride + row * h.token_stride + (int64_t)head * D + (lane & 3) * 2;
+        T    *to = (T *)h.data + b * h.batch_stride + row * h.token_stride + (int64_t)head * D + (lane & 3) * 2;
         float scale = half ? scale1 : scale0;
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
-            *reinterpret_cast<uint32_t *>(to + n * 8) = pack_bf16(c[n][2 * half] * scale, c[n][2 * half + 1] * scale);
+            *reinterpret_cast<uint32_t *>(to + n * 8) = pair_of<T>(c[n][2 * half] * scale, c[n][2 * half + 1] * scale);
     }
 }
 
