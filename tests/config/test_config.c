@@ -416,17 +416,17 @@ static void other_tools_keys_are_answered(void)
         {"optim: paged_adamw_32bit\n", "optim: optimizer state isn't paged; write adamw, or adamw_8bit"},
         {"optim: lion_8bit\n", "optim: of 8 bits there is adamw_8bit"},
         {"optimizer: muon\n", "optimizer: of this kind there is normuon"},
-        {"wandb_project: x\n", "wandb_project: metrics.jsonl and report.html are written; remove it"},
+        {"wandb_project: x\n", "wandb_project: `python -m surogate.log wandb OUTPUT_DIR` sends the numbers"},
         {"special_tokens: {pad_token: x, eos_token: y}\n", "special_tokens: special tokens are those of"},
         {"eval_strategy: each\n", "run.yaml:1:16: eval_strategy: expected epoch, found \"each\""},
         {"save_strategy: each\n", "save_strategy: expected epoch or best or no, found \"each\""},
         {"greater_is_better: true\n", "greater_is_better: evaluations tell loss and perplexity, and the lower is the better"},
         {"metric_for_best_model: rouge\n", "metric_for_best_model: expected one of eval_loss, perplexity, found \"rouge\""},
-        {"report_to: wandb\n", "run.yaml:1:12: report_to: expected one of none, tensorboard, found \"wandb\""},
+        {"report_to: wandb\n", "report_to: `python -m surogate.log wandb OUTPUT_DIR` sends the numbers"},
+        {"report_to: comet\n", "run.yaml:1:12: report_to: expected one of none, tensorboard, found \"comet\""},
         {"report_to: [tensorboard, mlflow]\n", "run.yaml:1:26: report_to: expected one of none, tensorboard, found \"mlflow\""},
         {"dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]"},
         {"datasets: [{path: a, train_on_eos: last}]\n", "datasets[0].train_on_eos: a trained turn has"},
-        {"adapter: dora\n", "adapter: expected lora or qlora, found \"dora\""},
         {"max_sampels: 3\n", "unknown key max_sampels; `surogate help keys` lists all"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -600,7 +600,8 @@ static void the_schema_is_json_and_complete(void)
 static void help_answers_every_name(void)
 {
     static const char *const cases[][2] = {
-        {"lora_r", "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true.\n    Values: 1 to 65536.\n"},
+        {"lora_r",
+         "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true. No effect when adapter is set.\n    Values: 1 to 65536.\n"},
         {"load_in_4bit", "qlora (word, default none)\n    Keep the frozen matrices"},
         {"load_in_8bit", "load_in_8bit (another tool's)\n    of 8 bits there is qlora: fp8"},
         {"datasets.path", "datasets[].path (text)\n"},
