@@ -1,4 +1,4 @@
-/* Tiles of 64 rows in shared memory and bf16 matrix products on them by mma.sync (compute capability 8.0 and later): a
+/* Tiles of 64 rows in shared memory and matrix products on them by mma.sync, of bf16 and of f16 (compute capability 8.0 and later): a
  * warp has 16 rows of the result. Rows of shared memory are padded by 16 bytes, so that the eight rows of an ldmatrix
  * lie in different banks. */
 #pragma once
