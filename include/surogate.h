@@ -257,8 +257,8 @@ typedef struct sg_model_options {
     const char *dtype;        /* of weights and arithmetic: "fp32", "bf16" or "fp16"; NULL: the folder's */
     const char *quantization; /* the matrices of blocks are kept in few bits, made as they load: "int8", "fp8", "nf4", "nvfp4"; "none": as
                                * numbers; NULL: as the folders have them */
-    const char *kv; /* keys and values of texts that are generated: "fp8" (e4m3, on a CPU) or "auto" (the model's dtype); NULL: "auto" */
-    bool        split_k; /* long sums of decoding are made in parts, on GPUs of compute capability 9.0: sooner, with other bits */
+    const char *kv;           /* keys and values of texts that are generated: "fp8" (e4m3) or "auto" (the model's dtype); NULL: "auto" */
+    bool        split_k;      /* long sums of decoding are made in parts, on GPUs of compute capability 9.0: sooner, with other bits */
 } sg_model_options;
 
 /* As sg_model_open, which is the same without dtype and quantization. */

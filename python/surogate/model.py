@@ -86,7 +86,7 @@ class Model(Closes):
     adapter: a PEFT folder over the model. device: "auto", "cpu" or "cuda". threads of the CPU; 0: all cores. dtype of weights and
     arithmetic: "fp32", "bf16" or "fp16"; None: the folder's. quantization: the matrices of blocks are kept in few bits, made as they load:
     "int8", "fp8", "nf4" or "nvfp4"; "none": as numbers; None: as the folders have them. kv: what keys and values of texts are kept in:
-    "fp8" (on a CPU), or "auto" for the model's dtype. split_k: long sums of decoding are made in parts, on GPUs of compute capability
+    "fp8", or "auto" for the model's dtype. split_k: long sums of decoding are made in parts, on GPUs of compute capability
     9.0: sooner, with other bits.
     """
 

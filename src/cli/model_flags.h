@@ -19,7 +19,7 @@ typedef struct ModelArgs {
     }
 #define KV_FLAG(to) \
     { \
-        "--kv", FLAG_TEXT, to, "FORMAT", "keep keys and values in fp8, on a CPU, or in the model's dtype: auto (auto)" \
+        "--kv", FLAG_TEXT, to, "FORMAT", "keep keys and values in fp8, or in the model's dtype: auto (auto)" \
     }
 #define SPLIT_K_FLAG(to) \
     { \

@@ -1,8 +1,9 @@
-/* Tiles of 64 rows in shared memory and bf16 matrix products on them by mma.sync (compute capability 8.0 and later): a
+/* Tiles of 64 rows in shared memory and matrix products on them by mma.sync, of bf16 and of f16 (compute capability 8.0 and later): a
  * warp has 16 rows of the result. Rows of shared memory are padded by 16 bytes, so that the eight rows of an ldmatrix
  * lie in different banks. */
 #pragma once
 
+#include "device/cuda/vec_f16.cuh"
 #include "ops/attention/attention.cuh"
 
 #include <cuda_fp16.h>
@@ -40,7 +41,7 @@ static __device__ __forceinline__ void ldmatrix_trans_at(uint32_t (&r)[4], uint3
                  : "r"(address));
 }
 
-static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const bf16 *p)
+static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const void *p)
 {
     ldmatrix_trans_at(r, shared_address(p));
 }
@@ -87,11 +88,11 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
 }
 
 /* Begins to copy rows [t, t + 64) of one head by a block of THREADS; rows at `end` and after are zeros. */
-template <int D, int THREADS = MMA_THREADS>
-static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int b, int t, int end, int head)
+template <int D, int THREADS = MMA_THREADS, typename T>
+static __device__ __forceinline__ void load_tile(T *tile, const Heads &h, int b, int t, int end, int head)
 {
     enum { CHUNKS = D / 8 };
-    const bf16 *base = (const bf16 *)h.data + b * h.batch_stride + (int64_t)head * D;
+    const T *base = (const T *)h.data + b * h.batch_stride + (int64_t)head * D;
 #pragma unroll
     for (int i = threadIdx.x; i < TILE_ROWS * CHUNKS; i += THREADS) {
         int  row = i / CHUNKS, chunk = i % CHUNKS;
@@ -101,28 +102,29 @@ static __device__ __forceinline__ void load_tile(bf16 *tile, const Heads &h, int
 }
 
 /* 16 rows x 16 columns of a tile as the left operand. */
-template <int D> static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const bf16 *tile, int row, int col)
+template <int D, typename T> static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const T *tile, int row, int col)
 {
     int lane = threadIdx.x & 31;
     ldmatrix(a, tile + (row + (lane & 15)) * TileOf<D>::STRIDE + col + (lane >> 4) * 8);
 }
 
 /* c (16 x 64) += a (16 x 16, columns [16k, 16k + 16)) times the transpose of a tile (64 x D). */
-template <int D> static __device__ __forceinline__ void mma_transposed(float (&c)[8][4], const uint32_t (&a)[4], const bf16 *tile, int k)
+template <int D, typename T>
+static __device__ __forceinline__ void mma_transposed(float (&c)[8][4], const uint32_t (&a)[4], const T *tile, int k)
 {
     int lane = threadIdx.x & 31, row = (lane & 7) + ((lane >> 4) & 1) * 8, col = k * 16 + ((lane >> 3) & 1) * 8;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         uint32_t b[4];
         ldmatrix(b, tile + (n * 16 + row) * TileOf<D>::STRIDE + col);
-        mma(c[2 * n], a, b[0], b[1]);
-        mma(c[2 * n + 1], a, b[2], b[3]);
+        mma_of<T>(c[2 * n], a, b[0], b[1]);
+        mma_of<T>(c[2 * n + 1], a, b[2], b[3]);
     }
 }
 
 /* c (16 x C) += a (16 x 64, in four pieces) times C columns of a tile (64 x D). */
-template <int D, int C = D>
-static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const uint32_t (&a)[4][4], const bf16 *tile)
+template <int D, int C = D, typename T>
+static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const uint32_t (&a)[4][4], const T *tile)
 {
     int lane = threadIdx.x & 31, row = (lane & 7) + ((lane >> 3) & 1) * 8, col = ((lane >> 4) & 1) * 8;
 #pragma unroll
@@ -131,25 +133,25 @@ static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const 
         for (int n = 0; n < C / 16; n++) {
             uint32_t b[4];
             ldmatrix_trans(b, tile + (k * 16 + row) * TileOf<D>::STRIDE + n * 16 + col);
-            mma(c[2 * n], a[k], b[0], b[1]);
-            mma(c[2 * n + 1], a[k], b[2], b[3]);
+            mma_of<T>(c[2 * n], a[k], b[0], b[1]);
+            mma_of<T>(c[2 * n + 1], a[k], b[2], b[3]);
         }
 }
 
 /* A result (16 x 16K) as left operands of a product over its columns. */
-template <int K> static __device__ __forceinline__ void as_left(uint32_t (&a)[K][4], const float (&c)[2 * K][4])
+template <typename T = bf16, int K> static __device__ __forceinline__ void as_left(uint32_t (&a)[K][4], const float (&c)[2 * K][4])
 {
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        a[k][0] = pack_bf16(c[2 * k][0], c[2 * k][1]);
-        a[k][1] = pack_bf16(c[2 * k][2], c[2 * k][3]);
-        a[k][2] = pack_bf16(c[2 * k + 1][0], c[2 * k + 1][1]);
-        a[k][3] = pack_bf16(c[2 * k + 1][2], c[2 * k + 1][3]);
+        a[k][0] = pair_of<T>(c[2 * k][0], c[2 * k][1]);
+        a[k][1] = pair_of<T>(c[2 * k][2], c[2 * k][3]);
+        a[k][2] = pair_of<T>(c[2 * k + 1][0], c[2 * k + 1][1]);
+        a[k][3] = pair_of<T>(c[2 * k + 1][2], c[2 * k + 1][3]);
     }
 }
 
 /* Stores rows (row, row + 8 of this lane's results) below `end`. */
-template <int D>
+template <int D, typename T = bf16>
 static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, int end, int head, const float (&c)[D / 8][4], float scale0,
                                                   float scale1)
 {
@@ -158,11 +160,11 @@ static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, 
     for (int half = 0; half < 2; half++) {
         int row = t + (lane >> 2) + half * 8;
         if (row >= end) continue;
-        bf16 *to = (bf16 *)h.data + b * h.batch_stride + row * h.token_stride + (int64_t)head * D + (lane & 3) * 2;
+        T    *to = (T *)h.data + b * h.batch_stride + row * h.token_stride + (int64_t)head * D + (lane & 3) * 2;
         float scale = half ? scale1 : scale0;
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
-            *reinterpret_cast<uint32_t *>(to + n * 8) = pack_bf16(c[n][2 * half] * scale, c[n][2 * half + 1] * scale);
+            *reinterpret_cast<uint32_t *>(to + n * 8) = pair_of<T>(c[n][2 * half] * scale, c[n][2 * half + 1] * scale);
     }
 }
 

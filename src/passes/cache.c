@@ -3,8 +3,6 @@
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-#include <string.h>
-
 static Status use_cache(Graph *graph, Node *node, const CacheShape *shape)
 {
     Node *cached;
@@ -85,41 +83,11 @@ static CacheShape cache_shape(const PassContext *context, Graph *graph)
                         .row_pages = graph_add_feed(graph, FEED_PAGES, rows, compile_row_pages(context->options))};
 }
 
-Status compile_parse_dtype(const char *word, DType *out)
-{
-    static const struct {
-        const char *word;
-        DType       dtype;
-    } known[] = {{"fp32", DT_F32}, {"bf16", DT_BF16}, {"fp16", DT_F16}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcmp(word, known[i].word) != 0) continue;
-        *out = known[i].dtype;
-        return OK;
-    }
-    FAIL(ERR_INVALID, "dtype %.100s: expected fp32, bf16 or fp16", word);
-}
-
-Status compile_parse_cache(const char *word, bool *out_fp8)
-{
-    *out_fp8 = strcmp(word, "fp8") == 0;
-    FAIL_IF(!*out_fp8 && strcmp(word, "auto") != 0, ERR_INVALID, "kv %.100s: expected fp8, or auto for the model's dtype", word);
-    return OK;
-}
-
-static Status check_device(const PassContext *context)
-{
-    const DeviceFacts *facts = &context->plan->facts;
-    FAIL_IF(context->options->fp8_cache && facts->sm, ERR_UNSUPPORTED,
-            "kv fp8: there is no attention over keys and values in FP8 for %s; leave kv out, or compute on the CPU", facts->name);
-    return OK;
-}
-
 Status pass_cache(PassContext *context, Graph **graph)
 {
     const Entry *entry = context->program->spec.entry;
     CacheShape   shape = cache_shape(context, *graph);
     Head         head;
-    TRY(check_device(context));
     graph_set_rows_alone(*graph);
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;

@@ -135,6 +135,27 @@ int64_t compile_cache_pages(const CompileOptions *options)
     return 1 + (options->cache_pages ? options->cache_pages : compile_cache_rows(options) * row);
 }
 
+Status compile_parse_dtype(const char *word, DType *out)
+{
+    static const struct {
+        const char *word;
+        DType       dtype;
+    } known[] = {{"fp32", DT_F32}, {"bf16", DT_BF16}, {"fp16", DT_F16}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(word, known[i].word) != 0) continue;
+        *out = known[i].dtype;
+        return OK;
+    }
+    FAIL(ERR_INVALID, "dtype %.100s: expected fp32, bf16 or fp16", word);
+}
+
+Status compile_parse_cache(const char *word, bool *out_fp8)
+{
+    *out_fp8 = strcmp(word, "fp8") == 0;
+    FAIL_IF(!*out_fp8 && strcmp(word, "auto") != 0, ERR_INVALID, "kv %.100s: expected fp8, or auto for the model's dtype", word);
+    return OK;
+}
+
 void compile_add_spec(CompileOptions *options, ProgramSpec spec)
 {
     CHECK(options->num_programs < MAX_PROGRAMS && spec.entry->source != ENTRY_OF_WEIGHTS);

@@ -1,6 +1,6 @@
-/* attention_cached gives a token the same bits whether it is run alone, in a chunk of its row of any size, or beside other rows, wherever
- * its row's pages lie: every kernel of the CPU and, where there is one, of the GPU. attention_turned gives the bits of qkv_norm_rope and
- * attention_cached. */
+/* Over a cache of numbers or of codes (e4m3), attention_cached gives a token the same bits whether it is run alone, in a chunk of its row
+ * of any size, or beside other rows, wherever its row's pages lie: every kernel of the CPU and, where there is one, of the GPU.
+ * attention_turned gives the bits of qkv_norm_rope and attention_cached. */
 #include "device/device.h"
 #include "ops/attention/attention_turned.h"
 #include "ops/op_inputs.h"
@@ -33,9 +33,10 @@ typedef struct Row {
 typedef struct Problem {
     Device               *device;
     const AttentionAttrs *attrs;
-    DType                 dtype;
-    int                   index; /* of the kernel */
-    int64_t               width, out_width, element;
+    DType                 dtype, cached;
+    bool                  rounded; /* tokens' keys and values are numbers in e4m3 */
+    int                   index;   /* of the kernel */
+    int64_t               width, out_width, element, cached_element;
     Row                   row[MOST_ROWS];
 } Problem;
 
@@ -44,16 +45,33 @@ typedef struct Run {
     int64_t rows, len, starts[MOST_ROWS];
 } Run;
 
+static void convert(DType to_dtype, void *to, DType dtype, const void *from, int64_t count)
+{
+    float *values = malloc((size_t)count * sizeof *values);
+    dtype_decode(dtype, from, count, values);
+    dtype_encode(to_dtype, values, count, to);
+    free(values);
+}
+
+static void round_to_e4m3(DType dtype, void *element)
+{
+    uint8_t code;
+    convert(DT_E4M3, &code, dtype, element, 1);
+    convert(dtype, element, DT_E4M3, &code, 1);
+}
+
 static void problem_make(Problem *p)
 {
     p->width = (p->attrs->num_heads + 2 * p->attrs->num_kv_heads) * p->attrs->head_dim;
     p->out_width = p->attrs->num_heads * p->attrs->head_dim;
-    p->element = dtype_bytes(p->dtype, 1);
+    p->element = dtype_bytes(p->dtype, 1), p->cached_element = dtype_bytes(p->cached, 1);
     for (int b = 0; b < MOST_ROWS; b++) {
         p->row[b].qkv = malloc((size_t)(LEN * p->width * p->element));
         for (int64_t i = 0; i < LEN * p->width; i++) {
             float value = draw_normal(31 + (uint64_t)b, (uint32_t)i);
-            dtype_encode(p->dtype, &value, 1, p->row[b].qkv + i * p->element);
+            char *to = p->row[b].qkv + i * p->element;
+            dtype_encode(p->dtype, &value, 1, to);
+            if (p->rounded && i % p->width >= p->out_width) round_to_e4m3(p->dtype, to);
         }
         for (int i = 0; i < ROW_PAGES; i++) p->row[b].pages[i] = 1 + (i * 7 % ROW_PAGES) * MOST_ROWS + b;
     }
@@ -73,12 +91,12 @@ static const char *token(const Problem *p, int64_t b, int64_t t)
 /* Puts keys (which 0) or values of the tokens before each row's start into its pages; the rest is NaN. */
 static void fill_cache(const Problem *p, const Run *run, int which, char *cache)
 {
-    int64_t bytes = p->attrs->num_kv_heads * p->attrs->head_dim * p->element;
-    memset(cache, 0xFF, (size_t)(PAGES * PAGE_LEN * bytes));
+    int64_t count = p->attrs->num_kv_heads * p->attrs->head_dim;
+    memset(cache, 0xFF, (size_t)(PAGES * PAGE_LEN * count * p->cached_element));
     for (int64_t b = 0; b < run->rows; b++)
         for (int64_t t = 0; t < run->starts[b] && t < LEN; t++)
-            memcpy(cache + (p->row[b].pages[t / PAGE_LEN] * PAGE_LEN + t % PAGE_LEN) * bytes,
-                   token(p, b, t) + p->out_width * p->element + which * bytes, (size_t)bytes);
+            convert(p->cached, cache + (p->row[b].pages[t / PAGE_LEN] * PAGE_LEN + t % PAGE_LEN) * count * p->cached_element, p->dtype,
+                    token(p, b, t) + (p->out_width + which * count) * p->element, count);
 }
 
 static void fill_input(const Problem *p, const Run *run, int k, char *data)
@@ -137,7 +155,7 @@ static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
 static Status run_rows(const Problem *p, const Run *run, char *o)
 {
     const AttentionAttrs *a = p->attrs;
-    TensorType            cache = type_make(p->dtype, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, a->head_dim);
+    TensorType            cache = type_make(p->cached, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, a->head_dim);
     TensorType            types[NUM_IN] = {
                    type_make(p->dtype, 3, run->rows, run->len, p->width), {0}, {0}, cache, cache, type_make(DT_I32, 1, run->rows),
                    type_make(DT_I32, 2, run->rows, (int64_t)ROW_PAGES)};
@@ -180,9 +198,9 @@ static bool same_bits(const Problem *p, const Run *run, const char *whole, char 
     if (memcmp(o, whole + (size_t)run->starts[0] * row, (size_t)run->len * row) == 0) return true;
     int64_t at = 0;
     while (o[at] == whole[run->starts[0] * (int64_t)row + at]) at++;
-    test_fail(__FILE__, __LINE__, "%s, %s, kernel %d, head_dim %d, window %d: run %d has other bits from token %d, head %d on",
-              p->device->api->name, dtype_info(p->dtype)->name, p->index, (int)p->attrs->head_dim, (int)p->attrs->window, i,
-              (int)(at / (int64_t)row), (int)(at % (int64_t)row / (p->attrs->head_dim * p->element)));
+    test_fail(__FILE__, __LINE__, "%s, %s over %s, kernel %d, head_dim %d, window %d: run %d has other bits from token %d, head %d on",
+              p->device->api->name, dtype_info(p->dtype)->name, dtype_info(p->cached)->name, p->index, (int)p->attrs->head_dim,
+              (int)p->attrs->window, i, (int)(at / (int64_t)row), (int)(at % (int64_t)row / (p->attrs->head_dim * p->element)));
     return false;
 }
 
@@ -204,6 +222,18 @@ static void check_room(const Problem *p, const char *whole, char *o)
     }
 }
 
+/* A cache of codes gives the bits of one of numbers, where both have the same numbers. */
+static void check_codes(const Problem *p, const char *whole, char *o)
+{
+    const Run all = {1, LEN, {0}};
+    Problem   numbers = *p;
+    numbers.cached = p->dtype, numbers.rounded = true;
+    problem_make(&numbers);
+    EXPECT_OK(run_rows(&numbers, &all, o));
+    same_bits(p, &all, whole, o, -1);
+    problem_free(&numbers);
+}
+
 /* False: there is no such kernel. */
 static bool check_kernel(Problem *p)
 {
@@ -217,6 +247,7 @@ static bool check_kernel(Problem *p)
         EXPECT_OK(run_rows(p, &runs[i], o));
         same_bits(p, &runs[i], whole, o, (int)i);
     }
+    if (is_there && p->cached != p->dtype) check_codes(p, whole, o);
     if (is_there && p->device->api->variant) check_room(p, whole, o);
     free(whole), free(o);
     return is_there;
@@ -224,9 +255,10 @@ static bool check_kernel(Problem *p)
 
 static void check_device(Device *device)
 {
+    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
-        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            Problem p = {.device = device, .attrs = &problems[i], .dtype = is_bf16 ? DT_BF16 : DT_F32};
+        for (int k = 0; k < 6; k++) {
+            Problem p = {.device = device, .attrs = &problems[i], .dtype = dtypes[k / 2], .cached = k % 2 ? DT_E4M3 : dtypes[k / 2]};
             problem_make(&p);
             while (check_kernel(&p)) p.index++;
             problem_free(&p);
@@ -301,12 +333,13 @@ static Status run_op(Device *device, const OpRun *run)
     return status;
 }
 
-static char *draw_bf16(uint64_t seed, int64_t count)
+static char *draw(DType dtype, uint64_t seed, int64_t count)
 {
-    char *data = malloc((size_t)count * 2);
+    int64_t element = dtype_bytes(dtype, 1);
+    char   *data = malloc((size_t)(count * element));
     for (int64_t i = 0; i < count; i++) {
         float value = draw_normal(seed, (uint32_t)i);
-        dtype_encode(DT_BF16, &value, 1, data + i * 2);
+        dtype_encode(dtype, &value, 1, data + i * element);
     }
     return data;
 }
@@ -314,24 +347,25 @@ static char *draw_bf16(uint64_t seed, int64_t count)
 enum { TABLE_LEN = 400, TURNED_ROWS = 3 };
 
 /* Rows at 0, 70 and 329, with norms or without. */
-static void check_turned(Device *device, const AttentionAttrs *a, bool norms)
+static void check_turned(Device *device, const AttentionAttrs *a, DType dtype, DType cached, bool norms)
 {
-    int64_t     d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d, cells = (int64_t)PAGES * PAGE_LEN * a->num_kv_heads * d;
-    size_t      row_bytes = (size_t)(TURNED_ROWS * width * 2), out_bytes = (size_t)(TURNED_ROWS * a->num_heads * d * 2);
+    int64_t element = dtype_bytes(dtype, 1), d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d,
+            cells = (int64_t)PAGES * PAGE_LEN * a->num_kv_heads * d;
+    size_t      row_bytes = (size_t)(TURNED_ROWS * width * element), out_bytes = (size_t)(TURNED_ROWS * a->num_heads * d * element);
     TurnedAttrs attrs = {*a, 1e-6, 0.5};
     QkvAttrs    qkv = {a->num_heads, a->num_kv_heads, d, attrs.eps, attrs.offset, 0, 0};
-    TensorType  rows = type_make(DT_BF16, 3, (int64_t)TURNED_ROWS, (int64_t)1, width), weight = type_make(DT_BF16, 1, d);
-    TensorType  cache = type_make(DT_BF16, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, d);
+    TensorType  rows = type_make(dtype, 3, (int64_t)TURNED_ROWS, (int64_t)1, width), weight = type_make(dtype, 1, d);
+    TensorType  cache = type_make(cached, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, d);
     TensorType  starts = type_make(DT_I32, 1, (int64_t)TURNED_ROWS), table = type_make(DT_I32, 2, (int64_t)TURNED_ROWS, (int64_t)ROW_PAGES);
     TensorType  angles = type_make(DT_F32, 2, (int64_t)TABLE_LEN, d), at = type_make(DT_I32, 2, (int64_t)TURNED_ROWS, (int64_t)1);
     int32_t     start[TURNED_ROWS] = {0, 70, 329}, page[TURNED_ROWS * ROW_PAGES];
-    char       *packed = draw_bf16(1, TURNED_ROWS * width), *k = draw_bf16(2, cells), *v = draw_bf16(3, cells);
-    char       *wq = norms ? draw_bf16(4, d) : NULL, *wk = norms ? draw_bf16(5, d) : NULL, *turned = malloc(row_bytes);
+    char       *packed = draw(dtype, 1, TURNED_ROWS * width), *k = draw(cached, 2, cells), *v = draw(cached, 3, cells);
+    char       *wq = norms ? draw(dtype, 4, d) : NULL, *wk = norms ? draw(dtype, 5, d) : NULL, *turned = malloc(row_bytes);
     char       *o[2], *caches[2];
     float      *angle = malloc((size_t)(TABLE_LEN * d) * 4);
     for (int64_t i = 0; i < TABLE_LEN * d; i++) angle[i] = draw_normal(6, (uint32_t)i);
     for (int i = 0; i < TURNED_ROWS * ROW_PAGES; i++) page[i] = 1 + i * 5 % (PAGES - 1);
-    for (int i = 0; i < 2; i++) o[i] = calloc(1, out_bytes), caches[i] = calloc(2, (size_t)cells);
+    for (int i = 0; i < 2; i++) o[i] = calloc(1, out_bytes), caches[i] = calloc(1, (size_t)type_bytes(&cache));
     OpRun turn = {.op = &op_qkv_norm_rope, .attrs = &qkv, .num_in = 5, .got = {turned}};
     OpRun attend = {.op = &op_attention_cached, .attrs = a, .num_in = NUM_IN, .got = {o[0], caches[0]}};
     OpRun one = {.op = &op_attention_turned, .attrs = &attrs, .num_in = TURNED_IN, .got = {o[1], caches[1]}};
@@ -344,8 +378,9 @@ static void check_turned(Device *device, const AttentionAttrs *a, bool norms)
     EXPECT_OK(run_op(device, &turn));
     EXPECT_OK(run_op(device, &attend));
     EXPECT_OK(run_op(device, &one));
-    if (memcmp(o[0], o[1], out_bytes) || memcmp(caches[0], caches[1], (size_t)cells * 2))
-        test_fail(__FILE__, __LINE__, "%s: head_dim %d, norms %d: one op has other bits than two", device->api->name, (int)d, norms);
+    if (memcmp(o[0], o[1], out_bytes) || memcmp(caches[0], caches[1], (size_t)type_bytes(&cache)))
+        test_fail(__FILE__, __LINE__, "%s: %s over %s, head_dim %d, norms %d: one op has other bits than two", device->api->name,
+                  dtype_info(dtype)->name, dtype_info(cached)->name, (int)d, norms);
     char *all[] = {packed, k, v, wq, wk, turned, o[0], o[1], caches[0], caches[1], (char *)angle};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
@@ -353,7 +388,10 @@ static void check_turned(Device *device, const AttentionAttrs *a, bool norms)
 static void check_turns(Device *device)
 {
     for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
-        for (int norms = 0; norms < 2; norms++) check_turned(device, &problems[i], norms);
+        for (int k = 0; k < 8; k++) {
+            DType dtype = k / 4 ? DT_F16 : DT_BF16;
+            check_turned(device, &problems[i], dtype, k / 2 % 2 ? DT_E4M3 : dtype, k % 2);
+        }
 }
 
 static void a_token_has_the_same_bits_on_the_cpu(void)

@@ -5,6 +5,7 @@
 #include "texts.h"
 
 static const char *dtype_of_models; /* NULL: as the folder has it */
+static const char *cache_of_models; /* as infer_use_cache takes it */
 
 enum { TOGETHER = 5 };
 
@@ -35,6 +36,7 @@ static void open_decoder(InferModel *infer, const char *family, const DecoderOpt
     snprintf(dir, sizeof dir, "tests/fixtures/families/%s", family);
     EXPECT_OK(infer_open(infer, dir, NULL, TEXTS_DEVICE, 2));
     EXPECT_OK(infer_use_dtype(infer, dtype_of_models));
+    EXPECT_OK(infer_use_cache(infer, cache_of_models));
     infer_want_decoding(infer, options);
     if (options->rows >= TOGETHER && !reads_several(infer)) { /* that short prompts are read together doesn't depend on the device */
         compile_add(&infer->options, &entry_prefill, TOGETHER, 8);
@@ -97,6 +99,17 @@ static void a_text_in_fp16_is_the_same_alone_and_in_company(void)
     dtype_of_models = "fp16";
     a_text_is_the_same_alone_and_in_company();
     dtype_of_models = NULL;
+}
+
+static void a_text_over_keys_in_fp8_is_the_same_alone_and_in_company(void)
+{
+    static const char *const dtypes[] = {NULL, "bf16"};
+    cache_of_models = "fp8";
+    for (int i = 0; i < 2; i++) {
+        dtype_of_models = dtypes[i];
+        a_text_is_the_same_alone_and_in_company();
+    }
+    dtype_of_models = cache_of_models = NULL;
 }
 
 /* Requests come at moments drawn at random, while others decode. */
@@ -310,4 +323,5 @@ static void pages_are_shared_by_what_they_hold(void)
 
 TEST_MAIN(TEST(pages_are_shared_by_what_they_hold), TEST(requests_that_cant_be_decoded_are_refused), TEST(texts_end_as_they_should),
           TEST(a_long_prompt_keeps_nobody_waiting), TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
-          TEST(a_text_in_fp16_is_the_same_alone_and_in_company), TEST(a_text_is_the_same_whenever_it_comes))
+          TEST(a_text_in_fp16_is_the_same_alone_and_in_company), TEST(a_text_over_keys_in_fp8_is_the_same_alone_and_in_company),
+          TEST(a_text_is_the_same_whenever_it_comes))

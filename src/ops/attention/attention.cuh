@@ -11,6 +11,9 @@ typedef struct Heads {
     int64_t batch_stride, token_stride;
 } Heads;
 
+/* A code of a cache that is kept so. */
+typedef uint8_t e4m3;
+
 /* Of a cache: position p of row b lies in page table[b * row_pages + p / page_len], at p mod page_len. There are fewer than 2^31 cells. */
 typedef struct CachePages {
     const int32_t *starts; /* (B) positions before the row's first query; NULL: there is no cache */
@@ -22,7 +25,8 @@ typedef struct AttentionDims {
     int            batch, len, num_heads, num_kv_heads, dim, group;
     float          scale, softcap; /* softcap 0: none */
     int            window;         /* keys a query attends; INT_MAX: all before it */
-    DType          dtype;          /* of q and all others but lse */
+    DType          dtype;          /* of q and all others but lse and a cache */
+    DType          cached;         /* of k and v where they are a cache: dtype, or e4m3 */
     Heads          q, k, v, o;     /* k, v: the cache where there is one */
     float         *lse;            /* (B,H,T); NULL: not wanted */
     const int32_t *doc_start;      /* (B,T); NULL: 0 */

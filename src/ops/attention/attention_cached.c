@@ -66,7 +66,7 @@ static size_t attention_cached_gpu_workspace(const Node *node, int sm)
     Attention         a = attention_dims(node->attrs, q);
     int64_t           tiles = attention_pages_tiles(a.window, room_of(&node->in[IN_KC]->type, &node->in[IN_PAGES]->type));
     (void)sm;
-    return q->dtype == DT_BF16 && a.len == 1 && a.dim % 16 == 0 ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles) : 0;
+    return q->dtype != DT_F32 && a.len == 1 && a.dim % 16 == 0 ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles) : 0;
 }
 
 static void append_row(void *to, DType dtype, const void *row, DType from, int64_t count)
@@ -152,20 +152,22 @@ static const AttentionAttrs attention_cached_packed = {.num_heads = 3, .num_kv_h
 static const AttentionAttrs attention_cached_window = {
     .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 60, .softcap = 0.7};
 
-/* B rows of T tokens, a cache of N pages of S positions, P pages a row; q apart, or packed. */
+/* B rows of T tokens, a cache of N pages of S positions, P pages a row; q apart, or packed, or packed over a cache in e4m3. */
 #define APART(b, t, h, g, d, n, s, p) \
     .in = {{DT_F32, 4, {b, t, h, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {n, s, g, d}}, \
            {DT_F32, 4, {n, s, g, d}}, {DT_I32, 1, {b}},          {DT_I32, 2, {b, p}}}, \
     .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
-#define PACKED(b, t, h, g, d, n, s, p) \
+#define PACKED_OVER(dtype, b, t, h, g, d, n, s, p) \
     .in = {{DT_F32, 3, {b, t, ((h) + 2 * (g)) * (d)}}, \
            {0}, \
            {0}, \
-           {DT_F32, 4, {n, s, g, d}}, \
-           {DT_F32, 4, {n, s, g, d}}, \
+           {dtype, 4, {n, s, g, d}}, \
+           {dtype, 4, {n, s, g, d}}, \
            {DT_I32, 1, {b}}, \
            {DT_I32, 2, {b, p}}}, \
     .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
+#define PACKED(...) PACKED_OVER(DT_F32, __VA_ARGS__)
+#define CODED(...) PACKED_OVER(DT_E4M3, __VA_ARGS__)
 
 static const OpSample attention_cached_samples[] = {
     {APART(1, 1, 4, 2, 6, 3, 4, 3), .attrs = &attention_cached_small},
@@ -218,6 +220,20 @@ static const OpSample attention_cached_large_samples[] = {
     {APART(3, 65, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
     {PACKED(3, 66, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
     {PACKED(17, 2, 4, 2, 64, 140, 32, 8), .attrs = &large_wide[3]},
+    {CODED(1, 1, 4, 2, 6, 60, 32, 22), .attrs = &attention_cached_small},
+    {CODED(3, 1, 2, 2, 16, 25, 32, 8), .attrs = &large_narrow[0]},
+    {CODED(17, 1, 8, 2, 96, 140, 32, 8), .attrs = &large_narrow[2]},
+    {CODED(3, 1, 40, 2, 64, 25, 32, 8), .attrs = &large_narrow[3]},
+    {CODED(17, 1, 16, 2, 128, 140, 32, 8), .attrs = &large_wide[0]},
+    {CODED(3, 1, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
+    {CODED(3, 1, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
+    {CODED(3, 1, 2, 2, 80, 25, 32, 8), .attrs = &attention_large_attrs[9]},
+    {CODED(1, 70, 4, 2, 6, 60, 32, 22), .attrs = &attention_cached_small},
+    {CODED(3, 100, 8, 2, 96, 25, 32, 8), .attrs = &large_narrow[2]},
+    {CODED(1, 200, 4, 2, 64, 60, 32, 22), .attrs = &large_gqa_64},
+    {CODED(3, 130, 16, 2, 128, 25, 32, 8), .attrs = &large_wide[0]},
+    {CODED(3, 65, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
+    {CODED(3, 66, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
 };
 
 #define CACHES \

@@ -1,5 +1,7 @@
 /* attention_cached, attention_turned: new keys and values go into their rows' pages, then attention over those. A row whose positions lie
  * outside its pages (the program checks them before it runs) writes nothing there and gives NaN. */
+#include "device/cuda/vec_f16.cuh"
+#include "ops/attention/attention_cache.cuh"
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_turned.h"
 
@@ -21,13 +23,38 @@ template <typename W> static __global__ void append_rows(AttentionDims a, Heads 
     }
 }
 
+/* Makes codes of N numbers, which the dims of a head are a multiple of. */
+template <typename T, int N> static __global__ void append_codes(AttentionDims a, Heads k, Heads v)
+{
+    int64_t parts = (int64_t)a.num_kv_heads * a.dim / N, count = (int64_t)a.batch * a.len * parts;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
+        int64_t token = i / parts, c = i % parts * N;
+        int     b = (int)(token / a.len), t = (int)(token % a.len);
+        if (!attention_has_room(a, b)) continue;
+        int64_t from = b * k.batch_stride + t * k.token_stride + c;
+        int64_t to = attention_cell(a.pages, b, a.pages.starts[b] + t) * parts * N + c;
+        float   key[4] = {}, value[4] = {};
+#pragma unroll
+        for (int e = 0; e < N; e++) key[e] = to_float(((const T *)k.data)[from + e]), value[e] = to_float(((const T *)v.data)[from + e]);
+        uint32_t keys = e4m3_encode(key), values = e4m3_encode(value);
+        if (N == 4)
+            *(uint32_t *)((e4m3 *)a.k.data + to) = keys, *(uint32_t *)((e4m3 *)a.v.data + to) = values;
+        else
+            ((e4m3 *)a.k.data)[to] = (e4m3)keys, ((e4m3 *)a.v.data)[to] = (e4m3)values;
+    }
+}
+
 static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cudaStream_t stream)
 {
     int      element = (int)dtype_bytes(a->dtype, 1);
-    bool     wide = a->dim * element % 16 == 0;
-    int64_t  words = (int64_t)a->batch * a->len * a->num_kv_heads * a->dim * element / (wide ? 16 : element);
-    unsigned grid = cuda_grid(words, THREADS);
-    if (wide)
+    bool     coded = a->cached == DT_E4M3, wide = coded ? a->dim % 4 == 0 : a->dim * element % 16 == 0;
+    int64_t  part = coded ? (wide ? 4 : 1) : wide ? 16 / element : 1;
+    unsigned grid = cuda_grid((int64_t)a->batch * a->len * a->num_kv_heads * a->dim / part, THREADS);
+    if (coded && wide)
+        CUDA_FLOAT_ANY(a->dtype, T, append_codes<T, 4><<<grid, THREADS, 0, stream>>>(*a, *k, *v));
+    else if (coded)
+        CUDA_FLOAT_ANY(a->dtype, T, append_codes<T, 1><<<grid, THREADS, 0, stream>>>(*a, *k, *v));
+    else if (wide)
         append_rows<uint4><<<grid, THREADS, 0, stream>>>(*a, *k, *v, element);
     else if (element == 4)
         append_rows<uint32_t><<<grid, THREADS, 0, stream>>>(*a, *k, *v, element);
@@ -41,6 +68,7 @@ static AttentionDims bound(const KernelArgs *args, int cache, Heads *k, Heads *v
 {
     AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type);
     heads_of_qkv(&a, args->in, &a.q, k, v);
+    a.cached = args->out[1].type.dtype;
     a.k = heads_of(&args->out[1]), a.v = heads_of(&args->out[2]), a.o = heads_of(&args->out[0]);
     a.pages.starts = (const int32_t *)args->in[cache + IN_STARTS - IN_KC].data;
     a.pages.table = (const int32_t *)args->in[cache + IN_PAGES - IN_KC].data;
@@ -50,14 +78,21 @@ static AttentionDims bound(const KernelArgs *args, int cache, Heads *k, Heads *v
     return a;
 }
 
+/* Of either op. */
+static bool same_caches(const Node *node)
+{
+    const OpAlias *alias = node->op->alias;
+    return node->in[alias[0].in]->type.dtype == node->in[alias[1].in]->type.dtype;
+}
+
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
+    return same_caches(node) && attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
 }
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
-    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
+    return same_caches(node) && ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
 }
 
 static Status mma_run(const KernelArgs *args)
@@ -81,11 +116,31 @@ static Status simt_run(const KernelArgs *args)
     return a.o.data ? attention_simt_forward(&a, cuda_stream(args)) : OK;
 }
 
+#define CACHES(dtype) \
+    { \
+        { \
+            1u << IN_KC | 1u << IN_VC, 1u << 1 | 1u << 2, DT_SET(dtype) | DT_SET(DT_E4M3) \
+        } \
+    }
+
 CUDA_KERNELS(attention_cached,
-             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = mma_match},
-             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match},
-             {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match},
-             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})
+             {.dtypes = DT_SET_BF16,
+              .min_sm = 80,
+              .run = mma_run,
+              .name = "mma",
+              .workspace = cuda_planned_workspace,
+              .match = mma_match,
+              .except = CACHES(DT_BF16)},
+             {.dtypes = DT_SET(DT_F16),
+              .min_sm = 80,
+              .run = mma_run,
+              .name = "mma",
+              .workspace = cuda_planned_workspace,
+              .match = mma_match,
+              .except = CACHES(DT_F16)},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = CACHES(DT_BF16)},
+             {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match, .except = CACHES(DT_F16)},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match, .except = CACHES(DT_F32)})
 
 /* ---- attention_turned ---- */
 
@@ -95,7 +150,8 @@ extern "C" const CudaKernelList cuda_kernels_qkv_norm_rope;
 static bool turns_fit(const KernelArgs *args)
 {
     for (int k = TURNED_WQ; k <= TURNED_WK; k++)
-        if (args->in[k].data && (args->in[k].type.dtype != DT_BF16 || !is_aligned16(args->in[k].data))) return false;
+        if (args->in[k].data && (args->in[k].type.dtype != args->in[TURNED_QKV].type.dtype || !is_aligned16(args->in[k].data)))
+            return false;
     return true;
 }
 
@@ -109,8 +165,8 @@ static Status turned_mma(const KernelArgs *args)
     if (!a.batch) return OK;
     if (!a.o.data || !attention_pages_turns(&a) || !turns_fit(args))
         return turned_apart(args, cuda_kernels_qkv_norm_rope.rows[0].run, mma_run);
-    HeadTurns turns = {(const __nv_bfloat16 *)in[TURNED_WQ].data,
-                       (const __nv_bfloat16 *)in[TURNED_WK].data,
+    HeadTurns turns = {in[TURNED_WQ].data,
+                       in[TURNED_WK].data,
                        (const float *)in[TURNED_TABLE].data,
                        (const int32_t *)in[TURNED_POSITIONS].data,
                        in[TURNED_TABLE].type.dim[0],
@@ -126,9 +182,9 @@ static Status turned_simt(const KernelArgs *args)
     return turned_apart(args, cuda_kernels_qkv_norm_rope.rows[0].run, simt_run);
 }
 
-#define TURNED_TYPES \
+#define TURNED_TYPES(dtype) \
     { \
-        {1u << TURNED_TABLE, 0, DT_SET_F32}, \
+        {1u << TURNED_TABLE, 0, DT_SET_F32}, {1u << TURNED_KC | 1u << TURNED_VC, 1u << 1 | 1u << 2, DT_SET(dtype) | DT_SET(DT_E4M3)}, \
         { \
             1u << TURNED_WQ | 1u << TURNED_WK, 0, DT_SET_DECODE \
         } \
@@ -141,22 +197,29 @@ CUDA_KERNELS(attention_turned,
               .name = "mma",
               .workspace = cuda_planned_workspace,
               .match = mma_match,
-              .except = TURNED_TYPES},
+              .except = TURNED_TYPES(DT_BF16)},
+             {.dtypes = DT_SET(DT_F16),
+              .min_sm = 80,
+              .run = turned_mma,
+              .name = "mma",
+              .workspace = cuda_planned_workspace,
+              .match = mma_match,
+              .except = TURNED_TYPES(DT_F16)},
              {.dtypes = DT_SET_BF16,
               .run = turned_simt,
               .name = "simt",
               .workspace = cuda_planned_workspace,
               .match = simt_match,
-              .except = TURNED_TYPES},
+              .except = TURNED_TYPES(DT_BF16)},
              {.dtypes = DT_SET(DT_F16),
               .run = turned_simt,
               .name = "simt",
               .workspace = cuda_planned_workspace,
               .match = simt_match,
-              .except = TURNED_TYPES},
+              .except = TURNED_TYPES(DT_F16)},
              {.dtypes = DT_SET_F32,
               .run = turned_simt,
               .name = "simt",
               .workspace = cuda_planned_workspace,
               .match = simt_match,
-              .except = TURNED_TYPES})
+              .except = TURNED_TYPES(DT_F32)})

@@ -1,5 +1,5 @@
-/* Attention on the matrix units (attention_mma.cu, of heads of 256 attention_wide.cu): bf16, rows of q, k, v that begin at multiples of
- * 16 bytes. */
+/* Attention on the matrix units (attention_mma.cu, of heads of 256 attention_wide.cu): bf16, over a cache f16 too, rows of q, k, v that
+ * begin at multiples of 16 bytes. */
 #pragma once
 
 #include "ops/attention/attention.cuh"
@@ -20,11 +20,11 @@ Status attention_wide_backward(const AttentionDims *a, cudaStream_t stream);
 
 /* What makes packed heads ready for attention (qkv_norm_rope). table NULL: they are. */
 typedef struct HeadTurns {
-    const __nv_bfloat16 *wq, *wk; /* NULL: no norms */
-    const float         *table;
-    const int32_t       *positions;
-    int64_t              table_len;
-    float                eps, offset;
+    const void    *wq, *wk; /* of q's dtype; NULL: no norms */
+    const float   *table;
+    const int32_t *positions;
+    int64_t        table_len;
+    float          eps, offset;
 } HeadTurns;
 
 /* Over a cache in pages (attention_pages.cu), whose keys are there for prefill; decode has one token a row and puts its k and v there. With
@@ -35,6 +35,9 @@ Status attention_pages_wgmma_prefill(const AttentionDims *a, cudaStream_t stream
 bool   attention_pages_turns(const AttentionDims *a);
 Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early, void *workspace,
                               cudaStream_t stream);
+Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream); /* of f16 (attention_pages_f16.cu) */
+Status attention_pages_decode_f16(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early,
+                                  void *workspace, cudaStream_t stream);
 
 /* The same by warpgroup products (attention_wgmma.cu): compute capability 9.0, no cache. */
 static inline bool attention_wgmma_serves(const AttentionAttrs *attrs)

@@ -1,43 +1,30 @@
 /* Decoding over a key/value cache in pages by the copy engine (compute capability 9.0): the tiles and sums of pages_decode, to the bit, of
- * heads whose dim is a multiple of 64 and pages of PAGE tokens. A page of a head comes as a box: blocks of 64 columns, in each a row of 128
- * bytes a token, whose 16-byte chunks are permuted by row (tensor_map.h).
+ * heads whose dim is a multiple of 64 and pages of PAGE tokens (attention_pages_map.cuh).
  *
  * A block has a piece of a row (Share) and a key/value head's query heads, 8 * HALVES at most. One warp brings tiles. Each of the others
  * makes the scores of 16 keys of a tile, and after an exchange of all scores the columns of o that are its own. Heads are the products'
- * n, 8 of them, keys and columns their m. */
+ * n, 8 of them, keys and columns their m. What a cache in e4m3 has becomes T, bf16 or f16, in the registers of the warp that multiplies it.
+ */
 #pragma once
 
-#include "device/cuda/tensor_map.h"
+#include "ops/attention/attention_pages_map.cuh"
 #include "ops/attention/attention_pages_share.cuh"
 #include "ops/attention/qkv.cuh"
 #include "ops/bulk.cuh"
 
-enum { PAGE = 32, TILE_PAGES = TILE_ROWS / PAGE, BLOCK_COLS = TENSOR_MAP_INNER, BLOCK_ROW = BLOCK_COLS * 2 };
 enum { STRIPS = TILE_ROWS / 16, STRIP_THREADS = STRIPS * 32, BULK_THREADS = STRIP_THREADS + 32, SCORE_ROW = TILE_ROWS + 8 };
 
-struct CacheMaps {
-    CUtensorMap k, v; /* (64, cells, D / 64, G) */
-};
-
-template <int D, int HALVES> struct PagedTile {
+/* A block's shared memory: tiles, an exchange, phases. */
+template <int D, int HALVES, typename C> struct PagedTile : PageTile<D, C> {
     enum {
-        BLOCK_BYTES = PAGE * BLOCK_ROW,
-        PAGE_BYTES = D / BLOCK_COLS * BLOCK_BYTES,
-        BYTES = TILE_PAGES * PAGE_BYTES,
-        STAGES = D <= 64 ? 6 : 3, /* tiles of keys and of values, in turn */
+        STAGES = (D <= 64 ? 6 : 3) * (2 / (int)sizeof(C)), /* tiles of keys and of values, in turn */
         SCORES = HALVES * 8 * SCORE_ROW,
         SCORE_BYTES = 2 * SCORES * (int)sizeof(float), /* of two tiles; before the first: turned heads and the new key */
         HEAD_ROW = D + 8,
-        HEAD_BYTES = (HALVES * 8 + 1) * HEAD_ROW * 2,
-        EXCHANGE_BYTES = SCORE_BYTES < HEAD_BYTES ? HEAD_BYTES : SCORE_BYTES,
-        SHARED_BYTES = STAGES * BYTES + EXCHANGE_BYTES + 2 * STAGES * (int)sizeof(uint64_t)
+        HEADS_BYTES = (HALVES * 8 + 1) * HEAD_ROW * 2,
+        EXCHANGE_BYTES = SCORE_BYTES < HEADS_BYTES ? HEADS_BYTES : SCORE_BYTES,
+        SHARED_BYTES = STAGES * PageTile<D, C>::BYTES + EXCHANGE_BYTES + 2 * STAGES * (int)sizeof(uint64_t)
     };
-
-    /* Where 16 bytes of a row lie. */
-    static __device__ __forceinline__ int at(int row, int chunk)
-    {
-        return row / PAGE * PAGE_BYTES + chunk / 8 * BLOCK_BYTES + row % PAGE * BLOCK_ROW + ((chunk % 8) ^ (row % 8)) * 16;
-    }
 };
 
 /* A block's piece; b is a.batch where there are fewer. By all lanes of a warp. */
@@ -68,8 +55,8 @@ struct Piece {
 };
 
 /* Tiles of keys and values, in turn, come to a ring of places. */
-template <int D, int HALVES> struct TileRing {
-    enum { STAGES = PagedTile<D, HALVES>::STAGES, BYTES = PagedTile<D, HALVES>::BYTES };
+template <int D, int HALVES, typename C> struct TileRing {
+    enum { STAGES = PagedTile<D, HALVES, C>::STAGES, BYTES = PagedTile<D, HALVES, C>::BYTES };
     char     *tiles;
     uint64_t *full, *empty;
     int       stage = 0, parity = 0;
@@ -120,10 +107,11 @@ static __device__ __forceinline__ bool page_is_read(const RowTiles &row, int key
 }
 
 /* By one warp: all tiles of a piece, each as soon as its place is free. A lane looks up one of 32 pages. */
-template <int D, int HALVES>
-static __device__ __forceinline__ void bring_tiles(TileRing<D, HALVES> &ring, const AttentionDims &a, const CacheMaps &maps, const Piece &p)
+template <int D, int HALVES, typename C>
+static __device__ __forceinline__ void bring_tiles(TileRing<D, HALVES, C> &ring, const AttentionDims &a, const CacheMaps &maps,
+                                                   const Piece &p)
 {
-    enum { PAGES = 32, PAGE_BYTES = PagedTile<D, HALVES>::PAGE_BYTES };
+    enum { PAGES = 32, PAGE_BYTES = PagedTile<D, HALVES, C>::PAGE_BYTES };
     int lane = threadIdx.x & 31, cell = 0;
     for (int i = 0; i < 2 * (p.end - p.tile); i++, ring.next()) {
         int key = p.key(p.tile + i / 2), page = i / 2 * TILE_PAGES % PAGES, bytes = 0;
@@ -149,7 +137,7 @@ static __device__ __forceinline__ void await_strips()
 }
 
 /* Makes a piece's query heads and the new key ready, as qkv_norm_rope does, to the bit: a group of lanes has a head, a lane 8 columns. */
-template <int D> struct Turner {
+template <int D, typename T> struct Turner {
     enum { N = 8, LANES = D / N, GROUPS = STRIP_THREADS / LANES };
     QkvTableOf<N> table;
     float         wq[N], wk[N];
@@ -160,17 +148,17 @@ template <int D> struct Turner {
     {
         table = load_table<LANES, N>(h.table, h.positions[b], h.table_len, lane);
         if (!h.wq) return;
-        load_pack(h.wq + lane * N, wq);
-        load_pack(h.wk + lane * N, wk);
+        load_pack((const T *)h.wq + lane * N, wq);
+        load_pack((const T *)h.wk + lane * N, wk);
     }
 
     /* Heads go to rows of `to`, the key behind the last. qkv: the packed row. */
-    __device__ __forceinline__ void run(const HeadTurns &h, const bf16 *qkv, int head, int count, int key_head, bf16 *to, int row)
+    __device__ __forceinline__ void run(const HeadTurns &h, const T *qkv, int head, int count, int key_head, T *to, int row)
     {
         for (int base = 0; base <= count; base += GROUPS) {
-            int        unit = base + group;
-            Pack<bf16> pack;
-            float      v[N];
+            int     unit = base + group;
+            Pack<T> pack;
+            float   v[N];
             if (unit <= count) pack.words = *(const uint4 *)(qkv + (unit < count ? head + unit : key_head) * D + lane * N);
 #pragma unroll
             for (int k = 0; k < N; k++) v[k] = to_float(pack.v[k]);
@@ -189,14 +177,15 @@ template <int D> struct Turner {
 };
 
 /* A warp's part of a piece: the scores of 16 keys of each tile, and D / 4 columns of o. */
-template <int D, int HALVES> struct Strip {
-    typedef PagedTile<D, HALVES> Tile;
-    enum { COLS = D / STRIPS, BLOCKS = COLS / 16, CHUNKS = COLS / 8 };
-    int       lane, warp;
-    uint32_t  q[D / 16][2 * HALVES]; /* of a pair of dims */
-    uint4     k, v;                  /* a chunk of the new key; of the new value, of this warp's columns */
-    FoldedRow row[HALVES];           /* of head lane / 4 */
-    float     o[BLOCKS][HALVES][4];  /* columns lane / 4 and 8 on, heads lane % 4 * 2 and the next */
+template <int D, int HALVES, typename T, typename C> struct Strip {
+    typedef PagedTile<D, HALVES, C> Tile;
+    enum { COLS = D / STRIPS, BLOCKS = COLS / 16, N = ChunkOf<C>::N, CHUNKS = COLS / N };
+    static constexpr bool CODED = sizeof(C) == 1;
+    int                   lane, warp;
+    uint32_t              q[D / 16][2 * HALVES]; /* of two pairs of dims */
+    uint4                 k, v;                  /* a chunk of the new key; of the new value, of this warp's columns */
+    FoldedRow             row[HALVES];           /* of head lane / 4 */
+    float                 o[BLOCKS][HALVES][4];  /* columns column(0), column(1) of each block, heads lane % 4 * 2 and the next */
 
     __device__ __forceinline__ Strip() : lane(threadIdx.x & 31), warp(threadIdx.x >> 5)
     {
@@ -210,27 +199,28 @@ template <int D, int HALVES> struct Strip {
                 for (int e = 0; e < 4; e++) o[i][half][e] = 0;
     }
 
-    /* Query heads in rows of `row` numbers, and the new key. */
-    __device__ __forceinline__ void load(const bf16 *heads, int64_t row, int count, const bf16 *new_k)
+    /* Query heads in rows of `row` numbers, and the new key. A lane's dims are those that ldmatrix gives it of keys: two pairs, 8 on, or
+     * beside each other where four codes are a register. */
+    __device__ __forceinline__ void load(const T *heads, int64_t row, int count, const T *new_k)
     {
-        const bf16 *from = heads + lane / 4 * row + lane % 4 * 2;
+        const T *from = heads + lane / 4 * row + lane % 4 * (CODED ? 4 : 2);
         k = make_uint4(0, 0, 0, 0);
-        if (lane < D / 8) k = ((const uint4 *)new_k)[lane];
+        if (lane < D / N) k = cached_chunk<C, T>(new_k + lane * N);
 #pragma unroll
         for (int i = 0; i < D / 16; i++)
 #pragma unroll
             for (int e = 0; e < 2 * HALVES; e++)
-                q[i][e] = lane / 4 + e / 2 * 8 < count ? *(const uint32_t *)(from + e / 2 * 8 * row + i * 16 + e % 2 * 8) : 0;
+                q[i][e] = lane / 4 + e / 2 * 8 < count ? *(const uint32_t *)(from + e / 2 * 8 * row + i * 16 + e % 2 * (CODED ? 2 : 8)) : 0;
     }
 
     /* What the launches in front make, when they have; all warps, with memory that they share. */
-    __device__ __forceinline__ void load(const AttentionDims &a, const Decode &d, const Piece &p, bf16 *shared)
+    __device__ __forceinline__ void load(const AttentionDims &a, const Decode &d, const Piece &p, T *shared)
     {
-        const bf16 *qkv = (const bf16 *)a.q.data + p.b * a.q.batch_stride;
-        const bf16 *new_k = (const bf16 *)d.k.data + p.b * d.k.batch_stride + (int64_t)p.g * D;
-        const bf16 *new_v = (const bf16 *)d.v.data + p.b * d.v.batch_stride + (int64_t)p.g * D;
+        const T *qkv = (const T *)a.q.data + p.b * a.q.batch_stride;
+        const T *new_k = (const T *)d.k.data + p.b * d.k.batch_stride + (int64_t)p.g * D;
+        const T *new_v = (const T *)d.v.data + p.b * d.v.batch_stride + (int64_t)p.g * D;
         if (d.turns.table) {
-            Turner<D> turner(d.turns, p.b);
+            Turner<D, T> turner(d.turns, p.b);
             await_launches();
             turner.run(d.turns, qkv, p.head, p.count, a.num_heads + p.g, shared, Tile::HEAD_ROW);
             await_strips();
@@ -241,32 +231,46 @@ template <int D, int HALVES> struct Strip {
             load(qkv + p.head * D, D, p.count, new_k);
         }
         v = make_uint4(0, 0, 0, 0);
-        if (lane < CHUNKS) v = ((const uint4 *)new_v)[warp * CHUNKS + lane];
+        if (lane < CHUNKS) v = cached_chunk<C, T>(new_v + (warp * CHUNKS + lane) * N);
     }
 
     /* The new key and value into their cell, which nobody reads in this launch. */
     __device__ __forceinline__ void append(const AttentionDims &a, const Piece &p) const
     {
         int64_t to = (int64_t)attention_cell(a.pages, p.b, p.row.own) * a.k.token_stride + (int64_t)p.g * D;
-        if (lane < D / 8 && warp == 0) ((uint4 *)((bf16 *)a.k.data + to))[lane] = k;
-        if (lane < CHUNKS) ((uint4 *)((bf16 *)a.v.data + to))[warp * CHUNKS + lane] = v;
+        if (lane < D / N && warp == 0) ((uint4 *)((C *)a.k.data + to))[lane] = k;
+        if (lane < CHUNKS) ((uint4 *)((C *)a.v.data + to))[warp * CHUNKS + lane] = v;
+    }
+
+    /* Adds the products of 16 keys and dims [16i, 16i + 16). */
+    __device__ __forceinline__ void add_products(float (&s)[HALVES][4], const uint32_t (&keys)[4], int i) const
+    {
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) mma_of<T>(s[half], keys, q[i][2 * half], q[i][2 * half + 1]);
     }
 
     /* The scores of this warp's keys go to where all warps read them. own: the new token's row of the tile. */
     __device__ __forceinline__ void make_scores(char *tile, float *scores, int own)
     {
         float    s[HALVES][4] = {};
-        uint32_t from = shared_address(tile) + warp / 2 * Tile::PAGE_BYTES + (warp % 2 * 16 + (lane & 15)) * BLOCK_ROW;
+        uint32_t from = shared_address(tile);
         if (own / 16 == warp) {
-            if (lane < D / 8) *(uint4 *)(tile + Tile::at(own, lane)) = k;
+            if (lane < D / N) *(uint4 *)(tile + Tile::at(own, lane)) = k;
             __syncwarp();
         }
 #pragma unroll
-        for (int i = 0; i < D / 16; i++) {
+        for (int i = 0; i < D / N / 2; i++) {
             uint32_t keys[4];
-            ldmatrix_at(keys, from + i / 4 * Tile::BLOCK_BYTES + ((i % 4 * 2 + lane / 16) ^ (lane & 7)) * 16);
+            ldmatrix_at(keys, from + Tile::at(warp * 16 + (lane & 15), i * 2 + lane / 16));
+            if constexpr (CODED) {
 #pragma unroll
-            for (int half = 0; half < HALVES; half++) mma(s[half], keys, q[i][2 * half], q[i][2 * half + 1]);
+                for (int part = 0; part < 2; part++) {
+                    uint2 top = e4m3_pairs<T>(keys[2 * part]), bottom = e4m3_pairs<T>(keys[2 * part + 1]);
+                    add_products(s, {top.x, bottom.x, top.y, bottom.y}, 2 * i + part);
+                }
+            } else {
+                add_products(s, keys, i);
+            }
         }
 #pragma unroll
         for (int half = 0; half < HALVES; half++)
@@ -301,23 +305,49 @@ template <int D, int HALVES> struct Strip {
         __syncwarp();
     }
 
+    /* Adds the products of keys [16k, 16k + 16) and 16 columns. p: exponentials. */
+    static __device__ __forceinline__ void add_values(float (&sum)[HALVES][4], const uint32_t (&values)[4], const uint32_t (&p)[4])
+    {
+#pragma unroll
+        for (int half = 0; half < HALVES; half++) mma_of<T>(sum[half], values, p[half], p[2 + half]);
+    }
+
+    /* Sums of a tile's values. A register of codes has two columns of two keys: columns come in another order than from bf16. */
+    __device__ __forceinline__ void sum_values(float (&sum)[BLOCKS][HALVES][4], const char *tile, const uint32_t (&p)[4][4]) const
+    {
+        uint32_t from = shared_address(tile);
+#pragma unroll
+        for (int k = 0; k < 4; k += 1 + CODED)
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) {
+                uint32_t values[4];
+                int      block = warp * BLOCKS + i;
+                if constexpr (CODED) {
+                    ldmatrix_trans_at(values, from + Tile::at(k * 16 + lane, block));
+#pragma unroll
+                    for (int part = 0; part < 2; part++) {
+                        uint2 left = e4m3_crossed<T>(values[2 * part]), right = e4m3_crossed<T>(values[2 * part + 1]);
+                        add_values(sum[i], {left.x, left.y, right.x, right.y}, p[k + part]);
+                    }
+                } else {
+                    ldmatrix_trans_at(values, from + Tile::at(k * 16 + (lane & 7) + lane / 16 * 8, block * 2 + (lane >> 3 & 1)));
+                    add_values(sum[i], values, p[k]);
+                }
+            }
+    }
+
+    /* This lane's columns, two of each block. */
+    __device__ __forceinline__ int column(int i) const
+    {
+        return warp * COLS + (CODED ? i / 2 * 16 + lane / 4 * 2 + i % 2 : i * 8 + lane / 4);
+    }
+
     /* Adds a tile, or takes it in place of those before. p: its exponentials. */
     __device__ __forceinline__ void add(bool alone, const char        *tile, const uint32_t (&p)[4][4], const float (&most)[2],
                                         const float (&total)[2], float scale2)
     {
-        float    sum[BLOCKS][HALVES][4] = {};
-        uint32_t from = shared_address(tile) + ((lane & 7) + lane / 16 * 8) * BLOCK_ROW;
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-#pragma unroll
-            for (int i = 0; i < BLOCKS; i++) {
-                uint32_t values[4];
-                int      chunk = (warp * BLOCKS + i) * 2;
-                ldmatrix_trans_at(values, from + chunk / 8 * Tile::BLOCK_BYTES + k / 2 * Tile::PAGE_BYTES + k % 2 * 16 * BLOCK_ROW +
-                                              ((chunk % 8 + (lane >> 3 & 1)) ^ (lane & 7)) * 16);
-#pragma unroll
-                for (int half = 0; half < HALVES; half++) mma(sum[i][half], values, p[k][half], p[k][2 + half]);
-            }
+        float sum[BLOCKS][HALVES][4] = {};
+        sum_values(sum, tile, p);
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             bool any = fold_tile(row[half], most[half], total[half], scale2);
@@ -351,9 +381,9 @@ template <int D, int HALVES> struct Strip {
             for (int e = 0; e < 2; e++) {
                 head = half * 8 + lane % 4 * 2 + e;
                 if (head >= p.count) continue;
-                float *to = d.sums + (at + head * d.tiles) * D + warp * COLS + lane / 4;
+                float *to = d.sums + (at + head * d.tiles) * D;
 #pragma unroll
-                for (int i = 0; i < 2 * BLOCKS; i++) to[i * 8] = o[i / 2][half][i % 2 * 2 + e];
+                for (int i = 0; i < 2 * BLOCKS; i++) to[column(i)] = o[i / 2][half][i % 2 * 2 + e];
             }
         }
     }
@@ -361,7 +391,7 @@ template <int D, int HALVES> struct Strip {
     /* All of a row's keys are in it. */
     __device__ __forceinline__ void store(const AttentionDims &a, const Piece &p) const
     {
-        bf16 *out = (bf16 *)a.o.data + p.b * a.o.batch_stride + (int64_t)p.head * D + warp * COLS + lane / 4;
+        T *out = (T *)a.o.data + p.b * a.o.batch_stride + (int64_t)p.head * D;
 #pragma unroll
         for (int half = 0; half < HALVES; half++)
 #pragma unroll
@@ -370,25 +400,25 @@ template <int D, int HALVES> struct Strip {
                 float scale = 1.0f / __shfl_sync(0xFFFFFFFFu, row[half].total, (lane % 4 * 2 + e) * 4);
                 if (head >= p.count) continue;
 #pragma unroll
-                for (int i = 0; i < 2 * BLOCKS; i++) out[head * D + i * 8] = __float2bfloat16_rn(o[i / 2][half][i % 2 * 2 + e] * scale);
+                for (int i = 0; i < 2 * BLOCKS; i++) out[head * D + column(i)] = from_float<T>(o[i / 2][half][i % 2 * 2 + e] * scale);
             }
     }
 };
 
 /* By all warps but the one that brings tiles. */
-template <int D, bool CAP, int HALVES>
-static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES> &ring, const AttentionDims &a, const Decode &d, const Piece &piece,
-                                                    float *scores)
+template <int D, bool CAP, int HALVES, typename T, typename C>
+static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES, C> &ring, const AttentionDims &a, const Decode &d,
+                                                    const Piece &piece, float *scores)
 {
-    Strip<D, HALVES>   strip;
-    const ScoreOf<CAP> score(a);
-    const int          own = piece.row.own, least = piece.row.first_key, last[2] = {own, own}, first[2] = {least, least};
-    strip.load(a, d, piece, (bf16 *)scores);
+    Strip<D, HALVES, T, C> strip;
+    const ScoreOf<CAP>     score(a);
+    const int              own = piece.row.own, least = piece.row.first_key, last[2] = {own, own}, first[2] = {least, least};
+    strip.load(a, d, piece, (T *)scores);
     if (piece.end == piece.row.count && piece.pass == 0) strip.append(a, piece);
     for (int tile = piece.tile; tile < piece.end; tile++) {
         int   key = piece.key(tile);
         bool  whole = key >= least && key + TILE_ROWS <= own;
-        float s[8][4], most[2], total[2], *exchange = scores + tile % 2 * PagedTile<D, HALVES>::SCORES;
+        float s[8][4], most[2], total[2], *exchange = scores + tile % 2 * PagedTile<D, HALVES, C>::SCORES;
         ring.await_full();
         strip.make_scores(ring.tile(), exchange, own - key);
         ring.release(!whole);
@@ -400,7 +430,7 @@ static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES> &ring, c
         else
             softmax_tile<true, HALVES>(s, most, total, score, key, last, first);
         uint32_t p[4][4];
-        as_left(p, s);
+        as_left<T>(p, s);
         ring.await_full();
         if (!whole) strip.mend_values(ring.tile(), least - key, own - key + 1, own - key);
         strip.add(piece.number != 0, ring.tile(), p, most, total, tile_scale(score.factor));
@@ -414,14 +444,14 @@ static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES> &ring, c
         strip.leave(a, d, piece, 0);
 }
 
-template <int D, bool CAP, int HALVES>
+template <int D, bool CAP, int HALVES, typename T, typename C>
 static __global__ void __launch_bounds__(BULK_THREADS, D <= 128 && HALVES == 1 ? 4 : 1)
     pages_decode_bulk(AttentionDims a, Decode d, const __grid_constant__ CacheMaps maps)
 {
-    typedef PagedTile<D, HALVES> Tile;
+    typedef PagedTile<D, HALVES, C> Tile;
     extern __shared__ __align__(1024) char paged_memory[];
     float                                 *scores = (float *)(paged_memory + Tile::STAGES * Tile::BYTES);
-    TileRing<D, HALVES>                    ring(paged_memory, (char *)scores + Tile::EXCHANGE_BYTES);
+    TileRing<D, HALVES, C>                 ring(paged_memory, (char *)scores + Tile::EXCHANGE_BYTES);
 
     release_launches();
     if (!d.early) await_launches();
@@ -432,17 +462,7 @@ static __global__ void __launch_bounds__(BULK_THREADS, D <= 128 && HALVES == 1 ?
         return;
     }
     if (threadIdx.x >= STRIP_THREADS)
-        bring_tiles<D, HALVES>(ring, a, maps, piece);
+        bring_tiles<D, HALVES, C>(ring, a, maps, piece);
     else
-        attend_piece<D, CAP, HALVES>(ring, a, d, piece, scores);
-}
-
-static Status map_cache(const Heads &cache, const AttentionDims *a, CUtensorMap *out)
-{
-    TensorMapShape shape = {.rank = 4};
-    shape.dims[0] = BLOCK_COLS, shape.dims[1] = (uint64_t)a->pages.num_pages * a->pages.page_len, shape.dims[2] = a->dim / BLOCK_COLS;
-    shape.dims[3] = a->num_kv_heads;
-    shape.strides[0] = cache.token_stride * sizeof(bf16), shape.strides[1] = BLOCK_ROW, shape.strides[2] = a->dim * sizeof(bf16);
-    shape.box[0] = BLOCK_COLS, shape.box[1] = PAGE, shape.box[2] = a->dim / BLOCK_COLS, shape.box[3] = 1;
-    return cuda_tensor_map(cache.data, &shape, out);
+        attend_piece<D, CAP, HALVES, T, C>(ring, a, d, piece, scores);
 }

@@ -1,30 +1,33 @@
 /* Prefill over a key/value cache in pages by warpgroup products (compute capability 9.0), for bf16 heads of 64 and 128: the tiles and sums
  * of pages_prefill (attention_pages.cu), to the bit. A block has 128 queries of one head. Two warps bring tiles by the copy
  * engine, one keys, one values; two warpgroups multiply, 64 queries each. A warpgroup begins the scores of a tile and the values of the
- * tile before together, and exponentiates while the values are multiplied. */
-#include "device/cuda/tensor_map.h"
+ * tile before together, and exponentiates while the values are multiplied. Tiles of a cache in e4m3 come
+ * to a ring of their own, and two warps each make keys and values of bf16 of them. */
 #include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_pages_map.cuh"
 #include "ops/attention/attention_tile.cuh"
 #include "ops/bulk.cuh"
 
 enum {
-    PAGE = 32,
-    TILE_PAGES = TILE_ROWS / PAGE,
     GROUPS = 2,
     STAGES = 4,
     BLOCK_ROWS = GROUPS * TILE_ROWS,
     BLOCK_THREADS = (GROUPS + 1) * MMA_THREADS,
-    BOX_BYTES = PAGE * TENSOR_MAP_INNER * 2
+    BOX_BYTES = PAGE * TENSOR_MAP_INNER * 2,
+    CODING_THREADS = MMA_THREADS / 2, /* of keys, of values */
+    CODING_BARRIER = 1 + GROUPS
 };
 
-struct CacheMaps {
-    CUtensorMap k, v; /* (64, cells, D / 64, G) */
-};
-
-template <int D> struct StreamShared {
+template <int D, typename C> struct StreamShared {
     enum { BYTES = SwizzledTile<D>::BYTES };
     char     keys[STAGES][BYTES], values[STAGES][BYTES];
     uint64_t full[2][STAGES], free[2][STAGES]; /* of keys, of values */
+};
+
+template <int D> struct StreamShared<D, e4m3> {
+    enum { BYTES = SwizzledTile<D>::BYTES };
+    char     keys[STAGES][BYTES], values[STAGES][BYTES], codes[2][STAGES][PageTile<D, e4m3>::BYTES];
+    uint64_t full[2][STAGES], free[2][STAGES], coded[2][STAGES];
 };
 
 #if HAS_WGMMA
@@ -57,7 +60,7 @@ struct TileCells {
 
 /* Brings all tiles of keys, or of values, by one lane, a page as boxes of 64 columns. Where the next tile lies is read ahead. */
 template <int D>
-static __device__ __forceinline__ void stream_tiles(const CachePages &pages, const CUtensorMap *map, char (*tiles)[StreamShared<D>::BYTES],
+static __device__ __forceinline__ void stream_tiles(const CachePages &pages, const CUtensorMap *map, char (*tiles)[SwizzledTile<D>::BYTES],
                                                     uint64_t *full, uint64_t *free, int b, int g, const Keys &keys)
 {
     Ring<STAGES> at;
@@ -66,13 +69,77 @@ static __device__ __forceinline__ void stream_tiles(const CachePages &pages, con
         const TileCells next(pages, b, key + TILE_ROWS, keys);
         uint32_t        tile = shared_address(tiles[at.stage]);
         phase_wait(&free[at.stage], at.round ^ 1);
-        expect_bytes(&full[at.stage], StreamShared<D>::BYTES);
+        expect_bytes(&full[at.stage], SwizzledTile<D>::BYTES);
 #pragma unroll
         for (int i = 0; i < TILE_PAGES; i++)
 #pragma unroll
             for (int c = 0; c < D / 64; c++)
                 copy_box(tile + c * PIECE_BYTES + i * BOX_BYTES, map, 0, cells.first[i], c, g, &full[at.stage]);
         cells = next;
+    }
+}
+
+/* Brings tiles of codes, by one lane. */
+template <int D> struct CodeStream {
+    const CachePages  &pages;
+    const CUtensorMap *map;
+    const Keys        &keys;
+    int                b, g, key;
+    TileCells          cells; /* of the next tile, read ahead */
+    Ring<STAGES>       at;
+
+    __device__ __forceinline__ CodeStream(const CachePages &pages_, const CUtensorMap *map_, int b_, int g_, const Keys &keys_)
+        : pages(pages_), map(map_), keys(keys_), b(b_), g(g_), key(keys_.first), cells(pages_, b_, keys_.first, keys_)
+    {
+    }
+
+    __device__ __forceinline__ void bring(char (*codes)[PageTile<D, e4m3>::BYTES], uint64_t *coded)
+    {
+        if (key >= keys.end) return;
+        expect_bytes(&coded[at.stage], PageTile<D, e4m3>::BYTES);
+#pragma unroll
+        for (int i = 0; i < TILE_PAGES; i++)
+            copy_box(shared_address(codes[at.stage]) + i * PageTile<D, e4m3>::PAGE_BYTES, map, 0, cells.first[i], 0, g, &coded[at.stage]);
+        key += TILE_ROWS;
+        cells = TileCells(pages, b, key, keys);
+        at.next();
+    }
+};
+
+/* A tile of bf16 of one of codes. Eight threads beside each other write all banks. */
+template <int D> static __device__ __forceinline__ void decode_tile(char *tile, const char *codes, int thread)
+{
+    enum { CHUNKS = D / 16 };
+#pragma unroll 1 /* these warps have few registers */
+    for (int i = 0; i < TILE_ROWS * CHUNKS; i += CODING_THREADS) {
+        int   at = i + thread, row = at / 4 % TILE_ROWS, quad = at / 4 / TILE_ROWS, part = at % 4;
+        uint4 chunk = *(const uint4 *)(codes + PageTile<D, e4m3>::at(row, quad * 4 + part));
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            *(uint4 *)(tile + quad * PIECE_BYTES + row * 128 + ((2 * part + half) ^ (row % 8)) * 16) =
+                chunk_numbers<e4m3, bf16>(chunk, half);
+    }
+}
+
+/* All tiles of keys, or of values, by two warps. which: 0, or 1. */
+template <int D>
+static __device__ __forceinline__ void stream_codes(const CachePages &pages, const CUtensorMap *map, StreamShared<D, e4m3> *shared,
+                                                    int which, int b, int g, const Keys &keys)
+{
+    char(*tiles)[SwizzledTile<D>::BYTES] = which ? shared->values : shared->keys;
+    int           thread = (int)threadIdx.x % CODING_THREADS;
+    Ring<STAGES>  at;
+    CodeStream<D> stream(pages, map, b, g, keys);
+    for (int i = 0; i < STAGES && thread == 0; i++) stream.bring(shared->codes[which], shared->coded[which]);
+    for (int key = keys.first; key < keys.end; key += TILE_ROWS, at.next()) {
+        phase_wait(&shared->coded[which][at.stage], at.round);
+        phase_wait(&shared->free[which][at.stage], at.round ^ 1);
+        decode_tile<D>(tiles[at.stage], shared->codes[which][at.stage], thread);
+        publish_tiles();
+        asm volatile("bar.sync %0, %1;" ::"r"(CODING_BARRIER + which), "n"((int)CODING_THREADS) : "memory");
+        if (thread) continue;
+        phase_arrive(&shared->full[which][at.stage]);
+        stream.bring(shared->codes[which], shared->coded[which]);
     }
 }
 
@@ -176,8 +243,8 @@ struct Reader {
 };
 
 /* What 64 queries of tile_row on attend, tile by tile; all tiles of the block are freed. */
-template <int D, bool CAP>
-static __device__ __forceinline__ void attend(const AttentionDims &a, StreamShared<D> *shared, int b, int head, int group, int tile_row,
+template <int D, bool CAP, typename C>
+static __device__ __forceinline__ void attend(const AttentionDims &a, StreamShared<D, C> *shared, int b, int head, int group, int tile_row,
                                               int start, const Keys &block)
 {
     int                tokens = max(0, min(TILE_ROWS, a.len - tile_row)), first_row = tile_row + (int)(threadIdx.x >> 5) % MMA_WARPS * 16;
@@ -243,12 +310,13 @@ static __device__ __forceinline__ void attend(const AttentionDims &a, StreamShar
 
 #endif
 
-template <int D, bool CAP>
+template <int D, bool CAP, typename C>
 static __global__ void __launch_bounds__(BLOCK_THREADS, 1) pages_prefill_wgmma(AttentionDims a, const __grid_constant__ CacheMaps maps)
 {
 #if HAS_WGMMA
     extern __shared__ __align__(1024) char stream[];
-    StreamShared<D>                       *shared = (StreamShared<D> *)stream;
+    StreamShared<D, C>                    *shared = (StreamShared<D, C> *)stream;
+    constexpr bool                         CODED = sizeof(C) == 1;
     int  b = blockIdx.z, head = blockIdx.x, g = head / a.group, t = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; /* the longest first */
     int  group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0);
     bool has_room = attention_has_room(a, b);
@@ -258,15 +326,21 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1) pages_prefill_wgmma(A
     if (threadIdx.x < 2 * STAGES) {
         phases_init(&shared->full[0][threadIdx.x], 1);
         phases_init(&shared->free[0][threadIdx.x], GROUPS * MMA_WARPS);
+        if constexpr (CODED) phases_init(&shared->coded[0][threadIdx.x], 1);
     }
     publish_phases();
     __syncthreads();
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == GROUPS * MMA_THREADS)
-            stream_tiles<D>(a.pages, &maps.k, shared->keys, shared->full[0], shared->free[0], b, g, keys);
-        if (threadIdx.x == GROUPS * MMA_THREADS + 32)
-            stream_tiles<D>(a.pages, &maps.v, shared->values, shared->full[1], shared->free[1], b, g, keys);
+        if constexpr (CODED) {
+            int which = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x % MMA_THREADS / CODING_THREADS, 0);
+            stream_codes<D>(a.pages, which ? &maps.v : &maps.k, shared, which, b, g, keys);
+        } else {
+            if (threadIdx.x == GROUPS * MMA_THREADS)
+                stream_tiles<D>(a.pages, &maps.k, shared->keys, shared->full[0], shared->free[0], b, g, keys);
+            if (threadIdx.x == GROUPS * MMA_THREADS + 32)
+                stream_tiles<D>(a.pages, &maps.v, shared->values, shared->full[1], shared->free[1], b, g, keys);
+        }
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
@@ -274,33 +348,28 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1) pages_prefill_wgmma(A
 #endif
 }
 
-static Status map_cache(const Heads &cache, const AttentionDims *a, CUtensorMap *out)
+template <int D, bool CAP, typename C> static Status prefill_over(const AttentionDims *a, cudaStream_t stream)
 {
-    TensorMapShape shape = {.rank = 4};
-    shape.dims[0] = TENSOR_MAP_INNER, shape.dims[1] = (uint64_t)a->pages.num_pages * PAGE, shape.dims[2] = a->dim / TENSOR_MAP_INNER;
-    shape.dims[3] = a->num_kv_heads;
-    shape.strides[0] = cache.token_stride * sizeof(bf16), shape.strides[1] = TENSOR_MAP_INNER * sizeof(bf16);
-    shape.strides[2] = a->dim * sizeof(bf16);
-    shape.box[0] = TENSOR_MAP_INNER, shape.box[1] = PAGE, shape.box[2] = 1, shape.box[3] = 1;
-    return cuda_tensor_map(cache.data, &shape, out);
+    enum { BYTES = sizeof(StreamShared<D, C>), BLOCKS = sizeof(C) == 1 ? PageTile<D, C>::HEAD_BYTES / PageTile<D, C>::ROW_BYTES : 1 };
+    CacheMaps maps;
+    dim3      grid(a->num_heads, (unsigned)cuda_div_up(a->len, BLOCK_ROWS), a->batch);
+    TRY((map_caches<D, C>(a, BLOCKS, &maps)));
+    CUDA_TRY(cudaFuncSetAttribute(pages_prefill_wgmma<D, CAP, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES));
+    pages_prefill_wgmma<D, CAP, C><<<grid, BLOCK_THREADS, BYTES, stream>>>(*a, maps);
+    return CUDA_LAUNCHED();
 }
 
 template <int D, bool CAP> static Status prefill(const AttentionDims *a, cudaStream_t stream)
 {
-    CacheMaps maps;
-    dim3      grid(a->num_heads, (unsigned)cuda_div_up(a->len, BLOCK_ROWS), a->batch);
-    TRY(map_cache(a->k, a, &maps.k));
-    TRY(map_cache(a->v, a, &maps.v));
-    CUDA_TRY(cudaFuncSetAttribute(pages_prefill_wgmma<D, CAP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(StreamShared<D>)));
-    pages_prefill_wgmma<D, CAP><<<grid, BLOCK_THREADS, sizeof(StreamShared<D>), stream>>>(*a, maps);
-    return CUDA_LAUNCHED();
+    return a->cached == DT_E4M3 ? prefill_over<D, CAP, e4m3>(a, stream) : prefill_over<D, CAP, bf16>(a, stream);
 }
 
 bool attention_pages_wgmma_serves(const AttentionDims *a)
 {
     cudaFuncAttributes attributes;
+    if (a->dtype != DT_BF16) return false;
     if (a->dim != 128 && (a->dim != 64 || a->softcap > 0)) return false;
-    return a->pages.page_len == PAGE && cudaFuncGetAttributes(&attributes, pages_prefill_wgmma<128, false>) == cudaSuccess &&
+    return a->pages.page_len == PAGE && cudaFuncGetAttributes(&attributes, pages_prefill_wgmma<128, false, bf16>) == cudaSuccess &&
            attributes.ptxVersion == 90;
 }
 

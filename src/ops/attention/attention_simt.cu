@@ -1,12 +1,18 @@
 /* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix kernels don't take.
  * Blocks of keys (or queries) lie in shared memory; a warp takes ROWS queries (or keys); a lane is a key while scores
  * are made and head dims lane, lane + 32, ... while sums are. Blocks outside a query's document aren't visited. */
+#include "device/cuda/fp8.cuh"
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attention/attention.cuh"
 
 #include "ir/op.h"
 
 enum { WARPS = 8, ROWS = 2, BLOCK = WARPS * ROWS, TILE = 32, THREADS = WARPS * 32 };
+
+static __device__ __forceinline__ float to_float(e4m3 code)
+{
+    return fp8_get(&code, DT_E4M3, 0);
+}
 
 template <typename T> static __device__ __forceinline__ const T *head_at(const Heads &h, int b, int t, int head, int dim)
 {
@@ -29,25 +35,25 @@ static __device__ void load_rows(float *to, int stride, const Heads &h, int b, i
 }
 
 /* Positions [t, t + rows) of a row of the cache in the same way. */
-template <typename T>
+template <typename C>
 static __device__ void load_cells(float *to, int stride, const AttentionDims &a, const Heads &h, int b, int t, int rows, int head)
 {
     for (int r = threadIdx.x >> 5; r < TILE; r += WARPS) {
-        const T *from = r < rows ? head_at<T>(h, 0, attention_cell(a.pages, b, t + r), head, a.dim) : NULL;
+        const C *from = r < rows ? head_at<C>(h, 0, attention_cell(a.pages, b, t + r), head, a.dim) : NULL;
         for (int d = threadIdx.x & 31; d < a.dim; d += 32) to[r * stride + d] = from ? to_float(from[d]) : 0.0f;
     }
 }
 
 /* A tile of keys and of their values. */
-template <typename T, bool PAGED>
+template <typename C, bool PAGED>
 static __device__ void load_keys(float *k, float *v, int stride, const AttentionDims &a, int b, int key, int keys, int head)
 {
     if (PAGED) {
-        load_cells<T>(k, stride, a, a.k, b, key, keys, head);
-        load_cells<T>(v, stride, a, a.v, b, key, keys, head);
+        load_cells<C>(k, stride, a, a.k, b, key, keys, head);
+        load_cells<C>(v, stride, a, a.v, b, key, keys, head);
     } else {
-        load_rows<T>(k, stride, a.k, b, key, keys, TILE, head, a.dim);
-        load_rows<T>(v, stride, a.v, b, key, keys, TILE, head, a.dim);
+        load_rows<C>(k, stride, a.k, b, key, keys, TILE, head, a.dim);
+        load_rows<C>(v, stride, a.v, b, key, keys, TILE, head, a.dim);
     }
 }
 
@@ -82,9 +88,9 @@ static __device__ __forceinline__ float dot(const float *x, const float *y, int 
     return sum;
 }
 
-/* DIMS: head dims a lane has, 32 apart. PAGED: k and v are a cache. Tiles of keys begin at multiples of TILE there, and a query passes
- * over keys that it doesn't attend, so that its bits don't depend on the queries beside it. */
-template <typename T, int DIMS, bool PAGED> static __global__ void __launch_bounds__(THREADS) forward_kernel(AttentionDims a)
+/* C: of k and v. DIMS: head dims a lane has, 32 apart. PAGED: k and v are a cache. Tiles of keys begin at multiples of TILE there, and a
+ * query passes over keys that it doesn't attend, so that its bits don't depend on the queries beside it. */
+template <typename T, typename C, int DIMS, bool PAGED> static __global__ void __launch_bounds__(THREADS) forward_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
     int                     stride = a.dim + 1, b = blockIdx.z, head = blockIdx.y, row = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
@@ -102,7 +108,7 @@ template <typename T, int DIMS, bool PAGED> static __global__ void __launch_boun
     for (int key = begin; key < end; key += TILE) {
         int keys = min(TILE, end - key);
         __syncthreads();
-        load_keys<T, PAGED>(k, v, stride, a, b, key, keys, head / a.group);
+        load_keys<C, PAGED>(k, v, stride, a, b, key, keys, head / a.group);
         __syncthreads();
         for (int r = 0; r < ROWS; r++) {
             int t = row + warp * ROWS + r, from = 0, to = keys;
@@ -257,17 +263,18 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
     return OK;
 }
 
-template <typename T, int DIMS> static Status forward(const AttentionDims *a, cudaStream_t stream)
+template <typename T, typename C, int DIMS, bool PAGED> static Status forward_over(const AttentionDims *a, cudaStream_t stream)
 {
     dim3 grid((unsigned)cuda_div_up(a->len, BLOCK), (unsigned)a->num_heads, (unsigned)a->batch);
-    if (a->pages.starts) {
-        TRY(allow_shared(forward_kernel<T, DIMS, true>, forward_bytes(a)));
-        forward_kernel<T, DIMS, true><<<grid, THREADS, forward_bytes(a), stream>>>(*a);
-    } else {
-        TRY(allow_shared(forward_kernel<T, DIMS, false>, forward_bytes(a)));
-        forward_kernel<T, DIMS, false><<<grid, THREADS, forward_bytes(a), stream>>>(*a);
-    }
+    TRY(allow_shared(forward_kernel<T, C, DIMS, PAGED>, forward_bytes(a)));
+    forward_kernel<T, C, DIMS, PAGED><<<grid, THREADS, forward_bytes(a), stream>>>(*a);
     return CUDA_LAUNCHED();
+}
+
+template <typename T, int DIMS> static Status forward(const AttentionDims *a, cudaStream_t stream)
+{
+    if (!a->pages.starts) return forward_over<T, T, DIMS, false>(a, stream);
+    return a->cached == DT_E4M3 ? forward_over<T, e4m3, DIMS, true>(a, stream) : forward_over<T, T, DIMS, true>(a, stream);
 }
 
 template <typename T, int DIMS> static Status backward(const AttentionDims *a, cudaStream_t stream)

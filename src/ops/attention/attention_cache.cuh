@@ -1,0 +1,85 @@
+/* Numbers of a key/value cache: as they are computed with, or e4m3 without a scale, as dtype_encode makes it: what is beyond 448 becomes
+ * 448, infinity NaN. A number in e4m3 is one in bf16 and f16 too, so that products have the bits that they have over a cache of those. */
+#pragma once
+
+#include "base/small_float.h"
+#include "device/cuda/fp8.cuh"
+#include "ops/mma.cuh"
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+#define HAS_FP8 1 /* instructions; what stands for them before makes the same codes, but takes the compiler many minutes here */
+#else
+#define HAS_FP8 0
+#endif
+
+/* Numbers of 16 bytes. */
+template <typename C> struct ChunkOf {
+    enum { N = 16 / (int)sizeof(C) };
+};
+
+/* Four codes, the first in the lowest byte. */
+static __device__ __forceinline__ void e4m3_floats(uint32_t codes, float (&x)[4])
+{
+#if !HAS_FP8
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = small_decode(small_e4m3(), codes >> 8 * i & 0xFF);
+#else
+    float2 low = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3)));
+    float2 high = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(codes >> 16), __NV_E4M3)));
+    x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+#endif
+}
+
+/* Of four codes 0 1 2 3 those of numbers beside each other, as T: 0 1, then 2 3. */
+template <typename T> static __device__ __forceinline__ uint2 e4m3_pairs(uint32_t codes)
+{
+    float x[4];
+    e4m3_floats(codes, x);
+    return make_uint2(pair_of<T>(x[0], x[1]), pair_of<T>(x[2], x[3]));
+}
+
+/* 0 2, then 1 3. */
+template <typename T> static __device__ __forceinline__ uint2 e4m3_crossed(uint32_t codes)
+{
+    float x[4];
+    e4m3_floats(codes, x);
+    return make_uint2(pair_of<T>(x[0], x[2]), pair_of<T>(x[1], x[3]));
+}
+
+static __device__ __forceinline__ uint32_t e4m3_encode(const float *x)
+{
+    uint32_t codes = 0;
+#if !HAS_FP8
+#pragma unroll
+    for (int i = 0; i < 4; i++) codes |= small_nearest(small_e4m3(), x[i]) << 8 * i;
+#else
+    float finite[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) finite[i] = fabsf(x[i]) == INFINITY ? NAN : x[i];
+    codes = fp8_encode4(finite, DT_E4M3);
+#endif
+    return codes;
+}
+
+/* ChunkOf<C>::N numbers at p as the cache has them. */
+template <typename C, typename T> static __device__ __forceinline__ uint4 cached_chunk(const T *p)
+{
+    if constexpr (sizeof(C) == sizeof(T)) {
+        return *(const uint4 *)p;
+    } else {
+        float x[16];
+        load_n<16>(p, x);
+        return make_uint4(e4m3_encode(x), e4m3_encode(x + 4), e4m3_encode(x + 8), e4m3_encode(x + 12));
+    }
+}
+
+/* A chunk of a cache as numbers of T, 16 bytes each: the i-th. */
+template <typename C, typename T> static __device__ __forceinline__ uint4 chunk_numbers(const uint4 &chunk, int i)
+{
+    if constexpr (sizeof(C) == sizeof(T)) {
+        return chunk;
+    } else {
+        uint2 low = e4m3_pairs<T>(i ? chunk.z : chunk.x), high = e4m3_pairs<T>(i ? chunk.w : chunk.y);
+        return make_uint4(low.x, low.y, high.x, high.y);
+    }
+}
