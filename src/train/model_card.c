@@ -88,13 +88,12 @@ static void put_results(Arena *arena, const CardFacts *f, StrBuf *out)
         strbuf_puts(out, " |\n");
     }
     if (h->steps.seen > 0) {
-        strbuf_printf(out, "| steps | %lld |\n| tokens read | %.0f, of which %.0f carry loss |\n", (long long)step->step, step->total_tokens,
-                      step->total_trained);
+        strbuf_printf(out, "| steps | %lld |\n| tokens read | %.0f, of which %.0f carry loss |\n", (long long)step->step,
+                      step->total_tokens, step->total_trained);
         put_loss("training loss", step->step, step->loss, out);
     }
     if (h->evals.seen > 0) put_loss("evaluation loss", eval->step, eval->loss, out);
-    if (h->trend.best_step && h->trend.best_step != eval->step)
-        put_loss("best evaluation loss", h->trend.best_step, h->trend.best, out);
+    if (h->trend.best_step && h->trend.best_step != eval->step) put_loss("best evaluation loss", h->trend.best_step, h->trend.best, out);
     strbuf_printf(out, "| these weights | of step %lld |\n", (long long)f->held_step);
     strbuf_printf(out, "| trained with | surogate %s |\n", SUROGATE_VERSION);
 }
@@ -120,20 +119,20 @@ static void put_settings(const Config *c, StrBuf *out)
     strbuf_puts(out, "```\n");
 }
 
+/* The run's name, else one made of the model's: the folder's would make the card of the same run another one elsewhere. */
 static const char *title_of(Arena *arena, const Config *c)
 {
-    return c->run_name ? c->run_name : shown(arena, c->output_dir);
+    const char *model = shown(arena, c->model), *slash = strrchr(model, '/');
+    if (c->run_name) return c->run_name;
+    if (slash) model = slash + 1;
+    return arena_printf(arena, "%s, %s", model, c->lora ? "a LoRA adapter" : c->from_scratch ? "trained from scratch" : "fine-tuned");
 }
 
 static void put_card(Arena *arena, const CardFacts *f, StrBuf *out)
 {
     const Config *c = f->config;
     put_metadata(arena, c, out);
-    strbuf_printf(out, "# %s\n\n%s %s, trained with surogate.\n\n", title_of(arena, c),
-                  c->lora           ? "A LoRA adapter of"
-                  : c->from_scratch ? "A model of the architecture of"
-                                    : "A fine-tuned",
-                  shown(arena, c->model));
+    strbuf_printf(out, "# %s\n\n", title_of(arena, c));
     put_results(arena, f, out);
     put_settings(c, out);
     strbuf_printf(out, "\n" SEAL "%016llx -->\n", (unsigned long long)hash_bytes(out->data, out->len, 0));

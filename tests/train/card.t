@@ -20,7 +20,7 @@ run pt "$dir/run.yaml" model=acme/tiny datasets.0.path=acme/tiny output_dir="$di
 check "a run: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "it begins with metadata" [ "$(head -1 "$card")" = --- ]
 check "which end" [ "$(sed -n '2,20p' "$card" | grep -c '^---$')" = 1 ]
-for line in "library_name: peft" "base_model: acme/tiny" "base_model_relation: adapter" "- acme/tiny" "pipeline_tag: text-generation" "- lora" \
+for line in "# tiny, a LoRA adapter" "library_name: peft" "base_model: acme/tiny" "base_model_relation: adapter" "- acme/tiny" "pipeline_tag: text-generation" "- lora" \
     "| base model | acme/tiny (" "| training data | acme/tiny |" "| steps | 6 |" "| these weights | of step 6 |" "learning_rate: 0.002" "lora_rank: 4"; do
     has "an adapter" "$line"
 done
@@ -36,6 +36,7 @@ rm -rf "$dir/made"
 run pt "$dir/run.yaml" output_dir="$dir/made" run_name="a name"
 check "a run: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 for line in "library_name: transformers" "# a name" "| training data | text.txt |"; do has "a model" "$line"; done
+has "a title" "# a name"
 lacks "a folder isn't the hub's" "base_model:"
 lacks "nor is a file" "datasets:"
 lacks "no path" "$dir"
