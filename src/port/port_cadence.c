@@ -132,7 +132,7 @@ static void finish_logs(Port *port)
 typedef struct Cadence {
     Given     strategy, steps, times;
     Strategy  how;
-    bool      has_steps, has_times;
+    bool      has_steps, has_times, says_steps; /* says_steps: the strategy is steps */
     ConfigKey key, per_epoch;
 } Cadence;
 
@@ -162,8 +162,7 @@ static void finish_axolotl_numbers(Port *port, Cadence *it)
 static void set_number_of(Port *port, const Cadence *it)
 {
     Given number = it->has_steps ? it->steps : it->times;
-    if (it->strategy.key && strcmp(it->strategy.value->text.data, "steps") == 0)
-        port_tell(port, false, it->strategy.key, "", arena_printf(port->arena, "%s says it", number.key->text.data));
+    if (it->says_steps) port_tell(port, false, it->strategy.key, "", arena_printf(port->arena, "%s says it", number.key->text.data));
     if (it->has_steps)
         set_steps(port, it->steps, number_of(it->steps), it->key, it->per_epoch, origin(port, it->steps));
     else
@@ -185,6 +184,7 @@ static void finish_saves(Port *port)
     it.key = KEY_run_save_steps;
     it.per_epoch = KEY_run_saves_per_epoch;
     it.how = read_strategy(port, it.strategy, true);
+    it.says_steps = it.how == STRATEGY_STEPS;
     if (port->tool == AXOLOTL) finish_axolotl_numbers(port, &it);
     bool has_number = it.has_steps || it.has_times, is_never = it.steps.value && !it.has_steps && port->tool != AXOLOTL;
     if (it.how == STRATEGY_ABSENT && !has_number && !is_never) return;
@@ -239,6 +239,7 @@ static void finish_evals(Port *port)
     it.key = KEY_run_eval_steps;
     it.per_epoch = KEY_run_evals_per_epoch;
     it.how = read_strategy(port, it.strategy, false);
+    it.says_steps = it.how == STRATEGY_STEPS;
     if (port->tool == AXOLOTL) finish_axolotl_numbers(port, &it);
     if (it.how == STRATEGY_STEPS && (it.has_steps || it.has_times))
         set_number_of(port, &it);

@@ -11,6 +11,7 @@
 #include "model/weights.h"
 #include "passes/optimizers.h"
 #include "store/output_dir.h"
+#include "train/model_card.h"
 
 #include <errno.h>
 #include <math.h>
@@ -354,12 +355,26 @@ static Status merge_finished(Trainer *t)
     return OK;
 }
 
+/* The model card is worth no failure of the run. */
+static void write_card(Trainer *t)
+{
+    bool      stays;
+    CardFacts facts = {t->config, t->model->module->architecture, metrics_history(t->metrics), t->held_step};
+    if (model_card_write(&facts, &stays) != OK) {
+        log_warn("the model card wasn't written: %s", status_message());
+        status_clear();
+    } else if (stays) {
+        log_info("%s/README.md stays as it is: it is no model card of this program, or was edited", t->config->output_dir);
+    }
+}
+
 /* What comes beside the model. */
 static Status complete_output(Trainer *t, const char *state_text)
 {
     const char *dir = t->config->output_dir;
     TRY(file_write_atomic(arena_printf(&t->arena, "%s/trainer_state.json", dir), state_text, strlen(state_text)));
     if (t->config->lora && t->config->merge_adapter) TRY(save_merged(t));
+    write_card(t);
     return run_record_write(dir, &t->record, true);
 }
 

@@ -8,6 +8,7 @@
 #include "store/disk.h"
 #include "store/output_dir.h"
 #include "train/best.h"
+#include "train/model_card.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -543,6 +544,7 @@ Status trainer_begin_output(Trainer *t)
     t->made_from = -1;
     TRY(run_record_write(c->output_dir, &t->record, false));
     if (!continues) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
+    if (!continues) TRY(model_card_remove(c->output_dir));
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     return open_metrics(t);
 }

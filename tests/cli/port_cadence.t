@@ -92,7 +92,7 @@ said "Axolotl, both numbers" axolotl "$axolotl, eval_steps: 5, evals_per_epoch: 
 for tool in axolotl llamafactory trl; do
     case $tool in axolotl) base=$axolotl ;; trl) base=$trl ;; *) base=$factory ;; esac
     for word in "save_strategy: bogus" "eval_strategy: bogus" "eval_strategy: best" "evaluation_strategy: bogus" "logging_strategy: best" \
-        "save_strategy: true" "save_strategy: [steps]" "save_steps: x" "eval_steps: x" "logging_steps: x"; do
+        "save_strategy: true" "save_strategy: [steps]" "save_strategy: [steps], save_steps: 5" "eval_strategy: {a: 1}, eval_steps: 5" "save_steps: x" "eval_steps: x" "logging_steps: x"; do
         ported $tool "$base, $word"
         check "$tool: $word is refused: $status" [ "$status" = 2 ]
         check "$tool: $word: what is expected: $(cat "$dir/err")" grep -qE "${word%%:*}: expected (no, steps(, best)? or epoch|a number)" "$dir/err"
