@@ -1,4 +1,4 @@
-/* surogate demo DIR: what the first steps need, without a network: a tiny model, texts, conversations and run files. */
+/* surogate demo DIR: what the first steps need, without a network: a tiny model, a text, conversations and run files. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -16,7 +16,7 @@ static const char pt_yaml[] = "# All parameters, on plain text: surogate pt pt.y
                               "model: base                # a Hugging Face folder, or ORG/NAME of the hub\n"
                               "output_dir: out-pt\n"
                               "datasets:\n"
-                              "  - path: texts.jsonl      # .jsonl .json .parquet .csv .txt, compressed or not\n"
+                              "  - path: text.txt         # .jsonl .json .parquet .csv .txt, compressed or not\n"
                               "    type: text\n"
                               "sequence_len: 128\n"
                               "per_device_train_batch_size: 4\n"
@@ -49,17 +49,17 @@ static const char *parity(int number)
 
 static Status write_rows(CliArgs *args, const char *dir)
 {
-    StrBuf texts = {0}, chats = {0};
+    StrBuf text = {0}, chats = {0};
     for (int i = 1; i <= NUM_ROWS; i++) {
-        strbuf_printf(&texts, "{\"text\": \"What is %d? %s number. What is %d? %s number.\"}\n", i, parity(i), i + 1, parity(i + 1));
+        strbuf_printf(&text, "What is %d? %s number.\n", i, parity(i));
         strbuf_printf(&chats,
                       "{\"messages\": [{\"role\": \"user\", \"content\": \"What is %d?\"}, {\"role\": \"assistant\", \"content\": \"%s "
                       "number.\"}]}\n",
                       i, parity(i));
     }
-    Status status = file_write_atomic(path_in(args, dir, "texts.jsonl"), texts.data, texts.len);
+    Status status = file_write_atomic(path_in(args, dir, "text.txt"), text.data, text.len);
     if (status == OK) status = file_write_atomic(path_in(args, dir, "chats.jsonl"), chats.data, chats.len);
-    strbuf_deinit(&texts);
+    strbuf_deinit(&text);
     strbuf_deinit(&chats);
     return status;
 }
@@ -75,8 +75,8 @@ static Status write_tokenizer(const char *rows, const char *folder)
     TRY(file_map(rows, &map));
     Status status = bpe_trainer_create(&options, &trainer);
     if (status == OK) {
-        const Str text = {map.data, map.size};
-        status = bpe_trainer_add(trainer, &text, 1);
+        const Str words = {map.data, map.size};
+        status = bpe_trainer_add(trainer, &words, 1);
         if (status == OK) status = bpe_trainer_train(trainer);
         if (status == OK) status = bpe_trainer_save(trainer, folder);
         bpe_trainer_destroy(trainer);
@@ -89,19 +89,16 @@ static Status write_model(CliArgs *args, const char *dir)
 {
     const char      *base = path_in(args, dir, "base");
     const Str        chatml = template_builtin("chatml");
-    const NewOptions options = {.arch = "qwen3-tiny",
-                                .tokenizer = path_in(args, dir, "tokenizer"),
-                                .weights = true,
-                                .seed = 42,
-                                .max_shard_bytes = 5000000000};
-    TRY(write_tokenizer(path_in(args, dir, "texts.jsonl"), options.tokenizer));
+    const NewOptions options = {
+        .arch = "qwen3-tiny", .tokenizer = path_in(args, dir, "tokenizer"), .weights = true, .seed = 42, .max_shard_bytes = 5000000000};
+    TRY(write_tokenizer(path_in(args, dir, "text.txt"), options.tokenizer));
     TRY(new_model(&options, base));
     return file_write_atomic(path_in(args, base, "chat_template.jinja"), chatml.data, chatml.len);
 }
 
 Status cmd_demo(CliArgs *args)
 {
-    static const char *const made[] = {"tokenizer", "base", "texts.jsonl", "chats.jsonl", "pt.yaml", "sft.yaml"};
+    static const char *const made[] = {"tokenizer", "base", "text.txt", "chats.jsonl", "pt.yaml", "sft.yaml"};
     bool                     done, is_there;
     TRY(cli_parse(args, NULL, 0, false, &done));
     if (done) return OK;
@@ -116,7 +113,7 @@ Status cmd_demo(CliArgs *args)
     TRY(write_model(args, dir));
     TRY(file_write_atomic(path_in(args, dir, "pt.yaml"), pt_yaml, strlen(pt_yaml)));
     TRY(file_write_atomic(path_in(args, dir, "sft.yaml"), sft_yaml, strlen(sft_yaml)));
-    log_info("wrote %s: a tiny model that knows nothing (base), texts, conversations, run files. Next:", dir);
+    log_info("wrote %s: a tiny model that knows nothing (base), a text, conversations, run files. Next:", dir);
     if (strcmp(dir, ".") != 0) log_info("  cd %s", dir);
     log_info("  surogate inspect chats.jsonl --model base");
     log_info("  surogate plan sft.yaml");

@@ -23,5 +23,5 @@ for number in 31 32; do
 done
 run pt pt.yaml
 check "pre-training too" [ "$status" = 0 ]
-check "whose model predicts the text" grep -q '^bits per byte' <("$SUROGATE" eval out-pt --text texts.jsonl 2> /dev/null)
+check "whose model predicts the text" grep -q '^bits per byte' <("$SUROGATE" eval out-pt --text text.txt)
 finish
