@@ -1,6 +1,6 @@
 # The front door; CMake and Ninja do the work behind it.
 #
-#   make quickstart    install what is needed, build, train a small model on the manual pages, evaluate it, generate
+#   make quickstart    install what is needed, build, train a small model on six novels, evaluate it, generate
 #   make test          install, build, run every test that needs no GPU; the last line counts them
 #   make test-long     the tests of tests/long, which take minutes or hours
 #   make build         leaves build/surogate

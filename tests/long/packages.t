@@ -18,12 +18,14 @@ files() { # NAME
         esac
     done
 }
+mkdir "$dir/tree" # as it is now, should somebody work on it meanwhile
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp -P --parents -t "$dir/tree" || fail "the tree can't be copied: a file of git's index isn't there"
 # packages FOLDER BUILD UMASK TIME ZONE: a copy of the tree, and what is made of it.
 packages() {
     (
         umask "$3"
         mkdir -p "$dir/$1"
-        git ls-files -z --cached --others --exclude-standard | xargs -0 cp -P --parents -t "$dir/$1"
+        cp -rP "$dir/tree/." "$dir/$1"
         find "$dir/$1" -exec touch -hd "$4" {} +
         export TZ=$5 CCACHE_DIR=$dir/ccache-${1%%/*}
         unset CMAKE_C_COMPILER_LAUNCHER
