@@ -1,6 +1,6 @@
 # The front door; CMake and Ninja do the work behind it.
 #
-#   make quickstart    install what is needed, build, train a small model on the manual pages, evaluate it, generate
+#   make quickstart    install what is needed, build, train a small model on six novels, evaluate it, generate
 #   make test          install, build, run every test that needs no GPU; the last line counts them
 #   make test-long     the tests of tests/long, which take minutes or hours
 #   make build         leaves build/surogate
@@ -17,6 +17,7 @@
 #   make docs          build/site: the documents as a site with search (mkdocs of PyPI, in a folder of its own)
 #   make help          this text
 #   make cuda12        BUILD/libsurogate_cuda12.so: the plugin for drivers of CUDA 12, which wheel and release take along
+#   make deb           dist/surogate_VERSION_amd64.deb: program, library and header as a package of Debian, without CUDA plugin
 #   make release       dist/release: install.sh, archive and wheel, with the plugin for all GPUs from compute capability 8.0 on
 #
 # BUILD_TYPE=Debug   SAN=address,undefined or SAN=thread   CUDA=0: no CUDA plugin   CC=clang   BUILD=folder
@@ -36,10 +37,12 @@ CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUD
 GPU    ?= /dev/nvidiactl
 PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
 
+DEB_LDFLAGS = -Wl,-z,relro -Wl,-z,now -Wl,--as-needed
+
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
-.PHONY: docs help install uninstall wheel wheel-dev cuda12 build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
+.PHONY: docs help install uninstall deb wheel wheel-dev cuda12 build train test test-long quickstart quickstart-build rebuild clean bench fuzz deps configure format test-gpu gpu-bundle release
 
 build: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -127,6 +130,14 @@ release: deps
 	@cmake -S . -B $(BUILD)-release $(CMAKE_ARGS) "-DCUDA_ARCHS=80;86;89;90a;100;103;120;121" -DCUDA_PTX=121 > /dev/null
 	@cmake --build $(BUILD)-release -j $(JOBS) --target surogate surogate_library surogate_cuda
 	@tools/release $(BUILD)-release
+
+# The package needs Debian's shared libraries in place of having them inside.
+deb:
+	@tools/install-deps deb
+	@cmake -S . -B $(BUILD)-deb $(CMAKE_ARGS) -DCUDA=0 -DSHARED_LIBRARIES=ON "-DCMAKE_EXE_LINKER_FLAGS=$(DEB_LDFLAGS)" \
+	    "-DCMAKE_SHARED_LINKER_FLAGS=$(DEB_LDFLAGS)" > /dev/null
+	@cmake --build $(BUILD)-deb -j $(JOBS) --target surogate surogate_library
+	@tools/deb $(BUILD)-deb
 
 # Each target of tests/fuzz runs FUZZ_SECONDS from its seed corpus, two at once.
 fuzz:

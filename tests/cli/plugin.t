@@ -50,6 +50,40 @@ done
 plugins
 "$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
 check "both are looked for" grep -q "no plugin (looked for .*libsurogate_cuda12.so, .*libsurogate_cuda.so" "$dir/err"
+
+# gpu MAJOR MINOR NAME: a driver with one GPU. "" as MAJOR: its GPU doesn't tell.
+gpu() {
+    "$CC" -shared -fPIC -x c -o "$dir/driver/libcuda.so.1" - << EOC
+#include <stdio.h>
+int cuDriverGetVersion(int *out) { *out = 12080; return 0; }
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDeviceGet(int *out, int index) { *out = 7; return index; }
+int cuDeviceGetName(char *out, int size, int gpu) { return gpu != 7 || snprintf(out, size, "$3") < 0; }
+int cuDeviceGetAttribute(int *out, int attribute, int gpu) { *out = attribute == 75 ? ${1:-0} : $2; return gpu != 7 || ${1:-0} == 0; }
+EOC
+}
+# told NAME TEXT COMMAND...: stderr has the text.
+told() {
+    local name=$1 text=$2
+    shift 2
+    "$dir/bin/surogate" "$@" > "$dir/out" 2> "$dir/err"
+    if grep -qF -e "$text" "$dir/err"; then pass; else fail "$name: $(cat "$dir/err")"; fi
+}
+plugins
+gpu 7 5 "Tesla T4"
+old="GPU 0, Tesla T4, has compute capability 7.5; at least 8.0 is needed"
+told "a GPU that is too old, before a plugin is looked for" "$old" doctor --gpu 0
+told "doctor without a word" "$old" doctor
+make_text_run "output_dir: $dir/made" "max_steps: 1"
+told "a run that wants it" "$old" pt "$dir/run.yaml" device=cuda
+check "it trains nothing" test ! -e "$dir/made/model.safetensors"
+told "a run of any device says why it takes the CPU" "running on the CPU: device cuda: $old" pt "$dir/run.yaml" device=auto
+check "and trains there" test -e "$dir/made/model.safetensors"
+gpu 8 0 "NVIDIA A100"
+told "one that will do lacks the plugin only" "there is no plugin" doctor --gpu 0
+gpu "" 0 "unknown"
+told "one that doesn't tell is left to the plugin" "there is no plugin" doctor --gpu 0
+driver 13000
 echo broken > "$dir/bin/libsurogate_cuda12.so"
 "$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
 check "one that can't be opened is named" grep -q "cannot open the plugin: .*libsurogate_cuda12.so" "$dir/err"

@@ -12,8 +12,6 @@ EXPORT Status surogate_cuda_create(const CudaHost *host, int index, Device **out
 EXPORT void   surogate_cuda_describe(Device *device, char *out, size_t size);
 EXPORT Status surogate_cuda_links(Device *device, char *out, size_t size);
 
-enum { LEAST_SM = 80 };
-
 static Status check_host(const CudaHost *host)
 {
     bool same = host->args_size == sizeof(KernelArgs) && host->node_size == sizeof(Node) && host->api_size == sizeof(DeviceApi);
@@ -47,8 +45,8 @@ static Status open_gpu(CudaDevice *cuda)
     CUDA_TRY(cudaGetDeviceProperties(&prop, cuda->index));
     cuda->sm = 10 * prop.major + prop.minor;
     snprintf(cuda->name, sizeof cuda->name, "%.63s", prop.name);
-    FAIL_IF(cuda->sm < LEAST_SM, ERR_UNSUPPORTED, "device cuda: GPU %d, %s, has compute capability %d.%d; at least %d.%d is needed",
-            cuda->index, cuda->name, prop.major, prop.minor, LEAST_SM / 10, LEAST_SM % 10);
+    FAIL_IF(cuda->sm < CUDA_LEAST_SM, ERR_UNSUPPORTED, "device cuda: GPU %d, %s, has compute capability %d.%d; at least %d.%d is needed",
+            cuda->index, cuda->name, prop.major, prop.minor, CUDA_LEAST_SM / 10, CUDA_LEAST_SM % 10);
     cuda->num_sms = prop.multiProcessorCount;
     cuda->shared_bytes = prop.sharedMemPerBlockOptin;
     cuda->memory_bytes = (int64_t)prop.totalGlobalMem;

@@ -51,15 +51,43 @@ static bool own_folder(char *out, size_t size)
     return true;
 }
 
+/* A function of the driver; NULL: there is no driver, or it hasn't got it. */
+static void *driver_function(const char *name)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL), *function = driver ? dlsym(driver, name) : NULL;
+    dlerror(); /* without a driver it has something to say */
+    return function;
+}
+
 /* What the driver knows, as 13000; 0: there is none. */
 static int driver_version(void)
 {
-    int   version = 0, (*get)(int *) = NULL;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    if (driver) *(void **)&get = dlsym(driver, "cuDriverGetVersion");
-    if (get && get(&version) != 0) version = 0;
-    dlerror(); /* without a driver it has something to say */
-    return version;
+    int version = 0, (*get)(int *) = NULL;
+    *(void **)&get = driver_function("cuDriverGetVersion");
+    return get && get(&version) == 0 ? version : 0;
+}
+
+/* Refuses a GPU that no plugin has kernels for. The driver is asked, so that nobody installs a plugin or a newer driver first. A driver
+ * that doesn't answer is the plugin's to explain. */
+static Status check_gpu(int index)
+{
+    enum { ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 }; /* of CUdevice_attribute */
+    int (*init)(unsigned) = NULL, (*get)(int *, int) = NULL, (*get_name)(char *, int, int) = NULL, (*get_attribute)(int *, int, int) = NULL;
+    int  gpu, major, minor;
+    char name[64] = "";
+    *(void **)&init = driver_function("cuInit");
+    *(void **)&get = driver_function("cuDeviceGet");
+    *(void **)&get_name = driver_function("cuDeviceGetName");
+    *(void **)&get_attribute = driver_function("cuDeviceGetAttribute");
+    if (!init || !get || !get_name || !get_attribute || init(0) != 0 || get(&gpu, index) != 0) return OK;
+    if (get_attribute(&major, ATTRIBUTE_MAJOR, gpu) != 0 || get_attribute(&minor, ATTRIBUTE_MINOR, gpu) != 0) return OK;
+    if (get_name(name, sizeof name, gpu) != 0) name[0] = 0;
+    FAIL_IF(
+        10 * major + minor < CUDA_LEAST_SM, ERR_UNSUPPORTED,
+        "device cuda: GPU %d, %.63s, has compute capability %d.%d; at least %d.%d is needed (A100, A10, L4, RTX 30 and later); use such a "
+        "GPU (of several, CUDA_VISIBLE_DEVICES chooses), or the CPU: device: cpu",
+        index, name, major, minor, CUDA_LEAST_SM / 10, CUDA_LEAST_SM % 10);
+    return OK;
 }
 
 /* Opens the file (NULL: it can't be) in the first of the places that have it, which `searched` is then; false: none has, and it lists them.
@@ -101,6 +129,7 @@ static void *open_plugin(char *searched, size_t size)
 
 Status device_cuda_create(int index, Device **out)
 {
+    TRY(check_gpu(index));
     char             searched[12 * PATH_MAX];
     void            *handle = open_plugin(searched, sizeof searched);
     CudaPluginCreate create = NULL;

@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 
-enum { CUDA_ABI_VERSION = 7 };
+enum { CUDA_ABI_VERSION = 7, CUDA_LEAST_SM = 80 /* the least compute capability, times 10 */ };
 
 /* What the plugin calls in the program. */
 typedef struct CudaHost {
