@@ -269,7 +269,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(32) pages_de
  * of FOLDS tiles are made beside one another: what is made one after another is but the sum. */
 static __device__ __forceinline__ void combine_column(const AttentionDims &a, const Decode &d, int b, int head, int col, int count, int len)
 {
-    enum { FOLDS = 8 };
+    enum { FOLDS = 16 };
     int64_t       at = ((int64_t)b * a.num_heads + head) * d.tiles;
     const float  *sums = d.sums + at * a.dim + col;
     const float2 *totals = d.totals + at;

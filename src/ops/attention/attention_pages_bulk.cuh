@@ -384,7 +384,6 @@ static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES> &ring, c
     const ScoreOf<CAP> score(a);
     const int          own = piece.row.own, least = piece.row.first_key, last[2] = {own, own}, first[2] = {least, least};
     strip.load(a, d, piece, (bf16 *)scores);
-    if (piece.end == piece.row.count && piece.pass == 0) strip.append(a, piece);
     for (int tile = piece.tile; tile < piece.end; tile++) {
         int   key = piece.key(tile);
         bool  whole = key >= least && key + TILE_ROWS <= own;
@@ -408,6 +407,7 @@ static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES> &ring, c
         ring.next();
         if (piece.number) strip.leave(a, d, piece, tile);
     }
+    if (piece.end == piece.row.count && piece.pass == 0) strip.append(a, piece); /* before the tiles, it would wait for the value */
     if (piece.share.pieces == 1)
         strip.store(a, piece);
     else if (!piece.number)
