@@ -1,6 +1,7 @@
 /* The micro-batches of a run, as training reads them. */
 #include "api/api.h"
 
+#include "setup/lora.h"
 #include "setup/setup.h"
 #include "train/run_data.h"
 #include "train/signals.h"
@@ -23,7 +24,7 @@ static Status open_data(sg_dataset *d, sg_part part)
     FAIL_IF(config->world_size > 1, ERR_UNSUPPORTED, "a data set is of the ranks of one process: leave world_size out");
     TRY(config_require(config, KEY_run_datasets, "a data set"));
     TRY(setup_model(&d->arena, config, &d->model));
-    TRY(setup_options(config, d->model, &options));
+    TRY(setup_options(&d->arena, config, d->model, &options));
     TRY(setup_check_datasets(&d->arena, config, true));
     TRY(setup_tokenizer_dir(&d->arena, config, &tokenizer_dir));
     TRY(tokenizer_load(tokenizer_dir, &d->tokenizer));
@@ -52,7 +53,8 @@ static Status open_dataset(const char *const *args, size_t num_args, sg_part par
         return status;
     }
     dataset->config.begun = begun;
-    status = open_data(dataset, part);
+    status = setup_adapter(&dataset->config);
+    if (status == OK) status = open_data(dataset, part);
     if (status == OK)
         *out = dataset;
     else

@@ -7,6 +7,7 @@
 #include "fit/fit.h"
 #include "infer/evaluate.h"
 #include "infer/score.h"
+#include "setup/lora.h"
 #include "train/samples.h"
 #include "train/signals.h"
 
@@ -172,10 +173,11 @@ static Status open_run(const char *const *args, size_t num_args, sg_run **out)
     TRY(api_need_args(args, num_args));
     sg_run *run = api_allocate(sizeof *run);
     Status  status = config_load_args(args, num_args, &run->config, NULL);
+    if (status == OK) status = setup_adapter(&run->config);
     if (status == OK)
         *out = run;
     else
-        free(run);
+        sg_run_close(run);
     return status;
 }
 
@@ -199,7 +201,7 @@ static Status plan_run(Arena *arena, const Config *config, Device *device, StrBu
     Plan          *plan;
     Status         status = setup_model(arena, config, &model);
     if (status == OK) status = fit_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
-    if (status == OK) status = setup_options(config, model, &options);
+    if (status == OK) status = setup_options(arena, config, model, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     if (status == OK) plan_write_json(plan, out);
     hf_model_close(model);

@@ -3,6 +3,7 @@
 
 #include "base/c_locale.h"
 #include "data/loader.h"
+#include "setup/lora.h"
 #include "train/driven.h"
 
 #include <math.h>
@@ -25,7 +26,8 @@ static Status open_trainer(const char *const *args, size_t num_args, sg_trainer 
         sg_free(trainer);
         return status;
     }
-    status = driven_open(&trainer->config, &trainer->driven);
+    status = setup_adapter(&trainer->config);
+    if (status == OK) status = driven_open(&trainer->config, &trainer->driven);
     if (status == OK)
         *out = trainer;
     else

@@ -7,6 +7,7 @@
 #include "config/options.h"
 #include "files/file.h"
 #include "port/port.h"
+#include "setup/lora.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -209,7 +210,9 @@ Status cli_config(const CliArgs *args, Config *out_config)
 {
     TRY(load_config(args->words, args->num_words, out_config));
     say_port(args->words, args->num_words, out_config);
-    return OK;
+    Status status = setup_adapter(out_config);
+    if (status != OK) config_deinit(out_config);
+    return status;
 }
 
 Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config *out_config)

@@ -159,7 +159,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     TRY(setup_model(arena, config, &model));
     TRY(setup_device(config, e->gpu, &device));
     Status status = fit_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
-    if (status == OK) status = setup_options(config, model, &options);
+    if (status == OK) status = setup_options(arena, config, model, &options);
     if (status == OK && !compile_has(&options, &e->spec)) setup_add_program(config, model, e->spec, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);
     e->plan = plan;

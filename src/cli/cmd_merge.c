@@ -1,4 +1,4 @@
-/* surogate merge BASE_DIR ADAPTER_DIR OUT_DIR: merges, then compares logits of both forms on some tokens. */
+/* surogate merge BASE_DIR ADAPTER_DIR[=WEIGHT] ... OUT_DIR: merges, then compares logits of both forms on some tokens. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -6,9 +6,11 @@
 #include "files/folder.h"
 #include "infer/infer_model.h"
 #include "model/merge.h"
+#include "model/peft_combine.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PROBE_TOKENS = 32, PROBE_EVERY = 4 };
 
@@ -81,6 +83,63 @@ static Status compare(const char *base, const char *adapter, const char *qlora, 
     return status;
 }
 
+/* ---- the adapters ---- */
+
+/* DIR, or DIR=WEIGHT; *out_weight stays without one. */
+static Status split_weight(Arena *arena, const char *word, const char **out_dir, double *out_weight)
+{
+    const char *equals = strrchr(word, '=');
+    char       *end;
+    bool        is_dir;
+    *out_dir = word;
+    TRY(file_is_dir(word, &is_dir));
+    if (is_dir || !equals) return OK;
+    double weight = strtod(equals + 1, &end);
+    FAIL_IF(equals == word || end == equals + 1 || *end || !isfinite(weight) || weight == 0, ERR_INVALID,
+            "surogate merge: %s: expected ADAPTER_DIR=WEIGHT, a number but 0", word);
+    *out_dir = arena_strndup(arena, word, (size_t)(equals - word));
+    *out_weight = weight;
+    return OK;
+}
+
+/* Several adapters, or one with a weight, as one in `folder`. */
+static Status combine(Arena *arena, const char *base, const char *const *dirs, const double *weights, int count, const char *qlora,
+                      const char *folder)
+{
+    WeightedAdapter *parts = arena_array(arena, WeightedAdapter, count);
+    HfModel         *model;
+    TRY(hf_model_open(arena, base, &model));
+    Status status = hf_model_open_weights(model);
+    for (int i = 0; i < count && status == OK; i++) {
+        PeftAdapter *adapter = &parts[i].adapter;
+        parts[i].weight = weights[i];
+        status = peft_open(arena, dirs[i], adapter);
+        if (status == OK) status = peft_check_model(adapter, model);
+        if (status != OK) break;
+        peft_check_base(adapter, base);
+        if (qlora) status = peft_parse_base_format(qlora, &adapter->base_format);
+    }
+    hf_model_close(model);
+    return status == OK ? peft_combine(parts, count, folder) : status;
+}
+
+/* The adapter to merge: the folder itself, or what several are together. */
+static Status choose_adapter(CliArgs *args, const char *qlora, const char *partial, const char **out_dir)
+{
+    int          count = (int)args->num_words - 2;
+    const char **dirs = arena_array(&args->arena, const char *, count);
+    double      *weights = arena_array(&args->arena, double, count);
+    for (int i = 0; i < count; i++) {
+        TRY(split_weight(&args->arena, args->words[i + 1], &dirs[i], &weights[i]));
+        FAIL_IF(count > 1 && weights[i] == 0, ERR_INVALID,
+                "surogate merge: %s: several adapters need weights, by which their changes are multiplied: ADAPTER_DIR=0.5", dirs[i]);
+    }
+    *out_dir = dirs[0];
+    if (count == 1 && (weights[0] == 0 || weights[0] == 1)) return OK;
+    *out_dir = arena_printf(&args->arena, "%s/.adapter.partial", partial);
+    return combine(&args->arena, args->words[0], dirs, weights, count, qlora, *out_dir);
+}
+
 static Status merge(Arena *arena, const char *base, const char *adapter_dir, const char *qlora, bool quantised, const char *out)
 {
     HfModel    *model;
@@ -119,12 +178,14 @@ Status cmd_merge(CliArgs *args)
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;
-    TRY(cli_want_words(args, 3));
-    const char *base = args->words[0], *adapter = args->words[1], *out = args->words[2];
+    if (args->num_words < 3) return cli_want_words(args, 3);
+    const char *base = args->words[0], *adapter = NULL, *out = args->words[args->num_words - 1];
     TRY(refuse_used(&args->arena, out));
     TRY(folder_begin(&args->arena, out, &writer));
-    Status status = merge(&args->arena, base, adapter, qlora, quantised, writer.partial);
+    Status status = choose_adapter(args, qlora, writer.partial, &adapter);
+    if (status == OK) status = merge(&args->arena, base, adapter, qlora, quantised, writer.partial);
     if (status == OK) status = compare(base, adapter, qlora, writer.partial);
+    if (status == OK && strncmp(adapter, writer.partial, strlen(writer.partial)) == 0) status = file_remove_tree(adapter);
     if (status != OK) return folder_abandon(&writer, status);
     TRY(folder_finish(&writer, "config.json"));
     log_info("wrote %s", out);

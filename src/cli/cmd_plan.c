@@ -32,7 +32,7 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
         TRY(fit_search(config, model, device, out_choices));
         *config_ref = config = &out_choices->items[0].config;
     }
-    TRY(setup_options(config, model, &options));
+    TRY(setup_options(arena, config, model, &options));
     TRY(setup_plan(arena, model, &options, device, out));
     bool has_weights;
     TRY(hf_model_has_weights(model, &has_weights));

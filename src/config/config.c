@@ -176,14 +176,13 @@ static const YamlNode *read_as(ConfigReader *reader, const Target *target, const
 static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode **value,
                                      const OptionAlias **out_alias)
 {
-    const OptionInfo *option = option_find(target->scope, key->text.data);
-    *out_alias = NULL;
-    if (!option) {
-        StrBuf             expected = {0};
-        const OptionAlias *alias = *out_alias = find_alias(target->scope, key->text.data, *value, &expected);
-        if (!alias) read_foreign(reader, target, key, *value, strbuf_cstr(&expected));
-        strbuf_deinit(&expected);
-        if (!alias) return NULL;
+    const OptionInfo  *option = option_find(target->scope, key->text.data);
+    StrBuf             expected = {0};
+    const OptionAlias *alias = *out_alias = find_alias(target->scope, key->text.data, *value, &expected); /* a value of a key may be one */
+    if (!alias && !option) read_foreign(reader, target, key, *value, strbuf_cstr(&expected));
+    strbuf_deinit(&expected);
+    if (!alias && !option) return NULL;
+    if (alias) {
         option = &options[alias->key];
         *value = read_as(reader, target, key, *value, alias);
     }
@@ -444,6 +443,17 @@ static void problem_at(ConfigReader *reader, const char *place, const char *name
     reader_problem(reader, &(YamlNode){.source = place}, "%s: %s", name, what);
 }
 
+/* Going on from an adapter is training one. */
+static void check_adapter(ConfigReader *reader, Config *config)
+{
+    if (!config->adapter) return;
+    if (config->origin[KEY_run_lora] && !config->lora)
+        problem_at(reader, config->origin[KEY_run_adapter], "adapter",
+                   "training goes on from it, and lora: false trains all parameters; remove one of the two (surogate merge puts an adapter "
+                   "into its base)");
+    config->lora = true;
+}
+
 /* Nobody would keep the random weights that the adapter belongs to. */
 static void check_scratch(ConfigReader *reader, const Config *config)
 {
@@ -526,6 +536,7 @@ static void check_datasets(ConfigReader *reader, const char *label, const Datase
 
 static void check_together(ConfigReader *reader, const Target *run, Config *config)
 {
+    check_adapter(reader, config);
     check_scratch(reader, config);
     check_qlora(reader, config);
     check_paths(reader, run);

@@ -78,7 +78,7 @@ static void put_type(StrBuf *out, const OptionInfo *option)
         put_list(out, option->limits.words);
         break;
     case KIND_MAP:
-        strbuf_puts(out, "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}");
+        strbuf_puts(out, "{\"type\": \"object\", \"additionalProperties\": {\"type\": [\"string\", \"number\"]}}");
         break;
     case KIND_DATASETS:
         strbuf_puts(out, "{\"$ref\": \"#/$defs/datasets\"}");
@@ -233,7 +233,7 @@ static void put_properties(StrBuf *out, OptionScope scope)
         bool               is_first = true;
         for (size_t k = 0; k < i; k++)
             is_first &= option_aliases[k].scope != alias->scope || strcmp(option_aliases[k].name, alias->name) != 0;
-        if (alias->scope == scope && is_first) put_alias(out, alias, num_option_aliases - i);
+        if (alias->scope == scope && is_first && !option_find(scope, alias->name)) put_alias(out, alias, num_option_aliases - i);
     }
     put_peers(out, scope);
     strbuf_puts(out, "\n  }, ");

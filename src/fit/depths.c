@@ -138,7 +138,7 @@ PlanSize depths_plan(const Depths *d, const Config *config, int64_t max_layers, 
 {
     CompileOptions options;
     Plan          *plan;
-    Status         status = setup_options(config, d->model, &options);
+    Status         status = setup_options(d->arena, config, d->model, &options);
     options.max_layers = max_layers;
     if (status == OK) choose_part(&options, part);
     if (status == OK)

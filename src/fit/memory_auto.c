@@ -405,7 +405,7 @@ static Status open_search(Search *s)
     Plan          *plan;
     const HfModel *model = s->depths.model;
     Arena         *arena = s->depths.arena;
-    TRY(setup_options(s->config, model, &compile));
+    TRY(setup_options(arena, s->config, model, &compile));
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, &compile, s->depths.device, &plan));
     PlanSize whole = plan_size(plan, s->config->gradient_accumulation_steps);
     s->limit = setup_memory_limit(s->config, plan, NULL);

@@ -51,6 +51,7 @@ void fit_print_plan(const Config *config, const Plan *plan, StrBuf *out)
     int64_t   limit = setup_memory_limit(config, plan, &key);
     strbuf_printf(out, "device       %s\nparameters   %lld, of which %lld are trained\n", plan->facts.name, (long long)plan->total_numel,
                   (long long)plan->trained_numel);
+    if (config->adapter) strbuf_printf(out, "adapter      goes on from %s, rank %lld\n", config->adapter, (long long)config->lora_rank);
     print_base(plan, out);
     if (plan->num_scaled) {
         strbuf_printf(out, "fp8          %d tensors with scales; codes of weights %s", plan->num_scaled,

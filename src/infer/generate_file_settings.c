@@ -33,10 +33,13 @@ static uint64_t hash_adapter(const PeftAdapter *adapter)
 {
     StFile  *tensors;
     uint64_t hash = 0;
+    StrBuf   config = {0};
+    json_write(&config, &adapter->config, -1);
     if (peft_open_tensors(adapter->dir, &tensors) == OK) {
-        hash = hash_weights(tensors, 1);
+        hash = hash_weights(tensors, hash_bytes(config.data, config.len, 1)); /* its alpha is in the config alone */
         st_close(tensors);
     }
+    strbuf_deinit(&config);
     status_clear(); /* loading it says so better */
     return hash;
 }

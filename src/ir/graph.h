@@ -97,7 +97,8 @@ struct Param {
     bool        is_head;   /* the output head: `all-linear` leaves it alone */
     bool        decay;     /* weight decay applies */
     bool        trained;
-    bool        is_adapter; /* belongs to a LoRA pair, saved apart */
+    bool        is_adapter; /* trained beside a frozen base, saved apart: of a LoRA pair, or (is_whole) a weight of the base */
+    bool        is_whole;   /* such a weight: it begins as the base has it */
     int         layer;      /* -1: none */
     /* Where it holds several matrices: the rows of each, as they lie; after the last come further rows of the first. */
     int            num_matrices; /* 0: it is one */

@@ -258,6 +258,8 @@ static Status parse_param(Parser *parser, Param *param)
             param->is_head = true;
         else if (take_word(parser, "adapter"))
             param->is_adapter = true;
+        else if (take_word(parser, "whole"))
+            param->is_whole = true;
         else if (take_word(parser, "init") && take(parser, '='))
             TRY(parse_init(parser, param));
         else if (take_word(parser, "namespace") && take(parser, '='))

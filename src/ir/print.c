@@ -50,6 +50,7 @@ static void print_param(StrBuf *out, const Param *p)
     if (p->is_linear) strbuf_puts(out, "linear ");
     if (p->is_head) strbuf_puts(out, "head ");
     if (p->is_adapter) strbuf_puts(out, "adapter ");
+    if (p->is_whole) strbuf_puts(out, "whole ");
     strbuf_printf(out, "init=%s", init_names[p->init]);
     if (p->init == INIT_NORMAL || p->init == INIT_UNIFORM) {
         strbuf_putc(out, ':');

@@ -29,9 +29,9 @@ static Status find_bound(Arena *arena, const Config *config, const HfModel *mode
     double         all = 0, saved = 0;
     bf16.recipe = OPT_RECIPE_BF16;
     bf16.matmul_dtype = bf16.gradient_dtype = OPT_UNSET;
-    TRY(setup_options(config, model, &fp8));
+    TRY(setup_options(arena, config, model, &fp8));
     if (!precision_is_scaled(&fp8.precision)) return OK;
-    TRY(setup_options(&bf16, model, &options));
+    TRY(setup_options(arena, &bf16, model, &options));
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, &options, device, &plan));
     if (!(plan->facts.gemm_flops[DT_BF16] > 0) || !(plan->facts.gemm_flops[DT_E4M3] > 0)) return OK;
     for (int i = 0; i < plan->num_programs; i++) {

@@ -112,7 +112,7 @@ static Status create(StepBench *b)
     if (b->comm) TRY(b->device->api->join(b->device, b->comm));
     TRY(fit_settle(&b->arena, &b->config, b->model, b->device, b->comm, b->place.num_local, &settled));
     b->config = *settled;
-    TRY(setup_options(&b->config, b->model, &b->options));
+    TRY(setup_options(&b->arena, &b->config, b->model, &b->options));
     b->options.rank = b->place.rank;
     compile_drop(&b->options, &entry_eval);
     compile_drop(&b->options, &entry_prefill);

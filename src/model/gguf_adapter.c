@@ -103,6 +103,9 @@ static Status write_adapter(AdapterWriter *writer, GgufKeys *keys, const char *p
 {
     TRY(gguf_find_family(writer->base, &writer->family));
     TRY(peft_check_model(writer->adapter, writer->base));
+    FAIL_IF(writer->adapter->lora.num_whole, ERR_UNSUPPORTED,
+            "%s holds %s, trained whole (modules_to_save): a GGUF adapter can't say that; export the merged model", writer->adapter->dir,
+            writer->adapter->lora.whole[0]);
     FAIL_IF(writer->adapter->lora.alpha == 0, ERR_INVALID, "%s: lora_alpha is 0, so that the adapter changes nothing",
             writer->adapter->dir);
     TRY(peft_open_tensors(writer->adapter->dir, &writer->file));

@@ -92,6 +92,6 @@ static Status fill_values(void *context, const Param *param, int64_t first, int6
 Status init_params(Session *session, uint64_t seed, bool adapters, ThreadPool *pool)
 {
     Fill       fill = {.seed = seed, .pool = pool};
-    LoadSource source = {.context = &fill, .values = fill_values};
+    LoadSource source = {.context = &fill, .values = fill_values, .begins = adapters};
     return session_load(session, adapters, &source);
 }

@@ -4,6 +4,7 @@
 
 #include "model/make_again.h"
 #include "model/weights.h"
+#include "passes/adapt_whole.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@ typedef struct Source {
     const StTensor *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
     const char     *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
     const StTensor *a, *b;         /* the halves of its adapter; NULL: it has none */
+    const StTensor *whole;         /* what the adapter has in its place; NULL: nothing */
     bool            is_quantised;  /* the adapter was trained over what a format makes of it */
     bool            is_transposed; /* the model has its transpose */
     const StTensor *stored;        /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
@@ -109,10 +111,21 @@ static Status check_pair(const Source *source, const StTensor *a, const StTensor
     return st_check_range(b, DT_F32);
 }
 
-/* What was frozen under the adapter: the file's numbers, or what the format makes of them. */
+static Status read_whole(const Source *source, float *values)
+{
+    const StTensor *w = source->tensor, *whole = source->whole;
+    bool            fits = w->ndim == whole->ndim && memcmp(w->dim, whole->dim, sizeof w->dim[0] * (size_t)w->ndim) == 0;
+    FAIL_IF(!fits, ERR_INVALID, "%s: %s has another shape than tensor %s of the base; is this the model that was adapted?", whole->path,
+            whole->name, w->name);
+    TRY(st_check_range(whole, DT_F32));
+    return st_to_f32(whole, 0, whole->numel, values);
+}
+
+/* What was under the adapter: the file's numbers, or what the format makes of them; or what stands in their place. */
 static Status read_base(const Merger *merger, const Source *source, float *values)
 {
     const StTensor *w = source->tensor;
+    if (source->whole) return read_whole(source, values);
     TRY(st_check_range(w, DT_F32));
     TRY(st_to_f32(w, 0, w->numel, values));
     return source->is_quantised ? weight_make_again(merger->format, w->dim[0], w->dim[1], values, merger->pool) : OK;
@@ -183,7 +196,7 @@ static Status append_made(const StTensor *w, FileWriter *out)
 static bool is_changed(const Source *source)
 {
     if (!source->tensor || (source->stored && source->part < 0)) return false;
-    return source->is_quantised || source->a;
+    return source->is_quantised || source->a || source->whole;
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -208,6 +221,9 @@ static Status find_halves(Merger *merger)
         source->b = find_half(merger, source->module, PEFT_B);
         if (source->a) used[source->a - st_at(merger->adapter, 0)] = true;
         if (source->b) used[source->b - st_at(merger->adapter, 0)] = true;
+        if (source->whole) used[source->whole - st_at(merger->adapter, 0)] = true;
+        FAIL_IF(source->a && source->whole, ERR_INVALID, "%s: %s and its pair adapt a weight that was trained whole (modules_to_save)",
+                source->a->path, source->a->name);
     }
     for (size_t i = 0; i < count; i++)
         FAIL_IF(!used[i], ERR_INVALID, "%s: %s belongs to no tensor of the base; is this the model that was adapted?",
@@ -254,15 +270,32 @@ static Status mark_quantised(Merger *merger, const Graph *graph)
     return OK;
 }
 
-/* The head of a tied model: where it is adapted, a tensor of its own. A copy that is in the files is merged as any tensor. */
+/* What the adapter has in place of a weight: the tensor that its file calls so. NULL: nothing. */
+static const StTensor *find_whole(const Merger *merger, const char *name)
+{
+    StrBuf path = {0};
+    strbuf_printf(&path, PEFT_PREFIX "%s", name);
+    const StTensor *found = st_find(merger->adapter, strbuf_cstr(&path));
+    strbuf_deinit(&path);
+    return found;
+}
+
+/* The head of a tied model: where it is adapted, or the embedding is trained without it, a tensor of its own. A copy that is in the files
+ * is merged as any tensor. */
 static Status find_head(Merger *merger, const Param *param, bool *out_untied)
 {
-    const StTensor *embedding, *copy = st_find(merger->base, param->untied);
-    if (!find_half(merger, param->module, PEFT_A)) return OK;
+    const StTensor *embedding, *copy = st_find(merger->base, param->untied), *whole = find_whole(merger, param->untied);
+    const StTensor *of_both = find_whole(merger, param_saved(param)->names[0]);
+    if (of_both && merger->lora->tie_whole) {
+        if (copy) merger->sources[copy - st_at(merger->base, 0)].whole = of_both;
+        return OK;
+    }
+    if (!find_half(merger, param->module, PEFT_A) && !whole && !of_both) return OK;
     FAIL_IF(*out_untied, ERR_UNSUPPORTED, "%s: a second tied weight with an adapter", param->name);
     *out_untied = true;
     Source *source = copy ? &merger->sources[copy - st_at(merger->base, 0)] : &merger->sources[merger->num_sources++];
     source->module = param->module;
+    source->whole = whole;
     if (copy) return OK;
     TRY(st_require(merger->base, weights_source(merger->base, param)->names[0], &embedding));
     merger->head = *embedding;
@@ -286,6 +319,7 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
         const Param *param = graph->params[i];
         Source      *source = source_of(merger, param);
         HfKind       kind = weights_source(merger->base, param)->kind;
+        if (source && whole_path(&merger->arena, param)) source->whole = find_whole(merger, param_saved(param)->names[0]);
         if (source && kind == HF_TRANSPOSE) source->is_transposed = true;
         if (source && !param->untied && param->is_linear && (kind == HF_WHOLE || source->is_transposed)) source->module = param->module;
         if (param->untied) TRY(find_head(merger, param, out_untied));

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "model/peft_match.h"
+#include "passes/adapt_whole.h"
 #include "passes/peft_names.h"
 
 #include <limits.h>
@@ -174,6 +175,32 @@ static const char *name_of_copy(Arena *arena, const char *tensor)
     return NULL;
 }
 
+/* modules_to_save: the ends of paths. Absent or null: none. */
+static Status read_whole(Arena *arena, const JsonValue *config, const char *name, LoraOptions *lora)
+{
+    const JsonValue *list = json_get(config, "modules_to_save");
+    if (is_unused(list)) return OK;
+    FAIL_IF(list->type != JSON_ARRAY, ERR_INVALID, "%s: modules_to_save: expected a list of names, found %s", name,
+            json_type_name(list->type));
+    const char **whole = arena_array(arena, const char *, list->count);
+    for (uint32_t i = 0; i < list->count; i++) {
+        FAIL_IF(list->items[i].type != JSON_STRING || !list->items[i].string.len, ERR_INVALID,
+                "%s: modules_to_save: expected a list of names", name);
+        whole[i] = list->items[i].string.data;
+    }
+    lora->whole = whole;
+    lora->num_whole = (int)list->count;
+    return read_bool(config, name, "ensure_weight_tying", &lora->tie_whole);
+}
+
+/* The module of a tensor that was trained whole; NULL: it is none. */
+static const char *whole_of(Arena *arena, const LoraOptions *lora, const char *tensor)
+{
+    const char *name = name_of_copy(arena, tensor), *dot = name ? strrchr(name, '.') : NULL;
+    const char *module = dot ? arena_strndup(arena, name, (size_t)(dot - name)) : NULL;
+    return module && !strstr(tensor, ".base_layer.") && whole_has(lora, module, NULL) ? module : NULL;
+}
+
 static Status open_file(Arena *arena, const char *dir, StFile **out)
 {
     const char *path = arena_printf(arena, "%s/adapter_model.safetensors", dir);
@@ -182,15 +209,35 @@ static Status open_file(Arena *arena, const char *dir, StFile **out)
     return st_open(is_there ? path : dir, out); /* a model may lie in the same folder */
 }
 
+static const char *config_path(Arena *arena, const char *dir)
+{
+    return arena_printf(arena, "%s/adapter_config.json", dir);
+}
+
+static Status read_config(Arena *arena, const char *dir, JsonValue *out)
+{
+    const char *name = config_path(arena, dir);
+    Str         text;
+    TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
+    TRY(json_parse(arena, name, text.data, text.len, out));
+    FAIL_IF(out->type != JSON_OBJECT, ERR_INVALID, "%s: expected an object, found %s", name, json_type_name(out->type));
+    return OK;
+}
+
 Status peft_open_tensors(const char *dir, StFile **out)
 {
-    Arena  arena = {0};
-    Status status = open_file(&arena, dir, out);
+    Arena       arena = {0};
+    JsonValue   config;
+    LoraOptions lora = {0};
+    Status      status = read_config(&arena, dir, &config);
+    if (status == OK) status = read_whole(&arena, &config, config_path(&arena, dir), &lora);
+    if (status == OK) status = open_file(&arena, dir, out);
     if (status == OK) {
         size_t    count = 0;
         StTensor *kept = arena_array(&arena, StTensor, st_count(*out));
         for (size_t i = 0; i < st_count(*out); i++)
-            if (!name_of_copy(&arena, st_at(*out, i)->name)) kept[count++] = *st_at(*out, i);
+            if (!name_of_copy(&arena, st_at(*out, i)->name) || whole_of(&arena, &lora, st_at(*out, i)->name))
+                kept[count++] = *st_at(*out, i);
         if (count < st_count(*out)) status = st_set_tensors(*out, kept, count);
         if (status != OK) st_close(*out);
     }
@@ -208,6 +255,7 @@ static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
 {
     LoraModule *modules = arena_array(arena, LoraModule, st_count(file));
     for (size_t i = 0; i < st_count(file); i++) {
+        if (whole_of(arena, lora, st_at(file, i)->name)) continue;
         const StTensor *half = st_at(file, i);
         const char     *module = module_of(arena, half->name, "." PEFT_A ".weight"), *of_b = NULL;
         if (!module) of_b = module_of(arena, half->name, "." PEFT_B ".weight");
@@ -223,6 +271,18 @@ static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
     FAIL_IF(!lora->num_modules, ERR_INVALID, "%s: it holds no tensors of an adapter", st_path_at(file, 0));
     qsort(modules, (size_t)lora->num_modules, sizeof *modules, by_path);
     lora->modules = modules;
+    return OK;
+}
+
+/* Each name of modules_to_save has tensors; of tied modules one of them. */
+static Status check_whole(Arena *arena, const StFile *file, const char *name, const LoraOptions *lora)
+{
+    for (int i = 0; i < (lora->tie_whole ? lora->num_whole > 0 : lora->num_whole); i++) {
+        LoraOptions one = {.num_whole = 1, .whole = &lora->whole[i]};
+        size_t      k = 0;
+        while (k < st_count(file) && !whole_of(arena, &one, st_at(file, k)->name)) k++;
+        FAIL_IF(k == st_count(file), ERR_INVALID, "%s: modules_to_save: there is no tensor of %.200s", name, lora->whole[i]);
+    }
     return OK;
 }
 
@@ -267,33 +327,27 @@ static Status read_tensors(Arena *arena, const char *name, PeftAdapter *adapter)
     peft_targets_close(targets); /* it is asked once the model is known */
     TRY(peft_open_tensors(adapter->dir, &file));
     Status status = find_modules(arena, file, &adapter->lora);
+    if (status == OK) status = check_whole(arena, file, name, &adapter->lora);
     st_close(file);
     if (status == OK) status = read_modules(&adapter->config, name, &adapter->lora);
     if (status == OK) take_targets(arena, &adapter->config, &adapter->lora);
     return status;
 }
 
-static const char *config_path(Arena *arena, const char *dir)
-{
-    return arena_printf(arena, "%s/adapter_config.json", dir);
-}
-
 Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
 {
     *out = (PeftAdapter){.dir = arena_strdup(arena, dir), .lora.enabled = true};
     const char *name = config_path(arena, dir);
-    Str         text;
     bool        is_there;
     TRY(file_is_dir(dir, &is_there));
     FAIL_IF(!is_there, ERR_NOT_FOUND, "%s: there is no such folder; expected an adapter's", dir);
     TRY(peft_is_adapter_dir(dir, &is_there));
     FAIL_IF(!is_there, ERR_INVALID, "%s holds no adapter (adapter_config.json, as PEFT writes it)", dir);
-    TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(arena, name, text.data, text.len, &out->config));
-    FAIL_IF(out->config.type != JSON_OBJECT, ERR_INVALID, "%s: expected an object, found %s", name, json_type_name(out->config.type));
+    TRY(read_config(arena, dir, &out->config));
     TRY(check_keys(&out->config, name));
     TRY(check_init(&out->config, name));
     TRY(read_numbers(&out->config, name, &out->lora));
+    TRY(read_whole(arena, &out->config, name, &out->lora));
     json_get_str(&out->config, "base_model_name_or_path", &out->base_model);
     TRY(peft_read_base_format(arena, dir, &out->base_format));
     return read_tensors(arena, name, out);
@@ -325,22 +379,26 @@ static bool same_values(const StTensor *a, const StTensor *b)
     return true;
 }
 
-/* Where a model's head is the embedding, a copy of it has the head's name. */
-static const StTensor *find_original(const HfModel *model, const char *name)
+/* Where a model's head is the embedding, a copy of it has the head's name; one that was trained so, too. */
+static const StTensor *find_original(Arena *arena, const StFile *file, const LoraOptions *lora, const HfModel *model, const char *name)
 {
     const StTensor *original = st_find(model->weights, name);
-    for (int i = 0; i < model->num_ties && !original; i++)
-        if (strcmp(name, model->ties[i].untied) == 0) original = st_find(model->weights, model->ties[i].tensor);
+    for (int i = 0; i < model->num_ties; i++) {
+        if (strcmp(name, model->ties[i].untied) != 0) continue;
+        const StTensor *trained = st_find(file, arena_printf(arena, PEFT_PREFIX "%s", model->ties[i].tensor));
+        if (lora->tie_whole && trained && whole_of(arena, lora, trained->name)) return trained;
+        if (!original) original = st_find(model->weights, model->ties[i].tensor);
+    }
     return original;
 }
 
-static Status check_copies(Arena *arena, const StFile *file, const HfModel *model)
+static Status check_copies(Arena *arena, const StFile *file, const LoraOptions *lora, const HfModel *model)
 {
     for (size_t i = 0; i < st_count(file); i++) {
         const StTensor *copy = st_at(file, i);
         const char     *name = name_of_copy(arena, copy->name);
-        if (!name) continue;
-        const StTensor *original = find_original(model, name);
+        if (!name || whole_of(arena, lora, copy->name)) continue;
+        const StTensor *original = find_original(arena, file, lora, model, name);
         FAIL_IF(!original, ERR_INVALID, "%s: tensor %s: the base has no %s; is this the model that was adapted?", copy->path, copy->name,
                 name);
         FAIL_IF(
@@ -399,7 +457,7 @@ Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
     if (status != OK) file = NULL;
     if (status == OK) status = peft_targets_open(&adapter->config, config_path(&arena, adapter->dir), &targets);
     if (status == OK) status = check_modules(&arena, adapter, model, targets);
-    if (status == OK) status = check_copies(&arena, file, model);
+    if (status == OK) status = check_copies(&arena, file, &adapter->lora, model);
     peft_targets_close(targets);
     st_close(file);
     arena_deinit(&arena);
@@ -412,32 +470,76 @@ const char *peft_base_name(Arena *arena, const char *model)
     return realpath(model, full) ? arena_strdup(arena, full) : model; /* else a name on the hub */
 }
 
+/* A key by which layers were chosen, on lines of its own. */
+static void put_chosen(StrBuf *out, const JsonValue *chosen, const char *key, const char *none)
+{
+    const JsonValue *value = chosen ? json_get(chosen, key) : NULL;
+    strbuf_printf(out, "  \"%s\": ", key);
+    if (value)
+        json_write(out, value, -1);
+    else
+        strbuf_puts(out, none);
+    strbuf_puts(out, ",\n");
+}
+
+static void write_names(StrBuf *out, const char *const *names, int count)
+{
+    if (!count) strbuf_puts(out, "null");
+    for (int i = 0; i < count; i++) {
+        strbuf_puts(out, i ? ",\n    " : "[\n    ");
+        json_write_string(out, names[i], strlen(names[i]));
+    }
+    if (count) strbuf_puts(out, "\n  ]");
+}
+
+/* Names, or path by path what an expression chose: to PEFT it might mean modules that aren't linear layers, which it refuses. */
+static void put_targets(StrBuf *out, const LoraOptions *lora, bool by_path)
+{
+    if (by_path) {
+        for (int i = 0; i < lora->num_modules; i++) {
+            strbuf_puts(out, i ? ",\n    " : "[\n    ");
+            json_write_string(out, lora->modules[i].path, strlen(lora->modules[i].path));
+        }
+        strbuf_puts(out, "\n  ]");
+    } else if (lora->num_targets == 1 && strcmp(lora->targets[0], "all-linear") == 0) {
+        strbuf_puts(out, "\"all-linear\"");
+    } else {
+        write_names(out, lora->targets, lora->num_targets);
+    }
+}
+
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)
 {
-    StrBuf out = {0};
-    strbuf_puts(&out, "{\n  \"alpha_pattern\": {},\n  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
+    StrBuf           out = {0};
+    const JsonValue *chosen = lora->selection, *targets = chosen ? json_get(chosen, "target_modules") : NULL;
+    bool             by_path = targets && targets->type == JSON_STRING;
+    const JsonValue *named = by_path ? NULL : chosen; /* paths say the rest */
+    strbuf_puts(&out, "{\n");
+    put_chosen(&out, chosen, "alpha_pattern", "{}");
+    strbuf_puts(&out, "  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
     if (base_model)
         json_write_string(&out, base_model, strlen(base_model));
     else
         strbuf_puts(&out, "null");
-    strbuf_puts(&out, ",\n  \"bias\": \"none\",\n  \"exclude_modules\": null,\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"
-                      "  \"init_lora_weights\": true,\n  \"layer_replication\": null,\n  \"layers_pattern\": null,\n"
-                      "  \"layers_to_transform\": null,\n  \"loftq_config\": {},\n  \"lora_alpha\": ");
+    strbuf_puts(&out, ",\n  \"bias\": \"none\",\n");
+    if (lora->num_whole && lora->tie_whole)
+        strbuf_puts(&out, "  \"ensure_weight_tying\": true,\n"); /* older versions of PEFT don't know it */
+    put_chosen(&out, named, "exclude_modules", "null");
+    strbuf_puts(&out, "  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"
+                      "  \"init_lora_weights\": true,\n  \"layer_replication\": null,\n");
+    put_chosen(&out, named, "layers_pattern", "null");
+    put_chosen(&out, named, "layers_to_transform", "null");
+    strbuf_puts(&out, "  \"loftq_config\": {},\n  \"lora_alpha\": ");
     json_write_double(&out, lora->alpha);
     strbuf_puts(&out, ",\n  \"lora_bias\": false,\n  \"lora_dropout\": ");
     json_write_double(&out, lora->dropout);
-    strbuf_puts(&out, ",\n  \"megatron_config\": null,\n  \"megatron_core\": \"megatron.core\",\n  \"modules_to_save\": null,\n"
-                      "  \"peft_type\": \"LORA\",\n");
-    strbuf_printf(&out, "  \"r\": %lld,\n  \"rank_pattern\": {},\n  \"revision\": null,\n  \"target_modules\": ", (long long)lora->r);
-    if (lora->num_targets == 1 && strcmp(lora->targets[0], "all-linear") == 0) {
-        strbuf_puts(&out, "\"all-linear\"");
-    } else {
-        for (int i = 0; i < lora->num_targets; i++) {
-            strbuf_puts(&out, i ? ",\n    " : "[\n    ");
-            json_write_string(&out, lora->targets[i], strlen(lora->targets[i]));
-        }
-        strbuf_puts(&out, "\n  ]");
-    }
+    strbuf_puts(&out, ",\n  \"megatron_config\": null,\n  \"megatron_core\": \"megatron.core\",\n  \"modules_to_save\": ");
+    write_names(&out, lora->whole, lora->num_whole);
+    strbuf_puts(&out, ",\n  \"peft_type\": \"LORA\",\n");
+    strbuf_printf(&out, "  \"r\": %lld,\n", (long long)lora->r);
+    put_chosen(&out, chosen, "rank_pattern", "{}");
+    strbuf_puts(&out, "  \"revision\": null,\n  \"target_modules\": ");
+    put_targets(&out, lora, by_path);
     strbuf_printf(&out, ",\n  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n",
                   lora->use_rslora ? "true" : "false");
     char path[4096];

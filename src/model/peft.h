@@ -19,6 +19,11 @@ NODISCARD Status peft_is_adapter_dir(const char *dir, bool *out); /* it holds an
  * that we don't have. */
 NODISCARD Status peft_open(Arena *arena, const char *dir, PeftAdapter *out);
 
+/* Of a run's settings: the linear layers of the model that `selection` means, with rank and alpha of each, as inout->modules, over its r
+ * and alpha. `selection` has keys as adapter_config.json has them, target_modules and others, and must last. all_count: ERR_INVALID names a
+ * name, number or expression that means no layer. */
+NODISCARD Status peft_select(Arena *arena, const HfModel *model, const JsonValue *selection, bool all_count, LoraOptions *inout);
+
 /* Warns when the adapter names a folder that is here and isn't the model's: it was trained on other weights. */
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir);
 

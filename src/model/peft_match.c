@@ -166,7 +166,7 @@ Status peft_targets_open(const JsonValue *config, const char *file, PeftTargets 
     t->all_linear = wanted && wanted->type == JSON_STRING && str_equal(wanted->string, "all-linear");
     if (status == OK && !t->all_linear) status = read_names(config, file, "target_modules", &t->wanted);
     if (status == OK) status = read_names(config, file, "exclude_modules", &t->excluded);
-    if (status == OK && t->wanted.list) status = read_layers(t, config, file);
+    if (status == OK && (t->wanted.list || t->all_linear)) status = read_layers(t, config, file);
     if (status != OK) peft_targets_close(t);
     *out = status == OK ? t : NULL;
     return status;
@@ -216,11 +216,8 @@ Status peft_targets_have(const PeftTargets *t, const char *module, bool is_head,
     *out = false;
     TRY(names_have(&t->excluded, t->scratch, module, &excluded));
     if (excluded) return OK;
-    if (t->all_linear) {
-        *out = !is_head;
-        return OK;
-    }
-    TRY(names_have(&t->wanted, t->scratch, module, out));
+    *out = t->all_linear && !is_head;
+    if (!t->all_linear) TRY(names_have(&t->wanted, t->scratch, module, out));
     if (!*out || !t->layers || is_whole_path(&t->wanted, module)) return OK; /* PEFT doesn't ask for the layer of a whole path */
     return is_in_layers(t, module, out);
 }

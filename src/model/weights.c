@@ -27,7 +27,10 @@ static Status wrong_shape(const StTensor *tensor, const Param *param, int64_t ro
     want.dim[0] = rows;
     for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
     Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], %s %s", tensor->path, tensor->name, strbuf_cstr(&have),
-                                param->is_adapter ? "the adapter's rank and the model give" : "config.json says", type_text(&want, text));
+                                param->is_whole     ? "the model has"
+                                : param->is_adapter ? "the adapter's rank and the model give"
+                                                    : "config.json says",
+                                type_text(&want, text));
     strbuf_deinit(&have);
     return status;
 }
@@ -63,11 +66,17 @@ const HfSource *weights_source(const StFile *file, const Param *param)
     return is_saved ? &param->saved : &param->hf;
 }
 
+/* Adapters have a file of their own, under the names that they are saved by. */
+static const HfSource *source_of(const FileSource *source, const Param *param)
+{
+    return source->prefix[0] ? param_saved(param) : weights_source(source->file, param);
+}
+
 /* The tensor `index` of those that make up the parameter. */
 static Status find_tensor(const FileSource *source, const Param *param, int index, const StTensor **out)
 {
     StrBuf name = {0};
-    strbuf_printf(&name, "%s%s", source->prefix, weights_source(source->file, param)->names[index]);
+    strbuf_printf(&name, "%s%s", source->prefix, source_of(source, param)->names[index]);
     Status status = st_require(source->file, strbuf_cstr(&name), out);
     strbuf_deinit(&name);
     return status;
@@ -76,7 +85,7 @@ static Status find_tensor(const FileSource *source, const Param *param, int inde
 /* Whether the file's tensors make up the parameter. */
 static Status check_param(const FileSource *source, const Param *param)
 {
-    const HfSource *hf = weights_source(source->file, param);
+    const HfSource *hf = source_of(source, param);
     int64_t         at = 0; /* rows */
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
@@ -100,7 +109,7 @@ static Status check_param(const FileSource *source, const Param *param)
 static Status begin_param(void *context, const Param *param)
 {
     const FileSource *source = context;
-    for (int i = 0; i < weights_source(source->file, param)->num_names; i++) {
+    for (int i = 0; i < source_of(source, param)->num_names; i++) {
         const StTensor *tensor;
         TRY(find_tensor(context, param, i, &tensor));
         TRY(st_check_range(tensor, param->type.dtype));
@@ -117,7 +126,7 @@ typedef struct Run {
 /* Elements of the parameter from `first` on, at most `most`, as far as one tensor has them. */
 static Status find_run(const FileSource *source, const Param *param, int64_t first, int64_t most, Run *out)
 {
-    const HfSource *hf = weights_source(source->file, param);
+    const HfSource *hf = source_of(source, param);
     int64_t         cols = type_numel(&param->type) / param->type.dim[0], at = 0;
     for (int i = 0; i < hf->num_names; i++) {
         TRY(find_tensor(source, param, i, &out->tensor));
@@ -153,7 +162,7 @@ static Status read_values(void *context, const Param *param, int64_t first, int6
     Run               run;
     const FileSource *source = context;
     int64_t           cols = type_numel(&param->type) / param->type.dim[0];
-    if (weights_source(source->file, param)->kind == HF_TRANSPOSE) return read_transposed(context, param, first / cols, count / cols, out);
+    if (source_of(source, param)->kind == HF_TRANSPOSE) return read_transposed(context, param, first / cols, count / cols, out);
     for (; count > 0; first += run.count, count -= run.count, out += run.count) {
         TRY(find_run(context, param, first, count, &run));
         TRY(st_to_f32(run.tensor, run.first, run.count, out));
@@ -166,7 +175,7 @@ static const void *find_stored(void *context, const Param *param, int64_t first,
     Run               run;
     DType             dtype;
     const FileSource *source = context;
-    if (weights_source(source->file, param)->kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
+    if (source_of(source, param)->kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
     if (run.count < count || run.tensor->made || !st_is_aligned(run.tensor) || !st_dtype_to(run.tensor->dtype, &dtype) ||
         dtype != param->type.dtype)
         return NULL;
@@ -234,7 +243,7 @@ static bool is_harmless(const HfModel *model, const char *name)
 /* Whether the parameter is read from the model's folder. */
 static bool reads_param(const HfModel *model, const Param *param)
 {
-    return !param->is_adapter && param_is_of(param, model->ns);
+    return (!param->is_adapter || param->is_whole) && param_is_of(param, model->ns);
 }
 
 /* The first tensor that the model reads and the folder hasn't; NULL: there is none. */

@@ -118,7 +118,7 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
 static Status collect(Saver *saver, const Plan *plan, bool adapters)
 {
     size_t capacity = 0;
-    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)param_saved(plan->params[i])->num_names;
+    for (int i = 0; i < plan->num_params; i++) capacity += (size_t)param_saved(plan->params[i])->num_names + 1;
     saver->decls = arena_array(&saver->arena, StDecl, capacity + 1);
     saver->tensors = arena_array(&saver->arena, SavedTensor, capacity + 1);
     for (int i = 0; i < plan->num_params; i++) {
@@ -138,6 +138,9 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         case HF_TRANSPOSE:
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], hf->kind == HF_TRANSPOSE),
                       (Piece){param, 0, param->type.dim[0], 0}, 1);
+            if (!adapters || !param->untied) break;
+            name = arena_printf(&saver->arena, PEFT_PREFIX "%s", param->untied); /* PEFT looks for both */
+            add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], false), (Piece){param, 0, param->type.dim[0], 0}, 1);
         }
     }
     return OK;
@@ -252,7 +255,8 @@ int64_t weights_bytes(const Plan *plan, bool adapters)
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters || param->ns) continue;
-        bytes += dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256; /* and its header entry */
+        int64_t times = adapters && param->untied ? 2 : 1;
+        bytes += times * (dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256); /* and its header entry */
     }
     return bytes;
 }

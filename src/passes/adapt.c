@@ -4,6 +4,7 @@
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/adapt_whole.h"
 #include "passes/pass.h"
 #include "passes/peft_names.h"
 
@@ -75,6 +76,8 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     const Param      *base = w->param;
     const LoraModule *module = lora_find_module(lora, base->module), of_all = {.r = lora->r, .alpha = lora->alpha};
     if (!module) module = &of_all;
+    FAIL_IF(base->is_whole, ERR_INVALID,
+            "%s is trained whole (lora_modules_to_save), and lora_target_modules names it; expected one of the two", base->module);
     Value *a = add_adapter(graph, base, PEFT_A, module->r, type_cols(&w->type), INIT_UNIFORM);
     Value *b = add_adapter(graph, base, PEFT_B, w->type.dim[0], module->r, INIT_ZEROS);
     Node  *after = linear->next, *node;
@@ -216,6 +219,7 @@ Status pass_adapt(PassContext *context, Graph **graph)
     if (!lora->enabled) return OK;
     FAIL_IF(lora->r < 1, ERR_INVALID, "lora_rank: %lld; expected at least 1", (long long)lora->r);
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "lora_dropout: %g; expected 0 <= p < 1", lora->dropout);
+    TRY(whole_mark(*graph, lora));
     bool  training = context->program->spec.entry->has_grads;
     char *matched = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
     for (Node *node = (*graph)->first, *next; node; node = next) {

@@ -22,6 +22,7 @@ typedef enum OptionKind {
     KIND_FUSIONS,
     KIND_OFFLOADS,
     KIND_TARGETS,
+    KIND_WHOLE,
     KIND_OPTIMIZER,
     KIND_FORMAT
 } OptionKind;
@@ -53,6 +54,8 @@ static const struct {
     {"lora_dropout", KIND_FLOAT, offsetof(CompileOptions, lora.dropout)},
     {"lora_rank", KIND_INT, offsetof(CompileOptions, lora.r)},
     {"lora_targets", KIND_TARGETS, offsetof(CompileOptions, lora)},
+    {"lora_tie_whole", KIND_BOOL, offsetof(CompileOptions, lora.tie_whole)},
+    {"lora_whole", KIND_WHOLE, offsetof(CompileOptions, lora)},
     {"master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights)},
     {"matmul_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.forward)},
     {"micro_steps", KIND_INT, offsetof(CompileOptions, micro_steps)},
@@ -170,6 +173,13 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
         lora->num_targets = (int)split_list(arena, text, &words);
         lora->targets = words;
         lora->enabled = true;
+        break;
+    }
+    case KIND_WHOLE: {
+        const char **words;
+        LoraOptions *lora = out;
+        lora->num_whole = (int)split_list(arena, text, &words);
+        lora->whole = words;
         break;
     }
     case KIND_OPTIMIZER:

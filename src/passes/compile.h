@@ -38,8 +38,13 @@ typedef struct LoraOptions {
     bool               use_rslora;
     int                num_targets;
     const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
+    int                num_whole;
+    const char *const *whole;     /* modules that are trained whole beside the adapters: the ends of their paths (adapt_whole.h) */
+    bool               tie_whole; /* an embedding that is the head too stays so; else each is trained or frozen by itself */
     int                num_modules;
-    const LoraModule  *modules; /* of an adapter that is there, sorted by path: these in place of `targets`, `r` and `alpha` */
+    const LoraModule  *modules; /* of an adapter that is there, or chosen one by one, sorted by path: these in place of `targets`, `r` and
+                                   `alpha` */
+    const JsonValue *selection; /* keys of adapter_config.json by which they were chosen; NULL: by `targets` alone */
 } LoraOptions;
 
 const LoraModule *lora_find_module(const LoraOptions *lora, const char *path);  /* among `modules`; NULL: none */

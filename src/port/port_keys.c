@@ -330,6 +330,17 @@ static bool is_every_target(const YamlNode *value)
     return false;
 }
 
+/* A text alone is a regular expression for PEFT, as here. One whose end is names is read as these: its beginning often is that of a model
+ * with images. */
+static bool is_own_pattern(const Port *port, const YamlNode *value)
+{
+    StrBuf names = {0};
+    bool   is_own = port->tool & (AXOLOTL | TRL) && value->type == YAML_SCALAR && strpbrk(value->text.data, "\\()[]*^$|+?") &&
+                  !expand_pattern(value->text.data, &names);
+    strbuf_deinit(&names);
+    return is_own;
+}
+
 void port_read_targets(Port *port, const PortPair *pair)
 {
     StrBuf      names = {0};
@@ -344,6 +355,10 @@ void port_read_targets(Port *port, const PortPair *pair)
         port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", from);
         return;
     }
+    if (is_own_pattern(port, pair->value)) {
+        port_take(port, pair->target, KEY_run_lora_target_modules, pair->value, from);
+        return;
+    }
     for (size_t i = 0; fits && (i < pair->value->count || (pair->value->type == YAML_SCALAR && i == 0)); i++) {
         const YamlNode *item = pair->value->type == YAML_SCALAR ? pair->value : pair->value->items[i];
         if (item->type == YAML_SCALAR) fits = add_targets(port, pair, item->text.data, &names);
@@ -352,10 +367,46 @@ void port_read_targets(Port *port, const PortPair *pair)
     strbuf_deinit(&names);
 }
 
+void port_read_whole(Port *port, const PortPair *pair)
+{
+    StrBuf          names = {0};
+    const YamlNode *value = pair->value;
+    bool            fits = true;
+    if (foreign_is_inert(value)) return;
+    if (value->type == YAML_SCALAR) fits = add_targets(port, pair, value->text.data, &names);
+    for (size_t i = 0; fits && value->type != YAML_SCALAR && i < value->count; i++)
+        if (value->items[i]->type == YAML_SCALAR) fits = add_targets(port, pair, value->items[i]->text.data, &names);
+    if (fits && names.len)
+        port_set(port, pair->target, KEY_run_lora_modules_to_save, arena_printf(port->arena, "[%s]", names.data),
+                 port_origin(port, pair->key, ""));
+    strbuf_deinit(&names);
+}
+
 void port_read_all_linear(Port *port, const PortPair *pair)
 {
     if (port_is_true(port->root, pair->key->text.data))
         port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", port_origin(port, pair->key, ""));
+}
+
+/* An adapter that is there has settings of its own, dropout too. */
+static void finish_adapter(Port *port)
+{
+    const char *dropout = port->from[KEY_run_lora_dropout];
+    if (!port->config.adapter) return;
+    if (!port->config.lora) {
+        str_list_push(port->arena, &port->same,
+                      arena_printf(port->arena, "%s: nothing reads it without LoRA", port->from[KEY_run_adapter]));
+        port_unset(port, &port->run, KEY_run_adapter);
+        return;
+    }
+    if (port_is_true(port->root, "create_new_adapter"))
+        port_problem(
+            port, port->root,
+            "not supported here: create_new_adapter, a new adapter over one that is there: `surogate merge` that into the model first");
+    port->has_no_default[KEY_run_lora_dropout] = true;
+    if (!dropout) return;
+    str_list_push(port->arena, &port->same, arena_printf(port->arena, "%s: the adapter has its own", dropout));
+    port_unset(port, &port->run, KEY_run_lora_dropout);
 }
 
 /* Bits for a frozen base that isn't there. */
@@ -476,8 +527,57 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
         port_tell(port, false, pair->key, "", "padding carries no loss");
 }
 
+/* A list, or texts with commas between them. */
+static void read_tokens(Port *port, const PortPair *pair, ConfigKey key)
+{
+    StrBuf          list = {0};
+    const YamlNode *value = pair->value;
+    bool            fits = true;
+    if (foreign_is_inert(value)) return;
+    for (size_t i = 0; i < value->count || (value->type == YAML_SCALAR && i == 0); i++) {
+        const YamlNode *item = value->type == YAML_SCALAR ? value : value->items[i];
+        for (const char *at = item->type == YAML_SCALAR ? item->text.data : ""; *at;) {
+            size_t len = value->type == YAML_SCALAR ? strcspn(at, ",") : strlen(at), skip = strspn(at, " ");
+            fits = fits && skip < len && !memchr(at, ',', len);
+            strbuf_puts(&list, list.len ? ", " : "[");
+            strbuf_append(&list, at + skip, skip < len ? len - skip : 0);
+            at += len + (at[len] == ',');
+        }
+    }
+    strbuf_putc(&list, ']');
+    if (fits)
+        port_set(port, pair->target, key, arena_strdup(port->arena, strbuf_cstr(&list)), port_origin(port, pair->key, ""));
+    else
+        port_problem(port, pair->value, "%s: not supported here: a token with a comma, or of blanks alone: write it by hand",
+                     pair->key->text.data);
+    strbuf_deinit(&list);
+}
+
+void port_read_new_tokens(Port *port, const PortPair *pair)
+{
+    read_tokens(port, pair, KEY_run_new_tokens);
+}
+
+void port_read_new_special_tokens(Port *port, const PortPair *pair)
+{
+    read_tokens(port, pair, KEY_run_new_special_tokens);
+}
+
+/* There the vocabulary grows by itself, and with LoRA embedding and head are trained whole then. */
+static void finish_new_tokens(Port *port)
+{
+    bool has_tokens = port->config.new_tokens.count || port->config.new_special_tokens.count;
+    if (has_tokens && !port->from[KEY_run_pad_vocab_multiple])
+        port_set(port, &port->run, KEY_run_pad_vocab_multiple, "64",
+                 "LLaMA-Factory's default: src/llamafactory/model/model_utils/embedding.py");
+    if (port->config.lora && port->config.pad_vocab_multiple && !port->from[KEY_run_lora_modules_to_save])
+        port_set(port, &port->run, KEY_run_lora_modules_to_save, "[embed_tokens, lm_head]",
+                 "LLaMA-Factory's default of resize_vocab: src/llamafactory/model/adapter.py");
+}
+
 static void finish_factory(Port *port)
 {
+    finish_new_tokens(port);
     bool trains = port_is_true(port->root, "do_train"),
          other = port_is_true(port->root, "do_predict") || port_is_true(port->root, "do_eval");
     if (!trains && other) port_problem(port, port->root, "not supported here: it trains nothing (do_train isn't true)");
@@ -497,6 +597,7 @@ void port_finish(Port *port)
     finish_batch(port);
     finish_saves(port);
     if (port->tool == AXOLOTL) finish_best(port);
+    finish_adapter(port);
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);

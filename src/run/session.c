@@ -278,6 +278,13 @@ static bool reads(const Launch *launch, const Value *value)
     return false;
 }
 
+static bool is_filled(const Param *param, bool adapters, const LoadSource *source)
+{
+    if (!param_is_of(param, source->ns)) return false;
+    if (param->is_whole) return !adapters || !source->begins;
+    return param->is_adapter == adapters;
+}
+
 Status session_load(Session *s, bool adapters, const LoadSource *source)
 {
     const Plan    *plan = s->plan;
@@ -289,7 +296,7 @@ Status session_load(Session *s, bool adapters, const LoadSource *source)
         const Arrival *arrival = &plan->arrivals[i];
         const Value   *next = i + 1 < plan->num_arrivals ? plan->arrivals[i + 1].staged : NULL;
         for (end = begin; end < program->num_launches && !(next && reads(&program->launches[end], next));) end++;
-        if (arrival->param->is_adapter != adapters || !param_is_of(arrival->param, source->ns)) continue;
+        if (!is_filled(arrival->param, adapters, source)) continue;
         if ((!i || plan->arrivals[i - 1].param != arrival->param) && source->begin) status = source->begin(source->context, arrival->param);
         if (status == OK) status = load_piece(s, arrival, program->launches + begin, end - begin, source, &scratch);
     }

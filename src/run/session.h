@@ -26,7 +26,8 @@ NODISCARD Status session_take(Session *session, const char *name, const void *da
 /* Where weights arrive from. Ranges of elements [first, first + count) are whole rows, in order. */
 typedef struct LoadSource {
     void       *context;
-    const char *ns; /* of a second model's parameters (Param); NULL: of the model's own */
+    const char *ns;     /* of a second model's parameters (Param); NULL: of the model's own */
+    bool        begins; /* of adapters: weights of the base that are trained whole stay as they were loaded with it */
     /* Before a parameter's first element; NULL: nothing is to be done. */
     Status (*begin)(void *context, const Param *param);
     /* Elements as floats. first is a multiple of 4. */
@@ -38,9 +39,9 @@ typedef struct LoadSource {
     const void *(*part)(void *context, const Param *param, int k);
 } LoadSource;
 
-/* Fills the parameters of the adapters, or all others of the source's namespace, by the load program (passes/load.c): each piece is read
- * straight into where the launches that keep it read it, or, where it arrives as it is kept, into its place. The host holds a few MiB at a
- * time. */
+/* Fills the parameters of the adapters, or those of the base in the source's namespace, by the load program (passes/load.c); weights that
+ * are trained whole beside adapters (Param.is_whole) are of both. Each piece is read straight into where the launches that keep it read it,
+ * or, where it arrives as it is kept, into its place. The host holds a few MiB at a time. */
 NODISCARD Status session_load(Session *session, bool adapters, const LoadSource *source);
 
 /* Runs a program of the session's plan (plan_program). Asynchronous on CUDA; session_read and session_sync wait. */

@@ -6,18 +6,51 @@
 #include "data/record.h"
 #include "files/hub.h"
 #include "model/gguf_import.h"
+#include "model/grow.h"
 #include "model/weights.h"
 #include "passes/precision.h"
+#include "setup/lora.h"
 
 #include <stdio.h>
 #include <string.h>
+
+static Status with_new_tokens(Arena *arena, const Config *config, const char **out_dir)
+{
+    NewTokens   tokens = {.num_tokens = (int)config->new_tokens.count,
+                          .tokens = config->new_tokens.items,
+                          .num_special = (int)config->new_special_tokens.count,
+                          .special = config->new_special_tokens.items,
+                          .multiple = config->pad_vocab_multiple};
+    const char *dir, *gguf;
+    TRY(hf_local_dir(arena, config->model, &dir, &gguf));
+    FAIL_IF(config->tokenizer, ERR_INVALID, "new tokens with a tokenizer of another folder (tokenizer): expected the model's own");
+    TRY(grow_local_dir(arena, dir, &tokens, out_dir));
+    bool is_grown = *out_dir != dir;
+    FAIL_IF(is_grown && tokens.num_tokens + tokens.num_special && config->lora && !config->lora_modules_to_save.count, ERR_INVALID,
+            "with lora the rows of new tokens are trained only if lora_modules_to_save names embedding and head; set lora_modules_to_save: "
+            "[embed_tokens, lm_head]");
+    if (!is_grown) *out_dir = config->model;
+    return OK;
+}
+
+Status setup_model_dir(Arena *arena, const Config *config, const char **out_dir)
+{
+    ConfigKey key = config->new_tokens.count           ? KEY_run_new_tokens
+                    : config->new_special_tokens.count ? KEY_run_new_special_tokens
+                                                       : KEY_run_pad_vocab_multiple;
+    *out_dir = config->model;
+    if (key == KEY_run_pad_vocab_multiple && !config->pad_vocab_multiple) return OK;
+    return config_at(config->origin, key, with_new_tokens(arena, config, out_dir));
+}
 
 Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
 {
     StrBuf      path = {0};
     const char *end = "/tokenizer.json";
+    const char *from = config->tokenizer;
     ConfigKey   key = config->tokenizer ? KEY_run_tokenizer : KEY_run_model;
-    Status      status = hub_local_path(HUB_MODEL, config->tokenizer ? config->tokenizer : config->model, &path);
+    if (!from) TRY(setup_model_dir(arena, config, &from));
+    Status status = hub_local_path(HUB_MODEL, from, &path);
     if (status == OK) {
         size_t len = path.len, cut = strlen(end);
         *out_dir = arena_strndup(arena, path.data, len > cut && strcmp(path.data + len - cut, end) == 0 ? len - cut : len);
@@ -81,9 +114,10 @@ static Status link_objective(Arena *arena, const Config *config, HfModel *model)
 Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
 {
     TRY(config_require(config, KEY_run_model, "a run"));
-    HfModel *model;
-    TRY(config_at(config->origin, config->ir ? KEY_run_ir : KEY_run_model,
-                  hf_model_open_as(arena, config->model, setup_ir(config), &model)));
+    HfModel    *model;
+    const char *dir;
+    TRY(setup_model_dir(arena, config, &dir));
+    TRY(config_at(config->origin, config->ir ? KEY_run_ir : KEY_run_model, hf_model_open_as(arena, dir, setup_ir(config), &model)));
     *out_model = model;
     TRY(link_objective(arena, config, model));
     if (setup_sequence_len(config, model) > model->max_positions) {
@@ -93,7 +127,9 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
     }
     bool has_weights;
     TRY(hf_model_has_weights(model, &has_weights));
-    return config->from_scratch || !has_weights ? OK : hf_model_open_weights(model);
+    if (config->from_scratch || !has_weights) return OK;
+    TRY(hf_model_open_weights(model));
+    return setup_check_adapter(arena, config, model);
 }
 
 static DType float_dtype(Choice choice)
@@ -267,7 +303,7 @@ static Status check_grads(const Config *config)
     return OK;
 }
 
-Status setup_options(const Config *config, const HfModel *model, CompileOptions *out)
+Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
 #define COMPILES(kind, name) out->name = config->name;
@@ -290,13 +326,7 @@ Status setup_options(const Config *config, const HfModel *model, CompileOptions 
     out->recompute = recompute_parts(config);
     out->micro_steps = config->gradient_accumulation_steps;
     choose_offload(config, out);
-    out->lora = (LoraOptions){.enabled = config->lora,
-                              .r = config->lora_rank,
-                              .alpha = config->lora_alpha,
-                              .dropout = config->lora_dropout,
-                              .use_rslora = config->lora_use_rslora,
-                              .num_targets = (int)config->lora_target_modules.count,
-                              .targets = config->lora_target_modules.items};
+    TRY(setup_lora(arena, config, model, &out->lora));
     const WeightFormat *format = weight_format_find(choice_text(config->qlora));
     if (config->lora) weights_use_format(model, config->origin[KEY_run_qlora] != NULL, format, out);
     out->train_base = !config->lora;

@@ -8,6 +8,10 @@
 #include "passes/compile.h"
 #include "run/session.h"
 
+/* The model that a run trains: the key model; with new tokens (new_tokens, new_special_tokens, pad_vocab_multiple) the folder that has
+ * them, which is made the first time (model/grow.h). */
+NODISCARD Status setup_model_dir(Arena *arena, const Config *config, const char **out_dir);
+
 /* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
 NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
 
@@ -26,8 +30,9 @@ int setup_world(const Config *config);
 /* What each of them has a part of alone: 1 the optimizer's state, 2 gradients too, 3 weights too. */
 int setup_zero_level(const Config *config);
 /* A program of this kind more, of the shape that the run file says. */
-void             setup_add_program(const Config *config, const HfModel *model, ProgramSpec spec, CompileOptions *options);
-NODISCARD Status setup_options(const Config *config, const HfModel *model, CompileOptions *out);
+void setup_add_program(const Config *config, const HfModel *model, ProgramSpec spec, CompileOptions *options);
+/* What *out points to lives in `arena`. */
+NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);
 
 /* Files of all datasets are there; those of the hub are pulled, or, without `pull`, taken as there. */
 NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool pull);

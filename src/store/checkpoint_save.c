@@ -5,6 +5,7 @@
 #include "model/peft.h"
 #include "model/stop_token.h"
 #include "model/weights.h"
+#include "passes/adapt_whole.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
     int          count = 0;
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
-        if (!param->is_adapter || !param->module) continue;
+        if (!param->is_adapter || param->is_whole || !param->module) continue;
         const char *dot = strrchr(param->module, '.'), *name = dot ? dot + 1 : param->module;
         int         k = 0;
         while (k < count && strcmp(names[k], name) != 0) k++;
@@ -47,11 +48,29 @@ static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
     lora->num_targets = count;
 }
 
+/* Of an embedding that stays the head, modules_to_save names the embedding: PEFT ties the head to it. */
+static void name_tied(Arena *arena, const Plan *plan, LoraOptions *lora)
+{
+    const char **names = arena_array(arena, const char *, lora->num_whole + 1);
+    for (int k = 0; k < lora->num_whole; k++) {
+        LoraOptions one = {.num_whole = 1, .whole = &lora->whole[k]};
+        names[k] = lora->whole[k];
+        for (int i = 0; i < plan->num_params; i++) {
+            const Param *param = plan->params[i];
+            const char  *dot = param->is_whole && param->untied ? strrchr(param->untied, '.') : NULL;
+            if (!dot || !whole_has(&one, arena_strndup(arena, param->untied, (size_t)(dot - param->untied)), NULL)) continue;
+            names[k] = whole_path(arena, param);
+        }
+    }
+    lora->whole = names;
+}
+
 static Status write_adapter_config(const SaveContext *c, const char *folder)
 {
     Arena       arena = {0};
     LoraOptions lora = *c->lora;
     expand_targets(&arena, session_plan(c->session), &lora);
+    if (lora.tie_whole) name_tied(&arena, session_plan(c->session), &lora);
     Status status = peft_write_config(&lora, c->base_model, folder);
     if (status == OK) status = peft_write_base_format(c->base_format, folder);
     arena_deinit(&arena);

@@ -23,9 +23,9 @@ enum { CHUNK_BYTES = 1 << 20, CHUNK_NUMEL = 1 << 18 };
 
 static const char *tensor_name(Arena *arena, const Param *param, const char *state)
 {
-    bool is_whole = param->hf.kind == HF_WHOLE && param->hf.num_names == 1;
-    return arena_printf(arena, "%s%s.%s", is_whole && param->is_adapter ? PEFT_PREFIX : "", is_whole ? param->hf.names[0] : param->name,
-                        state);
+    const HfSource *hf = param->is_adapter ? param_saved(param) : &param->hf;
+    bool            is_whole = hf->kind == HF_WHOLE && hf->num_names == 1;
+    return arena_printf(arena, "%s%s.%s", is_whole && param->is_adapter ? PEFT_PREFIX : "", is_whole ? hf->names[0] : param->name, state);
 }
 
 /* ---- writing ---- */

@@ -85,11 +85,11 @@ Status output_dir_check(const char *path)
     return status;
 }
 
-Status output_dir_check_source(const char *path, const char *source)
+Status output_dir_check_source(const char *path, const char *source, const char *whose)
 {
     bool is_same;
     TRY(file_is_same(path, source, &is_same));
-    FAIL_IF(is_same, ERR_INVALID, "output_dir is the model's own folder, %s, whose files would be overwritten; name another", source);
+    FAIL_IF(is_same, ERR_INVALID, "output_dir is the %s's own folder, %s, whose files would be overwritten; name another", whose, source);
     char  *dir = realpath(path, NULL), *inner = realpath(source, NULL), name[256] = "";
     size_t len = dir ? strlen(dir) : 0;
     if (dir && inner && strncmp(inner, dir, len) == 0 && inner[len] == '/')

@@ -9,8 +9,8 @@
  * program: neither run.json nor a whole checkpoint of ours. Absent and empty folders are fine. */
 NODISCARD Status output_dir_check(const char *dir);
 
-/* ERR_INVALID when the model's or tokenizer's folder `source` is output_dir, or lies in it where a run writes and removes. */
-NODISCARD Status output_dir_check_source(const char *dir, const char *source);
+/* ERR_INVALID when `source`, the folder of a `whose` ("model"), is output_dir, or lies in it where a run writes and removes. */
+NODISCARD Status output_dir_check_source(const char *dir, const char *source, const char *whose);
 
 /* Bytes of what output_dir_clear removes. */
 NODISCARD Status output_dir_bytes(const char *dir, int64_t *out);

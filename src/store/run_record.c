@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "config/options.h"
 #include "files/file.h"
+#include "model/peft.h"
 #include "model/weights.h"
 
 #include <limits.h>
@@ -165,8 +166,9 @@ void run_record_difference(const char *before, const char *now, StrBuf *out)
 /* The path of a line `model: PATH` or `  - path: PATH`; data NULL: it has none, or one in quotes with escapes. */
 static Str path_of(const char *line, size_t len)
 {
-    static const char *const keys[] = {"model: ", "tokenizer: ", "ir: ", "objective: ", "teacher_model: ", "chat_template: ", "path: "};
-    Str                      none = {0};
+    static const char *const keys[] = {
+        "model: ", "tokenizer: ", "ir: ", "objective: ", "teacher_model: ", "chat_template: ", "adapter: ", "path: "};
+    Str none = {0};
     while (len && (*line == ' ' || *line == '-')) line++, len--;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         size_t n = strlen(keys[i]);
@@ -253,6 +255,7 @@ static bool differ(uint64_t a, uint64_t b)
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now)
 {
     if (differ(before->base, now->base)) return "the model's weights";
+    if (differ(before->adapter, now->adapter)) return "the files of the adapter that it goes on from";
     if (differ(before->objective, now->objective)) return "the objective, or the config.json of a model that it reads,";
     if (differ(before->tokenizer, now->tokenizer)) return "the tokenizer's files";
     return differ(before->data, now->data) ? "the datasets, or how they are tokenized," : NULL;
@@ -294,6 +297,20 @@ Status run_record_base(HfModel *model, const RunRecord *before, int threads, Run
     return status;
 }
 
+Status run_record_adapter(const char *dir, RunRecord *out)
+{
+    StFile  *tensors;
+    char     path[4096];
+    uint64_t config = 0;
+    snprintf(path, sizeof path, "%s/adapter_config.json", dir);
+    TRY(file_hash_parts(NULL, path, &config));
+    TRY(peft_open_tensors(dir, &tensors));
+    out->adapter = hash_bytes(&config, sizeof config, 0);
+    Status status = fold_files(tensors, NULL, &out->adapter, NULL);
+    st_close(tensors);
+    return status;
+}
+
 /* An absent version is 1, an absent time isn't known. */
 static bool get_numbers(const JsonValue *root, int64_t *began)
 {
@@ -331,7 +348,8 @@ Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *befo
         !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) && json_get(&root, "settings_hash") &&
           get_hash(&root, "settings_hash", &before->hash) && get_hash(&root, "base", &before->base) &&
           get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) &&
-          get_hash(&root, "objective", &before->objective) && get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
+          get_hash(&root, "adapter", &before->adapter) && get_hash(&root, "objective", &before->objective) &&
+          get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
         status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
     if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
     if (status == OK) strbuf_puts(&before->settings, settings);
@@ -358,6 +376,7 @@ Status run_record_write(const char *output_dir, const RunRecord *record, bool fi
     put_hash(&text, "base_stamp", record->base_stamp);
     put_hash(&text, "tokenizer", record->tokenizer);
     put_hash(&text, "data", record->data);
+    if (record->adapter) put_hash(&text, "adapter", record->adapter);
     if (record->objective) put_hash(&text, "objective", record->objective);
     strbuf_printf(&text, ",\n  \"began\": %lld", (long long)record->began);
     strbuf_puts(&text, ",\n  \"folder\": ");

@@ -14,6 +14,7 @@ typedef struct RunRecord {
     uint64_t base_stamp; /* their file_stamp: while it stays, so does `base` */
     uint64_t objective;  /* of the one that the run names, and of the config.json of models that it reads */
     uint64_t tokenizer;  /* of tokenizer.json */
+    uint64_t adapter;    /* of the files of the adapter that the run goes on from */
     uint64_t data;       /* of the datasets' keys: files, template, options of each */
     int64_t  began;      /* the time that chat templates print, in seconds; 0: not known */
     StrBuf   folder;     /* that paths of the settings start from; empty: not known, as in older records */
@@ -35,6 +36,9 @@ void run_record_difference(const char *before, const char *now, StrBuf *out);
  * aren't finite are then an error, before the data is tokenized. */
 NODISCARD Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out);
 
+/* Fills in `adapter`. */
+NODISCARD Status run_record_adapter(const char *dir, RunRecord *out);
+
 typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresence;
 
 /* What output_dir holds; *before is empty when it is nothing. */
@@ -47,7 +51,7 @@ bool run_record_same_settings(const RunRecord *before, const RunRecord *now, Str
 /* Whether a checkpoint's settings_hash is of these settings. */
 bool run_record_has_hash(const RunRecord *record, uint64_t hash);
 
-/* Which of base, objective, tokenizer and data was changed, where both are known, for a message; NULL: none. */
+/* Which of base, adapter, objective, tokenizer and data was changed, where both are known, for a message; NULL: none. */
 const char *run_record_changed_input(const RunRecord *before, const RunRecord *now);
 
 NODISCARD Status run_record_write(const char *output_dir, const RunRecord *record, bool finished);

@@ -409,7 +409,7 @@ static Status save_context(DrivenRank *d, const char *dir, StrBuf *text, SaveCon
     TRY(trainer_context(d->trainer, false, text, out));
     if (dir) out->output_dir = dir;
     TRY(trainer_agree(d->trainer, trainer_check_length(d->trainer, out->output_dir, d->trainer->state.step)));
-    TRY(trainer_agree(d->trainer, output_dir_check_source(out->output_dir, d->trainer->model->dir)));
+    TRY(trainer_agree(d->trainer, output_dir_check_source(out->output_dir, d->trainer->model->dir, "model")));
     return stepper_gather(&d->trainer->stepper);
 }
 

@@ -131,7 +131,9 @@ static Status require_weights(const Trainer *t)
 Status trainer_open_model(Trainer *t)
 {
     TRY(setup_model(&t->arena, t->config, &t->model));
-    t->base_model = peft_base_name(&t->arena, t->config->model);
+    const char *dir;
+    TRY(setup_model_dir(&t->arena, t->config, &dir));
+    t->base_model = peft_base_name(&t->arena, dir);
     return t->config->from_scratch ? OK : require_weights(t);
 }
 
@@ -145,8 +147,10 @@ static Status open_inputs(Trainer *t)
     if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
     TRY(trainer_open_tokenizer(t));
     TRY(check_writable(t->config->output_dir));
-    TRY(output_dir_check_source(t->config->output_dir, t->model->dir));
-    TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir));
+    TRY(output_dir_check_source(t->config->output_dir, t->model->dir, "model"));
+    TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir, "tokenizer"));
+    if (t->config->adapter)
+        TRY(config_at(t->config->origin, KEY_run_adapter, output_dir_check_source(t->config->output_dir, t->config->adapter, "adapter")));
     TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
     return OK;
 }
@@ -184,7 +188,7 @@ Status trainer_make_plan(Trainer *t)
 {
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
-    TRY(setup_options(t->config, t->model, &t->options));
+    TRY(setup_options(&t->arena, t->config, t->model, &t->options));
     if (t->tokenizer) t->options.sampling.vocab = tokenizer_vocab_size(t->tokenizer);
     if (t->is_driven) add_driven_programs(t);
     t->options.accuracy = t->is_driven;
@@ -213,6 +217,7 @@ static Status load_weights(Trainer *t)
     }
     TRY(weights_tell_requantised(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->stepper.has_scales);
+    if (c->adapter) return weights_load_adapter(t->session, c->adapter);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
 
@@ -272,6 +277,9 @@ static void tell_start(const Trainer *t)
              (long long)loader_rows_per_step(t->data.train), (long long)trainer_micro(t, 0)->spec.seq);
     if (t->resume_path[0])
         log_info("going on from %s, step %lld of %lld", t->resume_path, (long long)t->state.step, (long long)t->schedule.total);
+    else if (t->config->adapter)
+        log_info("going on from the adapter %s, of rank %lld, with a new optimizer, from step 0", t->config->adapter,
+                 (long long)t->config->lora_rank);
     trainer_tell_saves(t);
 }
 
@@ -299,7 +307,9 @@ Status trainer_merge(Trainer *t, const char *adapter_dir, const char *folder)
 {
     HfModel    *base;
     PeftAdapter adapter;
-    TRY(hf_model_open_as(&t->arena, t->config->model, setup_ir(t->config), &base));
+    const char *dir;
+    TRY(setup_model_dir(&t->arena, t->config, &dir));
+    TRY(hf_model_open_as(&t->arena, dir, setup_ir(t->config), &base));
     Status status = peft_open(&t->arena, adapter_dir, &adapter);
     if (status == OK) status = merge_adapter(base, &adapter, false, folder, t->config->max_shard_size, device_cpu_pool(t->device));
     hf_model_close(base);

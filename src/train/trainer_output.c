@@ -159,6 +159,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
     if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
     if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
+    if (status == OK && c->adapter) status = run_record_adapter(c->adapter, &t->record);
     bool finished = presence == RUN_FINISHED && resume_is(t, "auto");
     bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);

@@ -6,6 +6,8 @@ cd "$(dirname "$0")/../.." || exit 1
 make_tiny max_position_embeddings=128
 export HF_HUB_OFFLINE=1
 cases=tests/cli/port
+run pt model="$dir/model" datasets.0.path="$dir/text.txt" sequence_len=32 max_steps=1 lora=true device=cpu output_dir="$dir/adapter"
+check "an adapter: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
 # compared NAME FILE: FILE holds what lies beside the case.
 compared() {
@@ -30,6 +32,7 @@ for file in "$cases"/*.yaml "$cases"/*.yml "$cases"/*.json; do
     check "$name: stderr says what may change the result" [ "$(sed "s|^warning: $file: |warning: |" "$dir/err")" = "$changed" ]
     cp "$dir/out" "$dir/ported.yaml"
     overrides=("model=$dir/model" device=cpu sequence_len=64)
+    grep -q '^adapter:' "$dir/ported.yaml" && overrides+=("adapter=$dir/adapter")
     grep -q '^tokenizer:' "$dir/ported.yaml" && overrides+=("tokenizer=$dir/tokenizer")
     [ "$name" = llamafactory-no-registry.yaml ] && overrides+=("datasets.0.path=$cases/registry/counting.json")
     run plan "$dir/ported.yaml" "${overrides[@]}" chat_template=chatml

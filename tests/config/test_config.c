@@ -426,7 +426,6 @@ static void other_tools_keys_are_answered(void)
         {"report_to: [tensorboard, mlflow]\n", "run.yaml:1:26: report_to: expected one of none, tensorboard, found \"mlflow\""},
         {"dataset: alpaca_en_demo\n", "datasets: [{path: FILE}]"},
         {"datasets: [{path: a, train_on_eos: last}]\n", "datasets[0].train_on_eos: a trained turn has"},
-        {"adapter: dora\n", "adapter: expected lora or qlora, found \"dora\""},
         {"max_sampels: 3\n", "unknown key max_sampels; `surogate help keys` lists all"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -600,7 +599,8 @@ static void the_schema_is_json_and_complete(void)
 static void help_answers_every_name(void)
 {
     static const char *const cases[][2] = {
-        {"lora_r", "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true.\n    Values: 1 to 65536.\n"},
+        {"lora_r",
+         "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true. No effect when adapter is set.\n    Values: 1 to 65536.\n"},
         {"load_in_4bit", "qlora (word, default none)\n    Keep the frozen matrices"},
         {"load_in_8bit", "load_in_8bit (another tool's)\n    of 8 bits there is qlora: fp8"},
         {"datasets.path", "datasets[].path (text)\n"},

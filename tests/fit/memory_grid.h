@@ -98,7 +98,7 @@ static void measure(const Run *run, const Config *config, int64_t *bytes, double
     Arena          arena = {0};
     CompileOptions options;
     Plan          *plan;
-    EXPECT_OK(setup_options(config, run->model, &options));
+    EXPECT_OK(setup_options(&arena, config, run->model, &options));
     EXPECT_OK(setup_plan(&arena, run->model, &options, run->device, &plan));
     *bytes = setup_needed_bytes(plan);
     *seconds = plan_program(plan, &entry_optimizer)->simulated_seconds;

@@ -42,7 +42,7 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
     strbuf_printf(&run, "model: %s\nsequence_len: 8192\n%s", folder, lines);
     EXPECT_OK(config_parse("run.yaml", run.data, run.len, NULL, 0, &config, NULL));
     EXPECT_OK(setup_model(&arena, &config, &model));
-    EXPECT_OK(setup_options(&config, model, &options));
+    EXPECT_OK(setup_options(&arena, &config, model, &options));
     EXPECT_OK(device_null_create("h200", &planned));
     counting_api = *planned->api;
     counting_api.facts = facts;

@@ -26,7 +26,7 @@ static Plan *plan_of(Run *run, const char *model, const char *lines)
     CompileOptions options;
     Plan          *plan = NULL;
     open_run(run, model, "h200", lines);
-    EXPECT_OK(setup_options(&run->config, run->model, &options));
+    EXPECT_OK(setup_options(&run->arena, &run->config, run->model, &options));
     EXPECT_OK(setup_plan(&run->arena, run->model, &options, run->device, &plan));
     return plan;
 }
@@ -86,7 +86,7 @@ static void what_cannot_fit_is_answered(void)
     Plan          *plan;
     open_run(&run, LLAMA_8B(8), "rtx4090", NO_OFFLOAD "sequence_len: 4096\n");
     EXPECT_OK(fit_settle(&run.arena, &run.config, run.model, run.device, NULL, 1, &settled));
-    EXPECT_OK(setup_options(settled, run.model, &options));
+    EXPECT_OK(setup_options(&run.arena, settled, run.model, &options));
     EXPECT_OK(setup_plan(&run.arena, run.model, &options, run.device, &plan));
     EXPECT(settled->per_device_train_batch_size == 1 && settled->gradient_accumulation_steps == 8);
     EXPECT_FAILS(fit_check_memory(settled, run.model, run.device, plan, false), ERR_NO_FIT, "optimizer=adamw_8bit");

@@ -32,7 +32,7 @@ static double bound(const char *lines, double *out_bf16)
     EXPECT_OK(fp8_bound(&config, model, planned, &seconds));
     config.recipe = OPT_RECIPE_BF16;
     config.matmul_dtype = OPT_UNSET;
-    EXPECT_OK(setup_options(&config, model, &options));
+    EXPECT_OK(setup_options(&arena, &config, model, &options));
     EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
     *out_bf16 = fit_step_seconds(plan, config.gradient_accumulation_steps);
     planned->api->destroy(planned);

@@ -67,6 +67,9 @@ static void what_changes_the_result_is_refused(void)
         {"\"init_lora_weights\": \"lora_ga\"", ERR_UNSUPPORTED, "lora_ga"},
         {"\"init_lora_weights\": 3", ERR_INVALID, "init_lora_weights: expected true, false or a word"},
         {"\"kasa_config\": {\"beta\": 1e-4}", ERR_UNSUPPORTED, "\"kasa_config\" isn't supported"},
+        {"\"modules_to_save\": \"lm_head\"", ERR_INVALID, "modules_to_save: expected a list of names"},
+        {"\"modules_to_save\": [3]", ERR_INVALID, "modules_to_save: expected a list of names"},
+        {"\"modules_to_save\": [\"lm_head\"]", ERR_INVALID, "modules_to_save: there is no tensor of lm_head"},
         {"\"use_dora\": true", ERR_UNSUPPORTED, "\"use_dora\" isn't supported"},
         {"\"use_tomorrow\": 1", ERR_UNSUPPORTED, "\"use_tomorrow\" isn't supported"},
         {"\"use_rslora\": \"true\"", ERR_INVALID, "use_rslora: expected true or false"},
@@ -91,6 +94,8 @@ static void what_changes_the_result_is_refused(void)
         "\"qalora_group_size\": 8",
         "\"runtime_config\": {\"ephemeral_gpu_offload\": true}",
         "\"use_rslora\": null",
+        "\"modules_to_save\": []",
+        "\"ensure_weight_tying\": true",
     };
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) EXPECT_OK(open_with(harmless[i]));
     EXPECT_OK(file_remove_tree(folder));

@@ -45,7 +45,8 @@ CASES = {
     "fan_in_fan_out": [(dict(), dict(fan_in_fan_out=True))],
     "bias": [(dict(bias="all"), {}), (dict(bias="lora_only"), {})],
     "use_rslora": [(dict(use_rslora=True), {}), (dict(use_rslora=True, rank_pattern={"q_proj": 2}), {})],
-    "modules_to_save": [(dict(modules_to_save=["norm"]), {})],
+    "modules_to_save": [(dict(modules_to_save=["norm"]), {}), (dict(modules_to_save=["embed_tokens"]), {}),
+                        (dict(modules_to_save=["lm_head"]), {}), (dict(modules_to_save=["mlp"]), {})],
     "init_lora_weights": [(dict(init_lora_weights=v), {}) for v in (False, "gaussian", "orthogonal", "mica", "pissa", "pissa_niter_4", "olora")]
     + [(dict(), dict(init_lora_weights=v)) for v in ("eva", "loftq", "corda", "lora_ga", "another", None)],
     "layers_to_transform": [(dict(layers_to_transform=[1, 2]), {}), (dict(layers_to_transform=0), {})],
@@ -74,7 +75,7 @@ CASES = {
     "use_bdlora": [(dict(), dict(use_bdlora={"nblocks": 2}))],
     "arrow_config": [(dict(), dict(arrow_config={"top_k": 1}))],
     "kasa_config": [(dict(), dict(kasa_config={"beta": 1e-4}))],
-    "ensure_weight_tying": [(dict(), dict(ensure_weight_tying=True))],
+    "ensure_weight_tying": [(dict(), dict(ensure_weight_tying=True)), (dict(modules_to_save=["embed_tokens"], ensure_weight_tying=True), {})],
     "a key of tomorrow": [(dict(), dict(use_tomorrow=True)), (dict(), dict(use_tomorrow=False)), (dict(), dict(tomorrow_config=None))],
 }
 REFUSED_BY_PEFT = "PEFT refuses it"
@@ -104,7 +105,7 @@ def make_adapter(base, folder, arguments, written):
     model = get_peft_model(load(base), LoraConfig(**(dict(r=4, lora_alpha=8, task_type="CAUSAL_LM", target_modules=QV) | arguments)))
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if "lora_" in name and "magnitude" not in name:
+            if p.requires_grad and "magnitude" not in name:
                 p.add_(torch.randn_like(p) * 0.2)
     model.save_pretrained(folder)
     path = os.path.join(folder, "adapter_config.json")

@@ -67,7 +67,7 @@ static bool head_sums_apart(const char *lines, int64_t *out_workspace)
     EXPECT_OK(config_parse("run.yaml", run, strlen(run), NULL, 0, &config, NULL));
     EXPECT_OK(setup_model(&arena, &config, &model));
     EXPECT_OK(device_null_create("h200", &planned));
-    EXPECT_OK(setup_options(&config, model, &options));
+    EXPECT_OK(setup_options(&arena, &config, model, &options));
     EXPECT_OK(setup_plan(&arena, model, &options, planned, &plan));
     for (const Node *node = plan_micro(plan, 0, 2)->graph->first; node; node = node->next) {
         if (node->op->id != OP_LM_HEAD_LOSS_BWD) continue;

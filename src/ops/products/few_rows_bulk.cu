@@ -17,7 +17,7 @@
 #include "device/cuda/vec_f16.cuh"
 #include "ops/bulk.cuh"
 #include "ops/elementwise/gated.cuh"
-#include "ops/products/few_rows.h"
+#include "ops/products/normed_row.cuh"
 
 enum {
     ALONG = TENSOR_MAP_INNER, /* k is a multiple of it */
@@ -49,6 +49,7 @@ struct BulkJob {
     bool            as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
     float           alpha;
     bool            gated, gelu; /* w is gate and up, n columns of c are of both */
+    RowsNorm        norm;        /* of one row alone; w NULL: none */
 };
 
 /* Products of one x. The second one's tiles begin at column `second` of all, a multiple of a tile. */
@@ -330,13 +331,18 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(pieces, stride, job.w_slots, false))
         if (lane == 0) shared.bring_w(jobs, ahead, first_block);
+    if (XR == 1 && job.norm.w) bring_norm<T>(job.norm, job.blocks * ALONG, shared.x + job.x_bytes / 2, threadIdx.x, blockDim.x);
     if (job.w_constant) await_launches();
 
     const LaneReads             reads(XR);
     float                       c[NT][MT][4] = {};
     float4                     *sums = (float4 *)(bulk_memory + job.sums_at) + tile * parts * (MT * NT * 32);
     BulkOperands<T, MT, NT, XR> first, second; /* of a block's halves */
-    if (XR == 1) shared.bring_row(job, first_block);
+    if (XR == 1 && job.norm.w)
+        norm_row(job.norm, job.blocks * ALONG, (T *)(bulk_memory + PHASES_BYTES), (const T *)(bulk_memory + PHASES_BYTES + job.x_bytes / 2),
+                 (float *)shared.x_full, threadIdx.x, blockDim.x, [] { __syncthreads(); });
+    else if (XR == 1)
+        shared.bring_row(job, first_block);
     phase_wait(&shared.w_full[0], 0);
     uint32_t x = shared.take_x(job, of_x, first_block), w = shared.w;
     first.take(x, w, reads, 0);
@@ -415,7 +421,10 @@ static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t
     job->x_stays = x_pieces <= MOST_SLOTS && fixed + 2 * w_piece + x_bytes * x_pieces * (grid->rounds == 1 ? 2 : 1) <= SHARED_ALONE;
     job->x_slots = job->x_stays ? x_pieces : job->parts > 1 ? 2 * job->parts : 3; /* a ring has as many of each part */
     job->x_bytes = (int)(x_bytes * job->x_slots);
-    if (x_rows == 1) job->x_stays = true, job->x_slots = 0, job->x_bytes = (int)cuda_div_up(job->blocks, CHUNKS) * CHUNKS * ROW_BYTES;
+    if (x_rows == 1) { /* and its norm's weights */
+        job->x_stays = true, job->x_slots = 0;
+        job->x_bytes = (int)cuda_div_up(job->blocks, CHUNKS) * CHUNKS * ROW_BYTES * (job->norm.w ? 2 : 1);
+    }
     size_t taken = fixed + job->x_bytes;
     if (taken + least * w_piece > most) most = SHARED_ALONE;
     job->w_slots = taken < most ? (int)((most - taken) / w_piece) : 0;
@@ -539,6 +548,7 @@ Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, const RowsFusion *fusion
     TRY(count_processors(&processors));
     set_job(job, g, w_rows);
     if (fusion) job->parts = fusion->parts, job->gated = fusion->gated, job->gelu = fusion->gelu;
+    if (fusion && fusion->norm) job->norm = *fusion->norm;
     return g->b.dtype == DT_F16 ? launch_one<__half>(g, &jobs, processors, (cudaStream_t)stream)
                                 : launch_one<bf16>(g, &jobs, processors, (cudaStream_t)stream);
 }

@@ -1,0 +1,265 @@
+/* Growing a model's folder goes file to file, as merging does: every tensor streams through, and those with a row for each token get rows
+ * more. Which these are, the IR tells: they have more rows when the vocabulary is larger. */
+#include "model/grow.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "files/folder.h"
+#include "files/hub.h"
+#include "model/hf_model.h"
+#include "model/model_ir.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct Grower {
+    Arena            arena;
+    HfModel         *model;
+    JsonValue        config; /* with the new number of rows */
+    int64_t          rows;   /* of the new vocabulary */
+    const StTensor **tensors;
+    int64_t         *new_rows; /* of each; 0: it stays as it is */
+    StDecl          *decls;
+    size_t           count;
+} Grower;
+
+/* ---- tensors ---- */
+
+static Status append_rows(const StTensor *tensor, int64_t count, FileWriter *out)
+{
+    int64_t rows = tensor->dim[0], cols = tensor->numel / rows;
+    DType   dtype;
+    CHECK(st_dtype_to(tensor->dtype, &dtype));
+    double *sum = calloc_or_end((size_t)cols, sizeof *sum);
+    float  *row = malloc_or_end((size_t)cols * sizeof *row);
+    size_t  bytes = (size_t)dtype_bytes(dtype, cols);
+    char   *stored = malloc_or_end(bytes);
+    Status  status = OK;
+    for (int64_t r = 0; r < rows && status == OK; r++) {
+        status = st_to_f32(tensor, r * cols, cols, row);
+        for (int64_t c = 0; c < cols; c++) sum[c] += (double)row[c];
+    }
+    for (int64_t c = 0; c < cols; c++) row[c] = (float)(sum[c] / (double)rows);
+    dtype_encode(dtype, row, cols, stored);
+    for (int64_t r = 0; r < count && status == OK; r++) status = file_writer_append(out, stored, bytes);
+    free(stored);
+    free(row);
+    free(sum);
+    return status;
+}
+
+static Status append_tensor(void *context, size_t index, FileWriter *out)
+{
+    const Grower   *grower = context;
+    const StTensor *tensor = grower->tensors[index];
+    TRY(file_writer_append(out, tensor->data, tensor->bytes));
+    return grower->new_rows[index] ? append_rows(tensor, grower->new_rows[index], out) : OK;
+}
+
+/* A tied head's copy of the embedding stays behind. */
+static bool is_copy(const HfModel *model, const char *name)
+{
+    for (int i = 0; i < model->num_ties; i++)
+        if (strcmp(model->ties[i].untied, name) == 0) return true;
+    return false;
+}
+
+static void list_tensors(Grower *grower)
+{
+    const StFile *file = grower->model->weights;
+    grower->tensors = arena_array(&grower->arena, const StTensor *, st_count(file));
+    grower->new_rows = arena_array(&grower->arena, int64_t, st_count(file));
+    grower->decls = arena_array(&grower->arena, StDecl, st_count(file));
+    for (size_t i = 0; i < st_count(file); i++) {
+        const StTensor *tensor = st_at(file, i);
+        if (is_copy(grower->model, tensor->name)) continue;
+        StDecl *decl = &grower->decls[grower->count];
+        *decl = (StDecl){.name = tensor->name, .dtype = tensor->dtype, .ndim = tensor->ndim};
+        memcpy(decl->dim, tensor->dim, sizeof decl->dim);
+        grower->tensors[grower->count++] = tensor;
+    }
+}
+
+static Status grow_tensor(Grower *grower, const Param *param, int64_t more)
+{
+    const HfSource *hf = &param->hf;
+    size_t          i = 0;
+    DType           dtype;
+    while (i < grower->count && strcmp(grower->tensors[i]->name, hf->names[0]) != 0) i++;
+    FAIL_IF(hf->kind != HF_WHOLE || i == grower->count || !st_dtype_to(grower->tensors[i]->dtype, &dtype), ERR_UNSUPPORTED,
+            "%s has a row for each token, and isn't one tensor %s of F32, BF16 or F16: new tokens aren't supported here", param->name,
+            hf->names[0]);
+    grower->new_rows[i] = more;
+    grower->decls[i].dim[0] += more;
+    return OK;
+}
+
+/* Weights that have more rows in the larger model. */
+static Status find_grown(Grower *grower)
+{
+    Graph  *now, *then;
+    HfModel larger = *grower->model;
+    larger.config = grower->config;
+    TRY(hf_model_bind(&grower->arena, grower->model, DT_F32, &now));
+    TRY(hf_model_bind(&grower->arena, &larger, DT_F32, &then));
+    for (int i = 0; i < now->num_params; i++) {
+        const Param *param = now->params[i], *grown = then->params[i];
+        int64_t      more = grown->type.dim[0] - param->type.dim[0];
+        bool         is_same = param->type.ndim == grown->type.ndim;
+        for (int k = 1; k < param->type.ndim; k++) is_same = is_same && param->type.dim[k] == grown->type.dim[k];
+        FAIL_IF(!is_same || more < 0, ERR_UNSUPPORTED, "%s depends on the vocabulary otherwise than by its rows", param->name);
+        if (more) TRY(grow_tensor(grower, param, more));
+    }
+    return OK;
+}
+
+/* ---- the folder ---- */
+
+static Status set_rows(Grower *grower)
+{
+    const HfModel *model = grower->model;
+    uint32_t       i = 0;
+    FAIL_IF(!model->vocab_key, ERR_UNSUPPORTED, "%s: no key of config.json is the size of the vocabulary", model->dir);
+    grower->config = model->config;
+    grower->config.members = arena_array(&grower->arena, JsonMember, model->config.count + 1);
+    memcpy(grower->config.members, model->config.members, model->config.count * sizeof(JsonMember));
+    while (i < grower->config.count && !str_equal(grower->config.members[i].key, model->vocab_key)) i++;
+    if (i == grower->config.count) grower->config.members[grower->config.count++].key = str_of(model->vocab_key);
+    grower->config.members[i].value = (JsonValue){.type = JSON_INT, .integer = grower->rows};
+    return OK;
+}
+
+static Status write_config(const Grower *grower, const char *folder)
+{
+    Arena  arena = {0};
+    StrBuf text = {0};
+    json_write(&text, &grower->config, 2);
+    strbuf_putc(&text, '\n');
+    Status status = file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len);
+    if (status == OK) status = model_ir_write(grower->model->module, folder);
+    strbuf_deinit(&text);
+    arena_deinit(&arena);
+    return status;
+}
+
+static Status write_tokenizer(Arena *arena, const char *dir, const GrownTokenizer *grown, const char *folder)
+{
+    TRY(hf_copy_side_files(dir, folder));
+    if (grown->json.data)
+        TRY(file_write_atomic(arena_printf(arena, "%s/tokenizer.json", folder), grown->json.data, grown->json.len));
+    if (grown->config.data)
+        TRY(file_write_atomic(arena_printf(arena, "%s/tokenizer_config.json", folder), grown->config.data, grown->config.len));
+    return OK;
+}
+
+static Status write_weights(Grower *grower, const char *folder)
+{
+    enum { MOST_BYTES = 2000000000 }; /* of a file */
+    FAIL_IF(grower->model->format != QUANTISED_NONE, ERR_UNSUPPORTED,
+            "%s is quantised, and gets no new tokens; take the model as it was before, and qlora where the base is to be in few bits",
+            grower->model->dir);
+    list_tensors(grower);
+    TRY(find_grown(grower));
+    return st_write_folder(folder, "model", grower->decls, grower->count, MOST_BYTES, append_tensor, grower);
+}
+
+static Status write_folder(HfModel *model, int64_t rows, const GrownTokenizer *grown, const char *folder)
+{
+    Grower grower = {.model = model, .rows = rows};
+    bool   has_weights; /* none: it is trained from scratch */
+    Status status = hf_model_has_weights(model, &has_weights);
+    if (status == OK && has_weights) status = hf_model_open_weights(model); /* which may untie its head in the config */
+    if (status == OK) status = set_rows(&grower);
+    if (status == OK && has_weights) status = write_weights(&grower, folder);
+    if (status == OK) status = write_tokenizer(&grower.arena, model->dir, grown, folder);
+    if (status == OK) status = write_config(&grower, folder);
+    arena_deinit(&grower.arena);
+    return status;
+}
+
+/* ---- the cache ---- */
+
+static int64_t rows_wanted(const HfModel *model, const GrownTokenizer *grown, int64_t multiple)
+{
+    int64_t tokens = grown->num_tokens, step = multiple > 1 ? multiple : 1, want = (tokens + step - 1) / step * step;
+    return want > model->vocab_size ? want : model->vocab_size;
+}
+
+/* Another one for other files, after any write to them, and for other tokens. */
+static Status fingerprint(Arena *arena, const char *dir, const NewTokens *tokens, uint64_t *out)
+{
+    static const char *const names[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors",
+                                        "model.safetensors.index.json"};
+    uint64_t                 hash = hash_bytes(&tokens->multiple, sizeof tokens->multiple, 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct stat info;
+        const char *path = arena_printf(arena, "%s/%s", dir, names[i]);
+        bool        is_there;
+        TRY(file_exists(path, &is_there));
+        if (!is_there) continue;
+        if (stat(path, &info) != 0) return file_fail("look at", path);
+        uint64_t facts[] = {i, (uint64_t)info.st_dev, (uint64_t)info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
+                            (uint64_t)info.st_mtim.tv_nsec};
+        hash = hash_bytes(facts, sizeof facts, hash);
+    }
+    for (int i = 0; i < tokens->num_special; i++) hash = hash_bytes(tokens->special[i], strlen(tokens->special[i]) + 1, hash + 1);
+    for (int i = 0; i < tokens->num_tokens; i++) hash = hash_bytes(tokens->tokens[i], strlen(tokens->tokens[i]) + 1, hash + 2);
+    *out = hash;
+    return OK;
+}
+
+static Status make(Arena *arena, HfModel *model, int64_t rows, const GrownTokenizer *grown, const char *folder)
+{
+    FolderWriter writer;
+    long long    before = (long long)model->vocab_size, after = (long long)rows;
+    if (after > before)
+        log_info("%s: %d new tokens; %lld rows of embedding and head become %lld, each new one the mean of the old; written into %s",
+                 model->dir, grown->num_added, before, after, folder);
+    else
+        log_info("%s: %d new tokens, for which its embedding has rows: they stay as they are; written into %s", model->dir,
+                 grown->num_added, folder);
+    TRY(folder_begin(arena, folder, &writer));
+    Status status = write_folder(model, rows, grown, writer.partial);
+    return status == OK ? folder_finish(&writer, "config.json") : folder_abandon(&writer, status);
+}
+
+/* One process, or thread, makes it and the others wait. */
+static Status make_once(Arena *arena, HfModel *model, int64_t rows, const GrownTokenizer *grown, const char *folder)
+{
+    int    lock = -1;
+    bool   is_there = false;
+    Status status = file_lock(arena_printf(arena, "%s.lock", folder), "waiting for another process that adds the tokens", &lock);
+    if (status == OK) status = file_exists(arena_printf(arena, "%s/config.json", folder), &is_there);
+    if (status == OK && !is_there) status = make(arena, model, rows, grown, folder);
+    if (lock >= 0) file_close(lock);
+    return status;
+}
+
+static Status make_in_cache(Arena *arena, HfModel *model, const NewTokens *tokens, const GrownTokenizer *grown, const char **out_dir)
+{
+    HubOptions hub;
+    uint64_t   hash = 0;
+    TRY(fingerprint(arena, model->dir, tokens, &hash));
+    TRY(hub_options_init(&hub));
+    size_t len = strlen(model->dir);
+    while (len > 1 && model->dir[len - 1] == '/') len--;
+    const char *path = arena_strndup(arena, model->dir, len), *slash = strrchr(path, '/');
+    *out_dir = arena_printf(arena, "%s/grown--%016llx--%s", hub.cache, (unsigned long long)hash, slash ? slash + 1 : path);
+    Status status = file_make_dirs(hub.cache);
+    hub_options_deinit(&hub);
+    return status == OK ? make_once(arena, model, rows_wanted(model, grown, tokens->multiple), grown, *out_dir) : status;
+}
+
+Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir)
+{
+    GrownTokenizer grown;
+    HfModel       *model;
+    *out_dir = dir;
+    TRY(grow_tokenizer(arena, dir, tokens, &grown));
+    TRY(hf_model_open(arena, dir, &model));
+    bool   is_enough = rows_wanted(model, &grown, tokens->multiple) == model->vocab_size;
+    Status status = is_enough && !grown.json.data ? OK : make_in_cache(arena, model, tokens, &grown, out_dir);
+    hf_model_close(model);
+    return status;
+}

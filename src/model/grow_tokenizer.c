@@ -1,0 +1,171 @@
+/* Adding tokens to a tokenizer's files. */
+#include "base/json.h"
+#include "files/file.h"
+#include "model/grow.h"
+#include "text/tokenizer.h"
+
+#include <string.h>
+
+enum { MAX_BYTES = 1 << 30 };
+
+typedef struct Adder {
+    Arena           *arena;
+    const Tokenizer *tokenizer;
+    JsonValue        added;   /* added_tokens of tokenizer.json */
+    JsonValue        decoder; /* added_tokens_decoder of tokenizer_config.json */
+    int64_t          next;    /* the next new token's id */
+    int              num_new;
+} Adder;
+
+/* The id of a token of the file; -1: it has none of this text. */
+static int64_t find_token(const Tokenizer *tokenizer, const char *text)
+{
+    for (int32_t id = 0; id < tokenizer_vocab_size(tokenizer); id++) {
+        const char *token = tokenizer_id_to_token(tokenizer, id);
+        if (token && strcmp(token, text) == 0) return id;
+    }
+    return -1;
+}
+
+static void put(JsonValue *object, const char *key, JsonValue value)
+{
+    object->members[object->count++] = (JsonMember){str_of(key), value};
+}
+
+static void put_switches(JsonValue *object, const char *text, bool is_special)
+{
+    put(object, "content", (JsonValue){.type = JSON_STRING, .string = str_of(text)});
+    put(object, "single_word", (JsonValue){.type = JSON_BOOL});
+    put(object, "lstrip", (JsonValue){.type = JSON_BOOL});
+    put(object, "rstrip", (JsonValue){.type = JSON_BOOL});
+    put(object, "normalized", (JsonValue){.type = JSON_BOOL});
+    put(object, "special", (JsonValue){.type = JSON_BOOL, .boolean = is_special});
+}
+
+static JsonValue new_object(Arena *arena)
+{
+    enum { MOST_KEYS = 7 };
+    return (JsonValue){.type = JSON_OBJECT, .members = arena_array(arena, JsonMember, MOST_KEYS)};
+}
+
+static bool is_listed(const Adder *adder, const char *text)
+{
+    for (uint32_t i = 0; i < adder->added.count; i++) {
+        const JsonValue *content = json_get(&adder->added.items[i], "content");
+        if (content && content->type == JSON_STRING && str_equal(content->string, text)) return true;
+    }
+    return false;
+}
+
+static Status add_token(Adder *adder, const char *text, bool is_special)
+{
+    FAIL_IF(!*text, ERR_INVALID, "new_tokens, new_special_tokens: a token has no text");
+    if (is_listed(adder, text)) return OK;
+    int64_t id = find_token(adder->tokenizer, text);
+    if (id < 0) {
+        id = adder->next++;
+        adder->num_new++;
+    }
+    JsonValue token = new_object(adder->arena), beside = new_object(adder->arena);
+    put(&token, "id", (JsonValue){.type = JSON_INT, .integer = id});
+    put_switches(&token, text, is_special);
+    put_switches(&beside, text, is_special);
+    adder->added.items[adder->added.count++] = token;
+    put(&adder->decoder, arena_printf(adder->arena, "%lld", (long long)id), beside);
+    return OK;
+}
+
+/* A copy with room for more. */
+static JsonValue copy_list(Arena *arena, const JsonValue *list, int more)
+{
+    JsonValue copy = {.type = JSON_ARRAY, .items = arena_array(arena, JsonValue, (list ? list->count : 0) + (uint32_t)more)};
+    copy.count = list && list->type == JSON_ARRAY ? list->count : 0;
+    if (copy.count) memcpy(copy.items, list->items, copy.count * sizeof *copy.items);
+    return copy;
+}
+
+static JsonValue copy_object(Arena *arena, const JsonValue *object, int more)
+{
+    JsonValue copy = {.type = JSON_OBJECT, .members = arena_array(arena, JsonMember, (object ? object->count : 0) + (uint32_t)more)};
+    copy.count = object && object->type == JSON_OBJECT ? object->count : 0;
+    if (copy.count) memcpy(copy.members, object->members, copy.count * sizeof *copy.members);
+    return copy;
+}
+
+/* The document with another value under a key. */
+static Str with_member(Arena *arena, const JsonValue *document, const char *key, JsonValue value)
+{
+    JsonValue copy = copy_object(arena, document, 1);
+    StrBuf    text = {0};
+    uint32_t  i = 0;
+    while (i < copy.count && !str_equal(copy.members[i].key, key)) i++;
+    if (i == copy.count) copy.members[copy.count++].key = str_of(key);
+    copy.members[i].value = value;
+    json_write(&text, &copy, 2);
+    strbuf_putc(&text, '\n');
+    Str kept = {arena_strndup(arena, text.data, text.len), text.len};
+    strbuf_deinit(&text);
+    return kept;
+}
+
+/* *out stays null where the file isn't there. */
+static Status read_json(Arena *arena, const char *path, JsonValue *out)
+{
+    Str  text;
+    bool is_there;
+    *out = (JsonValue){.type = JSON_NULL};
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
+    TRY(file_read(arena, path, MAX_BYTES, &text));
+    return json_parse(arena, path, text.data, text.len, out);
+}
+
+/* Readers give a new token the number of tokens as its id. */
+static Status check_ids(const char *dir, const Tokenizer *tokenizer, const JsonValue *json)
+{
+    const JsonValue *model = json_get(json, "model"), *vocab = model ? json_get(model, "vocab") : NULL, *added = json_get(json, "added_tokens");
+    const char      *beside = tokenizer_first_beside(tokenizer);
+    int64_t          next = vocab ? vocab->count : 0, id;
+    for (uint32_t i = 0; added && added->type == JSON_ARRAY && i < added->count; i++)
+        if (json_get_int(&added->items[i], "id", &id) && id >= next) next = id + 1;
+    FAIL_IF(beside, ERR_UNSUPPORTED,
+            "%s: files beside tokenizer.json name tokens that it lacks, the first is \"%s\"; save the tokenizer with transformers "
+            "(save_pretrained), which puts them into tokenizer.json",
+            dir, beside);
+    FAIL_IF(next != tokenizer_vocab_size(tokenizer), ERR_UNSUPPORTED,
+            "%s: its tokenizer has ids up to %d for %lld tokens: where new tokens begin isn't known", dir,
+            tokenizer_vocab_size(tokenizer) - 1, (long long)next);
+    return OK;
+}
+
+static Status add_all(Arena *arena, const char *dir, const Tokenizer *tokenizer, const NewTokens *tokens, GrownTokenizer *out)
+{
+    JsonValue json, config;
+    int       more = tokens->num_tokens + tokens->num_special;
+    TRY(read_json(arena, arena_printf(arena, "%s/tokenizer.json", dir), &json));
+    TRY(read_json(arena, arena_printf(arena, "%s/tokenizer_config.json", dir), &config));
+    TRY(check_ids(dir, tokenizer, &json));
+    const JsonValue *decoder = json_get(&config, "added_tokens_decoder");
+    Adder            adder = {.arena = arena, .tokenizer = tokenizer, .next = tokenizer_vocab_size(tokenizer)};
+    adder.added = copy_list(arena, json_get(&json, "added_tokens"), more);
+    adder.decoder = copy_object(arena, decoder, more);
+    uint32_t before = adder.added.count;
+    for (int i = 0; i < tokens->num_special; i++) TRY(add_token(&adder, tokens->special[i], true));
+    for (int i = 0; i < tokens->num_tokens; i++) TRY(add_token(&adder, tokens->tokens[i], false));
+    out->num_added = adder.num_new;
+    out->num_tokens = adder.next;
+    if (adder.added.count == before) return OK;
+    out->json = with_member(arena, &json, "added_tokens", adder.added);
+    if (decoder && decoder->type == JSON_OBJECT) out->config = with_member(arena, &config, "added_tokens_decoder", adder.decoder);
+    return OK;
+}
+
+Status grow_tokenizer(Arena *arena, const char *dir, const NewTokens *tokens, GrownTokenizer *out)
+{
+    Tokenizer *tokenizer;
+    *out = (GrownTokenizer){0};
+    TRY(tokenizer_load(dir, &tokenizer));
+    Status status = add_all(arena, dir, tokenizer, tokens, out);
+    tokenizer_destroy(tokenizer);
+    return status;
+}

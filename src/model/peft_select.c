@@ -1,0 +1,191 @@
+/* Which layers get adapters where a run's settings say it as adapter_config.json does. What a name, a number or an expression alone means
+ * is asked as the whole is, so that none is without effect. */
+#include "model/peft.h"
+
+#include "model/peft_match.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_NAME "the run's LoRA settings"
+
+typedef struct Layers {
+    const Param **params; /* linear layers of the model, with a path */
+    int           count;
+    const bool   *adapted; /* by layer */
+} Layers;
+
+static Status find_layers(Arena *arena, const HfModel *model, Layers *out)
+{
+    Graph *graph;
+    TRY(hf_model_bind(arena, model, DT_F32, &graph));
+    out->params = arena_array(arena, const Param *, graph->num_params);
+    for (int i = 0; i < graph->num_params; i++)
+        if (graph->params[i]->is_linear && graph->params[i]->module && !graph->params[i]->ns) out->params[out->count++] = graph->params[i];
+    return OK;
+}
+
+/* Which of the layers these settings mean; *out_count: how many. */
+static Status ask(Arena *arena, const Layers *layers, const JsonValue *selection, const bool **out, int *out_count)
+{
+    PeftTargets *targets;
+    bool        *found = arena_array(arena, bool, layers->count);
+    *out_count = 0;
+    TRY(peft_targets_open(selection, FILE_NAME, &targets));
+    Status status = OK;
+    for (int i = 0; i < layers->count && status == OK; i++) {
+        status = peft_targets_have(targets, layers->params[i]->module, layers->params[i]->is_head, &found[i]);
+        *out_count += found[i];
+    }
+    peft_targets_close(targets);
+    *out = found;
+    return status;
+}
+
+static JsonValue object_of(Arena *arena, const char *const *keys, const JsonValue *const *values, int count)
+{
+    JsonValue object = {.type = JSON_OBJECT, .members = arena_array(arena, JsonMember, count)};
+    for (int i = 0; i < count; i++)
+        if (values[i]) object.members[object.count++] = (JsonMember){str_of(keys[i]), *values[i]};
+    return object;
+}
+
+static JsonValue list_of(const JsonValue *item)
+{
+    return (JsonValue){.type = JSON_ARRAY, .count = 1, .items = (JsonValue *)item};
+}
+
+/* ---- settings without effect ---- */
+
+static Status unmatched(const Layers *layers, const char *key, const char *name)
+{
+    StrBuf known = {0};
+    for (int i = 0; i < layers->count; i++) {
+        const char *path = layers->params[i]->module, *dot = strrchr(path, '.'), *last = dot ? dot + 1 : path;
+        const char *at = strstr(strbuf_cstr(&known), last);
+        size_t      len = strlen(last);
+        while (at && ((at > known.data && at[-1] != ' ') || (at[len] && at[len] != ','))) at = strstr(at + 1, last);
+        if (!at) strbuf_printf(&known, "%s%s", known.len ? ", " : "", last);
+    }
+    Status status =
+        status_fail(ERR_INVALID, "%s: \"%.200s\" matches no linear layer of this model; it has %s", key, name, strbuf_cstr(&known));
+    strbuf_deinit(&known);
+    return status;
+}
+
+/* key: target_modules or exclude_modules, of which each item, or the expression, means a layer. */
+static Status check_names(Arena *arena, const Layers *layers, const JsonValue *selection, const char *key)
+{
+    const JsonValue *names = json_get(selection, key);
+    uint32_t         count = !names ? 0 : names->type == JSON_ARRAY ? names->count : 1;
+    for (uint32_t i = 0; i < count; i++) {
+        const JsonValue *item = names->type == JSON_ARRAY ? &names->items[i] : names;
+        JsonValue        one = names->type == JSON_ARRAY ? list_of(item) : *item, alone;
+        const bool      *found;
+        int              num_found;
+        alone = object_of(arena, (const char *const[]){"target_modules"}, (const JsonValue *const[]){&one}, 1);
+        TRY(ask(arena, layers, &alone, &found, &num_found));
+        if (!num_found) return unmatched(layers, arena_printf(arena, "lora_%s", key), item->string.data);
+    }
+    return OK;
+}
+
+static Status check_layers(Arena *arena, const Layers *layers, const JsonValue *selection)
+{
+    const JsonValue *numbers = json_get(selection, "layers_to_transform");
+    for (uint32_t i = 0; numbers && i < numbers->count; i++) {
+        static const char *const keys[] = {"target_modules", "layers_pattern", "layers_to_transform"};
+        const JsonValue          one = list_of(&numbers->items[i]);
+        const JsonValue         *values[] = {json_get(selection, keys[0]), json_get(selection, keys[1]), &one};
+        const JsonValue          alone = object_of(arena, keys, values, 3);
+        const bool              *found;
+        int                      num_found;
+        TRY(ask(arena, layers, &alone, &found, &num_found));
+        FAIL_IF(!num_found, ERR_INVALID,
+                "lora_layers_to_transform: no block with the number %lld has a layer that lora_target_modules names%s",
+                (long long)numbers->items[i].integer, values[1] ? " (lora_layers_pattern says what stands before the number)" : "");
+    }
+    return OK;
+}
+
+/* key: rank_pattern or alpha_pattern, of which each expression means an adapted layer. */
+static Status check_pattern(Arena *arena, const Layers *layers, const JsonValue *selection, const char *key)
+{
+    const JsonValue *object = json_get(selection, key);
+    for (uint32_t i = 0; object && i < object->count; i++) {
+        const JsonValue one = {.type = JSON_OBJECT, .count = 1, .members = &object->members[i]};
+        const JsonValue alone = object_of(arena, (const char *const[]){key}, (const JsonValue *const[]){&one}, 1);
+        PeftNumbers    *numbers;
+        bool            is_used = false;
+        TRY(peft_numbers_open(&alone, FILE_NAME, key, &numbers));
+        Status status = OK;
+        for (int k = 0; k < layers->count && !is_used && status == OK; k++) {
+            double value = NAN;
+            if (layers->adapted[k]) status = peft_numbers_find(numbers, layers->params[k]->module, &value);
+            is_used = !isnan(value);
+        }
+        peft_numbers_close(numbers);
+        TRY(status);
+        FAIL_IF(!is_used, ERR_INVALID, "lora_%s: \"%.200s\" matches the end of no path of an adapted layer", key,
+                object->members[i].key.data);
+    }
+    return OK;
+}
+
+static Status check_effects(Arena *arena, const Layers *layers, const JsonValue *selection)
+{
+    TRY(check_names(arena, layers, selection, "target_modules"));
+    TRY(check_names(arena, layers, selection, "exclude_modules"));
+    TRY(check_layers(arena, layers, selection));
+    TRY(check_pattern(arena, layers, selection, "rank_pattern"));
+    return check_pattern(arena, layers, selection, "alpha_pattern");
+}
+
+/* ---- the layers ---- */
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const LoraModule *)a)->path, ((const LoraModule *)b)->path);
+}
+
+static Status make_modules(Arena *arena, const Layers *layers, const JsonValue *selection, LoraOptions *lora)
+{
+    PeftNumbers *ranks, *alphas = NULL;
+    LoraModule  *modules = arena_array(arena, LoraModule, layers->count);
+    TRY(peft_numbers_open(selection, FILE_NAME, "rank_pattern", &ranks));
+    Status status = peft_numbers_open(selection, FILE_NAME, "alpha_pattern", &alphas);
+    lora->num_modules = 0;
+    for (int i = 0; i < layers->count && status == OK; i++) {
+        double      rank = (double)lora->r;
+        LoraModule *module = &modules[lora->num_modules];
+        if (!layers->adapted[i]) continue;
+        *module = (LoraModule){.path = arena_strdup(arena, layers->params[i]->module), .alpha = lora->alpha};
+        status = peft_numbers_find(ranks, module->path, &rank);
+        if (status == OK) status = peft_numbers_find(alphas, module->path, &module->alpha);
+        module->r = (int64_t)rank;
+        lora->num_modules++;
+    }
+    peft_numbers_close(ranks);
+    peft_numbers_close(alphas);
+    qsort(modules, (size_t)lora->num_modules, sizeof *modules, by_path);
+    lora->modules = modules;
+    return status;
+}
+
+Status peft_select(Arena *arena, const HfModel *model, const JsonValue *selection, bool all_count, LoraOptions *inout)
+{
+    Arena  scratch = {0};
+    Layers layers = {0};
+    int    num_adapted = 0;
+    Status status = find_layers(&scratch, model, &layers);
+    if (status == OK) status = ask(&scratch, &layers, selection, &layers.adapted, &num_adapted);
+    if (status == OK && all_count) status = check_effects(&scratch, &layers, selection);
+    if (status == OK && !num_adapted)
+        status = status_fail(ERR_INVALID, "LoRA: no linear layer of this model is left (lora_target_modules, lora_exclude_modules, "
+                                          "lora_layers_to_transform)");
+    if (status == OK) status = make_modules(arena, &layers, selection, inout);
+    inout->selection = selection;
+    arena_deinit(&scratch);
+    return status;
+}

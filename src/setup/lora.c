@@ -1,0 +1,250 @@
+/* See lora.h. */
+#include "setup/lora.h"
+
+#include "base/json.h"
+#include "base/log.h"
+#include "config/options.h"
+#include "model/peft.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* No name of a module has other characters. */
+static bool is_expression(const char *text)
+{
+    for (; *text; text++)
+        if (!isalnum((unsigned char)*text) && !strchr("_-.", *text)) return true;
+    return false;
+}
+
+/* ---- the adapter's settings as keys of a run file ---- */
+
+static const char *text_of(Arena *arena, const JsonValue *value)
+{
+    StrBuf text = {0};
+    if (value->type == JSON_STRING) return arena_strndup(arena, value->string.data, value->string.len);
+    json_write(&text, value, -1);
+    const char *copy = arena_strdup(arena, strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    return copy;
+}
+
+/* An item alone or a list. A text for itself is an expression there, which isn't to look like a name. */
+static StrList list_of(Arena *arena, const JsonValue *value, bool is_name)
+{
+    StrList list = {0};
+    if (!value || value->type == JSON_NULL) return list;
+    if (value->type != JSON_ARRAY) {
+        const char *text = text_of(arena, value);
+        if (is_name && strcmp(text, "all-linear") != 0 && !is_expression(text)) text = arena_printf(arena, "(?:%s)", text);
+        if (*text) str_list_push(arena, &list, text);
+        return list;
+    }
+    for (uint32_t i = 0; i < value->count; i++) str_list_push(arena, &list, text_of(arena, &value->items[i]));
+    return list;
+}
+
+static StrMap map_of(Arena *arena, const JsonValue *object)
+{
+    StrMap map = {0};
+    if (!object || object->type != JSON_OBJECT) return map;
+    map = (StrMap){arena_array(arena, const char *, object->count + 1), arena_array(arena, const char *, object->count + 1), object->count};
+    for (uint32_t i = 0; i < object->count; i++) {
+        map.keys[i] = object->members[i].key.data;
+        map.values[i] = text_of(arena, &object->members[i].value);
+    }
+    return map;
+}
+
+static const ConfigKey taken[] = {
+    KEY_run_lora_rank,
+    KEY_run_lora_alpha,
+    KEY_run_lora_use_rslora,
+    KEY_run_lora_target_modules,
+    KEY_run_lora_exclude_modules,
+    KEY_run_lora_layers_to_transform,
+    KEY_run_lora_layers_pattern,
+    KEY_run_lora_rank_pattern,
+    KEY_run_lora_alpha_pattern,
+    KEY_run_lora_modules_to_save,
+    KEY_run_lora_ensure_weight_tying,
+};
+
+/* Its base's format, unless the run file names one. */
+static Status take_format(Config *config, const PeftAdapter *adapter)
+{
+    const WeightFormat *here = weight_format_find(choice_text(config->qlora)), *there = adapter->base_format;
+    if (!there || here == there) return OK;
+    if (config->origin[KEY_run_qlora]) {
+        log_warn("%s: qlora: %s: the adapter %s was trained over weights in %s", config->origin[KEY_run_qlora], choice_text(config->qlora),
+                 adapter->dir, there->name);
+        return OK;
+    }
+    for (size_t i = 0; i < num_choices; i++)
+        if (strcmp(choices[i].set, "QLORA") == 0 && strcmp(choices[i].text, there->name) == 0) config->qlora = choices[i].choice;
+    FAIL_IF(config->qlora == OPT_QLORA_NONE, ERR_INTERNAL, "qlora: no word of choices.def is named %s", there->name);
+    config->origin[KEY_run_qlora] = arena_printf(&config->arena, "%s/base_format.json", adapter->dir);
+    log_info("qlora: %s, as %s was trained", there->name, adapter->dir);
+    return OK;
+}
+
+static Status take_settings(Config *config)
+{
+    Arena      *arena = &config->arena;
+    PeftAdapter adapter;
+    const char *dir = config->adapter;
+    TRY(peft_open(arena, dir, &adapter));
+    const JsonValue *json = &adapter.config;
+    FAIL_IF(!(adapter.lora.alpha > 0), ERR_INVALID, "%s: lora_alpha is %g, so that nothing would be trained; expected more than 0", dir,
+            adapter.lora.alpha);
+    config->lora_rank = adapter.lora.r;
+    config->lora_alpha = adapter.lora.alpha;
+    config->lora_use_rslora = adapter.lora.use_rslora;
+    config->lora_target_modules = list_of(arena, json_get(json, "target_modules"), true);
+    config->lora_exclude_modules = list_of(arena, json_get(json, "exclude_modules"), true);
+    config->lora_layers_to_transform = list_of(arena, json_get(json, "layers_to_transform"), false);
+    config->lora_layers_pattern = list_of(arena, json_get(json, "layers_pattern"), false);
+    config->lora_rank_pattern = map_of(arena, json_get(json, "rank_pattern"));
+    config->lora_alpha_pattern = map_of(arena, json_get(json, "alpha_pattern"));
+    config->lora_modules_to_save = (StrList){(const char **)adapter.lora.whole, (size_t)adapter.lora.num_whole};
+    config->lora_ensure_weight_tying = adapter.lora.tie_whole;
+    if (!config->origin[KEY_run_lora_dropout]) config->lora_dropout = adapter.lora.dropout;
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) config->origin[taken[i]] = arena_printf(arena, "%s/adapter_config.json", dir);
+    if (config->model) peft_check_base(&adapter, config->model);
+    return take_format(config, &adapter);
+}
+
+Status setup_adapter(Config *config)
+{
+    bool is_there = true;
+    if (!config->adapter) return OK;
+    Status status = file_is_dir(config->adapter, &is_there);
+    if (status == OK && !is_there)
+        status = status_fail(ERR_NOT_FOUND, "there is no folder %s; expected the folder of a LoRA adapter, or the word lora or qlora",
+                             config->adapter);
+    if (status == OK) status = take_settings(config);
+    return config_at(config->origin, KEY_run_adapter, status != OK ? status_prefix(status, "adapter") : OK);
+}
+
+Status setup_check_adapter(Arena *arena, const Config *config, const HfModel *model)
+{
+    PeftAdapter adapter;
+    if (!config->adapter) return OK;
+    Status status = peft_open(arena, config->adapter, &adapter);
+    if (status == OK) status = peft_check_model(&adapter, model);
+    return config_at(config->origin, KEY_run_adapter, status != OK ? status_prefix(status, "adapter") : OK);
+}
+
+/* ---- keys of a run file as adapter_config.json has them ---- */
+
+static JsonValue text_value(const char *text)
+{
+    return (JsonValue){.type = JSON_STRING, .string = str_of(text)};
+}
+
+/* Names, or one expression as a text. */
+static Status names_value(Arena *arena, const StrList *list, const char *key, JsonValue *out)
+{
+    bool is_text = list->count == 1 && (is_expression(list->items[0]) || strcmp(list->items[0], "all-linear") == 0);
+    *out = (JsonValue){.type = JSON_ARRAY, .count = (uint32_t)list->count, .items = arena_array(arena, JsonValue, list->count + 1)};
+    for (size_t i = 0; i < list->count; i++) {
+        FAIL_IF(list->count > 1 && is_expression(list->items[i]), ERR_INVALID,
+                "%s: %.200s is a regular expression, which stands alone; put all names into one: .*\\.(?:q_proj|v_proj)", key,
+                list->items[i]);
+        out->items[i] = text_value(list->items[i]);
+    }
+    if (is_text) *out = out->items[0];
+    return OK;
+}
+
+static Status numbers_value(Arena *arena, const StrList *list, JsonValue *out)
+{
+    *out = (JsonValue){.type = JSON_ARRAY, .count = (uint32_t)list->count, .items = arena_array(arena, JsonValue, list->count + 1)};
+    for (size_t i = 0; i < list->count; i++) {
+        char   *end;
+        int64_t number = (errno = 0, strtoll(list->items[i], &end, 10));
+        FAIL_IF(errno || *end || end == list->items[i] || number < 0, ERR_INVALID,
+                "lora_layers_to_transform: expected numbers of blocks from 0, found %.100s", list->items[i]);
+        out->items[i] = (JsonValue){.type = JSON_INT, .integer = number};
+    }
+    return OK;
+}
+
+/* most: of whole numbers; 0: any number above 0. */
+static Status pattern_value(Arena *arena, const StrMap *map, const char *key, int64_t most, JsonValue *out)
+{
+    *out = (JsonValue){.type = JSON_OBJECT, .count = (uint32_t)map->count, .members = arena_array(arena, JsonMember, map->count + 1)};
+    for (size_t i = 0; i < map->count; i++) {
+        char     *end;
+        double    number = strtod(map->values[i], &end);
+        bool      fits = !*end && end != map->values[i] && number > 0 && number < 1e30;
+        JsonValue value = {.type = JSON_DOUBLE, .number = number};
+        if (fits && most) {
+            fits = number == (double)(int64_t)number && number <= (double)most;
+            value = (JsonValue){.type = JSON_INT, .integer = (int64_t)number};
+        }
+        FAIL_IF(!fits, ERR_INVALID, "%s: %.200s: %.100s; expected a%s", key, map->keys[i], map->values[i],
+                most ? arena_printf(arena, " whole number from 1 to %lld", (long long)most) : " number above 0");
+        out->members[i] = (JsonMember){str_of(map->keys[i]), value};
+    }
+    return OK;
+}
+
+static Status make_selection(Arena *arena, const Config *config, JsonValue *out)
+{
+    enum { MOST_RANK = 65536 };
+    static const char *const names[] = {"target_modules", "exclude_modules", "layers_to_transform",
+                                        "layers_pattern", "rank_pattern",    "alpha_pattern"};
+    JsonValue               *values = arena_array(arena, JsonValue, 6), *layers = &values[3];
+    const StrList           *patterns = &config->lora_layers_pattern;
+    const char *const       *origin = config->origin;
+    *layers =
+        (JsonValue){.type = JSON_ARRAY, .count = (uint32_t)patterns->count, .items = arena_array(arena, JsonValue, patterns->count + 1)};
+    for (size_t i = 0; i < patterns->count; i++) layers->items[i] = text_value(patterns->items[i]);
+    TRY(config_at(origin, KEY_run_lora_target_modules,
+                  names_value(arena, &config->lora_target_modules, "lora_target_modules", &values[0])));
+    TRY(config_at(origin, KEY_run_lora_exclude_modules,
+                  names_value(arena, &config->lora_exclude_modules, "lora_exclude_modules", &values[1])));
+    TRY(config_at(origin, KEY_run_lora_layers_to_transform, numbers_value(arena, &config->lora_layers_to_transform, &values[2])));
+    TRY(config_at(origin, KEY_run_lora_rank_pattern,
+                  pattern_value(arena, &config->lora_rank_pattern, "lora_rank_pattern", MOST_RANK, &values[4])));
+    TRY(config_at(origin, KEY_run_lora_alpha_pattern,
+                  pattern_value(arena, &config->lora_alpha_pattern, "lora_alpha_pattern", 0, &values[5])));
+    *out = (JsonValue){.type = JSON_OBJECT, .members = arena_array(arena, JsonMember, 6)};
+    for (int i = 0; i < 6; i++)
+        if (values[i].count || values[i].type == JSON_STRING) out->members[out->count++] = (JsonMember){str_of(names[i]), values[i]};
+    return OK;
+}
+
+/* Whether names alone say which layers have adapters, all of them of one rank and alpha. */
+static bool is_plain(const Config *config)
+{
+    bool is_plain = !config->adapter && !config->lora_exclude_modules.count && !config->lora_layers_to_transform.count &&
+                    !config->lora_rank_pattern.count && !config->lora_alpha_pattern.count;
+    for (size_t i = 0; i < config->lora_target_modules.count; i++) is_plain &= !is_expression(config->lora_target_modules.items[i]);
+    return is_plain;
+}
+
+Status setup_lora(Arena *arena, const Config *config, const HfModel *model, LoraOptions *out)
+{
+    *out = (LoraOptions){.enabled = config->lora,
+                         .r = config->lora_rank,
+                         .alpha = config->lora_alpha,
+                         .dropout = config->lora_dropout,
+                         .use_rslora = config->lora_use_rslora,
+                         .num_targets = (int)config->lora_target_modules.count,
+                         .targets = config->lora_target_modules.items,
+                         .num_whole = (int)config->lora_modules_to_save.count,
+                         .whole = config->lora_modules_to_save.items,
+                         .tie_whole = config->lora_ensure_weight_tying};
+    if (!config->lora || is_plain(config)) return OK;
+    JsonValue *selection = arena_new(arena, JsonValue);
+    TRY(make_selection(arena, config, selection));
+    const JsonValue *targets = json_get(selection, "target_modules");
+    FAIL_IF(config->lora_layers_to_transform.count && targets && targets->type == JSON_STRING && is_expression(targets->string.data),
+            ERR_INVALID,
+            "lora_layers_to_transform: a regular expression under lora_target_modules says the blocks itself; remove one of the two");
+    return peft_select(arena, model, selection, !config->adapter, out);
+}
