@@ -25,15 +25,15 @@ template <typename T, bool ADD> static __device__ __forceinline__ void load_row_
  * wide: w begins at a multiple of 16 bytes. w_constant: of few rows, it is read before the launches in front have ended. A thread with
  * one pack of a row keeps it in registers. */
 template <typename T, bool ADD, int CODES>
-static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, bool w_constant, T *s, T *y, RowCodes q, float *rstd_out,
-                                      float eps, float offset)
+static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, bool w_constant, T *s, T *y, RowCodes q,
+                                      float *rstd_out, float eps, float offset)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
     RowState         state = row_state<CODES>(q);
     int64_t          cols = q.scaled.cols, at = (int64_t)blockIdx.x * cols, first = (int64_t)threadIdx.x * N;
-    bool             one_pack = cols <= (int64_t)blockDim.x * N, w_is_there = w_constant && one_pack && first < cols && gridDim.x <= FEW_ROWS;
-    float            sum = 0, v[N], u[N];
+    bool  one_pack = cols <= (int64_t)blockDim.x * N, w_is_there = w_constant && one_pack && first < cols && gridDim.x <= FEW_ROWS;
+    float sum = 0, v[N], u[N];
     release_launches();
     if (w_is_there)
         load_pack_any(w + first, wide, u);
