@@ -3,7 +3,8 @@
  * at 4.2 TB/s.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/few_rows bench/few_rows.cu \
- *       src/ops/products/few_rows.cu src/ops/products/few_rows_bulk.cu -x cu src/device/cuda/tensor_map.c && build/few_rows [ROWS...]
+ *       src/ops/products/few_rows.cu src/ops/products/few_rows_bulk.cu src/ops/products/few_rows_group.cu \
+ *       -x cu src/device/cuda/tensor_map.c && build/few_rows [ROWS...]
  */
 #include "ops/products/few_rows.h"
 

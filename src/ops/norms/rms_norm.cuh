@@ -22,20 +22,25 @@ template <typename T, bool ADD> static __device__ __forceinline__ void load_row_
 }
 
 /* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. CODES: those of y.
- * wide: w begins at a multiple of 16 bytes. */
+ * wide: w begins at a multiple of 16 bytes. w_constant: of few rows, it is read before the launches in front have ended. A thread with
+ * one pack of a row keeps it in registers. */
 template <typename T, bool ADD, int CODES>
-static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, T *s, T *y, RowCodes q, float *rstd_out, float eps,
-                                      float offset)
+static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, bool w_constant, T *s, T *y, RowCodes q,
+                                      float *rstd_out, float eps, float offset)
 {
     enum { N = Pack<T>::N };
     __shared__ float scratch[32];
     RowState         state = row_state<CODES>(q);
-    int64_t          cols = q.scaled.cols, at = (int64_t)blockIdx.x * cols;
-    float            sum = 0, v[N], u[N];
+    int64_t          cols = q.scaled.cols, at = (int64_t)blockIdx.x * cols, first = (int64_t)threadIdx.x * N;
+    bool  one_pack = cols <= (int64_t)blockDim.x * N, w_is_there = w_constant && one_pack && first < cols && gridDim.x <= FEW_ROWS;
+    float sum = 0, v[N], u[N];
     release_launches();
-    if (gridDim.x <= FEW_ROWS) prefetch_l2(w + (int64_t)threadIdx.x * N % cols); /* of many, the first brings it */
+    if (w_is_there)
+        load_pack_any(w + first, wide, u);
+    else if (gridDim.x <= FEW_ROWS) /* of many, the first brings it */
+        prefetch_l2(w + first % cols);
     await_launches();
-    for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
+    for (int64_t c = first; c < cols; c += (int64_t)blockDim.x * N) {
         load_row_pack<T, ADD>(a, b, at + c, v);
         if (ADD && s) store_pack(s + at + c, v);
 #pragma unroll
@@ -44,12 +49,12 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
     float rstd = rsqrtf(block_sum(sum, scratch) / (float)cols + eps);
     if (rstd_out && threadIdx.x == 0) rstd_out[blockIdx.x] = rstd;
     if (!y && !CODES) return;
-    for (int64_t c = (int64_t)threadIdx.x * N; c < cols; c += (int64_t)blockDim.x * N) {
-        if (ADD && s)
+    for (int64_t c = first; c < cols; c += (int64_t)blockDim.x * N) {
+        if (!one_pack && ADD && s)
             load_pack(s + at + c, v); /* this thread's own */
-        else
+        else if (!one_pack)
             load_row_pack<T, ADD>(a, b, at + c, v);
-        load_pack_any(w + c, wide, u);
+        if (!w_is_there) load_pack_any(w + c, wide, u);
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = (u[i] + offset) * (v[i] * rstd);
         store_result<CODES>(y, v, q, state, blockIdx.x, c);
@@ -94,7 +99,7 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
 
 template <typename T, bool ADD>
 static Status launch_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
-                              const TensorView *y, const RowCodes &q, float *rstd, float eps, float offset)
+                              const TensorView *y, bool w_constant, const RowCodes &q, float *rstd, float eps, float offset)
 {
     unsigned threads = row_threads(q.scaled.cols / Pack<T>::N);
     int      kind = row_codes_kind(&q);
@@ -104,8 +109,8 @@ static Status launch_rms_norm(const KernelArgs *args, const TensorView *a, const
         if (kind == CODES_BLOCKS) kernel = rms_norm_packs<T, ADD, CODES_BLOCKS>;
     }
     return cuda_launch_early(args->early, kernel, dim3((unsigned)q.scaled.rows), threads, 0, cuda_stream(args), (const T *)a->data,
-                             (const T *)b->data, (const T *)w->data, is_aligned16(w->data), (T *)s->data, (T *)y->data, q, rstd, eps,
-                             offset);
+                             (const T *)b->data, (const T *)w->data, is_aligned16(w->data), w_constant, (T *)s->data, (T *)y->data, q, rstd,
+                             eps, offset);
 }
 
 /* y = norm of a, or with ADD of s = a + b. Its codes are outputs from `codes` on, inputs for one scale from `scale` on. */
@@ -119,8 +124,9 @@ static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const Te
     RowCodes            q = row_codes(args, codes, scale, attrs->codes, rows, cols);
     float               eps = (float)attrs->eps, offset = (float)attrs->offset;
     bool                whole = cols % (16 / dtype_bytes(a->type.dtype, 1)) == 0 && (is_aligned16(w->data) || row_codes_kind(&q));
+    bool                w_constant = args->constant >> (w - args->in) & 1;
     if (whole && views_are(a->type.dtype, views, 5))
-        CUDA_FLOAT_ANY(a->type.dtype, T, return (launch_rms_norm<T, ADD>(args, a, b, w, s, y, q, rstd, eps, offset)));
+        CUDA_FLOAT_ANY(a->type.dtype, T, return (launch_rms_norm<T, ADD>(args, a, b, w, s, y, w_constant, q, rstd, eps, offset)));
     else
         rms_norm_elements<<<(unsigned)rows, 256, 0, cuda_stream(args)>>>(*a, *b, *w, *s, *y, rstd, cols, a->type.dtype, eps, offset);
     return CUDA_LAUNCHED();

@@ -41,5 +41,10 @@ static inline bool few_rows_bulk_serves(const CudaDevice *device)
 bool   few_rows_bulk_fit(const Gemm *gemm);
 Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, void *stream);
 
+/* Those of 17 and more rows whose chains take longer than reading b^T, by warpgroups: the same bits, sooner still, on a GPU of so many
+ * multiprocessors (few_rows_group.cu). */
+bool   few_rows_group_fit(const Gemm *gemm, const RowsFusion *fusion, int processors);
+Status few_rows_group_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, int processors, void *stream);
+
 /* Two of them that have one a, in one launch. */
 Status few_rows_bulk_pair(const Gemm gemms[2], void *stream);

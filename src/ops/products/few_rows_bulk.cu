@@ -546,6 +546,7 @@ Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, const RowsFusion *fusion
     BulkJob    *job = &jobs.of[0];
     int         processors = 0;
     TRY(count_processors(&processors));
+    if (few_rows_group_fit(g, fusion, processors)) return few_rows_group_run(g, w_rows, fusion, processors, stream);
     set_job(job, g, w_rows);
     if (fusion) job->parts = fusion->parts, job->gated = fusion->gated, job->gelu = fusion->gelu;
     if (fusion && fusion->norm) job->norm = *fusion->norm;

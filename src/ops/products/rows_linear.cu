@@ -53,8 +53,9 @@ static Status norm_rows(const KernelArgs *args)
     KernelArgs   norm = *args;
     TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* no codes */
     norm.in = in, norm.out = out, norm.attrs = &attrs;
-    if (!rows_is_sum(args)) return run_rms_norm<false>(&norm, &normed.x, &none, &args->in[ROWS_NORM], &none, &normed.y, NULL, 0, 0);
-    return run_rms_norm<true>(&norm, &normed.x, &args->in[ROWS_RESIDUAL], &args->in[ROWS_NORM], &normed.sum, &normed.y, NULL, 0, 0);
+    in[ROWS_NORM] = args->in[ROWS_NORM]; /* where args->constant speaks of it */
+    if (!rows_is_sum(args)) return run_rms_norm<false>(&norm, &normed.x, &none, &in[ROWS_NORM], &none, &normed.y, NULL, 0, 0);
+    return run_rms_norm<true>(&norm, &normed.x, &args->in[ROWS_RESIDUAL], &in[ROWS_NORM], &normed.sum, &normed.y, NULL, 0, 0);
 }
 
 /* false: it needs a launch of its own. */
