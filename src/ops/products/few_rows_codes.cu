@@ -4,10 +4,11 @@
  *   int8   whole numbers; a sum is multiplied by the scale of its row of w in fp32
  *   e4m3   times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise has it
  *
- * A warp has tiles of 8 * W8 rows of w, the first operand of m16n8k16; rows of x are the second, 8 * XT of them. It brings codes for
- * itself, in pieces along k, each when its place in the warp's ring is free, and the first ones before the launch in front has ended, where
- * nothing of the program writes them. One more warp brings the rows of x for all of the block: pieces stay where all have room, else they
- * go through a ring too. The copy engine brings boxes of whole blocks (compute capability 9.0); else lanes copy 16 bytes each.
+ * A warp has tiles of 8 * W8 rows of w, the first operand of m16n8k16; rows of x are the second, 8 * XT of them. Codes come in pieces along
+ * k, each when its place in the warp's ring is free, and the first ones before the launch in front has ended, where nothing of the program
+ * writes them. The copy engine brings boxes of whole blocks (compute capability 9.0), for all of the block's warps at the word of one more;
+ * else a warp's lanes copy 16 bytes each. Another warp brings the rows of x for all of the block: pieces stay where all have room, else
+ * they go through a ring too.
  *
  * A piece lies in blocks along k, of 128 codes or 64 numbers of x: rows of 128 bytes whose 16-byte chunks are permuted by row, as
  * tensor_map.h has it. A lane takes a word of four codes from there, 4 t .. 4 t + 3 of a step's 16 numbers, and the same of x: the order of
@@ -25,8 +26,9 @@ enum {
     X_ALONG = ROW_BYTES / 2,
     MOST_ROWS = 64,
     MOST_WARPS = 8,
+    BRINGERS = 2,    /* warps */
     MOST_SLOTS = 32, /* of x */
-    W_SLOTS = 16,
+    W_SLOTS = 12,
     X_RING = 3,
     LEAST_SLOTS = 2, /* of w */
     GOOD_SLOTS = 3,
@@ -51,17 +53,16 @@ struct CodesJob {
     bool           x_stays, w_constant, by_boxes, has_bias;
 };
 
-/* Whole numbers. Moved by 128 they have 8 bits without a sign, and these bits as those of a bf16 number are worth 2^-133 each, across the
- * bound of its subnormal numbers. All steps are exact. */
+/* Whole numbers over 64, which their sums are multiplied by. Moved by 128 they have 8 bits without a sign, and these bits as those of a
+ * bf16 number are worth 2^-133 each, across the bound of its subnormal numbers. All steps are exact, but for sums below 2^-120. */
 struct Int8Codes {
-    enum { HAS_TILES = 0 };
+    enum { HAS_TILES = 0, WHOLE = 64 };
 
     static __device__ __forceinline__ uint32_t two(uint32_t bits)
     {
-        uint32_t shifted, whole;
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(shifted) : "r"(bits), "r"(0x7F007F00u), "r"(0xC000C000u));  /* 2^127, -2 */
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(whole) : "r"(shifted), "r"(0x42804280u), "r"(0x80008000u)); /* 64, -0 */
-        return whole;
+        uint32_t numbers;
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(numbers) : "r"(bits), "r"(0x7F007F00u), "r"(0xC000C000u)); /* 2^127, -2 */
+        return numbers;
     }
     static __device__ __forceinline__ void four(uint32_t word, float, uint32_t &low, uint32_t &high)
     {
@@ -72,7 +73,7 @@ struct Int8Codes {
 
 /* e4m3 times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise has it. */
 struct Fp8Tiles {
-    enum { HAS_TILES = 1 };
+    enum { HAS_TILES = 1, WHOLE = 1 };
 
     static __device__ __forceinline__ uint32_t two(uint16_t codes, float scale)
     {
@@ -229,7 +230,8 @@ template <typename Codes, int W8> struct CodesFinish {
                 int of_tile = (lane & 3) * 2 + e % 2, row = first_row + e / 2 * 8 + (XR == 1 ? of_tile : row_of(of_tile)),
                     col = n + i * 8 + lane / 4;
                 if (row < job.m && col < job.n) {
-                    float sum = c[i / 2][e / 2][i % 2 * 2 + e % 2], value = Codes::HAS_TILES ? sum : __fmul_rn(sum, scale[i]);
+                    float sum = c[i / 2][e / 2][i % 2 * 2 + e % 2],
+                          value = Codes::HAS_TILES ? sum : __fmul_rn(sum * Codes::WHOLE, scale[i]);
                     if (job.has_bias) value = __fadd_rn(value, bias[i]);
                     elem_set(job.c.data, job.c.dtype, job.c.offset + row * job.c_stride + col, value);
                 }
@@ -269,22 +271,23 @@ struct CodesWalk {
  * BLOCKS: of a piece of w, of x twice as many. */
 template <int XR, int WR, int BLOCKS> struct CodesShared {
     enum { X_BLOCK = XR * ROW_BYTES, W_BLOCK = WR * ROW_BYTES, X_BYTES = 2 * BLOCKS * X_BLOCK, W_BYTES = BLOCKS * W_BLOCK };
-    uint64_t *x_full, *x_free, *w_full; /* w_full: of this warp */
-    uint32_t  x, w;                     /* w: of this warp */
+    uint64_t *x_full, *x_free, *w_full, *w_free; /* w_full, w_free: of this warp */
+    uint32_t  x, w;                              /* w: of this warp */
 
     __device__ __forceinline__ CodesShared(char *memory, const CodesJob &job, int warp)
     {
         x_full = (uint64_t *)memory, x_free = x_full + MOST_SLOTS, w_full = x_free + MOST_SLOTS + warp * W_SLOTS;
+        w_free = w_full + MOST_WARPS * W_SLOTS;
         x = shared_address(memory) + PHASES_BYTES;
         w = x + (job.x_slots * X_BYTES + 1023) / 1024 * 1024 + warp * job.w_slots * W_BYTES;
     }
 
-    /* By one lane of each warp, the last one of which brings x. */
+    /* By one lane of each warp that multiplies, and of the one that brings x. */
     __device__ __forceinline__ void begin(const CodesJob &job, bool is_x, int warps) const
     {
         int arrivals = job.by_boxes ? 1 : 32;
-        for (int i = 0; i < (is_x ? job.x_slots : job.w_slots); i++) phases_init(is_x ? &x_full[i] : &w_full[i], arrivals);
-        for (int i = 0; is_x && !job.x_stays && i < job.x_slots; i++) phases_init(&x_free[i], warps);
+        for (int i = 0; is_x && i < job.x_slots; i++) phases_init(&x_full[i], arrivals), phases_init(&x_free[i], warps);
+        for (int i = 0; !is_x && i < job.w_slots; i++) phases_init(&w_full[i], arrivals), phases_init(&w_free[i], 1);
         publish_phases();
     }
 
@@ -303,18 +306,25 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         copies_arrive(full);
     }
 
+    /* By this warp's lanes. */
     __device__ __forceinline__ void bring_w(const CodesJob &job, const CodesWalk &walk) const
     {
-        uint64_t *full = &w_full[walk.slot];
-        uint32_t  to = w + walk.slot * W_BYTES;
-        if (!job.by_boxes) {
-            int rows = max(0, job.n - walk.n);
-            copy<WR, BLOCKS>(to, (const char *)job.w + (rows ? walk.n * job.w_stride : 0), job.w_stride, rows, job.k, walk.piece * BLOCKS,
-                             full);
-        } else if ((threadIdx.x & 31) == 0) {
-            expect_bytes(full, W_BYTES);
-            copy_box(to, &job.w_map, 0, walk.n, walk.piece * BLOCKS, full);
-        }
+        int rows = max(0, job.n - walk.n);
+        copy<WR, BLOCKS>(w + walk.slot * W_BYTES, (const char *)job.w + (rows ? walk.n * job.w_stride : 0), job.w_stride, rows, job.k,
+                         walk.piece * BLOCKS, &w_full[walk.slot]);
+    }
+
+    /* All pieces of all warps, of which this is the first; one thread. apart: rows of w from a warp's tile to the next one's. */
+    __device__ __forceinline__ void bring_boxes(const CodesJob &job, int from, int apart, int warps) const
+    {
+        CodesWalk walk(from);
+        for (int q = 0; q < job.pieces * job.rounds; q++, walk.next(job.pieces, warps * apart, job.w_slots, false))
+            for (int i = 0; i < warps; i++) {
+                uint64_t *full = &w_full[i * W_SLOTS + walk.slot];
+                if (walk.round) phase_wait(&w_free[i * W_SLOTS + walk.slot], walk.parity() ^ 1);
+                expect_bytes(full, W_BYTES);
+                copy_box(w + (i * job.w_slots + walk.slot) * W_BYTES, &job.w_map, 0, walk.n + i * apart, walk.piece * BLOCKS, full);
+            }
     }
 
     __device__ __forceinline__ void bring_x(const CodesJob &job, const CodesWalk &walk, int first_row) const
@@ -362,7 +372,8 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     int                                     count = job.pieces * job.rounds, lane = threadIdx.x & 31;
     CodesWalk                               ahead(from), of_w(from), of_x(from); /* the next piece to bring; the one to multiply */
     if (!job.w_constant) await_launches();
-    for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false)) shared.bring_w(job, ahead);
+    for (int q = 0; !job.by_boxes && q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false))
+        shared.bring_w(job, ahead);
 
     const CodesReads<XR>          reads;
     CodesChain<Codes, W8, XR, XT> chain;
@@ -378,7 +389,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     chain.begin(x, w, reads, scale);
     for (int q = 1;; q++) {
         bool  last = of_w.piece + 1 == job.pieces, more = q < count;
-        int   n = of_w.n, x_slot = of_x.slot, blocks = last ? job.blocks : BLOCKS;
+        int   n = of_w.n, w_slot = of_w.slot, x_slot = of_x.slot, blocks = last ? job.blocks : BLOCKS;
         float next_scales = 0, next_scale = 0;
         of_w.next(job.pieces, stride, job.w_slots, false);
         of_x.next(job.pieces, stride, job.x_slots, job.x_stays);
@@ -400,7 +411,9 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
         x = next_x, w = next_w, scale = next_scale;
         __syncwarp(); /* all lanes have taken the piece in front */
         if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
-        if (q + job.w_slots <= count) {
+        if (job.by_boxes) {
+            if (lane == 0) phase_arrive(&shared.w_free[w_slot]);
+        } else if (q + job.w_slots <= count) {
             shared.bring_w(job, ahead);
             ahead.next(job.pieces, stride, job.w_slots, false);
         }
@@ -413,21 +426,24 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
 }
 
 template <typename Codes, int W8, int XT, int XR, int BLOCKS, int WARPS>
-static __global__ void __launch_bounds__((WARPS + 1) * 32) few_rows_codes(const __grid_constant__ CodesJob job)
+static __global__ void __launch_bounds__((WARPS + BRINGERS) * 32) few_rows_codes(const __grid_constant__ CodesJob job)
 {
     extern __shared__ __align__(1024) char  codes_memory[];
     typedef CodesShared<XR, 8 * W8, BLOCKS> Shared;
-    int                                     warps = blockDim.x / 32 - 1, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-    int                                     first_row = blockIdx.y * 8 * XT;
-    const Shared                            shared(codes_memory, job, warp);
+    int                                     warps = blockDim.x / 32 - BRINGERS, warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    int                                     first_row = blockIdx.y * 8 * XT, apart = gridDim.x * 8 * W8;
+    const Shared                            shared(codes_memory, job, warp < warps ? warp : 0);
     release_launches();
-    if ((threadIdx.x & 31) == 0) shared.begin(job, warp == warps, warps);
+    if ((threadIdx.x & 31) == 0 && warp <= warps) shared.begin(job, warp == warps, warps);
     __syncthreads();
     if (warp < warps) {
-        multiply<Codes, W8, XT, XR, BLOCKS>(job, shared, first_row, (warp * gridDim.x + blockIdx.x) * 8 * W8, gridDim.x * warps * 8 * W8);
-    } else {
+        multiply<Codes, W8, XT, XR, BLOCKS>(job, shared, first_row, warp * apart + blockIdx.x * 8 * W8, warps * apart);
+    } else if (warp == warps) {
         await_launches();
         shared.bring_rows(job, first_row);
+    } else if (job.by_boxes && threadIdx.x % 32 == 0) {
+        if (!job.w_constant) await_launches();
+        shared.bring_boxes(job, blockIdx.x * 8 * W8, apart, warps);
     }
 }
 
@@ -490,7 +506,7 @@ static Status launch(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStre
     if (job->by_boxes && XR > 1) TRY(map_rows(job->x, job->x_stride * 2, g->m, g->k / X_ALONG, XR, 2 * BLOCKS, &job->x_map));
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)gpu->shared));
     return cuda_launch_early(g->early, kernel, dim3((unsigned)grid.blocks, (unsigned)cuda_div_up(g->m, 8 * XT)),
-                             (unsigned)(grid.warps + 1) * 32, bytes, stream, *job);
+                             (unsigned)(grid.warps + BRINGERS) * 32, bytes, stream, *job);
 }
 
 template <typename Codes> static Status launch_rows(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStream_t stream)

@@ -9,30 +9,17 @@
  * the sum, the second half those of the next one's: the order of a sum is another than that of memory, and the same for all rows. One chain
  * along the sum. Compute capability 8.0 and later.
  *
+ * stream: fma's sums of 2 to 8 rows of x, by head_stream.cu. Compute capability 9.0 and later.
+ *
  * bulk: w in bf16, by few_rows_bulk.cu, whose chain is in the order of memory. Compute capability 9.0 and later. */
 #include "device/cuda/vec.cuh"
 #include "ops/products/few_rows.h"
 #include "ops/products/head_rows.h"
+#include "ops/products/head_stream.h"
 
 #include <cuda_fp16.h>
 
 enum { GROUP = 4, FMA_WARPS = 4, FMA_MOST = 8, MMA_MOST = 64, CONVERT_THREADS = 256 };
-
-struct Head {
-    const void  *x, *w;
-    const float *scale, *bias;
-    float       *y;
-    int          rows, dim;
-    int64_t      vocab, cols; /* cols: of y */
-};
-
-static __device__ __forceinline__ void head_store(const Head &h, int b, int64_t v, float sum)
-{
-    if (b >= h.rows || v >= h.cols) return;
-    if (v < h.vocab && h.scale) sum *= h.scale[v];
-    if (v < h.vocab && h.bias) sum += h.bias[v];
-    h.y[b * h.cols + v] = v < h.vocab ? sum : 0.0f;
-}
 
 /* ---- w, past the first cache; 0 where it isn't there. Volatile: all loads of a turn are on their way before the first is used ---- */
 
@@ -379,16 +366,19 @@ static bool is_wide(const Head &h, int multiple)
     return h.dim % multiple == 0 && is_aligned16(h.x) && is_aligned16(h.w);
 }
 
-static Status head_fma_run(const KernelArgs *args)
+static Status fma(const Head &h, DType w, cudaStream_t stream)
 {
-    Head         h = head_of(args);
-    bool         wide = is_wide(h, 4);
-    cudaStream_t stream = cuda_stream(args);
-    if (args->in[HEAD_W].type.dtype == DT_I8)
+    bool wide = is_wide(h, 4);
+    if (w == DT_I8)
         wide ? choose_fma<int8_t, true>(h, stream) : choose_fma<int8_t, false>(h, stream);
     else
         wide ? choose_fma<float, true>(h, stream) : choose_fma<float, false>(h, stream);
     return CUDA_LAUNCHED();
+}
+
+static Status head_fma_run(const KernelArgs *args)
+{
+    return fma(head_of(args), args->in[HEAD_W].type.dtype, cuda_stream(args));
 }
 
 static Status head_mma_run(const KernelArgs *args)
@@ -401,6 +391,19 @@ static Status head_mma_run(const KernelArgs *args)
     else
         wide ? choose_mma<__half, true>(h, stream) : choose_mma<__half, false>(h, stream);
     return CUDA_LAUNCHED();
+}
+
+/* Where x and w lie at multiples of 16 bytes. */
+static Status head_stream_launch(const KernelArgs *args)
+{
+    Head       h = head_of(args);
+    HeadLaunch how = {0, 0, args->early, (bool)(args->constant >> HEAD_W & 1)};
+    int        device = 0;
+    DType      w = args->in[HEAD_W].type.dtype;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&how.processors, cudaDevAttrMultiProcessorCount, device));
+    CUDA_TRY(cudaDeviceGetAttribute(&how.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return is_wide(h, 4) ? head_stream_run(&h, w, &how, cuda_stream(args)) : fma(h, w, cuda_stream(args));
 }
 
 /* Rows [begin, begin + count) of x, in bf16. */
@@ -424,7 +427,7 @@ static Status head_bulk_run(const KernelArgs *args)
 {
     Head h = head_of(args);
     for (int64_t begin = 0; begin < h.rows; begin += MMA_MOST) {
-        Gemm product = bulk_product(args, h, begin, h.rows - begin < MMA_MOST ? h.rows - begin : MMA_MOST);
+        Gemm product = bulk_product(args, h, begin, h.rows - begin < MMA_MOST ? h.rows - begin : (int64_t)MMA_MOST);
         TRY(few_rows_bulk_run(&product, h.vocab, NULL, args->stream));
     }
     return CUDA_LAUNCHED();
@@ -450,8 +453,21 @@ static bool by_floats(const Node *node, CudaDevice *device)
     return !by_halves(node, device);
 }
 
+static bool by_stream(const Node *node, CudaDevice *device)
+{
+    const TensorType *w = &node->in[HEAD_W]->type;
+    return by_floats(node, device) &&
+           head_stream_fits((int)node->in[HEAD_X]->type.dim[0], (int)w->dim[1], w->dtype, (int)cuda_shared_bytes(device));
+}
+
 CUDA_KERNELS(
     head_rows,
     {.dtypes = HEAD_DTYPES, .min_sm = 90, .run = head_bulk_run, .name = "bulk", .workspace = cuda_planned_workspace, .match = by_bulk},
     {.dtypes = HEAD_DTYPES, .min_sm = 80, .run = head_mma_run, .name = "mma", .workspace = cuda_planned_workspace, .match = by_halves},
+    {.dtypes = HEAD_DTYPES,
+     .min_sm = 90,
+     .run = head_stream_launch,
+     .name = "stream",
+     .workspace = cuda_planned_workspace,
+     .match = by_stream},
     {.dtypes = HEAD_DTYPES, .run = head_fma_run, .name = "fma", .workspace = cuda_planned_workspace, .match = by_floats})

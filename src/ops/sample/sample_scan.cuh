@@ -67,7 +67,7 @@ struct First {
 };
 
 /* Of a group: its first token by the scores, all ones where the row has a score that can't be; the key of the largest logit; of rows that
- * are kept by mass the key of the least score, turned over. */
+ * are kept by mass the key of the least score that isn't -inf, turned over. */
 struct GroupKeys {
     uint64_t first;
     uint32_t logit, low;
@@ -91,7 +91,7 @@ template <typename X, bool VEC> static __device__ GroupKeys scan_group(const Sam
             for (int k = 0; k < STEP_EACH; k++) bad |= !(v[k] < INFINITY);
         }
 #pragma unroll
-        for (int k = 0; row.by_mass && k < STEP_EACH; k++) least = fminf(least, v[k]);
+        for (int k = 0; row.by_mass && k < STEP_EACH; k++) least = fminf(least, v[k] > -INFINITY ? v[k] : INFINITY);
     }
     GroupKeys keys = {first_logit.of_warp()};
     keys.logit = (uint32_t)(keys.first >> 32);
