@@ -146,8 +146,7 @@ static Status write_config(const Grower *grower, const char *folder)
 static Status write_tokenizer(Arena *arena, const char *dir, const GrownTokenizer *grown, const char *folder)
 {
     TRY(hf_copy_side_files(dir, folder));
-    if (grown->json.data)
-        TRY(file_write_atomic(arena_printf(arena, "%s/tokenizer.json", folder), grown->json.data, grown->json.len));
+    if (grown->json.data) TRY(file_write_atomic(arena_printf(arena, "%s/tokenizer.json", folder), grown->json.data, grown->json.len));
     if (grown->config.data)
         TRY(file_write_atomic(arena_printf(arena, "%s/tokenizer_config.json", folder), grown->config.data, grown->config.len));
     return OK;
@@ -199,7 +198,11 @@ static Status fingerprint(Arena *arena, const char *dir, const NewTokens *tokens
         TRY(file_exists(path, &is_there));
         if (!is_there) continue;
         if (stat(path, &info) != 0) return file_fail("look at", path);
-        uint64_t facts[] = {i, (uint64_t)info.st_dev, (uint64_t)info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
+        uint64_t facts[] = {i,
+                            (uint64_t)info.st_dev,
+                            (uint64_t)info.st_ino,
+                            (uint64_t)info.st_size,
+                            (uint64_t)info.st_mtim.tv_sec,
                             (uint64_t)info.st_mtim.tv_nsec};
         hash = hash_bytes(facts, sizeof facts, hash);
     }

@@ -123,9 +123,10 @@ static Status read_json(Arena *arena, const char *path, JsonValue *out)
 /* Readers give a new token the number of tokens as its id. */
 static Status check_ids(const char *dir, const Tokenizer *tokenizer, const JsonValue *json)
 {
-    const JsonValue *model = json_get(json, "model"), *vocab = model ? json_get(model, "vocab") : NULL, *added = json_get(json, "added_tokens");
-    const char      *beside = tokenizer_first_beside(tokenizer);
-    int64_t          next = vocab ? vocab->count : 0, id;
+    const JsonValue *model = json_get(json, "model"), *vocab = model ? json_get(model, "vocab") : NULL,
+                    *added = json_get(json, "added_tokens");
+    const char *beside = tokenizer_first_beside(tokenizer);
+    int64_t     next = vocab ? vocab->count : 0, id;
     for (uint32_t i = 0; added && added->type == JSON_ARRAY && i < added->count; i++)
         if (json_get_int(&added->items[i], "id", &id) && id >= next) next = id + 1;
     FAIL_IF(beside, ERR_UNSUPPORTED,

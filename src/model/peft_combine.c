@@ -1,4 +1,5 @@
-/* sum_i w_i s_i B_i A_i = [w_1 s_1 B_1, w_2 s_2 B_2, ...] [A_1; A_2; ...]: the sum of products of low rank is one of the sum of their ranks. */
+/* sum_i w_i s_i B_i A_i = [w_1 s_1 B_1, w_2 s_2 B_2, ...] [A_1; A_2; ...]: the sum of products of low rank is one of the sum of their
+ * ranks. */
 #include "model/peft_combine.h"
 
 #include "passes/peft_names.h"
@@ -53,15 +54,16 @@ static Status check_tensors(Combiner *c, int part)
     for (int i = 0; i < adapter->lora.num_modules; i++) {
         const char     *path = adapter->lora.modules[i].path;
         const StTensor *a = find_half(c, part, path, PEFT_A), *b = find_half(c, part, path, PEFT_B);
-        FAIL_IF(!a || !b || a->ndim != 2 || b->ndim != 2 || a->dim[0] != b->dim[1], ERR_INVALID, "%s: the halves of %s don't fit one another",
-                adapter->dir, path);
+        FAIL_IF(!a || !b || a->ndim != 2 || b->ndim != 2 || a->dim[0] != b->dim[1], ERR_INVALID,
+                "%s: the halves of %s don't fit one another", adapter->dir, path);
         TRY(st_check_range(a, DT_F32));
         TRY(st_check_range(b, DT_F32));
         known += 2;
     }
-    FAIL_IF(known != count, ERR_UNSUPPORTED,
-            "%s holds more than pairs of linear layers: such an adapter can't be weighted, or added to another; merge it alone, without a weight",
-            adapter->dir);
+    FAIL_IF(
+        known != count, ERR_UNSUPPORTED,
+        "%s holds more than pairs of linear layers: such an adapter can't be weighted, or added to another; merge it alone, without a weight",
+        adapter->dir);
     return OK;
 }
 
@@ -95,7 +97,8 @@ static Status declare(Combiner *c, StDecl *decls)
             out = b->dim[0];
         }
         decls[2 * i] = (StDecl){arena_printf(&c->arena, PEFT_PREFIX PEFT_TENSOR, path, PEFT_A), ST_F32, 2, {c->modules[i].r, in}, NULL};
-        decls[2 * i + 1] = (StDecl){arena_printf(&c->arena, PEFT_PREFIX PEFT_TENSOR, path, PEFT_B), ST_F32, 2, {out, c->modules[i].r}, NULL};
+        decls[2 * i + 1] =
+            (StDecl){arena_printf(&c->arena, PEFT_PREFIX PEFT_TENSOR, path, PEFT_B), ST_F32, 2, {out, c->modules[i].r}, NULL};
     }
     return OK;
 }
@@ -147,7 +150,7 @@ static Status append_half(void *context, size_t index, FileWriter *out)
 
 static Status write_config(Combiner *c, const char *folder)
 {
-    JsonMember *numbers = arena_array(&c->arena, JsonMember, c->num_modules), chosen[2];
+    JsonMember  *numbers = arena_array(&c->arena, JsonMember, c->num_modules), chosen[2];
     const char **paths = arena_array(&c->arena, const char *, c->num_modules);
     for (int i = 0; i < c->num_modules; i++) {
         paths[i] = c->modules[i].path;
@@ -172,8 +175,8 @@ static Status copy_tokenizer(Combiner *c, const char *folder)
         bool        is_there;
         TRY(file_exists(path, &is_there));
         if (is_there) TRY(file_hash_parts(NULL, path, &hash));
-        FAIL_IF(first && hash && first != hash, ERR_INVALID, "%s has another tokenizer.json than the adapters before it: expected adapters of one tokenizer",
-                dir);
+        FAIL_IF(first && hash && first != hash, ERR_INVALID,
+                "%s has another tokenizer.json than the adapters before it: expected adapters of one tokenizer", dir);
         if (!first && hash) TRY(hf_copy_side_files(dir, folder));
         if (!first) first = hash;
     }
@@ -189,8 +192,7 @@ Status peft_combine(const WeightedAdapter *parts, int count, const char *folder)
     if (status == OK) status = declare(&c, decls);
     if (status == OK) status = file_make_dirs(folder);
     if (status == OK) status = copy_tokenizer(&c, folder);
-    if (status == OK)
-        status = st_write_folder(folder, "adapter_model", decls, 2 * (size_t)c.num_modules, INT64_MAX, append_half, &writing);
+    if (status == OK) status = st_write_folder(folder, "adapter_model", decls, 2 * (size_t)c.num_modules, INT64_MAX, append_half, &writing);
     if (status == OK) status = write_config(&c, folder);
     for (int p = 0; p < count && c.files; p++) st_close(c.files[p]);
     arena_deinit(&c.arena);
