@@ -24,7 +24,7 @@ typedef struct ModelArgs {
 #define SPLIT_K_FLAG(to) \
     { \
         "--split-k", FLAG_SWITCH, to, NULL, \
-            "make long sums of decoding in parts: sooner, by other bits than prompts are read; on GPUs of compute capability 9.0, in bf16" \
+            "make long sums of decoding in parts: sooner, by other bits than prompts are read; on GPUs of compute capability 9.0, in bf16 or fp16" \
     }
 #define MODEL_FLAGS(m) {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, MODEL_FLAGS_BUT_ADAPTER(m)
 #define MODEL_FLAGS_BUT_ADAPTER(m) \

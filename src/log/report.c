@@ -117,26 +117,56 @@ static void append_escaped(StrBuf *out, const char *text, size_t len)
     }
 }
 
-static Status write_page(const History *history, const ReportFacts *facts)
+static Status write_page(const StrBuf *data, const char *path)
 {
-    StrBuf      data = {0}, page = {0};
+    StrBuf      page = {0};
     const char *marker = strstr(report_page, MARKER);
-    char        path[4096];
     CHECK(marker);
-    write_data(history, facts, &data);
     strbuf_append(&page, report_page, (size_t)(marker - report_page));
-    append_escaped(&page, data.data, data.len);
+    append_escaped(&page, data->data, data->len);
     strbuf_append(&page, marker + strlen(MARKER), (size_t)(report_page_end - marker) - strlen(MARKER));
-    snprintf(path, sizeof path, "%s/report.html", facts->config->output_dir);
     Status status = file_write_atomic(path, page.data, page.len);
-    strbuf_deinit(&data);
     strbuf_deinit(&page);
+    return status;
+}
+
+static void write_run(StrBuf *out, const ReportRun *run)
+{
+    const History *h = run->history;
+    strbuf_printf(out, "{\"finished\":%s", run->finished ? "true" : "false");
+    write_text(out, "name", run->name);
+    write_text(out, "settings", run->settings);
+    write_trend(out, &h->trend, 0);
+    strbuf_puts(out, ",\"steps\":[");
+    write_steps(out, &h->steps);
+    strbuf_puts(out, "],\"evals\":[");
+    write_evals(out, &h->evals);
+    strbuf_puts(out, "]}");
+}
+
+Status report_compare(const ReportRun *runs, size_t count, const char *path)
+{
+    StrBuf data = {0};
+    strbuf_puts(&data, "{\"runs\":[");
+    for (size_t i = 0; i < count; i++) {
+        if (i) strbuf_putc(&data, ',');
+        write_run(&data, &runs[i]);
+    }
+    strbuf_puts(&data, "]}");
+    Status status = write_page(&data, path);
+    strbuf_deinit(&data);
     return status;
 }
 
 void report_update(const History *history, const ReportFacts *facts)
 {
-    if (write_page(history, facts) == OK) return;
+    StrBuf data = {0};
+    char   path[4096];
+    write_data(history, facts, &data);
+    snprintf(path, sizeof path, "%s/report.html", facts->config->output_dir);
+    Status status = write_page(&data, path);
+    strbuf_deinit(&data);
+    if (status == OK) return;
     log_warn("report.html wasn't written: %s", status_message());
     status_clear();
 }

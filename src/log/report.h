@@ -1,4 +1,5 @@
-/* OUTPUT/report.html: the run as one self-contained page, from the history of metrics.jsonl, the settings and the plan. */
+/* OUTPUT/report.html: the run as one self-contained page, from the history of metrics.jsonl, the settings and the plan; and several runs on
+ * one page. */
 #pragma once
 
 #include "config/config.h"
@@ -19,3 +20,16 @@ typedef struct ReportFacts {
 
 /* Writes it anew; a failure is warned about and doesn't stop the run. */
 void report_update(const History *history, const ReportFacts *facts);
+
+/* A run among several. All is borrowed. */
+typedef struct ReportRun {
+    const char    *name, *settings; /* settings: the lines of a run file that decide its result; "": not known */
+    const History *history;
+    bool           finished;
+} ReportRun;
+
+/* Every page has this text near its beginning. */
+#define REPORT_MARK "<meta name=\"generator\" content=\"surogate report\">"
+
+/* Writes a page with the curves of all of them, what they came to, and the settings in which they differ. */
+NODISCARD Status report_compare(const ReportRun *runs, size_t count, const char *path);

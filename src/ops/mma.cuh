@@ -5,6 +5,8 @@
 
 #include "ops/attention/attention.cuh"
 
+#include <cuda_fp16.h>
+
 typedef __nv_bfloat16 bf16;
 
 enum { TILE_ROWS = 64, MMA_WARPS = 4, MMA_THREADS = MMA_WARPS * 32 };
@@ -26,7 +28,7 @@ static __device__ __forceinline__ void ldmatrix_at(uint32_t (&r)[4], uint32_t ad
                  : "r"(address));
 }
 
-static __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const bf16 *p)
+static __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], const void *p)
 {
     ldmatrix_at(r, shared_address(p));
 }
@@ -46,6 +48,19 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&r)[4], const bf
 static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of operands of T, bf16 or f16. */
+template <typename T> static __device__ __forceinline__ void mma_of(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <> __device__ __forceinline__ void                  mma_of<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma(c, a, b0, b1);
+}
+template <> __device__ __forceinline__ void mma_of<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -1,7 +1,7 @@
-/* few_rows: decoding's products of a few rows in bf16, for GPUs that have kernels of their own for them (compute capability 9.0 to 11;
- * later ones have too little shared memory). SwiGLU is made where gate and up are: a launch less a layer, and the same bits. With option
- * split_k, sums that are longer than reading the weight takes are made in parts, by k and n alone, so that a text has the same bits in any
- * batch. Prompts are read by whole sums. */
+/* few_rows: decoding's products of a few rows in bf16 or fp16, for GPUs that have kernels of their own for them (compute capability 9.0 to
+ * 11; later ones have too little shared memory). SwiGLU is made where gate and up are, and the norm of one row, with the sum that it
+ * is of, where the product reads it: a launch less each, and the same bits. With option split_k, sums that are longer than reading the
+ * weight takes are made in parts, by k and n alone, so that a text has the same bits in any batch. Prompts are read by whole sums. */
 #include "ops/ops.h"
 #include "ops/products/rows_linear.h"
 #include "passes/pass.h"
@@ -12,7 +12,8 @@ static bool is_product(const Node *node)
 {
     if (node->op != &op_linear || !node->out[0]) return false;
     const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type, *y = &node->out[0]->type;
-    return x->dtype == DT_BF16 && w->dtype == DT_BF16 && y->dtype == DT_BF16 && type_cols(x) % ROWS_WHOLE == 0;
+    bool              half = x->dtype == DT_BF16 || x->dtype == DT_F16;
+    return half && w->dtype == x->dtype && y->dtype == x->dtype && type_cols(x) % ROWS_WHOLE == 0;
 }
 
 /* A sum of k numbers takes 1.2 ns a number, reading the weight 2 k n bytes. */
@@ -34,20 +35,50 @@ static Node *gate_of(const Node *linear)
     return ((const SwigluAttrs *)gate->attrs)->codes ? NULL : gate;
 }
 
-/* Puts rows_linear in the place of the product, and of what gates it. */
-static Status replace(Graph *graph, Node *linear, Node *gate, int64_t parts)
+static bool is_unused(const Node *node, int first)
 {
-    RowsLinearAttrs attrs = {.parts = parts, .gated = gate != NULL, .gelu = gate && ((const SwigluAttrs *)gate->attrs)->gelu};
+    for (int k = first; k < node->num_out; k++)
+        if (node->out[k] && node->out[k]->num_uses) return false;
+    return true;
+}
+
+/* The norm of one row that this product alone reads. */
+static Node *norm_of(const Node *linear)
+{
+    Value *x = linear->in[0];
+    Node  *norm = x->producer;
+    bool   sums = norm && norm->op == &op_add_rms_norm;
+    if (!norm || (!sums && norm->op != &op_rms_norm) || type_rows(&x->type) != 1 || x->num_uses != 1 || norm->out[sums] != x) return NULL;
+    for (int i = 0; i <= 1 + sums; i++)
+        if (norm->in[i]->type.dtype != x->type.dtype) return NULL;
+    if (linear->in[1]->producer || (linear->in[2] && linear->in[2]->producer)) return NULL; /* they are made behind the norm, perhaps */
+    return ((const RmsNormAttrs *)norm->attrs)->codes || !is_unused(norm, sums + 1) ? NULL : norm;
+}
+
+/* Puts rows_linear in the place of the product, of what gates it, and of its norm, where it stands. */
+static Status replace(Graph *graph, Node *linear, Node *gate, Node *norm, int64_t parts)
+{
+    RowsLinearAttrs attrs = {.parts = parts, .eps = 1e-6, .gated = gate != NULL, .gelu = gate && ((const SwigluAttrs *)gate->attrs)->gelu};
     Node           *last = gate ? gate : linear, *node;
-    graph->cursor = last;
+    Value          *in[] = {linear->in[ROWS_X], linear->in[ROWS_W], linear->num_in > ROWS_BIAS ? linear->in[ROWS_BIAS] : NULL, NULL, NULL};
+    bool            sums = norm && norm->op == &op_add_rms_norm;
+    if (norm) {
+        const RmsNormAttrs *of_norm = norm->attrs;
+        attrs.eps = of_norm->eps, attrs.offset = of_norm->offset;
+        in[ROWS_X] = norm->in[0], in[ROWS_NORM] = norm->in[1 + sums];
+        if (sums) in[ROWS_RESIDUAL] = norm->in[1];
+    }
+    graph->cursor = norm ? norm : last;
     graph->layer = linear->layer;
     graph->part = last->part;
     graph->source = linear->source;
-    TRY(graph_add_node(graph, &op_rows_linear, &attrs, last->out[0]->name, linear->in, linear->num_in, ~0u, &node));
+    TRY(graph_add_node(graph, &op_rows_linear, &attrs, last->out[0]->name, in, sizeof in / sizeof *in, ~0u, &node));
     graph->cursor = NULL;
-    graph_replace_uses(graph, last->out[0], node->out[0], last);
+    graph_replace_uses(graph, last->out[0], node->out[ROWS_Y], last);
+    if (sums && norm->out[0]) graph_replace_uses(graph, norm->out[0], node->out[ROWS_SUM], norm);
     if (gate) graph_remove_node(graph, gate);
     graph_remove_node(graph, linear);
+    if (norm) graph_remove_node(graph, norm);
     return OK;
 }
 
@@ -74,16 +105,16 @@ Status pass_few_rows(PassContext *context, Graph **graph)
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
         if (!is_product(node)) continue;
-        Node   *gate = gate_of(node);
+        Node   *gate = gate_of(node), *norm = norm_of(node);
         int64_t parts = split && !gate ? parts_of(&node->in[1]->type) : 1;
         any = any || parts > 1;
         if (gate && next == gate) next = gate->next;
-        if (gate || parts > 1) TRY(replace(*graph, node, gate, parts));
+        if (gate || norm || parts > 1) TRY(replace(*graph, node, gate, norm, parts));
     }
     (*graph)->source = NULL;
     FAIL_IF(
         split && !any, ERR_UNSUPPORTED,
-        "%s: split_k: no product can be split; expected weights in bf16, not in few bits, with at most %d rows and at least %d columns: "
+        "%s: split_k: no product can be split; expected weights in bf16 or fp16, not in few bits, with at most %d rows and at least %d columns: "
         "leave it out",
         context->file, MOST_SPLIT_COLS, 2 * LEAST_PART);
     return OK;

@@ -9,6 +9,10 @@
 /* Rows of logits begin where they can be read 16 bytes at once. */
 enum { WHOLE_COLUMNS = 8 };
 
+/* While a piece is made, the one before is gathered. 151,936 x 8,192 in bf16, 64 rows, on two H200: two pieces 489 us, three 467, four 526.
+ */
+enum { PIECES = 3 };
+
 static Value *add_value(Graph *graph, ValueKind kind, const char *name, TensorType type)
 {
     return graph_add_value(graph, kind, name, &type);
@@ -16,7 +20,7 @@ static Value *add_value(Graph *graph, ValueKind kind, const char *name, TensorTy
 
 int head_pieces(int world)
 {
-    return world > 1 ? 2 : 1;
+    return world > 1 ? PIECES : 1;
 }
 
 int64_t head_share(int64_t vocab, int world)

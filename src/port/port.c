@@ -150,6 +150,11 @@ void port_set(Port *port, PortTarget *target, ConfigKey key, const char *value, 
     port_take(port, target, key, as_value(port, key, value), from);
 }
 
+void port_set_number(Port *port, ConfigKey key, double value, const char *from)
+{
+    port_set(port, &port->run, key, arena_printf(port->arena, "%.10g", value), from);
+}
+
 void port_replace(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from)
 {
     target->from[key] = NULL;

@@ -64,6 +64,7 @@ const char *port_origin(Port *port, const YamlNode *key, const char *prefix);
 /* Gives our key a value of the file, or a text of ours (a list in brackets). The first of two values stays; the second is told. */
 void port_take(Port *port, PortTarget *target, ConfigKey key, const YamlNode *value, const char *from);
 void port_set(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from);
+void port_set_number(Port *port, ConfigKey key, double value, const char *from);
 /* Takes the place of what was there. */
 void port_replace(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from);
 /* The tool's default of a key that isn't set, now: for keys that are made of it. */
@@ -85,6 +86,8 @@ PortDataset *port_add_dataset(Port *port, PortDatasets *list, const YamlNode *no
 /* What keys mean together, once all are read. */
 void port_finish(Port *port);
 void port_finish_datasets(Port *port);
+/* When the run saves and evaluates; which model it takes at the end. */
+void port_finish_cadence(Port *port);
 
 /* The run file. */
 void port_write(const Port *port, StrBuf *out);

@@ -81,11 +81,6 @@ void port_read_warmup(Port *port, const PortPair *pair)
     port_set(port, pair->target, KEY_run_warmup_steps, arena_printf(port->arena, "%.0f", ceil(steps)), from);
 }
 
-static void set_number(Port *port, ConfigKey key, double value, const char *from)
-{
-    port_set(port, &port->run, key, arena_printf(port->arena, "%.10g", value), from);
-}
-
 /* Members of lr_scheduler_kwargs. */
 static void read_schedule_member(Port *port, const YamlNode *key, const YamlNode *value)
 {
@@ -93,11 +88,11 @@ static void read_schedule_member(Port *port, const YamlNode *key, const YamlNode
     double      number, rate = port->config.learning_rate;
     bool        is_number = port_number(value, &number);
     if (is_number && strcmp(name, "min_lr_rate") == 0)
-        set_number(port, KEY_run_final_lr_fraction, number, from);
+        port_set_number(port, KEY_run_final_lr_fraction, number, from);
     else if (is_number && strcmp(name, "min_lr") == 0 && rate > 0)
-        set_number(port, KEY_run_final_lr_fraction, number / rate, from);
+        port_set_number(port, KEY_run_final_lr_fraction, number / rate, from);
     else if (is_number && strcmp(name, "num_decay_steps") == 0)
-        set_number(port, KEY_run_cooldown_steps, number, from);
+        port_set_number(port, KEY_run_cooldown_steps, number, from);
     else if (is_number && strcmp(name, "num_cycles") == 0 && number == 0.5)
         return;
     else
@@ -149,7 +144,7 @@ static void finish_axolotl_warmup(Port *port)
     port_unset(port, &port->run, KEY_run_warmup_ratio);
     from = arena_printf(port->arena, "%s, of max_steps", from ? from : "Axolotl's default: 3 %, at most 100");
     if (steps > 0)
-        set_number(port, KEY_run_warmup_steps, steps, from);
+        port_set_number(port, KEY_run_warmup_steps, steps, from);
     else
         port_set(port, &port->run, KEY_run_warmup_ratio, "0", from);
     port->has_no_default[KEY_run_warmup_ratio] = true;
@@ -167,7 +162,7 @@ static void finish_long_warmup(Port *port)
                  arena_printf(port->arena, "%s, no more than max_steps", of_steps));
 }
 
-/* ---- batch, held-out rows, steps of what is told ---- */
+/* ---- batch, held-out rows ---- */
 
 static void finish_batch(Port *port)
 {
@@ -177,8 +172,8 @@ static void finish_batch(Port *port)
     if (port->from[KEY_run_gradient_accumulation_steps])
         str_list_push(port->arena, &port->same, "batch_size: gradient_accumulation_steps says it");
     else
-        set_number(port, KEY_run_gradient_accumulation_steps, fmax(1, floor(rows / micro)),
-                   "batch size / micro_batch_size, with one device");
+        port_set_number(port, KEY_run_gradient_accumulation_steps, fmax(1, floor(rows / micro)),
+                        "batch size / micro_batch_size, with one device");
 }
 
 void port_read_held_out(Port *port, const PortPair *pair)
@@ -190,95 +185,6 @@ void port_read_held_out(Port *port, const PortPair *pair)
         port_tell(port, true, pair->key, "", "a number of rows: none is held out; set validation_split_ratio, a part of them");
     else if (part > 0)
         port_take(port, pair->target, KEY_run_validation_split_ratio, pair->value, port_origin(port, pair->key, ""));
-}
-
-static double epochs_of(const Port *port)
-{
-    double epochs = port->tool == AXOLOTL ? 1 : 3;
-    (void)port_number(port_get(port->root, port->tool == AXOLOTL ? "num_epochs" : "num_train_epochs"), &epochs);
-    return epochs;
-}
-
-/* A part of all steps is so many times an epoch, where that is a whole number. */
-static bool read_part(Port *port, const PortPair *pair, double part, ConfigKey per_epoch)
-{
-    double times = 1 / (part * epochs_of(port)), whole = round(times);
-    if (!(whole >= 1) || fabs(times - whole) > 1e-6 * whole) return false;
-    set_number(port, per_epoch, whole, arena_printf(port->arena, "%s, of all steps", port_origin(port, pair->key, "")));
-    return true;
-}
-
-/* Steps, or a part of all of them. */
-static void read_steps(Port *port, const PortPair *pair, ConfigKey key, ConfigKey per_epoch)
-{
-    double      steps, most = -1;
-    const char *from = port_origin(port, pair->key, "");
-    (void)port_number(port_get(port->root, "max_steps"), &most);
-    if (!port_number(pair->value, &steps))
-        port_problem(port, pair->value, "%s: expected a number", pair->key->text.data);
-    else if (steps >= 1)
-        set_number(port, key, ceil(steps), from);
-    else if (steps > 0 && most > 0)
-        set_number(port, key, ceil(steps * most), arena_printf(port->arena, "%s, of max_steps", from));
-    else if (steps > 0 && !(per_epoch && read_part(port, pair, steps, per_epoch)))
-        port_tell(port, false, pair->key, "",
-                  arena_printf(port->arena, "a part of all steps; set %s to a number of them", options[key].name));
-    if (key == KEY_run_save_steps) port->has_no_default[key] = port->has_no_default[per_epoch] = true;
-}
-
-void port_read_steps_of_saves(Port *port, const PortPair *pair)
-{
-    read_steps(port, pair, KEY_run_save_steps, KEY_run_saves_per_epoch);
-}
-
-void port_read_steps_of_evals(Port *port, const PortPair *pair)
-{
-    read_steps(port, pair, KEY_run_eval_steps, KEY_run_evals_per_epoch);
-}
-
-void port_read_steps_of_logs(Port *port, const PortPair *pair)
-{
-    read_steps(port, pair, KEY_run_logging_steps, 0);
-}
-
-/* save_strategy: steps alone has steps. For Axolotl numbers go before it. */
-static void finish_saves(Port *port)
-{
-    const char *when = port_text(port->root, "save_strategy"), *from = "save_strategy";
-    bool        has_number = port->from[KEY_run_save_steps] || port->from[KEY_run_saves_per_epoch];
-    if (!when || strcmp(when, "steps") == 0 || (port->tool == AXOLOTL && has_number)) return;
-    port->has_no_default[KEY_run_save_steps] = port->has_no_default[KEY_run_saves_per_epoch] = true;
-    port_unset(port, &port->run, KEY_run_save_steps);
-    if (strcmp(when, "epoch") == 0)
-        port_set(port, &port->run, KEY_run_saves_per_epoch, "1", from);
-    else if (strcmp(when, "best") == 0)
-        port_set(port, &port->run, KEY_run_save_best, "true", from);
-    else
-        port_set(port, &port->run, KEY_run_save_steps, "0", from);
-}
-
-/* What Axolotl makes of steps, or of how often in an epoch: a part of all steps is below 1. 0: nothing is asked for. */
-static double axolotl_steps(const Port *port, const char *steps, const char *per_epoch)
-{
-    double number = 0, times = 0;
-    if (port_number(port_get(port->root, steps), &number) && number > 0) return number;
-    if (!port_number(port_get(port->root, per_epoch), &times) || !(times > 0)) return 0;
-    number = 1.0 / (times * epochs_of(port));
-    return number < 1 ? number : 0;
-}
-
-/* Axolotl takes the best model at the end where its saves are a multiple of its evaluations, unless the file says no. */
-static void finish_best(Port *port)
-{
-    double      saves = axolotl_steps(port, "save_steps", "saves_per_epoch"), evals = axolotl_steps(port, "eval_steps", "evals_per_epoch");
-    bool        has_evals = port->config.validation_split_ratio > 0 || port->validation.count > 0;
-    bool        is_refused = port_is_false(port->root, "load_best_model_at_end") && port->config.early_stopping_patience == 0;
-    bool        takes = has_evals && saves > 0 && evals > 0 && fmod(saves, evals) == 0 && !is_refused;
-    const char *from = "save_steps, a multiple of eval_steps: src/axolotl/core/builders/causal.py";
-    if (takes && !port->config.load_best_model_at_end)
-        port_replace(port, &port->run, KEY_run_load_best_model_at_end, "true", from);
-    else if (!takes)
-        port_unset(port, &port->run, KEY_run_load_best_model_at_end);
 }
 
 /* ---- LoRA ---- */
@@ -623,9 +529,8 @@ void port_finish(Port *port)
     port_default(port, KEY_run_learning_rate);
     finish_schedule(port);
     finish_batch(port);
-    finish_saves(port);
-    if (port->tool == AXOLOTL) finish_best(port);
     finish_adapter(port);
+    port_finish_cadence(port);
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);

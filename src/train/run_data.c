@@ -123,8 +123,11 @@ Status run_data_template_text(Arena *arena, const Config *config, Str *out)
     *out = template_builtin(given);
     if (out->data) return OK;
     Status status = file_read(arena, given, MAX_TEMPLATE_BYTES, out);
+    StrBuf names = {0};
     if (status == OK) return OK;
-    status = status_prefix(status, "chat_template: expected chatml, which is built in, a Jinja text, or the path of one");
+    template_builtin_names(&names);
+    status = status_prefix(status, "chat_template: expected a Jinja text, the path of one, or a built-in one: %s", strbuf_cstr(&names));
+    strbuf_deinit(&names);
     return config_at(config->origin, KEY_run_chat_template, status);
 }
 

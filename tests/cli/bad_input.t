@@ -49,8 +49,8 @@ with fusion 'fusion: [foo]'
 untouched "fusion of a run file" 2 "fusion.yaml:7:9: fusion: there is none named foo; expected all, none, " -- pt "$dir/fusion.yaml"
 with tokenizer "tokenizer: $dir/nothere"
 untouched "tokenizer of a run file" 2 "tokenizer.yaml:7:12: $dir/nothere" -- pt "$dir/tokenizer.yaml"
-with template 'chat_template: llama3'
-untouched "an unknown chat template" 2 "template.yaml:7:16: chat_template: expected chatml" -- pt "$dir/template.yaml"
+with template 'chat_template: lama3'
+untouched "an unknown chat template" 2 "template.yaml:7:16: chat_template: expected a Jinja text, the path of one, or a built-in one: chatml, llama3, " -- pt "$dir/template.yaml"
 untouched "missing model" 2 "$dir/nomodel" -- pt "$dir/run.yaml" model="$dir/nomodel"
 untouched "model without config" 2 "config.json" -- pt "$dir/run.yaml" model="$dir/tokenizer"
 untouched "no model said" 2 "a run needs the key model: put \"model: ...\"" -- pt output_dir="$dir/new"

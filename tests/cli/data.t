@@ -204,7 +204,7 @@ printf 'PAR1junkPAR1' > "$dir/junk.parquet"
 refused "a damaged parquet" 2 "junk.parquet" -- inspect "$dir/junk.parquet" --model "$model"
 
 mkdir "$dir/plainmodel" && cp "$dir/tokenizer/"*.json "$dir/plainmodel/"
-refused "no such template file" 2 "chat_template: expected chatml, which is built in, a Jinja text" chatmll -- inspect "$dir/chats.jsonl" --model "$model" chat_template=chatmll
+refused "no such template file" 2 "chat_template: expected a Jinja text, the path of one, or a built-in one: chatml, llama3, " chatmll -- inspect "$dir/chats.jsonl" --model "$model" chat_template=chatmll
 printf '%s' '{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}' \
     > "$dir/other.jinja"
 run inspect "$dir/chats.jsonl" --model "$dir/plainmodel" --rows 1 chat_template="$dir/other.jinja"

@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-/* A template of ../shared: a file, or the case of that name in a list of cases; data: its own text. */
+/* A built-in template, or one of ../shared: a file, or the case of that name in a list of cases; data: its own text. */
 typedef struct Given {
     const char *name, *data;
     const char *eos, *stop; /* stop: what ends an answer */
@@ -53,6 +53,26 @@ static const Given templates[] = {
     {"another end", returns, "<|return|>", "<|im_end|>", IM " <|sep|> <|return|>", "", "<|return|>", true},
     {"an end once", ends_once, "</s>", "", "<|sep|> </s>", "", "\n</s>", false},
     {"ends between", ends_between, "</s>", "</s>", "<|user|> <|assistant|> </s>", "", "", true},
+    {"llama3", NULL, "<|eot_id|>", "<|eot_id|>", "<|start_header_id|> <|end_header_id|> <|eot_id|>", "", NULL, false},
+    {"llama3", NULL, "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|> <|end_header_id|> <|eot_id|> <|end_of_text|>", "", NULL, false},
+    {"mistral_v1", NULL, "</s>", "</s>", "</s>", "", NULL, false},
+    {"mistral", NULL, "</s>", "</s>", "[INST] [/INST] </s>", "", NULL, false},
+    {"mistral_v3_tekken", NULL, "</s>", "</s>", "[INST] [/INST] </s>", "", NULL, false},
+    {"mistral_v7_tekken", NULL, "</s>", "</s>", "[INST] [/INST] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] </s>", "", NULL, false},
+    {"gemma", NULL, "<eos>", "<end_of_turn>", "<start_of_turn> <end_of_turn> <eos>", "", NULL, false},
+    {"phi3", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|system|> <|end|> <|endoftext|>", "", NULL, false},
+    {"phi4", NULL, "<|im_end|>", "<|im_end|>", IM " <|im_sep|>", "", NULL, false},
+    {"phi4_mini", NULL, "<|endoftext|>", "<|end|>", "<|user|> <|assistant|> <|system|> <|end|> <|endoftext|>", "", NULL, false},
+    {"qwen2.5", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"qwen3", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false},
+    {"qwen3_nothink", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"olmo2", NULL, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", "", NULL, false},
+    {"smollm2", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
+    {"granite3", NULL, "<|end_of_text|>", "<|end_of_text|>", "<|start_of_role|> <|end_of_role|> <|end_of_text|>", "", NULL, false},
+    {"deepseek3", NULL, R1_END, R1_END, R1, "", NULL, false},
+    {"zephyr", NULL, "</s>", "</s>", "</s>", "", NULL, false},
+    {"vicuna", NULL, "</s>", "</s>", "</s>", "", NULL, false},
+    {"alpaca", NULL, "</s>", "</s>", "</s>", "", NULL, false},
     {"Qwen-Qwen2.5-7B-Instruct", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
     {"Qwen-Qwen3-0.6B", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false},
     {"Qwen-Qwen3-0.6B", NULL, "<|endoftext|>", "<|im_end|>", IM " <|endoftext|>", "<think>\n\n</think>\n\n", NULL, false},
@@ -141,6 +161,7 @@ static Str source_of(Arena *arena, const Given *given)
 {
     static const char *const lists[] = {"chat/cases_llama_cpp.json", "chat/cases_onnxruntime.json"};
     if (given->data) return str_of(given->data);
+    if (template_builtin(given->name).data) return template_builtin(given->name);
     for (size_t i = 0; i < 2; i++) {
         Str       text = read_text(arena, lists[i]);
         JsonValue cases;

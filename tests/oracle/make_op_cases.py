@@ -671,6 +671,12 @@ def make_rows_linear():
     gate, up = y.split(6, dim=-1)
     add("rows_linear", "silu", [x, w], [F.silu(gate) * up], parts=1, gated=True, gelu=False)
     add("rows_linear", "gelu", [x, w], [F.gelu(gate, approximate="tanh") * up], parts=1, gated=True, gelu=True)
+    norm, residual = rand(128), rand(3, 1, 128)
+    y = F.linear(F.rms_norm(x, (128,), norm, 1e-5), w)
+    add("rows_linear", "norm", [x, w, b, norm], [y + b], parts=1, gated=False, gelu=False, eps=1e-5, offset=0)
+    gate, up = F.linear(F.rms_norm(x + residual, (128,), norm + 1, 1e-5), w).split(6, dim=-1)
+    add("rows_linear", "sum", [x, w, None, norm, residual], [F.silu(gate) * up, x + residual], parts=1, gated=True, gelu=False, eps=1e-5,
+        offset=1)
 
 
 def make_mark_seen():

@@ -972,6 +972,8 @@ static void memo_knows_usual_templates(void)
         "m.role }}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) EXPECT(compare_memo(usual[i], 400) > 1500);
+    static const char *const builtins[] = {"chatml", "llama3", "mistral", "gemma", "phi3", "qwen2.5", "olmo2", "zephyr", "alpaca"};
+    for (size_t i = 0; i < sizeof builtins / sizeof builtins[0]; i++) EXPECT(compare_memo(template_builtin(builtins[i]).data, 400) > 600);
     if (!test_shared_dir()) return;
     static const char *const real[] = {"Qwen-Qwen3-0.6B",
                                        "Qwen-Qwen2.5-7B-Instruct",

@@ -379,12 +379,11 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
-/* Whether a row has the same bits for any m and n: fp32 products sum in orders of their own, and those of bf16 rows that don't begin
+/* Whether a row has the same bits for any m and n: fp32 products sum in orders of their own, and those of bf16 or f16 rows that don't begin
  * at multiples of 16 bytes in one that depends on both. */
 static bool is_one_chain(const Gemm *g)
 {
-    if (g->a.dtype == DT_F16) return false; /* not measured */
-    return g->a.dtype == DT_BF16 ? g->k % (ALIGN / 2) == 0 : g->a.dtype != DT_F32;
+    return g->a.dtype == DT_BF16 || g->a.dtype == DT_F16 ? g->k % (ALIGN / 2) == 0 : g->a.dtype != DT_F32;
 }
 
 static bool dtypes_fit(const CudaDevice *device, const Gemm *g)

@@ -24,6 +24,17 @@ static __device__ __forceinline__ uint32_t f16_pair(const float *in)
     return both.word;
 }
 
+template <typename T> static __device__ __forceinline__ uint32_t pair_of(float low, float high)
+{
+    const float both[2] = {low, high};
+    return bf16_pair(both);
+}
+template <> __device__ __forceinline__ uint32_t pair_of<__half>(float low, float high)
+{
+    const float both[2] = {low, high};
+    return f16_pair(both);
+}
+
 template <> __device__ __forceinline__ Pack<__half> to_pack<__half>(const float *in)
 {
     Pack<__half> pack;
@@ -43,4 +54,18 @@ static __device__ __forceinline__ void any_set(void *p, int dtype, int64_t i, fl
         ((__half *)p)[i] = __float2half_rn(value);
     else
         elem_set(p, dtype, i, value);
+}
+
+/* The same of a tensor that is f32 or of T. */
+template <typename T> static __device__ __forceinline__ float get_of(const void *p, int dtype, int64_t i)
+{
+    return dtype == DT_F32 ? ((const float *)p)[i] : to_float(((const T *)p)[i]);
+}
+
+template <typename T> static __device__ __forceinline__ void set_of(void *p, int dtype, int64_t i, float value)
+{
+    if (dtype == DT_F32)
+        ((float *)p)[i] = value;
+    else
+        ((T *)p)[i] = from_float<T>(value);
 }

@@ -5,6 +5,8 @@
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
+#include <type_traits>
+
 enum { IN_GATE, IN_UP, IN_SCALE };
 enum { OUT_H, OUT_CODES, OUT_MORE };
 enum { PER = 8 };
@@ -95,8 +97,10 @@ template <typename T, bool GELU> static Status launch_packs(const KernelArgs *ar
     bool              packed = up == gate;
     int64_t           cols = q.scaled.cols;
     const T          *g = (const T *)gate->data, *u = packed ? g + cols : (const T *)up->data;
-    auto              kernel = row_codes_kind(&q) ? swiglu_packs<T, CODES_BLOCKS, GELU> : swiglu_packs<T, CODES_NONE, GELU>;
+    auto              kernel = swiglu_packs<T, CODES_NONE, GELU>;
     int64_t           count = q.scaled.rows * cols / Pack<T>::N;
+    if constexpr (!std::is_same<T, __half>::value) /* of which no codes are made */
+        if (row_codes_kind(&q)) kernel = swiglu_packs<T, CODES_BLOCKS, GELU>;
     return cuda_launch_early(args->early, kernel, dim3(cuda_grid(count, 256)), 256, 0, cuda_stream(args), g, u, (T *)args->out[OUT_H].data,
                              q, packed ? 2 * cols : cols);
 }
@@ -127,6 +131,8 @@ template <bool GELU> static Status launch(const KernelArgs *args)
         CUDA_FLOAT(gate->type.dtype, T, return (launch_packs<T, GELU>(args, up, q)));
     else if (cols % 8 == 0 && views_are(DT_BF16, views, 3))
         return launch_packs<__nv_bfloat16, GELU>(args, up, q);
+    else if (cols % 8 == 0 && views_are(DT_F16, views, 3))
+        return launch_packs<__half, GELU>(args, up, q);
     else
         swiglu_elements<GELU>
             <<<cuda_grid(rows * cols, 256), 256, 0, cuda_stream(args)>>>(*gate, *up, packed ? cols : 0, *h, rows, cols, stride);

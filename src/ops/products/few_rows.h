@@ -1,4 +1,4 @@
-/* Products of at most 64 rows that say rows_alone, in bf16 (few_rows.cu); of more rows where few_rows_fit says why. */
+/* Products of at most 64 rows that say rows_alone, in bf16 or f16 (few_rows.cu); of more rows where few_rows_fit says why. */
 #pragma once
 
 #include "device/cuda/kernel.h"
@@ -9,11 +9,24 @@ bool   few_rows_operands_fit(const Gemm *gemm);
 bool   few_rows_fit(const Gemm *gemm);
 Status few_rows_run(const Gemm *gemm, void *stream);
 
+/* What becomes of the one row x of a product before it: its norm, or that of its sum with a residual. Pointers lie at multiples of 16
+ * bytes. */
+typedef struct RowsNorm {
+    const void *x, *w, *residual; /* residual: NULL: none */
+    void       *sum;              /* NULL: not wanted */
+    float       eps, offset;
+} RowsNorm;
+static inline bool rows_norm_fits(const Gemm *gemm)
+{
+    return gemm->m == 1 && gemm->k <= 8192;
+}
+
 /* What a product is made with: sums of so many parts of k, each a chain, added up as (0 + 1) + (2 + 3); or, of w that is packed gate and up
  * and as many columns of c as each has, what swiglu makes of both. */
 typedef struct RowsFusion {
-    int  parts; /* 1, 2 or 4 */
-    bool gated, gelu;
+    int             parts; /* 1, 2 or 4 */
+    bool            gated, gelu;
+    const RowsNorm *norm; /* of one row, the gemm's a: NULL, or rows_norm_fits */
 } RowsFusion;
 
 /* Of compute capability 9.0 and later, with as much shared memory for a block: those of 12.0 have less. */

@@ -1,6 +1,6 @@
-/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16, on GPUs whose copy engine brings boxes to shared memory (compute capability
- * 9.0): the sums of few_rows.cu, to the bit. Rows of w are on their way before the launch in front has ended, where nothing of the program
- * writes them.
+/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16 or f16, on GPUs whose copy engine brings boxes to shared memory (compute
+ * capability 9.0): the sums of few_rows.cu, to the bit. Rows of w are on their way before the launch in front has ended, where nothing of
+ * the program writes them.
  *
  * A warp has tiles of 8 * NT rows of w, which it brings for itself, in pieces along k, each when its place in the warp's ring is free. One
  * more warp brings the rows of x for all of the block: pieces stay where all have room, else they go through a ring too. One row alone each
@@ -14,9 +14,10 @@
  *
  * A piece lies in blocks of 64 numbers along k, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). */
 #include "device/cuda/tensor_map.h"
+#include "device/cuda/vec_f16.cuh"
 #include "ops/bulk.cuh"
 #include "ops/elementwise/gated.cuh"
-#include "ops/products/few_rows.h"
+#include "ops/products/normed_row.cuh"
 
 enum {
     ALONG = TENSOR_MAP_INNER, /* k is a multiple of it */
@@ -36,18 +37,19 @@ enum {
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
 struct BulkJob {
-    CUtensorMap x_map, w_map; /* (64, rows, 1 or gate and up, k / 64) */
-    int64_t     c_stride;
-    GemmOperand c, bias;
-    int         m, n, w_rows, blocks;     /* of k */
-    int         parts, part, pieces;      /* of k; blocks and pieces of a part */
-    int         x_bytes, sums_at;         /* of shared memory: of all places for x; in front of the sums of parts */
-    const bf16 *x;                        /* one row alone */
-    int         rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
-    bool        x_stays, w_constant, accumulate, has_bias;
-    bool        as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
-    float       alpha;
-    bool        gated, gelu; /* w is gate and up, n columns of c are of both */
+    CUtensorMap     x_map, w_map; /* (64, rows, 1 or gate and up, k / 64) */
+    int64_t         c_stride;
+    GemmOperand     c, bias;
+    int             m, n, w_rows, blocks;     /* of k */
+    int             parts, part, pieces;      /* of k; blocks and pieces of a part */
+    int             x_bytes, sums_at;         /* of shared memory: of all places for x; in front of the sums of parts */
+    const uint16_t *x;                        /* one row alone */
+    int             rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
+    bool            x_stays, w_constant, accumulate, has_bias;
+    bool            as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
+    float           alpha;
+    bool            gated, gelu; /* w is gate and up, n columns of c are of both */
+    RowsNorm        norm;        /* of one row alone; w NULL: none */
 };
 
 /* Products of one x. The second one's tiles begin at column `second` of all, a multiple of a tile. */
@@ -83,8 +85,8 @@ struct LaneReads {
     }
 };
 
-/* The operands of STEP numbers along k, of 16 * MT rows of x, XR in a place, and 8 * NT of w. */
-template <int MT, int NT, int XR> struct BulkOperands {
+/* The operands of STEP numbers of T along k, of 16 * MT rows of x, XR in a place, and 8 * NT of w. */
+template <typename T, int MT, int NT, int XR> struct BulkOperands {
     uint32_t x[STEP / 16][MT][4], w[NT][4];
 
     /* half: of the block that begins there */
@@ -105,30 +107,30 @@ template <int MT, int NT, int XR> struct BulkOperands {
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
-                for (int t = 0; t < MT; t++) mma(c[n][t], x[half][t], w[n][2 * half], w[n][2 * half + 1]);
+                for (int t = 0; t < MT; t++) mma_of<T>(c[n][t], x[half][t], w[n][2 * half], w[n][2 * half + 1]);
     }
 };
 
-static __device__ __forceinline__ float bias_at(const BulkJob &job, int col)
+template <typename T> static __device__ __forceinline__ float bias_at(const BulkJob &job, int col)
 {
-    return col < job.w_rows ? elem_get(job.bias.data, job.bias.dtype, job.bias.offset + col) : 0.0f;
+    return col < job.w_rows ? get_of<T>(job.bias.data, job.bias.dtype, job.bias.offset + col) : 0.0f;
 }
 
-static __device__ __forceinline__ float finished(const BulkJob &job, int row, int col, float value)
+template <typename T> static __device__ __forceinline__ float finished(const BulkJob &job, int row, int col, float value)
 {
     value *= job.alpha;
-    if (job.accumulate) value += elem_get(job.c.data, job.c.dtype, job.c.offset + row * job.c_stride + col);
-    if (job.has_bias) value += bias_at(job, col);
+    if (job.accumulate) value += get_of<T>(job.c.data, job.c.dtype, job.c.offset + row * job.c_stride + col);
+    if (job.has_bias) value += bias_at<T>(job, col);
     return value;
 }
 
 /* Columns col, an even one, and col + 1. */
-static __device__ __forceinline__ void put_two(const BulkJob &job, int row, int col, float left, float right)
+template <typename T> static __device__ __forceinline__ void put_two(const BulkJob &job, int row, int col, float left, float right)
 {
     int64_t at = job.c.offset + row * job.c_stride + col;
     if (row >= job.m || col >= job.n) return;
-    elem_set(job.c.data, job.c.dtype, at, finished(job, row, col, left));
-    if (col + 1 < job.n) elem_set(job.c.data, job.c.dtype, at + 1, finished(job, row, col + 1, right));
+    set_of<T>(job.c.data, job.c.dtype, at, finished<T>(job, row, col, left));
+    if (col + 1 < job.n) set_of<T>(job.c.data, job.c.dtype, at + 1, finished<T>(job, row, col + 1, right));
 }
 
 /* Sums, two at a time. to: of this lane's first row and column. */
@@ -145,11 +147,11 @@ static __device__ __forceinline__ void put_pairs(const BulkJob &job, char *to, i
     }
 }
 
-template <int MT, int NT> static __device__ __forceinline__ void add_bias(const BulkJob &job, int col, float (&c)[NT][MT][4])
+template <typename T, int MT, int NT> static __device__ __forceinline__ void add_bias(const BulkJob &job, int col, float (&c)[NT][MT][4])
 {
 #pragma unroll
     for (int i = 0; i < NT; i++) {
-        float bias[2] = {bias_at(job, col + i * COLS), bias_at(job, col + i * COLS + 1)};
+        float bias[2] = {bias_at<T>(job, col + i * COLS), bias_at<T>(job, col + i * COLS + 1)};
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -158,36 +160,39 @@ template <int MT, int NT> static __device__ __forceinline__ void add_bias(const 
 }
 
 /* A warp's tiles; row, col: a lane's first. */
-template <int MT, int NT> static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int col, float (&c)[NT][MT][4])
+template <typename T, int MT, int NT>
+static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int col, float (&c)[NT][MT][4])
 {
     int64_t at = job.c.offset + row * job.c_stride + col;
-    if (job.as_pairs && job.has_bias) add_bias(job, col, c);
-    if (job.as_pairs && job.c.dtype == DT_BF16) {
-        put_pairs<uint32_t>(job, (char *)((bf16 *)job.c.data + at), row, col, c, [](float a, float b) { return pack_bf16(a, b); });
+    if (job.as_pairs && job.has_bias) add_bias<T>(job, col, c);
+    if (job.as_pairs && job.c.dtype != DT_F32) {
+        put_pairs<uint32_t>(job, (char *)((T *)job.c.data + at), row, col, c, [](float a, float b) { return pair_of<T>(a, b); });
     } else if (job.as_pairs) {
         put_pairs<float2>(job, (char *)((float *)job.c.data + at), row, col, c, [](float a, float b) { return make_float2(a, b); });
     } else {
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
-            for (int t = 0; t < 2 * MT; t++) put_two(job, row + t * 8, col + i * COLS, c[i][t / 2][t % 2 * 2], c[i][t / 2][t % 2 * 2 + 1]);
+            for (int t = 0; t < 2 * MT; t++)
+                put_two<T>(job, row + t * 8, col + i * COLS, c[i][t / 2][t % 2 * 2], c[i][t / 2][t % 2 * 2 + 1]);
     }
 }
 
 /* A tile of gate and one of up, rounded as they would be stored, to the tile that they make. */
-template <int MT> static __device__ __forceinline__ void put_gated(const BulkJob &job, int row, int col, const float (&c)[2][MT][4])
+template <typename T, int MT>
+static __device__ __forceinline__ void put_gated(const BulkJob &job, int row, int col, const float (&c)[2][MT][4])
 {
     float made[1][MT][4];
 #pragma unroll
     for (int t = 0; t < MT; t++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            float gate = to_float(from_float<bf16>(c[0][t][e])), up = to_float(from_float<bf16>(c[1][t][e]));
-            made[0][t][e] = job.gelu ? gated<bf16, true>(gate, up) : gated<bf16, false>(gate, up);
+            float gate = to_float(from_float<T>(c[0][t][e])), up = to_float(from_float<T>(c[1][t][e]));
+            made[0][t][e] = job.gelu ? gated<T, true>(gate, up) : gated<T, false>(gate, up);
         }
-    put_tile<MT, 1>(job, row, col, made);
+    put_tile<T, MT, 1>(job, row, col, made);
 }
-template <int MT> static __device__ __forceinline__ void put_gated(const BulkJob &, int, int, const float (&)[1][MT][4]) {}
+template <typename T, int MT> static __device__ __forceinline__ void put_gated(const BulkJob &, int, int, const float (&)[1][MT][4]) {}
 
 /* Goes over the pieces of a block's rows of x, or of a warp's tiles of w, and over their places in shared memory. */
 struct Walk {
@@ -299,7 +304,7 @@ static __device__ __forceinline__ void add_parts(int tile, int parts, int part, 
     if (more) meet(tile, parts);
 }
 
-template <int MT, int NT, int XR, int BLOCKS, int COUNT>
+template <typename T, int MT, int NT, int XR, int BLOCKS, int COUNT>
 static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARPS / 2) + 1) * 32)
     few_rows_bulk(const __grid_constant__ BulkJobs<COUNT> jobs)
 {
@@ -326,13 +331,18 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(pieces, stride, job.w_slots, false))
         if (lane == 0) shared.bring_w(jobs, ahead, first_block);
+    if (XR == 1 && job.norm.w) bring_norm<T>(job.norm, job.blocks * ALONG, shared.x + job.x_bytes / 2, threadIdx.x, blockDim.x);
     if (job.w_constant) await_launches();
 
-    const LaneReads          reads(XR);
-    float                    c[NT][MT][4] = {};
-    float4                  *sums = (float4 *)(bulk_memory + job.sums_at) + tile * parts * (MT * NT * 32);
-    BulkOperands<MT, NT, XR> first, second; /* of a block's halves */
-    if (XR == 1) shared.bring_row(job, first_block);
+    const LaneReads             reads(XR);
+    float                       c[NT][MT][4] = {};
+    float4                     *sums = (float4 *)(bulk_memory + job.sums_at) + tile * parts * (MT * NT * 32);
+    BulkOperands<T, MT, NT, XR> first, second; /* of a block's halves */
+    if (XR == 1 && job.norm.w)
+        norm_row(job.norm, job.blocks * ALONG, (T *)(bulk_memory + PHASES_BYTES), (const T *)(bulk_memory + PHASES_BYTES + job.x_bytes / 2),
+                 (float *)shared.x_full, threadIdx.x, blockDim.x, [] { __syncthreads(); });
+    else if (XR == 1)
+        shared.bring_row(job, first_block);
     phase_wait(&shared.w_full[0], 0);
     uint32_t x = shared.take_x(job, of_x, first_block), w = shared.w;
     first.take(x, w, reads, 0);
@@ -368,9 +378,9 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
         if (parts > 1) add_parts<MT, NT>(tile, parts, part, sums, job.rounds > 1, c);
         int which = jobs.which(n), row = first_row + (lane >> 2), col = n - which * jobs.second + (lane & 3) * 2;
         if (NT == 2 && job.gated && !part)
-            put_gated<MT>(job, row, col, c);
+            put_gated<T, MT>(job, row, col, c);
         else if (!part)
-            put_tile<MT, NT>(jobs.of[which], row, col, c);
+            put_tile<T, MT, NT>(jobs.of[which], row, col, c);
 #pragma unroll
         for (int i = 0; i < NT; i++)
 #pragma unroll
@@ -411,7 +421,10 @@ static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t
     job->x_stays = x_pieces <= MOST_SLOTS && fixed + 2 * w_piece + x_bytes * x_pieces * (grid->rounds == 1 ? 2 : 1) <= SHARED_ALONE;
     job->x_slots = job->x_stays ? x_pieces : job->parts > 1 ? 2 * job->parts : 3; /* a ring has as many of each part */
     job->x_bytes = (int)(x_bytes * job->x_slots);
-    if (x_rows == 1) job->x_stays = true, job->x_slots = 0, job->x_bytes = (int)cuda_div_up(job->blocks, CHUNKS) * CHUNKS * ROW_BYTES;
+    if (x_rows == 1) { /* and its norm's weights */
+        job->x_stays = true, job->x_slots = 0;
+        job->x_bytes = (int)cuda_div_up(job->blocks, CHUNKS) * CHUNKS * ROW_BYTES * (job->norm.w ? 2 : 1);
+    }
     size_t taken = fixed + job->x_bytes;
     if (taken + least * w_piece > most) most = SHARED_ALONE;
     job->w_slots = taken < most ? (int)((most - taken) / w_piece) : 0;
@@ -432,7 +445,7 @@ static Status map_rows(const GemmOperand *rows, int64_t count, int halves, int64
 }
 
 /* Fewer warps where there isn't room for two pieces of each, as a chain wants the next one before it is through with one. */
-template <int MT, int NT, int XR, int BLOCKS, int COUNT>
+template <typename T, int MT, int NT, int XR, int BLOCKS, int COUNT>
 static Status launch(const Gemm *g, BulkJobs<COUNT> *jobs, int least, int most, int processors, cudaStream_t stream)
 {
     typedef BulkShared<XR, COLS * NT, BLOCKS> Shared;
@@ -451,10 +464,10 @@ static Status launch(const Gemm *g, BulkJobs<COUNT> *jobs, int least, int most, 
         if (job->w_slots >= 2 || job->w_slots == job->pieces * grid.rounds) break;
         FAIL_IF(most / 2 < job->parts, ERR_INTERNAL, "few_rows_bulk: no room for %d x %d of %lld", job->m, job->n, (long long)g->k);
     }
-    if (XR == 1) job->x = (const bf16 *)g->a.data + g->a.offset;
+    if (XR == 1) job->x = (const uint16_t *)g->a.data + g->a.offset;
     if (XR > 1) TRY(map_rows(&g->a, g->m, 1, g->k, XR, BLOCKS, &job->x_map));
     for (int i = 0; i < COUNT; i++) TRY(map_rows(&g[i].b, job[i].w_rows, job->gated ? 2 : 1, g->k, COLS * NT, BLOCKS, &job[i].w_map));
-    auto kernel = few_rows_bulk<MT, NT, XR, BLOCKS, COUNT>;
+    auto kernel = few_rows_bulk<T, MT, NT, XR, BLOCKS, COUNT>;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_ALONE));
     return cuda_launch_early(g->early, kernel, dim3((unsigned)grid.blocks, (unsigned)grid.groups), (unsigned)(grid.warps + (XR > 1)) * 32,
                              bytes, stream, *jobs);
@@ -470,34 +483,40 @@ static bool is_one_row(const Gemm *g)
     return g->m == 1 && g->k <= MOST_ALONE;
 }
 
-static Status launch_gated(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
+template <typename T> static Status launch_gated(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
 {
-    if (is_one_row(g)) return launch<1, 2, 1, 4>(g, jobs, 1, 8, processors, stream);
-    if (g->m <= 8) return launch<1, 2, 8, 4>(g, jobs, 1, 8, processors, stream);
-    if (g->m <= 16) return launch<1, 2, 16, 4>(g, jobs, 1, 8, processors, stream);
-    if (g->m <= 32) return launch<2, 2, 32, 4>(g, jobs, 2, 8, processors, stream);
-    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
+    if (is_one_row(g)) return launch<T, 1, 2, 1, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 8) return launch<T, 1, 2, 8, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 16) return launch<T, 1, 2, 16, 4>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 32) return launch<T, 2, 2, 32, 4>(g, jobs, 2, 8, processors, stream);
+    return launch<T, 4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
 }
 
-static Status launch_parts(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
+template <typename T> static Status launch_parts(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
 {
-    if (is_one_row(g)) return launch<1, 1, 1, 4>(g, jobs, 1, 16, processors, stream);
-    if (g->m <= 8) return launch<1, 1, 8, 4>(g, jobs, 1, 16, processors, stream);
-    if (g->m <= 16) return launch<1, 1, 16, 4>(g, jobs, 1, 16, processors, stream);
-    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
-    return launch<2, 2, 32, 4>(g, jobs, 2, 4, processors, stream);
+    if (is_one_row(g)) return launch<T, 1, 1, 1, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 8) return launch<T, 1, 1, 8, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 16) return launch<T, 1, 1, 16, 4>(g, jobs, 1, 16, processors, stream);
+    if (g->m <= 32) return launch<T, 2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
+    return launch<T, 2, 2, 32, 4>(g, jobs, 2, 4, processors, stream);
 }
 
-template <int COUNT> static Status launch_whole(const Gemm *g, BulkJobs<COUNT> *jobs, int processors, cudaStream_t stream)
+template <typename T, int COUNT> static Status launch_whole(const Gemm *g, BulkJobs<COUNT> *jobs, int processors, cudaStream_t stream)
 {
     int64_t cols = g->n + (COUNT == 2 ? g[COUNT - 1].n : 0);
-    if (is_one_row(g)) return launch<1, 1, 1, 8>(g, jobs, 1, 8, processors, stream);
-    if (g->m <= 8) return launch<1, 1, 8, 8>(g, jobs, 1, 8, processors, stream);
-    if (g->m <= 16) return launch<1, 1, 16, 8>(g, jobs, 1, 8, processors, stream);
-    if (g->m <= 32) return launch<2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
-    if (cols <= 2048) return launch<2, 2, 32, 8>(g, jobs, 2, 4, processors, stream);
-    if (cols <= 4096 || g->k <= 1024) return launch<4, 1, 64, 4>(g, jobs, 4, 8, processors, stream);
-    return launch<4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
+    if (is_one_row(g)) return launch<T, 1, 1, 1, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 8) return launch<T, 1, 1, 8, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 16) return launch<T, 1, 1, 16, 8>(g, jobs, 1, 8, processors, stream);
+    if (g->m <= 32) return launch<T, 2, 1, 32, 4>(g, jobs, 2, 8, processors, stream);
+    if (cols <= 2048) return launch<T, 2, 2, 32, 8>(g, jobs, 2, 4, processors, stream);
+    if (cols <= 4096 || g->k <= 1024) return launch<T, 4, 1, 64, 4>(g, jobs, 4, 8, processors, stream);
+    return launch<T, 4, 2, 64, 4>(g, jobs, 4, 4, processors, stream);
+}
+
+template <typename T> static Status launch_one(const Gemm *g, BulkJobs<1> *jobs, int processors, cudaStream_t stream)
+{
+    if (jobs->of[0].gated) return launch_gated<T>(g, jobs, processors, stream);
+    return (jobs->of[0].parts > 1 ? launch_parts<T> : launch_whole<T, 1>)(g, jobs, processors, stream);
 }
 
 static void set_job(BulkJob *job, const Gemm *g, int64_t w_rows)
@@ -529,8 +548,9 @@ Status few_rows_bulk_run(const Gemm *g, int64_t w_rows, const RowsFusion *fusion
     TRY(count_processors(&processors));
     set_job(job, g, w_rows);
     if (fusion) job->parts = fusion->parts, job->gated = fusion->gated, job->gelu = fusion->gelu;
-    if (job->gated) return launch_gated(g, &jobs, processors, (cudaStream_t)stream);
-    return (job->parts > 1 ? launch_parts : launch_whole<1>)(g, &jobs, processors, (cudaStream_t)stream);
+    if (fusion && fusion->norm) job->norm = *fusion->norm;
+    return g->b.dtype == DT_F16 ? launch_one<__half>(g, &jobs, processors, (cudaStream_t)stream)
+                                : launch_one<bf16>(g, &jobs, processors, (cudaStream_t)stream);
 }
 
 Status few_rows_bulk_pair(const Gemm gemms[2], void *stream)
@@ -540,5 +560,6 @@ Status few_rows_bulk_pair(const Gemm gemms[2], void *stream)
     TRY(count_processors(&processors));
     for (int i = 0; i < 2; i++) set_job(&jobs.of[i], &gemms[i], gemms[i].n);
     jobs.of[0].w_constant = gemms[0].b_constant && gemms[1].b_constant;
-    return launch_whole<2>(gemms, &jobs, processors, (cudaStream_t)stream);
+    return gemms->b.dtype == DT_F16 ? launch_whole<__half, 2>(gemms, &jobs, processors, (cudaStream_t)stream)
+                                    : launch_whole<bf16, 2>(gemms, &jobs, processors, (cudaStream_t)stream);
 }

@@ -90,9 +90,9 @@ static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, in
     }
 
 #define FEW_ROWS(op) \
-    {.dtypes = DT_SET_FLOAT, .min_sm = 90, .run = op##_bulk, .name = "few rows in bulk", .match = op##_are_bulk}, \
+    {.dtypes = DT_SET_DECODE, .min_sm = 90, .run = op##_bulk, .name = "few rows in bulk", .match = op##_are_bulk}, \
     { \
-        .dtypes = DT_SET_FLOAT, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
+        .dtypes = DT_SET_DECODE, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
     }
 
 /* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */

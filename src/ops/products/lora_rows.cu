@@ -1,5 +1,5 @@
-/* lora_rows on CUDA. Sums have the order that products of rows alone have: of bf16 one chain along k in steps of 16 (few_rows.cu), else one
- * along k (the plain product).
+/* lora_rows on CUDA. Sums have the order that products of rows alone have: of bf16 and f16 one chain along k in steps of 16 (few_rows.cu),
+ * of f32 one along k (the plain product).
  *
  * mma: a warp has 32 columns of a member, of up to 16 rows that have one adapter. They are gathered from 64 rows side by side. Columns of a
  * product's tile are permuted so that a thread's results of four tiles are eight neighbouring columns: tile j's column c stands for column
@@ -105,7 +105,7 @@ static Rows rows_of_one(const KernelArgs *args)
 /* ---- mma ---- */
 
 /* Numbers k and k + 1 of a row that has `rank`; zeros behind it and where it isn't there. */
-static __device__ __forceinline__ uint32_t load_pair(const bf16 *row, int k, int rank, bool there)
+static __device__ __forceinline__ uint32_t load_pair(const uint16_t *row, int k, int rank, bool there)
 {
     if (!there || k >= rank) return 0;
     uint32_t pair = *reinterpret_cast<const uint32_t *>(row + k);
@@ -117,7 +117,7 @@ struct Piece {
     uint32_t down[STEPS][4], up[STEPS][TILES][2];
 
     /* left: rows of b from there on that are the member's. */
-    __device__ __forceinline__ void load_up(const bf16 *b, int r, int k, int rank, int left)
+    __device__ __forceinline__ void load_up(const uint16_t *b, int r, int k, int rank, int left)
     {
         int col = (threadIdx.x & 31) >> 2;
         k += (threadIdx.x & 3) * 2;
@@ -130,7 +130,7 @@ struct Piece {
     }
 
     /* h: of rows t and t + 8 of a lane's quad. */
-    __device__ __forceinline__ void load_down(const bf16 *const (&h)[2], int k, int rank, const bool (&there)[2])
+    __device__ __forceinline__ void load_down(const uint16_t *const (&h)[2], int k, int rank, const bool (&there)[2])
     {
         k += (threadIdx.x & 3) * 2;
 #pragma unroll
@@ -140,13 +140,13 @@ struct Piece {
     }
 
     /* left: of the rank, from this piece on. */
-    __device__ __forceinline__ void add(float (&sum)[TILES][4], int left) const
+    template <typename T> __device__ __forceinline__ void add(float (&sum)[TILES][4], int left) const
     {
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
             if (s * 16 < left)
 #pragma unroll
-                for (int j = 0; j < TILES; j++) mma(sum[j], down[s], up[s][j][0], up[s][j][1]);
+                for (int j = 0; j < TILES; j++) mma_of<T>(sum[j], down[s], up[s][j][0], up[s][j][1]);
     }
 };
 
@@ -180,12 +180,12 @@ static __host__ __device__ __forceinline__ int slabs_of(const Rows &rows, int m)
 }
 
 /* y of a lane: eight columns, of which `left` are the member's, of two tokens. EIGHTS: all are, and they lie at multiples of 16 bytes. */
-template <bool EIGHTS> struct Sums {
+template <typename T, bool EIGHTS> struct Sums {
     uint4 old[2];
 
     __device__ __forceinline__ uint4 *eight(const Rows &rows, int64_t token, int m, int at) const
     {
-        return (uint4 *)((bf16 *)rows.y + token * rows.y_stride + rows.col[m] + at);
+        return (uint4 *)((uint16_t *)rows.y + token * rows.y_stride + rows.col[m] + at);
     }
 
     __device__ __forceinline__ void load(const Rows &rows, int64_t token, int m, int at, int half)
@@ -195,14 +195,14 @@ template <bool EIGHTS> struct Sums {
 
     __device__ __forceinline__ void add(const Rows &rows, int64_t token, int m, int a, int at, int half, const float (&sum)[TILES][4]) const
     {
-        Pack<bf16> pack;
-        float      scale = rows.scales[m * rows.count + a];
+        Pack<T> pack;
+        float   scale = rows.scales[m * rows.count + a];
         pack.words = old[half];
 #pragma unroll
         for (int i = 0; i < 2 * TILES; i++) {
             float value = sum[i / 2][2 * half + i % 2];
             if (EIGHTS)
-                pack.v[i] = from_float<bf16>(fmaf(scale, value, to_float(pack.v[i])));
+                pack.v[i] = from_float<T>(fmaf(scale, value, to_float(pack.v[i])));
             else if (at + i < rows.rows[m])
                 rows.add(token, m, a, at + i, value);
         }
@@ -210,7 +210,7 @@ template <bool EIGHTS> struct Sums {
     }
 };
 
-template <bool EIGHTS> static __global__ void __launch_bounds__(WARPS * 32) lora_rows_mma(const __grid_constant__ Rows rows)
+template <typename T, bool EIGHTS> static __global__ void __launch_bounds__(WARPS * 32) lora_rows_mma(const __grid_constant__ Rows rows)
 {
     __shared__ int places[WARPS][GROUP];
     int            lane = threadIdx.x & 31, warp = threadIdx.x >> 5, slab = blockIdx.x * WARPS + warp, m = 0, a = MOST, rank = 0;
@@ -222,28 +222,28 @@ template <bool EIGHTS> static __global__ void __launch_bounds__(WARPS * 32) lora
     for (; m < rows.members && slab >= slabs_of(rows, m); m++) slab -= slabs_of(rows, m);
     if (m < rows.members) a = find_group(rows, window, blockIdx.y, places[warp]);
     if (a < MOST) rank = rows.ranks[m * rows.count + a];
-    int         first = slab * SLAB, at = first + (lane & 3) * 8;
-    const bf16 *b = rank ? (const bf16 *)rows.b + rows.b_at(m, a, first) : NULL, *h[2];
+    int             first = slab * SLAB, at = first + (lane & 3) * 8;
+    const uint16_t *b = rank ? (const uint16_t *)rows.b + rows.b_at(m, a, first) : NULL, *h[2];
     if (rank) piece.load_up(b, rows.r, 0, rank, rows.rows[m] - first);
     await_launches();
     if (!rank) return;
-    float        sum[TILES][4] = {};
-    Sums<EIGHTS> sums;
+    float           sum[TILES][4] = {};
+    Sums<T, EIGHTS> sums;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int place = places[warp][(lane >> 2) + half * 8];
         there[half] = place >= 0;
         token[half] = window + place;
-        h[half] = (const bf16 *)rows.h + rows.h_at(token[half], m, a);
+        h[half] = (const uint16_t *)rows.h + rows.h_at(token[half], m, a);
         if (there[half] && at < rows.rows[m]) sums.load(rows, token[half], m, at, half);
     }
     piece.load_down(h, 0, rank, there);
     for (int k = PIECE; k < rank; k += PIECE) {
-        piece.add(sum, PIECE);
+        piece.add<T>(sum, PIECE);
         piece.load_up(b, rows.r, k, rank, rows.rows[m] - first);
         piece.load_down(h, k, rank, there);
     }
-    piece.add(sum, (rank - 1) % PIECE + 1);
+    piece.add<T>(sum, (rank - 1) % PIECE + 1);
 #pragma unroll
     for (int half = 0; half < 2; half++)
         if (there[half] && at < rows.rows[m]) sums.add(rows, token[half], m, a, at, half, sum);
@@ -260,17 +260,17 @@ static int most_groups(const Rows &rows)
 
 static bool has_eights(const Rows &rows)
 {
-    bool has = rows.y_dtype == DT_BF16 && rows.y_stride % 8 == 0 && (uintptr_t)rows.y % 16 == 0;
+    bool has = rows.y_dtype == rows.h_dtype && rows.y_stride % 8 == 0 && (uintptr_t)rows.y % 16 == 0;
     for (int m = 0; m < rows.members; m++) has = has && rows.rows[m] % 8 == 0 && rows.col[m] % 8 == 0;
     return has;
 }
 
-static Status run_mma(const Rows &rows, bool early, cudaStream_t stream)
+template <typename T> static Status run_mma(const Rows &rows, bool early, cudaStream_t stream)
 {
     int slabs = 0;
     for (int m = 0; m < rows.members; m++) slabs += slabs_of(rows, m);
     dim3 grid((unsigned)cuda_div_up(slabs, WARPS), (unsigned)most_groups(rows), (unsigned)cuda_div_up(rows.tokens, WINDOW));
-    return cuda_launch_early(early, has_eights(rows) ? lora_rows_mma<true> : lora_rows_mma<false>, grid, WARPS * 32, 0, stream, rows);
+    return cuda_launch_early(early, has_eights(rows) ? lora_rows_mma<T, true> : lora_rows_mma<T, false>, grid, WARPS * 32, 0, stream, rows);
 }
 
 /* ---- plain ---- */
@@ -304,9 +304,10 @@ static Status run_plain(const Rows &rows, cudaStream_t stream)
 static Status run(const Rows &rows, const KernelArgs *args)
 {
     cudaStream_t stream = cuda_stream(args);
-    bool         is_bf16 = rows.h_dtype == DT_BF16 && rows.b_dtype == DT_BF16;
-    bool         is_mma = is_bf16 && rows.r % 2 == 0 && rows.tokens <= (int64_t)WINDOW * UINT16_MAX;
-    return is_mma ? run_mma(rows, args->early, stream) : run_plain(rows, stream);
+    bool         is_mma = rows.h_dtype == rows.b_dtype && rows.r % 2 == 0 && rows.tokens <= (int64_t)WINDOW * UINT16_MAX;
+    if (is_mma && rows.h_dtype == DT_BF16) return run_mma<bf16>(rows, args->early, stream);
+    if (is_mma && rows.h_dtype == DT_F16) return run_mma<__half>(rows, args->early, stream);
+    return run_plain(rows, stream);
 }
 
 Status lora_rows_of_one(const KernelArgs *args)

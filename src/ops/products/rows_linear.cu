@@ -1,6 +1,8 @@
-/* rows_linear on CUDA: in bf16 by few_rows_bulk.cu, with the bits of linear and swiglu where sums are whole; anything else an element a
- * thread. */
+/* rows_linear on CUDA: in bf16 and f16 by few_rows_bulk.cu, with the bits of rms_norm, linear and swiglu where sums are whole; anything
+ * else an element a thread. The norm of one row is made where the product reads it, that of others in a launch of its own. */
+#include "device/cuda/vec_f16.cuh"
 #include "ops/elementwise/gated.cuh"
+#include "ops/norms/rms_norm.cuh"
 #include "ops/products/few_rows.h"
 #include "ops/products/rows_linear.h"
 
@@ -43,10 +45,45 @@ static bool rows_linear_is_bulk(const Node *node, CudaDevice *device)
     return few_rows_bulk_serves(device) && few_rows_operands_fit(&g) && few_rows_bulk_fit(&g);
 }
 
+/* A launch that norms all rows, to the workspace. */
+static Status norm_rows(const KernelArgs *args)
+{
+    RowsNormed   normed = rows_normed(args);
+    RmsNormAttrs attrs = rows_norm((const RowsLinearAttrs *)args->attrs);
+    KernelArgs   norm = *args;
+    TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* no codes */
+    norm.in = in, norm.out = out, norm.attrs = &attrs;
+    if (!rows_is_sum(args)) return run_rms_norm<false>(&norm, &normed.x, &none, &args->in[ROWS_NORM], &none, &normed.y, NULL, 0, 0);
+    return run_rms_norm<true>(&norm, &normed.x, &args->in[ROWS_RESIDUAL], &args->in[ROWS_NORM], &normed.sum, &normed.y, NULL, 0, 0);
+}
+
+/* false: it needs a launch of its own. */
+static bool norm_in_product(const KernelArgs *args, const Gemm *g, RowsNorm *out)
+{
+    const RowsLinearAttrs *attrs = (const RowsLinearAttrs *)args->attrs;
+    const TensorView      *x = &args->in[ROWS_X], *w = &args->in[ROWS_NORM];
+    RowsNorm               norm = {};
+    norm.x = x->data, norm.w = w->data;
+    if (rows_is_sum(args)) norm.residual = args->in[ROWS_RESIDUAL].data, norm.sum = args->out[ROWS_SUM].data;
+    norm.eps = (float)attrs->eps, norm.offset = (float)attrs->offset;
+    *out = norm;
+    return rows_norm_fits(g) && w->type.dtype == x->type.dtype && is_aligned16(norm.x) && is_aligned16(norm.w) &&
+           is_aligned16(norm.residual) && is_aligned16(norm.sum);
+}
+
 static Status rows_linear_bulk(const KernelArgs *args)
 {
     Gemm       g = product_of(args);
     RowsFusion fusion = fusion_of(args);
+    RowsNorm   norm;
+    if (!view_wanted(&args->out[ROWS_Y])) return norm_rows(args);
+    if (rows_is_normed(args) && norm_in_product(args, &g, &norm)) {
+        fusion.norm = &norm;
+        g.b_constant = g.b_constant && (args->constant >> ROWS_NORM & 1);
+    } else if (rows_is_normed(args)) {
+        TRY(norm_rows(args));
+        g.a.data = args->workspace, g.a.offset = 0;
+    }
     for (int64_t row = 0; row < g.m; row += AT_ONCE) {
         Gemm some = some_rows(&g, row);
         TRY(few_rows_bulk_run(&some, args->in[ROWS_W].type.dim[0], &fusion, args->stream));
@@ -62,10 +99,10 @@ static __device__ float sum_at(const TensorView &x, const TensorView &w, const T
     int64_t part = k / fusion.parts;
     for (int p = 0; p < fusion.parts; p++)
         for (int64_t i = p * part; i < (p + 1) * part; i++)
-            sums[p] += elem_get(x.data, x.type.dtype, row * k + i) * elem_get(w.data, w.type.dtype, col * k + i);
+            sums[p] += any_get(x.data, x.type.dtype, row * k + i) * any_get(w.data, w.type.dtype, col * k + i);
     float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    if (bias.data) sum += elem_get(bias.data, bias.type.dtype, col);
-    return dtype == DT_BF16 ? to_float(__float2bfloat16_rn(sum)) : sum;
+    if (bias.data) sum += any_get(bias.data, bias.type.dtype, col);
+    return dtype == DT_BF16 ? to_float(__float2bfloat16_rn(sum)) : dtype == DT_F16 ? to_float(__float2half_rn(sum)) : sum;
 }
 
 static __global__ void rows_linear_elements(TensorView x, TensorView w, TensorView bias, TensorView y, int64_t rows, int64_t cols,
@@ -79,21 +116,31 @@ static __global__ void rows_linear_elements(TensorView x, TensorView w, TensorVi
             float up = sum_at(x, w, bias, dtype, k, row, cols + col, fusion);
             sum = fusion.gelu ? gated<float, true>(sum, up) : gated<float, false>(sum, up);
         }
-        elem_set(y.data, dtype, i, sum);
+        any_set(y.data, dtype, i, sum);
     }
 }
 
 static Status rows_linear_plain(const KernelArgs *args)
 {
-    const TensorView *x = &args->in[ROWS_X], *y = &args->out[0];
-    TensorView        bias = {};
+    const TensorView *y = &args->out[0];
+    TensorView        x = args->in[ROWS_X], bias = {};
     int64_t           rows = type_rows(&y->type), cols = type_cols(&y->type);
     if (args->num_in > ROWS_BIAS) bias = args->in[ROWS_BIAS];
-    rows_linear_elements<<<cuda_grid(rows * cols, THREADS), THREADS, 0, cuda_stream(args)>>>(*x, args->in[ROWS_W], bias, *y, rows, cols,
-                                                                                             type_cols(&x->type), fusion_of(args));
+    if (!view_wanted(y)) return norm_rows(args);
+    if (rows_is_normed(args)) {
+        TRY(norm_rows(args));
+        x.data = args->workspace;
+    }
+    rows_linear_elements<<<cuda_grid(rows * cols, THREADS), THREADS, 0, cuda_stream(args)>>>(x, args->in[ROWS_W], bias, *y, rows, cols,
+                                                                                             type_cols(&x.type), fusion_of(args));
     return CUDA_LAUNCHED();
 }
 
 CUDA_KERNELS(rows_linear,
-             {.dtypes = DT_SET_FLOAT, .min_sm = 90, .run = rows_linear_bulk, .name = "few rows in bulk", .match = rows_linear_is_bulk},
-             {.dtypes = DT_SET_FLOAT, .run = rows_linear_plain, .name = "elements"})
+             {.dtypes = DT_SET_DECODE,
+              .min_sm = 90,
+              .run = rows_linear_bulk,
+              .name = "few rows in bulk",
+              .workspace = cuda_planned_workspace,
+              .match = rows_linear_is_bulk},
+             {.dtypes = DT_SET_DECODE, .run = rows_linear_plain, .name = "elements", .workspace = cuda_planned_workspace})

@@ -1,4 +1,4 @@
-/* The template of a model folder, and the built-in one. */
+/* The template of a model folder, and the built-in ones. */
 #include "files/file.h"
 #include "base/hash.h"
 #include "text/template/ast.h"
@@ -8,14 +8,36 @@
 enum { MAX_CONFIG_BYTES = 256 << 20 };
 #define TOOLS_NAME "tool_use"
 
-__asm__(".section .rodata\n.global template_chatml\n.global template_chatml_end\ntemplate_chatml:\n.incbin \"" SUROGATE_CHATML
-        "\"\ntemplate_chatml_end:\n.byte 0\n.previous\n");
-extern const char template_chatml[], template_chatml_end[];
+#define TEMPLATE(id, name) \
+    __asm__(".section .rodata\n.global template_" #id "\n.global template_" #id "_end\ntemplate_" #id ":\n.incbin \"" SUROGATE_TEMPLATES \
+            "/" #id ".jinja\"\ntemplate_" #id "_end:\n.byte 0\n.previous\n"); \
+    extern const char template_##id[], template_##id##_end[];
+#define ALSO(name, id)
+#include "text/template/templates.def"
+
+typedef struct BuiltinTemplate {
+    const char *name, *begin, *end;
+    bool        is_other; /* another name of one that has its own row */
+} BuiltinTemplate;
+
+static const BuiltinTemplate builtins[] = {
+#define TEMPLATE(id, name) {name, template_##id, template_##id##_end, false},
+#define ALSO(name, id) {name, template_##id, template_##id##_end, true},
+#include "text/template/templates.def"
+};
+enum { NUM_BUILTINS = sizeof builtins / sizeof builtins[0] };
 
 Str template_builtin(const char *name)
 {
-    if (strcmp(name, "chatml") != 0) return (Str){0};
-    return (Str){template_chatml, (size_t)(template_chatml_end - template_chatml)};
+    for (size_t i = 0; i < NUM_BUILTINS; i++)
+        if (strcmp(name, builtins[i].name) == 0) return (Str){builtins[i].begin, (size_t)(builtins[i].end - builtins[i].begin)};
+    return (Str){0};
+}
+
+void template_builtin_names(StrBuf *out)
+{
+    for (size_t i = 0; i < NUM_BUILTINS; i++)
+        if (!builtins[i].is_other) strbuf_printf(out, "%s%s", i ? ", " : "", builtins[i].name);
 }
 
 static Status load_config(Arena *arena, const char *path, JsonValue *out)

@@ -30,8 +30,10 @@ void    template_stop_clock(Template *tmpl, int64_t now_unix);
 int64_t template_now(const Template *tmpl);       /* that time, else the clock's */
 bool    template_asks_time(const Template *tmpl); /* false: no rendering depends on it */
 
-/* The source of a template that comes with the program, chatml; data NULL: there is none of that name. */
+/* The source of a template that comes with the program (templates.def); data NULL: there is none of that name. */
 Str template_builtin(const char *name);
+/* Appends their names, commas between them. */
+void template_builtin_names(StrBuf *out);
 
 /* A byte range of the output that {% generation %} marked. */
 typedef struct TemplateSpan {

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Compares the built-in chat templates with their originals, as transformers renders both, on 300 random talks each.
+
+DIR has the originals: axolotl/ (src/axolotl/utils/chat_templates/templates of Axolotl), trl/ (trl/chat_templates of TRL), hub/ (olmo2,
+smollm2, zephyr: of the model folders). Formats that no file of these has are written down here, from LLaMA-Factory's template.py and
+FastChat's conversation.py.
+
+  python3 tests/oracle/check_templates.py DIR [--write]     # --write: some of the talks become tests/fixtures/templates.json
+"""
+import json
+import random
+import sys
+from pathlib import Path
+
+from transformers.utils.chat_template_utils import _compile_jinja_template
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ROOT / "src" / "text" / "template" / "chat"
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+ORIGINALS = {
+    "chatml": ["axolotl/chatml"],
+    "llama3": ["axolotl/llama3", "trl/llama3"],
+    "mistral_v1": ["axolotl/mistral_v1"],
+    "mistral_v2v3": ["axolotl/mistral_v2v3"],
+    "mistral_v3_tekken": ["axolotl/mistral_v3_tekken"],
+    "mistral_v7_tekken": ["axolotl/mistral_v7_tekken"],
+    "gemma": ["axolotl/gemma", "trl/gemma", "axolotl/gemma3", "trl/gemma3"],
+    "phi3": ["axolotl/phi_35"],
+    "qwen2_5": ["axolotl/qwen_25", "trl/qwen2_5"],
+    "qwen3": ["trl/qwen3"],
+    "qwen3_nothink": ["trl/qwen3_instruct_2507"],
+    "olmo2": ["hub/olmo2"],
+    "smollm2": ["hub/smollm2"],
+    "zephyr": ["hub/zephyr"],
+}
+# What stands around texts: before all, the system message, a question, an answer; and the system message where a talk has none.
+VICUNA = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions."
+)
+ALPACA = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+FORMATS = {
+    "phi4": ("", "<|im_start|>system<|im_sep|>{}<|im_end|>", "<|im_start|>user<|im_sep|>{}<|im_end|>", "<|im_start|>assistant<|im_sep|>{}<|im_end|>", ""),
+    "phi4_mini": ("", "<|system|>{}<|end|>", "<|user|>{}<|end|>", "<|assistant|>{}<|end|>", ""),
+    "granite3": (
+        "",
+        "<|start_of_role|>system<|end_of_role|>{}<|end_of_text|>\n",
+        "<|start_of_role|>user<|end_of_role|>{}<|end_of_text|>\n",
+        "<|start_of_role|>assistant<|end_of_role|>{}<|end_of_text|>\n",
+        "",
+    ),
+    "deepseek3": ("<s>", "{}", "<｜User｜>{}<｜Assistant｜>", "{}</s>", ""),
+    "vicuna": ("", "{} ", "USER: {} ASSISTANT:", " {}</s>", VICUNA),
+    "alpaca": ("", "{}\n\n", "### Instruction:\n{}\n\n### Response:\n", "{}</s>\n\n", ALPACA),
+}
+HAVE_TOOLS = ["qwen2_5", "qwen3", "qwen3_nothink"]
+# There a system message is lost unless a question stands last; or a long one is made where there is none.
+WITHOUT_SYSTEM = ["mistral_v1", "mistral_v2v3", "mistral_v3_tekken"]
+WITH_SYSTEM = ["mistral_v7_tekken"]
+WORDS = ["the", " answer", "\n\n", "  ", "é", "<b>", "{x}", '"q"', "it's", "1+1=2", "\t", "日本", ".", "end\n"]
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "description": 'd "q" é', "parameters": {"properties": {"a": {"type": "string"}}}}},
+    {"type": "function", "function": {"name": "g", "parameters": {}}},
+]
+rng = random.Random(7)
+
+
+def text():
+    return "".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9)))
+
+
+def answer(name):
+    """An answer, with calls and their results before it where the template has a place for them."""
+    out = {"role": "assistant", "content": text()}
+    if name not in HAVE_TOOLS or rng.random() < 0.4:
+        return [out]
+    if rng.random() < 0.3:
+        return [out | {"content": f"<think>\n{text()}\n</think>\n\n{text()}"}]
+    if rng.random() < 0.3:
+        return [out | {"reasoning_content": text()}]
+    arguments = [{"a": text()}, '{"a": 1}', {}]
+    calls = [{"type": "function", "function": {"name": "f", "arguments": rng.choice(arguments)}} for _ in range(rng.randint(1, 2))]
+    return [out | {"content": rng.choice(["", text()]), "tool_calls": calls}, *({"role": "tool", "content": text()} for _ in calls), out]
+
+
+def talk(name):
+    has_system = name in WITH_SYSTEM or (name not in WITHOUT_SYSTEM and rng.random() < 0.4)
+    out = [{"role": "system", "content": text()}] if has_system else []
+    for _ in range(rng.randint(1, 3)):
+        out += [{"role": "user", "content": text()}, *answer(name)]
+    return out if rng.random() < 0.7 else out[: max(i for i, message in enumerate(out) if message["role"] == "user") + 1]
+
+
+def render(path, variables):
+    try:
+        return _compile_jinja_template(path.read_text()).render(**variables)
+    except Exception as error:  # a template refuses it
+        return error
+
+
+def formatted(name, variables):
+    """By FORMATS."""
+    first, system, user, assistant, default = FORMATS[name]
+    messages = variables["messages"]
+    if default and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": default}, *messages]
+    forms = {"system": system, "user": user, "assistant": assistant}
+    out = first + "".join(forms[message["role"]].replace("{}", message["content"]) for message in messages)
+    lead = assistant[: assistant.index("{}")] if name not in ("vicuna", "alpaca", "deepseek3") else ""
+    return out + (lead if variables["add_generation_prompt"] else "")
+
+
+def compare(folder, name, cases):
+    path = OURS / f"{name}.jinja"
+    for original in ORIGINALS.get(name, [None]):
+        same = refused = 0
+        for number in range(300):
+            variables = {"messages": talk(name), "tools": rng.choice([None, TOOLS]) if name in HAVE_TOOLS else None, **TOKENS}
+            variables["add_generation_prompt"] = variables["messages"][-1]["role"] == "user"
+            want = render(folder / f"{original}.jinja", variables) if original else formatted(name, variables)
+            if isinstance(want, Exception):
+                refused += 1
+                continue
+            same += render(path, variables) == want
+            if number < 8:
+                cases.append({"name": name, "variables": variables, "text": want})
+        print(f"{name:18} {original or 'its format':26} {same} of {300 - refused} alike{', others are refused there' if refused else ''}")
+        if same != 300 - refused:
+            sys.exit(1)
+
+
+def main():
+    cases = []
+    for name in [*ORIGINALS, *FORMATS]:
+        compare(Path(sys.argv[1]), name, cases)
+    if "--write" in sys.argv:
+        fixture = ROOT / "tests" / "fixtures" / "templates.json"
+        fixture.write_text("[\n" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]\n")
+
+
+main()
