@@ -10,8 +10,8 @@
 
 static Status read_ids(Arena *arena, const JsonValue *list, const char *name, LoraTokens *out)
 {
-    FAIL_IF(list->type != JSON_ARRAY || !list->count, ERR_INVALID, "%s: trainable_token_indices: expected a list of ids, or an object of such",
-            name);
+    FAIL_IF(list->type != JSON_ARRAY || !list->count, ERR_INVALID,
+            "%s: trainable_token_indices: expected a list of ids, or an object of such", name);
     int64_t *ids = arena_array(arena, int64_t, list->count);
     for (uint32_t i = 0; i < list->count; i++) {
         FAIL_IF(list->items[i].type != JSON_INT || list->items[i].integer < 0, ERR_INVALID,

@@ -16,7 +16,8 @@ static bool is_vocabulary(const Graph *graph, const Param *param)
     const Value *value = graph_find(graph, param->name);
     bool         is_table = false, fits = false;
     for (const Use *use = value ? value->first_use : NULL; use; use = use->next) is_table |= use->node && use->node->op == &op_embedding;
-    for (int i = 0; i < graph->num_params && is_table; i++) fits |= graph->params[i]->is_head && graph->params[i]->type.dim[0] == param->type.dim[0];
+    for (int i = 0; i < graph->num_params && is_table; i++)
+        fits |= graph->params[i]->is_head && graph->params[i]->type.dim[0] == param->type.dim[0];
     return fits;
 }
 
@@ -58,8 +59,8 @@ static Status check_ids(const LoraTokens *list, const Param *param, const char *
     FAIL_IF(param->hf.kind != HF_WHOLE || param->is_whole, ERR_UNSUPPORTED,
             "trainable_token_indices: %s is trained whole (lora_modules_to_save), or isn't one tensor", path);
     for (int i = 0; i < list->num; i++) {
-        FAIL_IF(list->ids[i] < 0 || list->ids[i] >= param->type.dim[0], ERR_INVALID,
-                "trainable_token_indices: %lld; %s has rows 0 to %lld", (long long)list->ids[i], path, (long long)param->type.dim[0] - 1);
+        FAIL_IF(list->ids[i] < 0 || list->ids[i] >= param->type.dim[0], ERR_INVALID, "trainable_token_indices: %lld; %s has rows 0 to %lld",
+                (long long)list->ids[i], path, (long long)param->type.dim[0] - 1);
         for (int k = 0; k < i; k++)
             FAIL_IF(list->ids[k] == list->ids[i], ERR_INVALID, "trainable_token_indices: %lld stands there twice", (long long)list->ids[i]);
     }

@@ -44,8 +44,8 @@ static Status replace_rows_run(const KernelArgs *args)
 static Status rows_at_run(const KernelArgs *args)
 {
     int64_t count = args->in[1].type.dim[0];
-    rows_at_take<<<(unsigned)count, ROW_THREADS, 0, cuda_stream(args)>>>(args->in[0], (const int64_t *)args->in[1].data, count, args->out[0],
-                                                                        args->accumulate & 1);
+    rows_at_take<<<(unsigned)count, ROW_THREADS, 0, cuda_stream(args)>>>(args->in[0], (const int64_t *)args->in[1].data, count,
+                                                                         args->out[0], args->accumulate & 1);
     return CUDA_LAUNCHED();
 }
 
