@@ -472,6 +472,15 @@ static void check_qlora(ConfigReader *reader, const Config *config)
                    "it is for a frozen base under adapters; write lora: true, or leave it out");
 }
 
+/* What adapters take of the base is computed of its numbers, and saved beside them. */
+static void check_lora_init(ConfigReader *reader, const Config *config)
+{
+    bool takes = config->lora_init == OPT_LORA_INIT_PISSA || config->lora_init == OPT_LORA_INIT_OLORA;
+    if (takes && config->lora && !config->adapter && config->qlora != OPT_QLORA_NONE)
+        problem_at(reader, config->origin[KEY_run_lora_init], "lora_init",
+                   "with qlora the saved adapter would be of another model than the one that was trained; leave one of the two out");
+}
+
 /* "~/" is the home folder; other signs of a shell would name a folder called so. A template's text is no path. */
 static void check_path(ConfigReader *reader, const char **path, const char *place, const char *name)
 {
@@ -539,6 +548,7 @@ static void check_together(ConfigReader *reader, const Target *run, Config *conf
     check_adapter(reader, config);
     check_scratch(reader, config);
     check_qlora(reader, config);
+    check_lora_init(reader, config);
     check_paths(reader, run);
     warn_idle(reader, run);
     check_datasets(reader, "datasets", &config->datasets);

@@ -65,6 +65,7 @@ static bool make_change(Config *config, Change change, StrBuf *said)
         return true;
     case CHANGE_QLORA:
         if (!config->lora || config->qlora != OPT_QLORA_NONE || origin[KEY_run_qlora]) return false;
+        if (config->lora_init == OPT_LORA_INIT_PISSA || config->lora_init == OPT_LORA_INIT_OLORA) return false;
         config->qlora = OPT_QLORA_NF4;
         strbuf_puts(said, " qlora=nf4");
         return true;

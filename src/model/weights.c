@@ -65,9 +65,11 @@ static Status check_rows(const Param *param, const HfSource *hf, const StTensor 
 
 /* A file, and how it names tensors. */
 typedef struct FileSource {
-    const StFile *file;
-    const char   *prefix; /* of the names that parameters give */
-    float        *column; /* scratch of a transposed one, or of scales */
+    const StFile    *file;
+    const char      *prefix; /* of the names that parameters give */
+    float           *column; /* scratch of a transposed one, or of scales */
+    bool             halves; /* of an adapter: what was trained is the first half of A's rows, and of B's columns */
+    const LoraPairs *pairs;  /* whose products layers lose; NULL: none */
 } FileSource;
 
 const HfSource *weights_source(const StFile *file, const Param *param)
@@ -92,6 +94,24 @@ static Status find_tensor(const FileSource *source, const Param *param, int inde
     return status;
 }
 
+/* Half of a pair that has twice the parameter's rank. */
+static bool is_half(const FileSource *source, const Param *param)
+{
+    return source->halves && !param->is_whole;
+}
+
+static Status check_half(const Param *param, const StTensor *tensor)
+{
+    const int64_t *dim = param->type.dim;
+    bool           of_a = tensor->ndim == 2 && tensor->dim[0] == 2 * dim[0] && tensor->dim[1] == dim[1];
+    bool           of_b = tensor->ndim == 2 && tensor->dim[0] == dim[0] && tensor->dim[1] == 2 * dim[1];
+    FAIL_IF(
+        !of_a && !of_b, ERR_INVALID,
+        "%s: tensor %s isn't of twice this run's rank: is it of another lora_init or lora_rank? Go on with the settings it was made with",
+        tensor->path, tensor->name);
+    return check_dtype(tensor);
+}
+
 /* Whether the file's tensors make up the parameter. */
 static Status check_param(const FileSource *source, const Param *param)
 {
@@ -100,6 +120,7 @@ static Status check_param(const FileSource *source, const Param *param)
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
         TRY(find_tensor(source, param, i, &tensor));
+        if (is_half(source, param)) return check_half(param, tensor);
         TRY(check_dtype(tensor));
         if (hf->kind == HF_TRANSPOSE) return check_transposed(param, tensor);
         if (hf->kind == HF_ROWS) return check_rows(param, hf, tensor);
@@ -173,11 +194,23 @@ static Status read_transposed(FileSource *source, const Param *param, int64_t ro
     return OK;
 }
 
-static Status read_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+/* Rows of what was trained. */
+static Status read_half(const FileSource *source, const Param *param, int64_t first, int64_t count, float *out)
+{
+    const StTensor *tensor;
+    int64_t         cols = param->type.dim[1];
+    TRY(find_tensor(source, param, 0, &tensor));
+    if (tensor->dim[1] == cols) return st_to_f32(tensor, first, count, out);
+    for (int64_t row = first / cols; row < (first + count) / cols; row++, out += cols) TRY(st_to_f32(tensor, 2 * row * cols, cols, out));
+    return OK;
+}
+
+static Status read_stored(void *context, const Param *param, int64_t first, int64_t count, float *out)
 {
     Run               run;
     const FileSource *source = context;
     int64_t           cols = type_numel(&param->type) / param->type.dim[0];
+    if (is_half(source, param)) return read_half(source, param, first, count, out);
     if (source_of(source, param)->kind == HF_TRANSPOSE) return read_transposed(context, param, first / cols, count / cols, out);
     for (; count > 0; first += run.count, count -= run.count, out += run.count) {
         TRY(find_run(context, param, first, count, &run));
@@ -186,11 +219,26 @@ static Status read_values(void *context, const Param *param, int64_t first, int6
     return OK;
 }
 
+/* The pair whose product the parameter loses; NULL: none. */
+static const LoraPair *taken_of(const FileSource *source, const Param *param)
+{
+    return param->is_linear && !param->is_adapter ? lora_pairs_find(source->pairs, param->module) : NULL;
+}
+
+static Status read_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
+{
+    const LoraPair *taken = taken_of(context, param);
+    TRY(read_stored(context, param, first, count, out));
+    if (taken) lora_pair_subtract(taken, first, count, out);
+    return OK;
+}
+
 static const void *find_stored(void *context, const Param *param, int64_t first, int64_t count)
 {
     Run               run;
     DType             dtype;
     const FileSource *source = context;
+    if (taken_of(source, param) || is_half(source, param)) return NULL;
     if (source_of(source, param)->kind == HF_TRANSPOSE || find_run(context, param, first, count, &run) != OK) return NULL;
     if (run.count < count || run.tensor->made || !st_is_aligned(run.tensor) || !st_dtype_to(run.tensor->dtype, &dtype) ||
         dtype != param->type.dtype)
@@ -342,10 +390,24 @@ Status weights_check_finite(HfModel *model, ThreadPool *pool)
     return OK;
 }
 
+Status weights_read(const HfModel *model, const Param *param, float *out)
+{
+    FileSource source = {.file = model->weights, .prefix = ""};
+    TRY(check_param(&source, param));
+    Status status = read_values(&source, param, 0, type_numel(&param->type), out);
+    free(source.column);
+    return status;
+}
+
 Status weights_load(Session *session, HfModel *model)
 {
+    return weights_load_less(session, model, NULL);
+}
+
+Status weights_load_less(Session *session, HfModel *model, const LoraPairs *pairs)
+{
     TRY(weights_check(session_plan(session), model));
-    FileSource source = {.file = model->weights, .prefix = ""};
+    FileSource source = {.file = model->weights, .prefix = "", .pairs = pairs};
     TRY(load_from(session, false, model->ns, &source));
     return weights_load_namespaces(session, model);
 }
@@ -497,7 +559,7 @@ Status weights_load_adapter(Session *session, const char *folder)
 {
     StFile *file;
     TRY(peft_open_tensors(folder, &file));
-    FileSource source = {.file = file, .prefix = PEFT_PREFIX};
+    FileSource source = {.file = file, .prefix = PEFT_PREFIX, .halves = session_plan(session)->adapters_take};
     size_t     num_placed = count_placed(session_plan(session), file);
     Status     status = check_adapter(session_plan(session), &source, num_placed, folder);
     if (status == OK) status = load_from(session, true, NULL, &source);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/hf_model.h"
+#include "model/lora_pairs.h"
 #include "passes/compile.h"
 #include "passes/peft_names.h"
 #include "run/session.h"
@@ -20,6 +21,10 @@ NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
 /* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors as
  * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
+/* The same of the model whose layers lose what adapters begin with; pairs NULL: nothing. */
+NODISCARD Status weights_load_less(Session *session, HfModel *model, const LoraPairs *pairs);
+/* All elements of a parameter, as its type has them, of the model's weights, which are open. */
+NODISCARD Status weights_read(const HfModel *model, const Param *param, float *out);
 /* The same of the other models that its objective reads alone. */
 NODISCARD Status weights_load_namespaces(Session *session, HfModel *model);
 
@@ -39,11 +44,12 @@ const WeightFormat *weights_made_format(const CompileOptions *options);
 int64_t weights_bytes(const Plan *plan, bool adapters);
 
 /* Writes the parameters (adapters: only theirs, under PEFT's names; else all others) as `folder`/`stem`.safetensors or
- * shards with an index. comm: of the ranks that write together, each a part; NULL: there is one. */
+ * shards with an index. comm: of the ranks that write together, each a part; NULL: there is one. pairs: what the adapters began with, which
+ * is taken off again beside them, so that each has twice its rank; NULL: nothing. */
 NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
-                              int64_t max_shard_bytes);
+                              int64_t max_shard_bytes, const LoraPairs *pairs);
 
-/* Loads adapter parameters from a PEFT folder's safetensors. */
+/* Loads adapter parameters from a PEFT folder's safetensors; where they began with a part of the base, what was trained of those. */
 NODISCARD Status weights_load_adapter(Session *session, const char *folder);
 /* The same of the adapters that rows choose among (CompileOptions.row_adapters), in their order. */
 NODISCARD Status weights_load_row_adapters(Session *session, const char *const *folders, int count);

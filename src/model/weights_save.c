@@ -40,19 +40,22 @@ typedef struct Piece {
 } Piece;
 
 typedef struct SavedTensor {
-    Piece *pieces;
-    int    num_pieces;
-    bool   transposed;
+    Piece          *pieces;
+    int             num_pieces;
+    bool            transposed;
+    const LoraPair *pair; /* half of which stands behind the piece: A's rows, or (is_b) B's columns; NULL: none */
+    bool            is_b;
 } SavedTensor;
 
 typedef struct Saver {
-    Session       *session;
-    const HfModel *model;
-    Comm          *comm; /* NULL: one rank writes all */
-    Arena          arena;
-    StDecl        *decls;
-    SavedTensor   *tensors;
-    size_t         count;
+    Session         *session;
+    const HfModel   *model;
+    Comm            *comm;  /* NULL: one rank writes all */
+    const LoraPairs *pairs; /* what adapters began with; NULL: nothing */
+    Arena            arena;
+    StDecl          *decls;
+    SavedTensor     *tensors;
+    size_t           count;
 } Saver;
 
 static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *param, int64_t rows, bool transposed)
@@ -115,6 +118,15 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
     return OK;
 }
 
+/* The half of the pair that the adapter began with goes into its tensor too. */
+static void add_pair(const Saver *saver, SavedTensor *tensor, const Param *param)
+{
+    const char *dot = strrchr(param->name, '.');
+    tensor->pair = param->is_adapter && !param->is_whole ? lora_pairs_find(saver->pairs, param->module) : NULL;
+    tensor->is_b = dot && strcmp(dot + 1, PEFT_B) == 0;
+    if (tensor->pair) saver->decls[tensor - saver->tensors].dim[tensor->is_b] *= 2;
+}
+
 static Status collect(Saver *saver, const Plan *plan, bool adapters)
 {
     size_t capacity = 0;
@@ -139,6 +151,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         case HF_TRANSPOSE:
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], hf->kind == HF_TRANSPOSE),
                       (Piece){param, 0, param->type.dim[0], 0}, 1);
+            add_pair(saver, &saver->tensors[saver->count - 1], param);
             if (!adapters || !param->untied) break;
             name = arena_printf(&saver->arena, PEFT_PREFIX "%s", param->untied); /* PEFT looks for both */
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], false), (Piece){param, 0, param->type.dim[0], 0}, 1);
@@ -228,19 +241,87 @@ static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
     return hi < bytes ? file_writer_skip(out, bytes - hi) : OK;
 }
 
+/* Elements [first, end) of B (rows, r) with, behind each row that ends there, the row of the other half: `out` has room for twice as many
+ * and a row. Returns their number. */
+static int64_t interleave(const LoraPair *pair, const float *values, int64_t first, int64_t end, float *out)
+{
+    int64_t count = 0;
+    for (int64_t i = first; i < end; i++) {
+        out[count++] = values[i - first];
+        if ((i + 1) % pair->r != 0) continue;
+        for (int64_t k = 0; k < pair->r; k++) out[count++] = -pair->b[i + 1 - pair->r + k];
+    }
+    return count;
+}
+
+/* Where element i of B lies in a tensor of twice its columns, so that who has a row's last element has the other half of the row. */
+static int64_t place_in_twice(const LoraPair *pair, int64_t i)
+{
+    return i / pair->r * 2 * pair->r + i % pair->r;
+}
+
+static Status append_floats(DType dtype, const float *values, int64_t count, FileWriter *out)
+{
+    size_t bytes = (size_t)dtype_bytes(dtype, count);
+    void  *codes = malloc_or_end(bytes + 1);
+    dtype_encode(dtype, values, count, codes);
+    Status status = file_writer_append(out, codes, bytes);
+    free(codes);
+    return status;
+}
+
+/* B and the negative of the other half, column by column. */
+static Status append_b(Saver *saver, const LoraPair *pair, const Param *param, FileWriter *out)
+{
+    Source  source = source_of(session_plan(saver->session), param);
+    int64_t all = pair->rows * pair->r, first = source.first, end = source.first + source.numel;
+    if (!source.is_divided) {
+        first = 0;
+        end = comm_rank(saver->comm) == 0 ? all : 0;
+    }
+    if (first == end) return file_writer_skip(out, (size_t)dtype_bytes(source.dtype, 2 * all));
+    int64_t count = end - first, before = place_in_twice(pair, first);
+    size_t  bytes = (size_t)dtype_bytes(source.dtype, count);
+    float  *values = malloc_or_end((size_t)count * sizeof *values), *both = malloc_or_end((size_t)(2 * count + pair->r) * sizeof *both);
+    void   *stored = malloc_or_end(bytes);
+    Status  status = session_read_range(saver->session, source.name, (size_t)dtype_bytes(source.dtype, source.at), stored, bytes);
+    dtype_decode(source.dtype, stored, count, values);
+    int64_t written = interleave(pair, values, first, end, both);
+    if (status == OK && before > 0) status = file_writer_skip(out, (size_t)dtype_bytes(source.dtype, before));
+    if (status == OK) status = append_floats(source.dtype, both, written, out);
+    if (status == OK && before + written < 2 * all)
+        status = file_writer_skip(out, (size_t)dtype_bytes(source.dtype, 2 * all - before - written));
+    free(values);
+    free(both);
+    free(stored);
+    return status;
+}
+
+/* A of twice the rank: what was trained, then the half that it began with. */
+static Status append_a(Saver *saver, const SavedTensor *tensor, FileWriter *out)
+{
+    const LoraPair *pair = tensor->pair;
+    int64_t         count = pair->r * pair->cols;
+    DType           dtype = source_of(session_plan(saver->session), tensor->pieces[0].param).dtype;
+    TRY(append_piece(saver, &tensor->pieces[0], out));
+    if (comm_rank(saver->comm) != 0) return file_writer_skip(out, (size_t)dtype_bytes(dtype, count));
+    return append_floats(dtype, pair->a, count, out);
+}
+
 static Status append_tensor(void *context, size_t index, FileWriter *out)
 {
     Saver       *saver = context;
     SavedTensor *tensor = &saver->tensors[index];
+    if (tensor->pair) return tensor->is_b ? append_b(saver, tensor->pair, tensor->pieces[0].param, out) : append_a(saver, tensor, out);
     if (tensor->transposed) return append_transposed(saver, tensor->pieces[0].param, out);
     for (int i = 0; i < tensor->num_pieces; i++) TRY(append_piece(saver, &tensor->pieces[i], out));
     return OK;
 }
 
 Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
-                    int64_t max_shard_bytes)
+                    int64_t max_shard_bytes, const LoraPairs *pairs)
 {
-    Saver  saver = {.session = session, .model = model, .comm = comm};
+    Saver  saver = {.session = session, .model = model, .comm = comm, .pairs = pairs};
     Status status = session_sync(session);
     if (status == OK) status = collect(&saver, session_plan(session), adapters);
     status = comm_agree(comm, status);
@@ -256,7 +337,7 @@ int64_t weights_bytes(const Plan *plan, bool adapters)
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters || param->ns) continue;
-        int64_t times = adapters && param->untied ? 2 : 1;
+        int64_t times = (adapters && param->untied) || (plan->adapters_take && !param->is_whole) ? 2 : 1;
         bytes += times * (dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256); /* and its header entry */
     }
     return bytes;

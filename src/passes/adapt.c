@@ -79,9 +79,11 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     if (!module) module = &of_all;
     FAIL_IF(base->is_whole, ERR_INVALID,
             "%s is trained whole (lora_modules_to_save), and lora_target_modules names it; expected one of the two", base->module);
-    Value *a = add_adapter(graph, base, PEFT_A, module->r, type_cols(&w->type), INIT_UNIFORM);
+    bool   is_normal = lora->init == LORA_GAUSSIAN;
+    Value *a = add_adapter(graph, base, PEFT_A, module->r, type_cols(&w->type), is_normal ? INIT_NORMAL : INIT_UNIFORM);
     Value *b = add_adapter(graph, base, PEFT_B, w->type.dim[0], module->r, INIT_ZEROS);
     Node  *after = linear->next, *node;
+    if (is_normal) a->param->init_std = 1.0f / (float)module->r;
     graph->cursor = after;
     graph->layer = linear->layer;
     graph->part = linear->part;

@@ -77,6 +77,7 @@ Status plan_start(Arena *arena, const CompileOptions *options, Device *device, P
     plan->choices = options->sampling.vocab;
     plan->cache_pages = compile_cache_pages(options);
     plan->row_adapters = options->num_row_adapters;
+    plan->adapters_take = options->lora.enabled && lora_init_takes(options->lora.init);
     plan->rank = options->rank;
     plan->world = options->world;
     TRY(device->api->facts(device, &plan->facts));

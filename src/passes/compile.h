@@ -38,8 +38,17 @@ typedef struct LoraTokens {
     const int64_t *ids;
 } LoraTokens;
 
+/* How adapters begin: A of Kaiming's uniform numbers, or normal ones of deviation 1 / r, and B of zeros; or with a part of the base's
+ * weights, which lose it (model/lora_pairs.h). */
+typedef enum LoraInit { LORA_UNIFORM, LORA_GAUSSIAN, LORA_PISSA, LORA_OLORA } LoraInit;
+static inline bool lora_init_takes(LoraInit init) /* a part of the base */
+{
+    return init == LORA_PISSA || init == LORA_OLORA;
+}
+
 typedef struct LoraOptions {
     bool               enabled;
+    LoraInit           init;
     int64_t            r;
     double             alpha, dropout;
     bool               use_rslora;

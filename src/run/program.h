@@ -225,6 +225,7 @@ typedef struct Plan {
     int64_t       choices;                  /* ids below it are chosen; 0: all that the head has */
     int64_t       cache_pages;              /* of the KV cache, the one that is nobody's included */
     int           row_adapters;             /* that rows of programs with a cache choose among */
+    bool          adapters_take;            /* they began with a part of the base (model/lora_pairs.h): files hold that too */
     ScaledTensor *scaled;
     int           num_scaled;
     TiledWeight  *tiled;

@@ -133,7 +133,8 @@ static Status take_settings(Config *config)
     TRY(take_token_lists(config, &adapter));
     if (!config->origin[KEY_run_lora_dropout]) config->lora_dropout = adapter.lora.dropout;
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) config->origin[taken[i]] = arena_printf(arena, "%s/adapter_config.json", dir);
-    if (config->model) peft_check_base(&adapter, config->model);
+    bool grows = config->new_tokens.count || config->new_special_tokens.count || config->pad_vocab_multiple; /* the base is a copy then */
+    if (config->model && !grows) peft_check_base(&adapter, config->model);
     return take_format(config, &adapter);
 }
 
@@ -271,7 +272,12 @@ static Status take_tokens(Arena *arena, const Config *config, LoraOptions *out)
 
 Status setup_lora(Arena *arena, const Config *config, const HfModel *model, LoraOptions *out)
 {
+    static const LoraInit inits[] = {[OPT_LORA_INIT_DEFAULT - OPT_LORA_INIT_DEFAULT] = LORA_UNIFORM,
+                                     [OPT_LORA_INIT_GAUSSIAN - OPT_LORA_INIT_DEFAULT] = LORA_GAUSSIAN,
+                                     [OPT_LORA_INIT_PISSA - OPT_LORA_INIT_DEFAULT] = LORA_PISSA,
+                                     [OPT_LORA_INIT_OLORA - OPT_LORA_INIT_DEFAULT] = LORA_OLORA};
     *out = (LoraOptions){.enabled = config->lora,
+                         .init = config->adapter ? LORA_UNIFORM : inits[config->lora_init - OPT_LORA_INIT_DEFAULT],
                          .r = config->lora_rank,
                          .alpha = config->lora_alpha,
                          .dropout = config->lora_dropout,

@@ -332,6 +332,9 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     TRY(setup_lora(arena, config, model, &out->lora));
     const WeightFormat *format = weight_format_find(choice_text(config->qlora));
     if (config->lora) weights_use_format(model, config->origin[KEY_run_qlora] != NULL, format, out);
+    FAIL_IF(out->weight_format && out->lora.enabled && lora_init_takes(out->lora.init), ERR_UNSUPPORTED,
+            "lora_init: %s takes a part of the base's weights, and %s is quantised; take the unquantised model, or lora_init: default",
+            choice_text(config->lora_init), model->dir);
     out->train_base = !config->lora;
     return OK;
 }

@@ -4,6 +4,7 @@
 
 #include "log/metrics.h"
 #include "model/hf_model.h"
+#include "model/lora_pairs.h"
 #include "passes/compile.h"
 #include "run/session.h"
 
@@ -36,6 +37,7 @@ typedef struct SaveContext {
     Comm               *comm; /* of the ranks that save together; NULL: there is one */
     const HfModel      *model;
     const LoraOptions  *lora;        /* enabled: adapters are saved, under PEFT's names */
+    const LoraPairs    *pairs;       /* adapters: what they began with of the base; NULL: nothing */
     const char         *base_model;  /* adapters: base_model_name_or_path */
     const WeightFormat *base_format; /* adapters: of the base; NULL: it isn't quantised */
     const HfSideFiles  *side_files;

@@ -68,7 +68,7 @@ static void name_tied(Arena *arena, const Plan *plan, LoraOptions *lora)
 static Status write_adapter_config(const SaveContext *c, const char *folder)
 {
     Arena       arena = {0};
-    LoraOptions lora = *c->lora;
+    LoraOptions lora = c->pairs ? lora_pairs_saved(&arena, c->lora) : *c->lora;
     expand_targets(&arena, session_plan(c->session), &lora);
     if (lora.tie_whole) name_tied(&arena, session_plan(c->session), &lora);
     Status status = peft_write_config(&lora, c->base_model, folder);
@@ -112,7 +112,7 @@ Status checkpoint_save_model(const SaveContext *c, const char *folder)
 {
     bool    adapters = c->lora->enabled;
     int64_t most = adapters ? INT64_MAX : c->max_shard_bytes; /* readers of adapters take one file */
-    TRY(weights_save(c->session, c->model, adapters, c->comm, folder, adapters ? "adapter_model" : "model", most));
+    TRY(weights_save(c->session, c->model, adapters, c->comm, folder, adapters ? "adapter_model" : "model", most, c->pairs));
     return comm_agree(c->comm, leads(c) ? save_beside_weights(c, folder) : OK);
 }
 

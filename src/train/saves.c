@@ -107,6 +107,7 @@ Status trainer_context(Trainer *t, bool finished, StrBuf *state_text, SaveContex
                          .comm = t->comm,
                          .model = t->model,
                          .lora = &t->options.lora,
+                         .pairs = t->pairs,
                          .base_model = t->base_model,
                          .base_format = weights_made_format(&t->options),
                          .side_files = &t->side_files,

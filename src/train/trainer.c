@@ -202,6 +202,19 @@ Status trainer_make_plan(Trainer *t)
 
 /* ---- data, weights ---- */
 
+/* What adapters take of the base: a checkpoint has it beside them. */
+static Status find_pairs(Trainer *t)
+{
+    const LoraOptions *lora = &t->options.lora;
+    lora_pairs_destroy(t->pairs);
+    t->pairs = NULL;
+    if (!t->plan->adapters_take) return OK;
+    TRY(trainer_agree(t, OK)); /* a rank that failed before this takes no part in what follows */
+    if (t->resume_path[0]) return trainer_agree(t, lora_pairs_read(t->resume_path, t->plan, lora, &t->pairs));
+    if (trainer_leads(t)) log_info("lora_init: %s: decomposing the weights of the adapted layers", choice_text(t->config->lora_init));
+    return lora_pairs_make(t->model, t->plan, lora, t->options.master_dtype, t->comm, device_cpu_pool(t->device), &t->pairs);
+}
+
 static Status load_weights(Trainer *t)
 {
     const Config *c = t->config;
@@ -213,11 +226,13 @@ static Status load_weights(Trainer *t)
         TRY(init_params(t->session, (uint64_t)c->seed, false, pool));
         TRY(weights_load_namespaces(t->session, t->model));
     } else {
-        TRY(weights_load(t->session, t->model));
+        TRY(find_pairs(t));
+        TRY(weights_load_less(t->session, t->model, t->pairs));
     }
     TRY(weights_tell_requantised(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->stepper.has_scales);
     if (c->adapter) return weights_load_adapter(t->session, c->adapter);
+    if (t->pairs) return lora_pairs_load(t->session, t->pairs);
     return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
 }
 
@@ -442,6 +457,7 @@ void trainer_destroy(Trainer *t)
     event_file_close(t->events);
     run_data_close(&t->data);
     session_destroy(t->session);
+    lora_pairs_destroy(t->pairs);
     run_record_deinit(&t->record);
     if (t->tmpl) template_destroy(t->tmpl);
     strbuf_deinit(&t->model_notes);

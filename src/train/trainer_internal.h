@@ -54,6 +54,7 @@ typedef struct Trainer {
     Device           *device;
     Plan             *plan;
     Session          *session;
+    LoraPairs        *pairs;   /* what adapters began with of the base; NULL: nothing */
     Stepper           stepper; /* of the session */
     RunData           data;
     RunRecord         record;

@@ -35,9 +35,9 @@ offered() {
 }
 offered "tokenize tokenizer" surogate tok
 offered "--program" surogate explain --p
-offered "lora_alpha" surogate help keys lora lora_al
-offered "lora_rank=" surogate sft run.yaml lora_ra
-offered "lora_rank=" surogate sft lora_ra
+offered "lora_alpha lora_alpha_pattern" surogate help keys lora lora_al
+offered "lora_rank= lora_rank_pattern=" surogate sft run.yaml lora_ra
+offered "lora_rank= lora_rank_pattern=" surogate sft lora_ra
 offered "" surogate sft r # a file begins so
 offered "" surogate sft ""
 offered "true false" surogate sft run.yaml lora =
@@ -88,7 +88,7 @@ if command -v fish > /dev/null; then
         check "fish, $2: expected \"$1\", found \"$got\"" [ "$got" = "$1 " ]
     }
     fish_offered "tokenize tokenizer" "surogate tok"
-    fish_offered "lora_rank=" "surogate sft run.yaml lora_ra"
+    fish_offered "lora_rank= lora_rank_pattern=" "surogate sft run.yaml lora_ra"
     fish_offered "recipe= recipe=bf16 recipe=fp8-hybrid recipe=nvfp4" "surogate sft run.yaml recipe="
     fish_offered "--program" "surogate explain --prog"
     fish_offered "train_on= train_on=all train_on=assistant train_on=last_turn" "surogate inspect rows.jsonl train_o"

@@ -179,7 +179,7 @@ static void they_go_out_as_they_came(void)
         StFile     *saved;
         make(folder);
         open_kind(&k, i, NULL);
-        EXPECT_OK(weights_save(k.family.session, k.model, true, NULL, folder, "adapter_model", 1 << 30));
+        EXPECT_OK(weights_save(k.family.session, k.model, true, NULL, folder, "adapter_model", 1 << 30, NULL));
         EXPECT_OK(peft_write_config(&k.adapter.lora, "base", folder));
         EXPECT_OK(peft_open(&k.family.arena, folder, &again));
         EXPECT_INT(again.lora.num_whole, k.adapter.lora.num_whole);

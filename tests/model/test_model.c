@@ -138,7 +138,7 @@ static void a_saved_model_holds_the_same_tensors(void)
         Arena       arena = {0};
         const char *dir = arena_printf(&arena, FAMILIES "%s", families[i]);
         EXPECT_OK(load(&l, dir, DT_F32, NULL));
-        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30, NULL));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(dir, folder);
         uint64_t before = 0, after = 1;
@@ -172,7 +172,7 @@ static void names_without_their_prefix_are_read(void)
     EXPECT_OK(st_write(arena_printf(&arena, "%s/model.safetensors", bare), decls, count + 1, NULL, NULL, NULL));
     test_copy(FAMILIES "gpt2/config.json", arena_printf(&arena, "%s/config.json", bare));
     EXPECT_OK(load(&l, bare, DT_F32, NULL));
-    EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
+    EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30, NULL));
     expect_equal_files(FAMILIES "gpt2", folder);
     unload(&l);
     st_close(file);
@@ -185,7 +185,7 @@ static void shards_hold_the_same_tensors(void)
 {
     Loaded l;
     EXPECT_OK(load(&l, FAMILIES "llama", DT_F32, NULL));
-    EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 8000));
+    EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 8000, NULL));
     char index[128];
     snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
     EXPECT(is_there(index));
@@ -302,7 +302,7 @@ static void adapters_go_in_and_out_key_for_key(void)
         const char *dir = arena_printf(&arena, FAMILIES "%s/adapter", families[i]);
         EXPECT_OK(peft_open(&arena, dir, &adapter));
         EXPECT_OK(load(&l, arena_printf(&arena, FAMILIES "%s", families[i]), DT_F32, &adapter));
-        EXPECT_OK(weights_save(l.session, l.model, true, NULL, make_folder(), "adapter_model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, true, NULL, make_folder(), "adapter_model", 1 << 30, NULL));
         EXPECT_OK(peft_write_config(&adapter.lora, "base", folder));
         expect_equal_files(dir, folder);
         EXPECT_OK(peft_open(&arena, folder, &again));
@@ -369,7 +369,7 @@ static void a_stored_head_wins_over_the_config(void)
         strcpy(headed, folder);
         EXPECT_OK(load(&l, headed, DT_F32, NULL));
         EXPECT_INT(l.model->own_head != NULL, differs);
-        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30));
+        EXPECT_OK(weights_save(l.session, l.model, false, NULL, make_folder(), "model", 1 << 30, NULL));
         EXPECT_OK(hf_model_write_config(l.model, DT_F32, folder));
         expect_equal_files(differs ? headed : FAMILIES "qwen3", folder);
         EXPECT_OK(hf_model_open(&arena, folder, &model));

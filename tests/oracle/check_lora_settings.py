@@ -22,6 +22,9 @@ SETTINGS = [
     ["lora_layers_to_transform=[0,2]", "lora_layers_pattern=layers"],
     ["lora_target_modules=.*(q_proj|mlp.*)", "lora_exclude_modules=[gate_proj]", "lora_rank_pattern={up_proj: 3}",
      'lora_alpha_pattern={"layers.0.mlp.down_proj": 5.5}', "lora_use_rslora=true"],
+    ["lora_init=pissa"],
+    ["lora_init=olora", "lora_use_rslora=true", "lora_target_modules=[q_proj,up_proj]", "lora_rank_pattern={up_proj: 3}",
+     "lora_alpha_pattern={q_proj: 7}"],
     ["lora_exclude_modules=.*mlp.*", r'lora_rank_pattern={"layers\\.1\\..*": 2}'],
 ]
 

@@ -8,6 +8,8 @@ expected.safetensors     steps.loss, steps.grad_norm: of the ten steps of that f
                          after.NAME: the adapter's tensors behind them
                          merged.NAME: weights of that family with 0.25 times its own adapter, -1.5 times the one here and 0.5 times that of
                          tests/fixtures/row_adapters added
+                         pissa.loss, pissa.grad_norm, pissa.merged.NAME: of the same steps with new adapters that begin so, and the weights
+                         with these merged in behind the last; olora.* alike
 
 Needs torch, transformers, peft, safetensors. Deterministic: same versions, same bytes.
 
@@ -95,6 +97,23 @@ def goes_on(folder):
     return out | {"after." + name: p.detach() for name, p in trained(model)}
 
 
+BEGINS = dict(r=3, lora_alpha=9, use_rslora=True, target_modules="all-linear", lora_dropout=0.0, rank_pattern={"down_proj": 5},
+              alpha_pattern={"v_proj": 2})
+
+
+def begins(init):
+    model = get_peft_model(base_of("qwen3"), LoraConfig(task_type="CAUSAL_LM", init_lora_weights=init, **BEGINS))   # PEFT wants fp32 here
+    exact(model.base_model.model, T)
+    model.double()
+    losses, norms, _ = train(model, make_batches(61)[2])
+    out = {init + ".loss": losses, init + ".grad_norm": norms}
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLayer):
+            weight = layer.get_base_layer().weight + layer.get_delta_weight("default")
+            out[init + ".merged." + name.removeprefix("base_model.model.") + ".weight"] = weight.detach()
+    return out
+
+
 def weighted(base, folders, weights):
     """The base's weights with the adapters' changes as PEFT has them, each times its weight."""
     model = PeftModel.from_pretrained(base, folders[0], adapter_name="0").double()
@@ -140,7 +159,7 @@ def main():
     with open(os.path.join(OUT, "selected.json"), "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(selected(*case)) for case in CASES) + "\n]\n")
     write_adapter(os.path.join(OUT, "qwen3"), GOES_ON, 5)
-    out = goes_on(os.path.join(OUT, "qwen3")) | merged()
+    out = goes_on(os.path.join(OUT, "qwen3")) | merged() | begins("pissa") | begins("olora")
     save_file({k: v.to(torch.float32).contiguous() for k, v in sorted(out.items())}, os.path.join(OUT, "expected.safetensors"))
 
 

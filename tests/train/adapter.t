@@ -91,6 +91,39 @@ run pt "$dir/run.yaml" output_dir="$dir/w2" adapter="$dir/w" max_steps=1 learnin
 check "a run from them: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "that learns nothing keeps them" cmp "$dir/w/adapter_model.safetensors" "$dir/w2/adapter_model.safetensors"
 
+# ---- beginning with a part of the base ----
+
+begin=(pt "$dir/run.yaml" lora=true lora_rank=4 lora_init=pissa max_steps=12)
+run "${begin[@]}" output_dir="$dir/pissa" merge_adapter=true
+check "pissa: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "what is saved has twice the rank" grep -q '"r": 8' "$dir/pissa/adapter_config.json"
+check "and the same scale" grep -q '"lora_alpha": 64' "$dir/pissa/adapter_config.json"
+kills=0
+while [ $kills -lt 3 ]; do
+    "$SUROGATE" "${begin[@]}" output_dir="$dir/pissa-killed" 2> /dev/null &
+    pid=$!
+    while kill -0 $pid 2> /dev/null && [ ! -d "$dir/pissa-killed/checkpoint-$((kills * 4 + 4))" ]; do sleep 0.01; done
+    kill -9 $pid 2> /dev/null
+    wait $pid 2> /dev/null
+    kills=$((kills + 1))
+done
+run "${begin[@]}" output_dir="$dir/pissa-killed"
+for file in adapter_model.safetensors checkpoint-12/optimizer.safetensors; do
+    check "killed and started again: the same bytes: $file" cmp "$dir/pissa/$file" "$dir/pissa-killed/$file"
+done
+run "${begin[@]}" output_dir="$dir/pissa-ranks" gpus=2 gradient_accumulation_steps=1 zero_level=3
+check "two ranks: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+run "${begin[@]}" output_dir="$dir/pissa-narrow" lora_dtype=bf16
+check "in bf16: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+run "${begin[@]}" output_dir="$dir/pissa-narrow" lora_dtype=bf16 max_steps=16 resume_from_checkpoint=true
+check "and from its checkpoint on: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+refused "a checkpoint that began otherwise" 5 "lora_init" -- "${begin[@]}" output_dir="$dir/first" max_steps=13 resume_from_checkpoint=true \
+    lora_rank=6
+refused "over a quantised base" 2 "lora_init: with qlora the saved adapter" -- "${begin[@]}" qlora=nf4 output_dir="$dir/no"
+refused "too high a rank" 2 "too few for rank 40" -- "${begin[@]}" lora_rank=40 output_dir="$dir/no"
+refused "an embedding" 2 "lora_init: the weight of lm_head is the embedding" -- "${begin[@]}" 'lora_target_modules=[q_proj, lm_head]' \
+    output_dir="$dir/no"
+
 # ---- several, with weights ----
 
 run merge "$dir/model" "$dir/first=0.25" "$dir/whole=0.75" "$dir/merged"
