@@ -62,21 +62,22 @@ static Value *home_of(GradBuilder *grad, Value *param)
 
 int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own)
 {
+    if (param->kind != VALUE_PARAM) return 0;
     DType dtype = home_dtype(grad, param);
     return dtype == own ? 0 : DTYPE_TO_ATTR(dtype);
 }
 
 Value *grad_accumulator(GradBuilder *grad, Value *param)
 {
-    CHECK(param->kind == VALUE_PARAM && param->id < grad->num_forward);
+    CHECK(param->id < grad->num_forward);
     if (grad->grads[param->id]) return grad->grads[param->id];
-    return grad->accumulate ? home_of(grad, param) : NULL;
+    return grad->accumulate && param->kind == VALUE_PARAM ? home_of(grad, param) : NULL;
 }
 
 void grad_set(GradBuilder *grad, Value *param, Value *value)
 {
-    CHECK(param->kind == VALUE_PARAM && value->producer);
-    if (value->sharing != STORAGE_UPDATE) {
+    CHECK(value->producer);
+    if (param->kind == VALUE_PARAM && value->sharing != STORAGE_UPDATE) {
         CHECK(!grad->grads[param->id] && !value->storage);
         value_place_in(value, home_of(grad, param), 0);
         CHECK(type_equal(&value->type, &value->storage->type)); /* the rule asked for grad_dw_dtype */

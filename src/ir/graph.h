@@ -72,15 +72,16 @@ bool        part_parse(const char *text, Part *out);
 
 /* INIT_NORMAL: mean 0, deviation init_std. INIT_UNIFORM: in [-init_std, init_std). */
 typedef enum InitKind { INIT_NORMAL, INIT_ZEROS, INIT_ONES, INIT_UNIFORM } InitKind;
-typedef enum HfKind { HF_WHOLE, HF_CONCAT, HF_SLICE, HF_TRANSPOSE } HfKind;
+typedef enum HfKind { HF_WHOLE, HF_CONCAT, HF_SLICE, HF_TRANSPOSE, HF_ROWS } HfKind;
 
 /* How a parameter is found in (and written to) a Hugging Face folder. */
 typedef struct HfSource {
-    HfKind       kind;
-    int          num_names;
-    const char **names;       /* HF_CONCAT: the pieces in order along dim 0; else one */
-    int64_t      begin, rows; /* HF_SLICE: rows [begin, begin+rows) of a tensor with total_rows */
-    int64_t      total_rows;
+    HfKind         kind;
+    int            num_names;
+    const char   **names;       /* HF_CONCAT: the pieces in order along dim 0; else one */
+    int64_t        begin, rows; /* HF_SLICE: rows [begin, begin+rows) of a tensor with total_rows */
+    int64_t        total_rows;
+    const int64_t *ids; /* HF_ROWS: of the tensor, `rows` of them */
 } HfSource;
 
 /* What a weight is, apart from its place in a graph. */

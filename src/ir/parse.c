@@ -176,13 +176,31 @@ static Status parse_type(Parser *parser, TensorType *out)
     return OK;
 }
 
+/* ":3:5": numbers of rows. */
+static Status parse_rows(Parser *parser, const char *text, HfSource *hf)
+{
+    int64_t *ids = arena_array(parser->arena, int64_t, strlen(text) / 2 + 1);
+    for (; *text == ':'; hf->rows++) {
+        char *end;
+        ids[hf->rows] = strtoll(text + 1, &end, 10);
+        if (end == text + 1) SYNTAX(parser, "expected rows:number:number");
+        text = end;
+    }
+    if (*text) SYNTAX(parser, "expected rows:number:number");
+    hf->ids = ids;
+    return OK;
+}
+
 static Status parse_hf(Parser *parser, HfSource *hf)
 {
     char *kind = word(parser);
     char *colon = kind ? strchr(kind, ':') : NULL;
     if (!kind) SYNTAX(parser, "expected a kind after hf=");
     if (hf->num_names) SYNTAX(parser, "second hf= of a parameter");
-    if (colon) {
+    if (colon && strncmp(kind, "rows:", 5) == 0) {
+        TRY(parse_rows(parser, colon, hf));
+        *colon = 0;
+    } else if (colon) {
         *colon = 0;
         long long a, b, c;
         if (sscanf(colon + 1, "%lld:%lld:%lld", &a, &b, &c) != 3) SYNTAX(parser, "expected slice:begin:rows:total");
@@ -190,10 +208,10 @@ static Status parse_hf(Parser *parser, HfSource *hf)
         hf->rows = b;
         hf->total_rows = c;
     }
-    static const char *const names[] = {"whole", "concat", "slice", "transpose"};
+    static const char *const names[] = {"whole", "concat", "slice", "transpose", "rows"};
     int                      k = 0;
-    while (k < 4 && strcmp(kind, names[k]) != 0) k++;
-    if (k == 4) SYNTAX(parser, "unknown hf kind %s", kind);
+    while (k < 5 && strcmp(kind, names[k]) != 0) k++;
+    if (k == 5) SYNTAX(parser, "unknown hf kind %s", kind);
     hf->kind = (HfKind)k;
     int capacity = 0;
     for (skip_blanks(parser); parser->p < parser->end && *parser->p == '"'; skip_blanks(parser)) {

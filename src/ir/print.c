@@ -7,7 +7,7 @@
 
 static const char *const kind_names[VALUE_KIND_COUNT] = {"input", "param", "act", "grad", "state", "cache", "const", "staged"};
 static const char *const init_names[] = {"normal", "zeros", "ones", "uniform"};
-static const char *const hf_names[] = {"whole", "concat", "slice", "transpose"};
+static const char *const hf_names[] = {"whole", "concat", "slice", "transpose", "rows"};
 
 static void print_number(StrBuf *out, double value)
 {
@@ -69,6 +69,7 @@ static void print_param(StrBuf *out, const Param *p)
         strbuf_printf(out, " hf=%s", hf_names[p->hf.kind]);
         if (p->hf.kind == HF_SLICE)
             strbuf_printf(out, ":%lld:%lld:%lld", (long long)p->hf.begin, (long long)p->hf.rows, (long long)p->hf.total_rows);
+        for (int64_t i = 0; p->hf.kind == HF_ROWS && i < p->hf.rows; i++) strbuf_printf(out, ":%lld", (long long)p->hf.ids[i]);
         for (int i = 0; i < p->hf.num_names; i++) {
             strbuf_putc(out, ' ');
             print_quoted(out, p->hf.names[i]);

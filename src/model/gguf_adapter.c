@@ -106,6 +106,9 @@ static Status write_adapter(AdapterWriter *writer, GgufKeys *keys, const char *p
     FAIL_IF(writer->adapter->lora.num_whole, ERR_UNSUPPORTED,
             "%s holds %s, trained whole (modules_to_save): a GGUF adapter can't say that; export the merged model", writer->adapter->dir,
             writer->adapter->lora.whole[0]);
+    FAIL_IF(writer->adapter->lora.num_tokens, ERR_UNSUPPORTED,
+            "%s holds rows of tokens (trainable_token_indices): a GGUF adapter can't say that; export the merged model",
+            writer->adapter->dir);
     FAIL_IF(writer->adapter->lora.alpha == 0, ERR_INVALID, "%s: lora_alpha is 0, so that the adapter changes nothing",
             writer->adapter->dir);
     TRY(peft_open_tensors(writer->adapter->dir, &writer->file));

@@ -4,6 +4,8 @@
 
 #include "model/make_again.h"
 #include "model/weights.h"
+#include "model/peft_tokens.h"
+#include "passes/adapt_tokens.h"
 #include "passes/adapt_whole.h"
 
 #include <stdlib.h>
@@ -13,14 +15,16 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* A tensor that is written. */
 typedef struct Source {
-    const StTensor *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
-    const char     *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
-    const StTensor *a, *b;         /* the halves of its adapter; NULL: it has none */
-    const StTensor *whole;         /* what the adapter has in its place; NULL: nothing */
-    bool            is_quantised;  /* the adapter was trained over what a format makes of it */
-    bool            is_transposed; /* the model has its transpose */
-    const StTensor *stored;        /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
-    int             part;          /* of the format, that `stored` holds; -1: it stays as it is */
+    const StTensor   *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
+    const char       *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
+    const StTensor   *a, *b;         /* the halves of its adapter; NULL: it has none */
+    const StTensor   *whole;         /* what the adapter has in its place; NULL: nothing */
+    const StTensor   *rows;          /* what it has in place of some rows; NULL: nothing */
+    const LoraTokens *tokens;        /* these */
+    bool              is_quantised;  /* the adapter was trained over what a format makes of it */
+    bool              is_transposed; /* the model has its transpose */
+    const StTensor   *stored;        /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
+    int               part;          /* of the format, that `stored` holds; -1: it stays as it is */
 } Source;
 
 typedef struct Merger {
@@ -121,6 +125,14 @@ static Status read_whole(const Source *source, float *values)
     return st_to_f32(whole, 0, whole->numel, values);
 }
 
+static Status read_rows(const Source *source, float *values)
+{
+    int64_t cols = source->rows->dim[1];
+    TRY(peft_check_tokens(source->rows, source->tokens, source->tensor));
+    for (int i = 0; i < source->tokens->num; i++) TRY(st_to_f32(source->rows, i * cols, cols, values + source->tokens->ids[i] * cols));
+    return OK;
+}
+
 /* What was under the adapter: the file's numbers, or what the format makes of them; or what stands in their place. */
 static Status read_base(const Merger *merger, const Source *source, float *values)
 {
@@ -128,6 +140,7 @@ static Status read_base(const Merger *merger, const Source *source, float *value
     if (source->whole) return read_whole(source, values);
     TRY(st_check_range(w, DT_F32));
     TRY(st_to_f32(w, 0, w->numel, values));
+    if (source->rows) TRY(read_rows(source, values));
     return source->is_quantised ? weight_make_again(merger->format, w->dim[0], w->dim[1], values, merger->pool) : OK;
 }
 
@@ -196,7 +209,7 @@ static Status append_made(const StTensor *w, FileWriter *out)
 static bool is_changed(const Source *source)
 {
     if (!source->tensor || (source->stored && source->part < 0)) return false;
-    return source->is_quantised || source->a || source->whole;
+    return source->is_quantised || source->a || source->whole || source->rows;
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -222,6 +235,7 @@ static Status find_halves(Merger *merger)
         if (source->a) used[source->a - st_at(merger->adapter, 0)] = true;
         if (source->b) used[source->b - st_at(merger->adapter, 0)] = true;
         if (source->whole) used[source->whole - st_at(merger->adapter, 0)] = true;
+        if (source->rows) used[source->rows - st_at(merger->adapter, 0)] = true;
         FAIL_IF(source->a && source->whole, ERR_INVALID, "%s: %s and its pair adapt a weight that was trained whole (modules_to_save)",
                 source->a->path, source->a->name);
     }
@@ -280,6 +294,19 @@ static const StTensor *find_whole(const Merger *merger, const char *name)
     return found;
 }
 
+/* The rows that the adapter has in place of the matrix's. */
+static void find_rows(const Merger *merger, const Param *param, Source *source)
+{
+    Arena       arena = {0};
+    StrBuf      name = {0};
+    const char *path = whole_path(&arena, param);
+    if (path) strbuf_printf(&name, PEFT_PREFIX TOKENS_TENSOR, path);
+    source->rows = path ? st_find(merger->adapter, strbuf_cstr(&name)) : NULL;
+    source->tokens = source->rows ? peft_tokens_of(merger->lora, path) : NULL;
+    strbuf_deinit(&name);
+    arena_deinit(&arena);
+}
+
 /* The head of a tied model: where it is adapted, or the embedding is trained without it, a tensor of its own. A copy that is in the files
  * is merged as any tensor. */
 static Status find_head(Merger *merger, const Param *param, bool *out_untied)
@@ -290,12 +317,14 @@ static Status find_head(Merger *merger, const Param *param, bool *out_untied)
         if (copy) merger->sources[copy - st_at(merger->base, 0)].whole = of_both;
         return OK;
     }
+    if (copy) find_rows(merger, param, &merger->sources[copy - st_at(merger->base, 0)]);
     if (!find_half(merger, param->module, PEFT_A) && !whole && !of_both) return OK;
     FAIL_IF(*out_untied, ERR_UNSUPPORTED, "%s: a second tied weight with an adapter", param->name);
     *out_untied = true;
     Source *source = copy ? &merger->sources[copy - st_at(merger->base, 0)] : &merger->sources[merger->num_sources++];
     source->module = param->module;
     source->whole = whole;
+    find_rows(merger, param, source);
     if (copy) return OK;
     TRY(st_require(merger->base, weights_source(merger->base, param)->names[0], &embedding));
     merger->head = *embedding;
@@ -319,6 +348,7 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
         const Param *param = graph->params[i];
         Source      *source = source_of(merger, param);
         HfKind       kind = weights_source(merger->base, param)->kind;
+        if (source) find_rows(merger, param, source);
         if (source && whole_path(&merger->arena, param)) source->whole = find_whole(merger, param_saved(param)->names[0]);
         if (source && kind == HF_TRANSPOSE) source->is_transposed = true;
         if (source && !param->untied && param->is_linear && (kind == HF_WHOLE || source->is_transposed)) source->module = param->module;

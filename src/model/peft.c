@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "model/peft_match.h"
+#include "model/peft_tokens.h"
 #include "passes/adapt_whole.h"
 #include "passes/peft_names.h"
 
@@ -255,7 +256,7 @@ static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
 {
     LoraModule *modules = arena_array(arena, LoraModule, st_count(file));
     for (size_t i = 0; i < st_count(file); i++) {
-        if (whole_of(arena, lora, st_at(file, i)->name)) continue;
+        if (whole_of(arena, lora, st_at(file, i)->name) || peft_tokens_path(arena, st_at(file, i)->name)) continue;
         const StTensor *half = st_at(file, i);
         const char     *module = module_of(arena, half->name, "." PEFT_A ".weight"), *of_b = NULL;
         if (!module) of_b = module_of(arena, half->name, "." PEFT_B ".weight");
@@ -328,6 +329,7 @@ static Status read_tensors(Arena *arena, const char *name, PeftAdapter *adapter)
     TRY(peft_open_tensors(adapter->dir, &file));
     Status status = find_modules(arena, file, &adapter->lora);
     if (status == OK) status = check_whole(arena, file, name, &adapter->lora);
+    if (status == OK) status = peft_find_tokens(arena, file, name, &adapter->lora);
     st_close(file);
     if (status == OK) status = read_modules(&adapter->config, name, &adapter->lora);
     if (status == OK) take_targets(arena, &adapter->config, &adapter->lora);
@@ -348,6 +350,7 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
     TRY(check_init(&out->config, name));
     TRY(read_numbers(&out->config, name, &out->lora));
     TRY(read_whole(arena, &out->config, name, &out->lora));
+    TRY(peft_read_tokens(arena, &out->config, name, &out->lora));
     json_get_str(&out->config, "base_model_name_or_path", &out->base_model);
     TRY(peft_read_base_format(arena, dir, &out->base_format));
     return read_tensors(arena, name, out);
@@ -540,8 +543,10 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
     put_chosen(&out, chosen, "rank_pattern", "{}");
     strbuf_puts(&out, "  \"revision\": null,\n  \"target_modules\": ");
     put_targets(&out, lora, by_path);
-    strbuf_printf(&out, ",\n  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n",
-                  lora->use_rslora ? "true" : "false");
+    strbuf_puts(&out, ",\n  \"task_type\": \"CAUSAL_LM\"");
+    if (lora->num_tokens) strbuf_puts(&out, ",\n  \"trainable_token_indices\": "); /* which older versions don't know either */
+    if (lora->num_tokens) peft_write_tokens(lora, &out);
+    strbuf_printf(&out, ",\n  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n", lora->use_rslora ? "true" : "false");
     char path[4096];
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
     Status status = file_write_atomic(path, out.data, out.len);

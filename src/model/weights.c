@@ -2,7 +2,7 @@
 #include "model/weights.h"
 
 #include "base/log.h"
-#include "model/peft.h"
+#include "model/peft_tokens.h"
 #include "ops/lowbit/fp8.h"
 
 #include <math.h>
@@ -50,6 +50,16 @@ static Status check_transposed(const Param *param, const StTensor *tensor)
     FAIL_IF(tensor->ndim != 2 || tensor->dim[0] != param->type.dim[1] || tensor->dim[1] != param->type.dim[0], ERR_INVALID,
             "%s: tensor %s has another shape than [%lld,%lld], which config.json says", tensor->path, tensor->name,
             (long long)param->type.dim[1], (long long)param->type.dim[0]);
+    return OK;
+}
+
+static Status check_rows(const Param *param, const HfSource *hf, const StTensor *tensor)
+{
+    FAIL_IF(tensor->ndim != 2 || tensor->dim[1] != param->type.dim[1], ERR_INVALID, "%s: tensor %s has no rows of %lld numbers",
+            tensor->path, tensor->name, (long long)param->type.dim[1]);
+    for (int64_t i = 0; i < hf->rows; i++)
+        FAIL_IF(hf->ids[i] >= tensor->dim[0], ERR_INVALID, "%s: tensor %s has no row %lld", tensor->path, tensor->name,
+                (long long)hf->ids[i]);
     return OK;
 }
 
@@ -113,6 +123,7 @@ static Status check_param(const FileSource *source, const Param *param)
         if (is_half(source, param)) return check_half(param, tensor);
         TRY(check_dtype(tensor));
         if (hf->kind == HF_TRANSPOSE) return check_transposed(param, tensor);
+        if (hf->kind == HF_ROWS) return check_rows(param, hf, tensor);
         bool    slice = hf->kind == HF_SLICE;
         int64_t rows = slice ? hf->total_rows : hf->kind == HF_WHOLE ? param->type.dim[0] : tensor->ndim ? tensor->dim[0] : 0;
         if (!shape_is(tensor, &param->type, rows)) return wrong_shape(tensor, param, rows);
@@ -151,6 +162,11 @@ static Status find_run(const FileSource *source, const Param *param, int64_t fir
     int64_t         cols = type_numel(&param->type) / param->type.dim[0], at = 0;
     for (int i = 0; i < hf->num_names; i++) {
         TRY(find_tensor(source, param, i, &out->tensor));
+        if (hf->kind == HF_ROWS) { /* a row at a time */
+            out->first = hf->ids[first / cols] * cols + first % cols;
+            out->count = cols - first % cols < most ? cols - first % cols : most;
+            return OK;
+        }
         bool    slice = hf->kind == HF_SLICE;
         int64_t numel = slice ? hf->rows * cols : out->tensor->numel, left = at + numel - first;
         if (left > 0) {
@@ -501,7 +517,29 @@ Status weights_tell_requantised(Session *session, const HfModel *model)
 
 /* ---- adapters ---- */
 
-static Status check_adapter(const Plan *plan, const FileSource *source, const char *folder)
+/* How many tensors hold rows of tokens that no parameter has: they are put into the matrix itself. */
+static size_t count_placed(const Plan *plan, const StFile *file)
+{
+    Arena  arena = {0};
+    size_t count = 0;
+    for (size_t i = 0; i < st_count(file); i++) count += peft_tokens_path(&arena, st_at(file, i)->name) != NULL;
+    for (int i = 0; i < plan->num_params; i++)
+        if (plan->params[i]->hf.kind == HF_ROWS) count = 0;
+    arena_deinit(&arena);
+    return count;
+}
+
+static Status place_tokens(Session *session, const StFile *file, const char *folder)
+{
+    Arena       arena = {0};
+    PeftAdapter adapter;
+    Status      status = peft_open(&arena, folder, &adapter);
+    if (status == OK) status = peft_place_tokens(session, file, &adapter.lora);
+    arena_deinit(&arena);
+    return status;
+}
+
+static Status check_adapter(const Plan *plan, const FileSource *source, size_t num_placed, const char *folder)
 {
     size_t used = 0;
     for (int i = 0; i < plan->num_params; i++) {
@@ -509,6 +547,7 @@ static Status check_adapter(const Plan *plan, const FileSource *source, const ch
         TRY(check_param(source, plan->params[i]));
         used++;
     }
+    used += num_placed;
     FAIL_IF(used != st_count(source->file), ERR_INVALID,
             "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
             "its target_modules others than adapter_config.json says?",
@@ -521,8 +560,10 @@ Status weights_load_adapter(Session *session, const char *folder)
     StFile *file;
     TRY(peft_open_tensors(folder, &file));
     FileSource source = {.file = file, .prefix = PEFT_PREFIX, .halves = session_plan(session)->adapters_take};
-    Status     status = check_adapter(session_plan(session), &source, folder);
+    size_t     num_placed = count_placed(session_plan(session), file);
+    Status     status = check_adapter(session_plan(session), &source, num_placed, folder);
     if (status == OK) status = load_from(session, true, NULL, &source);
+    if (status == OK && num_placed) status = place_tokens(session, file, folder);
     st_close(file);
     return status;
 }

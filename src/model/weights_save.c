@@ -146,6 +146,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         case HF_SLICE:
             TRY(add_slices(saver, plan, i));
             break;
+        case HF_ROWS: /* saved as a tensor of their own */
         case HF_WHOLE:
         case HF_TRANSPOSE:
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], hf->kind == HF_TRANSPOSE),

@@ -11,6 +11,10 @@ typedef struct EmbeddingDwAttrs {
     int64_t dw_dtype;
 } EmbeddingDwAttrs;
 
+typedef struct RowsAtAttrs {
+    int64_t dw_dtype; /* of drows */
+} RowsAtAttrs;
+
 typedef struct LinearAttrs { /* linear, linear_add, linear_dx, linear_dw */
     double  alpha;           /* 1 */
     int64_t col;             /* first column of y or dy that w's rows stand for: 0 */

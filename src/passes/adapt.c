@@ -4,6 +4,7 @@
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/adapt_tokens.h"
 #include "passes/adapt_whole.h"
 #include "passes/pass.h"
 #include "passes/peft_names.h"
@@ -214,6 +215,14 @@ static Status unmatched(const Graph *graph, const char *target)
     return status;
 }
 
+/* Where nothing is trained, rows of tokens are put into the matrix as they are loaded (weights_load_adapter). */
+static bool trains(const CompileOptions *options)
+{
+    bool has_grads = false;
+    for (int i = 0; i < options->num_programs; i++) has_grads |= options->programs[i].entry->has_grads;
+    return has_grads;
+}
+
 Status pass_adapt(PassContext *context, Graph **graph)
 {
     const LoraOptions *lora = &context->options->lora;
@@ -231,5 +240,5 @@ Status pass_adapt(PassContext *context, Graph **graph)
     }
     for (int i = 0; i < lora->num_targets && !lora->num_modules; i++)
         if (!matched[i]) return unmatched(*graph, lora->targets[i]);
-    return OK;
+    return trains(context->options) ? tokens_replace(*graph, lora) : OK;
 }

@@ -31,6 +31,13 @@ typedef struct LoraModule {
     double      alpha;
 } LoraModule;
 
+/* Rows of an embedding or head that are trained beside the adapters. */
+typedef struct LoraTokens {
+    const char    *module; /* the end of its path; NULL: the embedding, with the head where that is the same matrix */
+    int            num;
+    const int64_t *ids;
+} LoraTokens;
+
 /* How adapters begin: A of Kaiming's uniform numbers, or normal ones of deviation 1 / r, and B of zeros; or with a part of the base's
  * weights, which lose it (model/lora_pairs.h). */
 typedef enum LoraInit { LORA_UNIFORM, LORA_GAUSSIAN, LORA_PISSA, LORA_OLORA } LoraInit;
@@ -50,6 +57,8 @@ typedef struct LoraOptions {
     int                num_whole;
     const char *const *whole;     /* modules that are trained whole beside the adapters: the ends of their paths (adapt_whole.h) */
     bool               tie_whole; /* an embedding that is the head too stays so; else each is trained or frozen by itself */
+    int                num_tokens;
+    const LoraTokens  *tokens; /* lists of rows, each of another matrix */
     int                num_modules;
     const LoraModule  *modules; /* of an adapter that is there, or chosen one by one, sorted by path: these in place of `targets`, `r` and
                                    `alpha` */

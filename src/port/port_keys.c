@@ -288,6 +288,34 @@ void port_read_whole(Port *port, const PortPair *pair)
     strbuf_deinit(&names);
 }
 
+/* Ids, or ids by module. */
+void port_read_token_indices(Port *port, const PortPair *pair)
+{
+    StrBuf          ids = {0}, modules = {0}, first = {0};
+    const YamlNode *value = pair->value;
+    bool            is_map = value->type == YAML_MAPPING, fits = true;
+    if (foreign_is_inert(value)) return;
+    for (size_t i = 0; i < (is_map ? value->count : 1); i++) {
+        const YamlNode *list = is_map ? value->items[i] : value;
+        if (is_map) strbuf_printf(&modules, "%s%s", i ? ", " : "", value->keys[i]->text.data);
+        ids.len = 0;
+        for (size_t k = 0; list->type == YAML_SEQUENCE && k < list->count; k++)
+            strbuf_printf(&ids, "%s%s", k ? ", " : "", list->items[k]->type == YAML_SCALAR ? list->items[k]->text.data : "");
+        if (i == 0) strbuf_puts(&first, strbuf_cstr(&ids));
+        fits = fits && ids.len && strcmp(strbuf_cstr(&first), strbuf_cstr(&ids)) == 0;
+    }
+    if (!fits) port_problem(port, value, "%s: not supported here: other ids of each module", pair->key->text.data);
+    if (fits)
+        port_set(port, pair->target, KEY_run_trainable_token_indices, arena_printf(port->arena, "[%s]", strbuf_cstr(&ids)),
+                 port_origin(port, pair->key, ""));
+    if (fits && is_map)
+        port_set(port, pair->target, KEY_run_trainable_token_modules, arena_printf(port->arena, "[%s]", strbuf_cstr(&modules)),
+                 port_origin(port, pair->key, ""));
+    strbuf_deinit(&first);
+    strbuf_deinit(&modules);
+    strbuf_deinit(&ids);
+}
+
 void port_read_all_linear(Port *port, const PortPair *pair)
 {
     if (port_is_true(port->root, pair->key->text.data))

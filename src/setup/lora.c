@@ -70,6 +70,8 @@ static const ConfigKey taken[] = {
     KEY_run_lora_alpha_pattern,
     KEY_run_lora_modules_to_save,
     KEY_run_lora_ensure_weight_tying,
+    KEY_run_trainable_token_indices,
+    KEY_run_trainable_token_modules,
 };
 
 /* Its base's format, unless the run file names one. */
@@ -87,6 +89,24 @@ static Status take_format(Config *config, const PeftAdapter *adapter)
     FAIL_IF(config->qlora == OPT_QLORA_NONE, ERR_INTERNAL, "qlora: no word of choices.def is named %s", there->name);
     config->origin[KEY_run_qlora] = arena_printf(&config->arena, "%s/base_format.json", adapter->dir);
     log_info("qlora: %s, as %s was trained", there->name, adapter->dir);
+    return OK;
+}
+
+/* trainable_token_indices of the adapter: one list, or the same of several modules. */
+static Status take_token_lists(Config *config, const PeftAdapter *adapter)
+{
+    Arena             *arena = &config->arena;
+    const LoraOptions *lora = &adapter->lora;
+    config->trainable_token_indices = config->trainable_token_modules = (StrList){0};
+    for (int i = 0; i < lora->num_tokens; i++) {
+        const LoraTokens *list = &lora->tokens[i];
+        FAIL_IF(list->num != lora->tokens[0].num || memcmp(list->ids, lora->tokens[0].ids, (size_t)list->num * sizeof *list->ids) != 0,
+                ERR_UNSUPPORTED, "%s: trainable_token_indices has other ids for %s than for %s: training goes on from equal lists alone",
+                adapter->dir, list->module, lora->tokens[0].module);
+        if (list->module) str_list_push(arena, &config->trainable_token_modules, list->module);
+        for (int k = 0; k < list->num && i == 0; k++)
+            str_list_push(arena, &config->trainable_token_indices, arena_printf(arena, "%lld", (long long)list->ids[k]));
+    }
     return OK;
 }
 
@@ -110,6 +130,7 @@ static Status take_settings(Config *config)
     config->lora_alpha_pattern = map_of(arena, json_get(json, "alpha_pattern"));
     config->lora_modules_to_save = (StrList){(const char **)adapter.lora.whole, (size_t)adapter.lora.num_whole};
     config->lora_ensure_weight_tying = adapter.lora.tie_whole;
+    TRY(take_token_lists(config, &adapter));
     if (!config->origin[KEY_run_lora_dropout]) config->lora_dropout = adapter.lora.dropout;
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) config->origin[taken[i]] = arena_printf(arena, "%s/adapter_config.json", dir);
     bool grows = config->new_tokens.count || config->new_special_tokens.count || config->pad_vocab_multiple; /* the base is a copy then */
@@ -228,6 +249,27 @@ static bool is_plain(const Config *config)
     return is_plain;
 }
 
+/* The same ids of each matrix. */
+static Status take_tokens(Arena *arena, const Config *config, LoraOptions *out)
+{
+    const StrList *list = &config->trainable_token_indices, *modules = &config->trainable_token_modules;
+    int            count = modules->count ? (int)modules->count : 1;
+    LoraTokens    *tokens = arena_array(arena, LoraTokens, count);
+    int64_t       *ids = arena_array(arena, int64_t, list->count + 1);
+    if (!list->count) return OK;
+    for (size_t i = 0; i < list->count; i++) {
+        char *end;
+        ids[i] = (errno = 0, strtoll(list->items[i], &end, 10));
+        FAIL_IF(errno || *end || end == list->items[i] || ids[i] < 0, ERR_INVALID,
+                "trainable_token_indices: expected ids of tokens, found %.100s", list->items[i]);
+    }
+    for (int i = 0; i < count; i++)
+        tokens[i] = (LoraTokens){.module = modules->count ? modules->items[i] : NULL, .num = (int)list->count, .ids = ids};
+    out->tokens = tokens;
+    out->num_tokens = count;
+    return OK;
+}
+
 Status setup_lora(Arena *arena, const Config *config, const HfModel *model, LoraOptions *out)
 {
     static const LoraInit inits[] = {[OPT_LORA_INIT_DEFAULT - OPT_LORA_INIT_DEFAULT] = LORA_UNIFORM,
@@ -245,6 +287,7 @@ Status setup_lora(Arena *arena, const Config *config, const HfModel *model, Lora
                          .num_whole = (int)config->lora_modules_to_save.count,
                          .whole = config->lora_modules_to_save.items,
                          .tie_whole = config->lora_ensure_weight_tying};
+    if (config->lora) TRY(config_at(config->origin, KEY_run_trainable_token_indices, take_tokens(arena, config, out)));
     if (!config->lora || is_plain(config)) return OK;
     JsonValue *selection = arena_new(arena, JsonValue);
     TRY(make_selection(arena, config, selection));

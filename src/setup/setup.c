@@ -26,9 +26,12 @@ static Status with_new_tokens(Arena *arena, const Config *config, const char **o
     FAIL_IF(config->tokenizer, ERR_INVALID, "new tokens with a tokenizer of another folder (tokenizer): expected the model's own");
     TRY(grow_local_dir(arena, dir, &tokens, out_dir));
     bool is_grown = *out_dir != dir;
-    FAIL_IF(is_grown && tokens.num_tokens + tokens.num_special && config->lora && !config->lora_modules_to_save.count, ERR_INVALID,
-            "with lora the rows of new tokens are trained only if lora_modules_to_save names embedding and head; set lora_modules_to_save: "
-            "[embed_tokens, lm_head]");
+    FAIL_IF(
+        is_grown && tokens.num_tokens + tokens.num_special && config->lora && !config->lora_modules_to_save.count &&
+            !config->trainable_token_indices.count,
+        ERR_INVALID,
+        "with lora the rows of new tokens are trained only if lora_modules_to_save names embedding and head, or trainable_token_indices "
+        "the new ids; set lora_modules_to_save: [embed_tokens, lm_head]");
     if (!is_grown) *out_dir = config->model;
     return OK;
 }

@@ -3,6 +3,7 @@
 # what is ported can be planned and trained. UPDATE=1 writes those texts.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
+export HF_HOME=$dir/cache # models with new tokens are made there
 make_tiny max_position_embeddings=128
 export HF_HUB_OFFLINE=1
 cases=tests/cli/port

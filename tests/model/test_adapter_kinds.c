@@ -17,7 +17,12 @@ static const struct {
              {"whole_divided_head", "qwen3"},
              {"whole_divided_both", "gemma2"},
              {"whole_tied", "qwen3"},
-             {"whole_gpt2", "gpt2"}};
+             {"whole_gpt2", "gpt2"},
+             {"tokens", "llama"},
+             {"tokens_both", "llama"},
+             {"tokens_tied", "qwen3"},
+             {"tokens_scaled", "gemma2"},
+             {"tokens_gpt2", "gpt2"}};
 enum { NUM_KINDS = sizeof kinds / sizeof kinds[0] };
 
 typedef struct Kind {

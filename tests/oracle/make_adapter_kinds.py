@@ -30,6 +30,11 @@ KINDS = {
     "whole_divided_head": ("qwen3", dict(target_modules=["q_proj"], modules_to_save=["lm_head"])),
     "whole_divided_both": ("gemma2", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])),
     "whole_tied": ("qwen3", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True)),
+    "tokens": ("llama", dict(target_modules=["q_proj", "v_proj"], trainable_token_indices=[7, 3, 60])),
+    "tokens_both": ("llama", dict(target_modules="all-linear", trainable_token_indices=dict(embed_tokens=[5, 9], lm_head=[5, 9]))),
+    "tokens_tied": ("qwen3", dict(target_modules=["q_proj"], trainable_token_indices=[7, 3, 60])),
+    "tokens_scaled": ("gemma2", dict(target_modules=["q_proj"], trainable_token_indices=[4, 8])),
+    "tokens_gpt2": ("gpt2", dict(target_modules=["c_attn"], fan_in_fan_out=True, trainable_token_indices=[4, 8])),
     "whole_gpt2": ("gpt2", dict(target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["wte", "ln_f"])),
 }
 

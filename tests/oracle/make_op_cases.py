@@ -46,7 +46,7 @@ def add(op, case, ins, outs, **attrs):
         dtype = t.dtype if t.dtype in (torch.bfloat16, torch.float16, torch.int8, torch.uint8, E4M3, E5M2) else torch.float32 if t.is_floating_point() else torch.int64 if wide else torch.int32
         tensors[name] = t.to(dtype).clone(memory_format=torch.contiguous_format)
     wide = {"adamw": (7, 8), "normuon_update": (6,), "step_scalars": (3,), "step_result": (3,), "tell_rows": (0,), "tell_ids": (0,),
-            "fp8_update": (5,)}.get(op, ())
+            "fp8_update": (5,), "replace_rows": (1,), "rows_at": (1,)}.get(op, ())
     for k, t in enumerate(ins):
         put("in", k, t, k in wide)
     for k, t in enumerate(outs):
@@ -514,6 +514,21 @@ def make_losses():
     add("gather_row", "small", [x, index], [x[torch.arange(b), index][:, None]])
 
 
+def make_replace_rows():
+    w, rows, dy, acc = rand(9, 13), rand(4, 13), rand(9, 13), rand(4, 13)
+    ids = torch.tensor([5, 0, 8, 5])
+    last = torch.tensor([0.0, 1.0, 1.0, 1.0], dtype=torch.float64)[:, None]
+    y = w.clone()
+    for k, i in enumerate(ids.tolist()):
+        y[i] = rows[k]
+    none = w.clone()
+    none[ids] = 0
+    add("replace_rows", "twice", [w, ids, rows], [y])
+    add("replace_rows", "none", [w, ids], [none])
+    add("rows_at", "twice", [dy, ids], [dy[ids] * last])
+    add("rows_at", "acc", [dy, ids, acc], [dy[ids] * last + acc])
+
+
 def make_optimizer():
     """Segments: a matrix of 24, a gap of 8, a norm of 10 (no decay), a gap of 6. Gaps keep what they hold."""
     e, a = 48, dict(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
@@ -899,7 +914,7 @@ def main():
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
                  make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
-                 make_turned_attention, make_rows_linear):
+                 make_turned_attention, make_rows_linear, make_replace_rows):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -62,12 +62,47 @@ true lm_head false fp32 none
 true embed_tokens,lm_head true bf16 none
 END
 
+# --- rows of tokens alone
+for tied in true false; do
+    what="rows of tokens, tied $tied"
+    make_tiny max_position_embeddings=128 tie_word_embeddings=$tied
+    cp examples/chat_template.jinja "$dir/model/"
+    modules=$([ $tied = true ] || echo embed_tokens,lm_head)
+    printf '%s\n' "model: $dir/model" "datasets: [{path: $dir/rows.jsonl}]" "sequence_len: 64" "model_dtype: fp32" "lora: true" \
+        "lora_rank: 4" "trainable_token_indices: [20, 5, 33]" "trainable_token_modules: [$modules]" "learning_rate: 0.05" "max_steps: 6" \
+        "save_steps: 2" "save_total_limit: 0" "merge_adapter: true" > "$dir/run.yaml"
+    train tokens
+    cp -r "$dir/tokens/checkpoint-4" "$dir/from"
+    train again resume_from_checkpoint="$dir/from"
+    check "$what: resumed, to the same adapter" cmp "$dir/tokens/adapter_model.safetensors" "$dir/again/adapter_model.safetensors"
+    train further adapter="$dir/tokens" max_steps=2
+    check "$what: gone on from: $(grep trainable "$dir/further/adapter_config.json")" [ "$(grep trainable "$dir/further/adapter_config.json")" = \
+        "$(grep trainable "$dir/tokens/adapter_config.json")" ]
+    run eval "$dir/model" --adapter "$dir/tokens" --text "$dir/short.txt" --json
+    check "$what: eval: $(tail -2 "$dir/err")" [ "$status" = 0 ]
+    cp "$dir/out" "$dir/adapted"
+    run eval "$dir/tokens/merged" --text "$dir/short.txt" --json
+    check "$what: merged and adapted give the same loss" \
+        awk -v a="$(value "$dir/adapted")" -v m="$(value "$dir/out")" 'BEGIN { d = a - m; exit !(d * d < 1e-10) }'
+    refused "$what: an id that the model lacks" 2 "trainable_token_indices: 300; " -- \
+        sft "$dir/run.yaml" output_dir="$dir/no" trainable_token_indices=300
+    refused "$what: rows of what is trained whole" 2 "is trained whole (lora_modules_to_save)" -- \
+        sft "$dir/run.yaml" output_dir="$dir/no" lora_modules_to_save=embed_tokens
+    refused "$what: twice" 2 "trainable_token_indices: 4 stands there twice" -- sft "$dir/run.yaml" output_dir="$dir/no" trainable_token_indices=4,4
+    refused "$what: rows can't choose them" 2 "rows of tokens (trainable_token_indices), which rows can't choose" -- \
+        generate "$dir/model" --prompts "$dir/rows.jsonl" --adapter "s=$dir/tokens" --out "$dir/x"
+    refused "$what: a GGUF adapter can't say them" 2 "a GGUF adapter can't say that; export the merged model" -- \
+        export "$dir/model" --to gguf --type f32 --adapter "$dir/tokens" --adapter-only --out "$dir/no.gguf"
+    rm -rf "$dir/model" "$dir/tokenizer" "$dir/again" "$dir/from" "$dir/tokens" "$dir/further"
+done
+
 make_tiny max_position_embeddings=128
 cp examples/chat_template.jinja "$dir/model/"
 refused "rows can't choose such an adapter" 2 "trained whole (modules_to_save), which rows can't choose" -- \
     generate "$dir/model" --prompts "$dir/rows.jsonl" --adapter "s=$dir/kept" --out "$dir/x"
 refused "a GGUF adapter can't say it" 2 "a GGUF adapter can't say that; export the merged model" -- \
     export "$dir/model" --to gguf --type f32 --adapter "$dir/kept" --adapter-only --out "$dir/no.gguf"
+sed -i '/trainable_token/d' "$dir/run.yaml"
 refused "no such module" 2 "lora_modules_to_save: \"wte\" is no embedding, head or norm of this model; it has embed_tokens, lm_head" -- \
     sft "$dir/run.yaml" output_dir="$dir/no" lora_modules_to_save=wte
 refused "a linear layer" 2 "lora_modules_to_save: \"model.layers.0.mlp.up_proj.weight\" is" "expected embeddings, heads or norms" -- \

@@ -59,6 +59,9 @@ run eval "$dir/adapter" --text "$dir/rows.jsonl" --json
 check "an adapter finds its base: $(tail -2 "$dir/err")" [ "$status" = 0 ]
 check "merged, it has all rows" [ "$(rows "$dir/adapter/merged")" = $((old + 2)) ]
 
+go rows lora=true lora_rank=4 trainable_token_indices="$old,$((old + 1))"
+check "an adapter with rows of the new tokens" grep -q "\"trainable_token_indices\": \[$old, $((old + 1))\]" "$dir/rows/adapter_config.json"
+
 # --- what isn't done
 refused "an empty token" 2 "new_tokens, new_special_tokens: a token has no text" -- sft "$dir/run.yaml" output_dir="$dir/no" "new_tokens=[\"\"]"
 refused "another folder's tokenizer" 2 "expected the model's own" -- sft "$dir/run.yaml" output_dir="$dir/no" tokenizer="$dir/tokenizer"

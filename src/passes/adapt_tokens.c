@@ -1,0 +1,101 @@
+/* Trained rows of tokens: a parameter of as many rows as ids, which begins as the rows of the base, and op replace_rows, which puts them
+ * into a copy of the matrix. */
+#include "passes/adapt_tokens.h"
+
+#include "ops/ops.h"
+#include "passes/adapt_whole.h"
+#include "passes/peft_names.h"
+
+#include <string.h>
+
+/* A head, or an embedding with a row for each of the head's. */
+static bool is_vocabulary(const Graph *graph, const Param *param)
+{
+    if (param->ns || param->type.ndim != 2) return false;
+    if (param->is_head) return true;
+    const Value *value = graph_find(graph, param->name);
+    bool         is_table = false, fits = false;
+    for (const Use *use = value ? value->first_use : NULL; use; use = use->next) is_table |= use->node && use->node->op == &op_embedding;
+    for (int i = 0; i < graph->num_params && is_table; i++)
+        fits |= graph->params[i]->is_head && graph->params[i]->type.dim[0] == param->type.dim[0];
+    return fits;
+}
+
+/* The embedding alone is meant where no module is named. */
+static bool is_meant(const LoraTokens *list, const Param *param, const char *path)
+{
+    if (!path) return false;
+    if (!list->module) return !param->is_head || param->untied;
+    LoraOptions one = {.num_whole = 1, .whole = &list->module};
+    return whole_has(&one, path, NULL);
+}
+
+Param *tokens_param(const Graph *graph, const LoraTokens *list, const char **out_path)
+{
+    for (int i = 0; i < graph->num_params; i++) {
+        *out_path = whole_path(graph->arena, graph->params[i]);
+        if (is_vocabulary(graph, graph->params[i]) && is_meant(list, graph->params[i], *out_path)) return graph->params[i];
+    }
+    return NULL;
+}
+
+static Value *add_rows(Graph *graph, const Param *base, const LoraTokens *list, const char *path)
+{
+    Param *param = arena_new(graph->arena, Param);
+    param->name = arena_printf(graph->arena, "%s.tokens", base->name);
+    param->type = type_make(base->type.dtype, 2, (int64_t)list->num, base->type.dim[1]);
+    param->hf = (HfSource){.kind = HF_ROWS, .num_names = 1, .names = base->hf.names, .rows = list->num, .ids = list->ids};
+    param->saved = (HfSource){.num_names = 1, .names = arena_array(graph->arena, const char *, 1)};
+    param->saved.names[0] = arena_printf(graph->arena, TOKENS_TENSOR, path);
+    param->decay = param->trained = param->is_adapter = param->is_whole = true;
+    param->layer = -1;
+    param->init = base->init;
+    param->init_std = base->init_std;
+    return graph_add_param(graph, param);
+}
+
+static Status check_ids(const LoraTokens *list, const Param *param, const char *path)
+{
+    FAIL_IF(param->hf.kind != HF_WHOLE || param->is_whole, ERR_UNSUPPORTED,
+            "trainable_token_indices: %s is trained whole (lora_modules_to_save), or isn't one tensor", path);
+    for (int i = 0; i < list->num; i++) {
+        FAIL_IF(list->ids[i] < 0 || list->ids[i] >= param->type.dim[0], ERR_INVALID, "trainable_token_indices: %lld; %s has rows 0 to %lld",
+                (long long)list->ids[i], path, (long long)param->type.dim[0] - 1);
+        for (int k = 0; k < i; k++)
+            FAIL_IF(list->ids[k] == list->ids[i], ERR_INVALID, "trainable_token_indices: %lld stands there twice", (long long)list->ids[i]);
+    }
+    return OK;
+}
+
+static Status replace(Graph *graph, const LoraTokens *list)
+{
+    const char *path;
+    Param      *param = tokens_param(graph, list, &path);
+    FAIL_IF(!param, ERR_INVALID, "trainable_token_modules: \"%s\" is no embedding or output head of this model",
+            list->module ? list->module : "");
+    TRY(check_ids(list, param, path));
+    FAIL_IF(graph_find(graph, arena_printf(graph->arena, "%s." PEFT_A, param->name)), ERR_INVALID,
+            "%s has an adapter (lora_target_modules) and trained rows (trainable_token_indices): expected one of the two", path);
+    Value     *whole = graph_find(graph, param->name);
+    Node      *first = graph->first, *node;
+    TensorType type = type_make(DT_I64, 1, (int64_t)list->num);
+    while (first && !((first->op == &op_embedding || first->op == &op_linear) && first->in[1] == whole)) first = first->next;
+    if (!first) return OK; /* this program doesn't read it */
+    Value *ids = graph_add_value(graph, VALUE_CONST, arena_printf(graph->arena, "%s.ids", param->name), &type);
+    ids->const_data = list->ids;
+    Value *in[] = {whole, ids, add_rows(graph, param, list, path)};
+    graph->cursor = first;
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    TRY(graph_add_node(graph, &op_replace_rows, NULL, arena_printf(graph->arena, "%s.replaced", param->name), in, 3, ~0u, &node));
+    graph->cursor = NULL;
+    for (; first; first = first->next)
+        if ((first->op == &op_embedding || first->op == &op_linear) && first->in[1] == whole) node_set_input(first, 1, node->out[0]);
+    return OK;
+}
+
+Status tokens_replace(Graph *graph, const LoraOptions *lora)
+{
+    for (int i = 0; i < lora->num_tokens; i++) TRY(replace(graph, &lora->tokens[i]));
+    return OK;
+}
