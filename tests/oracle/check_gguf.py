@@ -28,9 +28,11 @@ import urllib.request
 
 import gguf
 import numpy as np
+import torch
 import xllamacpp
 from gguf import GGMLQuantizationType as T
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 os.environ.setdefault("SUROGATE_LIBRARY", os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "libsurogate.so"))
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../python"))
@@ -282,6 +284,32 @@ def check_gelu(label, folder, path, tensors, prompts):
     say(worst <= 5e-6, "%s: log-probabilities without the MLP %.2e" % (label, worst))
 
 
+class TableGelu(torch.nn.Module):
+    """gelu as llama.cpp computes it on the CPU: argument and result are fp16, beyond 10 the argument itself or 0."""
+
+    def forward(self, x):
+        table = torch.nn.functional.gelu(x.half().float(), approximate="tanh").half().to(x.dtype)
+        return torch.where(x <= -10, torch.zeros_like(x), torch.where(x >= 10, x, table))
+
+
+def check_table(label, folder, path, size):
+    """transformers with that gelu gives llama.cpp's numbers: the table is all of the difference. An argument between two values of fp16 goes to
+    either, by the last bit of the sums before it; so the texts are short, and a quarter of them must be free of that."""
+    reader, rng, model = Reader(path), random.Random(7), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    texts = [[rng.randrange(size) for _ in range(3)] for _ in range(16)]
+    asked = [(ids, told) for ids in texts if (told := reader.best(ids))]
+    distances = {}
+    for kind in ("plain", "table"):
+        for block in model.get_decoder().layers if hasattr(model, "model") else model.transformer.h:
+            if kind == "table":
+                setattr(block.mlp, "act_fn" if hasattr(block.mlp, "act_fn") else "act", TableGelu())
+        with torch.no_grad():
+            mine = [torch.log_softmax(model(torch.tensor([ids])).logits[0, -1], -1) for ids, _ in asked]
+        distances[kind] = sorted(max(abs(told[i] - float(got[i])) for i in told) for (_, told), got in zip(asked, mine))
+    table, plain = distances["table"][len(asked) // 4], distances["plain"][0]
+    say(table <= 5e-6 < plain, "%s: log-probabilities with its table of gelu %.2e, without at least %.2e" % (label, table, plain))
+
+
 # ---- all ----
 def check_family(name, root, tokenizer):
     size, keys = CASES[name]
@@ -303,6 +331,7 @@ def check_family(name, root, tokenizer):
             worst = difference(path, folder, prompts)
             if has_gelu:
                 check_gelu(label, folder, path, tensors, prompts)
+                check_table(label, folder, path, config["vocab_size"])
         else:
             check_blocks(label, path, tensors, config)
             subprocess.run(["cp", "-r", folder, folder + "_back"], check=True)
