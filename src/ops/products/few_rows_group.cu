@@ -1,5 +1,5 @@
-/* Products of 17 to 64 rows whose chains along k take longer than reading w, by warpgroup products (compute capability 9.0 alone): the sums of
- * few_rows.cu, to the bit. A step of 16 numbers takes 17 cycles here, 25 and more by mma.sync; left operands in registers are what makes
+/* Products of 17 to 64 rows whose chains along k take longer than reading w, by warpgroup products (compute capability 9.0 alone): the sums
+ * of few_rows.cu, to the bit. A step of 16 numbers takes 17 cycles here, 25 and more by mma.sync; left operands in registers are what makes
  * it short, as from shared memory it takes 26.
  *
  * A block has one tile of columns, all of which one warpgroup makes beside each other: x is the left operand, w the right one. Another warp
