@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ class Place(Protocol):
 
     def send(self, step: int, seconds: float, numbers: Numbers) -> None: ...
 
+    def flush(self) -> None: ...
+
     def close(self, finished: bool) -> None: ...
 
 
@@ -55,6 +58,9 @@ class WandbPlace:
 
     def send(self, step: int, seconds: float, numbers: Numbers) -> None:
         self._run.log({**numbers, "time": seconds}, step=step)
+
+    def flush(self) -> None:
+        pass  # its own process sends what it has
 
     def close(self, finished: bool) -> None:
         self._run.finish()
@@ -86,16 +92,17 @@ class MlflowPlace:
     def send(self, step: int, seconds: float, numbers: Numbers) -> None:
         self._waiting += [self._entities.Metric(key, value, int(1000 * seconds), step) for key, value in numbers.items()]
         if len(self._waiting) >= self.MOST:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         for begin in range(0, len(self._waiting), self.MOST):
             self._client.log_batch(self.id, metrics=self._waiting[begin : begin + self.MOST])
         self._waiting = []
 
     def close(self, finished: bool) -> None:
-        self._flush()
-        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
+        self.flush()
+        if finished:
+            self._client.set_terminated(self.id, "FINISHED")
 
 
 PLACES: dict[str, type[WandbPlace] | type[MlflowPlace]] = {"wandb": WandbPlace, "mlflow": MlflowPlace}
@@ -112,7 +119,7 @@ def settings_of(folder: Path) -> dict[str, str]:
     """The settings in run.json that decide the result, a text each; a list or mapping in one line."""
     try:
         text = json.loads((folder / "run.json").read_text()).get("settings", "")
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):
         return {}
     settings: dict[str, str] = {}
     key = ""
@@ -133,7 +140,8 @@ def is_finished(folder: Path) -> bool:
 
 
 def lines_of(folder: Path, follow: bool, pause: float = 2.0) -> Iterator[dict[str, Any]]:
-    """Whole lines, from the first one. follow: also those that come, until the run is finished; a file that was cut is read anew."""
+    """Whole lines, from the first one. follow: also those that come, until the run is finished, and an empty one before each wait for them;
+    a file that was cut is read anew."""
     path = folder / "metrics.jsonl"
     place = 0
     while True:
@@ -154,6 +162,7 @@ def lines_of(folder: Path, follow: bool, pause: float = 2.0) -> Iterator[dict[st
                     yield line
         if not follow or ends:
             return
+        yield {}
         time.sleep(pause)
 
 
@@ -171,9 +180,17 @@ class Sent:
         self._place = place
         self._folder = folder
         began = beginning_of(folder)
-        self._all: dict[str, dict[str, Any]] = json.loads(self._path.read_text()) if self._path.exists() else {}
+        self._all: dict[str, dict[str, Any]] = self._read() if self._path.exists() else {}
         if self._all.get(place, {}).get("began") != began:
             self._all.pop(place, None)
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            return dict(json.loads(self._path.read_text()))
+        except ValueError as error:
+            raise SystemExit(
+                f"error: {self._path}: {error}; expected what an earlier call wrote: remove it, and all is sent anew"
+            ) from None
 
     @property
     def id(self) -> str | None:
@@ -196,16 +213,22 @@ def send(folder: Path, place_name: str, project: str, name: str, follow: bool = 
     lines = lines_of(folder, follow)
     place: Place = PLACES[place_name](folder, project, name, settings_of(folder), sent.id)
     count = 0
+    sent.write(place.id, steps)
     try:
         for line in lines:
+            if not line:
+                place.flush()
+                sent.write(place.id, steps)
+                continue
             kind, step, numbers = line.get("log", ""), line.get("step", 0), numbers_of(line)
             if numbers and step > steps[kind]:
                 place.send(step, float(line.get("time", 0)), numbers)
                 steps[kind] = step
                 count += 1
     finally:
-        place.close(is_finished(folder))
+        place.flush()
         sent.write(place.id, steps)
+        place.close(is_finished(folder))
     return count
 
 
@@ -220,6 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not (given.folder / "metrics.jsonl").exists():
         print(f"error: {given.folder}: no metrics.jsonl in this folder; expected the output_dir of a run", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was sent is written down
     try:
         count = send(given.folder, given.place, given.project, given.name or given.folder.resolve().name, given.follow)
     except ModuleNotFoundError as error:

@@ -147,7 +147,7 @@ static void write_run(StrBuf *out, const ReportRun *run)
 Status report_compare(const ReportRun *runs, size_t count, const char *path)
 {
     StrBuf data = {0};
-    strbuf_puts(&data, "{\"runs\":[");
+    strbuf_puts(&data, REPORT_MARK);
     for (size_t i = 0; i < count; i++) {
         if (i) strbuf_putc(&data, ',');
         write_run(&data, &runs[i]);

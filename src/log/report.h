@@ -28,8 +28,8 @@ typedef struct ReportRun {
     bool           finished;
 } ReportRun;
 
-/* Every page has this text near its beginning. */
-#define REPORT_MARK "<meta name=\"generator\" content=\"surogate report\">"
+/* The data of every page of several runs begin so, and no other text of a page has it. */
+#define REPORT_MARK "{\"runs\":["
 
 /* Writes a page with the curves of all of them, what they came to, and the settings in which they differ. */
 NODISCARD Status report_compare(const ReportRun *runs, size_t count, const char *path);

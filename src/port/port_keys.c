@@ -461,30 +461,32 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
         port_tell(port, false, pair->key, "", "padding carries no loss");
 }
 
-/* A list, or texts with commas between them. */
+static void add_token(Port *port, YamlNode *list, const char *text, size_t len)
+{
+    YamlNode *node = arena_new(port->arena, YamlNode);
+    *node = (YamlNode){.type = YAML_SCALAR, .source = port->path, .text = {arena_strndup(port->arena, text, len), len}};
+    list->items[list->count++] = node;
+}
+
+/* A list, whose items are as they stand, or a text with commas between them. */
 static void read_tokens(Port *port, const PortPair *pair, ConfigKey key)
 {
-    StrBuf          list = {0};
     const YamlNode *value = pair->value;
-    bool            fits = true;
+    const char     *text = value->type == YAML_SCALAR ? value->text.data : "";
+    YamlNode       *list = arena_new(port->arena, YamlNode);
     if (foreign_is_inert(value)) return;
-    for (size_t i = 0; i < value->count || (value->type == YAML_SCALAR && i == 0); i++) {
-        const YamlNode *item = value->type == YAML_SCALAR ? value : value->items[i];
-        for (const char *at = item->type == YAML_SCALAR ? item->text.data : ""; *at;) {
-            size_t len = value->type == YAML_SCALAR ? strcspn(at, ",") : strlen(at), skip = strspn(at, " ");
-            fits = fits && skip < len && !memchr(at, ',', len);
-            strbuf_puts(&list, list.len ? ", " : "[");
-            strbuf_append(&list, at + skip, skip < len ? len - skip : 0);
-            at += len + (at[len] == ',');
-        }
+    *list = (YamlNode){.type = YAML_SEQUENCE, .source = port->path};
+    list->items = arena_array(port->arena, YamlNode *, value->count + strlen(text) + 1);
+    for (size_t i = 0; value->type == YAML_SEQUENCE && i < value->count; i++) {
+        if (value->items[i]->type == YAML_SCALAR) add_token(port, list, value->items[i]->text.data, value->items[i]->text.len);
     }
-    strbuf_putc(&list, ']');
-    if (fits)
-        port_set(port, pair->target, key, arena_strdup(port->arena, strbuf_cstr(&list)), port_origin(port, pair->key, ""));
-    else
-        port_problem(port, pair->value, "%s: not supported here: a token with a comma, or of blanks alone: write it by hand",
-                     pair->key->text.data);
-    strbuf_deinit(&list);
+    for (const char *at = text; *at;) {
+        size_t len = strcspn(at, ","), begin = strspn(at, " "), end = len;
+        while (end > begin && at[end - 1] == ' ') end--;
+        if (end > begin) add_token(port, list, at + begin, end - begin);
+        at += len + (at[len] == ',');
+    }
+    port_take(port, pair->target, key, list, port_origin(port, pair->key, ""));
 }
 
 void port_read_new_tokens(Port *port, const PortPair *pair)

@@ -127,6 +127,36 @@ finished true
 check "it ends with the run" wait $follower
 expect "what came meanwhile is there" '{step for step, _ in sent} == {1, 2, 3, 4, 5, 6} and said[-1] == {"finished": True}'
 
+finished false
+"$PYTHON" "$dir/lines.py" 1 4 12000 > "$dir/run/metrics.jsonl"
+SAID=$dir/said PYTHONPATH=$root/python:$dir/fakes "$PYTHON" -m surogate.log mlflow "$dir/run" --follow > /dev/null 2> "$dir/err" &
+follower=$!
+for _ in {1..100}; do
+    grep -q '"step": 4' "$dir/said" 2> /dev/null && break
+    sleep 0.1
+done
+kill -9 $follower
+wait $follower 2> /dev/null
+expect "mlflow has them during the run, though few" '{step for step, _ in sent} == {1, 2, 3, 4} and not any(s.get("status") for s in said)'
+"$PYTHON" "$dir/lines.py" 5 5 12000 >> "$dir/run/metrics.jsonl"
+SAID=$dir/said PYTHONPATH=$root/python:$dir/fakes "$PYTHON" -m surogate.log mlflow "$dir/run" --follow > /dev/null 2> "$dir/err" &
+follower=$!
+for _ in {1..100}; do
+    grep -q '"step": 5' "$dir/said" 2> /dev/null && break
+    sleep 0.1
+done
+sleep 0.2
+kill -TERM $follower
+wait $follower
+check "SIGTERM ends it" [ $? = 143 ]
+sends mlflow "$dir/run"
+expect "killed, it sends nothing twice, to the same run" '{step for step, _ in sent} == {5} and len([s for s in said if "run" in s]) == 0
+    and count == len(sent) == 8'
+printf '{' > "$dir/run/sent.json"
+sends mlflow "$dir/run"
+check "a torn sent.json: $(cat "$dir/err")" grep -q "sent.json: .* remove it, and all is sent anew" "$dir/err"
+rm "$dir/run/sent.json"
+
 rm "$dir/fakes/mlflow.py"
 sends mlflow "$dir/run"
 check "no package: $(cat "$dir/err")" [ "$status" = 2 -a "$(cat "$dir/err")" = "error: the package mlflow isn't installed; pip install mlflow" ]
