@@ -235,6 +235,11 @@ static bool map_read(ConfigReader *reader, const char *label, const YamlNode *no
             return false;
         }
         map.keys[i] = arena_strndup(reader->arena, key->text.data, key->text.len);
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(map.keys[k], map.keys[i]) != 0) continue;
+            reader_problem(reader, key, "%s: %s is given twice", label, map.keys[i]);
+            return false;
+        }
         map.values[i] = arena_strndup(reader->arena, value->text.data, value->text.len);
     }
     *out = map;

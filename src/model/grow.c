@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <dirent.h>
 #include <sys/stat.h>
 
 typedef struct Grower {
@@ -185,27 +186,37 @@ static int64_t rows_wanted(const HfModel *model, const GrownTokenizer *grown, in
     return want > model->vocab_size ? want : model->vocab_size;
 }
 
+/* The sum of what is known of each file of a folder, in whichever order they come. */
+static Status sum_files(Arena *arena, const char *dir, uint64_t *sum)
+{
+    Status status = OK;
+    DIR   *open = opendir(dir);
+    if (!open) return file_fail("open the folder", dir);
+    for (struct dirent *entry; status == OK && (entry = readdir(open));) {
+        struct stat info;
+        const char *path = arena_printf(arena, "%s/%s", dir, entry->d_name);
+        if (stat(path, &info) != 0)
+            status = file_fail("look at", path);
+        else if (S_ISREG(info.st_mode)) {
+            uint64_t facts[] = {(uint64_t)info.st_dev, (uint64_t)info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
+                                (uint64_t)info.st_mtim.tv_nsec};
+            *sum += hash_bytes(facts, sizeof facts, hash_bytes(entry->d_name, strlen(entry->d_name), 0));
+        }
+    }
+    closedir(open);
+    return status;
+}
+
 /* Another one for other files, after any write to them, and for other tokens. */
 static Status fingerprint(Arena *arena, const char *dir, const NewTokens *tokens, uint64_t *out)
 {
-    static const char *const names[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors",
-                                        "model.safetensors.index.json"};
-    uint64_t                 hash = hash_bytes(&tokens->multiple, sizeof tokens->multiple, 0);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct stat info;
-        const char *path = arena_printf(arena, "%s/%s", dir, names[i]);
-        bool        is_there;
-        TRY(file_exists(path, &is_there));
-        if (!is_there) continue;
-        if (stat(path, &info) != 0) return file_fail("look at", path);
-        uint64_t facts[] = {i,
-                            (uint64_t)info.st_dev,
-                            (uint64_t)info.st_ino,
-                            (uint64_t)info.st_size,
-                            (uint64_t)info.st_mtim.tv_sec,
-                            (uint64_t)info.st_mtim.tv_nsec};
-        hash = hash_bytes(facts, sizeof facts, hash);
-    }
+    uint64_t    hash = hash_bytes(&tokens->multiple, sizeof tokens->multiple, 0), sum = 0;
+    const char *templates = arena_printf(arena, "%s/%s", dir, HF_TEMPLATE_FOLDER);
+    bool        has_templates;
+    TRY(file_is_dir(templates, &has_templates));
+    TRY(sum_files(arena, dir, &sum));
+    if (has_templates) TRY(sum_files(arena, templates, &sum));
+    hash = hash_bytes(&sum, sizeof sum, hash);
     for (int i = 0; i < tokens->num_special; i++) hash = hash_bytes(tokens->special[i], strlen(tokens->special[i]) + 1, hash + 1);
     for (int i = 0; i < tokens->num_tokens; i++) hash = hash_bytes(tokens->tokens[i], strlen(tokens->tokens[i]) + 1, hash + 2);
     *out = hash;
@@ -254,12 +265,13 @@ static Status make_in_cache(Arena *arena, HfModel *model, const NewTokens *token
     return status == OK ? make_once(arena, model, rows_wanted(model, grown, tokens->multiple), grown, *out_dir) : status;
 }
 
-Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir)
+Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir, int *out_added)
 {
     GrownTokenizer grown;
     HfModel       *model;
     *out_dir = dir;
     TRY(grow_tokenizer(arena, dir, tokens, &grown));
+    *out_added = grown.num_added;
     TRY(hf_model_open(arena, dir, &model));
     bool   is_enough = rows_wanted(model, &grown, tokens->multiple) == model->vocab_size;
     Status status = is_enough && !grown.json.data ? OK : make_in_cache(arena, model, tokens, &grown, out_dir);

@@ -539,6 +539,31 @@ static Status place_tokens(Session *session, const StFile *file, const char *fol
     return status;
 }
 
+/* Rows of tokens are those of the same tokens: their tensor doesn't say which they are. */
+static Status check_tokens(const Plan *plan, const char *folder)
+{
+    Arena       arena = {0};
+    PeftAdapter adapter;
+    Status      status = OK;
+    bool        is_open = false;
+    for (int i = 0; i < plan->num_params && status == OK; i++) {
+        const HfSource   *hf = &plan->params[i]->hf, *saved = param_saved(plan->params[i]);
+        const LoraTokens *list;
+        if (hf->kind != HF_ROWS) continue;
+        if (!is_open) status = peft_open(&arena, folder, &adapter);
+        if (status != OK) break;
+        is_open = true;
+        list = peft_tokens_of(&adapter.lora, peft_tokens_path(&arena, arena_printf(&arena, "%s%s", PEFT_PREFIX, saved->names[0])));
+        if (!list || list->num != hf->rows || memcmp(list->ids, hf->ids, (size_t)hf->rows * sizeof *hf->ids) != 0)
+            status = status_fail(ERR_INVALID,
+                                 "%s: its rows of %s are of other tokens than this run trains (trainable_token_indices); expected the same "
+                                 "ids in the same order",
+                                 folder, hf->names[0]);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
 static Status check_adapter(const Plan *plan, const FileSource *source, size_t num_placed, const char *folder)
 {
     size_t used = 0;
@@ -552,7 +577,7 @@ static Status check_adapter(const Plan *plan, const FileSource *source, size_t n
             "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
             "its target_modules others than adapter_config.json says?",
             folder, st_count(source->file), used);
-    return OK;
+    return check_tokens(plan, folder);
 }
 
 Status weights_load_adapter(Session *session, const char *folder)

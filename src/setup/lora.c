@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "config/options.h"
 #include "model/peft.h"
+#include "text/tokenizer.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -150,12 +151,44 @@ Status setup_adapter(Config *config)
     return config_at(config->origin, KEY_run_adapter, status != OK ? status_prefix(status, "adapter") : OK);
 }
 
+/* Rows that the adapter has of tokens, or of all of them, are those of the same tokens. */
+static Status check_tokenizer(const PeftAdapter *adapter, const HfModel *model, const char *dir)
+{
+    Tokenizer *own, *run;
+    TRY(tokenizer_load(adapter->dir, &own));
+    Status status = tokenizer_load(model->dir, &run);
+    if (status != OK) {
+        tokenizer_destroy(own);
+        return status;
+    }
+    int32_t least = tokenizer_vocab_size(own) < tokenizer_vocab_size(run) ? tokenizer_vocab_size(own) : tokenizer_vocab_size(run);
+    for (int32_t id = 0; id < least && status == OK; id++) {
+        const char *before = tokenizer_id_to_token(own, id), *now = tokenizer_id_to_token(run, id);
+        if (before && now && strcmp(before, now) != 0)
+            status = status_fail(ERR_INVALID, "id %d is the token %s in %s and %s in this run: name new_tokens in its order", id, before,
+                                 dir, now);
+    }
+    tokenizer_destroy(own);
+    tokenizer_destroy(run);
+    return status;
+}
+
+static Status check_tokens(Arena *arena, const PeftAdapter *adapter, const HfModel *model)
+{
+    bool own, run;
+    if (!adapter->lora.num_tokens && !adapter->lora.num_whole) return OK;
+    TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", adapter->dir), &own));
+    TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", model->dir), &run));
+    return own && run ? check_tokenizer(adapter, model, adapter->dir) : OK;
+}
+
 Status setup_check_adapter(Arena *arena, const Config *config, const HfModel *model)
 {
     PeftAdapter adapter;
     if (!config->adapter) return OK;
     Status status = peft_open(arena, config->adapter, &adapter);
     if (status == OK) status = peft_check_model(&adapter, model);
+    if (status == OK) status = check_tokens(arena, &adapter, model);
     return config_at(config->origin, KEY_run_adapter, status != OK ? status_prefix(status, "adapter") : OK);
 }
 

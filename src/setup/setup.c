@@ -22,14 +22,13 @@ static Status with_new_tokens(Arena *arena, const Config *config, const char **o
                           .special = config->new_special_tokens.items,
                           .multiple = config->pad_vocab_multiple};
     const char *dir, *gguf;
+    int         num_added;
     TRY(hf_local_dir(arena, config->model, &dir, &gguf));
     FAIL_IF(config->tokenizer, ERR_INVALID, "new tokens with a tokenizer of another folder (tokenizer): expected the model's own");
-    TRY(grow_local_dir(arena, dir, &tokens, out_dir));
+    TRY(grow_local_dir(arena, dir, &tokens, out_dir, &num_added));
     bool is_grown = *out_dir != dir;
     FAIL_IF(
-        is_grown && tokens.num_tokens + tokens.num_special && config->lora && !config->lora_modules_to_save.count &&
-            !config->trainable_token_indices.count,
-        ERR_INVALID,
+        num_added && config->lora && !config->lora_modules_to_save.count && !config->trainable_token_indices.count, ERR_INVALID,
         "with lora the rows of new tokens are trained only if lora_modules_to_save names embedding and head, or trainable_token_indices "
         "the new ids; set lora_modules_to_save: [embed_tokens, lm_head]");
     if (!is_grown) *out_dir = config->model;

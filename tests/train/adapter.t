@@ -21,6 +21,8 @@ END
 run pt "$dir/run.yaml" output_dir="$dir/first" lora=true lora_rank=6 lora_use_rslora=true 'lora_target_modules=.*(q_proj|mlp.*)' \
     'lora_rank_pattern={up_proj: 3}' 'lora_alpha_pattern={"layers.0.mlp.down_proj": 5.5}' 'lora_exclude_modules=[gate_proj]'
 check "layers by pattern: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+refused "a name given twice" 2 "lora_rank_pattern: up_proj is given twice" -- \
+    plan "$dir/run.yaml" lora=true 'lora_rank_pattern={up_proj: 3, up_proj: 4}'
 for line in '"r": 6' '"rank_pattern": {"up_proj": *3}' '"alpha_pattern": {"layers.0.mlp.down_proj": *5.5}' \
     '"model.layers.1.mlp.up_proj"' '"use_rslora": true'; do
     check "saved: $line" grep -q "$line" "$dir/first/adapter_config.json"

@@ -62,6 +62,14 @@ check "merged, it has all rows" [ "$(rows "$dir/adapter/merged")" = $((old + 2))
 go rows lora=true lora_rank=4 trainable_token_indices="$old,$((old + 1))"
 check "an adapter with rows of the new tokens" grep -q "\"trainable_token_indices\": \[$old, $((old + 1))\]" "$dir/rows/adapter_config.json"
 
+refused "rows of other tokens" 2 "are of other tokens than this run trains" -- \
+    sft "$dir/run.yaml" output_dir="$dir/rows" lora=true lora_rank=4 trainable_token_indices="$((old + 1)),$old" resume_from_checkpoint=true \
+    max_steps=99
+refused "an adapter whose tokens have other ids" 2 "name new_tokens in its order" -- \
+    sft "$dir/run.yaml" output_dir="$dir/no" adapter="$dir/rows" new_tokens='<other>,<tool>,<think>' new_special_tokens=[]
+go plain lora=true lora_rank=4 new_tokens=[] new_special_tokens='<|endoftext|>'
+check "a token that is there is no new one: $(tail -2 "$dir/err")" [ -e "$dir/plain/adapter_config.json" ]
+
 # --- what isn't done
 refused "an empty token" 2 "new_tokens, new_special_tokens: a token has no text" -- sft "$dir/run.yaml" output_dir="$dir/no" "new_tokens=[\"\"]"
 refused "another folder's tokenizer" 2 "expected the model's own" -- sft "$dir/run.yaml" output_dir="$dir/no" tokenizer="$dir/tokenizer"
