@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "files/folder.h"
+#include "files/hub.h"
 #include "model/gguf_export.h"
 #include "model/merge.h"
 
@@ -37,6 +38,8 @@ static Status find_base(Export *export)
 
 static const char *last_name(Arena *arena, const char *dir)
 {
+    const char *repo = hub_snapshot_repo(arena, dir);
+    if (repo) dir = repo;
     size_t len = strlen(dir);
     while (len > 1 && dir[len - 1] == '/') len--;
     size_t begin = len;

@@ -298,6 +298,18 @@ Status hub_resolve(HubKind kind, const char *repo, const char *revision, const c
     return status;
 }
 
+const char *hub_snapshot_repo(Arena *arena, const char *dir)
+{
+    const char *kind = "models--", *at = NULL;
+    for (const char *next = dir; (next = strstr(next, kind)); next++)
+        if (next == dir || next[-1] == '/') at = next + strlen(kind);
+    const char *end = at ? strchr(at, '/') : NULL, *middle = at ? strstr(at, "--") : NULL;
+    if (!end || !middle || middle > end || strncmp(end, "/snapshots/", 11) != 0) return NULL;
+    const char *commit = end + 11, *last = commit + strcspn(commit, "/");
+    if (last == commit || last[strspn(last, "/")]) return NULL;
+    return arena_printf(arena, "%.*s/%.*s", (int)(middle - at), at, (int)(end - middle - 2), middle + 2);
+}
+
 Status hub_is_remote(const char *path, bool *out)
 {
     const char *at = strchr(path, '@');

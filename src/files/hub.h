@@ -4,6 +4,7 @@
  * checksum hold. A ref is written when all files of its snapshot are there. Several processes may pull at once. */
 #pragma once
 
+#include "base/arena.h"
 #include "base/strbuf.h"
 
 typedef enum HubKind { HUB_MODEL, HUB_DATASET } HubKind;
@@ -27,6 +28,9 @@ void             hub_options_deinit(HubOptions *options);
 
 /* ORG/NAME as the hub allows, and no file name by its ending (data/train.jsonl). Says nothing about what exists. */
 bool hub_is_repo_id(const char *path);
+
+/* ORG/NAME of a model's snapshot in a hub's cache (.../models--ORG--NAME/snapshots/COMMIT), in the arena; NULL: it is no such folder. */
+const char *hub_snapshot_repo(Arena *arena, const char *dir);
 
 /* Globs over names in the repository, of any case (a * takes / too); one that starts with ! takes files out again. NULL-terminated.
  */

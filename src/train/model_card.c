@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "config/options.h"
 #include "files/file.h"
+#include "files/hub.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -26,12 +27,13 @@ static bool is_hub_name(const char *text)
     return !there;
 }
 
-/* Of a path its last name; a hub's name as it is, without a revision. */
+/* Of a path its last name; a hub's name as it is, without a revision, and that of a folder in its cache. */
 static const char *shown(Arena *arena, const char *path)
 {
     char *name = arena_strdup(arena, path), *at = strrchr(name, '@');
     if (at && strchr(name, '/')) *at = 0;
     if (is_hub_name(name)) return name;
+    if (hub_snapshot_repo(arena, path)) return hub_snapshot_repo(arena, path);
     for (size_t len = strlen(path); len > 1 && path[len - 1] == '/'; len--) path = arena_strndup(arena, path, len - 1);
     const char *slash = strrchr(path, '/');
     return slash && slash[1] ? slash + 1 : path;

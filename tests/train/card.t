@@ -24,6 +24,9 @@ for line in "# tiny, a LoRA adapter" "library_name: peft" "base_model: acme/tiny
     "| base model | acme/tiny (" "| training data | acme/tiny |" "| steps | 6 |" "| these weights | of step 6 |" "learning_rate: 0.002" "lora_rank: 4"; do
     has "an adapter" "$line"
 done
+run pt "$dir/run.yaml" model="$dir/hub/hub/models--acme--tiny/snapshots/abc" output_dir="$dir/path" from_scratch=false lora=true lora_rank=4
+check "a run of the folder in the cache: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "it is called as on the hub" [ "$(grep -c -e "^base_model: acme/tiny$" -e "^# tiny, a LoRA adapter$" "$dir/path/README.md")" = 2 ]
 loss=$(grep '"log":"step"' "$dir/made/metrics.jsonl" | tail -1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')
 has "the last loss" "| training loss | $(printf %.4f "$loss"), at step 6 |"
 loss=$(grep '"log":"eval"' "$dir/made/metrics.jsonl" | tail -1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')
