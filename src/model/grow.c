@@ -265,13 +265,12 @@ static Status make_in_cache(Arena *arena, HfModel *model, const NewTokens *token
     return status == OK ? make_once(arena, model, rows_wanted(model, grown, tokens->multiple), grown, *out_dir) : status;
 }
 
-Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir, int *out_added)
+Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir)
 {
     GrownTokenizer grown;
     HfModel       *model;
     *out_dir = dir;
     TRY(grow_tokenizer(arena, dir, tokens, &grown));
-    *out_added = grown.num_added;
     TRY(hf_model_open(arena, dir, &model));
     bool   is_enough = rows_wanted(model, &grown, tokens->multiple) == model->vocab_size;
     Status status = is_enough && !grown.json.data ? OK : make_in_cache(arena, model, tokens, &grown, out_dir);

@@ -16,8 +16,8 @@ typedef struct NewTokens {
 } NewTokens;
 
 /* The folder with the model of `dir` and the tokens: `dir` itself (*out_dir is that pointer) if it has them and rows enough, else a folder
- * that is made once, in the hub's cache. Folders whose weights are quantised are refused. out_added: tokens that `dir` lacks. */
-NODISCARD Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir, int *out_added);
+ * that is made once, in the hub's cache. Folders whose weights are quantised are refused. */
+NODISCARD Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir);
 
 /* What the tokenizer's files become. texts without data: the file stays as it is, or isn't there. */
 typedef struct GrownTokenizer {

@@ -14,6 +14,23 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Before a copy of the model is written. */
+static Status check_trained(Arena *arena, const Config *config, const char *dir, const NewTokens *tokens)
+{
+    GrownTokenizer grown;
+    if (!config->lora || config->lora_modules_to_save.count || config->trainable_token_indices.count) return OK;
+    TRY(grow_tokenizer(arena, dir, tokens, &grown));
+    FAIL_IF(
+        grown.num_added && config->adapter, ERR_INVALID,
+        "%s trains no rows of tokens, so that new ones would stay as they begin: merge it (surogate merge), and train an adapter over that",
+        config->adapter);
+    FAIL_IF(
+        grown.num_added, ERR_INVALID,
+        "with lora the rows of new tokens are trained only if lora_modules_to_save names embedding and head, or trainable_token_indices "
+        "the new ids; set lora_modules_to_save: [embed_tokens, lm_head]");
+    return OK;
+}
+
 static Status with_new_tokens(Arena *arena, const Config *config, const char **out_dir)
 {
     NewTokens   tokens = {.num_tokens = (int)config->new_tokens.count,
@@ -22,16 +39,11 @@ static Status with_new_tokens(Arena *arena, const Config *config, const char **o
                           .special = config->new_special_tokens.items,
                           .multiple = config->pad_vocab_multiple};
     const char *dir, *gguf;
-    int         num_added;
     TRY(hf_local_dir(arena, config->model, &dir, &gguf));
     FAIL_IF(config->tokenizer, ERR_INVALID, "new tokens with a tokenizer of another folder (tokenizer): expected the model's own");
-    TRY(grow_local_dir(arena, dir, &tokens, out_dir, &num_added));
-    bool is_grown = *out_dir != dir;
-    FAIL_IF(
-        num_added && config->lora && !config->lora_modules_to_save.count && !config->trainable_token_indices.count, ERR_INVALID,
-        "with lora the rows of new tokens are trained only if lora_modules_to_save names embedding and head, or trainable_token_indices "
-        "the new ids; set lora_modules_to_save: [embed_tokens, lm_head]");
-    if (!is_grown) *out_dir = config->model;
+    TRY(check_trained(arena, config, dir, &tokens));
+    TRY(grow_local_dir(arena, dir, &tokens, out_dir));
+    if (*out_dir == dir) *out_dir = config->model;
     return OK;
 }
 
