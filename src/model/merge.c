@@ -294,17 +294,22 @@ static const StTensor *find_whole(const Merger *merger, const char *name)
     return found;
 }
 
-/* The rows that the adapter has in place of the matrix's. */
-static void find_rows(const Merger *merger, const Param *param, Source *source)
+/* The rows that the adapter has in place of those of the module's matrix. */
+static void find_rows(const Merger *merger, const char *path, Source *source)
 {
-    Arena       arena = {0};
-    StrBuf      name = {0};
-    const char *path = whole_path(&arena, param);
+    StrBuf name = {0};
     if (path) strbuf_printf(&name, PEFT_PREFIX TOKENS_TENSOR, path);
     source->rows = path ? st_find(merger->adapter, strbuf_cstr(&name)) : NULL;
     source->tokens = source->rows ? peft_tokens_of(merger->lora, path) : NULL;
     strbuf_deinit(&name);
-    arena_deinit(&arena);
+}
+
+/* Those of a tied model's head: its own, else the embedding's. */
+static void find_head_rows(Merger *merger, const Param *param, Source *source)
+{
+    const char *end = strrchr(param->untied, '.');
+    find_rows(merger, arena_strndup(&merger->arena, param->untied, end ? (size_t)(end - param->untied) : strlen(param->untied)), source);
+    if (!source->rows) find_rows(merger, whole_path(&merger->arena, param), source);
 }
 
 /* The head of a tied model: where it is adapted, or the embedding is trained without it, a tensor of its own. A copy that is in the files
@@ -317,14 +322,14 @@ static Status find_head(Merger *merger, const Param *param, bool *out_untied)
         if (copy) merger->sources[copy - st_at(merger->base, 0)].whole = of_both;
         return OK;
     }
-    if (copy) find_rows(merger, param, &merger->sources[copy - st_at(merger->base, 0)]);
+    if (copy) find_head_rows(merger, param, &merger->sources[copy - st_at(merger->base, 0)]);
     if (!find_half(merger, param->module, PEFT_A) && !whole && !of_both) return OK;
     FAIL_IF(*out_untied, ERR_UNSUPPORTED, "%s: a second tied weight with an adapter", param->name);
     *out_untied = true;
     Source *source = copy ? &merger->sources[copy - st_at(merger->base, 0)] : &merger->sources[merger->num_sources++];
     source->module = param->module;
     source->whole = whole;
-    find_rows(merger, param, source);
+    find_head_rows(merger, param, source);
     if (copy) return OK;
     TRY(st_require(merger->base, weights_source(merger->base, param)->names[0], &embedding));
     merger->head = *embedding;
@@ -348,7 +353,7 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
         const Param *param = graph->params[i];
         Source      *source = source_of(merger, param);
         HfKind       kind = weights_source(merger->base, param)->kind;
-        if (source) find_rows(merger, param, source);
+        if (source) find_rows(merger, whole_path(&merger->arena, param), source);
         if (source && whole_path(&merger->arena, param)) source->whole = find_whole(merger, param_saved(param)->names[0]);
         if (source && kind == HF_TRANSPOSE) source->is_transposed = true;
         if (source && !param->untied && param->is_linear && (kind == HF_WHOLE || source->is_transposed)) source->module = param->module;

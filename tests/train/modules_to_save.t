@@ -84,6 +84,13 @@ for tied in true false; do
     run eval "$dir/tokens/merged" --text "$dir/short.txt" --json
     check "$what: merged and adapted give the same loss" \
         awk -v a="$(value "$dir/adapted")" -v m="$(value "$dir/out")" 'BEGIN { d = a - m; exit !(d * d < 1e-10) }'
+    train parts lora_modules_to_save=embed_tokens trainable_token_modules=lm_head trainable_token_indices=7 max_steps=2
+    run eval "$dir/model" --adapter "$dir/parts" --text "$dir/short.txt" --json
+    cp "$dir/out" "$dir/adapted"
+    run eval "$dir/parts/merged" --text "$dir/short.txt" --json
+    check "$what: the embedding whole and rows of the head, merged and adapted" \
+        awk -v a="$(value "$dir/adapted")" -v m="$(value "$dir/out")" 'BEGIN { d = a - m; exit !(d * d < 1e-10) }'
+    rm -r "$dir/parts"
     refused "$what: an id that the model lacks" 2 "trainable_token_indices: 300; " -- \
         sft "$dir/run.yaml" output_dir="$dir/no" trainable_token_indices=300
     refused "$what: rows of what is trained whole" 2 "is trained whole (lora_modules_to_save)" -- \
