@@ -54,6 +54,19 @@ static Value *add_rows(Graph *graph, const Param *base, const LoraTokens *list, 
     return graph_add_param(graph, param);
 }
 
+/* Of a tied model's embedding where its head is trained whole: PEFT can't read such an adapter. */
+static Status check_head(const Graph *graph, const Param *param, const char *path)
+{
+    for (int i = 0; i < graph->num_params && !param->is_head; i++) {
+        const Param *other = graph->params[i];
+        FAIL_IF(other->is_head && other->is_whole && strcmp(other->hf.names[0], param->hf.names[0]) == 0, ERR_UNSUPPORTED,
+                "trainable_token_indices: rows of %s beside an output head that is trained whole, of a model in which both are one matrix; "
+                "name both in lora_modules_to_save, or neither",
+                path);
+    }
+    return OK;
+}
+
 static Status check_ids(const LoraTokens *list, const Param *param, const char *path)
 {
     FAIL_IF(param->hf.kind != HF_WHOLE || param->is_whole, ERR_UNSUPPORTED,
@@ -73,6 +86,7 @@ static Status replace(Graph *graph, const LoraTokens *list)
     Param      *param = tokens_param(graph, list, &path);
     FAIL_IF(!param, ERR_INVALID, "trainable_token_modules: \"%s\" is no embedding or output head of this model",
             list->module ? list->module : "");
+    TRY(check_head(graph, param, path));
     TRY(check_ids(list, param, path));
     FAIL_IF(graph_find(graph, arena_printf(graph->arena, "%s." PEFT_A, param->name)), ERR_INVALID,
             "%s has an adapter (lora_target_modules) and trained rows (trainable_token_indices): expected one of the two", path);

@@ -95,6 +95,8 @@ for tied in true false; do
         sft "$dir/run.yaml" output_dir="$dir/no" trainable_token_indices=300
     refused "$what: rows of what is trained whole" 2 "is trained whole (lora_modules_to_save)" -- \
         sft "$dir/run.yaml" output_dir="$dir/no" lora_modules_to_save=embed_tokens
+    [ $tied = false ] || refused "$what: and the head whole" 2 "of a model in which both are one matrix" -- \
+        sft "$dir/run.yaml" output_dir="$dir/no" lora_modules_to_save=lm_head
     refused "$what: twice" 2 "trainable_token_indices: 4 stands there twice" -- sft "$dir/run.yaml" output_dir="$dir/no" trainable_token_indices=4,4
     refused "$what: rows can't choose them" 2 "rows of tokens (trainable_token_indices), which rows can't choose" -- \
         generate "$dir/model" --prompts "$dir/rows.jsonl" --adapter "s=$dir/tokens" --out "$dir/x"
