@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 KNOWN = {"$schema", "title", "description", "default", "deprecated", "$defs"}
+QUOTED = r'"(?:[^"\\]|\\.)*"'
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float)}
 
 
@@ -21,7 +22,7 @@ def scalar(text: str) -> Any:
     if text[:1] == '"':
         return json.loads(text)
     if text[:1] == "[":
-        return [scalar(item.strip()) for item in text[1:-1].split(",")]
+        return [scalar(item.strip()) for item in re.findall(rf"\s*({QUOTED}|[^,\s][^,]*)", text[1:-1])]
     if text[:1] == "{":
         return {key.strip(): scalar(word.strip()) for key, word in (item.split(":") for item in text[1:-1].split(","))}
     words = {"true": True, "false": False, "null": None, "": None}
@@ -32,7 +33,7 @@ def scalar(text: str) -> Any:
     return float(text) if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", text) else text
 
 
-VALUE = r'("(?:[^"\\]|\\.)*"|\[[^]]*\]|\{[^}]*\}|[^"\[#|>{&*\s](?:(?! #).)*?)\s*(?: #.*)?'
+VALUE = rf'({QUOTED}|\[(?:{QUOTED}|[^]"])*\]|\{{[^}}]*\}}|[^"\[#|>{{&*\s](?:(?! #).)*?)\s*(?: #.*)?'
 
 
 def read(text: str) -> dict[str, Any]:
