@@ -118,10 +118,17 @@ typedef struct Tokenizing {
 Status run_data_template_text(Arena *arena, const Config *config, Str *out)
 {
     const char *given = config->chat_template;
+    bool        is_there = false, is_dir = false;
     *out = given ? str_of(given) : (Str){0};
     if (!given || strchr(given, '{')) return OK;
-    *out = template_builtin(given);
-    if (out->data) return OK;
+    if (strcmp(given, "chatml") != 0) { /* a file of that name comes first */
+        TRY(file_exists(given, &is_there));
+        TRY(file_is_dir(given, &is_dir));
+    }
+    if (!is_there || is_dir) {
+        *out = template_builtin(given);
+        if (out->data) return OK;
+    }
     Status status = file_read(arena, given, MAX_TEMPLATE_BYTES, out);
     StrBuf names = {0};
     if (status == OK) return OK;

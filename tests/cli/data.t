@@ -204,6 +204,13 @@ printf 'PAR1junkPAR1' > "$dir/junk.parquet"
 refused "a damaged parquet" 2 "junk.parquet" -- inspect "$dir/junk.parquet" --model "$model"
 
 mkdir "$dir/plainmodel" && cp "$dir/tokenizer/"*.json "$dir/plainmodel/"
+mkdir -p "$dir/named/zephyr"
+printf '{%% for m in messages %%}OWN {{ m.content }}{%% endfor %%}' > "$dir/named/llama3"
+for name in llama3 zephyr; do
+    (cd "$dir/named" && "$SUROGATE" inspect "$dir/chats.jsonl" --model "$(realpath "$model")" chat_template=$name > "$dir/$name" 2>&1)
+done
+check "a file named as a built-in template comes first: $(head -3 "$dir/llama3")" grep -q "OWN " "$dir/llama3"
+check "a folder doesn't: $(head -3 "$dir/zephyr")" grep -q "<|user|>" "$dir/zephyr"
 refused "no such template file" 2 "chat_template: expected a Jinja text, the path of one, or a built-in one: chatml, llama3, " chatmll -- inspect "$dir/chats.jsonl" --model "$model" chat_template=chatmll
 printf '%s' '{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}' \
     > "$dir/other.jinja"
