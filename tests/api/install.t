@@ -24,7 +24,7 @@ done
 notices=$dir/usr/share/doc/surogate/THIRD_PARTY_NOTICES
 check "the licence" cmp LICENSE "$dir/usr/share/doc/surogate/LICENSE"
 if command -v dpkg-query > /dev/null; then
-    for name in libyaml libpcre2 libutf8proc zlib1g libzstd liblzma libbz2 liblz4 libbrotli libxxhash libgcc; do
+    for name in libyaml libpcre2 libutf8proc zlib1g libzstd liblzma libbz2 liblz4 libbrotli libxxhash libevent libgcc; do
         check "the notice of $name" grep -q "^\(.* \)\?$name[0-9-]*dev " "$notices"
     done
     check "and their text" grep -qF "Permission is hereby granted, free of charge" "$notices"
