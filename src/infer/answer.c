@@ -54,12 +54,11 @@ static size_t settle(Answer *a)
     return keep;
 }
 
-/* A special token never becomes text. */
-static bool is_stop_token(const Answer *a, int32_t id)
+static bool is_special_of(const Answer *a, int32_t id, const StrList *list)
 {
     bool found = false;
-    for (size_t i = 0; i < a->stops->count && tokenizer_is_special(a->tokenizer, id); i++)
-        found |= strcmp(a->stops->items[i], tokenizer_id_to_token(a->tokenizer, id)) == 0;
+    for (size_t i = 0; list && i < list->count && tokenizer_is_special(a->tokenizer, id); i++)
+        found |= strcmp(list->items[i], tokenizer_id_to_token(a->tokenizer, id)) == 0;
     return found;
 }
 
@@ -91,9 +90,9 @@ bool answer_push(Answer *a, const DecodeToken *token)
     token_ids_push(&a->ids, token->id);
     keep_logprobs(a, token);
     if (!a->tokenizer) return true;
-    a->has_stopped = is_stop_token(a, token->id);
+    a->has_stopped = is_special_of(a, token->id, a->stops); /* most special tokens become no text that a stop text is found in */
     if (a->has_stopped) return false;
-    a->status = token_stream_push(a->tokenizer, &a->stream, token->id, true, &a->text);
+    a->status = token_stream_push(a->tokenizer, &a->stream, token->id, !is_special_of(a, token->id, a->shown), &a->text);
     if (a->status == OK) a->settled = settle(a);
     return a->status == OK && !a->has_stopped;
 }

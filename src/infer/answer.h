@@ -11,6 +11,7 @@ enum { ANSWER_MOST_TOP = 20 }; /* log-probabilities beside that of a token */
 typedef struct Answer {
     const Tokenizer *tokenizer; /* NULL: tokens become no text */
     const StrList   *stops;     /* texts */
+    const StrList   *shown;     /* special tokens that become text, as marks of tool calls; NULL: none does */
     int              top;       /* log-probabilities of so many tokens are kept beside that of each; -1: none at all */
     TokenStream      stream;
     TokenIds         ids;         /* all tokens, those of a stop text too */
