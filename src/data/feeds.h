@@ -65,7 +65,7 @@ typedef struct Feeds {
  * is kept of each; -1: none. adapters: the one of CompileOptions.row_adapters that
  * a row has; -1: none. prompt_slots: the sequence whose prompt a row is a part of. starts: the position of a row's first token.
  * text_starts: the position of its sequence's first token of text, behind the prompt. pages: the pages of the KV cache that hold a row's
- * positions, in order; page 0 is nobody's. controls, keys, bias_ids, biases: how a row's next token is chosen (ops/sample.h). */
+ * positions, in order; page 0 is nobody's. controls, keys, bias_ids, biases, guides: how a row's next token is chosen (ops/sample.h). */
 
 /* Arrays of all FEED_CELLS feeds, and of so many inputs of a model's own. memory: feeds_numel elements of 4 bytes. */
 int64_t feeds_numel(int64_t cells, int num_own);

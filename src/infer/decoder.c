@@ -5,7 +5,8 @@
  *
  * Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before
  * chose from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more,
- * into pages that the device writes before whoever gets them next does. */
+ * into pages that the device writes before whoever gets them next does. A row with a guide waits until its last token is known, since the
+ * guide says by it what may come next: it is in every other run. */
 #include "infer/decoder_internal.h"
 
 #include "passes/compile.h"
@@ -46,7 +47,7 @@ void decoder_want(CompileOptions *options, const Device *device, const DecoderOp
     chunk = min_of(chunk, is_cpu ? MOST_CHUNK_CPU : MOST_CHUNK_GPU);
     options->cache_len = want->context;
     options->cache_pages = want->pages;
-    options->sampling = (SamplingOptions){choices, want->best, want->penalties, want->biases};
+    options->sampling = (SamplingOptions){choices, want->best, want->penalties, want->biases, want->guides};
     for (int64_t size = LEAST_CHUNK; size < chunk; size = next_chunk(size)) compile_add(options, &entry_prefill, 1, size);
     compile_add(options, &entry_prefill, 1, chunk);
     if (!is_cpu) want_together(options, want->rows, chunk);
@@ -85,7 +86,7 @@ static Status find_programs(Decoder *d)
 static void read_shapes(Decoder *d)
 {
     const Graph *graph = d->decode.program[d->decode.count - 1]->graph;
-    const Value *bias_ids = graph_find(graph, "bias_ids");
+    const Value *bias_ids = graph_find(graph, "bias_ids"), *guides = graph_find(graph, "guides");
     d->slots = plan_find(d->plan, DECODE_NEXT)->type.dim[0];
     d->row_pages = graph_find(graph, "pages")->type.dim[1];
     d->context = d->plan->cache_len;
@@ -93,6 +94,7 @@ static void read_shapes(Decoder *d)
     d->head = type_cols(&graph_output(graph, "logits")->type);
     d->told_cols = plan_find(d->plan, DECODE_TOLD)->type.dim[2];
     d->biases = bias_ids ? (int)bias_ids->type.dim[1] : 0;
+    d->guide_words = guides ? guides->type.dim[1] : 0;
     d->penalties = plan_find(d->plan, DECODE_SEEN) != NULL;
     d->most_read = d->chunk > LEAST_BETWEEN ? d->chunk : LEAST_BETWEEN;
 }
@@ -148,6 +150,7 @@ Status decoder_create(Session *session, Decoder **out)
     for (int i = 0; i < RUNS; i++)
         d->runs[i] = (Run){.place = zeros(d->slots), .handle = calloc_or_end((size_t)d->slots, sizeof *d->runs[i].handle)};
     make_feeds(d);
+    d->guides = zeros(d->slots * d->guide_words);
     *out = d;
     return OK;
 }
@@ -181,6 +184,7 @@ void decoder_destroy(Decoder *d)
         free(d->runs[i].place);
         free(d->runs[i].handle);
     }
+    d->feeds.guides = d->guides;
     for (int i = 0; i < FEED_STEP; i++) free(d->feeds.array[i]);
     free(d->places);
     pages_destroy(d->pages);
@@ -221,6 +225,7 @@ static Status check_request(const Decoder *d, const DecodeRequest *r)
                 r->prompt[i], (long long)d->head);
     FAIL_IF(r->adapter < 0 || r->adapter > d->plan->row_adapters, ERR_INVALID, "adapter %d: the session has %d; 0: none of them",
             r->adapter, d->plan->row_adapters);
+    FAIL_IF(r->guide && !d->guide_words, ERR_INVALID, "this decoder was opened without memory for guides");
     FAIL_IF(penalises(&r->sample) && !d->penalties, ERR_INVALID, "this decoder was opened without memory for penalties");
     return check_sample(d, &r->sample);
 }

@@ -49,6 +49,9 @@ typedef struct DecodeRequest {
     bool (*token)(void *context, const DecodeToken *token); /* false ends it */
     void (*end)(void *context, DecodeEnd end);              /* the last call for this request; new ones may be submitted in it */
     int adapter;                                            /* the one of CompileOptions.row_adapters, from 1; 0: none of them */
+    /* NULL: any token may come. Else called before each token is chosen, after `token` was called for all before it: sets the bit of each
+     * id that may come, stop ids among them (id i: bit i % 32 of words[i / 32]; all are 0 before). The row has a token every other run. */
+    void (*guide)(void *context, uint32_t *words);
 } DecodeRequest;
 
 typedef struct DecoderOptions {
@@ -59,6 +62,7 @@ typedef struct DecoderOptions {
     int     best;      /* most log-probabilities beside the chosen one that a request may ask for */
     bool    penalties; /* requests may have repetition, presence or frequency */
     int     biases;    /* most biases of a request */
+    bool    guides;    /* requests may have a guide */
 } DecoderOptions;
 
 /* Asks for the programs that a decoder needs on this device. choices: ids below it are chosen; 0: all that the head has. */

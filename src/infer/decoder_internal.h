@@ -50,7 +50,9 @@ struct Decoder {
     int64_t        slots, row_pages, num_pages, page_len, context, chunk, head, vocab; /* head: columns of the logits */
     int            biases;
     bool           penalties, is_late;
-    const int32_t *told; /* (DECODE_RING,slots,told_cols) */
+    int64_t        guide_words; /* of a row; 0: rows have no guides */
+    int32_t       *guides;      /* (slots,guide_words): feeds.guides of runs that have a guided row */
+    const int32_t *told;        /* (DECODE_RING,slots,told_cols) */
     int64_t        told_cols;
     Place         *places;
     Pages         *pages;
@@ -80,9 +82,15 @@ static inline bool has_prompt_left(const Place *place)
     return place->job && place->prefilled < place->to_prefill;
 }
 
+/* What may come next follows from a token that the host doesn't know yet. */
+static inline bool awaits_token(const Place *place)
+{
+    return place->job->request.guide && place->issued > place->job->told;
+}
+
 static inline bool can_decode(const Place *place)
 {
-    return place->job && !has_prompt_left(place) && place->issued < place->job->most;
+    return place->job && !has_prompt_left(place) && place->issued < place->job->most && !awaits_token(place);
 }
 
 /* The smallest that holds so many; where none does, the largest. */

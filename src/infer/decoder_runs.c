@@ -16,6 +16,7 @@ static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
     controls[SAMPLE_REPETITION] = s->repetition != 0 ? (float)s->repetition : 1;
     controls[SAMPLE_PRESENCE] = (float)s->presence;
     controls[SAMPLE_FREQUENCY] = (float)s->frequency;
+    controls[SAMPLE_GUIDED] = job->request.guide != NULL;
     keys[SAMPLE_SEED_LOW] = (uint32_t)s->seed;
     keys[SAMPLE_SEED_HIGH] = (uint32_t)(s->seed >> 32);
     keys[SAMPLE_REQUEST_LOW] = (uint32_t)s->request;
@@ -26,6 +27,16 @@ static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
         d->feeds.bias_ids[b * d->biases + i] = i < s->num_biases ? s->bias_ids[i] : -1;
         d->feeds.biases[b * d->biases + i] = i < s->num_biases ? s->biases[i] : 0;
     }
+}
+
+/* Which ids row b may choose; guides of a run without such rows aren't copied to the device. */
+static void feed_guide(Decoder *d, int64_t b, const Job *job)
+{
+    int32_t *words = d->guides + b * d->guide_words;
+    if (!job->request.guide) return;
+    d->feeds.guides = d->guides;
+    memset(words, 0, (size_t)d->guide_words * sizeof *words);
+    job->request.guide(job->request.context, (uint32_t *)words);
 }
 
 /* Row b, of `seq` tokens, is nobody's. */
@@ -63,6 +74,7 @@ static Run *next_run(Decoder *d)
     Run *run = &d->runs[d->num_runs % RUNS];
     run->number = d->num_runs++;
     run->num_rows = 0;
+    d->feeds.guides = NULL;
     return run;
 }
 
@@ -91,6 +103,7 @@ static void feed_chunk(Decoder *d, Run *run, int b, int64_t seq)
     place->prefilled = start + count;
     bool is_last = !has_prompt_left(place);
     if (!is_last) d->feeds.slots[b] = -1;
+    if (is_last) feed_guide(d, b, job);
     place->issued += is_last;
     run->handle[b] = is_last ? job->handle : 0;
     if (is_last) run->num_rows = b + 1;
@@ -130,6 +143,7 @@ Status decoder_decode(Decoder *d, int64_t count)
         d->feeds.tokens[b] = -1;
         d->feeds.positions[b] = (int32_t)position;
         feed_choice(d, b, place->job, position + 1);
+        feed_guide(d, b, place->job);
         place->issued++;
         run->place[b] = (int)i;
         run->handle[b] = place->job->handle;

@@ -209,7 +209,7 @@ Status infer_start(InferModel *infer)
 static bool serves(const DecoderOptions *has, const DecoderOptions *want)
 {
     return has->rows >= want->rows && has->context == want->context && has->pages == want->pages && has->prompt >= want->prompt &&
-           has->best >= want->best && has->penalties >= want->penalties && has->biases >= want->biases;
+           has->best >= want->best && has->penalties >= want->penalties && has->biases >= want->biases && has->guides >= want->guides;
 }
 
 Status infer_start_decoding(InferModel *infer, const DecoderOptions *options)

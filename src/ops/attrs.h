@@ -323,7 +323,7 @@ enum {
     SAMPLE_REPETITION,  /* of prompt and text; 1: none */
     SAMPLE_PRESENCE,    /* of text */
     SAMPLE_FREQUENCY,   /* of text */
-    SAMPLE_SPARE,
+    SAMPLE_GUIDED,      /* not 0: only tokens of the row's guide */
     SAMPLE_CONTROLS
 };
 

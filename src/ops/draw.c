@@ -82,7 +82,10 @@ static void draw_controls(float (*rows)[SAMPLE_CONTROLS], int64_t count)
         {1, 0, 0.3f, 0.001f, 1},
         {0.6f, 7, 0.5f, 0.1f, 0.8f},
     };
-    for (int64_t b = 0; b < count; b++) memcpy(rows[b], kinds[b % (int64_t)(sizeof kinds / sizeof kinds[0])], sizeof kinds[0]);
+    for (int64_t b = 0; b < count; b++) {
+        memcpy(rows[b], kinds[b % (int64_t)(sizeof kinds / sizeof kinds[0])], sizeof kinds[0]);
+        rows[b][SAMPLE_GUIDED] = b % 3 != 2;
+    }
 }
 
 /* From the last one on; the second row has none. */

@@ -69,6 +69,7 @@ static const struct {
     {"recompute", KIND_PARTS, offsetof(CompileOptions, recompute)},
     {"sampling_best", KIND_SMALL, offsetof(CompileOptions, sampling.best)},
     {"sampling_biases", KIND_SMALL, offsetof(CompileOptions, sampling.biases)},
+    {"sampling_guides", KIND_BOOL, offsetof(CompileOptions, sampling.guides)},
     {"sampling_penalties", KIND_BOOL, offsetof(CompileOptions, sampling.penalties)},
     {"sampling_vocab", KIND_INT, offsetof(CompileOptions, sampling.vocab)},
     {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},

@@ -97,6 +97,7 @@ typedef struct SamplingOptions {
     int     best;      /* log-probabilities of that many of the likeliest tokens are told */
     bool    penalties; /* tokens that were seen may score less */
     int     biases;    /* most scores that a row changes */
+    bool    guides;    /* a row may name the ids that its token is one of */
 } SamplingOptions;
 
 /* A bare matrix that ids are chosen by: what programs of entry `head` are. */

@@ -72,7 +72,7 @@ static Status add_logits(Graph *graph, const HeadOptions *head, const ProgramSpe
 /* An id of each row; nothing else of the choice is wanted. */
 static Status add_choice(Graph *graph, const HeadOptions *head, int64_t rows, Value *logits, Value **out)
 {
-    Value      *in[SAMPLE_IN_BIAS + 1] = {0};
+    Value      *in[SAMPLE_NUM_IN] = {0};
     Node       *node;
     SampleAttrs attrs = {.vocab = head->vocab};
     in[SAMPLE_IN_LOGITS] = logits;
@@ -80,7 +80,7 @@ static Status add_choice(Graph *graph, const HeadOptions *head, int64_t rows, Va
     in[SAMPLE_IN_KEYS] = graph_add_feed(graph, FEED_KEYS, rows, SAMPLE_KEYS);
     in[SAMPLE_IN_SLOTS] = graph_add_feed(graph, FEED_SLOTS, rows, 1);
     in[SAMPLE_IN_NEXT] = add_value(graph, VALUE_STATE, DECODE_NEXT, type_make(DT_I32, 1, head->rows));
-    TRY(graph_add_node(graph, &op_sample, &attrs, "chosen", in, SAMPLE_IN_BIAS + 1, 1u << SAMPLE_OUT_IDS | 1u << SAMPLE_OUT_NEXT, &node));
+    TRY(graph_add_node(graph, &op_sample, &attrs, "chosen", in, SAMPLE_NUM_IN, 1u << SAMPLE_OUT_IDS | 1u << SAMPLE_OUT_NEXT, &node));
     *out = node->out[SAMPLE_OUT_IDS];
     return OK;
 }

@@ -81,9 +81,10 @@ Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape)
     if (options->penalties) in[SAMPLE_IN_SEEN] = state_of(graph, DECODE_SEEN, &seen);
     if (options->biases) in[SAMPLE_IN_BIAS_IDS] = graph_add_feed(graph, FEED_BIAS_IDS, rows, options->biases);
     if (options->biases) in[SAMPLE_IN_BIAS] = graph_add_feed(graph, FEED_BIASES, rows, options->biases);
+    if (options->guides) in[SAMPLE_IN_GUIDES] = graph_add_feed(graph, FEED_GUIDES, rows, sample_guide_words(seen.dim[1]));
     if (!context->program->spec.entry->one_token) TRY(read_next(graph, in[SAMPLE_IN_SLOTS], in[SAMPLE_IN_NEXT]));
     if (context->program->spec.entry->one_token && options->penalties) TRY(mark_prompt(graph, shape, rows, &in[SAMPLE_IN_SEEN]));
     SampleAttrs attrs = {.vocab = options->vocab < seen.dim[1] ? options->vocab : 0, .best = best};
-    TRY(graph_add_node(graph, &op_sample, &attrs, "chosen", in, SAMPLE_IN_BIAS + 1, ~0u, &node));
+    TRY(graph_add_node(graph, &op_sample, &attrs, "chosen", in, SAMPLE_NUM_IN, ~0u, &node));
     return tell_host(graph, slots, node);
 }

@@ -58,6 +58,10 @@ bool tokenizer_anchors(const Tokenizer *tokenizer, const TokenizerScratch *scrat
 /* Bytes a token decodes to, whatever stands beside it; -1: that depends. A byte-level token may be a part of a character. */
 int64_t tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t id);
 
+/* Appends the bytes that a token adds to a text that has begun; they may be parts of characters. None for an unused id. ERR_UNSUPPORTED
+ * where they depend on the token before. */
+NODISCARD Status tokenizer_append_bytes(const Tokenizer *tokenizer, int32_t id, StrBuf *out);
+
 /* Appends the text of ids; skip_special leaves out special tokens. ERR_INVALID for an id out of range. */
 NODISCARD Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special, StrBuf *out_text);
 

@@ -425,13 +425,12 @@ int64_t tokenizer_token_bytes(const Tokenizer *t, int32_t id)
     return is_known ? (int64_t)t->ids[id].bytes.len : -1;
 }
 
-Status token_stream_push(const Tokenizer *t, TokenStream *stream, int32_t id, bool skip_special, StrBuf *out_text)
+/* Appends the token's bytes to stream->pending. */
+static Status stream_token(const Tokenizer *t, TokenStream *stream, int32_t id)
 {
-    TRY(id_check(t, id));
     const IdInfo *info = &t->ids[id];
-    if (!info->text.data || (skip_special && info->special)) return OK;
-    StrBuf text = {0}, spare = {0};
-    Status status = OK;
+    StrBuf        text = {0}, spare = {0};
+    Status        status = OK;
     if (decodes_bytes_only(t->decoder)) {
         strbuf_append(&stream->pending, info->bytes.data, info->bytes.len);
     } else {
@@ -445,7 +444,30 @@ Status token_stream_push(const Tokenizer *t, TokenStream *stream, int32_t id, bo
     stream->spoke |= stream->pending.len > 0;
     strbuf_deinit(&text);
     strbuf_deinit(&spare);
-    if (status == OK) stream_flush(stream, false, out_text);
+    return status;
+}
+
+Status token_stream_push(const Tokenizer *t, TokenStream *stream, int32_t id, bool skip_special, StrBuf *out_text)
+{
+    TRY(id_check(t, id));
+    const IdInfo *info = &t->ids[id];
+    if (!info->text.data || (skip_special && info->special)) return OK;
+    TRY(stream_token(t, stream, id));
+    stream_flush(stream, false, out_text);
+    return OK;
+}
+
+Status tokenizer_append_bytes(const Tokenizer *t, int32_t id, StrBuf *out)
+{
+    TokenStream stream = {.started = true, .spoke = true};
+    TRY(id_check(t, id));
+    for (int i = 0; t->decoder && i < t->decoder->num_steps; i++)
+        FAIL_IF(t->decoder->steps[i].kind == STEP_SUFFIX, ERR_UNSUPPORTED,
+                "this tokenizer writes spaces between words that no token has: what a token is as text depends on the one before it");
+    if (!t->ids[id].text.data) return OK;
+    Status status = stream_token(t, &stream, id);
+    strbuf_append(out, strbuf_cstr(&stream.pending), stream.pending.len);
+    strbuf_deinit(&stream.pending);
     return status;
 }
 

@@ -1,7 +1,7 @@
 /* The tests that need a GPU, one after another or one of them:
  *
  *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder |
- *              decoder | row_adapters | greedy | half | head_ranks]
+ *              decoder | json_guide | row_adapters | greedy | half | head_ranks]
  *
  * They are processes of their own: an error on a GPU ends all work of the process. */
 #include <stdio.h>
@@ -19,6 +19,7 @@ int test_rounding_main(int argc, char **argv);
 int test_codes_main(int argc, char **argv);
 int test_head_decoder_main(int argc, char **argv);
 int test_decoder_main(int argc, char **argv);
+int test_json_guide_main(int argc, char **argv);
 int test_row_adapters_main(int argc, char **argv);
 int test_greedy_main(int argc, char **argv);
 int test_half_main(int argc, char **argv);
@@ -41,6 +42,7 @@ static const struct {
              {"pages", test_pages_main},
              {"head_decoder", test_head_decoder_main},
              {"decoder", test_decoder_main},
+             {"json_guide", test_json_guide_main},
              {"row_adapters", test_row_adapters_main},
              {"greedy", test_greedy_main},
              {"half", test_half_main},

@@ -64,7 +64,7 @@ static void run_all(Decoder *decoder)
     }
 }
 
-static void expect_same(const Text *a, const Text *b, const char *what)
+__attribute__((unused)) static void expect_same(const Text *a, const Text *b, const char *what)
 {
     for (int i = 0; i < REQUESTS; i++) {
         size_t bytes = (size_t)a[i].count * 4;

@@ -13,8 +13,8 @@ static ThreadPool *pool;
 
 static const float neutral[SAMPLE_CONTROLS] = {1, 0, 1, 0, 1};
 
-/* `rows` rows of neutral controls, each with a slot of its own; logits, keys, seen and biases are 0. */
-static OpCase make_rows(int64_t rows, int64_t vocab, const SampleAttrs *attrs, bool seen, int64_t biases)
+/* `rows` rows of neutral controls, each with a slot of its own; logits, keys, seen, biases and guides are 0. */
+static OpCase make_guided_rows(int64_t rows, int64_t vocab, const SampleAttrs *attrs, bool seen, int64_t biases, bool guides)
 {
     OpCase     c;
     TensorType in[NODE_MAX_IN] = {{DT_F32, 2, {rows, vocab}},
@@ -25,6 +25,7 @@ static OpCase make_rows(int64_t rows, int64_t vocab, const SampleAttrs *attrs, b
     if (seen) in[SAMPLE_IN_SEEN] = type_make(DT_I32, 2, rows, vocab);
     if (biases) in[SAMPLE_IN_BIAS_IDS] = type_make(DT_I32, 2, rows, biases);
     if (biases) in[SAMPLE_IN_BIAS] = type_make(DT_F32, 2, rows, biases);
+    if (guides) in[SAMPLE_IN_GUIDES] = type_make(DT_I32, 2, rows, sample_guide_words(vocab));
     if (op_case_make(&c, &op_sample, attrs, in) != OK) {
         fprintf(stderr, "%s\n", status_message());
         exit(1);
@@ -36,6 +37,11 @@ static OpCase make_rows(int64_t rows, int64_t vocab, const SampleAttrs *attrs, b
         ((int32_t *)(void *)c.in[SAMPLE_IN_SLOTS].data)[b] = (int32_t)b;
     }
     return c;
+}
+
+static OpCase make_rows(int64_t rows, int64_t vocab, const SampleAttrs *attrs, bool seen, int64_t biases)
+{
+    return make_guided_rows(rows, vocab, attrs, seen, biases, false);
 }
 
 static float *floats_of(const OpCase *c, int k)
@@ -334,6 +340,9 @@ static void draw_rest(Random *r, const OpCase *c, int64_t rows, int64_t vocab, i
             floats_of(c, SAMPLE_IN_BIAS)[k] = few ? -INFINITY : ONE_OF(r, 1.5f, -2, 0, 30, -INFINITY);
         }
     }
+    for (int64_t i = 0; c->in[SAMPLE_IN_GUIDES].base && i < rows * sample_guide_words(vocab); i++)
+        words_of(c, SAMPLE_IN_GUIDES)[i] = below(r, 2) ? (int32_t)philox4x32(r->index++, 2, 0, 0, r->key).v[0] : 0;
+    for (int64_t b = 0; b < rows; b++) floats_of(c, SAMPLE_IN_CONTROLS)[b * SAMPLE_CONTROLS + SAMPLE_GUIDED] = (float)below(r, 2);
     for (int64_t i = 0; c->in[SAMPLE_IN_SEEN].base && i < rows * vocab; i++)
         words_of(c, SAMPLE_IN_SEEN)[i] = below(r, 3) ? 0 : (int32_t)((below(r, 2) ? SAMPLE_IN_PROMPT : 0) | below(r, 4));
 }
@@ -342,7 +351,7 @@ static void compare_kernels(Random *r, int64_t vocab)
 {
     int64_t     rows = 1 + below(r, 4), num_biases = below(r, 2) * (1 + below(r, 30));
     SampleAttrs attrs = {.vocab = below(r, 3) ? 0 : 1 + below(r, (uint32_t)vocab), .best = (int64_t)ONE_OF(r, 0, 1, 5, 300, 1024)};
-    OpCase      c = make_rows(rows, vocab, &attrs, below(r, 2), num_biases);
+    OpCase      c = make_guided_rows(rows, vocab, &attrs, below(r, 2), num_biases, below(r, 3) == 0);
     void       *want[NODE_MAX_OUT] = {0};
     draw_logits(r, floats_of(&c, SAMPLE_IN_LOGITS), rows * vocab, vocab);
     draw_rest(r, &c, rows, vocab, num_biases);
@@ -432,6 +441,57 @@ static void one_is_left(void)
         for (int b = 0; b < VARIANTS; b++) EXPECT(logprobs_of(&c)[2 * b + 1] == 0);
     }
     op_case_free(&c);
+}
+
+/* ---- guides ---- */
+
+static bool is_allowed(const OpCase *c, int64_t b, int64_t id)
+{
+    const uint32_t *guide = (const uint32_t *)words_of(c, SAMPLE_IN_GUIDES) + b * sample_guide_words(VOCAB);
+    return guide[id / 32] >> (id % 32) & 1;
+}
+
+/* A guide's row chooses among its tokens alone, by the chances that they have among each other; the model's distribution is told as it is.
+ * Of other rows guides change nothing. A bias can't allow a token. */
+static void a_guide_leaves_its_tokens(void)
+{
+    enum { GUIDED = 200 };
+    OpCase plain = make_rows(GUIDED, VOCAB, NULL, false, 1), c = make_guided_rows(GUIDED, VOCAB, NULL, false, 1, true);
+    for (int64_t b = 0; b < GUIDED; b++) {
+        for (int64_t i = 0; i < VOCAB; i++) floats_of(&c, SAMPLE_IN_LOGITS)[b * VOCAB + i] = logit_of(i);
+        for (int64_t w = 0; w < sample_guide_words(VOCAB); w++)
+            words_of(&c, SAMPLE_IN_GUIDES)[b * sample_guide_words(VOCAB) + w] = (int32_t)philox4x32((uint32_t)b, (uint32_t)w, 0, 0, 4).v[0];
+        float *controls = floats_of(&c, SAMPLE_IN_CONTROLS) + b * SAMPLE_CONTROLS;
+        controls[SAMPLE_TEMPERATURE] = b % 3 ? 1.5f : 0;
+        controls[SAMPLE_GUIDED] = b % 4 != 3;
+        words_of(&c, SAMPLE_IN_KEYS)[b * SAMPLE_KEYS + SAMPLE_POSITION] = (int32_t)b;
+        int64_t banned = 0;
+        while (is_allowed(&c, b, banned)) banned++;
+        words_of(&c, SAMPLE_IN_BIAS_IDS)[b] = b % 4 == 3 ? -1 : (int32_t)banned;
+        floats_of(&c, SAMPLE_IN_BIAS)[b] = 100;
+    }
+    for (int k = 0; k < SAMPLE_IN_GUIDES; k++)
+        if (c.in[k].base) memcpy(plain.in[k].data, c.in[k].data, c.in[k].bytes);
+    for (int kernel = 0; kernel < 2; kernel++) {
+        run_rows(&plain, kernel);
+        run_rows(&c, kernel);
+        for (int64_t b = 0; b < GUIDED; b++) {
+            int32_t id = ids_of(&c)[b];
+            if (b % 4 == 3) {
+                EXPECT(id == ids_of(&plain)[b] && memcmp(logprobs_of(&c) + 2 * b, logprobs_of(&plain) + 2 * b, 8) == 0);
+                continue;
+            }
+            double all = 0, kept = 0, scale = b % 3 ? 1 / 1.5 : 1;
+            for (int64_t i = 0; i < VOCAB; i++) all += exp((double)logit_of(i));
+            for (int64_t i = 0; i < VOCAB; i++) kept += is_allowed(&c, b, i) ? exp((double)logit_of(i) * scale) : 0;
+            EXPECT(is_allowed(&c, b, id));
+            EXPECT_NEAR(logprobs_of(&c)[2 * b], (double)logit_of(id) - log(all), 1e-4);
+            if (b % 3) EXPECT_NEAR(logprobs_of(&c)[2 * b + 1], (double)logit_of(id) * scale - log(kept), 1e-4);
+            for (int64_t i = 0; i < VOCAB && b % 3 == 0; i++) EXPECT(!is_allowed(&c, b, i) || logit_of(i) <= logit_of(id));
+        }
+    }
+    op_case_free(&c);
+    op_case_free(&plain);
 }
 
 /* ---- rows and keys ---- */
@@ -540,6 +600,7 @@ int main(int argc, char **argv)
         TEST(fast_is_the_reference),
         TEST(filters_are_those_of_transformers),
         TEST(one_is_left),
+        TEST(a_guide_leaves_its_tokens),
         TEST(nothing_changes_for_rows_without_a_choice),
         TEST(a_draw_is_of_its_keys),
         TEST(weights_are_near),

@@ -232,6 +232,44 @@ static void decoders_write_as_the_peer(void)
     }
 }
 
+/* What each token adds behind others, parts of characters included. */
+static void bytes_are_those_behind_other_tokens(void)
+{
+    static const Row rows[] = {
+        {"{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}",
+         "\xC4\xA0i|\xC3\xA2\xC4\xA4|\xC2\xAC", "[ i][\xE2\x82][\xAC]"},
+        {"{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},"
+         "\"content\":\" \"}, {\"type\":\"ByteFallback\"}, {\"type\":\"Fuse\"}, {\"type\":\"Strip\",\"content\":\" "
+         "\",\"start\":1,\"stop\":0}]}",
+         "\xE2\x96\x81\xE2\x96\x81Hi|\xE2\x96\x81you|<0x0A>|<0xE2>|x", "[  Hi][ you][\n][\xE2][x]"},
+        {"{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\",\"split\":true}", "\xE2\x96\x81Hi|you",
+         "[ Hi][you]"},
+        {NULL, "a|b", "[ a][ b]"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        TokenIds   ids = {0};
+        StrBuf     out = {0};
+        Tokenizer *tokenizer = decoder_tokenizer(rows[i].json, rows[i].text, &ids);
+        for (size_t k = 0; k < ids.len; k++) {
+            strbuf_putc(&out, '[');
+            EXPECT_OK(tokenizer_append_bytes(tokenizer, ids.data[k], &out));
+            strbuf_putc(&out, ']');
+        }
+        EXPECT_STR(strbuf_cstr(&out), rows[i].want);
+        EXPECT_FAILS(tokenizer_append_bytes(tokenizer, 1000, &out), ERR_INVALID, "token id 1000");
+        token_ids_deinit(&ids);
+        strbuf_deinit(&out);
+        tokenizer_destroy(tokenizer);
+    }
+    TokenIds   ids = {0};
+    StrBuf     out = {0};
+    Tokenizer *tokenizer = decoder_tokenizer("{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}", "H|i</w>", &ids);
+    EXPECT_FAILS(tokenizer_append_bytes(tokenizer, ids.data[0], &out), ERR_UNSUPPORTED, "depends on the one before it");
+    token_ids_deinit(&ids);
+    strbuf_deinit(&out);
+    tokenizer_destroy(tokenizer);
+}
+
 static void put_code(StrBuf *out, uint32_t code)
 {
     char text[4];
@@ -515,6 +553,7 @@ int main(int argc, char **argv)
         TEST(pre_tokenizers_cut_as_the_peer),
         TEST(normalizers_write_as_the_peer),
         TEST(decoders_write_as_the_peer),
+        TEST(bytes_are_those_behind_other_tokens),
         TEST(classes_are_the_expressions),
         TEST(scanners_class_every_character_as_pcre2),
         TEST(scanners_cut_random_texts_as_pcre2),

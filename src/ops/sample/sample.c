@@ -1,6 +1,6 @@
-/* sample: the next token of each sequence, chosen of its logits: the likeliest, or one drawn of what bias, bans, penalties, temperature,
- * top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel sorts all
- * tokens; the fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
+/* sample: the next token of each sequence, chosen of its logits: the likeliest, or one drawn of what bias, bans, penalties, a guide,
+ * temperature, top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel
+ * sorts all tokens; the fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
 #include "ops/sample/sample.h"
 
 #include "ops/infer.h"
@@ -10,8 +10,9 @@
 static const AttrDef sample_attrs[] = {ATTR_INT(SampleAttrs, vocab, 0), ATTR_INT(SampleAttrs, best, 0), {0}};
 
 /* logits (B,V), controls f32 (B,SAMPLE_CONTROLS), keys i32 (B,SAMPLE_KEYS), slots i32 (B), next i32 (S), [seen i32 (S,V)],
- * [bias_ids i32 (B,N), bias f32 (B,N)] -> ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,best), best_logprobs f32 (B,best), next',
- * [seen'] in place. A slot that isn't below S: an idle row. A bias of id -1: none; of equal ids the last counts. */
+ * [bias_ids i32 (B,N), bias f32 (B,N)], [guides i32 (B,words)] -> ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,best), best_logprobs f32
+ * (B,best), next', [seen'] in place. A slot that isn't below S: an idle row. A bias of id -1: none; of equal ids the last counts. guides: a
+ * bit for each column, 32 a word, the lowest first; read of rows whose control SAMPLE_GUIDED isn't 0. */
 static Status sample_infer(Node *node)
 {
     const SampleAttrs *attrs = node->attrs;
@@ -26,6 +27,8 @@ static Status sample_infer(Node *node)
     FAIL_IF(!bias_ids != !node->in[SAMPLE_IN_BIAS], ERR_INVALID, "bias_ids and bias come together");
     if (bias_ids) TRY(infer_input(node, SAMPLE_IN_BIAS_IDS, "bias_ids", DT_SET(DT_I32), DIMS(rows, -1)));
     if (bias_ids) TRY(infer_input(node, SAMPLE_IN_BIAS, "bias", DT_SET_F32, DIMS(rows, bias_ids->type.dim[1])));
+    if (node->in[SAMPLE_IN_GUIDES])
+        TRY(infer_input(node, SAMPLE_IN_GUIDES, "guides", DT_SET(DT_I32), DIMS(rows, sample_guide_words(cols))));
     FAIL_IF(rows > UINT16_MAX, ERR_INVALID, "%lld rows, expected at most %d", (long long)rows, UINT16_MAX);
     FAIL_IF(cols > INT32_MAX, ERR_INVALID, "%lld columns: ids have 32 bits", (long long)cols);
     FAIL_IF(attrs->vocab < 0 || attrs->vocab > cols, ERR_INVALID, "attribute vocab is %lld, of %lld columns", (long long)attrs->vocab,
@@ -71,14 +74,16 @@ static size_t sample_gpu_workspace(const Node *node, int sm)
     const TensorType  *logits = &node->in[SAMPLE_IN_LOGITS]->type;
     int64_t            vocab = attrs->vocab ? attrs->vocab : logits->dim[1];
     (void)sm;
-    int64_t scores = node->in[SAMPLE_IN_SEEN] || node->in[SAMPLE_IN_BIAS] ? 4 * sample_stride(vocab) : 0;
+    bool    changes = node->in[SAMPLE_IN_SEEN] || node->in[SAMPLE_IN_BIAS] || node->in[SAMPLE_IN_GUIDES];
+    int64_t scores = changes ? 4 * sample_stride(vocab) : 0;
     return (size_t)(logits->dim[0] * (scores + SAMPLE_ROW_BYTES(div_up(vocab, sample_group(vocab)))));
 }
 
 typedef struct Row {
     const KernelArgs *args;
     int64_t           b, vocab;
-    uint32_t         *seen; /* NULL: not counted */
+    uint32_t         *seen;  /* NULL: not counted */
+    const uint32_t   *guide; /* NULL: none */
     SampleRow         controls;
     const float      *logits, *scores;
     float             most_logit, most;  /* of scores */
@@ -106,7 +111,7 @@ static uint64_t weight_in(const Row *row, uint64_t order)
     return sample_weight(sample_order_score(order), row->most, row->controls.scale);
 }
 
-/* Bias, bans, penalties. */
+/* Bias, bans, penalties, a guide. */
 static void change_scores(const Row *row, float *scores)
 {
     const TensorView *ids = &row->args->in[SAMPLE_IN_BIAS_IDS], *bias = &row->args->in[SAMPLE_IN_BIAS];
@@ -118,6 +123,7 @@ static void change_scores(const Row *row, float *scores)
     }
     if (row->seen && sample_penalises(&row->controls))
         for (int64_t i = 0; i < row->vocab; i++) scores[i] = sample_penalised(&row->controls, scores[i], row->seen[i]);
+    for (int64_t i = 0; i < row->vocab && row->guide; i++) scores[i] = sample_guided(row->guide, i, scores[i]);
 }
 
 /* The row of the batch, its logits and scores, in a worker's memory. */
@@ -129,14 +135,17 @@ static Row row_open(const KernelArgs *args, int64_t b, int worker)
     uint64_t          *memory = (uint64_t *)args->workspace + (size_t)worker * row_words(cols);
     float             *scratch = (float *)(memory + cols), *scores = scratch + vocab;
     Row                row = {.args = args, .b = b, .vocab = vocab, .order = memory};
-    row.controls = sample_row((const float *)args->in[SAMPLE_IN_CONTROLS].data + b * SAMPLE_CONTROLS, vocab);
+    const float       *controls = (const float *)args->in[SAMPLE_IN_CONTROLS].data + b * SAMPLE_CONTROLS;
+    const uint32_t    *guides = args->in[SAMPLE_IN_GUIDES].data;
+    row.controls = sample_row(controls, vocab);
+    if (guides && controls[SAMPLE_GUIDED] != 0) row.guide = guides + b * sample_guide_words(cols);
     if (args->in[SAMPLE_IN_SEEN].data && slot >= 0) row.seen = (uint32_t *)args->out[SAMPLE_OUT_SEEN].data + slot * cols;
     row.mass = memory + 2 * cols;
     row.keys = (uint32_t *)(row.mass + div_up(cols, CHUNK));
     row.logit_keys = row.keys + div_up(cols, CHUNK);
     row.logits = vec_load_row(vec_at(logits->data, logits->type.dtype, b * cols), logits->type.dtype, vocab, scratch);
     row.scores = row.logits;
-    if (!args->in[SAMPLE_IN_BIAS].data && !(row.seen && sample_penalises(&row.controls))) return row;
+    if (!args->in[SAMPLE_IN_BIAS].data && !row.guide && !(row.seen && sample_penalises(&row.controls))) return row;
     change_scores(&row, scores);
     row.scores = scores;
     return row;
@@ -565,6 +574,9 @@ static const OpSample sample_samples[] = {
      .masked = {[SAMPLE_IN_BIAS] = 6}},
     {.in = {SAMPLE_INPUTS(3, 5, 3), {DT_I32, 2, {3, 5}}}, .attrs = &five_best, .int_range = {0, 0, ANY_WORD, 3, 5, 3}},
     {.in = {SAMPLE_INPUTS(2, 9, 2)}, .int_range = {0, 0, ANY_WORD, 2, 9}, .masked = {1}},
+    {.in = {SAMPLE_INPUTS(12, 1032, 12), [SAMPLE_IN_GUIDES] = {DT_I32, 2, {12, 33}}},
+     .attrs = &of_a_part,
+     .int_range = {0, 0, ANY_WORD, 12, 700, [SAMPLE_IN_GUIDES] = ANY_WORD}},
 };
 
 /* Vocabularies of real models; of one most tokens are out. */
@@ -581,9 +593,10 @@ static const OpSample sample_large_samples[] = {
 const OpDef op_sample = {
     .id = OP_SAMPLE,
     .name = "sample",
-    .synopsis = "ids: the likeliest (temperature 0), or drawn by (seed, request, number, position) of what bias, bans, penalties, "
-                "temperature, top-k, top-p and min-p leave; -1: idle, -2: no finite scores; next[slots] = ids, seen[slots, ids] += 1",
-    .num_in = 8,
+    .synopsis =
+        "ids: the likeliest (temperature 0), or drawn by (seed, request, number, position) of what bias, bans, penalties, "
+        "a guide, temperature, top-k, top-p and min-p leave; -1: idle, -2: no finite scores; next[slots] = ids, seen[slots, ids] += 1",
+    .num_in = SAMPLE_NUM_IN,
     .num_out = 6,
     .min_in = SAMPLE_IN_SEEN,
     .flags = OP_RANDOM,

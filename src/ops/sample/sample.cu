@@ -28,6 +28,8 @@ static Sampling sampling_of(const KernelArgs *args)
     s.slots_count = type_numel(&in[SAMPLE_IN_NEXT].type);
     s.bias_ids = (const int32_t *)in[SAMPLE_IN_BIAS_IDS].data;
     s.bias = (const float *)in[SAMPLE_IN_BIAS].data;
+    s.guides = (const uint32_t *)in[SAMPLE_IN_GUIDES].data;
+    s.guide_words = sample_guide_words(s.cols);
     s.num_bias = s.bias ? (int)in[SAMPLE_IN_BIAS].type.dim[1] : 0;
     s.ids = (int32_t *)out[SAMPLE_OUT_IDS].data;
     s.logprobs = (float *)out[SAMPLE_OUT_LOGPROBS].data;
@@ -49,7 +51,7 @@ static void place(Sampling *s, void *workspace)
     s->logit_list = s->list + rows * SAMPLE_LIST;
     s->buckets = (uint32_t *)(s->logit_list + rows * SAMPLE_LIST);
     s->scores = (float *)(s->buckets + rows * SAMPLE_BUCKETS);
-    s->mass = (uint64_t *)(s->scores + (s->seen || s->bias ? rows * s->stride : 0));
+    s->mass = (uint64_t *)(s->scores + (s->seen || s->bias || s->guides ? rows * s->stride : 0));
     s->firsts = s->mass + groups;
     s->logit_keys = (uint32_t *)(s->firsts + groups);
     s->low_keys = s->logit_keys + groups;

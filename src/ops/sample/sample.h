@@ -21,7 +21,9 @@ enum {
     SAMPLE_IN_NEXT,
     SAMPLE_IN_SEEN,
     SAMPLE_IN_BIAS_IDS,
-    SAMPLE_IN_BIAS
+    SAMPLE_IN_BIAS,
+    SAMPLE_IN_GUIDES,
+    SAMPLE_NUM_IN
 };
 enum { SAMPLE_OUT_IDS, SAMPLE_OUT_LOGPROBS, SAMPLE_OUT_BEST_IDS, SAMPLE_OUT_BEST_LOGPROBS, SAMPLE_OUT_NEXT, SAMPLE_OUT_SEEN };
 
@@ -41,6 +43,12 @@ static inline int64_t sample_group(int64_t vocab)
 {
     int64_t steps = (vocab + SAMPLE_STEP - 1) / SAMPLE_STEP;
     return SAMPLE_STEP * ((steps + SAMPLE_MOST_GROUPS - 1) / SAMPLE_MOST_GROUPS);
+}
+
+/* Words of a row's guide, which has a bit for each column. */
+static inline int64_t sample_guide_words(int64_t cols)
+{
+    return (cols + 31) / 32;
 }
 
 /* What the launches tell each other of a row, beside its groups, lists and buckets. */
@@ -163,6 +171,12 @@ SAMPLE_FN int32_t sample_order_id(uint64_t order)
 SAMPLE_FN float sample_order_score(uint64_t order)
 {
     return sample_of_key((uint32_t)(order >> 32));
+}
+
+/* A guide forbids what it has no bit for, whatever else changes scores; what is no score stays none. */
+SAMPLE_FN float sample_guided(const uint32_t *guide, int64_t id, float x)
+{
+    return guide[id / 32] >> (id % 32) & 1 || !(x < INFINITY) ? x : -INFINITY;
 }
 
 /* ---- weights ---- */

@@ -12,8 +12,9 @@ struct Sampling {
     int64_t         cols, stride, slots_count;
     int             rows, vocab, group, groups, num_bias, best;
     bool            known; /* nothing of the program writes the controls, slots and biases */
+    int64_t         guide_words;
     const float    *controls, *bias;
-    const uint32_t *keys;
+    const uint32_t *keys, *guides;
     const int32_t  *slots, *bias_ids;
     int32_t        *next, *ids, *best_ids;
     uint32_t       *seen;
@@ -30,11 +31,11 @@ struct RowOf {
     int                             b;
     int64_t                         slot; /* negative: idle */
     bool                            penalised, biased;
-    bool                            by_mass; /* top-p or min-p of all tokens */
-    const uint32_t                 *seen;
+    bool                            by_mass;      /* top-p or min-p of all tokens */
+    const uint32_t                 *seen, *guide; /* NULL: none */
     __device__ __forceinline__ bool changed() const
     {
-        return penalised || biased;
+        return penalised || biased || guide;
     }
 };
 
@@ -47,6 +48,7 @@ static __device__ RowOf row_of(const Sampling &s, int b)
     row.controls = sample_row(s.controls + (int64_t)b * SAMPLE_CONTROLS, s.vocab);
     row.slot = s.slots[b] < s.slots_count ? s.slots[b] : -1;
     row.seen = s.seen && row.slot >= 0 ? s.seen + row.slot * s.cols : NULL;
+    row.guide = s.guides && s.controls[(int64_t)b * SAMPLE_CONTROLS + SAMPLE_GUIDED] != 0 ? s.guides + b * s.guide_words : NULL;
     row.penalised = row.seen && sample_penalises(&row.controls);
     for (int k = threadIdx.x & 31; k < s.num_bias; k += 32) {
         int32_t id = s.bias_ids[(int64_t)b * s.num_bias + k];

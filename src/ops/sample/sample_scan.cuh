@@ -22,7 +22,8 @@ static __device__ void map_bias(const Sampling &s, int b, int base, int32_t *map
 static __device__ __forceinline__ float changed_score(const Sampling &s, const RowOf &row, float x, int id, int32_t bias)
 {
     if (bias >= 0) x = __fadd_rn(x, s.bias[(int64_t)row.b * s.num_bias + bias]);
-    return row.penalised ? sample_penalised(&row.controls, x, row.seen[id]) : x;
+    if (row.penalised) x = sample_penalised(&row.controls, x, row.seen[id]);
+    return row.guide ? sample_guided(row.guide, id, x) : x;
 }
 
 /* Stores changed scores; returns whether one is NaN or +inf. */
