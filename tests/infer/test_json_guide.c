@@ -82,7 +82,7 @@ static void a_bit_is_set_if_some_text_goes_on_with_the_token(void)
             json_guide_allow(&guide, words);
             if (json_guide_is_whole(&guide)) {
                 for (int64_t id = 0; id < count; id++) EXPECT(has_bit(words, id) == (id == STOP));
-                EXPECT(!json_guide_push(&guide, draw_allowed(words, STOP + 1, i, step)));
+                EXPECT(!json_guide_push(&guide, STOP));
                 whole++;
                 break;
             }
