@@ -309,12 +309,12 @@ static void slow_readers(void)
     limits.unsent = (size_t)1 << 40;
     limits.body_seconds = 3600;
     server = fixture_start(&limits);
-    client = client_open(server->port);
     StrBuf text = {0}; /* an answer that has ended and isn't read: 4 MiB don't fit into the sockets */
     int    small = 4096;
-    setsockopt(client.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     strbuf_printf(&text, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", 4 << 20);
     for (int i = 0; i < 4 << 20; i++) strbuf_putc(&text, 'x');
+    client = client_open(server->port);
+    setsockopt(client.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     EXPECT(client_send(&client, text.data, text.len));
     EXPECT(fixture_has_connections(server, 1));
     EXPECT(fixture_has_connections(server, 0));
