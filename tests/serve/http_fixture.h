@@ -1,5 +1,6 @@
 /* A server on a thread of its own, whose handler answers by path:
  *   /echo    the body, as it came                  /what    what was read of the request
+ *   /health  "ok"
  *   /keep    waits until the test lets it go       /stream  three parts
  *   /flood   parts without an end, as fast as they are taken
  * Everything else is 404. */
@@ -72,6 +73,8 @@ static void fixture_request(void *context, HttpExchange *exchange, const HttpReq
     atomic_fetch_add(&self->requests, 1);
     if (str_equal(request->path, "/echo")) {
         http_reply(exchange, 200, "text/plain", request->body);
+    } else if (str_equal(request->path, "/health")) {
+        http_reply(exchange, 200, "text/plain", str_of("ok"));
     } else if (str_equal(request->path, "/what")) {
         fixture_what(exchange, request);
     } else if (str_equal(request->path, "/keep") && self->num_kept < MOST_KEPT) {
@@ -101,7 +104,7 @@ static void fixture_gone(void *context, HttpExchange *exchange, void *user)
 }
 
 /* Posted: answers all that were kept. */
-static void fixture_let_go(void *context)
+__attribute__((unused)) static void fixture_let_go(void *context)
 {
     Fixture *self = context;
     while (self->num_kept > 0) {
