@@ -338,6 +338,22 @@ static void read_arguments(Load *load, int argc, char **argv)
     }
 }
 
+static void deinit(Load *load)
+{
+    for (int i = 0; i < load->num_clients; i++) {
+        Client *client = &load->clients[i];
+        disconnect(client);
+        strbuf_deinit(&client->request);
+        strbuf_deinit(&client->in);
+        strbuf_deinit(&client->body);
+    }
+    free(load->clients);
+    free(load->first.seconds);
+    free(load->whole.seconds);
+    freeaddrinfo(load->address);
+    if (load->file) fclose(load->file);
+}
+
 int main(int argc, char **argv)
 {
     Load load = {.host = "127.0.0.1", .num_clients = 64, .seconds = 10, .share = .5, .random = 1};
@@ -352,5 +368,6 @@ int main(int argc, char **argv)
            (long long)load.num_errors);
     print_times("first token", &load.first);
     print_times("whole answer", &load.whole);
+    deinit(&load);
     return load.num_errors > 0 || load.num_answers == 0;
 }
