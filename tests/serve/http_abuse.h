@@ -38,7 +38,7 @@ static Abused abused_start(double seconds)
         self.port = atoi(port);
         self.pid = pid ? atoi(pid) : 0;
         self.limit = limit ? atoi(limit) : 256;
-        if (!body) body = "{\"prompt\": \"a\", \"max_tokens\": 1000, \"stream\": true}";
+        if (!body) body = "{\"model\": \"model\", \"prompt\": \"a\", \"max_tokens\": 500, \"stream\": true}";
         snprintf(self.slow_request, sizeof self.slow_request,
                  "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
                  strlen(body), body);

@@ -239,7 +239,7 @@ static void slow_clients(void)
     client_sleep(.2);
     client_puts(&again, "P");
     client_sleep(.2);
-    expect_reply(&again, ECHO("1", "x") + 1, 200, "x");
+    expect_reply(&again, &ECHO("1", "x")[1], 200, "x");
     client_close(&again);
     expect_serves(server);
     fixture_stop(server);
