@@ -68,6 +68,7 @@ static int abused_files(const Abused *self)
     char path[64];
     int  count = 0;
     snprintf(path, sizeof path, "/proc/%d/fd", self->pid);
+    client_sleep(.2); /* the last connection is forgotten before it is closed */
     DIR *folder = opendir(path);
     while (folder && readdir(folder)) count++;
     if (folder) closedir(folder);
