@@ -153,8 +153,10 @@ static void advance(HttpExchange *connection)
     bool waits = connection->state == CONNECTION_READS || connection->state == CONNECTION_ANSWERS;
     if (waits && connection->input_ended) {
         http_connection_close(connection);
-    } else if (connection->state == CONNECTION_ANSWERS && evbuffer_get_length(input_of(connection)) >= HTTP_READ_AHEAD) {
-        http_set_timer(connection, HANGUP_SECONDS);
+    } else if (evbuffer_get_length(input_of(connection)) >= HTTP_READ_AHEAD) {
+        /* A high watermark wouldn't do: libevent 2.1.12 calls back again and again while it is reached. */
+        bufferevent_disable(connection->stream, EV_READ);
+        if (connection->state == CONNECTION_ANSWERS) http_set_timer(connection, HANGUP_SECONDS);
     }
 }
 
@@ -188,6 +190,7 @@ static void end_flush(HttpExchange *connection)
         connection->had_request = true;
         http_set_timer(connection, server->limits.idle_seconds);
         http_set_state(connection, CONNECTION_READS);
+        if (!connection->input_ended) bufferevent_enable(connection->stream, EV_READ);
         advance(connection);
     } else if (connection->lingers && !connection->input_ended) {
         /* Closing with bytes unread would reset the connection, and the client might lose the answer. */
@@ -287,7 +290,6 @@ void http_connection_open(HttpServer *server, int fd, bool is_refused)
     enter(server, connection);
     struct timeval write_time = http_timeval(server->limits.write_seconds);
     bufferevent_set_timeouts(connection->stream, NULL, &write_time);
-    bufferevent_setwatermark(connection->stream, EV_READ, 0, HTTP_READ_AHEAD);
     bufferevent_setcb(connection->stream, on_input, on_output_sent, on_event, connection);
     if (is_refused) {
         start_refused(connection);

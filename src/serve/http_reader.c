@@ -267,7 +267,7 @@ static void read_chunk_size(HttpReader *reader, Str line)
 
 static void end_line(HttpReader *reader)
 {
-    Str line = {reader->head.data + reader->line_begin, reader->head.len - reader->line_begin}, name, value;
+    Str line = {strbuf_cstr(&reader->head) + reader->line_begin, reader->head.len - reader->line_begin}, name, value;
     int state = reader->state;
     if (state == IN_REQUEST_LINE && line.len == 0) {
         if (reader->skipped_blank) refuse(reader, 400, "there are empty lines in place of a request");

@@ -311,7 +311,9 @@ Status http_server_run(HttpServer *server)
     bool     was_waiting = hold_broken_pipes(&old);
     int      result = obey(server) ? 0 : event_base_dispatch(server->base);
     int      saved = errno;
+    evconnlistener_disable(server->listener);
     while (server->connections) http_connection_close(server->connections);
+    event_base_loop(server->base, EVLOOP_NONBLOCK); /* libevent closes sockets there */
     (void)make_posted_calls(server);
     release_broken_pipes(&old, was_waiting);
     FAIL_IF(result < 0, ERR_IO, "the HTTP server's loop failed: %s", strerror(saved));

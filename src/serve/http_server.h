@@ -6,8 +6,9 @@
  * here and never reaches the handler. A client that shuts its sending side is answered if the answer is made at once; otherwise it counts
  * as gone, because the end of a process looks the same.
  *
- * Memory: each connection holds at most head + body bytes of a request, or 64 KiB sent ahead of an answer, `unsent` bytes, and the last
- * answer or part of one that was given to it. So all hold at most connections * (head + body + unsent + 64 KiB + that part). */
+ * Memory: a connection reads a request into buffers of at most 1.5 * (head + body) bytes, which are freed when the handler returns. While
+ * it is answered it holds at most 64 KiB that came ahead, `unsent` bytes, and the whole answer or the part that was given to it last. So
+ * all hold at most connections * (1.5 * (head + body) + unsent + 64 KiB + that answer or part): 1.8 GiB and answers by default. */
 #pragma once
 
 #include "base/strbuf.h"

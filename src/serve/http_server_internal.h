@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 enum {
-    HTTP_READ_AHEAD = 1 << 16,   /* bytes that are taken from a client while its answer is made */
+    HTTP_READ_AHEAD = 3 << 14,   /* bytes after which no more are taken from a client while its answer is made; a read takes 16 KiB */
     HTTP_MOST_REFUSED = 64,      /* connections beyond the limit that are open until their 503 was read */
     HTTP_LINGER_BYTES = 1 << 24, /* thrown away behind a last answer, so that the client comes to read it */
 };
