@@ -197,12 +197,15 @@ static void errors_look_alike(void)
 
 /* ---- slow and vanishing clients ---- */
 
+/* Watched code is slow, and so are busy machines. */
+#define UNIT (TEST_IS_WATCHED ? 3. : 1.)
+
 static HttpLimits quick_limits(void)
 {
     HttpLimits limits = http_default_limits;
-    limits.head_seconds = limits.body_seconds = .4;
-    limits.idle_seconds = .3;
-    limits.write_seconds = .5;
+    limits.head_seconds = limits.body_seconds = .8 * UNIT;
+    limits.idle_seconds = UNIT;
+    limits.write_seconds = .5 * UNIT;
     return limits;
 }
 
@@ -234,11 +237,11 @@ static void slow_clients(void)
     client_close(&silent);
     client_close(&idle);
     Client again = client_open(server->port); /* the time of its first request isn't that of the second */
-    client_sleep(.2);
+    client_sleep(.5 * UNIT);
     expect_reply(&again, ECHO("1", "x"), 200, "x");
     client_sleep(.2);
     client_puts(&again, "P");
-    client_sleep(.2);
+    client_sleep(.5 * UNIT);
     expect_reply(&again, &ECHO("1", "x")[1], 200, "x");
     client_close(&again);
     expect_serves(server);
@@ -248,13 +251,13 @@ static void slow_clients(void)
 static void bodies_have_a_time_of_their_own(void)
 {
     HttpLimits limits = http_default_limits;
-    limits.head_seconds = .2;
+    limits.head_seconds = .5 * UNIT;
     Fixture *server = fixture_start(&limits);
     Client   client = client_open(server->port);
     client_puts(&client, ECHO("6", "sl"));
-    client_sleep(.3);
+    client_sleep(.4 * UNIT);
     client_puts(&client, "ow");
-    client_sleep(.3);
+    client_sleep(.4 * UNIT);
     client_puts(&client, "ly");
     expect_next(&client, 200, "slowly");
     client_close(&client);
