@@ -214,12 +214,27 @@ static Status check_sample(const Decoder *d, const SampleOptions *s)
     return OK;
 }
 
+/* Given tokens are chosen by a bias. */
+static Status check_given(const Decoder *d, const DecodeRequest *r)
+{
+    FAIL_IF(r->given >= r->prompt_len, ERR_INVALID,
+            "%zu tokens of a prompt of %zu are given: expected fewer, as the first has no log-probability", r->given, r->prompt_len);
+    FAIL_IF(r->given && !d->biases, ERR_INVALID, "this decoder was opened without memory for biases, which given tokens need");
+    FAIL_IF(r->given && penalises(&r->sample), ERR_INVALID, "given tokens and penalties: penalties would count them as text");
+    for (size_t i = r->prompt_len - r->given; i < r->prompt_len; i++)
+        FAIL_IF(r->prompt[i] >= d->vocab, ERR_INVALID, "token %d of the prompt can't be chosen: expected 0 to %lld", r->prompt[i],
+                (long long)d->vocab - 1);
+    return OK;
+}
+
 static Status check_request(const Decoder *d, const DecodeRequest *r)
 {
     FAIL_IF(r->prompt_len == 0, ERR_INVALID, "the prompt is empty and the tokenizer adds no BOS: give at least one token to go on from");
     FAIL_IF((int64_t)r->prompt_len > d->context, ERR_INVALID, "the prompt has %zu tokens, the context only %lld; shorten it", r->prompt_len,
             (long long)d->context);
-    FAIL_IF(r->max_tokens < 1, ERR_INVALID, "%lld tokens are wanted: expected at least 1", (long long)r->max_tokens);
+    FAIL_IF(r->max_tokens < (r->given ? 0 : 1), ERR_INVALID, "%lld tokens are wanted: expected at least %d", (long long)r->max_tokens,
+            !r->given);
+    TRY(check_given(d, r));
     for (size_t i = 0; i < r->prompt_len; i++)
         FAIL_IF(r->prompt[i] < 0 || r->prompt[i] >= d->head, ERR_INVALID, "token %d of the prompt is beyond the model's vocabulary of %lld",
                 r->prompt[i], (long long)d->head);
@@ -261,11 +276,13 @@ Status decoder_submit(Decoder *d, const DecodeRequest *request, uint64_t *out_ha
     TRY(check_request(d, request));
     Job          *job = calloc_or_end(1, sizeof *job);
     SampleOptions s = request->sample;
-    int64_t       len = (int64_t)request->prompt_len;
+    int64_t       given = (int64_t)request->given, len = (int64_t)request->prompt_len - given;
     job->request = *request;
-    job->most = min_of(request->max_tokens, d->context - len + 1);
+    job->request.prompt_len = (size_t)len;
+    job->given = given;
+    job->most = min_of(min_of(request->max_tokens, d->context) + given, d->context - len + 1);
     job->ids = malloc_or_end((size_t)(len + job->most) * sizeof *job->ids);
-    memcpy(job->ids, request->prompt, (size_t)len * sizeof *job->ids);
+    memcpy(job->ids, request->prompt, request->prompt_len * sizeof *job->ids);
     job->request.prompt = job->ids;
     job->request.stops = copied(request->stops, (size_t)request->num_stops * sizeof *request->stops);
     job->request.sample.bias_ids = copied(s.bias_ids, (size_t)s.num_biases * sizeof *s.bias_ids);
@@ -321,6 +338,11 @@ int64_t decoder_num_waiting(const Decoder *d)
 int64_t decoder_num_preempted(const Decoder *d)
 {
     return d->num_preempted;
+}
+
+int64_t decoder_pages_free(const Decoder *d)
+{
+    return pages_free(d->pages);
 }
 
 const Program *decoder_ran(const Decoder *d)
@@ -436,7 +458,8 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     Job           *job = place->job;
     int64_t        len = (int64_t)job->request.prompt_len, best = (d->told_cols - 3) / 2;
     DecodeRequest *r = &job->request;
-    if (row[0] < 0) {
+    bool           is_given = job->told < job->given;
+    if (row[0] < 0 || (is_given && row[0] != job->ids[len + job->told])) {
         (void)status_fail(
             ERR_DIVERGED,
             "the model gives NaN or infinity for a token at position %lld, or forbids all tokens, so that none can be chosen: its "
@@ -446,7 +469,7 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
         return false;
     }
     *end = DECODE_AT_STOP;
-    if (is_stop(r, row[0])) return false;
+    if (!is_given && is_stop(r, row[0])) return false;
     job->ids[len + job->told++] = row[0];
     DecodeToken token = {row[0], float_of(row[1]), float_of(row[2]), row + 3, (const float *)(row + 3 + best)};
     *end = DECODE_BY_CALLER;
@@ -455,7 +478,7 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     if (place->job != job || job->handle != handle) return true; /* it was cancelled meanwhile */
     if (!goes_on) return false;
     decoder_name_pages(d, place, len + job->told - 1);
-    *end = job->told == r->max_tokens ? DECODE_AT_LENGTH : DECODE_AT_CONTEXT;
+    *end = job->told - job->given == r->max_tokens ? DECODE_AT_LENGTH : DECODE_AT_CONTEXT;
     return job->told < job->most;
 }
 

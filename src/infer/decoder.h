@@ -41,9 +41,10 @@ typedef enum DecodeEnd {
 typedef struct DecodeRequest {
     const int32_t *prompt;     /* copied */
     size_t         prompt_len; /* at least 1 */
-    int64_t        max_tokens; /* at least 1 */
-    SampleOptions  sample;     /* its lists are copied */
-    const int32_t *stops;      /* copied */
+    size_t        given; /* the last so many tokens of the prompt are told as a text's are, with their log-probabilities; read one by one */
+    int64_t       max_tokens; /* behind the prompt; at least 1, or 0 where some are given */
+    SampleOptions sample;     /* its lists are copied */
+    const int32_t *stops;     /* copied */
     int            num_stops;
     void          *context;
     bool (*token)(void *context, const DecodeToken *token); /* false ends it */
@@ -86,4 +87,5 @@ NODISCARD Status decoder_step(Decoder *decoder);
 const Program   *decoder_ran(const Decoder *decoder);           /* which program the last step ran; NULL: none */
 bool             decoder_is_busy(const Decoder *decoder);       /* something is queued, runs or waits to be told */
 int64_t          decoder_num_waiting(const Decoder *decoder);   /* queued, without a place */
+int64_t          decoder_pages_free(const Decoder *decoder);    /* pages of the cache that no request has */
 int64_t          decoder_num_preempted(const Decoder *decoder); /* how often a request was preempted, since it was created */

@@ -18,9 +18,10 @@ typedef struct Sizes {
 typedef struct Job {
     DecodeRequest request;
     uint64_t      handle;
-    int32_t      *ids;  /* prompt and text */
-    int64_t       told; /* tokens of the text, known here */
-    int64_t       most; /* of them */
+    int32_t      *ids;   /* prompt and text */
+    int64_t       given; /* tokens at the text's beginning that are the request's; the prompt ends before them */
+    int64_t       told;  /* tokens of the text, known here */
+    int64_t       most;  /* of them */
     struct Job   *next;
 } Job;
 

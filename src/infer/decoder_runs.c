@@ -3,6 +3,16 @@
 
 #include <string.h>
 
+/* More than any score: a token that gets it is chosen. */
+static const float sure_bias = 1e30f;
+
+/* The text's token behind `position` tokens is the request's. */
+static bool is_given(const Job *job, int64_t position)
+{
+    int64_t len = (int64_t)job->request.prompt_len;
+    return position >= len && position < len + job->given;
+}
+
 /* How row b's token is chosen: the one behind `position` tokens. */
 static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
 {
@@ -27,6 +37,11 @@ static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
         d->feeds.bias_ids[b * d->biases + i] = i < s->num_biases ? s->bias_ids[i] : -1;
         d->feeds.biases[b * d->biases + i] = i < s->num_biases ? s->biases[i] : 0;
     }
+    if (!is_given(job, position)) return;
+    controls[SAMPLE_TEMPERATURE] = 0;
+    for (int i = 0; i < d->biases; i++) d->feeds.bias_ids[b * d->biases + i] = -1;
+    d->feeds.bias_ids[b * d->biases] = job->ids[position];
+    d->feeds.biases[b * d->biases] = sure_bias;
 }
 
 /* Which ids row b may choose; guides of a run without such rows aren't copied to the device. */
