@@ -1,0 +1,418 @@
+/* See api_answer.h. */
+#include "serve/api_answer.h"
+
+#include "base/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { LEAST_LOGPROB = -9999 }; /* of what can't come: JSON has no infinity */
+
+/* ---- what is told of a text ---- */
+
+static void take_text(void *context, Str text)
+{
+    ApiChoice *c = context;
+    strbuf_append(&c->content, text.data, text.len);
+}
+
+static void take_call(void *context, Str name, Str arguments)
+{
+    ApiChoice *c = context;
+    uint64_t   id[2] = {0};
+    if (getrandom(id, sizeof id, 0) < 0) id[0] = (uint64_t)c->num_calls;
+    if (c->num_calls) strbuf_putc(&c->calls, ',');
+    strbuf_putc(&c->calls, '{');
+    if (c->request->streams) strbuf_printf(&c->calls, "\"index\":%d,", c->num_calls);
+    strbuf_printf(&c->calls, "\"id\":\"call_%016llx%08llx\",\"type\":\"function\",\"function\":{\"name\":", (unsigned long long)id[0],
+                  (unsigned long long)(id[1] & UINT32_MAX));
+    json_write_string(&c->calls, name.data, name.len);
+    strbuf_puts(&c->calls, ",\"arguments\":");
+    json_write_string(&c->calls, arguments.data, arguments.len);
+    strbuf_puts(&c->calls, "}}");
+    c->num_calls++;
+}
+
+/* The prompt as text; ids that came as such are decoded. */
+static void append_prompt(ApiChoice *c)
+{
+    const ApiPrompt *p = c->prompt;
+    if (p->text.data)
+        strbuf_append(&c->content, p->text.data, p->text.len);
+    else if (tokenizer_decode(c->tokenizer, c->request->ids.data + p->first, p->num, false, &c->content) != OK)
+        status_clear();
+}
+
+void api_choice_init(ApiChoice *c, const ApiRequest *request, const Tokenizer *tokenizer, const ApiPrompt *prompt, int index)
+{
+    *c = (ApiChoice){.request = request, .tokenizer = tokenizer, .prompt = prompt, .index = index};
+    tool_reader_init(&c->reader, (ToolSink){c, take_text, take_call});
+    if (request->echoes) append_prompt(c);
+}
+
+void api_choice_deinit(ApiChoice *c)
+{
+    tool_reader_deinit(&c->reader);
+    strbuf_deinit(&c->content);
+    strbuf_deinit(&c->calls);
+    free(c->tokens);
+    free(c->tops);
+    *c = (ApiChoice){0};
+}
+
+static void take_token(ApiChoice *c, const EngineEvent *event)
+{
+    size_t top = (size_t)event->top;
+    if (c->num_tokens == c->capacity) {
+        c->capacity = 2 * c->capacity + 16;
+        c->tokens = realloc_or_end(c->tokens, c->capacity * sizeof *c->tokens);
+    }
+    if (c->num_tops + top > c->tops_capacity) {
+        c->tops_capacity = 2 * (c->num_tops + top);
+        c->tops = realloc_or_end(c->tops, c->tops_capacity * sizeof *c->tops);
+    }
+    c->tokens[c->num_tokens++] = (ApiToken){
+        .own = {event->id, event->logprob}, .first_top = c->num_tops, .num_top = event->top, .at = event->at, .is_given = event->is_given};
+    for (size_t i = 0; i < top; i++) c->tops[c->num_tops++] = (ApiTop){event->top_ids[i], event->top_logprobs[i]};
+}
+
+void api_choice_take(ApiChoice *c, const EngineEvent *event)
+{
+    bool is_token = event->kind == ENGINE_TOKEN;
+    if (is_token) c->count += !event->is_given && !event->is_last;
+    if (is_token && c->request->wants_logprobs && (!event->is_last || c->request->route == API_TEXT)) take_token(c, event);
+    c->text_bytes += event->text.len;
+    if (c->request->calls_tools)
+        tool_reader_push(&c->reader, event->text);
+    else
+        take_text(c, event->text);
+    if (is_token) return;
+    if (c->request->calls_tools) tool_reader_end(&c->reader);
+    c->reason = event->reason ? event->reason : "stopped";
+    bool at_stop_text = strcmp(c->reason, "stop") == 0; /* its tokens are no part of the text */
+    while (at_stop_text && c->num_tokens && !c->tokens[c->num_tokens - 1].is_given && c->tokens[c->num_tokens - 1].at >= c->text_bytes)
+        c->num_tokens--;
+}
+
+int64_t api_prompt_tokens(const ApiAnswer *a)
+{
+    return (int64_t)a->request->ids.len;
+}
+
+int64_t api_text_tokens(const ApiAnswer *a)
+{
+    int64_t count = 0;
+    for (int i = 0; i < a->num_choices; i++) count += a->choices[i].count;
+    return count;
+}
+
+/* ---- log-probabilities ---- */
+
+static void put_logprob(StrBuf *out, float logprob)
+{
+    if (isfinite(logprob))
+        strbuf_printf(out, "%.9g", (double)logprob);
+    else
+        strbuf_printf(out, "%d", LEAST_LOGPROB);
+}
+
+/* Of a token that depends on the one before it: as it is alone. */
+static void token_bytes(const ApiChoice *c, int32_t id, StrBuf *out)
+{
+    strbuf_clear(out);
+    if (tokenizer_append_bytes(c->tokenizer, id, out) == OK) return;
+    status_clear();
+    if (tokenizer_decode(c->tokenizer, &id, 1, false, out) != OK) status_clear();
+}
+
+static bool is_utf8(const StrBuf *bytes)
+{
+    StrBuf quoted = {0};
+    json_write_string(&quoted, strbuf_cstr(bytes), bytes->len); /* what isn't UTF-8 becomes U+FFFD */
+    bool is_whole =
+        !memmem(strbuf_cstr(&quoted), quoted.len, "\xEF\xBF\xBD", 3) || memmem(strbuf_cstr(bytes), bytes->len, "\xEF\xBF\xBD", 3);
+    strbuf_deinit(&quoted);
+    return is_whole;
+}
+
+/* As a text; a part of a character as "bytes:\xe2\x80". */
+static void put_token(const ApiChoice *c, int32_t id, StrBuf *out)
+{
+    StrBuf bytes = {0}, name = {0};
+    token_bytes(c, id, &bytes);
+    if (!is_utf8(&bytes)) {
+        strbuf_puts(&name, "bytes:");
+        for (size_t i = 0; i < bytes.len; i++) strbuf_printf(&name, "\\x%02x", (unsigned char)bytes.data[i]);
+        json_write_string(out, name.data, name.len);
+    } else {
+        json_write_string(out, strbuf_cstr(&bytes), bytes.len);
+    }
+    strbuf_deinit(&bytes);
+    strbuf_deinit(&name);
+}
+
+/* Tokens that are ready to be told: their text is settled. */
+static size_t ready_tokens(const ApiChoice *c)
+{
+    size_t count = c->num_tokens;
+    while (!c->reason && count > c->sent_tokens && !c->tokens[count - 1].is_given && c->tokens[count - 1].at >= c->text_bytes) count--;
+    return count;
+}
+
+/* {"token": logprob, ...} of the likeliest and the token itself. A name that was there already is left out. */
+static void put_top_object(const ApiChoice *c, const ApiToken *token, StrBuf *out)
+{
+    StrBuf one = {0};
+    size_t begin = out->len;
+    bool   has_own = false;
+    strbuf_putc(out, '{');
+    for (int i = 0; i <= token->num_top; i++) {
+        bool          is_own = i == token->num_top;
+        const ApiTop *top = is_own ? &token->own : &c->tops[token->first_top + (size_t)i];
+        if (is_own && has_own) break;
+        has_own |= top->id == token->own.id;
+        strbuf_clear(&one);
+        put_token(c, top->id, &one);
+        strbuf_putc(&one, ':');
+        if (memmem(out->data + begin, out->len - begin, one.data, one.len)) continue;
+        if (out->len > begin + 1) strbuf_putc(out, ',');
+        strbuf_append(out, one.data, one.len);
+        put_logprob(out, top->logprob);
+    }
+    strbuf_putc(out, '}');
+    strbuf_deinit(&one);
+}
+
+static size_t count_characters(const char *text, size_t len)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return count;
+}
+
+/* Characters before each token, of the text with the prompt where that is echoed: given tokens follow each other. */
+static void put_offsets(const ApiChoice *c, size_t first, size_t end, size_t prompt_bytes, StrBuf *out)
+{
+    StrBuf bytes = {0};
+    size_t at = 0, done = 0, characters = 0;
+    if (c->request->echoes && !tokenizer_is_special(c->tokenizer, c->request->ids.data[c->prompt->first])) {
+        token_bytes(c, c->request->ids.data[c->prompt->first], &bytes);
+        at = bytes.len;
+    }
+    for (size_t i = 0; i < end; i++) {
+        const ApiToken *token = &c->tokens[i];
+        size_t          begin = token->is_given ? at : prompt_bytes + token->at;
+        if (begin > c->content.len) begin = c->content.len;
+        if (begin > done) characters += count_characters(c->content.data + done, begin - done);
+        if (begin > done) done = begin;
+        if (i >= first) strbuf_printf(out, "%s%zu", out->data[out->len - 1] == '[' ? "" : ",", characters);
+        if (!token->is_given || tokenizer_is_special(c->tokenizer, token->own.id)) continue;
+        token_bytes(c, token->own.id, &bytes);
+        at += bytes.len;
+    }
+    strbuf_deinit(&bytes);
+}
+
+/* Of /v1/completions: four lists. The first token of an echoed prompt has no log-probability. */
+static void put_text_logprobs(const ApiChoice *c, size_t first, size_t end, StrBuf *out)
+{
+    bool   has_first = c->request->echoes && !c->has_told_prompt;
+    size_t prompt_bytes = c->content.len - c->text_bytes;
+    strbuf_puts(out, "{\"tokens\":[");
+    if (has_first) put_token(c, c->request->ids.data[c->prompt->first], out);
+    for (size_t i = first; i < end; i++) {
+        if (i > first || has_first) strbuf_putc(out, ',');
+        put_token(c, c->tokens[i].own.id, out);
+    }
+    strbuf_printf(out, "],\"token_logprobs\":[%s", has_first ? "null" : "");
+    for (size_t i = first; i < end; i++) {
+        if (i > first || has_first) strbuf_putc(out, ',');
+        put_logprob(out, c->tokens[i].own.logprob);
+    }
+    strbuf_printf(out, "],\"top_logprobs\":[%s", has_first ? "null" : "");
+    for (size_t i = first; i < end; i++) {
+        if (i > first || has_first) strbuf_putc(out, ',');
+        put_top_object(c, &c->tokens[i], out);
+    }
+    strbuf_printf(out, "],\"text_offset\":[%s", has_first ? "0" : "");
+    put_offsets(c, first, end, prompt_bytes, out);
+    strbuf_puts(out, "]}");
+}
+
+static void put_chat_token(const ApiChoice *c, const ApiTop *top, StrBuf *out)
+{
+    StrBuf bytes = {0};
+    token_bytes(c, top->id, &bytes);
+    strbuf_puts(out, "{\"token\":");
+    json_write_string(out, strbuf_cstr(&bytes), bytes.len);
+    strbuf_puts(out, ",\"logprob\":");
+    put_logprob(out, top->logprob);
+    strbuf_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < bytes.len; i++) strbuf_printf(out, "%s%d", i ? "," : "", (unsigned char)bytes.data[i]);
+    strbuf_putc(out, ']');
+    strbuf_deinit(&bytes);
+}
+
+static void put_chat_logprobs(const ApiChoice *c, size_t first, size_t end, StrBuf *out)
+{
+    strbuf_puts(out, "{\"content\":[");
+    for (size_t i = first; i < end; i++) {
+        const ApiToken *token = &c->tokens[i];
+        if (i > first) strbuf_putc(out, ',');
+        put_chat_token(c, &token->own, out);
+        strbuf_puts(out, ",\"top_logprobs\":[");
+        for (int k = 0; k < token->num_top; k++) {
+            if (k) strbuf_putc(out, ',');
+            put_chat_token(c, &c->tops[token->first_top + (size_t)k], out);
+            strbuf_putc(out, '}');
+        }
+        strbuf_puts(out, "]}");
+    }
+    strbuf_puts(out, "],\"refusal\":null}");
+}
+
+static void put_logprobs(const ApiChoice *c, size_t first, size_t end, StrBuf *out)
+{
+    strbuf_puts(out, ",\"logprobs\":");
+    if (!c->request->wants_logprobs)
+        strbuf_puts(out, "null");
+    else if (c->request->route == API_CHAT)
+        put_chat_logprobs(c, first, end, out);
+    else
+        put_text_logprobs(c, first, end, out);
+}
+
+/* ---- answers ---- */
+
+/* In OpenAI's words. */
+static const char *finish_reason(const ApiChoice *c)
+{
+    if (strcmp(c->reason, "length") == 0 || strcmp(c->reason, "context") == 0) return "length";
+    return c->num_calls ? "tool_calls" : "stop";
+}
+
+static void put_head(const ApiAnswer *a, bool is_part, StrBuf *out)
+{
+    bool is_chat = a->request->route == API_CHAT;
+    strbuf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
+                  !is_chat  ? "text_completion"
+                  : is_part ? "chat.completion.chunk"
+                            : "chat.completion",
+                  (long long)a->created);
+    json_write_string(out, a->request->model, strlen(a->request->model));
+    strbuf_puts(out, ",\"choices\":[");
+}
+
+static void put_usage(const ApiAnswer *a, StrBuf *out)
+{
+    long long prompt = (long long)api_prompt_tokens(a), text = (long long)api_text_tokens(a);
+    strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld}", prompt, text, prompt + text);
+}
+
+static void put_content(const ApiChoice *c, StrBuf *out)
+{
+    bool is_chat = c->request->route == API_CHAT;
+    strbuf_puts(out, is_chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"text\":");
+    if (c->num_calls && !c->content.len)
+        strbuf_puts(out, "null");
+    else
+        json_write_string(out, strbuf_cstr(&c->content), c->content.len);
+    if (is_chat) strbuf_puts(out, ",\"refusal\":null");
+    if (c->num_calls) strbuf_printf(out, ",\"tool_calls\":[%s]", c->calls.data);
+    if (is_chat) strbuf_putc(out, '}');
+}
+
+void api_write(const ApiAnswer *a, StrBuf *out)
+{
+    put_head(a, false, out);
+    for (int i = 0; i < a->num_choices; i++) {
+        const ApiChoice *c = &a->choices[i];
+        strbuf_printf(out, "%s{\"index\":%d", i ? "," : "", c->index);
+        put_content(c, out);
+        put_logprobs(c, 0, c->num_tokens, out);
+        strbuf_printf(out, ",\"finish_reason\":\"%s\"}", finish_reason(c));
+    }
+    strbuf_putc(out, ']');
+    put_usage(a, out);
+    strbuf_putc(out, '}');
+}
+
+static void begin_part(const ApiAnswer *a, const ApiChoice *c, StrBuf *out)
+{
+    strbuf_puts(out, "data: ");
+    put_head(a, true, out);
+    strbuf_printf(out, "{\"index\":%d", c->index);
+}
+
+static void end_part(const ApiAnswer *a, const char *reason, StrBuf *out)
+{
+    strbuf_puts(out, ",\"finish_reason\":");
+    if (reason)
+        strbuf_printf(out, "\"%s\"}]", reason);
+    else
+        strbuf_puts(out, "null}]");
+    strbuf_puts(out, a->request->tells_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+}
+
+static void put_new_content(ApiChoice *c, StrBuf *out)
+{
+    bool is_chat = c->request->route == API_CHAT;
+    strbuf_puts(out, is_chat ? ",\"delta\":{\"content\":" : ",\"text\":");
+    json_write_string(out, strbuf_cstr(&c->content) + c->sent_content, c->content.len - c->sent_content);
+    if (is_chat) strbuf_putc(out, '}');
+    c->sent_content = c->content.len;
+}
+
+static void write_content(const ApiAnswer *a, ApiChoice *c, StrBuf *out)
+{
+    size_t end = ready_tokens(c);
+    bool   has_tokens = c->request->wants_logprobs && end > c->sent_tokens;
+    if (c->content.len == c->sent_content && !has_tokens) return;
+    begin_part(a, c, out);
+    put_new_content(c, out);
+    put_logprobs(c, c->sent_tokens, end, out);
+    c->has_told_prompt = true;
+    c->sent_tokens = end;
+    end_part(a, NULL, out);
+}
+
+static void write_calls(const ApiAnswer *a, ApiChoice *c, StrBuf *out)
+{
+    size_t begin = c->sent_calls + (c->sent_calls > 0); /* behind the comma */
+    if (c->calls.len == c->sent_calls) return;
+    begin_part(a, c, out);
+    strbuf_printf(out, ",\"delta\":{\"tool_calls\":[%s]},\"logprobs\":null", c->calls.data + begin);
+    c->sent_calls = c->calls.len;
+    end_part(a, NULL, out);
+}
+
+void api_write_parts(const ApiAnswer *a, ApiChoice *c, StrBuf *out)
+{
+    bool is_chat = a->request->route == API_CHAT;
+    if (!c->has_begun && is_chat) {
+        begin_part(a, c, out);
+        strbuf_puts(out, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null");
+        end_part(a, NULL, out);
+    }
+    c->has_begun = true;
+    write_content(a, c, out);
+    write_calls(a, c, out);
+    if (!c->reason) return;
+    begin_part(a, c, out);
+    strbuf_printf(out, ",%s,\"logprobs\":null", is_chat ? "\"delta\":{}" : "\"text\":\"\"");
+    end_part(a, finish_reason(c), out);
+}
+
+void api_write_end(const ApiAnswer *a, StrBuf *out)
+{
+    if (a->request->tells_usage) {
+        strbuf_puts(out, "data: ");
+        put_head(a, true, out);
+        strbuf_putc(out, ']');
+        put_usage(a, out);
+        strbuf_puts(out, "}\n\n");
+    }
+    strbuf_puts(out, "data: [DONE]\n\n");
+}

@@ -1,0 +1,44 @@
+/* Any body of a request is read or refused with a message; what was read is in the bounds that its fields say. The first byte says the
+ * route. */
+#include "../serve/tiny_model.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static TinyModel model;
+
+static void check(const ApiRequest *q)
+{
+    if (!q->model || !q->num_prompts || q->num < 1 || q->num > 128 || q->max_tokens > 32 || q->sample.num_biases > 300) abort();
+    for (int i = 0; i < q->num_prompts; i++) {
+        const ApiPrompt *p = &q->prompts[i];
+        if (!p->num || p->num > 64 || p->first + p->num > q->ids.len) abort();
+    }
+    for (size_t i = 0; i < q->ids.len; i++)
+        if (q->ids.data[i] < 0 || q->ids.data[i] > 28) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    ApiRequest q;
+    if (!model.api.infer) tiny_model_open(&model);
+    if (!size) return 0;
+    Str body = {(const char *)data + 1, size - 1};
+    switch (data[0] % 4) {
+    case 0:
+    case 1:
+        if (api_read(&model.api, data[0] % 4 ? API_CHAT : API_TEXT, body, &q) == OK)
+            check(&q);
+        else if (!status_message()[0] || (q.status != 400 && q.status != 404))
+            abort();
+        break;
+    case 2:
+        if (api_read_tokenize(&model.api, body, &q) != OK && !status_message()[0]) abort();
+        break;
+    case 3:
+        if (api_read_detokenize(&model.api, body, &q) != OK && !status_message()[0]) abort();
+        break;
+    }
+    api_request_deinit(&q);
+    status_clear();
+    return 0;
+}

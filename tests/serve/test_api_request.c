@@ -1,0 +1,146 @@
+/* Requests as they are read: defaults, values, what is wrong by the field's name. */
+#include "test.h"
+#include "tiny_model.h"
+
+static TinyModel model;
+
+static Status read(int route, const char *body, ApiRequest *out)
+{
+    return api_read(&model.api, route, str_of(body), out);
+}
+
+static void defaults_are_openais(void)
+{
+    ApiRequest q;
+    EXPECT_OK(read(API_TEXT, "{\"model\": \"base\", \"prompt\": \"abc\"}", &q));
+    EXPECT_INT(q.adapter, 0);
+    EXPECT_INT(q.num_prompts, 1);
+    EXPECT_INT(q.ids.len, 3);
+    EXPECT_INT(q.max_tokens, 16);
+    EXPECT_INT(q.num, 1);
+    EXPECT(q.sample.temperature == 1 && q.sample.top_p == 1 && q.sample.repetition == 1 && !q.wants_logprobs && !q.streams);
+    api_request_deinit(&q);
+    EXPECT_OK(read(API_CHAT, "{\"model\": \"tuned\", \"messages\": [{\"role\": \"a\", \"content\": \"bc\"}]}", &q));
+    EXPECT_INT(q.adapter, 1);
+    EXPECT_INT(q.ids.len, 3);
+    EXPECT_INT(q.max_tokens, 32);
+    EXPECT(!q.calls_tools);
+    api_request_deinit(&q);
+}
+
+static void seeds_are_drawn_where_none_is_said(void)
+{
+    ApiRequest a, b;
+    EXPECT_OK(read(API_TEXT, "{\"model\": \"base\", \"prompt\": \"a\"}", &a));
+    EXPECT_OK(read(API_TEXT, "{\"model\": \"base\", \"prompt\": \"a\"}", &b));
+    EXPECT(a.sample.seed != b.sample.seed);
+    api_request_deinit(&a);
+    api_request_deinit(&b);
+    EXPECT_OK(read(API_TEXT, "{\"model\": \"base\", \"prompt\": \"a\", \"seed\": -3}", &a));
+    EXPECT(a.sample.seed == (uint64_t)-3);
+    api_request_deinit(&a);
+}
+
+static void prompts_come_in_four_forms(void)
+{
+    static const char *const forms[] = {"\"ab\"", "[\"ab\", \"c\"]", "[0, 1]", "[[0, 1], [2]]"};
+    for (int i = 0; i < 4; i++) {
+        char       body[128];
+        ApiRequest q;
+        snprintf(body, sizeof body, "{\"model\": \"base\", \"prompt\": %s}", forms[i]);
+        EXPECT_OK(read(API_TEXT, body, &q));
+        EXPECT_INT(q.num_prompts, 1 + i % 2);
+        EXPECT_INT(q.prompts[0].num, 2);
+        EXPECT_INT(q.ids.data[1], 1);
+        EXPECT((q.prompts[0].text.data != NULL) == (i < 2));
+        api_request_deinit(&q);
+    }
+}
+
+static void messages_become_what_templates_take(void)
+{
+    ApiRequest q;
+    EXPECT_OK(
+        read(API_CHAT,
+             "{\"model\": \"base\", \"chat_template_kwargs\": {\"letter\": \"z\"}, \"tools\": [{\"type\": \"function\", \"function\": "
+             "{\"name\": \"f\"}}], \"messages\": [{\"role\": \"u\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": "
+             "\"text\", \"text\": \"b\"}]}, {\"role\": \"s\", \"content\": \"\", \"tool_calls\": [{\"id\": \"1\", \"type\": "
+             "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"q\\\"}\"}}]}]}",
+             &q));
+    StrBuf text = {0};
+    EXPECT_OK(tokenizer_decode(model.infer.tokenizer, q.ids.data, q.ids.len, false, &text));
+    EXPECT_STR(strbuf_cstr(&text), "uabsqfz");
+    EXPECT(q.calls_tools);
+    strbuf_deinit(&text);
+    api_request_deinit(&q);
+}
+
+typedef struct Wrong {
+    int         route, status;
+    const char *body, *param, *text;
+} Wrong;
+
+static const Wrong wrongs[] = {
+    {API_TEXT, 400, "", NULL, "the body"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"model\": \"base\"}", NULL, "model"},
+    {API_TEXT, 404, "{\"model\": \"x\"}", "model", "expected one of base, tuned"},
+    {API_TEXT, 400, "{\"model\": 3}", "model", "expected the name"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": []}", "prompt", "empty list"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": [[]]}", "prompt", "at least one token"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": [0, \"a\"]}", "prompt", "among token ids"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": [29]}", "prompt", "0 to 28"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": [-1]}", "prompt", "0 to 28"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"max_tokens\": 33}", "max_tokens", "at most 32"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"top_k\": -1}", "top_k", "from 0"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"stream\": 1}", "stream", "true or false"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"seed\": 1e30}", "seed", "whole number"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"stop\": [\"a\\u0000\"]}", "stop", "NUL"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"logprobs\": true}", "logprobs", "whole number"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"logit_bias\": {\"1\": 101}}", "logit_bias", "-100 to 100"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"logit_bias\": {\"1\": 1, \"01\": 1}}", "logit_bias", "twice"},
+    {API_TEXT, 400, "{\"model\": \"base\", \"prompt\": \"a\", \"logit_bias\": {\"29\": 1}}", "logit_bias", "\"28\""},
+    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"content\": \"a\"}]}", "messages", "message 0 has no role"},
+    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\"}]}", "messages", "no content"},
+    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"tool_calls\": [{\"function\": {\"arguments\": \"{\"}}]}]}",
+     "messages", "its arguments"},
+    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"tools\": [{}]}", "tools", "item 0"},
+    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"parallel_tool_calls\": false}",
+     "parallel_tool_calls", "expected true"},
+    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"modalities\": [\"audio\"]}",
+     "modalities", "text"},
+};
+
+static void what_is_wrong_is_said_by_name(void)
+{
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        const Wrong *w = &wrongs[i];
+        ApiRequest   q;
+        EXPECT(read(w->route, w->body, &q) != OK);
+        bool same_param = w->param ? q.param && strcmp(q.param, w->param) == 0 : !q.param;
+        if (q.status != w->status || !same_param || !strstr(status_message(), w->text))
+            test_fail(__FILE__, __LINE__, "%s: %d %s %s", w->body, q.status, q.param, status_message());
+        api_request_deinit(&q);
+        status_clear();
+    }
+}
+
+static void open_and_run(void (*run)(void))
+{
+    tiny_model_open(&model);
+    run();
+    tiny_model_close(&model);
+}
+
+#define OVER_MODEL(name) \
+    static void with_##name(void) \
+    { \
+        open_and_run(name); \
+    }
+OVER_MODEL(defaults_are_openais)
+OVER_MODEL(seeds_are_drawn_where_none_is_said)
+OVER_MODEL(prompts_come_in_four_forms)
+OVER_MODEL(messages_become_what_templates_take)
+OVER_MODEL(what_is_wrong_is_said_by_name)
+
+TEST_MAIN(TEST(with_defaults_are_openais), TEST(with_seeds_are_drawn_where_none_is_said), TEST(with_prompts_come_in_four_forms),
+          TEST(with_messages_become_what_templates_take), TEST(with_what_is_wrong_is_said_by_name))
