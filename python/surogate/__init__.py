@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from surogate.model import Score as Score
     from surogate.run import Outcome as Outcome
     from surogate.run import Run as Run
+    from surogate.server import Server as Server
+    from surogate.server import serve as serve
     from surogate.text import ChatTemplate as ChatTemplate
     from surogate.text import Tokenizer as Tokenizer
     from surogate.trainer import Step as Step
@@ -35,11 +37,13 @@ _HOMES = {
     "Outcome": "run",
     "Run": "run",
     "Score": "model",
+    "Server": "server",
     "Status": "errors",
     "Step": "trainer",
     "SurogateError": "errors",
     "Tokenizer": "text",
     "Trainer": "trainer",
+    "serve": "server",
 }
 
 __all__ = sorted(_HOMES)

@@ -1,0 +1,77 @@
+"""A server over a model, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from surogate import _command
+
+
+class Server:
+    """A running ``surogate serve``. Close it, or use it in a ``with``: it ends with the answers that it has begun.
+
+    ``url`` is its address (``http://127.0.0.1:8000``), ``port`` its port. OpenAI's client takes ``url + "/v1"`` as its ``base_url``.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process: subprocess.Popen[str] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.url: str = self._process.stdout.readline().strip()
+        if not self.url:
+            status = self._process.wait()
+            raise RuntimeError(f"surogate serve ended with exit status {status}; it said why on stderr")
+        self.port: int = int(self.url.rsplit(":", 1)[1])
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ends the server when the answers that were begun have ended; after ``timeout`` seconds at once."""
+        process = self._process
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close(timeout=None if kind is None else 0)
+
+    def __repr__(self) -> str:
+        return f"<surogate.Server {self.url}>"
+
+
+def serve(
+    model: str | os.PathLike[str],
+    adapters: Mapping[str, str | os.PathLike[str]] | None = None,
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    **options: str | int | float | bool | None,
+) -> Server:
+    """Serves a model folder; returns once it takes requests.
+
+    ``adapters`` are LoRA adapters by the names that requests choose them by. ``port`` 0 is a free one. Other options are those of
+    ``surogate serve``: ``device="cpu"``, ``api_key_file="keys"``, ``log_requests=True``.
+
+    Raises:
+        RuntimeError: the server ended before it took requests; it said why on stderr.
+    """
+    command = [str(_command.program()), "serve", os.fspath(model), "--host", host, "--port", str(port)]
+    for name, folder in (adapters or {}).items():
+        command += ["--adapter", f"{name}={os.fspath(folder)}"]
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            command.append(flag)
+        elif value is not None and value is not False:
+            command += [flag, str(value)]
+    return Server(command)
