@@ -152,7 +152,7 @@ static void say_factors(const Serve *serve)
 
 /* ---- what fits ---- */
 
-static void say_size(const Serve *serve, const DecoderOptions *options, int64_t pages, int64_t page_bytes, int64_t weights, int64_t all)
+static void say_size(const DecoderOptions *options, int64_t pages, int64_t page_bytes, int64_t weights, int64_t all)
 {
     char cache_text[32], weights_text[32], all_text[32];
     size_text(pages * page_bytes, cache_text);
@@ -163,7 +163,6 @@ static void say_size(const Serve *serve, const DecoderOptions *options, int64_t 
              all_text);
     if (pages * CACHE_PAGE_LEN < options->rows * options->context)
         log_info("not all texts can have %lld tokens at once: the youngest waits where the cache is full", (long long)options->context);
-    (void)serve;
 }
 
 /* The pages that fit, at most those that all places need. */
@@ -195,7 +194,7 @@ static Status find_pages(Serve *serve, DecoderOptions *options)
     }
     FAIL_IF(pages < one, ERR_INVALID, "--pages %lld: one text of %lld tokens needs %lld; take more, or a shorter --context",
             (long long)pages, (long long)options->context, (long long)one);
-    say_size(serve, options, pages, page_bytes, weights, all);
+    say_size(options, pages, page_bytes, weights, all);
     return OK;
 }
 
