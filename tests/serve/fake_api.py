@@ -26,7 +26,7 @@ def policy(page):
 
 class Api(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    page, asked, key, models = "", [], None, ["qwen3-0.6b", "qwen3-0.6b-pirate"]
+    page, asked, gone, key, models = "", [], 0, None, ["qwen3-0.6b", "qwen3-0.6b-pirate"]
 
     def log_message(self, *_):
         pass
@@ -83,7 +83,7 @@ class Api(http.server.BaseHTTPRequestHandler):
             self.event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": len(pieces), "total_tokens": 9 + len(pieces)}})
             self.wfile.write(b"data: [DONE]\n\n")
         except OSError:
-            Api.asked.append("gone")
+            Api.gone += 1
         self.close_connection = True
 
     def event(self, value):
