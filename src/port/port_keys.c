@@ -544,17 +544,21 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
         port_tell(port, false, pair->key, "", "padding carries no loss");
 }
 
-/* There rows of further tokens stay frozen under LoRA, unless embedding and head are trained whole. */
-static void finish_additional(Port *port)
+/* There rows of new tokens stay frozen under LoRA, unless embedding and head are trained, or these rows of them. */
+static void finish_axolotl_tokens(Port *port)
 {
-    const char *from = port->from[KEY_run_new_special_tokens];
-    if (!from || !port->config.lora || port->config.lora_modules_to_save.count) return;
-    str_list_push(port->arena, &port->changes,
-                  arena_printf(port->arena,
-                               "%s: left out: with LoRA their rows would stay as they begin, unless you set new_special_tokens and "
-                               "lora_modules_to_save: [embed_tokens, lm_head]. The result is the same where the model has these tokens",
-                               from));
-    port_unset(port, &port->run, KEY_run_new_special_tokens);
+    static const ConfigKey keys[] = {KEY_run_new_tokens, KEY_run_new_special_tokens};
+    bool trains = !port->config.lora || port->config.lora_modules_to_save.count || port->config.trainable_token_indices.count;
+    for (int i = 0; i < 2; i++) {
+        const char *from = port->from[keys[i]];
+        if (!from || trains) continue;
+        str_list_push(port->arena, &port->changes,
+                      arena_printf(port->arena,
+                                   "%s: left out: with LoRA their rows would stay as they begin, unless you set %s and "
+                                   "lora_modules_to_save: [embed_tokens, lm_head]. The result is the same where the model has these tokens",
+                                   from, options[keys[i]].name));
+        port_unset(port, &port->run, keys[i]);
+    }
 }
 
 /* There the vocabulary grows by itself, and with LoRA embedding and head are trained whole then. */
@@ -593,7 +597,7 @@ void port_finish(Port *port)
     port_finish_cadence(port);
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
-    if (port->tool == AXOLOTL) finish_additional(port);
+    if (port->tool == AXOLOTL) finish_axolotl_tokens(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);
     finish_long_warmup(port);
     finish_precision(port);
