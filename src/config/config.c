@@ -569,17 +569,28 @@ static void warn_strategy(ConfigReader *reader, const Strategy *strategy, const 
     if (line) str_list_push(reader->arena, reader->warnings, line);
 }
 
-/* root: of the run file. */
-static void warn_strategies(ConfigReader *reader, const YamlNode *root, const Config *config)
+static void warn_strategy_named(ConfigReader *reader, const char *name, const YamlNode *value, const Config *config)
 {
     static const Strategy strategies[] = {{"eval_strategy", KEY_run_eval_steps, KEY_run_evals_per_epoch},
                                           {"evaluation_strategy", KEY_run_eval_steps, KEY_run_evals_per_epoch},
                                           {"save_strategy", KEY_run_save_steps, KEY_run_saves_per_epoch}};
+    for (int k = 0; k < 3 && value->type == YAML_SCALAR; k++)
+        if (strcmp(name, strategies[k].name) == 0) warn_strategy(reader, &strategies[k], value, config);
+}
+
+/* root: of the run file. */
+static void warn_strategies(ConfigReader *reader, const YamlNode *root, const char *const *overrides, size_t num_overrides,
+                            const Config *config)
+{
     for (size_t i = 0; root && root->type == YAML_MAPPING && i < root->count; i++)
-        for (int k = 0; k < 3; k++)
-            if (root->keys[i]->type == YAML_SCALAR && root->items[i]->type == YAML_SCALAR &&
-                strcmp(root->keys[i]->text.data, strategies[k].name) == 0)
-                warn_strategy(reader, &strategies[k], root->items[i], config);
+        if (root->keys[i]->type == YAML_SCALAR) warn_strategy_named(reader, root->keys[i]->text.data, root->items[i], config);
+    for (size_t i = 0; i < num_overrides; i++) {
+        const char *equals = strchr(overrides[i], '=');
+        if (!equals) continue;
+        YamlNode value = {.type = YAML_SCALAR, .text = {arena_strdup(reader->arena, equals + 1), strlen(equals + 1)}};
+        value.source = arena_printf(reader->arena, ARGUMENT_SOURCE "%.200s", overrides[i]);
+        warn_strategy_named(reader, arena_strndup(reader->arena, overrides[i], (size_t)(equals - overrides[i])), &value, config);
+    }
 }
 
 static void check_together(ConfigReader *reader, const Target *run, Config *config)
@@ -623,7 +634,7 @@ Status config_parse(const char *name, const char *text, size_t len, const char *
         read_mapping(&reader, &run, root);
     for (size_t i = 0; i < num_overrides; i++) read_override(&reader, &run, overrides[i]);
     check_together(&reader, &run, out);
-    warn_strategies(&reader, root, out);
+    warn_strategies(&reader, root, overrides, num_overrides, out);
     Status status = reader.num_problems ? give_problems(&reader, problems) : OK;
     if (ignored.len) strbuf_printf(&notes, "ignored, as they change nothing here: %s\n", ignored.data);
     out->notes = arena_strdup(&out->arena, strbuf_cstr(&notes));

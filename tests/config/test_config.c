@@ -287,6 +287,8 @@ static void keys_without_effect_are_named_and_why(void)
         {"save_strategy: no\nsave_steps: 5\n", NULL,
          "run.yaml:1:16: save_strategy: no: no effect when save_steps is set: remove one of the two\n"},
         {"eval_strategy: no\nsave_strategy: no\neval_steps: 0\n", NULL, ""},
+        {"eval_steps: 5\nval_size: 0.1\n", "eval_strategy=no",
+         "argument eval_strategy=no: eval_strategy: no: no effect when eval_steps is set: remove one of the two\n"},
         {"datasets: [{path: a, system_prompt: x, system_prompt_type: none}, {path: b, system_prompt: x}]\n", NULL,
          "run.yaml:1:37: datasets[0].system_prompt: no effect without system_prompt_type: fixed or field\n"},
     };
