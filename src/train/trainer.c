@@ -10,6 +10,7 @@
 #include "model/stop_token.h"
 #include "model/weights.h"
 #include "passes/optimizers.h"
+#include "setup/frozen_tokens.h"
 #include "store/output_dir.h"
 #include "train/model_card.h"
 
@@ -501,6 +502,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings of the model")));
     if (out->already_finished) return trainer_agree(t, trainer_leads(t) ? merge_finished(t) : OK);
     hf_model_tell(t->model, t->options.model_dtype, t->options.weight_format, true, &t->model_notes);
+    TRY(trainer_agree(t, frozen_tokens_tell(t->config, t->model, t->plan, &t->model_notes)));
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);
