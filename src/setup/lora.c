@@ -63,6 +63,7 @@ static const ConfigKey taken[] = {
     KEY_run_lora_rank,
     KEY_run_lora_alpha,
     KEY_run_lora_use_rslora,
+    KEY_run_lora_use_dora,
     KEY_run_lora_target_modules,
     KEY_run_lora_exclude_modules,
     KEY_run_lora_layers_to_transform,
@@ -123,6 +124,7 @@ static Status take_settings(Config *config)
     config->lora_rank = adapter.lora.r;
     config->lora_alpha = adapter.lora.alpha;
     config->lora_use_rslora = adapter.lora.use_rslora;
+    config->lora_use_dora = adapter.lora.use_dora;
     config->lora_target_modules = list_of(arena, json_get(json, "target_modules"), true);
     config->lora_exclude_modules = list_of(arena, json_get(json, "exclude_modules"), true);
     config->lora_layers_to_transform = list_of(arena, json_get(json, "layers_to_transform"), false);
@@ -322,11 +324,16 @@ Status setup_lora(Arena *arena, const Config *config, const HfModel *model, Lora
                          .alpha = config->lora_alpha,
                          .dropout = config->lora_dropout,
                          .use_rslora = config->lora_use_rslora,
+                         .use_dora = config->lora_use_dora,
                          .num_targets = (int)config->lora_target_modules.count,
                          .targets = config->lora_target_modules.items,
                          .num_whole = (int)config->lora_modules_to_save.count,
                          .whole = config->lora_modules_to_save.items,
                          .tie_whole = config->lora_ensure_weight_tying};
+    FAIL_IF(out->use_dora && lora_init_takes(out->init), ERR_UNSUPPORTED,
+            "lora_init: %s beside lora_use_dora: what is saved is a plain adapter for the unchanged base, which DoRA's lengths don't fit; "
+            "take lora_init: default or gaussian",
+            choice_text(config->lora_init));
     if (config->lora) TRY(config_at(config->origin, KEY_run_trainable_token_indices, take_tokens(arena, config, out)));
     const StrList *patterns = &config->lora_layers_pattern;
     if (config->lora && !config->adapter && patterns->count)

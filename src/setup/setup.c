@@ -410,6 +410,10 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     FAIL_IF(out->weight_format && out->lora.enabled && lora_init_takes(out->lora.init), ERR_UNSUPPORTED,
             "lora_init: %s takes a part of the base's weights, and %s is quantised; take the unquantised model, or lora_init: default",
             choice_text(config->lora_init), model->dir);
+    bool in_codes = out->precision.forward == DT_E4M3 || out->precision.forward == DT_E2M1;
+    FAIL_IF(out->lora.use_dora && in_codes, ERR_UNSUPPORTED,
+            "lora_use_dora beside recipe: %s: DoRA takes norms of weights, which that recipe keeps as codes alone; take recipe: bf16",
+            choice_text(config->recipe));
     out->train_base = !config->lora;
     return OK;
 }

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "fit/fit.h"
+#include "model/dora.h"
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/stop_token.h"
@@ -235,7 +236,9 @@ static Status load_weights(Trainer *t)
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->stepper.has_scales);
     if (c->adapter) return weights_load_adapter(t->session, c->adapter);
     if (t->pairs) return lora_pairs_load(t->session, t->pairs);
-    return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
+    if (!t->options.lora.use_dora) return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
+    TRY(trainer_agree(t, OK)); /* as in find_pairs */
+    return dora_begin(t->session, t->model, weights_made_format(&t->options), (uint64_t)c->seed, t->comm, pool);
 }
 
 Status trainer_start_session(Trainer *t)
