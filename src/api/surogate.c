@@ -199,7 +199,7 @@ static Status plan_run(Arena *arena, const Config *config, Device *device, StrBu
     HfModel       *model = NULL;
     CompileOptions options;
     Plan          *plan;
-    Status         status = setup_model(arena, config, &model);
+    Status         status = setup_view_model(arena, config, &model);
     if (status == OK) status = fit_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
     if (status == OK) status = setup_options(arena, config, model, &options);
     if (status == OK) status = setup_plan(arena, model, &options, device, &plan);

@@ -156,7 +156,7 @@ static Status explain_plan(Explain *e, Arena *arena, const Config *config)
     CompileOptions options;
     Device        *device;
     Plan          *plan = NULL;
-    TRY(setup_model(arena, config, &model));
+    TRY(setup_view_model(arena, config, &model));
     TRY(setup_device(config, e->gpu, &device));
     Status status = fit_settle(arena, config, model, device, NULL, (int)config->gpus, &config);
     if (status == OK) status = setup_options(arena, config, model, &options);

@@ -13,8 +13,7 @@ static Status inspect(Arena *arena, const Config *config, InspectView *view)
     Tokenizer  *tokenizer;
     Template   *tmpl = NULL;
     const char *model;
-    TRY(setup_tokenizer_dir(arena, config, &model));
-    TRY(tokenizer_load(model, &tokenizer));
+    TRY(setup_view_tokenizer(arena, config, &model, &tokenizer));
     view->packing = run_data_packing(config, setup_run_length(arena, config, model));
     int64_t began;
     Status  status = run_data_began(config, &began);

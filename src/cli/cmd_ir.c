@@ -48,7 +48,7 @@ static Status print_graph(Arena *arena, const Config *config, Wanted *wanted)
     TRY(cli_find_program(wanted->program, &spec));
     int index;
     if (wanted->pass && pass_find(wanted->pass, &index) != OK) return status_prefix(ERR_INVALID, "--after");
-    TRY(setup_model(arena, config, &model));
+    TRY(setup_view_model(arena, config, &model));
     TRY(setup_options(arena, config, model, &options));
     options.num_programs = 0;
     setup_add_program(config, model, spec, &options);

@@ -3,6 +3,7 @@
 
 #include "fit/fit.h"
 #include "model/weights.h"
+#include "setup/frozen_tokens.h"
 #include "store/checkpoint.h"
 #include "train/run_data.h"
 
@@ -12,7 +13,7 @@ static Status check_inputs(Arena *arena, const Config *config)
     const char *dir;
     Template   *tmpl;
     TRY(setup_check_datasets(arena, config, false));
-    if (config->tokenizer || config->chat_template) TRY(setup_tokenizer_dir(arena, config, &dir));
+    if (config->tokenizer || config->chat_template) TRY(setup_view_tokenizer(arena, config, &dir, NULL));
     if (!config->chat_template) return OK;
     TRY(run_data_template(config, dir, 0, &tmpl));
     template_destroy(tmpl);
@@ -25,7 +26,7 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
 {
     CompileOptions options;
     const Config  *config = *config_ref;
-    TRY(setup_model(arena, config, out_model));
+    TRY(setup_view_model(arena, config, out_model));
     HfModel *model = *out_model;
     TRY(check_inputs(arena, config));
     if (config->memory == OPT_MEMORY_AUTO) {
@@ -34,6 +35,7 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
     }
     TRY(setup_options(arena, config, model, &options));
     TRY(setup_plan(arena, model, &options, device, out));
+    TRY(frozen_tokens_tell(config, model, *out, NULL));
     bool has_weights;
     TRY(hf_model_has_weights(model, &has_weights));
     return config->from_scratch || !has_weights ? OK : weights_check(*out, model);

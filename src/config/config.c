@@ -543,6 +543,56 @@ static void check_datasets(ConfigReader *reader, const char *label, const Datase
     }
 }
 
+/* Another tool's word for how often, beside the numbers that count here. */
+typedef struct Strategy {
+    const char *name;
+    ConfigKey   steps, per_epoch;
+} Strategy;
+
+static void warn_strategy(ConfigReader *reader, const Strategy *strategy, const YamlNode *value, const Config *config)
+{
+    const char *what = NULL, *origin = origin_of(reader->arena, value), *text = value->text.data;
+    ConfigKey   keys[] = {strategy->steps, strategy->per_epoch};
+    bool        given = false, on = true;
+    for (int i = 0; i < 2; i++) {
+        if (!config->origin[keys[i]]) continue;
+        given = true;
+        if (!what && option_is_on(&options[keys[i]], (const char *)config + options[keys[i]].offset)) what = options[keys[i]].name;
+    }
+    bool        is_no = bool_read(text, &on) && !on;
+    const char *line =
+        strcmp(text, "steps") == 0 && !given
+            ? arena_printf(reader->arena, "%s: %s: steps: no effect without %s", origin, strategy->name, options[strategy->steps].name)
+        : is_no && what
+            ? arena_printf(reader->arena, "%s: %s: %s: no effect when %s is set: remove one of the two", origin, strategy->name, text, what)
+            : NULL;
+    if (line) str_list_push(reader->arena, reader->warnings, line);
+}
+
+static void warn_strategy_named(ConfigReader *reader, const char *name, const YamlNode *value, const Config *config)
+{
+    static const Strategy strategies[] = {{"eval_strategy", KEY_run_eval_steps, KEY_run_evals_per_epoch},
+                                          {"evaluation_strategy", KEY_run_eval_steps, KEY_run_evals_per_epoch},
+                                          {"save_strategy", KEY_run_save_steps, KEY_run_saves_per_epoch}};
+    for (int k = 0; k < 3 && value->type == YAML_SCALAR; k++)
+        if (strcmp(name, strategies[k].name) == 0) warn_strategy(reader, &strategies[k], value, config);
+}
+
+/* root: of the run file. */
+static void warn_strategies(ConfigReader *reader, const YamlNode *root, const char *const *overrides, size_t num_overrides,
+                            const Config *config)
+{
+    for (size_t i = 0; root && root->type == YAML_MAPPING && i < root->count; i++)
+        if (root->keys[i]->type == YAML_SCALAR) warn_strategy_named(reader, root->keys[i]->text.data, root->items[i], config);
+    for (size_t i = 0; i < num_overrides; i++) {
+        const char *equals = strchr(overrides[i], '=');
+        if (!equals) continue;
+        YamlNode value = {.type = YAML_SCALAR, .text = {arena_strdup(reader->arena, equals + 1), strlen(equals + 1)}};
+        value.source = arena_printf(reader->arena, ARGUMENT_SOURCE "%.200s", overrides[i]);
+        warn_strategy_named(reader, arena_strndup(reader->arena, overrides[i], (size_t)(equals - overrides[i])), &value, config);
+    }
+}
+
 static void check_together(ConfigReader *reader, const Target *run, Config *config)
 {
     check_adapter(reader, config);
@@ -584,6 +634,7 @@ Status config_parse(const char *name, const char *text, size_t len, const char *
         read_mapping(&reader, &run, root);
     for (size_t i = 0; i < num_overrides; i++) read_override(&reader, &run, overrides[i]);
     check_together(&reader, &run, out);
+    warn_strategies(&reader, root, overrides, num_overrides, out);
     Status status = reader.num_problems ? give_problems(&reader, problems) : OK;
     if (ignored.len) strbuf_printf(&notes, "ignored, as they change nothing here: %s\n", ignored.data);
     out->notes = arena_strdup(&out->arena, strbuf_cstr(&notes));

@@ -96,21 +96,35 @@ void config_markdown(StrBuf *out)
     }
 }
 
+enum { OF_KEY = 4 }; /* margin of what is said of a key */
+
+/* "BEFORE TEXT." in lines; nothing where the text is empty. Empties it. */
+static void put_wrapped(StrBuf *out, const char *before, StrBuf *text)
+{
+    StrBuf line = {0};
+    if (text->len) {
+        strbuf_printf(&line, "%s %s.", before, text->data);
+        strbuf_wrapped(out, OF_KEY, line.data);
+    }
+    strbuf_deinit(&line);
+    strbuf_deinit(text);
+}
+
 static void help_of(StrBuf *out, ConfigKey key)
 {
     const OptionInfo *option = &options[key];
-    StrBuf            values = {0}, names = {0};
+    StrBuf            help = {0}, values = {0}, names = {0};
     write_limits(&values, option, "");
     write_aliases(&names, key, "");
     strbuf_printf(out, "%s%s (%s", option->scope == SCOPE_dataset ? "datasets[]." : "", option->name, type_word(option->kind));
     if (option->fallback) strbuf_printf(out, ", default %s", option->fallback);
-    strbuf_printf(out, ")\n    %s", option->help);
-    write_needs(out, key, "");
-    strbuf_putc(out, '\n');
-    if (values.len) strbuf_printf(out, "    Values: %s.\n", values.data);
-    if (names.len) strbuf_printf(out, "    Other names: %s.\n", names.data);
-    strbuf_deinit(&values);
-    strbuf_deinit(&names);
+    strbuf_puts(out, ")\n");
+    strbuf_puts(&help, option->help);
+    write_needs(&help, key, "");
+    strbuf_wrapped(out, OF_KEY, help.data);
+    strbuf_deinit(&help);
+    put_wrapped(out, "Values:", &values);
+    put_wrapped(out, "Other names:", &names);
 }
 
 /* A key of the scope by our name or another; false when unknown. */
@@ -135,8 +149,11 @@ static bool help_of_peer(StrBuf *out, OptionScope scope, const char *name, bool 
         const PeerKey *peer = &peer_keys[i];
         if (peer->scope != scope || fnmatch(peer->name, name, 0) != 0) continue;
         if (!found && !is_ours) strbuf_printf(out, "%s%s (another tool's)\n", scope == SCOPE_dataset ? "datasets[]." : "", name);
-        strbuf_printf(out, "    %s%s%s%s.\n", is_ours ? "Another tool's " : "", peer->value ? peer->value : "", peer->value ? ": " : "",
+        StrBuf text = {0};
+        strbuf_printf(&text, "%s%s%s%s.", is_ours ? "Another tool's " : "", peer->value ? peer->value : "", peer->value ? ": " : "",
                       peer->answer ? peer->answer : "changes nothing here, and is ignored");
+        strbuf_wrapped(out, OF_KEY, text.data);
+        strbuf_deinit(&text);
         found = true;
         if (!peer->value) break; /* the rows after it don't count */
     }

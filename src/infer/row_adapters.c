@@ -42,6 +42,9 @@ static Status open_adapter(const InferModel *infer, Arena *arena, const AdapterN
     FAIL_IF(out->peft.lora.num_whole, ERR_UNSUPPORTED,
             "%s holds %s, trained whole (modules_to_save), which rows can't choose; give it alone (--adapter %s), or merge it", name->dir,
             out->peft.lora.whole[0], name->dir);
+    FAIL_IF(out->peft.lora.use_dora, ERR_UNSUPPORTED,
+            "%s is an adapter of DoRA (use_dora), which rows can't choose; give it alone (--adapter %s), or merge it", name->dir,
+            name->dir);
     FAIL_IF(out->peft.lora.num_tokens, ERR_UNSUPPORTED,
             "%s holds rows of tokens (trainable_token_indices), which rows can't choose; give it alone (--adapter %s), or merge it",
             name->dir, name->dir);

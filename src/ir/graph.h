@@ -70,8 +70,9 @@ typedef enum Part { PART_NONE, PART_NORM, PART_QKV, PART_ATT, PART_FFN, PART_SWI
 const char *part_name(Part part);
 bool        part_parse(const char *text, Part *out);
 
-/* INIT_NORMAL: mean 0, deviation init_std. INIT_UNIFORM: in [-init_std, init_std). */
-typedef enum InitKind { INIT_NORMAL, INIT_ZEROS, INIT_ONES, INIT_UNIFORM } InitKind;
+/* INIT_NORMAL: mean 0, deviation init_std. INIT_UNIFORM: in [-init_std, init_std). INIT_NORMS: the norms of the rows of the weight that its
+ * module has in the base (model/dora.h). */
+typedef enum InitKind { INIT_NORMAL, INIT_ZEROS, INIT_ONES, INIT_UNIFORM, INIT_NORMS } InitKind;
 typedef enum HfKind { HF_WHOLE, HF_CONCAT, HF_SLICE, HF_TRANSPOSE, HF_ROWS } HfKind;
 
 /* How a parameter is found in (and written to) a Hugging Face folder. */

@@ -255,9 +255,14 @@ static Status parse_init(Parser *parser, Param *param)
         TRY(parse_double(parser, colon + 1, &number));
     }
     bool takes_number = strcmp(text, "normal") == 0 || strcmp(text, "uniform") == 0;
-    if (!takes_number && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0) SYNTAX(parser, "unknown init %s", text);
+    bool is_norms = strcmp(text, "norms") == 0;
+    if (!takes_number && !is_norms && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0) SYNTAX(parser, "unknown init %s", text);
     if (takes_number != (colon != NULL)) SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
-    param->init = text[0] == 'z' ? INIT_ZEROS : text[0] == 'o' ? INIT_ONES : text[0] == 'u' ? INIT_UNIFORM : INIT_NORMAL;
+    param->init = text[0] == 'z'   ? INIT_ZEROS
+                  : text[0] == 'o' ? INIT_ONES
+                  : text[0] == 'u' ? INIT_UNIFORM
+                  : is_norms       ? INIT_NORMS
+                                   : INIT_NORMAL;
     param->init_std = (float)number;
     return OK;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const char *const kind_names[VALUE_KIND_COUNT] = {"input", "param", "act", "grad", "state", "cache", "const", "staged"};
-static const char *const init_names[] = {"normal", "zeros", "ones", "uniform"};
+static const char *const init_names[] = {"normal", "zeros", "ones", "uniform", "norms"};
 static const char *const hf_names[] = {"whole", "concat", "slice", "transpose", "rows"};
 
 static void print_number(StrBuf *out, double value)

@@ -107,7 +107,7 @@ static Status calibrate(StepBench *b)
 static Status create(StepBench *b)
 {
     const Config *settled;
-    TRY(setup_model(&b->arena, &b->config, &b->model));
+    TRY(setup_view_model(&b->arena, &b->config, &b->model));
     TRY(setup_rank_device(&b->config, b->place.local, b->place.num_local, &b->device));
     if (b->comm) TRY(b->device->api->join(b->device, b->comm));
     TRY(fit_settle(&b->arena, &b->config, b->model, b->device, b->comm, b->place.num_local, &settled));

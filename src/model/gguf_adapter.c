@@ -106,6 +106,8 @@ static Status write_adapter(AdapterWriter *writer, GgufKeys *keys, const char *p
     FAIL_IF(writer->adapter->lora.num_whole, ERR_UNSUPPORTED,
             "%s holds %s, trained whole (modules_to_save): a GGUF adapter can't say that; export the merged model", writer->adapter->dir,
             writer->adapter->lora.whole[0]);
+    FAIL_IF(writer->adapter->lora.use_dora, ERR_UNSUPPORTED,
+            "%s is an adapter of DoRA (use_dora): a GGUF adapter can't say that; export the merged model", writer->adapter->dir);
     FAIL_IF(writer->adapter->lora.num_tokens, ERR_UNSUPPORTED,
             "%s holds rows of tokens (trainable_token_indices): a GGUF adapter can't say that; export the merged model",
             writer->adapter->dir);

@@ -12,6 +12,8 @@ NODISCARD Status gguf_is_file(const char *path, bool *out);
  * read. */
 NODISCARD Status gguf_import(const char *path, DType quantised, const char *folder);
 
+#define UNPACKED_PREFIX "gguf--" /* of the name of a folder that gguf_local_dir makes */
+
 /* The folder of a model that is a GGUF file, made in the hub's cache the first time, its quantised weights in bf16; any other path stays.
  */
 NODISCARD Status gguf_local_dir(Arena *arena, const char *path, const char **out_dir);

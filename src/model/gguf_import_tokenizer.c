@@ -167,13 +167,20 @@ static void put_added(const Tokens *tokens, StrBuf *out)
     strbuf_puts(out, "\n  ],\n");
 }
 
+static bool is_word(const Tokens *tokens, size_t id)
+{
+    return tokens->types[id] == TOKEN_NORMAL || tokens->types[id] == TOKEN_BYTE || tokens->types[id] == TOKEN_UNKNOWN;
+}
+
+/* Every id up to the last word's is there, also of added and unused tokens: readers count the vocabulary to number an added token that
+ * it lacks. */
 static void put_vocab(const Tokens *tokens, StrBuf *out)
 {
     const char *comma = "";
+    size_t      end = tokens->count;
+    while (end > 0 && !is_word(tokens, end - 1)) end--;
     strbuf_puts(out, "    \"vocab\": {");
-    for (size_t id = 0; id < tokens->count; id++) {
-        bool is_word = tokens->types[id] == TOKEN_NORMAL || tokens->types[id] == TOKEN_BYTE || tokens->types[id] == TOKEN_UNKNOWN;
-        if (!is_word) continue;
+    for (size_t id = 0; id < end; id++) {
         strbuf_printf(out, "%s\n      ", comma);
         json_write_string(out, tokens->texts[id].data, tokens->texts[id].len);
         strbuf_printf(out, ": %zu", id);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+enum { LAYOUT = 1 }; /* of the folders: a version that writes other ones has another number, and finds none of these */
+
 /* Another one for any other file, and after any write to it. */
 static Status fingerprint(const char *path, uint64_t *out)
 {
@@ -15,7 +17,7 @@ static Status fingerprint(const char *path, uint64_t *out)
     if (stat(path, &info) != 0) return file_fail("look at", path);
     uint64_t facts[] = {(uint64_t)info.st_dev, (uint64_t)info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
                         (uint64_t)info.st_mtim.tv_nsec};
-    *out = hash_bytes(facts, sizeof facts, 0);
+    *out = hash_bytes(facts, sizeof facts, LAYOUT);
     return OK;
 }
 
@@ -51,7 +53,7 @@ Status gguf_local_dir(Arena *arena, const char *path, const char **out_dir)
     TRY(fingerprint(path, &hash));
     TRY(hub_options_init(&hub));
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const char *folder = arena_printf(arena, "%s/gguf--%016llx--%s", hub.cache, (unsigned long long)hash, name);
+    const char *folder = arena_printf(arena, "%s/" UNPACKED_PREFIX "%016llx--%s", hub.cache, (unsigned long long)hash, name);
     Status      status = file_make_dirs(hub.cache);
     hub_options_deinit(&hub);
     if (status == OK) status = unpack_once(arena, path, folder);

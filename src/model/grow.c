@@ -27,26 +27,33 @@ typedef struct Grower {
 
 /* ---- tensors ---- */
 
-static Status append_rows(const StTensor *tensor, int64_t count, FileWriter *out)
+/* out: a new row, as the tensor's dtype stores it. */
+static Status mean_row(const StTensor *tensor, void *out)
 {
     int64_t rows = tensor->dim[0], cols = tensor->numel / rows;
     DType   dtype;
     CHECK(st_dtype_to(tensor->dtype, &dtype));
     double *sum = calloc_or_end((size_t)cols, sizeof *sum);
     float  *row = malloc_or_end((size_t)cols * sizeof *row);
-    size_t  bytes = (size_t)dtype_bytes(dtype, cols);
-    char   *stored = malloc_or_end(bytes);
     Status  status = OK;
     for (int64_t r = 0; r < rows && status == OK; r++) {
         status = st_to_f32(tensor, r * cols, cols, row);
         for (int64_t c = 0; c < cols; c++) sum[c] += (double)row[c];
     }
     for (int64_t c = 0; c < cols; c++) row[c] = (float)(sum[c] / (double)rows);
-    dtype_encode(dtype, row, cols, stored);
-    for (int64_t r = 0; r < count && status == OK; r++) status = file_writer_append(out, stored, bytes);
-    free(stored);
+    dtype_encode(dtype, row, cols, out);
     free(row);
     free(sum);
+    return status;
+}
+
+static Status append_rows(const StTensor *tensor, int64_t count, FileWriter *out)
+{
+    size_t bytes = tensor->bytes / (size_t)tensor->dim[0];
+    char  *stored = malloc_or_end(bytes);
+    Status status = mean_row(tensor, stored);
+    for (int64_t r = 0; r < count && status == OK; r++) status = file_writer_append(out, stored, bytes);
+    free(stored);
     return status;
 }
 
@@ -153,14 +160,19 @@ static Status write_tokenizer(Arena *arena, const char *dir, const GrownTokenize
     return OK;
 }
 
-static Status write_weights(Grower *grower, const char *folder)
+static Status choose_tensors(Grower *grower)
 {
-    enum { MOST_BYTES = 2000000000 }; /* of a file */
     FAIL_IF(grower->model->format != QUANTISED_NONE, ERR_UNSUPPORTED,
             "%s is quantised, and gets no new tokens; take the model as it was before, and qlora where the base is to be in few bits",
             grower->model->dir);
     list_tensors(grower);
-    TRY(find_grown(grower));
+    return find_grown(grower);
+}
+
+static Status write_weights(Grower *grower, const char *folder)
+{
+    enum { MOST_BYTES = 2000000000 }; /* of a file */
+    TRY(choose_tensors(grower));
     return st_write_folder(folder, "model", grower->decls, grower->count, MOST_BYTES, append_tensor, grower);
 }
 
@@ -176,6 +188,54 @@ static Status write_folder(HfModel *model, int64_t rows, const GrownTokenizer *g
     if (status == OK) status = write_config(&grower, folder);
     arena_deinit(&grower.arena);
     return status;
+}
+
+/* ---- in memory ---- */
+
+/* Elements of a tensor with more rows: its own, then those of the mean row. */
+static void grown_to_f32(const StMade *made, int64_t first, int64_t count, float *dst)
+{
+    const StTensor *tensor = made->parts;
+    int64_t         own = first >= tensor->numel ? 0 : tensor->numel - first < count ? tensor->numel - first : count;
+    int64_t         cols = tensor->numel / tensor->dim[0];
+    DType           dtype;
+    CHECK(st_dtype_to(tensor->dtype, &dtype));
+    if (own) CHECK(st_to_f32(tensor, first, own, dst) == OK); /* find_grown looked at its dtype */
+    if (own == count) return;
+    void  *stored = malloc_or_end((size_t)dtype_bytes(dtype, cols));
+    float *row = malloc_or_end((size_t)cols * sizeof *row);
+    CHECK(mean_row(tensor, stored) == OK);
+    dtype_decode(dtype, stored, cols, row);
+    for (int64_t i = own; i < count; i++) dst[i] = row[(first + i) % cols];
+    free(row);
+    free(stored);
+}
+
+static bool grown_is_tame(const StMade *made)
+{
+    (void)made;
+    return false;
+}
+
+/* The weights as they are with the rows; the copies of a tied head are gone, as in a folder that is written. */
+static Status set_tensors(const Grower *grower)
+{
+    Arena    *arena = grower->model->arena;
+    StTensor *tensors = arena_array(arena, StTensor, grower->count + 1);
+    for (size_t i = 0; i < grower->count; i++) {
+        tensors[i] = *grower->tensors[i];
+        if (!grower->new_rows[i]) continue;
+        StTensor *part = arena_new(arena, StTensor);
+        StMade   *made = arena_new(arena, StMade);
+        *part = *grower->tensors[i];
+        *made = (StMade){.parts = part, .num_parts = 1, .to_f32 = grown_to_f32, .is_tame = grown_is_tame};
+        tensors[i].numel += part->numel / part->dim[0] * grower->new_rows[i];
+        tensors[i].dim[0] += grower->new_rows[i];
+        tensors[i].data = NULL;
+        tensors[i].bytes = 0;
+        tensors[i].made = made;
+    }
+    return st_set_tensors(grower->model->weights, tensors, grower->count);
 }
 
 /* ---- the cache ---- */
@@ -259,10 +319,25 @@ static Status make_in_cache(Arena *arena, HfModel *model, const NewTokens *token
     size_t len = strlen(model->dir);
     while (len > 1 && model->dir[len - 1] == '/') len--;
     const char *path = arena_strndup(arena, model->dir, len), *slash = strrchr(path, '/');
-    *out_dir = arena_printf(arena, "%s/grown--%016llx--%s", hub.cache, (unsigned long long)hash, slash ? slash + 1 : path);
+    *out_dir = arena_printf(arena, "%s/" GROWN_PREFIX "%016llx--%s", hub.cache, (unsigned long long)hash, slash ? slash + 1 : path);
     Status status = file_make_dirs(hub.cache);
     hub_options_deinit(&hub);
     return status == OK ? make_once(arena, model, rows_wanted(model, grown, tokens->multiple), grown, *out_dir) : status;
+}
+
+Status grow_model(HfModel *model, const NewTokens *tokens)
+{
+    GrownTokenizer grown;
+    Grower         grower = {.model = model};
+    TRY(grow_tokenizer(model->arena, model->dir, tokens, &grown));
+    grower.rows = rows_wanted(model, &grown, tokens->multiple);
+    if (grower.rows == model->vocab_size && !grown.json.data) return OK;
+    Status status = set_rows(&grower);
+    if (status == OK && model->weights) status = choose_tensors(&grower);
+    if (status == OK && model->weights) status = set_tensors(&grower);
+    if (status == OK) status = hf_model_set_config(model, &grower.config);
+    arena_deinit(&grower.arena);
+    return status;
 }
 
 Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir)

@@ -3,10 +3,10 @@
  * rows around. */
 #pragma once
 
-#include "base/arena.h"
-#include "base/strbuf.h"
+#include "model/hf_model.h"
+#include "text/tokenizer.h"
 
-#include <stdint.h>
+#define GROWN_PREFIX "grown--" /* of the name of such a folder */
 
 typedef struct NewTokens {
     int                num_tokens, num_special;
@@ -18,6 +18,13 @@ typedef struct NewTokens {
 /* The folder with the model of `dir` and the tokens: `dir` itself (*out_dir is that pointer) if it has them and rows enough, else a folder
  * that is made once, in the hub's cache. Folders whose weights are quantised are refused. */
 NODISCARD Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir);
+
+/* Gives a model that is open its size with the tokens, in memory alone, for plans: nothing is written, and the new rows have no values.
+ * Refuses what grow_local_dir refuses. */
+NODISCARD Status grow_model(HfModel *model, const NewTokens *tokens);
+
+/* The tokenizer of `dir` with the tokens, in memory alone. */
+NODISCARD Status grow_load_tokenizer(const char *dir, const NewTokens *tokens, Tokenizer **out);
 
 /* What the tokenizer's files become. texts without data: the file stays as it is, or isn't there. */
 typedef struct GrownTokenizer {

@@ -161,6 +161,17 @@ static Status add_all(Arena *arena, const char *dir, const Tokenizer *tokenizer,
     return OK;
 }
 
+Status grow_load_tokenizer(const char *dir, const NewTokens *tokens, Tokenizer **out)
+{
+    Arena          arena = {0};
+    GrownTokenizer grown;
+    *out = NULL;
+    Status status = grow_tokenizer(&arena, dir, tokens, &grown);
+    if (status == OK) status = tokenizer_load_with(dir, grown.json, grown.config, out);
+    arena_deinit(&arena);
+    return status;
+}
+
 Status grow_tokenizer(Arena *arena, const char *dir, const NewTokens *tokens, GrownTokenizer *out)
 {
     Tokenizer *tokenizer;

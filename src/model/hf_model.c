@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "files/hub.h"
 #include "model/gguf_import.h"
+#include "model/grow.h"
 #include "model/peft.h"
 #include "model/weights.h"
 #include "ops/ops.h"
@@ -121,6 +122,28 @@ static void settle_rope(HfModel *model)
     }
 }
 
+/* `config` of config_text, so that it lives as long as the model. */
+static Status read_config_text(HfModel *model)
+{
+    TRY(json_parse(model->arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
+    return read_facts(model);
+}
+
+/* Says of a folder that isn't there how it is made again, if it was one of those that are made in the hub's cache. */
+static Status tell_made(Status status, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    FAIL_IF(
+        strncmp(name, GROWN_PREFIX, strlen(GROWN_PREFIX)) == 0, status,
+        "%s. It was a copy of a model with new tokens, which a run with new_tokens or pad_vocab_multiple keeps in the hub's cache. Start "
+        "that run again: it writes the copy and says where, also when the run is finished. Where the folder has another name then, "
+        "give it as the model",
+        status_message());
+    FAIL_IF(strncmp(name, UNPACKED_PREFIX, strlen(UNPACKED_PREFIX)) == 0, status,
+            "%s. It was a GGUF file, unpacked in the hub's cache: give that file as the model, which unpacks it again", status_message());
+    return status;
+}
+
 Status hf_local_dir(Arena *arena, const char *path, const char **out_dir, const char **out_gguf)
 {
     StrBuf      text = {0};
@@ -128,7 +151,8 @@ Status hf_local_dir(Arena *arena, const char *path, const char **out_dir, const 
     const char *local = arena_strdup(arena, strbuf_cstr(&text));
     strbuf_deinit(&text);
     *out_gguf = NULL;
-    if (status == OK) status = gguf_local_dir(arena, local, out_dir);
+    if (status != OK) return tell_made(status, path);
+    status = gguf_local_dir(arena, local, out_dir);
     if (status == OK && *out_dir != local) *out_gguf = local;
     return status;
 }
@@ -390,6 +414,13 @@ void hf_model_close(HfModel *model)
     for (int i = 0; i < model->num_namespaces; i++) hf_model_close(model->namespaces[i]);
     st_close(model->weights);
     model->weights = NULL;
+}
+
+Status hf_model_set_config(HfModel *model, const JsonValue *config)
+{
+    model->config = *config;
+    write_config_text(model);
+    return read_config_text(model);
 }
 
 void hf_model_untie(const HfModel *model, JsonValue *config)

@@ -69,6 +69,9 @@ void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format
 /* An instantiation of the model just to see its parameters: batch 1, one token. */
 NODISCARD Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph);
 
+/* Another config.json in place of the folder's, which is copied; what follows from it changes, weights that are open don't. */
+NODISCARD Status hf_model_set_config(HfModel *model, const JsonValue *config);
+
 /* Has `config`, that of the model or a copy with room for a member more, say that the head isn't tied. */
 void hf_model_untie(const HfModel *model, JsonValue *config);
 

@@ -10,7 +10,7 @@
 void init_normal(uint64_t seed, const char *name, int64_t first, int64_t count, float std, float *out);
 void init_uniform(uint64_t seed, const char *name, int64_t first, int64_t count, float bound, float *out);
 
-/* What a parameter starts as, elements [first, first + count), first a multiple of 4. */
+/* What a parameter starts as (INIT_NORMS: 1, as no base is known here), elements [first, first + count), first a multiple of 4. */
 void init_values(uint64_t seed, const Param *param, int64_t first, int64_t count, float *out);
 
 /* Fills the session's parameters: adapters' or the others. pool may be NULL. */

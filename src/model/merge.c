@@ -8,6 +8,7 @@
 #include "passes/adapt_tokens.h"
 #include "passes/adapt_whole.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ typedef struct Source {
     const StTensor   *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
     const char       *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
     const StTensor   *a, *b;         /* the halves of its adapter; NULL: it has none */
+    const StTensor   *magnitude;     /* lengths of the rows of the sum, with DoRA; NULL: their own */
     const StTensor   *whole;         /* what the adapter has in its place; NULL: nothing */
     const StTensor   *rows;          /* what it has in place of some rows; NULL: nothing */
     const LoraTokens *tokens;        /* these */
@@ -68,6 +70,16 @@ static const StTensor *find_half(const Merger *merger, const char *module, const
     StrBuf name = {0};
     if (!module) return NULL;
     strbuf_printf(&name, PEFT_PREFIX PEFT_TENSOR, module, half);
+    const StTensor *found = st_find(merger->adapter, strbuf_cstr(&name));
+    strbuf_deinit(&name);
+    return found;
+}
+
+static const StTensor *find_magnitude(const Merger *merger, const char *module)
+{
+    StrBuf name = {0};
+    if (!module || !merger->lora->use_dora) return NULL;
+    strbuf_printf(&name, PEFT_PREFIX PEFT_MAGNITUDE, module);
     const StTensor *found = st_find(merger->adapter, strbuf_cstr(&name));
     strbuf_deinit(&name);
     return found;
@@ -164,6 +176,26 @@ static Status add_product(const Merger *merger, const Source *source, const StTe
     return OK;
 }
 
+/* The rows of the layer's weight, columns of a transposed one, get the lengths that the adapter has in place of their own. */
+static Status set_magnitude(const Source *source, float *values)
+{
+    const StTensor *w = source->tensor;
+    int64_t         rows = w->dim[source->is_transposed], cols = w->dim[!source->is_transposed];
+    int64_t         to_row = source->is_transposed ? 1 : cols, to_col = source->is_transposed ? rows : 1;
+    FAIL_IF(source->magnitude->ndim != 1 || source->magnitude->dim[0] != rows, ERR_INVALID,
+            "%s: %s: expected %lld numbers, as tensor %s has", source->magnitude->path, source->magnitude->name, (long long)rows, w->name);
+    TRY(st_check_range(source->magnitude, DT_F32));
+    for (int64_t row = 0; row < rows; row++) {
+        float *at = values + row * to_row, length;
+        double squares = 0;
+        for (int64_t c = 0; c < cols; c++) squares += (double)at[c * to_col] * (double)at[c * to_col];
+        TRY(st_to_f32(source->magnitude, row, 1, &length));
+        double factor = squares > 0 ? (double)length / sqrt(squares) : 0;
+        for (int64_t c = 0; c < cols; c++) at[c * to_col] = (float)(factor * (double)at[c * to_col]);
+    }
+    return OK;
+}
+
 /* The parts of a merged matrix. They are kept until another matrix is asked for, since they often are neighbours in the file. */
 static Status quantise(Merger *merger, const StTensor *w, const float *values)
 {
@@ -185,6 +217,7 @@ static Status make_changed(Merger *merger, const Source *source, FileWriter *out
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
     Status status = read_base(merger, source, values);
     if (status == OK && a) status = add_product(merger, source, a, b, values, values + w->numel);
+    if (status == OK && source->magnitude) status = set_magnitude(source, values);
     if (status == OK) status = source->stored ? quantise(merger, w, values) : append_floats(w, values, out);
     free(values);
     return status;
@@ -232,8 +265,10 @@ static Status find_halves(Merger *merger)
         Source *source = &merger->sources[i];
         source->a = find_half(merger, source->module, PEFT_A);
         source->b = find_half(merger, source->module, PEFT_B);
+        source->magnitude = find_magnitude(merger, source->module);
         if (source->a) used[source->a - st_at(merger->adapter, 0)] = true;
         if (source->b) used[source->b - st_at(merger->adapter, 0)] = true;
+        if (source->magnitude) used[source->magnitude - st_at(merger->adapter, 0)] = true;
         if (source->whole) used[source->whole - st_at(merger->adapter, 0)] = true;
         if (source->rows) used[source->rows - st_at(merger->adapter, 0)] = true;
         FAIL_IF(source->a && source->whole, ERR_INVALID, "%s: %s and its pair adapt a weight that was trained whole (modules_to_save)",

@@ -1,6 +1,6 @@
-/* Merging an adapter into its base: W + scale B A, computed in fp32, stored in the dtype the base has, or quantised as
- * it is. Where the base was quantised under
- * the adapter, W is what its format makes of the file's numbers, also where no adapter belongs to it. */
+/* Merging an adapter into its base: W + scale B A, with DoRA of the adapter's row lengths, computed in fp32, stored in the dtype the base
+ * has, or quantised as it is. Where the base was quantised under the adapter, W is what its format makes of the file's numbers, also where
+ * no adapter belongs to it. */
 #pragma once
 
 #include "base/pool.h"

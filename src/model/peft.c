@@ -108,6 +108,7 @@ static Status read_numbers(const JsonValue *config, const char *name, LoraOption
     FAIL_IF(dropout && dropout->type != JSON_NULL && !json_get_double(config, "lora_dropout", &lora->dropout), ERR_INVALID,
             "%s: lora_dropout: expected a number, found %s", name, json_type_name(dropout->type));
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "%s: lora_dropout is %g; expected 0 <= p < 1", name, lora->dropout);
+    TRY(read_bool(config, name, "use_dora", &lora->use_dora));
     return read_bool(config, name, "use_rslora", &lora->use_rslora);
 }
 
@@ -251,20 +252,38 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const LoraModule *)a)->path, ((const LoraModule *)b)->path);
 }
 
+/* Whether it is the lengths of DoRA's rows; then of a module that has a pair. */
+static Status is_magnitude(Arena *arena, const StFile *file, const LoraOptions *lora, const StTensor *tensor, bool *out)
+{
+    const char *module = module_of(arena, tensor->name, PEFT_MAGNITUDE + strlen("%s"));
+    *out = module != NULL;
+    if (!module) return OK;
+    FAIL_IF(!lora->use_dora, ERR_INVALID, "%s: tensor %s is of DoRA, and adapter_config.json doesn't say use_dora: true", tensor->path,
+            tensor->name);
+    FAIL_IF(!st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module, PEFT_A)), ERR_INVALID, "%s: %s has no pair", tensor->path,
+            tensor->name);
+    return OK;
+}
+
 /* The modules of the tensors, sorted: each has both halves, of the rank that the config gives it. */
 static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
 {
     LoraModule *modules = arena_array(arena, LoraModule, st_count(file));
     for (size_t i = 0; i < st_count(file); i++) {
-        if (whole_of(arena, lora, st_at(file, i)->name) || peft_tokens_path(arena, st_at(file, i)->name)) continue;
         const StTensor *half = st_at(file, i);
-        const char     *module = module_of(arena, half->name, "." PEFT_A ".weight"), *of_b = NULL;
+        bool            is_lengths;
+        if (whole_of(arena, lora, half->name) || peft_tokens_path(arena, half->name)) continue;
+        TRY(is_magnitude(arena, file, lora, half, &is_lengths));
+        if (is_lengths) continue;
+        const char *module = module_of(arena, half->name, "." PEFT_A ".weight"), *of_b = NULL;
         if (!module) of_b = module_of(arena, half->name, "." PEFT_B ".weight");
         FAIL_IF(!module && !of_b, ERR_UNSUPPORTED, "%s: tensor %s is none of a plain LoRA adapter of linear layers", half->path,
                 half->name);
         const char *other = arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module ? module : of_b, module ? PEFT_B : PEFT_A);
         FAIL_IF(!st_find(file, other), ERR_INVALID, "%s: %s has no other half", half->path, half->name);
         if (!module) continue;
+        FAIL_IF(lora->use_dora && !st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_MAGNITUDE, module)), ERR_INVALID,
+                "%s: use_dora is true, and there is no tensor " PEFT_PREFIX PEFT_MAGNITUDE, half->path, module);
         FAIL_IF(half->ndim != 2 || half->dim[0] < 1 || half->dim[0] > MAX_RANK, ERR_INVALID,
                 "%s: tensor %s: expected a matrix of 1 to %d rows", half->path, half->name, MAX_RANK);
         modules[lora->num_modules++] = (LoraModule){.path = module, .r = half->dim[0]};
@@ -546,7 +565,8 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
     strbuf_puts(&out, ",\n  \"task_type\": \"CAUSAL_LM\"");
     if (lora->num_tokens) strbuf_puts(&out, ",\n  \"trainable_token_indices\": "); /* which older versions don't know either */
     if (lora->num_tokens) peft_write_tokens(lora, &out);
-    strbuf_printf(&out, ",\n  \"use_dora\": false,\n  \"use_rslora\": %s\n}\n", lora->use_rslora ? "true" : "false");
+    strbuf_printf(&out, ",\n  \"use_dora\": %s,\n  \"use_rslora\": %s\n}\n", lora->use_dora ? "true" : "false",
+                  lora->use_rslora ? "true" : "false");
     char path[4096];
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
     Status status = file_write_atomic(path, out.data, out.len);

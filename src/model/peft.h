@@ -24,6 +24,9 @@ NODISCARD Status peft_open(Arena *arena, const char *dir, PeftAdapter *out);
  * name, number or expression that means no layer. */
 NODISCARD Status peft_select(Arena *arena, const HfModel *model, const JsonValue *selection, bool all_count, LoraOptions *inout);
 
+/* ERR_INVALID, with the names that there are, if none of layers_pattern stands before the number of a block of the model. */
+NODISCARD Status peft_check_layers_pattern(const HfModel *model, const char *const *names, int count);
+
 /* Warns when the adapter names a folder that is here and isn't the model's: it was trained on other weights. */
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir);
 

@@ -72,6 +72,10 @@ static Status open_parts(Combiner *c)
     c->files = arena_array(&c->arena, StFile *, c->count);
     for (int p = 0; p < c->count; p++) {
         const PeftAdapter *adapter = &c->parts[p].adapter, *first = &c->parts[0].adapter;
+        FAIL_IF(adapter->lora.use_dora, ERR_UNSUPPORTED,
+                "%s is an adapter of DoRA (use_dora), whose rows are divided by their norms: it can't be weighted, or added to another; "
+                "merge it alone, without a weight",
+                adapter->dir);
         FAIL_IF(adapter->base_format != first->base_format, ERR_INVALID, "%s was trained over weights in %s, %s over weights in %s: %s",
                 first->dir, first->base_format ? first->base_format->name : "their own format", adapter->dir,
                 adapter->base_format ? adapter->base_format->name : "their own format", "say with --qlora over which they are merged");

@@ -5,6 +5,7 @@
 #include "model/peft_match.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,58 @@ static Status check_effects(Arena *arena, const Layers *layers, const JsonValue 
     TRY(check_layers(arena, layers, selection));
     TRY(check_pattern(arena, layers, selection, "rank_pattern"));
     return check_pattern(arena, layers, selection, "alpha_pattern");
+}
+
+/* ---- names before the number of a block ---- */
+
+/* Those of the paths; *out_most: the largest number. */
+static void put_containers(const Layers *layers, StrBuf *out, int64_t *out_most)
+{
+    *out_most = -1;
+    for (int i = 0; i < layers->count; i++) {
+        const char *name = layers->params[i]->module;
+        for (const char *dot = strchr(name, '.'); dot; dot = strchr(name, '.')) {
+            char part[128];
+            snprintf(part, sizeof part, "%.*s", (int)(dot - name), name);
+            name = dot + 1;
+            size_t  digits = strspn(name, "0123456789");
+            int64_t number = strtoll(name, NULL, 10);
+            if (!digits || digits != strcspn(name, ".")) continue;
+            if (number > *out_most) *out_most = number;
+            if (!strstr(strbuf_cstr(out), part)) strbuf_printf(out, "%s%s", out->len ? ", " : "", part);
+        }
+    }
+}
+
+static Status check_containers(Arena *arena, const Layers *layers, const char *const *names, int count, StrBuf *known)
+{
+    static const char *const keys[] = {"target_modules", "layers_pattern", "layers_to_transform"};
+    int64_t                  most;
+    put_containers(layers, known, &most);
+    JsonValue all = {.type = JSON_STRING, .string = str_of("all-linear")}, numbers = {.type = JSON_ARRAY}, list = {.type = JSON_ARRAY};
+    numbers.items = arena_array(arena, JsonValue, most + 2);
+    list.items = arena_array(arena, JsonValue, count + 1);
+    for (int64_t i = 0; i <= most; i++) numbers.items[numbers.count++] = (JsonValue){.type = JSON_INT, .integer = i};
+    for (int i = 0; i < count; i++) list.items[list.count++] = (JsonValue){.type = JSON_STRING, .string = str_of(names[i])};
+    const JsonValue selection = object_of(arena, keys, (const JsonValue *const[]){&all, &list, &numbers}, 3);
+    const bool     *found;
+    int             num_found;
+    TRY(ask(arena, layers, &selection, &found, &num_found));
+    FAIL_IF(!num_found, ERR_INVALID, "lora_layers_pattern: \"%.200s\" stands before the number of no block of this model; there is %s",
+            names[0], strbuf_cstr(known));
+    return OK;
+}
+
+Status peft_check_layers_pattern(const HfModel *model, const char *const *names, int count)
+{
+    Arena  arena = {0};
+    Layers layers = {0};
+    StrBuf known = {0};
+    Status status = find_layers(&arena, model, &layers);
+    if (status == OK) status = check_containers(&arena, &layers, names, count, &known);
+    strbuf_deinit(&known);
+    arena_deinit(&arena);
+    return status;
 }
 
 /* ---- the layers ---- */

@@ -377,7 +377,9 @@ Status quantised_open(Arena *arena, StFile *file, QuantisedFormat format, StDTyp
 
 const QuantisedTensor *quantised_of(const StTensor *tensor)
 {
-    return (const QuantisedTensor *)tensor->made;
+    for (size_t i = QUANTISED_NONE + 1; i < sizeof formats / sizeof *formats; i++)
+        if (tensor->made && tensor->made->to_f32 == formats[i].to_f32) return (const QuantisedTensor *)tensor->made;
+    return NULL;
 }
 
 const WeightFormat *quantised_weight_format(const QuantisedTensor *q)

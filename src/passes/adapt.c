@@ -1,6 +1,7 @@
 /* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA
- * (Kalajdzievski 2023) alpha / sqrt(r). The base is frozen: the passes after this one see parameters that aren't trained,
- * and nothing else. Where rows choose among several adapters, the A of all are one matrix, and op lora_rows adds each row's own. */
+ * (Kalajdzievski 2023) alpha / sqrt(r). With DoRA (Liu et al. 2024) the rows of W + s B A get trained lengths. The base is frozen: the
+ * passes after this one see parameters that aren't trained, and nothing else. Where rows choose among several adapters, the A of all are
+ * one matrix, and op lora_rows adds each row's own. */
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -71,9 +72,87 @@ static Value *add_adapter(Graph *graph, const Param *base, const char *half, int
     return graph_add_param(graph, param);
 }
 
+static Status drop(Graph *graph, const char *name, const Param *base, double p, Value *x, Value **out)
+{
+    DropoutAttrs attrs = {.p = p, .site = (int64_t)philox_name_key(base->name)};
+    Value       *in[] = {x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step")};
+    Node        *node;
+    TRY(graph_add_node(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", name), in, 4, ~0u, &node));
+    *out = node->out[0];
+    return OK;
+}
+
+/* *out = y + scale x A^T B^T. */
+static Status add_pair(Graph *graph, const char *name, Value *y, Value *x, Value *a, Value *b, double scale, Node **out)
+{
+    LinearAttrs attrs = {.alpha = scale};
+    Value      *down_in[] = {x, a};
+    Node       *down;
+    TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", name), down_in, 2, ~0u, &down));
+    Value *up_in[] = {y, down->out[0], b};
+    return graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", name), up_in, 3, ~0u, out);
+}
+
+/* ---- DoRA ---- */
+
+/* The lengths of the weight's rows, in f32: a step changes them by less than bf16 shows. */
+static Value *add_magnitude(Graph *graph, const Param *base)
+{
+    const char *name = arena_printf(graph->arena, "%s.lora_magnitude", base->name);
+    Value      *made = graph_find(graph, name);
+    if (made && made->param && made->param->is_adapter) return made;
+    Param *param = arena_new(graph->arena, Param);
+    param->name = name;
+    param->type = type_make(DT_F32, 1, base->type.dim[0]);
+    param->hf.num_names = 1;
+    param->hf.names = arena_array(graph->arena, const char *, 1);
+    param->hf.names[0] = arena_printf(graph->arena, PEFT_MAGNITUDE, base->module);
+    param->module = base->module;
+    param->decay = param->trained = param->is_adapter = true;
+    param->layer = base->layer;
+    param->init = INIT_NORMS;
+    return graph_add_param(graph, param);
+}
+
+/* The base's part that no adapter changes, as PEFT has it: where x is dropped to `dropped`, W (x - dropped) + bias. */
+static Status add_rest(Graph *graph, const Node *linear, Value *dropped, Value **out)
+{
+    const char *name = linear->out[0]->name;
+    Value      *in[] = {linear->in[0], dropped};
+    Node       *node;
+    TRY(graph_add_node(graph, &op_sub, NULL, arena_printf(graph->arena, "%s.dora_kept", name), in, 2, ~0u, &node));
+    Value *rest_in[] = {node->out[0], linear->in[1], linear->in[2]};
+    TRY(graph_add_node(graph, &op_linear, linear->attrs, arena_printf(graph->arena, "%s.dora_rest", name), rest_in, 3, ~0u, &node));
+    *out = node->out[0];
+    return OK;
+}
+
+/* In place of the linear layer y = x W^T + bias: *out = (x W^T + scale x A^T B^T) m / |W + scale B A| + bias, with norms of rows. */
+static Status wrap_dora(Graph *graph, Node *linear, Value *x, Value *a, Value *b, double scale, Value **out)
+{
+    const char *name = linear->out[0]->name;
+    Value      *w = linear->in[1], *bias = linear->in[2], *rest = NULL, *product_in[] = {x, w};
+    LinearAttrs attrs = {.alpha = scale};
+    Node       *node;
+    if (x != linear->in[0]) {
+        TRY(add_rest(graph, linear, x, &rest));
+        bias = NULL;
+    }
+    TRY(graph_add_node(graph, &op_linear, linear->attrs, arena_printf(graph->arena, "%s.dora_base", name), product_in, 2, ~0u, &node));
+    TRY(add_pair(graph, name, node->out[0], x, a, b, scale, &node));
+    Value *norm_in[] = {w, a, b}, *in[] = {node->out[0], add_magnitude(graph, w->param), NULL, bias};
+    TRY(graph_add_node(graph, &op_dora_norm, &attrs, arena_printf(graph->arena, "%s.dora_norm", name), norm_in, 3, ~0u, &node));
+    in[2] = node->out[0];
+    TRY(graph_add_node(graph, &op_dora, NULL, arena_printf(graph->arena, "%s.dora", name), in, 4, ~0u, &node));
+    Value *sum_in[] = {node->out[0], rest};
+    if (rest) TRY(graph_add_node(graph, &op_add, NULL, arena_printf(graph->arena, "%s.dora_sum", name), sum_in, 2, ~0u, &node));
+    *out = node->out[0];
+    return OK;
+}
+
 static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool training)
 {
-    Value            *x = linear->in[0], *w = linear->in[1], *y = linear->out[0];
+    Value            *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *dora;
     const Param      *base = w->param;
     const LoraModule *module = lora_find_module(lora, base->module), of_all = {.r = lora->r, .alpha = lora->alpha};
     if (!module) module = &of_all;
@@ -87,17 +166,16 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     graph->cursor = after;
     graph->layer = linear->layer;
     graph->part = linear->part;
-    if (training && lora->dropout > 0) {
-        DropoutAttrs attrs = {.p = lora->dropout, .site = (int64_t)philox_name_key(base->name)};
-        Value       *in[] = {x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step")};
-        TRY(graph_add_node(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", y->name), in, 4, ~0u, &node));
-        x = node->out[0];
+    if (training && lora->dropout > 0) TRY(drop(graph, y->name, base, lora->dropout, x, &x));
+    double scale = lora_scale(lora, module->r, module->alpha);
+    if (lora->use_dora) {
+        TRY(wrap_dora(graph, linear, x, a, b, scale, &dora));
+        graph->cursor = NULL;
+        graph_replace_uses(graph, y, dora, after);
+        graph_remove_node(graph, linear);
+        return OK;
     }
-    Value *down_in[] = {x, a};
-    TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", y->name), down_in, 2, ~0u, &node));
-    LinearAttrs attrs = {.alpha = lora_scale(lora, module->r, module->alpha)};
-    Value      *up_in[] = {y, node->out[0], b};
-    TRY(graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 3, ~0u, &node));
+    TRY(add_pair(graph, y->name, y, x, a, b, scale, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, y, node->out[0], after);
     node_set_input(node, 0, y); /* the wrap itself still reads the plain result */

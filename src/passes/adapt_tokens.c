@@ -8,8 +8,7 @@
 
 #include <string.h>
 
-/* A head, or an embedding with a row for each of the head's. */
-static bool is_vocabulary(const Graph *graph, const Param *param)
+bool tokens_is_vocabulary(const Graph *graph, const Param *param)
 {
     if (param->ns || param->type.ndim != 2) return false;
     if (param->is_head) return true;
@@ -34,7 +33,7 @@ Param *tokens_param(const Graph *graph, const LoraTokens *list, const char **out
 {
     for (int i = 0; i < graph->num_params; i++) {
         *out_path = whole_path(graph->arena, graph->params[i]);
-        if (is_vocabulary(graph, graph->params[i]) && is_meant(list, graph->params[i], *out_path)) return graph->params[i];
+        if (tokens_is_vocabulary(graph, graph->params[i]) && is_meant(list, graph->params[i], *out_path)) return graph->params[i];
     }
     return NULL;
 }

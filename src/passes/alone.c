@@ -75,6 +75,7 @@ static const struct {
     {"skip_quant_first_layers", KIND_INT, offsetof(CompileOptions, precision.skip_first)},
     {"skip_quant_last_layers", KIND_INT, offsetof(CompileOptions, precision.skip_last)},
     {"split_k", KIND_BOOL, offsetof(CompileOptions, split_k)},
+    {"use_dora", KIND_BOOL, offsetof(CompileOptions, lora.use_dora)},
     {"use_rslora", KIND_BOOL, offsetof(CompileOptions, lora.use_rslora)},
     {"whole_bytes", KIND_INT, offsetof(CompileOptions, whole_bytes)},
     {"world", KIND_SMALL, offsetof(CompileOptions, world)},

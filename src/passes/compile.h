@@ -52,6 +52,7 @@ typedef struct LoraOptions {
     int64_t            r;
     double             alpha, dropout;
     bool               use_rslora;
+    bool               use_dora; /* rows of the sum of base and adapter get trained lengths (model/dora.h) */
     int                num_targets;
     const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
     int                num_whole;

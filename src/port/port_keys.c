@@ -1,8 +1,12 @@
 /* Keys whose value is computed, or that mean something together. */
 #include "port/port_internal.h"
 
+#include "files/file.h"
+
 #include <math.h>
 #include <string.h>
+
+#define ADDITIONAL "additional_special_tokens"
 
 /* It is read where the keys beside it are known. */
 void port_read_later(Port *port, const PortPair *pair)
@@ -434,6 +438,29 @@ static void finish_precision(Port *port)
 
 /* ---- what else keys mean together ---- */
 
+/* A Jinja file; or the folder, or the name on the hub, of a model whose template is taken. */
+void port_read_template_path(Port *port, const PortPair *pair)
+{
+    const char *text = pair->value->type == YAML_SCALAR ? pair->value->text.data : "", *dot = strrchr(text, '.'), *file;
+    const char *model = port_text(port->root, "model_name_or_path"), *from = port_origin(port, pair->key, "");
+    bool        is_jinja = dot && (strcmp(dot, ".jinja") == 0 || strcmp(dot, ".jinja2") == 0 || strcmp(dot, ".j2") == 0);
+    bool        is_file = false, is_dir = false, is_there = false;
+    if (!*text) return;
+    file = arena_printf(port->arena, "%s/chat_template.jinja", text);
+    if (file_exists(text, &is_file) != OK || file_is_dir(text, &is_dir) != OK || file_exists(file, &is_there) != OK) status_clear();
+    if (is_jinja || (is_file && !is_dir))
+        port_take(port, pair->target, KEY_run_chat_template, pair->value, from);
+    else if (model && strcmp(model, text) == 0)
+        port_tell(port, false, pair->key, "", "the model's own template is taken here too");
+    else if (is_there)
+        port_set(port, pair->target, KEY_run_chat_template, file, from);
+    else
+        port_tell(
+            port, true, pair->key, "",
+            "the template of another model's folder isn't read: the model's own is taken; save the other one as a Jinja file and give "
+            "that as chat_template");
+}
+
 /* Patterns of what isn't frozen. Those of a whole language model freeze what isn't of it, as its vision tower. */
 void port_read_unfrozen(Port *port, const PortPair *pair)
 {
@@ -447,18 +474,6 @@ void port_read_unfrozen(Port *port, const PortPair *pair)
         port_tell(port, false, pair->key, "", "the whole language model is trained");
     else if (!foreign_is_inert(pair->value))
         port_problem(port, pair->key, "%s: not supported here: frozen layers", pair->key->text.data);
-}
-
-void port_read_special_tokens(Port *port, const PortPair *pair)
-{
-    bool other = false;
-    for (size_t i = 0; pair->value->type == YAML_MAPPING && i < pair->value->count; i++)
-        other |= !foreign_is_inert(pair->value->items[i]) &&
-                 (pair->value->keys[i]->type != YAML_SCALAR || strcmp(pair->value->keys[i]->text.data, "pad_token") != 0);
-    if (other)
-        port_tell(port, true, pair->key, "", "special tokens are the model's own; the result is the same where these are they");
-    else if (!foreign_is_inert(pair->value))
-        port_tell(port, false, pair->key, "", "padding carries no loss");
 }
 
 static void add_token(Port *port, YamlNode *list, const char *text, size_t len)
@@ -499,6 +514,53 @@ void port_read_new_special_tokens(Port *port, const PortPair *pair)
     read_tokens(port, pair, KEY_run_new_special_tokens);
 }
 
+/* Beside the texts of tokens that there are: further ones. */
+static void read_additional(Port *port, const PortPair *pair, const YamlNode *value)
+{
+    YamlNode *key = arena_new(port->arena, YamlNode);
+    PortPair  inner = *pair;
+    *key = *pair->key;
+    key->text = str_of("special_tokens." ADDITIONAL);
+    inner.key = key;
+    inner.value = value;
+    read_tokens(port, &inner, KEY_run_new_special_tokens);
+}
+
+void port_read_special_tokens(Port *port, const PortPair *pair)
+{
+    bool has_other = false, has_pad = false;
+    for (size_t i = 0; pair->value->type == YAML_MAPPING && i < pair->value->count; i++) {
+        const YamlNode *value = pair->value->items[i];
+        const char     *name = pair->value->keys[i]->type == YAML_SCALAR ? pair->value->keys[i]->text.data : "";
+        bool            is_pad = strcmp(name, "pad_token") == 0, is_more = strcmp(name, ADDITIONAL) == 0;
+        if (foreign_is_inert(value)) continue;
+        if (is_more) read_additional(port, pair, value);
+        has_pad |= is_pad;
+        has_other |= !is_pad && !is_more;
+    }
+    if (has_other)
+        port_tell(port, true, pair->key, "", "special tokens are the model's own; the result is the same where these are they");
+    else if (has_pad)
+        port_tell(port, false, pair->key, "", "padding carries no loss");
+}
+
+/* There rows of new tokens stay frozen under LoRA, unless embedding and head are trained, or these rows of them. */
+static void finish_axolotl_tokens(Port *port)
+{
+    static const ConfigKey keys[] = {KEY_run_new_tokens, KEY_run_new_special_tokens};
+    bool trains = !port->config.lora || port->config.lora_modules_to_save.count || port->config.trainable_token_indices.count;
+    for (int i = 0; i < 2; i++) {
+        const char *from = port->from[keys[i]];
+        if (!from || trains) continue;
+        str_list_push(port->arena, &port->changes,
+                      arena_printf(port->arena,
+                                   "%s: left out: with LoRA their rows would stay as they begin, unless you set %s and "
+                                   "lora_modules_to_save: [embed_tokens, lm_head]. The result is the same where the model has these tokens",
+                                   from, options[keys[i]].name));
+        port_unset(port, &port->run, keys[i]);
+    }
+}
+
 /* There the vocabulary grows by itself, and with LoRA embedding and head are trained whole then. */
 static void finish_new_tokens(Port *port)
 {
@@ -535,6 +597,7 @@ void port_finish(Port *port)
     port_finish_cadence(port);
     finish_lora(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
+    if (port->tool == AXOLOTL) finish_axolotl_tokens(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);
     finish_long_warmup(port);
     finish_precision(port);

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "config/options.h"
 #include "model/peft.h"
-#include "text/tokenizer.h"
+#include "setup/setup.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -63,6 +63,7 @@ static const ConfigKey taken[] = {
     KEY_run_lora_rank,
     KEY_run_lora_alpha,
     KEY_run_lora_use_rslora,
+    KEY_run_lora_use_dora,
     KEY_run_lora_target_modules,
     KEY_run_lora_exclude_modules,
     KEY_run_lora_layers_to_transform,
@@ -123,6 +124,7 @@ static Status take_settings(Config *config)
     config->lora_rank = adapter.lora.r;
     config->lora_alpha = adapter.lora.alpha;
     config->lora_use_rslora = adapter.lora.use_rslora;
+    config->lora_use_dora = adapter.lora.use_dora;
     config->lora_target_modules = list_of(arena, json_get(json, "target_modules"), true);
     config->lora_exclude_modules = list_of(arena, json_get(json, "exclude_modules"), true);
     config->lora_layers_to_transform = list_of(arena, json_get(json, "layers_to_transform"), false);
@@ -151,35 +153,42 @@ Status setup_adapter(Config *config)
     return config_at(config->origin, KEY_run_adapter, status != OK ? status_prefix(status, "adapter") : OK);
 }
 
-/* Rows that the adapter has of tokens, or of all of them, are those of the same tokens. */
-static Status check_tokenizer(const PeftAdapter *adapter, const HfModel *model, const char *dir)
+static Status compare_tokens(const char *dir, const Tokenizer *own, const Tokenizer *run)
 {
-    Tokenizer *own, *run;
-    TRY(tokenizer_load(adapter->dir, &own));
-    Status status = tokenizer_load(model->dir, &run);
-    if (status != OK) {
-        tokenizer_destroy(own);
-        return status;
-    }
     int32_t least = tokenizer_vocab_size(own) < tokenizer_vocab_size(run) ? tokenizer_vocab_size(own) : tokenizer_vocab_size(run);
-    for (int32_t id = 0; id < least && status == OK; id++) {
+    for (int32_t id = 0; id < least; id++) {
         const char *before = tokenizer_id_to_token(own, id), *now = tokenizer_id_to_token(run, id);
-        if (before && now && strcmp(before, now) != 0)
-            status = status_fail(ERR_INVALID, "id %d is the token %s in %s and %s in this run: name new_tokens in its order", id, before,
-                                 dir, now);
+        FAIL_IF(before && now && strcmp(before, now) != 0, ERR_INVALID,
+                "id %d is the token %s in %s and %s in this run: name new_tokens in its order", id, before, dir, now);
     }
+    return OK;
+}
+
+Status setup_check_tokens(Arena *arena, const char *dir, const Tokenizer *run)
+{
+    Tokenizer *own;
+    bool       is_there;
+    TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", dir), &is_there));
+    if (!is_there) return OK;
+    TRY(tokenizer_load(dir, &own));
+    Status status = compare_tokens(dir, own, run);
     tokenizer_destroy(own);
-    tokenizer_destroy(run);
     return status;
 }
 
-static Status check_tokens(Arena *arena, const PeftAdapter *adapter, const HfModel *model)
+/* Rows that the adapter has of tokens, or of all of them, are those of the same tokens. */
+static Status check_tokens(Arena *arena, const Config *config, const PeftAdapter *adapter, const HfModel *model)
 {
-    bool own, run;
+    bool       is_there;
+    Tokenizer *run;
+    NewTokens  tokens = setup_new_tokens(config); /* which the folder has, unless this is a plan */
     if (!adapter->lora.num_tokens && !adapter->lora.num_whole) return OK;
-    TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", adapter->dir), &own));
-    TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", model->dir), &run));
-    return own && run ? check_tokenizer(adapter, model, adapter->dir) : OK;
+    TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", model->dir), &is_there));
+    if (!is_there) return OK;
+    TRY(grow_load_tokenizer(model->dir, &tokens, &run));
+    Status status = setup_check_tokens(arena, adapter->dir, run);
+    tokenizer_destroy(run);
+    return status;
 }
 
 Status setup_check_adapter(Arena *arena, const Config *config, const HfModel *model)
@@ -188,7 +197,7 @@ Status setup_check_adapter(Arena *arena, const Config *config, const HfModel *mo
     if (!config->adapter) return OK;
     Status status = peft_open(arena, config->adapter, &adapter);
     if (status == OK) status = peft_check_model(&adapter, model);
-    if (status == OK) status = check_tokens(arena, &adapter, model);
+    if (status == OK) status = check_tokens(arena, config, &adapter, model);
     return config_at(config->origin, KEY_run_adapter, status != OK ? status_prefix(status, "adapter") : OK);
 }
 
@@ -315,12 +324,21 @@ Status setup_lora(Arena *arena, const Config *config, const HfModel *model, Lora
                          .alpha = config->lora_alpha,
                          .dropout = config->lora_dropout,
                          .use_rslora = config->lora_use_rslora,
+                         .use_dora = config->lora_use_dora,
                          .num_targets = (int)config->lora_target_modules.count,
                          .targets = config->lora_target_modules.items,
                          .num_whole = (int)config->lora_modules_to_save.count,
                          .whole = config->lora_modules_to_save.items,
                          .tie_whole = config->lora_ensure_weight_tying};
+    FAIL_IF(out->use_dora && lora_init_takes(out->init), ERR_UNSUPPORTED,
+            "lora_init: %s beside lora_use_dora: what is saved is a plain adapter for the unchanged base, which DoRA's lengths don't fit; "
+            "take lora_init: default or gaussian",
+            choice_text(config->lora_init));
     if (config->lora) TRY(config_at(config->origin, KEY_run_trainable_token_indices, take_tokens(arena, config, out)));
+    const StrList *patterns = &config->lora_layers_pattern;
+    if (config->lora && !config->adapter && patterns->count)
+        TRY(config_at(config->origin, KEY_run_lora_layers_pattern,
+                      peft_check_layers_pattern(model, patterns->items, (int)patterns->count)));
     if (!config->lora || is_plain(config)) return OK;
     JsonValue *selection = arena_new(arena, JsonValue);
     TRY(make_selection(arena, config, selection));

@@ -6,7 +6,6 @@
 #include "data/record.h"
 #include "files/hub.h"
 #include "model/gguf_import.h"
-#include "model/grow.h"
 #include "model/weights.h"
 #include "passes/precision.h"
 #include "setup/lora.h"
@@ -31,17 +30,43 @@ static Status check_trained(Arena *arena, const Config *config, const char *dir,
     return OK;
 }
 
+NewTokens setup_new_tokens(const Config *config)
+{
+    return (NewTokens){.num_tokens = (int)config->new_tokens.count,
+                       .tokens = config->new_tokens.items,
+                       .num_special = (int)config->new_special_tokens.count,
+                       .special = config->new_special_tokens.items,
+                       .multiple = config->pad_vocab_multiple};
+}
+
+static bool grows(const Config *config)
+{
+    return config->new_tokens.count || config->new_special_tokens.count || config->pad_vocab_multiple;
+}
+
+/* The key that makes the model grow. */
+static ConfigKey growing_key(const Config *config)
+{
+    return config->new_tokens.count           ? KEY_run_new_tokens
+           : config->new_special_tokens.count ? KEY_run_new_special_tokens
+                                              : KEY_run_pad_vocab_multiple;
+}
+
+/* Whether the model's folder can get the run's tokens; *out_dir: that folder. */
+static Status check_growth(Arena *arena, const Config *config, const char **out_dir)
+{
+    const char *gguf;
+    NewTokens   tokens = setup_new_tokens(config);
+    TRY(hf_local_dir(arena, config->model, out_dir, &gguf));
+    FAIL_IF(config->tokenizer, ERR_INVALID, "new tokens with a tokenizer of another folder (tokenizer): expected the model's own");
+    return check_trained(arena, config, *out_dir, &tokens);
+}
+
 static Status with_new_tokens(Arena *arena, const Config *config, const char **out_dir)
 {
-    NewTokens   tokens = {.num_tokens = (int)config->new_tokens.count,
-                          .tokens = config->new_tokens.items,
-                          .num_special = (int)config->new_special_tokens.count,
-                          .special = config->new_special_tokens.items,
-                          .multiple = config->pad_vocab_multiple};
-    const char *dir, *gguf;
-    TRY(hf_local_dir(arena, config->model, &dir, &gguf));
-    FAIL_IF(config->tokenizer, ERR_INVALID, "new tokens with a tokenizer of another folder (tokenizer): expected the model's own");
-    TRY(check_trained(arena, config, dir, &tokens));
+    const char *dir;
+    NewTokens   tokens = setup_new_tokens(config);
+    TRY(check_growth(arena, config, &dir));
     TRY(grow_local_dir(arena, dir, &tokens, out_dir));
     if (*out_dir == dir) *out_dir = config->model;
     return OK;
@@ -49,22 +74,17 @@ static Status with_new_tokens(Arena *arena, const Config *config, const char **o
 
 Status setup_model_dir(Arena *arena, const Config *config, const char **out_dir)
 {
-    ConfigKey key = config->new_tokens.count           ? KEY_run_new_tokens
-                    : config->new_special_tokens.count ? KEY_run_new_special_tokens
-                                                       : KEY_run_pad_vocab_multiple;
     *out_dir = config->model;
-    if (key == KEY_run_pad_vocab_multiple && !config->pad_vocab_multiple) return OK;
-    return config_at(config->origin, key, with_new_tokens(arena, config, out_dir));
+    return grows(config) ? config_at(config->origin, growing_key(config), with_new_tokens(arena, config, out_dir)) : OK;
 }
 
-Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
+/* The folder that has the tokenizer. from: the folder of the model that the run trains. */
+static Status find_tokenizer_dir(Arena *arena, const Config *config, const char *from, const char **out_dir)
 {
     StrBuf      path = {0};
     const char *end = "/tokenizer.json";
-    const char *from = config->tokenizer;
     ConfigKey   key = config->tokenizer ? KEY_run_tokenizer : KEY_run_model;
-    if (!from) TRY(setup_model_dir(arena, config, &from));
-    Status status = hub_local_path(HUB_MODEL, from, &path);
+    Status      status = hub_local_path(HUB_MODEL, from, &path);
     if (status == OK) {
         size_t len = path.len, cut = strlen(end);
         *out_dir = arena_strndup(arena, path.data, len > cut && strcmp(path.data + len - cut, end) == 0 ? len - cut : len);
@@ -72,6 +92,29 @@ Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_
     }
     strbuf_deinit(&path);
     return config_at(config->origin, key, status);
+}
+
+Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir)
+{
+    const char *from = config->tokenizer;
+    if (!from) TRY(setup_model_dir(arena, config, &from));
+    return find_tokenizer_dir(arena, config, from, out_dir);
+}
+
+static Status load_grown_tokenizer(Arena *arena, const Config *config, Tokenizer **out)
+{
+    const char *dir;
+    NewTokens   tokens = setup_new_tokens(config);
+    TRY(check_growth(arena, config, &dir));
+    return grow_load_tokenizer(dir, &tokens, out);
+}
+
+Status setup_view_tokenizer(Arena *arena, const Config *config, const char **out_dir, Tokenizer **out)
+{
+    TRY(find_tokenizer_dir(arena, config, config->tokenizer ? config->tokenizer : config->model, out_dir));
+    if (!out) return OK;
+    if (!grows(config)) return tokenizer_load(*out_dir, out);
+    return config_at(config->origin, growing_key(config), load_grown_tokenizer(arena, config, out));
 }
 
 static NamedIr named_ir(const Config *config, ConfigKey key, const char *file, const char *name, const char *kind)
@@ -125,12 +168,18 @@ static Status link_objective(Arena *arena, const Config *config, HfModel *model)
     return config_at(config->origin, KEY_run_objective, hf_model_link(model, objective, &teacher, config->teacher_model ? 1 : 0));
 }
 
-Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
+static Status grow_view(const Config *config, HfModel *model)
 {
-    TRY(config_require(config, KEY_run_model, "a run"));
-    HfModel    *model;
     const char *dir;
-    TRY(setup_model_dir(arena, config, &dir));
+    NewTokens   tokens = setup_new_tokens(config);
+    TRY(check_growth(model->arena, config, &dir));
+    return grow_model(model, &tokens);
+}
+
+/* The model in `dir`; is_view: which gets the run's tokens in memory alone. */
+static Status open_model(Arena *arena, const Config *config, const char *dir, bool is_view, HfModel **out_model)
+{
+    HfModel *model;
     TRY(config_at(config->origin, config->ir ? KEY_run_ir : KEY_run_model, hf_model_open_as(arena, dir, setup_ir(config), &model)));
     *out_model = model;
     TRY(link_objective(arena, config, model));
@@ -141,9 +190,24 @@ Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
     }
     bool has_weights;
     TRY(hf_model_has_weights(model, &has_weights));
-    if (config->from_scratch || !has_weights) return OK;
-    TRY(hf_model_open_weights(model));
-    return setup_check_adapter(arena, config, model);
+    bool is_read = !config->from_scratch && has_weights;
+    if (is_read) TRY(hf_model_open_weights(model));
+    if (is_view && grows(config)) TRY(config_at(config->origin, growing_key(config), grow_view(config, model)));
+    return is_read ? setup_check_adapter(arena, config, model) : OK;
+}
+
+Status setup_model(Arena *arena, const Config *config, HfModel **out_model)
+{
+    const char *dir;
+    TRY(config_require(config, KEY_run_model, "a run"));
+    TRY(setup_model_dir(arena, config, &dir));
+    return open_model(arena, config, dir, false, out_model);
+}
+
+Status setup_view_model(Arena *arena, const Config *config, HfModel **out_model)
+{
+    TRY(config_require(config, KEY_run_model, "a plan"));
+    return open_model(arena, config, config->model, true, out_model);
 }
 
 static DType float_dtype(Choice choice)
@@ -346,6 +410,10 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     FAIL_IF(out->weight_format && out->lora.enabled && lora_init_takes(out->lora.init), ERR_UNSUPPORTED,
             "lora_init: %s takes a part of the base's weights, and %s is quantised; take the unquantised model, or lora_init: default",
             choice_text(config->lora_init), model->dir);
+    bool in_codes = out->precision.forward == DT_E4M3 || out->precision.forward == DT_E2M1;
+    FAIL_IF(out->lora.use_dora && in_codes, ERR_UNSUPPORTED,
+            "lora_use_dora beside recipe: %s: DoRA takes norms of weights, which that recipe keeps as codes alone; take recipe: bf16",
+            choice_text(config->recipe));
     out->train_base = !config->lora;
     return OK;
 }

@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "config/config.h"
+#include "model/grow.h"
 #include "model/hf_model.h"
 #include "passes/compile.h"
 #include "run/session.h"
@@ -15,6 +16,13 @@ NODISCARD Status setup_model_dir(Arena *arena, const Config *config, const char 
 /* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
 NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
 
+/* The tokens that a run adds. */
+NewTokens setup_new_tokens(const Config *config);
+
+/* The same for commands that only look. No folder with new tokens is made: *out_dir is without them, and *out (NULL: not wanted), which
+ * the caller destroys, has them in memory. */
+NODISCARD Status setup_view_tokenizer(Arena *arena, const Config *config, const char **out_dir, Tokenizer **out);
+
 /* The file that says what the model computes; as Python it is run if it is named, or Python allowed, on the command line. */
 NamedIr setup_ir(const Config *config);
 
@@ -25,6 +33,8 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
 /* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
+/* The same for what only plans, or measures with other weights: no folder with new tokens is made. */
+NODISCARD Status setup_view_model(Arena *arena, const Config *config, HfModel **out_model);
 /* The ranks of a run. */
 int setup_world(const Config *config);
 /* What each of them has a part of alone: 1 the optimizer's state, 2 gradients too, 3 weights too. */

@@ -348,9 +348,14 @@ static Status none_there(Arena *arena, const char *dir)
 
 Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
 {
+    return tokenizer_load_with(dir, (Str){0}, (Str){0}, out_tokenizer);
+}
+
+Status tokenizer_load_with(const char *dir, Str json, Str config, Tokenizer **out_tokenizer)
+{
     *out_tokenizer = NULL;
     Arena      arena = {0};
-    Str        text;
+    Str        text = json;
     Tokenizer *t = NULL;
     StrBuf     local = {0};
     Status     status = hub_local_path(HUB_MODEL, dir, &local);
@@ -360,10 +365,10 @@ Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer)
     bool        is_there;
     if (status == OK) status = file_exists(path, &is_there);
     if (status == OK && !is_there) status = none_there(&arena, dir);
-    if (status == OK) status = file_read(&arena, path, MAX_FILE_BYTES, &text);
+    if (status == OK && !json.data) status = file_read(&arena, path, MAX_FILE_BYTES, &text);
     if (status == OK) status = tokenizer_parse(path, text.data, text.len, &t);
-    TokenizerTexts texts;
-    if (status == OK) status = config_read(&arena, dir, "tokenizer_config.json", &texts.config);
+    TokenizerTexts texts = {.config = config};
+    if (status == OK && !config.data) status = config_read(&arena, dir, "tokenizer_config.json", &texts.config);
     if (status == OK) status = config_read(&arena, dir, "generation_config.json", &texts.generation);
     if (status == OK) status = config_read(&arena, dir, "added_tokens.json", &texts.added);
     if (status == OK) status = config_read(&arena, dir, "special_tokens_map.json", &texts.special_map);

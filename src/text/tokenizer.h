@@ -21,6 +21,8 @@ void token_ids_push(TokenIds *ids, int32_t id);
 /* Loads DIR/tokenizer.json, and bos/eos/pad, add_bos_token and tokens from the files beside it where present. ERR_UNSUPPORTED names a
  * component that isn't supported, ERR_INVALID says file:line:column. */
 NODISCARD Status tokenizer_load(const char *dir, Tokenizer **out_tokenizer);
+/* The same with these texts in place of tokenizer.json and tokenizer_config.json; data NULL: the folder's own. */
+NODISCARD Status tokenizer_load_with(const char *dir, Str json, Str config, Tokenizer **out_tokenizer);
 /* The same from the text of a tokenizer.json; `name` starts its errors. */
 NODISCARD Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer **out_tokenizer);
 /* Texts of the files beside a tokenizer.json; empty: no such file. */

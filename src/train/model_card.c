@@ -104,8 +104,7 @@ static void put_results(Arena *arena, const CardFacts *f, StrBuf *out)
 static bool is_told(const Config *c, int key)
 {
     const OptionInfo *option = &options[key];
-    return option->scope == SCOPE_run && option->effect == EFFECT_RESULT && c->origin[key] && option->kind != KIND_DATASETS &&
-           option->kind != KIND_MAP;
+    return option->scope == SCOPE_run && option->effect == EFFECT_RESULT && c->origin[key] && option->kind != KIND_DATASETS;
 }
 
 static void put_settings(const Config *c, StrBuf *out)

@@ -5,11 +5,13 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "fit/fit.h"
+#include "model/dora.h"
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/stop_token.h"
 #include "model/weights.h"
 #include "passes/optimizers.h"
+#include "setup/frozen_tokens.h"
 #include "store/output_dir.h"
 #include "train/model_card.h"
 
@@ -234,7 +236,9 @@ static Status load_weights(Trainer *t)
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->stepper.has_scales);
     if (c->adapter) return weights_load_adapter(t->session, c->adapter);
     if (t->pairs) return lora_pairs_load(t->session, t->pairs);
-    return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
+    if (!t->options.lora.use_dora) return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
+    TRY(trainer_agree(t, OK)); /* as in find_pairs */
+    return dora_begin(t->session, t->model, weights_made_format(&t->options), (uint64_t)c->seed, t->comm, pool);
 }
 
 Status trainer_start_session(Trainer *t)
@@ -501,6 +505,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings of the model")));
     if (out->already_finished) return trainer_agree(t, trainer_leads(t) ? merge_finished(t) : OK);
     hf_model_tell(t->model, t->options.model_dtype, t->options.weight_format, true, &t->model_notes);
+    TRY(trainer_agree(t, frozen_tokens_tell(t->config, t->model, t->plan, &t->model_notes)));
     TRY(prepare(t));
     Status status = train_loop(t);
     if (status == ERR_DEVICE) return device_lost(t);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "model/peft.h"
 #include "model/weights.h"
+#include "setup/lora.h"
 #include "store/disk.h"
 #include "store/output_dir.h"
 #include "train/best.h"
@@ -125,6 +126,15 @@ static Status refuse_other_base(Trainer *t)
     return OK;
 }
 
+/* Rows of new tokens are told apart by their ids alone. */
+static Status refuse_other_tokens(Trainer *t)
+{
+    const Config *c = t->config;
+    ConfigKey     key = c->new_tokens.count ? KEY_run_new_tokens : KEY_run_new_special_tokens;
+    if (!t->tokenizer || !(c->new_tokens.count + c->new_special_tokens.count)) return OK;
+    return config_at(c->origin, key, setup_check_tokens(&t->arena, t->resume_path, t->tokenizer));
+}
+
 /* run.json is damaged: a checkpoint knows the settings too. */
 static Status without_record(Trainer *t)
 {
@@ -166,6 +176,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
     if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
     if (status == OK && t->resume_path[0]) status = trainer_refuse_other_kind(t);
+    if (status == OK && t->resume_path[0]) status = refuse_other_tokens(t);
     if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] &&
         !run_record_has_hash(&t->record, state.settings_hash))
         status = status_fail(

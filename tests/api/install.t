@@ -44,6 +44,8 @@ check "the man page's version" grep -q -F "\"surogate $version\"" "$page"
 check "pkg-config's version" grep -q -x -F "Version: $version" "$dir/usr/lib/pkgconfig/surogate.pc"
 if command -v man > /dev/null; then
     check "the man page is laid out without a warning" test -z "$(man --warnings -l "$page" 2>&1 > /dev/null)"
+    wide=$(MANWIDTH=80 man -l "$page" 2> /dev/null | sed 's/.\x08//g' | awk 'length > 80')
+    check "the man page keeps within 80 columns: $wide" test -z "$wide"
 fi
 library=$(readlink "$dir/usr/lib/libsurogate.so")
 check "the library's name has a number" grep -qx 'libsurogate\.so\.[0-9]*' <<< "$library"

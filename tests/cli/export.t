@@ -176,6 +176,7 @@ cp "$dir/f32.gguf" "$dir/q8_0.gguf"
 run eval "$dir/q8_0.gguf" --text "$dir/short.txt" --json
 check "another file of the name is unpacked anew" grep -q unpacking "$dir/err"
 run import "$dir/f32.gguf" "$dir/whole"
+check "the vocabulary has every id, also of special tokens, as readers count them" grep -qE '"<\|endoftext\|>": 0,' "$dir/whole/tokenizer.json"
 for i in 1 2 3; do "$SUROGATE" eval "$dir/f32.gguf" --text "$dir/short.txt" --json > "$dir/out$i" 2> "$dir/null" & done
 wait
 check "three at once" [ -s "$dir/out1" -a "$(cat "$dir/out1")" = "$(cat "$dir/out2")" -a "$(cat "$dir/out1")" = "$(cat "$dir/out3")" ]

@@ -28,15 +28,13 @@ def keys() -> Iterator[str]:
 
 def others() -> Iterator[str]:
     """Other names and values of each key: `surogate help keys KEY...`."""
-    key = ""
-    for line in sys.stdin:
-        if not line.startswith(" "):
-            key = line.split()[0]
-        what, _, text = line.strip().rstrip(".").partition(": ")
-        if what == "Other names":
-            yield from (f"{key} also {word}" for word in text.split(", "))
-        if what == "Values" and not re.match("at least |above |[-0-9]", text):  # words, not limits
-            yield from (f"{key}: {word}" for word in re.findall(r"[^\s(),]+", text) if word != "also")
+    for part in re.split(r"^(?=\S)", sys.stdin.read(), flags=re.M)[1:]:  # a key, then what is said of it in lines with a margin
+        key, text = part.split()[0], " ".join(part.split())
+        values = re.search(r" Values: (.*?)\.(?= Other names: | Another tool's |$)", text)
+        if values and not re.match("at least |above |[-0-9]", values[1]):  # words, not limits
+            yield from (f"{key}: {word}" for word in re.findall(r"[^\s(),]+", values[1]) if word != "also")
+        names = re.search(r" Other names: (.*?)\.(?= Another tool's |$)", text)
+        yield from (f"{key} also {word}" for word in (names[1].split(", ") if names else []))
 
 
 def plan() -> Iterator[str]:

@@ -274,6 +274,21 @@ static void keys_without_effect_are_named_and_why(void)
         {"validation_datasets: [{path: v, type: text, messages_field: x}]\nvalidation_split_ratio: 0.1\n", NULL,
          "run.yaml:2:25: validation_split_ratio: no effect when validation_datasets is set\n"
          "run.yaml:1:61: validation_datasets[0].messages_field: no effect without type: conversation or auto\n"},
+        {"lora: true\nlora_ensure_weight_tying: true\n", NULL,
+         "run.yaml:2:27: lora_ensure_weight_tying: no effect without lora_modules_to_save\n"},
+        {"lora: true\nlora_ensure_weight_tying: true\nlora_modules_to_save: [embed_tokens]\n", NULL, ""},
+        {"eval_strategy: steps\nval_size: 0.1\n", NULL, "run.yaml:1:16: eval_strategy: steps: no effect without eval_steps\n"},
+        {"eval_strategy: steps\nval_size: 0.1\neval_steps: 5\n", NULL, ""},
+        {"save_strategy: steps\n", NULL, "run.yaml:1:16: save_strategy: steps: no effect without save_steps\n"},
+        {"eval_strategy: no\neval_steps: 5\nval_size: 0.1\n", NULL,
+         "run.yaml:1:16: eval_strategy: no: no effect when eval_steps is set: remove one of the two\n"},
+        {"evals_per_epoch: 2\nevaluation_strategy: 'no'\nval_size: 0.1\n", NULL,
+         "run.yaml:2:22: evaluation_strategy: no: no effect when evals_per_epoch is set: remove one of the two\n"},
+        {"save_strategy: no\nsave_steps: 5\n", NULL,
+         "run.yaml:1:16: save_strategy: no: no effect when save_steps is set: remove one of the two\n"},
+        {"eval_strategy: no\nsave_strategy: no\neval_steps: 0\n", NULL, ""},
+        {"eval_steps: 5\nval_size: 0.1\n", "eval_strategy=no",
+         "argument eval_strategy=no: eval_strategy: no: no effect when eval_steps is set: remove one of the two\n"},
         {"datasets: [{path: a, system_prompt: x, system_prompt_type: none}, {path: b, system_prompt: x}]\n", NULL,
          "run.yaml:1:37: datasets[0].system_prompt: no effect without system_prompt_type: fixed or field\n"},
     };
@@ -601,7 +616,7 @@ static void help_answers_every_name(void)
 {
     static const char *const cases[][2] = {
         {"lora_r",
-         "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true. No effect when adapter is set.\n    Values: 1 to 65536.\n"},
+         "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true. No effect when adapter\n    is set.\n    Values: 1 to 65536.\n"},
         {"load_in_4bit", "qlora (word, default none)\n    Keep the frozen matrices"},
         {"load_in_8bit", "load_in_8bit (another tool's)\n    of 8 bits there is qlora: fp8"},
         {"datasets.path", "datasets[].path (text)\n"},

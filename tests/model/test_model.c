@@ -323,11 +323,11 @@ static void an_adapter_setting_we_lack_is_refused(void)
     PeftAdapter adapter;
     Str         text;
     EXPECT_OK(file_read(&arena, FAMILIES "qwen3/adapter/adapter_config.json", 1 << 20, &text));
-    char *dora = strstr((char *)text.data, "\"use_dora\": false");
-    EXPECT(dora != NULL);
-    memcpy(dora, "\"use_dora\": true ", 17);
+    char *bias = strstr((char *)text.data, "\"lora_bias\": false");
+    EXPECT(bias != NULL);
+    memcpy(bias, "\"lora_bias\": true ", 18);
     EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/adapter_config.json", make_folder()), text.data, text.len));
-    EXPECT_FAILS(peft_open(&arena, folder, &adapter), ERR_UNSUPPORTED, "use_dora");
+    EXPECT_FAILS(peft_open(&arena, folder, &adapter), ERR_UNSUPPORTED, "lora_bias");
     EXPECT_OK(file_remove_tree(folder));
     arena_deinit(&arena);
 }

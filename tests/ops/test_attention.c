@@ -227,7 +227,7 @@ static void large_scores_stay_finite(void)
     op_case_free(&c);
 }
 
-enum { PAGE_LEN = 16, ROW_PAGES = 10 };
+enum { PAGE_LEN = 16, ROW_PAGES = 20 };
 
 /* Rows take turns at pages, from the last one down; page 0 is nobody's. */
 static int32_t page_of(int64_t batch, int64_t b, int64_t i)
@@ -362,45 +362,57 @@ static void cache_filled_in_pieces_equals_attention_at_once(void)
     fill_in_pieces(20, 3);
 }
 
-/* Runs tokens [start, start + len) of one row of `heads` over caches that hold the tokens before them; o (len, H D). */
-static void row_run(const float *qkv, int64_t width, int64_t start, int64_t len, int64_t last_page, float *o)
+/* Runs tokens [start, start + len) of one row over caches that hold the tokens before them; o (len, H D). */
+static void row_run(const AttentionAttrs *attrs, const float *qkv, int64_t start, int64_t len, int64_t last_page, float *o)
 {
-    static const AttentionAttrs attrs = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .window = 50};
-    const TensorType            cache = type_make(DT_F32, 4, (int64_t)30, (int64_t)PAGE_LEN, (int64_t)2, (int64_t)16);
-    TensorType                  in[NODE_MAX_IN] = {0};
-    OpCase                      c;
-    RunOptions                  run = {.want = ~0u, .poison = 0xFF};
+    const int64_t    wq = attrs->num_heads * attrs->head_dim, wk = attrs->num_kv_heads * attrs->head_dim, width = wq + 2 * wk;
+    const TensorType cache = type_make(DT_F32, 4, (int64_t)30, (int64_t)PAGE_LEN, attrs->num_kv_heads, attrs->head_dim);
+    TensorType       in[NODE_MAX_IN] = {0};
+    OpCase           c;
+    RunOptions       run = {.want = ~0u, .poison = 0xFF};
     in[0] = type_make(DT_F32, 3, (int64_t)1, len, width);
     in[3] = in[4] = cache;
     in[5] = type_make(DT_I32, 1, (int64_t)1);
     in[6] = type_make(DT_I32, 2, (int64_t)1, (int64_t)ROW_PAGES);
-    EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, in));
+    EXPECT_OK(op_case_make(&c, &op_attention_cached, attrs, in));
     memcpy(c.in[0].data, qkv + start * width, c.in[0].bytes);
     for (int64_t i = 0; i < ROW_PAGES; i++) ((int32_t *)c.in[6].data)[i] = (int32_t)(last_page - i);
     *(int32_t *)c.in[5].data = (int32_t)start;
     for (int64_t t = 0; t < start; t++)
-        for (int64_t i = 0; i < 32; i++) {
-            int64_t to = ((last_page - t / PAGE_LEN) * PAGE_LEN + t % PAGE_LEN) * 32 + i;
-            ((float *)c.in[3].data)[to] = qkv[t * width + 64 + i];
-            ((float *)c.in[4].data)[to] = qkv[t * width + 96 + i];
+        for (int64_t i = 0; i < wk; i++) {
+            int64_t to = ((last_page - t / PAGE_LEN) * PAGE_LEN + t % PAGE_LEN) * wk + i;
+            ((float *)c.in[3].data)[to] = qkv[t * width + wq + i];
+            ((float *)c.in[4].data)[to] = qkv[t * width + wq + wk + i];
         }
     EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "row"));
     memcpy(o, c.out[0].data, c.out[0].bytes);
     op_case_free(&c);
 }
 
+/* One token takes another path than several: both are of the same bits. */
 static void a_token_has_the_same_bits_alone_and_in_any_run(void)
 {
-    enum { LEN = 150, WIDTH = (4 + 2 * 2) * 16, OUT = 4 * 16 };
-    float *qkv = malloc(sizeof(float) * LEN * WIDTH), *whole = malloc(sizeof(float) * LEN * OUT), *part = malloc(sizeof(float) * LEN * OUT);
-    for (int64_t i = 0; i < LEN * WIDTH; i++) qkv[i] = (float)(i * 7919 % 1013) / 500 - 1;
-    row_run(qkv, WIDTH, 0, LEN, 29, whole);
-    const int64_t runs[][2] = {{149, 1}, {0, 1}, {64, 1}, {63, 2}, {17, 40}, {100, 50}, {128, 20}};
-    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-        row_run(qkv, WIDTH, runs[i][0], runs[i][1], 12, part);
-        EXPECT_INT(memcmp(part, whole + runs[i][0] * OUT, sizeof(float) * (size_t)(runs[i][1] * OUT)), 0);
+    enum { LEN = 310 };
+    static const AttentionAttrs kinds[] = {
+        {.num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .window = 50},
+        {.num_heads = 7, .num_kv_heads = 1, .head_dim = 20, .softcap = 0.7},
+        {.num_heads = 3, .num_kv_heads = 3, .head_dim = 6, .scale = -0.3},
+        {.num_heads = 6, .num_kv_heads = 2, .head_dim = 40, .window = 150},
+        {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128},
+    };
+    const int64_t runs[][2] = {{309, 1}, {149, 1}, {144, 1}, {143, 1}, {0, 1}, {64, 1}, {63, 2}, {17, 40}, {100, 50}, {128, 20}};
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        const AttentionAttrs *attrs = &kinds[k];
+        int64_t               out = attrs->num_heads * attrs->head_dim, width = out + 2 * attrs->num_kv_heads * attrs->head_dim;
+        float *qkv = calloc((size_t)(LEN * width), 4), *whole = calloc((size_t)(LEN * out), 4), *part = calloc((size_t)(LEN * out), 4);
+        for (int64_t i = 0; i < LEN * width; i++) qkv[i] = (float)(i * 7919 % 1013) / 500 - 1;
+        row_run(attrs, qkv, 0, LEN, 29, whole);
+        for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+            row_run(attrs, qkv, runs[i][0], runs[i][1], 21, part);
+            EXPECT_INT(memcmp(part, whole + runs[i][0] * out, sizeof(float) * (size_t)(runs[i][1] * out)), 0);
+        }
+        free(qkv), free(whole), free(part);
     }
-    free(qkv), free(whole), free(part);
 }
 
 static void positions_outside_the_cache_are_refused(void)

@@ -25,6 +25,9 @@ SETTINGS = [
     ["lora_init=pissa"],
     ["lora_init=olora", "lora_use_rslora=true", "lora_target_modules=[q_proj,up_proj]", "lora_rank_pattern={up_proj: 3}",
      "lora_alpha_pattern={q_proj: 7}"],
+    ["lora_use_dora=true"],
+    ["lora_use_dora=true", "lora_use_rslora=true", "lora_target_modules=[q_proj,up_proj]", "lora_rank_pattern={up_proj: 3}",
+     "lora_dropout=0.1", "lora_init=gaussian"],
     ["lora_exclude_modules=.*mlp.*", r'lora_rank_pattern={"layers\\.1\\..*": 2}'],
 ]
 

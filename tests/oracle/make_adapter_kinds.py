@@ -35,6 +35,12 @@ KINDS = {
     "tokens_tied": ("qwen3", dict(target_modules=["q_proj"], trainable_token_indices=[7, 3, 60])),
     "tokens_scaled": ("gemma2", dict(target_modules=["q_proj"], trainable_token_indices=[4, 8])),
     "tokens_gpt2": ("gpt2", dict(target_modules=["c_attn"], fan_in_fan_out=True, trainable_token_indices=[4, 8])),
+    "dora": ("llama", dict(target_modules="all-linear", use_dora=True)),
+    "dora_qwen3": ("qwen3", dict(target_modules="all-linear", use_dora=True, use_rslora=True)),
+    "dora_bias": ("qwen2", dict(target_modules=["q_proj", "k_proj", "v_proj", "down_proj"], use_dora=True)),
+    "dora_gpt2": ("gpt2", dict(target_modules=["c_attn", "c_fc"], fan_in_fan_out=True, use_dora=True)),
+    "dora_phi3": ("phi3", dict(target_modules="all-linear", use_dora=True)),
+    "dora_whole": ("llama", dict(target_modules=["q_proj", "o_proj"], modules_to_save=["embed_tokens", "lm_head"], use_dora=True)),
     "whole_gpt2": ("gpt2", dict(target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["wte", "ln_f"])),
 }
 

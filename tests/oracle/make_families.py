@@ -186,6 +186,11 @@ def gradients(model, batch):
     return loss.detach(), grads, norm, logits.detach()
 
 
+def decays(name, p):
+    """As transformers' trainer: matrices, and DoRA's magnitudes."""
+    return p.dim() == 2 or "lora_magnitude" in name
+
+
 def train(model, steps):
     """AdamW over the steps, written out. Returns losses and norms (before clipping) of each step, and the first
     step's batch's loss after the last update. Changes the model."""
@@ -204,7 +209,7 @@ def train(model, steps):
                 m[n] = a["beta1"] * m[n] + (1 - a["beta1"]) * g
                 v[n] = a["beta2"] * v[n] + (1 - a["beta2"]) * g * g
                 m_hat, v_hat = m[n] / (1 - a["beta1"] ** step), v[n] / (1 - a["beta2"] ** step)
-                decay = a["weight_decay"] if p.dim() == 2 else 0.0
+                decay = a["weight_decay"] if decays(n, p) else 0.0
                 p -= a["lr"] * (m_hat / (v_hat.sqrt() + a["eps"]) + decay * p)
     with torch.no_grad():
         after = mean_loss(forward(model, steps[0]), steps[0]["labels"])
@@ -215,8 +220,8 @@ def check_optimizer(load, steps):
     """torch.optim.AdamW and clip_grad_norm_ give the same curve as train()."""
     model = load()
     params = [p for _, p in trained(model)]
-    groups = [dict(params=[p for p in params if p.dim() == 2], weight_decay=ADAMW["weight_decay"]),
-              dict(params=[p for p in params if p.dim() != 2], weight_decay=0.0)]
+    groups = [dict(params=[p for n, p in trained(model) if decays(n, p)], weight_decay=ADAMW["weight_decay"]),
+              dict(params=[p for n, p in trained(model) if not decays(n, p)], weight_decay=0.0)]
     opt = torch.optim.AdamW([g for g in groups if g["params"]], lr=ADAMW["lr"], eps=ADAMW["eps"],
                             betas=(ADAMW["beta1"], ADAMW["beta2"]))
     losses = []
@@ -297,8 +302,9 @@ def make_adapter(folder, load, settings, rng):
     model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
                                             **settings))
     with torch.no_grad():
-        for _, p in trained(model):
-            p.copy_(0.2 * torch.randn(p.shape, generator=rng))
+        for name, p in trained(model):
+            noise = 0.2 * torch.randn(p.shape, generator=rng)
+            p.copy_(p * (1 + noise) if "lora_magnitude" in name else noise)
     model.save_pretrained(folder)
     strip(folder, ["adapter_config.json", "adapter_model.safetensors"])
     path = os.path.join(folder, "adapter_config.json")

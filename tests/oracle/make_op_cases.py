@@ -590,6 +590,19 @@ def make_lora():
     add("lora_add_bwd", "acc", [dy, h, b, acc], [dh, db + acc], **attrs)
 
 
+def make_dora():
+    n, c, k, r, alpha = 6, 11, 9, 3, 0.75
+    w, a, b = rand(c, k), rand(r, k), rand(c, r)
+    norm = (w + alpha * b @ a).norm(dim=1)
+    add("dora_norm", "plain", [w, a, b], [norm], alpha=alpha)
+    y, m, bias, dy, acc = rand(n, c), rand(c), rand(c), rand(n, c), rand(c)
+    add("dora", "bias", [y, m, f32(norm), bias], [y * m / f32(norm) + bias])
+    add("dora", "plain", [y, m, f32(norm)], [y * m / f32(norm)])
+    _, dm = grads(lambda y, m: y * m / f32(norm), [y, m], dy)
+    add("dora_dm", "plain", [dy, y, f32(norm)], [dm])
+    add("dora_dm", "acc", [dy, y, f32(norm), acc], [dm + acc])
+
+
 def make_normuon():
     """Before and after the products: a matrix whose gradient is clipped, one that isn't finite, one with a row of zeros."""
     rows, columns, beta, beta2, eps, decay, limit = 5, 7, 0.95, 0.9, 1e-10, 0.1, 1.0
@@ -914,7 +927,7 @@ def main():
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
                  make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
-                 make_turned_attention, make_rows_linear, make_replace_rows):
+                 make_turned_attention, make_rows_linear, make_replace_rows, make_dora):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

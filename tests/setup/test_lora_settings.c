@@ -129,7 +129,9 @@ static void what_means_no_layer_is_refused(void)
     refuse("lora_exclude_modules: .*_proj", ERR_INVALID, "no linear layer of this model is left");
     refuse("lora_layers_to_transform: [0, 2]", ERR_INVALID, "lora_layers_to_transform: no block with the number 2");
     refuse("lora_layers_to_transform: [last]", ERR_INVALID, "lora_layers_to_transform: expected numbers of blocks from 0, found last");
-    refuse("lora_layers_to_transform: [0]\nlora_layers_pattern: h", ERR_INVALID, "(lora_layers_pattern says what stands");
+    refuse("lora_layers_to_transform: [0]\nlora_layers_pattern: h", ERR_INVALID,
+           "run.yaml:5:22: lora_layers_pattern: \"h\" stands before the number of no block of this model; there is layers");
+    refuse("lora_layers_pattern: nosuch", ERR_INVALID, "\"nosuch\" stands before the number of no block");
     refuse("lora_layers_to_transform: [0]\nlora_target_modules: .*q_proj", ERR_INVALID, "says the blocks itself");
     refuse("lora_rank_pattern: {query: 3}", ERR_INVALID, "lora_rank_pattern: \"query\" matches the end of no path of an adapted layer");
     refuse("lora_rank_pattern: {q_proj: 1.5}", ERR_INVALID, "lora_rank_pattern: q_proj: 1.5; expected a whole number from 1 to 65536");

@@ -27,6 +27,8 @@ done
 run pt "$dir/run.yaml" model="$dir/hub/hub/models--acme--tiny/snapshots/abc" output_dir="$dir/path" from_scratch=false lora=true lora_rank=4
 check "a run of the folder in the cache: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "it is called as on the hub" [ "$(grep -c -e "^base_model: acme/tiny$" -e "^# tiny, a LoRA adapter$" "$dir/path/README.md")" = 2 ]
+run pt "$dir/run.yaml" output_dir="$dir/maps" from_scratch=false lora=true lora_rank=4 "lora_rank_pattern={q_proj: 2}" "lora_alpha_pattern={q_proj: 8}"
+check "settings that are maps are told: $(grep pattern "$dir/maps/README.md")" [ "$(grep -cxF -e "lora_rank_pattern: {q_proj: 2}" -e "lora_alpha_pattern: {q_proj: 8}" "$dir/maps/README.md")" = 2 ]
 loss=$(grep '"log":"step"' "$dir/made/metrics.jsonl" | tail -1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')
 has "the last loss" "| training loss | $(printf %.4f "$loss"), at step 6 |"
 loss=$(grep '"log":"eval"' "$dir/made/metrics.jsonl" | tail -1 | sed 's/.*"loss":\([0-9.]*\).*/\1/')

@@ -9,6 +9,7 @@
 #include "ops/attention/attention.h"
 
 #include "device/cpu/sgemm.h"
+#include "ops/attention/attention_few.h"
 
 #include <float.h>
 
@@ -148,7 +149,7 @@ static void store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows,
 
 enum {
     PANEL = SGEMM_COLS, /* queries */
-    BLOCK_K = 144,      /* whole tiles; scores of a panel stay in the first cache */
+    BLOCK_K = ATTENTION_BLOCK_K,
 };
 
 /* Queries t, t + 1, .. of one head, a column each. Columns after `count` repeat the last query. */
@@ -187,7 +188,7 @@ static int64_t forward_floats(const Attention *a)
 
 size_t attention_forward_workspace(const Attention *a, int num_workers)
 {
-    return (size_t)(num_workers * forward_floats(a)) * sizeof(float);
+    return attention_by_few(a) ? attention_few_workspace(a, num_workers) : (size_t)(num_workers * forward_floats(a)) * sizeof(float);
 }
 
 static size_t attention_workspace(const Node *node, int num_workers)
@@ -302,6 +303,10 @@ void attention_forward(const Attention *a, ThreadPool *pool, void *workspace)
 {
     ForwardJob job = {.a = a, .scratch = workspace, .blocks = div_up(a->len, block_q(a))};
     if (!a->batch || !a->len) return;
+    if (attention_by_few(a)) {
+        attention_run_few(a, pool, workspace);
+        return;
+    }
     pool_run(pool, a->batch * a->num_kv_heads * job.blocks, forward_task, &job);
 }
 

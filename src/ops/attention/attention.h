@@ -46,6 +46,9 @@ typedef struct Attention {
     float         *lse;       /* (batch, num_heads, len); NULL: not wanted */
 } Attention;
 
+/* Keys that the forward pass takes at a time, counted from key 0: whole tiles, so that scores of a panel stay in the first cache. */
+enum { ATTENTION_BLOCK_K = 144 };
+
 /* The number of query t's own key, the last that it attends. */
 static inline int64_t attention_own_key(const Attention *a, int64_t b, int64_t t)
 {

@@ -1,0 +1,248 @@
+/* One query a row fills no panel of attention.c: there all but one column of each product would be thrown away. Here lanes are keys while
+ * scores are made (rows of keys are turned in registers) and elements of values while those are added up. Each number is made by the same
+ * steps as there: a score is one chain over its elements, scaled; exponentials of a block of keys are added up in their order; values of
+ * a block are one chain over its keys, which is added to the sum so far. */
+#include "ops/attention/attention_few.h"
+
+#include "device/cpu/turn8.h"
+#include "ops/vec.h"
+
+#include <float.h>
+
+enum {
+    MOST_QUERIES = 4, /* heads of a group that are worked on at once */
+    KEYS = 16,        /* whose scores are made at once */
+    BLOCK = ATTENTION_BLOCK_K,
+};
+
+typedef struct FewJob {
+    const Attention *a;
+    float           *scratch;
+    int64_t          heads, parts; /* query heads of a task; tasks of a group */
+} FewJob;
+
+/* Queries of a task, f32, and what they have come to. */
+typedef struct FewState {
+    int64_t count, dim;
+    float  *q, *sum;      /* (count, D), up to a multiple of MOST_QUERIES */
+    float  *most, *total; /* of each */
+    float  *score;        /* (MOST_QUERIES, BLOCK) */
+    float  *k, *v;        /* (BLOCK, D), of a cache in e4m3 */
+} FewState;
+
+static int64_t most_heads(const Attention *a)
+{
+    return div_up(a->group, MOST_QUERIES) * MOST_QUERIES;
+}
+
+static int64_t few_floats(const Attention *a)
+{
+    return div_up(most_heads(a) * (2 * a->dim + 2) + BLOCK * (MOST_QUERIES + 2 * a->dim), 16) * 16;
+}
+
+bool attention_by_few(const Attention *a)
+{
+    return a->len == 1;
+}
+
+size_t attention_few_workspace(const Attention *a, int num_workers)
+{
+    return (size_t)(num_workers * few_floats(a)) * sizeof(float);
+}
+
+static FewState few_start(const Attention *a, int64_t b, int64_t head, int64_t count, float *scratch)
+{
+    int64_t  most = most_heads(a);
+    FewState s = {.count = count, .dim = a->dim, .q = scratch};
+    s.sum = s.q + most * a->dim, s.most = s.sum + most * a->dim, s.total = s.most + most;
+    s.score = s.total + most, s.k = s.score + MOST_QUERIES * BLOCK, s.v = s.k + BLOCK * a->dim;
+    memset(s.q, 0, (size_t)(2 * most * a->dim) * sizeof(float));
+    for (int64_t i = 0; i < count; i++) dtype_decode(a->q.dtype, heads_at(&a->q, b, 0, head + i), a->dim, s.q + i * a->dim);
+    for (int64_t i = 0; i < most; i++) s.most[i] = -FLT_MAX, s.total[i] = 0; /* so that differences from it are numbers */
+    return s;
+}
+
+/* Where the vectors of `count` keys from `key` on lie, f32 in `scratch` where they are in e4m3. The last one stands for those that a whole
+ * number of KEYS has more. */
+static void rows_of(const Heads *heads, int64_t b, int64_t key, int64_t count, int64_t g, float *scratch, const void *rows[BLOCK])
+{
+    for (int64_t j = 0; j < count; j++) {
+        rows[j] = heads_at(heads, b, key + j, g);
+        if (heads->dtype != DT_E4M3) continue;
+        dtype_decode(DT_E4M3, rows[j], heads->dim, scratch + j * heads->dim);
+        rows[j] = scratch + j * heads->dim;
+    }
+    for (int64_t j = count; j < div_up(count, KEYS) * KEYS; j++) rows[j] = rows[count - 1];
+}
+
+/* sums += of 8 keys, whose elements [d, d + n) are a lane's each, times those of the queries. */
+VEC_ROW void add_products(DType dtype, const int queries, const void *const rows[8], int64_t d, int64_t n, const float *q, int64_t dim,
+                          Vec8 sums[MOST_QUERIES])
+{
+    __m256 x[8];
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) x[j] = (__m256)vec8_some(dtype, rows[j], d, n);
+    turn8(x);
+#pragma GCC unroll 8
+    for (int l = 0; l < n; l++)
+#pragma GCC unroll 4
+        for (int i = 0; i < queries; i++) sums[i] = vec8_fma((Vec8)x[l], vec8_all(q[i * dim + d + l]), sums[i]);
+}
+
+/* Scores of KEYS keys: queries x KEYS, BLOCK floats apart. */
+VEC_ROW void make_scores(DType dtype, const int queries, const void *const rows[KEYS], int64_t dim, const float *q, float scale,
+                         float *score)
+{
+    Vec8    sums[2][MOST_QUERIES] = {0};
+    int64_t d = 0;
+    for (; d + 8 <= dim; d += 8)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) add_products(dtype, queries, rows + 8 * half, d, 8, q, dim, sums[half]);
+    for (int half = 0; half < 2 && d < dim; half++) add_products(dtype, queries, rows + 8 * half, d, dim - d, q, dim, sums[half]);
+    for (int half = 0; half < 2; half++)
+        for (int i = 0; i < queries; i++) {
+            Vec8 scaled = sums[half][i] * vec8_all(scale);
+            memcpy(score + i * BLOCK + 8 * half, &scaled, sizeof scaled);
+        }
+}
+
+/* sum += elements [d, d + 8 vectors) of values times the exponentials of their keys. */
+VEC_ROW void add_columns(DType dtype, const int queries, const int vectors, const void *const *rows, int64_t keys, int64_t d, int64_t n,
+                         int64_t dim, const float *exps, float *sum)
+{
+    Vec8 sums[MOST_QUERIES][4] = {0}, x[4];
+    for (int64_t j = 0; j < keys; j++) {
+#pragma GCC unroll 4
+        for (int k = 0; k < vectors; k++) x[k] = vec8_held(vec8_some(dtype, rows[j], d + 8 * k, n));
+#pragma GCC unroll 4
+        for (int i = 0; i < queries; i++) {
+            Vec8 weight = vec8_all(exps[i * BLOCK + j]);
+#pragma GCC unroll 4
+            for (int k = 0; k < vectors; k++) sums[i][k] = vec8_fma(x[k], weight, sums[i][k]);
+        }
+    }
+    for (int i = 0; i < queries; i++)
+        for (int k = 0; k < vectors; k++) {
+            float *to = sum + i * dim + d + 8 * k;
+            vec8_set(DT_F32, to, 0, n, sums[i][k] + vec8_some(DT_F32, to, 0, n));
+        }
+}
+
+/* `vectors` of 8 elements at once, as many as registers hold sums of. */
+VEC_ROW void add_values(DType dtype, const int queries, const int vectors, const void *const *rows, int64_t keys, int64_t dim,
+                        const float *exps, float *sum)
+{
+    int64_t d = 0;
+    for (; d + 8 * vectors <= dim; d += 8 * vectors) add_columns(dtype, queries, vectors, rows, keys, d, 8, dim, exps, sum);
+    for (; d < dim; d += 8) add_columns(dtype, queries, 1, rows, keys, d, min_i64(8, dim - d), dim, exps, sum);
+}
+
+/* The two for a dtype and a number of queries, which are constants in them. Each is a function of its own: all in one, compilers would keep
+ * sums in memory. */
+typedef struct FewKernel {
+    void (*scores)(const void *const rows[KEYS], int64_t dim, const float *q, float scale, float *score);
+    void (*values)(const void *const *rows, int64_t keys, int64_t dim, const float *exps, float *sum);
+} FewKernel;
+
+#define KERNEL_OF(target, name, dtype, queries, vectors) \
+    target static void name##_scores(const void *const rows[KEYS], int64_t dim, const float *q, float scale, float *score) \
+    { \
+        make_scores(dtype, queries, rows, dim, q, scale, score); \
+    } \
+    target static void name##_values(const void *const *rows, int64_t keys, int64_t dim, const float *exps, float *sum) \
+    { \
+        add_values(dtype, queries, vectors, rows, keys, dim, exps, sum); \
+    }
+#define NARROW
+#define KERNELS_OF(name, dtype, queries) \
+    KERNEL_OF(NARROW, name##_narrow, dtype, queries, 2) \
+    KERNEL_OF(VEC_WIDE, name##_wide, dtype, queries, 4)
+#define KERNEL_ROWS(name) \
+    { \
+        {name##_narrow_scores, name##_narrow_values}, {name##_wide_scores, name##_wide_values} \
+    }
+
+KERNELS_OF(f32_1, DT_F32, 1)
+KERNELS_OF(f32_2, DT_F32, 2)
+KERNELS_OF(f32_4, DT_F32, 4)
+KERNELS_OF(bf16_1, DT_BF16, 1)
+KERNELS_OF(bf16_2, DT_BF16, 2)
+KERNELS_OF(bf16_4, DT_BF16, 4)
+KERNELS_OF(f16_1, DT_F16, 1)
+KERNELS_OF(f16_2, DT_F16, 2)
+KERNELS_OF(f16_4, DT_F16, 4)
+
+/* 3 queries are done as 4, the last of which is nobody's. */
+static FewKernel few_kernel(DType dtype, int64_t queries, bool wide)
+{
+    static const FewKernel kernels[3][3][2] = {{KERNEL_ROWS(f32_1), KERNEL_ROWS(f32_2), KERNEL_ROWS(f32_4)},
+                                               {KERNEL_ROWS(bf16_1), KERNEL_ROWS(bf16_2), KERNEL_ROWS(bf16_4)},
+                                               {KERNEL_ROWS(f16_1), KERNEL_ROWS(f16_2), KERNEL_ROWS(f16_4)}};
+    return kernels[dtype == DT_F32 ? 0 : dtype == DT_BF16 ? 1 : 2][min_i64(queries, 3) - 1][wide];
+}
+
+/* Scores become exponentials; the sums so far are scaled to the new largest score. */
+VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_t count, int64_t keys)
+{
+    float total[MOST_QUERIES] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        float *score = s->score + i * BLOCK, most = s->most[first + i], *sum = s->sum + (first + i) * s->dim;
+        if (a->softcap > 0) vec_softcap(score, a->softcap, keys);
+        for (int64_t j = 0; j < keys; j++) most = score[j] > most ? score[j] : most;
+        float shrink = vec_exp_below(s->most[first + i] - most);
+        total[i] = s->total[first + i] * shrink;
+        s->most[first + i] = most;
+        for (int64_t j = 0; j < keys; j++) score[j] = vec_exp_below(score[j] - most);
+        for (int64_t d = 0; d < s->dim; d++) sum[d] *= shrink;
+    }
+    for (int64_t j = 0; j < keys; j++)
+        for (int i = 0; i < MOST_QUERIES; i++) total[i] += i < count ? s->score[i * BLOCK + j] : 0;
+    for (int64_t i = 0; i < count; i++) s->total[first + i] = total[i];
+}
+
+VEC_ROW void add_block(const Attention *a, FewState *s, int64_t b, int64_t g, int64_t key, int64_t keys, bool wide)
+{
+    const void *k_rows[BLOCK], *v_rows[BLOCK];
+    DType       dtype = a->k.dtype == DT_E4M3 ? DT_F32 : a->k.dtype;
+    rows_of(&a->k, b, key, keys, g, s->k, k_rows);
+    rows_of(&a->v, b, key, keys, g, s->v, v_rows);
+    for (int64_t first = 0; first < s->count; first += MOST_QUERIES) {
+        int64_t         count = min_i64(MOST_QUERIES, s->count - first);
+        const FewKernel kernel = few_kernel(dtype, count, wide);
+        for (int64_t j = 0; j < keys; j += KEYS)
+            kernel.scores(k_rows + j, s->dim, s->q + first * s->dim, a->scale, s->score + j);
+        exponentials(a, s, first, count, keys);
+        kernel.values(v_rows, keys, s->dim, s->score, s->sum + first * s->dim);
+    }
+}
+
+VEC_TASK(few_task)
+{
+    const FewJob    *job = context;
+    const Attention *a = job->a;
+    int64_t          part = task % job->parts, g = task / job->parts % a->num_kv_heads, b = task / job->parts / a->num_kv_heads;
+    int64_t          head = g * a->group + part * job->heads, count = min_i64(job->heads, (g + 1) * a->group - head);
+    FewState         s = few_start(a, b, head, count, job->scratch + worker * few_floats(a));
+    int64_t          end = attention_own_key(a, b, 0) + 1;
+    for (int64_t next, key = attention_first_key(a, b, 0); key < end; key = next) {
+        next = min_i64(end, (key / BLOCK + 1) * BLOCK);
+        add_block(a, &s, b, g, key, next - key, wide);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float *sum = s.sum + i * a->dim;
+        for (int64_t d = 0; d < a->dim; d++) sum[d] /= s.total[i];
+        if (a->o.data) vec_store_row(heads_at_mut(&a->o, b, 0, head + i), a->o.dtype, sum, a->dim);
+        if (a->lse) a->lse[b * a->num_heads + head + i] = s.most[i] + logf(s.total[i]);
+    }
+}
+
+/* Heads of a group stay together, because they read the same keys, unless there would be fewer tasks than workers. */
+void attention_run_few(const Attention *a, ThreadPool *pool, void *workspace)
+{
+    FewJob job = {.a = a, .scratch = workspace, .heads = a->group, .parts = 1};
+    while (a->batch * a->num_kv_heads * job.parts < pool_num_workers(pool) && job.heads > 1) {
+        job.heads = div_up(job.heads, 2);
+        job.parts = div_up(a->group, job.heads);
+    }
+    pool_run(pool, a->batch * a->num_kv_heads * job.parts, few_task, &job);
+}
