@@ -1,10 +1,11 @@
 /* Products of few rows with codes on CUDA: those of Qwen3-8B's layers one after another in a graph, with weights of their own, and the same
  * in bf16; the time that reading the weights takes at 4.2 TB/s; and whether the bits of these and other shapes are those that few_rows.cu
- * makes of the codes' numbers in bf16.
+ * makes of the codes' numbers in bf16. Of one row also with the norms and SwiGLU of a layer in its products.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/few_rows_codes bench/few_rows_codes.cu \
- *       src/ops/products/few_rows_codes.cu src/ops/products/few_rows_bulk.cu src/ops/products/few_rows.cu \
- *       -x cu src/device/cuda/tensor_map.c && build/few_rows_codes [ROWS...]
+ *       src/ops/products/few_rows_codes.cu src/ops/products/few_rows_codes_one.cu src/ops/products/few_rows_bulk.cu \
+ *       src/ops/products/few_rows_group.cu src/ops/products/few_rows.cu -x cu src/device/cuda/tensor_map.c && build/few_rows_codes
+ * [ROWS...]
  */
 #include "ops/products/few_rows.h"
 #include "ops/products/few_rows_codes.h"
@@ -109,15 +110,27 @@ static void run(const Gemm &g, cudaStream_t stream)
     if ((g.b.dtype == DT_BF16 ? few_rows_bulk_run(&g, g.n, NULL, stream) : few_rows_codes_run(&g, stream)) != OK) exit(1);
 }
 
+/* The same as a layer has it: QKV and gate and up of the norm of a sum, gate and up joined. */
+static void run_fused(Gemm g, cudaStream_t stream)
+{
+    RowsNorm   norm = {at.x, at.x + MOST_K, at.x + 2 * MOST_K, at.x + 3 * MOST_K, 1e-6f, 0};
+    RowsFusion fusion = {1, g.n == MOST_N, false, g.n > g.k ? &norm : NULL};
+    int64_t    rows = g.n;
+    if (!fusion.norm) return run(g, stream);
+    if (fusion.gated) g.n /= 2;
+    if (g.b.dtype != DT_BF16 && !few_rows_codes_one_fit(&g, &fusion)) exit(2);
+    if ((g.b.dtype == DT_BF16 ? few_rows_bulk_run(&g, rows, &fusion, stream) : few_rows_codes_one_run(&g, &fusion, stream)) != OK) exit(1);
+}
+
 /* Microseconds of all of them. */
-static double time_all(const std::vector<Gemm> &all, cudaStream_t stream)
+static double time_all(const std::vector<Gemm> &all, bool is_fused, cudaStream_t stream)
 {
     cudaGraph_t     graph;
     cudaGraphExec_t replay;
     cudaEvent_t     begin, end;
     float           ms;
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    for (const Gemm &g : all) run(g, stream);
+    for (const Gemm &g : all) is_fused ? run_fused(g, stream) : run(g, stream);
     check(cudaStreamEndCapture(stream, &graph), "capture");
     check(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
     check(cudaEventCreate(&begin), "event");
@@ -170,9 +183,10 @@ static void time_layers(DType dtype, int m, cudaStream_t stream)
            dtype == DT_BF16 ? "bf16"
            : dtype == DT_I8 ? "int8"
                             : "fp8",
-           m, time_all(all, stream) / LAYERS, bytes / 4.2e6);
+           m, time_all(all, false, stream) / LAYERS, bytes / 4.2e6);
+    if (m == 1) printf("fused %6.2f ", time_all(all, true, stream) / LAYERS);
     for (int i = 0; i < PRODUCTS; i++)
-        printf(" %dx%d %.2f%s", shape_n[i], shape_k[i], time_all(each[i], stream) / LAYERS,
+        printf(" %dx%d %.2f%s", shape_n[i], shape_k[i], time_all(each[i], false, stream) / LAYERS,
                dtype == DT_BF16 || same_bits(each[i][0], stream) ? "" : " BITS DIFFER");
     printf("\n");
     fflush(stdout);

@@ -1,12 +1,14 @@
 /* few_rows: decoding's products of a few rows in bf16 or fp16, for GPUs that have kernels of their own for them (compute capability 9.0 to
  * 11; later ones have too little shared memory). SwiGLU is made where gate and up are, and the norm of one row, with the sum that it
  * is of, where the product reads it: a launch less each, and the same bits. With option split_k, sums that are longer than reading the
- * weight takes are made in parts, by k and n alone, so that a text has the same bits in any batch. Prompts are read by whole sums. */
+ * weight takes are made in parts, by k and n alone, so that a text has the same bits in any batch. Prompts are read by whole sums. Products
+ * by codes of a byte have SwiGLU and the norm in them for one row, on GPUs of compute capability 9.0 alone. */
 #include "ops/ops.h"
+#include "ops/products/coded_linear.h"
 #include "ops/products/rows_linear.h"
 #include "passes/pass.h"
 
-enum { LEAST_SM = 90, BEYOND_SM = 120, MOST_GATED_ROWS = 32, MOST_SPLIT_COLS = 2048, LEAST_PART = 256 };
+enum { LEAST_SM = 90, BEYOND_SM = 120, CODED_SM = 90, MOST_GATED_ROWS = 32, MOST_SPLIT_COLS = 2048, LEAST_PART = 256 };
 
 static bool is_product(const Node *node)
 {
@@ -14,6 +16,15 @@ static bool is_product(const Node *node)
     const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type, *y = &node->out[0]->type;
     bool              half = x->dtype == DT_BF16 || x->dtype == DT_F16;
     return half && w->dtype == x->dtype && y->dtype == x->dtype && type_cols(x) % ROWS_WHOLE == 0;
+}
+
+/* Of one row, by codes. */
+static bool is_coded_product(const Node *node)
+{
+    if ((node->op != &op_int8_linear && node->op != &op_fp8_tiles_linear) || !node->out[0]) return false;
+    const TensorType *x = &node->in[CODED_X]->type;
+    return type_rows(x) == 1 && x->dtype == DT_BF16 && node->out[0]->type.dtype == DT_BF16 &&
+           !((const CodedLinearAttrs *)node->attrs)->gated && !node->in[CODED_NORM];
 }
 
 /* A sum of k numbers takes 1.2 ns a number, reading the weight 2 k n bytes. */
@@ -24,6 +35,12 @@ static int64_t parts_of(const TensorType *w)
     return parts;
 }
 
+/* NULL where it makes codes. */
+static Node *plain_gate(Node *gate)
+{
+    return ((const SwigluAttrs *)gate->attrs)->codes ? NULL : gate;
+}
+
 /* The swiglu that alone reads gate and up of this product. */
 static Node *gate_of(const Node *linear)
 {
@@ -31,8 +48,9 @@ static Node *gate_of(const Node *linear)
     const Use   *use = packed->first_use;
     Node        *gate = packed->num_uses == 1 && use->node && use->node->op == &op_swiglu ? use->node : NULL;
     bool         many = type_rows(&packed->type) > MOST_GATED_ROWS;
-    if (!gate || gate->in[1] || linear->in[2] || many || type_cols(&packed->type) % 4) return NULL;
-    return ((const SwigluAttrs *)gate->attrs)->codes ? NULL : gate;
+    if (!gate || gate->in[1] || many || type_cols(&packed->type) % 4) return NULL;
+    if (linear->op != &op_linear) return linear->in[CODED_BIAS] || !coded_gated_fits(&linear->in[CODED_W]->type) ? NULL : plain_gate(gate);
+    return linear->in[ROWS_BIAS] ? NULL : plain_gate(gate);
 }
 
 static bool is_unused(const Node *node, int first)
@@ -51,28 +69,25 @@ static Node *norm_of(const Node *linear)
     if (!norm || (!sums && norm->op != &op_rms_norm) || type_rows(&x->type) != 1 || x->num_uses != 1 || norm->out[sums] != x) return NULL;
     for (int i = 0; i <= 1 + sums; i++)
         if (norm->in[i]->type.dtype != x->type.dtype) return NULL;
-    if (linear->in[1]->producer || (linear->in[2] && linear->in[2]->producer)) return NULL; /* they are made behind the norm, perhaps */
+    for (int i = 1; i < linear->num_in; i++)
+        if (linear->in[i] && linear->in[i]->producer) return NULL; /* it is made behind the norm, perhaps */
+    if (linear->op != &op_linear && !coded_normed_fits(&linear->in[CODED_W]->type)) return NULL;
     return ((const RmsNormAttrs *)norm->attrs)->codes || !is_unused(norm, sums + 1) ? NULL : norm;
 }
 
-/* Puts rows_linear in the place of the product, of what gates it, and of its norm, where it stands. */
-static Status replace(Graph *graph, Node *linear, Node *gate, Node *norm, int64_t parts)
+/* Adds `op` where the norm, or what is last, stands, in the place of the product, of what gates it, and of its norm. in: of the product;
+ * the norm's come behind, from `at` on. */
+static Status replace(Graph *graph, const OpDef *op, const void *attrs, Value **in, int at, Node *linear, Node *gate, Node *norm)
 {
-    RowsLinearAttrs attrs = {.parts = parts, .eps = 1e-6, .gated = gate != NULL, .gelu = gate && ((const SwigluAttrs *)gate->attrs)->gelu};
-    Node           *last = gate ? gate : linear, *node;
-    Value          *in[] = {linear->in[ROWS_X], linear->in[ROWS_W], linear->num_in > ROWS_BIAS ? linear->in[ROWS_BIAS] : NULL, NULL, NULL};
-    bool            sums = norm && norm->op == &op_add_rms_norm;
-    if (norm) {
-        const RmsNormAttrs *of_norm = norm->attrs;
-        attrs.eps = of_norm->eps, attrs.offset = of_norm->offset;
-        in[ROWS_X] = norm->in[0], in[ROWS_NORM] = norm->in[1 + sums];
-        if (sums) in[ROWS_RESIDUAL] = norm->in[1];
-    }
+    Node *last = gate ? gate : linear, *node;
+    bool  sums = norm && norm->op == &op_add_rms_norm;
+    if (norm) in[0] = norm->in[0], in[at] = norm->in[1 + sums];
+    if (sums) in[at + 1] = norm->in[1];
     graph->cursor = norm ? norm : last;
     graph->layer = linear->layer;
     graph->part = last->part;
     graph->source = linear->source;
-    TRY(graph_add_node(graph, &op_rows_linear, &attrs, last->out[0]->name, in, sizeof in / sizeof *in, ~0u, &node));
+    TRY(graph_add_node(graph, op, attrs, last->out[0]->name, in, at + 2, ~0u, &node));
     graph->cursor = NULL;
     graph_replace_uses(graph, last->out[0], node->out[ROWS_Y], last);
     if (sums && norm->out[0]) graph_replace_uses(graph, norm->out[0], node->out[ROWS_SUM], norm);
@@ -80,6 +95,25 @@ static Status replace(Graph *graph, Node *linear, Node *gate, Node *norm, int64_
     graph_remove_node(graph, linear);
     if (norm) graph_remove_node(graph, norm);
     return OK;
+}
+
+static Status replace_linear(Graph *graph, Node *linear, Node *gate, Node *norm, int64_t parts)
+{
+    RowsLinearAttrs attrs = {.parts = parts, .eps = 1e-6, .gated = gate != NULL, .gelu = gate && ((const SwigluAttrs *)gate->attrs)->gelu};
+    Value          *in[] = {linear->in[ROWS_X], linear->in[ROWS_W], linear->in[ROWS_BIAS], NULL, NULL};
+    const RmsNormAttrs *of_norm = norm ? norm->attrs : NULL;
+    if (of_norm) attrs.eps = of_norm->eps, attrs.offset = of_norm->offset;
+    return replace(graph, &op_rows_linear, &attrs, in, ROWS_NORM, linear, gate, norm);
+}
+
+static Status replace_coded(Graph *graph, Node *product, Node *gate, Node *norm)
+{
+    CodedLinearAttrs    attrs = *(const CodedLinearAttrs *)product->attrs;
+    Value              *in[] = {product->in[CODED_X], product->in[CODED_W], product->in[CODED_SCALE], product->in[CODED_BIAS], NULL, NULL};
+    const RmsNormAttrs *of_norm = norm ? norm->attrs : NULL;
+    attrs.gated = gate != NULL, attrs.gelu = gate && ((const SwigluAttrs *)gate->attrs)->gelu;
+    if (of_norm) attrs.eps = of_norm->eps, attrs.offset = of_norm->offset;
+    return replace(graph, product->op, &attrs, in, CODED_NORM, product, gate, norm);
 }
 
 static bool is_served(const PassContext *context)
@@ -104,12 +138,14 @@ Status pass_few_rows(PassContext *context, Graph **graph)
     if (!is_served(context)) return OK;
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
-        if (!is_product(node)) continue;
+        bool is_coded = context->plan->facts.sm == CODED_SM && is_coded_product(node);
+        if (!is_coded && !is_product(node)) continue;
         Node   *gate = gate_of(node), *norm = norm_of(node);
-        int64_t parts = split && !gate ? parts_of(&node->in[1]->type) : 1;
+        int64_t parts = split && !gate && !is_coded ? parts_of(&node->in[1]->type) : 1;
         any = any || parts > 1;
         if (gate && next == gate) next = gate->next;
-        if (gate || norm || parts > 1) TRY(replace(*graph, node, gate, norm, parts));
+        if (is_coded && (gate || norm)) TRY(replace_coded(*graph, node, gate, norm));
+        if (!is_coded && (gate || norm || parts > 1)) TRY(replace_linear(*graph, node, gate, norm, parts));
     }
     (*graph)->source = NULL;
     FAIL_IF(

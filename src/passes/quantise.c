@@ -138,10 +138,10 @@ static void work_at(const Quantise *q, Node *node, int64_t layer, Part part, con
 /* A layer's product by codes in place of that by the weight. */
 static Status multiply_codes(const Quantise *q, Node *linear, Value *const *parts)
 {
-    LinearAttrs attrs = {.dtype = DTYPE_TO_ATTR(linear->out[0]->type.dtype)};
-    Value      *in[FORMAT_MAX_PARTS + 2] = {linear->in[0]}, *old = linear->out[0];
-    int         count = q->format->num_parts;
-    Node       *product;
+    CodedLinearAttrs attrs = {.dtype = DTYPE_TO_ATTR(linear->out[0]->type.dtype), .eps = 1e-6};
+    Value           *in[FORMAT_MAX_PARTS + 2] = {linear->in[0]}, *old = linear->out[0];
+    int              count = q->format->num_parts;
+    Node            *product;
     for (int k = 0; k < count; k++) in[1 + k] = parts[k];
     in[1 + count] = linear->in[2];
     work_at(q, linear, linear->layer, linear->part, linear->source);

@@ -1,5 +1,6 @@
 /* int8_quantise, int8_dequantise and int8_linear: what the generic tests can't see. */
 #include "ops/op_case.h"
+#include "ops/products/coded_linear.h"
 
 enum { ROWS = 5, COLS = 37, TOKENS = 70 };
 
@@ -97,10 +98,10 @@ static void products_are_those_of_the_matrix(void)
 
 static void wrong_scales_are_refused(void)
 {
-    static const LinearAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
-    const TensorType         x = type_make(DT_F32, 2, INT64_C(3), (int64_t)COLS), codes = type_make(DT_I8, 2, (int64_t)ROWS, (int64_t)COLS);
-    const TensorType         scale = type_make(DT_F32, 1, (int64_t)ROWS), short_scale = type_make(DT_F32, 1, (int64_t)ROWS - 1);
-    OpCase                   c;
+    static const CodedLinearAttrs to_f16 = {.dtype = DTYPE_TO_ATTR(DT_F16)};
+    const TensorType x = type_make(DT_F32, 2, INT64_C(3), (int64_t)COLS), codes = type_make(DT_I8, 2, (int64_t)ROWS, (int64_t)COLS);
+    const TensorType scale = type_make(DT_F32, 1, (int64_t)ROWS), short_scale = type_make(DT_F32, 1, (int64_t)ROWS - 1);
+    OpCase           c;
     EXPECT_FAILS(op_case_make(&c, &op_int8_linear, &to_f16, (const TensorType[NODE_MAX_IN]){x, codes, scale}), ERR_INVALID,
                  "dtype is f16; expected f32 or bf16");
     op_case_free(&c);

@@ -899,6 +899,26 @@ def make_codes():
     add("fp8_tiles_linear", "edges", [x, codes, scale, bias], [x @ w.t() + bias])
 
 
+def fused_codes(op, x, codes, scale, w):
+    """Gate and up joined; of the norm of a sum."""
+    k, half = x.shape[-1], w.shape[0] // 2
+    norm, residual = rand(k), rand(*x.shape)
+    gate, up = (x @ w.t()).split(half, dim=-1)
+    add(op, "gelu", [x, codes, scale], [F.gelu(gate, approximate="tanh") * up], gated=True, gelu=True)
+    add(op, "norm", [x, codes, scale, None, norm], [F.rms_norm(x, (k,), norm, 1e-5) @ w.t()], eps=1e-5)
+    gate, up = (F.rms_norm(x + residual, (k,), norm + 1, 1e-5) @ w.t()).split(half, dim=-1)
+    add(op, "sum", [x, codes, scale, None, norm, residual], [F.silu(gate) * up, x + residual], gated=True, eps=1e-5, offset=1)
+
+
+def make_fused_codes():
+    """Products by codes with what rows_linear has besides."""
+    x, scale = rand(3, 43), f32(rand(20).abs())
+    codes = ints(-127, 128, 20, 43).to(torch.int8)
+    fused_codes("int8_linear", x, codes, scale, codes.double() * scale[:, None])
+    x, codes, scale = rand(3, 150), rand(140, 150).to(E4M3), f32(rand(2, 2).abs())
+    fused_codes("fp8_tiles_linear", x, codes, scale, codes.double() * scale.repeat_interleave(128, 0)[:140].repeat_interleave(128, 1)[:, :150])
+
+
 def make_turned_attention():
     """One token a row, made ready and attended; the cache holds noise from its position on."""
     b, length, position, h, g, d, eps = 2, 9, 7, 4, 2, 4, 1e-6
@@ -927,7 +947,8 @@ def main():
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
                  make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
-                 make_turned_attention, make_rows_linear, make_replace_rows, make_dora):
+                 make_turned_attention, make_rows_linear, make_replace_rows, make_dora,
+                 make_fused_codes):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -1,19 +1,73 @@
-/* Products with codes on CUDA: few rows by their own kernel, e4m3 else by the plain one.
+/* Products with codes on CUDA: few rows by their own kernel, e4m3 else by the plain one. What is gated or normed and isn't one row for that
+ * kernel is made an element a thread.
  *
  * int8_linear of many rows: the codes become numbers of x's dtype in scratch, which products read as any
  * matrix; their sums are kept in fp32, some rows at a time, and multiplied by the scales. A row has the same bits both ways. */
 #include "ops/lowbit/int8.cuh"
-#include "ops/products/few_rows_codes.h"
+#include "ops/elementwise/gated.cuh"
 #include "ops/products/coded_linear.h"
+#include "ops/products/few_rows_codes.h"
 #include "ops/products/linear.cuh"
+#include "ops/products/normed_rows.cuh"
 
 enum { THREADS = 256 };
 
-/* And the bias, which the kernel asks for with them. */
+/* And the bias and the norm, which the kernel asks for with them. */
 static bool scales_are_constant(const KernelArgs *args)
 {
-    uint32_t wanted = 1u << CODED_SCALE | (args->num_in > CODED_BIAS && args->in[CODED_BIAS].data ? 1u << CODED_BIAS : 0);
+    uint32_t wanted = 1u << CODED_SCALE;
+    if (args->num_in > CODED_BIAS && args->in[CODED_BIAS].data) wanted |= 1u << CODED_BIAS;
+    if (rows_is_normed(args, CODED_NORM)) wanted |= 1u << CODED_NORM;
     return (args->constant & wanted) == wanted;
+}
+
+static RowsFusion fusion_of(const KernelArgs *args)
+{
+    const CodedLinearAttrs *attrs = (const CodedLinearAttrs *)args->attrs;
+    RowsFusion              fusion = {};
+    fusion.parts = 1;
+    fusion.gated = attrs->gated, fusion.gelu = attrs->gelu;
+    return fusion;
+}
+
+/* Of y's columns. */
+static void gate_product(const KernelArgs *args, Gemm *g)
+{
+    if (((const CodedLinearAttrs *)args->attrs)->gated) g->n /= 2;
+}
+
+static bool are_few(const KernelArgs *args, Gemm *g)
+{
+    RowsFusion fusion = fusion_of(args);
+    RowsNorm   norm = {};
+    if (!coded_is_fused(args)) return few_rows_codes_fit(g);
+    gate_product(args, g);
+    if (rows_is_normed(args, CODED_NORM)) fusion.norm = &norm;
+    return (!fusion.norm || rows_norm_fits(g)) && few_rows_codes_one_fit(g, &fusion);
+}
+
+static Status norm_rows(const KernelArgs *args)
+{
+    const CodedLinearAttrs *attrs = (const CodedLinearAttrs *)args->attrs;
+    return launch_norm(args, CODED_NORM, attrs->eps, attrs->offset);
+}
+
+static Status run_few(const KernelArgs *args, Gemm *g)
+{
+    const CodedLinearAttrs *attrs = (const CodedLinearAttrs *)args->attrs;
+    RowsFusion              fusion = fusion_of(args);
+    RowsNorm                norm;
+    g->b_constant = g->b_constant && scales_are_constant(args);
+    if (!coded_is_fused(args)) return few_rows_codes_run(g, args->stream);
+    if (!view_wanted(&args->out[ROWS_Y])) return norm_rows(args);
+    gate_product(args, g);
+    if (rows_is_normed(args, CODED_NORM) && norm_in_product(args, CODED_NORM, g, attrs->eps, attrs->offset, &norm)) {
+        fusion.norm = &norm;
+    } else if (rows_is_normed(args, CODED_NORM)) {
+        TRY(norm_rows(args));
+        g->a.data = args->workspace, g->a.offset = 0;
+    }
+    return few_rows_codes_one_run(g, &fusion, args->stream);
 }
 
 #define FEW_CODES(op) \
@@ -22,18 +76,76 @@ static bool scales_are_constant(const KernelArgs *args)
         NodeArgs storage; \
         Gemm     gemm; \
         op##_products(node_args(node, &storage), &gemm); \
-        return few_rows_codes_fit(&gemm); \
+        return are_few(node_args(node, &storage), &gemm); \
     } \
     static Status op##_few(const KernelArgs *args) \
     { \
         Gemm gemm; \
         products_note(args, &gemm, op##_products(args, &gemm)); \
-        gemm.b_constant = gemm.b_constant && scales_are_constant(args); \
-        return few_rows_codes_run(&gemm, args->stream); \
+        return run_few(args, &gemm); \
     }
 
 FEW_CODES(int8_linear)
 FEW_CODES(fp8_tiles_linear)
+
+static bool is_fused(const Node *node, CudaDevice *)
+{
+    NodeArgs storage;
+    return coded_is_fused(node_args(node, &storage));
+}
+
+static bool is_plain(const Node *node, CudaDevice *device)
+{
+    return !is_fused(node, device);
+}
+
+/* Row `row` of x times row `col` of w, whose codes are whole numbers or e4m3, as it would be stored in y. */
+static __device__ float sum_at(const TensorView &x, const TensorView &codes, const TensorView &scale, const TensorView &bias, int dtype,
+                               int64_t row, int64_t col)
+{
+    int64_t      k = codes.type.dim[1], tiles = (k + FP8_TILE - 1) / FP8_TILE;
+    const float *scales = (const float *)scale.data;
+    bool         whole = codes.type.dtype == DT_I8;
+    float        sum = 0;
+    for (int64_t i = 0; i < k; i++) {
+        float w = whole ? (float)((const int8_t *)codes.data)[col * k + i]
+                        : fp8_get(codes.data, DT_E4M3, col * k + i) * scales[col / FP8_TILE * tiles + i / FP8_TILE];
+        if (!whole && x.type.dtype == DT_BF16) w = to_float(__float2bfloat16_rn(w));
+        sum += any_get(x.data, x.type.dtype, row * k + i) * w;
+    }
+    if (whole) sum = __fmul_rn(sum, scales[col]);
+    if (bias.data) sum = __fadd_rn(sum, any_get(bias.data, bias.type.dtype, col));
+    return dtype == DT_BF16 ? to_float(__float2bfloat16_rn(sum)) : sum;
+}
+
+static __global__ void coded_elements(TensorView x, TensorView codes, TensorView scale, TensorView bias, TensorView y, int64_t rows,
+                                      int64_t cols, RowsFusion fusion)
+{
+    int dtype = y.type.dtype;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < rows * cols; i += (int64_t)gridDim.x * THREADS) {
+        int64_t row = i / cols, col = i % cols;
+        float   value = sum_at(x, codes, scale, bias, dtype, row, col);
+        if (fusion.gated) {
+            float up = sum_at(x, codes, scale, bias, dtype, row, cols + col);
+            value = fusion.gelu ? gated<float, true>(value, up) : gated<float, false>(value, up);
+        }
+        any_set(y.data, dtype, i, value);
+    }
+}
+
+static Status coded_fused_elements(const KernelArgs *args)
+{
+    const TensorView *y = &args->out[ROWS_Y];
+    TensorView        x = args->in[CODED_X], bias = {};
+    int64_t           rows = type_rows(&y->type), cols = type_cols(&y->type);
+    if (args->num_in > CODED_BIAS) bias = args->in[CODED_BIAS];
+    if (rows_is_normed(args, CODED_NORM)) TRY(norm_rows(args));
+    if (rows_is_normed(args, CODED_NORM)) x.data = args->workspace;
+    if (!view_wanted(y)) return OK;
+    coded_elements<<<cuda_grid(rows * cols, THREADS), THREADS, 0, cuda_stream(args)>>>(x, args->in[CODED_W], args->in[CODED_SCALE], bias,
+                                                                                       *y, rows, cols, fusion_of(args));
+    return CUDA_LAUNCHED();
+}
 
 /* y = scale * sums + bias, rounded after each step; 8 columns a thread. wide: rows are whole 16 bytes. */
 template <typename T>
@@ -142,12 +254,20 @@ CUDA_KERNELS(int8_linear,
               .min_sm = 80,
               .run = int8_linear_few,
               .name = "few rows",
+              .workspace = cuda_planned_workspace,
               .match = int8_linear_are_few,
+              .except = CODES(DT_I8)},
+             {.dtypes = DT_SET_FLOAT,
+              .run = coded_fused_elements,
+              .name = "elements",
+              .workspace = cuda_planned_workspace,
+              .match = is_fused,
               .except = CODES(DT_I8)},
              {.dtypes = DT_SET_FLOAT,
               .run = int8_linear_pieces,
               .name = "pieces",
               .workspace = int8_linear_workspace,
+              .match = is_plain,
               .prepare = int8_linear_prepare,
               .except = CODES(DT_I8)})
 
@@ -156,6 +276,13 @@ CUDA_KERNELS(fp8_tiles_linear,
               .min_sm = 80,
               .run = fp8_tiles_linear_few,
               .name = "few rows",
+              .workspace = cuda_planned_workspace,
               .match = fp8_tiles_linear_are_few,
               .except = CODES(DT_E4M3)},
-             {.dtypes = DT_SET_FLOAT, .run = fp8_tiles_linear_plain, .name = "plain", .except = CODES(DT_E4M3)})
+             {.dtypes = DT_SET_FLOAT,
+              .run = coded_fused_elements,
+              .name = "elements",
+              .workspace = cuda_planned_workspace,
+              .match = is_fused,
+              .except = CODES(DT_E4M3)},
+             {.dtypes = DT_SET_FLOAT, .run = fp8_tiles_linear_plain, .name = "plain", .match = is_plain, .except = CODES(DT_E4M3)})

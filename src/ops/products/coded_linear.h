@@ -2,7 +2,17 @@
 #pragma once
 
 #include "device/device.h"
-#include "ops/products/products.h"
+#include "ops/products/normed_rows.h"
+
+enum { CODED_NORM = CODED_BIAS + 1, CODED_RESIDUAL };
+
+typedef struct CodedLinearAttrs {
+    int64_t dtype; /* of y; 0: x's */
+    bool    gated; /* y = silu(gate) up, of packed gate and up; as swiglu */
+    bool    gelu;  /* gelu by tanh in place of silu */
+    double  eps;   /* of the norm */
+    double  offset;
+} CodedLinearAttrs;
 
 enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* the second: numbers along k that come together */
 
@@ -39,4 +49,21 @@ static inline Int8Scratch int8_scratch(const TensorType *x, const TensorType *co
 static inline bool coded_rows_are_few(const TensorType *x, const TensorType *codes)
 {
     return x->dtype == DT_BF16 && type_rows(x) <= CODED_FEW_ROWS && codes->dim[1] % CODED_WHOLE == 0;
+}
+
+/* Whether a norm is in front of the product, or SwiGLU behind it. */
+static inline bool coded_is_fused(const KernelArgs *args)
+{
+    return ((const CodedLinearAttrs *)args->attrs)->gated || rows_is_normed(args, CODED_NORM);
+}
+
+/* Of one row of bf16, those of codes (M,K) that GPUs of compute capability 9.0 make so. scale: of the codes */
+enum { CODED_ALONG = 128, CODED_MOST_NORMED = 8192, CODED_MOST_ALONG = 32768 };
+static inline bool coded_gated_fits(const TensorType *codes)
+{
+    return codes->dim[0] % (2 * CODED_ALONG) == 0 && codes->dim[1] % CODED_ALONG == 0 && codes->dim[1] <= CODED_MOST_ALONG;
+}
+static inline bool coded_normed_fits(const TensorType *codes)
+{
+    return codes->dim[1] % CODED_ALONG == 0 && codes->dim[1] <= CODED_MOST_NORMED;
 }

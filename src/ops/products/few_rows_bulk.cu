@@ -339,8 +339,10 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
     float4                     *sums = (float4 *)(bulk_memory + job.sums_at) + tile * parts * (MT * NT * 32);
     BulkOperands<T, MT, NT, XR> first, second; /* of a block's halves */
     if (XR == 1 && job.norm.w)
-        norm_row(job.norm, job.blocks * ALONG, (T *)(bulk_memory + PHASES_BYTES), (const T *)(bulk_memory + PHASES_BYTES + job.x_bytes / 2),
-                 (float *)shared.x_full, threadIdx.x, blockDim.x, [] { __syncthreads(); });
+        norm_row<T, 1>(
+            job.norm, job.blocks * ALONG, (T *)(bulk_memory + PHASES_BYTES), (const T *)(bulk_memory + PHASES_BYTES + job.x_bytes / 2),
+            (float *)shared.x_full, threadIdx.x, blockDim.x, [] { __syncthreads(); },
+            [&](int c, const float(&v)[8]) { store_pack((T *)(bulk_memory + PHASES_BYTES) + c, v); });
     else if (XR == 1)
         shared.bring_row(job, first_block);
     phase_wait(&shared.w_full[0], 0);

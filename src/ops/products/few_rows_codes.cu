@@ -15,10 +15,10 @@
  * numbers within a step changes no bit. */
 #include "ops/products/few_rows_codes.h"
 
-#include "device/cuda/fp8.cuh"
 #include "device/cuda/tensor_map.h"
 #include "ops/bulk.cuh"
 #include "ops/lowbit/fp8_tiles.h"
+#include "ops/products/codes.cuh"
 
 enum {
     ROW_BYTES = 128, /* of a block */
@@ -51,40 +51,6 @@ struct CodesJob {
     int            m, n, k, pieces, blocks;  /* of k; of the last piece */
     int            rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
     bool           x_stays, w_constant, by_boxes, has_bias;
-};
-
-/* Whole numbers over 64, which their sums are multiplied by. Moved by 128 they have 8 bits without a sign, and these bits as those of a
- * bf16 number are worth 2^-133 each, across the bound of its subnormal numbers. All steps are exact, but for sums below 2^-120. */
-struct Int8Codes {
-    enum { HAS_TILES = 0, WHOLE = 64 };
-
-    static __device__ __forceinline__ uint32_t two(uint32_t bits)
-    {
-        uint32_t numbers;
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(numbers) : "r"(bits), "r"(0x7F007F00u), "r"(0xC000C000u)); /* 2^127, -2 */
-        return numbers;
-    }
-    static __device__ __forceinline__ void four(uint32_t word, float, uint32_t &low, uint32_t &high)
-    {
-        uint32_t moved = word ^ 0x80808080u;
-        low = two(__byte_perm(moved, 0, 0x4140)), high = two(__byte_perm(moved, 0, 0x4342));
-    }
-};
-
-/* e4m3 times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise has it. */
-struct Fp8Tiles {
-    enum { HAS_TILES = 1, WHOLE = 1 };
-
-    static __device__ __forceinline__ uint32_t two(uint16_t codes, float scale)
-    {
-        __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
-        float2      values = __half22float2(__half2(pair));
-        return pack_bf16(values.x * scale, values.y * scale);
-    }
-    static __device__ __forceinline__ void four(uint32_t word, float scale, uint32_t &low, uint32_t &high)
-    {
-        low = two((uint16_t)word, scale), high = two((uint16_t)(word >> 16), scale);
-    }
 };
 
 /* A number that stays in a register: the compiler would make it anew for each step. */
@@ -540,6 +506,7 @@ bool few_rows_codes_fit(const Gemm *g)
 
 Status few_rows_codes_run(const Gemm *g, void *stream)
 {
+    if (few_rows_codes_one_fit(g, NULL)) return few_rows_codes_one_run(g, NULL, stream);
     CodesJob job = {};
     CodesGpu gpu = {};
     int      device = 0;

@@ -28,34 +28,42 @@ template <typename T> static __device__ __forceinline__ void load_summed(const R
 }
 
 /* The normed row, by `threads` threads, whole warps, all of which `meet` lets wait for one another; what bring_norm brings is there after
- * the first time. scratch: NORM_WARPS floats of shared memory. */
-template <typename T, typename F>
+ * the first time. It is put(c, numbers), 8 from c on at a time. PACKS: of them that a thread asks for at a time. row: room for x as it is
+ * summed; scratch: NORM_WARPS floats of shared memory. */
+template <typename T, int PACKS, typename F, typename P>
 static __device__ __forceinline__ void norm_row(const RowsNorm &norm, int k, T *row, const T *w, float *scratch, int thread, int threads,
-                                                F meet)
+                                                F meet, P put)
 {
-    int   lane = thread & 31, warps = (k + NORM_WARP - 1) / NORM_WARP;
-    float v[8], u[8];
-    for (int warp = thread / 32; warp < warps; warp += threads / 32) {
-        int   c = warp * NORM_WARP + lane * 8;
-        float sum = 0;
-        if (c < k) {
-            load_summed<T>(norm, c, v);
-            store_pack(row + c, v);
+    int   lane = thread & 31, warps = (k + NORM_WARP - 1) / NORM_WARP, step = threads / 32;
+    float v[PACKS][8], u[8];
+    for (int first = thread / 32; first < warps; first += PACKS * step) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) sum += v[i] * v[i];
+        for (int i = 0; i < PACKS; i++) {
+            int c = (first + i * step) * NORM_WARP + lane * 8;
+            if (c < k) load_summed<T>(norm, c, v[i]);
         }
-        sum = warp_sum(sum);
-        if (lane == 0) scratch[warp] = sum;
+#pragma unroll
+        for (int i = 0; i < PACKS; i++) {
+            int   warp = first + i * step, c = warp * NORM_WARP + lane * 8;
+            float sum = 0;
+            if (c < k) {
+                store_pack(row + c, v[i]);
+#pragma unroll
+                for (int e = 0; e < 8; e++) sum += v[i][e] * v[i][e];
+            }
+            sum = warp_sum(sum);
+            if (lane == 0 && warp < warps) scratch[warp] = sum;
+        }
     }
     copy_wait<0>();
     meet();
     float rstd = rsqrtf(warp_sum(lane < warps ? scratch[lane] : 0.0f) / (float)(int64_t)k + norm.eps);
-    for (int c = thread * 8; c < k; c += threads * 8) { /* this thread's own */
-        load_pack(row + c, v);
+    for (int c = thread * 8; c < k; c += threads * 8) {
+        load_pack(row + c, v[0]);
         load_pack(w + c, u);
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = (u[i] + norm.offset) * (v[i] * rstd);
-        store_pack(row + c, v);
+        for (int i = 0; i < 8; i++) v[0][i] = (u[i] + norm.offset) * (v[0][i] * rstd);
+        put(c, v[0]);
     }
     meet();
 }

@@ -6,24 +6,11 @@
  * makes beside each other; the CPU makes each sum whole. */
 #include "ops/products/rows_linear.h"
 
-#include "ops/elementwise/gelu.h"
 #include "ops/products/gemm.h"
-
-#include <math.h>
 
 static const AttrDef rows_linear_attrs[] = {ATTR_INT(RowsLinearAttrs, parts, 1),     ATTR_BOOL(RowsLinearAttrs, gated, false),
                                             ATTR_BOOL(RowsLinearAttrs, gelu, false), ATTR_FLOAT(RowsLinearAttrs, eps, 1e-6),
                                             ATTR_FLOAT(RowsLinearAttrs, offset, 0),  {0}};
-
-static Status infer_norm(Node *node)
-{
-    const TensorType *x = &node->in[ROWS_X]->type;
-    FAIL_IF(node->in[ROWS_RESIDUAL] && !node->in[ROWS_NORM], ERR_INVALID, "a residual is there, and no norm that reads the sum");
-    if (node->in[ROWS_NORM]) TRY(infer_input(node, ROWS_NORM, "norm", DT_SET_DECODE, DIMS(type_cols(x))));
-    if (node->in[ROWS_RESIDUAL]) TRY(infer_like(node, ROWS_RESIDUAL, "residual", DT_SET(x->dtype), x));
-    node->out[ROWS_SUM]->type = node->in[ROWS_RESIDUAL] ? *x : (TensorType){0};
-    return OK;
-}
 
 /* x (...,K), w (M,K), [bias (M)], [norm (K)], [residual (...,K)] -> y (...,M) of x's dtype; gated: (...,M / 2), without a bias;
  * [s (...,K), with a residual]. */
@@ -43,7 +30,7 @@ static Status rows_linear_infer(Node *node)
             node->in[ROWS_BIAS] ? "there is a" : "no");
     node->out[0]->type = *x;
     node->out[0]->type.dim[x->ndim - 1] = attrs->gated ? rows / 2 : rows;
-    return infer_norm(node);
+    return rows_infer_norm(node, ROWS_NORM);
 }
 
 static OpCost rows_linear_cost(const Node *node)
@@ -72,28 +59,12 @@ static size_t gated_bytes(const KernelArgs *args)
     return ((const RowsLinearAttrs *)args->attrs)->gated ? (size_t)dtype_bytes(y->dtype, 2 * type_numel(y)) : 0;
 }
 
-/* The normed rows, at the beginning of the workspace. */
-static Status norm_rows(const KernelArgs *args)
-{
-    RowsNormed   normed = rows_normed(args);
-    RmsNormAttrs attrs = rows_norm(args->attrs);
-    KernelArgs   norm = *args;
-    TensorView   in[NODE_MAX_IN] = {normed.x, args->in[ROWS_NORM]}, out[NODE_MAX_OUT] = {normed.y};
-    norm.in = in, norm.out = out, norm.attrs = &attrs;
-    norm.num_in = 2, norm.num_out = 2;
-    if (!rows_is_sum(args)) return op_rms_norm.cpu[0].run(&norm);
-    in[1] = args->in[ROWS_RESIDUAL], in[2] = args->in[ROWS_NORM];
-    out[0] = normed.sum, out[1] = normed.y;
-    norm.num_in = 3, norm.num_out = 3;
-    return op_add_rms_norm.cpu[0].run(&norm);
-}
-
 /* The normed rows, then gate and up, then what the product wants. */
 static size_t rows_linear_workspace(const Node *node, int num_workers)
 {
     NodeArgs          storage;
     const KernelArgs *args = node_args(node, &storage);
-    return rows_normed_bytes(args) + (gated_bytes(args) + 63) / 64 * 64 + product_bytes(node, num_workers);
+    return rows_normed_bytes(args, ROWS_NORM) + (gated_bytes(args) + 63) / 64 * 64 + product_bytes(node, num_workers);
 }
 
 /* Where the norm has a launch of its own. */
@@ -101,29 +72,16 @@ static size_t rows_linear_gpu_workspace(const Node *node, int sm)
 {
     NodeArgs storage;
     (void)sm;
-    return rows_normed_bytes(node_args(node, &storage));
-}
-
-/* y of packed gate and up. */
-static void gate_rows(const TensorView *y, const void *packed, bool gelu)
-{
-    DType   dtype = y->type.dtype;
-    int64_t cols = type_cols(&y->type);
-    for (int64_t row = 0; row < type_rows(&y->type); row++)
-        for (int64_t c = 0; c < cols; c++) {
-            float g = vec_get(packed, dtype, row * 2 * cols + c), u = vec_get(packed, dtype, row * 2 * cols + cols + c);
-            float h = g / (1.0f + expf(-(gelu ? gelu_argument(g) : g))) * u;
-            dtype_encode(dtype, &h, 1, (char *)y->data + dtype_bytes(dtype, row * cols + c));
-        }
+    return rows_normed_bytes(node_args(node, &storage), ROWS_NORM);
 }
 
 static Status rows_linear_run(const KernelArgs *args, bool reference)
 {
     const RowsLinearAttrs *attrs = args->attrs;
     const TensorView      *y = &args->out[0];
-    size_t                 normed = rows_normed_bytes(args), packed = (gated_bytes(args) + 63) / 64 * 64;
+    size_t                 normed = rows_normed_bytes(args, ROWS_NORM), packed = (gated_bytes(args) + 63) / 64 * 64;
     Gemm                   g;
-    if (normed) TRY(norm_rows(args));
+    if (normed) TRY(rows_make_norm(args, ROWS_NORM, attrs->eps, attrs->offset));
     if (!view_wanted(y)) return OK;
     products_note(args, &g, rows_linear_products(args, &g));
     if (normed) g.a.data = args->workspace;
@@ -132,7 +90,7 @@ static Status rows_linear_run(const KernelArgs *args, bool reference)
         gemm_reference(&g);
     else
         gemm_run(&g, args->pool, (char *)args->workspace + normed + packed);
-    if (attrs->gated) gate_rows(y, g.c.data, attrs->gelu);
+    if (attrs->gated) rows_gate(y, g.c.data, attrs->gelu);
     return OK;
 }
 

@@ -2,8 +2,7 @@
  * else an element a thread. The norm of one row is made where the product reads it, that of others in a launch of its own. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/elementwise/gated.cuh"
-#include "ops/norms/rms_norm.cuh"
-#include "ops/products/few_rows.h"
+#include "ops/products/normed_rows.cuh"
 #include "ops/products/rows_linear.h"
 
 enum { THREADS = 256, AT_ONCE = 64 /* rows */ };
@@ -45,43 +44,23 @@ static bool rows_linear_is_bulk(const Node *node, CudaDevice *device)
     return few_rows_bulk_serves(device) && few_rows_operands_fit(&g) && few_rows_bulk_fit(&g);
 }
 
-/* A launch that norms all rows, to the workspace. */
 static Status norm_rows(const KernelArgs *args)
 {
-    RowsNormed   normed = rows_normed(args);
-    RmsNormAttrs attrs = rows_norm((const RowsLinearAttrs *)args->attrs);
-    KernelArgs   norm = *args;
-    TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* no codes */
-    norm.in = in, norm.out = out, norm.attrs = &attrs;
-    in[ROWS_NORM] = args->in[ROWS_NORM]; /* where args->constant speaks of it */
-    if (!rows_is_sum(args)) return run_rms_norm<false>(&norm, &normed.x, &none, &in[ROWS_NORM], &none, &normed.y, NULL, 0, 0);
-    return run_rms_norm<true>(&norm, &normed.x, &args->in[ROWS_RESIDUAL], &in[ROWS_NORM], &normed.sum, &normed.y, NULL, 0, 0);
-}
-
-/* false: it needs a launch of its own. */
-static bool norm_in_product(const KernelArgs *args, const Gemm *g, RowsNorm *out)
-{
     const RowsLinearAttrs *attrs = (const RowsLinearAttrs *)args->attrs;
-    const TensorView      *x = &args->in[ROWS_X], *w = &args->in[ROWS_NORM];
-    RowsNorm               norm = {};
-    norm.x = x->data, norm.w = w->data;
-    if (rows_is_sum(args)) norm.residual = args->in[ROWS_RESIDUAL].data, norm.sum = args->out[ROWS_SUM].data;
-    norm.eps = (float)attrs->eps, norm.offset = (float)attrs->offset;
-    *out = norm;
-    return rows_norm_fits(g) && w->type.dtype == x->type.dtype && is_aligned16(norm.x) && is_aligned16(norm.w) &&
-           is_aligned16(norm.residual) && is_aligned16(norm.sum);
+    return launch_norm(args, ROWS_NORM, attrs->eps, attrs->offset);
 }
 
 static Status rows_linear_bulk(const KernelArgs *args)
 {
-    Gemm       g = product_of(args);
-    RowsFusion fusion = fusion_of(args);
-    RowsNorm   norm;
+    const RowsLinearAttrs *attrs = (const RowsLinearAttrs *)args->attrs;
+    Gemm                   g = product_of(args);
+    RowsFusion             fusion = fusion_of(args);
+    RowsNorm               norm;
     if (!view_wanted(&args->out[ROWS_Y])) return norm_rows(args);
-    if (rows_is_normed(args) && norm_in_product(args, &g, &norm)) {
+    if (rows_is_normed(args, ROWS_NORM) && norm_in_product(args, ROWS_NORM, &g, attrs->eps, attrs->offset, &norm)) {
         fusion.norm = &norm;
         g.b_constant = g.b_constant && (args->constant >> ROWS_NORM & 1);
-    } else if (rows_is_normed(args)) {
+    } else if (rows_is_normed(args, ROWS_NORM)) {
         TRY(norm_rows(args));
         g.a.data = args->workspace, g.a.offset = 0;
     }
@@ -128,7 +107,7 @@ static Status rows_linear_plain(const KernelArgs *args)
     int64_t           rows = type_rows(&y->type), cols = type_cols(&y->type);
     if (args->num_in > ROWS_BIAS) bias = args->in[ROWS_BIAS];
     if (!view_wanted(y)) return norm_rows(args);
-    if (rows_is_normed(args)) {
+    if (rows_is_normed(args, ROWS_NORM)) {
         TRY(norm_rows(args));
         x.data = args->workspace;
     }

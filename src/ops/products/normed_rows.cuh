@@ -1,0 +1,32 @@
+/* The norm of a product's rows on CUDA: what a product reads that makes it, and a launch that makes it elsewhere. */
+#pragma once
+
+#include "ops/norms/rms_norm.cuh"
+#include "ops/products/few_rows.h"
+#include "ops/products/normed_rows.h"
+
+/* A launch that norms all rows, to the workspace. norm: the op's input */
+static Status launch_norm(const KernelArgs *args, int norm, double eps, double offset)
+{
+    RowsNormed   normed = rows_normed(args, norm);
+    RmsNormAttrs attrs = {eps, offset, 0, 0};
+    KernelArgs   made = *args;
+    TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* no codes */
+    made.in = in, made.out = out, made.attrs = &attrs;
+    in[norm] = args->in[norm]; /* where args->constant speaks of it */
+    if (!rows_is_sum(args, norm)) return run_rms_norm<false>(&made, &normed.x, &none, &in[norm], &none, &normed.y, NULL, 0, 0);
+    return run_rms_norm<true>(&made, &normed.x, &args->in[norm + 1], &in[norm], &normed.sum, &normed.y, NULL, 0, 0);
+}
+
+/* false: it needs a launch of its own. */
+static bool norm_in_product(const KernelArgs *args, int norm, const Gemm *g, double eps, double offset, RowsNorm *out)
+{
+    const TensorView *x = &args->in[0], *w = &args->in[norm];
+    RowsNorm          made = {};
+    made.x = x->data, made.w = w->data;
+    if (rows_is_sum(args, norm)) made.residual = args->in[norm + 1].data, made.sum = args->out[ROWS_SUM].data;
+    made.eps = (float)eps, made.offset = (float)offset;
+    *out = made;
+    return rows_norm_fits(g) && w->type.dtype == x->type.dtype && is_aligned16(made.x) && is_aligned16(made.w) &&
+           is_aligned16(made.residual) && is_aligned16(made.sum);
+}
