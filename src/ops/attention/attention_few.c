@@ -159,7 +159,10 @@ typedef struct FewKernel {
     KERNEL_OF(VEC_WIDE, name##_wide, dtype, queries, 4)
 #define KERNEL_ROWS(name) \
     { \
-        {name##_narrow_scores, name##_narrow_values}, {name##_wide_scores, name##_wide_values} \
+        {name##_narrow_scores, name##_narrow_values}, \
+        { \
+            name##_wide_scores, name##_wide_values \
+        } \
     }
 
 KERNELS_OF(f32_1, DT_F32, 1)
@@ -172,13 +175,13 @@ KERNELS_OF(f16_1, DT_F16, 1)
 KERNELS_OF(f16_2, DT_F16, 2)
 KERNELS_OF(f16_4, DT_F16, 4)
 
-/* 3 queries are done as 4, the last of which is nobody's. */
-static FewKernel few_kernel(DType dtype, int64_t queries, bool wide)
+/* 3 queries are done as 4, the last of which is nobody's. What was in e4m3 is f32 by now. */
+static const FewKernel *few_kernel(DType dtype, int64_t queries, bool wide)
 {
     static const FewKernel kernels[3][3][2] = {{KERNEL_ROWS(f32_1), KERNEL_ROWS(f32_2), KERNEL_ROWS(f32_4)},
                                                {KERNEL_ROWS(bf16_1), KERNEL_ROWS(bf16_2), KERNEL_ROWS(bf16_4)},
                                                {KERNEL_ROWS(f16_1), KERNEL_ROWS(f16_2), KERNEL_ROWS(f16_4)}};
-    return kernels[dtype == DT_F32 ? 0 : dtype == DT_BF16 ? 1 : 2][min_i64(queries, 3) - 1][wide];
+    return &kernels[dtype == DT_BF16 ? 1 : dtype == DT_F16 ? 2 : 0][min_i64(queries, 3) - 1][wide];
 }
 
 /* Scores become exponentials; the sums so far are scaled to the new largest score. */
@@ -203,16 +206,14 @@ VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_
 VEC_ROW void add_block(const Attention *a, FewState *s, int64_t b, int64_t g, int64_t key, int64_t keys, bool wide)
 {
     const void *k_rows[BLOCK], *v_rows[BLOCK];
-    DType       dtype = a->k.dtype == DT_E4M3 ? DT_F32 : a->k.dtype;
     rows_of(&a->k, b, key, keys, g, s->k, k_rows);
     rows_of(&a->v, b, key, keys, g, s->v, v_rows);
     for (int64_t first = 0; first < s->count; first += MOST_QUERIES) {
-        int64_t         count = min_i64(MOST_QUERIES, s->count - first);
-        const FewKernel kernel = few_kernel(dtype, count, wide);
+        int64_t count = min_i64(MOST_QUERIES, s->count - first);
         for (int64_t j = 0; j < keys; j += KEYS)
-            kernel.scores(k_rows + j, s->dim, s->q + first * s->dim, a->scale, s->score + j);
+            few_kernel(a->k.dtype, count, wide)->scores(k_rows + j, s->dim, s->q + first * s->dim, a->scale, s->score + j);
         exponentials(a, s, first, count, keys);
-        kernel.values(v_rows, keys, s->dim, s->score, s->sum + first * s->dim);
+        few_kernel(a->v.dtype, count, wide)->values(v_rows, keys, s->dim, s->score, s->sum + first * s->dim);
     }
 }
 
