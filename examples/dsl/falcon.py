@@ -1,8 +1,9 @@
-"""Falcon: attention and MLP side by side; one projection of, for each key/value head, its queries, its key and its value."""
+"""Falcon: attention and MLP side by side; one projection of, for each key/value head, its queries, its key and its value. With `alibi` it has
+ALiBi in place of rotary positions; transformers rounds those biases to bf16, which changes them from some hundred tokens on."""
 
 from typing import Any
 
-from surogate.dsl import Key, Module, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Key, Module, Size, Tensor, block, each, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
 from surogate.models.layers import DECODER, IGNORED, REFUSED, ROPE, LayerNorm, Linear, changed
 
@@ -20,17 +21,18 @@ CONFIG = changed(
     parallel=Key("parallel_attn", "1"),
     has_bias=Key("bias", "0"),
     alibi=Key("alibi", "0"),
+    n=Key(None, "pow(2, floor(log(H) / log(2) + 1e-9))"),  # the power of two below H
     hidden_dropout=Key("hidden_dropout", "0", unused="it is trained without dropout"),
 )
 REQUIRE_FALCON = {
     **ROPE,
     "H % G == 0": "num_attention_heads must be a multiple of num_kv_heads",
     "rotary_share == 1": "partial rotary embedding isn't supported",
-    "alibi == 0": "alibi isn't supported",
     "parallel == 1": "parallel_attn: false isn't supported",
     "num_norms == 1 || new": "num_ln_in_parallel_attn is for new_decoder_architecture",
 }
-HEADS = {"num_heads": "H", "num_kv_heads": "G", "head_dim": "D"}
+HEADS = {"num_heads": "H", "num_kv_heads": "G", "head_dim": "D", "part": "att"}
+SLOPE = "pow(2, i < n ? -8 * (i + 1) / n : -4 * (2 * (i - n) + 1) / n) / sqrt(D)"
 
 
 @hf_mapping(qkv="query_key_value", o="dense")
@@ -47,9 +49,16 @@ class Attention(Module):
             q = g.columns(groups, begin=0, size="H / G * D", name="q", part="qkv")
             k = g.columns(groups, begin="H / G * D", size="D", name="k", part="qkv")
             v = g.columns(groups, begin="(H / G + 1) * D", size="D", name="v", part="qkv")
-            q = g.rope(g.reshape(q, "B", "T", "H", "D", name="q.heads", part="qkv"), rope, positions, name="q.rope", part="qkv")
-            k = g.rope(k, rope, positions, name="k.rope", part="qkv")
-            y = g.attention(q, k, v, doc_start, name="heads", part="att", **HEADS)
+            q = g.reshape(q, "B", "T", "H", "D", name="q.heads", part="qkv")
+
+            def turned() -> Any:
+                ends = (g.rope(x, rope, positions, name=name, part="qkv") for x, name in ((q, "q.rope"), (k, "k.rope")))
+                return g.attention(*ends, v, doc_start, name="turned", **HEADS)
+
+            def biased() -> Any:
+                return g.attention(q, k, v, doc_start, bias=g.alibi_table(len="P", num_heads="H", slopes=each("H", SLOPE)), name="biased", **HEADS)
+
+            y = g.select("alibi", biased, turned, name="heads")
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 
 

@@ -42,7 +42,7 @@ static void fill_row(EvalBatch *batch, int64_t row, const int32_t *ids, int64_t 
         batch->feeds.tokens[at + t] = inside ? ids[i] : 0;
         batch->feeds.labels[at + t] = inside && i >= scored ? ids[i + 1] : LABEL_IGNORE;
         batch->feeds.positions[at + t] = (int32_t)t;
-        batch->feeds.doc_start[at + t] = 0;
+        batch->feeds.doc_start[at + t] = inside ? 0 : (int32_t)t;
         batch->feeds.doc_id[at + t] = 0;
     }
     batch->first_label[row] = begin;

@@ -63,32 +63,38 @@ typedef struct AttrDef {
     size_t      offset;
     double      default_value;
     bool        of_node; /* where a module doesn't say it: a key of the node's own */
+    bool        is_rare; /* of a bool: printed only where it is true */
 } AttrDef;
 
 #define ATTR_INT(Struct, field, value) \
     { \
-#field, ATTR_TYPE_INT, offsetof(Struct, field), (value), false \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), (value), false, false \
     }
 #define ATTR_SITE(Struct, field) \
     { \
-#field, ATTR_TYPE_INT, offsetof(Struct, field), 0, true \
+#field, ATTR_TYPE_INT, offsetof(Struct, field), 0, true, false \
     }
 #define ATTR_FLOAT(Struct, field, value) \
     { \
-#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value), false \
+#field, ATTR_TYPE_FLOAT, offsetof(Struct, field), (value), false, false \
     }
 #define ATTR_BOOL(Struct, field, value) \
     { \
-#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value), false \
+#field, ATTR_TYPE_BOOL, offsetof(Struct, field), (value), false, false \
+    }
+/* A bool that is printed only where it is true. */
+#define ATTR_RARE(Struct, field) \
+    { \
+#field, ATTR_TYPE_BOOL, offsetof(Struct, field), 0, false, true \
     }
 #define ATTR_DTYPE(Struct, field) \
     { \
-#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0, false \
+#field, ATTR_TYPE_DTYPE, offsetof(Struct, field), 0, false, false \
     }
 
 #define ATTR_LIST(Struct, field) \
     { \
-#field, ATTR_TYPE_LIST, offsetof(Struct, field), 0, false \
+#field, ATTR_TYPE_LIST, offsetof(Struct, field), 0, false, false \
     }
 
 #define DTYPE_TO_ATTR(dtype) ((int64_t)(dtype) + 1)

@@ -116,7 +116,8 @@ static void print_attrs(StrBuf *out, const Node *node)
     for (const AttrDef *a = node->op->attrs; a && a->type != ATTR_TYPE_END; a++) {
         int64_t         dtype = a->type == ATTR_TYPE_DTYPE ? *(const int64_t *)(const void *)(attrs + a->offset) : 0;
         const AttrList *list = a->type == ATTR_TYPE_LIST ? (const AttrList *)(const void *)(attrs + a->offset) : NULL;
-        if ((a->type == ATTR_TYPE_DTYPE && !dtype) || (list && !list->count)) continue;
+        if ((a->type == ATTR_TYPE_DTYPE && !dtype) || (list && !list->count) || (a->is_rare && !*(const bool *)(attrs + a->offset)))
+            continue;
         strbuf_printf(out, "%s%s=", separator, a->name);
         separator = ", ";
         if (a->type == ATTR_TYPE_INT) strbuf_printf(out, "%lld", (long long)*(const int64_t *)(const void *)(attrs + a->offset));

@@ -225,14 +225,29 @@ typedef struct AttentionAttrs {
     int64_t window;                            /* a query attends that many keys, itself the last; 0: all before it */
     double  scale;                             /* of q k^T; 0: 1/sqrt(head_dim). Negative: on GPUs kernels without matrix units alone */
     double  softcap;                           /* scores s become softcap tanh(s / softcap); 0: they stay */
-    bool    dense; /* every row is one document: doc_start is 0 wherever it matters. A promise that faster kernels use */
+    bool    dense;         /* every row is one document: doc_start is 0 wherever it matters. A promise that faster kernels use */
+    bool    bidirectional; /* a query attends the keys after its own too, of its document */
+    int64_t dw_dtype;      /* attention_bwd: of dsinks and dbias */
 } AttentionAttrs;
+
+enum { ATTENTION_BIAS_QUERIES = 16 }; /* of a block on GPUs that sums the gradient of a bias */
 
 /* Whether kernels for whole rows of `len` do as well: rows are single documents, and a query attends all before it. */
 static inline bool attention_by_rows(const AttentionAttrs *attrs, int64_t len)
 {
-    return attrs->dense && attrs->scale >= 0 && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len);
+    return attrs->dense && !attrs->bidirectional && attrs->scale >= 0 && !(attrs->softcap > 0) && (!attrs->window || attrs->window >= len);
 }
+
+typedef struct AlibiTableAttrs {
+    int64_t  len, num_heads;
+    AttrList slopes; /* one of each head; none: those of Press et al. */
+} AlibiTableAttrs;
+
+typedef struct DistanceBucketsAttrs {
+    int64_t len;           /* distances; those of bidirectional attention are -(len - 1) / 2 to (len - 1) / 2 */
+    int64_t buckets, most; /* from distance `most` on all are in the last bucket */
+    bool    bidirectional;
+} DistanceBucketsAttrs;
 
 typedef struct LossSumBwdAttrs { /* dims of dlosses */
     int64_t rows, cols;

@@ -58,7 +58,7 @@ bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t
 /* Attribute rows<m> of DequantiseAttrs. */
 #define DEQUANTISE_ATTR(m) \
     { \
-        "rows" #m, ATTR_TYPE_INT, offsetof(DequantiseAttrs, rows) + (m) * sizeof(int64_t), 0, false \
+        "rows" #m, ATTR_TYPE_INT, offsetof(DequantiseAttrs, rows) + (m) * sizeof(int64_t), 0, false, false \
     }
 
 /* The members, if there are any, have n rows together. */

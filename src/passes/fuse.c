@@ -195,7 +195,8 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
     HeadPath q, k, v;
     bool     rope = producer_is(attention->in[0], &op_rope);
     if (!attention->in[1] || !match_heads(attention->in[0], rope, &q) || !match_heads(attention->in[1], rope, &k) ||
-        !match_heads(attention->in[2], false, &v) || (rope && !same_rope(&q, &k)))
+        !match_heads(attention->in[2], false, &v) || (rope && !same_rope(&q, &k)) ||
+        attention->in[1]->type.dim[3] != attention->in[2]->type.dim[3])
         return OK;
     Projection p[] = {q.projection, k.projection, v.projection};
     if (!can_pack(p, 3)) return OK;
@@ -218,6 +219,7 @@ static Status fuse_turn(Graph *graph, Node *cached, bool *fired)
 {
     Node *turn = cached->op == &op_attention_cached ? producer_is(cached->in[0], &op_qkv_norm_rope) : NULL, *node;
     if (!turn || !read_once(turn->out[0]) || (turn->out[1] && turn->out[1]->num_uses) || turn->out[0]->type.dim[1] != 1) return OK;
+    if (cached->in[7] || cached->in[8]) return OK; /* sinks, bias: attention_turned has none */
     const QkvAttrs *qkv = turn->attrs;
     TurnedAttrs     attrs = {*(const AttentionAttrs *)cached->attrs, qkv->eps, qkv->offset};
     Value          *in[TURNED_IN] = {turn->in[0], cached->in[3], cached->in[4], cached->in[5], cached->in[6],

@@ -9,21 +9,45 @@ typedef struct Problem {
     int64_t batch, len, heads, kv_heads, dim, doc; /* doc: tokens of a document; the last is followed by padding */
     int64_t window;
     double  softcap;
+    bool    sinks, bidirectional;
+    int64_t bias, v_dim; /* rows of a bias; dims of a value's head, 0: dim */
 } Problem;
 
 static const Problem problems[] = {
-    {1, 1, 1, 1, 8, 100, 0, 0},       {2, 63, 2, 1, 12, 100, 0, 0},     {1, 129, 4, 2, 16, 1000, 0, 0},
-    {2, 300, 3, 3, 8, 70, 0, 0},      {1, 257, 8, 1, 64, 128, 0, 0},    {1, 200, 2, 2, 5, 1, 0, 0},
-    {1, 520, 2, 1, 32, 250, 0, 0},    {1, 130, 2, 1, 8, 1000, 2, 0},    {2, 300, 4, 2, 16, 1000, 70, 0},
-    {1, 520, 2, 1, 32, 250, 128, 0},  {1, 520, 2, 2, 8, 400, 127, 2.0}, {1, 300, 2, 2, 256, 1000, 1000, 50.0},
-    {2, 129, 3, 1, 12, 1000, 0, 0.5},
+    {1, 1, 1, 1, 8, 100, .window = 0},
+    {2, 63, 2, 1, 12, 100, .window = 0},
+    {1, 129, 4, 2, 16, 1000, .window = 0},
+    {2, 300, 3, 3, 8, 70, .window = 0},
+    {1, 257, 8, 1, 64, 128, .window = 0},
+    {1, 200, 2, 2, 5, 1, .window = 0},
+    {1, 520, 2, 1, 32, 250, .window = 0},
+    {1, 130, 2, 1, 8, 1000, .window = 2},
+    {2, 300, 4, 2, 16, 1000, .window = 70},
+    {1, 520, 2, 1, 32, 250, .window = 128},
+    {1, 520, 2, 2, 8, 400, .window = 127, .softcap = 2.0},
+    {1, 300, 2, 2, 256, 1000, .window = 1000, .softcap = 50.0},
+    {2, 129, 3, 1, 12, 1000, .softcap = 0.5},
+    {2, 63, 4, 2, 12, 20, .sinks = true},
+    {1, 300, 3, 1, 16, 70, .window = 33, .sinks = true},
+    {1, 300, 4, 4, 8, 1000, .softcap = 2.0, .sinks = true},
+    {2, 63, 2, 1, 12, 20, .bidirectional = true},
+    {1, 300, 4, 2, 16, 1000, .bidirectional = true, .sinks = true},
+    {1, 520, 2, 1, 8, 250, .window = 128, .bidirectional = true},
+    {2, 129, 3, 1, 12, 50, .window = 0, .bias = 7},
+    {1, 300, 4, 2, 16, 1000, .softcap = 1.5, .bias = 300},
+    {1, 300, 2, 2, 8, 120, .window = 40, .bias = 1, .sinks = true},
+    {1, 257, 2, 1, 8, 150, .bias = 21, .bidirectional = true},
+    {2, 63, 2, 1, 12, 20, .v_dim = 8},
+    {1, 300, 4, 2, 24, 1000, .v_dim = 16},
+    {1, 150, 4, 1, 8, 70, .softcap = 2.0, .sinks = true, .bias = 5, .v_dim = 20},
+    {2, 140, 4, 2, 8, 70, .window = 50, .sinks = true, .bidirectional = true, .bias = 31, .v_dim = 12},
 };
 enum { NUM_PROBLEMS = sizeof problems / sizeof problems[0] };
 
 /* Everything in fp64, dense (B,T,heads,D). */
 typedef struct Exact {
     const Problem *p;
-    double        *q, *k, *v, *grad_o, *o, *lse, *dq, *dk, *dv;
+    double        *q, *k, *v, *grad_o, *o, *lse, *dq, *dk, *dv, *sinks, *bias, *dsinks, *dbias;
     const int32_t *doc_start;
 } Exact;
 
@@ -37,31 +61,66 @@ static int64_t at(const Problem *p, int64_t heads, int64_t b, int64_t t, int64_t
     return ((b * p->len + t) * heads + h) * p->dim;
 }
 
+static int64_t v_dim_of(const Problem *p)
+{
+    return p->v_dim ? p->v_dim : p->dim;
+}
+
+static bool is_packable(const Problem *p)
+{
+    return v_dim_of(p) == p->dim;
+}
+
+/* Of values and o. */
+static int64_t v_at(const Problem *p, int64_t heads, int64_t b, int64_t t, int64_t h)
+{
+    return ((b * p->len + t) * heads + h) * v_dim_of(p);
+}
+
+static bool attends(const Exact *e, int64_t b, int64_t t, int64_t key)
+{
+    const Problem *p = e->p;
+    bool           same = e->doc_start[b * p->len + t] == e->doc_start[b * p->len + key];
+    return same && (p->bidirectional || key <= t) && (!p->window || llabs(t - key) < p->window);
+}
+
+/* Where the bias of a head lies in the table. */
+static int64_t bias_at(const Problem *p, int64_t h, int64_t distance)
+{
+    int64_t most = p->bidirectional ? p->bias / 2 : p->bias - 1, least = p->bidirectional ? -most : 0;
+    return ((distance < least ? least : distance > most ? most : distance) - least) * p->heads + h;
+}
+
 static void exact_row(const Exact *e, double scale, int64_t b, int64_t t, int64_t h)
 {
     const Problem *p = e->p;
-    int64_t        doc_start = e->doc_start[b * p->len + t], begin = t - p->window + 1;
-    int64_t first = p->window && begin > doc_start ? begin : doc_start, g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h);
-    double *w = doubles(t + 1), *slope = doubles(t + 1), most = -INFINITY, total = 0, delta = 0;
-    for (int64_t j = first; j <= t; j++) {
+    int64_t first = t, end = t + 1, g = h / (p->heads / p->kv_heads), row = at(p, p->heads, b, t, h), v_row = v_at(p, p->heads, b, t, h);
+    double *w = doubles(p->len), *slope = doubles(p->len), most = p->sinks ? e->sinks[h] : -INFINITY, total = 0, delta = 0;
+    while (first > 0 && attends(e, b, t, first - 1)) first--;
+    while (end < p->len && attends(e, b, t, end)) end++;
+    for (int64_t j = first; j < end; j++) {
         for (int64_t d = 0; d < p->dim; d++) w[j] += e->q[row + d] * e->k[at(p, p->kv_heads, b, j, g) + d] * scale;
         slope[j] = 1 - (p->softcap > 0 ? pow(tanh(w[j] / p->softcap), 2) : 0);
         if (p->softcap > 0) w[j] = p->softcap * tanh(w[j] / p->softcap);
+        if (p->bias) w[j] += e->bias[bias_at(p, h, t - j)];
         most = fmax(most, w[j]);
     }
-    for (int64_t j = first; j <= t; j++) total += w[j] = exp(w[j] - most);
+    for (int64_t j = first; j < end; j++) total += w[j] = exp(w[j] - most);
+    if (p->sinks) total += exp(e->sinks[h] - most);
     e->lse[(b * p->heads + h) * p->len + t] = most + log(total);
-    for (int64_t j = first; j <= t; j++) {
+    for (int64_t j = first; j < end; j++) {
         w[j] /= total;
-        for (int64_t d = 0; d < p->dim; d++) e->o[row + d] += w[j] * e->v[at(p, p->kv_heads, b, j, g) + d];
+        for (int64_t d = 0; d < v_dim_of(p); d++) e->o[v_row + d] += w[j] * e->v[v_at(p, p->kv_heads, b, j, g) + d];
     }
-    for (int64_t d = 0; d < p->dim; d++) delta += e->o[row + d] * e->grad_o[row + d];
-    for (int64_t j = first; j <= t; j++) {
-        int64_t key = at(p, p->kv_heads, b, j, g);
+    for (int64_t d = 0; d < v_dim_of(p); d++) delta += e->o[v_row + d] * e->grad_o[v_row + d];
+    if (p->sinks) e->dsinks[h] -= exp(e->sinks[h] - most) / total * delta;
+    for (int64_t j = first; j < end; j++) {
+        int64_t key = at(p, p->kv_heads, b, j, g), v_key = v_at(p, p->kv_heads, b, j, g);
         double  dp = -delta;
-        for (int64_t d = 0; d < p->dim; d++) dp += e->grad_o[row + d] * e->v[key + d];
+        for (int64_t d = 0; d < v_dim_of(p); d++) dp += e->grad_o[v_row + d] * e->v[v_key + d];
+        for (int64_t d = 0; d < v_dim_of(p); d++) e->dv[v_key + d] += w[j] * e->grad_o[v_row + d];
+        if (p->bias) e->dbias[bias_at(p, h, t - j)] += w[j] * dp;
         for (int64_t d = 0; d < p->dim; d++) {
-            e->dv[key + d] += w[j] * e->grad_o[row + d];
             e->dq[row + d] += w[j] * dp * slope[j] * scale * e->k[key + d];
             e->dk[key + d] += w[j] * dp * slope[j] * scale * e->q[row + d];
         }
@@ -77,11 +136,29 @@ static double draw(uint64_t key, int64_t index)
 static Exact exact_make(const Problem *p)
 {
     int64_t  nq = p->batch * p->len * p->heads * p->dim, nk = p->batch * p->len * p->kv_heads * p->dim;
+    int64_t  no = nq / p->dim * v_dim_of(p), nv = nk / p->dim * v_dim_of(p), biases = p->bias * p->heads;
     int32_t *doc_start = calloc((size_t)(p->batch * p->len), sizeof(int32_t));
-    Exact    e = {p,           doubles(nq), doubles(nk), doubles(nk), doubles(nq), doubles(nq), doubles(p->batch * p->len * p->heads),
-                  doubles(nq), doubles(nk), doubles(nk), doc_start};
-    for (int64_t i = 0; i < nq; i++) e.q[i] = 2 * draw(1, i), e.grad_o[i] = draw(2, i);
-    for (int64_t i = 0; i < nk; i++) e.k[i] = draw(3, i), e.v[i] = draw(4, i);
+    Exact    e = {p,
+                  doubles(nq),
+                  doubles(nk),
+                  doubles(nv),
+                  doubles(no),
+                  doubles(no),
+                  doubles(p->batch * p->len * p->heads),
+                  doubles(nq),
+                  doubles(nk),
+                  doubles(nv),
+                  doubles(p->heads),
+                  doubles(biases + 1),
+                  doubles(p->heads),
+                  doubles(biases + 1),
+                  doc_start};
+    for (int64_t i = 0; i < nq; i++) e.q[i] = 2 * draw(1, i);
+    for (int64_t i = 0; i < no; i++) e.grad_o[i] = draw(2, i);
+    for (int64_t i = 0; i < nk; i++) e.k[i] = draw(3, i);
+    for (int64_t i = 0; i < nv; i++) e.v[i] = draw(4, i);
+    for (int64_t i = 0; i < p->heads; i++) e.sinks[i] = 2 * draw(5, i);
+    for (int64_t i = 0; i < biases; i++) e.bias[i] = draw(6, i);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t t = 0; t < p->len; t++)
             doc_start[b * p->len + t] = (int32_t)(t >= p->len - 3 ? t : (t + b) / p->doc * p->doc > b ? (t + b) / p->doc * p->doc - b : 0);
@@ -93,7 +170,7 @@ static Exact exact_make(const Problem *p)
 
 static void exact_free(Exact *e)
 {
-    double *all[] = {e->q, e->k, e->v, e->grad_o, e->o, e->lse, e->dq, e->dk, e->dv};
+    double *all[] = {e->q, e->k, e->v, e->grad_o, e->o, e->lse, e->dq, e->dk, e->dv, e->sinks, e->bias, e->dsinks, e->dbias};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
     free((void *)e->doc_start);
 }
@@ -131,7 +208,21 @@ static void put_qkv(OpCase *c, int first, const Exact *e, bool packed)
     }
     put_heads((float *)c->in[first].data, wq, 0, e->q, rows, wq);
     put_heads((float *)c->in[first + 1].data, wk, 0, e->k, rows, wk);
-    put_heads((float *)c->in[first + 2].data, wk, 0, e->v, rows, wk);
+    put_heads((float *)c->in[first + 2].data, p->kv_heads * v_dim_of(p), 0, e->v, rows, p->kv_heads * v_dim_of(p));
+}
+
+/* sinks and bias, inputs first and first+1. */
+static void score_types(const Problem *p, TensorType types[2])
+{
+    if (p->sinks) types[0] = type_make(DT_F32, 1, p->heads);
+    if (p->bias) types[1] = type_make(DT_F32, 2, p->bias, p->heads);
+}
+
+static void put_scores(OpCase *c, int first, const Exact *e)
+{
+    const Problem *p = e->p;
+    if (p->sinks) put_heads((float *)c->in[first].data, p->heads, 0, e->sinks, 1, p->heads);
+    if (p->bias) put_heads((float *)c->in[first + 1].data, p->heads, 0, e->bias, p->bias, p->heads);
 }
 
 static void qkv_types(const Problem *p, bool packed, TensorType types[3])
@@ -140,12 +231,17 @@ static void qkv_types(const Problem *p, bool packed, TensorType types[3])
     types[0] = packed ? type_make(DT_F32, 3, p->batch, p->len, (p->heads + 2 * p->kv_heads) * p->dim)
                       : type_make(DT_F32, 4, p->batch, p->len, p->heads, p->dim);
     types[1] = types[2] = packed ? none : type_make(DT_F32, 4, p->batch, p->len, p->kv_heads, p->dim);
+    if (!packed) types[2].dim[3] = v_dim_of(p);
 }
 
 static AttentionAttrs attrs_of(const Problem *p)
 {
-    return (AttentionAttrs){
-        .num_heads = p->heads, .num_kv_heads = p->kv_heads, .head_dim = p->dim, .window = p->window, .softcap = p->softcap};
+    return (AttentionAttrs){.num_heads = p->heads,
+                            .num_kv_heads = p->kv_heads,
+                            .head_dim = p->dim,
+                            .window = p->window,
+                            .softcap = p->softcap,
+                            .bidirectional = p->bidirectional};
 }
 
 static void check_forward(const Exact *e, bool packed, const char *what)
@@ -156,12 +252,14 @@ static void check_forward(const Exact *e, bool packed, const char *what)
     OpCase         c;
     qkv_types(p, packed, in);
     in[3] = type_make(DT_I32, 2, p->batch, p->len);
+    score_types(p, in + 4);
     EXPECT_OK(op_case_make(&c, &op_attention, &attrs, in));
     put_qkv(&c, 0, e, packed);
+    put_scores(&c, 4, e);
     memcpy(c.in[3].data, e->doc_start, c.in[3].bytes);
     RunOptions run = {.want = ~0u, .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_attention.cpu[0], &run, what));
-    int64_t rows = p->batch * p->len, width = p->heads * p->dim;
+    int64_t rows = p->batch * p->len, width = p->heads * v_dim_of(p);
     expect_heads((float *)c.out[0].data, width, 0, e->o, rows, width, what);
     expect_heads((float *)c.out[1].data, p->len, 0, e->lse, p->batch * p->heads, p->len, what);
     op_case_free(&c);
@@ -171,25 +269,30 @@ static void check_backward(const Exact *e, bool packed, const char *what)
 {
     const Problem *p = e->p;
     AttentionAttrs attrs = attrs_of(p);
-    TensorType     in[NODE_MAX_IN] = {0}, o = type_make(DT_F32, 4, p->batch, p->len, p->heads, p->dim);
+    TensorType     in[NODE_MAX_IN] = {0}, o = type_make(DT_F32, 4, p->batch, p->len, p->heads, v_dim_of(p));
     int64_t        rows = p->batch * p->len, wq = p->heads * p->dim, wk = p->kv_heads * p->dim, row = wq + 2 * wk;
+    int64_t        wo = p->heads * v_dim_of(p), wv = p->kv_heads * v_dim_of(p);
     OpCase         c;
     qkv_types(p, packed, in + 1);
     in[0] = in[4] = o;
     in[5] = type_make(DT_F32, 3, p->batch, p->heads, p->len);
     in[6] = type_make(DT_I32, 2, p->batch, p->len);
+    score_types(p, in + 8);
     EXPECT_OK(op_case_make(&c, &op_attention_bwd, &attrs, in));
     put_qkv(&c, 1, e, packed);
-    put_heads((float *)c.in[0].data, wq, 0, e->grad_o, rows, wq);
-    put_heads((float *)c.in[4].data, wq, 0, e->o, rows, wq);
+    put_scores(&c, 8, e);
+    put_heads((float *)c.in[0].data, wo, 0, e->grad_o, rows, wo);
+    put_heads((float *)c.in[4].data, wo, 0, e->o, rows, wo);
     put_heads((float *)c.in[5].data, p->len, 0, e->lse, p->batch * p->heads, p->len);
     memcpy(c.in[6].data, e->doc_start, c.in[6].bytes);
-    RunOptions run = {.want = packed ? 1u : 7u, .poison = 0xFF};
+    RunOptions run = {.want = (packed ? 1u : 7u) | (p->sinks ? 8u : 0) | (p->bias ? 16u : 0), .poison = 0xFF};
     EXPECT_OK(op_case_run(&c, &op_attention_bwd.cpu[0], &run, what));
     const float *dq = (float *)c.out[0].data, *dk = packed ? dq : (float *)c.out[1].data, *dv = packed ? dq : (float *)c.out[2].data;
     expect_heads(dq, packed ? row : wq, 0, e->dq, rows, wq, what);
     expect_heads(dk, packed ? row : wk, packed ? wq : 0, e->dk, rows, wk, what);
-    expect_heads(dv, packed ? row : wk, packed ? wq + wk : 0, e->dv, rows, wk, what);
+    expect_heads(dv, packed ? row : wv, packed ? wq + wk : 0, e->dv, rows, wv, what);
+    if (p->sinks) expect_heads((float *)c.out[3].data, p->heads, 0, e->dsinks, 1, p->heads, what);
+    if (p->bias) expect_heads((float *)c.out[4].data, p->heads, 0, e->dbias, p->bias, p->heads, what);
     op_case_free(&c);
 }
 
@@ -197,7 +300,7 @@ static void forward_and_backward_match_the_definition(void)
 {
     for (int i = 0; i < NUM_PROBLEMS; i++) {
         Exact e = exact_make(&problems[i]);
-        for (int packed = 0; packed < 2; packed++) {
+        for (int packed = 0; packed < (is_packable(&problems[i]) ? 2 : 1); packed++) {
             char what[64];
             snprintf(what, sizeof what, "problem %d%s", i, packed ? ", packed" : "");
             check_forward(&e, packed, what);
@@ -210,7 +313,7 @@ static void forward_and_backward_match_the_definition(void)
 /* Scores of thousands: exponentials are of differences, so nothing overflows. */
 static void large_scores_stay_finite(void)
 {
-    const Problem  p = {1, 140, 1, 1, 4, 1000, 0, 0};
+    const Problem  p = {1, 140, 1, 1, 4, 1000, .window = 0};
     AttentionAttrs attrs = attrs_of(&p);
     TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
@@ -238,23 +341,33 @@ static int32_t page_of(int64_t batch, int64_t b, int64_t i)
 /* One run of attention_cached over tokens [position, position + len) of the problem; kc and vc are updated. */
 static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc, float *vc, bool packed, float *o)
 {
-    const Problem *p = e->p, part = {p->batch, len, p->heads, p->kv_heads, p->dim, 0, p->window, p->softcap};
+    const Problem *p = e->p;
+    Problem        part = *p;
     AttentionAttrs attrs = attrs_of(p);
     TensorType     in[NODE_MAX_IN] = {0};
     OpCase         c;
-    int64_t        wq = p->heads * p->dim, wk = p->kv_heads * p->dim;
-    Exact piece = {.p = &part, .q = doubles(p->batch * len * wq), .k = doubles(p->batch * len * wk), .v = doubles(p->batch * len * wk)};
+    int64_t        wq = p->heads * p->dim, wk = p->kv_heads * p->dim, wv = p->kv_heads * v_dim_of(p), wo = p->heads * v_dim_of(p);
+    Exact          piece = {.p = &part,
+                            .q = doubles(p->batch * len * wq),
+                            .k = doubles(p->batch * len * wk),
+                            .v = doubles(p->batch * len * wv),
+                            .sinks = e->sinks,
+                            .bias = e->bias};
+    part.len = len;
     for (int64_t b = 0; b < p->batch; b++) {
         memcpy(piece.q + b * len * wq, e->q + (b * p->len + position) * wq, (size_t)(len * wq) * sizeof(double));
         memcpy(piece.k + b * len * wk, e->k + (b * p->len + position) * wk, (size_t)(len * wk) * sizeof(double));
-        memcpy(piece.v + b * len * wk, e->v + (b * p->len + position) * wk, (size_t)(len * wk) * sizeof(double));
+        memcpy(piece.v + b * len * wv, e->v + (b * p->len + position) * wv, (size_t)(len * wv) * sizeof(double));
     }
     qkv_types(&part, packed, in);
     in[3] = in[4] = type_make(DT_F32, 4, 1 + p->batch * ROW_PAGES, (int64_t)PAGE_LEN, p->kv_heads, p->dim);
+    in[4].dim[3] = v_dim_of(p);
+    score_types(p, in + 7);
     in[5] = type_make(DT_I32, 1, p->batch);
     in[6] = type_make(DT_I32, 2, p->batch, (int64_t)ROW_PAGES);
     EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, in));
     put_qkv(&c, 0, &piece, packed);
+    put_scores(&c, 7, &piece);
     memcpy(c.in[3].data, kc, c.in[3].bytes);
     memcpy(c.in[4].data, vc, c.in[4].bytes);
     for (int64_t b = 0; b < p->batch; b++) {
@@ -266,7 +379,7 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
     memcpy(kc, c.out[1].data, c.out[1].bytes);
     memcpy(vc, c.out[2].data, c.out[2].bytes);
     for (int64_t b = 0; b < p->batch; b++)
-        memcpy(o + (b * p->len + position) * wq, (float *)c.out[0].data + b * len * wq, (size_t)(len * wq) * sizeof(float));
+        memcpy(o + (b * p->len + position) * wo, (float *)c.out[0].data + b * len * wo, (size_t)(len * wo) * sizeof(float));
     op_case_free(&c);
     free(piece.q), free(piece.k), free(piece.v);
 }
@@ -331,20 +444,21 @@ static void a_cache_in_fp8_is_that_of_rounded_numbers(void)
     }
 }
 
-static void fill_in_pieces(int64_t window, double softcap)
+static void fill_in_pieces(Problem p)
 {
-    const Problem p = {2, 150, 4, 2, 16, 1000, window, softcap};
     const int64_t pieces[] = {70, 1, 1, 64, 13, 1};
     Exact         e = exact_make(&p);
     memset((void *)e.doc_start, 0, (size_t)(p.batch * p.len) * sizeof(int32_t));
-    memset(e.o, 0, (size_t)(p.batch * p.len * p.heads * p.dim) * sizeof(double));
+    memset(e.o, 0, (size_t)(p.batch * p.len * p.heads * v_dim_of(&p)) * sizeof(double));
     for (int64_t b = 0; b < p.batch; b++)
         for (int64_t t = 0; t < p.len; t++)
             for (int64_t h = 0; h < p.heads; h++) exact_row(&e, 0.25, b, t, h);
-    for (int packed = 0; packed < 2; packed++) {
-        int64_t numel = (1 + p.batch * ROW_PAGES) * PAGE_LEN * p.kv_heads * p.dim, width = p.heads * p.dim, position = 0;
-        float  *kc = calloc((size_t)numel, 4), *vc = calloc((size_t)numel, 4), *o = calloc((size_t)(p.batch * p.len * width), 4);
-        for (int64_t i = 0; i < numel; i++) kc[i] = vc[i] = NAN; /* what isn't written yet is never read */
+    for (int packed = 0; packed < (is_packable(&p) ? 2 : 1); packed++) {
+        int64_t rows = (1 + p.batch * ROW_PAGES) * PAGE_LEN * p.kv_heads, width = p.heads * v_dim_of(&p), position = 0;
+        float  *kc = calloc((size_t)(rows * p.dim), 4), *vc = calloc((size_t)(rows * v_dim_of(&p)), 4);
+        float  *o = calloc((size_t)(p.batch * p.len * width), 4);
+        for (int64_t i = 0; i < rows * p.dim; i++) kc[i] = NAN; /* what isn't written yet is never read */
+        for (int64_t i = 0; i < rows * v_dim_of(&p); i++) vc[i] = NAN;
         for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; position += pieces[i++])
             cached_run(&e, position, pieces[i], kc, vc, packed, o);
         EXPECT_INT(position, p.len);
@@ -356,10 +470,17 @@ static void fill_in_pieces(int64_t window, double softcap)
 
 static void cache_filled_in_pieces_equals_attention_at_once(void)
 {
-    fill_in_pieces(0, 0);
-    fill_in_pieces(1, 0);
-    fill_in_pieces(66, 0);
-    fill_in_pieces(20, 3);
+    static const Problem cached[] = {
+        {2, 150, 4, 2, 16, 1000, .window = 0},
+        {2, 150, 4, 2, 16, 1000, .window = 1},
+        {2, 150, 4, 2, 16, 1000, .window = 66},
+        {2, 150, 4, 2, 16, 1000, .window = 20, .softcap = 3},
+        {2, 150, 4, 2, 16, 1000, .window = 20, .sinks = true},
+        {2, 150, 4, 2, 16, 1000, .softcap = 3, .bias = 40},
+        {2, 150, 4, 2, 16, 1000, .window = 0, .v_dim = 8},
+        {2, 150, 4, 2, 16, 1000, .window = 66, .sinks = true, .bias = 200, .v_dim = 24},
+    };
+    for (size_t i = 0; i < sizeof cached / sizeof cached[0]; i++) fill_in_pieces(cached[i]);
 }
 
 /* Runs tokens [start, start + len) of one row over caches that hold the tokens before them; o (len, H D). */
@@ -417,7 +538,7 @@ static void a_token_has_the_same_bits_alone_and_in_any_run(void)
 
 static void positions_outside_the_cache_are_refused(void)
 {
-    const Problem  p = {1, 3, 1, 1, 4, 1000, 0, 0};
+    const Problem  p = {1, 3, 1, 1, 4, 1000, .window = 0};
     const int32_t  bad[] = {-1, 6, 1000000, INT32_MAX};
     AttentionAttrs attrs = attrs_of(&p);
     TensorType     in[NODE_MAX_IN] = {0};
@@ -465,14 +586,18 @@ static void documents_that_begin_later_are_refused(void)
 
 static void wrong_attributes_are_refused(void)
 {
-    const Problem wrong[] = {{1, 3, 1, 1, 4, 1000, -1, 0}, {1, 3, 1, 1, 4, 1000, 0, -2}, {1, 3, 1, 1, 4, 1000, 0, NAN}};
+    const Problem wrong[] = {{1, 3, 1, 1, 4, 1000, .window = -1},
+                             {1, 3, 1, 1, 4, 1000, .softcap = -2},
+                             {1, 3, 1, 1, 4, 1000, .softcap = NAN},
+                             {1, 3, 1, 1, 4, 1000, .bidirectional = true, .bias = 4}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         AttentionAttrs attrs = attrs_of(&wrong[i]);
         TensorType     in[NODE_MAX_IN] = {0};
         OpCase         c;
         qkv_types(&wrong[i], false, in);
         in[3] = type_make(DT_I32, 2, (int64_t)1, (int64_t)3);
-        EXPECT_FAILS(op_case_make(&c, &op_attention, &attrs, in), ERR_INVALID, "attributes window");
+        score_types(&wrong[i], in + 4);
+        EXPECT_FAILS(op_case_make(&c, &op_attention, &attrs, in), ERR_INVALID, wrong[i].bias ? "bias has 4 rows" : "attributes window");
         op_case_free(&c);
     }
 }

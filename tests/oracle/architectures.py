@@ -16,7 +16,9 @@ import numpy as np
 import torch
 import transformers as hf
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationMixin
+from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.t5.modeling_t5 import T5PreTrainedModel, T5Stack
 from transformers.utils import logging
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -28,6 +30,37 @@ V, B, T, STEPS, LIMIT = 61, 2, 24, 4, 1e-5
 COMMON = dict(vocab_size=V, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0, num_hidden_layers=2, hidden_size=16,
               num_attention_heads=2)
 LLAMA = dict(**COMMON, intermediate_size=20, num_key_value_heads=1)
+MPT = dict(vocab_size=V, max_seq_len=64, n_layers=2, d_model=16, n_heads=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+class T5DecoderConfig(hf.T5Config):
+    model_type = "t5_decoder"
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        self.tie_word_embeddings = False
+
+
+class T5DecoderForCausalLM(T5PreTrainedModel, GenerationMixin):
+    """transformers' decoder of T5, which attends no encoder: its layers for that are left out."""
+
+    config_class = T5DecoderConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.decoder = T5Stack(config)
+        for part in self.decoder.block:
+            del part.layer[1]
+        self.lm_head = torch.nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, **_):
+        hidden = self.decoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, use_cache=False)[0]
+        return CausalLMOutput(logits=self.lm_head(hidden))
+
+
+hf.AutoConfig.register("t5_decoder", T5DecoderConfig)
+AutoModelForCausalLM.register(T5DecoderConfig, T5DecoderForCausalLM)
 # Name of the file in examples/dsl, with what is special behind a "+": what transformers is given.
 MODELS = {
     "arcee": hf.ArceeConfig(**LLAMA),
@@ -37,11 +70,14 @@ MODELS = {
     "falcon": hf.FalconConfig(**COMMON, ffn_hidden_size=20),
     "falcon+groups": hf.FalconConfig(**{**COMMON, "num_attention_heads": 4}, ffn_hidden_size=20, num_kv_heads=2, new_decoder_architecture=True,
                                      bias=True),
+    "falcon+alibi": hf.FalconConfig(**COMMON, ffn_hidden_size=20, alibi=True),
     "glm4": hf.Glm4Config(**LLAMA, head_dim=8),
     "gpt_neox": hf.GPTNeoXConfig(**COMMON, intermediate_size=20),
     "gpt_neox+serial": hf.GPTNeoXConfig(**COMMON, intermediate_size=20, use_parallel_residual=False, attention_bias=False),
     "granite": hf.GraniteConfig(**LLAMA, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0),
     "hunyuan": hf.HunYuanDenseV1Config(**LLAMA, head_dim=8),
+    "mpt": hf.MptConfig(**MPT),
+    "mpt+clip": hf.MptConfig(**{**MPT, "n_heads": 3, "d_model": 18}, attn_config=dict(clip_qkv=0.6, softmax_scale=0.3)),
     "nanochat": hf.NanoChatConfig(**LLAMA, final_logit_softcapping=3.0),
     "nemotron": hf.NemotronConfig(**LLAMA),
     "olmo": hf.OlmoConfig(**LLAMA),
@@ -51,6 +87,9 @@ MODELS = {
     "seed_oss": hf.SeedOssConfig(**LLAMA, head_dim=8, attention_dropout=0.0, residual_dropout=0.0),
     "stablelm": hf.StableLmConfig(**LLAMA, use_qkv_bias=True),
     "starcoder2": hf.Starcoder2Config(**LLAMA, sliding_window=5),
+    "t5_decoder": T5DecoderConfig(vocab_size=V, d_model=16, d_kv=6, d_ff=20, num_layers=2, num_heads=2, relative_attention_num_buckets=8,
+                                  relative_attention_max_distance=12, feed_forward_proj="gated-gelu", dropout_rate=0.0, is_decoder=True,
+                                  is_encoder_decoder=False, use_cache=False, tie_word_embeddings=False, pad_token_id=0, bos_token_id=1, eos_token_id=2),
 }
 # What transformers calls a weight that its files, and so Surogate, call otherwise.
 IN_FILES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
@@ -78,7 +117,8 @@ def make_model(name, folder):
 
 def load(folder):
     """Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    kernel = "sdpa" if getattr(hf.AutoConfig.from_pretrained(folder), "alibi", False) else "eager"  # the latter adds Falcon's biases twice
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=kernel, output_loading_info=True)
     problems = {k: v for k, v in info.items() if k.endswith("_keys") and v}
     if problems:
         sys.exit("FAIL %s: %s" % (folder, problems))

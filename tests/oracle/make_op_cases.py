@@ -105,6 +105,32 @@ def scores(q, k, doc_start, window=0, softcap=0.0):
     return s.masked_fill(~seen[:, None], -torch.inf)
 
 
+def full_scores(q, k, doc_start, window=0, softcap=0.0, bias=None, bidirectional=False):
+    """As scores; bias (R,H): of distances 0, 1, .., bidirectional of -(R // 2) to R // 2; the ends are of all beyond."""
+    b, t, h, d = q.shape
+    s = torch.einsum("bthd,bshd->bhts", q, k.repeat_interleave(h // k.shape[2], dim=2)) / math.sqrt(d)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    at = torch.arange(t)
+    distance = at[:, None] - at[None, :]
+    if bias is not None:
+        half = bias.shape[0] // 2 if bidirectional else 0
+        s = s + bias[(distance + half).clamp(0, bias.shape[0] - 1)].permute(2, 0, 1)
+    seen = doc_start[:, :, None] == doc_start[:, None, :]
+    seen = seen & (distance >= 0) if not bidirectional else seen
+    seen = seen & (distance.abs() < window) if window else seen
+    return s.masked_fill(~seen[:, None], -torch.inf)
+
+
+def full_attention(q, k, v, doc_start, sinks=None, **how):
+    """-> o (B,T,H,E), lse (B,H,T): a sink is a column of the softmax that is dropped behind it, as gpt-oss has it."""
+    s = full_scores(q, k, doc_start, **how)
+    if sinks is not None:
+        s = torch.cat((s, sinks[None, :, None, None].expand(*s.shape[:3], 1)), -1)
+    p, values = s.softmax(-1)[..., :q.shape[1]], v.repeat_interleave(q.shape[2] // v.shape[2], dim=2)
+    return torch.einsum("bhts,bshd->bthd", p, values), s.logsumexp(-1)
+
+
 def attention(q, k, v, doc_start, **how):
     p = scores(q, k, doc_start, **how).softmax(-1)
     return torch.einsum("bhts,bshd->bthd", p, v.repeat_interleave(q.shape[2] // v.shape[2], dim=2))
@@ -311,6 +337,63 @@ def make_local_attention():
     add("attention_cached", "window_softcap",
         [q[:, position:], k[:, position:], v[:, position:], *(pages for pages, _ in cache), *where], [o, *after],
         num_heads=h, num_kv_heads=g, head_dim=d, **how)
+
+
+def make_full_attention():
+    """Sinks, biases by distance, keys on both sides, values of another size, alone and together, also over a cache."""
+    for case, sinks, rows, bidirectional, e, how in (
+            ("sinks", True, 0, False, 4, {}), ("sinks_window", True, 0, False, 4, dict(window=5)), ("bias", False, 6, False, 4, {}),
+            ("bias_softcap", False, 20, False, 4, dict(softcap=0.9)), ("bidirectional", False, 0, True, 4, {}),
+            ("bidirectional_window", False, 0, True, 4, dict(window=3)), ("bidirectional_bias", False, 7, True, 4, {}),
+            ("values", False, 0, False, 6, {}), ("all", True, 9, True, 3, dict(window=6, softcap=1.1))):
+        h, g, d = 4, 2, 4
+        doc_start = doc_starts([[4, 1, 7], [12]])
+        q, k, v, do = rand(2, 12, h, d, std=2.0), rand(2, 12, g, d), rand(2, 12, g, e), rand(2, 12, h, e)
+        more = [rand(h) if sinks else None, rand(rows, h) if rows else None]
+        there = [x for x in more if x is not None]
+
+        def apply(q, k, v, *there, doc_start=doc_start):
+            there = list(there)
+            return full_attention(q, k, v, doc_start, sinks=there.pop(0) if sinks else None, bias=there.pop(0) if rows else None,
+                                  bidirectional=bidirectional, **how)
+        o, lse = apply(q, k, v, *there)
+        attrs = dict(num_heads=h, num_kv_heads=g, head_dim=d, scale=0.0, **how, **(dict(bidirectional=True) if bidirectional else {}))
+        gradients = grads(lambda *x: apply(*x)[0], [q, k, v, *there], do)
+        dmore = list(gradients[3:])
+        dmore = [dmore.pop(0) if x is not None else None for x in more]
+        add("attention", case, [q, k, v, doc_start, *more], [o, lse], **attrs)
+        given = [do, q, k, v, f32(o), f32(lse), doc_start, None, *more]
+        add("attention_bwd", case, given, [*gradients[:3], *dmore], **attrs)
+        if sinks or rows:
+            acc = [None if x is None else rand(*x.shape) for x in more]
+            add("attention_bwd", case + "_acc", given + acc, [*gradients[:3], *(x if a is None else x + a for x, a in zip(dmore, acc))], **attrs)
+        if bidirectional:
+            continue
+        o, _ = apply(q, k, v, *there, doc_start=torch.zeros(2, 12, dtype=torch.int64))
+        noise = [torch.full((2, 3, g, n), 9.0, dtype=torch.float64) for n in (d, e)]
+        cache = [in_pages(torch.cat((x[:, :7], torch.zeros_like(x[:, 7:]), n), 1), 5) for x, n in zip((k, v), noise)]
+        after = [in_pages(torch.cat((x, n), 1), 5)[0] for x, n in zip((k, v), noise)]
+        where = [torch.full((2,), 7, dtype=torch.int32), cache[0][1]]
+        add("attention_cached", case, [q[:, 7:], k[:, 7:], v[:, 7:], *(pages for pages, _ in cache), *where, *more], [o[:, 7:], *after], **attrs)
+    make_distances()
+
+
+def make_distances():
+    """Slopes as BLOOM's build_alibi_tensor has them, buckets as T5's _relative_position_bucket."""
+    for n in (8, 13):
+        power = 2 ** math.floor(math.log2(n))
+        slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)] + [2 ** (-4 * (2 * i + 1) / power) for i in range(n - power)]
+        table = -torch.arange(40, dtype=torch.float64)[:, None] * torch.tensor(slopes, dtype=torch.float64)
+        add("alibi_table", "heads%d" % n, [], [table], len=40, num_heads=n)
+    slopes = [0.5, -0.25]
+    add("alibi_table", "given", [], [-torch.arange(9, dtype=torch.float64)[:, None] * torch.tensor(slopes, dtype=torch.float64)], len=9, num_heads=2,
+        slopes=slopes)
+    for case, length, buckets, most, bidirectional in (("causal", 300, 32, 128, False), ("even", 300, 32, 256, False), ("both", 301, 32, 128, True)):
+        from transformers.models.t5.modeling_t5 import T5Attention
+        first = length // 2 if bidirectional else 0
+        relative = first - torch.arange(length)       # key - query
+        ids = T5Attention._relative_position_bucket(relative, bidirectional=bidirectional, num_buckets=buckets, max_distance=most)
+        add("distance_buckets", case, [], [ids[None]], len=length, buckets=buckets, most=most, **(dict(bidirectional=True) if bidirectional else {}))
 
 
 def make_later():
@@ -948,7 +1031,7 @@ def main():
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
                  make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
                  make_turned_attention, make_rows_linear, make_replace_rows, make_dora,
-                 make_fused_codes):
+                 make_fused_codes, make_full_attention):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

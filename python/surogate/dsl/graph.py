@@ -510,7 +510,8 @@ class Builder:
         for operand in op.outputs:
             dims: list[Dim] = []
             for d in operand.dims:
-                got = bound.get(d, attrs.get(d) if d in op.attrs else None)
+                names = d.split(" or ")  # the first that is known
+                got = next((g for n in names if (g := bound.get(n, attrs.get(n) if n in op.attrs else None)) is not None), None)
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
             outs.append((self.resized(op, tuple(dims), attrs), operand.dtype if operand.dtype == "i32" else attrs.get("dtype", operand.dtype) or own))
         return self.emit(op, values, attrs, outs, label, part, keep)

@@ -13,12 +13,26 @@
 
 #include <float.h>
 
-const AttrDef attention_attrs[] = {ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0),
-                                   ATTR_INT(AttentionAttrs, head_dim, 0),  ATTR_INT(AttentionAttrs, window, 0),
-                                   ATTR_FLOAT(AttentionAttrs, scale, 0),   ATTR_FLOAT(AttentionAttrs, softcap, 0),
-                                   ATTR_BOOL(AttentionAttrs, dense, 0),    {0}};
+const AttrDef attention_attrs[] = {
+    ATTR_INT(AttentionAttrs, num_heads, 0), ATTR_INT(AttentionAttrs, num_kv_heads, 0), ATTR_INT(AttentionAttrs, head_dim, 0),
+    ATTR_INT(AttentionAttrs, window, 0),    ATTR_FLOAT(AttentionAttrs, scale, 0),      ATTR_FLOAT(AttentionAttrs, softcap, 0),
+    ATTR_BOOL(AttentionAttrs, dense, 0),    ATTR_RARE(AttentionAttrs, bidirectional),  {0}};
 
-Status attention_infer_qkv(const Node *node, int at)
+enum { IN_Q, IN_K, IN_V, IN_DOC_START, IN_SINKS, IN_BIAS, NUM_IN };
+
+static Status infer_scores(const Node *node, int more)
+{
+    const AttentionAttrs *attrs = node->attrs;
+    if (node->in[more]) TRY(infer_input(node, more, "sinks", DT_SET_DECODE, DIMS(attrs->num_heads)));
+    if (!node->in[more + 1]) return OK;
+    TRY(infer_input(node, more + 1, "bias", DT_SET_DECODE, DIMS(-1, attrs->num_heads)));
+    int64_t rows = node->in[more + 1]->type.dim[0];
+    FAIL_IF(rows < 1 || (attrs->bidirectional && rows % 2 == 0), ERR_INVALID, "bias has %lld rows, expected one of each distance%s",
+            (long long)rows, attrs->bidirectional ? ", -R / 2 to R / 2: an odd number" : ": at least 1");
+    return OK;
+}
+
+Status attention_infer_qkv(const Node *node, int at, int more)
 {
     const AttentionAttrs *attrs = node->attrs;
     int64_t               heads = attrs->num_heads, kv_heads = attrs->num_kv_heads, dim = attrs->head_dim;
@@ -29,6 +43,7 @@ Status attention_infer_qkv(const Node *node, int at)
     FAIL_IF(attrs->window < 0 || !(attrs->softcap >= 0), ERR_INVALID,
             "attributes window %lld, softcap %g: expected 0 (none) or a positive number", (long long)attrs->window, attrs->softcap);
     FAIL_IF(!isfinite(attrs->scale), ERR_INVALID, "attribute scale is %g, expected a finite number", attrs->scale);
+    TRY(infer_scores(node, more));
     TRY(infer_float(node, at, "q", 3));
     if (node->in[at]->type.ndim == 3) {
         FAIL_IF(node->in[at + 1] || node->in[at + 2], ERR_INVALID, "packed q comes with k or v, expected it alone");
@@ -38,45 +53,73 @@ Status attention_infer_qkv(const Node *node, int at)
     FAIL_IF(!node->in[at + 1] || !node->in[at + 2], ERR_INVALID, "q (B,T,H,D) without k or v, expected both");
     const TensorType *q = &node->in[at]->type;
     TRY(infer_input(node, at + 1, "k", DT_SET_DECODE, DIMS(q->dim[0], q->dim[1], kv_heads, dim)));
-    return infer_input(node, at + 2, "v", DT_SET_DECODE, DIMS(q->dim[0], q->dim[1], kv_heads, dim));
+    TRY(infer_input(node, at + 2, "v", DT_SET_DECODE, DIMS(q->dim[0], q->dim[1], kv_heads, -1)));
+    FAIL_IF(attention_value_dim(node, at) < 1, ERR_INVALID, "v has heads of no numbers, expected at least 1");
+    return OK;
 }
 
-/* q | packed, [k], [v], doc_start i32 (B,T) -> o (B,T,H,D) of q's dtype, lse (B,H,T) f32. */
+int64_t attention_value_dim(const Node *node, int at)
+{
+    return node->in[at + 2] ? node->in[at + 2]->type.dim[3] : ((const AttentionAttrs *)node->attrs)->head_dim;
+}
+
+/* q | packed, [k], [v], doc_start i32 (B,T), [sinks], [bias] -> o (B,T,H,E) of q's dtype, lse (B,H,T) f32. */
 static Status attention_infer(Node *node)
 {
     const AttentionAttrs *attrs = node->attrs;
-    TRY(attention_infer_qkv(node, 0));
-    const TensorType *q = &node->in[0]->type;
-    TRY(infer_input(node, 3, "doc_start", DT_SET(DT_I32), DIMS(q->dim[0], q->dim[1])));
-    node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, attrs->head_dim);
+    TRY(attention_infer_qkv(node, IN_Q, IN_SINKS));
+    const TensorType *q = &node->in[IN_Q]->type;
+    TRY(infer_input(node, IN_DOC_START, "doc_start", DT_SET(DT_I32), DIMS(q->dim[0], q->dim[1])));
+    node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, attention_value_dim(node, IN_Q));
     node->out[1]->type = type_make(DT_F32, 3, q->dim[0], attrs->num_heads, q->dim[1]);
     return OK;
 }
 
 static Status attention_backward(GradBuilder *grad, const Node *node)
 {
-    Value   *do_ = grad_of(grad, node->out[0]), *dlse = grad_of(grad, node->out[1]), *out[3] = {NULL};
-    uint32_t want = 0;
+    enum { NUM_BWD = 12, FIRST_SCORES = IN_SINKS, NUM_SCORES = NUM_IN - IN_SINKS };
+    Value         *do_ = grad_of(grad, node->out[0]), *dlse = grad_of(grad, node->out[1]), *out[NODE_MAX_OUT] = {NULL};
+    AttentionAttrs attrs = *(const AttentionAttrs *)node->attrs;
+    uint32_t       want = 0;
     for (int k = 0; k < 3; k++) want |= want_bit(node->in[k] && grad_wanted(grad, node->in[k]), k);
+    for (int k = 0; k < NUM_SCORES; k++)
+        want |= want_bit(node->in[FIRST_SCORES + k] && grad_wanted(grad, node->in[FIRST_SCORES + k]), 3 + k);
     if ((!do_ && !dlse) || !want) return OK;
     ScaleAttrs none = {.by = 0};
     if (!do_) TRY(grad_emit(grad, OP_SCALE, &none, &node->out[0], 1, ~0u, &do_));
-    Value *in[] = {do_, node->in[0], node->in[1], node->in[2], node->out[0], node->out[1], node->in[3], dlse};
-    TRY(grad_emit(grad, OP_ATTENTION_BWD, node->attrs, in, 8, want, out));
+    Value *in[NUM_BWD] = {do_,          node->in[IN_Q],         node->in[IN_K], node->in[IN_V],     node->out[0],
+                          node->out[1], node->in[IN_DOC_START], dlse,           node->in[IN_SINKS], node->in[IN_BIAS]};
+    for (int k = 0; k < NUM_SCORES; k++) {
+        Value *value = node->in[FIRST_SCORES + k];
+        if (!(want >> (3 + k) & 1)) continue;
+        in[NUM_BWD - NUM_SCORES + k] = grad_accumulator(grad, value);
+        int64_t dtype = grad_dw_dtype(grad, value, value->type.dtype);
+        if (dtype) attrs.dw_dtype = dtype;
+    }
+    TRY(grad_emit(grad, OP_ATTENTION_BWD, &attrs, in, NUM_BWD, want, out));
+    for (int k = 0; k < NUM_SCORES; k++)
+        if (want >> (3 + k) & 1) grad_set(grad, node->in[FIRST_SCORES + k], out[3 + k]);
     for (int k = 0; k < 3; k++)
         if (want & (1u << k)) TRY(grad_add(grad, node->in[k], out[k]));
     return OK;
 }
 
-Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q)
+Attention attention_dims_of(const Node *node, int at)
+{
+    return attention_dims(node->attrs, &node->in[at]->type, node->in[at + 2] ? &node->in[at + 2]->type : NULL);
+}
+
+Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q, const TensorType *v)
 {
     Attention a = {.batch = q->dim[0],
                    .len = q->dim[1],
                    .num_heads = attrs->num_heads,
                    .num_kv_heads = attrs->num_kv_heads,
                    .dim = attrs->head_dim,
+                   .v_dim = v && v->ndim == 4 ? v->dim[3] : attrs->head_dim,
                    .window = attrs->window,
                    .softcap = (float)attrs->softcap,
+                   .bidirectional = attrs->bidirectional,
                    .group = attrs->num_heads / attrs->num_kv_heads};
     a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
     a.q.dtype = q->dtype;
@@ -94,7 +137,7 @@ void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Hea
     if (views[0].type.ndim == 4) {
         *out_q = heads_of_view(&views[0], a->dim);
         *out_k = heads_of_view(&views[1], a->dim);
-        *out_v = heads_of_view(&views[2], a->dim);
+        *out_v = heads_of_view(&views[2], a->v_dim);
         return;
     }
     int64_t row = (a->num_heads + 2 * a->num_kv_heads) * a->dim;
@@ -110,12 +153,13 @@ double attention_macs(const Attention *a)
     int64_t growing = a->window ? min_i64(a->len, max_i64(0, a->window - a->first)) : a->len;
     double  pairs = (double)growing * (double)a->first + (double)growing * (double)(growing + 1) / 2;
     pairs += (double)(a->len - growing) * (double)a->window;
-    return (double)(a->batch * a->num_heads * a->dim) * pairs;
+    if (a->bidirectional) pairs = 2 * pairs - (double)a->len;
+    return (double)(a->batch * a->num_heads * (a->dim + a->v_dim)) / 2 * pairs;
 }
 
 static OpCost attention_cost(const Node *node)
 {
-    Attention a = attention_dims(node->attrs, &node->in[0]->type);
+    Attention a = attention_dims_of(node, IN_Q);
     OpCost    cost = cost_streaming(node, 4 * attention_macs(&a));
     cost.matrix_unit = true;
     return cost;
@@ -159,7 +203,8 @@ typedef struct Panel {
     int64_t all_begin, all_end; /* keys that all of them attend */
     int32_t first[PANEL], after[PANEL];
     float   most[PANEL], total[PANEL]; /* the largest score so far, the sum of exponentials */
-    float  *sum;                       /* (D, PANEL): of exponentials times values */
+    int64_t own;                       /* of the first query, the number of its own key */
+    float  *sum;                       /* (E, PANEL): of exponentials times values */
     SgemmB  q;                         /* (D, PANEL) */
 } Panel;
 
@@ -168,7 +213,7 @@ static int64_t block_q(const Attention *a)
     return div_up(max_i64(1, 128 / a->group), PANEL) * PANEL;
 }
 
-/* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys and values (K,D) where they aren't f32; results
+/* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys (K,D) and values (K,E) where they aren't f32; results
  * turned. */
 static int64_t panels_of_block(const Attention *a)
 {
@@ -177,13 +222,13 @@ static int64_t panels_of_block(const Attention *a)
 
 static int64_t panel_floats(const Attention *a)
 {
-    return div_up(sizeof(Panel), 64) * 16 + PANEL * a->dim + sgemm_packed(PANEL, SGEMM_COLS, a->dim);
+    return div_up(sizeof(Panel), 64) * 16 + PANEL * a->v_dim + sgemm_packed(PANEL, SGEMM_COLS, a->dim);
 }
 
 static int64_t forward_floats(const Attention *a)
 {
-    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + a->dim) + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K) +
-           sgemm_packed(a->dim, SGEMM_COLS, PANEL);
+    return panels_of_block(a) * panel_floats(a) + BLOCK_K * (PANEL + a->dim) + sgemm_packed(a->v_dim, SGEMM_ROWS, BLOCK_K) +
+           sgemm_packed(a->v_dim, SGEMM_COLS, PANEL);
 }
 
 size_t attention_forward_workspace(const Attention *a, int num_workers)
@@ -193,7 +238,7 @@ size_t attention_forward_workspace(const Attention *a, int num_workers)
 
 static size_t attention_workspace(const Node *node, int num_workers)
 {
-    Attention a = attention_dims(node->attrs, &node->in[0]->type);
+    Attention a = attention_dims_of(node, IN_Q);
     return attention_forward_workspace(&a, num_workers);
 }
 
@@ -206,12 +251,12 @@ typedef struct ForwardJob {
 static Panel *panel_start(const Attention *a, const SgemmKernel *kernel, int64_t b, int64_t head, int64_t t, int64_t count, float *memory)
 {
     Panel *p = (Panel *)memory;
-    *p = (Panel){.head = head, .t = t, .count = count, .begin = INT64_MAX, .all_end = INT64_MAX};
+    *p = (Panel){.head = head, .t = t, .count = count, .own = attention_own_key(a, b, t), .begin = INT64_MAX, .all_end = INT64_MAX};
     p->sum = memory + div_up(sizeof(Panel), 64) * 16;
-    p->q = sgemm_pack_b(kernel, true, count, a->dim, heads_at(&a->q, b, t, head), a->q.dtype, a->q.token_stride, p->sum + PANEL * a->dim,
+    p->q = sgemm_pack_b(kernel, true, count, a->dim, heads_at(&a->q, b, t, head), a->q.dtype, a->q.token_stride, p->sum + PANEL * a->v_dim,
                         kernel->cols * a->dim);
     for (int64_t i = 0; i < PANEL; i++) {
-        int64_t query = t + min_i64(i, count - 1), first = attention_first_key(a, b, query), after = attention_own_key(a, b, query) + 1;
+        int64_t query = t + min_i64(i, count - 1), first = attention_first_key(a, b, query), after = attention_after_key(a, b, query);
         p->first[i] = (int32_t)first;
         p->after[i] = (int32_t)after;
         p->begin = min_i64(p->begin, first);
@@ -220,8 +265,15 @@ static Panel *panel_start(const Attention *a, const SgemmKernel *kernel, int64_t
         p->all_end = min_i64(p->all_end, after);
         p->most[i] = -FLT_MAX; /* so that differences from it are numbers */
     }
-    memset(p->sum, 0, (size_t)(PANEL * a->dim) * sizeof(float));
+    memset(p->sum, 0, (size_t)(PANEL * a->v_dim) * sizeof(float));
     return p;
+}
+
+/* Adds the bias of each query's distance to scores (keys, PANEL) of keys from `key` on. */
+static void panel_bias(const Attention *a, const Panel *panel, float *score, int64_t key, int64_t keys)
+{
+    for (int64_t j = 0; j < keys; j++)
+        for (int64_t i = 0; i < panel->count; i++) score[j * PANEL + i] += attention_bias(a, panel->head, panel->own + i - key - j);
 }
 
 /* Scores (keys, PANEL) of keys from `key` on become exponentials, 0 where a query doesn't attend; sums so far are scaled to the new
@@ -230,6 +282,7 @@ static void panel_softmax(const Attention *a, Panel *panel, float *restrict scor
 {
     float most[PANEL], total[PANEL], shrink[PANEL];
     if (a->softcap > 0) vec_softcap(score, a->softcap, keys * PANEL);
+    if (a->bias.data) panel_bias(a, panel, score, key, keys);
     if (key < panel->all_begin || key + keys > panel->all_end)
         for (int64_t j = 0; j < keys; j++)
             for (int i = 0; i < PANEL; i++) {
@@ -250,14 +303,27 @@ static void panel_softmax(const Attention *a, Panel *panel, float *restrict scor
         }
     memcpy(panel->most, most, sizeof most);
     memcpy(panel->total, total, sizeof total);
-    for (int64_t d = 0; d < a->dim; d++)
+    for (int64_t d = 0; d < a->v_dim; d++)
         for (int i = 0; i < PANEL; i++) panel->sum[d * PANEL + i] *= shrink[i];
 }
 
-static void panel_finish(const Attention *a, int64_t b, const Panel *p, float *scratch)
+/* Each query's sink counts as a score whose value is 0. */
+static void panel_sink(const Attention *a, Panel *p)
+{
+    float sink = attention_sink(a, p->head);
+    for (int i = 0; i < PANEL; i++) {
+        float most = sink > p->most[i] ? sink : p->most[i], shrink = vec_exp_below(p->most[i] - most);
+        p->total[i] = p->total[i] * shrink + vec_exp_below(sink - most);
+        p->most[i] = most;
+        for (int64_t d = 0; d < a->v_dim; d++) p->sum[d * PANEL + i] *= shrink;
+    }
+}
+
+static void panel_finish(const Attention *a, int64_t b, Panel *p, float *scratch)
 {
     float *lse = a->lse ? a->lse + (b * a->num_heads + p->head) * a->len + p->t : NULL;
-    for (int64_t d = 0; d < a->dim; d++)
+    if (a->sinks.data) panel_sink(a, p);
+    for (int64_t d = 0; d < a->v_dim; d++)
         for (int i = 0; i < PANEL; i++) p->sum[d * PANEL + i] /= p->total[i];
     if (a->o.data) store_turned(&a->o, b, p->t, p->count, p->head, p->sum, PANEL, scratch);
     for (int64_t i = 0; lse && i < p->count; i++) lse[i] = p->most[i] + logf(p->total[i]);
@@ -270,7 +336,7 @@ VEC_TASK(forward_task)
     const SgemmKernel *kernel = sgemm_kernel();
     float             *panels = job->scratch + worker * forward_floats(a), *score = panels + panels_of_block(a) * panel_floats(a);
     float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim,
-          *turned = v_scratch + sgemm_packed(a->dim, SGEMM_ROWS, BLOCK_K);
+          *turned = v_scratch + sgemm_packed(a->v_dim, SGEMM_ROWS, BLOCK_K);
     /* the last blocks are the longest: they go first */
     int64_t row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * block_q(a), rows = min_i64(block_q(a), a->len - row);
     int64_t b = task / a->num_kv_heads % a->batch, g = task % a->num_kv_heads, k_stride, v_stride, count = 0, begin = INT64_MAX, end = 0;
@@ -293,7 +359,7 @@ VEC_TASK(forward_task)
             SgemmA v_a = sgemm_a(kernel, true, v + (from - key) * v_stride, v_stride);
             sgemm_run(kernel, keys, PANEL, a->dim, a->scale, k_a, p->q, score, PANEL, 0, NULL, 0);
             panel_softmax(a, p, score, from, keys);
-            sgemm_run(kernel, a->dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, SGEMM_ADD, NULL, 0);
+            sgemm_run(kernel, a->v_dim, PANEL, keys, 1, v_a, sgemm_b(kernel, score, PANEL), p->sum, PANEL, SGEMM_ADD, NULL, 0);
         }
     }
     for (int64_t i = 0; i < count; i++) panel_finish(a, b, (Panel *)(panels + i * panel_floats(a)), turned);
@@ -323,17 +389,19 @@ static double reference_score(const Attention *a, int64_t b, int64_t t, int64_t 
     double      dot = 0;
     for (int64_t d = 0; d < a->dim; d++) dot += (double)reference_at(q, a->q.dtype, d) * reference_at(k, a->k.dtype, d);
     double score = dot * a->scale, cap = a->softcap;
-    return cap > 0 ? cap * tanh(score / cap) : score;
+    if (cap > 0) score = cap * tanh(score / cap);
+    return a->bias.data ? score + attention_bias(a, h, attention_own_key(a, b, t) - key) : score;
 }
 
 /* One query of one head, in fp64. */
 static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
 {
-    int64_t begin = attention_first_key(a, b, t), end = attention_own_key(a, b, t) + 1;
-    double  most = -INFINITY, total = 0;
+    int64_t begin = attention_first_key(a, b, t), end = attention_after_key(a, b, t);
+    double  sink = a->sinks.data ? attention_sink(a, h) : -INFINITY, most = sink, total = 0;
     for (int64_t key = begin; key < end; key++) most = fmax(most, reference_score(a, b, t, h, key));
     for (int64_t key = begin; key < end; key++) total += exp(reference_score(a, b, t, h, key) - most);
-    for (int64_t d = 0; a->o.data && d < a->dim; d++) {
+    if (a->sinks.data) total += exp(sink - most);
+    for (int64_t d = 0; a->o.data && d < a->v_dim; d++) {
         double sum = 0;
         for (int64_t key = begin; key < end; key++)
             sum +=
@@ -352,11 +420,13 @@ void attention_forward_reference(const Attention *a)
 
 static Attention attention_bound(const KernelArgs *args)
 {
-    Attention a = attention_dims(args->attrs, &args->in[0].type);
+    Attention a = attention_dims(args->attrs, &args->in[IN_Q].type, &args->in[IN_V].type);
     attention_bind_qkv(&a, args->in, &a.q, &a.k, &a.v);
-    a.o = heads_of_view(&args->out[0], a.dim);
-    a.doc_start = args->in[3].data;
+    a.o = heads_of_view(&args->out[0], a.v_dim);
+    a.doc_start = args->in[IN_DOC_START].data;
     a.lse = args->out[1].data;
+    a.sinks = args->in[IN_SINKS];
+    a.bias = args->in[IN_BIAS];
     return a;
 }
 
@@ -379,11 +449,17 @@ static Status attention_use_cache(Graph *graph, const Node *node, const CacheSha
 {
     const AttentionAttrs *attrs = node->attrs;
     DType                 dtype = shape->fp8 ? DT_E4M3 : node->out[0]->type.dtype;
-    TensorType            type = type_make(dtype, 4, shape->pages, shape->page_len, attrs->num_kv_heads, attrs->head_dim);
-    Value                *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &type);
-    Value                *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &type);
-    Value                *in[] = {node->in[0], node->in[1], node->in[2], k, v, shape->starts, shape->row_pages};
-    return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, 7, ~0u, out);
+    FAIL_IF(attrs->bidirectional, ERR_UNSUPPORTED,
+            "%s: attention is bidirectional: a token's keys aren't all there before the tokens after it, so that nothing can be generated",
+            node->out[0]->name);
+    TensorType k_type = type_make(dtype, 4, shape->pages, shape->page_len, attrs->num_kv_heads, attrs->head_dim), v_type = k_type;
+    v_type.dim[3] = attention_value_dim(node, IN_Q);
+    Value *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &k_type);
+    Value *v = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.v.%d", node->layer), &v_type);
+    Value *in[] = {node->in[IN_Q],   node->in[IN_K],     node->in[IN_V],   k, v, shape->starts,
+                   shape->row_pages, node->in[IN_SINKS], node->in[IN_BIAS]};
+    int    num = node->in[IN_BIAS] ? 9 : node->in[IN_SINKS] ? 8 : 7;
+    return graph_add_node(graph, &op_attention_cached, attrs, node->out[0]->name, in, num, ~0u, out);
 }
 
 static void attention_set_dense(Node *node, bool dense)
@@ -410,6 +486,26 @@ static const OpSample attention_samples[] = {
      .attrs = &attention_capped,
      .int_range = {0, 0, 0, 1}},
     {.in = {{DT_F32, 3, {1, 300, 80}}, {0}, {0}, {DT_I32, 2, {1, 300}}}, .attrs = &attention_window, .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}, {DT_F32, 1, {4}}, {0}},
+     .attrs = &attention_more_attrs[0],
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}, {0}, {DT_F32, 2, {3, 4}}},
+     .attrs = &attention_more_attrs[1],
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 4}}, {DT_I32, 2, {2, 5}}, {0}, {0}},
+     .attrs = &attention_more_attrs[0],
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}, {0}, {0}},
+     .attrs = &attention_more_attrs[2],
+     .int_range = {0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {2, 7, 4, 6}},
+            {DT_F32, 4, {2, 7, 2, 6}},
+            {DT_F32, 4, {2, 7, 2, 8}},
+            {DT_I32, 2, {2, 7}},
+            {DT_F32, 1, {4}},
+            {DT_F32, 2, {5, 4}}},
+     .attrs = &attention_more_attrs[3],
+     .int_range = {0, 0, 0, 1}},
 };
 
 static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
@@ -437,17 +533,30 @@ static const OpSample attention_large_samples[] = {
     {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}}, .attrs = &attention_large_attrs[8]},
     {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[9]},
     {.in = {{DT_F32, 3, {2, 128, 1024}}, {0}, {0}, {DT_I32, 2, {2, 128}}}, .attrs = &attention_large_attrs[10]},
+    {.in = {{DT_F32, 4, {1, 200, 2, 192}}, {DT_F32, 4, {1, 200, 2, 192}}, {DT_F32, 4, {1, 200, 2, 128}}, {DT_I32, 2, {1, 200}}, {0}, {0}},
+     .attrs = &attention_large_more[0]},
+    {.in = {{DT_F32, 3, {2, 333, 640}}, {0}, {0}, {DT_I32, 2, {2, 333}}, {DT_F32, 1, {8}}, {0}}, .attrs = &attention_large_more[1]},
+    {.in = {{DT_F32, 3, {1, 300, 512}}, {0}, {0}, {DT_I32, 2, {1, 300}}, {0}, {DT_F32, 2, {129, 4}}}, .attrs = &attention_large_more[2]},
+    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}, {0}, {0}}, .attrs = &attention_large_more[3]},
+    {.in = {{DT_F32, 3, {1, 300, 512}}, {0}, {0}, {DT_I32, 2, {1, 300}}, {DT_F32, 1, {4}}, {DT_F32, 2, {31, 4}}},
+     .attrs = &attention_large_more[3]},
+    {.in = {{DT_F32, 3, {1, 333, 1024}}, {0}, {0}, {DT_I32, 2, {1, 333}}, {DT_F32, 1, {4}}, {0}}, .attrs = &attention_large_more[4]},
+    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}, {DT_F32, 1, {4}}, {0}}, .attrs = &large_dense_128},
+    {.in = {{DT_F32, 3, {1, 333, 2048}}, {0}, {0}, {DT_I32, 2, {1, 333}}, {DT_F32, 1, {4}}, {0}}, .attrs = &attention_large_attrs[5]},
+    {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}, {DT_F32, 1, {2}}, {0}}, .attrs = &attention_large_attrs[8]},
+    {.in = {{DT_F32, 3, {1, 600, 1536}}, {0}, {0}, {DT_I32, 2, {1, 600}}, {DT_F32, 1, {4}}, {0}}, .attrs = &attention_large_attrs[4]},
+    {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}, {DT_F32, 1, {2}}, {0}}, .attrs = &attention_large_attrs[9]},
 };
 
 const OpDef op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
     .synopsis =
-        "o = softmax(scale q k^T) v over keys doc_start..t, the last `window` of them; softcap: scores s are softcap tanh(s / softcap); lse = log sum exp",
-    .num_in = 4,
+        "o = softmax(scale q k^T) v over keys doc_start..t, the last `window` of them; softcap: scores s are softcap tanh(s / softcap); plus bias[min(t - key, R - 1)]; sinks: e^sink is added to the sum of the softmax; bidirectional: keys after t too, of the document; lse = log sum exp",
+    .num_in = NUM_IN,
     .num_out = 2,
     .min_in = 4,
-    .optional_in = 1u << 1 | 1u << 2,
+    .optional_in = 1u << IN_K | 1u << IN_V,
     .attrs_size = sizeof(AttentionAttrs),
     .attrs = attention_attrs,
     .infer = attention_infer,
@@ -456,7 +565,8 @@ const OpDef op_attention = {
     .cost = attention_cost,
     .workspace = attention_workspace,
     .cpu = {{DT_SET_DECODE, attention_blocks, "blocks"}, {DT_SET_DECODE, attention_reference, "reference"}},
-    .holds = {[3] = HOLDS_DOC_START},
+    .holds = {[IN_DOC_START] = HOLDS_DOC_START},
+    .params = 1u << IN_SINKS, /* a bias is made of weights: see distance_buckets */
     .grad_outputs = 1u << 1,
     .cached = attention_use_cache,
     .set_dense = attention_set_dense,

@@ -2,6 +2,8 @@
 #include "device/cuda/sdpa.h"
 #include "ops/attention/attention_mma.cuh"
 
+enum { IN_Q, IN_K, IN_V, IN_DOC_START, IN_SINKS, IN_BIAS };
+
 static CudaSdpa sdpa_of(const AttentionDims *a)
 {
     CudaSdpa s = {};
@@ -17,7 +19,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
 static CudaSdpa sdpa_of_node(const Node *node)
 {
     TensorView    views[3] = {};
-    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[0]->type);
+    AttentionDims a = attention_dims_of(node, IN_Q);
     for (int i = 0; i < 3; i++)
         if (node->in[i]) views[i].type = node->in[i]->type;
     heads_of_qkv(&a, views, &a.q, &a.k, &a.v);
@@ -29,6 +31,7 @@ static bool sdpa_match(const Node *node, CudaDevice *device)
 {
     const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
     if (!attention_by_rows(attrs, node->in[0]->type.dim[1]) || !node->out[0] || !node->out[1]) return false;
+    if (!attention_is_plain(node, IN_Q, IN_SINKS) || node->in[IN_SINKS]) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -41,26 +44,29 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
+    return attention_is_plain(node, IN_Q, IN_SINKS) &&
+           attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    return attention_wgmma_serves((const AttentionAttrs *)node->attrs) && cuda_sm(device) == 90 && attention_wgmma_there();
+    return attention_is_plain(node, IN_Q, IN_SINKS) && attention_wgmma_serves((const AttentionAttrs *)node->attrs) &&
+           cuda_sm(device) == 90 && attention_wgmma_there();
 }
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
-    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
+    return attention_simt_serves(node, IN_Q);
 }
 
 static AttentionDims bound(const KernelArgs *args)
 {
-    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[0].type);
+    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type, &args->in[IN_V].type);
     heads_of_qkv(&a, args->in, &a.q, &a.k, &a.v);
     a.o = heads_of(&args->out[0]);
-    a.doc_start = (const int32_t *)args->in[3].data;
+    a.doc_start = (const int32_t *)args->in[IN_DOC_START].data;
     a.lse = (float *)args->out[1].data;
+    attention_bind_scores(&a, args->in + IN_SINKS);
     return a;
 }
 
@@ -89,17 +95,18 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-#define LSE_F32 \
+#define TYPES \
     { \
+        {.out = 1u << 1, .dtypes = DT_SET_F32}, \
         { \
-            .out = 1u << 1, .dtypes = DT_SET_F32 \
+            .in = 1u << IN_SINKS | 1u << IN_BIAS, .dtypes = DT_SET_DECODE \
         } \
     }
 
 CUDA_KERNELS(attention,
-             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
-             {.dtypes = DT_SET_BF16, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match, .except = LSE_F32},
-             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match, .except = LSE_F32},
-             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
-             {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match, .except = LSE_F32},
-             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match})
+             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = TYPES},
+             {.dtypes = DT_SET_BF16, .min_sm = 90, .run = wgmma_run, .name = "wgmma", .match = wgmma_match, .except = TYPES},
+             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match, .except = TYPES},
+             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .match = simt_match, .except = TYPES},
+             {.dtypes = DT_SET(DT_F16), .run = simt_run, .name = "simt", .match = simt_match, .except = TYPES},
+             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .match = simt_match, .except = TYPES})

@@ -4,12 +4,20 @@
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 
+#include <cuda_fp16.h>
+
 /* Vectors of D elements: head h of token t of batch row b begins at element b * batch_stride + t * token_stride + h *
  * D. */
 typedef struct Heads {
     void   *data;
     int64_t batch_stride, token_stride;
 } Heads;
+
+/* f32, bf16 or f16. */
+typedef struct Numbers {
+    const void *data;
+    DType       dtype;
+} Numbers;
 
 /* A code of a cache that is kept so. */
 typedef uint8_t e4m3;
@@ -21,33 +29,75 @@ typedef struct CachePages {
     int            row_pages, page_len, num_pages;
 } CachePages;
 
+enum {
+    ATTENTION_MOST_DIM = 256,       /* of kernels on the vector units */
+    ATTENTION_MOST_DISTANCES = 512, /* rows of a bias whose gradient they make */
+};
+
 typedef struct AttentionDims {
     int            batch, len, num_heads, num_kv_heads, dim, group;
+    int            v_dim;          /* of values and o; the others have dim */
     float          scale, softcap; /* softcap 0: none */
     int            window;         /* keys a query attends; INT_MAX: all before it */
+    bool           bidirectional;  /* a query attends the keys after its own too */
     DType          dtype;          /* of q and all others but lse and a cache */
     DType          cached;         /* of k and v where they are a cache: dtype, or e4m3 */
     Heads          q, k, v, o;     /* k, v: the cache where there is one */
     float         *lse;            /* (B,H,T); NULL: not wanted */
     const int32_t *doc_start;      /* (B,T); NULL: 0 */
-    CachePages     pages;          /* with a cache query t is key number starts[b] + t, else t; k and v have cells instead of tokens */
+    Numbers        sinks;          /* (H) scores that each query has besides, of no key; data NULL: none */
+    Numbers        bias;           /* (R, H), see attention_bias; data NULL: none */
+    int            bias_rows;
+    CachePages     pages; /* with a cache query t is key number starts[b] + t, else t; k and v have cells instead of tokens */
     /* backward */
     Heads        grad_o, dq, dk, dv; /* data NULL: not wanted */
     const float *dlse;               /* (B,H,T); NULL: 0 */
     const float *delta;              /* (B,H,T) sum over D of do o, less dlse */
+    float       *bias_parts;         /* (B,H,blocks of queries,R) sums of dbias; NULL: not wanted */
 } AttentionDims;
 
-static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const TensorType *q)
+/* v NULL or without dims: q is packed. */
+static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const TensorType *q, const TensorType *v)
 {
     AttentionDims a = {};
     a.batch = (int)q->dim[0], a.len = (int)q->dim[1];
     a.num_heads = (int)attrs->num_heads, a.num_kv_heads = (int)attrs->num_kv_heads, a.dim = (int)attrs->head_dim;
+    a.v_dim = v && v->ndim == 4 ? (int)v->dim[3] : a.dim;
     a.group = a.num_heads / a.num_kv_heads;
     a.scale = attrs->scale != 0 ? (float)attrs->scale : 1.0f / sqrtf((float)a.dim);
     a.softcap = (float)attrs->softcap;
     a.window = attrs->window && attrs->window < INT_MAX ? (int)attrs->window : INT_MAX;
+    a.bidirectional = attrs->bidirectional;
     a.dtype = q->dtype;
     return a;
+}
+
+/* Of inputs at, at+1, at+2 of a node. */
+static inline AttentionDims attention_dims_of(const Node *node, int at)
+{
+    return attention_dims((const AttentionAttrs *)node->attrs, &node->in[at]->type, node->in[at + 2] ? &node->in[at + 2]->type : NULL);
+}
+
+/* Sinks and bias of two views. */
+static inline void attention_bind_scores(AttentionDims *a, const TensorView *views)
+{
+    a->sinks.data = views[0].data, a->sinks.dtype = views[0].type.dtype;
+    a->bias.data = views[1].data, a->bias.dtype = views[1].type.dtype;
+    a->bias_rows = views[1].data ? (int)views[1].type.dim[0] : 0;
+}
+
+/* Whether the kernels on the matrix units know how: values are of the keys' size, keys before the query's own alone count, scores have no
+ * bias. more: sinks. */
+static inline bool attention_is_plain(const Node *node, int at, int more)
+{
+    AttentionDims a = attention_dims_of(node, at);
+    return !a.bidirectional && a.v_dim == a.dim && !node->in[more + 1];
+}
+
+static inline bool attention_simt_serves(const Node *node, int at)
+{
+    AttentionDims a = attention_dims_of(node, at);
+    return a.dim <= ATTENTION_MOST_DIM && a.v_dim <= ATTENTION_MOST_DIM;
 }
 
 /* A dense tensor (B,T,heads,D). */
@@ -81,6 +131,46 @@ static __device__ __forceinline__ int attention_first_key(const AttentionDims &a
     return max(first, own - a.window + 1);
 }
 
+/* Whether query t, itself key number `own`, attends the key. */
+static __device__ __forceinline__ bool attention_attends(const AttentionDims &a, int b, int t, int own, int key)
+{
+    if (key <= own) return key >= attention_first_key(a, b, t, own);
+    return a.bidirectional && key - own < a.window && (!a.doc_start || a.doc_start[b * a.len + key] <= t);
+}
+
+/* The key behind the last one that query t attends. */
+static __device__ __forceinline__ int attention_after_key(const AttentionDims &a, int b, int t, int own)
+{
+    int least = t, after = a.len;
+    if (!a.bidirectional) return own + 1;
+    while (a.doc_start && after - least > 1) {
+        int middle = (least + after) / 2;
+        if (a.doc_start[b * a.len + middle] > t)
+            after = middle;
+        else
+            least = middle;
+    }
+    return a.window < after - own ? own + a.window : after;
+}
+
+static __device__ __forceinline__ float attention_number(const Numbers &n, int64_t i)
+{
+    if (n.dtype == DT_F32) return ((const float *)n.data)[i];
+    return n.dtype == DT_BF16 ? __bfloat162float(((const __nv_bfloat16 *)n.data)[i]) : __half2float(((const __half *)n.data)[i]);
+}
+
+/* The row of the bias table for a key `distance` tokens before the query's own, negative: after it. Rows are distances 0, 1, ..;
+ * bidirectional: -R / 2 to R / 2. The first and the last are of all beyond, too. */
+static __device__ __forceinline__ int attention_bias_row(const AttentionDims &a, int distance)
+{
+    return max(0, min(a.bias_rows - 1, a.bidirectional ? distance + a.bias_rows / 2 : distance));
+}
+
+static __device__ __forceinline__ float attention_bias(const AttentionDims &a, int head, int distance)
+{
+    return attention_number(a.bias, (int64_t)attention_bias_row(a, distance) * a.num_heads + head);
+}
+
 /* Whether the row's new tokens have places. */
 static __device__ __forceinline__ bool attention_has_room(const AttentionDims &a, int b)
 {
@@ -97,13 +187,22 @@ static __device__ __forceinline__ int attention_cell(const CachePages &p, int b,
 
 /* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own).
  * The workspace of backward holds delta. */
-enum { ATTENTION_MOST_DIM = 256 };
 Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream);
+/* Behind them, of what they leave: dsinks (H), of a->delta, and dbias (R,H), of a->bias_parts. out data NULL: not wanted; adds: to what is
+ * there. */
+Status attention_dsinks(const AttentionDims *a, const TensorView *out, bool adds, cudaStream_t stream);
+Status attention_dbias(const AttentionDims *a, const TensorView *out, bool adds, cudaStream_t stream);
 /* delta[b,h,t] = sum over D of do o, less dlse. */
 Status attention_delta(const AttentionDims *a, float *delta, cudaStream_t stream);
 
 static inline size_t attention_delta_bytes(const AttentionDims *a)
 {
     return ((size_t)a->batch * a->num_heads * a->len * sizeof(float) + 255) / 256 * 256;
+}
+
+/* Floats of a->bias_parts, which has a->bias_rows rows. */
+static inline size_t attention_parts_bytes(const AttentionDims *a)
+{
+    return (size_t)a->batch * a->num_heads * cuda_div_up(a->len, ATTENTION_BIAS_QUERIES) * a->bias_rows * sizeof(float);
 }

@@ -37,13 +37,17 @@ static inline void *heads_at_mut(const Heads *heads, int64_t b, int64_t t, int64
 typedef struct Attention {
     int64_t        batch, len;                          /* of queries */
     int64_t        num_heads, num_kv_heads, dim, group; /* group: query heads of one key/value head */
+    int64_t        v_dim;                               /* of values and o; the others have dim */
     int64_t        first;                               /* keys before the first query: of the longest row, where rows differ */
     const int32_t *starts;                              /* (batch) keys before the first query of each row; NULL: none */
     int64_t        window;                              /* the last keys up to its own that a query attends; 0: all */
     float          scale, softcap;                      /* softcap 0: none */
+    bool           bidirectional;                       /* a query attends the keys after its own too */
     Heads          q, k, v, o;
     const int32_t *doc_start; /* (batch, len) first key of each query; NULL: 0 */
     float         *lse;       /* (batch, num_heads, len); NULL: not wanted */
+    TensorView     sinks;     /* (num_heads) scores that each query has besides, of no key; data NULL: none */
+    TensorView     bias;      /* (R, num_heads), see attention_bias_row; data NULL: none */
 } Attention;
 
 /* Keys that the forward pass takes at a time, counted from key 0: whole tiles, so that scores of a panel stay in the first cache. */
@@ -62,6 +66,40 @@ static inline int64_t attention_first_key(const Attention *a, int64_t b, int64_t
     return a->window ? max_i64(first, attention_own_key(a, b, t) + 1 - a->window) : first;
 }
 
+/* The key behind the last one that query t attends. doc_start doesn't fall from one token to the next: a document ends where it is greater
+ * than t. */
+static inline int64_t attention_after_key(const Attention *a, int64_t b, int64_t t)
+{
+    int64_t own = attention_own_key(a, b, t), least = t, after = a->len;
+    if (!a->bidirectional) return own + 1;
+    while (a->doc_start && after - least > 1) {
+        int64_t middle = (least + after) / 2;
+        if (a->doc_start[b * a->len + middle] > t)
+            after = middle;
+        else
+            least = middle;
+    }
+    return a->window ? min_i64(after, own + a->window) : after;
+}
+
+/* The row of the bias table for a key `distance` tokens before the query's own, negative: after it. Rows are distances 0, 1, ..;
+ * bidirectional: -R / 2 to R / 2. The first and the last are of all beyond, too. */
+static inline int64_t attention_bias_row(const Attention *a, int64_t distance)
+{
+    int64_t rows = a->bias.type.dim[0];
+    return max_i64(0, min_i64(rows - 1, a->bidirectional ? distance + rows / 2 : distance));
+}
+
+static inline float attention_bias(const Attention *a, int64_t h, int64_t distance)
+{
+    return vec_get(a->bias.data, a->bias.type.dtype, attention_bias_row(a, distance) * a->num_heads + h);
+}
+
+static inline float attention_sink(const Attention *a, int64_t h)
+{
+    return vec_get(a->sinks.data, a->sinks.type.dtype, h);
+}
+
 /* Each query attends its own key at least. Backward relies on it: dk and dv of a key that no query attends would stay unwritten. */
 static inline Status attention_check_starts(const Attention *a)
 {
@@ -72,7 +110,7 @@ static inline Status attention_check_starts(const Attention *a)
     return OK;
 }
 
-extern const AttrDef attention_attrs[]; /* of all three */
+extern const AttrDef attention_attrs[]; /* of attention and attention_cached */
 
 /* What large samples of all three add to shapes: windows that begin inside of tiles, in documents and in whole rows; caps; head dims. */
 static const AttentionAttrs attention_large_attrs[] = {
@@ -89,11 +127,35 @@ static const AttentionAttrs attention_large_attrs[] = {
     {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .scale = -0.3, .dense = true},
 };
 
-/* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k, v (B,T,G,D), or packed (B,T,(H+2G)D) alone. */
-NODISCARD Status attention_infer_qkv(const Node *node, int at);
+/* What small samples of all three add: sinks, a bias, values of another size, and keys after the query. */
+static const AttentionAttrs attention_more_attrs[] = {
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .bidirectional = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7, .bidirectional = true},
+};
 
-/* Dims and scale from the type of q or packed. */
-Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q);
+/* Of large ones: latent attention's heads of 192 and 128 (DeepSeek-V3), gpt-oss' heads and windows, T5's, an encoder's. */
+static const AttentionAttrs attention_large_more[] = {
+    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 192},
+    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 64, .window = 128},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .scale = 1},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .bidirectional = true},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
+};
+
+/* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k (B,T,G,D), v (B,T,G,E), or packed (B,T,(H+2G)D) alone. Inputs more, more+1, where they
+ * are there: sinks (H), bias (R,H). */
+NODISCARD Status attention_infer_qkv(const Node *node, int at, int more);
+
+/* E, the size of a value's head: D where q is packed. */
+int64_t attention_value_dim(const Node *node, int at);
+
+/* Dims and scale from the types of q or packed and of v (no dims: q is packed). */
+Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q, const TensorType *v);
+
+/* The same, of inputs at, at+1, at+2 of a node. */
+Attention attention_dims_of(const Node *node, int at);
 
 /* q, k, v of three views: the first packed, or each its own. */
 void attention_bind_qkv(Attention *a, const TensorView *q, Heads *out_q, Heads *out_k, Heads *out_v);
@@ -101,7 +163,7 @@ void attention_bind_qkv(Attention *a, const TensorView *q, Heads *out_q, Heads *
 /* A dense tensor (B,T,heads,D). */
 Heads heads_of_view(const TensorView *view, int64_t dim);
 
-/* Multiplications of q k^T where rows are single documents. */
+/* Multiplications of q k^T where rows are single documents; the mean of those and of p v where their dims differ. */
 double attention_macs(const Attention *a);
 
 /* Rows [t, t + rows) of one head as f32, converted into scratch (rows, D) where they aren't. */

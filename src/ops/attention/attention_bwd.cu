@@ -3,38 +3,44 @@
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_turns.h"
 
-enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START, IN_DLSE };
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START, IN_DLSE, IN_SINKS, IN_BIAS, IN_ACC_SINKS, IN_ACC_BIAS };
+enum { OUT_DSINKS = 3, OUT_DBIAS };
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    return attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), true);
+    return attention_is_plain(node, IN_Q, IN_SINKS) &&
+           attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), true);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    return attention_wgmma_serves((const AttentionAttrs *)node->attrs) && cuda_sm(device) == 90 && attention_wgmma_there();
+    return attention_is_plain(node, IN_Q, IN_SINKS) && attention_wgmma_serves((const AttentionAttrs *)node->attrs) &&
+           cuda_sm(device) == 90 && attention_wgmma_there();
 }
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
-    return ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
+    bool few = !node->out[OUT_DBIAS] || node->in[IN_BIAS]->type.dim[0] <= ATTENTION_MOST_DISTANCES;
+    return attention_simt_serves(node, IN_Q) && few;
 }
 
 static size_t simt_workspace(const Node *node, CudaDevice *)
 {
-    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
-    return attention_delta_bytes(&a);
+    AttentionDims a = attention_dims_of(node, IN_Q);
+    if (node->out[OUT_DBIAS]) a.bias_rows = (int)node->in[IN_BIAS]->type.dim[0];
+    return attention_delta_bytes(&a) + attention_parts_bytes(&a);
 }
 
 static AttentionDims bound(const KernelArgs *args)
 {
-    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type);
+    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type, &args->in[IN_V].type);
     heads_of_qkv(&a, args->in + IN_Q, &a.q, &a.k, &a.v);
     a.o = heads_of(&args->in[IN_O]);
     a.grad_o = heads_of(&args->in[IN_DO]);
     a.lse = (float *)args->in[IN_LSE].data;
     a.doc_start = (const int32_t *)args->in[IN_DOC_START].data;
     a.dlse = (const float *)args->in[IN_DLSE].data;
+    attention_bind_scores(&a, args->in + IN_SINKS);
     if (args->in[IN_Q].type.ndim == 3) {
         heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv);
     } else {
@@ -62,7 +68,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
 static CudaSdpa sdpa_of_node(const Node *node)
 {
     TensorView    views[3] = {};
-    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
+    AttentionDims a = attention_dims_of(node, IN_Q);
     for (int i = 0; i < 3; i++)
         if (node->in[IN_Q + i]) views[i].type = node->in[IN_Q + i]->type;
     heads_of_qkv(&a, views, &a.q, &a.k, &a.v);
@@ -71,10 +77,10 @@ static CudaSdpa sdpa_of_node(const Node *node)
     return sdpa_of(&a);
 }
 
-/* cuDNN knows no gradient of lse. */
+/* cuDNN knows no gradient of lse, and leaves no delta, which the gradient of sinks is of. */
 static bool sdpa_match(const Node *node, CudaDevice *device)
 {
-    bool all = node->out[0] != NULL && !node->in[IN_DLSE];
+    bool all = node->out[0] != NULL && !node->in[IN_DLSE] && !node->in[IN_SINKS] && attention_is_plain(node, IN_Q, IN_SINKS);
     for (int k = 1; k < 3; k++) all = all && (!node->in[IN_Q + k] || node->out[k]);
     const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
     int64_t               batch = node->in[IN_Q]->type.dim[0], len = node->in[IN_Q]->type.dim[1];
@@ -90,17 +96,27 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
     return cuda_sdpa_workspace(device, &s);
 }
 
+/* delta lies at the workspace's beginning. */
+static Status dsinks(const KernelArgs *args, AttentionDims *a)
+{
+    a->delta = (const float *)args->workspace;
+    return attention_dsinks(a, &args->out[OUT_DSINKS], args->accumulate >> OUT_DSINKS & 1, cuda_stream(args));
+}
+
 static Status simt_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
     a.delta = (const float *)args->workspace;
+    if (args->out[OUT_DBIAS].data) a.bias_parts = (float *)((char *)args->workspace + attention_delta_bytes(&a));
     TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
-    return attention_simt_backward(&a, cuda_stream(args));
+    TRY(attention_simt_backward(&a, cuda_stream(args)));
+    TRY(attention_dbias(&a, &args->out[OUT_DBIAS], args->accumulate >> OUT_DBIAS & 1, cuda_stream(args)));
+    return dsinks(args, &a);
 }
 
 static size_t wgmma_workspace(const Node *node, CudaDevice *)
 {
-    AttentionDims a = attention_dims((const AttentionAttrs *)node->attrs, &node->in[IN_Q]->type);
+    AttentionDims a = attention_dims_of(node, IN_Q);
     TurnsBytes    n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
     return attention_in_turns((const AttentionAttrs *)node->attrs, a.batch, a.len, false) ? n.delta + n.taken + n.sum
                                                                                           : attention_delta_bytes(&a);
@@ -109,11 +125,14 @@ static size_t wgmma_workspace(const Node *node, CudaDevice *)
 static Status wgmma_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
-    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.batch, a.len, false))
-        return attention_turns_backward(&a, args->workspace, cuda_stream(args));
+    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.batch, a.len, false)) {
+        TRY(attention_turns_backward(&a, args->workspace, cuda_stream(args)));
+        return dsinks(args, &a);
+    }
     a.delta = (const float *)args->workspace;
     TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
-    return attention_wgmma_backward(&a, cuda_stream(args));
+    TRY(attention_wgmma_backward(&a, cuda_stream(args)));
+    return dsinks(args, &a);
 }
 
 static Status mma_run(const KernelArgs *args)
@@ -121,7 +140,8 @@ static Status mma_run(const KernelArgs *args)
     AttentionDims a = bound(args);
     a.delta = (const float *)args->workspace;
     TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
-    return attention_mma_backward(&a, cuda_stream(args));
+    TRY(attention_mma_backward(&a, cuda_stream(args)));
+    return dsinks(args, &a);
 }
 
 static Status sdpa_run(const KernelArgs *args)
@@ -131,28 +151,25 @@ static Status sdpa_run(const KernelArgs *args)
     return cuda_sdpa_run((CudaDevice *)args->device, &s, args->workspace, args->stream);
 }
 
-#define LSE_F32 \
+#define SCORES 1u << IN_SINKS | 1u << IN_BIAS | 1u << IN_ACC_SINKS | 1u << IN_ACC_BIAS
+#define TYPES \
     { \
+        {.in = 1u << IN_LSE | 1u << IN_DLSE, .dtypes = DT_SET_F32}, \
         { \
-            .in = 1u << IN_LSE | 1u << IN_DLSE, .dtypes = DT_SET_F32 \
+            .in = SCORES, .out = 1u << OUT_DSINKS | 1u << OUT_DBIAS, .dtypes = DT_SET_FLOAT \
         } \
     }
 
-CUDA_KERNELS(attention_bwd,
-             {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = LSE_F32},
-             {.dtypes = DT_SET_BF16,
-              .min_sm = 90,
-              .run = wgmma_run,
-              .name = "wgmma",
-              .workspace = wgmma_workspace,
-              .match = wgmma_match,
-              .except = LSE_F32},
-             {.dtypes = DT_SET_BF16,
-              .min_sm = 80,
-              .run = mma_run,
-              .name = "mma",
-              .workspace = simt_workspace,
-              .match = mma_match,
-              .except = LSE_F32},
-             {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match, .except = LSE_F32},
-             {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match})
+CUDA_KERNELS(
+    attention_bwd,
+    {.dtypes = DT_SET_BF16, .run = sdpa_run, .name = "cudnn", .workspace = sdpa_workspace, .match = sdpa_match, .except = TYPES},
+    {.dtypes = DT_SET_BF16,
+     .min_sm = 90,
+     .run = wgmma_run,
+     .name = "wgmma",
+     .workspace = wgmma_workspace,
+     .match = wgmma_match,
+     .except = TYPES},
+    {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .workspace = simt_workspace, .match = mma_match, .except = TYPES},
+    {.dtypes = DT_SET_BF16, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match, .except = TYPES},
+    {.dtypes = DT_SET_F32, .run = simt_run, .name = "simt", .workspace = simt_workspace, .match = simt_match, .except = TYPES})

@@ -6,19 +6,21 @@
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_pages.h"
 
-enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
+enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES, IN_SINKS, IN_BIAS, NUM_IN };
 
-/* q | packed, [k], [v], kc (N,S,G,D) f32|bf16|f16|e4m3: N pages of S positions, vc, starts i32 (B), pages i32 (B,P) -> o (B,T,H,D) of q's
- * dtype, kc', vc'. */
+/* q | packed, [k], [v], kc (N,S,G,D) f32|bf16|f16|e4m3: N pages of S positions, vc (N,S,G,E), starts i32 (B), pages i32 (B,P), [sinks],
+ * [bias] -> o (B,T,H,E) of q's dtype, kc', vc'. */
 static Status attention_cached_infer(Node *node)
 {
     const AttentionAttrs *attrs = node->attrs;
-    TRY(attention_infer_qkv(node, IN_Q));
+    FAIL_IF(attrs->bidirectional, ERR_INVALID, "attribute bidirectional is true, expected false: a cache holds no keys of later tokens");
+    TRY(attention_infer_qkv(node, IN_Q, IN_SINKS));
     const TensorType *q = &node->in[IN_Q]->type;
+    int64_t           dims[] = {attrs->head_dim, attention_value_dim(node, IN_Q)};
     for (int k = IN_KC; k <= IN_VC; k++) {
         const int64_t *first = node->in[IN_KC]->type.dim;
         TRY(infer_input(node, k, k == IN_KC ? "kc" : "vc", DT_SET_DECODE | DT_SET(DT_E4M3),
-                        DIMS(k == IN_KC ? -1 : first[0], k == IN_KC ? -1 : first[1], attrs->num_kv_heads, attrs->head_dim)));
+                        DIMS(k == IN_KC ? -1 : first[0], k == IN_KC ? -1 : first[1], attrs->num_kv_heads, dims[k - IN_KC])));
         node->out[1 + k - IN_KC]->type = node->in[k]->type;
     }
     TRY(infer_input(node, IN_STARTS, "starts", DT_SET(DT_I32), DIMS(q->dim[0])));
@@ -26,7 +28,7 @@ static Status attention_cached_infer(Node *node)
     int64_t room = node->in[IN_PAGES]->type.dim[1] * node->in[IN_KC]->type.dim[1];
     FAIL_IF(room < q->dim[1], ERR_INVALID, "a row's pages hold %lld positions, q has %lld tokens; expected no fewer positions",
             (long long)room, (long long)q->dim[1]);
-    node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, attrs->head_dim);
+    node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, dims[1]);
     return OK;
 }
 
@@ -40,7 +42,7 @@ static int64_t room_of(const TensorType *cache, const TensorType *pages)
 static OpCost attention_cached_cost(const Node *node)
 {
     const TensorType *cache = &node->in[IN_KC]->type, *pages = &node->in[IN_PAGES]->type;
-    Attention         a = attention_dims(node->attrs, &node->in[IN_Q]->type);
+    Attention         a = attention_dims_of(node, IN_Q);
     int64_t           room = room_of(cache, pages), keys = a.window ? min_i64(room, a.window + a.len) : room;
     a.first = room - a.len;
     OpCost cost = cost_streaming(node, 4 * attention_macs(&a));
@@ -55,7 +57,7 @@ static OpCost attention_cached_cost(const Node *node)
 
 static size_t attention_cached_workspace(const Node *node, int num_workers)
 {
-    Attention a = attention_dims(node->attrs, &node->in[IN_Q]->type);
+    Attention a = attention_dims_of(node, IN_Q);
     return attention_forward_workspace(&a, num_workers);
 }
 
@@ -63,7 +65,7 @@ static size_t attention_cached_workspace(const Node *node, int num_workers)
 static size_t attention_cached_gpu_workspace(const Node *node, int sm)
 {
     const TensorType *q = &node->in[IN_Q]->type;
-    Attention         a = attention_dims(node->attrs, q);
+    Attention         a = attention_dims_of(node, IN_Q);
     int64_t           tiles = attention_pages_tiles(a.window, room_of(&node->in[IN_KC]->type, &node->in[IN_PAGES]->type));
     (void)sm;
     return q->dtype != DT_F32 && a.len == 1 && a.dim % 16 == 0 ? attention_pages_bytes(a.batch, a.num_heads, a.dim, tiles) : 0;
@@ -85,7 +87,7 @@ static void append_rows(const Attention *a, const Heads *cache, const Heads *row
         for (int64_t t = 0; t < a->len; t++)
             for (int64_t g = 0; g < a->num_kv_heads; g++)
                 append_row(heads_at_mut(cache, b, attention_own_key(a, b, t), g), cache->dtype, heads_at(rows, b, t, g), rows->dtype,
-                           a->dim);
+                           rows->dim);
 }
 
 static Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim)
@@ -116,15 +118,17 @@ static Status check_places(const Attention *a, const TensorView *cache, const Te
 /* Appends the new keys and values; the rest is attention over the cache. */
 static Status attention_cached_append(const KernelArgs *args, Attention *out)
 {
-    Attention         a = attention_dims(args->attrs, &args->in[IN_Q].type);
+    Attention         a = attention_dims(args->attrs, &args->in[IN_Q].type, &args->in[IN_V].type);
     const TensorView *pages = &args->in[IN_PAGES];
     Heads             k, v;
     a.starts = args->in[IN_STARTS].data;
     TRY(check_places(&a, &args->out[1], pages));
     attention_bind_qkv(&a, args->in, &a.q, &k, &v);
     a.k = heads_of_pages(&args->out[1], pages, a.dim);
-    a.v = heads_of_pages(&args->out[2], pages, a.dim);
-    a.o = heads_of_view(&args->out[0], a.dim);
+    a.v = heads_of_pages(&args->out[2], pages, a.v_dim);
+    a.o = heads_of_view(&args->out[0], a.v_dim);
+    a.sinks = args->in[IN_SINKS];
+    a.bias = args->in[IN_BIAS];
     append_rows(&a, &a.k, &k);
     append_rows(&a, &a.v, &v);
     *out = a;
@@ -166,6 +170,29 @@ static const AttentionAttrs attention_cached_window = {
            {DT_I32, 1, {b}}, \
            {DT_I32, 2, {b, p}}}, \
     .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
+/* Values of heads of e; sinks and bias: types. */
+#define WITH_SCORES(dtype, b, t, h, g, d, e, n, s, p, ...) \
+    .in = {{DT_F32, 4, {b, t, h, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, e}}, {dtype, 4, {n, s, g, d}}, \
+           {dtype, 4, {n, s, g, e}},  {DT_I32, 1, {b}},          {DT_I32, 2, {b, p}},       __VA_ARGS__}, \
+    .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
+#define SINKS(h) \
+    { \
+        DT_F32, 1, \
+        { \
+            h \
+        } \
+    }
+#define BIAS(rows, h) \
+    { \
+        DT_F32, 2, \
+        { \
+            rows, h \
+        } \
+    }
+#define NONE \
+    { \
+        0 \
+    }
 #define PACKED(...) PACKED_OVER(DT_F32, __VA_ARGS__)
 #define CODED(...) PACKED_OVER(DT_E4M3, __VA_ARGS__)
 
@@ -173,6 +200,8 @@ static const OpSample attention_cached_samples[] = {
     {APART(1, 1, 4, 2, 6, 3, 4, 3), .attrs = &attention_cached_small},
     {PACKED(1, 70, 3, 1, 16, 40, 32, 10), .attrs = &attention_cached_packed},
     {PACKED(1, 70, 3, 1, 16, 40, 32, 10), .attrs = &attention_cached_window},
+    {WITH_SCORES(DT_F32, 2, 3, 4, 2, 6, 6, 7, 4, 3, SINKS(4)), .attrs = &attention_more_attrs[0]},
+    {WITH_SCORES(DT_F32, 2, 3, 4, 2, 6, 4, 7, 4, 3, NONE, BIAS(5, 4)), .attrs = &attention_more_attrs[1]},
 };
 
 static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
@@ -234,6 +263,20 @@ static const OpSample attention_cached_large_samples[] = {
     {CODED(3, 130, 16, 2, 128, 25, 32, 8), .attrs = &large_wide[0]},
     {CODED(3, 65, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
     {CODED(3, 66, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
+    {WITH_SCORES(DT_F32, 3, 1, 8, 1, 64, 64, 25, 32, 8, SINKS(8)), .attrs = &attention_large_more[1]},
+    {WITH_SCORES(DT_F32, 3, 70, 8, 1, 64, 64, 25, 32, 8, SINKS(8)), .attrs = &attention_large_more[1]},
+    {WITH_SCORES(DT_F32, 1, 1, 4, 2, 128, 128, 60, 32, 22, SINKS(4)), .attrs = &attention_large_more[4]},
+    {WITH_SCORES(DT_F32, 17, 1, 4, 2, 128, 128, 140, 32, 8, SINKS(4)), .attrs = &attention_large_more[4]},
+    {WITH_SCORES(DT_F32, 1, 200, 4, 2, 128, 128, 60, 32, 22, SINKS(4)), .attrs = &attention_large_more[4]},
+    {WITH_SCORES(DT_E4M3, 3, 1, 4, 2, 128, 128, 25, 32, 8, SINKS(4)), .attrs = &attention_large_more[4]},
+    {WITH_SCORES(DT_E4M3, 3, 65, 4, 2, 128, 128, 25, 32, 8, SINKS(4)), .attrs = &attention_large_more[4]},
+    {WITH_SCORES(DT_F32, 3, 1, 8, 1, 256, 256, 25, 32, 8, SINKS(8)), .attrs = &large_wide[2]},
+    {WITH_SCORES(DT_F32, 3, 70, 8, 1, 256, 256, 25, 32, 8, SINKS(8)), .attrs = &large_wide[2]},
+    {WITH_SCORES(DT_F32, 3, 1, 2, 2, 16, 16, 25, 32, 8, SINKS(2)), .attrs = &large_narrow[0]},
+    {WITH_SCORES(DT_F32, 3, 1, 2, 2, 192, 128, 25, 32, 8, NONE), .attrs = &attention_large_more[0]},
+    {WITH_SCORES(DT_E4M3, 3, 40, 2, 2, 192, 128, 25, 32, 8, NONE), .attrs = &attention_large_more[0]},
+    {WITH_SCORES(DT_F32, 3, 1, 4, 2, 64, 64, 25, 32, 8, NONE, BIAS(129, 4)), .attrs = &attention_large_more[2]},
+    {WITH_SCORES(DT_F32, 3, 50, 4, 2, 64, 64, 25, 32, 8, SINKS(4), BIAS(129, 4)), .attrs = &attention_large_more[2]},
 };
 
 #define CACHES \
@@ -246,8 +289,9 @@ static const OpSample attention_cached_large_samples[] = {
 const OpDef op_attention_cached = {
     .id = OP_ATTENTION_CACHED,
     .name = "attention_cached",
-    .synopsis = "kc, vc [starts + t] = k, v, in the row's pages; o = softmax(scale q kc^T) vc over keys 0..starts+t",
-    .num_in = 7,
+    .synopsis =
+        "kc, vc [starts + t] = k, v, in the row's pages; o = softmax(scale q kc^T) vc over keys 0..starts+t, sinks and bias as in attention",
+    .num_in = NUM_IN,
     .num_out = 3,
     .min_in = 7,
     .optional_in = 1u << IN_K | 1u << IN_V,

@@ -5,7 +5,7 @@
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_turned.h"
 
-enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES };
+enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES, IN_SINKS, IN_BIAS };
 enum { THREADS = 256 };
 
 /* Copies words W: bytes of a token are a multiple of them. element: bytes of an element. */
@@ -44,7 +44,8 @@ template <typename T, int N> static __global__ void append_codes(AttentionDims a
     }
 }
 
-static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cudaStream_t stream)
+/* Of keys and values whose heads have one size. */
+static Status append_alike(const AttentionDims *a, const Heads *k, const Heads *v, cudaStream_t stream)
 {
     int      element = (int)dtype_bytes(a->dtype, 1);
     bool     coded = a->cached == DT_E4M3, wide = coded ? a->dim % 4 == 0 : a->dim * element % 16 == 0;
@@ -63,11 +64,24 @@ static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cud
     return CUDA_LAUNCHED();
 }
 
+static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cudaStream_t stream)
+{
+    if (a->v_dim == a->dim) return append_alike(a, k, v, stream);
+    AttentionDims keys = *a, values = *a;
+    keys.v = a->k;
+    values.k = a->v, values.dim = a->v_dim;
+    TRY(append_alike(&keys, k, k, stream));
+    return append_alike(&values, v, v, stream);
+}
+
 /* cache: kc, of starts and pages behind it. */
 static AttentionDims bound(const KernelArgs *args, int cache, Heads *k, Heads *v)
 {
-    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type);
-    heads_of_qkv(&a, args->in, &a.q, k, v);
+    TensorView    packed[3] = {args->in[0]};
+    bool          apart = cache == IN_KC; /* else the op has packed rows alone, and neither sinks nor bias */
+    AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type, apart ? &args->in[IN_V].type : NULL);
+    heads_of_qkv(&a, apart ? args->in : packed, &a.q, k, v);
+    if (apart) attention_bind_scores(&a, args->in + IN_SINKS);
     a.cached = args->out[1].type.dtype;
     a.k = heads_of(&args->out[1]), a.v = heads_of(&args->out[2]), a.o = heads_of(&args->out[0]);
     a.pages.starts = (const int32_t *)args->in[cache + IN_STARTS - IN_KC].data;
@@ -85,14 +99,24 @@ static bool same_caches(const Node *node)
     return node->in[alias[0].in]->type.dtype == node->in[alias[1].in]->type.dtype;
 }
 
-static bool mma_match(const Node *node, CudaDevice *device)
+static bool turned_mma_match(const Node *node, CudaDevice *device)
 {
     return same_caches(node) && attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
 }
 
-static bool simt_match(const Node *node, CudaDevice *)
+static bool turned_simt_match(const Node *node, CudaDevice *)
 {
     return same_caches(node) && ((const AttentionAttrs *)node->attrs)->head_dim <= ATTENTION_MOST_DIM;
+}
+
+static bool mma_match(const Node *node, CudaDevice *device)
+{
+    return turned_mma_match(node, device) && attention_is_plain(node, IN_Q, IN_SINKS);
+}
+
+static bool simt_match(const Node *node, CudaDevice *)
+{
+    return same_caches(node) && attention_simt_serves(node, IN_Q);
 }
 
 static Status mma_run(const KernelArgs *args)
@@ -118,8 +142,9 @@ static Status simt_run(const KernelArgs *args)
 
 #define CACHES(dtype) \
     { \
+        {1u << IN_KC | 1u << IN_VC, 1u << 1 | 1u << 2, DT_SET(dtype) | DT_SET(DT_E4M3)}, \
         { \
-            1u << IN_KC | 1u << IN_VC, 1u << 1 | 1u << 2, DT_SET(dtype) | DT_SET(DT_E4M3) \
+            1u << IN_SINKS | 1u << IN_BIAS, 0, DT_SET_DECODE \
         } \
     }
 
@@ -196,30 +221,30 @@ CUDA_KERNELS(attention_turned,
               .run = turned_mma,
               .name = "mma",
               .workspace = cuda_planned_workspace,
-              .match = mma_match,
+              .match = turned_mma_match,
               .except = TURNED_TYPES(DT_BF16)},
              {.dtypes = DT_SET(DT_F16),
               .min_sm = 80,
               .run = turned_mma,
               .name = "mma",
               .workspace = cuda_planned_workspace,
-              .match = mma_match,
+              .match = turned_mma_match,
               .except = TURNED_TYPES(DT_F16)},
              {.dtypes = DT_SET_BF16,
               .run = turned_simt,
               .name = "simt",
               .workspace = cuda_planned_workspace,
-              .match = simt_match,
+              .match = turned_simt_match,
               .except = TURNED_TYPES(DT_BF16)},
              {.dtypes = DT_SET(DT_F16),
               .run = turned_simt,
               .name = "simt",
               .workspace = cuda_planned_workspace,
-              .match = simt_match,
+              .match = turned_simt_match,
               .except = TURNED_TYPES(DT_F16)},
              {.dtypes = DT_SET_F32,
               .run = turned_simt,
               .name = "simt",
               .workspace = cuda_planned_workspace,
-              .match = simt_match,
+              .match = turned_simt_match,
               .except = TURNED_TYPES(DT_F32)})

@@ -164,7 +164,8 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
         copy_commit();
     }
     copy_wait<0>();
-    store_rows<D, T>(a.o, b, t + warp * 16, a.len, head, queries.o, 1.0f / queries.row[0].total, 1.0f / queries.row[1].total);
+    store_rows<D, T>(a.o, b, t + warp * 16, a.len, head, queries.o, fold_end(a, head, score.factor, queries.row[0]),
+                     fold_end(a, head, score.factor, queries.row[1]));
 }
 
 /* ---- decode ---- */
@@ -297,7 +298,7 @@ static __device__ __forceinline__ void combine_column(const AttentionDims &a, co
     int64_t       at = ((int64_t)b * a.num_heads + head) * d.tiles;
     const float  *sums = d.sums + at * a.dim + col;
     const float2 *totals = d.totals + at;
-    float         scale2 = tile_scale(a.softcap > 0 ? a.softcap : a.scale), o = 0;
+    float         factor = a.softcap > 0 ? a.softcap : a.scale, scale2 = tile_scale(factor), o = 0;
     FoldedRow     row = {-INFINITY, 0, 0, 0};
     for (int begin = 0; begin < count; begin += FOLDS) {
         FoldedRow rows[FOLDS];
@@ -319,7 +320,7 @@ static __device__ __forceinline__ void combine_column(const AttentionDims &a, co
         for (int i = 0; i < FOLDS; i++)
             if (any[i]) o = fold_sum(rows[i], o, tiles[i]);
     }
-    ((T *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = from_float<T>(o * (1.0f / row.total));
+    ((T *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = from_float<T>(o * fold_end(a, head, factor, row));
 }
 
 /* A block has one head of one row, a thread one of its columns. */

@@ -389,19 +389,21 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
     }
 
     /* All of a row's keys are in it. */
-    __device__ __forceinline__ void store(const AttentionDims &a, const Piece &p) const
+    __device__ __forceinline__ void store(const AttentionDims &a, const Piece &p, float factor) const
     {
         T *out = (T *)a.o.data + p.b * a.o.batch_stride + (int64_t)p.head * D;
 #pragma unroll
-        for (int half = 0; half < HALVES; half++)
+        for (int half = 0; half < HALVES; half++) {
+            float end = fold_end(a, p.head + min(half * 8 + lane / 4, p.count - 1), factor, row[half]);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 int   head = half * 8 + lane % 4 * 2 + e;
-                float scale = 1.0f / __shfl_sync(0xFFFFFFFFu, row[half].total, (lane % 4 * 2 + e) * 4);
+                float scale = __shfl_sync(0xFFFFFFFFu, end, (lane % 4 * 2 + e) * 4);
                 if (head >= p.count) continue;
 #pragma unroll
                 for (int i = 0; i < 2 * BLOCKS; i++) out[head * D + column(i)] = from_float<T>(o[i / 2][half][i % 2 * 2 + e] * scale);
             }
+        }
     }
 };
 
@@ -439,7 +441,7 @@ static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES, C> &ring
         if (piece.number) strip.leave(a, d, piece, tile);
     }
     if (piece.share.pieces == 1)
-        strip.store(a, piece);
+        strip.store(a, piece, score.factor);
     else if (!piece.number)
         strip.leave(a, d, piece, 0);
 }

@@ -305,7 +305,8 @@ static __device__ __forceinline__ void attend(const AttentionDims &a, StreamShar
     }
 #pragma unroll 1
     for (int key = max(begin, (end + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS); key < block.end; key += TILE_ROWS) k.pass(), v.pass();
-    store_rows<D>(a.o, b, first_row, a.len, head, queries.o, 1.0f / queries.row[0].total, 1.0f / queries.row[1].total);
+    store_rows<D>(a.o, b, first_row, a.len, head, queries.o, fold_end(a, head, score.factor, queries.row[0]),
+                  fold_end(a, head, score.factor, queries.row[1]));
 }
 
 #endif

@@ -98,6 +98,17 @@ static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)
     scale_rows<D>(o, shrink);
 }
 
+/* What makes the result of a query's sums; most and total are then of its sink, too. factor: of scores (ScoreOf). */
+static __device__ __forceinline__ float finish_row(const AttentionDims &a, int head, float factor, float &most, float &total)
+{
+    if (!a.sinks.data) return 1.0f / total;
+    float sink = attention_number(a.sinks, head) / factor, now = fmaxf(most, sink), scale2 = factor * LOG2E;
+    float shrink = power_of_two((most - now) * scale2);
+    total = total * shrink + power_of_two((sink - now) * scale2);
+    most = now;
+    return shrink / total;
+}
+
 /* ---- tiles whose sums are made from zero and added in order: the same bits in whatever kernel ----
  *
  * Operations are spelled here: of a product and a sum the compiler makes one operation in one kernel and two in another. */
@@ -174,6 +185,14 @@ static __device__ __forceinline__ bool fold_tile(FoldedRow &row, float most, flo
 static __device__ __forceinline__ float fold_sum(const FoldedRow &row, float sum, float tile)
 {
     return fmaf(tile, row.grow, __fmul_rn(sum, row.shrink));
+}
+
+/* What makes the result of a query's sums. One that attends no key gives NaN. */
+static __device__ __forceinline__ float fold_end(const AttentionDims &a, int head, float factor, FoldedRow row)
+{
+    if (!a.sinks.data || row.total == 0) return 1.0f / row.total;
+    fold_tile(row, __fdiv_rn(attention_number(a.sinks, head), factor), 1.0f, tile_scale(factor));
+    return __fdiv_rn(row.shrink, row.total);
 }
 
 /* p = exp(score - lse) and ds = p (dp - delta) times the cap's slope, the latter in place of dp; rows are queries. */

@@ -41,8 +41,8 @@ static inline Status turned_apart(const KernelArgs *args, KernelFn turn, KernelF
     turned[0].data = args->workspace, turned[1].data = NULL, none.data = NULL;
     first.in = rows, first.num_in = 5, first.out = turned, first.num_out = 2, first.attrs = &qkv;
     first.constant = args->constant >> TURNED_WQ << 1;
-    TensorView cached[] = {turned[0], none, none, in[TURNED_KC], in[TURNED_VC], in[TURNED_STARTS], in[TURNED_PAGES]};
-    second.in = cached, second.num_in = 7, second.attrs = &attrs->attention;
+    TensorView cached[] = {turned[0], none, none, in[TURNED_KC], in[TURNED_VC], in[TURNED_STARTS], in[TURNED_PAGES], none, none};
+    second.in = cached, second.num_in = 9, second.attrs = &attrs->attention;
     second.constant = args->constant >> TURNED_KC << 3;
     second.workspace = (char *)args->workspace + turned_bytes(&in[TURNED_QKV].type);
     second.workspace_bytes -= turned_bytes(&in[TURNED_QKV].type);

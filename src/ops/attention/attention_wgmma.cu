@@ -168,8 +168,12 @@ template <int D, bool CAP> static __device__ __forceinline__ void forward_block(
     begin_values<D>(o, p, shared->values[of_values.stage]);
     wgmma_wait<0>();
     hold(o);
-    for (int half = 0; half < 2; half++) total[half] = quad_sum(total[half]);
-    if (a.o.data) store_rows<D>(a.o, b, first_row, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
+    float whole[2];
+    for (int half = 0; half < 2; half++) {
+        total[half] = quad_sum(total[half]);
+        whole[half] = finish_row(a, head, score.factor, most[half], total[half]);
+    }
+    if (a.o.data) store_rows<D>(a.o, b, first_row, a.len, head, o, whole[0], whole[1]);
     for (int half = 0; half < 2 && a.lse; half++) {
         int t = first_row + (lane >> 2) + half * 8;
         if ((lane & 3) == 0 && t < a.len)
@@ -229,8 +233,12 @@ template <bool CAP> static __device__ __forceinline__ void wide_forward_block(co
         hold(o);
     }
     copy_wait<0>();
-    for (int half = 0; half < 2; half++) total[half] = quad_sum(total[half]);
-    if (a.o.data) store_rows<D>(a.o, b, row + warp * 16, a.len, head, o, 1.0f / total[0], 1.0f / total[1]);
+    float whole[2];
+    for (int half = 0; half < 2; half++) {
+        total[half] = quad_sum(total[half]);
+        whole[half] = finish_row(a, head, score.factor, most[half], total[half]);
+    }
+    if (a.o.data) store_rows<D>(a.o, b, row + warp * 16, a.len, head, o, whole[0], whole[1]);
     for (int half = 0; half < 2 && a.lse; half++) {
         int t = row + warp * 16 + (lane >> 2) + half * 8;
         if ((lane & 3) == 0 && t < a.len)

@@ -5,7 +5,7 @@
 
 #define LORA_ATTR_OF(Struct, field, m) \
     { \
-#field #m, ATTR_TYPE_INT, offsetof(Struct, field) + (m) * sizeof(int64_t), 0, false \
+#field #m, ATTR_TYPE_INT, offsetof(Struct, field) + (m) * sizeof(int64_t), 0, false, false \
     }
 #define LORA_ATTR(field, m) LORA_ATTR_OF(LoraAttrs, field, m)
 /* `...`: attributes of one op alone, each followed by a comma. */

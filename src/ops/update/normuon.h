@@ -8,7 +8,7 @@
 /* Attributes begin, size and period of a struct with a field `rows`. */
 #define NORMUON_ROWS_ATTR(Struct, field) \
     { \
-#field, ATTR_TYPE_INT, offsetof(Struct, rows.field), 0, false \
+#field, ATTR_TYPE_INT, offsetof(Struct, rows.field), 0, false, false \
     }
 #define NORMUON_ROWS_ATTRS(Struct) NORMUON_ROWS_ATTR(Struct, begin), NORMUON_ROWS_ATTR(Struct, size), NORMUON_ROWS_ATTR(Struct, period)
 
