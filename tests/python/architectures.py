@@ -39,6 +39,8 @@ def rows_of_matrices(name, config):
     """The rows of each matrix that a weight of a linear layer in a block holds, over and over; None: it is one."""
     if name.endswith("gate_up_proj.weight"):
         return [config["intermediate_size"]] * 2
+    if name.endswith("Wqkv.weight"):
+        return [config["d_model"]] * 3
     if not name.endswith("query_key_value.weight"):
         return None
     heads, groups = config["num_attention_heads"], config["num_attention_heads"]
@@ -67,7 +69,7 @@ def normuon_error(folder, settings, ids, lr=1e-2):
     with Trainer(**settings, optimizer="normuon", max_grad_norm=0) as trainer:
         trainer.step(ids[0, :, :-1], ids[0, :, 1:])
         trainer.backward()
-        names = [n for n, shape in trainer.parameters().items() if len(shape) == 2 and ".0." in n]
+        names = [n for n, shape in trainer.parameters().items() if len(shape) == 2 and ".0." in n and "relative_attention_bias" not in n]
         gradients, before = ({n: np.asarray(f(n), np.float64) for n in names} for f in (trainer.gradients, trainer.weights))
         trainer.update(lr)
         for name in names:
