@@ -47,7 +47,8 @@ static const OpSample alibi_table_samples[] = {{.attrs = &alibi_table_plain}, {.
 const OpDef op_alibi_table = {
     .id = OP_ALIBI_TABLE,
     .name = "alibi_table",
-    .synopsis = "table[d,h] = -slope_h d; of 2^k heads slope_h = 2^(-8 (h + 1) / 2^k), of others those of the power of two below, then every second one of twice as many",
+    .synopsis =
+        "table[d,h] = -slope_h d; of 2^k heads slope_h = 2^(-8 (h + 1) / 2^k), of others those of the power of two below, then every second one of twice as many",
     .num_out = 1,
     .attrs_size = sizeof(AlibiTableAttrs),
     .attrs = alibi_table_attrs,

@@ -419,7 +419,7 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
     job.dbias = args->out[OUT_DBIAS];
     job.accumulate = args->accumulate;
     if (args->in[IN_Q].type.ndim == 3) {
-        attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv);
+        if (args->out[0].data) attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv); /* else sinks or a bias alone are trained */
     } else {
         Heads *heads[] = {&job.dq, &job.dk, &job.dv};
         for (int k = 0; k < 3; k++)
@@ -574,6 +574,18 @@ static const OpSample attention_bwd_samples[] = {
             {DT_I32, 2, {1, 300}},
             {DT_F32, 3, {1, 3, 300}}},
      .attrs = &attention_bwd_window,
+     .int_range = {0, 0, 0, 0, 0, 0, 1}},
+    {.in = {{DT_F32, 4, {1, 150, 3, 16}},
+            {DT_F32, 3, {1, 150, 80}},
+            {0},
+            {0},
+            {DT_F32, 4, {1, 150, 3, 16}},
+            {DT_F32, 3, {1, 3, 150}},
+            {DT_I32, 2, {1, 150}},
+            {0},
+            {DT_F32, 1, {3}},
+            {DT_F32, 2, {9, 3}}},
+     .attrs = &attention_bwd_packed,
      .int_range = {0, 0, 0, 0, 0, 0, 1}},
     {.in = {{DT_F32, 4, {2, 5, 4, 6}},
             {DT_F32, 4, {2, 5, 4, 6}},

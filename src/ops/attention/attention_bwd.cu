@@ -42,7 +42,7 @@ static AttentionDims bound(const KernelArgs *args)
     a.dlse = (const float *)args->in[IN_DLSE].data;
     attention_bind_scores(&a, args->in + IN_SINKS);
     if (args->in[IN_Q].type.ndim == 3) {
-        heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv);
+        if (args->out[0].data) heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv); /* else sinks or a bias alone are trained */
     } else {
         Heads *heads[] = {&a.dq, &a.dk, &a.dv};
         for (int k = 0; k < 3; k++)

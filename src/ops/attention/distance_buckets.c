@@ -3,9 +3,11 @@
 #include "ops/attention/distance_buckets.h"
 #include "ops/infer.h"
 
-static const AttrDef distance_buckets_attrs[] = {ATTR_INT(DistanceBucketsAttrs, len, 0), ATTR_INT(DistanceBucketsAttrs, buckets, 32),
+static const AttrDef distance_buckets_attrs[] = {ATTR_INT(DistanceBucketsAttrs, len, 0),
+                                                 ATTR_INT(DistanceBucketsAttrs, buckets, 32),
                                                  ATTR_INT(DistanceBucketsAttrs, most, 128),
-                                                 ATTR_RARE(DistanceBucketsAttrs, bidirectional), {0}};
+                                                 ATTR_RARE(DistanceBucketsAttrs, bidirectional),
+                                                 {0}};
 
 /* -> ids (1, len) i32. */
 static Status distance_buckets_infer(Node *node)
@@ -17,8 +19,9 @@ static Status distance_buckets_infer(Node *node)
             attrs->bidirectional ? ", an odd one: -(len - 1) / 2 to (len - 1) / 2" : "");
     FAIL_IF(of_sign < 2 || attrs->buckets % signs, ERR_INVALID, "attribute buckets is %lld, expected at least %lld%s",
             (long long)attrs->buckets, (long long)(2 * signs), signs == 2 ? " and even" : "");
-    FAIL_IF(attrs->most <= of_sign / 2, ERR_INVALID, "attribute most is %lld, expected more than the %lld distances with buckets of their own",
-            (long long)attrs->most, (long long)(of_sign / 2));
+    FAIL_IF(attrs->most <= of_sign / 2, ERR_INVALID,
+            "attribute most is %lld, expected more than the %lld distances with buckets of their own", (long long)attrs->most,
+            (long long)(of_sign / 2));
     node->out[0]->type = type_make(DT_I32, 2, (int64_t)1, attrs->len);
     return OK;
 }
@@ -44,7 +47,8 @@ static const OpSample distance_buckets_samples[] = {{.attrs = &distance_buckets_
 const OpDef op_distance_buckets = {
     .id = OP_DISTANCE_BUCKETS,
     .name = "distance_buckets",
-    .synopsis = "ids[0,d] = d for d below e = buckets / 2, else e + floor(log(d / e) / log(most / e) (buckets - e)), at most buckets - 1; bidirectional: of |d| among half of the buckets, those of keys after the query behind the others",
+    .synopsis =
+        "ids[0,d] = d for d below e = buckets / 2, else e + floor(log(d / e) / log(most / e) (buckets - e)), at most buckets - 1; bidirectional: of |d| among half of the buckets, those of keys after the query behind the others",
     .num_out = 1,
     .attrs_size = sizeof(DistanceBucketsAttrs),
     .attrs = distance_buckets_attrs,

@@ -11,8 +11,8 @@
 #define BUCKET_FN static inline
 #endif
 
-/* Of a distance from 0 on among n buckets: half of them are of one distance, the others grow with the logarithm up to `most`. What is a whole
- * number but for rounding counts as one. */
+/* Of a distance from 0 on among n buckets: half of them are of one distance, the others grow with the logarithm up to `most`. What is a
+ * whole number but for rounding counts as one. */
 BUCKET_FN int64_t bucket_of_distance(int64_t distance, int64_t n, int64_t most)
 {
     int64_t exact = n / 2;
