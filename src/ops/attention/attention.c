@@ -239,6 +239,7 @@ size_t attention_forward_workspace(const Attention *a, int num_workers)
 static size_t attention_workspace(const Node *node, int num_workers)
 {
     Attention a = attention_dims_of(node, IN_Q);
+    if (node->in[IN_BIAS]) a.bias.type = node->in[IN_BIAS]->type;
     return attention_forward_workspace(&a, num_workers);
 }
 
@@ -425,8 +426,8 @@ static Attention attention_bound(const KernelArgs *args)
     a.o = heads_of_view(&args->out[0], a.v_dim);
     a.doc_start = args->in[IN_DOC_START].data;
     a.lse = args->out[1].data;
-    a.sinks = args->in[IN_SINKS];
-    a.bias = args->in[IN_BIAS];
+    if (args->in[IN_SINKS].data) a.sinks = args->in[IN_SINKS];
+    if (args->in[IN_BIAS].data) a.bias = args->in[IN_BIAS];
     return a;
 }
 

@@ -58,6 +58,7 @@ static OpCost attention_cached_cost(const Node *node)
 static size_t attention_cached_workspace(const Node *node, int num_workers)
 {
     Attention a = attention_dims_of(node, IN_Q);
+    if (node->in[IN_BIAS]) a.bias.type = node->in[IN_BIAS]->type;
     return attention_forward_workspace(&a, num_workers);
 }
 
@@ -127,8 +128,8 @@ static Status attention_cached_append(const KernelArgs *args, Attention *out)
     a.k = heads_of_pages(&args->out[1], pages, a.dim);
     a.v = heads_of_pages(&args->out[2], pages, a.v_dim);
     a.o = heads_of_view(&args->out[0], a.v_dim);
-    a.sinks = args->in[IN_SINKS];
-    a.bias = args->in[IN_BIAS];
+    if (args->in[IN_SINKS].data) a.sinks = args->in[IN_SINKS];
+    if (args->in[IN_BIAS].data) a.bias = args->in[IN_BIAS];
     append_rows(&a, &a.k, &k);
     append_rows(&a, &a.v, &v);
     *out = a;

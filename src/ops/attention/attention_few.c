@@ -42,7 +42,7 @@ static int64_t few_floats(const Attention *a)
 
 bool attention_by_few(const Attention *a)
 {
-    return a->len == 1;
+    return a->len == 1 && a->v_dim == a->dim && !a->bias.type.ndim;
 }
 
 size_t attention_few_workspace(const Attention *a, int num_workers)
@@ -217,6 +217,15 @@ VEC_ROW void add_block(const Attention *a, FewState *s, int64_t b, int64_t g, in
     }
 }
 
+/* As panel_sink of attention.c. */
+static void add_sink(const Attention *a, int64_t head, float *most, float *total, float *sum)
+{
+    float sink = attention_sink(a, head), now = sink > *most ? sink : *most, shrink = vec_exp_below(*most - now);
+    *total = *total * shrink + vec_exp_below(sink - now);
+    *most = now;
+    for (int64_t d = 0; d < a->dim; d++) sum[d] *= shrink;
+}
+
 VEC_TASK(few_task)
 {
     const FewJob    *job = context;
@@ -231,6 +240,7 @@ VEC_TASK(few_task)
     }
     for (int64_t i = 0; i < count; i++) {
         float *sum = s.sum + i * a->dim;
+        if (a->sinks.data) add_sink(a, head + i, &s.most[i], &s.total[i], sum);
         for (int64_t d = 0; d < a->dim; d++) sum[d] /= s.total[i];
         if (a->o.data) vec_store_row(heads_at_mut(&a->o, b, 0, head + i), a->o.dtype, sum, a->dim);
         if (a->lse) a->lse[b * a->num_heads + head + i] = s.most[i] + logf(s.total[i]);
