@@ -164,7 +164,8 @@ static Status replace_group(Graph *graph, const Group *group)
     int        num_in = 0, num_out = 1;
     for (int i = group->count - 1; i >= 0; i--) {
         Node     *node = group->node[i];
-        ChainStep step = {.code = chain_code(node->op), .dtype = (int)node->out[0]->type.dtype, .number = (float)number_of(node), .out = -1};
+        ChainStep step = {
+            .code = chain_code(node->op), .dtype = (int)node->out[0]->type.dtype, .number = (float)number_of(node), .out = -1};
         for (int k = 0; k < CHAIN_OPERANDS; k++)
             step.operand[k] = k < node->num_in ? operand_of(group, node->in[k], in, &num_in) : CHAIN_NONE;
         if (i == 0) step.out = 0;

@@ -57,8 +57,8 @@ static Status check_step(const Node *node, int i, int count, const ChainStep *st
     FAIL_IF(step->dtype < 0 || step->dtype > 31 || !(DT_SET(step->dtype) & DT_SET_DECODE), ERR_INVALID,
             "attribute steps: step %d has dtype %d, expected that of f32, bf16 or f16", i, step->dtype);
     for (int k = 0; k < CHAIN_OPERANDS; k++) TRY(check_operand(node, i, step, k));
-    FAIL_IF(step->out >= CHAIN_MAX_OUT || (step->out >= 0 && *out_seen >> step->out & 1) || (step->out == 0) != (i == count - 1), ERR_INVALID,
-            "attribute steps: step %d is output %d; expected each output once, and output 0 as the last step", i, step->out);
+    FAIL_IF(step->out >= CHAIN_MAX_OUT || (step->out >= 0 && *out_seen >> step->out & 1) || (step->out == 0) != (i == count - 1),
+            ERR_INVALID, "attribute steps: step %d is output %d; expected each output once, and output 0 as the last step", i, step->out);
     if (step->out >= 0) *out_seen |= 1 << step->out;
     return OK;
 }
@@ -171,26 +171,27 @@ static Status chain_cpu(const KernelArgs *args)
 
 /* One function of one input; silu(x) y + x of three, whose middle is an output and rounded to bf16; rows beside a number each; every op. */
 static const ChainAttrs one = {{CHAIN_NUMBERS, {STEP(SILU, DT_F32, 0, -1, -1, 0, 0)}}};
-static const ChainAttrs gate = {{3 * CHAIN_NUMBERS,
-                                 {STEP(SILU, DT_F32, 0, -1, -1, 0, 2), STEP(MUL, DT_BF16, R(0), 1, -1, 0, 1), STEP(ADD, DT_F32, R(1), 0, -1, 0, 0)}}};
-static const ChainAttrs five = {{5 * CHAIN_NUMBERS,
-                                 {STEP(MUL, DT_F32, 0, 1, -1, 0, -1), STEP(SIGMOID, DT_F32, R(0), -1, -1, 0, -1),
-                                  STEP(SCALE, DT_F32, R(1), -1, -1, -3, -1), STEP(ADD, DT_F32, R(2), 2, -1, 0, -1),
-                                  STEP(WHERE, DT_F32, R(0), R(3), -1, 0, 0)}}};
-static const ChainAttrs functions = {{14 * CHAIN_NUMBERS,
-                                      {STEP(EXP, DT_F32, 0, -1, -1, 0, 3), STEP(LOG, DT_F32, R(0), -1, -1, 0, -1),
-                                       STEP(SQRT, DT_F32, R(0), -1, -1, 0, 1), STEP(TANH, DT_F32, R(1), -1, -1, 0, -1),
-                                       STEP(SIGMOID_BWD, DT_F32, 1, R(3), -1, 0, -1), STEP(SILU_BWD, DT_F32, R(4), R(1), -1, 0, -1),
-                                       STEP(LOG_SIGMOID, DT_F32, R(1), -1, -1, 0, 2), STEP(LOG_SIGMOID_BWD, DT_F32, R(5), R(6), -1, 0, -1),
-                                       STEP(SOFTCAP, DT_F32, R(7), -1, -1, 3, -1), STEP(SOFTCAP_BWD, DT_F32, R(8), R(3), -1, 2, -1),
-                                       STEP(GELU, DT_F32, R(9), -1, -1, 0, 4), STEP(GELU_BWD, DT_F32, R(10), 0, -1, 1, -1),
-                                       STEP(RELU, DT_F32, R(11), -1, -1, 1, 5), STEP(RELU_BWD, DT_F32, R(12), R(1), -1, 0, 0)}}};
-static const ChainAttrs pairs = {{10 * CHAIN_NUMBERS,
-                                  {STEP(SUB, DT_F32, 0, 1, -1, 0, -1), STEP(DIV, DT_F32, R(0), 2, -1, 0, 1),
-                                   STEP(MINIMUM, DT_F32, R(0), 3, -1, 0, -1), STEP(MAXIMUM, DT_F32, R(1), R(2), -1, 0, -1),
-                                   STEP(GE, DT_F32, R(3), 0, -1, 0, -1), STEP(GT, DT_F32, R(3), 1, -1, 0, -1),
-                                   STEP(EQ, DT_F32, R(4), R(5), -1, 0, -1), STEP(MAXIMUM_BWD, DT_F32, R(3), 0, 1, 1, 2),
-                                   STEP(WHERE, DT_F32, R(6), R(7), R(0), 0, -1), STEP(CAST, DT_BF16, R(8), -1, -1, 0, 0)}}};
+static const ChainAttrs gate = {
+    {3 * CHAIN_NUMBERS,
+     {STEP(SILU, DT_F32, 0, -1, -1, 0, 2), STEP(MUL, DT_BF16, R(0), 1, -1, 0, 1), STEP(ADD, DT_F32, R(1), 0, -1, 0, 0)}}};
+static const ChainAttrs five = {
+    {5 * CHAIN_NUMBERS,
+     {STEP(MUL, DT_F32, 0, 1, -1, 0, -1), STEP(SIGMOID, DT_F32, R(0), -1, -1, 0, -1), STEP(SCALE, DT_F32, R(1), -1, -1, -3, -1),
+      STEP(ADD, DT_F32, R(2), 2, -1, 0, -1), STEP(WHERE, DT_F32, R(0), R(3), -1, 0, 0)}}};
+static const ChainAttrs functions = {
+    {14 * CHAIN_NUMBERS,
+     {STEP(EXP, DT_F32, 0, -1, -1, 0, 3), STEP(LOG, DT_F32, R(0), -1, -1, 0, -1), STEP(SQRT, DT_F32, R(0), -1, -1, 0, 1),
+      STEP(TANH, DT_F32, R(1), -1, -1, 0, -1), STEP(SIGMOID_BWD, DT_F32, 1, R(3), -1, 0, -1), STEP(SILU_BWD, DT_F32, R(4), R(1), -1, 0, -1),
+      STEP(LOG_SIGMOID, DT_F32, R(1), -1, -1, 0, 2), STEP(LOG_SIGMOID_BWD, DT_F32, R(5), R(6), -1, 0, -1),
+      STEP(SOFTCAP, DT_F32, R(7), -1, -1, 3, -1), STEP(SOFTCAP_BWD, DT_F32, R(8), R(3), -1, 2, -1), STEP(GELU, DT_F32, R(9), -1, -1, 0, 4),
+      STEP(GELU_BWD, DT_F32, R(10), 0, -1, 1, -1), STEP(RELU, DT_F32, R(11), -1, -1, 1, 5),
+      STEP(RELU_BWD, DT_F32, R(12), R(1), -1, 0, 0)}}};
+static const ChainAttrs pairs = {
+    {10 * CHAIN_NUMBERS,
+     {STEP(SUB, DT_F32, 0, 1, -1, 0, -1), STEP(DIV, DT_F32, R(0), 2, -1, 0, 1), STEP(MINIMUM, DT_F32, R(0), 3, -1, 0, -1),
+      STEP(MAXIMUM, DT_F32, R(1), R(2), -1, 0, -1), STEP(GE, DT_F32, R(3), 0, -1, 0, -1), STEP(GT, DT_F32, R(3), 1, -1, 0, -1),
+      STEP(EQ, DT_F32, R(4), R(5), -1, 0, -1), STEP(MAXIMUM_BWD, DT_F32, R(3), 0, 1, 1, 2), STEP(WHERE, DT_F32, R(6), R(7), R(0), 0, -1),
+      STEP(CAST, DT_BF16, R(8), -1, -1, 0, 0)}}};
 
 static const OpSample chain_samples[] = {
     {.in = {{DT_F32, 1, {9}}}, .attrs = &one},

@@ -2,7 +2,8 @@
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
-template <typename T> static __global__ void gather_rows_packs(const T *x, const int32_t *ids, T *y, int64_t count, int64_t rows, int64_t cols)
+template <typename T>
+static __global__ void gather_rows_packs(const T *x, const int32_t *ids, T *y, int64_t count, int64_t rows, int64_t cols)
 {
     enum { N = Pack<T>::N };
     for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
@@ -36,8 +37,8 @@ static Status gather_rows_run(const KernelArgs *args)
     int64_t           count = type_numel(&args->in[1].type), rows = x->type.dim[0], cols = x->type.dim[1];
     CUDA_FLOAT_ANY(x->type.dtype, T, {
         if (cols % Pack<T>::N == 0 && is_aligned16(x->data) && is_aligned16(y->data)) {
-            gather_rows_packs<T><<<cuda_grid(count, 1), row_threads(cols / Pack<T>::N), 0, cuda_stream(args)>>>((const T *)x->data, ids,
-                                                                                                                (T *)y->data, count, rows, cols);
+            gather_rows_packs<T><<<cuda_grid(count, 1), row_threads(cols / Pack<T>::N), 0, cuda_stream(args)>>>(
+                (const T *)x->data, ids, (T *)y->data, count, rows, cols);
             return CUDA_LAUNCHED();
         }
     });

@@ -7,10 +7,8 @@
 enum { CONCAT_IN = 8, MOVE_DTYPES = DT_SET_DECODE | DT_SET(DT_I32) };
 
 static const AttrDef concat_attrs[] = {ATTR_INT(ConcatAttrs, dim, -1), {0}};
-static const AttrDef slice_attrs[] = {
-    ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, begin, 0), ATTR_INT(SliceAttrs, size, 1), {0}};
-static const AttrDef pad_attrs[] = {
-    ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, before, 0), ATTR_INT(SliceAttrs, after, 0), {0}};
+static const AttrDef slice_attrs[] = {ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, begin, 0), ATTR_INT(SliceAttrs, size, 1), {0}};
+static const AttrDef pad_attrs[] = {ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, before, 0), ATTR_INT(SliceAttrs, after, 0), {0}};
 
 /* concat's attributes begin with the dim too. */
 static int move_dim(const Node *node)
@@ -39,10 +37,10 @@ static Status concat_infer(Node *node)
     for (int k = 1; k < CONCAT_IN; k++) {
         if (!node->in[k]) continue;
         TensorType in = node->in[k]->type, like = node->in[0]->type;
-        bool       whole = in.dtype == DT_I32, fits = in.ndim == like.ndim && (DT_SET(in.dtype) & MOVE_DTYPES) && whole == (like.dtype == DT_I32);
+        bool whole = in.dtype == DT_I32, fits = in.ndim == like.ndim && (DT_SET(in.dtype) & MOVE_DTYPES) && whole == (like.dtype == DT_I32);
         if (fits) like.dim[dim] = in.dim[dim];
-        FAIL_IF(!fits || !type_same_dims(&in, &like), ERR_INVALID, "%c is %s, beside a of %s; expected the same dims but for dim %d", names[k],
-                type_text(&in, got), type_text(&node->in[0]->type, want), dim);
+        FAIL_IF(!fits || !type_same_dims(&in, &like), ERR_INVALID, "%c is %s, beside a of %s; expected the same dims but for dim %d",
+                names[k], type_text(&in, got), type_text(&node->in[0]->type, want), dim);
         y.dim[dim] += in.dim[dim];
     }
     node->out[0]->type = y;

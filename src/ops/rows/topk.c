@@ -80,8 +80,8 @@ static void topk_row(const TensorView *x, int64_t at, int64_t cols, int32_t *bes
 static size_t topk_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
-    return (size_t)type_numel(&node->in[0]->type) / (size_t)type_cols(&node->in[0]->type) *
-           (size_t)((const TopkAttrs *)node->attrs)->k * sizeof(int32_t);
+    return (size_t)type_numel(&node->in[0]->type) / (size_t)type_cols(&node->in[0]->type) * (size_t)((const TopkAttrs *)node->attrs)->k *
+           sizeof(int32_t);
 }
 
 static void topk_task(void *context, int64_t row, int worker)
