@@ -26,15 +26,15 @@ static bool has_node(const Group *group, const Node *node)
     return false;
 }
 
-/* A launch that is a step by itself: floats in and out, in memory of its own. */
+/* A launch that is a step by itself: floats in and out, in memory of its own, as many as kernels count. */
 static bool can_be_step(const Group *group, const Node *node)
 {
     if (!node->op->tile || chain_code(node->op) < 0 || node->num_after || group->named[node->id] || !node->out[0]) return false;
     for (int i = 0; i < node->num_in; i++)
         if (node->in[i] && !(DT_SET(node->in[i]->type.dtype) & DT_SET_DECODE)) return false;
     const Value *out = node->out[0];
-    return out->kind == VALUE_ACTIVATION && out->sharing == STORAGE_OWN && out->space == SPACE_DEVICE &&
-           DT_SET(out->type.dtype) & DT_SET_DECODE;
+    return type_numel(&out->type) <= INT32_MAX && out->kind == VALUE_ACTIVATION && out->sharing == STORAGE_OWN &&
+           out->space == SPACE_DEVICE && DT_SET(out->type.dtype) & DT_SET_DECODE;
 }
 
 static bool run_together(const Node *a, const Node *b)

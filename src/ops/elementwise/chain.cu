@@ -16,7 +16,7 @@ enum { THREADS = 128, PACK = 8, STAGES = 3, SHARED_MOST = 48 << 10 };
 enum { PLACE_SAME, PLACE_ROW, PLACE_MIXED };
 
 typedef struct ChainInput {
-    const char *data; /* NULL: absent */
+    const char *data;                /* NULL: absent */
     int         dtype, place, bytes; /* bytes: of an element */
     int         staged;              /* place in a stage, in 16 bytes of each thread; -1: it isn't copied ahead */
 } ChainInput;
@@ -24,14 +24,14 @@ typedef struct ChainInput {
 /* A step as the kernel runs it. Operands: CHAIN_NONE, input k, or CHAIN_RESULT + slot; CHAIN_LATEST: the result of the step before. */
 enum { CHAIN_LATEST = CHAIN_RESULT + CHAIN_MAX_STEPS };
 typedef struct ChainRun {
-    ChainInput in[CHAIN_MAX_IN];
-    char      *out[CHAIN_MAX_OUT];
-    ChainStep  steps[CHAIN_MAX_STEPS];
+    ChainInput  in[CHAIN_MAX_IN];
+    char       *out[CHAIN_MAX_OUT];
+    ChainStep   steps[CHAIN_MAX_STEPS];
     signed char slot[CHAIN_MAX_STEPS]; /* where the step's result waits; -1: nowhere */
-    Broadcast  plan;
-    int        count, num_in, slots, stage; /* stage: 16 bytes of each thread */
-    uint32_t   cols, packs_a_row;
-    int64_t    items;
+    Broadcast   plan;
+    int         count, num_in, slots, stage; /* stage: 16 bytes of each thread */
+    uint32_t    cols, packs_a_row;
+    int64_t     items;
 } ChainRun;
 
 /* ---- elements ---- */
@@ -235,7 +235,8 @@ static __device__ __forceinline__ void apply_step(const ChainStep &step, Values<
 }
 
 template <int N>
-static __device__ __forceinline__ Values<N> operand(const ChainRun &run, int at, const Values<N> &latest, int stage, uint32_t row, uint32_t c)
+static __device__ __forceinline__ Values<N> operand(const ChainRun &run, int at, const Values<N> &latest, int stage, uint32_t row,
+                                                    uint32_t c)
 {
     if (at == CHAIN_LATEST) return latest;
     if (at >= CHAIN_RESULT) return kept<N>(at - CHAIN_RESULT);
@@ -266,8 +267,7 @@ template <int N> static __device__ __forceinline__ void run_steps(const ChainRun
         apply_step<N>(step, y, x[0], x[1], x[2]);
         round_values<N>(y, step.dtype);
         if (run.slot[i] >= 0) keep<N>(run.slot[i], y);
-        if (step.out >= 0 && run.out[step.out])
-            store_values<N>(run.out[step.out] + at * (step.dtype == DT_F32 ? 4 : 2), step.dtype, y);
+        if (step.out >= 0 && run.out[step.out]) store_values<N>(run.out[step.out] + at * (step.dtype == DT_F32 ? 4 : 2), step.dtype, y);
     }
 }
 
@@ -361,7 +361,7 @@ enum { MOST_BLOCKS = 2048 };
 static unsigned grid_of(int64_t items)
 {
     int64_t blocks = cuda_div_up(items, THREADS);
-    return blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS;
+    return (unsigned)(blocks < (int64_t)MOST_BLOCKS ? blocks : (int64_t)MOST_BLOCKS);
 }
 
 /* Elements from `done` on, N at a time, with their inputs read where they are used. */
