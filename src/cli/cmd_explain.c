@@ -3,7 +3,9 @@
 
 #include "fit/fit.h"
 #include "measure/step_bench.h"
+#include "ops/elementwise/chain.h"
 #include "ops/ops.h"
+#include "passes/pass.h"
 #include "run/timeline.h"
 
 #include <stdio.h>
@@ -23,6 +25,15 @@ typedef struct Explain {
 static bool has_limit(const Explain *e)
 {
     return e->plan->facts.bandwidth > 0;
+}
+
+/* The ops of a chain, in their order. */
+static void print_steps(Explain *e, const Node *node)
+{
+    if (node->op != &op_chain) return;
+    for (int i = 0; i < chain_count(node->attrs); i++)
+        strbuf_printf(&e->out, "%s%s", i ? ", " : "      steps: ", chain_op(chain_step(node->attrs, i).code)->name);
+    strbuf_putc(&e->out, '\n');
 }
 
 static void print_launch(Explain *e, const Program *program, int index)
@@ -46,6 +57,31 @@ static void print_launch(Explain *e, const Program *program, int index)
     strbuf_printf(&e->out, "%10.3f %10.3f  %-10s %-24s ", cost.flops * 1e-9, cost.bytes * 1e-6, launch->kernel.name, place);
     node_print(launch->node, &e->out);
     if (e->out.len && e->out.data[e->out.len - 1] != '\n') strbuf_putc(&e->out, '\n');
+    print_steps(e, launch->node);
+}
+
+/* Element-wise ops in a row: how many chains they are, and why two that follow each other aren't one. */
+static void print_chains(Explain *e, const Program *program)
+{
+    int chains = 0, steps = 0, alone = 0;
+    for (int i = 0; i < program->num_launches; i++) {
+        const Node *node = program->launches[i].node;
+        chains += node->op == &op_chain;
+        steps += node->op == &op_chain ? chain_count(node->attrs) : 0;
+        alone += node->op->tile != NULL;
+    }
+    if (!chains && !alone) return;
+    strbuf_printf(&e->out, "element-wise: %d ops in %d chains, %d alone\n", steps, chains, alone);
+    for (int i = 0; i < program->num_launches; i++) {
+        const Node *node = program->launches[i].node;
+        for (int k = 0; k < node->num_in; k++) {
+            const Node *maker = node->in[k] ? node->in[k]->producer : NULL;
+            const char *why = maker ? chain_apart(maker, node) : NULL;
+            if (why)
+                strbuf_printf(&e->out, "  %s isn't joined with %s: %s\n", node->in[k]->name,
+                              node->out[0] ? node->out[0]->name : node->op->name, why);
+        }
+    }
 }
 
 /* Which of its products in FP4 multiply codes, and by what: NVIDIA's GPUs have one library for them, whatever a run file asks for. */
@@ -143,6 +179,7 @@ static Status print_program(Explain *e)
         strbuf_printf(&e->out, ", measured %.3f ms (measuring took %.2f us a launch, taken off)", 1e3 * measured, 1e6 * e->overhead);
     strbuf_putc(&e->out, '\n');
     print_layer(e, program);
+    print_chains(e, program);
     print_fp4(e, program);
     print_chunks(e);
     if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);

@@ -225,6 +225,9 @@ struct OpDef {
     Status (*cached)(Graph *graph, const Node *node, const CacheShape *shape, Node **out);
     /* Notes whether every row is one document (padding behind it at most), which kernels may then rely on; NULL: all the same. */
     void (*set_dense)(Node *node, bool dense);
+    /* y[i] of in[k][i] for `count` elements in fp32; y may be one of the inputs, an absent one is zeros. number: the op's one attribute.
+     * Ops that have this are element-wise and can be a step of a chain (ops/elementwise/chain.h); NULL: the op isn't. */
+    void (*tile)(float *y, const float *const *in, int64_t count, double number);
     const OpSample *samples;
     int             num_samples;
     const OpSample *large; /* shapes of real models: doctor runs them too */

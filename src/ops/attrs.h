@@ -184,6 +184,27 @@ typedef struct ColumnsAttrs {
     int64_t cols; /* columns_bwd: of dx */
 } ColumnsAttrs;
 
+typedef struct ConcatAttrs {
+    int64_t dim; /* negative: counted from the end */
+} ConcatAttrs;
+
+typedef struct SliceAttrs { /* slice, pad */
+    int64_t dim;            /* negative: counted from the end */
+    int64_t begin, size;    /* slice: of y in x */
+    int64_t before, after;  /* pad: zeros around x */
+} SliceAttrs;
+
+typedef struct TopkAttrs {
+    int64_t k;     /* topk: how many of each row */
+    int64_t size;  /* topk_bwd: of a row of dx */
+    int64_t dtype; /* topk_bwd: of dx; 0: dy's */
+} TopkAttrs;
+
+typedef struct ScatterAttrs {
+    int64_t size;  /* rows of y */
+    int64_t dtype; /* of y; 0: x's */
+} ScatterAttrs;
+
 typedef struct RowsAttrs {
     int64_t begin;
     int64_t count;      /* take_rows: of y */
@@ -193,6 +214,7 @@ typedef struct RowsAttrs {
 typedef struct FullAttrs {
     int64_t size;
     double  value;
+    int64_t dtype; /* f32 or i32; 0: f32 */
 } FullAttrs;
 
 typedef struct ScaleAttrs {

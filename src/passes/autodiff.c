@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* Forward order: wanted is what a trained parameter flows into, integers and codes too: check_inputs refuses those. */
+/* Forward order: wanted is what a trained parameter flows into, codes too: check_inputs refuses those. Whole numbers, as the places of the
+ * largest, don't move with it: they are constants. */
 static void find_wanted(GradBuilder *grad)
 {
     for (int i = 0; i < grad->num_forward; i++) {
@@ -22,7 +23,7 @@ static void find_wanted(GradBuilder *grad)
         bool any = false;
         for (int i = 0; i < node->num_in && !(node->op->flags & OP_STOPS); i++) any = any || grad_wanted(grad, node->in[i]);
         for (int k = 0; k < node->num_out; k++)
-            if (node->out[k] && any) grad->wanted[node->out[k]->id] = 1;
+            if (node->out[k] && any && node->out[k]->type.dtype != DT_I32) grad->wanted[node->out[k]->id] = 1;
     }
 }
 

@@ -440,6 +440,7 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
 
 typedef Status (*FuseFn)(Graph *graph, Node *anchor, bool *fired);
 
+/* FUSE_CHAIN is a pass of its own, behind autodiff. */
 static const FuseFn rewrites[FUSION_COUNT] = {
     [FUSE_RESIDUAL_NORM] = fuse_residual_norm,
     [FUSE_QKV] = fuse_qkv,
@@ -453,7 +454,7 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
 {
     for (int k = 0; k < FUSION_COUNT; k++) {
         counts[k] = 0;
-        if (no_fuse >> k & 1) continue;
+        if (no_fuse >> k & 1 || !rewrites[k]) continue;
         for (Node *node = graph->first, *next; node; node = next) {
             next = node->next; /* a rewrite removes only its anchor and nodes before it */
             bool fired = false;

@@ -42,6 +42,9 @@ NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device 
 /* How often each fusion fired in the graph being compiled: for tests (counts[FUSION_COUNT]). */
 NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT]);
 
+/* Why `maker`, whose result `reader` reads, isn't a step of one chain with it; NULL: one of the two is no element-wise op. */
+const char *chain_apart(const Node *maker, const Node *reader);
+
 /* Reverse-mode differentiation of the output "loss". accumulate: gradients and loss are added to what their memory holds.
  * fp32_grads: see CompileOptions. */
 NODISCARD Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads);

@@ -20,6 +20,7 @@ class General(Module):
             x = g.div(x, g.sqrt(g.add(g.mean(g.mul(x, x, name="squares"), name="variance"), one, name="above"), name="size"), name="normed")
             centre = g.mean(x, dim=1, dtype="f32", name="centre")
             x = g.cast(g.sub(x, g.tanh(centre, name="bounded"), name="moved"), dtype="f32", name="wide")
+            x = g.add(x, self.moved(g, x, tokens), name="mixed")
             logits = g.linear(x, self.head, name="logits")
             logp = g.log_softmax(logits, name="logp")
             p = g.softmax(logits, name="p")
@@ -31,10 +32,20 @@ class General(Module):
             again = g.log(g.sum(g.exp(g.sub(logits, g.stop_gradient(best, name="held"), name="below"), name="powers"), name="all"), name="rest")
             z = g.where(sure, g.log_sigmoid(again, name="soft"), g.maximum(again, one, name="hard"), name="z")
             z = g.minimum(g.add(z, g.sum(far, name="zero"), name="both"), g.scale(one, by=3.0, name="most"), name="clipped")
+            three = g.topk(logits, k=3, name="three")
+            nearest = g.sum(g.where(g.ge(g.cast(three.others[0], dtype="f32", name="places"), one, name="known"), three, name="chosen"), name="nearest")
+            z = g.add(z, g.scale(nearest, by=0.001, name="near"), name="pulled")
             terms = g.reshape(g.add(g.scale(entropy, by=0.1, name="little"), z, name="added"), "B", "T", name="flat")
             same = g.eq(g.label_mask(labels, name="mask"), one, name="labelled")
             losses = g.mul(g.sub(g.scale(terms, by=0.01, name="weighed"), picked, name="each"), same, name="losses")
             return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}
+
+    def moved(self, g: Any, x: Any, tokens: Any) -> Any:
+        """Halves swapped, of the token before; and the sum over all tokens of one id."""
+        low, high = (g.slice(x, dim=-1, begin=begin, size="C / 2", name=name) for begin, name in ((0, "low"), ("C / 2", "high")))
+        before = g.slice(g.pad(g.concat(high, low, dim=-1, name="swapped"), dim=1, before=1, name="later"), dim=1, begin=0, size="T", name="before")
+        alike = g.gather_rows(g.scatter_add_rows(x, tokens, size="V", name="sums"), tokens, name="alike")
+        return g.add(g.scale(before, by=0.5, name="half"), g.scale(g.tanh(alike, name="flat_sums"), by=0.1, name="tenth"), name="around")
 
 
 def one_each(g: Any, like: Any) -> Any:

@@ -54,6 +54,12 @@ for dtype in fp32 bf16; do
     run pt run.yaml model=general ir=general.json output_dir=general-$dtype model_dtype=$dtype max_steps=8 learning_rate=1e-2
     check "general ops in $dtype: $(tail -3 err)" [ "$status" = 0 ]
     check "their loss falls in $dtype" awk -F'[:,]' '/"loss"/ { for (k = 1; k < NF; k++) if ($k ~ /"loss"/) { if (!n++) first = $(k + 1); last = $(k + 1) } } END { exit !(n > 1 && last + 0 < first + 0) }' general-$dtype/metrics.jsonl
+    # The same without chains of element-wise ops: not a bit differs.
+    run pt run.yaml model=general ir=general.json output_dir=apart-$dtype model_dtype=$dtype max_steps=8 learning_rate=1e-2 fusion=residual_norm
+    check "apart in $dtype: $(tail -3 err)" [ "$status" = 0 ]
+    check "chains change no bit in $dtype" cmp general-$dtype/model.safetensors apart-$dtype/model.safetensors
+    run explain run.yaml model=general ir=general.json model_dtype=$dtype
+    check "explain shows chains in $dtype, and what isn't joined" sh -c "grep -q '^element-wise: [0-9]* ops in [1-9][0-9]* chains' out && grep -q \"isn't joined with\" out"
 done
 # Python is run where the command line says so.
 sed 's/tiny.json/tiny.py/' run.yaml > python.yaml

@@ -65,6 +65,7 @@ AutoModelForCausalLM.register(T5DecoderConfig, T5DecoderForCausalLM)
 MODELS = {
     "arcee": hf.ArceeConfig(**LLAMA),
     "cohere": hf.CohereConfig(**LLAMA),
+    "cohere2": hf.Cohere2Config(**{**LLAMA, "num_hidden_layers": 4}, head_dim=8, sliding_window=5),
     "ernie4_5": hf.Ernie4_5Config(**LLAMA, head_dim=8, use_bias=True),
     "exaone4": hf.Exaone4Config(**{**LLAMA, "num_hidden_layers": 3}, sliding_window=5, sliding_window_pattern=2),
     "falcon": hf.FalconConfig(**COMMON, ffn_hidden_size=20),
@@ -84,6 +85,8 @@ MODELS = {
     "opt": hf.OPTConfig(**COMMON, ffn_dim=20, word_embed_proj_dim=16, enable_bias=False),
     "opt+behind": hf.OPTConfig(**COMMON, ffn_dim=20, word_embed_proj_dim=12, do_layer_norm_before=False, activation_function="gelu"),
     "phi": hf.PhiConfig(**LLAMA),
+    "qwen3_next": hf.Qwen3NextConfig(**LLAMA, head_dim=8, layer_types=["full_attention"] * 2, num_experts=0,
+                                     rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
     "seed_oss": hf.SeedOssConfig(**LLAMA, head_dim=8, attention_dropout=0.0, residual_dropout=0.0),
     "stablelm": hf.StableLmConfig(**LLAMA, use_qkv_bias=True),
     "starcoder2": hf.Starcoder2Config(**LLAMA, sliding_window=5),
@@ -94,7 +97,9 @@ MODELS = {
 # What transformers calls a weight that its files, and so Surogate, call otherwise.
 IN_FILES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 # Norms whose weights lie around 0.
-AROUND_0 = ("nemotron",)
+AROUND_0 = ("nemotron", "qwen3_next")
+# Adapters of these layers alone: PEFT takes the MLP of a model that may have experts for theirs.
+ADAPTED = {"qwen3_next": {"lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}}
 
 
 def error(ours, reference):
@@ -209,7 +214,7 @@ def check(name, folder):
         ours = of_all_tokens(trainer, ids[0, :, :-1])
         trainer.export_model(os.path.join(folder, "saved"))
     found["saved"] = error(ours, log_probabilities(load(os.path.join(folder, "saved")), ids[0, :, :-1]))
-    with Trainer.from_pretrained(base, lora=True, lora_rank=4, **settings) as trainer:
+    with Trainer.from_pretrained(base, lora=True, lora_rank=4, **settings, **ADAPTED.get(name, {})) as trainer:
         for batch in ids[1:]:
             trainer.train_step(batch[:, :-1], batch[:, 1:], lr=1e-2)
         ours = of_all_tokens(trainer, ids[0, :, :-1])

@@ -535,6 +535,47 @@ def make_general():
     add("label_mask", "labels", [ids], [(ids != IGNORE).double()])
 
 
+def make_moves():
+    """Concat, slice and pad along each dim, the largest of each row, rows by ids, whole numbers."""
+    for dim in (-1, 1, 0):
+        case, x = "dim%d" % (dim % 3), rand(3, 5, 7)
+        parts = [rand(*(n if d == dim % 3 else s for d, s in enumerate((3, 5, 7)))) for n in (2, 1, 4)]
+        add("concat", case, [x, *parts], [torch.cat([x, *parts], dim)], dim=dim)
+        add("slice", case, [x], [x.narrow(dim, 1, 2)], dim=dim, begin=1, size=2)
+        around = [0, 0] * (2 - dim % 3) + [2, 3]
+        add("pad", case, [x], [F.pad(x, around)], dim=dim, before=2, after=3)
+    ids = ints(0, 9, 2, 5)
+    add("concat", "whole", [ids, ids + 1], [torch.cat([ids, ids + 1], -1)], dim=-1)
+    add("slice", "whole", [ids], [ids[:, 1:4]], dim=1, begin=1, size=3)
+    x = rand(3, 5, 13, std=2.0).round() + 0.0
+    x[0, 0, 4], x[0, 0, 9] = math.nan, math.inf
+    for k in (1, 4, 13):
+        places = torch.sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
+        add("topk", "k%d" % k, [x], [x.gather(-1, places), places.to(torch.int32)], k=k)
+    y, (dy, where) = rand(3, 5, 13), (rand(3, 5, 4), torch.topk(rand(3, 5, 13), 4).indices)
+    add("topk_bwd", "k4", [dy, where.to(torch.int32)], grads(lambda y: y.gather(-1, where), [y], dy), size=13)
+    x, ids = rand(7, 9), ints(0, 7, 2, 6)
+    add("gather_rows", "twice", [x, ids], [x[ids]])
+    rows = rand(2, 6, 9)
+    add("scatter_add_rows", "twice", [rows, ids], grads(lambda x: x[ids], [x], rows), size=7)
+    add("full", "whole", [], [torch.full((5,), -100)], size=5, value=-100, dtype="i32")
+    x = torch.tensor([0.0, -0.9, 1.9, -2.5, 7e9, -7e9, math.nan], dtype=torch.float64)
+    add("cast", "to_whole", [x], [torch.tensor([0, 0, 1, -2, 2 ** 31 - 1, -2 ** 31, 0])], dtype="i32")
+    add("cast", "of_whole", [torch.tensor([0, 5, -7, 2 ** 24])], [torch.tensor([0.0, 5.0, -7.0, 2.0 ** 24])], dtype="f32")
+
+
+def make_chain():
+    """Steps (code, dtype f32, operands, number, output): codes are places in src/ops/elementwise/chain.def, results are 8 and on."""
+    def steps(*rows):
+        return [float(n) for code, a, b, c, number, out in rows for n in (code, 0, a, b, c, number, out)]
+    x, gate, row, one = rand(3, 5, 13), rand(3, 5, 13), rand(1, 1, 13), rand(1)
+    act = F.silu(x)
+    add("chain", "gate", [x, gate], [act * gate + x, act], steps=steps((17, 0, -1, -1, 0, 1), (2, 8, 1, -1, 0, -1), (0, 9, 0, -1, 0, 0)))
+    soft = 3 * torch.tanh((x * row) / 3)
+    add("chain", "spread", [x, row, one], [torch.where(soft >= one, -2 * soft, 0)],
+        steps=steps((2, 0, 1, -1, 0, -1), (22, 8, -1, -1, 3, -1), (7, 9, 2, -1, 0, -1), (21, 9, -1, -1, -2, -1), (10, 10, 11, -1, 0, 0)))
+
+
 def make_swiglu():
     gate, up, dh = rand(3, 5, 13, std=3.0), rand(3, 5, 13), rand(3, 5, 13)
     gate[0, 0, :4] = torch.tensor([90.0, -90.0, 0.0, -20.0])
@@ -1028,7 +1069,7 @@ def main():
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
                  make_optimizer, make_lora, make_gelu, make_layer_norm, make_normuon, make_step_scalars,
                  make_step_result, make_copy, make_cast, make_nf4, make_fp8_tiles,
-                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_rows,
+                 make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_moves, make_chain, make_rows,
                  make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
                  make_turned_attention, make_rows_linear, make_replace_rows, make_dora,
                  make_fused_codes, make_full_attention):

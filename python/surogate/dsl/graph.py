@@ -152,6 +152,8 @@ def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
     for d in operand.dims:
         value = bound.get(d, d)
         dims += [x.text for x in value] if isinstance(value, tuple) else [value.text if isinstance(value, Dim) else d]
+    if operand.dims == ("+",) and "+" in bound:
+        dims[bound["+dim"]] = "any"
     return f"{operand.dtype} ({', '.join(dims)})".strip()
 
 
@@ -167,6 +169,15 @@ def _spread(a: Dims, b: Dims) -> Dims | None:
 
 def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
     """Binds the pattern's dims to those that are there. An expression in it fits anything; of 2F, F is half."""
+    if pattern == ("+",):  # bound["+dim"]: along which dim
+        total, k = bound.get("+"), bound["+dim"]
+        if total is None:
+            bound["+"] = dims
+            return True
+        if len(total) != len(dims) or any(x != y for d, (x, y) in enumerate(zip(total, dims, strict=True)) if d != k % len(dims)):
+            return False
+        bound["+"] = tuple(x + y if d == k % len(dims) else x for d, (x, y) in enumerate(zip(total, dims, strict=True)))
+        return True
     if pattern == ("*",):
         spread = _spread(bound.get("*", dims), dims)
         bound["*"] = spread or bound["*"]
@@ -460,14 +471,17 @@ class Builder:
             values.pop()
         return values
 
-    def bind(self, op: Op, values: list[Value | None]) -> dict[str, Any]:
+    def bind(self, op: Op, values: list[Value | None], attrs: dict[str, Any]) -> dict[str, Any]:
         bound: dict[str, Any] = {}
+        if ("+",) in (o.dims for o in op.inputs) and values[0] is not None:
+            bound["+dim"] = self.dim_of(op, values[0].dims, attrs)
         for operand, value, after in zip(op.inputs, values, [*values[1:], None], strict=False):
             if value is None:
                 continue
             if operand.other and after is None:  # packed: one for several
                 operand = operand.other
-            fits = value.dtype == operand.dtype if operand.dtype else value.dtype in ("", "f32", "bf16")
+            floats = ("", "f32", "bf16")
+            fits = value.dtype in ((*floats, "i32") if operand.dtype == "any" else (operand.dtype,) if operand.dtype else floats)
             before = dict(bound)
             if not _match(operand.dims, value.dims, bound) or not fits:
                 raise fail(f"{op.name}: {operand.name} is {value}, expected {_show(op, before, operand)}: {op.signature}")
@@ -479,8 +493,9 @@ class Builder:
             raise fail(f"{op.name} has no attribute {name}" + (f"; did you mean {near[0]}?" if near else f"; it has {', '.join(op.attrs) or 'none'}"))
         kind = op.attrs[name]["type"]
         if kind == "dtype":
-            if value not in ("f32", "bf16"):
-                raise fail(f'{op.name}: {name} is {value!r}, expected "f32" or "bf16"')
+            known = {"cast": ("f32", "bf16", "i32"), "full": ("f32", "i32")}.get(op.name, ("f32", "bf16"))
+            if value not in known:
+                raise fail(f"{op.name}: {name} is {value!r}, expected {' or '.join(chr(34) + k + chr(34) for k in known)}")
             return value
         if isinstance(value, Each) or kind == "list":
             if not isinstance(value, Each) or kind != "list":
@@ -503,30 +518,38 @@ class Builder:
             raise fail(f"unknown op {name}" + (f"; did you mean {near[0]}?" if near else "; `surogate ops` lists them"))
         label, part, keep = more.pop("name", None), more.pop("part", None), more.pop("save", None)
         values = self.inputs_of(op, args, more)
-        bound = self.bind(op, values)
         attrs = {k: self.attr(op, k, v) for k, v in more.items()}
-        own = next((v.dtype for o, v in zip(op.inputs, values, strict=False) if v is not None and not o.dtype), "")
+        bound = self.bind(op, values, attrs)
+        own = next((v.dtype for o, v in zip(op.inputs, values, strict=False) if v is not None and o.dtype in ("", "any")), "")
         outs = []
         for operand in op.outputs:
             dims: list[Dim] = []
             for d in operand.dims:
                 names = d.split(" or ")  # the first that is known
-                got = next((g for n in names if (g := bound.get(n, attrs.get(n) if n in op.attrs else None)) is not None), None)
+                known = (bound.get(n, attrs.get(n, op.attrs[n]["default"] or None) if n in op.attrs else None) for n in names)
+                got = next((g for g in known if g is not None), None)
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
             outs.append((self.resized(op, tuple(dims), attrs), operand.dtype if operand.dtype == "i32" else attrs.get("dtype", operand.dtype) or own))
         return self.emit(op, values, attrs, outs, label, part, keep)
 
-    def resized(self, op: Op, dims: Dims, attrs: dict[str, Any]) -> Dims:
-        """The dims of an op along one of them, which it makes 1, or, where it is 1, what attribute size says."""
-        if "dim" not in op.attrs:
-            return dims
+    def dim_of(self, op: Op, dims: Dims, attrs: dict[str, Any]) -> int:
+        """The dim that attribute dim names, counted from 0."""
         k = attrs.get("dim", -1)
         if not isinstance(k, int) or not -len(dims) <= k < len(dims):
-            raise fail(f"{op.name}: dim is {k!r}, expected a number from {-len(dims)} to {len(dims) - 1}, as x is {show_dims(dims)}")
-        if "size" in op.attrs and dims[k] != Dim("1"):
-            raise fail(f"{op.name}: x is {show_dims(dims)}, expected 1 as dim {k}")
-        k %= len(dims)
-        return (*dims[:k], Dim(attrs.get("size", 1)), *dims[k + 1 :])
+            raise fail(f"{op.name}: dim is {k!r}, expected a number from {-len(dims)} to {len(dims) - 1}, as {op.inputs[0].name} is {show_dims(dims)}")
+        return k % len(dims)
+
+    def resized(self, op: Op, dims: Dims, attrs: dict[str, Any]) -> Dims:
+        """The dims of an op along one of them, which it makes 1, adds to, or makes what attribute size says."""
+        if "dim" not in op.attrs or ("+",) in (o.dims for o in op.inputs):
+            return dims
+        k = self.dim_of(op, dims, attrs)
+        if "size" in op.attrs and "begin" not in op.attrs and dims[k] != Dim("1"):
+            raise fail(f"{op.name}: x is {show_dims(dims)}, expected 1 as dim {attrs.get('dim', -1)}")
+        size = dims[k] if "before" in op.attrs else Dim(attrs.get("size", 1))
+        for more in ("before", "after"):
+            size = size + Dim(attrs[more]) if attrs.get(more) else size
+        return (*dims[:k], size, *dims[k + 1 :])
 
     def emit(self, op: Op, values: list[Value | None], attrs: dict[str, Any], outs: list[tuple[Dims, str]], label: str | None,
              part: str | None, keep: bool | None = None) -> Value:

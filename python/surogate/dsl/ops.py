@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 DTYPES = ("f32", "bf16", "i32", "i64", "u8", "i8", "f16", "e4m3", "e5m2", "e2m1", "nf4")
-_OPERAND = re.compile(r"^(?:(\w+) )?(?:(" + "|".join(DTYPES) + r") )?\(((?:[^()]|\([^()]*\))*)\)")
+_OPERAND = re.compile(r"^(?:(\w+) )?(?:(" + "|".join((*DTYPES, "any")) + r") )?\(((?:[^()]|\([^()]*\))*)\)")
 
 
 @dataclass(frozen=True)
 class Operand:
     name: str
-    dtype: str  # "": f32 or bf16
+    dtype: str  # "": f32 or bf16; any: i32 too
     dims: tuple[str, ...]  # "...": any number of them
     optional: bool = False
     other: Operand | None = None  # what may stand there instead

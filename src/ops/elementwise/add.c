@@ -47,15 +47,16 @@ VEC_TASK(add_task)
     }
 }
 
-static void add_spread(float *y, const float *const *in, int64_t count)
+static void add_spread(float *y, const float *const *in, int64_t count, double number)
 {
+    (void)number;
     for (int64_t i = 0; i < count; i++) y[i] = in[0][i] + in[1][i];
 }
 
 static Status add_cpu(const KernelArgs *args)
 {
     if (!type_same_dims(&args->in[0].type, &args->in[1].type))
-        broadcast_cpu(args, add_spread);
+        broadcast_cpu(args, add_spread, 0);
     else
         pool_run(args->pool, div_up(type_numel(&args->out[0].type), ADD_PER_TASK), add_task, (void *)args);
     return OK;
@@ -87,6 +88,7 @@ const OpDef op_add = {
     .backward = add_backward,
     .cost = add_cost,
     .cpu = {{DT_SET_DECODE, add_cpu, "reference"}},
+    .tile = add_spread,
     .samples = add_samples,
     .num_samples = sizeof add_samples / sizeof add_samples[0],
     .large = add_large_samples,

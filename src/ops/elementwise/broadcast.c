@@ -140,16 +140,17 @@ static OpCost pair_cost(const Node *node)
 
 /* A tile of the result of a tile of each input; y may be one of them. */
 #define TILE_OF(name, expr) \
-    static void name##_tile(float *y, const float *const *in, int64_t count) \
+    static void name##_tile(float *y, const float *const *in, int64_t count, double number) \
     { \
         const float *a = in[0], *b = in[1], *c = in[2]; \
         (void)c; \
+        (void)number; \
         VEC_LOOP \
         for (int64_t i = 0; i < count; i++) y[i] = (expr); \
     } \
     static Status name##_cpu(const KernelArgs *args) \
     { \
-        broadcast_cpu(args, name##_tile); \
+        broadcast_cpu(args, name##_tile, 0); \
         return OK; \
     }
 
@@ -160,13 +161,13 @@ typedef struct BroadcastJob {
     Broadcast         plan;
     int64_t           rows, cols, rows_each, pieces; /* a task: some rows, or a piece of one */
     TileFn            tile;
+    double            number;
 } BroadcastJob;
 
-/* Elements [at, at + count) of a row that begins at `offset`; zeros where the input is absent. */
-static const float *broadcast_load(const BroadcastJob *job, int k, int64_t offset, int64_t at, int64_t count, float *scratch)
+const float *broadcast_load(const KernelArgs *args, const Broadcast *plan, int k, int64_t offset, int64_t at, int64_t count, float *scratch)
 {
-    const TensorView *in = &job->args->in[k];
-    if (in->data && job->plan.step[k][job->plan.ndim - 1]) return tile_load(in, offset + at, count, scratch);
+    const TensorView *in = &args->in[k];
+    if (in->data && plan->step[k][plan->ndim - 1]) return tile_load(in, offset + at, count, scratch);
     float value = in->data ? vec_get(in->data, in->type.dtype, offset) : 0;
     for (int64_t i = 0; i < count; i++) scratch[i] = value;
     return scratch;
@@ -182,8 +183,8 @@ static void broadcast_row(const BroadcastJob *job, int64_t row, int64_t begin, i
     for (int64_t at = begin; at < end; at += TILE) {
         int64_t n = min_i64(TILE, end - at);
         float  *result = tile_result(y, row * job->cols + at, scratch_y);
-        for (int k = 0; k < job->args->num_in; k++) in[k] = broadcast_load(job, k, offset[k], at, n, scratch[k]);
-        job->tile(result, in, n);
+        for (int k = 0; k < job->args->num_in; k++) in[k] = broadcast_load(job->args, &job->plan, k, offset[k], at, n, scratch[k]);
+        job->tile(result, in, n, job->number);
         tile_store(y, row * job->cols + at, result, n);
     }
 }
@@ -197,9 +198,9 @@ static void broadcast_task(void *context, int64_t task, int worker)
         broadcast_row(job, row, begin, min_i64(job->cols, begin + PER_TASK));
 }
 
-void broadcast_cpu(const KernelArgs *args, TileFn tile)
+void broadcast_cpu(const KernelArgs *args, TileFn tile, double number)
 {
-    BroadcastJob job = {.args = args, .plan = broadcast_plan(args), .tile = tile};
+    BroadcastJob job = {.args = args, .plan = broadcast_plan(args), .tile = tile, .number = number};
     job.cols = job.plan.dim[job.plan.ndim - 1];
     job.rows = type_numel(&args->out[0].type) / job.cols;
     job.pieces = div_up(job.cols, PER_TASK);
@@ -223,19 +224,16 @@ static inline float maximum_slope(float dy, float a, float b)
     return a == b ? 0.5f * dy : all;
 }
 
-static void minimum_bwd_tile(float *y, const float *const *in, int64_t count)
+/* number: whether it is of minimum. */
+static void maximum_bwd_tile(float *y, const float *const *in, int64_t count, double number)
 {
-    for (int64_t i = 0; i < count; i++) y[i] = maximum_slope(in[0][i], in[2][i], in[1][i]);
-}
-
-static void maximum_bwd_tile(float *y, const float *const *in, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) y[i] = maximum_slope(in[0][i], in[1][i], in[2][i]);
+    const float *a = in[number != 0 ? 2 : 1], *b = in[number != 0 ? 1 : 2];
+    for (int64_t i = 0; i < count; i++) y[i] = maximum_slope(in[0][i], a[i], b[i]);
 }
 
 static Status maximum_bwd_cpu(const KernelArgs *args)
 {
-    broadcast_cpu(args, ((const MaximumAttrs *)args->attrs)->least ? minimum_bwd_tile : maximum_bwd_tile);
+    broadcast_cpu(args, maximum_bwd_tile, ((const MaximumAttrs *)args->attrs)->least);
     return OK;
 }
 
@@ -281,37 +279,40 @@ static const AttrDef maximum_attrs[] = {ATTR_BOOL(MaximumAttrs, least, false), {
     .num_large = sizeof pair_large_samples / sizeof pair_large_samples[0], __VA_ARGS__
 
 const OpDef op_sub = {
-    PAIR(OP_SUB, "sub", "y = a - b", .infer = pair_infer, .backward = sub_backward, .cpu = {{DT_SET_DECODE, sub_cpu, "reference"}}),
+    PAIR(OP_SUB, "sub", "y = a - b", .infer = pair_infer, .backward = sub_backward, .cpu = {{DT_SET_DECODE, sub_cpu, "reference"}},
+         .tile = sub_tile),
 };
 
 const OpDef op_div = {
     PAIR(OP_DIV, "div", "y = a / b", .infer = pair_infer, .backward = div_backward, .cpu = {{DT_SET_DECODE, div_cpu, "reference"}},
-         .holds = {[1] = HOLDS_POSITIVE}),
+         .tile = div_tile, .holds = {[1] = HOLDS_POSITIVE}),
 };
 
 const OpDef op_minimum = {
     PAIR(OP_MINIMUM, "minimum", "y = min(a, b); where they are equal, each gets half of the gradient", .infer = pair_infer,
-         .backward = maximum_backward, .cpu = {{DT_SET_DECODE, minimum_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_HALF}),
+         .backward = maximum_backward, .cpu = {{DT_SET_DECODE, minimum_cpu, "reference"}}, .tile = minimum_tile,
+         .holds = {HOLDS_WHOLE, HOLDS_HALF}),
 };
 
 const OpDef op_maximum = {
     PAIR(OP_MAXIMUM, "maximum", "y = max(a, b); where they are equal, each gets half of the gradient", .infer = pair_infer,
-         .backward = maximum_backward, .cpu = {{DT_SET_DECODE, maximum_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_HALF}),
+         .backward = maximum_backward, .cpu = {{DT_SET_DECODE, maximum_cpu, "reference"}}, .tile = maximum_tile,
+         .holds = {HOLDS_WHOLE, HOLDS_HALF}),
 };
 
 const OpDef op_ge = {
     PAIR(OP_GE, "ge", "y = 1 where a >= b, else 0", .flags = OP_STOPS, .infer = compare_infer,
-         .cpu = {{DT_SET_DECODE, ge_cpu, "reference"}}, .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
+         .cpu = {{DT_SET_DECODE, ge_cpu, "reference"}}, .tile = ge_tile, .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
 };
 
 const OpDef op_gt = {
     PAIR(OP_GT, "gt", "y = 1 where a > b, else 0", .flags = OP_STOPS, .infer = compare_infer, .cpu = {{DT_SET_DECODE, gt_cpu, "reference"}},
-         .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
+         .tile = gt_tile, .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
 };
 
 const OpDef op_eq = {
     PAIR(OP_EQ, "eq", "y = 1 where a = b, else 0", .flags = OP_STOPS, .infer = compare_infer, .cpu = {{DT_SET_DECODE, eq_cpu, "reference"}},
-         .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
+         .tile = eq_tile, .holds = {HOLDS_WHOLE, HOLDS_WHOLE}),
 };
 
 const OpDef op_where = {
@@ -328,6 +329,7 @@ const OpDef op_where = {
     .backward = where_backward,
     .cost = pair_cost,
     .cpu = {{DT_SET_DECODE, where_cpu, "reference"}},
+    .tile = where_tile,
     .holds = {[0] = HOLDS_MASK},
     .constants = 1u << 0,
     .samples = where_samples,
@@ -349,6 +351,7 @@ const OpDef op_maximum_bwd = {
     .infer = maximum_bwd_infer,
     .cost = pair_cost,
     .cpu = {{DT_SET_FLOAT, maximum_bwd_cpu, "reference"}},
+    .tile = maximum_bwd_tile,
     .holds = {[1] = HOLDS_WHOLE, [2] = HOLDS_WHOLE},
     .samples = maximum_bwd_samples,
     .num_samples = sizeof maximum_bwd_samples / sizeof maximum_bwd_samples[0],

@@ -1,72 +1,7 @@
 /* sub, div, minimum, maximum and its gradient, comparisons and where on CUDA. */
 #include "ops/elementwise/broadcast.cuh"
 
-struct Sub {
-    __device__ float operator()(float a, float b, float) const
-    {
-        return a - b;
-    }
-};
-
-struct Div {
-    __device__ float operator()(float a, float b, float) const
-    {
-        return a / b;
-    }
-};
-
-/* NaN where one of them is. */
-struct Minimum {
-    __device__ float operator()(float a, float b, float) const
-    {
-        return a < b || a != a ? a : b;
-    }
-};
-
-struct Maximum {
-    __device__ float operator()(float a, float b, float) const
-    {
-        return a > b || a != a ? a : b;
-    }
-};
-
-struct MaximumBwd {
-    bool least;
-
-    __device__ float operator()(float dy, float a, float b) const
-    {
-        if (a == b) return 0.5f * dy;
-        return least ? (a < b ? dy : 0.0f) : (a > b ? dy : 0.0f);
-    }
-};
-
-struct Ge {
-    __device__ float operator()(float a, float b, float) const
-    {
-        return a >= b ? 1.0f : 0.0f;
-    }
-};
-
-struct Gt {
-    __device__ float operator()(float a, float b, float) const
-    {
-        return a > b ? 1.0f : 0.0f;
-    }
-};
-
-struct Eq {
-    __device__ float operator()(float a, float b, float) const
-    {
-        return a == b ? 1.0f : 0.0f;
-    }
-};
-
-struct Where {
-    __device__ float operator()(float cond, float a, float b) const
-    {
-        return cond != 0 ? a : b;
-    }
-};
+#include "ops/elementwise/functions.cuh"
 
 static Status maximum_bwd_run(const KernelArgs *args)
 {

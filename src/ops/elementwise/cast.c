@@ -1,4 +1,5 @@
-/* cast: the same numbers in another float dtype, rounded to nearest, ties to even. Nothing is saturated. */
+/* cast: the same numbers in another dtype. Floats are rounded to nearest, ties to even, and nothing is saturated; what becomes i32 loses
+ * its fraction, ends at what i32 holds, and is 0 where it is NaN. */
 #include "ops/infer.h"
 
 static const AttrDef cast_attrs[] = {ATTR_DTYPE(CastAttrs, dtype), {0}};
@@ -13,9 +14,10 @@ static DType cast_dtype(const Node *node)
 /* x (...) -> y of x's dims. */
 static Status cast_infer(Node *node)
 {
-    TRY(infer_float(node, 0, "x", 1));
+    DTypeSet dtypes = DT_SET_DECODE | DT_SET(DT_I32);
+    TRY(infer_like(node, 0, "x", dtypes, &node->in[0]->type));
     DType dtype = cast_dtype(node);
-    FAIL_IF(!(DT_SET(dtype) & DT_SET_DECODE), ERR_INVALID, "dtype is %s; expected f32, bf16 or f16", dtype_info(dtype)->name);
+    FAIL_IF(!(DT_SET(dtype) & dtypes), ERR_INVALID, "dtype is %s; expected f32, bf16, f16 or i32", dtype_info(dtype)->name);
     node->out[0]->type = type_as(&node->in[0]->type, dtype);
     return OK;
 }
@@ -35,12 +37,41 @@ static OpCost cast_cost(const Node *node)
 
 enum { CAST_PER_TASK = 64 * TILE };
 
+static int32_t to_whole(float x)
+{
+    if (!(x > -2147483648.0f)) return x == x ? INT32_MIN : 0;
+    return x < 2147483648.0f ? (int32_t)x : INT32_MAX;
+}
+
+/* A chain rounds what its steps give. */
+static void cast_tile(float *y, const float *const *in, int64_t count, double number)
+{
+    (void)number;
+    if (y != in[0]) memcpy(y, in[0], (size_t)count * sizeof *y);
+}
+
+/* Where x or y is of i32. */
+static void cast_whole(const TensorView *x, const TensorView *y, int64_t at, int64_t count)
+{
+    for (int64_t i = at; i < at + count; i++) {
+        if (x->type.dtype == y->type.dtype)
+            ((int32_t *)y->data)[i] = ((const int32_t *)x->data)[i];
+        else if (x->type.dtype == DT_I32)
+            vec_set(y->data, y->type.dtype, i, (float)((const int32_t *)x->data)[i]);
+        else
+            ((int32_t *)y->data)[i] = to_whole(vec_get(x->data, x->type.dtype, i));
+    }
+}
+
 VEC_TASK(cast_task)
 {
     const KernelArgs *args = context;
     int64_t           at = task * CAST_PER_TASK, count = type_numel(&args->out[0].type) - at;
     (void)worker;
-    tile_copy(&args->out[0], at, &args->in[0], at, min_i64(CAST_PER_TASK, count));
+    if (args->in[0].type.dtype == DT_I32 || args->out[0].type.dtype == DT_I32)
+        cast_whole(&args->in[0], &args->out[0], at, min_i64(CAST_PER_TASK, count));
+    else
+        tile_copy(&args->out[0], at, &args->in[0], at, min_i64(CAST_PER_TASK, count));
 }
 
 static Status cast_cpu(const KernelArgs *args)
@@ -49,13 +80,16 @@ static Status cast_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const CastAttrs cast_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)};
+static const CastAttrs cast_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)}, cast_to_i32 = {.dtype = DTYPE_TO_ATTR(DT_I32)},
+                       cast_to_f32 = {.dtype = DTYPE_TO_ATTR(DT_F32)};
 
 static const OpSample cast_samples[] = {
     {.in = {{DT_F32, 1, {9}}}},
     {.in = {{DT_F32, 3, {2, 3, 7}}}, .attrs = &cast_to_bf16},
     {.in = {{DT_F32, 2, {70, 1037}}}},
     {.in = {{DT_F32, 3, {3, 35, 1333}}}, .attrs = &cast_to_bf16},
+    {.in = {{DT_F32, 2, {3, 37}}}, .attrs = &cast_to_i32},
+    {.in = {{DT_I32, 2, {3, 37}}}, .attrs = &cast_to_f32, .int_range = {3000}},
 };
 
 /* Shapes of real models. */
@@ -78,7 +112,8 @@ const OpDef op_cast = {
     .infer = cast_infer,
     .backward = cast_backward,
     .cost = cast_cost,
-    .cpu = {{DT_SET_DECODE, cast_cpu, "reference"}},
+    .cpu = {{DT_SET_DECODE | DT_SET(DT_I32), cast_cpu, "reference"}},
+    .tile = cast_tile,
     .samples = cast_samples,
     .num_samples = sizeof cast_samples / sizeof cast_samples[0],
     .large = cast_large_samples,

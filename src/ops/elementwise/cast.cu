@@ -18,6 +18,21 @@ static __global__ void cast_elements(TensorView x, TensorView y, int64_t begin, 
         any_set(y.data, y.type.dtype, i, any_get(x.data, x.type.dtype, i));
 }
 
+/* Where x or y is of i32. */
+static __global__ void cast_whole(TensorView x, TensorView y, int64_t count)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
+        const int32_t *from = (const int32_t *)x.data;
+        int32_t       *to = (int32_t *)y.data;
+        if (x.type.dtype != DT_I32)
+            to[i] = __float2int_rz(any_get(x.data, x.type.dtype, i)); /* saturates, and NaN is 0 */
+        else if (y.type.dtype != DT_I32)
+            any_set(y.data, y.type.dtype, i, (float)from[i]);
+        else
+            to[i] = from[i];
+    }
+}
+
 /* Packs want 16-byte alignment: a part of a weight may begin elsewhere. */
 static bool has_packs(const TensorView *view)
 {
@@ -28,6 +43,10 @@ static Status cast_run(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0], *y = &args->out[0];
     int64_t           count = type_numel(&y->type), packs = has_packs(x) && has_packs(y) ? count / N : 0;
+    if (x->type.dtype == DT_I32 || y->type.dtype == DT_I32) {
+        cast_whole<<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>(*x, *y, count);
+        return CUDA_LAUNCHED();
+    }
     if (packs)
         CUDA_FLOAT(x->type.dtype, X, {
             CUDA_FLOAT(y->type.dtype, Y, {
@@ -39,4 +58,4 @@ static Status cast_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-CUDA_KERNELS(cast, {.dtypes = DT_SET_DECODE, .run = cast_run, .name = "packs"})
+CUDA_KERNELS(cast, {.dtypes = DT_SET_DECODE | DT_SET(DT_I32), .run = cast_run, .name = "packs"})

@@ -1,14 +1,18 @@
-/* full: a vector of one number, as the weights of a norm that has none. */
+/* full: a vector of one number, as the weights of a norm that has none; of whole numbers with dtype i32. */
 #include "ops/infer.h"
 
-static const AttrDef full_attrs[] = {ATTR_INT(FullAttrs, size, 0), ATTR_FLOAT(FullAttrs, value, 1), {0}};
+static const AttrDef full_attrs[] = {ATTR_INT(FullAttrs, size, 0), ATTR_FLOAT(FullAttrs, value, 1), ATTR_DTYPE(FullAttrs, dtype), {0}};
 
-/* -> y (size) f32. */
+/* -> y (size) f32, or i32. */
 static Status full_infer(Node *node)
 {
     const FullAttrs *attrs = node->attrs;
     FAIL_IF(attrs->size < 1, ERR_INVALID, "attribute size is %lld, expected the number of elements", (long long)attrs->size);
-    node->out[0]->type = type_make(DT_F32, 1, attrs->size);
+    DType dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
+    FAIL_IF(dtype != DT_F32 && dtype != DT_I32, ERR_INVALID, "attribute dtype is %s, expected f32 or i32", dtype_info(dtype)->name);
+    FAIL_IF(dtype == DT_I32 && !(attrs->value >= INT32_MIN && attrs->value <= INT32_MAX && attrs->value == (double)(int32_t)attrs->value),
+            ERR_INVALID, "attribute value is %g, expected a whole number that i32 holds", attrs->value);
+    node->out[0]->type = type_make(dtype, 1, attrs->size);
     return OK;
 }
 
@@ -21,13 +25,16 @@ static Status full_cpu(const KernelArgs *args)
 {
     const FullAttrs *attrs = args->attrs;
     float           *y = args->out[0].data;
-    for (int64_t i = 0; i < attrs->size; i++) y[i] = (float)attrs->value;
+    bool             whole = args->out[0].type.dtype == DT_I32;
+    for (int64_t i = 0; i < attrs->size && !whole; i++) y[i] = (float)attrs->value;
+    for (int64_t i = 0; i < attrs->size && whole; i++) ((int32_t *)args->out[0].data)[i] = (int32_t)attrs->value;
     return OK;
 }
 
-static const FullAttrs full_ones = {.size = 16, .value = 1}, full_large = {.size = 4099, .value = -0.25};
+static const FullAttrs full_ones = {.size = 16, .value = 1}, full_large = {.size = 4099, .value = -0.25},
+                       full_whole = {.size = 70, .value = -100, .dtype = DTYPE_TO_ATTR(DT_I32)};
 
-static const OpSample full_samples[] = {{.attrs = &full_ones}, {.attrs = &full_large}};
+static const OpSample full_samples[] = {{.attrs = &full_ones}, {.attrs = &full_large}, {.attrs = &full_whole}};
 
 const OpDef op_full = {
     .id = OP_FULL,

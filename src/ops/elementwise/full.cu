@@ -2,16 +2,20 @@
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
 
-static __global__ void full_fill(FullAttrs a, float *y)
+template <typename T> static __global__ void full_fill(FullAttrs a, T *y)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < a.size) y[i] = (float)a.value;
+    if (i < a.size) y[i] = (T)a.value;
 }
 
 static Status full_run(const KernelArgs *args)
 {
     const FullAttrs *attrs = (const FullAttrs *)args->attrs;
-    full_fill<<<(unsigned)cuda_div_up(attrs->size, 256), 256, 0, cuda_stream(args)>>>(*attrs, (float *)args->out[0].data);
+    unsigned         blocks = (unsigned)cuda_div_up(attrs->size, 256);
+    if (args->out[0].type.dtype == DT_I32)
+        full_fill<<<blocks, 256, 0, cuda_stream(args)>>>(*attrs, (int32_t *)args->out[0].data);
+    else
+        full_fill<<<blocks, 256, 0, cuda_stream(args)>>>(*attrs, (float *)args->out[0].data);
     return CUDA_LAUNCHED();
 }
 

@@ -57,18 +57,20 @@ static inline float bell_of(float x)
     return vec_expf(-0.5f * x * x);
 }
 
-static void gelu_tile(float *y, const float *x, bool tanh, int64_t count)
+static void gelu_tile(float *y, const float *const *in, int64_t count, double tanh)
 {
-    if (tanh)
+    const float *x = in[0];
+    if (tanh != 0)
         for (int64_t i = 0; i < count; i++) y[i] = x[i] * vec_sigmoid(gelu_argument(x[i]));
     else
         for (int64_t i = 0; i < count; i++) y[i] = x[i] * normal_cdf(x[i], bell_of(x[i]));
 }
 
 /* dx may be dy. */
-static void gelu_bwd_tile(float *dx, const float *dy, const float *x, bool tanh, int64_t count)
+static void gelu_bwd_tile(float *dx, const float *const *in, int64_t count, double tanh)
 {
-    if (tanh) {
+    const float *dy = in[0], *x = in[1];
+    if (tanh != 0) {
         for (int64_t i = 0; i < count; i++) {
             float s = vec_sigmoid(gelu_argument(x[i])), slope = gelu_argument_slope(x[i]);
             dx[i] = dy[i] * (s + x[i] * s * (1.0f - s) * slope);
@@ -91,9 +93,10 @@ VEC_TASK(gelu_task)
     float             scratch_x[TILE], scratch_y[TILE];
     (void)worker;
     for (int64_t at = task * GELU_PER_TASK; at < end; at += TILE) {
-        int64_t n = min_i64(TILE, end - at);
-        float  *y = tile_result(&args->out[0], at, scratch_y);
-        gelu_tile(y, tile_load(&args->in[0], at, n, scratch_x), attrs->tanh, n);
+        int64_t      n = min_i64(TILE, end - at);
+        float       *y = tile_result(&args->out[0], at, scratch_y);
+        const float *x = tile_load(&args->in[0], at, n, scratch_x);
+        gelu_tile(y, &x, n, attrs->tanh);
         tile_store(&args->out[0], at, y, n);
     }
 }
@@ -107,9 +110,9 @@ VEC_TASK(gelu_bwd_task)
     (void)worker;
     for (int64_t at = task * GELU_PER_TASK; at < end; at += TILE) {
         int64_t      n = min_i64(TILE, end - at);
-        const float *dy = tile_load(&args->in[0], at, n, scratch_dy), *x = tile_load(&args->in[1], at, n, scratch_x);
+        const float *in[] = {tile_load(&args->in[0], at, n, scratch_dy), tile_load(&args->in[1], at, n, scratch_x)};
         float       *dx = tile_result(&args->out[0], at, scratch_dx);
-        gelu_bwd_tile(dx, dy, x, attrs->tanh, n);
+        gelu_bwd_tile(dx, in, n, attrs->tanh);
         tile_store(&args->out[0], at, dx, n);
     }
 }
@@ -169,6 +172,7 @@ const OpDef op_gelu = {
     .backward = gelu_backward,
     .cost = gelu_cost,
     .cpu = {{DT_SET_DECODE, gelu_cpu, "reference"}},
+    .tile = gelu_tile,
     .samples = gelu_samples,
     .num_samples = sizeof gelu_samples / sizeof gelu_samples[0],
     .large = gelu_large_samples,
@@ -190,6 +194,7 @@ const OpDef op_gelu_bwd = {
     .infer = gelu_bwd_infer,
     .cost = gelu_bwd_cost,
     .cpu = {{DT_SET_FLOAT, gelu_bwd_cpu, "reference"}},
+    .tile = gelu_bwd_tile,
     .samples = gelu_bwd_samples,
     .num_samples = sizeof gelu_bwd_samples / sizeof gelu_bwd_samples[0],
     .large = gelu_bwd_large_samples,

@@ -1,36 +1,7 @@
 /* gelu and gelu_bwd on CUDA. */
-#include "ops/elementwise/gelu.h"
 #include "ops/map.cuh"
 
-/* gelu(x) and its slope. TANH: by the approximation. */
-template <bool TANH> static __device__ __forceinline__ float gelu_of(float x, float *slope)
-{
-    if (TANH) {
-        float s = 1.0f / (1.0f + expf(-gelu_argument(x)));
-        *slope = s + x * s * (1.0f - s) * gelu_argument_slope(x);
-        return x * s;
-    }
-    float below = normcdff(x);
-    *slope = below + 0.3989422804f * x * expf(-0.5f * x * x);
-    return x * below;
-}
-
-template <bool TANH> struct Gelu {
-    __device__ float operator()(float x, float) const
-    {
-        float slope;
-        return gelu_of<TANH>(x, &slope);
-    }
-};
-
-template <bool TANH> struct GeluBwd {
-    __device__ float operator()(float dy, float x) const
-    {
-        float slope;
-        gelu_of<TANH>(x, &slope);
-        return dy * slope;
-    }
-};
+#include "ops/elementwise/functions.cuh"
 
 static Status gelu_run(const KernelArgs *args)
 {

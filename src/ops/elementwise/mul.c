@@ -44,15 +44,16 @@ static void mul_task(void *context, int64_t task, int worker)
     }
 }
 
-static void mul_spread(float *y, const float *const *in, int64_t count)
+static void mul_spread(float *y, const float *const *in, int64_t count, double number)
 {
+    (void)number;
     for (int64_t i = 0; i < count; i++) y[i] = in[0][i] * in[1][i];
 }
 
 static Status mul_cpu(const KernelArgs *args)
 {
     if (!type_same_dims(&args->in[0].type, &args->in[1].type))
-        broadcast_cpu(args, mul_spread);
+        broadcast_cpu(args, mul_spread, 0);
     else
         pool_run(args->pool, div_up(type_numel(&args->out[0].type), MUL_PER_TASK), mul_task, (void *)args);
     return OK;
@@ -84,6 +85,7 @@ const OpDef op_mul = {
     .backward = mul_backward,
     .cost = mul_cost,
     .cpu = {{DT_SET_DECODE, mul_cpu, "reference"}},
+    .tile = mul_spread,
     .samples = mul_samples,
     .num_samples = sizeof mul_samples / sizeof mul_samples[0],
     .large = mul_large_samples,

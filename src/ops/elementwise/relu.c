@@ -25,6 +25,21 @@ static OpCost relu_cost(const Node *node)
     return cost_streaming(node, 2.0 * (double)type_numel(&node->in[0]->type));
 }
 
+static void relu_tile(float *y, const float *const *in, int64_t count, double squared)
+{
+    const float *x = in[0];
+    for (int64_t i = 0; i < count; i++) {
+        float r = x[i] < 0 ? 0 : x[i];
+        y[i] = squared != 0 ? r * r : r;
+    }
+}
+
+static void relu_bwd_tile(float *dx, const float *const *in, int64_t count, double squared)
+{
+    const float *dy = in[0], *x = in[1];
+    for (int64_t i = 0; i < count; i++) dx[i] = x[i] <= 0 ? 0 : squared != 0 ? 2.0f * x[i] * dy[i] : dy[i];
+}
+
 enum { RELU_PER_TASK = 16 * TILE };
 
 static void relu_task(void *context, int64_t task, int worker)
@@ -38,10 +53,7 @@ static void relu_task(void *context, int64_t task, int worker)
         int64_t      n = min_i64(TILE, end - at);
         const float *x = tile_load(&args->in[0], at, n, scratch_x);
         float       *y = tile_result(&args->out[0], at, scratch_y);
-        for (int64_t i = 0; i < n; i++) {
-            float r = x[i] < 0 ? 0 : x[i];
-            y[i] = squared ? r * r : r;
-        }
+        relu_tile(y, &x, n, squared);
         tile_store(&args->out[0], at, y, n);
     }
 }
@@ -55,9 +67,9 @@ static void relu_bwd_task(void *context, int64_t task, int worker)
     (void)worker;
     for (int64_t at = task * RELU_PER_TASK; at < end; at += TILE) {
         int64_t      n = min_i64(TILE, end - at);
-        const float *dy = tile_load(&args->in[0], at, n, scratch_dy), *x = tile_load(&args->in[1], at, n, scratch_x);
+        const float *in[] = {tile_load(&args->in[0], at, n, scratch_dy), tile_load(&args->in[1], at, n, scratch_x)};
         float       *dx = tile_result(&args->out[0], at, scratch_dx);
-        for (int64_t i = 0; i < n; i++) dx[i] = x[i] <= 0 ? 0 : squared ? 2.0f * x[i] * dy[i] : dy[i];
+        relu_bwd_tile(dx, in, n, squared);
         tile_store(&args->out[0], at, dx, n);
     }
 }
@@ -111,6 +123,7 @@ const OpDef op_relu = {
     .backward = relu_backward,
     .cost = relu_cost,
     .cpu = {{DT_SET_DECODE, relu_cpu, "reference"}},
+    .tile = relu_tile,
     .samples = relu_samples,
     .num_samples = sizeof relu_samples / sizeof relu_samples[0],
     .large = relu_large_samples,
@@ -132,6 +145,7 @@ const OpDef op_relu_bwd = {
     .infer = relu_infer,
     .cost = relu_cost,
     .cpu = {{DT_SET_FLOAT, relu_bwd_cpu, "reference"}},
+    .tile = relu_bwd_tile,
     .samples = relu_bwd_samples,
     .num_samples = sizeof relu_bwd_samples / sizeof relu_bwd_samples[0],
     .large = relu_bwd_large_samples,

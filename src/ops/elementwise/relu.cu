@@ -1,25 +1,8 @@
-/* relu and relu_bwd on CUDA. NaN stays. */
+/* relu and relu_bwd on CUDA. */
 #include "ops/attrs.h"
 #include "ops/map.cuh"
 
-struct Relu {
-    bool squared;
-
-    __device__ float operator()(float x, float) const
-    {
-        float r = x < 0 ? 0 : x;
-        return squared ? r * r : r;
-    }
-};
-
-struct ReluBwd {
-    bool squared;
-
-    __device__ float operator()(float dy, float x) const
-    {
-        return x <= 0 ? 0 : squared ? 2.0f * x * dy : dy;
-    }
-};
+#include "ops/elementwise/functions.cuh"
 
 static bool is_squared(const KernelArgs *args)
 {

@@ -23,19 +23,25 @@ static OpCost scale_cost(const Node *node)
     return cost_streaming(node, (double)type_numel(&node->in[0]->type));
 }
 
+static void scale_tile(float *y, const float *const *in, int64_t count, double number)
+{
+    float by = (float)number;
+    for (int64_t i = 0; i < count; i++) y[i] = by * in[0][i];
+}
+
 enum { SCALE_PER_TASK = 16 * TILE };
 
 VEC_TASK(scale_task)
 {
     const KernelArgs *args = context;
-    float             by = (float)((const ScaleAttrs *)args->attrs)->by, scratch_x[TILE], scratch_y[TILE];
+    float             scratch_x[TILE], scratch_y[TILE];
     int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * SCALE_PER_TASK);
     (void)worker;
     for (int64_t at = task * SCALE_PER_TASK; at < end; at += TILE) {
         int64_t      n = min_i64(TILE, end - at);
         const float *x = tile_load(&args->in[0], at, n, scratch_x);
         float       *y = tile_result(&args->out[0], at, scratch_y);
-        for (int64_t i = 0; i < n; i++) y[i] = by * x[i];
+        scale_tile(y, &x, n, ((const ScaleAttrs *)args->attrs)->by);
         tile_store(&args->out[0], at, y, n);
     }
 }
@@ -74,6 +80,7 @@ const OpDef op_scale = {
     .backward = scale_backward,
     .cost = scale_cost,
     .cpu = {{DT_SET_DECODE, scale_cpu, "reference"}},
+    .tile = scale_tile,
     .samples = scale_samples,
     .num_samples = sizeof scale_samples / sizeof scale_samples[0],
     .large = scale_large_samples,

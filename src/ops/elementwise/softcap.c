@@ -27,19 +27,34 @@ static OpCost softcap_cost(const Node *node)
     return cost_streaming(node, (node->num_in > 1 ? 4.0 : 30.0) * (double)type_numel(&node->in[0]->type));
 }
 
+static void softcap_tile(float *y, const float *const *in, int64_t count, double number)
+{
+    float cap = (float)number;
+    for (int64_t i = 0; i < count; i++) y[i] = cap * vec_tanhf(in[0][i] / cap);
+}
+
+static void softcap_bwd_tile(float *dx, const float *const *in, int64_t count, double number)
+{
+    float cap = (float)number;
+    for (int64_t i = 0; i < count; i++) {
+        float t = in[1][i] / cap;
+        dx[i] = in[0][i] * (1.0f - t * t);
+    }
+}
+
 enum { SOFTCAP_PER_TASK = 16 * TILE };
 
 VEC_TASK(softcap_task)
 {
     const KernelArgs *args = context;
-    float             cap = (float)((const SoftcapAttrs *)args->attrs)->cap, scratch_x[TILE], scratch_y[TILE];
+    float             scratch_x[TILE], scratch_y[TILE];
     int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * SOFTCAP_PER_TASK);
     (void)worker;
     for (int64_t at = task * SOFTCAP_PER_TASK; at < end; at += TILE) {
         int64_t      n = min_i64(TILE, end - at);
         const float *x = tile_load(&args->in[0], at, n, scratch_x);
         float       *y = tile_result(&args->out[0], at, scratch_y);
-        for (int64_t i = 0; i < n; i++) y[i] = cap * vec_tanhf(x[i] / cap);
+        softcap_tile(y, &x, n, ((const SoftcapAttrs *)args->attrs)->cap);
         tile_store(&args->out[0], at, y, n);
     }
 }
@@ -47,17 +62,14 @@ VEC_TASK(softcap_task)
 VEC_TASK(softcap_bwd_task)
 {
     const KernelArgs *args = context;
-    float             cap = (float)((const SoftcapAttrs *)args->attrs)->cap, scratch_dy[TILE], scratch_y[TILE], scratch_dx[TILE];
+    float             scratch_dy[TILE], scratch_y[TILE], scratch_dx[TILE];
     int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * SOFTCAP_PER_TASK);
     (void)worker;
     for (int64_t at = task * SOFTCAP_PER_TASK; at < end; at += TILE) {
         int64_t      n = min_i64(TILE, end - at);
-        const float *dy = tile_load(&args->in[0], at, n, scratch_dy), *y = tile_load(&args->in[1], at, n, scratch_y);
+        const float *in[] = {tile_load(&args->in[0], at, n, scratch_dy), tile_load(&args->in[1], at, n, scratch_y)};
         float       *dx = tile_result(&args->out[0], at, scratch_dx);
-        for (int64_t i = 0; i < n; i++) {
-            float t = y[i] / cap;
-            dx[i] = dy[i] * (1.0f - t * t);
-        }
+        softcap_bwd_tile(dx, in, n, ((const SoftcapAttrs *)args->attrs)->cap);
         tile_store(&args->out[0], at, dx, n);
     }
 }
@@ -111,6 +123,7 @@ const OpDef op_softcap = {
     .backward = softcap_backward,
     .cost = softcap_cost,
     .cpu = {{DT_SET_DECODE, softcap_cpu, "reference"}},
+    .tile = softcap_tile,
     .samples = softcap_samples,
     .num_samples = sizeof softcap_samples / sizeof softcap_samples[0],
     .large = softcap_large_samples,
@@ -132,6 +145,7 @@ const OpDef op_softcap_bwd = {
     .infer = softcap_infer,
     .cost = softcap_cost,
     .cpu = {{DT_SET_FLOAT, softcap_bwd_cpu, "reference"}},
+    .tile = softcap_bwd_tile,
     .samples = softcap_bwd_samples,
     .num_samples = sizeof softcap_bwd_samples / sizeof softcap_bwd_samples[0],
     .large = softcap_bwd_large_samples,

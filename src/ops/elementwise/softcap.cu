@@ -2,24 +2,7 @@
 #include "ops/attrs.h"
 #include "ops/map.cuh"
 
-struct Softcap {
-    float cap;
-
-    __device__ float operator()(float x, float) const
-    {
-        return cap * tanhf(x / cap);
-    }
-};
-
-struct SoftcapBwd {
-    float cap;
-
-    __device__ float operator()(float dy, float y) const
-    {
-        float t = y / cap;
-        return dy * (1.0f - t * t);
-    }
-};
+#include "ops/elementwise/functions.cuh"
 
 static float cap_of(const KernelArgs *args)
 {

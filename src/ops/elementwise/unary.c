@@ -106,6 +106,11 @@ static void unary_task(void *context, int64_t task, int worker)
         VEC_LOOP \
         for (int64_t i = 0; i < count; i++) y[i] = (expr); \
     } \
+    static void name##_tile(float *y, const float *const *in, int64_t count, double number) \
+    { \
+        (void)number; \
+        name##_row(y, in[0], in[1], count); \
+    } \
     static Status name##_cpu(const KernelArgs *args) \
     { \
         UnaryJob job = {args, name##_row}; \
@@ -165,43 +170,48 @@ static const OpSample unary_bwd_large_samples[] = {
     .num_large = sizeof unary_bwd_large_samples / sizeof unary_bwd_large_samples[0], __VA_ARGS__
 
 const OpDef op_exp = {
-    UNARY(OP_EXP, "exp", "y = e^x", .backward = exp_backward, .cpu = {{DT_SET_DECODE, exp_cpu, "reference"}}),
+    UNARY(OP_EXP, "exp", "y = e^x", .backward = exp_backward, .cpu = {{DT_SET_DECODE, exp_cpu, "reference"}}, .tile = exp_tile),
 };
 
 const OpDef op_log = {
-    UNARY(OP_LOG, "log", "y = ln x", .backward = log_backward, .cpu = {{DT_SET_DECODE, log_cpu, "reference"}}, .holds = {HOLDS_POSITIVE}),
+    UNARY(OP_LOG, "log", "y = ln x", .backward = log_backward, .cpu = {{DT_SET_DECODE, log_cpu, "reference"}}, .tile = log_tile,
+          .holds = {HOLDS_POSITIVE}),
 };
 
 const OpDef op_sqrt = {
-    UNARY(OP_SQRT, "sqrt", "y = sqrt x", .backward = sqrt_backward, .cpu = {{DT_SET_DECODE, sqrt_cpu, "reference"}},
+    UNARY(OP_SQRT, "sqrt", "y = sqrt x", .backward = sqrt_backward, .cpu = {{DT_SET_DECODE, sqrt_cpu, "reference"}}, .tile = sqrt_tile,
           .holds = {HOLDS_POSITIVE}),
 };
 
 const OpDef op_tanh = {
-    UNARY(OP_TANH, "tanh", "y = tanh x", .backward = tanh_backward, .cpu = {{DT_SET_DECODE, tanh_cpu, "reference"}}),
+    UNARY(OP_TANH, "tanh", "y = tanh x", .backward = tanh_backward, .cpu = {{DT_SET_DECODE, tanh_cpu, "reference"}}, .tile = tanh_tile),
 };
 
 const OpDef op_sigmoid = {
-    UNARY(OP_SIGMOID, "sigmoid", "y = 1 / (1 + e^-x)", .backward = sigmoid_backward, .cpu = {{DT_SET_DECODE, sigmoid_cpu, "reference"}}),
+    UNARY(OP_SIGMOID, "sigmoid", "y = 1 / (1 + e^-x)", .backward = sigmoid_backward, .cpu = {{DT_SET_DECODE, sigmoid_cpu, "reference"}},
+          .tile = sigmoid_tile),
 };
 
 const OpDef op_silu = {
-    UNARY(OP_SILU, "silu", "y = x sigmoid(x)", .backward = silu_backward, .cpu = {{DT_SET_DECODE, silu_cpu, "reference"}}),
+    UNARY(OP_SILU, "silu", "y = x sigmoid(x)", .backward = silu_backward, .cpu = {{DT_SET_DECODE, silu_cpu, "reference"}},
+          .tile = silu_tile),
 };
 
 const OpDef op_log_sigmoid = {
     UNARY(OP_LOG_SIGMOID, "log_sigmoid", "y = ln sigmoid(x), exact for large |x| too; -log_sigmoid(-x) is softplus",
-          .backward = log_sigmoid_backward, .cpu = {{DT_SET_DECODE, log_sigmoid_cpu, "reference"}}),
+          .backward = log_sigmoid_backward, .cpu = {{DT_SET_DECODE, log_sigmoid_cpu, "reference"}}, .tile = log_sigmoid_tile),
 };
 
 const OpDef op_sigmoid_bwd = {
-    UNARY_BWD(OP_SIGMOID_BWD, "sigmoid_bwd", "dx = dy y (1 - y)", .cpu = {{DT_SET_FLOAT, sigmoid_bwd_cpu, "reference"}}),
+    UNARY_BWD(OP_SIGMOID_BWD, "sigmoid_bwd", "dx = dy y (1 - y)", .cpu = {{DT_SET_FLOAT, sigmoid_bwd_cpu, "reference"}},
+              .tile = sigmoid_bwd_tile),
 };
 
 const OpDef op_silu_bwd = {
-    UNARY_BWD(OP_SILU_BWD, "silu_bwd", "dx = dy d silu(x) / dx", .cpu = {{DT_SET_FLOAT, silu_bwd_cpu, "reference"}}),
+    UNARY_BWD(OP_SILU_BWD, "silu_bwd", "dx = dy d silu(x) / dx", .cpu = {{DT_SET_FLOAT, silu_bwd_cpu, "reference"}}, .tile = silu_bwd_tile),
 };
 
 const OpDef op_log_sigmoid_bwd = {
-    UNARY_BWD(OP_LOG_SIGMOID_BWD, "log_sigmoid_bwd", "dx = dy sigmoid(-x)", .cpu = {{DT_SET_FLOAT, log_sigmoid_bwd_cpu, "reference"}}),
+    UNARY_BWD(OP_LOG_SIGMOID_BWD, "log_sigmoid_bwd", "dx = dy sigmoid(-x)", .cpu = {{DT_SET_FLOAT, log_sigmoid_bwd_cpu, "reference"}},
+              .tile = log_sigmoid_bwd_tile),
 };

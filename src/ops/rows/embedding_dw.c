@@ -2,6 +2,8 @@
  *
  * Places are sorted by token (stable counting sort in workspace), so that each row of dw is summed in fp32 and written
  * once, whatever its dtype, and rows may be shared out among threads without changing a bit. */
+#include "ops/rows/embedding_dw.h"
+
 #include "ops/infer.h"
 
 static const AttrDef embedding_dw_attrs[] = {ATTR_INT(EmbeddingDwAttrs, vocab, 0), ATTR_DTYPE(EmbeddingDwAttrs, dw_dtype), {0}};
@@ -28,25 +30,40 @@ static OpCost embedding_dw_cost(const Node *node)
 }
 
 /* first i32 (V+1): where the places of a token start in order; order i32 (N). */
-static size_t embedding_dw_workspace(const Node *node, int num_workers)
+size_t rows_added_workspace(int64_t count, int64_t vocab)
 {
-    const EmbeddingDwAttrs *attrs = node->attrs;
-    (void)num_workers;
-    return (size_t)(attrs->vocab + 1 + type_numel(&node->in[0]->type)) * sizeof(int32_t);
+    return (size_t)(vocab + 1 + count) * sizeof(int32_t);
 }
 
 /* Keys and positions, each before and after sorting, and what CUB's sort takes at the most: both once more, and a count of each digit for
  * every few thousand of them. */
-static size_t embedding_dw_gpu_workspace(const Node *node, int sm)
+size_t rows_added_gpu_workspace(int64_t count)
 {
-    size_t count = (size_t)type_numel(&node->in[0]->type), column = (count * sizeof(int32_t) + 255) / 256 * 256;
-    (void)sm;
-    return 4 * column + 2 * column + count + (64 << 10);
+    size_t column = ((size_t)count * sizeof(int32_t) + 255) / 256 * 256;
+    return 4 * column + 2 * column + (size_t)count + (64 << 10);
 }
 
-static void embedding_dw_row(const KernelArgs *args, int64_t v, const int32_t *places, int64_t count)
+static size_t embedding_dw_workspace(const Node *node, int num_workers)
 {
-    const TensorView *dx = &args->in[1], *dw = &args->out[0];
+    (void)num_workers;
+    return rows_added_workspace(type_numel(&node->in[0]->type), ((const EmbeddingDwAttrs *)node->attrs)->vocab);
+}
+
+static size_t embedding_dw_gpu_workspace(const Node *node, int sm)
+{
+    (void)sm;
+    return rows_added_gpu_workspace(type_numel(&node->in[0]->type));
+}
+
+typedef struct RowsAdded {
+    const KernelArgs *args;
+    const TensorView *rows;
+} RowsAdded;
+
+static void embedding_dw_row(const RowsAdded *job, int64_t v, const int32_t *places, int64_t count)
+{
+    const KernelArgs *args = job->args;
+    const TensorView *dx = job->rows, *dw = &args->out[0];
     int64_t           cols = dw->type.dim[1];
     float             sum[TILE];
     for (int64_t c = 0; c < cols; c += TILE) {
@@ -63,33 +80,40 @@ static void embedding_dw_row(const KernelArgs *args, int64_t v, const int32_t *p
 
 VEC_TASK(embedding_dw_task)
 {
-    const KernelArgs *args = context;
+    const RowsAdded  *job = context;
+    const KernelArgs *args = job->args;
     int64_t           vocab = args->out[0].type.dim[0], end = min_i64(vocab, (task + 1) * VOCAB_PER_TASK);
     const int32_t    *first = args->workspace, *order = first + vocab + 1;
     (void)worker;
     for (int64_t v = task * VOCAB_PER_TASK; v < end; v++) {
         int64_t count = first[v + 1] - first[v];
-        if (count || !(args->accumulate & 1)) embedding_dw_row(args, v, order + first[v], count);
+        if (count || !(args->accumulate & 1)) embedding_dw_row(job, v, order + first[v], count);
     }
 }
 
-static Status embedding_dw_cpu(const KernelArgs *args)
+Status rows_added_cpu(const KernelArgs *args, const TensorView *ids, const TensorView *rows)
 {
-    const int32_t *tokens = args->in[0].data;
-    int64_t        rows = type_numel(&args->in[0].type), vocab = args->out[0].type.dim[0];
+    const int32_t *tokens = ids->data;
+    RowsAdded      job = {args, rows};
+    int64_t        count = type_numel(&ids->type), vocab = args->out[0].type.dim[0];
     int32_t       *first = args->workspace, *order = first + vocab + 1;
     memset(first, 0, (size_t)(vocab + 1) * sizeof(int32_t));
-    for (int64_t i = 0; i < rows; i++) {
-        FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID,
-                "token %d at position %lld of the batch is outside the vocabulary of %lld", tokens[i], (long long)i, (long long)vocab);
+    for (int64_t i = 0; i < count; i++) {
+        FAIL_IF(tokens[i] < 0 || tokens[i] >= vocab, ERR_INVALID, "id %d at position %lld is outside the %lld rows", tokens[i],
+                (long long)i, (long long)vocab);
         first[tokens[i]]++;
     }
     int32_t end = 0; /* first[v] becomes the end of v's places; filling from the back makes it their start */
     for (int64_t v = 0; v < vocab; v++) first[v] = end += first[v];
     first[vocab] = end;
-    for (int64_t i = rows - 1; i >= 0; i--) order[--first[tokens[i]]] = (int32_t)i;
-    pool_run(args->pool, div_up(vocab, VOCAB_PER_TASK), embedding_dw_task, (void *)args);
+    for (int64_t i = count - 1; i >= 0; i--) order[--first[tokens[i]]] = (int32_t)i;
+    pool_run(args->pool, div_up(vocab, VOCAB_PER_TASK), embedding_dw_task, &job);
     return OK;
+}
+
+static Status embedding_dw_cpu(const KernelArgs *args)
+{
+    return rows_added_cpu(args, &args->in[0], &args->in[1]);
 }
 
 static const EmbeddingDwAttrs embedding_dw_small = {.vocab = 7}, embedding_dw_large = {.vocab = 600},

@@ -1,6 +1,6 @@
-/* embedding_dw on CUDA: positions sorted by token (a stable radix sort), then each token's rows of dx added in order of position
- * by one block: no atomics, the same bits every time. Tokens outside the table are skipped, and rows of nothing but zeros: padding has one
- * token, and its block would add all of them while the others have ended. */
+/* embedding_dw and scatter_add_rows on CUDA: positions sorted by token (a stable radix sort), then each token's rows of dx added in order
+ * of position by one block: no atomics, the same bits every time. Tokens outside the table are skipped, and rows of nothing but zeros:
+ * padding has one token, and its block would add all of them while the others have ended. */
 #include "ops/rows.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -72,9 +72,9 @@ static __global__ void add_runs(const int32_t *sorted, const int32_t *order, Ten
     }
 }
 
-static Status embedding_dw_run(const KernelArgs *args)
+static Status rows_added_run(const KernelArgs *args, const TensorView *tokens, const TensorView *dx)
 {
-    const TensorView *tokens = &args->in[0], *dx = &args->in[1], *dw = &args->out[0];
+    const TensorView *dw = &args->out[0];
     int64_t           count = type_numel(&tokens->type), cols = type_cols(&dx->type), vocab = dw->type.dim[0];
     Sort              s = sort_layout(args->workspace, count);
     cudaStream_t      stream = cuda_stream(args);
@@ -89,11 +89,34 @@ static Status embedding_dw_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-static size_t embedding_dw_workspace(const Node *node, CudaDevice *device)
+static Status embedding_dw_run(const KernelArgs *args)
 {
-    int64_t count = type_numel(&node->in[0]->type);
-    (void)device;
+    return rows_added_run(args, &args->in[0], &args->in[1]);
+}
+
+static size_t rows_added_bytes(int64_t count)
+{
     return 4 * padded((size_t)count * 4) + padded(sort_scratch_bytes(count));
 }
 
+static size_t embedding_dw_workspace(const Node *node, CudaDevice *device)
+{
+    (void)device;
+    return rows_added_bytes(type_numel(&node->in[0]->type));
+}
+
+/* scatter_add_rows: x, ids. */
+static Status scatter_add_rows_run(const KernelArgs *args)
+{
+    return rows_added_run(args, &args->in[1], &args->in[0]);
+}
+
+static size_t scatter_add_rows_workspace(const Node *node, CudaDevice *device)
+{
+    (void)device;
+    return rows_added_bytes(type_numel(&node->in[1]->type));
+}
+
 CUDA_KERNELS(embedding_dw, {.dtypes = DT_SET_FLOAT, .run = embedding_dw_run, .name = "sorted", .workspace = embedding_dw_workspace})
+CUDA_KERNELS(scatter_add_rows,
+             {.dtypes = DT_SET_FLOAT, .run = scatter_add_rows_run, .name = "sorted", .workspace = scatter_add_rows_workspace})

@@ -1,0 +1,231 @@
+/* chain: element-wise ops in a row as one op (chain.h): what is between them is never written to memory. Pass chain makes it. The reference
+ * runs each op's own tile, step by step. */
+#include "ops/elementwise/chain.h"
+
+#include "ops/elementwise/elementwise.h"
+
+static const AttrDef chain_attrs[] = {ATTR_LIST(ChainAttrs, steps), {0}};
+
+static const struct {
+    OpId   op;
+    int    operands;
+    double flops; /* an element */
+} codes[CHAIN_COUNT] = {
+#define CHAIN(id, count, work) [CHAIN_##id] = {OP_##id, count, work},
+#include "ops/elementwise/chain.def"
+#undef CHAIN
+};
+
+int chain_code(const OpDef *op)
+{
+    int code = 0;
+    while (code < CHAIN_COUNT && codes[code].op != (OpId)op->id) code++;
+    return code < CHAIN_COUNT ? code : -1;
+}
+
+const OpDef *chain_op(int code)
+{
+    return op_table[codes[code].op];
+}
+
+/* ---- types ---- */
+
+/* Operand k of step i is there: an input, or an earlier result. */
+static Status check_operand(const Node *node, int i, const ChainStep *step, int k)
+{
+    int  at = step->operand[k];
+    bool wanted = k < codes[step->code].operands, input = at >= 0 && at < CHAIN_MAX_IN;
+    if (at == CHAIN_NONE && (!wanted || (step->code == CHAIN_WHERE && k))) return OK;
+    FAIL_IF(!wanted || at < 0 || at >= CHAIN_RESULT + i || (input && !node->in[at]), ERR_INVALID,
+            "attribute steps: operand %d of step %d is %d, which isn't there", k, i, at);
+    return OK;
+}
+
+static Status check_numbers(const Node *node, int i)
+{
+    const double *n = ((const ChainAttrs *)node->attrs)->steps.values + i * CHAIN_NUMBERS;
+    for (int k = 0; k < CHAIN_NUMBERS; k++)
+        FAIL_IF(k != 5 && !(n[k] >= -1 && n[k] <= 255 && n[k] == (double)(int)n[k]), ERR_INVALID,
+                "attribute steps: number %d of step %d is %g, expected a whole one", k, i, n[k]);
+    return OK;
+}
+
+static Status check_step(const Node *node, int i, int count, const ChainStep *step, int *out_seen)
+{
+    FAIL_IF(step->code < 0 || step->code >= CHAIN_COUNT, ERR_INVALID, "attribute steps: step %d is op %d, expected 0 to %d", i, step->code,
+            CHAIN_COUNT - 1);
+    FAIL_IF(step->dtype < 0 || step->dtype > 31 || !(DT_SET(step->dtype) & DT_SET_DECODE), ERR_INVALID,
+            "attribute steps: step %d has dtype %d, expected that of f32, bf16 or f16", i, step->dtype);
+    for (int k = 0; k < CHAIN_OPERANDS; k++) TRY(check_operand(node, i, step, k));
+    FAIL_IF(step->out >= CHAIN_MAX_OUT || (step->out >= 0 && *out_seen >> step->out & 1) || (step->out == 0) != (i == count - 1),
+            ERR_INVALID, "attribute steps: step %d is output %d; expected each output once, and output 0 as the last step", i, step->out);
+    if (step->out >= 0) *out_seen |= 1 << step->out;
+    return OK;
+}
+
+/* in0, [in1], ... -> out0, ... of the dims that they broadcast to, each of its step's dtype. */
+static Status chain_infer(Node *node)
+{
+    static const char *const names[CHAIN_MAX_IN] = {"in0", "in1", "in2", "in3", "in4", "in5", "in6", "in7"};
+    const ChainAttrs        *attrs = node->attrs;
+    int                      count = chain_count(attrs), seen = 0;
+    FAIL_IF(count < 1 || count > CHAIN_MAX_STEPS || attrs->steps.count % CHAIN_NUMBERS, ERR_INVALID,
+            "attribute steps has %lld numbers, expected %d for each of 1 to %d steps", (long long)attrs->steps.count, CHAIN_NUMBERS,
+            CHAIN_MAX_STEPS);
+    TensorType y = {.dtype = DT_F32};
+    TRY(infer_broadcast(node, CHAIN_MAX_IN, names, &y));
+    for (int i = 0; i < count; i++) {
+        TRY(check_numbers(node, i));
+        ChainStep step = chain_step(attrs, i);
+        TRY(check_step(node, i, count, &step, &seen));
+        if (step.out >= 0) node->out[step.out]->type = type_as(&y, (DType)step.dtype);
+    }
+    return OK;
+}
+
+static OpCost chain_cost(const Node *node)
+{
+    const ChainAttrs *attrs = node->attrs;
+    double            each = 0;
+    for (int i = 0; i < chain_count(attrs); i++) each += codes[chain_step(attrs, i).code].flops;
+    int k = 0;
+    while (!node->out[k]) k++;
+    return cost_streaming(node, each * (double)type_numel(&node->out[k]->type));
+}
+
+/* ---- kernel ---- */
+
+enum { CHAIN_TILE = 256 };
+
+typedef struct ChainJob {
+    const KernelArgs *args;
+    Broadcast         plan;
+    int64_t           rows, cols, rows_each, pieces; /* a task: some rows, or a piece of one */
+    int               count;
+    ChainStep         steps[CHAIN_MAX_STEPS];
+} ChainJob;
+
+/* What a tensor of this dtype holds of it. */
+static void round_tile(float *y, DType dtype, int64_t count)
+{
+    uint16_t narrow[CHAIN_TILE];
+    if (dtype == DT_F32) return;
+    vec_store_row(narrow, dtype, y, count);
+    vec_copy_in(y, narrow, dtype, count);
+}
+
+/* Elements [at, at + n) of a row; offset: where it begins in each input. */
+static void chain_tile(const ChainJob *job, const int64_t *offset, int64_t row, int64_t at, int64_t n)
+{
+    static const float zeros[CHAIN_TILE];
+    float              scratch[CHAIN_MAX_IN][CHAIN_TILE], results[CHAIN_MAX_STEPS][CHAIN_TILE];
+    const float       *from[CHAIN_RESULT + CHAIN_MAX_STEPS];
+    const KernelArgs  *args = job->args;
+    for (int k = 0; k < CHAIN_MAX_IN; k++)
+        from[k] = args->in[k].data ? broadcast_load(args, &job->plan, k, offset[k], at, n, scratch[k]) : zeros;
+    for (int i = 0; i < job->count; i++) {
+        const ChainStep *step = &job->steps[i];
+        const float     *in[CHAIN_OPERANDS];
+        for (int k = 0; k < CHAIN_OPERANDS; k++) in[k] = step->operand[k] < 0 ? zeros : from[step->operand[k]];
+        chain_op(step->code)->tile(results[i], in, n, (double)step->number);
+        round_tile(results[i], (DType)step->dtype, n);
+        from[CHAIN_RESULT + i] = results[i];
+    }
+    for (int i = 0; i < job->count; i++) {
+        const TensorView *y = job->steps[i].out < 0 ? NULL : &args->out[job->steps[i].out];
+        if (y && y->data) tile_store(y, row * job->cols + at, results[i], n);
+    }
+}
+
+enum { PER_TASK = 16 * TILE };
+
+static void chain_task(void *context, int64_t task, int worker)
+{
+    const ChainJob *job = context;
+    int64_t         first = task / job->pieces * job->rows_each, begin = task % job->pieces * PER_TASK;
+    (void)worker;
+    for (int64_t row = first; row < min_i64(job->rows, first + job->rows_each); row++) {
+        int64_t offset[CHAIN_MAX_IN], end = min_i64(job->cols, begin + PER_TASK);
+        for (int k = 0; k < CHAIN_MAX_IN; k++) offset[k] = broadcast_offset(&job->plan, k, row);
+        for (int64_t at = begin; at < end; at += CHAIN_TILE) chain_tile(job, offset, row, at, min_i64(CHAIN_TILE, end - at));
+    }
+}
+
+static Status chain_cpu(const KernelArgs *args)
+{
+    const TensorType *y = chain_result(args);
+    ChainJob          job = {.args = args, .plan = broadcast_plan_of(args, y), .count = chain_count(args->attrs)};
+    job.cols = job.plan.dim[job.plan.ndim - 1];
+    job.rows = type_numel(y) / job.cols;
+    job.pieces = div_up(job.cols, PER_TASK);
+    job.rows_each = rows_per_task(job.cols);
+    for (int i = 0; i < job.count; i++) job.steps[i] = chain_step(args->attrs, i);
+    pool_run(args->pool, div_up(job.rows, job.rows_each) * job.pieces, chain_task, &job);
+    return OK;
+}
+
+/* ---- samples ---- */
+
+#define R(i) (CHAIN_RESULT + (i))
+#define STEP(code, dtype, a, b, c, number, out) CHAIN_##code, dtype, a, b, c, number, out
+
+/* One function of one input; silu(x) y + x of three, whose middle is an output and rounded to bf16; rows beside a number each; every op. */
+static const ChainAttrs one = {{CHAIN_NUMBERS, {STEP(SILU, DT_F32, 0, -1, -1, 0, 0)}}};
+static const ChainAttrs gate = {
+    {3 * CHAIN_NUMBERS,
+     {STEP(SILU, DT_F32, 0, -1, -1, 0, 2), STEP(MUL, DT_BF16, R(0), 1, -1, 0, 1), STEP(ADD, DT_F32, R(1), 0, -1, 0, 0)}}};
+static const ChainAttrs five = {
+    {5 * CHAIN_NUMBERS,
+     {STEP(MUL, DT_F32, 0, 1, -1, 0, -1), STEP(SIGMOID, DT_F32, R(0), -1, -1, 0, -1), STEP(SCALE, DT_F32, R(1), -1, -1, -3, -1),
+      STEP(ADD, DT_F32, R(2), 2, -1, 0, -1), STEP(WHERE, DT_F32, R(0), R(3), -1, 0, 0)}}};
+static const ChainAttrs functions = {
+    {14 * CHAIN_NUMBERS,
+     {STEP(EXP, DT_F32, 0, -1, -1, 0, 3), STEP(LOG, DT_F32, R(0), -1, -1, 0, -1), STEP(SQRT, DT_F32, R(0), -1, -1, 0, 1),
+      STEP(TANH, DT_F32, R(1), -1, -1, 0, -1), STEP(SIGMOID_BWD, DT_F32, 1, R(3), -1, 0, -1), STEP(SILU_BWD, DT_F32, R(4), R(1), -1, 0, -1),
+      STEP(LOG_SIGMOID, DT_F32, R(1), -1, -1, 0, 2), STEP(LOG_SIGMOID_BWD, DT_F32, R(5), R(6), -1, 0, -1),
+      STEP(SOFTCAP, DT_F32, R(7), -1, -1, 3, -1), STEP(SOFTCAP_BWD, DT_F32, R(8), R(3), -1, 2, -1), STEP(GELU, DT_F32, R(9), -1, -1, 0, 4),
+      STEP(GELU_BWD, DT_F32, R(10), 0, -1, 1, -1), STEP(RELU, DT_F32, R(11), -1, -1, 1, 5),
+      STEP(RELU_BWD, DT_F32, R(12), R(1), -1, 0, 0)}}};
+static const ChainAttrs pairs = {
+    {10 * CHAIN_NUMBERS,
+     {STEP(SUB, DT_F32, 0, 1, -1, 0, -1), STEP(DIV, DT_F32, R(0), 2, -1, 0, 1), STEP(MINIMUM, DT_F32, R(0), 3, -1, 0, -1),
+      STEP(MAXIMUM, DT_F32, R(1), R(2), -1, 0, -1), STEP(GE, DT_F32, R(3), 0, -1, 0, -1), STEP(GT, DT_F32, R(3), 1, -1, 0, -1),
+      STEP(EQ, DT_F32, R(4), R(5), -1, 0, -1), STEP(MAXIMUM_BWD, DT_F32, R(3), 0, 1, 1, 2), STEP(WHERE, DT_F32, R(6), R(7), R(0), 0, -1),
+      STEP(CAST, DT_BF16, R(8), -1, -1, 0, 0)}}};
+
+static const OpSample chain_samples[] = {
+    {.in = {{DT_F32, 1, {9}}}, .attrs = &one},
+    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}, .attrs = &gate},
+    {.in = {{DT_F32, 2, {70, 1040}}, {DT_F32, 2, {70, 1}}, {DT_F32, 1, {1}}}, .attrs = &five},
+    {.in = {{DT_F32, 3, {3, 9, 37}}, {DT_F32, 3, {3, 1, 37}}, {DT_F32, 3, {1, 9, 1}}}, .attrs = &five},
+    {.in = {{DT_F32, 2, {5, 64}}, {DT_F32, 2, {1, 64}}}, .attrs = &functions},
+    {.in = {{DT_F32, 4, {2, 3, 1, 16}}, {DT_F32, 4, {2, 1, 4, 16}}, {DT_F32, 4, {2, 3, 4, 16}}, {DT_F32, 1, {1}}}, .attrs = &pairs},
+};
+
+/* Shapes of real models: a gated MLP, a number for each column. */
+static const OpSample chain_large_samples[] = {
+    {.in = {{DT_F32, 3, {1, 300, 4096}}, {DT_F32, 3, {1, 300, 4096}}}, .attrs = &gate},
+    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {1, 3072}}, {DT_F32, 2, {600, 3072}}}, .attrs = &five},
+};
+
+const OpDef op_chain = {
+    .id = OP_CHAIN,
+    .name = "chain",
+    .synopsis = "element-wise ops in a row, each of inputs and earlier results, rounded as alone",
+    .num_in = CHAIN_MAX_IN,
+    .num_out = CHAIN_MAX_OUT,
+    .min_in = 1,
+    .inplace = (1u << CHAIN_MAX_IN) - 1,
+    .attrs_size = sizeof(ChainAttrs),
+    .attrs = chain_attrs,
+    .by_row = (1u << CHAIN_MAX_IN) - 1,
+    .by_element = true,
+    .infer = chain_infer,
+    .cost = chain_cost,
+    .cpu = {{DT_SET_DECODE, chain_cpu, "reference"}},
+    .holds = {[2] = HOLDS_POSITIVE},
+    .samples = chain_samples,
+    .num_samples = sizeof chain_samples / sizeof chain_samples[0],
+    .large = chain_large_samples,
+    .num_large = sizeof chain_large_samples / sizeof chain_large_samples[0],
+};

@@ -1,0 +1,273 @@
+/* concat: tensors one after the other along a dim. slice: some indexes of a dim. pad: zeros in front of and behind a dim. The gradient of
+ * each is made of the others. They move memory, and work on i32 too. */
+#include "ops/rows/move.h"
+
+#include "ops/infer.h"
+
+enum { CONCAT_IN = 8, MOVE_DTYPES = DT_SET_DECODE | DT_SET(DT_I32) };
+
+static const AttrDef concat_attrs[] = {ATTR_INT(ConcatAttrs, dim, -1), {0}};
+static const AttrDef slice_attrs[] = {ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, begin, 0), ATTR_INT(SliceAttrs, size, 1), {0}};
+static const AttrDef pad_attrs[] = {ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, before, 0), ATTR_INT(SliceAttrs, after, 0), {0}};
+
+/* concat's attributes begin with the dim too. */
+static int move_dim(const Node *node)
+{
+    return dim_of(((const ConcatAttrs *)node->attrs)->dim, node->in[0]->type.ndim);
+}
+
+static Status check_moved(const Node *node, const char *name)
+{
+    const TensorType *x = &node->in[0]->type;
+    int64_t           dim = ((const ConcatAttrs *)node->attrs)->dim, ndim = x->ndim;
+    TRY(infer_like(node, 0, name, MOVE_DTYPES, x));
+    FAIL_IF(dim < -ndim || dim >= ndim, ERR_INVALID, "attribute dim is %lld, expected %lld to %lld, as %s has %lld dims", (long long)dim,
+            (long long)-ndim, (long long)(ndim - 1), name, (long long)ndim);
+    return OK;
+}
+
+/* a, b, ... alike but for the dim -> y of a's dtype. */
+static Status concat_infer(Node *node)
+{
+    static const char names[] = "abcdefgh";
+    TRY(check_moved(node, "a"));
+    TensorType y = node->in[0]->type;
+    int        dim = move_dim(node);
+    char       want[64], got[64];
+    for (int k = 1; k < CONCAT_IN; k++) {
+        if (!node->in[k]) continue;
+        TensorType in = node->in[k]->type, like = node->in[0]->type;
+        bool whole = in.dtype == DT_I32, fits = in.ndim == like.ndim && (DT_SET(in.dtype) & MOVE_DTYPES) && whole == (like.dtype == DT_I32);
+        if (fits) like.dim[dim] = in.dim[dim];
+        FAIL_IF(!fits || !type_same_dims(&in, &like), ERR_INVALID, "%c is %s, beside a of %s; expected the same dims but for dim %d",
+                names[k], type_text(&in, got), type_text(&node->in[0]->type, want), dim);
+        y.dim[dim] += in.dim[dim];
+    }
+    node->out[0]->type = y;
+    return OK;
+}
+
+/* x -> y of x's dtype. */
+static Status slice_infer(Node *node)
+{
+    const SliceAttrs *attrs = node->attrs;
+    TRY(check_moved(node, "x"));
+    TensorType y = node->in[0]->type;
+    int64_t    own = y.dim[move_dim(node)];
+    char       text[64];
+    FAIL_IF(attrs->begin < 0 || attrs->size < 1 || attrs->size > own || attrs->begin > own - attrs->size, ERR_INVALID,
+            "%lld from %lld on of dim %d of x, which is %s: attributes begin and size don't fit", (long long)attrs->size,
+            (long long)attrs->begin, move_dim(node), type_text(&y, text));
+    y.dim[move_dim(node)] = attrs->size;
+    node->out[0]->type = y;
+    return OK;
+}
+
+static Status pad_infer(Node *node)
+{
+    const SliceAttrs *attrs = node->attrs;
+    TRY(check_moved(node, "x"));
+    TensorType y = node->in[0]->type;
+    FAIL_IF(attrs->before < 0 || attrs->after < 0 || attrs->before > TYPE_MAX_NUMEL || attrs->after > TYPE_MAX_NUMEL, ERR_INVALID,
+            "attributes before %lld and after %lld, expected 0 or more", (long long)attrs->before, (long long)attrs->after);
+    y.dim[move_dim(node)] += attrs->before + attrs->after;
+    node->out[0]->type = y;
+    return OK;
+}
+
+/* Each input's part of dy. */
+static Status concat_backward(GradBuilder *grad, const Node *node)
+{
+    SliceAttrs attrs = {.dim = move_dim(node)};
+    for (int k = 0; k < node->num_in; k++) {
+        Value *dy = grad_of(grad, node->out[0]), *in = node->in[k], *dx;
+        if (!in) continue;
+        attrs.size = in->type.dim[attrs.dim];
+        if (grad_wanted(grad, in)) {
+            CastAttrs cast = {.dtype = DTYPE_TO_ATTR(in->type.dtype)};
+            TRY(grad_emit(grad, OP_SLICE, &attrs, &dy, 1, ~0u, &dx));
+            if (dx->type.dtype != in->type.dtype) TRY(grad_emit(grad, OP_CAST, &cast, &dx, 1, ~0u, &dx));
+            TRY(grad_add(grad, in, dx));
+        }
+        attrs.begin += attrs.size;
+    }
+    return OK;
+}
+
+static Status slice_backward(GradBuilder *grad, const Node *node)
+{
+    const SliceAttrs *own = node->attrs;
+    int               dim = move_dim(node);
+    SliceAttrs        attrs = {.dim = dim, .before = own->begin, .after = node->in[0]->type.dim[dim] - own->begin - own->size};
+    Value            *d = grad_of(grad, node->out[0]);
+    TRY(grad_emit(grad, OP_PAD, &attrs, &d, 1, ~0u, &d));
+    return grad_add(grad, node->in[0], d);
+}
+
+static Status pad_backward(GradBuilder *grad, const Node *node)
+{
+    int        dim = move_dim(node);
+    SliceAttrs attrs = {.dim = dim, .begin = ((const SliceAttrs *)node->attrs)->before, .size = node->in[0]->type.dim[dim]};
+    Value     *d = grad_of(grad, node->out[0]);
+    TRY(grad_emit(grad, OP_SLICE, &attrs, &d, 1, ~0u, &d));
+    return grad_add(grad, node->in[0], d);
+}
+
+static OpCost move_cost(const Node *node)
+{
+    return cost_streaming(node, 0);
+}
+
+/* Of x the slice alone is read. */
+static OpCost slice_cost(const Node *node)
+{
+    return (OpCost){.bytes = 2.0 * (double)type_bytes(&node->out[0]->type)};
+}
+
+/* ---- kernels ---- */
+
+typedef struct MoveJob {
+    const TensorView *x, *y; /* x NULL: zeros */
+    LineMove          move;
+    int64_t           rows, pieces; /* a task: so many lines, or a piece of one */
+} MoveJob;
+
+enum { PIECE = 64 * TILE };
+
+/* x is of i32 only where y is. */
+static void move_elements(const TensorView *y, int64_t y_at, const TensorView *x, int64_t x_at, int64_t count)
+{
+    DType  dtype = y->type.dtype;
+    char  *to = (char *)y->data + dtype_bytes(dtype, y_at);
+    size_t bytes = (size_t)dtype_bytes(dtype, count);
+    if (!x)
+        memset(to, 0, bytes);
+    else if (x->type.dtype == dtype)
+        memcpy(to, (const char *)x->data + dtype_bytes(dtype, x_at), bytes);
+    else
+        tile_copy(y, y_at, x, x_at, count);
+}
+
+static void move_task(void *context, int64_t task, int worker)
+{
+    const MoveJob  *job = context;
+    const LineMove *m = &job->move;
+    int64_t         first = task / job->pieces * job->rows, begin = task % job->pieces * PIECE, n = min_i64(PIECE, m->len - begin);
+    (void)worker;
+    for (int64_t o = first; o < min_i64(m->outer, first + job->rows); o++)
+        move_elements(job->y, m->y_at + o * m->y_step + begin, job->x, m->x_at + o * m->x_step + begin, n);
+}
+
+static void move_lines(const KernelArgs *args, const TensorView *x, LineMove move)
+{
+    MoveJob job = {x, &args->out[0], move, rows_per_task(move.len), div_up(move.len, PIECE)};
+    pool_run(args->pool, div_up(move.outer, job.rows) * job.pieces, move_task, &job);
+}
+
+static int args_dim(const KernelArgs *args)
+{
+    return dim_of(((const ConcatAttrs *)args->attrs)->dim, args->in[0].type.ndim);
+}
+
+static Status concat_cpu(const KernelArgs *args)
+{
+    int64_t at = 0;
+    int     dim = args_dim(args);
+    for (int k = 0; k < args->num_in; k++) {
+        const TensorView *in = &args->in[k];
+        if (!in->data) continue;
+        move_lines(args, in, line_move(&in->type, &args->out[0].type, dim, 0, at, in->type.dim[dim]));
+        at += in->type.dim[dim];
+    }
+    return OK;
+}
+
+static Status slice_cpu(const KernelArgs *args)
+{
+    const SliceAttrs *attrs = args->attrs;
+    move_lines(args, &args->in[0], line_move(&args->in[0].type, &args->out[0].type, args_dim(args), attrs->begin, 0, attrs->size));
+    return OK;
+}
+
+static Status pad_cpu(const KernelArgs *args)
+{
+    const SliceAttrs *attrs = args->attrs;
+    const TensorType *x = &args->in[0].type, *y = &args->out[0].type;
+    int               dim = args_dim(args);
+    if (attrs->before) move_lines(args, NULL, line_move(x, y, dim, 0, 0, attrs->before));
+    if (attrs->after) move_lines(args, NULL, line_move(x, y, dim, 0, attrs->before + x->dim[dim], attrs->after));
+    move_lines(args, &args->in[0], line_move(x, y, dim, 0, attrs->before, x->dim[dim]));
+    return OK;
+}
+
+/* ---- descriptors ---- */
+
+static const ConcatAttrs concat_last = {.dim = -1}, concat_middle = {.dim = 1}, concat_first = {.dim = 0};
+
+/* Two and eight, one after a gap; every dim. */
+static const OpSample concat_samples[] = {
+    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 2, {5, 3}}}, .attrs = &concat_last},
+    {.in = {{DT_F32, 3, {2, 3, 37}}, {DT_F32, 3, {2, 1, 37}}, {0}, {DT_F32, 3, {2, 5, 37}}}, .attrs = &concat_middle},
+    {.in = {{DT_F32, 2, {3, 40}}, {DT_F32, 2, {70, 40}}}, .attrs = &concat_first},
+    {.in = {{DT_F32, 3, {3, 9, 16}},
+            {DT_F32, 3, {3, 9, 8}},
+            {DT_F32, 3, {3, 9, 24}},
+            {DT_F32, 3, {3, 9, 8}},
+            {DT_F32, 3, {3, 9, 8}},
+            {DT_F32, 3, {3, 9, 8}},
+            {DT_F32, 3, {3, 9, 8}},
+            {DT_F32, 3, {3, 9, 16}}},
+     .attrs = &concat_last},
+    {.in = {{DT_I32, 2, {2, 5}}, {DT_I32, 2, {2, 3}}}, .attrs = &concat_last, .int_range = {9, 9}},
+};
+
+static const OpSample slice_samples[] = {
+    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &(const SliceAttrs){.dim = -1, .begin = 2, .size = 3}},
+    {.in = {{DT_F32, 3, {2, 9, 37}}}, .attrs = &(const SliceAttrs){.dim = 1, .begin = 4, .size = 5}},
+    {.in = {{DT_F32, 4, {2, 3, 40, 64}}}, .attrs = &(const SliceAttrs){.dim = 3, .begin = 32, .size = 32}},
+    {.in = {{DT_F32, 1, {70000}}}, .attrs = &(const SliceAttrs){.dim = 0, .begin = 1, .size = 69000}},
+    {.in = {{DT_I32, 2, {3, 12}}}, .attrs = &(const SliceAttrs){.dim = 1, .begin = 1, .size = 11}, .int_range = {9}},
+};
+
+static const OpSample pad_samples[] = {
+    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &(const SliceAttrs){.dim = -1, .before = 2, .after = 3}},
+    {.in = {{DT_F32, 3, {2, 9, 37}}}, .attrs = &(const SliceAttrs){.dim = 1, .after = 5}},
+    {.in = {{DT_F32, 3, {3, 7, 64}}}, .attrs = &(const SliceAttrs){.dim = 2, .before = 32}},
+    {.in = {{DT_I32, 2, {3, 12}}}, .attrs = &(const SliceAttrs){.dim = 0, .before = 1, .after = 1}, .int_range = {9}},
+};
+
+/* Shapes of real models. */
+static const OpSample concat_large_samples[] = {
+    {.in = {{DT_F32, 4, {1, 300, 16, 128}}, {DT_F32, 4, {1, 300, 16, 64}}}, .attrs = &concat_last},
+};
+
+static const OpSample slice_large_samples[] = {
+    {.in = {{DT_F32, 4, {1, 300, 16, 192}}}, .attrs = &(const SliceAttrs){.dim = 3, .begin = 128, .size = 64}},
+    {.in = {{DT_F32, 3, {2, 300, 1024}}}, .attrs = &(const SliceAttrs){.dim = 1, .begin = 1, .size = 299}},
+};
+
+static const OpSample pad_large_samples[] = {
+    {.in = {{DT_F32, 3, {2, 299, 1024}}}, .attrs = &(const SliceAttrs){.dim = 1, .before = 1}},
+};
+
+#define MOVE(op_id, op_name, text, list, more, ...) \
+    .id = op_id, .name = op_name, .synopsis = text, .num_out = 1, .samples = list, .num_samples = sizeof list / sizeof list[0], \
+    .large = more, .num_large = sizeof more / sizeof more[0], .row_dims = move_dim, __VA_ARGS__
+
+const OpDef op_concat = {
+    MOVE(OP_CONCAT, "concat", "y = a, b, ... one after the other along a dim", concat_samples, concat_large_samples, .num_in = CONCAT_IN,
+         .min_in = 2, .by_row = (1u << CONCAT_IN) - 1, .attrs_size = sizeof(ConcatAttrs), .attrs = concat_attrs, .infer = concat_infer,
+         .backward = concat_backward, .cost = move_cost, .cpu = {{MOVE_DTYPES, concat_cpu, "reference"}}),
+};
+
+const OpDef op_slice = {
+    MOVE(OP_SLICE, "slice", "y = indexes begin to begin + size - 1 of a dim of x", slice_samples, slice_large_samples, .num_in = 1,
+         .min_in = 1, .by_row = 1u << 0, .attrs_size = sizeof(SliceAttrs), .attrs = slice_attrs, .infer = slice_infer,
+         .backward = slice_backward, .cost = slice_cost, .cpu = {{MOVE_DTYPES, slice_cpu, "reference"}}),
+};
+
+const OpDef op_pad = {
+    MOVE(OP_PAD, "pad", "y = x with zeros in front of and behind a dim", pad_samples, pad_large_samples, .num_in = 1, .min_in = 1,
+         .by_row = 1u << 0, .attrs_size = sizeof(SliceAttrs), .attrs = pad_attrs, .infer = pad_infer, .backward = pad_backward,
+         .cost = move_cost, .cpu = {{MOVE_DTYPES, pad_cpu, "reference"}}),
+};

@@ -1,0 +1,179 @@
+/* topk: of each row the k largest numbers, the largest first, and where they are; of equal ones the first comes first, and a NaN is larger
+ * than any number, as in PyTorch. The gradient goes to what was chosen. topk_bwd: dx is dy at ids, else 0. */
+#include "ops/infer.h"
+
+static const AttrDef topk_attrs[] = {ATTR_INT(TopkAttrs, k, 1), {0}};
+static const AttrDef topk_bwd_attrs[] = {ATTR_INT(TopkAttrs, size, 1), ATTR_DTYPE(TopkAttrs, dtype), {0}};
+
+/* x (...,V) -> y (...,k) of x's dtype, ids i32 (...,k). */
+static Status topk_infer(Node *node)
+{
+    int64_t k = ((const TopkAttrs *)node->attrs)->k;
+    char    text[64];
+    TRY(infer_float(node, 0, "x", 1));
+    TensorType y = node->in[0]->type;
+    FAIL_IF(k < 1 || k > type_cols(&y), ERR_INVALID, "attribute k is %lld, expected 1 to %lld, as x is %s", (long long)k,
+            (long long)type_cols(&y), type_text(&y, text));
+    FAIL_IF(type_cols(&y) > INT32_MAX, ERR_UNSUPPORTED, "more than 2^31 - 1 numbers in a row");
+    y.dim[y.ndim - 1] = k;
+    node->out[0]->type = y;
+    node->out[1]->type = type_as(&y, DT_I32);
+    return OK;
+}
+
+/* dy (...,k), ids i32 (...,k) -> dx (...,size). */
+static Status topk_bwd_infer(Node *node)
+{
+    const TopkAttrs *attrs = node->attrs;
+    TRY(infer_float(node, 0, "dy", 1));
+    TRY(infer_like(node, 1, "ids", DT_SET(DT_I32), &node->in[0]->type));
+    TensorType dx = node->in[0]->type;
+    FAIL_IF(attrs->size < type_cols(&dx), ERR_INVALID, "attribute size is %lld, expected %lld or more, the numbers of a row of dy",
+            (long long)attrs->size, (long long)type_cols(&dx));
+    dx.dim[dx.ndim - 1] = attrs->size;
+    dx.dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : dx.dtype;
+    FAIL_IF(!(DT_SET(dx.dtype) & DT_SET_FLOAT), ERR_INVALID, "attribute dtype is %s, expected f32 or bf16", dtype_info(dx.dtype)->name);
+    node->out[0]->type = dx;
+    return OK;
+}
+
+static Status topk_backward(GradBuilder *grad, const Node *node)
+{
+    const TensorType *x = &node->in[0]->type;
+    TopkAttrs         attrs = {.size = type_cols(x), .dtype = DTYPE_TO_ATTR(x->dtype)};
+    Value            *in[] = {grad_of(grad, node->out[0]), node->out[1]}, *dx;
+    TRY(grad_emit(grad, OP_TOPK_BWD, &attrs, in, 2, ~0u, &dx));
+    return grad_add(grad, node->in[0], dx);
+}
+
+static OpCost topk_cost(const Node *node)
+{
+    return cost_streaming(node, (double)type_numel(&node->in[0]->type));
+}
+
+static OpCost topk_bwd_cost(const Node *node)
+{
+    return cost_streaming(node, 0);
+}
+
+static bool is_larger(float a, float b)
+{
+    return a > b || (isnan(a) && !isnan(b));
+}
+
+/* Inserts into the places found so far, behind those that are as large. */
+static void topk_row(const TensorView *x, int64_t at, int64_t cols, int32_t *best, int64_t k)
+{
+    int64_t found = 0;
+    for (int64_t c = 0; c < cols; c++) {
+        float   value = vec_get(x->data, x->type.dtype, at + c);
+        int64_t place = found;
+        while (place && is_larger(value, vec_get(x->data, x->type.dtype, at + best[place - 1]))) place--;
+        if (place == k) continue;
+        if (found < k) found++;
+        memmove(best + place + 1, best + place, (size_t)(found - place - 1) * sizeof *best);
+        best[place] = (int32_t)c;
+    }
+}
+
+/* Places of each row are found in ids, or where nobody wants them in the workspace. */
+static size_t topk_workspace(const Node *node, int num_workers)
+{
+    (void)num_workers;
+    return (size_t)type_numel(&node->in[0]->type) / (size_t)type_cols(&node->in[0]->type) * (size_t)((const TopkAttrs *)node->attrs)->k *
+           sizeof(int32_t);
+}
+
+static void topk_task(void *context, int64_t row, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *x = &args->in[0], *y = &args->out[0];
+    int64_t           cols = type_cols(&x->type), k = ((const TopkAttrs *)args->attrs)->k;
+    int32_t          *best = (args->out[1].data ? (int32_t *)args->out[1].data : (int32_t *)args->workspace) + row * k;
+    (void)worker;
+    topk_row(x, row * cols, cols, best, k);
+    for (int64_t i = 0; i < k && y->data; i++)
+        vec_set(y->data, y->type.dtype, row * k + i, vec_get(x->data, x->type.dtype, row * cols + best[i]));
+}
+
+static void topk_bwd_task(void *context, int64_t row, int worker)
+{
+    const KernelArgs *args = context;
+    const TensorView *dy = &args->in[0], *dx = &args->out[0];
+    const int32_t    *ids = args->in[1].data;
+    int64_t           cols = type_cols(&dx->type), k = type_cols(&dy->type);
+    (void)worker;
+    memset(vec_at_mut(dx->data, dx->type.dtype, row * cols), 0, (size_t)dtype_bytes(dx->type.dtype, cols));
+    for (int64_t i = row * k; i < (row + 1) * k; i++)
+        if (ids[i] >= 0 && ids[i] < cols) vec_set(dx->data, dx->type.dtype, row * cols + ids[i], vec_get(dy->data, dy->type.dtype, i));
+}
+
+static Status topk_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, type_rows(&args->in[0].type), topk_task, (void *)args);
+    return OK;
+}
+
+static Status topk_bwd_cpu(const KernelArgs *args)
+{
+    pool_run(args->pool, type_rows(&args->in[0].type), topk_bwd_task, (void *)args);
+    return OK;
+}
+
+static const TopkAttrs three = {.k = 3}, eight = {.k = 8}, all = {.k = 5}, into_nine = {.size = 9}, into_large = {.size = 1300};
+
+static const OpSample topk_samples[] = {
+    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &three},
+    {.in = {{DT_F32, 3, {2, 2, 5}}}, .attrs = &three},
+    {.in = {{DT_F32, 1, {5}}}, .attrs = &all},
+};
+
+static const OpSample topk_bwd_samples[] = {
+    {.in = {{DT_F32, 2, {5, 1}}, {DT_I32, 2, {5, 1}}}, .attrs = &into_nine, .int_range = {0, 9}},
+    {.in = {{DT_F32, 3, {2, 30, 1}}, {DT_I32, 3, {2, 30, 1}}}, .attrs = &into_large, .int_range = {0, 1300}},
+};
+
+/* Shapes of real models: experts of each token. */
+static const OpSample topk_large_samples[] = {
+    {.in = {{DT_F32, 2, {600, 128}}}, .attrs = &eight},
+    {.in = {{DT_F32, 2, {70, 32000}}}, .attrs = &eight},
+    {.in = {{DT_F32, 3, {2, 3, 2101}}}, .attrs = &eight},
+};
+
+const OpDef op_topk = {
+    .id = OP_TOPK,
+    .name = "topk",
+    .synopsis = "y = the k largest of each row, the largest first, ids = where, of equal ones the first",
+    .num_in = 1,
+    .num_out = 2,
+    .min_in = 1,
+    .by_row = 1u << 0,
+    .attrs_size = sizeof(TopkAttrs),
+    .attrs = topk_attrs,
+    .infer = topk_infer,
+    .backward = topk_backward,
+    .cost = topk_cost,
+    .workspace = topk_workspace,
+    .cpu = {{DT_SET_DECODE, topk_cpu, "reference"}},
+    .samples = topk_samples,
+    .num_samples = sizeof topk_samples / sizeof topk_samples[0],
+    .large = topk_large_samples,
+    .num_large = sizeof topk_large_samples / sizeof topk_large_samples[0],
+};
+
+const OpDef op_topk_bwd = {
+    .id = OP_TOPK_BWD,
+    .name = "topk_bwd",
+    .synopsis = "dx = dy at ids of each row, else 0",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .by_row = 1u << 0 | 1u << 1,
+    .attrs_size = sizeof(TopkAttrs),
+    .attrs = topk_bwd_attrs,
+    .infer = topk_bwd_infer,
+    .cost = topk_bwd_cost,
+    .cpu = {{DT_SET_FLOAT, topk_bwd_cpu, "reference"}},
+    .samples = topk_bwd_samples,
+    .num_samples = sizeof topk_bwd_samples / sizeof topk_bwd_samples[0],
+};
