@@ -192,7 +192,7 @@ int main(int argc, char **argv)
         AttentionAttrs attrs = {};
         attrs.num_heads = c.heads, attrs.num_kv_heads = c.kv_heads, attrs.head_dim = c.dim, attrs.window = c.window;
         TensorType q = view(NULL, DT_BF16, 3, c.rows, 1, cols).type;
-        t.a = attention_dims(&attrs, &q);
+        t.a = attention_dims(&attrs, &q, NULL);
         Heads cache = {NULL, (int64_t)PAGE_LEN * c.kv_heads * c.dim, (int64_t)c.kv_heads * c.dim};
         Heads o = {NULL, (int64_t)c.heads * c.dim, (int64_t)c.heads * c.dim};
         t.a.k = t.a.v = cache, t.a.o = o;

@@ -109,7 +109,7 @@ int main(int argc, char **argv)
         attrs.num_heads = c.heads, attrs.num_kv_heads = c.kv_heads, attrs.head_dim = c.dim, attrs.window = c.window;
         TensorType type = {};
         type.dtype = DT_BF16, type.ndim = 4, type.dim[0] = 1, type.dim[1] = c.len;
-        AttentionDims a = attention_dims(&attrs, &type);
+        AttentionDims a = attention_dims(&attrs, &type, NULL);
         bf16         *k = take<bf16>(cells), *v = take<bf16>(cells), *x = take<bf16>((size_t)total * cols), *o = take<bf16>(outs),
              *o2 = take<bf16>(outs);
         std::vector<int32_t> pages(row_pages);
