@@ -30,6 +30,8 @@ V, B, T, STEPS, LIMIT = 61, 2, 24, 4, 1e-5
 COMMON = dict(vocab_size=V, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0, num_hidden_layers=2, hidden_size=16,
               num_attention_heads=2)
 LLAMA = dict(**COMMON, intermediate_size=20, num_key_value_heads=1)
+DEEPSEEK = dict(**COMMON, num_key_value_heads=2, intermediate_size=20, first_k_dense_replace=2, q_lora_rank=10, kv_lora_rank=12, qk_rope_head_dim=4, qk_nope_head_dim=6,
+                v_head_dim=8)
 MPT = dict(vocab_size=V, max_seq_len=64, n_layers=2, d_model=16, n_heads=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 
 
@@ -66,6 +68,9 @@ MODELS = {
     "arcee": hf.ArceeConfig(**LLAMA),
     "cohere": hf.CohereConfig(**LLAMA),
     "cohere2": hf.Cohere2Config(**{**LLAMA, "num_hidden_layers": 4}, head_dim=8, sliding_window=5),
+    "deepseek_v3": hf.DeepseekV3Config(**{**DEEPSEEK, "q_lora_rank": None}),
+    "deepseek_v3+yarn": hf.DeepseekV3Config(**DEEPSEEK, rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, mscale=0.7, mscale_all_dim=1.2,
+                                                                              original_max_position_embeddings=16)),
     "ernie4_5": hf.Ernie4_5Config(**LLAMA, head_dim=8, use_bias=True),
     "exaone4": hf.Exaone4Config(**{**LLAMA, "num_hidden_layers": 3}, sliding_window=5, sliding_window_pattern=2),
     "falcon": hf.FalconConfig(**COMMON, ffn_hidden_size=20),
@@ -99,7 +104,10 @@ IN_FILES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 # Norms whose weights lie around 0.
 AROUND_0 = ("nemotron", "qwen3_next")
 # Adapters of these layers alone: PEFT takes the MLP of a model that may have experts for theirs.
-ADAPTED = {"qwen3_next": {"lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}}
+ADAPTED = {
+    "deepseek_v3": {"lora_target_modules": ["kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]},
+    "qwen3_next": {"lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+}
 
 
 def error(ours, reference):
@@ -214,7 +222,7 @@ def check(name, folder):
         ours = of_all_tokens(trainer, ids[0, :, :-1])
         trainer.export_model(os.path.join(folder, "saved"))
     found["saved"] = error(ours, log_probabilities(load(os.path.join(folder, "saved")), ids[0, :, :-1]))
-    with Trainer.from_pretrained(base, lora=True, lora_rank=4, **settings, **ADAPTED.get(name, {})) as trainer:
+    with Trainer.from_pretrained(base, lora=True, lora_rank=4, **settings, **ADAPTED.get(name.split("+")[0], {})) as trainer:
         for batch in ids[1:]:
             trainer.train_step(batch[:, :-1], batch[:, 1:], lr=1e-2)
         ours = of_all_tokens(trainer, ids[0, :, :-1])
