@@ -275,9 +275,9 @@ static void bench_attention(const AttentionShape *s, ThreadPool *pools[2])
     const TensorType     packed = {DT_F32, 3, {s->batch, s->len, (s->heads + 2 * s->kv_heads) * s->dim}}, none = {0};
     const TensorType     o = {DT_F32, 4, {s->batch, s->len, s->heads, s->dim}}, lse = {DT_F32, 3, {s->batch, s->heads, s->len}};
     const TensorType     starts = {DT_I32, 2, {s->batch, s->len}};
-    const TensorType     forward[NODE_MAX_IN] = {packed, none, none, starts}, backward[NODE_MAX_IN] = {o, packed, none, none, o, lse, starts};
-    Attention            a = attention_dims(&attrs, &packed, NULL);
-    double               macs = attention_macs(&a);
+    const TensorType forward[NODE_MAX_IN] = {packed, none, none, starts}, backward[NODE_MAX_IN] = {o, packed, none, none, o, lse, starts};
+    Attention        a = attention_dims(&attrs, &packed, NULL);
+    double           macs = attention_macs(&a);
     printf("attention B%lld T%-4lld H%lld G%lld D%-3lld W%-3lld", (long long)s->batch, (long long)s->len, (long long)s->heads,
            (long long)s->kv_heads, (long long)s->dim, (long long)s->window);
     for (int i = 0; i < 2; i++) {
