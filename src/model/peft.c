@@ -255,7 +255,7 @@ static int by_path(const void *a, const void *b)
 /* Whether it is the lengths of DoRA's rows; then of a module that has a pair. */
 static Status is_magnitude(Arena *arena, const StFile *file, const LoraOptions *lora, const StTensor *tensor, bool *out)
 {
-    const char *module = module_of(arena, tensor->name, PEFT_MAGNITUDE + strlen("%s"));
+    const char *module = module_of(arena, tensor->name, &PEFT_MAGNITUDE[strlen("%s")]);
     *out = module != NULL;
     if (!module) return OK;
     FAIL_IF(!lora->use_dora, ERR_INVALID, "%s: tensor %s is of DoRA, and adapter_config.json doesn't say use_dora: true", tensor->path,

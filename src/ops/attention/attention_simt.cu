@@ -12,7 +12,7 @@
 #include "ir/op.h"
 
 enum { WARPS = 8, ROWS = 2, BLOCK = WARPS * ROWS, TILE = 32, THREADS = WARPS * 32 };
-static_assert(BLOCK == ATTENTION_BIAS_QUERIES, "a block leaves the sums of its queries");
+static_assert((int)BLOCK == (int)ATTENTION_BIAS_QUERIES, "a block leaves the sums of its queries");
 
 static __device__ __forceinline__ float to_float(e4m3 code)
 {

@@ -349,7 +349,7 @@ static Status map_codes(const Gemm *g, int halves, int blocks, CUtensorMap *out)
 /* Bytes of shared memory of all places but those for stages. halves: of w, 1, or gate and up */
 static size_t fixed_bytes(const Gemm *g, int halves, bool has_norm, int rounds)
 {
-    int64_t along = halves == 2 ? OneSizes<2>::ALONG : OneSizes<1>::ALONG, whole = cuda_div_up(g->k, along) * along;
+    int64_t along = halves == 2 ? (int)OneSizes<2>::ALONG : (int)OneSizes<1>::ALONG, whole = cuda_div_up(g->k, along) * along;
     size_t  x = (size_t)whole * sizeof(bf16) + BEHIND_X, norm = has_norm ? 2 * (size_t)g->k * sizeof(bf16) : 0;
     return PHASES_BYTES + x + norm + (size_t)(rounds * whole / ROW_BYTES * halves) * sizeof(float);
 }

@@ -31,7 +31,7 @@ static Gemm product_of(const KernelArgs *args)
 static Gemm some_rows(const Gemm *g, int64_t row)
 {
     Gemm some = *g;
-    some.m = g->m - row < AT_ONCE ? g->m - row : AT_ONCE;
+    some.m = g->m - row < (int64_t)AT_ONCE ? g->m - row : (int64_t)AT_ONCE;
     some.a.offset += row * g->a.stride;
     some.c.offset += row * g->c.stride;
     return some;
