@@ -1,4 +1,5 @@
 /* Messages in whatever spelling, as templates expect them: role and content, tool calls with their arguments as objects. */
+#include "config/roles.h"
 #include "data/format_internal.h"
 
 #include <string.h>
@@ -56,33 +57,11 @@ Status message_list_finish(MessageList *list, Sample *out)
     return OK;
 }
 
-/* Roles in datasets, and as templates know them. */
-static const char *const spellings[][2] = {
-    {"user", "user"},           {"human", "user"},
-    {"assistant", "assistant"}, {"gpt", "assistant"},
-    {"chatgpt", "assistant"},   {"bing", "assistant"},
-    {"bot", "assistant"},       {"chatbot", "assistant"},
-    {"model", "assistant"},     {"function_call", "assistant"},
-    {"tool", "tool"},           {"function", "tool"},
-    {"observation", "tool"},    {"function_response", "tool"},
-    {"system", "system"},       {"developer", "developer"},
-};
-
-/* Whatever the case; NULL: none that is known. */
-static const char *known_role(const char *role)
-{
-    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
-        bool has_same_letter = ((role[0] ^ spellings[i][0][0]) & ~0x20) == 0; /* most rows are told by it */
-        if (has_same_letter && strcasecmp(role, spellings[i][0]) == 0) return spellings[i][1];
-    }
-    return NULL;
-}
-
 /* A role as templates know it; unknown ones stay. */
 static const char *usual_role(const char *role, const TemplateTraits *tmpl)
 {
     if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
-    const char *known = known_role(role);
+    const char *known = role_known(role);
     if (!known) return role;
     return strcmp(known, "developer") == 0 && !tmpl->prints_developer ? "system" : known;
 }
@@ -272,7 +251,7 @@ bool format_is_message(const JsonValue *value)
     if (value->type != JSON_OBJECT) return false;
     bool is_usual = json_get_str(value, "role", &role) && (json_get(value, "content") || json_get(value, "tool_calls"));
     bool is_sharegpt = !is_usual && json_get_str(value, "from", &role) && json_get(value, "value");
-    return (is_usual || is_sharegpt) && known_role(role);
+    return (is_usual || is_sharegpt) && role_known(role);
 }
 
 /* Does a text begin with this byte, blanks aside? */

@@ -19,6 +19,13 @@ const YamlNode *port_get(const YamlNode *map, const char *name)
     return NULL;
 }
 
+const YamlNode *port_key(const YamlNode *map, const char *name)
+{
+    for (size_t i = 0; map && map->type == YAML_MAPPING && i < map->count; i++)
+        if (map->keys[i]->type == YAML_SCALAR && strcmp(map->keys[i]->text.data, name) == 0) return map->keys[i];
+    return NULL;
+}
+
 const char *port_text(const YamlNode *map, const char *name)
 {
     const YamlNode *value = port_get(map, name);

@@ -1,4 +1,5 @@
 /* Datasets of Axolotl and TRL, whose items name a layout. */
+#include "config/roles.h"
 #include "files/file.h"
 #include "port/port_internal.h"
 
@@ -93,10 +94,20 @@ static bool is_builder(const char *path)
     return strcmp(path, "json") == 0 || strcmp(path, "csv") == 0 || strcmp(path, "parquet") == 0 || strcmp(path, "text") == 0;
 }
 
-/* The first of data_files; the others become datasets of their own. */
-static const YamlNode *first_file(const YamlNode *map, const YamlNode **out_list)
+/* data_files; where it names those of each split, those of the split that is taken. NULL: none. */
+static const YamlNode *files_of(Port *port, const YamlNode *map)
 {
     const YamlNode *files = port_get(map, "data_files");
+    const char     *split = port_text(map, "split");
+    if (!files || files->type != YAML_MAPPING) return files;
+    if (!split) split = "train";
+    return port_get(files, arena_strndup(port->arena, split, strcspn(split, "[")));
+}
+
+/* The first of data_files, and the list that it is of. */
+static const YamlNode *first_file(Port *port, const YamlNode *map, const YamlNode **out_list)
+{
+    const YamlNode *files = files_of(port, map);
     *out_list = files && files->type == YAML_SEQUENCE ? files : NULL;
     return !files || files->type == YAML_SCALAR ? files : files->type == YAML_SEQUENCE && files->count ? files->items[0] : NULL;
 }
@@ -110,27 +121,46 @@ static void tell_subset(Port *port, const PortPair *pair, const YamlNode *key_ma
                 "all files of the repository are read; `surogate pull --dataset` with --include takes some, and path names that folder");
 }
 
+/* Of a kind of file: the files, or the folder that they are all taken of. */
+static void read_builder(Port *port, const PortPair *pair, const YamlNode *file, const YamlNode *list, const char *from)
+{
+    const char *dir = port->tool == TRL ? port_text(pair->map, "data_dir") : NULL;
+    bool        is_below = dir && file && file->type == YAML_SCALAR && file->text.data[0] != '/' && !strstr(file->text.data, "://");
+    if (is_below)
+        set_text(port, pair->target, KEY_dataset_path, arena_printf(port->arena, "%s/%s", dir, file->text.data), from);
+    else if (file)
+        port_take(port, pair->target, KEY_dataset_path, file, from);
+    else if (dir && !port_get(pair->map, "data_files"))
+        set_text(port, pair->target, KEY_dataset_path, dir, from);
+    else
+        port_take(port, pair->target, KEY_dataset_path, pair->value, from);
+    if (!file && port_get(pair->map, "data_files"))
+        port_problem(port, pair->value, "%spath: %s names a kind of file, and data_files none of this split", pair->target->prefix,
+                     pair->value->text.data);
+    if (list && list->count > 1)
+        port_problem(port, list, "%sdata_files: several files; name their folder or a glob as path, or a dataset for each",
+                     pair->target->prefix);
+}
+
 void port_read_dataset_path(Port *port, const PortPair *pair)
 {
-    const YamlNode *list, *file = first_file(pair->map, &list);
+    const YamlNode *list, *file = first_file(port, pair->map, &list);
     const char     *from = port_origin(port, pair->key, pair->target->prefix);
     bool            is_kind = pair->value->type == YAML_SCALAR && is_builder(pair->value->text.data);
-    if (is_kind && file) {
-        port_take(port, pair->target, KEY_dataset_path, file, from);
-        if (list && list->count > 1)
-            port_problem(port, list, "%sdata_files: several files; name their folder or a glob as path, or a dataset for each",
-                         pair->target->prefix);
+    if (is_kind) {
+        read_builder(port, pair, file, list, from);
         return;
     }
     bool        is_dir = false;
     const char *folder = pair->value->type == YAML_SCALAR ? pair->value->text.data : "";
-    if (file && !list && file_is_dir(folder, &is_dir) == OK && is_dir) {
+    if (file && file->type == YAML_SCALAR && !list && file_is_dir(folder, &is_dir) == OK && is_dir) {
         set_text(port, pair->target, KEY_dataset_path, arena_printf(port->arena, "%s/%s", folder, file->text.data), from);
         return;
     }
     status_clear();
     port_take(port, pair->target, KEY_dataset_path, pair->value, from);
     tell_subset(port, pair, pair->map, "data_files");
+    if (port->tool == TRL) tell_subset(port, pair, pair->map, "data_dir");
     tell_subset(port, pair, pair->map, "name");
 }
 
@@ -145,6 +175,44 @@ void port_read_message_field(Port *port, const PortPair *pair)
         port_problem(port, pair->key, "%s%s: expected the name of a field", pair->target->prefix, pair->key->text.data);
     else
         port_take(port, pair->target, KEY_dataset_message_property_mappings, map, port_origin(port, pair->key, pair->target->prefix));
+}
+
+bool port_has_role(const char *spelling, const char *role)
+{
+    const char *known = role_known(spelling);
+    return strcmp(known ? known : spelling, role) == 0;
+}
+
+/* Names of ShareGPT's sides, which say who is trained, and not how a role is called. */
+static bool is_side(const char *spelling, const char *side)
+{
+    bool answers = port_has_role(spelling, "assistant");
+    return role_known(spelling) && ((!answers && strcmp(side, "input") == 0) || (answers && strcmp(side, "output") == 0));
+}
+
+/* {role: [spellings]} */
+void port_read_roles(Port *port, const PortPair *pair)
+{
+    const YamlNode *map = pair->value;
+    bool            fits = map->type == YAML_MAPPING;
+    if (foreign_is_inert(map)) return;
+    for (size_t i = 0; i < map->count && map->type == YAML_MAPPING; i++) {
+        const YamlNode *names = map->items[i];
+        const char     *role = map->keys[i]->type == YAML_SCALAR ? map->keys[i]->text.data : "";
+        if (yaml_is_null(names)) continue;
+        for (size_t k = 0; k < (names->type == YAML_SCALAR ? 1 : names->count); k++) {
+            const YamlNode *name = names->type == YAML_SCALAR ? names : names->items[k];
+            const char     *text = name->type == YAML_SCALAR ? name->text.data : "";
+            fits = fits && (port_has_role(text, role) || is_side(text, role));
+        }
+    }
+    if (fits)
+        port_tell(port, false, pair->key, pair->target->prefix, "user, human, assistant, gpt, system and the like are known");
+    else
+        port_problem(port, pair->key,
+                     "%sroles: not supported here: other names of roles: write user, assistant, system or tool in the rows, or names that "
+                     "are known, as human and gpt",
+                     pair->target->prefix);
 }
 
 void port_read_roles_to_train(Port *port, const PortPair *pair)

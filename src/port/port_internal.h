@@ -51,6 +51,8 @@ struct Port {
 
 /* A member of a mapping; NULL: absent or null. */
 const YamlNode *port_get(const YamlNode *map, const char *name);
+/* The key itself, of a value that may be null; NULL: absent. */
+const YamlNode *port_key(const YamlNode *map, const char *name);
 /* The text of a scalar member; NULL: absent, null or no scalar. */
 const char *port_text(const YamlNode *map, const char *name);
 bool        port_is_true(const YamlNode *map, const char *name);
@@ -79,6 +81,9 @@ void port_problem(Port *port, const YamlNode *key, const char *fmt, ...) PRINTF_
 void port_value(Port *port, const PortPair *pair);
 /* Reads a mapping's pairs by the rows of its scope. */
 void port_mapping(Port *port, const YamlNode *map, PortTarget *target, PortDataset *dataset);
+
+/* Whether messages of a role that a dataset spells so are given to the chat template as `role`. */
+bool port_has_role(const char *spelling, const char *role);
 
 /* One dataset more; NULL after a problem: too many. node: for the problem. */
 PortDataset *port_add_dataset(Port *port, PortDatasets *list, const YamlNode *node);

@@ -191,13 +191,35 @@ void port_read_held_out(Port *port, const PortPair *pair)
         port_take(port, pair->target, KEY_run_validation_split_ratio, pair->value, port_origin(port, pair->key, ""));
 }
 
+/* max_length: null: nothing is cut there. */
+static void finish_length(Port *port)
+{
+    const YamlNode *key = port_key(port->root, "max_length");
+    if (port->tool == TRL && key && !port->from[KEY_run_sequence_len])
+        port_tell(port, true, key, "", "rows aren't cut there; set sequence_len to the tokens of the longest one");
+}
+
 /* ---- LoRA ---- */
+
+/* Whether a pattern's beginning fits the paths of every layer: any number, any text, and words that are in all of them. */
+static bool is_open_prefix(const char *text, const char *end)
+{
+    static const char *const parts[] = {"language_model", "text_model", "base_model", "model", "layers", "[0-9]+", "[\\d]+",
+                                        "\\d+",           "\\.",        ".*",         ".+",    ".",      "^"};
+    while (text < end) {
+        size_t i = 0, count = sizeof parts / sizeof *parts;
+        while (i < count && strncmp(text, parts[i], strlen(parts[i])) != 0) i++;
+        if (i == count) return false;
+        text += strlen(parts[i]);
+    }
+    return true;
+}
 
 /* Of "layers.*.(q|k|v)_proj" the names q_proj, k_proj, v_proj, which are those of every layer. False: the pattern says something else. */
 static bool expand_pattern(const char *pattern, StrBuf *out)
 {
     const char *open = strrchr(pattern, '('), *close = open ? strchr(open, ')') : NULL;
-    if (!close) return false;
+    if (!close || !is_open_prefix(pattern, open)) return false;
     size_t tail = strspn(close + 1, "abcdefghijklmnopqrstuvwxyz0123456789_"), inside = (size_t)(close - open - 1);
     if (strspn(open + 1, "abcdefghijklmnopqrstuvwxyz0123456789_|") != inside || (close[1 + tail] && close[1 + tail] != '$')) return false;
     for (const char *at = open + 1; at < close;) {
@@ -240,8 +262,7 @@ static bool is_every_target(const YamlNode *value)
     return false;
 }
 
-/* A text alone is a regular expression for PEFT, as here. One whose end is names is read as these: its beginning often is that of a model
- * with images. */
+/* A text alone is a regular expression for PEFT, as here. One that is of the names at its end in every block is read as these. */
 static bool is_own_pattern(const Port *port, const YamlNode *value)
 {
     StrBuf names = {0};
@@ -251,6 +272,54 @@ static bool is_own_pattern(const Port *port, const YamlNode *value)
     return is_own;
 }
 
+/* The pattern without the names of a language model in one with images: paths here begin behind them. */
+static const char *without_language_model(Port *port, const char *pattern)
+{
+    static const char *const names[] = {"language_model", "text_model"};
+    StrBuf                   out = {0};
+    for (const char *at = pattern; *at;) {
+        size_t len = 0;
+        for (int i = 0; i < 2; i++)
+            if (strncmp(at, names[i], strlen(names[i])) == 0) len = strlen(names[i]);
+        size_t escape = len && at[len] == '\\', dot = len + escape;
+        if (len && at[dot] == '.') /* a dot that is repeated is anything: the name alone goes */
+            at += at[dot + 1] && strchr("*+?{", at[dot + 1]) ? len : dot + 1;
+        else
+            strbuf_putc(&out, *at++);
+    }
+    const char *text = arena_strdup(port->arena, strbuf_cstr(&out));
+    strbuf_deinit(&out);
+    return text;
+}
+
+static void take_pattern(Port *port, const PortPair *pair, const char *from)
+{
+    YamlNode *node = arena_new(port->arena, YamlNode);
+    *node = *pair->value;
+    node->text = str_of(without_language_model(port, pair->value->text.data));
+    if (node->text.len != pair->value->text.len)
+        port_tell(port, false, pair->key, "", "paths of layers have no name of the language model here");
+    port_take(port, pair->target, KEY_run_lora_target_modules, node, from);
+}
+
+/* lora_target_linear beside names: the layers of blocks, and what is named outside of them. */
+static void take_all_linear(Port *port, const PortPair *pair, const char *from)
+{
+    static const char *const outside[] = {"lm_head", "embed_tokens"};
+    const YamlNode          *value = pair->value;
+    const char              *names = "all-linear";
+    for (size_t i = 0; i < (value->type == YAML_SCALAR ? 1 : value->count); i++) {
+        const YamlNode *item = value->type == YAML_SCALAR ? value : value->items[i];
+        for (int k = 0; k < 2; k++)
+            if (item->type == YAML_SCALAR && strcmp(item->text.data, outside[k]) == 0)
+                names = arena_printf(port->arena, "%s, %s", names, outside[k]);
+    }
+    if (strchr(names, ','))
+        port_replace(port, pair->target, KEY_run_lora_target_modules, arena_printf(port->arena, "[%s]", names), from);
+    else
+        port_tell(port, false, pair->key, "", "lora_target_linear names all linear layers");
+}
+
 void port_read_targets(Port *port, const PortPair *pair)
 {
     StrBuf      names = {0};
@@ -258,7 +327,7 @@ void port_read_targets(Port *port, const PortPair *pair)
     bool        fits = true;
     if (foreign_is_inert(pair->value)) return;
     if (port_is_true(port->root, "lora_target_linear")) {
-        port_tell(port, false, pair->key, "", "lora_target_linear names all linear layers");
+        take_all_linear(port, pair, from);
         return;
     }
     if (is_every_target(pair->value)) {
@@ -266,7 +335,7 @@ void port_read_targets(Port *port, const PortPair *pair)
         return;
     }
     if (is_own_pattern(port, pair->value)) {
-        port_take(port, pair->target, KEY_run_lora_target_modules, pair->value, from);
+        take_pattern(port, pair, from);
         return;
     }
     for (size_t i = 0; fits && (i < pair->value->count || (pair->value->type == YAML_SCALAR && i == 0)); i++) {
@@ -322,7 +391,7 @@ void port_read_token_indices(Port *port, const PortPair *pair)
 
 void port_read_all_linear(Port *port, const PortPair *pair)
 {
-    if (port_is_true(port->root, pair->key->text.data))
+    if (port_is_true(port->root, pair->key->text.data) && !port->from[KEY_run_lora_target_modules])
         port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", port_origin(port, pair->key, ""));
 }
 
@@ -345,6 +414,26 @@ static void finish_adapter(Port *port)
     if (!dropout) return;
     str_list_push(port->arena, &port->same, arena_printf(port->arena, "%s: the adapter has its own", dropout));
     port_unset(port, &port->run, KEY_run_lora_dropout);
+}
+
+/* What is saved of an adapter that takes a part of the base fits the unchanged base, which lengths of rows don't. */
+static void check_beginning(Port *port)
+{
+    bool            takes = port->config.lora_init == OPT_LORA_INIT_PISSA || port->config.lora_init == OPT_LORA_INIT_OLORA;
+    const YamlNode *key = port_key(port->root, port->tool == AXOLOTL ? "peft_init_lora_weights" : "pissa_init");
+    if (!port->config.lora || port->config.adapter || !takes || !port->config.lora_use_dora) return;
+    port_problem(port, key ? key : port->root, "%s: not supported here: beside DoRA (%s): take one of them",
+                 key ? key->text.data : "lora_init", port->from[KEY_run_lora_use_dora]);
+}
+
+/* There the scales of NF4 stay as they are, unless the file says otherwise. */
+static void finish_nested(Port *port)
+{
+    if (port->tool != TRL || !port->config.lora || port->config.qlora != OPT_QLORA_NF4 || port_get(port->root, "use_bnb_nested_quant"))
+        return;
+    str_list_push(port->arena, &port->changes,
+                  arena_printf(port->arena, "%s: the scales of NF4 are quantised too; TRL's default: use_bnb_nested_quant false",
+                               port->from[KEY_run_qlora]));
 }
 
 /* Bits for a frozen base that isn't there. */
@@ -415,10 +504,14 @@ static void finish_factory_precision(Port *port)
 /* Weights are in dtype (fp32 unless said), products in bf16 (unless said). */
 static void finish_trl_precision(Port *port, const char *dtype)
 {
+    const YamlNode *key = port_key(port->root, port_text(port->root, "dtype") ? "dtype" : "torch_dtype");
     bool        off = port_is_false(port->root, "bf16"), is_low = is_word(dtype, "bfloat16", "auto") || is_word(dtype, "float16", "half");
     const char *from = dtype ? "dtype" : "TRL's default: dtype float32, trl/trainer/model_config.py";
     set_dtype(port, off && !is_low ? "fp32" : "bf16", off ? "bf16: false" : "TRL's default: bf16, trl/trainer/base_config.py");
     if (!off && !is_low) keep_fp32(port, from);
+    if (!off && !is_low && dtype && port->config.lora)
+        port_tell(port, true, key, "",
+                  "frozen weights are kept in bf16, or as qlora says; model_dtype: fp32 with matmul_dtype: bf16 keeps them in fp32");
 }
 
 static void finish_precision(Port *port)
@@ -594,8 +687,11 @@ void port_finish(Port *port)
     finish_schedule(port);
     finish_batch(port);
     finish_adapter(port);
+    check_beginning(port);
     port_finish_cadence(port);
     finish_lora(port);
+    finish_nested(port);
+    finish_length(port);
     if (port->tool == AXOLOTL) finish_axolotl_warmup(port);
     if (port->tool == AXOLOTL) finish_axolotl_tokens(port);
     if (port->tool == LLAMAFACTORY) finish_factory(port);

@@ -49,6 +49,22 @@ static bool is_refused(Port *port, const PortPair *pair, const JsonValue *entry,
     return false;
 }
 
+/* The names of roles, which are known here or not. */
+static void check_roles(Port *port, const PortPair *pair, const JsonValue *entry, const char *name)
+{
+    static const char *const tags[][3] = {{"user_tag", "user", "user"},
+                                          {"assistant_tag", "assistant", "assistant"},
+                                          {"system_tag", "system", "system"},
+                                          {"function_tag", "assistant", "function_call"},
+                                          {"observation_tag", "tool", "observation"}};
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
+        const char *spelling = named(entry, "tags", tags[i][0]);
+        if (spelling && !port_has_role(spelling, tags[i][1]))
+            port_problem(port, pair->value, "dataset %.80s: %s: not supported here: %.80s as a name of a role: write %s in the rows", name,
+                         tags[i][0], spelling, tags[i][2]);
+    }
+}
+
 /* ShareGPT's layout, with other names. */
 static void set_conversation(Port *port, PortDataset *dataset, const JsonValue *entry, const char *from)
 {
@@ -145,6 +161,7 @@ static void add_entry(Port *port, const PortPair *pair, PortDatasets *list, cons
     if (!dataset) return;
     set_json(port, &dataset->target, KEY_dataset_path, place, from);
     set_layout(port, dataset, entry, from);
+    if (dataset->dataset.type == OPT_DATASET_CONVERSATION) check_roles(port, pair, entry, name);
     if (json_get_str(entry, "subset", &subset) || json_get_str(entry, "folder", &subset))
         port_tell(port, true, pair->key, "",
                   arena_printf(port->arena,
