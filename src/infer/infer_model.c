@@ -179,6 +179,10 @@ Status infer_use_recipe(InferModel *infer, const char *name)
     if (recipe->forward == DT_COUNT) return OK;
     infer->options.precision.forward = recipe->forward;
     infer->options.precision.own_scales = true;
+    FAIL_IF(infer->has_adapter && infer->adapter.lora.use_dora && precision_in_codes(&infer->options.precision), ERR_UNSUPPORTED,
+            "recipe %s with %s, an adapter of DoRA (use_dora): DoRA takes norms of weights, which are kept as codes alone then; leave the "
+            "recipe out, or merge the adapter",
+            recipe->name, infer->adapter.dir);
     return refuse_half(infer, "a recipe");
 }
 

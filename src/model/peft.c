@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "model/peft_match.h"
 #include "model/peft_tokens.h"
+#include "passes/adapt_tokens.h"
 #include "passes/adapt_whole.h"
 #include "passes/peft_names.h"
 
@@ -432,11 +433,9 @@ static Status check_copies(Arena *arena, const StFile *file, const LoraOptions *
     return OK;
 }
 
-static Status check_modules(Arena *arena, const PeftAdapter *adapter, const HfModel *model, const PeftTargets *targets)
+static Status check_modules(Arena *arena, const PeftAdapter *adapter, const HfModel *model, const Graph *graph, const PeftTargets *targets)
 {
-    Graph *graph;
-    bool  *used = arena_array(arena, bool, adapter->lora.num_modules);
-    TRY(hf_model_bind(arena, model, DT_F32, &graph));
+    bool *used = arena_array(arena, bool, adapter->lora.num_modules);
     for (int i = 0; i < graph->num_params; i++) {
         const Param *param = graph->params[i];
         bool         wanted;
@@ -454,6 +453,77 @@ static Status check_modules(Arena *arena, const PeftAdapter *adapter, const HfMo
     for (int i = 0; i < adapter->lora.num_modules; i++)
         FAIL_IF(!used[i], ERR_INVALID, "%s: %s is no linear layer of %s; is this the model that was adapted?", adapter->dir,
                 adapter->lora.modules[i].path, model->dir);
+    return OK;
+}
+
+/* The model has `rows`, and `cols` of them where it is a matrix. advice: how the message ends. */
+static Status check_shape(const StTensor *tensor, int ndim, int64_t rows, int64_t cols, const char *advice)
+{
+    bool   fits = tensor->ndim == ndim && tensor->dim[0] == rows && (ndim == 1 || tensor->dim[1] == cols);
+    StrBuf have = {0}, want = {0};
+    if (fits) return OK;
+    for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
+    strbuf_printf(&want, "%lld", (long long)rows);
+    if (ndim == 2) strbuf_printf(&want, ",%lld", (long long)cols);
+    Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], the model has [%s]%s", tensor->path, tensor->name,
+                                strbuf_cstr(&have), strbuf_cstr(&want), advice);
+    strbuf_deinit(&have);
+    strbuf_deinit(&want);
+    return status;
+}
+
+/* The pair of a linear layer, and DoRA's lengths of it. */
+static Status check_pair(Arena *arena, const StFile *file, const LoraModule *module, const Param *param)
+{
+    static const char advice[] = "; is this the model that was adapted?";
+    const StTensor   *a = st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module->path, PEFT_A)),
+                   *b = st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module->path, PEFT_B)),
+                   *lengths = st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_MAGNITUDE, module->path));
+    int64_t rows = param->type.dim[0];
+    if (a) TRY(check_shape(a, 2, module->r, type_cols(&param->type), advice));
+    if (b) TRY(check_shape(b, 2, rows, module->r, advice));
+    return lengths ? check_shape(lengths, 1, rows, 0, advice) : OK;
+}
+
+/* A weight that was trained whole, under its own name or the head's of a tied model. */
+static Status check_trained(Arena *arena, const StFile *file, const Graph *graph, const Param *param)
+{
+    const HfSource *saved = param_saved(param);
+    const char     *names[] = {whole_path(arena, param) && saved->kind == HF_WHOLE ? saved->names[0] : NULL, param->untied};
+    for (int i = 0; i < 2; i++) {
+        const StTensor *tensor = names[i] ? st_find(file, arena_printf(arena, PEFT_PREFIX "%s", names[i])) : NULL;
+        if (!tensor) continue;
+        bool has_more = tokens_is_vocabulary(graph, param) && tensor->ndim == 2 && tensor->dim[0] > param->type.dim[0];
+        TRY(check_shape(tensor, param->type.ndim, param->type.dim[0], param->type.dim[1],
+                        has_more
+                            ? "; the adapter is of a model with more tokens: name them under new_tokens as the run did that trained it, "
+                              "or take that run's base (base_model_name_or_path)"
+                            : "; is this the model that was adapted?"));
+    }
+    return OK;
+}
+
+/* Rows of tokens of an embedding or head. */
+static Status check_rows(Arena *arena, const StFile *file, const LoraOptions *lora, const Param *param)
+{
+    const char     *path = whole_path(arena, param);
+    const StTensor *rows = path ? st_find(file, arena_printf(arena, PEFT_PREFIX TOKENS_TENSOR, path)) : NULL;
+    StTensor        matrix = {.name = path, .ndim = param->type.ndim};
+    memcpy(matrix.dim, param->type.dim, sizeof param->type.dim);
+    return rows ? peft_check_tokens(rows, peft_tokens_of(lora, path), &matrix) : OK;
+}
+
+/* What the adapter has of the model's weights has the shapes that the model gives it. */
+static Status check_shapes(Arena *arena, const PeftAdapter *adapter, const StFile *file, const Graph *graph)
+{
+    for (int i = 0; i < graph->num_params; i++) {
+        const Param      *param = graph->params[i];
+        const LoraModule *module = param->is_linear && param->module ? lora_find_module(&adapter->lora, param->module) : NULL;
+        if (param->ns || param->type.ndim > 2) continue;
+        if (module) TRY(check_pair(arena, file, module, param));
+        if (adapter->lora.num_whole) TRY(check_trained(arena, file, graph, param));
+        if (adapter->lora.num_tokens) TRY(check_rows(arena, file, &adapter->lora, param));
+    }
     return OK;
 }
 
@@ -475,10 +545,13 @@ Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
     Arena        arena = {0};
     StFile      *file = NULL;
     PeftTargets *targets = NULL;
+    Graph       *graph = NULL;
     Status       status = open_file(&arena, adapter->dir, &file);
     if (status != OK) file = NULL;
     if (status == OK) status = peft_targets_open(&adapter->config, config_path(&arena, adapter->dir), &targets);
-    if (status == OK) status = check_modules(&arena, adapter, model, targets);
+    if (status == OK) status = hf_model_bind(&arena, model, DT_F32, &graph);
+    if (status == OK) status = check_modules(&arena, adapter, model, graph, targets);
+    if (status == OK) status = check_shapes(&arena, adapter, file, graph);
     if (status == OK) status = check_copies(&arena, file, &adapter->lora, model);
     peft_targets_close(targets);
     st_close(file);

@@ -31,7 +31,7 @@ NODISCARD Status peft_check_layers_pattern(const HfModel *model, const char *con
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir);
 
 /* Whether the adapter is one of this model, whose weights are open: the modules that adapter_config.json names have tensors, no others
- * have, and the weights of the base that PEFT put beside them are the model's. */
+ * have, their shapes are the model's, and so are the weights of the base that PEFT put beside them. */
 NODISCARD Status peft_check_model(const PeftAdapter *adapter, const HfModel *model);
 
 /* The tensors of DIR but for copies of the base's. */

@@ -59,7 +59,12 @@ const LoraTokens *peft_tokens_of(const LoraOptions *lora, const char *path)
 Status peft_check_tokens(const StTensor *tensor, const LoraTokens *list, const StTensor *matrix)
 {
     bool fits = tensor->ndim == 2 && matrix->ndim == 2 && list && tensor->dim[0] == list->num && tensor->dim[1] == matrix->dim[1];
-    for (int i = 0; fits && i < list->num; i++) fits = list->ids[i] < matrix->dim[0];
+    for (int i = 0; fits && i < list->num; i++)
+        FAIL_IF(
+            list->ids[i] >= matrix->dim[0], ERR_INVALID,
+            "%s: trainable_token_indices has %lld, and %s of the base has rows 0 to %lld: name the tokens under new_tokens as the run did "
+            "that trained them, or take that run's base (base_model_name_or_path)",
+            tensor->path, (long long)list->ids[i], matrix->name, (long long)matrix->dim[0] - 1);
     FAIL_IF(!fits, ERR_INVALID, "%s: tensor %s doesn't fit trainable_token_indices and tensor %s of the base", tensor->path, tensor->name,
             matrix->name);
     return st_check_range(tensor, DT_F32);

@@ -79,12 +79,37 @@ static Status check_ids(const LoraTokens *list, const Param *param, const char *
     return OK;
 }
 
-static Status replace(Graph *graph, const LoraTokens *list)
+/* The embedding whose second use a list names as the head; NULL: none. */
+static const Param *tied_param(const Graph *graph, const LoraTokens *list)
+{
+    LoraOptions one = {.num_whole = 1, .whole = &list->module};
+    for (int i = 0; i < graph->num_params && list->module; i++)
+        if (whole_has(&one, whole_head_path(graph->arena, graph->params[i]), NULL)) return graph->params[i];
+    return NULL;
+}
+
+static bool same_ids(const LoraTokens *a, const LoraTokens *b)
+{
+    return a->num == b->num && memcmp(a->ids, b->ids, (size_t)a->num * sizeof *a->ids) == 0;
+}
+
+/* As in PEFT, a tied head's list says nothing new beside the same ids of the embedding. */
+static Status check_tied(const Graph *graph, const LoraOptions *lora, const LoraTokens *list)
+{
+    const char  *name = list->module ? list->module : "", *path;
+    const Param *tied = tied_param(graph, list);
+    FAIL_IF(!tied, ERR_INVALID, "trainable_token_modules: \"%s\" is no embedding or output head of this model", name);
+    for (int i = 0; i < lora->num_tokens; i++)
+        if (tokens_param(graph, &lora->tokens[i], &path) == tied && same_ids(&lora->tokens[i], list)) return OK;
+    FAIL(ERR_INVALID, "trainable_token_modules: \"%s\" is the embedding in this model; name that, with the same ids: %s", name,
+         whole_path(graph->arena, tied));
+}
+
+static Status replace(Graph *graph, const LoraOptions *lora, const LoraTokens *list)
 {
     const char *path;
     Param      *param = tokens_param(graph, list, &path);
-    FAIL_IF(!param, ERR_INVALID, "trainable_token_modules: \"%s\" is no embedding or output head of this model",
-            list->module ? list->module : "");
+    if (!param) return check_tied(graph, lora, list);
     TRY(check_head(graph, param, path));
     TRY(check_ids(list, param, path));
     FAIL_IF(graph_find(graph, arena_printf(graph->arena, "%s." PEFT_A, param->name)), ERR_INVALID,
@@ -109,6 +134,6 @@ static Status replace(Graph *graph, const LoraTokens *list)
 
 Status tokens_replace(Graph *graph, const LoraOptions *lora)
 {
-    for (int i = 0; i < lora->num_tokens; i++) TRY(replace(graph, &lora->tokens[i]));
+    for (int i = 0; i < lora->num_tokens; i++) TRY(replace(graph, lora, &lora->tokens[i]));
     return OK;
 }

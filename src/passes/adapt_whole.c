@@ -18,6 +18,11 @@ const char *whole_path(Arena *arena, const Param *param)
     return is_one ? without_last(arena, hf->names[0]) : NULL;
 }
 
+const char *whole_head_path(Arena *arena, const Param *param)
+{
+    return param->untied ? without_last(arena, param->untied) : NULL;
+}
+
 bool whole_has(const LoraOptions *lora, const char *path, char *matched)
 {
     bool found = false;
@@ -56,7 +61,7 @@ static bool is_named(Graph *graph, const LoraOptions *lora, const Param *param, 
 {
     if (param->ns) return false;
     bool found = whole_has(lora, whole_path(graph->arena, param), matched);
-    return (param->untied && whole_has(lora, without_last(graph->arena, param->untied), matched)) || found;
+    return whole_has(lora, whole_head_path(graph->arena, param), matched) || found;
 }
 
 static Status mark(Param *param, const char *name)
@@ -83,7 +88,7 @@ static Status unmatched(const Graph *graph, const char *name)
         while (strcmp(names[k], names[num]) != 0) k++;
         if (k < num) continue;
         strbuf_printf(&known, "%s%s", num++ ? ", " : "", names[k]);
-        const char *head = param->untied ? without_last(graph->arena, param->untied) : NULL;
+        const char *head = whole_head_path(graph->arena, param);
         if (head) strbuf_printf(&known, ", %s", head);
     }
     Status status = status_fail(ERR_INVALID, "lora_modules_to_save: \"%s\" is no embedding, head or norm of this model; it has %s", name,

@@ -7,6 +7,9 @@
  * there, or a part of one. It lives in the arena. */
 const char *whole_path(Arena *arena, const Param *param);
 
+/* The module that the head would be if it weren't the embedding's matrix; NULL: the weight isn't both. It lives in the arena. */
+const char *whole_head_path(Arena *arena, const Param *param);
+
 /* Whether a module is one that `whole` names: as in PEFT, if its path ends with one of the names. matched: of each name, set where it fits;
  * may be NULL. */
 bool whole_has(const LoraOptions *lora, const char *path, char *matched);

@@ -50,6 +50,11 @@ bool precision_is_scaled(const PrecisionOptions *options)
     return options->forward == DT_E4M3 || options->backward == DT_E5M2;
 }
 
+bool precision_in_codes(const PrecisionOptions *options)
+{
+    return options->forward == DT_E4M3 || options->forward == DT_E2M1;
+}
+
 /* ---- the tensors that have scales ---- */
 
 enum { OUT_CODES, OUT_TURNED, OUT_AMAX }; /* of fp8_quantise */

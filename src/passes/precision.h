@@ -16,3 +16,5 @@ const Recipe *recipe_find(const char *name);
 
 /* Whether some products read codes with scales, which must be measured before the first step. */
 bool precision_is_scaled(const PrecisionOptions *options);
+/* Whether forward products read codes of weights in place of the weights. */
+bool precision_in_codes(const PrecisionOptions *options);

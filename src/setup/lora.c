@@ -112,15 +112,41 @@ static Status take_token_lists(Config *config, const PeftAdapter *adapter)
     return OK;
 }
 
+/* A key's value, as a run file has it. */
+static const char *value_text(Arena *arena, const Config *config, ConfigKey key)
+{
+    StrBuf text = {0};
+    config_print_value(&text, &options[key], (const char *)config + options[key].offset);
+    const char *copy = arena_strdup(arena, strbuf_cstr(&text));
+    strbuf_deinit(&text);
+    return copy;
+}
+
+/* Values that are off where the adapter has others. Of values that are on the config's reader has said it (options.def). given: what the
+ * run file says of each key; NULL: nothing, or one that is on. */
+static void warn_taken(Config *config, const char *dir, const char *const *given)
+{
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        const char *now = given[i] ? value_text(&config->arena, config, taken[i]) : NULL;
+        if (now && strcmp(given[i], now) != 0)
+            log_warn("%s: %s: %s: no effect when adapter is set: %s says %s", config->origin[taken[i]], options[taken[i]].name, given[i],
+                     dir, now);
+    }
+}
+
 static Status take_settings(Config *config)
 {
     Arena      *arena = &config->arena;
     PeftAdapter adapter;
+    const char *given[sizeof taken / sizeof *taken] = {0};
     const char *dir = config->adapter;
     TRY(peft_open(arena, dir, &adapter));
     const JsonValue *json = &adapter.config;
     FAIL_IF(!(adapter.lora.alpha > 0), ERR_INVALID, "%s: lora_alpha is %g, so that nothing would be trained; expected more than 0", dir,
             adapter.lora.alpha);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (config->origin[taken[i]] && !option_is_on(&options[taken[i]], (const char *)config + options[taken[i]].offset))
+            given[i] = value_text(arena, config, taken[i]);
     config->lora_rank = adapter.lora.r;
     config->lora_alpha = adapter.lora.alpha;
     config->lora_use_rslora = adapter.lora.use_rslora;
@@ -135,6 +161,7 @@ static Status take_settings(Config *config)
     config->lora_ensure_weight_tying = adapter.lora.tie_whole;
     TRY(take_token_lists(config, &adapter));
     if (!config->origin[KEY_run_lora_dropout]) config->lora_dropout = adapter.lora.dropout;
+    warn_taken(config, dir, given);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) config->origin[taken[i]] = arena_printf(arena, "%s/adapter_config.json", dir);
     bool grows = config->new_tokens.count || config->new_special_tokens.count || config->pad_vocab_multiple; /* the base is a copy then */
     if (config->model && !grows) peft_check_base(&adapter, config->model);

@@ -381,6 +381,16 @@ static Status check_grads(const Config *config)
     return OK;
 }
 
+/* The key that has products read codes is named. */
+static Status refuse_dora(const Config *config)
+{
+    bool      of_recipe = config->recipe != OPT_RECIPE_BF16;
+    ConfigKey key = of_recipe ? KEY_run_recipe : KEY_run_matmul_dtype;
+    FAIL(ERR_UNSUPPORTED, "lora_use_dora beside %s: %s: DoRA takes norms of weights, which are kept as codes alone then; %s",
+         options[key].name, choice_text(of_recipe ? config->recipe : config->matmul_dtype),
+         of_recipe ? "take recipe: bf16" : "leave matmul_dtype out");
+}
+
 Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out)
 {
     *out = compile_defaults();
@@ -410,10 +420,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     FAIL_IF(out->weight_format && out->lora.enabled && lora_init_takes(out->lora.init), ERR_UNSUPPORTED,
             "lora_init: %s takes a part of the base's weights, and %s is quantised; take the unquantised model, or lora_init: default",
             choice_text(config->lora_init), model->dir);
-    bool in_codes = out->precision.forward == DT_E4M3 || out->precision.forward == DT_E2M1;
-    FAIL_IF(out->lora.use_dora && in_codes, ERR_UNSUPPORTED,
-            "lora_use_dora beside recipe: %s: DoRA takes norms of weights, which that recipe keeps as codes alone; take recipe: bf16",
-            choice_text(config->recipe));
+    if (out->lora.use_dora && precision_in_codes(&out->precision)) return refuse_dora(config);
     out->train_base = !config->lora;
     return OK;
 }

@@ -41,6 +41,13 @@ check "the settings are the adapter's" cmp "$dir/first/adapter_config.json" "$di
 check "run.json too" grep -q 'lora_rank: 6.n.*lora_rank_pattern: {up_proj: 3}' "$dir/whole/run.json"
 first_loss() { grep -m1 -o '"loss":[0-9.]\{6\}' "$1/metrics.jsonl"; }
 
+check "and only that: $(cat "$dir/err")" [ "$(grep -c "no effect when adapter" "$dir/err")" = 1 ]
+run plan "$dir/run.yaml" adapter="$dir/first" lora_use_rslora=false lora_use_dora=false 'lora_rank_pattern={}'
+check "a key that turns off what it has is named: $(cat "$dir/err")" \
+    grep -q "lora_use_rslora: false: no effect when adapter is set: $dir/first says true" "$dir/err"
+check "a mapping without items, too" grep -qF "lora_rank_pattern: {}: no effect when adapter is set: $dir/first says {up_proj: 3}" "$dir/err"
+check "one that says the same isn't" [ "$(grep -c "no effect when adapter" "$dir/err")" = 2 ]
+
 kills=0
 while [ $kills -lt 3 ]; do
     "$SUROGATE" "${go_on[@]}" output_dir="$dir/killed" 2> /dev/null &

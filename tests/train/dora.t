@@ -71,6 +71,8 @@ run generate "$dir/merged" --prompt "line" --max-tokens 20 --temperature 0 --ign
 check "the merged model writes the same" cmp "$dir/text1" "$dir/out"
 train further adapter="$dir/whole" lora_use_dora=false max_steps=2
 check "gone on from: DoRA stays" grep -q '"use_dora": true' "$dir/further/adapter_config.json"
+check "gone on from: the run file's own word is named: $(cat "$dir/err")" \
+    grep -q "lora_use_dora: false: no effect when adapter is set: $dir/whole says true" "$dir/err"
 check "gone on from: where it was" near "$(first_loss "$dir/further")" "$(last_loss "$dir/whole")" 0.5
 
 # --- with other settings
@@ -86,6 +88,21 @@ for format in nf4 fp8 nvfp4; do
     check "$format: merged" near "$(loss "$dir/$format")" "$(loss "$dir/$format/merged")" 3e-3
 done
 
+# --- of another model
+"$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/wide" hidden_size=32 intermediate_size=64 vocab_size=300 \
+    head_dim=8 max_position_embeddings=128 2> "$dir/err" || fail "new: $(cat "$dir/err")"
+for command in "plan $dir/run.yaml" "pt $dir/run.yaml output_dir=$dir/no"; do
+    read -ra words <<< "$command"
+    refused "${words[0]}: a model of another size" 2 "adapter: $dir/whole/adapter_model.safetensors: tensor base_model.model.model.layers.0.mlp." \
+        "the model has [" "is this the model that was adapted?" -- "${words[@]}" adapter="$dir/whole" model="$dir/wide"
+done
+
+cp -r "$dir/whole" "$dir/bent"
+LC_ALL=C sed -E 's/"format":"pt"/"format":"p"/; s/(0.self_attn.q_proj.lora_magnitude_vector":\{"dtype":"F32","shape":)\[32\]/\1[4,8]/' \
+    "$dir/whole/adapter_model.safetensors" > "$dir/bent/adapter_model.safetensors"
+refused "lengths of another shape: plan" 2 "0.self_attn.q_proj.lora_magnitude_vector has shape [4,8], the model has [32]" -- \
+    plan "$dir/run.yaml" adapter="$dir/bent"
+
 # --- what can't be done
 run merge "$dir/model" "$dir/whole=0.5" "$dir/plain=0.5" "$dir/sum"
 check "weighted: $(cat "$dir/err")" grep -q "is an adapter of DoRA (use_dora), whose rows are divided by their norms" "$dir/err"
@@ -97,6 +114,17 @@ check "gguf alone: $(cat "$dir/err")" grep -q "is an adapter of DoRA (use_dora):
 for recipe in fp8-hybrid nvfp4; do
     refused "$recipe" 2 "lora_use_dora beside recipe: $recipe" -- pt "$dir/run.yaml" output_dir="$dir/no" model_dtype=bf16 recipe=$recipe
 done
+for recipe in fp8-hybrid nvfp4; do
+    for command in "eval $dir/model --text $dir/valid.txt" "generate $dir/model --prompt line" "chat $dir/model" \
+        "score $dir/model $dir/valid.txt"; do
+        read -ra words <<< "$command"
+        refused "$recipe: ${words[0]}" 2 "recipe $recipe with $dir/whole, an adapter of DoRA (use_dora)" "or merge the adapter" -- \
+            "${words[@]}" --adapter "$dir/whole" --recipe $recipe
+    done
+done
+refused "serve" 2 "recipe nvfp4 with $dir/whole, an adapter of DoRA (use_dora)" -- serve "$dir/whole" --port 0 --recipe nvfp4
+refused "matmul_dtype" 2 "lora_use_dora beside matmul_dtype: e4m3" "leave matmul_dtype out" -- \
+    pt "$dir/run.yaml" output_dir="$dir/no" model_dtype=bf16 matmul_dtype=e4m3
 refused "pissa" 2 "lora_init: pissa beside lora_use_dora" -- pt "$dir/run.yaml" output_dir="$dir/no" lora_init=pissa
 sed 's/"use_dora": true/"use_dora": false/' "$dir/whole/adapter_config.json" > "$dir/config"
 cp "$dir/config" "$dir/whole/adapter_config.json"

@@ -84,6 +84,18 @@ for tied in true false; do
     run eval "$dir/tokens/merged" --text "$dir/short.txt" --json
     check "$what: merged and adapted give the same loss" \
         awk -v a="$(value "$dir/adapted")" -v m="$(value "$dir/out")" 'BEGIN { d = a - m; exit !(d * d < 1e-10) }'
+    if [ $tied = true ]; then
+        train both "trainable_token_modules=[embed_tokens, lm_head]"
+        check "$what: named twice, the same weights" cmp "$dir/tokens/adapter_model.safetensors" "$dir/both/adapter_model.safetensors"
+        train both-further adapter="$dir/both" max_steps=2
+        check "$what: named twice, gone on from" \
+            cmp "$dir/further/adapter_model.safetensors" "$dir/both-further/adapter_model.safetensors"
+        run eval "$dir/model" --adapter "$dir/both" --text "$dir/short.txt" --json
+        check "$what: named twice, eval" [ "$(value "$dir/adapted")" = "$(value "$dir/out")" ]
+        rm -r "$dir/both" "$dir/both-further"
+        refused "$what: the head's name alone" 2 '"lm_head" is the embedding in this model; name that, with the same ids: model.embed_tokens' -- \
+            sft "$dir/run.yaml" output_dir="$dir/no" trainable_token_modules=lm_head
+    fi
     train parts lora_modules_to_save=embed_tokens trainable_token_modules=lm_head trainable_token_indices=7 max_steps=2
     run eval "$dir/model" --adapter "$dir/parts" --text "$dir/short.txt" --json
     cp "$dir/out" "$dir/adapted"

@@ -119,8 +119,17 @@ check "an adapter with rows of the new tokens" grep -q "\"trainable_token_indice
 refused "rows of other tokens" 2 "are of other tokens than this run trains" -- \
     sft "$dir/run.yaml" output_dir="$dir/rows" lora=true lora_rank=4 trainable_token_indices="$((old + 1)),$old" resume_from_checkpoint=true \
     max_steps=99
+refused "rows of new tokens over the base without them: plan" 2 "trainable_token_indices has $old, and model.embed_tokens of the base has rows 0 to $((old - 1)): name the tokens under new_tokens" -- \
+    plan "$dir/run.yaml" device=cpu adapter="$dir/rows" new_tokens=[] new_special_tokens=[]
 refused "an adapter whose tokens have other ids" 2 "name new_tokens in its order" -- \
     sft "$dir/run.yaml" output_dir="$dir/no" adapter="$dir/rows" new_tokens='<other>,<tool>,<think>' new_special_tokens=[]
+for command in "plan $dir/run.yaml device=cpu" "sft $dir/run.yaml output_dir=$dir/no"; do
+    read -ra words <<< "$command"
+    refused "${words[0]}: rows of new tokens over the base without them" 2 "has shape [$((old + 2)),32], the model has [$old,32]" \
+        "name them under new_tokens as the run did that trained it" -- "${words[@]}" adapter="$dir/adapter" new_tokens=[] new_special_tokens=[]
+done
+run plan "$dir/run.yaml" device=cpu adapter="$dir/adapter"
+check "with them it is planned: $(tail -2 "$dir/err")" [ "$status" = 0 ]
 go plain lora=true lora_rank=4 new_tokens=[] new_special_tokens='<|endoftext|>'
 check "a token that is there is no new one: $(tail -2 "$dir/err")" [ -e "$dir/plain/adapter_config.json" ]
 
@@ -135,6 +144,12 @@ check "and the adapter finds it: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 # --- a model of a GGUF file
 run export "$dir/untied" --to gguf --type f32 --out "$dir/untied.gguf"
 check "export: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+for command in "plan $dir/run.yaml device=cpu model=$dir/untied.gguf" "inspect $dir/rows.jsonl --model $dir/untied.gguf --rows 1 --json"; do
+    read -ra words <<< "$command"
+    HF_HOME=$dir/other run "${words[@]}"
+    check "${words[0]} unpacks the file, and says where: $(tail -2 "$dir/err")" [ "$status" = 0 -a "$(grep -c "$dir/other/hub/gguf--" "$dir/err")" = 1 ]
+    rm -rf "$dir/other"
+done
 run import "$dir/untied.gguf" "$dir/unpacked"
 go gguf model="$dir/untied.gguf" chat_template=chatml
 check "it gets the same ids: $(ids "$dir/gguf" '<|think|><tool>')" [ "$(ids "$dir/gguf" '<|think|><tool>' | grep -oE '[0-9]+' | tail -2 | tr '\n' ' ')" = "$old $((old + 1)) " ]
