@@ -39,15 +39,18 @@ static Status open_adapter(const InferModel *infer, Arena *arena, const AdapterN
 {
     out->name = arena_strdup(arena, name->name);
     TRY(peft_open(arena, name->dir, &out->peft));
-    FAIL_IF(out->peft.lora.num_whole, ERR_UNSUPPORTED,
-            "%s holds %s, trained whole (modules_to_save), which rows can't choose; give it alone (--adapter %s), or merge it", name->dir,
-            out->peft.lora.whole[0], name->dir);
-    FAIL_IF(out->peft.lora.use_dora, ERR_UNSUPPORTED,
-            "%s is an adapter of DoRA (use_dora), which rows can't choose; give it alone (--adapter %s), or merge it", name->dir,
-            name->dir);
-    FAIL_IF(out->peft.lora.num_tokens, ERR_UNSUPPORTED,
-            "%s holds rows of tokens (trainable_token_indices), which rows can't choose; give it alone (--adapter %s), or merge it",
-            name->dir, name->dir);
+    FAIL_IF(
+        out->peft.lora.num_whole, ERR_UNSUPPORTED,
+        "%s holds %s, trained whole (modules_to_save), which rows can't choose; give it alone (--adapter %s; served: its folder as the model), or merge it",
+        name->dir, out->peft.lora.whole[0], name->dir);
+    FAIL_IF(
+        out->peft.lora.use_dora, ERR_UNSUPPORTED,
+        "%s is an adapter of DoRA (use_dora), which rows can't choose; give it alone (--adapter %s; served: its folder as the model), or merge it",
+        name->dir, name->dir);
+    FAIL_IF(
+        out->peft.lora.num_tokens, ERR_UNSUPPORTED,
+        "%s holds rows of tokens (trainable_token_indices), which rows can't choose; give it alone (--adapter %s; served: its folder as the model), or merge it",
+        name->dir, name->dir);
     peft_check_base(&out->peft, infer->model->dir);
     TRY(peft_check_model(&out->peft, infer->model));
     if (out->peft.base_format && out->peft.base_format != infer->options.weight_format)
