@@ -35,21 +35,11 @@ static void take_call(void *context, Str name, Str arguments)
     c->num_calls++;
 }
 
-/* The prompt as text; ids that came as such are decoded. */
-static void append_prompt(ApiChoice *c)
-{
-    const ApiPrompt *p = c->prompt;
-    if (p->text.data)
-        strbuf_append(&c->content, p->text.data, p->text.len);
-    else if (tokenizer_decode(c->tokenizer, c->request->ids.data + p->first, p->num, false, &c->content) != OK)
-        status_clear();
-}
-
 void api_choice_init(ApiChoice *c, const ApiRequest *request, const Tokenizer *tokenizer, const ApiPrompt *prompt, int index)
 {
     *c = (ApiChoice){.request = request, .tokenizer = tokenizer, .prompt = prompt, .index = index};
     tool_reader_init(&c->reader, (ToolSink){c, take_text, take_call});
-    if (request->echoes) append_prompt(c);
+    if (request->echoes) strbuf_append(&c->content, prompt->echo.data, prompt->echo.len);
 }
 
 void api_choice_deinit(ApiChoice *c)
@@ -164,9 +154,9 @@ static size_t ready_tokens(const ApiChoice *c)
 /* {"token": logprob, ...} of the likeliest and the token itself. A name that was there already is left out. */
 static void put_top_object(const ApiChoice *c, const ApiToken *token, StrBuf *out)
 {
-    StrBuf one = {0};
-    size_t begin = out->len;
-    bool   has_own = false;
+    StrBuf one = {0}, names = {0}; /* names: each between ends of lines, which JSON escapes inside of them */
+    bool   has_own = false, has_one = false;
+    strbuf_putc(&names, '\n');
     strbuf_putc(out, '{');
     for (int i = 0; i <= token->num_top; i++) {
         bool          is_own = i == token->num_top;
@@ -174,15 +164,20 @@ static void put_top_object(const ApiChoice *c, const ApiToken *token, StrBuf *ou
         if (is_own && has_own) break;
         has_own |= top->id == token->own.id;
         strbuf_clear(&one);
+        strbuf_putc(&one, '\n');
         put_token(c, top->id, &one);
-        strbuf_putc(&one, ':');
-        if (memmem(out->data + begin, out->len - begin, one.data, one.len)) continue;
-        if (out->len > begin + 1) strbuf_putc(out, ',');
-        strbuf_append(out, one.data, one.len);
+        strbuf_putc(&one, '\n');
+        if (memmem(names.data, names.len, one.data, one.len)) continue;
+        strbuf_append(&names, one.data + 1, one.len - 1);
+        if (has_one) strbuf_putc(out, ',');
+        has_one = true;
+        strbuf_append(out, one.data + 1, one.len - 2);
+        strbuf_putc(out, ':');
         put_logprob(out, top->logprob);
     }
     strbuf_putc(out, '}');
     strbuf_deinit(&one);
+    strbuf_deinit(&names);
 }
 
 static size_t count_characters(const char *text, size_t len)
@@ -195,24 +190,21 @@ static size_t count_characters(const char *text, size_t len)
 /* Characters before each token, of the text with the prompt where that is echoed: given tokens follow each other. */
 static void put_offsets(const ApiChoice *c, size_t first, size_t end, size_t prompt_bytes, StrBuf *out)
 {
-    StrBuf bytes = {0};
-    size_t at = 0, done = 0, characters = 0;
-    if (c->request->echoes && !tokenizer_is_special(c->tokenizer, c->request->ids.data[c->prompt->first])) {
-        token_bytes(c, c->request->ids.data[c->prompt->first], &bytes);
-        at = bytes.len;
-    }
+    size_t done = 0, characters = 0, num_given = 0;
     for (size_t i = 0; i < end; i++) {
         const ApiToken *token = &c->tokens[i];
-        size_t          begin = token->is_given ? at : prompt_bytes + token->at;
-        if (begin > c->content.len) begin = c->content.len;
-        if (begin > done) characters += count_characters(c->content.data + done, begin - done);
-        if (begin > done) done = begin;
-        if (i >= first) strbuf_printf(out, "%s%zu", out->data[out->len - 1] == '[' ? "" : ",", characters);
-        if (!token->is_given || tokenizer_is_special(c->tokenizer, token->own.id)) continue;
-        token_bytes(c, token->own.id, &bytes);
-        at += bytes.len;
+        size_t          begin = prompt_bytes + token->at, offset;
+        if (token->is_given) {
+            num_given++; /* behind the prompt's first token */
+            offset = c->prompt->offsets[num_given];
+        } else {
+            if (begin > c->content.len) begin = c->content.len;
+            if (begin > done) characters += count_characters(c->content.data + done, begin - done);
+            if (begin > done) done = begin;
+            offset = characters;
+        }
+        if (i >= first) strbuf_printf(out, "%s%zu", out->data[out->len - 1] == '[' ? "" : ",", offset);
     }
-    strbuf_deinit(&bytes);
 }
 
 /* Of /v1/completions: four lists. The first token of an echoed prompt has no log-probability. */

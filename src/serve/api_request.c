@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "infer/chat.h"
 #include "infer/row_adapters.h"
+#include "serve/api_echo.h"
 #include "serve/api_messages.h"
 
 #include <math.h>
@@ -12,12 +13,15 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { MOST_STOPS = 16, MOST_BIASES = 300, MOST_PROMPTS = 1024, MOST_TOP_TEXT = 20, DEFAULT_TOKENS = 16 };
+enum { MOST_STOPS = 16, MOST_BIASES = 300, MOST_PROMPTS = 1024, MOST_TOP_TEXT = 20, DEFAULT_TOKENS = 16, MOST_LOGPROBS = 1 << 20 };
 
 typedef struct Reading {
-    const ApiModel *model;
-    ApiRequest     *request;
-    const char     *name; /* of the field that is read */
+    const ApiModel  *model;
+    ApiRequest      *request;
+    const char      *name;                                  /* of the field that is read */
+    Arena            body;                                  /* of its JSON, until it is read */
+    const JsonValue *messages, *tools, *variables, *prompt; /* NULL: not said */
+    bool             has_special, adds_special;             /* add_special_tokens was said, and its value */
 } Reading;
 
 typedef enum FieldKind { FIELD_NUMBER, FIELD_WHOLE, FIELD_SWITCH, FIELD_OWN, FIELD_INERT, FIELD_REFUSED } FieldKind;
@@ -102,13 +106,13 @@ static Status read_model(Reading *r, const JsonValue *value)
 
 static Status read_prompt(Reading *r, const JsonValue *value)
 {
-    r->request->prompt = value;
+    r->prompt = value;
     return OK;
 }
 
 static Status read_messages(Reading *r, const JsonValue *value)
 {
-    r->request->messages = value;
+    r->messages = value;
     return OK;
 }
 
@@ -143,7 +147,10 @@ static Status end_prompt(Reading *r, size_t first, Str text)
         q->code = "context_length_exceeded";
         FAIL(ERR_INVALID, "the prompt has %zu tokens, the context %lld; shorten it", num, (long long)r->model->context);
     }
-    q->prompts[q->num_prompts++] = (ApiPrompt){first, num, text};
+    ApiPrompt *prompt = &q->prompts[q->num_prompts++];
+    *prompt = (ApiPrompt){.first = first, .num = num, .text = text};
+    if (q->echoes) api_echo(&q->arena, r->model->infer->tokenizer, q->ids.data + first, prompt);
+    prompt->text = (Str){0};
     return OK;
 }
 
@@ -160,7 +167,7 @@ static Status add_prompt(Reading *r, const JsonValue *value)
 static Status encode_prompts(Reading *r)
 {
     ApiRequest      *q = r->request;
-    const JsonValue *value = q->prompt;
+    const JsonValue *value = r->prompt;
     r->name = "prompt";
     FAIL_IF(!value, ERR_INVALID, "it is missing; expected a text, a list of texts, a list of token ids, or a list of such lists");
     bool is_list = value->type == JSON_ARRAY, is_ids = is_list && value->count && value->items[0].type == JSON_INT;
@@ -193,16 +200,21 @@ static Status check_tools(Reading *r, ChatMessages chat)
 static Status encode_chat(Reading *r)
 {
     ApiRequest  *q = r->request;
-    ChatMessages chat = {.tools = q->tools, .variables = q->variables};
+    ChatMessages chat = {.tools = r->tools, .variables = r->variables};
     r->name = "messages";
-    FAIL_IF(!q->messages, ERR_INVALID, "it is missing; expected a list of messages {\"role\", \"content\"}");
+    FAIL_IF(!r->messages, ERR_INVALID, "it is missing; expected a list of messages {\"role\", \"content\"}");
     FAIL_IF(!r->model->tmpl, ERR_UNSUPPORTED,
             "the model has no chat template (chat_template.jinja), which lays out messages; use /v1/completions");
-    TRY(api_messages(&q->arena, q->messages, &chat.messages));
-    q->prompts = arena_array(&q->arena, ApiPrompt, 1);
+    TRY(api_messages(&r->body, r->messages, &chat.messages));
     TRY(chat_encode_messages(r->model->tmpl, r->model->infer->tokenizer, r->model->scratch, &chat, &q->ids));
     TRY(infer_check_ids(r->model->infer, &q->ids, 0));
-    TRY(check_tools(r, chat));
+    return check_tools(r, chat);
+}
+
+static Status encode_chat_prompt(Reading *r)
+{
+    r->request->prompts = arena_array(&r->request->arena, ApiPrompt, 1);
+    TRY(encode_chat(r));
     return end_prompt(r, 0, (Str){0});
 }
 
@@ -233,7 +245,7 @@ static Status add_stop(Reading *r, const JsonValue *value)
     TRY(want(value, JSON_STRING, "a text, or a list of texts"));
     FAIL_IF(!value->string.len || memchr(value->string.data, 0, value->string.len), ERR_INVALID,
             "one of them is empty or holds a NUL; expected texts");
-    str_list_push(&r->request->arena, &r->request->stops, value->string.data);
+    str_list_push(&r->request->arena, &r->request->stops, arena_strdup(&r->request->arena, value->string.data));
     return OK;
 }
 
@@ -289,7 +301,7 @@ static Status read_tools(Reading *r, const JsonValue *value)
                 "\"parameters\"}}",
                 i);
     }
-    if (value->count) r->request->tools = value;
+    if (value->count) r->tools = value;
     return OK;
 }
 
@@ -325,8 +337,14 @@ static Status read_response_format(Reading *r, const JsonValue *value)
 static Status read_variables(Reading *r, const JsonValue *value)
 {
     TRY(want(value, JSON_OBJECT, "an object of variables of the chat template"));
-    r->request->variables = value;
+    r->variables = value;
     return OK;
+}
+
+static Status read_add_special(Reading *r, const JsonValue *value)
+{
+    r->has_special = true;
+    return to_bool(value, &r->adds_special);
 }
 
 static Status read_modalities(Reading *r, const JsonValue *value)
@@ -413,7 +431,8 @@ static Status read_fields(Reading *r, const JsonValue *body)
         r->request->has_seed |= str_equal(member->key, "seed");
     }
     r->name = "model";
-    FAIL_IF(!r->request->model, ERR_INVALID, "it is missing; expected the name of a model (GET /v1/models lists them)");
+    FAIL_IF(!r->request->model && r->request->route != API_TOKENS, ERR_INVALID,
+            "it is missing; expected the name of a model (GET /v1/models lists them)");
     return OK;
 }
 
@@ -444,6 +463,31 @@ static Status settle_logprobs(Reading *r)
     return OK;
 }
 
+static void settle_tools(Reading *r)
+{
+    if (!r->request->calls_tools) r->tools = NULL;
+    r->request->calls_tools = r->tools != NULL;
+}
+
+/* A whole answer stands in memory until it is sent; a stream doesn't. */
+static Status check_size(Reading *r)
+{
+    const ApiRequest *q = r->request;
+    int64_t           tokens = 0;
+    if (q->streams || !q->wants_logprobs) return OK;
+    for (int i = 0; i < q->num_prompts; i++) {
+        int64_t num = (int64_t)q->prompts[i].num, room = r->model->context - num;
+        tokens += (q->echoes ? num : 0) + (q->max_tokens < room ? q->max_tokens : room);
+    }
+    r->name = "logprobs";
+    FAIL_IF(
+        tokens > MOST_LOGPROBS / (q->num * (q->top + 1)), ERR_INVALID,
+        "%lld texts of up to %lld tokens together, with %lld numbers each; expected at most %d log-probabilities in an answer as a whole: "
+        "ask for \"stream\": true, or for fewer texts or tokens",
+        (long long)(q->num_prompts * q->num), (long long)(tokens * q->num), (long long)q->top + 1, MOST_LOGPROBS);
+    return OK;
+}
+
 static Status settle_seed(ApiRequest *q)
 {
     q->sample.seed = (uint64_t)q->seed;
@@ -459,17 +503,16 @@ static Status settle(Reading *r)
     TRY(settle_logprobs(r));
     r->name = "stream_options";
     FAIL_IF(q->tells_usage && !q->streams, ERR_INVALID, "it needs \"stream\": true");
-    if (!q->calls_tools) q->tools = NULL;
-    q->calls_tools = q->tools != NULL;
+    settle_tools(r);
     r->name = "seed";
     return settle_seed(q);
 }
 
 /* ---- requests ---- */
 
-static Status parse_body(ApiRequest *q, Str body, JsonValue *out)
+static Status parse_body(Reading *r, Str body, JsonValue *out)
 {
-    TRY(json_parse(&q->arena, "the body", body.data, body.len, out));
+    TRY(json_parse(&r->body, "the body", body.data, body.len, out));
     FAIL_IF(out->type != JSON_OBJECT, ERR_INVALID, "the body is %s; expected a JSON object", json_type_name(out->type));
     return OK;
 }
@@ -485,28 +528,32 @@ static void init_request(int route, ApiRequest *q)
                       .sample = {.temperature = 1, .top_p = 1, .repetition = 1}};
 }
 
-/* The field's name begins the message. */
-static Status blame(Reading *r, Status status)
+/* The field's name begins the message. The body's JSON is let go. */
+static Status end_reading(Reading *r, Status status)
 {
-    if (status == OK) return OK;
-    r->request->param = r->name;
-    return r->name ? status_prefix(status, "%.100s", r->name) : status;
+    if (status != OK && r->name) {
+        r->request->param = arena_strdup(&r->request->arena, r->name);
+        status = status_prefix(status, "%.100s", r->name);
+    }
+    arena_deinit(&r->body);
+    return status;
 }
 
 static Status read_request(Reading *r, Str body)
 {
-    JsonValue *value = arena_new(&r->request->arena, JsonValue);
-    TRY(parse_body(r->request, body, value));
-    TRY(read_fields(r, value));
+    JsonValue value;
+    TRY(parse_body(r, body, &value));
+    TRY(read_fields(r, &value));
     TRY(settle(r));
-    return r->request->route == API_CHAT ? encode_chat(r) : encode_prompts(r);
+    TRY(r->request->route == API_CHAT ? encode_chat_prompt(r) : encode_prompts(r));
+    return check_size(r);
 }
 
 Status api_read(const ApiModel *model, int route, Str body, ApiRequest *out)
 {
     Reading r = {.model = model, .request = out};
     init_request(route, out);
-    return blame(&r, read_request(&r, body));
+    return end_reading(&r, read_request(&r, body));
 }
 
 void api_request_deinit(ApiRequest *q)
@@ -520,38 +567,35 @@ void api_request_deinit(ApiRequest *q)
 
 static Status read_tokenize(Reading *r, Str body)
 {
-    ApiRequest      *q = r->request;
-    JsonValue       *value = arena_new(&q->arena, JsonValue);
-    bool             add_special = true;
-    const JsonValue *prompt, *messages;
-    TRY(parse_body(q, body, value));
-    prompt = json_get(value, "prompt");
-    messages = json_get(value, "messages");
-    FAIL_IF(!prompt == !messages, ERR_INVALID, "expected either prompt, a text, or messages");
+    JsonValue value;
+    TRY(parse_body(r, body, &value));
+    TRY(read_fields(r, &value));
+    settle_tools(r);
+    r->name = NULL;
+    FAIL_IF(!r->prompt == !r->messages, ERR_INVALID, "expected either prompt, a text, or messages");
     r->name = "add_special_tokens";
-    if (json_get(value, r->name)) TRY(to_bool(json_get(value, r->name), &add_special));
-    if (messages) {
-        q->messages = messages;
-        return encode_chat(r);
-    }
+    FAIL_IF(r->messages && r->has_special, ERR_INVALID, "it goes with prompt: the chat template says which tokens messages get");
+    if (r->messages) return encode_chat(r);
+    r->name = r->tools ? "tools" : "chat_template_kwargs";
+    FAIL_IF(r->tools || r->variables, ERR_INVALID, "it goes with messages, not with prompt");
     r->name = "prompt";
-    TRY(want(prompt, JSON_STRING, "a text"));
-    return add_text(r, prompt->string, add_special);
+    TRY(want(r->prompt, JSON_STRING, "a text"));
+    return add_text(r, r->prompt->string, !r->has_special || r->adds_special);
 }
 
 Status api_read_tokenize(const ApiModel *model, Str body, ApiRequest *out)
 {
     Reading r = {.model = model, .request = out};
-    init_request(API_BOTH, out);
-    return blame(&r, read_tokenize(&r, body));
+    init_request(API_TOKENS, out);
+    return end_reading(&r, read_tokenize(&r, body));
 }
 
 static Status read_detokenize(Reading *r, Str body)
 {
-    JsonValue *value = arena_new(&r->request->arena, JsonValue);
-    TRY(parse_body(r->request, body, value));
+    JsonValue value;
+    TRY(parse_body(r, body, &value));
     r->name = "tokens";
-    const JsonValue *tokens = json_get(value, r->name);
+    const JsonValue *tokens = json_get(&value, r->name);
     FAIL_IF(!tokens, ERR_INVALID, "it is missing; expected a list of token ids");
     TRY(want(tokens, JSON_ARRAY, "a list of token ids"));
     return add_ids(r, tokens);
@@ -560,6 +604,6 @@ static Status read_detokenize(Reading *r, Str body)
 Status api_read_detokenize(const ApiModel *model, Str body, ApiRequest *out)
 {
     Reading r = {.model = model, .request = out};
-    init_request(API_BOTH, out);
-    return blame(&r, read_detokenize(&r, body));
+    init_request(API_TOKENS, out);
+    return end_reading(&r, read_detokenize(&r, body));
 }

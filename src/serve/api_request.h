@@ -5,7 +5,9 @@
 #include "infer/infer_model.h"
 #include "text/template/template.h"
 
-enum { API_TEXT = 1, API_CHAT = 2, API_BOTH = 3 }; /* routes: /v1/completions, /v1/chat/completions */
+/* Routes: /v1/completions, /v1/chat/completions, /tokenize; and several of them. */
+enum { API_TEXT = 1, API_CHAT = 2, API_TOKENS = 4, API_BOTH = API_TEXT | API_CHAT };
+enum { API_TEXT_TOKENS = API_TEXT | API_TOKENS, API_CHAT_TOKENS = API_CHAT | API_TOKENS, API_ALL = API_BOTH | API_TOKENS };
 
 /* What all requests are read with. */
 typedef struct ApiModel {
@@ -19,27 +21,29 @@ typedef struct ApiModel {
 
 typedef struct ApiPrompt {
     size_t first, num; /* of ApiRequest.ids */
-    Str    text;       /* as it was sent; data NULL: as ids */
+    Str    text;       /* as it was sent, borrowed while the request is read; data NULL: as ids */
+    /* Where it is echoed (api_echo.h). */
+    Str       echo;    /* its text */
+    uint32_t *offsets; /* (num) characters of it before each token */
 } ApiPrompt;
 
 typedef struct ApiRequest {
-    Arena            arena; /* of all that is here */
-    int              route;
-    const char      *model;   /* as it was asked for */
-    int              adapter; /* as DecodeRequest.adapter */
-    TokenIds         ids;     /* of all prompts, one after the other */
-    ApiPrompt       *prompts;
-    int              num_prompts;
-    int64_t          num;                               /* texts of each prompt */
-    int64_t          max_tokens, max_completion_tokens; /* -1: not said */
-    int64_t          seed, top;                         /* top: log-probabilities beside each token's */
-    bool             wants_logprobs, streams, tells_usage, echoes, ignore_eos;
-    bool             calls_tools; /* what looks like a call of a tool is one */
-    bool             wants_json;  /* the text is a JSON object */
-    SampleOptions    sample;
-    StrList          stops;
-    const JsonValue *messages, *tools, *variables, *prompt;
-    bool             has_seed;
+    Arena         arena; /* of all that is here */
+    int           route;
+    const char   *model;   /* as it was asked for */
+    int           adapter; /* as DecodeRequest.adapter */
+    TokenIds      ids;     /* of all prompts, one after the other */
+    ApiPrompt    *prompts;
+    int           num_prompts;
+    int64_t       num;                               /* texts of each prompt */
+    int64_t       max_tokens, max_completion_tokens; /* -1: not said */
+    int64_t       seed, top;                         /* top: log-probabilities beside each token's */
+    bool          wants_logprobs, streams, tells_usage, echoes, ignore_eos;
+    bool          calls_tools; /* what looks like a call of a tool is one */
+    bool          wants_json;  /* the text is a JSON object */
+    SampleOptions sample;
+    StrList       stops;
+    bool          has_seed;
     /* Where it is wrong. */
     const char *param;  /* the field; NULL: none */
     const char *code;   /* in OpenAI's words; NULL: none */
@@ -51,7 +55,8 @@ typedef struct ApiRequest {
 NODISCARD Status api_read(const ApiModel *model, int route, Str body, ApiRequest *out);
 void             api_request_deinit(ApiRequest *request);
 
-/* The ids of {"prompt": text} or {"messages": [...]}, with a text's "add_special_tokens" (true); the same of {"tokens": [...]}. */
+/* The ids of {"prompt": text}, with "add_special_tokens" (true), or of {"messages": [...]} with what a chat's template takes, of any
+ * length; the same of {"tokens": [...]}. */
 NODISCARD Status api_read_tokenize(const ApiModel *model, Str body, ApiRequest *out);
 NODISCARD Status api_read_detokenize(const ApiModel *model, Str body, ApiRequest *out);
 

@@ -133,9 +133,27 @@ static void answer_whole(Generation *g)
     strbuf_deinit(&body);
 }
 
+/* In one line: the log itself escapes other control characters. */
+static void log_line(const Generation *g, const char *what, Str text)
+{
+    StrBuf line = {0};
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.data[i];
+        if (c == '\n' || c == '\r')
+            strbuf_puts(&line, c == '\n' ? "\\n" : "\\r");
+        else
+            strbuf_putc(&line, c);
+    }
+    log_info("%s %s: %s", g->answer.id, what, strbuf_cstr(&line));
+    strbuf_deinit(&line);
+}
+
 static void log_text(const Generation *g, const ApiChoice *choice)
 {
-    if (g->call.serve->options.logs_requests) log_info("%s choice %d: %s", g->answer.id, choice->index, strbuf_cstr(&choice->content));
+    char what[32];
+    if (!g->call.serve->options.logs_requests) return;
+    snprintf(what, sizeof what, "choice %d", choice->index);
+    log_line(g, what, (Str){strbuf_cstr(&choice->content), choice->content.len});
 }
 
 /* A lost device doesn't come back: the process ends. */
@@ -213,12 +231,11 @@ static void submit(Generation *g, int i)
     serve->num_texts++;
 }
 
-/* A prompt that is only echoed needs no model. */
-static bool is_echo_alone(const ApiRequest *q)
+/* A prompt that is only echoed needs no model: it has no token whose number is asked for. */
+static bool is_echo_alone(const Generation *g, int i)
 {
-    bool needs_model = q->max_tokens > 0;
-    for (int i = 0; i < q->num_prompts; i++) needs_model |= q->wants_logprobs && q->prompts[i].num > 1;
-    return !needs_model;
+    const ApiRequest *q = &g->request;
+    return !q->max_tokens && !(q->wants_logprobs && q->prompts[i / q->num].num > 1);
 }
 
 static bool has_room(const Serve *serve, const ApiRequest *q)
@@ -244,19 +261,22 @@ static void log_prompt(const Generation *g)
     StrBuf text = {0};
     if (!g->call.serve->options.logs_requests) return;
     if (tokenizer_decode(g->call.serve->infer->tokenizer, g->request.ids.data, g->request.ids.len, false, &text) != OK) status_clear();
-    log_info("%s prompt: %s", g->answer.id, strbuf_cstr(&text));
+    log_line(g, "prompt", (Str){strbuf_cstr(&text), text.len});
     strbuf_deinit(&text);
 }
 
-static void answer_echo(Generation *g)
+/* Ends the texts that are echoes alone; the others are being made. */
+static void end_echoes(Generation *g)
 {
     const EngineEvent end = {.kind = ENGINE_END, .reason = "length"};
     for (int i = 0; i < g->num_texts; i++) {
+        if (!is_echo_alone(g, i)) continue;
         g->num_open--;
         g->texts[i].has_ended = true;
         api_choice_take(&g->choices[i], &end);
         if (g->request.streams) answer_part(g, &g->choices[i]);
     }
+    if (g->num_open) return;
     if (!g->request.streams) answer_whole(g);
     destroy(g);
 }
@@ -280,9 +300,7 @@ void texts_begin(const Call *call, HttpExchange *exchange, int route, Str body)
     make_texts(g);
     http_set_user(exchange, g);
     log_prompt(g);
-    if (is_echo_alone(&g->request)) {
-        answer_echo(g);
-        return;
-    }
-    for (int i = 0; i < g->num_texts; i++) submit(g, i);
+    for (int i = 0; i < g->num_texts; i++)
+        if (!is_echo_alone(g, i)) submit(g, i);
+    end_echoes(g);
 }

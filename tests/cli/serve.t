@@ -177,6 +177,12 @@ check "ids, echoed alone: $(cat "$dir/out")" [ "$(of 'a["choices"][0]["text"]')"
 ask /v1/chat/completions "{\"model\": \"model\", \"messages\": $messages, \"temperature\": 0, \"max_tokens\": 3, \"logprobs\": true, \"top_logprobs\": 2}"
 check "a chat's logprobs: $(cat "$dir/out")" [ "$(of '[(bytes(t["bytes"]).decode(errors="replace") == t["token"], len(t["top_logprobs"]), t["logprob"] == t["top_logprobs"][0]["logprob"]) for t in a["choices"][0]["logprobs"]["content"]]')" = "[(True, 2, True), (True, 2, True), (True, 2, True)]" ]
 
+ask /v1/completions '{"model": "model", "prompt": [[5], [5, 6]], "max_tokens": 0, "echo": true, "logprobs": 1}'
+check "a prompt of one token beside others, echoed: $(cat "$dir/out")" [ "$(of '[(len(c["logprobs"]["token_logprobs"]), c["finish_reason"]) for c in a["choices"]]')" = "[(1, 'length'), (2, 'length')]" ]
+whole=$(of 'json.dumps([[c["text"] for c in a["choices"]], [c["finish_reason"] for c in a["choices"]], True, None])')
+ask /v1/completions '{"model": "model", "prompt": [[5], [5, 6]], "max_tokens": 0, "echo": true, "logprobs": 1, "stream": true}'
+check "and streamed: $(joined) / $whole" [ "$(joined)" = "$whole" ]
+
 # --- streams
 for route in completions chat/completions; do
     prompt="\"messages\": $messages"
@@ -245,6 +251,10 @@ wrong "a forced call" 400 tool_choice "forced" /v1/chat/completions "{$chat, \"t
 wrong "tools that aren't printed" 400 tools "prints no tools" /v1/chat/completions "{$chat, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}"
 wrong "no messages" 400 messages "empty list" /v1/chat/completions '{"model": "model", "messages": []}'
 wrong "an image" 400 messages "image_url" /v1/chat/completions '{"model": "model", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}'
+wrong "many numbers" 400 logprobs "at most 1048576" /v1/completions "{$text, \"n\": 128, \"max_tokens\": 500, \"logprobs\": 20}"
+wrong "tokenize: an unknown model" 404 model "expected one of" /tokenize '{"model": "gpt-4", "prompt": "x"}'
+wrong "tokenize: an unknown field" 400 promt "did you mean prompt?" /tokenize '{"promt": "x"}'
+wrong "tokenize: tools that aren't printed" 400 tools "prints no tools" /tokenize "{$chat, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}"
 wrong "echo and penalties" 400 echo "penalties" /v1/completions "{$text, \"echo\": true, \"logprobs\": 1, \"presence_penalty\": 1}"
 wrong "too many texts" 400 None "at most 1040" /v1/completions "{\"model\": \"model\", \"prompt\": [$(printf '"a",%.0s' {1..20})\"a\"], \"n\": 100}"
 ask /v1/chat/completions "{$chat, \"max_tokens\": 1, \"user\": \"me\", \"metadata\": {}, \"store\": false, \"service_tier\": \"auto\", \"parallel_tool_calls\": true, \"response_format\": {\"type\": \"text\"}, \"tools\": [], \"tool_choice\": \"auto\", \"n\": null, \"functions\": null}"
@@ -324,6 +334,8 @@ check "a place is free again: $code" [ "$code" = 200 ]
 ask /metrics '' "${auth[@]}"
 check "no text is left" grep -qF 'surogate_texts_running 0' "$dir/out"
 check "--log-requests: $(cat "$dir/said")" grep -qE 'prompt: It$' "$dir/said"
+ask /v1/completions '{"model": "model", "prompt": "It\nis\r\u001b", "max_tokens": 0, "echo": true}' "${auth[@]}"
+check "a logged text is one line: $(cat "$dir/said")" grep -qF 'prompt: It\nis\r\x1b' "$dir/said"
 curl -sN -m 60 -H 'Content-Type: application/json' "${auth[@]}" -d "{$text, \"max_tokens\": 450, \"ignore_eos\": true, \"stream\": true}" "$url/v1/completions" > "$dir/stream" &
 client=$!
 kill -STOP $pid # so that both signals find it serving

@@ -1,6 +1,7 @@
 /* The JSON of answers: whole and streamed say the same; calls of tools; log-probabilities of tokens that are parts of characters. */
 #include "base/json.h"
 #include "serve/api_answer.h"
+#include "serve/api_echo.h"
 
 #include "test.h"
 #include "tiny_tokenizer.h"
@@ -16,17 +17,23 @@ typedef struct Case {
     StrBuf     streamed;
 } Case;
 
-static void begin(Case *c, ApiRequest request)
+static void begin_with(Case *c, ApiRequest request, const char *tokenizer)
 {
     *c = (Case){.request = request};
-    EXPECT_OK(tokenizer_parse("test", tiny_tokenizer, strlen(tiny_tokenizer), &c->tokenizer));
+    EXPECT_OK(tokenizer_parse("test", tokenizer, strlen(tokenizer), &c->tokenizer));
     c->request.model = "m";
     c->request.num = 1;
     token_ids_push(&c->request.ids, 0);
     token_ids_push(&c->request.ids, 1);
-    c->prompt = (ApiPrompt){0, 2, str_of("ab")};
+    c->prompt = (ApiPrompt){.num = 2};
+    if (request.echoes) api_echo(&c->request.arena, c->tokenizer, c->request.ids.data, &c->prompt);
     c->answer = (ApiAnswer){.request = &c->request, .id = "id", .created = 7, .choices = &c->choice, .num_choices = 1};
     api_choice_init(&c->choice, &c->request, c->tokenizer, &c->prompt, 0);
+}
+
+static void begin(Case *c, ApiRequest request)
+{
+    begin_with(c, request, tiny_tokenizer);
 }
 
 static void take(Case *c, EngineEvent event)
@@ -206,6 +213,35 @@ static void tokens_of_a_stop_text_are_left_out(void)
     finish(&c);
 }
 
+/* The token ": has a name in which that of : stands. */
+static const char quotes[] =
+    "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,"
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
+    "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},"
+    "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+    "\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":{\"a\":0,\"\\\"\":1,\":\":2,\"\\\":\":3},\"merges\":[\"\\\" :\"]}}";
+
+static void likeliest_tokens_are_told_by_whole_names(void)
+{
+    static const int32_t ids[] = {3, 2, 1};
+    static const float   logprobs[] = {-0.5f, -1, -2};
+    Case                 c;
+    begin_with(&c, (ApiRequest){.route = API_TEXT, .wants_logprobs = true, .top = 3}, quotes);
+    EngineEvent event = token_of(2, -3, 0, ":");
+    event.top = 3;
+    event.top_ids = ids;
+    event.top_logprobs = logprobs;
+    take(&c, event);
+    event = token_of(2, -3, 1, ":");
+    event.top = 1;
+    event.top_ids = ids;
+    event.top_logprobs = logprobs;
+    take(&c, event);
+    end(&c, "", "length");
+    expect_whole(&c, "\"top_logprobs\":[{\"\\\":\":-0.5,\":\":-1,\"\\\"\":-2},{\"\\\":\":-0.5,\":\":-3}]");
+    finish(&c);
+}
+
 TEST_MAIN(TEST(calls_are_told_apart), TEST(without_tools_a_call_is_text), TEST(a_call_that_is_cut_is_of_length),
           TEST(parts_of_characters_have_bytes), TEST(streamed_log_probabilities_come_with_their_text),
-          TEST(tokens_of_a_stop_text_are_left_out))
+          TEST(tokens_of_a_stop_text_are_left_out), TEST(likeliest_tokens_are_told_by_whole_names))

@@ -6,6 +6,7 @@ static TinyModel model;
 
 static Status read(int route, const char *body, ApiRequest *out)
 {
+    if (route == API_TOKENS) return api_read_tokenize(&model.api, str_of(body), out);
     return api_read(&model.api, route, str_of(body), out);
 }
 
@@ -52,7 +53,6 @@ static void prompts_come_in_four_forms(void)
         EXPECT_INT(q.num_prompts, 1 + i % 2);
         EXPECT_INT(q.prompts[0].num, 2);
         EXPECT_INT(q.ids.data[1], 1);
-        EXPECT((q.prompts[0].text.data != NULL) == (i < 2));
         api_request_deinit(&q);
     }
 }
@@ -73,6 +73,50 @@ static void messages_become_what_templates_take(void)
     EXPECT(q.calls_tools);
     strbuf_deinit(&text);
     api_request_deinit(&q);
+}
+
+/* As a chat's prompt, and longer than the context, too. */
+static void messages_are_tokenized_as_a_chat_lays_them_out(void)
+{
+    static const char fields[] = "\"chat_template_kwargs\": {\"letter\": \"z\"}, \"tools\": [{\"type\": \"function\", \"function\": "
+                                 "{\"name\": \"f\"}}], \"messages\": [{\"role\": \"u\", \"content\": \"ab\"}]";
+    char              body[512];
+    ApiRequest        chat, tokens;
+    snprintf(body, sizeof body, "{\"model\": \"base\", %s}", fields);
+    EXPECT_OK(read(API_CHAT, body, &chat));
+    EXPECT_OK(read(API_TOKENS, body, &tokens));
+    EXPECT_INT(tokens.ids.len, 5);
+    EXPECT(tokens.ids.len == chat.ids.len && memcmp(tokens.ids.data, chat.ids.data, chat.ids.len * sizeof *chat.ids.data) == 0);
+    api_request_deinit(&tokens);
+    api_request_deinit(&chat);
+    snprintf(body, sizeof body, "{\"tool_choice\": \"none\", %s}", fields);
+    EXPECT_OK(read(API_TOKENS, body, &tokens));
+    EXPECT_INT(tokens.ids.len, 4);
+    api_request_deinit(&tokens);
+    snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"u\", \"content\": \"%0100d\"}]}", 0);
+    memset(strstr(body, "000"), 'a', 100);
+    EXPECT_OK(read(API_TOKENS, body, &tokens));
+    EXPECT_INT(tokens.ids.len, 101);
+    api_request_deinit(&tokens);
+}
+
+/* What is kept of a body until its answer ends. */
+static void a_large_body_is_let_go(void)
+{
+    enum { ITEMS = 100000 };
+    StrBuf     body = {0};
+    ApiRequest q;
+    strbuf_puts(&body, "{\"model\": \"base\", \"prompt\": \"ab\", \"echo\": true, \"stop\": [\"c\", \"de\"], \"user\": [0");
+    for (int i = 0; i < ITEMS; i++) strbuf_puts(&body, ",0");
+    strbuf_puts(&body, "]}");
+    EXPECT_OK(read(API_TEXT, body.data, &q));
+    memset(body.data, 'x', body.len);
+    EXPECT(q.arena.used_bytes < 4096);
+    EXPECT_INT(q.stops.count, 2);
+    EXPECT_STR(q.stops.items[1], "de");
+    EXPECT_STR(q.prompts[0].echo.data, "ab");
+    api_request_deinit(&q);
+    strbuf_deinit(&body);
 }
 
 typedef struct Wrong {
@@ -108,6 +152,18 @@ static const Wrong wrongs[] = {
      "parallel_tool_calls", "expected true"},
     {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"modalities\": [\"audio\"]}",
      "modalities", "text"},
+    {API_TEXT, 400,
+     "{\"model\": \"base\", \"prompt\": [\"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\"], "
+     "\"n\": 128, \"max_tokens\": 32, \"logprobs\": 20}",
+     "logprobs", "at most 1048576"},
+    {API_TOKENS, 400, "{}", NULL, "either prompt"},
+    {API_TOKENS, 400, "{\"prompt\": \"a\", \"messages\": []}", NULL, "either prompt"},
+    {API_TOKENS, 400, "{\"prompt\": [\"a\"]}", "prompt", "expected a text"},
+    {API_TOKENS, 400, "{\"prompt\": \"a\", \"temperature\": 1}", "temperature", "no such field"},
+    {API_TOKENS, 404, "{\"prompt\": \"a\", \"model\": \"x\"}", "model", "expected one of base, tuned"},
+    {API_TOKENS, 400, "{\"prompt\": \"a\", \"chat_template_kwargs\": {}}", "chat_template_kwargs", "goes with messages"},
+    {API_TOKENS, 400, "{\"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"add_special_tokens\": false}", "add_special_tokens",
+     "goes with prompt"},
 };
 
 static void what_is_wrong_is_said_by_name(void)
@@ -140,7 +196,10 @@ OVER_MODEL(defaults_are_openais)
 OVER_MODEL(seeds_are_drawn_where_none_is_said)
 OVER_MODEL(prompts_come_in_four_forms)
 OVER_MODEL(messages_become_what_templates_take)
+OVER_MODEL(messages_are_tokenized_as_a_chat_lays_them_out)
+OVER_MODEL(a_large_body_is_let_go)
 OVER_MODEL(what_is_wrong_is_said_by_name)
 
 TEST_MAIN(TEST(with_defaults_are_openais), TEST(with_seeds_are_drawn_where_none_is_said), TEST(with_prompts_come_in_four_forms),
-          TEST(with_messages_become_what_templates_take), TEST(with_what_is_wrong_is_said_by_name))
+          TEST(with_messages_become_what_templates_take), TEST(with_messages_are_tokenized_as_a_chat_lays_them_out),
+          TEST(with_a_large_body_is_let_go), TEST(with_what_is_wrong_is_said_by_name))
