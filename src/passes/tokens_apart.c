@@ -109,7 +109,8 @@ static Status check_pair(const PassContext *context, const Probe *p, const Node 
             return refuse(context, node, arena_printf(context->arena, "has an attribute %s that follows from B or T", a->name));
     if (!reads_tokens(p, node)) return OK;
     if (!is_apart(p, node) || !is_apart(q, other))
-        return refuse(context, node, "mixes tokens, or counts them; only attention may, whose keys and values are kept from one token to the next");
+        return refuse(context, node,
+                      "mixes tokens, or counts them; only attention may, whose keys and values are kept from one token to the next");
     const Value *sized = sized_input(p, node, other);
     if (sized) return refuse(context, node, arena_printf(context->arena, "reads %s, whose size follows from B or T", sized->name));
     for (int k = 0; k < node->num_out; k++)

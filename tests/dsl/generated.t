@@ -19,7 +19,7 @@ from surogate.dsl import *
 @block
 class Block(Module):
     w = Param(Tensor["2 * C", "2 * C"], init=normal(0.02), linear=True)
-    out = Param(Tensor["C", "2 * C"], init=normal(0.02), linear=True, module="down")
+    out = Param(Tensor["C", "2 * C"], init=normal(0.02), linear=True, module="out")
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:

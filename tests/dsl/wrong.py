@@ -108,6 +108,8 @@ WRONG = [
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], matrices="4")', "weight: matrices is '4', expected the rows of each in a tuple", None),
     (WEIGHT, 'weight = Param(Tensor["out", "inner"], matrices=("W", "C"))', '"W": unknown symbol W', None),
     ('{"embed": "transformer.wte.weight"}', '{"embed": "lm_head.weight"}', "lm_head.weight is 'lm_head.weight' in a model folder, as embed is", WEIGHT),
+    (WEIGHT, 'weight = Param(Tensor["out", "inner"], linear=True, module="same")',
+     'blocks.{i}.down.weight is the weight of the linear layer same, as blocks.{i}.up.weight is, and LoRA would name both the same; give each module="NAME"', None),
     # modules
     (ARRAY, 'blocks = Array["L"]', 'Array takes a count and a block: Array["n_layers", "Block"]', None),
     (ARRAY, 'blocks = Array["L", "Blok"]', "Array: 'Blok' is no @block of this file", None),

@@ -214,6 +214,7 @@ class Builder:
         self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
         self.names: set[str] = set(INPUTS)
         self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
+        self.linears: dict[str, str] = {}  # linear layers of a model folder, as LoRA names them -> the weight of each
         self.nodes: list[Node] = []
         self.statements: dict[str, list[dict[str, Any]]] = {}  # that make a value
         self.attrs: dict[int, tuple[str, ...]] = {}
@@ -386,7 +387,8 @@ class Builder:
     @staticmethod
     def option(owner: Module, value: Any) -> Any:
         """What a weight's option says: itself, or the attribute of its module that it names."""
-        return getattr(owner, value) if isinstance(value, str) and hasattr(owner, value) else value
+        names_attr = isinstance(value, str) and not isinstance(inspect.getattr_static(type(owner), value, None), ParamSpec)
+        return getattr(owner, value) if names_attr and hasattr(owner, value) else value
 
     def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
         """Where to make a weight: the sink, or where branches that may hold have made it, its part without them."""
@@ -413,6 +415,10 @@ class Builder:
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
                 raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
+            other = self.linears.setdefault(statement["module"], path) if statement.get("linear") and "module" in statement else path
+            if other != path:
+                raise fail(f'{path} is the weight of the linear layer {statement["module"]}, as {other} is, and LoRA would name both the same;'
+                           ' give each module="NAME"', spec.where)
         if isinstance(when, str):
             check_symbols(dim(when, spec.where), self.symbols, spec.where)
             sink.append({"if": when, "then": then, "else": []})
