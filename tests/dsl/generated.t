@@ -90,4 +90,17 @@ in_both refused "another doc_start" 2 "blocks.0.a: attention takes positions for
 # What can't be generated is trained and evaluated all the same.
 run ir model=model from_scratch=true ir=mixed.json device=cpu --program score
 check "score: $(tail -1 err)" [ "$status" = 0 ]
+# In fp16, which only generation and evaluation compute in, what has the dtype of its input has it there too.
+write "$wide "'y = g.softmax(y, name="s"); e = g.expand(g.reshape(g.max(y, dim=-1, name="m"), "B", "T", 1, name="r"), dim=-1, size="2 * C", name="e"); y = g.add(y, e, name="z"); '"$small"
+seq 1 500 | sed 's/^/The number is /' > text.txt
+"$SUROGATE" tokenizer train --vocab-size 280 --out small text.txt > /dev/null 2>&1
+sed 's/"vocab_size": 32/"vocab_size": 280/' model/config.json > small/config.json
+run pt model=small ir=mixed.json from_scratch=true 'datasets=[{path: text.txt, type: text}]' sequence_len=32 max_steps=30 learning_rate=1e-2 device=cpu model_dtype=fp32 output_dir=trained
+check "it trains: $(tail -1 err)" [ "$status" = 0 ]
+for dtype in fp32 fp16; do
+    run generate trained --prompt "The number is" --max-tokens 8 --temperature 0 --dtype $dtype
+    check "it writes in $dtype: $(tail -1 err)" [ "$status" = 0 ]
+    cp out $dtype
+done
+check "the same" cmp fp32 fp16
 finish
