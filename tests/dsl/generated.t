@@ -87,7 +87,14 @@ attention='g.attention(g.reshape(y, "B", "T", 2, "C", name="q"), g.reshape(y, "B
 cannot "a = $attention"', doc_start, None, g.alibi_table(len="T", num_heads=2, name="bias"), num_heads=2, num_kv_heads=2, head_dim="C", name="a"); y = g.reshape(a, "B", "T", "2 * C", name="z")' "bias = alibi_table(...) has an attribute len that follows from B or T"
 write "$wide a = $attention"', positions, num_heads=2, num_kv_heads=2, head_dim="C", name="a"); y = g.reshape(a, "B", "T", "2 * C", name="z"); '"$small"
 in_both refused "another doc_start" 2 "blocks.0.a: attention takes positions for doc_start" "nothing can be generated" --
-# What can't be generated is trained and evaluated all the same.
+# A weight's row by way of constant ids has a gradient.
+write "$wide "'ids = g.reshape(g.full(size=1, value=0, dtype="i32", name="f"), 1, 1, name="i"); y = g.mul(y, g.embedding(ids, self.w, name="row"), name="z"); '"$small"
+for program in micro_first decode; do
+    run ir model=model from_scratch=true ir=mixed.json device=cpu --program $program
+    check "a row by constant ids, $program: $(tail -1 err)" [ "$status" = 0 ]
+done
+# What mixes tokens is evaluated all the same.
+write "$wide "'y = g.slice(g.pad(y, dim=1, before=1, name="p"), dim=1, size="T", name="z"); '"$small"
 run ir model=model from_scratch=true ir=mixed.json device=cpu --program score
 check "score: $(tail -1 err)" [ "$status" = 0 ]
 # In fp16, which only generation and evaluation compute in, what has the dtype of its input has it there too.
