@@ -104,6 +104,9 @@ seq 1 500 | sed 's/^/The number is /' > text.txt
 sed 's/"vocab_size": 32/"vocab_size": 280/' model/config.json > small/config.json
 run pt model=small ir=mixed.json from_scratch=true 'datasets=[{path: text.txt, type: text}]' sequence_len=32 max_steps=30 learning_rate=1e-2 device=cpu model_dtype=fp32 output_dir=trained
 check "it trains: $(tail -1 err)" [ "$status" = 0 ]
+write "$wide "'y = g.add(y, g.gather_rows(g.reshape(g.full(size="16 * 2 * C", name="f"), 16, "2 * C", name="r"), positions, name="g"), name="z"); '"$small"
+refused "an id that no row has" 2 "mixed.py:14: blocks.0.g = gather_rows: id 16 at position 16 is outside the 16 rows of x" -- \
+    pt model=small ir=mixed.json from_scratch=true 'datasets=[{path: text.txt, type: text}]' sequence_len=64 max_steps=1 device=cpu model_dtype=fp32 output_dir=none
 for dtype in fp32 fp16; do
     run generate trained --prompt "The number is" --max-tokens 8 --temperature 0 --dtype $dtype
     check "it writes in $dtype: $(tail -1 err)" [ "$status" = 0 ]
