@@ -97,7 +97,8 @@ size_t st_decl_bytes(const StDecl *decl);
 typedef Status (*StSource)(void *context, size_t index, FileWriter *out);
 
 /* metadata: {key, value, key, value, ..., NULL}, or NULL for {"format": "pt"}. Tensors are laid out by descending element
- * size, else in the given order. source may be NULL when every decl has data. The file appears whole or not at all. */
+ * size, else in the given order. source may be NULL when every decl has data. The file appears whole or not at all.
+ * ERR_INVALID, before anything is written: two tensors of one name. */
 NODISCARD Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context);
 
 /* `folder`/`stem`.safetensors, or, when the tensors take more than max_shard_bytes, stem-00001-of-0000N.safetensors and

@@ -126,6 +126,23 @@ static Status write_picked(Comm *comm, const char *path, const StDecl *decls, si
     return status;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Nobody could read a file with two tensors of one name. */
+static Status check_names(const char *path, const StDecl *decls, size_t count, Arena *scratch)
+{
+    const char **names = arena_array(scratch, const char *, count + 1);
+    for (size_t i = 0; i < count; i++) names[i] = decls[i].name;
+    qsort(names, count, sizeof *names, compare_names);
+    for (size_t i = 1; i < count; i++)
+        FAIL_IF(strcmp(names[i - 1], names[i]) == 0, ERR_INVALID, "%s: two tensors are named %s; expected a name of its own for each", path,
+                names[i]);
+    return OK;
+}
+
 static size_t *pick_all(Arena *scratch, size_t count)
 {
     size_t *picked = arena_array(scratch, size_t, count);
@@ -137,7 +154,8 @@ Status st_write_together(Comm *comm, const char *path, const StDecl *decls, size
                          void *context)
 {
     Arena  scratch = {0};
-    Status status = write_picked(comm, path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
+    Status status = check_names(path, decls, count, &scratch);
+    if (status == OK) status = write_picked(comm, path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
     arena_deinit(&scratch);
     return status;
 }
@@ -203,7 +221,8 @@ Status st_write_folder_together(Comm *comm, const char *folder, const char *stem
         used += bytes;
         entries[i] = (IndexEntry){decls[i].name, shard};
     }
-    Status status = comm_agree(comm, comm_rank(comm) == 0 ? file_make_dirs(folder) : OK);
+    Status status = check_names(folder, decls, count, &scratch);
+    if (status == OK) status = comm_agree(comm, comm_rank(comm) == 0 ? file_make_dirs(folder) : OK);
     if (status == OK && shard > 0) {
         status = write_shards(comm, folder, stem, decls, entries, count, shard + 1, source, context, &scratch);
     } else if (status == OK) {

@@ -194,11 +194,11 @@ Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out)
     return OK;
 }
 
-Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *out)
+Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DTypeSet more, DType *out)
 {
     const JsonValue *value = json_get(s, key);
-    if (value->type != JSON_STRING || !dtype_parse(value->string.data, out) || !(DT_SET(*out) & DT_SET_FLOAT))
-        BIND_FAIL(b, value, "%s: expected f32 or bf16", key);
+    if (value->type != JSON_STRING || !dtype_parse(value->string.data, out) || !(DT_SET(*out) & (DT_SET_FLOAT | more)))
+        BIND_FAIL(b, value, "%s: expected f32 or bf16%s", key, more ? " or i32" : "");
     return OK;
 }
 
@@ -253,7 +253,7 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
         }
         if (a->type == ATTR_TYPE_DTYPE) {
             DType dtype;
-            TRY(bind_dtype(b, json, name, &dtype));
+            TRY(bind_dtype(b, json, name, op->cpu[0].dtypes & DT_SET(DT_I32), &dtype));
             *(int64_t *)(void *)(attrs + a->offset) = DTYPE_TO_ATTR(dtype);
             continue;
         }

@@ -56,7 +56,7 @@ NODISCARD Status bind_text(Binder *b, const JsonValue *value, const char **out);
 /* The name of a value that the module makes. */
 const char      *bind_own_name(const Binder *b, const char *name);
 NODISCARD Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out);
-NODISCARD Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DType *out);
+NODISCARD Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DTypeSet more, DType *out); /* f32, bf16 or one of `more` */
 /* Which line of the DSL a statement was made of. */
 NODISCARD Status bind_source(Binder *b, const JsonValue *s);
 

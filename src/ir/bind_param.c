@@ -183,7 +183,7 @@ Status bind_param(Binder *b, const JsonValue *s)
     param->name = bind_own_name(b, param->name);
     param->ns = b->ns;
     TRY(bind_shape(b, s, &param->type));
-    if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", &param->type.dtype));
+    if (json_get(s, "dtype")) TRY(bind_dtype(b, s, "dtype", 0, &param->type.dtype));
     if (!hf) BIND_FAIL(b, s, "parameter %s: expected \"hf\", where it is in a model folder", param->name);
     TRY(bind_hf(b, hf, &param->type, &param->hf));
     if (saved) TRY(bind_hf(b, saved, &param->type, &param->saved));

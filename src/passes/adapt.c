@@ -270,6 +270,29 @@ static Status adapt_rows(const PassContext *context, Graph *graph)
 
 /* ---- the pass ---- */
 
+static int compare_modules(const void *a, const void *b)
+{
+    return strcmp((*(const Param *const *)a)->module, (*(const Param *const *)b)->module);
+}
+
+/* Files of adapters know a weight by its module alone. */
+static Status check_modules(const PassContext *context, const Graph *graph, const LoraOptions *lora)
+{
+    char         *scratch = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
+    const Param **targets = arena_array(context->arena, const Param *, graph->num_params + 1);
+    size_t        count = 0;
+    for (int i = 0; i < graph->num_params; i++)
+        if (is_target(lora, graph->params[i], scratch)) targets[count++] = graph->params[i];
+    qsort(targets, count, sizeof *targets, compare_modules);
+    for (size_t i = 1; i < count; i++)
+        FAIL_IF(
+            strcmp(targets[i - 1]->module, targets[i]->module) == 0, ERR_INVALID,
+            "%s: %s and %s are both the weight of module %s, and files of adapters name a weight by its module; give each a \"module\" of "
+            "its own",
+            context->file, targets[i - 1]->name, targets[i]->name, targets[i]->module);
+    return OK;
+}
+
 static Status unmatched(const Graph *graph, const char *target)
 {
     StrBuf      known = {0};
@@ -308,6 +331,7 @@ Status pass_adapt(PassContext *context, Graph **graph)
     if (!lora->enabled) return OK;
     FAIL_IF(lora->r < 1, ERR_INVALID, "lora_rank: %lld; expected at least 1", (long long)lora->r);
     FAIL_IF(!(lora->dropout >= 0 && lora->dropout < 1), ERR_INVALID, "lora_dropout: %g; expected 0 <= p < 1", lora->dropout);
+    TRY(check_modules(context, *graph, lora));
     TRY(whole_mark(*graph, lora));
     bool  training = context->program->spec.entry->has_grads;
     char *matched = arena_alloc(context->arena, (size_t)lora->num_targets + 1);

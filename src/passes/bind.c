@@ -75,19 +75,17 @@ static Status check_own_inputs(const PassContext *context, const Graph *graph)
     return OK;
 }
 
-Status pass_bind(PassContext *context, Graph **graph)
+/* The module for these shapes, with the program's output alone. */
+static Status bind_shapes(PassContext *context, int64_t batch, int64_t seq, Graph **graph)
 {
     const CompileOptions *options = context->options;
-    const ProgramSpec    *spec = &context->program->spec;
-    FAIL_IF(!context->module, ERR_INVALID,
-            "it makes the graph of a model, and this is a graph already; surogate ir run.yaml --after bind prints "
-            "a model's");
+    const Entry          *entry = context->program->spec.entry;
     /* One rotary table serves all programs of the session. Samples that a run generates change nothing that it trains. */
     int64_t     rows = longest_sequence(options, false), cache = longest_sequence(options, true);
     BindOptions bind = {
         .graph_name = context->program->name,
-        .batch = spec->batch,
-        .seq = spec->seq,
+        .batch = batch,
+        .seq = seq,
         .max_len = rows > cache ? rows : cache,
         .reach = rows ? rows : cache,
         .dtype = options->model_dtype,
@@ -95,16 +93,40 @@ Status pass_bind(PassContext *context, Graph **graph)
         .ops = op_table,
         .num_ops = OP_COUNT,
     };
-    TRY(ir_program_bind(context->arena, context->module, context->config, context->config_name, &bind, spec->entry->output, graph));
-    if (!spec->entry->has_grads) remove_dropout(*graph);
-    const char *want = spec->entry->output;
-    Value      *value = graph_output(*graph, want), *scalars[MOST_SCALARS];
-    FAIL_IF(!value, ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file, want, program_spec_name(spec));
-    bool tells = entry_makes_steps(spec->entry);
+    TRY(ir_program_bind(context->arena, context->module, context->config, context->config_name, &bind, entry->output, graph));
+    if (!entry->has_grads) remove_dropout(*graph);
+    FAIL_IF(!graph_output(*graph, entry->output), ERR_INVALID, "%s: the graph has no output \"%s\", which %s needs", context->file,
+            entry->output, program_spec_name(&context->program->spec));
+    return OK;
+}
+
+static void keep_output(Graph *graph, const char *name)
+{
+    Value *value = graph_output(graph, name);
+    graph_clear_outputs(graph);
+    graph_add_output(graph, name, value);
+}
+
+Status bind_probe(PassContext *context, int64_t batch, int64_t seq, Graph **out_graph)
+{
+    TRY(bind_shapes(context, batch, seq, out_graph));
+    keep_output(*out_graph, context->program->spec.entry->output);
+    remove_dead_nodes(*out_graph);
+    return OK;
+}
+
+Status pass_bind(PassContext *context, Graph **graph)
+{
+    const CompileOptions *options = context->options;
+    const ProgramSpec    *spec = &context->program->spec;
+    FAIL_IF(!context->module, ERR_INVALID,
+            "it makes the graph of a model, and this is a graph already; surogate ir run.yaml --after bind prints "
+            "a model's");
+    TRY(bind_shapes(context, spec->batch, spec->seq, graph));
+    Value *scalars[MOST_SCALARS];
+    bool   tells = entry_makes_steps(spec->entry);
     if (tells) TRY(scalars_make(context, *graph, scalars));
-    value = graph_output(*graph, want);
-    graph_clear_outputs(*graph);
-    graph_add_output(*graph, want, value);
+    keep_output(*graph, spec->entry->output);
     for (int i = 0; tells && i < context->plan->num_scalars; i++) graph_add_output(*graph, context->plan->scalars[i].name, scalars[i]);
     for (Node *node = (*graph)->first; node; node = node->next)
         if (node->op->set_dense) node->op->set_dense(node, options->dense && !spec->entry->mixes_documents);

@@ -86,8 +86,9 @@ static CacheShape cache_shape(const PassContext *context, Graph *graph)
 Status pass_cache(PassContext *context, Graph **graph)
 {
     const Entry *entry = context->program->spec.entry;
-    CacheShape   shape = cache_shape(context, *graph);
-    Head         head;
+    TRY(check_tokens_apart(context));
+    CacheShape shape = cache_shape(context, *graph);
+    Head       head;
     graph_set_rows_alone(*graph);
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;

@@ -49,6 +49,12 @@ const char *chain_apart(const Node *maker, const Node *reader);
  * fp32_grads: see CompileOptions. */
 NODISCARD Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads);
 
+/* The module of the program's output as pass bind makes it, but for other shapes and for nobody to run. */
+NODISCARD Status bind_probe(PassContext *context, int64_t batch, int64_t seq, Graph **out_graph);
+
+/* Pass cache: ERR_UNSUPPORTED where a token's logits depend on other tokens but through attention, or on how many there are. */
+NODISCARD Status check_tokens_apart(PassContext *context);
+
 /* Pass cache for entries that choose tokens. */
 NODISCARD Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape);
 

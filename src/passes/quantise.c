@@ -204,7 +204,8 @@ static Status quantise_weights(const Quantise *q, Value *whole, Value *const *we
     for (int i = 0; i < count; i++) {
         Status status = types_of(q, &weights[i]->type, types[i]);
         if (status != OK)
-            return status_prefix(status, "%s can't be kept in %s, set qlora to another format", weights[i]->param->name, q->format->name);
+            return status_prefix(status, "%s can't be kept in %s, set qlora or --quantization to another format", weights[i]->param->name,
+                                 q->format->name);
         CHECK(type_same_dims(&types[i][0], &weights[i]->type));
         if (count > 1) attrs.rows[i] = weights[i]->type.dim[0];
         weights[i]->param->format = q->format;

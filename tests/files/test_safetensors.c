@@ -258,6 +258,18 @@ static const StDecl mixed[] = {
     {"i64", ST_I64, 0, {0}, NULL},       {"none", ST_F32, 1, {0}, NULL},   {"bool", ST_BOOL, 1, {5}, NULL},
 };
 
+static void two_tensors_of_one_name_are_not_written(void)
+{
+    static const float numbers[2] = {1, 2};
+    const StDecl       decls[] = {
+              {"a.weight", ST_F32, 1, {2}, numbers}, {"b.weight", ST_F32, 1, {2}, numbers}, {"a.weight", ST_F32, 1, {2}, numbers}};
+    const char *path = in_dir("twice.safetensors"), *folder = in_dir("twice");
+    EXPECT_FAILS(st_write(path, decls, 3, NULL, NULL, NULL), ERR_INVALID, "two tensors are named a.weight");
+    EXPECT_FAILS(st_write_folder(folder, "model", decls, 3, 8, NULL, NULL), ERR_INVALID, "two tensors are named a.weight");
+    EXPECT(access(path, F_OK) != 0 && access(folder, F_OK) != 0);
+    EXPECT_OK(st_write(path, decls, 2, NULL, NULL, NULL));
+}
+
 static void what_is_written_is_read(void)
 {
     const char       *path = in_dir("mixed.safetensors");
@@ -353,5 +365,6 @@ static void clean_up(void)
 }
 
 TEST_MAIN(TEST(a_plain_file_is_read), TEST(malicious_headers_are_errors), TEST(data_may_lie_anywhere), TEST(values_convert_to_float),
-          TEST(the_first_value_that_is_not_finite_is_named), TEST(values_beyond_a_format_are_named), TEST(what_is_written_is_read),
-          TEST(folders_are_sharded_and_errors_name_the_shard), TEST(a_failed_write_leaves_the_old_file), TEST(clean_up))
+          TEST(the_first_value_that_is_not_finite_is_named), TEST(values_beyond_a_format_are_named),
+          TEST(two_tensors_of_one_name_are_not_written), TEST(what_is_written_is_read), TEST(folders_are_sharded_and_errors_name_the_shard),
+          TEST(a_failed_write_leaves_the_old_file), TEST(clean_up))

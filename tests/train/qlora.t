@@ -144,6 +144,6 @@ echo '{}' > "$dir/nf4/base_format.json"
 refused "an empty record" 2 "expected a word under \"format\"" -- merge "$dir/model" "$dir/nf4" "$dir/refused"
 check "nothing was merged" [ ! -e "$dir/refused" ]
 "$SUROGATE" new --arch qwen3-tiny --tokenizer "$dir/tokenizer" "$dir/odd" hidden_size=24 vocab_size=300 head_dim=8 --random 2> /dev/null
-refused "rows that NVFP4 can't have" 2 "can't be kept in nvfp4, set qlora to another format" "a multiple of 16" -- pt "$dir/run.yaml" model="$dir/odd" output_dir="$dir/none" qlora=nvfp4
+refused "rows that NVFP4 can't have" 2 "can't be kept in nvfp4, set qlora or --quantization to another format" "a multiple of 16" -- pt "$dir/run.yaml" model="$dir/odd" output_dir="$dir/none" qlora=nvfp4
 check "nothing was made of it" [ ! -e "$dir/none/adapter_model.safetensors" ]
 finish

@@ -47,13 +47,25 @@ OBJECTIVE = Config("", {}, ("", 0))
 OBJECTIVE.known = {"V": False, "C": False}
 
 
+LEAST = {"k": 1, "size": 1, "len": 1, "num_heads": 1, "begin": 0, "before": 0, "after": 0}  # of attributes that are known numbers
+
+
+class Others(tuple["Value", ...]):
+    """The further outputs of an op."""
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, int) and not -len(self) <= k < len(self):
+            raise fail(f"others[{k}]: {f'expected 0 to {len(self) - 1}, as the op has' if self else 'the tensor has'} {len(self) or 'no'} further outputs")
+        return super().__getitem__(k)
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     ref: str
     dims: Dims
     dtype: str = ""  # "": the model's
     when: str = ""  # a weight that is there only where this holds
-    others: tuple[Value, ...] = ()  # further outputs of its op
+    others: Others = Others()  # further outputs of its op
 
     def __repr__(self) -> str:
         return f"{self.dtype} {show_dims(self.dims)}".strip()
@@ -214,6 +226,7 @@ class Builder:
         self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
         self.names: set[str] = set(INPUTS)
         self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
+        self.linears: dict[str, str] = {}  # linear layers of a model folder, as LoRA names them -> the weight of each
         self.nodes: list[Node] = []
         self.statements: dict[str, list[dict[str, Any]]] = {}  # that make a value
         self.attrs: dict[int, tuple[str, ...]] = {}
@@ -386,7 +399,8 @@ class Builder:
     @staticmethod
     def option(owner: Module, value: Any) -> Any:
         """What a weight's option says: itself, or the attribute of its module that it names."""
-        return getattr(owner, value) if isinstance(value, str) and hasattr(owner, value) else value
+        names_attr = isinstance(value, str) and not isinstance(inspect.getattr_static(type(owner), value, None), ParamSpec)
+        return getattr(owner, value) if names_attr and hasattr(owner, value) else value
 
     def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
         """Where to make a weight: the sink, or where branches that may hold have made it, its part without them."""
@@ -413,6 +427,13 @@ class Builder:
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
                 raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
+            if statement.get("linear") and "module" in statement:
+                if self.linears.setdefault(statement["module"], path) != path and "module" not in spec.options:
+                    statement["module"] = statement["hf"] if isinstance(statement["hf"], str) else path
+                other = self.linears.setdefault(statement["module"], path)
+                if other != path:
+                    raise fail(f'{path} is the weight of the linear layer {statement["module"]}, as {other} is, and LoRA would name both the same;'
+                               ' give each module="NAME"', spec.where)
         if isinstance(when, str):
             check_symbols(dim(when, spec.where), self.symbols, spec.where)
             sink.append({"if": when, "then": then, "else": []})
@@ -483,6 +504,8 @@ class Builder:
             floats = ("", "f32", "bf16")
             fits = value.dtype in ((*floats, "i32") if operand.dtype == "any" else (operand.dtype,) if operand.dtype else floats)
             before = dict(bound)
+            if not fits and not operand.dtype and _match(operand.dims, value.dims, dict(bound)):
+                raise fail(f'{op.name}: {operand.name} is {value}, expected f32 or bf16, as g.cast({operand.name}, dtype="f32") makes it: {op.signature}')
             if not _match(operand.dims, value.dims, bound) or not fits:
                 raise fail(f"{op.name}: {operand.name} is {value}, expected {_show(op, before, operand)}: {op.signature}")
         return bound
@@ -503,8 +526,11 @@ class Builder:
                            + ('a list, as each("D / 2", "i + 1")' if kind == "list" else f"{kind} or an expression"))
             return {"per": check_symbols(dim(value.per), self.symbols).text,
                     "value": check_symbols(dim(value.value), self.symbols | {"i": False}).text}
+        text = check_symbols(dim(value), self.symbols).text if isinstance(value, (str, Dim)) else str(value)
+        if name in LEAST and re.fullmatch(r"-?\d+", text) and int(text) < LEAST[name]:
+            raise fail(f"{op.name}: {name} is {text}, expected {LEAST[name]} or more")
         if isinstance(value, (str, Dim)):
-            return check_symbols(dim(value), self.symbols).text
+            return text
         if isinstance(value, float) and not math.isfinite(value):
             raise fail(f"{op.name}: {name} is {value!r}, expected a finite number")
         if not isinstance(value, (bool, int) if kind == "bool" else int if kind == "int" else (int, float)) or isinstance(value, bool) != (kind == "bool"):
@@ -574,7 +600,7 @@ class Builder:
         forms = [statement(absent) for absent in ("", *conditions)]
         self.sinks[-1].append({"if": conditions[0], "then": forms[:1], "else": forms[1:]} if conditions else forms[0])
         self.statements[ref] = forms
-        others = tuple(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
+        others = Others(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
         value = Value(ref, *outs[0], "", others)
         self.nodes.append(Node(op.name, [v.ref for v in values if v is not None], value, where, len(self.turns) > 1, attrs))
         return value

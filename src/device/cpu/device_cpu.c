@@ -90,6 +90,16 @@ static Status cpu_prepare(Device *device, const Launch *launches, int count, voi
     return sticky(cpu_of(device));
 }
 
+/* Which node failed: the line that made it, what it makes, its op. */
+static void write_message(CpuDevice *cpu, const Launch *launch)
+{
+    const Node  *node = launch->node;
+    const Value *out = node && node->num_out ? node->out[0] : NULL;
+    const char  *source = node && node->source ? node->source : "", *name = out ? out->name : "";
+    snprintf(cpu->message, sizeof cpu->message, "%s%s%s%s%s: %s", source, *source ? ": " : "", name, *name ? " = " : "",
+             node ? node->op->name : launch->kernel.name, status_message());
+}
+
 static Status run_one(CpuDevice *cpu, const Launch *launch)
 {
     KernelArgs args = launch->args;
@@ -99,7 +109,7 @@ static Status run_one(CpuDevice *cpu, const Launch *launch)
     Status status = launch->kernel.run(&args);
     if (status == OK) return OK;
     cpu->error = status;
-    snprintf(cpu->message, sizeof cpu->message, "%s: %s", launch->node ? launch->node->op->name : launch->kernel.name, status_message());
+    write_message(cpu, launch);
     return sticky(cpu);
 }
 

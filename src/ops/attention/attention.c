@@ -453,6 +453,10 @@ static Status attention_use_cache(Graph *graph, const Node *node, const CacheSha
     FAIL_IF(attrs->bidirectional, ERR_UNSUPPORTED,
             "%s: attention is bidirectional: a token's keys aren't all there before the tokens after it, so that nothing can be generated",
             node->out[0]->name);
+    FAIL_IF(node->in[IN_DOC_START] != graph_find(graph, feed_info(FEED_DOC_START)->name), ERR_UNSUPPORTED,
+            "%s: attention takes %s for doc_start, but with a cache a token attends from the beginning of its text, so that nothing can be "
+            "generated; give it the engine's doc_start",
+            node->out[0]->name, node->in[IN_DOC_START]->name);
     TensorType k_type = type_make(dtype, 4, shape->pages, shape->page_len, attrs->num_kv_heads, attrs->head_dim), v_type = k_type;
     v_type.dim[3] = attention_value_dim(node, IN_Q);
     Value *k = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.k.%d", node->layer), &k_type);

@@ -45,7 +45,7 @@ const OpDef op_full = {
     .attrs = full_attrs,
     .infer = full_infer,
     .cost = full_cost,
-    .cpu = {{DT_SET_FLOAT, full_cpu, "reference"}},
+    .cpu = {{DT_SET_FLOAT | DT_SET(DT_I32), full_cpu, "reference"}},
     .samples = full_samples,
     .num_samples = sizeof full_samples / sizeof full_samples[0],
 };

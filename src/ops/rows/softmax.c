@@ -14,7 +14,8 @@ static Status softmax_dtype(const Node *node, DType own, DType *out)
 {
     const SoftmaxAttrs *attrs = node->attrs;
     *out = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : own;
-    FAIL_IF(!(DT_SET(*out) & DT_SET_FLOAT), ERR_INVALID, "attribute dtype is %s, expected f32 or bf16", dtype_info(*out)->name);
+    FAIL_IF(attrs->dtype && !(DT_SET(*out) & DT_SET_FLOAT), ERR_INVALID, "attribute dtype is %s, expected f32 or bf16",
+            dtype_info(*out)->name);
     return OK;
 }
 
