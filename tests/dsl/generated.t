@@ -19,7 +19,7 @@ from surogate.dsl import *
 @block
 class Block(Module):
     w = Param(Tensor["2 * C", "2 * C"], init=normal(0.02), linear=True)
-    out = Param(Tensor["C", "2 * C"], init=normal(0.02), linear=True, module="out")
+    out = Param(Tensor["C", "2 * C"], init=normal(0.02), linear=True)
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
@@ -113,4 +113,5 @@ for dtype in fp32 fp16; do
     cp out $dtype
 done
 check "the same" cmp fp32 fp16
+check "LoRA names both linear weights of a module apart" [ "$(grep -o '"module": "[^"]*"' mixed.json | sort -u | tr '\n' ' ')" = '"module": "blocks.{i}" "module": "blocks.{i}.out" ' ]
 finish
