@@ -5,20 +5,39 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from surogate import _command
 
+# A server that nobody closed has so long for the answers that it has begun.
+_LAST_SECONDS = 5.0
+
+
+def _stop(process: subprocess.Popen[str], timeout: float | None) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
 
 class Server:
     """A running ``surogate serve``. Close it, or use it in a ``with``: it ends with the answers that it has begun.
+
+    One that isn't closed ends with the object or the interpreter, five seconds later at most.
 
     ``url`` is its address (``http://127.0.0.1:8000``), ``port`` its port. OpenAI's client takes ``url + "/v1"`` as its ``base_url``.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process: subprocess.Popen[str] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        weakref.finalize(self, _stop, self._process, _LAST_SECONDS)
         assert self._process.stdout is not None
         self.url: str = self._process.stdout.readline().strip()
         if not self.url:
@@ -28,16 +47,7 @@ class Server:
 
     def close(self, timeout: float | None = None) -> None:
         """Ends the server when the answers that were begun have ended; after ``timeout`` seconds at once."""
-        process = self._process
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        _stop(self._process, timeout)
 
     def __enter__(self) -> Server:
         return self
@@ -55,12 +65,13 @@ def serve(
     *,
     port: int = 0,
     host: str = "127.0.0.1",
-    **options: str | int | float | bool | None,
+    **options: str | int | float | bool | Sequence[str] | None,
 ) -> Server:
     """Serves a model folder; returns once it takes requests.
 
     ``adapters`` are LoRA adapters by the names that requests choose them by. ``port`` 0 is a free one. Other options are those of
-    ``surogate serve``: ``device="cpu"``, ``api_key_file="keys"``, ``log_requests=True``.
+    ``surogate serve``: ``device="cpu"``, ``api_key_file="keys"``, ``log_requests=True``; a list gives one several times:
+    ``allow_host=["chat.example", "chat.local"]``.
 
     Raises:
         RuntimeError: the server ended before it took requests; it said why on stderr.
@@ -73,5 +84,6 @@ def serve(
         if value is True:
             command.append(flag)
         elif value is not None and value is not False:
-            command += [flag, str(value)]
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                command += [flag, str(item)]
     return Server(command)

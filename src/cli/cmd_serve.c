@@ -48,13 +48,24 @@ static void catch_signals(void)
 
 /* ---- names ---- */
 
-/* A folder's own name. */
+/* The last part of a path, slashes behind it left out; empty where there is none. */
+static const char *last_part(Arena *arena, const char *path)
+{
+    size_t len = strlen(path);
+    while (len && path[len - 1] == '/') len--;
+    char *copy = arena_strndup(arena, path, len), *slash = strrchr(copy, '/');
+    return slash ? slash + 1 : copy;
+}
+
+/* A folder's name as it was given: a link's is its own. Where the path ends without one, as "." does, that of the folder it leads to. */
 static const char *name_of(Arena *arena, const char *dir)
 {
+    const char *name = last_part(arena, dir);
+    if (*name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0) return name;
     char *whole = realpath(dir, NULL);
-    char *copy = arena_strdup(arena, whole ? whole : dir), *slash = strrchr(copy, '/');
+    name = last_part(arena, whole ? whole : dir);
     free(whole);
-    return slash && slash[1] ? slash + 1 : copy;
+    return *name ? name : dir;
 }
 
 /* NAME=DIR, or a folder, which has its own name. */

@@ -37,12 +37,13 @@ static Status join_parts(Arena *arena, const JsonValue *parts, uint32_t number, 
 static Status read_call(Arena *arena, const JsonValue *call, uint32_t number, JsonValue *out)
 {
     const JsonValue *function = json_get(call, "function"), *arguments = function ? json_get(function, "arguments") : NULL;
-    JsonValue        object;
+    JsonValue        object = {.type = JSON_OBJECT};
     FAIL_IF(!function, ERR_INVALID, "message %u: a tool call has no function; expected {\"type\", \"function\": {\"name\", \"arguments\"}}",
             number);
     *out = *call;
     if (!arguments || arguments->type != JSON_STRING) return OK;
-    Status status = json_parse(arena, "its arguments", arguments->string.data, arguments->string.len, &object);
+    Str    text = arguments->string;
+    Status status = text.len ? json_parse(arena, "its arguments", text.data, text.len, &object) : OK;
     if (status != OK) return status_prefix(status, "message %u: a tool call", number);
     *out = with_value(arena, call, "function", with_value(arena, function, "arguments", object));
     return OK;
@@ -89,4 +90,128 @@ Status api_messages(Arena *arena, const JsonValue *messages, const JsonValue **o
     for (uint32_t i = 0; i < messages->count; i++) TRY(read_message(arena, &messages->items[i], i, &list->items[i]));
     *out = list;
     return OK;
+}
+
+/* ---- roles ---- */
+
+/* Roles of a request that are looked at: each costs up to two renderings. */
+enum { MOST_ROLES = 6 };
+
+typedef struct Layout {
+    Arena           *arena;
+    const Template  *tmpl;
+    const JsonValue *asked; /* the messages with the roles that were asked for */
+    ChatMessages    *chat;
+    int64_t          now;   /* of all renderings, so that they differ by their messages alone */
+    TemplateOutput   whole; /* of chat->messages */
+} Layout;
+
+static const char *role_of(const JsonValue *message)
+{
+    const char *role;
+    return json_get_str(message, "role", &role) ? role : "";
+}
+
+/* False: the template refuses the messages. */
+static bool lay_out(const Layout *l, const JsonValue *messages, TemplateOutput *out)
+{
+    TemplateInput input = {
+        .messages = messages, .tools = l->chat->tools, .variables = l->chat->variables, .add_generation_prompt = true, .now_unix = l->now};
+    bool is_ok = template_render(l->tmpl, &input, out) == OK;
+    if (!is_ok) status_clear();
+    return is_ok;
+}
+
+typedef enum Change { LEAVE_OUT, CHANGE_CONTENT, CHANGE_ROLE } Change;
+
+static JsonValue changed_message(Arena *arena, const JsonValue *message, Change change)
+{
+    const JsonValue *content = json_get(message, "content");
+    JsonValue        text = {.type = JSON_STRING, .string = str_of("system")};
+    if (change == CHANGE_ROLE) return with_value(arena, message, "role", text);
+    text.string = str_of(content && content->type == JSON_STRING && str_equal(content->string, "Alpha") ? "Omega" : "Alpha");
+    return with_value(arena, message, "content", text);
+}
+
+/* The messages with those of a role changed. */
+static JsonValue changed(const Layout *l, const char *role, Change change)
+{
+    const JsonValue *messages = l->chat->messages;
+    JsonValue        list = *messages;
+    list.items = arena_array(l->arena, JsonValue, messages->count);
+    list.count = 0;
+    for (uint32_t i = 0; i < messages->count; i++) {
+        bool is_meant = strcmp(role_of(&l->asked->items[i]), role) == 0;
+        if (is_meant && change == LEAVE_OUT) continue;
+        list.items[list.count++] = is_meant ? changed_message(l->arena, &messages->items[i], change) : messages->items[i];
+    }
+    return list;
+}
+
+/* Whether messages of a role can be changed so without changing the text. */
+static bool is_same_text(const Layout *l, const char *role, Change change)
+{
+    JsonValue      messages = changed(l, role, change);
+    TemplateOutput other = {0};
+    bool           is_same = lay_out(l, &messages, &other) && other.text.len == l->whole.text.len &&
+                   memcmp(strbuf_cstr(&other.text), strbuf_cstr(&l->whole.text), other.text.len) == 0;
+    template_output_deinit(&other);
+    return is_same;
+}
+
+/* A message without a text has nothing that could be left out. Every template prints a user's and an assistant's. */
+static bool is_checked(const JsonValue *message)
+{
+    const char      *role = role_of(message);
+    const JsonValue *content = json_get(message, "content");
+    return content && content->type == JSON_STRING && content->string.len && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0;
+}
+
+static Status check_role(const Layout *l, uint32_t number, const char **out_field)
+{
+    const char *role = role_of(&l->asked->items[number]);
+    if (!is_same_text(l, role, CHANGE_CONTENT) || !is_same_text(l, role, LEAVE_OUT)) return OK;
+    StrBuf field = {0};
+    strbuf_printf(&field, "messages[%u].role", number);
+    *out_field = arena_strdup(l->arena, strbuf_cstr(&field));
+    strbuf_deinit(&field);
+    FAIL(ERR_UNSUPPORTED, "the model's chat template leaves out what messages of the role %.40s say; say it in another's", role);
+}
+
+static Status check_roles(const Layout *l, const char **out_field)
+{
+    const char *seen[MOST_ROLES];
+    int         num_seen = 0;
+    for (uint32_t i = 0; i < l->asked->count && num_seen < MOST_ROLES; i++) {
+        const char *role = role_of(&l->asked->items[i]);
+        bool        is_new = is_checked(&l->asked->items[i]);
+        for (int k = 0; k < num_seen && is_new; k++) is_new = strcmp(seen[k], role) != 0;
+        if (!is_new) continue;
+        seen[num_seen++] = role;
+        TRY(check_role(l, i, out_field));
+    }
+    return OK;
+}
+
+Status api_settle_roles(Arena *arena, const Template *tmpl, ChatMessages *chat, const char **out_field)
+{
+    static const char developer[] = "developer";
+    Layout            l = {.arena = arena, .tmpl = tmpl, .asked = chat->messages, .chat = chat, .now = template_now(tmpl)};
+    bool              is_any = false, has_developer = false;
+    for (uint32_t i = 0; i < l.asked->count; i++) {
+        is_any |= is_checked(&l.asked->items[i]);
+        has_developer |= strcmp(role_of(&l.asked->items[i]), developer) == 0;
+    }
+    if (!is_any) return OK;
+    bool is_laid_out = lay_out(&l, chat->messages, &l.whole);
+    if (has_developer && (!is_laid_out || is_same_text(&l, developer, CHANGE_CONTENT))) {
+        JsonValue *renamed = arena_new(arena, JsonValue);
+        *renamed = changed(&l, developer, CHANGE_ROLE);
+        chat->messages = renamed;
+        template_output_deinit(&l.whole);
+        is_laid_out = lay_out(&l, chat->messages, &l.whole);
+    }
+    Status status = is_laid_out ? check_roles(&l, out_field) : OK;
+    template_output_deinit(&l.whole);
+    return status;
 }

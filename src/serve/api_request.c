@@ -206,6 +206,7 @@ static Status encode_chat(Reading *r)
     FAIL_IF(!r->model->tmpl, ERR_UNSUPPORTED,
             "the model has no chat template (chat_template.jinja), which lays out messages; use /v1/completions");
     TRY(api_messages(&r->body, r->messages, &chat.messages));
+    TRY(api_settle_roles(&r->body, r->model->tmpl, &chat, &r->name));
     TRY(chat_encode_messages(r->model->tmpl, r->model->infer->tokenizer, r->model->scratch, &chat, &q->ids));
     TRY(infer_check_ids(r->model->infer, &q->ids, 0));
     return check_tools(r, chat);
@@ -336,7 +337,10 @@ static Status read_response_format(Reading *r, const JsonValue *value)
 
 static Status read_variables(Reading *r, const JsonValue *value)
 {
+    static const char *const given[] = {"messages", "tools", "add_generation_prompt"}; /* what a request's own fields say */
     TRY(want(value, JSON_OBJECT, "an object of variables of the chat template"));
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        FAIL_IF(json_get(value, given[i]), ERR_INVALID, "it has %s, which the server gives the template itself; leave it out", given[i]);
     r->variables = value;
     return OK;
 }

@@ -113,10 +113,18 @@ static void write_connection(StrBuf *out, const HttpExchange *exchange)
     }
 }
 
-void http_refusal(StrBuf *out)
+void http_tell_refusal(const HttpServer *server, int status, const char *message)
 {
-    StrBuf body = {0};
-    http_error_json(&body, 503, "the server has as many connections as it may have; try again later", NULL, "too_many_connections");
+    if (server->handler.refused) server->handler.refused(server->handler.context, status, message);
+}
+
+void http_refusal(const HttpServer *server, StrBuf *out)
+{
+    bool        ends = server->is_finishing;
+    const char *message = ends ? HTTP_FINISHES_MESSAGE : "the server has as many connections as it may have; try again later";
+    StrBuf      body = {0};
+    http_tell_refusal(server, 503, message);
+    http_error_json(&body, 503, message, NULL, ends ? HTTP_FINISHES_CODE : "too_many_connections");
     write_head(out, 503, "application/json");
     strbuf_printf(out, "Retry-After: 1\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", body.len, body.data);
     strbuf_deinit(&body);

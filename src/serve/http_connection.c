@@ -75,6 +75,7 @@ static void answer_error(HttpExchange *connection, int status, const char *messa
     connection->began = false;
     evtimer_del(connection->timer);
     http_set_state(connection, CONNECTION_ANSWERS);
+    http_tell_refusal(connection->server, status, message);
     if (status == 503) http_add_field(connection, "Retry-After", "1");
     http_reply_error(connection, status, message, NULL, code);
     http_reader_next(&connection->reader);
@@ -93,7 +94,7 @@ static void hand_over(HttpExchange *connection)
     HttpReader *reader = &connection->reader;
     HttpRequest request;
     if (server->is_finishing) {
-        answer_error(connection, 503, "the server is about to end", "shutting_down");
+        answer_error(connection, 503, HTTP_FINISHES_MESSAGE, HTTP_FINISHES_CODE);
         return;
     }
     connection->keeps = reader->keeps_connection;
@@ -268,7 +269,7 @@ static void enter(HttpServer *server, HttpExchange *connection)
 static void start_refused(HttpExchange *connection)
 {
     StrBuf refusal = {0};
-    http_refusal(&refusal);
+    http_refusal(connection->server, &refusal);
     bufferevent_write(connection->stream, refusal.data, refusal.len);
     strbuf_deinit(&refusal);
     connection->lingers = true;

@@ -134,7 +134,7 @@ static void on_accepted(struct evconnlistener *listener, evutil_socket_t fd, str
         return;
     }
     StrBuf refusal = {0};
-    http_refusal(&refusal);
+    http_refusal(server, &refusal);
     ssize_t n = send(fd, refusal.data, refusal.len, MSG_DONTWAIT | MSG_NOSIGNAL); /* its socket is empty: all of it, or it has gone */
     (void)n;
     strbuf_deinit(&refusal);

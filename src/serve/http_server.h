@@ -47,6 +47,9 @@ typedef struct HttpHandler {
     /* The client has gone or was dropped before its answer's end. The exchange has ended. Never called from within another call of this
      * header but http_server_run. user: what http_set_user gave, else NULL. */
     void (*gone)(void *context, HttpExchange *exchange, void *user);
+    /* A client was answered here, with this status: `request` isn't called. message: what it was told, which has no words of its own
+     * request. As `gone`, never called from within another call. */
+    void (*refused)(void *context, int status, const char *message);
 } HttpHandler;
 
 void http_set_user(HttpExchange *exchange, void *user);

@@ -80,5 +80,11 @@ struct timeval http_timeval(double seconds);
 void http_set_state(HttpExchange *connection, ConnectionState state);
 void http_set_timer(HttpExchange *connection, double seconds);
 
-/* The text of a whole answer that refuses: 503 for a client beyond the limit of connections. */
-void http_refusal(StrBuf *out);
+/* Tells the handler that a client is answered in its place. */
+void http_tell_refusal(const HttpServer *server, int status, const char *message);
+/* The text of a whole answer that refuses a connection, of which the handler is told: 503 as the server finishes, or has as many as it
+ * may. */
+void http_refusal(const HttpServer *server, StrBuf *out);
+
+#define HTTP_FINISHES_MESSAGE "the server is about to end"
+#define HTTP_FINISHES_CODE "shutting_down"

@@ -3,7 +3,7 @@
 
 #include "serve/engine.h"
 
-enum { METRICS_MOST_ROUTES = 16, METRICS_STATUSES = 16, METRICS_BUCKETS = 13 };
+enum { METRICS_MOST_ROUTES = 16, METRICS_STATUSES = 19, METRICS_BUCKETS = 13 };
 
 typedef struct Histogram {
     int64_t counts[METRICS_BUCKETS + 1]; /* the last: beyond all */

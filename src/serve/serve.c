@@ -32,16 +32,38 @@ HttpServer *serve_http(const Serve *serve)
 
 /* ---- opening ---- */
 
-/* A key a line; blanks around it and empty lines don't count. */
+static bool is_blank(char c)
+{
+    return (unsigned char)c <= ' ';
+}
+
+static Status add_key(Serve *serve, Str line, int number)
+{
+    const char *path = serve->options.api_key_file;
+    while (line.len && is_blank(line.data[line.len - 1])) line.len--;
+    while (line.len && is_blank(line.data[0])) line = (Str){line.data + 1, line.len - 1};
+    if (!line.len) return OK;
+    FAIL_IF(line.data[0] == '#', ERR_INVALID, "%s:%d: a key begins with '#', and there are no comments here; expected a key a line", path,
+            number);
+    for (size_t i = 0; i < line.len; i++)
+        FAIL_IF(is_blank(line.data[i]), ERR_INVALID, "%s:%d: a key has a blank in it; expected a key a line", path, number);
+    str_list_push(&serve->arena, &serve->keys, arena_strndup(&serve->arena, line.data, line.len));
+    return OK;
+}
+
+/* A key a line; blanks around it and empty lines don't count. Messages name the line alone: keys are secret. */
 static Status read_keys(Serve *serve)
 {
     const char *path = serve->options.api_key_file;
     Str         text;
     if (!path) return OK;
     TRY(file_read(&serve->arena, path, MOST_KEY_BYTES, &text));
-    char *copy = arena_strndup(&serve->arena, text.data, text.len), *rest = NULL;
-    for (char *line = strtok_r(copy, " \t\r\n", &rest); line; line = strtok_r(NULL, " \t\r\n", &rest))
-        str_list_push(&serve->arena, &serve->keys, line);
+    for (int number = 1; text.len; number++) {
+        const char *end = memchr(text.data, '\n', text.len);
+        size_t      len = end ? (size_t)(end - text.data) : text.len, skip = len + (end != NULL);
+        TRY(add_key(serve, (Str){text.data, len}, number));
+        text = (Str){text.data + skip, text.len - skip};
+    }
     FAIL_IF(!serve->keys.count, ERR_INVALID, "%s has no keys; expected one a line", path);
     return OK;
 }
@@ -91,7 +113,7 @@ static Status read_template(Serve *serve, Template **out)
 static Status open_all(Serve *serve)
 {
     InferModel *infer = serve->infer;
-    HttpHandler handler = {serve, serve_request, texts_gone};
+    HttpHandler handler = {serve, serve_request, texts_gone, serve_refused};
     TRY(check_options(&serve->options, infer));
     settle_options(serve);
     TRY(read_keys(serve));

@@ -35,6 +35,8 @@ typedef struct Call {
 
 double serve_now(void); /* seconds; monotonic */
 
+void serve_refused(void *serve, int status, const char *message); /* HttpHandler.refused */
+
 /* HttpHandler.request, and what all answers end with. tokens: of its texts; negative: it has none. */
 void serve_request(void *serve, HttpExchange *exchange, const HttpRequest *request);
 void serve_count(const Call *call, int status, int64_t tokens);

@@ -329,6 +329,13 @@ static bool refuse_stranger(const Call *call, HttpExchange *exchange, const Http
     return true;
 }
 
+void serve_refused(void *context, int status, const char *message)
+{
+    Serve *serve = context;
+    metrics_count(&serve->metrics, NUM_ROUTES, status);
+    log_info("refused, %d: %s", status, message);
+}
+
 void serve_request(void *context, HttpExchange *exchange, const HttpRequest *request)
 {
     Serve *serve = context;

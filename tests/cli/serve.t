@@ -249,6 +249,7 @@ wrong "top without logprobs" 400 top_logprobs "needs" /v1/chat/completions "{$ch
 wrong "a schema" 400 response_format "schema" /v1/chat/completions "{$chat, \"response_format\": {\"type\": \"json_schema\"}}"
 wrong "a forced call" 400 tool_choice "forced" /v1/chat/completions "{$chat, \"tool_choice\": \"required\"}"
 wrong "tools that aren't printed" 400 tools "prints no tools" /v1/chat/completions "{$chat, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}"
+wrong "messages among the template's variables" 400 chat_template_kwargs "it has messages" /v1/chat/completions "{$chat, \"chat_template_kwargs\": {\"messages\": []}}"
 wrong "no messages" 400 messages "empty list" /v1/chat/completions '{"model": "model", "messages": []}'
 wrong "an image" 400 messages "image_url" /v1/chat/completions '{"model": "model", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}'
 wrong "many numbers" 400 logprobs "at most 1048576" /v1/completions "{$text, \"n\": 128, \"max_tokens\": 500, \"logprobs\": 20}"
@@ -273,6 +274,11 @@ ask /v1/models '' -H "Origin: $url"
 check "the server's own page: $code" [ "$code" = 200 ]
 ask /metrics
 check "metrics: $(cat "$dir/out")" grep -qF 'surogate_requests_total{path="/v1/models",status="403"} 2' "$dir/out"
+ask '/none' '' -X BREW
+check "no HTTP: $code" [ "$code" = 501 ]
+ask /metrics
+check "what is refused before it is a request is counted: $(cat "$dir/out")" grep -qF 'surogate_requests_total{path="other",status="501"} 1' "$dir/out"
+check "and logged: $(tail -3 "$dir/said")" grep -qE '^refused, 501: .' "$dir/said"
 check "no request's text in the log" [ "$(grep -c 'What' "$dir/said")" = 0 ]
 check "a line for each: $(tail -3 "$dir/said")" grep -qE '^POST /v1/completions 200, [0-9]+ tokens, [0-9]+ ms$' "$dir/said"
 
@@ -298,7 +304,11 @@ check "SIGTERM ends it with 0: $status $(tail -3 "$dir/said")" [ "$status" = 0 ]
 
 # --- keys, a full queue, a client that goes, a second signal
 printf 'first-key\n\n  second-key \n' > "$dir/keys"
-serve --api-key-file "$dir/keys" --places 1 --max-queue 0 --log-requests --allow-host chat.example --max-tokens 450
+ln -s model "$dir/linked"
+ln -s tuned "$dir/by-name"
+model=$dir/linked/
+text='"model": "linked", "prompt": "It"'
+serve --adapter "$dir/by-name/" --adapter "$dir/same/." --api-key-file "$dir/keys" --places 1 --max-queue 0 --log-requests --allow-host chat.example --max-tokens 450
 for key in none wrong first-ke first-keyy; do
     ask /v1/models '' -H "Authorization: Bearer $key"
     check "key $key: $code" [ "$code" = 401 ]
@@ -311,6 +321,8 @@ ask /health
 check "health needs none: $code" [ "$code" = 200 ]
 ask /health '' -H 'Host: chat.example:443'
 check "--allow-host: $code" [ "$code" = 200 ]
+ask /v1/models '' -H 'Authorization: Bearer first-key'
+check "a link has its own name, and so has the folder behind a dot: $(cat "$dir/out")" [ "$(of '[m["id"] for m in a["data"]]')" = "['linked', 'by-name', 'same']" ]
 auth=(-H 'Authorization: Bearer first-key')
 ask /v1/completions "{$text, \"max_tokens\": 451}" "${auth[@]}"
 check "--max-tokens: $(cat "$dir/out")" [ "$code" = 400 -a "$(of 'a["error"]["param"]')" = max_tokens ]
@@ -334,7 +346,7 @@ check "a place is free again: $code" [ "$code" = 200 ]
 ask /metrics '' "${auth[@]}"
 check "no text is left" grep -qF 'surogate_texts_running 0' "$dir/out"
 check "--log-requests: $(cat "$dir/said")" grep -qE 'prompt: It$' "$dir/said"
-ask /v1/completions '{"model": "model", "prompt": "It\nis\r\u001b", "max_tokens": 0, "echo": true}' "${auth[@]}"
+ask /v1/completions '{"model": "linked", "prompt": "It\nis\r\u001b", "max_tokens": 0, "echo": true}' "${auth[@]}"
 check "a logged text is one line: $(cat "$dir/said")" grep -qF 'prompt: It\nis\r\x1b' "$dir/said"
 curl -sN -m 60 -H 'Content-Type: application/json' "${auth[@]}" -d "{$text, \"max_tokens\": 450, \"ignore_eos\": true, \"stream\": true}" "$url/v1/completions" > "$dir/stream" &
 client=$!
@@ -356,7 +368,12 @@ refused "a long context" 2 "--context 513" -- serve "$model" --context 513 --por
 refused "few pages" 2 "--pages 3: one text of 512 tokens needs 16" -- serve "$model" --pages 3 --port 0 --device cpu
 echo > "$dir/keys"
 refused "no keys" 2 "has no keys" -- serve "$model" --api-key-file "$dir/keys" --port 0 --device cpu
+printf 'one\r\n\ntwo words\n' > "$dir/keys"
+refused "a key with a blank" 2 "keys:3: " "blank" -- serve "$model" --api-key-file "$dir/keys" --port 0 --device cpu
+check "which isn't told: $(cat "$dir/err")" [ "$(grep -c words "$dir/err")" = 0 ]
+printf 'one\n  # mine\n' > "$dir/keys"
+refused "a comment among keys" 2 "keys:2: " "#" -- serve "$model" --api-key-file "$dir/keys" --port 0 --device cpu
 refused "a port beyond" 2 "--port 70000" -- serve "$model" --port 70000
-refused "two of a name" 2 "both called model" -- serve "$model" --adapter model="$dir/tuned" --port 0 --device cpu
+refused "two of a name" 2 "both called model" -- serve "$dir/model" --adapter model="$dir/tuned" --port 0 --device cpu
 refused "no adapter" 2 "nowhere" -- serve "$model" --adapter x="$dir/nowhere" --port 0 --device cpu
 finish

@@ -22,7 +22,8 @@ typedef struct Fixture {
     HttpExchange *kept[MOST_KEPT], *flooded; /* of the server's thread, and of calls that were posted */
     int           num_kept;
     atomic_int    requests, gone, waiting;
-    atomic_int    connections; /* as the server counts them, when the test asked last */
+    atomic_int    refused, refused_status; /* how many were; the status of the last */
+    atomic_int    connections;             /* as the server counts them, when the test asked last */
 } Fixture;
 
 static Str fixture_part(void)
@@ -103,6 +104,14 @@ static void fixture_gone(void *context, HttpExchange *exchange, void *user)
     atomic_fetch_add(&self->gone, 1);
 }
 
+static void fixture_refused(void *context, int status, const char *message)
+{
+    Fixture *self = context;
+    EXPECT(message && message[0]);
+    atomic_store(&self->refused_status, status);
+    atomic_fetch_add(&self->refused, 1);
+}
+
 /* Posted: answers all that were kept. */
 __attribute__((unused)) static void fixture_let_go(void *context)
 {
@@ -131,7 +140,7 @@ static void *fixture_run(void *context)
 __attribute__((unused)) static Fixture *fixture_start(const HttpLimits *limits)
 {
     Fixture          *self = calloc(1, sizeof *self);
-    const HttpHandler handler = {self, fixture_request, fixture_gone};
+    const HttpHandler handler = {self, fixture_request, fixture_gone, fixture_refused};
     EXPECT_OK(http_server_create(limits ? limits : &http_default_limits, &handler, &self->server));
     EXPECT_OK(http_server_listen(self->server, "127.0.0.1", 0));
     self->port = http_server_port(self->server);

@@ -119,6 +119,63 @@ static void a_large_body_is_let_go(void)
     strbuf_deinit(&body);
 }
 
+/* A chat's text under a template; where it is refused, its field and what is said. */
+static void lay_out(const char *source, const char *messages, StrBuf *out)
+{
+    StrBuf     body = {0};
+    ApiRequest q;
+    template_destroy(model.api.tmpl);
+    EXPECT_OK(template_parse("test", source, strlen(source), &model.api.tmpl));
+    strbuf_printf(&body, "{\"model\": \"base\", \"messages\": [%s]}", messages);
+    strbuf_clear(out);
+    if (read(API_CHAT, strbuf_cstr(&body), &q) == OK)
+        EXPECT_OK(tokenizer_decode(model.infer.tokenizer, q.ids.data, q.ids.len, false, out));
+    else
+        strbuf_printf(out, "%s: %s", q.param, status_message());
+    status_clear();
+    api_request_deinit(&q);
+    strbuf_deinit(&body);
+}
+
+#define MESSAGE(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
+#define IF_ROLES(roles) "{% for m in messages %}{% if m.role in " roles " %}{{ m.role[0] }}{{ m.content }}{% endif %}{% endfor %}"
+
+static void roles_that_no_template_prints_are_refused(void)
+{
+    static const struct {
+        const char *source, *messages, *text;
+    } cases[] = {
+        {IF_ROLES("['system', 'user']"), MESSAGE("developer", "ab") ", " MESSAGE("user", "c"), "sabuc"},
+        {IF_ROLES("['system', 'user', 'developer']"), MESSAGE("developer", "ab") ", " MESSAGE("user", "c"), "dabuc"},
+        {"{% for m in messages %}{% if m.role not in ['system', 'user'] %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}",
+         MESSAGE("developer", "ab") ", " MESSAGE("user", "c"), "abc"},
+        {IF_ROLES("['user']"), MESSAGE("user", "c") ", " MESSAGE("developer", "ab"), "messages[1].role: "},
+        {IF_ROLES("['user']"), MESSAGE("user", "c") ", " MESSAGE("system", "a"), "messages[1].role: "},
+        {IF_ROLES("['system', 'user']"), MESSAGE("user", "c") ", " MESSAGE("tool", "a"), "messages[1].role: "},
+        {IF_ROLES("['system', 'user']"), MESSAGE("system", "a") ", " MESSAGE("user", "c") ", " MESSAGE("wizard", "a"),
+         "messages[2].role: "},
+        {IF_ROLES("['user']"), MESSAGE("system", "") ", " MESSAGE("user", "c"), "uc"},
+        /* Printed all the same: the content that stands where there is none, and a role without its content. */
+        {"{{ messages[0].content if messages[0].role == 'system' else 'a' }}{{ messages[-1].content }}",
+         MESSAGE("system", "a") ", " MESSAGE("user", "c"), "ac"},
+        {"{% for m in messages %}{{ m.role }}{% endfor %}", MESSAGE("wizard", "a") ", " MESSAGE("user", "c"), "wizarduser"},
+    };
+    StrBuf text = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t len = strlen(cases[i].text);
+        lay_out(cases[i].source, cases[i].messages, &text);
+        if (cases[i].text[len - 1] == ' ' && text.len > len) text.data[text.len = len] = 0;
+        EXPECT_STR(strbuf_cstr(&text), cases[i].text);
+    }
+    lay_out(
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments.a or 'e' }}{% endfor %}{% endfor %}",
+        MESSAGE("user", "c") ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"1\", \"type\": \"function\", "
+                             "\"function\": {\"name\": \"f\", \"arguments\": \"\"}}]}",
+        &text);
+    EXPECT_STR(strbuf_cstr(&text), "ce");
+    strbuf_deinit(&text);
+}
+
 typedef struct Wrong {
     int         route, status;
     const char *body, *param, *text;
@@ -152,6 +209,12 @@ static const Wrong wrongs[] = {
      "parallel_tool_calls", "expected true"},
     {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"modalities\": [\"audio\"]}",
      "modalities", "text"},
+    {API_CHAT, 400,
+     "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"chat_template_kwargs\": {\"messages\": []}}",
+     "chat_template_kwargs", "it has messages"},
+    {API_CHAT, 400,
+     "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"chat_template_kwargs\": {\"tools\": null}}",
+     "chat_template_kwargs", "it has tools"},
     {API_TEXT, 400,
      "{\"model\": \"base\", \"prompt\": [\"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\"], "
      "\"n\": 128, \"max_tokens\": 32, \"logprobs\": 20}",
@@ -198,8 +261,10 @@ OVER_MODEL(prompts_come_in_four_forms)
 OVER_MODEL(messages_become_what_templates_take)
 OVER_MODEL(messages_are_tokenized_as_a_chat_lays_them_out)
 OVER_MODEL(a_large_body_is_let_go)
+OVER_MODEL(roles_that_no_template_prints_are_refused)
 OVER_MODEL(what_is_wrong_is_said_by_name)
 
 TEST_MAIN(TEST(with_defaults_are_openais), TEST(with_seeds_are_drawn_where_none_is_said), TEST(with_prompts_come_in_four_forms),
-          TEST(with_messages_become_what_templates_take), TEST(with_messages_are_tokenized_as_a_chat_lays_them_out),
-          TEST(with_a_large_body_is_let_go), TEST(with_what_is_wrong_is_said_by_name))
+          TEST(with_messages_become_what_templates_take), TEST(with_roles_that_no_template_prints_are_refused),
+          TEST(with_messages_are_tokenized_as_a_chat_lays_them_out), TEST(with_a_large_body_is_let_go),
+          TEST(with_what_is_wrong_is_said_by_name))

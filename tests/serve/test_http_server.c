@@ -150,9 +150,9 @@ static void many_pipelined_requests(void)
     fixture_stop(server);
 }
 
-static void expect_error(const char *request, int status, int port)
+static void expect_error(const char *request, int status, Fixture *server)
 {
-    Client           client = client_open(port);
+    Client           client = client_open(server->port);
     Reply            reply = client_ask(&client, request);
     Arena            arena = {0};
     JsonValue        document;
@@ -166,6 +166,7 @@ static void expect_error(const char *request, int status, int port)
     EXPECT(error && error->count == 4 && json_get_str(error, "message", &message) && json_get_str(error, "type", &type));
     EXPECT(error && json_get(error, "param") && json_get(error, "code"));
     EXPECT(status == 404 || client_was_closed(&client));
+    EXPECT(status == 404 || atomic_load(&server->refused_status) == status);
     arena_deinit(&arena);
     reply_clear(&reply);
     client_close(&client);
@@ -179,17 +180,18 @@ static void errors_look_alike(void)
     strbuf_puts(&fields, "GET / HTTP/1.1\r\nHost: a\r\nX: ");
     for (int i = 0; i < 20000; i++) strbuf_putc(i < 0 ? &fields : &target, 'a');
     strbuf_append(&fields, target.data, target.len);
-    expect_error("nonsense\r\n\r\n", 400, server->port);
-    expect_error("GET / HTTP/1.1\r\n\r\n", 400, server->port);
-    expect_error(GET("/nothing"), 404, server->port);
-    expect_error("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4194305\r\n\r\n", 413, server->port);
-    expect_error("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4194305\r\n\r\n", 413, server->port);
-    expect_error(strbuf_cstr(&target), 414, server->port);
-    expect_error("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\n\r\n", 415, server->port);
-    expect_error("POST / HTTP/1.1\r\nHost: a\r\nExpect: more\r\n\r\n", 417, server->port);
-    expect_error(strbuf_cstr(&fields), 431, server->port);
-    expect_error("BREW / HTTP/1.1\r\n\r\n", 501, server->port);
-    expect_error("GET / HTTP/3.0\r\n\r\n", 505, server->port);
+    expect_error("nonsense\r\n\r\n", 400, server);
+    expect_error("GET / HTTP/1.1\r\n\r\n", 400, server);
+    expect_error(GET("/nothing"), 404, server);
+    expect_error("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4194305\r\n\r\n", 413, server);
+    expect_error("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4194305\r\n\r\n", 413, server);
+    expect_error(strbuf_cstr(&target), 414, server);
+    expect_error("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\n\r\n", 415, server);
+    expect_error("POST / HTTP/1.1\r\nHost: a\r\nExpect: more\r\n\r\n", 417, server);
+    expect_error(strbuf_cstr(&fields), 431, server);
+    expect_error("BREW / HTTP/1.1\r\n\r\n", 501, server);
+    expect_error("GET / HTTP/3.0\r\n\r\n", 505, server);
+    EXPECT_INT(atomic_load(&server->refused), 10); /* all but the handler's own */
     strbuf_deinit(&target);
     strbuf_deinit(&fields);
     fixture_stop(server);
@@ -389,6 +391,7 @@ static void too_many_connections(void)
     for (int i = 0; i < MOST; i++) expect_reply(&served[i], ECHO("1", "x"), 200, "x");
     Client refused = client_open(server->port);
     expect_reply(&refused, ECHO("1", "x"), 503, NULL); /* what it sends is read, so that it isn't reset */
+    EXPECT_INT(atomic_load(&server->refused), MORE + 1);
     client_close(&refused);
     for (int i = 0; i < MORE; i++) client_close(&more[i]);
     client_close(&served[0]);
@@ -412,8 +415,11 @@ static void finishing(void)
     http_server_finish(server->server);
     EXPECT(client_was_closed(&idle));
     Client late = client_open(server->port);
-    expect_next(&late, 503, NULL);
-    Reply reply = client_ask(&begun, "ho HTTP/1.1\r\nHost: a\r\n\r\n");
+    Reply  reply = client_reply(&late, true);
+    EXPECT_INT(reply.status, 503);
+    EXPECT_CONTAINS(strbuf_cstr(&reply.body), "shutting_down");
+    reply_clear(&reply);
+    reply = client_ask(&begun, "ho HTTP/1.1\r\nHost: a\r\n\r\n");
     EXPECT_INT(reply.status, 503);
     EXPECT_CONTAINS(strbuf_cstr(&reply.body), "shutting_down");
     reply_clear(&reply);
@@ -423,6 +429,8 @@ static void finishing(void)
     EXPECT(reply.closes);
     reply_clear(&reply);
     EXPECT_INT(atomic_load(&server->gone), 0);
+    EXPECT_INT(atomic_load(&server->refused), 2);
+    EXPECT_INT(atomic_load(&server->refused_status), 503);
     fixture_join(server); /* it ended by itself */
     client_close(&waits);
     client_close(&idle);
