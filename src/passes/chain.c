@@ -137,9 +137,10 @@ static bool joins(const Group *group, const Node *node)
 static double number_of(const Node *node)
 {
     const AttrDef *a = node->op->attrs;
-    const char    *at = (const char *)node->attrs + (a ? a->offset : 0);
-    if (a && a->type == ATTR_TYPE_FLOAT) return *(const double *)(const void *)at;
-    return a && a->type == ATTR_TYPE_BOOL && *(const bool *)(const void *)at;
+    if (!a) return 0;
+    const char *at = (const char *)node->attrs + a->offset;
+    if (a->type == ATTR_TYPE_FLOAT) return *(const double *)(const void *)at;
+    return a->type == ATTR_TYPE_BOOL && *(const bool *)(const void *)at;
 }
 
 /* The place of an operand: the step that makes it, or an input, which is added where it is a new one. */
