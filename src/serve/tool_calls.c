@@ -98,10 +98,14 @@ static void add_call(ToolAnswer *answer, Str name, Str arguments)
     strbuf_append(&call->arguments, arguments.data, arguments.len);
 }
 
-static bool is_object_text(Arena *arena, Str text)
+/* The walk lets through what the parser refuses, a key told twice for one. */
+static bool is_object_text(Str text)
 {
+    Arena     arena = {0};
     JsonValue value;
-    return json_parse(arena, "arguments", text.data, text.len, &value) == OK && value.type == JSON_OBJECT;
+    bool      is = json_parse(&arena, "arguments", text.data, text.len, &value) == OK && value.type == JSON_OBJECT;
+    arena_deinit(&arena);
+    return is;
 }
 
 /* Adds the call that the object is. Its keys are plain ASCII where they are known ones: value_text finds them as they are written. */
@@ -116,7 +120,7 @@ static bool read_call(Arena *arena, Str object, bool strict, ToolAnswer *out)
     if (strict && (!arguments || !are_keys_known(&value))) return false;
     Str text = arguments ? value_text(object, key) : str_of("{}");
     if (arguments && arguments->type == JSON_STRING) text = arguments->string;
-    if (!text.data || !is_object_text(arena, text)) return false;
+    if (!text.data || !is_object_text(text)) return false;
     add_call(out, name->string, text);
     return true;
 }
@@ -227,8 +231,10 @@ static Try read_named(Reading *r)
     if (is == IS_TEXT) r->at = behind;
     is = read_word(r, "[ARGS]");
     if (is == IS_CALLS) is = find_object(r, &object);
-    if (is == IS_CALLS) add_call(&r->found, name, object);
-    return is;
+    if (is != IS_CALLS) return is;
+    if (!is_object_text(object)) return IS_TEXT;
+    add_call(&r->found, name, object);
+    return IS_CALLS;
 }
 
 static Try read_mistral(Reading *r)

@@ -130,6 +130,7 @@ static void what_is_no_call_stays_text(void)
         "[TOOL_CALLS]f{\"a\":1}",
         "[TOOL_CALLS]f[ARGS][1]",
         "[TOOL_CALLS]f[ARGS]",
+        "[TOOL_CALLS]f[ARGS]{\"a\": 1, \"a\": 2}",
         "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}; 1]",
         "<|python_tag|>print(1)",
         "<|python_tag|>{\"name\": \"f\", \"parameters\": {}} more",
