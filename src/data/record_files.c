@@ -152,6 +152,7 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
         TRY(find_in_folder(&list, path, part.name[0] ? part.name : NULL, notes));
     } else if (is_there) {
         push_path(&list, path);
+        note_no_split(notes, path, part.name, "the path is one file; its rows are taken whatever the split is");
     } else {
         StrBuf local = {0};
         Status status = strpbrk(path, "*?[") ? OK : hub_local_path(HUB_DATASET, path, &local);
@@ -161,6 +162,7 @@ Status reader_find_files(Arena *arena, const char *path, const char *split, bool
         TRY(file_is_dir(path, &is_dir));
         if (is_dir) return reader_find_files(arena, path, split, any_ending, notes, out_paths, out_count);
         TRY(find_glob(&list, path));
+        note_no_split(notes, path, part.name, "the pattern alone chooses the files; the rows of all are taken");
     }
     if (!any_ending) TRY(check_endings(&list));
     *out_paths = list.paths;

@@ -20,3 +20,6 @@ void note_about(StrBuf *notes, const char *dir, const PathList *about);
 
 /* Keeps the files of a split, where any tells one. All paths begin with `dir` and a slash. */
 NODISCARD Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *notes);
+
+/* Appends to `notes` (may be NULL) a warning that `path` has no split of this name, and `why`. "" and train need none. */
+void note_no_split(StrBuf *notes, const char *path, const char *split, const char *why);

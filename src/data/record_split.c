@@ -151,6 +151,11 @@ static bool has_untold_text(const PathList *list, const char *dir)
     return false;
 }
 
+void note_no_split(StrBuf *notes, const char *path, const char *split, const char *why)
+{
+    if (notes && split[0] && row_of(split) != TRAIN) strbuf_printf(notes, "warning: %s: no split \"%s\": %s\n", path, split, why);
+}
+
 Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *notes)
 {
     const char *word, *other = first_of_other(list, dir, row_of(split));
@@ -160,6 +165,8 @@ Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *no
     FAIL_IF(!is_told && other && !is_train, ERR_NOT_FOUND, "%s: no file of split \"%s\": none has the word in its name or its folder's",
             dir, split);
     if (is_train && evidence != NAME_BEGINS) is_told &= other && !has_untold_text(list, dir); /* train is the default too */
+    if (!is_told && !other && !is_train)
+        note_no_split(notes, dir, split, "no file of the folder tells one by its name; the rows of all are taken");
     if (!is_told && other && notes)
         strbuf_printf(notes,
                       "warning: %s: all %d files are read, %s too: what split each is of isn't told by all names; if they aren't all of "

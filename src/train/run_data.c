@@ -3,7 +3,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "data/split.h"
+#include "config/options.h"
 #include "data/tokenize.h"
 #include "files/file.h"
 #include "store/run_record.h"
@@ -209,18 +209,29 @@ static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
                  path, (long long)r->num_empty);
 }
 
-/* A split's name chooses files of a folder: of a file named alone all rows are taken. */
-static Status report_split(StrBuf *notes, const DatasetOptions *options)
+/* What the rows turned out to be, as the first word of what they were taken for says. */
+static Choice type_of(const TokenizeReport *r)
 {
-    Split split;
-    bool  is_there, is_dir;
-    TRY(split_parse(options->split, &split));
-    if (!split.name[0] || strcmp(split.name, "train") == 0) return OK;
-    TRY(file_exists(options->path, &is_there));
-    TRY(file_is_dir(options->path, &is_dir));
-    if (is_there && !is_dir)
-        log_note(notes, true, "%s: a file has no split \"%s\"; its rows are taken whatever it says", options->path, split.name);
-    return OK;
+    static const Choice types[] = {OPT_DATASET_TEXT, OPT_DATASET_INSTRUCTION, OPT_DATASET_CONVERSATION};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (strncmp(r->format, choice_text(types[i]), strlen(choice_text(types[i]))) == 0) return types[i];
+    return OPT_DATASET_AUTO;
+}
+
+/* Keys for rows of other types: of a type that the run file says they were told when it was read. */
+static void report_idle(StrBuf *notes, const Dataset *given, const TokenizeReport *r)
+{
+    Dataset typed = *given;
+    StrBuf  names = {0};
+    typed.type = type_of(r);
+    for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
+        bool is_set = options[i].scope == SCOPE_dataset && given->origin[i];
+        if (is_set && !option_unmet((ConfigKey)i, given) && option_unmet((ConfigKey)i, &typed))
+            strbuf_printf(&names, "%s%s", names.len ? ", " : "", options[i].name);
+    }
+    if (names.len)
+        log_note(notes, true, "%s: no effect on rows of type %s, which these are: %s", given->path, choice_text(typed.type), names.data);
+    strbuf_deinit(&names);
 }
 
 static TokenizeJob make_job(const Tokenizing *t, const DatasetOptions *options)
@@ -257,14 +268,15 @@ static Status keep_time(Arena *arena, const char *cache, int64_t now_unix)
 
 static Status tokenize_one(Tokenizing *t, const Dataset *dataset, TokenizeReport *out)
 {
-    DatasetOptions options;
-    TRY(run_data_options(t->config, dataset, &options));
-    FAIL_IF(!options.path, ERR_INVALID, "datasets: an item has no path");
-    TokenizeJob job = make_job(t, &options);
+    DatasetOptions set;
+    TRY(run_data_options(t->config, dataset, &set));
+    FAIL_IF(!set.path, ERR_INVALID, "datasets: an item has no path");
+    TokenizeJob job = make_job(t, &set);
     if (t->tmpl && template_asks_time(t->tmpl)) TRY(keep_time(&t->arena, t->cache_dir, t->now_unix));
     TRY(tokenize_dataset(&job, out));
-    report(t->notes, options.path, out);
-    return report_split(t->notes, &options);
+    report(t->notes, set.path, out);
+    report_idle(t->notes, dataset, out);
+    return OK;
 }
 
 static Status open_tokenizing(const Config *config, const Tokenizer *tokenizer, const char *tokenizer_dir, int64_t now_unix, Tokenizing *t)

@@ -26,5 +26,21 @@ for when in made cached; do
     check "fields that aren't used are named: $when" grep -q "named.jsonl: fields of its rows that nothing is made of: id, source$" "$dir/err"
 done
 check "half of the rows are taken" grep -q "150 documents" "$dir/err"
-check "a file has no split of another name" grep -q 'a file has no split "test"' "$dir/err"
+check "a file has no split of another name" grep -q 'named.jsonl: no split "test": the path is one file' "$dir/err"
+
+# keys for rows of another type are named, also where the type is found by the rows, and not twice where the run file says it
+seq 1 40 | sed 's/.*/{"text": "row &"}/' > "$dir/texts.jsonl"
+idle() { # expected TEXT, keys of the data set
+    printf 'model: %s\noutput_dir: %s\nsequence_len: 128\ndatasets:\n  - path: %s\n' "$dir/model" "$dir/idle" "$1" > "$dir/idle.yaml"
+    printf '    %s\n' "${@:3}" >> "$dir/idle.yaml"
+    run tokenize "$dir/idle.yaml"
+    check "$2" test "$(grep -c 'no effect' "$dir/err")" = 1
+    check "$2" grep -q "$2" "$dir/err"
+}
+idle "$dir/texts.jsonl" 'no effect on rows of type text, which these are: system_prompt, prompt_format$' 'system_prompt: You are' \
+    'prompt_format: "{instruction}{output}"' 'train_on: all'
+idle "$dir/texts.jsonl" 'no effect on rows of type text' 'message_property_mappings: {role: from}'
+idle "$dir/chats.jsonl" 'no effect on rows of type conversation, which these are: prompt_format$' 'prompt_format: "{instruction}{output}"' \
+    'system_prompt: You are'
+idle "$dir/texts.jsonl" 'system_prompt: no effect without' 'type: text' 'system_prompt: You are'
 finish

@@ -384,6 +384,30 @@ static void doubtful_splits_are_warned_of(void)
     EXPECT_CONTAINS(chosen(FILES("a.jsonl", "test.jsonl"), "train"), "all 2 files are read, test.jsonl too");
     EXPECT_STR(chosen(FILES("a.jsonl", "b.jsonl"), "train"), "a.jsonl b.jsonl|");
     EXPECT_STR(chosen(FILES("my-train.jsonl", "more.jsonl"), "train"), "more.jsonl my-train.jsonl|");
+    EXPECT_CONTAINS(chosen(FILES("a.jsonl", "b.jsonl"), "validation"), "a.jsonl b.jsonl|warning: ");
+    EXPECT_CONTAINS(chosen(FILES("a.jsonl"), "mine"), ": no split \"mine\": no file of the folder tells one by its name");
+    EXPECT_STR(chosen(FILES("a.jsonl"), "training"), "a.jsonl|");
+}
+
+/* Files that the path names itself are read whatever the split is, and that is told. */
+static void files_and_patterns_have_no_split(void)
+{
+    const char *dir = scratch_dir();
+    Arena       arena = {0};
+    StrBuf      notes = {0};
+    char      **paths;
+    int         count;
+    write_file(path_in(dir, "a.jsonl"), "");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "a.jsonl"), "train[:5]", false, &notes, &paths, &count));
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "a.jsonl"), NULL, false, &notes, &paths, &count));
+    EXPECT_STR(strbuf_cstr(&notes), "");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "a.jsonl"), "test[:5]", false, &notes, &paths, &count));
+    EXPECT_CONTAINS(strbuf_cstr(&notes), "a.jsonl: no split \"test\": the path is one file");
+    EXPECT_OK(reader_find_files(&arena, path_in(dir, "*.jsonl"), "test", false, &notes, &paths, &count));
+    EXPECT_CONTAINS(strbuf_cstr(&notes), "*.jsonl: no split \"test\": the pattern alone");
+    strbuf_deinit(&notes);
+    arena_deinit(&arena);
+    EXPECT_OK(file_remove_tree(dir));
 }
 
 static void files_about_a_dataset_are_left_out(void)
@@ -535,5 +559,5 @@ TEST_MAIN(TEST(formats_give_equal_rows), TEST(xz_and_bzip2_are_read), TEST(membe
           TEST(long_records_are_refused), TEST(many_columns_cost_their_number), TEST(a_list_of_messages_is_one_record),
           TEST(bad_input_says_where), TEST(compressed_files_are_read), TEST(bombs_are_refused), TEST(paths_mean_files),
           TEST(what_is_read_is_pulled), TEST(splits_are_told_by_names), TEST(doubtful_splits_are_warned_of),
-          TEST(files_about_a_dataset_are_left_out), TEST(globs_sort_by_bytes), TEST(texts_are_utf8),
+          TEST(files_and_patterns_have_no_split), TEST(files_about_a_dataset_are_left_out), TEST(globs_sort_by_bytes), TEST(texts_are_utf8),
           TEST(long_text_comes_in_parts_at_lines), TEST(parquet_equals_its_csv))
