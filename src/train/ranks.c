@@ -3,6 +3,7 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "config/options.h"
 #include "files/file.h"
 
 #include <stdio.h>
@@ -80,6 +81,25 @@ static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainO
     return run_alone(given, hooks, out);
 }
 
+/* Says it of a key that the user set, where one process or machine trains though the key is of several. */
+static void warn_of_several(const Config *config, ConfigKey key, const char *why)
+{
+    const OptionInfo *option = &options[key];
+    if (config->origin[key] && option_is_on(option, (const char *)config + option->offset))
+        log_warn("%s: %s: no effect %s", config->origin[key], option->name, why);
+}
+
+/* Whoever says world_size, as each node of a Ray run is told it, knows how many train. */
+static void warn_of_idle_keys(const Config *config)
+{
+    if (config->origin[KEY_run_world_size]) return;
+    for (int key = DISTRIBUTED_FIRST; key <= DISTRIBUTED_LAST; key++)
+        warn_of_several(config, (ConfigKey)key, "without ray_address or --ray: only this machine trains");
+    const char *why = comm_mpi_started() ? "under mpirun, by which the processes meet" : "without world_size: this process trains alone";
+    warn_of_several(config, KEY_run_rendezvous, why);
+    warn_of_several(config, KEY_run_rendezvous_secret, why);
+}
+
 Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
 {
     bool     is_alone = config->world_size == 1;
@@ -93,6 +113,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
             (long long)config->gpus, (long long)config->gpus);
     FAIL_IF(config->gpus * config->world_size > COMM_MOST_RANKS, ERR_INVALID, "gpus: %lld with world_size: %lld: at most %d ranks",
             (long long)config->gpus, (long long)config->world_size, COMM_MOST_RANKS);
+    warn_of_idle_keys(config);
     if (is_alone && comm_mpi_started()) return run_under_mpi(config, hooks, out);
     if (is_alone) return config->gpus > 1 ? rank_threads_alone(config, train_rank, &job) : run_alone(config, hooks, out);
     Comm **comms = calloc((size_t)config->gpus, sizeof *comms);

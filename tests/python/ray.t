@@ -16,6 +16,12 @@ SUROGATE_PYTHON=$dir/absent refused "no Python" 2 "cannot start $dir/absent" "pi
 refused "world_size" 2 "world_size: 2 on Ray" -- sft "$dir/ray.yaml" world_size=2
 refused "no such key" 2 "unknown key distributed.nodes; it takes ray_address, num_nodes, " -- sft "$dir/run.yaml" distributed.nodes=2
 refused "no mapping" 2 "distributed: expected a mapping" -- sft "$dir/run.yaml" distributed=2
+run pt "$dir/run.yaml" output_dir="$dir/alone" max_steps=1 num_nodes=2 max_restarts=3 worker_output_dir="$dir/own" rendezvous=a:1
+check "keys of Ray without it are told: $(cat "$dir/err")" \
+    [ "$(grep -c "^warning: .*: \(num_nodes\|max_restarts\|worker_output_dir\): no effect without ray_address or --ray: only" "$dir/err")" = 3 ]
+check "a meeting of one is told" grep -q "rendezvous: no effect without world_size: this process trains alone" "$dir/err"
+run pt "$dir/run.yaml" output_dir="$dir/alone" max_steps=1 num_nodes=2 ray_address= world_size=1 resume_from_checkpoint=false rendezvous=a:1
+check "but not to the nodes of a Ray run: $(cat "$dir/err")" [ "$(grep -c "no effect" "$dir/err")" = 0 ]
 for python in /usr/bin/python3 python3; do
     "$python" -c 'import ray' 2> /dev/null && continue
     SUROGATE_PYTHON=$python refused "no Ray" 2 "$python -m surogate.ray" "has no Ray: pip install surogate[ray]" -- sft "$dir/ray.yaml"
