@@ -38,7 +38,8 @@ check() {
     if "$@"; then pass; else fail "$name"; fi
 }
 
-# refused NAME STATUS TEXT... -- ARGS...: the program ends with the status, all texts are on stderr, nothing on stdout.
+# refused NAME STATUS TEXT... -- ARGS...: the program ends with the status, all texts are on stderr, nothing on stdout. What it should refuse
+# it may begin, and serve or train on: it has $REFUSED_SECONDS (60).
 refused() {
     local name=$1 want=$2 text texts=()
     shift 2
@@ -47,7 +48,8 @@ refused() {
         shift
     done
     shift
-    run "$@"
+    status=0
+    timeout --foreground -k 5 "${REFUSED_SECONDS:-60}" "$SUROGATE" "$@" > "$dir/out" 2> "$dir/err" || status=$?
     if [ "$status" != "$want" ]; then
         fail "$name: exit $status, expected $want; stderr: $(cat "$dir/err")"
         return

@@ -18,10 +18,10 @@ enum { MOST_STOPS = 16, MOST_BIASES = 300, MOST_PROMPTS = 1024, MOST_TOP_TEXT = 
 typedef struct Reading {
     const ApiModel  *model;
     ApiRequest      *request;
-    const char      *name;                                  /* of the field that is read */
-    Arena            body;                                  /* of its JSON, until it is read */
-    const JsonValue *messages, *tools, *variables, *prompt; /* NULL: not said */
-    bool             has_special, adds_special;             /* add_special_tokens was said, and its value */
+    const char      *name;                                           /* of the field that is read */
+    Arena            body;                                           /* of its JSON, until it is read */
+    const JsonValue *messages, *tools, *variables, *prompt, *tokens; /* NULL: not said */
+    bool             has_special, adds_special;                      /* add_special_tokens was said, and its value */
 } Reading;
 
 typedef enum FieldKind { FIELD_NUMBER, FIELD_WHOLE, FIELD_SWITCH, FIELD_OWN, FIELD_INERT, FIELD_REFUSED } FieldKind;
@@ -114,6 +114,12 @@ static Status read_messages(Reading *r, const JsonValue *value)
 {
     r->messages = value;
     return OK;
+}
+
+static Status read_tokens(Reading *r, const JsonValue *value)
+{
+    r->tokens = value;
+    return want(value, JSON_ARRAY, "a list of token ids");
 }
 
 static Status add_ids(Reading *r, const JsonValue *list)
@@ -435,7 +441,7 @@ static Status read_fields(Reading *r, const JsonValue *body)
         r->request->has_seed |= str_equal(member->key, "seed");
     }
     r->name = "model";
-    FAIL_IF(!r->request->model && r->request->route != API_TOKENS, ERR_INVALID,
+    FAIL_IF(!r->request->model && (r->request->route & API_BOTH), ERR_INVALID,
             "it is missing; expected the name of a model (GET /v1/models lists them)");
     return OK;
 }
@@ -598,16 +604,15 @@ static Status read_detokenize(Reading *r, Str body)
 {
     JsonValue value;
     TRY(parse_body(r, body, &value));
+    TRY(read_fields(r, &value));
     r->name = "tokens";
-    const JsonValue *tokens = json_get(&value, r->name);
-    FAIL_IF(!tokens, ERR_INVALID, "it is missing; expected a list of token ids");
-    TRY(want(tokens, JSON_ARRAY, "a list of token ids"));
-    return add_ids(r, tokens);
+    FAIL_IF(!r->tokens, ERR_INVALID, "it is missing; expected a list of token ids");
+    return add_ids(r, r->tokens);
 }
 
 Status api_read_detokenize(const ApiModel *model, Str body, ApiRequest *out)
 {
     Reading r = {.model = model, .request = out};
-    init_request(API_TOKENS, out);
+    init_request(API_IDS, out);
     return end_reading(&r, read_detokenize(&r, body));
 }

@@ -5,9 +5,9 @@
 #include "infer/infer_model.h"
 #include "text/template/template.h"
 
-/* Routes: /v1/completions, /v1/chat/completions, /tokenize; and several of them. */
-enum { API_TEXT = 1, API_CHAT = 2, API_TOKENS = 4, API_BOTH = API_TEXT | API_CHAT };
-enum { API_TEXT_TOKENS = API_TEXT | API_TOKENS, API_CHAT_TOKENS = API_CHAT | API_TOKENS, API_ALL = API_BOTH | API_TOKENS };
+/* Routes: /v1/completions, /v1/chat/completions, /tokenize, /detokenize; and several of them. */
+enum { API_TEXT = 1, API_CHAT = 2, API_TOKENS = 4, API_IDS = 8, API_BOTH = API_TEXT | API_CHAT };
+enum { API_TEXT_TOKENS = API_TEXT | API_TOKENS, API_CHAT_TOKENS = API_CHAT | API_TOKENS, API_ALL = API_BOTH | API_TOKENS | API_IDS };
 
 /* What all requests are read with. */
 typedef struct ApiModel {
@@ -56,7 +56,7 @@ NODISCARD Status api_read(const ApiModel *model, int route, Str body, ApiRequest
 void             api_request_deinit(ApiRequest *request);
 
 /* The ids of {"prompt": text}, with "add_special_tokens" (true), or of {"messages": [...]} with what a chat's template takes, of any
- * length; the same of {"tokens": [...]}. */
+ * length; the same of {"tokens": [...]}. Both may name the model. */
 NODISCARD Status api_read_tokenize(const ApiModel *model, Str body, ApiRequest *out);
 NODISCARD Status api_read_detokenize(const ApiModel *model, Str body, ApiRequest *out);
 

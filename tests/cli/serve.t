@@ -36,9 +36,10 @@ serve() {
     url=$(cat "$dir/address")
     [ -n "$url" ] || fail "it doesn't serve: $(cat "$dir/said")"
 }
-# ended: waits for the server's end: $status.
+# ended: waits two minutes for the server's end, then kills it: $status.
 ended() {
     status=0
+    timeout 120 tail --pid=$pid -f /dev/null || kill -9 $pid
     wait $pid || status=$?
     pid=
 }
@@ -100,6 +101,11 @@ run encode "$model" --text "$dir/text"
 check "tokenize: $tokens $(cat "$dir/out")" [ "$(echo "$tokens" | tr -d '[],')" = "$(tr -s '\n' ' ' < "$dir/out" | sed 's/ $//')" ]
 ask /detokenize "{\"tokens\": $tokens}"
 check "detokenize" [ "$(of 'a["prompt"]')" = "What is 7?" ]
+ask /detokenize "{\"model\": \"tuned\", \"tokens\": $tokens}"
+check "detokenize of a model's name: $code" [ "$code" = 200 ]
+wrong "detokenize of no model" 404 model "there is no model gone" /detokenize '{"model": "gone", "tokens": [1]}'
+wrong "an unknown field of detokenize" 400 token "did you mean tokens?" /detokenize '{"token": [1]}'
+wrong "an unknown field beside tokens" 400 skip_special_tokens "there is no such field here" /detokenize '{"tokens": [1], "skip_special_tokens": true}'
 ask /tokenize '{"messages": [{"role": "user", "content": "x"}]}'
 check "tokenize messages" [ "$(of 'a["count"]')" -gt 3 ]
 for path in embeddings responses; do

@@ -24,7 +24,7 @@ cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCUDA=0 > "
 cp -r tests/compat/made/* "$dir/"
 cd "$dir" || exit 1
 "$SUROGATE" pt run.yaml output_dir=now > out 2> err &
-until [ -s now/metrics.jsonl ]; do sleep 0.01; done
+until [ -s now/metrics.jsonl ] || ! kill -0 $! 2> /dev/null; do sleep 0.01; done
 kill -INT $!
 wait $!
 check "a run is begun: $(tail -1 err)" grep -q '"finished": false' now/run.json
