@@ -119,6 +119,15 @@ class Steps(InFolder):
             of_run, of_fit = (self.folder / output / "checkpoint-4" / name for output in ("run", "fit"))
             self.assertEqual(of_run.read_bytes(), of_fit.read_bytes(), name)
 
+    def test_a_dataset_of_new_tokens_makes_no_copy_of_the_model(self) -> None:
+        text, cache = self.folder / "tools.txt", self.folder / "no-cache"
+        text.write_text("To be a <tool>, or not to be.\n\n" * 300)
+        settings = self.settings("tools", datasets=[{"path": str(text), "type": "text"}], new_tokens=["<tool>"])
+        old = Tokenizer(SHAKESPEARE).vocab_size
+        with unittest.mock.patch.dict(os.environ, {"HF_HOME": str(cache)}), Dataset(**settings) as dataset:
+            self.assertTrue(any((batch.input_ids >= old).any() for batch in dataset))
+        self.assertFalse(cache.exists())
+
     def test_fit_refuses_a_dataset_of_other_settings(self) -> None:
         with Trainer(**self.settings("same")) as trainer:
             for name, said, value in (

@@ -23,11 +23,10 @@ static Status open_data(sg_dataset *d, sg_part part)
     CompileOptions options;
     FAIL_IF(config->world_size > 1, ERR_UNSUPPORTED, "a data set is of the ranks of one process: leave world_size out");
     TRY(config_require(config, KEY_run_datasets, "a data set"));
-    TRY(setup_model(&d->arena, config, &d->model));
+    TRY(setup_view_model(&d->arena, config, &d->model));
     TRY(setup_options(&d->arena, config, d->model, &options));
     TRY(setup_check_datasets(&d->arena, config, true));
-    TRY(setup_tokenizer_dir(&d->arena, config, &tokenizer_dir));
-    TRY(tokenizer_load(tokenizer_dir, &d->tokenizer));
+    TRY(setup_view_tokenizer(&d->arena, config, &tokenizer_dir, &d->tokenizer));
     int64_t began;
     TRY(run_data_began(config, &began));
     TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, began, (int32_t)d->model->vocab_size,

@@ -28,17 +28,15 @@ static Status tokenize(Arena *arena, const Config *config, bool debug)
     Tokenizer *tokenizer;
     TRY(config_require(config, KEY_run_model, "tokenizing"));
     TRY(config_require(config, KEY_run_datasets, "tokenizing"));
-    const char *dir, *model_dir;
-    TRY(setup_tokenizer_dir(arena, config, &dir));
-    TRY(setup_model_dir(arena, config, &model_dir));
-    bool has_config;
-    TRY(file_exists(arena_printf(arena, "%s/config.json", model_dir), &has_config));
-    if (has_config) TRY(hf_model_open_as(arena, model_dir, setup_ir(config), &model));
-    TRY(tokenizer_load(dir, &tokenizer));
-    int64_t began;
-    Status  status = run_data_began(config, &began);
+    const char *dir;
+    bool        has_config;
+    int64_t     began;
+    TRY(file_exists(arena_printf(arena, "%s/config.json", config->model), &has_config));
+    if (has_config) TRY(hf_model_open_as(arena, config->model, setup_ir(config), &model));
+    TRY(setup_view_tokenizer(arena, config, &dir, &tokenizer));
+    Status status = run_data_began(config, &began);
     if (status == OK) status = run_data_tokenize(config, tokenizer, dir, began);
-    if (status == OK && debug) status = show(config, tokenizer, dir, began, setup_run_length(arena, config, model_dir));
+    if (status == OK && debug) status = show(config, tokenizer, dir, began, setup_run_length(arena, config, config->model));
     tokenizer_destroy(tokenizer);
     return status;
 }

@@ -19,8 +19,8 @@ NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const c
 /* The tokens that a run adds. */
 NewTokens setup_new_tokens(const Config *config);
 
-/* The same for commands that only look. No folder with new tokens is made: *out_dir is without them, and *out (NULL: not wanted), which
- * the caller destroys, has them in memory. */
+/* The same for commands that only look or tokenize. No folder with new tokens is made: *out_dir is without them, and *out (NULL: not
+ * wanted), which the caller destroys, has them in memory. */
 NODISCARD Status setup_view_tokenizer(Arena *arena, const Config *config, const char **out_dir, Tokenizer **out);
 
 /* The file that says what the model computes; as Python it is run if it is named, or Python allowed, on the command line. */

@@ -51,6 +51,10 @@ check "the same as the plan of a model that has them: $(diff "$dir/plan" "$dir/o
 HF_HOME=$dir/none run inspect "$dir/rows.jsonl" --model "$dir/model" --json --rows 1 "new_tokens=[<tool>]" "new_special_tokens=['<|think|>']"
 check "inspect makes no copy: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/none" ]
 check "and has the tokens: $(cat "$dir/out")" grep -qE ",$old,.*,$((old + 1))," "$dir/out"
+HF_HOME=$dir/none run tokenize "$dir/run.yaml" output_dir="$dir/tokens"
+check "tokenize makes no copy: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/none" ]
+run sft "$dir/run.yaml" output_dir="$dir/tokens" max_steps=1
+check "and a run takes its shards: $(cat "$dir/err")" grep -q "tokens (cached)" "$dir/err"
 for verb in explain ir bench; do
     HF_HOME=$dir/none run $verb "$dir/run.yaml" device=cpu
     check "$verb makes no copy: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/none" ]
