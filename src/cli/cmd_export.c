@@ -47,11 +47,12 @@ static const char *last_name(Arena *arena, const char *dir)
     return arena_strndup(arena, dir + begin, len - begin);
 }
 
-static Status export_model(const Export *export, const char *dir)
+/* dir: of the model, which messages call `shown`. */
+static Status export_model(const Export *export, const char *dir, const char *shown)
 {
     HfModel *model;
     TRY(hf_model_open(export->arena, dir, &model));
-    Status status = gguf_export(model, last_name(export->arena, export->dir), export->preset, export->out, export->pool);
+    Status status = gguf_export(model, shown, last_name(export->arena, export->dir), export->preset, export->out, export->pool);
     hf_model_close(model);
     return status;
 }
@@ -60,11 +61,13 @@ static Status export_model(const Export *export, const char *dir)
 static Status export_merged(const Export *export, HfModel *base, const PeftAdapter *adapter)
 {
     FolderWriter folder;
+    bool         has_tokenizer; /* the adapter's folder, whose files win over those of the base */
+    TRY(file_exists(arena_printf(export->arena, "%s/tokenizer.json", export->adapter), &has_tokenizer));
     TRY(gguf_check_model(base)); /* before the work */
     TRY(hf_model_open_weights(base));
     TRY(folder_begin(export->arena, arena_printf(export->arena, "%s.merged", export->out), &folder));
     Status status = merge_adapter(base, adapter, false, folder.partial, INT64_MAX, export->pool);
-    if (status == OK) status = export_model(export, folder.partial);
+    if (status == OK) status = export_model(export, folder.partial, has_tokenizer ? export->adapter : export->dir);
     return folder_abandon(&folder, status);
 }
 
@@ -94,7 +97,7 @@ static Status run(Export *export)
     FAIL_IF(export->adapter_only && !export->adapter, ERR_INVALID, "--adapter-only: name the adapter with --adapter DIR");
     TRY(device_cpu_create(0, &device));
     export->pool = device_cpu_pool(device);
-    Status status = export->adapter ? export_adapted(export) : export_model(export, export->dir);
+    Status status = export->adapter ? export_adapted(export) : export_model(export, export->dir, export->dir);
     device->api->destroy(device);
     return status;
 }

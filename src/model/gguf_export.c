@@ -102,7 +102,7 @@ typedef struct Output {
 typedef struct Exporter {
     Arena             arena;
     HfModel          *model;
-    const char       *name;
+    const char       *dir, *name;
     const GgufFamily *family;
     GgufPreset        preset;
     ThreadPool       *pool;
@@ -311,7 +311,7 @@ static Status collect(Exporter *exporter, GgufKeys *keys)
     put_general(exporter, keys);
     TRY(gguf_put_model_keys(&exporter->arena, exporter->model, exporter->family, keys, factors, &num_factors));
     for (int i = 0; i < num_factors; i++) add_factors(exporter, &factors[i]);
-    return gguf_put_tokenizer(&exporter->arena, exporter->model, exporter->name, keys);
+    return gguf_put_tokenizer(&exporter->arena, exporter->model, exporter->dir, exporter->name, keys);
 }
 
 Status gguf_check_model(const HfModel *model)
@@ -324,16 +324,16 @@ Status gguf_check_model(const HfModel *model)
     Status            status = gguf_find_family(model, &family);
     log_mute(true);
     if (status == OK) status = gguf_put_model_keys(&arena, model, family, &keys, factors, &num_factors);
-    if (status == OK) status = gguf_put_tokenizer(&arena, model, "", &keys);
+    if (status == OK) status = gguf_put_tokenizer(&arena, model, model->dir, "", &keys);
     log_mute(false);
     gguf_keys_deinit(&keys);
     arena_deinit(&arena);
     return status;
 }
 
-Status gguf_export(HfModel *model, const char *name, GgufPreset preset, const char *path, ThreadPool *pool)
+Status gguf_export(HfModel *model, const char *dir, const char *name, GgufPreset preset, const char *path, ThreadPool *pool)
 {
-    Exporter exporter = {.model = model, .name = name, .preset = preset, .pool = pool};
+    Exporter exporter = {.model = model, .dir = dir, .name = name, .preset = preset, .pool = pool};
     GgufKeys keys = {0};
     Status   status = collect(&exporter, &keys);
     if (status == OK && exporter.num_fallbacks)

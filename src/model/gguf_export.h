@@ -18,9 +18,10 @@ NODISCARD Status gguf_parse_preset(const char *word, GgufPreset *out);
 /* Whether the format can say what the model computes. ERR_UNSUPPORTED names the family or setting that it can't. Weights may be closed. */
 NODISCARD Status gguf_check_model(const HfModel *model);
 
-/* name: general.name of the file. Writes `path`, weights and tokenizer, whole or not at all. Weights are opened. ERR_UNSUPPORTED names what
- * the format can't say; what it says otherwise, or readers do, are notes of log_note. pool may be NULL. */
-NODISCARD Status gguf_export(HfModel *model, const char *name, GgufPreset preset, const char *path, ThreadPool *pool);
+/* dir: what messages call the folder of the tokenizer. name: general.name of the file. Writes `path`, weights and tokenizer, whole or not
+ * at all. Weights are opened. ERR_UNSUPPORTED names what the format can't say; what it says otherwise, or readers do, are notes of
+ * log_note. pool may be NULL. */
+NODISCARD Status gguf_export(HfModel *model, const char *dir, const char *name, GgufPreset preset, const char *path, ThreadPool *pool);
 
 /* Writes the adapter alone, for a file of its base. preset: F32, F16, BF16 or Q8_0. */
 NODISCARD Status gguf_export_adapter(HfModel *base, const PeftAdapter *adapter, GgufPreset preset, const char *path);

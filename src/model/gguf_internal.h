@@ -80,5 +80,5 @@ NODISCARD Status gguf_put_model_keys(Arena *arena, const HfModel *model, const G
                                      GgufFactors factors[GGUF_MOST_FACTORS], int *out_num_factors);
 
 /* The tokenizer of the model's folder with its chat templates, and general.name: `name`, unless llama.cpp couldn't open a file of that
- * name. A folder without tokenizer: a note. */
-NODISCARD Status gguf_put_tokenizer(Arena *arena, const HfModel *model, const char *name, GgufKeys *keys);
+ * name. A folder without tokenizer: a note. Messages call it `dir`. */
+NODISCARD Status gguf_put_tokenizer(Arena *arena, const HfModel *model, const char *dir, const char *name, GgufKeys *keys);

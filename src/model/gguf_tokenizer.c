@@ -425,9 +425,9 @@ static const char *name_for(const Tokenizer *tokenizer, const char *name)
     return name;
 }
 
-Status gguf_put_tokenizer(Arena *arena, const HfModel *model, const char *name, GgufKeys *keys)
+Status gguf_put_tokenizer(Arena *arena, const HfModel *model, const char *dir, const char *name, GgufKeys *keys)
 {
-    Words      words = {.path = arena_printf(arena, "%s/tokenizer.json", model->dir)};
+    Words      words = {.path = arena_printf(arena, "%s/tokenizer.json", dir)};
     Str        text;
     JsonValue  json;
     Tokenizer *tokenizer;

@@ -99,6 +99,8 @@ for family in llama gpt2; do
     "$SUROGATE" merge "$families/$family" "$families/$family/adapter" "$dir/$family-merged/$family" > "$dir/null" 2>&1
     export_as "$family-merged" "$dir/$family-merged/$family" --type f32
     export_as "$family-both" "$families/$family" --type f32 --adapter "$families/$family/adapter"
+    check "$family: what is said names the user's folder: $(cat "$dir/err")" \
+        [ "$(grep -c "^warning: $families/$family/tokenizer.json isn't there" "$dir/err")" = 1 -a "$(grep -c partial "$dir/err")" = 0 ]
     check "$family: merged on the way" cmp "$dir/$family-merged.gguf" "$dir/$family-both.gguf"
     check "$family: nothing is left beside it" [ "$(find "$dir" -name "$family-both*" | wc -l)" = 1 ]
 done
