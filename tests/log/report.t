@@ -31,6 +31,17 @@ assert "learning_rate: 0.001\n" in runs[0]["settings"] and "learning_rate: 0.002
 assert "http" not in re.sub(r"const D = .*", "", page), "it asks for something elsewhere"
 PY
 check "its data: $(cat "$dir/said")" [ ! -s "$dir/said" ]
+run pt "$dir/run.yaml" output_dir="$dir/more" learning_rate=1e-3 datasets.0.weight=0.5 datasets.1.path="$dir/text.txt"
+run report "$dir/1e-3/out" "$dir/more" --out "$page"
+browser=$(command -v chromium chromium-browser google-chrome | head -1)
+if [ -n "$browser" ]; then
+    timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$dir/browser" --dump-dom "file://$page" 2> /dev/null |
+        grep -o '<h2>Settings that differ.*' | sed 's/<tr>/\n<tr>/g; s/<[^>]*>/ /g; s/  */ /g' | grep '^ datasets' > "$dir/shown"
+    check "a row for each data set that differs: $(cat "$dir/shown")" [ "$(cat "$dir/shown")" = " datasets.0 $dir/text.txt weight: 1.0 $dir/text.txt weight: 0.5 
+ datasets.1 – $dir/text.txt " ]
+else
+    skip "no Chromium here, which shows the page"
+fi
 run report "$dir/1e-3/out" --out "$page"
 check "a page is written anew, of one run too" [ "$status" = 0 ]
 check "that one" [ "$(grep -c 'torn' "$page")" = 0 ]
