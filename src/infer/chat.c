@@ -43,6 +43,7 @@ Status chat_encode_messages(const Template *tmpl, const Tokenizer *tokenizer, To
     TokenIds       ids = {0};
     int32_t        bos = tokenizer_bos_id(tokenizer);
     Status         status = template_render(tmpl, &input, &text);
+    if (status == OK && chat->opening.len) strbuf_append(&text.text, chat->opening.data, chat->opening.len);
     if (status == OK) status = tokenizer_encode(tokenizer, scratch, strbuf_cstr(&text.text), text.text.len, (EncodeOptions){0}, &ids);
     if (status == OK && tokenizer_adds_bos(tokenizer) && bos >= 0 && (ids.len == 0 || ids.data[0] != bos)) token_ids_push(out, bos);
     for (size_t i = 0; status == OK && i < ids.len; i++) token_ids_push(out, ids.data[i]);

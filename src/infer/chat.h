@@ -14,6 +14,7 @@ typedef struct ChatMessages {
     const JsonValue *messages; /* array of objects: chat_check */
     const JsonValue *tools;    /* array or NULL */
     const JsonValue *variables;
+    Str              opening; /* text that begins the answer, as a part of the prompt; empty: none */
 } ChatMessages;
 
 /* The folder's template; ERR_NOT_FOUND where it has none. */

@@ -200,9 +200,57 @@ void json_guide_init(JsonGuide *guide, JsonTokens *tokens, const int32_t *stops,
     *guide = (JsonGuide){.tokens = tokens, .stops = stops, .num_stops = num_stops};
 }
 
+void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads)
+{
+    guide->leads = leads;
+    guide->num_leads = num_leads;
+}
+
+/* Takes bytes that go on with this lead, and perhaps into the object. */
+static bool follow(JsonGuide *guide, int lead, Str bytes)
+{
+    Str    own = guide->leads[lead];
+    size_t led = guide->led, n = own.len - led < bytes.len ? own.len - led : bytes.len;
+    if (memcmp(own.data, guide->leads[guide->lead].data, led) != 0 || memcmp(own.data + led, bytes.data, n) != 0) return false;
+    guide->lead = lead;
+    guide->led += n;
+    for (size_t i = n; i < bytes.len; i++)
+        if (!json_walk(&guide->walk, &json_guide_limits, (unsigned char)bytes.data[i])) return false;
+    return true;
+}
+
+static bool is_led(const JsonGuide *guide)
+{
+    return guide->num_leads && guide->led < guide->leads[guide->lead].len;
+}
+
+static bool push_led(JsonGuide *guide, Str bytes)
+{
+    for (int i = 0; i < guide->num_leads && bytes.len; i++) {
+        JsonGuide next = *guide;
+        if (guide->leads[i].len < guide->led || !follow(&next, i, bytes)) continue;
+        *guide = next;
+        return true;
+    }
+    return false;
+}
+
+static void allow_led(const JsonGuide *guide, uint32_t *words)
+{
+    const JsonTokens *tokens = guide->tokens;
+    for (int64_t id = 0; id < tokens->choices; id++) {
+        JsonGuide next = *guide;
+        if (push_led(&next, tokens->by_id[id])) words[id / 32] |= UINT32_C(1) << (id % 32);
+    }
+}
+
 void json_guide_allow(JsonGuide *guide, uint32_t *words)
 {
     JsonTokens *tokens = guide->tokens;
+    if (is_led(guide)) {
+        allow_led(guide, words);
+        return;
+    }
     if (!json_walk_is_whole(&guide->walk)) {
         memcpy(words, find_mask(tokens, &guide->walk), (size_t)json_tokens_words(tokens) * sizeof *words);
         return;
@@ -215,6 +263,7 @@ bool json_guide_push(JsonGuide *guide, int32_t id)
 {
     if (id < 0 || id >= guide->tokens->choices) return false;
     Str bytes = guide->tokens->by_id[id];
+    if (is_led(guide)) return push_led(guide, bytes);
     for (size_t i = 0; i < bytes.len; i++)
         if (!json_walk(&guide->walk, &json_guide_limits, (unsigned char)bytes.data[i])) return false;
     return bytes.len > 0;

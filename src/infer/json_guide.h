@@ -1,6 +1,6 @@
-/* JsonGuide: which tokens may come next so that a text becomes one JSON object (RFC 8259), and ends with it. Strings stay valid UTF-8,
- * escaped surrogates come in pairs; nesting, blanks in a row and digits are bounded, so that a model can't go on with them for ever. A key
- * may be there twice. */
+/* JsonGuide: which tokens may come next so that a text becomes one JSON object (RFC 8259), perhaps behind a given text, and ends with it.
+ * Strings stay valid UTF-8, escaped surrogates come in pairs; nesting, blanks in a row and digits are bounded, so that a model can't go on
+ * with them for ever. A key may be there twice. */
 #pragma once
 
 #include "base/json_walk.h"
@@ -27,10 +27,17 @@ typedef struct JsonGuide {
     JsonTokens    *tokens; /* borrowed */
     const int32_t *stops;  /* borrowed: the ids that end a text */
     int            num_stops;
+    const Str     *leads; /* borrowed */
+    int            num_leads;
+    int            lead; /* one that begins as the text does */
+    size_t         led;  /* bytes of it */
     JsonWalk       walk;
 } JsonGuide;
 
 void json_guide_init(JsonGuide *guide, JsonTokens *tokens, const int32_t *stops, int num_stops);
+
+/* The text begins with one of these texts, none of which begins with another; before the first token. */
+void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads);
 
 /* Sets the bits of the ids that may come next in `words`, which are 0: id i is bit i % 32 of words[i / 32]. Behind the object these are the
  * stop ids alone. */

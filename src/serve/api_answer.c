@@ -35,6 +35,14 @@ static void take_call(void *context, Str name, Str arguments)
     c->num_calls++;
 }
 
+/* One that was cut has a part of its arguments. */
+static void tell_forced(ApiChoice *c)
+{
+    Str arguments;
+    int call = forced_call_read(&c->request->forced, (Str){strbuf_cstr(&c->forced), c->forced.len}, &arguments);
+    if (call >= 0) take_call(c, str_of(c->request->forced.names[call]), arguments);
+}
+
 void api_choice_init(ApiChoice *c, const ApiRequest *request, const Tokenizer *tokenizer, const ApiPrompt *prompt, int index)
 {
     *c = (ApiChoice){.request = request, .tokenizer = tokenizer, .prompt = prompt, .index = index};
@@ -47,6 +55,7 @@ void api_choice_deinit(ApiChoice *c)
     tool_reader_deinit(&c->reader);
     strbuf_deinit(&c->content);
     strbuf_deinit(&c->calls);
+    strbuf_deinit(&c->forced);
     free(c->tokens);
     free(c->tops);
     *c = (ApiChoice){0};
@@ -74,12 +83,17 @@ void api_choice_take(ApiChoice *c, const EngineEvent *event)
     if (is_token) c->count += !event->is_given && !event->is_last;
     if (is_token && c->request->wants_logprobs && (!event->is_last || c->request->route == API_TEXT)) take_token(c, event);
     c->text_bytes += event->text.len;
-    if (c->request->calls_tools)
+    if (c->request->forced.num)
+        strbuf_append(&c->forced, event->text.data, event->text.len);
+    else if (c->request->calls_tools)
         tool_reader_push(&c->reader, event->text);
     else
         take_text(c, event->text);
     if (is_token) return;
-    if (c->request->calls_tools) tool_reader_end(&c->reader);
+    if (c->request->forced.num)
+        tell_forced(c);
+    else if (c->request->calls_tools)
+        tool_reader_end(&c->reader);
     c->reason = event->reason ? event->reason : "stopped";
     bool at_stop_text = strcmp(c->reason, "stop") == 0; /* its tokens are no part of the text */
     while (at_stop_text && c->num_tokens && !c->tokens[c->num_tokens - 1].is_given && c->tokens[c->num_tokens - 1].at >= c->text_bytes)

@@ -26,6 +26,7 @@ typedef struct ApiChoice {
     int               index;
     StrBuf            content; /* without calls of tools */
     StrBuf            calls;   /* JSON objects, a comma between */
+    StrBuf            forced;  /* the text of a call that is forced */
     int               num_calls;
     ApiToken         *tokens; /* where log-probabilities are asked for */
     size_t            num_tokens, capacity;

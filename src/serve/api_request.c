@@ -21,7 +21,9 @@ typedef struct Reading {
     const char      *name;                                           /* of the field that is read */
     Arena            body;                                           /* of its JSON, until it is read */
     const JsonValue *messages, *tools, *variables, *prompt, *tokens; /* NULL: not said */
+    const JsonValue *tool_choice;                                    /* that forces a call */
     bool             has_special, adds_special;                      /* add_special_tokens was said, and its value */
+    bool             wants_one_call;
 } Reading;
 
 typedef enum FieldKind { FIELD_NUMBER, FIELD_WHOLE, FIELD_SWITCH, FIELD_OWN, FIELD_INERT, FIELD_REFUSED } FieldKind;
@@ -203,6 +205,35 @@ static Status check_tools(Reading *r, ChatMessages chat)
     return status;
 }
 
+static bool says(const JsonValue *value, const char *text)
+{
+    return value && value->type == JSON_STRING && str_equal(value->string, text);
+}
+
+/* The names that may be called: all tools', or the one that is named. */
+static Status forced_names(Reading *r, StrList *out)
+{
+    const char *wanted = NULL;
+    if (r->tool_choice->type == JSON_OBJECT) (void)json_get_str(json_get(r->tool_choice, "function"), "name", &wanted);
+    for (uint32_t i = 0; r->tools && i < r->tools->count; i++) {
+        const char *name = "";
+        (void)json_get_str(json_get(&r->tools->items[i], "function"), "name", &name);
+        if ((!wanted || strcmp(name, wanted) == 0) && !str_list_has(out, name)) str_list_push(&r->body, out, name);
+    }
+    FAIL_IF(!r->tools, ERR_INVALID, "a call is asked for, and there are no tools; expected some in tools");
+    FAIL_IF(!out->count, ERR_INVALID, "there is no function %.60s among the tools", wanted ? wanted : "with a name");
+    return OK;
+}
+
+static Status force_call(Reading *r, const ChatMessages *chat)
+{
+    StrList names = {0};
+    r->name = "tool_choice";
+    TRY(forced_names(r, &names));
+    FAIL_IF(r->request->wants_json, ERR_INVALID, "a call is asked for, and response_format asks for a JSON object; leave one of them out");
+    return forced_call_find(&r->request->arena, r->model->tmpl, r->model->infer->tokenizer, chat, &names, &r->request->forced);
+}
+
 static Status encode_chat(Reading *r)
 {
     ApiRequest  *q = r->request;
@@ -213,6 +244,9 @@ static Status encode_chat(Reading *r)
             "the model has no chat template (chat_template.jinja), which lays out messages; use /v1/completions");
     TRY(api_messages(&r->body, r->messages, &chat.messages));
     TRY(api_settle_roles(&r->body, r->model->tmpl, &chat, &r->name));
+    if (r->tool_choice) TRY(force_call(r, &chat));
+    r->name = "messages";
+    chat.opening = q->forced.opening;
     TRY(chat_encode_messages(r->model->tmpl, r->model->infer->tokenizer, r->model->scratch, &chat, &q->ids));
     TRY(infer_check_ids(r->model->infer, &q->ids, 0));
     return check_tools(r, chat);
@@ -312,22 +346,24 @@ static Status read_tools(Reading *r, const JsonValue *value)
     return OK;
 }
 
-/* Of what can be kept to: a call can't be forced. */
 static Status read_tool_choice(Reading *r, const JsonValue *value)
 {
-    bool is_none = value->type == JSON_STRING && str_equal(value->string, "none");
-    bool is_auto = value->type == JSON_STRING && str_equal(value->string, "auto");
-    FAIL_IF(!is_none && !is_auto, ERR_UNSUPPORTED, "a call can't be forced here; expected \"auto\" or \"none\"");
-    r->request->calls_tools = is_auto;
+    const char *type = "", *name;
+    if (value->type == JSON_OBJECT) (void)json_get_str(value, "type", &type);
+    const JsonValue *function = value->type == JSON_OBJECT ? json_get(value, "function") : NULL;
+    bool             is_named = strcmp(type, "function") == 0 && function && json_get_str(function, "name", &name);
+    FAIL_IF(!is_named && !says(value, "none") && !says(value, "auto") && !says(value, "required"), ERR_UNSUPPORTED,
+            "expected \"auto\", \"none\", \"required\", or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    r->request->calls_tools = !says(value, "none");
+    if (is_named || says(value, "required")) r->tool_choice = value;
     return OK;
 }
 
 static Status read_parallel_tool_calls(Reading *r, const JsonValue *value)
 {
     bool is_allowed;
-    (void)r;
     TRY(to_bool(value, &is_allowed));
-    FAIL_IF(!is_allowed, ERR_UNSUPPORTED, "the number of calls can't be limited here; expected true, or leave it out");
+    r->wants_one_call = !is_allowed;
     return OK;
 }
 
@@ -473,10 +509,15 @@ static Status settle_logprobs(Reading *r)
     return OK;
 }
 
-static void settle_tools(Reading *r)
+/* A call that is forced is one. */
+static Status settle_tools(Reading *r)
 {
     if (!r->request->calls_tools) r->tools = NULL;
     r->request->calls_tools = r->tools != NULL;
+    r->name = "parallel_tool_calls";
+    FAIL_IF(r->wants_one_call && r->tools && !r->tool_choice, ERR_UNSUPPORTED,
+            "the number of calls can't be limited here, unless tool_choice forces one; expected true, or leave it out");
+    return OK;
 }
 
 /* A whole answer stands in memory until it is sent; a stream doesn't. */
@@ -513,7 +554,7 @@ static Status settle(Reading *r)
     TRY(settle_logprobs(r));
     r->name = "stream_options";
     FAIL_IF(q->tells_usage && !q->streams, ERR_INVALID, "it needs \"stream\": true");
-    settle_tools(r);
+    TRY(settle_tools(r));
     r->name = "seed";
     return settle_seed(q);
 }
@@ -580,14 +621,14 @@ static Status read_tokenize(Reading *r, Str body)
     JsonValue value;
     TRY(parse_body(r, body, &value));
     TRY(read_fields(r, &value));
-    settle_tools(r);
+    TRY(settle_tools(r));
     r->name = NULL;
     FAIL_IF(!r->prompt == !r->messages, ERR_INVALID, "expected either prompt, a text, or messages");
     r->name = "add_special_tokens";
     FAIL_IF(r->messages && r->has_special, ERR_INVALID, "it goes with prompt: the chat template says which tokens messages get");
     if (r->messages) return encode_chat(r);
-    r->name = r->tools ? "tools" : "chat_template_kwargs";
-    FAIL_IF(r->tools || r->variables, ERR_INVALID, "it goes with messages, not with prompt");
+    r->name = r->tools ? "tools" : r->tool_choice ? "tool_choice" : "chat_template_kwargs";
+    FAIL_IF(r->tools || r->tool_choice || r->variables, ERR_INVALID, "it goes with messages, not with prompt");
     r->name = "prompt";
     TRY(want(r->prompt, JSON_STRING, "a text"));
     return add_text(r, r->prompt->string, !r->has_special || r->adds_special);

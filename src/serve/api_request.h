@@ -3,7 +3,7 @@
 
 #include "config/config.h"
 #include "infer/infer_model.h"
-#include "text/template/template.h"
+#include "serve/forced_call.h"
 
 /* Routes: /v1/completions, /v1/chat/completions, /tokenize, /detokenize; and several of them. */
 enum { API_TEXT = 1, API_CHAT = 2, API_TOKENS = 4, API_IDS = 8, API_BOTH = API_TEXT | API_CHAT };
@@ -41,6 +41,7 @@ typedef struct ApiRequest {
     bool          wants_logprobs, streams, tells_usage, echoes, ignore_eos;
     bool          calls_tools; /* what looks like a call of a tool is one */
     bool          wants_json;  /* the text is a JSON object */
+    ForcedCall    forced;      /* the text is a call of one of these */
     SampleOptions sample;
     StrList       stops;
     bool          has_seed;

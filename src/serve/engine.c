@@ -223,6 +223,7 @@ static Status use_guide(Engine *e, Active *active)
     if (!active->text.wants_json) return OK;
     if (!e->json) TRY(json_tokens_create(e->infer->tokenizer, infer_num_choices(e->infer), &e->json));
     json_guide_init(&active->guide, e->json, active->eos.ids, active->eos.num);
+    json_guide_lead(&active->guide, active->text.leads, active->text.num_leads);
     return OK;
 }
 

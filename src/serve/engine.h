@@ -16,9 +16,11 @@ typedef struct EngineText {
     SampleOptions  sample;
     const StrList *stops; /* texts */
     bool           ignore_eos;
-    int            adapter;     /* as DecodeRequest.adapter */
-    int            top;         /* log-probabilities that are told beside each token's */
-    bool           wants_json;  /* it is one JSON object (infer/json_guide.h) */
+    int            adapter;    /* as DecodeRequest.adapter */
+    int            top;        /* log-probabilities that are told beside each token's */
+    bool           wants_json; /* it is one JSON object (infer/json_guide.h) */
+    const Str     *leads;      /* num_leads: behind one of these */
+    int            num_leads;
     bool           calls_tools; /* marks of calls of tools stay in its text (serve/tool_calls.h) */
     void          *user;        /* comes with each event */
 } EngineText;

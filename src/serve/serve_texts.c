@@ -223,7 +223,9 @@ static void submit(Generation *g, int i)
                               .ignore_eos = q->ignore_eos,
                               .adapter = q->adapter,
                               .top = q->top < serve->best ? (int)q->top : serve->best,
-                              .wants_json = q->wants_json,
+                              .wants_json = q->wants_json || q->forced.num,
+                              .leads = q->forced.leads,
+                              .num_leads = q->forced.num,
                               .calls_tools = q->calls_tools,
                               .user = &g->texts[i]};
     text.sample.number = (uint32_t)(i % q->num);

@@ -253,7 +253,12 @@ wrong "a bias beyond" 400 logit_bias "99999" /v1/completions "{$text, \"logit_bi
 wrong "usage without a stream" 400 stream_options "needs" /v1/completions "{$text, \"stream_options\": {\"include_usage\": true}}"
 wrong "top without logprobs" 400 top_logprobs "needs" /v1/chat/completions "{$chat, \"top_logprobs\": 2}"
 wrong "a schema" 400 response_format "schema" /v1/chat/completions "{$chat, \"response_format\": {\"type\": \"json_schema\"}}"
-wrong "a forced call" 400 tool_choice "forced" /v1/chat/completions "{$chat, \"tool_choice\": \"required\"}"
+wrong "a forced call without tools" 400 tool_choice "there are no tools" /v1/chat/completions "{$chat, \"tool_choice\": \"required\"}"
+one_tool='"tools": [{"type": "function", "function": {"name": "f"}}]'
+wrong "a forced call of a template without calls" 400 tool_choice "a call can't be forced" /v1/chat/completions "{$chat, $one_tool, \"tool_choice\": \"required\"}"
+wrong "a tool that isn't there" 400 tool_choice "no function g among" /v1/chat/completions "{$chat, $one_tool, \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"g\"}}}"
+wrong "no tool_choice" 400 tool_choice "expected \"auto\"" /v1/chat/completions "{$chat, $one_tool, \"tool_choice\": {\"type\": \"function\"}}"
+wrong "one call" 400 parallel_tool_calls "unless tool_choice forces one" /v1/chat/completions "{$chat, $one_tool, \"parallel_tool_calls\": false}"
 wrong "tools that aren't printed" 400 tools "prints no tools" /v1/chat/completions "{$chat, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]}"
 wrong "messages among the template's variables" 400 chat_template_kwargs "it has messages" /v1/chat/completions "{$chat, \"chat_template_kwargs\": {\"messages\": []}}"
 wrong "no messages" 400 messages "empty list" /v1/chat/completions '{"model": "model", "messages": []}'
@@ -382,4 +387,54 @@ refused "a comment among keys" 2 "keys:2: " "#" -- serve "$model" --api-key-file
 refused "a port beyond" 2 "--port 70000" -- serve "$model" --port 70000
 refused "two of a name" 2 "both called model" -- serve "$dir/model" --adapter model="$dir/tuned" --port 0 --device cpu
 refused "no adapter" 2 "nowhere" -- serve "$model" --adapter x="$dir/nowhere" --port 0 --device cpu
+
+# --- a model whose template prints tools and calls, as Hermes has them: calls that are forced
+cp -r "$model" "$dir/calling"
+cat > "$dir/calling/chat_template.jinja" << 'END'
+{% for t in tools or [] %}{{ t.function.name }} {% endfor %}
+{% for m in messages %}
+<|im_start|>{{ m.role }}
+{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}
+{% if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}
+END
+model=$dir/calling
+serve
+tools='"tools": [{"type": "function", "function": {"name": "look"}}, {"type": "function", "function": {"name": "look_up"}}, {"type": "function", "function": {"name": "add"}}]'
+talk='"model": "calling", "messages": [{"role": "user", "content": "What is 7?"}], "seed": 5, '$tools
+calls() { of '[(c["finish_reason"], c["message"]["content"], [(t["function"]["name"], type(json.loads(t["function"]["arguments"]))) for t in c["message"].get("tool_calls", [])]) for c in a["choices"] if c["finish_reason"] != "length"]'; }
+ask /v1/chat/completions "{$talk, \"tool_choice\": \"required\", \"parallel_tool_calls\": false, \"n\": 16, \"temperature\": 1.5, \"max_tokens\": 300}"
+calls > "$dir/called"
+check "each answer is one call: $(cat "$dir/called")" "$python" - "$dir/called" << 'END'
+import sys
+calls = eval(open(sys.argv[1]).read().replace("<class 'dict'>", "dict"))
+names = {call[2][0][0] for call in calls}
+assert len(calls) > 8 and all(call[:2] == ("tool_calls", None) and len(call[2]) == 1 and call[2][0][1] is dict for call in calls)
+assert names <= {"look", "look_up", "add"} and len(names) > 1, names
+END
+named='"tool_choice": {"type": "function", "function": {"name": "look_up"}}'
+ask /v1/chat/completions "{$talk, $named, \"n\": 8, \"max_tokens\": 300}"
+check "the function that is named is called: $(calls)" [ "$(calls)" = "$(calls | sed "s/'look'/''/g; s/'add'/''/g")" -a -n "$(calls | grep look_up)" ]
+ask /v1/chat/completions "{$talk, $named, \"max_tokens\": 3}"
+check "a call that is cut: $(cat "$dir/out")" [ "$(of 'a["choices"][0]["finish_reason"] + " " + a["choices"][0]["message"]["tool_calls"][0]["function"]["name"]')" = "length look_up" ]
+ask /v1/chat/completions "{$talk, \"tool_choice\": \"required\", \"max_tokens\": 1}"
+check "one that is cut before its name is none: $(cat "$dir/out")" [ "$(of '(a["choices"][0]["finish_reason"], a["choices"][0]["message"]["content"], "tool_calls" in a["choices"][0]["message"])')" = "('length', '', False)" ]
+ask /v1/chat/completions "{$talk, $named, \"max_tokens\": 300}"
+of 'a["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]' > "$dir/whole"
+ask /v1/chat/completions "{$talk, $named, \"max_tokens\": 300, \"stream\": true}"
+"$python" - "$dir/out" > "$dir/streamed" << 'END'
+import json, sys
+deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in open(sys.argv[1], encoding="utf-8") if line.startswith("data: {")]
+print("".join(call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", [])))
+assert not any(delta.get("content") for delta in deltas)
+END
+check "streamed, the same: $(diff "$dir/whole" "$dir/streamed")" cmp "$dir/whole" "$dir/streamed"
+wrong "a call and JSON" 400 tool_choice "response_format asks" /v1/chat/completions "{$talk, $named, \"response_format\": {\"type\": \"json_object\"}}"
+kill -TERM $pid
+ended
+check "it ends: $status" [ "$status" = 0 ]
 finish

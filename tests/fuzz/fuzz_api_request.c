@@ -1,10 +1,14 @@
 /* Any body of a request is read or refused with a message; what was read is in the bounds that its fields say. The first byte says the
- * route. */
+ * route, and whether the template prints calls of tools in a form that can be forced. */
 #include "../serve/tiny_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static TinyModel model;
+static TinyModel  model;
+static Template  *plain, *calling;
+static const char calling_template[] = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}{{ m.role }}{{ "
+                                       "m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson "
+                                       "}}{% endfor %}{% endfor %}";
 
 static void check(const ApiRequest *q)
 {
@@ -13,6 +17,8 @@ static void check(const ApiRequest *q)
         const ApiPrompt *p = &q->prompts[i];
         if (!p->num || p->num > 64 || p->first + p->num > q->ids.len) abort();
     }
+    for (int i = 0; i < q->forced.num; i++)
+        if (!q->forced.names[i][0] || !q->calls_tools || q->wants_json) abort();
     for (size_t i = 0; i < q->ids.len; i++)
         if (q->ids.data[i] < 0 || q->ids.data[i] > 28) abort();
 }
@@ -20,8 +26,13 @@ static void check(const ApiRequest *q)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     ApiRequest q;
-    if (!model.api.infer) tiny_model_open(&model);
+    if (!model.api.infer) {
+        tiny_model_open(&model);
+        plain = model.api.tmpl;
+        if (template_parse("calling", calling_template, strlen(calling_template), &calling) != OK) abort();
+    }
     if (!size) return 0;
+    model.api.tmpl = data[0] & 4 ? calling : plain;
     Str body = {(const char *)data + 1, size - 1};
     switch (data[0] % 4) {
     case 0:

@@ -124,6 +124,57 @@ static void masks_of_deep_texts_are_right(void)
     json_tokens_destroy(tokens);
 }
 
+/* Whether texts go on with this one: it begins one of the leads, or lies behind one as an object does. */
+static bool goes_on(const Str *leads, int num, Str text)
+{
+    for (int i = 0; i < num; i++) {
+        size_t n = text.len < leads[i].len ? text.len : leads[i].len;
+        if (memcmp(text.data, leads[i].data, n) != 0) continue;
+        if (text.len <= n || prefix_of_object(text.data + n, text.len - n, &json_guide_limits) != PREFIX_BAD) return true;
+    }
+    return false;
+}
+
+/* Tokens may end within a lead, and reach from it into the object. */
+static void a_text_begins_with_one_of_the_leads(void)
+{
+    Str         texts[320];
+    int64_t     count;
+    JsonTokens *tokens = byte_tokens(texts, &count);
+    const Str   leads[] = {str_of("ab\": "), str_of("abc\":"), str_of("x"), str_of("true"), str_of("[1, {\"")};
+    int         seen[5] = {0};
+    for (uint32_t i = 0; i < 150; i++) {
+        int       num = 1 + (int)(i % 5);
+        StrBuf    text = {0};
+        JsonGuide guide;
+        json_guide_init(&guide, tokens, NULL, 0);
+        json_guide_lead(&guide, leads, num);
+        for (uint32_t step = 0; step < 24; step++) {
+            uint32_t words[16] = {0};
+            json_guide_allow(&guide, words);
+            EXPECT(!json_guide_is_whole(&guide));
+            for (int64_t id = 0; id < count; id++) {
+                StrBuf    longer = {0};
+                JsonGuide next = guide;
+                strbuf_append(&longer, text.len ? text.data : "", text.len);
+                strbuf_append(&longer, texts[id].data, texts[id].len);
+                bool want = texts[id].len && goes_on(leads, num, (Str){longer.data, longer.len});
+                EXPECT(has_bit(words, id) == want);
+                EXPECT(json_guide_push(&next, (int32_t)id) == want);
+                strbuf_deinit(&longer);
+            }
+            int32_t id = draw_allowed(words, count, i, step);
+            EXPECT(json_guide_push(&guide, id));
+            strbuf_append(&text, texts[id].data, texts[id].len);
+            if (json_guide_is_whole(&guide)) break;
+        }
+        for (int k = 0; k < num; k++) seen[k] += text.len >= leads[k].len && memcmp(text.data, leads[k].data, leads[k].len) == 0;
+        strbuf_deinit(&text);
+    }
+    EXPECT(seen[0] > 0 && seen[1] > 0 && seen[2] > 0);
+    json_tokens_destroy(tokens);
+}
+
 static void what_is_no_token_is_refused(void)
 {
     Str         texts[320];
@@ -329,6 +380,7 @@ static void a_guide_that_forbids_all_fails_its_row_alone(void)
     infer_close(&infer);
 }
 
-TEST_MAIN(TEST(a_bit_is_set_if_some_text_goes_on_with_the_token), TEST(masks_of_deep_texts_are_right), TEST(what_is_no_token_is_refused),
+TEST_MAIN(TEST(a_bit_is_set_if_some_text_goes_on_with_the_token), TEST(masks_of_deep_texts_are_right),
+          TEST(a_text_begins_with_one_of_the_leads), TEST(what_is_no_token_is_refused),
           TEST(a_guided_text_is_the_same_alone_and_in_company), TEST(a_thousand_hot_answers_are_json), TEST(a_guide_needs_a_decoder_for_it),
           TEST(a_guide_that_forbids_all_fails_its_row_alone))

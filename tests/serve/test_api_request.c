@@ -205,8 +205,18 @@ static const Wrong wrongs[] = {
     {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"tool_calls\": [{\"function\": {\"arguments\": \"{\"}}]}]}",
      "messages", "its arguments"},
     {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"tools\": [{}]}", "tools", "item 0"},
-    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"parallel_tool_calls\": false}",
+    {API_CHAT, 400,
+     "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"parallel_tool_calls\": false}",
      "parallel_tool_calls", "expected true"},
+    {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"tool_choice\": \"required\"}",
+     "tool_choice", "there are no tools"},
+    {API_CHAT, 400,
+     "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": \"required\"}",
+     "tool_choice", "can't be forced"},
+    {API_CHAT, 400,
+     "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": {\"type\": \"function\", \"function\": 3}}",
+     "tool_choice", "expected \"auto\""},
+    {API_TOKENS, 400, "{\"prompt\": \"a\", \"tool_choice\": \"required\"}", "tool_choice", "goes with messages"},
     {API_CHAT, 400, "{\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"modalities\": [\"audio\"]}",
      "modalities", "text"},
     {API_CHAT, 400,
@@ -228,6 +238,31 @@ static const Wrong wrongs[] = {
     {API_TOKENS, 400, "{\"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"add_special_tokens\": false}", "add_special_tokens",
      "goes with prompt"},
 };
+
+/* What opens the call is a part of the prompt, and all that is told of it outlives the body. */
+static void a_call_that_is_forced_opens_the_answer(void)
+{
+    static const char form[] =
+        "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}{{ m.content }}{% for c in "
+        "m.tool_calls or [] %}call{{ c.function.name }}with{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}";
+    char       body[512];
+    ApiRequest q;
+    StrBuf     text = {0};
+    snprintf(
+        body, sizeof body, "{%s, \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}}",
+        "\"model\": \"base\", \"messages\": [{\"role\": \"a\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    template_destroy(model.api.tmpl);
+    EXPECT_OK(template_parse("form", form, strlen(form), &model.api.tmpl));
+    EXPECT_OK(read(API_CHAT, body, &q));
+    memset(body, 'x', sizeof body);
+    EXPECT_OK(tokenizer_decode(model.infer.tokenizer, q.ids.data, q.ids.len, false, &text));
+    EXPECT_STR(strbuf_cstr(&text), "facallfwith");
+    EXPECT_INT(q.forced.num, 1);
+    EXPECT_STR(q.forced.names[0], "f");
+    EXPECT(q.calls_tools && !q.wants_json);
+    api_request_deinit(&q);
+    strbuf_deinit(&text);
+}
 
 static void what_is_wrong_is_said_by_name(void)
 {
@@ -262,9 +297,10 @@ OVER_MODEL(messages_become_what_templates_take)
 OVER_MODEL(messages_are_tokenized_as_a_chat_lays_them_out)
 OVER_MODEL(a_large_body_is_let_go)
 OVER_MODEL(roles_that_no_template_prints_are_refused)
+OVER_MODEL(a_call_that_is_forced_opens_the_answer)
 OVER_MODEL(what_is_wrong_is_said_by_name)
 
 TEST_MAIN(TEST(with_defaults_are_openais), TEST(with_seeds_are_drawn_where_none_is_said), TEST(with_prompts_come_in_four_forms),
           TEST(with_messages_become_what_templates_take), TEST(with_roles_that_no_template_prints_are_refused),
           TEST(with_messages_are_tokenized_as_a_chat_lays_them_out), TEST(with_a_large_body_is_let_go),
-          TEST(with_what_is_wrong_is_said_by_name))
+          TEST(with_a_call_that_is_forced_opens_the_answer), TEST(with_what_is_wrong_is_said_by_name))

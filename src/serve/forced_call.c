@@ -1,0 +1,148 @@
+/* See forced_call.h. */
+#include "serve/forced_call.h"
+
+#include "base/json_walk.h"
+
+#include <string.h>
+
+#define NAME "surogate_kappa"
+#define ARGUMENTS "\"lambda\""
+static const char call_text[] =
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"kappa1234\", \"type\": \"function\", "
+    "\"function\": {\"name\": \"" NAME "\", \"arguments\": {" ARGUMENTS ": " ARGUMENTS "}}}]}";
+
+static const JsonLimits limits = {JSON_WALK_DEPTH, JSON_WALK_FREE, JSON_WALK_FREE, JSON_WALK_FREE};
+
+/* The text of the messages, and of one more behind them (NULL: what opens an answer). */
+static Status render(const Template *tmpl, const ChatMessages *chat, const JsonValue *more, int64_t now, Arena *arena, Str *out)
+{
+    JsonValue      messages = *chat->messages;
+    TemplateOutput text = {0};
+    messages.items = arena_array(arena, JsonValue, messages.count + 1);
+    memcpy(messages.items, chat->messages->items, messages.count * sizeof *messages.items);
+    if (more) messages.items[messages.count++] = *more;
+    TemplateInput input = {
+        .messages = &messages, .tools = chat->tools, .variables = chat->variables, .add_generation_prompt = !more, .now_unix = now};
+    Status status = template_render(tmpl, &input, &text);
+    if (status == OK) *out = (Str){arena_strndup(arena, strbuf_cstr(&text.text), text.text.len), text.text.len};
+    template_output_deinit(&text);
+    return status;
+}
+
+/* What stands before the name of a call, and between it and its arguments, which are a JSON object. */
+static bool find_form(Str answer, Str *before, Str *between)
+{
+    const char *end = answer.data + answer.len, *name = memmem(answer.data, answer.len, NAME, sizeof NAME - 1);
+    if (!name) return false;
+    const char *behind = name + sizeof NAME - 1, *object = memchr(behind, '{', (size_t)(end - behind)), *at = object;
+    if (!object || memmem(behind, (size_t)(end - behind), NAME, sizeof NAME - 1)) return false;
+    JsonWalk walk = {0};
+    while (at < end && !json_walk_is_whole(&walk))
+        if (!json_walk(&walk, &limits, (unsigned char)*at++)) return false;
+    *before = (Str){answer.data, (size_t)(name - answer.data)};
+    *between = (Str){behind, (size_t)(object - behind)};
+    return json_walk_is_whole(&walk) && memmem(object, (size_t)(at - object), ARGUMENTS, sizeof ARGUMENTS - 1);
+}
+
+static Status fail_form(void)
+{
+    FAIL(ERR_UNSUPPORTED,
+         "a call can't be forced: the model's chat template shows none as a name with a JSON object of arguments behind it; "
+         "expected \"auto\" or \"none\"");
+}
+
+static Status find_call(Arena *arena, const Template *tmpl, const ChatMessages *chat, Str *before, Str *between)
+{
+    int64_t   now = template_now(tmpl);
+    JsonValue call;
+    Str       asked, answered;
+    TRY(render(tmpl, chat, NULL, now, arena, &asked));
+    TRY(json_parse(arena, "a call", call_text, sizeof call_text - 1, &call));
+    if (render(tmpl, chat, &call, now, arena, &answered) != OK) {
+        status_clear();
+        return fail_form();
+    }
+    bool begins = answered.len > asked.len && memcmp(answered.data, asked.data, asked.len) == 0;
+    Str  answer = {answered.data + asked.len, answered.len - asked.len};
+    return begins && find_form(answer, before, between) ? OK : fail_form();
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* Names that every template prints as they are. */
+static bool is_plain(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    return *name && !name[strspn(name, letters)];
+}
+
+/* The model writes no special tokens. */
+static Status check_between(const Tokenizer *tokenizer, Str between)
+{
+    TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
+    TokenIds          ids = {0};
+    bool              is_text = true;
+    Status            status = tokenizer_encode(tokenizer, scratch, between.data, between.len, (EncodeOptions){0}, &ids);
+    for (size_t i = 0; i < ids.len; i++) is_text &= !tokenizer_is_special(tokenizer, ids.data[i]);
+    token_ids_deinit(&ids);
+    tokenizer_scratch_destroy(scratch);
+    TRY(status);
+    FAIL_IF(
+        !is_text, ERR_UNSUPPORTED,
+        "the model's chat template has a special token between a call's name and its arguments: one of several functions can't be chosen; "
+        "name one, as {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    return OK;
+}
+
+static Str join(Arena *arena, Str a, const char *b, Str c)
+{
+    return str_of(arena_printf(arena, "%.*s%s%.*s", (int)a.len, a.data, b, (int)c.len, c.data));
+}
+
+static Status take_names(Arena *arena, Str before, Str between, const StrList *names, ForcedCall *out)
+{
+    const Str none = {"", 0};
+    Str       blanks = {between.data + between.len, 0};
+    bool      is_one = names->count == 1;
+    while (blanks.len < between.len && is_blank(blanks.data[-1])) blanks = (Str){blanks.data - 1, blanks.len + 1};
+    Str words = {between.data, between.len - blanks.len};
+    out->names = arena_array(arena, const char *, names->count);
+    out->leads = arena_array(arena, Str, names->count);
+    for (size_t i = 0; i < names->count; i++) {
+        FAIL_IF(!is_plain(names->items[i]), ERR_UNSUPPORTED,
+                "a call of the function %.60s can't be forced: its name may have letters of ASCII, digits, _, - and .", names->items[i]);
+        out->names[i] = arena_strdup(arena, names->items[i]);
+        out->leads[i] = is_one ? join(arena, none, "", blanks) : join(arena, none, out->names[i], between);
+    }
+    out->opening = is_one ? join(arena, before, out->names[0], words) : join(arena, before, "", none);
+    out->num = (int)names->count;
+    return OK;
+}
+
+Status forced_call_find(Arena *arena, const Template *tmpl, const Tokenizer *tokenizer, const ChatMessages *chat, const StrList *names,
+                        ForcedCall *out)
+{
+    Arena texts = {0};
+    Str   before = {0}, between = {0};
+    *out = (ForcedCall){0};
+    Status status = find_call(&texts, tmpl, chat, &before, &between);
+    if (status == OK && names->count > 1) status = check_between(tokenizer, between);
+    if (status == OK) status = take_names(arena, before, between, names, out);
+    arena_deinit(&texts);
+    return status;
+}
+
+int forced_call_read(const ForcedCall *forced, Str text, Str *out_arguments)
+{
+    for (int i = 0; i < forced->num; i++) {
+        Str lead = forced->leads[i];
+        if (text.len < lead.len || memcmp(text.data, lead.data, lead.len) != 0) continue;
+        *out_arguments = (Str){text.data + lead.len, text.len - lead.len};
+        return i;
+    }
+    *out_arguments = (Str){"", 0};
+    return forced->num == 1 ? 0 : -1;
+}
