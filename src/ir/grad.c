@@ -70,14 +70,19 @@ int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own)
 Value *grad_accumulator(GradBuilder *grad, Value *param)
 {
     CHECK(param->id < grad->num_forward);
+    if (param->kind != VALUE_PARAM) return NULL;
     if (grad->grads[param->id]) return grad->grads[param->id];
-    return grad->accumulate && param->kind == VALUE_PARAM ? home_of(grad, param) : NULL;
+    return grad->accumulate ? home_of(grad, param) : NULL;
 }
 
 void grad_set(GradBuilder *grad, Value *param, Value *value)
 {
     CHECK(value->producer);
-    if (param->kind == VALUE_PARAM && value->sharing != STORAGE_UPDATE) {
+    if (param->kind != VALUE_PARAM) {
+        CHECK(grad_add(grad, param, value) == OK); /* of one type */
+        return;
+    }
+    if (value->sharing != STORAGE_UPDATE) {
         CHECK(!grad->grads[param->id] && !value->storage);
         value_place_in(value, home_of(grad, param), 0);
         CHECK(type_equal(&value->type, &value->storage->type)); /* the rule asked for grad_dw_dtype */

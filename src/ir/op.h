@@ -257,12 +257,12 @@ bool grad_wanted(GradBuilder *grad, const Value *value);
 NODISCARD Status grad_emit(GradBuilder *grad, int op_id, const void *attrs, Value *const *in, int num_in, uint32_t want, Value **out);
 /* Adds `contribution` to d/dvalue; NULL is nothing. */
 NODISCARD Status grad_add(GradBuilder *grad, Value *value, Value *contribution);
-/* The optional accumulate input for a parameter gradient: the gradient so far (an earlier micro-step's, or another use's
- * of the same parameter); NULL: none yet. A rule passes it to its op and gives the op's output to grad_set. */
+/* The optional accumulate input for a parameter gradient: the gradient so far (an earlier micro-step's, or another use's); NULL: none
+ * yet, or `param` was computed, and is an activation. A rule passes it to its op and gives the op's output to grad_set. */
 Value *grad_accumulator(GradBuilder *grad, Value *param);
 /* Attribute dw_dtype of an op that makes d/dparam, and would make it in `own` if not told. */
 int64_t grad_dw_dtype(GradBuilder *grad, const Value *param, DType own);
-/* d/dparam is now `value`, which already holds what grad_accumulator gave. */
+/* d/dparam is now `value`, which already holds what grad_accumulator gave; to that of an activation it is added. */
 void grad_set(GradBuilder *grad, Value *param, Value *value);
 /* Readers of forward value `from` after this read `to` instead (the backward op yields it anyhow), unless gradients were made of them. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to);

@@ -27,6 +27,14 @@ static void find_wanted(GradBuilder *grad)
     }
 }
 
+/* New nodes are of the layer, the part and the line that `node` is of. */
+static void set_origin(Graph *graph, const Node *node)
+{
+    graph->layer = node->layer;
+    graph->part = node->part;
+    graph->source = node->source;
+}
+
 /* Every output that the loss reads has a gradient, or the rule would drop a path from the loss to a weight. */
 static Status check_outputs(GradBuilder *grad, const Node *node)
 {
@@ -37,29 +45,111 @@ static Status check_outputs(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-/* A rule knows which of its inputs are weights, and which are constants. Gradients of weights are made in lasting memory, all others are
- * activations. */
+/* Nothing that depends on a trained weight is where the rule expects a constant. */
 static Status check_inputs(GradBuilder *grad, const Node *node)
 {
     const char *source = node->source ? node->source : "graph";
     for (int i = 0; i < node->num_in; i++) {
         const Value *in = node->in[i];
-        bool         weight = in && in->kind == VALUE_PARAM && !in->producer, expected = node->op->params >> i & 1;
-        for (int k = 0; weight && grad_wanted(grad, in) && k < i; k++)
-            FAIL_IF(node->in[k] == in, ERR_UNSUPPORTED,
-                    "%s: %s is both input %d and input %d of %s; a trained weight can be only one of them", source, in->name, k, i,
-                    node->op->name);
         if (!grad_wanted(grad, in)) continue;
         bool constant = node->op->constants >> i & 1 || !(DT_SET(in->type.dtype) & DT_SET_FLOAT);
         FAIL_IF(constant, ERR_UNSUPPORTED, "%s: input %d of %s is %s, which depends on a trained weight, and the op has no gradient for it",
                 source, i, node->op->name, in->name);
-        bool made = in->producer && in->producer->op == &op_replace_rows; /* a weight but for some rows */
-        if (weight == expected || made) continue;
-        FAIL_IF(weight, ERR_UNSUPPORTED, "%s: input %d of %s is the trained weight %s, and the op has no gradient for a weight there",
-                source, i, node->op->name, in->name);
-        FAIL(ERR_UNSUPPORTED,
-             "%s: input %d of %s is %s, which is computed from a trained weight, and the op has a gradient only for a weight there", source,
-             i, node->op->name, in->name);
+    }
+    return OK;
+}
+
+/* ---- weights that are read as activations ---- */
+
+/* Rules add up the gradients of activations, and make those of weights (OpDef.params) in lasting memory. Where a weight is read as an
+ * activation, or a second time as a weight by one node, rules see a view of it. It is there until the backward nodes are. */
+typedef struct Reading {
+    Value *weight;
+    Node  *view; /* right before the first node that reads it */
+} Reading;
+
+static bool is_trained_weight(const Value *value)
+{
+    return value && value->kind == VALUE_PARAM && !value->producer && value->param && value->param->trained;
+}
+
+static bool reads_as_activation(const Node *node, int index)
+{
+    if (!is_trained_weight(node->in[index]) || node->op->constants >> index & 1) return false;
+    for (int k = 0; k < index; k++)
+        if (node->in[k] == node->in[index]) return true;
+    return !(node->op->params >> index & 1);
+}
+
+/* Has the inputs of the graph's nodes that are weights read as activations read views. of: by value id. */
+static Status add_readings(Graph *graph, Reading **of)
+{
+    for (Node *node = graph->first; node; node = node->next)
+        for (int i = 0; i < node->num_in; i++) {
+            if (!reads_as_activation(node, i)) continue;
+            Value            *weight = node->in[i];
+            const TensorType *type = &weight->type;
+            ReshapeAttrs      same = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
+            Reading          *reading = of[weight->id];
+            if (!reading) {
+                of[weight->id] = reading = arena_new(graph->arena, Reading);
+                reading->weight = weight;
+                graph->cursor = node;
+                set_origin(graph, node);
+                TRY(graph_add_node(graph, &op_reshape, &same, weight->name, &weight, 1, ~0u, &reading->view));
+                graph->cursor = NULL;
+            }
+            node_set_input(node, i, reading->view->out[0]);
+        }
+    return OK;
+}
+
+/* What the gradient of a weight is added up from: `made`, in the dtype that it is added up in. What was rounded from that isn't rounded. */
+static Status unrounded(GradBuilder *grad, const Value *weight, Value **made)
+{
+    CastAttrs   attrs = {.dtype = grad_dw_dtype(grad, weight, (*made)->type.dtype)};
+    const Node *maker = (*made)->producer;
+    if (!attrs.dtype) return OK;
+    if (maker->op != &op_cast || maker->in[0]->type.dtype != ATTR_TO_DTYPE(attrs.dtype))
+        return grad_emit(grad, OP_CAST, &attrs, made, 1, ~0u, made);
+    *made = maker->in[0];
+    return OK;
+}
+
+/* What has become the gradient of an activation is added to the weight's, in its lasting memory. */
+static Status reading_backward(GradBuilder *grad, const Reading *reading)
+{
+    Value       *weight = reading->weight, *in[] = {grad_of(grad, reading->view->out[0]), NULL}, *out;
+    ColumnsAttrs all = {.cols = type_cols(&weight->type)};
+    if (!in[0]) return OK;
+    TRY(unrounded(grad, weight, &in[0]));
+    in[1] = grad_accumulator(grad, weight);
+    TRY(grad_emit(grad, OP_COLUMNS_BWD, &all, in, 2, ~0u, &out));
+    grad_set(grad, weight, out);
+    return OK;
+}
+
+static void remove_reading(Graph *graph, const Reading *reading)
+{
+    graph_replace_uses(graph, reading->view->out[0], reading->weight, NULL);
+    graph_remove_node(graph, reading->view);
+}
+
+/* The reading whose view the node is; NULL: it is another node. */
+static const Reading *reading_of(Reading *const *of, const Node *node)
+{
+    const Reading *reading = node->op == &op_reshape && is_trained_weight(node->in[0]) ? of[node->in[0]->id] : NULL;
+    return reading && reading->view == node ? reading : NULL;
+}
+
+/* Where a rule made the gradient of a computed weight in the dtype of a stored one's beside it, it is rounded to the value's own. */
+static Status round_computed(GradBuilder *grad, const Node *node)
+{
+    for (int i = 0; i < node->num_in; i++) {
+        Value *in = node->in[i], *made = node->op->params >> i & 1 ? grad_of(grad, in) : NULL;
+        if (!made || in->kind == VALUE_PARAM || made->type.dtype == in->type.dtype) continue;
+        CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(in->type.dtype)};
+        TRY(grad_emit(grad, OP_CAST, &attrs, &made, 1, ~0u, &grad->grads[in->id]));
     }
     return OK;
 }
@@ -74,11 +164,29 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
             node->op->name, node->out[0] ? node->out[0]->name : "its output");
     TRY(check_outputs(grad, node));
     TRY(check_inputs(grad, node));
-    grad->graph->layer = node->layer;
-    grad->graph->part = node->part;
-    grad->graph->source = node->source;
+    set_origin(grad->graph, node);
     Status status = node->op->backward(grad, node);
     if (status != OK) return status_prefix(status, "gradient of %s", node->out[0] ? node->out[0]->name : node->op->name);
+    return round_computed(grad, node);
+}
+
+/* From the last node of the forward pass to the first. */
+static Status apply_rules(GradBuilder *grad, const Value *loss, Reading *const *readings)
+{
+    Graph *graph = grad->graph;
+    int    count = 0;
+    Node **forward = arena_array(graph->arena, Node *, graph->num_nodes);
+    for (Node *node = graph->first; node; node = node->next) forward[count++] = node;
+    while (count--) {
+        const Reading *reading = reading_of(readings, forward[count]);
+        if (!reading) {
+            TRY(node_backward(grad, forward[count], loss));
+            continue;
+        }
+        set_origin(graph, forward[count]);
+        TRY(reading_backward(grad, reading));
+        remove_reading(graph, reading);
+    }
     return OK;
 }
 
@@ -196,16 +304,16 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
     static const float one = 1;
     GradBuilder        grad;
+    int                num_values = graph->num_values; /* of which some may be weights */
+    Reading          **readings = arena_array(graph->arena, Reading *, num_values);
+    TRY(add_readings(graph, readings));
     grad_init(&grad, graph, OP_ADD, accumulate, fp32_grads);
     find_wanted(&grad);
     const Value *loss = graph_output(graph, "loss");
     TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
     if (!(loss->producer->op->flags & OP_LOSS)) grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
-    int          count = graph->num_nodes, i = 0;
-    const Node **forward = arena_array(graph->arena, const Node *, count);
-    for (const Node *node = graph->first; node; node = node->next) forward[i++] = node;
-    while (i--) TRY(node_backward(&grad, forward[i], loss));
+    TRY(apply_rules(&grad, loss, readings));
     TRY(settle_sum(&grad, "loss", STATE_LOSS));
     for (int k = 0; k < graph->num_outputs; k++) {
         const char       *name = graph->outputs[k].name;
