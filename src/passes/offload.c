@@ -276,15 +276,19 @@ static void merge_small(Offloading *o)
     }
 }
 
-/* Copies of a group stand at a node, behind what makes their values, and wait for what runs before that. */
+/* Copies of a group stand at a node, behind what makes their values, and wait for what runs before that. That of a view, as of a reshaped
+ * weight, stands behind the view if that comes later: the others are read before. */
 static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 {
     Node *after, *copy;
-    for (const Fetch *fetch = group->fetches; fetch; fetch = fetch->next)
-        if (fetch->value->producer && !node_precedes(fetch->value->producer, begin)) begin = fetch->value->producer->next;
+    for (const Fetch *fetch = group->fetches; fetch; fetch = fetch->next) {
+        Node *maker = fetch->value->producer;
+        if (maker && !(maker->op->flags & OP_VIEW) && !node_precedes(maker, begin)) begin = maker->next;
+    }
     after = launch_before(begin);
-    set_place(o->graph, group->first, begin);
     for (Fetch *fetch = group->fetches; fetch; fetch = fetch->next) {
+        Node *maker = fetch->value->producer;
+        set_place(o->graph, group->first, maker && !node_precedes(maker, begin) ? maker->next : begin);
         TRY(add_copy(o->graph, fetch->value, STREAM_COPY_IN, SPACE_DEVICE, group->first->flags & NODE_BACKWARD, &copy));
         if (after) node_add_after(o->graph, copy, after);
         fetch->copy = copy->out[0];
