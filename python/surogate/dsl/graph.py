@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import math
 import re
 import sys
@@ -106,6 +107,8 @@ class Frame:
     module: Module
     part: str | None
     alias: str
+    call: int = 1  # of the module, counted from 1
+    made: dict[str, list[str]] = field(default_factory=dict)  # values, by the name that they have in the first call
 
 
 @dataclass
@@ -114,6 +117,8 @@ class Turn:
 
     params: list[dict[str, Any]]
     ops: list[dict[str, Any]] = field(default_factory=list)
+    index: str = ""
+    shared: bool = False  # its turns read the same weights: those of g.repeat
 
 
 _builders: list[Builder] = []
@@ -145,6 +150,10 @@ class Graph:
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Any:
         """One of two values, by an expression of the config and the layer's index: g.select("i % 4 == 3", f, g, name="x")."""
         return self._builder.select(when, then, otherwise, name)
+
+    def repeat(self, count: Any, turn: Callable[..., Any], *first: Any) -> Any:
+        """What `turn` makes of the tensors, applied that many times with the same weights: g.repeat("L", lambda x: self.block(x), x)."""
+        return self._builder.repeat_shared(count, turn, first)
 
 
 class Repeated(Module):
@@ -223,6 +232,7 @@ class Builder:
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
         self.branches: list[tuple[str, bool]] = []  # of selects, that this turn is in: condition, and whether it holds
+        self.calls: dict[int, int] = {}  # of each module
         self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
         self.names: set[str] = set(INPUTS)
         self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
@@ -420,9 +430,14 @@ class Builder:
             return None
         statement, dims = self.entry(owner, spec)
         then: list[dict[str, Any]] = [statement]
-        turn, ref = self.turns[path.count("{")], path
+        turn, ref = self.turn_of(path), path
         in_branch = turn is self.turns[-1] and bool(self.branches)  # which has its own
-        sink = self.unless_declared(path, self.sinks[-1] if in_branch else turn.params, frozenset(self.branches if in_branch else ()))
+        target = self.sinks[-1] if in_branch else turn.params
+        if in_branch and (first := self.first_turn()):
+            inner: list[dict[str, Any]] = []
+            target.append({"if": first, "then": inner, "else": []})
+            target = inner
+        sink = self.unless_declared(path, target, frozenset(self.branches if in_branch else ()))
         if not in_branch and when is True and path not in self.ties:  # what is always there
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
@@ -455,6 +470,15 @@ class Builder:
             sink.append(statement)
         return Value(ref, dims, spec.shape.dtype)
 
+    def first_turn(self) -> str:
+        """Whether it is the first of the turns that read the same weights, which makes them; "": there are none."""
+        return " && ".join(f"{t.index} == 0" for t in self.turns if t.shared)
+
+    def turn_of(self, path: str) -> Turn:
+        """Where a weight is made: in the innermost turn whose index its path has."""
+        inner = re.findall(r"\{(\w)\}", path)[-1:]
+        return next((t for t in reversed(self.turns) if [t.index] == inner), self.turns[0])
+
     # ---- ops ----
 
     def name_of(self, op: str, name: str | None) -> str:
@@ -463,16 +487,20 @@ class Builder:
         own = frame.alias or frame.module._path
         if name is not None and (not isinstance(name, str) or not re.fullmatch(r"[^\s,()\[\]{}=\"@:#\\]{1,200}", name)):
             raise fail(f'{op}: name is {name!r}, expected a text without blanks or any of ,()[]{{}}="@:#\\')
-        full = prefix + name if name else own if own and own not in self.names else prefix + op
-        if full in self.names:
-            raise fail(f'{op}: there is a value named "{full}"; give this one another: name="..."')
+        turns = "".join(f"~{{{t.index} + 1}}".replace(" ", "") for t in self.turns if t.shared)
+        names = [prefix + name] if name else [own, prefix + op] if own else [prefix + op]
+        marks = [turns, f"{turns}~{frame.call}"] if frame.call > 1 else [turns]
+        plain, full = next(((n, n + mark) for n in names for mark in marks if n + mark not in self.names), ("", ""))
+        if not full:
+            raise fail(f'{op}: there is a value named "{names[-1]}"; give this one another: name="..."')
         self.names.add(full)
+        frame.made.setdefault(plain, []).append(full)
         return full
 
     def readable(self, op: str, what: str, value: Any, where: Where | None = None) -> Value:
         if not isinstance(value, Value):
             raise fail(f"{op}: {what} is {value!r}, expected a tensor", where)
-        if value.ref.count("{") > len(self.turns) - 1:
+        if not set(re.findall(r"\{(\w+)", value.ref)) <= {t.index for t in self.turns}:
             raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave", where)
         self.read.add(value.ref)
         return value
@@ -654,11 +682,16 @@ class Builder:
             self.check(f"{label}: {key}", module, function.__annotations__.get(key), value, None)
         alias = ".".join(p for p in (self.frames[-1].module._path, name) if p) if name and self.frames else ""
         inherited = next((f.part for f in reversed(self.frames) if f.part), None)
-        self.frames.append(Frame(module, part or inherited or getattr(function, "_part", None), alias))
+        self.calls[id(module)] = self.calls.get(id(module), 0) + 1
+        frame = Frame(module, part or inherited or getattr(function, "_part", None), alias, self.calls[id(module)])
+        self.frames.append(frame)
         result = function(*bound.args, **bound.kwargs)
         self.frames.pop()
         self.read_frozen(module)
-        self.save(module, *getattr(function, "_save", ((), None)))
+        self.save(frame, *getattr(function, "_save", ((), None)))
+        if self.frames:
+            for plain, refs in frame.made.items():
+                self.frames[-1].made.setdefault(plain, []).extend(refs)
         code = function.__code__
         self.check(f"{label}: its result", module, function.__annotations__.get("return"), result, (code.co_filename, code.co_firstlineno))
         return result
@@ -669,13 +702,13 @@ class Builder:
             if isinstance(spec := inspect.getattr_static(type(module), name), ParamSpec) and self.option(module, spec.options.get("frozen")) is True:
                 self.param(module, spec)
 
-    def save(self, module: Module, names: tuple[str, ...], where: Where | None) -> None:
-        prefix = f"{module._path}." if module._path else ""
+    def save(self, frame: Frame, names: tuple[str, ...], where: Where | None) -> None:
+        prefix = f"{frame.module._path}." if frame.module._path else ""
         for name in names:
-            forms = self.statements.get(prefix + name)
-            if forms is None:
-                made = [ref.removeprefix(prefix) for ref in self.statements if ref.startswith(prefix)]
-                raise fail(f"@save: {type(module).__name__} makes no {name!r}; it makes {', '.join(made)}", where)
+            forms = [form for ref in frame.made.get(prefix + name, []) for form in self.statements.get(ref, [])]
+            if not forms:
+                made = [plain.removeprefix(prefix) for plain, refs in frame.made.items() if refs[0] in self.statements and plain.startswith(prefix)]
+                raise fail(f"@save: {type(frame.module).__name__} makes no {name!r}; it makes {', '.join(made)}", where)
             for form in forms:
                 form.setdefault("save", True)
 
@@ -687,25 +720,63 @@ class Builder:
         names = list(inspect.signature(self.forward_of(module.block)).parameters)
         if len(names) < 2:
             raise fail(f"{type(module.block).__name__}: its @forward takes no tensor", module.block._where)
-        carried, turn = names[1], Turn([])
-        while carried in self.names:
-            carried += "_"
-        self.names.add(carried)
-        index = "ijkl"[len(self.turns) - 1]
-        self.turns.append(turn)
-        self.sinks.append(turn.ops)
-        self.symbols[index] = False
-        outside, self.branches = self.branches, []
-        result = self.call(module.block, (Value(carried, first.dims, first.dtype), *args[1:]), more, None, None)
-        del self.symbols[index]
-        self.branches = outside
-        self.turns.pop()
-        self.sinks.pop()
+        index = "ijkl"[module._path.count("{")]
+        if index in (t.index for t in self.turns):
+            raise fail(f"{module._path}: applied inside of one of its own blocks")
+        carried = self.carried(names[1], first)
+        with self.body(Turn([], index=index)) as turn:
+            result = self.call(module.block, (carried, *args[1:]), more, None, None)
         if not isinstance(result, Value) or result.dims != first.dims:
             raise fail(f"{type(module.block).__name__}: its result is {result!r}, expected {first} as its first input", module.block._where)
-        self.sinks[-1].append({"repeat": module.count.text, "index": index, "carry": {carried: first.ref}, "body": turn.params + turn.ops,
-                               "yield": {carried: result.ref}})
-        return Value(carried, first.dims, first.dtype)
+        first_turn = self.first_turn()
+        params = [{"if": first_turn, "then": turn.params, "else": []}] if first_turn and turn.params else turn.params
+        self.sinks[-1].append({"repeat": module.count.text, "index": index, "carry": {carried.ref: first.ref}, "body": params + turn.ops,
+                               "yield": {carried.ref: result.ref}})
+        return carried
+
+    def carried(self, name: str, first: Value) -> Value:
+        """What stands for `first` in a repeat, and for its last value behind it."""
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return Value(name, first.dims, first.dtype)
+
+    @contextmanager
+    def body(self, turn: Turn) -> Iterator[Turn]:
+        """What is applied inside is a turn's."""
+        self.turns.append(turn)
+        self.sinks.append(turn.ops)
+        self.symbols[turn.index] = False
+        outside, self.branches = self.branches, []
+        yield turn
+        self.branches = outside
+        del self.symbols[turn.index]
+        self.sinks.pop()
+        self.turns.pop()
+
+    def repeat_shared(self, count: Any, turn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+        times, index = check_symbols(dim(count), self.symbols), "turn" + "".join("_" for t in self.turns if t.shared)
+        if not callable(turn) or not first:
+            raise fail("repeat: expected how often, a function and what it is given first, as g.repeat(\"L\", lambda x: self.block(x), x)")
+        if index in self.symbols:
+            raise fail(f"repeat: {index} is the index of its turns; give the symbol {index} of the config another name")
+        given = [self.readable("repeat", f"tensor {k}", v) for k, v in enumerate(first)]
+        carried = [self.carried(f"carried{k or ''}", v) for k, v in enumerate(given)]
+        outermost, before = len(self.turns) == 1 and not self.branches, len(self.turns[0].params)
+        body = Turn([], index=index, shared=True)
+        with self.body(body):
+            result = turn(*carried)
+            results = [self.readable("repeat", "a turn's result", r) for r in (result if isinstance(result, tuple) else (result,))]
+        if [(r.dims, r.dtype) for r in results] != [(v.dims, v.dtype) for v in given]:
+            raise fail(f"repeat: a turn gives {', '.join(map(repr, results))}, expected {', '.join(map(repr, given))} as it is given")
+        if outermost:  # weights that it alone reads are of the first turn's layer
+            made = self.turns[0].params[before:]
+            mine = [p for p in made if '"let"' not in json.dumps(p)]  # which one turn alone would know
+            self.turns[0].params[before:] = [p for p in made if p not in mine]
+            body.params = [{"if": f"{index} == 0", "then": mine, "else": []}] if mine else []
+        self.sinks[-1].append({"repeat": times.text, "index": index, "carry": {c.ref: v.ref for c, v in zip(carried, given, strict=True)},
+                               "body": body.params + body.ops, "yield": {c.ref: r.ref for c, r in zip(carried, results, strict=True)}})
+        return tuple(carried) if len(carried) > 1 else carried[0]
 
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Value:
         check_symbols(dim(when), self.symbols)
