@@ -1,0 +1,59 @@
+"""Weights that any op reads, and blocks applied several times (tests/dsl/weights.py), against the numbers that tests/oracle/weights.py has
+written of PyTorch, in several ways to train; one line of counts."""
+
+import json
+import sys
+import tempfile
+
+import numpy as np
+
+sys.path.insert(0, "tests/oracle")
+from weights import FIXTURE, LIMIT, SHAPES, T, batches, errors, write_model  # noqa: E402
+
+from surogate import Trainer  # noqa: E402
+
+HOST = {f"offload_{what}": True for what in ("grads", "weights", "residual", "optimizer", "master")}
+WAYS = (
+    {},
+    dict(fusion="none"),
+    dict(recompute_block=True, gradient_accumulation_steps=2),
+    dict(HOST, shard_gradients=True, gradient_accumulation_steps=2),
+    dict(gpus=2, zero_level=1, per_device_train_batch_size=1),
+    dict(HOST, gpus=2, zero_level=3, per_device_train_batch_size=1, recompute_block=True),
+)
+ROUNDED = 0.05  # of gradients, losses and texts with bf16 weights
+
+
+def adapters_are_shared(folder):
+    """A block that is applied several times has one adapter, which a step changes, and its other weights stay."""
+    ids = batches()
+    with Trainer(model=folder, lora=True, lora_rank=2, model_dtype="fp32", device="cpu", sequence_len=T, per_device_train_batch_size=len(ids[0]),
+                 gradient_accumulation_steps=1, output_dir=folder + "/adapted") as trainer:
+        names = sorted(trainer.parameters())
+        before = {n: np.array(trainer.weights(n)) for n in names}
+        losses = [trainer.train_step(ids[0, :, :-1], ids[0, :, 1:], lr=1e-2)[0] for _ in range(3)]
+        changed = [n for n in names if not np.array_equal(before[n], trainer.weights(n))]
+    linears = sum(n.endswith(".weight") for n in SHAPES)
+    return len(names) == 2 * linears and len(changed) == len(names) and losses[2] < losses[0]
+
+
+def main():
+    with open(FIXTURE) as f:
+        told = json.load(f)
+    good = 0
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(folder)
+        for way in WAYS:
+            bad = {what: e for what, e in errors(told, folder, **way).items() if not e <= LIMIT}
+            print("FAIL" if bad else "ok  ", way, bad or "")
+            good += not bad
+        for way in (dict(grad_accum_dtype="fp32", gradient_accumulation_steps=2), dict(gpus=2, zero_level=3, per_device_train_batch_size=1)):
+            bad = {what: e for what, e in errors(told, folder, model_dtype="bf16", **way).items() if not e <= ROUNDED}
+            print("FAIL" if bad else "ok  ", "bf16", way, bad or "")
+            good += not bad
+        good += adapters_are_shared(folder)
+    count = len(WAYS) + 3
+    print("%d passed, %d failed, 0 skipped" % (good, count - good))
+
+
+main()
