@@ -214,7 +214,7 @@ def main():
         for family in LOADED:
             model = load_rounded(os.path.join(FIXTURES, "families", family), rounded)
             record(out, "loaded/%s/%s" % (name, family), packed(model), prompts)
-    for name in architectures.MODELS:
+    for name in [name for name in architectures.MODELS if name not in architectures.MASKED]:
         model = scaled(architectures.load(os.path.join(FIXTURES, "architectures", name)), is_in_layer).double()
         record(out, "architectures/" + name, lambda rows: model(input_ids=rows, use_cache=False).logits, prompts[:OF_ARCHITECTURES])
     save_file({name: tensor.contiguous() for name, tensor in sorted(out.items())}, os.path.join(FIXTURES, "greedy.safetensors"))
