@@ -58,7 +58,7 @@ static bool match_projection(Value *out, Projection *p)
     Value *plain = p->lora ? p->lora->in[0] : out;
     p->linear = producer_is(plain, &op_linear);
     if (!p->linear || !read_once(out) || !read_once(plain)) return false;
-    return is_plain_once(p->linear->in[1]) && (!p->linear->in[2] || is_plain_once(p->linear->in[2]));
+    return p->linear->in[1]->param && (!p->linear->in[2] || p->linear->in[2]->param);
 }
 
 /* Two weights of one kind, or two that aren't there. */
@@ -69,13 +69,73 @@ static bool can_join(const Value *a, const Value *b)
 }
 
 /* The same input, the same kind of weight: one GEMM can do them all. */
-static bool can_pack(const Projection *p, int count)
+static bool are_one_product(const Projection *p, int count)
 {
     for (int i = 0; i < count; i++)
         for (int k = 0; k < i; k++) {
             const Node *a = p[k].linear, *b = p[i].linear;
             if (a->in[0] != b->in[0] || !can_join(a->in[1], b->in[1]) || !can_join(a->in[2], b->in[2])) return false;
         }
+    return true;
+}
+
+/* The projections that an anchor reads, and how many; 0: it reads something else. */
+typedef int (*ProjectionsFn)(const Node *anchor, Projection p[MAX_PACKED]);
+
+/* The anchor that alone reads what follows from a linear layer; NULL: none of that op is. */
+static const Node *anchor_behind(const Node *linear, const OpDef *op)
+{
+    enum { MOST_BETWEEN = 4 }; /* LoRA's add, the heads, their norm and their turn */
+    const Value *value = linear->out[0];
+    for (int i = 0; i <= MOST_BETWEEN && read_once(value); i++) {
+        const Node *node = value->first_use->node;
+        if (!node || node->op == op) return node;
+        value = node->out[0];
+    }
+    return NULL;
+}
+
+static bool have_same_weights(const Projection *a, const Projection *b, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (a[i].linear->in[1] != b[i].linear->in[1] || a[i].linear->in[2] != b[i].linear->in[2]) return false;
+    return true;
+}
+
+/* Whether inputs `input` of the projections' GEMMs are packed together, or aren't there. */
+static bool are_packed(const Projection *p, int count, int input)
+{
+    const Value *first = p[0].linear->in[input];
+    const Value *member = first && first->storage ? first->storage->first_member : NULL;
+    for (int i = 0; i < count; i++, member = member ? member->next_member : NULL)
+        if (p[i].linear->in[input] != member) return false;
+    return !member;
+}
+
+/* Whether each of them is a weight by itself that `num_uses` nodes read, or none is there. */
+static bool are_plain(const Projection *p, int count, int input, int num_uses)
+{
+    for (int i = 0; i < count; i++) {
+        const Value *w = p[i].linear->in[input];
+        if (w && (!is_plain(w) || w->num_uses != num_uses)) return false;
+    }
+    return true;
+}
+
+/* Whether all that reads the weights can be packed alike: a part of a packed weight has no gradient of its own. A block that is applied
+ * several times reads the same weights each time; those of the first that was packed are packed for all. */
+static bool can_pack(const Node *anchor, const Projection *p, int count, ProjectionsFn projections)
+{
+    Projection   other[MAX_PACKED];
+    const Value *first = p[0].linear->in[1];
+    if (!are_one_product(p, count)) return false;
+    if (are_packed(p, count, 1) && are_packed(p, count, 2)) return true;
+    if (!are_plain(p, count, 1, first->num_uses) || !are_plain(p, count, 2, first->num_uses)) return false;
+    for (const Use *use = first->first_use; use && first->num_uses > 1; use = use->next) {
+        const Node *at = use->node && use->node->op == &op_linear ? anchor_behind(use->node, anchor->op) : NULL;
+        if (!at || projections(at, other) != count || other[0].linear != use->node) return false;
+        if (!have_same_weights(p, other, count) || !are_one_product(other, count)) return false;
+    }
     return true;
 }
 
@@ -98,6 +158,7 @@ static Value *pack_params(Graph *graph, Value *const *members, int count)
 static Value *pack_inputs(Graph *graph, const Projection *p, int count, int input)
 {
     Value *members[MAX_PACKED];
+    if (are_packed(p, count, input)) return p[0].linear->in[input]->storage;
     for (int i = 0; i < count; i++) members[i] = p[i].linear->in[input];
     return pack_params(graph, members, count);
 }
@@ -189,23 +250,37 @@ static Status turn_heads(Graph *graph, const Node *attention, const HeadPath *q,
     return OK;
 }
 
+/* h: queries, keys, values. */
+static bool match_qkv(const Node *attention, HeadPath h[MAX_PACKED])
+{
+    if (attention->op != &op_attention && attention->op != &op_attention_cached) return false;
+    Value *const *in = attention->in;
+    bool          rope = producer_is(in[0], &op_rope);
+    return in[1] && match_heads(in[0], rope, &h[0]) && match_heads(in[1], rope, &h[1]) && match_heads(in[2], false, &h[2]) &&
+           (!rope || same_rope(&h[0], &h[1])) && in[1]->type.dim[3] == in[2]->type.dim[3];
+}
+
+static int qkv_projections(const Node *attention, Projection p[MAX_PACKED])
+{
+    HeadPath h[MAX_PACKED];
+    if (!match_qkv(attention, h)) return 0;
+    for (int i = 0; i < MAX_PACKED; i++) p[i] = h[i].projection;
+    return MAX_PACKED;
+}
+
 static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
 {
-    if (attention->op != &op_attention && attention->op != &op_attention_cached) return OK;
-    HeadPath q, k, v;
-    bool     rope = producer_is(attention->in[0], &op_rope);
-    if (!attention->in[1] || !match_heads(attention->in[0], rope, &q) || !match_heads(attention->in[1], rope, &k) ||
-        !match_heads(attention->in[2], false, &v) || (rope && !same_rope(&q, &k)) ||
-        attention->in[1]->type.dim[3] != attention->in[2]->type.dim[3])
-        return OK;
-    Projection p[] = {q.projection, k.projection, v.projection};
-    if (!can_pack(p, 3)) return OK;
-    Value *packed;
+    HeadPath   h[MAX_PACKED];
+    Projection p[MAX_PACKED];
+    Value     *packed;
+    if (!match_qkv(attention, h)) return OK;
+    for (int i = 0; i < MAX_PACKED; i++) p[i] = h[i].projection;
+    if (!can_pack(attention, p, MAX_PACKED, qkv_projections)) return OK;
     graph->cursor = attention;
-    TRY(pack_projections(graph, p, 3, &packed));
-    if (rope) TRY(turn_heads(graph, attention, &q, &k, &packed));
+    TRY(pack_projections(graph, p, MAX_PACKED, &packed));
+    if (h[0].rope) TRY(turn_heads(graph, attention, &h[0], &h[1], &packed));
     graph->cursor = NULL;
-    for (int i = 0; i < 3; i++) value_take_hint(packed, attention->in[i]);
+    for (int i = 0; i < MAX_PACKED; i++) value_take_hint(packed, attention->in[i]);
     node_set_input(attention, 0, packed);
     node_set_input(attention, 1, NULL);
     node_set_input(attention, 2, NULL);
@@ -240,13 +315,17 @@ static Status fuse_turn(Graph *graph, Node *cached, bool *fired)
 
 /* ---- gate and up ---- */
 
+static int gate_up_projections(const Node *swiglu, Projection p[MAX_PACKED])
+{
+    bool is_one = swiglu->op == &op_swiglu && swiglu->in[1];
+    return is_one && match_projection(swiglu->in[0], &p[0]) && match_projection(swiglu->in[1], &p[1]) ? 2 : 0;
+}
+
 static Status fuse_gate_up(Graph *graph, Node *swiglu, bool *fired)
 {
-    Projection p[2];
-    if (swiglu->op != &op_swiglu || !swiglu->in[1] || !match_projection(swiglu->in[0], &p[0]) || !match_projection(swiglu->in[1], &p[1]) ||
-        !can_pack(p, 2))
-        return OK;
-    Value *packed;
+    Projection p[MAX_PACKED];
+    Value     *packed;
+    if (!gate_up_projections(swiglu, p) || !can_pack(swiglu, p, 2, gate_up_projections)) return OK;
     graph->cursor = swiglu;
     TRY(pack_projections(graph, p, 2, &packed));
     graph->cursor = NULL;
