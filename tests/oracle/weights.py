@@ -18,7 +18,7 @@ ROOT = os.path.join(HERE, "..", "..")
 FIXTURE = os.path.join(HERE, "..", "fixtures", "weights.json")
 CONFIG = dict(architectures=["WeightsForCausalLM"], vocab_size=29, n_embd=12, n_inner=20, n_layer=2, n_head=3, turns=3, dtype="float32")
 V, C, F, L, H, TURNS = (CONFIG[k] for k in ("vocab_size", "n_embd", "n_inner", "n_layer", "n_head", "turns"))
-B, T, STEPS, LIMIT, TEXT = 2, 16, 4, 1e-5, 8
+B, T, STEPS, LIMIT, PROMPT, TEXT = 2, 16, 4, 1e-5, 7, 8
 BLOCK = {"norm": (C,), "scale": (1, 1, C), "mix": (3,), "gate.weight": (F, C), "up.weight": (F, C), "down.weight": (C, F),
          "attention.temperature": (1,), "attention.table": (4, H), "attention.queries": (C // H,),
          **{f"attention.{n}.weight": (C, C) for n in "qkvo"}}
@@ -34,6 +34,10 @@ def weights():
 
 def batches():
     return np.random.default_rng(6).integers(0, V, (STEPS, B, T + 1), dtype=np.int32)
+
+
+def prompts():
+    return np.concatenate(batches())[:, :PROMPT]
 
 
 def probe(values):
@@ -60,7 +64,7 @@ def write_model(folder):
 
 
 def reference():
-    """Loss and gradients of the first batch, losses of AdamW's steps over all, a greedy text."""
+    """Loss and gradients of the first batch, losses of AdamW's steps over all, greedy texts with their log-probabilities."""
     import torch
 
     w = {n: torch.tensor(v, dtype=torch.float64, requires_grad=True) for n, v in weights().items()}
@@ -96,10 +100,12 @@ def reference():
         return torch.nn.functional.cross_entropy(logits(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
     ids = batches()
-    text = ids[0, :1, :TEXT].astype(np.int64)
+    texts, logprobs = torch.from_numpy(prompts()).long(), []
     with torch.no_grad():
         for _ in range(TEXT):
-            text = np.concatenate([text, logits(torch.from_numpy(text))[:, -1:].argmax(-1).numpy()], 1)
+            best = logits(texts)[:, -1].log_softmax(-1).max(-1)
+            texts = torch.cat([texts, best.indices[:, None]], 1)
+            logprobs.append(best.values.tolist())
     loss = mean_loss(ids[0])
     loss.backward()
     gradients = {n: probe(p.grad) for n, p in w.items()}
@@ -112,7 +118,7 @@ def reference():
         torch.nn.utils.clip_grad_norm_(w.values(), 1.0)
         optimizer.step()
         losses.append(float(step_loss.detach()))
-    return {"loss": float(loss.detach()), "gradients": gradients, "losses": losses, "text": text[0, TEXT:].tolist()}
+    return {"loss": float(loss.detach()), "gradients": gradients, "losses": losses, "texts": texts[:, PROMPT:].tolist(), "logprobs": np.transpose(logprobs).tolist()}
 
 
 def errors(told, folder, **settings):
@@ -123,7 +129,7 @@ def errors(told, folder, **settings):
     micro = settings.get("gradient_accumulation_steps", 1)
     settings = dict(sequence_len=T, per_device_train_batch_size=B // micro, gradient_accumulation_steps=micro, max_steps=STEPS, warmup_steps=0,
                     device="cpu", weight_decay=0.0, max_grad_norm=1.0, model_dtype="fp32", output_dir=os.path.join(folder, "out"),
-                    generate_samples=1, sample_max_tokens=TEXT, model=folder) | settings
+                    model=folder) | settings
     found = {}
     with Trainer(**settings) as trainer:
         for rows in np.split(ids[0], micro):
@@ -133,14 +139,22 @@ def errors(told, folder, **settings):
         found["gradients / 10"] = max(max(abs(a - b) for a, b in zip(probe(trainer.gradients(n)), e)) / max(e[0], 1e-6)
                                       for n, e in told["gradients"].items()) / 10
     with Trainer(**settings) as trainer:
-        text = trainer.generate(ids[0, 0, :TEXT], max_tokens=TEXT, temperature=0)
-        found["text"] = float(list(map(int, text)) != told["text"])
         for k, batch in enumerate(ids):
             for rows in np.split(batch, micro):
                 trainer.step(rows[:, :-1], rows[:, 1:])
             trainer.backward()
             found[f"step {k}"] = abs(trainer.update(1e-2).loss / told["losses"][k] - 1)
     return found
+
+
+def text_errors(told, folder):
+    """Of texts that are made token by token, with a KV cache: how many differ, and how far their log-probabilities are off."""
+    from surogate import Model
+
+    with Model(folder, device="cpu") as model:
+        made = model.generate_rows(list(prompts()), max_tokens=TEXT, ignore_eos=True, logprobs=0, rows=3)
+    return {"texts": float(sum(row.ids.tolist() != ids for row, ids in zip(made, told["texts"]))),
+            "logprobs / 10": float(np.abs(np.array([row.logprobs for row in made]) - told["logprobs"]).max()) / 10}
 
 
 def main():
@@ -151,7 +165,8 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         write_model(folder)
-        found = errors(reference(), folder)
+        told = reference()
+        found = errors(told, folder) | text_errors(told, folder)
     print("  ".join("%s %.1e" % each for each in found.items()))
     sys.exit(0 if all(e <= LIMIT for e in found.values()) else 1)
 
