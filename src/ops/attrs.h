@@ -20,7 +20,7 @@ typedef struct LinearAttrs { /* linear, linear_add, linear_dx, linear_dw */
     int64_t col;             /* first column of y or dy that w's rows stand for: 0 */
     int64_t rows;            /* linear_dw: M, rows of w */
     int64_t dw_dtype;        /* linear_dw */
-    int64_t dtype;           /* linear: of y; 0: x's */
+    int64_t dtype;           /* linear: of y; 0: x's. linear_dx: of dx; 0: dy's, or that of what it is added to */
 } LinearAttrs;
 
 /* Adapters on columns of one y: member m has rows[m] rows of b, after those of the members before it, and adds to columns

@@ -56,6 +56,7 @@ static const struct {
     {"lora_targets", KIND_TARGETS, offsetof(CompileOptions, lora)},
     {"lora_tie_whole", KIND_BOOL, offsetof(CompileOptions, lora.tie_whole)},
     {"lora_whole", KIND_WHOLE, offsetof(CompileOptions, lora)},
+    {"master_dtype", KIND_DTYPE, offsetof(CompileOptions, master_dtype)},
     {"master_weights", KIND_BOOL, offsetof(CompileOptions, master_weights)},
     {"matmul_dtype", KIND_DTYPE, offsetof(CompileOptions, precision.forward)},
     {"micro_steps", KIND_INT, offsetof(CompileOptions, micro_steps)},

@@ -104,7 +104,7 @@ CompileOptions compile_defaults(void)
         .piece_numel = 32 << 20,
         .train_base = true,
         .normuon = normuon_defaults(),
-        .precision = {.amax_history = 1024, .fp4_hadamard = true, .fp4_four_six = true},
+        .precision = {.forward = DT_COUNT, .backward = DT_COUNT, .amax_history = 1024, .fp4_hadamard = true, .fp4_four_six = true},
     };
 }
 

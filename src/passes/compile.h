@@ -71,8 +71,8 @@ double            lora_scale(const LoraOptions *lora, int64_t r, double alpha); 
 
 /* How the products of the blocks' linear layers are computed (passes/precision.c). */
 typedef struct PrecisionOptions {
-    DType   forward;      /* of the operands of forward products: DT_E4M3; DT_E2M1, as of all others then; DT_BF16; else the model's */
-    DType   backward;     /* of gradients in backward products: DT_E5M2; else the model's */
+    DType   forward;      /* of the operands of forward products: E4M3; E2M1, as of all others then; BF16, F32; COUNT: the model's */
+    DType   backward;     /* of gradients in backward products: E5M2; BF16; F32, as of all that is backward then; COUNT: the model's */
     int64_t amax_history; /* optimizer steps that a scale is made from */
     int64_t margin;       /* scales are divided by 2^margin */
     bool    own_scales;   /* there is no history: an input's scale is that of its own numbers */
@@ -133,14 +133,14 @@ typedef struct CompileOptions {
     HeadOptions        head;         /* of compile_head */
     DType              model_dtype;  /* parameters and activations */
     bool               fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
-    DType              master_dtype; /* where wider than the parameter's: a master copy; else stochastic rounding for bf16 */
+    DType              master_dtype; /* of what the optimizer updates */
     DType              moment_dtype;
-    bool               master_weights;
-    uint32_t           recompute;   /* bit per Part */
-    uint32_t           no_fuse;     /* bit per Fusion: switched off */
-    int64_t            micro_steps; /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
-    uint32_t           offload;     /* bit per Offload */
-    int64_t            piece_numel; /* elements that are updated at a time of what waits there, unless a parameter has more */
+    bool               master_weights; /* it isn't the model's: a wider copy; a narrower one alone is kept (passes/precision_floats.c) */
+    uint32_t           recompute;      /* bit per Part */
+    uint32_t           no_fuse;        /* bit per Fusion: switched off */
+    int64_t            micro_steps;    /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
+    uint32_t           offload;        /* bit per Offload */
+    int64_t            piece_numel;    /* elements that are updated at a time of what waits there, unless a parameter has more */
     LoraOptions        lora;
     const LoraOptions *row_adapters; /* in place of lora: of these adapters rows of programs with a cache choose one, or none, by a feed */
     int                num_row_adapters;

@@ -61,8 +61,10 @@ NODISCARD Status add_sampling(PassContext *context, Graph *graph, const CacheSha
 /* Pass precision for bases that are kept in FP8 with scales of tiles. */
 NODISCARD Status precision_tiles(PassContext *context, Graph *graph);
 
-/* Pass precision for forward products in bf16 of a model in fp32. */
-NODISCARD Status precision_bf16(PassContext *context, Graph *graph);
+/* Pass precision for floats of another width than the model's: operands, gradients, what is kept of trained weights. `layers`: found in the
+ * graph before other parts of the pass changed it. */
+struct RecipeLayers;
+NODISCARD Status precision_floats(PassContext *context, Graph *graph, const struct RecipeLayers *layers);
 
 /* Pass precision for operands in FP4. */
 NODISCARD Status precision_nvfp4(PassContext *context, Graph *graph);

@@ -377,15 +377,13 @@ static Status check_device(const DeviceFacts *facts)
     return OK;
 }
 
-Status pass_precision(PassContext *context, Graph **graph_ref)
+static Status quantise_products(PassContext *context, Graph *graph)
 {
-    Graph                  *graph = *graph_ref;
     const PrecisionOptions *options = &context->options->precision;
     Precision               p = {.graph = graph, .options = options, .plan = context->plan, .spec = &context->program->spec};
     p.forward = options->forward == DT_E4M3;
     p.backward = options->backward == DT_E5M2;
     if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
-    if (options->forward == DT_BF16) TRY(precision_bf16(context, graph));
     if (!p.forward && !(p.backward && is_training(&p))) return OK;
     TRY(precision_tiles(context, graph));
     bool trains = is_training(&p);
@@ -397,10 +395,13 @@ Status pass_precision(PassContext *context, Graph **graph_ref)
     if (!p.num_scaled) return OK;
     TRY(check_device(&context->plan->facts));
     TRY(tell_plan(&p));
-    TRY(p.spec->entry->measures ? calibrate_all(&p) : rewrite_all(&p));
-    graph->cursor = NULL;
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    graph->source = NULL;
-    return OK;
+    return p.spec->entry->measures ? calibrate_all(&p) : rewrite_all(&p);
+}
+
+Status pass_precision(PassContext *context, Graph **graph_ref)
+{
+    RecipeLayers layers;
+    layers_find(&layers, *graph_ref, &context->options->precision);
+    TRY(quantise_products(context, *graph_ref));
+    return precision_floats(context, *graph_ref, &layers);
 }

@@ -232,6 +232,7 @@ typedef struct Plan {
     int           num_tiled;
     Fp4Weight    *fp4;
     int           num_fp4;
+    int           num_floats; /* products, of all programs, whose operands are floats of another width than the model's */
     Scalar        scalars[MOST_SCALARS];
     int           num_scalars;
     Arrival      *arrivals; /* parameter by parameter, in order of `params`; of each what this rank keeps, in order */

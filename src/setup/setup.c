@@ -215,45 +215,70 @@ static DType float_dtype(Choice choice)
     return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
 }
 
+/* Of keys that say fp32 or bf16, the wider dtype. */
+static DType wider(DType a, DType b)
+{
+    return a == DT_F32 || b == DT_F32 ? DT_F32 : DT_BF16;
+}
+
+/* What the optimizer updates, and what gradients of weights are summed in. Products of weights that are kept in fp32 have gradients in it,
+ * as has a backward pass in fp32. */
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
-    out->model_dtype = float_dtype(config->model_dtype);
+    const PrecisionOptions *precision = &out->precision;
+    DType                   model = out->model_dtype, sums = model;
     out->moment_dtype = float_dtype(config->moment_dtype);
-    DType master = config->master_dtype == OPT_UNSET ? out->model_dtype : float_dtype(config->master_dtype);
-    if (config->lora) master = float_dtype(config->lora_dtype);
-    FAIL_IF(dtype_info(master)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
-            "%s bf16 with model_dtype fp32: the updated weights can't be narrower than the model's",
-            config->lora ? "lora_dtype" : "master_dtype");
-    out->master_dtype = master;
-    out->master_weights = master != out->model_dtype;
+    out->master_dtype = config->lora                        ? float_dtype(config->lora_dtype)
+                        : config->master_dtype == OPT_UNSET ? model
+                                                            : float_dtype(config->master_dtype);
+    out->master_weights = out->master_dtype != model;
+    if (precision->backward == DT_F32) sums = DT_F32;
+    if (precision->forward == DT_F32 && !config->lora) sums = wider(sums, out->master_dtype);
     DType accum = config->grad_accum_dtype != OPT_UNSET                    ? float_dtype(config->grad_accum_dtype)
                   : config->gradient_accumulation_steps > MOST_NARROW_SUMS ? DT_F32
-                  : config->lora                                           ? master
-                                                                           : out->model_dtype;
-    FAIL_IF(dtype_info(accum)->bits < dtype_info(out->model_dtype)->bits, ERR_UNSUPPORTED,
-            "grad_accum_dtype bf16 with model_dtype fp32: sums of gradients can't be narrower than the gradients");
-    out->fp32_grads = accum != out->model_dtype;
+                  : config->lora                                           ? wider(sums, out->master_dtype)
+                                                                           : sums;
+    FAIL_IF(wider(accum, sums) != accum, ERR_UNSUPPORTED,
+            "grad_accum_dtype bf16 with %s: sums of gradients can't be narrower than the gradients; leave grad_accum_dtype out",
+            model == DT_F32                 ? "model_dtype fp32"
+            : precision->backward == DT_F32 ? "gradient_dtype fp32"
+                                            : "matmul_dtype fp32 and master_dtype fp32");
+    out->fp32_grads = accum == DT_F32 && (model == DT_BF16 || out->master_dtype == DT_BF16);
     return OK;
 }
 
-/* The dtype that a key names, or the recipe's where that has one. A float dtype is the model's. */
-static Status product_dtype(const Config *config, const char *key, Choice choice, DType of_recipe, DType fp8, DType *out)
+/* What a key says of operands; `unset` where it says nothing. */
+static DType operand_dtype(Choice choice, DType fp8, DType unset)
 {
-    bool is_float = choice == OPT_UNSET || strcmp(choice_text(choice), choice_text(config->model_dtype)) == 0;
-    *out = of_recipe;
-    if (of_recipe != DT_COUNT) return OK;
-    *out = is_float ? float_dtype(config->model_dtype) : fp8;
-    if (is_float || strcmp(choice_text(choice), dtype_info(fp8)->name) == 0) return OK;
-    FAIL(ERR_UNSUPPORTED, "%s %s with model_dtype %s; expected %s or %s", key, choice_text(choice), choice_text(config->model_dtype),
-         choice_text(config->model_dtype), dtype_info(fp8)->name);
+    const char *text = choice == OPT_UNSET ? NULL : choice_text(choice);
+    if (!text) return unset;
+    return strcmp(text, choice_text(OPT_FLOAT_FP32)) == 0 ? DT_F32 : strcmp(text, choice_text(OPT_FLOAT_BF16)) == 0 ? DT_BF16 : fp8;
 }
 
+/* Products of e5m2 gradients have e4m3 operands beside them and results in bf16; beside fp32 alone where the whole run is in it. */
+static Status check_e5m2(const Config *config, DType model, DType matmul)
+{
+    if (model == DT_BF16 && matmul == DT_F32)
+        FAIL(ERR_UNSUPPORTED, "gradient_dtype e5m2 with model_dtype bf16 and matmul_dtype fp32: there is no product of e5m2 and fp32; set "
+                              "matmul_dtype: e4m3 or bf16, or gradient_dtype: bf16 or fp32");
+    bool        lora = config->lora;
+    const char *key = lora ? "lora_dtype" : "master_dtype";
+    FAIL_IF(model == DT_F32 && (lora ? config->lora_dtype : config->master_dtype) == OPT_FLOAT_BF16, ERR_UNSUPPORTED,
+            "gradient_dtype e5m2 with model_dtype fp32 and %s bf16: products of e5m2 gradients have fp32 results for fp32 weights alone; "
+            "set model_dtype: bf16, %s: fp32, or gradient_dtype: bf16 or fp32",
+            key, key);
+    return OK;
+}
+
+/* Gradients have the dtype of forward products, which e4m3 can't be: then it is the model's. */
 static Status choose_precision(const Config *config, CompileOptions *out)
 {
     const Recipe     *recipe = recipe_find(choice_text(config->recipe));
     PrecisionOptions *precision = &out->precision;
     FAIL_IF(!recipe, ERR_INTERNAL, "recipe: no row of recipes.def is named %s", choice_text(config->recipe));
-    *precision = (PrecisionOptions){.amax_history = config->fp8_amax_history,
+    *precision = (PrecisionOptions){.forward = recipe->forward,
+                                    .backward = recipe->backward,
+                                    .amax_history = config->fp8_amax_history,
                                     .margin = config->fp8_margin,
                                     .most_recent = config->fp8_amax_algorithm == OPT_AMAX_MOST_RECENT,
                                     .skip_first = config->skip_quant_first_layers,
@@ -261,11 +286,14 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .fp4_nearest = config->no_fp4_stochastic_rounding,
                                     .fp4_hadamard = config->fp4_hadamard,
                                     .fp4_four_six = config->fp4_four_over_six};
-    if (recipe->forward == DT_COUNT && config->matmul_dtype == OPT_MATMUL_BF16)
-        precision->forward = DT_BF16; /* of a model in fp32, too */
-    else
-        TRY(product_dtype(config, "matmul_dtype", config->matmul_dtype, recipe->forward, DT_E4M3, &precision->forward));
-    return product_dtype(config, "gradient_dtype", config->gradient_dtype, recipe->backward, DT_E5M2, &precision->backward);
+    out->model_dtype = float_dtype(config->model_dtype);
+    if (recipe->forward != DT_COUNT) return OK;
+    DType model = out->model_dtype, matmul = operand_dtype(config->matmul_dtype, DT_E4M3, model);
+    DType gradient = operand_dtype(config->gradient_dtype, DT_E5M2, matmul == DT_E4M3 ? model : matmul);
+    if (gradient == DT_E5M2) TRY(config_at(config->origin, KEY_run_gradient_dtype, check_e5m2(config, model, matmul)));
+    precision->forward = matmul == model ? DT_COUNT : matmul;
+    precision->backward = gradient == model ? DT_COUNT : gradient;
+    return OK;
 }
 
 static Status choose_optimizer(const Config *config, CompileOptions *out)
@@ -405,8 +433,8 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
     choose_programs(config, model, out);
-    TRY(choose_dtypes(config, out));
     TRY(choose_precision(config, out));
+    TRY(config_at(config->origin, KEY_run_grad_accum_dtype, choose_dtypes(config, out)));
     if (precision_is_scaled(&out->precision)) setup_add_program(config, model, (ProgramSpec){.entry = &entry_calibrate}, out);
     TRY(config_at(config->origin, KEY_run_optimizer, choose_optimizer(config, out)));
     TRY(choose_fusions(config, out));
@@ -484,12 +512,13 @@ Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *opti
 {
     const PrecisionOptions *precision = &options->precision;
     TRY(compile_plan(arena, model->module, &model->config, model->config_name, options, device, out_plan));
-    if ((precision_is_scaled(precision) || precision->forward == DT_E2M1) && !(*out_plan)->num_scaled && !(*out_plan)->num_tiled &&
-        !(*out_plan)->num_fp4)
-        log_warn(
-            "all products stay in %s: skip_quant_first_layers, skip_quant_last_layers, qlora or dims that aren't multiples of 16 leave "
-            "no layer to quantise",
-            dtype_info(options->model_dtype)->name);
+    const Plan *plan = *out_plan;
+    bool        in_codes = precision_is_scaled(precision) || precision->forward == DT_E2M1;
+    bool        in_floats = precision->forward == DT_F32 || precision->forward == DT_BF16 || precision->backward == DT_BF16;
+    if ((in_codes || in_floats) && !plan->num_scaled && !plan->num_tiled && !plan->num_fp4 && !plan->num_floats)
+        log_warn("all products stay in %s: skip_quant_first_layers, skip_quant_last_layers, qlora%s leave no layer to %s",
+                 dtype_info(options->model_dtype)->name, in_codes ? " or dims that aren't multiples of 16" : "",
+                 in_codes ? "quantise" : "compute otherwise");
     return OK;
 }
 

@@ -197,8 +197,6 @@ check "another model" [ "$(cmp "$dir/fp32-/model.safetensors" "$dir/fp32-matmul_
 run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-again" max_steps=30 matmul_dtype=bf16 recompute_block=true threads=1
 same fp32-matmul_dtype=bf16 fp32-again model.safetensors checkpoint-30/optimizer.safetensors
 
-refused "fp32 products" 2 "matmul_dtype" "expected bf16 or e4m3" -- plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32
-refused "fp32 gradients" 2 "gradient_dtype" "expected bf16 or e5m2" -- plan "$dir/run.yaml" model_dtype=bf16 gradient_dtype=fp32
 refused "e4m3 gradients" 2 "expected one of fp32, bf16, e5m2" -- plan "$dir/run.yaml" gradient_dtype=e4m3
 refused "a GPU without FP8 units" 2 "NVIDIA A100-SXM4-80GB has no FP8 units" "set recipe: bf16" -- \
     plan "$dir/run.yaml" recipe=fp8-hybrid model_dtype=bf16 --gpu a100
@@ -215,7 +213,7 @@ check "what the recipe overrides: $(cat "$dir/err")" grep -qF "gradient_dtype: n
 "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/odd" hidden_size=40 intermediate_size=24 vocab_size=300 \
     head_dim=10 max_position_embeddings=128 2> /dev/null
 for keys in "recipe=fp8-hybrid skip_quant_first_layers=2" "recipe=nvfp4 skip_quant_last_layers=2" "recipe=nvfp4 model=$dir/odd" \
-    "lora=true qlora=nf4 matmul_dtype=e4m3" "lora=true qlora=nf4 gradient_dtype=e5m2"; do
+    "lora=true qlora=nf4 matmul_dtype=e4m3" "lora=true qlora=nf4 gradient_dtype=e5m2" "lora=true qlora=nf4 matmul_dtype=fp32"; do
     # shellcheck disable=SC2086
     run plan "$dir/run.yaml" model_dtype=bf16 $keys
     says "warning: all products stay in bf16"

@@ -1,9 +1,10 @@
 /* linear_dx: dx = alpha dy[:, col:col+M] w: gradient of a linear layer's input. */
 #include "ops/products/gemm.h"
 
-static const AttrDef linear_dx_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), {0}};
+static const AttrDef linear_dx_attrs[] = {
+    ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), ATTR_DTYPE(LinearAttrs, dtype), {0}};
 
-/* dy (...,Y), w (M,K), [acc (...,K)] -> dx (...,K) of acc's dtype, else dy's. */
+/* dy (...,Y), w (M,K), [acc (...,K)] -> dx (...,K) of acc's dtype, else of attribute dtype, else dy's. */
 static Status linear_dx_infer(Node *node)
 {
     const LinearAttrs *attrs = node->attrs;
@@ -15,8 +16,12 @@ static Status linear_dx_infer(Node *node)
             (long long)(attrs->col + w->dim[0]), (long long)type_cols(dy));
     TensorType dx = *dy;
     dx.dim[dx.ndim - 1] = w->dim[1];
+    if (attrs->dtype) dx.dtype = ATTR_TO_DTYPE(attrs->dtype);
+    FAIL_IF(!(DT_SET(dx.dtype) & DT_SET_FLOAT), ERR_INVALID, "attribute dtype is %s, expected f32 or bf16", dtype_info(dx.dtype)->name);
     if (node->in[2]) {
         TRY(infer_like(node, 2, "acc", DT_SET_FLOAT, &dx));
+        FAIL_IF(attrs->dtype && node->in[2]->type.dtype != dx.dtype, ERR_INVALID, "acc is %s, but attribute dtype says %s",
+                dtype_info(node->in[2]->type.dtype)->name, dtype_info(dx.dtype)->name);
         dx.dtype = node->in[2]->type.dtype;
     }
     node->out[0]->type = dx;
@@ -26,12 +31,13 @@ static Status linear_dx_infer(Node *node)
 GEMM_COST(linear_dx)
 GEMM_KERNELS(linear_dx)
 
-static const LinearAttrs linear_dx_part = {.alpha = 0.5, .col = 6};
+static const LinearAttrs linear_dx_part = {.alpha = 0.5, .col = 6}, linear_dx_f32 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_F32)};
 
 static const OpSample linear_dx_samples[] = {
     {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {7, 5}}, {DT_F32, 2, {3, 5}}}},
     {.in = {{DT_F32, 3, {2, 40, 50}}, {DT_F32, 2, {30, 9}}}, .attrs = &linear_dx_part},
     {.in = {{DT_F32, 2, {20, 1100}}, {DT_F32, 2, {1100, 40}}, {DT_F32, 2, {20, 40}}}},
+    {.in = {{DT_BF16, 2, {30, 48}}, {DT_BF16, 2, {48, 64}}}, .attrs = &linear_dx_f32},
 };
 
 static const LinearAttrs large_part = {.alpha = 2, .col = 256, .rows = 512};

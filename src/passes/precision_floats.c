@@ -1,0 +1,286 @@
+/* Floats of another width than the model's.
+ *
+ * Products of the blocks' linear layers (matmul_dtype, gradient_dtype: bf16): operands are rounded, or widened, to the dtype, each once.
+ * Sums are fp32. Results have the model's dtype. What another format multiplies already (FP8) is left alone.
+ *
+ * The backward pass in fp32 of a model in bf16 (gradient_dtype: fp32): what a backward node reads in bf16 is widened, so that all that it
+ * makes is fp32. The output head stays as it is where it makes the loss too, which evaluation must find equal.
+ *
+ * Trained weights in another dtype than what is computed with (master_dtype, lora_dtype): the dtype that the optimizer updates is all that
+ * is kept, and nodes that read a weight get it in theirs. */
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "passes/pass.h"
+#include "passes/recipe_layers.h"
+
+#include <string.h>
+
+typedef struct Floats {
+    Graph                *graph;
+    const CompileOptions *options;
+    Plan                 *plan;
+    const RecipeLayers   *layers;
+    Value               **made; /* by value id, of `num_made`: the same numbers in the other dtype; NULL: not yet */
+    int                   num_made;
+} Floats;
+
+/* ---- the same numbers in another dtype ---- */
+
+static bool is_bf16(const Value *value)
+{
+    return value && value->type.dtype == DT_BF16;
+}
+
+/* New nodes stand before `node` and belong to what it does. */
+static void work_at(Graph *graph, Node *node)
+{
+    graph->cursor = node;
+    graph->layer = node->layer;
+    graph->part = node->part;
+    graph->source = node->source;
+}
+
+/* A trained weight's copy would live from the forward to the backward pass, and a wider one of a frozen weight as long as the session. */
+static bool is_made_at_use(const Value *value, DType dtype)
+{
+    if (value->producer) return value->producer->flags & NODE_AT_USE;
+    const Param *param = value->kind == VALUE_PARAM ? layers_param(value) : NULL;
+    return param && (param->trained || dtype_info(dtype)->bits > dtype_info(value->type.dtype)->bits);
+}
+
+/* `value` in `dtype` before `reader`. It is dropped and made again with what makes the value. */
+static Status add_cast(Graph *graph, Value *value, DType dtype, Node *reader, Value **out)
+{
+    CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(dtype)};
+    Node     *node;
+    work_at(graph, reader);
+    if (value->producer) graph->part = value->producer->part;
+    TRY(graph_add_node(graph, &op_cast, &attrs, arena_printf(graph->arena, "%s.%s", value->name, dtype_info(dtype)->name), &value, 1, ~0u,
+                       &node));
+    node->flags |= (reader->flags & NODE_BACKWARD) | (is_made_at_use(value, dtype) ? NODE_AT_USE : 0);
+    *out = node->out[0];
+    return OK;
+}
+
+/* The value itself where it has the dtype. */
+static Status in_dtype(Floats *f, Value *value, DType dtype, Node *reader, Value **out)
+{
+    *out = value;
+    if (!value || value->type.dtype == dtype) return OK;
+    Value **made = &f->made[value->id];
+    if (!*made) TRY(add_cast(f->graph, value, dtype, reader, made));
+    *out = *made;
+    return OK;
+}
+
+/* Output `k` of a node is `fresh` from here on. */
+static void take_place(Graph *graph, Value *old, Value *fresh)
+{
+    if (old->sharing == STORAGE_HOME) value_place_in(fresh, old->storage, old->offset);
+    graph_replace_uses(graph, old, fresh, NULL);
+}
+
+/* ---- products ---- */
+
+/* y = x w^T + bias of operands in `dtype`; its sum is rounded once, to y's dtype. */
+static Status rewrite_forward(Floats *f, Node *node, DType dtype)
+{
+    LinearAttrs attrs = {.dtype = DTYPE_TO_ATTR(DT_F32)};
+    Value      *old = node->out[0], *in[3], *y;
+    Node       *product;
+    for (int i = 0; i < 2; i++) TRY(in_dtype(f, node->in[i], dtype, node, &in[i]));
+    TRY(in_dtype(f, node->in[2], dtype == DT_F32 ? DT_F32 : old->type.dtype, node, &in[2]));
+    work_at(f->graph, node);
+    TRY(graph_add_node(f->graph, &op_linear, &attrs, old->name, in, 3, ~0u, &product));
+    product->flags |= node->flags & NODE_BACKWARD;
+    y = product->out[0];
+    if (old->type.dtype != DT_F32) TRY(add_cast(f->graph, y, old->type.dtype, node, &y));
+    take_place(f->graph, old, y);
+    graph_remove_node(f->graph, node);
+    return OK;
+}
+
+/* dx or dw, in the dtype that it has, of operands in `dtype`. */
+static Status rewrite_backward(Floats *f, Node *node, DType dtype)
+{
+    LinearAttrs attrs = *(const LinearAttrs *)node->attrs;
+    Value      *old = node->out[0], *in[] = {NULL, NULL, node->in[2]};
+    Node       *product;
+    *(node->op == &op_linear_dx ? &attrs.dtype : &attrs.dw_dtype) = DTYPE_TO_ATTR(old->type.dtype);
+    for (int i = 0; i < 2; i++) TRY(in_dtype(f, node->in[i], dtype, node, &in[i]));
+    work_at(f->graph, node);
+    TRY(graph_add_node(f->graph, node->op, &attrs, old->name, in, 3, ~0u, &product));
+    product->flags |= NODE_BACKWARD;
+    take_place(f->graph, old, product->out[0]);
+    graph_remove_node(f->graph, node);
+    return OK;
+}
+
+static bool reads_other(const Node *node, DType dtype)
+{
+    return node->in[0]->type.dtype != dtype || node->in[1]->type.dtype != dtype;
+}
+
+static Status rewrite_products(Floats *f)
+{
+    DType forward = f->options->precision.forward, backward = f->options->precision.backward;
+    for (Node *node = f->graph->first, *next; node; node = next) {
+        next = node->next;
+        bool is_backward = layers_is_dx(f->layers, node) || layers_weight_of_dw(f->layers, node);
+        if (layers_is_forward(f->layers, node) && (forward == DT_F32 || forward == DT_BF16) && reads_other(node, forward)) {
+            TRY(rewrite_forward(f, node, forward));
+            f->plan->num_floats++;
+        } else if (is_backward && backward == DT_BF16 && reads_other(node, backward)) {
+            TRY(rewrite_backward(f, node, backward));
+            f->plan->num_floats++;
+        }
+    }
+    return OK;
+}
+
+/* ---- the backward pass in fp32 ---- */
+
+static bool is_read_forward(const Node *node)
+{
+    for (int k = 0; k < node->num_out; k++)
+        for (const Use *use = node->out[k] ? node->out[k]->first_use : NULL; use; use = use->next)
+            if (!use->node || !(use->node->flags & NODE_BACKWARD)) return true;
+    return false;
+}
+
+/* Whether the node makes a new version of input `i`. */
+static bool is_taken(const Node *node, int i)
+{
+    for (int k = 0; k < node->op->num_alias; k++)
+        if (node->op->alias[k].in == i) return true;
+    return false;
+}
+
+static Status widen_inputs(Floats *f, Node *node, Value **in)
+{
+    for (int i = 0; i < node->num_in; i++) {
+        in[i] = node->in[i];
+        if (!is_bf16(in[i])) continue;
+        TRY(is_taken(node, i) ? add_cast(f->graph, in[i], DT_F32, node, &in[i]) : in_dtype(f, in[i], DT_F32, node, &in[i]));
+    }
+    return OK;
+}
+
+static bool has_bf16(const Node *node)
+{
+    bool any = false;
+    for (int i = 0; i < node->num_in; i++) any = any || is_bf16(node->in[i]);
+    for (int k = 0; k < node->num_out; k++) any = any || is_bf16(node->out[k]);
+    return any;
+}
+
+/* The node again, of fp32. One that rounds a gradient to bf16 is left out. */
+static Status widen_node(Floats *f, Node *node)
+{
+    Value   *in[NODE_MAX_IN];
+    uint32_t want = 0;
+    int      first = 0;
+    Node    *made;
+    TRY(widen_inputs(f, node, in));
+    for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] != NULL) << k;
+    while (!node->out[first]) first++;
+    if (node->op == &op_cast && is_bf16(node->out[0]) && in[0]->type.dtype == DT_F32) {
+        graph_replace_uses(f->graph, node->out[0], in[0], NULL);
+        graph_remove_node(f->graph, node);
+        return OK;
+    }
+    work_at(f->graph, node);
+    TRY(graph_add_node(f->graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, &made));
+    made->flags |= node->flags;
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) take_place(f->graph, node->out[k], made->out[k]);
+    graph_remove_node(f->graph, node);
+    return OK;
+}
+
+static Status widen_backward(Floats *f)
+{
+    for (Node *node = f->graph->first, *next; node; node = next) {
+        next = node->next;
+        if (node->flags & NODE_BACKWARD && has_bf16(node) && !is_read_forward(node)) TRY(widen_node(f, node));
+    }
+    return OK;
+}
+
+/* ---- trained weights in another dtype than what is computed with ---- */
+
+/* What is kept of a weight; its own dtype where nothing else is asked for. */
+static DType kept_dtype(const Floats *f, const Value *weight)
+{
+    const CompileOptions *options = f->options;
+    const Param          *param = weight->kind == VALUE_PARAM && !weight->producer && !weight->storage ? layers_param(weight) : NULL;
+    DType                 dtype = weight->type.dtype;
+    if (!param || !param->trained || !options->master_weights) return dtype;
+    if (options->master_dtype == DT_BF16) return dtype == DT_F32 ? DT_BF16 : dtype;
+    bool is_multiplied = dtype == DT_BF16 && options->precision.forward == DT_F32 && layers_has_weight(f->layers, weight);
+    return is_multiplied ? DT_F32 : dtype;
+}
+
+static void set_dtype(Value *value, DType dtype)
+{
+    value->type.dtype = dtype;
+    if (value->param) value->param->type.dtype = dtype;
+}
+
+/* Nodes get weights in the dtype that they were of (`was`, by id of `count` values; DT_COUNT: in their own). Casts take them as they are.
+ */
+static Status read_kept(Floats *f, const DType *was, int count)
+{
+    for (Node *node = f->graph->first; node; node = node->next)
+        for (int i = 0; i < node->num_in && node->op != &op_cast; i++) {
+            Value *weight = node->in[i], *made;
+            if (!weight || weight->id >= count || was[weight->id] == DT_COUNT) continue;
+            TRY(in_dtype(f, weight, was[weight->id], node, &made));
+            node_set_input(node, i, made);
+        }
+    for (Node *node = f->graph->first, *next; node; node = next) {
+        next = node->next;
+        Value *weight = node->op == &op_cast ? node->in[0] : NULL;
+        if (!weight || weight->id >= count || was[weight->id] == DT_COUNT || weight->type.dtype != node->out[0]->type.dtype) continue;
+        graph_replace_uses(f->graph, node->out[0], weight, NULL);
+        graph_remove_node(f->graph, node);
+    }
+    return OK;
+}
+
+static Status keep_weights(Floats *f)
+{
+    Graph *graph = f->graph;
+    int    count = graph->num_values;
+    DType *was = arena_array(graph->arena, DType, count);
+    for (int i = 0; i < count; i++) was[i] = DT_COUNT;
+    for (int i = 0; i < count; i++) {
+        Value *weight = graph->values[i];
+        DType  own = weight->type.dtype, kept = kept_dtype(f, weight);
+        if (kept == own) continue;
+        was[i] = own;
+        set_dtype(weight, kept);
+        for (Value *member = weight->first_member; member; member = member->next_member) {
+            was[member->id] = own;
+            set_dtype(member, kept);
+        }
+    }
+    memset(f->made, 0, sizeof(Value *) * (size_t)f->num_made);
+    return read_kept(f, was, count);
+}
+
+Status precision_floats(PassContext *context, Graph *graph, const RecipeLayers *layers)
+{
+    enum { MOST_ADDED = NODE_MAX_IN + NODE_MAX_OUT }; /* values for a node that is made again */
+    Floats f = {.graph = graph, .options = context->options, .plan = context->plan, .layers = layers};
+    f.num_made = graph->num_values + MOST_ADDED * graph->num_nodes;
+    f.made = arena_array(graph->arena, Value *, f.num_made);
+    TRY(rewrite_products(&f));
+    if (f.options->precision.backward == DT_F32) TRY(widen_backward(&f));
+    TRY(keep_weights(&f));
+    graph->cursor = NULL;
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = NULL;
+    return OK;
+}
