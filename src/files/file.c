@@ -379,7 +379,7 @@ static Status open_writer(const char *path, int flags, FileWriter **out)
     writer->size = 0;
     writer->fd = file_open(writer->partial, O_WRONLY | O_CREAT | flags);
     if (writer->fd < 0) {
-        Status status = file_fail("create", writer->partial);
+        Status status = file_fail("create", writer->path);
         file_writer_abort(writer);
         return status;
     }

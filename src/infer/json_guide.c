@@ -206,12 +206,19 @@ void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads)
     guide->num_leads = num_leads;
 }
 
-/* Takes bytes that go on with this lead, and perhaps into the object. */
-static bool follow(JsonGuide *guide, int lead, Str bytes)
+/* Whether the bytes go on with this lead, as far as both reach. */
+static bool follows(const JsonGuide *guide, Str lead, Str bytes)
 {
-    Str    own = guide->leads[lead];
-    size_t led = guide->led, n = own.len - led < bytes.len ? own.len - led : bytes.len;
-    if (memcmp(own.data, guide->leads[guide->lead].data, led) != 0 || memcmp(own.data + led, bytes.data, n) != 0) return false;
+    size_t led = guide->led;
+    if (lead.len <= led || lead.data[led] != bytes.data[0]) return false;
+    size_t n = lead.len - led < bytes.len ? lead.len - led : bytes.len;
+    return memcmp(lead.data, guide->leads[guide->lead].data, led) == 0 && memcmp(lead.data + led, bytes.data, n) == 0;
+}
+
+/* Takes bytes that do, and perhaps reach into the object. */
+static bool take_led(JsonGuide *guide, int lead, Str bytes)
+{
+    size_t rest = guide->leads[lead].len - guide->led, n = rest < bytes.len ? rest : bytes.len;
     guide->lead = lead;
     guide->led += n;
     for (size_t i = n; i < bytes.len; i++)
@@ -227,8 +234,9 @@ static bool is_led(const JsonGuide *guide)
 static bool push_led(JsonGuide *guide, Str bytes)
 {
     for (int i = 0; i < guide->num_leads && bytes.len; i++) {
+        if (!follows(guide, guide->leads[i], bytes)) continue;
         JsonGuide next = *guide;
-        if (guide->leads[i].len < guide->led || !follow(&next, i, bytes)) continue;
+        if (!take_led(&next, i, bytes)) continue;
         *guide = next;
         return true;
     }

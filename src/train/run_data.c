@@ -226,8 +226,9 @@ static void report_idle(StrBuf *notes, const Dataset *given, const TokenizeRepor
     typed.type = type_of(r);
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
         bool is_set = options[i].scope == SCOPE_dataset && given->origin[i];
-        if (is_set && !option_unmet((ConfigKey)i, given) && option_unmet((ConfigKey)i, &typed))
-            strbuf_printf(&names, "%s%s", names.len ? ", " : "", options[i].name);
+        bool is_idle = !option_unmet((ConfigKey)i, given) && option_unmet((ConfigKey)i, &typed);
+        is_idle |= i == KEY_dataset_train_on && typed.type == OPT_DATASET_TEXT && given->train_on != OPT_TRAIN_ON_ALL;
+        if (is_set && is_idle) strbuf_printf(&names, "%s%s", names.len ? ", " : "", options[i].name);
     }
     if (names.len)
         log_note(notes, true, "%s: no effect on rows of type %s, which these are: %s", given->path, choice_text(typed.type), names.data);

@@ -56,6 +56,7 @@ check "--dataset-dir" grep -q "path: $dir/work/registry/counting.json" "$dir/out
 
 # Nothing is written over, and bad input is refused.
 refused "a file that is there" 2 "run.yaml is there already" -- port "$cases/axolotl.json" --out "$dir/work/run.yaml"
+refused "a folder that is not there" 2 "cannot create $dir/none/run.yaml: " -- port "$cases/axolotl.json" --out "$dir/none/run.yaml"
 refused "no file" 2 "none.yaml" -- port "$dir/none.yaml"
 refused "no words" 2 "usage: surogate port" -- port
 echo '- a' > "$dir/list.yaml"

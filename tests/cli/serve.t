@@ -38,6 +38,8 @@ serve() {
 }
 # ended: waits two minutes for the server's end, then kills it: $status.
 ended() {
+    status=1
+    [ -n "$pid" ] || return # wait would wait for all
     status=0
     timeout 120 tail --pid=$pid -f /dev/null || kill -9 $pid
     wait $pid || status=$?

@@ -40,6 +40,7 @@ idle() { # expected TEXT, keys of the data set
 idle "$dir/texts.jsonl" 'no effect on rows of type text, which these are: system_prompt, prompt_format$' 'system_prompt: You are' \
     'prompt_format: "{instruction}{output}"' 'train_on: all'
 idle "$dir/texts.jsonl" 'no effect on rows of type text' 'message_property_mappings: {role: from}'
+idle "$dir/texts.jsonl" 'no effect on rows of type text, which these are: train_on$' 'type: text' 'train_on: assistant'
 idle "$dir/chats.jsonl" 'no effect on rows of type conversation, which these are: prompt_format$' 'prompt_format: "{instruction}{output}"' \
     'system_prompt: You are'
 idle "$dir/texts.jsonl" 'system_prompt: no effect without' 'type: text' 'system_prompt: You are'
