@@ -22,6 +22,7 @@ typedef struct Case {
     OptimizerKind optimizer;
     DType         dtype, master;
     bool          fp32_grads;
+    bool          other_operands; /* products are fp32 in a bf16 model, bf16 in an fp32 one */
     uint32_t      recompute;
     bool          fp8, fp4;
     const char   *qlora;
@@ -80,6 +81,7 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     options.master_dtype = c->master;
     options.master_weights = c->master != c->dtype;
     options.fp32_grads = c->fp32_grads;
+    if (c->other_operands) options.precision.forward = options.precision.backward = c->dtype == DT_F32 ? DT_BF16 : DT_F32;
     options.optimizer = c->optimizer;
     options.weight_decay = 0.1;
     /* Adam makes a whole step of a gradient that is nothing but rounding, and how sums are rounded depends on the number of ranks: one rank
@@ -439,6 +441,17 @@ static void types(void)
     c.name = "bf16 gradients";
     c.fp32_grads = false;
     compare(c, 4, &twice);
+    c.name = "bf16, products and backward pass in fp32";
+    c.fp32_grads = c.other_operands = true;
+    compare(c, 4, &rounded);
+    c.name = "fp32, weights and products in bf16";
+    c.dtype = DT_F32;
+    c.master = DT_BF16;
+    c.recompute = 1u << PART_BLOCK;
+    compare(c, 4, &rounded);
+    c.name = "fp32, adapters in bf16";
+    c.lora = true;
+    compare(c, 2, &rounded);
 }
 
 static void optimizers(void)
@@ -687,6 +700,22 @@ static const Case moved_cases[] = {
      .optimizer = OPTIMIZER_NORMUON,
      .architecture = "Phi3ForCausalLM"},
     {.name = "lora", .accum = 2, .rows = ROWS, .layers = 3, .dtype = DT_BF16, .master = DT_F32, .lora = true},
+    {.name = "products and backward pass in fp32",
+     .accum = 1,
+     .rows = ROWS,
+     .layers = 3,
+     .dtype = DT_BF16,
+     .master = DT_F32,
+     .fp32_grads = true,
+     .other_operands = true},
+    {.name = "weights in bf16",
+     .accum = 2,
+     .rows = ROWS,
+     .layers = 3,
+     .dtype = DT_F32,
+     .master = DT_BF16,
+     .fp32_grads = true,
+     .recompute = 1u << PART_BLOCK},
 };
 
 /* What waits on the host changes no bit of what ranks train; divided weights may wait there too. */

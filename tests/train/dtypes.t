@@ -17,6 +17,10 @@ done
 check "grad_accum_dtype=bf16 is taken at its word" \
     [ "$(region model_dtype=bf16 gradient_accumulation_steps=1000 grad_accum_dtype=bf16)" = "$narrow" ]
 refused "sums narrower than the gradients" 2 "grad_accum_dtype bf16 with model_dtype fp32" -- plan "$dir/run.yaml" grad_accum_dtype=bf16
+refused "than those of a backward pass in fp32" 2 "grad_accum_dtype bf16 with gradient_dtype fp32" -- \
+    plan "$dir/run.yaml" model_dtype=bf16 gradient_dtype=fp32 grad_accum_dtype=bf16
+refused "than those of fp32 weights" 2 "grad_accum_dtype bf16 with matmul_dtype fp32 and master_dtype fp32" -- \
+    plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32 gradient_dtype=bf16 master_dtype=fp32 grad_accum_dtype=bf16
 
 # --- adapters over a bf16 base are what lora_dtype says
 dtypes() { head -c 65536 "$1" | grep -aoE '"dtype": ?"[A-Z0-9]+"' | sort -u | tr '\n' ' '; }
@@ -39,4 +43,53 @@ for dtype in fp32 bf16; do
 done
 region=grads
 check "fp32 adapters have fp32 gradients" [ "$(region model_dtype=bf16 lora=true)" = $((2 * $(region model_dtype=bf16 lora=true lora_dtype=bf16))) ]
+
+# --- what is kept of weights: bf16 masters of an fp32 model take half; with fp32 products and masters no bf16 copy is beside the fp32 weights
+region=weights
+whole=$(region model_dtype=fp32) half=$(region model_dtype=bf16)
+check "bf16 masters of an fp32 model: $(region master_dtype=bf16) of $whole" [ "$(region master_dtype=bf16)" = "$half" ]
+wide=$(region model_dtype=bf16 matmul_dtype=fp32 master_dtype=fp32)
+check "weights of fp32 products, others in bf16: $half < $wide < $whole" [ "$half" -lt "$wide" -a "$wide" -lt "$whole" ]
+check "with bf16 masters they stay in bf16" [ "$(region model_dtype=bf16 matmul_dtype=fp32)" = "$half" ]
+region=optimizer
+copies=$(($(region model_dtype=bf16 master_dtype=fp32) - $(region model_dtype=bf16)))
+check "master copies of the other weights alone" \
+    [ $(($(region model_dtype=bf16 matmul_dtype=fp32 master_dtype=fp32) - $(region model_dtype=bf16))) -lt $copies ]
+
+# --- the default of gradients is that of products, which e4m3 can't be
+train() {
+    local out=$1
+    shift
+    run pt "$dir/run.yaml" output_dir="$dir/$out" lr_scheduler_type=constant save_steps=3 "$@"
+    check "$out ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+}
+same() { check "$1 and $2: $3" cmp "$dir/$1/$3" "$dir/$2/$3"; }
+train default matmul_dtype=bf16
+train said matmul_dtype=bf16 gradient_dtype=bf16
+same default said model.safetensors
+train other matmul_dtype=bf16 gradient_dtype=fp32
+check "not the model's" [ "$(cmp "$dir/default/model.safetensors" "$dir/other/model.safetensors" 2>&1)" != "" ]
+train default-fp8 matmul_dtype=e4m3
+train said-fp8 matmul_dtype=e4m3 gradient_dtype=fp32
+same default-fp8 said-fp8 model.safetensors
+
+# --- a run goes on with the same bits, and recomputation and offloading change none
+number=0
+for keys in "model_dtype=bf16 matmul_dtype=fp32 master_dtype=fp32" "matmul_dtype=bf16 master_dtype=bf16" "model_dtype=bf16 gradient_dtype=fp32 lora=true" \
+    "gradient_dtype=bf16 lora=true lora_dtype=bf16"; do
+    number=$((number + 1))
+    file=$([[ $keys == *lora=* ]] && echo adapter_model.safetensors || echo model.safetensors)
+    # shellcheck disable=SC2086
+    train one-$number $keys
+    # shellcheck disable=SC2086
+    train two-$number $keys max_steps=3
+    # shellcheck disable=SC2086
+    train two-$number $keys resume_from_checkpoint=true
+    # shellcheck disable=SC2086
+    train again-$number $keys recompute_block=true offload_weights=true offload_optimizer=true
+    for other in two again; do
+        same one-$number $other-$number $file
+        same one-$number $other-$number checkpoint-6/optimizer.safetensors
+    done
+done
 finish
