@@ -243,8 +243,9 @@ static void keys_without_effect_are_named_and_why(void)
         {"recipe: fp8-hybrid\nskip_quant_last_layers: 2\n", NULL, ""},
         {"skip_quant_first_layers: 2\nfp8_amax_history: 16\n", NULL,
          "run.yaml:2:19: fp8_amax_history: no effect without recipe: fp8-hybrid or matmul_dtype: e4m3 or gradient_dtype: e5m2\n"
-         "run.yaml:1:26: skip_quant_first_layers: no effect without recipe: fp8-hybrid or nvfp4 or matmul_dtype: e4m3 or "
-         "gradient_dtype: e5m2\n"},
+         "run.yaml:1:26: skip_quant_first_layers: no effect without recipe: fp8-hybrid or nvfp4 or matmul_dtype: fp32 or bf16 or e4m3 or "
+         "gradient_dtype: bf16 or e5m2\n"},
+        {"skip_quant_last_layers: 1\nmodel_dtype: fp32\nmatmul_dtype: bf16\n", NULL, ""},
         {"recipe: nvfp4\nfp8_margin: 1\nskip_quant_last_layers: 1\n", NULL,
          "run.yaml:2:13: fp8_margin: no effect without recipe: fp8-hybrid or matmul_dtype: e4m3 or gradient_dtype: e5m2\n"},
         {"gradient_dtype: e5m2\nskip_quant_first_layers: 2\nfp8_amax_algorithm: most_recent\n", NULL, ""},
