@@ -18,10 +18,20 @@ static Status use_cache(Graph *graph, Node *node, const CacheShape *shape)
 
 enum { MAX_OVER = 4 };
 
+/* Whether it is the same for all tokens: a weight or what is made of nothing, a number of each column or one. */
+static bool is_for_all(const Value *value)
+{
+    bool lasts = value->producer ? !value->producer->num_in : value->kind == VALUE_PARAM || value->kind == VALUE_CONST;
+    return lasts && type_numel(&value->type) == type_cols(&value->type);
+}
+
 /* What the logits may go through behind the head, element by element. */
 static bool is_over_head(const Node *node)
 {
-    return node && (node->op == &op_softcap || node->op == &op_scale);
+    if (!node || !node->op->by_element || !type_equal(&node->out[0]->type, &node->in[0]->type)) return false;
+    for (int i = 1; i < node->num_in; i++)
+        if (node->in[i] && !is_for_all(node->in[i])) return false;
+    return true;
 }
 
 /* What makes the logits: the head's product, and what is over it, from the last one down. */
@@ -36,8 +46,11 @@ static Status find_head(const PassContext *context, Graph *graph, Head *out)
     Node  *node = logits ? logits->producer : NULL;
     *out = (Head){0};
     for (; is_over_head(node) && out->num_over < MAX_OVER; node = node->in[0]->producer) out->over[out->num_over++] = node;
-    FAIL_IF(!node || node->op != &op_linear, ERR_UNSUPPORTED,
-            "%s: \"logits\" isn't a linear layer's output, or softcap or scale of it; generation needs that", context->file);
+    FAIL_IF(
+        !node || node->op != &op_linear, ERR_UNSUPPORTED,
+        "%s: \"logits\" isn't a linear layer's output, perhaps behind up to %d ops that work on each logit by itself, with weights beside "
+        "it; generation needs that",
+        context->file, MAX_OVER);
     out->product = node;
     return OK;
 }
@@ -62,8 +75,11 @@ static Status make_logits(const PassContext *context, Graph *graph, const Head *
     TRY(graph_add_node(graph, &op_linear, &attrs, "last_logits", head_in, 3, ~0u, &node));
     value = node->out[0];
     for (int i = head->num_over - 1; i >= 0; i--) {
-        Node *over = head->over[i];
-        TRY(graph_add_node(graph, over->op, over->attrs, arena_printf(graph->arena, "last_%s", over->out[0]->name), &value, 1, ~0u, &node));
+        Node  *over = head->over[i];
+        Value *in_over[NODE_MAX_IN] = {value};
+        for (int k = 1; k < over->num_in; k++) in_over[k] = over->in[k];
+        TRY(graph_add_node(graph, over->op, over->attrs, arena_printf(graph->arena, "last_%s", over->out[0]->name), in_over, over->num_in,
+                           ~0u, &node));
         value = node->out[0];
     }
     graph->cursor = NULL;
