@@ -4,31 +4,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status bind_names(Binder *b, const JsonValue *list, HfSource *hf)
+/* {"concat": [names]}: once, or `per` times in a row, in which the names may hold the index, from 0 on. */
+static Status bind_concat(Binder *b, const JsonValue *json, const JsonValue *list, const TensorType *type, HfSource *hf)
 {
-    bool many = list->type == JSON_ARRAY;
-    if (many && list->count > BIND_MAX_PIECES)
-        BIND_FAIL(b, list, "concat: %u pieces; at most %d are possible", list->count, BIND_MAX_PIECES);
-    if (many) TRY(bind_spend(b, list, list->count));
-    hf->num_names = many ? (int)list->count : 1;
-    hf->names = arena_array(b->arena, const char *, hf->num_names + 1);
-    for (int i = 0; i < hf->num_names; i++) TRY(bind_text(b, many ? &list->items[i] : list, &hf->names[i]));
+    const JsonValue *per = json_get(json, "per");
+    const char      *index = NULL;
+    int64_t          turns = 1;
+    if (per && !json_get_str(json, "index", &index)) BIND_FAIL(b, json, "concat: expected \"index\" beside \"per\"");
+    if (per) TRY(bind_int(b, per, &turns));
+    if (turns < 1 || turns > BIND_MAX_PIECES) BIND_FAIL(b, list, "concat: %lld times; expected 1 to %d", (long long)turns, BIND_MAX_PIECES);
+    if (list->count * turns > BIND_MAX_PIECES)
+        BIND_FAIL(b, list, "concat: %lld pieces; at most %d are possible", (long long)(list->count * turns), BIND_MAX_PIECES);
+    hf->num_names = (int)(list->count * turns);
+    if (type->dim[0] % hf->num_names)
+        BIND_FAIL(b, json, "concat: %d pieces don't divide %lld rows", hf->num_names, (long long)type->dim[0]);
+    if (per && b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, json, "concat: repeats nested deeper than %d", BIND_MAX_DEPTH - 1);
+    TRY(bind_spend(b, list, hf->num_names));
+    hf->names = arena_array(b->arena, const char *, hf->num_names);
+    if (per) b->index_name[b->depth++] = index;
+    for (int i = 0; i < hf->num_names; i++) {
+        if (per) b->index[b->depth - 1] = i / (int)list->count;
+        TRY(bind_text(b, &list->items[i % (int)list->count], &hf->names[i]));
+    }
+    if (per) b->depth--;
     return OK;
 }
 
 /* "name", {"concat": [names]}, {"transpose": name} or {"slice": name, "begin": e, "rows": e, "total": e}. */
 static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, HfSource *hf)
 {
-    if (json->type == JSON_STRING) return bind_names(b, json, hf);
-    const JsonValue *names;
-    if ((names = json_get(json, "concat")) && names->type == JSON_ARRAY && names->count) {
+    const JsonValue *name = json;
+    hf->num_names = 1;
+    hf->names = arena_array(b->arena, const char *, 1);
+    if (json->type == JSON_STRING) return bind_text(b, json, hf->names);
+    if ((name = json_get(json, "concat")) && name->type == JSON_ARRAY && name->count) {
         hf->kind = HF_CONCAT;
-        if (type->dim[0] % names->count)
-            BIND_FAIL(b, json, "concat: %u pieces don't divide %lld rows", names->count, (long long)type->dim[0]);
-    } else if ((names = json_get(json, "transpose"))) {
+        return bind_concat(b, json, name, type, hf);
+    }
+    if ((name = json_get(json, "transpose"))) {
         hf->kind = HF_TRANSPOSE;
         if (type->ndim != 2) BIND_FAIL(b, json, "transpose: only for two dims");
-    } else if ((names = json_get(json, "slice"))) {
+    } else if ((name = json_get(json, "slice"))) {
         const JsonValue *begin = json_get(json, "begin"), *total = json_get(json, "total");
         if (!begin || !total) BIND_FAIL(b, json, "slice: expected begin and total");
         hf->kind = HF_SLICE;
@@ -41,7 +57,7 @@ static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, 
     } else {
         BIND_FAIL(b, json, "hf: expected a name, concat, transpose or slice");
     }
-    return bind_names(b, names, hf);
+    return bind_text(b, name, hf->names);
 }
 
 static Status bind_init(Binder *b, const JsonValue *json, Param *param)

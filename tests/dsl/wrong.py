@@ -197,6 +197,8 @@ WRONG = [
     (INDEXED, INDEXED + '\n@hf_export(embed="a b")', "embed is 'a b' in a model folder, expected a name without blanks", EMBED),
     (INDEXED, INDEXED + '\n@hf_export(embed=rows("w", "Q", 8))', '"Q": unknown symbol Q', EMBED),
     (INDEXED, INDEXED + "\n@hf_export(embed=concat())", "concat: expected the names of tensors", "@hf_export(embed=concat())"),
+    (INDEXED, INDEXED + '\n@hf_export(embed=concat("w.{h}", h=2, k=3))', 'concat: 2 indexes, expected one, as h="H"', '@hf_export(embed=concat("w.{h}", h=2, k=3))'),
+    (INDEXED, INDEXED + '\n@hf_export(embed=concat("w.{h}", h="Q"))', '"Q": unknown symbol Q', EMBED),
     (INDEXED, INDEXED + '\n@tied_to("lm_head.weight", "embed")\n@tied_to("embed", "lm_head.weight")', "is tied to lm_head.weight, which is tied itself",
      "@model\n" + TINY),
     (EPS, 'eps=Key(7, "1")', "Key: expected texts in a tuple", None),

@@ -406,7 +406,6 @@ static void what_a_family_lacks_is_refused_by_name(void)
         {"Gemma3ForCausalLM", "\"rope_scaling\": {\"rope_type\": \"linear\"}, ", "rope_scaling.factor: missing"},
         {"Gemma3ForCausalLM", "\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\"}}, ",
          "rope_parameters.sliding_attention.rope_type: \"linear\" isn't supported"},
-        {"GPT2LMHeadModel", "\"scale_attn_by_inverse_layer_idx\": true, ", "scale_attn_by_inverse_layer_idx isn't supported"},
         {"GPT2LMHeadModel", "\"add_cross_attention\": true, ", "add_cross_attention isn't supported"},
     };
     IrDims dims;
@@ -608,6 +607,7 @@ static void statements_become_a_graph(void)
         "{\"param\": \"pieces\", \"shape\": [6, 2], \"hf\": {\"concat\": [\"a\", \"b\"]}},\n"
         "{\"param\": \"whole\", \"shape\": [6, 2], \"hf\": {\"concat\": [\"c\", \"d\"]}, \"matrices\": [6]},\n"
         "{\"param\": \"row\", \"shape\": [6], \"hf\": {\"concat\": [\"e\", \"f\"]}},\n"
+        "{\"param\": \"heads\", \"shape\": [\"4 * n\"], \"hf\": {\"concat\": [\"g.{h}\", \"k.{n - h}\"], \"index\": \"h\", \"per\": \"n - 1\"}},\n"
         "{\"output\": \"y\", \"is\": \"x\"}";
     Graph  *graph = NULL;
     int64_t period;
@@ -634,6 +634,10 @@ static void statements_become_a_graph(void)
     const Param *pieces = graph_find(graph, "pieces")->param;
     EXPECT(pieces->num_matrices == 2 && pieces->matrices[0] == 3 && pieces->matrices[1] == 3);
     EXPECT(graph_find(graph, "whole")->param->num_matrices == 1 && !graph_find(graph, "row")->param->num_matrices && !v->num_matrices);
+    static const char *const by_head[] = {"g.0", "k.3", "g.1", "k.2"};
+    const HfSource          *heads = &graph_find(graph, "heads")->param->hf;
+    EXPECT(heads->kind == HF_CONCAT && heads->num_names == 4);
+    for (int i = 0; i < heads->num_names; i++) EXPECT_STR(heads->names[i], by_head[i]);
     EXPECT(v->hf.kind == HF_SLICE && v->hf.begin == 1 && v->hf.rows == 4 && v->hf.total_rows == 8 && !v->decay && v->init == INIT_ZEROS &&
            !v->trained);
     EXPECT_INT(graph_find(graph, "tokens")->type.dim[1], 3);
@@ -678,6 +682,18 @@ static void bad_statements_say_where(void)
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\", \"b\", \"c\"]}}",
          "m.json:5: concat: 3 pieces don't divide 4 rows"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\", 3]}}", "m.json:5: expected a name, found "},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a.{h}\"], \"per\": 2}}",
+         "m.json:5: concat: expected \"index\" beside \"per\""},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a.{h}\"], \"index\": \"h\", \"per\": 3}}",
+         "m.json:5: concat: 3 pieces don't divide 4 rows"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a.{h}\"], \"index\": \"h\", \"per\": 0}}",
+         "m.json:5: concat: 0 times; expected 1 to 4096"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a.{h}\"], \"index\": \"h\", \"per\": 5000}}",
+         "m.json:5: concat: 5000 times; expected 1 to 4096"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a.{h}\", \"b.{h}\"], \"index\": \"h\", \"per\": 4000}}",
+         "m.json:5: concat: 8000 pieces; at most 4096 are possible"},
+        {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"concat\": [\"a\"], \"index\": \"h\", \"per\": 2}}",
+         "m.json:5: parameters w and w are both tensor a"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"transpose\": \"a\"}}", "m.json:5: transpose: only for two dims"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"slice\": \"a\"}}", "m.json:5: slice: expected begin and total"},
         {"{\"param\": \"w\", \"shape\": [4], \"hf\": {\"slice\": \"a\", \"begin\": 5, \"total\": 8}}", "m.json:5: slice: rows 5 to 9 of 8"},

@@ -363,7 +363,7 @@ class Builder:
         for name in names:
             if not isinstance(name, str) or not re.fullmatch(r"(\{[^{}]+\}|[^\s,()\[\]{}=\"@:#\\])+", name):
                 raise fail(f'{path} is {name!r} in a model folder, expected a name without blanks or any of ,()[]="@:#\\', spec.where)
-        for key in ("begin", "total"):
+        for key in ("begin", "total", "per"):
             if not isinstance(source, str) and key in source:
                 check_symbols(dim(source[key], spec.where), self.symbols, spec.where)
 

@@ -454,11 +454,13 @@ hf_mapping = _Mapping("hf_mapping", "_mapping", "_indexed")
 hf_export = _Mapping("hf_export", "_export", "_export_indexed")
 
 
-def concat(*names: str) -> dict[str, Any]:
-    """Tensors of a model folder one below the other."""
+def concat(*names: str, **index: str | int) -> dict[str, Any]:
+    """Tensors of a model folder one below the other. One for each of H heads: concat("norms.{h}.weight", h="H")."""
     if not names or not texts("concat", names):
         raise fail("concat: expected the names of tensors")
-    return {"concat": list(names)}
+    if len(index) > 1:
+        raise fail(f"concat: {len(index)} indexes, expected one, as h=\"H\"")
+    return {"concat": list(names)} | {k: v for name, count in index.items() for k, v in (("index", name), ("per", dim(count).text))}
 
 
 def transpose(name: str) -> dict[str, Any]:
