@@ -276,6 +276,10 @@ static Status check_family(const KeyWriter *writer)
     if (is_family(writer, GGUF_FAMILY_SMOLLM3)) TRY(check_smollm3(writer));
     FAIL_IF(is_family(writer, GGUF_FAMILY_GPT2) && gguf_dim(writer->model, "tanh") == 0, ERR_UNSUPPORTED,
             "%s: activation_function gelu: llama.cpp computes gpt2 with gelu_new", writer->model->config_name);
+    FAIL_IF(is_family(writer, GGUF_FAMILY_GPT2) && (gguf_dim(writer->model, "scaled_by_layer") || !gguf_dim(writer->model, "scaled")),
+            ERR_UNSUPPORTED,
+            "%s: scale_attn_weights false or scale_attn_by_inverse_layer_idx true: llama.cpp scales scores of gpt2 alike in all layers",
+            writer->model->config_name);
     return OK;
 }
 

@@ -62,6 +62,9 @@ refused "an architecture of one's own" 2 "OtherForCausalLM isn't exported to GGU
 fitted gpt2 's/"activation_function": "gelu_new"/"activation_function": "gelu"/'
 refused "gpt2's gelu" 2 "activation_function gelu: llama.cpp computes gpt2 with gelu_new" -- \
     export "$dir/fitted/gpt2" --to gguf --type f32 --out "$dir/no.gguf"
+fitted gpt2 's/"scale_attn_by_inverse_layer_idx": false/"scale_attn_by_inverse_layer_idx": true/'
+refused "gpt2's scores by layer" 2 "llama.cpp scales scores of gpt2 alike in all layers" -- \
+    export "$dir/fitted/gpt2" --to gguf --type f32 --out "$dir/no.gguf"
 refused "no such type" 2 "expected one of f32, f16, bf16, q8_0, q4_0, q4_K_M, q6_K" -- \
     export $families/llama --to gguf --type q5 --out "$dir/no.gguf"
 refused "no type" 2 "--type is missing" -- export $families/llama --to gguf --out "$dir/no.gguf"

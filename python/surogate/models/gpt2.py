@@ -41,12 +41,14 @@ CONFIG = {
 }
 REQUIRE_GPT2 = {
     "C % H == 0": "n_embd must be a multiple of n_head",
-    "scaled == 1": "scale_attn_weights: false isn't supported",
-    "scaled_by_layer == 0": "scale_attn_by_inverse_layer_idx isn't supported",
     "cross_attention == 0": "add_cross_attention isn't supported",
 }
 IGNORED_GPT2 = (*IGNORED, "n_ctx", "reorder_and_upcast_attn", "summary_activation",
                 "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj")
+
+
+HEADS = {"num_heads": "H", "num_kv_heads": "H", "head_dim": "D"}
+SCALE = "scaled && !scaled_by_layer ? 0 : (scaled ? 1 / sqrt(D) : 1) / (scaled_by_layer ? i + 1 : 1)"  # 0: the usual one
 
 
 @hf_mapping({"weight": transpose("weight")})
@@ -65,7 +67,7 @@ class Attention(Module):
     @forward
     def forward(self, x: Tensor["B", "T", "C"], doc_start: Any) -> Tensor["B", "T", "C"]:
         with graph() as g:
-            y = g.attention(self.qkv(x, part="qkv"), doc_start=doc_start, num_heads="H", num_kv_heads="H", head_dim="D", name="heads", part="att")
+            y = g.attention(self.qkv(x, part="qkv"), doc_start=doc_start, scale=SCALE, name="heads", part="att", **HEADS)
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 
 
@@ -85,9 +87,12 @@ class MLP(Module):
 @hf_mapping(norm1="ln_1", norm2="ln_2")
 @block
 class Block(Module):
+    attention: Any = Attention
+    feed_forward: Any = MLP
+
     def __init__(self) -> None:
-        self.norm1, self.attn = LayerNorm("C"), Attention()
-        self.norm2, self.mlp = LayerNorm("C"), MLP()
+        self.norm1, self.attn = LayerNorm("C"), self.attention()
+        self.norm2, self.mlp = LayerNorm("C"), self.feed_forward()
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], doc_start: Any) -> Tensor["B", "T", "C"]:
