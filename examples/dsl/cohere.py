@@ -1,7 +1,9 @@
-"""Command-R: attention and MLP read one layer norm without bias, side by side; neighbouring elements of a head turn."""
+"""Command-R: attention and MLP read one layer norm without bias, side by side; neighbouring elements of a head turn. In Command-R+ each head
+has a norm of its own."""
 
 from typing import Any
 
+import stablelm
 from surogate.dsl import Key, Module, Param, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import layers, llama
 from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, changed
@@ -13,7 +15,7 @@ CONFIG = changed(
     logit_scale=Key("logit_scale", "0.0625"),
     qk_norm=Key("use_qk_norm", "0"),
 )
-REQUIRE_COHERE = changed(FULL, "attention_bias == 0") | {"qk_norm == 0": "use_qk_norm isn't supported"}
+REQUIRE_COHERE = changed(FULL, "attention_bias == 0")
 
 
 @module
@@ -29,11 +31,31 @@ class Attention(llama.Attention):
         return g.rope(x, rope, positions, interleaved=True, name=name, part="qkv")
 
 
+@module
+class HeadNorms(stablelm.HeadNorms):
+    weight = Param(Tensor["heads", "D"], init="ones", decay=False)
+
+
+@hf_mapping(q_norms="q_norm", k_norms="k_norm")
+@module
+class NormedAttention(Attention):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_norms, self.k_norms = HeadNorms("H"), HeadNorms("G")
+
+    def turned(self, g: Any, x: Any, rope: Any, positions: Any, name: str) -> Any:
+        norms = self.q_norms if name.startswith("q") else self.k_norms
+        x = g.select("qk_norm", lambda: norms(x, part="qkv"), lambda: x, name=name + ".normed")
+        return super().turned(g, x, rope, positions, name)
+
+
 @hf_mapping(norm="input_layernorm", attn="self_attn")
 @block
 class Block(Module):
+    attention: Any = NormedAttention
+
     def __init__(self) -> None:
-        self.norm, self.attn, self.mlp = LayerNorm("C"), Attention(), llama.MLP()
+        self.norm, self.attn, self.mlp = LayerNorm("C"), self.attention(), llama.MLP()
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], rope: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:

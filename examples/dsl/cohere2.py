@@ -7,7 +7,7 @@ from surogate.dsl import Key, block, hf_config, model, module
 from surogate.models.layers import IGNORED, KINDS, REFUSED, WINDOW_4096, changed
 
 WINDOWED = changed(
-    CONFIG, "windows",
+    CONFIG, "windows", "qk_norm",
     window=WINDOW_4096,
     pattern=Key("sliding_window_pattern", "4", integer=True),
     near=Key("layer_types", "(i + 1) % pattern != 0", per="L", choices=KINDS),
@@ -24,9 +24,7 @@ class Attention(Whole):
 
 @block
 class Block(WholeBlock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn = Attention()
+    attention = Attention
 
 
 @hf_config("Cohere2ForCausalLM", require=REQUIRE_COHERE, ignored=IGNORED, refused=REFUSED, **WINDOWED)

@@ -25,9 +25,7 @@ class Attention(llama.Attention):
 
 @block
 class Block(olmo2.Block):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn = Attention()
+    attention = Attention
 
 
 @hf_config("Exaone4ForCausalLM", require=REQUIRE, ignored=IGNORED, refused=REFUSED, **CONFIG)

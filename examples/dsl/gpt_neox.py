@@ -26,13 +26,15 @@ class Attention(Module):
         self.qkv = Linear("3 * H * D", "C", "has_bias", matrices=("D", "D", "D"))
         self.o = Linear("C", "H * D", "has_bias")
 
+    def turned(self, g: Any, x: Any, rope: Any, positions: Any, name: str) -> Any:
+        return g.rope(x, rope, positions, name=name + ".rope", part="qkv")
+
     @forward
     def forward(self, x: Tensor["B", "T", "C"], rope: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
         with graph() as g:
             heads = g.reshape(self.qkv(x, part="qkv"), "B", "T", "H", "3 * D", name="qkv.heads", part="qkv")
             q, k, v = (g.columns(heads, begin=f"{n} * D", size="D", name="qkv"[n], part="qkv") for n in range(3))
-            q = g.rope(q, rope, positions, name="q.rope", part="qkv")
-            k = g.rope(k, rope, positions, name="k.rope", part="qkv")
+            q, k = self.turned(g, q, rope, positions, "q"), self.turned(g, k, rope, positions, "k")
             y = g.attention(q, k, v, doc_start, name="heads", part="att", **HEADS)
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 

@@ -16,14 +16,22 @@ CONFIG = changed(
 )
 REQUIRE_PHI = changed(REQUIRE, "rotary_share == 1") | {
     "R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements",
-    "qk_norm == 0": "qk_layernorm isn't supported",
 }
 
 
-@hf_mapping(o="dense")
+@hf_mapping(o="dense", q_norms="q_layernorm", k_norms="k_layernorm")
 @module
 class Attention(llama.Attention):
     qkv_bias = o_bias = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_norms, self.k_norms = LayerNorm("D"), LayerNorm("D")
+
+    def turned(self, g: Any, x: Any, rope: Any, positions: Any, name: str) -> Any:
+        norm = self.q_norms if name.startswith("q") else self.k_norms
+        x = g.select("qk_norm", lambda: norm(x, part="qkv"), lambda: x, name=name + ".normed")
+        return super().turned(g, x, rope, positions, name)
 
 
 @hf_mapping(up="fc1", down="fc2")
@@ -41,8 +49,11 @@ class MLP(Module):
 @hf_mapping(norm="input_layernorm", attn="self_attn")
 @block
 class Block(Module):
+    attention: Any = Attention
+    feed_forward: Any = MLP
+
     def __init__(self) -> None:
-        self.norm, self.attn, self.mlp = LayerNorm("C"), Attention(), MLP()
+        self.norm, self.attn, self.mlp = LayerNorm("C"), self.attention(), self.feed_forward()
 
     @forward
     def forward(self, x: Tensor["B", "T", "C"], rope: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:

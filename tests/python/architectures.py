@@ -12,8 +12,10 @@ import numpy as np
 from surogate import Model, Trainer
 
 FIXTURES = Path("tests/fixtures/architectures")
+WAYS = ("examples/dsl", "python/surogate/models")
 LIMIT = 1e-5
 SCALE = 2  # of matrices, as tests/oracle/make_greedy.py has it
+OTHER_UPDATES = ("relative_attention_bias.weight", "q_norm.weight", "k_norm.weight")  # of two dims, and yet no matrices of linear layers
 POLAR_EXPRESS = ((8.156554524902461, -22.48329292557795, 15.878769915207462), (4.042929935166739, -2.808917465908714, 0.5000178451051316),
                  (3.8916678022926607, -2.772484153217685, 0.5060648178503393), (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
                  (2.3465413258596377, -1.7097828382687081, 0.42323551169305323))
@@ -41,9 +43,14 @@ def rows_of_matrices(name, config):
         return [config["intermediate_size"]] * 2
     if name.endswith("Wqkv.weight"):
         return [config["d_model"]] * 3
+    if name.endswith("c_attn.weight"):
+        whole = config["n_embd"]
+        return [whole, *[whole // config["n_head"]] * 2] if config.get("multi_query") else [whole] * 3
+    if name.endswith("qkv_proj.weight"):
+        return [config["n_embd"] // 4] * 3
     if not name.endswith("query_key_value.weight"):
         return None
-    heads, groups = config["num_attention_heads"], config["num_attention_heads"]
+    heads = groups = config.get("num_attention_heads") or config["n_head"]
     if config.get("multi_query"):
         groups = 1
     if config.get("new_decoder_architecture"):
@@ -69,15 +76,16 @@ def normuon_error(folder, settings, ids, lr=1e-2):
     with Trainer(**settings, optimizer="normuon", max_grad_norm=0) as trainer:
         trainer.step(ids[0, :, :-1], ids[0, :, 1:])
         trainer.backward()
-        names = [n for n, shape in trainer.parameters().items() if len(shape) == 2 and ".0." in n and "relative_attention_bias" not in n]
-        gradients, before = ({n: np.asarray(f(n), np.float64) for n in names} for f in (trainer.gradients, trainer.weights))
+        names = [n for n, shape in trainer.parameters().items() if len(shape) == 2 and ".0." in n and not n.endswith(OTHER_UPDATES)]
+        lies = np.transpose if config["model_type"] == "gpt2" else np.asarray  # as GPT-2 has them in its folder
+        gradients, before = ({n: lies(f(n)).astype(np.float64) for n in names} for f in (trainer.gradients, trainer.weights))
         trainer.update(lr)
         for name in names:
             rows = rows_of_matrices(name, config) or [len(before[name])]
             of = np.arange(len(before[name])) % sum(rows)
             for begin, size in zip(np.cumsum([0, *rows]), rows):
                 mine = (of >= begin) & (of < begin + size)
-                worst = max(worst, error((trainer.weights(name) - before[name])[mine], first_normuon(gradients[name][mine], lr)))
+                worst = max(worst, error((lies(trainer.weights(name)) - before[name])[mine], first_normuon(gradients[name][mine], lr)))
     return worst
 
 
@@ -173,8 +181,9 @@ def main():
     with tempfile.TemporaryDirectory() as out:
         for folder in folders:
             ir = os.path.join(out, "ir.json")
-            source = "examples/dsl/%s.py" % folder.name.split("+")[0]
-            subprocess.run([sys.executable, "-m", "surogate.dsl", "build", source, "-o", ir], check=True)
+            file = folder.name.split("+")[0] + ".py"
+            source = next(path for way in WAYS if (path := Path(way, file)).exists())
+            subprocess.run([sys.executable, "-m", "surogate.dsl", "build", str(source), "-o", ir], check=True)
             good += check(folder, ir, os.path.join(out, "run"), greedy)
     print("%d passed, %d failed, 0 skipped" % (good, len(folders) - good))
 

@@ -166,6 +166,14 @@ def rope_table(g: Any, size: str = "D") -> Any:
                         frequencies=each("rope_kind && !dynamic ? R / 2 : 0", scaled))
 
 
+def rope_of(layers: str, theta: str) -> dict[str, Key]:
+    """DECODER's keys of rotary positions, of layers of one kind, where rope_parameters has an object for each kind; theta: its default."""
+    def of(name: str) -> str:
+        return name.replace("rope_parameters.", f"rope_parameters.{layers}.")
+
+    keys = {symbol: dict(key.entry) for symbol, key in DECODER.items() if "rope_parameters." in str(key.entry.get("key"))}
+    keys["theta"]["default"] = theta
+    return {symbol: Key([of(name) for name in entry.pop("key")], **entry) for symbol, entry in keys.items()}
 
 
 def heads(default: str, null: str = "H") -> Key:

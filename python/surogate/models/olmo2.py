@@ -14,6 +14,8 @@ CONFIG = changed(DECODER, eps=Number("rms_norm_eps", "1e-5", min=0))
 class Attention(Module):
     """Each of H query heads attends with one of G key/value heads."""
 
+    more: dict[str, Any] = {}
+
     def __init__(self) -> None:
         self.q = Linear("H * D", "C")
         self.k = Linear("G * D", "C")
@@ -32,15 +34,17 @@ class Attention(Module):
             v = g.reshape(self.v(x, part="qkv"), "B", "T", "G", "D", name="v.heads", part="qkv")
             q = g.rope(q, rope, positions, name="q.rope", part="qkv")
             k = g.rope(k, rope, positions, name="k.rope", part="qkv")
-            y = g.attention(q, k, v, doc_start, num_heads="H", num_kv_heads="G", head_dim="D", name="heads", part="att")
+            y = g.attention(q, k, v, doc_start, num_heads="H", num_kv_heads="G", head_dim="D", name="heads", part="att", **self.more)
             return self.o(g.reshape(y, "B", "T", "H * D", name="out", part="att"))
 
 
 @hf_mapping(attn="self_attn", norm1="post_attention_layernorm", norm2="post_feedforward_layernorm")
 @block
 class Block(Module):
+    attention: Any = Attention
+
     def __init__(self) -> None:
-        self.attn = Attention()
+        self.attn = self.attention()
         self.norm1 = RMSNorm("C")
         self.mlp = llama.MLP()
         self.norm2 = RMSNorm("C")
