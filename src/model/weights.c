@@ -11,8 +11,10 @@
 
 /* ---- whether the file has what the parameters say ---- */
 
+/* A tensor without dims is one number, as one of shape (1). */
 static bool shape_is(const StTensor *tensor, const TensorType *type, int64_t rows)
 {
+    if (!tensor->ndim) return type->ndim == 1 && rows == 1;
     if (tensor->ndim != type->ndim || tensor->dim[0] != rows) return false;
     for (int i = 1; i < tensor->ndim; i++)
         if (tensor->dim[i] != type->dim[i]) return false;

@@ -66,6 +66,8 @@ static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *para
     decl->ndim = param->type.ndim;
     for (int i = 0; i < decl->ndim; i++) decl->dim[i] = param->type.dim[i];
     decl->dim[0] = rows;
+    const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, name) : NULL;
+    if (loaded && !loaded->ndim && decl->ndim == 1 && rows == 1) decl->ndim = 0; /* one number stays without dims */
     if (transposed) {
         decl->dim[0] = param->type.dim[1];
         decl->dim[1] = param->type.dim[0];
