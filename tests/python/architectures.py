@@ -127,6 +127,11 @@ def scale(folder, ir, out):
     Path(out, "surogate_ir.json").write_text(Path(ir).read_text())
 
 
+def shapes(folder):
+    """Of the tensors of a folder, by name."""
+    return {name: values.shape for name, values in read_tensors(Path(folder) / "model.safetensors").items()}
+
+
 def greedy_errors(name, folder, greedy):
     """Of the texts of many prompts: how many differ where the reference's two largest logits are apart, and the largest difference of ln p."""
     texts, logprobs = greedy[f"architectures/{name}.texts"], greedy[f"architectures/{name}.logprobs"]
@@ -157,7 +162,7 @@ def check(folder, ir, out, greedy):
         found["logprobs"] = error(trainer.logprobs(ids[0, :, :-1], ids[0, :, 1:]).reshape(ids.shape[1], -1), expected["logprobs"])
         trainer.step(ids[0, :, :-1], ids[0, :, 1:])
         trainer.backward()
-        names = set(trainer.parameters()) ^ set(expected["gradients"])
+        names = set(trainer.parameters()) ^ {*expected["gradients"], *expected.get("frozen", [])}
         found["names"] = float(len(names))
         found["gradients / 10"] = gradient_error(trainer, expected["gradients"]) / 10
     with Trainer(**settings) as trainer:
@@ -165,6 +170,11 @@ def check(folder, ir, out, greedy):
         if generates:
             text = trainer.generate(ids[0, 0, :8], max_tokens=8, temperature=0)
             found["generated"] = float(list(map(int, text)) != expected["generated"])
+        after = trainer.logprobs(ids[0, :, :-1], ids[0, :, 1:])
+        trainer.export_model(out + "-saved")
+    found["tensors"] = float(shapes(folder) != shapes(out + "-saved"))
+    with Trainer(**{**settings, "model": out + "-saved"}) as trainer:
+        found["saved"] = error(trainer.logprobs(ids[0, :, :-1], ids[0, :, 1:]), after)
     found["normuon / 10"] = normuon_error(folder, settings, ids) / 10
     if generates:
         scale(folder, ir, out + "-scaled")
