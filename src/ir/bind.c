@@ -98,6 +98,13 @@ Status bind_int(Binder *b, const JsonValue *value, int64_t *out)
     return OK;
 }
 
+Status bind_as(Status status, const char *what, const char *name, int which)
+{
+    if (status == OK) return OK;
+    status_fail(status, "%s, as %s%s", status_message(), what, name);
+    return which < 0 ? status : status_fail(status, "%s[%d]", status_message(), which);
+}
+
 Status bind_text(Binder *b, const JsonValue *value, const char **out)
 {
     if (value->type != JSON_STRING) BIND_FAIL(b, value, "expected a name, found %s", json_type_name(value->type));
@@ -222,7 +229,7 @@ static Status bind_attr_list(Binder *b, const JsonValue *json, const char *name,
 {
     const JsonValue *per = json_get(json, "per"), *value = json_get(json, "value");
     if (!per || !value || json->count != 2) BIND_FAIL(b, json, "attribute %s: expected {\"per\": e, \"value\": e}", name);
-    TRY(bind_int(b, per, &list->count));
+    TRY(bind_as(bind_int(b, per, &list->count), "the number of those of attribute ", name, -1));
     if (list->count < 0 || list->count > ATTR_LIST_MOST)
         BIND_FAIL(b, per, "attribute %s: %lld numbers; expected 0 to %d", name, (long long)list->count, ATTR_LIST_MOST);
     if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, json, "attribute %s: repeats nested deeper than %d", name, BIND_MAX_DEPTH - 1);
@@ -230,10 +237,19 @@ static Status bind_attr_list(Binder *b, const JsonValue *json, const char *name,
     b->index_name[b->depth++] = "i";
     for (int64_t i = 0; i < list->count; i++) {
         b->index[b->depth - 1] = (double)i;
-        TRY(bind_eval(b, value, &list->values[i]));
+        TRY(bind_as(bind_eval(b, value, &list->values[i]), "attribute ", name, (int)i));
     }
     b->depth--;
     return OK;
+}
+
+static Status no_attribute(Binder *b, const JsonValue *at, const OpDef *op, const char *name)
+{
+    StrBuf known = {0};
+    for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++) strbuf_printf(&known, "%s%s", known.len ? ", " : "", a->name);
+    status_fail(ERR_INVALID, "%s has no attribute %s; it has %s", op->name, name, known.len ? strbuf_cstr(&known) : "none");
+    strbuf_deinit(&known);
+    return status_prefix(ERR_INVALID, "%s", bind_place(b, at));
 }
 
 static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char *attrs)
@@ -243,11 +259,11 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
         const AttrDef *a = op->attrs;
         const char    *name = json->members[i].key.data;
         while (a && a->type != ATTR_TYPE_END && strcmp(a->name, name) != 0) a++;
-        if (!a || a->type == ATTR_TYPE_END) BIND_FAIL(b, &json->members[i].value, "%s has no attribute %s", op->name, name);
+        if (!a || a->type == ATTR_TYPE_END) return no_attribute(b, &json->members[i].value, op, name);
         double  number;
         int64_t whole;
         if (a->type == ATTR_TYPE_INT) {
-            TRY(bind_int(b, &json->members[i].value, &whole));
+            TRY(bind_as(bind_int(b, &json->members[i].value, &whole), "attribute ", name, -1));
             *(int64_t *)(void *)(attrs + a->offset) = whole;
             continue;
         }
@@ -261,7 +277,7 @@ static Status bind_attrs(Binder *b, const JsonValue *json, const OpDef *op, char
             TRY(bind_attr_list(b, &json->members[i].value, name, (AttrList *)(void *)(attrs + a->offset)));
             continue;
         }
-        TRY(bind_eval(b, &json->members[i].value, &number));
+        TRY(bind_as(bind_eval(b, &json->members[i].value, &number), "attribute ", name, -1));
         if (fabs(number) > FLT_MAX)
             BIND_FAIL(b, &json->members[i].value, "attribute %s is %g, expected a number that fp32 can hold", name, number);
         if (a->type == ATTR_TYPE_FLOAT) *(double *)(void *)(attrs + a->offset) = number;
@@ -277,15 +293,27 @@ static const OpDef *find_op(const Binder *b, const JsonValue *name)
     return NULL;
 }
 
+static Status unknown_op(Binder *b, const JsonValue *name)
+{
+    int          count = b->options->num_ops;
+    const char **names = arena_array(b->arena, const char *, count + 1), *text = name->type == JSON_STRING ? name->string.data : "";
+    for (int i = 0; i < count; i++) names[i] = b->options->ops[i]->name;
+    const char *near = nearest_name(text, names, (size_t)count);
+    BIND_FAIL(b, name, "unknown op %.100s; %s%s%s", text, near ? "did you mean " : "`surogate ops` lists them", near ? near : "",
+              near ? "?" : "");
+}
+
 static Status bind_op(Binder *b, const JsonValue *s)
 {
     const JsonValue *op_name = json_get(s, "op"), *in = json_get(s, "in"), *out = json_get(s, "out");
     const OpDef     *op = find_op(b, op_name);
-    if (!op) BIND_FAIL(b, op_name, "unknown op %s", op_name->type == JSON_STRING ? op_name->string.data : "");
+    if (!op) return unknown_op(b, op_name);
     if (b->ns && op->flags & OP_RANDOM)
         BIND_FAIL(b, s, "%s in the %s model, which isn't trained and draws nothing; take its IR without it", op->name, b->ns);
-    if (!in || in->type != JSON_ARRAY || in->count > op->num_in)
-        BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names", op->name, op->num_in);
+    if (!in || in->type != JSON_ARRAY)
+        BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names, found %s", op->name, op->num_in,
+                  in ? json_type_name(in->type) : "none");
+    if (in->count > op->num_in) BIND_FAIL(b, s, "%s: expected \"in\" with at most %d names, found %u", op->name, op->num_in, in->count);
     if (!out || out->type != JSON_STRING) BIND_FAIL(b, s, "%s: expected \"out\", a name", op->name);
     Value *values[NODE_MAX_IN] = {0};
     for (uint32_t i = 0; i < in->count; i++)
@@ -301,7 +329,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     TRY(bind_attrs(b, json_get(s, "attrs"), op, attrs));
     b->graph->part = b->depth ? PART_BLOCK : PART_NONE;
     if (json_get(s, "part") && (!json_get_str(s, "part", &part) || !part_parse(part, &b->graph->part)))
-        BIND_FAIL(b, json_get(s, "part"), "unknown part %s", part ? part : "");
+        BIND_FAIL(b, json_get(s, "part"), "unknown part %.100s; expected norm, qkv, att, ffn, swiglu or block", part ? part : "");
     b->graph->source = b->source ? b->source : bind_place(b, s);
     Node *node;
     bool  is_saved = false;
@@ -319,9 +347,9 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     const JsonValue *body = json_get(s, "body"), *carry = json_get(s, "carry"), *yield = json_get(s, "yield");
     const char      *index;
     int64_t          count;
-    TRY(bind_int(b, json_get(s, "repeat"), &count));
+    TRY(bind_as(bind_int(b, json_get(s, "repeat"), &count), "repeat", "", -1));
     if (!json_get_str(s, "index", &index) || !body || body->type != JSON_ARRAY) BIND_FAIL(b, s, "repeat: expected \"index\" and \"body\"");
-    if (count < 0) BIND_FAIL(b, s, "repeat: %lld times", (long long)count);
+    if (count < 0) BIND_FAIL(b, s, "repeat: %lld times, expected 0 or more", (long long)count);
     if (b->depth == BIND_MAX_DEPTH) BIND_FAIL(b, s, "repeat nested deeper than %d", BIND_MAX_DEPTH);
     if ((carry && carry->type != JSON_OBJECT) || (yield && yield->type != JSON_OBJECT))
         BIND_FAIL(b, s, "repeat: carry and yield are objects");
@@ -433,6 +461,27 @@ static bool is_listed(const char *words, const char *key)
     return false;
 }
 
+static bool is_named(const char *message, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *at = message; (at = strstr(at, name)); at++)
+        if ((at == message || at[-1] == ' ' || at[-1] == '"') && strchr(" ,:;\"", at[len])) return true;
+    return false;
+}
+
+/* A statement is many in repeats: the message says which, by the name of what it makes or by the indexes. */
+static Status say_which(Binder *b, const JsonValue *s, Status status)
+{
+    const char      *message = arena_strdup(b->arena, status_message()), *name;
+    const JsonValue *made = json_get(s, "op") ? json_get(s, "out") : json_get(s, "param");
+    if (made && bind_text(b, made, &name) == OK)
+        return is_named(message, name) ? status_fail(status, "%s", message) : status_fail(status, "%s, in %s", message, name);
+    status_fail(status, "%s", message);
+    for (int i = 0; i < b->depth; i++)
+        status_fail(status, "%s%s%s = %g", status_message(), i ? ", " : ", where ", b->index_name[i], b->index[i]);
+    return status;
+}
+
 static Status bind_statement(Binder *b, const JsonValue *s)
 {
     if (s->type != JSON_OBJECT) BIND_FAIL(b, s, "expected a statement, found %s", json_type_name(s->type));
@@ -445,8 +494,15 @@ static Status bind_statement(Binder *b, const JsonValue *s)
                 BIND_FAIL(b, &s->members[k].value, "%s has no \"%.100s\"; it may have%s", statements[i].kind, key, statements[i].members);
         }
         const char *outer = b->source;
+        int         depth = b->depth;
         TRY(bind_source(b, s));
-        TRY(statements[i].bind(b, s));
+        Status status = statements[i].bind(b, s);
+        if (status != OK && b->is_said) return status;
+        if (status != OK) {
+            b->is_said = true;
+            b->depth = depth;
+            return say_which(b, s, status);
+        }
         b->source = outer;
         return OK;
     }

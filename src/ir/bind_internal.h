@@ -31,9 +31,10 @@ typedef struct Binder {
     int                num_scope;
     int               *line_starts; /* byte offsets */
     int                num_lines;
-    const char        *source; /* file:line of the DSL that the statement was made of; NULL: it doesn't say */
-    int64_t            work;   /* left */
-    struct Rows       *rows;   /* of tensors of a model folder, that parameters are */
+    const char        *source;  /* file:line of the DSL that the statement was made of; NULL: it doesn't say */
+    bool               is_said; /* the message says in which statement, of the turns of repeats, it failed */
+    int64_t            work;    /* left */
+    struct Rows       *rows;    /* of tensors of a model folder, that parameters are */
     int                num_rows, cap_rows;
 } Binder;
 
@@ -51,6 +52,8 @@ NODISCARD Status bind_spend(Binder *b, const JsonValue *at, int64_t work);
 /* A number, a boolean, or a text that is an expression. */
 NODISCARD Status bind_eval(Binder *b, const JsonValue *value, double *out);
 NODISCARD Status bind_int(Binder *b, const JsonValue *value, int64_t *out);
+/* Says of what the failed value is: "..., as attribute eps". `which` < 0: there is one. */
+NODISCARD Status bind_as(Status status, const char *what, const char *name, int which);
 /* Replaces each {expression} by its whole value: "blocks.{i}.q". */
 NODISCARD Status bind_text(Binder *b, const JsonValue *value, const char **out);
 /* The name of a value that the module makes. */

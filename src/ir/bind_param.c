@@ -49,8 +49,8 @@ static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, 
         if (!begin || !total) BIND_FAIL(b, json, "slice: expected begin and total");
         hf->kind = HF_SLICE;
         hf->rows = type->dim[0];
-        TRY(bind_int(b, begin, &hf->begin));
-        TRY(bind_int(b, total, &hf->total_rows));
+        TRY(bind_as(bind_int(b, begin, &hf->begin), "begin", "", -1));
+        TRY(bind_as(bind_int(b, total, &hf->total_rows), "total", "", -1));
         if (hf->begin < 0 || hf->rows > hf->total_rows || hf->begin > hf->total_rows - hf->rows)
             BIND_FAIL(b, json, "slice: rows %lld to %lld of %lld", (long long)hf->begin, (long long)(hf->begin + hf->rows),
                       (long long)hf->total_rows);
@@ -73,8 +73,8 @@ static Status bind_init(Binder *b, const JsonValue *json, Param *param)
         const JsonValue *std = json_get(json, "normal");
         double           number;
         if (!std) BIND_FAIL(b, json, "init: expected \"zeros\", \"ones\" or {\"normal\": std}");
-        TRY(bind_eval(b, std, &number));
-        if (!(number >= 0 && number < 1e30)) BIND_FAIL(b, std, "init: a deviation of %g", number);
+        TRY(bind_as(bind_eval(b, std, &number), "normal", "", -1));
+        if (!(number >= 0 && number < 1e30)) BIND_FAIL(b, std, "init: a deviation of %g, expected 0 or more", number);
         param->init_std = (float)number;
     }
     return OK;
@@ -94,7 +94,7 @@ static Status bind_matrices(Binder *b, const JsonValue *s, Param *param)
     param->matrices = rows = arena_array(b->arena, int64_t, param->num_matrices + 1);
     for (int i = 0; i < param->num_matrices; i++) {
         rows[i] = param->type.dim[0] / param->num_matrices;
-        if (json) TRY(bind_int(b, &json->items[i], &rows[i]));
+        if (json) TRY(bind_as(bind_int(b, &json->items[i], &rows[i]), "matrices", "", i));
     }
     Status status = param_period(param, &period);
     return status == OK ? OK : status_prefix(status, "%s", bind_place(b, json ? json : s));
@@ -106,7 +106,7 @@ static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
     if (!shape || shape->type != JSON_ARRAY || shape->count < 1 || shape->count > TENSOR_MAX_DIMS)
         BIND_FAIL(b, shape ? shape : s, "expected a shape of 1 to %d dims", TENSOR_MAX_DIMS);
     type->ndim = (uint8_t)shape->count;
-    for (uint32_t i = 0; i < shape->count; i++) TRY(bind_int(b, &shape->items[i], &type->dim[i]));
+    for (uint32_t i = 0; i < shape->count; i++) TRY(bind_as(bind_int(b, &shape->items[i], &type->dim[i]), "shape", "", (int)i));
     Status status = type_check(type);
     if (status != OK) return status_prefix(status, "%s", bind_place(b, shape));
     return OK;

@@ -69,6 +69,7 @@ static Status unmatched(const Layers *layers, const char *key, const char *name)
         while (at && ((at > known.data && at[-1] != ' ') || (at[len] && at[len] != ','))) at = strstr(at + 1, last);
         if (!at) strbuf_printf(&known, "%s%s", known.len ? ", " : "", last);
     }
+    if (!layers->count) strbuf_puts(&known, "none: no weight of its IR has \"linear\": true");
     Status status =
         status_fail(ERR_INVALID, "%s: \"%.200s\" matches no linear layer of this model; it has %s", key, name, strbuf_cstr(&known));
     strbuf_deinit(&known);

@@ -308,10 +308,9 @@ static Status unmatched(const Graph *graph, const char *target)
         if (k == num) names[num++] = name;
     }
     for (int i = 0; i < num; i++) strbuf_printf(&known, "%s%s", i ? ", " : "", names[i]);
-    Status status = status_fail(ERR_INVALID,
-                                "lora_target_modules: \"%s\" matches no linear layer of this model; it has %s "
-                                "(or all-linear)",
-                                target, strbuf_cstr(&known));
+    if (!num) strbuf_puts(&known, "none: no weight of its IR has \"linear\": true");
+    Status status = status_fail(ERR_INVALID, "lora_target_modules: \"%s\" matches no linear layer of this model; it has %s%s", target,
+                                strbuf_cstr(&known), num ? " (or all-linear)" : "");
     strbuf_deinit(&known);
     return status;
 }

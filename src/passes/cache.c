@@ -9,7 +9,8 @@ static Status use_cache(Graph *graph, Node *node, const CacheShape *shape)
     graph->layer = node->layer;
     graph->part = node->part;
     graph->cursor = node;
-    TRY(node->op->cached(graph, node, shape, &cached));
+    Status status = node->op->cached(graph, node, shape, &cached);
+    if (status != OK) return node->source ? status_prefix(status, "%s", node->source) : status;
     graph->cursor = NULL;
     graph_replace_uses(graph, node->out[0], cached->out[0], node);
     graph_remove_node(graph, node);

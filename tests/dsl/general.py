@@ -33,7 +33,7 @@ class General(Module):
             z = g.where(sure, g.log_sigmoid(again, name="soft"), g.maximum(again, one, name="hard"), name="z")
             z = g.minimum(g.add(z, g.sum(far, name="zero"), name="both"), g.scale(one, by=3.0, name="most"), name="clipped")
             three = g.topk(logits, k=3, name="three")
-            nearest = g.sum(g.where(g.ge(g.cast(three.others[0], dtype="f32", name="places"), one, name="known"), three, name="chosen"), name="nearest")
+            nearest = g.sum(g.where(g.ge(g.cast(three.ids, dtype="f32", name="places"), one, name="known"), three, name="chosen"), name="nearest")
             z = g.add(z, g.scale(nearest, by=0.001, name="near"), name="pulled")
             whole = g.cast(g.cast(g.scale(best, by=8.0, name="large"), dtype="i32", name="cut"), dtype="f32", name="whole")
             z = g.add(z, g.scale(whole, by=1e-4, name="steps"), name="stepped")

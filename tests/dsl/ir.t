@@ -131,7 +131,7 @@ refused "a dim that isn't whole" 2 "odd.py:$line (odd.json:" "42.6667 isn't a wh
 sed "s/\"source\": \"tiny.py:$line\"/\"source\": \"\\\\u001b[2J\"/" tiny.json > escape.json
 refused "a line that isn't one" 2 "escape.json:" "source: expected FILE:LINE" -- plan run.yaml ir=escape.json
 python3 -m surogate.dsl build --plain tiny.py -o plain.json
-check "a plain one has none" [ "$(grep -c '"source"' tiny.json plain.json | paste -sd' ')" = "tiny.json:$(grep -c '"op"\|"param"' tiny.json) plain.json:0" ]
+check "a plain one has none" [ "$(grep -c '"source"' tiny.json plain.json | paste -sd' ')" = "tiny.json:$(grep -c '"op"\|"param"\|"repeat"\|"output"' tiny.json) plain.json:0" ]
 # Hints change what is computed again (nodes of the plan that are clones), and no bit of what is trained.
 trained_with() {
     sed "$1" tiny.py > hints.py

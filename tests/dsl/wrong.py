@@ -1,12 +1,20 @@
-"""Wrong model files: what to replace in examples/dsl/tiny.py, by what, what the one message then says, and the text at whose line it must
-point; None: at the replacement."""
+"""Wrong model files: what to replace in a right one, by what, what the one message then says, and the text at whose line it must point; None: at
+the replacement."""
 
-import subprocess
+import contextlib
+import io
 import sys
 import tempfile
 from pathlib import Path
 
-BASE = Path("examples/dsl/tiny.py").read_text()
+from surogate.dsl.__main__ import main as dsl
+
+IMPORTS = "import Array, Choice, Input, abstract, concat, each, extends, hf_export, recompute, rows, save, tied_to,"
+BASE = Path("examples/dsl/tiny.py").read_text().replace("import Array,", IMPORTS)
+HEADS = Path("tests/dsl/heads.py").read_text().replace("    Array,", "    Array, Choice, recompute, rows, save,")
+HEADS = HEADS.replace("@module\n", 'from surogate.dsl.graph import Value\n\nKEPT = Value("kept", ())\n\n\n@module\n', 1)
+MORE_IMPORTS = "import Input, Module, Param, Tensor, hf_config, hf_mapping,"
+Z_LOSS, KL = (Path(f"examples/dsl/objectives/{name}.py").read_text().replace("import Module,", MORE_IMPORTS) for name in ("z_loss", "forward_kl"))
 LINEAR, UP, NORM = "return g.linear(x, self.weight)", 'self.up = Linear("4 * C", "C")', "g.rms_norm(x, self.norm, eps=\"eps\", name=\"normed\")"
 H, SUM, ACT = "h = self.up(" + NORM + ")", 'return g.add(x, self.down(g.gelu(h, name="act")), name="sum")', 'g.gelu(h, name="act")'
 X0, LOGITS, LOSSES = ('x = g.embedding(tokens, self.embed, name="x0")', 'logits = self.lm_head(self.blocks(x), name="logits")',
@@ -140,7 +148,7 @@ WRONG = [
     (SUM, "return 2 * x", "tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)", None),
     (SUM, 'return x.view("B")', "a tensor has no view; ops are methods of the graph, as g.reshape(", None),
     (INDEXED, INDEXED + '\n@hf_mapping(embd="wte")', "@hf_mapping: Tiny has no embd; did you mean embed?", "@model\n" + TINY),
-    (SUM, "return g.add(x, self.dwn(h))", "AttributeError: 'Block' object has no attribute 'dwn'", None),
+    (SUM, "return g.add(x, self.dwn(h))", "the module blocks.{i} has no dwn; did you mean down?, in blocks.{i}", None),
     # config and names
     (EPS, 'eps="layer_norm_epsilon"', "eps: expected Key(\"hidden_size\") or Size(\"hidden_size\"), found 'layer_norm_epsilon'", None),
     (EPS, 'eps=Key("layer_norm_epsilon", most=3)', "Key has no most; it may have default", None),
@@ -167,8 +175,8 @@ WRONG = [
     (FORWARD, FORWARD.replace("labels", "classes"), "Tiny: there is no input classes; a model reads tokens, labels", "    @forward\n    " + FORWARD.replace("labels", "classes")),
     (RESULT, "return logits", "Tiny: its @forward gives (B, T, V), expected a dict of logits, which may have hidden, losses and loss too", "    @forward\n    " + FORWARD),
     ("@model\n" + TINY, "@abstract\n@model\n" + TINY, "Tiny is abstract; build a model that extends it", "@model\n" + TINY),
-    ("@model\n" + TINY, '@tied_to("embed", "lm_head.weigth")\n@model\n' + TINY, 'the model has no weight "lm_head.weigth"', "@model\n" + TINY),
-    ("@model\n" + TINY, '@tied_to("lm_head.weight", "blocks")\n@model\n' + TINY, 'the model has no weight "blocks"', "@model\n" + TINY),
+    ("@model\n" + TINY, '@tied_to("embed", "lm_head.weigth")\n@model\n' + TINY, 'the model has no weight "lm_head.weigth" outside of its Arrays; did you mean lm_head.weight?', None),
+    ("@model\n" + TINY, '@tied_to("lm_head.weight", "blocks")\n@model\n' + TINY, 'the model has no weight "blocks" outside of its Arrays; it has embed, lm_head.weight', None),
     ("@block\n", '@extends(3)\n@block\n', "@extends: expected a @module, @block or @model, found 3", None),
     ("    @forward\n    def forward(self, x: Tensor[\"...\"", '    @recompute("attn")\n    @forward\n    def forward(self, x: Tensor["..."',
      'expected one of norm, qkv, att, ffn, swiglu, found "attn"', None),
@@ -200,7 +208,7 @@ WRONG = [
     (INDEXED, INDEXED + '\n@hf_export(embed=concat("w.{h}", h=2, k=3))', 'concat: 2 indexes, expected one, as h="H"', '@hf_export(embed=concat("w.{h}", h=2, k=3))'),
     (INDEXED, INDEXED + '\n@hf_export(embed=concat("w.{h}", h="Q"))', '"Q": unknown symbol Q', EMBED),
     (INDEXED, INDEXED + '\n@tied_to("lm_head.weight", "embed")\n@tied_to("embed", "lm_head.weight")', "is tied to lm_head.weight, which is tied itself",
-     "@model\n" + TINY),
+     '@tied_to("embed"'),
     (EPS, 'eps=Key(7, "1")', "Key: expected texts in a tuple", None),
     (EPS, 'eps=Key("layer_norm_epsilon", "1e-5", min="0")', "Key: min is '0', expected a number", None),
     (EPS, 'eps=Key("layer_norm_epsilon", "1e-5", choices=["a"])', "Key: choices: expected a dict from texts to whole numbers", None),
@@ -215,30 +223,577 @@ WRONG = [
     (SUM, "return [1][2]", "IndexError: list index out of range", None),
 ]
 
+# (base, what to replace, each: by what (& is what was there), what the one message then says, of which instance, the text at whose line it points)
+MORE = [
+    (HEADS, '"B", "T", "H", "D", name="q.heads"', [
+        ('"B", "T", "G", "D", name="q.heads"',
+         "reshape: x is (B, T, H * D), expected as many elements as (B, T, G, D), of 1 to 4 dims",
+         "blocks.{i}.attn", None),
+    ]),
+    (HEADS, 'q_norm = Param(Tensor["D"]', [
+        ('q_norm = Param(Tensor["H"]', "rms_norm: w is (H), expected (D)", "blocks.{i}.attn", "q = g.rms_no"),
+    ]),
+    (HEADS, 'num_heads="H", num_kv_heads="G"', [
+        ('num_heads="G", num_kv_heads="H"',
+         "reshape: x is (B, T, G, D), expected as many elements as (B, T, H * D), of 1 to 4 dims",
+         "blocks.{i}.attn", "return self."),
+    ]),
+    (HEADS, 'num_heads="H", num_kv_heads="G", head_dim="D"', [
+        ('num_heads="H", num_kv_heads="G", head_dim="2 * D"',
+         "attention: head_dim is 2 * D, expected D, as q is (B, T, H, D)",
+         "blocks.{i}.attn", None),
+        ('num_heads="H"',
+         "attention: num_kv_heads is missing; expected a number, 1 or more, or an expression: num_kv_heads=...",
+         "blocks.{i}.attn", None),
+    ]),
+    (HEADS, 'num_heads="H", num_kv_heads="G", head_dim="D", ', [
+        ("&causal=True, ",
+         "attention has no attribute causal; it has num_heads, num_kv_heads, head_dim, window, scale, softcap, dense, bidirectional",
+         "blocks.{i}.attn", None),
+    ]),
+    (HEADS, "g.attention(q, k, v, doc_start, self.sinks", [
+        ("g.attention(q, k, v, self.sinks", "attention: doc_start is (H), expected i32 (B, T)", "blocks.{i}.attn", None),
+        ("g.attention(q, v, doc_start, self.sinks", "attention: v is i32 (B, T), expected (B, T, G, E)", "blocks.{i}.attn", None),
+    ]),
+    (HEADS, "g.attention(q, k, v, doc_start", [
+        ("g.attention(k, q, v, doc_start", "attention: v is (B, T, G, D), expected (B, T, H, E)", "blocks.{i}.attn", None),
+    ]),
+    (HEADS, 'sinks = Param(Tensor["H"]', [
+        ('sinks = Param(Tensor["G"]', "attention: sinks is (G), expected (H)", "blocks.{i}.attn", "y = g.attent"),
+        ('sinks = Param(Tensor["H", 1]', "attention: sinks is (H, 1), expected (H)", "blocks.{i}.attn", "y = g.attent"),
+    ]),
+    (HEADS, 'window="near[i] ? W : 0"', [
+        ('window="near ? W : 0"',
+         'attention: window: "near ? W : 0": near is a list; expected the index of one value, as near[i]',
+         "blocks.{i}.attn", None),
+        ('window="near[j] ? W : 0"',
+         'attention: window: "near[j] ? W : 0": unknown symbol j; expected one of B, C, D, F, G, H, L, P, T, V, W, bf16, eps, i, near, reach, sunk, tied',
+         "blocks.{i}.attn", None),
+        ("window=-1", "attention: window is -1, expected 0 or more", "blocks.{i}.attn", None),
+        ('window="near[i] ? W"', 'attention: window: expression "near[i] ? W": expected ":"', "blocks.{i}.attn", None),
+        ("window=2.5", "attention: window is 2.5, expected int or an expression", "blocks.{i}.attn", None),
+        ('softcap="cap"',
+         'attention: softcap: "cap": unknown symbol cap; expected one of B, C, D, F, G, H, L, P, T, V, W, bf16, eps, i, near, reach, sunk, tied',
+         "blocks.{i}.attn", None),
+    ]),
+    (HEADS, "g.rope(q, table, positions", [
+        ("g.rope(q, positions, table", "rope: table is i32 (B, T), expected f32 (P, R)", "blocks.{i}.attn", None),
+        ("g.rope(q, table",
+         "rope: positions is missing; expected x (B,T,H,D), table f32 (P,R), positions i32 (B,T) -> y (B,T,H,D), the first R of D turned; attrs interleaved:",
+         "blocks.{i}.attn", None),
+    ]),
+    (HEADS, 'len="P", head_dim="D", name="table"', [
+        ('head_dim="D", name="table"', "rope_table: len is missing; expected a number, 1 or more, or an expression: len=...", "Heads", None),
+        ('len="P", name="table"', "rope_table: head_dim is missing; expected a number, 1 or more, or an expression: head_dim=...", "Heads", None),
+        ('len="P", head_dim="D", base=1e4, name="table"',
+         "rope_table has no attribute base; it has len, head_dim, theta, scale, frequencies",
+         "Heads", None),
+    ]),
+    (HEADS, '"B", "T", "H * D", name="y.flat"', [
+        ('"B * T", "H * D", name="y.flat"',
+         "Attention: its result is (B * T, C), expected (B, T, C)",
+         "blocks.{i}.attn", '    @forward\n    def forward(self, x: Tensor["B", "T", "C"], table: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:'),
+        ('-1, "H * D", name="y.flat"',
+         'reshape: dims are (-1, H * D), expected each to be 1 or more, as "T"; none is left to be found',
+         "blocks.{i}.attn", None),
+        ('("B", "T", "H * D"), name="y.flat"',
+         "reshape: expected a dim (a symbol, number or expression), found ('B', 'T', 'H * D')",
+         "blocks.{i}.attn", None),
+    ]),
+    (HEADS, "self.attn(h, table, positions, doc_start)", [
+        ("self.attn(h, table, positions)",
+         "Attention: missing a required argument: 'doc_start'; expected x, table, positions, doc_start",
+         "blocks.{i}.attn", None),
+        ("self.attn(h, table, positions, mask=doc_start)",
+         "Attention: missing a required argument: 'doc_start'; expected x, table, positions, doc_start",
+         "blocks.{i}.attn", None),
+        ("self.attention(h, table, positions, doc_start)", "the module blocks.{i} has no attention; did you mean attn?", "blocks.{i}", None),
+        ("Attention()(h, table, positions, doc_start)",
+         "Attention isn't an attribute of the model; expected it to be set in __init__ or in the class",
+         "blocks.{i}", None),
+        ("self.attn(doc_start, table, positions, doc_start)", "Attention: x is i32 (B, T), expected (B, T, C)", "blocks.{i}.attn", None),
+        ("self.attn.q", "add: b is the module blocks.{i}.attn.q, expected a tensor: what calling it gives", "blocks.{i}", None),
+    ]),
+    (HEADS, "lambda: self.wide(x)", [
+        ("lambda: self.wide.weight", "select: its second branch gives (C, C), expected (B, T, C) as its first", "blocks.{i}", None),
+        ('lambda: g.cast(self.wide(x), dtype="f32")',
+         "select: its second branch gives f32 (B, T, C), expected (B, T, C) as its first",
+         "blocks.{i}", None),
+        ("lambda: None", "select: a branch's result is None, expected a tensor", "blocks.{i} where !(near[i])", None),
+        ("lambda y: self.wide(y)",
+         "TypeError: Block.forward.<locals>.<lambda>() missing 1 required positional argument: 'y'",
+         "blocks.{i} where !(near[i])", None),
+        ("self.wide(x)", "select: expected two functions, as lambda: self.full(x)", "blocks.{i}", None),
+    ]),
+    (HEADS, '"near[i]", lambda: self.mlp', [
+        ('"near", lambda: self.mlp', 'select: when: "near": near is a list; expected the index of one value, as near[i]', "blocks.{i}", None),
+        ("x, lambda: self.mlp", "select: when: expected a dim (a symbol, number or expression), found (B, T, C)", "blocks.{i}", None),
+        ("True, lambda: self.mlp", "select: when: expected a dim (a symbol, number or expression), found True", "blocks.{i}", None),
+        ('"near[i] = 1", lambda: self.mlp', 'select: when: expression "near[i] = 1": unexpected "="', "blocks.{i}", None),
+    ]),
+    (HEADS, 'y = g.select("near[i]", lambda: self.mlp(x), lambda: self.wide(x), name="part")', [
+        ('kept = []\n            y = g.select("near[i]", lambda: kept.append(self.mlp(x)) or kept[0], lambda: self.wide(x), name="part")\n            y = g.add(y, kept[0], name="again")',
+         "add: b was made in a branch of g.select, and isn't there outside of it; expected what g.select gave",
+         "blocks.{i}", "y = g.add(y,"),
+    ]),
+    (HEADS, 'self.gate, self.up, self.down = Linear("F", "C"), Linear("F", "C"), Linear("C", "F")', [
+        ('self.gate, self.up, self.down = Linear("F", "C"), Linear("2 * F", "C"), Linear("C", "F")',
+         "swiglu: up is (B, T, 2 * F), expected (B, T, F)",
+         "blocks.{i}.mlp where near[i]", "return self.d"),
+        ('self.gate, self.up, self.down = Linear("F", "C"), Linear("F", "C"), Linear("C", "2 * F")',
+         "Linear: x is (B, T, F), expected (..., 2 * F)",
+         "blocks.{i}.mlp.down where near[i]", "return self.d"),
+    ]),
+    (HEADS, 'g.swiglu(self.gate(x), self.up(x), name="act")', [
+        ('g.swiglu(self.gate(x), name="act")', "Linear: x is (B, T, F / 2), expected (..., F)", "blocks.{i}.mlp.down where near[i]", None),
+    ]),
+    (HEADS, '            return g.add(x, y, name="sum")', [
+        ('            g.add(x, y, name="sum")',
+         "Block: its result is None, expected a tensor (B, T, C); a @forward returns what it makes",
+         "blocks.{i}", '    @forward\n    def forward(self, x: Tensor["B", "T", "C"], table: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:\n        with graph() as g:\n            h = g.rms_norm(x, self.norm, eps="eps", name="normed")'),
+        ("            return x, y",
+         "Block: its result is ((B, T, C), (B, T, C)), expected a tensor (B, T, C)",
+         "blocks.{i}", '    @forward\n    def forward(self, x: Tensor["B", "T", "C"], table: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:\n        with graph() as g:\n            h = g.rms_norm(x, self.norm, eps="eps", name="normed")'),
+    ]),
+    (HEADS, "            return self.o(", [
+        ("            self.o(",
+         "Attention: its result is None, expected a tensor (B, T, C); a @forward returns what it makes",
+         "blocks.{i}.attn", '    @forward\n    def forward(self, x: Tensor["B", "T", "C"], table: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:'),
+    ]),
+    (HEADS, 'return {"logits": self.lm_head(hidden, name="logits"), "hidden": hidden}', [
+        ('{"logits": self.lm_head(hidden, name="logits"), "hidden": hidden}',
+         "Heads: its @forward gives None, expected a dict of logits, which may have hidden, losses and loss too",
+         "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:'),
+        ('return {"logits": self.lm_head(hidden, name="logits"), "hiden": hidden}',
+         "Heads: an output is named 'hiden'; did you mean hidden?",
+         "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:'),
+        ('return {"logits": g.reshape(self.lm_head(hidden), "B * T", "V"), "hidden": hidden}',
+         "Heads: logits is (B * T, V), expected (B, T, V)",
+         "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:'),
+        ('return {"logits": self.lm_head(hidden), "hidden": hidden, 3: hidden}',
+         "Heads: an output is named 3; expected a text without blanks",
+         "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:'),
+        ('return {"logits": self.lm_head(hidden), "hidden": hidden, "a b": hidden}',
+         "Heads: an output is named 'a b'; expected a text without blanks",
+         "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:'),
+    ]),
+    (HEADS, "hidden = g.rms_norm(x,", [
+        ("print(x.lse)\n            &", 'a tensor has no lse; ops are methods of the graph, as g.reshape(x, "B", "T", "H", "D")', "Heads", None),
+        ("x = self.blocks.block(x, table, positions, doc_start)\n            &",
+         "rms_norm: w was made inside of a repeat, and isn't there outside of it; expected what the blocks gave",
+         "blocks.{i}", "h = g.rms_no"),
+        ("g.add(x, self.blocks.norm)\n            &", "the module blocks has no norm; it has block", "Heads", None),
+        ("g.add(x, self.blocks.block.norm)\n            &",
+         "add: b was made inside of a repeat, and isn't there outside of it; expected what the blocks gave",
+         "Heads", None),
+    ]),
+    (HEADS, 'return {"logits"', [
+        ('g.topk(hidden, k=2).others["ids"]\n            return {"logits"',
+         "others['ids']: expected a number; by name it is an attribute of the tensor: .ids",
+         "Heads", None),
+        ('(a, b) = g.topk(hidden, k=2)\n            return {"logits"',
+         "a tensor is one value, no tuple; expected the further outputs of its op by name: .ids",
+         "Heads", None),
+        ('for v in hidden: pass\n            return {"logits"',
+         "a tensor is one value, no tuple; expected the further outputs of its op by name: .rstd",
+         "Heads", None),
+        ('float(hidden)\n            return {"logits"',
+         "a tensor's numbers aren't known here; expected ops of the graph, as g.sum(x), or expressions of the config",
+         "Heads", None),
+        ('hidden < x\n            return {"logits"',
+         "tensors can't be compared: their numbers aren't known here; expected g.ge(a, b) or g.gt(a, b), whose result is 0 or 1 for each element",
+         "Heads", None),
+        ('hidden ** 2\n            return {"logits"',
+         "tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)",
+         "Heads", None),
+        ('g.sum(g.topk(hidden, k=2).others[0])\n            return {"logits"',
+         'sum: x is i32 (B, T, 2), expected f32 or bf16, as g.cast(x, dtype="f32") makes it',
+         "Heads", None),
+        ('g.exp(tokens)\n            return {"logits"',
+         'exp: x is i32 (B, T), expected f32 or bf16, as g.cast(x, dtype="f32") makes it',
+         "Heads", None),
+        ('g.cast(hidden, dtype="float32")\n            return {"logits"',
+         "cast: dtype is 'float32', expected \"f32\" or \"bf16\" or \"i32\"",
+         "Heads", None),
+        ('g.cast(hidden, "f32")\n            return {"logits"', "cast: 2 inputs, expected at most 1", "Heads", None),
+        ('g.concat([hidden, hidden])\n            return {"logits"',
+         "concat: a is [(B, T, C), (B, T, C)], expected a tensor: inputs stand one by one",
+         "Heads", None),
+        ('g.sum(hidden, axis=1)\n            return {"logits"', "sum has no attribute axis; it has dim, dtype", "Heads", None),
+        ('g.sum(hidden, dim="1")\n            return {"logits"', "sum: dim is '1', expected a number from -3 to 2, as x is (B, T, C)", "Heads", None),
+        ('g.slice(hidden, begin="C", size=1)\n            return {"logits"',
+         "slice: begin is C and size 1, expected no more than the C of the dim, as x is (B, T, C)",
+         "Heads", None),
+        ('g.slice(hidden, dim=-1, begin="C / 2", size="C")\n            return {"logits"',
+         "slice: begin is C / 2 and size C, expected no more than the C of the dim, as x is (B, T, C)",
+         "Heads", None),
+        ('g.topk(hidden, k="2 * C")\n            return {"logits"',
+         "topk: k is 2 * C, expected no more than the C of the dim, as x is (B, T, C)",
+         "Heads", None),
+        ('g.full(value=1)\n            return {"logits"',
+         "full: size is missing; expected a number, 1 or more, or an expression: size=...",
+         "Heads", None),
+        ('g.scale(hidden, 2)\n            return {"logits"', "scale: 2 inputs, expected at most 1", "Heads", None),
+        ('g.softcap(hidden)\n            return {"logits"',
+         "softcap: cap is missing; expected a number, 1 or more, or an expression: cap=...",
+         "Heads", None),
+        ('g.add(hidden, 1)\n            return {"logits"', "add: b is 1, expected a tensor, as g.full(size=1, value=1)", "Heads", None),
+        ('g.add(hidden, b=hidden, c=hidden)\n            return {"logits"', "add has no attribute c; it has none", "Heads", None),
+        ('g.pick(hidden, hidden)\n            return {"logits"', "pick: ids is (B, T, C), expected i32 (B, T)", "Heads", None),
+        ('g.label_mask(hidden)\n            return {"logits"', "label_mask: labels is (B, T, C), expected i32 (...)", "Heads", None),
+        ('g.loss_sum(hidden, hidden)\n            return {"logits"', "loss_sum: losses is (B, T, C), expected f32 (B, T)", "Heads", None),
+        ('g.relu(hidden, name="x0")\n            return {"logits"',
+         'relu: there is a value named "x0"; give this one another: name="..."',
+         "Heads", None),
+        ('g.relu(hidden, name="tokens")\n            return {"logits"',
+         'relu: there is a value named "tokens"; give this one another: name="..."',
+         "Heads", None),
+        ('g.relu(hidden, name="embed")\n            return {"logits"',
+         'relu: there is a value named "embed"; give this one another: name="..."',
+         "Heads", None),
+        ('g.rmsnorm(hidden)\n            return {"logits"', "unknown op rmsnorm; did you mean rms_norm?", "Heads", None),
+        ('g.RMSNorm(hidden)\n            return {"logits"', "unknown op RMSNorm; did you mean rms_norm?", "Heads", None),
+        ('g.matmul(hidden, self.embed)\n            return {"logits"',
+         "unknown op matmul; products with a weight are g.linear(x, w), w of (out, in)",
+         "Heads", None),
+        ('g.transpose(hidden)\n            return {"logits"', "unknown op transpose; no op turns dims; attention takes (B, T, H, D)", "Heads", None),
+        ('g.all_to_all(hidden)\n            return {"logits"', "all_to_all: x is (B, T, C), expected (ranks n)", "Heads", None),
+        ('g.reshape(hidden, "B", "T", "H", "W")\n            return {"logits"',
+         "reshape: x is (B, T, C), expected as many elements as (B, T, H, W), of 1 to 4 dims",
+         "Heads", None),
+        ('g.layer_norm(hidden, self.norm, self.embed)\n            return {"logits"', "layer_norm: b is (V, C), expected (C)", "Heads", None),
+        ('g.embedding(hidden, self.embed)\n            return {"logits"', "embedding: tokens is (B, T, C), expected i32 (B, T)", "Heads", None),
+        ('g.embedding(tokens, self.norm)\n            return {"logits"', "embedding: w is (C), expected (V, C)", "Heads", None),
+        ('g.mul(hidden, g.mean(hidden, dim=1), name="m")\n            g.mul(hidden, g.reshape(hidden, "B * T", "C"))\n            return {"logits"',
+         "mul: b is (B * T, C), expected (B, T, C)",
+         "Heads", "g.mul(hidden, g.r"),
+    ]),
+    (HEADS, '@tied_to("lm_head.weight", "embed", when="tied")', [
+        ('@tied_to("lm_head.weight", "norm", when="tied")',
+         "lm_head.weight is (V, C), expected (C) as norm, which it is tied to",
+         "lm_head", "weight = Par"),
+        ('@tied_to("lm_head", "embed", when="tied")',
+         '@tied_to: the model has no weight "lm_head" outside of its Arrays; did you mean lm_head.weight?',
+         "", None),
+        ('@tied_to("lm_head.weight", "embd", when="tied")',
+         '@tied_to: the model has no weight "embd" outside of its Arrays; did you mean embed?',
+         "", None),
+        ('@tied_to("lm_head.weight", "embed", when="tie")',
+         '@tied_to: when: "tie": unknown symbol tie; expected one of B, C',
+         "", None),
+        ('@tied_to("blocks.{i}.attn.q.weight", "embed")',
+         '@tied_to: the model has no weight "blocks.{i}.attn.q.weight" outside of its Arrays; it has embed, norm, lm_head.weight',
+         "", None),
+        ('@tied_to("blocks.wide.weight", "embed")',
+         '@tied_to: the model has no weight "blocks.wide.weight" outside of its Arrays; it has embed, norm, lm_head.weight',
+         "", None),
+        ("&\n&", "@tied_to: lm_head.weight is tied to embed and to embed; expected one of them", "", None),
+    ]),
+    (HEADS, '@hf_mapping(embed="model.embed_tokens.weight")', [
+        ('@hf_mapping(embed="model.embed_tokens.{i}.weight")',
+         "embed is 'model.embed_tokens.{i}.weight' in a model folder: \"i\": unknown symbol i; expected one of B, C",
+         "Heads", "embed = Para"),
+        ('@hf_mapping(embed="norm")',
+         "norm is 'norm' in a model folder, as embed is; give each its own name, or say @tied_to",
+         "Heads", '    norm = Param(Tensor["C"], init="ones")\n    blocks = Array["L", "Block"]'),
+        ('@hf_mapping({"lm_head.wieght": "head"})', "@hf_mapping: Linear has no wieght; did you mean weight?", "", "@model"),
+        ('@hf_mapping({"blocks.attn.q.weights": "head"})', "@hf_mapping: Linear has no weights; did you mean weight?", "", "@model"),
+        ('@hf_mapping({"blocks.attn.qq.weight": "head"})', "@hf_mapping: Attention has no qq; did you mean q?", "", "@model"),
+        ('@hf_mapping({"blocks.attn.q.weight": "model.layers.{j}.q"})',
+         "blocks.{i}.attn.q.weight is 'model.layers.{j}.q' in a model folder: \"j\": unknown symbol j; expected one of B, C",
+         "blocks.{i}.attn.q", "weight = Par"),
+        ('@hf_mapping({"embed": rows("wte", "0", "Q")})',
+         'embed: total: "Q": unknown symbol Q; expected one of B, C, D, F, G, H, L, P, T, V, W, bf16, eps, near, reach, sunk, tied',
+         "Heads", "embed = Para"),
+        ('@hf_mapping({"embed": {"stack": ["a", "b"]}})',
+         "@hf_mapping: embed is {'stack': ['a', 'b']}, expected a name, concat(...), transpose(...) or rows(...)",
+         "", None),
+        ('@hf_mapping({"embed": {}})', "@hf_mapping: embed is {}, expected a name, concat(...), transpose(...) or rows(...)", "", None),
+    ]),
+    (HEADS, '@hf_mapping.indexed("blocks", "model.layers.{i}")', [
+        ("",
+         "blocks.{i}.norm is 'blocks.norm' in a model folder, the same in every turn; expected {i} in it",
+         "blocks.{i}", 'norm = Param(Tensor["C'),
+        ('@hf_mapping.indexed("block", "model.layers.{i}")', "@hf_mapping: Heads has no block; did you mean blocks?", "", "@model"),
+        ('@hf_mapping.indexed("blocks", "model.layers.{layer}")',
+         "blocks.{i}.norm is 'model.layers.{layer}.norm' in a model folder: \"layer\": unknown symbol layer; expected one of B, C",
+         "blocks.{i}", 'norm = Param(Tensor["C'),
+        ('@hf_mapping.indexed("blocks", 3)', '@hf_mapping.indexed: expected the index in the name, as "model.layers.{i}", found 3', "", None),
+        ('@hf_mapping.indexed("embed", "x.{i}")', "@hf_mapping.indexed: embed is no Array; expected one", "", "@model"),
+    ]),
+    (HEADS, 'weight = Param(Tensor["out", "inner"], linear=True, init=normal(0.02))', [
+        ('weight = Param(Tensor["out", "inner"], linear="yes")', "lm_head.weight: linear is 'yes', expected True or False", "Heads", None),
+        ('weight = Param(Tensor["out", "inner", "fp32"])',
+         'lm_head.weight: "fp32": fp32 is neither a symbol nor a dtype; did you mean f32?',
+         "Heads", None),
+        ('weight = Param(Tensor["out", "inner"], dtype="fp32")', "a weight's dtype is 'fp32', expected \"f32\" or \"bf16\"", "", None),
+        ("weight = Param(Tensor[()])", "lm_head.weight is (), expected 1 to 4 dims, each 1 or more", "Heads", None),
+        ('weight = Param(Tensor["out", 0])', "lm_head.weight is (V, 0), expected 1 to 4 dims, each 1 or more", "Heads", None),
+        ('weight = Param(Tensor["out", "inner", 1, 1, 1])', "lm_head.weight is (V, C, 1, 1, 1), expected 1 to 4 dims, each 1 or more", "Heads", None),
+        ('weight = Param(Tensor["out", "T"])', "linear: w is (H * D, T), expected (M, C)", "blocks.{i}.attn.q", "return g.lin"),
+        ('weight = Param(Tensor["out", "inner"], matrices=("out", "out"))',
+         'lm_head.weight: matrices: "out": unknown symbol out; expected one of B, C, D, F, G, H, L, P, T, V, W, bf16, eps, near, reach, sunk, tied',
+         "Heads", None),
+        ('weight = Param(Tensor["out", "inner"], init={"uniform": 1})',
+         "init: expected \"zeros\", \"ones\" or normal(deviation), found {'uniform': 1}",
+         "", None),
+        ('weight = Param(Tensor["out", "inner"], init={"normal": -1})',
+         "normal: a deviation of -1, expected a number from 0 on, or an expression",
+         "", None),
+        ('weight = Param(Tensor["out", "inner"], init={"normal": "a"})',
+         'lm_head.weight: init: "a": unknown symbol a; expected one of B, C, D, F, G, H, L, P, T, V, W, bf16, eps, near, reach, sunk, tied',
+         "Heads", None),
+        ('weight = Param(Tensor["out", "inner"], module=3)', "a weight's module is 3, expected the name of a linear layer", "", None),
+        ('weight = Param(Tensor["out", "inner"], when="sunk >")',
+         'blocks.{i}.attn.q.weight: when: expression "sunk >": expected a number, a symbol or "("',
+         "blocks.{i}.attn.q", None),
+        ('weight = Param(Tensor["out", "inner"], when=3)', "a weight's when is 3, expected True, False, or an expression of the config", "", None),
+    ]),
+    (HEADS, "q_norm = Param(", [
+        ('größe = Param(Tensor["D"])\n    q_norm = Param(',
+         "blocks.{i}.attn.größe: no op reads this weight; expected an op that does, or frozen=True for one that is only loaded and saved",
+         "", None),
+    ]),
+    (HEADS, "self.sinks,", [
+        ("self.sinks if self.sinks else None,",
+         "a tensor is neither true nor false: its numbers aren't known here; expected g.select for the config's choices, or, of a weight with when=, `is None`",
+         "blocks.{i}.attn", None),
+        ("self.sink,", "the module blocks.{i}.attn has no sink; did you mean sinks?", "blocks.{i}.attn", None),
+        ("g.scale(self.sinks, by=2),", "scale: x isn't there unless sunk; expected a weight that always is", "blocks.{i}.attn", None),
+    ]),
+    (HEADS, 'blocks = Array["L", "Block"]', [
+        ('blocks = Array["L", Block()]', "Array: the module Block is no @block of this file", "", None),
+        ('blocks = Array["L", "Mlp"]', "Mlp: too many positional arguments; expected x", "blocks.{i}", "x = self.blo"),
+        ('blocks = Array["near", "Block"]', 'Array: "near": near is a list; expected the index of one value, as near[i]', "blocks", None),
+        ('blocks = Array["L / 2.5 +", "Block"]', 'expression "L / 2.5 +": expected a number, a symbol or "("', "", None),
+        ('blocks = Array["L", "Block", 3]', 'Array takes a count and a block: Array["n_layers", "Block"]', "", None),
+        ('blocks = Array[True, "Block"]', "expected a dim (a symbol, number or expression), found True", "", None),
+        ('blocks = Array[2.5, "Block"]', "expected a dim (a symbol, number or expression), found 2.5", "", None),
+    ]),
+    (HEADS, "self.blocks(g.embedding", [
+        ("self.blocks[0](g.embedding",
+         "blocks: the blocks of an Array run one after the other, and none stands alone; expected self.blocks(x)",
+         "Heads", None),
+    ]),
+    (HEADS, 'self.blocks(g.embedding(tokens, self.embed, name="x0"), table, positions, doc_start)', [
+        ('self.blocks(g.embedding(tokens, self.embed, name="x0"))',
+         "Block: missing a required argument: 'table'; expected x, table, positions, doc_start",
+         "blocks.{i}", None),
+        ("self.blocks(tokens, table, positions, doc_start)", "Block: x is i32 (B, T), expected (B, T, C)", "blocks.{i}", None),
+    ]),
+    (HEADS, "x = self.blocks(g.embedding", [
+        ("for block in self.blocks:\n                pass\n            &",
+         "blocks: the blocks of an Array run one after the other, and none stands alone; expected self.blocks(x)",
+         "Heads", None),
+    ]),
+    (HEADS, 'eps=Key("rms_norm_eps", "1e-6", min=0)', [
+        ('eps=Key("rms_norm_eps", 1e-6, minimum=0)',
+         "Key has no minimum; it may have default, null, needed_if, choices, min, above, max, integer, per, unused, type",
+         "", None),
+        ('eps=Key("rms_norm_eps", "1e-6", type="float")', "Key: type is 'float', expected number, flag or text", "", None),
+        ('eps=Key("rms_norm_eps", "1e-6", min=2, max=1)', "Key: no number is at least 2 and at most 1", "", None),
+        ('eps=Key("", "1")', "Key: '' names no key of config.json", "", None),
+        ('eps=Key([], "1")', "Key: [] names no key of config.json", "", None),
+        ('eps=Choice("act", "1")', 'Choice: expected choices={"TEXT": NUMBER, ...}, the texts that are supported', "", None),
+        ('eps=Key("act", choices={})', 'Key: choices: expected texts and their numbers, as {"TEXT": 1}, found none', "", None),
+        ('&, T=Size("dim")',
+         "T: not a name for a symbol; expected ASCII letters, digits and _, and another than B, T, P, reach, i, j, k, l and those of functions",
+         "", '@hf_config("'),
+        ('&, i=Size("dim")',
+         "i: not a name for a symbol; expected ASCII letters, digits and _, and another than B, T, P, reach, i, j, k, l and those of functions",
+         "", '@hf_config("'),
+        ('&, sqrt=Size("dim")',
+         "sqrt: not a name for a symbol; expected ASCII letters, digits and _, and another than B, T, P, reach, i, j, k, l and those of functions",
+         "", '@hf_config("'),
+    ]),
+    (HEADS, 'C % H == 0": "hidden_size', [
+        ('C % Hd == 0": "hidden_size',
+         '"C % Hd == 0": unknown symbol Hd; expected one of C, D, F, G, H, L, V, W, eps, near, sunk, tied',
+         "", '@hf_config("'),
+    ]),
+    (HEADS, "require={\"C % H == 0\": \"hidden_size isn't a multiple of num_attention_heads\"}", [
+        ("requires={}", 'requires: expected Key("hidden_size") or Size("hidden_size"), found {}', "", '@hf_config("'),
+    ]),
+    (HEADS, 'D=Key(None, "C / H")', [
+        ("D=Key(None)", 'Key(None) says nothing; expected what the symbol is, as in Key(None, "C / H")', "", None),
+    ]),
+    (HEADS, 'D=Key(None, "C / H"), W=Size("sliding_window", 8)', [
+        ('W=Size("sliding_window", "D"), D=Key(None, "C / H")', '"D": D is named below; a key reads symbols above it', "", None),
+    ]),
+    (HEADS, "    @forward\n    def forward(self, tokens", [
+        ("    def forward(self, tokens", "Heads has 0 methods with @forward, expected 1", "", "@model"),
+        ("    @forward\n    def more(self, x): return x\n&", "Heads has 2 methods with @forward, expected 1", "", "@model"),
+    ]),
+    (HEADS, "doc_start: Any) -> dict", [
+        ("doc_start: Any, *more: Any) -> dict",
+         'Heads: there is no input more; a model reads tokens, labels, positions, doc_start, doc_id, step, hyper; or its own: more: Input["i32"]',
+         "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any, *more: Any) -> dict[str, Any]:'),
+        ('doc_start: Any, x: Tensor["B", "T"]) -> dict',
+         'Heads: there is no input x; a model reads tokens, labels, positions, doc_start, doc_id, step, hyper; or its own: x: Input["i32"]',
+         "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any, x: Tensor["B", "T"]) -> dict[str, Any]:'),
+    ]),
+    (HEADS, 'tokens: Tensor["B", "T", "i32"]', [
+        ('tokens: Tensor["B", "T", "i64"]',
+         "Heads: tokens is i32 (B, T), expected i64 (B, T)",
+         "Heads", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i64"], positions: Any, doc_start: Any) -> dict[str, Any]:'),
+        ('tokens: Tensor["B", "T", "int32"]', 'Heads: tokens: "int32": int32 is neither a symbol nor a dtype; did you mean i32?', "Heads", None),
+    ]),
+    (HEADS, 'x: Tensor["B", "T", "C"], table', [
+        ('x: Tensor["B", "T", "D"], table', "Attention: x is (B, T, C), expected (B, T, D)", "blocks.{i}.attn", "x = g.add(x,"),
+    ]),
+    (HEADS, '-> Tensor["B", "T", "C"]:\n        with graph() as g:\n            q', [
+        ('-> Tensor["B", "T", "Cc"]:\n        with graph() as g:\n            q',
+         'Attention: its result: "Cc": unknown symbol Cc; expected one of B, C, D, F, G, H, L, P, T, V, W, bf16, eps, i, near, reach, sunk, tied',
+         "blocks.{i}.attn", None),
+    ]),
+    (HEADS, "@block\n", [
+        ("@block()\n", "TypeError: block() missing 1 required positional argument: 'cls'", "", None),
+        ('@save("sum")\n@block\n', "@save stands before a method, found <class 'wrong.Block'>", "", None),
+    ]),
+    (HEADS, '    @forward\n    def forward(self, x: Tensor["...', [
+        ('    @forward\n    @save(3)\n    def forward(self, x: Tensor["...',
+         '@save: expected texts in a tuple, as ("rope", "bias"), found (3,)',
+         "", "@save(3)"),
+        ('    @save("out")\n&', "@save: Linear makes no 'out'; it makes nothing with a name", "blocks.{i}.attn.q", None),
+        ("    @recompute\n&", "@recompute: expected one of norm, qkv, att, ffn, swiglu, found a method", "", None),
+    ]),
+    (HEADS, 'def __init__(self) -> None:\n        self.lm_head = Linear("V", "C")', [
+        ('def __init__(self, size) -> None:\n        self.lm_head = Linear("V", "C")',
+         "Heads takes arguments (missing a required argument: 'size'); expected a @model whose __init__ has none",
+         "", "@model"),
+    ]),
+    (HEADS, 'self.lm_head = Linear("V", "C")', [
+        ('self.lm_head = [Linear("V", "C")]',
+         '@tied_to: the model has no weight "lm_head.weight" outside of its Arrays; it has embed, norm',
+         "", '@tied_to("lm'),
+        ('self.lm_head = Linear("C", "V")', "Linear: x is (B, T, C), expected (..., V)", "lm_head", 'return {"log'),
+        ('self.lm_head = Linear(Tensor["V"], "C")',
+         'lm_head.weight: "out": unknown symbol out; expected one of B, C, D, F, G, H, L, P, T, V, W, bf16, eps, near, reach, sunk, tied',
+         "Heads", "weight = Par"),
+        ("&; self.norm = 3", "rms_norm: w is 3, expected a tensor, as g.full(size=1, value=3)", "Heads", "hidden = g.r"),
+        ('&; self.spare = Linear("C", "C")',
+         "spare.weight: no op reads this weight; expected an op that does, or frozen=True for one that is only loaded and saved",
+         "", "weight = Par"),
+    ]),
+    (HEADS, "self.attn = Attention()", [
+        ("self.attn = Block()", "Heads: modules hold one another without end", "", "@model"),
+    ]),
+    (HEADS, 'return {"logits": self.lm_head(hidden, name="logits"), "hidden": hidden}', [
+        ('return {"logits": self.lm_head(hidden), "losses": g.cast(tokens, dtype="i32"), "loss": g.full(size=1, name="one")}',
+         "Heads: losses is i32 (B, T), expected f32 (B, T)", "", '    @forward\n    def forward(self, tokens: Tensor["B", "T", "i32"]'),
+        ('y = g.relu(hidden, name="one\\n")', "relu: name is 'one\\n', expected a text", "Heads", None),
+        ('self.lm_head(hidden, name="l.1")\n            g.topk(hidden, k=2, name="l")',
+         'topk: there is a value named "l.1", as its further output would be', "Heads", 'g.topk(hidden, k=2, name="l")'),
+        ('g.cross_entropy(self.lm_head(hidden), tokens).hits', "and its op's further outputs are .lse", "Heads", None),
+        ('g.add(self.lm_head(hidden), KEPT)', "add: b is of another graph; expected a value that this @forward was given or made", "Heads", None),
+    ]),
+    (HEADS, "def __init__(self) -> None:\n        self.lm_head", [
+        ("def __init__() -> None:\n        self.lm_head", "Heads takes arguments (invalid method signature); expected a @model whose __init__ has none", "",
+         "@model"),
+    ]),
+    (Z_LOSS, 'return {"losses": losses, "loss": loss, "z_loss": z_loss}', [
+        ('return {"losses": losses, "z_loss": z_loss}',
+         "ZLoss: its @forward gives {'losses': f32 (B, T), 'z_loss': f32 (1)}, expected a dict of loss, which may have losses and other numbers too",
+         "", "@forward"),
+        ('return {"losses": losses, "loss": losses}', "ZLoss: loss is f32 (B, T), expected (1)", "", "@forward"),
+        ('return {"losses": squares, "loss": loss, "lse": lse}', "ZLoss: lse is f32 (B, T), expected (1)", "", "@forward"),
+        ('return {"losses": g.sum(losses), "loss": loss}', "ZLoss: losses is f32 (B, 1), expected (B, T)", "", "@forward"),
+        ('return {"logits": logits, "loss": loss}', "ZLoss: logits is the model's; expected loss, losses and further numbers", "", "@forward"),
+        ('return {"loss": loss, "x": 3}', "output: x is 3, expected a tensor, as g.full(size=1, value=3)", "", "@forward"),
+    ]),
+    (Z_LOSS, "labels: Any, hyper: Any", [
+        ("&, teacher: Any",
+         "ZLoss: there is no input teacher; an objective reads tokens, labels, positions, doc_start, doc_id, step, hyper, hidden, logits, teacher_logits; or",
+         "", "@forward"),
+        ("&, hidden_states: Any",
+         "ZLoss: there is no input hidden_states; an objective reads tokens, labels, positions, doc_start, doc_id, step, hyper, hidden, logits, teacher_logits;",
+         "", "@forward"),
+        ('&, reward: Input["f16"]', "Input['f16', 0]: expected \"i32\" or \"f32\", and for i32 what padding holds", "", None),
+    ]),
+    (Z_LOSS, "weight = 1e-4", [
+        ('weight = Param(Tensor["V"])', "weight: an objective has no weights of its own; expected it in the model", "ZLoss", None),
+        ('weight = 1e-4\n    scale = Param(Tensor["C"])',
+         "scale: an objective has no weights of its own; expected it in the model",
+         "", "scale = Para"),
+    ]),
+    (Z_LOSS, "lse = losses.lse", [
+        ("lse = losses.lsee",
+         "a tensor has no lsee; ops are methods of the graph, as g.reshape(x, \"B\", \"T\", \"H\", \"D\"), and its op's further outputs are .lse",
+         "ZLoss", None),
+        ("lse = losses.others[2]", "others[2]: expected 0 to 1, as the op has 2 further outputs", "ZLoss", None),
+        ("lse = g.mul(losses, labels).lse", 'mul: b is i32 (B, T), expected f32 or bf16, as g.cast(b, dtype="f32") makes it', "ZLoss", None),
+    ]),
+    (Z_LOSS, "g.mul(lse, lse)", [
+        ("g.mul(lse, logits)", "mul: b is (B, T, V), expected (B, T)", "ZLoss", None),
+    ]),
+    (Z_LOSS, "g.label_mask(labels)", [
+        ("labels", 'mul: b is i32 (B, T), expected f32 or bf16, as g.cast(b, dtype="f32") makes it', "ZLoss", "squares = g."),
+    ]),
+    (Z_LOSS, "g.loss_sum(squares, hyper", [
+        ("g.loss_sum(squares",
+         "loss_sum: hyper is missing; expected losses f32 (B,T), hyper f32 (S), [acc f32 (1)] -> loss f32 (1) = inv_tokens * sum",
+         "ZLoss", None),
+    ]),
+    (Z_LOSS, "@objective", [
+        ('@objective\n@hf_config("X")',
+         'no symbol says how many tokens there are; expected V, or roles={"vocabulary": SYMBOL}',
+         "", '@hf_config("X")'),
+    ]),
+    (KL, "g.sub(theirs, own)", [
+        ("g.sub(theirs, teacher.logits)", "NameError: name 'teacher' is not defined", "ForwardKL", None),
+    ]),
+    (KL, 'g.reshape(g.sum(terms), "B", "T")', [
+        ("g.sum(terms)", "mul: b is f32 (B, T), expected (B, T, 1)", "ForwardKL", None),
+    ]),
+    (KL, "temperature = 2.0", [
+        ("temperature = 0", "ZeroDivisionError: division by zero", "ForwardKL", "cold = 1 / s"),
+    ]),
+    (KL, "g.log_softmax(g.scale(logits, by=cold", [
+        ("g.softmaxx(g.scale(logits, by=cold", "unknown op softmaxx; did you mean softmax?", "ForwardKL", None),
+    ]),
+]
 
-def run(old: str, new: str, message: str, at: str | None, folder: Path) -> str:
-    if BASE.count(old) < 1:
-        return f"the example has no {old!r}"
-    text = BASE.replace(old, new, 1).replace("import Array,", "import Array, Input, abstract, concat, each, extends, hf_export, recompute, rows, save, tied_to,")
+
+def message_of(path: Path) -> str:
+    """What `python -m surogate.dsl check` ends with; "": it accepts the file."""
+    before = list(sys.path)
+    sys.argv = ["surogate.dsl", "check", str(path)]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            dsl()
+    except SystemExit as end:
+        return str(end.code)
+    finally:
+        sys.path[:] = before
+    return ""
+
+
+def run(base: str, old: str, new: str, message: str, instance: str, at: str | None, folder: Path) -> str:
+    if base.count(old) < 1:
+        return f"the right one has no {old!r}"
+    text = base.replace(old, new, 1)
     begin = text.find(at) if at else text.find(new)
     want = text.count("\n", 0, begin) + 1
     path = folder / "wrong.py"
     path.write_text(text)
-    done = subprocess.run([sys.executable, "-m", "surogate.dsl", "check", str(path)], capture_output=True, text=True)
-    got = done.stderr.strip()
-    if done.returncode != 1 or "\n" in got or message not in got:
+    got = message_of(path)
+    if "\n" in got or message not in got:
         return f"expected one line with {message!r}, got {got}"
+    if instance and not got.endswith(f", in {instance}"):
+        return f"expected the instance {instance}, got {got}"
     return "" if got.startswith(f"{path}:{want}: ") else f"expected line {want}, got {got}"
 
 
 def main() -> None:
     failed = 0
+    rows = [(BASE, old, new, message, "", at) for old, new, message, at in WRONG]
+    rows += [(base, old, new.replace("&", old), message, instance, at) for base, old, edits in MORE for new, message, instance, at in edits]
     with tempfile.TemporaryDirectory() as folder:
-        for old, new, message, at in WRONG:
-            if problem := run(old, new, message, at, Path(folder)):
+        for base, old, new, message, instance, at in rows:
+            if problem := run(base, old, new, message, instance, at, Path(folder)):
                 failed += 1
                 print(f"FAILED: {new}: {problem}")
-    print(f"{len(WRONG) - failed} passed, {failed} failed, 0 skipped")
+    print(f"{len(rows) - failed} passed, {failed} failed, 0 skipped")
     sys.exit(failed > 0)
 
 

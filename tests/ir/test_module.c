@@ -799,6 +799,66 @@ static void bad_statements_say_where(void)
     }
 }
 
+/* Where, which of the turns of repeats, of what, what is there and what is expected. */
+static void messages_name_the_statement(void)
+{
+#define TURNS(body) "{\"repeat\": 2, \"index\": \"i\", \"body\": [\n" body "]}"
+#define OP(more) "{\"op\": \"source\", \"in\": [], \"out\": \"h.{i}.s\"" more "}"
+#define LEN(e) OP(", \"attrs\": {\"len\": " e "}")
+#define WEIGHT(shape, more) "{\"param\": \"h.{i}.w\", \"shape\": " shape ", \"hf\": \"h.{i}.W\"" more "}"
+    static const struct {
+        const char *statements, *message;
+    } cases[] = {
+        {TURNS(LEN("\"1 / i\"")), "m.json:6: 1 / i is inf, expected a finite number, as attribute len, in h.0.s"},
+        {TURNS(LEN("\"1 + i / 2\"")), "m.json:6: 1.5 isn't a whole number: 1 + i / 2, as attribute len, in h.1.s"},
+        {TURNS(LEN("\"i +\"")), "m.json:6: expression \"i +\": expected a number, name or ( at \"\", as attribute len, in h.0.s"},
+        {TURNS(LEN("\"k\"")), "m.json:6: expression \"k\": unknown symbol k, as attribute len, in h.0.s"},
+        {TURNS(LEN("null")), "m.json:6: expected a number or an expression, found null, as attribute len, in h.0.s"},
+        {TURNS(LEN("\"2 - 3 * i\"")), "m.json:6: h.1.s = source(): a dim would be -1; dims are at least 1"},
+        {TURNS(OP(", \"attrs\": {\"length\": 3}")), "m.json:6: source has no attribute length; it has len, scale, flip, list, in h.0.s"},
+        {TURNS(OP(", \"attrs\": {\"list\": {\"per\": 2, \"value\": \"1 / (i - 1)\"}}")),
+         "m.json:6: 1 / (i - 1) is inf, expected a finite number, as attribute list[1], in h.0.s"},
+        {TURNS(OP(", \"attrs\": {\"list\": {\"per\": \"1 / 2\", \"value\": 1}}")),
+         "m.json:6: 0.5 isn't a whole number: 1 / 2, as the number of those of attribute list, in h.0.s"},
+        {TURNS(OP(", \"part\": \"mlp\"")), "m.json:6: unknown part mlp; expected norm, qkv, att, ffn, swiglu or block, in h.0.s"},
+        {TURNS(OP(", \"save\": \"yes\"")), "m.json:6: save: expected true or false, found string, in h.0.s"},
+        {TURNS(OP(", \"when\": 1")), "m.json:6: op has no \"when\"; it may have in out attrs part save source "},
+        {TURNS("{\"op\": \"sourse\", \"in\": [], \"out\": \"h.{i}.s\"}"), "m.json:6: unknown op sourse; did you mean source?, in h.0.s"},
+        {TURNS("{\"op\": \"zzz\", \"in\": [], \"out\": \"h.{i}.s\"}"), "m.json:6: unknown op zzz; `surogate ops` lists them, in h.0.s"},
+        {TURNS("{\"op\": \"flat\", \"in\": [\"h.{i}.x\"], \"out\": \"h.{i}.s\"}"), "m.json:6: no value is named h.0.x here, in h.0.s"},
+        {TURNS("{\"op\": \"flat\", \"in\": \"tokens\", \"out\": \"h.{i}.s\"}"),
+         "m.json:6: flat: expected \"in\" with at most 1 names, found string, in h.0.s"},
+        {TURNS("{\"op\": \"flat\", \"in\": [\"tokens\", \"step\"], \"out\": \"h.{i}.s\"}"),
+         "m.json:6: flat: expected \"in\" with at most 1 names, found 2, in h.0.s"},
+        {TURNS("{\"op\": \"add\", \"in\": [\"tokens\", \"step\"], \"out\": \"h.{i}.s\"}"),
+         "m.json:6: h.0.s = add(tokens: i32[2,3], step: i64[4]): a and b differ"},
+        {TURNS(WEIGHT("[4, \"i - 1\"]", "")), "m.json:6: a dim would be -1; dims are at least 1, in h.0.w"},
+        {TURNS(WEIGHT("[4, \"T / 2\"]", "")), "m.json:6: 1.5 isn't a whole number: T / 2, as shape[1], in h.0.w"},
+        {TURNS(WEIGHT("[4]", ", \"init\": {\"normal\": \"0 - i\"}")), "m.json:6: init: a deviation of -1, expected 0 or more, in h.1.w"},
+        {TURNS(WEIGHT("[8, 2]", ", \"matrices\": [4, \"4.5\"]")), "m.json:6: 4.5 isn't a whole number: 4.5, as matrices[1], in h.0.w"},
+        {TURNS(WEIGHT("[4]", ", \"dtype\": \"f64\"")), "m.json:6: dtype: expected f32 or bf16, in h.0.w"},
+        {TURNS(WEIGHT("[4]", ", \"export\": {\"slice\": \"a\", \"begin\": \"i / 2\", \"total\": 8}")),
+         "m.json:6: 0.5 isn't a whole number: i / 2, as begin, in h.1.w"},
+        {TURNS("{\"if\": \"1 / i\", \"then\": []}"), "m.json:6: 1 / i is inf, expected a finite number, where i = 0"},
+        {TURNS("{\"let\": \"a\", \"is\": \"h.{i}.b\"}"), "m.json:6: no value is named h.0.b here, where i = 0"},
+        {TURNS("{\"repeat\": \"i / 2\", \"index\": \"k\", \"body\": []}"),
+         "m.json:6: 0.5 isn't a whole number: i / 2, as repeat, where i = 1"},
+        {"{\"repeat\": -1, \"index\": \"i\", \"body\": []}", "m.json:5: repeat: -1 times, expected 0 or more"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Graph *graph;
+        Status status = bind_text("", "", cases[i].statements, "{}", &graph);
+        if (status != ERR_INVALID || strcmp(status_message(), cases[i].message) != 0)
+            test_fail(__FILE__, __LINE__, "%s\n  gives \"%s\"\n  expected \"%s\"", cases[i].statements,
+                      status == OK ? "OK" : status_message(), cases[i].message);
+        arena_deinit(&arena);
+    }
+#undef TURNS
+#undef OP
+#undef LEN
+#undef WEIGHT
+}
+
 static void what_a_module_may_cost_is_bounded(void)
 {
 #define DEEP "{\"repeat\": 1, \"index\": \"i\", \"body\": ["
@@ -849,4 +909,4 @@ TEST_MAIN(TEST(shipped_families_are_listed), TEST(symbols_come_from_either_spell
           TEST(values_of_wrong_types_are_refused), TEST(every_family_refuses_what_it_does_not_compute), TEST(configs_of_the_hub_are_read),
           TEST(what_a_family_lacks_is_refused_by_name), TEST(what_is_no_module_is_refused), TEST(config_sections_are_checked),
           TEST(roles_name_symbols), TEST(lists_have_a_value_for_each_layer), TEST(statements_become_a_graph),
-          TEST(bad_statements_say_where), TEST(what_a_module_may_cost_is_bounded))
+          TEST(bad_statements_say_where), TEST(messages_name_the_statement), TEST(what_a_module_may_cost_is_bounded))

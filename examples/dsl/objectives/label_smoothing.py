@@ -13,7 +13,7 @@ class LabelSmoothing(Module):
     def forward(self, logits: Any, labels: Any, hyper: Any) -> dict[str, Any]:
         with graph() as g:
             losses = g.cross_entropy(logits, labels, name="losses")
-            (lse, *_) = losses.others
+            lse = losses.lse
             spread = g.sub(lse, g.reshape(g.mean(logits), "B", "T"), name="spread")  # the mean of -log p over all tokens
             spread = g.mul(spread, g.label_mask(labels), name="spread.trained")
             own = g.scale(losses, by=1 - self.epsilon, name="own")

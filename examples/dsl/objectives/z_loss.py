@@ -13,7 +13,7 @@ class ZLoss(Module):
     def forward(self, logits: Any, labels: Any, hyper: Any) -> dict[str, Any]:
         with graph() as g:
             losses = g.cross_entropy(logits, labels, name="losses")
-            (lse, *_) = losses.others  # the logarithm of that sum
+            lse = losses.lse  # the logarithm of that sum
             squares = g.mul(g.mul(lse, lse), g.label_mask(labels), name="squares")
             z_loss = g.loss_sum(squares, hyper, name="z_loss")
             loss = g.add(g.loss_sum(losses, hyper, name="cross"), g.scale(z_loss, by=self.weight), name="loss")

@@ -6,15 +6,13 @@ import argparse
 import contextlib
 import importlib
 import importlib.util
-import inspect
 import shutil
 import sys
-import traceback
 from pathlib import Path
 
 from surogate.dsl.graph import build
 from surogate.dsl.render import to_json, to_svg, to_text, without_source
-from surogate.dsl.spec import DslError, Module, Where
+from surogate.dsl.spec import DslError, Module, of_python
 
 
 def load(name: str) -> type[Module]:
@@ -44,15 +42,6 @@ def load(name: str) -> type[Module]:
     if len(models) != 1:
         sys.exit(f"{path}: {len(models)} models{' named ' + wanted if wanted else ''} ({', '.join(models)}), expected one; say {path}:NAME")
     return next(iter(models.values()))
-
-
-def place_of(error: Exception, model: str) -> Where | None:
-    """Where a model file raised what isn't the DSL's own message; None: the DSL did."""
-    if isinstance(error, SyntaxError):
-        return error.filename or model, error.lineno or 1
-    outside = [(name, line) for name, line, *_ in traceback.extract_tb(error.__traceback__)
-               if not name.startswith((str(Path(__file__).parent), "<")) and Path(name) != Path(inspect.__file__)]
-    return outside[-1][:2] if outside else None
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -94,9 +83,9 @@ def main() -> None:
     except DslError as error:
         sys.exit(str(error))
     except Exception as error:
-        if not (where := place_of(error, args.model)):
+        if not (message := of_python(error, args.model)):
             raise
-        sys.exit(str(DslError(where, f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}")))
+        sys.exit(str(message))
     text = to_text(built) if args.command == "show" and not args.svg else to_svg(built) if args.command == "show" else to_json(
         without_source(built.ir) if args.command == "build" and args.plain else built.ir) + "\n"
     if args.command == "check":
@@ -108,4 +97,5 @@ def main() -> None:
         sys.stdout.write(text)
 
 
-main()
+if __name__ == "__main__":
+    main()

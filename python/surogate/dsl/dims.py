@@ -196,6 +196,12 @@ def show_dims(dims: tuple[Dim, ...]) -> str:
     return "(" + ", ".join(d.text for d in dims) + ")"
 
 
+def surely_more(a: Dim, b: Dim) -> bool:
+    """Whether a is larger than b whatever sizes the symbols stand for."""
+    rest = _combine(a.sum, b.sum, -1)
+    return bool(rest) and all(f > 0 and all(s.removeprefix("1/").isidentifier() for s in key) for key, f in rest.items())
+
+
 def same_size(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
     """Whether both have the same number of elements."""
     sizes = []

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from surogate.dsl.dims import Dim, same_size, show_dims
+from surogate.dsl.dims import Dim, same_size, show_dims, surely_more
 from surogate.dsl.ops import OPS, Op, Operand
 from surogate.dsl.spec import (
     PARAM_FLAGS,
@@ -31,6 +31,7 @@ from surogate.dsl.spec import (
     check_symbols,
     dim,
     fail,
+    of_python,
     source_of,
 )
 
@@ -43,21 +44,46 @@ OUTPUTS = {"hidden": ("B", "T", "C"), "logits": ("B", "T", "V"), "losses": ("B",
 READ = {"hidden": (("B", "T", "C"), ""), "logits": (("B", "T", "V"), ""), "teacher_logits": (("B", "T", "V"), "")}
 
 
+NAME = r"[^\s,()\[\]{}=\"@:#\\]{1,200}"  # of a value
 # The symbols of an objective: the vocabulary, and how wide the hidden state is.
 OBJECTIVE = Config("", {}, ("", 0))
 OBJECTIVE.known = {"V": False, "C": False}
 
 
-LEAST = {"k": 1, "size": 1, "len": 1, "num_heads": 1, "begin": 0, "before": 0, "after": 0}  # of attributes that are known numbers
+# Of attributes that are known numbers. Those of 1 and more have to be said where 0 stands for none.
+LEAST = {"k": 1, "size": 1, "len": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 1, "begin": 0, "before": 0, "after": 0, "window": 0}
+
+
+# What other frameworks have, and what stands for it here.
+INSTEAD = {
+    **dict.fromkeys(("matmul", "dense", "dot", "mm", "bmm", "einsum"), "products with a weight are g.linear(x, w), w of (out, in)"),
+    **dict.fromkeys(("transpose", "permute", "swapaxes"), "no op turns dims; attention takes (B, T, H, D)"),
+    **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze"), "expected g.reshape(x, dims...)"),
+    **dict.fromkeys(("split", "chunk", "narrow"), "expected g.slice(x, dim=.., begin=.., size=..) for each part"),
+    **dict.fromkeys(("clamp", "clip"), "expected g.minimum(g.maximum(x, low), high)"),
+    **dict.fromkeys(("pow", "square"), "expected g.mul(x, x)"),
+    **dict.fromkeys(("cat", "stack"), "expected g.concat(a, b, dim=..)"),
+    **dict.fromkeys(("neg", "negative"), "expected g.scale(x, by=-1)"),
+    "softplus": "expected g.scale(g.log_sigmoid(g.scale(x, by=-1)), by=-1)",
+    "argmax": "expected g.max(x).ids",
+    "masked_fill": "expected g.where(cond, a, b)",
+}
 
 
 class Others(tuple["Value", ...]):
-    """The further outputs of an op."""
+    """The further outputs of an op, and how `surogate ops` calls them."""
+
+    names: tuple[str, ...] = ()
 
     def __getitem__(self, k: Any) -> Any:
+        if not isinstance(k, (int, slice)):
+            raise fail(f"others[{k!r}]: expected a number; by name it is an attribute of the tensor: {self.show() or 'it has none'}")
         if isinstance(k, int) and not -len(self) <= k < len(self):
             raise fail(f"others[{k}]: {f'expected 0 to {len(self) - 1}, as the op has' if self else 'the tensor has'} {len(self) or 'no'} further outputs")
         return super().__getitem__(k)
+
+    def show(self) -> str:
+        return ", ".join(f".{name}" for name in self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +100,16 @@ class Value:
     def _operator(self, *_: Any) -> Any:
         raise fail("tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)")
 
+    def _sequence(self, *_: Any) -> Any:
+        raise fail("a tensor is one value, no tuple; expected "
+                   + (f"the further outputs of its op by name: {more}" if (more := self.others.show()) else "g.slice or g.columns for parts of it"))
+
+    def _number(self, *_: Any) -> Any:
+        raise fail("a tensor's numbers aren't known here; expected ops of the graph, as g.sum(x), or expressions of the config")
+
+    def _order(self, _: Any) -> Any:
+        raise fail("tensors can't be compared: their numbers aren't known here; expected g.ge(a, b) or g.gt(a, b), whose result is 0 or 1 for each element")
+
     def __bool__(self) -> bool:
         raise fail("a tensor is neither true nor false: its numbers aren't known here; expected g.select for the config's choices, or, of a weight with"
                    " when=, `is None`")
@@ -84,12 +120,18 @@ class Value:
         return False
 
     __hash__ = object.__hash__
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = __pow__ = __matmul__ = __getitem__ = _operator
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = __matmul__ = __abs__ = _operator
+    __iter__ = __len__ = __getitem__ = _sequence
+    __float__ = __int__ = __index__ = _number
+    __lt__ = __le__ = __gt__ = __ge__ = _order
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise fail(f"a tensor has no {name}; ops are methods of the graph, as g.reshape(x, \"B\", \"T\", \"H\", \"D\")")
+        if name in self.others.names:
+            return self.others[self.others.names.index(name)]
+        raise fail(f"a tensor has no {name}; ops are methods of the graph, as g.reshape(x, \"B\", \"T\", \"H\", \"D\")"
+                   + (f", and its op's further outputs are {more}" if (more := self.others.show()) else ""))
 
 
 @dataclass
@@ -130,17 +172,24 @@ def current(where: Where | None = None) -> Builder:
     return _builders[-1]
 
 
-@contextmanager
-def graph() -> Iterator[Graph]:
+def graph() -> Graph:
     """`with graph() as g:` gives the ops of the engine as methods: g.linear(x, w)."""
-    yield Graph(current())
+    return Graph(current())
 
 
 class Graph:
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
 
+    def __enter__(self) -> Graph:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return lambda *args, **more: self._builder.op(name, args, more)
 
     def reshape(self, x: Any, *dims: Any, name: str | None = None, part: str | None = None) -> Any:
@@ -159,6 +208,11 @@ class Graph:
 class Repeated(Module):
     def __init__(self, count: Dim, block: Module, where: Where) -> None:
         self.count, self.block, self._where = count, block, where
+
+    def _single(self, *_: Any) -> Any:
+        raise fail(f"{self._path}: the blocks of an Array run one after the other, and none stands alone; expected self.{self._path.split('.')[-1]}(x)")
+
+    __iter__ = __len__ = __getitem__ = _single
 
 
 def _join(prefix: str, name: Any) -> Any:
@@ -225,7 +279,9 @@ def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
+        self.made: dict[str, list[list[dict[str, Any]]]] = {}  # the lists of statements in which each value is there
         self.symbols = {"B": False, "T": False, "P": False, "reach": False, "bf16": False} | config.known
+        self.everywhere = dict(self.symbols)  # without the indexes of repeats
         self.turns = [Turn([])]
         self.turns[0].params = self.turns[0].ops
         self.sinks = [self.turns[0].ops]
@@ -244,10 +300,23 @@ class Builder:
         self.refs: dict[str, str] = {}  # of weights that were asked for: path -> what ops read
         self.read: set[str] = set()  # refs of what ops or outputs read
         self.place(root, (), "")
-        self.ties = {weight: (other, when) for weight, other, when in root._ties}
-        for weight, (other, _) in self.ties.items():
+        for module in self.modules:
+            self.check_names(module)
+        self.ties: dict[str, tuple[str, str]] = {}
+        for weight, other, when, where in root._ties:
+            for path in (weight, other):
+                self.spec_at(path, where)
+            check_symbols(dim(when, where), self.everywhere, where, what="@tied_to: when")
+            if weight in self.ties:
+                raise fail(f"@tied_to: {weight} is tied to {other} and to {self.ties[weight][0]}; expected one of them", where)
+            self.ties[weight] = (other, when)
+        for weight, other, _, where in root._ties:
             if other in self.ties:
-                raise fail(f"@tied_to: {weight} is tied to {other}, which is tied itself; expected the weight that both are", root._where)
+                raise fail(f"@tied_to: {weight} is tied to {other}, which is tied itself; expected the weight that both are", where)
+
+    def source(self, where: Where) -> dict[str, str]:
+        """Of a statement that holds others. Those of an objective have none: its text is what a resumed run compares."""
+        return {"source": source_of(where)} if self.root._kind == "model" else {}
 
     def place(self, module: Module, attrs: tuple[str, ...], path: str) -> None:
         """Gives every module below its path, and makes the blocks of Arrays."""
@@ -256,9 +325,8 @@ class Builder:
         self.attrs[id(module)] = attrs
         self.modules.append(module)
         module._path = path
-        self.check_names(module)
         for cls in reversed(type(module).__mro__):
-            for name, array in vars(cls).items():
+            for name, array in list(vars(cls).items()):
                 if isinstance(array, ArrayType):
                     setattr(module, name, Repeated(array.count, self.find_block(type(module), array), array.where))
         children = {n: v for cls in reversed(type(module).__mro__) for n, v in vars(cls).items() if isinstance(v, Module)}
@@ -274,11 +342,21 @@ class Builder:
         """What the class itself names in a model folder is there."""
         cls, base = type(module), type(module).__mro__[1]
         for kind in ("_mapping", "_indexed", "_export", "_export_indexed"):
-            for key in set(vars(cls).get(kind, {})) - set(getattr(base, kind, {})):
-                if not hasattr(cls, first := key.split(".")[0]) and first not in vars(module):
-                    near = difflib.get_close_matches(first, [n for n in (*vars(module), *vars(cls)) if not n.startswith("_")], 1)
-                    raise fail(f"@hf_{'export' if 'export' in kind else 'mapping'}: {cls.__name__} has no {first}"
-                               + (f"; did you mean {near[0]}?" if near else ""), module._where)
+            for key in sorted(set(vars(cls).get(kind, {})) - set(getattr(base, kind, {}))):
+                owner, what = module, f"@hf_{'export' if 'export' in kind else 'mapping'}"
+                *parts, last = key.split(".")
+                for name in (*parts, last):
+                    owner = owner.block if isinstance(owner, Repeated) else owner
+                    if not isinstance(owner, Module):
+                        raise fail(f"{what}: {key}: there is nothing below a weight", module._where)
+                    found = inspect.getattr_static(owner, name, None)
+                    if found is None:
+                        near = difflib.get_close_matches(name, owner._names(), 1)
+                        raise fail(f"{what}: {type(owner).__name__} has no {name}"
+                                   + (f"; did you mean {near[0]}?" if near else f"; it has {', '.join(owner._names())}"), module._where)
+                    owner = found
+                if "indexed" in kind and not isinstance(owner, Repeated):
+                    raise fail(f"{what}.indexed: {key} is no Array; expected one", module._where)
 
     def find_block(self, owner: type, array: ArrayType) -> Module:
         block = array.block
@@ -290,7 +368,7 @@ class Builder:
             raise fail(f"Array: {array.block!r} is no @block of this file", array.where)
         try:
             inspect.signature(block).bind()
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise fail(f"Array: {block.__name__} takes arguments ({error}); expected a @block whose __init__ has none", array.where) from None
         return block()
 
@@ -318,12 +396,14 @@ class Builder:
         return prefix
 
     def entry(self, owner: Module, spec: ParamSpec) -> tuple[dict[str, Any], Dims]:
-        dims = tuple(check_symbols(d, self.symbols, spec.where) for d in spec.shape.dims(owner) if isinstance(d, Dim))
+        path = f"{owner._path}.{spec.name}".lstrip(".")
+        dims = tuple(check_symbols(d, self.symbols, spec.where, what=path) for d in spec.shape.dims(owner) if isinstance(d, Dim))
         if len(dims) != len(spec.shape.items):
-            raise fail('a weight has a whole shape, without "..."', spec.where)
+            raise fail(f'{path}: a weight has a whole shape, without "..."', spec.where)
+        if not 1 <= len(dims) <= 4 or any(surely_more(Dim(1), d) for d in dims):
+            raise fail(f"{path} is {show_dims(dims)}, expected 1 to 4 dims, each 1 or more", spec.where)
         attrs = self.attrs[id(owner)]
-        entry: dict[str, Any] = {"param": f"{owner._path}.{spec.name}".lstrip("."), "shape": [d.text for d in dims],
-                                 "hf": self.folder_name(self.root, (*attrs, spec.name))}
+        entry: dict[str, Any] = {"param": path, "shape": [d.text for d in dims], "hf": self.folder_name(self.root, (*attrs, spec.name))}
         saved = self.folder_name(self.root, (*attrs, spec.name), "", True)
         for source in (entry["hf"], saved):
             self.check_source(entry["param"], source, spec)
@@ -336,7 +416,7 @@ class Builder:
             if key != "init":
                 value = self.option(owner, value)
             if key == "init" and isinstance(value, dict):
-                check_symbols(dim(text, spec.where) if isinstance(text := value.get("normal", 0), str) else Dim(0), self.symbols, spec.where)
+                check_symbols(dim(text, spec.where) if isinstance(text := value["normal"], str) else Dim(0), self.symbols, spec.where, what=f"{path}: init")
             if key in PARAM_FLAGS and not isinstance(value, bool):
                 raise fail(f"{entry['param']}: {key} is {value!r}, expected True or False", spec.where)
             if key == "matrices":
@@ -354,7 +434,8 @@ class Builder:
         """The rows of each matrix that a weight holds; none: it is one."""
         if value is not None and not isinstance(value, (tuple, list)):
             raise fail(f'{path}: matrices is {value!r}, expected the rows of each in a tuple, as ("H * D", "G * D", "G * D")', spec.where)
-        return [check_symbols(dim(rows, spec.where), self.symbols, spec.where).text for rows in value or ()]
+        what = f"{path}: matrices"
+        return [check_symbols(dim(rows, spec.where, what), self.symbols, spec.where, what=what).text for rows in value or ()]
 
     def check_source(self, path: str, source: Any, spec: ParamSpec) -> None:
         """Where a weight is in a model folder."""
@@ -363,9 +444,12 @@ class Builder:
         for name in names:
             if not isinstance(name, str) or not re.fullmatch(r"(\{[^{}]+\}|[^\s,()\[\]{}=\"@:#\\])+", name):
                 raise fail(f'{path} is {name!r} in a model folder, expected a name without blanks or any of ,()[]="@:#\\', spec.where)
+            known = self.everywhere | dict.fromkeys("ijkl"[: path.count("{")], False)
+            for inner in re.findall(r"\{(.*?)\}", name):
+                check_symbols(dim(inner, spec.where, f"{path} is {name!r} in a model folder"), known, spec.where, what=f"{path} is {name!r} in a model folder")
         for key in ("begin", "total", "per"):
             if not isinstance(source, str) and key in source:
-                check_symbols(dim(source[key], spec.where), self.symbols, spec.where)
+                check_symbols(dim(source[key], spec.where, f"{path}: {key}"), self.symbols, spec.where, what=f"{path}: {key}")
 
     def module_name(self, tensor: Any, owner: str, spec: ParamSpec) -> str:
         """The linear layer of a model folder whose weight the tensor is, as LoRA names it."""
@@ -375,14 +459,18 @@ class Builder:
                        ' in ".weight", or module="NAME"', spec.where)
         return name
 
-    def spec_at(self, path: str) -> tuple[Module, ParamSpec]:
+    def spec_at(self, path: str, where: Where | None = None) -> tuple[Module, ParamSpec]:
         module: Any = self.root
         *attrs, name = path.split(".")
         for attr in attrs:
             module = getattr(module, attr, None)
         spec = inspect.getattr_static(type(module), name, None)
         if not isinstance(module, Module) or not isinstance(spec, ParamSpec):
-            raise fail(f'@tied_to: the model has no weight "{path}"', self.root._where)
+            weights = [f"{m._path}.{n}".lstrip(".") for m in self.modules if "{" not in m._path for n in m._names()
+                       if isinstance(inspect.getattr_static(type(m), n, None), ParamSpec)]
+            near = difflib.get_close_matches(path, weights, 1)
+            raise fail(f'@tied_to: the model has no weight "{path}" outside of its Arrays; '
+                       + (f"did you mean {near[0]}?" if near else f"it has {', '.join(weights) or 'none'}"), where)
         return module, spec
 
     def param(self, owner: Module, spec: ParamSpec) -> Value | None:
@@ -393,6 +481,8 @@ class Builder:
             self.params[path] = self.make_param(owner, spec, path)
         if (value := self.params[path]) is not None:
             self.refs[path] = value.ref
+            turn = self.turn_of(path)
+            self.made.setdefault(value.ref, []).append(self.sinks[-1] if self.branches and turn is self.turns[-1] else turn.params)
         return value
 
     def check_read(self) -> None:
@@ -403,6 +493,8 @@ class Builder:
                 if not isinstance(spec, ParamSpec) or self.option(module, spec.when) in (False, None) or self.option(module, spec.options.get("frozen")) is True:
                     continue
                 path = f"{module._path}.{name}".lstrip(".")
+                if self.root._kind == "objective":
+                    raise fail(f"{path}: an objective has no weights of its own; expected it in the model", spec.where)
                 if self.refs.get(path) not in self.read:
                     raise fail(f"{path}: no op reads this weight; expected an op that does, or frozen=True for one that is only loaded and saved", spec.where)
 
@@ -428,6 +520,10 @@ class Builder:
         when = self.option(owner, spec.when)
         if when is False or when is None:
             return None
+        if self.root._kind == "objective":
+            raise fail(f"{path}: an objective has no weights of its own; expected it in the model", spec.where)
+        if path in self.names:
+            raise fail(f'{path}: there is a value of the same name as this weight; give that one another: name="..."', spec.where)
         statement, dims = self.entry(owner, spec)
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turn_of(path), path
@@ -450,8 +546,8 @@ class Builder:
                     raise fail(f'{path} is the weight of the linear layer {statement["module"]}, as {other} is, and LoRA would name both the same;'
                                ' give each module="NAME"', spec.where)
         if isinstance(when, str):
-            check_symbols(dim(when, spec.where), self.symbols, spec.where)
-            sink.append({"if": when, "then": then, "else": []})
+            check_symbols(dim(when, spec.where, f"{path}: when"), self.symbols, spec.where, what=f"{path}: when")
+            sink.append({"if": when, "then": then, "else": []} | self.source(spec.where))
             return Value(path, dims, spec.shape.dtype, when)
         readers = [(weight, cond) for weight, (other, cond) in self.ties.items() if other == path]
         if path in self.ties:
@@ -485,12 +581,12 @@ class Builder:
         frame = self.frames[-1]
         prefix = f"{frame.module._path}." if frame.module._path else ""
         own = frame.alias or frame.module._path
-        if name is not None and (not isinstance(name, str) or not re.fullmatch(r"[^\s,()\[\]{}=\"@:#\\]{1,200}", name)):
+        if name is not None and (not isinstance(name, str) or not re.fullmatch(NAME, name)):
             raise fail(f'{op}: name is {name!r}, expected a text without blanks or any of ,()[]{{}}="@:#\\')
         turns = "".join(f"~{{{t.index} + 1}}".replace(" ", "") for t in self.turns if t.shared)
         names = [prefix + name] if name else [own, prefix + op] if own else [prefix + op]
         marks = [turns, f"{turns}~{frame.call}"] if frame.call > 1 else [turns]
-        plain, full = next(((n, n + mark) for n in names for mark in marks if n + mark not in self.names), ("", ""))
+        plain, full = next(((n, n + mark) for n in names for mark in marks if n + mark not in self.names and n + mark not in self.params), ("", ""))
         if not full:
             raise fail(f'{op}: there is a value named "{names[-1]}"; give this one another: name="..."')
         self.names.add(full)
@@ -499,9 +595,18 @@ class Builder:
 
     def readable(self, op: str, what: str, value: Any, where: Where | None = None) -> Value:
         if not isinstance(value, Value):
-            raise fail(f"{op}: {what} is {value!r}, expected a tensor", where)
+            more = ": what calling it gives" if isinstance(value, Module) else ""
+            more = f": one of {value.show()}" if isinstance(value, Others) else more
+            more = ": inputs stand one by one" if isinstance(value, (list, tuple)) and not more and any(isinstance(v, Value) for v in value) else more
+            more = f", as g.full(size=1, value={value})" if isinstance(value, (int, float)) and not isinstance(value, bool) else more
+            raise fail(f"{op}: {what} is {value!r}, expected a tensor{more}", where)
         if not set(re.findall(r"\{(\w+)", value.ref)) <= {t.index for t in self.turns}:
             raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave", where)
+        if value.ref not in self.made:
+            raise fail(f"{op}: {what} is of another graph; expected a value that this @forward was given or made", where)
+        here = [*self.sinks, *(t.params for t in self.turns)]
+        if not any(sink is place for place in self.made[value.ref] for sink in here):
+            raise fail(f"{op}: {what} was made in a branch of g.select, and isn't there outside of it; expected what g.select gave", where)
         self.read.add(value.ref)
         return value
 
@@ -552,9 +657,11 @@ class Builder:
             if not isinstance(value, Each) or kind != "list":
                 raise fail(f"{op.name}: {name} is {'a list' if isinstance(value, Each) else repr(value)}, expected "
                            + ('a list, as each("D / 2", "i + 1")' if kind == "list" else f"{kind} or an expression"))
-            return {"per": check_symbols(dim(value.per), self.symbols).text,
-                    "value": check_symbols(dim(value.value), self.symbols | {"i": False}).text}
-        text = check_symbols(dim(value), self.symbols).text if isinstance(value, (str, Dim)) else str(value)
+            what = f"{op.name}: {name}"
+            return {"per": check_symbols(dim(value.per, None, what), self.symbols, what=what).text,
+                    "value": check_symbols(dim(value.value, None, what), self.symbols | {"i": False}, what=what).text}
+        what = f"{op.name}: {name}"
+        text = check_symbols(dim(value, None, what), self.symbols, what=what).text if isinstance(value, (str, Dim)) else str(value)
         if name in LEAST and re.fullmatch(r"-?\d+", text) and int(text) < LEAST[name]:
             raise fail(f"{op.name}: {name} is {text}, expected {LEAST[name]} or more")
         if isinstance(value, (str, Dim)):
@@ -568,12 +675,18 @@ class Builder:
     def op(self, name: str, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
         op = OPS.get(name)
         if op is None:
-            near = difflib.get_close_matches(name, OPS, 1)
-            raise fail(f"unknown op {name}" + (f"; did you mean {near[0]}?" if near else "; `surogate ops` lists them"))
+            plain = {o.replace("_", ""): o for o in OPS}
+            near = difflib.get_close_matches(name.lower().replace("_", ""), plain, 1, 0.7)
+            advice = INSTEAD.get(name) or (f"did you mean {plain[near[0]]}?" if near else "`surogate ops` lists them")
+            raise fail(f"unknown op {name}; {advice}")
         label, part, keep = more.pop("name", None), more.pop("part", None), more.pop("save", None)
         values = self.inputs_of(op, args, more)
         attrs = {k: self.attr(op, k, v) for k, v in more.items()}
+        for k, a in op.attrs.items():
+            if (k in LEAST or k == "cap") and LEAST.get(k, 1) and not a["default"] and k not in attrs:
+                raise fail(f"{op.name}: {k} is missing; expected a number, 1 or more, or an expression: {k}=...")
         bound = self.bind(op, values, attrs)
+        self.check_sizes(op, values, attrs, bound)
         own = next((v.dtype for o, v in zip(op.inputs, values, strict=False) if v is not None and o.dtype in ("", "any")), "")
         outs = []
         for operand in op.outputs:
@@ -585,6 +698,20 @@ class Builder:
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
             outs.append((self.resized(op, tuple(dims), attrs), operand.dtype if operand.dtype == "i32" else attrs.get("dtype", operand.dtype) or own))
         return self.emit(op, values, attrs, outs, label, part, keep)
+
+    def check_sizes(self, op: Op, values: list[Value | None], attrs: dict[str, Any], bound: dict[str, Any]) -> None:
+        """What can't fit whatever the config says. The engine checks all of it, where the numbers are known."""
+        for name, d in (("num_heads", "H"), ("num_kv_heads", "G"), ("head_dim", "D")):
+            if op.name == "attention" and len(values) > 2 and d in bound and isinstance(bound[d], Dim):
+                said, there = Dim(attrs[name]), bound[d]
+                if surely_more(said, there) or surely_more(there, said):
+                    raise fail(f"{op.name}: {name} is {said}, expected {there}, as q is {values[0]}" + (f" and k {values[1]}" if d == "G" else ""))
+        if op.name in ("slice", "columns", "topk") and (x := values[0]) is not None:
+            whole = x.dims[self.dim_of(op, x.dims, attrs) if op.name == "slice" else -1]
+            begin, size = attrs.get("begin", 0), attrs.get("k" if op.name == "topk" else "size", 1)
+            if surely_more(Dim(begin) + Dim(size), whole):
+                part = f"k is {size}" if op.name == "topk" else f"begin is {begin} and size {size}"
+                raise fail(f"{op.name}: {part}, expected no more than the {whole} of the dim, as x is {x}")
 
     def dim_of(self, op: Op, dims: Dims, attrs: dict[str, Any]) -> int:
         """The dim that attribute dim names, counted from 0."""
@@ -629,13 +756,21 @@ class Builder:
         self.sinks[-1].append({"if": conditions[0], "then": forms[:1], "else": forms[1:]} if conditions else forms[0])
         self.statements[ref] = forms
         others = Others(Value(f"{ref}.{k}", *o) for k, o in enumerate(outs) if k)
+        others.names = tuple(o.name for o in op.outputs[1:] if not o.optional or o.name not in op.attrs or attrs.get(o.name))
+        for taken in (v.ref for v in others if v.ref in self.names):
+            raise fail(f'{op.name}: there is a value named "{taken}", as its further output would be; give one of them another: name="..."')
+        self.names |= {v.ref for v in others}
+        for made in (ref, *(v.ref for v in others)):
+            self.made[made] = [self.sinks[-1]]
         value = Value(ref, *outs[0], "", others)
         self.nodes.append(Node(op.name, [v.ref for v in values if v is not None], value, where, len(self.turns) > 1, attrs))
         return value
 
     def reshape(self, x: Any, dims: tuple[Any, ...], name: str | None, part: str | None) -> Value:
         x = self.readable("reshape", "x", x)
-        want = tuple(check_symbols(dim(d), self.symbols) for d in dims)
+        want = tuple(check_symbols(dim(d, None, "reshape"), self.symbols, what="reshape") for d in dims)
+        if any(surely_more(Dim(1), d) for d in want):
+            raise fail(f"reshape: dims are {show_dims(want)}, expected each to be 1 or more, as \"T\"; none is left to be found")
         if not 1 <= len(want) <= 4 or not same_size(x.dims, want):
             raise fail(f"reshape: x is {x}, expected as many elements as {show_dims(want)}, of 1 to 4 dims")
         attrs: dict[str, Any] = {"ndim": len(want)} | {f"d{k}": d.text for k, d in enumerate(want)}
@@ -649,10 +784,10 @@ class Builder:
         dims = want.dims(owner)
         for d in dims:
             if isinstance(d, Dim):
-                check_symbols(d, self.symbols, want.where)
+                check_symbols(d, self.symbols, want.where, what=what)
         text = f"{want.dtype} ({', '.join(d if isinstance(d, str) else d.text for d in dims)})".strip()
         if not isinstance(value, Value):
-            raise fail(f"{what} is {value!r}, expected a tensor {text}", where)
+            raise fail(f"{what} is {value!r}, expected a tensor {text}" + ("; a @forward returns what it makes" if value is None and where else ""), where)
         if not _match(dims, value.dims, {}) or (want.dtype and want.dtype != value.dtype):
             raise fail(f"{what} is {value}, expected {text}", where)
 
@@ -665,8 +800,18 @@ class Builder:
     def call(self, module: Module, args: tuple[Any, ...], more: dict[str, Any], name: str | None, part: str | None) -> Any:
         try:
             return self.apply(module, args, more, name, part)
-        except DslError as error:
-            raise error.within(module._path) from None
+        except (DslError, RecursionError) as error:
+            raise error.within(self.instance(module)) if isinstance(error, DslError) else error from None
+        except Exception as error:
+            if not (message := of_python(error, "")):
+                raise
+            raise message.within(self.instance(module)) from None
+
+    def instance(self, module: Module) -> str:
+        """For messages: its path, and which branches it is in. What is no part of the model counts as its caller."""
+        module = module if id(module) in self.attrs or not self.frames else self.frames[-1].module
+        branches = " and ".join(when if holds else f"!({when})" for when, holds in self.branches)
+        return (module._path or type(module).__name__) + (f" where {branches}" if branches else "")
 
     def apply(self, module: Module, args: tuple[Any, ...], more: dict[str, Any], name: str | None, part: str | None) -> Any:
         if id(module) not in self.attrs:
@@ -677,9 +822,10 @@ class Builder:
         try:
             bound = inspect.signature(function).bind(module, *args, **more)
         except TypeError as error:
-            raise fail(f"{label}: {error}") from None
+            raise fail(f"{label}: {error}; expected {', '.join(list(inspect.signature(function).parameters)[1:]) or 'nothing'}") from None
+        where = None if self.frames else (function.__code__.co_filename, function.__code__.co_firstlineno)
         for key, value in list(bound.arguments.items())[1:]:
-            self.check(f"{label}: {key}", module, function.__annotations__.get(key), value, None)
+            self.check(f"{label}: {key}", module, function.__annotations__.get(key), value, where)
         alias = ".".join(p for p in (self.frames[-1].module._path, name) if p) if name and self.frames else ""
         inherited = next((f.part for f in reversed(self.frames) if f.part), None)
         self.calls[id(module)] = self.calls.get(id(module), 0) + 1
@@ -708,15 +854,15 @@ class Builder:
             forms = [form for ref in frame.made.get(prefix + name, []) for form in self.statements.get(ref, [])]
             if not forms:
                 made = [plain.removeprefix(prefix) for plain, refs in frame.made.items() if refs[0] in self.statements and plain.startswith(prefix)]
-                raise fail(f"@save: {type(frame.module).__name__} makes no {name!r}; it makes {', '.join(made)}", where)
+                raise fail(f"@save: {type(frame.module).__name__} makes no {name!r}; it makes {', '.join(filter(None, made)) or 'nothing with a name'}", where)
             for form in forms:
                 form.setdefault("save", True)
 
     def repeat(self, module: Repeated, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
         if not args:
-            raise fail("blocks: expected the tensor that goes from one to the next")
-        first = self.readable("blocks", "the first argument", args[0])
-        check_symbols(module.count, self.symbols, module._where)
+            raise fail(f"{module._path}: expected the tensor that goes from one to the next")
+        first = self.readable(module._path, "the first argument", args[0])
+        check_symbols(module.count, self.symbols, module._where, what="Array")
         names = list(inspect.signature(self.forward_of(module.block)).parameters)
         if len(names) < 2:
             raise fail(f"{type(module.block).__name__}: its @forward takes no tensor", module.block._where)
@@ -731,7 +877,7 @@ class Builder:
         first_turn = self.first_turn()
         params = [{"if": first_turn, "then": turn.params, "else": []}] if first_turn and turn.params else turn.params
         self.sinks[-1].append({"repeat": module.count.text, "index": index, "carry": {carried.ref: first.ref}, "body": params + turn.ops,
-                               "yield": {carried.ref: result.ref}})
+                               "yield": {carried.ref: result.ref}} | self.source(module._where))
         return carried
 
     def carried(self, name: str, first: Value) -> Value:
@@ -739,6 +885,7 @@ class Builder:
         while name in self.names:
             name += "_"
         self.names.add(name)
+        self.made[name] = [self.sinks[-1]]
         return Value(name, first.dims, first.dtype)
 
     @contextmanager
@@ -755,7 +902,7 @@ class Builder:
         self.turns.pop()
 
     def repeat_shared(self, count: Any, turn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
-        times, index = check_symbols(dim(count), self.symbols), "turn" + "".join("_" for t in self.turns if t.shared)
+        times, index = check_symbols(dim(count, None, "repeat"), self.symbols, what="repeat"), "turn" + "".join("_" for t in self.turns if t.shared)
         if not callable(turn) or not first:
             raise fail("repeat: expected how often, a function and what it is given first, as g.repeat(\"L\", lambda x: self.block(x), x)")
         if index in self.symbols:
@@ -775,11 +922,12 @@ class Builder:
             self.turns[0].params[before:] = [p for p in made if p not in mine]
             body.params = [{"if": f"{index} == 0", "then": mine, "else": []}] if mine else []
         self.sinks[-1].append({"repeat": times.text, "index": index, "carry": {c.ref: v.ref for c, v in zip(carried, given, strict=True)},
-                               "body": body.params + body.ops, "yield": {c.ref: r.ref for c, r in zip(carried, results, strict=True)}})
+                               "body": body.params + body.ops, "yield": {c.ref: r.ref for c, r in zip(carried, results, strict=True)}}
+                              | self.source(caller()))
         return tuple(carried) if len(carried) > 1 else carried[0]
 
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Value:
-        check_symbols(dim(when), self.symbols)
+        check_symbols(dim(when, None, "select: when"), self.symbols, what="select: when")
         if not callable(then) or not callable(otherwise):
             raise fail("select: expected two functions, as lambda: self.full(x)")
         ref, values, bodies = re.sub("[{}]", "", self.name_of("select", name)), [], []  # the name of a let has no index
@@ -793,7 +941,8 @@ class Builder:
             self.params = before
         if values[0].dims != values[1].dims or values[0].dtype != values[1].dtype:
             raise fail(f"select: its second branch gives {values[1]}, expected {values[0]} as its first")
-        self.sinks[-1].append({"if": when, "then": bodies[0], "else": bodies[1]})
+        self.sinks[-1].append({"if": when, "then": bodies[0], "else": bodies[1]} | self.source(caller()))
+        self.made[ref] = [self.sinks[-1]]
         return Value(ref, values[0].dims, values[0].dtype)
 
 
@@ -814,6 +963,10 @@ def build(cls: type) -> Built:
     if cls._kind == "model" and not isinstance(cls._config, Config):
         raise fail(f"{cls.__name__} has no @hf_config, which says what its symbols are", where)
     config = cls._config if cls._kind == "model" else OBJECTIVE
+    try:
+        inspect.signature(cls).bind()
+    except (TypeError, ValueError) as error:
+        raise DslError(where, f"{cls.__name__} takes arguments ({error}); expected a @{cls._kind} whose __init__ has none") from None
     try:
         builder = Builder(cls(), config)
     except RecursionError:
@@ -852,6 +1005,7 @@ def _given(builder: Builder, cls: type[Module], function: Any, own: dict[str, In
         if name in own and (name in kinds or name == "row"):
             raise fail(f"{cls.__name__}: {name} is an input of the engine; give the {cls._kind}'s own another name", line)
     builder.names |= set(own)
+    builder.made |= {n.replace("_", ".") if n == "teacher_logits" else n: [builder.sinks[0]] for n in names}
     kinds |= {n: (("B", "T"), t.dtype) for n, t in own.items()}
     return {n: Value(n.replace("_", ".") if n == "teacher_logits" else n, tuple(map(Dim, kinds[n][0])), kinds[n][1]) for n in names}
 
@@ -869,10 +1023,15 @@ def check_outputs(builder: Builder, cls: type[Module], result: Any, line: Where)
     if not numbers and isinstance(hidden := result.get("hidden"), Value):
         dims["hidden"] = ("B", "T", hidden.dims[-1].text)
     for name, value in result.items():
+        near = [] if numbers or name in OUTPUTS else difflib.get_close_matches(str(name), set(OUTPUTS) - set(result), 1, 0.8)
+        if not isinstance(name, str) or not re.fullmatch(NAME, name) or near:
+            raise fail(f"{cls.__name__}: an output is named {name!r}; " + (f"did you mean {near[0]}?" if near else "expected a text without blanks"), line)
         value = builder.readable("output", name, value, line)
         if numbers and name in ("hidden", "logits"):
             raise fail(f"{cls.__name__}: {name} is the model's; expected loss, losses and further numbers", line)
         want = tuple(Dim(d) for d in dims.get(name, ("1",) if numbers else ()))
         if (numbers or name in dims) and value.dims != want:
             raise fail(f"{cls.__name__}: {name} is {value}, expected {show_dims(want)}", line)
-        builder.sinks[0].append({"output": name, "is": value.ref})
+        if name in OUTPUTS and value.dtype not in (("", "f32") if name in ("losses", "loss") else ("", "f32", "bf16")):
+            raise fail(f"{cls.__name__}: {name} is {value}, expected {'f32 ' if name in ('losses', 'loss') else ''}{show_dims(value.dims)}", line)
+        builder.sinks[0].append({"output": name, "is": value.ref} | builder.source(line))

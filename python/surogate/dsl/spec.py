@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
+import math
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from surogate.dsl.dims import FUNCTIONS, Dim
 from surogate.dsl.ops import DTYPES
 
-_HERE = str(Path(__file__).parent)
+_HERE, _PYTHON = str(Path(__file__).parent), str(Path(os.__file__).parent)  # whose lines no message points at
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 Where = tuple[str, int]
@@ -22,6 +27,7 @@ class DslError(Exception):
 
     def __init__(self, where: Where, message: str) -> None:
         path, here = Path(where[0]), Path.cwd()
+        message = message.replace("\n", "\\n")  # of a text in the file: one message is one line
         super().__init__(f"{path.relative_to(here) if path.is_relative_to(here) else path}:{where[1]}: {message}")
         self.where = where
         self.module = ""  # the path of the one that it is about
@@ -31,6 +37,21 @@ class DslError(Exception):
         if path and not self.module:
             self.module, self.args = path, (f"{self.args[0]}, in {path}",)
         return self
+
+
+def of_python(error: Exception, file: str) -> DslError | None:
+    """What Python itself refuses in a model file, as one such message; None: the DSL did, and no line of a model file is in it."""
+    if isinstance(error, SyntaxError):
+        return DslError((error.filename or file, error.lineno or 1), f"{type(error).__name__}: {error.msg}")
+    outside = [(name, line) for name, line, *_ in traceback.extract_tb(error.__traceback__)
+               if not name.startswith((_HERE, "<")) and (not name.startswith(_PYTHON) or "-packages" in name)]
+    if not outside:
+        return None
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, AttributeError) and isinstance(owner := error.obj, Module):
+        near = difflib.get_close_matches(error.name or "", own := owner._names(), 1)
+        text = f"{owner!r} has no {error.name}" + (f"; did you mean {near[0]}?" if near else f"; it has {', '.join(own) or 'nothing'}")
+    return DslError(outside[-1], text)
 
 
 def caller() -> Where:
@@ -64,13 +85,15 @@ def pairs(what: str, value: Any, kind: type = str) -> dict[str, Any]:
     return value
 
 
-def dim(value: Any, where: Where | None = None) -> Dim:
+def dim(value: Any, where: Where | None = None, what: str = "") -> Dim:
+    """what: whose, for messages."""
+    front = what and f"{what}: "
     if isinstance(value, bool) or not isinstance(value, (str, int, Dim)):
-        raise fail(f"expected a dim (a symbol, number or expression), found {value!r}", where)
+        raise fail(f"{front}expected a dim (a symbol, number or expression), found {value!r}", where)
     try:
         return Dim(value)
     except ValueError as error:
-        raise fail(str(error), where) from None
+        raise fail(f"{front}{error}", where) from None
 
 
 class TensorType:
@@ -158,9 +181,18 @@ class ParamSpec:
         for name in options:
             if name not in _PARAM_OPTIONS:
                 raise fail(f"a weight has no {name}; it may have {', '.join(_PARAM_OPTIONS)}, when", where)
-        if (init := options.get("init", "ones")) not in ("zeros", "ones") and not isinstance(init, dict):
+        init = options.get("init", "ones")
+        if init not in ("zeros", "ones") and not (isinstance(init, dict) and init.keys() == {"normal"}):
             found = f'"{init}"' if isinstance(init, str) else repr(init)
             raise fail(f'init: expected "zeros", "ones" or normal(deviation), found {found}', where)
+        if isinstance(init, dict):
+            normal(init["normal"], where)
+        if options.get("dtype", "f32") not in ("f32", "bf16"):
+            raise fail(f'a weight\'s dtype is {options["dtype"]!r}, expected "f32" or "bf16"', where)
+        if not isinstance(options.get("module", ""), str) or re.search(r"\s", options.get("module", "")):
+            raise fail(f"a weight's module is {options['module']!r}, expected the name of a linear layer", where)
+        if not isinstance(when, (str, bool, type(None))):
+            raise fail(f"a weight's when is {when!r}, expected True, False, or an expression of the config", where)
         self.shape, self.when, self.options, self.where, self.name = shape, when, options, where, ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -187,12 +219,12 @@ def param(function: Any = None, *, when: str | bool = True, **options: Any) -> A
     return declare if function is None else declare(function)
 
 
-def normal(deviation: str | float) -> dict[str, Any]:
+def normal(deviation: str | float, where: Where | None = None) -> dict[str, Any]:
     """Normally distributed at the start."""
     if isinstance(deviation, str):
-        return {"normal": dim(deviation).text}
+        return {"normal": dim(deviation, where, "normal").text}
     if not isinstance(deviation, (int, float)) or not 0 <= deviation < float("inf"):
-        raise fail(f"normal: a deviation of {deviation!r}, expected a number from 0 on, or an expression")
+        raise fail(f"normal: a deviation of {deviation!r}, expected a number from 0 on, or an expression", where)
     return {"normal": deviation}
 
 
@@ -207,8 +239,17 @@ class Module:
     _indexed: dict[str, str] = {}
     _export: dict[str, Any] = {}  # the same where saving differs
     _export_indexed: dict[str, str] = {}
-    _ties: tuple[tuple[str, str, str], ...] = ()
+    _ties: tuple[tuple[str, str, str, Where], ...] = ()
     _where: Where = ("", 0)
+
+    def __repr__(self) -> str:
+        return f"the module {self._path or type(self).__name__}"
+
+    def _names(self) -> list[str]:
+        """Of its weights and parts."""
+        kinds = (Module, ParamSpec, ArrayType)
+        own = {n: v for cls in reversed(type(self).__mro__) for n, v in vars(cls).items()} | vars(self)
+        return [n for n, v in own.items() if isinstance(v, kinds) and not n.startswith("_")]
 
     def __call__(self, *args: Any, name: str | None = None, part: str | None = None, **more: Any) -> Any:
         from surogate.dsl.graph import current
@@ -227,6 +268,7 @@ def _declare(kind: str) -> Callable[[C], C]:
             setattr(cls, key, value)
         return cls
 
+    declare.__qualname__ = kind  # as Python's own messages name it
     return declare
 
 
@@ -253,8 +295,14 @@ def extends(base: type) -> Callable[[C], C]:
 
 
 def forward(function: F) -> F:
-    setattr(function, "_forward", True)
+    _mark("@forward", function, "_forward", True)
     return function
+
+
+def _mark(decorator: str, function: Any, key: str, value: Any) -> None:
+    if not inspect.isfunction(function):
+        raise fail(f"{decorator} stands before a method, found {function!r}")
+    setattr(function, key, value)
 
 
 PARTS = ("norm", "qkv", "att", "ffn", "swiglu")
@@ -263,10 +311,11 @@ PARTS = ("norm", "qkv", "att", "ffn", "swiglu")
 def recompute(part: str) -> Callable[[F], F]:
     """Ops of this forward are recomputed where recompute_PART is on, unless a caller names another part."""
     if not isinstance(part, str) or part not in PARTS:
-        raise fail(f'@recompute: expected one of {", ".join(PARTS)}, found "{part}"')
+        found = f'"{part}"' if isinstance(part, str) else "a method" if callable(part) else repr(part)
+        raise fail(f'@recompute: expected one of {", ".join(PARTS)}, found {found}')
 
     def mark(function: F) -> F:
-        setattr(function, "_part", part)
+        _mark("@recompute", function, "_part", part)
         return function
 
     return mark
@@ -278,7 +327,7 @@ def save(*names: str) -> Callable[[F], F]:
     where = caller()
 
     def mark(function: F) -> F:
-        setattr(function, "_save", (names, where))
+        _mark("@save", function, "_save", (names, where))
         return function
 
     return mark
@@ -296,19 +345,27 @@ class Key:
             raise fail("Key(None) says nothing; expected what the symbol is, as in Key(None, \"C / H\")")
         if key is not None and not isinstance(key, str):
             texts("Key", key)
+        if key is not None and not (key and all(key)):
+            raise fail(f"Key: {key!r} names no key of config.json")
         if isinstance(default, (int, float)):
             default = str(default + 0)  # True is 1
         if default is not None and not isinstance(default, str):
             raise fail(f"Key: default is {default!r}, expected a number or an expression")
         for name in limits:
             self.check_limit(name, limits[name])
+        if limits.get("type") == "text" and not limits.get("choices"):
+            raise fail('Choice: expected choices={"TEXT": NUMBER, ...}, the texts that are supported')
+        low, high = max(limits.get("min", -math.inf), limits.get("above", -math.inf)), limits.get("max", math.inf)
+        if low > high:
+            raise fail(f"Key: no number is at least {low} and at most {high}")
         self.where = caller()
         self.entry: dict[str, Any] = ({} if key is None else {"key": key}) | ({} if default is None else {"default": default}) | limits
 
     @staticmethod
     def check_limit(name: str, value: Any) -> None:
         if name == "choices":
-            pairs("Key: choices", value, int)
+            if not pairs("Key: choices", value, int):
+                raise fail('Key: choices: expected texts and their numbers, as {"TEXT": 1}, found none')
         elif name == "integer" and not isinstance(value, bool):
             raise fail(f"Key: integer is {value!r}, expected True or False")
         elif name in ("min", "above", "max") and (isinstance(value, bool) or not isinstance(value, (int, float))):
@@ -406,19 +463,29 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
     return attach
 
 
-def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None, later: Container[str] = ()) -> Dim:
-    """known: symbols, and whether each is a list; later: those that are named behind it."""
+# How others call the dtypes.
+_DTYPES = {"fp32": "f32", "float32": "f32", "float": "f32", "bfloat16": "bf16", "fp16": "f16", "float16": "f16", "int32": "i32", "int64": "i64", "int": "i32"}
+
+
+def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None, later: Container[str] = (), what: str = "") -> Dim:
+    """known: symbols, and whether each is a list; later: those that are named behind it; what: whose the expression is, for messages."""
+    front = (what and f"{what}: ") + f'"{value.text}": '
     for name in sorted((value.names | value.lists) - set(known)):
         if name in later:
-            raise fail(f'"{value.text}": {name} is named below; a key reads symbols above it', where)
-        raise fail(f'"{value.text}": unknown symbol {name}; expected one of {", ".join(sorted(known))}', where)
+            raise fail(f"{front}{name} is named below; a key reads symbols above it", where)
+        if name in _DTYPES:
+            raise fail(f"{front}{name} is neither a symbol nor a dtype; did you mean {_DTYPES[name]}?", where)
+        raise fail(f"{front}unknown symbol {name}; expected one of {', '.join(sorted(known))}", where)
     for name in sorted(value.names):
         if known[name]:
-            raise fail(f'"{value.text}": {name} is a list; expected the index of one value, as {name}[i]', where)
+            raise fail(f"{front}{name} is a list; expected the index of one value, as {name}[i]", where)
     for name in sorted(value.lists):
         if not known[name]:
-            raise fail(f'"{value.text}": {name} is one number; expected it without [ ]', where)
+            raise fail(f"{front}{name} is one number; expected it without [ ]", where)
     return value
+
+
+_SOURCES = ({"concat"}, {"transpose"}, {"slice", "begin", "total"})  # docs/ir.md
 
 
 class _Mapping:
@@ -438,14 +505,15 @@ class _Mapping:
         if not isinstance(names or {}, dict):
             raise fail(f'@{self._name}: expected names as q="q_proj" or {{"q.weight": "q_proj.weight"}}, found {names!r}')
         for key, name in {**(names or {}), **more}.items():
-            if not isinstance(name, (str, dict)):
+            if not isinstance(name, str) and not (isinstance(name, dict) and name.keys() in _SOURCES):
                 raise fail(f"@{self._name}: {key} is {name!r}, expected a name, concat(...), transpose(...) or rows(...)")
         return self._add(self._field, {**(names or {}), **more})
 
     def indexed(self, array: str, prefix: str) -> Callable[[C], C]:
         """The name of each turn of an Array: @hf_mapping.indexed("blocks", "model.layers.{i}")."""
-        if not re.search(r"\{.+\}", prefix):
-            raise fail(f'@{self._name}.indexed: expected the index in the name, as "model.layers.{{i}}", found "{prefix}"')
+        if not isinstance(prefix, str) or not re.search(r"\{.+\}", prefix):
+            found = f'"{prefix}"' if isinstance(prefix, str) else repr(prefix)
+            raise fail(f'@{self._name}.indexed: expected the index in the name, as "model.layers.{{i}}", found {found}')
         return self._add(self._indexed, {array: prefix})
 
 
@@ -474,12 +542,14 @@ def rows(name: str, begin: str | int, total: str | int) -> dict[str, Any]:
 
 def tied_to(weight: str, other: str, when: str = "1") -> Callable[[C], C]:
     """`weight` is `other` where the expression holds: @tied_to("head.weight", "embed.weight", when="tied")."""
-    dim(when)
+    texts("@tied_to", (weight, other, when))
+    dim(when, None, "@tied_to: when")
     if weight == other:
         raise fail(f"@tied_to: {weight} is tied to itself")
+    where = caller()
 
     def attach(cls: C) -> C:
-        setattr(cls, "_ties", (*getattr(cls, "_ties", ()), (weight, other, when)))
+        setattr(cls, "_ties", (*getattr(cls, "_ties", ()), (weight, other, when, where)))
         return cls
 
     return attach
