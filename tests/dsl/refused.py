@@ -52,8 +52,6 @@ PROGRAMS: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
     (NORMED, 'g.scale(x, by="1 / (C - 32)", name="t")\n            &', PLAN, ("@ (", "is inf, expected a finite number, as attribute by, in t")),
     (NORMED, 'g.linear_dx(x, self.embed, name="t")\n            &', PLAN, ("@: t = linear_dx(blocks.2.sum: f32[2,32,32], embed: f32[320,32]",)),
     # gradients
-    ('self.attn(h, table, positions, doc_start), name="attended")', '&\n            x = g.mul(x, g.reshape(self.norm, 1, 1, "C", name="one"), name="two")', TRAIN,
-     ("@@: ", "reshape", "blocks.", "the op has no gradient for a weight there")),
     (NORMED, 'x = g.mul(x, g.reshape(g.rms_norm(x, self.norm, name="n").rstd, "B", "T", 1, name="r"), name="m")\n            &', TRAIN,
      ("@: the loss reads", "the op has no gradient for it")),
     # what can't be generated
