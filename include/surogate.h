@@ -94,7 +94,8 @@ SG_API sg_status sg_trainer_get_info(sg_trainer *trainer, sg_trainer_info *out_i
 /* What sg_run_plan tells, of this trainer. *out_json is the caller's, for sg_free. */
 SG_API sg_status sg_trainer_plan(sg_trainer *trainer, char **out_json);
 
-/* An input that a model's IR has of its own, by its name: whole numbers in ids, or floats in values, as the IR says. */
+/* An input that a model's or objective's IR has of its own, by its name: whole numbers in ids, or floats in values, as the IR says.
+ * (rows, cols), or (rows, cols, size) where a token has several numbers. */
 typedef struct sg_input {
     const char    *name;
     const int32_t *ids;
@@ -111,9 +112,12 @@ typedef struct sg_batch {
                                * whose number  another one of the step has draws its own */
     const int32_t *positions; /* of the token in its document, from 0; NULL: counted */
 
-    const sg_input *inputs; /* each that the model reads; data sets have none */
+    const sg_input *inputs; /* each that the model reads; of a data set those that its key `inputs` gives */
     size_t          num_inputs;
 } sg_batch;
+
+/* How many numbers a token has of the input of that name; 0: the model has no such input. */
+SG_API int64_t sg_trainer_input_size(sg_trainer *trainer, const char *name);
 
 /* Takes a copy of a micro-batch of the next update. */
 SG_API sg_status sg_trainer_step(sg_trainer *trainer, const sg_batch *batch);
@@ -199,6 +203,8 @@ typedef struct sg_dataset_info {
 SG_API sg_status sg_dataset_get_info(sg_dataset *dataset, sg_dataset_info *out_info);
 /* The next micro-batch is the first of `step`, counted from 0. */
 SG_API sg_status sg_dataset_seek(sg_dataset *dataset, int64_t step);
+/* As sg_trainer_input_size, of what the data gives. */
+SG_API int64_t sg_dataset_input_size(sg_dataset *dataset, const char *name);
 /* Arrays are the data set's, valid until its next call. rows 0: the end. */
 SG_API sg_status sg_dataset_next(sg_dataset *dataset, sg_batch *out_batch);
 

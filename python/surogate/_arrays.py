@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ctypes import POINTER, c_char_p, c_float, c_int32, sizeof
 from typing import Any
 
@@ -78,19 +78,28 @@ def floats(array: NDArray[np.float32]) -> Any:
     return array.ctypes.data_as(POINTER(c_float))
 
 
-def _own(value: Any, name: str) -> NDArray[Any]:
-    """(rows, cols) integers or floats; one dimension is one row."""
+def _own(value: Any, name: str, size: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Integers or floats of that shape, (rows, cols), or (rows, cols, size) where a token has several; a dimension less is one row."""
     array = _array(value, name)
-    if array.dtype.kind != "f":
-        return rows(array, name)
-    return np.ascontiguousarray(array[None] if array.ndim == 1 else array, np.float32)
+    want = (*shape, size) if size > 1 else shape
+    if array.ndim == len(want) - 1:
+        array = array[None]
+    if array.shape != want:
+        raise ValueError(f"{name} has shape {array.shape}, input_ids {shape}; expected {want if size > 1 else 'the same'}")
+    return np.ascontiguousarray(array, np.float32) if array.dtype.kind == "f" else int32(array, name)
 
 
 class Rows:
     """A micro-batch for the library; it keeps the arrays alive."""
 
     def __init__(
-        self, input_ids: Any, targets: Any, segments: Any = None, positions: Any = None, inputs: Mapping[str, Any] | None = None
+        self,
+        input_ids: Any,
+        targets: Any,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+        size_of: Callable[[str], int] = lambda name: 1,
     ) -> None:
         self.ids = rows(input_ids, "input_ids")
         self.targets = next_ids(self.ids, segments, positions) if targets is None else rows(targets, "targets")
@@ -98,8 +107,8 @@ class Rows:
         self.positions = None if positions is None else rows(positions, "positions")
         if inputs is not None and not isinstance(inputs, Mapping):
             raise TypeError(f"inputs is {inputs!r}; expected arrays by name")
-        self.own = {name: _own(value, name) for name, value in (inputs or {}).items()}
-        for name, array in (("targets", self.targets), ("segments", self.segments), ("positions", self.positions), *self.own.items()):
+        self.own = {name: _own(value, name, size_of(name), self.ids.shape) for name, value in (inputs or {}).items()}
+        for name, array in (("targets", self.targets), ("segments", self.segments), ("positions", self.positions)):
             if array is not None and array.shape != self.ids.shape:
                 raise ValueError(f"{name} has shape {array.shape}, input_ids {self.ids.shape}; expected the same")
         shape = self.ids.shape

@@ -240,6 +240,8 @@ PROTOTYPES: dict[str, list[Any]] = {
 
 # (result, arguments) of the others.
 OTHERS: dict[str, tuple[Any, list[Any]]] = {
+    "sg_trainer_input_size": (c_int64, [c_void_p, c_char_p]),
+    "sg_dataset_input_size": (c_int64, [c_void_p, c_char_p]),
     "sg_version": (c_char_p, []),
     "sg_message": (c_char_p, []),
     "sg_exit_code": (c_int, [c_int]),

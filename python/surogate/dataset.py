@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -21,13 +21,14 @@ class Batch:
     """A micro-batch, each array (rows, cols) int32.
 
     targets: the id after each token, -100 where it isn't trained. segments: the document that a token is of, -1 in padding. positions: from
-    0 in each document.
+    0 in each document. inputs: what the settings of the data sets give the model besides, by name, as Trainer.step takes it.
     """
 
     input_ids: NDArray[np.int32]
     targets: NDArray[np.int32]
     segments: NDArray[np.int32]
     positions: NDArray[np.int32]
+    inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Dataset(Closes):
@@ -75,13 +76,20 @@ class Dataset(Closes):
             check(lib.sg_dataset_next(dataset, byref(batch)))
             yield batch if batch.rows else None
 
+    def _own(self, given: _native.Input, shape: tuple[int, int]) -> NDArray[Any]:
+        with self._handle.use() as dataset:
+            size = lib.sg_dataset_input_size(dataset, given.name)
+        array = given.ids or given.values
+        return np.ctypeslib.as_array(array, (*shape, size) if size > 1 else shape).copy()
+
     def __iter__(self) -> Iterator[Batch]:
         while True:
             with self._next() as batch:
                 if batch is None:
                     return
                 shape = (batch.rows, batch.cols)
-                arrays = [
+                own = {given.name.decode(): self._own(given, shape) for given in batch.inputs[: batch.num_inputs]}
+                ids, targets, segments, positions = (
                     np.ctypeslib.as_array(array, shape).copy() for array in (batch.ids, batch.targets, batch.segments, batch.positions)
-                ]
-            yield Batch(*arrays)
+                )
+            yield Batch(ids, targets, segments, positions, own)

@@ -128,6 +128,13 @@ class Trainer(Closes):
         plan: dict[str, Any] = json.loads(_native.take_text(text))
         return plan
 
+    def _input_size(self, name: str) -> int:
+        with self._handle.use() as trainer:
+            return int(lib.sg_trainer_input_size(trainer, _native.text(name, "an input's name")))
+
+    def _rows(self, input_ids: Any, targets: Any, segments: Any, positions: Any, inputs: Mapping[str, Any] | None) -> _arrays.Rows:
+        return _arrays.Rows(input_ids, targets, segments, positions, inputs, self._input_size)
+
     def step(
         self,
         input_ids: Any,
@@ -141,9 +148,10 @@ class Trainer(Closes):
         targets: the id that comes after each token, -100 where nothing is trained; None: the next one of the row. segments: which document
         a token is of, -1 in padding; equal neighbours see one another. None: a row is one document. Numbers may begin at 0 in each row:
         each document of a step has dropout masks of its own. positions: from 0 in each document, which ends where they begin again; None:
-        counted. Fewer rows or columns than the trainer's are padded. inputs: what the model reads besides, by name, integers or floats.
+        counted. Fewer rows or columns than the trainer's are padded. inputs: what the model reads besides, by name, integers or floats;
+        (rows, cols, size) of an input that has several numbers a token.
         """
-        rows = _arrays.Rows(input_ids, targets, segments, positions, inputs)
+        rows = self._rows(input_ids, targets, segments, positions, inputs)
         with self._handle.use() as trainer:
             check(lib.sg_trainer_step(trainer, byref(rows.batch)))
 
@@ -283,7 +291,7 @@ class Trainer(Closes):
         inputs: Mapping[str, Any] | None = None,
     ) -> float:
         """The mean loss (nats) of the targets; arrays as step() takes them, of any number of rows. NaN: there is no target."""
-        rows, loss = _arrays.Rows(input_ids, targets, segments, positions, inputs), c_double()
+        rows, loss = self._rows(input_ids, targets, segments, positions, inputs), c_double()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), None, byref(loss), None))
         return float(loss.value)
@@ -297,7 +305,7 @@ class Trainer(Closes):
         inputs: Mapping[str, Any] | None = None,
     ) -> NDArray[np.float32]:
         """(rows, cols) ln p of each target, 0 where it is -100; arrays as eval() takes them."""
-        rows = _arrays.Rows(input_ids, targets, segments, positions, inputs)
+        rows = self._rows(input_ids, targets, segments, positions, inputs)
         losses = np.zeros(rows.ids.shape, np.float32)
         with self._handle.use() as trainer:
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), _arrays.floats(losses), None, byref(c_int64())))

@@ -12,9 +12,31 @@ struct sg_dataset {
     HfModel   *model;
     Tokenizer *tokenizer;
     RunData    data;
-    Loader    *loader; /* of data */
+    Loader    *loader;                 /* of data */
+    sg_input   inputs[IR_MOST_INPUTS]; /* that the data gives, of the model's own; arrays are the present batch's */
+    int        places[IR_MOST_INPUTS]; /* of them in IrModule.inputs */
+    int        num_inputs;
     int64_t    micro_batches, steps;
 };
+
+static bool all_give(const ShardSet *sets, int count, const char *input)
+{
+    bool do_all = true;
+    for (int i = 0; i < count; i++) do_all &= shard_set_column(&sets[i], input, NULL) >= 0;
+    return do_all;
+}
+
+static void find_inputs(sg_dataset *d, bool of_eval_sets)
+{
+    const IrModule *module = d->model->module;
+    const ShardSet *sets = of_eval_sets ? d->data.eval_sets : d->data.train_sets;
+    int             count = of_eval_sets ? d->data.num_eval_sets : d->data.num_train_sets;
+    for (int i = 0; i < module->num_inputs; i++) {
+        if (!all_give(sets, count, module->inputs[i].name)) continue;
+        d->places[d->num_inputs] = i;
+        d->inputs[d->num_inputs++].name = module->inputs[i].name;
+    }
+}
 
 static Status open_data(sg_dataset *d, sg_part part)
 {
@@ -29,11 +51,12 @@ static Status open_data(sg_dataset *d, sg_part part)
     TRY(setup_view_tokenizer(&d->arena, config, &tokenizer_dir, &d->tokenizer));
     int64_t began;
     TRY(run_data_began(config, &began));
-    TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, began, (int32_t)d->model->vocab_size,
-                      (RowShare){.world = 1, .together = (int)config->gpus}, &d->data));
+    TRY(run_data_open(config, &options, d->tokenizer, tokenizer_dir, began, d->model, (RowShare){.world = 1, .together = (int)config->gpus},
+                      &d->data));
     bool trains = part == SG_TRAIN;
     FAIL_IF(!trains && !d->data.eval, ERR_INVALID, "there is no validation data: set validation_datasets or validation_split_ratio");
     d->loader = trains ? d->data.train : d->data.eval;
+    find_inputs(d, !trains && d->data.num_eval_sets > 0);
     d->micro_batches = trains ? config->gradient_accumulation_steps : 1;
     d->steps = trains ? d->data.total_steps : loader_num_steps(d->loader);
     return OK;
@@ -115,6 +138,13 @@ sg_status sg_dataset_seek(sg_dataset *dataset, int64_t step)
     return api_end(seek(dataset, step));
 }
 
+int64_t sg_dataset_input_size(sg_dataset *dataset, const char *name)
+{
+    for (int i = 0; dataset && name && i < dataset->num_inputs; i++)
+        if (strcmp(dataset->inputs[i].name, name) == 0) return dataset->model->module->inputs[dataset->places[i]].size;
+    return 0;
+}
+
 static Status next(sg_dataset *dataset, sg_batch *out)
 {
     const Feeds *batch;
@@ -123,12 +153,20 @@ static Status next(sg_dataset *dataset, sg_batch *out)
     *out = (sg_batch){0};
     TRY(loader_next(dataset->loader, &batch));
     if (!batch || batch->step_index >= dataset->steps) return OK;
+    for (int i = 0; i < dataset->num_inputs; i++) {
+        void *numbers = batch->array[FEED_COUNT + dataset->places[i]];
+        bool  is_whole = dataset->model->module->inputs[dataset->places[i]].dtype == DT_I32;
+        dataset->inputs[i].ids = is_whole ? numbers : NULL;
+        dataset->inputs[i].values = is_whole ? NULL : numbers;
+    }
     *out = (sg_batch){.rows = loader_rows_per_step(dataset->loader) / dataset->micro_batches,
                       .cols = loader_row_len(dataset->loader),
                       .ids = batch->tokens,
                       .targets = batch->labels,
                       .segments = batch->doc_id,
-                      .positions = batch->positions};
+                      .positions = batch->positions,
+                      .inputs = dataset->inputs,
+                      .num_inputs = (size_t)dataset->num_inputs};
     return OK;
 }
 

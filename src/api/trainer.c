@@ -106,6 +106,11 @@ static Status take_batch(const sg_batch *batch, DrivenInput *inputs, DrivenBatch
     return OK;
 }
 
+int64_t sg_trainer_input_size(sg_trainer *trainer, const char *name)
+{
+    return trainer && name ? driven_input_size(trainer->driven, name) : 0;
+}
+
 static Status take_step(sg_trainer *trainer, const sg_batch *batch, bool of_data_set)
 {
     DrivenInput inputs[IR_MOST_INPUTS];

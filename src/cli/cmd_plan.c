@@ -35,6 +35,7 @@ static Status make_plan(Arena *arena, const Config **config_ref, Device *device,
     }
     TRY(setup_options(arena, config, model, &options));
     TRY(setup_plan(arena, model, &options, device, out));
+    TRY(setup_check_inputs(config, model, *out, true));
     TRY(frozen_tokens_tell(config, model, *out, NULL));
     bool has_weights;
     TRY(hf_model_has_weights(model, &has_weights));

@@ -1,13 +1,15 @@
-/* surogate score MODEL_DIR FILE.jsonl [--json]: ln p of the tokens of each row. */
+/* surogate score MODEL_DIR FILE.jsonl [--json] [--logprobs K] [--out FILE]: ln p of the tokens of each row. */
 #include "cli/model_flags.h"
 
 #include "data/text_file.h"
+#include "files/file.h"
 #include "infer/score.h"
 
 typedef struct ScoreArgs {
-    ModelArgs model;
-    int64_t   context;
-    bool      json;
+    ModelArgs   model;
+    int64_t     context, top;
+    bool        json;
+    const char *out; /* NULL: on the screen */
 } ScoreArgs;
 
 static void print_line(StrBuf *out, size_t num, double sum)
@@ -36,13 +38,14 @@ static Status score(InferModel *infer, const ScoreArgs *s, const char *path, Str
 {
     StrBuf out = {0};
     TRY(scores_read(infer, path, text, s->context, scores));
+    scores->top = s->top;
     Status status = scores_run(infer, scores);
     if (status != OK && status != ERR_DIVERGED) return status;
-    if (s->json)
+    if (s->json || s->out)
         scores_write(scores, &out);
     else
         print_table(scores, &out);
-    Status printed = cli_print(&out);
+    Status printed = s->out ? file_write_atomic(s->out, out.data, out.len) : cli_print(&out);
     strbuf_deinit(&out);
     return status != OK ? status : printed;
 }
@@ -66,6 +69,9 @@ Status cmd_score(CliArgs *args)
         {"--json", FLAG_SWITCH, &s.json, NULL,
          "a line of JSON a row: ids, logprobs (natural; the first token has none: null), prompt_tokens of a prompt, tokens that are summed, "
          "sum"},
+        {"--logprobs", FLAG_INT, &s.top, "K",
+         "with --json or --out: of each token besides the K likeliest ones in its place, top_ids, and ln p of each, top_logprobs (0)"},
+        {"--out", FLAG_TEXT, &s.out, "FILE", "the lines of --json go there, whole or not at all"},
         {"--context", FLAG_INT, &s.context, "N", "most tokens of a row; a longer one is refused (the model's)"},
         MODEL_FLAGS(&s.model),
     };
@@ -73,6 +79,8 @@ Status cmd_score(CliArgs *args)
     if (done) return OK;
     TRY(cli_want_words(args, 2));
     FAIL_IF(s.context < 0, ERR_INVALID, "--context %lld: expected at least 1", (long long)s.context);
+    FAIL_IF(s.top < 0, ERR_INVALID, "--logprobs %lld: expected at least 0", (long long)s.top);
+    FAIL_IF(s.top && !s.json && !s.out, ERR_INVALID, "surogate score: --logprobs needs --json or --out");
     InferModel infer;
     Status     status = cli_open_model(&infer, args->words[0], &s.model);
     if (status == OK) status = score_file(&infer, &s, args->words[1]);

@@ -23,20 +23,21 @@ const FeedInfo *feed_info(Feed feed)
     return &infos[feed];
 }
 
-int64_t feeds_numel(int64_t cells, int num_own)
+int64_t feeds_numel(int64_t cells, const OwnInput *own, int num_own)
 {
-    int64_t count = num_own;
+    int64_t count = 0;
+    for (int i = 0; i < num_own; i++) count += own[i].size;
     for (int i = 0; i < FEED_COUNT; i++) count += infos[i].shape == FEED_CELLS;
     return count * cells;
 }
 
-void feeds_init(Feeds *feeds, int32_t *memory, int64_t cells, int num_own)
+void feeds_init(Feeds *feeds, int32_t *memory, int64_t cells, const OwnInput *own, int num_own)
 {
     *feeds = (Feeds){.array = {0}};
     for (int i = 0; i < FEED_COUNT + num_own; i++) {
         if (i < FEED_COUNT && infos[i].shape != FEED_CELLS) continue;
         feeds->array[i] = memory;
-        memory += cells;
+        memory += i < FEED_COUNT ? cells : cells * own[i - FEED_COUNT].size;
     }
 }
 

@@ -40,7 +40,17 @@ typedef struct FeedInfo {
 } FeedInfo;
 const FeedInfo *feed_info(Feed feed);
 
-enum { FEED_MOST_OWN = 8, FEED_MOST = FEED_COUNT + FEED_MOST_OWN };
+enum { FEED_MOST_OWN = 8, FEED_MOST = FEED_COUNT + FEED_MOST_OWN, OWN_MOST_SIZE = 1024 };
+
+/* What a program reads of each token besides, under a name of its own: `size` numbers, of the token itself or of the one that is predicted
+ * there, its label. */
+typedef struct OwnInput {
+    const char *name;
+    DType       dtype;     /* DT_I32, DT_F32 */
+    int32_t     pad;       /* where rows have no token, or no label; 0 for floats */
+    int64_t     size;      /* numbers of a token, 1 to OWN_MOST_SIZE */
+    bool        of_target; /* they are the label's */
+} OwnInput;
 
 /* A NULL array isn't given: what a program reads of it stays as it is on the device. */
 typedef struct Feeds {
@@ -67,9 +77,9 @@ typedef struct Feeds {
  * text_starts: the position of its sequence's first token of text, behind the prompt. pages: the pages of the KV cache that hold a row's
  * positions, in order; page 0 is nobody's. controls, keys, bias_ids, biases, guides: how a row's next token is chosen (ops/sample.h). */
 
-/* Arrays of all FEED_CELLS feeds, and of so many inputs of a model's own. memory: feeds_numel elements of 4 bytes. */
-int64_t feeds_numel(int64_t cells, int num_own);
-void    feeds_init(Feeds *feeds, int32_t *memory, int64_t cells, int num_own);
+/* Arrays of all FEED_CELLS feeds, and of a model's own inputs (own NULL: none). memory: feeds_numel elements of 4 bytes. */
+int64_t feeds_numel(int64_t cells, const OwnInput *own, int num_own);
+void    feeds_init(Feeds *feeds, int32_t *memory, int64_t cells, const OwnInput *own, int num_own);
 
 /* Columns [from, seq) of a row become padding, but for inputs of the model's own. token: what stands there in `tokens`. */
 void feeds_pad(Feeds *feeds, int64_t row, int64_t seq, int64_t from, int32_t token);

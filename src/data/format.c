@@ -1,6 +1,7 @@
 /* Detection of a dataset's layout by its first row, and instructions. Messages: format_messages.c. */
 #include "data/format.h"
 
+#include "data/columns.h"
 #include "data/format_internal.h"
 
 #include <stdio.h>
@@ -134,6 +135,21 @@ static bool detect_text(RowFormat *out, const DatasetOptions *options, const Jso
     return true;
 }
 
+/* Token ids, as Hugging Face's trainers (input_ids, labels) and `surogate score` (ids, prompt_tokens) write them. */
+static bool detect_tokens(RowFormat *out, const JsonValue *row)
+{
+    static const char *const names[] = {"input_ids", "ids"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const JsonValue *ids = field(row, names[i]);
+        if (!ids || ids->type != JSON_ARRAY || !ids->count || ids->items[0].type != JSON_INT) continue;
+        out->type = DATASET_TOKENS;
+        out->ids_field = names[i];
+        describe(out, "tokens", names[i]);
+        return true;
+    }
+    return false;
+}
+
 static void put_fields(const JsonValue *row, StrBuf *out)
 {
     for (uint32_t i = 0; i < row->count && out->len < 300; i++)
@@ -163,6 +179,7 @@ static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
         [DATASET_TEXT] = "a text (set text_field)",
         [DATASET_INSTRUCTION] = "a question and an answer (set instruction_field and output_field)",
         [DATASET_CONVERSATION] = "a list of messages (set messages_field)",
+        [DATASET_TOKENS] = "a list of token ids under input_ids or ids",
     };
     StrBuf names = {0};
     put_fields(row, &names);
@@ -172,7 +189,7 @@ static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
     return status;
 }
 
-static Status fail_missing(const char *key, const char *name, const JsonValue *row)
+Status format_fail_missing(const char *key, const char *name, const JsonValue *row)
 {
     StrBuf names = {0};
     put_fields(row, &names);
@@ -199,7 +216,7 @@ static Status check_named(const DatasetOptions *options, const JsonValue *row, D
         if (!is_named(fields[i].name, fields[i].usual) || (options->type != DATASET_AUTO && options->type != fields[i].type)) continue;
         if (*type == DATASET_AUTO) *type = fields[i].type;
         if (field(row, fields[i].name)) continue;
-        return fail_missing(fields[i].key, fields[i].name, row);
+        return format_fail_missing(fields[i].key, fields[i].name, row);
     }
     return OK;
 }
@@ -231,6 +248,7 @@ static Status detect(const DatasetOptions *options, DatasetType type, const Json
     if ((type == DATASET_AUTO || type == DATASET_CONVERSATION) && detect_conversation(out, options, row)) return OK;
     if ((type == DATASET_AUTO || type == DATASET_INSTRUCTION) && detect_instruction(out, options, row)) return OK;
     if ((type == DATASET_AUTO || type == DATASET_TEXT) && detect_text(out, options, row)) return OK;
+    if ((type == DATASET_AUTO || type == DATASET_TOKENS) && detect_tokens(out, row)) return OK;
     return fail_unknown(options, row);
 }
 
@@ -261,8 +279,9 @@ Status format_detect(const DatasetOptions *options, const JsonValue *given, RowF
     TRY(check_named(options, row, &type));
     TRY(check_prompts(options));
     TRY(detect(options, type, row, out));
+    TRY(columns_detect(options, row, out));
     bool is_asked = is_field && options->system_prompt_field && out->type != DATASET_TEXT;
-    return is_asked && !field(row, out->system_field) ? fail_missing("system_prompt_field", out->system_field, row) : OK;
+    return is_asked && !field(row, out->system_field) ? format_fail_missing("system_prompt_field", out->system_field, row) : OK;
 }
 
 /* ---- rows ---- */
@@ -425,6 +444,40 @@ static Status format_instruction(Arena *arena, const DatasetOptions *options, co
     return is_text ? instruction_text(arena, options, values, out) : instruction_messages(arena, format, row, tmpl, values, out);
 }
 
+/* Whole numbers that `what` says of; the row's own where they are left out. */
+static Status list_of(const JsonValue *row, const char *name, const JsonValue **out)
+{
+    const JsonValue *list = field(row, name);
+    FAIL_IF(!list || list->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s; expected a list of token ids", name,
+            list ? json_type_name(list->type) : "missing");
+    for (uint32_t i = 0; i < list->count; i++)
+        FAIL_IF(list->items[i].type != JSON_INT, ERR_INVALID, "field \"%s\": item %u is %s; expected a token id", name, i,
+                json_type_name(list->items[i].type));
+    *out = list;
+    return OK;
+}
+
+static Status format_tokens(const RowFormat *format, const JsonValue *row, Sample *out)
+{
+    static const char labels[] = "labels", prompt[] = "prompt_tokens";
+    const JsonValue  *num = field(row, prompt);
+    sample_reads(out, format->ids_field);
+    TRY(list_of(row, format->ids_field, &out->ids));
+    FAIL_IF(!out->ids->count, ERR_INVALID, "field \"%s\" is empty, nothing to learn", format->ids_field);
+    if (!says_nothing(field(row, labels))) {
+        sample_reads(out, labels);
+        TRY(list_of(row, labels, &out->labels));
+        FAIL_IF(out->labels->count != out->ids->count, ERR_INVALID, "field \"labels\" has %u items, \"%s\" %u; expected as many",
+                out->labels->count, format->ids_field, out->ids->count);
+    }
+    if (says_nothing(num)) return OK;
+    sample_reads(out, prompt);
+    FAIL_IF(num->type != JSON_INT || num->integer < 0 || num->integer > out->ids->count, ERR_INVALID,
+            "field \"prompt_tokens\": expected how many of the %u ids are the prompt's", out->ids->count);
+    out->prompt_ids = num->integer;
+    return OK;
+}
+
 static Status format_object(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                             const TemplateTraits *tmpl, Sample *out)
 {
@@ -432,6 +485,7 @@ static Status format_object(Arena *arena, const DatasetOptions *options, const R
         sample_reads(out, format->text_field);
         return text_of(arena, row, format->text_field, true, &out->text);
     }
+    if (format->type == DATASET_TOKENS) return format_tokens(format, row, out);
     if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
     FAIL_IF(!tmpl, ERR_NOT_FOUND, /* no row's fault */
             "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
@@ -448,6 +502,7 @@ Status format_row(Arena *arena, const DatasetOptions *options, const RowFormat *
     *out = (Sample){0};
     TRY(as_object(row, format->type == DATASET_CONVERSATION, format->messages_field, member, &object));
     TRY(format_object(arena, options, format, &object, tmpl, out));
+    for (int i = 0; i < options->num_inputs; i++) sample_reads(out, options->inputs[i].column);
     note_unused(format->unused, NULL, &object, out->fields, out->num_fields);
     return OK;
 }

@@ -3,9 +3,16 @@
 
 #include "base/json.h"
 
-typedef enum DatasetType { DATASET_AUTO, DATASET_TEXT, DATASET_INSTRUCTION, DATASET_CONVERSATION } DatasetType;
+#include "data/feeds.h"
+
+typedef enum DatasetType { DATASET_AUTO, DATASET_TEXT, DATASET_INSTRUCTION, DATASET_CONVERSATION, DATASET_TOKENS } DatasetType;
 typedef enum TrainOn { TRAIN_ON_ASSISTANT, TRAIN_ON_LAST_TURN, TRAIN_ON_ALL } TrainOn;
 typedef enum SystemPromptType { SYSTEM_PROMPT_DEFAULT, SYSTEM_PROMPT_NONE, SYSTEM_PROMPT_FIXED, SYSTEM_PROMPT_FIELD } SystemPromptType;
+
+/* An input of a program's own, and the field of rows that has its numbers. */
+typedef struct DatasetInput {
+    const char *name, *column;
+} DatasetInput;
 
 /* The keys of a dataset in the run file, under the same names. NULL: not set. Strings are borrowed. */
 typedef struct DatasetOptions {
@@ -21,6 +28,8 @@ typedef struct DatasetOptions {
     const char      *role_property, *content_property; /* of message_property_mappings; NULL: found by themselves */
     TrainOn          train_on;
     bool             skip_bad_rows;
+    DatasetInput     inputs[FEED_MOST_OWN];
+    int              num_inputs;
 } DatasetOptions;
 
 /* Names of fields that say something and that nothing is made of: "id" of a row, "messages[].id" of a message. */
@@ -44,10 +53,12 @@ typedef struct RowFormat {
     const char *instruction_field, *input_field, *output_field;
     const char *system_field;
     const char *messages_field, *tools_field;
-    const char *completion_field;   /* messages that follow, of which alone answers are trained; NULL: none */
-    char        description[256];   /* for people: "conversation (ShareGPT: conversations/from/value)" */
-    FieldSet   *unused;             /* where format_row adds what it doesn't read; NULL: nowhere */
-    bool        nulls_are_left_out; /* in this row, of Parquet: a field of a struct that isn't there was null */
+    const char *ids_field;
+    int64_t     input_sizes[FEED_MOST_OWN]; /* numbers a token, of each of DatasetOptions.inputs */
+    const char *completion_field;           /* messages that follow, of which alone answers are trained; NULL: none */
+    char        description[256];           /* for people: "conversation (ShareGPT: conversations/from/value)" */
+    FieldSet   *unused;                     /* where format_row adds what it doesn't read; NULL: nowhere */
+    bool        nulls_are_left_out;         /* in this row, of Parquet: a field of a struct that isn't there was null */
 } RowFormat;
 
 /* Settles the format by the options and the fields of the first row. ERR_INVALID lists the fields it found. */
@@ -57,10 +68,12 @@ NODISCARD Status format_detect(const DatasetOptions *options, const JsonValue *r
 bool format_is_message(const JsonValue *value);
 
 /* One row made ready. */
-enum { SAMPLE_MAX_FIELDS = 8 };
+enum { SAMPLE_MAX_FIELDS = 8 + FEED_MOST_OWN };
 typedef struct Sample {
     Str              text;                      /* when messages is NULL */
     size_t           prompt_bytes;              /* of text, not trained */
+    const JsonValue *ids, *labels;              /* DATASET_TOKENS: lists of whole numbers; labels NULL: all are trained */
+    int64_t          prompt_ids;                /* the first so many of ids, which aren't trained */
     const JsonValue *messages;                  /* array of {role, content, ...} */
     const JsonValue *tools;                     /* array or NULL */
     int8_t          *train;                     /* a flag a message: 1 and 0 as the row says, -1 by the rule */

@@ -28,6 +28,9 @@ NODISCARD Status format_messages(Arena *arena, const DatasetOptions *options, co
 /* `key` of the object becomes `value`; its members are copied first where they are the row's. */
 void message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value);
 
+/* ERR_INVALID: the run file's `key` says a field that the row doesn't have. */
+NODISCARD Status format_fail_missing(const char *key, const char *name, const JsonValue *row);
+
 /* Null, or an empty text, list or object. */
 bool says_nothing(const JsonValue *value);
 

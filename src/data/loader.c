@@ -218,13 +218,13 @@ static void slots_init(Loader *loader)
 {
     const LoaderOptions *o = &loader->rows.options;
     int64_t              numel = (int64_t)o->batch_size * o->seq_len;
-    size_t               size = (size_t)feeds_numel(numel, 0);
+    size_t               size = (size_t)feeds_numel(numel, loader->rows.inputs, o->num_inputs);
     loader->num_slots = (o->prefetch > 0 ? o->prefetch : 0) + 1;
     loader->slots = calloc((size_t)loader->num_slots, sizeof *loader->slots);
     loader->memory = calloc((size_t)loader->num_slots * size, sizeof *loader->memory);
     if (!loader->slots || !loader->memory) fatal_out_of_memory((size_t)loader->num_slots * size * sizeof(int32_t));
     for (int i = 0; i < loader->num_slots; i++) {
-        feeds_init(&loader->slots[i].batch, loader->memory + (size_t)i * size, numel, 0);
+        feeds_init(&loader->slots[i].batch, loader->memory + (size_t)i * size, numel, loader->rows.inputs, o->num_inputs);
     }
 }
 

@@ -27,21 +27,23 @@ typedef struct LoaderSource {
 } LoaderSource;
 
 typedef struct LoaderOptions {
-    LoaderMode  mode;
-    LongSamples long_samples;
-    LoaderPart  part;
-    double      validation_ratio; /* share of documents that are validation, in [0, 1) */
-    int32_t     seq_len;          /* T */
-    int32_t     batch_size;       /* B: rows of a micro-batch on one rank */
-    int32_t     grad_accum_steps; /* micro-batches of a train step; 0 means 1 */
-    int32_t     rank, world_size; /* world_size 0 means 1 */
-    double      num_epochs;       /* 0: without end */
-    uint64_t    seed;
-    bool        shuffle;      /* false: rows in order, the same each epoch */
-    bool        at_least_one; /* of a source's samples in the first epoch, however small its weight */
-    int32_t     pad_id;       /* what padding holds in `tokens`; never trained */
-    int32_t     vocab_size;   /* of the model: ids beyond it are an error; 0: not checked */
-    int         prefetch;     /* micro-batches ahead; 0: none, no thread */
+    LoaderMode      mode;
+    LongSamples     long_samples;
+    LoaderPart      part;
+    double          validation_ratio; /* share of documents that are validation, in [0, 1) */
+    int32_t         seq_len;          /* T */
+    int32_t         batch_size;       /* B: rows of a micro-batch on one rank */
+    int32_t         grad_accum_steps; /* micro-batches of a train step; 0 means 1 */
+    int32_t         rank, world_size; /* world_size 0 means 1 */
+    double          num_epochs;       /* 0: without end */
+    uint64_t        seed;
+    bool            shuffle;      /* false: rows in order, the same each epoch */
+    bool            at_least_one; /* of a source's samples in the first epoch, however small its weight */
+    int32_t         pad_id;       /* what padding holds in `tokens`; never trained */
+    int32_t         vocab_size;   /* of the model: ids beyond it are an error; 0: not checked */
+    int             prefetch;     /* micro-batches ahead; 0: none, no thread */
+    const OwnInput *inputs;       /* what a batch has besides; borrowed until loader_create returns, names and all */
+    int             num_inputs;
 } LoaderOptions;
 
 /* What was made of the data: for reports. */

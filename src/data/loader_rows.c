@@ -272,7 +272,34 @@ int64_t rows_count_trained(Rows *rows, const RowPlace *place)
 
 void rows_fill_padding(const Rows *rows, Feeds *batch, int64_t b, int64_t from)
 {
-    feeds_pad(batch, b, rows->options.seq_len, from, rows->options.pad_id);
+    int64_t seq = rows->options.seq_len;
+    feeds_pad(batch, b, seq, from, rows->options.pad_id);
+    for (int i = 0; i < rows->options.num_inputs; i++) {
+        const OwnInput *input = &rows->inputs[i];
+        int32_t        *cells = batch->array[FEED_COUNT + i];
+        for (int64_t k = (b * seq + from) * input->size; cells && k < (b + 1) * seq * input->size; k++) cells[k] = input->pad;
+    }
+}
+
+/* What a span's tokens have of an input, at the cell of its first one. Where the data gave nothing, as where there is no label, it is
+ * padding. */
+static void fill_own(const Shard *shard, const Span *span, const OwnInput *input, int column, int32_t *cells)
+{
+    float  *numbers = (float *)cells; /* of i32 they are made whole in place */
+    int64_t n = span->count, from = span->begin, given = n;
+    if (input->of_target) {
+        from++;
+        given = n - 1 + span->more;
+    }
+    if (column < 0) given = 0;
+    if (given) shard_read_column(shard, column, from, given, numbers);
+    for (int64_t k = 0; k < n * input->size; k++) {
+        float number = k < given * input->size ? numbers[k] : NAN;
+        if (input->dtype == DT_F32)
+            numbers[k] = isnan(number) ? 0 : number;
+        else
+            cells[k] = isnan(number) ? input->pad : (int32_t)number;
+    }
 }
 
 static Status fill_span(const Rows *rows, const SourceRows *source, const Span *span, Feeds *batch, int64_t b, int64_t t)
@@ -287,6 +314,10 @@ static Status fill_span(const Rows *rows, const SourceRows *source, const Span *
         batch->positions[i + k] = (int32_t)k;
         batch->doc_start[i + k] = (int32_t)t;
         batch->doc_id[i + k] = span->id;
+    }
+    for (int k = 0; k < rows->options.num_inputs; k++) {
+        int32_t *cells = batch->array[FEED_COUNT + k];
+        if (cells) fill_own(shard, span, &rows->inputs[k], source->columns[k], cells + i * rows->inputs[k].size);
     }
     memcpy(batch->labels + i, batch->tokens + i + 1, sizeof *batch->labels * (size_t)(n - 1));
     batch->labels[i + n - 1] = span->more ? after : LABEL_IGNORE;
@@ -327,6 +358,17 @@ static Status source_init(Rows *rows, int s, const LoaderSource *from, int64_t *
     SourceRows          *source = &rows->sources[s];
     source->shards = from->shards;
     source->name = name;
+    for (int i = 0; i < options->num_inputs; i++) {
+        ShardColumn column;
+        source->columns[i] = shard_set_column(from->shards, options->inputs[i].name, &column);
+        FAIL_IF(source->columns[i] >= 0 && column.size != options->inputs[i].size, ERR_INVALID,
+                "%s: its numbers for the input %s are %lld a token; expected %lld", name, options->inputs[i].name, (long long)column.size,
+                (long long)options->inputs[i].size);
+        bool is_whole = column.least > column.most || (!column.has_fractions && column.least >= -0x1p24 && column.most <= 0x1p24);
+        FAIL_IF(source->columns[i] >= 0 && options->inputs[i].dtype == DT_I32 && !is_whole, ERR_INVALID,
+                "%s: its numbers for the input %s are %g to %g%s; expected whole ones of at most 2^24", name, options->inputs[i].name,
+                column.least, column.most, column.has_fractions ? ", with fractions" : "");
+    }
     source->id_base = *id_base;
     *id_base += from->shards->num_tokens;
     FAIL_IF(options->vocab_size > 0 && from->shards->vocab_size > options->vocab_size, ERR_INVALID,
@@ -413,6 +455,7 @@ Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *s
     rows->num_sources = num_sources;
     int64_t next_id = 0, id_base = 0;
     for (int s = 0; s < num_sources; s++) TRY(source_init(rows, s, &sources[s], &next_id, &id_base));
+    if (options->num_inputs) memcpy(rows->inputs, options->inputs, sizeof *rows->inputs * (size_t)options->num_inputs);
     count_rows(rows);
     rows_plan_epochs(rows);
     return check_rows(rows);

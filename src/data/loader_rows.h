@@ -33,6 +33,7 @@ enum { KEPT_DRAWS = 4 };
 typedef struct SourceRows {
     const ShardSet *shards;
     const char     *name;
+    int             columns[FEED_MOST_OWN]; /* of LoaderOptions.inputs; -1: the source has none */
     SpanList        spans;
     int64_t        *offset;     /* LOADER_STREAM: (spans.len + 1) tokens before each span */
     int64_t         id_base;    /* LOADER_STREAM: tokens of the sources before */
@@ -57,6 +58,7 @@ typedef struct EpochList {
 
 typedef struct Rows {
     LoaderOptions options;
+    OwnInput      inputs[FEED_MOST_OWN]; /* (options.num_inputs) without their names */
     SourceRows   *sources;
     int           num_sources;
     LoaderStats   stats;

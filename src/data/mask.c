@@ -381,6 +381,40 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
     return OK;
 }
 
+/* The ids themselves are laid out, one that isn't trained as its complement. */
+static Status lay_ids_out(MaskEncoder *encoder, const Sample *sample)
+{
+    const MaskRules *rules = encoder->rules;
+    for (uint32_t i = 0; i < sample->ids->count; i++) {
+        int64_t id = sample->ids->items[i].integer, label = sample->labels ? sample->labels->items[i].integer : id;
+        FAIL_IF(id < 0 || id >= rules->vocab_size, ERR_INVALID, "id %u is %lld; expected a token of the tokenizer, 0 to %d", i,
+                (long long)id, rules->vocab_size - 1);
+        FAIL_IF(label != id && label != LABEL_IGNORE, ERR_INVALID,
+                "label %u is %lld, the id there %lld; expected that id, or %d where it isn't trained: labels aren't shifted", i,
+                (long long)label, (long long)id, LABEL_IGNORE);
+        bool    is_trained = rules->train_on == TRAIN_ON_ALL || i >= sample->prompt_ids;
+        int32_t kept = is_trained && label == id ? (int32_t)id : ~(int32_t)id;
+        strbuf_append(&encoder->laid_out, (const char *)&kept, sizeof kept);
+    }
+    return OK;
+}
+
+static Status encode_ids(MaskEncoder *encoder)
+{
+    TokenIds *all = &encoder->documents.ids;
+    size_t    count = encoder->text.len / sizeof(int32_t);
+    all->len = encoder->begin;
+    for (size_t i = 0; i < count; i++) token_ids_push(all, 0);
+    set_ids(encoder);
+    ensure(encoder, count);
+    if (count) memcpy(encoder->ids.data, encoder->text.data, encoder->text.len);
+    for (size_t i = 0; i < count; i++) {
+        encoder->mask[i] = encoder->ids.data[i] >= 0;
+        if (!encoder->mask[i]) encoder->ids.data[i] = ~encoder->ids.data[i];
+    }
+    return OK;
+}
+
 /* The layout's text is what was appended behind its begin. */
 static void push_layout(MaskEncoder *encoder, Layout layout)
 {
@@ -394,7 +428,10 @@ Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *sample)
     Layout layout = {
         .begin = encoder->laid_out.len, .prompt_bytes = sample->prompt_bytes, .kind = sample->messages ? LAYOUT_MESSAGES : LAYOUT_PROMPTED};
     Status status = OK;
-    if (sample->messages)
+    if (sample->ids) layout.kind = LAYOUT_IDS;
+    if (sample->ids)
+        status = lay_ids_out(encoder, sample);
+    else if (sample->messages)
         status = lay_messages_out(encoder, arena, sample, &layout);
     else
         strbuf_append(&encoder->laid_out, sample->text.data, sample->text.len);
@@ -419,7 +456,9 @@ Status mask_encode_waiting(MaskEncoder *encoder, size_t index)
     if (layout->kind == LAYOUT_TEXT) return mask_encode_text(encoder, encoder->text, true, true);
     encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0;
     encoder->messages_unprinted = (int)layout->num_unprinted;
-    TRY(layout->kind == LAYOUT_MESSAGES ? encode_messages(encoder, layout) : encode_prompted(encoder, layout));
+    TRY(layout->kind == LAYOUT_MESSAGES   ? encode_messages(encoder, layout)
+        : layout->kind == LAYOUT_PROMPTED ? encode_prompted(encoder, layout)
+                                          : encode_ids(encoder));
     count_trained(encoder);
     return OK;
 }

@@ -22,7 +22,7 @@ void mask_rules_forbid_shortcuts(MaskRules *rules);
 void mask_rules_forbid_memo(MaskRules *rules);
 
 /* A sample laid out and not yet encoded. */
-typedef enum LayoutKind { LAYOUT_MESSAGES, LAYOUT_PROMPTED, LAYOUT_TEXT } LayoutKind;
+typedef enum LayoutKind { LAYOUT_MESSAGES, LAYOUT_PROMPTED, LAYOUT_TEXT, LAYOUT_IDS } LayoutKind;
 typedef struct Layout {
     size_t     begin, len;   /* in laid_out */
     size_t     prompt_bytes; /* of text, not trained */

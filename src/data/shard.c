@@ -12,13 +12,15 @@
 #include <string.h>
 
 struct Shard {
-    char           *path;
-    FileMap         map;
-    bool            is_mapped;
-    ShardHeader     header;
-    ShardInfo       info;
-    const uint64_t *mask;  /* NULL: all trained */
-    const uint64_t *index; /* (num_documents + 1) */
+    char              *path;
+    FileMap            map;
+    bool               is_mapped;
+    ShardHeader        header;
+    ShardInfo          info;
+    const uint64_t    *mask;    /* NULL: all trained */
+    const uint64_t    *index;   /* (num_documents + 1) */
+    const ShardColumn *columns; /* (header.num_columns) */
+    const float       *numbers; /* (num_tokens, header.token_numbers) */
 };
 
 uint64_t shard_fold(uint64_t hash, const void *data, size_t size)
@@ -38,12 +40,17 @@ static Status check_header(const char *path, const ShardHeader *h, size_t size)
             h->version, SHARD_VERSION);
     FAIL_IF(h->header_checksum != shard_header_checksum(h), ERR_INVALID, "%s: the header is damaged", path);
     FAIL_IF((h->token_bytes != 2 && h->token_bytes != 4) || h->vocab_size < 1 || h->vocab_size > INT32_MAX ||
-                (h->flags & ~(uint32_t)SHARD_HAS_MASK),
+                (h->flags & ~(uint32_t)(SHARD_HAS_MASK | SHARD_HAS_COLUMNS)),
             ERR_INVALID, "%s: impossible header (token bytes %u, vocabulary %u, flags %u)", path, h->token_bytes, h->vocab_size, h->flags);
     FAIL_IF(h->file_size != size, ERR_INVALID, "%s: %zu bytes, the header says %" PRIu64 "; the file was cut", path, size, h->file_size);
     uint64_t room = size - SHARD_HEADER_BYTES;
     FAIL_IF(h->num_tokens > room / h->token_bytes || h->num_documents > room / 8 || h->num_trained > h->num_tokens, ERR_INVALID,
             "%s: impossible counts (%" PRIu64 " tokens, %" PRIu64 " documents)", path, h->num_tokens, h->num_documents);
+    bool has_columns = h->flags & SHARD_HAS_COLUMNS;
+    FAIL_IF(has_columns != (h->num_columns > 0) || has_columns != (h->token_numbers > 0) || h->num_columns > SHARD_MOST_COLUMNS ||
+                h->token_numbers > (uint64_t)SHARD_MOST_COLUMNS * OWN_MOST_SIZE ||
+                (has_columns && h->num_tokens > room / sizeof(float) / h->token_numbers),
+            ERR_INVALID, "%s: impossible columns (%" PRIu64 ", %" PRIu64 " numbers a token)", path, h->num_columns, h->token_numbers);
     ShardLayout layout = shard_layout(h);
     FAIL_IF(layout.end != size, ERR_INVALID, "%s: %zu bytes, its counts need %" PRIu64, path, size, layout.end);
     return OK;
@@ -56,6 +63,19 @@ static Status check_index(const Shard *shard)
     bool            rising = index[0] == 0 && index[last] == (uint64_t)shard->info.num_tokens;
     for (uint64_t i = 0; i < last; i++) rising &= index[i] < index[i + 1];
     FAIL_IF(!rising, ERR_INVALID, "%s: the document index is damaged", shard->path);
+    return OK;
+}
+
+static Status check_columns(const Shard *shard)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < shard->header.num_columns; i++) {
+        const ShardColumn *column = &shard->columns[i];
+        bool               is_sound = memchr(column->name, 0, sizeof column->name) && column->size >= 1 && column->size <= OWN_MOST_SIZE;
+        FAIL_IF(!is_sound, ERR_INVALID, "%s: the table of columns is damaged", shard->path);
+        sum += (uint64_t)column->size;
+    }
+    FAIL_IF(sum != shard->header.token_numbers, ERR_INVALID, "%s: the table of columns is damaged", shard->path);
     return OK;
 }
 
@@ -77,6 +97,9 @@ static Status shard_load(Shard *shard)
     };
     if (shard->info.has_mask) shard->mask = (const uint64_t *)(shard->map.data + layout.mask);
     shard->index = (const uint64_t *)(shard->map.data + layout.index);
+    shard->columns = (const ShardColumn *)(shard->map.data + layout.columns);
+    shard->numbers = (const float *)(shard->map.data + layout.numbers);
+    TRY(check_columns(shard));
     return check_index(shard);
 }
 
@@ -173,4 +196,19 @@ Status shard_read(const Shard *shard, int64_t begin, int64_t count, int32_t *out
             "%s: token id %u in tokens %" PRId64 "..%" PRId64 " is beyond the vocabulary of %d; the file is damaged", shard->path, most,
             begin, begin + count - 1, shard->info.vocab_size);
     return OK;
+}
+
+const ShardColumn *shard_columns(const Shard *shard, int *out_count)
+{
+    *out_count = (int)shard->header.num_columns;
+    return shard->columns;
+}
+
+void shard_read_column(const Shard *shard, int column, int64_t begin, int64_t count, float *out_numbers)
+{
+    CHECK(column >= 0 && (uint64_t)column < shard->header.num_columns && begin >= 0 && count <= shard->info.num_tokens - begin);
+    int64_t stride = (int64_t)shard->header.token_numbers, size = shard->columns[column].size, first = 0;
+    for (int i = 0; i < column; i++) first += shard->columns[i].size;
+    for (int64_t t = 0; t < count; t++)
+        memcpy(out_numbers + t * size, shard->numbers + (begin + t) * stride + first, sizeof(float) * (size_t)size);
 }

@@ -4,6 +4,8 @@
  *   tokens      num_tokens x token_bytes, padded with zeros to 8 bytes
  *   mask        ceil(num_tokens / 64) words, bit i of word i / 64: token i is trained; only with SHARD_HAS_MASK
  *   documents   (num_documents + 1) words: first token of each document, and num_tokens
+ *   columns     num_columns x ShardColumn; only with SHARD_HAS_COLUMNS, as what follows
+ *   numbers     num_tokens x token_numbers floats, padded with zeros to 8 bytes
  *
  * data_checksum folds XXH3 over consecutive blocks of SHARD_BLOCK_BYTES of what follows the header, each block seeded with
  * the hash before it. */
@@ -14,7 +16,7 @@
 #define SHARD_MAGIC "SGTOKENS"
 #define SHARD_NAME "shard-%05d.tokens"
 
-enum { SHARD_HAS_MASK = 1, SHARD_BLOCK_BYTES = 1 << 20 };
+enum { SHARD_HAS_MASK = 1, SHARD_HAS_COLUMNS = 2, SHARD_BLOCK_BYTES = 1 << 20 };
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are little-endian and are mapped as they are");
 
@@ -25,13 +27,14 @@ typedef struct ShardHeader {
     uint64_t num_tokens, num_documents, num_trained;
     uint64_t file_size;
     uint64_t data_checksum;
-    uint64_t reserved[6];
+    uint64_t num_columns, token_numbers; /* token_numbers: of all columns together */
+    uint64_t reserved[4];
     uint64_t header_checksum; /* of all before it */
 } ShardHeader;
 _Static_assert(sizeof(ShardHeader) == SHARD_HEADER_BYTES, "header size");
 
 typedef struct ShardLayout {
-    uint64_t mask, index, end; /* byte offsets in the file */
+    uint64_t mask, index, columns, numbers, end; /* byte offsets in the file */
 } ShardLayout;
 
 /* Counts must have been bounded by the file's size before, so that nothing overflows. */
@@ -40,7 +43,9 @@ static inline ShardLayout shard_layout(const ShardHeader *h)
     ShardLayout out;
     out.mask = SHARD_HEADER_BYTES + ((h->num_tokens * h->token_bytes + 7) & ~(uint64_t)7);
     out.index = out.mask + (h->flags & SHARD_HAS_MASK ? (h->num_tokens + 63) / 64 * 8 : 0);
-    out.end = out.index + (h->num_documents + 1) * 8;
+    out.columns = out.index + (h->num_documents + 1) * 8;
+    out.numbers = out.columns + h->num_columns * sizeof(ShardColumn);
+    out.end = out.numbers + ((h->num_tokens * h->token_numbers * sizeof(float) + 7) & ~(uint64_t)7);
     return out;
 }
 

@@ -4,7 +4,9 @@
 #include "data/shard_format.h"
 #include "files/file.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static Status set_add(ShardSet *set, const char *path)
 {
@@ -53,6 +55,26 @@ Status shard_set_open(const char *dir, ShardSet *out_set)
     Status status = set_load(out_set, dir);
     if (status != OK) shard_set_close(out_set);
     return status;
+}
+
+int shard_set_column(const ShardSet *set, const char *input, ShardColumn *out)
+{
+    int count, found = -1;
+    for (int s = 0; s < set->num_shards; s++) {
+        const ShardColumn *columns = shard_columns(set->shards[s], &count);
+        int                at = 0;
+        while (at < count && strcmp(columns[at].name, input) != 0) at++;
+        if (at == count || (s && at != found)) return -1;
+        found = at;
+        if (!out) continue;
+        if (s == 0) *out = columns[at];
+        if (columns[at].size != out->size) return -1;
+        out->has_fractions |= columns[at].has_fractions;
+        out->has_ignored |= columns[at].has_ignored;
+        out->least = fmin(out->least, columns[at].least);
+        out->most = fmax(out->most, columns[at].most);
+    }
+    return found;
 }
 
 void shard_set_close(ShardSet *set)

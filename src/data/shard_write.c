@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <immintrin.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,9 @@ struct ShardWriter {
     uint64_t   *index; /* heap, grows: first token of each ended document */
     size_t      index_capacity;
     uint64_t    document_begin;
+    ShardColumn columns[SHARD_MOST_COLUMNS];
+    float      *numbers; /* heap, grows: (num_tokens, header.token_numbers) */
+    size_t      num_numbers, number_capacity;
 };
 
 static void *grow(void *data, size_t *capacity, size_t need, size_t size)
@@ -111,6 +115,7 @@ static void writer_free(ShardWriter *writer)
     free(writer->buffer);
     free(writer->mask);
     free(writer->index);
+    free(writer->numbers);
     free(writer);
 }
 
@@ -213,6 +218,44 @@ Status shard_writer_end_document(ShardWriter *writer)
     return OK;
 }
 
+void shard_writer_set_columns(ShardWriter *writer, const ShardColumn *columns, int count)
+{
+    ShardHeader *h = &writer->header;
+    CHECK(count <= SHARD_MOST_COLUMNS && h->num_tokens == 0);
+    for (int i = 0; i < count; i++) {
+        ShardColumn *column = &writer->columns[i];
+        *column = (ShardColumn){.size = columns[i].size, .least = INFINITY, .most = -INFINITY};
+        snprintf(column->name, sizeof column->name, "%s", columns[i].name);
+        h->token_numbers += (uint64_t)column->size;
+    }
+    h->num_columns = (uint64_t)count;
+    if (count) h->flags |= SHARD_HAS_COLUMNS;
+}
+
+static void note_number(ShardColumn *column, float number)
+{
+    if (isnan(number)) return;
+    if (number == (float)LABEL_IGNORE) {
+        column->has_ignored = true;
+        return;
+    }
+    column->has_fractions |= number != floorf(number);
+    column->least = fmin(column->least, (double)number);
+    column->most = fmax(column->most, (double)number);
+}
+
+void shard_writer_append_numbers(ShardWriter *writer, const float *numbers, int64_t num_tokens)
+{
+    size_t count = (size_t)writer->header.token_numbers * (size_t)num_tokens;
+    if (count == 0) return;
+    writer->numbers = grow(writer->numbers, &writer->number_capacity, writer->num_numbers + count, sizeof *numbers);
+    memcpy(writer->numbers + writer->num_numbers, numbers, count * sizeof *numbers);
+    writer->num_numbers += count;
+    for (int64_t t = 0; t < num_tokens; t++)
+        for (uint64_t c = 0; c < writer->header.num_columns; c++)
+            for (int64_t k = 0; k < writer->columns[c].size; k++) note_number(&writer->columns[c], *numbers++);
+}
+
 int64_t shard_writer_tokens(const ShardWriter *writer)
 {
     return (int64_t)writer->header.num_tokens;
@@ -233,6 +276,11 @@ static Status write_tail(ShardWriter *writer)
     writer->index = grow(writer->index, &writer->index_capacity, h->num_documents + 1, sizeof(uint64_t));
     writer->index[h->num_documents] = h->num_tokens;
     TRY(put(writer, writer->index, (size_t)(h->num_documents + 1) * 8));
+    CHECK(writer->num_numbers == h->num_tokens * h->token_numbers);
+    size_t number_bytes = writer->num_numbers * sizeof(float);
+    TRY(put(writer, writer->columns, (size_t)h->num_columns * sizeof *writer->columns));
+    TRY(put(writer, writer->numbers, number_bytes));
+    TRY(put(writer, zeros, -number_bytes & 7));
     return flush_rest(writer);
 }
 

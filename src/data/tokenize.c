@@ -29,6 +29,8 @@ typedef struct Pipeline {
     Reader            *reader;
     RowFormat          format;
     MaskRules         *rules;
+    ShardColumn        columns[SHARD_MOST_COLUMNS];
+    int64_t            token_numbers; /* of all columns */
     UnitContext        context;
     int                lock_fd; /* -1: none */
     int64_t            shard_tokens;
@@ -188,6 +190,8 @@ static Status write_unit(Pipeline *p, const Unit *unit)
         if (!p->writer)
             TRY(shard_writer_open(shard_path(p, p->done.count), tokenizer_hash(p->job->tokenizer), tokenizer_vocab_size(p->job->tokenizer),
                                   p->format.type != DATASET_TEXT, &p->writer));
+        if (shard_writer_tokens(p->writer) == 0) shard_writer_set_columns(p->writer, p->columns, p->job->dataset->num_inputs);
+        shard_writer_append_numbers(p->writer, unit->numbers.data + document->begin * p->token_numbers, document->end - document->begin);
         TRY(shard_writer_append(p->writer, unit->tokens.ids.data + document->begin, unit->tokens.mask + document->begin,
                                 document->end - document->begin));
         p->in_document = document->continues;
@@ -334,6 +338,9 @@ static Status run(Pipeline *p)
     TRY(detect_format(p));
     snprintf(p->report->format, sizeof p->report->format, "%s", p->format.description);
     TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
+    columns_describe(p->job->dataset, &p->format, p->columns);
+    for (int i = 0; i < p->job->dataset->num_inputs; i++) p->token_numbers += p->columns[i].size;
+    if (p->token_numbers) p->shard_tokens = p->shard_tokens / (1 + p->token_numbers) + 1; /* columns of a shard wait in memory */
     p->context = (UnitContext){p->job->dataset, &p->format, mask_rules_traits(p->rules)};
     TRY(dataset_reader_open(p->job->dataset, p->key.paths, p->key.num_paths, &p->reader, &p->most_rows));
     TRY(start_workers(p));

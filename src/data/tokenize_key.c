@@ -24,7 +24,7 @@ static void put_hash(StrBuf *out, const char *key, uint64_t hash)
 
 static void put_options(StrBuf *out, const DatasetOptions *o)
 {
-    static const char *const types[] = {"auto", "text", "instruction", "conversation"};
+    static const char *const types[] = {"auto", "text", "instruction", "conversation", "tokens"};
     static const char *const train_on[] = {"assistant", "last_turn", "all"};
     static const char *const system[] = {"default", "none", "fixed", "field"};
     put_string(out, "type", types[o->type]);
@@ -44,6 +44,13 @@ static void put_options(StrBuf *out, const DatasetOptions *o)
     put_string(out, "role_property", o->role_property);
     put_string(out, "content_property", o->content_property);
     put_string(out, "train_on", train_on[o->train_on]);
+    for (int i = 0; i < o->num_inputs; i++) {
+        strbuf_puts(out, i ? ", " : ",\n  \"inputs\": {");
+        json_write_string(out, o->inputs[i].name, strlen(o->inputs[i].name));
+        strbuf_puts(out, ": ");
+        json_write_string(out, o->inputs[i].column, strlen(o->inputs[i].column));
+        if (i == o->num_inputs - 1) strbuf_putc(out, '}');
+    }
     strbuf_printf(out, ",\n  \"skip_bad_rows\": %s", o->skip_bad_rows ? "true" : "false");
 }
 

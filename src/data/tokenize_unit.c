@@ -10,6 +10,7 @@ void unit_clear(Unit *unit)
     unit->num_records = unit->num_documents = unit->num_examples = 0;
     unit->is_part = unit->is_first_part = unit->is_done = false;
     unit->tokens.ids.len = 0;
+    unit->numbers.len = 0;
     unit->num_rows = unit->num_bad = unit->num_untrained = unit->num_without_stop = unit->num_without_calls = unit->num_empty = 0;
     unit->num_unprinted = 0;
     unit->unused = (FieldSet){0};
@@ -20,6 +21,8 @@ void unit_deinit(Unit *unit)
 {
     strbuf_deinit(&unit->bytes);
     mask_documents_deinit(&unit->tokens);
+    number_list_deinit(&unit->numbers);
+    number_list_deinit(&unit->given);
     free(unit->records);
     free(unit->offsets);
     free(unit->documents);
@@ -64,19 +67,22 @@ typedef struct Row {
     const Record *record;
     bool          is_plain; /* encoded as it stands in the unit */
     size_t        layout;
+    RowNumbers    numbers;
     Status        status;
     char         *message; /* heap; NULL: none */
 } Row;
 
-static Status parse_and_lay_out(const Record *record, const UnitContext *context, FieldSet *unused, MaskEncoder *encoder, Arena *arena)
+static Status parse_and_lay_out(Unit *unit, Row *out, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
 {
-    RowFormat format = *context->format;
-    JsonValue row;
-    Sample    sample;
-    format.unused = unused;
+    const Record *record = out->record;
+    RowFormat     format = *context->format;
+    JsonValue     row;
+    Sample        sample;
+    format.unused = &unit->unused;
     format.nulls_are_left_out = record->file->is_rows;
     TRY(record_parse(arena, record, &row));
     Status status = format_row(arena, context->dataset, &format, &row, context->tmpl, &sample);
+    if (status == OK) status = columns_read(arena, context->dataset, &format, &row, &unit->given, &out->numbers);
     if (status == OK && context->format->type == DATASET_TEXT)
         mask_lay_text_out(encoder, sample.text);
     else if (status == OK)
@@ -85,19 +91,20 @@ static Status parse_and_lay_out(const Record *record, const UnitContext *context
     return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
 }
 
-static void lay_out(Row *row, const UnitContext *context, FieldSet *unused, MaskEncoder *encoder, Arena *arena)
+static void lay_out(Unit *unit, Row *row, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
 {
-    row->is_plain = row->record->kind == RECORD_TEXT && context->format->type == DATASET_TEXT;
+    bool has_columns = context->dataset->num_inputs > 0;
+    row->is_plain = row->record->kind == RECORD_TEXT && context->format->type == DATASET_TEXT && !has_columns;
     row->layout = encoder->num_layouts;
     if (row->is_plain) return;
     arena_reset(arena);
-    row->status = parse_and_lay_out(row->record, context, unused, encoder, arena);
+    row->status = parse_and_lay_out(unit, row, context, encoder, arena);
     if (row->status == OK) return;
     row->message = strdup(status_message());
     if (!row->message) fatal_out_of_memory(STATUS_MESSAGE_BYTES);
 }
 
-static Status encode_row(Unit *unit, const Row *row, MaskEncoder *encoder)
+static Status encode_row(Unit *unit, const Row *row, const UnitContext *context, MaskEncoder *encoder)
 {
     const Record *record = row->record;
     if (row->status != OK) FAIL(row->status, "%s", row->message);
@@ -108,13 +115,16 @@ static Status encode_row(Unit *unit, const Row *row, MaskEncoder *encoder)
         return OK;
     }
     Status status = mask_encode_waiting(encoder, row->layout);
+    bool   is_kept = status == OK && encoder->num_trained > 0;
+    if (is_kept)
+        status = columns_place(context->dataset, context->format, &unit->given, &row->numbers, (int64_t)encoder->ids.len, &unit->numbers);
     if (status != OK)
         return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
     if (encoder->messages_unprinted && unit->num_unprinted == 0)
         snprintf(unit->first_unprinted, sizeof unit->first_unprinted, record->file->is_rows ? "%.480s: row %lld" : "%.480s:%lld",
                  record->file->path, (long long)record->line);
     unit->num_unprinted += encoder->messages_unprinted;
-    if (encoder->num_trained == 0)
+    if (!is_kept)
         unit->num_untrained++;
     else
         keep_document(unit, encoder, false);
@@ -152,12 +162,13 @@ void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, 
         Row rows[BATCH_ROWS] = {0};
         int count = 0;
         mask_clear(encoder);
+        unit->given.len = 0;
         while (done < unit->num_records && count < BATCH_ROWS && encoder->laid_out.len < BATCH_BYTES) {
             rows[count].record = &unit->records[done++];
-            lay_out(&rows[count++], context, &unit->unused, encoder, arena);
+            lay_out(unit, &rows[count++], context, encoder, arena);
         }
         for (int i = 0; i < count; i++) {
-            if (unit->status == OK) count_row(unit, context, encode_row(unit, &rows[i], encoder));
+            if (unit->status == OK) count_row(unit, context, encode_row(unit, &rows[i], context, encoder));
             free(rows[i].message);
         }
     }

@@ -1,6 +1,7 @@
 /* A unit of work: some records in, their tokens out. */
 #pragma once
 
+#include "data/columns.h"
 #include "data/mask.h"
 #include "data/record.h"
 #include "data/tokenize.h"
@@ -21,6 +22,7 @@ typedef struct Unit {
     bool    is_part, is_first_part; /* the only record is a part of a longer text */
     /* out */
     MaskDocuments tokens;
+    NumberList    numbers;   /* of columns: of each token all, one after the other */
     UnitDocument *documents; /* (num_records) */
     int           num_documents;
     int64_t       num_rows, num_bad, num_untrained, num_without_stop, num_without_calls, num_empty, num_unprinted;
@@ -28,6 +30,7 @@ typedef struct Unit {
     char          first_unprinted[512]; /* where it is */
     char          examples[5][512];
     FieldSet      unused;
+    NumberList    given;  /* of columns, of the rows that are being made */
     Status        status; /* of a row that stops everything */
     char          message[STATUS_MESSAGE_BYTES];
     /* state, under the pipeline's lock */

@@ -83,10 +83,10 @@ Status evaluate_ids(InferModel *infer, const int32_t *ids, size_t count, float *
     const ProgramSpec *spec = &plan_program(infer->plan, &entry_eval)->spec;
     EvalBatch          batch = {.rows = spec->batch, .seq = spec->seq};
     size_t             cells = (size_t)(batch.rows * batch.seq);
-    int64_t            numel = feeds_numel((int64_t)cells, 0);
+    int64_t            numel = feeds_numel((int64_t)cells, NULL, 0);
     int32_t           *memory = calloc_or_end((size_t)numel + cells, sizeof *memory);
     int64_t            first[MOST_ROWS];
-    feeds_init(&batch.feeds, memory, (int64_t)cells, 0);
+    feeds_init(&batch.feeds, memory, (int64_t)cells, NULL, 0);
     batch.losses = (float *)(memory + numel);
     batch.first_label = first;
     Status status = evaluate_rows(infer->session, &batch, ids, (int64_t)count, losses);

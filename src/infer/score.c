@@ -21,6 +21,8 @@ void scores_deinit(Scores *scores)
     token_ids_deinit(&scores->ids);
     free(scores->rows);
     free(scores->logprobs);
+    free(scores->top_ids);
+    free(scores->top_logprobs);
     *scores = (Scores){0};
 }
 
@@ -133,11 +135,12 @@ static void ask_for_programs(InferModel *infer, const Scores *scores)
 {
     CompileOptions *options = &infer->options;
     options->num_programs = 0;
+    options->top = scores->top;
     for (size_t i = 0; i < scores->num_rows; i++) {
         int64_t seq = seq_of(infer, &scores->rows[i]);
         int     p = 0;
         while (p < options->num_programs && options->programs[p].seq != seq) p++;
-        if (p == options->num_programs) compile_add(options, &entry_score, batch_of(infer, seq), seq);
+        if (p == options->num_programs) compile_add(options, scores->top ? &entry_score_top : &entry_score, batch_of(infer, seq), seq);
     }
 }
 
@@ -153,9 +156,25 @@ static void fill_row(Feeds *feeds, int64_t at, int64_t seq, const int32_t *ids, 
     feeds_pad(feeds, at, seq, num - 1, 0);
 }
 
-/* The next rows of this length from *at on, as many as the program takes. */
-static Status run_batch(InferModel *infer, const Program *program, Feeds *feeds, float *losses, Scores *scores, size_t *at)
+/* What one program's rows are read into. */
+typedef struct ScoreBuffers {
+    Feeds    feeds;
+    float   *losses, *top_logprobs; /* (cells), (cells, top) */
+    int32_t *top_ids;
+} ScoreBuffers;
+
+static Status read_top(InferModel *infer, const Program *program, int64_t cells, const ScoreBuffers *to, int64_t top)
 {
+    size_t count = (size_t)(cells * top);
+    if (!top) return OK;
+    TRY(session_output(infer->session, program, "top_ids", to->top_ids, count * sizeof *to->top_ids));
+    return session_output(infer->session, program, "top_logprobs", to->top_logprobs, count * sizeof *to->top_logprobs);
+}
+
+/* The next rows of this length from *at on, as many as the program takes. */
+static Status run_batch(InferModel *infer, const Program *program, ScoreBuffers *to, Scores *scores, size_t *at)
+{
+    Feeds    *feeds = &to->feeds;
     int64_t   seq = program->spec.seq, batch = program->spec.batch, num = 0;
     ScoreRow *taken[MOST_ROWS];
     for (; *at < scores->num_rows && num < batch; ++*at) {
@@ -168,24 +187,28 @@ static Status run_batch(InferModel *infer, const Program *program, Feeds *feeds,
     for (int64_t r = num; r < batch; r++) feeds_pad(feeds, r, seq, 0, 0);
     TRY(session_feed(infer->session, program, feeds));
     TRY(session_run(infer->session, program));
-    TRY(session_output(infer->session, program, "losses", losses, (size_t)(batch * seq) * sizeof *losses));
+    TRY(session_output(infer->session, program, "losses", to->losses, (size_t)(batch * seq) * sizeof *to->losses));
+    TRY(read_top(infer, program, batch * seq, to, scores->top));
     for (int64_t r = 0; r < num; r++) {
         float *logprobs = scores->logprobs + taken[r]->first;
         logprobs[0] = NAN;
-        for (size_t i = 1; i < taken[r]->num; i++) logprobs[i] = -losses[r * seq + (int64_t)i - 1];
+        for (size_t i = 1; i < taken[r]->num; i++) logprobs[i] = -to->losses[r * seq + (int64_t)i - 1];
+        size_t count = (size_t)scores->top * (taken[r]->num - 1), into = (size_t)scores->top * (taken[r]->first + 1);
+        if (!count) continue;
+        memcpy(scores->top_ids + into, to->top_ids + r * seq * scores->top, count * sizeof *to->top_ids);
+        memcpy(scores->top_logprobs + into, to->top_logprobs + r * seq * scores->top, count * sizeof *to->top_logprobs);
     }
     return OK;
 }
 
 static Status run_program(InferModel *infer, const Program *program, Scores *scores)
 {
-    int64_t  cells = program->spec.batch * program->spec.seq, numel = feeds_numel(cells, 0);
-    int32_t *memory = malloc_or_end((size_t)(numel + cells) * sizeof *memory);
-    Status   status = OK;
-    Feeds    feeds;
-    feeds_init(&feeds, memory, cells, 0);
-    for (size_t at = 0; at < scores->num_rows && status == OK;)
-        status = run_batch(infer, program, &feeds, (float *)(memory + numel), scores, &at);
+    int64_t      cells = program->spec.batch * program->spec.seq, numel = feeds_numel(cells, NULL, 0), top = cells * scores->top;
+    int32_t     *memory = malloc_or_end((size_t)(numel + cells + 2 * top) * sizeof *memory), *behind = memory + numel;
+    Status       status = OK;
+    ScoreBuffers to = {.losses = (float *)behind, .top_logprobs = (float *)behind + cells, .top_ids = behind + cells + top};
+    feeds_init(&to.feeds, memory, cells, NULL, 0);
+    for (size_t at = 0; at < scores->num_rows && status == OK;) status = run_batch(infer, program, &to, scores, &at);
     free(memory);
     return status;
 }
@@ -208,6 +231,13 @@ static Status check_finite(const Scores *scores)
 
 Status scores_run(InferModel *infer, Scores *scores)
 {
+    int64_t most = infer->model->vocab_size;
+    FAIL_IF(scores->top < 0 || scores->top > most, ERR_INVALID, "the %lld likeliest tokens; expected 0 to %lld, the vocabulary's size",
+            (long long)scores->top, (long long)most);
+    if (scores->top) {
+        scores->top_ids = calloc_or_end(scores->ids.len * (size_t)scores->top, sizeof *scores->top_ids);
+        scores->top_logprobs = calloc_or_end(scores->ids.len * (size_t)scores->top, sizeof *scores->top_logprobs);
+    }
     ask_for_programs(infer, scores);
     TRY(infer_start(infer));
     for (int p = 0; p < infer->options.num_programs; p++) {
@@ -230,6 +260,22 @@ static void put_number(StrBuf *out, double value)
         strbuf_puts(out, "null");
 }
 
+/* The likeliest tokens in place of each of a row's, the first of which has none. */
+static void put_top(const Scores *scores, const ScoreRow *row, bool ids, StrBuf *out)
+{
+    strbuf_printf(out, ",\"%s\":[null", ids ? "top_ids" : "top_logprobs");
+    for (size_t i = 1; i < row->num; i++)
+        for (size_t k = 0, at = (row->first + i) * (size_t)scores->top; k < (size_t)scores->top; k++) {
+            strbuf_puts(out, k ? "," : ",[");
+            if (ids)
+                strbuf_printf(out, "%d", scores->top_ids[at + k]);
+            else
+                put_number(out, (double)scores->top_logprobs[at + k]);
+            if (k + 1 == (size_t)scores->top) strbuf_putc(out, ']');
+        }
+    strbuf_putc(out, ']');
+}
+
 void scores_write(const Scores *scores, StrBuf *out)
 {
     for (const ScoreRow *row = scores->rows; row < scores->rows + scores->num_rows; row++) {
@@ -239,7 +285,9 @@ void scores_write(const Scores *scores, StrBuf *out)
             strbuf_puts(out, i ? "," : "],\"logprobs\":[");
             put_number(out, (double)scores->logprobs[first + i]);
         }
-        strbuf_puts(out, "],");
+        strbuf_putc(out, ']');
+        for (int ids = 1; scores->top && ids >= 0; ids--) put_top(scores, row, ids, out);
+        strbuf_putc(out, ',');
         if (row->has_prompt) strbuf_printf(out, "\"prompt_tokens\":%zu,", row->prompt);
         strbuf_printf(out, "\"tokens\":%zu,\"sum\":", row->num_summed);
         put_number(out, row->sum);

@@ -19,6 +19,9 @@ typedef struct Scores {
     const char *name;     /* of the file */
     TokenIds    ids;      /* of all rows, one after the other */
     float      *logprobs; /* of each; NaN: the first token of a row has none */
+    int64_t     top;      /* how many likeliest tokens are told in place of each; 0: none are */
+    int32_t    *top_ids;  /* (ids.len, top), the likeliest first; of the first token of a row undefined */
+    float      *top_logprobs;
     ScoreRow   *rows;
     size_t      num_rows;
 } Scores;
@@ -28,8 +31,10 @@ void scores_deinit(Scores *scores);
  * are encoded apart, as in training. most: tokens of a row, 0: as many as the model was made for. ERR_INVALID says name:line. */
 NODISCARD Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, Scores *out);
 
-/* Starts the session for these rows, and fills in the numbers. ERR_DIVERGED when one isn't finite: all are there all the same. */
+/* Starts the session for these rows, and fills in the numbers. scores->top is set before, at most as many as the vocabulary has.
+ * ERR_DIVERGED when one isn't finite: all are there all the same. */
 NODISCARD Status scores_run(InferModel *infer, Scores *scores);
 
-/* A line of JSON a row: ids, logprobs (null: none), of a prompt its number of tokens, how many are summed, their sum. */
+/* A line of JSON a row: ids, logprobs (null: none), with `top` top_ids and top_logprobs (lists; null: none), of a prompt its number of
+ * tokens, how many are summed, their sum. */
 void scores_write(const Scores *scores, StrBuf *out);

@@ -519,9 +519,9 @@ static Status bind_list(Binder *b, const JsonValue *list)
 static Status add_own_inputs(Binder *b)
 {
     for (int i = 0; i < b->module->num_inputs; i++) {
-        const IrInput *own = &b->module->inputs[i];
-        TensorType     type = type_make(own->dtype, 2, b->options->batch, b->options->seq);
-        bool           is_taken = graph_find(b->graph, own->name) != NULL;
+        const OwnInput *own = &b->module->inputs[i];
+        TensorType      type = type_make(own->dtype, own->size > 1 ? 3 : 2, b->options->batch, b->options->seq, own->size);
+        bool            is_taken = graph_find(b->graph, own->name) != NULL;
         for (int k = 0; k < FEED_COUNT; k++) is_taken = is_taken || strcmp(own->name, feed_info((Feed)k)->name) == 0;
         FAIL_IF(is_taken, ERR_INVALID, "%s: inputs: %s is there already, or the engine's; give it another name", b->module->file,
                 own->name);

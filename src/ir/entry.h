@@ -24,6 +24,7 @@ typedef struct Entry {
     bool        is_cached;       /* attention appends keys and values to a cache, and reads all that are there */
     bool        one_token;       /* the output is of one token of each row, which the input `row` names */
     bool        chooses;         /* the output are logits, of which each row's next token is chosen */
+    bool        tells_top;       /* besides, of each token of its rows, the likeliest next ones and ln p of each: top_ids, top_logprobs */
     bool        mixes_documents; /* its rows may hold several documents where those of training hold one */
 } Entry;
 

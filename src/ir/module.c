@@ -35,7 +35,7 @@ static Status check_names(const IrModule *module)
     return OK;
 }
 
-/* "inputs": [{"name": text, "dtype": "i32" or "f32", "pad": whole number}]. */
+/* "inputs": [{"name": text, "dtype": "i32" or "f32", "pad": whole number, "size": whole number, "target": bool}]. */
 static Status read_inputs(IrModule *module)
 {
     const JsonValue *inputs = json_get(&module->root, "inputs");
@@ -43,10 +43,11 @@ static Status read_inputs(IrModule *module)
     FAIL_IF(inputs->type != JSON_ARRAY || inputs->count > IR_MOST_INPUTS, ERR_INVALID, "%s: inputs: expected an array of at most %d",
             module->file, IR_MOST_INPUTS);
     for (uint32_t i = 0; i < inputs->count; i++) {
-        IrInput    *input = &module->inputs[i];
+        OwnInput   *input = &module->inputs[i];
         const char *dtype = NULL;
         int64_t     pad = 0;
-        bool        is_named = json_get_str(&inputs->items[i], "name", &input->name) && name_is_plain(input->name, MODULE_NAME_BYTES);
+        input->size = 1;
+        bool is_named = json_get_str(&inputs->items[i], "name", &input->name) && name_is_plain(input->name, MODULE_NAME_BYTES);
         FAIL_IF(!is_named, ERR_INVALID, "%s: inputs: number %u has no name, or one with blanks or one of ,()[]{}=\"@:#\\", module->file,
                 i + 1);
         bool is_typed = json_get_str(&inputs->items[i], "dtype", &dtype) && dtype_parse(dtype, &input->dtype) &&
@@ -56,6 +57,11 @@ static Status read_inputs(IrModule *module)
         FAIL_IF(!is_padded || pad != (int32_t)pad || (pad && input->dtype == DT_F32), ERR_INVALID,
                 "%s: inputs: %s: pad: expected a whole number of 32 bits, for i32 alone", module->file, input->name);
         input->pad = (int32_t)pad;
+        bool is_sized = !json_get(&inputs->items[i], "size") || json_get_int(&inputs->items[i], "size", &input->size);
+        FAIL_IF(!is_sized || input->size < 1 || input->size > OWN_MOST_SIZE, ERR_INVALID,
+                "%s: inputs: %s: size: expected how many numbers a token has, 1 to %d", module->file, input->name, OWN_MOST_SIZE);
+        FAIL_IF(json_get(&inputs->items[i], "target") && !json_get_bool(&inputs->items[i], "target", &input->of_target), ERR_INVALID,
+                "%s: inputs: %s: target: expected true or false", module->file, input->name);
     }
     module->num_inputs = (int)inputs->count;
     return OK;

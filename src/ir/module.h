@@ -5,13 +5,6 @@
 #include "base/json.h"
 #include "ir/graph.h"
 
-/* A number for each token that a model reads besides what the engine gives: (B, T). */
-typedef struct IrInput {
-    const char *name;
-    DType       dtype; /* DT_I32, DT_F32 */
-    int32_t     pad;   /* where rows have no token */
-} IrInput;
-
 enum { IR_MOST_INPUTS = FEED_MOST_OWN, IR_MOST_NAMESPACES = 4 };
 
 typedef struct IrModule IrModule;
@@ -28,8 +21,8 @@ struct IrModule {
     const char *file; /* for errors */
     const char *text; /* the JSON, for positions */
     size_t      len;
-    const char *architecture; /* Qwen3ForCausalLM; NULL: it is an objective */
-    IrInput     inputs[IR_MOST_INPUTS];
+    const char *architecture;           /* Qwen3ForCausalLM; NULL: it is an objective */
+    OwnInput    inputs[IR_MOST_INPUTS]; /* what it reads besides what the engine gives */
     int         num_inputs;
     JsonValue   root;
 

@@ -71,7 +71,7 @@ static void make_batch(StepBench *b)
     int32_t  document = 0;
     uint32_t vocab = (uint32_t)b->model->vocab_size;
     double   pairs = 0;
-    feeds_init(feeds, arena_array(&b->arena, int32_t, feeds_numel(count, 0)), count, 0);
+    feeds_init(feeds, arena_array(&b->arena, int32_t, feeds_numel(count, NULL, 0)), count, NULL, 0);
     b->trained = count;
     for (int64_t i = 0, begin = 0, len = 0; i < count; i++) {
         int64_t t = i % seq;

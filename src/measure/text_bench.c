@@ -194,7 +194,7 @@ static Status time_forward(TextBench *b, double *out_seconds)
     int64_t        len = b->options.prompt;
     Feeds          feeds;
     double        *seconds = arena_array(&b->arena, double, program->num_launches + 1), overhead;
-    feeds_init(&feeds, arena_array(&b->arena, int32_t, feeds_numel(len, 0)), len, 0);
+    feeds_init(&feeds, arena_array(&b->arena, int32_t, feeds_numel(len, NULL, 0)), len, NULL, 0);
     for (int64_t i = 0; i < len; i++) feeds.positions[i] = (int32_t)i;
     TRY(session_feed(b->session, program, &feeds));
     TRY(run_forward(b, program, 1, out_seconds));

@@ -50,7 +50,7 @@ int64_t compile_index_bound(const Plan *plan, const char *input)
 }
 
 /* An index is looked up, and nothing else: then the caller's numbers can be checked. */
-static Status check_index(const PassContext *context, const IrInput *own, const Node *node)
+static Status check_index(const PassContext *context, const OwnInput *own, const Node *node)
 {
     int64_t rows = node ? table_of(node) : 0;
     bool    ignores = own->pad == IGNORE_INDEX && rows && node->op != &op_embedding;
@@ -65,8 +65,8 @@ static Status check_index(const PassContext *context, const IrInput *own, const 
 static Status check_own_inputs(const PassContext *context, const Graph *graph)
 {
     for (int i = 0; i < context->module->num_inputs; i++) {
-        const IrInput *own = &context->module->inputs[i];
-        const Value   *value = graph_find(graph, own->name);
+        const OwnInput *own = &context->module->inputs[i];
+        const Value    *value = graph_find(graph, own->name);
         if (!value || !value->first_use) continue;
         FAIL_IF(context->program->spec.entry->is_cached, ERR_UNSUPPORTED,
                 "%s: the logits need the input %s, which nobody gives where text is generated", context->file, own->name);
@@ -107,6 +107,19 @@ static void keep_output(Graph *graph, const char *name)
     graph_add_output(graph, name, value);
 }
 
+static Status add_top(const PassContext *context, Graph *graph, Value *logits)
+{
+    TopkAttrs attrs = {.k = context->options->top};
+    Node     *node;
+    FAIL_IF(!logits, ERR_INVALID, "%s: the graph has no output \"logits\", whose likeliest tokens %s tells", context->file,
+            context->program->spec.entry->name);
+    TRY(graph_add_node(graph, &op_log_softmax, NULL, "top.log_p", &logits, 1, ~0u, &node));
+    TRY(graph_add_node(graph, &op_topk, &attrs, "top", node->out, 1, ~0u, &node));
+    graph_add_output(graph, "top_logprobs", node->out[0]);
+    graph_add_output(graph, "top_ids", node->out[1]);
+    return OK;
+}
+
 Status bind_probe(PassContext *context, int64_t batch, int64_t seq, Graph **out_graph)
 {
     TRY(bind_shapes(context, batch, seq, out_graph));
@@ -126,7 +139,9 @@ Status pass_bind(PassContext *context, Graph **graph)
     Value *scalars[MOST_SCALARS];
     bool   tells = entry_makes_steps(spec->entry);
     if (tells) TRY(scalars_make(context, *graph, scalars));
+    Value *logits = graph_output(*graph, "logits");
     keep_output(*graph, spec->entry->output);
+    if (spec->entry->tells_top) TRY(add_top(context, *graph, logits));
     for (int i = 0; tells && i < context->plan->num_scalars; i++) graph_add_output(*graph, context->plan->scalars[i].name, scalars[i]);
     for (Node *node = (*graph)->first; node; node = node->next)
         if (node->op->set_dense) node->op->set_dense(node, options->dense && !spec->entry->mixes_documents);

@@ -130,6 +130,7 @@ typedef struct CompileOptions {
     bool        fp8_cache;   /* it is kept in e4m3; else in model_dtype */
     bool        split_k;     /* long sums of decode programs are made in parts; else each is one chain, as where prompts are read */
     SamplingOptions    sampling;     /* of programs that choose tokens */
+    int64_t            top;          /* of programs that tell the likeliest tokens: how many */
     HeadOptions        head;         /* of compile_head */
     DType              model_dtype;  /* parameters and activations */
     bool               fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */

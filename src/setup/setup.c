@@ -536,10 +536,68 @@ Status setup_session(Arena *arena, const HfModel *model, const CompileOptions *o
 Status setup_refuse_inputs(const HfModel *model, const Plan *plan)
 {
     for (int i = 0; i < model->module->num_inputs; i++)
-        FAIL_IF(
-            plan_find(plan, model->module->inputs[i].name), ERR_UNSUPPORTED,
-            "%s needs the input %s, which no text has; the steps of a trainer have it (Python: Trainer.step(..., inputs={\"%s\": ...}))",
-            model->module->architecture, model->module->inputs[i].name, model->module->inputs[i].name);
+        FAIL_IF(plan_find(plan, model->module->inputs[i].name), ERR_UNSUPPORTED,
+                "%s needs the input %s, which no text has; runs over data sets have it, and the steps of a trainer (Python: "
+                "Trainer.step(..., inputs={\"%s\": ...}))",
+                model->module->architecture, model->module->inputs[i].name, model->module->inputs[i].name);
+    return OK;
+}
+
+static bool reads_input(const Plan *plan, const char *name, bool trains)
+{
+    bool does = false;
+    for (int i = 0; i < plan->num_programs; i++) {
+        const Program *program = &plan->programs[i];
+        const Value   *value = program->graph && program->spec.entry->has_grads == trains ? graph_find(program->graph, name) : NULL;
+        does |= value && value->kind == VALUE_INPUT && value->first_use;
+    }
+    return does;
+}
+
+static bool gives_input(const Dataset *dataset, const char *name)
+{
+    for (size_t i = 0; i < dataset->inputs.count; i++)
+        if (strcmp(dataset->inputs.keys[i], name) == 0) return true;
+    return false;
+}
+
+static Status check_given(const HfModel *model, const Plan *plan, const DatasetList *list, bool trains)
+{
+    const IrModule *module = model->module;
+    for (int i = 0; i < module->num_inputs; i++) {
+        const char *name = module->inputs[i].name;
+        if (!reads_input(plan, name, trains)) continue;
+        for (size_t k = 0; k < list->count; k++) {
+            const Dataset *dataset = &list->items[k];
+            if (gives_input(dataset, name)) continue;
+            Status status = status_fail(ERR_INVALID,
+                                        "the data set %s doesn't give the input %s, which %s reads; write inputs: {%s: FIELD} there, with "
+                                        "the field of its rows that has numbers of their tokens",
+                                        dataset->path, name, module->objective ? module->objective->file : module->architecture, name);
+            return config_at(dataset->origin, KEY_dataset_path, status);
+        }
+    }
+    return OK;
+}
+
+static void tell_unread(const Plan *plan, const DatasetList *list)
+{
+    for (size_t k = 0; k < list->count; k++)
+        for (size_t i = 0; i < list->items[k].inputs.count; i++) {
+            const char *name = list->items[k].inputs.keys[i];
+            if (!reads_input(plan, name, true) && !reads_input(plan, name, false))
+                log_warn("%s: inputs: nothing reads %s: neither the model nor its objective has such an input", list->items[k].path, name);
+        }
+}
+
+Status setup_check_inputs(const Config *config, const HfModel *model, const Plan *plan, bool tells)
+{
+    bool is_split = config->validation_datasets.count == 0;
+    TRY(check_given(model, plan, &config->datasets, true));
+    TRY(check_given(model, plan, is_split ? &config->datasets : &config->validation_datasets, false));
+    if (!tells) return OK;
+    tell_unread(plan, &config->datasets);
+    tell_unread(plan, &config->validation_datasets);
     return OK;
 }
 

@@ -59,7 +59,9 @@ NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOpt
 NODISCARD Status setup_session(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan,
                                Session **out_session);
 
-/* ERR_UNSUPPORTED if the plan reads an input of the model's own, which only a caller's batches have. */
+/* Whether the run's data sets give what its programs read besides tokens. tells: warns of what nothing reads. */
+NODISCARD Status setup_check_inputs(const Config *config, const HfModel *model, const Plan *plan, bool tells);
+/* ERR_UNSUPPORTED if the plan reads an input of the model's own, which texts don't have. */
 NODISCARD Status setup_refuse_inputs(const HfModel *model, const Plan *plan);
 
 /* Bytes the plan may take: the device's memory, or this rank's part of the host's, or what memory_limit or gpu_memory leaves where that is

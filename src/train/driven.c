@@ -431,6 +431,14 @@ const Tokenizer *driven_tokenizer(const Driven *d)
     return first_of(d)->trainer->tokenizer;
 }
 
+int64_t driven_input_size(const Driven *d, const char *name)
+{
+    const IrModule *module = first_of(d)->trainer->model->module;
+    for (int i = 0; i < module->num_inputs; i++)
+        if (strcmp(module->inputs[i].name, name) == 0) return module->inputs[i].size;
+    return 0;
+}
+
 int64_t driven_vocab_size(const Driven *d)
 {
     return first_of(d)->trainer->model->vocab_size;

@@ -71,6 +71,7 @@ NODISCARD Status driven_tensors(Driven *driven, const WeightList **out);
 NODISCARD Status driven_read(Driven *driven, size_t index, bool gradient, float *values, int64_t numel);
 
 const Plan      *driven_plan(const Driven *driven);
-const Config    *driven_config(const Driven *driven);    /* with what memory: auto chose */
-const Tokenizer *driven_tokenizer(const Driven *driven); /* NULL: its folder has none */
+const Config    *driven_config(const Driven *driven);                       /* with what memory: auto chose */
+const Tokenizer *driven_tokenizer(const Driven *driven);                    /* NULL: its folder has none */
+int64_t          driven_input_size(const Driven *driven, const char *name); /* numbers of a token; 0: there is no such input */
 int64_t          driven_vocab_size(const Driven *driven);

@@ -84,12 +84,12 @@ static const DrivenInput *find_input(const DrivenBatch *in, const char *name)
     return NULL;
 }
 
-static Status check_indices(const Trainer *t, const DrivenBatch *in, const IrInput *own, const int32_t *ids)
+static Status check_indices(const Trainer *t, const DrivenBatch *in, const OwnInput *own, const int32_t *ids)
 {
     int64_t most = compile_index_bound(t->plan, own->name);
-    for (int64_t i = 0; i < in->rows * in->cols; i++)
-        FAIL_IF(ids[i] != own->pad && (ids[i] < 0 || ids[i] >= most), ERR_INVALID,
-                "input %s: %d of row %lld, column %lld; expected 0 to %lld, or %d in padding", own->name, ids[i], (long long)(i / in->cols),
+    for (int64_t k = 0, i = 0; k < in->rows * in->cols * own->size; k++, i = k / own->size)
+        FAIL_IF(ids[k] != own->pad && (ids[k] < 0 || ids[k] >= most), ERR_INVALID,
+                "input %s: %d of row %lld, column %lld; expected 0 to %lld, or %d in padding", own->name, ids[k], (long long)(i / in->cols),
                 (long long)(i % in->cols), (long long)most - 1, own->pad);
     return OK;
 }
@@ -99,7 +99,7 @@ static Status check_inputs(const Trainer *t, const DrivenBatch *in)
 {
     const IrModule *module = t->model->module;
     for (int i = 0; i < module->num_inputs; i++) {
-        const IrInput     *own = &module->inputs[i];
+        const OwnInput    *own = &module->inputs[i];
         const DrivenInput *given = find_input(in, own->name);
         bool               is_whole = own->dtype == DT_I32;
         if (!given && !plan_find(t->plan, own->name)) continue;
@@ -156,13 +156,14 @@ static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t firs
 {
     for (int k = 0; k < module->num_inputs; k++) {
         int32_t           *to = out->array[FEED_COUNT + k];
+        int64_t            size = module->inputs[k].size;
         const DrivenInput *given = find_input(in, module->inputs[k].name);
         const void        *from = !given ? NULL : given->ids ? (const void *)given->ids : given->values;
-        for (int64_t i = 0; i < spec->batch * spec->seq; i++, to++) {
+        for (int64_t i = 0; i < spec->batch * spec->seq; i++, to += size) {
             int64_t row = first + i / spec->seq, col = i % spec->seq;
-            *to = module->inputs[k].pad;
+            for (int64_t n = 0; n < size; n++) to[n] = module->inputs[k].pad;
             if (from && row < in->rows && col < in->cols && out->doc_id[i] >= 0)
-                memcpy(to, (const int32_t *)from + row * in->cols + col, sizeof *to);
+                memcpy(to, (const int32_t *)from + (row * in->cols + col) * size, sizeof *to * (size_t)size);
         }
     }
 }
@@ -191,8 +192,9 @@ static Status check_dense(const Trainer *t, const Feeds *batch, const ProgramSpe
 
 static void make_batch(Arena *arena, const IrModule *module, const ProgramSpec *spec, Feeds *out)
 {
-    int64_t cells = spec->batch * spec->seq;
-    feeds_init(out, arena_array(arena, int32_t, feeds_numel(cells, module->num_inputs)), cells, module->num_inputs);
+    int64_t  cells = spec->batch * spec->seq;
+    int32_t *memory = arena_array(arena, int32_t, feeds_numel(cells, module->inputs, module->num_inputs));
+    feeds_init(out, memory, cells, module->inputs, module->num_inputs);
 }
 
 static Status refuse_broken(const DrivenRank *d)

@@ -31,6 +31,8 @@ static DatasetType dataset_type(Choice choice)
         return DATASET_INSTRUCTION;
     case OPT_DATASET_CONVERSATION:
         return DATASET_CONVERSATION;
+    case OPT_DATASET_TOKENS:
+        return DATASET_TOKENS;
     default:
         return DATASET_AUTO;
     }
@@ -76,6 +78,21 @@ static Status check_mappings(const Dataset *dataset)
     return OK;
 }
 
+static Status take_inputs(const Dataset *dataset, DatasetOptions *out)
+{
+    const StrMap *map = &dataset->inputs;
+    Status        status = OK;
+    if (map->count > FEED_MOST_OWN)
+        status = status_fail(ERR_INVALID, "inputs: %zu of them; a program has at most %d", map->count, FEED_MOST_OWN);
+    for (size_t i = 0; i < map->count && status == OK; i++) {
+        if (strlen(map->keys[i]) >= SHARD_NAME_MAX)
+            status = status_fail(ERR_INVALID, "inputs: a name of %zu bytes; expected at most %d", strlen(map->keys[i]), SHARD_NAME_MAX - 1);
+        else
+            out->inputs[out->num_inputs++] = (DatasetInput){map->keys[i], map->values[i]};
+    }
+    return config_at(dataset->origin, KEY_dataset_inputs, status);
+}
+
 Status run_data_options(const Config *config, const Dataset *d, DatasetOptions *out)
 {
     TRY(check_mappings(d));
@@ -100,7 +117,7 @@ Status run_data_options(const Config *config, const Dataset *d, DatasetOptions *
         .train_on = train_on(d->train_on != OPT_UNSET ? d->train_on : config->train_on),
         .skip_bad_rows = d->on_bad_row == OPT_BAD_ROW_SKIP,
     };
-    return OK;
+    return take_inputs(d, out);
 }
 
 /* ---- tokenizing ---- */
@@ -499,7 +516,7 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
 }
 
 Status run_data_open(const Config *config, const CompileOptions *compile, const Tokenizer *tokenizer, const char *tokenizer_dir,
-                     int64_t now_unix, int32_t vocab_size, RowShare share, RunData *out)
+                     int64_t now_unix, const HfModel *model, RowShare share, RunData *out)
 {
     Tokenizing t;
     *out = (RunData){0};
@@ -522,11 +539,41 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
                           .seq_len = (int32_t)compile_spec(compile, &entry_micro)->seq,
                           .seed = (uint64_t)config->seed,
                           .pad_id = pad >= 0 ? pad : 0,
-                          .vocab_size = vocab_size,
+                          .vocab_size = (int32_t)model->vocab_size,
+                          .inputs = model->module->inputs,
+                          .num_inputs = model->module->num_inputs,
                           .rank = share.rank,
                           .world_size = share.world};
     TRY(open_train(config, &base, out));
     return open_eval(config, compile, &base, out);
+}
+
+/* What a program looks up with an input's numbers has that many rows. */
+static Status check_set(const ShardSet *set, const Dataset *dataset, const OwnInput *input, int64_t bound)
+{
+    ShardColumn column;
+    if (shard_set_column(set, input->name, &column) < 0) return OK;
+    bool   is_empty = column.least > column.most, is_ignored = input->pad == LABEL_IGNORE || bound == INT64_MAX;
+    bool   is_known = is_empty || (column.least >= 0 && column.most < (double)bound) || bound == INT64_MAX;
+    Status status = OK;
+    if (!is_known || (column.has_ignored && !is_ignored))
+        status = status_fail(ERR_INVALID, "%s: inputs: %s has numbers from %g to %g; expected 0 to %lld%s", dataset->path, input->name,
+                             column.has_ignored && !is_ignored ? LABEL_IGNORE : column.least, column.most, (long long)bound - 1,
+                             is_ignored ? ", or -100" : "");
+    return config_at(dataset->origin, KEY_dataset_inputs, status);
+}
+
+Status run_data_check_inputs(const RunData *data, const Config *config, const HfModel *model, const Plan *plan)
+{
+    for (int i = 0; i < model->module->num_inputs; i++) {
+        const OwnInput *input = &model->module->inputs[i];
+        int64_t         bound = compile_index_bound(plan, input->name);
+        if (input->dtype != DT_I32) continue;
+        for (int s = 0; s < data->num_train_sets; s++) TRY(check_set(&data->train_sets[s], &config->datasets.items[s], input, bound));
+        for (int s = 0; s < data->num_eval_sets; s++)
+            TRY(check_set(&data->eval_sets[s], &config->validation_datasets.items[s], input, bound));
+    }
+    return OK;
 }
 
 void run_data_close(RunData *data)

@@ -5,6 +5,7 @@
 #include "data/format.h"
 #include "data/inspect.h"
 #include "data/loader.h"
+#include "model/hf_model.h"
 #include "passes/compile.h"
 #include "text/template/template.h"
 #include "text/tokenizer.h"
@@ -27,10 +28,13 @@ typedef struct RowShare {
     int together; /* ranks whose rows, one after the other, make a batch; 0 means 1 */
 } RowShare;
 
-/* Tokenizes what isn't yet; says on stderr what was found. now_unix: for chat templates. vocab_size: of the model. */
+/* Tokenizes what isn't yet; says on stderr what was found. now_unix: for chat templates. */
 NODISCARD Status run_data_open(const Config *config, const CompileOptions *options, const Tokenizer *tokenizer, const char *tokenizer_dir,
-                               int64_t now_unix, int32_t vocab_size, RowShare share, RunData *out);
+                               int64_t now_unix, const HfModel *model, RowShare share, RunData *out);
 void             run_data_close(RunData *data);
+
+/* Whether what the plan's programs look up with whole numbers of the data is there. */
+NODISCARD Status run_data_check_inputs(const RunData *data, const Config *config, const HfModel *model, const Plan *plan);
 
 /* A dataset's keys as the data layer takes them; strings are the config's. */
 NODISCARD Status run_data_options(const Config *config, const Dataset *dataset, DatasetOptions *out);

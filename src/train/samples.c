@@ -49,7 +49,7 @@ static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, 
     int64_t seq_len = plan_program(session_plan(job->session), &entry_eval)->spec.seq, begin, end;
     Arena   arena = {0};
     Feeds   row;
-    feeds_init(&row, arena_array(&arena, int32_t, feeds_numel(seq_len, 0)), seq_len, 0);
+    feeds_init(&row, arena_array(&arena, int32_t, feeds_numel(seq_len, NULL, 0)), seq_len, NULL, 0);
     Status status = loader_read_row(job->eval, index, &row);
     if (status == OK) {
         cut_row(&row, seq_len, &begin, &end);

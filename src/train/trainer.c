@@ -197,7 +197,7 @@ Status trainer_make_plan(Trainer *t)
     t->options.accuracy = t->is_driven;
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
-    if (!t->is_driven) TRY(setup_refuse_inputs(t->model, t->plan));
+    if (!t->is_driven) TRY(setup_check_inputs(t->config, t->model, t->plan, trainer_leads(t)));
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     TRY(setup_check_pinned(t->plan, t->place.num_local, device_host_available()));
     return fit_check_memory(t->config, t->model, t->device, t->plan, true);

@@ -481,7 +481,8 @@ Status trainer_open_data(Trainer *t)
 {
     const Config *c = t->config;
     RowShare      share = {.rank = t->place.rank, .world = t->place.world};
-    return run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, (int32_t)t->model->vocab_size, share, &t->data);
+    TRY(run_data_open(c, &t->options, t->tokenizer, t->tokenizer_dir, t->record.began, t->model, share, &t->data));
+    return run_data_check_inputs(&t->data, c, t->model, t->plan);
 }
 
 /* What ranks write together lies in one folder. File systems of several hosts show new files late. */

@@ -532,6 +532,12 @@ def make_general():
     dy = rand(3, 5)
     add("pick_bwd", "labels", [dy, ids], grads(lambda x: torch.where(known, x.gather(-1, ids.clamp(0, 12)[..., None])[..., 0], 0), [x], dy),
         dim=-1, size=13, inserted=True)
+    several = ints(0, 13, 3, 5, 4)
+    several[..., 3], several[1, :, 0], several[0, 2, 1] = several[..., 2], IGNORE, -3
+    known = (several >= 0) & (several < 13)
+    add("pick", "several", [x, several], [torch.where(known, x.gather(-1, several.clamp(0, 12)), torch.where(several == IGNORE, 0.0, math.nan))])
+    dy = rand(3, 5, 4)
+    add("pick_bwd", "several", [dy, several], grads(lambda x: torch.where(known, x.gather(-1, several.clamp(0, 12)), 0), [x], dy), dim=-1, size=13)
     add("label_mask", "labels", [ids], [(ids != IGNORE).double()])
 
 

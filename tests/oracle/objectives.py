@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The objectives of examples/dsl/objectives over the model of examples/dsl/tiny.py: loss and gradients of a step of two micro-batches against PyTorch in f64.
+"""The objectives of examples/dsl/objectives over the model of examples/dsl/tiny.py, and the loss of examples/dsl/mtp.py: loss and gradients of a step of two
+micro-batches against PyTorch in f64.
 
   SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/objectives.py tests/fixtures/objectives.json      writes what tests/python/objectives.t compares with
 """
@@ -23,7 +24,9 @@ except ImportError:  # only what writes the fixture needs it
 LIMIT = 1e-5
 V, EPS = 96, 1e-5
 TINY = "examples/dsl/tiny.py"
-NAMES = {"z_loss": "ZLoss", "label_smoothing": "LabelSmoothing", "forward_kl": "ForwardKL"}
+NAMES = {"z_loss": "ZLoss", "label_smoothing": "LabelSmoothing", "forward_kl": "ForwardKL", "token_weights": "TokenWeights", "top_k_kl": "TopKKL"}
+MTP = dict(architectures=["LlamaMTPForCausalLM"], vocab_size=V, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+           num_key_value_heads=2, head_dim=4, rms_norm_eps=EPS, rope_theta=10000.0, max_position_embeddings=1024, num_nextn_predict_layers=1)
 # Tokens of a row (two rows a micro-batch), and settings that compute the same.
 CASES = [(20, {}), (20, {"fusion": "none"}), (20, {"recompute_block": True}), (1024, {}), (1024, {"head_chunks": 2})]
 
@@ -46,6 +49,25 @@ def batch(micro, seq):
     return ids.astype(np.int32), labels.astype(np.int32)
 
 
+def own_inputs(objective, micro, seq):
+    """What the objective reads besides."""
+    place = np.arange(2 * seq, dtype=np.int64).reshape(2, seq) + 7919 * micro
+    if objective == "token_weights":
+        return {"weight": (place * 17 % 13 / 8).astype(np.float32)}
+    if objective == "top_k_kl":
+        ids = (place[..., None] * 5 + 11 * np.arange(8)) % V  # of a row's each token 8 different ones
+        ids[place % 7 == 0] = -100
+        return {"top_ids": ids.astype(np.int32), "top_logprobs": (-(ids * 37 % 19) / 5).astype(np.float32)}
+    return None
+
+
+def segments(seq):
+    """Two rows of several documents each, and padding at the end of one."""
+    rows = np.arange(2 * seq).reshape(2, seq) // 7
+    rows[1, -3:] = -1
+    return rows.astype(np.int32)
+
+
 def make_folder(folder, width):
     Path(folder).mkdir()
     config = {"architectures": ["TinyForCausalLM"], "vocab_size": V, "n_embd": width, "n_layer": 2}
@@ -53,11 +75,11 @@ def make_folder(folder, width):
     return folder
 
 
-def stepped(trainer, seq, count):
+def stepped(trainer, seq, count, objective=""):
     """The weights after some steps, so that no logits are near 0."""
     for step in range(count):
         for micro in range(2):
-            trainer.step(*batch(2 * step + micro, seq))
+            trainer.step(*batch(2 * step + micro, seq), inputs=own_inputs(objective, 2 * step + micro, seq))
         trainer.update(lr=1e-2)
     return {n: trainer.weights(n).astype(np.float64) for n in trainer.parameters()}
 
@@ -76,12 +98,82 @@ def trained(objective, seq, settings, folder):
         settings["teacher_model"] = f"{folder}/teacher"
     file = written(f"examples/dsl/objectives/{objective}.py", NAMES[objective], folder)
     with Trainer.from_scratch(own, seed=3, output_dir=f"{folder}/out", objective=file, **common, **settings) as trainer:
-        weights = stepped(trainer, 20, 4)
+        weights = stepped(trainer, 20, 4, objective)
         for micro in range(2):
-            trainer.step(*batch(micro, seq))
+            trainer.step(*batch(micro, seq), inputs=own_inputs(objective, micro, seq))
         trainer.backward()
         gradients = {n: trainer.gradients(n) for n in weights}
         return trainer.update(lr=1e-3).loss, weights, gradients, taught
+
+
+def trained_mtp(settings, folder):
+    """The same of the model of examples/dsl/mtp.py, over rows of several documents, and its two terms."""
+    seq, ir = 24, written("examples/dsl/mtp.py", "LlamaMTP", folder)
+    Path(folder, "own").mkdir()
+    Path(folder, "own/config.json").write_text(json.dumps(MTP))
+    common = dict(sequence_len=seq, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=99, device="cpu", model_dtype="fp32", ir=ir,
+                  sample_packing=True, log_scalars="mtp,cross", output_dir=f"{folder}/out", seed=3)
+    with Trainer.from_scratch(f"{folder}/own", **common, **settings) as trainer:
+        for step in range(4):
+            for micro in range(2):
+                trainer.step(*batch(2 * step + micro, seq), segments(seq))
+            trainer.update(lr=1e-2)
+        weights = {n: trainer.weights(n).astype(np.float64) for n in trainer.parameters()}
+        for micro in range(2):
+            trainer.step(*batch(micro, seq), segments(seq))
+        trainer.backward()
+        gradients = {n: trainer.gradients(n) for n in weights}
+        step = trainer.update(lr=1e-3)
+        return [step.loss, step.scalars["mtp"]], weights, gradients
+
+
+def rms(x, weight):
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPS) * weight
+
+
+def llama_block(weights, name, x, segment):
+    """Llama's block, of heads of 4 and groups of 2."""
+    w = lambda n: weights[f"{name}.{n}.weight"]  # noqa: E731
+    rows, seq, _ = x.shape
+    begins = torch.tensor([[max([c for c in range(t + 1) if c == 0 or row[c] != row[c - 1]]) for t in range(seq)] for row in segment.tolist()])
+    angle = (torch.arange(seq) - begins)[..., None] * 10000.0 ** (-torch.arange(2) / 2)
+    cos, sin = (torch.cat([f(angle)] * 2, -1)[:, :, None] for f in (torch.cos, torch.sin))
+    def heads(n):
+        return (rms(x, w("input_layernorm")) @ w(f"self_attn.{n}").T).reshape(rows, seq, -1, 4)
+    def turned(y):
+        return y * cos + torch.cat([-y[..., 2:], y[..., :2]], -1) * sin
+    q, k, v = turned(heads("q_proj")), turned(heads("k_proj")).repeat_interleave(2, 2), heads("v_proj").repeat_interleave(2, 2)
+    seen = (segment[:, :, None] == segment[:, None]) & torch.ones(seq, seq, dtype=torch.bool).tril()
+    scores = torch.einsum("bthd,bshd->bhts", q, k) / 2
+    y = torch.einsum("bhts,bshd->bthd", scores.masked_fill(~seen[:, None], -1e300).softmax(-1), v).reshape(rows, seq, -1)
+    x = x + y @ w("self_attn.o_proj").T
+    h = rms(x, w("post_attention_layernorm"))
+    return x + (F.silu(h @ w("mlp.gate_proj").T) * (h @ w("mlp.up_proj").T)) @ w("mlp.down_proj").T
+
+
+def expected_mtp(weights):
+    torch.set_default_dtype(torch.float64)
+    weights = {n: torch.tensor(w, requires_grad=True) for n, w in weights.items()}
+    sums, count = [0.0, 0.0], 0
+    for micro in range(2):
+        ids, labels = (torch.tensor(x).long() for x in batch(micro, 24))
+        segment = torch.tensor(segments(24))
+        labels[segment < 0] = -100
+        embed, head = weights["model.embed_tokens.weight"], weights["lm_head.weight"]
+        x = embed[ids]
+        for i in range(2):
+            x = llama_block(weights, f"model.layers.{i}", x, segment)
+        shift = lambda t, fill: torch.cat([t[:, 1:], torch.full_like(t[:, :1], fill)], 1)  # noqa: E731
+        both = torch.cat([rms(embed[shift(ids, 0)], weights["mtp.enorm.weight"]), rms(x, weights["mtp.hnorm.weight"])], -1)
+        after = rms(llama_block(weights, "mtp.block", both @ weights["mtp.eh_proj.weight"].T, segment), weights["mtp.shared_head.norm.weight"]) @ head.T
+        second = shift(labels, -100).masked_fill(shift(segment, -2) != segment, -100)
+        logits = rms(x, weights["model.norm.weight"]) @ head.T
+        for k, (y, to) in enumerate(((logits, labels), (after, second))):
+            sums[k] = sums[k] + F.cross_entropy(y.flatten(0, 1), to.flatten(), ignore_index=-100, reduction="sum")
+        count += int((labels != -100).sum())
+    loss, mtp = (sums[0] + 0.3 * sums[1]) / count, sums[1] / count
+    loss.backward()
+    return [float(loss.detach()), float(mtp.detach())], {n: w.grad.numpy() for n, w in weights.items()}
 
 
 def logits_of(weights, ids):
@@ -92,7 +184,7 @@ def logits_of(weights, ids):
     return x @ weights["lm_head.weight"].T
 
 
-def losses_of(objective, logits, labels, taught):
+def losses_of(objective, logits, labels, taught, own):
     """Of each trained token."""
     at = labels != -100
     log_p = logits.log_softmax(-1)[at]
@@ -101,6 +193,12 @@ def losses_of(objective, logits, labels, taught):
         return cross + 1e-4 * logits[at].logsumexp(-1) ** 2
     if objective == "label_smoothing":
         return F.cross_entropy(logits[at], labels[at], reduction="none", label_smoothing=0.1)
+    if objective == "token_weights":
+        return cross * torch.tensor(own["weight"]).double()[at]
+    if objective == "top_k_kl":
+        ids, theirs = torch.tensor(own["top_ids"]).long()[at], torch.tensor(own["top_logprobs"]).double()[at].log_softmax(-1)
+        terms = theirs.exp() * (theirs - log_p.gather(1, ids.clamp(0)))
+        return 0.5 * cross + 0.5 * terms.masked_fill(ids < 0, 0).sum(-1)
     q, p = (x[at].div(2).log_softmax(-1) for x in (logits, taught))
     return 4 * F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
 
@@ -112,7 +210,7 @@ def expected(objective, seq, weights, taught):
     losses = []
     for micro in range(2):
         ids, labels = (torch.tensor(x).long() for x in batch(micro, seq))
-        losses.append(losses_of(objective, logits_of(weights, ids), labels, taught and logits_of(taught, ids)))
+        losses.append(losses_of(objective, logits_of(weights, ids), labels, taught and logits_of(taught, ids), own_inputs(objective, micro, seq)))
     loss = torch.cat(losses).mean()
     loss.backward()
     return float(loss.detach()), {n: w.grad.numpy() for n, w in weights.items()}
@@ -134,6 +232,13 @@ def main():
             worst = max(float(np.abs(gradients[n] - g).max()) / most for n, g in grads.items())
             print(f"{objective}, rows of {seq}: loss {loss} for {want}; a gradient's largest difference is {worst:.1e} of the largest norm")
             told[f"{objective} {seq}"] = {"loss": want, "gradients": {n: probe(g) for n, g in grads.items()}}
+    with tempfile.TemporaryDirectory() as folder:
+        losses, weights, gradients = trained_mtp({}, folder)
+    want, grads = expected_mtp(weights)
+    most = max(np.linalg.norm(g) for g in grads.values())
+    worst = max(float(np.abs(gradients[n] - g).max()) / most for n, g in grads.items())
+    print(f"mtp: losses {losses} for {want}; a gradient's largest difference is {worst:.1e} of the largest norm")
+    told["mtp"] = {"losses": want, "gradients": {n: probe(g) for n, g in grads.items()}}
     Path(sys.argv[1]).write_text("{" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in told.items()) + "}\n")
 
 

@@ -8,7 +8,17 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, "tests/oracle")
-from objectives import CASES, LIMIT, NAMES, probe, trained  # noqa: E402
+from objectives import CASES, LIMIT, NAMES, probe, trained, trained_mtp  # noqa: E402
+
+
+def furthest(expected, losses, gradients):
+    """The largest difference of losses and gradients from what PyTorch has."""
+    most = max(norm for norm, _ in expected["gradients"].values())
+    worst = max(abs(x - want) / max(1, abs(want)) for x, want in zip(losses, expected.get("losses", [expected.get("loss")]), strict=True))
+    for name, gradient in gradients.items():
+        off = np.abs(np.subtract(probe(gradient), expected["gradients"][name])) / (most * np.array([1, np.sqrt(gradient.size)]))
+        worst = max(worst, float(off.max()))
+    return worst
 
 
 def main():
@@ -18,14 +28,17 @@ def main():
             expected = told[f"{objective} {seq}"]
             with tempfile.TemporaryDirectory() as folder:
                 loss, _, gradients, _ = trained(objective, seq, settings, folder)
-            most = max(norm for norm, _ in expected["gradients"].values())
-            worst = abs(loss - expected["loss"]) / max(1, abs(expected["loss"]))
-            for name, gradient in gradients.items():
-                off = np.abs(np.subtract(probe(gradient), expected["gradients"][name])) / (most * np.array([1, np.sqrt(gradient.size)]))
-                worst = max(worst, float(off.max()))
+            worst = furthest(expected, [loss], gradients)
             good, count = good + (worst <= LIMIT), count + 1
             if not worst <= LIMIT:
                 print("FAIL", objective, seq, settings, worst)
+    for settings in ({}, {"fusion": "none"}, {"recompute_block": True}):
+        with tempfile.TemporaryDirectory() as folder:
+            losses, _, gradients = trained_mtp(settings, folder)
+        worst = furthest(told["mtp"], losses, gradients)
+        good, count = good + (worst <= LIMIT), count + 1
+        if not worst <= LIMIT:
+            print("FAIL mtp", settings, worst)
     print("%d passed, %d failed, 0 skipped" % (good, count - good))
 
 

@@ -13,6 +13,7 @@ from surogate.dsl.spec import Module as Module
 from surogate.dsl.spec import Number as Number
 from surogate.dsl.spec import Param as Param
 from surogate.dsl.spec import Size as Size
+from surogate.dsl.spec import Target as Target
 from surogate.dsl.spec import Tensor as Tensor
 from surogate.dsl.spec import abstract as abstract
 from surogate.dsl.spec import block as block

@@ -636,10 +636,12 @@ class Builder:
                 operand = operand.other
             floats = ("", "f32", "bf16")
             fits = value.dtype in ((*floats, "i32") if operand.dtype == "any" else (operand.dtype,) if operand.dtype else floats)
-            before = dict(bound)
+            before, dims = dict(bound), value.dims
+            if op.name == "pick" and operand.name == "ids" and values[0] is not None and len(dims) == len(values[0].dims):
+                dims, bound["several"] = dims[:-1], dims[-1:]  # of each row
             if not fits and not operand.dtype and _match(operand.dims, value.dims, dict(bound)):
                 raise fail(f'{op.name}: {operand.name} is {value}, expected f32 or bf16, as g.cast({operand.name}, dtype="f32") makes it: {op.signature}')
-            if not _match(operand.dims, value.dims, bound) or not fits:
+            if not _match(operand.dims, dims, bound) or not fits:
                 raise fail(f"{op.name}: {operand.name} is {value}, expected {_show(op, before, operand)}: {op.signature}")
         return bound
 
@@ -696,6 +698,7 @@ class Builder:
                 known = (bound.get(n, attrs.get(n, op.attrs[n]["default"] or None) if n in op.attrs else None) for n in names)
                 got = next((g for g in known if g is not None), None)
                 dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
+            dims += bound.get("several", ())
             outs.append((self.resized(op, tuple(dims), attrs), operand.dtype if operand.dtype == "i32" else attrs.get("dtype", operand.dtype) or own))
         return self.emit(op, values, attrs, outs, label, part, keep)
 
@@ -989,7 +992,7 @@ def build(cls: type) -> Built:
     else:
         ir |= {"architecture": config.architecture, "config": [{"symbol": s} | k.entry for s, k in config.symbols.items()], "roles": config.roles,
                "require": config.require, "ignored": config.ignored, "refused": config.refused, "unread": config.unread}
-    ir |= {"inputs": [{"name": n, "dtype": t.dtype} | ({"pad": t.pad} if t.pad else {}) for n, t in own.items()]} if own else {}
+    ir |= {"inputs": [{"name": n} | t.entry for n, t in own.items()]} if own else {}
     ir |= ({"prefix": config.prefix} if config.prefix else {}) | {"graph": builder.sinks[0]}
     return Built(ir, builder.nodes, result)
 
@@ -1006,7 +1009,7 @@ def _given(builder: Builder, cls: type[Module], function: Any, own: dict[str, In
             raise fail(f"{cls.__name__}: {name} is an input of the engine; give the {cls._kind}'s own another name", line)
     builder.names |= set(own)
     builder.made |= {n.replace("_", ".") if n == "teacher_logits" else n: [builder.sinks[0]] for n in names}
-    kinds |= {n: (("B", "T"), t.dtype) for n, t in own.items()}
+    kinds |= {n: (t.dims, t.dtype) for n, t in own.items()}
     return {n: Value(n.replace("_", ".") if n == "teacher_logits" else n, tuple(map(Dim, kinds[n][0])), kinds[n][1]) for n in names}
 
 

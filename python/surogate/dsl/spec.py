@@ -20,6 +20,7 @@ _HERE, _PYTHON = str(Path(__file__).parent), str(Path(os.__file__).parent)  # wh
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 Where = tuple[str, int]
+MOST_NUMBERS = 1024  # of an input, a token
 
 
 class DslError(Exception):
@@ -123,22 +124,46 @@ class _TensorFactory:
         return TensorType(items if isinstance(items, tuple) else (items,), caller())
 
 
+def _whole(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
 class InputType:
-    def __init__(self, dtype: Any, pad: Any, where: Where) -> None:
-        if dtype not in ("i32", "f32") or isinstance(pad, bool) or not isinstance(pad, int) or (pad and dtype == "f32"):
-            raise fail(f'Input[{dtype!r}, {pad!r}]: expected "i32" or "f32", and for i32 what padding holds', where)
-        self.dtype, self.pad = dtype, pad
+    def __init__(self, kind: str, items: Any, where: Where) -> None:
+        given = items if isinstance(items, tuple) else (items,)
+        self.dtype, self.pad, self.size = (*given, *("", 0, 1)[len(given) :])[:3]
+        self.target = kind == "Target"
+        what = f"{kind}[{', '.join(map(repr, given))}]"
+        if not isinstance(self.dtype, str) or self.dtype not in ("i32", "f32"):
+            raise fail(f"{what}: unknown dtype {self.dtype!r}; expected 'i32' or 'f32'", where)
+        if not _whole(self.pad, -(2**31), 2**31 - 1) or (self.pad and self.dtype == "f32"):
+            raise fail(f"{what}: padding holds {self.pad!r}; expected a whole number, for 'f32' 0", where)
+        if len(given) > 3 or not _whole(self.size, 1, MOST_NUMBERS):
+            raise fail(f"{what}: expected a dtype, what padding holds, and how many numbers a token has, 1 to {MOST_NUMBERS}", where)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("B", "T", str(self.size)) if self.size > 1 else ("B", "T")
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        more = {"pad": self.pad, "size": self.size if self.size > 1 else 0, "target": self.target}
+        return {"dtype": self.dtype} | {k: v for k, v in more.items() if v}
 
 
 class _InputFactory:
-    """Input["i32"], Input["i32", -100]: a number for each token, (B, T), that the caller of a trainer gives."""
+    """Input["i32"], Input["i32", -100]: a number for each token, (B, T), that data sets and callers of a trainer give.
+    Input["f32", 0, 8]: eight of them, (B, T, 8). Target[...]: those of the token that is predicted there, as labels are."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     def __getitem__(self, items: Any) -> Any:
-        dtype, pad = items if isinstance(items, tuple) and len(items) == 2 else (items, 0)
-        return InputType(dtype, pad, caller())
+        return InputType(self.kind, items, caller())
 
 
-Input: Any = _InputFactory()
+Input: Any = _InputFactory("Input")
+Target: Any = _InputFactory("Target")
 
 
 class ArrayType:

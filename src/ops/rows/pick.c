@@ -1,5 +1,6 @@
-/* pick: of each row the number in the column that an id names, as a label's log-probability: f32; 0 where the id is IGNORE_INDEX, NaN where
- * it is no column. pick_bwd: dx is dy in that column, else 0. label_mask: 1 where a label isn't IGNORE_INDEX, else 0. */
+/* pick: of each row the number in the column that an id names, as a label's log-probability, or those of several ids: f32; 0 where an id is
+ * IGNORE_INDEX, NaN where it is no column. pick_bwd: dx is dy in that column, else 0; where several name one, their sum. label_mask: 1
+ * where a label isn't IGNORE_INDEX, else 0. */
 #include "ops/rows/reduce.h"
 
 #include "ops/infer.h"
@@ -10,11 +11,16 @@ static const AttrDef pick_bwd_attrs[] = {ATTR_INT(PickBwdAttrs, dim, -1),
                                          ATTR_BOOL(PickBwdAttrs, inserted, false),
                                          {0}};
 
-/* x (...,V), ids i32 (...) -> y f32 (...). */
+/* x (...,V), ids i32 (...) or (...,K) -> y f32 as ids. */
 static Status pick_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
-    TensorType ids = type_without_last(&node->in[0]->type, DT_I32);
+    const TensorType *x = &node->in[0]->type;
+    TensorType        ids = type_without_last(x, DT_I32);
+    if (node->in[1]->type.ndim == x->ndim) {
+        ids = type_as(x, DT_I32);
+        ids.dim[x->ndim - 1] = type_cols(&node->in[1]->type);
+    }
     TRY(infer_like(node, 1, "ids", DT_SET(DT_I32), &ids));
     node->out[0]->type = type_as(&ids, DT_F32);
     return OK;
@@ -26,7 +32,7 @@ static int pick_bwd_dim(const Node *node)
     return dim_of(attrs->dim, node->in[0]->type.ndim + attrs->inserted);
 }
 
-/* dy (...), ids i32 (...) -> dx with `size` as dim `dim`. */
+/* dy (...), ids i32 (...) -> dx with `size` as dim `dim`: a dim more (`inserted`), or in place of the one that dy has there. */
 static Status pick_bwd_infer(Node *node)
 {
     const PickBwdAttrs *attrs = node->attrs;
@@ -36,7 +42,6 @@ static Status pick_bwd_infer(Node *node)
     int        ndim = dx.ndim + attrs->inserted, dim = dim_of(attrs->dim, ndim);
     FAIL_IF(ndim > TENSOR_MAX_DIMS || dim < 0 || dim >= ndim || attrs->size < 1, ERR_INVALID,
             "attributes dim %lld and size %lld don't fit %d dims", (long long)attrs->dim, (long long)attrs->size, ndim);
-    FAIL_IF(!attrs->inserted && dx.dim[dim] != 1, ERR_INVALID, "dy has %lld as dim %d, expected 1", (long long)dx.dim[dim], dim);
     for (int d = dx.ndim; attrs->inserted && d > dim; d--) dx.dim[d] = dx.dim[d - 1];
     dx.ndim = (uint8_t)ndim;
     dx.dim[dim] = attrs->size;
@@ -56,8 +61,8 @@ static Status label_mask_infer(Node *node)
 static Status pick_backward(GradBuilder *grad, const Node *node)
 {
     const TensorType *x = &node->in[0]->type;
-    PickBwdAttrs      attrs = {.dim = -1, .size = type_cols(x), .dtype = DTYPE_TO_ATTR(x->dtype), .inserted = true};
-    Value            *in[] = {grad_of(grad, node->out[0]), node->in[1]}, *dx;
+    PickBwdAttrs attrs = {.dim = -1, .size = type_cols(x), .dtype = DTYPE_TO_ATTR(x->dtype), .inserted = node->in[1]->type.ndim < x->ndim};
+    Value       *in[] = {grad_of(grad, node->out[0]), node->in[1]}, *dx;
     TRY(grad_emit(grad, OP_PICK_BWD, &attrs, in, 2, ~0u, &dx));
     return grad_add(grad, node->in[0], dx);
 }
@@ -83,11 +88,11 @@ static Status pick_cpu(const KernelArgs *args)
 {
     const TensorView *x = &args->in[0];
     const int32_t    *ids = args->in[1].data;
-    int64_t           cols = type_cols(&x->type);
-    for (int64_t row = 0; row < type_rows(&x->type); row++) {
-        bool  known = ids[row] >= 0 && ids[row] < cols;
-        float none = ids[row] == IGNORE_INDEX ? 0 : NAN;
-        ((float *)args->out[0].data)[row] = known ? vec_get(x->data, x->type.dtype, row * cols + ids[row]) : none;
+    int64_t           cols = type_cols(&x->type), count = type_numel(&args->in[1].type), each = count / type_rows(&x->type);
+    for (int64_t i = 0; i < count; i++) {
+        bool  known = ids[i] >= 0 && ids[i] < cols;
+        float none = ids[i] == IGNORE_INDEX ? 0 : NAN;
+        ((float *)args->out[0].data)[i] = known ? vec_get(x->data, x->type.dtype, i / each * cols + ids[i]) : none;
     }
     return OK;
 }
@@ -100,13 +105,14 @@ static void pick_bwd_task(void *context, int64_t task, int worker)
     const PickBwdAttrs *attrs = args->attrs;
     const int32_t      *ids = args->in[1].data;
     Lines               lines = lines_around(&dx->type, dim_of(attrs->dim, dx->type.ndim));
-    int64_t             all = lines.count * lines.inner;
+    int64_t             all = lines.count * lines.inner, each = type_numel(&args->in[1].type) / (lines.outer * lines.inner);
     (void)worker;
     memset(vec_at_mut(dx->data, dx->type.dtype, task * all), 0, (size_t)dtype_bytes(dx->type.dtype, all));
-    for (int64_t j = 0; j < lines.inner; j++) {
-        int64_t at = task * lines.inner + j;
-        float   dy = vec_get(args->in[0].data, args->in[0].type.dtype, at);
-        if (ids[at] >= 0 && ids[at] < lines.count) vec_set(dx->data, dx->type.dtype, task * all + ids[at] * lines.inner + j, dy);
+    for (int64_t k = 0; k < each * lines.inner; k++) {
+        int64_t at = task * each * lines.inner + k, to = task * all + ids[at] * lines.inner + k % lines.inner;
+        if (ids[at] < 0 || ids[at] >= lines.count) continue;
+        float sum = vec_get(dx->data, dx->type.dtype, to) + vec_get(args->in[0].data, args->in[0].type.dtype, at);
+        vec_set(dx->data, dx->type.dtype, to, sum);
     }
 }
 
@@ -130,11 +136,13 @@ static const PickBwdAttrs put_in_last = {.dim = -1, .size = 1300, .inserted = tr
 static const OpSample pick_samples[] = {
     {.in = {{DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}}, .int_range = {0, 7}},
     {.in = {{DT_F32, 3, {2, 30, 1300}}, {DT_I32, 2, {2, 30}}}, .int_range = {0, 1300}},
+    {.in = {{DT_F32, 3, {2, 5, 7}}, {DT_I32, 3, {2, 5, 9}}}, .int_range = {0, 7}},
 };
 
 static const OpSample pick_bwd_samples[] = {
     {.in = {{DT_F32, 2, {2, 30}}, {DT_I32, 2, {2, 30}}}, .attrs = &put_in_last, .int_range = {0, 1300}},
     {.in = {{DT_F32, 3, {3, 1, 37}}, {DT_I32, 3, {3, 1, 37}}}, .attrs = &in_the_middle, .int_range = {0, 6}},
+    {.in = {{DT_F32, 3, {3, 4, 37}}, {DT_I32, 3, {3, 4, 37}}}, .attrs = &in_the_middle, .int_range = {0, 6}},
 };
 
 static const OpSample label_mask_samples[] = {

@@ -1,0 +1,106 @@
+#!/bin/bash
+# Inputs of an objective's own, from columns of data sets: trained, evaluated, interrupted, on two ranks, and what is refused.
+cd "$(dirname "$0")/../.." || exit 1
+. tests/shell.sh
+make_tiny max_position_embeddings=128
+
+# Token weights: the label's number times its loss. The second objective reads eight numbers a token.
+cat > "$dir/weights.json" << 'END'
+{"surogate_ir": 1, "objective": "Weights", "inputs": [{"name": "weight", "dtype": "f32", "target": true}], "graph": [
+ {"op": "cross_entropy", "in": ["logits", "labels"], "out": "losses"},
+ {"op": "mul", "in": ["losses", "weight"], "out": "weighted"},
+ {"op": "loss_sum", "in": ["weighted", "hyper"], "out": "loss"},
+ {"output": "loss", "is": "loss"}, {"output": "losses", "is": "losses"}]}
+END
+cat > "$dir/kind.json" << 'END'
+{"surogate_ir": 1, "objective": "Kind", "inputs": [{"name": "kind", "dtype": "i32", "pad": -100}], "graph": [
+ {"op": "cross_entropy", "in": ["logits", "kind"], "out": "losses"},
+ {"op": "loss_sum", "in": ["losses", "hyper"], "out": "loss"},
+ {"output": "loss", "is": "loss"}, {"output": "losses", "is": "losses"}]}
+END
+seq 1 60 | awk '{
+    n = 3 + $1 * 7 % 30; ids = w = ""
+    for (i = 0; i < n; i++) { ids = ids (i ? "," : "") ($1 * 31 + i * 7) % 270; w = w (i ? "," ($1 + i) % 5 / 4 : "null") }
+    printf "{\"ids\": [%s], \"w\": [%s], \"one\": %s, \"prompt_tokens\": 2}\n", ids, w, $1 % 4 / 2 }' > "$dir/data.jsonl"
+cat > "$dir/run.yaml" << END
+model: $dir/model
+objective: $dir/weights.json
+datasets: [{path: $dir/data.jsonl, inputs: {weight: w}}]
+validation_split_ratio: 0.2
+eval_steps: 2
+sequence_len: 32
+model_dtype: fp32
+device: cpu
+threads: 2
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 2
+max_steps: 6
+save_steps: 2
+learning_rate: 1e-3
+dataset_cache_dir: $dir/cache
+END
+losses() { grep -oE '"loss":[^,}]*' "$1/metrics.jsonl"; }
+
+run sft "$dir/run.yaml" output_dir="$dir/whole"
+check "trains: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "tells the format" grep -q "tokens (ids), 60 documents" "$dir/err"
+
+# A weight of a row's own counts for each of its tokens; weights of 1 are the plain loss.
+sed 's/"one": [0-9.]*/"one": 1/' "$dir/data.jsonl" > "$dir/ones.jsonl"
+run sft "$dir/run.yaml" output_dir="$dir/ones" "datasets=[{path: $dir/ones.jsonl, inputs: {weight: one}}]"
+run sft "$dir/run.yaml" output_dir="$dir/plain" objective= "datasets=[{path: $dir/ones.jsonl}]"
+check "plain losses: exit $status" [ "$status" = 0 ]
+check "weights of 1: the same losses" cmp <(losses "$dir/ones") <(losses "$dir/plain")
+check "other weights: other losses" [ "$(losses "$dir/whole")" != "$(losses "$dir/plain")" ]
+
+# Two ranks with half the micro-steps.
+run sft "$dir/run.yaml" output_dir="$dir/two" gpus=2 gradient_accumulation_steps=1
+check "two ranks: exit $status" [ "$status" = 0 ]
+check "two ranks: the same losses but for rounding" [ "$(losses "$dir/whole" | cut -d: -f2 | cut -c1-6)" = "$(losses "$dir/two" | cut -d: -f2 | cut -c1-6)" ]
+
+# Killed behind the first checkpoint, then to the end.
+long=(max_steps=300 save_steps=100 eval_steps=100)
+run sft "$dir/run.yaml" output_dir="$dir/long" "${long[@]}"
+check "a longer run: exit $status" [ "$status" = 0 ]
+"$SUROGATE" sft "$dir/run.yaml" output_dir="$dir/killed" "${long[@]}" > /dev/null 2>&1 &
+pid=$!
+until [ -e "$dir/killed/checkpoint-100" ] || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
+kill -9 $pid 2> /dev/null
+wait $pid 2> /dev/null
+run sft "$dir/run.yaml" output_dir="$dir/killed" "${long[@]}"
+check "goes on: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+check "the same weights" cmp "$dir/long/model.safetensors" "$dir/killed/model.safetensors"
+check "the same log" cmp <(without_times "$dir/long/metrics.jsonl") <(without_times "$dir/killed/metrics.jsonl")
+
+# What is refused, before anything is trained.
+R=("$dir/run.yaml" output_dir="$dir/no")
+refused "an input that no data set gives" 2 "data.jsonl doesn't give the input weight, which" "write inputs: {weight: FIELD}" -- \
+    sft "${R[@]}" "datasets=[{path: $dir/data.jsonl}]"
+refused "the same of plan" 2 "doesn't give the input weight" -- plan "${R[@]}" "datasets=[{path: $dir/data.jsonl}]"
+refused "the same of a validation set" 2 "data.jsonl doesn't give the input kind" -- \
+    sft "${R[@]}" objective="$dir/kind.json" "datasets=[{path: $dir/ones.jsonl, inputs: {kind: one}}]" validation_split_ratio=0 "validation_datasets=[{path: $dir/data.jsonl}]"
+refused "no such column" 2 'inputs is "nothing", which the row doesn' "it has ids (array)" -- sft "${R[@]}" "datasets=[{path: $dir/data.jsonl, inputs: {weight: nothing}}]"
+refused "fractions for whole numbers" 2 "input kind are 0 to 1.5, with fractions" -- \
+    sft "${R[@]}" objective="$dir/kind.json" "datasets=[{path: $dir/data.jsonl, inputs: {kind: one}}]"
+sed 's/"one": [0-9.]*/"one": 300/' "$dir/data.jsonl" > "$dir/large.jsonl"
+refused "an id beyond the vocabulary" 2 "inputs: kind has numbers from 300 to 300; expected 0 to 299, or -100" -- \
+    sft "${R[@]}" objective="$dir/kind.json" "datasets=[{path: $dir/large.jsonl, inputs: {kind: one}}]"
+wrong() { # NAME ROW TEXT: a row behind good ones
+    { head -2 "$dir/data.jsonl" && echo "$2"; } > "$dir/wrong.jsonl"
+    refused "$1" 2 "wrong.jsonl:3: $3" -- sft "${R[@]}" "datasets=[{path: $dir/wrong.jsonl, inputs: {weight: w}}]" validation_split_ratio=0
+}
+wrong "a shorter list" '{"ids": [1, 2, 3], "w": [1, 2]}' 'field "w" has numbers for 2 tokens, the row has 3'
+wrong "no number" '{"ids": [1, 2, 3], "w": [1, 2, "x"]}' 'field "w" has string; expected a number'
+wrong "several a token" '{"ids": [1, 2], "w": [[1, 2], [3, 4]]}' 'field "w" has 2 numbers for a token; expected 1'
+wrong "beyond fp32" '{"ids": [1, 2], "w": [1, 1e99]}' 'field "w" has 1e+99; expected a number that fp32 holds'
+wrong "a missing column" '{"ids": [1, 2]}' 'field "w" is missing; expected numbers for the input weight'
+wrong "an unknown id" '{"ids": [1, 300], "w": 1}' 'id 1 is 300; expected a token of the tokenizer, 0 to 277'
+wrong "shifted labels" '{"ids": [1, 2, 3], "labels": [2, 3, -100], "w": 1}' 'label 0 is 2, the id there 1; expected that id, or -100'
+
+# A column that nothing reads is said; texts have columns too.
+run plan "${R[@]}" "datasets=[{path: $dir/data.jsonl, inputs: {weight: w, other: one}}]"
+check "said: $(cat "$dir/err")" grep -q "warning: .*inputs: nothing reads other" "$dir/err"
+printf '{"text": "line %s says so", "w": 0.5}\n' 1 2 3 4 5 6 7 8 > "$dir/texts.jsonl"
+run sft "${R[@]}" "datasets=[{path: $dir/texts.jsonl, inputs: {weight: w}}]" validation_split_ratio=0
+check "texts: $(tail -1 "$dir/err")" [ "$status" = 0 ]
+finish
