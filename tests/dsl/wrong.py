@@ -169,7 +169,10 @@ WRONG = [
     (INDEXED, '@hf_mapping.indexed("blocks", "transformer.h")', "expected the index in the name, as", None),
     ('"transformer.wte.weight"}', '"transformer.wte.weight", "blocks.up": "up"}', "blocks.{i}.up.weight is 'up.weight' in a model folder, the same in every turn;"
      " expected {i}", WEIGHT),
-    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input["i64"]'), "Input['i64', 0]: expected \"i32\" or \"f32\"", None),
+    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input["i64"]'), "Input['i64']: unknown dtype 'i64'; expected 'i32' or 'f32'", None),
+    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input[3]'), "Input[3]: unknown dtype 3; expected 'i32' or 'f32'", None),
+    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input["f32", -100]'), "Input['f32', -100]: padding holds -100; expected a whole number, for 'f32' 0", None),
+    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input["f32", 0, 0]'), "expected a dtype, what padding holds, and how many numbers a token has, 1 to 1024", None),
     (FORWARD, FORWARD.replace("labels: Any", 'labels: Input["i32"]'), "Tiny: labels is an input of the engine", "    @forward\n    "
      + FORWARD.replace("labels: Any", 'labels: Input["i32"]')),
     (FORWARD, FORWARD.replace("labels", "classes"), "Tiny: there is no input classes; a model reads tokens, labels", "    @forward\n    " + FORWARD.replace("labels", "classes")),

@@ -35,6 +35,16 @@ def generated(scores, encoder):
     assert abs(sum(map(math.exp, last)) - 1) < 1e-5, sum(map(math.exp, last))
     assert last.index(max(last)) == read(encoder)[0]["ids"][len(read(scores)[0]["ids"]) - 1]
 
+def top(scores, plain, every):
+    """With all tokens as the likeliest ones: their probabilities sum up to 1, and the row's own token has its number. Fewer: the first of these."""
+    for row, without, first in zip(read(scores), read(plain), read(every), strict=True):
+        assert row["ids"] == without["ids"] and row["logprobs"] == without["logprobs"]
+        assert row["top_ids"][0] is None and row["top_logprobs"][0] is None and len(row["top_ids"]) == len(row["ids"])
+        for id, p, ids, logprobs, all_ids in list(zip(row["ids"], row["logprobs"], row["top_ids"], row["top_logprobs"], first["top_ids"], strict=True))[1:]:
+            assert logprobs == sorted(logprobs, reverse=True) and len(set(ids)) == len(ids) and all_ids[: len(ids)] == ids
+            if len(ids) < len(all_ids): continue
+            assert abs(sum(map(math.exp, logprobs)) - 1) < 1e-4 and abs(logprobs[ids.index(id)] - p) < 1e-5, (id, p)
+
 def parts(scores, whole):
     """Of a prompt and its completion the completion's numbers are summed; all are those of the ids alone."""
     row, of_ids = read(scores)[0], read(whole)[0]
@@ -172,4 +182,19 @@ refused "a long --context" 2 "made for 128 positions" -- score "$model" "$dir/ro
 rows ''
 refused "no rows" 2 "rows.jsonl has no rows" -- score "$model" "$dir/rows.jsonl"
 refused "no file" 2 "usage: surogate score MODEL_DIR FILE.jsonl" -- score "$model"
+
+# The likeliest tokens in place of each.
+printf '%s\n' '{"ids": [5, 6, 7, 8]}' '{"prompt": "line 1", "completion": " says so"}' '{"ids": [9]}' '{"text": "line 7 says 433 and stops."}' > "$dir/some.jsonl"
+vocab=$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["vocab_size"])' "$model/config.json")
+run score "$model" "$dir/some.jsonl" --json
+cp "$dir/out" "$dir/plain.out"
+for top in 1 8 "$vocab"; do
+    run score "$model" "$dir/some.jsonl" --logprobs "$top" --out "$dir/top$top"
+    check "--logprobs $top: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check "--out prints nothing" [ ! -s "$dir/out" ]
+done
+for top in 1 8 "$vocab"; do check "--logprobs $top" "$python" "$dir/look.py" top "$dir/top$top" "$dir/plain.out" "$dir/top$vocab"; done
+refused "--logprobs alone" 2 "--logprobs needs --json or --out" -- score "$model" "$dir/some.jsonl" --logprobs 3
+refused "more than there are" 2 "likeliest tokens; expected 0 to $vocab" -- score "$model" "$dir/some.jsonl" --json --logprobs $((vocab + 1))
+refused "less than none" 2 "--logprobs -1" -- score "$model" "$dir/some.jsonl" --json --logprobs -1
 finish
