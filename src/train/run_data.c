@@ -229,7 +229,7 @@ static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
 /* What the rows turned out to be, as the first word of what they were taken for says. */
 static Choice type_of(const TokenizeReport *r)
 {
-    static const Choice types[] = {OPT_DATASET_TEXT, OPT_DATASET_INSTRUCTION, OPT_DATASET_CONVERSATION};
+    static const Choice types[] = {OPT_DATASET_TEXT, OPT_DATASET_INSTRUCTION, OPT_DATASET_CONVERSATION, OPT_DATASET_TOKENS};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (strncmp(r->format, choice_text(types[i]), strlen(choice_text(types[i]))) == 0) return types[i];
     return OPT_DATASET_AUTO;
