@@ -189,10 +189,10 @@ for ir in tiny terms; do
 done
 check "ln 320 and a quarter of it more: $(cat tiny.loss terms.loss)" awk -F: '{ loss[NR] = $2 } END { d = loss[2] / loss[1] - 1.25; exit !(d * d < 1e-5) }' tiny.loss terms.loss
 
-# Inputs of a model's own: no data set has them.
+# Inputs of a model's own, which this data set does not give.
 python3 -m surogate.dsl build "$root/tests/dsl/inputs.py" -o inputs.json || fail "tests/dsl/inputs.py doesn't build"
 echo '{"architectures": ["InputsForCausalLM"], "vocab_size": 320, "n_embd": 32, "num_kinds": 3}' > model/config.json
-refused "a run of them" 2 "needs the input kind, which no text has" "Trainer.step" -- pt run.yaml ir=inputs.json output_dir=own
+refused "a run of them" 2 "doesn't give the input kind" "inputs: {kind: FIELD}" -- pt run.yaml ir=inputs.json output_dir=own
 while IFS='|' read -r edit text; do
     sed "$edit" inputs.json > wrong.json
     cmp -s inputs.json wrong.json && fail "$edit changes nothing"

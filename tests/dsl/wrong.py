@@ -711,7 +711,7 @@ MORE = [
         ("&, hidden_states: Any",
          "ZLoss: there is no input hidden_states; an objective reads tokens, labels, positions, doc_start, doc_id, step, hyper, hidden, logits, teacher_logits;",
          "", "@forward"),
-        ('&, reward: Input["f16"]', "Input['f16', 0]: expected \"i32\" or \"f32\", and for i32 what padding holds", "", None),
+        ('&, reward: Input["f16"]', "Input['f16']: unknown dtype 'f16'; expected 'i32' or 'f32'", "", None),
     ]),
     (Z_LOSS, "weight = 1e-4", [
         ('weight = Param(Tensor["V"])', "weight: an objective has no weights of its own; expected it in the model", "ZLoss", None),

@@ -445,6 +445,8 @@ class Builder:
             if not isinstance(name, str) or not re.fullmatch(r"(\{[^{}]+\}|[^\s,()\[\]{}=\"@:#\\])+", name):
                 raise fail(f'{path} is {name!r} in a model folder, expected a name without blanks or any of ,()[]="@:#\\', spec.where)
             known = self.everywhere | dict.fromkeys("ijkl"[: path.count("{")], False)
+            if isinstance(source, dict) and "index" in source:
+                known |= {source["index"]: False}
             for inner in re.findall(r"\{(.*?)\}", name):
                 check_symbols(dim(inner, spec.where, f"{path} is {name!r} in a model folder"), known, spec.where, what=f"{path} is {name!r} in a model folder")
         for key in ("begin", "total", "per"):

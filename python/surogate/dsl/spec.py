@@ -510,7 +510,7 @@ def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None
     return value
 
 
-_SOURCES = ({"concat"}, {"transpose"}, {"slice", "begin", "total"})  # docs/ir.md
+_SOURCES = ({"concat"}, {"concat", "index", "per"}, {"transpose"}, {"slice", "begin", "total"})  # docs/ir.md
 
 
 class _Mapping:
