@@ -114,6 +114,7 @@ enum {
     OP_BY_LABEL = 1 << 5,    /* cost is of rows that all have a label: others may be passed over */
     OP_COLLECTIVE = 1 << 7,  /* all ranks run it together */
     OP_STOPS = 1 << 8,       /* no gradient goes through it: what it makes counts as constant */
+    OP_CPU_ALONE = 1 << 9,   /* there are no kernels for GPUs: a pass that makes it asks what it plans for */
     OP_LOSS = 1 << 6,        /* backward takes an output without a gradient for the loss itself, whose gradient is 1 */
 };
 

@@ -610,7 +610,9 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
     Status status = OK;
     for (int id = 0; id < OP_COUNT && status == OK; id++) {
         const OpDef *op = op_table[id];
-        if ((op->flags & OP_VIEW) || (only && (strlen(op->name) != op_len || strncmp(only, op->name, op_len) != 0))) continue;
+        if ((op->flags & OP_VIEW) || (facts.sm && op->flags & OP_CPU_ALONE) ||
+            (only && (strlen(op->name) != op_len || strncmp(only, op->name, op_len) != 0)))
+            continue;
         for (int i = 0; i < op->num_samples && status == OK; i++) status = check_sample(&d, op, &op->samples[i], "sample", i);
         for (int i = 0; i < op->num_large && status == OK; i++) status = check_sample(&d, op, &op->large[i], "large", i);
     }

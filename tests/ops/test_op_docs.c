@@ -56,7 +56,8 @@ static void write_facts(StrBuf *out, const OpDef *op)
         strbuf_printf(out, op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
                       op->alias[i].out, op->alias[i].in);
     for (int i = 0; i < OP_MAX_KERNELS && op->cpu[i].run; i++) strbuf_printf(out, "%s%s", i ? ", " : " CPU kernels: ", op->cpu[i].name);
-    strbuf_puts(out, op->cpu[0].run ? ".\n" : "\n");
+    if (op->cpu[0].run) strbuf_puts(out, op->flags & OP_CPU_ALONE ? "; none for GPUs." : ".");
+    strbuf_putc(out, '\n');
 }
 
 static StrBuf generate(void)

@@ -1070,6 +1070,32 @@ def make_turned_attention():
             [o, *after], num_heads=h, num_kv_heads=g, head_dim=d, scale=0.0, eps=eps)
 
 
+def make_latents():
+    """Latent attention whole, as the paper has it, with a product of each head before and behind attention over latents."""
+    b, t, position, h, n, r, e, rank = 2, 9, 6, 3, 5, 4, 7, 8
+    w, latent, shared = rand(h * (n + e), rank), rand(b, t, rank), rand(b, t, 1, r)
+    heads = w.view(h, n + e, rank)
+    q = rand(b, t, h, n + r)
+    k, v = torch.einsum("btc,hnc->bthn", latent, heads[:, :n]), torch.einsum("btc,hec->bthe", latent, heads[:, n:])
+    doc_start = torch.zeros(b, t, dtype=torch.int64)
+    o = attention(q, torch.cat((k, shared.expand(-1, -1, h, -1)), -1), v, doc_start)
+    turned = torch.einsum("bthn,hnc->bthc", q[..., :n], heads[:, :n])
+    keys = torch.cat((latent[:, :, None], shared), -1)
+    weights = (torch.einsum("bthd,bsd->bhts", torch.cat((turned, q[..., n:]), -1), keys[:, :, 0]) / math.sqrt(n + r))
+    weights = weights.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf).softmax(-1)
+    latents = torch.einsum("bhts,bsc->bthc", weights, latent)
+    add("group_linear", "turned", [q[..., :n], w], [turned], size=n, turned=True)
+    add("group_linear", "plain", [latents, w], [o], begin=n)  # the two forms compute the same
+    x, all_rows = rand(4, 2, 5), rand(6, 5)
+    add("group_linear", "all", [x, all_rows], [torch.einsum("ngk,grk->ngr", x, all_rows.view(2, 3, 5))])
+    noise = torch.full((b, 3, 1, rank + r), 9.0, dtype=torch.float64)
+    cache, pages = in_pages(torch.cat((keys[:, :position], torch.zeros_like(keys[:, position:]), noise), 1), 4)
+    after = in_pages(torch.cat((keys, noise), 1), 4)[0]
+    add("attention_latent", "tokens",
+        [torch.cat((turned, q[..., n:]), -1)[:, position:], keys[:, position:], cache, torch.full((b,), position, dtype=torch.int32), pages],
+        [latents[:, position:], after], num_heads=h, head_dim=rank + r, value_dim=rank, scale=1 / math.sqrt(n + r))
+
+
 def main():
     torch.set_num_threads(1)
     for make in (make_embedding, make_linear, make_norms, make_rope, make_attention, make_swiglu, make_losses,
@@ -1078,7 +1104,7 @@ def main():
                  make_nvfp4, make_fp8, make_fp8_blocks, make_fp4_products, make_later, make_parts, make_general, make_moves, make_chain, make_rows,
                  make_mark_seen, make_decoding, make_head_rows, make_lora_rows, make_codes,
                  make_turned_attention, make_rows_linear, make_replace_rows, make_dora,
-                 make_fused_codes, make_full_attention):
+                 make_fused_codes, make_full_attention, make_latents):
         make()
     save_file(dict(sorted(tensors.items())), PATH, metadata=dict(cases=json.dumps(cases, sort_keys=True)))
     print("%d cases of %d ops, %d bytes" % (len(cases), len({c.split(".")[0] for c in cases}), os.path.getsize(PATH)))

@@ -163,6 +163,18 @@ void attention_bind_qkv(Attention *a, const TensorView *q, Heads *out_q, Heads *
 /* A dense tensor (B,T,heads,D). */
 Heads heads_of_view(const TensorView *view, int64_t dim);
 
+/* A cache (N,S,heads,D) by the pages (B,P) of each row. */
+Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim);
+
+/* ERR_INVALID: so many new tokens of a row don't fit into its pages; by types, before anything runs. */
+NODISCARD Status attention_check_room(const TensorType *cache, const TensorType *pages, int64_t tokens);
+
+/* ERR_INVALID: a row's new tokens lie outside its positions, or one of its pages outside the cache. */
+NODISCARD Status attention_check_places(const Attention *a, const TensorView *cache, const TensorView *pages);
+
+/* Writes the new tokens' rows into the cache, in its dtype. */
+void attention_append(const Attention *a, const Heads *cache, const Heads *rows);
+
 /* Multiplications of q k^T where rows are single documents; the mean of those and of p v where their dims differ. */
 double attention_macs(const Attention *a);
 

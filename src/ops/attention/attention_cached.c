@@ -8,6 +8,20 @@
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES, IN_SINKS, IN_BIAS, NUM_IN };
 
+/* Positions that a row may have. */
+static int64_t room_of(const TensorType *cache, const TensorType *pages)
+{
+    return cache->dim[1] * pages->dim[1];
+}
+
+Status attention_check_room(const TensorType *cache, const TensorType *pages, int64_t tokens)
+{
+    int64_t room = room_of(cache, pages);
+    FAIL_IF(room < tokens, ERR_INVALID, "a row's pages hold %lld positions, q has %lld tokens; expected no fewer positions",
+            (long long)room, (long long)tokens);
+    return OK;
+}
+
 /* q | packed, [k], [v], kc (N,S,G,D) f32|bf16|f16|e4m3: N pages of S positions, vc (N,S,G,E), starts i32 (B), pages i32 (B,P), [sinks],
  * [bias] -> o (B,T,H,E) of q's dtype, kc', vc'. */
 static Status attention_cached_infer(Node *node)
@@ -25,17 +39,9 @@ static Status attention_cached_infer(Node *node)
     }
     TRY(infer_input(node, IN_STARTS, "starts", DT_SET(DT_I32), DIMS(q->dim[0])));
     TRY(infer_input(node, IN_PAGES, "pages", DT_SET(DT_I32), DIMS(q->dim[0], -1)));
-    int64_t room = node->in[IN_PAGES]->type.dim[1] * node->in[IN_KC]->type.dim[1];
-    FAIL_IF(room < q->dim[1], ERR_INVALID, "a row's pages hold %lld positions, q has %lld tokens; expected no fewer positions",
-            (long long)room, (long long)q->dim[1]);
+    TRY(attention_check_room(&node->in[IN_KC]->type, &node->in[IN_PAGES]->type, q->dim[1]));
     node->out[0]->type = type_make(q->dtype, 4, q->dim[0], q->dim[1], attrs->num_heads, dims[1]);
     return OK;
-}
-
-/* Positions that a row may have. */
-static int64_t room_of(const TensorType *cache, const TensorType *pages)
-{
-    return cache->dim[1] * pages->dim[1];
 }
 
 /* Of the longest rows, whose pages are all read. */
@@ -82,7 +88,7 @@ static void append_row(void *to, DType dtype, const void *row, DType from, int64
     }
 }
 
-static void append_rows(const Attention *a, const Heads *cache, const Heads *rows)
+void attention_append(const Attention *a, const Heads *cache, const Heads *rows)
 {
     for (int64_t b = 0; b < a->batch; b++)
         for (int64_t t = 0; t < a->len; t++)
@@ -91,7 +97,7 @@ static void append_rows(const Attention *a, const Heads *cache, const Heads *row
                            rows->dim);
 }
 
-static Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim)
+Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim)
 {
     Heads heads = heads_of_view(cache, dim);
     heads.pages = pages->data;
@@ -100,7 +106,7 @@ static Heads heads_of_pages(const TensorView *cache, const TensorView *pages, in
     return heads;
 }
 
-static Status check_places(const Attention *a, const TensorView *cache, const TensorView *pages)
+Status attention_check_places(const Attention *a, const TensorView *cache, const TensorView *pages)
 {
     int64_t        room = room_of(&cache->type, &pages->type);
     const int32_t *page = pages->data;
@@ -123,15 +129,15 @@ static Status attention_cached_append(const KernelArgs *args, Attention *out)
     const TensorView *pages = &args->in[IN_PAGES];
     Heads             k, v;
     a.starts = args->in[IN_STARTS].data;
-    TRY(check_places(&a, &args->out[1], pages));
+    TRY(attention_check_places(&a, &args->out[1], pages));
     attention_bind_qkv(&a, args->in, &a.q, &k, &v);
     a.k = heads_of_pages(&args->out[1], pages, a.dim);
     a.v = heads_of_pages(&args->out[2], pages, a.v_dim);
     a.o = heads_of_view(&args->out[0], a.v_dim);
     if (args->in[IN_SINKS].data) a.sinks = args->in[IN_SINKS];
     if (args->in[IN_BIAS].data) a.bias = args->in[IN_BIAS];
-    append_rows(&a, &a.k, &k);
-    append_rows(&a, &a.v, &v);
+    attention_append(&a, &a.k, &k);
+    attention_append(&a, &a.v, &v);
     *out = a;
     return OK;
 }

@@ -23,11 +23,11 @@ typedef struct FewJob {
 
 /* Queries of a task, f32, and what they have come to. */
 typedef struct FewState {
-    int64_t count, dim;
-    float  *q, *sum;      /* (count, D), up to a multiple of MOST_QUERIES */
+    int64_t count, dim, v_dim;
+    float  *q, *sum;      /* (count, D) and (count, E), up to a multiple of MOST_QUERIES */
     float  *most, *total; /* of each */
     float  *score;        /* (MOST_QUERIES, BLOCK) */
-    float  *k, *v;        /* (BLOCK, D), of a cache in e4m3 */
+    float  *k, *v;        /* (BLOCK, D) and (BLOCK, E), of a cache in e4m3 */
 } FewState;
 
 static int64_t most_heads(const Attention *a)
@@ -37,12 +37,12 @@ static int64_t most_heads(const Attention *a)
 
 static int64_t few_floats(const Attention *a)
 {
-    return div_up(most_heads(a) * (2 * a->dim + 2) + BLOCK * (MOST_QUERIES + 2 * a->dim), 16) * 16;
+    return div_up(most_heads(a) * (a->dim + a->v_dim + 2) + BLOCK * (MOST_QUERIES + a->dim + a->v_dim), 16) * 16;
 }
 
 bool attention_by_few(const Attention *a)
 {
-    return a->len == 1 && a->v_dim == a->dim && !a->bias.type.ndim;
+    return a->len == 1 && !a->bias.type.ndim;
 }
 
 size_t attention_few_workspace(const Attention *a, int num_workers)
@@ -53,10 +53,10 @@ size_t attention_few_workspace(const Attention *a, int num_workers)
 static FewState few_start(const Attention *a, int64_t b, int64_t head, int64_t count, float *scratch)
 {
     int64_t  most = most_heads(a);
-    FewState s = {.count = count, .dim = a->dim, .q = scratch};
-    s.sum = s.q + most * a->dim, s.most = s.sum + most * a->dim, s.total = s.most + most;
+    FewState s = {.count = count, .dim = a->dim, .v_dim = a->v_dim, .q = scratch};
+    s.sum = s.q + most * a->dim, s.most = s.sum + most * a->v_dim, s.total = s.most + most;
     s.score = s.total + most, s.k = s.score + MOST_QUERIES * BLOCK, s.v = s.k + BLOCK * a->dim;
-    memset(s.q, 0, (size_t)(2 * most * a->dim) * sizeof(float));
+    memset(s.q, 0, (size_t)(most * (a->dim + a->v_dim)) * sizeof(float));
     for (int64_t i = 0; i < count; i++) dtype_decode(a->q.dtype, heads_at(&a->q, b, 0, head + i), a->dim, s.q + i * a->dim);
     for (int64_t i = 0; i < most; i++) s.most[i] = -FLT_MAX, s.total[i] = 0; /* so that differences from it are numbers */
     return s;
@@ -189,14 +189,14 @@ VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_
 {
     float total[MOST_QUERIES] = {0};
     for (int64_t i = 0; i < count; i++) {
-        float *score = s->score + i * BLOCK, most = s->most[first + i], *sum = s->sum + (first + i) * s->dim;
+        float *score = s->score + i * BLOCK, most = s->most[first + i], *sum = s->sum + (first + i) * s->v_dim;
         if (a->softcap > 0) vec_softcap(score, a->softcap, keys);
         for (int64_t j = 0; j < keys; j++) most = score[j] > most ? score[j] : most;
         float shrink = vec_exp_below(s->most[first + i] - most);
         total[i] = s->total[first + i] * shrink;
         s->most[first + i] = most;
         for (int64_t j = 0; j < keys; j++) score[j] = vec_exp_below(score[j] - most);
-        for (int64_t d = 0; d < s->dim; d++) sum[d] *= shrink;
+        for (int64_t d = 0; d < s->v_dim; d++) sum[d] *= shrink;
     }
     for (int64_t j = 0; j < keys; j++)
         for (int i = 0; i < MOST_QUERIES; i++) total[i] += i < count ? s->score[i * BLOCK + j] : 0;
@@ -213,7 +213,7 @@ VEC_ROW void add_block(const Attention *a, FewState *s, int64_t b, int64_t g, in
         for (int64_t j = 0; j < keys; j += KEYS)
             few_kernel(a->k.dtype, count, wide)->scores(k_rows + j, s->dim, s->q + first * s->dim, a->scale, s->score + j);
         exponentials(a, s, first, count, keys);
-        few_kernel(a->v.dtype, count, wide)->values(v_rows, keys, s->dim, s->score, s->sum + first * s->dim);
+        few_kernel(a->v.dtype, count, wide)->values(v_rows, keys, s->v_dim, s->score, s->sum + first * s->v_dim);
     }
 }
 
@@ -223,7 +223,7 @@ static void add_sink(const Attention *a, int64_t head, float *most, float *total
     float sink = attention_sink(a, head), now = sink > *most ? sink : *most, shrink = vec_exp_below(*most - now);
     *total = *total * shrink + vec_exp_below(sink - now);
     *most = now;
-    for (int64_t d = 0; d < a->dim; d++) sum[d] *= shrink;
+    for (int64_t d = 0; d < a->v_dim; d++) sum[d] *= shrink;
 }
 
 VEC_TASK(few_task)
@@ -239,10 +239,10 @@ VEC_TASK(few_task)
         add_block(a, &s, b, g, key, next - key, wide);
     }
     for (int64_t i = 0; i < count; i++) {
-        float *sum = s.sum + i * a->dim;
+        float *sum = s.sum + i * a->v_dim;
         if (a->sinks.data) add_sink(a, head + i, &s.most[i], &s.total[i], sum);
-        for (int64_t d = 0; d < a->dim; d++) sum[d] /= s.total[i];
-        if (a->o.data) vec_store_row(heads_at_mut(&a->o, b, 0, head + i), a->o.dtype, sum, a->dim);
+        for (int64_t d = 0; d < a->v_dim; d++) sum[d] /= s.total[i];
+        if (a->o.data) vec_store_row(heads_at_mut(&a->o, b, 0, head + i), a->o.dtype, sum, a->v_dim);
         if (a->lse) a->lse[b * a->num_heads + head + i] = s.most[i] + logf(s.total[i]);
     }
 }

@@ -1,0 +1,155 @@
+/* group_linear: a product of each group with a matrix of its own, as of each attention head: y_g = x_g w_g^T, turned y_g = x_g w_g. The
+ * matrices lie one after the other in w, R rows each; w_g is rows begin to begin + size - 1 of group g's. So the halves of a packed weight
+ * are read where they lie. A task makes the product of one group: few rows of x have many groups. */
+#include "ops/products/group_linear.h"
+
+#include "ops/products/gemm.h"
+
+static const AttrDef group_linear_attrs[] = {
+    ATTR_INT(GroupLinearAttrs, begin, 0), ATTR_INT(GroupLinearAttrs, size, 0), ATTR_BOOL(GroupLinearAttrs, turned, false), {0}};
+
+/* Groups, rows of w of each of them, those of them that are read, and columns of w. */
+typedef struct Groups {
+    int64_t count, rows, begin, size, cols;
+} Groups;
+
+static Groups groups_of(const GroupLinearAttrs *attrs, const TensorType *x, const TensorType *w)
+{
+    Groups g = {.count = x->dim[x->ndim - 2], .begin = attrs->begin, .cols = w->dim[1]};
+    g.rows = w->dim[0] / g.count;
+    g.size = attrs->size ? attrs->size : g.rows - g.begin;
+    return g;
+}
+
+/* x (...,G,K), turned (...,G,size); w (G R,K) -> y (...,G,size), turned (...,G,K), of x's dtype. */
+static Status group_linear_infer(Node *node)
+{
+    const GroupLinearAttrs *attrs = node->attrs;
+    TRY(infer_float(node, 0, "x", 2));
+    TRY(infer_input(node, 1, "w", DT_SET_DECODE, DIMS(-1, -1)));
+    const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type;
+    Groups            g = groups_of(attrs, x, w);
+    char              text[64];
+    FAIL_IF(w->dim[0] % g.count, ERR_INVALID, "w has %lld rows, x is %s; expected a multiple of its %lld groups", (long long)w->dim[0],
+            type_text(x, text), (long long)g.count);
+    FAIL_IF(g.begin < 0 || g.size < 1 || g.size > g.rows || g.begin > g.rows - g.size, ERR_INVALID,
+            "%lld rows from %lld on of each group's %lld: attributes begin and size don't fit", (long long)g.size, (long long)g.begin,
+            (long long)g.rows);
+    int64_t wanted = attrs->turned ? g.size : g.cols;
+    FAIL_IF(type_cols(x) != wanted, ERR_INVALID, "x is %s, expected %lld numbers of each group: %s", type_text(x, text), (long long)wanted,
+            attrs->turned ? "turned, as many as rows of w are read" : "as many as w has columns");
+    node->out[0]->type = *x;
+    node->out[0]->type.dim[x->ndim - 1] = attrs->turned ? g.cols : g.size;
+    return OK;
+}
+
+/* Group g's product. */
+static Gemm product_of(const KernelArgs *args, int64_t group)
+{
+    const GroupLinearAttrs *attrs = args->attrs;
+    const TensorView       *x = &args->in[0], *w = &args->in[1], *y = &args->out[0];
+    Groups                  g = groups_of(attrs, &x->type, &w->type);
+    int64_t                 in = type_cols(&x->type), out = type_cols(&y->type);
+    GemmOperand             a = gemm_operand(x, false, group * in), c = gemm_operand(y, false, group * out);
+    a.stride = g.count * in;
+    c.stride = g.count * out;
+    Gemm gemm = gemm_of(type_numel(&x->type) / a.stride, out, in, a, gemm_operand(w, !attrs->turned, (group * g.rows + g.begin) * g.cols),
+                        c, 1, false);
+    products_note(args, &gemm, 1);
+    return gemm;
+}
+
+static OpCost group_linear_cost(const Node *node)
+{
+    const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type, *y = &node->out[0]->type;
+    Groups            g = groups_of(node->attrs, x, w);
+    double            read = (double)(g.count * g.size * g.cols), rows = (double)type_numel(x) / (double)(g.count * type_cols(x));
+    return (OpCost){.flops = 2 * rows * read,
+                    .bytes = (double)type_bytes(x) + (double)type_bytes(y) + (double)dtype_bytes(w->dtype, g.count * g.size * g.cols),
+                    .matrix_unit = true};
+}
+
+/* ---- CPU ---- */
+
+/* All groups' products have the same dims. */
+static size_t worker_bytes(const KernelArgs *args)
+{
+    Gemm gemm = product_of(args, 0);
+    return (gemm_workspace(&gemm, 1) + 63) / 64 * 64;
+}
+
+static size_t group_linear_workspace(const Node *node, int num_workers)
+{
+    NodeArgs storage;
+    return (size_t)num_workers * worker_bytes(node_args(node, &storage));
+}
+
+static void group_task(void *context, int64_t task, int worker)
+{
+    const KernelArgs *args = context;
+    Gemm              gemm = product_of(args, task);
+    gemm_run(&gemm, NULL, (char *)args->workspace + (size_t)worker * worker_bytes(args));
+}
+
+static int64_t num_groups(const KernelArgs *args)
+{
+    const TensorType *x = &args->in[0].type;
+    return x->dim[x->ndim - 2];
+}
+
+static Status group_linear_groups(const KernelArgs *args)
+{
+    pool_run(args->pool, num_groups(args), group_task, (void *)args);
+    return OK;
+}
+
+static Status group_linear_reference(const KernelArgs *args)
+{
+    for (int64_t group = 0; group < num_groups(args); group++) {
+        Gemm gemm = product_of(args, group);
+        gemm_reference(&gemm);
+    }
+    return OK;
+}
+
+static const GroupLinearAttrs first_rows = {.size = 5, .turned = true}, last_rows = {.begin = 5}, all_turned = {.turned = true};
+
+static const OpSample group_linear_samples[] = {
+    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {12, 7}}}},
+    {.in = {{DT_F32, 4, {2, 3, 4, 5}}, {DT_F32, 2, {44, 9}}}, .attrs = &first_rows, .rows_alone = true},
+    {.in = {{DT_F32, 4, {2, 3, 4, 9}}, {DT_F32, 2, {44, 9}}}, .attrs = &last_rows, .rows_alone = true},
+    {.in = {{DT_F32, 3, {70, 2, 18}}, {DT_F32, 2, {36, 50}}}, .attrs = &all_turned, .rows_alone = true},
+    {.in = {{DT_F32, 3, {9, 2, 700}}, {DT_F32, 2, {1400, 24}}}, .attrs = &all_turned, .rows_alone = true},
+    {.in = {{DT_F32, 3, {9, 2, 700}}, {DT_F32, 2, {48, 700}}}, .rows_alone = true},
+};
+
+static const GroupLinearAttrs keys = {.size = 128, .turned = true}, values = {.begin = 128, .size = 128};
+
+/* The halves of latent attention's packed weight: DeepSeek-V3's, of fewer heads. */
+static const OpSample group_linear_large_samples[] = {
+    {.in = {{DT_F32, 4, {7, 1, 16, 128}}, {DT_F32, 2, {4096, 512}}}, .attrs = &keys, .rows_alone = true},
+    {.in = {{DT_F32, 4, {7, 1, 16, 512}}, {DT_F32, 2, {4096, 512}}}, .attrs = &values, .rows_alone = true},
+    {.in = {{DT_F32, 4, {1, 300, 3, 128}}, {DT_F32, 2, {768, 512}}}, .attrs = &keys, .rows_alone = true},
+    {.in = {{DT_F32, 4, {1, 300, 3, 512}}, {DT_F32, 2, {768, 512}}}, .attrs = &values, .rows_alone = true},
+};
+
+const OpDef op_group_linear = {
+    .id = OP_GROUP_LINEAR,
+    .name = "group_linear",
+    .synopsis = "y_g = x_g w_g^T, turned y_g = x_g w_g, of each group with a matrix of its own",
+    .num_in = 2,
+    .num_out = 1,
+    .min_in = 2,
+    .flags = OP_CPU_ALONE,
+    .attrs_size = sizeof(GroupLinearAttrs),
+    .attrs = group_linear_attrs,
+    .infer = group_linear_infer,
+    .cost = group_linear_cost,
+    .workspace = group_linear_workspace,
+    .cpu = {{DT_SET_DECODE, group_linear_groups, "groups"}, {DT_SET_DECODE, group_linear_reference, "reference"}},
+    .params = 1u << 1,
+    .samples = group_linear_samples,
+    .num_samples = sizeof group_linear_samples / sizeof group_linear_samples[0],
+    .large = group_linear_large_samples,
+    .num_large = sizeof group_linear_large_samples / sizeof group_linear_large_samples[0],
+};
