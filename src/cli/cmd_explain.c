@@ -182,6 +182,7 @@ static Status print_program(Explain *e)
     print_chains(e, program);
     print_fp4(e, program);
     print_chunks(e);
+    if (e->spec.entry->is_cached) fit_print_latent(&e->plan->latent, "latent: ", &e->out);
     if (has_limit(e)) timeline_print_streams(&e->timeline, program->launches, &e->out);
     return cli_print(&e->out);
 }

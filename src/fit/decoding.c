@@ -1,6 +1,7 @@
 /* See decoding.h. What a plan takes grows with its rows, so that the most that fit are found by halving. */
 #include "fit/decoding.h"
 
+#include "fit/fit.h"
 #include "setup/setup.h"
 
 static Status try_rows(InferModel *infer, int64_t rows, int64_t context, DecodingFit *out)
@@ -11,7 +12,8 @@ static Status try_rows(InferModel *infer, int64_t rows, int64_t context, Decodin
     Status status = setup_plan(&arena, infer->model, &infer->options, infer->device, &plan);
     if (status == OK) {
         const int64_t *bytes = plan->region_bytes[SPACE_DEVICE];
-        *out = (DecodingFit){rows, bytes[REGION_WEIGHTS], bytes[REGION_CACHE], setup_needed_bytes(plan), plan->facts.memory_bytes};
+        *out = (DecodingFit){rows,        bytes[REGION_WEIGHTS], bytes[REGION_CACHE], setup_needed_bytes(plan), plan->facts.memory_bytes,
+                             plan->latent};
     }
     arena_deinit(&arena);
     return status;
@@ -58,4 +60,5 @@ void fit_print_decoding(const DecodingFit *fit, int64_t context, StrBuf *out)
     strbuf_printf(out, " (KV cache %s, weights %s, with all else %s", cache, weights, all);
     if (fit->limit) strbuf_printf(out, " of %s", limit);
     strbuf_puts(out, ")\n");
+    fit_print_latent(&fit->latent, "latent     ", out);
 }

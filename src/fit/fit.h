@@ -32,5 +32,7 @@ void fit_write_choices(const MemoryChoices *choices, StrBuf *out);
 NODISCARD Status fit_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here,
                             const Config **out);
 
+/* Lines of how the KV cache holds latents, each behind the label; none where there is no attention by latents. */
+void fit_print_latent(const PlanLatent *latent, const char *label, StrBuf *out);
 /* A table of the plan for people: regions, programs, parameters. */
 void fit_print_plan(const Config *config, const Plan *plan, StrBuf *out);

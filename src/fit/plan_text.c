@@ -43,6 +43,16 @@ static void print_base(const Plan *plan, StrBuf *out)
     arena_deinit(&arena);
 }
 
+void fit_print_latent(const PlanLatent *latent, const char *label, StrBuf *out)
+{
+    if (latent->layers)
+        strbuf_printf(out, "%s%d layers keep latents in the KV cache: %lld numbers of a token, in place of %lld\n", label, latent->layers,
+                      (long long)latent->numbers, (long long)latent->whole_numbers);
+    if (latent->whole_layers)
+        strbuf_printf(out, "%s%d layers keep keys and values in the KV cache: %lld numbers of a token, in place of a latent's %lld: %s\n",
+                      label, latent->whole_layers, (long long)latent->whole_numbers, (long long)latent->numbers, latent->why);
+}
+
 void fit_print_plan(const Config *config, const Plan *plan, StrBuf *out)
 {
     enum { LEAST_PINNED = 4096 }; /* results of steps are always there */
@@ -53,6 +63,7 @@ void fit_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                   (long long)plan->trained_numel);
     if (config->adapter) strbuf_printf(out, "adapter      goes on from %s, rank %lld\n", config->adapter, (long long)config->lora_rank);
     print_base(plan, out);
+    fit_print_latent(&plan->latent, "latent       ", out);
     if (plan->num_scaled) {
         strbuf_printf(out, "fp8          %d tensors with scales; codes of weights %s", plan->num_scaled,
                       size_text(plan_code_bytes(plan), text));

@@ -255,6 +255,14 @@ static Status wrap_rows(const PassContext *context, Graph *graph, Node *linear)
     return OK;
 }
 
+bool adapt_wraps(const PassContext *context, const Param *param)
+{
+    const LoraOptions *lora = &context->options->lora;
+    LoraRowsAttrs      of_rows = {0};
+    if (context->options->num_row_adapters) return context->program->spec.entry->is_cached && find_ranks(context, param, &of_rows);
+    return lora->enabled && is_target(lora, param, arena_alloc(context->arena, (size_t)lora->num_targets + 1));
+}
+
 /* Rows of programs without a cache have no adapter. */
 static Status adapt_rows(const PassContext *context, Graph *graph)
 {

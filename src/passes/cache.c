@@ -107,10 +107,14 @@ Status pass_cache(PassContext *context, Graph **graph)
     CacheShape shape = cache_shape(context, *graph);
     Head       head;
     graph_set_rows_alone(*graph);
+    context->plan->latent = (PlanLatent){0}; /* alike in all programs */
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
-        if (node->op->cached) TRY(use_cache(*graph, node, &shape));
+        bool done = false;
+        if (node->op->cached) TRY(cache_latent(context, *graph, node, &shape, &done));
+        if (node->op->cached && !done) TRY(use_cache(*graph, node, &shape));
     }
+    if (context->plan->latent.layers) remove_dead_nodes(*graph); /* what makes keys and values whole */
     if (entry->one_token || entry->chooses) TRY(find_head(context, *graph, &head));
     if (entry->one_token || entry->chooses) TRY(make_logits(context, *graph, &head));
     return entry->chooses ? add_sampling(context, *graph, &shape) : OK;

@@ -55,6 +55,13 @@ NODISCARD Status bind_probe(PassContext *context, int64_t batch, int64_t seq, Gr
 /* Pass cache: ERR_UNSUPPORTED where a token's logits depend on other tokens but through attention, or on how many there are. */
 NODISCARD Status check_tokens_apart(PassContext *context);
 
+/* Pass cache for an attention whose keys and values are made of a latent: *out_done says whether the cache now holds that, and the node is
+ * gone; else it is as it was. context->plan->latent counts either. */
+NODISCARD Status cache_latent(const PassContext *context, Graph *graph, Node *node, const CacheShape *shape, bool *out_done);
+
+/* Whether pass adapt changes the weight's product in this program. */
+bool adapt_wraps(const PassContext *context, const Param *param);
+
 /* Pass cache for entries that choose tokens. */
 NODISCARD Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape);
 

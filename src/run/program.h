@@ -196,6 +196,13 @@ typedef struct Scalar {
     double (*finish)(double sum, double loss); /* what is told; NULL: the sum */
 } Scalar;
 
+/* Attention by latents, whose keys and values are made of one vector of each token (passes/latent.c): how the KV cache holds them. */
+typedef struct PlanLatent {
+    int         layers, whole_layers;   /* as those vectors; as keys and values */
+    int64_t     numbers, whole_numbers; /* of a token in a layer, either way */
+    const char *why;                    /* some are whole; lasts as long as the program */
+} PlanLatent;
+
 typedef struct Plan {
     Arena      *arena;
     Program    *programs; /* they share all regions, so that a weight is one memory in all of them */
@@ -224,8 +231,9 @@ typedef struct Plan {
     int64_t       cache_len;                /* of the programs that generate: most tokens of prompt and text together of a sequence */
     int64_t       choices;                  /* ids below it are chosen; 0: all that the head has */
     int64_t       cache_pages;              /* of the KV cache, the one that is nobody's included */
-    int           row_adapters;             /* that rows of programs with a cache choose among */
-    bool          adapters_take;            /* they began with a part of the base (model/lora_pairs.h): files hold that too */
+    PlanLatent    latent;
+    int           row_adapters;  /* that rows of programs with a cache choose among */
+    bool          adapters_take; /* they began with a part of the base (model/lora_pairs.h): files hold that too */
     ScaledTensor *scaled;
     int           num_scaled;
     TiledWeight  *tiled;

@@ -1,6 +1,7 @@
 /* Texts decoded together: each is what it is alone, to the bit, whatever is decoded beside it. */
 #include "infer/infer_model.h"
 #include "infer/pages.h"
+#include "setup/setup.h"
 
 #include "texts.h"
 
@@ -33,7 +34,7 @@ static void run_texts(Decoder *decoder)
 static void open_decoder(InferModel *infer, const char *family, const DecoderOptions *options, Decoder **out)
 {
     char dir[256];
-    snprintf(dir, sizeof dir, "tests/fixtures/families/%s", family);
+    snprintf(dir, sizeof dir, "tests/fixtures/%s", family);
     EXPECT_OK(infer_open(infer, dir, NULL, TEXTS_DEVICE, 2));
     EXPECT_OK(infer_use_dtype(infer, dtype_of_models));
     EXPECT_OK(infer_use_cache(infer, cache_of_models));
@@ -71,27 +72,31 @@ static int64_t decode_texts(const char *family, const DecoderOptions *options, b
     return preempted;
 }
 
+static void expect_same_in_company(const char *family)
+{
+    Text          *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
+    DecoderOptions one = {.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true},
+                   seven = {.rows = 7, .context = CONTEXT, .prompt = 9, .penalties = true},
+                   few = {.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true},
+                   least = {.rows = 7, .context = CONTEXT, .prompt = 9, .pages = 4, .penalties = true};
+    EXPECT(decode_texts(family, &one, true, alone) == 0);
+    num_together = 0;
+    EXPECT(decode_texts(family, &seven, false, beside) == 0);
+    EXPECT(num_together > 0);
+    expect_same(alone, beside, family);
+    EXPECT(decode_texts(family, &few, false, beside) > 0);
+    expect_same(alone, beside, "few pages");
+    EXPECT(decode_texts(family, &least, false, beside) > 0);
+    expect_same(alone, beside, "the fewest pages");
+    free(alone), free(beside);
+}
+
 static void a_text_is_the_same_alone_and_in_company(void)
 {
     NEED_DEVICE();
-    static const char *const families[] = {"qwen3", "llama", "gemma2", "phi3", "gpt2"};
-    Text                    *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
-        DecoderOptions one = {.rows = 1, .context = CONTEXT, .prompt = 100, .penalties = true},
-                       seven = {.rows = 7, .context = CONTEXT, .prompt = 9, .penalties = true},
-                       few = {.rows = 16, .context = CONTEXT, .prompt = 33, .pages = 9, .penalties = true},
-                       least = {.rows = 7, .context = CONTEXT, .prompt = 9, .pages = 4, .penalties = true};
-        EXPECT(decode_texts(families[f], &one, true, alone) == 0);
-        num_together = 0;
-        EXPECT(decode_texts(families[f], &seven, false, beside) == 0);
-        EXPECT(num_together > 0);
-        expect_same(alone, beside, families[f]);
-        EXPECT(decode_texts(families[f], &few, false, beside) > 0);
-        expect_same(alone, beside, "few pages");
-        EXPECT(decode_texts(families[f], &least, false, beside) > 0);
-        expect_same(alone, beside, "the fewest pages");
-    }
-    free(alone), free(beside);
+    static const char *const families[] = {"families/qwen3", "families/llama", "families/gemma2",
+                                           "families/phi3",  "families/gpt2",  "architectures/deepseek_v3"};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) expect_same_in_company(families[f]);
 }
 
 static void a_text_in_fp16_is_the_same_alone_and_in_company(void)
@@ -110,6 +115,58 @@ static void a_text_over_keys_in_fp8_is_the_same_alone_and_in_company(void)
         a_text_is_the_same_alone_and_in_company();
     }
     dtype_of_models = cache_of_models = NULL;
+}
+
+/* Of DeepSeek-V3's form: 2 layers, a latent of 12 numbers, 4 of a key that both heads share; without latents heads have 10 of a key and 8
+ * of a value. */
+static void latents_take_less_of_the_cache(void)
+{
+    NEED_DEVICE();
+    static const struct {
+        const char *dtype, *cache;
+        int64_t     bytes; /* of a number */
+    } cases[] = {{"fp32", NULL, 4}, {"bf16", NULL, 2}, {"fp32", "fp8", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        InferModel infer;
+        Decoder   *decoder;
+        dtype_of_models = cases[i].dtype, cache_of_models = cases[i].cache;
+        open_decoder(&infer, "architectures/deepseek_v3", &(DecoderOptions){.rows = 3, .context = CONTEXT}, &decoder);
+        const Plan       *plan = session_plan(infer.session);
+        const PlanLatent *latent = &plan->latent;
+        bool              whole = plan->facts.sm > 0;
+        EXPECT_INT(whole ? latent->whole_layers : latent->layers, 2);
+        EXPECT_INT(whole ? latent->layers : latent->whole_layers, 0);
+        EXPECT_INT(latent->numbers, 12 + 4);
+        EXPECT_INT(latent->whole_numbers, 2 * (10 + 8));
+        int64_t token = 2 * (whole ? latent->whole_numbers : latent->numbers) * cases[i].bytes;
+        EXPECT_INT(plan->region_bytes[SPACE_DEVICE][REGION_CACHE], plan->cache_pages * CACHE_PAGE_LEN * token);
+        EXPECT_INT(session_allocated_bytes(infer.session), plan_total_bytes(plan));
+        close_decoder(&infer, decoder);
+        if (!cases[i].cache) expect_same_in_company("architectures/deepseek_v3");
+    }
+    dtype_of_models = cache_of_models = NULL;
+}
+
+/* An adapter that rows may choose keeps keys and values whole where it changes the weight that makes them, for all rows. */
+static void adapters_of_what_makes_keys_keep_them_whole(void)
+{
+    NEED_DEVICE();
+    static const char *const targets[] = {"q_proj", "kv_b_proj"};
+    for (int i = 0; i < 2; i++) {
+        InferModel  infer;
+        Plan       *plan;
+        Arena       arena = {0};
+        LoraOptions adapters[] = {{.enabled = true, .r = 2, .alpha = 2, .num_targets = 1, .targets = targets},
+                                  {.enabled = true, .r = 2, .alpha = 2, .num_targets = 1, .targets = targets + i}};
+        EXPECT_OK(infer_open(&infer, "tests/fixtures/architectures/deepseek_v3", NULL, TEXTS_DEVICE, 2));
+        infer_want_decoding(&infer, &(DecoderOptions){.rows = 3, .context = CONTEXT});
+        infer.options.row_adapters = adapters, infer.options.num_row_adapters = 2;
+        EXPECT_OK(setup_plan(&arena, infer.model, &infer.options, infer.device, &plan));
+        EXPECT_INT(plan->latent.whole_layers, i || plan->facts.sm ? 2 : 0);
+        EXPECT_INT(plan->latent.layers, i || plan->facts.sm ? 0 : 2);
+        arena_deinit(&arena);
+        infer_close(&infer);
+    }
 }
 
 /* Requests come at moments drawn at random, while others decode. */
@@ -135,7 +192,7 @@ static void decode_arrivals(const char *family, const DecoderOptions *options, u
 static void a_text_is_the_same_whenever_it_comes(void)
 {
     NEED_DEVICE();
-    static const char *const families[] = {"qwen3", "gemma2"};
+    static const char *const families[] = {"families/qwen3", "families/gemma2"};
     static const int64_t     places[] = {1, 5, 64};
     Text                    *alone = calloc(REQUESTS, sizeof *alone), *beside = calloc(REQUESTS, sizeof *beside);
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
@@ -157,7 +214,7 @@ static void a_preempted_text_can_be_cancelled(void)
     Decoder   *decoder;
     Text       text[3], alone[3];
     uint64_t   handle[3];
-    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 3, .context = CONTEXT, .pages = 4, .penalties = true}, &decoder);
+    open_decoder(&infer, "families/qwen3", &(DecoderOptions){.rows = 3, .context = CONTEXT, .pages = 4, .penalties = true}, &decoder);
     for (int beside = 0; beside < 2; beside++)
         for (int i = 0; i < 3; i++) {
             Text         *own = beside ? &text[i] : &alone[i];
@@ -188,13 +245,13 @@ static void requests_that_cant_be_decoded_are_refused(void)
     Text       text;
     int32_t    id = 3;
     float      bias = 1;
-    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 2, .context = 48, .pages = 1}, &decoder);
+    open_decoder(&infer, "families/qwen3", &(DecoderOptions){.rows = 2, .context = 48, .pages = 1}, &decoder);
     DecodeRequest large = make_request(&text, 1, infer.model->vocab_size);
     large.prompt_len = 10, large.max_tokens = 24;
     EXPECT_FAILS(decoder_submit(decoder, &large, NULL), ERR_INVALID,
                  "a prompt of 10 tokens and up to 24 more need 2 pages of the cache, which has 1");
     close_decoder(&infer, decoder);
-    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 2, .context = 32}, &decoder);
+    open_decoder(&infer, "families/qwen3", &(DecoderOptions){.rows = 2, .context = 32}, &decoder);
     const DecodeRequest fine = make_request(&text, 1, infer.model->vocab_size);
 #define EXPECT_REFUSED(says, ...) \
     do { \
@@ -229,7 +286,7 @@ static void a_long_prompt_keeps_nobody_waiting(void)
     int64_t        read = 0, most = 0, before;
     for (int i = 0; i < LONG; i++) prompt[i] = (int32_t)(philox4x32((uint32_t)i, 0, 0, 0, 9).v[0] % 60);
     DecoderOptions options = {.rows = 2, .context = LONG + 32, .prompt = CHUNK};
-    open_decoder(&infer, "qwen3", &options, &decoder);
+    open_decoder(&infer, "families/qwen3", &options, &decoder);
     DecodeRequest request = make_request(&text, 4, infer.model->vocab_size), large = make_request(&alone, 8, infer.model->vocab_size);
     large.prompt = prompt;
     large.prompt_len = LONG;
@@ -237,7 +294,7 @@ static void a_long_prompt_keeps_nobody_waiting(void)
     EXPECT_OK(decoder_submit(decoder, &large, NULL));
     run_all(decoder);
     close_decoder(&infer, decoder);
-    open_decoder(&infer, "qwen3", &options, &decoder); /* without the pages of the one alone */
+    open_decoder(&infer, "families/qwen3", &options, &decoder); /* without the pages of the one alone */
     request.max_tokens = 30;
     EXPECT_OK(decoder_submit(decoder, &request, NULL));
     while (text.count < 2) EXPECT_OK(decoder_step(decoder));
@@ -267,7 +324,7 @@ static void texts_end_as_they_should(void)
     Text          text[5];
     uint64_t      handle;
     DecodeRequest request[5];
-    open_decoder(&infer, "qwen3", &(DecoderOptions){.rows = 3, .context = 32, .best = 2}, &decoder);
+    open_decoder(&infer, "families/qwen3", &(DecoderOptions){.rows = 3, .context = 32, .best = 2}, &decoder);
     for (int i = 0; i < 5; i++) {
         request[i] = make_request(&text[i], 4, infer.model->vocab_size); /* greedy */
         text[i].prompt_len = request[i].prompt_len = 10;
@@ -324,4 +381,5 @@ static void pages_are_shared_by_what_they_hold(void)
 TEST_MAIN(TEST(pages_are_shared_by_what_they_hold), TEST(requests_that_cant_be_decoded_are_refused), TEST(texts_end_as_they_should),
           TEST(a_long_prompt_keeps_nobody_waiting), TEST(a_preempted_text_can_be_cancelled), TEST(a_text_is_the_same_alone_and_in_company),
           TEST(a_text_in_fp16_is_the_same_alone_and_in_company), TEST(a_text_over_keys_in_fp8_is_the_same_alone_and_in_company),
-          TEST(a_text_is_the_same_whenever_it_comes))
+          TEST(a_text_is_the_same_whenever_it_comes), TEST(latents_take_less_of_the_cache),
+          TEST(adapters_of_what_makes_keys_keep_them_whole))
