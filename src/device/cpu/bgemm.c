@@ -14,7 +14,8 @@ enum {
     GROUP = 16,    /* rows or columns packed together */
     UNROLLED = 4,  /* steps */
     SUM_ROWS = 48, /* of sums that are taken together, at most */
-    AHEAD = 256,   /* numbers of each column of b that are fetched ahead for few rows */
+    AHEAD = 1024,  /* numbers of each column of b, which come into the second cache so far ahead for few rows, */
+    LINES = 4,     /* so many lines of a column together: memory is read in long pieces */
 };
 
 #define OPAQUE(x) __asm__("" : "+r"(x))
@@ -316,6 +317,18 @@ void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const
 
 /* ---- few rows ---- */
 
+/* Brings what `cols` columns have further on into the second cache: at depth l the lines of some of them for LINES blocks. The first cache
+ * has too few requests under way at a time to keep memory busy. */
+static inline __attribute__((always_inline)) void fetch_ahead(const int cols, int64_t l, const BgemmCols *b)
+{
+    int64_t         part = l / BGEMM_BLOCK % LINES, from = l - part * BGEMM_BLOCK + AHEAD;
+    const uint16_t *at = b->data + from + (from < b->left ? 0 : b->jump) + part * (cols / LINES) * b->stride;
+#pragma GCC unroll 4
+    for (int j = 0; j < cols / LINES; j++, at += b->stride)
+#pragma GCC unroll 4
+        for (int line = 0; line < LINES; line++) __builtin_prefetch(at + line * BGEMM_BLOCK, 0, 2);
+}
+
 /* Lanes are columns: 16 of them over a block are turned in registers, so that a word has two neighbours along the depth. */
 WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride,
                                                                 const BgemmCols *b, float *sums)
@@ -326,11 +339,10 @@ WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, 
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) sum[r] = _mm512_setzero_ps();
     for (int64_t l = 0; l < k; l += BGEMM_BLOCK) {
-        __m512i         x[GROUP];
-        __m512          even[BGEMM_FEW], odd[BGEMM_FEW];
-        const uint16_t *at = b->data + l, *ahead = at + AHEAD + (l + AHEAD < b->left ? 0 : b->jump);
-        for (int64_t j = 0; j < cols; j++) __builtin_prefetch(ahead + j * b->stride);
-        load_along(&layout, at, b->stride, cols, k - l, x);
+        __m512i x[GROUP];
+        __m512  even[BGEMM_FEW], odd[BGEMM_FEW];
+        fetch_ahead(GROUP, l, b);
+        load_along(&layout, b->data + l, b->stride, cols, k - l, x);
         turn16(x);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm512_setzero_ps();
@@ -351,15 +363,14 @@ WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, 
     for (int r = 0; r < rows; r++) _mm512_storeu_ps(sums + r * BGEMM_FEW_COLS, sum[r]);
 }
 
-/* Half a block of 8 columns, `depth` numbers of it there: pairs along the depth. */
-static inline void load_half(const uint16_t *b, int64_t stride, int64_t cols, int64_t depth, __m256 x[8])
+/* A block of 8 columns of which `cols` are there, `depth` numbers of each: where it lies, or filled up with zeros in `filled`. */
+static inline const uint16_t *whole_block(const uint16_t *at, int64_t *stride, int64_t cols, int64_t depth, uint16_t filled[8][BGEMM_BLOCK])
 {
-    for (int j = 0; j < 8; j++) {
-        uint16_t some[16] = {0};
-        if (j < cols && depth < 16) memcpy(some, b + j * stride, depth > 0 ? (size_t)depth * sizeof *b : 0);
-        x[j] = _mm256_loadu_ps((const float *)(const void *)(j < cols && depth >= 16 ? b + j * stride : some));
-    }
-    turn8(x);
+    if (cols >= 8 && depth >= BGEMM_BLOCK) return at;
+    memset(filled, 0, 8 * sizeof *filled);
+    for (int64_t j = 0; j < least(8, cols); j++) memcpy(filled[j], at + j * *stride, (size_t)least(BGEMM_BLOCK, depth) * sizeof **filled);
+    *stride = BGEMM_BLOCK;
+    return filled[0];
 }
 
 /* The same with 8 columns. */
@@ -367,19 +378,24 @@ static inline __attribute__((always_inline)) void few_narrow(const int rows, int
                                                              const BgemmCols *b, float *sums)
 {
     const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    uint16_t      filled[8][BGEMM_BLOCK];
     __m256        sum[BGEMM_FEW], even[BGEMM_FEW], odd[BGEMM_FEW];
     for (int r = 0; r < rows; r++) sum[r] = _mm256_setzero_ps();
     for (int64_t l = 0; l < k; l += BGEMM_BLOCK) {
+        int64_t         stride = b->stride;
+        const uint16_t *block = whole_block(b->data + l, &stride, cols, k - l, filled);
+        fetch_ahead(8, l, b);
         for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm256_setzero_ps();
-        for (int64_t from = l; from < l + BGEMM_BLOCK; from += BGEMM_BLOCK / 2) {
+        for (int64_t half = 0; half < BGEMM_BLOCK; half += BGEMM_BLOCK / 2) {
             __m256 x[8];
-            load_half(b->data + from, b->stride, cols, k - from, x);
+            for (int j = 0; j < 8; j++) x[j] = _mm256_loadu_ps((const float *)(const void *)(block + j * stride + half));
+            turn8(x);
             for (int p = 0; p < 8; p++) {
                 __m256i pair = _mm256_castps_si256(x[p]);
                 __m256  first = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)),
                        second = _mm256_castsi256_ps(_mm256_and_si256(pair, upper));
                 for (int r = 0; r < rows; r++) {
-                    const float *of_a = a + r * a_stride + from + 2 * p;
+                    const float *of_a = a + r * a_stride + l + half + 2 * p;
                     even[r] = _mm256_fmadd_ps(_mm256_set1_ps(of_a[0]), first, even[r]);
                     odd[r] = _mm256_fmadd_ps(_mm256_set1_ps(of_a[1]), second, odd[r]);
                 }
