@@ -105,6 +105,12 @@ VEC_WIDE_ROW float end_dot(DType dtype, __m512 low, __m512 high, const float *a,
     return vec8_sum((first + vec16_half(low, 1)) + (vec16_half(high, 0) + vec16_half(high, 1))) + tail;
 }
 
+/* Brings what follows element i of b at some distance into the second cache, which has more requests under way than the first one. */
+VEC_WIDE_ROW void fetch_ahead(DType dtype, const void *b, int64_t i)
+{
+    __builtin_prefetch((const char *)elem_at(b, dtype, i) + DOT_AHEAD, 0, 2);
+}
+
 /* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
 VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
 {
@@ -115,7 +121,8 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
     for (int64_t i = 0; i < whole; i += 32) {
         __m512 b_low = vec16_get(dtype, b, i), b_high = vec16_get(dtype, b, i + 16);
         __asm__("" : "+v"(b_low), "+v"(b_high)); /* in registers: not loaded again for each row */
-        for (int64_t k = 0; k < 32; k += dtype == DT_F32 ? 16 : 32) __builtin_prefetch((const char *)elem_at(b, dtype, i + k) + DOT_AHEAD);
+        fetch_ahead(dtype, b, i);
+        if (dtype == DT_F32) fetch_ahead(dtype, b, i + 16);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             low[r] = _mm512_fmadd_ps(_mm512_loadu_ps(a[r] + i), b_low, low[r]);
@@ -126,8 +133,8 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
     for (int r = 0; r < rows; r++) sums[r] = end_dot(dtype, low[r], high[r], a[r], b, whole, count);
 }
 
-/* The same of FEW_ROWS rows of a and TILE_COLS of b, in floats: a number that is read meets several. */
-VEC_WIDE static void dots_of_tile(const float *const *a, const float *b, int64_t stride, int64_t count, float (*sums)[FEW_ROWS])
+/* The same of FEW_ROWS rows of a and TILE_COLS of b, `stride` elements apart: a number that is read meets several. */
+VEC_WIDE_ROW void dots_of_tile(DType dtype, const float *const *a, const void *b, int64_t stride, int64_t count, float (*sums)[FEW_ROWS])
 {
     __m512  sum[2][FEW_ROWS][TILE_COLS];
     int64_t whole = count / 32 * 32;
@@ -139,8 +146,9 @@ VEC_WIDE static void dots_of_tile(const float *const *a, const float *b, int64_t
             __m512 of_b[TILE_COLS];
 #pragma GCC unroll 3
             for (int j = 0; j < TILE_COLS; j++) {
-                of_b[j] = _mm512_loadu_ps(b + j * stride + i + half * 16);
+                of_b[j] = vec16_get(dtype, b, j * stride + i + half * 16);
                 __asm__("" : "+v"(of_b[j]));
+                if (dtype != DT_F32 && !half) fetch_ahead(dtype, b, j * stride + i); /* floats mostly are a worker's own */
             }
 #pragma GCC unroll 4
             for (int r = 0; r < FEW_ROWS; r++) {
@@ -153,14 +161,18 @@ VEC_WIDE static void dots_of_tile(const float *const *a, const float *b, int64_t
 #pragma GCC unroll 3
     for (int j = 0; j < TILE_COLS; j++)
 #pragma GCC unroll 4
-        for (int r = 0; r < FEW_ROWS; r++) sums[j][r] = end_dot(DT_F32, sum[0][r][j], sum[1][r][j], a[r], b + j * stride, whole, count);
+        for (int r = 0; r < FEW_ROWS; r++)
+            sums[j][r] = end_dot(dtype, sum[0][r][j], sum[1][r][j], a[r], elem_at(b, dtype, j * stride), whole, count);
 }
 
-/* The same of `cols` rows of b, `stride` elements apart. */
-VEC_WIDE_ROW void dots_of_cols(DType dtype, int rows, const float *const *a, const void *b, int64_t stride, int64_t cols, int64_t count,
-                               float (*sums)[FEW_ROWS])
+/* The same of any number of rows of b. */
+VEC_WIDE_ROW void dots_of_cols(DType dtype, const int rows, const float *const *a, const void *b, int64_t stride, int64_t cols,
+                               int64_t count, float (*sums)[FEW_ROWS])
 {
-    for (int64_t j = 0; j < cols; j++) dots_of_rows(dtype, rows, a, elem_at(b, dtype, j * stride), count, sums[j]);
+    int64_t j = 0;
+    for (; rows == FEW_ROWS && j + TILE_COLS <= cols; j += TILE_COLS)
+        dots_of_tile(dtype, a, elem_at(b, dtype, j * stride), stride, count, sums + j);
+    for (; j < cols; j++) dots_of_rows(dtype, rows, a, elem_at(b, dtype, j * stride), count, sums[j]);
 }
 
 /* As VEC_OF_ANY, of i8 too. */
@@ -255,15 +267,6 @@ static Columns columns_of_b(const Gemm *g, int64_t from, int64_t cols, bool lies
     return (Columns){DT_F32, scratch, g->k};
 }
 
-/* Sums of `rows` rows of a and `cols` columns of b. */
-static void dots_of(const float *const *a, int64_t rows, const Columns *b, int64_t cols, int64_t count, bool many, float (*sums)[FEW_ROWS])
-{
-    int64_t     whole = many && rows == FEW_ROWS && cpu_avx512() ? cols / TILE_COLS * TILE_COLS : 0;
-    const char *rest = (const char *)b->data + dtype_bytes(b->dtype, whole * b->stride);
-    for (int64_t j = 0; j < whole; j += TILE_COLS) dots_of_tile(a, (const float *)b->data + j * b->stride, b->stride, count, sums + j);
-    if (whole < cols) (cpu_avx512() ? dots_wide : dots_narrow)(b->dtype, rows, a, rest, b->stride, cols - whole, count, sums + whole);
-}
-
 static void gemm_dots(void *context, int64_t task, int worker)
 {
     const DotJob *job = context;
@@ -284,7 +287,7 @@ static void gemm_dots(void *context, int64_t task, int worker)
         for (int64_t row = 0; row < g->m; row += FEW_ROWS) {
             int64_t rows = min_i64(FEW_ROWS, g->m - row);
             rows_of_a(g, row, rows, converted, a);
-            dots_of(a, rows, &b, few, g->k, many, sums);
+            (cpu_avx512() ? dots_wide : dots_narrow)(b.dtype, rows, a, b.data, b.stride, few, g->k, sums);
             put_sums(g, row, rows, from, few, sums);
         }
     }
