@@ -12,6 +12,7 @@
 enum {
     MOST_QUERIES = 4, /* heads of a group that are worked on at once */
     KEYS = 16,        /* whose scores are made at once */
+    LINE = 64,        /* bytes */
     BLOCK = ATTENTION_BLOCK_K,
 };
 
@@ -62,17 +63,40 @@ static FewState few_start(const Attention *a, int64_t b, int64_t head, int64_t c
     return s;
 }
 
-/* Where the vectors of `count` keys from `key` on lie, f32 in `scratch` where they are in e4m3. The last one stands for those that a whole
- * number of KEYS has more. */
-static void rows_of(const Heads *heads, int64_t b, int64_t key, int64_t count, int64_t g, float *scratch, const void *rows[BLOCK])
+/* Where the vectors of the keys of a block lie. */
+typedef struct FewRows {
+    int64_t     count; /* none where it isn't above 0 */
+    const void *at[BLOCK];
+} FewRows;
+
+/* Those of keys [key, end) as far as key's block goes. */
+static void find_rows(const Heads *heads, int64_t b, int64_t key, int64_t end, int64_t g, FewRows *out)
 {
-    for (int64_t j = 0; j < count; j++) {
-        rows[j] = heads_at(heads, b, key + j, g);
-        if (heads->dtype != DT_E4M3) continue;
-        dtype_decode(DT_E4M3, rows[j], heads->dim, scratch + j * heads->dim);
-        rows[j] = scratch + j * heads->dim;
+    int64_t step = dtype_bytes(heads->dtype, heads->token_stride);
+    out->count = min_i64(end, (key / BLOCK + 1) * BLOCK) - key;
+    for (int64_t j = 0, after; j < out->count; j = after) {
+        const char *row = heads_at(heads, b, key + j, g);
+        after = heads->pages ? min_i64(out->count, j + heads->page_len - (key + j) % heads->page_len) : out->count;
+        for (int64_t i = j; i < after; i++) out->at[i] = row + (i - j) * step;
     }
-    for (int64_t j = count; j < div_up(count, KEYS) * KEYS; j++) rows[j] = rows[count - 1];
+}
+
+/* Brings KEYS of them from `from` on into the second cache: a cache's rows of one head lie apart, so processors don't do it themselves. */
+static void fetch_rows(const Heads *heads, const FewRows *rows, int64_t from)
+{
+    int64_t bytes = dtype_bytes(heads->dtype, heads->dim);
+    for (int64_t j = from; j < min_i64(rows->count, from + KEYS); j++)
+        for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)rows->at[j] + i, 0, 2);
+}
+
+/* For kernels: f32 in `scratch` where they are in e4m3. The last one stands for those that a whole number of KEYS has more. */
+static void ready_rows(const Heads *heads, float *scratch, FewRows *rows)
+{
+    for (int64_t j = 0; j < rows->count && heads->dtype == DT_E4M3; j++) {
+        dtype_decode(DT_E4M3, rows->at[j], heads->dim, scratch + j * heads->dim);
+        rows->at[j] = scratch + j * heads->dim;
+    }
+    for (int64_t j = rows->count; j < div_up(rows->count, KEYS) * KEYS; j++) rows->at[j] = rows->at[rows->count - 1];
 }
 
 /* sums += of 8 keys, whose elements [d, d + n) are a lane's each, times those of the queries. */
@@ -203,17 +227,23 @@ VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_
     for (int64_t i = 0; i < count; i++) s->total[first + i] = total[i];
 }
 
-VEC_ROW void add_block(const Attention *a, FewState *s, int64_t b, int64_t g, int64_t key, int64_t keys, bool wide)
+/* Of keys k and values v of a block. While the first scores are made, the values come into the caches, and the next block's keys. */
+VEC_ROW void add_block(const Attention *a, FewState *s, FewRows *k, FewRows *v, const FewRows *next, bool wide)
 {
-    const void *k_rows[BLOCK], *v_rows[BLOCK];
-    rows_of(&a->k, b, key, keys, g, s->k, k_rows);
-    rows_of(&a->v, b, key, keys, g, s->v, v_rows);
+    int64_t keys = k->count;
+    ready_rows(&a->k, s->k, k);
     for (int64_t first = 0; first < s->count; first += MOST_QUERIES) {
         int64_t count = min_i64(MOST_QUERIES, s->count - first);
-        for (int64_t j = 0; j < keys; j += KEYS)
-            few_kernel(a->k.dtype, count, wide)->scores(k_rows + j, s->dim, s->q + first * s->dim, a->scale, s->score + j);
+        for (int64_t j = 0; j < keys; j += KEYS) {
+            if (!first) {
+                fetch_rows(&a->v, v, j);
+                fetch_rows(&a->k, next, j);
+            }
+            few_kernel(a->k.dtype, count, wide)->scores(k->at + j, s->dim, s->q + first * s->dim, a->scale, s->score + j);
+        }
         exponentials(a, s, first, count, keys);
-        few_kernel(a->v.dtype, count, wide)->values(v_rows, keys, s->v_dim, s->score, s->sum + first * s->v_dim);
+        if (!first) ready_rows(&a->v, s->v, v);
+        few_kernel(a->v.dtype, count, wide)->values(v->at, keys, s->v_dim, s->score, s->sum + first * s->v_dim);
     }
 }
 
@@ -233,10 +263,14 @@ VEC_TASK(few_task)
     int64_t          part = task % job->parts, g = task / job->parts % a->num_kv_heads, b = task / job->parts / a->num_kv_heads;
     int64_t          head = g * a->group + part * job->heads, count = min_i64(job->heads, (g + 1) * a->group - head);
     FewState         s = few_start(a, b, head, count, job->scratch + worker * few_floats(a));
-    int64_t          end = attention_own_key(a, b, 0) + 1;
-    for (int64_t next, key = attention_first_key(a, b, 0); key < end; key = next) {
-        next = min_i64(end, (key / BLOCK + 1) * BLOCK);
-        add_block(a, &s, b, g, key, next - key, wide);
+    int64_t          key = attention_first_key(a, b, 0), end = attention_own_key(a, b, 0) + 1;
+    FewRows          k[2], v;
+    find_rows(&a->k, b, key, end, g, &k[0]);
+    for (int64_t j = 0; j < BLOCK; j += KEYS) fetch_rows(&a->k, &k[0], j);
+    for (int now = 0; key < end; key += v.count, now = !now) {
+        find_rows(&a->v, b, key, end, g, &v);
+        find_rows(&a->k, b, key + v.count, end, g, &k[!now]);
+        add_block(a, &s, &k[now], &v, &k[!now], wide);
     }
     for (int64_t i = 0; i < count; i++) {
         float *sum = s.sum + i * a->v_dim;
