@@ -57,9 +57,18 @@ class Browser:
             raise RuntimeError(script + ": " + json.dumps(result["exceptionDetails"])[:500])
         return result["result"].get("value")
 
+    def holds(self, script):
+        """False too where another page comes while it is asked."""
+        try:
+            return self.evaluate(f"!!({script})")
+        except RuntimeError as error:
+            if "navigated" not in str(error):
+                raise
+            return False
+
     def wait(self, script, seconds=20):
         end = time.time() + seconds
-        while not self.evaluate(f"!!({script})"):
+        while not self.holds(script):
             if time.time() > end:
                 raise RuntimeError("never true: " + script + "\n" + str(self.evaluate("document.body.innerText")))
             time.sleep(0.02)
