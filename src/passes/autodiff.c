@@ -27,14 +27,6 @@ static void find_wanted(GradBuilder *grad)
     }
 }
 
-/* New nodes are of the layer, the part and the line that `node` is of. */
-static void set_origin(Graph *graph, const Node *node)
-{
-    graph->layer = node->layer;
-    graph->part = node->part;
-    graph->source = node->source;
-}
-
 /* Every output that the loss reads has a gradient, or the rule would drop a path from the loss to a weight. */
 static Status check_outputs(GradBuilder *grad, const Node *node)
 {
@@ -95,7 +87,7 @@ static Status add_readings(Graph *graph, Reading **of)
                 of[weight->id] = reading = arena_new(graph->arena, Reading);
                 reading->weight = weight;
                 graph->cursor = node;
-                set_origin(graph, node);
+                pass_work_like(graph, node);
                 TRY(graph_add_node(graph, &op_reshape, &same, weight->name, &weight, 1, ~0u, &reading->view));
                 graph->cursor = NULL;
             }
@@ -164,7 +156,7 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
             node->op->name, node->out[0] ? node->out[0]->name : "its output");
     TRY(check_outputs(grad, node));
     TRY(check_inputs(grad, node));
-    set_origin(grad->graph, node);
+    pass_work_like(grad->graph, node);
     Status status = node->op->backward(grad, node);
     if (status != OK) return status_prefix(status, "gradient of %s", node->out[0] ? node->out[0]->name : node->op->name);
     return round_computed(grad, node);
@@ -183,7 +175,7 @@ static Status apply_rules(GradBuilder *grad, const Value *loss, Reading *const *
             TRY(node_backward(grad, forward[count], loss));
             continue;
         }
-        set_origin(graph, forward[count]);
+        pass_work_like(graph, forward[count]);
         TRY(reading_backward(grad, reading));
         remove_reading(graph, reading);
     }
@@ -321,9 +313,7 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
         bool              is_scalar = type->dtype == DT_F32 && type->ndim == 1 && type->dim[0] == 1;
         if (is_scalar && strcmp(name, "loss") != 0) TRY(settle_sum(&grad, name, scalar_state(graph->arena, name)));
     }
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    graph->source = NULL;
+    pass_work_nowhere(graph);
     remove_dead_nodes(graph);
     merge_adds(graph);
     return OK;

@@ -173,10 +173,7 @@ static Status replace_group(Graph *graph, const Group *group)
         if (i && read_outside(group, node->out[0])) maker[step.out = num_out++] = node;
         chain_add_step(&attrs, step);
     }
-    graph->cursor = last;
-    graph->layer = last->layer;
-    graph->part = last->part;
-    graph->source = last->source;
+    pass_work_at(graph, last);
     TRY(graph_add_node(graph, &op_chain, &attrs, last->out[0]->name, in, CHAIN_MAX_IN, ~0u, &chain));
     chain->flags |= last->flags;
     chain->stream = last->stream;

@@ -129,9 +129,7 @@ static Status add_part(Chunks *c, const Node *whole, int64_t begin, int64_t coun
     uint32_t want = 0;
     int      first = 0;
     op_cut(whole, c->rows, in_numel, out_numel);
-    c->graph->layer = whole->layer;
-    c->graph->part = whole->part;
-    c->graph->source = whole->source;
+    pass_work_like(c->graph, whole);
     for (int i = 0; i < whole->num_in; i++) {
         in[i] = whole->in[i];
         if (in[i] && in_numel[i]) TRY(cut(c, whole->in[i], begin, count, &in[i]));
@@ -189,10 +187,7 @@ static Status rewrite(Chunks *c)
         if (is_marked(c, node, BEHIND) && !is_marked(c, node, IN_REGION)) behind[moved++] = node;
     graph->cursor = place;
     TRY(add_chunks(c, region, count));
-    graph->cursor = NULL;
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    graph->source = NULL;
+    pass_work_nowhere(graph);
     for (int i = 0; i < moved; i++) graph_move_before(graph, behind[i], place);
     for (int i = count - 1; i >= 0; i--) {
         for (int k = 0; k < region[i]->num_out; k++)

@@ -47,10 +47,7 @@ static Node *maker_of(const Node *node)
 static Status turn_codes(Graph *graph, const Node *maker, Node *node, Value *turned)
 {
     Node *turn;
-    graph->cursor = node;
-    graph->layer = node->layer;
-    graph->part = node->part;
-    graph->source = node->source;
+    pass_work_at(graph, node);
     TRY(graph_add_node(graph, &op_fp8_turn, NULL, turned->name, &maker->out[maker->op->codes.out], 1, ~0u, &turn));
     turn->flags |= node->flags;
     turn->stream = node->stream;

@@ -186,9 +186,7 @@ static Status pack_projections(Graph *graph, const Projection *p, int count, Val
     Node  *node;
     Value *bias = p[0].linear->in[2] ? pack_inputs(graph, p, count, 2) : NULL;
     Value *in[] = {p[0].linear->in[0], pack_inputs(graph, p, count, 1), bias};
-    graph->layer = p[0].linear->layer;
-    graph->part = p[0].linear->part;
-    graph->source = p[0].linear->source;
+    pass_work_like(graph, p[0].linear);
     TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.packed", p[0].linear->out[0]->name), in, 3, ~0u, &node));
     *out = node->out[0];
     int64_t col = 0;
@@ -299,10 +297,7 @@ static Status fuse_turn(Graph *graph, Node *cached, bool *fired)
     TurnedAttrs     attrs = {*(const AttentionAttrs *)cached->attrs, qkv->eps, qkv->offset};
     Value          *in[TURNED_IN] = {turn->in[0], cached->in[3], cached->in[4], cached->in[5], cached->in[6],
                                      turn->in[1], turn->in[2],   turn->in[3],   turn->in[4]};
-    graph->cursor = cached;
-    graph->layer = cached->layer;
-    graph->part = cached->part;
-    graph->source = cached->source;
+    pass_work_at(graph, cached);
     TRY(graph_add_node(graph, &op_attention_turned, &attrs, cached->out[0]->name, in, TURNED_IN, ~0u, &node));
     graph->cursor = NULL;
     for (int k = 0; k < cached->num_out; k++)
@@ -447,10 +442,7 @@ static Status fuse_lora(Graph *graph, Node *last, bool *fired)
     LoraRowsAttrs rows = is_rows ? lora_rows_attrs(&a) : (LoraRowsAttrs){0};
     Value        *in[4] = {a.add[0]->in[0], [3] = is_rows ? last->in[3] : NULL};
     Node         *node;
-    graph->cursor = last;
-    graph->layer = last->layer;
-    graph->part = last->part;
-    graph->source = last->source;
+    pass_work_at(graph, last);
     TRY(stack_down(graph, &a, &in[1], &in[2]));
     TRY(graph_add_node(graph, is_rows ? &op_lora_rows : &op_lora_add, is_rows ? (void *)&rows : &attrs,
                        arena_printf(graph->arena, "%s.adapted", in[0]->name), in, is_rows ? 4 : 3, ~0u, &node));
@@ -540,9 +532,7 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
             TRY(rewrites[k](graph, node, &fired));
             counts[k] += fired;
         }
-        graph->source = NULL;
-        graph->part = PART_NONE;
-        graph->layer = -1;
+        pass_work_nowhere(graph);
         remove_dead_nodes(graph);
     }
     return OK;

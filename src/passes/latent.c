@@ -18,10 +18,10 @@
 
 enum { IN_Q, IN_K, IN_V, IN_DOC_START };
 
-/* Rows of each head of a product with the latent. */
+/* Which rows of each head's matrix make keys, or values, of the latent. */
 typedef struct HeadRows {
     Value  *latent, *weight; /* (B,T,K); (H R,K) */
-    int64_t begin, size;     /* of R */
+    int64_t begin, size;     /* of the R rows */
 } HeadRows;
 
 typedef struct Latent {
@@ -41,7 +41,7 @@ static bool is_last(int64_t dim)
     return dim == -1 || dim == 3;
 }
 
-/* value (B,T,H,size) is rows of each head of linear(latent, weight). */
+/* Whether value (B,T,H,size) is made of some rows of each head of linear(latent, weight). */
 static bool find_part(Value *value, int64_t heads, HeadRows *out)
 {
     Node *columns = made_by(value, &op_columns), *slice = made_by(value, &op_slice);
@@ -59,7 +59,7 @@ static bool find_part(Value *value, int64_t heads, HeadRows *out)
     return true;
 }
 
-/* value (B,T,heads,.) is two values, one behind the other in each head. */
+/* Whether value (B,T,heads,.) is a concat of two in each head. */
 static bool find_halves(const Value *value, Value *out[2])
 {
     Node *concat = made_by(value, &op_concat);
@@ -70,7 +70,7 @@ static bool find_halves(const Value *value, Value *out[2])
     return true;
 }
 
-/* value is one head's, spread over all. */
+/* The one head that is spread over all of value's; NULL: they aren't one. */
 static Value *spread_from(const Value *value)
 {
     Node        *expand = made_by(value, &op_expand);
@@ -111,24 +111,25 @@ static const char *reason_against(const PassContext *context, const Latent *late
     return NULL;
 }
 
+/* Its first output. */
+static Status add(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in, Value **out)
+{
+    Node *node;
+    TRY(graph_add_node(graph, op, attrs, name, in, num_in, ~0u, &node));
+    *out = node->out[0];
+    return OK;
+}
+
 static Status add_product(Graph *graph, const char *name, Value *x, const HeadRows *part, bool turned, Value **out)
 {
     GroupLinearAttrs attrs = {.begin = part->begin, .size = part->size, .turned = turned};
-    Value           *in[] = {x, part->weight};
-    Node            *node;
-    TRY(graph_add_node(graph, &op_group_linear, &attrs, name, in, 2, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return add(graph, &op_group_linear, &attrs, name, (Value *[]){x, part->weight}, 2, out);
 }
 
 static Status join(Graph *graph, const char *name, Value *a, Value *b, Value **out)
 {
     ConcatAttrs attrs = {.dim = -1};
-    Value      *in[] = {a, b};
-    Node       *node;
-    TRY(graph_add_node(graph, &op_concat, &attrs, name, in, 2, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return add(graph, &op_concat, &attrs, name, (Value *[]){a, b}, 2, out);
 }
 
 /* The latent as one head: (B,T,1,K). */
@@ -136,10 +137,7 @@ static Status as_head(Graph *graph, const char *name, Value *latent, Value **out
 {
     const int64_t *dim = latent->type.dim;
     ReshapeAttrs   attrs = {.ndim = 4, .d0 = dim[0], .d1 = dim[1], .d2 = 1, .d3 = dim[2]};
-    Node          *node;
-    TRY(graph_add_node(graph, &op_reshape, &attrs, name, &latent, 1, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return add(graph, &op_reshape, &attrs, name, &latent, 1, out);
 }
 
 static Status rewrite(Graph *graph, Node *node, const Latent *latent, const CacheShape *shape)
@@ -147,8 +145,7 @@ static Status rewrite(Graph *graph, Node *node, const Latent *latent, const Cach
     const char *name = node->out[0]->name;
     int64_t     heads = ((const AttentionAttrs *)node->attrs)->num_heads, rank = type_cols(&latent->k.latent->type);
     Value      *q, *k, *out;
-    Node       *attend;
-    graph->layer = node->layer, graph->part = node->part, graph->source = node->source, graph->cursor = node;
+    pass_work_at(graph, node);
     TRY(add_product(graph, arena_printf(graph->arena, "%s.q_latent", name), latent->q, &latent->k, true, &q));
     TRY(join(graph, arena_printf(graph->arena, "%s.q", name), q, latent->q_shared, &q));
     TRY(as_head(graph, arena_printf(graph->arena, "%s.latent", name), latent->k.latent, &k));
@@ -157,9 +154,9 @@ static Status rewrite(Graph *graph, Node *node, const Latent *latent, const Cach
     TensorType  type = type_make(shape->fp8 ? DT_E4M3 : k->type.dtype, 4, shape->pages, shape->page_len, (int64_t)1, attrs.head_dim);
     Value      *cache = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.latent.%d", node->layer), &type);
     Value      *in[LATENT_IN] = {q, k, cache, shape->starts, shape->row_pages};
-    TRY(graph_add_node(graph, &op_attention_latent, &attrs, arena_printf(graph->arena, "%s.latents", name), in, LATENT_IN, ~0u, &attend));
-    TRY(add_product(graph, name, attend->out[0], &latent->v, false, &out));
-    graph->source = NULL, graph->cursor = NULL;
+    TRY(add(graph, &op_attention_latent, &attrs, arena_printf(graph->arena, "%s.latents", name), in, LATENT_IN, &out));
+    TRY(add_product(graph, name, out, &latent->v, false, &out));
+    pass_work_nowhere(graph);
     graph_replace_uses(graph, node->out[0], out, node);
     graph_remove_node(graph, node);
     return OK;

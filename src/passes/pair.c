@@ -24,10 +24,7 @@ static Status join(Graph *graph, Node *layer, Node *down)
 {
     Value *in[] = {layer->in[0], layer->in[1], down->in[1], layer->in[2]};
     Node  *pair;
-    graph->cursor = layer;
-    graph->layer = layer->layer;
-    graph->part = layer->part;
-    graph->source = layer->source;
+    pass_work_at(graph, layer);
     TRY(graph_add_node(graph, &op_linear_pair, NULL, arena_printf(graph->arena, "%s.pair", layer->out[0]->name), in, 4, ~0u, &pair));
     pair->flags = layer->flags;
     pair->stream = layer->stream;

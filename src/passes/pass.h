@@ -39,6 +39,30 @@ NODISCARD Status pass_run(PassContext *context, int index);
 /* An empty plan for this device. */
 NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);
 
+/* Where a pass works. What it adds from here on is of the layer, the part and the line that `node` is of. */
+static inline void pass_work_like(Graph *graph, const Node *node)
+{
+    graph->layer = node->layer;
+    graph->part = node->part;
+    graph->source = node->source;
+}
+
+/* The same, and new nodes go before `node`. */
+static inline void pass_work_at(Graph *graph, Node *node)
+{
+    graph->cursor = node;
+    pass_work_like(graph, node);
+}
+
+/* What is added from here on stands at the end, and is of no layer, part and line. */
+static inline void pass_work_nowhere(Graph *graph)
+{
+    graph->cursor = NULL;
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    graph->source = NULL;
+}
+
 /* How often each fusion fired in the graph being compiled: for tests (counts[FUSION_COUNT]). */
 NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT]);
 

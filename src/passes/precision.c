@@ -148,21 +148,12 @@ static Value *scale_of(Precision *p, int number)
 
 /* ---- codes ---- */
 
-/* New nodes stand before `node` and belong to what it does. */
-static void work_at(Precision *p, Node *node)
-{
-    p->graph->cursor = node;
-    p->graph->layer = node->layer;
-    p->graph->part = node->part;
-    p->graph->source = node->source;
-}
-
 /* A node that quantises `value` before `reader`, or, wanting no codes, measures it. It is dropped and made again with what makes the
  * value. */
 static Status add_quantise(Precision *p, Value *value, int number, Node *reader, bool record, uint32_t want, Node **out)
 {
     Fp8QuantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(p->scaled[number].dtype)};
-    work_at(p, reader);
+    pass_work_at(p->graph, reader);
     Value *now = record ? part_of(p, PRECISION_NOW, number, "fp8.now", 1, &p->now[number]) : NULL;
     Value *in[] = {value, scale_of(p, number), now};
     if (value->producer) p->graph->part = value->producer->part;
@@ -184,7 +175,7 @@ static Status add_own_scale(Precision *p, Value *value, int number, Node *reader
     Fp8OwnScaleAttrs attrs = {.dtype = DTYPE_TO_ATTR(p->scaled[number].dtype), .margin = p->options->margin};
     Value           *in[] = {value, scale_of(p, number)};
     Node            *node;
-    work_at(p, reader);
+    pass_work_at(p->graph, reader);
     TRY(graph_add_node(p->graph, &op_fp8_own_scale, &attrs, arena_printf(p->graph->arena, "%s.scale", value->name), in, 2, ~0u, &node));
     node->flags |= reader->flags & NODE_BACKWARD;
     p->scale[number] = node->out[0];
@@ -261,7 +252,7 @@ static Status add_product(Precision *p, Node *node, Value *const *in, double alp
     Value            *old = node->out[0];
     ScaledLinearAttrs attrs = {.alpha = alpha, .dtype = DTYPE_TO_ATTR(old->type.dtype), .fast = !(node->flags & NODE_BACKWARD)};
     Node             *product;
-    work_at(p, node);
+    pass_work_at(p->graph, node);
     TRY(graph_add_node(p->graph, &op_scaled_linear, &attrs, old->name, in, 6, ~0u, &product));
     product->flags |= node->flags & NODE_BACKWARD;
     p->operand[product->out[0]->id] = p->operand[old->id];
@@ -279,7 +270,7 @@ static Status rewrite_forward(Precision *p, Node *node)
     if (p->forward || has_dw) TRY(quantise(p, x, of_x, node, ~0u));
     if (p->forward || (is_training(p) && p->backward)) TRY(quantise_weight(p, w, node));
     if (!p->forward) return OK;
-    work_at(p, node);
+    pass_work_at(p->graph, node);
     Value *in[] = {p->codes[x->id], p->codes[w->id], scale_of(p, of_x), scale_of(p, of_w), node->in[2], NULL};
     return add_product(p, node, in, 1);
 }

@@ -31,15 +31,6 @@ static bool is_bf16(const Value *value)
     return value && value->type.dtype == DT_BF16;
 }
 
-/* New nodes stand before `node` and belong to what it does. */
-static void work_at(Graph *graph, Node *node)
-{
-    graph->cursor = node;
-    graph->layer = node->layer;
-    graph->part = node->part;
-    graph->source = node->source;
-}
-
 /* A trained weight's copy would live from the forward to the backward pass, and a wider one of a frozen weight as long as the session. */
 static bool is_made_at_use(const Value *value, DType dtype)
 {
@@ -53,7 +44,7 @@ static Status add_cast(Graph *graph, Value *value, DType dtype, Node *reader, Va
 {
     CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(dtype)};
     Node     *node;
-    work_at(graph, reader);
+    pass_work_at(graph, reader);
     if (value->producer) graph->part = value->producer->part;
     TRY(graph_add_node(graph, &op_cast, &attrs, arena_printf(graph->arena, "%s.%s", value->name, dtype_info(dtype)->name), &value, 1, ~0u,
                        &node));
@@ -62,7 +53,7 @@ static Status add_cast(Graph *graph, Value *value, DType dtype, Node *reader, Va
     return OK;
 }
 
-/* The value itself where it has the dtype. */
+/* `value` in `dtype`: itself, or its one cast. */
 static Status in_dtype(Floats *f, Value *value, DType dtype, Node *reader, Value **out)
 {
     *out = value;
@@ -73,7 +64,7 @@ static Status in_dtype(Floats *f, Value *value, DType dtype, Node *reader, Value
     return OK;
 }
 
-/* Output `k` of a node is `fresh` from here on. */
+/* All that reads `old` reads `fresh`, which lies where old did. */
 static void take_place(Graph *graph, Value *old, Value *fresh)
 {
     if (old->sharing == STORAGE_HOME) value_place_in(fresh, old->storage, old->offset);
@@ -90,7 +81,7 @@ static Status rewrite_forward(Floats *f, Node *node, DType dtype)
     Node       *product;
     for (int i = 0; i < 2; i++) TRY(in_dtype(f, node->in[i], dtype, node, &in[i]));
     TRY(in_dtype(f, node->in[2], dtype == DT_F32 ? DT_F32 : old->type.dtype, node, &in[2]));
-    work_at(f->graph, node);
+    pass_work_at(f->graph, node);
     TRY(graph_add_node(f->graph, &op_linear, &attrs, old->name, in, 3, ~0u, &product));
     product->flags |= node->flags & NODE_BACKWARD;
     y = product->out[0];
@@ -108,7 +99,7 @@ static Status rewrite_backward(Floats *f, Node *node, DType dtype)
     Node       *product;
     *(node->op == &op_linear_dx ? &attrs.dtype : &attrs.dw_dtype) = DTYPE_TO_ATTR(old->type.dtype);
     for (int i = 0; i < 2; i++) TRY(in_dtype(f, node->in[i], dtype, node, &in[i]));
-    work_at(f->graph, node);
+    pass_work_at(f->graph, node);
     TRY(graph_add_node(f->graph, node->op, &attrs, old->name, in, 3, ~0u, &product));
     product->flags |= NODE_BACKWARD;
     take_place(f->graph, old, product->out[0]);
@@ -189,7 +180,7 @@ static Status widen_node(Floats *f, Node *node)
         graph_remove_node(f->graph, node);
         return OK;
     }
-    work_at(f->graph, node);
+    pass_work_at(f->graph, node);
     TRY(graph_add_node(f->graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, &made));
     made->flags |= node->flags;
     for (int k = 0; k < node->num_out; k++)
@@ -278,9 +269,6 @@ Status precision_floats(PassContext *context, Graph *graph, const RecipeLayers *
     TRY(rewrite_products(&f));
     if (f.options->precision.backward == DT_F32) TRY(widen_backward(&f));
     TRY(keep_weights(&f));
-    graph->cursor = NULL;
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    graph->source = NULL;
+    pass_work_nowhere(graph);
     return OK;
 }

@@ -46,10 +46,8 @@ typedef struct Nvfp4 {
 /* New nodes stand before `reader`; they are dropped and made again with what makes the value. */
 static void work_at(const Nvfp4 *p, const Value *value, Node *reader)
 {
-    p->graph->cursor = reader;
-    p->graph->layer = reader->layer;
-    p->graph->part = value->producer ? value->producer->part : reader->part;
-    p->graph->source = reader->source;
+    pass_work_at(p->graph, reader);
+    if (value->producer) p->graph->part = value->producer->part;
 }
 
 static bool is_training(const Nvfp4 *p)
@@ -272,9 +270,6 @@ Status precision_nvfp4(PassContext *context, Graph *graph)
         next = node->next;
         TRY(rewrite(&p, node));
     }
-    graph->cursor = NULL;
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    graph->source = NULL;
+    pass_work_nowhere(graph);
     return OK;
 }

@@ -48,10 +48,8 @@ static const Node *maker_of(const Tiles *t, const Node *node)
 /* New nodes stand before `node` and belong to what `of` does. */
 static void work_at(const Tiles *t, Node *node, const Node *of)
 {
-    t->graph->cursor = node;
-    t->graph->layer = node->layer;
+    pass_work_at(t->graph, node);
     t->graph->part = of->part;
-    t->graph->source = node->source;
 }
 
 static Status quantise(const Tiles *t, Value *x, Node *reader)

@@ -22,9 +22,7 @@ static Status add_clone(Graph *graph, const Node *node, Value **in, uint32_t fla
     for (int i = 0; i < node->op->num_alias; i++)
         if (is_record(node, node->op->alias[i].out)) in[node->op->alias[i].in] = NULL;
     while (first < node->num_out && !node->out[first]) first++;
-    graph->layer = node->layer;
-    graph->part = node->part;
-    graph->source = node->source;
+    pass_work_like(graph, node);
     TRY(graph_add_node(graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, out));
     (*out)->flags |= NODE_CLONE | flags | (node->flags & NODE_AT_USE);
     (*out)->stream = node->stream;
@@ -254,10 +252,7 @@ Status pass_recompute(PassContext *context, Graph **graph_ref)
     if (drops) TRY(drop_parts(graph, parts));
     bool at_use = mark_views(graph);
     if (at_use) TRY(materialise_all(graph));
-    graph->cursor = NULL;
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    graph->source = NULL;
+    pass_work_nowhere(graph);
     if (drops || at_use) remove_dead_nodes(graph);
     if (drops) drop_unread_codes(graph);
     return OK;
