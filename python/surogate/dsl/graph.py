@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -14,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims, surely_more
-from surogate.dsl.ops import OPS, Op, Operand
+from surogate.dsl.ops import OPS, Op
+from surogate.dsl.signature import attribute, bind, check_sizes, check_there, match, outputs
 from surogate.dsl.spec import (
     PARAM_FLAGS,
     PARTS,
     ArrayType,
     Config,
     DslError,
-    Each,
     InputType,
     Module,
     ParamSpec,
@@ -34,8 +33,9 @@ from surogate.dsl.spec import (
     of_python,
     source_of,
 )
+from surogate.dsl.values import Dims, Others
+from surogate.dsl.values import Value as Value
 
-Dims = tuple[Dim, ...]
 # What the engine gives every graph: docs/ir.md.
 INPUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(("tokens", "labels", "positions", "doc_start", "doc_id"), (("B", "T"), "i32"))
 INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}
@@ -48,10 +48,6 @@ NAME = r"[^\s,()\[\]{}=\"@:#\\]{1,200}"  # of a value
 # The symbols of an objective: the vocabulary, and how wide the hidden state is.
 OBJECTIVE = Config("", {}, ("", 0))
 OBJECTIVE.known = {"V": False, "C": False}
-
-
-# Of attributes that are known numbers. Those of 1 and more have to be said where 0 stands for none.
-LEAST = {"k": 1, "size": 1, "len": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 1, "begin": 0, "before": 0, "after": 0, "window": 0}
 
 
 # What other frameworks have, and what stands for it here.
@@ -68,70 +64,6 @@ INSTEAD = {
     "argmax": "expected g.max(x).ids",
     "masked_fill": "expected g.where(cond, a, b)",
 }
-
-
-class Others(tuple["Value", ...]):
-    """The further outputs of an op, and how `surogate ops` calls them."""
-
-    names: tuple[str, ...] = ()
-
-    def __getitem__(self, k: Any) -> Any:
-        if not isinstance(k, (int, slice)):
-            raise fail(f"others[{k!r}]: expected a number; by name it is an attribute of the tensor: {self.show() or 'it has none'}")
-        if isinstance(k, int) and not -len(self) <= k < len(self):
-            raise fail(f"others[{k}]: {f'expected 0 to {len(self) - 1}, as the op has' if self else 'the tensor has'} {len(self) or 'no'} further outputs")
-        return super().__getitem__(k)
-
-    def show(self) -> str:
-        return ", ".join(f".{name}" for name in self.names)
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    ref: str
-    dims: Dims
-    dtype: str = ""  # "": the model's
-    when: str = ""  # a weight that is there only where this holds
-    others: Others = Others()  # further outputs of its op
-
-    def __repr__(self) -> str:
-        return f"{self.dtype} {show_dims(self.dims)}".strip()
-
-    def _operator(self, *_: Any) -> Any:
-        raise fail("tensors have no operators; expected g.add(a, b), g.mul(a, b) or, with a number, g.scale(x, by=2)")
-
-    def _sequence(self, *_: Any) -> Any:
-        raise fail("a tensor is one value, no tuple; expected "
-                   + (f"the further outputs of its op by name: {more}" if (more := self.others.show()) else "g.slice or g.columns for parts of it"))
-
-    def _number(self, *_: Any) -> Any:
-        raise fail("a tensor's numbers aren't known here; expected ops of the graph, as g.sum(x), or expressions of the config")
-
-    def _order(self, _: Any) -> Any:
-        raise fail("tensors can't be compared: their numbers aren't known here; expected g.ge(a, b) or g.gt(a, b), whose result is 0 or 1 for each element")
-
-    def __bool__(self) -> bool:
-        raise fail("a tensor is neither true nor false: its numbers aren't known here; expected g.select for the config's choices, or, of a weight with"
-                   " when=, `is None`")
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, (Value, int, float)):
-            raise fail("tensors can't be compared: their numbers aren't known here; expected g.select for the config's choices")
-        return False
-
-    __hash__ = object.__hash__
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = __matmul__ = __abs__ = _operator
-    __iter__ = __len__ = __getitem__ = _sequence
-    __float__ = __int__ = __index__ = _number
-    __lt__ = __le__ = __gt__ = __ge__ = _order
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name in self.others.names:
-            return self.others[self.others.names.index(name)]
-        raise fail(f"a tensor has no {name}; ops are methods of the graph, as g.reshape(x, \"B\", \"T\", \"H\", \"D\")"
-                   + (f", and its op's further outputs are {more}" if (more := self.others.show()) else ""))
 
 
 @dataclass
@@ -220,60 +152,6 @@ def _join(prefix: str, name: Any) -> Any:
         return ".".join(p for p in (prefix, name) if p)
     return {k: _join(prefix, v) if isinstance(v, str) and k in ("transpose", "slice") else [_join(prefix, n) for n in v] if k == "concat" else v
             for k, v in name.items()}
-
-
-def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
-    dims: list[str] = []
-    for d in operand.dims:
-        value = bound.get(d, d)
-        dims += [x.text for x in value] if isinstance(value, tuple) else [value.text if isinstance(value, Dim) else d]
-    if operand.dims == ("+",) and "+" in bound:
-        dims[bound["+dim"]] = "any"
-    return f"{operand.dtype} ({', '.join(dims)})".strip()
-
-
-def _spread(a: Dims, b: Dims) -> Dims | None:
-    """What dims broadcast to: each is the same or 1 in one of them, or one of them is a single number; else None."""
-    one = Dim("1")
-    if (one,) in (a, b):
-        return b if a == (one,) else a
-    if len(a) != len(b) or any(one not in (x, y) and x != y for x, y in zip(a, b, strict=True)):
-        return None
-    return tuple(y if x == one else x for x, y in zip(a, b, strict=True))
-
-
-def _match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
-    """Binds the pattern's dims to those that are there. An expression in it fits anything; of 2F, F is half."""
-    if pattern == ("+",):  # bound["+dim"]: along which dim
-        total, k = bound.get("+"), bound["+dim"]
-        if total is None:
-            bound["+"] = dims
-            return True
-        if len(total) != len(dims) or any(x != y for d, (x, y) in enumerate(zip(total, dims, strict=True)) if d != k % len(dims)):
-            return False
-        bound["+"] = tuple(x + y if d == k % len(dims) else x for d, (x, y) in enumerate(zip(total, dims, strict=True)))
-        return True
-    if pattern == ("*",):
-        spread = _spread(bound.get("*", dims), dims)
-        bound["*"] = spread or bound["*"]
-        return spread is not None
-    if "..." in pattern:
-        rest = len(pattern) - 1
-        if len(dims) < rest:
-            return False
-        if not _match(tuple(p for p in pattern if p != "..."), dims[len(dims) - rest :], bound):
-            return False
-        lead = dims[: len(dims) - rest]
-        return bool(bound.setdefault("...", lead) == lead)
-    if len(pattern) != len(dims):
-        return False
-    for p, d in zip(pattern, dims, strict=True):
-        want = p if isinstance(p, Dim) else Dim(p) if p.isdigit() else bound.setdefault(p, d)
-        if want != d:
-            return False
-        if isinstance(p, str) and (times := re.fullmatch(r"(\d+)([A-Za-z]\w*)", p)):
-            bound.setdefault(times[2], d / int(times[1]))
-    return True
 
 
 class Builder:
@@ -627,55 +505,6 @@ class Builder:
             values.pop()
         return values
 
-    def bind(self, op: Op, values: list[Value | None], attrs: dict[str, Any]) -> dict[str, Any]:
-        bound: dict[str, Any] = {}
-        if ("+",) in (o.dims for o in op.inputs) and values[0] is not None:
-            bound["+dim"] = self.dim_of(op, values[0].dims, attrs)
-        for operand, value, after in zip(op.inputs, values, [*values[1:], None], strict=False):
-            if value is None:
-                continue
-            if operand.other and after is None:  # packed: one for several
-                operand = operand.other
-            floats = ("", "f32", "bf16")
-            fits = value.dtype in ((*floats, "i32") if operand.dtype == "any" else (operand.dtype,) if operand.dtype else floats)
-            before, dims = dict(bound), value.dims
-            if op.name == "pick" and operand.name == "ids" and values[0] is not None and len(dims) == len(values[0].dims):
-                dims, bound["several"] = dims[:-1], dims[-1:]  # of each row
-            if not fits and not operand.dtype and _match(operand.dims, value.dims, dict(bound)):
-                raise fail(f'{op.name}: {operand.name} is {value}, expected f32 or bf16, as g.cast({operand.name}, dtype="f32") makes it: {op.signature}')
-            if not _match(operand.dims, dims, bound) or not fits:
-                raise fail(f"{op.name}: {operand.name} is {value}, expected {_show(op, before, operand)}: {op.signature}")
-        return bound
-
-    def attr(self, op: Op, name: str, value: Any) -> Any:
-        if name not in op.attrs:
-            near = difflib.get_close_matches(name, op.attrs, 1)
-            raise fail(f"{op.name} has no attribute {name}" + (f"; did you mean {near[0]}?" if near else f"; it has {', '.join(op.attrs) or 'none'}"))
-        kind = op.attrs[name]["type"]
-        if kind == "dtype":
-            known = {"cast": ("f32", "bf16", "i32"), "full": ("f32", "i32")}.get(op.name, ("f32", "bf16"))
-            if value not in known:
-                raise fail(f"{op.name}: {name} is {value!r}, expected {' or '.join(chr(34) + k + chr(34) for k in known)}")
-            return value
-        if isinstance(value, Each) or kind == "list":
-            if not isinstance(value, Each) or kind != "list":
-                raise fail(f"{op.name}: {name} is {'a list' if isinstance(value, Each) else repr(value)}, expected "
-                           + ('a list, as each("D / 2", "i + 1")' if kind == "list" else f"{kind} or an expression"))
-            what = f"{op.name}: {name}"
-            return {"per": check_symbols(dim(value.per, None, what), self.symbols, what=what).text,
-                    "value": check_symbols(dim(value.value, None, what), self.symbols | {"i": False}, what=what).text}
-        what = f"{op.name}: {name}"
-        text = check_symbols(dim(value, None, what), self.symbols, what=what).text if isinstance(value, (str, Dim)) else str(value)
-        if name in LEAST and re.fullmatch(r"-?\d+", text) and int(text) < LEAST[name]:
-            raise fail(f"{op.name}: {name} is {text}, expected {LEAST[name]} or more")
-        if isinstance(value, (str, Dim)):
-            return text
-        if isinstance(value, float) and not math.isfinite(value):
-            raise fail(f"{op.name}: {name} is {value!r}, expected a finite number")
-        if not isinstance(value, (bool, int) if kind == "bool" else int if kind == "int" else (int, float)) or isinstance(value, bool) != (kind == "bool"):
-            raise fail(f"{op.name}: {name} is {value!r}, expected {kind} or an expression")
-        return value
-
     def op(self, name: str, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
         op = OPS.get(name)
         if op is None:
@@ -685,57 +514,11 @@ class Builder:
             raise fail(f"unknown op {name}; {advice}")
         label, part, keep = more.pop("name", None), more.pop("part", None), more.pop("save", None)
         values = self.inputs_of(op, args, more)
-        attrs = {k: self.attr(op, k, v) for k, v in more.items()}
-        for k, a in op.attrs.items():
-            if (k in LEAST or k == "cap") and LEAST.get(k, 1) and not a["default"] and k not in attrs:
-                raise fail(f"{op.name}: {k} is missing; expected a number, 1 or more, or an expression: {k}=...")
-        bound = self.bind(op, values, attrs)
-        self.check_sizes(op, values, attrs, bound)
-        own = next((v.dtype for o, v in zip(op.inputs, values, strict=False) if v is not None and o.dtype in ("", "any")), "")
-        outs = []
-        for operand in op.outputs:
-            dims: list[Dim] = []
-            for d in operand.dims:
-                names = d.split(" or ")  # the first that is known
-                known = (bound.get(n, attrs.get(n, op.attrs[n]["default"] or None) if n in op.attrs else None) for n in names)
-                got = next((g for g in known if g is not None), None)
-                dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
-            dims += bound.get("several", ())
-            outs.append((self.resized(op, tuple(dims), attrs), operand.dtype if operand.dtype == "i32" else attrs.get("dtype", operand.dtype) or own))
-        return self.emit(op, values, attrs, outs, label, part, keep)
-
-    def check_sizes(self, op: Op, values: list[Value | None], attrs: dict[str, Any], bound: dict[str, Any]) -> None:
-        """What can't fit whatever the config says. The engine checks all of it, where the numbers are known."""
-        for name, d in (("num_heads", "H"), ("num_kv_heads", "G"), ("head_dim", "D")):
-            if op.name == "attention" and len(values) > 2 and d in bound and isinstance(bound[d], Dim):
-                said, there = Dim(attrs[name]), bound[d]
-                if surely_more(said, there) or surely_more(there, said):
-                    raise fail(f"{op.name}: {name} is {said}, expected {there}, as q is {values[0]}" + (f" and k {values[1]}" if d == "G" else ""))
-        if op.name in ("slice", "columns", "topk") and (x := values[0]) is not None:
-            whole = x.dims[self.dim_of(op, x.dims, attrs) if op.name == "slice" else -1]
-            begin, size = attrs.get("begin", 0), attrs.get("k" if op.name == "topk" else "size", 1)
-            if surely_more(Dim(begin) + Dim(size), whole):
-                part = f"k is {size}" if op.name == "topk" else f"begin is {begin} and size {size}"
-                raise fail(f"{op.name}: {part}, expected no more than the {whole} of the dim, as x is {x}")
-
-    def dim_of(self, op: Op, dims: Dims, attrs: dict[str, Any]) -> int:
-        """The dim that attribute dim names, counted from 0."""
-        k = attrs.get("dim", -1)
-        if not isinstance(k, int) or not -len(dims) <= k < len(dims):
-            raise fail(f"{op.name}: dim is {k!r}, expected a number from {-len(dims)} to {len(dims) - 1}, as {op.inputs[0].name} is {show_dims(dims)}")
-        return k % len(dims)
-
-    def resized(self, op: Op, dims: Dims, attrs: dict[str, Any]) -> Dims:
-        """The dims of an op along one of them, which it makes 1, adds to, or makes what attribute size says."""
-        if "dim" not in op.attrs or ("+",) in (o.dims for o in op.inputs):
-            return dims
-        k = self.dim_of(op, dims, attrs)
-        if "size" in op.attrs and "begin" not in op.attrs and dims[k] != Dim("1"):
-            raise fail(f"{op.name}: x is {show_dims(dims)}, expected 1 as dim {attrs.get('dim', -1)}")
-        size = dims[k] if "before" in op.attrs else Dim(attrs.get("size", 1))
-        for more in ("before", "after"):
-            size = size + Dim(attrs[more]) if attrs.get(more) else size
-        return (*dims[:k], size, *dims[k + 1 :])
+        attrs = {k: attribute(op, k, v, self.symbols) for k, v in more.items()}
+        check_there(op, attrs)
+        bound = bind(op, values, attrs)
+        check_sizes(op, values, attrs, bound)
+        return self.emit(op, values, attrs, outputs(op, values, attrs, bound), label, part, keep)
 
     def emit(self, op: Op, values: list[Value | None], attrs: dict[str, Any], outs: list[tuple[Dims, str]], label: str | None,
              part: str | None, keep: bool | None = None) -> Value:
@@ -793,7 +576,7 @@ class Builder:
         text = f"{want.dtype} ({', '.join(d if isinstance(d, str) else d.text for d in dims)})".strip()
         if not isinstance(value, Value):
             raise fail(f"{what} is {value!r}, expected a tensor {text}" + ("; a @forward returns what it makes" if value is None and where else ""), where)
-        if not _match(dims, value.dims, {}) or (want.dtype and want.dtype != value.dtype):
+        if not match(dims, value.dims, {}) or (want.dtype and want.dtype != value.dtype):
             raise fail(f"{what} is {value}, expected {text}", where)
 
     def forward_of(self, module: Module) -> Any:
