@@ -1,6 +1,8 @@
 /* See json_walk.h. A phase is what is expected next; containers are bits. */
 #include "base/json_walk.h"
 
+const JsonLimits json_walk_free = {JSON_WALK_DEPTH, JSON_WALK_FREE, JSON_WALK_FREE, JSON_WALK_FREE};
+
 typedef enum Phase {
     AT_OBJECT, /* the outermost one */
     AT_VALUE,

@@ -15,6 +15,9 @@ typedef struct JsonLimits {
     uint8_t exponent; /* digits of it: at least 1 */
 } JsonLimits;
 
+/* None but JSON_WALK_DEPTH. */
+extern const JsonLimits json_walk_free;
+
 /* Zero-initialised is before the first byte. All of the fields say what may follow. */
 typedef struct JsonWalk {
     uint64_t objects; /* bit i: the i-th container from the innermost is an object; else an array */

@@ -444,7 +444,7 @@ static Status format_instruction(Arena *arena, const DatasetOptions *options, co
     return is_text ? instruction_text(arena, options, values, out) : instruction_messages(arena, format, row, tmpl, values, out);
 }
 
-/* Whole numbers that `what` says of; the row's own where they are left out. */
+/* A field that is a list of whole numbers. ERR_INVALID where it is missing, or is another kind. */
 static Status list_of(const JsonValue *row, const char *name, const JsonValue **out)
 {
     const JsonValue *list = field(row, name);

@@ -381,7 +381,7 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
     return OK;
 }
 
-/* The ids themselves are laid out, one that isn't trained as its complement. */
+/* The ids themselves are laid out; an id that isn't trained as ~id, which is below 0. */
 static Status lay_ids_out(MaskEncoder *encoder, const Sample *sample)
 {
     const MaskRules *rules = encoder->rules;
@@ -425,10 +425,12 @@ static void push_layout(MaskEncoder *encoder, Layout layout)
 
 Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *sample)
 {
-    Layout layout = {
-        .begin = encoder->laid_out.len, .prompt_bytes = sample->prompt_bytes, .kind = sample->messages ? LAYOUT_MESSAGES : LAYOUT_PROMPTED};
+    Layout layout = {.begin = encoder->laid_out.len,
+                     .prompt_bytes = sample->prompt_bytes,
+                     .kind = sample->ids        ? LAYOUT_IDS
+                             : sample->messages ? LAYOUT_MESSAGES
+                                                : LAYOUT_PROMPTED};
     Status status = OK;
-    if (sample->ids) layout.kind = LAYOUT_IDS;
     if (sample->ids)
         status = lay_ids_out(encoder, sample);
     else if (sample->messages)

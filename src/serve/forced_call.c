@@ -5,13 +5,12 @@
 
 #include <string.h>
 
+/* The call that is rendered: words that no template has of its own, plain ones that none escapes. */
 #define NAME "surogate_kappa"
 #define ARGUMENTS "\"lambda\""
 static const char call_text[] =
     "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"kappa1234\", \"type\": \"function\", "
     "\"function\": {\"name\": \"" NAME "\", \"arguments\": {" ARGUMENTS ": " ARGUMENTS "}}}]}";
-
-static const JsonLimits limits = {JSON_WALK_DEPTH, JSON_WALK_FREE, JSON_WALK_FREE, JSON_WALK_FREE};
 
 /* The text of the messages, and of one more behind them (NULL: what opens an answer). */
 static Status render(const Template *tmpl, const ChatMessages *chat, const JsonValue *more, int64_t now, Arena *arena, Str *out)
@@ -29,7 +28,8 @@ static Status render(const Template *tmpl, const ChatMessages *chat, const JsonV
     return status;
 }
 
-/* What stands before the name of a call, and between it and its arguments, which are a JSON object. */
+/* The texts before the name of the rendered call, and between it and its arguments. false: the arguments aren't a JSON object behind the
+ * name, or the name is there twice. */
 static bool find_form(Str answer, Str *before, Str *between)
 {
     const char *end = answer.data + answer.len, *name = memmem(answer.data, answer.len, NAME, sizeof NAME - 1);
@@ -38,7 +38,7 @@ static bool find_form(Str answer, Str *before, Str *between)
     if (!object || memmem(behind, (size_t)(end - behind), NAME, sizeof NAME - 1)) return false;
     JsonWalk walk = {0};
     while (at < end && !json_walk_is_whole(&walk))
-        if (!json_walk(&walk, &limits, (unsigned char)*at++)) return false;
+        if (!json_walk(&walk, &json_walk_free, (unsigned char)*at++)) return false;
     *before = (Str){answer.data, (size_t)(name - answer.data)};
     *between = (Str){behind, (size_t)(object - behind)};
     return json_walk_is_whole(&walk) && memmem(object, (size_t)(at - object), ARGUMENTS, sizeof ARGUMENTS - 1);
@@ -79,7 +79,7 @@ static bool is_plain(const char *name)
     return *name && !name[strspn(name, letters)];
 }
 
-/* The model writes no special tokens. */
+/* With several names the model writes what follows the one it chooses, and it writes no special tokens. */
 static Status check_between(const Tokenizer *tokenizer, Str between)
 {
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);

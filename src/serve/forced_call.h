@@ -15,7 +15,7 @@ typedef struct ForcedCall {
 } ForcedCall;
 
 /* For the names that may be called, of the conversation's tools. All is in the arena. ERR_UNSUPPORTED: the template, or a name, is of
- * another form than those that can be held to. */
+ * a form that the answer can't be held to. */
 NODISCARD Status forced_call_find(Arena *arena, const Template *tmpl, const Tokenizer *tokenizer, const ChatMessages *chat,
                                   const StrList *names, ForcedCall *out);
 

@@ -140,15 +140,14 @@ static bool may_be_call(Str object)
 /* The object at r->at, which blanks may precede; IS_CALLS: *out is it, and r->at is behind it. What was walked isn't walked again. */
 static Try find_object(Reading *r, Str *out)
 {
-    static const JsonLimits limits = {JSON_WALK_DEPTH, JSON_WALK_FREE, JSON_WALK_FREE, JSON_WALK_FREE};
-    ToolReader             *reader = r->reader;
-    size_t                  begin = skip_blanks(r->text, r->at);
+    ToolReader *reader = r->reader;
+    size_t      begin = skip_blanks(r->text, r->at);
     if (reader->object != begin) {
         reader->object = reader->walked = begin;
         reader->walk = (JsonWalk){0};
     }
     while (reader->walked < r->text.len && !json_walk_is_whole(&reader->walk))
-        if (!json_walk(&reader->walk, &limits, (unsigned char)r->text.data[reader->walked++])) {
+        if (!json_walk(&reader->walk, &json_walk_free, (unsigned char)r->text.data[reader->walked++])) {
             reader->object = (size_t)NOWHERE;
             return IS_TEXT;
         }

@@ -215,14 +215,14 @@ static DType float_dtype(Choice choice)
     return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
 }
 
-/* Of keys that say fp32 or bf16, the wider dtype. */
+/* Of fp32 and bf16. */
 static DType wider(DType a, DType b)
 {
     return a == DT_F32 || b == DT_F32 ? DT_F32 : DT_BF16;
 }
 
-/* What the optimizer updates, and what gradients of weights are summed in. Products of weights that are kept in fp32 have gradients in it,
- * as has a backward pass in fp32. */
+/* What the optimizer updates, and what gradients of weights are summed in: in fp32 where the backward pass, or the weights that forward
+ * products read, are fp32. */
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     const PrecisionOptions *precision = &out->precision;
@@ -247,15 +247,26 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
     return OK;
 }
 
-/* What a key says of operands; `unset` where it says nothing. */
-static DType operand_dtype(Choice choice, DType fp8, DType unset)
+/* What matmul_dtype or gradient_dtype says; `unset` where it isn't set. */
+static DType operand_dtype(Choice choice, DType unset)
 {
-    const char *text = choice == OPT_UNSET ? NULL : choice_text(choice);
-    if (!text) return unset;
-    return strcmp(text, choice_text(OPT_FLOAT_FP32)) == 0 ? DT_F32 : strcmp(text, choice_text(OPT_FLOAT_BF16)) == 0 ? DT_BF16 : fp8;
+    switch (choice) {
+    case OPT_MATMUL_FP32:
+    case OPT_GRADIENT_FP32:
+        return DT_F32;
+    case OPT_MATMUL_BF16:
+    case OPT_GRADIENT_BF16:
+        return DT_BF16;
+    case OPT_MATMUL_E4M3:
+        return DT_E4M3;
+    case OPT_GRADIENT_E5M2:
+        return DT_E5M2;
+    default:
+        return unset;
+    }
 }
 
-/* Products of e5m2 gradients have e4m3 operands beside them and results in bf16; beside fp32 alone where the whole run is in it. */
+/* A product of e5m2 gradients has an e4m3 operand and a result in bf16, or in fp32 where the model and what it trains are fp32. */
 static Status check_e5m2(const Config *config, DType model, DType matmul)
 {
     if (model == DT_BF16 && matmul == DT_F32)
@@ -270,7 +281,7 @@ static Status check_e5m2(const Config *config, DType model, DType matmul)
     return OK;
 }
 
-/* Gradients have the dtype of forward products, which e4m3 can't be: then it is the model's. */
+/* gradient_dtype follows matmul_dtype where it isn't set. Gradients can't be e4m3: beside that they have the model's dtype. */
 static Status choose_precision(const Config *config, CompileOptions *out)
 {
     const Recipe     *recipe = recipe_find(choice_text(config->recipe));
@@ -288,8 +299,8 @@ static Status choose_precision(const Config *config, CompileOptions *out)
                                     .fp4_four_six = config->fp4_four_over_six};
     out->model_dtype = float_dtype(config->model_dtype);
     if (recipe->forward != DT_COUNT) return OK;
-    DType model = out->model_dtype, matmul = operand_dtype(config->matmul_dtype, DT_E4M3, model);
-    DType gradient = operand_dtype(config->gradient_dtype, DT_E5M2, matmul == DT_E4M3 ? model : matmul);
+    DType model = out->model_dtype, matmul = operand_dtype(config->matmul_dtype, model);
+    DType gradient = operand_dtype(config->gradient_dtype, matmul == DT_E4M3 ? model : matmul);
     if (gradient == DT_E5M2) TRY(config_at(config->origin, KEY_run_gradient_dtype, check_e5m2(config, model, matmul)));
     precision->forward = matmul == model ? DT_COUNT : matmul;
     precision->backward = gradient == model ? DT_COUNT : gradient;

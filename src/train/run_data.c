@@ -226,7 +226,7 @@ static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
                  path, (long long)r->num_empty);
 }
 
-/* What the rows turned out to be, as the first word of what they were taken for says. */
+/* What the rows turned out to be. Of a data set that was tokenized before only the description is there, which begins with the type. */
 static Choice type_of(const TokenizeReport *r)
 {
     static const Choice types[] = {OPT_DATASET_TEXT, OPT_DATASET_INSTRUCTION, OPT_DATASET_CONVERSATION, OPT_DATASET_TOKENS};
@@ -235,7 +235,7 @@ static Choice type_of(const TokenizeReport *r)
     return OPT_DATASET_AUTO;
 }
 
-/* Keys for rows of other types: of a type that the run file says they were told when it was read. */
+/* Names keys that are for rows of another type. Where the run file says the type, reading it has named them. */
 static void report_idle(StrBuf *notes, const Dataset *given, const TokenizeReport *r)
 {
     Dataset typed = *given;
@@ -248,7 +248,7 @@ static void report_idle(StrBuf *notes, const Dataset *given, const TokenizeRepor
         if (is_set && is_idle) strbuf_printf(&names, "%s%s", names.len ? ", " : "", options[i].name);
     }
     if (names.len)
-        log_note(notes, true, "%s: no effect on rows of type %s, which these are: %s", given->path, choice_text(typed.type), names.data);
+        log_note(notes, true, "%s: no effect on its rows, which are of type %s: %s", given->path, choice_text(typed.type), names.data);
     strbuf_deinit(&names);
 }
 
@@ -548,7 +548,7 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     return open_eval(config, compile, &base, out);
 }
 
-/* What a program looks up with an input's numbers has that many rows. */
+/* Whether what a program looks up with the input's numbers has so many rows; bound INT64_MAX: nothing is looked up. */
 static Status check_set(const ShardSet *set, const Dataset *dataset, const OwnInput *input, int64_t bound)
 {
     ShardColumn column;

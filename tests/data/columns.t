@@ -37,11 +37,11 @@ idle() { # expected TEXT, keys of the data set
     check "$2" test "$(grep -c 'no effect' "$dir/err")" = 1
     check "$2" grep -q "$2" "$dir/err"
 }
-idle "$dir/texts.jsonl" 'no effect on rows of type text, which these are: system_prompt, prompt_format$' 'system_prompt: You are' \
+idle "$dir/texts.jsonl" 'no effect on its rows, which are of type text: system_prompt, prompt_format$' 'system_prompt: You are' \
     'prompt_format: "{instruction}{output}"' 'train_on: all'
-idle "$dir/texts.jsonl" 'no effect on rows of type text' 'message_property_mappings: {role: from}'
-idle "$dir/texts.jsonl" 'no effect on rows of type text, which these are: train_on$' 'type: text' 'train_on: assistant'
-idle "$dir/chats.jsonl" 'no effect on rows of type conversation, which these are: prompt_format$' 'prompt_format: "{instruction}{output}"' \
+idle "$dir/texts.jsonl" 'no effect on its rows, which are of type text' 'message_property_mappings: {role: from}'
+idle "$dir/texts.jsonl" 'no effect on its rows, which are of type text: train_on$' 'type: text' 'train_on: assistant'
+idle "$dir/chats.jsonl" 'no effect on its rows, which are of type conversation: prompt_format$' 'prompt_format: "{instruction}{output}"' \
     'system_prompt: You are'
 idle "$dir/texts.jsonl" 'system_prompt: no effect without' 'type: text' 'system_prompt: You are'
 finish
