@@ -260,7 +260,7 @@ static void put_number(StrBuf *out, double value)
         strbuf_puts(out, "null");
 }
 
-/* The likeliest tokens in place of each of a row's, the first of which has none. */
+/* The member top_ids, or top_logprobs, of a row: a list for each token, null for the first, which nothing predicts. */
 static void put_top(const Scores *scores, const ScoreRow *row, bool ids, StrBuf *out)
 {
     strbuf_printf(out, ",\"%s\":[null", ids ? "top_ids" : "top_logprobs");
@@ -286,7 +286,8 @@ void scores_write(const Scores *scores, StrBuf *out)
             put_number(out, (double)scores->logprobs[first + i]);
         }
         strbuf_putc(out, ']');
-        for (int ids = 1; scores->top && ids >= 0; ids--) put_top(scores, row, ids, out);
+        if (scores->top) put_top(scores, row, true, out);
+        if (scores->top) put_top(scores, row, false, out);
         strbuf_putc(out, ',');
         if (row->has_prompt) strbuf_printf(out, "\"prompt_tokens\":%zu,", row->prompt);
         strbuf_printf(out, "\"tokens\":%zu,\"sum\":", row->num_summed);

@@ -136,7 +136,7 @@ typedef struct CompileOptions {
     bool               fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
     DType              master_dtype; /* of what the optimizer updates */
     DType              moment_dtype;
-    bool               master_weights; /* it isn't the model's: a wider copy; a narrower one alone is kept (passes/precision_floats.c) */
+    bool               master_weights; /* it isn't the model's: wider, a copy; narrower, all that is kept (passes/precision_floats.c) */
     uint32_t           recompute;      /* bit per Part */
     uint32_t           no_fuse;        /* bit per Fusion: switched off */
     int64_t            micro_steps;    /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */

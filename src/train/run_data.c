@@ -552,14 +552,13 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
 static Status check_set(const ShardSet *set, const Dataset *dataset, const OwnInput *input, int64_t bound)
 {
     ShardColumn column;
-    if (shard_set_column(set, input->name, &column) < 0) return OK;
-    bool   is_empty = column.least > column.most, is_ignored = input->pad == LABEL_IGNORE || bound == INT64_MAX;
-    bool   is_known = is_empty || (column.least >= 0 && column.most < (double)bound) || bound == INT64_MAX;
-    Status status = OK;
-    if (!is_known || (column.has_ignored && !is_ignored))
-        status = status_fail(ERR_INVALID, "%s: inputs: %s has numbers from %g to %g; expected 0 to %lld%s", dataset->path, input->name,
-                             column.has_ignored && !is_ignored ? LABEL_IGNORE : column.least, column.most, (long long)bound - 1,
-                             is_ignored ? ", or -100" : "");
+    if (bound == INT64_MAX || shard_set_column(set, input->name, &column) < 0) return OK;
+    bool takes_ignored = input->pad == LABEL_IGNORE, is_ignored = column.has_ignored && !takes_ignored,
+         is_empty = column.least > column.most;
+    if (!is_ignored && (is_empty || (column.least >= 0 && column.most < (double)bound))) return OK;
+    Status status =
+        status_fail(ERR_INVALID, "%s: inputs: %s has numbers from %g to %g; expected 0 to %lld%s", dataset->path, input->name,
+                    is_ignored ? LABEL_IGNORE : column.least, column.most, (long long)bound - 1, takes_ignored ? ", or -100" : "");
     return config_at(dataset->origin, KEY_dataset_inputs, status);
 }
 

@@ -14,8 +14,8 @@ enum {
     GROUP = 16,    /* rows or columns packed together */
     UNROLLED = 4,  /* steps */
     SUM_ROWS = 48, /* of sums that are taken together, at most */
-    AHEAD = 1024,  /* numbers of each column of b, which come into the second cache so far ahead for few rows, */
-    LINES = 4,     /* so many lines of a column together: memory is read in long pieces */
+    AHEAD = 1024,  /* few rows: so many numbers ahead a column of b is fetched into the second cache, */
+    LINES = 4,     /* so many cache lines at once: memory is read in long pieces */
 };
 
 #define OPAQUE(x) __asm__("" : "+r"(x))
@@ -317,7 +317,7 @@ void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const
 
 /* ---- few rows ---- */
 
-/* Brings what `cols` columns have further on into the second cache: at depth l the lines of some of them for LINES blocks. The first cache
+/* Fetches what lies AHEAD in `cols` columns into the second cache: at each depth l LINES lines of some columns, in turn. The first cache
  * has too few requests under way at a time to keep memory busy. */
 static inline __attribute__((always_inline)) void fetch_ahead(const int cols, int64_t l, const BgemmCols *b)
 {

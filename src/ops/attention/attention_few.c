@@ -63,13 +63,13 @@ static FewState few_start(const Attention *a, int64_t b, int64_t head, int64_t c
     return s;
 }
 
-/* Where the vectors of the keys of a block lie. */
+/* Where the rows of a block's keys, or values, lie. */
 typedef struct FewRows {
     int64_t     count; /* none where it isn't above 0 */
     const void *at[BLOCK];
 } FewRows;
 
-/* Those of keys [key, end) as far as key's block goes. */
+/* Rows of keys [key, end), up to the end of key's block. */
 static void find_rows(const Heads *heads, int64_t b, int64_t key, int64_t end, int64_t g, FewRows *out)
 {
     int64_t step = dtype_bytes(heads->dtype, heads->token_stride);
@@ -81,7 +81,8 @@ static void find_rows(const Heads *heads, int64_t b, int64_t key, int64_t end, i
     }
 }
 
-/* Brings KEYS of them from `from` on into the second cache: a cache's rows of one head lie apart, so processors don't do it themselves. */
+/* Fetches KEYS rows from `from` on into the second cache. Rows of one head lie apart in a KV cache, so processors don't do it themselves.
+ */
 static void fetch_rows(const Heads *heads, const FewRows *rows, int64_t from)
 {
     int64_t bytes = dtype_bytes(heads->dtype, heads->dim);
@@ -89,7 +90,7 @@ static void fetch_rows(const Heads *heads, const FewRows *rows, int64_t from)
         for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)rows->at[j] + i, 0, 2);
 }
 
-/* For kernels: f32 in `scratch` where they are in e4m3. The last one stands for those that a whole number of KEYS has more. */
+/* Rows as kernels read them: e4m3 decoded into `scratch`, and the last row repeated up to a multiple of KEYS. */
 static void ready_rows(const Heads *heads, float *scratch, FewRows *rows)
 {
     for (int64_t j = 0; j < rows->count && heads->dtype == DT_E4M3; j++) {
@@ -227,7 +228,7 @@ VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_
     for (int64_t i = 0; i < count; i++) s->total[first + i] = total[i];
 }
 
-/* Of keys k and values v of a block. While the first scores are made, the values come into the caches, and the next block's keys. */
+/* Adds keys k and values v of a block. While the first queries' scores are made, v and the next block's keys are fetched. */
 VEC_ROW void add_block(const Attention *a, FewState *s, FewRows *k, FewRows *v, const FewRows *next, bool wide)
 {
     int64_t keys = k->count;
