@@ -1,4 +1,4 @@
-"""Apertus: Llama with a norm of each query and key head, and an MLP without a gate, of xIELU, two numbers of which are trained."""
+"""Apertus: Llama with a norm of each query and key head, and an MLP without a gate: its activation is xIELU, whose two numbers are trained."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ class Block(llama.Block):
 @hf_mapping(token_norm="enorm", hidden_norm="hnorm", join="eh_proj", norm="shared_head.norm")
 @module
 class NextToken(Module):
-    """Hidden states for the token after the next, of those for the next one and the next one's embedding."""
+    """Hidden states for the token after the next, from those for the next token and its embedding."""
 
     def __init__(self) -> None:
         self.token_norm, self.hidden_norm, self.norm = RMSNorm("C"), RMSNorm("C"), RMSNorm("C")

@@ -70,8 +70,8 @@ Status cmd_score(CliArgs *args)
          "a line of JSON a row: ids, logprobs (natural; the first token has none: null), prompt_tokens of a prompt, tokens that are summed, "
          "sum"},
         {"--logprobs", FLAG_INT, &s.top, "K",
-         "with --json or --out: of each token besides the K likeliest ones in its place, top_ids, and ln p of each, top_logprobs (0)"},
-        {"--out", FLAG_TEXT, &s.out, "FILE", "the lines of --json go there, whole or not at all"},
+         "with --json or --out: also top_ids, the K likeliest tokens in each one's place, and top_logprobs, ln p of these (0)"},
+        {"--out", FLAG_TEXT, &s.out, "FILE", "writes the lines of --json to this file, whole or not at all"},
         {"--context", FLAG_INT, &s.context, "N", "most tokens of a row; a longer one is refused (the model's)"},
         MODEL_FLAGS(&s.model),
     };

@@ -35,7 +35,7 @@ static void take_call(void *context, Str name, Str arguments)
     c->num_calls++;
 }
 
-/* One that was cut has a part of its arguments. */
+/* A call that was cut is told with the part of its arguments that is there; one without a whole name isn't. */
 static void tell_forced(ApiChoice *c)
 {
     Str arguments;

@@ -19,7 +19,7 @@ typedef struct EngineText {
     int            adapter;    /* as DecodeRequest.adapter */
     int            top;        /* log-probabilities that are told beside each token's */
     bool           wants_json; /* it is one JSON object (infer/json_guide.h) */
-    const Str     *leads;      /* num_leads: behind one of these */
+    const Str     *leads;      /* (num_leads) which begins behind one of these texts */
     int            num_leads;
     bool           calls_tools; /* marks of calls of tools stay in its text (serve/tool_calls.h) */
     void          *user;        /* comes with each event */

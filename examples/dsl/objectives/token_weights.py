@@ -1,4 +1,4 @@
-"""Cross entropy in which each token counts with a weight of its own: a number of the data, `weight`, of the token that is predicted."""
+"""Cross entropy in which each predicted token counts with a weight of its own, the number `weight` of the data."""
 
 from typing import Any
 

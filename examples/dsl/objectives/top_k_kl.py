@@ -1,8 +1,8 @@
-"""Distillation of a teacher's likeliest tokens: of each trained token, the data has the ids of the teacher's K likeliest tokens and ln p of each,
+"""Distillation of a teacher's likeliest tokens: for each trained token the data has the ids of the teacher's K likeliest ones, and ln p of each,
 as `surogate score --logprobs K` writes them.
 
 The divergence KL(teacher || model) is that of the teacher's distribution over these K tokens, which is made to add up to 1, from the model's
-distribution over all: what the model gives other tokens is lost. The cross entropy of the label is added to it."""
+distribution over all: what the model gives to other tokens raises the loss. The cross entropy of the label is added to it."""
 
 from typing import Any
 
