@@ -53,12 +53,9 @@ static Status check_inputs(GradBuilder *grad, const Node *node)
 
 /* ---- weights that are read as activations ---- */
 
-/* Rules add up the gradients of activations, and make those of weights (OpDef.params) in lasting memory. Where a weight is read as an
- * activation, or a second time as a weight by one node, rules see a view of it. It is there until the backward nodes are. */
-typedef struct Reading {
-    Value *weight;
-    Node  *view; /* right before the first node that reads it */
-} Reading;
+/* Rules add up the gradients of activations, and make those of weights (OpDef.params) in lasting memory. So where a weight is read as an
+ * activation, or a second time by one node, rules see a view of it, an activation whose gradient is then added to the weight's. A weight
+ * has one view, right before the first node that reads it so; it goes once its gradient is made. */
 
 static bool is_trained_weight(const Value *value)
 {
@@ -73,30 +70,35 @@ static bool reads_as_activation(const Node *node, int index)
     return !(node->op->params >> index & 1);
 }
 
-/* Has the inputs of the graph's nodes that are weights read as activations read views. of: by value id. */
-static Status add_readings(Graph *graph, Reading **of)
+static Status add_view(Graph *graph, Value *weight, Node *reader, Node **out)
+{
+    const TensorType *type = &weight->type;
+    ReshapeAttrs      same = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
+    pass_work_at(graph, reader);
+    TRY(graph_add_node(graph, &op_reshape, &same, weight->name, &weight, 1, ~0u, out));
+    graph->cursor = NULL;
+    return OK;
+}
+
+/* views: by the weight's value id; NULL: it has none. */
+static Status add_views(Graph *graph, Node **views)
 {
     for (Node *node = graph->first; node; node = node->next)
         for (int i = 0; i < node->num_in; i++) {
             if (!reads_as_activation(node, i)) continue;
-            Value            *weight = node->in[i];
-            const TensorType *type = &weight->type;
-            ReshapeAttrs      same = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
-            Reading          *reading = of[weight->id];
-            if (!reading) {
-                of[weight->id] = reading = arena_new(graph->arena, Reading);
-                reading->weight = weight;
-                graph->cursor = node;
-                pass_work_like(graph, node);
-                TRY(graph_add_node(graph, &op_reshape, &same, weight->name, &weight, 1, ~0u, &reading->view));
-                graph->cursor = NULL;
-            }
-            node_set_input(node, i, reading->view->out[0]);
+            Node **view = &views[node->in[i]->id];
+            if (!*view) TRY(add_view(graph, node->in[i], node, view));
+            node_set_input(node, i, (*view)->out[0]);
         }
     return OK;
 }
 
-/* What the gradient of a weight is added up from: `made`, in the dtype that it is added up in. What was rounded from that isn't rounded. */
+static bool is_view_of_weight(Node *const *views, const Node *node)
+{
+    return node->op == &op_reshape && is_trained_weight(node->in[0]) && views[node->in[0]->id] == node;
+}
+
+/* *made in the dtype that the weight's gradient is summed in. Where it was rounded from that dtype, it is what was there before. */
 static Status unrounded(GradBuilder *grad, const Value *weight, Value **made)
 {
     CastAttrs   attrs = {.dtype = grad_dw_dtype(grad, weight, (*made)->type.dtype)};
@@ -108,10 +110,10 @@ static Status unrounded(GradBuilder *grad, const Value *weight, Value **made)
     return OK;
 }
 
-/* What has become the gradient of an activation is added to the weight's, in its lasting memory. */
-static Status reading_backward(GradBuilder *grad, const Reading *reading)
+/* Adds the view's gradient to the weight's, in its lasting memory. */
+static Status view_backward(GradBuilder *grad, const Node *view)
 {
-    Value       *weight = reading->weight, *in[] = {grad_of(grad, reading->view->out[0]), NULL}, *out;
+    Value       *weight = view->in[0], *in[] = {grad_of(grad, view->out[0]), NULL}, *out;
     ColumnsAttrs all = {.cols = type_cols(&weight->type)};
     if (!in[0]) return OK;
     TRY(unrounded(grad, weight, &in[0]));
@@ -121,20 +123,13 @@ static Status reading_backward(GradBuilder *grad, const Reading *reading)
     return OK;
 }
 
-static void remove_reading(Graph *graph, const Reading *reading)
+static void remove_view(Graph *graph, Node *view)
 {
-    graph_replace_uses(graph, reading->view->out[0], reading->weight, NULL);
-    graph_remove_node(graph, reading->view);
+    graph_replace_uses(graph, view->out[0], view->in[0], NULL);
+    graph_remove_node(graph, view);
 }
 
-/* The reading whose view the node is; NULL: it is another node. */
-static const Reading *reading_of(Reading *const *of, const Node *node)
-{
-    const Reading *reading = node->op == &op_reshape && is_trained_weight(node->in[0]) ? of[node->in[0]->id] : NULL;
-    return reading && reading->view == node ? reading : NULL;
-}
-
-/* Where a rule made the gradient of a computed weight in the dtype of a stored one's beside it, it is rounded to the value's own. */
+/* A rule makes all its weights' gradients in the dtype of a stored one's. That of a computed weight is rounded to the value's own. */
 static Status round_computed(GradBuilder *grad, const Node *node)
 {
     for (int i = 0; i < node->num_in; i++) {
@@ -163,21 +158,20 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
 }
 
 /* From the last node of the forward pass to the first. */
-static Status apply_rules(GradBuilder *grad, const Value *loss, Reading *const *readings)
+static Status apply_rules(GradBuilder *grad, const Value *loss, Node *const *views)
 {
     Graph *graph = grad->graph;
     int    count = 0;
     Node **forward = arena_array(graph->arena, Node *, graph->num_nodes);
     for (Node *node = graph->first; node; node = node->next) forward[count++] = node;
     while (count--) {
-        const Reading *reading = reading_of(readings, forward[count]);
-        if (!reading) {
+        if (!is_view_of_weight(views, forward[count])) {
             TRY(node_backward(grad, forward[count], loss));
             continue;
         }
         pass_work_like(graph, forward[count]);
-        TRY(reading_backward(grad, reading));
-        remove_reading(graph, reading);
+        TRY(view_backward(grad, forward[count]));
+        remove_view(graph, forward[count]);
     }
     return OK;
 }
@@ -296,16 +290,15 @@ Status autodiff_graph(Graph *graph, bool accumulate, bool fp32_grads)
 {
     static const float one = 1;
     GradBuilder        grad;
-    int                num_values = graph->num_values; /* of which some may be weights */
-    Reading          **readings = arena_array(graph->arena, Reading *, num_values);
-    TRY(add_readings(graph, readings));
+    Node             **views = arena_array(graph->arena, Node *, graph->num_values);
+    TRY(add_views(graph, views));
     grad_init(&grad, graph, OP_ADD, accumulate, fp32_grads);
     find_wanted(&grad);
     const Value *loss = graph_output(graph, "loss");
     TRY(check_loss(loss));
     FAIL_IF(!grad.wanted[loss->id], ERR_INVALID, "nothing to train: the loss depends on no trained parameter");
     if (!(loss->producer->op->flags & OP_LOSS)) grad.grads[loss->id] = add_number(graph, "loss.one", &loss->type, &one);
-    TRY(apply_rules(&grad, loss, readings));
+    TRY(apply_rules(&grad, loss, views));
     TRY(settle_sum(&grad, "loss", STATE_LOSS));
     for (int k = 0; k < graph->num_outputs; k++) {
         const char       *name = graph->outputs[k].name;
