@@ -24,7 +24,7 @@ struct JsonValue {
         bool    boolean;
         int64_t integer; /* JSON_INT: written without fraction and exponent, fits int64 */
         struct {
-            double      number; /* JSON_DOUBLE */
+            double      number; /* JSON_DOUBLE; of JSON_NULL 0, or the number that json_parse_row read as null */
             const char *digits; /* where count is 1: the integer as it was written, in the arena */
         };
         Str         string;  /* NUL follows, in the arena: where a copy of the document was */
@@ -42,8 +42,8 @@ struct JsonMember {
  * error: "name:line:column: what". */
 NODISCARD Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
-/* The same of a row of data, as Python writes it: NaN, Infinity, -Infinity and real numbers beyond a double are null; a whole number
- * beyond a double has an infinite `number` beside its digits. */
+/* The same of a row of data, as Python writes it: NaN, Infinity, -Infinity and real numbers beyond a double are null, whose
+ * `number` says which; a whole number beyond a double has an infinite `number` beside its digits. */
 NODISCARD Status json_parse_row(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
 /* 1-based line and column (in bytes) of a byte offset. */

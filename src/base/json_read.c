@@ -200,7 +200,7 @@ static bool convert_number(Parser *parser, const char *from, bool is_whole, Json
     out->count = is_whole;
     out->number = strtod(text, NULL);
     if (is_whole) out->digits = text == few ? arena_strndup(parser->arena, few, len) : text;
-    if (parser->is_row && !is_whole && !isfinite(out->number)) *out = (JsonValue){0};
+    if (parser->is_row && !is_whole && !isfinite(out->number)) out->type = JSON_NULL; /* and keeps the number */
     return out->type == JSON_NULL || parser->is_row || isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
 }
 
@@ -369,13 +369,15 @@ static bool read_literal(Parser *parser, const char *literal)
     return true;
 }
 
-/* Takes a number that isn't finite; what it stands for is null. */
-static bool take_non_finite(Parser *parser)
+/* Takes a number that isn't finite; it becomes null, which keeps the number. */
+static bool take_non_finite(Parser *parser, JsonValue *out)
 {
-    static const Str words[] = {{"NaN", 3}, {"Infinity", 8}, {"-Infinity", 9}};
+    static const Str    words[] = {{"NaN", 3}, {"Infinity", 8}, {"-Infinity", 9}};
+    static const double numbers[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if ((size_t)(parser->end - parser->at) < words[i].len || memcmp(parser->at, words[i].data, words[i].len) != 0) continue;
         parser->at += words[i].len;
+        out->number = numbers[i];
         return true;
     }
     return false;
@@ -406,7 +408,7 @@ static bool read_value(Parser *parser, JsonValue *out)
         is_read = read_literal(parser, "null");
         break;
     default:
-        is_read = (parser->is_row && take_non_finite(parser)) || read_number(parser, out);
+        is_read = (parser->is_row && take_non_finite(parser, out)) || read_number(parser, out);
     }
     out->offset = (size_t)(parser->at - parser->begin) - 1;
     return is_read;

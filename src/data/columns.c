@@ -58,22 +58,27 @@ Status columns_detect(const DatasetOptions *options, const JsonValue *row, RowFo
 
 /* ---- one row ---- */
 
+/* A null that the row has, not a number that isn't finite. */
+static bool is_null(const JsonValue *value)
+{
+    return value->type == JSON_NULL && value->number == 0;
+}
+
 static Status read_number(const char *column, const JsonValue *value, NumberList *list)
 {
-    double number = value->type == JSON_INT ? (double)value->integer : value->type == JSON_DOUBLE ? value->number : NAN;
+    double number = value->type == JSON_INT ? (double)value->integer : value->number; /* of a null 0, or what isn't finite */
     if (value->type == JSON_BOOL) number = value->boolean;
     bool is_number = value->type == JSON_INT || value->type == JSON_DOUBLE || value->type == JSON_BOOL || value->type == JSON_NULL;
     FAIL_IF(!is_number, ERR_INVALID, "field \"%s\" has %s; expected a number", column, json_type_name(value->type));
-    FAIL_IF(value->type != JSON_NULL && !isfinite((float)number), ERR_INVALID, "field \"%s\" has %g; expected a number that fp32 holds",
-            column, number);
-    push_number(list, (float)number);
+    FAIL_IF(!isfinite((float)number), ERR_INVALID, "field \"%s\" has %g; expected a number that fp32 holds", column, number);
+    push_number(list, value->type == JSON_NULL ? NAN : (float)number);
     return OK;
 }
 
 /* What one token has. */
 static Status read_token(const char *column, const JsonValue *value, int64_t size, NumberList *list)
 {
-    if (value->type == JSON_NULL) {
+    if (is_null(value)) {
         for (int64_t k = 0; k < size; k++) push_number(list, NAN);
         return OK;
     }
@@ -92,7 +97,7 @@ Status columns_read(Arena *arena, const DatasetOptions *options, const RowFormat
     for (int i = 0; i < options->num_inputs; i++) {
         const char      *column = options->inputs[i].column;
         const JsonValue *value = column_of(arena, row, column);
-        FAIL_IF(!value || value->type == JSON_NULL, ERR_INVALID, "field \"%s\" is %s; expected numbers for the input %s", column,
+        FAIL_IF(!value || is_null(value), ERR_INVALID, "field \"%s\" is %s; expected numbers for the input %s", column,
                 value ? "null" : "missing", options->inputs[i].name);
         if (value->type != JSON_ARRAY) {
             FAIL_IF(format->input_sizes[i] != 1, ERR_INVALID, "field \"%s\" is %s; expected a list with %lld numbers for each token",

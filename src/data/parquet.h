@@ -16,6 +16,7 @@ void             parquet_close(ParquetReader *reader); /* NULL is fine */
 int64_t          parquet_num_rows(const ParquetReader *reader);
 
 /* Appends the next row to `out` as one JSON object; *out_has false at the end. Lists are arrays, structs and maps objects
- * (keys as strings), missing values null (a struct's missing fields are left out), NaN and infinities null, decimals numbers, dates
- * "2009-03-01", timestamps "2009-03-01T00:00:00.000Z" with 3, 6 or 9 digits as needed, bytes strings (bytes that aren't UTF-8: U+FFFD). */
+ * (keys as strings), missing values null (a struct's missing fields are left out), NaN and infinities as json_parse_row reads them,
+ * decimals numbers, dates "2009-03-01", timestamps "2009-03-01T00:00:00.000Z" with 3, 6 or 9 digits as needed, bytes strings (bytes
+ * that aren't UTF-8: U+FFFD). */
 NODISCARD Status parquet_next(ParquetReader *reader, StrBuf *out, bool *out_has);

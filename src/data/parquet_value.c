@@ -125,8 +125,10 @@ static void write_number(StrBuf *out, double value)
 {
     if (value == rint(value) && fabs(value) < 1e15)
         strbuf_printf(out, "%lld", (long long)value);
-    else
+    else if (isfinite(value))
         json_write_double(out, value);
+    else
+        strbuf_puts(out, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity"); /* what json_parse_row reads */
 }
 
 static void write_uuid(StrBuf *out, const char *bytes)

@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "test.h"
 
+#include <math.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -241,6 +242,8 @@ static void rows_may_hold_what_python_writes(void)
     EXPECT_INT(json_get(&v, "score")->type, JSON_NULL);
     const JsonValue *more = json_get(&v, "more");
     for (int i = 0; i < 3; i++) EXPECT_INT(more->items[i].type, JSON_NULL);
+    EXPECT(isnan(json_get(&v, "score")->number));
+    for (int i = 0; i < 3; i++) EXPECT(isinf(more->items[i].number) && (more->items[i].number < 0) == (i == 1));
     EXPECT_INT(more->items[3].integer, -1);
     EXPECT_FAILS(parse(row, &v), ERR_INVALID, "expected a value");
     EXPECT_FAILS(json_parse_row(&arena, "row", "[nan]", 5, &v), ERR_INVALID, "expected a value");

@@ -76,7 +76,7 @@ static void compare_with_json(const char *path, const char *expected_path)
         Status status = parquet_next(reader, &row, &has);
         if (status != OK) test_fail(__FILE__, __LINE__, "%s: %s", path, status_message());
         if (status != OK || !has) break;
-        EXPECT_OK(json_parse(&arena, path, row.data, row.len, &got));
+        EXPECT_OK(json_parse_row(&arena, path, row.data, row.len, &got));
         if (count < want.count && !equal_rows(&got, &want.items[count]))
             test_fail(__FILE__, __LINE__, "%s: row %u is %s", path, count, row.data);
     }
@@ -150,7 +150,7 @@ static void other_files_are_named(void)
 
 /* ---- files made here: one optional column x, by hand, as some writers make them ---- */
 
-enum { BOOLEAN = 0, INT32 = 1, BYTES = 6, FIXED = 7 };
+enum { BOOLEAN = 0, INT32 = 1, FLOAT = 4, BYTES = 6, FIXED = 7 };
 enum { PLAIN = 0, RLE = 3, BIT_PACKED = 4, DELTA = 5, DELTA_BYTES = 7, DICT = 8 };
 enum { T_INT = 6, T_BINARY = 8, T_LIST = 9, T_STRUCT = 12 }; /* Thrift's numbers of types */
 enum { DATA_V1 = 5, DICTIONARY = 7, DATA_V2 = 8 };           /* fields of a page header */
@@ -304,6 +304,15 @@ static void what_writers_leave_out_is_not_missed(void)
     strbuf_deinit(&file);
 }
 
+static void numbers_that_are_not_finite_are_kept(void)
+{
+    StrBuf file = {0};
+    strbuf_puts(&file, "PAR1");
+    PAGE(&file, DATA_V1, 3, PLAIN, RLE, 0, ALL_LEVELS "\0\0\xC0\x7F\0\0\x80\x7F\0\0\x80\xFF");
+    expect_values("fp32", &file, (Made){.type = FLOAT, .converted = -1, .rows = 3, .values = 3, .data_at = 4}, "NaN Infinity -Infinity");
+    strbuf_deinit(&file);
+}
+
 static void old_and_rare_encodings_are_read(void)
 {
     StrBuf file = {0};
@@ -397,4 +406,5 @@ static void structs_lack_what_is_null(void)
 }
 
 TEST_MAIN(TEST(structs_lack_what_is_null), TEST(files_give_the_expected_rows), TEST(damaged_files_are_errors), TEST(other_files_are_named),
-          TEST(what_writers_leave_out_is_not_missed), TEST(old_and_rare_encodings_are_read), TEST(of_equal_keys_in_a_map_the_last_counts))
+          TEST(what_writers_leave_out_is_not_missed), TEST(numbers_that_are_not_finite_are_kept), TEST(old_and_rare_encodings_are_read),
+          TEST(of_equal_keys_in_a_map_the_last_counts))
