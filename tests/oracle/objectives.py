@@ -56,8 +56,10 @@ def own_inputs(objective, micro, seq):
         return {"weight": (place * 17 % 13 / 8).astype(np.float32)}
     if objective == "top_k_kl":
         ids = (place[..., None] * 5 + 11 * np.arange(8)) % V  # of a row's each token 8 different ones
+        logprobs = -(ids * 37 % 19) / 5
         ids[place % 7 == 0] = -100
-        return {"top_ids": ids.astype(np.int32), "top_logprobs": (-(ids * 37 % 19) / 5).astype(np.float32)}
+        ids[place % 4 == 1, 5:] = -100  # fewer than K
+        return {"top_ids": ids.astype(np.int32), "top_logprobs": np.where(ids < 0, 0, logprobs).astype(np.float32)}  # as padding has it
     return None
 
 
@@ -196,7 +198,8 @@ def losses_of(objective, logits, labels, taught, own):
     if objective == "token_weights":
         return cross * torch.tensor(own["weight"]).double()[at]
     if objective == "top_k_kl":
-        ids, theirs = torch.tensor(own["top_ids"]).long()[at], torch.tensor(own["top_logprobs"]).double()[at].log_softmax(-1)
+        ids, theirs = torch.tensor(own["top_ids"]).long()[at], torch.tensor(own["top_logprobs"]).double()[at]
+        theirs = theirs.masked_fill(ids < 0, -1e30).log_softmax(-1)
         terms = theirs.exp() * (theirs - log_p.gather(1, ids.clamp(0)))
         return 0.5 * cross + 0.5 * terms.masked_fill(ids < 0, 0).sum(-1)
     q, p = (x[at].div(2).log_softmax(-1) for x in (logits, taught))

@@ -19,9 +19,12 @@ class TopKKL(Module):
         with graph() as g:
             losses = g.cross_entropy(logits, labels, name="losses")
             own = g.pick(g.log_softmax(logits, name="log_p"), top_ids, name="own")
-            theirs = g.log_softmax(top_logprobs, name="theirs")
+            given = g.label_mask(top_ids, name="given")
+            # where a token has fewer than K, padding has no part of the teacher's distribution
+            theirs = g.where(given, top_logprobs, g.full(size=1, value=-1e30), name="theirs.given")
+            theirs = g.log_softmax(theirs, name="theirs")
             terms = g.mul(g.exp(theirs), g.sub(theirs, own), name="terms")
-            terms = g.mul(terms, g.label_mask(top_ids, name="given"), name="terms.given")  # a token without a teacher's ids adds nothing
+            terms = g.mul(terms, given, name="terms.given")  # a token without a teacher's ids adds nothing
             kl = g.mul(g.reshape(g.sum(terms), "B", "T"), g.label_mask(labels, name="trained"), name="kl.tokens")
             kl = g.loss_sum(kl, hyper, name="kl")
             cross = g.loss_sum(losses, hyper, name="cross")
