@@ -37,6 +37,14 @@ static const JsonValue *first_item(const JsonValue *list)
     return NULL;
 }
 
+/* How many numbers a token has; 0: the value doesn't show it. */
+static int64_t shown_size(const JsonValue *value)
+{
+    const JsonValue *item = value->type == JSON_ARRAY ? first_item(value) : value;
+    if (!item || item->type == JSON_NULL) return 0;
+    return item->type == JSON_ARRAY ? item->count : 1;
+}
+
 Status columns_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out)
 {
     Arena  arena = {0};
@@ -44,16 +52,30 @@ Status columns_detect(const DatasetOptions *options, const JsonValue *row, RowFo
     for (int i = 0; i < options->num_inputs && status == OK; i++) {
         const DatasetInput *input = &options->inputs[i];
         const JsonValue    *value = column_of(&arena, row, input->column);
-        const JsonValue    *item = value && value->type == JSON_ARRAY ? first_item(value) : NULL;
-        out->input_sizes[i] = item && item->type == JSON_ARRAY && item->count ? item->count : 1;
+        int64_t             size = value ? shown_size(value) : 0;
         if (!value)
             status = format_fail_missing("inputs", input->column, row);
-        else if (out->input_sizes[i] > OWN_MOST_SIZE)
-            status = status_fail(ERR_INVALID, "field \"%s\" has %lld numbers a token; expected at most %d", input->column,
-                                 (long long)out->input_sizes[i], OWN_MOST_SIZE);
+        else if (size > OWN_MOST_SIZE)
+            status = status_fail(ERR_INVALID, "field \"%s\" has %lld numbers a token; expected at most %d", input->column, (long long)size,
+                                 OWN_MOST_SIZE);
+        else if (!out->input_sizes[i])
+            out->input_sizes[i] = size;
     }
     arena_deinit(&arena);
     return status;
+}
+
+bool columns_are_known(const DatasetOptions *options, const RowFormat *format)
+{
+    for (int i = 0; i < options->num_inputs; i++)
+        if (!format->input_sizes[i]) return false;
+    return true;
+}
+
+void columns_settle(const DatasetOptions *options, RowFormat *format)
+{
+    for (int i = 0; i < options->num_inputs; i++)
+        if (!format->input_sizes[i]) format->input_sizes[i] = 1;
 }
 
 /* ---- one row ---- */
@@ -84,7 +106,7 @@ static Status read_token(const char *column, const JsonValue *value, int64_t siz
     }
     if (value->type != JSON_ARRAY && size == 1) return read_number(column, value, list);
     FAIL_IF(value->type != JSON_ARRAY || value->count != size, ERR_INVALID,
-            "field \"%s\" has %lld numbers for a token; expected %lld, as the first row has", column,
+            "field \"%s\" has %lld numbers for a token; expected %lld, as the first one that has any", column,
             value->type == JSON_ARRAY ? (long long)value->count : 1LL, (long long)size);
     for (uint32_t k = 0; k < value->count; k++) TRY(read_number(column, &value->items[k], list));
     return OK;

@@ -18,8 +18,12 @@ typedef struct RowNumbers {
 } RowNumbers;
 enum { ALL_TOKENS = -1 };
 
-/* How many numbers a token has of each column: as the row says, the first of a dataset. ERR_INVALID: it lacks a column. */
+/* How many numbers a token has of each column, as the first row says that has any; those that are known stay, 0: it isn't known yet.
+ * ERR_INVALID: the row lacks a column. */
 NODISCARD Status columns_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out);
+bool             columns_are_known(const DatasetOptions *options, const RowFormat *format);
+/* No row has any: 1 then. */
+void columns_settle(const DatasetOptions *options, RowFormat *format);
 
 /* Appends the numbers of a row: a number, or a list with one for each token, or with a list of several for each; null: none is given, NaN.
  * A text that is JSON counts as what it says. ERR_INVALID names the column. */

@@ -54,7 +54,7 @@ typedef struct RowFormat {
     const char *system_field;
     const char *messages_field, *tools_field;
     const char *ids_field;
-    int64_t     input_sizes[FEED_MOST_OWN]; /* numbers a token, of each of DatasetOptions.inputs */
+    int64_t     input_sizes[FEED_MOST_OWN]; /* numbers a token, of each of DatasetOptions.inputs; 0: the first row doesn't show it */
     const char *completion_field;           /* messages that follow, of which alone answers are trained; NULL: none */
     char        description[256];           /* for people: "conversation (ShareGPT: conversations/from/value)" */
     FieldSet   *unused;                     /* where format_row adds what it doesn't read; NULL: nowhere */

@@ -242,6 +242,22 @@ static Status run_units(Pipeline *p)
     return commit_shard(p);
 }
 
+/* Where the first row has but nulls, a later one says how many numbers a token has. Its errors are told when it is tokenized. */
+static void show_columns(Pipeline *p, Reader *reader, Arena *arena)
+{
+    const DatasetOptions *options = p->job->dataset;
+    Record                record;
+    JsonValue             row;
+    bool                  has = true;
+    while (!columns_are_known(options, &p->format) && reader_next(reader, &record, &has) == OK && has) {
+        arena_reset(arena);
+        if (record.kind == RECORD_TEXT || record_parse(arena, &record, &row) != OK || columns_detect(options, &row, &p->format) != OK)
+            status_clear();
+    }
+    status_clear();
+    columns_settle(options, &p->format);
+}
+
 /* The format comes from the first row that can be read; reading starts again after. */
 static Status detect_format(Pipeline *p)
 {
@@ -271,6 +287,7 @@ static Status detect_format(Pipeline *p)
         if (next != OK || !has) break; /* every row is bad: the last one's message stands */
         status = OK;
     }
+    if (status == OK) show_columns(p, reader, &arena);
     reader_close(reader);
     arena_deinit(&arena);
     return status;

@@ -72,6 +72,25 @@ check "goes on: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "the same weights" cmp "$dir/long/model.safetensors" "$dir/killed/model.safetensors"
 check "the same log" cmp <(without_times "$dir/long/metrics.jsonl") <(without_times "$dir/killed/metrics.jsonl")
 
+# How many numbers a token has is told by the first row that has any; a data set without any has padding alone.
+cat > "$dir/several.json" << 'END'
+{"surogate_ir": 1, "objective": "Several", "inputs": [{"name": "w", "dtype": "f32", "size": 2}], "graph": [
+ {"op": "cross_entropy", "in": ["logits", "labels"], "out": "losses"},
+ {"op": "sum", "in": ["w"], "out": "sums"},
+ {"op": "reshape", "in": ["sums"], "out": "sum", "attrs": {"ndim": 2, "d0": "B", "d1": "T"}},
+ {"op": "mul", "in": ["losses", "sum"], "out": "weighted"},
+ {"op": "loss_sum", "in": ["weighted", "hyper"], "out": "loss"},
+ {"output": "loss", "is": "loss"}, {"output": "losses", "is": "losses"}]}
+END
+several() { # NAME ROWS...
+    local name=$1
+    shift
+    printf '%s\n' "$@" > "$dir/several.jsonl"
+    run sft "$dir/run.yaml" output_dir="$dir/several" objective="$dir/several.json" "datasets=[{path: $dir/several.jsonl, inputs: {w: w}}]" validation_split_ratio=0
+    check "$name: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+}
+several "nulls in the first row" '{"ids": [1, 2], "w": [null, null]}' '{"ids": [1, 2], "w": [null, [1, 2]]}' '{"ids": [3, 4], "w": [[1, 2], null]}'
+
 # What is refused, before anything is trained.
 R=("$dir/run.yaml" output_dir="$dir/no")
 refused "an input that no data set gives" 2 "data.jsonl doesn't give the input weight, which" "write inputs: {weight: FIELD}" -- \
