@@ -18,6 +18,13 @@ static bool is_type(const JsonValue *row, const char *name, JsonType type)
     return value && value->type == type;
 }
 
+/* Cells of .csv have lists and numbers as JSON text. */
+static const JsonValue *parsed_field(Arena *arena, const JsonValue *row, const char *name)
+{
+    const JsonValue *value = field(row, name);
+    return value ? format_parsed(arena, value) : NULL;
+}
+
 /* ---- detection ---- */
 
 /* What a field's key says where the user didn't write it. */
@@ -139,15 +146,16 @@ static bool detect_text(RowFormat *out, const DatasetOptions *options, const Jso
 static bool detect_tokens(RowFormat *out, const JsonValue *row)
 {
     static const char *const names[] = {"input_ids", "ids"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const JsonValue *ids = field(row, names[i]);
-        if (!ids || ids->type != JSON_ARRAY || !ids->count || ids->items[0].type != JSON_INT) continue;
-        out->type = DATASET_TOKENS;
-        out->ids_field = names[i];
-        describe(out, "tokens", names[i]);
-        return true;
+    Arena                    arena = {0};
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !out->ids_field; i++) {
+        const JsonValue *ids = parsed_field(&arena, row, names[i]);
+        if (ids && ids->type == JSON_ARRAY && ids->count && ids->items[0].type == JSON_INT) out->ids_field = names[i];
     }
-    return false;
+    arena_deinit(&arena);
+    if (!out->ids_field) return false;
+    out->type = DATASET_TOKENS;
+    describe(out, "tokens", out->ids_field);
+    return true;
 }
 
 static void put_fields(const JsonValue *row, StrBuf *out)
@@ -175,7 +183,7 @@ static void put_hint(const JsonValue *row, StrBuf *out)
 static Status fail_unknown(const DatasetOptions *options, const JsonValue *row)
 {
     static const char *const wants[] = {
-        [DATASET_AUTO] = "messages, a question and an answer, or a text",
+        [DATASET_AUTO] = "messages, a question and an answer, a text, or token ids (input_ids or ids)",
         [DATASET_TEXT] = "a text (set text_field)",
         [DATASET_INSTRUCTION] = "a question and an answer (set instruction_field and output_field)",
         [DATASET_CONVERSATION] = "a list of messages (set messages_field)",
@@ -445,9 +453,9 @@ static Status format_instruction(Arena *arena, const DatasetOptions *options, co
 }
 
 /* A field that is a list of whole numbers. ERR_INVALID where it is missing, or is another kind. */
-static Status list_of(const JsonValue *row, const char *name, const JsonValue **out)
+static Status list_of(Arena *arena, const JsonValue *row, const char *name, const JsonValue **out)
 {
-    const JsonValue *list = field(row, name);
+    const JsonValue *list = parsed_field(arena, row, name);
     FAIL_IF(!list || list->type != JSON_ARRAY, ERR_INVALID, "field \"%s\" is %s; expected a list of token ids", name,
             list ? json_type_name(list->type) : "missing");
     for (uint32_t i = 0; i < list->count; i++)
@@ -457,16 +465,16 @@ static Status list_of(const JsonValue *row, const char *name, const JsonValue **
     return OK;
 }
 
-static Status format_tokens(const RowFormat *format, const JsonValue *row, Sample *out)
+static Status format_tokens(Arena *arena, const RowFormat *format, const JsonValue *row, Sample *out)
 {
     static const char labels[] = "labels", prompt[] = "prompt_tokens";
-    const JsonValue  *num = field(row, prompt);
+    const JsonValue  *num = parsed_field(arena, row, prompt);
     sample_reads(out, format->ids_field);
-    TRY(list_of(row, format->ids_field, &out->ids));
+    TRY(list_of(arena, row, format->ids_field, &out->ids));
     FAIL_IF(!out->ids->count, ERR_INVALID, "field \"%s\" is empty, nothing to learn", format->ids_field);
-    if (!says_nothing(field(row, labels))) {
+    if (!says_nothing(parsed_field(arena, row, labels))) {
         sample_reads(out, labels);
-        TRY(list_of(row, labels, &out->labels));
+        TRY(list_of(arena, row, labels, &out->labels));
         FAIL_IF(out->labels->count != out->ids->count, ERR_INVALID, "field \"labels\" has %u items, \"%s\" %u; expected as many",
                 out->labels->count, format->ids_field, out->ids->count);
     }
@@ -485,7 +493,7 @@ static Status format_object(Arena *arena, const DatasetOptions *options, const R
         sample_reads(out, format->text_field);
         return text_of(arena, row, format->text_field, true, &out->text);
     }
-    if (format->type == DATASET_TOKENS) return format_tokens(format, row, out);
+    if (format->type == DATASET_TOKENS) return format_tokens(arena, format, row, out);
     if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
     FAIL_IF(!tmpl, ERR_NOT_FOUND, /* no row's fault */
             "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");

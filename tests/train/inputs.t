@@ -91,6 +91,22 @@ several() { # NAME ROWS...
 }
 several "nulls in the first row" '{"ids": [1, 2], "w": [null, null]}' '{"ids": [1, 2], "w": [null, [1, 2]]}' '{"ids": [3, 4], "w": [[1, 2], null]}'
 
+# Cells of .csv and .tsv have ids, labels and numbers as JSON text.
+cells() { # SEPARATOR
+    local s=$1 q='"'
+    [ "$s" = , ] || q=''
+    printf '%s\n' "input_ids${s}labels${s}w${s}prompt_tokens" "${q}[1, 2, 3]${q}${s}${q}[1, -100, 3]${q}${s}${q}[1, null, 2]${q}${s}1" \
+        "${q}[4, 5]${q}${s}${s}0.5${s}"
+}
+printf '%s\n' '{"input_ids": [1, 2, 3], "labels": [1, -100, 3], "w": [1, null, 2], "prompt_tokens": 1}' '{"input_ids": [4, 5], "w": 0.5}' > "$dir/cells.jsonl"
+cells , > "$dir/cells.csv"
+cells $'\t' > "$dir/cells.tsv"
+for kind in jsonl csv tsv; do
+    run sft "$dir/run.yaml" output_dir="$dir/cells-$kind" "datasets=[{path: $dir/cells.$kind, inputs: {weight: w}}]" validation_split_ratio=0
+    check ".$kind: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+    check ".$kind: as .jsonl" cmp <(losses "$dir/cells-jsonl") <(losses "$dir/cells-$kind")
+done
+
 # What is refused, before anything is trained.
 R=("$dir/run.yaml" output_dir="$dir/no")
 refused "an input that no data set gives" 2 "data.jsonl doesn't give the input weight, which" "write inputs: {weight: FIELD}" -- \
