@@ -281,9 +281,10 @@ SG_API sg_status sg_model_decode_text(sg_model *model, const int32_t *ids, size_
 /* losses[i] = -ln p(ids[i+1] | before it), num - 1 of them. num >= 2. */
 SG_API sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float *losses);
 
-/* ln p of every token of many rows. rows: JSON Lines of {"text"}, {"prompt", "completion"} or {"ids"}. A line of JSON a row, in their
- * order: "ids"; "logprobs" of these, null for the first; "prompt_tokens", of a prompt; "tokens" that are summed, which a prompt's aren't;
- * their "sum". A row's numbers don't depend on the rows beside it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL.
+/* ln p of every token of many rows. rows: JSON Lines of {"text"}, {"prompt", "completion"} or {"ids"}, the last with "labels", a "mask"
+ * or "prompt_tokens" as data sets of ids have them. A line of JSON a row, in their order: "ids"; "logprobs" of these, null for the first;
+ * "labels", of labels or a mask; "prompt_tokens", of a prompt; "tokens" that are summed: trained ones alone; their "sum". A row's numbers
+ * don't depend on the rows beside it. *out_lines is the caller's, for sg_free; its bytes in *out_len, or NULL.
  */
 SG_API sg_status sg_model_score(sg_model *model, const char *rows, size_t len, char **out_lines, size_t *out_len);
 

@@ -136,7 +136,8 @@ class Model(Closes):
         return np.negative(losses, out=losses)
 
     def score(self, rows: Iterable[Any]) -> list[Score]:
-        """ln p of every token of each row: a text, (count) ids, or what a line of `surogate score` says: {"prompt", "completion"}.
+        """ln p of every token of each row: a text, (count) ids, or what a line of `surogate score` says: {"prompt", "completion"}, or
+        {"ids"}, with "labels", a "mask" or "prompt_tokens" that say which tokens are summed.
 
         A row's numbers don't depend on the rows beside it.
         """

@@ -465,19 +465,43 @@ static Status list_of(Arena *arena, const JsonValue *row, const char *name, cons
     return OK;
 }
 
-static Status format_tokens(Arena *arena, const RowFormat *format, const JsonValue *row, Sample *out)
+/* A list that has 0 where a token isn't trained: labels have -100 there. */
+static Status take_mask(Arena *arena, const JsonValue *row, const char *name, Sample *out)
 {
-    static const char labels[] = "labels", prompt[] = "prompt_tokens";
-    const JsonValue  *num = parsed_field(arena, row, prompt);
-    sample_reads(out, format->ids_field);
-    TRY(list_of(arena, row, format->ids_field, &out->ids));
-    FAIL_IF(!out->ids->count, ERR_INVALID, "field \"%s\" is empty, nothing to learn", format->ids_field);
+    const JsonValue *mask = parsed_field(arena, row, name), *labels = out->labels ? out->labels : out->ids;
+    if (says_nothing(mask)) return OK;
+    sample_reads(out, name);
+    FAIL_IF(mask->type != JSON_ARRAY || mask->count != labels->count, ERR_INVALID,
+            "field \"%s\": expected a list of %u numbers, one for each id: 1 where it is trained, else 0", name, labels->count);
+    JsonValue *masked = arena_new(arena, JsonValue);
+    *masked = *labels;
+    masked->items = arena_array(arena, JsonValue, mask->count);
+    for (uint32_t i = 0; i < mask->count; i++) {
+        const JsonValue *at = &mask->items[i];
+        FAIL_IF(at->type != JSON_INT || at->integer < 0 || at->integer > 1, ERR_INVALID,
+                "field \"%s\": item %u is no 1, for a token that is trained, nor 0", name, i);
+        masked->items[i] = at->integer ? labels->items[i] : (JsonValue){.type = JSON_INT, .integer = LABEL_IGNORE};
+    }
+    out->labels = masked;
+    return OK;
+}
+
+Status format_ids(Arena *arena, const JsonValue *row, const char *name, Sample *out)
+{
+    /* TRL's names, and that of `surogate inspect --json` */
+    static const char *const masks[] = {"completion_mask", "assistant_masks", "mask"};
+    static const char        labels[] = "labels", prompt[] = "prompt_tokens";
+    const JsonValue         *num = parsed_field(arena, row, prompt);
+    sample_reads(out, name);
+    TRY(list_of(arena, row, name, &out->ids));
+    FAIL_IF(!out->ids->count, ERR_INVALID, "field \"%s\" is empty, nothing to learn", name);
     if (!says_nothing(parsed_field(arena, row, labels))) {
         sample_reads(out, labels);
         TRY(list_of(arena, row, labels, &out->labels));
         FAIL_IF(out->labels->count != out->ids->count, ERR_INVALID, "field \"labels\" has %u items, \"%s\" %u; expected as many",
-                out->labels->count, format->ids_field, out->ids->count);
+                out->labels->count, name, out->ids->count);
     }
+    for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) TRY(take_mask(arena, row, masks[i], out));
     if (says_nothing(num)) return OK;
     sample_reads(out, prompt);
     FAIL_IF(num->type != JSON_INT || num->integer < 0 || num->integer > out->ids->count, ERR_INVALID,
@@ -493,7 +517,7 @@ static Status format_object(Arena *arena, const DatasetOptions *options, const R
         sample_reads(out, format->text_field);
         return text_of(arena, row, format->text_field, true, &out->text);
     }
-    if (format->type == DATASET_TOKENS) return format_tokens(arena, format, row, out);
+    if (format->type == DATASET_TOKENS) return format_ids(arena, row, format->ids_field, out);
     if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
     FAIL_IF(!tmpl, ERR_NOT_FOUND, /* no row's fault */
             "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");

@@ -81,6 +81,10 @@ typedef struct Sample {
     int              num_fields;
 } Sample;
 
+/* Token ids under that name, and what says which of them are trained: labels, masks, prompt_tokens. Fields may be JSON text. ERR_INVALID
+ * names the field; labels may still differ from the ids. */
+NODISCARD Status format_ids(Arena *arena, const JsonValue *row, const char *name, Sample *out);
+
 /* What a chat template does with messages that not every template knows. */
 typedef struct TemplateTraits TemplateTraits;
 struct TemplateTraits {

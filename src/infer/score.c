@@ -2,6 +2,7 @@
  * third of a row is padding; longer ones double. */
 #include "infer/score.h"
 
+#include "data/format.h"
 #include "data/record.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ enum {
 void scores_deinit(Scores *scores)
 {
     token_ids_deinit(&scores->ids);
+    token_ids_deinit(&scores->labels);
     free(scores->rows);
     free(scores->logprobs);
     free(scores->top_ids);
@@ -57,25 +59,47 @@ static Status append_ids(const InferModel *infer, const JsonValue *list, TokenId
     return OK;
 }
 
-static Status append_row(InferModel *infer, const JsonValue *row, int64_t most, TokenIds *ids, ScoreRow *out)
+/* Which of a row's ids are trained, as data sets of ids say it: prompt_tokens, labels, masks. */
+static Status append_labels(Arena *arena, const JsonValue *row, Scores *scores, ScoreRow *out)
 {
+    const JsonValue *prompt = json_get(row, "prompt_tokens");
+    Sample           sample = {0};
+    TRY(format_ids(arena, row, "ids", &sample));
+    out->prompt = (size_t)sample.prompt_ids;
+    out->has_prompt = prompt && prompt->type != JSON_NULL;
+    out->has_labels = sample.labels != NULL;
+    out->first_label = scores->labels.len;
+    for (uint32_t i = 0; out->has_labels && i < sample.ids->count; i++) {
+        int64_t label = sample.labels->items[i].integer, id = sample.ids->items[i].integer;
+        FAIL_IF(label != id && label != LABEL_IGNORE, ERR_INVALID, "labels[%u] is %lld, the id there %lld; expected that id, or %d", i,
+                (long long)label, (long long)id, LABEL_IGNORE);
+        token_ids_push(&scores->labels, (int32_t)label);
+    }
+    return OK;
+}
+
+static Status append_row(Arena *arena, InferModel *infer, const JsonValue *row, int64_t most, Scores *scores, ScoreRow *out)
+{
+    TokenIds *ids = &scores->ids;
     bool is_object = row->type == JSON_OBJECT, has_text = is_object && json_get(row, "text"), has_ids = is_object && json_get(row, "ids");
-    out->has_prompt = is_object && json_get(row, "prompt") && json_get(row, "completion");
-    int num_kinds = has_text + has_ids + out->has_prompt;
+    bool has_pair = is_object && json_get(row, "prompt") && json_get(row, "completion");
+    int  num_kinds = has_text + has_ids + has_pair;
     FAIL_IF(num_kinds != 1, ERR_INVALID, "%s %s",
             num_kinds ? "the row says several things;" : "the row has none of the fields that are scored;", rows_help);
     if (has_text) TRY(append_text(infer, row, "text", true, ids));
     if (has_ids) TRY(append_ids(infer, json_get(row, "ids"), ids));
-    if (out->has_prompt) {
+    if (has_ids && ids->len > out->first) TRY(append_labels(arena, row, scores, out));
+    if (has_pair) {
         TRY(append_text(infer, row, "prompt", true, ids));
+        out->has_prompt = true;
         out->prompt = ids->len - out->first;
         TRY(append_text(infer, row, "completion", false, ids));
     }
     out->num = ids->len - out->first;
-    FAIL_IF(out->num == out->prompt, ERR_INVALID, "%s has no token; expected at least one",
-            out->has_prompt ? "the completion"
-            : has_text      ? "the text"
-                            : "ids");
+    FAIL_IF(!out->num || (has_pair && out->num == out->prompt), ERR_INVALID, "%s has no token; expected at least one",
+            has_pair   ? "the completion"
+            : has_text ? "the text"
+                       : "ids");
     FAIL_IF((int64_t)out->num > most, ERR_INVALID, "the row has %zu tokens; expected at most %lld: shorten it, or leave it out", out->num,
             (long long)most);
     return OK;
@@ -102,7 +126,7 @@ Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, 
         *row = (ScoreRow){.line = line, .first = out->ids.len};
         Status status = record_parse(&arena, &record, &value);
         if (status == OK) {
-            status = append_row(infer, &value, most > 0 ? most : positions, &out->ids, row);
+            status = append_row(&arena, infer, &value, most > 0 ? most : positions, out, row);
             if (status != OK) status = status_prefix(status, "%s:%lld", name, (long long)line);
         }
         arena_deinit(&arena);
@@ -213,9 +237,10 @@ static Status run_program(InferModel *infer, const Program *program, Scores *sco
     return status;
 }
 
-static size_t first_summed(const ScoreRow *row)
+/* The first token has no number. */
+static bool is_summed(const Scores *scores, const ScoreRow *row, size_t i)
 {
-    return row->prompt ? row->prompt : 1;
+    return i && i >= row->prompt && !(row->has_labels && scores->labels.data[row->first_label + i] == LABEL_IGNORE);
 }
 
 static Status check_finite(const Scores *scores)
@@ -245,7 +270,11 @@ Status scores_run(InferModel *infer, Scores *scores)
         TRY(run_program(infer, plan_program_of(infer->plan, spec->entry, spec->batch, spec->seq), scores));
     }
     for (ScoreRow *row = scores->rows; row < scores->rows + scores->num_rows; row++)
-        for (size_t i = first_summed(row); i < row->num; i++, row->num_summed++) row->sum += scores->logprobs[row->first + i];
+        for (size_t i = 0; i < row->num; i++) {
+            if (!is_summed(scores, row, i)) continue;
+            row->sum += scores->logprobs[row->first + i];
+            row->num_summed++;
+        }
     return check_finite(scores);
 }
 
@@ -289,6 +318,9 @@ void scores_write(const Scores *scores, StrBuf *out)
         if (scores->top) put_top(scores, row, true, out);
         if (scores->top) put_top(scores, row, false, out);
         strbuf_putc(out, ',');
+        for (size_t i = 0; row->has_labels && i < row->num; i++)
+            strbuf_printf(out, "%s%d%s", i ? "," : "\"labels\":[", scores->labels.data[row->first_label + i],
+                          i + 1 == row->num ? "]," : "");
         if (row->has_prompt) strbuf_printf(out, "\"prompt_tokens\":%zu,", row->prompt);
         strbuf_printf(out, "\"tokens\":%zu,\"sum\":", row->num_summed);
         put_number(out, row->sum);

@@ -53,6 +53,15 @@ def parts(scores, whole):
     assert abs(row["sum"] - sum(row["logprobs"][row["prompt_tokens"]:])) < 1e-5
     assert of_ids["tokens"] == len(of_ids["ids"]) - 1
 
+def trained(scores):
+    """Sums are those of trained tokens; labels and prompt_tokens are kept."""
+    plain, prompt, labels, mask, none, all = read(scores)
+    p = plain["logprobs"]
+    assert "labels" not in plain and "prompt_tokens" not in plain and plain["tokens"] == 3
+    assert prompt["prompt_tokens"] == 2 and prompt["tokens"] == 2 and abs(prompt["sum"] - p[2] - p[3]) < 1e-5
+    assert labels["labels"] == [-100, 6, -100, 8] and labels["tokens"] == 2 and abs(labels["sum"] - p[1] - p[3]) < 1e-5
+    assert mask == labels and none["labels"] == [-100] * 4 and none["tokens"] == 0 == none["sum"] and all["tokens"] == 0
+
 globals()[sys.argv[1]](*sys.argv[2:])
 END_PYTHON
 look() {
@@ -123,6 +132,15 @@ sed -E 's/^(\{"ids":\[[^]]*\]).*/\1}/' "$dir/parts.out" > "$dir/ids.jsonl"
 score ids.out "$model" "$dir/ids.jsonl" --json
 look "prompt and completion" parts "$dir/parts.out" "$dir/ids.out"
 
+# --- ids that say what is trained: as data sets have it, and what comes out is the same again
+rows '{"ids": [5, 6, 7, 8]}' '{"ids": [5, 6, 7, 8], "prompt_tokens": 2}' '{"ids": [5, 6, 7, 8], "labels": [-100, 6, -100, 8]}' \
+    '{"ids": [5, 6, 7, 8], "mask": [0, 1, 0, 1]}' '{"ids": [5, 6, 7, 8], "completion_mask": [1, 1, 1, 1], "assistant_masks": [0, 0, 0, 0]}' \
+    '{"ids": [5, 6], "prompt_tokens": 2}'
+score given.out "$model" "$dir/rows.jsonl" --json
+look "what is trained" trained "$dir/given.out"
+score again.out "$model" "$dir/given.out" --json
+check "what is trained, again" cmp "$dir/given.out" "$dir/again.out"
+
 # --- a row's numbers are its own: alone, among others, in another order
 awk '{ n = 1 + NR * 37 % 29; text = ""; for (i = 0; i < n; i++) text = text " " (NR * 31 + i * i) % 997; print "{\"text\": \"line" text "\"}" }' \
     <(seq 150) > "$dir/many.jsonl"
@@ -172,6 +190,11 @@ bad "says several things" '{"text": "a", "ids": [1]}'
 bad "text is integer; expected a text" '{"text": 1}'
 bad "ids[1] is no token id; expected a whole number from 0 to 299" '{"ids": [1, 300]}'
 bad "ids[0] is no token id" '{"ids": [1.5]}'
+bad "ids has no token; expected at least one" '{"ids": []}'
+bad "prompt_tokens\": expected how many of the 2 ids" '{"ids": [1, 2], "prompt_tokens": 3}'
+bad "labels[1] is 3, the id there 2; expected that id, or -100" '{"ids": [1, 2], "labels": [1, 3]}'
+bad "field \"mask\": item 1 is no 1, for a token that is trained, nor 0" '{"ids": [1, 2], "mask": [1, 2]}'
+bad "field \"completion_mask\": expected a list of 2 numbers" '{"ids": [1, 2], "completion_mask": [1]}'
 bad "the text has no token" '{"text": ""}'
 bad "the completion has no token" '{"prompt": "a", "completion": ""}'
 bad ":2:16: " '{"text": "open"'

@@ -91,6 +91,17 @@ several() { # NAME ROWS...
 }
 several "nulls in the first row" '{"ids": [1, 2], "w": [null, null]}' '{"ids": [1, 2], "w": [null, [1, 2]]}' '{"ids": [3, 4], "w": [[1, 2], null]}'
 
+# Masks are labels.
+masks() { # NAME FIELDS
+    printf '%s\n' "{\"ids\": [1, 2, 3], $2}" '{"input_ids": [4, 5], "ids": [4, 5]}' > "$dir/masks.jsonl"
+    run sft "$dir/run.yaml" output_dir="$dir/masks-$1" objective= "datasets=[{path: $dir/masks.jsonl}]" validation_split_ratio=0
+    check "$1: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+}
+masks labels '"labels": [1, -100, 3]'
+masks mask '"mask": [1, 0, 1]'
+masks trl '"completion_mask": [0, 1, 1], "assistant_masks": [1, 0, 1]'
+for kind in mask trl; do check "a mask: $kind" cmp <(losses "$dir/masks-labels") <(losses "$dir/masks-$kind"); done
+
 # Cells of .csv and .tsv have ids, labels and numbers as JSON text.
 cells() { # SEPARATOR
     local s=$1 q='"'
