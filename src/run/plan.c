@@ -109,6 +109,12 @@ const PlanEntry *plan_find(const Plan *plan, const char *name)
     return index ? &plan->entries[index - 1] : NULL;
 }
 
+bool program_reads(const Program *program, const char *name)
+{
+    const Value *value = program->graph ? graph_find(program->graph, name) : NULL;
+    return value && value->kind == VALUE_INPUT && value->first_use;
+}
+
 TensorType state_type(const BucketState *state, const Param *param)
 {
     TensorType type = param->type;

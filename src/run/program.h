@@ -279,6 +279,8 @@ enum { HEAD_RING = 8 };
  * program's own names there are those of the buckets and these. */
 #define STATE_LOSS "loss.sum" /* f32 (1): of this step so far */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
+/* Does the program read an input of this name? */
+bool program_reads(const Program *program, const char *name);
 /* Elements of a state of a parameter of its bucket, as a tensor of its own. */
 TensorType state_type(const BucketState *state, const Param *param);
 

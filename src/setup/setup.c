@@ -557,11 +557,8 @@ Status setup_refuse_inputs(const HfModel *model, const Plan *plan)
 static bool reads_input(const Plan *plan, const char *name, bool trains)
 {
     bool does = false;
-    for (int i = 0; i < plan->num_programs; i++) {
-        const Program *program = &plan->programs[i];
-        const Value   *value = program->graph && program->spec.entry->has_grads == trains ? graph_find(program->graph, name) : NULL;
-        does |= value && value->kind == VALUE_INPUT && value->first_use;
-    }
+    for (int i = 0; i < plan->num_programs; i++)
+        does |= plan->programs[i].spec.entry->has_grads == trains && program_reads(&plan->programs[i], name);
     return does;
 }
 

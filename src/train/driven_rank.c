@@ -94,15 +94,16 @@ static Status check_indices(const Trainer *t, const DrivenBatch *in, const OwnIn
     return OK;
 }
 
-/* Each input that the model's programs read is there, as its dtype asks for, and no other. */
-static Status check_inputs(const Trainer *t, const DrivenBatch *in)
+/* Each input that the programs that run read is there, as its dtype asks for, and none that the model doesn't have. also NULL: one runs. */
+static Status check_inputs(const Trainer *t, const DrivenBatch *in, const Program *program, const Program *also)
 {
     const IrModule *module = t->model->module;
     for (int i = 0; i < module->num_inputs; i++) {
         const OwnInput    *own = &module->inputs[i];
         const DrivenInput *given = find_input(in, own->name);
         bool               is_whole = own->dtype == DT_I32;
-        if (!given && !plan_find(t->plan, own->name)) continue;
+        bool               is_read = program_reads(program, own->name) || (also && program_reads(also, own->name));
+        if (!given && !is_read) continue;
         FAIL_IF(!given, ERR_INVALID, "the model reads the input %s, which the batch lacks", own->name);
         FAIL_IF(is_whole ? !given->ids : !given->values, ERR_INVALID, "input %s: expected %s", own->name,
                 is_whole ? "whole numbers (int32)" : "floats (float32)");
@@ -117,16 +118,17 @@ static Status check_inputs(const Trainer *t, const DrivenBatch *in)
     return OK;
 }
 
-static Status check_batch(const Trainer *t, const DrivenBatch *in, const ProgramSpec *spec, bool any_rows)
+static Status check_batch(const Trainer *t, const DrivenBatch *in, const Program *program, const Program *also, bool any_rows)
 {
-    int64_t most = spec->batch * t->place.world;
+    const ProgramSpec *spec = &program->spec;
+    int64_t            most = spec->batch * t->place.world;
     FAIL_IF(!in->tokens || !in->labels, ERR_INVALID, "a micro-batch without tokens or targets");
     FAIL_IF(in->rows < 1 || (!any_rows && in->rows > most), ERR_INVALID, "a micro-batch of %lld rows; expected 1 to %lld (%s)",
             (long long)in->rows, (long long)most,
             t->place.world > 1 ? "per_device_train_batch_size of each rank" : "per_device_train_batch_size");
     FAIL_IF(in->cols < 1 || in->cols > spec->seq, ERR_INVALID, "rows of %lld tokens; expected 1 to %lld (sequence_len)",
             (long long)in->cols, (long long)spec->seq);
-    TRY(check_inputs(t, in));
+    TRY(check_inputs(t, in, program, also));
     for (int64_t r = 0; r < in->rows; r++)
         for (int64_t c = 0; c < in->cols; c++) TRY(check_cell(t, in, r, c));
     return OK;
@@ -210,7 +212,7 @@ Status driven_rank_check(const DrivenRank *d, const DrivenBatch *in)
     FAIL_IF(d->is_summed, ERR_INVALID, "this step's gradients are made; update before the next micro-batch");
     FAIL_IF(d->num_taken == most, ERR_INVALID, "the step has %lld micro-batches already; update, or raise gradient_accumulation_steps",
             (long long)most);
-    return check_batch(d->trainer, in, &trainer_micro(d->trainer, 0)->spec, false);
+    return check_batch(d->trainer, in, trainer_micro(d->trainer, 0), NULL, false);
 }
 
 int64_t driven_rank_rows(const DrivenRank *d)
@@ -382,7 +384,7 @@ Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
     size_t             cells = (size_t)(spec->batch * spec->seq);
     Arena              arena = {0};
     Feeds              batch;
-    TRY(check_batch(t, in, spec, true));
+    TRY(check_batch(t, in, program, driven_rank_has_scales(d) ? NULL : plan_program(t->plan, &entry_calibrate), true));
     TRY(driven_rank_settle(d, &session));
     make_batch(&arena, t->model->module, spec, &batch);
     float *all = arena_array(&arena, float, (int64_t)cells);

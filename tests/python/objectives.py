@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from surogate import SurogateError, Trainer
 
 sys.path.insert(0, "tests/oracle")
-from objectives import CASES, LIMIT, NAMES, probe, trained, trained_mtp  # noqa: E402
+from objectives import CASES, LIMIT, NAMES, TINY, batch, make_folder, own_inputs, probe, trained, trained_mtp, written  # noqa: E402
 
 
 def furthest(expected, losses, gradients):
@@ -19,6 +20,22 @@ def furthest(expected, losses, gradients):
         off = np.abs(np.subtract(probe(gradient), expected["gradients"][name])) / (most * np.array([1, np.sqrt(gradient.size)]))
         worst = max(worst, float(off.max()))
     return worst
+
+
+def evaluated():
+    """Evaluations of an objective whose losses don't read its input go without it; steps don't."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = written("examples/dsl/objectives/token_weights.py", "TokenWeights", folder)
+        settings = dict(sequence_len=20, per_device_train_batch_size=2, max_steps=9, device="cpu", model_dtype="fp32", objective=file)
+        with Trainer.from_scratch(
+            make_folder(f"{folder}/own", 32), seed=3, output_dir=f"{folder}/out", ir=written(TINY, "Tiny", folder), **settings
+        ) as trainer:
+            without, given = (trainer.eval(*batch(0, 20), inputs=inputs) for inputs in (None, own_inputs("token_weights", 0, 20)))
+            try:
+                trainer.step(*batch(0, 20))
+            except SurogateError as refusal:
+                return without == given and "reads the input weight, which the batch lacks" in str(refusal)
+    return False
 
 
 def main():
@@ -39,6 +56,7 @@ def main():
         good, count = good + (worst <= LIMIT), count + 1
         if not worst <= LIMIT:
             print("FAIL mtp", settings, worst)
+    good, count = good + evaluated(), count + 1
     print("%d passed, %d failed, 0 skipped" % (good, count - good))
 
 
