@@ -86,6 +86,8 @@ def _own(value: Any, name: str, size: int, shape: tuple[int, ...]) -> NDArray[An
         array = array[None]
     if array.shape != want:
         raise ValueError(f"{name} has shape {array.shape}, input_ids {shape}; expected {want if size > 1 else 'the same'}")
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} has dtype {array.dtype}; expected integers or floats")
     return np.ascontiguousarray(array, np.float32) if array.dtype.kind == "f" else int32(array, name)
 
 

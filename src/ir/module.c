@@ -107,6 +107,19 @@ Status ir_objective_parse(Arena *arena, const char *file, const char *text, size
     return parse(arena, file, text, len, "objective", out_module);
 }
 
+static bool declares(const IrModule *module, const char *input)
+{
+    for (int i = 0; i < module->num_inputs; i++)
+        if (strcmp(module->inputs[i].name, input) == 0) return true;
+    return false;
+}
+
+const IrModule *ir_module_declaring(const IrModule *module, const char *input)
+{
+    if (module->objective && declares(module->objective, input)) return module->objective;
+    return declares(module, input) ? module : NULL;
+}
+
 Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrNamespace *namespaces, int num_namespaces,
                       IrModule **out_module)
 {

@@ -43,6 +43,9 @@ NODISCARD Status ir_objective_parse(Arena *arena, const char *file, const char *
 NODISCARD Status ir_module_link(Arena *arena, const IrModule *model, const IrModule *objective, const IrNamespace *namespaces,
                                 int num_namespaces, IrModule **out_module);
 
+/* Which declares an input of its own of that name: the objective or the model itself; NULL: neither does. */
+const IrModule *ir_module_declaring(const IrModule *module, const char *input);
+
 /* A shipped module by architecture name, or NULL. The shipped ones are compiled into the program from models/ *.json. */
 const char *ir_shipped_module(const char *architecture, size_t *out_len);
 /* The shipped objective: cross entropy of the labels, its mean over the trained tokens (models/objectives/sft.json). */

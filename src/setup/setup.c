@@ -576,24 +576,30 @@ static Status check_given(const HfModel *model, const Plan *plan, const DatasetL
         const char *name = module->inputs[i].name;
         if (!reads_input(plan, name, trains)) continue;
         for (size_t k = 0; k < list->count; k++) {
-            const Dataset *dataset = &list->items[k];
+            const Dataset  *dataset = &list->items[k];
+            const IrModule *declares = ir_module_declaring(module, name);
             if (gives_input(dataset, name)) continue;
             Status status = status_fail(ERR_INVALID,
                                         "the data set %s doesn't give the input %s, which %s reads; write inputs: {%s: FIELD} there, with "
                                         "the field of its rows that has numbers of their tokens",
-                                        dataset->path, name, module->objective ? module->objective->file : module->architecture, name);
+                                        dataset->path, name, declares->architecture ? declares->architecture : declares->file, name);
             return config_at(dataset->origin, KEY_dataset_path, status);
         }
     }
     return OK;
 }
 
-static void tell_unread(const Plan *plan, const DatasetList *list)
+static void tell_unread(const IrModule *module, const Plan *plan, const DatasetList *list)
 {
     for (size_t k = 0; k < list->count; k++)
         for (size_t i = 0; i < list->items[k].inputs.count; i++) {
-            const char *name = list->items[k].inputs.keys[i];
-            if (!reads_input(plan, name, true) && !reads_input(plan, name, false))
+            const char     *name = list->items[k].inputs.keys[i];
+            const IrModule *declares = ir_module_declaring(module, name);
+            if (reads_input(plan, name, true) || reads_input(plan, name, false)) continue;
+            if (declares)
+                log_warn("%s: inputs: nothing reads %s: %s declares it, but no output is computed of it", list->items[k].path, name,
+                         declares->file);
+            else
                 log_warn("%s: inputs: nothing reads %s: neither the model nor its objective has such an input", list->items[k].path, name);
         }
 }
@@ -604,8 +610,8 @@ Status setup_check_inputs(const Config *config, const HfModel *model, const Plan
     TRY(check_given(model, plan, &config->datasets, true));
     TRY(check_given(model, plan, is_split ? &config->datasets : &config->validation_datasets, false));
     if (!tells) return OK;
-    tell_unread(plan, &config->datasets);
-    tell_unread(plan, &config->validation_datasets);
+    tell_unread(model->module, plan, &config->datasets);
+    tell_unread(model->module, plan, &config->validation_datasets);
     return OK;
 }
 

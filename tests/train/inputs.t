@@ -150,6 +150,14 @@ wrong "shifted labels" '{"ids": [1, 2, 3], "labels": [2, 3, -100], "w": 1}' 'lab
 # A column that nothing reads is said; texts have columns too.
 run plan "${R[@]}" "datasets=[{path: $dir/data.jsonl, inputs: {weight: w, other: one}}]"
 check "said: $(cat "$dir/err")" grep -q "warning: .*inputs: nothing reads other" "$dir/err"
+sed 's/"inputs": \[/&{"name": "idle", "dtype": "f32"}, /' "$dir/weights.json" > "$dir/idle.json"
+run plan "${R[@]}" objective="$dir/idle.json" "datasets=[{path: $dir/data.jsonl, inputs: {weight: w, idle: one}}]"
+check "declared alone: $(cat "$dir/err")" grep -q "inputs: nothing reads idle: .*idle.json declares it, but no output is computed of it" "$dir/err"
+sed 's/"pad": -100/"pad": -1/' "$dir/kind.json" > "$dir/pads.json"
+refused "padding of an objective's" 2 "pads.json: inputs: kind is padded with -1; cross_entropy expects 0 to 299, or -100" -- \
+    plan "${R[@]}" objective="$dir/pads.json" "datasets=[{path: $dir/ones.jsonl, inputs: {kind: one}}]"
+sed 's/{"output": "losses"/{"output": "loss", "is": "loss"}, &/' "$dir/kind.json" > "$dir/twice.json"
+refused "two outputs of a name" 2 "twice.json:4: second output named loss: those of the model count too" -- plan "${R[@]}" objective="$dir/twice.json"
 printf '{"text": "line %s says so", "w": 0.5}\n' 1 2 3 4 5 6 7 8 > "$dir/texts.jsonl"
 run sft "${R[@]}" "datasets=[{path: $dir/texts.jsonl, inputs: {weight: w}}]" validation_split_ratio=0
 check "texts: $(tail -1 "$dir/err")" [ "$status" = 0 ]
