@@ -52,14 +52,14 @@ int64_t compile_index_bound(const Plan *plan, const char *input)
 /* An index is looked up, and nothing else: then the caller's numbers can be checked. */
 static Status check_index(const PassContext *context, const OwnInput *own, const Node *node)
 {
-    int64_t rows = node ? table_of(node) : 0;
+    int64_t     rows = node ? table_of(node) : 0;
     const char *file = ir_module_declaring(context->module, own->name)->file;
     bool        ignores = own->pad == IGNORE_INDEX && rows && node->op != &op_embedding;
     if (node && node->op == &op_label_mask) return OK; /* of any numbers */
     FAIL_IF(!rows, ERR_UNSUPPORTED, "%s: %s reads the input %s; whole numbers go to embedding, cross_entropy, pick and label_mask alone",
             file, node ? node->op->name : "an output", own->name);
-    FAIL_IF(!ignores && (own->pad < 0 || own->pad >= rows), ERR_INVALID, "%s: inputs: %s is padded with %d; %s expects 0 to %lld%s",
-            file, own->name, own->pad, node->op->name, (long long)rows - 1, node->op == &op_embedding ? "" : ", or -100");
+    FAIL_IF(!ignores && (own->pad < 0 || own->pad >= rows), ERR_INVALID, "%s: inputs: %s is padded with %d; %s expects 0 to %lld%s", file,
+            own->name, own->pad, node->op->name, (long long)rows - 1, node->op == &op_embedding ? "" : ", or -100");
     return OK;
 }
 
