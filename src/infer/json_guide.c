@@ -206,11 +206,11 @@ void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads)
     guide->num_leads = num_leads;
 }
 
-/* Whether the bytes go on with this lead, as far as both reach. */
+/* Whether the bytes go on with this lead, as far as both reach. They follow any that the text is all of. */
 static bool follows(const JsonGuide *guide, Str lead, Str bytes)
 {
     size_t led = guide->led;
-    if (lead.len <= led || lead.data[led] != bytes.data[0]) return false;
+    if (lead.len < led || (lead.len > led && lead.data[led] != bytes.data[0])) return false;
     size_t n = lead.len - led < bytes.len ? lead.len - led : bytes.len;
     return memcmp(lead.data, guide->leads[guide->lead].data, led) == 0 && memcmp(lead.data + led, bytes.data, n) == 0;
 }
@@ -226,9 +226,11 @@ static bool take_led(JsonGuide *guide, int lead, Str bytes)
     return true;
 }
 
+/* Until the object begins, a longer lead may go on where a shorter one ends. */
 static bool is_led(const JsonGuide *guide)
 {
-    return guide->num_leads && guide->led < guide->leads[guide->lead].len;
+    static const JsonWalk before;
+    return guide->num_leads && memcmp(&guide->walk, &before, sizeof before) == 0;
 }
 
 static bool push_led(JsonGuide *guide, Str bytes)

@@ -36,7 +36,8 @@ typedef struct JsonGuide {
 
 void json_guide_init(JsonGuide *guide, JsonTokens *tokens, const int32_t *stops, int num_stops);
 
-/* The text begins with one of these texts, none of which begins with another; before the first token. */
+/* The text begins with one of these texts; before the first token. Where one begins with another, what is behind that other is neither {
+ * nor blank: the text then tells which it is. */
 void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads);
 
 /* Sets the bits of the ids that may come next in `words`, which are 0: id i is bit i % 32 of words[i / 32]. Behind the object these are the

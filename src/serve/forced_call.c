@@ -135,14 +135,23 @@ Status forced_call_find(Arena *arena, const Template *tmpl, const Tokenizer *tok
     return status;
 }
 
-int forced_call_read(const ForcedCall *forced, Str text, Str *out_arguments)
+/* The longest of the leads that the text has. A longer one that it may have become leaves it unsettled. */
+static int find_lead(const ForcedCall *forced, Str text)
 {
+    int found = -1;
     for (int i = 0; i < forced->num; i++) {
         Str lead = forced->leads[i];
-        if (text.len < lead.len || memcmp(text.data, lead.data, lead.len) != 0) continue;
-        *out_arguments = (Str){text.data + lead.len, text.len - lead.len};
-        return i;
+        if (memcmp(text.data, lead.data, text.len < lead.len ? text.len : lead.len) != 0) continue;
+        if (text.len < lead.len) return -1;
+        if (found < 0 || lead.len > forced->leads[found].len) found = i;
     }
-    *out_arguments = (Str){"", 0};
-    return forced->num == 1 ? 0 : -1;
+    return found;
+}
+
+int forced_call_read(const ForcedCall *forced, Str text, Str *out_arguments)
+{
+    int    found = find_lead(forced, text);
+    size_t led = found < 0 ? text.len : forced->leads[found].len;
+    *out_arguments = (Str){text.data + led, text.len - led};
+    return forced->num == 1 ? 0 : found;
 }

@@ -91,6 +91,25 @@ static void other_forms_are_refused(void)
     arena_deinit(&arena);
 }
 
+/* Of a template that prints a call's arguments right behind its name. */
+static void a_name_may_begin_another(void)
+{
+    static const char                                                                         source[] =
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}CALL " CALLED GIVEN "{% endfor %}{% endfor %}";
+    Arena                                                                                     arena = {0};
+    ForcedCall                                                                                forced;
+    Str                                                                                       arguments;
+    EXPECT_OK(find(&arena, str_of(source), both, 2, &forced));
+    EXPECT_INT(forced_call_read(&forced, str_of("look{\"a\": 1}"), &arguments), 0);
+    EXPECT_STR(arguments.data, "{\"a\": 1}");
+    EXPECT_INT(forced_call_read(&forced, str_of("look_up{\"a"), &arguments), 1);
+    EXPECT_STR(arguments.data, "{\"a");
+    EXPECT_INT(forced_call_read(&forced, str_of("look"), &arguments), -1);
+    EXPECT_INT(forced_call_read(&forced, str_of("look_"), &arguments), -1);
+    EXPECT_INT(arguments.len, 0);
+    arena_deinit(&arena);
+}
+
 static void texts_tell_which_function_they_call(void)
 {
     Arena      arena = {0};
@@ -110,4 +129,5 @@ static void texts_tell_which_function_they_call(void)
     arena_deinit(&arena);
 }
 
-TEST_MAIN(TEST(forms_of_families_are_found), TEST(other_forms_are_refused), TEST(texts_tell_which_function_they_call))
+TEST_MAIN(TEST(forms_of_families_are_found), TEST(other_forms_are_refused), TEST(a_name_may_begin_another),
+          TEST(texts_tell_which_function_they_call))
