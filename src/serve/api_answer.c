@@ -41,6 +41,7 @@ static void tell_forced(ApiChoice *c)
     Str arguments;
     int call = forced_call_read(&c->request->forced, (Str){strbuf_cstr(&c->forced), c->forced.len}, &arguments);
     if (call >= 0) take_call(c, str_of(c->request->forced.names[call]), arguments);
+    c->is_cut = !forced_call_is_whole(arguments);
 }
 
 void api_choice_init(ApiChoice *c, const ApiRequest *request, const Tokenizer *tokenizer, const ApiPrompt *prompt, int index)
@@ -296,7 +297,7 @@ static void put_logprobs(const ApiChoice *c, size_t first, size_t end, StrBuf *o
 static const char *finish_reason(const ApiChoice *c)
 {
     if (strcmp(c->reason, "length") == 0 || strcmp(c->reason, "context") == 0) return "length";
-    return c->num_calls ? "tool_calls" : "stop";
+    return c->num_calls && !c->is_cut ? "tool_calls" : "stop";
 }
 
 static void put_head(const ApiAnswer *a, bool is_part, StrBuf *out)

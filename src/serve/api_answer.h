@@ -28,6 +28,7 @@ typedef struct ApiChoice {
     StrBuf            calls;   /* JSON objects, a comma between */
     StrBuf            forced;  /* the text of a call that is forced */
     int               num_calls;
+    bool              is_cut; /* the call that is forced has a part of its arguments */
     ApiToken         *tokens; /* where log-probabilities are asked for */
     size_t            num_tokens, capacity;
     ApiTop           *tops;

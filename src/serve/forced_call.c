@@ -28,20 +28,29 @@ static Status render(const Template *tmpl, const ChatMessages *chat, const JsonV
     return status;
 }
 
+/* Bytes of the JSON object that the text begins with; 0: it isn't all there. */
+static size_t object_len(Str text)
+{
+    JsonWalk walk = {0};
+    for (size_t i = 0; i < text.len; i++) {
+        if (!json_walk(&walk, &json_walk_free, (unsigned char)text.data[i])) return 0;
+        if (json_walk_is_whole(&walk)) return i + 1;
+    }
+    return 0;
+}
+
 /* The texts before the name of the rendered call, and between it and its arguments. false: the arguments aren't a JSON object behind the
  * name, or the name is there twice. */
 static bool find_form(Str answer, Str *before, Str *between)
 {
     const char *end = answer.data + answer.len, *name = memmem(answer.data, answer.len, NAME, sizeof NAME - 1);
     if (!name) return false;
-    const char *behind = name + sizeof NAME - 1, *object = memchr(behind, '{', (size_t)(end - behind)), *at = object;
+    const char *behind = name + sizeof NAME - 1, *object = memchr(behind, '{', (size_t)(end - behind));
     if (!object || memmem(behind, (size_t)(end - behind), NAME, sizeof NAME - 1)) return false;
-    JsonWalk walk = {0};
-    while (at < end && !json_walk_is_whole(&walk))
-        if (!json_walk(&walk, &json_walk_free, (unsigned char)*at++)) return false;
+    size_t len = object_len((Str){object, (size_t)(end - object)});
     *before = (Str){answer.data, (size_t)(name - answer.data)};
     *between = (Str){behind, (size_t)(object - behind)};
-    return json_walk_is_whole(&walk) && memmem(object, (size_t)(at - object), ARGUMENTS, sizeof ARGUMENTS - 1);
+    return len && memmem(object, len, ARGUMENTS, sizeof ARGUMENTS - 1);
 }
 
 static Status fail_form(void)
@@ -154,4 +163,9 @@ int forced_call_read(const ForcedCall *forced, Str text, Str *out_arguments)
     size_t led = found < 0 ? text.len : forced->leads[found].len;
     *out_arguments = (Str){text.data + led, text.len - led};
     return forced->num == 1 ? 0 : found;
+}
+
+bool forced_call_is_whole(Str arguments)
+{
+    return object_len(arguments) > 0;
 }

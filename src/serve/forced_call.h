@@ -21,3 +21,6 @@ NODISCARD Status forced_call_find(Arena *arena, const Template *tmpl, const Toke
 
 /* Which name a text calls, -1: it was cut before that is settled; *out_arguments: what follows, cut where the text is. */
 int forced_call_read(const ForcedCall *forced, Str text, Str *out_arguments);
+
+/* The arguments are a JSON object to its end: the text wasn't cut. */
+bool forced_call_is_whole(Str arguments);

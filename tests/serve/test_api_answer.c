@@ -138,6 +138,37 @@ static void a_call_that_is_cut_is_of_length(void)
     finish(&c);
 }
 
+/* One is forced of a function alone: the text is its arguments. */
+static void force(Case *c, bool streams, const char *text, const char *reason)
+{
+    static const char *name = "add";
+    static Str         lead;
+    begin(c, (ApiRequest){.route = API_CHAT, .streams = streams, .forced = {.num = 1, .names = &name, .leads = &lead}});
+    take_text(c, text);
+    end(c, "", reason);
+}
+
+static void a_forced_call_that_is_cut_is_no_call(void)
+{
+    static const char *const reasons[][2] = {{"stop", "\"finish_reason\":\"stop\""}, {"length", "\"finish_reason\":\"length\""}};
+    Case                     c;
+    for (int i = 0; i < 2; i++) {
+        force(&c, false, "{\"a", reasons[i][0]);
+        expect_whole(&c, "\"arguments\":\"{\\\"a\"");
+        expect_whole(&c, reasons[i][1]);
+        finish(&c);
+        force(&c, true, "{\"a", reasons[i][0]);
+        expect_stream(&c, reasons[i][1]);
+        finish(&c);
+    }
+    force(&c, false, "{\"a\": 1}", "eos");
+    expect_whole(&c, "\"finish_reason\":\"tool_calls\"");
+    finish(&c);
+    force(&c, true, "{\"a\": 1}", "eos");
+    expect_stream(&c, "\"finish_reason\":\"tool_calls\"");
+    finish(&c);
+}
+
 static EngineEvent token_of(int32_t id, float logprob, size_t at, const char *text)
 {
     return (EngineEvent){.id = id, .logprob = logprob, .at = at, .text = str_of(text)};
@@ -243,5 +274,6 @@ static void likeliest_tokens_are_told_by_whole_names(void)
 }
 
 TEST_MAIN(TEST(calls_are_told_apart), TEST(without_tools_a_call_is_text), TEST(a_call_that_is_cut_is_of_length),
-          TEST(parts_of_characters_have_bytes), TEST(streamed_log_probabilities_come_with_their_text),
-          TEST(tokens_of_a_stop_text_are_left_out), TEST(likeliest_tokens_are_told_by_whole_names))
+          TEST(a_forced_call_that_is_cut_is_no_call), TEST(parts_of_characters_have_bytes),
+          TEST(streamed_log_probabilities_come_with_their_text), TEST(tokens_of_a_stop_text_are_left_out),
+          TEST(likeliest_tokens_are_told_by_whole_names))
