@@ -527,6 +527,33 @@ static Status check_shapes(Arena *arena, const PeftAdapter *adapter, const StFil
     return OK;
 }
 
+/* Marks a tensor of the file, by its name without the prefix. False: it isn't there, or was marked. */
+static bool mark(Arena *arena, const StFile *file, bool *marks, const char *name)
+{
+    const StTensor *tensor = st_find(file, arena_printf(arena, PEFT_PREFIX "%s", name));
+    if (!tensor || marks[tensor - st_at(file, 0)]) return false;
+    return marks[tensor - st_at(file, 0)] = true;
+}
+
+size_t peft_num_unread(const Plan *plan, const StFile *file)
+{
+    static const char *const forms[] = {"%s." PEFT_A ".weight", "%s." PEFT_B ".weight", PEFT_MAGNITUDE};
+    Arena                    arena = {0};
+    size_t                   count = 0;
+    for (int i = 0; i < plan->num_programs; i++)
+        if (plan->programs[i].spec.entry->has_grads) return 0;
+    bool *marks = arena_array(&arena, bool, st_count(file) + 1);
+    for (int i = 0; i < plan->num_params; i++)
+        if (plan->params[i]->is_adapter) (void)mark(&arena, file, marks, plan->params[i]->hf.names[0]);
+    for (int i = 0; i < plan->num_params; i++) {
+        const Param *param = plan->params[i];
+        if (!param->is_linear || param->is_adapter || param->ns || !param->module) continue;
+        for (int k = 0; k < 3; k++) count += mark(&arena, file, marks, arena_printf(&arena, forms[k], param->module));
+    }
+    arena_deinit(&arena);
+    return count;
+}
+
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
 {
     bool is_there = false, is_same = false;

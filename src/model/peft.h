@@ -37,6 +37,10 @@ NODISCARD Status peft_check_model(const PeftAdapter *adapter, const HfModel *mod
 /* The tensors of DIR but for copies of the base's. */
 NODISCARD Status peft_open_tensors(const char *dir, StFile **out);
 
+/* How many tensors of an adapter that peft_check_model has passed a plan without training needs none of: those of linear layers that its
+ * programs don't compute with, as a module that predicts tokens further on. 0 where the plan trains: it would lose them. */
+NODISCARD size_t peft_num_unread(const Plan *plan, const StFile *file);
+
 /* What an adapter's base is called in adapter_config.json: the full path of a folder that is here, so that it is found from anywhere,
  * else `model` as it stands, a name on the hub. */
 const char *peft_base_name(Arena *arena, const char *model);

@@ -568,13 +568,12 @@ static Status check_tokens(const Plan *plan, const char *folder)
 
 static Status check_adapter(const Plan *plan, const FileSource *source, size_t num_placed, const char *folder)
 {
-    size_t used = 0;
+    size_t used = num_placed + peft_num_unread(plan, source->file);
     for (int i = 0; i < plan->num_params; i++) {
         if (!plan->params[i]->is_adapter) continue;
         TRY(check_param(source, plan->params[i]));
         used++;
     }
-    used += num_placed;
     FAIL_IF(used != st_count(source->file), ERR_INVALID,
             "%s: %zu tensors, of which this model takes %zu: is it an adapter of another model, or are "
             "its target_modules others than adapter_config.json says?",

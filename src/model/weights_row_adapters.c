@@ -11,7 +11,7 @@ typedef struct Folders {
     const char *const *names;
     StFile           **files;
     int                count;
-    size_t            *used; /* tensors of each that parameters have */
+    size_t            *used; /* tensors of each that parameters have, or that no program needs */
 } Folders;
 
 /* The adapter's matrix; NULL: it doesn't adapt this module. */
@@ -39,6 +39,7 @@ static Status check_matrix(const Folders *folders, int adapter, const Param *par
 
 static Status check_all(const Plan *plan, const Folders *folders)
 {
+    for (int a = 0; a < folders->count; a++) folders->used[a] = peft_num_unread(plan, folders->files[a]);
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         char         name[1024];
