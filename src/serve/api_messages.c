@@ -92,7 +92,7 @@ Status api_messages(Arena *arena, const JsonValue *messages, const JsonValue **o
     return OK;
 }
 
-/* ---- roles ---- */
+/* ---- what a template takes ---- */
 
 /* Roles of a request that are looked at: each costs up to two renderings. */
 enum { MOST_ROLES = 6 };
@@ -120,6 +120,33 @@ static bool lay_out(const Layout *l, const JsonValue *messages, TemplateOutput *
     bool is_ok = template_render(l->tmpl, &input, out) == OK;
     if (!is_ok) status_clear();
     return is_ok;
+}
+
+/* The messages with the calls of those that were asked for. */
+static const JsonValue *with_calls(Arena *arena, const JsonValue *messages, const JsonValue *asked)
+{
+    JsonValue *list = arena_new(arena, JsonValue);
+    *list = *messages;
+    list->items = arena_array(arena, JsonValue, messages->count);
+    for (uint32_t i = 0; i < messages->count; i++) {
+        const JsonValue *calls = json_get(&asked->items[i], "tool_calls");
+        list->items[i] = calls ? with_value(arena, &messages->items[i], "tool_calls", *calls) : messages->items[i];
+    }
+    return list;
+}
+
+void api_settle_calls(Arena *arena, const Template *tmpl, const JsonValue *asked, ChatMessages *chat)
+{
+    Layout         l = {.arena = arena, .tmpl = tmpl, .asked = asked, .chat = chat, .now = template_now(tmpl)};
+    TemplateOutput objects = {0}, texts = {0};
+    bool           has_calls = false;
+    for (uint32_t i = 0; i < asked->count; i++) has_calls |= json_get(&asked->items[i], "tool_calls") != NULL;
+    if (has_calls && !lay_out(&l, chat->messages, &objects)) {
+        const JsonValue *as_asked = with_calls(arena, chat->messages, asked);
+        if (lay_out(&l, as_asked, &texts)) chat->messages = as_asked;
+    }
+    template_output_deinit(&objects);
+    template_output_deinit(&texts);
 }
 
 typedef enum Change { LEAVE_OUT, CHANGE_CONTENT, CHANGE_ROLE } Change;

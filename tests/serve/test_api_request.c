@@ -176,6 +176,32 @@ static void roles_that_no_template_prints_are_refused(void)
     strbuf_deinit(&text);
 }
 
+/* An object where the template takes one; else the text that the request has. */
+static void arguments_come_as_the_template_takes_them(void)
+{
+    static const char *const cases[][2] = {
+        {"{{ c.function.arguments.a }}", "cq"},
+        {"{{ 'x' + c.function.arguments }}", "cxaq"},
+        {"{% if c.function.arguments is string %}x{% else %}y{% endif %}", "cy"},
+    };
+    static const char messages[] = MESSAGE("user", "c") ", {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", "
+                                                        "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+                                                        "\"{\\\"a\\\": \\\"q\\\"}\"}}]}";
+    StrBuf            text = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char source[256];
+        snprintf(source, sizeof source,
+                 "{%% for m in messages %%}{{ m.content or '' }}{%% for c in m.tool_calls or [] %%}%s{%% endfor %%}{%% endfor %%}",
+                 cases[i][0]);
+        lay_out(source, messages, &text);
+        EXPECT_STR(strbuf_cstr(&text), cases[i][1]);
+    }
+    lay_out("{{ raise_exception('no calls') }}", messages, &text);
+    EXPECT_CONTAINS(strbuf_cstr(&text), "messages: ");
+    EXPECT_CONTAINS(strbuf_cstr(&text), "no calls");
+    strbuf_deinit(&text);
+}
+
 typedef struct Wrong {
     int         route, status;
     const char *body, *param, *text;
@@ -297,10 +323,11 @@ OVER_MODEL(messages_become_what_templates_take)
 OVER_MODEL(messages_are_tokenized_as_a_chat_lays_them_out)
 OVER_MODEL(a_large_body_is_let_go)
 OVER_MODEL(roles_that_no_template_prints_are_refused)
+OVER_MODEL(arguments_come_as_the_template_takes_them)
 OVER_MODEL(a_call_that_is_forced_opens_the_answer)
 OVER_MODEL(what_is_wrong_is_said_by_name)
 
 TEST_MAIN(TEST(with_defaults_are_openais), TEST(with_seeds_are_drawn_where_none_is_said), TEST(with_prompts_come_in_four_forms),
           TEST(with_messages_become_what_templates_take), TEST(with_roles_that_no_template_prints_are_refused),
-          TEST(with_messages_are_tokenized_as_a_chat_lays_them_out), TEST(with_a_large_body_is_let_go),
-          TEST(with_a_call_that_is_forced_opens_the_answer), TEST(with_what_is_wrong_is_said_by_name))
+          TEST(with_arguments_come_as_the_template_takes_them), TEST(with_messages_are_tokenized_as_a_chat_lays_them_out),
+          TEST(with_a_large_body_is_let_go), TEST(with_a_call_that_is_forced_opens_the_answer), TEST(with_what_is_wrong_is_said_by_name))
