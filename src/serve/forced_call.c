@@ -8,9 +8,12 @@
 /* The call that is rendered: words that no template has of its own, plain ones that none escapes. */
 #define NAME "surogate_kappa"
 #define ARGUMENTS "\"lambda\""
-static const char call_text[] =
-    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"kappa1234\", \"type\": \"function\", "
-    "\"function\": {\"name\": \"" NAME "\", \"arguments\": {" ARGUMENTS ": " ARGUMENTS "}}}]}";
+#define CALL_OF(arguments) \
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"kappa1234\", \"type\": \"function\", " \
+    "\"function\": {\"name\": \"" NAME "\", \"arguments\": " arguments "}}]}"
+
+/* Arguments are an object, or the text of one where a template takes no object. */
+static const char *const calls[] = {CALL_OF("{" ARGUMENTS ": " ARGUMENTS "}"), CALL_OF("\"{\\\"lambda\\\": \\\"lambda\\\"}\"")};
 
 /* The text of the messages, and of one more behind them (NULL: what opens an answer). */
 static Status render(const Template *tmpl, const ChatMessages *chat, const JsonValue *more, int64_t now, Arena *arena, Str *out)
@@ -65,12 +68,14 @@ static Status find_call(Arena *arena, const Template *tmpl, const ChatMessages *
     int64_t   now = template_now(tmpl);
     JsonValue call;
     Str       asked, answered;
+    bool      is_laid_out = false;
     TRY(render(tmpl, chat, NULL, now, arena, &asked));
-    TRY(json_parse(arena, "a call", call_text, sizeof call_text - 1, &call));
-    if (render(tmpl, chat, &call, now, arena, &answered) != OK) {
+    for (int i = 0; i < 2 && !is_laid_out; i++) {
+        TRY(json_parse(arena, "a call", calls[i], strlen(calls[i]), &call));
+        is_laid_out = render(tmpl, chat, &call, now, arena, &answered) == OK;
         status_clear();
-        return fail_form();
     }
+    if (!is_laid_out) return fail_form();
     bool begins = answered.len > asked.len && memcmp(answered.data, asked.data, asked.len) == 0;
     Str  answer = {answered.data + asked.len, answered.len - asked.len};
     return begins && find_form(answer, before, between) ? OK : fail_form();

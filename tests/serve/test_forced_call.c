@@ -68,6 +68,7 @@ static void forms_of_families_are_found(void)
     EXPECT_STR(form_of_call(&arena, "[TOOL_CALLS] [{\"name\": \"" CALLED "\", \"arguments\":" GIVEN ", \"id\": \"{{ c.id }}\"}]", 1),
                "[TOOL_CALLS] [{\"name\": \"look\", \"arguments\":|");
     EXPECT_STR(form_of_call(&arena, "[TOOL_CALLS]" CALLED "<end>" GIVEN, 1), "[TOOL_CALLS]look<end>|");
+    EXPECT_STR(form_of_call(&arena, "<call>" CALLED "{{ '\njson\n' + c.function.arguments }}", 2), "<call>|look_up\njson\n"); /* DeepSeek */
     arena_deinit(&arena);
 }
 
