@@ -76,7 +76,7 @@ typedef struct sg_trainer sg_trainer;
  * without what they say of data, logging, saving, resuming and evaluating. The same batches give the same bits as sg_run_train. Several
  * ranks (gpus) are threads of this process, and a micro-batch has the rows of all of them, rank after rank.
  * Loads the model and allocates all memory that it will take; prints nothing. generate_samples above 0: with what sg_trainer_generate
- * needs. */
+ * needs; whole_logits: true: with what sg_trainer_logits needs. */
 SG_API sg_status sg_trainer_open(const char *const *args, size_t num_args, sg_trainer **out_trainer);
 SG_API void      sg_trainer_close(sg_trainer *trainer); /* NULL is fine */
 
@@ -151,6 +151,11 @@ SG_API sg_status sg_trainer_scalar(sg_trainer *trainer, size_t index, sg_scalar 
 /* losses (rows, cols): -ln p of each target, 0 where it is -100; *out_loss: their mean over *out_trained targets, NaN if there is none.
  * Each may be NULL. Any number of rows; no micro-batch that was taken is touched. */
 SG_API sg_status sg_trainer_losses(sg_trainer *trainer, const sg_batch *batch, float *losses, double *out_loss, int64_t *out_trained);
+
+/* logits (rows, cols, vocab_size), `numel` floats: those that the loss takes the softmax of, capped and scaled where the model's are; 0 in
+ * padding. As floats of a bf16 model they have bf16's digits. Needs whole_logits: true. Targets aren't read and may be NULL; of inputs
+ * those that the logits follow from are enough. Any number of rows; no micro-batch that was taken is touched. */
+SG_API sg_status sg_trainer_logits(sg_trainer *trainer, const sg_batch *batch, float *logits, size_t numel);
 
 typedef struct sg_sampling {
     double   temperature; /* 0: the likeliest token */

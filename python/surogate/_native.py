@@ -195,6 +195,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_trainer_result": [c_void_p, POINTER(Step)],
     "sg_trainer_scalar": [c_void_p, c_size_t, POINTER(Scalar)],
     "sg_trainer_losses": [c_void_p, POINTER(Batch), POINTER(c_float), POINTER(c_double), POINTER(c_int64)],
+    "sg_trainer_logits": [c_void_p, POINTER(Batch), POINTER(c_float), c_size_t],
     "sg_trainer_generate": [c_void_p, *_IDS, c_int64, POINTER(Sampling), *_IDS_OUT],
     "sg_trainer_tensor": [c_void_p, c_size_t, POINTER(Tensor)],
     "sg_trainer_weight": [c_void_p, c_size_t, POINTER(c_float), c_size_t],

@@ -311,6 +311,24 @@ class Trainer(Closes):
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), _arrays.floats(losses), None, byref(c_int64())))
         return np.subtract(0, losses, out=losses)
 
+    def logits(
+        self,
+        input_ids: Any,
+        segments: Any = None,
+        positions: Any = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> NDArray[np.float32]:
+        """(rows, cols, vocab_size) of the present weights, 0 in padding; arrays as eval() takes them. Needs the setting whole_logits=True.
+
+        They are what the loss takes the softmax of: capped or scaled where the model's are. Those of a bf16 model are rounded to bf16.
+        inputs: those that the logits follow from are enough.
+        """
+        rows = self._rows(input_ids, None, segments, positions, inputs)
+        logits = np.empty((*rows.ids.shape, self.vocab_size), np.float32)
+        with self._handle.use() as trainer:
+            check(lib.sg_trainer_logits(trainer, byref(rows.batch), _arrays.floats(logits), logits.size))
+        return logits
+
     def generate(
         self, ids: Any, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0
     ) -> NDArray[np.int32]:

@@ -235,6 +235,44 @@ class Steps(InFolder):
             with self.assert_fails(Status.INVALID, "5 rows"):
                 trainer.step(np.zeros((5, 4), int))
 
+    def test_logits_are_what_logprobs_follow_from(self) -> None:
+        def logprobs_of(logits: Any, targets: Any) -> Any:
+            logits = logits.astype(float)
+            return np.take_along_axis(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), targets[..., None], -1)[..., 0]
+
+        ids, targets = np.arange(24).reshape(3, 8), (np.arange(24).reshape(3, 8) * 5 + 1) % 40
+        segments = np.array([[0, 0, 0, 1, 1, 1, -1, -1]] * 3)
+        small = {"sequence_len": 16, "gradient_accumulation_steps": 1, "per_device_train_batch_size": 2}
+        ways: list[tuple[float, dict[str, Any]]] = [
+            (1e-6, {}),
+            (0.01, {"model_dtype": "bf16"}),
+            (1e-6, {"sample_packing": False}),
+            (1e-6, {"lora": True, "lora_rank": 2, "from_scratch": False, "model": self.folder / "logits-base"}),
+            (1e-6, {"device": "cpu", "gpus": 2}),
+        ]
+        with Trainer(**self.settings("logits", **small)) as trainer:
+            trainer.export_model(self.folder / "logits-base")
+        for near, more in ways:
+            losses = []
+            for asks in (True, False):
+                with Trainer(**self.settings("logits", **small, **more, whole_logits=asks)) as trainer:
+                    losses.append([trainer.train_step(ids[:2], targets[:2], lr=1e-2).loss])
+                    if asks:
+                        logits = trainer.logits(ids)
+                        self.assertEqual((logits.shape, logits.dtype), ((3, 8, trainer.vocab_size), np.float32))
+                        np.testing.assert_allclose(logprobs_of(logits, targets), trainer.logprobs(ids, targets), rtol=near)
+                        apart = trainer.logits(ids, segments)
+                        self.assertTrue((apart[:, 6:] == 0).all())
+                        want = trainer.logprobs(ids, targets, segments)[:, :6]
+                        np.testing.assert_allclose(logprobs_of(apart[:, :6], targets[:, :6]), want, rtol=near)
+                        np.testing.assert_allclose(trainer.logits(ids[0, 3:6])[0], apart[0, 3:6], atol=1e-5 if near < 0.01 else 0.1)
+                    else:
+                        with self.assert_fails(Status.INVALID, "set whole_logits: true"):
+                            trainer.logits(ids)
+                    losses[-1].append(trainer.train_step(ids[:2], targets[:2], lr=1e-2).loss)
+                    losses[-1].append(trainer.eval(ids, targets))
+            self.assertEqual(*losses)
+
     def test_int32_arrays_are_read_where_they_lie(self) -> None:
         ids = np.zeros((2, 8), np.int32)
         rows = _arrays.Rows(ids, ids, None, None)
@@ -692,7 +730,7 @@ class OwnInputs(InFolder):
 
         random = np.random.default_rng(3)
         for rows, cols, ranks in ((2, 8, 1), (1, 5, 1), (3, 8, 2)):
-            with self.open(gpus=ranks) as trainer:
+            with self.open(gpus=ranks, whole_logits=True) as trainer:
                 weights = {name: trainer.weights(name).astype(float) for name in trainer.parameters()}
                 ids, targets = random.integers(0, 20, (2, rows, cols))
                 kind, volume, verdict = (
@@ -706,6 +744,8 @@ class OwnInputs(InFolder):
                 inputs = {"kind": kind, "volume": volume, "verdict": verdict}
                 np.testing.assert_allclose(-trainer.logprobs(ids, targets, inputs=inputs), first, atol=2e-6)
                 self.assertAlmostEqual(trainer.eval(ids, targets, inputs=inputs), float(first.mean()), places=5)
+                seen = {"kind": kind, "volume": volume}  # the verdict is of the loss alone
+                np.testing.assert_allclose(trainer.logits(ids, inputs=seen), x @ weights["head"].T, atol=2e-6)
                 trainer.step(ids, targets, inputs=inputs)
                 trainer.backward()
                 gradient = trainer.gradients("kinds")

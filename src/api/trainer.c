@@ -237,6 +237,22 @@ sg_status sg_trainer_losses(sg_trainer *trainer, const sg_batch *batch, float *l
     return api_end(tell_losses(trainer, batch, losses, out_loss, out_trained));
 }
 
+static Status tell_logits(sg_trainer *trainer, const sg_batch *batch, float *logits, size_t numel)
+{
+    DrivenInput inputs[IR_MOST_INPUTS];
+    DrivenBatch taken;
+    TRY(api_need(trainer, "trainer"));
+    TRY(api_need(logits, "logits"));
+    TRY(take_batch(batch, inputs, &taken));
+    return driven_logits(trainer->driven, &taken, logits, numel);
+}
+
+sg_status sg_trainer_logits(sg_trainer *trainer, const sg_batch *batch, float *logits, size_t numel)
+{
+    api_begin();
+    return api_end(tell_logits(trainer, batch, logits, numel));
+}
+
 typedef struct GenerateCall {
     GenerateJob        job;
     const sg_sampling *sampling;

@@ -63,7 +63,7 @@ NODISCARD Status cli_config(const CliArgs *args, Config *out_config);
 
 /* The program of that name; --program is what the message names. */
 #define CLI_PROGRAMS \
-    "micro_first, micro_next, optimizer, calibrate, eval, score, prefill, decode, load, or of ranks micro_last, micro_only, gather"
+    "micro_first, micro_next, optimizer, calibrate, eval, logits, score, prefill, decode, load, or of ranks micro_last, micro_only, gather"
 NODISCARD Status cli_find_program(const char *name, ProgramSpec *out);
 
 /* Of the flag --threads: 0 to as many as a pool has. */

@@ -26,6 +26,7 @@ typedef struct Entry {
     bool        chooses;         /* the output are logits, of which each row's next token is chosen */
     bool        tells_top;       /* besides, of each token of its rows, the likeliest next ones and ln p of each: top_ids, top_logprobs */
     bool        mixes_documents; /* its rows may hold several documents where those of training hold one */
+    bool        one_row;         /* it runs for one row at a time, as its output is large */
 } Entry;
 
 #define ENTRY(id, ...) extern const Entry entry_##id;

@@ -115,6 +115,7 @@ static Status create(StepBench *b)
     TRY(setup_options(&b->arena, &b->config, b->model, &b->options));
     b->options.rank = b->place.rank;
     compile_drop(&b->options, &entry_eval);
+    compile_drop(&b->options, &entry_logits);
     compile_drop(&b->options, &entry_prefill);
     compile_drop(&b->options, &entry_decode);
     double before = now();

@@ -363,6 +363,7 @@ void setup_add_program(const Config *config, const HfModel *model, ProgramSpec s
     spec.seq = setup_sequence_len(config, model);
     if (entry->source != ENTRY_OF_MODEL) spec.batch = spec.seq = 0;
     if (!entry->has_grads && config->per_device_eval_batch_size > 0) spec.batch = config->per_device_eval_batch_size;
+    if (entry->one_row) spec.batch = 1;
     if (entry->is_cached) spec.batch = spec.seq = 1;
     if (entry->one_token) spec.seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
     if (entry->source != ENTRY_OF_WEIGHTS) compile_add_spec(options, spec); /* that one is always there */
@@ -386,6 +387,7 @@ static void choose_programs(const Config *config, const HfModel *model, CompileO
     setup_add_program(config, model, (ProgramSpec){.entry = &entry_optimizer}, out);
     if (out->world > 1) setup_add_program(config, model, (ProgramSpec){.entry = &entry_gather}, out);
     if (has_eval) setup_add_program(config, model, (ProgramSpec){.entry = &entry_eval}, out);
+    if (config->whole_logits) setup_add_program(config, model, (ProgramSpec){.entry = &entry_logits}, out);
     if (has_samples) setup_add_program(config, model, (ProgramSpec){.entry = &entry_prefill}, out);
     if (has_samples) setup_add_program(config, model, (ProgramSpec){.entry = &entry_decode}, out);
 }

@@ -305,20 +305,32 @@ int64_t driven_steps(const Driven *d)
 
 /* ---- between steps ---- */
 
-typedef struct LossesJob {
+typedef struct RowsJob {
     const DrivenBatch *in;
-    float             *losses;
-} LossesJob;
+    float             *out;
+    size_t             numel;
+} RowsJob;
 
 static Status losses_member(Member *m, void *context)
 {
-    const LossesJob *job = context;
-    return driven_rank_losses(m->rank, job->in, job->losses);
+    const RowsJob *job = context;
+    return driven_rank_losses(m->rank, job->in, job->out);
 }
 
 Status driven_losses(Driven *d, const DrivenBatch *in, float *losses)
 {
-    return on_all(d, losses_member, &(LossesJob){in, losses}, "evaluating");
+    return on_all(d, losses_member, &(RowsJob){.in = in, .out = losses}, "evaluating");
+}
+
+static Status logits_member(Member *m, void *context)
+{
+    const RowsJob *job = context;
+    return driven_rank_logits(m->rank, job->in, job->out, job->numel);
+}
+
+Status driven_logits(Driven *d, const DrivenBatch *in, float *logits, size_t numel)
+{
+    return on_all(d, logits_member, &(RowsJob){in, logits, numel}, "evaluating");
 }
 
 bool driven_has_scales(const Driven *d)

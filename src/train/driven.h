@@ -52,6 +52,10 @@ int64_t          driven_steps(const Driven *driven); /* done, results of all of 
 /* losses (rows, cols): -ln p of each label, 0 where there is none. Any number of rows. */
 NODISCARD Status driven_losses(Driven *driven, const DrivenBatch *batch, float *losses);
 
+/* logits (rows, cols, vocab_size), `numel` floats: what the loss takes the softmax of, 0 in padding. Labels aren't read, and of the model's
+ * inputs only those that logits follow from. Any number of rows; ERR_INVALID without whole_logits. */
+NODISCARD Status driven_logits(Driven *driven, const DrivenBatch *batch, float *logits, size_t numel);
+
 /* Whether sessions can be used as they are: products by FP8 codes need scales, which the first step or driven_losses measures. */
 bool driven_has_scales(const Driven *driven);
 

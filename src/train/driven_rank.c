@@ -374,34 +374,82 @@ static Status measure_rows(DrivenRank *d, const DrivenBatch *in)
     return stepper_forget_measures(&t->stepper);
 }
 
-Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
+/* What is read of a program's rows: an output (rows, cols, width). */
+typedef struct RowsRead {
+    const Program *program;
+    const char    *output;
+    int64_t        width;
+    bool           of_labels; /* a token without a label has zeros; else those of padding have */
+} RowsRead;
+
+/* Of rows from `first` on, that the program ran for. */
+static void keep_rows(const RowsRead *read, const DrivenBatch *in, const Feeds *batch, int64_t first, const void *from, float *out)
+{
+    const ProgramSpec *spec = &read->program->spec;
+    DType              dtype = graph_output(read->program->graph, read->output)->type.dtype;
+    int64_t            width = read->width;
+    for (int64_t i = 0; i < spec->batch * spec->seq; i++) {
+        int64_t row = first + i / spec->seq, col = i % spec->seq;
+        if (row >= in->rows || col >= in->cols) continue;
+        float *to = out + (row * in->cols + col) * width;
+        if (read->of_labels ? batch->labels[i] == LABEL_IGNORE : batch->doc_id[i] < 0)
+            memset(to, 0, (size_t)width * sizeof *to);
+        else
+            dtype_convert(to, DT_F32, (const char *)from + dtype_bytes(dtype, i * width), dtype, width);
+    }
+}
+
+static Status run_rows(DrivenRank *d, const DrivenBatch *in, const RowsRead *read, float *out)
 {
     Trainer           *t = d->trainer;
     Session           *session;
-    const Program     *program = plan_program(t->plan, &entry_eval);
+    const Program     *program = read->program;
     const ProgramSpec *spec = &program->spec;
     int64_t            own = t->place.rank * spec->batch;
-    size_t             cells = (size_t)(spec->batch * spec->seq);
+    int64_t            num = ((spec->batch - 1) * spec->seq + in->cols) * read->width; /* of the last row no more than is asked for */
+    int64_t            bytes = dtype_bytes(graph_output(program->graph, read->output)->type.dtype, num);
     Arena              arena = {0};
     Feeds              batch;
-    TRY(check_batch(t, in, program, driven_rank_has_scales(d) ? NULL : plan_program(t->plan, &entry_calibrate), true));
     TRY(driven_rank_settle(d, &session));
     make_batch(&arena, t->model->module, spec, &batch);
-    float *all = arena_array(&arena, float, (int64_t)cells);
+    char  *all = arena_array(&arena, char, bytes);
     Status status = stepper_gather(&t->stepper);
     if (status == OK) status = measure_rows(d, in);
     for (int64_t first = 0; first < in->rows && status == OK; first += spec->batch * t->place.world) {
         fill_batch(t->model->module, in, NULL, first + own, spec, &batch);
         status = session_feed(session, program, &batch);
         if (status == OK) status = session_run(session, program);
-        if (status == OK) status = session_output(session, program, "losses", all, cells * sizeof *all);
-        for (size_t i = 0; i < cells && status == OK; i++) {
-            int64_t row = first + own + (int64_t)i / spec->seq, col = (int64_t)i % spec->seq;
-            if (row < in->rows && col < in->cols) losses[row * in->cols + col] = batch.labels[i] == LABEL_IGNORE ? 0 : all[i];
-        }
+        if (status == OK) status = session_output(session, program, read->output, all, (size_t)bytes);
+        if (status == OK) keep_rows(read, in, &batch, first + own, all, out);
     }
     arena_deinit(&arena);
     return status;
+}
+
+/* Rows that scales follow from, where none are there, go through the program that measures too. */
+static Status check_rows(const DrivenRank *d, const DrivenBatch *in, const Program *program)
+{
+    return check_batch(d->trainer, in, program, driven_rank_has_scales(d) ? NULL : plan_program(d->trainer->plan, &entry_calibrate), true);
+}
+
+Status driven_rank_losses(DrivenRank *d, const DrivenBatch *in, float *losses)
+{
+    RowsRead read = {plan_program(d->trainer->plan, &entry_eval), "losses", 1, .of_labels = true};
+    TRY(check_rows(d, in, read.program));
+    return run_rows(d, in, &read, losses);
+}
+
+Status driven_rank_logits(DrivenRank *d, const DrivenBatch *in, float *logits, size_t numel)
+{
+    const Trainer *t = d->trainer;
+    RowsRead       read = {plan_program(t->plan, &entry_logits), "logits", t->model->vocab_size, .of_labels = false};
+    DrivenBatch    unlabelled = *in;
+    FAIL_IF(!read.program, ERR_INVALID, "this trainer was opened without memory for logits: set whole_logits: true");
+    unlabelled.labels = in->tokens; /* scales that these rows are the first to measure need some */
+    TRY(check_rows(d, &unlabelled, read.program));
+    int64_t want = in->rows * in->cols * read.width;
+    FAIL_IF(numel != (size_t)want, ERR_INVALID, "logits of %zu floats; expected %lld: rows, columns, vocab_size", numel, (long long)want);
+    return run_rows(d, &unlabelled, &read, logits);
 }
 
 /* ---- files ---- */

@@ -47,6 +47,7 @@ int64_t          driven_rank_steps(const DrivenRank *rank);
 
 /* Writes the elements of this rank's rows. */
 NODISCARD Status driven_rank_losses(DrivenRank *rank, const DrivenBatch *batch, float *losses);
+NODISCARD Status driven_rank_logits(DrivenRank *rank, const DrivenBatch *batch, float *logits, size_t numel);
 bool             driven_rank_has_scales(const DrivenRank *rank); /* or needs none */
 NODISCARD Status driven_rank_settle(DrivenRank *rank, Session **out_session);
 NODISCARD Status driven_rank_save(DrivenRank *rank, const char *dir);

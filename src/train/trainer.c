@@ -195,6 +195,8 @@ Status trainer_make_plan(Trainer *t)
     if (t->tokenizer) t->options.sampling.vocab = tokenizer_vocab_size(t->tokenizer);
     if (t->is_driven) add_driven_programs(t);
     t->options.accuracy = t->is_driven;
+    if (!t->is_driven && t->config->whole_logits)
+        log_warn("whole_logits has no effect here, though it may take memory: Trainer.logits of the Python package reads them");
     t->options.rank = t->place.rank;
     TRY(setup_plan(&t->arena, t->model, &t->options, t->device, &t->plan));
     if (!t->is_driven) TRY(setup_check_inputs(t->config, t->model, t->plan, trainer_leads(t)));

@@ -13,6 +13,10 @@ static char dir[] = "/tmp/surogate-api-trainer-XXXXXX";
 
 enum { STEPS = 6, B = 4, T = 32, MICROS = 2, CELLS = B * T };
 
+#define EXACT 1e-6
+#define BF16 5e-3
+#define FP8 5e-3
+
 static const char *under(const char *name)
 {
     static char paths[16][256];
@@ -44,7 +48,7 @@ static void expect_ok(sg_status status, int line)
 
 /* What the tests open: run.yaml, an output folder, further settings: `more`, up to a NULL. */
 typedef struct Args {
-    const char *items[8];
+    const char *items[12];
     size_t      count;
 } Args;
 
@@ -102,7 +106,43 @@ static void expect_same_file(const char *a, const char *b)
     if (system(command) != 0) test_fail(__FILE__, __LINE__, "%s and %s differ", a, b);
 }
 
-static void compare_with_run(const char *name, const char *model_file, const char *const *more)
+/* Without a word about targets. The caller's, for free. */
+static float *logits_of(sg_trainer *trainer, sg_batch batch)
+{
+    sg_trainer_info info;
+    OKAY(sg_trainer_get_info(trainer, &info));
+    size_t numel = (size_t)(batch.rows * batch.cols * info.vocab_size);
+    float *logits = malloc(numel * sizeof *logits);
+    for (size_t i = 0; i < numel; i++) logits[i] = NAN;
+    batch.targets = NULL;
+    OKAY(sg_trainer_logits(trainer, &batch, logits, numel));
+    return logits;
+}
+
+/* ln p of each target, as logits have it, is what a loss is the negative of; rows of padding are 0. */
+static void expect_losses_of_logits(sg_trainer *trainer, const sg_batch *batch, double near)
+{
+    sg_trainer_info info;
+    int64_t         cells = batch->rows * batch->cols, trained = 0;
+    float          *logits = logits_of(trainer, *batch), *losses = malloc((size_t)cells * sizeof *losses);
+    OKAY(sg_trainer_get_info(trainer, &info));
+    OKAY(sg_trainer_losses(trainer, batch, losses, NULL, NULL));
+    for (int64_t i = 0; i < cells; i++) {
+        const float *row = logits + i * info.vocab_size;
+        double       sum = 0, squares = 0;
+        for (int64_t v = 0; v < info.vocab_size; v++) sum += exp((double)row[v]), squares += (double)row[v] * (double)row[v];
+        bool is_padding = batch->segments && batch->segments[i] < 0;
+        EXPECT((squares == 0) == is_padding);
+        if (is_padding || batch->targets[i] < 0) continue;
+        EXPECT_NEAR(log(sum) - (double)row[batch->targets[i]], (double)losses[i], near * fmax(1, (double)losses[i]));
+        trained++;
+    }
+    EXPECT(trained > 0);
+    free(logits), free(losses);
+}
+
+/* near: of losses and of what logits say of them, by the loss. */
+static void compare_with_run(const char *name, const char *model_file, double near, const char *const *more)
 {
     char        run_dir[64], driven_dir[64], x[160], y[160];
     sg_dataset *data = NULL;
@@ -112,11 +152,15 @@ static void compare_with_run(const char *name, const char *model_file, const cha
     snprintf(driven_dir, sizeof driven_dir, "%s-driven", name);
     Args of_run = args_of(run_dir, more), of_driven = args_of(driven_dir, more);
     run(&of_run);
+    of_driven.items[of_driven.count++] = "whole_logits=true";
     sg_trainer *trainer = open_trainer(&of_driven);
     OKAY(sg_dataset_open(of_driven.items, of_driven.count, SG_TRAIN, &data));
     OKAY(sg_dataset_next(data, &batch));
-    OKAY(sg_trainer_losses(trainer, &batch, NULL, &loss, NULL)); /* which changes nothing */
+    OKAY(sg_trainer_losses(trainer, &batch, NULL, &loss, NULL)); /* which changes nothing, nor do logits */
+    free(logits_of(trainer, batch));
     drive(trainer, data, 0, 3);
+    OKAY(sg_dataset_next(data, &batch));
+    expect_losses_of_logits(trainer, &batch, near);
     OKAY(sg_trainer_save(trainer, NULL));
     drive(trainer, data, 3, STEPS);
     OKAY(sg_trainer_save(trainer, NULL));
@@ -142,19 +186,19 @@ static void compare_with_run(const char *name, const char *model_file, const cha
 
 static void a_driven_run_has_the_bits_of_a_run(void)
 {
-    compare_with_run("full", "model.safetensors", NULL);
+    compare_with_run("full", "model.safetensors", EXACT, NULL);
 }
 
 static void so_has_one_of_bf16_weights_and_padded_rows(void)
 {
     const char *more[] = {"model_dtype=bf16", "sample_packing=false", "optimizer=adamw_8bit", NULL};
-    compare_with_run("bf16", "model.safetensors", more);
+    compare_with_run("bf16", "model.safetensors", BF16, more);
 }
 
 static void so_has_one_in_fp8(void)
 {
     const char *more[] = {"recipe=fp8_hybrid", "model_dtype=bf16", NULL};
-    compare_with_run("fp8", "model.safetensors", more);
+    compare_with_run("fp8", "model.safetensors", FP8, more);
 }
 
 /* A micro-batch is then of both ranks. */
@@ -162,9 +206,9 @@ static void so_has_one_of_several_ranks(void)
 {
     const char *more[] = {"device=cpu", "gpus=2", NULL}, *divided[] = {"device=cpu", "gpus=2", "zero_level=3", "model_dtype=bf16", NULL};
     const char *three[] = {"device=cpu", "gpus=3", "zero_level=2", "gradient_accumulation_steps=2", "recipe=fp8_hybrid", NULL};
-    compare_with_run("ranks", "model.safetensors", more);
-    compare_with_run("divided", "model.safetensors", divided);
-    compare_with_run("three", "model.safetensors", three);
+    compare_with_run("ranks", "model.safetensors", EXACT, more);
+    compare_with_run("divided", "model.safetensors", BF16, divided);
+    compare_with_run("three", "model.safetensors", FP8, three);
 }
 
 /* The settings of an adapter over what the first case trained. */
@@ -178,14 +222,14 @@ static const char *const *adapter_settings(void)
 
 static void so_has_one_of_adapters_with_dropout(void)
 {
-    compare_with_run("lora", "adapter_model.safetensors", adapter_settings());
+    compare_with_run("lora", "adapter_model.safetensors", EXACT, adapter_settings());
 }
 
 static void so_has_one_of_adapters_on_several_ranks(void)
 {
     static const char *more[7] = {"device=cpu", "gpus=2"};
     memcpy(more + 2, adapter_settings(), 4 * sizeof *more);
-    compare_with_run("lora-ranks", "adapter_model.safetensors", more);
+    compare_with_run("lora-ranks", "adapter_model.safetensors", EXACT, more);
 }
 
 /* ---- one trainer for what follows ---- */
@@ -314,6 +358,68 @@ static void ranks_tell_what_one_tells(void)
         }
         free(told.weights[k]), free(want.weights[k]), free(told.gradients[k]), free(want.gradients[k]);
     }
+}
+
+static bool plans_logits(sg_trainer *trainer)
+{
+    char *json;
+    OKAY(sg_trainer_plan(trainer, &json));
+    bool found = strstr(json, "\"logits\": {\"launches\": ") != NULL;
+    sg_free(json);
+    return found;
+}
+
+/* Rows beyond a batch, short ones, documents in a row, padding; between gradients and update; wrong calls, and a trainer without them. */
+static void logits_are_what_losses_follow_from(void)
+{
+    const char     *one[] = {"whole_logits=true", NULL}, *many[] = {"whole_logits=true", "device=cpu", "gpus=2", "zero_level=3", NULL};
+    Args            args = args_of("logits", one), args_many = args_of("logits-many", many), args_none = args_of("logits-none", NULL);
+    sg_trainer     *trainer = open_trainer(&args), *ranks = open_trainer(&args_many), *none = open_trainer(&args_none);
+    sg_batch        batch = batch_of(7, 9), other = batch;
+    int32_t         segments[63], positions[63];
+    float           one_row[9 * 2];
+    sg_step         step, same;
+    sg_trainer_info info;
+    OKAY(sg_trainer_get_info(trainer, &info));
+    EXPECT(plans_logits(trainer) && plans_logits(ranks) && !plans_logits(none));
+    for (int i = 0; i < 63; i++) {
+        segments[i] = i % 9 > 6 ? -1 : i % 9 / 4;
+        positions[i] = i % 9 > 6 ? 0 : i % 9 % 4;
+        if (i % 9 == 3 || i % 9 >= 6) targets[i] = -100;
+    }
+    expect_losses_of_logits(trainer, &batch, EXACT);
+    float *whole = logits_of(trainer, batch), *of_ranks = logits_of(ranks, batch);
+    for (int64_t i = 0; i < 63 * info.vocab_size; i++) EXPECT_NEAR(of_ranks[i], whole[i], 1e-5);
+    other.segments = segments;
+    other.positions = positions;
+    expect_losses_of_logits(trainer, &other, EXACT);
+    other.rows = 3;
+    sg_trainer *both[] = {trainer, none};
+    for (int k = 0; k < 2; k++) {
+        OKAY(sg_trainer_step(both[k], &other));
+        if (k == 0) free(logits_of(trainer, batch));
+        OKAY(sg_trainer_backward(both[k]));
+        if (k == 0) free(logits_of(trainer, batch));
+        OKAY(sg_trainer_update(both[k], 1e-3));
+        if (k == 0) free(logits_of(trainer, batch)); /* of the new weights, before the result is asked for */
+        OKAY(sg_trainer_result(both[k], k ? &same : &step));
+    }
+    EXPECT(step.loss == same.loss && step.norm == same.norm && step.accuracy == same.accuracy);
+    EXPECT_INT(sg_trainer_logits(none, &batch, one_row, 18), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "without memory for logits: set whole_logits: true");
+    EXPECT_INT(sg_trainer_logits(trainer, &batch, one_row, 18), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "logits of 18 floats; expected");
+    EXPECT_INT(sg_trainer_logits(trainer, &batch, NULL, 18), SG_INVALID);
+    EXPECT_INT(sg_trainer_logits(trainer, NULL, one_row, 18), SG_INVALID);
+    EXPECT_INT(sg_trainer_logits(NULL, &batch, one_row, 18), SG_INVALID);
+    other.ids = NULL;
+    EXPECT_INT(sg_trainer_logits(trainer, &other, one_row, 18), SG_INVALID);
+    other = batch;
+    other.cols = T + 1;
+    EXPECT_INT(sg_trainer_logits(trainer, &other, one_row, 18), SG_INVALID);
+    EXPECT_CONTAINS(sg_message(), "sequence_len");
+    free(whole), free(of_ranks);
+    sg_trainer_close(trainer), sg_trainer_close(ranks), sg_trainer_close(none);
 }
 
 /* How many targets are what the trainer itself would say next. */
@@ -739,6 +845,7 @@ int main(int argc, char **argv)
                                      TEST(so_has_one_of_several_ranks),
                                      TEST(so_has_one_of_adapters_on_several_ranks),
                                      TEST(ranks_tell_what_one_tells),
+                                     TEST(logits_are_what_losses_follow_from),
                                      TEST(so_has_one_of_adapters_with_dropout),
                                      TEST(gradients_are_those_of_the_mean_loss),
                                      TEST(it_evaluates_before_the_first_step),

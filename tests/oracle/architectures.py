@@ -169,9 +169,13 @@ def load(folder):
     return model.eval()
 
 
-def log_probabilities(model, ids):
+def logits_of(model, ids):
     with torch.no_grad():
-        return torch.log_softmax(model(input_ids=torch.from_numpy(ids).long(), use_cache=False).logits.double(), -1).numpy()
+        return model(input_ids=torch.from_numpy(ids).long(), use_cache=False).logits.double()
+
+
+def log_probabilities(model, ids):
+    return torch.log_softmax(logits_of(model, ids), -1).numpy()
 
 
 def mean_loss(model, ids):
@@ -227,11 +231,12 @@ def write(name):
     shutil.rmtree(folder, ignore_errors=True)
     model = make_model(name, folder)
     ids, everything, gradients, losses, text = reference(name, model)
+    last = logits_of(load(folder), ids[0, :1, :-1])[0, -1].numpy()  # of one row's last token; `model` is trained now
     picked = np.take_along_axis(everything, ids[0, :, 1:, None].astype(np.int64), 2)[..., 0]
     for other in set(os.listdir(folder)) - {"config.json", "model.safetensors"}:
         os.remove(os.path.join(folder, other))
     with open(os.path.join(folder, "expected.json"), "w") as f:
-        json.dump(dict(ids=ids.tolist(), logprobs=picked.round(9).tolist(), losses=losses, generated=text,
+        json.dump(dict(ids=ids.tolist(), logprobs=picked.round(9).tolist(), logits=last.round(9).tolist(), losses=losses, generated=text,
                        gradients={n: probe(g) for n, g in sorted(gradients.items())}, **({"frozen": names} if (names := frozen_of(model)) else {})), f)
         f.write("\n")
 

@@ -161,7 +161,8 @@ def check(folder, ir, out, greedy):
     generates = expected["generated"] is not None
     settings |= dict(generate_samples=1, sample_max_tokens=8) if generates else {}
     found = {}
-    with Trainer(**settings) as trainer:
+    with Trainer(**settings, whole_logits=True) as trainer:
+        found["logits"] = error(trainer.logits(ids[0, :, :-1])[0, -1], expected["logits"])
         found["logprobs"] = error(trainer.logprobs(ids[0, :, :-1], ids[0, :, 1:]).reshape(ids.shape[1], -1), expected["logprobs"])
         trainer.step(ids[0, :, :-1], ids[0, :, 1:])
         trainer.backward()
