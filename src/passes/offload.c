@@ -276,16 +276,11 @@ static void merge_small(Offloading *o)
     }
 }
 
-/* Copies of a group stand at a node, behind what makes their values, and wait for what runs before that. That of a view, as of a reshaped
- * weight, stands behind the view if that comes later: the others are read before. */
+/* Copies of a group stand at a node and wait for what runs before that. A copy whose value is made later stands behind the value's maker:
+ * the others may be read before that. */
 static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 {
-    Node *after, *copy;
-    for (const Fetch *fetch = group->fetches; fetch; fetch = fetch->next) {
-        Node *maker = fetch->value->producer;
-        if (maker && !(maker->op->flags & OP_VIEW) && !node_precedes(maker, begin)) begin = maker->next;
-    }
-    after = launch_before(begin);
+    Node *after = launch_before(begin), *copy;
     for (Fetch *fetch = group->fetches; fetch; fetch = fetch->next) {
         Node *maker = fetch->value->producer;
         set_place(o->graph, group->first, maker && !node_precedes(maker, begin) ? maker->next : begin);

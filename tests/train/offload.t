@@ -48,6 +48,10 @@ same masters masters-all $files
 train nf4 6 lora=true qlora=nf4
 train nf4-all 6 lora=true qlora=nf4 offload_quants=true offload_residual=true
 same nf4 nf4-all adapter_model.safetensors checkpoint-6/optimizer.safetensors
+# Matrices stay as codes: what waits on the host of a block are its norms, beside the residual.
+train codes 2 recipe=fp8-hybrid
+train codes-all 2 recipe=fp8-hybrid offload_weights=true offload_residual=true
+same codes codes-all checkpoint-2/model.safetensors checkpoint-2/optimizer.safetensors
 
 # ---- from one another's checkpoints ----
 
