@@ -266,21 +266,6 @@ static DType operand_dtype(Choice choice, DType unset)
     }
 }
 
-/* A product of e5m2 gradients has an e4m3 operand and a result in bf16, or in fp32 where the model and what it trains are fp32. */
-static Status check_e5m2(const Config *config, DType model, DType matmul)
-{
-    if (model == DT_BF16 && matmul == DT_F32)
-        FAIL(ERR_UNSUPPORTED, "gradient_dtype e5m2 with model_dtype bf16 and matmul_dtype fp32: there is no product of e5m2 and fp32; set "
-                              "matmul_dtype: e4m3 or bf16, or gradient_dtype: bf16 or fp32");
-    bool        lora = config->lora;
-    const char *key = lora ? "lora_dtype" : "master_dtype";
-    FAIL_IF(model == DT_F32 && (lora ? config->lora_dtype : config->master_dtype) == OPT_FLOAT_BF16, ERR_UNSUPPORTED,
-            "gradient_dtype e5m2 with model_dtype fp32 and %s bf16: products of e5m2 gradients have fp32 results for fp32 weights alone; "
-            "set model_dtype: bf16, %s: fp32, or gradient_dtype: bf16 or fp32",
-            key, key);
-    return OK;
-}
-
 /* gradient_dtype follows matmul_dtype where it isn't set. Gradients can't be e4m3: beside that they have the model's dtype. */
 static Status choose_precision(const Config *config, CompileOptions *out)
 {
@@ -301,7 +286,11 @@ static Status choose_precision(const Config *config, CompileOptions *out)
     if (recipe->forward != DT_COUNT) return OK;
     DType model = out->model_dtype, matmul = operand_dtype(config->matmul_dtype, model);
     DType gradient = operand_dtype(config->gradient_dtype, matmul == DT_E4M3 ? model : matmul);
-    if (gradient == DT_E5M2) TRY(config_at(config->origin, KEY_run_gradient_dtype, check_e5m2(config, model, matmul)));
+    if (gradient == DT_E5M2 && model == DT_BF16 && matmul == DT_F32)
+        return config_at(config->origin, KEY_run_gradient_dtype,
+                         status_fail(ERR_UNSUPPORTED,
+                                     "gradient_dtype e5m2 with model_dtype bf16 and matmul_dtype fp32: there is no product of e5m2 and "
+                                     "fp32; set matmul_dtype: e4m3 or bf16, or gradient_dtype: bf16 or fp32"));
     precision->forward = matmul == model ? DT_COUNT : matmul;
     precision->backward = gradient == model ? DT_COUNT : gradient;
     return OK;
