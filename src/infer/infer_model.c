@@ -200,7 +200,7 @@ void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_
 Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
-    if (!infer->is_told) hf_model_tell(infer->model, infer->options.model_dtype, infer->options.weight_format, false, NULL);
+    if (!infer->is_told) hf_model_tell(infer->model, infer->options.model_dtype, infer->options.weight_format, NULL, NULL);
     TRY(setup_session(&infer->arena, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
     TRY(setup_refuse_inputs(infer->model, infer->plan));
     TRY(weights_load(infer->session, infer->model));

@@ -333,7 +333,7 @@ static const char *dtype_word(DType dtype)
 }
 
 /* Weights that are wider than bf16 and aren't stored as they are. */
-static void tell_conversion(const HfModel *model, DType dtype, bool training, StrBuf *notes)
+static void tell_conversion(const HfModel *model, DType dtype, const char *key, StrBuf *notes)
 {
     static const struct {
         StDType     dtype;
@@ -345,11 +345,10 @@ static void tell_conversion(const HfModel *model, DType dtype, bool training, St
         for (size_t i = 0; i < all; i++) count += st_at(model->weights, i)->dtype == wide[k].dtype && !st_at(model->weights, i)->made;
         if (!count) continue;
         bool exact = wide[k].dtype == ST_F16 && dtype == DT_F32;
-        log_note(notes, false, "%s: %zu of %zu tensors are %s; they are %s %s%s", model->dir, count, all, wide[k].name,
-                 exact ? "stored as" : "rounded to", dtype_word(dtype),
-                 exact                          ? ", which keeps every value"
-                 : training && dtype == DT_BF16 ? " (model_dtype: fp32 keeps more)"
-                                                : "");
+        bool hint = !exact && key && dtype == DT_BF16;
+        log_note(notes, false, "%s: %zu of %zu tensors are %s; they are %s %s%s%s%s%s", model->dir, count, all, wide[k].name,
+                 exact ? "stored as" : "rounded to", dtype_word(dtype), exact ? ", which keeps every value" : "", hint ? " (" : "",
+                 hint ? key : "", hint ? ": fp32 keeps more)" : "");
     }
 }
 
@@ -367,7 +366,7 @@ static void tell_format(const HfModel *model, DType dtype, const WeightFormat *f
              stay ? "" : to);
 }
 
-void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes)
+void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, const char *key, StrBuf *notes)
 {
     model_ir_tell(model->module, notes);
     if (model->module->objective) model_ir_tell_objective(model->module->objective, notes);
@@ -376,7 +375,7 @@ void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format
                  "%s: config.json says %s: true, but %s is stored and differs from the embedding. The stored one is used, as transformers "
                  "does",
                  model->dir, model->tied_key, model->own_head);
-    for (int i = 0; i < model->dims.num && training; i++) {
+    for (int i = 0; i < model->dims.num && key; i++) {
         const IrSymbol *symbol = &model->dims.symbols[i];
         if (symbol->unused && symbol->value != 0)
             log_note(notes, true, "%s: %s %g of config.json is ignored: %s", model->config_name, symbol->key, symbol->value,
@@ -384,7 +383,7 @@ void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format
     }
     if (!model->weights) return;
     tell_format(model, dtype, format, notes);
-    tell_conversion(model, dtype, training, notes);
+    tell_conversion(model, dtype, key, notes);
 }
 
 Status hf_model_link(HfModel *model, const IrModule *objective, HfModel *const *namespaces, int num_namespaces)

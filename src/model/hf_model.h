@@ -62,9 +62,9 @@ NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* there
 NODISCARD Status hf_model_require_weights(const HfModel *model);        /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
 
-/* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, get stored, and
- * those that are quantised (NULL: like the others). */
-void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, bool training, StrBuf *notes);
+/* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, are kept, and
+ * those that are quantised (NULL: like the others). key: in training the key of the run file that sets dtype; NULL: not in training. */
+void hf_model_tell(const HfModel *model, DType dtype, const WeightFormat *format, const char *key, StrBuf *notes);
 
 /* An instantiation of the model just to see its parameters: batch 1, one token. */
 NODISCARD Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph);

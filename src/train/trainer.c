@@ -140,6 +140,15 @@ Status trainer_open_model(Trainer *t)
     return t->config->from_scratch ? OK : require_weights(t);
 }
 
+/* Trained weights are kept as the optimizer updates them, a frozen base as products read it. */
+static void tell_model(Trainer *t)
+{
+    const CompileOptions *o = &t->options;
+    bool                  is_base = o->lora.enabled, is_narrowed = !is_base && o->model_dtype == DT_F32 && o->master_dtype == DT_BF16;
+    hf_model_tell(t->model, is_base ? o->model_dtype : o->master_dtype, o->weight_format, is_narrowed ? "master_dtype" : "model_dtype",
+                  &t->model_notes);
+}
+
 static Status open_inputs(Trainer *t)
 {
     FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID,
@@ -506,7 +515,7 @@ static Status train(Trainer *t, TrainOutcome *out)
     TRY(trainer_look_at_output(t, &out->already_finished));
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings of the model")));
     if (out->already_finished) return trainer_agree(t, trainer_leads(t) ? merge_finished(t) : OK);
-    hf_model_tell(t->model, t->options.model_dtype, t->options.weight_format, true, &t->model_notes);
+    tell_model(t);
     TRY(trainer_agree(t, frozen_tokens_tell(t->config, t->model, t->plan, &t->model_notes)));
     TRY(prepare(t));
     Status status = train_loop(t);

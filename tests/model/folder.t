@@ -21,6 +21,10 @@ train fp32
 says fp32 "$dir/model: $num of $num tensors are fp32; they are rounded to bf16 (model_dtype: fp32 keeps more)"
 train kept model_dtype=fp32
 check "no word where nothing is converted" [ "$status" = 0 -a "$(grep -c 'tensors are' "$dir/err")" = 0 ]
+train masters master_dtype=fp32
+check "nor where masters are what is stored" [ "$status" = 0 -a "$(grep -c 'tensors are' "$dir/err")" = 0 ]
+train narrow model_dtype=fp32 master_dtype=bf16
+says narrow "$dir/model: $num of $num tensors are fp32; they are rounded to bf16 (master_dtype: fp32 keeps more)"
 train scratch from_scratch=true
 check "nor where nothing is read" [ "$status" = 0 -a "$(grep -c 'tensors are' "$dir/err")" = 0 ]
 if command -v python3 > /dev/null; then
