@@ -58,7 +58,8 @@ static Status layer_norm_backward(GradBuilder *grad, const Node *node)
     uint32_t want = want_bit(dx_wanted, 0) | want_bit(dw_wanted, 1) | want_bit(db_wanted, 2);
     if (!dy || !want) return OK;
     LayerNormAttrs attrs = *(const LayerNormAttrs *)node->attrs;
-    if (w || b) attrs.dw_dtype = grad_dw_dtype(grad, w ? w : b, (w ? w : b)->type.dtype);
+    if (dw_wanted) attrs.dw_dtype = grad_dw_dtype(grad, w, w->type.dtype);
+    if (db_wanted && !attrs.dw_dtype) attrs.dw_dtype = grad_dw_dtype(grad, b, b->type.dtype);
     Value *in[] = {dy,
                    x,
                    w,
