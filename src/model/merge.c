@@ -319,6 +319,17 @@ static Status mark_quantised(Merger *merger, const Graph *graph)
     return OK;
 }
 
+/* The product in the weight's place is what the adapter means for the linear layer alone. */
+static Status check_readers(const Merger *merger, const Graph *graph, const Param *param)
+{
+    bool        is_adapted = param->is_linear && param->module && lora_find_module(merger->lora, param->module);
+    const Node *reader = is_adapted ? lora_other_reader(graph, param) : NULL;
+    FAIL_IF(reader, ERR_UNSUPPORTED,
+            "%s has an adapter, and %s at %s reads its weight too: the merged model would be another; decode with the adapter instead",
+            param->module, reader->op->name, reader->source);
+    return OK;
+}
+
 /* What the adapter has in place of a weight: the tensor that its file calls so. NULL: nothing. */
 static const StTensor *find_whole(const Merger *merger, const char *name)
 {
@@ -392,6 +403,7 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
         if (source && whole_path(&merger->arena, param)) source->whole = find_whole(merger, param_saved(param)->names[0]);
         if (source && kind == HF_TRANSPOSE) source->is_transposed = true;
         if (source && !param->untied && param->is_linear && (kind == HF_WHOLE || source->is_transposed)) source->module = param->module;
+        TRY(check_readers(merger, graph, param));
         if (param->untied) TRY(find_head(merger, param, out_untied));
     }
     return OK;

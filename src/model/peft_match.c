@@ -210,13 +210,13 @@ static bool is_whole_path(const Names *names, const char *module)
     return false;
 }
 
-Status peft_targets_have(const PeftTargets *t, const char *module, bool is_head, bool *out)
+Status peft_targets_have(const PeftTargets *t, const char *module, bool is_apart, bool *out)
 {
     bool excluded;
     *out = false;
     TRY(names_have(&t->excluded, t->scratch, module, &excluded));
     if (excluded) return OK;
-    *out = t->all_linear && !is_head;
+    *out = t->all_linear && !is_apart;
     if (!t->all_linear) TRY(names_have(&t->wanted, t->scratch, module, out));
     if (!*out || !t->layers || is_whole_path(&t->wanted, module)) return OK; /* PEFT doesn't ask for the layer of a whole path */
     return is_in_layers(t, module, out);

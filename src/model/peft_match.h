@@ -15,6 +15,6 @@ void             peft_numbers_close(PeftNumbers *numbers); /* NULL is fine */
 /* target_modules, exclude_modules, layers_to_transform, layers_pattern. */
 typedef struct PeftTargets PeftTargets;
 NODISCARD Status           peft_targets_open(const JsonValue *config, const char *file, PeftTargets **out);
-/* is_head: of the output head, which "all-linear" leaves out. */
-NODISCARD Status peft_targets_have(const PeftTargets *targets, const char *module, bool is_head, bool *out);
+/* is_apart: "all-linear" leaves it out, as the output head. */
+NODISCARD Status peft_targets_have(const PeftTargets *targets, const char *module, bool is_apart, bool *out);
 void             peft_targets_close(PeftTargets *targets); /* NULL is fine */

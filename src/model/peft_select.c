@@ -12,6 +12,7 @@
 #define FILE_NAME "the run's LoRA settings"
 
 typedef struct Layers {
+    const Graph  *graph;
     const Param **params; /* linear layers of the model, with a path */
     int           count;
     const bool   *adapted; /* by layer */
@@ -21,6 +22,7 @@ static Status find_layers(Arena *arena, const HfModel *model, Layers *out)
 {
     Graph *graph;
     TRY(hf_model_bind(arena, model, DT_F32, &graph));
+    out->graph = graph;
     out->params = arena_array(arena, const Param *, graph->num_params);
     for (int i = 0; i < graph->num_params; i++)
         if (graph->params[i]->is_linear && graph->params[i]->module && !graph->params[i]->ns) out->params[out->count++] = graph->params[i];
@@ -36,7 +38,8 @@ static Status ask(Arena *arena, const Layers *layers, const JsonValue *selection
     TRY(peft_targets_open(selection, FILE_NAME, &targets));
     Status status = OK;
     for (int i = 0; i < layers->count && status == OK; i++) {
-        status = peft_targets_have(targets, layers->params[i]->module, layers->params[i]->is_head, &found[i]);
+        const Param *param = layers->params[i];
+        status = peft_targets_have(targets, param->module, param->is_head || lora_other_reader(layers->graph, param), &found[i]);
         *out_count += found[i];
     }
     peft_targets_close(targets);
@@ -66,6 +69,7 @@ static Status unmatched(const Layers *layers, const char *key, const char *name)
         const char *path = layers->params[i]->module, *dot = strrchr(path, '.'), *last = dot ? dot + 1 : path;
         const char *at = strstr(strbuf_cstr(&known), last);
         size_t      len = strlen(last);
+        if (lora_other_reader(layers->graph, layers->params[i])) continue;
         while (at && ((at > known.data && at[-1] != ' ') || (at[len] && at[len] != ','))) at = strstr(at + 1, last);
         if (!at) strbuf_printf(&known, "%s%s", known.len ? ", " : "", last);
     }

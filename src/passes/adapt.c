@@ -38,18 +38,36 @@ double lora_scale(const LoraOptions *lora, int64_t r, double alpha)
     return alpha / (lora->use_rslora ? sqrt((double)r) : (double)r);
 }
 
-static bool is_target(const LoraOptions *lora, const Param *param, char *matched)
+static bool is_left_out(const LoraOptions *lora, const char *module)
+{
+    for (int i = 0; i < lora->num_left_out; i++)
+        if (strcmp(lora->left_out[i], module) == 0) return true;
+    return false;
+}
+
+bool lora_has_target(const LoraOptions *lora, const Param *param, char *matched)
 {
     if (!param->is_linear || !param->module || param->ns) return false;
     bool found = false;
     if (lora->num_modules) return lora_find_module(lora, param->module) != NULL;
     for (int i = 0; i < lora->num_targets; i++) {
         bool all = strcmp(lora->targets[i], "all-linear") == 0;
-        if (all ? param->is_head : !target_matches(lora->targets[i], param->module)) continue;
-        matched[i] = 1;
+        if (all ? param->is_head || is_left_out(lora, param->module) : !target_matches(lora->targets[i], param->module)) continue;
+        if (matched) matched[i] = 1;
         found = true;
     }
     return found;
+}
+
+const Node *lora_other_reader(const Graph *graph, const Param *param)
+{
+    const Value *value = param->untied ? NULL : graph_find(graph, param->name);
+    const Node  *first = NULL;
+    for (const Use *use = value ? value->first_use : NULL; use; use = use->next) {
+        if (!use->node || (use->node->op == &op_linear && use->index == 1)) continue;
+        if (!first || node_precedes(use->node, first)) first = use->node;
+    }
+    return first;
 }
 
 /* Half of the weight's adapter: one for all that read the weight. */
@@ -208,7 +226,7 @@ static bool find_ranks(const PassContext *context, const Param *param, LoraRowsA
     for (int a = 0; a < options->num_row_adapters; a++) {
         const LoraOptions *lora = &options->row_adapters[a];
         LoraModule         own = {.r = lora->r, .alpha = lora->alpha};
-        if (!is_target(lora, param, arena_alloc(context->arena, (size_t)lora->num_targets + 1))) continue;
+        if (!lora_has_target(lora, param, NULL)) continue;
         if (lora->num_modules) own = *lora_find_module(lora, param->module);
         attrs->ranks.values[a] = (double)own.r;
         attrs->scales.values[a] = lora_scale(lora, own.r, own.alpha);
@@ -260,7 +278,7 @@ bool adapt_wraps(const PassContext *context, const Param *param)
     const LoraOptions *lora = &context->options->lora;
     LoraRowsAttrs      of_rows = {0};
     if (context->options->num_row_adapters) return context->program->spec.entry->is_cached && find_ranks(context, param, &of_rows);
-    return lora->enabled && is_target(lora, param, arena_alloc(context->arena, (size_t)lora->num_targets + 1));
+    return lora->enabled && lora_has_target(lora, param, NULL);
 }
 
 /* Rows of programs without a cache have no adapter. */
@@ -286,11 +304,10 @@ static int compare_modules(const void *a, const void *b)
 /* Files of adapters know a weight by its module alone. */
 static Status check_modules(const PassContext *context, const Graph *graph, const LoraOptions *lora)
 {
-    char         *scratch = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
     const Param **targets = arena_array(context->arena, const Param *, graph->num_params + 1);
     size_t        count = 0;
     for (int i = 0; i < graph->num_params; i++)
-        if (is_target(lora, graph->params[i], scratch)) targets[count++] = graph->params[i];
+        if (lora_has_target(lora, graph->params[i], NULL)) targets[count++] = graph->params[i];
     qsort(targets, count, sizeof *targets, compare_modules);
     for (size_t i = 1; i < count; i++)
         FAIL_IF(
@@ -308,7 +325,7 @@ static Status unmatched(const Graph *graph, const char *target)
     int         num = 0;
     for (int i = 0; i < graph->num_params; i++) {
         const Param *p = graph->params[i];
-        if (!p->is_linear || !p->module || p->ns || num == 64) continue;
+        if (!p->is_linear || !p->module || p->ns || num == 64 || lora_other_reader(graph, p)) continue;
         const char *dot = strrchr(p->module, '.');
         const char *name = dot ? dot + 1 : p->module;
         int         k = 0;
@@ -344,7 +361,7 @@ Status pass_adapt(PassContext *context, Graph **graph)
     char *matched = arena_alloc(context->arena, (size_t)lora->num_targets + 1);
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
-        if (node->op == &op_linear && node->in[1]->param && is_target(lora, node->in[1]->param, matched))
+        if (node->op == &op_linear && node->in[1]->param && lora_has_target(lora, node->in[1]->param, matched))
             TRY(wrap(*graph, node, lora, training));
     }
     for (int i = 0; i < lora->num_targets && !lora->num_modules; i++)

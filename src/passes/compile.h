@@ -61,13 +61,20 @@ typedef struct LoraOptions {
     int                num_tokens;
     const LoraTokens  *tokens; /* lists of rows, each of another matrix */
     int                num_modules;
-    const LoraModule  *modules; /* of an adapter that is there, or chosen one by one, sorted by path: these in place of `targets`, `r` and
-                                   `alpha` */
-    const JsonValue *selection; /* keys of adapter_config.json by which they were chosen; NULL: by `targets` alone */
+    const LoraModule  *modules;   /* of an adapter that is there, or chosen one by one, sorted by path: these in place of `targets`, `r` and
+                                     `alpha` */
+    const JsonValue   *selection; /* keys of adapter_config.json by which they were chosen; NULL: by `targets` alone */
+    int                num_left_out;
+    const char *const *left_out; /* paths that "all-linear" leaves out beside the head: other ops read their weights */
 } LoraOptions;
 
 const LoraModule *lora_find_module(const LoraOptions *lora, const char *path);  /* among `modules`; NULL: none */
 double            lora_scale(const LoraOptions *lora, int64_t r, double alpha); /* alpha / r, with rsLoRA alpha / sqrt(r) */
+/* Whether the weight's linear layer gets an adapter. matched: by target, set where it means the layer; NULL: not asked for. */
+bool lora_has_target(const LoraOptions *lora, const Param *param, char *matched);
+/* What reads the weight W of a linear layer otherwise: with W + B A in its place, as merging leaves it, that makes something else. NULL:
+ * nothing does. A head that is the embedding too counts as its own: merging parts them. */
+const Node *lora_other_reader(const Graph *graph, const Param *param);
 
 /* How the products of the blocks' linear layers are computed (passes/precision.c). */
 typedef struct PrecisionOptions {

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "config/options.h"
 #include "model/peft.h"
+#include "ops/ops.h"
 #include "setup/setup.h"
 
 #include <ctype.h>
@@ -339,6 +340,59 @@ static Status take_tokens(Arena *arena, const Config *config, LoraOptions *out)
     return OK;
 }
 
+/* ---- layers whose weights other ops read ---- */
+
+static Status refuse_reader(const Graph *graph, const Param *param, const Node *reader)
+{
+    const Value *weight = graph_find(graph, param->name);
+    bool         is_layer = false;
+    for (const Use *use = weight->first_use; use; use = use->next) is_layer |= use->node && use->node->op == &op_linear && use->index == 1;
+    FAIL_IF(!is_layer, ERR_UNSUPPORTED, "lora_target_modules: %s: no linear layer reads its weight, but %s at %s; leave it out",
+            param->module, reader->op->name, reader->source);
+    FAIL(
+        ERR_UNSUPPORTED,
+        "lora_target_modules: %s: %s at %s reads its weight too, so that the model with the adapter merged into it would be another; leave "
+        "it out",
+        param->module, reader->op->name, reader->source);
+}
+
+static bool has_all_linear(const LoraOptions *lora)
+{
+    for (int i = 0; i < lora->num_targets; i++)
+        if (strcmp(lora->targets[i], "all-linear") == 0) return true;
+    return false;
+}
+
+/* Such a layer is refused where it is named. all-linear leaves it out, and that is said. */
+static Status leave_out(Arena *arena, const Graph *graph, LoraOptions *lora)
+{
+    const Node  *first = NULL;
+    const char **paths = arena_array(arena, const char *, graph->num_params);
+    lora->left_out = paths;
+    for (int i = 0; i < graph->num_params; i++) {
+        const Param *param = graph->params[i];
+        const Node  *reader = param->is_linear && param->module && !param->ns ? lora_other_reader(graph, param) : NULL;
+        if (!reader) continue;
+        if (!first) first = reader;
+        paths[lora->num_left_out++] = arena_strdup(arena, param->module);
+        if (lora_has_target(lora, param, NULL)) return refuse_reader(graph, param, reader);
+    }
+    if (first && has_all_linear(lora))
+        log_warn("lora_target_modules: all-linear leaves out %s%s: %s at %s reads its weight", paths[0],
+                 lora->num_left_out > 1 ? arena_printf(arena, " and %d more", lora->num_left_out - 1) : "", first->op->name, first->source);
+    return OK;
+}
+
+static Status check_readers(Arena *arena, const Config *config, const HfModel *model, LoraOptions *lora)
+{
+    Arena  scratch = {0};
+    Graph *graph;
+    Status status = hf_model_bind(&scratch, model, DT_F32, &graph);
+    if (status == OK) status = config_at(config->origin, KEY_run_lora_target_modules, leave_out(arena, graph, lora));
+    arena_deinit(&scratch);
+    return status;
+}
+
 Status setup_lora(Arena *arena, const Config *config, const HfModel *model, LoraOptions *out)
 {
     static const LoraInit inits[] = {[OPT_LORA_INIT_DEFAULT - OPT_LORA_INIT_DEFAULT] = LORA_UNIFORM,
@@ -366,12 +420,14 @@ Status setup_lora(Arena *arena, const Config *config, const HfModel *model, Lora
     if (config->lora && !config->adapter && patterns->count)
         TRY(config_at(config->origin, KEY_run_lora_layers_pattern,
                       peft_check_layers_pattern(model, patterns->items, (int)patterns->count)));
-    if (!config->lora || is_plain(config)) return OK;
+    if (!config->lora) return OK;
+    if (is_plain(config)) return check_readers(arena, config, model, out);
     JsonValue *selection = arena_new(arena, JsonValue);
     TRY(make_selection(arena, config, selection));
     const JsonValue *targets = json_get(selection, "target_modules");
     FAIL_IF(config->lora_layers_to_transform.count && targets && targets->type == JSON_STRING && is_expression(targets->string.data),
             ERR_INVALID,
             "lora_layers_to_transform: a regular expression under lora_target_modules says the blocks itself; remove one of the two");
-    return peft_select(arena, model, selection, !config->adapter, out);
+    TRY(peft_select(arena, model, selection, !config->adapter, out));
+    return config->adapter ? OK : check_readers(arena, config, model, out);
 }

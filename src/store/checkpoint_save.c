@@ -27,7 +27,8 @@ static int compare_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* `all-linear` as the names it stands for: not every reader of adapters knows the word. */
+/* `all-linear` as the names it stands for: not every reader of adapters knows the word. Paths where it leaves layers out, whose names
+ * others may share. */
 static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
 {
     bool has_all = false;
@@ -38,7 +39,7 @@ static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         if (!param->is_adapter || param->is_whole || !param->module) continue;
-        const char *dot = strrchr(param->module, '.'), *name = dot ? dot + 1 : param->module;
+        const char *dot = strrchr(param->module, '.'), *name = dot && !lora->num_left_out ? dot + 1 : param->module;
         int         k = 0;
         while (k < count && strcmp(names[k], name) != 0) k++;
         if (k == count) names[count++] = name;
