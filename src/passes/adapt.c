@@ -90,9 +90,10 @@ static Value *add_adapter(Graph *graph, const Param *base, const char *half, int
     return graph_add_param(graph, param);
 }
 
-static Status drop(Graph *graph, const char *name, const Param *base, double p, Value *x, Value **out)
+/* site: whose name chooses what is dropped. */
+static Status drop(Graph *graph, const char *name, const char *site, double p, Value *x, Value **out)
 {
-    DropoutAttrs attrs = {.p = p, .site = (int64_t)philox_name_key(base->name)};
+    DropoutAttrs attrs = {.p = p, .site = (int64_t)philox_name_key(site)};
     Value       *in[] = {x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step")};
     Node        *node;
     TRY(graph_add_node(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", name), in, 4, ~0u, &node));
@@ -177,6 +178,7 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     FAIL_IF(base->is_whole, ERR_INVALID,
             "%s is trained whole (lora_modules_to_save), and lora_target_modules names it; expected one of the two", base->module);
     bool   is_normal = lora->init == LORA_GAUSSIAN;
+    int    before = graph->num_params;
     Value *a = add_adapter(graph, base, PEFT_A, module->r, type_cols(&w->type), is_normal ? INIT_NORMAL : INIT_UNIFORM);
     Value *b = add_adapter(graph, base, PEFT_B, w->type.dim[0], module->r, INIT_ZEROS);
     Node  *after = linear->next, *node;
@@ -184,7 +186,8 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     graph->cursor = after;
     graph->layer = linear->layer;
     graph->part = linear->part;
-    if (training && lora->dropout > 0) TRY(drop(graph, y->name, base, lora->dropout, x, &x));
+    const char *site = graph->num_params > before ? base->name : y->name; /* those who read the weight drop on their own */
+    if (training && lora->dropout > 0) TRY(drop(graph, y->name, site, lora->dropout, x, &x));
     double scale = lora_scale(lora, module->r, module->alpha);
     if (lora->use_dora) {
         TRY(wrap_dora(graph, linear, x, a, b, scale, &dora));
