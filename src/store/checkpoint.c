@@ -430,9 +430,13 @@ Status checkpoint_refuse_damaged(const char *output_dir)
 static Status load_model(Arena *arena, const char *path, Session *session)
 {
     HfModel *model;
+    StFile  *states = NULL;
     TRY(hf_model_open(arena, path, &model));
-    Status status = weights_load(session, model);
+    Status status = hf_model_open_weights(model);
+    if (status == OK) status = checkpoint_states_widen(arena, path, session_plan(session), model->weights, &states);
+    if (status == OK) status = weights_load(session, model);
     hf_model_close(model);
+    st_close(states);
     return status;
 }
 

@@ -32,6 +32,9 @@ typedef struct FileParts {
 int64_t          checkpoint_states_bytes(const Plan *plan);
 NODISCARD Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const char *path, TensorSums *out_sums);
 NODISCARD Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales);
+/* Weights of the folder that the plan keeps in fp32 become the wider copies that optimizer.safetensors has of them. out: that file, which
+ * the weights are read from until it is closed. */
+NODISCARD Status checkpoint_states_widen(Arena *arena, const char *folder, const Plan *plan, StFile *weights, StFile **out);
 /* The first tensor that has bytes in [begin, end) of a file; NULL: none. */
 const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, size_t end);
 /* The first tensor of a file that isn't as the manifest's {name: sum} says; NULL: none, or the file's header is damaged. */

@@ -219,7 +219,7 @@ typedef struct StateLoader {
     void         *stored;
     float        *scales;
     DynamicMap    maps[2]; /* by whether it has a sign */
-    int           num_converted, num_copies_lost, num_copies_made;
+    int           num_converted, num_copies_lost, num_copies_taken, num_copies_made;
     DType         from, to; /* of the first converted */
     bool          has_scales;
 } StateLoader;
@@ -365,7 +365,7 @@ static Status load_item(StateLoader *l, const Item *item)
                                (size_t)dtype_bytes(dtype, item->own.numel));
 }
 
-/* ---- scales ---- */
+/* ---- wider copies of weights ---- */
 
 static bool has_dims(const StTensor *tensor, const TensorType *type)
 {
@@ -373,6 +373,36 @@ static bool has_dims(const StTensor *tensor, const TensorType *type)
     for (int i = 0; same && i < type->ndim; i++) same = tensor->dim[i] == type->dim[i];
     return same;
 }
+
+/* The checkpoint's wider copy of a parameter that this run keeps in fp32 without a copy: its weights begin as that; NULL: none. The file of
+ * an adapter holds the same numbers already. */
+static const StTensor *find_weights(Arena *arena, const Plan *plan, const Param *param, const StFile *states)
+{
+    int64_t at;
+    bool    is_tensor = param->is_adapter || (param->hf.kind == HF_WHOLE && param->hf.num_names == 1);
+    if (!is_tensor || param->type.dtype != DT_F32 || plan_master(plan, param, &at)) return NULL;
+    const StTensor *copy = st_find(states, tensor_name(arena, param, OPTIMIZER_COPY));
+    return has_dims(copy, &param->type) ? copy : NULL;
+}
+
+Status checkpoint_states_widen(Arena *arena, const char *folder, const Plan *plan, StFile *weights, StFile **out)
+{
+    size_t    count = st_count(weights);
+    StTensor *tensors = arena_array(arena, StTensor, count + 1);
+    TRY(st_open(arena_printf(arena, "%s/" OPTIMIZER_NAME, folder), out));
+    for (size_t i = 0; i < count; i++) tensors[i] = *st_at(weights, i);
+    for (int i = 0; i < plan->num_trained; i++) {
+        const Param    *param = plan->trained_params[i];
+        const StTensor *copy = find_weights(arena, plan, param, *out), *weight = copy ? st_find(weights, param->hf.names[0]) : NULL;
+        if (!weight || weight->ndim != copy->ndim) continue;
+        StTensor *tensor = &tensors[weight - st_at(weights, 0)];
+        *tensor = *copy;
+        tensor->name = weight->name;
+    }
+    return st_set_tensors(weights, tensors, count);
+}
+
+/* ---- scales ---- */
 
 /* Scales of frozen weights stay as their codes were made with. */
 static Status write_scales(StateLoader *l, const StTensor *tensor)
@@ -405,13 +435,16 @@ static Status load_scales(StateLoader *l)
     return OK;
 }
 
-/* No tensor may be left over, but for wider copies of weights that this run doesn't keep: it begins with those copies rounded. */
+/* No tensor may be left over, but for wider copies of weights that this run doesn't keep: it begins with those copies, rounded where it
+ * keeps fewer bits. */
 static Status check_unused(StateLoader *l)
 {
     for (int i = 0; i < l->plan->num_trained; i++) {
-        const char *name = tensor_name(&l->arena, l->plan->trained_params[i], OPTIMIZER_COPY);
-        bool        was_used = st_find(l->file, name) && l->used[st_find(l->file, name) - st_at(l->file, 0)];
-        l->num_copies_lost += !was_used && take(l, name);
+        const Param *param = l->plan->trained_params[i];
+        const char  *name = tensor_name(&l->arena, param, OPTIMIZER_COPY);
+        bool         was_used = st_find(l->file, name) && l->used[st_find(l->file, name) - st_at(l->file, 0)];
+        if (was_used || !take(l, name)) continue;
+        *(find_weights(&l->arena, l->plan, param, l->file) ? &l->num_copies_taken : &l->num_copies_lost) += 1;
     }
     for (size_t i = 0; i < st_count(l->file); i++)
         FAIL_IF(!l->used[i], ERR_CHECKPOINT,
@@ -432,6 +465,7 @@ static void tell(const StateLoader *l)
         log_info("%s: moments were stored as %s, this run keeps them as %s: converted", l->path, storage_text(l->from),
                  storage_text(l->to));
     if (l->num_copies_lost) log_info("%s: its wider copy of the weights is left out: this run updates the weights themselves", l->path);
+    if (l->num_copies_taken) log_info("%s: this run's weights begin as its wider copy of them", l->path);
     if (l->num_copies_made) log_info("%s has no wider copy of the weights: this run's begins as they are", l->path);
 }
 

@@ -44,6 +44,11 @@ def states(folder, model, *wanted):
             else: take(name + "." + state, dtype.replace("8bit", "F32").replace("normuon", "F32"), shape)
     assert not found, sorted(found)
 
+def kept(saved, copies):
+    """The weights of one folder are the wider copies of another."""
+    weights, found = tensors(saved + "/model.safetensors"), tensors(copies + "/optimizer.safetensors")
+    for name, tensor in weights.items(): assert tensor == found[name + ".master"], name
+
 def curve(a, b, most):
     """Two logs have the same steps, and the same losses to so much of them."""
     read = lambda path: [x for x in map(json.loads, open(path)) if "loss" in x]
@@ -107,6 +112,12 @@ reads "fp32 moments and copies" states "$dir/dtypes/checkpoint-6" model.safetens
 train dtypes 12 model_dtype=bf16
 says "wider copy of the weights is left out"
 reads "one curve, but for rounding" curve "$dir/narrow" "$dir/dtypes" 2e-3
+
+train copies 4 model_dtype=bf16 master_dtype=fp32
+cp -r "$dir/copies/checkpoint-4" "$dir/copies.4"
+train copies 5 model_dtype=fp32 learning_rate=0 weight_decay=0
+says "this run's weights begin as its wider copy of them"
+reads "the wider copies are the weights" kept "$dir/copies/checkpoint-5" "$dir/copies.4"
 
 # --- moments of 8 bits and back
 train bytes 4
