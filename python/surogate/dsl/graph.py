@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surogate.dsl.dims import Dim, same_size, show_dims, surely_more
@@ -166,6 +166,7 @@ class Builder:
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
         self.branches: list[tuple[str, bool]] = []  # of selects, that this turn is in: condition, and whether it holds
+        self.bodies: list[list[dict[str, Any]]] = []  # of the turns of repeats
         self.calls: dict[int, int] = {}  # of each module
         self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
         self.names: set[str] = set(INPUTS)
@@ -484,9 +485,11 @@ class Builder:
             raise fail(f"{op}: {what} was made inside of a repeat, and isn't there outside of it; expected what the blocks gave", where)
         if value.ref not in self.made:
             raise fail(f"{op}: {what} is of another graph; expected a value that this @forward was given or made", where)
-        here = [*self.sinks, *(t.params for t in self.turns)]
-        if not any(sink is place for place in self.made[value.ref] for sink in here):
-            raise fail(f"{op}: {what} was made in a branch of g.select, and isn't there outside of it; expected what g.select gave", where)
+        here, places = [*self.sinks, *(t.params for t in self.turns)], [value.turn] if value.turn is not None else self.made[value.ref]
+        if not any(sink is place for place in places for sink in here):
+            inside = value.turn is not None or any(place is body for place in places for body in self.bodies)
+            raise fail(f"{op}: {what} was made {'inside of a repeat' if inside else 'in a branch of g.select'}, and isn't there outside of it; expected what"
+                       f" {'its turns' if inside else 'g.select'} gave", where)
         self.read.add(value.ref)
         return value
 
@@ -659,7 +662,7 @@ class Builder:
             raise fail(f"{module._path}: applied inside of one of its own blocks")
         carried = self.carried(names[1], first)
         with self.body(Turn([], index=index)) as turn:
-            result = self.call(module.block, (carried, *args[1:]), more, None, None)
+            result = self.call(module.block, (replace(carried, turn=turn.ops), *args[1:]), more, None, None)
         if not isinstance(result, Value) or result.dims != first.dims:
             raise fail(f"{type(module.block).__name__}: its result is {result!r}, expected {first} as its first input", module.block._where)
         first_turn = self.first_turn()
@@ -681,6 +684,7 @@ class Builder:
         """What is applied inside is a turn's."""
         self.turns.append(turn)
         self.sinks.append(turn.ops)
+        self.bodies.append(turn.ops)
         self.symbols[turn.index] = False
         outside, self.branches = self.branches, []
         yield turn
@@ -700,7 +704,7 @@ class Builder:
         outermost, before = len(self.turns) == 1 and not self.branches, len(self.turns[0].params)
         body = Turn([], index=index, shared=True)
         with self.body(body):
-            result = turn(*carried)
+            result = turn(*(replace(c, turn=body.ops) for c in carried))
             results = [self.readable("repeat", "a turn's result", r) for r in (result if isinstance(result, tuple) else (result,))]
         if [(r.dims, r.dtype) for r in results] != [(v.dims, v.dtype) for v in given]:
             raise fail(f"repeat: a turn gives {', '.join(map(repr, results))}, expected {', '.join(map(repr, given))} as it is given")

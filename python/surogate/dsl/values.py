@@ -34,6 +34,7 @@ class Value:
     dtype: str = ""  # "": the model's
     when: str = ""  # a weight that is there only where this holds
     others: Others = Others()  # further outputs of its op
+    turn: list[dict[str, Any]] | None = None  # the statements that it is there in, of what a turn of a repeat is given
 
     def __repr__(self) -> str:
         return f"{self.dtype} {show_dims(self.dims)}".strip()
