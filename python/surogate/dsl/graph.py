@@ -93,6 +93,8 @@ class Turn:
     ops: list[dict[str, Any]] = field(default_factory=list)
     index: str = ""
     shared: bool = False  # its turns read the same weights: those of g.repeat
+    count: str = ""  # how many turns, where it may be none
+    needs: tuple[tuple[str, bool], ...] = ()  # what holds where it runs: conditions, and whether they do
 
 
 _builders: list[Builder] = []
@@ -414,7 +416,7 @@ class Builder:
             inner: list[dict[str, Any]] = []
             target.append({"if": first, "then": inner, "else": []})
             target = inner
-        sink = self.unless_declared(path, target, frozenset(self.branches if in_branch else ()))
+        sink = self.unless_declared(path, target, frozenset((*turn.needs, *(self.in_first_turn(self.branches) if in_branch else ()))))
         if not in_branch and when is True and path not in self.ties:  # what is always there
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
@@ -450,6 +452,11 @@ class Builder:
     def first_turn(self) -> str:
         """Whether it is the first of the turns that read the same weights, which makes them; "": there are none."""
         return " && ".join(f"{t.index} == 0" for t in self.turns if t.shared)
+
+    def in_first_turn(self, conditions: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
+        """The conditions as they are in the first of the turns that read the same weights, which makes them."""
+        turns = [t.index for t in self.turns if t.shared]
+        return [(re.sub(rf"\b({'|'.join(turns)})\b", "0", when) if turns else when, holds) for when, holds in conditions]
 
     def turn_of(self, path: str) -> Turn:
         """Where a weight is made: in the innermost turn whose index its path has."""
@@ -681,7 +688,9 @@ class Builder:
 
     @contextmanager
     def body(self, turn: Turn) -> Iterator[Turn]:
-        """What is applied inside is a turn's."""
+        """What is applied inside is a turn's. Weights that it makes are perhaps not there behind it, if it may have no turns."""
+        runs, before = [(f"{turn.count} > 0", True)] if turn.count else [], dict(self.params)
+        turn.needs = (*self.turns[-1].needs, *self.in_first_turn([*self.branches, *runs]))
         self.turns.append(turn)
         self.sinks.append(turn.ops)
         self.bodies.append(turn.ops)
@@ -692,6 +701,7 @@ class Builder:
         del self.symbols[turn.index]
         self.sinks.pop()
         self.turns.pop()
+        self.params = before if turn.count else self.params
 
     def repeat_shared(self, count: Any, turn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         times, index = check_symbols(dim(count, None, "repeat"), self.symbols, what="repeat"), "turn" + "".join("_" for t in self.turns if t.shared)
@@ -702,7 +712,8 @@ class Builder:
         given = [self.readable("repeat", f"tensor {k}", v) for k, v in enumerate(first)]
         carried = [self.carried(f"carried{k or ''}", v) for k, v in enumerate(given)]
         outermost, before = len(self.turns) == 1 and not self.branches, len(self.turns[0].params)
-        body = Turn([], index=index, shared=True)
+        indexes = {t.index for t in self.turns} & set(re.findall(r"\w+", times.text))  # which begin at 0
+        body = Turn([], index=index, shared=True, count="" if surely_more(times, Dim(0)) and not indexes else times.text)
         with self.body(body):
             result = turn(*(replace(c, turn=body.ops) for c in carried))
             results = [self.readable("repeat", "a turn's result", r) for r in (result if isinstance(result, tuple) else (result,))]
@@ -712,6 +723,8 @@ class Builder:
             made = self.turns[0].params[before:]
             mine = [p for p in made if '"let"' not in json.dumps(p)]  # which one turn alone would know
             self.turns[0].params[before:] = [p for p in made if p not in mine]
+            for path in re.findall(r'"param": "([^"]+)"', json.dumps(mine)) if body.count else ():
+                self.declared[path][-1] = frozenset(body.needs)
             body.params = [{"if": f"{index} == 0", "then": mine, "else": []}] if mine else []
         self.sinks[-1].append({"repeat": times.text, "index": index, "carry": {c.ref: v.ref for c, v in zip(carried, given, strict=True)},
                                "body": body.params + body.ops, "yield": {c.ref: r.ref for c, r in zip(carried, results, strict=True)}}
