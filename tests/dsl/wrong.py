@@ -185,6 +185,7 @@ WRONG = [
      'expected one of norm, qkv, att, ffn, swiglu, found "attn"', None),
     # wrong types and names
     (ACT, 'g.gelu(h, name=3)', "gelu: name is 3, expected a text without blanks", None),
+    (ACT, 'self.up(x, name=3)', "Linear: name is 3, expected a text without blanks", None),
     (ACT, 'g.gelu(h, name="a b")', "gelu: name is 'a b', expected a text without blanks", None),
     (ACT, 'g.gelu(h, part="mlp")', "gelu: part is 'mlp', expected one of norm, qkv, att, ffn, swiglu, block", None),
     (ACT, 'g.scale(h, by=float("nan"))', "scale: by is nan, expected a finite number", None),

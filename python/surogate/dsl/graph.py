@@ -465,12 +465,16 @@ class Builder:
 
     # ---- ops ----
 
+    @staticmethod
+    def check_name(op: str, name: Any) -> None:
+        if name is not None and (not isinstance(name, str) or not re.fullmatch(NAME, name)):
+            raise fail(f'{op}: name is {name!r}, expected a text without blanks or any of ,()[]{{}}="@:#\\')
+
     def name_of(self, op: str, name: str | None) -> str:
         frame = self.frames[-1]
         prefix = f"{frame.module._path}." if frame.module._path else ""
         own = frame.alias or frame.module._path
-        if name is not None and (not isinstance(name, str) or not re.fullmatch(NAME, name)):
-            raise fail(f'{op}: name is {name!r}, expected a text without blanks or any of ,()[]{{}}="@:#\\')
+        self.check_name(op, name)
         turns = "".join(f"~{{{t.index} + 1}}".replace(" ", "") for t in self.turns if t.shared)
         names = [prefix + name] if name else [own, prefix + op] if own else [prefix + op]
         marks = [turns, f"{turns}~{frame.call}"] if frame.call > 1 else [turns]
@@ -617,6 +621,7 @@ class Builder:
         if isinstance(module, Repeated):
             return self.repeat(module, args, more)
         function, label = self.forward_of(module), type(module).__name__
+        self.check_name(label, name)
         try:
             bound = inspect.signature(function).bind(module, *args, **more)
         except TypeError as error:
