@@ -142,7 +142,7 @@ static void a_call_that_is_cut_is_of_length(void)
 static void force(Case *c, bool streams, const char *text, const char *reason)
 {
     static const char *name = "add";
-    static Str         lead;
+    static Str         lead = {"", 0};
     begin(c, (ApiRequest){.route = API_CHAT, .streams = streams, .forced = {.num = 1, .names = &name, .leads = &lead}});
     take_text(c, text);
     end(c, "", reason);
