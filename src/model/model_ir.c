@@ -136,7 +136,7 @@ void model_ir_tell_objective(const IrModule *objective, StrBuf *notes)
              hash_text(objective->text, objective->len, hex));
 }
 
-static bool is_shipped(const IrModule *module)
+bool model_ir_is_shipped(const IrModule *module)
 {
     size_t len;
     return module->text == ir_shipped_module(module->architecture, &len);
@@ -145,14 +145,14 @@ static bool is_shipped(const IrModule *module)
 void model_ir_tell(const IrModule *module, StrBuf *notes)
 {
     char hex[HEX_BYTES];
-    if (is_shipped(module)) return;
+    if (model_ir_is_shipped(module)) return;
     log_note(notes, false, "%s says what %s computes (%zu bytes, SHA-256 %s)", module->file, module->architecture, module->len,
              hash_text(module->text, module->len, hex));
 }
 
 Status model_ir_write(const IrModule *module, const char *folder)
 {
-    if (is_shipped(module)) return OK;
+    if (model_ir_is_shipped(module)) return OK;
     Arena  arena = {0};
     Status status = file_write_atomic(arena_printf(&arena, "%s/%s", folder, folder_file), module->text, module->len);
     arena_deinit(&arena);

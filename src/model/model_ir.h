@@ -18,6 +18,7 @@ NODISCARD Status model_ir_find(Arena *arena, const char *dir, const JsonValue *c
 /* The objective that a run names, which is there. */
 NODISCARD Status model_ir_objective(Arena *arena, NamedIr ir, IrModule **out_module);
 void             model_ir_tell_objective(const IrModule *objective, StrBuf *notes);
+bool             model_ir_is_shipped(const IrModule *module);
 /* Notes which file the IR is of, with its SHA-256, unless it is a shipped one. */
 void model_ir_tell(const IrModule *module, StrBuf *notes);
 /* surogate_ir.json of a folder that is written, unless it is a shipped one. */
