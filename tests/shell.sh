@@ -77,6 +77,25 @@ find_python() {
     return 1
 }
 
+# run_python FILE: a test in Python over the library, whose last line is counts as these.
+run_python() {
+    SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so
+    export SUROGATE SUROGATE_LIBRARY PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
+    local passed failed
+    if ! find_python; then
+        skip "no Python 3.10 with NumPy here"
+    elif [ ! -e "$SUROGATE_LIBRARY" ]; then
+        skip "this build has no libsurogate.so"
+    else
+        "$PYTHON" "$1" > "$dir/log" 2>&1
+        read -r passed _ failed _ <<< "$(tail -1 "$dir/log")"
+        [[ $passed$failed =~ ^[0-9]+$ ]] || passed=0 failed=1
+        [ "$failed" = 0 ] || cat "$dir/log"
+        num_passed=$((num_passed + passed))
+        num_failed=$((num_failed + failed))
+    fi
+}
+
 # without_times FILE: a log less its timing fields.
 without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g; s/,"ranks":\[[][0-9.,]+\]//g' "$1"; }
 
