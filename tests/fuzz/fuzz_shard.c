@@ -19,7 +19,9 @@ static char *shard_make(const uint8_t *data, size_t *size)
     if (had) memcpy(copy, data, had);
     if (had < sizeof(ShardHeader)) return copy;
     ShardHeader *header = (ShardHeader *)copy;
-    uint64_t     end = header->num_tokens < MOST && header->num_documents < MOST ? shard_layout(header).end : MOST;
+    bool         is_small = header->num_tokens < MOST && header->num_documents < MOST && header->num_columns < MOST &&
+                    header->token_numbers < MOST; /* so that no product overflows */
+    uint64_t end = is_small ? shard_layout(header).end : MOST;
     if (header->reserved[2] % 2 == 0 && end < MOST) *size = end;
     if (header->reserved[0] % 2 == 0) header->file_size = *size;
     if (header->reserved[3] % 2 == 0) header->data_checksum = shard_fold(0, copy + sizeof *header, *size - sizeof *header);
