@@ -1,4 +1,4 @@
-/* Reading a run file: each key is found in the table, or under another tool's name, or its nearest neighbour is suggested. */
+/* Reads a run file. Each key is looked up in the table, then among other tools' names; for an unknown key the nearest name is suggested. */
 #include "config/config.h"
 
 #include "config/value.h"
@@ -9,20 +9,20 @@
 #include <string.h>
 #include <strings.h>
 
-/* How a key was written. */
+/* How a key was written in the file. */
 typedef struct Written {
     const char *name;
-    const char *text;    /* of its value as our key's; NULL: no scalar */
-    bool        is_weak; /* another tool's false that means our default: another name's value comes before it */
+    const char *text;    /* of the value, converted to our key's; NULL: the value is no scalar */
+    bool        is_weak; /* another tool's `false`, which means our default: a value under another name overrides it */
 } Written;
 
-/* What a mapping is read into: the Config, or one Dataset. */
+/* The struct that a mapping is read into: the Config, or one Dataset. */
 typedef struct Target {
     OptionScope  scope;
     void        *base;
     const char **origin;
-    const char  *prefix;  /* of keys in messages: "" or "datasets[0]." */
-    Written     *written; /* by ConfigKey; NULL for overrides, which replace */
+    const char  *prefix;  /* put before keys in messages: "" or "datasets[0]." */
+    Written     *written; /* by ConfigKey; NULL for overrides, which may replace values */
 } Target;
 
 static void *field_of(const Target *target, const OptionInfo *option)
@@ -57,13 +57,13 @@ static void unknown_key(ConfigReader *reader, const Target *target, const YamlNo
     strbuf_deinit(&near);
 }
 
-/* A list of one text is that text. */
+/* A list with one text as its only item counts as that text. */
 static const YamlNode *only_item(const YamlNode *value)
 {
     return value->type == YAML_SEQUENCE && value->count == 1 && value->items[0]->type == YAML_SCALAR ? value->items[0] : value;
 }
 
-/* The next row of the same name and value, NULL: none. */
+/* The next row with the same name and value; NULL: none. */
 static const OptionAlias *next_meaning(const OptionAlias *alias)
 {
     const OptionAlias *next = alias + 1;
@@ -71,7 +71,7 @@ static const OptionAlias *next_meaning(const OptionAlias *alias)
     return same && alias->value && next->value && strcmp(next->value, alias->value) == 0 ? next : NULL;
 }
 
-/* The alias that takes this value, or NULL; *out_expected lists the values that the name takes, "" when it is no alias. */
+/* The alias row that accepts this value, or NULL. *out_expected lists the values that the name accepts; "" when it is no alias. */
 static const OptionAlias *find_alias(OptionScope scope, const char *name, const YamlNode *value, StrBuf *out_expected)
 {
     bool given = false, wanted = false;
@@ -89,7 +89,7 @@ static const OptionAlias *find_alias(OptionScope scope, const char *name, const 
     return NULL;
 }
 
-/* A value that asks for nothing. */
+/* Whether the value switches nothing on: false, none, 0, empty. */
 static bool is_inert(const YamlNode *value)
 {
     static const char *const words[] = {"", "none", "auto", "0", "0.0"};
@@ -117,7 +117,7 @@ static void note_ignored(ConfigReader *reader, const Target *target, const char 
     strbuf_printf(reader->ignored, "%s%s%s", reader->ignored->len ? ", " : "", target->prefix, name);
 }
 
-/* Whether each member of a mapping has a row of its own, "name.member", that says nothing is to do. */
+/* Whether every member of a mapping has its own row, "name.member", and each row says that nothing needs to be done. */
 static bool has_inert_members(const Target *target, const char *name, const YamlNode *value)
 {
     bool inert = value->type == YAML_MAPPING;
@@ -130,7 +130,7 @@ static bool has_inert_members(const Target *target, const char *name, const Yaml
     return inert;
 }
 
-/* Answers a key, or a value of it, that peers.def knows; false when it doesn't. */
+/* Handles a key, or a value of it, that peers.def lists; false when it lists neither. */
 static bool read_peer(ConfigReader *reader, const Target *target, const char *name, const YamlNode *key, const YamlNode *value)
 {
     const PeerKey *peer = find_peer(target->scope, name, only_item(value));
@@ -142,7 +142,7 @@ static bool read_peer(ConfigReader *reader, const Target *target, const char *na
     return true;
 }
 
-/* A key that is neither ours nor an alias with this value. */
+/* Handles a key that is neither ours nor an alias that accepts this value. */
 static void read_foreign(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, const char *expected)
 {
     bool is_text = value->type == YAML_SCALAR;
@@ -157,7 +157,7 @@ static void read_foreign(ConfigReader *reader, const Target *target, const YamlN
     }
 }
 
-/* What the value means under the alias. */
+/* The value of our key that the alias stands for. */
 static const YamlNode *read_as(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value,
                                const OptionAlias *alias)
 {
@@ -171,14 +171,15 @@ static const YamlNode *read_as(ConfigReader *reader, const Target *target, const
     return meaning;
 }
 
-/* The option that a key and its value are for, under its name or another, which *out_alias then is; *value becomes what the value
- * means there. NULL: the key was answered. */
+/* The option that a key and its value set, under its own name or an alias; *out_alias is that alias. *value becomes the value for our key.
+ * NULL: the key was handled here. */
 static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode **value,
                                      const OptionAlias **out_alias)
 {
     const OptionInfo  *option = option_find(target->scope, key->text.data);
     StrBuf             expected = {0};
-    const OptionAlias *alias = *out_alias = find_alias(target->scope, key->text.data, *value, &expected); /* a value of a key may be one */
+    const OptionAlias *alias = *out_alias =
+        find_alias(target->scope, key->text.data, *value, &expected); /* read_as replaces it where the alias says another value */
     if (!alias && !option) read_foreign(reader, target, key, *value, strbuf_cstr(&expected));
     strbuf_deinit(&expected);
     if (!alias && !option) return NULL;
@@ -189,7 +190,7 @@ static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target,
     return read_peer(reader, target, option->name, key, *value) ? NULL : option;
 }
 
-/* "a,b" of the command line as a list; a text with blanks stays one. */
+/* Splits "a,b" of the command line into a list; a text with blanks stays one item. */
 static const YamlNode *split_commas(Arena *arena, const YamlNode *value)
 {
     if (value->type != YAML_SCALAR || !strchr(value->text.data, ',') || strpbrk(value->text.data, " \t\n")) return value;
@@ -208,7 +209,7 @@ static const YamlNode *split_commas(Arena *arena, const YamlNode *value)
 
 static void read_datasets(ConfigReader *reader, const char *label, const YamlNode *node, DatasetList *out);
 
-/* A key's second value, under this or another name: whether it takes the first one's place. Two names may say the same. */
+/* A key was given a second time, under this or another name: whether the second value replaces the first. Equal values are no problem. */
 static bool takes_place(ConfigReader *reader, const Target *target, const YamlNode *key, const OptionInfo *option, const Written *second)
 {
     const Written *first = &target->written[option - options];
@@ -225,12 +226,13 @@ static bool takes_place(ConfigReader *reader, const Target *target, const YamlNo
     return false;
 }
 
-/* Sets an option. alias: under which it was written, or NULL; is_off: what was written there asks for nothing. */
+/* Sets an option. alias: the name that it was written under, or NULL. is_off: the written value switches nothing on. */
 static void read_option(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, const OptionInfo *option,
                         const OptionAlias *alias, bool is_off, bool overriding)
 {
     bool is_null = yaml_is_null(value);
-    is_null |= option->kind == KIND_DATASETS && value->type == YAML_SEQUENCE && value->count == 0; /* no datasets: the key isn't set */
+    is_null |= option->kind == KIND_DATASETS && value->type == YAML_SEQUENCE &&
+               value->count == 0; /* an empty list of datasets: the key isn't set */
     const char **origin = &target->origin[option - options];
     if (!overriding) {
         Written written = {key->text.data, value->type == YAML_SCALAR ? value->text.data : NULL,
@@ -253,7 +255,7 @@ static void read_option(ConfigReader *reader, const Target *target, const YamlNo
         option_read(reader, option, label, value, field_of(target, option));
 }
 
-/* A key of `distributed`; NULL after a problem. */
+/* The option of a key inside `distributed`; NULL after a problem. */
 static const OptionInfo *find_distributed(ConfigReader *reader, const YamlNode *key, const char *name)
 {
     StrBuf names = {0};
@@ -284,7 +286,7 @@ static void read_distributed(ConfigReader *reader, const Target *target, const Y
     }
 }
 
-/* One key and its value. overriding: a second value replaces the first instead of being a problem. */
+/* Reads one key and its value. overriding: a second value replaces the first; otherwise it is a problem. */
 static void read_pair(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, bool overriding)
 {
     if (key->type != YAML_SCALAR) {
@@ -349,7 +351,7 @@ static void read_datasets(ConfigReader *reader, const char *label, const YamlNod
 
 /* ---- overrides ---- */
 
-/* "datasets.2.path": the list's option, and in *index and *rest what follows; NULL when the name has no such form. */
+/* Splits "datasets.2.path": returns the list's option, and the rest in *index and *rest. NULL when the name has another form. */
 static const OptionInfo *split_nested(const char *name, size_t *index, const char **rest)
 {
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
@@ -366,7 +368,7 @@ static const OptionInfo *split_nested(const char *name, size_t *index, const cha
     return NULL;
 }
 
-/* The item to change; one past the last makes a new one. */
+/* The list item to change. An index one past the last item adds an item. */
 static Dataset *dataset_at(ConfigReader *reader, DatasetList *list, const YamlNode *key, const char *label, size_t index)
 {
     if (index > list->count) {
@@ -384,14 +386,14 @@ static Dataset *dataset_at(ConfigReader *reader, DatasetList *list, const YamlNo
     return &list->items[index];
 }
 
-/* Whether a key wants a text: a name or a path may begin with a bracket. */
+/* Whether the key takes a text. Its argument isn't parsed as YAML then, as a name or a path may begin with a bracket. */
 static bool wants_text(OptionScope scope, const char *name)
 {
     const OptionInfo *option = option_find(scope, name);
     return option && option->kind == KIND_STRING;
 }
 
-/* What an argument gives its key: a list or a map in brackets, else a text. False: it was told what is wrong. */
+/* Parses the value of an argument: a list or a map in brackets, else a text. False: a problem was reported. */
 static bool read_argument(ConfigReader *reader, const char *source, const char *text, bool is_text, YamlNode **out)
 {
     YamlNode *plain = arena_new(reader->arena, YamlNode);
@@ -443,7 +445,7 @@ static void problem_at(ConfigReader *reader, const char *place, const char *name
     reader_problem(reader, &(YamlNode){.source = place}, "%s: %s", name, what);
 }
 
-/* Going on from an adapter is training one. */
+/* Continuing from an adapter requires training an adapter. */
 static void check_adapter(ConfigReader *reader, Config *config)
 {
     if (!config->adapter) return;
@@ -454,7 +456,7 @@ static void check_adapter(ConfigReader *reader, Config *config)
     config->lora = true;
 }
 
-/* Nobody would keep the random weights that the adapter belongs to. */
+/* An adapter is useless without its base, and random base weights wouldn't be saved. */
 static void check_scratch(ConfigReader *reader, const Config *config)
 {
     if (config->lora && config->from_scratch)
@@ -464,7 +466,7 @@ static void check_scratch(ConfigReader *reader, const Config *config)
             "the base first (surogate new --random) and name it as the model, without from_scratch");
 }
 
-/* What is frozen is kept in few bits: without adapters nothing would be trained. */
+/* QLoRA keeps the base in few bits and frozen: without adapters nothing would be trained. */
 static void check_qlora(ConfigReader *reader, const Config *config)
 {
     if (config->qlora != OPT_QLORA_NONE && !config->lora)
@@ -472,7 +474,8 @@ static void check_qlora(ConfigReader *reader, const Config *config)
                    "it is for a frozen base under adapters; write lora: true, or leave it out");
 }
 
-/* What adapters take of the base is computed of its numbers, and saved beside them. */
+/* PiSSA and OLoRA compute on the base's full-precision weights. With qlora the saved adapter would belong to another base than was
+ * trained. */
 static void check_lora_init(ConfigReader *reader, const Config *config)
 {
     bool takes = config->lora_init == OPT_LORA_INIT_PISSA || config->lora_init == OPT_LORA_INIT_OLORA;
@@ -481,7 +484,7 @@ static void check_lora_init(ConfigReader *reader, const Config *config)
                    "with qlora the saved adapter would be of another model than the one that was trained; leave one of the two out");
 }
 
-/* "~/" is the home folder; other signs of a shell would name a folder called so. A template's text is no path. */
+/* A leading ~/ is the home folder. Other shell syntax (~user, $VARIABLE) is a problem. A text with { is a template, not a path. */
 static void check_path(ConfigReader *reader, const char **path, const char *place, const char *name)
 {
     const char *home = getenv("HOME"), *text = *path;
@@ -501,13 +504,13 @@ static void check_paths(ConfigReader *reader, const Target *target)
                        arena_printf(reader->arena, "%s%s", target->prefix, options[i].name));
 }
 
-/* Whether a value asks for anything: one that is off does where the key is on by default. */
+/* Whether a value asks for anything. A value that is off asks for something where the key is on by default. */
 static bool asks(const Target *target, const OptionInfo *option)
 {
     return option_is_on(option, field_of(target, option)) || (option->fallback && strcmp(option->fallback, "true") == 0);
 }
 
-/* A line for the keys that have no effect for the same reason. A value that asks for nothing loses nothing. */
+/* One warning for all keys that have no effect for the same reason. A value that asks for nothing is not mentioned. */
 static void warn_idle(ConfigReader *reader, const Target *target)
 {
     const OptionNeed *unmet[CONFIG_KEY_COUNT] = {0};
@@ -543,7 +546,7 @@ static void check_datasets(ConfigReader *reader, const char *label, const Datase
     }
 }
 
-/* Another tool's word for how often, beside the numbers that count here. */
+/* Another tool's strategy key (steps, epoch, no), beside our keys of how often. */
 typedef struct Strategy {
     const char *name;
     ConfigKey   steps, per_epoch;
@@ -578,7 +581,7 @@ static void warn_strategy_named(ConfigReader *reader, const char *name, const Ya
         if (strcmp(name, strategies[k].name) == 0) warn_strategy(reader, &strategies[k], value, config);
 }
 
-/* root: of the run file. */
+/* root: the mapping of the whole run file. */
 static void warn_strategies(ConfigReader *reader, const YamlNode *root, const char *const *overrides, size_t num_overrides,
                             const Config *config)
 {
@@ -611,7 +614,7 @@ static Status give_problems(const ConfigReader *reader, StrBuf *problems)
 {
     const char *text = strbuf_cstr(reader->problems);
     if (problems) strbuf_puts(problems, text);
-    size_t len = reader->problems->len; /* without the last line end */
+    size_t len = reader->problems->len; /* without the last newline */
     FAIL_IF(reader->num_problems == 1, ERR_INVALID, "%.*s", (int)len - 1, text);
     FAIL(ERR_INVALID, "%zu problems:\n%.*s", reader->num_problems, (int)len - 1, text);
 }

@@ -62,7 +62,7 @@ struct Dataset {
 #include "config/options.def"
 #undef CONFIG_FIELD_run
 #undef CONFIG_FIELD_dataset
-    const char *origin[CONFIG_KEY_COUNT]; /* "run.yaml:3:8" of the value; NULL: the default */
+    const char *origin[CONFIG_KEY_COUNT]; /* where the value was read, as "run.yaml:3:8"; NULL: it is the default */
 };
 
 #define CONFIG_ALLOW_PYTHON "--allow-python"
@@ -75,51 +75,52 @@ typedef struct Config {
 #undef CONFIG_FIELD_run
 #undef CONFIG_FIELD_dataset
     const char *origin[CONFIG_KEY_COUNT];
-    const char *notes;        /* a line for each key that was read under another tool's name, one for those ignored; "" when none */
-    bool        allow_python; /* --allow-python was among the arguments */
-    int64_t     begun;        /* signals_begin of the work that is done with it */
-    StrList     warnings;     /* each a line: keys that have no effect beside the others, and why */
-    Arena       arena;        /* of everything above */
+    const char
+           *notes; /* one line for each key that was read under another tool's name, and one for all ignored keys; "" when there are none */
+    bool    allow_python; /* --allow-python was among the arguments */
+    int64_t begun;        /* the result of signals_begin, for the work that uses this config */
+    StrList warnings;     /* one line for each set of keys that have no effect, with the reason */
+    Arena   arena;        /* owns everything above */
 } Config;
 
-/* text: of the run file `name`; empty: defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a value
- * that starts with [ or { is read as YAML, any other as it is. On ERR_INVALID `problems` (may be NULL) gets all lines,
- * status_message() as many as fit; *out then holds nothing. Else *out needs config_deinit. */
+/* Parses the text of run file `name`; an empty text gives defaults and overrides alone. overrides: "key=value", "datasets.0.path=value"; a
+ * value that starts with [ or { is read as YAML, any other literally. On ERR_INVALID, `problems` (may be NULL) gets all lines,
+ * status_message() as many as fit, and *out holds nothing. Otherwise the caller calls config_deinit. */
 NODISCARD Status config_parse(const char *name, const char *text, size_t len, const char *const *overrides, size_t num_overrides,
                               Config *out, StrBuf *problems);
 
-/* The same from command line arguments: run.yaml, --config run.yaml, --config=run.yaml, key=value, --key=value, --allow-python. */
+/* As config_parse, from command line arguments: run.yaml, --config run.yaml, --config=run.yaml, key=value, --key=value, --allow-python. */
 NODISCARD Status config_load_args(const char *const *args, size_t count, Config *out, StrBuf *problems);
 void             config_deinit(Config *config);
 
-/* The run file among such arguments; NULL: none. */
+/* The run file among command line arguments; NULL: none. */
 const char *config_run_file(const char *const *args, size_t count);
 
-/* ERR_INVALID that tells how to set the key, unless a file or override sets it. */
+/* ERR_INVALID unless a file or an override sets the key; the message says how to set it for `what_for`. */
 NODISCARD Status config_require(const Config *config, ConfigKey key, const char *what_for);
 
-/* Whether that origin of a value is the command line. */
+/* Whether an origin (Config.origin) is the command line. */
 bool config_is_argument(const char *origin);
 
-/* Puts "run.yaml:3:8: ", the place of the key's value, before the message of a failed status where a run file gave it. `origin` is
- * that of a Config or Dataset. Returns `status`. */
+/* Prefixes the message of a failed status with "run.yaml:3:8: ", the place of the key's value, if a run file gave it. `origin` is that of a
+ * Config or Dataset. Returns `status`. */
 Status config_at(const char *const *origin, ConfigKey key, Status status);
 
-/* One more item; for lists that stay small. */
+/* Appends an item. For lists that stay small: it costs time in proportion to the list. */
 void str_list_push(Arena *arena, StrList *list, const char *text);
 bool str_list_has(const StrList *list, const char *text);
 
-/* How the choice is written. */
+/* The choice's word, as a run file spells it. */
 const char *choice_text(Choice choice);
 
-/* The resolved run file as YAML: reads back to an equal Config. */
+/* Prints the resolved run file as YAML, which reads back to an equal Config. */
 void config_print(const Config *config, StrBuf *out);
 
-/* From the tables alone: docs/reference/config.md; a JSON Schema for editors; a line for every key. */
+/* Printed from the tables alone: docs/reference/config.md; a JSON Schema for editors; a line for every key. */
 void config_markdown(StrBuf *out);
 void config_schema(StrBuf *out);
 void config_keys(StrBuf *out);
 
-/* Help for one key, as it is or in a dataset (datasets.path): ours, or another tool's name, or one that has no equivalent here.
- * ERR_INVALID suggests the nearest. */
+/* Help for one key of a run or a dataset (datasets.path), by our name, by another tool's name, or for a foreign key without an equivalent
+ * here. ERR_INVALID suggests the nearest name. */
 NODISCARD Status config_help(StrBuf *out, const char *key);

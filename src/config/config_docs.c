@@ -1,10 +1,10 @@
-/* What the table says, for people: Markdown, help. */
+/* Prints the table of keys for people: Markdown and help. */
 #include "config/options.h"
 
 #include <fnmatch.h>
 #include <string.h>
 
-/* " (also `x`, `y`)": the further words that mean the choice; or nothing. */
+/* " (also `x`, `y`)" with the further spellings of a choice, or nothing. */
 static void write_spellings(StrBuf *out, Choice choice, const char *quote)
 {
     const char *separator = " (also ";
@@ -47,7 +47,7 @@ static void write_needs(StrBuf *out, ConfigKey key, const char *quote)
     }
 }
 
-/* The other names of a key: ", `x`" each. */
+/* The key's other names, each as ", `x`". */
 static void write_aliases(StrBuf *out, ConfigKey key, const char *quote)
 {
     const char *separator = "";
@@ -96,9 +96,9 @@ void config_markdown(StrBuf *out)
     }
 }
 
-enum { OF_KEY = 4 }; /* margin of what is said of a key */
+enum { OF_KEY = 4 }; /* left margin of the text about a key */
 
-/* "BEFORE TEXT." in lines; nothing where the text is empty. Empties it. */
+/* Prints "BEFORE TEXT." wrapped to lines, and empties `text`. Prints nothing where the text is empty. */
 static void put_wrapped(StrBuf *out, const char *before, StrBuf *text)
 {
     StrBuf line = {0};
@@ -127,7 +127,7 @@ static void help_of(StrBuf *out, ConfigKey key)
     put_wrapped(out, "Other names:", &names);
 }
 
-/* A key of the scope by our name or another; false when unknown. */
+/* Help of a key by our name or an alias; false when the scope has neither. */
 static bool help_by_name(StrBuf *out, OptionScope scope, const char *name)
 {
     bool found = false;
@@ -141,7 +141,7 @@ static bool help_by_name(StrBuf *out, OptionScope scope, const char *name)
     return found;
 }
 
-/* What peers.def says of a name, for each value or all; is_ours: that follows help of the key. */
+/* The answers of peers.def for a name, for each value. is_ours: the text follows the help of our key. */
 static bool help_of_peer(StrBuf *out, OptionScope scope, const char *name, bool is_ours)
 {
     bool found = false;
@@ -155,12 +155,12 @@ static bool help_of_peer(StrBuf *out, OptionScope scope, const char *name, bool 
         strbuf_wrapped(out, OF_KEY, text.data);
         strbuf_deinit(&text);
         found = true;
-        if (!peer->value) break; /* the rows after it don't count */
+        if (!peer->value) break; /* a row for any value: rows after it are never reached */
     }
     return found;
 }
 
-/* "datasets.path", "validation_datasets.0.path", "datasets[].path": what follows; NULL: no key of a dataset is meant. */
+/* "datasets.path", "validation_datasets.0.path", "datasets[].path": returns "path". NULL: the name isn't of a dataset's key. */
 static const char *dataset_key(const char *name)
 {
     const char *key = strrchr(name, '.');

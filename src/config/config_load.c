@@ -1,10 +1,10 @@
-/* Where a Config comes from: a file, or the command line. */
+/* Loads a Config from a file or the command line. */
 #include "config/value.h"
 #include "files/file.h"
 
 #include <string.h>
 
-/* path NULL: the overrides alone. */
+/* path NULL: there are overrides alone. */
 static Status load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems)
 {
     Arena  scratch = {0};

@@ -1,11 +1,11 @@
-/* A resolved Config as YAML that reads back to the same. */
+/* Prints a resolved Config as YAML that reads back to the same Config. */
 #include "base/json.h"
 #include "base/yaml.h"
 #include "config/options.h"
 
 #include <string.h>
 
-/* Quoted unless plainly a word or path. */
+/* Quotes the text unless it is plainly a word or a path. */
 static void print_text(StrBuf *out, const char *text)
 {
     static const char *const nulls[] = {"null", "Null", "NULL"};
@@ -18,7 +18,7 @@ static void print_text(StrBuf *out, const char *text)
         yaml_write_string(out, text, strlen(text));
 }
 
-/* Bytes in the largest unit that divides them. */
+/* Prints bytes in the largest unit that divides them. */
 static void print_size(StrBuf *out, int64_t bytes)
 {
     static const struct {
@@ -51,7 +51,7 @@ static void print_map(StrBuf *out, const StrMap *map)
     strbuf_putc(out, '{');
     for (size_t i = 0; i < map->count; i++) {
         if (i) strbuf_puts(out, ", ");
-        if (strlen(map->keys[i]) > 100) strbuf_puts(out, "? "); /* unmarked, a text of 1,024 characters is no key */
+        if (strlen(map->keys[i]) > 100) strbuf_puts(out, "? "); /* YAML allows keys over 1,024 characters only behind "? " */
         print_text(out, map->keys[i]);
         strbuf_puts(out, ": ");
         print_text(out, map->values[i]);
@@ -59,7 +59,7 @@ static void print_map(StrBuf *out, const StrMap *map)
     strbuf_putc(out, '}');
 }
 
-/* Nothing to say: an absent key reads back to this. */
+/* Whether the field needs no line: an absent key reads back to its value. */
 static bool is_unset(const OptionInfo *option, const void *field)
 {
     switch (option->kind) {

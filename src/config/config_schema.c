@@ -1,5 +1,5 @@
-/* What the table says, for editors: a JSON Schema of run files. What the program reads is valid, but for numbers between quotes and
- * words in capitals; other tools' names are marked as deprecated. */
+/* Prints the table for editors: a JSON Schema of run files. It accepts all that the program reads, except numbers in quotes and words in
+ * capitals. Other tools' names are marked as deprecated. */
 #include "base/json.h"
 #include "config/options.h"
 
@@ -10,7 +10,7 @@ static void put_text(StrBuf *out, const char *text)
     json_write_string(out, text, strlen(text));
 }
 
-/* A value of an alias or a choice as YAML reads it: true and 4 are no texts. */
+/* Writes a value of an alias or a choice with the type that YAML reads: true and 4 aren't strings. */
 static void put_value(StrBuf *out, const char *text)
 {
     bool is_bool = strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
@@ -31,7 +31,7 @@ static void put_words(StrBuf *out, const char *set)
     strbuf_puts(out, "]}");
 }
 
-/* Of texts, or of the words of a set; words NULL: any. */
+/* A list of strings, or of the set's words; words NULL: any string. */
 static void put_list(StrBuf *out, const char *words)
 {
     if (!words) {
@@ -90,7 +90,7 @@ static void put_type(StrBuf *out, const OptionInfo *option)
     }
 }
 
-/* A key may always be null. */
+/* The schema of one key. Every key may be null. */
 static void put_property(StrBuf *out, const OptionInfo *option)
 {
     strbuf_printf(out, "    \"%s\": {\"description\": ", option->name);
@@ -118,7 +118,8 @@ static void put_distributed(StrBuf *out)
     strbuf_puts(out, "}}");
 }
 
-/* One other name: its values and those of the key where it takes them, else what asks for nothing. rows: from that name's first on. */
+/* Writes one other name with its values. Where the name takes the key's own values, these too; else the values that ask for nothing. rows:
+ * from the name's first row on. */
 static void put_alias(StrBuf *out, const OptionAlias *rows, size_t num_rows)
 {
     bool        takes_key = false;
@@ -151,7 +152,7 @@ static bool is_alias(OptionScope scope, const char *name)
     return false;
 }
 
-/* Whether the row is its name's first, and the name neither ours nor an alias nor a member ("name.member"). */
+/* Whether the row is the first of its name, and the name is neither a key, an alias nor a member ("name.member"). */
 static bool is_first_peer(const PeerKey *peer)
 {
     if (strchr(peer->name, '.') || option_find(peer->scope, peer->name) || is_alias(peer->scope, peer->name)) return false;
@@ -160,7 +161,7 @@ static bool is_first_peer(const PeerKey *peer)
     return true;
 }
 
-/* Whether values of the name are there that the program ignores, beside those that ask for nothing: its members count. */
+/* Whether the program ignores some values of the name besides those that ask for nothing. Rows of its members count too. */
 static bool is_ignored(const PeerKey *peer)
 {
     size_t len = strlen(peer->name);
@@ -172,7 +173,7 @@ static bool is_ignored(const PeerKey *peer)
     return false;
 }
 
-/* Keys of other tools that no key of ours stands for: what is to do, where the program doesn't ignore them. */
+/* Keys of other tools that none of our keys stands for, with what to do; keys that the program ignores have no text. */
 static void put_peers(StrBuf *out, OptionScope scope)
 {
     for (const PeerKey *peer = peer_keys; peer < peer_keys + num_peer_keys; peer++) {
@@ -186,7 +187,7 @@ static void put_peers(StrBuf *out, OptionScope scope)
     }
 }
 
-/* A pattern of fnmatch as a regular expression. */
+/* Writes an fnmatch pattern as a regular expression. */
 static void put_regex(StrBuf *out, const char *pattern)
 {
     strbuf_putc(out, '^');
@@ -201,7 +202,7 @@ static void put_regex(StrBuf *out, const char *pattern)
     strbuf_putc(out, '$');
 }
 
-/* Patterns of keys that are ignored. They hold for our keys too, and so ask for nothing. */
+/* Patterns of keys that are ignored. They match our keys too, and so must allow any value. */
 static void put_peer_patterns(StrBuf *out, OptionScope scope)
 {
     const char *separator = "\n";
@@ -216,7 +217,7 @@ static void put_peer_patterns(StrBuf *out, OptionScope scope)
     strbuf_puts(out, "}");
 }
 
-/* The properties of a scope's keys, then those of other tools' names for them, then other tools' keys. */
+/* The properties of a scope: our keys, then other tools' names for our keys, then other tools' keys. */
 static void put_properties(StrBuf *out, OptionScope scope)
 {
     const char *separator = "\n";

@@ -1,4 +1,4 @@
-/* The expansion of options.def, choices.def and peers.def, and what follows from a row alone. */
+/* Expands options.def, choices.def and peers.def into tables, and derives facts from single rows. */
 #include "config/options.h"
 
 #include <stddef.h>
@@ -122,7 +122,7 @@ bool option_suggest(StrBuf *out, OptionScope scope, const char *name)
         strbuf_puts(out, "; `surogate help keys` lists all");
         return false;
     }
-    const char *also = NULL; /* as near: adamw_beta is adamw_beta1 or adamw_beta2 */
+    const char *also = NULL; /* a second name as near as the first: adamw_beta is near adamw_beta1 and adamw_beta2 */
     int         distance = edit_distance(name, near);
     for (size_t i = 0; i < count && !also; i++)
         if (names[i] != near && abs((int)strlen(names[i]) - (int)strlen(name)) <= distance && edit_distance(name, names[i]) == distance)
@@ -155,7 +155,7 @@ bool option_is_on(const OptionInfo *option, const void *field)
     return false;
 }
 
-/* A choice that is left open is none of the words. */
+/* A choice that isn't set equals none of the words. */
 static bool need_holds(const OptionNeed *need, const void *base)
 {
     const OptionInfo *other = &options[need->other];
@@ -172,7 +172,7 @@ static bool need_holds(const OptionNeed *need, const void *base)
     return false;
 }
 
-/* One past a need's last row. */
+/* The index behind the last row of the need that starts at `first`. */
 static size_t need_end(size_t first)
 {
     size_t end = first + 1;
@@ -199,7 +199,7 @@ void option_write_need(StrBuf *out, const OptionNeed *need, const char *quote)
     for (size_t first = (size_t)(need - option_needs), i = first; i < need_end(first); i++) {
         const OptionInfo *other = &options[option_needs[i].other];
         const char       *values = option_needs[i].values;
-        if (i > first && strcmp(values, OFF) == 0) continue; /* a choice may also be left open */
+        if (i > first && strcmp(values, OFF) == 0) continue; /* a choice may also be unset */
         bool is_word = strcmp(values, ON) != 0 && strcmp(values, OFF) != 0;
         bool is_true = !is_off && other->kind == KIND_BOOL;
         strbuf_printf(out, "%s%s%s%s%s%s", i > first ? " or " : "", quote, other->name,

@@ -17,7 +17,7 @@ typedef enum OptionKind {
     KIND_DATASETS
 } OptionKind;
 
-/* words: the set of choices, else NULL. has_limits: min and max count; min itself is out when above_min. */
+/* words: the set of choices, else NULL. has_limits: min and max apply; above_min: min itself is excluded. */
 typedef struct OptionLimits {
     bool        has_limits, above_min;
     double      min, max;
@@ -25,21 +25,21 @@ typedef struct OptionLimits {
     bool        is_path;
 } OptionLimits;
 
-/* What a key's value does: see options.def. */
+/* What changing a key's value affects: see options.def. */
 typedef enum OptionEffect { EFFECT_RESULT, EFFECT_FREE, EFFECT_PLACE } OptionEffect;
 
 typedef struct OptionInfo {
     OptionScope  scope;
     OptionKind   kind;
     const char  *name;
-    size_t       offset;   /* of its field in Config or Dataset */
-    const char  *fallback; /* default, as text; NULL: not set */
+    size_t       offset;   /* of the key's field in Config or Dataset */
+    const char  *fallback; /* the default, as text; NULL: not set */
     OptionLimits limits;
     OptionEffect effect;
     const char  *help;
 } OptionInfo;
 
-/* Another name for options[key]; value and its meaning are NULL where values don't differ. */
+/* Another name for options[key]. Where its values differ from the key's, `value` stands for `means`; else both are NULL. */
 typedef struct OptionAlias {
     OptionScope scope;
     const char *name, *value;
@@ -47,21 +47,21 @@ typedef struct OptionAlias {
     const char *means;
 } OptionAlias;
 
-/* A key has no effect unless options[other] is on (values "on"), off, or one of values, "word or word". An alternative is of the
- * need before it: one of them is enough. */
+/* A key has no effect unless options[other] is on (values "on"), off, or one of the values, "word or word". A row with is_alternative
+ * belongs to the need before it: one of them suffices. */
 typedef struct OptionNeed {
     ConfigKey   key, other;
     const char *values;
     bool        is_alternative;
 } OptionNeed;
 
-/* A row of peers.def; names and values are patterns of fnmatch. value NULL: any; answer NULL: the key is ignored. */
+/* A row of peers.def; name and value are fnmatch patterns. value NULL: any value; answer NULL: the key is ignored. */
 typedef struct PeerKey {
     OptionScope scope;
     const char *name, *value, *answer;
 } PeerKey;
 
-/* The table in its order, for documents: a section's title and text, or a key. */
+/* The table in its order, for documents. A row is a section's title and text, or a key. */
 typedef struct OptionRow {
     const char *title, *text;
     ConfigKey   key;
@@ -74,7 +74,7 @@ typedef struct ChoiceInfo {
     bool        is_spelling;
 } ChoiceInfo;
 
-/* The keys of a run that its mapping `distributed` may hold. */
+/* The keys of a run that the mapping `distributed` may contain. */
 #define DISTRIBUTED_NAME "distributed"
 enum { DISTRIBUTED_FIRST = KEY_run_ray_address, DISTRIBUTED_LAST = KEY_run_max_restarts };
 
@@ -90,23 +90,23 @@ extern const size_t      num_option_rows;
 extern const ChoiceInfo  choices[];
 extern const size_t      num_choices;
 
-const OptionInfo *option_find(OptionScope scope, const char *name); /* NULL: none of that name; aliases aside */
-const char       *option_kind_name(OptionKind kind);                /* "an integer" */
+const OptionInfo *option_find(OptionScope scope, const char *name); /* NULL: no key has this name; aliases aren't searched */
+const char       *option_kind_name(OptionKind kind);                /* for messages: "an integer" */
 
-/* A limit as the table writes it: 1e30, 16777216, 0.999999999. "0 to 0.999999999", "at least 1", "above 0". */
+/* Writes a limit as the table does (1e30, 16777216, 0.999999999), and a key's range: "0 to 0.999999999", "at least 1", "above 0". */
 void option_write_number(StrBuf *out, double value);
 void option_write_range(StrBuf *out, const OptionLimits *limits);
 
-/* "; did you mean lora_rank?" for a name that is no key; false where none is near: then where all are listed. */
+/* Appends "; did you mean lora_rank?" for a name that is no key. False where no key is near: all keys are listed then. */
 bool option_suggest(StrBuf *out, OptionScope scope, const char *name);
 
-/* Whether a key's field says something: true, a number but 0, a text, a list with items. */
+/* Whether the field is on: true, a number other than 0, a text, a list with items. */
 bool option_is_on(const OptionInfo *option, const void *field);
 
-/* The first row of a need that doesn't hold in a Config or Dataset, so that the key has no effect; NULL: it has. */
+/* The first row of a need that isn't met in a Config or Dataset, so that the key has no effect; NULL: all are met. */
 const OptionNeed *option_unmet(ConfigKey key, const void *base);
-/* A field of any kind but DATASETS, as a run file has it. */
+/* Prints a field of any kind but DATASETS, as a run file spells it. */
 void config_print_value(StrBuf *out, const OptionInfo *option, const void *field);
 
-/* "without `lora: true`", "when `max_steps` is set": a need, from its first row on. */
+/* Writes a need, from its first row on: "without `lora: true`", "when `max_steps` is set". */
 void option_write_need(StrBuf *out, const OptionNeed *need, const char *quote);

@@ -1,5 +1,5 @@
-/* Roles in datasets, and as templates know them. */
+/* Names of roles: as datasets spell them, and as chat templates know them. */
 #pragma once
 
-/* "assistant" of "gpt"; whatever the case. NULL: none that is known, which stays as it is. */
+/* "assistant" for "gpt"; case doesn't matter. NULL: the role is unknown, and keeps its name. */
 const char *role_known(const char *role);

@@ -37,7 +37,7 @@ bool bool_read(const char *text, bool *out)
     return false;
 }
 
-/* Digits with an optional sign; false too when it doesn't fit. */
+/* Digits with an optional sign. False also when the number doesn't fit. */
 static bool int_read(const char *text, int64_t *out)
 {
     const char *digits = text + (*text == '-' || *text == '+');
@@ -48,7 +48,7 @@ static bool int_read(const char *text, int64_t *out)
     return errno == 0;
 }
 
-/* [sign] digits [. digits] [e [sign] digits], with digits on one side of the point at least; finite. */
+/* [sign] digits [. digits] [e [sign] digits], with digits on at least one side of the point. The number must be finite. */
 static bool float_read(const char *text, double *out)
 {
     const char *at = text + (*text == '-' || *text == '+');
@@ -191,7 +191,7 @@ static bool scalar_read(ConfigReader *reader, const OptionInfo *option, const ch
     }
 }
 
-/* An item of a list, one of its words where it has any. */
+/* Reads an item of a list; it must be one of the option's words if there are any. */
 static bool item_read(ConfigReader *reader, const OptionInfo *option, const char *label, const YamlNode *node, const char **out)
 {
     Choice choice;
@@ -211,7 +211,7 @@ static bool list_read(ConfigReader *reader, const OptionInfo *option, const char
 {
     const YamlNode *const *items = node->type == YAML_SCALAR ? &node : (const YamlNode *const *)node->items;
     size_t                 count = node->type == YAML_SCALAR ? 1 : node->count;
-    if (node->type == YAML_SCALAR && option->limits.words && node->text.len == 0) count = 0; /* no word */
+    if (node->type == YAML_SCALAR && option->limits.words && node->text.len == 0) count = 0; /* the empty text is an empty list of words */
     StrList list = {arena_array(reader->arena, const char *, count), count};
     for (size_t i = 0; i < count; i++) {
         if (items[i]->type != YAML_SCALAR || yaml_is_null(items[i])) {

@@ -1,31 +1,31 @@
-/* One value of a run file, read as its option wants it. Private to src/config and src/port. */
+/* Reads one value of a run file as its option's kind. Private to src/config and src/port. */
 #pragma once
 
 #include "base/yaml.h"
 #include "config/options.h"
 
-/* What the source of a value from the command line starts with. */
+/* Prefix of the source name of values from the command line. */
 #define ARGUMENT_SOURCE "argument "
 
-/* Where problems go, and memory comes from. */
+/* Where a reader reports problems and allocates memory. */
 typedef struct ConfigReader {
     Arena   *arena;
     StrBuf  *problems;
     size_t   num_problems;
     StrBuf  *notes;
-    StrBuf  *ignored; /* names of other tools' keys that change nothing here, with commas */
+    StrBuf  *ignored; /* other tools' keys that change nothing here, separated by commas */
     StrList *warnings;
 } ConfigReader;
 
-/* Adds the line "source:line:column: ...". node may be NULL: no place. */
+/* Adds the line "source:line:column: ...". node NULL: the line has no place. */
 void reader_problem(ConfigReader *reader, const YamlNode *node, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* Reads `node` into *out, the option's field (of any kind but DATASETS); false after a problem, *out untouched.
- * label: the key as the user sees it. */
+/* Reads `node` into *out, the option's field (of any kind but DATASETS). False after a problem; *out is unchanged then. label: the key as
+ * the user sees it. */
 bool option_read(ConfigReader *reader, const OptionInfo *option, const char *label, const YamlNode *node, void *out);
 
-/* Gives the field its default. */
+/* Sets the field to its default. */
 void option_reset(Arena *arena, const OptionInfo *option, void *out);
 
-/* A boolean in any of its spellings. */
+/* Reads a boolean in any of its spellings. */
 bool bool_read(const char *text, bool *out);

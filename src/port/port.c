@@ -1,4 +1,4 @@
-/* Porting: the file is read by the rows of foreign.def into a Config of ours; what is absent becomes the tool's default. */
+/* Porting: reads another tool's file into a Config by the rows of foreign.def. Absent keys get that tool's defaults. */
 #include "port/port.h"
 
 #include "files/file.h"
@@ -91,7 +91,7 @@ static void write_field(Port *port, const PortTarget *target, ConfigKey key, con
     if (option_read(&port->reader, &options[key], label, value, field_of(target, key))) target->from[key] = from;
 }
 
-/* 500_000, as YAML 1.1 has it. */
+/* Removes the underscores of 500_000, which YAML 1.1 allows. */
 static const YamlNode *without_underscores(Port *port, ConfigKey key, const YamlNode *value)
 {
     bool is_number = options[key].kind == KIND_INT || options[key].kind == KIND_FLOAT;
@@ -107,7 +107,7 @@ static const YamlNode *without_underscores(Port *port, ConfigKey key, const Yaml
     return node;
 }
 
-/* Whether the key is set already: its first value stays, and another one is told. */
+/* Whether the key is set already. Its first value stays; a different second value is reported. */
 static bool is_taken(Port *port, const PortTarget *target, ConfigKey key, const YamlNode *value, const char *from)
 {
     if (!target->from[key]) return false;
@@ -137,7 +137,7 @@ static YamlNode *as_text(Port *port, const char *text, size_t len)
     return node;
 }
 
-/* A text of ours as a value: "[a, b]" where the key takes a list. */
+/* Makes a value of a text from a table: "[a, b]" where the key takes a list. */
 static const YamlNode *as_value(Port *port, ConfigKey key, const char *text)
 {
     if (options[key].kind != KIND_LIST || text[0] != '[') return as_text(port, text, strlen(text));
@@ -176,7 +176,7 @@ void port_unset(Port *port, PortTarget *target, ConfigKey key)
 
 /* ---- rows ---- */
 
-/* item: of a list whose items mean different things; NULL: the whole value. */
+/* item: one item of a list whose items mean different things; NULL: the whole value. */
 static void apply_row(Port *port, const ForeignKey *row, const PortPair *pair, const char *item)
 {
     const char *prefix = pair->target->prefix, *from = port_origin(port, pair->key, prefix), *text = row->text;
@@ -242,7 +242,7 @@ static bool is_same_text(const YamlNode *a, const YamlNode *b)
     return a->type == YAML_SCALAR && b->type == YAML_SCALAR && strcmp(a->text.data, b->text.data) == 0;
 }
 
-/* An earlier key of that name with another value; NULL: none. YAML readers differ on which of the two counts. */
+/* An earlier occurrence of the key with another value; NULL: none. YAML readers differ on which of the two counts. */
 static const YamlNode *given_before(const YamlNode *map, size_t index)
 {
     for (size_t i = 0; i < index; i++)
@@ -313,7 +313,7 @@ static void set_defaults(Port *port)
     for (size_t i = 0; i < num_foreign_defaults; i++) set_default(port, &foreign_defaults[i]);
 }
 
-/* Keys without effect beside the others aren't written. */
+/* Drops keys that have no effect beside the others. */
 static void drop_idle(Port *port, PortTarget *target)
 {
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
@@ -351,7 +351,7 @@ static void read_tree(Port *port)
     for (int i = 0; i < CONFIG_KEY_COUNT; i++)
         if (options[i].scope == SCOPE_run) option_reset(port->arena, &options[i], field_of(&port->run, i));
     port_mapping(port, port->root, &port->run, NULL);
-    port->config.datasets.count = port->datasets.count; /* what needs them asks for no more */
+    port->config.datasets.count = port->datasets.count; /* its readers need no more than the count */
     port->config.validation_datasets.count = port->validation.count;
     port_finish_datasets(port);
     port_finish(port);
@@ -369,7 +369,7 @@ static Status give_problems(Port *port, StrBuf *problems)
     FAIL(ERR_INVALID, "%.*s", (int)port->problems.len - 1, port->problems.data);
 }
 
-/* What is written must be a run file that is taken. */
+/* Checks that the written run file is accepted by our parser. */
 static Status check_written(const Port *port, const StrBuf *out)
 {
     Config config;
@@ -430,7 +430,7 @@ Status port_file(Arena *arena, const char *path, const PortOptions *given, StrBu
 
 /* ---- run files that aren't ported ---- */
 
-/* The tool of a run file; 0: none, or it can't be read. */
+/* The tool that a run file belongs to; 0: unknown, or the file can't be read. */
 static unsigned tool_of(Arena *arena, const char *path, const YamlNode **out_root, const char **out_key)
 {
     Str text;
@@ -451,7 +451,7 @@ void port_hint(const char *path, StrBuf *out)
     arena_deinit(&arena);
 }
 
-/* What an absent key means there, as our key is printed; "" where that is what it is here. */
+/* The tool's default of an absent key, printed as our key; "" where our default is the same. */
 static void write_other(Arena *arena, const ForeignDefault *row, const Config *config, StrBuf *ours, StrBuf *out)
 {
     const OptionInfo *option = &options[row->key];
@@ -469,13 +469,13 @@ static void write_other(Arena *arena, const ForeignDefault *row, const Config *c
     strbuf_deinit(&notes);
 }
 
-/* Whether the default decides the result of this run. */
+/* Whether the key's default affects the result of this run. */
 static bool counts(const ForeignDefault *row, unsigned tool, const Config *config)
 {
     return (row->tools & tool) && options[row->key].effect == EFFECT_RESULT && !config->origin[row->key] && !option_unmet(row->key, config);
 }
 
-/* Axolotl's `type: alpaca` is a text of its own, whatever chat template there is. */
+/* Axolotl's `type: alpaca` has a prompt text of its own, whatever the chat template is. */
 static bool has_bare_instructions(const DatasetList *list)
 {
     bool found = false;

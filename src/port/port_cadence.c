@@ -1,6 +1,6 @@
-/* When a run saves and evaluates, of the keys that say it together: a strategy (no, steps, epoch; of saves also best), and numbers that
- * count with one of them alone. Trainer: transformers' TrainingArguments, where no strategy means steps for saves and no evaluations.
- * Axolotl: numbers go before the strategy, a number of 0 is none, and times an epoch are a part of all steps. */
+/* When a run saves and evaluates. Several keys say it together: a strategy (no, steps, epoch; for saves also best), and numbers that count
+ * with one strategy alone. transformers' TrainingArguments: without a strategy, saves go by steps and there are no evaluations. Axolotl:
+ * numbers override the strategy, 0 means no number, and saves_per_epoch is turned into a part of all steps. */
 #include "port/port_internal.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 typedef enum Strategy { STRATEGY_ABSENT, STRATEGY_NO, STRATEGY_STEPS, STRATEGY_EPOCH, STRATEGY_BEST } Strategy;
 
-/* A key of the file with its value; value NULL: absent. */
+/* A key of the file and its value; value NULL: the key is absent. */
 typedef struct Given {
     const YamlNode *key, *value;
 } Given;
@@ -28,7 +28,7 @@ static const char *origin(Port *port, Given given)
     return port_origin(port, given.key, "");
 }
 
-/* An unknown word is a problem. `no` may stand there as a truth value. */
+/* An unknown word is a problem. YAML may have read `no` as a boolean. */
 static Strategy read_strategy(Port *port, Given given, bool may_be_best)
 {
     static const char *const words[] = {"no", "steps", "epoch", "best"};
@@ -43,7 +43,7 @@ static Strategy read_strategy(Port *port, Given given, bool may_be_best)
     return STRATEGY_ABSENT;
 }
 
-/* Above 0; what isn't a number is a problem. */
+/* Whether the number is above 0. A value that isn't a number is a problem. */
 static bool is_positive(Port *port, Given given)
 {
     double number = 0;
@@ -58,7 +58,7 @@ static double epochs_of(const Port *port)
     return epochs;
 }
 
-/* A part of all steps is so many times an epoch, where that is a whole number. */
+/* Sets the key of times per epoch, if this part of all steps is a whole number of times per epoch. */
 static bool set_part(Port *port, double part, ConfigKey per_epoch, const char *from)
 {
     double times = 1 / (part * epochs_of(port)), whole = round(times);
@@ -67,13 +67,13 @@ static bool set_part(Port *port, double part, ConfigKey per_epoch, const char *f
     return true;
 }
 
-/* Whether it matters to the model when evaluations are. */
+/* Whether the times of evaluations affect the model: they end the run early, or choose the best model. */
 static bool evals_decide(const Port *port)
 {
     return port->config.early_stopping_patience > 0 || port->config.load_best_model_at_end;
 }
 
-/* Steps, or a part of all of them. per_epoch 0: there is no such key. */
+/* Sets the key to a number of steps, or to a part of all steps. per_epoch 0: there is no such key. */
 static void set_steps(Port *port, Given given, double steps, ConfigKey key, ConfigKey per_epoch, const char *from)
 {
     double most = -1;
@@ -87,7 +87,7 @@ static void set_steps(Port *port, Given given, double steps, ConfigKey key, Conf
                   arena_printf(port->arena, "a part of all steps; set %s to a number of them", options[key].name));
 }
 
-/* Times an epoch are a part of all steps in Axolotl: of max_steps, where that is given. */
+/* Axolotl turns times per epoch into a part of all steps, or of max_steps where that is given. */
 static void set_per_epoch(Port *port, Given given, ConfigKey key, ConfigKey per_epoch)
 {
     double times = 0, most = -1;
@@ -128,11 +128,11 @@ static void finish_logs(Port *port)
 
 /* ---- strategies and numbers ---- */
 
-/* What one kind of event has: its keys there and ours. */
+/* One kind of event (saves or evaluations): the tool's keys and our keys. */
 typedef struct Cadence {
     Given     strategy, steps, times;
     Strategy  how;
-    bool      has_steps, has_times, says_steps; /* says_steps: the strategy is steps */
+    bool      has_steps, has_times, says_steps; /* says_steps: the strategy is `steps` */
     ConfigKey key, per_epoch;
 } Cadence;
 
@@ -145,7 +145,7 @@ static Cadence read_cadence(Port *port, const char *strategy, const char *steps,
     return out;
 }
 
-/* Axolotl: a number decides. It refuses one of steps beside another strategy. */
+/* Axolotl: a number decides. A number of steps beside another strategy is refused there. */
 static void finish_axolotl_numbers(Port *port, Cadence *it)
 {
     if (!it->has_steps && !it->has_times) return;
@@ -169,7 +169,7 @@ static void set_number_of(Port *port, const Cadence *it)
         set_per_epoch(port, it->times, it->key, it->per_epoch);
 }
 
-/* A number of steps counts with the strategy steps alone. */
+/* Reports a number of steps that has no effect because the strategy isn't `steps`. */
 static void tell_idle_steps(Port *port, const Cadence *it, const char *how)
 {
     if (it->has_steps)
@@ -189,7 +189,7 @@ static void finish_saves(Port *port)
     bool has_number = it.has_steps || it.has_times, is_never = it.steps.value && !it.has_steps && port->tool != AXOLOTL;
     if (it.how == STRATEGY_ABSENT && !has_number && !is_never) return;
     if (it.how == STRATEGY_ABSENT) it.how = STRATEGY_STEPS;
-    if (it.how == STRATEGY_STEPS && !has_number && !is_never) { /* every 500 steps, of Axolotl too */
+    if (it.how == STRATEGY_STEPS && !has_number && !is_never) { /* every 500 steps, in Axolotl too */
         if (port->tool == AXOLOTL) port_set(port, &port->run, it.key, "500", "transformers' default, training_args.py");
         return;
     }
@@ -210,7 +210,7 @@ static bool has_evals(const Port *port)
     return port->config.validation_split_ratio > 0 || port->validation.count > 0;
 }
 
-/* Steps of evaluations without a number: those of log lines. */
+/* Evaluations without a number of steps happen as often as log lines. */
 static void set_eval_steps_of_logs(Port *port, const Cadence *it)
 {
     Given       logs = find(port, "logging_steps");
@@ -250,7 +250,7 @@ static void finish_evals(Port *port)
     if (it.how != STRATEGY_STEPS) tell_idle_steps(port, &it, it.how == STRATEGY_EPOCH ? "epoch" : "no");
 }
 
-/* Evaluations begin at once here. */
+/* Our evaluations have no delay: says so where the file asks for one. */
 static void finish_delay(Port *port)
 {
     Given delay = find(port, "eval_delay");
@@ -261,7 +261,7 @@ static void finish_delay(Port *port)
 
 /* ---- the best model ---- */
 
-/* What Axolotl makes of steps, or of how often in an epoch: a part of all steps is below 1. 0: nothing is asked for. */
+/* Axolotl's number of steps between events, also from times per epoch. Below 1 it is a part of all steps. 0: no event is asked for. */
 static double axolotl_steps(const Port *port, const char *steps, const char *per_epoch)
 {
     double number = number_of(find(port, steps)), times = number_of(find(port, per_epoch));
@@ -271,7 +271,7 @@ static double axolotl_steps(const Port *port, const char *steps, const char *per
     return number < 1 ? number : 0;
 }
 
-/* Axolotl takes the best model at the end where its saves are a multiple of its evaluations, unless the file says no. */
+/* Axolotl loads the best model at the end if saves are a multiple of evaluations, unless the file says no. */
 static void finish_axolotl_best(Port *port)
 {
     double      saves = axolotl_steps(port, "save_steps", "saves_per_epoch"), evals = axolotl_steps(port, "eval_steps", "evals_per_epoch");
@@ -284,7 +284,7 @@ static void finish_axolotl_best(Port *port)
         port_unset(port, &port->run, KEY_run_load_best_model_at_end);
 }
 
-/* The best evaluation there is one that a save falls on. */
+/* Says that the tool picks the best only among evaluations that coincide with a save. */
 static void tell_saves_of_best(Port *port)
 {
     const Config *config = &port->config;

@@ -39,7 +39,7 @@ static void apply_layout(Port *port, const PortPair *pair, const Layout *layout)
     port->is_pretraining |= strcmp(layout->type, "text") == 0;
 }
 
-/* A format of Axolotl's with the system prompt in front, that of the file or of the row, as one of ours. */
+/* Converts one of Axolotl's formats to ours. The system prompt, from the file or the row, goes in front. */
 static const char *whole_format(Port *port, const YamlNode *type, const char *format)
 {
     const char *system = port_text(type, "system_prompt"), *frame = port_text(type, "system_format");
@@ -69,7 +69,7 @@ static void read_own_layout(Port *port, const PortPair *pair)
     set_text(port, pair->target, KEY_dataset_prompt_format_no_input, whole_format(port, type, alone ? alone : "{instruction} "), from);
     if (system && *system)
         port_set(port, pair->target, KEY_dataset_system_prompt_type, "none", from);
-    else if (column && strcmp(column, "system") != 0) /* a column `system` is taken without being named, where a row has it */
+    else if (column && strcmp(column, "system") != 0) /* a column named `system` is read without being declared, where a row has it */
         set_text(port, pair->target, KEY_dataset_system_prompt_field, column, from);
 }
 
@@ -88,13 +88,13 @@ void port_read_dataset_type(Port *port, const PortPair *pair)
         port_problem(port, pair->value, "%stype: not supported here: %.80s: %s", pair->target->prefix, name, layout->text);
 }
 
-/* Whether a path names a kind of file, whose files data_files lists. */
+/* Whether `path` is a kind of file ("json", "parquet"); data_files lists the files then. */
 static bool is_builder(const char *path)
 {
     return strcmp(path, "json") == 0 || strcmp(path, "csv") == 0 || strcmp(path, "parquet") == 0 || strcmp(path, "text") == 0;
 }
 
-/* data_files; where it names those of each split, those of the split that is taken. NULL: none. */
+/* The value of data_files, or its member for the split that is taken. NULL: none. */
 static const YamlNode *files_of(Port *port, const YamlNode *map)
 {
     const YamlNode *files = port_get(map, "data_files");
@@ -104,7 +104,7 @@ static const YamlNode *files_of(Port *port, const YamlNode *map)
     return port_get(files, arena_strndup(port->arena, split, strcspn(split, "[")));
 }
 
-/* The first of data_files, and the list that it is of. */
+/* The first file of data_files, and the list that contains it. */
 static const YamlNode *first_file(Port *port, const YamlNode *map, const YamlNode **out_list)
 {
     const YamlNode *files = files_of(port, map);
@@ -121,7 +121,7 @@ static void tell_subset(Port *port, const PortPair *pair, const YamlNode *key_ma
                 "all files of the repository are read; `surogate pull --dataset` with --include takes some, and path names that folder");
 }
 
-/* Of a kind of file: the files, or the folder that they are all taken of. */
+/* Reads a dataset whose path is a kind of file: its files, or the one folder that holds them all. */
 static void read_builder(Port *port, const PortPair *pair, const YamlNode *file, const YamlNode *list, const char *from)
 {
     const char *dir = port->tool == TRL ? port_text(pair->map, "data_dir") : NULL;
@@ -164,7 +164,7 @@ void port_read_dataset_path(Port *port, const PortPair *pair)
     tell_subset(port, pair, pair->map, "name");
 }
 
-/* message_field_role and message_field_content: the mapping of both. */
+/* message_field_role and message_field_content, merged into one mapping. */
 void port_read_message_field(Port *port, const PortPair *pair)
 {
     const char *role = port_text(pair->map, "message_field_role"), *content = port_text(pair->map, "message_field_content");
@@ -183,7 +183,7 @@ bool port_has_role(const char *spelling, const char *role)
     return strcmp(known ? known : spelling, role) == 0;
 }
 
-/* Names of ShareGPT's sides, which say who is trained, and not how a role is called. */
+/* Whether the spelling names a side of ShareGPT. These names decide who is trained, not how a role is called. */
 static bool is_side(const char *spelling, const char *side)
 {
     bool answers = port_has_role(spelling, "assistant");
@@ -260,7 +260,7 @@ void port_read_trl_datasets(Port *port, const PortPair *pair)
     read_list(port, pair, &port->datasets);
 }
 
-/* Text, whatever its items say of a type. */
+/* The items are text, whatever type they name. */
 void port_read_pretraining(Port *port, const PortPair *pair)
 {
     size_t first = port->datasets.count;
@@ -290,7 +290,7 @@ void port_read_trl_dataset(Port *port, const PortPair *pair)
     tell_subset(port, pair, port->root, "dataset_config");
 }
 
-/* A mapping of repositories to the part of their rows that is taken, as the Alignment Handbook has it. */
+/* The Alignment Handbook's mapping: repository -> share of its rows. */
 void port_read_mixer(Port *port, const PortPair *pair)
 {
     for (size_t i = 0; pair->value->type == YAML_MAPPING && i < pair->value->count; i++) {
@@ -306,7 +306,7 @@ void port_read_mixer(Port *port, const PortPair *pair)
     if (!port->datasets.count) port_problem(port, pair->value, "%s: expected a mapping of datasets", pair->key->text.data);
 }
 
-/* The same with a list of datasets and a part that is held out, as later versions have it. */
+/* The mapping of later versions: a list of datasets, and a share that is held out. */
 void port_read_mixture(Port *port, const PortPair *pair)
 {
     const YamlNode *list = port_get(pair->value, "datasets"), *part = port_get(pair->value, "test_split_size");
@@ -320,7 +320,7 @@ void port_read_mixture(Port *port, const PortPair *pair)
     if (part) port_read_held_out(port, &inner);
 }
 
-/* A system prompt, and a number of rows, for all datasets. */
+/* Copies a system prompt and a number of rows to all datasets. */
 static void share(Port *port, PortDatasets *list)
 {
     const char     *system_key = port->tool == AXOLOTL ? "default_system_message" : port->tool == TRL ? "system_prompt" : "default_system";

@@ -5,12 +5,12 @@
 #include "port/foreign.h"
 #include "port/port.h"
 
-/* A Config or a Dataset that is filled. from: by ConfigKey, where its value comes from; NULL: not set. */
+/* A Config or a Dataset that is being filled. from: by ConfigKey, where the value comes from; NULL: not set. */
 typedef struct PortTarget {
     OptionScope  scope;
     void        *base;
     const char **from;
-    const char  *prefix; /* of keys in messages: "" or "datasets[0]." */
+    const char  *prefix; /* put before keys in messages: "" or "datasets[0]." */
 } PortTarget;
 
 typedef struct PortDataset {
@@ -26,11 +26,11 @@ typedef struct PortDatasets {
     size_t       count;
 } PortDatasets;
 
-/* A key of the file with its value, and what it belongs to. map: the mapping that holds it. */
+/* A key of the file and its value. map: the mapping that contains them. */
 struct PortPair {
     const YamlNode *key, *value, *map;
     PortTarget     *target;
-    PortDataset    *dataset; /* NULL: of the run */
+    PortDataset    *dataset; /* NULL: the key is of the run */
 };
 
 struct Port {
@@ -42,59 +42,60 @@ struct Port {
     const char     *from[CONFIG_KEY_COUNT];
     PortTarget      run;
     PortDatasets    datasets, validation;
-    StrList         changes, same; /* what has no counterpart and changes the result, and what doesn't */
+    StrList         changes, same; /* dropped keys that change the result, and dropped keys that don't */
     bool            has_no_default[CONFIG_KEY_COUNT];
     bool            is_pretraining;
     StrBuf          problems;
     ConfigReader    reader;
 };
 
-/* A member of a mapping; NULL: absent or null. */
+/* A member of a mapping; NULL: it is absent or null. */
 const YamlNode *port_get(const YamlNode *map, const char *name);
-/* The key itself, of a value that may be null; NULL: absent. */
+/* The key node of a member, whose value may be null; NULL: absent. */
 const YamlNode *port_key(const YamlNode *map, const char *name);
-/* The text of a scalar member; NULL: absent, null or no scalar. */
+/* The text of a scalar member; NULL: it is absent, null or no scalar. */
 const char *port_text(const YamlNode *map, const char *name);
 bool        port_is_true(const YamlNode *map, const char *name);
-/* Whether it is there and says false. */
+/* Whether the member exists and is false. */
 bool port_is_false(const YamlNode *map, const char *name);
 bool port_number(const YamlNode *value, double *out);
 
 /* "line 3: base_model" */
 const char *port_origin(Port *port, const YamlNode *key, const char *prefix);
 
-/* Gives our key a value of the file, or a text of ours (a list in brackets). The first of two values stays; the second is told. */
+/* Gives our key a value of the file, or a text of ours (a list in brackets). If the key has a value already, that stays, and this one is
+ * reported. */
 void port_take(Port *port, PortTarget *target, ConfigKey key, const YamlNode *value, const char *from);
 void port_set(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from);
 void port_set_number(Port *port, ConfigKey key, double value, const char *from);
-/* Takes the place of what was there. */
+/* Sets the key, replacing its value. */
 void port_replace(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from);
-/* The tool's default of a key that isn't set, now: for keys that are made of it. */
+/* Sets the key to the tool's default now, if it isn't set: for code that reads the key. */
 void port_default(Port *port, ConfigKey key);
 void port_unset(Port *port, PortTarget *target, ConfigKey key);
 
-/* What has no counterpart, or an inexact one. */
+/* Reports a key without a counterpart, or with an inexact one. changes: the result differs. */
 void port_tell(Port *port, bool changes, const YamlNode *key, const char *prefix, const char *text);
 void port_problem(Port *port, const YamlNode *key, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* A value by its row; a list whose rows differ by value is read item by item. */
+/* Applies the row that fits the value. Where rows differ by value, a list is read item by item. */
 void port_value(Port *port, const PortPair *pair);
 /* Reads a mapping's pairs by the rows of its scope. */
 void port_mapping(Port *port, const YamlNode *map, PortTarget *target, PortDataset *dataset);
 
-/* Whether messages of a role that a dataset spells so are given to the chat template as `role`. */
+/* Whether a dataset's spelling of a role stands for the chat template's `role`. */
 bool port_has_role(const char *spelling, const char *role);
 
-/* One dataset more; NULL after a problem: too many. node: for the problem. */
+/* Appends a dataset; NULL after a problem: there are too many. node: the place of that problem. */
 PortDataset *port_add_dataset(Port *port, PortDatasets *list, const YamlNode *node);
 
-/* What keys mean together, once all are read. */
+/* Applies rules that need several keys, after all keys were read. */
 void port_finish(Port *port);
 void port_finish_datasets(Port *port);
-/* When the run saves and evaluates; which model it takes at the end. */
+/* Decides when the run saves and evaluates, and which model it keeps at the end. */
 void port_finish_cadence(Port *port);
 
-/* The run file. */
+/* Writes the run file. */
 void port_write(const Port *port, StrBuf *out);
 
 #define READS(tools, scope, name, function) void port_read_##function(Port *port, const PortPair *pair);

@@ -1,4 +1,4 @@
-/* Keys whose value is computed, or that mean something together. */
+/* Keys whose value is computed, and keys that have a meaning together. */
 #include "port/port_internal.h"
 
 #include "files/file.h"
@@ -8,14 +8,14 @@
 
 #define ADDITIONAL "additional_special_tokens"
 
-/* It is read where the keys beside it are known. */
+/* Does nothing: the key is read later, where the keys beside it are known. */
 void port_read_later(Port *port, const PortPair *pair)
 {
     (void)port;
     (void)pair;
 }
 
-/* Each member of a mapping has a row of its own, "name.member". */
+/* Reads a mapping whose members have rows of their own, "name.member". */
 void port_read_members(Port *port, const PortPair *pair)
 {
     if (pair->value->type != YAML_MAPPING) {
@@ -56,7 +56,7 @@ void port_read_revision(Port *port, const PortPair *pair)
 
 /* ---- learning rate ---- */
 
-/* The schedules that no row of foreign.def names. */
+/* Reads a schedule that no row of foreign.def names. */
 void port_read_schedule(Port *port, const PortPair *pair)
 {
     const char *from = port_origin(port, pair->key, "");
@@ -68,7 +68,7 @@ void port_read_schedule(Port *port, const PortPair *pair)
     port_set(port, pair->target, KEY_run_lr_scheduler_type, "constant", from);
 }
 
-/* A number of steps, or a part of all of them. */
+/* Reads a number of warm-up steps, or a part of all steps. */
 void port_read_warmup(Port *port, const PortPair *pair)
 {
     double      steps = 0;
@@ -103,7 +103,7 @@ static void read_schedule_member(Port *port, const YamlNode *key, const YamlNode
         port_problem(port, key, "lr_scheduler_kwargs.%.80s: not supported here: final_lr_fraction and cooldown_steps shape the end", name);
 }
 
-/* The schedule `constant` has no warm-up there, whatever the file says of it. */
+/* The schedule `constant` has no warm-up in those tools, even if the file gives one. */
 static void drop_warmup_of_constant(Port *port)
 {
     static const ConfigKey keys[] = {KEY_run_warmup_steps, KEY_run_warmup_ratio};
@@ -126,12 +126,12 @@ static void finish_schedule(Port *port)
             read_schedule_member(port, members->keys[i], members->items[i]);
     drop_warmup_of_constant(port);
     if (port->from[KEY_run_warmup_steps]) {
-        port_unset(port, &port->run, KEY_run_warmup_ratio); /* as in each of the tools */
+        port_unset(port, &port->run, KEY_run_warmup_ratio); /* true of all tools */
         port->has_no_default[KEY_run_warmup_ratio] = true;
     }
 }
 
-/* Axolotl rounds a part of all steps down, takes 3 % of them but no more than 100 where none is said, and 2 for 1. */
+/* Axolotl's warm-up: a part of all steps is rounded down; the default is 3 % of all steps, at most 100; 1 step becomes 2. */
 static void finish_axolotl_warmup(Port *port)
 {
     enum { MOST_BY_DEFAULT = 100 };
@@ -154,7 +154,7 @@ static void finish_axolotl_warmup(Port *port)
     port->has_no_default[KEY_run_warmup_ratio] = true;
 }
 
-/* A warm-up that is longer than the run, which is refused here: it ends with the run, at the rate that it has reached there. */
+/* A warm-up longer than the run, which is refused here, becomes one that ends with the run, at the rate that it has reached there. */
 static void finish_long_warmup(Port *port)
 {
     double      most = (double)port->config.max_steps, warmup = (double)port->config.warmup_steps, rate = port->config.learning_rate;
@@ -191,7 +191,7 @@ void port_read_held_out(Port *port, const PortPair *pair)
         port_take(port, pair->target, KEY_run_validation_split_ratio, pair->value, port_origin(port, pair->key, ""));
 }
 
-/* max_length: null: nothing is cut there. */
+/* max_length: null means that nothing is cut. */
 static void finish_length(Port *port)
 {
     const YamlNode *key = port_key(port->root, "max_length");
@@ -201,7 +201,7 @@ static void finish_length(Port *port)
 
 /* ---- LoRA ---- */
 
-/* Whether a pattern's beginning fits the paths of every layer: any number, any text, and words that are in all of them. */
+/* Whether the beginning of a pattern matches the paths of every layer: it has only digits, wildcards, and words that occur in all paths. */
 static bool is_open_prefix(const char *text, const char *end)
 {
     static const char *const parts[] = {"language_model", "text_model", "base_model", "model", "layers", "[0-9]+", "[\\d]+",
@@ -215,7 +215,7 @@ static bool is_open_prefix(const char *text, const char *end)
     return true;
 }
 
-/* Of "layers.*.(q|k|v)_proj" the names q_proj, k_proj, v_proj, which are those of every layer. False: the pattern says something else. */
+/* Expands "layers.*.(q|k|v)_proj" to the names q_proj, k_proj, v_proj, if the pattern matches them in every layer. False: it doesn't. */
 static bool expand_pattern(const char *pattern, StrBuf *out)
 {
     const char *open = strrchr(pattern, '('), *close = open ? strchr(open, ')') : NULL;
@@ -230,7 +230,7 @@ static bool expand_pattern(const char *pattern, StrBuf *out)
     return out->len > 0;
 }
 
-/* Adds names with commas between them; false: it is a pattern that isn't names. */
+/* Adds names separated by commas. False: the text is a pattern that can't be written as names. */
 static bool add_targets(Port *port, const PortPair *pair, const char *text, StrBuf *out)
 {
     if (strpbrk(text, "\\()[]*^$|+?")) {
@@ -262,7 +262,7 @@ static bool is_every_target(const YamlNode *value)
     return false;
 }
 
-/* A text alone is a regular expression for PEFT, as here. One that is of the names at its end in every block is read as these. */
+/* A single text is a regular expression in PEFT, and here. A pattern that only lists final names in every block is read as those names. */
 static bool is_own_pattern(const Port *port, const YamlNode *value)
 {
     StrBuf names = {0};
@@ -272,7 +272,7 @@ static bool is_own_pattern(const Port *port, const YamlNode *value)
     return is_own;
 }
 
-/* The pattern without the names of a language model in one with images: paths here begin behind them. */
+/* The pattern without the path prefix of the language model in a model with images: our paths begin behind it. */
 static const char *without_language_model(Port *port, const char *pattern)
 {
     static const char *const names[] = {"language_model", "text_model"};
@@ -282,7 +282,7 @@ static const char *without_language_model(Port *port, const char *pattern)
         for (int i = 0; i < 2; i++)
             if (strncmp(at, names[i], strlen(names[i])) == 0) len = strlen(names[i]);
         size_t escape = len && at[len] == '\\', dot = len + escape;
-        if (len && at[dot] == '.') /* a dot that is repeated is anything: the name alone goes */
+        if (len && at[dot] == '.') /* a repeated dot matches anything: only the name is removed */
             at += at[dot + 1] && strchr("*+?{", at[dot + 1]) ? len : dot + 1;
         else
             strbuf_putc(&out, *at++);
@@ -302,7 +302,7 @@ static void take_pattern(Port *port, const PortPair *pair, const char *from)
     port_take(port, pair->target, KEY_run_lora_target_modules, node, from);
 }
 
-/* lora_target_linear beside names: the layers of blocks, and what is named outside of them. */
+/* lora_target_linear beside names: all linear layers of the blocks, and the named layers outside of blocks. */
 static void take_all_linear(Port *port, const PortPair *pair, const char *from)
 {
     static const char *const outside[] = {"lm_head", "embed_tokens"};
@@ -361,7 +361,7 @@ void port_read_whole(Port *port, const PortPair *pair)
     strbuf_deinit(&names);
 }
 
-/* Ids, or ids by module. */
+/* Reads a list of ids, or a mapping from module to ids. */
 void port_read_token_indices(Port *port, const PortPair *pair)
 {
     StrBuf          ids = {0}, modules = {0}, first = {0};
@@ -395,7 +395,7 @@ void port_read_all_linear(Port *port, const PortPair *pair)
         port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", port_origin(port, pair->key, ""));
 }
 
-/* An adapter that is there has settings of its own, dropout too. */
+/* An adapter that is continued keeps its own settings, dropout included. */
 static void finish_adapter(Port *port)
 {
     const char *dropout = port->from[KEY_run_lora_dropout];
@@ -416,7 +416,8 @@ static void finish_adapter(Port *port)
     port_unset(port, &port->run, KEY_run_lora_dropout);
 }
 
-/* What is saved of an adapter that takes a part of the base fits the unchanged base, which lengths of rows don't. */
+/* PiSSA and OLoRA are saved as LoRA of the unchanged base. DoRA's magnitudes belong to the changed base, so the two are refused
+ * together. */
 static void check_beginning(Port *port)
 {
     bool            takes = port->config.lora_init == OPT_LORA_INIT_PISSA || port->config.lora_init == OPT_LORA_INIT_OLORA;
@@ -426,7 +427,7 @@ static void check_beginning(Port *port)
                  key ? key->text.data : "lora_init", port->from[KEY_run_lora_use_dora]);
 }
 
-/* There the scales of NF4 stay as they are, unless the file says otherwise. */
+/* Those tools keep the scales of NF4 in full precision, unless the file asks for nested quantization. */
 static void finish_nested(Port *port)
 {
     if (port->tool != TRL || !port->config.lora || port->config.qlora != OPT_QLORA_NF4 || port_get(port->root, "use_bnb_nested_quant"))
@@ -436,7 +437,7 @@ static void finish_nested(Port *port)
                                port->from[KEY_run_qlora]));
 }
 
-/* Bits for a frozen base that isn't there. */
+/* The file asks for a quantized base without adapters. */
 static void finish_lora(Port *port)
 {
     if (port->config.lora || !port->from[KEY_run_qlora]) return;
@@ -452,7 +453,7 @@ static bool is_word(const char *text, const char *a, const char *b)
     return text && (strcmp(text, a) == 0 || strcmp(text, b) == 0);
 }
 
-/* bf16: true, auto or full: fp16 beside it says nothing. */
+/* bf16: true, auto or full. fp16 beside it has no effect. */
 static bool asks_bf16(const Port *port)
 {
     const char *text = port_text(port->root, "bf16");
@@ -488,7 +489,7 @@ static void finish_axolotl_precision(Port *port, const char *dtype)
         set_dtype(port, off ? "fp32" : "bf16", off ? "bf16: false" : "Axolotl's default: bf16: auto");
 }
 
-/* Trained parameters are kept in fp32 there, unless pure_bf16. */
+/* LLaMA-Factory keeps trained parameters in fp32, unless pure_bf16 is set. */
 static void finish_factory_precision(Port *port)
 {
     bool pure = port_is_true(port->root, "pure_bf16");
@@ -501,7 +502,7 @@ static void finish_factory_precision(Port *port)
                   port->config.lora ? "LLaMA-Factory takes the model's dtype" : "LLaMA-Factory's default without bf16");
 }
 
-/* Weights are in dtype (fp32 unless said), products in bf16 (unless said). */
+/* TRL keeps weights in dtype (default fp32) and computes products in bf16 (by default). */
 static void finish_trl_precision(Port *port, const char *dtype)
 {
     const YamlNode *key = port_key(port->root, port_text(port->root, "dtype") ? "dtype" : "torch_dtype");
@@ -516,7 +517,7 @@ static void finish_trl_precision(Port *port, const char *dtype)
 
 static void finish_precision(Port *port)
 {
-    port->has_no_default[KEY_run_master_dtype] = true; /* it follows from other keys */
+    port->has_no_default[KEY_run_master_dtype] = true; /* its value follows from other keys */
     const char *dtype = port_text(port->root, "dtype");
     if (!dtype) dtype = port_text(port->root, "torch_dtype");
     if (port->tool == AXOLOTL) finish_axolotl_precision(port, dtype);
@@ -531,7 +532,7 @@ static void finish_precision(Port *port)
 
 /* ---- what else keys mean together ---- */
 
-/* A Jinja file; or the folder, or the name on the hub, of a model whose template is taken. */
+/* The value is a Jinja file, or a folder or a name on the hub of a model whose template is used. */
 void port_read_template_path(Port *port, const PortPair *pair)
 {
     const char *text = pair->value->type == YAML_SCALAR ? pair->value->text.data : "", *dot = strrchr(text, '.'), *file;
@@ -554,7 +555,7 @@ void port_read_template_path(Port *port, const PortPair *pair)
             "that as chat_template");
 }
 
-/* Patterns of what isn't frozen. Those of a whole language model freeze what isn't of it, as its vision tower. */
+/* Reads patterns of parameters that are trained. A pattern for the whole language model freezes everything else, as the vision tower. */
 void port_read_unfrozen(Port *port, const PortPair *pair)
 {
     bool is_whole = false;
@@ -576,7 +577,7 @@ static void add_token(Port *port, YamlNode *list, const char *text, size_t len)
     list->items[list->count++] = node;
 }
 
-/* A list, whose items are as they stand, or a text with commas between them. */
+/* Reads a list of tokens, or a text with tokens separated by commas. */
 static void read_tokens(Port *port, const PortPair *pair, ConfigKey key)
 {
     const YamlNode *value = pair->value;
@@ -607,7 +608,7 @@ void port_read_new_special_tokens(Port *port, const PortPair *pair)
     read_tokens(port, pair, KEY_run_new_special_tokens);
 }
 
-/* Beside the texts of tokens that there are: further ones. */
+/* Adds tokens beyond the standard special tokens. */
 static void read_additional(Port *port, const PortPair *pair, const YamlNode *value)
 {
     YamlNode *key = arena_new(port->arena, YamlNode);
@@ -637,7 +638,7 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
         port_tell(port, false, pair->key, "", "padding carries no loss");
 }
 
-/* There rows of new tokens stay frozen under LoRA, unless embedding and head are trained, or these rows of them. */
+/* In Axolotl rows of new tokens stay frozen under LoRA, unless the file trains the embedding and the head, or these rows. */
 static void finish_axolotl_tokens(Port *port)
 {
     static const ConfigKey keys[] = {KEY_run_new_tokens, KEY_run_new_special_tokens};
@@ -654,7 +655,7 @@ static void finish_axolotl_tokens(Port *port)
     }
 }
 
-/* There the vocabulary grows by itself, and with LoRA embedding and head are trained whole then. */
+/* In LLaMA-Factory new tokens grow the vocabulary, and with LoRA the embedding and the head are then trained whole. */
 static void finish_new_tokens(Port *port)
 {
     bool has_tokens = port->config.new_tokens.count || port->config.new_special_tokens.count;

@@ -1,4 +1,4 @@
-/* LLaMA-Factory's datasets: names, which dataset_info.json explains. */
+/* LLaMA-Factory's datasets: names that dataset_info.json describes. */
 #include "base/json.h"
 #include "files/file.h"
 #include "port/port_internal.h"
@@ -16,7 +16,7 @@ static void set_json(Port *port, PortTarget *target, ConfigKey key, const char *
     port_take(port, target, key, node, from);
 }
 
-/* A column or tag of an entry; NULL: it isn't named. */
+/* The name of a column or tag in a registry entry; NULL: the entry doesn't name it. */
 static const char *named(const JsonValue *entry, const char *group, const char *name)
 {
     const JsonValue *members = json_get(entry, group);
@@ -30,7 +30,7 @@ static void set_column(Port *port, PortDataset *dataset, const JsonValue *entry,
     if (name) set_json(port, &dataset->target, key, name, from);
 }
 
-/* What the entry asks for that isn't here: told at the key `dataset`. */
+/* Whether the entry asks for something that isn't supported; reported at the key `dataset`. */
 static bool is_refused(Port *port, const PortPair *pair, const JsonValue *entry, const char *name)
 {
     static const char *const media[] = {"images", "videos", "audios"}, *const prefs[] = {"chosen", "rejected", "kto_tag"};
@@ -49,7 +49,7 @@ static bool is_refused(Port *port, const PortPair *pair, const JsonValue *entry,
     return false;
 }
 
-/* The names of roles, which are known here or not. */
+/* Reports tags whose spelling of a role we would read as another role. */
 static void check_roles(Port *port, const PortPair *pair, const JsonValue *entry, const char *name)
 {
     static const char *const tags[][3] = {{"user_tag", "user", "user"},
@@ -65,7 +65,7 @@ static void check_roles(Port *port, const PortPair *pair, const JsonValue *entry
     }
 }
 
-/* ShareGPT's layout, with other names. */
+/* Sets up ShareGPT's layout with the entry's names. */
 static void set_conversation(Port *port, PortDataset *dataset, const JsonValue *entry, const char *from)
 {
     const char *role = named(entry, "tags", "role_tag"), *content = named(entry, "tags", "content_tag");
@@ -94,7 +94,7 @@ static void set_instruction(Port *port, PortDataset *dataset, const JsonValue *e
     set_column(port, dataset, entry, "response", KEY_dataset_output_field, from);
 }
 
-/* Text of the column "prompt", as pre-training takes it. */
+/* Sets up plain text from the column "prompt", as in pre-training. */
 static void set_plain(Port *port, PortDataset *dataset, const JsonValue *entry, const char *from)
 {
     const char *column = named(entry, "columns", "prompt");
@@ -122,7 +122,7 @@ static void set_layout(Port *port, PortDataset *dataset, const JsonValue *entry,
         set_json(port, &dataset->target, KEY_dataset_samples, arena_printf(port->arena, "%lld", (long long)rows), from);
 }
 
-/* Where the rows of an entry lie: a file beside the registry, or a repository of the hub. NULL: neither. */
+/* Where the rows of an entry are: a file beside the registry, or a repository of the hub. NULL: the entry names neither. */
 static const char *place_of(Port *port, const JsonValue *entry, const char *folder)
 {
     const char *text;
@@ -131,7 +131,7 @@ static const char *place_of(Port *port, const JsonValue *entry, const char *fold
     return text[0] == '/' ? text : arena_printf(port->arena, "%s/%s", folder, text);
 }
 
-/* A name that no registry explains: where its rows are, and how they are laid out, is for the user to say. */
+/* Adds a dataset that no registry describes: the user must say where its rows are and how they are laid out. */
 static void add_bare(Port *port, const PortPair *pair, PortDatasets *list, const char *name, const char *why)
 {
     PortDataset *dataset = port_add_dataset(port, list, pair->value);
@@ -169,7 +169,7 @@ static void add_entry(Port *port, const PortPair *pair, PortDatasets *list, cons
                                subset));
 }
 
-/* A path of the file as it is from here, or from a folder above the file; NULL: it is in none. */
+/* Resolves a path of the file from the working folder, or from a folder above the file; NULL: it exists in none. */
 static const char *find_path(Port *port, const char *path, bool is_given)
 {
     bool        there = false;
@@ -185,7 +185,7 @@ static const char *find_path(Port *port, const char *path, bool is_given)
     }
 }
 
-/* Reads the registry; why there is none goes to *out_why. False after a problem, of a file that is broken. */
+/* Reads the registry; *out_why says why there is none. False after a problem: the file is broken. */
 static bool open_registry(Port *port, const PortPair *pair, const char **out_folder, const char **out_why, JsonValue *out)
 {
     const char *said = port_text(port->root, "dataset_dir"), *dir = port->dataset_dir ? port->dataset_dir : said ? said : "data";
@@ -202,7 +202,7 @@ static bool open_registry(Port *port, const PortPair *pair, const char **out_fol
     return false;
 }
 
-/* Names with commas between them. */
+/* Reads dataset names separated by commas. */
 static void read_item(Port *port, const PortPair *pair, PortDatasets *list, const JsonValue *info, const char *folder, const char *why,
                       const char *names)
 {

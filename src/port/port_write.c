@@ -1,11 +1,11 @@
-/* The ported run file: our keys in their order, behind each value where it comes from, and at the end what has no counterpart. */
+/* Writes the ported run file: our keys in their order, with the origin behind each value, and at the end the keys without a counterpart. */
 #include "port/port_internal.h"
 
 #include <string.h>
 
 enum { COMMENT_COLUMN = 44 };
 
-/* A comment stays a comment: what would end its line is a blank. */
+/* Keeps a comment on one line: newlines become blanks. */
 static void put_comment(StrBuf *out, const char *text)
 {
     for (; *text; text++) strbuf_putc(out, (unsigned char)*text < ' ' ? ' ' : *text);
