@@ -1,36 +1,23 @@
-/* See head_ranks.h. The first rank works on the caller's thread, each other one on a thread of its own, since ranks wait for one another
- * when a device is joined and when programs are made ready. */
+/* See head_ranks.h. Ranks wait for one another when a device is joined and when programs are made ready. */
 #include "infer/head_ranks.h"
 
-#include "base/c_locale.h"
-#include "comm/comm.h"
+#include "setup/rank_threads.h"
 
 #include <ctype.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 16, KIND_BYTES = 16, MESSAGE_BYTES = 1024 };
+enum { MOST_RANKS = 16, KIND_BYTES = 16 };
 
-typedef struct Rank Rank;
-typedef Status (*RankJob)(Rank *rank);
-
-struct Rank {
-    HeadRanks   *all;
-    int          index;
-    Comm        *comm; /* NULL: there is one rank */
+typedef struct Rank {
     Device      *device;
     HeadDecoder *decoder;
-    pthread_t    thread;
-    bool         is_started;
-    Status       status; /* of the last job */
-    char         message[MESSAGE_BYTES];
-};
+} Rank;
 
 struct HeadRanks {
-    Rank rank[MOST_RANKS];
-    int  count;
+    RankTeam *team;
+    Rank      rank[MOST_RANKS];
+    int       count;
     /* What jobs read. */
     const HeadDecoderOptions *options;
     char                      kind[KIND_BYTES];
@@ -39,102 +26,65 @@ struct HeadRanks {
     DType                     dtype;
     bool                      on_device;
     int64_t                   rows;
-    /* The job that all ranks have; NULL: their threads end. */
-    pthread_mutex_t lock;
-    pthread_cond_t  begun, ended;
-    RankJob         job;
-    uint64_t        number;
-    int             busy;
 };
 
 /* ---- all ranks ---- */
 
-static void work(Rank *rank, RankJob job)
+typedef Status (*Job)(HeadRanks *all, int rank, Comm *comm);
+
+typedef struct Call {
+    HeadRanks *all;
+    Job        job;
+} Call;
+
+/* Others may wait for a rank that failed. */
+static Status do_job(void *context, Comm *comm, RankPlace place)
 {
-    rank->status = job(rank);
-    if (rank->status == OK) return;
-    snprintf(rank->message, sizeof rank->message, "%s", status_message());
-    if (rank->comm) comm_abort(rank->comm, rank->status, rank->message);
+    const Call *call = context;
+    Status      status = call->job(call->all, place.rank, comm);
+    if (status != OK) comm_abort(comm, status, status_message());
+    return status;
 }
 
-static void *rank_main(void *argument)
+/* The job on each rank. A failure names the device, unless it is the first. */
+static Status run(HeadRanks *all, Job job)
 {
-    Rank      *rank = argument;
-    HeadRanks *all = rank->all;
-    uint64_t   number = 0;
-    pthread_mutex_lock(&all->lock);
-    for (;;) {
-        while (all->number == number) pthread_cond_wait(&all->begun, &all->lock);
-        number = all->number;
-        RankJob job = all->job;
-        if (!job) break;
-        pthread_mutex_unlock(&all->lock);
-        work(rank, job);
-        pthread_mutex_lock(&all->lock);
-        if (--all->busy == 0) pthread_cond_signal(&all->ended);
-    }
-    pthread_mutex_unlock(&all->lock);
-    return NULL;
-}
-
-static void begin(HeadRanks *all, RankJob job)
-{
-    pthread_mutex_lock(&all->lock);
-    all->job = job;
-    all->busy = all->count - 1;
-    all->number++;
-    pthread_cond_broadcast(&all->begun);
-    pthread_mutex_unlock(&all->lock);
-}
-
-/* Runs the job on each rank. The failure is of the rank that failed by itself. */
-static Status run(HeadRanks *all, RankJob job)
-{
-    const Rank *failed = NULL;
-    begin(all, job);
-    work(&all->rank[0], job);
-    pthread_mutex_lock(&all->lock);
-    while (all->busy) pthread_cond_wait(&all->ended, &all->lock);
-    pthread_mutex_unlock(&all->lock);
-    for (int r = 0; r < all->count; r++) {
-        const Rank *rank = &all->rank[r];
-        if (rank->status != OK && (!failed || failed->status == ERR_RANK)) failed = rank;
-    }
-    if (!failed) return OK;
-    if (failed->index == 0) FAIL(failed->status, "%s", failed->message);
-    FAIL(failed->status, "%s %d: %s", all->kind, all->index[failed->index], failed->message);
+    int    failed = 0;
+    Status status = rank_team_run(all->team, do_job, &(Call){all, job}, &failed);
+    return failed ? status_prefix(status, "%s %d", all->kind, all->index[failed]) : status;
 }
 
 /* ---- jobs ---- */
 
-static Status open_rank(Rank *rank)
+static Status open_rank(HeadRanks *all, int rank, Comm *comm)
 {
-    const HeadRanks   *all = rank->all;
+    Rank              *own = &all->rank[rank];
     HeadDecoderOptions options = *all->options;
-    TRY(device_open(all->kind, all->index[rank->index], all->threads, &rank->device));
-    if (rank->comm) {
-        FAIL_IF(!rank->device->api->join, ERR_UNSUPPORTED, "device %s can't work together with others", all->kind);
-        TRY(rank->device->api->join(rank->device, rank->comm));
-        TRY(comm_barrier(rank->comm)); /* the first rank's device is there */
+    TRY(device_open(all->kind, all->index[rank], all->threads, &own->device));
+    if (comm) {
+        FAIL_IF(!own->device->api->join, ERR_UNSUPPORTED, "device %s can't work together with others", all->kind);
+        TRY(own->device->api->join(own->device, comm));
+        TRY(comm_barrier(comm)); /* the first rank's device is there */
     }
-    options.rank = rank->index, options.world = all->count;
-    if (rank->index && options.matrix.on_device) TRY(all->rank[0].device->api->settle(all->rank[0].device));
-    return head_decoder_create(&options, rank->device, &rank->decoder);
+    options.rank = rank, options.world = all->count;
+    if (rank && options.matrix.on_device) TRY(all->rank[0].device->api->settle(all->rank[0].device));
+    return head_decoder_create(&options, own->device, &own->decoder);
 }
 
-static Status queue_on(Rank *rank)
+static Status queue_on(HeadRanks *all, int rank, Comm *comm)
 {
-    const HeadRanks *all = rank->all;
-    bool             is_full = head_decoder_in_flight(rank->decoder) == HEAD_IN_FLIGHT;
-    if (rank->index && is_full) TRY(head_decoder_skip(rank->decoder)); /* nobody asks this rank for ids */
-    return head_decoder_queue(rank->decoder, all->hidden, all->dtype, all->on_device, all->rows);
+    HeadDecoder *decoder = all->rank[rank].decoder;
+    (void)comm;
+    if (rank && head_decoder_in_flight(decoder) == HEAD_IN_FLIGHT) TRY(head_decoder_skip(decoder)); /* nobody asks this rank for ids */
+    return head_decoder_queue(decoder, all->hidden, all->dtype, all->on_device, all->rows);
 }
 
-static Status close_rank(Rank *rank)
+static Status close_rank(HeadRanks *all, int rank, Comm *comm)
 {
-    head_decoder_destroy(rank->decoder);
-    if (rank->device) rank->device->api->destroy(rank->device);
-    comm_destroy(rank->comm);
+    Device *device = all->rank[rank].device;
+    (void)comm;
+    head_decoder_destroy(all->rank[rank].decoder);
+    if (device) device->api->destroy(device);
     return OK;
 }
 
@@ -174,29 +124,13 @@ static Status read_device(HeadRanks *all, const char *device, int gpu)
     return OK;
 }
 
-static Status start(HeadRanks *all)
-{
-    Comm *comms[MOST_RANKS] = {0};
-    if (all->count > 1) TRY(comm_threads_create(all->count, NULL, comms));
-    for (int r = 0; r < all->count; r++) all->rank[r] = (Rank){.all = all, .index = r, .comm = comms[r]};
-    if (all->count > 1) device_prepare_ranks(true);
-    for (int r = 1; r < all->count; r++) {
-        Rank *rank = &all->rank[r];
-        FAIL_IF(c_locale_thread(&rank->thread, rank_main, rank) != 0, ERR_IO, "cannot start a thread for %s %d", all->kind, all->index[r]);
-        rank->is_started = true;
-    }
-    return run(all, open_rank);
-}
-
 Status head_ranks_open(const HeadDecoderOptions *options, const char *device, int gpu, int threads, HeadRanks **out)
 {
     HeadRanks *all = calloc_or_end(1, sizeof *all);
-    pthread_mutex_init(&all->lock, NULL);
-    pthread_cond_init(&all->begun, NULL);
-    pthread_cond_init(&all->ended, NULL);
     all->options = options, all->threads = threads;
     Status status = read_device(all, device, gpu);
-    if (status == OK) status = start(all);
+    if (status == OK) status = rank_team_create(all->count, NULL, &all->team);
+    if (status == OK) status = run(all, open_rank);
     all->options = NULL;
     if (status == OK)
         *out = all;
@@ -208,20 +142,9 @@ Status head_ranks_open(const HeadDecoderOptions *options, const char *device, in
 void head_ranks_close(HeadRanks *all)
 {
     if (!all) return;
-    bool are_all = all->count > 0 && all->rank[0].all;
-    for (int r = 1; r < all->count; r++) are_all = are_all && all->rank[r].is_started;
-    if (are_all) {
-        Status status = run(all, close_rank);
-        (void)status; /* closing fails never */
-    } else {
-        for (int r = 0; r < all->count; r++) comm_destroy(all->rank[r].comm);
-    }
-    begin(all, NULL);
-    for (int r = 1; r < all->count; r++)
-        if (all->rank[r].is_started) pthread_join(all->rank[r].thread, NULL);
-    pthread_cond_destroy(&all->begun);
-    pthread_cond_destroy(&all->ended);
-    pthread_mutex_destroy(&all->lock);
+    Status status = all->team ? run(all, close_rank) : OK;
+    (void)status; /* closing fails never */
+    rank_team_destroy(all->team);
     free(all);
 }
 

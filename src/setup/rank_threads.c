@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,92 +16,223 @@
 enum { LEAVE_SECONDS = 10 }; /* that a rank has to end after rank 0 did */
 
 typedef struct RankThread {
-    RankWork  work;
-    void     *context;
+    RankTeam *team;
     Comm     *comm;
-    int       count; /* of this process */
-    bool      is_first;
-    pthread_t thread;
+    RankPlace place;
+    pthread_t thread; /* the first rank has none */
     bool      is_started;
+    int64_t   done;   /* rounds of work */
+    Status    status; /* of the last one */
+    char      message[STATUS_MESSAGE_BYTES];
 } RankThread;
 
-/* This rank's place among those of its host. Where the launcher shows each process of one rank a GPU of its own, that is its first. */
-static Status find_place(const RankThread *rank, RankPlace *out)
-{
-    enum { NAME_BYTES = 256 };
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int         world = comm_size(rank->comm);
-    char        own[NAME_BYTES] = "", *all = calloc((size_t)world, NAME_BYTES);
-    if (!all) fatal_out_of_memory((size_t)world * NAME_BYTES);
-    gethostname(own, sizeof own - 1);
-    Status status = comm_all_gather(rank->comm, own, all, sizeof own);
-    *out = (RankPlace){.rank = comm_rank(rank->comm), .world = world, .is_first_here = rank->is_first};
-    for (int r = 0; r < world && status == OK; r++) {
-        bool is_here = strcmp(all + (size_t)r * NAME_BYTES, own) == 0;
-        out->num_local += is_here;
-        out->local += is_here && r < out->rank;
-    }
-    if (rank->count == 1 && visible && *visible && !strchr(visible, ',')) out->local = 0;
-    free(all);
-    return status;
-}
+struct RankTeam {
+    RankThread *ranks;
+    int         count;
+    bool        leaves; /* a thread's rank leaves the group once its work is done */
+    /* What all are to do, guarded by `lock`. */
+    pthread_mutex_t lock;
+    pthread_cond_t  begun, ended;
+    RankWork        work; /* NULL: threads end */
+    void           *context;
+    int64_t         round;
+};
 
-static Status work_as(const RankThread *rank)
+/* ---- threads ---- */
+
+static void work_as(RankThread *rank)
 {
-    RankPlace place;
-    log_mute(comm_rank(rank->comm) > 0); /* rank 0 speaks for all */
-    Status status = find_place(rank, &place);
-    if (status == OK) status = rank->work(rank->context, rank->comm, place);
-    log_mute(false);
-    return status;
+    rank->status = rank->team->work(rank->team->context, rank->comm, rank->place);
+    snprintf(rank->message, sizeof rank->message, "%s", rank->status == OK ? "" : status_message());
 }
 
 static void *rank_main(void *context)
 {
     RankThread *rank = context;
-    Status      told = work_as(rank);
-    (void)told; /* by comm, to all */
-    comm_destroy(rank->comm);
+    RankTeam   *team = rank->team;
+    log_mute(true); /* rank 0 speaks for all */
+    pthread_mutex_lock(&team->lock);
+    for (;;) {
+        while (team->round == rank->done) pthread_cond_wait(&team->begun, &team->lock);
+        if (!team->work) break;
+        pthread_mutex_unlock(&team->lock);
+        work_as(rank);
+        if (team->leaves) {
+            comm_destroy(rank->comm);
+            rank->comm = NULL;
+        }
+        pthread_mutex_lock(&team->lock);
+        rank->done++;
+        pthread_cond_signal(&team->ended);
+    }
+    pthread_mutex_unlock(&team->lock);
     return NULL;
 }
 
-static Status start(RankThread *ranks, int count)
+static void begin(RankTeam *team, RankWork work, void *context)
 {
-    for (int r = 1; r < count; r++) {
-        int error = c_locale_thread(&ranks[r].thread, rank_main, &ranks[r]);
-        ranks[r].is_started = error == 0;
-        FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, count, strerror(error));
+    pthread_mutex_lock(&team->lock);
+    team->work = work;
+    team->context = context;
+    team->round++;
+    pthread_cond_broadcast(&team->begun);
+    pthread_mutex_unlock(&team->lock);
+}
+
+/* A rank whose thread works; 0: none does. */
+static int find_busy(const RankTeam *team)
+{
+    for (int r = 1; r < team->count; r++)
+        if (team->ranks[r].done != team->round) return r;
+    return 0;
+}
+
+/* The first that is still busy at `until` (NULL: it takes as long as it takes); 0: none is. */
+static int await_threads(RankTeam *team, const struct timespec *until)
+{
+    int busy, error = 0;
+    pthread_mutex_lock(&team->lock);
+    while ((busy = find_busy(team)) && error != ETIMEDOUT)
+        error = until ? pthread_cond_timedwait(&team->ended, &team->lock, until) : pthread_cond_wait(&team->ended, &team->lock);
+    pthread_mutex_unlock(&team->lock);
+    return busy;
+}
+
+/* ---- teams ---- */
+
+static Status start_threads(RankTeam *team)
+{
+    for (int r = 1; r < team->count; r++) {
+        RankThread *rank = &team->ranks[r];
+        int         error = c_locale_thread(&rank->thread, rank_main, rank);
+        rank->is_started = error == 0;
+        FAIL_IF(error, ERR_IO, "cannot start the thread of rank %d of %d: %s", r, team->count, strerror(error));
     }
     return OK;
 }
 
-static void join(RankThread *ranks, int count, Status status)
+/* Takes over the ends of the group. */
+static Status create(Comm *const *comms, int count, bool leaves, RankTeam **out)
+{
+    RankTeam *team = calloc_or_end(1, sizeof *team);
+    team->ranks = calloc_or_end((size_t)count, sizeof *team->ranks);
+    team->count = count;
+    team->leaves = leaves;
+    pthread_mutex_init(&team->lock, NULL);
+    pthread_cond_init(&team->begun, NULL);
+    pthread_cond_init(&team->ended, NULL);
+    for (int r = 0; r < count; r++) {
+        int       rank = comm_rank(comms[r]), world = comm_size(comms[r]);
+        RankPlace place = {.rank = rank, .world = world, .local = rank, .num_local = world, .is_first_here = r == 0};
+        team->ranks[r] = (RankThread){.team = team, .comm = comms[r], .place = place};
+    }
+    if (comms[0]) device_prepare_ranks(comms[0]->is_local);
+    Status status = start_threads(team);
+    if (status == OK) {
+        *out = team;
+    } else {
+        comm_abort(comms[0], status, status_message());
+        rank_team_destroy(team);
+    }
+    return status;
+}
+
+Status rank_team_create(int count, const CommLimits *limits, RankTeam **out)
+{
+    Comm **comms = calloc_or_end((size_t)count, sizeof *comms);
+    Status status = count > 1 ? comm_threads_create(count, limits, comms) : OK;
+    if (status == OK) status = create(comms, count, false, out);
+    free(comms);
+    return status;
+}
+
+void rank_team_destroy(RankTeam *team)
+{
+    if (!team) return;
+    begin(team, NULL, NULL);
+    for (int r = 1; r < team->count; r++)
+        if (team->ranks[r].is_started) pthread_join(team->ranks[r].thread, NULL);
+    for (int r = 0; r < team->count; r++) comm_destroy(team->ranks[r].comm);
+    pthread_cond_destroy(&team->begun);
+    pthread_cond_destroy(&team->ended);
+    pthread_mutex_destroy(&team->lock);
+    free(team->ranks);
+    free(team);
+}
+
+Status rank_team_run(RankTeam *team, RankWork work, void *context, int *out_failed)
+{
+    const RankThread *failed = NULL;
+    for (int r = 0; r < team->count; r++) comm_beat(team->ranks[r].comm, "working"); /* nobody was waited for until here */
+    begin(team, work, context);
+    work_as(&team->ranks[0]);
+    await_threads(team, NULL);
+    for (int r = 0; r < team->count; r++) {
+        const RankThread *rank = &team->ranks[r];
+        if (rank->status != OK && (!failed || (failed->status == ERR_RANK && rank->status != ERR_RANK))) failed = rank;
+    }
+    if (!failed) return OK;
+    if (out_failed) *out_failed = failed->place.rank;
+    FAIL(failed->status, "%s", failed->message);
+}
+
+/* ---- once ---- */
+
+typedef struct Once {
+    RankWork work;
+    void    *context;
+    int      count; /* ranks of this process */
+} Once;
+
+/* This rank's place among those of its host. Where the launcher shows each process of one rank a GPU of its own, that is its first. */
+static Status find_place(Comm *comm, int count, RankPlace *place)
+{
+    enum { NAME_BYTES = 256 };
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    char        own[NAME_BYTES] = "", *all = calloc_or_end((size_t)place->world, NAME_BYTES);
+    gethostname(own, sizeof own - 1);
+    Status status = comm_all_gather(comm, own, all, sizeof own);
+    place->local = place->num_local = 0;
+    for (int r = 0; r < place->world && status == OK; r++) {
+        bool is_here = strcmp(all + (size_t)r * NAME_BYTES, own) == 0;
+        place->num_local += is_here;
+        place->local += is_here && r < place->rank;
+    }
+    if (count == 1 && visible && *visible && !strchr(visible, ',')) place->local = 0;
+    free(all);
+    return status;
+}
+
+static Status work_once(void *context, Comm *comm, RankPlace place)
+{
+    const Once *once = context;
+    TRY(find_place(comm, once->count, &place));
+    return once->work(once->context, comm, place);
+}
+
+/* After a failure of the first rank. */
+static void await_or_exit(RankTeam *team, Status status)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += LEAVE_SECONDS;
-    for (int r = 1; r < count; r++) {
-        if (!ranks[r].is_started) continue;
-        int error = status == OK ? pthread_join(ranks[r].thread, NULL) : pthread_timedjoin_np(ranks[r].thread, NULL, &until);
-        if (error != ETIMEDOUT) continue;
-        log_error("%s\nrank %d doesn't end; the program does", status_message(), r);
-        _exit(status_exit_code(status));
-    }
+    int busy = await_threads(team, status == OK ? NULL : &until);
+    if (!busy) return;
+    log_error("%s\nrank %d doesn't end; the program does", status_message(), busy);
+    _exit(status_exit_code(status));
 }
 
 Status rank_threads_run(Comm *const *comms, int count, RankWork work, void *context)
 {
-    RankThread *ranks = calloc((size_t)count, sizeof *ranks);
-    if (!ranks) fatal_out_of_memory((size_t)count * sizeof *ranks);
-    for (int r = 0; r < count; r++)
-        ranks[r] = (RankThread){.work = work, .context = context, .comm = comms[r], .count = count, .is_first = r == 0};
-    device_prepare_ranks(comms[0]->is_local);
-    Status status = start(ranks, count);
-    if (status != OK) comm_abort(comms[0], status, status_message());
-    if (status == OK) status = work_as(&ranks[0]);
-    join(ranks, count, status);
-    comm_destroy(comms[0]);
-    free(ranks);
+    RankTeam *team;
+    TRY(create(comms, count, true, &team));
+    log_mute(comm_rank(comms[0]) > 0); /* rank 0 speaks for all */
+    begin(team, work_once, &(Once){work, context, count});
+    work_as(&team->ranks[0]);
+    log_mute(false);
+    Status status = team->ranks[0].status;
+    await_or_exit(team, status);
+    rank_team_destroy(team);
     return status;
 }
 
@@ -108,9 +240,8 @@ Status rank_threads_alone(const Config *config, RankWork work, void *context)
 {
     int        count = (int)config->gpus;
     CommLimits limits = {.progress = config->comm_timeout};
-    Comm     **comms = calloc((size_t)count, sizeof *comms);
-    if (!comms) fatal_out_of_memory((size_t)count * sizeof *comms);
-    Status status = comm_threads_create(count, &limits, comms);
+    Comm     **comms = calloc_or_end((size_t)count, sizeof *comms);
+    Status     status = comm_threads_create(count, &limits, comms);
     if (status == OK) status = rank_threads_run(comms, count, work, context);
     free(comms);
     return status;

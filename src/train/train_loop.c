@@ -24,37 +24,6 @@ double trainer_seconds(void)
 
 /* ---- one step ---- */
 
-/* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
-static Status calibrate(Trainer *t)
-{
-    const Feeds *batch;
-    int64_t      trained, step = t->state.step < t->schedule.total ? t->state.step : t->schedule.total - 1;
-    if (!stepper_must_measure(&t->stepper)) return OK;
-    loader_seek(t->data.train, step);
-    TRY(loader_step_tokens(t->data.train, step, &trained));
-    for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
-        TRY(loader_next(t->data.train, &batch));
-        FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
-        TRY(stepper_measure(&t->stepper, step, (double)trained, batch));
-    }
-    loader_seek(t->data.train, t->state.step);
-    return stepper_measured(&t->stepper);
-}
-
-/* Gradients and loss of all micro-batches. */
-static Status run_micros(Trainer *t, StepWork *out_work)
-{
-    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
-    for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
-        const Feeds *batch;
-        TRY(loader_next(t->data.train, &batch));
-        FAIL_IF(!batch, ERR_INTERNAL, "the data ended in step %lld", (long long)(t->state.step + t->num_queued));
-        step_work_add(out_work, batch, spec->batch, spec->seq);
-        TRY(stepper_micro(&t->stepper, batch));
-    }
-    return OK;
-}
-
 const Program *trainer_micro(const Trainer *t, int64_t micro)
 {
     return plan_micro(t->plan, micro, t->config->gradient_accumulation_steps);
@@ -66,30 +35,77 @@ static double unsigned_nan(double value)
     return isnan(value) ? (double)NAN : value;
 }
 
+int64_t trainer_next_step(const Trainer *t)
+{
+    return t->state.step + t->num_queued;
+}
+
+static QueuedStep *queued_step(Trainer *t, int64_t index)
+{
+    return &t->queued[index % (STEPS_AHEAD + 1)];
+}
+
+Status trainer_begin_step(Trainer *t, int64_t micros, int64_t trained, double lr)
+{
+    int64_t index = trainer_next_step(t);
+    *queued_step(t, index) = (QueuedStep){.metrics = {.step = index + 1, .step_trained = trained}};
+    t->waited = comm_waited(t->comm);
+    return stepper_begin(&t->stepper, index, micros, (double)trained, lr);
+}
+
+Status trainer_queue_micro(Trainer *t, const Feeds *batch)
+{
+    const ProgramSpec *spec = &trainer_micro(t, 0)->spec;
+    step_work_add(&queued_step(t, trainer_next_step(t))->work, batch, spec->batch, spec->seq);
+    return stepper_micro(&t->stepper, batch);
+}
+
 Status trainer_queue_update(Trainer *t, double lr)
 {
+    QueuedStep *step = queued_step(t, trainer_next_step(t));
+    step->metrics.lr = lr;
+    step->metrics.step_tokens = step->work.tokens;
     TRY(stepper_update(&t->stepper, lr));
     t->num_queued++;
     return OK;
 }
 
-/* Step t->state.step + num_queued: its programs are queued behind what the device runs. */
+static Status next_batch(Trainer *t, int64_t step, const Feeds **out)
+{
+    TRY(loader_next(t->data.train, out));
+    FAIL_IF(!*out, ERR_INTERNAL, "the data ended in step %lld", (long long)step);
+    return OK;
+}
+
+/* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
+static Status calibrate(Trainer *t)
+{
+    const Feeds *batch;
+    int64_t      trained, step = t->state.step < t->schedule.total ? t->state.step : t->schedule.total - 1;
+    if (!stepper_must_measure(&t->stepper)) return OK;
+    loader_seek(t->data.train, step);
+    TRY(loader_step_tokens(t->data.train, step, &trained));
+    for (int64_t micro = 0; micro < t->config->gradient_accumulation_steps; micro++) {
+        TRY(next_batch(t, step, &batch));
+        TRY(stepper_measure(&t->stepper, step, (double)trained, batch));
+    }
+    loader_seek(t->data.train, t->state.step);
+    return stepper_measured(&t->stepper);
+}
+
 static Status queue_step(Trainer *t)
 {
-    int64_t     index = t->state.step + t->num_queued, trained;
-    QueuedStep *step = &t->queued[index % (STEPS_AHEAD + 1)];
-    *step = (QueuedStep){0};
+    const Feeds *batch;
+    int64_t      index = trainer_next_step(t), micros = t->config->gradient_accumulation_steps, trained;
+    double       lr = schedule_lr(&t->schedule, index);
     if (trainer_leads(t) && t->hooks->step_begin) t->hooks->step_begin(t->hooks->context, index);
-    t->waited = comm_waited(t->comm);
     TRY(loader_step_tokens(t->data.train, index, &trained));
-    double lr = schedule_lr(&t->schedule, index);
-    TRY(stepper_begin(&t->stepper, index, t->config->gradient_accumulation_steps, (double)trained, lr));
-    TRY(run_micros(t, &step->work));
-    step->metrics = (StepMetrics){.step = index + 1,
-                                  .epoch = loader_epoch(t->data.train, index + 1),
-                                  .lr = lr,
-                                  .step_tokens = step->work.tokens,
-                                  .step_trained = trained};
+    TRY(trainer_begin_step(t, micros, trained, lr));
+    queued_step(t, index)->metrics.epoch = loader_epoch(t->data.train, index + 1);
+    for (int64_t micro = 0; micro < micros; micro++) {
+        TRY(next_batch(t, index, &batch));
+        TRY(trainer_queue_micro(t, batch));
+    }
     return trainer_queue_update(t, lr);
 }
 
@@ -160,10 +176,9 @@ static void tell_scalars(const Plan *plan, const float *result, StepMetrics *out
     }
 }
 
-/* Waits for the oldest queued step; state and *out tell of it. */
 Status trainer_await_step(Trainer *t, StepMetrics *out)
 {
-    QueuedStep *step = &t->queued[t->state.step % (STEPS_AHEAD + 1)];
+    QueuedStep *step = queued_step(t, t->state.step);
     StepScalars scalars;
     TRY(stepper_await(&t->stepper, t->state.step, &step->metrics.seconds, &scalars));
     const float *result = scalars.values;
@@ -418,7 +433,7 @@ static Status finish_steps(Trainer *t, int most_queued)
 /* Whether evaluating, saving or ending comes behind the last queued step: then its result is needed. */
 static bool must_finish(const Trainer *t)
 {
-    int64_t step = t->state.step + t->num_queued;
+    int64_t step = trainer_next_step(t);
     return step >= t->schedule.total || eval_due(t, step) || trainer_save_due(t, step) || t->signal;
 }
 

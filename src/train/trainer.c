@@ -91,7 +91,7 @@ static Status check_embedding(const Trainer *t)
          t->tokenizer_dir, tokens, (long long)t->model->vocab_size, t->model->vocab_key);
 }
 
-Status trainer_open_tokenizer(Trainer *t)
+static Status open_tokenizer(Trainer *t)
 {
     TRY(setup_tokenizer_dir(&t->arena, t->config, &t->tokenizer_dir));
     bool has_one;
@@ -131,7 +131,7 @@ static Status require_weights(const Trainer *t)
     return OK;
 }
 
-Status trainer_open_model(Trainer *t)
+static Status open_model(Trainer *t)
 {
     TRY(setup_model(&t->arena, t->config, &t->model));
     const char *dir;
@@ -149,39 +149,37 @@ static void tell_model(Trainer *t)
                   &t->model_notes);
 }
 
-static Status open_inputs(Trainer *t)
+/* What it writes, before the device is touched. */
+static Status check_output(const Trainer *t)
 {
-    FAIL_IF(t->config->max_steps <= 0 && !(t->config->num_epochs > 0), ERR_INVALID,
-            "nothing to do: num_epochs is 0 and max_steps isn't set");
-    TRY(trainer_open_model(t));
-    TRY(config_require(t->config, KEY_run_datasets, "training"));
-    TRY(setup_check_datasets(&t->arena, t->config, true));
-    if (t->config->max_steps > 0) TRY(schedule_make(t->config, t->config->max_steps, &t->schedule));
-    TRY(trainer_open_tokenizer(t));
-    TRY(check_writable(t->config->output_dir));
-    TRY(output_dir_check_source(t->config->output_dir, t->model->dir, "model"));
-    TRY(output_dir_check_source(t->config->output_dir, t->tokenizer_dir, "tokenizer"));
-    if (t->config->adapter)
-        TRY(config_at(t->config->origin, KEY_run_adapter, output_dir_check_source(t->config->output_dir, t->config->adapter, "adapter")));
-    TRY(config_at(t->config->origin, KEY_run_output_dir, output_dir_check(t->config->output_dir)));
-    return OK;
+    const Config *c = t->config;
+    TRY(check_writable(c->output_dir));
+    TRY(output_dir_check_source(c->output_dir, t->model->dir, "model"));
+    TRY(output_dir_check_source(c->output_dir, t->tokenizer_dir, "tokenizer"));
+    if (c->adapter) TRY(config_at(c->origin, KEY_run_adapter, output_dir_check_source(c->output_dir, c->adapter, "adapter")));
+    return config_at(c->origin, KEY_run_output_dir, output_dir_check(c->output_dir));
 }
 
-Status trainer_open_device(Trainer *t)
+static Status open_inputs(Trainer *t)
+{
+    const Config *c = t->config;
+    FAIL_IF(!t->is_driven && c->max_steps <= 0 && !(c->num_epochs > 0), ERR_INVALID,
+            "nothing to do: num_epochs is 0 and max_steps isn't set");
+    TRY(open_model(t));
+    if (!t->is_driven) {
+        TRY(config_require(c, KEY_run_datasets, "training"));
+        TRY(setup_check_datasets(&t->arena, c, true));
+    }
+    if (c->max_steps > 0) TRY(schedule_make(c, c->max_steps, &t->schedule));
+    TRY(open_tokenizer(t));
+    return t->is_driven ? OK : check_output(t);
+}
+
+static Status open_device(Trainer *t)
 {
     TRY(setup_rank_device(t->config, t->place.local, t->place.num_local, &t->device));
     FAIL_IF(t->comm && !t->device->api->join, ERR_UNSUPPORTED, "several ranks can't train on device %s", t->device->api->name);
     return OK;
-}
-
-Status trainer_join(Trainer *t)
-{
-    return t->comm ? t->device->api->join(t->device, t->comm) : OK;
-}
-
-Status trainer_settle(Trainer *t)
-{
-    return fit_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config);
 }
 
 /* Who drives the steps may ask for any program between them. */
@@ -196,7 +194,7 @@ static void add_driven_programs(Trainer *t)
     if (t->comm && !has_only) setup_add_program(t->config, t->model, program_micro(0, 1, t->place.world), &t->options);
 }
 
-Status trainer_make_plan(Trainer *t)
+static Status make_plan(Trainer *t)
 {
     if (t->config->device == OPT_DEVICE_AUTO && !device_has_driver())
         log_info("running on the CPU: there is no NVIDIA driver here (libcuda.so.1)");
@@ -212,6 +210,18 @@ Status trainer_make_plan(Trainer *t)
     if (!t->config->from_scratch) TRY(weights_check(t->plan, t->model));
     TRY(setup_check_pinned(t->plan, t->place.num_local, device_host_available()));
     return fit_check_memory(t->config, t->model, t->device, t->plan, true);
+}
+
+Status trainer_open(Trainer *t)
+{
+    trainer_beat(t, "opening the model");
+    TRY(trainer_in_turn(t, open_inputs));
+    trainer_beat(t, "planning");
+    TRY(trainer_agree(t, open_device(t)));
+    TRY(trainer_agree(t, t->comm ? t->device->api->join(t->device, t->comm) : OK));
+    TRY(trainer_agree(t, fit_settle(&t->arena, t->run_file, t->model, t->device, t->comm, t->place.num_local, &t->config)));
+    TRY(trainer_agree(t, make_plan(t)));
+    return trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs"));
 }
 
 /* ---- data, weights ---- */
@@ -503,14 +513,7 @@ static Status train(Trainer *t, TrainOutcome *out)
 {
     TRY(keeper_start(t->comm, &t->keeper));
     if (t->comm) TRY(trainer_agree(t, compare_run_files(t)));
-    trainer_beat(t, "opening the model");
-    TRY(trainer_in_turn(t, open_inputs));
-    trainer_beat(t, "planning");
-    TRY(trainer_agree(t, trainer_open_device(t)));
-    TRY(trainer_agree(t, trainer_join(t)));
-    TRY(trainer_agree(t, trainer_settle(t)));
-    TRY(trainer_agree(t, trainer_make_plan(t)));
-    TRY(trainer_agree(t, comm_agree_same(t->comm, programs_hash(t->plan), "programs")));
+    TRY(trainer_open(t));
     trainer_beat(t, "looking at output_dir");
     TRY(trainer_look_at_output(t, &out->already_finished));
     TRY(trainer_agree(t, comm_agree_same(t->comm, t->record.hash, "settings of the model")));

@@ -99,13 +99,9 @@ typedef struct Trainer {
 NODISCARD Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place, TrainOutcome *out);
 
 /* Parts of it, in their order. All but the last leave what they made to trainer_destroy (NULL is fine). */
-Trainer         *trainer_create(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place);
-NODISCARD Status trainer_open_model(Trainer *trainer);
-NODISCARD Status trainer_open_tokenizer(Trainer *trainer);
-NODISCARD Status trainer_open_device(Trainer *trainer);
-NODISCARD Status trainer_join(Trainer *trainer); /* the devices of all ranks */
-NODISCARD Status trainer_settle(Trainer *trainer);
-NODISCARD Status trainer_make_plan(Trainer *trainer);
+Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *comm, RankPlace place);
+/* Model, tokenizer, device, which the devices of all ranks join, and plan. */
+NODISCARD Status trainer_open(Trainer *trainer);
 /* The session, with the weights and the optimizer's state that the run starts from, or goes on with (resume_path). */
 NODISCARD Status trainer_start_session(Trainer *trainer);
 void             trainer_destroy(Trainer *trainer);
@@ -148,8 +144,14 @@ void trainer_beat(Trainer *trainer, const char *phase);
 /* Steps until the end, a signal or divergence; then the last checkpoint is written. */
 NODISCARD Status train_loop(Trainer *trainer);
 
-/* Parts of a step: the optimizer behind the gradients; the oldest queued step awaited, of which state and *out tell. */
+/* The step that is queued next, from 0. */
+int64_t trainer_next_step(const Trainer *trainer);
+/* Parts of it, queued behind what the device runs. It has `micros` micro-batches here, and so many trained tokens on all ranks; lr: as far
+ * as it is known. */
+NODISCARD Status trainer_begin_step(Trainer *trainer, int64_t micros, int64_t trained, double lr);
+NODISCARD Status trainer_queue_micro(Trainer *trainer, const Feeds *batch); /* gradients and loss */
 NODISCARD Status trainer_queue_update(Trainer *trainer, double lr);
+/* Waits for the oldest queued step; state and *out tell of it. */
 NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
 
 /* How often it saves and evaluates; once the data is open. */
