@@ -1,74 +1,57 @@
 #include "measure/doctor_ranks.h"
 
-#include "base/c_locale.h"
-#include "comm/comm.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "setup/rank_threads.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-typedef struct RankRun RankRun;
-
-struct RankRun {
-    DoctorOpen open;
-    Status (*work)(RankRun *run);
+typedef struct RankRun {
     Comm         *comm;
     Device       *device;
     FILE         *out; /* rank 0's; NULL: others */
     DoctorCounts *counts;
-    Status        status;
-    char          message[1024];
-    pthread_t     thread;
-};
+} RankRun;
+
+typedef struct RanksJob {
+    DoctorOpen open;
+    Status (*work)(RankRun *run);
+    FILE         *out;
+    DoctorCounts *counts;
+} RanksJob;
 
 /* ---- ranks ---- */
 
-static Status work_joined(RankRun *run)
+static Status work_joined(const RanksJob *job, RankRun *run)
 {
-    TRY(run->open(comm_rank(run->comm), &run->device));
+    TRY(job->open(comm_rank(run->comm), &run->device));
     FAIL_IF(!run->device->api->join, ERR_UNSUPPORTED, "device %s can't work together with others", run->device->api->name);
     TRY(run->device->api->join(run->device, run->comm));
-    return run->work(run);
+    return job->work(run);
 }
 
-static void *rank_main(void *argument)
+static Status work_as(void *context, Comm *comm, RankPlace place)
 {
-    RankRun *run = argument;
-    run->status = work_joined(run);
-    if (run->status != OK) {
-        snprintf(run->message, sizeof run->message, "%s", status_message());
-        comm_abort(run->comm, run->status, run->message);
-    }
-    if (run->device) run->device->api->destroy(run->device);
-    comm_destroy(run->comm);
-    return NULL;
+    const RanksJob *job = context;
+    RankRun         run = {.comm = comm, .out = place.rank ? NULL : job->out, .counts = job->counts};
+    Status          status = work_joined(job, &run);
+    if (status != OK) comm_abort(comm, status, status_message());
+    if (run.device) run.device->api->destroy(run.device);
+    return status;
 }
 
-/* Runs `work` on every rank; the failure is of the rank that failed by itself. */
-static Status run_ranks(RankRun *runs, int ranks)
+/* Does the job on every rank; the failure is of the rank that failed by itself. */
+static Status run_ranks(RanksJob job, int ranks)
 {
-    Comm *comms[COMM_MOST_RANKS];
-    int   started = 0, first = -1;
-    TRY(comm_threads_create(ranks, NULL, comms));
-    for (; started < ranks; started++) {
-        runs[started].comm = comms[started];
-        if (c_locale_thread(&runs[started].thread, rank_main, &runs[started]) != 0) break;
-    }
-    for (int r = started; r < ranks; r++) {
-        comm_abort(comms[r], ERR_IO, "its thread can't be started");
-        comm_destroy(comms[r]);
-    }
-    for (int r = 0; r < started; r++) {
-        pthread_join(runs[r].thread, NULL);
-        if (runs[r].status != OK && (first < 0 || runs[first].status == ERR_RANK)) first = r;
-    }
-    FAIL_IF(started < ranks, ERR_IO, "cannot start a thread for each of %d ranks", ranks);
-    if (first >= 0) FAIL(runs[first].status, "rank %d: %s", first, runs[first].message);
-    return OK;
+    RankTeam *team;
+    int       failed;
+    TRY(rank_team_create(ranks, NULL, &team));
+    Status status = rank_team_run(team, work_as, &job, &failed);
+    rank_team_destroy(team);
+    return status == OK ? OK : status_prefix(status, "rank %d", failed);
 }
 
 /* ---- one collective ---- */
@@ -148,8 +131,7 @@ static Status collective_open(Collective *c, Device *device, const What *what, i
                                   .accumulate = node_accumulate_mask(c->node),
                                   .workspace = c->workspace,
                                   .workspace_bytes = c->kernel.workspace_bytes};
-    c->launches = calloc((size_t)repeats, sizeof *c->launches);
-    if (!c->launches) fatal_out_of_memory(0);
+    c->launches = calloc_or_end((size_t)repeats, sizeof *c->launches);
     for (int i = 0; i < repeats; i++) c->launches[i] = c->launch;
     return api->prepare(device, c->launches, repeats, &c->replay);
 }
@@ -168,8 +150,7 @@ static Status expect_parts(Comm *comm, const void *x, size_t bytes, char *out)
 {
     int    ranks = comm_size(comm);
     size_t part = bytes / (size_t)ranks;
-    char  *all = malloc((size_t)ranks * bytes);
-    if (!all) fatal_out_of_memory((size_t)ranks * bytes);
+    char  *all = malloc_or_end((size_t)ranks * bytes);
     Status status = comm_all_gather(comm, x, all, bytes);
     for (int r = 0; r < ranks && status == OK; r++)
         memcpy(out + (size_t)r * part, all + (size_t)r * bytes + (size_t)comm_rank(comm) * part, part);
@@ -181,8 +162,7 @@ static Status expect_cols(Comm *comm, const void *x, size_t bytes, char *out)
 {
     int    ranks = comm_size(comm);
     size_t row = bytes / COLS_ROWS;
-    char  *all = malloc((size_t)ranks * bytes);
-    if (!all) fatal_out_of_memory((size_t)ranks * bytes);
+    char  *all = malloc_or_end((size_t)ranks * bytes);
     Status status = comm_all_gather(comm, x, all, bytes);
     for (int i = 0; i < ranks * COLS_ROWS && status == OK; i++) {
         int rank = i % ranks, of_share = i / ranks;
@@ -303,12 +283,7 @@ static Status check_work(RankRun *run)
 
 Status doctor_check_ranks(DoctorOpen open, int ranks, FILE *out, DoctorCounts *counts)
 {
-    RankRun *runs = calloc((size_t)ranks, sizeof *runs);
-    if (!runs) fatal_out_of_memory(0);
-    for (int r = 0; r < ranks; r++) runs[r] = (RankRun){.open = open, .work = check_work, .out = r ? NULL : out, .counts = counts};
-    Status status = run_ranks(runs, ranks);
-    free(runs);
-    return status;
+    return run_ranks((RanksJob){open, check_work, out, counts}, ranks);
 }
 
 /* ---- fast ---- */
@@ -353,51 +328,42 @@ static Status measure_work(RankRun *run)
 
 Status doctor_measure_ranks(DoctorOpen open, int ranks, FILE *out)
 {
-    RankRun *runs = calloc((size_t)ranks, sizeof *runs);
-    if (!runs) fatal_out_of_memory(0);
-    for (int r = 0; r < ranks; r++) runs[r] = (RankRun){.open = open, .work = measure_work, .out = r ? NULL : out};
-    Status status = run_ranks(runs, ranks);
-    free(runs);
-    return status;
+    return run_ranks((RanksJob){open, measure_work, out, NULL}, ranks);
 }
 
 /* ---- failing together ---- */
+
+/* A collective that the last rank never makes, but ends; OK if this rank's ended with its reason. */
+static Status break_collective(RankRun *run, Collective *c)
+{
+    int  rank = comm_rank(run->comm), last = comm_size(run->comm) - 1;
+    char part[64];
+    snprintf(part, sizeof part, "rank %d: broken on purpose", last);
+    TRY(comm_barrier(run->comm));
+    if (rank == last) {
+        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* the others wait by then */
+        comm_abort(run->comm, ERR_IO, "broken on purpose");
+        return OK;
+    }
+    Status status = run->device->api->run(run->device, c->launches, 1, c->replay);
+    if (status == OK) status = run->device->api->sync(run->device);
+    FAIL_IF(status == OK, ERR_INTERNAL, "a collective ended without the last rank");
+    FAIL_IF(status != ERR_RANK || !strstr(status_message(), part), ERR_INTERNAL, "rank %d ended with \"%s\", expected \"%s\"", rank,
+            status_message(), part);
+    return OK;
+}
 
 static Status break_work(RankRun *run)
 {
     const What what = {.op = &op_gather, .dtype = DT_F32, .count = 1 << 16};
     Collective c;
-    int        last = comm_size(run->comm) - 1;
     Status     status = collective_open(&c, run->device, &what, comm_size(run->comm), 1);
-    if (status == OK) status = comm_barrier(run->comm);
-    if (status == OK && comm_rank(run->comm) == last) {
-        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* the others wait by then */
-        status = status_fail(ERR_IO, "broken on purpose");
-        comm_abort(run->comm, status, status_message());
-    } else if (status == OK) {
-        status = run->device->api->run(run->device, c.launches, 1, c.replay);
-        if (status == OK) status = run->device->api->sync(run->device);
-        if (status == OK) status = status_fail(ERR_INTERNAL, "a collective ended without the last rank");
-    }
+    if (status == OK) status = break_collective(run, &c);
     collective_close(&c, run, status);
     return status;
 }
 
 Status doctor_break_ranks(DoctorOpen open, int ranks)
 {
-    RankRun *runs = calloc((size_t)ranks, sizeof *runs);
-    char     part[64];
-    int      wrong = -1;
-    if (!runs) fatal_out_of_memory(0);
-    for (int r = 0; r < ranks; r++) runs[r] = (RankRun){.open = open, .work = break_work};
-    Status status = run_ranks(runs, ranks);
-    snprintf(part, sizeof part, "rank %d: broken on purpose", ranks - 1);
-    for (int r = 0; r < ranks - 1; r++)
-        if (runs[r].status != ERR_RANK || !strstr(runs[r].message, part)) wrong = r;
-    status = status == OK       ? status_fail(ERR_INTERNAL, "no rank failed, though one was broken on purpose")
-             : wrong >= 0       ? status_fail(ERR_INTERNAL, "rank %d ended with \"%s\", expected \"%s\"", wrong, runs[wrong].message, part)
-             : status == ERR_IO ? OK
-                                : status;
-    free(runs);
-    return status;
+    return run_ranks((RanksJob){open, break_work, NULL, NULL}, ranks);
 }
