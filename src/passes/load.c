@@ -338,7 +338,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* What this rank keeps of a parameter that ranks divide: of its weight, and of the wider copy of it. */
+/* What this rank keeps of a parameter that ranks divide: of its weight, and of the wider copy of it, if a program has that. */
 static int list_kept(const Plan *plan, const Param *param, PlanPiece out[2])
 {
     int           index, count = 0;
@@ -346,7 +346,7 @@ static int list_kept(const Plan *plan, const Param *param, PlanPiece out[2])
     out[count] = bucket ? plan_owned(plan, bucket, index) : plan_held(plan, param->name);
     count += out[count].numel > 0;
     for (int k = 0; bucket && k < bucket->num_states; k++) {
-        if (!bucket->states[k].is_copy) continue;
+        if (!bucket->states[k].is_copy || !plan_find(plan, bucket->states[k].value)) continue;
         out[count] = plan_owned_state(plan, bucket, index, &bucket->states[k]);
         count += out[count].numel > 0;
     }

@@ -43,6 +43,9 @@ run pt "$dir/run.yaml" output_dir="$dir/4" gpus=2 gradient_accumulation_steps=1
 check "fewer rows a step are another run: $(tail -1 "$dir/err")" \
     grep -q 'there "gradient_accumulation_steps: 4", here "gradient_accumulation_steps: 2", each that of all ranks: gpus times the key' "$dir/err"
 
+run ir "$dir/run.yaml" gpus=2 model_dtype=bf16 master_dtype=fp32 --program micro_only
+check "one program is made without the optimizer's: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
+
 # --- kills, and other ranks after each
 elastic() {
     local out=$dir/elastic kills=0 turn=0 order=(4 2 1 4) pid
