@@ -47,24 +47,30 @@ bool layout_is_whole(const Value *value)
     return value->kind == VALUE_PARAM && !value->producer && !value->storage;
 }
 
-/* The parameter that a value is, or the first of those that it consists of; NULL: it holds codes or scales alone. */
-static const Param *first_param(const Value *whole)
+const Value *layout_next_param(const Value *whole, const Value *last)
 {
-    const Value *member = whole->first_member;
+    if (whole->param) return last ? NULL : whole;
+    const Value *member = last ? last->next_member : whole->first_member;
     while (member && !member->param) member = member->next_member;
-    return whole->param ? whole->param : member ? member->param : NULL;
+    return member;
+}
+
+const Param *layout_first_param(const Value *whole)
+{
+    const Value *first = layout_next_param(whole, NULL);
+    return first ? first->param : NULL;
 }
 
 static bool is_trained(const Value *whole)
 {
-    const Param *param = first_param(whole);
+    const Param *param = layout_first_param(whole);
     return param && param->trained;
 }
 
 /* Adapters stay on the device: they are small, and all that is trained. */
 Space layout_space(const CompileOptions *options, const Value *whole)
 {
-    const Param *param = first_param(whole);
+    const Param *param = layout_first_param(whole);
     bool         codes = !param || param->format, quants = options->offload >> OFFLOAD_QUANTS & 1;
     if (param && param->is_adapter) return whole->space;
     return options->offload >> OFFLOAD_WEIGHTS & 1 || (codes && quants) ? SPACE_HOST : whole->space;
@@ -76,9 +82,9 @@ Space layout_space(const CompileOptions *options, const Value *whole)
  * at element `at` of them. */
 static bool cuts_blocks(const Value *whole, int64_t at, int64_t numel, int world)
 {
-    for (const Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member) {
-        int64_t begin = at + member->offset, end = begin + type_numel(&member->type);
-        for (int r = 1; member->param && r < world; r++) {
+    for (const Value *part = NULL; (part = layout_next_param(whole, part));) {
+        int64_t begin = at + part->offset, end = begin + type_numel(&part->type);
+        for (int r = 1; r < world; r++) {
             int64_t cut = r * (numel / world);
             if (cut > begin && cut < end && (cut - begin) % MOMENT_BLOCK) return true;
         }
@@ -119,15 +125,15 @@ static Division division_of(const CompileOptions *options, const Value *whole)
 /* On the device where it crosses whole at the end of a step, or is an adapter's. */
 Space layout_grad_space(const CompileOptions *options, const Value *whole)
 {
-    bool stays = first_param(whole)->is_adapter || (options->world > 1 && division_of(options, whole) == DIVIDE_STATES);
+    bool stays = layout_first_param(whole)->is_adapter || (options->world > 1 && division_of(options, whole) == DIVIDE_STATES);
     return options->offload >> OFFLOAD_GRADS & 1 && !stays ? SPACE_HOST : SPACE_DEVICE;
 }
 
 /* Whether blocks of a parameter in it lie apart from those that are counted from the value's beginning. */
 static bool has_odd_blocks(const Value *whole)
 {
-    for (const Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member)
-        if (member->param && member->offset % MOMENT_BLOCK) return true;
+    for (const Value *part = NULL; (part = layout_next_param(whole, part));)
+        if (part->offset % MOMENT_BLOCK) return true;
     return false;
 }
 
@@ -264,15 +270,13 @@ static PlanPiece own(const Plan *plan, const Chunk *chunk, int64_t at, int64_t n
     return (PlanPiece){.first = first < last ? first - at : 0, .numel = last - first, .at = chunk->first / plan->world + first - begin};
 }
 
-/* Where the value lies, or what this rank has of it. */
-static Status add_weight(Plan *plan, const Value *value, const Bucket *bucket, const PlanPiece *share, int64_t at)
+/* A weight, which begins at element `at` of memory that begins `base` bytes into its region. share: this rank has no more of it; NULL: all.
+ */
+static Status add_weight(Plan *plan, const Value *value, Space space, int64_t base, int64_t at, const PlanPiece *share)
 {
-    TensorType type = value->type;
-    if (bucket->division != DIVIDE_WEIGHTS)
-        return add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space, bucket->weight_offset + dtype_bytes(type.dtype, at));
-    type = type_make(type.dtype, 1, share->numel);
-    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, bucket->space, bucket->weight_offset + dtype_bytes(type.dtype, share->at)));
-    plan->entries[plan->num_entries - 1].first = share->first;
+    TensorType type = share ? type_make(value->type.dtype, 1, share->numel) : value->type;
+    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, space, base + dtype_bytes(type.dtype, share ? share->at : at)));
+    plan->entries[plan->num_entries - 1].first = share ? share->first : 0;
     return OK;
 }
 
@@ -283,7 +287,7 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
     TensorType  type = value->type;
     PlanPiece   share = own(plan, &bucket->chunks[run->chunk], at, type_numel(&type));
     share.value = bucket->weight_share;
-    TRY(add_weight(plan, value, bucket, &share, at));
+    TRY(add_weight(plan, value, bucket->space, bucket->weight_offset, at, bucket->division == DIVIDE_WEIGHTS ? &share : NULL));
     int entry = plan->num_entries - 1;
     type.dtype = bucket->grad;
     if (bucket->division == DIVIDE_STATES)
@@ -365,14 +369,6 @@ static int list_runs(const CompileOptions *options, const Graph *graph, const Bu
     return count;
 }
 
-static int count_params(const Value *whole)
-{
-    int count = whole->param != NULL;
-    for (const Value *member = whole->param ? NULL : whole->first_member; member; member = member->next_member)
-        count += member->param != NULL;
-    return count;
-}
-
 /* The bucket's parameters, which lie in the order of the runs, in that of the graph. */
 static const int *list_params(Arena *arena, const Run *runs, int count, int num_params)
 {
@@ -381,7 +377,7 @@ static const int *list_params(Arena *arena, const Run *runs, int count, int num_
     int at = 0;
     for (int i = 0; i < count; i++) {
         begin[runs[i].index] = at;
-        at += num[runs[i].index] = count_params(runs[i].value);
+        for (const Value *part = NULL; (part = layout_next_param(runs[i].value, part)); at++) num[runs[i].index]++;
     }
     for (int i = 0, next = 0; i < count; i++)
         for (int k = 0; k < num[i]; k++) listed[next++] = begin[i] + k;
@@ -406,8 +402,8 @@ static Status layout_bucket(Plan *plan, const CompileOptions *options, const Gra
     for (int i = 0; i < count; i++) {
         const Value *value = runs[i].value;
         TRY(add_trained(plan, value, bucket, &runs[i], runs[i].at));
-        for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-            if (member->param) TRY(add_trained(plan, member, bucket, &runs[i], runs[i].at + member->offset));
+        for (const Value *part = NULL; (part = layout_next_param(value, part));)
+            if (part != value) TRY(add_trained(plan, part, bucket, &runs[i], runs[i].at + part->offset));
     }
     bucket->count = plan->num_trained - bucket->first;
     bucket->listed = list_params(plan->arena, runs, count, bucket->count);
@@ -486,41 +482,24 @@ static bool find_buckets(Plan *plan, const CompileOptions *options, const Graph 
     return true;
 }
 
-/* What this rank has of elements [at, at + numel of `value`) of a frozen value, of which `chunk` is all. */
-static Status add_share(Plan *plan, const Value *value, const Chunk *chunk, Space space, int64_t base, int64_t at)
+/* A part of a frozen value that begins at its element `at`. divided: all of the value, of which ranks have equal shares; NULL: it is whole.
+ */
+static Status add_frozen(Plan *plan, const Value *part, const Chunk *divided, Space space, int64_t base, int64_t at)
 {
-    PlanPiece  share = own(plan, chunk, at, type_numel(&value->type));
-    TensorType type = type_make(value->type.dtype, 1, share.numel);
-    TRY(add_entry(plan, value->name, &type, REGION_WEIGHTS, space, base + dtype_bytes(type.dtype, share.at)));
-    plan->entries[plan->num_entries - 1].first = share.first;
-    return OK;
-}
-
-static bool divides_frozen(const CompileOptions *options, const Value *value)
-{
-    return options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && is_divided(options, value);
-}
-
-static Status append_shares(Plan *plan, const CompileOptions *options, const Value *value)
-{
-    const Chunk chunk = {.numel = type_numel(&value->type)};
-    const Space space = layout_space(options, value);
-    int64_t    *end = &plan->region_bytes[space][REGION_WEIGHTS], base = *end;
-    TRY(add_share(plan, value, &chunk, space, base, 0));
-    for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-        TRY(add_share(plan, member, &chunk, space, base, member->offset));
-    *end = layout_align(base + dtype_bytes(value->type.dtype, chunk.numel / plan->world), PLACE_ALIGN);
-    return OK;
+    PlanPiece share = divided ? own(plan, divided, at, type_numel(&part->type)) : (PlanPiece){0};
+    return add_weight(plan, part, space, base, at, divided ? &share : NULL);
 }
 
 static Status append_frozen(Plan *plan, const CompileOptions *options, const Value *value)
 {
-    if (divides_frozen(options, value)) return append_shares(plan, options, value);
-    TRY(append_entry(plan, value->name, &value->type, REGION_WEIGHTS, layout_space(options, value)));
-    const Placement base = plan_find(plan, value->name)->place;
+    const Chunk  all = {.numel = type_numel(&value->type)};
+    const Chunk *divided = options->world > 1 && options->zero_level == DIVIDE_WEIGHTS && is_divided(options, value) ? &all : NULL;
+    const Space  space = layout_space(options, value);
+    int64_t     *end = &plan->region_bytes[space][REGION_WEIGHTS], base = *end;
+    TRY(add_frozen(plan, value, divided, space, base, 0));
     for (const Value *member = value->param ? NULL : value->first_member; member; member = member->next_member)
-        TRY(add_entry(plan, member->name, &member->type, REGION_WEIGHTS, base.space,
-                      base.offset + dtype_bytes(member->type.dtype, member->offset)));
+        TRY(add_frozen(plan, member, divided, space, base, member->offset));
+    *end = layout_align(base + dtype_bytes(value->type.dtype, divided ? all.numel / plan->world : all.numel), PLACE_ALIGN);
     return OK;
 }
 
@@ -556,21 +535,10 @@ const Chunk *layout_first_chunk(const Plan *plan, const Bucket **out_bucket)
 
 /* ---- other values ---- */
 
-static Region region_of(const Value *value)
-{
-    switch (value->kind) {
-    case VALUE_INPUT:
-        return REGION_INPUTS;
-    case VALUE_CACHE:
-        return REGION_CACHE;
-    case VALUE_CONST:
-        return REGION_CONSTS;
-    case VALUE_PARAM:
-        return REGION_WEIGHTS;
-    default:
-        return REGION_OPTIMIZER;
-    }
-}
+static const Region regions[VALUE_KIND_COUNT] = {
+    [VALUE_INPUT] = REGION_INPUTS,    [VALUE_PARAM] = REGION_WEIGHTS, [VALUE_GRAD] = REGION_OPTIMIZER,
+    [VALUE_STATE] = REGION_OPTIMIZER, [VALUE_CACHE] = REGION_CACHE,   [VALUE_CONST] = REGION_CONSTS,
+};
 
 /* Whether programs may have a value in different sizes: an input is of a run's shape, and a run of fewer rows uses the first rows of a
  * cache. The largest decides. */
@@ -602,7 +570,7 @@ Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph)
         const PlanEntry *entry = plan_find(plan, value->name);
         if (value->kind == VALUE_ACTIVATION || value->kind == VALUE_STAGED || value->storage || (value->producer && !once)) continue;
         if (!entry) {
-            TRY(append_entry(plan, value->name, &value->type, region_of(value), value->space));
+            TRY(append_entry(plan, value->name, &value->type, regions[value->kind], value->space));
         } else if (may_grow(value) && type_bytes(&value->type) > entry->place.bytes) {
             PlanEntry *wider = &plan->entries[entry - plan->entries];
             wider->type = value->type;

@@ -13,6 +13,11 @@ const Chunk *layout_first_chunk(const Plan *plan, const Bucket **out_bucket);
 
 /* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
 bool layout_is_whole(const Value *value);
+/* The parameters that such a value consists of, one after the other: itself, if it is one, else those of its members that are. `last`: NULL
+ * for the first. NULL: there is no further one; of codes or scales there is none. */
+const Value *layout_next_param(const Value *whole, const Value *last);
+/* The first of them. */
+const Param *layout_first_param(const Value *whole);
 
 /* Where such a value waits. */
 Space layout_space(const CompileOptions *options, const Value *whole);

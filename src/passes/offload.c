@@ -7,6 +7,7 @@
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
+#include "passes/travel.h"
 
 const char *offload_name(Offload offload)
 {
@@ -29,16 +30,6 @@ static void set_place(Graph *graph, const Node *like, Node *before)
     graph->layer = like->layer;
     graph->part = PART_NONE;
     graph->source = NULL;
-}
-
-/* Puts a copy of `value` before a node (NULL: at the end). */
-static Status add_copy(Graph *graph, Value *value, Stream stream, Space space, uint32_t flags, Node **out)
-{
-    TRY(graph_add_node(graph, &op_copy, NULL, value->name, &value, 1, ~0u, out));
-    (*out)->stream = stream;
-    (*out)->flags |= flags;
-    (*out)->out[0]->space = space;
-    return OK;
 }
 
 /* Whether the node reads more than inputs and constants: else pass schedule may move it. */
@@ -93,7 +84,8 @@ static Status send_borders(Graph *graph)
             Node *earlier = sent[count % BESIDE];
             if (earlier && node_precedes(earlier, node)) node_add_after(graph, node, earlier);
             set_place(graph, node, next);
-            TRY(add_copy(graph, value, STREAM_COPY_OUT, SPACE_HOST, 0, &copy));
+            TRY(add_copy(graph, STREAM_COPY_OUT, value->name, value, NULL, &copy));
+            copy->out[0]->space = SPACE_HOST;
             copy->out[0]->layer = block;
             for (Use *use = value->first_use, *following; use; use = following) {
                 following = use->next;
@@ -107,98 +99,43 @@ static Status send_borders(Graph *graph)
 
 /* ---- gradients ---- */
 
-/* A gradient that waits on the host, and the nodes that make it here. */
-typedef struct Gradient {
-    Value *home;
-    Node  *first, *last;
-} Gradient;
-
-/* The gradient on the host whose memory an output is to be made in; NULL: none. */
-static Value *home_of(const Value *out)
+/* What is added to comes to the device while the layer before is at work. */
+static Status bring_gradient(Graph *graph, const Leaver *gradient, const LeaverLayers *layers)
 {
-    Value *home = out->storage;
-    while (home && home->producer) home = home->storage;
-    return home && home->kind == VALUE_GRAD && value_root(home, NULL)->space == SPACE_HOST ? home : NULL;
-}
-
-/* By id of each version of a gradient, and of its home. */
-static Gradient **find_gradients(const Graph *graph)
-{
-    Gradient **of = arena_array(graph->arena, Gradient *, graph->num_values + 1);
-    for (Node *node = graph->first; node; node = node->next)
-        for (int k = 0; k < node->num_out; k++) {
-            Value *home = node->out[k] ? home_of(node->out[k]) : NULL;
-            if (!home) continue;
-            if (!of[home->id]) {
-                of[home->id] = arena_new(graph->arena, Gradient);
-                *of[home->id] = (Gradient){.home = home, .first = node};
-            }
-            of[home->id]->last = node;
-            of[node->out[k]->id] = of[home->id];
-        }
-    return of;
-}
-
-/* Gradients that nodes in a row begin to make are a layer's. Two layers' are on the device at a time. */
-typedef struct LayerGradients {
-    Node *begin, *begin_before; /* the first node of this layer, and of the one before; NULL: there is none */
-    Node *sent, *sent_before;   /* the last copy to the host when each of them began */
-} LayerGradients;
-
-/* It is made in memory of the device. What is added to comes there first, while the layer before is at work. */
-static Status begin_gradient(Graph *graph, const Gradient *gradient, Value *out, const LayerGradients *layer)
-{
-    Node *node = gradient->first, *stand = layer->begin_before ? layer->begin_before : node, *copy, *after = launch_before(stand);
-    if (out->sharing == STORAGE_HOME) {
-        value_leave_home(out);
-        if (layer->sent_before) node_add_after(graph, node, layer->sent_before);
-        return OK;
-    }
+    Node *node = gradient->first, *stand = layers->begin_before ? layers->begin_before : node, *copy, *after = launch_before(stand);
     set_place(graph, node, stand);
-    TRY(add_copy(graph, gradient->home, STREAM_COPY_IN, SPACE_DEVICE, NODE_BACKWARD, &copy));
+    TRY(add_copy(graph, STREAM_COPY_IN, gradient->home->name, gradient->home, NULL, &copy));
+    copy->flags |= NODE_BACKWARD;
     if (after) node_add_after(graph, copy, after);
-    if (layer->sent_before) node_add_after(graph, copy, layer->sent_before);
+    if (layers->sent_before) node_add_after(graph, copy, layers->sent_before);
     for (int i = 0; i < node->num_in; i++)
         if (node->in[i] == gradient->home) node_set_input(node, i, copy->out[0]);
     return OK;
 }
 
-static Status send_gradient(Graph *graph, const Gradient *gradient, Value *out, Node **sent)
+static Status send_gradient(const void *context, const Leaver *gradient, Value *made, Node **out)
 {
+    Graph *graph = (Graph *)context;
     set_place(graph, gradient->last, gradient->last->next);
-    TRY(add_copy(graph, out, STREAM_COPY_OUT, SPACE_DEVICE, NODE_BACKWARD, sent));
-    value_place_in((*sent)->out[0], gradient->home, 0);
+    TRY(add_copy(graph, STREAM_COPY_OUT, made->name, made, gradient->home, out));
+    (*out)->flags |= NODE_BACKWARD;
     return OK;
 }
 
 static Status send_gradients(Graph *graph)
 {
-    Gradient     **of = find_gradients(graph);
-    LayerGradients layer = {0};
-    Node          *sent = NULL;
-    for (Node *node = graph->first, *next; node; node = next) {
-        next = node->next;
-        for (int k = 0; k < node->num_out && node->op != &op_copy; k++) {
-            Value          *out = node->out[k];
-            const Gradient *gradient = out ? of[out->id] : NULL;
-            if (!gradient) continue;
-            if (gradient->first == node && (!layer.begin || node->layer != layer.begin->layer))
-                layer = (LayerGradients){node, layer.begin, sent, layer.sent};
-            if (gradient->first == node) TRY(begin_gradient(graph, gradient, out, &layer));
-            for (int i = 0; i < node->num_in; i++) /* a version whose own input has moved is an activation too */
-                if (out->storage && node->in[i] == out->storage) node_set_input(node, i, out->storage);
-            if (gradient->last == node) TRY(send_gradient(graph, gradient, out, &sent));
-        }
+    Leaver  *leavers = arena_array(graph->arena, Leaver, graph->num_values + 1);
+    Leaver **of = arena_array(graph->arena, Leaver *, graph->num_values + 1);
+    for (int i = 0; i < graph->num_values; i++) {
+        Value *home = graph->values[i];
+        if (home->producer || home->kind != VALUE_GRAD || value_root(home, NULL)->space != SPACE_HOST) continue;
+        leavers[i].home = home;
+        of[i] = &leavers[i];
     }
-    return OK;
+    return gradients_leave(graph, &(Leave){.of = of, .bring = bring_gradient, .send = send_gradient, .context = graph});
 }
 
 /* ---- copies to the device ---- */
-
-typedef struct Fetch {
-    Value        *value, *copy;
-    struct Fetch *next; /* of its group, in the order of reading */
-} Fetch;
 
 /* What is read first one after the other, of one layer for one pass; of no layer for both passes. */
 typedef struct Group {
@@ -206,23 +143,27 @@ typedef struct Group {
     int     layer; /* -1: none */
     bool    late;  /* for the backward pass; of no layer: behind the first one */
     int64_t bytes;
-    Fetch  *fetches, **end;
+    int     begin, end; /* its fetches */
 } Group;
+
+typedef struct Fetch {
+    Value *value, *copy;
+} Fetch;
 
 /* Input `index` of `node` is a fetched value. */
 typedef struct Reading {
-    Node  *node;
-    int    index;
-    Fetch *fetch;
+    Node *node;
+    int   index, fetch;
 } Reading;
 
 typedef struct Offloading {
     Graph   *graph;
     Group   *groups;
+    Fetch   *fetches; /* in the order of reading */
     Reading *readings;
-    int      num_groups, num_readings;
+    int      num_groups, num_fetches, num_readings;
     bool     in_layers;   /* a layer has begun */
-    Fetch  **fetch_of[2]; /* of a group that isn't late and of one that is, by value id */
+    int     *fetch_of[2]; /* of a group that isn't late and of one that is, by value id: 1 + its index; 0: none yet */
 } Offloading;
 
 /* Whether the node reads a value of the host that is to be copied: one that it reads little of, as a few rows of an embedding, it reads
@@ -240,25 +181,23 @@ static Group *find_group(Offloading *o, int layer, bool late, Node *first)
     Group *last = o->num_groups ? &o->groups[o->num_groups - 1] : NULL;
     if (last && last->layer == layer && last->late == late) return last;
     Group *group = &o->groups[o->num_groups++];
-    *group = (Group){.first = first, .layer = layer, .late = late, .end = &group->fetches};
+    *group = (Group){.first = first, .layer = layer, .late = late, .begin = o->num_fetches};
     return group;
 }
 
 static void find_reading(Offloading *o, Node *node, int index)
 {
-    Value  *value = node->in[index];
-    bool    late = value->layer < 0 ? o->in_layers : is_backward(node);
-    Fetch **fetch = &o->fetch_of[late][value->id];
+    Value *value = node->in[index];
+    bool   late = value->layer < 0 ? o->in_layers : is_backward(node);
+    int   *fetch = &o->fetch_of[late][value->id];
     o->in_layers = o->in_layers || value->layer >= 0;
     if (!*fetch) {
         Group *group = find_group(o, value->layer, late, node);
-        *fetch = arena_new(o->graph->arena, Fetch);
-        (*fetch)->value = value;
-        *group->end = *fetch;
-        group->end = &(*fetch)->next;
+        o->fetches[o->num_fetches++].value = value;
+        *fetch = group->end = o->num_fetches;
         group->bytes += type_bytes(&value->type);
     }
-    o->readings[o->num_readings++] = (Reading){node, index, *fetch};
+    o->readings[o->num_readings++] = (Reading){node, index, *fetch - 1};
 }
 
 /* A group that is small against the one behind it gives no time to bring that in: it becomes a part of it. */
@@ -268,11 +207,10 @@ static void merge_small(Offloading *o)
     for (int i = 0; i + 1 < o->num_groups; i++) {
         Group *group = &o->groups[i], *next = group + 1;
         if (group->bytes * SMALL >= next->bytes) continue;
-        *group->end = next->fetches;
-        next->fetches = group->fetches;
+        next->begin = group->begin;
         next->first = group->first;
         next->bytes += group->bytes;
-        group->fetches = NULL;
+        group->end = group->begin;
     }
 }
 
@@ -281,12 +219,14 @@ static void merge_small(Offloading *o)
 static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 {
     Node *after = launch_before(begin), *copy;
-    for (Fetch *fetch = group->fetches; fetch; fetch = fetch->next) {
-        Node *maker = fetch->value->producer;
+    for (int i = group->begin; i < group->end; i++) {
+        Value *value = o->fetches[i].value;
+        Node  *maker = value->producer;
         set_place(o->graph, group->first, maker && !node_precedes(maker, begin) ? maker->next : begin);
-        TRY(add_copy(o->graph, fetch->value, STREAM_COPY_IN, SPACE_DEVICE, group->first->flags & NODE_BACKWARD, &copy));
+        TRY(add_copy(o->graph, STREAM_COPY_IN, value->name, value, NULL, &copy));
+        copy->flags |= group->first->flags & NODE_BACKWARD;
         if (after) node_add_after(o->graph, copy, after);
-        fetch->copy = copy->out[0];
+        o->fetches[i].copy = copy->out[0];
     }
     return OK;
 }
@@ -298,19 +238,20 @@ static Status fetch_all(Graph *graph)
     int        most = 0;
     for (const Node *node = graph->first; node; node = node->next) most += node->num_in;
     o.groups = arena_array(graph->arena, Group, most + 1);
+    o.fetches = arena_array(graph->arena, Fetch, most + 1);
     o.readings = arena_array(graph->arena, Reading, most + 1);
-    for (int i = 0; i < 2; i++) o.fetch_of[i] = arena_array(graph->arena, Fetch *, graph->num_values + 1);
+    for (int i = 0; i < 2; i++) o.fetch_of[i] = arena_array(graph->arena, int, graph->num_values + 1);
     for (Node *node = graph->first; node; node = node->next)
         for (int i = 0; i < node->num_in; i++)
             if (is_fetched(node, node->in[i])) find_reading(&o, node, i);
     merge_small(&o);
     for (int i = 0; i < o.num_groups; i++) {
         const Group *group = &o.groups[i];
-        if (!group->fetches) continue;
+        if (group->begin == group->end) continue;
         TRY(copy_group(&o, group, before ? before : group->first));
         before = group->first;
     }
-    for (int i = 0; i < o.num_readings; i++) node_set_input(o.readings[i].node, o.readings[i].index, o.readings[i].fetch->copy);
+    for (int i = 0; i < o.num_readings; i++) node_set_input(o.readings[i].node, o.readings[i].index, o.fetches[o.readings[i].fetch].copy);
     return OK;
 }
 
@@ -360,7 +301,6 @@ Status pass_offload(PassContext *context, Graph **graph_ref)
     }
     if (offload >> OFFLOAD_RESIDUAL & 1) TRY(send_borders(graph));
     TRY(fetch_all(graph));
-    graph->cursor = NULL;
-    graph->layer = -1;
+    pass_work_nowhere(graph);
     return OK;
 }

@@ -6,12 +6,7 @@
 #include "ops/update/step_scalars.h"
 #include "passes/optimizers.h"
 #include "passes/pass.h"
-
-static Value *flat_value(Graph *graph, ValueKind kind, const char *name, DType dtype, int64_t numel)
-{
-    TensorType type = type_make(dtype, 1, numel);
-    return graph_add_value(graph, kind, name, &type);
-}
+#include "passes/travel.h"
 
 /* The squared norm of all gradients: the sum of the buckets' in order. */
 static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value **out)
@@ -37,7 +32,6 @@ static Status add_ranks(Update *update)
     int64_t      ranks = plan->world, count = 2 + plan->num_scalars;
     const char  *names[2 + MOST_SCALARS] = {"loss", "norm2"};
     Value      **own[2 + MOST_SCALARS] = {&update->loss, &update->norm2}, *mine, *sums, *to;
-    RanksAttrs   attrs = {.ranks = ranks};
     ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = count};
     Node        *node;
     for (int i = 0; i < plan->num_scalars; i++) {
@@ -46,19 +40,15 @@ static Status add_ranks(Update *update)
     }
     mine = flat_value(graph, VALUE_STATE, "rank.sums", DT_F32, count);
     sums = flat_value(graph, VALUE_STATE, "sums", DT_F32, count);
-    to = flat_value(graph, VALUE_STATE, "sums.all", DT_F32, count);
-    value_place_in(to, sums, 0);
+    to = flat_part(graph, sums, "sums.all", 0, count);
     for (int i = 0; i < count; i++) {
         const char *name = arena_printf(graph->arena, "rank.%s", names[i]);
-        Value      *part = flat_value(graph, VALUE_STATE, name, DT_F32, 1);
-        value_place_in(part, mine, i);
+        Value      *part = flat_part(graph, mine, name, i, 1);
         TRY(graph_add_node(graph, &op_copy, NULL, name, own[i], 1, ~0u, &node));
         value_place_in(node->out[0], part, 0);
-        *own[i] = flat_value(graph, VALUE_STATE, arena_printf(graph->arena, "sums.%s", names[i]), DT_F32, 1);
-        value_place_in(*own[i], sums, i);
+        *own[i] = flat_part(graph, sums, arena_printf(graph->arena, "sums.%s", names[i]), i, 1);
     }
-    TRY(graph_add_node(graph, &op_gather, &attrs, "ranks", &mine, 1, ~0u, &node));
-    node->stream = STREAM_COMM;
+    TRY(add_collective(graph, &op_gather, ranks, "ranks", mine, NULL, &node));
     TRY(graph_add_node(graph, &op_reshape, &dims, "ranks", &node->out[0], 1, ~0u, &node));
     TRY(graph_add_node(graph, &op_col_sum, NULL, "sums", &node->out[0], 1, ~0u, &node));
     value_place_in(node->out[0], to, 0);
@@ -79,18 +69,6 @@ static Status begin_step(Update *update, Value **out_applied, Value **out_count)
     return OK;
 }
 
-/* The largest of all ranks. */
-static Status add_largest(const Plan *plan, Graph *graph, Value **now)
-{
-    AllReduceAttrs attrs = {.ranks = plan->world, .max = true};
-    Node          *node;
-    if (plan->world == 1) return OK;
-    TRY(graph_add_node(graph, &op_all_reduce, &attrs, "fp8.now", now, 1, ~0u, &node));
-    node->stream = STREAM_COMM;
-    *now = node->out[0];
-    return OK;
-}
-
 /* The scales of the next step, from what this one's programs recorded. */
 static Status update_scales(const Update *update, Value *applied, Value *count)
 {
@@ -101,12 +79,13 @@ static Status update_scales(const Update *update, Value *applied, Value *count)
     Fp8UpdateAttrs          attrs = {.margin = options->margin, .most_recent = options->most_recent};
     TensorType              history = type_make(DT_F32, 2, options->amax_history, num), scales = type_make(DT_F32, 2, num, INT64_C(4));
     float                  *numbers = arena_array(graph->arena, float, num + 1);
+    Node                   *node;
     if (!num) return OK;
     for (int i = 0; i < num; i++) numbers[i] = fp8_most(plan->scaled[i].dtype);
     Value *most = flat_value(graph, VALUE_CONST, "fp8.most", DT_F32, num);
     most->const_data = numbers;
     Value *now = flat_value(graph, VALUE_STATE, PRECISION_NOW, DT_F32, num);
-    TRY(add_largest(plan, graph, &now));
+    if (plan->world > 1) TRY(add_largest(graph, plan->world, "fp8.now", &now, &node));
     Value *in[] = {now,
                    graph_add_value(graph, VALUE_STATE, PRECISION_HISTORY, &history),
                    graph_add_value(graph, VALUE_STATE, PRECISION_SCALES, &scales),

@@ -3,6 +3,7 @@
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/layout.h"
 
 #include <string.h>
 
@@ -178,9 +179,8 @@ static const OptimizerRule *(*const choices[OPTIMIZER_COUNT])(const Param *) = {
 const OptimizerRule *optimizer_rule(const CompileOptions *options, const Value *whole)
 {
     const OptimizerRule *rule = NULL;
-    if (whole->param) return choices[options->optimizer](whole->param);
-    for (const Value *member = whole->first_member; member; member = member->next_member) {
-        const OptimizerRule *its = member->param ? choices[options->optimizer](member->param) : rule;
+    for (const Value *part = NULL; (part = layout_next_param(whole, part));) {
+        const OptimizerRule *its = choices[options->optimizer](part->param);
         rule = rule && its != rule ? &rule_adamw : its;
     }
     return rule;

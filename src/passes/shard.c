@@ -13,8 +13,8 @@
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
+#include "passes/travel.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 
 typedef struct Shard {
@@ -24,23 +24,11 @@ typedef struct Shard {
     const ProgramSpec    *spec;
 } Shard;
 
-/* Of several ranks, a bucket's value that is whole on each or a rank's share. */
-static Value *flat_value(Graph *graph, ValueKind kind, const char *name, DType dtype, int64_t numel)
+/* Elements of chunk c in a flat value of all elements, or of this rank's (divide: the number of ranks). */
+static Value *chunk_of(const Shard *s, Value *flat, const Chunk *chunk, int c, int64_t divide)
 {
-    TensorType type = type_make(dtype, 1, numel);
-    Value     *value = graph_find(graph, name);
-    if (!value) value = graph_add_value(graph, kind, name, &type);
-    value->layer = -1;
-    return value;
-}
-
-/* Chunk c of a flat value, of which `divide` ranks have equal parts. */
-static Value *chunk_of(Value *flat, Graph *graph, const Chunk *chunk, int c, int64_t divide)
-{
-    TensorType type = type_make(flat->type.dtype, 1, chunk->numel / divide);
-    Value     *part = graph_add_value(graph, flat->kind, arena_printf(graph->arena, "%s.chunk%d", flat->name, c), &type);
-    value_place_in(part, flat, chunk->first / divide);
-    return part;
+    const char *name = arena_printf(s->graph->arena, "%s.chunk%d", flat->name, c);
+    return flat_part(s->graph, flat, name, chunk->first / divide, chunk->numel / divide);
 }
 
 static Value *weights_of(const Shard *s, const Bucket *bucket)
@@ -51,31 +39,28 @@ static Value *weights_of(const Shard *s, const Bucket *bucket)
 static Value *weight_share(const Shard *s, const Bucket *bucket, int c)
 {
     Value *share = flat_value(s->graph, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel);
-    return chunk_of(share, s->graph, &bucket->chunks[c], c, s->plan->world);
+    return chunk_of(s, share, &bucket->chunks[c], c, s->plan->world);
 }
 
 static Value *grad_share(const Shard *s, const Bucket *bucket, int c)
 {
     Value *share = flat_value(s->graph, VALUE_GRAD, bucket->grad_share, bucket->grad, bucket->share_numel);
-    return chunk_of(share, s->graph, &bucket->chunks[c], c, s->plan->world);
+    return chunk_of(s, share, &bucket->chunks[c], c, s->plan->world);
 }
 
-static Status add_gather(const Shard *s, Value *share, const char *name, uint32_t flags, Value **out)
-{
-    RanksAttrs attrs = {.ranks = s->plan->world};
-    Node      *node;
-    TRY(graph_add_node(s->graph, &op_gather, &attrs, name, &share, 1, ~0u, &node));
-    node->stream = STREAM_COMM;
-    node->flags |= flags;
-    *out = node->out[0];
-    return OK;
-}
+/* A chunk of weights or gradients that crosses. */
+typedef struct Crossing {
+    const Bucket *bucket;
+    int           chunk;
+    Node         *ready, *after; /* of gradients: `ready` makes the last of it, `after` is what it waits for */
+    int64_t       order;         /* when it is read, or ready */
+} Crossing;
 
-/* The sum over the ranks of x is written or added, after the node `last`, to the bucket's share of chunk c. */
-static Status add_reduce(const Shard *s, Value *x, const Bucket *bucket, int c, Node *last, bool accumulate, Node **out)
+/* The sum over the ranks of x is written or added, after the node `last`, to this rank's share of the chunk. */
+static Status add_reduce(const Shard *s, Value *x, const Crossing *to, Node *last, bool accumulate, Node **out)
 {
     RanksAttrs attrs = {.ranks = s->plan->world};
-    Value     *share = grad_share(s, bucket, c), *in[] = {x, accumulate ? share : NULL};
+    Value     *share = grad_share(s, to->bucket, to->chunk), *in[] = {x, accumulate ? share : NULL};
     s->graph->cursor = last->next;
     TRY(graph_add_node(s->graph, &op_reduce_scatter, &attrs, share->name, in, 2, ~0u, out));
     (*out)->stream = STREAM_COMM;
@@ -88,12 +73,11 @@ static Status add_reduce(const Shard *s, Value *x, const Bucket *bucket, int c, 
 
 /* ---- where a value lies in its bucket ---- */
 
-/* NULL: it isn't trained. */
+/* NULL: it isn't trained, or isn't placed by itself. */
 static const Bucket *bucket_of(const Plan *plan, const Value *whole)
 {
-    const Param *param = whole->param;
+    const Param *param = layout_is_whole(whole) ? layout_first_param(whole) : NULL;
     int          index;
-    for (const Value *member = whole->first_member; member && !param; member = member->next_member) param = member->param;
     return param ? plan_bucket(plan, param, &index) : NULL;
 }
 
@@ -145,53 +129,6 @@ static void join_bucket(const Shard *s, Value *whole, const Bucket *bucket, bool
     if (weights && bucket->weights) join(whole, weights_of(s, bucket), at);
 }
 
-typedef struct Gathering {
-    const Bucket *bucket;
-    int           chunk;
-} Gathering;
-
-static int by_reading(const void *a, const void *b)
-{
-    const Gathering *x = a, *y = b;
-    int64_t          first = x->bucket->chunks[x->chunk].read, second = y->bucket->chunks[y->chunk].read;
-    if (first != second) return first < second ? -1 : 1;
-    return x->bucket != y->bucket ? (x->bucket < y->bucket ? -1 : 1) : x->chunk - y->chunk;
-}
-
-/* The chunks of all weights that are whole on each rank, in the order in which they are read. */
-static int list_gathers(const Shard *s, Gathering **out)
-{
-    int count = 0, most = 0;
-    for (int b = 0; b < s->plan->num_buckets; b++) most += s->plan->buckets[b].num_chunks;
-    *out = arena_array(s->graph->arena, Gathering, most + 1);
-    for (int b = 0; b < s->plan->num_buckets; b++) {
-        const Bucket *bucket = &s->plan->buckets[b];
-        for (int c = 0; bucket->weights && c < bucket->num_chunks; c++) (*out)[count++] = (Gathering){bucket, c};
-    }
-    qsort(*out, (size_t)count, sizeof **out, by_reading);
-    return count;
-}
-
-/* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. is_there: what is read first. */
-static Status gather_all(const Shard *s, bool is_there)
-{
-    Gathering    *list;
-    int           count = list_gathers(s, &list);
-    const Bucket *of_first = NULL;
-    const Chunk  *first = is_there ? layout_first_chunk(s->plan, &of_first) : NULL;
-    s->graph->cursor = s->graph->first;
-    for (int i = 0; i < count; i++) {
-        const Bucket *bucket = list[i].bucket;
-        int           c = list[i].chunk;
-        if (&bucket->chunks[c] == first) continue;
-        Value *to = chunk_of(weights_of(s, bucket), s->graph, &bucket->chunks[c], c, 1), *made;
-        TRY(add_gather(s, weight_share(s, bucket, c), to->name, 0, &made));
-        value_place_in(made, to, 0);
-    }
-    s->graph->cursor = NULL;
-    return OK;
-}
-
 /* By chunk: the last node that makes some of its gradients; NULL: none does. */
 static Node **last_makers(const Shard *s, const Bucket *bucket)
 {
@@ -204,33 +141,51 @@ static Node **last_makers(const Shard *s, const Bucket *bucket)
     return last;
 }
 
-/* A chunk of gradients that crosses: `ready` makes the last of it, `after` is what it waits for. */
-typedef struct Reduction {
-    const Bucket *bucket;
-    int           chunk;
-    Node         *ready, *after;
-} Reduction;
-
-static int by_readiness(const void *a, const void *b)
+static int by_order(const void *a, const void *b)
 {
-    const Reduction *x = a, *y = b;
-    if (x->ready != y->ready) return node_precedes(x->ready, y->ready) ? -1 : 1;
+    const Crossing *x = a, *y = b;
+    if (x->order != y->order) return x->order < y->order ? -1 : 1;
     return x->bucket != y->bucket ? (x->bucket < y->bucket ? -1 : 1) : x->chunk - y->chunk;
 }
 
-static int list_reductions(const Shard *s, Reduction **out)
+/* The chunks of all weights that are whole on each rank, in the order in which they are read; or of gradients, as they are ready. */
+static int list_chunks(const Shard *s, bool grads, Crossing **out)
 {
     int count = 0, most = 0;
     for (int b = 0; b < s->plan->num_buckets; b++) most += s->plan->buckets[b].num_chunks;
-    *out = arena_array(s->graph->arena, Reduction, most + 1);
+    *out = arena_array(s->graph->arena, Crossing, most + 1);
     for (int b = 0; b < s->plan->num_buckets; b++) {
         const Bucket *bucket = &s->plan->buckets[b];
-        Node        **last = bucket->grads && graph_find(s->graph, bucket->grads) ? last_makers(s, bucket) : NULL;
-        for (int c = 0; last && c < bucket->num_chunks; c++)
-            if (last[c]) (*out)[count++] = (Reduction){bucket, c, last[c], last[c]};
+        if (!(grads ? bucket->grads : bucket->weights)) continue;
+        Node **last = grads ? last_makers(s, bucket) : NULL;
+        for (int c = 0; c < bucket->num_chunks; c++) {
+            if (grads && !last[c]) continue;
+            (*out)[count++] =
+                grads ? (Crossing){bucket, c, last[c], last[c], last[c]->order} : (Crossing){bucket, c, .order = bucket->chunks[c].read};
+        }
     }
-    qsort(*out, (size_t)count, sizeof **out, by_readiness);
+    qsort(*out, (size_t)count, sizeof **out, by_order);
     return count;
+}
+
+/* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. is_there: what is read first. */
+static Status gather_all(const Shard *s, bool is_there)
+{
+    Crossing     *list;
+    int           count = list_chunks(s, false, &list);
+    const Bucket *of_first = NULL;
+    const Chunk  *first = is_there ? layout_first_chunk(s->plan, &of_first) : NULL;
+    s->graph->cursor = s->graph->first;
+    for (int i = 0; i < count; i++) {
+        const Bucket *bucket = list[i].bucket;
+        int           c = list[i].chunk;
+        Node         *node;
+        if (&bucket->chunks[c] == first) continue;
+        Value *to = chunk_of(s, weights_of(s, bucket), &bucket->chunks[c], c, 1);
+        TRY(add_collective(s->graph, &op_gather, s->plan->world, to->name, weight_share(s, bucket, c), to, &node));
+    }
+    s->graph->cursor = NULL;
+    return OK;
 }
 
 static bool is_product(const Node *node)
@@ -240,7 +195,7 @@ static bool is_product(const Node *node)
 
 /* Each chunk waits as long as it may: until what is left before the last one takes LEAD times as long as it and those after it need on the
  * links, since links and memory are shared with the arithmetic. It waits for a product, which no later pass removes. */
-static void delay_reductions(const Shard *s, Reduction *list, int count)
+static void delay_reductions(const Shard *s, Crossing *list, int count)
 {
     enum { LEAD = 3 };
     const DeviceFacts *facts = &s->plan->facts;
@@ -261,16 +216,16 @@ static void delay_reductions(const Shard *s, Reduction *list, int count)
 
 static Status reduce_chunks(const Shard *s)
 {
-    Reduction *list;
-    int        count = list_reductions(s, &list);
-    Node      *made = NULL;
+    Crossing *list;
+    int       count = list_chunks(s, true, &list);
+    Node     *made = NULL;
     delay_reductions(s, list, count);
     for (int i = 0; i < count; i++) {
-        const Reduction *r = &list[i];
-        Value           *flat = graph_find(s->graph, r->bucket->grads);
-        Value           *chunk = chunk_of(flat, s->graph, &r->bucket->chunks[r->chunk], r->chunk, 1);
-        bool             is_next = made && r->after == list[i - 1].after;
-        TRY(add_reduce(s, chunk, r->bucket, r->chunk, is_next ? made : r->after, false, &made));
+        const Crossing *r = &list[i];
+        Value          *flat = graph_find(s->graph, r->bucket->grads);
+        Value          *chunk = chunk_of(s, flat, &r->bucket->chunks[r->chunk], r->chunk, 1);
+        bool            is_next = made && r->after == list[i - 1].after;
+        TRY(add_reduce(s, chunk, r, is_next ? made : r->after, false, &made));
         if (r->after != r->ready) node_add_after(s->graph, made, r->after);
     }
     return OK;
@@ -278,106 +233,45 @@ static Status reduce_chunks(const Shard *s)
 
 /* ---- gradients of which each rank has a share ---- */
 
-/* A gradient that is an activation: the nodes that make it, and its last version. */
-typedef struct Crossing {
-    const Bucket *bucket;
-    int           chunk;
-    Node         *first, *last;
-    Value        *made;
-} Crossing;
-
-/* A gradient begins with nothing, and is nobody's but this program's. */
-static void begin_fresh(Node *node, Value *out, const Value *home)
+static Status reduce_gradient(const void *context, const Leaver *gradient, Value *made, Node **out)
 {
-    for (int i = 0; i < node->num_in; i++)
-        if (node->in[i] == home) node_set_input(node, i, NULL);
-    if (out->sharing == STORAGE_HOME) value_leave_home(out);
+    const Shard *s = context;
+    return add_reduce(s, made, gradient->own, gradient->last, s->spec->adds, out);
 }
 
-/* of: by value id. Each version of a gradient gets its crossing; the memory that it would be made in isn't wanted. */
-static void follow_gradients(const Shard *s, Crossing **of)
+/* The gradients of which each rank keeps its share alone are activations, which cross (`crosses`) or are made for nobody. */
+static Status divide_gradients(const Shard *s, bool crosses)
 {
-    const Root *roots = graph_roots(s->graph);
-    int         num_values = s->graph->num_values;
-    for (Node *node = s->graph->first; node; node = node->next)
-        for (int k = 0; k < node->num_out; k++) {
-            Value       *out = node->out[k];
-            const Value *home = out ? roots[out->id].value : NULL;
-            Crossing    *crossing = home ? of[home->id] : NULL;
-            if (!crossing) continue;
-            if (!crossing->first) begin_fresh(node, out, home);
-            for (int i = 0; crossing->first && i < node->num_in; i++)
-                if (node->in[i] == crossing->made) node_set_input(node, i, crossing->made); /* which is an activation: so is `out` */
-            if (!crossing->first) crossing->first = node;
-            crossing->last = node;
-            crossing->made = out;
-            of[out->id] = crossing;
-        }
-    for (int i = 0; i < num_values; i++)
-        if (of[i] && !s->graph->values[i]->producer) value_drop(s->graph->values[i]);
-}
-
-/* Gradients of two layers are there at a time: those of a layer wait until those of the layer before the last have crossed. */
-static Status cross_gradients(const Shard *s, Crossing *const *of)
-{
-    Node *newest = NULL, *before = NULL, *bound = NULL; /* the last crossing so far, of the last layer, and of the one before */
-    int   layer = INT32_MIN;
-    for (Node *node = s->graph->first, *next; node; node = next) {
-        next = node->next;
-        for (int k = 0; k < node->num_out; k++) {
-            const Crossing *crossing = node->out[k] ? of[node->out[k]->id] : NULL;
-            if (!crossing) continue;
-            if (crossing->first == node && node->layer != layer) {
-                bound = before;
-                before = newest;
-                layer = node->layer;
-            }
-            if (crossing->first == node && bound) node_add_after(s->graph, node, bound);
-            if (crossing->last == node && crossing->made == node->out[k])
-                TRY(add_reduce(s, crossing->made, crossing->bucket, crossing->chunk, node, s->spec->adds, &newest));
-        }
-    }
-    return OK;
-}
-
-/* By value id: the crossings of the values that gradients would be made in; NULL: all are whole. */
-static Crossing **find_crossings(const Shard *s)
-{
-    int        num_values = s->graph->num_values;
-    bool       any = false;
-    Crossing **of = arena_array(s->graph->arena, Crossing *, num_values + 1);
+    int     num_values = s->graph->num_values;
+    bool    any = false;
+    Leaver *leavers = arena_array(s->graph->arena, Leaver, num_values + 1), **of = arena_array(s->graph->arena, Leaver *, num_values + 1);
     for (int i = 0; i < num_values; i++) {
         const Value  *whole = s->graph->values[i];
-        const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
+        const Bucket *bucket = bucket_of(s->plan, whole);
         Value        *home = bucket && !bucket->grads ? grad_value(s, whole) : NULL;
         if (!home) continue;
-        of[home->id] = arena_new(s->graph->arena, Crossing);
-        *of[home->id] = (Crossing){.bucket = bucket, .chunk = chunk_at(bucket, place_in_bucket(s->plan, bucket, whole))};
+        Crossing *crossing = arena_new(s->graph->arena, Crossing);
+        *crossing = (Crossing){.bucket = bucket, .chunk = chunk_at(bucket, place_in_bucket(s->plan, bucket, whole))};
+        leavers[i] = (Leaver){.home = home, .own = crossing};
+        of[home->id] = &leavers[i];
         any = true;
     }
-    return any ? of : NULL;
-}
-
-static Status reduce_gradients(const Shard *s)
-{
-    Crossing **of = find_crossings(s);
-    if (!of) return OK;
-    follow_gradients(s, of);
-    return cross_gradients(s, of);
+    if (!any) return OK;
+    TRY(gradients_leave(s->graph, &(Leave){.of = of, .send = crosses ? reduce_gradient : NULL, .context = s}));
+    for (int i = 0; i < num_values; i++)
+        if (of[i] && !s->graph->values[i]->producer) value_drop(s->graph->values[i]);
+    return OK;
 }
 
 /* calibrate: what the first scales are made from is the largest of all ranks, and gradients that would cross are made for nobody. */
 static Status shard_calibrate(const Shard *s)
 {
-    AllReduceAttrs attrs = {.ranks = s->plan->world, .max = true};
-    Value         *now = graph_find(s->graph, PRECISION_NOW);
-    Node          *node;
-    Crossing     **of = find_crossings(s);
-    if (of) follow_gradients(s, of);
+    Value *now = graph_find(s->graph, PRECISION_NOW);
+    Node  *node;
+    TRY(divide_gradients(s, false));
     remove_dead_nodes(s->graph);
     if (!now) return OK;
-    TRY(graph_add_node(s->graph, &op_all_reduce, &attrs, PRECISION_NOW, &now, 1, ~0u, &node));
-    node->stream = STREAM_COMM;
+    TRY(add_largest(s->graph, s->plan->world, PRECISION_NOW, &now, &node));
     node->flags |= NODE_BACKWARD;
     return OK;
 }
@@ -401,35 +295,22 @@ static Status add_at_use(const Shard *s, const OpDef *op, const void *attrs, Val
     return OK;
 }
 
-/* What is gathered from `share`, of this type, right before a node that reads it; turned: its transpose, of codes. */
-static Status gather_before(const Shard *s, Node *reader, Value *share, const char *name, const TensorType *type, bool turned, Value **out)
+/* Nodes that read `whole` read, at use, the same gathered from `share`, which is right before the first of them; turned: its transpose, of
+ * codes. `type`: of the result, but for that. */
+static Status gather_at_use(const Shard *s, Value *whole, Value *share, const char *name, const TensorType *type, bool turned)
 {
     ReshapeAttrs dims = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
+    Node        *reader = whole ? first_reader(whole) : NULL, *node;
+    if (!reader) return OK;
     s->graph->cursor = reader;
     s->graph->layer = share->layer;
-    TRY(add_gather(s, share, name, NODE_AT_USE, out));
-    TRY(add_at_use(s, &op_reshape, &dims, out));
-    if (turned) TRY(add_at_use(s, &op_fp8_turn, NULL, out));
-    s->graph->cursor = NULL;
-    s->graph->layer = -1;
-    return OK;
-}
-
-/* What reads the value reads what is gathered from `share` in its place, at use. */
-static Status gather_at_use(const Shard *s, Value *whole, Value *share)
-{
-    Node  *reader = first_reader(whole);
-    Value *made;
-    while (whole->first_member) {
-        FAIL_IF(whole->first_member->num_uses, ERR_INTERNAL, "shard: %s is read by itself, and %s is divided", whole->first_member->name,
-                whole->name);
-        value_drop(whole->first_member);
-    }
-    if (reader) {
-        TRY(gather_before(s, reader, share, whole->name, &whole->type, false, &made));
-        graph_replace_uses(s->graph, whole, made, NULL);
-    }
-    value_drop(whole);
+    TRY(add_collective(s->graph, &op_gather, s->plan->world, name, share, NULL, &node));
+    node->flags |= NODE_AT_USE;
+    Value *made = node->out[0];
+    TRY(add_at_use(s, &op_reshape, &dims, &made));
+    if (turned) TRY(add_at_use(s, &op_fp8_turn, NULL, &made));
+    graph_replace_uses(s->graph, whole, made, NULL);
+    pass_work_nowhere(s->graph);
     return OK;
 }
 
@@ -440,17 +321,30 @@ static Value *frozen_share(const Shard *s, Value *whole)
     if (!entry || type_equal(&entry->type, &whole->type)) return NULL;
     graph_rename(s->graph, whole, arena_printf(s->graph->arena, "%s.whole", whole->name));
     Value *share = graph_add_value(s->graph, VALUE_PARAM, entry->name, &entry->type);
+    share->layer = whole->layer;
     return share;
 }
 
 /* The share that this rank has of a divided weight; NULL: it isn't one. */
 static Value *divided_share(const Shard *s, const Value *whole)
 {
-    const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
+    const Bucket *bucket = bucket_of(s->plan, whole);
     if (!bucket || bucket->weights) return NULL;
     Value *share = weight_share(s, bucket, chunk_at(bucket, place_in_bucket(s->plan, bucket, whole)));
     share->layer = whole->layer;
     return share;
+}
+
+/* Drops a value that only a share is kept of. Nothing may read its members by themselves. */
+static Status drop_whole(Value *whole)
+{
+    while (whole->first_member) {
+        FAIL_IF(whole->first_member->num_uses, ERR_INTERNAL, "shard: %s is read by itself, and %s is divided", whole->first_member->name,
+                whole->name);
+        value_drop(whole->first_member);
+    }
+    value_drop(whole);
+    return OK;
 }
 
 static Status gather_divided(const Shard *s)
@@ -458,8 +352,9 @@ static Status gather_divided(const Shard *s)
     for (int i = 0, count = s->graph->num_values; i < count; i++) {
         Value *whole = s->graph->values[i], *share = divided_share(s, whole);
         if (!share && layout_is_whole(whole) && !bucket_of(s->plan, whole)) share = frozen_share(s, whole);
-        if (share) share->layer = whole->layer;
-        if (share) TRY(gather_at_use(s, whole, share));
+        if (!share) continue;
+        TRY(gather_at_use(s, whole, share, whole->name, &whole->type, false));
+        TRY(drop_whole(whole));
     }
     return OK;
 }
@@ -487,9 +382,7 @@ static Status send_codes(const Shard *s, Quantising *q, Node *made, Value *home,
     Node       **sent = &q->sent[q->count++ % 2], *node;
     if (*sent) node_add_after(s->graph, made, *sent);
     TRY(graph_add_node(s->graph, &op_reshape, &flat, home->name, &made->out[0], 1, ~0u, &node));
-    TRY(graph_add_node(s->graph, &op_copy, NULL, home->name, &node->out[0], 1, ~0u, sent));
-    (*sent)->stream = STREAM_COPY_OUT;
-    value_place_in((*sent)->out[0], home, 0);
+    TRY(add_copy(s->graph, STREAM_COPY_OUT, home->name, node->out[0], home, sent));
     *out = (*sent)->out[0];
     return OK;
 }
@@ -499,11 +392,9 @@ static Status quantise_share(const Shard *s, Quantising *q, Node *old, Value *sh
 {
     int64_t    numel = type_numel(&share->type);
     TensorType rows = type_make(share->type.dtype, 2, numel / MOMENT_BLOCK, (int64_t)MOMENT_BLOCK);
-    Value     *x = graph_add_value(s->graph, VALUE_PARAM, share->name, &rows), *in[3];
-    Value     *home = graph_add_value(s->graph, VALUE_PARAM, (*codes)->name, &(*codes)->type);
+    Value     *x = flat_tensor(s->graph, value_root(share, NULL), share->name, share->offset, &rows), *in[3];
+    Value     *home = flat_part(s->graph, *codes, (*codes)->name, 0, type_numel(&(*codes)->type));
     Node      *node;
-    value_place_in(x, value_root(share, NULL), share->offset);
-    value_place_in(home, *codes, 0);
     x->layer = share->layer;
     for (int i = 0; i < 3; i++) in[i] = i ? old->in[i] : x;
     s->graph->cursor = q->begin;
@@ -514,19 +405,7 @@ static Status quantise_share(const Shard *s, Quantising *q, Node *old, Value *sh
         TRY(send_codes(s, q, node, home, codes));
     else
         value_place_in(node->out[0], home, 0);
-    s->graph->cursor = NULL;
-    s->graph->layer = -1;
-    return OK;
-}
-
-/* The codes that are read as `read`, or turned, are gathered from the shares. */
-static Status gather_codes(const Shard *s, Value *read, Value *share, const TensorType *type, bool turned)
-{
-    Node  *reader = read ? first_reader(read) : NULL;
-    Value *made;
-    if (!reader) return OK;
-    TRY(gather_before(s, reader, share, share->name, type, turned, &made));
-    graph_replace_uses(s->graph, read, made, NULL);
+    pass_work_nowhere(s->graph);
     return OK;
 }
 
@@ -548,7 +427,7 @@ static Status divide_codes(const Shard *s, Quantising *q, ScaledTensor *scaled)
     codes->layer = weight->layer;
     Node *quantiser = quantiser_of(weight);
     if (quantiser) TRY(quantise_share(s, q, quantiser, share, &codes));
-    for (int k = 0; k < 2; k++) TRY(gather_codes(s, quantiser ? quantiser->out[k] : whole[k], codes, &type, k == 1));
+    for (int k = 0; k < 2; k++) TRY(gather_at_use(s, quantiser ? quantiser->out[k] : whole[k], codes, codes->name, &type, k == 1));
     if (quantiser == q->begin && quantiser) q->begin = quantiser->next;
     if (quantiser) graph_remove_node(s->graph, quantiser);
     for (int k = 0; k < 2; k++)
@@ -571,10 +450,10 @@ static Status shard_micro(const Shard *s)
 {
     bool begins = !s->spec->adds, ends = s->spec->ends;
     int  num_values = s->graph->num_values;
-    TRY(reduce_gradients(s));
+    TRY(divide_gradients(s, true));
     for (int i = 0; i < num_values; i++) {
         Value        *whole = s->graph->values[i];
-        const Bucket *bucket = layout_is_whole(whole) ? bucket_of(s->plan, whole) : NULL;
+        const Bucket *bucket = bucket_of(s->plan, whole);
         if (bucket && (bucket->weights || bucket->grads)) join_bucket(s, whole, bucket, begins, ends);
     }
     if (ends) TRY(reduce_chunks(s));
@@ -593,7 +472,6 @@ Status pass_shard(PassContext *context, Graph **graph)
     Quantising q = {.begin = (*graph)->first};
     for (int i = 0; i < context->plan->num_scaled; i++) TRY(divide_codes(&s, &q, &context->plan->scaled[i]));
     TRY(gather_divided(&s));
-    (*graph)->cursor = NULL;
-    (*graph)->layer = -1;
+    pass_work_nowhere(*graph);
     return OK;
 }

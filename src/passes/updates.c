@@ -13,16 +13,11 @@
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/optimizers.h"
+#include "passes/travel.h"
 
 #include <string.h>
 
 enum { MAX_FLAT = 1 + BUCKET_MAX_STATES /* weights, states */ };
-
-/* A flat value and what a piece has of it. */
-typedef struct Stretch {
-    Value *home;   /* as it lies there */
-    Value *staged; /* its copy on the device */
-} Stretch;
 
 /* A group of a bucket of which this rank has a share of each value, and updates one. */
 typedef struct Exchange {
@@ -37,9 +32,9 @@ typedef struct Piece {
     Update  update;
     int     first, count;
     int64_t begin, end;
-    int     exchange; /* index of what its weights and gradients are of; -1: they are the bucket's */
-    Stretch stretches[MAX_FLAT];
-    int     num_stretches;
+    int     exchange;         /* index of what its weights and gradients are of; -1: they are the bucket's */
+    Value  *staged[MAX_FLAT]; /* copies on the device that are updated */
+    int     num_staged;
     Node   *sent; /* the last copy back */
 } Piece;
 
@@ -66,13 +61,8 @@ static const Param *param_of(const Piece *piece)
 static Value *part_of(const Piece *piece, Value *flat, int64_t at, const TensorType *dims)
 {
     const Update *u = &piece->update;
-    TensorType    type = *dims;
-    const char   *name = arena_printf(u->graph->arena, "%s.%s", flat->name, param_of(piece)->name);
-    type.dtype = flat->type.dtype;
-    if (u->plan->world == 1 && type_equal(&type, &flat->type)) return flat;
-    Value *part = graph_add_value(u->graph, flat->kind, name, &type);
-    value_place_in(part, flat, at);
-    return part;
+    if (u->plan->world == 1 && type_same_dims(dims, &flat->type)) return flat;
+    return flat_tensor(u->graph, flat, arena_printf(u->graph->arena, "%s.%s", flat->name, param_of(piece)->name), at, dims);
 }
 
 static TensorType elements_type(const Piece *piece)
@@ -117,24 +107,16 @@ static void cut_segments(Piece *piece)
 
 /* ---- to the device and back ---- */
 
-/* What a piece's update reads. */
-static Status fetch(const Update *u, Node *after, Value *home, Value **out)
+/* What a piece's update reads, and `writes` or doesn't. */
+static Status fetch(Piece *piece, Node *after, bool writes, Value **value)
 {
-    Node *node;
-    *out = home;
-    if (u->options->use_zero_copy || value_root(home, NULL)->space == SPACE_DEVICE) return OK;
-    TRY(graph_add_node(u->graph, &op_copy, NULL, "piece", &home, 1, ~0u, &node));
-    node->stream = STREAM_COPY_IN;
+    const Update *u = &piece->update;
+    Node         *node;
+    if (u->options->use_zero_copy || value_root(*value, NULL)->space == SPACE_DEVICE) return OK;
+    TRY(add_copy(u->graph, STREAM_COPY_IN, "piece", *value, NULL, &node));
     if (after) node_add_after(u->graph, node, after);
-    *out = node->out[0];
-    return OK;
-}
-
-/* The same of what it writes too. */
-static Status stage(Piece *piece, Node *after, Value *home, Value **out)
-{
-    TRY(fetch(&piece->update, after, home, out));
-    if (*out != home) piece->stretches[piece->num_stretches++] = (Stretch){home, *out};
+    *value = node->out[0];
+    if (writes) piece->staged[piece->num_staged++] = *value;
     return OK;
 }
 
@@ -142,9 +124,9 @@ static Status fetch_piece(Piece *piece, Node *after)
 {
     Update *u = &piece->update;
     if (!piece->count) return OK;
-    TRY(fetch(u, after, u->grads, &u->grads));
-    TRY(stage(piece, after, u->weights, &u->weights));
-    for (int k = 0; k < u->bucket->num_states; k++) TRY(stage(piece, after, u->state[k], &u->state[k]));
+    TRY(fetch(piece, after, false, &u->grads));
+    TRY(fetch(piece, after, true, &u->weights));
+    for (int k = 0; k < u->bucket->num_states; k++) TRY(fetch(piece, after, true, &u->state[k]));
     return OK;
 }
 
@@ -162,21 +144,18 @@ static Value *newest(Value *value)
 
 static Status send_piece(Piece *piece)
 {
-    for (int i = 0; i < piece->num_stretches; i++) {
-        Value *from = newest(piece->stretches[i].staged);
-        TRY(graph_add_node(piece->update.graph, &op_copy, NULL, "piece", &from, 1, ~0u, &piece->sent));
-        piece->sent->stream = STREAM_COPY_OUT;
-        value_place_in(piece->sent->out[0], piece->stretches[i].home, 0);
+    for (int i = 0; i < piece->num_staged; i++) {
+        Value *staged = piece->staged[i];
+        TRY(add_copy(piece->update.graph, STREAM_COPY_OUT, "piece", newest(staged), staged->producer->in[0], &piece->sent));
     }
     return OK;
 }
 
 /* ---- pieces ---- */
 
-static Value *flat_value(const Updates *all, ValueKind kind, const char *name, DType dtype, int64_t numel, Space space)
+static Value *value_in(const Updates *all, ValueKind kind, const char *name, DType dtype, int64_t numel, Space space)
 {
-    TensorType type = type_make(dtype, 1, numel);
-    Value     *value = graph_add_value(all->shared->graph, kind, name, &type);
+    Value *value = flat_value(all->shared->graph, kind, name, dtype, numel);
     value->space = space;
     return value;
 }
@@ -263,7 +242,7 @@ static void add_groups(Updates *all, const Bucket *bucket)
         *exchange = (Exchange){.flat = {all->weights, all->grads}, .at = at};
         for (int k = 0; k < 2; k++) {
             const char *name = arena_printf(all->shared->graph->arena, "%s.group%d", exchange->flat[k]->name, g);
-            exchange->whole[k] = flat_value(all, VALUE_STAGED, name, exchange->flat[k]->type.dtype, numel, SPACE_DEVICE);
+            exchange->whole[k] = value_in(all, VALUE_STAGED, name, exchange->flat[k]->type.dtype, numel, SPACE_DEVICE);
         }
         for (; i < bucket->count; i++) {
             const int64_t *segment = segment_of(all, bucket, i);
@@ -318,11 +297,11 @@ static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
 {
     const CompileOptions *options = all->shared->options;
     int                   before = all->num_pieces;
-    all->weights = flat_value(all, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel, bucket->space);
+    all->weights = value_in(all, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel, bucket->space);
     all->grads = grads;
     for (int k = 0; k < bucket->num_states; k++) {
         const BucketState *state = &bucket->states[k];
-        all->state[k] = flat_value(all, VALUE_STATE, state->value, state->dtype, state->numel, space_of(options, state));
+        all->state[k] = value_in(all, VALUE_STATE, state->value, state->dtype, state->numel, space_of(options, state));
     }
     if (bucket->rule->whole && bucket->groups && bucket->division != DIVIDE_STATES) {
         add_groups(all, bucket);
@@ -340,56 +319,35 @@ static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
 
 /* ---- from shares to what is updated and back ---- */
 
-static Status add_all_to_all(const Update *update, Value *x, Value *home, Node **out)
+static Value *part_of_exchange(const Update *update, const Exchange *exchange, int k)
 {
-    RanksAttrs attrs = {.ranks = update->plan->world};
-    TRY(graph_add_node(update->graph, &op_all_to_all, &attrs, home->name, &x, 1, ~0u, out));
-    (*out)->stream = STREAM_COMM;
-    if (home->space == SPACE_DEVICE) value_place_in((*out)->out[0], home, 0);
-    return OK;
-}
-
-static Value *view_of(const Update *update, Value *flat, int64_t at, int64_t numel)
-{
-    TensorType type = type_make(flat->type.dtype, 1, numel);
-    Value     *view = graph_add_value(update->graph, flat->kind, flat->name, &type);
-    view->space = flat->space;
-    value_place_in(view, flat, at);
-    return view;
-}
-
-static Status add_link_copy(const Update *update, Stream stream, Value *from, Node **out)
-{
-    TRY(graph_add_node(update->graph, &op_copy, NULL, "exchange", &from, 1, ~0u, out));
-    (*out)->stream = stream;
-    return OK;
+    Value *flat = exchange->flat[k];
+    return flat_part(update->graph, flat, flat->name, exchange->at, type_numel(&exchange->whole[k]->type));
 }
 
 /* after: what has left the memory that this takes; NULL: nothing did. */
 static Status fetch_exchange(const Update *update, const Exchange *exchange, Node *after)
 {
     for (int k = 0; k < 2; k++) {
-        int64_t numel = type_numel(&exchange->whole[k]->type);
-        Value  *shares = view_of(update, exchange->flat[k], exchange->at, numel);
-        Node   *node;
+        Value *shares = part_of_exchange(update, exchange, k), *whole = exchange->whole[k];
+        Node  *node;
         if (shares->space == SPACE_HOST) {
-            TRY(add_link_copy(update, STREAM_COPY_IN, shares, &node));
+            TRY(add_copy(update->graph, STREAM_COPY_IN, "exchange", shares, NULL, &node));
             if (after) node_add_after(update->graph, node, after);
             shares = node->out[0];
         }
-        TRY(add_all_to_all(update, shares, view_of(update, exchange->whole[k], 0, numel), &node));
+        whole = flat_part(update->graph, whole, whole->name, 0, type_numel(&whole->type));
+        TRY(add_collective(update->graph, &op_all_to_all, update->plan->world, whole->name, shares, whole, &node));
     }
     return OK;
 }
 
 static Status send_exchange(const Update *update, Exchange *exchange)
 {
-    Value *home = view_of(update, exchange->flat[0], exchange->at, type_numel(&exchange->whole[0]->type));
-    TRY(add_all_to_all(update, exchange->whole[0], home, &exchange->sent));
-    if (home->space == SPACE_DEVICE) return OK;
-    TRY(add_link_copy(update, STREAM_COPY_OUT, exchange->sent->out[0], &exchange->sent));
-    value_place_in(exchange->sent->out[0], home, 0);
-    return OK;
+    Value *home = part_of_exchange(update, exchange, 0), *direct = home->space == SPACE_DEVICE ? home : NULL;
+    TRY(add_collective(update->graph, &op_all_to_all, update->plan->world, home->name, exchange->whole[0], direct, &exchange->sent));
+    if (direct) return OK;
+    return add_copy(update->graph, STREAM_COPY_OUT, "exchange", exchange->sent->out[0], home, &exchange->sent);
 }
 
 /* A group comes in while the one before it is updated. */
@@ -411,17 +369,15 @@ static Status after_piece(const Updates *all, int i)
 
 static Status gather_first(const Updates *all)
 {
-    const Update *u = all->shared;
+    Graph        *graph = all->shared->graph;
     const Bucket *bucket = all->of_first;
-    RanksAttrs    attrs = {.ranks = u->plan->world};
-    Value        *flat = flat_value(all, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel, SPACE_DEVICE);
-    Value        *whole = view_of(u, flat, all->first->first, all->first->numel);
-    Value *share = view_of(u, graph_find(u->graph, bucket->weight_share), all->first->first / attrs.ranks, all->first->numel / attrs.ranks);
-    Node  *node;
-    TRY(graph_add_node(u->graph, &op_gather, &attrs, whole->name, &share, 1, ~0u, &node));
-    node->stream = STREAM_COMM;
-    value_place_in(node->out[0], whole, 0);
-    return OK;
+    const Chunk  *chunk = all->first;
+    int64_t       ranks = all->shared->plan->world;
+    Value        *flat = value_in(all, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel, SPACE_DEVICE);
+    Value        *whole = flat_part(graph, flat, flat->name, chunk->first, chunk->numel), *share = graph_find(graph, bucket->weight_share);
+    Node         *node;
+    share = flat_part(graph, share, share->name, chunk->first / ranks, chunk->numel / ranks);
+    return add_collective(graph, &op_gather, ranks, whole->name, share, whole, &node);
 }
 
 /* A piece comes in while the one before it is updated, into the memory of the one before that. */
