@@ -1,13 +1,13 @@
 /* The calls of comm.h: each is checked, done at once where there is one rank, else handed to the group's backend. */
 #include "comm/comm.h"
 
+#include "comm/pulse.h"
 #include "comm/reduce.h"
 
 static Status call(Comm *comm, CommCall call)
 {
     if (comm) return comm->api->call(comm, &call);
-    bool   reduces = call.kind == COMM_REDUCE_SCATTER || call.kind == COMM_ALL_REDUCE;
-    size_t bytes = reduces ? (size_t)dtype_bytes(call.dtype, call.count) : (size_t)call.count;
+    size_t bytes = comm_send_bytes(&call, 1);
     if (bytes && call.send != call.recv) memmove(call.recv, call.send, bytes);
     return OK;
 }
@@ -58,34 +58,70 @@ Status comm_all_reduce(Comm *comm, void *data, int64_t count, DType dtype, CommR
     return call(comm, (CommCall){.kind = COMM_ALL_REDUCE, .count = count, .dtype = dtype, .reduce = reduce, .send = data, .recv = data});
 }
 
+/* ---- failing together ---- */
+
+static void lock(Comm *comm)
+{
+    pthread_mutex_lock(&comm->side->life->lock);
+}
+
+static void unlock(Comm *comm)
+{
+    pthread_mutex_unlock(&comm->side->life->lock);
+}
+
 void comm_abort(Comm *comm, Status cause, const char *why)
 {
-    if (comm) comm->api->abort(comm, cause, why);
+    if (!comm) return;
+    lock(comm);
+    comm_locked_end(comm, comm->rank, cause, why);
+    unlock(comm);
 }
 
 Status comm_check(Comm *comm)
 {
-    return comm ? comm->api->check(comm) : OK;
+    if (!comm) return OK;
+    lock(comm);
+    Status status = comm_end_status(&comm->side->life->end);
+    unlock(comm);
+    return status;
 }
 
 Status comm_cause(Comm *comm)
 {
-    return comm ? comm->api->cause(comm) : OK;
+    if (!comm) return OK;
+    lock(comm);
+    Status cause = comm->side->life->end.cause;
+    unlock(comm);
+    return cause;
 }
 
 void comm_beat(Comm *comm, const char *phase)
 {
-    if (comm) comm->api->beat(comm, phase);
+    if (!comm) return;
+    lock(comm);
+    pulse_beat(&comm->side->pulse, phase);
+    unlock(comm);
 }
 
 void comm_on_end(Comm *comm, void (*on_end)(void *context), void *context)
 {
-    if (comm) comm->api->on_end(comm, on_end, context);
+    if (!comm) return;
+    lock(comm);
+    comm_locked_await_telling(comm);
+    comm->side->on_end = on_end;
+    comm->side->context = context;
+    comm->api->wake(comm);
+    unlock(comm);
 }
 
 double comm_waited(Comm *comm)
 {
-    return comm ? comm->api->waited(comm) : 0;
+    if (!comm) return 0;
+    lock(comm);
+    double waited = comm->side->pulse.waited;
+    unlock(comm);
+    return waited;
 }
 
 void comm_destroy(Comm *comm)

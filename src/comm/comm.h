@@ -117,18 +117,14 @@ typedef struct CommCall {
 typedef struct CommApi {
     const char *name;
     Status (*call)(Comm *comm, const CommCall *call);
-    void (*abort)(Comm *comm, Status cause, const char *why);
-    Status (*check)(Comm *comm);
-    Status (*cause)(Comm *comm);
-    void (*beat)(Comm *comm, const char *phase);
-    void (*on_end)(Comm *comm, void (*on_end)(void *context), void *context);
-    double (*waited)(Comm *comm);
+    void (*wake)(Comm *comm); /* all has ended, or there is another on_end; with the lock of its life */
     void (*destroy)(Comm *comm);
 } CommApi;
 
 struct Comm {
-    const CommApi *api;
-    int            rank, size;
-    bool           is_local;       /* all ranks are on one host, and meet there alone */
-    bool           is_one_process; /* all ranks are threads of this process: what one points to is there for all */
+    const CommApi   *api;
+    struct CommSide *side; /* what all backends keep of it (comm/pulse.h) */
+    int              rank, size;
+    bool             is_local;       /* all ranks are on one host, and meet there alone */
+    bool             is_one_process; /* all ranks are threads of this process: what one points to is there for all */
 };

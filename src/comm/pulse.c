@@ -111,3 +111,49 @@ Status comm_end_status(const CommEnd *end)
     FAIL_IF(end->ended, ERR_RANK, "rank %d: %s", end->rank, end->why);
     return OK;
 }
+
+void comm_life_init(CommLife *life, const CommLimits *limits)
+{
+    pthread_condattr_t attributes;
+    life->limits = comm_limits(limits);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&life->lock, NULL);
+    pthread_cond_init(&life->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void comm_life_deinit(CommLife *life)
+{
+    pthread_cond_destroy(&life->changed);
+    pthread_mutex_destroy(&life->lock);
+}
+
+void comm_locked_end(Comm *comm, int rank, Status cause, const char *why)
+{
+    CommLife *life = comm->side->life;
+    if (!comm_end_keep(&life->end, rank, cause, why)) return;
+    pthread_cond_broadcast(&life->changed);
+    comm->api->wake(comm);
+}
+
+bool comm_locked_tell(Comm *comm)
+{
+    CommSide *side = comm->side;
+    void (*on_end)(void *context) = side->on_end;
+    void *context = side->context;
+    if (!on_end) return false;
+    side->on_end = NULL;
+    side->is_telling = true;
+    pthread_mutex_unlock(&side->life->lock);
+    on_end(context);
+    pthread_mutex_lock(&side->life->lock);
+    side->is_telling = false;
+    pthread_cond_broadcast(&side->life->changed);
+    return true;
+}
+
+void comm_locked_await_telling(Comm *comm)
+{
+    while (comm->side->is_telling) pthread_cond_wait(&comm->side->life->changed, &comm->side->life->lock);
+}

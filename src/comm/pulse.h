@@ -1,8 +1,10 @@
-/* Whether a rank moves: when it last did something that others can see, in which phase, and how long that phase's longest wait for such
- * a sign was. One lock of its owner's guards it. */
+/* Whether a rank moves: when it last did something that others can see, in which phase, and how long that phase's longest wait for a
+ * sign was. How all ranks end together when one doesn't. The lock of a CommLife guards both. */
 #pragma once
 
 #include "comm/comm.h"
+
+#include <pthread.h>
 
 enum { PULSE_PHASES = 16, PULSE_NAME = 32 };
 
@@ -48,3 +50,29 @@ CommLimits comm_limits(const CommLimits *given);
 bool comm_end_keep(CommEnd *end, int rank, Status cause, const char *why);
 /* OK, or ERR_RANK with its message. */
 NODISCARD Status comm_end_status(const CommEnd *end);
+
+/* Shared by the ranks of a group that are threads; of each rank that is a process. */
+typedef struct CommLife {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed; /* all has ended, a rank has left, or an on_end is over; its clock is that of pulse_now */
+    CommLimits      limits;
+    CommEnd         end;
+} CommLife;
+
+void comm_life_init(CommLife *life, const CommLimits *limits);
+void comm_life_deinit(CommLife *life);
+
+/* What all backends keep of a rank. */
+typedef struct CommSide {
+    CommLife *life;
+    Pulse     pulse;
+    void (*on_end)(void *context); /* it is to be called; NULL: none */
+    void *context;
+    bool  is_telling; /* an on_end runs */
+} CommSide;
+
+/* With the lock held. A rank's failure ends all, if none has yet. */
+void comm_locked_end(Comm *comm, int rank, Status cause, const char *why);
+/* Calls on_end without the lock; false: there is none to be called. */
+bool comm_locked_tell(Comm *comm);
+void comm_locked_await_telling(Comm *comm);

@@ -77,29 +77,21 @@ void reduce_store(void *dst, const void *sums, int64_t count, DType dtype)
         for (int64_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)(uint64_t)((const int64_t *)sums)[i];
 }
 
+/* Of a part that one rank sends or receives. */
+static size_t part_bytes(const CommCall *call)
+{
+    bool reduces = call->kind == COMM_REDUCE_SCATTER || call->kind == COMM_ALL_REDUCE;
+    return (size_t)(reduces ? dtype_bytes(call->dtype, call->count) : call->count);
+}
+
 size_t comm_send_bytes(const CommCall *call, int size)
 {
-    switch (call->kind) {
-    case COMM_REDUCE_SCATTER:
-        return (size_t)size * (size_t)dtype_bytes(call->dtype, call->count);
-    case COMM_ALL_REDUCE:
-        return (size_t)dtype_bytes(call->dtype, call->count);
-    default:
-        return (size_t)call->count;
-    }
+    return part_bytes(call) * (size_t)(call->kind == COMM_REDUCE_SCATTER ? size : 1);
 }
 
 size_t comm_recv_bytes(const CommCall *call, int size)
 {
-    switch (call->kind) {
-    case COMM_ALL_GATHER:
-        return (size_t)size * (size_t)call->count;
-    case COMM_REDUCE_SCATTER:
-    case COMM_ALL_REDUCE:
-        return (size_t)dtype_bytes(call->dtype, call->count);
-    default:
-        return (size_t)call->count;
-    }
+    return part_bytes(call) * (size_t)(call->kind == COMM_ALL_GATHER ? size : 1);
 }
 
 void comm_part(int64_t count, int rank, int size, int64_t *out_begin, int64_t *out_end)
@@ -127,4 +119,14 @@ void comm_call_text(const CommCall *call, char *out, size_t size)
 bool comm_call_same(const CommCall *a, const CommCall *b)
 {
     return a->kind == b->kind && a->root == b->root && a->dtype == b->dtype && a->reduce == b->reduce && a->count == b->count;
+}
+
+bool comm_calls_match(const CommCall *first, const CommCall *other, char *why, size_t size)
+{
+    char texts[2][96];
+    if (comm_call_same(first, other)) return true;
+    comm_call_text(first, texts[0], sizeof texts[0]);
+    comm_call_text(other, texts[1], sizeof texts[1]);
+    snprintf(why, size, "it calls %s, rank 0 calls %s: all ranks must make the same calls", texts[1], texts[0]);
+    return false;
 }

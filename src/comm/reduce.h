@@ -20,3 +20,5 @@ void comm_part(int64_t count, int rank, int size, int64_t *out_begin, int64_t *o
 /* "all_reduce of 12 bf16, sum", for messages about ranks that don't do the same. */
 void comm_call_text(const CommCall *call, char *out, size_t size);
 bool comm_call_same(const CommCall *a, const CommCall *b);
+/* Whether another rank calls the same as rank 0; if not, `why` says what both call. */
+bool comm_calls_match(const CommCall *first, const CommCall *other, char *why, size_t size);

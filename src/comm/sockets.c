@@ -33,18 +33,13 @@ typedef struct Peer {
 } Peer;
 
 typedef struct SocketComm {
-    Comm            base;
-    pthread_mutex_t lock;
-    pthread_cond_t  changed; /* all ended; on_end is over */
-    pthread_t       thread;
-    CommLimits      limits;
-    CommEnd         end;
-    Pulse           pulse;
-    Peer           *peers; /* by rank on rank 0, [0] itself unused; others: rank 0 alone */
-    int             first_peer, num_peers, wake;
-    bool            leaving, told, telling;
-    void (*on_end)(void *context);
-    void *context;
+    Comm      base;
+    CommSide  side;
+    CommLife  life;
+    pthread_t thread;
+    Peer     *peers; /* by rank on rank 0, [0] itself unused; others: rank 0 alone */
+    int       first_peer, num_peers, wake;
+    bool      leaving, told;
 } SocketComm;
 
 static SocketComm *socket_of(Comm *comm)
@@ -52,17 +47,15 @@ static SocketComm *socket_of(Comm *comm)
     return (SocketComm *)comm;
 }
 
-static void wake(SocketComm *self)
+static void sockets_wake(Comm *comm)
 {
     uint64_t one = 1;
-    if (write(self->wake, &one, sizeof one) < 0) return; /* it is awake */
+    if (write(socket_of(comm)->wake, &one, sizeof one) < 0) return; /* it is awake */
 }
 
 static void locked_end(SocketComm *self, int rank, Status cause, const char *why)
 {
-    if (!comm_end_keep(&self->end, rank, cause, why)) return;
-    pthread_cond_broadcast(&self->changed);
-    wake(self);
+    comm_locked_end(&self->base, rank, cause, why);
 }
 
 /* ---- the control channel ---- */
@@ -90,9 +83,9 @@ static WireControl make_message(const SocketComm *self, WireKind kind)
 static void locked_beat(SocketComm *self)
 {
     WireControl       message = make_message(self, WIRE_BEAT);
-    const PulsePhase *phase = &self->pulse.phases[self->pulse.phase];
-    message.waits = self->pulse.waits;
-    message.silence = pulse_silence(&self->pulse, pulse_now());
+    const PulsePhase *phase = &self->side.pulse.phases[self->side.pulse.phase];
+    message.waits = self->side.pulse.waits;
+    message.silence = pulse_silence(&self->side.pulse, pulse_now());
     message.longest = phase->longest;
     memcpy(message.phase, phase->name, sizeof message.phase);
     say_all(self, &message);
@@ -101,9 +94,9 @@ static void locked_beat(SocketComm *self)
 static void locked_say_end(SocketComm *self)
 {
     WireControl message = make_message(self, WIRE_END);
-    message.rank = self->end.rank;
-    message.cause = (int32_t)self->end.cause;
-    snprintf(message.why, sizeof message.why, "%s", self->end.why);
+    message.rank = self->life.end.rank;
+    message.cause = (int32_t)self->life.end.cause;
+    snprintf(message.why, sizeof message.why, "%s", self->life.end.why);
     say_all(self, &message);
 }
 
@@ -154,9 +147,11 @@ static void locked_judge(SocketComm *self)
         if (peer->left || peer->control < 0) continue;
         snprintf(why, sizeof why, "nothing was heard of it for %.0f s: it has stopped, or the link to it is broken", now - peer->heard);
         if (now - peer->heard > DEAD_SECONDS) locked_end(self, rank_of(self, p), ERR_RANK, why);
-        if (self->base.rank == 0 && pulse_judge(&peer->pulse, p, &self->limits, now, why, sizeof why)) locked_end(self, p, ERR_RANK, why);
+        if (self->base.rank == 0 && pulse_judge(&peer->pulse, p, &self->life.limits, now, why, sizeof why))
+            locked_end(self, p, ERR_RANK, why);
     }
-    if (self->base.rank == 0 && pulse_judge(&self->pulse, 0, &self->limits, now, why, sizeof why)) locked_end(self, 0, ERR_RANK, why);
+    if (self->base.rank == 0 && pulse_judge(&self->side.pulse, 0, &self->life.limits, now, why, sizeof why))
+        locked_end(self, 0, ERR_RANK, why);
 }
 
 /* All has ended: says so to the others, wakes this rank's thread. */
@@ -167,22 +162,13 @@ static void locked_tell_end(SocketComm *self)
         for (int p = self->first_peer; p < self->num_peers; p++) shutdown(self->peers[p].data, SHUT_RDWR);
     }
     self->told = true;
-    if (!self->on_end) return;
-    void (*on_end)(void *context) = self->on_end;
-    void *context = self->context;
-    self->on_end = NULL;
-    self->telling = true;
-    pthread_mutex_unlock(&self->lock);
-    on_end(context);
-    pthread_mutex_lock(&self->lock);
-    self->telling = false;
-    pthread_cond_broadcast(&self->changed);
+    (void)comm_locked_tell(&self->base);
 }
 
 /* Seconds between two looks, each with a beat. */
 static double step_of(const SocketComm *self)
 {
-    return self->limits.progress / 10 < BEAT_SECONDS ? self->limits.progress / 10 : BEAT_SECONDS;
+    return self->life.limits.progress / 10 < BEAT_SECONDS ? self->life.limits.progress / 10 : BEAT_SECONDS;
 }
 
 static void wait_for_word(SocketComm *self, struct pollfd *polls)
@@ -202,44 +188,51 @@ static void *control_main(void *argument)
     double         said = 0;
     struct pollfd *polls = calloc((size_t)self->num_peers + 1, sizeof *polls);
     if (!polls) fatal_out_of_memory(0);
-    pthread_mutex_lock(&self->lock);
+    pthread_mutex_lock(&self->life.lock);
     while (!self->leaving) {
         if (pulse_now() - said >= step_of(self)) {
             locked_beat(self);
             said = pulse_now();
         }
-        if (!self->end.ended) locked_judge(self);
-        if (self->end.ended) locked_tell_end(self);
-        pthread_mutex_unlock(&self->lock);
+        if (!self->life.end.ended) locked_judge(self);
+        if (self->life.end.ended) locked_tell_end(self);
+        pthread_mutex_unlock(&self->life.lock);
         wait_for_word(self, polls);
-        pthread_mutex_lock(&self->lock);
+        pthread_mutex_lock(&self->life.lock);
         for (int p = self->first_peer; p < self->num_peers; p++)
             if (self->peers[p].control >= 0) locked_read(self, p);
     }
-    if (self->end.ended && !self->told) locked_say_end(self);
+    if (self->life.end.ended && !self->told) locked_say_end(self);
     WireControl bye = make_message(self, WIRE_BYE);
     say_all(self, &bye);
-    pthread_mutex_unlock(&self->lock);
+    pthread_mutex_unlock(&self->life.lock);
     free(polls);
     return NULL;
 }
 
 /* ---- the data channel ---- */
 
+static Status end_all(SocketComm *self, int rank, Status cause, const char *why)
+{
+    pthread_mutex_lock(&self->life.lock);
+    locked_end(self, rank, cause, why);
+    pthread_mutex_unlock(&self->life.lock);
+    return comm_check(&self->base);
+}
+
 /* A data channel that ends is explained by the control channel, mostly. */
 static Status broken(SocketComm *self, int p)
 {
     double until = pulse_now() + DEAD_SECONDS;
-    pthread_mutex_lock(&self->lock);
-    while (!self->end.ended && pulse_now() < until && !self->peers[p].left) {
-        pthread_mutex_unlock(&self->lock);
+    pthread_mutex_lock(&self->life.lock);
+    while (!self->life.end.ended && pulse_now() < until && !self->peers[p].left) {
+        pthread_mutex_unlock(&self->life.lock);
         usleep(20000);
-        pthread_mutex_lock(&self->lock);
+        pthread_mutex_lock(&self->life.lock);
     }
-    locked_end(self, rank_of(self, p), ERR_RANK, self->peers[p].left ? "it has left, and others wait for it" : "the link to it is broken");
-    Status status = comm_end_status(&self->end);
-    pthread_mutex_unlock(&self->lock);
-    return status;
+    bool left = self->peers[p].left;
+    pthread_mutex_unlock(&self->life.lock);
+    return end_all(self, rank_of(self, p), ERR_RANK, left ? "it has left, and others wait for it" : "the link to it is broken");
 }
 
 static Status send_to(SocketComm *self, int p, const void *data, size_t size)
@@ -271,28 +264,16 @@ static Status answer(SocketComm *self, int p, const void *data, size_t size)
     return send_to(self, p, data, size);
 }
 
-static Status mismatch(SocketComm *self, int p, const CommCall *mine, const CommCall *theirs)
-{
-    char first[96], other[96], why[256];
-    comm_call_text(mine, first, sizeof first);
-    comm_call_text(theirs, other, sizeof other);
-    snprintf(why, sizeof why, "it calls %s, rank 0 calls %s: all ranks must make the same calls", other, first);
-    pthread_mutex_lock(&self->lock);
-    locked_end(self, p, ERR_INTERNAL, why);
-    Status status = comm_end_status(&self->end);
-    pthread_mutex_unlock(&self->lock);
-    return status;
-}
-
 /* Every other rank has asked for the same. */
 static Status hear_calls(SocketComm *self, const CommCall *call)
 {
+    char why[256];
     for (int p = 1; p < self->num_peers; p++) {
         WireCall bytes;
         CommCall theirs;
         TRY(receive_from(self, p, &bytes, sizeof bytes));
         if (!wire_call_read(&bytes, &theirs)) return broken(self, p);
-        if (!comm_call_same(call, &theirs)) return mismatch(self, p, call, &theirs);
+        if (!comm_calls_match(call, &theirs, why, sizeof why)) return end_all(self, p, ERR_INTERNAL, why);
     }
     return OK;
 }
@@ -378,72 +359,18 @@ static Status guest_call(SocketComm *self, const CommCall *call)
 static Status sockets_call(Comm *comm, const CommCall *call)
 {
     SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
-    Status status = comm_end_status(&self->end);
-    pulse_enter(&self->pulse);
-    pthread_mutex_unlock(&self->lock);
+    pthread_mutex_lock(&self->life.lock);
+    Status status = comm_end_status(&self->life.end);
+    pulse_enter(&self->side.pulse);
+    pthread_mutex_unlock(&self->life.lock);
     if (status == OK) status = comm->rank == 0 ? host_call(self, call) : guest_call(self, call);
-    pthread_mutex_lock(&self->lock);
-    pulse_leave(&self->pulse);
-    pthread_mutex_unlock(&self->lock);
+    pthread_mutex_lock(&self->life.lock);
+    pulse_leave(&self->side.pulse);
+    pthread_mutex_unlock(&self->life.lock);
     return status;
 }
 
-/* ---- failing together ---- */
-
-static void sockets_abort(Comm *comm, Status cause, const char *why)
-{
-    SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
-    locked_end(self, comm->rank, cause, why);
-    pthread_mutex_unlock(&self->lock);
-}
-
-static Status sockets_check(Comm *comm)
-{
-    SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
-    Status status = comm_end_status(&self->end);
-    pthread_mutex_unlock(&self->lock);
-    return status;
-}
-
-static Status sockets_cause(Comm *comm)
-{
-    SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
-    Status cause = self->end.ended ? self->end.cause : OK;
-    pthread_mutex_unlock(&self->lock);
-    return cause;
-}
-
-static void sockets_beat(Comm *comm, const char *phase)
-{
-    SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
-    pulse_beat(&self->pulse, phase);
-    pthread_mutex_unlock(&self->lock);
-}
-
-static double sockets_waited(Comm *comm)
-{
-    SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
-    double waited = self->pulse.waited;
-    pthread_mutex_unlock(&self->lock);
-    return waited;
-}
-
-static void sockets_on_end(Comm *comm, void (*on_end)(void *context), void *context)
-{
-    SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
-    while (self->telling) pthread_cond_wait(&self->changed, &self->lock);
-    self->on_end = on_end;
-    self->context = context;
-    pthread_mutex_unlock(&self->lock);
-    wake(self);
-}
+/* ---- leaving ---- */
 
 /* What the other end still sends is read, so that closing doesn't take back what this end has said. */
 static void close_gently(Peer *peer)
@@ -464,8 +391,7 @@ static void free_comm(SocketComm *self)
 {
     for (int p = self->first_peer; p < self->num_peers; p++) close_gently(&self->peers[p]);
     if (self->wake >= 0) close(self->wake);
-    pthread_cond_destroy(&self->changed);
-    pthread_mutex_destroy(&self->lock);
+    comm_life_deinit(&self->life);
     free(self->peers);
     free(self);
 }
@@ -473,10 +399,10 @@ static void free_comm(SocketComm *self)
 static void sockets_destroy(Comm *comm)
 {
     SocketComm *self = socket_of(comm);
-    pthread_mutex_lock(&self->lock);
+    pthread_mutex_lock(&self->life.lock);
     self->leaving = true;
-    pthread_mutex_unlock(&self->lock);
-    wake(self);
+    pthread_mutex_unlock(&self->life.lock);
+    sockets_wake(comm);
     pthread_join(self->thread, NULL);
     free_comm(self);
 }
@@ -484,12 +410,7 @@ static void sockets_destroy(Comm *comm)
 static const CommApi sockets_api = {
     .name = "sockets",
     .call = sockets_call,
-    .abort = sockets_abort,
-    .check = sockets_check,
-    .cause = sockets_cause,
-    .beat = sockets_beat,
-    .on_end = sockets_on_end,
-    .waited = sockets_waited,
+    .wake = sockets_wake,
     .destroy = sockets_destroy,
 };
 
@@ -516,18 +437,18 @@ Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **ou
     int         num_peers = meeting->rank == 0 ? meeting->world_size : 1;
     if (!self) fatal_out_of_memory(sizeof *self);
     self->base = (Comm){.api = &sockets_api,
+                        .side = &self->side,
                         .rank = meeting->rank,
                         .size = meeting->world_size,
                         .is_local = !meeting->host || strncmp(meeting->host, "127.", 4) == 0};
-    self->limits = comm_limits(limits);
+    self->side.life = &self->life;
+    comm_life_init(&self->life, limits);
     self->first_peer = meeting->rank == 0;
     self->num_peers = num_peers;
     self->peers = calloc((size_t)num_peers, sizeof *self->peers);
     if (!self->peers) fatal_out_of_memory(0);
     self->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pthread_mutex_init(&self->lock, NULL);
-    pthread_cond_init(&self->changed, NULL);
-    pulse_init(&self->pulse);
+    pulse_init(&self->side.pulse);
     take_sockets(self, &sockets);
     int error = self->wake < 0 ? errno : c_locale_thread(&self->thread, control_main, self);
     if (error) {

@@ -16,25 +16,18 @@ typedef struct Group Group;
 typedef struct ThreadComm {
     Comm     base;
     Group   *group;
+    CommSide side;
     CommCall call; /* its place in the collective */
-    Pulse    pulse;
-    void (*on_end)(void *context);
-    void *context;
-    bool  told; /* on_end was called */
-    bool  left;
+    bool     left;
 } ThreadComm;
 
 struct Group {
-    pthread_mutex_t lock;
-    pthread_cond_t  changed; /* a meeting took place, or all ended */
-    pthread_cond_t  watched; /* for the watcher: all ended or left; for comm_on_end: a call of it is over */
-    pthread_t       watcher;
-    CommLimits      limits;
-    CommEnd         end;
-    int             size, arrived, done, num_left;
-    uint64_t        met, finished; /* first and second meetings so far */
-    ThreadComm     *telling;       /* whose on_end runs */
-    ThreadComm      ranks[];
+    CommLife       life;
+    pthread_cond_t met_or_ended; /* a meeting took place, or all ended */
+    pthread_t      watcher;
+    int            size, arrived, done, num_left;
+    uint64_t       met, finished; /* first and second meetings so far */
+    ThreadComm     ranks[];
 };
 
 static ThreadComm *thread_of(Comm *comm)
@@ -42,12 +35,17 @@ static ThreadComm *thread_of(Comm *comm)
     return (ThreadComm *)comm;
 }
 
+static void threads_wake(Comm *comm)
+{
+    Group *group = thread_of(comm)->group;
+    pthread_cond_broadcast(&group->met_or_ended);
+    pthread_cond_broadcast(&group->life.changed);
+}
+
 /* Everything that begins with "locked" is called with the group's lock. */
 static void locked_end(Group *group, int rank, Status cause, const char *why)
 {
-    if (!comm_end_keep(&group->end, rank, cause, why)) return;
-    pthread_cond_broadcast(&group->changed);
-    pthread_cond_broadcast(&group->watched);
+    comm_locked_end(&group->ranks[0].base, rank, cause, why);
 }
 
 /* ---- collectives ---- */
@@ -55,12 +53,9 @@ static void locked_end(Group *group, int rank, Status cause, const char *why)
 /* Ends all where a rank calls another collective than rank 0. */
 static bool locked_calls_match(Group *group)
 {
+    char why[256];
     for (int r = 1; r < group->size; r++) {
-        char first[96], other[96], why[256];
-        if (comm_call_same(&group->ranks[0].call, &group->ranks[r].call)) continue;
-        comm_call_text(&group->ranks[0].call, first, sizeof first);
-        comm_call_text(&group->ranks[r].call, other, sizeof other);
-        snprintf(why, sizeof why, "it calls %s, rank 0 calls %s: all ranks must make the same calls", other, first);
+        if (comm_calls_match(&group->ranks[0].call, &group->ranks[r].call, why, sizeof why)) continue;
         locked_end(group, r, ERR_INTERNAL, why);
         return false;
     }
@@ -79,14 +74,14 @@ static Status locked_meet(ThreadComm *self, const CommCall *call)
     uint64_t met = group->met;
     self->call = *call;
     if (group->num_left) locked_check_left(group);
-    if (group->end.ended) return comm_end_status(&group->end);
+    if (group->life.end.ended) return comm_end_status(&group->life.end);
     if (++group->arrived == group->size && locked_calls_match(group)) {
         group->arrived = 0;
         group->met++;
-        pthread_cond_broadcast(&group->changed);
+        pthread_cond_broadcast(&group->met_or_ended);
     }
-    while (group->met == met && !group->end.ended) pthread_cond_wait(&group->changed, &group->lock);
-    return group->met != met ? OK : comm_end_status(&group->end);
+    while (group->met == met && !group->life.end.ended) pthread_cond_wait(&group->met_or_ended, &group->life.lock);
+    return group->met != met ? OK : comm_end_status(&group->life.end);
 }
 
 static void locked_finish(Group *group)
@@ -95,9 +90,9 @@ static void locked_finish(Group *group)
     if (++group->done == group->size) {
         group->done = 0;
         group->finished++;
-        pthread_cond_broadcast(&group->changed);
+        pthread_cond_broadcast(&group->met_or_ended);
     }
-    while (group->finished == finished) pthread_cond_wait(&group->changed, &group->lock);
+    while (group->finished == finished) pthread_cond_wait(&group->met_or_ended, &group->life.lock);
 }
 
 /* Elements [begin, end) of all ranks' sends, of which `offset` elements lie before; to `dst`, or to the same place of every rank. */
@@ -150,101 +145,27 @@ static Status threads_call(Comm *comm, const CommCall *call)
 {
     ThreadComm *self = thread_of(comm);
     Group      *group = self->group;
-    pthread_mutex_lock(&group->lock);
-    pulse_enter(&self->pulse);
+    pthread_mutex_lock(&group->life.lock);
+    pulse_enter(&self->side.pulse);
     Status status = locked_meet(self, call);
     if (status == OK && call->kind != COMM_BARRIER) {
-        pthread_mutex_unlock(&group->lock);
+        pthread_mutex_unlock(&group->life.lock);
         do_part(self);
-        pthread_mutex_lock(&group->lock);
+        pthread_mutex_lock(&group->life.lock);
         locked_finish(group);
     }
-    pulse_leave(&self->pulse);
-    pthread_mutex_unlock(&group->lock);
+    pulse_leave(&self->side.pulse);
+    pthread_mutex_unlock(&group->life.lock);
     return status;
 }
 
 /* ---- failing together ---- */
 
-static void threads_abort(Comm *comm, Status cause, const char *why)
-{
-    Group *group = thread_of(comm)->group;
-    pthread_mutex_lock(&group->lock);
-    locked_end(group, comm->rank, cause, why);
-    pthread_mutex_unlock(&group->lock);
-}
-
-static Status threads_check(Comm *comm)
-{
-    Group *group = thread_of(comm)->group;
-    pthread_mutex_lock(&group->lock);
-    Status status = comm_end_status(&group->end);
-    pthread_mutex_unlock(&group->lock);
-    return status;
-}
-
-static Status threads_cause(Comm *comm)
-{
-    Group *group = thread_of(comm)->group;
-    pthread_mutex_lock(&group->lock);
-    Status cause = group->end.ended ? group->end.cause : OK;
-    pthread_mutex_unlock(&group->lock);
-    return cause;
-}
-
-static void threads_beat(Comm *comm, const char *phase)
-{
-    ThreadComm *self = thread_of(comm);
-    pthread_mutex_lock(&self->group->lock);
-    pulse_beat(&self->pulse, phase);
-    pthread_mutex_unlock(&self->group->lock);
-}
-
-static double threads_waited(Comm *comm)
-{
-    ThreadComm *self = thread_of(comm);
-    pthread_mutex_lock(&self->group->lock);
-    double waited = self->pulse.waited;
-    pthread_mutex_unlock(&self->group->lock);
-    return waited;
-}
-
-static void locked_await_telling(ThreadComm *self)
-{
-    Group *group = self->group;
-    while (group->telling == self) pthread_cond_wait(&group->watched, &group->lock);
-}
-
-static void threads_on_end(Comm *comm, void (*on_end)(void *context), void *context)
-{
-    ThreadComm *self = thread_of(comm);
-    Group      *group = self->group;
-    pthread_mutex_lock(&group->lock);
-    locked_await_telling(self);
-    self->on_end = on_end;
-    self->context = context;
-    self->told = false;
-    pthread_cond_broadcast(&group->watched);
-    pthread_mutex_unlock(&group->lock);
-}
-
 /* Calls one rank's on_end that hasn't been called, without the lock; false: there is none. */
 static bool locked_tell_one(Group *group)
 {
-    for (int r = 0; r < group->size; r++) {
-        ThreadComm *rank = &group->ranks[r];
-        if (!rank->on_end || rank->told || rank->left) continue;
-        void (*on_end)(void *context) = rank->on_end;
-        void *context = rank->context;
-        rank->told = true;
-        group->telling = rank;
-        pthread_mutex_unlock(&group->lock);
-        on_end(context);
-        pthread_mutex_lock(&group->lock);
-        group->telling = NULL;
-        pthread_cond_broadcast(&group->watched);
-        return true;
-    }
+    for (int r = 0; r < group->size; r++)
+        if (!group->ranks[r].left && comm_locked_tell(&group->ranks[r].base)) return true;
     return false;
 }
 
@@ -254,39 +175,39 @@ static void locked_judge(Group *group)
     double now = pulse_now();
     for (int r = 0; r < group->size; r++) {
         ThreadComm *rank = &group->ranks[r];
-        if (!rank->left && pulse_judge(&rank->pulse, r, &group->limits, now, why, sizeof why)) locked_end(group, r, ERR_RANK, why);
+        if (!rank->left && pulse_judge(&rank->side.pulse, r, &group->life.limits, now, why, sizeof why))
+            locked_end(group, r, ERR_RANK, why);
     }
 }
 
 static void locked_wait_watched(Group *group)
 {
-    double          step = group->limits.progress / 10 < 0.25 ? group->limits.progress / 10 : 0.25, until = pulse_now() + step;
+    double          step = group->life.limits.progress / 10 < 0.25 ? group->life.limits.progress / 10 : 0.25, until = pulse_now() + step;
     struct timespec when = {.tv_sec = (time_t)until};
     when.tv_nsec = (long)((until - (double)when.tv_sec) * 1e9);
-    if (group->end.ended)
-        pthread_cond_wait(&group->watched, &group->lock);
+    if (group->life.end.ended)
+        pthread_cond_wait(&group->life.changed, &group->life.lock);
     else
-        pthread_cond_timedwait(&group->watched, &group->lock, &when);
+        pthread_cond_timedwait(&group->life.changed, &group->life.lock, &when);
 }
 
 static void *watch(void *argument)
 {
     Group *group = argument;
-    pthread_mutex_lock(&group->lock);
+    pthread_mutex_lock(&group->life.lock);
     while (group->num_left < group->size) {
-        if (group->end.ended && locked_tell_one(group)) continue;
-        if (!group->end.ended) locked_judge(group);
+        if (group->life.end.ended && locked_tell_one(group)) continue;
+        if (!group->life.end.ended) locked_judge(group);
         locked_wait_watched(group);
     }
-    pthread_mutex_unlock(&group->lock);
+    pthread_mutex_unlock(&group->life.lock);
     return NULL;
 }
 
 static void group_free(Group *group)
 {
-    pthread_cond_destroy(&group->watched);
-    pthread_cond_destroy(&group->changed);
-    pthread_mutex_destroy(&group->lock);
+    pthread_cond_destroy(&group->met_or_ended);
+    comm_life_deinit(&group->life);
     free(group);
 }
 
@@ -294,13 +215,13 @@ static void threads_destroy(Comm *comm)
 {
     ThreadComm *self = thread_of(comm);
     Group      *group = self->group;
-    pthread_mutex_lock(&group->lock);
-    locked_await_telling(self);
+    pthread_mutex_lock(&group->life.lock);
+    comm_locked_await_telling(comm);
     self->left = true;
     bool is_last = ++group->num_left == group->size;
     if (group->arrived) locked_check_left(group);
-    pthread_cond_broadcast(&group->watched);
-    pthread_mutex_unlock(&group->lock);
+    pthread_cond_broadcast(&group->life.changed);
+    pthread_mutex_unlock(&group->life.lock);
     if (!is_last) return;
     pthread_join(group->watcher, NULL);
     group_free(group);
@@ -309,12 +230,7 @@ static void threads_destroy(Comm *comm)
 static const CommApi threads_api = {
     .name = "threads",
     .call = threads_call,
-    .abort = threads_abort,
-    .check = threads_check,
-    .cause = threads_cause,
-    .beat = threads_beat,
-    .on_end = threads_on_end,
-    .waited = threads_waited,
+    .wake = threads_wake,
     .destroy = threads_destroy,
 };
 
@@ -325,18 +241,13 @@ Status comm_threads_create(int size, const CommLimits *limits, Comm *out[])
     Group *group = calloc(1, bytes);
     if (!group) fatal_out_of_memory(bytes);
     group->size = size;
-    group->limits = comm_limits(limits);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_mutex_init(&group->lock, NULL);
-    pthread_cond_init(&group->changed, &attributes);
-    pthread_cond_init(&group->watched, &attributes);
-    pthread_condattr_destroy(&attributes);
+    comm_life_init(&group->life, limits);
+    pthread_cond_init(&group->met_or_ended, NULL);
     for (int r = 0; r < size; r++) {
-        group->ranks[r] =
-            (ThreadComm){.base = {.api = &threads_api, .rank = r, .size = size, .is_local = true, .is_one_process = true}, .group = group};
-        pulse_init(&group->ranks[r].pulse);
+        ThreadComm *rank = &group->ranks[r];
+        *rank = (ThreadComm){.group = group, .side.life = &group->life};
+        rank->base = (Comm){.api = &threads_api, .side = &rank->side, .rank = r, .size = size, .is_local = true, .is_one_process = true};
+        pulse_init(&rank->side.pulse);
     }
     int error = c_locale_thread(&group->watcher, watch, group);
     if (error) {
