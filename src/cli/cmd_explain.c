@@ -97,7 +97,7 @@ static void print_fp4(Explain *e, const Program *program)
         by_codes++;
         kernel = launch->kernel.name;
     }
-    if (!e->plan->num_fp4) return;
+    if (e->plan->coded_format != CODED_FP4) return;
     if (by_codes && e->gpu) kernel = "cublaslt";
     strbuf_puts(&e->out, "FP4 products: ");
     if (by_codes) strbuf_printf(&e->out, "%d by their codes (%s, for fp4_backend: cutlass and cudnn alike), ", by_codes, kernel);

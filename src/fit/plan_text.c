@@ -37,8 +37,8 @@ static void print_base(const Plan *plan, StrBuf *out)
         strbuf_printf(out, "base         %d matrices in %s: %s in place of %s", count, format->name, size_text(kept, texts[0]),
                       size_text(plain, texts[1]));
     if (made) strbuf_printf(out, "; at most %s are made again at a time", size_text(made, texts[2]));
-    if (format && plan->num_tiled)
-        strbuf_printf(out, "; %s beside them for products in their own format", size_text(plan_tiled_bytes(plan), texts[3]));
+    if (format && plan->coded_format == CODED_TILES)
+        strbuf_printf(out, "; %s beside them for products in their own format", size_text(plan_coded_bytes(plan), texts[3]));
     if (format) strbuf_puts(out, "\n");
     arena_deinit(&arena);
 }
@@ -69,7 +69,8 @@ void fit_print_plan(const Config *config, const Plan *plan, StrBuf *out)
                       size_text(plan_code_bytes(plan), text));
         strbuf_printf(out, ", scales and their history %s\n", size_text(plan_scale_bytes(plan), text));
     }
-    if (plan->num_fp4) strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_fp4, size_text(plan_fp4_bytes(plan), text));
+    if (plan->coded_format == CODED_FP4)
+        strbuf_printf(out, "fp4          %d weights in codes: %s\n", plan->num_coded, size_text(plan_coded_bytes(plan), text));
     strbuf_puts(out, "\nmemory");
     if (plan->world > 1) strbuf_printf(out, " of each of %d ranks", plan->world);
     strbuf_putc(out, '\n');

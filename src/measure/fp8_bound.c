@@ -2,7 +2,7 @@
 #include "measure/fp8_bound.h"
 
 #include "passes/precision.h"
-#include "passes/recipe_layers.h"
+#include "passes/operands.h"
 #include "run/timeline.h"
 
 /* Seconds that FP8's rate takes off the products of a program in bf16. */
@@ -10,13 +10,13 @@ static double saved_of(const Plan *plan, const PrecisionOptions *fp8, const Prog
 {
     double       ratio = plan->facts.gemm_flops[DT_E4M3] / plan->facts.gemm_flops[DT_BF16], seconds = 0;
     RecipeLayers layers;
+    Value       *weight;
     layers_find(&layers, program->graph, fp8);
     for (int i = 0; i < program->num_launches; i++) {
         const Launch *launch = &program->launches[i];
-        const Node   *node = launch->node;
-        bool          forward = fp8->forward == DT_E4M3 && layers_is_forward(&layers, node);
-        bool          backward = fp8->backward == DT_E5M2 && (layers_is_dx(&layers, node) || layers_weight_of_dw(&layers, node));
-        if (forward || backward) seconds += launch_seconds(&plan->facts, launch) * (1 - 1 / ratio);
+        ProductKind   kind = layers_kind(&layers, launch->node, &weight);
+        bool          in_fp8 = kind == PRODUCT_Y ? fp8->forward == DT_E4M3 : fp8->backward == DT_E5M2;
+        if (kind && in_fp8) seconds += launch_seconds(&plan->facts, launch) * (1 - 1 / ratio);
     }
     return seconds;
 }

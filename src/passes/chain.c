@@ -226,9 +226,5 @@ Status pass_chain(PassContext *context, Graph **graph)
         while (prev && has_node(&group, prev)) prev = prev->prev;
         if (group.count > 1) TRY(replace_group(*graph, &group));
     }
-    (*graph)->cursor = NULL;
-    (*graph)->layer = -1;
-    (*graph)->part = PART_NONE;
-    (*graph)->source = NULL;
     return OK;
 }

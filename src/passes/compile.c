@@ -64,6 +64,7 @@ Status pass_run(PassContext *context, int index)
     Graph **graph = &context->program->graph;
     Status  status = passes[index].run(context, graph);
     bool    last = index == NUM_BEFORE_LAYOUT - 1; /* a mistake of any pass ends the run, and computes nothing wrong */
+    if (status == OK) pass_work_nowhere(*graph);
     if (status == OK && (last || context->options->verify)) status = graph_verify(*graph);
     return status == ERR_INTERNAL ? status_prefix(status, "after pass %s", passes[index].name) : status;
 }

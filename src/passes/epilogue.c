@@ -82,9 +82,5 @@ Status pass_epilogue(PassContext *context, Graph **graph)
         next = node->next;
         if (maker) TRY(merge(*graph, maker, node));
     }
-    (*graph)->cursor = NULL;
-    (*graph)->layer = -1;
-    (*graph)->part = PART_NONE;
-    (*graph)->source = NULL;
     return OK;
 }

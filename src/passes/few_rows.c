@@ -88,7 +88,6 @@ static Status replace(Graph *graph, const OpDef *op, const void *attrs, Value **
     graph->part = last->part;
     graph->source = linear->source;
     TRY(graph_add_node(graph, op, attrs, last->out[0]->name, in, at + 2, ~0u, &node));
-    graph->cursor = NULL;
     graph_replace_uses(graph, last->out[0], node->out[ROWS_Y], last);
     if (sums && norm->out[0]) graph_replace_uses(graph, norm->out[0], node->out[ROWS_SUM], norm);
     if (gate) graph_remove_node(graph, gate);
@@ -147,7 +146,6 @@ Status pass_few_rows(PassContext *context, Graph **graph)
         if (is_coded && (gate || norm)) TRY(replace_coded(*graph, node, gate, norm));
         if (!is_coded && (gate || norm || parts > 1)) TRY(replace_linear(*graph, node, gate, norm, parts));
     }
-    (*graph)->source = NULL;
     FAIL_IF(
         split && !any, ERR_UNSUPPORTED,
         "%s: split_k: no product can be split; expected weights in bf16 or fp16, not in few bits, with at most %d rows and at least %d columns: "

@@ -19,6 +19,31 @@ enum {
     BLOCK = 64,            /* a piece has a multiple of so many elements, but the last of a parameter */
 };
 
+/* A weight of which something is made once all of it is there. Either one is set. */
+typedef struct Whole {
+    const ScaledTensor *scaled; /* in FP8 */
+    const CodedWeight  *coded;
+    const char         *name;
+    TensorType          type;        /* as it arrives */
+    bool                codes_alone; /* nothing else of it is kept */
+    bool                is_staged;   /* it is put together in memory that is staged: no rank keeps it whole */
+    int                 missing;     /* parameters that aren't there yet */
+} Whole;
+
+/* A parameter's part in one. */
+typedef struct Member {
+    Whole  *whole; /* NULL: nothing more is made of it */
+    int64_t row;   /* rows of the weight before the parameter */
+} Member;
+
+typedef struct Load {
+    const CompileOptions *options;
+    Plan                 *plan;
+    Graph                *graph;
+    const Param         **params;  /* by entry of the plan: the parameter that it holds, or holds the codes of */
+    Member               *members; /* by entry of the plan */
+} Load;
+
 /* Rows of which a piece has a multiple. */
 static int64_t least_rows(int64_t cols)
 {
@@ -59,277 +84,219 @@ static Status keep_part(Graph *graph, Value *staged, int64_t first, int64_t lo, 
 }
 
 /* The value of the plan, once in the graph. */
-static Value *lasting(Graph *graph, const PlanEntry *entry, ValueKind kind)
+static Value *lasting(const Load *l, const char *name, ValueKind kind)
 {
-    Value *value = graph_find(graph, entry->name);
+    const PlanEntry *entry = plan_find(l->plan, name);
+    Value           *value = graph_find(l->graph, name);
     if (value) return value;
-    value = graph_add_value(graph, kind, entry->name, &entry->type);
+    value = graph_add_value(l->graph, kind, entry->name, &entry->type);
     value->space = entry->place.space;
     return value;
 }
 
-static bool is_divided(const Plan *plan, const char *name, const TensorType *whole)
+static bool is_divided(const Load *l, const char *name, const TensorType *whole)
 {
-    return plan_held(plan, name).numel < type_numel(whole);
+    return plan_held(l->plan, name).numel < type_numel(whole);
 }
 
 /* This rank's piece of a staged value is kept under this name. */
-static Status keep_share(const Plan *plan, Graph *graph, Value *whole, const char *name)
+static Status keep_share(const Load *l, Value *whole, const char *name)
 {
-    PlanPiece  held = plan_held(plan, name);
+    PlanPiece  held = plan_held(l->plan, name);
     TensorType type = type_make(whole->type.dtype, 1, held.numel);
     Node      *node;
     if (!held.numel) return OK;
-    Value *piece = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "made.%s.piece", name), &type);
+    Value *piece = graph_add_value(l->graph, VALUE_STAGED, arena_printf(l->graph->arena, "made.%s.piece", name), &type);
     value_place_in(piece, whole, held.first);
-    TRY(graph_add_node(graph, &op_copy, NULL, "kept", &piece, 1, ~0u, &node));
-    value_place_in(node->out[0], lasting(graph, plan_find(plan, name), VALUE_PARAM), 0);
+    TRY(graph_add_node(l->graph, &op_copy, NULL, "kept", &piece, 1, ~0u, &node));
+    value_place_in(node->out[0], lasting(l, name, VALUE_PARAM), 0);
     return OK;
 }
 
-/* What is made of a parameter is kept under this name; where ranks divide that, this rank's piece of it. It is put together in `whole`
- * from element `at` on (NULL: in memory of its own). */
-static Status keep_made(const Plan *plan, Graph *graph, Value *made, const char *name, Value *whole, int64_t at)
+/* `made` is kept under this name; where ranks divide it, this rank's piece of it. It is put together in `whole` from element `at` on (NULL:
+ * in memory of its own). */
+static Status keep_made(const Load *l, Value *made, const char *name, Value *whole, int64_t at)
 {
-    CHECK(plan_held(plan, name).value);
-    if (!is_divided(plan, name, &made->type)) {
-        value_place_in(made, lasting(graph, plan_find(plan, name), VALUE_PARAM), 0);
+    CHECK(plan_held(l->plan, name).value);
+    if (!is_divided(l, name, &made->type)) {
+        value_place_in(made, lasting(l, name, VALUE_PARAM), 0);
         return OK;
     }
-    Value *own = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "made.%s", name), &made->type);
-    Value *all = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "made.%s.all", name), &made->type);
+    Value *own = graph_add_value(l->graph, VALUE_STAGED, arena_printf(l->graph->arena, "made.%s", name), &made->type);
+    Value *all = graph_add_value(l->graph, VALUE_STAGED, arena_printf(l->graph->arena, "made.%s.all", name), &made->type);
     if (whole) value_place_in(own, whole, at);
     value_place_in(all, own, 0);
     value_place_in(made, all, 0);
-    return keep_share(plan, graph, own, name);
+    return keep_share(l, own, name);
 }
 
-/* By entry of the plan: the parameter that it holds, or holds the codes of. */
-static const Param **find_params(Arena *arena, const Plan *plan)
+/* A node whose outputs are kept under these names, as far as a program reads them; a name may be NULL. */
+static Status keep_outputs(const Load *l, const OpDef *op, const void *attrs, const char *label, Value *const *in, int num_in,
+                           const char *const *names, int count)
 {
-    const Param **params = arena_array(arena, const Param *, plan->num_entries + 1);
-    for (int i = 0; i < plan->num_params; i++) {
-        const Param *param = plan->params[i];
-        const char  *name = param->format ? weight_part_name(arena, param->format, param->name, 0) : param->name;
-        params[plan_find(plan, name) - plan->entries] = param;
-    }
-    return params;
-}
-
-/* A weight of which something is made once all of it is there, found by a parameter that it consists of. */
-typedef struct Waiting {
-    const TiledWeight *tiled;     /* NULL: none */
-    TensorType        *codes;     /* of the weight */
-    int64_t            rows_down; /* rows of it before the parameter */
-    int               *missing;   /* parameters of the weight that aren't there yet */
-} Waiting;
-
-/* By entry of the plan: those of parameters' codes. */
-static Waiting *find_tiled(Arena *arena, const Plan *plan, const Param *const *params)
-{
-    Waiting    *waiting = arena_array(arena, Waiting, plan->num_entries + 1);
-    int        *missing = arena_array(arena, int, plan->num_tiled + 1);
-    TensorType *types = arena_array(arena, TensorType, plan->num_tiled + 1);
-    for (int i = 0; i < plan->num_tiled; i++) {
-        const TiledWeight *tiled = &plan->tiled[i];
-        int64_t            rows = 0;
-        missing[i] = tiled->num_members;
-        for (int k = 0; k < tiled->num_members; k++) {
-            const PlanEntry *entry = plan_find(plan, tiled->members[k]);
-            const Param     *param = params[entry - plan->entries];
-            waiting[entry - plan->entries] = (Waiting){tiled, &types[i], rows, &missing[i]};
-            rows += param->type.dim[0];
-            types[i] = type_make(entry->type.dtype, 2, rows, param->type.dim[1]);
-        }
-    }
-    return waiting;
-}
-
-/* Where codes (part 0) and scales of a weight of several parameters are put together, if ranks divide what is kept; else NULL. */
-static Value *whole_part(const Plan *plan, Graph *graph, const Waiting *waiting, int part, const TensorType *of)
-{
-    const TiledWeight *tiled = waiting->tiled;
-    const char        *name = part ? tiled->scale : tiled->codes;
-    TensorType         type = *of;
-    type.dim[0] = part ? (waiting->codes->dim[0] + FP8_TILE - 1) / FP8_TILE : waiting->codes->dim[0];
-    if (!is_divided(plan, name, &type)) return NULL;
-    name = arena_printf(graph->arena, "whole.%s", name);
-    Value *whole = graph_find(graph, name);
-    return whole ? whole : graph_add_value(graph, VALUE_STAGED, name, &type);
-}
-
-/* What products read of a weight beside its codes, so far as a program does. `last`: what made the codes of its last parameter. */
-static Status turn_tiles(const Plan *plan, Graph *graph, const Waiting *waiting, const Node *last)
-{
-    const TiledWeight *tiled = waiting->tiled;
-    const char        *parts[] = {tiled->codes, tiled->scale};
-    Value             *in[] = {last->out[0], last->out[1]};
-    for (int k = 0; k < 2 && tiled->num_members > 1; k++) {
-        in[k] = whole_part(plan, graph, waiting, k, &last->out[k]->type);
-        if (!in[k]) in[k] = lasting(graph, plan_find(plan, parts[k]), VALUE_PARAM);
-    }
-    const char *names[] = {arena_printf(graph->arena, "%s" TILES_TURNED, tiled->codes),
-                           arena_printf(graph->arena, "%s" TILES_TURNED, tiled->scale),
-                           arena_printf(graph->arena, "%s" TILES_PADDED, tiled->scale)};
-    enum { NUM_MADE = sizeof names / sizeof *names };
     uint32_t want = 0;
     Node    *node;
-    for (int k = 0; k < NUM_MADE; k++) want |= (uint32_t)(plan_find(plan, names[k]) != NULL) << k;
-    TRY(graph_add_node(graph, &op_fp8_tiles_turn, NULL, "turned", in, 2, want, &node));
-    for (int k = 0; k < NUM_MADE; k++)
-        if (node->out[k]) TRY(keep_made(plan, graph, node->out[k], names[k], NULL, 0));
+    for (int k = 0; k < count; k++) want |= (uint32_t)(names[k] && plan_find(l->plan, names[k])) << k;
+    if (!want) return OK;
+    TRY(graph_add_node(l->graph, op, attrs, label, in, num_in, want, &node));
+    for (int k = 0; k < count; k++)
+        if (want >> k & 1) TRY(keep_made(l, node->out[k], names[k], NULL, 0));
     return OK;
 }
 
+/* The entry of the plan that holds the parameter, or its codes. */
+static int64_t entry_of(const Load *l, const Param *param)
+{
+    const char *name = param->format ? weight_part_name(l->graph->arena, param->format, param->name, 0) : param->name;
+    return plan_find(l->plan, name) - l->plan->entries;
+}
+
+/* The weight of these parameters. */
+static void add_whole(const Load *l, Whole *whole, const char *const *names, int count)
+{
+    int64_t rows = 0;
+    for (int k = 0; k < count; k++) {
+        int64_t      entry = plan_find(l->plan, names[k]) - l->plan->entries;
+        const Param *param = l->params[entry];
+        l->members[entry] = (Member){whole, rows};
+        rows += param->type.dim[0];
+        whole->type = param->type;
+    }
+    if (count) whole->type.dim[0] = rows;
+    whole->missing = count;
+    whole->is_staged = whole->codes_alone || (count && is_divided(l, whole->name, &whole->type));
+}
+
+static void find_wholes(Load *l)
+{
+    const Plan *plan = l->plan;
+    Whole      *whole = arena_array(l->graph->arena, Whole, plan->num_scaled + plan->num_coded + 1);
+    l->params = arena_array(l->graph->arena, const Param *, plan->num_entries + 1);
+    l->members = arena_array(l->graph->arena, Member, plan->num_entries + 1);
+    for (int i = 0; i < plan->num_params; i++) l->params[entry_of(l, plan->params[i])] = plan->params[i];
+    for (int i = 0; i < plan->num_scaled; i++, whole++) {
+        const ScaledTensor *scaled = &plan->scaled[i];
+        bool                alone = scaled->codes && strcmp(scaled->codes, scaled->name) == 0;
+        *whole = (Whole){.scaled = scaled, .name = scaled->name, .codes_alone = alone};
+        add_whole(l, whole, scaled->params, scaled->num_params);
+    }
+    for (int i = 0; i < plan->num_coded; i++, whole++) {
+        const CodedWeight *coded = &plan->coded[i];
+        *whole = (Whole){.coded = coded, .name = coded->name, .codes_alone = true};
+        add_whole(l, whole, coded->params, coded->num_params);
+    }
+}
+
+/* Where a weight is put together that codes are made of: its place, or memory that is staged. */
+static Value *whole_weight(const Load *l, const Whole *whole)
+{
+    const char *name = whole->is_staged ? arena_printf(l->graph->arena, "whole.%s", whole->name) : whole->name;
+    Value      *value = graph_find(l->graph, name);
+    if (value) return value;
+    if (!whole->is_staged) return lasting(l, name, VALUE_PARAM);
+    return graph_add_value(l->graph, VALUE_STAGED, name, &whole->type);
+}
+
+/* Where codes (part 0) and scales in tiles of a weight of several parameters are put together, if ranks divide what is kept; else NULL. */
+static Value *whole_part(const Load *l, const Whole *whole, int part, const TensorType *of)
+{
+    const char *name = part ? whole->coded->scale : whole->coded->name;
+    TensorType  type = *of;
+    type.dim[0] = part ? (whole->type.dim[0] + FP8_TILE - 1) / FP8_TILE : whole->type.dim[0];
+    if (!is_divided(l, name, &type)) return NULL;
+    name = arena_printf(l->graph->arena, "whole.%s", name);
+    Value *value = graph_find(l->graph, name);
+    return value ? value : graph_add_value(l->graph, VALUE_STAGED, name, &type);
+}
+
+/* What products read of a weight in tiles beside its codes. `last`: the node that made the codes of its last parameter. */
+static Status turn_tiles(const Load *l, const Whole *whole, const Node *last)
+{
+    const CodedWeight *coded = whole->coded;
+    const char        *parts[] = {coded->name, coded->scale};
+    Value             *in[] = {last->out[0], last->out[1]};
+    for (int k = 0; k < 2 && coded->num_params > 1; k++) {
+        in[k] = whole_part(l, whole, k, &last->out[k]->type);
+        if (!in[k]) in[k] = lasting(l, parts[k], VALUE_PARAM);
+    }
+    return keep_outputs(l, &op_fp8_tiles_turn, NULL, "turned", in, 2, &coded->made[MADE_TURNED], MADE_COUNT - MADE_TURNED);
+}
+
 /* The value in which `rows` rows of the parameter arrive, from `row` on. */
-static Value *add_arrival(Plan *plan, Graph *graph, const Param *param, int64_t row, int64_t rows)
+static Value *add_arrival(const Load *l, const Param *param, int64_t row, int64_t rows)
 {
     TensorType type = param->type;
     type.dtype = DT_F32;
     type.dim[0] = rows;
-    Value *staged = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "arriving.%s", param->name), &type);
-    plan->arrivals[plan->num_arrivals++] = (Arrival){param, row * (type_numel(&type) / rows), staged};
+    Value *staged = graph_add_value(l->graph, VALUE_STAGED, arena_printf(l->graph->arena, "arriving.%s", param->name), &type);
+    l->plan->arrivals[l->plan->num_arrivals++] = (Arrival){param, row * (type_numel(&type) / rows), staged};
     return staged;
 }
 
-static Status load_quantised(Plan *plan, Graph *graph, const Param *param, const Waiting *all)
+static Status load_quantised(const Load *l, const Param *param)
 {
     const WeightFormat *format = param->format;
-    Value              *staged = add_arrival(plan, graph, param, 0, param->type.dim[0]);
+    const Member       *member = &l->members[entry_of(l, param)];
+    Whole              *whole = member->whole;
+    Value              *staged = add_arrival(l, param, 0, param->type.dim[0]);
     Node               *node;
-    TRY(graph_add_node(graph, format->quantise, format->attrs, "kept", &staged, 1, ~0u, &node));
-    const Waiting *waiting = &all[plan_find(plan, weight_part_name(graph->arena, format, param->name, 0)) - plan->entries];
+    TRY(graph_add_node(l->graph, format->quantise, format->attrs, "kept", &staged, 1, ~0u, &node));
     for (int k = 0; k < format->num_parts; k++) {
         const TensorType *type = &node->out[k]->type;
-        Value            *whole = waiting->tiled && waiting->tiled->num_members > 1 ? whole_part(plan, graph, waiting, k, type) : NULL;
-        int64_t           row = k ? waiting->rows_down / FP8_TILE : waiting->rows_down;
-        TRY(keep_made(plan, graph, node->out[k], weight_part_name(graph->arena, format, param->name, k), whole, row * type_cols(type)));
+        Value            *part = whole && whole->coded->num_params > 1 ? whole_part(l, whole, k, type) : NULL;
+        int64_t           row = k ? member->row / FP8_TILE : member->row;
+        const char       *name = weight_part_name(l->graph->arena, format, param->name, k);
+        TRY(keep_made(l, node->out[k], name, part, row * type_cols(type)));
     }
-    return waiting->tiled && --*waiting->missing == 0 ? turn_tiles(plan, graph, waiting, node) : OK;
+    return whole && --whole->missing == 0 ? turn_tiles(l, whole, node) : OK;
 }
 
-/* A weight of which codes are made once all of it is there, found by a parameter that it consists of. */
-typedef struct Coded {
-    const ScaledTensor *scaled; /* in FP8 */
-    const Fp4Weight    *fp4;    /* in FP4 */
-    const char         *name;
-    TensorType          type;        /* as it arrives */
-    bool                codes_alone; /* nothing else of it is kept */
-    bool                is_staged;   /* it is put together in memory that is staged: no rank keeps it whole */
-    int                 missing;     /* parameters that aren't there yet */
-} Coded;
-
-typedef struct Codes {
-    Coded  *of; /* NULL: none are made */
-    int64_t at; /* where the parameter begins in the weight */
-} Codes;
-
-/* The weight of these parameters. */
-static void add_coded(const Plan *plan, const Param *const *params, Codes *codes, Coded *coded, const char *const *names, int count)
+/* Codes of a whole weight in FP4, or of its transpose. */
+static Status make_fp4_codes(const Load *l, const Whole *whole, bool transposed)
 {
-    int64_t at = 0;
-    for (int k = 0; k < count; k++) {
-        size_t       entry = (size_t)(plan_find(plan, names[k]) - plan->entries);
-        const Param *param = params[entry];
-        codes[entry] = (Codes){coded, at};
-        at += type_numel(&param->type);
-        coded->type = param->type;
-    }
-    if (count > 1) coded->type.dim[0] = at / type_cols(&coded->type);
-    coded->missing = count;
-    coded->is_staged = coded->codes_alone || (count && is_divided(plan, coded->name, &coded->type));
+    Value     *weight = whole_weight(l, whole);
+    Nvfp4Attrs attrs = {.two_d = true,
+                        .transposed = transposed,
+                        .four_six = l->options->precision.fp4_four_six,
+                        .tiled = whole->coded->is_tiled[transposed]};
+    int        first = transposed ? MADE_TURNED : MADE_CODES, end = transposed ? MADE_PADDED : MADE_TURNED;
+    return keep_outputs(l, &op_nvfp4_quantise, &attrs, "fp4", &weight, 1, &whole->coded->made[first], end - first);
 }
 
-/* By entry of the plan. */
-static Codes *find_codes(Arena *arena, const Plan *plan, const Param *const *params)
+/* Its codes in FP8 by a scale of its own. */
+static Status make_fp8_codes(const Load *l, const Whole *whole)
 {
-    Codes *codes = arena_array(arena, Codes, plan->num_entries + 1);
-    Coded *coded = arena_array(arena, Coded, plan->num_scaled + plan->num_fp4 + 1);
-    for (int i = 0; i < plan->num_scaled; i++, coded++) {
-        const ScaledTensor *scaled = &plan->scaled[i];
-        bool                alone = scaled->codes && strcmp(scaled->codes, scaled->name) == 0;
-        *coded = (Coded){.scaled = scaled, .name = scaled->name, .codes_alone = alone};
-        add_coded(plan, params, codes, coded, scaled->params, scaled->num_params);
-    }
-    for (int i = 0; i < plan->num_fp4; i++, coded++) {
-        *coded = (Coded){.fp4 = &plan->fp4[i], .name = plan->fp4[i].name, .codes_alone = true};
-        add_coded(plan, params, codes, coded, plan->fp4[i].params, plan->fp4[i].num_params);
-    }
-    return codes;
-}
-
-/* Where a weight is put together that codes are made of: its place, or memory that is staged. */
-static Value *whole_weight(const Plan *plan, Graph *graph, const Coded *coded)
-{
-    const char *name = coded->is_staged ? arena_printf(graph->arena, "whole.%s", coded->name) : coded->name;
-    Value      *value = graph_find(graph, name);
-    if (value) return value;
-    if (!coded->is_staged) return lasting(graph, plan_find(plan, name), VALUE_PARAM);
-    return graph_add_value(graph, VALUE_STAGED, name, &coded->type);
-}
-
-/* Codes of a whole weight in FP4, or of its transpose, so far as a program reads them. */
-static Status make_fp4_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const Coded *coded, bool transposed)
-{
-    enum { NUM_MADE = 3 };
-    static const Fp4Part parts[2][NUM_MADE] = {{FP4_CODES, FP4_SCALE, FP4_GLOBAL}, {FP4_TURNED, FP4_TURNED_SCALE, FP4_PART_COUNT}};
-    Nvfp4Attrs           attrs = {
-                  .two_d = true, .transposed = transposed, .four_six = options->precision.fp4_four_six, .tiled = coded->fp4->is_tiled[transposed]};
-    Value      *whole = whole_weight(plan, graph, coded);
-    const char *names[NUM_MADE] = {0};
-    uint32_t    want = 0;
-    Node       *node;
-    for (int k = 0; k < NUM_MADE; k++) {
-        Fp4Part part = parts[transposed][k];
-        if (part == FP4_PART_COUNT) continue;
-        names[k] = fp4_part_name(graph->arena, coded->fp4, part);
-        want |= (uint32_t)(plan_find(plan, names[k]) != NULL) << k;
-    }
-    if (!want) return OK;
-    TRY(graph_add_node(graph, &op_nvfp4_quantise, &attrs, "fp4", &whole, 1, want, &node));
-    for (int k = 0; k < NUM_MADE; k++)
-        if (node->out[k]) TRY(keep_made(plan, graph, node->out[k], names[k], NULL, 0));
-    return OK;
-}
-
-/* Once all of a weight is there: its codes by a scale of its own. */
-static Status make_fp8_codes(const CompileOptions *options, const Plan *plan, Graph *graph, const Coded *coded)
-{
-    const ScaledTensor *scaled = coded->scaled;
-    Fp8OwnScaleAttrs    own = {.dtype = DTYPE_TO_ATTR(scaled->dtype), .margin = options->precision.margin};
+    Graph              *graph = l->graph;
+    const ScaledTensor *scaled = whole->scaled;
+    Fp8OwnScaleAttrs    own = {.dtype = DTYPE_TO_ATTR(scaled->dtype), .margin = l->options->precision.margin};
     Fp8QuantiseAttrs    quantise = {.dtype = DTYPE_TO_ATTR(scaled->dtype)};
     TensorType          one = type_make(DT_F32, 1, INT64_C(4));
     const char         *names[] = {scaled->codes, scaled->transposed};
-    Value              *weight = whole_weight(plan, graph, coded);
-    Value              *scale = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
-    value_place_in(scale, lasting(graph, plan_find(plan, PRECISION_SCALES), VALUE_STATE), (scaled - plan->scaled) * 4);
-    Value *in[] = {weight, scale};
-    Node  *node;
+    Value              *in[] = {whole_weight(l, whole), NULL};
+    Node               *node;
+    in[1] = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
+    value_place_in(in[1], lasting(l, PRECISION_SCALES, VALUE_STATE), (scaled - l->plan->scaled) * 4);
     TRY(graph_add_node(graph, &op_fp8_own_scale, &own, "fp8.scale", in, 2, ~0u, &node));
     in[1] = node->out[0];
-    TRY(graph_add_node(graph, &op_fp8_quantise, &quantise, "fp8.codes", in, 2,
-                       (uint32_t)(names[0] != NULL) | (uint32_t)(names[1] != NULL) << 1, &node));
-    for (int k = 0; k < 2; k++)
-        if (names[k]) TRY(keep_made(plan, graph, node->out[k], names[k], NULL, 0));
-    return OK;
+    return keep_outputs(l, &op_fp8_quantise, &quantise, "fp8.codes", in, 2, names, 2);
 }
 
 /* All of the weight is there. */
-static Status end_coded(const CompileOptions *options, const Plan *plan, Graph *graph, const Coded *coded)
+static Status end_whole(const Load *l, const Whole *whole)
 {
-    if (coded->is_staged && !coded->codes_alone) TRY(keep_share(plan, graph, whole_weight(plan, graph, coded), coded->name));
-    if (coded->scaled) return make_fp8_codes(options, plan, graph, coded);
-    TRY(make_fp4_codes(options, plan, graph, coded, false));
-    return make_fp4_codes(options, plan, graph, coded, true);
+    if (whole->is_staged && !whole->codes_alone) TRY(keep_share(l, whole_weight(l, whole), whole->name));
+    if (whole->scaled) return make_fp8_codes(l, whole);
+    TRY(make_fp4_codes(l, whole, false));
+    return make_fp4_codes(l, whole, true);
 }
 
 /* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
-static Value *kept_value(const Plan *plan, Graph *graph, const Param *param, const Codes *codes)
+static Value *kept_value(const Load *l, const Param *param, const Member *of)
 {
-    if (!codes->of) return lasting(graph, plan_find(plan, param->name), VALUE_PARAM);
-    Value *whole = whole_weight(plan, graph, codes->of);
-    Value *member = graph_add_value(graph, whole->kind, arena_printf(graph->arena, "kept.%s", param->name), &param->type);
-    value_place_in(member, whole, codes->at);
+    if (!of->whole) return lasting(l, param->name, VALUE_PARAM);
+    Value *whole = whole_weight(l, of->whole);
+    Value *member = graph_add_value(l->graph, whole->kind, arena_printf(l->graph->arena, "kept.%s", param->name), &param->type);
+    value_place_in(member, whole, of->row * type_cols(&param->type));
     return member;
 }
 
@@ -354,55 +321,56 @@ static int list_kept(const Plan *plan, const Param *param, PlanPiece out[2])
 }
 
 /* Of a parameter that ranks divide, the rows arrive that hold something of this rank's. */
-static Status load_pieces(Plan *plan, Graph *graph, const Param *param)
+static Status load_pieces(const Load *l, const Param *param)
 {
-    PlanPiece kept[2];
-    int       count = list_kept(plan, param, kept);
-    int64_t   cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(plan, cols), begin = type_numel(&param->type), end = 0;
+    const Plan *plan = l->plan;
+    PlanPiece   kept[2];
+    int         count = list_kept(plan, param, kept);
+    int64_t     cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(plan, cols), begin = type_numel(&param->type), end = 0;
     for (int k = 0; k < count; k++) {
         if (kept[k].first < begin) begin = kept[k].first;
         if (kept[k].first + kept[k].numel > end) end = kept[k].first + kept[k].numel;
     }
     for (int64_t row = begin / cols / least_rows(cols) * least_rows(cols); row * cols < end; row += rows) {
-        Value  *staged = add_arrival(plan, graph, param, row, least(rows, param->type.dim[0] - row));
+        Value  *staged = add_arrival(l, param, row, least(rows, param->type.dim[0] - row));
         int64_t first = row * cols;
         for (int k = 0; k < count; k++) {
             const PlanEntry *entry = plan_find(plan, kept[k].value);
             int64_t          lo = kept[k].first > first ? kept[k].first : first;
             int64_t          hi = least(kept[k].first + kept[k].numel, first + type_numel(&staged->type));
-            Value           *home = lasting(graph, entry, entry->place.region == REGION_WEIGHTS ? VALUE_PARAM : VALUE_STATE);
-            if (lo < hi) TRY(keep_part(graph, staged, first, lo, hi, home, kept[k].at + lo - kept[k].first));
+            Value           *home = lasting(l, entry->name, entry->place.region == REGION_WEIGHTS ? VALUE_PARAM : VALUE_STATE);
+            if (lo < hi) TRY(keep_part(l->graph, staged, first, lo, hi, home, kept[k].at + lo - kept[k].first));
         }
     }
     return OK;
 }
 
-static Status load_param(const CompileOptions *options, Plan *plan, Graph *graph, Param *param, const Codes *all_codes,
-                         const Waiting *waiting)
+static Status load_param(const Load *l, const Param *param)
 {
     int           index;
+    Plan         *plan = l->plan;
     const Bucket *bucket = plan_bucket(plan, param, &index);
-    if (param->format) return load_quantised(plan, graph, param, waiting);
-    if (bucket && plan->world > 1) return load_pieces(plan, graph, param);
-    const Codes *codes = &all_codes[plan_find(plan, param->name) - plan->entries];
-    if (!codes->of && is_divided(plan, param->name, &param->type)) return load_pieces(plan, graph, param);
+    if (param->format) return load_quantised(l, param);
+    if (bucket && plan->world > 1) return load_pieces(l, param);
+    const Member *member = &l->members[entry_of(l, param)];
+    if (!member->whole && is_divided(l, param->name, &param->type)) return load_pieces(l, param);
     int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
     const PlanEntry *master = plan_master(plan, param, &at);
-    Value           *kept = kept_value(plan, graph, param, codes);
+    Value           *kept = kept_value(l, param, member);
     for (int64_t row = 0; row < param->type.dim[0]; row += rows) {
-        int64_t left = param->type.dim[0] - row;
-        Value  *staged = add_arrival(plan, graph, param, row, rows < left ? rows : left);
-        TRY(keep_piece(graph, staged, kept, row * cols));
-        if (master) TRY(keep_piece(graph, staged, lasting(graph, master, VALUE_STATE), at + row * cols));
+        Value *staged = add_arrival(l, param, row, least(rows, param->type.dim[0] - row));
+        TRY(keep_piece(l->graph, staged, kept, row * cols));
+        if (master) TRY(keep_piece(l->graph, staged, lasting(l, master->name, VALUE_STATE), at + row * cols));
     }
-    return !codes->of || --codes->of->missing > 0 ? OK : end_coded(options, plan, graph, codes->of);
+    return !member->whole || --member->whole->missing > 0 ? OK : end_whole(l, member->whole);
 }
 
 Status pass_load(PassContext *context, Graph **out_graph)
 {
-    Plan  *plan = context->plan;
-    Graph *graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
-    int    count = 0;
+    Plan *plan = context->plan;
+    Load  l = {.options = context->options, .plan = plan};
+    int   count = 0;
+    l.graph = *out_graph = graph_create(context->arena, context->program->name, op_table, OP_COUNT);
     for (int i = 0; i < plan->num_params; i++) {
         const TensorType *type = &plan->params[i]->type;
         int64_t           rows = rows_of(plan, type_numel(type) / type->dim[0]);
@@ -410,10 +378,7 @@ Status pass_load(PassContext *context, Graph **out_graph)
     }
     plan->arrivals = arena_array(plan->arena, Arrival, count + 1);
     plan->num_arrivals = 0;
-    const Param *const *params = find_params(context->arena, plan);
-    const Codes        *codes = find_codes(context->arena, plan, params);
-    const Waiting      *waiting = find_tiled(context->arena, plan, params);
-    for (int i = 0; i < plan->num_params; i++) TRY(load_param(context->options, plan, graph, plan->params[i], codes, waiting));
-    *out_graph = graph;
+    find_wholes(&l);
+    for (int i = 0; i < plan->num_params; i++) TRY(load_param(&l, plan->params[i]));
     return OK;
 }

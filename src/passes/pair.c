@@ -45,9 +45,5 @@ Status pass_pair(PassContext *context, Graph **graph)
         next = node->next;
         if (layer && down && can_join(layer, down)) TRY(join(*graph, layer, down));
     }
-    (*graph)->cursor = NULL;
-    (*graph)->layer = -1;
-    (*graph)->part = PART_NONE;
-    (*graph)->source = NULL;
     return OK;
 }

@@ -33,7 +33,7 @@ uint32_t pass_scopes(int index);
 uint32_t entry_scopes(const Entry *entry);
 /* Whether it needs the layout of what lasts: it is run once all programs are scheduled. */
 bool pass_after_layout(int index);
-/* Runs it over context->program->graph, and verifies that if the options say so. */
+/* Runs it over context->program->graph, and verifies that if the options say so. The pass needn't leave the graph's cursor as it was. */
 NODISCARD Status pass_run(PassContext *context, int index);
 
 /* An empty plan for this device. */
@@ -88,17 +88,6 @@ bool adapt_wraps(const PassContext *context, const Param *param);
 
 /* Pass cache for entries that choose tokens. */
 NODISCARD Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape);
-
-/* Pass precision for bases that are kept in FP8 with scales of tiles. */
-NODISCARD Status precision_tiles(PassContext *context, Graph *graph);
-
-/* Pass precision for floats of another width than the model's: operands, gradients, what is kept of trained weights. `layers`: found in the
- * graph before other parts of the pass changed it. */
-struct RecipeLayers;
-NODISCARD Status precision_floats(PassContext *context, Graph *graph, const struct RecipeLayers *layers);
-
-/* Pass precision for operands in FP4. */
-NODISCARD Status precision_nvfp4(PassContext *context, Graph *graph);
 
 /* Removes nodes that nothing reads and that write no lasting memory. */
 void remove_dead_nodes(Graph *graph);

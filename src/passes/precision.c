@@ -18,8 +18,7 @@
 
 #include "ops/attrs.h"
 #include "ops/ops.h"
-#include "passes/pass.h"
-#include "passes/recipe_layers.h"
+#include "passes/operands.h"
 
 #include <string.h>
 
@@ -58,302 +57,266 @@ bool precision_in_codes(const PrecisionOptions *options)
 /* ---- the tensors that have scales ---- */
 
 enum { OUT_CODES, OUT_TURNED, OUT_AMAX }; /* of fp8_quantise */
+enum { OPERAND_CODES, OPERAND_SCALE };    /* of an operand */
 
-typedef struct Precision {
-    Graph                  *graph;
-    const PrecisionOptions *options;
-    Plan                   *plan;
-    const ProgramSpec      *spec;
-    bool                    forward, backward; /* these products are in FP8 */
-    bool                    codes_alone;       /* nothing else is kept of frozen weights */
-    RecipeLayers            layers;
-    int                    *operand;         /* by value id: one past its number among the scaled tensors; 0: it is none */
-    int                    *gradient;        /* by id of a weight: the same of the gradient of its layer's output, if no layer shares it */
-    Value                 **codes, **turned; /* by value id: its codes, and those of its transpose */
-    char                   *measured;        /* by value id, for calibrate */
-    ScaledTensor           *scaled;
-    Value                 **scale, **now; /* by number; both: the latest version */
-    int                     num_scaled;
-} Precision;
+typedef struct Fp8 {
+    Precision    *p;
+    bool          forward, backward; /* these products are in FP8 */
+    bool          codes_alone;       /* nothing else is kept of frozen weights */
+    ScaledTensor *scaled;
+    Value       **scale, **now; /* by number; both: the latest version */
+    int           num_scaled;
+} Fp8;
 
-static int add_scaled(Precision *p, const Value *weight, const char *suffix, DType dtype)
+static Operand *operand(const Fp8 *f, const Value *value)
 {
-    p->scaled[p->num_scaled++] = (ScaledTensor){.name = arena_printf(p->plan->arena, "%s%s", weight->name, suffix), .dtype = dtype};
-    return p->num_scaled;
+    return &f->p->of[value->id];
+}
+
+static bool is_trained(const Value *weight)
+{
+    return layers_param(weight)->trained;
+}
+
+static int add_scaled(Fp8 *f, const Value *weight, const char *suffix, DType dtype)
+{
+    f->scaled[f->num_scaled++] = (ScaledTensor){.name = arena_printf(f->p->plan->arena, "%s%s", weight->name, suffix), .dtype = dtype};
+    return f->num_scaled;
+}
+
+static Status number_product(void *context, const Product *product)
+{
+    Fp8         *f = context;
+    const Value *w = product->weight;
+    Operand     *of_x = operand(f, product->node->in[0]), *of_w = operand(f, w);
+    if (product->kind != PRODUCT_Y) return OK;
+    if (!of_x->number) of_x->number = add_scaled(f, w, ".x", DT_E4M3);
+    if (of_w->number) return OK;
+    of_w->number = add_scaled(f, w, "", DT_E4M3);
+    if (f->backward) of_w->gradient = add_scaled(f, w, ".dy", DT_E5M2);
+    return OK;
 }
 
 /* Numbers them in the order of the layers, which is the same in all programs. */
-static void find_scaled(Precision *p)
+static Status find_scaled(Fp8 *f)
 {
-    int count = 0;
-    for (const Node *node = p->graph->first; node; node = node->next) count += layers_is_forward(&p->layers, node);
-    p->scaled = arena_array(p->plan->arena, ScaledTensor, 3 * count + 1);
-    p->scale = arena_array(p->graph->arena, Value *, 3 * count + 1);
-    p->now = arena_array(p->graph->arena, Value *, 3 * count + 1);
-    for (const Node *node = p->graph->first; node; node = node->next) {
-        if (!layers_is_forward(&p->layers, node)) continue;
-        const Value *x = node->in[0], *w = node->in[1];
-        if (!p->operand[x->id]) p->operand[x->id] = add_scaled(p, w, ".x", DT_E4M3);
-        if (p->operand[w->id]) continue;
-        p->operand[w->id] = add_scaled(p, w, "", DT_E4M3);
-        if (p->backward) p->gradient[w->id] = add_scaled(p, w, ".dy", DT_E5M2);
-    }
-}
-
-/* A product adds less than MOST_ADDED values. */
-static void start(Precision *p)
-{
-    enum { MOST_ADDED = 24 };
-    Arena *arena = p->graph->arena;
-    int    count = p->graph->num_values + MOST_ADDED * p->graph->num_nodes;
-    p->operand = arena_array(arena, int, count);
-    p->gradient = arena_array(arena, int, count);
-    p->codes = arena_array(arena, Value *, count);
-    p->turned = arena_array(arena, Value *, count);
-    p->measured = arena_array(arena, char, count);
+    int most = 1;
+    for (const Node *node = f->p->graph->first; node; node = node->next) most += node->op == &op_linear ? 3 : 0;
+    f->scaled = arena_array(f->p->plan->arena, ScaledTensor, most);
+    f->scale = arena_array(f->p->graph->arena, Value *, most);
+    f->now = arena_array(f->p->graph->arena, Value *, most);
+    return layers_walk(&f->p->layers, number_product, f);
 }
 
 /* All programs have the same ones. */
-static Status tell_plan(const Precision *p)
+static Status tell_plan(const Fp8 *f)
 {
-    Plan *plan = p->plan;
+    Plan *plan = f->p->plan;
     if (!plan->scaled) {
-        plan->scaled = p->scaled;
-        plan->num_scaled = p->num_scaled;
+        plan->scaled = f->scaled;
+        plan->num_scaled = f->num_scaled;
     }
-    bool same = plan->num_scaled == p->num_scaled;
-    for (int i = 0; same && i < p->num_scaled; i++) same = strcmp(plan->scaled[i].name, p->scaled[i].name) == 0;
-    FAIL_IF(!same, ERR_INTERNAL, "precision: program %s has other scaled tensors than the one before it", program_spec_name(p->spec));
+    bool same = plan->num_scaled == f->num_scaled;
+    for (int i = 0; same && i < f->num_scaled; i++) same = strcmp(plan->scaled[i].name, f->scaled[i].name) == 0;
+    FAIL_IF(!same, ERR_INTERNAL, "precision: program %s has other scaled tensors than the one before it", program_spec_name(f->p->spec));
     return OK;
 }
 
 /* Element or row `number` of a value that all programs share. */
-static Value *part_of(Precision *p, const char *name, int number, const char *prefix, int64_t width, Value **slot)
+static Value *part_of(const Fp8 *f, const char *name, int number, const char *prefix, int64_t width, Value **slot)
 {
-    TensorType all = type_make(DT_F32, width > 1 ? 2 : 1, (int64_t)p->num_scaled, width), one = type_make(DT_F32, 1, width);
+    Graph     *graph = f->p->graph;
+    TensorType all = type_make(DT_F32, width > 1 ? 2 : 1, (int64_t)f->num_scaled, width), one = type_make(DT_F32, 1, width);
     if (*slot) return *slot;
-    Value *whole = graph_find(p->graph, name);
-    if (!whole) whole = graph_add_value(p->graph, VALUE_STATE, name, &all);
+    Value *whole = graph_find(graph, name);
+    if (!whole) whole = graph_add_value(graph, VALUE_STATE, name, &all);
     whole->layer = -1;
-    *slot = graph_add_value(p->graph, VALUE_STATE, arena_printf(p->graph->arena, "%s.%s", prefix, p->scaled[number].name), &one);
+    *slot = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "%s.%s", prefix, f->scaled[number].name), &one);
     value_place_in(*slot, whole, number * width);
     return *slot;
 }
 
 /* Its latest version. */
-static Value *scale_of(Precision *p, int number)
+static Value *scale_of(const Fp8 *f, int number)
 {
-    return part_of(p, PRECISION_SCALES, number, "fp8.scale", 4, &p->scale[number]);
+    return part_of(f, PRECISION_SCALES, number, "fp8.scale", 4, &f->scale[number]);
 }
 
 /* ---- codes ---- */
 
-/* A node that quantises `value` before `reader`, or, wanting no codes, measures it. It is dropped and made again with what makes the
- * value. */
-static Status add_quantise(Precision *p, Value *value, int number, Node *reader, bool record, uint32_t want, Node **out)
+/* A node that quantises `value` before `reader`, or, wanting no codes, measures it. It is dropped and made again with the node that makes
+ * the value. */
+static Status add_quantise(const Fp8 *f, Value *value, const Node *reader, bool record, uint32_t want, Node **out)
 {
-    Fp8QuantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(p->scaled[number].dtype)};
-    pass_work_at(p->graph, reader);
-    Value *now = record ? part_of(p, PRECISION_NOW, number, "fp8.now", 1, &p->now[number]) : NULL;
-    Value *in[] = {value, scale_of(p, number), now};
-    if (value->producer) p->graph->part = value->producer->part;
+    Graph           *graph = f->p->graph;
+    int              number = operand(f, value)->number - 1;
+    Fp8QuantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(f->scaled[number].dtype)};
+    operands_work_at(f->p, value, reader);
+    Value *now = record ? part_of(f, PRECISION_NOW, number, "fp8.now", 1, &f->now[number]) : NULL;
+    Value *in[] = {value, scale_of(f, number), now};
     if (record) want |= 1u << OUT_AMAX;
-    TRY(graph_add_node(p->graph, &op_fp8_quantise, &attrs, arena_printf(p->graph->arena, "%s.codes", value->name), in, 3, want, out));
+    TRY(graph_add_node(graph, &op_fp8_quantise, &attrs, arena_printf(graph->arena, "%s.codes", value->name), in, 3, want, out));
     (*out)->flags |= reader->flags & NODE_BACKWARD;
-    if (record) p->now[number] = (*out)->out[OUT_AMAX];
+    if (record) f->now[number] = (*out)->out[OUT_AMAX];
     return OK;
 }
 
-static bool is_training(const Precision *p)
+static bool is_training(const Fp8 *f)
 {
-    return p->spec->entry->has_grads;
+    return f->p->spec->entry->has_grads;
 }
 
-/* A scale of its own for what no earlier step has measured: in calibrate, and where there are no steps. */
-static Status add_own_scale(Precision *p, Value *value, int number, Node *reader)
+/* A scale of its own for a value that no earlier step has measured: in calibrate, and where there are no steps. */
+static Status add_own_scale(const Fp8 *f, Value *value, Node *reader)
 {
-    Fp8OwnScaleAttrs attrs = {.dtype = DTYPE_TO_ATTR(p->scaled[number].dtype), .margin = p->options->margin};
-    Value           *in[] = {value, scale_of(p, number)};
+    Graph           *graph = f->p->graph;
+    int              number = operand(f, value)->number - 1;
+    Fp8OwnScaleAttrs attrs = {.dtype = DTYPE_TO_ATTR(f->scaled[number].dtype), .margin = f->p->options->precision.margin};
+    Value           *in[] = {value, scale_of(f, number)};
     Node            *node;
-    pass_work_at(p->graph, reader);
-    TRY(graph_add_node(p->graph, &op_fp8_own_scale, &attrs, arena_printf(p->graph->arena, "%s.scale", value->name), in, 2, ~0u, &node));
+    pass_work_at(graph, reader);
+    TRY(graph_add_node(graph, &op_fp8_own_scale, &attrs, arena_printf(graph->arena, "%s.scale", value->name), in, 2, ~0u, &node));
     node->flags |= reader->flags & NODE_BACKWARD;
-    p->scale[number] = node->out[0];
+    f->scale[number] = node->out[0];
     return OK;
 }
 
-static Status quantise(Precision *p, Value *value, int number, Node *reader, uint32_t want)
+static bool has_codes(const Operand *of)
 {
-    Node *node;
-    if (p->codes[value->id] || p->turned[value->id]) return OK;
-    if (p->spec->entry->measures || p->options->own_scales) TRY(add_own_scale(p, value, number, reader));
-    TRY(add_quantise(p, value, number, reader, is_training(p), want, &node));
-    p->codes[value->id] = node->out[OUT_CODES];
-    p->turned[value->id] = node->out[OUT_TURNED];
+    return of->along[OPERAND_CODES] || of->turned[OPERAND_CODES];
+}
+
+static Status quantise(const Fp8 *f, Value *value, Node *reader, uint32_t want)
+{
+    Operand *of = operand(f, value);
+    Node    *node;
+    if (has_codes(of)) return OK;
+    if (f->p->spec->entry->measures || f->p->options->precision.own_scales) TRY(add_own_scale(f, value, reader));
+    TRY(add_quantise(f, value, reader, is_training(f), want, &node));
+    of->along[OPERAND_CODES] = node->out[OUT_CODES];
+    of->turned[OPERAND_CODES] = node->out[OUT_TURNED];
     return OK;
 }
 
 /* Lasting memory for a weight's codes. */
-static Value *lasting_codes(Precision *p, const Value *weight, bool turned)
+static Value *lasting_codes(const Fp8 *f, const Value *weight, bool turned)
 {
-    ScaledTensor *scaled = &p->plan->scaled[p->operand[weight->id] - 1];
+    ScaledTensor *scaled = &f->p->plan->scaled[operand(f, weight)->number - 1];
     const char  **name = turned ? &scaled->transposed : &scaled->codes;
     TensorType    type = type_make(scaled->dtype, 2, weight->type.dim[turned], weight->type.dim[!turned]);
-    if (!*name) *name = arena_printf(p->plan->arena, "fp8.%s.%s", turned ? "transposed" : "codes", weight->name);
-    bool   trained = layers_param(weight)->trained;
-    Value *value = graph_add_value(p->graph, trained ? VALUE_STATE : VALUE_PARAM, *name, &type);
-    value->layer = weight->layer;
-    return value;
+    if (!*name) *name = arena_printf(f->p->plan->arena, "fp8.%s.%s", turned ? "transposed" : "codes", weight->name);
+    return operands_lasting(f->p, weight, *name, &type);
 }
 
 /* Codes of a frozen weight, which are there when the program begins. They take the place of the weight itself if no product reads that. */
-static void use_frozen(Precision *p, Value *weight)
+static void use_frozen(const Fp8 *f, Value *weight)
 {
-    ScaledTensor *scaled = &p->plan->scaled[p->operand[weight->id] - 1];
-    if (!scaled->params) scaled->num_params = layers_list_params(p->plan->arena, weight, &scaled->params);
-    if (p->codes_alone) {
+    Operand      *of = operand(f, weight);
+    ScaledTensor *scaled = &f->p->plan->scaled[of->number - 1];
+    if (!scaled->params) scaled->num_params = operands_list_params(f->p, weight, &scaled->params);
+    if (f->codes_alone) {
         scaled->codes = scaled->name;
-        weight->type.dtype = scaled->dtype;
-        for (Value *member = weight->first_member; member; member = member->next_member) member->type.dtype = scaled->dtype;
-        p->codes[weight->id] = weight;
-    } else if (p->forward) {
-        p->codes[weight->id] = lasting_codes(p, weight, false);
+        operands_become_codes(weight, scaled->dtype);
+        of->along[OPERAND_CODES] = weight;
+    } else if (f->forward) {
+        of->along[OPERAND_CODES] = lasting_codes(f, weight, false);
     }
-    if (p->backward && is_training(p)) p->turned[weight->id] = lasting_codes(p, weight, true);
+    if (f->backward && is_training(f)) of->turned[OPERAND_CODES] = lasting_codes(f, weight, true);
 }
 
 /* A program that only goes forward doesn't know whether the step's codes still stand for the weight: it makes its own. */
-static Status quantise_weight(Precision *p, Value *weight, Node *reader)
+static Status quantise_weight(const Fp8 *f, Value *weight, Node *reader)
 {
-    bool turned = p->backward && is_training(p);
-    if (p->codes[weight->id] || p->turned[weight->id]) return OK;
-    if (!layers_param(weight)->trained) {
-        use_frozen(p, weight);
+    bool     wanted[] = {f->forward, f->backward && is_training(f)}, is_made = f->p->spec->adds;
+    Operand *of = operand(f, weight);
+    if (has_codes(of)) return OK;
+    if (!is_trained(weight)) {
+        use_frozen(f, weight);
         return OK;
     }
-    if (p->spec->adds) {
-        if (p->forward) p->codes[weight->id] = lasting_codes(p, weight, false);
-        if (turned) p->turned[weight->id] = lasting_codes(p, weight, true);
-        return OK;
+    if (!is_made) TRY(quantise(f, weight, reader, (uint32_t)wanted[0] << OUT_CODES | (uint32_t)wanted[1] << OUT_TURNED));
+    for (int turned = 0; turned < 2 && is_training(f); turned++) {
+        Value **codes = turned ? &of->turned[OPERAND_CODES] : &of->along[OPERAND_CODES];
+        if (!wanted[turned]) continue;
+        if (is_made)
+            *codes = lasting_codes(f, weight, turned);
+        else
+            value_place_in(*codes, lasting_codes(f, weight, turned), 0);
     }
-    uint32_t want = (uint32_t)p->forward << OUT_CODES | (uint32_t)turned << OUT_TURNED;
-    TRY(quantise(p, weight, p->operand[weight->id] - 1, reader, want));
-    if (!is_training(p)) return OK;
-    if (p->forward) value_place_in(p->codes[weight->id], lasting_codes(p, weight, false), 0);
-    if (turned) value_place_in(p->turned[weight->id], lasting_codes(p, weight, true), 0);
     return OK;
 }
 
 /* ---- products ---- */
 
-/* y = a b^T by their codes in place of what `node` makes. */
-static Status add_product(Precision *p, Node *node, Value *const *in, double alpha)
+static Status multiply(const Fp8 *f, const Product *product)
 {
-    Value            *old = node->out[0];
-    ScaledLinearAttrs attrs = {.alpha = alpha, .dtype = DTYPE_TO_ATTR(old->type.dtype), .fast = !(node->flags & NODE_BACKWARD)};
-    Node             *product;
-    pass_work_at(p->graph, node);
-    TRY(graph_add_node(p->graph, &op_scaled_linear, &attrs, old->name, in, 6, ~0u, &product));
-    product->flags |= node->flags & NODE_BACKWARD;
-    p->operand[product->out[0]->id] = p->operand[old->id];
-    if (old->sharing == STORAGE_HOME) value_place_in(product->out[0], old->storage, old->offset);
-    graph_replace_uses(p->graph, old, product->out[0], NULL);
-    graph_remove_node(p->graph, node);
-    return OK;
-}
-
-static Status rewrite_forward(Precision *p, Node *node)
-{
-    Value *x = node->in[0], *w = node->in[1];
-    int    of_x = p->operand[x->id] - 1, of_w = p->operand[w->id] - 1;
-    bool   has_dw = is_training(p) && p->backward && layers_param(w)->trained;
-    if (p->forward || has_dw) TRY(quantise(p, x, of_x, node, ~0u));
-    if (p->forward || (is_training(p) && p->backward)) TRY(quantise_weight(p, w, node));
-    if (!p->forward) return OK;
-    pass_work_at(p->graph, node);
-    Value *in[] = {p->codes[x->id], p->codes[w->id], scale_of(p, of_x), scale_of(p, of_w), node->in[2], NULL};
-    return add_product(p, node, in, 1);
-}
-
-/* The number of dy. Layers whose outputs are added, as attention and MLP side by side, share it: it is the first reader's. */
-static int gradient_of(Precision *p, const Value *dy, const Value *w)
-{
-    if (!p->operand[dy->id]) p->operand[dy->id] = p->gradient[w->id];
-    return p->operand[dy->id] - 1;
-}
-
-static Status rewrite_dx(Precision *p, Node *node)
-{
-    Value *dy = node->in[0], *w = node->in[1];
-    int    of_dy = gradient_of(p, dy, w);
-    TRY(quantise(p, dy, of_dy, node, ~0u));
-    Value *in[] = {p->codes[dy->id], p->turned[w->id], scale_of(p, of_dy), scale_of(p, p->operand[w->id] - 1), NULL, node->in[2]};
-    return add_product(p, node, in, ((const LinearAttrs *)node->attrs)->alpha);
-}
-
-static Status rewrite_dw(Precision *p, Node *node, const Value *w)
-{
-    Value *dy = node->in[0], *x = node->in[1];
-    int    of_dy = gradient_of(p, dy, w);
-    TRY(quantise(p, dy, of_dy, node, ~0u));
-    Value *in[] = {p->turned[dy->id], p->turned[x->id], scale_of(p, of_dy), scale_of(p, p->operand[x->id] - 1), NULL, node->in[2]};
-    return add_product(p, node, in, ((const LinearAttrs *)node->attrs)->alpha);
-}
-
-static Status rewrite_all(Precision *p)
-{
-    for (Node *node = p->graph->first, *next; node; node = next) {
-        const Value *w = layers_weight_of_dw(&p->layers, node);
-        next = node->next;
-        if (layers_is_forward(&p->layers, node))
-            TRY(rewrite_forward(p, node));
-        else if (p->backward && layers_is_dx(&p->layers, node))
-            TRY(rewrite_dx(p, node));
-        else if (p->backward && w)
-            TRY(rewrite_dw(p, node, w));
+    static const OperandFormat format = {&op_scaled_linear, 2, .fast = true};
+    int                        number = operand(f, product->node->out[0])->number;
+    Value                     *made;
+    for (int i = 0; i < 2; i++) {
+        Operand *of = operand(f, product->node->in[i]);
+        of->along[OPERAND_SCALE] = of->turned[OPERAND_SCALE] = scale_of(f, of->number - 1);
     }
+    TRY(operands_multiply(f->p, product, &format, &made));
+    operand(f, made)->number = number;
     return OK;
+}
+
+/* Numbers dy. Layers whose outputs are added, as attention and MLP side by side, share it: it is the first reader's. */
+static void number_gradient(const Fp8 *f, const Product *product)
+{
+    Operand *of = operand(f, product->node->in[0]);
+    if (!of->number) of->number = operand(f, product->weight)->gradient;
+}
+
+static Status rewrite(void *context, const Product *product)
+{
+    const Fp8 *f = context;
+    Node      *node = product->node;
+    Value     *w = product->weight;
+    bool       goes_back = f->backward && is_training(f);
+    if (product->kind == PRODUCT_Y) {
+        if (f->forward || (goes_back && is_trained(w))) TRY(quantise(f, node->in[0], node, ~0u));
+        if (f->forward || goes_back) TRY(quantise_weight(f, w, node));
+        return f->forward ? multiply(f, product) : OK;
+    }
+    if (!f->backward) return OK;
+    number_gradient(f, product);
+    TRY(quantise(f, node->in[0], node, ~0u));
+    return multiply(f, product);
 }
 
 /* ---- calibrate ---- */
 
-static Status measure(Precision *p, Value *value, int number, Node *reader)
+static Status measure(const Fp8 *f, Value *value, const Node *reader)
 {
     Node *node;
-    if (p->measured[value->id]) return OK;
-    p->measured[value->id] = 1;
-    return add_quantise(p, value, number, reader, true, 0, &node);
+    if (operand(f, value)->is_measured) return OK;
+    operand(f, value)->is_measured = true;
+    return add_quantise(f, value, reader, true, 0, &node);
 }
 
-/* Whether a product stays in the model's dtype, which a weight of which there are codes alone doesn't have. */
-static bool is_measured(const Precision *p, const Value *weight)
+/* A weight of which there are codes alone has no product in the model's dtype. */
+static Status calibrate(void *context, const Product *product)
 {
-    return layers_param(weight)->trained || !p->codes_alone;
+    const Fp8 *f = context;
+    Value     *w = product->weight, *read = product->node->in[0];
+    bool       is_y = product->kind == PRODUCT_Y;
+    if (!is_trained(w) && f->codes_alone) return rewrite(context, product);
+    if (!is_y && !f->backward) return OK;
+    if (is_y && is_trained(w)) TRY(measure(f, w, product->node));
+    if (!is_y) number_gradient(f, product);
+    return measure(f, read, product->node);
 }
 
-static Status calibrate_node(Precision *p, Node *node)
+static Status calibrate_all(Fp8 *f)
 {
-    Value *w = layers_weight_of_dw(&p->layers, node), *read = node->in[0];
-    if (layers_is_forward(&p->layers, node)) {
-        w = node->in[1];
-        if (!is_measured(p, w)) return rewrite_forward(p, node);
-        if (layers_param(w)->trained) TRY(measure(p, w, p->operand[w->id] - 1, node));
-        return measure(p, read, p->operand[read->id] - 1, node);
-    }
-    if (!p->backward || (!w && !layers_is_dx(&p->layers, node))) return OK;
-    if (!w) w = node->in[1];
-    return is_measured(p, w) ? measure(p, read, gradient_of(p, read, w), node) : rewrite_dx(p, node);
-}
-
-static Status calibrate_all(Precision *p)
-{
-    for (Node *node = p->graph->first, *next; node; node = next) {
-        next = node->next;
-        TRY(calibrate_node(p, node));
-    }
-    for (Node *node = p->graph->last, *prev; node; node = prev) {
+    Graph *graph = f->p->graph;
+    Value *weight;
+    TRY(layers_walk(&f->p->layers, calibrate, f));
+    for (Node *node = graph->last, *prev; node; node = prev) {
         prev = node->prev;
-        if (layers_weight_of_dw(&p->layers, node)) graph_remove_node(p->graph, node);
+        if (layers_kind(&f->p->layers, node, &weight) == PRODUCT_DW) graph_remove_node(graph, node);
     }
     return OK;
 }
@@ -368,31 +331,27 @@ static Status check_device(const DeviceFacts *facts)
     return OK;
 }
 
-static Status quantise_products(PassContext *context, Graph *graph)
+static Status precision_fp8(Precision *p)
 {
-    const PrecisionOptions *options = &context->options->precision;
-    Precision               p = {.graph = graph, .options = options, .plan = context->plan, .spec = &context->program->spec};
-    p.forward = options->forward == DT_E4M3;
-    p.backward = options->backward == DT_E5M2;
-    if (options->forward == DT_E2M1) return precision_nvfp4(context, graph);
-    if (!p.forward && !(p.backward && is_training(&p))) return OK;
-    TRY(precision_tiles(context, graph));
-    bool trains = is_training(&p);
-    for (int i = 0; i < context->options->num_programs; i++) trains = trains || entry_makes_steps(context->options->programs[i].entry);
-    p.codes_alone = p.forward && (p.backward || !trains);
-    layers_find(&p.layers, graph, options);
-    start(&p);
-    find_scaled(&p);
-    if (!p.num_scaled) return OK;
-    TRY(check_device(&context->plan->facts));
-    TRY(tell_plan(&p));
-    return p.spec->entry->measures ? calibrate_all(&p) : rewrite_all(&p);
+    const PrecisionOptions *options = &p->options->precision;
+    Fp8                     f = {.p = p, .forward = options->forward == DT_E4M3, .backward = options->backward == DT_E5M2};
+    bool                    trains = is_training(&f);
+    if (!f.forward && !(f.backward && trains)) return OK;
+    TRY(precision_tiles(p));
+    for (int i = 0; i < p->options->num_programs; i++) trains = trains || entry_makes_steps(p->options->programs[i].entry);
+    f.codes_alone = f.forward && (f.backward || !trains);
+    operands_start(p);
+    TRY(find_scaled(&f));
+    if (!f.num_scaled) return OK;
+    TRY(check_device(&p->plan->facts));
+    TRY(tell_plan(&f));
+    return p->spec->entry->measures ? calibrate_all(&f) : layers_walk(&p->layers, rewrite, &f);
 }
 
-Status pass_precision(PassContext *context, Graph **graph_ref)
+Status pass_precision(PassContext *context, Graph **graph)
 {
-    RecipeLayers layers;
-    layers_find(&layers, *graph_ref, &context->options->precision);
-    TRY(quantise_products(context, *graph_ref));
-    return precision_floats(context, *graph_ref, &layers);
+    Precision p = {.graph = *graph, .options = context->options, .plan = context->plan, .spec = &context->program->spec};
+    layers_find(&p.layers, p.graph, &p.options->precision);
+    TRY(p.options->precision.forward == DT_E2M1 ? precision_nvfp4(&p) : precision_fp8(&p));
+    return precision_floats(&p);
 }

@@ -10,19 +10,7 @@
  * is kept, and nodes that read a weight get it in theirs. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
-#include "passes/pass.h"
-#include "passes/recipe_layers.h"
-
-#include <string.h>
-
-typedef struct Floats {
-    Graph                *graph;
-    const CompileOptions *options;
-    Plan                 *plan;
-    const RecipeLayers   *layers;
-    Value               **made; /* by value id, of `num_made`: the same numbers in the other dtype; NULL: not yet */
-    int                   num_made;
-} Floats;
+#include "passes/operands.h"
 
 /* ---- the same numbers in another dtype ---- */
 
@@ -54,79 +42,49 @@ static Status add_cast(Graph *graph, Value *value, DType dtype, Node *reader, Va
 }
 
 /* `value` in `dtype`: itself, or its one cast. */
-static Status in_dtype(Floats *f, Value *value, DType dtype, Node *reader, Value **out)
+static Status in_dtype(const Precision *p, Value *value, DType dtype, Node *reader, Value **out)
 {
     *out = value;
     if (!value || value->type.dtype == dtype) return OK;
-    Value **made = &f->made[value->id];
-    if (!*made) TRY(add_cast(f->graph, value, dtype, reader, made));
+    Value **made = &p->of[value->id].rounded;
+    if (!*made) TRY(add_cast(p->graph, value, dtype, reader, made));
     *out = *made;
     return OK;
 }
 
-/* All that reads `old` reads `fresh`, which lies where old did. */
-static void take_place(Graph *graph, Value *old, Value *fresh)
-{
-    if (old->sharing == STORAGE_HOME) value_place_in(fresh, old->storage, old->offset);
-    graph_replace_uses(graph, old, fresh, NULL);
-}
-
 /* ---- products ---- */
 
-/* y = x w^T + bias of operands in `dtype`; its sum is rounded once, to y's dtype. */
-static Status rewrite_forward(Floats *f, Node *node, DType dtype)
+/* The same product of operands in `dtype`. The sum of y is rounded once, to y's dtype; dx and dw keep theirs. */
+static Status rewrite_product(const Precision *p, const Product *product, DType dtype)
 {
+    Node       *node = product->node, *fresh;
+    Value      *old = node->out[0], *in[3] = {NULL, NULL, node->in[2]}, *made;
+    DType       was = old->type.dtype;
+    bool        is_y = product->kind == PRODUCT_Y;
     LinearAttrs attrs = {.dtype = DTYPE_TO_ATTR(DT_F32)};
-    Value      *old = node->out[0], *in[3], *y;
-    Node       *product;
-    for (int i = 0; i < 2; i++) TRY(in_dtype(f, node->in[i], dtype, node, &in[i]));
-    TRY(in_dtype(f, node->in[2], dtype == DT_F32 ? DT_F32 : old->type.dtype, node, &in[2]));
-    pass_work_at(f->graph, node);
-    TRY(graph_add_node(f->graph, &op_linear, &attrs, old->name, in, 3, ~0u, &product));
-    product->flags |= node->flags & NODE_BACKWARD;
-    y = product->out[0];
-    if (old->type.dtype != DT_F32) TRY(add_cast(f->graph, y, old->type.dtype, node, &y));
-    take_place(f->graph, old, y);
-    graph_remove_node(f->graph, node);
+    if (!is_y) attrs = *(const LinearAttrs *)node->attrs;
+    if (!is_y) *(product->kind == PRODUCT_DX ? &attrs.dtype : &attrs.dw_dtype) = DTYPE_TO_ATTR(was);
+    for (int i = 0; i < 2; i++) TRY(in_dtype(p, node->in[i], dtype, node, &in[i]));
+    if (is_y) TRY(in_dtype(p, in[2], dtype == DT_F32 ? DT_F32 : was, node, &in[2]));
+    pass_work_at(p->graph, node);
+    TRY(graph_add_node(p->graph, node->op, &attrs, old->name, in, 3, ~0u, &fresh));
+    fresh->flags |= node->flags & NODE_BACKWARD;
+    made = fresh->out[0];
+    if (made->type.dtype != was) TRY(add_cast(p->graph, made, was, node, &made));
+    value_take_place(p->graph, old, made);
+    graph_remove_node(p->graph, node);
+    p->plan->num_floats++;
     return OK;
 }
 
-/* dx or dw, in the dtype that it has, of operands in `dtype`. */
-static Status rewrite_backward(Floats *f, Node *node, DType dtype)
+static Status rewrite(void *context, const Product *product)
 {
-    LinearAttrs attrs = *(const LinearAttrs *)node->attrs;
-    Value      *old = node->out[0], *in[] = {NULL, NULL, node->in[2]};
-    Node       *product;
-    *(node->op == &op_linear_dx ? &attrs.dtype : &attrs.dw_dtype) = DTYPE_TO_ATTR(old->type.dtype);
-    for (int i = 0; i < 2; i++) TRY(in_dtype(f, node->in[i], dtype, node, &in[i]));
-    pass_work_at(f->graph, node);
-    TRY(graph_add_node(f->graph, node->op, &attrs, old->name, in, 3, ~0u, &product));
-    product->flags |= NODE_BACKWARD;
-    take_place(f->graph, old, product->out[0]);
-    graph_remove_node(f->graph, node);
-    return OK;
-}
-
-static bool reads_other(const Node *node, DType dtype)
-{
-    return node->in[0]->type.dtype != dtype || node->in[1]->type.dtype != dtype;
-}
-
-static Status rewrite_products(Floats *f)
-{
-    DType forward = f->options->precision.forward, backward = f->options->precision.backward;
-    for (Node *node = f->graph->first, *next; node; node = next) {
-        next = node->next;
-        bool is_backward = layers_is_dx(f->layers, node) || layers_weight_of_dw(f->layers, node);
-        if (layers_is_forward(f->layers, node) && (forward == DT_F32 || forward == DT_BF16) && reads_other(node, forward)) {
-            TRY(rewrite_forward(f, node, forward));
-            f->plan->num_floats++;
-        } else if (is_backward && backward == DT_BF16 && reads_other(node, backward)) {
-            TRY(rewrite_backward(f, node, backward));
-            f->plan->num_floats++;
-        }
-    }
-    return OK;
+    const Precision *p = context;
+    bool             is_y = product->kind == PRODUCT_Y;
+    DType            dtype = is_y ? p->options->precision.forward : p->options->precision.backward;
+    bool             is_asked = dtype == DT_BF16 || (is_y && dtype == DT_F32);
+    bool             reads_other = product->node->in[0]->type.dtype != dtype || product->node->in[1]->type.dtype != dtype;
+    return is_asked && reads_other ? rewrite_product(p, product, dtype) : OK;
 }
 
 /* ---- the backward pass in fp32 ---- */
@@ -147,12 +105,12 @@ static bool is_taken(const Node *node, int i)
     return false;
 }
 
-static Status widen_inputs(Floats *f, Node *node, Value **in)
+static Status widen_inputs(const Precision *p, Node *node, Value **in)
 {
     for (int i = 0; i < node->num_in; i++) {
         in[i] = node->in[i];
         if (!is_bf16(in[i])) continue;
-        TRY(is_taken(node, i) ? add_cast(f->graph, in[i], DT_F32, node, &in[i]) : in_dtype(f, in[i], DT_F32, node, &in[i]));
+        TRY(is_taken(node, i) ? add_cast(p->graph, in[i], DT_F32, node, &in[i]) : in_dtype(p, in[i], DT_F32, node, &in[i]));
     }
     return OK;
 }
@@ -166,34 +124,34 @@ static bool has_bf16(const Node *node)
 }
 
 /* The node again, of fp32. One that rounds a gradient to bf16 is left out. */
-static Status widen_node(Floats *f, Node *node)
+static Status widen_node(const Precision *p, Node *node)
 {
     Value   *in[NODE_MAX_IN];
     uint32_t want = 0;
     int      first = 0;
     Node    *made;
-    TRY(widen_inputs(f, node, in));
+    TRY(widen_inputs(p, node, in));
     for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] != NULL) << k;
     while (!node->out[first]) first++;
     if (node->op == &op_cast && is_bf16(node->out[0]) && in[0]->type.dtype == DT_F32) {
-        graph_replace_uses(f->graph, node->out[0], in[0], NULL);
-        graph_remove_node(f->graph, node);
+        graph_replace_uses(p->graph, node->out[0], in[0], NULL);
+        graph_remove_node(p->graph, node);
         return OK;
     }
-    pass_work_at(f->graph, node);
-    TRY(graph_add_node(f->graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, &made));
+    pass_work_at(p->graph, node);
+    TRY(graph_add_node(p->graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, &made));
     made->flags |= node->flags;
     for (int k = 0; k < node->num_out; k++)
-        if (node->out[k]) take_place(f->graph, node->out[k], made->out[k]);
-    graph_remove_node(f->graph, node);
+        if (node->out[k]) value_take_place(p->graph, node->out[k], made->out[k]);
+    graph_remove_node(p->graph, node);
     return OK;
 }
 
-static Status widen_backward(Floats *f)
+static Status widen_backward(const Precision *p)
 {
-    for (Node *node = f->graph->first, *next; node; node = next) {
+    for (Node *node = p->graph->first, *next; node; node = next) {
         next = node->next;
-        if (node->flags & NODE_BACKWARD && has_bf16(node) && !is_read_forward(node)) TRY(widen_node(f, node));
+        if (node->flags & NODE_BACKWARD && has_bf16(node) && !is_read_forward(node)) TRY(widen_node(p, node));
     }
     return OK;
 }
@@ -201,14 +159,14 @@ static Status widen_backward(Floats *f)
 /* ---- trained weights in another dtype than what is computed with ---- */
 
 /* What is kept of a weight; its own dtype where nothing else is asked for. */
-static DType kept_dtype(const Floats *f, const Value *weight)
+static DType kept_dtype(const Precision *p, const Value *weight)
 {
-    const CompileOptions *options = f->options;
+    const CompileOptions *options = p->options;
     const Param          *param = weight->kind == VALUE_PARAM && !weight->producer && !weight->storage ? layers_param(weight) : NULL;
     DType                 dtype = weight->type.dtype;
     if (!param || !param->trained || !options->master_weights) return dtype;
     if (options->master_dtype == DT_BF16) return dtype == DT_F32 ? DT_BF16 : dtype;
-    bool is_multiplied = dtype == DT_BF16 && options->precision.forward == DT_F32 && layers_has_weight(f->layers, weight);
+    bool is_multiplied = dtype == DT_BF16 && options->precision.forward == DT_F32 && layers_has_weight(&p->layers, weight);
     return is_multiplied ? DT_F32 : dtype;
 }
 
@@ -220,34 +178,34 @@ static void set_dtype(Value *value, DType dtype)
 
 /* Nodes get weights in the dtype that they were of (`was`, by id of `count` values; DT_COUNT: in their own). Casts take them as they are.
  */
-static Status read_kept(Floats *f, const DType *was, int count)
+static Status read_kept(const Precision *p, const DType *was, int count)
 {
-    for (Node *node = f->graph->first; node; node = node->next)
+    for (Node *node = p->graph->first; node; node = node->next)
         for (int i = 0; i < node->num_in && node->op != &op_cast; i++) {
             Value *weight = node->in[i], *made;
             if (!weight || weight->id >= count || was[weight->id] == DT_COUNT) continue;
-            TRY(in_dtype(f, weight, was[weight->id], node, &made));
+            TRY(in_dtype(p, weight, was[weight->id], node, &made));
             node_set_input(node, i, made);
         }
-    for (Node *node = f->graph->first, *next; node; node = next) {
+    for (Node *node = p->graph->first, *next; node; node = next) {
         next = node->next;
         Value *weight = node->op == &op_cast ? node->in[0] : NULL;
         if (!weight || weight->id >= count || was[weight->id] == DT_COUNT || weight->type.dtype != node->out[0]->type.dtype) continue;
-        graph_replace_uses(f->graph, node->out[0], weight, NULL);
-        graph_remove_node(f->graph, node);
+        graph_replace_uses(p->graph, node->out[0], weight, NULL);
+        graph_remove_node(p->graph, node);
     }
     return OK;
 }
 
-static Status keep_weights(Floats *f)
+static Status keep_weights(Precision *p)
 {
-    Graph *graph = f->graph;
+    Graph *graph = p->graph;
     int    count = graph->num_values;
     DType *was = arena_array(graph->arena, DType, count);
     for (int i = 0; i < count; i++) was[i] = DT_COUNT;
     for (int i = 0; i < count; i++) {
         Value *weight = graph->values[i];
-        DType  own = weight->type.dtype, kept = kept_dtype(f, weight);
+        DType  own = weight->type.dtype, kept = kept_dtype(p, weight);
         if (kept == own) continue;
         was[i] = own;
         set_dtype(weight, kept);
@@ -256,19 +214,14 @@ static Status keep_weights(Floats *f)
             set_dtype(member, kept);
         }
     }
-    memset(f->made, 0, sizeof(Value *) * (size_t)f->num_made);
-    return read_kept(f, was, count);
+    operands_start(p);
+    return read_kept(p, was, count);
 }
 
-Status precision_floats(PassContext *context, Graph *graph, const RecipeLayers *layers)
+Status precision_floats(Precision *p)
 {
-    enum { MOST_ADDED = NODE_MAX_IN + NODE_MAX_OUT }; /* values for a node that is made again */
-    Floats f = {.graph = graph, .options = context->options, .plan = context->plan, .layers = layers};
-    f.num_made = graph->num_values + MOST_ADDED * graph->num_nodes;
-    f.made = arena_array(graph->arena, Value *, f.num_made);
-    TRY(rewrite_products(&f));
-    if (f.options->precision.backward == DT_F32) TRY(widen_backward(&f));
-    TRY(keep_weights(&f));
-    pass_work_nowhere(graph);
-    return OK;
+    operands_start(p);
+    TRY(layers_walk(&p->layers, rewrite, p));
+    if (p->options->precision.backward == DT_F32) TRY(widen_backward(p));
+    return keep_weights(p);
 }

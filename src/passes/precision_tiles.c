@@ -9,20 +9,9 @@
 #include "ops/attrs.h"
 #include "ops/lowbit/fp8_tiles.h"
 #include "ops/ops.h"
-#include "passes/pass.h"
-#include "passes/recipe_layers.h"
+#include "passes/operands.h"
 
-#include <string.h>
-
-enum { IN_CODES, IN_SCALE }; /* of fp8_tiles_dequantise */
-enum { NUM_OPERAND = 2 };    /* codes and scale */
-
-typedef struct Tiles {
-    RecipeLayers layers;
-    Graph       *graph;
-    Plan        *plan;
-    Value *(*operand)[NUM_OPERAND]; /* by value id: its codes and their scales; NULL: not made yet */
-} Tiles;
+enum { IN_CODES, IN_SCALE, NUM_PARTS }; /* of fp8_tiles_dequantise, and parts of operands */
 
 /* Tiles of the members are tiles of the whole. */
 static bool lines_up(const DequantiseAttrs *attrs)
@@ -33,108 +22,74 @@ static bool lines_up(const DequantiseAttrs *attrs)
 }
 
 /* What makes the weight that a layer's product reads, if that can be multiplied by its codes; NULL: it stays. */
-static const Node *maker_of(const Tiles *t, const Node *node)
+static const Node *maker_of(const Precision *p, const Node *node)
 {
     enum { WHOLE_WORDS = 16, WHOLE_ROWS = 4 };
     if (node->op != &op_linear && node->op != &op_linear_dx) return NULL;
     const Node *maker = node->in[1]->producer;
-    if (!maker || maker->op != &op_fp8_tiles_dequantise || !layers_has_weight(&t->layers, maker->in[IN_CODES])) return NULL;
+    if (!maker || maker->op != &op_fp8_tiles_dequantise || !layers_has_weight(&p->layers, maker->in[IN_CODES])) return NULL;
     const TensorType *w = &maker->in[IN_CODES]->type, *x = &node->in[0]->type;
     bool              fits = w->dim[0] % WHOLE_WORDS == 0 && w->dim[1] % WHOLE_WORDS == 0 && type_rows(x) % WHOLE_ROWS == 0;
     if (node->op == &op_linear_dx) fits = fits && ((const LinearAttrs *)node->attrs)->col == 0 && type_cols(x) == w->dim[0];
     return fits && lines_up(maker->attrs) ? maker : NULL;
 }
 
-/* New nodes stand before `node` and belong to what `of` does. */
-static void work_at(const Tiles *t, Node *node, const Node *of)
+/* x or dy by blocks of its rows. */
+static Status quantise(const Precision *p, Value *x, const Node *reader)
 {
-    pass_work_at(t->graph, node);
-    t->graph->part = of->part;
-}
-
-static Status quantise(const Tiles *t, Value *x, Node *reader)
-{
-    Node *node;
-    if (t->operand[x->id][0]) return OK;
-    work_at(t, reader, x->producer ? x->producer : reader);
-    TRY(graph_add_node(t->graph, &op_fp8_rows_quantise, NULL, arena_printf(t->graph->arena, "%s.codes", x->name), &x, 1, ~0u, &node));
+    Operand *of = &p->of[x->id];
+    Node    *node;
+    if (of->along[0]) return OK;
+    operands_work_at(p, x, reader);
+    TRY(graph_add_node(p->graph, &op_fp8_rows_quantise, NULL, arena_printf(p->graph->arena, "%s.codes", x->name), &x, 1, ~0u, &node));
     node->flags |= reader->flags & NODE_BACKWARD;
-    for (int k = 0; k < NUM_OPERAND; k++) t->operand[x->id][k] = node->out[k];
+    for (int k = 0; k < NUM_PARTS; k++) of->along[k] = node->out[k];
     return OK;
 }
 
-/* A value that is made of another one when the weight is loaded. */
-static Value *lasting(const Tiles *t, const Value *of, const char *suffix, DType dtype, int64_t rows, int64_t cols)
+static CodedWeight *tell_plan(const Precision *p, const Value *codes, const Value *scale)
 {
-    const char *name = arena_printf(t->graph->arena, "%s%s", of->name, suffix);
-    TensorType  type = type_make(dtype, 2, rows, cols);
-    Value      *value = graph_find(t->graph, name);
-    if (value) return value;
-    value = graph_add_value(t->graph, VALUE_PARAM, name, &type);
-    value->layer = of->layer;
-    return value;
+    Arena       *arena = p->plan->arena;
+    bool         is_new;
+    CodedWeight *row = operands_tell_plan(p, CODED_TILES, codes, &is_new);
+    if (!is_new) return row;
+    row->scale = arena_printf(arena, "%s", scale->name);
+    row->made[MADE_TURNED] = arena_printf(arena, "%s.turned", row->name);
+    row->made[MADE_TURNED_SCALE] = arena_printf(arena, "%s.turned", row->scale);
+    row->made[MADE_PADDED] = arena_printf(arena, "%s.padded", row->scale);
+    return row;
 }
 
-static bool is_told(const Plan *plan, const Value *codes)
+static Status rewrite(const Precision *p, const Product *product, const Node *maker)
 {
-    for (int i = 0; i < plan->num_tiled; i++)
-        if (strcmp(plan->tiled[i].codes, codes->name) == 0) return true;
-    return false;
+    static const OperandFormat format = {&op_block_linear, NUM_PARTS, .fast = false};
+    Value                     *codes = maker->in[IN_CODES], *scale = maker->in[IN_SCALE];
+    const CodedWeight         *row = tell_plan(p, codes, scale);
+    Operand                   *of = &p->of[product->weight->id];
+    TensorType                 turned = type_make(codes->type.dtype, 2, codes->type.dim[1], codes->type.dim[0]);
+    TensorType                 padded = type_make(DT_F32, 2, scale->type.dim[0], fp8_tiles_stride(scale->type.dim[1]));
+    TensorType                 turned_scale = type_make(DT_F32, 2, scale->type.dim[1], fp8_tiles_stride(scale->type.dim[0]));
+    TRY(quantise(p, product->node->in[0], product->node));
+    if (product->kind == PRODUCT_Y) {
+        of->along[IN_CODES] = codes;
+        of->along[IN_SCALE] = operands_lasting(p, scale, row->made[MADE_PADDED], &padded);
+    } else {
+        of->turned[IN_CODES] = operands_lasting(p, codes, row->made[MADE_TURNED], &turned);
+        of->turned[IN_SCALE] = operands_lasting(p, scale, row->made[MADE_TURNED_SCALE], &turned_scale);
+    }
+    return operands_multiply(p, product, &format, NULL);
 }
 
-static void tell_plan(const Tiles *t, const Value *codes, const Value *scale)
+Status precision_tiles(Precision *p)
 {
-    Plan        *plan = t->plan;
-    Arena       *arena = plan->arena;
-    int          count = 1;
-    const char **members;
-    if (is_told(plan, codes)) return;
-    for (const Value *member = codes->first_member; member; member = member->next_member) count++;
-    members = arena_array(arena, const char *, count);
-    TiledWeight tiled = {arena_printf(arena, "%s", codes->name), arena_printf(arena, "%s", scale->name), members, 0};
-    if (codes->param) members[tiled.num_members++] = tiled.codes;
-    for (const Value *member = codes->param ? NULL : codes->first_member; member; member = member->next_member)
-        if (member->param) members[tiled.num_members++] = arena_printf(arena, "%s", member->name);
-    if (!plan->tiled) plan->tiled = arena_array(arena, TiledWeight, t->graph->num_params + 1);
-    plan->tiled[plan->num_tiled++] = tiled;
-}
-
-static Status rewrite(const Tiles *t, Node *node, const Node *maker)
-{
-    bool              forward = node->op == &op_linear;
-    Value            *x = node->in[0], *old = node->out[0], *codes = maker->in[IN_CODES], *scale = maker->in[IN_SCALE];
-    int64_t           rows = codes->type.dim[0], cols = codes->type.dim[1], down = scale->type.dim[0], across = scale->type.dim[1];
-    ScaledLinearAttrs attrs = {.alpha = forward ? 1 : ((const LinearAttrs *)node->attrs)->alpha, .dtype = DTYPE_TO_ATTR(old->type.dtype)};
-    Node             *product;
-    tell_plan(t, codes, scale);
-    TRY(quantise(t, x, node));
-    Value *w = forward ? codes : lasting(t, codes, TILES_TURNED, codes->type.dtype, cols, rows);
-    Value *w_scale = forward ? lasting(t, scale, TILES_PADDED, DT_F32, down, fp8_tiles_stride(across))
-                             : lasting(t, scale, TILES_TURNED, DT_F32, across, fp8_tiles_stride(down));
-    Value *in[] = {t->operand[x->id][0], w, t->operand[x->id][1], w_scale, forward ? node->in[2] : NULL, forward ? NULL : node->in[2]};
-    work_at(t, node, node);
-    TRY(graph_add_node(t->graph, &op_block_linear, &attrs, old->name, in, 6, ~0u, &product));
-    product->flags |= node->flags & NODE_BACKWARD;
-    if (old->sharing == STORAGE_HOME) value_place_in(product->out[0], old->storage, old->offset);
-    graph_replace_uses(t->graph, old, product->out[0], NULL);
-    graph_remove_node(t->graph, node);
-    return OK;
-}
-
-Status precision_tiles(PassContext *context, Graph *graph)
-{
-    enum { MOST_ADDED = 8 }; /* values for a product */
-    const PrecisionOptions *options = &context->options->precision;
-    Tiles                   t = {.graph = graph, .plan = context->plan};
-    if (!context->plan->facts.fp8_blocks) return OK;
-    layers_find(&t.layers, graph, options);
-    size_t count = (size_t)graph->num_values + MOST_ADDED * (size_t)graph->num_nodes;
-    t.operand = arena_alloc(graph->arena, arena_array_bytes(count, sizeof *t.operand));
-    for (Node *node = graph->first, *next; node; node = next) {
-        const Node *maker = maker_of(&t, node);
-        bool        wanted = node->op == &op_linear ? options->forward == DT_E4M3 : options->backward == DT_E5M2;
+    const PrecisionOptions *options = &p->options->precision;
+    if (!p->plan->facts.fp8_blocks) return OK;
+    operands_start(p);
+    for (Node *node = p->graph->first, *next; node; node = next) {
+        const Node *maker = maker_of(p, node);
+        bool        is_y = node->op == &op_linear, wanted = is_y ? options->forward == DT_E4M3 : options->backward == DT_E5M2;
         next = node->next;
-        if (maker && wanted) TRY(rewrite(&t, node, maker));
+        if (maker && wanted) TRY(rewrite(p, &(Product){is_y ? PRODUCT_Y : PRODUCT_DX, node, node->in[1]}, maker));
     }
     return OK;
 }

@@ -228,6 +228,5 @@ Status pass_quantise(PassContext *context, Graph **graph)
         int    count = weights_in(&q, whole, weights);
         if (count) TRY(quantise_weights(&q, whole, weights, count));
     }
-    work_at(&q, NULL, -1, PART_NONE, NULL);
     return OK;
 }

@@ -237,33 +237,11 @@ int64_t plan_code_bytes(const Plan *plan)
     return bytes;
 }
 
-const char *fp4_part_name(Arena *arena, const Fp4Weight *weight, Fp4Part part)
+int64_t plan_coded_bytes(const Plan *plan)
 {
-    static const char *const names[FP4_PART_COUNT] = {"codes", "scale", "global", "turned", "turned_scale"};
-    return part == FP4_CODES && weight->params ? weight->name : arena_printf(arena, "fp4.%s.%s", names[part], weight->name);
-}
-
-int64_t plan_fp4_bytes(const Plan *plan)
-{
-    Arena   arena = {0};
     int64_t bytes = 0;
-    for (int i = 0; i < plan->num_fp4; i++)
-        for (int part = 0; part < FP4_PART_COUNT; part++) bytes += entry_bytes(plan, fp4_part_name(&arena, &plan->fp4[i], (Fp4Part)part));
-    arena_deinit(&arena);
-    return bytes;
-}
-
-int64_t plan_tiled_bytes(const Plan *plan)
-{
-    Arena   arena = {0};
-    int64_t bytes = 0;
-    for (int i = 0; i < plan->num_tiled; i++) {
-        const TiledWeight *tiled = &plan->tiled[i];
-        bytes += entry_bytes(plan, arena_printf(&arena, "%s" TILES_TURNED, tiled->codes));
-        bytes += entry_bytes(plan, arena_printf(&arena, "%s" TILES_TURNED, tiled->scale));
-        bytes += entry_bytes(plan, arena_printf(&arena, "%s" TILES_PADDED, tiled->scale));
-    }
-    arena_deinit(&arena);
+    for (int i = 0; i < plan->num_coded; i++)
+        for (int part = 0; part < MADE_COUNT; part++) bytes += entry_bytes(plan, plan->coded[i].made[part]);
     return bytes;
 }
 
@@ -348,8 +326,8 @@ void plan_write_json(const Plan *plan, StrBuf *out)
     if (plan->num_scaled)
         strbuf_printf(out, "\"fp8\": {\"tensors\": %d, \"code_bytes\": %lld, \"scale_bytes\": %lld}, ", plan->num_scaled,
                       (long long)plan_code_bytes(plan), (long long)plan_scale_bytes(plan));
-    if (plan->num_fp4)
-        strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_fp4, (long long)plan_fp4_bytes(plan));
+    if (plan->coded_format == CODED_FP4)
+        strbuf_printf(out, "\"fp4\": {\"weights\": %d, \"code_bytes\": %lld}, ", plan->num_coded, (long long)plan_coded_bytes(plan));
     if (plan->facts.bandwidth > 0) strbuf_printf(out, "\"rates_measured\": %s, ", plan->facts.rates ? "true" : "false");
     strbuf_puts(out, "\"programs\": {");
     for (int i = 0; i < plan->num_programs; i++) {

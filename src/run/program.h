@@ -161,28 +161,33 @@ typedef struct ScaledTensor {
     int                num_params;
 } ScaledTensor;
 
-/* A frozen weight in codes with scales of tiles that products read in this format. Its codes turned, and scales as products read them, are
- * made when it is loaded: values of the plan under the names of codes and scales with these behind them. */
-#define TILES_TURNED ".turned"
-#define TILES_PADDED ".padded"
-typedef struct TiledWeight {
-    const char        *codes, *scale; /* the plan's values */
-    const char *const *members;       /* the codes of the parameters that it consists of */
-    int                num_members;
-} TiledWeight;
+/* The formats beside that one whose codes products read. A plan has one of them. */
+typedef enum CodedFormat {
+    CODED_NONE,
+    CODED_TILES, /* frozen weights that are kept in FP8 with scales of tiles */
+    CODED_FP4,   /* NVFP4 */
+} CodedFormat;
 
-/* A weight that NVFP4 products read by its codes. */
-typedef struct Fp4Weight {
-    const char *name; /* the plan's value: codes of a frozen weight, else the weight itself */
-    /* The parameters that a frozen weight consists of: its codes are made when it is loaded. NULL: it is trained. */
-    const char *const *params;
+/* The values that are made of a weight, or of its codes in tiles. Codes of an FP4 weight and of its transpose have one number. */
+typedef enum MadePart {
+    MADE_CODES,
+    MADE_SCALE,
+    MADE_GLOBAL,
+    MADE_TURNED, /* codes of the transpose */
+    MADE_TURNED_SCALE,
+    MADE_PADDED, /* scales of tiles as products read them */
+    MADE_COUNT
+} MadePart;
+
+/* A weight that products read in this format. Of a frozen one the parts are made when it is loaded. */
+typedef struct CodedWeight {
+    const char        *name;   /* the plan's value: codes of a frozen weight, else the weight itself */
+    const char        *scale;  /* of codes in tiles: the plan's value */
+    const char *const *params; /* the parameters that a frozen weight consists of; NULL: it is trained */
     int                num_params;
-    bool               is_tiled[2]; /* the scales of its codes, and of its transpose's, lie in tiles (ops/lowbit/nvfp4.h) */
-} Fp4Weight;
-
-/* The plan's values of such a weight, so far as a program reads them: codes of it and of its transpose, which have one number. */
-typedef enum Fp4Part { FP4_CODES, FP4_SCALE, FP4_GLOBAL, FP4_TURNED, FP4_TURNED_SCALE, FP4_PART_COUNT } Fp4Part;
-const char *fp4_part_name(Arena *arena, const Fp4Weight *weight, Fp4Part part);
+    const char        *made[MADE_COUNT]; /* the plan's values, as far as a program reads them; NULL: the format has none */
+    bool               is_tiled[2];      /* FP4 scales of codes, and of the transpose's, lie in tiles (ops/lowbit/nvfp4.h) */
+} CodedWeight;
 
 /* Elements [first, first + numel) of a tensor lie in value `value` of the plan from element `at` on. numel 0: this rank has none of it. */
 typedef struct PlanPiece {
@@ -236,10 +241,9 @@ typedef struct Plan {
     bool          adapters_take; /* they began with a part of the base (model/lora_pairs.h): files hold that too */
     ScaledTensor *scaled;
     int           num_scaled;
-    TiledWeight  *tiled;
-    int           num_tiled;
-    Fp4Weight    *fp4;
-    int           num_fp4;
+    CodedFormat   coded_format;
+    CodedWeight  *coded;
+    int           num_coded;
     int           num_floats; /* products, of all programs, whose operands are floats of another width than the model's */
     Scalar        scalars[MOST_SCALARS];
     int           num_scalars;
@@ -308,8 +312,7 @@ int64_t plan_host_bytes(const Plan *plan);  /* pinned memory of the host */
 /* Of them: codes of weights, and what scales are made from with the scales themselves. */
 int64_t plan_code_bytes(const Plan *plan);
 int64_t plan_scale_bytes(const Plan *plan);
-int64_t plan_fp4_bytes(const Plan *plan);   /* codes and scales of weights that NVFP4 products read */
-int64_t plan_tiled_bytes(const Plan *plan); /* what is kept of tiled weights beside codes and scales */
+int64_t plan_coded_bytes(const Plan *plan); /* parts of coded weights */
 
 OpCost launch_cost(const Launch *launch);
 /* The dtype of the largest input but for what results are added to: what a matrix unit works on. */

@@ -517,7 +517,7 @@ Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *opti
     const Plan *plan = *out_plan;
     bool        in_codes = precision_is_scaled(precision) || precision->forward == DT_E2M1;
     bool        in_floats = precision->forward == DT_F32 || precision->forward == DT_BF16 || precision->backward == DT_BF16;
-    if ((in_codes || in_floats) && !plan->num_scaled && !plan->num_tiled && !plan->num_fp4 && !plan->num_floats)
+    if ((in_codes || in_floats) && !plan->num_scaled && !plan->num_coded && !plan->num_floats)
         log_warn("all products stay in %s: skip_quant_first_layers, skip_quant_last_layers, qlora%s leave no layer to %s",
                  dtype_info(options->model_dtype)->name, in_codes ? " or dims that aren't multiples of 16" : "",
                  in_codes ? "quantise" : "compute otherwise");

@@ -313,7 +313,7 @@ static void products_by_fp4_codes_have_the_gradients_of_emulated_ones(void)
         emulated.model_dtype = by_codes.model_dtype = DT_F32;
         compare_families("wide", &emulated, "wide_fp4", &by_codes, 0.999, 0.999);
         open_family(&f, "wide_fp4", &by_codes);
-        int layers = f.plan->num_fp4;
+        int layers = f.plan->num_coded;
         EXPECT(layers == 8);
         EXPECT(count_nodes(plan_micro(f.plan, 0, 2), &op_fp4_linear) == (lora ? 2 * layers - 1 : 3 * layers));
         EXPECT(count_nodes(plan_micro(f.plan, 0, 2), &op_nvfp4_dequantise) == 0);
@@ -340,7 +340,7 @@ static void adapters_over_fp8_tiles_have_the_gradients_of_bf16(void)
         }
         open_family(&f, families[i], &fp8);
         bool by_codes = f.plan->facts.fp8_blocks;
-        EXPECT(f.plan->num_tiled == (by_codes ? 4 : 0) && !f.plan->num_scaled);
+        EXPECT(f.plan->num_coded == (by_codes ? 4 : 0) && !f.plan->num_scaled);
         EXPECT(count_nodes(plan_micro(f.plan, 0, 2), &op_block_linear) > 4 || !by_codes);
         EXPECT(count_nodes(plan_program(f.plan, &entry_calibrate), &op_block_linear) > 4 || !by_codes);
         family_close(&f);
