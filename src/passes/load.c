@@ -54,42 +54,33 @@ static int64_t least_rows(int64_t cols)
 static int64_t rows_of(const Plan *plan, int64_t cols)
 {
     int64_t bytes = plan->region_bytes[SPACE_DEVICE][REGION_ACTIVATIONS], part = dtype_bytes(DT_F32, plan->total_numel) / MOST_PIECES;
-    if (bytes < part) bytes = part;
-    if (bytes > MOST_BYTES) bytes = MOST_BYTES;
-    int64_t few = least_rows(cols), rows = bytes / dtype_bytes(DT_F32, cols) / few * few;
-    return rows < few ? few : rows;
+    int64_t few = least_rows(cols), most = min_i64(max_i64(bytes, part), MOST_BYTES);
+    return max_i64(few, most / dtype_bytes(DT_F32, cols) / few * few);
 }
 
-/* Makes the elements of `kept` from `first` on of what arrives. */
-static Status keep_piece(Graph *graph, Value *staged, Value *kept, int64_t first)
-{
-    CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(kept->type.dtype)};
-    Value    *in[] = {staged};
-    Node     *node;
-    TRY(graph_add_node(graph, &op_cast, &attrs, "kept", in, 1, ~0u, &node));
-    value_place_in(node->out[0], kept, first);
-    return OK;
-}
-
-/* Makes the same of elements [lo, hi) of the parameter, of which elements from `first` on arrive. */
+/* Makes elements of `kept` from `at` on of elements [lo, hi) of the parameter, of which elements from `first` on arrive. */
 static Status keep_part(Graph *graph, Value *staged, int64_t first, int64_t lo, int64_t hi, Value *kept, int64_t at)
 {
+    CastAttrs  attrs = {.dtype = DTYPE_TO_ATTR(kept->type.dtype)};
     TensorType type = type_make(staged->type.dtype, 1, hi - lo);
     Value     *part = staged;
+    Node      *node;
     if (hi - lo < type_numel(&staged->type)) {
         part = graph_add_value(graph, VALUE_STAGED, arena_printf(graph->arena, "part.%s", staged->name), &type);
         value_place_in(part, staged, lo - first);
     }
-    return keep_piece(graph, part, kept, at);
+    TRY(graph_add_node(graph, &op_cast, &attrs, "kept", &part, 1, ~0u, &node));
+    value_place_in(node->out[0], kept, at);
+    return OK;
 }
 
-/* The value of the plan, once in the graph. */
-static Value *lasting(const Load *l, const char *name, ValueKind kind)
+/* The value of this name, once in the graph: made here, or the plan's. */
+static Value *lasting(const Load *l, const char *name)
 {
-    const PlanEntry *entry = plan_find(l->plan, name);
-    Value           *value = graph_find(l->graph, name);
+    Value *value = graph_find(l->graph, name);
     if (value) return value;
-    value = graph_add_value(l->graph, kind, entry->name, &entry->type);
+    const PlanEntry *entry = plan_find(l->plan, name);
+    value = graph_add_value(l->graph, entry->place.region == REGION_WEIGHTS ? VALUE_PARAM : VALUE_STATE, name, &entry->type);
     value->space = entry->place.space;
     return value;
 }
@@ -109,7 +100,7 @@ static Status keep_share(const Load *l, Value *whole, const char *name)
     Value *piece = graph_add_value(l->graph, VALUE_STAGED, arena_printf(l->graph->arena, "made.%s.piece", name), &type);
     value_place_in(piece, whole, held.first);
     TRY(graph_add_node(l->graph, &op_copy, NULL, "kept", &piece, 1, ~0u, &node));
-    value_place_in(node->out[0], lasting(l, name, VALUE_PARAM), 0);
+    value_place_in(node->out[0], lasting(l, name), 0);
     return OK;
 }
 
@@ -119,7 +110,7 @@ static Status keep_made(const Load *l, Value *made, const char *name, Value *who
 {
     CHECK(plan_held(l->plan, name).value);
     if (!is_divided(l, name, &made->type)) {
-        value_place_in(made, lasting(l, name, VALUE_PARAM), 0);
+        value_place_in(made, lasting(l, name), 0);
         return OK;
     }
     Value *own = graph_add_value(l->graph, VALUE_STAGED, arena_printf(l->graph->arena, "made.%s", name), &made->type);
@@ -187,14 +178,18 @@ static void find_wholes(Load *l)
     }
 }
 
-/* Where a weight is put together that codes are made of: its place, or memory that is staged. */
+/* Where a weight, or a part of one, is put together of its parameters: its place, or memory that is staged. */
+static Value *put_together(const Load *l, const char *name, const TensorType *type, bool is_staged)
+{
+    if (!is_staged) return lasting(l, name);
+    name = arena_printf(l->graph->arena, "whole.%s", name);
+    Value *value = graph_find(l->graph, name);
+    return value ? value : graph_add_value(l->graph, VALUE_STAGED, name, type);
+}
+
 static Value *whole_weight(const Load *l, const Whole *whole)
 {
-    const char *name = whole->is_staged ? arena_printf(l->graph->arena, "whole.%s", whole->name) : whole->name;
-    Value      *value = graph_find(l->graph, name);
-    if (value) return value;
-    if (!whole->is_staged) return lasting(l, name, VALUE_PARAM);
-    return graph_add_value(l->graph, VALUE_STAGED, name, &whole->type);
+    return put_together(l, whole->name, &whole->type, whole->is_staged);
 }
 
 /* Where codes (part 0) and scales in tiles of a weight of several parameters are put together, if ranks divide what is kept; else NULL. */
@@ -202,22 +197,18 @@ static Value *whole_part(const Load *l, const Whole *whole, int part, const Tens
 {
     const char *name = part ? whole->coded->scale : whole->coded->name;
     TensorType  type = *of;
-    type.dim[0] = part ? (whole->type.dim[0] + FP8_TILE - 1) / FP8_TILE : whole->type.dim[0];
-    if (!is_divided(l, name, &type)) return NULL;
-    name = arena_printf(l->graph->arena, "whole.%s", name);
-    Value *value = graph_find(l->graph, name);
-    return value ? value : graph_add_value(l->graph, VALUE_STAGED, name, &type);
+    type.dim[0] = part ? div_up(whole->type.dim[0], FP8_TILE) : whole->type.dim[0];
+    return is_divided(l, name, &type) ? put_together(l, name, &type, true) : NULL;
 }
 
 /* What products read of a weight in tiles beside its codes. `last`: the node that made the codes of its last parameter. */
 static Status turn_tiles(const Load *l, const Whole *whole, const Node *last)
 {
     const CodedWeight *coded = whole->coded;
-    const char        *parts[] = {coded->name, coded->scale};
     Value             *in[] = {last->out[0], last->out[1]};
     for (int k = 0; k < 2 && coded->num_params > 1; k++) {
         in[k] = whole_part(l, whole, k, &last->out[k]->type);
-        if (!in[k]) in[k] = lasting(l, parts[k], VALUE_PARAM);
+        if (!in[k]) in[k] = lasting(l, k ? coded->scale : coded->name);
     }
     return keep_outputs(l, &op_fp8_tiles_turn, NULL, "turned", in, 2, &coded->made[MADE_TURNED], MADE_COUNT - MADE_TURNED);
 }
@@ -275,7 +266,7 @@ static Status make_fp8_codes(const Load *l, const Whole *whole)
     Value              *in[] = {whole_weight(l, whole), NULL};
     Node               *node;
     in[1] = graph_add_value(graph, VALUE_STATE, arena_printf(graph->arena, "fp8.scale.%s", scaled->name), &one);
-    value_place_in(in[1], lasting(l, PRECISION_SCALES, VALUE_STATE), (scaled - l->plan->scaled) * 4);
+    value_place_in(in[1], lasting(l, PRECISION_SCALES), (scaled - l->plan->scaled) * 4);
     TRY(graph_add_node(graph, &op_fp8_own_scale, &own, "fp8.scale", in, 2, ~0u, &node));
     in[1] = node->out[0];
     return keep_outputs(l, &op_fp8_quantise, &quantise, "fp8.codes", in, 2, names, 2);
@@ -290,23 +281,19 @@ static Status end_whole(const Load *l, const Whole *whole)
     return make_fp4_codes(l, whole, true);
 }
 
-/* The value that pieces of a parameter are kept in. Of one that gets codes it is a member of the whole weight, which is read then. */
-static Value *kept_value(const Load *l, const Param *param, const Member *of)
+/* Makes the value that a parameter is kept in as a member of the weight that gets codes, which is read then. Returns its name. */
+static const char *keep_in_whole(const Load *l, const Param *param, const Member *of)
 {
-    if (!of->whole) return lasting(l, param->name, VALUE_PARAM);
-    Value *whole = whole_weight(l, of->whole);
-    Value *member = graph_add_value(l->graph, whole->kind, arena_printf(l->graph->arena, "kept.%s", param->name), &param->type);
+    const char *name = arena_printf(l->graph->arena, "kept.%s", param->name);
+    Value      *whole = whole_weight(l, of->whole), *member = graph_add_value(l->graph, whole->kind, name, &param->type);
     value_place_in(member, whole, of->row * type_cols(&param->type));
-    return member;
+    return name;
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+enum { MOST_KEPT = 2 }; /* the weight, and its wider copy */
 
-/* What this rank keeps of a parameter that ranks divide: of its weight, and of the wider copy of it, if a program has that. */
-static int list_kept(const Plan *plan, const Param *param, PlanPiece out[2])
+/* The pieces that this rank keeps of a parameter that ranks divide: of its weight, and of the wider copy of it, if a program has that. */
+static int list_pieces(const Plan *plan, const Param *param, PlanPiece out[MOST_KEPT])
 {
     int           index, count = 0;
     const Bucket *bucket = plan_bucket(plan, param, &index);
@@ -320,25 +307,32 @@ static int list_kept(const Plan *plan, const Param *param, PlanPiece out[2])
     return count;
 }
 
-/* Of a parameter that ranks divide, the rows arrive that hold something of this rank's. */
-static Status load_pieces(const Load *l, const Param *param)
+/* The same of one that the rank keeps whole. */
+static int list_whole(const Load *l, const Param *param, const Member *of, PlanPiece out[MOST_KEPT])
 {
-    const Plan *plan = l->plan;
-    PlanPiece   kept[2];
-    int         count = list_kept(plan, param, kept);
-    int64_t     cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(plan, cols), begin = type_numel(&param->type), end = 0;
+    int64_t          numel = type_numel(&param->type), at = 0;
+    const PlanEntry *master = plan_master(l->plan, param, &at);
+    const char      *name = of->whole ? keep_in_whole(l, param, of) : lasting(l, param->name)->name;
+    out[0] = (PlanPiece){name, 0, numel, 0};
+    if (master) out[1] = (PlanPiece){master->name, 0, numel, at};
+    return master ? 2 : 1;
+}
+
+/* The rows of the parameter arrive that hold something of these pieces. */
+static Status load_pieces(const Load *l, const Param *param, const PlanPiece *kept, int count)
+{
+    int64_t cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(l->plan, cols), few = least_rows(cols);
+    int64_t begin = type_numel(&param->type), end = 0;
     for (int k = 0; k < count; k++) {
-        if (kept[k].first < begin) begin = kept[k].first;
-        if (kept[k].first + kept[k].numel > end) end = kept[k].first + kept[k].numel;
+        begin = min_i64(begin, kept[k].first);
+        end = max_i64(end, kept[k].first + kept[k].numel);
     }
-    for (int64_t row = begin / cols / least_rows(cols) * least_rows(cols); row * cols < end; row += rows) {
-        Value  *staged = add_arrival(l, param, row, least(rows, param->type.dim[0] - row));
+    for (int64_t row = begin / cols / few * few; row * cols < end; row += rows) {
+        Value  *staged = add_arrival(l, param, row, min_i64(rows, param->type.dim[0] - row));
         int64_t first = row * cols;
         for (int k = 0; k < count; k++) {
-            const PlanEntry *entry = plan_find(plan, kept[k].value);
-            int64_t          lo = kept[k].first > first ? kept[k].first : first;
-            int64_t          hi = least(kept[k].first + kept[k].numel, first + type_numel(&staged->type));
-            Value           *home = lasting(l, entry->name, entry->place.region == REGION_WEIGHTS ? VALUE_PARAM : VALUE_STATE);
+            int64_t lo = max_i64(kept[k].first, first), hi = min_i64(kept[k].first + kept[k].numel, first + type_numel(&staged->type));
+            Value  *home = lasting(l, kept[k].value);
             if (lo < hi) TRY(keep_part(l->graph, staged, first, lo, hi, home, kept[k].at + lo - kept[k].first));
         }
     }
@@ -347,22 +341,17 @@ static Status load_pieces(const Load *l, const Param *param)
 
 static Status load_param(const Load *l, const Param *param)
 {
+    PlanPiece     kept[MOST_KEPT];
     int           index;
-    Plan         *plan = l->plan;
-    const Bucket *bucket = plan_bucket(plan, param, &index);
+    const Bucket *bucket = plan_bucket(l->plan, param, &index);
     if (param->format) return load_quantised(l, param);
-    if (bucket && plan->world > 1) return load_pieces(l, param);
+    if (bucket && l->plan->world > 1) return load_pieces(l, param, kept, list_pieces(l->plan, param, kept));
     const Member *member = &l->members[entry_of(l, param)];
-    if (!member->whole && is_divided(l, param->name, &param->type)) return load_pieces(l, param);
-    int64_t          numel = type_numel(&param->type), cols = numel / param->type.dim[0], rows = rows_of(plan, cols), at = 0;
-    const PlanEntry *master = plan_master(plan, param, &at);
-    Value           *kept = kept_value(l, param, member);
-    for (int64_t row = 0; row < param->type.dim[0]; row += rows) {
-        Value *staged = add_arrival(l, param, row, least(rows, param->type.dim[0] - row));
-        TRY(keep_piece(l->graph, staged, kept, row * cols));
-        if (master) TRY(keep_piece(l->graph, staged, lasting(l, master->name, VALUE_STATE), at + row * cols));
-    }
-    return !member->whole || --member->whole->missing > 0 ? OK : end_whole(l, member->whole);
+    Whole        *whole = member->whole;
+    bool          divided = !whole && is_divided(l, param->name, &param->type);
+    int           count = divided ? list_pieces(l->plan, param, kept) : list_whole(l, param, member, kept);
+    TRY(load_pieces(l, param, kept, count));
+    return whole && --whole->missing == 0 ? end_whole(l, whole) : OK;
 }
 
 Status pass_load(PassContext *context, Graph **out_graph)
@@ -374,7 +363,7 @@ Status pass_load(PassContext *context, Graph **out_graph)
     for (int i = 0; i < plan->num_params; i++) {
         const TensorType *type = &plan->params[i]->type;
         int64_t           rows = rows_of(plan, type_numel(type) / type->dim[0]);
-        count += (int)((type->dim[0] + rows - 1) / rows);
+        count += (int)div_up(type->dim[0], rows);
     }
     plan->arrivals = arena_array(plan->arena, Arrival, count + 1);
     plan->num_arrivals = 0;

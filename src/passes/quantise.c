@@ -13,7 +13,7 @@
 #include "ops/lowbit/nf4.h"
 #include "ops/ops.h"
 #include "ops/products/coded_linear.h"
-#include "passes/pass.h"
+#include "passes/operands.h"
 
 #include <string.h>
 
@@ -127,29 +127,15 @@ static void become_codes(const Quantise *q, Value *value, DType dtype)
     graph_rename(q->graph, value, weight_part_name(q->graph->arena, q->format, value->param ? value->param->name : value->name, 0));
 }
 
-static void work_at(const Quantise *q, Node *node, int64_t layer, Part part, const char *source)
-{
-    q->graph->cursor = node;
-    q->graph->layer = layer;
-    q->graph->part = part;
-    q->graph->source = source;
-}
-
 /* A layer's product by codes in place of that by the weight. */
 static Status multiply_codes(const Quantise *q, Node *linear, Value *const *parts)
 {
     CodedLinearAttrs attrs = {.dtype = DTYPE_TO_ATTR(linear->out[0]->type.dtype), .eps = 1e-6};
-    Value           *in[FORMAT_MAX_PARTS + 2] = {linear->in[0]}, *old = linear->out[0];
+    Value           *in[FORMAT_MAX_PARTS + 2] = {linear->in[0]};
     int              count = q->format->num_parts;
-    Node            *product;
     for (int k = 0; k < count; k++) in[1 + k] = parts[k];
     in[1 + count] = linear->in[2];
-    work_at(q, linear, linear->layer, linear->part, linear->source);
-    TRY(graph_add_node(q->graph, q->format->product, &attrs, old->name, in, count + 2, ~0u, &product));
-    if (old->sharing == STORAGE_HOME) value_place_in(product->out[0], old->storage, old->offset);
-    graph_replace_uses(q->graph, old, product->out[0], NULL);
-    graph_remove_node(q->graph, linear);
-    return OK;
+    return node_replace(q->graph, linear, q->format->product, &attrs, in, count + 2, NULL);
 }
 
 /* fp8_tiles_linear has the bits of the weight made again. It is for few rows, which are bound by reading the weight, and takes tiles of the
@@ -173,13 +159,13 @@ static bool is_multiplied(const Quantise *q, const Value *whole, Value *const *w
     return true;
 }
 
+/* Products by codes read the codes, which are the same value. */
 static Status multiply_all(const Quantise *q, const Value *whole, Value *const *parts)
 {
-    Arena *arena = q->graph->arena;
-    int    count = 0;
-    Node **linears = arena_array(arena, Node *, whole->num_uses + 1);
-    for (const Use *use = whole->first_use; use; use = use->next) linears[count++] = use->node;
-    for (int i = 0; i < count; i++) TRY(multiply_codes(q, linears[i], parts));
+    for (const Use *use = whole->first_use, *next; use; use = next) {
+        next = use->next;
+        if (use->node->op == &op_linear) TRY(multiply_codes(q, use->node, parts));
+    }
     return OK;
 }
 
@@ -188,7 +174,9 @@ static Status dequantise(const Quantise *q, Value *whole, const DequantiseAttrs 
 {
     Node *reader = first_reader(whole), *node;
     if (!reader) return OK;
-    work_at(q, reader, whole->layer, PART_NONE, NULL);
+    pass_work_nowhere(q->graph);
+    q->graph->cursor = reader;
+    q->graph->layer = whole->layer;
     TRY(graph_add_node(q->graph, q->format->dequantise, attrs, name, parts, q->format->num_parts, ~0u, &node));
     node->flags |= NODE_AT_USE;
     graph_replace_uses(q->graph, whole, node->out[0], reader);

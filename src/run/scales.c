@@ -2,8 +2,6 @@
 
 #include "ops/lowbit/fp8.h"
 
-#include <stdlib.h>
-
 static Status begin(Session *session, Comm *comm, int64_t margin, float *now, float *scales)
 {
     const Plan *plan = session_plan(session);
@@ -22,20 +20,18 @@ static Status begin(Session *session, Comm *comm, int64_t margin, float *now, fl
 
 Status scales_begin(Session *session, Comm *comm, int64_t margin)
 {
-    size_t num = (size_t)session_plan(session)->num_scaled;
-    float *values = malloc(num * (1 + FP8_SCALE_FLOATS) * sizeof *values);
-    if (!values) fatal_out_of_memory(num * (1 + FP8_SCALE_FLOATS) * sizeof *values);
-    Status status = begin(session, comm, margin, values, values + num);
-    free(values);
+    int    num = session_plan(session)->num_scaled;
+    Arena  arena = {0};
+    Status status = begin(session, comm, margin, arena_array(&arena, float, num), arena_array(&arena, float, num *FP8_SCALE_FLOATS));
+    arena_deinit(&arena);
     return status;
 }
 
 Status scales_forget(Session *session)
 {
-    size_t num = (size_t)session_plan(session)->num_scaled;
-    float *zeros = calloc(num, sizeof *zeros);
-    if (!zeros) fatal_out_of_memory(num * sizeof *zeros);
-    Status status = session_write(session, PRECISION_NOW, zeros, num * sizeof *zeros);
-    free(zeros);
+    int    num = session_plan(session)->num_scaled;
+    Arena  arena = {0};
+    Status status = session_write(session, PRECISION_NOW, arena_array(&arena, float, num), (size_t)num * sizeof(float));
+    arena_deinit(&arena);
     return status;
 }
