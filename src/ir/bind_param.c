@@ -124,11 +124,7 @@ typedef struct Rows {
 static void note_rows(Binder *b, const Param *param, const HfSource *hf, bool is_saved, const JsonValue *s)
 {
     for (int i = 0; i < hf->num_names; i++) {
-        if (b->num_rows == b->cap_rows) {
-            Rows *more = arena_array(b->arena, Rows, b->cap_rows = b->cap_rows ? 2 * b->cap_rows : 256);
-            if (b->num_rows) memcpy(more, b->rows, (size_t)b->num_rows * sizeof *more);
-            b->rows = more;
-        }
+        b->rows = array_grow(b->arena, b->rows, b->num_rows, &b->cap_rows, sizeof *b->rows);
         bool slice = hf->kind == HF_SLICE;
         b->rows[b->num_rows++] = (Rows){.is_saved = is_saved,
                                         .tensor = hf->names[i],

@@ -87,22 +87,40 @@ Status type_check(const TensorType *type)
     return OK;
 }
 
+const char *const value_kind_names[] = {"input", "param", "act", "grad", "state", "cache", "const", "staged"};
+const char *const space_names[] = {"device", "host"};
+const char *const stream_names[] = {"compute", "copy_in", "copy_out", "comm"};
+const char *const hint_names[] = {"none", "again", "save"};
+const char *const hf_kind_names[] = {"whole", "concat", "slice", "transpose", "rows"};
+const char *const init_kind_names[] = {"normal", "zeros", "ones", "uniform", "norms"};
+
+const ParamFlag param_flags[] = {
+    {"trained", offsetof(Param, trained)},
+    {"decay", offsetof(Param, decay)},
+    {"linear", offsetof(Param, is_linear)},
+    {"head", offsetof(Param, is_head)},
+    {"adapter", offsetof(Param, is_adapter)},
+    {"whole", offsetof(Param, is_whole)},
+    {0},
+};
+
+const NodeFlag node_flags[] = {
+    {"backward", NODE_BACKWARD}, {"clone", NODE_CLONE}, {"once", NODE_ONCE}, {"at_use", NODE_AT_USE}, {0},
+};
+
 const char *space_name(Space space)
 {
-    static const char *const names[SPACE_COUNT] = {"device", "host"};
-    return names[space];
+    return space_names[space];
 }
 
 const char *stream_name(Stream stream)
 {
-    static const char *const names[STREAM_COUNT] = {"compute", "copy_in", "copy_out", "comm"};
-    return names[stream];
+    return stream_names[stream];
 }
 
 const char *hint_name(Hint hint)
 {
-    static const char *const names[HINT_COUNT] = {"none", "again", "save"};
-    return names[hint];
+    return hint_names[hint];
 }
 
 static const char *const part_names[PART_COUNT] = {"none", "norm", "qkv", "att", "ffn", "swiglu", "block"};
@@ -187,7 +205,7 @@ static const char *unique_name(Graph *graph, const char *name)
 
 /* ---- building ---- */
 
-static void *array_grow(Arena *arena, void *items, int count, int *capacity, size_t size)
+void *array_grow(Arena *arena, void *items, int count, int *capacity, size_t size)
 {
     if (count < *capacity) return items;
     int   bigger = *capacity ? 2 * *capacity : 64;

@@ -124,6 +124,21 @@ static bool take_word(Parser *parser, const char *want)
     return false;
 }
 
+/* KEY= */
+static bool take_key(Parser *parser, const char *key)
+{
+    return take_word(parser, key) && take(parser, '=');
+}
+
+/* One of these words, by its index; those before `first` are not written. */
+static Status parse_choice(Parser *parser, const char *what, const char *const *names, int first, int count, const char *expected, int *out)
+{
+    const char *name = word(parser);
+    for (*out = first; name && *out < count; ++*out)
+        if (strcmp(name, names[*out]) == 0) return OK;
+    SYNTAX(parser, "unknown %s %s; expected %s", what, name ? name : "", expected);
+}
+
 static Status parse_int(Parser *parser, int64_t *out)
 {
     const char *text = word(parser);
@@ -208,19 +223,14 @@ static Status parse_hf(Parser *parser, HfSource *hf)
         hf->rows = b;
         hf->total_rows = c;
     }
-    static const char *const names[] = {"whole", "concat", "slice", "transpose", "rows"};
-    int                      k = 0;
-    while (k < 5 && strcmp(kind, names[k]) != 0) k++;
-    if (k == 5) SYNTAX(parser, "unknown hf kind %s", kind);
+    int k = 0;
+    while (k < HF_KIND_COUNT && strcmp(kind, hf_kind_names[k]) != 0) k++;
+    if (k == HF_KIND_COUNT) SYNTAX(parser, "unknown hf kind %s", kind);
     hf->kind = (HfKind)k;
     int capacity = 0;
     for (skip_blanks(parser); parser->p < parser->end && *parser->p == '"'; skip_blanks(parser)) {
         if (hf->num_names == MAX_PIECES) SYNTAX(parser, "more than %d pieces", MAX_PIECES);
-        if (hf->num_names == capacity) {
-            const char **names = arena_array(parser->arena, const char *, capacity = capacity ? 2 * capacity : 4);
-            if (hf->num_names) memcpy(names, hf->names, sizeof *names * (size_t)hf->num_names);
-            hf->names = names;
-        }
+        hf->names = array_grow(parser->arena, hf->names, hf->num_names, &capacity, sizeof *hf->names);
         hf->names[hf->num_names++] = word(parser);
     }
     return OK;
@@ -254,15 +264,12 @@ static Status parse_init(Parser *parser, Param *param)
         *colon = 0;
         TRY(parse_double(parser, colon + 1, &number));
     }
-    bool takes_number = strcmp(text, "normal") == 0 || strcmp(text, "uniform") == 0;
-    bool is_norms = strcmp(text, "norms") == 0;
-    if (!takes_number && !is_norms && strcmp(text, "zeros") != 0 && strcmp(text, "ones") != 0) SYNTAX(parser, "unknown init %s", text);
+    int k = 0;
+    while (k < INIT_KIND_COUNT && strcmp(text, init_kind_names[k]) != 0) k++;
+    if (k == INIT_KIND_COUNT) SYNTAX(parser, "unknown init %s", text);
+    param->init = (InitKind)k;
+    bool takes_number = init_takes_number(param->init);
     if (takes_number != (colon != NULL)) SYNTAX(parser, "init %s %s", text, takes_number ? "needs a number" : "takes no number");
-    param->init = text[0] == 'z'   ? INIT_ZEROS
-                  : text[0] == 'o' ? INIT_ONES
-                  : text[0] == 'u' ? INIT_UNIFORM
-                  : is_norms       ? INIT_NORMS
-                                   : INIT_NORMAL;
     param->init_std = (float)number;
     return OK;
 }
@@ -271,27 +278,19 @@ static Status parse_param(Parser *parser, Param *param)
 {
     while (!take(parser, '}')) {
         if (at_line_end(parser)) SYNTAX(parser, "expected }");
-        if (take_word(parser, "trained"))
-            param->trained = true;
-        else if (take_word(parser, "decay"))
-            param->decay = true;
-        else if (take_word(parser, "linear"))
-            param->is_linear = true;
-        else if (take_word(parser, "head"))
-            param->is_head = true;
-        else if (take_word(parser, "adapter"))
-            param->is_adapter = true;
-        else if (take_word(parser, "whole"))
-            param->is_whole = true;
-        else if (take_word(parser, "init") && take(parser, '='))
+        const ParamFlag *flag = param_flags;
+        while (flag->name && !take_word(parser, flag->name)) flag++;
+        if (flag->name)
+            *(bool *)((char *)param + flag->offset) = true;
+        else if (take_key(parser, "init"))
             TRY(parse_init(parser, param));
-        else if (take_word(parser, "namespace") && take(parser, '='))
+        else if (take_key(parser, "namespace"))
             param->ns = word(parser);
-        else if (take_word(parser, "module") && take(parser, '='))
+        else if (take_key(parser, "module"))
             param->module = word(parser);
-        else if (take_word(parser, "matrices") && take(parser, '='))
+        else if (take_key(parser, "matrices"))
             TRY(parse_matrices(parser, param));
-        else if (take_word(parser, "hf") && take(parser, '='))
+        else if (take_key(parser, "hf"))
             TRY(parse_hf(parser, &param->hf));
         else
             SYNTAX(parser, "unknown property of a parameter");
@@ -322,59 +321,47 @@ static Status parse_data(Parser *parser, Value *value)
 
 static Status parse_space(Parser *parser, Space *out)
 {
-    const char *name = word(parser);
-    for (int i = 0; i < SPACE_COUNT && name; i++) {
-        *out = (Space)i;
-        if (strcmp(name, space_name(*out)) == 0) return OK;
-    }
-    SYNTAX(parser, "unknown space %s; expected device or host", name ? name : "");
+    int space;
+    TRY(parse_choice(parser, "space", space_names, 0, SPACE_COUNT, "device or host", &space));
+    *out = (Space)space;
+    return OK;
 }
 
 static Status parse_stream(Parser *parser, Stream *out)
 {
-    const char *name = word(parser);
-    for (int i = 0; i < STREAM_COUNT && name; i++) {
-        *out = (Stream)i;
-        if (strcmp(name, stream_name(*out)) == 0) return OK;
-    }
-    SYNTAX(parser, "unknown stream %s; expected compute, copy_in, copy_out or comm", name ? name : "");
+    int stream;
+    TRY(parse_choice(parser, "stream", stream_names, 0, STREAM_COUNT, "compute, copy_in, copy_out or comm", &stream));
+    *out = (Stream)stream;
+    return OK;
 }
 
 static Status parse_hint(Parser *parser, Hint *out)
 {
-    const char *name = word(parser);
-    for (int i = HINT_NONE + 1; i < HINT_COUNT && name; i++) {
-        *out = (Hint)i;
-        if (strcmp(name, hint_name(*out)) == 0) return OK;
-    }
-    SYNTAX(parser, "unknown hint %s; expected again or save", name ? name : "");
+    int hint;
+    TRY(parse_choice(parser, "hint", hint_names, HINT_NONE + 1, HINT_COUNT, "again or save", &hint));
+    *out = (Hint)hint;
+    return OK;
 }
 
 static Status parse_value_tail(Parser *parser, Value *value)
 {
     while (!at_line_end(parser)) {
-        if (take_word(parser, "space") && take(parser, '=')) {
+        if (take_key(parser, "space")) {
             TRY(parse_space(parser, &value->space));
             continue;
         }
-        if (take_word(parser, "layer") && take(parser, '=')) {
+        if (take_key(parser, "layer")) {
             TRY(parse_small(parser, "layer", MAX_LAYER, &value->layer));
             if (value->param && value->kind == VALUE_PARAM) value->param->layer = value->layer;
-        } else if (take_word(parser, "base") && take(parser, '=')) {
+        } else if (take_key(parser, "base")) {
             const char *base = word(parser);
             Place       place = place_of(parser, parser->at);
             int64_t     offset = 0;
             if (!base || !take(parser, '@')) SYNTAX(parser, "expected base=NAME@offset");
             TRY(parse_int(parser, &offset));
-            if (parser->num_views == parser->cap_views) {
-                int          bigger = parser->cap_views ? 2 * parser->cap_views : 64;
-                PendingView *views = arena_array(parser->arena, PendingView, bigger);
-                if (parser->num_views) memcpy(views, parser->views, sizeof(PendingView) * (size_t)parser->num_views);
-                parser->views = views;
-                parser->cap_views = bigger;
-            }
+            parser->views = array_grow(parser->arena, parser->views, parser->num_views, &parser->cap_views, sizeof *parser->views);
             parser->views[parser->num_views++] = (PendingView){value, base, offset, place};
-        } else if (take_word(parser, "data") && take(parser, '=')) {
+        } else if (take_key(parser, "data")) {
             TRY(parse_data(parser, value));
         } else {
             SYNTAX(parser, "unknown property of value %s", value->name);
@@ -481,25 +468,21 @@ static Status parse_after(Parser *parser, Node *node)
 static Status parse_node_tail(Parser *parser, Node *node)
 {
     while (!at_line_end(parser)) {
-        if (take_word(parser, "layer") && take(parser, '=')) {
+        const NodeFlag *flag = node_flags;
+        while (flag->name && !take_word(parser, flag->name)) flag++;
+        node->flags |= flag->bit;
+        if (flag->name) continue;
+        if (take_key(parser, "layer")) {
             TRY(parse_small(parser, "layer", MAX_LAYER, &node->layer));
-        } else if (take_word(parser, "part") && take(parser, '=')) {
+        } else if (take_key(parser, "part")) {
             const char *part = word(parser);
             if (!part || !part_parse(part, &node->part)) SYNTAX(parser, "unknown part %s", part ? part : "");
-        } else if (take_word(parser, "stream") && take(parser, '=')) {
+        } else if (take_key(parser, "stream")) {
             TRY(parse_stream(parser, &node->stream));
-        } else if (take_word(parser, "after") && take(parser, '=')) {
+        } else if (take_key(parser, "after")) {
             TRY(parse_after(parser, node));
-        } else if (take_word(parser, "source") && take(parser, '=')) {
+        } else if (take_key(parser, "source")) {
             node->source = word(parser);
-        } else if (take_word(parser, "backward")) {
-            node->flags |= NODE_BACKWARD;
-        } else if (take_word(parser, "clone")) {
-            node->flags |= NODE_CLONE;
-        } else if (take_word(parser, "once")) {
-            node->flags |= NODE_ONCE;
-        } else if (take_word(parser, "at_use")) {
-            node->flags |= NODE_AT_USE;
         } else {
             SYNTAX(parser, "unknown property of a node");
         }
@@ -540,9 +523,9 @@ static Status parse_output(Parser *parser, Outputs *outputs)
     if (!take(parser, ':')) SYNTAX(parser, "expected : after %s", name);
     TRY(parse_type(parser, &outputs->type[index]));
     outputs->space[index] = SPACE_DEVICE;
-    if (take_word(parser, "space") && take(parser, '=')) TRY(parse_space(parser, &outputs->space[index]));
-    if (take_word(parser, "hint") && take(parser, '=')) TRY(parse_hint(parser, &outputs->hint[index]));
-    if (take_word(parser, "home") && take(parser, '=')) {
+    if (take_key(parser, "space")) TRY(parse_space(parser, &outputs->space[index]));
+    if (take_key(parser, "hint")) TRY(parse_hint(parser, &outputs->hint[index]));
+    if (take_key(parser, "home")) {
         const char *home = word(parser);
         outputs->home[index] = home ? graph_find(parser->graph, home) : NULL;
         if (!outputs->home[index]) SYNTAX(parser, "unknown home %s", home ? home : "");
@@ -599,8 +582,7 @@ static Status parse_node(Parser *parser)
 
 static Status parse_line(Parser *parser)
 {
-    static const char *const kinds[] = {"input", "param", NULL, "grad", "state", "cache", "const", "staged"};
-    const char              *start = parser->p;
+    const char *start = parser->p;
     if (take_word(parser, "output") && parser->p < parser->end && *parser->p == ' ') {
         const char *name = word(parser);
         const char *value = name && take(parser, '=') ? word(parser) : NULL;
@@ -614,7 +596,7 @@ static Status parse_line(Parser *parser)
     for (int k = 0; k < VALUE_KIND_COUNT; k++) {
         const char *before = parser->p;
         /* "input: f32[1] = op()" would be a node with an output of that name. */
-        if (kinds[k] && take_word(parser, kinds[k]) && parser->p < parser->end && *parser->p == ' ')
+        if (k != VALUE_ACTIVATION && take_word(parser, value_kind_names[k]) && parser->p < parser->end && *parser->p == ' ')
             return parse_value(parser, (ValueKind)k);
         parser->p = before;
     }

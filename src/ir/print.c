@@ -3,31 +3,26 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const char *const kind_names[VALUE_KIND_COUNT] = {"input", "param", "act", "grad", "state", "cache", "const", "staged"};
-static const char *const init_names[] = {"normal", "zeros", "ones", "uniform", "norms"};
-static const char *const hf_names[] = {"whole", "concat", "slice", "transpose", "rows"};
-
+/* As few digits as give the same number again. */
 static void print_number(StrBuf *out, double value)
 {
     char buf[40];
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(buf, sizeof buf, "%.*g", digits, value);
-        double back;
-        if (sscanf(buf, "%lf", &back) == 1 && back == value) break;
+        if (strtod(buf, NULL) == value) break;
     }
     strbuf_puts(out, buf);
 }
 
-/* As few digits as give the same float again. */
 static void print_float(StrBuf *out, float value)
 {
     char buf[40];
     for (int digits = 6; digits <= 9; digits++) {
         snprintf(buf, sizeof buf, "%.*g", digits, (double)value);
-        float back;
-        if (sscanf(buf, "%f", &back) == 1 && back == value) break;
+        if (strtof(buf, NULL) == value) break;
     }
     strbuf_puts(out, buf);
 }
@@ -42,31 +37,29 @@ static void print_quoted(StrBuf *out, const char *text)
     strbuf_putc(out, '"');
 }
 
+/* text NULL: nothing. */
+static void print_text(StrBuf *out, const char *key, const char *text)
+{
+    if (!text) return;
+    strbuf_printf(out, " %s=", key);
+    print_quoted(out, text);
+}
+
 static void print_param(StrBuf *out, const Param *p)
 {
     strbuf_puts(out, " {");
-    if (p->trained) strbuf_puts(out, "trained ");
-    if (p->decay) strbuf_puts(out, "decay ");
-    if (p->is_linear) strbuf_puts(out, "linear ");
-    if (p->is_head) strbuf_puts(out, "head ");
-    if (p->is_adapter) strbuf_puts(out, "adapter ");
-    if (p->is_whole) strbuf_puts(out, "whole ");
-    strbuf_printf(out, "init=%s", init_names[p->init]);
-    if (p->init == INIT_NORMAL || p->init == INIT_UNIFORM) {
+    for (const ParamFlag *flag = param_flags; flag->name; flag++)
+        if (*(const bool *)((const char *)p + flag->offset)) strbuf_printf(out, "%s ", flag->name);
+    strbuf_printf(out, "init=%s", init_kind_names[p->init]);
+    if (init_takes_number(p->init)) {
         strbuf_putc(out, ':');
         print_float(out, p->init_std);
     }
     for (int i = 0; i < p->num_matrices; i++) strbuf_printf(out, "%s%lld", i ? ":" : " matrices=", (long long)p->matrices[i]);
-    if (p->ns) {
-        strbuf_puts(out, " namespace=");
-        print_quoted(out, p->ns);
-    }
-    if (p->module) {
-        strbuf_puts(out, " module=");
-        print_quoted(out, p->module);
-    }
+    print_text(out, "namespace", p->ns);
+    print_text(out, "module", p->module);
     if (p->hf.num_names) {
-        strbuf_printf(out, " hf=%s", hf_names[p->hf.kind]);
+        strbuf_printf(out, " hf=%s", hf_kind_names[p->hf.kind]);
         if (p->hf.kind == HF_SLICE)
             strbuf_printf(out, ":%lld:%lld:%lld", (long long)p->hf.begin, (long long)p->hf.rows, (long long)p->hf.total_rows);
         for (int64_t i = 0; p->hf.kind == HF_ROWS && i < p->hf.rows; i++) strbuf_printf(out, ":%lld", (long long)p->hf.ids[i]);
@@ -81,7 +74,7 @@ static void print_param(StrBuf *out, const Param *p)
 static void print_value(StrBuf *out, const Value *value)
 {
     char buf[64];
-    strbuf_printf(out, "%s %s: %s", kind_names[value->kind], value->name, type_text(&value->type, buf));
+    strbuf_printf(out, "%s %s: %s", value_kind_names[value->kind], value->name, type_text(&value->type, buf));
     if (value->space && !value->storage) strbuf_printf(out, " space=%s", space_name(value->space));
     if (value->layer >= 0) strbuf_printf(out, " layer=%d", value->layer);
     if (value->storage) strbuf_printf(out, " base=%s@%lld", value->storage->name, (long long)value->offset);
@@ -175,17 +168,12 @@ void node_print(const Node *node, StrBuf *out)
     print_attrs(out, node);
     if (node->layer >= 0) strbuf_printf(out, " layer=%d", node->layer);
     if (node->part) strbuf_printf(out, " part=%s", part_name(node->part));
-    if (node->flags & NODE_BACKWARD) strbuf_puts(out, " backward");
-    if (node->flags & NODE_CLONE) strbuf_puts(out, " clone");
-    if (node->flags & NODE_ONCE) strbuf_puts(out, " once");
-    if (node->flags & NODE_AT_USE) strbuf_puts(out, " at_use");
+    for (const NodeFlag *flag = node_flags; flag->name; flag++)
+        if (node->flags & flag->bit) strbuf_printf(out, " %s", flag->name);
     if (node->stream) strbuf_printf(out, " stream=%s", stream_name(node->stream));
     for (int i = 0; i < node->num_after; i++)
         if (orders(node->after[i], node)) strbuf_printf(out, " after=%s", node_name(node->after[i]));
-    if (node->source) {
-        strbuf_puts(out, " source=");
-        print_quoted(out, node->source);
-    }
+    print_text(out, "source", node->source);
     strbuf_putc(out, '\n');
 }
 
