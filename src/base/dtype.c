@@ -1,10 +1,10 @@
 /* The dtype table and the conversions between formats. */
 #include "base/dtype.h"
+#include "base/avx2.h"
 
 #include "base/nf4.h"
 #include "base/small_float.h"
 
-#include <immintrin.h>
 #include <math.h>
 
 static const DTypeInfo table[DT_COUNT] = {

@@ -3,11 +3,11 @@
  * machine's most of all); then they sleep on it as a futex. The caller never waits for a worker that is still waking up: a job is closed
  * when its tasks are claimed, and whoever comes later stays out. */
 #include "base/pool.h"
+#include "base/avx2.h"
 
 #include "base/c_locale.h"
 #include "base/cgroup.h"
 
-#include <immintrin.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* Capacity grows by half again. */
 #include "base/strbuf.h"
+#include "base/avx2.h"
 
-#include <immintrin.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,11 +5,11 @@
  * of writing, and pushes out what is being read. For that every write begins at a multiple of the block: the buffer lies
  * SHARD_HEADER_BYTES behind the blocks that are hashed. */
 #include "data/shard_format.h"
+#include "base/avx2.h"
 #include "files/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

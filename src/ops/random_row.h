@@ -4,6 +4,8 @@
 #include "ops/random.h"
 #include "ops/vec.h"
 
+#include <immintrin.h>
+
 enum { RANDOM_GROUP = 32 }; /* words */
 
 /* Four counters, one 32-bit word in the low half of each 64-bit lane; the high halves hold anything: products don't

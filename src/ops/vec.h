@@ -4,10 +4,10 @@
  */
 #pragma once
 
+#include "base/avx2.h"
 #include "base/cpu.h"
 #include "base/dtype.h"
 
-#include <immintrin.h>
 #include <math.h>
 
 /* What a function marked so calls is compiled for AVX-512 within it. Only where cpu_avx512(). */
@@ -244,18 +244,6 @@ static inline float vec8_sum(Vec8 v)
     __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1)); /* v[0] + v[4], v[1] + v[5], ... */
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
-}
-
-/* Half 0 or 1 of the lanes. */
-VEC_WIDE_ROW Vec8 vec16_half(__m512 v, const int half)
-{
-    return (Vec8)(half ? _mm512_extractf32x8_ps(v, 1) : _mm512_castps512_ps256(v));
-}
-
-/* The sum of 4 groups of 8 lanes, which are 2 of 16 here. */
-VEC_WIDE_ROW float vec16_sum(__m512 first, __m512 second)
-{
-    return vec8_sum((vec16_half(first, 0) + vec16_half(first, 1)) + (vec16_half(second, 0) + vec16_half(second, 1)));
 }
 
 /* dst[i] = src[i] of a row in f32, bf16 or f16. */

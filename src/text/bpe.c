@@ -2,9 +2,9 @@
  * least rank; long ones a linked list and a heap, so that a megabyte without a space takes n log n. Words of up to 31
  * bytes are remembered: a cache line holds a word and its ids. */
 #include "text/bpe.h"
+#include "base/avx2.h"
 #include "text/tokenizer_unicode.h"
 
-#include <immintrin.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* 8 x 8 words in registers. */
 #pragma once
 
-#include <immintrin.h>
+#include "base/avx2.h"
+
 #include <string.h>
 
 /* Column i of 8 x 8 becomes row i. */

@@ -8,6 +8,7 @@
 #include "ops/vec.h"
 
 #include <float.h>
+#include <immintrin.h>
 
 enum {
     MOST_QUERIES = 4, /* heads of a group that are worked on at once */

@@ -4,6 +4,7 @@
  * A packed row is H query heads, G key heads, G value heads of D each. */
 #include "ops/attention/rope_row.h"
 #include "ops/norms/rms_row.h"
+#include "ops/vec_wide.h"
 
 static const AttrDef qkv_attrs[] = {
     ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0),
@@ -82,9 +83,11 @@ VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x
         if (rstd) rstd[h] = r[h]; /* copied all at once it would wait for the last to be stored */
     }
     if (!y) return;
-    rope_heads(dtype, dtype, false, norms, x, y, wq, r, queries, head_dim, cosines, head_dim / 2);
-    rope_heads(dtype, dtype, false, norms, vec_at(x, dtype, queries * head_dim), vec_at_mut(y, dtype, queries * head_dim), wk, r + queries,
-               heads - queries, head_dim, cosines, head_dim / 2);
+    for (int64_t h = 0, n; h < heads; h += n) {
+        n = h < queries ? queries : heads - queries;
+        rope_heads(dtype, dtype, false, norms, vec_at(x, dtype, h * head_dim), vec_at_mut(y, dtype, h * head_dim), h < queries ? wq : wk,
+                   r + h, n, head_dim, cosines, head_dim / 2);
+    }
 }
 
 /* Rows [row, end). */
@@ -215,9 +218,9 @@ VEC_TASK(qkv_norm_rope_task)
         if (wide && wide_fits(args))
             turn_floats_wide(args, row, end, wq, wk);
         else
-            ROPE_OF(attrs->head_dim, turn_rows, qkv->dtype, true, args, row, end, wq, wk);
+            ROPE_OF(VEC_OF_ANY, attrs->head_dim, turn_rows, qkv->dtype, true, args, row, end, wq, wk);
     } else {
-        ROPE_OF(attrs->head_dim, turn_rows, qkv->dtype, false, args, row, end, NULL, NULL);
+        ROPE_OF(VEC_OF_ANY, attrs->head_dim, turn_rows, qkv->dtype, false, args, row, end, NULL, NULL);
     }
 }
 

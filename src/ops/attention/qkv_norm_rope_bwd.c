@@ -4,6 +4,7 @@
 #include "ops/gpu_sums.h"
 #include "ops/lowbit/fp8_rows.h"
 #include "ops/norms/rms_row.h"
+#include "ops/vec_wide.h"
 
 static const AttrDef qkv_bwd_attrs[] = {
     ATTR_INT(QkvAttrs, num_heads, 0), ATTR_INT(QkvAttrs, num_kv_heads, 0), ATTR_INT(QkvAttrs, head_dim, 0), ATTR_FLOAT(QkvAttrs, eps, 1e-6),
@@ -158,28 +159,26 @@ VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, con
 }
 
 /* The query heads and the key heads of a row of one dtype, from element `at` on of dy and qkv to dx_at of dx. */
-VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool wide, bool norms, bool sums, const KernelArgs *args, Heads queries, Heads keys,
-                     int64_t at, const TensorView *dx, int64_t dx_at)
+VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool wide, bool norms, bool sums, const KernelArgs *args, const Heads *queries,
+                     const Heads *keys, int64_t at, const TensorView *dx, int64_t dx_at)
 {
     const QkvAttrs *attrs = args->attrs;
-    int64_t         after = attrs->num_heads * head_dim;
-    queries.dy = vec_at(args->in[IN_DY].data, dtype, at);
-    queries.x = vec_at(args->in[IN_QKV].data, dtype, at);
-    queries.dx = vec_at_mut(dx->data, dtype, dx_at);
-    keys.dy = vec_at(queries.dy, dtype, after);
-    keys.x = vec_at(queries.x, dtype, after);
-    keys.dx = vec_at_mut(queries.dx, dtype, after);
-    if (wide) {
-        heads_bwd_wide(head_dim, &queries, attrs->num_heads);
-        heads_bwd_wide(head_dim, &keys, attrs->num_kv_heads);
-        return;
+    for (int k = 0; k < 2; k++) { /* not two calls: each is all of heads_bwd inlined */
+        Heads   heads = k ? *keys : *queries;
+        int64_t before = k ? attrs->num_heads * head_dim : 0, count = k ? attrs->num_kv_heads : attrs->num_heads;
+        heads.dy = vec_at(args->in[IN_DY].data, dtype, at + before);
+        heads.x = vec_at(args->in[IN_QKV].data, dtype, at + before);
+        heads.dx = vec_at_mut(dx->data, dtype, dx_at + before);
+        if (wide)
+            heads_bwd_wide(head_dim, &heads, count);
+        else
+            heads_bwd(dtype, head_dim, norms, sums, &heads, count);
     }
-    heads_bwd(dtype, head_dim, norms, sums, &queries, attrs->num_heads);
-    heads_bwd(dtype, head_dim, norms, sums, &keys, attrs->num_kv_heads);
 }
 
-/* Head h of these, whatever the dtypes. */
-static void head_bwd_any(const KernelArgs *args, const Heads *heads, int64_t h, int64_t at, const TensorView *dx, int64_t dx_at)
+/* Head h of these, whatever the dtypes. Not inlined, which takes a compiler seconds. */
+__attribute__((noinline)) static void head_bwd_any(const KernelArgs *args, const Heads *heads, int64_t h, int64_t at, const TensorView *dx,
+                                                   int64_t dx_at)
 {
     Heads   head = *heads;
     int64_t head_dim = ((const QkvAttrs *)args->attrs)->head_dim;
@@ -239,13 +238,13 @@ static void chunk_bwd(const KernelArgs *args, int64_t chunk, int worker)
             for (int64_t h = 0; h < turned; h++)
                 head_bwd_any(args, h < num_q ? &queries : &keys, h < num_q ? h : h - num_q, at + h * head_dim, &dx, dx_at + h * head_dim);
         else if (wide)
-            row_bwd(DT_F32, head_dim, true, true, sums, args, queries, keys, at, &dx, dx_at);
+            row_bwd(DT_F32, head_dim, true, true, sums, args, &queries, &keys, at, &dx, dx_at);
         else if (sums)
-            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, true, true, args, queries, keys, at, &dx, dx_at);
+            ROPE_OF(VEC_OF, head_dim, row_bwd, dy->type.dtype, false, true, true, args, &queries, &keys, at, &dx, dx_at);
         else if (wq)
-            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, true, false, args, queries, keys, at, &dx, dx_at);
+            ROPE_OF(VEC_OF, head_dim, row_bwd, dy->type.dtype, false, true, false, args, &queries, &keys, at, &dx, dx_at);
         else
-            ROPE_OF(head_dim, row_bwd, dy->type.dtype, false, false, false, args, queries, keys, at, &dx, dx_at);
+            ROPE_OF(VEC_OF, head_dim, row_bwd, dy->type.dtype, false, false, false, args, &queries, &keys, at, &dx, dx_at);
         if (dx.data) tile_copy(&dx, dx_at + values, dy, at + values, (heads - turned) * head_dim);
         code_row(&codes, row, &dx, dx_at);
     }

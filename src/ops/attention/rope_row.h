@@ -51,15 +51,15 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
     }
 }
 
-/* As VEC_OF_ANY, of a function whose second argument is head_dim: a constant too, where it is a usual one. */
-#define ROPE_OF(head_dim, row, dtype, ...) \
+/* VEC_OF or VEC_OF_ANY (`of`) of a function whose second argument is head_dim: a constant too, where it is a usual one. */
+#define ROPE_OF(of, head_dim, row, dtype, ...) \
     do { \
         if ((head_dim) == 64) \
-            VEC_OF_ANY(dtype, row, 64, __VA_ARGS__); \
+            of(dtype, row, 64, __VA_ARGS__); \
         else if ((head_dim) == 128) \
-            VEC_OF_ANY(dtype, row, 128, __VA_ARGS__); \
+            of(dtype, row, 128, __VA_ARGS__); \
         else \
-            VEC_OF_ANY(dtype, row, head_dim, __VA_ARGS__); \
+            of(dtype, row, head_dim, __VA_ARGS__); \
     } while (0)
 
 /* Every position has a row in the table. */

@@ -4,6 +4,7 @@
 #include "ops/products/gemm_dots.h"
 #include "ops/products/gemm_few.h"
 #include "ops/products/gemm_operand.h"
+#include "ops/vec_wide.h"
 
 enum {
     FEW_ROWS = 4,
